@@ -1,0 +1,71 @@
+//! The trait that every weight type implements.
+
+use std::fmt;
+
+/// Which project's numbering a type id follows. Ids above 35 clash between the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// ggml as upstream llama.cpp numbers it.
+    Ggml,
+    /// The forks that microsoft/BitNet ships (I2_S = 36, TL1 = 38, TL2 = 39 or 42).
+    BitNet,
+}
+
+/// A tensor type: how many bytes it takes, and what its bytes mean.
+///
+/// A row's columns are contiguous and rows follow each other without padding; whatever a type
+/// keeps once a tensor (I2_S: its scale) lies behind the last row.
+pub trait QuantType: fmt::Debug + Sync {
+    /// Lower-case name, as on the command line and in file names: `i2_s`.
+    fn name(&self) -> &'static str;
+
+    /// Every id under which files carry this type. Empty for a type that lives in memory alone.
+    fn ids(&self) -> &'static [(Dialect, u32)];
+
+    /// Elements of one block. The columns of a row are a multiple of it.
+    fn block_elems(&self) -> usize;
+
+    /// Bytes of one row of `cols` elements, what the tensor keeps behind its rows excluded.
+    ///
+    /// # Errors
+    /// [`QuantError::Shape`] where `cols` is no multiple of the block; [`QuantError::Overflow`].
+    fn row_bytes(&self, cols: usize) -> Result<usize, QuantError>;
+
+    /// Bytes of a whole tensor of `rows` x `cols`.
+    ///
+    /// # Errors
+    /// As [`row_bytes`](Self::row_bytes).
+    fn byte_len(&self, rows: usize, cols: usize) -> Result<usize, QuantError>;
+
+    /// Decodes one row of a tensor: `bytes` is the whole tensor, `out` is `[cols]`. This is the
+    /// definition of the type; every faster path is compared with it.
+    ///
+    /// # Errors
+    /// [`QuantError::Truncated`] where `bytes` is shorter than the tensor, and
+    /// [`QuantError::Shape`] where `row >= rows` or `out.len()` is no valid row.
+    fn decode_row(&self, bytes: &[u8], rows: usize, row: usize, out: &mut [f32]) -> Result<(), QuantError>;
+
+    /// Encodes `[rows, cols]` values (row after row) into a whole tensor.
+    ///
+    /// # Errors
+    /// [`QuantError::Shape`] where `values` is not `rows x cols` or the type cannot hold such rows.
+    fn encode(&self, values: &[f32], rows: usize, cols: usize) -> Result<Vec<u8>, QuantError>;
+
+    /// Bound on |decode(encode(v)) - v| for a block whose largest magnitude is `absmax`; what the
+    /// type promises for arbitrary finite input. Held by a test over the whole registry.
+    fn error_bound(&self, absmax: f32) -> f32;
+}
+
+/// Why bytes or values do not fit a type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuantError {
+    /// The bytes end before the tensor does.
+    #[error("{ty}: {want} bytes needed, {got} there")]
+    Truncated { ty: &'static str, want: usize, got: usize },
+    /// A shape that this type cannot hold.
+    #[error("{ty}: {detail}")]
+    Shape { ty: &'static str, detail: String },
+    /// The byte count does not fit the address space.
+    #[error("{ty}: {rows} x {cols} elements overflow the address space")]
+    Overflow { ty: &'static str, rows: usize, cols: usize },
+}

@@ -1,0 +1,118 @@
+//! What runs a [`Program`]. A backend owns all memory: weights, buffers, KV caches.
+//!
+//! It must never know a model, a file, or another backend. Start at [`Backend`], then `cpu/`,
+//! which has one file a stage.
+
+pub mod cpu;
+
+use ggml_types::HostTensor;
+
+use crate::program::{Buf, Program, Step};
+
+/// A weight that a backend holds. Stale handles are bugs and panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WeightId(pub u32);
+
+/// A compiled program with its buffers and KV caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Exec(pub u32);
+
+/// Memory that a program will take on a backend, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// All weights.
+    pub weights_bytes: u64,
+    /// All KV caches.
+    pub kv_bytes: u64,
+    /// Activation buffers and scratch.
+    pub bufs_bytes: u64,
+    /// What is free now, where the backend can tell.
+    pub free_bytes: Option<u64>,
+}
+
+/// Runs programs.
+pub trait Backend: Send {
+    /// The word for it in `--backend`.
+    fn name(&self) -> &'static str;
+
+    /// What runs the program, for people: processor and kernels, or card and driver.
+    fn device(&self) -> String;
+
+    /// The memory a program needs, before anything is allocated or uploaded.
+    ///
+    /// # Errors
+    /// [`BackendError::Program`] for a program that does not check; [`BackendError::Missing`] with every
+    /// missing kernel at once.
+    fn plan(&self, p: &Program) -> Result<Plan, BackendError>;
+
+    /// Takes a weight; may repack it, or keep sharing the caller's bytes.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`], [`BackendError::Device`].
+    fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError>;
+
+    /// Makes a program ready to run: allocates its buffers and KV caches, captures or binds what the
+    /// device wants. `weights[i]` stands for `p.weights[i]` and may serve several programs.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan), and [`BackendError::OutOfMemory`].
+    fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError>;
+
+    /// Queues one run; never waits, never allocates.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    ///
+    /// # Panics
+    /// Where the step exceeds the program's limits, or names a token, slot or page that is not there.
+    fn run(&mut self, e: Exec, step: &Step<'_>) -> Result<(), BackendError>;
+
+    /// Waits, and copies rows of a buffer from `first_row` on: `out` is `[n, cols]`.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn read(&mut self, e: Exec, b: Buf, first_row: usize, out: &mut [f32]) -> Result<(), BackendError>;
+
+    /// Overwrites rows of a buffer: how tests put a stage in front of chosen values.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn write(&mut self, e: Exec, b: Buf, first_row: usize, values: &[f32]) -> Result<(), BackendError>;
+
+    /// Waits, and copies the tokens that the last run's `Sample` picked, one an output row.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn tokens(&mut self, e: Exec, out: &mut [u32]) -> Result<(), BackendError>;
+
+    /// Runs only the stages `range` of the program over the same step: stage diffs and profiles.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn run_stages(
+        &mut self,
+        e: Exec,
+        range: std::ops::Range<usize>,
+        step: &Step<'_>,
+    ) -> Result<(), BackendError>;
+}
+
+/// Why a backend cannot run a program.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The program itself is wrong.
+    #[error(transparent)]
+    Program(#[from] crate::program::CheckError),
+    /// Kernels that this backend lacks, all of them.
+    #[error("backend {backend} has no kernel for: {}", .missing.join(", "))]
+    Missing { backend: &'static str, missing: Vec<String> },
+    /// Not enough memory.
+    #[error("backend {backend}: {need} bytes needed, {free} bytes free")]
+    OutOfMemory { backend: &'static str, need: u64, free: u64 },
+    /// A device call failed.
+    #[error("backend {backend}: {call}: {detail}")]
+    Device { backend: &'static str, call: &'static str, detail: String },
+    /// No backend of that name, or not in this build.
+    #[error("no backend `{name}`: {detail}")]
+    Unknown { name: String, detail: String },
+}

@@ -1,0 +1,1 @@
+//! GGUF files: names, metadata, typed tensors.

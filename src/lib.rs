@@ -1,0 +1,7 @@
+//! Sterna runs ternary language models (BitNet b1.58 and its family) from GGUF files.
+#![deny(unsafe_code)]
+
+pub mod backend;
+pub mod cli;
+pub mod gguf;
+pub mod program;

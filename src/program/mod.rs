@@ -1,0 +1,196 @@
+//! The language in which a model says what it computes: a straight list of stages over declared
+//! weights, buffers and KV caches. A program is pure description: it holds no data, knows no
+//! device, and prints as text.
+//!
+//! It must never know a backend, a file format, or an architecture. Start at [`stage`], then
+//! [`Program`]; `check` verifies every shape once, `cost` says what each stage reads.
+
+pub mod check;
+pub mod cost;
+pub mod sampling;
+pub mod stage;
+pub mod step;
+mod text;
+
+pub use check::CheckError;
+pub use cost::Cost;
+pub use sampling::Sampling;
+pub use stage::{
+    Act, ActQuant, Attend, AttnIn, Embed, FfnIn, Linear, Logits, Norm, NormKind, ProjAdd, Rope, RopeStyle,
+    Sample, Stage,
+};
+pub use step::{PAGE, PageTable, Row, Step};
+
+use ggml_types::{KvCodec, QuantType};
+
+/// A weight that the program reads: index into [`Program::weights`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Weight(pub u32);
+
+/// An activation buffer, `[rows, cols]` f32: index into [`Program::bufs`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Buf(pub u32);
+
+/// One layer's KV cache: index into [`Program::kvs`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kv(pub u32);
+
+/// A rotary embedding: index into [`Program::ropes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RopeId(pub u32);
+
+/// What a weight is: never its bytes.
+#[derive(Clone, Debug)]
+pub struct WeightDecl {
+    /// Name in the file, `blk.0.attn_q.weight`.
+    pub name: String,
+    /// Tensor type.
+    pub ty: &'static dyn QuantType,
+    /// Outputs; 1 for a vector.
+    pub rows: usize,
+    /// Inputs, contiguous.
+    pub cols: usize,
+}
+
+/// How many rows a buffer has in one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowsOf {
+    /// One a row of the step: at most [`Limits::rows`].
+    Step,
+    /// One a row that asked for logits: at most [`Limits::outputs`].
+    Outputs,
+}
+
+/// A named activation buffer of f32.
+#[derive(Clone, Debug)]
+pub struct BufDecl {
+    /// `x`, `q`, `y`, `h`, `logits`: the same word on every backend.
+    pub name: &'static str,
+    /// How many rows it has.
+    pub rows: RowsOf,
+    /// Columns, contiguous.
+    pub cols: usize,
+}
+
+/// One layer's KV cache: [`Limits::pages`] pages of [`PAGE`] positions for each KV head.
+#[derive(Clone, Debug)]
+pub struct KvDecl {
+    /// KV heads.
+    pub n_kv_heads: usize,
+    /// Length of one key or value vector.
+    pub head_dim: usize,
+    /// How keys are kept.
+    pub k: &'static dyn KvCodec,
+    /// How values are kept.
+    pub v: &'static dyn KvCodec,
+}
+
+/// The largest step that a program must be able to run; a backend allocates for these once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Rows (tokens) of one step.
+    pub rows: usize,
+    /// Rows of one step that ask for logits.
+    pub outputs: usize,
+    /// Sequence slots.
+    pub seqs: usize,
+    /// KV pages, shared by all sequences.
+    pub pages: usize,
+}
+
+/// A model's forward pass: declarations, then stages in the order in which they run.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Architecture name, for people.
+    pub name: String,
+    /// The largest step.
+    pub limits: Limits,
+    /// Weights, in the order in which a backend is given them.
+    pub weights: Vec<WeightDecl>,
+    /// Activation buffers.
+    pub bufs: Vec<BufDecl>,
+    /// KV caches, one a layer.
+    pub kvs: Vec<KvDecl>,
+    /// Rotary embeddings.
+    pub ropes: Vec<Rope>,
+    /// Label (`3.attn_in`) and stage.
+    pub stages: Vec<(String, Stage)>,
+}
+
+impl Program {
+    /// A program without stages.
+    pub fn new(name: impl Into<String>, limits: Limits) -> Self {
+        Self {
+            name: name.into(),
+            limits,
+            weights: Vec::new(),
+            bufs: Vec::new(),
+            kvs: Vec::new(),
+            ropes: Vec::new(),
+            stages: Vec::new(),
+        }
+    }
+
+    /// Declares a weight of `[rows, cols]`.
+    pub fn weight(
+        &mut self,
+        name: impl Into<String>,
+        ty: &'static dyn QuantType,
+        rows: usize,
+        cols: usize,
+    ) -> Weight {
+        self.weights.push(WeightDecl { name: name.into(), ty, rows, cols });
+        Weight(self.weights.len() as u32 - 1)
+    }
+
+    /// Declares a buffer of `cols` columns.
+    pub fn buf(&mut self, name: &'static str, rows: RowsOf, cols: usize) -> Buf {
+        self.bufs.push(BufDecl { name, rows, cols });
+        Buf(self.bufs.len() as u32 - 1)
+    }
+
+    /// Declares one layer's KV cache.
+    pub fn kv(&mut self, decl: KvDecl) -> Kv {
+        self.kvs.push(decl);
+        Kv(self.kvs.len() as u32 - 1)
+    }
+
+    /// Declares a rotary embedding.
+    pub fn rope(&mut self, rope: Rope) -> RopeId {
+        self.ropes.push(rope);
+        RopeId(self.ropes.len() as u32 - 1)
+    }
+
+    /// Appends a stage.
+    pub fn push(&mut self, label: impl Into<String>, stage: impl Into<Stage>) {
+        self.stages.push((label.into(), stage.into()));
+    }
+
+    /// The declaration behind a handle of this program.
+    pub fn weight_decl(&self, w: Weight) -> &WeightDecl {
+        &self.weights[w.0 as usize]
+    }
+
+    /// The declaration behind a handle of this program.
+    pub fn buf_decl(&self, b: Buf) -> &BufDecl {
+        &self.bufs[b.0 as usize]
+    }
+
+    /// The declaration behind a handle of this program.
+    pub fn kv_decl(&self, kv: Kv) -> &KvDecl {
+        &self.kvs[kv.0 as usize]
+    }
+
+    /// The buffer called `name`, for tests and traces.
+    pub fn buf_named(&self, name: &str) -> Option<Buf> {
+        self.bufs.iter().position(|b| b.name == name).map(|i| Buf(i as u32))
+    }
+
+    /// Rows that `rows` stands for at most.
+    pub fn max_rows(&self, rows: RowsOf) -> usize {
+        match rows {
+            RowsOf::Step => self.limits.rows,
+            RowsOf::Outputs => self.limits.outputs,
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The stages. What each one means is defined here, in words; `tests/oracle` says it again in
+//! plain f64 code, and every backend is held to that.
+//!
+//! `[r]` is one row of the step: one token of one sequence.
+
+use std::sync::Arc;
+
+use super::{Buf, Kv, RopeId, Weight};
+
+/// One step of the forward pass. Backends match it without a `_` arm.
+#[derive(Clone, Debug)]
+pub enum Stage {
+    /// Token (and position) embedding.
+    Embed(Embed),
+    /// Norm, Q, K, V, rotary embedding, KV write.
+    AttnIn(AttnIn),
+    /// Causal attention over the cache.
+    Attend(Attend),
+    /// Projection added to the residual stream.
+    ProjAdd(ProjAdd),
+    /// Norm and the first half of the feed-forward network.
+    FfnIn(FfnIn),
+    /// Final norm and output head, for the rows that asked.
+    Logits(Logits),
+    /// Picks a token from each row of logits.
+    Sample(Sample),
+}
+
+/// `x[r] = table[token[r]]`, plus `positions[pos[r]]` where there is such a table.
+#[derive(Clone, Debug)]
+pub struct Embed {
+    /// `[n_vocab, dim]`.
+    pub table: Weight,
+    /// `[n_ctx, dim]`, GPT-2's learned positions.
+    pub positions: Option<Weight>,
+    /// Out: `[rows, dim]`.
+    pub x: Buf,
+}
+
+/// `n = norm(x); q = rope(q_norm(Wq n)); kv[seq[r], pos[r]] = (rope(k_norm(Wk n)), Wv n)`.
+#[derive(Clone, Debug)]
+pub struct AttnIn {
+    /// In: `[rows, dim]`.
+    pub x: Buf,
+    /// Norm before the projections.
+    pub norm: Norm,
+    /// `[n_heads * head_dim, dim]`.
+    pub wq: Linear,
+    /// `[n_kv_heads * head_dim, dim]`.
+    pub wk: Linear,
+    /// `[n_kv_heads * head_dim, dim]`.
+    pub wv: Linear,
+    /// Norm over each query head, weight `[head_dim]`.
+    pub q_norm: Option<Norm>,
+    /// Norm over each key head, weight `[head_dim]`.
+    pub k_norm: Option<Norm>,
+    /// Rotary embedding of queries and keys.
+    pub rope: Option<RopeId>,
+    /// Out: this layer's cache.
+    pub kv: Kv,
+    /// Out: `[rows, n_heads * head_dim]`.
+    pub q: Buf,
+}
+
+/// `out[r] = softmax(scale * q[r] . K[..= pos[r]]) V`, each query head with KV head
+/// `head / (n_heads / n_kv_heads)`, over the row's own sequence.
+#[derive(Clone, Debug)]
+pub struct Attend {
+    /// In: `[rows, n_heads * head_dim]`.
+    pub q: Buf,
+    /// In: this layer's cache, which already holds this step's rows.
+    pub kv: Kv,
+    /// Factor on every score, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Out: `[rows, n_heads * head_dim]`.
+    pub out: Buf,
+}
+
+/// `x[r] += W norm(y[r])`, without the norm where there is none.
+#[derive(Clone, Debug)]
+pub struct ProjAdd {
+    /// In: `[rows, cols of w]`.
+    pub y: Buf,
+    /// BitNet's sub-norm.
+    pub norm: Option<Norm>,
+    /// `[dim, cols]`.
+    pub w: Linear,
+    /// In and out: `[rows, dim]`.
+    pub x: Buf,
+}
+
+/// `n = norm(x); h = act(Wg n) * (Wu n)`, or `act(Wu n)` where there is no gate.
+#[derive(Clone, Debug)]
+pub struct FfnIn {
+    /// In: `[rows, dim]`.
+    pub x: Buf,
+    /// Norm before the projections.
+    pub norm: Norm,
+    /// `[ffn_dim, dim]`.
+    pub gate: Option<Linear>,
+    /// `[ffn_dim, dim]`.
+    pub up: Linear,
+    /// Activation function.
+    pub act: Act,
+    /// Out: `[rows, ffn_dim]`.
+    pub h: Buf,
+}
+
+/// `logits[o] = W norm(x[r])` for the `o`-th row `r` that asked for logits.
+#[derive(Clone, Debug)]
+pub struct Logits {
+    /// In: `[rows, dim]`.
+    pub x: Buf,
+    /// Final norm.
+    pub norm: Norm,
+    /// `[n_vocab, dim]`.
+    pub w: Linear,
+    /// Out: `[outputs, n_vocab]`.
+    pub logits: Buf,
+}
+
+/// Picks one token from each row of `logits`, as [`Step::sampling`](super::Step::sampling) says;
+/// skipped where that is empty. The tokens are read with `Backend::tokens`.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// In: `[outputs, n_vocab]`; left as it is.
+    pub logits: Buf,
+}
+
+/// `y = scale * (W q(x)) + bias`.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    /// `[outputs, inputs]`.
+    pub w: Weight,
+    /// `[outputs]`, f32.
+    pub bias: Option<Weight>,
+    /// How the input is rounded first. A part of the model's numerics, not a backend's choice.
+    pub act: ActQuant,
+    /// Factor on the product, 1 for most; old BitNet files keep one beside each tensor.
+    pub scale: f32,
+}
+
+/// Rounding of a linear layer's input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActQuant {
+    /// None: the product is of real numbers, accumulated in f32 or better.
+    None,
+    /// BitNet's: `s = f32(127 / max(absmax, 1e-5))`, `q = clamp(round_half_even(x s), -128, 127)` for
+    /// each row, and the product is `sum(w q) / s`. The sum over ternary codes is an exact integer.
+    I8PerToken,
+}
+
+/// A normalisation over the last dimension.
+#[derive(Clone, Debug)]
+pub struct Norm {
+    /// Which one.
+    pub kind: NormKind,
+    /// `[dim]`, f32.
+    pub weight: Weight,
+    /// `[dim]`, f32.
+    pub bias: Option<Weight>,
+    /// Added to the mean square (RMS) or the variance (LayerNorm).
+    pub eps: f32,
+}
+
+/// Which normalisation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// `x / sqrt(mean(x^2) + eps) * weight`.
+    Rms,
+    /// `(x - mean) / sqrt(var + eps) * weight + bias`.
+    Layer,
+}
+
+/// Activation function of the feed-forward network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// `max(x, 0)^2`.
+    Relu2,
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// GPT-2's tanh approximation of GELU.
+    GeluTanh,
+}
+
+/// A rotary position embedding: pair `i` of a head turns by `pos * inv_freq[i]`.
+#[derive(Clone, Debug)]
+pub struct Rope {
+    /// Which elements form a pair.
+    pub style: RopeStyle,
+    /// Radians a position, `[pairs]`. Whatever scaling a model uses is already in here. Elements
+    /// beyond `2 * pairs` of a head are left as they are.
+    pub inv_freq: Arc<[f64]>,
+    /// Factor on the turned pairs (YaRN's attention factor), 1 for most.
+    pub magnitude: f32,
+}
+
+/// Which elements of a head a rotary embedding turns together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeStyle {
+    /// `(i, i + pairs)`: NeoX, BitNet, and Hugging Face's Llama.
+    Halves,
+    /// `(2 i, 2 i + 1)`: llama.cpp's Llama files, whose rows are permuted for it.
+    Adjacent,
+}
+
+macro_rules! from_struct {
+    ($($name:ident),*) => {$(
+        impl From<$name> for Stage {
+            fn from(stage: $name) -> Self {
+                Stage::$name(stage)
+            }
+        }
+    )*};
+}
+from_struct!(Embed, AttnIn, Attend, ProjAdd, FfnIn, Logits, Sample);

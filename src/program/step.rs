@@ -1,0 +1,72 @@
+//! What may change between two runs of one program.
+
+use super::Sampling;
+
+/// Positions of one KV page.
+pub const PAGE: usize = 64;
+
+/// One token of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Token id, below the rows of the embedding table.
+    pub token: u32,
+    /// Position in its sequence, from 0.
+    pub pos: u32,
+    /// Sequence slot, an index into the page table.
+    pub seq: u32,
+    /// Whether this row's logits are wanted.
+    pub logits: bool,
+}
+
+/// What may change between two runs of one program. Nothing else may.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// One entry a token. Rows of one sequence stand in the order of their positions.
+    pub rows: &'a [Row],
+    /// For each sequence slot, the pages that hold its positions.
+    pub pages: &'a PageTable,
+    /// How to pick a token from each output row, in order; empty where the caller reads logits instead.
+    pub sampling: &'a [Sampling],
+}
+
+impl Step<'_> {
+    /// How many rows ask for logits.
+    pub fn n_outputs(&self) -> usize {
+        self.rows.iter().filter(|row| row.logits).count()
+    }
+}
+
+/// For each sequence slot, the pages of its positions: position `p` lies in page `pages[seq][p / PAGE]`
+/// at offset `p % PAGE`. A page number means the same page in every layer's cache.
+#[derive(Clone, Debug, Default)]
+pub struct PageTable {
+    seqs: Vec<Vec<u32>>,
+}
+
+impl PageTable {
+    /// A table of `seqs` empty sequences, each with room for `pages` pages without allocating.
+    pub fn new(seqs: usize, pages: usize) -> Self {
+        Self { seqs: (0..seqs).map(|_| Vec::with_capacity(pages)).collect() }
+    }
+
+    /// The pages of a sequence, in the order of its positions.
+    ///
+    /// # Panics
+    /// Where there is no such slot.
+    pub fn seq(&self, seq: u32) -> &[u32] {
+        &self.seqs[seq as usize]
+    }
+
+    /// The pages of a sequence, to change.
+    ///
+    /// # Panics
+    /// Where there is no such slot.
+    pub fn seq_mut(&mut self, seq: u32) -> &mut Vec<u32> {
+        &mut self.seqs[seq as usize]
+    }
+
+    /// Number of sequence slots.
+    pub fn n_seqs(&self) -> usize {
+        self.seqs.len()
+    }
+}
