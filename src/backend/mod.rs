@@ -103,16 +103,40 @@ pub enum BackendError {
     /// The program itself is wrong.
     #[error(transparent)]
     Program(#[from] crate::program::CheckError),
-    /// Kernels that this backend lacks, all of them.
+    /// Kernels that this backend lacks.
     #[error("backend {backend} has no kernel for: {}", .missing.join(", "))]
-    Missing { backend: &'static str, missing: Vec<String> },
+    Missing {
+        /// Name of the backend.
+        backend: &'static str,
+        /// All of them, as `stage__type`.
+        missing: Vec<String>,
+    },
     /// Not enough memory.
     #[error("backend {backend}: {need} bytes needed, {free} bytes free")]
-    OutOfMemory { backend: &'static str, need: u64, free: u64 },
+    OutOfMemory {
+        /// Name of the backend.
+        backend: &'static str,
+        /// Bytes that the program takes.
+        need: u64,
+        /// Bytes that the device has left.
+        free: u64,
+    },
     /// A device call failed.
     #[error("backend {backend}: {call}: {detail}")]
-    Device { backend: &'static str, call: &'static str, detail: String },
+    Device {
+        /// Name of the backend.
+        backend: &'static str,
+        /// The call.
+        call: &'static str,
+        /// What the device said.
+        detail: String,
+    },
     /// No backend of that name, or not in this build.
     #[error("no backend `{name}`: {detail}")]
-    Unknown { name: String, detail: String },
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// What there is.
+        detail: String,
+    },
 }

@@ -1,8 +1,11 @@
-//! Verifies a program once, before anything is allocated: every shape, every handle.
+//! Verifies a program once, before anything is allocated: every handle, every shape.
 
-use super::Program;
+use super::{
+    Attend, AttnIn, Buf, BufDecl, Embed, FfnIn, Kv, KvDecl, Linear, Logits, Norm, NormKind, Program, ProjAdd,
+    RopeId, RowsOf, Sample, Stage, Weight, WeightDecl,
+};
 
-/// A program that cannot run.
+/// A program that cannot run: a bug of the model that wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("stage {label}: {detail}")]
 pub struct CheckError {
@@ -18,6 +21,192 @@ impl Program {
     /// # Errors
     /// [`CheckError`] for the first stage that does not fit.
     pub fn check(&self) -> Result<(), CheckError> {
+        let fail = |label: &str, detail: String| CheckError { label: label.to_owned(), detail };
+        let limits = self.limits;
+        if [limits.rows, limits.outputs, limits.seqs, limits.pages].contains(&0) {
+            return Err(fail("limits", format!("every limit must be at least 1: {limits:?}")));
+        }
+        for (i, rope) in self.ropes.iter().enumerate() {
+            if rope.inv_freq.is_empty()
+                || !rope.inv_freq.iter().all(|f| f.is_finite())
+                || !rope.magnitude.is_finite()
+            {
+                return Err(fail(
+                    "ropes",
+                    format!("rope {i} has no pairs, or frequencies that are not finite"),
+                ));
+            }
+        }
+        let mut labels = std::collections::HashSet::new();
+        for (label, stage) in &self.stages {
+            if !labels.insert(label) {
+                return Err(fail(label, "the label is taken".into()));
+            }
+            self.check_stage(stage).map_err(|detail| fail(label, detail))?;
+        }
         Ok(())
     }
+
+    fn check_stage(&self, stage: &Stage) -> Result<(), String> {
+        match stage {
+            Stage::Embed(s) => self.check_embed(s),
+            Stage::AttnIn(s) => self.check_attn_in(s),
+            Stage::Attend(s) => self.check_attend(s),
+            Stage::ProjAdd(s) => self.check_proj_add(s),
+            Stage::FfnIn(s) => self.check_ffn_in(s),
+            Stage::Logits(s) => self.check_logits(s),
+            Stage::Sample(Sample { logits }) => self.want_buf("logits", *logits, RowsOf::Outputs).map(drop),
+        }
+    }
+
+    fn check_embed(&self, s: &Embed) -> Result<(), String> {
+        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
+        let table = self.want_weight(s.table)?;
+        equal("x's columns", dim, &table.name, table.cols)?;
+        if let Some(positions) = s.positions {
+            let positions = self.want_weight(positions)?;
+            equal("x's columns", dim, &positions.name, positions.cols)?;
+        }
+        Ok(())
+    }
+
+    fn check_attn_in(&self, s: &AttnIn) -> Result<(), String> {
+        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
+        let q_cols = self.want_buf("q", s.q, RowsOf::Step)?.cols;
+        let kv = self.want_heads(s.kv, q_cols)?;
+        let kv_cols = kv.n_kv_heads * kv.head_dim;
+        self.want_norm(&s.norm, dim)?;
+        self.want_linear(&s.wq, q_cols, dim)?;
+        self.want_linear(&s.wk, kv_cols, dim)?;
+        self.want_linear(&s.wv, kv_cols, dim)?;
+        for norm in [&s.q_norm, &s.k_norm].into_iter().flatten() {
+            self.want_norm(norm, kv.head_dim)?;
+        }
+        if let Some(RopeId(id)) = s.rope {
+            let rope = self.ropes.get(id as usize).ok_or_else(|| format!("rope {id} is not declared"))?;
+            if 2 * rope.inv_freq.len() > kv.head_dim {
+                return Err(format!(
+                    "a rope of {} pairs turns heads of {}",
+                    rope.inv_freq.len(),
+                    kv.head_dim
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_attend(&self, s: &Attend) -> Result<(), String> {
+        let q_cols = self.want_buf("q", s.q, RowsOf::Step)?.cols;
+        let out_cols = self.want_buf("out", s.out, RowsOf::Step)?.cols;
+        self.want_heads(s.kv, q_cols)?;
+        equal("q's columns", q_cols, "out", out_cols)?;
+        if s.q == s.out {
+            return Err("q and out are one buffer".into());
+        }
+        Ok(())
+    }
+
+    fn check_proj_add(&self, s: &ProjAdd) -> Result<(), String> {
+        let cols = self.want_buf("y", s.y, RowsOf::Step)?.cols;
+        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
+        if let Some(norm) = &s.norm {
+            self.want_norm(norm, cols)?;
+        }
+        if s.y == s.x {
+            return Err("y and x are one buffer".into());
+        }
+        self.want_linear(&s.w, dim, cols)
+    }
+
+    fn check_ffn_in(&self, s: &FfnIn) -> Result<(), String> {
+        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
+        let ffn_dim = self.want_buf("h", s.h, RowsOf::Step)?.cols;
+        self.want_norm(&s.norm, dim)?;
+        if let Some(gate) = &s.gate {
+            self.want_linear(gate, ffn_dim, dim)?;
+        }
+        if s.h == s.x {
+            return Err("h and x are one buffer".into());
+        }
+        self.want_linear(&s.up, ffn_dim, dim)
+    }
+
+    fn check_logits(&self, s: &Logits) -> Result<(), String> {
+        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
+        let n_vocab = self.want_buf("logits", s.logits, RowsOf::Outputs)?.cols;
+        self.want_norm(&s.norm, dim)?;
+        self.want_linear(&s.w, n_vocab, dim)
+    }
+
+    fn want_weight(&self, w: Weight) -> Result<&WeightDecl, String> {
+        let decl = self.weights.get(w.0 as usize).ok_or_else(|| format!("weight {} is not declared", w.0))?;
+        decl.ty.byte_len(decl.rows, decl.cols).map_err(|err| format!("{}: {err}", decl.name))?;
+        Ok(decl)
+    }
+
+    fn want_buf(&self, role: &str, b: Buf, rows: RowsOf) -> Result<&BufDecl, String> {
+        let decl =
+            self.bufs.get(b.0 as usize).ok_or_else(|| format!("{role}: buffer {} is not declared", b.0))?;
+        if decl.rows != rows {
+            return Err(format!(
+                "{role}: want a buffer of {rows:?} rows, `{}` has {:?} rows",
+                decl.name, decl.rows
+            ));
+        }
+        if decl.cols == 0 {
+            return Err(format!("{role}: buffer `{}` has no columns", decl.name));
+        }
+        Ok(decl)
+    }
+
+    /// A cache whose KV heads divide the query heads that `q_cols` holds.
+    fn want_heads(&self, kv: Kv, q_cols: usize) -> Result<&KvDecl, String> {
+        let decl = self.kvs.get(kv.0 as usize).ok_or_else(|| format!("KV cache {} is not declared", kv.0))?;
+        let group = decl.n_kv_heads.checked_mul(decl.head_dim).filter(|&group| group > 0);
+        if group.is_none_or(|group| !q_cols.is_multiple_of(group)) {
+            return Err(format!(
+                "{q_cols} query columns are no multiple of {} KV heads of {}",
+                decl.n_kv_heads, decl.head_dim
+            ));
+        }
+        for codec in [decl.k, decl.v] {
+            codec.vec_bytes(decl.head_dim).map_err(|err| format!("KV codec {}: {err}", codec.name()))?;
+        }
+        Ok(decl)
+    }
+
+    fn want_linear(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
+        let w = self.want_weight(linear.w)?;
+        if (w.rows, w.cols) != (rows, cols) {
+            return Err(format!("{}: want [{rows}, {cols}], have [{}, {}]", w.name, w.rows, w.cols));
+        }
+        linear.bias.map_or(Ok(()), |bias| self.want_vector(bias, rows))
+    }
+
+    fn want_norm(&self, norm: &Norm, cols: usize) -> Result<(), String> {
+        self.want_vector(norm.weight, cols)?;
+        match (norm.kind, norm.bias) {
+            (NormKind::Rms, Some(_)) => Err("an RMS norm has no bias".into()),
+            (_, Some(bias)) => self.want_vector(bias, cols),
+            (_, None) => Ok(()),
+        }
+    }
+
+    fn want_vector(&self, w: Weight, cols: usize) -> Result<(), String> {
+        let w = self.want_weight(w)?;
+        if (w.ty.name(), w.rows, w.cols) != ("f32", 1, cols) {
+            return Err(format!(
+                "{}: want [{cols}] f32, have [{}, {}] {}",
+                w.name,
+                w.rows,
+                w.cols,
+                w.ty.name()
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn equal(what: &str, want: usize, name: &str, got: usize) -> Result<(), String> {
+    if want == got { Ok(()) } else { Err(format!("{what}: {want}, columns of {name}: {got}")) }
 }

@@ -1,12 +1,135 @@
 //! Bytes and operations of each stage, so that every timing is also a share of the roofline.
 
-/// What one stage moves and computes in one step.
+use std::ops::{Add, AddAssign};
+
+use super::{Kv, Linear, Program, Stage, Step, Weight};
+
+/// What one stage must move and compute in one step, whatever the backend: each weight is read once a
+/// step, each cached vector once for each row that sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Bytes of weights that must be read.
+    /// Bytes of weights read.
     pub weight_bytes: u64,
-    /// Bytes of KV cache that must be read.
+    /// Bytes of KV cache read and written.
     pub kv_bytes: u64,
-    /// Multiply-accumulates.
+    /// Multiply-accumulates of products and attention.
     pub macs: u64,
+}
+
+impl Cost {
+    /// All bytes.
+    pub fn bytes(&self) -> u64 {
+        self.weight_bytes + self.kv_bytes
+    }
+}
+
+impl Add for Cost {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            weight_bytes: self.weight_bytes + other.weight_bytes,
+            kv_bytes: self.kv_bytes + other.kv_bytes,
+            macs: self.macs + other.macs,
+        }
+    }
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Program {
+    /// Cost of a whole step.
+    ///
+    /// # Panics
+    /// Where the program does not [`check`](Self::check).
+    pub fn cost(&self, step: &Step<'_>) -> Cost {
+        self.stages.iter().fold(Cost::default(), |sum, (_, stage)| sum + self.stage_cost(stage, step))
+    }
+
+    /// Cost of one stage of this program.
+    ///
+    /// # Panics
+    /// As [`cost`](Self::cost).
+    pub fn stage_cost(&self, stage: &Stage, step: &Step<'_>) -> Cost {
+        let n_rows = step.rows.len() as u64;
+        let n_outputs = step.n_outputs() as u64;
+        match stage {
+            Stage::Embed(s) => {
+                let tables = [Some(s.table), s.positions].into_iter().flatten();
+                Cost { weight_bytes: tables.map(|w| n_rows * self.row_bytes(w)).sum(), ..Cost::default() }
+            }
+            Stage::AttnIn(s) => {
+                let products = [&s.wq, &s.wk, &s.wv].map(|w| self.linear_cost(w, n_rows));
+                let written = n_rows * self.position_bytes(s.kv);
+                products.into_iter().sum::<Cost>() + Cost { kv_bytes: written, ..Cost::default() }
+            }
+            Stage::Attend(s) => {
+                let positions: u64 = step.rows.iter().map(|row| u64::from(row.pos) + 1).sum();
+                let q_cols = self.buf_decl(s.q).cols as u64;
+                Cost {
+                    kv_bytes: positions * self.position_bytes(s.kv),
+                    macs: 2 * positions * q_cols,
+                    ..Cost::default()
+                }
+            }
+            Stage::ProjAdd(s) => self.linear_cost(&s.w, n_rows),
+            Stage::FfnIn(s) => {
+                self.linear_cost(&s.up, n_rows)
+                    + s.gate.as_ref().map_or(Cost::default(), |gate| self.linear_cost(gate, n_rows))
+            }
+            Stage::Logits(s) => self.linear_cost(&s.w, n_outputs),
+            Stage::Sample(_) => Cost::default(),
+        }
+    }
+
+    /// Bytes of all weights, each counted once.
+    pub fn weights_bytes(&self) -> u64 {
+        (0..self.weights.len() as u32).map(|i| self.weight_bytes(Weight(i))).sum()
+    }
+
+    /// Bytes of all KV caches at full size.
+    pub fn kv_bytes(&self) -> u64 {
+        let positions = (self.limits.pages * super::PAGE) as u64;
+        (0..self.kvs.len() as u32).map(|i| positions * self.position_bytes(Kv(i))).sum()
+    }
+
+    /// Bytes of one position of one layer's cache.
+    fn position_bytes(&self, kv: Kv) -> u64 {
+        let decl = self.kv_decl(kv);
+        let pair: usize =
+            [decl.k, decl.v].iter().map(|c| c.vec_bytes(decl.head_dim).expect("checked program")).sum();
+        (decl.n_kv_heads * pair) as u64
+    }
+
+    fn linear_cost(&self, linear: &Linear, n_rows: u64) -> Cost {
+        if n_rows == 0 {
+            return Cost::default();
+        }
+        let w = self.weight_decl(linear.w);
+        Cost {
+            weight_bytes: self.weight_bytes(linear.w),
+            macs: n_rows * w.rows as u64 * w.cols as u64,
+            ..Cost::default()
+        }
+    }
+
+    fn weight_bytes(&self, w: Weight) -> u64 {
+        let decl = self.weight_decl(w);
+        decl.ty.byte_len(decl.rows, decl.cols).expect("checked program") as u64
+    }
+
+    fn row_bytes(&self, w: Weight) -> u64 {
+        let decl = self.weight_decl(w);
+        decl.ty.row_bytes(decl.cols).expect("checked program") as u64
+    }
+}
+
+impl std::iter::Sum for Cost {
+    fn sum<I: Iterator<Item = Self>>(costs: I) -> Self {
+        costs.fold(Self::default(), Add::add)
+    }
 }

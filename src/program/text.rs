@@ -1,1 +1,143 @@
-//! A program as text: what `sterna inspect` prints and what the snapshot tests hold.
+//! A program as text: what `sterna inspect --program` prints and what the snapshot tests hold.
+
+use std::fmt;
+
+use super::{Act, ActQuant, Buf, Linear, Norm, NormKind, Program, Rope, RopeStyle, RowsOf, Stage, Weight};
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limits = self.limits;
+        writeln!(
+            f,
+            "program {}: {} rows, {} outputs, {} sequences, {} pages",
+            self.name, limits.rows, limits.outputs, limits.seqs, limits.pages
+        )?;
+        for buf in &self.bufs {
+            let rows = match buf.rows {
+                RowsOf::Step => "rows",
+                RowsOf::Outputs => "outputs",
+            };
+            writeln!(f, "buf    {} [{rows}, {}]", buf.name, buf.cols)?;
+        }
+        for (i, kv) in self.kvs.iter().enumerate() {
+            writeln!(
+                f,
+                "kv     {i}: {} heads of {}, k {}, v {}",
+                kv.n_kv_heads,
+                kv.head_dim,
+                kv.k.name(),
+                kv.v.name()
+            )?;
+        }
+        for (i, rope) in self.ropes.iter().enumerate() {
+            writeln!(f, "rope   {i}: {rope}")?;
+        }
+        for w in &self.weights {
+            writeln!(f, "weight {} {} [{}, {}]", w.name, w.ty.name(), w.rows, w.cols)?;
+        }
+        self.stages.iter().try_for_each(|(label, stage)| writeln!(f, "{label}: {}", self.stage_text(stage)))
+    }
+}
+
+impl fmt::Display for Rope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let style = match self.style {
+            RopeStyle::Halves => "halves",
+            RopeStyle::Adjacent => "adjacent",
+        };
+        let (first, last) = (self.inv_freq.first().unwrap_or(&0.0), self.inv_freq.last().unwrap_or(&0.0));
+        write!(f, "{style}, {} pairs, {first:.6e} to {last:.6e} rad", self.inv_freq.len())?;
+        if self.magnitude != 1.0 {
+            write!(f, ", times {}", self.magnitude)?;
+        }
+        Ok(())
+    }
+}
+
+impl Program {
+    fn stage_text(&self, stage: &Stage) -> String {
+        match stage {
+            Stage::Embed(s) => {
+                let positions = s.positions.map_or(String::new(), |w| format!(" + {}[pos]", self.name_of(w)));
+                format!("{} = {}[token]{positions}", self.buf_name(s.x), self.name_of(s.table))
+            }
+            Stage::AttnIn(s) => {
+                let n = self.norm_text(&s.norm, self.buf_name(s.x));
+                let rope = s.rope.map_or(String::new(), |rope| format!(", rope {}", rope.0));
+                let head_norm = |name: &str, norm: &Option<Norm>| {
+                    norm.as_ref().map_or(String::new(), |norm| format!(", {}", self.norm_text(norm, name)))
+                };
+                format!(
+                    "n = {n}; {} = {}; kv {} = ({}, {}){}{}{rope}",
+                    self.buf_name(s.q),
+                    self.linear_text(&s.wq, "n"),
+                    s.kv.0,
+                    self.linear_text(&s.wk, "n"),
+                    self.linear_text(&s.wv, "n"),
+                    head_norm("q", &s.q_norm),
+                    head_norm("k", &s.k_norm),
+                )
+            }
+            Stage::Attend(s) => {
+                format!(
+                    "{} = attend({}, kv {}, scale {})",
+                    self.buf_name(s.out),
+                    self.buf_name(s.q),
+                    s.kv.0,
+                    s.scale
+                )
+            }
+            Stage::ProjAdd(s) => {
+                let y = self.buf_name(s.y).to_owned();
+                let y = s.norm.as_ref().map_or(y.clone(), |norm| self.norm_text(norm, &y));
+                format!("{} += {}", self.buf_name(s.x), self.linear_text(&s.w, &y))
+            }
+            Stage::FfnIn(s) => {
+                let act = match s.act {
+                    Act::Relu2 => "relu2",
+                    Act::Silu => "silu",
+                    Act::GeluTanh => "gelu_tanh",
+                };
+                let n = self.norm_text(&s.norm, self.buf_name(s.x));
+                let up = self.linear_text(&s.up, "n");
+                let h = match &s.gate {
+                    Some(gate) => format!("{act}({}) * {up}", self.linear_text(gate, "n")),
+                    None => format!("{act}({up})"),
+                };
+                format!("n = {n}; {} = {h}", self.buf_name(s.h))
+            }
+            Stage::Logits(s) => {
+                let n = self.norm_text(&s.norm, self.buf_name(s.x));
+                format!("{} = {}", self.buf_name(s.logits), self.linear_text(&s.w, &n))
+            }
+            Stage::Sample(s) => format!("token = sample({})", self.buf_name(s.logits)),
+        }
+    }
+
+    fn name_of(&self, w: Weight) -> &str {
+        &self.weight_decl(w).name
+    }
+
+    fn buf_name(&self, b: Buf) -> &'static str {
+        self.buf_decl(b).name
+    }
+
+    fn norm_text(&self, norm: &Norm, x: &str) -> String {
+        let kind = match norm.kind {
+            NormKind::Rms => "rms",
+            NormKind::Layer => "layer_norm",
+        };
+        let bias = norm.bias.map_or(String::new(), |bias| format!(", {}", self.name_of(bias)));
+        format!("{kind}({x}, {}{bias}, {:e})", self.name_of(norm.weight), norm.eps)
+    }
+
+    fn linear_text(&self, linear: &Linear, x: &str) -> String {
+        let x = match linear.act {
+            ActQuant::None => x.to_owned(),
+            ActQuant::I8PerToken => format!("i8({x})"),
+        };
+        let scale = if linear.scale == 1.0 { String::new() } else { format!("{} * ", linear.scale) };
+        let bias = linear.bias.map_or(String::new(), |bias| format!(" + {}", self.name_of(bias)));
+        format!("{scale}{} {x}{bias}", self.name_of(linear.w))
+    }
+}
