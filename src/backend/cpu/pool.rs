@@ -1,0 +1,508 @@
+//! A thread pool for regions of a few microseconds to a few milliseconds, some 200 of them a token.
+//!
+//! A region is `n` tasks that the calling thread and the workers claim one by one, so a thread that the
+//! system holds up delays only the task that it has, and a worker that is still asleep delays nothing.
+//! Workers spin for a moment after a region, then sleep. A region allocates nothing.
+//!
+//! The borrowed closures and slices that tasks share are why this file has `unsafe` in it: all that
+//! it hands out is safe to use.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a thread without work spins before it sleeps: longer than the serial work between two regions
+/// of a token, shorter than anybody notices in `top`.
+const SPIN: Duration = Duration::from_micros(200);
+
+/// Threads that run regions together; the calling thread is one of them.
+///
+/// Not `Sync`, so that a task cannot start a region of its own.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    busy: Cell<bool>,
+}
+
+/// A task: its number, and the number of the thread that runs it.
+type Call = unsafe fn(*const (), usize, usize);
+
+/// The region that runs now.
+#[derive(Clone, Copy)]
+struct Job {
+    call: Call,
+    closure: *const (),
+    n_tasks: usize,
+}
+
+/// A value on cache lines of its own.
+#[repr(align(128))]
+struct Alone<T>(T);
+
+struct Shared {
+    /// Tasks of the current region that nobody has claimed. Claiming one is the licence to read `job`.
+    unclaimed: Alone<AtomicUsize>,
+    /// Tasks of the current region that are finished. The region ends when all are.
+    finished: Alone<AtomicUsize>,
+    /// Written between two regions only, by the calling thread.
+    job: Alone<UnsafeCell<Job>>,
+    stop: AtomicBool,
+    sleeping_workers: AtomicUsize,
+    caller_sleeps: AtomicBool,
+    lock: Mutex<()>,
+    work_there: Condvar,
+    work_done: Condvar,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    spin: Duration,
+}
+
+// SAFETY: `job` is the only part that is not `Sync` by itself. The calling thread writes it while no task is
+// unclaimed or unfinished; others read it only after they claimed a task (which synchronises with the
+// `Release` store that published the region) and before they report that task as finished.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the closure behind the pointer in `job` is `Sync`, which `Pool::run` demands.
+unsafe impl Send for Shared {}
+
+impl Pool {
+    /// A pool of `threads` threads, the calling one included; 0 counts as 1.
+    ///
+    /// # Errors
+    /// Where the system refuses to start a thread.
+    pub fn new(threads: usize) -> std::io::Result<Self> {
+        let threads = threads.max(1);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let shared = Arc::new(Shared {
+            unclaimed: Alone(AtomicUsize::new(0)),
+            finished: Alone(AtomicUsize::new(0)),
+            job: Alone(UnsafeCell::new(Job { call: |_, _, _| (), closure: std::ptr::null(), n_tasks: 0 })),
+            stop: AtomicBool::new(false),
+            sleeping_workers: AtomicUsize::new(0),
+            caller_sleeps: AtomicBool::new(false),
+            lock: Mutex::new(()),
+            work_there: Condvar::new(),
+            work_done: Condvar::new(),
+            panic: Mutex::new(None),
+            // A thread that spins on a core that another one needs only delays it.
+            spin: if threads <= cores { SPIN } else { Duration::ZERO },
+        });
+        let mut pool = Self { shared, workers: Vec::with_capacity(threads - 1), busy: Cell::new(false) };
+        for thread in 1..threads {
+            let shared = Arc::clone(&pool.shared);
+            let builder = std::thread::Builder::new().name(format!("cpu-{thread}"));
+            pool.workers.push(builder.spawn(move || shared.work(thread))?);
+        }
+        Ok(pool)
+    }
+
+    /// Threads, the calling one included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Runs `task(i, thread)` for every `i` below `n_tasks`, in any order, and returns when all are
+    /// finished. `thread` is below [`threads`](Self::threads), and no two tasks with the same `thread` run at once.
+    ///
+    /// # Panics
+    /// With the panic of a task, after all tasks that had begun are finished; where called from a task.
+    pub fn run<F: Fn(usize, usize) + Sync>(&self, n_tasks: usize, task: F) {
+        if n_tasks == 0 {
+            return;
+        }
+        assert!(!self.busy.replace(true), "a parallel region inside a parallel region");
+        let busy = Busy(&self.busy);
+        if self.workers.is_empty() || n_tasks == 1 {
+            (0..n_tasks).for_each(|i| task(i, 0));
+            return;
+        }
+        let shared = &*self.shared;
+        // SAFETY: `closure` points to `task`, which outlives every call: no task is claimed after `wait` returned.
+        let call: Call = |closure, i, thread| unsafe { (*closure.cast::<F>())(i, thread) };
+        // SAFETY: the last region is over (`busy` was not set), so no other thread reads `job` now.
+        unsafe { *shared.job.0.get() = Job { call, closure: (&raw const task).cast(), n_tasks } };
+        shared.finished.0.store(0, Ordering::Relaxed);
+        shared.unclaimed.0.store(n_tasks, Ordering::SeqCst);
+        if shared.sleeping_workers.load(Ordering::SeqCst) > 0 {
+            let _guard = shared.guard();
+            shared.work_there.notify_all();
+        }
+        shared.take_tasks(0);
+        shared.wait(n_tasks);
+        drop(busy);
+        let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+
+    /// As [`run`](Self::run), with `scratch[thread]` for each task to work in.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run), and where there is less scratch than threads.
+    pub fn run_with<S: Send, F: Fn(usize, &mut S) + Sync>(&self, scratch: &mut [S], n_tasks: usize, task: F) {
+        assert!(scratch.len() >= self.threads(), "{} scratch for {} threads", scratch.len(), self.threads());
+        let scratch = Raw(scratch.as_mut_ptr());
+        self.run(n_tasks, |i, thread| {
+            // SAFETY: `thread` is below the length, and no two tasks with the same number run at once.
+            task(i, unsafe { &mut *scratch.at(thread) });
+        });
+    }
+
+    /// Runs `task(i, chunk)` for every chunk of `chunk_len` elements; the last may be shorter.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run), and where `chunk_len` is 0.
+    pub fn chunks_mut<T: Send, F: Fn(usize, &mut [T]) + Sync>(
+        &self,
+        data: &mut [T],
+        chunk_len: usize,
+        task: F,
+    ) {
+        let len = data.len();
+        let data = Raw(data.as_mut_ptr());
+        self.run(len.div_ceil(chunk_len), |i, _| {
+            let start = i * chunk_len;
+            let chunk_len = chunk_len.min(len - start);
+            // SAFETY: within the slice, and chunks of different tasks do not overlap.
+            task(i, unsafe { std::slice::from_raw_parts_mut(data.at(start), chunk_len) });
+        });
+    }
+
+    /// Cuts every grid into tiles of at most `height` x `width` and runs `task(what, tile)` for each, with
+    /// `what` of the grid's own entry. Tiles below each other follow each other.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run), and where `height` or `width` is 0.
+    pub fn tiles<M: Sync, T: Send, F>(
+        &self,
+        grids: &mut [(M, Grid<'_, T>)],
+        height: usize,
+        width: usize,
+        task: F,
+    ) where
+        F: Fn(&M, Tile<'_, T>) + Sync,
+    {
+        let tiles_of = |grid: &Grid<'_, T>| (grid.rows.div_ceil(height), grid.cols.div_ceil(width));
+        let n_tiles = grids.iter().map(|(_, grid)| tiles_of(grid)).map(|(down, across)| down * across).sum();
+        let grids = &*grids;
+        self.run(n_tiles, |mut i, _| {
+            for (what, grid) in grids {
+                let (down, across) = tiles_of(grid);
+                if i < down * across {
+                    let (row, col) = (i % down * height, i / down * width);
+                    let rows = row..(row + height).min(grid.rows);
+                    let cols = col..(col + width).min(grid.cols);
+                    let (data, stride) = (grid.data, grid.cols);
+                    return task(what, Tile { data, stride, rows, cols, borrow: PhantomData });
+                }
+                i -= down * across;
+            }
+        });
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        {
+            let _guard = self.shared.guard();
+            self.shared.stop.store(true, Ordering::SeqCst);
+            self.shared.work_there.notify_all();
+        }
+        for worker in self.workers.drain(..) {
+            // A worker catches the panics of its tasks, and has nothing else that could.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// Clears the flag also where a task panics.
+struct Busy<'a>(&'a Cell<bool>);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl Shared {
+    fn guard(&self) -> MutexGuard<'_, ()> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self, thread: usize) {
+        while !self.stop.load(Ordering::SeqCst) {
+            self.take_tasks(thread);
+            let something =
+                || self.unclaimed.0.load(Ordering::SeqCst) > 0 || self.stop.load(Ordering::SeqCst);
+            if spin_until(self.spin, something) {
+                continue;
+            }
+            let mut guard = self.guard();
+            self.sleeping_workers.fetch_add(1, Ordering::SeqCst);
+            while !something() {
+                guard = self.work_there.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            }
+            self.sleeping_workers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Runs tasks until none is unclaimed, then reports them as finished, all at once: until then the region
+    /// cannot end.
+    fn take_tasks(&self, thread: usize) {
+        let mut mine = 0;
+        let mut job = None;
+        while let Ok(unclaimed) =
+            self.unclaimed.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1))
+        {
+            mine += 1;
+            // SAFETY: a task of this region is claimed and not reported, so nobody writes `job`.
+            let job: &Job = job.get_or_insert_with(|| unsafe { *self.job.0.get() });
+            let i = job.n_tasks - unclaimed;
+            // SAFETY: the closure lives until the region ends, which waits for this task.
+            let result = catch_unwind(AssertUnwindSafe(|| unsafe { (job.call)(job.closure, i, thread) }));
+            if let Err(panic) = result {
+                self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+                mine += self.unclaimed.0.swap(0, Ordering::AcqRel);
+            }
+        }
+        if mine > 0 {
+            self.finished.0.fetch_add(mine, Ordering::SeqCst);
+            if self.caller_sleeps.load(Ordering::SeqCst) {
+                let _guard = self.guard();
+                self.work_done.notify_all();
+            }
+        }
+    }
+
+    /// Waits until all tasks are finished.
+    fn wait(&self, n_tasks: usize) {
+        let all_finished = || self.finished.0.load(Ordering::SeqCst) == n_tasks;
+        if spin_until(self.spin, all_finished) {
+            return;
+        }
+        let mut guard = self.guard();
+        self.caller_sleeps.store(true, Ordering::SeqCst);
+        while !all_finished() {
+            guard = self.work_done.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.caller_sleeps.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Whether `condition` came true within `limit`.
+fn spin_until(limit: Duration, condition: impl Fn() -> bool) -> bool {
+    if condition() {
+        return true;
+    }
+    if limit.is_zero() {
+        return false;
+    }
+    let start = Instant::now();
+    loop {
+        for _ in 0..32 {
+            if condition() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if start.elapsed() > limit {
+            return false;
+        }
+    }
+}
+
+/// A pointer that tasks may share; what they do with it is argued where they do it.
+struct Raw<T>(*mut T);
+
+// SAFETY: used only to hand elements out to one thread at a time, which `T: Send` allows.
+unsafe impl<T: Send> Sync for Raw<T> {}
+
+impl<T> Raw<T> {
+    /// # Safety
+    /// `i` is within the slice that the pointer was made of.
+    unsafe fn at(&self, i: usize) -> *mut T {
+        // SAFETY: promised by the caller.
+        unsafe { self.0.add(i) }
+    }
+}
+
+/// A matrix that [`Pool::tiles`] cuts into tiles. It gives no other access to its elements.
+pub struct Grid<'a, T> {
+    data: *mut T,
+    rows: usize,
+    cols: usize,
+    borrow: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: a shared `Grid` gives no access to its elements but through `Pool::tiles`, which borrows it mutably
+// and hands each element to one task.
+unsafe impl<T: Send> Sync for Grid<'_, T> {}
+// SAFETY: as the mutable slice that it was made of.
+unsafe impl<T: Send> Send for Grid<'_, T> {}
+
+impl<'a, T> Grid<'a, T> {
+    /// `data` as `[data.len() / cols, cols]`.
+    ///
+    /// # Panics
+    /// Where `data` is no whole number of rows.
+    pub fn new(data: &'a mut [T], cols: usize) -> Self {
+        assert!(data.len().is_multiple_of(cols), "{} elements in rows of {cols}", data.len());
+        Self { rows: data.len() / cols, cols, data: data.as_mut_ptr(), borrow: PhantomData }
+    }
+
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+}
+
+/// A rectangle of a [`Grid`] that one task owns.
+pub struct Tile<'a, T> {
+    data: *mut T,
+    stride: usize,
+    rows: Range<usize>,
+    cols: Range<usize>,
+    borrow: PhantomData<&'a mut [T]>,
+}
+
+impl<T> Tile<'_, T> {
+    /// Rows of the grid that the tile covers.
+    pub fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    /// Columns of the grid that the tile covers.
+    pub fn cols(&self) -> Range<usize> {
+        self.cols.clone()
+    }
+
+    /// The tile's part of row `row` of the grid, `[cols().len()]`.
+    ///
+    /// # Panics
+    /// Where the tile does not cover that row.
+    pub fn row_mut(&mut self, row: usize) -> &mut [T] {
+        assert!(self.rows.contains(&row), "row {row} of a tile of rows {:?}", self.rows);
+        // SAFETY: within the grid, since the tile is; no other tile has these elements, and this one is borrowed.
+        unsafe {
+            let start = self.data.add(row * self.stride + self.cols.start);
+            std::slice::from_raw_parts_mut(start, self.cols.len())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once() {
+        for threads in [1, 2, 3, 9] {
+            let pool = Pool::new(threads).unwrap();
+            for n in [0, 1, 2, 7, 100, 1000] {
+                let counts: Vec<AtomicUsize> = (0..n).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(n, |i, thread| {
+                    assert!(thread < threads);
+                    counts[i].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn many_regions_in_a_row() {
+        let pool = Pool::new(3).unwrap();
+        let mut sums = vec![0_u64; 10];
+        for _ in 0..2000 {
+            pool.chunks_mut(&mut sums, 3, |_, chunk| chunk.iter_mut().for_each(|sum| *sum += 1));
+        }
+        assert_eq!(sums, [2000; 10]);
+    }
+
+    #[test]
+    fn workers_wake_after_a_pause() {
+        let pool = Pool::new(2).unwrap();
+        for _ in 0..5 {
+            std::thread::sleep(3 * SPIN);
+            // Each task waits for the other, so this ends only if the worker woke up.
+            let barrier = std::sync::Barrier::new(2);
+            pool.run(2, |_, _| _ = barrier.wait());
+        }
+    }
+
+    #[test]
+    fn the_caller_sleeps_through_a_long_task() {
+        let pool = Pool::new(2).unwrap();
+        let barrier = std::sync::Barrier::new(2);
+        pool.run(2, |_, thread| {
+            barrier.wait();
+            if thread == 1 {
+                std::thread::sleep(5 * SPIN);
+            }
+        });
+    }
+
+    #[test]
+    fn chunks_cover_the_slice() {
+        let pool = Pool::new(2).unwrap();
+        let mut data = vec![usize::MAX; 103];
+        pool.chunks_mut(&mut data, 10, |i, chunk| {
+            assert_eq!(chunk.len(), if i == 10 { 3 } else { 10 });
+            chunk.iter_mut().enumerate().for_each(|(j, value)| *value = 10 * i + j);
+        });
+        assert!(data.iter().copied().eq(0..103));
+    }
+
+    #[test]
+    fn scratch_belongs_to_one_thread_at_a_time() {
+        let pool = Pool::new(4).unwrap();
+        let mut counts = vec![0_usize; 4];
+        pool.run_with(&mut counts, 1000, |_, count| *count += 1);
+        assert_eq!(counts.iter().sum::<usize>(), 1000);
+    }
+
+    #[test]
+    fn tiles_cover_every_grid_once() {
+        let pool = Pool::new(3).unwrap();
+        let (mut a, mut b) = (vec![0_u32; 5 * 7], vec![0_u32; 4]);
+        let mut grids = [(100, Grid::new(&mut a, 7)), (200, Grid::new(&mut b, 4))];
+        pool.tiles(&mut grids, 2, 3, |what, mut tile| {
+            for row in tile.rows() {
+                let first = tile.cols().start;
+                for (i, value) in tile.row_mut(row).iter_mut().enumerate() {
+                    *value += what + (row * 10 + first + i) as u32;
+                }
+            }
+        });
+        assert!(a.iter().enumerate().all(|(i, &value)| value as usize == 100 + i / 7 * 10 + i % 7), "{a:?}");
+        assert_eq!(b, [200, 201, 202, 203]);
+    }
+
+    #[test]
+    fn a_panic_comes_back_and_the_pool_lives_on() {
+        for threads in [1, 2, 5] {
+            let pool = Pool::new(threads).unwrap();
+            for bad in [0, 3, 99] {
+                let result = catch_unwind(AssertUnwindSafe(|| {
+                    pool.run(100, |i, _| assert!(i != bad, "task {i} fails"));
+                }));
+                let panic = result.unwrap_err();
+                assert_eq!(panic.downcast_ref::<String>().unwrap(), &format!("task {bad} fails"));
+                let sum = AtomicUsize::new(0);
+                pool.run(10, |i, _| _ = sum.fetch_add(i, Ordering::Relaxed));
+                assert_eq!(sum.into_inner(), 45);
+            }
+        }
+    }
+}
