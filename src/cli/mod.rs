@@ -2,6 +2,8 @@
 //!
 //! Text for people goes to stderr, results to stdout. Start at [`Command`].
 
+pub mod args;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -22,7 +24,8 @@ pub type CliError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Parses the command line, runs the subcommand, and turns an error into one message and exit code 1.
 pub fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    let args = args::normalise(std::env::args_os());
+    match run(Cli::parse_from(args).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(err) => {
             eprintln!("error: {err}");
