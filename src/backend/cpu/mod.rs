@@ -1,3 +1,5 @@
 //! The CPU backend.
 
+pub mod linear;
 pub mod pool;
+pub mod simd;

@@ -188,10 +188,28 @@ impl Pool {
     ) where
         F: Fn(&M, Tile<'_, T>) + Sync,
     {
+        let mut scratch = vec![(); self.threads()];
+        self.tiles_with(&mut scratch, grids, height, width, |what, tile, ()| task(what, tile));
+    }
+
+    /// As [`tiles`](Self::tiles), with `scratch[thread]` for each task to work in.
+    ///
+    /// # Panics
+    /// As [`tiles`](Self::tiles), and where there is less scratch than threads.
+    pub fn tiles_with<S: Send, M: Sync, T: Send, F>(
+        &self,
+        scratch: &mut [S],
+        grids: &mut [(M, Grid<'_, T>)],
+        height: usize,
+        width: usize,
+        task: F,
+    ) where
+        F: Fn(&M, Tile<'_, T>, &mut S) + Sync,
+    {
         let tiles_of = |grid: &Grid<'_, T>| (grid.rows.div_ceil(height), grid.cols.div_ceil(width));
         let n_tiles = grids.iter().map(|(_, grid)| tiles_of(grid)).map(|(down, across)| down * across).sum();
         let grids = &*grids;
-        self.run(n_tiles, |mut i, _| {
+        self.run_with(scratch, n_tiles, |mut i, scratch| {
             for (what, grid) in grids {
                 let (down, across) = tiles_of(grid);
                 if i < down * across {
@@ -199,7 +217,7 @@ impl Pool {
                     let rows = row..(row + height).min(grid.rows);
                     let cols = col..(col + width).min(grid.cols);
                     let (data, stride) = (grid.data, grid.cols);
-                    return task(what, Tile { data, stride, rows, cols, borrow: PhantomData });
+                    return task(what, Tile { data, stride, rows, cols, borrow: PhantomData }, scratch);
                 }
                 i -= down * across;
             }
@@ -385,6 +403,15 @@ impl<T> Tile<'_, T> {
     /// Columns of the grid that the tile covers.
     pub fn cols(&self) -> Range<usize> {
         self.cols.clone()
+    }
+
+    /// The tile's part of the grid's columns `cols`.
+    ///
+    /// # Panics
+    /// Where the tile does not cover those columns.
+    pub fn columns(&mut self, cols: Range<usize>) -> Tile<'_, T> {
+        assert!(self.cols.start <= cols.start && cols.start <= cols.end && cols.end <= self.cols.end);
+        Tile { data: self.data, stride: self.stride, rows: self.rows.clone(), cols, borrow: PhantomData }
     }
 
     /// The tile's part of row `row` of the grid, `[cols().len()]`.

@@ -1,0 +1,123 @@
+//! Linear layers: `y = scale * (W q(x)) + bias` over the kernels of [`simd`](super::simd).
+//!
+//! [`Acts`] holds a layer's inputs, rounded as the program says; [`matmul`] multiplies them with one or more
+//! weights in one parallel region. `formats.rs` says which kernel a weight type takes. Nothing here knows
+//! a stage. Start at [`matmul`].
+
+mod acts;
+mod formats;
+
+pub use acts::Acts;
+
+use bytes::Bytes;
+use ggml_types::{HostTensor, QuantType};
+
+use super::pool::{Grid, Pool};
+use super::simd::{Kernels, Product};
+use crate::program::ActQuant;
+use formats::{Format, Multiply};
+
+/// A weight as the kernels read it: the file's own bytes.
+#[derive(Clone, Debug)]
+pub struct CpuWeight {
+    /// What the bytes mean.
+    pub ty: &'static dyn QuantType,
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs, contiguous.
+    pub cols: usize,
+    /// The whole tensor.
+    pub bytes: Bytes,
+    format: &'static Format,
+    row_bytes: usize,
+    tensor_scale: f32,
+}
+
+impl CpuWeight {
+    /// Shares the tensor's bytes.
+    ///
+    /// # Panics
+    /// Where the bytes are fewer than the type needs for this shape.
+    pub fn new(tensor: &HostTensor) -> Self {
+        let HostTensor { ty, rows, cols, .. } = *tensor;
+        let row_bytes = ty.row_bytes(cols).expect("a shape that the type can hold");
+        let need = ty.byte_len(rows, cols).expect("a shape that the type can hold");
+        let bytes = tensor.bytes.clone();
+        assert!(bytes.len() >= need, "{}: {need} bytes needed, {} there", tensor.name, bytes.len());
+        let format = formats::of(ty);
+        let tensor_scale = (format.tensor_scale)(&bytes[rows * row_bytes..]);
+        Self { ty, rows, cols, bytes, format, row_bytes, tensor_scale }
+    }
+}
+
+/// One weight of a [`matmul`], and where its product goes.
+pub struct Part<'a> {
+    /// The weight.
+    pub w: &'a CpuWeight,
+    /// The layer's own factor on the product.
+    pub scale: f32,
+    /// `[w.rows]`, added after the factor.
+    pub bias: Option<&'a [f32]>,
+    /// `[rows, w.rows]`.
+    pub out: &'a mut [f32],
+    /// Whether the result is added to what `out` holds.
+    pub add: bool,
+}
+
+/// Multiplies the loaded rows with every part's weight: one parallel region for all of them.
+///
+/// Every element of `out` depends on its weight row and its activation row alone, to the bit: not on the
+/// number of rows, threads or parts.
+///
+/// # Panics
+/// Where the shapes do not fit each other.
+pub fn matmul<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, parts: [Part<'_>; N]) {
+    let (rows, kind) = (acts.rows(), acts.kind());
+    let weights = parts.each_ref().map(|part| part.w);
+    let multiply = weights.map(|w| w.format.multiply(k, kind));
+    if kind == ActQuant::I8PerToken && multiply.iter().any(|m| !matches!(m, Multiply::Int8(_))) {
+        acts.spread(pool);
+    }
+    let mut multiply = multiply.into_iter();
+    let mut grids = parts.map(|part| {
+        let Part { w, scale, bias, out, add } = part;
+        assert_eq!(w.cols, acts.cols(), "inputs of the weight and of the layer");
+        assert_eq!(out.len(), rows * w.rows, "outputs of {rows} rows of {}", w.rows);
+        assert!(bias.is_none_or(|bias| bias.len() == w.rows), "a bias for {} outputs", w.rows);
+        let multiply = multiply.next().expect("one for each part");
+        ((w, scale, bias, add, multiply), Grid::new(out, w.rows))
+    });
+    let (height, width) = tile_shape(rows, weights.iter().map(|w| w.rows).sum(), pool.threads());
+    let (i8_rows, f32_rows, scratch) = acts.split();
+    pool.tiles_with(
+        scratch,
+        &mut grids,
+        height,
+        width,
+        |(w, scale, bias, add, multiply), mut tile, scratch| {
+            let outputs = tile.cols();
+            let product = Product {
+                weights: &w.bytes[outputs.start * w.row_bytes..outputs.end * w.row_bytes],
+                row_bytes: w.row_bytes,
+                cols: w.cols,
+                tensor_scale: w.tensor_scale,
+                factor: *scale,
+                bias: bias.map(|bias| &bias[outputs.clone()]),
+                add: *add,
+            };
+            match multiply {
+                Multiply::Int8(kernel) => kernel(&product, i8_rows, scratch, &mut tile),
+                Multiply::Float(kernel) => kernel(&product, f32_rows, scratch, &mut tile),
+                Multiply::Decoded => formats::decoded(k, w, &product, f32_rows, scratch, &mut tile),
+            }
+        },
+    );
+}
+
+/// Rows and columns of the output that one task owns: all rows, since a weight row should be read once, and
+/// few enough columns for every thread to have several tasks.
+fn tile_shape(rows: usize, outputs: usize, threads: usize) -> (usize, usize) {
+    let tasks = if threads == 1 { 1 } else { 8 * threads };
+    let width = outputs.div_ceil(tasks).next_multiple_of(16).clamp(16, 256);
+    (rows.max(1), width)
+}

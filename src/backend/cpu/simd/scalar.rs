@@ -1,0 +1,134 @@
+//! Plain code: the definition of every kernel. It shares no arithmetic with the vector kernels.
+
+use half::{bf16, f16};
+
+use super::{F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, arranged};
+
+pub(super) static KERNELS: Kernels = Kernels {
+    name: "scalar",
+    quantise,
+    i2_s,
+    tq2_0,
+    f32: |product, acts, _, tile| float(product, acts, tile, f32_at),
+    f16: |product, acts, _, tile| float(product, acts, tile, f16_at),
+    bf16: |product, acts, _, tile| float(product, acts, tile, bf16_at),
+    q8_0: |product, acts, _, tile| float(product, acts, tile, q8_0_at),
+    q6_k: |product, acts, _, tile| float(product, acts, tile, q6_k_at),
+    dot,
+    dot_f16,
+    axpy,
+    axpy_f16,
+};
+
+fn quantise(x: &[f32], q: &mut [i8]) -> RowQuant {
+    q.fill(0);
+    let absmax = x.iter().fold(0.0, |max, x| if x.abs() <= max { max } else { x.abs() });
+    if !(absmax <= MAX_ACT) {
+        return RowQuant { scale: 0.0, sum: 0 };
+    }
+    let scale = 127.0 / absmax.max(1e-5);
+    let mut sum = 0;
+    for (k, x) in x.iter().enumerate() {
+        let value = (x * scale).round_ties_even().clamp(-128.0, 127.0) as i8;
+        q[arranged(k)] = value;
+        sum += i32::from(value);
+    }
+    RowQuant { scale, sum }
+}
+
+fn i2_s(product: &Product<'_>, acts: I8Rows<'_>, _: &mut Scratch, tile: &mut Tile<'_, f32>) {
+    for row in tile.rows() {
+        let (q, quant) = (acts.row(row), acts.quant[row]);
+        for (col, out) in tile.row_mut(row).iter_mut().enumerate() {
+            let weights = &product.weights[col * product.row_bytes..][..product.row_bytes];
+            let code = |k: usize| weights[k / 128 * 32 + k % 32] >> (6 - 2 * (k / 32 % 4)) & 3;
+            let sum: i32 = (0..product.cols).map(|k| i32::from(code(k)) * i32::from(q[arranged(k)])).sum();
+            let value = (sum - quant.sum) as f32 / quant.scale * product.tensor_scale;
+            product.finish(out, col, value);
+        }
+    }
+}
+
+fn tq2_0(product: &Product<'_>, acts: I8Rows<'_>, _: &mut Scratch, tile: &mut Tile<'_, f32>) {
+    for row in tile.rows() {
+        let (q, quant) = (acts.row(row), acts.quant[row]);
+        for (col, out) in tile.row_mut(row).iter_mut().enumerate() {
+            let weights = &product.weights[col * product.row_bytes..][..product.row_bytes];
+            let mut value = 0.0;
+            for (block, q) in weights.chunks_exact(66).zip(q.chunks_exact(256)) {
+                let code = |k: usize| block[k / 128 * 32 + k % 32] >> (2 * (k / 32 % 4)) & 3;
+                let sum: i32 = (0..256).map(|k| (i32::from(code(k)) - 1) * i32::from(q[arranged(k)])).sum();
+                value += f16_le(&block[64..]) * sum as f32;
+            }
+            product.finish(out, col, value / quant.scale);
+        }
+    }
+}
+
+/// `weight(row, k)` is element `k` of a weight row.
+fn float(
+    product: &Product<'_>,
+    acts: F32Rows<'_>,
+    tile: &mut Tile<'_, f32>,
+    weight: impl Fn(&[u8], usize) -> f32,
+) {
+    for row in tile.rows() {
+        let x = acts.row(row);
+        for (col, out) in tile.row_mut(row).iter_mut().enumerate() {
+            let weights = &product.weights[col * product.row_bytes..][..product.row_bytes];
+            let value = x.iter().enumerate().map(|(k, x)| x * weight(weights, k)).sum();
+            product.finish(out, col, value);
+        }
+    }
+}
+
+fn f32_at(row: &[u8], k: usize) -> f32 {
+    f32::from_le_bytes([row[4 * k], row[4 * k + 1], row[4 * k + 2], row[4 * k + 3]])
+}
+
+fn f16_at(row: &[u8], k: usize) -> f32 {
+    f16_le(&row[2 * k..])
+}
+
+fn bf16_at(row: &[u8], k: usize) -> f32 {
+    bf16::from_le_bytes([row[2 * k], row[2 * k + 1]]).to_f32()
+}
+
+fn q8_0_at(row: &[u8], k: usize) -> f32 {
+    let block = &row[k / 32 * 34..];
+    f16_le(block) * f32::from(block[2 + k % 32] as i8)
+}
+
+fn q6_k_at(row: &[u8], k: usize) -> f32 {
+    let (block, k) = (&row[k / 256 * 210..][..210], k % 256);
+    let (low, high, scales) = (&block[..128], &block[128..192], &block[192..208]);
+    let (half, i) = (k / 128, k % 128);
+    let low = low[half * 64 + i % 64] >> (i / 64 * 4) & 15;
+    let high = high[half * 32 + i % 32] >> (i / 32 * 2) & 3;
+    let scale = f16_le(&block[208..]) * f32::from(scales[k / 16] as i8);
+    scale * (f32::from(low | high << 4) - 32.0)
+}
+
+fn f16_le(bytes: &[u8]) -> f32 {
+    f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn dot_f16(a: &[f32], b: &[u8]) -> f32 {
+    assert_eq!(2 * a.len(), b.len());
+    a.iter().zip(b.chunks_exact(2)).map(|(a, b)| a * f16_le(b)).sum()
+}
+
+fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
+    assert_eq!(x.len(), y.len());
+    x.iter().zip(y).for_each(|(x, y)| *y += a * x);
+}
+
+fn axpy_f16(a: f32, x: &[u8], y: &mut [f32]) {
+    assert_eq!(x.len(), 2 * y.len());
+    x.chunks_exact(2).zip(y).for_each(|(x, y)| *y += a * f16_le(x));
+}
