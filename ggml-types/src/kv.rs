@@ -4,6 +4,9 @@ use std::fmt;
 
 use crate::QuantError;
 
+mod f16;
+mod f32;
+
 /// How a KV cache keeps one `[head_dim]` vector.
 pub trait KvCodec: fmt::Debug + Sync {
     /// The word for it in `--kv-cache-type`.
@@ -29,7 +32,7 @@ pub trait KvCodec: fmt::Debug + Sync {
 }
 
 /// Every codec, in the order in which `--help` lists them.
-pub static REGISTRY: &[&dyn KvCodec] = &[];
+pub static REGISTRY: &[&dyn KvCodec] = &[&f16::F16, &f32::F32];
 
 /// The codec called `name`.
 pub fn kv_by_name(name: &str) -> Option<&'static dyn KvCodec> {

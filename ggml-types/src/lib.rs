@@ -4,11 +4,18 @@
 //! Start at [`QuantType`] and read one file of `types/`; `types/mod.rs` lists them all.
 #![forbid(unsafe_code)]
 
+mod block;
+#[rustfmt::skip]
+#[allow(missing_docs)] // Made by bindgen from include/ggml_type_ids.h, which says what they are.
+pub mod ids;
+mod known;
 pub mod kv;
 mod quant;
+mod scale_search;
 mod tensor;
 pub mod types;
 
+pub use known::{byte_len_of, id_name};
 pub use kv::{KvCodec, kv_by_name};
 pub use quant::{Dialect, QuantError, QuantType};
 pub use tensor::HostTensor;

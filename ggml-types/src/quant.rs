@@ -61,11 +61,30 @@ pub trait QuantType: fmt::Debug + Sync {
 pub enum QuantError {
     /// The bytes end before the tensor does.
     #[error("{ty}: {want} bytes needed, {got} there")]
-    Truncated { ty: &'static str, want: usize, got: usize },
+    Truncated {
+        /// Name of the type.
+        ty: &'static str,
+        /// Bytes of the tensor.
+        want: usize,
+        /// Bytes there are.
+        got: usize,
+    },
     /// A shape that this type cannot hold.
     #[error("{ty}: {detail}")]
-    Shape { ty: &'static str, detail: String },
+    Shape {
+        /// Name of the type.
+        ty: &'static str,
+        /// Expected and found.
+        detail: String,
+    },
     /// The byte count does not fit the address space.
     #[error("{ty}: {rows} x {cols} elements overflow the address space")]
-    Overflow { ty: &'static str, rows: usize, cols: usize },
+    Overflow {
+        /// Name of the type.
+        ty: &'static str,
+        /// All outer dimensions multiplied.
+        rows: usize,
+        /// The contiguous dimension.
+        cols: usize,
+    },
 }

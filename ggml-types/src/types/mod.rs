@@ -2,8 +2,18 @@
 
 use crate::{Dialect, QuantType};
 
-/// Every weight type.
-pub static REGISTRY: &[&dyn QuantType] = &[];
+mod bf16;
+mod f16;
+mod f32;
+mod i2_s;
+mod q4_0;
+mod q6_k;
+mod q8_0;
+mod tq1_0;
+
+/// Every weight type, as `--help` and messages list them.
+pub static REGISTRY: &[&dyn QuantType] =
+    &[&tq1_0::Tq1_0, &i2_s::I2S, &q4_0::Q4_0, &q6_k::Q6K, &q8_0::Q8_0, &bf16::Bf16, &f16::F16, &f32::F32];
 
 /// The type that `dialect` numbers `id`.
 pub fn by_id(dialect: Dialect, id: u32) -> Option<&'static dyn QuantType> {

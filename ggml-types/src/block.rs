@@ -1,0 +1,141 @@
+//! What the types have in common that are blocks of a fixed size and nothing else.
+
+use std::fmt;
+
+use crate::{Dialect, QuantError, QuantType};
+
+/// A type whose tensor is its blocks, one after the other. Implementing it makes a [`QuantType`].
+pub(crate) trait Block: fmt::Debug + Sync {
+    const NAME: &'static str;
+    const IDS: &'static [(Dialect, u32)];
+    /// Elements and bytes of one block.
+    const ELEMS: usize;
+    const BYTES: usize;
+
+    /// `block` is `BYTES` long, `out` is `ELEMS` long.
+    fn decode(block: &[u8], out: &mut [f32]);
+
+    /// `values` is `ELEMS` long, `block` is `BYTES` long and zero.
+    fn encode(values: &[f32], block: &mut [u8]);
+
+    /// See [`QuantType::error_bound`].
+    fn error_bound(absmax: f32) -> f32;
+}
+
+/// The same id in both dialects.
+macro_rules! same_id {
+    ($id:expr) => {
+        &[($crate::Dialect::Ggml, $id), ($crate::Dialect::BitNet, $id)]
+    };
+}
+pub(crate) use same_id;
+
+impl<B: Block> QuantType for B {
+    fn name(&self) -> &'static str {
+        B::NAME
+    }
+
+    fn ids(&self) -> &'static [(Dialect, u32)] {
+        B::IDS
+    }
+
+    fn block_elems(&self) -> usize {
+        B::ELEMS
+    }
+
+    fn row_bytes(&self, cols: usize) -> Result<usize, QuantError> {
+        let n_blocks = n_blocks(B::NAME, cols, B::ELEMS)?;
+        n_blocks.checked_mul(B::BYTES).ok_or(QuantError::Overflow { ty: B::NAME, rows: 1, cols })
+    }
+
+    fn byte_len(&self, rows: usize, cols: usize) -> Result<usize, QuantError> {
+        let row_bytes = self.row_bytes(cols)?;
+        row_bytes.checked_mul(rows).ok_or(QuantError::Overflow { ty: B::NAME, rows, cols })
+    }
+
+    fn decode_row(&self, bytes: &[u8], rows: usize, row: usize, out: &mut [f32]) -> Result<(), QuantError> {
+        check_tensor(self, bytes, rows, row, out.len())?;
+        let row_bytes = self.row_bytes(out.len())?;
+        let blocks = bytes[row * row_bytes..][..row_bytes].chunks_exact(B::BYTES);
+        for (block, out) in blocks.zip(out.chunks_exact_mut(B::ELEMS)) {
+            B::decode(block, out);
+        }
+        Ok(())
+    }
+
+    fn encode(&self, values: &[f32], rows: usize, cols: usize) -> Result<Vec<u8>, QuantError> {
+        check_values(B::NAME, values, rows, cols)?;
+        let mut bytes = vec![0; self.byte_len(rows, cols)?];
+        for (values, block) in values.chunks_exact(B::ELEMS).zip(bytes.chunks_exact_mut(B::BYTES)) {
+            B::encode(values, block);
+        }
+        Ok(bytes)
+    }
+
+    fn error_bound(&self, absmax: f32) -> f32 {
+        B::error_bound(absmax)
+    }
+}
+
+/// Blocks of a row.
+pub(crate) fn n_blocks(ty: &'static str, cols: usize, block_elems: usize) -> Result<usize, QuantError> {
+    if cols.is_multiple_of(block_elems) {
+        return Ok(cols / block_elems);
+    }
+    Err(QuantError::Shape { ty, detail: format!("want columns in blocks of {block_elems}, found {cols}") })
+}
+
+/// That `bytes` holds the tensor and the tensor the row.
+pub(crate) fn check_tensor(
+    ty: &dyn QuantType,
+    bytes: &[u8],
+    rows: usize,
+    row: usize,
+    cols: usize,
+) -> Result<(), QuantError> {
+    let want = ty.byte_len(rows, cols)?;
+    if row >= rows {
+        return Err(QuantError::Shape {
+            ty: ty.name(),
+            detail: format!("want a row below {rows}, found {row}"),
+        });
+    }
+    if bytes.len() < want {
+        return Err(QuantError::Truncated { ty: ty.name(), want, got: bytes.len() });
+    }
+    Ok(())
+}
+
+/// That `values` is `[rows, cols]`.
+pub(crate) fn check_values(
+    ty: &'static str,
+    values: &[f32],
+    rows: usize,
+    cols: usize,
+) -> Result<(), QuantError> {
+    if rows.checked_mul(cols) == Some(values.len()) {
+        return Ok(());
+    }
+    Err(QuantError::Shape { ty, detail: format!("want {rows} x {cols} values, found {}", values.len()) })
+}
+
+/// What rounding to f16 adds: half a step of numbers up to `value`; infinite beyond f16's range.
+pub(crate) fn f16_rounding(value: f32) -> f32 {
+    // 65520 is where rounding to nearest leaves the finite numbers; 2^-25 is half a subnormal step.
+    if value >= 65520.0 { f32::INFINITY } else { (value * 2f32.powi(-11)).max(2f32.powi(-25)) }
+}
+
+/// An f16 at the start of `bytes`.
+pub(crate) fn read_f16(bytes: &[u8]) -> f32 {
+    half::f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
+}
+
+/// The largest magnitude; 0 for no values.
+pub(crate) fn absmax(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |max, value| max.max(value.abs()))
+}
+
+/// The reciprocal, 0 for 0.
+pub(crate) fn reciprocal(value: f32) -> f32 {
+    if value == 0.0 { 0.0 } else { 1.0 / value }
+}

@@ -1,0 +1,90 @@
+//! Every type id that files carry, whether or not a type is implemented here: name and block size,
+//! so that a file can be described that cannot be run.
+
+use crate::{Dialect, by_id, ids::*};
+
+/// Ids below this mean the same in both dialects.
+pub(crate) const FIRST_CLASH: u32 = 36;
+
+/// What is known of an id without an implementation.
+pub(crate) struct Known {
+    pub name: &'static str,
+    pub dialect: Dialect,
+    pub id: u32,
+    /// Elements and bytes of a block, where the type has blocks of one size.
+    pub block: Option<(usize, usize)>,
+}
+
+const fn ggml(id: u32, name: &'static str, block_elems: usize, block_bytes: usize) -> Known {
+    Known { name, dialect: Dialect::Ggml, id, block: Some((block_elems, block_bytes)) }
+}
+
+const fn bitnet(id: u32, name: &'static str) -> Known {
+    Known { name, dialect: Dialect::BitNet, id, block: None }
+}
+
+/// Every id of `ggml_type_ids.h`.
+pub(crate) static KNOWN: &[Known] = &[
+    ggml(GGML_TYPE_F32, "f32", 1, 4),
+    ggml(GGML_TYPE_F16, "f16", 1, 2),
+    ggml(GGML_TYPE_Q4_0, "q4_0", 32, 18),
+    ggml(GGML_TYPE_Q4_1, "q4_1", 32, 20),
+    ggml(GGML_TYPE_Q5_0, "q5_0", 32, 22),
+    ggml(GGML_TYPE_Q5_1, "q5_1", 32, 24),
+    ggml(GGML_TYPE_Q8_0, "q8_0", 32, 34),
+    ggml(GGML_TYPE_Q8_1, "q8_1", 32, 36),
+    ggml(GGML_TYPE_Q2_K, "q2_k", 256, 84),
+    ggml(GGML_TYPE_Q3_K, "q3_k", 256, 110),
+    ggml(GGML_TYPE_Q4_K, "q4_k", 256, 144),
+    ggml(GGML_TYPE_Q5_K, "q5_k", 256, 176),
+    ggml(GGML_TYPE_Q6_K, "q6_k", 256, 210),
+    ggml(GGML_TYPE_Q8_K, "q8_k", 256, 292),
+    ggml(GGML_TYPE_IQ2_XXS, "iq2_xxs", 256, 66),
+    ggml(GGML_TYPE_IQ2_XS, "iq2_xs", 256, 74),
+    ggml(GGML_TYPE_IQ3_XXS, "iq3_xxs", 256, 98),
+    ggml(GGML_TYPE_IQ1_S, "iq1_s", 256, 50),
+    ggml(GGML_TYPE_IQ4_NL, "iq4_nl", 32, 18),
+    ggml(GGML_TYPE_IQ3_S, "iq3_s", 256, 110),
+    ggml(GGML_TYPE_IQ2_S, "iq2_s", 256, 82),
+    ggml(GGML_TYPE_IQ4_XS, "iq4_xs", 256, 136),
+    ggml(GGML_TYPE_I8, "i8", 1, 1),
+    ggml(GGML_TYPE_I16, "i16", 1, 2),
+    ggml(GGML_TYPE_I32, "i32", 1, 4),
+    ggml(GGML_TYPE_I64, "i64", 1, 8),
+    ggml(GGML_TYPE_F64, "f64", 1, 8),
+    ggml(GGML_TYPE_IQ1_M, "iq1_m", 256, 56),
+    ggml(GGML_TYPE_BF16, "bf16", 1, 2),
+    ggml(GGML_TYPE_TQ1_0, "tq1_0", 256, 54),
+    ggml(GGML_TYPE_TQ2_0, "tq2_0", 256, 66),
+    ggml(GGML_TYPE_MXFP4, "mxfp4", 32, 17),
+    ggml(GGML_TYPE_NVFP4, "nvfp4", 64, 36),
+    ggml(GGML_TYPE_Q1_0, "q1_0", 128, 18),
+    ggml(GGML_TYPE_Q2_0, "q2_0", 64, 18),
+    bitnet(BITNET_TYPE_I2_S, "i2_s"),
+    bitnet(BITNET_TYPE_TL1, "tl1"),
+    bitnet(BITNET_TYPE_TL2_OLD, "tl2"),
+    bitnet(BITNET_TYPE_TL2, "tl2"),
+];
+
+fn known(dialect: Dialect, id: u32) -> Option<&'static Known> {
+    let same = |known: &&Known| known.id == id && (known.dialect == dialect || id < FIRST_CLASH);
+    KNOWN.iter().find(same)
+}
+
+/// The name of a type id, for people: also of types that have no implementation here.
+pub fn id_name(dialect: Dialect, id: u32) -> Option<&'static str> {
+    by_id(dialect, id).map(|ty| ty.name()).or_else(|| known(dialect, id).map(|known| known.name))
+}
+
+/// Bytes of a tensor of `rows` x `cols` by type id, also of types that have no implementation here.
+///
+/// `None` where the size does not follow from the id, or no such tensor can be.
+pub fn byte_len_of(dialect: Dialect, id: u32, rows: usize, cols: usize) -> Option<usize> {
+    if let Some(ty) = by_id(dialect, id) {
+        return ty.byte_len(rows, cols).ok();
+    }
+    let (block_elems, block_bytes) = known(dialect, id)?.block?;
+    let row_bytes =
+        cols.is_multiple_of(block_elems).then_some(cols / block_elems)?.checked_mul(block_bytes)?;
+    row_bytes.checked_mul(rows)
+}

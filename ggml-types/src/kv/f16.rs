@@ -1,0 +1,33 @@
+//! f16: 2 bytes an element, rounded to nearest, ties to even. What llama.cpp keeps by default.
+
+use half::f16;
+
+use crate::{KvCodec, QuantError};
+
+/// IEEE half precision, little-endian.
+#[derive(Debug)]
+pub struct F16;
+
+impl KvCodec for F16 {
+    fn name(&self) -> &'static str {
+        "f16"
+    }
+
+    fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {
+        head_dim.checked_mul(2).ok_or(QuantError::Overflow { ty: self.name(), rows: 1, cols: head_dim })
+    }
+
+    fn encode(&self, x: &[f32], out: &mut [u8]) {
+        assert_eq!(out.len(), x.len() * 2);
+        for (value, out) in x.iter().zip(out.chunks_exact_mut(2)) {
+            out.copy_from_slice(&f16::from_f32(*value).to_le_bytes());
+        }
+    }
+
+    fn decode(&self, bytes: &[u8], out: &mut [f32]) {
+        assert_eq!(bytes.len(), out.len() * 2);
+        for (bytes, out) in bytes.chunks_exact(2).zip(out) {
+            *out = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! f32: 4 bytes an element, nothing lost.
+
+use crate::{KvCodec, QuantError};
+
+/// The numbers themselves, little-endian.
+#[derive(Debug)]
+pub struct F32;
+
+impl KvCodec for F32 {
+    fn name(&self) -> &'static str {
+        "f32"
+    }
+
+    fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {
+        head_dim.checked_mul(4).ok_or(QuantError::Overflow { ty: self.name(), rows: 1, cols: head_dim })
+    }
+
+    fn encode(&self, x: &[f32], out: &mut [u8]) {
+        assert_eq!(out.len(), x.len() * 4);
+        for (value, out) in x.iter().zip(out.chunks_exact_mut(4)) {
+            out.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+
+    fn decode(&self, bytes: &[u8], out: &mut [f32]) {
+        assert_eq!(bytes.len(), out.len() * 4);
+        for (bytes, out) in bytes.chunks_exact(4).zip(out) {
+            *out = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+    }
+}

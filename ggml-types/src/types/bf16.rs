@@ -1,0 +1,30 @@
+//! BF16: the upper half of an f32, little-endian.
+
+use crate::block::{Block, same_id};
+use crate::{Dialect, ids};
+
+/// bfloat16: 8 bits of exponent, 7 of fraction; rounds to nearest, ties to even.
+#[derive(Debug)]
+pub struct Bf16;
+
+impl Block for Bf16 {
+    const NAME: &'static str = "bf16";
+    const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_BF16);
+    const ELEMS: usize = 1;
+    const BYTES: usize = 2;
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        out[0] = half::bf16::from_le_bytes([block[0], block[1]]).to_f32();
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        block.copy_from_slice(&half::bf16::from_f32(values[0]).to_le_bytes());
+    }
+
+    fn error_bound(absmax: f32) -> f32 {
+        // Half a step of 8 significant bits, but never less than half a subnormal step (2^-134, which
+        // itself is a subnormal f32); beyond the largest bfloat16 the rounding goes to infinity.
+        let largest = half::bf16::MAX.to_f32();
+        if absmax > largest { f32::INFINITY } else { (absmax * 2f32.powi(-8)).max(f32::from_bits(1 << 15)) }
+    }
+}

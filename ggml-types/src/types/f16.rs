@@ -1,0 +1,27 @@
+//! F16: IEEE half precision, little-endian.
+
+use crate::block::{Block, f16_rounding, read_f16, same_id};
+use crate::{Dialect, ids};
+
+/// IEEE half precision: 5 bits of exponent, 10 of fraction; rounds to nearest, ties to even.
+#[derive(Debug)]
+pub struct F16;
+
+impl Block for F16 {
+    const NAME: &'static str = "f16";
+    const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_F16);
+    const ELEMS: usize = 1;
+    const BYTES: usize = 2;
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        out[0] = read_f16(block);
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        block.copy_from_slice(&half::f16::from_f32(values[0]).to_le_bytes());
+    }
+
+    fn error_bound(absmax: f32) -> f32 {
+        f16_rounding(absmax)
+    }
+}

@@ -1,0 +1,41 @@
+//! Q4_0: 32 4-bit integers with one f16 scale before them; value = (q - 8) x scale.
+
+use crate::block::{Block, f16_rounding, read_f16, reciprocal, same_id};
+use crate::scale_search::{best_scale, quantise};
+use crate::{Dialect, ids};
+
+/// 18 bytes: f16 scale, then 16 bytes; byte b holds element b in its low and b + 16 in its high half.
+#[derive(Debug)]
+pub struct Q4_0;
+
+impl Block for Q4_0 {
+    const NAME: &'static str = "q4_0";
+    const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q4_0);
+    const ELEMS: usize = 32;
+    const BYTES: usize = 18;
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let scale = read_f16(block);
+        let (low, high) = out.split_at_mut(16);
+        for ((byte, low), high) in block[2..].iter().zip(low).zip(high) {
+            *low = (f32::from(byte & 15) - 8.0) * scale;
+            *high = (f32::from(byte >> 4) - 8.0) * scale;
+        }
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        let scale = best_scale(values, 8);
+        let inverse = reciprocal(scale);
+        block[..2].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
+        for (at, value) in values.iter().enumerate() {
+            let q = (quantise(*value, inverse, 8) + 8) as u8;
+            block[2 + at % 16] |= q << (at / 16 * 4);
+        }
+    }
+
+    fn error_bound(absmax: f32) -> f32 {
+        // The side that has no ninth step loses a whole one. The search may shrink the scale a little
+        // where that serves the block's mean, hence 7 for 8; the scale's own rounding counts 8 times.
+        absmax / 7.0 + 8.0 * f16_rounding(absmax / 7.0)
+    }
+}

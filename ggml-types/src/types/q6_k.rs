@@ -1,0 +1,78 @@
+//! Q6_K: 256 6-bit integers in 16 groups; value = (q - 32) x group scale x block scale.
+
+use crate::block::{Block, f16_rounding, read_f16, reciprocal, same_id};
+use crate::scale_search::{best_scale, quantise};
+use crate::{Dialect, ids};
+
+/// Where the parts of a block start: low 4 bits, high 2 bits, 16 int8 group scales, f16 block scale.
+const HIGH: usize = 128;
+const SCALES: usize = 192;
+const SCALE: usize = 208;
+/// Elements under one group scale.
+const GROUP: usize = 16;
+
+/// 210 bytes. Of each half block of 128, byte `b` (0 to 63) of the low bits holds elements `b` and
+/// `b + 64`, and byte `b` (0 to 31) of the high bits holds elements `b`, `b + 32`, `b + 64`, `b + 96`,
+/// low bits first.
+#[derive(Debug)]
+pub struct Q6K;
+
+/// Byte and shift of an element's low 4 bits, and of its high 2 bits.
+fn places(elem: usize) -> ((usize, usize), (usize, usize)) {
+    let (half, within) = (elem / 128, elem % 128);
+    let low = (half * 64 + within % 64, within / 64 * 4);
+    let high = (HIGH + half * 32 + within % 32, within / 32 * 2);
+    (low, high)
+}
+
+impl Block for Q6K {
+    const NAME: &'static str = "q6_k";
+    const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q6_K);
+    const ELEMS: usize = 256;
+    const BYTES: usize = 210;
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let scale = read_f16(&block[SCALE..]);
+        for (elem, out) in out.iter_mut().enumerate() {
+            let ((low, low_shift), (high, high_shift)) = places(elem);
+            let q = (block[low] >> low_shift & 15) | (block[high] >> high_shift & 3) << 4;
+            let group_scale = block[SCALES + elem / GROUP].cast_signed();
+            // In this order: the product of the scales is rounded first, as upstream does it.
+            *out = scale * f32::from(group_scale) * (f32::from(q) - 32.0);
+        }
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        let mut scales = [0f32; 16];
+        for (scale, group) in scales.iter_mut().zip(values.chunks_exact(GROUP)) {
+            *scale = best_scale(group, 32);
+        }
+        let extreme =
+            scales.iter().fold(0f32, |max, &scale| if scale.abs() > max.abs() { scale } else { max });
+        if extreme.abs() < 1e-15 {
+            return;
+        }
+        // The largest group scale becomes -128.
+        let inverse = -128.0 / extreme;
+        let stored = half::f16::from_f32(1.0 / inverse);
+        block[SCALE..].copy_from_slice(&stored.to_le_bytes());
+        for (group, (values, scale)) in values.chunks_exact(GROUP).zip(scales).enumerate() {
+            let group_scale = quantise(scale, inverse, 128);
+            block[SCALES + group] = (group_scale as i8).cast_unsigned();
+            let step = stored.to_f32() * group_scale as f32;
+            for (at, value) in values.iter().enumerate() {
+                let q = if step == 0.0 { 32 } else { (quantise(value / step, 1.0, 32) + 32) as u8 };
+                let ((low, low_shift), (high, high_shift)) = places(group * GROUP + at);
+                block[low] |= (q & 15) << low_shift;
+                block[high] |= (q >> 4) << high_shift;
+            }
+        }
+    }
+
+    fn error_bound(absmax: f32) -> f32 {
+        // A group's step is at most absmax / 31; the end that has no 32nd step loses a whole one, the
+        // group scale (in 128ths of the largest) at most 16 128ths of a step on top. What the block
+        // scale loses as an f16 counts 32 x 128 times.
+        absmax / 24.0 + 4096.0 * f16_rounding(absmax / 31.0 / 128.0)
+    }
+}

@@ -1,0 +1,58 @@
+//! TQ1_0: ternary weights, five to a byte in base 3, one f16 scale a block; value = (trit - 1) x scale.
+//!
+//! A byte of trits `t0..t4` is `ceil((t0 3^4 + t1 3^3 + ... + t4) 256 / 243)`: a fraction, so that
+//! multiplying by 3 pushes the next trit out at the top.
+
+use crate::block::{Block, absmax, f16_rounding, read_f16, reciprocal, same_id};
+use crate::{Dialect, ids};
+
+/// Runs of bytes: where they start, how many, trits a byte, and the first element. Byte `b` of a run of
+/// `n` holds the elements `first + b`, `first + b + n`, and so on.
+const RUNS: [(usize, usize, usize, usize); 3] = [(0, 32, 5, 0), (32, 16, 5, 160), (48, 4, 4, 240)];
+const SCALE: usize = 52;
+
+/// 54 bytes of 256 weights: 48 bytes of five, 4 bytes of four, f16 scale.
+#[derive(Debug)]
+pub struct Tq1_0;
+
+impl Block for Tq1_0 {
+    const NAME: &'static str = "tq1_0";
+    const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_TQ1_0);
+    const ELEMS: usize = 256;
+    const BYTES: usize = 54;
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        let scale = read_f16(&block[SCALE..]);
+        for (start, n_bytes, n_trits, first) in RUNS {
+            for byte in 0..n_bytes {
+                let mut fraction = block[start + byte];
+                for trit in 0..n_trits {
+                    let shifted = u16::from(fraction) * 3;
+                    out[first + trit * n_bytes + byte] = (f32::from(shifted >> 8) - 1.0) * scale;
+                    fraction = shifted as u8;
+                }
+            }
+        }
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        let scale = absmax(values);
+        let inverse = reciprocal(scale);
+        for (start, n_bytes, n_trits, first) in RUNS {
+            for byte in 0..n_bytes {
+                // A byte of four has a fifth trit of 0.
+                let number = (0..5).fold(0, |number, trit| {
+                    let at = first + trit * n_bytes + byte;
+                    let code = if trit < n_trits { (values[at] * inverse).round() as i32 + 1 } else { 0 };
+                    number * 3 + code as u32
+                });
+                block[start + byte] = (number * 256).div_ceil(243) as u8;
+            }
+        }
+        block[SCALE..].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
+    }
+
+    fn error_bound(absmax: f32) -> f32 {
+        0.5001 * absmax + f16_rounding(absmax)
+    }
+}

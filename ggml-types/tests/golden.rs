@@ -1,0 +1,86 @@
+//! The types against upstream's own blocks and their dequantised values, which are exact.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+use common::{golden, npy};
+use ggml_types::{Dialect, QuantType, by_name, byte_len_of, types::REGISTRY};
+
+/// Values that upstream quantised: `[5, 768]`.
+const ROWS: usize = 5;
+const COLS: usize = 768;
+
+/// Upstream's blocks of a type, and what they stand for.
+fn reference(ty: &dyn QuantType) -> Option<(Vec<u8>, Vec<f32>)> {
+    let &(_, id) = ty.ids().iter().find(|(dialect, _)| *dialect == Dialect::Ggml)?;
+    let dir = golden("dequant")?;
+    // Upstream spells the K types with a capital.
+    let name = ty.name().replace("_k", "_K");
+    let bytes = npy(&dir.join(format!("{id:02}_{name}.bytes.npy"))).bytes;
+    Some((bytes, npy(&dir.join(format!("{id:02}_{name}.f32.npy"))).f32s()))
+}
+
+fn decode(ty: &dyn QuantType, bytes: &[u8], rows: usize, cols: usize) -> Vec<f32> {
+    let mut out = vec![f32::NAN; rows * cols];
+    for (row, out) in out.chunks_exact_mut(cols).enumerate() {
+        ty.decode_row(bytes, rows, row, out).expect("a whole tensor");
+    }
+    out
+}
+
+fn squared_error(values: &[f32], of: &[f32]) -> f64 {
+    values.iter().zip(of).map(|(a, b)| f64::from(a - b).powi(2)).sum()
+}
+
+#[test]
+fn every_golden_block_decodes_to_the_same_bits() {
+    // Upstream has no I2_S, and keeps no F32 beside the source.
+    for ty in REGISTRY.iter().filter(|ty| !["i2_s", "f32"].contains(&ty.name())) {
+        let Some((bytes, want)) = reference(*ty) else { return };
+        let got = decode(*ty, &bytes, ROWS, COLS);
+        for (at, (got, want)) in got.iter().zip(&want).enumerate() {
+            assert_eq!(got.to_bits(), want.to_bits(), "{} element {at}: {got} for {want}", ty.name());
+        }
+    }
+}
+
+/// Upstream's quantisers leave no choice in these types; the others search, and ours may find another
+/// optimum, but not a worse one.
+#[test]
+fn encoding_is_upstreams_or_better() {
+    let Some(dir) = golden("dequant") else { return };
+    let source = npy(&dir.join("source_f32.npy")).f32s();
+    for name in ["f16", "bf16", "q8_0", "tq1_0", "tq2_0", "q4_0", "q6_k"] {
+        let Some(ty) = by_name(name) else { continue };
+        let Some((want_bytes, want)) = reference(ty) else { return };
+        let bytes = ty.encode(&source, ROWS, COLS).expect("rows of 768");
+        let (ours, theirs) =
+            (squared_error(&decode(ty, &bytes, ROWS, COLS), &source), squared_error(&want, &source));
+        eprintln!(
+            "{name}: {} of {} bytes differ, error {ours} for {theirs}",
+            bytes.iter().zip(&want_bytes).filter(|(a, b)| a != b).count(),
+            bytes.len()
+        );
+        assert!(ours <= theirs, "{name}: squared error {ours}, upstream's {theirs}");
+        if !["q4_0", "q6_k"].contains(&name) {
+            assert!(bytes == want_bytes, "{name}: other bytes than upstream's");
+        }
+    }
+}
+
+/// The sizes of types without an implementation, by the blocks that upstream made of them.
+#[test]
+fn block_sizes_are_upstreams() {
+    let Some(dir) = golden("dequant") else { return };
+    let mut n_types = 0;
+    for entry in std::fs::read_dir(dir).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if let Some(name) = name.strip_suffix(".bytes.npy") {
+            let id = name[..2].parse().expect("a number");
+            assert_eq!(byte_len_of(Dialect::Ggml, id, ROWS, COLS), Some(npy(&path).bytes.len()), "{name}");
+            n_types += 1;
+        }
+    }
+    assert!(n_types >= 20, "only {n_types} types looked at");
+}

@@ -1,0 +1,66 @@
+//! What several tests need: where golden data lies, and how to read it.
+#![allow(dead_code)] // Every test file uses its own part of this.
+
+use std::path::{Path, PathBuf};
+
+/// The repository's root, from the package of whichever test asks.
+pub fn root() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = package.ancestors().find(|dir| dir.join("ggml-types").is_dir());
+    root.expect("the tests lie in the repository").to_path_buf()
+}
+
+/// A golden file: from `tests/data/golden`, or else from `../shared/golden`. Where neither has it, one
+/// line says so, and the test has nothing to do.
+pub fn golden(path: &str) -> Option<PathBuf> {
+    let root = root();
+    let found = ["tests/data/golden", "../shared/golden"]
+        .iter()
+        .map(|dir| root.join(dir).join(path))
+        .find(|candidate| candidate.exists());
+    if found.is_none() {
+        eprintln!("not run: ../shared/golden is not here ({path})");
+    }
+    found
+}
+
+/// A NumPy array, row after row.
+pub struct Npy {
+    /// Dimensions, contiguous last.
+    pub shape: Vec<usize>,
+    /// The elements' bytes, little-endian.
+    pub bytes: Vec<u8>,
+    /// NumPy's word for the element type: `<f4`, `|u1`.
+    pub dtype: String,
+}
+
+/// Reads a `.npy` file in C order.
+pub fn npy(path: &Path) -> Npy {
+    let file = std::fs::read(path).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
+    assert_eq!(&file[..6], b"\x93NUMPY", "{}", path.display());
+    let (start, header_len) = match file[6] {
+        1 => (10, usize::from(u16::from_le_bytes([file[8], file[9]]))),
+        _ => (12, u32::from_le_bytes([file[8], file[9], file[10], file[11]]) as usize),
+    };
+    let header = std::str::from_utf8(&file[start..start + header_len]).expect("an ASCII header");
+    assert!(header.contains("'fortran_order': False"), "{header}");
+    let between = |open: &str, close: &str| {
+        let from = header.find(open).expect("a field") + open.len();
+        let len = header[from..].find(close).expect("its end");
+        &header[from..from + len]
+    };
+    let shape = between("'shape': (", ")").split(',').map(str::trim).filter(|dim| !dim.is_empty());
+    Npy {
+        shape: shape.map(|dim| dim.parse().expect("a number")).collect(),
+        dtype: between("'descr': '", "'").to_owned(),
+        bytes: file[start + header_len..].to_vec(),
+    }
+}
+
+impl Npy {
+    /// The elements of an f32 array.
+    pub fn f32s(&self) -> Vec<f32> {
+        assert_eq!(self.dtype, "<f4");
+        self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    }
+}
