@@ -1,1 +1,22 @@
-//! GGUF files: names, metadata, typed tensors.
+//! GGUF files: names, metadata, typed tensors, read through a memory map.
+//!
+//! It must never know a model, a program or a backend: what a key or a tensor is for is decided in
+//! `model/` and `tokenizer/`. Dimensions are reversed once, here: GGUF lists the contiguous one first,
+//! everything else in this project lists it last. Start at [`Gguf`], then [`Metadata`].
+
+mod array;
+mod cursor;
+mod dialect;
+mod error;
+mod file;
+mod map;
+mod metadata;
+mod parse;
+mod split;
+mod value;
+
+pub use array::Array;
+pub use error::GgufError;
+pub use file::{Gguf, OpenOptions, TensorInfo};
+pub use metadata::Metadata;
+pub use value::{Value, ValueType};

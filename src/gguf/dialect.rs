@@ -1,0 +1,62 @@
+//! Whose type ids a file uses: llama.cpp and the forks of microsoft/BitNet number different types alike.
+
+use ggml_types::{Dialect, byte_len_of};
+
+use super::{GgufError, Metadata};
+
+/// Ids from here on clash.
+const FIRST_CLASH: u32 = 36;
+/// I2_S in the forks, nothing upstream any more.
+const I2_S: u32 = 36;
+/// Architecture names that only the forks write. (`bitnet` alone is upstream's as well.)
+const FORK_ARCHITECTURES: [&str; 2] = ["bitnet-25", "bitnet-b1.58"];
+
+/// What the decision looks at in one tensor.
+pub(super) struct Evidence {
+    pub type_id: u32,
+    pub rows: usize,
+    pub cols: usize,
+    /// Bytes to the next tensor or the end of the file.
+    pub span_bytes: usize,
+    /// Padding that the span may hold is less than this.
+    pub alignment: usize,
+}
+
+impl Evidence {
+    /// Whether the tensor as `dialect` has it fills the span.
+    fn fits(&self, dialect: Dialect) -> bool {
+        byte_len_of(dialect, self.type_id, self.rows, self.cols)
+            .and_then(|want| self.span_bytes.checked_sub(want))
+            .is_some_and(|padding| padding < self.alignment)
+    }
+}
+
+/// Decides from tensor sizes first, which cannot lie, then from the architecture's name.
+///
+/// # Errors
+/// [`GgufError::Dialect`] where they contradict each other or say nothing.
+pub(super) fn resolve(metadata: &Metadata, tensors: &[Evidence]) -> Result<Dialect, GgufError> {
+    let clashing = || tensors.iter().filter(|tensor| tensor.type_id >= FIRST_CLASH);
+    if clashing().next().is_none() {
+        return Ok(Dialect::Ggml);
+    }
+    let architecture = metadata.str("general.architecture").ok().flatten().unwrap_or("none");
+    let n_bitnet = clashing().filter(|tensor| tensor.fits(Dialect::BitNet)).count();
+    let n_ggml = clashing().filter(|tensor| tensor.fits(Dialect::Ggml)).count();
+    let from_fork = FORK_ARCHITECTURES.contains(&architecture);
+    match (n_bitnet > 0, n_ggml > 0) {
+        (true, false) => Ok(Dialect::BitNet),
+        (false, true) if !from_fork => Ok(Dialect::Ggml),
+        (false, false) if from_fork || clashing().any(|tensor| tensor.type_id == I2_S) => Ok(Dialect::BitNet),
+        _ => {
+            let file_type = metadata.get("general.file_type").map_or("none".into(), |value| value.describe());
+            Err(GgufError::Dialect {
+                detail: format!(
+                    "architecture {architecture}, file type {file_type}; of {} tensors with a type id that \
+                     both use, {n_ggml} fit llama.cpp's sizes and {n_bitnet} microsoft/BitNet's",
+                    clashing().count()
+                ),
+            })
+        }
+    }
+}

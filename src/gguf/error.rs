@@ -1,0 +1,145 @@
+//! Why a GGUF file cannot be read or written.
+
+use std::io;
+use std::path::PathBuf;
+
+use ggml_types::QuantError;
+
+/// What was expected, what was found, and where. Offsets count from the start of the file.
+#[derive(Debug, thiserror::Error)]
+pub enum GgufError {
+    /// Any of the others, in this file.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: Box<GgufError>,
+    },
+    /// The operating system refused.
+    #[error("cannot {call}: {error}")]
+    Io {
+        /// What was tried.
+        call: &'static str,
+        /// Its answer.
+        error: io::Error,
+    },
+    /// Not a file that can hold a model at all: a directory, a pipe, an empty file.
+    #[error("want a GGUF file, found {found}")]
+    NotAFile {
+        /// What is there instead.
+        found: &'static str,
+    },
+    /// Another format, or a GGUF that this reader does not take; with the way out.
+    #[error("{found}; {way_out}")]
+    NotGguf {
+        /// What the file looks like.
+        found: String,
+        /// What to do about it.
+        way_out: &'static str,
+    },
+    /// The file ends inside something.
+    #[error("{what} at {offset:#x}: want {want} bytes, file has {got}")]
+    Truncated {
+        /// What was being read.
+        what: &'static str,
+        /// Where it starts.
+        offset: usize,
+        /// Bytes it takes.
+        want: u64,
+        /// Bytes that are left.
+        got: u64,
+    },
+    /// The bytes are there and mean nothing.
+    #[error("{what} at {offset:#x}: {detail}")]
+    Malformed {
+        /// What was being read.
+        what: &'static str,
+        /// Where it starts.
+        offset: usize,
+        /// Expected and found.
+        detail: String,
+    },
+    /// A key or a tensor name that was there before.
+    #[error("{what} `{name}` at {offset:#x}: the name was used before")]
+    Duplicate {
+        /// `key` or `tensor`.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// Where the second one starts.
+        offset: usize,
+    },
+    /// A tensor whose description does not fit the file.
+    #[error("tensor {name}: {detail}")]
+    Tensor {
+        /// GGUF name.
+        name: String,
+        /// Expected and found.
+        detail: String,
+    },
+    /// A tensor whose shape its type cannot hold.
+    #[error("tensor {name}: {error}")]
+    Quant {
+        /// GGUF name.
+        name: String,
+        /// The type's own words.
+        error: QuantError,
+    },
+    /// A tensor type without an implementation here.
+    #[error("tensor {name}: type {ty} is not supported; {way_out}")]
+    Unsupported {
+        /// GGUF name.
+        name: String,
+        /// Name of the type, or its number.
+        ty: String,
+        /// What to do about it.
+        way_out: String,
+    },
+    /// Type ids that mean different things to llama.cpp and to microsoft/BitNet, and nothing that decides.
+    #[error("cannot tell whose type ids the file uses: {detail}; say --dialect ggml or --dialect bitnet")]
+    Dialect {
+        /// What was looked at.
+        detail: String,
+    },
+    /// No such key.
+    #[error("metadata key `{key}` is missing (want {want})")]
+    MissingKey {
+        /// The key.
+        key: String,
+        /// Type it should have.
+        want: &'static str,
+    },
+    /// A key with a value of another type or out of range.
+    #[error("metadata key `{key}`: want {want}, found {found}")]
+    WrongType {
+        /// The key.
+        key: String,
+        /// Type it should have.
+        want: &'static str,
+        /// Type or value it has.
+        found: String,
+    },
+    /// No such tensor.
+    #[error("tensor {name} is missing")]
+    NoTensor {
+        /// GGUF name.
+        name: String,
+    },
+    /// The parts of a split file do not fit each other.
+    #[error("split file: {detail}")]
+    Split {
+        /// Expected and found.
+        detail: String,
+    },
+}
+
+impl GgufError {
+    /// The same error, said of `path`.
+    pub(crate) fn in_file(self, path: &std::path::Path) -> Self {
+        match self {
+            Self::File { .. } => self,
+            error => Self::File { path: path.to_path_buf(), error: Box::new(error) },
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! A model file, opened: what the rest of the program sees of GGUF.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+
+use bytes::Bytes;
+use ggml_types::{Dialect, HostTensor, QuantType, by_id, byte_len_of, id_name};
+
+use super::dialect::{self, Evidence};
+use super::parse::{Part, RawTensor};
+use super::{GgufError, Metadata, split};
+
+/// What the user knows about a file that the file does not say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// Whose type ids the file uses, where that is not to be worked out.
+    pub dialect: Option<Dialect>,
+}
+
+/// An open GGUF model, in one file or several. Every size in it has been checked against the bytes
+/// there are; the tensors' bytes stay where they are and are shared.
+#[derive(Debug)]
+pub struct Gguf {
+    version: u32,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    index: HashMap<String, usize>,
+    parts: Vec<Bytes>,
+    /// The words for it where it could not be told; then clashing types stay unresolved.
+    dialect: Result<Dialect, String>,
+}
+
+/// What a file says about one tensor.
+#[derive(Clone, Debug)]
+pub struct TensorInfo {
+    /// GGUF name, `blk.3.attn_q.weight`.
+    pub name: String,
+    /// Outermost dimension first, contiguous last: `[rows, cols]` for a matrix. At most 4, none is 0.
+    pub dims: Vec<usize>,
+    /// The number of its type in the file.
+    pub type_id: u32,
+    /// Its type, where that is one of ours.
+    pub ty: Option<&'static dyn QuantType>,
+    /// Name of its type as far as it is known: `i2_s`, `iq2_xxs`, `type 77`.
+    pub type_name: String,
+    /// Which file of a split model holds it, from 0.
+    pub part: usize,
+    /// Where its bytes lie in that file. For a type of unknown size, everything up to the next tensor.
+    pub bytes: Range<usize>,
+}
+
+impl TensorInfo {
+    /// The contiguous dimension; 1 for a scalar.
+    pub fn cols(&self) -> usize {
+        self.dims.last().copied().unwrap_or(1)
+    }
+
+    /// All other dimensions multiplied; 1 for a vector.
+    pub fn rows(&self) -> usize {
+        self.dims.iter().rev().skip(1).product()
+    }
+
+    /// All dimensions multiplied.
+    pub fn n_elems(&self) -> usize {
+        self.dims.iter().product()
+    }
+}
+
+impl Gguf {
+    /// Maps a file and reads its descriptions; of a split model, any part will do.
+    ///
+    /// While it is open, nobody may truncate the file: the next access behind its new end would kill
+    /// the process (SIGBUS). Renaming another file over it is harmless.
+    ///
+    /// # Errors
+    /// [`GgufError`] with the file's path: what was expected, what was found, where.
+    pub fn open(path: &Path) -> Result<Self, GgufError> {
+        Self::open_with(path, OpenOptions::default())
+    }
+
+    /// [`open`](Self::open), with what the user knows better.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(path: &Path, options: OpenOptions) -> Result<Self, GgufError> {
+        Self::build(split::open(path)?, options).map_err(|error| error.in_file(path))
+    }
+
+    /// Reads a model that is in memory: embedded in the program, or made by a test.
+    ///
+    /// # Errors
+    /// [`GgufError`], and [`GgufError::Split`] for a part of a split model.
+    pub fn from_bytes(bytes: Bytes) -> Result<Self, GgufError> {
+        Self::from_bytes_with(bytes, OpenOptions::default())
+    }
+
+    /// [`from_bytes`](Self::from_bytes), with what the user knows better.
+    ///
+    /// # Errors
+    /// As [`from_bytes`](Self::from_bytes).
+    pub fn from_bytes_with(bytes: Bytes, options: OpenOptions) -> Result<Self, GgufError> {
+        let part = Part::parse(bytes)?;
+        match split::count(&part)? {
+            1 => Self::build(vec![part], options),
+            n_parts => {
+                Err(GgufError::Split { detail: format!("one of {n_parts} parts, want a whole model") })
+            }
+        }
+    }
+
+    /// 2 or 3. The two differ in nothing that a little-endian reader sees.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Keys and values; of a split model, the first part's.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Every tensor in the order of the file, those of unknown type included.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// The description of the tensor called `name`.
+    pub fn find(&self, name: &str) -> Option<&TensorInfo> {
+        self.index.get(name).map(|&at| &self.tensors[at])
+    }
+
+    /// The tensor called `name`; its bytes are shared with the mapped file.
+    ///
+    /// # Errors
+    /// [`GgufError::NoTensor`]; as [`host_tensor`](Self::host_tensor).
+    pub fn tensor(&self, name: &str) -> Result<HostTensor, GgufError> {
+        match self.find(name) {
+            Some(info) => self.host_tensor(info),
+            None => Err(GgufError::NoTensor { name: name.to_owned() }),
+        }
+    }
+
+    /// The tensor that `info`, one of [`tensors`](Self::tensors), describes.
+    ///
+    /// # Errors
+    /// [`GgufError::Unsupported`] where its type has no implementation here, [`GgufError::Dialect`] where
+    /// it depends on what the file does not say.
+    pub fn host_tensor(&self, info: &TensorInfo) -> Result<HostTensor, GgufError> {
+        let Some(ty) = info.ty else {
+            let dialect = self.dialect()?;
+            let name = info.name.clone();
+            let way_out = way_out(dialect, &info.type_name);
+            return Err(GgufError::Unsupported { name, ty: info.type_name.clone(), way_out });
+        };
+        Ok(HostTensor {
+            name: info.name.clone(),
+            ty,
+            rows: info.rows(),
+            cols: info.cols(),
+            bytes: self.raw_bytes(info),
+        })
+    }
+
+    /// The bytes of a tensor as they are, whatever its type.
+    pub fn raw_bytes(&self, info: &TensorInfo) -> Bytes {
+        self.parts[info.part].slice(info.bytes.clone())
+    }
+
+    /// Whose type ids the file uses. `Ggml` where it uses none on which the two differ.
+    ///
+    /// # Errors
+    /// [`GgufError::Dialect`] where that cannot be told; such a file can still be looked at.
+    pub fn dialect(&self) -> Result<Dialect, GgufError> {
+        self.dialect.clone().map_err(|detail| GgufError::Dialect { detail })
+    }
+
+    /// Sizes of the files, in bytes.
+    pub fn file_bytes(&self) -> impl ExactSizeIterator<Item = usize> {
+        self.parts.iter().map(Bytes::len)
+    }
+
+    fn build(parts: Vec<Part>, options: OpenOptions) -> Result<Self, GgufError> {
+        let ends: Vec<Vec<usize>> = parts.iter().map(span_ends).collect::<Result<_, _>>()?;
+        let evidence: Vec<Evidence> = parts
+            .iter()
+            .zip(&ends)
+            .flat_map(|(part, ends)| {
+                part.tensors.iter().zip(ends).map(|(raw, end)| Evidence {
+                    type_id: raw.type_id,
+                    rows: raw.dims.iter().rev().skip(1).product(),
+                    cols: raw.dims.last().copied().unwrap_or(1),
+                    span_bytes: end - raw.start,
+                    alignment: part.alignment,
+                })
+            })
+            .collect();
+        let dialect = match options.dialect {
+            Some(dialect) => Ok(dialect),
+            None => dialect::resolve(&parts[0].metadata, &evidence).map_err(|error| match error {
+                GgufError::Dialect { detail } => detail,
+                other => other.to_string(),
+            }),
+        };
+        let (mut tensors, mut index) = (Vec::new(), HashMap::new());
+        let mut files = Vec::new();
+        let (version, metadata) = (parts[0].version, parts[0].metadata.clone());
+        for (number, (part, ends)) in parts.into_iter().zip(ends).enumerate() {
+            for (raw, end) in part.tensors.into_iter().zip(ends) {
+                let info = tensor_info(raw, number, end, dialect.as_ref().ok().copied(), part.bytes.len())?;
+                if index.insert(info.name.clone(), tensors.len()).is_some() {
+                    let (name, offset) = (info.name, info.bytes.start);
+                    return Err(GgufError::Duplicate { what: "tensor", name, offset });
+                }
+                tensors.push(info);
+            }
+            files.push(part.bytes);
+        }
+        Ok(Self { version, metadata, tensors, index, parts: files, dialect })
+    }
+}
+
+/// For each tensor, where the next one or the end of the file is.
+fn span_ends(part: &Part) -> Result<Vec<usize>, GgufError> {
+    let mut order: Vec<usize> = (0..part.tensors.len()).collect();
+    order.sort_by_key(|&at| part.tensors[at].start);
+    let mut ends = vec![part.bytes.len(); order.len()];
+    for pair in order.windows(2) {
+        let (first, second) = (&part.tensors[pair[0]], &part.tensors[pair[1]]);
+        if first.start == second.start {
+            let detail = format!("starts at {:#x}, where {} starts", second.start, first.name);
+            return Err(GgufError::Tensor { name: second.name.clone(), detail });
+        }
+        ends[pair[0]] = second.start;
+    }
+    Ok(ends)
+}
+
+/// Resolves the type and checks the bytes. `end` is where the next tensor starts.
+fn tensor_info(
+    raw: RawTensor,
+    part: usize,
+    end: usize,
+    dialect: Option<Dialect>,
+    file_bytes: usize,
+) -> Result<TensorInfo, GgufError> {
+    // Below the clash the two dialects agree, so that one of them can stand for a doubtful file.
+    let of = |dialect| (by_id(dialect, raw.type_id), id_name(dialect, raw.type_id));
+    let (ty, known_name) = match dialect {
+        Some(dialect) => of(dialect),
+        None if of(Dialect::Ggml).1 == of(Dialect::BitNet).1 => of(Dialect::Ggml),
+        None => (None, None),
+    };
+    let mut info = TensorInfo {
+        bytes: raw.start..end,
+        type_name: known_name.map_or_else(|| format!("type {}", raw.type_id), str::to_owned),
+        name: raw.name,
+        dims: raw.dims,
+        type_id: raw.type_id,
+        ty,
+        part,
+    };
+    let want = match ty {
+        Some(ty) => Some(
+            ty.byte_len(info.rows(), info.cols())
+                .map_err(|error| GgufError::Quant { name: info.name.clone(), error })?,
+        ),
+        None => known_name.and_then(|_| {
+            byte_len_of(dialect.unwrap_or(Dialect::Ggml), raw.type_id, info.rows(), info.cols())
+        }),
+    };
+    if let Some(want) = want {
+        let got = end - raw.start;
+        if want > got {
+            let holder = if end == file_bytes { "file has" } else { "the next tensor leaves" };
+            let detail = format!(
+                "want {:?} {} ({want} bytes), {holder} {got} at {:#x}",
+                info.dims, info.type_name, raw.start
+            );
+            return Err(GgufError::Tensor { name: info.name, detail });
+        }
+        info.bytes.end = raw.start + want;
+    }
+    Ok(info)
+}
+
+fn way_out(dialect: Dialect, type_name: &str) -> String {
+    if dialect == Dialect::BitNet && matches!(type_name, "tl1" | "tl2") {
+        return "its layout depends on a kernel configuration that is not in the file: use the model's i2_s file"
+            .into();
+    }
+    let names: Vec<_> = ggml_types::types::REGISTRY.iter().map(|ty| ty.name()).collect();
+    format!("supported are {}", names.join(", "))
+}

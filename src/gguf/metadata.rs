@@ -1,0 +1,133 @@
+//! The key-value part of a file.
+
+use std::collections::HashMap;
+
+use super::{Array, GgufError, Value};
+
+/// Keys and values in the order of the file. Keys are unique.
+#[derive(Clone, Debug, Default)]
+pub struct Metadata {
+    entries: Vec<(String, Value)>,
+    index: HashMap<String, usize>,
+}
+
+macro_rules! getters {
+    ($($(#[$doc:meta])* $name:ident, $require:ident -> $ty:ty, $want:literal, $get:expr;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// `None` where there is no such key.
+        ///
+        /// # Errors
+        /// [`GgufError::WrongType`] with the key, the type it should have and what is there.
+        pub fn $name(&self, key: &str) -> Result<Option<$ty>, GgufError> {
+            self.typed(key, $want, $get)
+        }
+
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// [`GgufError::MissingKey`]; [`GgufError::WrongType`].
+        pub fn $require(&self, key: &str) -> Result<$ty, GgufError> {
+            self.$name(key)?.ok_or_else(|| GgufError::MissingKey { key: key.to_owned(), want: $want })
+        }
+    )*};
+}
+
+impl Metadata {
+    /// The value of `key`.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.index.get(key).map(|&at| &self.entries[at].1)
+    }
+
+    /// Keys and values in the order of the file.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
+        self.entries.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are no keys.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Appends a key, or replaces its value where it is there already.
+    pub fn set(&mut self, key: impl Into<String>, value: impl Into<Value>) {
+        let (key, value) = (key.into(), value.into());
+        match self.index.get(&key) {
+            Some(&at) => self.entries[at].1 = value,
+            None => {
+                self.index.insert(key.clone(), self.entries.len());
+                self.entries.push((key, value));
+            }
+        }
+    }
+
+    getters! {
+        /// An integer of any width that fits a u32.
+        u32, require_u32 -> u32, "u32", |value| value.as_int().and_then(|int| int.try_into().ok());
+        /// An integer of any width that fits a u64.
+        u64, require_u64 -> u64, "u64", |value| value.as_int().and_then(|int| int.try_into().ok());
+        /// An integer of any width that fits a usize: counts and dimensions.
+        usize, require_usize -> usize, "unsigned integer",
+            |value| value.as_int().and_then(|int| int.try_into().ok());
+        /// A float of either width or an integer, as the nearest f32.
+        f32, require_f32 -> f32, "f32", Value::as_f32;
+        /// A truth value.
+        bool, require_bool -> bool, "bool", |value| match value {
+            Value::Bool(truth) => Some(*truth),
+            _ => None,
+        };
+        /// A string.
+        str, require_str -> &str, "string", |value| match value {
+            Value::Str(text) => Some(text.as_str()),
+            _ => None,
+        };
+        /// An array of any type.
+        array, require_array -> &Array, "array", as_array;
+        /// An array of strings; nothing is copied.
+        strs, require_strs -> impl ExactSizeIterator<Item = &str>, "array of strings",
+            |value| as_array(value)?.strs();
+        /// An array of integers of any width, each of which fits an i32.
+        i32s, require_i32s -> impl ExactSizeIterator<Item = i32>, "array of i32",
+            |value| as_array(value)?.i32s();
+        /// An array of integers of any width, each of which fits a u32.
+        u32s, require_u32s -> impl ExactSizeIterator<Item = u32>, "array of u32",
+            |value| as_array(value)?.u32s();
+        /// An array of floats of either width.
+        f32s, require_f32s -> impl ExactSizeIterator<Item = f32>, "array of f32",
+            |value| as_array(value)?.f32s();
+    }
+
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        want: &'static str,
+        get: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, GgufError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match get(value) {
+            Some(found) => Ok(Some(found)),
+            None => Err(GgufError::WrongType { key: key.to_owned(), want, found: value.describe() }),
+        }
+    }
+
+    /// Appends a key that must be new; gives `false` where it is not.
+    pub(super) fn insert_new(&mut self, key: String, value: Value) -> bool {
+        if self.index.contains_key(&key) {
+            return false;
+        }
+        self.set(key, value);
+        true
+    }
+}
+
+fn as_array(value: &Value) -> Option<&Array> {
+    match value {
+        Value::Array(array) => Some(array),
+        _ => None,
+    }
+}

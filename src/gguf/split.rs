@@ -1,0 +1,78 @@
+//! Models split over several files, `NAME-00001-of-00003.gguf`.
+
+use std::path::Path;
+
+use super::{GgufError, map::map, parse::Part};
+
+const COUNT_KEY: &str = "split.count";
+const NUMBER_KEY: &str = "split.no";
+const TENSORS_KEY: &str = "split.tensors.count";
+
+/// How many files the model of `part` has.
+pub(super) fn count(part: &Part) -> Result<u32, GgufError> {
+    Ok(part.metadata.u32(COUNT_KEY)?.unwrap_or(1).max(1))
+}
+
+/// Maps and parses a file and, where it is one of several, all the others beside it, in order.
+pub(super) fn open(path: &Path) -> Result<Vec<Part>, GgufError> {
+    let read = |path: &Path| map(path).and_then(Part::parse).map_err(|error| error.in_file(path));
+    let given = read(path)?;
+    let n_parts = count(&given).map_err(|error| error.in_file(path))?;
+    if n_parts == 1 {
+        return Ok(vec![given]);
+    }
+    let Some((prefix, n_named)) = name_of(path).filter(|(_, n_named)| *n_named == n_parts) else {
+        let detail = format!(
+            "one of {n_parts} parts, but its name does not end in -NNNNN-of-{n_parts:05}.gguf; name it so"
+        );
+        return Err(GgufError::Split { detail }.in_file(path));
+    };
+    let mut given = Some(given);
+    let mut parts = Vec::new();
+    for number in 1..=n_named {
+        let part_path = path.with_file_name(format!("{prefix}-{number:05}-of-{n_named:05}.gguf"));
+        let part = match given.take_if(|_| part_path == path) {
+            Some(part) => part,
+            None => read(&part_path)?,
+        };
+        check_part(&part, number, n_parts).map_err(|error| error.in_file(&part_path))?;
+        parts.push(part);
+    }
+    check_total(&parts).map_err(|error| error.in_file(path))?;
+    Ok(parts)
+}
+
+/// `NAME` and the number of parts in a path that ends in `NAME-00001-of-00003.gguf`.
+fn name_of(path: &Path) -> Option<(String, u32)> {
+    let number = |digits: &str| {
+        let five = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        five.then(|| digits.parse::<u32>().ok()).flatten()
+    };
+    let stem = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
+    let (rest, n_parts) = stem.rsplit_once("-of-")?;
+    let (prefix, part) = rest.rsplit_once('-')?;
+    number(part)?;
+    Some((prefix.to_owned(), number(n_parts)?))
+}
+
+fn check_part(part: &Part, number: u32, n_parts: u32) -> Result<(), GgufError> {
+    let (found, found_count) = (part.metadata.require_u32(NUMBER_KEY)?, count(part)?);
+    if (found, found_count) == (number - 1, n_parts) {
+        return Ok(());
+    }
+    let detail = format!(
+        "want {NUMBER_KEY} {} and {COUNT_KEY} {n_parts}, found {found} and {found_count}",
+        number - 1
+    );
+    Err(GgufError::Split { detail })
+}
+
+fn check_total(parts: &[Part]) -> Result<(), GgufError> {
+    let found: usize = parts.iter().map(|part| part.tensors.len()).sum();
+    match parts[0].metadata.usize(TENSORS_KEY)? {
+        Some(want) if want != found => Err(GgufError::Split {
+            detail: format!("want {want} tensors ({TENSORS_KEY}), the {} parts have {found}", parts.len()),
+        }),
+        _ => Ok(()),
+    }
+}

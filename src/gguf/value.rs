@@ -1,0 +1,257 @@
+//! Metadata values.
+
+use super::{Array, GgufError, cursor::Cursor};
+
+/// The type of a metadata value; the numbers are the file format's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ValueType {
+    /// 8-bit unsigned.
+    U8 = 0,
+    /// 8-bit signed.
+    I8 = 1,
+    /// 16-bit unsigned.
+    U16 = 2,
+    /// 16-bit signed.
+    I16 = 3,
+    /// 32-bit unsigned.
+    U32 = 4,
+    /// 32-bit signed.
+    I32 = 5,
+    /// 32-bit float.
+    F32 = 6,
+    /// One byte, 0 or 1.
+    Bool = 7,
+    /// UTF-8 with its length before it.
+    Str = 8,
+    /// Element type, length, elements.
+    Array = 9,
+    /// 64-bit unsigned.
+    U64 = 10,
+    /// 64-bit signed.
+    I64 = 11,
+    /// 64-bit float.
+    F64 = 12,
+}
+
+impl ValueType {
+    /// Every type; the position is the type's number.
+    pub const ALL: [Self; 13] = [
+        Self::U8,
+        Self::I8,
+        Self::U16,
+        Self::I16,
+        Self::U32,
+        Self::I32,
+        Self::F32,
+        Self::Bool,
+        Self::Str,
+        Self::Array,
+        Self::U64,
+        Self::I64,
+        Self::F64,
+    ];
+
+    /// The type that a file numbers `id`.
+    pub fn from_id(id: u32) -> Option<Self> {
+        Self::ALL.get(id as usize).copied()
+    }
+
+    /// Lower-case name: `u32`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::U8 => "u8",
+            Self::I8 => "i8",
+            Self::U16 => "u16",
+            Self::I16 => "i16",
+            Self::U32 => "u32",
+            Self::I32 => "i32",
+            Self::F32 => "f32",
+            Self::Bool => "bool",
+            Self::Str => "string",
+            Self::Array => "array",
+            Self::U64 => "u64",
+            Self::I64 => "i64",
+            Self::F64 => "f64",
+        }
+    }
+
+    /// Bytes of one value, `None` where they vary.
+    pub fn size_bytes(self) -> Option<usize> {
+        match self {
+            Self::U8 | Self::I8 | Self::Bool => Some(1),
+            Self::U16 | Self::I16 => Some(2),
+            Self::U32 | Self::I32 | Self::F32 => Some(4),
+            Self::U64 | Self::I64 | Self::F64 => Some(8),
+            Self::Str | Self::Array => None,
+        }
+    }
+
+    pub(super) fn read(cursor: &mut Cursor<'_>, what: &'static str) -> Result<Self, GgufError> {
+        let offset = cursor.pos();
+        let id = cursor.u32(what)?;
+        Self::from_id(id).ok_or_else(|| GgufError::Malformed {
+            what,
+            offset,
+            detail: format!("want a value type from 0 to 12, found {id}"),
+        })
+    }
+}
+
+/// A metadata value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// 8-bit unsigned.
+    U8(u8),
+    /// 8-bit signed.
+    I8(i8),
+    /// 16-bit unsigned.
+    U16(u16),
+    /// 16-bit signed.
+    I16(i16),
+    /// 32-bit unsigned.
+    U32(u32),
+    /// 32-bit signed.
+    I32(i32),
+    /// 32-bit float.
+    F32(f32),
+    /// Truth value.
+    Bool(bool),
+    /// Text.
+    Str(String),
+    /// Elements of one type, still as the file has them.
+    Array(Array),
+    /// 64-bit unsigned.
+    U64(u64),
+    /// 64-bit signed.
+    I64(i64),
+    /// 64-bit float.
+    F64(f64),
+}
+
+impl Value {
+    /// Its type.
+    pub fn value_type(&self) -> ValueType {
+        match self {
+            Self::U8(_) => ValueType::U8,
+            Self::I8(_) => ValueType::I8,
+            Self::U16(_) => ValueType::U16,
+            Self::I16(_) => ValueType::I16,
+            Self::U32(_) => ValueType::U32,
+            Self::I32(_) => ValueType::I32,
+            Self::F32(_) => ValueType::F32,
+            Self::Bool(_) => ValueType::Bool,
+            Self::Str(_) => ValueType::Str,
+            Self::Array(_) => ValueType::Array,
+            Self::U64(_) => ValueType::U64,
+            Self::I64(_) => ValueType::I64,
+            Self::F64(_) => ValueType::F64,
+        }
+    }
+
+    /// What it is, for messages: `u32 17`, `string`, `array of 3 f32`.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Str(_) => "string".into(),
+            Self::Array(array) => format!("array of {} {}", array.len(), array.elem_type().name()),
+            Self::Bool(value) => format!("bool {value}"),
+            Self::F32(value) => format!("f32 {value}"),
+            Self::F64(value) => format!("f64 {value}"),
+            integer => format!("{} {}", integer.value_type().name(), integer.as_int().unwrap_or_default()),
+        }
+    }
+
+    /// The value of an integer of any width.
+    pub fn as_int(&self) -> Option<i128> {
+        match *self {
+            Self::U8(value) => Some(value.into()),
+            Self::I8(value) => Some(value.into()),
+            Self::U16(value) => Some(value.into()),
+            Self::I16(value) => Some(value.into()),
+            Self::U32(value) => Some(value.into()),
+            Self::I32(value) => Some(value.into()),
+            Self::U64(value) => Some(value.into()),
+            Self::I64(value) => Some(value.into()),
+            _ => None,
+        }
+    }
+
+    /// The value of a float of either width, or of an integer, as the nearest f32.
+    pub fn as_f32(&self) -> Option<f32> {
+        match *self {
+            Self::F32(value) => Some(value),
+            Self::F64(value) => Some(value as f32),
+            ref other => other.as_int().map(|value| value as f32),
+        }
+    }
+
+    pub(super) fn read(cursor: &mut Cursor<'_>, ty: ValueType, depth: usize) -> Result<Self, GgufError> {
+        const WHAT: &str = "metadata value";
+        Ok(match ty {
+            ValueType::U8 => Self::U8(u8::from_le_bytes(cursor.array(WHAT)?)),
+            ValueType::I8 => Self::I8(i8::from_le_bytes(cursor.array(WHAT)?)),
+            ValueType::U16 => Self::U16(u16::from_le_bytes(cursor.array(WHAT)?)),
+            ValueType::I16 => Self::I16(i16::from_le_bytes(cursor.array(WHAT)?)),
+            ValueType::U32 => Self::U32(u32::from_le_bytes(cursor.array(WHAT)?)),
+            ValueType::I32 => Self::I32(i32::from_le_bytes(cursor.array(WHAT)?)),
+            ValueType::F32 => Self::F32(f32::from_le_bytes(cursor.array(WHAT)?)),
+            ValueType::U64 => Self::U64(u64::from_le_bytes(cursor.array(WHAT)?)),
+            ValueType::I64 => Self::I64(i64::from_le_bytes(cursor.array(WHAT)?)),
+            ValueType::F64 => Self::F64(f64::from_le_bytes(cursor.array(WHAT)?)),
+            ValueType::Bool => {
+                let offset = cursor.pos();
+                let [byte] = cursor.array(WHAT)?;
+                if byte > 1 {
+                    let detail = format!("want a bool (0 or 1), found {byte}");
+                    return Err(GgufError::Malformed { what: WHAT, offset, detail });
+                }
+                Self::Bool(byte == 1)
+            }
+            ValueType::Str => Self::Str(cursor.str("metadata string")?.to_owned()),
+            ValueType::Array => Self::Array(Array::read(cursor, depth)?),
+        })
+    }
+
+    /// Appends the value as a file has it, without its type.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::U8(value) => out.extend(value.to_le_bytes()),
+            Self::I8(value) => out.extend(value.to_le_bytes()),
+            Self::U16(value) => out.extend(value.to_le_bytes()),
+            Self::I16(value) => out.extend(value.to_le_bytes()),
+            Self::U32(value) => out.extend(value.to_le_bytes()),
+            Self::I32(value) => out.extend(value.to_le_bytes()),
+            Self::F32(value) => out.extend(value.to_le_bytes()),
+            Self::U64(value) => out.extend(value.to_le_bytes()),
+            Self::I64(value) => out.extend(value.to_le_bytes()),
+            Self::F64(value) => out.extend(value.to_le_bytes()),
+            Self::Bool(value) => out.push(u8::from(*value)),
+            Self::Str(text) => encode_str(text, out),
+            Self::Array(array) => array.encode(out),
+        }
+    }
+}
+
+/// Appends a string as a file has it: its length in bytes as u64, then the bytes.
+pub(super) fn encode_str(text: &str, out: &mut Vec<u8>) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+macro_rules! from_scalar {
+    ($($from:ty => $variant:ident),*) => {$(
+        impl From<$from> for Value {
+            fn from(value: $from) -> Self {
+                Self::$variant(value)
+            }
+        }
+    )*};
+}
+from_scalar!(u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, f32 => F32, bool => Bool,
+    String => Str, u64 => U64, i64 => I64, f64 => F64, Array => Array);
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Str(text.to_owned())
+    }
+}
