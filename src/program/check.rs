@@ -75,6 +75,9 @@ impl Program {
         let q_cols = self.want_buf("q", s.q, RowsOf::Step)?.cols;
         let kv = self.want_heads(s.kv, q_cols)?;
         let kv_cols = kv.n_kv_heads * kv.head_dim;
+        if s.x == s.q {
+            return Err("x and q are one buffer".into());
+        }
         self.want_norm(&s.norm, dim)?;
         self.want_linear(&s.wq, q_cols, dim)?;
         self.want_linear(&s.wk, kv_cols, dim)?;

@@ -1,5 +1,232 @@
-//! The CPU backend.
+//! The CPU backend: one file a stage, over kernels that are chosen when the program runs.
+//!
+//! `simd/` has the arithmetic, `linear/` the linear layers, `pool.rs` the threads, `kv.rs` the cache; none of them
+//! knows a stage. Nothing here knows a model, a file or another backend. Start at [`Cpu`], then
+//! `proj_add.rs`.
 
+mod attend;
+mod attn_in;
+mod cores;
+mod embed;
+mod exec;
+mod ffn_in;
+mod kv;
+mod layer;
 pub mod linear;
+mod logits;
+mod norm;
 pub mod pool;
+mod proj_add;
+mod rope;
+mod sample;
 pub mod simd;
+
+pub use cores::physical_cores;
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use ggml_types::HostTensor;
+
+use super::{Backend, BackendError, Exec, Plan, WeightId};
+use crate::program::{Buf, Norm, Program, Stage, Step, Weight, sampling};
+use exec::Compiled;
+use linear::CpuWeight;
+use norm::RowNorm;
+use pool::Pool;
+use simd::Kernels;
+
+const NAME: &str = "cpu";
+
+/// Runs programs on the processor.
+pub struct Cpu {
+    pool: Pool,
+    kernels: &'static Kernels,
+    weights: Vec<CpuWeight>,
+    execs: Vec<Compiled>,
+}
+
+impl Cpu {
+    /// A backend of `threads` threads, the calling one included, with the best kernels for this machine.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] where the system refuses to start a thread.
+    pub fn new(threads: usize) -> Result<Self, BackendError> {
+        Self::with_kernels(threads, simd::best())
+    }
+
+    /// As [`new`](Self::new), with kernels of the caller's choice: see [`simd::all`].
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_kernels(threads: usize, kernels: &'static Kernels) -> Result<Self, BackendError> {
+        let pool = Pool::new(threads).map_err(|err| BackendError::Device {
+            backend: NAME,
+            call: "starting a thread",
+            detail: err.to_string(),
+        })?;
+        Ok(Self { pool, kernels, weights: Vec::new(), execs: Vec::new() })
+    }
+}
+
+impl Backend for Cpu {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn device(&self) -> String {
+        let threads = self.pool.threads();
+        let plural = if threads == 1 { "" } else { "s" };
+        format!("{}, {threads} thread{plural}, {} kernels", cores::model(), self.kernels.name)
+    }
+
+    fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
+        exec::plan(p, self.pool.threads())
+    }
+
+    fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
+        let mut w = w.clone();
+        // Vectors are read as f32 slices. A mapped file has them aligned; other callers may not.
+        if w.ty.name() == "f32" && w.rows == 1 && bytemuck::try_cast_slice::<u8, f32>(&w.bytes).is_err() {
+            let floats = w.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            w.bytes = Bytes::from_owner(Floats(floats.collect()));
+        }
+        self.weights.push(CpuWeight::new(&w));
+        Ok(WeightId(self.weights.len() as u32 - 1))
+    }
+
+    fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
+        let weights = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
+        self.execs.push(Compiled::new(p, weights, self.kernels, self.pool.threads())?);
+        Ok(Exec(self.execs.len() as u32 - 1))
+    }
+
+    fn run(&mut self, e: Exec, step: &Step<'_>) -> Result<(), BackendError> {
+        let n_stages = self.execs[e.0 as usize].n_stages();
+        self.run_stages(e, 0..n_stages, step)
+    }
+
+    fn read(&mut self, e: Exec, b: Buf, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
+        let buf = &self.execs[e.0 as usize].bufs[b.0 as usize];
+        out.copy_from_slice(&buf.values[first_row * buf.cols..][..out.len()]);
+        Ok(())
+    }
+
+    fn write(&mut self, e: Exec, b: Buf, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
+        let buf = &mut self.execs[e.0 as usize].bufs[b.0 as usize];
+        buf.values[first_row * buf.cols..][..values.len()].copy_from_slice(values);
+        Ok(())
+    }
+
+    fn tokens(&mut self, e: Exec, out: &mut [u32]) -> Result<(), BackendError> {
+        out.copy_from_slice(&self.execs[e.0 as usize].tokens[..out.len()]);
+        Ok(())
+    }
+
+    fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].run(&self.pool, self.kernels, range, step);
+        Ok(())
+    }
+}
+
+/// Runs one stage.
+fn run_stage(cx: &mut Cx<'_>, stage: &Stage) {
+    match stage {
+        Stage::Embed(s) => embed::run(cx, s),
+        Stage::AttnIn(s) => attn_in::run(cx, s),
+        Stage::Attend(s) => attend::run(cx, s),
+        Stage::ProjAdd(s) => proj_add::run(cx, s),
+        Stage::FfnIn(s) => ffn_in::run(cx, s),
+        Stage::Logits(s) => logits::run(cx, s),
+        Stage::Sample(s) => sample::run(cx, s),
+    }
+}
+
+/// What a stage has at hand.
+struct Cx<'a> {
+    k: &'a Kernels,
+    pool: &'a Pool,
+    step: &'a Step<'a>,
+    /// The rows that asked for logits.
+    outputs: &'a [usize],
+    weights: Weights<'a>,
+    layers: layer::Layers<'a>,
+    bufs: &'a mut [Buffer],
+    kvs: &'a mut [kv::KvCache],
+    ropes: &'a [rope::RopeTable],
+    scratch: &'a mut Scratch,
+    /// One an output row.
+    tokens: &'a mut [u32],
+}
+
+/// The weights of a program, in the order of its declarations.
+#[derive(Clone, Copy)]
+struct Weights<'a>(&'a [CpuWeight]);
+
+impl<'a> Weights<'a> {
+    fn get(self, w: Weight) -> &'a CpuWeight {
+        &self.0[w.0 as usize]
+    }
+
+    /// A vector of f32.
+    fn vector(self, w: Weight) -> &'a [f32] {
+        let w = self.get(w);
+        &bytemuck::cast_slice(&w.bytes)[..w.cols]
+    }
+
+    fn norm(self, norm: &Norm) -> RowNorm<'a> {
+        RowNorm {
+            kind: norm.kind,
+            weight: self.vector(norm.weight),
+            bias: norm.bias.map(|bias| self.vector(bias)),
+            eps: norm.eps,
+        }
+    }
+}
+
+/// An activation buffer, `[max_rows, cols]`.
+struct Buffer {
+    cols: usize,
+    values: Vec<f32>,
+}
+
+impl Buffer {
+    /// The first `n` rows.
+    fn rows(&self, n: usize) -> &[f32] {
+        &self.values[..n * self.cols]
+    }
+
+    /// The first `n` rows.
+    fn rows_mut(&mut self, n: usize) -> &mut [f32] {
+        &mut self.values[..n * self.cols]
+    }
+}
+
+/// Two buffers at once: one to read, one to write. The check of the program keeps them apart.
+fn two(bufs: &mut [Buffer], read: Buf, write: Buf) -> (&Buffer, &mut Buffer) {
+    let [read, write] = bufs.get_disjoint_mut([read.0 as usize, write.0 as usize]).expect("two buffers");
+    (read, write)
+}
+
+/// Memory that stages work in, shared by all of them.
+struct Scratch {
+    /// One row of learned positions.
+    position: Vec<f32>,
+    /// `[rows, n_kv_heads * head_dim]`.
+    k: Vec<f32>,
+    /// `[rows, n_kv_heads * head_dim]`.
+    v: Vec<f32>,
+    /// `[rows, ffn_dim]`.
+    gate: Vec<f32>,
+    attend: attend::Scratch,
+    sampling: sampling::Scratch,
+}
+
+/// Floats that own themselves, as bytes.
+struct Floats(Vec<f32>);
+
+impl AsRef<[u8]> for Floats {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}

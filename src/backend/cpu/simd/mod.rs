@@ -7,9 +7,11 @@
 //! Every kernel keeps two promises. One output element depends on its weight row and its activation row
 //! alone, to the bit, whatever other rows the same call works on. And integer sums are exact.
 
+pub mod real;
 mod scalar;
 
 use super::pool::Tile;
+use real::RealKernels;
 
 /// The kernels of one instruction set.
 ///
@@ -45,6 +47,8 @@ pub struct Kernels {
     pub axpy: fn(a: f32, x: &[f32], y: &mut [f32]),
     /// `y += a x` with `x` f16 in little-endian bytes.
     pub axpy_f16: fn(a: f32, x: &[u8], y: &mut [f32]),
+    /// Norms, attention and activation functions.
+    pub real: &'static RealKernels,
 }
 
 /// Multiplies ternary weight rows with int8 activation rows and finishes the tile.

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, arranged};
+use super::{F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, arranged, real};
 
 pub(super) static KERNELS: Kernels = Kernels {
     name: "scalar",
@@ -18,6 +18,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     dot_f16,
     axpy,
     axpy_f16,
+    real: &real::plain::KERNELS,
 };
 
 fn quantise(x: &[f32], q: &mut [i8]) -> RowQuant {

@@ -1,0 +1,346 @@
+//! Causal attention over the cache.
+//!
+//! The positions of a sequence are cut into splits of [`SPLIT`]. For some queries and one KV head, a split gives
+//! a partial result: each query's largest score, the sum of its `exp(score - max)`, and the values weighted
+//! with these. A query's partial results are merged in the order of its splits. So its output does not depend,
+//! to the bit, on the rows that stand beside it in the step, nor on who computes which split: one task
+//! goes through all splits of a block of queries, or, where there are few queries, tasks share the splits.
+//!
+//! All query heads of a KV head are rows of the same two matrix products, so keys and values are read once
+//! for all of them. A query is never multiplied with values that it may not see, so a NaN there stays there.
+
+use std::ops::Range;
+
+use super::kv::{KvCache, page_of};
+use super::pool::{Grid, Tile};
+use super::simd::real::{Matrices, RealKernels, exp};
+use super::{Cx, two};
+use crate::program::{Attend, PAGE, PageTable, Row};
+
+/// Positions of one split.
+const SPLIT: usize = 4 * PAGE;
+
+/// Tasks that keep a thread busy although some take longer than others.
+const TASKS: usize = 4;
+
+/// Rows of the matrix products that a block of queries should reach: enough to hide the reading of a page.
+const BLOCK: usize = 64;
+
+/// What the largest attention stages of a program need.
+#[derive(Clone, Copy, Default)]
+pub struct Shape {
+    head_dim: usize,
+    n_kv_heads: usize,
+    /// Query heads of one KV head.
+    group: usize,
+}
+
+impl Shape {
+    /// The smallest shape that holds this one and a stage of `q_cols` query columns over such a cache.
+    pub fn with(self, q_cols: usize, n_kv_heads: usize, head_dim: usize) -> Self {
+        Self {
+            head_dim: self.head_dim.max(head_dim),
+            n_kv_heads: self.n_kv_heads.max(n_kv_heads),
+            group: self.group.max(q_cols / (n_kv_heads * head_dim)),
+        }
+    }
+
+    /// Rows of the matrix products of one block.
+    fn block(self) -> usize {
+        self.group.max(BLOCK)
+    }
+
+    fn partial_elems(self) -> usize {
+        self.group * (self.head_dim + 2)
+    }
+
+    /// Elements of all partial results of a step in which tasks share splits.
+    fn partials_elems(self, max_rows: usize, max_pages: usize, threads: usize) -> usize {
+        let results = (TASKS * threads - 1).min(max_rows * self.n_kv_heads);
+        if threads == 1 { 0 } else { results * max_pages.div_ceil(SPLIT / PAGE) * self.partial_elems() }
+    }
+}
+
+/// Memory for attention.
+pub struct Scratch {
+    threads: Vec<ThreadScratch>,
+    /// Where tasks share splits: `[rows, KV heads, splits, partial]`, a partial result being `out` of each head
+    /// of the group, then `max` and `total` of each.
+    partials: Vec<f32>,
+}
+
+/// One thread's memory. `m` are the rows of the matrix products: queries times heads of a group.
+struct ThreadScratch {
+    /// `[m, head_dim]`, scaled.
+    q: Vec<f32>,
+    /// Keys or values of one page.
+    tile: Vec<f32>,
+    /// `[head_dim]`.
+    vector: Vec<f32>,
+    /// `[m, SPLIT]`.
+    scores: Vec<f32>,
+    /// Of the current split.
+    part: Partial,
+    /// Of all splits so far.
+    sum: Partial,
+}
+
+/// What attention over some of the positions gives.
+struct Partial {
+    /// For each row, its largest score and the sum of `exp(score - max)`; the sum is 0 where it saw no position.
+    weight: Vec<Weight>,
+    /// Values weighted with `exp(score - max)`, `[m, head_dim]`.
+    out: Vec<f32>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Weight {
+    max: f32,
+    total: f32,
+}
+
+impl Scratch {
+    /// Memory for stages of up to `shape`, in steps of up to `max_rows` rows and sequences of up to `max_pages` pages.
+    pub fn new(shape: Shape, max_rows: usize, max_pages: usize, threads: usize) -> Self {
+        let (m, head_dim) = (shape.block(), shape.head_dim);
+        let partial = || Partial { weight: vec![Weight::default(); m], out: vec![0.0; m * head_dim] };
+        let thread = || ThreadScratch {
+            q: vec![0.0; m * head_dim],
+            tile: vec![0.0; head_dim * PAGE],
+            vector: vec![0.0; head_dim],
+            scores: vec![0.0; m * SPLIT],
+            part: partial(),
+            sum: partial(),
+        };
+        Self {
+            threads: (0..threads).map(|_| thread()).collect(),
+            partials: vec![0.0; shape.partials_elems(max_rows, max_pages, threads)],
+        }
+    }
+
+    /// Bytes that [`new`](Self::new) takes.
+    pub fn bytes(shape: Shape, max_rows: usize, max_pages: usize, threads: usize) -> u64 {
+        let (m, head_dim) = (shape.block(), shape.head_dim);
+        let thread = 3 * m * head_dim + head_dim * (PAGE + 1) + m * (SPLIT + 4);
+        4 * (threads * thread + shape.partials_elems(max_rows, max_pages, threads)) as u64
+    }
+}
+
+pub fn run(cx: &mut Cx<'_>, s: &Attend) {
+    let rows = cx.step.rows;
+    let (q, out) = two(cx.bufs, s.q, s.out);
+    let (q_cols, q) = (q.cols, q.rows(rows.len()));
+    let kv = &cx.kvs[s.kv.0 as usize];
+    let (n_kv_heads, head_dim, threads) = (kv.n_kv_heads(), kv.head_dim(), cx.pool.threads());
+    let group = q_cols / (n_kv_heads * head_dim);
+    let stage =
+        Stage { k: cx.k.real, kv, pages: cx.step.pages, rows, q, q_cols, scale: s.scale, head_dim, group };
+    let Scratch { threads: scratch, partials } = &mut cx.scratch.attend;
+    let mut grids = [((), Grid::new(out.rows_mut(rows.len()), q_cols))];
+    let group_cols = group * head_dim;
+
+    let n_splits = rows.iter().map(|row| row.pos as usize / SPLIT + 1).max().unwrap_or(0);
+    if threads == 1 || n_splits == 1 || rows.len() * n_kv_heads >= TASKS * threads {
+        let queries = (rows.len() * n_kv_heads / (TASKS * threads)).clamp(1, (BLOCK / group).max(1));
+        cx.pool.tiles_with(scratch, &mut grids, queries, group_cols, |(), mut tile, scratch| {
+            let head = tile.cols().start / group_cols;
+            stage.blocks(tile.rows(), |block| stage.attend(block, head, scratch, &mut tile));
+        });
+        return;
+    }
+
+    let len = group * (head_dim + 2);
+    let partials = &mut partials[..rows.len() * n_kv_heads * n_splits * len];
+    let mut partial_grids = [((), Grid::new(&mut *partials, len))];
+    cx.pool.tiles_with(scratch, &mut partial_grids, 1, len, |(), mut tile, scratch| {
+        let i = tile.rows().start;
+        let (row, head, split) = (i / n_splits / n_kv_heads, i / n_splits % n_kv_heads, i % n_splits);
+        stage.load(row..row + 1, head, scratch);
+        stage.split(row..row + 1, head, split, scratch);
+        let (out, weights) = tile.row_mut(i).split_at_mut(group_cols);
+        out.copy_from_slice(&scratch.part.out[..group_cols]);
+        for (to, weight) in weights.chunks_exact_mut(2).zip(&scratch.part.weight) {
+            to.copy_from_slice(&[weight.max, weight.total]);
+        }
+    });
+    let partials = &*partials;
+    cx.pool.tiles(&mut grids, 1, group_cols, |(), mut tile| {
+        let (row, head) = (tile.rows().start, tile.cols().start / group_cols);
+        let splits =
+            partials[(row * n_kv_heads + head) * n_splits * len..][..n_splits * len].chunks_exact(len);
+        for (i, out) in tile.row_mut(row).chunks_exact_mut(head_dim).enumerate() {
+            let mut sum = Weight::default();
+            for partial in splits.clone() {
+                let (part_out, weights) = partial.split_at(group_cols);
+                let part = Weight { max: weights[2 * i], total: weights[2 * i + 1] };
+                merge(&mut sum, out, part, &part_out[i * head_dim..][..head_dim]);
+            }
+            out.iter_mut().for_each(|out| *out /= sum.total);
+        }
+    });
+}
+
+/// One attention stage over one step.
+struct Stage<'a> {
+    k: &'a RealKernels,
+    kv: &'a KvCache,
+    pages: &'a PageTable,
+    rows: &'a [Row],
+    /// `[rows, q_cols]`.
+    q: &'a [f32],
+    q_cols: usize,
+    scale: f32,
+    head_dim: usize,
+    group: usize,
+}
+
+impl Stage<'_> {
+    /// Calls `block` for every run of rows of one sequence.
+    fn blocks(&self, rows: Range<usize>, mut block: impl FnMut(Range<usize>)) {
+        let mut start = rows.start;
+        for run in self.rows[rows].chunk_by(|a, b| a.seq == b.seq) {
+            block(start..start + run.len());
+            start += run.len();
+        }
+    }
+
+    /// Attention of a block of queries with one KV head, into the block's rows of `out`.
+    fn attend(&self, block: Range<usize>, head: usize, scratch: &mut ThreadScratch, out: &mut Tile<'_, f32>) {
+        self.load(block.clone(), head, scratch);
+        let (m, head_dim) = (block.len() * self.group, self.head_dim);
+        scratch.sum.weight[..m].fill(Weight::default());
+        let last = self.rows[block.clone()].iter().map(|row| row.pos as usize).max().unwrap_or(0);
+        for split in 0..=last / SPLIT {
+            self.split(block.clone(), head, split, scratch);
+            let (part, sum) = (&scratch.part, &mut scratch.sum);
+            for i in 0..m {
+                let at = i * head_dim..(i + 1) * head_dim;
+                merge(&mut sum.weight[i], &mut sum.out[at.clone()], part.weight[i], &part.out[at]);
+            }
+        }
+        let sums = scratch.sum.out.chunks_exact(head_dim).zip(&scratch.sum.weight);
+        let mut sums = sums.map(|(out, weight)| (out, weight.total));
+        for row in block {
+            for (out, (sum, total)) in out.row_mut(row).chunks_exact_mut(head_dim).zip(&mut sums) {
+                out.iter_mut().zip(sum).for_each(|(out, sum)| *out = sum / total);
+            }
+        }
+    }
+
+    /// Gathers the block's query heads of one KV head.
+    fn load(&self, block: Range<usize>, head: usize, scratch: &mut ThreadScratch) {
+        let group_cols = self.group * self.head_dim;
+        for (row, to) in block.zip(scratch.q.chunks_exact_mut(group_cols)) {
+            let q = &self.q[row * self.q_cols + head * group_cols..][..group_cols];
+            to.iter_mut().zip(q).for_each(|(to, q)| *to = q * self.scale);
+        }
+    }
+
+    /// The partial result of one split for the loaded block, into `scratch.part`.
+    fn split(&self, block: Range<usize>, head: usize, split: usize, scratch: &mut ThreadScratch) {
+        let Self { k, head_dim, group, .. } = *self;
+        let rows = &self.rows[block];
+        let ThreadScratch { q, tile, vector, scores, part, .. } = scratch;
+        let split_start = split * SPLIT;
+
+        for page in self.pages_of(rows, split) {
+            let tile = &mut tile[..head_dim * PAGE];
+            self.kv.keys(head, page.number, page.most, tile, &mut vector[..head_dim]);
+            let first = page.first * group;
+            let shape = Matrices {
+                m: rows.len() * group - first,
+                k: head_dim,
+                n: PAGE,
+                lda: head_dim,
+                ldb: PAGE,
+                ldc: SPLIT,
+                add: false,
+            };
+            (k.gemm)(&shape, &q[first * head_dim..], tile, &mut scores[first * SPLIT + page.at..]);
+        }
+
+        for (i, (scores, weight)) in scores.chunks_exact_mut(SPLIT).zip(&mut part.weight).enumerate() {
+            let Some(row) = rows.get(i / group) else { break };
+            let scores = &mut scores[..seen(row, split_start).min(SPLIT)];
+            let max = (k.max)(scores);
+            *weight = Weight { max, total: (k.exp_sum)(scores, max) };
+        }
+
+        for page in self.pages_of(rows, split) {
+            let tile = &mut tile[..head_dim * PAGE];
+            self.kv.values(head, page.number, page.most, tile);
+            let mut multiply = |queries: Range<usize>, positions: Range<usize>, add: bool| {
+                let shape = Matrices {
+                    m: queries.len() * group,
+                    k: positions.len(),
+                    n: head_dim,
+                    lda: SPLIT,
+                    ldb: head_dim,
+                    ldc: head_dim,
+                    add,
+                };
+                let first = queries.start * group;
+                let scores = &scores[first * SPLIT + page.at + positions.start..];
+                let tile = &tile[positions.start * head_dim..];
+                (k.gemm)(&shape, scores, tile, &mut part.out[first * head_dim..]);
+            };
+            multiply(page.first..rows.len(), 0..page.least, page.at > 0);
+            for (i, row) in rows.iter().enumerate().skip(page.first) {
+                let seen = seen(row, split_start + page.at).min(PAGE);
+                if seen > page.least {
+                    multiply(i..i + 1, page.least..seen, true);
+                }
+            }
+        }
+    }
+
+    /// The pages of a split that any of these rows sees.
+    fn pages_of(&self, rows: &[Row], split: usize) -> impl Iterator<Item = Page> {
+        (split * SPLIT..(split + 1) * SPLIT).step_by(PAGE).map_while(move |start| {
+            let first = rows.iter().position(|row| row.pos as usize >= start)?;
+            let seen = || rows[first..].iter().map(|row| seen(row, start).min(PAGE));
+            Some(Page {
+                number: page_of(self.pages, rows[first].seq, start / PAGE),
+                at: start % SPLIT,
+                first,
+                least: seen().min()?,
+                most: seen().max()?,
+            })
+        })
+    }
+}
+
+/// A page as some rows see it.
+struct Page {
+    /// Its number in the cache.
+    number: usize,
+    /// Where it begins in its split.
+    at: usize,
+    /// The first row that sees any of it.
+    first: usize,
+    /// Positions that every row from there on sees.
+    least: usize,
+    /// Positions that any row sees.
+    most: usize,
+}
+
+/// Positions from `start` on that a row sees.
+fn seen(row: &Row, start: usize) -> usize {
+    (row.pos as usize + 1).saturating_sub(start)
+}
+
+/// Adds the partial result of a later split.
+fn merge(sum: &mut Weight, out: &mut [f32], part: Weight, part_out: &[f32]) {
+    if part.total == 0.0 {
+        return;
+    }
+    if sum.total == 0.0 {
+        *sum = part;
+        out.copy_from_slice(part_out);
+        return;
+    }
+    let max = if part.max > sum.max { part.max } else { sum.max };
+    let (old, new) = (exp(sum.max - max), exp(part.max - max));
+    *sum = Weight { max, total: sum.total * old + part.total * new };
+    out.iter_mut().zip(part_out).for_each(|(out, part)| *out = *out * old + part * new);
+}

@@ -1,0 +1,38 @@
+//! Norm, Q, K, V, rotary embedding, KV write.
+
+use super::pool::Grid;
+use super::{Cx, two};
+use crate::program::AttnIn;
+
+pub fn run(cx: &mut Cx<'_>, s: &AttnIn) {
+    let rows = cx.step.rows;
+    let n = rows.len();
+    let (kernels, weights) = (cx.k.real, cx.weights);
+    let kv = &mut cx.kvs[s.kv.0 as usize];
+    let (head_dim, kv_cols) = (kv.head_dim(), kv.n_kv_heads() * kv.head_dim());
+    let (x, q) = two(cx.bufs, s.x, s.q);
+    let (x_cols, q_cols) = (x.cols, q.cols);
+    let (x, q) = (x.rows(n), q.rows_mut(n));
+    let (k, v) = (&mut cx.scratch.k[..n * kv_cols], &mut cx.scratch.v[..n * kv_cols]);
+
+    let norm = weights.norm(&s.norm);
+    let input = |row: usize, out: &mut [f32]| norm.apply(kernels, &x[row * x_cols..][..x_cols], out);
+    let layers = [(&s.wq, &mut *q), (&s.wk, &mut *k), (&s.wv, &mut *v)];
+    cx.layers.run(n, input, false, layers);
+
+    let rope = s.rope.map(|rope| &cx.ropes[rope.0 as usize]);
+    let norms = [&s.q_norm, &s.k_norm].map(|norm| norm.as_ref().map(|norm| weights.norm(norm)));
+    let mut grids = [(norms[0], Grid::new(q, q_cols)), (norms[1], Grid::new(k, kv_cols))];
+    cx.pool.tiles(&mut grids, 1, q_cols.max(kv_cols), |norm, mut tile| {
+        let row = tile.rows().start;
+        for head in tile.row_mut(row).chunks_exact_mut(head_dim) {
+            if let Some(norm) = norm {
+                norm.apply_in_place(kernels, head);
+            }
+            if let Some(rope) = rope {
+                rope.turn(row, head);
+            }
+        }
+    });
+    kv.put(cx.pool, rows, cx.step.pages, &cx.scratch.k[..n * kv_cols], &cx.scratch.v[..n * kv_cols]);
+}

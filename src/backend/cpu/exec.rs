@@ -1,0 +1,244 @@
+//! A compiled program: its memory, all of it allocated before the first step, and the run of a step.
+
+use std::ops::Range;
+
+use super::kv::KvCache;
+use super::layer::Layers;
+use super::linear::{Acts, CpuWeight};
+use super::pool::Pool;
+use super::rope::RopeTable;
+use super::simd::Kernels;
+use super::{Buffer, Cx, NAME, Scratch, Weights, attend, cores, run_stage};
+use crate::backend::{BackendError, Plan};
+use crate::program::{
+    ActQuant, CheckError, FfnIn, Linear, PAGE, Program, RopeId, RowsOf, Stage, Step, Weight, sampling,
+};
+
+/// A program with its buffers and caches.
+pub struct Compiled {
+    program: Program,
+    weights: Vec<CpuWeight>,
+    pub bufs: Vec<Buffer>,
+    kvs: Vec<KvCache>,
+    ropes: Vec<RopeTable>,
+    acts: Acts,
+    scratch: Scratch,
+    /// The rows of the current step that asked for logits.
+    outputs: Vec<usize>,
+    /// One an output row.
+    pub tokens: Vec<u32>,
+}
+
+/// Sizes of the memory that stages work in, in elements.
+#[derive(Default)]
+struct Sizes {
+    position: usize,
+    kv_cols: usize,
+    gate_cols: usize,
+    n_vocab: usize,
+    attend: attend::Shape,
+}
+
+impl Sizes {
+    fn of(p: &Program) -> Self {
+        let mut sizes = Self::default();
+        for (_, stage) in &p.stages {
+            match stage {
+                Stage::Embed(s) if s.positions.is_some() => {
+                    sizes.position = sizes.position.max(p.buf_decl(s.x).cols);
+                }
+                Stage::AttnIn(s) => {
+                    let kv = p.kv_decl(s.kv);
+                    sizes.kv_cols = sizes.kv_cols.max(kv.n_kv_heads * kv.head_dim);
+                }
+                Stage::Attend(s) => {
+                    let kv = p.kv_decl(s.kv);
+                    let q_cols = p.buf_decl(s.q).cols;
+                    sizes.attend = sizes.attend.with(q_cols, kv.n_kv_heads, kv.head_dim);
+                }
+                Stage::FfnIn(FfnIn { gate: Some(_), h, .. }) => {
+                    sizes.gate_cols = sizes.gate_cols.max(p.buf_decl(*h).cols);
+                }
+                Stage::Sample(s) => sizes.n_vocab = sizes.n_vocab.max(p.buf_decl(s.logits).cols),
+                Stage::Embed(_) | Stage::ProjAdd(_) | Stage::FfnIn(_) | Stage::Logits(_) => {}
+            }
+        }
+        sizes
+    }
+}
+
+/// The linear layers of a stage, and how many rows they multiply at most.
+fn linears(stage: &Stage) -> (RowsOf, impl Iterator<Item = &Linear>) {
+    let (rows, linears) = match stage {
+        Stage::AttnIn(s) => (RowsOf::Step, [Some(&s.wq), Some(&s.wk), Some(&s.wv)]),
+        Stage::ProjAdd(s) => (RowsOf::Step, [Some(&s.w), None, None]),
+        Stage::FfnIn(s) => (RowsOf::Step, [Some(&s.up), s.gate.as_ref(), None]),
+        Stage::Logits(s) => (RowsOf::Outputs, [Some(&s.w), None, None]),
+        Stage::Embed(_) | Stage::Attend(_) | Stage::Sample(_) => (RowsOf::Step, [None; 3]),
+    };
+    (rows, linears.into_iter().flatten())
+}
+
+/// Memory that [`Compiled::new`] will take.
+pub fn plan(p: &Program, threads: usize) -> Result<Plan, BackendError> {
+    p.check()?;
+    let fail = |label: &str, err: &dyn std::fmt::Display| {
+        BackendError::Program(CheckError { label: label.to_owned(), detail: err.to_string() })
+    };
+    let mut weights_bytes = 0_u64;
+    for w in &p.weights {
+        let bytes = w.ty.byte_len(w.rows, w.cols).map_err(|err| fail(&w.name, &err))?;
+        weights_bytes = weights_bytes.saturating_add(bytes as u64);
+    }
+    let mut kv_bytes = 0_u64;
+    for kv in &p.kvs {
+        let bytes = KvCache::bytes(kv, p.limits.pages).map_err(|err| fail("kvs", &err))?;
+        kv_bytes = kv_bytes.saturating_add(bytes);
+    }
+    let (sizes, rows, elem) = (Sizes::of(p), p.limits.rows as u64, size_of::<f32>() as u64);
+    let bufs = p.bufs.iter().map(|buf| (p.max_rows(buf.rows) as u64).saturating_mul(buf.cols as u64 * elem));
+    let ropes = p.ropes.iter().map(|rope| RopeTable::bytes(rope, p.limits.rows));
+    let inputs = p.stages.iter().flat_map(|(_, stage)| {
+        let (rows, linears) = linears(stage);
+        let rows = p.max_rows(rows) as u64;
+        linears.map(move |linear| {
+            let elem = if linear.act == ActQuant::I8PerToken { 1 } else { elem };
+            rows.saturating_mul(p.weight_decl(linear.w).cols as u64 * elem)
+        })
+    });
+    let scratch = rows.saturating_mul((2 * sizes.kv_cols + sizes.gate_cols) as u64 * elem);
+    let attend = attend::Scratch::bytes(sizes.attend, p.limits.rows, p.limits.pages, threads);
+    let bufs_bytes = bufs.chain(ropes).chain([inputs.max().unwrap_or(0), scratch, attend]);
+    Ok(Plan {
+        weights_bytes,
+        kv_bytes,
+        bufs_bytes: bufs_bytes.fold(0, u64::saturating_add),
+        free_bytes: cores::free_bytes(),
+    })
+}
+
+impl Compiled {
+    /// Allocates everything that a step needs. `weights[i]` stands for `p.weights[i]`.
+    ///
+    /// # Panics
+    /// Where the weights are not the declared ones.
+    pub fn new(
+        p: &Program,
+        weights: Vec<CpuWeight>,
+        k: &Kernels,
+        threads: usize,
+    ) -> Result<Self, BackendError> {
+        let plan = plan(p, threads)?;
+        let (need, free) = (plan.kv_bytes.saturating_add(plan.bufs_bytes), plan.free_bytes);
+        if let Some(free) = free.filter(|free| need > *free) {
+            return Err(BackendError::OutOfMemory { backend: NAME, need, free });
+        }
+        assert_eq!(weights.len(), p.weights.len(), "one weight for each declaration");
+        for (w, decl) in weights.iter().zip(&p.weights) {
+            let fits = (w.ty.name(), w.rows, w.cols) == (decl.ty.name(), decl.rows, decl.cols);
+            assert!(
+                fits,
+                "{}: want [{}, {}] {}, have {w:?}",
+                decl.name,
+                decl.rows,
+                decl.cols,
+                decl.ty.name()
+            );
+        }
+        let mut acts = Acts::new(threads);
+        for (_, stage) in &p.stages {
+            let (rows, linears) = linears(stage);
+            for linear in linears {
+                acts.reserve(k, Weights(&weights).get(linear.w), linear.act, p.max_rows(rows));
+            }
+        }
+        let (sizes, limits) = (Sizes::of(p), p.limits);
+        let zeros = |len: usize| vec![0.0; len];
+        let buffer = |rows, cols| Buffer { cols, values: zeros(p.max_rows(rows) * cols) };
+        Ok(Self {
+            bufs: p.bufs.iter().map(|buf| buffer(buf.rows, buf.cols)).collect(),
+            kvs: p.kvs.iter().map(|kv| KvCache::new(kv, limits.pages)).collect(),
+            ropes: p.ropes.iter().map(|rope| RopeTable::new(rope, limits.rows)).collect(),
+            acts,
+            scratch: Scratch {
+                position: zeros(sizes.position),
+                k: zeros(limits.rows * sizes.kv_cols),
+                v: zeros(limits.rows * sizes.kv_cols),
+                gate: zeros(limits.rows * sizes.gate_cols),
+                attend: attend::Scratch::new(sizes.attend, limits.rows, limits.pages, threads),
+                sampling: sampling::Scratch::new(sizes.n_vocab),
+            },
+            outputs: Vec::with_capacity(limits.outputs),
+            tokens: vec![0; limits.outputs],
+            program: p.clone(),
+            weights,
+        })
+    }
+
+    /// Stages of the program.
+    pub fn n_stages(&self) -> usize {
+        self.program.stages.len()
+    }
+
+    /// Runs some of the stages.
+    ///
+    /// # Panics
+    /// Where the step does not fit the program.
+    pub fn run(&mut self, pool: &Pool, k: &Kernels, range: Range<usize>, step: &Step<'_>) {
+        let stages = &self.program.stages[range];
+        check_step(&self.program, stages, step);
+        self.outputs.clear();
+        self.outputs.extend(step.rows.iter().enumerate().filter(|(_, row)| row.logits).map(|(i, _)| i));
+        for (i, rope) in self.ropes.iter_mut().enumerate() {
+            let turns = |stage: &Stage| matches!(stage, Stage::AttnIn(s) if s.rope == Some(RopeId(i as u32)));
+            if stages.iter().any(|(_, stage)| turns(stage)) {
+                rope.prepare(pool, step.rows);
+            }
+        }
+        let weights = Weights(&self.weights);
+        let mut cx = Cx {
+            k,
+            pool,
+            step,
+            outputs: &self.outputs,
+            weights,
+            layers: Layers { k, pool, weights, acts: &mut self.acts },
+            bufs: &mut self.bufs,
+            kvs: &mut self.kvs,
+            ropes: &self.ropes,
+            scratch: &mut self.scratch,
+            tokens: &mut self.tokens,
+        };
+        for (_, stage) in stages {
+            run_stage(&mut cx, stage);
+        }
+    }
+}
+
+/// # Panics
+/// Where the step exceeds the limits, or names a token, position, slot or page that is not there.
+fn check_step(p: &Program, stages: &[(String, Stage)], step: &Step<'_>) {
+    let (limits, n_outputs) = (p.limits, step.n_outputs());
+    assert!(step.rows.len() <= limits.rows, "{} rows, the limit is {}", step.rows.len(), limits.rows);
+    assert!(n_outputs <= limits.outputs, "{n_outputs} outputs, the limit is {}", limits.outputs);
+    let sampled = step.sampling.len();
+    assert!(sampled == 0 || sampled == n_outputs, "{n_outputs} outputs, sampling for {sampled}");
+    for row in step.rows {
+        let seqs = limits.seqs.min(step.pages.n_seqs());
+        assert!((row.seq as usize) < seqs, "sequence slot {}, there are {seqs}", row.seq);
+        let (pages, wanted) = (step.pages.seq(row.seq), row.pos as usize / PAGE + 1);
+        assert!(wanted <= pages.len(), "position {} needs page {wanted} of {}", row.pos, pages.len());
+        for page in &pages[..wanted] {
+            assert!((*page as usize) < limits.pages, "page {page}, there are {}", limits.pages);
+        }
+    }
+    let rows_of = |w: Weight| p.weight_decl(w).rows;
+    for (_, stage) in stages {
+        let Stage::Embed(s) = stage else { continue };
+        let (n_vocab, n_ctx) = (rows_of(s.table), s.positions.map_or(usize::MAX, rows_of));
+        for row in step.rows {
+            assert!((row.token as usize) < n_vocab, "token {}, there are {n_vocab}", row.token);
+            assert!((row.pos as usize) < n_ctx, "position {}, there are {n_ctx}", row.pos);
+        }
+    }
+}

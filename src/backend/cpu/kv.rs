@@ -1,0 +1,190 @@
+//! The paged KV cache of one layer.
+//!
+//! All pages of one KV head lie together, and a page keeps its 64 positions the way attention multiplies
+//! them: keys as `[head_dim, 64]`, values as `[64, head_dim]`. Codecs whose vectors are more than a list of
+//! elements keep vector after vector, and take that form when a page is read.
+
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use ggml_types::{KvCodec, QuantError};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use super::pool::Pool;
+use crate::program::{KvDecl, PAGE, PageTable, Row};
+
+/// One layer's keys and values.
+pub struct KvCache {
+    n_kv_heads: usize,
+    head_dim: usize,
+    pages: usize,
+    keys: Plane,
+    values: Plane,
+}
+
+/// The keys or the values: `[n_kv_heads, pages, page_bytes]`.
+struct Plane {
+    form: Form,
+    page_bytes: usize,
+    /// As words, so that elements of any codec are aligned.
+    words: Vec<u64>,
+}
+
+/// How a page keeps vectors.
+#[derive(Clone, Copy)]
+enum Form {
+    Elements(&'static Elements),
+    Vectors { codec: &'static dyn KvCodec, vec_bytes: usize },
+}
+
+/// A codec that is a plain list of elements.
+struct Elements {
+    name: &'static str,
+    bytes: usize,
+    /// Writes one vector as row `pos` of a page of `[PAGE, x.len()]`.
+    put_row: fn(page: &mut [u8], pos: usize, x: &[f32]),
+    /// Writes one vector as column `pos` of a page of `[x.len(), PAGE]`.
+    put_column: fn(page: &mut [u8], pos: usize, x: &[f32]),
+    /// Reads neighbouring elements.
+    get: fn(bytes: &[u8], out: &mut [f32]),
+}
+
+static ELEMENTS: &[Elements] = &[
+    Elements {
+        name: "f16",
+        bytes: 2,
+        put_row: |page, pos, x| {
+            cast_slice_mut::<u8, f16>(page)[pos * x.len()..][..x.len()].convert_from_f32_slice(x);
+        },
+        put_column: |page, pos, x| put_column(cast_slice_mut::<u8, f16>(page), pos, x, f16::from_f32),
+        get: |bytes, out| cast_slice::<u8, f16>(bytes).convert_to_f32_slice(out),
+    },
+    Elements {
+        name: "f32",
+        bytes: 4,
+        put_row: |page, pos, x| cast_slice_mut(page)[pos * x.len()..][..x.len()].copy_from_slice(x),
+        put_column: |page, pos, x| put_column(cast_slice_mut::<u8, f32>(page), pos, x, |x| x),
+        get: |bytes, out| out.copy_from_slice(cast_slice(bytes)),
+    },
+];
+
+fn put_column<T: Pod>(page: &mut [T], pos: usize, x: &[f32], from_f32: fn(f32) -> T) {
+    for (column, x) in page.chunks_exact_mut(PAGE).zip(x) {
+        column[pos] = from_f32(*x);
+    }
+}
+
+impl KvCache {
+    /// An empty cache; the system provides its memory when it is first written.
+    pub fn new(decl: &KvDecl, pages: usize) -> Self {
+        let plane = |codec| {
+            let (form, page_bytes) = form_of(codec, decl.head_dim).expect("the program was checked");
+            let words = vec![0; decl.n_kv_heads * pages * page_bytes / 8];
+            Plane { form, page_bytes, words }
+        };
+        let KvDecl { n_kv_heads, head_dim, k, v } = *decl;
+        Self { n_kv_heads, head_dim, pages, keys: plane(k), values: plane(v) }
+    }
+
+    /// Bytes of a cache.
+    ///
+    /// # Errors
+    /// Where a codec cannot hold such a head.
+    pub fn bytes(decl: &KvDecl, pages: usize) -> Result<u64, QuantError> {
+        let page_bytes = form_of(decl.k, decl.head_dim)?.1 as u64 + form_of(decl.v, decl.head_dim)?.1 as u64;
+        Ok(page_bytes.saturating_mul(decl.n_kv_heads as u64).saturating_mul(pages as u64))
+    }
+
+    /// Writes the keys and values of a step's rows, each `[rows, n_kv_heads * head_dim]`.
+    pub fn put(&mut self, pool: &Pool, rows: &[Row], pages: &PageTable, k: &[f32], v: &[f32]) {
+        let (head_dim, cols) = (self.head_dim, self.n_kv_heads * self.head_dim);
+        let n_pages = self.pages;
+        for (plane, x, keys) in [(&mut self.keys, k, true), (&mut self.values, v, false)] {
+            let (form, page_bytes) = (plane.form, plane.page_bytes);
+            let head_bytes = n_pages * page_bytes;
+            let put_head = |head: usize, bytes: &mut [u8]| {
+                for (row, x) in rows.iter().zip(x.chunks_exact(cols)) {
+                    let page = page_of(pages, row.seq, row.pos as usize / PAGE);
+                    let page = &mut bytes[page * page_bytes..][..page_bytes];
+                    let x = &x[head * head_dim..][..head_dim];
+                    form.put(page, row.pos as usize % PAGE, x, keys);
+                }
+            };
+            let bytes = cast_slice_mut(&mut plane.words);
+            if rows.len() == 1 {
+                bytes
+                    .chunks_exact_mut(head_bytes)
+                    .enumerate()
+                    .for_each(|(head, bytes)| put_head(head, bytes));
+            } else {
+                pool.chunks_mut(bytes, head_bytes, put_head);
+            }
+        }
+    }
+
+    /// Reads the keys of the first `n` positions of a page as `tile`, `[head_dim, PAGE]`; the other columns
+    /// become anything. `vector` is `[head_dim]`, to work in.
+    pub fn keys(&self, head: usize, page: usize, n: usize, tile: &mut [f32], vector: &mut [f32]) {
+        let bytes = self.keys.page(self.pages, head, page);
+        match self.keys.form {
+            Form::Elements(elements) => (elements.get)(bytes, tile),
+            Form::Vectors { codec, vec_bytes } => {
+                for (pos, bytes) in bytes.chunks_exact(vec_bytes).take(n).enumerate() {
+                    codec.decode(bytes, vector);
+                    put_column(tile, pos, vector, |x| x);
+                }
+            }
+        }
+    }
+
+    /// Reads the values of the first `n` positions of a page as `tile`, `[n, head_dim]`.
+    pub fn values(&self, head: usize, page: usize, n: usize, tile: &mut [f32]) {
+        let bytes = self.values.page(self.pages, head, page);
+        let tile = &mut tile[..n * self.head_dim];
+        match self.values.form {
+            Form::Elements(elements) => (elements.get)(&bytes[..tile.len() * elements.bytes], tile),
+            Form::Vectors { codec, vec_bytes } => {
+                let vectors = tile.chunks_exact_mut(self.head_dim);
+                bytes.chunks_exact(vec_bytes).zip(vectors).for_each(|(bytes, out)| codec.decode(bytes, out));
+            }
+        }
+    }
+
+    /// KV heads.
+    pub fn n_kv_heads(&self) -> usize {
+        self.n_kv_heads
+    }
+
+    /// Length of one vector.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+}
+
+impl Plane {
+    fn page(&self, n_pages: usize, head: usize, page: usize) -> &[u8] {
+        &cast_slice(&self.words)[(head * n_pages + page) * self.page_bytes..][..self.page_bytes]
+    }
+}
+
+impl Form {
+    fn put(self, page: &mut [u8], pos: usize, x: &[f32], keys: bool) {
+        match self {
+            Form::Elements(elements) if keys => (elements.put_column)(page, pos, x),
+            Form::Elements(elements) => (elements.put_row)(page, pos, x),
+            Form::Vectors { codec, vec_bytes } => codec.encode(x, &mut page[pos * vec_bytes..][..vec_bytes]),
+        }
+    }
+}
+
+/// The form of a codec, and the bytes of one page of one head.
+fn form_of(codec: &'static dyn KvCodec, head_dim: usize) -> Result<(Form, usize), QuantError> {
+    let vec_bytes = codec.vec_bytes(head_dim)?;
+    let elements = ELEMENTS.iter().find(|e| e.name == codec.name() && e.bytes * head_dim == vec_bytes);
+    let form = elements.map_or(Form::Vectors { codec, vec_bytes }, Form::Elements);
+    Ok((form, PAGE * vec_bytes))
+}
+
+/// The page that holds page `i` of a sequence.
+pub fn page_of(pages: &PageTable, seq: u32, i: usize) -> usize {
+    pages.seq(seq)[i] as usize
+}

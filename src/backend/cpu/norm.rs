@@ -1,0 +1,54 @@
+//! Normalisation of one row.
+
+use super::simd::real::RealKernels;
+use crate::program::NormKind;
+
+/// A norm with its weights at hand.
+#[derive(Clone, Copy)]
+pub struct RowNorm<'a> {
+    pub kind: NormKind,
+    /// `[dim]`.
+    pub weight: &'a [f32],
+    /// `[dim]`.
+    pub bias: Option<&'a [f32]>,
+    pub eps: f32,
+}
+
+impl RowNorm<'_> {
+    /// Normalises `x` into `out`, both `[dim]`.
+    ///
+    /// The mean and the mean square are sums in f64, so they are the same numbers on every instruction set:
+    /// an int8 rounding often follows, and one unit in the last place can flip it.
+    pub fn apply(&self, k: &RealKernels, x: &[f32], out: &mut [f32]) {
+        let (mean, factor) = self.mean_and_factor(k, x);
+        for ((out, x), weight) in out.iter_mut().zip(x).zip(self.weight) {
+            *out = (x - mean) * factor * weight;
+        }
+        self.add_bias(out);
+    }
+
+    /// Normalises `x` where it lies.
+    pub fn apply_in_place(&self, k: &RealKernels, x: &mut [f32]) {
+        let (mean, factor) = self.mean_and_factor(k, x);
+        for (x, weight) in x.iter_mut().zip(self.weight) {
+            *x = (*x - mean) * factor * weight;
+        }
+        self.add_bias(x);
+    }
+
+    fn mean_and_factor(&self, k: &RealKernels, x: &[f32]) -> (f32, f32) {
+        let len = x.len() as f64;
+        let mean = match self.kind {
+            NormKind::Rms => 0.0,
+            NormKind::Layer => (k.sum)(x) / len,
+        };
+        let mean_square = (k.sum_squares)(x, mean) / len;
+        (mean as f32, (1.0 / (mean_square + f64::from(self.eps)).sqrt()) as f32)
+    }
+
+    fn add_bias(&self, out: &mut [f32]) {
+        if let Some(bias) = self.bias {
+            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+        }
+    }
+}

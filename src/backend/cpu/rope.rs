@@ -1,0 +1,58 @@
+//! Rotary embedding: the angles of a step, and the turning of one head.
+
+use super::pool::Pool;
+use crate::program::{Rope, RopeStyle, Row};
+
+/// Cosines and sines of one rotary embedding, for the rows of a step. All layers share them.
+pub struct RopeTable {
+    rope: Rope,
+    /// `[rows, 2 * pairs]`: the cosines of a row, then its sines.
+    turns: Vec<f32>,
+}
+
+impl RopeTable {
+    /// Room for steps of up to `max_rows` rows.
+    pub fn new(rope: &Rope, max_rows: usize) -> Self {
+        Self { turns: vec![0.0; max_rows * 2 * rope.inv_freq.len()], rope: rope.clone() }
+    }
+
+    /// Bytes of a table.
+    pub fn bytes(rope: &Rope, max_rows: usize) -> u64 {
+        (max_rows as u64).saturating_mul(2 * 4 * rope.inv_freq.len() as u64)
+    }
+
+    /// Computes the angles of a step, in f64.
+    pub fn prepare(&mut self, pool: &Pool, rows: &[Row]) {
+        let (inv_freq, magnitude) = (&*self.rope.inv_freq, f64::from(self.rope.magnitude));
+        let stride = 2 * inv_freq.len();
+        let turn = |i: usize, turns: &mut [f32]| {
+            let (cos, sin) = turns.split_at_mut(inv_freq.len());
+            for ((cos, sin), inv_freq) in cos.iter_mut().zip(sin).zip(inv_freq) {
+                let (s, c) = (f64::from(rows[i].pos) * inv_freq).sin_cos();
+                (*cos, *sin) = ((c * magnitude) as f32, (s * magnitude) as f32);
+            }
+        };
+        pool.chunks_mut(&mut self.turns[..rows.len() * stride], stride, turn);
+    }
+
+    /// Turns one head of row `row` of the step, `[head_dim]`.
+    pub fn turn(&self, row: usize, head: &mut [f32]) {
+        let pairs = self.rope.inv_freq.len();
+        let (cos, sin) = self.turns[row * 2 * pairs..][..2 * pairs].split_at(pairs);
+        let head = &mut head[..2 * pairs];
+        match self.rope.style {
+            RopeStyle::Halves => {
+                let (left, right) = head.split_at_mut(pairs);
+                for (((a, b), cos), sin) in left.iter_mut().zip(right).zip(cos).zip(sin) {
+                    (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
+                }
+            }
+            RopeStyle::Adjacent => {
+                for ((pair, cos), sin) in head.chunks_exact_mut(2).zip(cos).zip(sin) {
+                    let (a, b) = (pair[0], pair[1]);
+                    (pair[0], pair[1]) = (a * cos - b * sin, a * sin + b * cos);
+                }
+            }
+        }
+    }
+}

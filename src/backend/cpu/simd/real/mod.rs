@@ -1,0 +1,74 @@
+//! Kernels of f32 values: what norms, attention and activation functions compute.
+//!
+//! `plain.rs` says what all of them are. The sets of `x86.rs` and `neon.rs` are the same functions compiled for
+//! more instructions, with a matrix product of their own. Everything but that product gives the same bits in
+//! every set: no operation there is fused, and sums have the same [`LANES`] partial sums.
+
+pub mod plain;
+
+pub use plain::{LANES, exp};
+
+use crate::program::Act;
+
+/// The kernels of one instruction set.
+pub struct RealKernels {
+    /// `c = a b`, or `c += a b`, of row-major matrices. Every element of `c` is summed in the order of `k`, by
+    /// itself: no other row or column has a part in it.
+    pub gemm: fn(shape: &Matrices, a: &[f32], b: &[f32], c: &mut [f32]),
+    /// The largest element; minus infinity for none; NaN is never the largest.
+    pub max: fn(x: &[f32]) -> f32,
+    /// Replaces each element by `exp(x - max)`, see [`exp`], and returns the sum.
+    pub exp_sum: fn(x: &mut [f32], max: f32) -> f32,
+    /// `sum(x)`.
+    pub sum: fn(x: &[f32]) -> f64,
+    /// `sum((x - mean)^2)`.
+    pub sum_squares: fn(x: &[f32], mean: f64) -> f64,
+    /// `h = act(h)`.
+    pub act: fn(act: Act, h: &mut [f32]),
+    /// `h = act(gate) * h`.
+    pub gate: fn(act: Act, gate: &[f32], h: &mut [f32]),
+}
+
+/// Shapes of a matrix product `[m, n] = [m, k] [k, n]`, and the distances between rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrices {
+    /// Rows of `a` and `c`.
+    pub m: usize,
+    /// Columns of `a`, rows of `b`.
+    pub k: usize,
+    /// Columns of `b` and `c`.
+    pub n: usize,
+    /// Elements from one row of `a` to the next.
+    pub lda: usize,
+    /// Elements from one row of `b` to the next.
+    pub ldb: usize,
+    /// Elements from one row of `c` to the next.
+    pub ldc: usize,
+    /// Whether the product is added to what `c` holds.
+    pub add: bool,
+}
+
+impl Matrices {
+    /// # Panics
+    /// Where the slices do not hold such matrices.
+    fn check(&self, a: &[f32], b: &[f32], c: &[f32]) {
+        let need = |rows: usize, cols: usize, stride: usize| match rows {
+            0 => 0,
+            _ => {
+                (rows - 1).checked_mul(stride).and_then(|n| n.checked_add(cols)).expect("a matrix in memory")
+            }
+        };
+        let Self { m, k, n, lda, ldb, ldc, .. } = *self;
+        assert!(lda >= k && ldb >= n && ldc >= n, "rows overlap: {self:?}");
+        assert!(
+            a.len() >= need(m, k, lda) && b.len() >= need(k, n, ldb) && c.len() >= need(m, n, ldc),
+            "{self:?} of {}, {}, {} elements",
+            a.len(),
+            b.len(),
+            c.len()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+use super::*;
+use crate::backend::cpu::simd;
+
+/// A simple generator, so that the tests need no seed from outside.
+fn values(n: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
+    let next = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    std::iter::repeat_with(next).take(n).collect()
+}
+
+#[test]
+fn exp_is_as_exact_as_it_says() {
+    let mut x = -87.0_f32;
+    while x <= 88.0 {
+        let want = f64::from(x).exp();
+        assert!(((f64::from(exp(x)) - want) / want).abs() < 3e-7, "exp({x})");
+        x += 0.000_917;
+    }
+    assert_eq!(exp(0.0), 1.0);
+    assert_eq!(exp(-87.1), 0.0);
+    assert_eq!(exp(f32::NEG_INFINITY), 0.0);
+    assert_eq!(exp(f32::INFINITY), exp(88.0));
+    assert!(exp(f32::NAN).is_nan() && exp(-f32::NAN).is_nan());
+}
+
+#[test]
+fn every_set_gives_the_same_bits() {
+    for set in simd::all() {
+        for n in [0, 1, 15, 16, 17, 255, 2560] {
+            let (x, h) = (values(n, 1), values(n, 2));
+            let same = |ours: &dyn Fn(&RealKernels) -> Vec<f64>| {
+                let bits = |values: Vec<f64>| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(ours(set.real)), bits(ours(&plain::KERNELS)), "{}, {n} elements", set.name);
+            };
+            same(&|k| vec![f64::from((k.max)(&x)), (k.sum)(&x), (k.sum_squares)(&x, 0.25)]);
+            same(&|k| {
+                let mut y = x.clone();
+                let sum = (k.exp_sum)(&mut y, 0.5);
+                y.iter().chain([&sum]).map(|y| f64::from(*y)).collect()
+            });
+            for act in [Act::Relu2, Act::Silu, Act::GeluTanh] {
+                same(&|k| {
+                    let (mut alone, mut gated) = (x.clone(), h.clone());
+                    (k.act)(act, &mut alone);
+                    (k.gate)(act, &x, &mut gated);
+                    alone.iter().chain(&gated).map(|y| f64::from(*y)).collect()
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_are_what_they_are_called() {
+    let x: Vec<f32> = (-400..=400).map(|i| i as f32 / 20.0).chain([-1e3, 1e3]).collect();
+    let with = |act| {
+        let mut y = x.clone();
+        (plain::KERNELS.act)(act, &mut y);
+        y.into_iter().map(f64::from).zip(x.iter().map(|x| f64::from(*x))).collect::<Vec<_>>()
+    };
+    for (y, x) in with(Act::Relu2) {
+        assert_eq!(y, x.max(0.0).powi(2) as f32 as f64);
+    }
+    // The error of `exp`, and a few roundings, on a result that is at most |x|.
+    let bound = |x: f64| 5e-7 * x.abs();
+    for (y, x) in with(Act::Silu) {
+        assert!((y - x / (1.0 + (-x).exp())).abs() <= bound(x), "silu({x}) = {y}");
+    }
+    for (y, x) in with(Act::GeluTanh) {
+        let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+        // An error of the argument of exp grows with the argument, while the result falls faster.
+        assert!((y - 0.5 * x * (1.0 + u.tanh())).abs() <= 4.0 * bound(x), "gelu({x}) = {y}");
+    }
+}
+
+#[test]
+fn gemm_is_a_matrix_product() {
+    for set in simd::all() {
+        for m in [1, 2, 3, 4, 5, 6, 7, 13] {
+            for (k, n) in [(0, 8), (1, 1), (7, 17), (64, 128), (128, 64), (33, 80), (5, 200)] {
+                for add in [false, true] {
+                    let shape = Matrices { m, k, n, lda: k + 3, ldb: n + 5, ldc: n + 1, add };
+                    let (a, b) = (values(m * shape.lda, 3), values((k + 1) * shape.ldb, 4));
+                    let before = values(m * shape.ldc, 5);
+                    let mut c = before.clone();
+                    (set.real.gemm)(&shape, &a, &b, &mut c);
+                    for (i, (got, before)) in c.iter().zip(&before).enumerate() {
+                        let (row, col) = (i / shape.ldc, i % shape.ldc);
+                        if col >= n {
+                            assert_eq!(got, before, "{}: {shape:?} wrote beyond a row", set.name);
+                            continue;
+                        }
+                        let terms = (0..k)
+                            .map(|i| f64::from(a[row * shape.lda + i]) * f64::from(b[i * shape.ldb + col]));
+                        let want = terms.sum::<f64>() + if add { f64::from(*before) } else { 0.0 };
+                        // At most k + 1 roundings of a sum below k + 1.
+                        let bound = ((k + 1) * (k + 1)) as f64 * 6e-8;
+                        assert!(
+                            (f64::from(*got) - want).abs() <= bound,
+                            "{}: {shape:?}: {got} {want}",
+                            set.name
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_gemm_are_independent_to_the_bit() {
+    for set in simd::all() {
+        let shape = Matrices { m: 13, k: 70, n: 96, lda: 70, ldb: 96, ldc: 96, add: false };
+        let (mut a, b) = (values(13 * 70, 6), values(70 * 96, 7));
+        a[5 * 70..6 * 70].fill(f32::NAN);
+        let mut all = vec![0.0; 13 * 96];
+        (set.real.gemm)(&shape, &a, &b, &mut all);
+        for row in (0..13).filter(|row| *row != 5) {
+            let mut one = vec![0.0; 96];
+            (set.real.gemm)(&Matrices { m: 1, k: 30, ..shape }, &a[row * 70..], &b, &mut one);
+            let rest = Matrices { m: 1, k: 40, add: true, ..shape };
+            (set.real.gemm)(&rest, &a[row * 70 + 30..], &b[30 * 96..], &mut one);
+            assert_eq!(all[row * 96..][..96], one, "{}: row {row}", set.name);
+        }
+    }
+}
