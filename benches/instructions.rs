@@ -15,7 +15,8 @@ fn logits(s: Sampling) -> (Sampling, Vec<f32>, Scratch) {
     (s, logits.collect(), Scratch::new(n_vocab))
 }
 
-const DEFAULTS: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::GREEDY };
+const DEFAULTS: Sampling =
+    Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::GREEDY };
 
 #[library_benchmark(setup = logits)]
 #[bench::greedy(Sampling::GREEDY)]

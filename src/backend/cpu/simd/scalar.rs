@@ -18,7 +18,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     dot_f16,
     axpy,
     axpy_f16,
-    real: &real::plain::KERNELS,
+    real: &real::PLAIN,
 };
 
 fn quantise(x: &[f32], q: &mut [i8]) -> RowQuant {

@@ -2,11 +2,12 @@
 //!
 //! `plain.rs` says what all of them are. The sets of `x86.rs` and `neon.rs` are the same functions compiled for
 //! more instructions, with a matrix product of their own. Everything but that product gives the same bits in
-//! every set: no operation there is fused, and sums have the same [`LANES`] partial sums.
+//! every set: no operation there is fused, and sums have the same partial sums.
 
-pub mod plain;
+mod plain;
 
-pub use plain::{LANES, exp};
+pub(super) use plain::KERNELS as PLAIN;
+pub use plain::exp;
 
 use crate::program::Act;
 

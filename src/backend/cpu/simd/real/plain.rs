@@ -4,9 +4,10 @@ use super::{Matrices, RealKernels};
 use crate::program::Act;
 
 /// Partial sums of a sum: lane `i` has every `LANES`-th element from `i` on, and the lanes are added in order.
-pub const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
-pub static KERNELS: RealKernels = RealKernels { gemm, max, exp_sum, sum, sum_squares, act, gate };
+pub(in crate::backend::cpu::simd) static KERNELS: RealKernels =
+    RealKernels { gemm, max, exp_sum, sum, sum_squares, act, gate };
 
 /// `c (+)= a b`, element by element.
 fn gemm(shape: &Matrices, a: &[f32], b: &[f32], c: &mut [f32]) {
@@ -24,7 +25,7 @@ fn gemm(shape: &Matrices, a: &[f32], b: &[f32], c: &mut [f32]) {
 }
 
 #[inline(always)]
-pub fn max(x: &[f32]) -> f32 {
+pub(super) fn max(x: &[f32]) -> f32 {
     let larger = |max: f32, x: f32| if x > max { x } else { max };
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (chunks, tail) = x.as_chunks::<LANES>();
@@ -37,7 +38,7 @@ pub fn max(x: &[f32]) -> f32 {
 }
 
 #[inline(always)]
-pub fn exp_sum(x: &mut [f32], max: f32) -> f32 {
+pub(super) fn exp_sum(x: &mut [f32], max: f32) -> f32 {
     let mut lanes = [0.0; LANES];
     let (chunks, tail) = x.as_chunks_mut::<LANES>();
     for chunk in chunks {
@@ -54,12 +55,12 @@ pub fn exp_sum(x: &mut [f32], max: f32) -> f32 {
 }
 
 #[inline(always)]
-pub fn sum(x: &[f32]) -> f64 {
+pub(super) fn sum(x: &[f32]) -> f64 {
     lane_sum(x, f64::from)
 }
 
 #[inline(always)]
-pub fn sum_squares(x: &[f32], mean: f64) -> f64 {
+pub(super) fn sum_squares(x: &[f32], mean: f64) -> f64 {
     lane_sum(x, |x| (f64::from(x) - mean) * (f64::from(x) - mean))
 }
 
@@ -79,7 +80,7 @@ fn lane_sum(x: &[f32], term: impl Fn(f32) -> f64) -> f64 {
 }
 
 #[inline(always)]
-pub fn act(act: Act, h: &mut [f32]) {
+pub(super) fn act(act: Act, h: &mut [f32]) {
     match act {
         Act::Relu2 => h.iter_mut().for_each(|h| *h = relu2(*h)),
         Act::Silu => h.iter_mut().for_each(|h| *h = silu(*h)),
@@ -88,7 +89,7 @@ pub fn act(act: Act, h: &mut [f32]) {
 }
 
 #[inline(always)]
-pub fn gate(act: Act, gate: &[f32], h: &mut [f32]) {
+pub(super) fn gate(act: Act, gate: &[f32], h: &mut [f32]) {
     assert_eq!(gate.len(), h.len(), "a gate for each element");
     let pairs = h.iter_mut().zip(gate);
     match act {

@@ -33,7 +33,7 @@ fn every_set_gives_the_same_bits() {
             let (x, h) = (values(n, 1), values(n, 2));
             let same = |ours: &dyn Fn(&RealKernels) -> Vec<f64>| {
                 let bits = |values: Vec<f64>| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-                assert_eq!(bits(ours(set.real)), bits(ours(&plain::KERNELS)), "{}, {n} elements", set.name);
+                assert_eq!(bits(ours(set.real)), bits(ours(&PLAIN)), "{}, {n} elements", set.name);
             };
             same(&|k| vec![f64::from((k.max)(&x)), (k.sum)(&x), (k.sum_squares)(&x, 0.25)]);
             same(&|k| {
@@ -58,7 +58,7 @@ fn activations_are_what_they_are_called() {
     let x: Vec<f32> = (-400..=400).map(|i| i as f32 / 20.0).chain([-1e3, 1e3]).collect();
     let with = |act| {
         let mut y = x.clone();
-        (plain::KERNELS.act)(act, &mut y);
+        (PLAIN.act)(act, &mut y);
         y.into_iter().map(f64::from).zip(x.iter().map(|x| f64::from(*x))).collect::<Vec<_>>()
     };
     for (y, x) in with(Act::Relu2) {
