@@ -112,11 +112,11 @@ impl Program {
     fn check_proj_add(&self, s: &ProjAdd) -> Result<(), String> {
         let cols = self.want_buf("y", s.y, RowsOf::Step)?.cols;
         let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
-        if let Some(norm) = &s.norm {
-            self.want_norm(norm, cols)?;
-        }
         if s.y == s.x {
             return Err("y and x are one buffer".into());
+        }
+        if let Some(norm) = &s.norm {
+            self.want_norm(norm, cols)?;
         }
         self.want_linear(&s.w, dim, cols)
     }

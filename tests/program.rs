@@ -1,0 +1,190 @@
+//! The program language by itself: what `check` refuses, and what `cost` says of a known model.
+
+use std::sync::Arc;
+
+use ggml_types::{by_name, kv_by_name};
+use sterna::program::{
+    Act, ActQuant, Attend, AttnIn, Buf, Embed, FfnIn, Kv, KvDecl, Limits, Linear, Logits, Norm, NormKind,
+    PageTable, Program, ProjAdd, Rope, RopeId, RopeStyle, Row, RowsOf, Sample, Stage, Step, Weight,
+};
+
+/// Sizes of a BitNet model.
+struct Shape {
+    n_layers: usize,
+    dim: usize,
+    ffn_dim: usize,
+    n_heads: usize,
+    n_kv_heads: usize,
+    n_vocab: usize,
+}
+
+const TINY: Shape = Shape { n_layers: 1, dim: 256, ffn_dim: 512, n_heads: 2, n_kv_heads: 1, n_vocab: 300 };
+const BITNET_2B: Shape =
+    Shape { n_layers: 30, dim: 2560, ffn_dim: 6912, n_heads: 20, n_kv_heads: 5, n_vocab: 128_256 };
+const HEAD_DIM: usize = 128;
+
+fn bitnet(s: &Shape) -> Program {
+    let mut p = Program::new("bitnet-b1.58", Limits { rows: 8, outputs: 1, seqs: 1, pages: 64 });
+    let (f32_type, f16_type, i2_s) =
+        (by_name("f32").unwrap(), by_name("f16").unwrap(), by_name("i2_s").unwrap());
+    let (q_dim, kv_dim) = (s.n_heads * HEAD_DIM, s.n_kv_heads * HEAD_DIM);
+    let x = p.buf("x", RowsOf::Step, s.dim);
+    let q = p.buf("q", RowsOf::Step, q_dim);
+    let y = p.buf("y", RowsOf::Step, q_dim);
+    let h = p.buf("h", RowsOf::Step, s.ffn_dim);
+    let logits = p.buf("logits", RowsOf::Outputs, s.n_vocab);
+    let inv_freq: Arc<[f64]> = (0..HEAD_DIM / 2).map(|i| 500_000f64.powf(-(i as f64) / 64.0)).collect();
+    let rope = Some(p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0 }));
+    let table = p.weight("token_embd.weight", f16_type, s.n_vocab, s.dim);
+    p.push("embed", Embed { table, positions: None, x });
+    for layer in 0..s.n_layers {
+        let mut linear = |name: &str, rows, cols| {
+            let w = p.weight(format!("blk.{layer}.{name}.weight"), i2_s, rows, cols);
+            Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0 }
+        };
+        let (wq, wk, wv) =
+            (linear("q", q_dim, s.dim), linear("k", kv_dim, s.dim), linear("v", kv_dim, s.dim));
+        let wo = linear("o", s.dim, q_dim);
+        let (gate, up) = (linear("gate", s.ffn_dim, s.dim), linear("up", s.ffn_dim, s.dim));
+        let down = linear("down", s.dim, s.ffn_dim);
+        let mut norm = |name: &str, cols| {
+            let weight = p.weight(format!("blk.{layer}.{name}.weight"), f32_type, 1, cols);
+            Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-5 }
+        };
+        let (attn_norm, sub_norm) = (norm("attn_norm", s.dim), norm("attn_sub_norm", q_dim));
+        let (ffn_norm, ffn_sub_norm) = (norm("ffn_norm", s.dim), norm("ffn_sub_norm", s.ffn_dim));
+        let codec = kv_by_name("f16").unwrap();
+        let kv = p.kv(KvDecl { n_kv_heads: s.n_kv_heads, head_dim: HEAD_DIM, k: codec, v: codec });
+        let (q_norm, k_norm) = (None, None);
+        p.push(
+            format!("{layer}.attn_in"),
+            AttnIn { x, norm: attn_norm, wq, wk, wv, q_norm, k_norm, rope, kv, q },
+        );
+        p.push(format!("{layer}.attend"), Attend { q, kv, scale: 0.088, out: y });
+        p.push(format!("{layer}.attn_out"), ProjAdd { y, norm: Some(sub_norm), w: wo, x });
+        p.push(
+            format!("{layer}.ffn_in"),
+            FfnIn { x, norm: ffn_norm, gate: Some(gate), up, act: Act::Relu2, h },
+        );
+        p.push(format!("{layer}.ffn_out"), ProjAdd { y: h, norm: Some(ffn_sub_norm), w: down, x });
+    }
+    let weight = p.weight("output_norm.weight", f32_type, 1, s.dim);
+    let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-5 };
+    let w = Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0 };
+    p.push("logits", Logits { x, norm, w, logits });
+    p.push("sample", Sample { logits });
+    p
+}
+
+macro_rules! stage {
+    ($p:expr, $label:expr, $kind:ident) => {
+        $p.stages
+            .iter_mut()
+            .find_map(|(label, stage)| match stage {
+                Stage::$kind(stage) if label == $label => Some(stage),
+                _ => None,
+            })
+            .expect("the label and kind of a stage")
+    };
+}
+
+/// A fault: its name, what it changes, and words that the message must hold.
+type Fault = (&'static str, fn(&mut Program), &'static [&'static str]);
+
+const FAULTS: &[Fault] = &[
+    ("no rows", |p| p.limits.rows = 0, &["limits"]),
+    ("label twice", |p| p.stages[1].0 = "embed".into(), &["embed", "taken"]),
+    ("unknown weight", |p| stage!(p, "embed", Embed).table = Weight(999), &["embed", "999"]),
+    ("unknown buffer", |p| stage!(p, "0.attend", Attend).q = Buf(77), &["0.attend", "77"]),
+    ("unknown cache", |p| stage!(p, "0.attend", Attend).kv = Kv(3), &["0.attend", "3"]),
+    ("unknown rope", |p| stage!(p, "0.attn_in", AttnIn).rope = Some(RopeId(5)), &["0.attn_in", "5"]),
+    ("embedding of another width", |p| p.weights[0].cols = 128, &["embed", "256", "128"]),
+    (
+        "projection of another height",
+        |p| p.weights[1].rows = 128,
+        &["0.attn_in", "blk.0.q.weight", "[256, 256]"],
+    ),
+    (
+        "norm that is not f32",
+        |p| p.weights[8].ty = by_name("f16").unwrap(),
+        &["0.attn_in", "attn_norm", "f16"],
+    ),
+    ("norm of another width", |p| p.weights[9].cols = 128, &["0.attn_out", "attn_sub_norm", "[256]"]),
+    ("heads that do not divide", |p| p.kvs[0].n_kv_heads = 3, &["0.attn_in", "3 KV heads"]),
+    ("rope longer than a head", |p| p.kvs[0].head_dim = 64, &["0.attn_in", "64"]),
+    ("infinite frequency", |p| p.ropes[0].inv_freq = [f64::INFINITY].into(), &["ropes", "finite"]),
+    ("logits a step row", |p| p.bufs[4].rows = RowsOf::Step, &["logits", "Outputs"]),
+    ("a block that does not fit", |p| p.weights[1].cols = 100, &["0.attn_in", "blk.0.q.weight"]),
+    (
+        "sum onto itself",
+        |p| {
+            let s = stage!(p, "0.ffn_out", ProjAdd);
+            s.y = s.x
+        },
+        &["0.ffn_out", "one buffer"],
+    ),
+    (
+        "bias of an RMS norm",
+        |p| {
+            let s = stage!(p, "0.ffn_in", FfnIn);
+            s.norm.bias = Some(s.norm.weight)
+        },
+        &["0.ffn_in", "bias"],
+    ),
+];
+
+#[test]
+fn a_sound_program_checks() {
+    bitnet(&TINY).check().unwrap();
+    bitnet(&BITNET_2B).check().unwrap();
+}
+
+#[test]
+fn every_fault_is_found_and_named() {
+    for (name, break_it, words) in FAULTS {
+        let mut p = bitnet(&TINY);
+        break_it(&mut p);
+        let message = p.check().expect_err(name).to_string();
+        for word in *words {
+            assert!(message.contains(word), "{name}: `{message}` does not say `{word}`");
+        }
+    }
+}
+
+/// The published shape: 2084.0 M ternary weights, so 521.0 MB; a head of 656.7 MB in f16; 76 800 bytes of
+/// f16 cache a position; 153 stages.
+#[test]
+fn bitnet_2b_costs_what_its_shape_says() {
+    let p = bitnet(&BITNET_2B);
+    assert_eq!(p.stages.len(), 153);
+    assert_eq!(p.kv_bytes(), 64 * 64 * 76_800);
+
+    let ternary = 30 * (2 * 2560 * 2560 + 2 * 640 * 2560 + 3 * 6912 * 2560_u64);
+    let head = 128_256 * 2560 * 2;
+    let tails = 30 * 7 * 32;
+    let norms = 30 * (3 * 2560 + 6912) * 4 + 2560 * 4;
+    assert_eq!(p.weights_bytes(), ternary / 4 + tails + head + norms);
+
+    let pages = PageTable::new(1, 1);
+    let row = |pos| Row { token: 0, pos, seq: 0, logits: true };
+    let decode = p.cost(&Step { rows: &[row(99)], pages: &pages, sampling: &[] });
+    assert_eq!(
+        decode.weight_bytes,
+        ternary / 4 + tails + head + 2560 * 2,
+        "one embedding row beside the head"
+    );
+    assert_eq!(decode.kv_bytes, (100 + 1) * 76_800, "100 positions read, one written");
+    assert_eq!(decode.macs, ternary + head / 2 + 30 * 2 * 100 * 2560);
+
+    let quiet = Row { logits: false, ..row(0) };
+    let prefill = p.cost(&Step { rows: &[quiet, Row { pos: 1, ..quiet }], pages: &pages, sampling: &[] });
+    assert_eq!(prefill.weight_bytes, ternary / 4 + tails + 2 * 2560 * 2, "weights once a step, and no head");
+    assert_eq!(prefill.kv_bytes, (1 + 2 + 2) * 76_800);
+}
+
+#[test]
+fn a_program_names_its_buffers() {
+    let p = bitnet(&TINY);
+    assert_eq!(p.buf_named("h"), Some(Buf(3)));
+    assert_eq!(p.buf_named("nothing"), None);
+}
