@@ -97,6 +97,30 @@ pub trait Backend: Send {
     ) -> Result<(), BackendError>;
 }
 
+/// Words for `--backend`, besides `auto`.
+pub const NAMES: &[&str] = &["cpu"];
+
+/// Opens a backend by its word; `auto` takes the fastest that works here. `threads` is for backends that run
+/// on the processor.
+///
+/// # Errors
+/// [`BackendError::Unknown`], and [`BackendError::Device`] where it does not start.
+pub fn open(name: &str, threads: usize) -> Result<Box<dyn Backend>, BackendError> {
+    match name {
+        "auto" | "cpu" => Ok(Box::new(cpu::Cpu::new(threads)?)),
+        _ => {
+            let detail = format!("this build has auto, {}", NAMES.join(", "));
+            Err(BackendError::Unknown { name: name.to_owned(), detail })
+        }
+    }
+}
+
+/// Physical cores that this process may use: how many threads arithmetic gains from.
+pub fn physical_cores() -> usize {
+    let usable = std::thread::available_parallelism().map_or(1, usize::from);
+    num_cpus::get_physical().clamp(1, usable)
+}
+
 /// Why a backend cannot run a program.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
