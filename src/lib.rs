@@ -4,4 +4,5 @@
 pub mod backend;
 pub mod cli;
 pub mod gguf;
+pub mod model;
 pub mod program;

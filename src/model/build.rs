@@ -1,0 +1,174 @@
+//! What a model file is written with: declares weights by their GGUF names, checks each shape, and
+//! collects the program.
+
+use bytes::Bytes;
+use ggml_types::{HostTensor, by_name};
+
+use super::{Hyper, Model, ModelError, Options, rope};
+use crate::gguf::Gguf;
+use crate::program::{
+    ActQuant, Buf, Kv, KvDecl, Linear, Norm, NormKind, Program, RopeId, RopeStyle, RowsOf, Stage, Weight,
+};
+
+/// A program in the making, beside the file it is made from.
+#[derive(Debug)]
+pub struct Builder<'a> {
+    gguf: &'a Gguf,
+    hyper: Hyper,
+    options: &'a Options,
+    program: Program,
+    weights: Vec<HostTensor>,
+}
+
+impl<'a> Builder<'a> {
+    /// Starts the program of the model in `gguf`.
+    pub fn new(gguf: &'a Gguf, hyper: Hyper, options: &'a Options) -> Self {
+        let program = Program::new(hyper.architecture.clone(), options.limits);
+        Self { gguf, hyper, options, program, weights: Vec::new() }
+    }
+
+    /// The finished model.
+    pub fn finish(self) -> Model {
+        Model { program: self.program, weights: self.weights, hyper: self.hyper }
+    }
+
+    /// The model's numbers.
+    pub fn hyper(&self) -> &Hyper {
+        &self.hyper
+    }
+
+    /// Whether the file has a tensor of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.gguf.find(name).is_some()
+    }
+
+    /// Declares an activation buffer.
+    pub fn buf(&mut self, name: &'static str, rows: RowsOf, cols: usize) -> Buf {
+        self.program.buf(name, rows, cols)
+    }
+
+    /// Declares one layer's KV cache, of the model's KV heads and the caller's codecs.
+    pub fn kv(&mut self) -> Kv {
+        let Hyper { n_kv_heads, head_dim, .. } = self.hyper;
+        self.program.kv(KvDecl { n_kv_heads, head_dim, k: self.options.k, v: self.options.v })
+    }
+
+    /// Declares the model's rotary embedding; `rope_freqs.weight` divides its frequencies where the file
+    /// has one.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] where `rope_freqs.weight` is not one positive number a pair.
+    pub fn rope(&mut self, style: RopeStyle) -> Result<RopeId, ModelError> {
+        const FACTORS: &str = "rope_freqs.weight";
+        let factors = match self.has(FACTORS) {
+            true => Some(self.values(FACTORS, self.hyper.rope.dims / 2)?),
+            false => None,
+        };
+        if let Some(bad) = factors.iter().flatten().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
+            return Err(wrong(FACTORS, "finite numbers above 0", bad.to_string()));
+        }
+        Ok(self.program.rope(rope::rope(&self.hyper.rope, style, factors.as_deref())))
+    }
+
+    /// Declares a weight of `[rows, cols]`, of whatever type the file has.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] where it is missing or of another shape.
+    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
+        let tensor = self.tensor(name, rows, cols)?;
+        Ok(self.declare(tensor))
+    }
+
+    /// Declares a weight of `[len]`, as f32 whatever the file keeps.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] where it is missing or of another shape.
+    pub fn vector(&mut self, name: &str, len: usize) -> Result<Weight, ModelError> {
+        let tensor = self.tensor(name, 1, len)?;
+        if tensor.ty.name() == "f32" {
+            return Ok(self.declare(tensor));
+        }
+        let values = decode(&tensor)?;
+        let ty = by_name("f32").expect("f32 is registered");
+        let bytes = Bytes::from(bytemuck::cast_slice::<f32, u8>(&values).to_vec());
+        Ok(self.declare(HostTensor { ty, bytes, ..tensor }))
+    }
+
+    /// A linear layer: `stem.weight` of `[outputs, inputs]`, with `stem.bias` and `stem.scale` where the
+    /// file has them.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] where a tensor is missing or of another shape.
+    pub fn linear(
+        &mut self,
+        stem: &str,
+        outputs: usize,
+        inputs: usize,
+        act: ActQuant,
+    ) -> Result<Linear, ModelError> {
+        let w = self.matrix(&format!("{stem}.weight"), outputs, inputs)?;
+        let bias = format!("{stem}.bias");
+        let bias = if self.has(&bias) { Some(self.vector(&bias, outputs)?) } else { None };
+        let scale = format!("{stem}.scale");
+        let scale = if self.has(&scale) { self.values(&scale, 1)?[0] } else { 1.0 };
+        if !scale.is_finite() {
+            return Err(wrong(&format!("{stem}.scale"), "a finite number", scale.to_string()));
+        }
+        Ok(Linear { w, bias, act, scale })
+    }
+
+    /// An RMS norm: `stem.weight` of `[dim]`.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] where it is missing or of another shape.
+    pub fn rms_norm(&mut self, stem: &str, dim: usize) -> Result<Norm, ModelError> {
+        let weight = self.vector(&format!("{stem}.weight"), dim)?;
+        Ok(Norm { kind: NormKind::Rms, weight, bias: None, eps: self.hyper.norm_eps })
+    }
+
+    /// Appends a stage.
+    pub fn push(&mut self, label: impl Into<String>, stage: impl Into<Stage>) {
+        self.program.push(label, stage);
+    }
+
+    fn declare(&mut self, tensor: HostTensor) -> Weight {
+        let weight = self.program.weight(tensor.name.clone(), tensor.ty, tensor.rows, tensor.cols);
+        self.weights.push(tensor);
+        weight
+    }
+
+    fn values(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+        decode(&self.tensor(name, 1, len)?)
+    }
+
+    fn tensor(&self, name: &str, rows: usize, cols: usize) -> Result<HostTensor, ModelError> {
+        if !self.has(name) {
+            return Err(wrong(name, shape(rows, cols), "no tensor of that name".to_owned()));
+        }
+        let tensor = self.gguf.tensor(name)?;
+        match (tensor.rows, tensor.cols) == (rows, cols) {
+            true => Ok(tensor),
+            false => {
+                let got = format!("{} {}", shape(tensor.rows, tensor.cols), tensor.ty.name());
+                Err(wrong(name, shape(rows, cols), got))
+            }
+        }
+    }
+}
+
+fn shape(rows: usize, cols: usize) -> String {
+    if rows == 1 { format!("[{cols}]") } else { format!("[{rows}, {cols}]") }
+}
+
+fn wrong(tensor: &str, want: impl Into<String>, got: String) -> ModelError {
+    ModelError::Tensor { tensor: tensor.to_owned(), want: want.into(), got }
+}
+
+fn decode(tensor: &HostTensor) -> Result<Vec<f32>, ModelError> {
+    let mut values = vec![0.0; tensor.cols];
+    tensor
+        .ty
+        .decode_row(&tensor.bytes, tensor.rows, 0, &mut values)
+        .map_err(|source| ModelError::Quant { tensor: tensor.name.clone(), source })?;
+    Ok(values)
+}

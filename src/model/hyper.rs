@@ -1,0 +1,283 @@
+//! The numbers of a model, from the metadata under its architecture's name. Never constants.
+
+use std::fmt::Display;
+
+use super::ModelError;
+use crate::gguf::Metadata;
+
+/// Hyper-parameters. Every count is at least 1 and products of two of them fit a `usize`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hyper {
+    /// `general.architecture`.
+    pub architecture: String,
+    /// `general.name`, for people.
+    pub name: Option<String>,
+    /// Positions the model was trained with.
+    pub n_ctx_train: usize,
+    /// Blocks.
+    pub n_layers: usize,
+    /// Width of the residual stream.
+    pub dim: usize,
+    /// Width of the feed-forward hidden layer.
+    pub ffn_dim: usize,
+    /// Query heads; a multiple of the KV heads.
+    pub n_heads: usize,
+    /// Key and value heads.
+    pub n_kv_heads: usize,
+    /// Length of one query, key or value vector; even.
+    pub head_dim: usize,
+    /// Rows of the embedding table.
+    pub n_vocab: usize,
+    /// Epsilon of every norm.
+    pub norm_eps: f32,
+    /// Rotary embedding.
+    pub rope: RopeHyper,
+}
+
+/// Numbers of the rotary embedding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeHyper {
+    /// Elements of a head that turn; even, at most `head_dim`.
+    pub dims: usize,
+    /// Base of the frequencies.
+    pub freq_base: f64,
+    /// How they are stretched.
+    pub scaling: RopeScaling,
+}
+
+/// How rotary frequencies are stretched to contexts beyond the trained one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Positions divided by `factor`.
+    Linear {
+        /// How much longer the context became.
+        factor: f64,
+    },
+    /// YaRN.
+    Yarn {
+        /// How much longer the context became.
+        factor: f64,
+        /// Positions before that.
+        original_ctx: f64,
+        /// Factor on queries and keys beside YaRN's own.
+        attn_factor: f64,
+    },
+}
+
+/// Above this no count of a real model lies; it keeps products of two within 64 bits.
+const MAX_COUNT: usize = 1 << 30;
+
+impl Hyper {
+    /// Reads and validates the numbers; `n_vocab` is the rows of the file's embedding table.
+    ///
+    /// # Errors
+    /// [`ModelError`] with the key that is missing, or whose value makes no sense.
+    pub fn read(metadata: &Metadata, n_vocab: usize) -> Result<Self, ModelError> {
+        let architecture = metadata.require_str("general.architecture")?.to_owned();
+        let keys = Keys { metadata, prefix: &architecture };
+        let dim = keys.count("embedding_length")?;
+        let n_heads = keys.count("attention.head_count")?;
+        let n_kv_heads = keys.count_or("attention.head_count_kv", n_heads)?;
+        if !n_heads.is_multiple_of(n_kv_heads) {
+            let want = format!("a divisor of the {n_heads} query heads");
+            return Err(keys.wrong("attention.head_count_kv", want, n_kv_heads));
+        }
+        let head_dim = keys.head_dim(dim, n_heads)?;
+        let norm_eps = match keys.f32("attention.layer_norm_rms_epsilon")? {
+            Some(eps) => eps,
+            None => metadata.require_f32(&keys.key("attention.layer_norm_epsilon"))?,
+        };
+        if !(norm_eps.is_finite() && norm_eps >= 0.0) {
+            return Err(keys.wrong("attention.layer_norm_rms_epsilon", "a number from 0", norm_eps));
+        }
+        if n_vocab == 0 || n_vocab > MAX_COUNT {
+            return Err(keys.wrong("vocab_size", "at least 1 token", n_vocab));
+        }
+        Ok(Self {
+            name: metadata.str("general.name")?.map(str::to_owned),
+            n_ctx_train: keys.count("context_length")?,
+            n_layers: keys.count("block_count")?,
+            ffn_dim: keys.count("feed_forward_length")?,
+            rope: keys.rope(head_dim)?,
+            architecture: architecture.clone(),
+            dim,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            n_vocab,
+            norm_eps,
+        })
+    }
+}
+
+/// Metadata under one architecture's name.
+struct Keys<'a> {
+    metadata: &'a Metadata,
+    prefix: &'a str,
+}
+
+impl Keys<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.prefix)
+    }
+
+    fn wrong(&self, name: &str, want: impl Display, got: impl Display) -> ModelError {
+        ModelError::Metadata { key: self.key(name), want: want.to_string(), got: got.to_string() }
+    }
+
+    fn f32(&self, name: &str) -> Result<Option<f32>, ModelError> {
+        Ok(self.metadata.f32(&self.key(name))?)
+    }
+
+    fn count(&self, name: &str) -> Result<usize, ModelError> {
+        self.in_range(name, self.metadata.require_usize(&self.key(name))?)
+    }
+
+    fn count_or(&self, name: &str, default: usize) -> Result<usize, ModelError> {
+        self.in_range(name, self.metadata.usize(&self.key(name))?.unwrap_or(default))
+    }
+
+    fn in_range(&self, name: &str, count: usize) -> Result<usize, ModelError> {
+        match count {
+            1..=MAX_COUNT => Ok(count),
+            _ => Err(self.wrong(name, format_args!("1 to {MAX_COUNT}"), count)),
+        }
+    }
+
+    fn head_dim(&self, dim: usize, n_heads: usize) -> Result<usize, ModelError> {
+        if self.metadata.get(&self.key("attention.key_length")).is_none() && !dim.is_multiple_of(n_heads) {
+            let want = format!("a divisor of the embedding length {dim}, or a key_length");
+            return Err(self.wrong("attention.head_count", want, n_heads));
+        }
+        let head_dim = self.count_or("attention.key_length", dim / n_heads)?;
+        if !head_dim.is_multiple_of(2) {
+            return Err(self.wrong("attention.key_length", "an even head dimension", head_dim));
+        }
+        let value_len = self.count_or("attention.value_length", head_dim)?;
+        if value_len != head_dim {
+            let want = format!("the key length {head_dim}; other value lengths are not supported");
+            return Err(self.wrong("attention.value_length", want, value_len));
+        }
+        Ok(head_dim)
+    }
+
+    fn rope(&self, head_dim: usize) -> Result<RopeHyper, ModelError> {
+        let dims = self.count_or("rope.dimension_count", head_dim)?;
+        if dims > head_dim || !dims.is_multiple_of(2) {
+            let want = format!("an even number up to the head dimension {head_dim}");
+            return Err(self.wrong("rope.dimension_count", want, dims));
+        }
+        let freq_base = self.positive("rope.freq_base", 10000.0)?;
+        if freq_base <= 1.0 {
+            return Err(self.wrong("rope.freq_base", "a number above 1", freq_base));
+        }
+        Ok(RopeHyper { dims, freq_base, scaling: self.rope_scaling()? })
+    }
+
+    fn rope_scaling(&self) -> Result<RopeScaling, ModelError> {
+        let kind = self.metadata.str(&self.key("rope.scaling.type"))?;
+        // Files older than `rope.scaling.type` carry a linear factor alone.
+        let factor = match self.f32("rope.scaling.factor")? {
+            Some(_) => self.positive("rope.scaling.factor", 1.0)?,
+            None => self.positive("rope.scale_linear", 1.0)?,
+        };
+        match kind {
+            Some("none") => Ok(RopeScaling::None),
+            None | Some("linear") if factor == 1.0 => Ok(RopeScaling::None),
+            None | Some("linear") => Ok(RopeScaling::Linear { factor }),
+            Some("yarn") => Ok(RopeScaling::Yarn {
+                factor,
+                original_ctx: self.count("rope.scaling.original_context_length")? as f64,
+                attn_factor: self.positive("rope.scaling.attn_factor", 1.0)?,
+            }),
+            Some(other) => Err(self.wrong("rope.scaling.type", "none, linear or yarn", other)),
+        }
+    }
+
+    fn positive(&self, name: &str, default: f32) -> Result<f64, ModelError> {
+        match self.f32(name)?.unwrap_or(default) {
+            value if value.is_finite() && value > 0.0 => Ok(value.into()),
+            value => Err(self.wrong(name, "a finite number above 0", value)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata() -> Metadata {
+        let mut m = Metadata::default();
+        m.set("general.architecture", "bitnet-b1.58");
+        for (key, value) in [
+            ("context_length", 4096u32),
+            ("embedding_length", 2560),
+            ("block_count", 30),
+            ("feed_forward_length", 6912),
+            ("attention.head_count", 20),
+            ("attention.head_count_kv", 5),
+        ] {
+            m.set(format!("bitnet-b1.58.{key}"), value);
+        }
+        m.set("bitnet-b1.58.attention.layer_norm_rms_epsilon", 1e-5f32);
+        m.set("bitnet-b1.58.rope.freq_base", 500000f32);
+        m
+    }
+
+    #[test]
+    fn the_numbers_of_the_2b_model() {
+        let h = Hyper::read(&metadata(), 128256).unwrap();
+        assert_eq!((h.n_layers, h.dim, h.ffn_dim), (30, 2560, 6912));
+        assert_eq!((h.n_heads, h.n_kv_heads, h.head_dim, h.n_ctx_train), (20, 5, 128, 4096));
+        assert_eq!(h.rope, RopeHyper { dims: 128, freq_base: 500000.0, scaling: RopeScaling::None });
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused_by_key() {
+        for (key, value) in [
+            ("embedding_length", 0u64),
+            ("embedding_length", u64::MAX),
+            ("block_count", 0),
+            ("context_length", 1 << 40),
+            ("attention.head_count", 0),
+            ("attention.head_count", 7),
+            ("attention.head_count_kv", 0),
+            ("attention.head_count_kv", 3),
+            ("attention.key_length", 127),
+            ("attention.value_length", 64),
+            ("rope.dimension_count", 256),
+            ("rope.dimension_count", 0),
+        ] {
+            let mut m = metadata();
+            m.set(format!("bitnet-b1.58.{key}"), value);
+            let message = Hyper::read(&m, 128256).unwrap_err().to_string();
+            assert!(message.contains(key), "{key} = {value}: {message}");
+        }
+        for (key, value) in [
+            ("rope.freq_base", 0.0f32),
+            ("rope.freq_base", f32::NAN),
+            ("rope.scaling.factor", -1.0),
+            ("attention.layer_norm_rms_epsilon", f32::INFINITY),
+        ] {
+            let mut m = metadata();
+            m.set(format!("bitnet-b1.58.{key}"), value);
+            let message = Hyper::read(&m, 128256).unwrap_err().to_string();
+            assert!(message.contains(key), "{key} = {value}: {message}");
+        }
+    }
+
+    #[test]
+    fn rope_scaling_by_its_type() {
+        let mut m = metadata();
+        m.set("bitnet-b1.58.rope.scaling.factor", 4f32);
+        assert_eq!(Hyper::read(&m, 9).unwrap().rope.scaling, RopeScaling::Linear { factor: 4.0 });
+        m.set("bitnet-b1.58.rope.scaling.type", "yarn");
+        m.set("bitnet-b1.58.rope.scaling.original_context_length", 1024u32);
+        let yarn = RopeScaling::Yarn { factor: 4.0, original_ctx: 1024.0, attn_factor: 1.0 };
+        assert_eq!(Hyper::read(&m, 9).unwrap().rope.scaling, yarn);
+        m.set("bitnet-b1.58.rope.scaling.type", "longrope");
+        assert!(Hyper::read(&m, 9).unwrap_err().to_string().contains("longrope"));
+    }
+}

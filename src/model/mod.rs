@@ -1,0 +1,140 @@
+//! Models: from a GGUF file to a [`Program`] and its weights. One file an architecture.
+//!
+//! A model file says what is computed, straight down the page, and checks every shape on the way. It
+//! must never know a backend or do arithmetic on activations. Start at [`bitnet`]; [`build::Builder`]
+//! is what it is written with.
+
+pub mod bitnet;
+pub mod build;
+pub mod hyper;
+mod rope;
+
+use ggml_types::{HostTensor, KvCodec, QuantError};
+
+pub use build::Builder;
+pub use hyper::Hyper;
+
+use crate::gguf::{Gguf, GgufError};
+use crate::program::{Limits, Program};
+
+/// A model architecture: the names under which files carry it, and how its program is written.
+#[derive(Debug)]
+pub struct Architecture {
+    /// Values of `general.architecture`.
+    pub names: &'static [&'static str],
+    /// Declares weights and pushes stages.
+    pub build: fn(&mut Builder<'_>) -> Result<(), ModelError>,
+}
+
+/// Every architecture. A new one is its file and two lines here.
+pub static REGISTRY: &[&Architecture] = &[
+    &bitnet::ARCHITECTURE, //
+];
+
+/// What a caller chooses about a model's program.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The largest step.
+    pub limits: Limits,
+    /// How keys are kept.
+    pub k: &'static dyn KvCodec,
+    /// How values are kept.
+    pub v: &'static dyn KvCodec,
+}
+
+/// A model that is ready for a backend.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The forward pass.
+    pub program: Program,
+    /// `weights[i]` is what `program.weights[i]` declares.
+    pub weights: Vec<HostTensor>,
+    /// The numbers it was built from.
+    pub hyper: Hyper,
+}
+
+impl Model {
+    /// Writes the program of the model in `gguf`, whose numbers `hyper` are.
+    ///
+    /// # Errors
+    /// [`ModelError`] for an unknown architecture and for the first tensor that is missing or of another
+    /// shape than the numbers ask for.
+    pub fn build(gguf: &Gguf, hyper: Hyper, options: &Options) -> Result<Self, ModelError> {
+        let architecture = by_name(&hyper.architecture)?;
+        let mut builder = Builder::new(gguf, hyper, options);
+        (architecture.build)(&mut builder)?;
+        Ok(builder.finish())
+    }
+}
+
+/// The architecture called `name`.
+///
+/// # Errors
+/// [`ModelError::Architecture`], which lists every name there is.
+pub fn by_name(name: &str) -> Result<&'static Architecture, ModelError> {
+    let found = REGISTRY.iter().copied().find(|architecture| architecture.names.contains(&name));
+    found.ok_or_else(|| {
+        let known: Vec<&str> = REGISTRY.iter().flat_map(|architecture| architecture.names).copied().collect();
+        ModelError::Architecture { name: name.to_owned(), known: known.join(", ") }
+    })
+}
+
+/// Why a file holds no model that can be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The file itself is broken.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// No program for this architecture.
+    #[error("architecture `{name}` is not known; known are: {known}")]
+    Architecture {
+        /// What the file says.
+        name: String,
+        /// Every name there is.
+        known: String,
+    },
+    /// A metadata value that is missing or makes no sense.
+    #[error("metadata {key}: want {want}, file has {got}")]
+    Metadata {
+        /// The key.
+        key: String,
+        /// What makes sense.
+        want: String,
+        /// The value.
+        got: String,
+    },
+    /// A tensor that is missing or of the wrong shape.
+    #[error("tensor {tensor}: want {want}, file has {got}")]
+    Tensor {
+        /// GGUF name.
+        tensor: String,
+        /// Shape that the model's numbers ask for.
+        want: String,
+        /// Shape and type.
+        got: String,
+    },
+    /// A tensor whose bytes do not decode.
+    #[error("tensor {tensor}")]
+    Quant {
+        /// GGUF name.
+        tensor: String,
+        /// The type's own words.
+        source: QuantError,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_an_unknown_one_lists_what_there_is() {
+        let mut names: Vec<&str> = REGISTRY.iter().flat_map(|a| a.names).copied().collect();
+        let n = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), n);
+        let message = by_name("mamba").unwrap_err().to_string();
+        assert!(message.contains("`mamba`") && message.contains("bitnet-b1.58"), "{message}");
+    }
+}

@@ -1,0 +1,37 @@
+//! The text of each architecture's program, held as files in `tests/snapshots`. After a change on purpose,
+//! `STERNA_UPDATE_SNAPSHOTS=1 cargo test --test program_text` writes them anew.
+
+mod common;
+
+use sterna::gguf::Gguf;
+use sterna::model::{Hyper, Model, Options};
+use sterna::program::Limits;
+
+fn check(model: &str, snapshot: &str) {
+    let Some(path) = common::golden(model) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let f16 = ggml_types::kv_by_name("f16").unwrap();
+    let limits = Limits { rows: 512, outputs: 1, seqs: 1, pages: 64 };
+    let n_vocab = gguf.find("token_embd.weight").unwrap().rows();
+    let hyper = Hyper::read(gguf.metadata(), n_vocab).unwrap();
+    let program = Model::build(&gguf, hyper, &Options { limits, k: f16, v: f16 }).unwrap().program;
+    program.check().unwrap();
+    let text = program.to_string();
+    let file = common::root().join("tests/snapshots").join(snapshot);
+    if std::env::var_os("STERNA_UPDATE_SNAPSHOTS").is_some() {
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, &text).unwrap();
+    }
+    let want = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(text == want, "{snapshot} is not the program of {model}, which now reads:\n{text}");
+}
+
+#[test]
+fn bitnet_with_a_tied_f16_head() {
+    check("bitnet/tiny-i2_s.gguf", "bitnet-b1.58.txt");
+}
+
+#[test]
+fn bitnet_with_a_q6_k_embedding() {
+    check("bitnet/wide-i2_s-embq6k.gguf", "bitnet-b1.58-q6_k.txt");
+}
