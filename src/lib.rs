@@ -6,3 +6,4 @@ pub mod cli;
 pub mod gguf;
 pub mod model;
 pub mod program;
+pub mod tokenizer;

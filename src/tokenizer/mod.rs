@@ -1,0 +1,332 @@
+//! Text to token ids and back, from a GGUF file's own vocabulary; and chat templates.
+//!
+//! Token ids are those of llama.cpp's `llama_tokenize`, its habits included, since published models are
+//! run with them: tests hold every algorithm to its golden ids. Byte-level BPE stands on the `tokenizers`
+//! crate. This module knows no model, engine or device.
+//!
+//! Start at [`Tokenizer::from_metadata`]; `pre.rs` lists the pre-tokenizers.
+
+mod bpe;
+mod byte_level;
+mod error;
+mod pieces;
+mod pre;
+mod special;
+mod spm;
+mod stream;
+mod vocab;
+
+use std::collections::BTreeSet;
+
+use crate::gguf::{Gguf, Metadata};
+
+pub use error::TokenizerError;
+pub use stream::{StreamDecoder, Utf8Stream};
+
+use bpe::ByteLevelBpe;
+use pieces::Pieces;
+use special::{Fragment, SpecialToken, SpecialTokens};
+use spm::ScoredBpe;
+use vocab::{Algorithm, TokenKind, Vocab};
+
+/// What special tokens spelled out in a text mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// `<|eot_id|>` is the token: for templates and for prompts that a person writes as the model reads them.
+    Parse,
+    /// `<|eot_id|>` is ten characters: for text from elsewhere.
+    AsText,
+}
+
+/// Where the caller knows better than the file.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TokenizerOptions<'a> {
+    /// Pre-tokenizer to use instead of the one that the file names (`--tokenizer-pre`).
+    pub pre: Option<&'a str>,
+}
+
+enum Encoder {
+    ByteLevel(Box<ByteLevelBpe>),
+    Scored(ScoredBpe),
+}
+
+/// A vocabulary, ready to encode and decode. It does not change; share it between threads.
+pub struct Tokenizer {
+    encoder: Encoder,
+    specials: SpecialTokens,
+    pieces: Pieces,
+    /// Tokens that are not written out unless asked for.
+    hidden: BTreeSet<u32>,
+    eog: BTreeSet<u32>,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    eot: Option<u32>,
+    add_bos: bool,
+    add_eos: bool,
+    add_space_prefix: bool,
+    pre: Option<&'static str>,
+    notices: Vec<String>,
+}
+
+/// Spellings that mean "control" whatever the file says of them, and whether they end a generation.
+/// The ones that end a turn come first, in the order in which one of them is taken for `eot`.
+const CONTROL_SPELLINGS: &[(&str, Ends)] = &[
+    ("<|eot_id|>", Ends::Turn),
+    ("<|im_end|>", Ends::Turn),
+    ("<|end|>", Ends::Turn),
+    ("<end_of_turn>", Ends::Turn),
+    ("<|endoftext|>", Ends::Turn),
+    ("<|end_of_text|>", Ends::Turn),
+    ("<EOT>", Ends::Turn),
+    ("_<EOT>", Ends::Turn),
+    ("<｜end▁of▁sentence｜>", Ends::Turn),
+    ("<end_of_utterance>", Ends::Turn),
+    ("<|eom_id|>", Ends::Generation),
+    ("<|return|>", Ends::Generation),
+    ("<|call|>", Ends::Generation),
+    ("<|flush|>", Ends::Generation),
+    ("<|calls|>", Ends::Generation),
+    ("</s>", Ends::Generation),
+    ("<|fim_pad|>", Ends::Generation),
+    ("<fim-pad>", Ends::Generation),
+    ("<fim_pad>", Ends::Generation),
+    ("<PAD>", Ends::Generation),
+    ("<|fim_repo|>", Ends::Generation),
+    ("<|repo_name|>", Ends::Generation),
+    ("<fim-repo>", Ends::Generation),
+    ("<REPO>", Ends::Generation),
+    ("<reponame>", Ends::Generation),
+    ("<|file_sep|>", Ends::Generation),
+    ("<|fim_prefix|>", Ends::Nothing),
+    ("<fim-prefix>", Ends::Nothing),
+    ("<fim_prefix>", Ends::Nothing),
+    ("<PRE>", Ends::Nothing),
+    ("▁<PRE>", Ends::Nothing),
+    ("<|fim_suffix|>", Ends::Nothing),
+    ("<fim-suffix>", Ends::Nothing),
+    ("<fim_suffix>", Ends::Nothing),
+    ("<SUF>", Ends::Nothing),
+    ("▁<SUF>", Ends::Nothing),
+    ("<|fim_middle|>", Ends::Nothing),
+    ("<fim-middle>", Ends::Nothing),
+    ("<fim_middle>", Ends::Nothing),
+    ("<MID>", Ends::Nothing),
+    ("▁<MID>", Ends::Nothing),
+];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Ends {
+    Turn,
+    Generation,
+    Nothing,
+}
+
+impl Tokenizer {
+    /// Builds the tokenizer of a file. A vocabulary-only file will do.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_metadata`].
+    pub fn from_gguf(gguf: &Gguf, options: TokenizerOptions<'_>) -> Result<Self, TokenizerError> {
+        Self::from_metadata(gguf.metadata(), options)
+    }
+
+    /// Builds a tokenizer from the `tokenizer.ggml.*` keys.
+    ///
+    /// # Errors
+    /// [`TokenizerError`]: a key is missing or of the wrong type or length, or the file (or `options`) asks
+    /// for an algorithm or a pre-tokenizer that is not here.
+    pub fn from_metadata(metadata: &Metadata, options: TokenizerOptions<'_>) -> Result<Self, TokenizerError> {
+        let mut vocab = Vocab::from_metadata(metadata)?;
+        let eog = mark_control_tokens(&mut vocab);
+        let specials = special_tokens(&vocab);
+        let pieces = Pieces::new(&vocab);
+        let (encoder, pre, usually_bos) = match vocab.algorithm {
+            Algorithm::ByteLevelBpe => {
+                let kind = pre_kind(&mut vocab, options.pre)?;
+                let encoder = Encoder::ByteLevel(Box::new(ByteLevelBpe::new(&mut vocab, kind)?));
+                (encoder, Some(kind.name), kind.add_bos)
+            }
+            Algorithm::ScoredBpe => (Encoder::Scored(ScoredBpe::new(&vocab)), None, true),
+        };
+        let hidden = (0u32..)
+            .zip(&vocab.kinds)
+            .filter(|(_, kind)| matches!(kind, TokenKind::Control | TokenKind::Unknown))
+            .map(|(id, _)| id)
+            .collect();
+        Ok(Self {
+            encoder,
+            specials,
+            pieces,
+            hidden,
+            eog,
+            bos: vocab.bos,
+            eos: vocab.eos,
+            eot: vocab.eot,
+            add_bos: vocab.add_bos.unwrap_or(usually_bos),
+            add_eos: vocab.add_eos,
+            add_space_prefix: vocab.add_space_prefix && vocab.algorithm == Algorithm::ScoredBpe,
+            pre,
+            notices: vocab.notices,
+        })
+    }
+
+    /// The tokens of `text`. Where `add_special`, BOS before and EOS after it, as far as the file asks for them.
+    pub fn encode(&self, text: &str, special: Special, add_special: bool) -> Vec<u32> {
+        let mut ids = Vec::new();
+        if add_special && self.add_bos {
+            ids.extend(self.bos);
+        }
+        let mut after_special = true;
+        for fragment in self.specials.partition(text, special) {
+            match fragment {
+                Fragment::Token(id) => ids.push(id),
+                Fragment::Text(ref range) => self.encode_plain(&text[range.clone()], after_special, &mut ids),
+            }
+            after_special = matches!(fragment, Fragment::Token(_));
+        }
+        if add_special && self.add_eos {
+            ids.extend(self.eos);
+        }
+        ids
+    }
+
+    fn encode_plain(&self, text: &str, after_special: bool, ids: &mut Vec<u32>) {
+        match &self.encoder {
+            Encoder::ByteLevel(bpe) => bpe.encode(text, ids),
+            Encoder::Scored(bpe) => {
+                let prefix = if self.add_space_prefix && after_special { "▁" } else { "" };
+                bpe.encode(&(prefix.to_owned() + &text.replace(' ', "▁")), ids);
+            }
+        }
+    }
+
+    /// The bytes of a whole text: of a SentencePiece vocabulary, without the space that encoding put before
+    /// it. Control tokens are left out unless `show_special`; ids beyond the vocabulary write nothing.
+    pub fn decode(&self, ids: &[u32], show_special: bool) -> Vec<u8> {
+        let shown = |id: &&u32| show_special || !self.is_special(**id);
+        let bytes: Vec<u8> = ids.iter().filter(shown).flat_map(|&id| self.token_bytes(id)).copied().collect();
+        match bytes.strip_prefix(b" ") {
+            Some(rest) if self.add_space_prefix => rest.to_vec(),
+            _ => bytes,
+        }
+    }
+
+    /// What a token writes: for a control token its spelling, and nothing for an id beyond the vocabulary.
+    /// The bytes of one token need not be UTF-8; [`StreamDecoder`] puts characters together.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.pieces.get(id)
+    }
+
+    /// Id of the token spelled `text` in the vocabulary: `<|eot_id|>`, `Ġthe`.
+    pub fn token_id(&self, text: &str) -> Option<u32> {
+        match &self.encoder {
+            Encoder::ByteLevel(bpe) => bpe.id(text),
+            Encoder::Scored(bpe) => bpe.id(text),
+        }
+    }
+
+    /// Number of tokens. The model's head may be larger.
+    pub fn n_vocab(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Whether a token steers the model and is not written out.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.hidden.contains(&id)
+    }
+
+    /// Whether a token ends a generation: EOS, end of turn, and the spellings that are known to mean it.
+    pub fn is_eog(&self, id: u32) -> bool {
+        self.eog.contains(&id)
+    }
+
+    /// Beginning of a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// End of a text.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// End of a turn.
+    pub fn eot(&self) -> Option<u32> {
+        self.eot
+    }
+
+    /// Whether [`Tokenizer::encode`] with `add_special` begins with BOS.
+    pub fn add_bos(&self) -> bool {
+        self.add_bos && self.bos.is_some()
+    }
+
+    /// Name of the pre-tokenizer; `None` for a SentencePiece vocabulary.
+    pub fn pre(&self) -> Option<&'static str> {
+        self.pre
+    }
+
+    /// What had to be guessed or mended in the vocabulary, a sentence each: to be said once.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+}
+
+/// Makes control tokens of what is spelled like one, and gives the tokens that end a generation.
+fn mark_control_tokens(vocab: &mut Vocab) -> BTreeSet<u32> {
+    let mut eog = BTreeSet::from_iter(vocab.eos);
+    let mut by_turn_order = [None; CONTROL_SPELLINGS.len()];
+    for id in 0..vocab.tokens.len() {
+        let spelling = vocab.tokens[id].as_str();
+        let Some(at) = CONTROL_SPELLINGS.iter().position(|(text, _)| *text == spelling) else { continue };
+        vocab.kinds[id] = TokenKind::Control;
+        by_turn_order[at] = Some(id as u32);
+    }
+    for (found, (_, ends)) in by_turn_order.iter().zip(CONTROL_SPELLINGS) {
+        let Some(id) = *found else { continue };
+        if *ends == Ends::Turn && vocab.eot.is_none() {
+            vocab.eot = Some(id);
+        }
+        if *ends != Ends::Nothing {
+            eog.insert(id);
+        }
+    }
+    eog.extend(vocab.eot);
+    // Where a vocabulary has tokens that end a message and go on, `<|end|>` ends a part of one.
+    let has = |text| vocab.find(text).is_some();
+    let goes_on = (has("<|return|>") && has("<|call|>")) || (has("<|flush|>") && has("<|calls|>"));
+    if goes_on && let Some(end) = vocab.find("<|end|>") {
+        eog.remove(&end);
+    }
+    eog
+}
+
+fn special_tokens(vocab: &Vocab) -> SpecialTokens {
+    // Files do not say which added tokens swallow the whitespace after them; phi-3's do, but for four.
+    let strips = ["phi-3", "phi3"].iter().any(|name| vocab.model_name.contains(name));
+    let tokens = (0u32..).zip(vocab.tokens.iter().zip(&vocab.kinds)).filter_map(|(id, (text, kind))| {
+        let on_request = match kind {
+            TokenKind::Control | TokenKind::Unknown => true,
+            TokenKind::UserDefined => false,
+            _ => return None,
+        };
+        let strip_right = strips && !["<unk>", "<s>", "<|endoftext|>"].contains(&text.as_str());
+        Some(SpecialToken { id, text: text.clone(), on_request, strip_right })
+    });
+    SpecialTokens::new(tokens.collect())
+}
+
+fn pre_kind(vocab: &mut Vocab, wanted: Option<&str>) -> Result<&'static pre::Kind, TokenizerError> {
+    if let Some(name) = wanted.or(vocab.pre.as_deref()) {
+        return pre::by_name(name);
+    }
+    let like_llama3 = ["<|begin_of_text|>", "<|eot_id|>"].iter().any(|text| vocab.find(text).is_some());
+    let (name, why) = if like_llama3 {
+        ("llama-bpe", "its vocabulary is like Llama 3's")
+    } else {
+        ("default", "as the format's readers do")
+    };
+    vocab.notices.push(format!(
+        "the file names no pre-tokenizer (tokenizer.ggml.pre): taking `{name}`, {why}; --tokenizer-pre chooses another"
+    ));
+    pre::by_name(name)
+}

@@ -1,0 +1,116 @@
+//! Text out of tokens that come one at a time.
+
+use std::str;
+
+use super::Tokenizer;
+
+/// Bytes in, whole characters out. Bytes that are no UTF-8 become U+FFFD, exactly as
+/// `String::from_utf8_lossy` of all of them would have it.
+#[derive(Clone, Debug, Default)]
+pub struct Utf8Stream {
+    /// The beginning of a character, at most 3 bytes, followed while in `push` by what came next.
+    pending: Vec<u8>,
+    text: String,
+}
+
+impl Utf8Stream {
+    /// Takes bytes and gives the characters that are complete with them.
+    pub fn push(&mut self, bytes: &[u8]) -> &str {
+        self.text.clear();
+        self.pending.extend_from_slice(bytes);
+        let mut done = 0;
+        while done < self.pending.len() {
+            match str::from_utf8(&self.pending[done..]) {
+                Ok(valid) => {
+                    self.text.push_str(valid);
+                    done = self.pending.len();
+                }
+                Err(err) => {
+                    let valid = done..done + err.valid_up_to();
+                    self.text
+                        .push_str(str::from_utf8(&self.pending[valid.clone()]).expect("valid up to here"));
+                    done = valid.end;
+                    let Some(wrong) = err.error_len() else { break };
+                    self.text.push(char::REPLACEMENT_CHARACTER);
+                    done += wrong;
+                }
+            }
+        }
+        self.pending.drain(..done);
+        &self.text
+    }
+
+    /// Ends the text: a character that was begun and not finished is U+FFFD.
+    pub fn finish(&mut self) -> &str {
+        self.text.clear();
+        if !self.pending.is_empty() {
+            self.pending.clear();
+            self.text.push(char::REPLACEMENT_CHARACTER);
+        }
+        &self.text
+    }
+}
+
+/// Turns the tokens of a text that goes on into characters, never breaking one.
+pub struct StreamDecoder<'t> {
+    tokenizer: &'t Tokenizer,
+    show_special: bool,
+    utf8: Utf8Stream,
+}
+
+impl<'t> StreamDecoder<'t> {
+    /// A decoder for what follows some text: nothing is stripped from its beginning. Control tokens are
+    /// written out where `show_special`.
+    pub fn new(tokenizer: &'t Tokenizer, show_special: bool) -> Self {
+        Self { tokenizer, show_special, utf8: Utf8Stream::default() }
+    }
+
+    /// Takes a token and gives the characters that are complete with it, possibly none.
+    pub fn push(&mut self, id: u32) -> &str {
+        let bytes = if self.show_special || !self.tokenizer.is_special(id) {
+            self.tokenizer.token_bytes(id)
+        } else {
+            &[]
+        };
+        self.utf8.push(bytes)
+    }
+
+    /// Ends the text: gives U+FFFD where a character is incomplete.
+    pub fn finish(&mut self) -> &str {
+        self.utf8.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn streamed(chunks: &[&[u8]]) -> Vec<String> {
+        let mut stream = Utf8Stream::default();
+        let mut pieces: Vec<String> = chunks.iter().map(|chunk| stream.push(chunk).to_owned()).collect();
+        pieces.push(stream.finish().to_owned());
+        pieces
+    }
+
+    #[test]
+    fn a_character_waits_for_its_last_byte() {
+        assert_eq!(streamed(&[b"a\xe6", b"\xbc", b"\xa2b"]), ["a", "", "漢b", ""]);
+        assert_eq!(streamed(&[b"\xf0\x9f", b"\xa6\x9c"]), ["", "🦜", ""]);
+    }
+
+    #[test]
+    fn incomplete_and_wrong_bytes_are_replaced() {
+        assert_eq!(streamed(&[b"\xf0\x9f"]), ["", "\u{fffd}"]);
+        assert_eq!(streamed(&[b"\xf0\x9f", b"x"]), ["", "\u{fffd}x", ""]);
+        assert_eq!(streamed(&[b"\xff\xfe"]), ["\u{fffd}\u{fffd}", ""]);
+    }
+
+    #[test]
+    fn any_cut_gives_what_the_whole_gives() {
+        let bytes = b"\xe6\xbc\xa2\xe6\xbc\xf0\x9f\xa6\x9c\x80\xc0\xafa\xed\xa0\x80\xf4\x90\x80\x80\xe2\x82";
+        for cut in 1..bytes.len() {
+            let chunks: Vec<&[u8]> = bytes.chunks(cut).collect();
+            assert_eq!(streamed(&chunks).concat(), String::from_utf8_lossy(bytes), "cut every {cut}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The vocabulary as a file states it, with the reference implementation's readings of what it leaves open.
+
+use crate::gguf::Metadata;
+
+use super::TokenizerError;
+
+/// What a token is for: `tokenizer.ggml.token_type`, numbered as in the file format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    /// Written out as nothing.
+    Undefined,
+    /// A piece of text.
+    Normal,
+    /// Stands for what the vocabulary cannot say.
+    Unknown,
+    /// Steers the model; text is read as one only on request.
+    Control,
+    /// Added by hand; always found in text before anything else.
+    UserDefined,
+    /// Written out as nothing.
+    Unused,
+    /// One byte, spelled `<0x41>`.
+    Byte,
+}
+
+impl TokenKind {
+    fn from_id(id: i32) -> Self {
+        match id {
+            1 => Self::Normal,
+            2 => Self::Unknown,
+            3 => Self::Control,
+            4 => Self::UserDefined,
+            5 => Self::Unused,
+            6 => Self::Byte,
+            _ => Self::Undefined,
+        }
+    }
+}
+
+/// Which algorithm turns text into tokens: `tokenizer.ggml.model`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// `gpt2`: byte-level BPE, merges by rank.
+    ByteLevelBpe,
+    /// `llama`: SentencePiece BPE, merges by score, bytes where nothing fits.
+    ScoredBpe,
+}
+
+/// A vocabulary before anything is built from it.
+#[derive(Clone, Debug)]
+pub struct Vocab {
+    /// Which algorithm.
+    pub algorithm: Algorithm,
+    /// `tokenizer.ggml.pre`, for byte-level BPE alone.
+    pub pre: Option<String>,
+    /// `general.name`, lower case: some habits go by it.
+    pub model_name: String,
+    /// Spelling of each token, `[n_vocab]`. An empty one is replaced by `[EMPTY_id]`.
+    pub tokens: Vec<String>,
+    /// One a token, or empty: higher is merged first.
+    pub scores: Vec<f32>,
+    /// `[n_vocab]`.
+    pub kinds: Vec<TokenKind>,
+    /// Left and right of each merge, best first.
+    pub merges: Vec<(String, String)>,
+    /// Beginning of a text.
+    pub bos: Option<u32>,
+    /// End of a text.
+    pub eos: Option<u32>,
+    /// End of a turn, where the file names one.
+    pub eot: Option<u32>,
+    /// Stands for what the vocabulary cannot say.
+    pub unk: Option<u32>,
+    /// Whether texts begin with `bos`; `None` where the file does not say.
+    pub add_bos: Option<bool>,
+    /// Whether texts end with `eos`.
+    pub add_eos: bool,
+    /// Whether a space is put before a text.
+    pub add_space_prefix: bool,
+    /// What had to be guessed or mended, one sentence each.
+    pub notices: Vec<String>,
+}
+
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const SCORES: &str = "tokenizer.ggml.scores";
+const KINDS: &str = "tokenizer.ggml.token_type";
+
+impl Vocab {
+    /// Reads the `tokenizer.ggml.*` keys.
+    ///
+    /// # Errors
+    /// [`TokenizerError`] for a missing key, a wrong type or length, or an unknown algorithm.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Self, TokenizerError> {
+        let algorithm = match metadata.require_str("tokenizer.ggml.model")? {
+            "gpt2" => Algorithm::ByteLevelBpe,
+            "llama" => Algorithm::ScoredBpe,
+            other => return Err(TokenizerError::UnknownModel { found: other.to_owned() }),
+        };
+        let scored = algorithm == Algorithm::ScoredBpe;
+        let tokens: Vec<String> = metadata
+            .require_strs(TOKENS)?
+            .enumerate()
+            .map(|(id, text)| if text.is_empty() { format!("[EMPTY_{id}]") } else { text.to_owned() })
+            .collect();
+        let n_vocab = tokens.len();
+        if n_vocab == 0 || n_vocab >= u32::MAX as usize {
+            return Err(TokenizerError::Size { got: n_vocab });
+        }
+        let one_a_token = |key, got| {
+            if got == n_vocab { Ok(()) } else { Err(TokenizerError::Length { key, want: n_vocab, got }) }
+        };
+        let scores: Vec<f32> = match metadata.f32s(SCORES)? {
+            Some(scores) => {
+                one_a_token(SCORES, scores.len())?;
+                scores.collect()
+            }
+            None => Vec::new(),
+        };
+        let kinds = match metadata.i32s(KINDS)? {
+            Some(ids) => {
+                one_a_token(KINDS, ids.len())?;
+                ids.map(TokenKind::from_id).collect()
+            }
+            None => vec![TokenKind::Normal; n_vocab],
+        };
+        let merges = if scored {
+            Vec::new()
+        } else {
+            metadata.require_strs("tokenizer.ggml.merges")?.filter_map(split_merge).collect()
+        };
+        let mut vocab = Self {
+            algorithm,
+            pre: metadata.str("tokenizer.ggml.pre")?.filter(|pre| !pre.is_empty()).map(str::to_owned),
+            model_name: metadata.str("general.name")?.unwrap_or_default().to_lowercase(),
+            tokens,
+            scores,
+            kinds,
+            merges,
+            bos: None,
+            eos: None,
+            eot: None,
+            unk: None,
+            add_bos: metadata.bool("tokenizer.ggml.add_bos_token")?,
+            add_eos: metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
+            add_space_prefix: metadata.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(scored),
+            notices: Vec::new(),
+        };
+        // A SentencePiece file that names no special token means the first three entries.
+        let usual = |id: u32| if scored && (id as usize) < n_vocab { Some(id) } else { None };
+        vocab.bos = vocab.special_id(metadata, "tokenizer.ggml.bos_token_id", usual(1))?;
+        vocab.eos = vocab.special_id(metadata, "tokenizer.ggml.eos_token_id", usual(2))?;
+        vocab.unk = vocab.special_id(metadata, "tokenizer.ggml.unknown_token_id", usual(0))?;
+        vocab.eot = vocab.special_id(metadata, "tokenizer.ggml.eot_token_id", None)?;
+        Ok(vocab)
+    }
+
+    fn special_id(
+        &mut self,
+        metadata: &Metadata,
+        key: &str,
+        usual: Option<u32>,
+    ) -> Result<Option<u32>, TokenizerError> {
+        // Writers mark "none" by -1 or by the largest u32.
+        let none = [Some(-1), Some(i128::from(u32::MAX))];
+        if none.contains(&metadata.get(key).and_then(|value| value.as_int())) {
+            return Ok(usual);
+        }
+        Ok(match metadata.u32(key)? {
+            Some(id) if (id as usize) < self.tokens.len() => Some(id),
+            Some(id) => {
+                let n_vocab = self.tokens.len();
+                self.notices.push(format!("{key} is {id}, beyond the {n_vocab} tokens there are: ignored"));
+                usual
+            }
+            None => usual,
+        })
+    }
+
+    /// Id of the token spelled `text`; the last one where several are.
+    pub fn find(&self, text: &str) -> Option<u32> {
+        self.tokens.iter().rposition(|token| token == text).map(|id| id as u32)
+    }
+}
+
+/// `"Ġ t"` to its two sides. The first character may itself be a space.
+fn split_merge(merge: &str) -> Option<(String, String)> {
+    let first = merge.chars().next()?.len_utf8();
+    let space = first + merge[first..].find(' ')?;
+    Some((merge[..space].to_owned(), merge[space + 1..].to_owned()))
+}
