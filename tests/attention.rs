@@ -1,0 +1,287 @@
+//! `AttnIn` and `Attend` of every backend against the f64 oracle: positions around page and split limits, every
+//! KV codec, grouped heads, several sequences in one step, pages out of order, and poison wherever no
+//! position of a sequence has been written.
+
+mod case;
+mod oracle;
+
+use case::{Case, Turn, backends, limits, pages_for, rows, shuffled_pages, ty};
+use ggml_types::{KvCodec, QuantError, kv_by_name};
+use sterna::program::{
+    ActQuant, Attend, AttnIn, Buf, KvDecl, Norm, NormKind, PAGE, PageTable, Rope, RopeId, RopeStyle, Row,
+};
+
+/// What an attention layer looks like.
+#[derive(Clone, Copy)]
+struct Shape {
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    codec: &'static dyn KvCodec,
+    act: ActQuant,
+    rope: Option<(RopeStyle, usize)>,
+    head_norms: bool,
+}
+
+fn plain() -> Shape {
+    Shape {
+        n_heads: 4,
+        n_kv_heads: 1,
+        head_dim: 16,
+        codec: codec("f32"),
+        act: ActQuant::None,
+        rope: Some((RopeStyle::Halves, 8)),
+        head_norms: false,
+    }
+}
+
+fn codec(name: &str) -> &'static dyn KvCodec {
+    kv_by_name(name).expect("a codec of the registry")
+}
+
+const DIM: usize = 128;
+const ATTN_IN: std::ops::Range<usize> = 0..1;
+const BOTH: std::ops::Range<usize> = 0..2;
+
+struct Attention {
+    case: Case,
+    x: Buf,
+    q: Buf,
+    y: Buf,
+}
+
+impl Attention {
+    /// Steps of up to `max_rows` rows over a table of [`shuffled_pages`].
+    fn new(name: &str, shape: Shape, max_rows: usize, n_seqs: usize, n_pages: usize) -> Self {
+        let Shape { n_heads, n_kv_heads, head_dim, .. } = shape;
+        let mut case = Case::new(name, limits(max_rows, n_seqs, n_pages));
+        let (x, q_cols, kv_cols) = (case.buf("x", DIM), n_heads * head_dim, n_kv_heads * head_dim);
+        let (q, y) = (case.buf("q", q_cols), case.buf("y", q_cols));
+        let norm = case.norm(NormKind::Rms, DIM);
+        let weights = if shape.act == ActQuant::None { ty("f16") } else { ty("i2_s") };
+        let wq = case.linear_with_bias(weights, q_cols, DIM, shape.act);
+        let wk = case.linear_with_bias(weights, kv_cols, DIM, shape.act);
+        let wv = case.linear_with_bias(weights, kv_cols, DIM, shape.act);
+        let mut head_norm = |kind| -> Option<Norm> { shape.head_norms.then(|| case.norm(kind, head_dim)) };
+        let (q_norm, k_norm) = (head_norm(NormKind::Rms), head_norm(NormKind::Layer));
+        let rope = shape.rope.map(|(style, pairs)| {
+            let inv_freq = (0..pairs).map(|i| 10_000.0_f64.powf(-(i as f64) / pairs as f64)).collect();
+            case.p.rope(Rope { style, inv_freq, magnitude: 1.0 + 0.25 * (pairs % 3) as f32 })
+        });
+        let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: shape.codec, v: shape.codec });
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        case.p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
+        case.p.push("attend", Attend { q, kv, scale, out: y });
+        Self { case, x, q, y }
+    }
+
+    /// A turn over rows with random inputs.
+    fn turn(&mut self, stages: std::ops::Range<usize>, rows: Vec<Row>) -> Turn {
+        let inputs = vec![(self.x, self.case.numbers.values(rows.len() * DIM))];
+        let read = if stages == BOTH { vec![self.q, self.y] } else { vec![self.q] };
+        Turn { rows, stages, inputs, read }
+    }
+
+    /// Turns that write NaN or large values to every position of every page.
+    fn poison(&self, pages: &PageTable) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        for seq in 0..pages.n_seqs() as u32 {
+            let all = rows(seq, 0..(pages.seq(seq).len() * PAGE) as u32);
+            for (i, rows) in all.chunks(self.case.p.limits.rows).enumerate() {
+                let poison = if i % 2 == 0 { f32::NAN } else { 1e15 };
+                let inputs = vec![(self.x, vec![poison; rows.len() * DIM])];
+                turns.push(Turn { rows: rows.to_vec(), stages: ATTN_IN, inputs, read: vec![] });
+            }
+        }
+        turns
+    }
+
+    /// Writes positions `0..from` without reading, in steps as large as they may be.
+    fn fill(&mut self, seq: u32, from: u32) -> Vec<Turn> {
+        let max_rows = self.case.p.limits.rows;
+        rows(seq, 0..from).chunks(max_rows).map(|rows| self.turn(ATTN_IN, rows.to_vec())).collect()
+    }
+}
+
+/// The last positions that these cases decode at.
+const POSITIONS: [u32; 8] = [0, 1, 62, 63, 64, 127, 255, 256];
+
+fn decodes_and_prefills(name: &str, shape: Shape, positions: &[u32]) {
+    for &last in positions {
+        for n_rows in [1, 2, 7, 40].into_iter().filter(|n| *n <= last + 1) {
+            let name = format!("{name}, {n_rows} rows up to position {last}");
+            let n_pages = pages_for(last as usize + 1) + 1;
+            let mut attention = Attention::new(&name, shape, 64, 1, n_pages);
+            let pages = shuffled_pages(1, n_pages);
+            let mut turns = attention.poison(&pages);
+            turns.extend(attention.fill(0, last + 1 - n_rows));
+            turns.push(attention.turn(BOTH, rows(0, last + 1 - n_rows..last + 1)));
+            attention.case.check(backends(), &pages, &turns);
+        }
+    }
+}
+
+#[test]
+fn grouped_heads() {
+    decodes_and_prefills("4 heads, 1 KV head", plain(), &POSITIONS);
+}
+
+#[test]
+fn a_kv_head_for_each_head() {
+    decodes_and_prefills("3 heads", Shape { n_heads: 3, n_kv_heads: 3, ..plain() }, &[0, 64, 300]);
+}
+
+#[test]
+fn several_kv_heads_of_odd_size() {
+    let shape =
+        Shape { n_heads: 6, n_kv_heads: 2, head_dim: 20, rope: Some((RopeStyle::Halves, 7)), ..plain() };
+    decodes_and_prefills("6 heads, 2 KV heads of 20", shape, &[5, 130]);
+}
+
+#[test]
+fn heads_of_a_real_model() {
+    let shape = Shape {
+        n_heads: 20,
+        n_kv_heads: 5,
+        head_dim: 128,
+        codec: codec("f16"),
+        rope: Some((RopeStyle::Halves, 64)),
+        act: ActQuant::I8PerToken,
+        ..plain()
+    };
+    decodes_and_prefills("20 heads, 5 KV heads of 128", shape, &[70]);
+}
+
+#[test]
+fn f16_cache() {
+    decodes_and_prefills("f16", Shape { codec: codec("f16"), ..plain() }, &[0, 63, 64, 256]);
+}
+
+/// A codec of whole vectors, as quantised ones are.
+#[derive(Debug)]
+struct Vectors;
+
+impl KvCodec for Vectors {
+    fn name(&self) -> &'static str {
+        "f16 in vectors"
+    }
+
+    fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {
+        Ok(1 + codec("f16").vec_bytes(head_dim)?)
+    }
+
+    fn encode(&self, x: &[f32], out: &mut [u8]) {
+        out[0] = 42;
+        codec("f16").encode(x, &mut out[1..]);
+    }
+
+    fn decode(&self, bytes: &[u8], out: &mut [f32]) {
+        assert_eq!(bytes[0], 42, "a vector that was written");
+        codec("f16").decode(&bytes[1..], out);
+    }
+}
+
+#[test]
+fn a_cache_of_whole_vectors() {
+    decodes_and_prefills("vectors", Shape { codec: &Vectors, ..plain() }, &[0, 63, 64, 256]);
+}
+
+#[test]
+fn rotary_embeddings() {
+    let ropes =
+        [None, Some((RopeStyle::Halves, 5)), Some((RopeStyle::Adjacent, 8)), Some((RopeStyle::Adjacent, 3))];
+    for rope in ropes {
+        decodes_and_prefills(&format!("{rope:?}"), Shape { rope, ..plain() }, &[0, 127]);
+    }
+}
+
+#[test]
+fn norms_of_heads() {
+    decodes_and_prefills("head norms", Shape { head_norms: true, ..plain() }, &[3, 66]);
+}
+
+#[test]
+fn int8_projections() {
+    decodes_and_prefills("int8", Shape { act: ActQuant::I8PerToken, ..plain() }, &[3, 66]);
+}
+
+/// One decode and one batch far into a sequence, which tasks share by its splits.
+#[test]
+fn a_long_context() {
+    for codec in [codec("f32"), codec("f16")] {
+        let shape = Shape { codec, n_heads: 8, n_kv_heads: 2, ..plain() };
+        let mut attention = Attention::new(&format!("long, {}", codec.name()), shape, 64, 1, 32);
+        let pages = shuffled_pages(1, 32);
+        let mut turns = attention.fill(0, 2037);
+        turns.push(attention.turn(BOTH, rows(0, 2037..2047)));
+        turns.push(attention.turn(BOTH, rows(0, 2047..2048)));
+        attention.case.check(backends(), &pages, &turns);
+    }
+}
+
+/// Sequences of different lengths, some decoding and some in the middle of their prompt, in one step.
+#[test]
+fn several_sequences_in_one_step() {
+    let (n_seqs, n_pages) = (4, 6);
+    let shape = Shape { n_heads: 4, n_kv_heads: 2, ..plain() };
+    let mut attention = Attention::new("several sequences", shape, 64, n_seqs, n_pages);
+    let pages = shuffled_pages(n_seqs, n_pages);
+    let mut turns = attention.poison(&pages);
+    for (seq, from) in [(0, 300), (1, 63), (2, 0), (3, 64)] {
+        turns.extend(attention.fill(seq, from));
+    }
+    let mut mixed = rows(0, 300..301);
+    mixed.extend(rows(2, 0..33));
+    mixed.extend(rows(1, 63..64));
+    mixed.extend(rows(3, 64..70));
+    turns.push(attention.turn(BOTH, mixed));
+    // In turn, each sequence still in the order of its positions.
+    let in_turn =
+        |i: u32| [(0, 301 + i), (2, 33 + i), (3, 70 + i)].map(|(seq, pos)| rows(seq, pos..pos + 1)[0]);
+    turns.push(attention.turn(BOTH, (0..4).flat_map(in_turn).collect()));
+    attention.case.check(backends(), &pages, &turns);
+}
+
+/// A sequence that was cut back sees nothing of what it had written beyond, be it NaN.
+#[test]
+fn cut_back_sequences_forget() {
+    let mut attention = Attention::new("cut back", plain(), 64, 1, 4);
+    let pages = shuffled_pages(1, 4);
+    let mut turns = attention.fill(0, 100);
+    let mut bad = attention.turn(ATTN_IN, rows(0, 90..140));
+    bad.inputs[0].1.fill(f32::NAN);
+    bad.read.clear();
+    turns.push(bad);
+    turns.push(attention.turn(BOTH, rows(0, 90..95)));
+    turns.push(attention.turn(BOTH, rows(0, 95..96)));
+    attention.case.check(backends(), &pages, &turns);
+}
+
+/// A row of NaN reaches the rows behind it, and no row before it or of another sequence.
+#[test]
+fn nan_reaches_only_who_sees_it() {
+    let mut attention = Attention::new("NaN", plain(), 64, 2, 2);
+    let pages = shuffled_pages(2, 2);
+    let mut both = rows(0, 0..40);
+    both.extend(rows(1, 0..10));
+    let mut turn = attention.turn(BOTH, both);
+    turn.inputs[0].1[20 * DIM + 5] = f32::NAN;
+    attention.case.check(backends(), &pages, &[turn]);
+}
+
+/// Ropes belong to their stage: two layers of one program may turn differently.
+#[test]
+fn each_layer_has_its_own_rope() {
+    let mut attention = Attention::new("two ropes", plain(), 8, 1, 1);
+    let other = Rope { style: RopeStyle::Adjacent, inv_freq: vec![0.5, 0.1].into(), magnitude: 1.0 };
+    let other: RopeId = attention.case.p.rope(other);
+    let (_, first) = attention.case.p.stages[0].clone();
+    let sterna::program::Stage::AttnIn(mut second) = first else { unreachable!("the first stage") };
+    second.rope = Some(other);
+    attention.case.p.push("1.attn_in", second);
+    let pages = shuffled_pages(1, 1);
+    let mut turns = vec![attention.turn(0..1, rows(0, 0..7)), attention.turn(2..3, rows(0, 0..7))];
+    let all = attention.turn(0..3, rows(0, 2..7));
+    turns.push(Turn { read: vec![attention.q], ..all });
+    attention.case.check(backends(), &pages, &turns);
+}

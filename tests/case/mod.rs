@@ -1,0 +1,269 @@
+//! Synthetic programs, and running them on every backend.
+#![allow(dead_code)] // Every test file uses its own part of this.
+
+use std::ops::Range;
+
+use ggml_types::{HostTensor, QuantType, by_name};
+use sterna::backend::cpu::{Cpu, simd};
+use sterna::backend::{Backend, Exec};
+use sterna::program::{
+    ActQuant, Buf, Limits, Linear, Norm, NormKind, PAGE, PageTable, Program, Row, RowsOf, Sampling, Step,
+    Weight,
+};
+
+use crate::oracle::Oracle;
+
+/// Every backend of this build on this machine: the CPU with each set of kernels, and 1, 2 and 3 threads.
+pub fn backends() -> Vec<Box<dyn Backend>> {
+    let mut backends: Vec<Box<dyn Backend>> = Vec::new();
+    for kernels in simd::all() {
+        for threads in [1, 2, 3] {
+            backends.push(Box::new(Cpu::with_kernels(threads, kernels).expect("threads")));
+        }
+    }
+    backends
+}
+
+/// One backend of each kind, for cases that take long.
+pub fn few_backends() -> Vec<Box<dyn Backend>> {
+    let cpu = |kernels| -> Box<dyn Backend> { Box::new(Cpu::with_kernels(2, kernels).expect("threads")) };
+    simd::all().into_iter().map(cpu).collect()
+}
+
+/// A weight type of the registry.
+pub fn ty(name: &str) -> &'static dyn QuantType {
+    by_name(name).unwrap_or_else(|| panic!("no type {name}"))
+}
+
+/// Numbers that are the same in every run.
+#[derive(Clone)]
+pub struct Numbers(u64);
+
+impl Numbers {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 20
+    }
+
+    /// Below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// Bell-shaped, about 1 wide, with an outlier now and then, as activations have them.
+    pub fn value(&mut self) -> f32 {
+        let sum: i64 = (0..4).map(|_| (self.next() % 2001) as i64 - 1000).sum();
+        let outlier = if self.next().is_multiple_of(50) { 12.0 } else { 1.0 };
+        outlier * sum as f32 / 1150.0
+    }
+
+    pub fn values(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.value()).collect()
+    }
+}
+
+/// A program with its weights.
+pub struct Case {
+    pub p: Program,
+    pub weights: Vec<HostTensor>,
+    pub numbers: Numbers,
+}
+
+impl Case {
+    pub fn new(name: &str, limits: Limits) -> Self {
+        let numbers = Numbers::new(name.bytes().fold(7, |sum, b| sum * 31 % 1_000_003 + u64::from(b)));
+        Self { p: Program::new(name, limits), weights: Vec::new(), numbers }
+    }
+
+    /// A weight of random values, about `1 / sqrt(cols)` large.
+    pub fn weight(&mut self, ty: &'static dyn QuantType, rows: usize, cols: usize) -> Weight {
+        let size = 1.0 / (cols as f32).sqrt();
+        let ternary = ["i2_s", "tq1_0", "tq2_0"].contains(&ty.name());
+        let value = |numbers: &mut Numbers| match ternary {
+            true => size * (numbers.below(3) as f32 - 1.0),
+            false => size * numbers.value(),
+        };
+        let values: Vec<f32> = (0..rows * cols).map(|_| value(&mut self.numbers)).collect();
+        self.weight_of(ty, rows, cols, &values)
+    }
+
+    pub fn weight_of(
+        &mut self,
+        ty: &'static dyn QuantType,
+        rows: usize,
+        cols: usize,
+        values: &[f32],
+    ) -> Weight {
+        let name = format!("w{}", self.weights.len());
+        let bytes = ty.encode(values, rows, cols).expect("a shape of the type").into();
+        self.weights.push(HostTensor { name: name.clone(), ty, rows, cols, bytes });
+        self.p.weight(name, ty, rows, cols)
+    }
+
+    /// A vector of values around `centre`.
+    pub fn vector(&mut self, len: usize, centre: f32) -> Weight {
+        let values: Vec<f32> = (0..len).map(|_| centre + 0.1 * self.numbers.value()).collect();
+        self.weight_of(ty("f32"), 1, len, &values)
+    }
+
+    pub fn norm(&mut self, kind: NormKind, len: usize) -> Norm {
+        let weight = self.vector(len, 1.0);
+        let bias = (kind == NormKind::Layer).then(|| self.vector(len, 0.0));
+        Norm { kind, weight, bias, eps: 1e-5 }
+    }
+
+    pub fn linear(&mut self, ty: &'static dyn QuantType, rows: usize, cols: usize, act: ActQuant) -> Linear {
+        Linear { w: self.weight(ty, rows, cols), bias: None, act, scale: 1.0 }
+    }
+
+    /// A linear layer with a bias and a scale.
+    pub fn linear_with_bias(
+        &mut self,
+        ty: &'static dyn QuantType,
+        rows: usize,
+        cols: usize,
+        act: ActQuant,
+    ) -> Linear {
+        let w = self.weight(ty, rows, cols);
+        Linear { w, bias: Some(self.vector(rows, 0.0)), act, scale: 0.75 }
+    }
+
+    pub fn buf(&mut self, name: &'static str, cols: usize) -> Buf {
+        self.p.buf(name, RowsOf::Step, cols)
+    }
+
+    /// Runs the turns on the oracle and on every backend, and compares what they read.
+    pub fn check(&self, backends: Vec<Box<dyn Backend>>, pages: &PageTable, turns: &[Turn]) {
+        let mut oracle = Oracle::new(&self.p, &self.weights);
+        let mut want = Vec::new();
+        for turn in turns {
+            for (buf, values) in &turn.inputs {
+                oracle.write(*buf, 0, values);
+            }
+            oracle.run(turn.stages.clone(), &turn.step(pages, &[]));
+            want.push(
+                turn.read
+                    .iter()
+                    .map(|b| oracle.read(*b, turn.n_rows(&self.p, *b)).to_vec())
+                    .collect::<Vec<_>>(),
+            );
+        }
+        for mut backend in backends {
+            let what = format!("{} on {}", self.p.name, backend.device());
+            let mut running = self.on(&mut *backend);
+            for (turn, want) in turns.iter().zip(&want) {
+                running.turn(turn, pages, &[]);
+                for (b, want) in turn.read.iter().zip(want) {
+                    let decl = self.p.buf_decl(*b);
+                    let got = running.read(*b, self.p.max_rows(decl.rows));
+                    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+                        let (row, col) = (i / decl.cols, i % decl.cols);
+                        assert!(want.is(*got), "{what}: {}[{row}, {col}] = {got}, want {want:?}", decl.name);
+                    }
+                    let tail = &got[want.len()..];
+                    assert!(
+                        tail.iter().all(|x| x.is_nan()),
+                        "{what}: wrote rows of {} that no step has",
+                        decl.name
+                    );
+                }
+            }
+        }
+    }
+
+    /// Uploads and compiles.
+    pub fn on<'a>(&'a self, backend: &'a mut dyn Backend) -> Running<'a> {
+        let ids: Vec<_> = self.weights.iter().map(|w| backend.upload(w).expect("an upload")).collect();
+        let exec = backend.compile(&self.p, &ids).expect("a program that compiles");
+        Running { p: &self.p, backend, exec }
+    }
+}
+
+/// Some stages of a program over one step.
+pub struct Turn {
+    pub rows: Vec<Row>,
+    pub stages: Range<usize>,
+    /// Written before; everything else in every buffer is poison.
+    pub inputs: Vec<(Buf, Vec<f32>)>,
+    /// Compared afterwards.
+    pub read: Vec<Buf>,
+}
+
+impl Turn {
+    pub fn step<'a>(&'a self, pages: &'a PageTable, sampling: &'a [Sampling]) -> Step<'a> {
+        Step { rows: &self.rows, pages, sampling }
+    }
+
+    fn n_rows(&self, p: &Program, b: Buf) -> usize {
+        match p.buf_decl(b).rows {
+            RowsOf::Step => self.rows.len(),
+            RowsOf::Outputs => self.rows.iter().filter(|row| row.logits).count(),
+        }
+    }
+}
+
+/// A case on one backend.
+pub struct Running<'a> {
+    pub p: &'a Program,
+    pub backend: &'a mut dyn Backend,
+    pub exec: Exec,
+}
+
+impl Running<'_> {
+    /// Poisons all buffers, writes the inputs, runs.
+    pub fn turn(&mut self, turn: &Turn, pages: &PageTable, sampling: &[Sampling]) {
+        for (i, buf) in self.p.bufs.iter().enumerate() {
+            let poison = vec![f32::NAN; self.p.max_rows(buf.rows) * buf.cols];
+            self.write(Buf(i as u32), &poison);
+        }
+        for (buf, values) in &turn.inputs {
+            self.write(*buf, values);
+        }
+        self.run(turn.stages.clone(), &turn.step(pages, sampling));
+    }
+
+    pub fn run(&mut self, stages: Range<usize>, step: &Step<'_>) {
+        self.backend.run_stages(self.exec, stages, step).expect("a run");
+    }
+
+    pub fn write(&mut self, b: Buf, values: &[f32]) {
+        self.backend.write(self.exec, b, 0, values).expect("a write");
+    }
+
+    pub fn read(&mut self, b: Buf, rows: usize) -> Vec<f32> {
+        let mut values = vec![0.0; rows * self.p.buf_decl(b).cols];
+        self.backend.read(self.exec, b, 0, &mut values).expect("a read");
+        values
+    }
+}
+
+/// Rows of one sequence, none of which asks for logits.
+pub fn rows(seq: u32, positions: Range<u32>) -> Vec<Row> {
+    positions.map(|pos| Row { token: 0, pos, seq, logits: false }).collect()
+}
+
+/// `n_seqs` sequences of `n_pages` pages each, dealt out backwards and in turn, so that no sequence's pages
+/// are in order or neighbours.
+pub fn shuffled_pages(n_seqs: usize, n_pages: usize) -> PageTable {
+    let mut pages = PageTable::new(n_seqs, n_pages);
+    for (i, page) in (0..(n_seqs * n_pages) as u32).rev().enumerate() {
+        pages.seq_mut((i % n_seqs) as u32).push(page);
+    }
+    pages
+}
+
+/// Limits for steps of `rows` rows over a table of [`shuffled_pages`].
+pub fn limits(rows: usize, n_seqs: usize, n_pages: usize) -> Limits {
+    Limits { rows, outputs: rows, seqs: n_seqs, pages: n_seqs * n_pages }
+}
+
+/// Pages that `n` positions take.
+pub fn pages_for(n: usize) -> usize {
+    n.div_ceil(PAGE)
+}

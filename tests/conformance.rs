@@ -1,0 +1,261 @@
+//! Every backend, stage and type over a table of cases, against the plain f64 oracle.
+//!
+//! Every bound comes from the oracle, which says with each operation why it is as large as it is. Before every
+//! run all buffers are poisoned with NaN, and so are the rows beyond the step, which must stay as they are.
+
+mod case;
+mod oracle;
+
+use case::{Case, Numbers, Turn, backends, few_backends, limits, rows, shuffled_pages, ty};
+use ggml_types::types::REGISTRY;
+use sterna::program::{
+    Act, ActQuant, Embed, FfnIn, Logits, NormKind, ProjAdd, Row, RowsOf, Sample, Sampling, sampling,
+};
+
+const ACT_QUANTS: [ActQuant; 2] = [ActQuant::None, ActQuant::I8PerToken];
+
+/// Columns for every type: one block, and an odd number of blocks, of at least `least` elements.
+fn cols_of(block: usize, least: usize) -> usize {
+    block * least.div_ceil(block).next_multiple_of(2).saturating_sub(1).max(1)
+}
+
+fn single(n_rows: usize) -> Vec<Row> {
+    rows(0, 0..n_rows as u32)
+}
+
+#[test]
+fn linear_layers_of_every_type() {
+    for ty in REGISTRY {
+        for act in ACT_QUANTS {
+            for (n_rows, outputs, least) in
+                [(1, 1, 1), (1, 37, 700), (2, 5, 300), (5, 16, 1), (17, 67, 300), (33, 3, 520)]
+            {
+                let cols = cols_of(ty.block_elems(), least);
+                let name = format!("proj_add {} {act:?} {n_rows} x [{outputs}, {cols}]", ty.name());
+                let mut case = Case::new(&name, limits(n_rows + 1, 1, 1));
+                let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
+                let w = case.linear(*ty, outputs, cols, act);
+                case.p.push("proj_add", ProjAdd { y, norm: None, w, x });
+                let inputs =
+                    vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
+                let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+                case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+            }
+        }
+    }
+}
+
+#[test]
+fn linear_layers_with_norm_bias_and_scale() {
+    for ty in REGISTRY {
+        for act in ACT_QUANTS {
+            for kind in [NormKind::Rms, NormKind::Layer] {
+                let (n_rows, outputs, cols) = (4, 21, cols_of(ty.block_elems(), 500));
+                let name = format!("proj_add {} {act:?} {kind:?}", ty.name());
+                let mut case = Case::new(&name, limits(n_rows + 2, 1, 1));
+                let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
+                let norm = Some(case.norm(kind, cols));
+                let w = case.linear_with_bias(*ty, outputs, cols, act);
+                case.p.push("proj_add", ProjAdd { y, norm, w, x });
+                let inputs =
+                    vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
+                let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+                case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+            }
+        }
+    }
+}
+
+/// The shapes of a real model's largest layers.
+#[test]
+fn linear_layers_of_full_size() {
+    let (int8, none) = (ActQuant::I8PerToken, ActQuant::None);
+    for (name, act, n_rows, outputs) in
+        [("i2_s", int8, 2, 2560), ("q6_k", none, 1, 640), ("f16", none, 1, 640)]
+    {
+        let cols = if name == "q6_k" { 2560 } else { 6912 };
+        let name_of_case = format!("proj_add {name} {n_rows} x [{outputs}, {cols}]");
+        let mut case = Case::new(&name_of_case, limits(n_rows, 1, 1));
+        let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
+        let w = case.linear(ty(name), outputs, cols, act);
+        case.p.push("proj_add", ProjAdd { y, norm: None, w, x });
+        let inputs = vec![(y, case.numbers.values(n_rows * cols)), (x, vec![0.0; n_rows * outputs])];
+        let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+        case.check(few_backends(), &shuffled_pages(1, 1), &[turn]);
+    }
+}
+
+/// The integer sum behind every output of an I2_S layer, read back from it: rows of equal signs and the
+/// largest activations give the largest sums, where 16-bit accumulators wrap.
+#[test]
+fn ternary_sums_are_exact() {
+    for cols in [128, 2560, 6912] {
+        for n_rows in [1, 4] {
+            let mut numbers = Numbers::new(cols as u64);
+            let mut codes = vec![1.0; 7 * cols];
+            codes[cols..2 * cols].fill(-1.0);
+            codes[2 * cols..].iter_mut().for_each(|code| *code = numbers.below(3) as f32 - 1.0);
+            let mut case = Case::new(&format!("ternary sums of {cols}"), limits(n_rows, 1, 1));
+            let (y, x) = (case.buf("y", cols), case.buf("x", 7));
+            let w = case.weight_of(ty("i2_s"), 7, cols, &codes);
+            let w = sterna::program::Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0 };
+            case.p.push("proj_add", ProjAdd { y, norm: None, w, x });
+            // Integers up to 127, with 127 among them, are their own roundings: s is 1.
+            let mut input: Vec<f32> = (0..n_rows * cols).map(|_| numbers.below(255) as f32 - 127.0).collect();
+            input[..cols].fill(127.0);
+            input.chunks_exact_mut(cols).for_each(|row| row[0] = 127.0);
+            let turn = Turn {
+                rows: single(n_rows),
+                stages: 0..1,
+                inputs: vec![(y, input.clone()), (x, vec![0.0; n_rows * 7])],
+                read: vec![],
+            };
+            for mut backend in backends() {
+                let device = backend.device();
+                let mut running = case.on(&mut *backend);
+                running.turn(&turn, &shuffled_pages(1, 1), &[]);
+                for (i, got) in running.read(x, n_rows).iter().enumerate() {
+                    let (a, w) = (&input[i / 7 * cols..][..cols], &codes[i % 7 * cols..][..cols]);
+                    let want: i64 = a.iter().zip(w).map(|(a, w)| *a as i64 * *w as i64).sum();
+                    assert_eq!(*got, want as f32, "{cols} columns on {device}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn embeddings_of_every_type() {
+    for ty in REGISTRY {
+        for with_positions in [false, true] {
+            let cols = cols_of(ty.block_elems(), 100);
+            let mut case = Case::new(&format!("embed {}", ty.name()), limits(6, 1, 1));
+            let x = case.buf("x", cols);
+            let table = case.weight(*ty, 11, cols);
+            let positions = with_positions.then(|| case.weight(case::ty("f32"), 64, cols));
+            case.p.push("embed", Embed { table, positions, x });
+            let rows = [(0, 0), (10, 1), (3, 2), (3, 63)];
+            let rows = rows.map(|(token, pos)| Row { token, pos, seq: 0, logits: false }).to_vec();
+            let turn = Turn { rows, stages: 0..1, inputs: vec![], read: vec![x] };
+            case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+        }
+    }
+}
+
+#[test]
+fn feed_forward_of_every_activation() {
+    for act in [Act::Relu2, Act::Silu, Act::GeluTanh] {
+        for with_gate in [false, true] {
+            for (quant, name) in [(ActQuant::None, "f16"), (ActQuant::I8PerToken, "i2_s")] {
+                for kind in [NormKind::Rms, NormKind::Layer] {
+                    for n_rows in [1, 7] {
+                        let (dim, ffn_dim) = (256, 75);
+                        let name_of_case = format!("ffn_in {act:?} {name} {kind:?}, gate: {with_gate}");
+                        let mut case = Case::new(&name_of_case, limits(n_rows + 1, 1, 1));
+                        let (x, h) = (case.buf("x", dim), case.buf("h", ffn_dim));
+                        let norm = case.norm(kind, dim);
+                        let gate = with_gate.then(|| case.linear_with_bias(ty(name), ffn_dim, dim, quant));
+                        let up = case.linear_with_bias(ty(name), ffn_dim, dim, quant);
+                        case.p.push("ffn_in", FfnIn { x, norm, gate, up, act, h });
+                        let inputs = vec![(x, case.numbers.values(n_rows * dim))];
+                        let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
+                        case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Gate and up may be rounded differently.
+#[test]
+fn layers_of_one_stage_with_unequal_rounding() {
+    let (dim, ffn_dim, n_rows) = (256, 40, 3);
+    let mut case = Case::new("ffn_in, unequal", limits(n_rows, 1, 1));
+    let (x, h) = (case.buf("x", dim), case.buf("h", ffn_dim));
+    let norm = case.norm(NormKind::Rms, dim);
+    let gate = Some(case.linear(ty("i2_s"), ffn_dim, dim, ActQuant::I8PerToken));
+    let up = case.linear(ty("q8_0"), ffn_dim, dim, ActQuant::None);
+    case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Silu, h });
+    let inputs = vec![(x, case.numbers.values(n_rows * dim))];
+    let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
+    case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+}
+
+#[test]
+fn logits_of_the_rows_that_asked() {
+    let (dim, n_vocab) = (256, 333);
+    for asked in [vec![], vec![4], vec![0, 2, 3], vec![0, 1, 2, 3, 4]] {
+        let mut case = Case::new(&format!("logits of {asked:?}"), limits(5, 1, 1));
+        let (x, logits) = (case.buf("x", dim), case.p.buf("logits", RowsOf::Outputs, n_vocab));
+        let norm = case.norm(NormKind::Rms, dim);
+        let w = case.linear(ty("f16"), n_vocab, dim, ActQuant::None);
+        case.p.push("logits", Logits { x, norm, w, logits });
+        let mut rows = single(5);
+        asked.iter().for_each(|row: &usize| rows[*row].logits = true);
+        let inputs = vec![(x, case.numbers.values(5 * dim))];
+        let turn = Turn { rows, stages: 0..1, inputs, read: vec![logits] };
+        case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+    }
+}
+
+#[test]
+fn samples_are_what_their_definition_picks() {
+    let n_vocab = 501;
+    let mut case = Case::new("sample", limits(4, 1, 1));
+    let logits = case.p.buf("logits", RowsOf::Outputs, n_vocab);
+    case.p.push("sample", Sample { logits });
+    let values = case.numbers.values(3 * n_vocab);
+    let warm = Sampling { temperature: 0.8, top_k: 40, top_p: 0.9, seed: 5, counter: 17, ..Sampling::GREEDY };
+    let how = [Sampling::GREEDY, warm, Sampling { top_k: 0, min_p: 0.05, ..warm }];
+    let mut rows = single(4);
+    [0, 1, 3].iter().for_each(|row: &usize| rows[*row].logits = true);
+    let turn = Turn { rows, stages: 0..1, inputs: vec![(logits, values.clone())], read: vec![] };
+    let mut scratch = sampling::Scratch::new(n_vocab);
+    let want: Vec<u32> = values
+        .chunks_exact(n_vocab)
+        .zip(&how)
+        .map(|(row, how)| sampling::pick(row, how, &mut scratch))
+        .collect();
+    for mut backend in backends() {
+        let mut running = case.on(&mut *backend);
+        running.turn(&turn, &shuffled_pages(1, 1), &how);
+        let mut got = [u32::MAX; 3];
+        running.backend.tokens(running.exec, &mut got).expect("tokens");
+        assert_eq!(got, *want);
+        assert_eq!(running.read(logits, 3), values, "the logits are left as they are");
+    }
+}
+
+/// Whatever a row holds, other rows do not see it.
+#[test]
+fn nan_stays_in_its_row() {
+    for (act, name) in [(ActQuant::None, "f16"), (ActQuant::I8PerToken, "i2_s")] {
+        for bad in [f32::NAN, f32::INFINITY, 3e38] {
+            let (dim, ffn_dim, n_rows) = (256, 48, 9);
+            let mut case = Case::new(&format!("{name} with a row of {bad}"), limits(n_rows, 1, 1));
+            let (x, h) = (case.buf("x", dim), case.buf("h", ffn_dim));
+            let norm = case.norm(NormKind::Rms, dim);
+            let gate = Some(case.linear(ty(name), ffn_dim, dim, act));
+            let up = case.linear(ty(name), ffn_dim, dim, act);
+            case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Relu2, h });
+            let mut values = case.numbers.values(n_rows * dim);
+            let mut turn =
+                Turn { rows: single(n_rows), stages: 0..1, inputs: vec![(x, values.clone())], read: vec![] };
+            for mut backend in backends() {
+                let mut running = case.on(&mut *backend);
+                turn.inputs[0].1.clone_from(&values);
+                running.turn(&turn, &shuffled_pages(1, 1), &[]);
+                let good = running.read(h, n_rows);
+                turn.inputs[0].1[4 * dim + 3] = bad;
+                running.turn(&turn, &shuffled_pages(1, 1), &[]);
+                let with_bad = running.read(h, n_rows);
+                for row in (0..n_rows).filter(|row| *row != 4) {
+                    let at = row * ffn_dim..(row + 1) * ffn_dim;
+                    assert_eq!(good[at.clone()], with_bad[at], "row {row} with {bad} in row 4");
+                }
+            }
+            values.clear();
+        }
+    }
+}

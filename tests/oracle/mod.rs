@@ -1,0 +1,347 @@
+//! What every stage means, in plain f64 code that shares nothing with a backend. Weights are decoded by their
+//! type's own `decode_row`, which golden blocks prove.
+//!
+//! Each value comes with a bound on the error of an f32 implementation that starts from the same inputs:
+//! every operation adds its roundings to the errors that it is given, and says why.
+#![allow(dead_code)] // Every test file uses its own part of this.
+
+mod value;
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use ggml_types::HostTensor;
+use sterna::program::{
+    Act, ActQuant, Attend, AttnIn, Buf, Embed, FfnIn, Linear, Logits, Norm, NormKind, PAGE, Program, ProjAdd,
+    Rope, RopeStyle, Stage, Step, Weight,
+};
+pub use value::Near;
+use value::{EPS, SUM};
+
+/// Page and offset of a position.
+type Place = (u32, usize);
+
+/// Keys and values of one position, `[n_kv_heads * head_dim]` each.
+type KeysValues = (Vec<Near>, Vec<Near>);
+
+/// A program with its buffers and caches, in f64.
+pub struct Oracle<'a> {
+    p: &'a Program,
+    /// Decoded, `[rows, cols]`.
+    weights: Vec<Vec<f64>>,
+    /// `[max rows, cols]`.
+    bufs: Vec<Vec<Near>>,
+    kvs: Vec<HashMap<Place, KeysValues>>,
+}
+
+impl<'a> Oracle<'a> {
+    /// `weights[i]` stands for `p.weights[i]`.
+    pub fn new(p: &'a Program, weights: &[HostTensor]) -> Self {
+        let decode = |w: &HostTensor| {
+            let mut row = vec![0.0; w.cols];
+            let mut values = Vec::with_capacity(w.rows * w.cols);
+            for i in 0..w.rows {
+                w.ty.decode_row(&w.bytes, w.rows, i, &mut row).expect("a valid tensor");
+                values.extend(row.iter().map(|x| f64::from(*x)));
+            }
+            values
+        };
+        let nothing = |rows: usize, cols: usize| vec![Near::exact(f64::NAN); rows * cols];
+        Self {
+            weights: weights.iter().map(decode).collect(),
+            bufs: p.bufs.iter().map(|buf| nothing(p.max_rows(buf.rows), buf.cols)).collect(),
+            kvs: vec![HashMap::new(); p.kvs.len()],
+            p,
+        }
+    }
+
+    /// Puts exact values into a buffer.
+    pub fn write(&mut self, b: Buf, first_row: usize, values: &[f32]) {
+        let at = first_row * self.p.buf_decl(b).cols;
+        let to = &mut self.bufs[b.0 as usize][at..][..values.len()];
+        to.iter_mut().zip(values).for_each(|(to, x)| *to = Near::exact(f64::from(*x)));
+    }
+
+    /// The first `n` rows of a buffer.
+    pub fn read(&self, b: Buf, n: usize) -> &[Near] {
+        &self.bufs[b.0 as usize][..n * self.p.buf_decl(b).cols]
+    }
+
+    /// Runs some of the stages.
+    pub fn run(&mut self, stages: Range<usize>, step: &Step<'_>) {
+        for (_, stage) in &self.p.stages[stages] {
+            match stage {
+                Stage::Embed(s) => self.embed(s, step),
+                Stage::AttnIn(s) => self.attn_in(s, step),
+                Stage::Attend(s) => self.attend(s, step),
+                Stage::ProjAdd(s) => self.proj_add(s, step),
+                Stage::FfnIn(s) => self.ffn_in(s, step),
+                Stage::Logits(s) => self.logits(s, step),
+                // Its definition is `sampling::pick`, which has tests of its own.
+                Stage::Sample(_) => {}
+            }
+        }
+    }
+
+    fn embed(&mut self, s: &Embed, step: &Step<'_>) {
+        for (r, row) in step.rows.iter().enumerate() {
+            let mut x = self.weight_row(s.table, row.token as usize);
+            if let Some(positions) = s.positions {
+                let position = self.weight_row(positions, row.pos as usize);
+                x = x.iter().zip(position).map(|(a, b)| a.plus(b)).collect();
+            }
+            self.set_row(s.x, r, &x);
+        }
+    }
+
+    fn attn_in(&mut self, s: &AttnIn, step: &Step<'_>) {
+        let kv = self.p.kv_decl(s.kv);
+        for (r, row) in step.rows.iter().enumerate() {
+            let n = self.norm(&s.norm, self.row(s.x, r));
+            let heads = |values: Vec<Near>, norm: &Option<Norm>| -> Vec<Near> {
+                let turn = |head: &[Near]| {
+                    let head = norm.as_ref().map_or(head.to_vec(), |norm| self.norm(norm, head));
+                    let rope = s.rope.map(|rope| &self.p.ropes[rope.0 as usize]);
+                    rope.map_or(head.clone(), |rope| turned(rope, row.pos, &head))
+                };
+                values.chunks_exact(kv.head_dim).flat_map(turn).collect()
+            };
+            let q = heads(self.linear(&s.wq, &n), &s.q_norm);
+            let k = heads(self.linear(&s.wk, &n), &s.k_norm);
+            let v = self.linear(&s.wv, &n);
+            let kept = |values: Vec<Near>, codec: &str| values.iter().map(|x| x.kept_by(codec)).collect();
+            let kept = (kept(k, kv.k.name()), kept(v, kv.v.name()));
+            self.kvs[s.kv.0 as usize].insert(place(step, row.seq, row.pos as usize), kept);
+            self.set_row(s.q, r, &q);
+        }
+    }
+
+    fn attend(&mut self, s: &Attend, step: &Step<'_>) {
+        let kv = self.p.kv_decl(s.kv);
+        let (head_dim, q_cols) = (kv.head_dim, self.p.buf_decl(s.q).cols);
+        let group = q_cols / head_dim / kv.n_kv_heads;
+        for (r, row) in step.rows.iter().enumerate() {
+            let cache = &self.kvs[s.kv.0 as usize];
+            let seen: Vec<_> = (0..=row.pos as usize).map(|pos| &cache[&place(step, row.seq, pos)]).collect();
+            let mut out = Vec::with_capacity(q_cols);
+            for (head, q) in self.row(s.q, r).chunks_exact(head_dim).enumerate() {
+                let at = head / group * head_dim..(head / group + 1) * head_dim;
+                let keys: Vec<_> = seen.iter().map(|(k, _)| &k[at.clone()]).collect();
+                let values: Vec<_> = seen.iter().map(|(_, v)| &v[at.clone()]).collect();
+                out.extend(attention(q, &keys, &values, f64::from(s.scale)));
+            }
+            self.set_row(s.out, r, &out);
+        }
+    }
+
+    fn proj_add(&mut self, s: &ProjAdd, step: &Step<'_>) {
+        for r in 0..step.rows.len() {
+            let y = self.row(s.y, r);
+            let n = s.norm.as_ref().map_or(y.to_vec(), |norm| self.norm(norm, y));
+            let product = self.linear(&s.w, &n);
+            let x: Vec<_> = self.row(s.x, r).iter().zip(product).map(|(x, y)| x.plus(y)).collect();
+            self.set_row(s.x, r, &x);
+        }
+    }
+
+    fn ffn_in(&mut self, s: &FfnIn, step: &Step<'_>) {
+        for r in 0..step.rows.len() {
+            let n = self.norm(&s.norm, self.row(s.x, r));
+            let up = self.linear(&s.up, &n);
+            let h: Vec<_> = match &s.gate {
+                Some(gate) => {
+                    let gate = self.linear(gate, &n);
+                    gate.iter().zip(up).map(|(g, u)| activated(s.act, *g).times(u)).collect()
+                }
+                None => up.iter().map(|u| activated(s.act, *u)).collect(),
+            };
+            self.set_row(s.h, r, &h);
+        }
+    }
+
+    fn logits(&mut self, s: &Logits, step: &Step<'_>) {
+        let asked = step.rows.iter().enumerate().filter(|(_, row)| row.logits);
+        for (o, (r, _)) in asked.enumerate() {
+            let n = self.norm(&s.norm, self.row(s.x, r));
+            let logits = self.linear(&s.w, &n);
+            self.set_row(s.logits, o, &logits);
+        }
+    }
+
+    fn linear(&self, linear: &Linear, x: &[Near]) -> Vec<Near> {
+        let decl = self.p.weight_decl(linear.w);
+        let rows = self.weights[linear.w.0 as usize].chunks_exact(decl.cols);
+        let products: Vec<Near> = match linear.act {
+            ActQuant::None => rows.map(|w| dot(w, x)).collect(),
+            ActQuant::I8PerToken => {
+                let (q, s) = rounded(x);
+                let exact = decl.ty.name() == "i2_s";
+                rows.map(|w| int8_dot(w, &q, s, exact)).collect()
+            }
+        };
+        let scaled = products.into_iter().map(|y| y.times(Near::exact(f64::from(linear.scale))));
+        match linear.bias {
+            Some(bias) => {
+                let bias = &self.weights[bias.0 as usize];
+                scaled.zip(bias).map(|(y, bias)| y.plus(Near::exact(*bias))).collect()
+            }
+            None => scaled.collect(),
+        }
+    }
+
+    fn norm(&self, norm: &Norm, x: &[Near]) -> Vec<Near> {
+        let (len, eps) = (x.len() as f64, f64::from(norm.eps));
+        let mean = match norm.kind {
+            NormKind::Rms => Near::exact(0.0),
+            NormKind::Layer => {
+                let mean = x.iter().map(|x| x.v).sum::<f64>() / len;
+                let err = x.iter().map(|x| x.err).sum::<f64>() / len;
+                // The sum of up to a few thousand values, and its rounding.
+                Near { v: mean, err: err + SUM * x.iter().map(|x| x.v.abs()).sum::<f64>() / len }
+            }
+        };
+        let centred: Vec<Near> = x.iter().map(|x| x.plus(Near { v: -mean.v, ..mean })).collect();
+        let mean_square = centred.iter().map(|x| x.v * x.v).sum::<f64>() / len + eps;
+        // Derivative of 1 / sqrt, relative: half the relative error of the mean square, and its own roundings.
+        let relative = centred.iter().map(|x| x.v.abs() * x.err).sum::<f64>() / len / mean_square + SUM;
+        let factor = Near { v: mean_square.sqrt().recip(), err: relative / mean_square.sqrt() };
+        let weight = &self.weights[norm.weight.0 as usize];
+        let scaled = centred.iter().zip(weight).map(|(x, w)| x.times(factor).times(Near::exact(*w)));
+        match norm.bias {
+            Some(bias) => {
+                let bias = &self.weights[bias.0 as usize];
+                scaled.zip(bias).map(|(y, bias)| y.plus(Near::exact(*bias))).collect()
+            }
+            None => scaled.collect(),
+        }
+    }
+
+    fn weight_row(&self, w: Weight, row: usize) -> Vec<Near> {
+        let cols = self.p.weight_decl(w).cols;
+        self.weights[w.0 as usize][row * cols..][..cols].iter().map(|w| Near::exact(*w)).collect()
+    }
+
+    fn row(&self, b: Buf, row: usize) -> &[Near] {
+        let cols = self.p.buf_decl(b).cols;
+        &self.bufs[b.0 as usize][row * cols..][..cols]
+    }
+
+    fn set_row(&mut self, b: Buf, row: usize, values: &[Near]) {
+        let cols = self.p.buf_decl(b).cols;
+        self.bufs[b.0 as usize][row * cols..][..cols].copy_from_slice(values);
+    }
+}
+
+fn place(step: &Step<'_>, seq: u32, pos: usize) -> Place {
+    (step.pages.seq(seq)[pos / PAGE], pos % PAGE)
+}
+
+/// `sum(w x)`, accumulated in f32 or better in any order.
+fn dot(w: &[f64], x: &[Near]) -> Near {
+    let mut sum = Near::exact(0.0);
+    for (w, x) in w.iter().zip(x) {
+        sum.v += w * x.v;
+        sum.err += w.abs() * x.err + SUM * (w * x.v).abs();
+    }
+    sum
+}
+
+/// BitNet's rounding to int8: values with an error of 0, or of 1 where either neighbour is right, and `s`.
+fn rounded(x: &[Near]) -> (Vec<Near>, Near) {
+    if x.iter().any(|x| !x.v.is_finite()) {
+        return (vec![Near::exact(f64::NAN); x.len()], Near::exact(1.0));
+    }
+    let largest = x.iter().fold(Near::exact(0.0), |max, x| if x.v.abs() > max.v.abs() { *x } else { max });
+    let absmax = (largest.v.abs() as f32).max(1e-5);
+    let s = f64::from(127.0 / absmax);
+    let s = Near { v: s, err: s * (largest.err / f64::from(absmax) + EPS) };
+    let round = |x: &Near| {
+        // The product is one of f32: BitNet's own arithmetic, and what decides about halves.
+        let scaled = f64::from(x.v as f32 * s.v as f32);
+        let q = scaled.round_ties_even().clamp(-128.0, 127.0);
+        // Where the input is exact, so is the rounding. Otherwise it is open near a half.
+        let open = x.err * s.v + scaled.abs() * (s.err / s.v + EPS);
+        let from_half = (scaled - scaled.floor() - 0.5).abs();
+        let inputs_are_exact = x.err == 0.0 && largest.err == 0.0;
+        Near { v: q, err: if !inputs_are_exact && from_half <= open { 1.0 } else { 0.0 } }
+    };
+    (x.iter().map(round).collect(), s)
+}
+
+/// `sum(w q) / s`. With one scale a tensor the integer sum is exact, and only what follows it rounds.
+fn int8_dot(w: &[f64], q: &[Near], s: Near, exact_sum: bool) -> Near {
+    let mut sum = Near::exact(0.0);
+    for (w, q) in w.iter().zip(q) {
+        sum.v += w * q.v;
+        sum.err += w.abs() * q.err + if exact_sum { 0.0 } else { SUM * (w * q.v).abs() };
+    }
+    // Sums beyond 2^24 round once more when they become floats; two factors follow.
+    let v = sum.v / s.v;
+    Near { v, err: sum.err / s.v + v.abs() * (s.err / s.v + 2.0 * EPS) }
+}
+
+/// One head, turned to its position.
+fn turned(rope: &Rope, pos: u32, head: &[Near]) -> Vec<Near> {
+    let (pairs, magnitude) = (rope.inv_freq.len(), f64::from(rope.magnitude));
+    let mut out = head.to_vec();
+    for (i, inv_freq) in rope.inv_freq.iter().enumerate() {
+        let (a, b) = match rope.style {
+            RopeStyle::Halves => (i, i + pairs),
+            RopeStyle::Adjacent => (2 * i, 2 * i + 1),
+        };
+        let angle = f64::from(pos) * inv_freq;
+        // Angles are computed in f64, so that sine and cosine have the error of one rounding to f32, which is
+        // relative to them; 1e-9 stands for the error of a large angle in f64.
+        let near = |x: f64| Near { v: x * magnitude, err: (x * magnitude).abs() * EPS + 1e-9 };
+        let (sin, cos) = (near(angle.sin()), near(angle.cos()));
+        let minus_sin = Near { v: -sin.v, ..sin };
+        out[a] = head[a].times(cos).plus(head[b].times(minus_sin));
+        out[b] = head[a].times(sin).plus(head[b].times(cos));
+    }
+    out
+}
+
+/// One query over all that it sees.
+fn attention(q: &[Near], keys: &[&[Near]], values: &[&[Near]], scale: f64) -> Vec<Near> {
+    let score = |key: &&[Near]| {
+        let mut sum = Near::exact(0.0);
+        for (q, k) in q.iter().zip(*key) {
+            sum.v += q.v * k.v;
+            sum.err += q.v.abs() * k.err + q.err * k.v.abs() + q.err * k.err + SUM * (q.v * k.v).abs();
+        }
+        Near { v: sum.v * scale, err: (sum.err + 2.0 * EPS * sum.v.abs()) * scale.abs() }
+    };
+    let scores: Vec<Near> = keys.iter().map(score).collect();
+    let max = scores.iter().fold(f64::NEG_INFINITY, |max, s| max.max(s.v));
+    let weights: Vec<f64> = scores.iter().map(|s| (s.v - max).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    // A score's error is a relative error of its weight, to first order; the total has at most the same; the
+    // difference to the largest score rounds to f32, and exp is good to 3e-7.
+    let worst = scores.iter().fold(0.0, |worst: f64, s| worst.max(s.err.exp_m1() + EPS * (s.v - max).abs()));
+    let relative = 2.0 * worst + 2.0 * 3e-7 + 2.0 * SUM;
+    (0..q.len())
+        .map(|i| {
+            let terms = || weights.iter().zip(values).map(|(w, value)| (w / total, value[i]));
+            let err = terms().map(|(w, x)| w * (x.err + relative * x.v.abs())).sum();
+            Near { v: terms().map(|(w, x)| w * x.v).sum(), err }
+        })
+        .collect()
+}
+
+fn activated(act: Act, x: Near) -> Near {
+    let Near { v, err } = x;
+    match act {
+        Act::Relu2 => {
+            let positive = if v < 0.0 { 0.0 } else { v };
+            Near { v: positive * positive, err: (2.0 * positive + err) * err + EPS * positive * positive }
+        }
+        // Both have a slope of at most 1.13, and are x times something below 1 that comes from exp (3e-7), a
+        // sum and a quotient. The argument of exp has a few roundings, relative to it, which count where the
+        // result is not negligible: |u exp(-u)| < 0.4.
+        Act::Silu => Near { v: v / (1.0 + (-v).exp()), err: 1.13 * err + v.abs() * (3e-7 + 3.0 * EPS) },
+        Act::GeluTanh => {
+            let u = (2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v * v * v);
+            Near { v: 0.5 * v * (1.0 + u.tanh()), err: 1.13 * err + v.abs() * (3e-7 + 5.0 * EPS) }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! A value and how far an f32 implementation may be from it.
+
+/// Distance of neighbouring f32 values at 1; one operation rounds by at most half of it.
+pub const EPS: f64 = f32::EPSILON as f64;
+
+/// Error of a sum of up to some ten thousand products, relative to the sum of their magnitudes. The worst case
+/// is proportional to their number, but roundings are as good as random: they grow with its square
+/// root, as the partial sums do, so that the error is about one EPS times that sum, whatever its length.
+pub const SUM: f64 = 8.0 * EPS;
+
+/// A value with a bound on the error of whoever computes it in f32.
+#[derive(Clone, Copy, Debug)]
+pub struct Near {
+    /// The value.
+    pub v: f64,
+    /// The bound.
+    pub err: f64,
+}
+
+impl Near {
+    /// A value that everybody has.
+    pub fn exact(v: f64) -> Self {
+        Self { v, err: 0.0 }
+    }
+
+    /// The sum, rounded.
+    pub fn plus(self, other: Self) -> Self {
+        let v = self.v + other.v;
+        Self { v, err: self.err + other.err + EPS * v.abs() }
+    }
+
+    /// The product, rounded.
+    pub fn times(self, other: Self) -> Self {
+        let v = self.v * other.v;
+        let err = self.err * other.v.abs() + self.v.abs() * other.err + self.err * other.err;
+        Self { v, err: err + EPS * v.abs() }
+    }
+
+    /// The value as a KV cache keeps it.
+    pub fn kept_by(self, codec: &str) -> Self {
+        let rounding = match codec {
+            "f32" => 0.0,
+            // Half of the distance of neighbouring f16 values: relative, and absolute for subnormal ones.
+            "f16" | "f16 in vectors" => (self.v.abs() + self.err) / 2048.0 + 2.0_f64.powi(-25),
+            _ => panic!("no error bound for KV codec {codec}"),
+        };
+        Self { err: self.err + rounding, ..self }
+    }
+
+    /// Whether `got` is within the bound. Values that are no numbers must be no numbers.
+    pub fn is(&self, got: f32) -> bool {
+        if self.v.is_nan() {
+            return got.is_nan();
+        }
+        // The last term is for values below the normal f32 range.
+        (f64::from(got) - self.v).abs() <= self.err + 1e-37
+    }
+}
