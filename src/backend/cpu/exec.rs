@@ -8,7 +8,7 @@ use super::linear::{Acts, CpuWeight};
 use super::pool::Pool;
 use super::rope::RopeTable;
 use super::simd::Kernels;
-use super::{Buffer, Cx, NAME, Scratch, Weights, attend, cores, run_stage};
+use super::{Buffer, Cx, NAME, Scratch, Weights, attend, run_stage, system};
 use crate::backend::{BackendError, Plan};
 use crate::program::{
     ActQuant, CheckError, FfnIn, Linear, PAGE, Program, RopeId, RowsOf, Stage, Step, Weight, sampling,
@@ -113,7 +113,7 @@ pub fn plan(p: &Program, threads: usize) -> Result<Plan, BackendError> {
         weights_bytes,
         kv_bytes,
         bufs_bytes: bufs_bytes.fold(0, u64::saturating_add),
-        free_bytes: cores::free_bytes(),
+        free_bytes: system::free_bytes(),
     })
 }
 

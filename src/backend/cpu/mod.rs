@@ -6,7 +6,6 @@
 
 mod attend;
 mod attn_in;
-mod cores;
 mod embed;
 mod exec;
 mod ffn_in;
@@ -20,8 +19,7 @@ mod proj_add;
 mod rope;
 mod sample;
 pub mod simd;
-
-pub use cores::physical_cores;
+mod system;
 
 use std::ops::Range;
 
@@ -77,7 +75,7 @@ impl Backend for Cpu {
     fn device(&self) -> String {
         let threads = self.pool.threads();
         let plural = if threads == 1 { "" } else { "s" };
-        format!("{}, {threads} thread{plural}, {} kernels", cores::model(), self.kernels.name)
+        format!("{}, {threads} thread{plural}, {} kernels", system::model(), self.kernels.name)
     }
 
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {

@@ -1,19 +1,6 @@
-//! What the system says of its processors and memory.
+//! What the system says of its processor and memory.
 
-use std::collections::BTreeSet;
 use std::fs;
-
-/// Physical cores that this process may use, at least 1: the threads of one core share its arithmetic units.
-pub fn physical_cores() -> usize {
-    let available = std::thread::available_parallelism().map_or(1, usize::from);
-    let cores: BTreeSet<String> = (0..)
-        .map_while(|cpu| {
-            let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-            fs::read_to_string(path).ok()
-        })
-        .collect();
-    if cores.is_empty() { available } else { cores.len().min(available) }
-}
 
 /// Name of the processor.
 pub fn model() -> String {
@@ -36,9 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_core_and_a_name() {
-        let available = std::thread::available_parallelism().map_or(1, usize::from);
-        assert!((1..=available).contains(&physical_cores()));
+    fn there_is_a_name() {
         assert!(!model().is_empty());
     }
 }
