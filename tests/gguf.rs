@@ -4,15 +4,14 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::golden;
+use common::golden_dirs;
 use ggml_types::Dialect;
 use sterna::gguf::Gguf;
 
 /// Every golden GGUF file.
 fn golden_files() -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for dir in ["bitnet", "gpt2", "llama", "tokenizer"] {
-        let Some(dir) = golden(dir) else { continue };
+    for dir in ["bitnet", "gpt2", "llama", "tokenizer"].into_iter().flat_map(golden_dirs) {
         let entries = std::fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());
         files.extend(entries.filter(|path| path.extension().is_some_and(|ext| ext == "gguf")));
     }

@@ -135,6 +135,11 @@ pub(crate) fn absmax(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |max, value| max.max(value.abs()))
 }
 
+/// The code 0, 1 or 2 of the ternary value nearest to `ratio`, halves away from zero; 1 for NaN.
+pub(crate) fn ternary_code(ratio: f32) -> u8 {
+    (ratio.round().clamp(-1.0, 1.0) as i8 + 1).cast_unsigned()
+}
+
 /// The reciprocal, 0 for 0.
 pub(crate) fn reciprocal(value: f32) -> f32 {
     if value == 0.0 { 0.0 } else { 1.0 / value }

@@ -88,3 +88,57 @@ pub fn byte_len_of(dialect: Dialect, id: u32, rows: usize, cols: usize) -> Optio
         cols.is_multiple_of(block_elems).then_some(cols / block_elems)?.checked_mul(block_bytes)?;
     row_bytes.checked_mul(rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::types::REGISTRY;
+
+    const HEADER: &str = include_str!("../include/ggml_type_ids.h");
+    const IDS: &str = include_str!("ids.rs");
+
+    fn constants(text: &str, before: &str, between: &str, after: &str) -> BTreeMap<String, u32> {
+        let constant = |line: &str| {
+            let (name, id) = line.strip_prefix(before)?.strip_suffix(after)?.split_once(between)?;
+            Some((name.to_owned(), id.parse().ok()?))
+        };
+        text.lines().filter_map(constant).collect()
+    }
+
+    #[test]
+    fn ids_are_the_headers() {
+        let header = constants(HEADER, "#define ", " ", "");
+        assert!(header.len() > 30, "{header:?}");
+        assert_eq!(constants(IDS, "pub const ", ": u32 = ", ";"), header, "run scripts/bindgen.sh");
+        for (name, id) in header {
+            let dialect = if name.starts_with("GGML_") { Dialect::Ggml } else { Dialect::BitNet };
+            assert!(KNOWN.iter().any(|known| (known.dialect, known.id) == (dialect, id)), "{name}");
+        }
+    }
+
+    #[test]
+    fn registered_types_are_as_they_are_known() {
+        for ty in REGISTRY {
+            for &(dialect, id) in ty.ids() {
+                let known = known(dialect, id).expect("an id of the header");
+                assert_eq!(known.name, ty.name());
+                if let Some((block_elems, block_bytes)) = known.block {
+                    assert_eq!(ty.block_elems(), block_elems, "{}", ty.name());
+                    assert_eq!(ty.byte_len(3, 2 * block_elems), Ok(6 * block_bytes), "{}", ty.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn both_dialects_agree_below_the_clash() {
+        for id in 0..FIRST_CLASH {
+            assert_eq!(id_name(Dialect::Ggml, id), id_name(Dialect::BitNet, id));
+        }
+        assert_eq!(id_name(Dialect::Ggml, 42), Some("q2_0"));
+        assert_eq!(id_name(Dialect::BitNet, 42), Some("tl2"));
+        assert_eq!(id_name(Dialect::Ggml, 36), None);
+    }
+}

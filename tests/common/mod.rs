@@ -24,6 +24,16 @@ pub fn golden(path: &str) -> Option<PathBuf> {
     found
 }
 
+/// A golden folder, in each of the two places that has it: those in `tests/data` are excerpts.
+pub fn golden_dirs(path: &str) -> Vec<PathBuf> {
+    let dirs = ["tests/data/golden", "../shared/golden"].iter().map(|dir| root().join(dir).join(path));
+    let (here, missing): (Vec<_>, Vec<_>) = dirs.partition(|dir| dir.is_dir());
+    for dir in missing.iter().filter(|dir| !dir.starts_with(root().join("tests"))) {
+        eprintln!("not run in full: {} is not here", dir.display());
+    }
+    here
+}
+
 /// A NumPy array, row after row.
 pub struct Npy {
     /// Dimensions, contiguous last.

@@ -28,3 +28,19 @@ impl Block for Bf16 {
         if absmax > largest { f32::INFINITY } else { (absmax * 2f32.powi(-8)).max(f32::from_bits(1 << 15)) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Bf16;
+    use crate::QuantType;
+
+    #[test]
+    fn hand_written_bytes() {
+        let bytes = [0x80, 0x3f, 0x49, 0xc0];
+        let mut out = [0.0; 2];
+        Bf16.decode_row(&bytes, 1, 0, &mut out).unwrap();
+        assert_eq!(out, [1.0, -3.140625]);
+        // 257 lies between 256 and 258, and the even fraction is 256's.
+        assert_eq!(Bf16.encode(&[257.0], 1, 1).unwrap(), [0x80, 0x43]);
+    }
+}

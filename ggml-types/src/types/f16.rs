@@ -25,3 +25,20 @@ impl Block for F16 {
         f16_rounding(absmax)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::F16;
+    use crate::QuantType;
+
+    #[test]
+    fn hand_written_bytes() {
+        // One, the largest number, the smallest subnormal.
+        let bytes = [0x00, 0x3c, 0xff, 0x7b, 0x01, 0x00];
+        let mut out = [0.0; 3];
+        F16.decode_row(&bytes, 1, 0, &mut out).unwrap();
+        assert_eq!(out, [1.0, 65504.0, 2f32.powi(-24)]);
+        // 2049 lies between 2048 and 2050, and the even fraction is 2048's.
+        assert_eq!(F16.encode(&[2049.0], 1, 1).unwrap(), [0x00, 0x68]);
+    }
+}

@@ -25,3 +25,17 @@ impl Block for F32 {
         0.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::F32;
+    use crate::QuantType;
+
+    #[test]
+    fn hand_written_bytes() {
+        let bytes = [0x00, 0x00, 0x80, 0x3f, 0x00, 0x00, 0x20, 0xc1];
+        let mut out = [0.0; 2];
+        F32.decode_row(&bytes, 1, 0, &mut out).unwrap();
+        assert_eq!(out, [1.0, -10.0]);
+    }
+}

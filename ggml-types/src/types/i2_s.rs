@@ -4,7 +4,7 @@
 //! follow each other; behind the last one come the tensor's one f32 scale and 28 bytes of padding.
 //! Files have this layout on every platform. Code 3 is never written and decodes to 0.
 
-use crate::block::{absmax, check_tensor, check_values, n_blocks, reciprocal};
+use crate::block::{absmax, check_tensor, check_values, n_blocks, ternary_code};
 use crate::{Dialect, QuantError, QuantType, ids};
 
 /// Weights and bytes of a block.
@@ -66,13 +66,11 @@ impl QuantType for I2S {
         check_values(self.name(), values, rows, cols)?;
         let mut bytes = vec![0; self.byte_len(rows, cols)?];
         let scale = absmax(values);
-        let inverse = reciprocal(scale);
         let (codes, tail) = bytes.split_at_mut(rows * self.row_bytes(cols)?);
         tail[..4].copy_from_slice(&scale.to_le_bytes());
         for (values, block) in values.chunks_exact(BLOCK_ELEMS).zip(codes.chunks_exact_mut(BLOCK_BYTES)) {
             for (elem, value) in values.iter().enumerate() {
-                let code = ((value * inverse).round() as i8 + 1) as u8;
-                block[elem % BLOCK_BYTES] |= code << shift(elem);
+                block[elem % BLOCK_BYTES] |= ternary_code(value / scale) << shift(elem);
             }
         }
         Ok(bytes)
@@ -87,4 +85,39 @@ impl QuantType for I2S {
 /// How far up its byte an element's code stands.
 fn shift(elem: usize) -> usize {
     6 - elem / BLOCK_BYTES * 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::I2S;
+    use crate::QuantType;
+
+    #[test]
+    fn hand_written_bytes() {
+        // Two rows of one block. Byte 0 of row 0 holds elements 0, 32, 64, 96 from the top: 2, 1, 0, 3.
+        let mut bytes = [0b0101_0101; 96];
+        bytes[0] = 0b1001_0011;
+        bytes[63] = 0b0101_0100;
+        bytes[64..].fill(0xee);
+        bytes[64..68].copy_from_slice(&0.75f32.to_le_bytes());
+        let mut rows = [[f32::NAN; 128]; 2];
+        for (row, out) in rows.iter_mut().enumerate() {
+            I2S.decode_row(&bytes, 2, row, out).unwrap();
+        }
+        let mut want = [[0.0; 128]; 2];
+        (want[0][0], want[0][64], want[1][127]) = (0.75, -0.75, -0.75);
+        assert_eq!(rows, want);
+        assert_eq!(I2S.byte_len(2, 128), Ok(96));
+        // A 2560 x 2560 tensor of a published model.
+        assert_eq!(I2S.byte_len(2560, 2560), Ok(1_638_432));
+    }
+
+    #[test]
+    fn ternary_values_come_back_exactly() {
+        let values: Vec<f32> = (0..384).map(|at| [0.0, -0.37, 0.37][at * at % 7 % 3]).collect();
+        let bytes = I2S.encode(&values, 3, 128).unwrap();
+        let mut out = [0.0; 128];
+        I2S.decode_row(&bytes, 3, 2, &mut out).unwrap();
+        assert_eq!(out, values[256..]);
+    }
 }

@@ -39,3 +39,21 @@ impl Block for Q4_0 {
         absmax / 7.0 + 8.0 * f16_rounding(absmax / 7.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Q4_0;
+    use crate::QuantType;
+
+    #[test]
+    fn hand_written_bytes() {
+        // Scale 2; low half of byte 0 is element 0, high half element 16.
+        let mut bytes = [0x88; 18];
+        (bytes[0], bytes[1], bytes[2], bytes[17]) = (0x00, 0x40, 0xf0, 0x19);
+        let mut out = [f32::NAN; 32];
+        Q4_0.decode_row(&bytes, 1, 0, &mut out).unwrap();
+        let mut want = [0.0; 32];
+        (want[0], want[16], want[15], want[31]) = (-16.0, 14.0, 2.0, -14.0);
+        assert_eq!(out, want);
+    }
+}

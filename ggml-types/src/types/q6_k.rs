@@ -1,6 +1,6 @@
 //! Q6_K: 256 6-bit integers in 16 groups; value = (q - 32) x group scale x block scale.
 
-use crate::block::{Block, f16_rounding, read_f16, reciprocal, same_id};
+use crate::block::{Block, f16_rounding, read_f16, same_id};
 use crate::scale_search::{best_scale, quantise};
 use crate::{Dialect, ids};
 
@@ -74,5 +74,31 @@ impl Block for Q6K {
         // group scale (in 128ths of the largest) at most 16 128ths of a step on top. What the block
         // scale loses as an f16 counts 32 x 128 times.
         absmax / 24.0 + 4096.0 * f16_rounding(absmax / 31.0 / 128.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Q6K;
+    use crate::QuantType;
+
+    #[test]
+    fn hand_written_bytes() {
+        // Block scale 0.5, all group scales 1 but the last, -2. All codes 0 (value -32) but four.
+        let mut bytes = [0; 210];
+        bytes[192..207].fill(1);
+        (bytes[207], bytes[209]) = (0xfe, 0x38);
+        // Elements 0 and 64 share byte 0 of the low bits and byte 0 of the high bits: codes 63 and 33.
+        bytes[0] = 0x1f;
+        bytes[128] = 0b0010_0011;
+        // Elements 191 and 255, of the second half: codes 16 and 47.
+        bytes[127] = 0xf0;
+        bytes[191] = 0b1000_0100;
+        let mut out = [f32::NAN; 256];
+        Q6K.decode_row(&bytes, 1, 0, &mut out).unwrap();
+        let mut want = [-16.0; 256];
+        want[240..].fill(32.0);
+        (want[0], want[64], want[191], want[255]) = (15.5, 0.5, -8.0, -15.0);
+        assert_eq!(out, want);
     }
 }

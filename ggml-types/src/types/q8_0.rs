@@ -36,3 +36,21 @@ impl Block for Q8_0 {
         0.5001 * scale + 127.0 * f16_rounding(scale)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Q8_0;
+    use crate::QuantType;
+
+    #[test]
+    fn hand_written_bytes() {
+        // Scale 0.5; 1, -128 and 127 in the first, second and last place.
+        let mut bytes = [0; 34];
+        (bytes[1], bytes[2], bytes[3], bytes[33]) = (0x38, 1, 0x80, 0x7f);
+        let mut out = [f32::NAN; 32];
+        Q8_0.decode_row(&bytes, 1, 0, &mut out).unwrap();
+        let mut want = [0.0; 32];
+        (want[0], want[1], want[31]) = (0.5, -64.0, 63.5);
+        assert_eq!(out, want);
+    }
+}

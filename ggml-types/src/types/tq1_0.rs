@@ -3,7 +3,7 @@
 //! A byte of trits `t0..t4` is `ceil((t0 3^4 + t1 3^3 + ... + t4) 256 / 243)`: a fraction, so that
 //! multiplying by 3 pushes the next trit out at the top.
 
-use crate::block::{Block, absmax, f16_rounding, read_f16, reciprocal, same_id};
+use crate::block::{Block, absmax, f16_rounding, read_f16, reciprocal, same_id, ternary_code};
 use crate::{Dialect, ids};
 
 /// Runs of bytes: where they start, how many, trits a byte, and the first element. Byte `b` of a run of
@@ -43,8 +43,8 @@ impl Block for Tq1_0 {
                 // A byte of four has a fifth trit of 0.
                 let number = (0..5).fold(0, |number, trit| {
                     let at = first + trit * n_bytes + byte;
-                    let code = if trit < n_trits { (values[at] * inverse).round() as i32 + 1 } else { 0 };
-                    number * 3 + code as u32
+                    let code = if trit < n_trits { ternary_code(values[at] * inverse) } else { 0 };
+                    number * 3 + u32::from(code)
                 });
                 block[start + byte] = (number * 256).div_ceil(243) as u8;
             }
@@ -54,5 +54,27 @@ impl Block for Tq1_0 {
 
     fn error_bound(absmax: f32) -> f32 {
         0.5001 * absmax + f16_rounding(absmax)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tq1_0;
+    use crate::QuantType;
+
+    #[test]
+    fn hand_written_bytes() {
+        // Scale 1. Trits 2 0 1 0 2 are the number 173, as a fraction of 243 in 256ths rounded up: 183.
+        // All trits 1 are 121 and so 128; trits 0 2 1 1 of the bytes of four (then 0) are 66 and so 70.
+        let mut bytes = [128; 54];
+        bytes[0] = 183;
+        bytes[51] = 70;
+        (bytes[52], bytes[53]) = (0x00, 0x3c);
+        let mut out = [f32::NAN; 256];
+        Tq1_0.decode_row(&bytes, 1, 0, &mut out).unwrap();
+        let mut want = [0.0; 256];
+        (want[0], want[32], want[64], want[96], want[128]) = (1.0, -1.0, 0.0, -1.0, 1.0);
+        (want[243], want[247], want[251], want[255]) = (-1.0, 1.0, 0.0, 0.0);
+        assert_eq!(out, want);
     }
 }

@@ -1,0 +1,165 @@
+//! What holds for every weight type and every KV codec, whoever adds one.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use ggml_types::{QuantError, QuantType, by_id, by_name, kv, kv_by_name, types::REGISTRY};
+use proptest::prelude::*;
+
+/// File names without `.rs` in a folder of `src`.
+fn files(dir: &str) -> BTreeSet<String> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(dir);
+    let entries = std::fs::read_dir(dir).expect("a folder of src");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"));
+    names.filter_map(|name| Some(name.strip_suffix(".rs")?.to_owned())).filter(|name| name != "mod").collect()
+}
+
+fn decode(ty: &dyn QuantType, bytes: &[u8], rows: usize, row: usize, cols: usize) -> Vec<f32> {
+    let mut out = vec![f32::NAN; cols];
+    ty.decode_row(bytes, rows, row, &mut out).expect("a whole tensor");
+    out
+}
+
+#[test]
+fn every_file_is_registered_under_its_name() {
+    let names: BTreeSet<String> = REGISTRY.iter().map(|ty| ty.name().to_owned()).collect();
+    assert_eq!(names.len(), REGISTRY.len(), "a name is used twice");
+    assert_eq!(names, files("types"));
+    let codecs: BTreeSet<String> = kv::REGISTRY.iter().map(|codec| codec.name().to_owned()).collect();
+    assert_eq!(codecs.len(), kv::REGISTRY.len(), "a name is used twice");
+    assert_eq!(codecs, files("kv"));
+}
+
+#[test]
+fn every_type_is_checked_against_hand_written_bytes() {
+    for name in files("types") {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/types/{name}.rs"));
+        let source = std::fs::read_to_string(path).expect("a source file");
+        assert!(source.contains("#[test]\n    fn hand_written_bytes()"), "{name}.rs has no such test");
+    }
+}
+
+#[test]
+fn ids_are_unique_and_names_are_found() {
+    let mut seen = Vec::new();
+    for ty in REGISTRY {
+        for id in ty.ids() {
+            assert!(!seen.contains(id), "{id:?} is used twice");
+            seen.push(*id);
+            assert_eq!(by_id(id.0, id.1).map(|found| found.name()), Some(ty.name()));
+        }
+        assert_eq!(by_name(ty.name()).map(|found| found.ids()), Some(ty.ids()));
+        assert_eq!(ty.name(), ty.name().to_lowercase());
+    }
+    assert!(by_name("no such type").is_none());
+    assert!(kv_by_name("no such codec").is_none());
+}
+
+#[test]
+fn byte_arithmetic_is_checked() {
+    for ty in REGISTRY {
+        let (name, block) = (ty.name(), ty.block_elems());
+        let (row_bytes, tail) = (ty.row_bytes(2 * block).unwrap(), ty.byte_len(0, 2 * block).unwrap());
+        for rows in 1..5 {
+            assert_eq!(ty.byte_len(rows, 2 * block), Ok(row_bytes * rows + tail), "{name}");
+        }
+        let widest = usize::MAX / block * block;
+        assert!(matches!(ty.byte_len(usize::MAX, widest), Err(QuantError::Overflow { .. })), "{name}");
+        assert!(matches!(ty.byte_len(usize::MAX, block * 8), Err(QuantError::Overflow { .. })), "{name}");
+        if block > 1 {
+            assert!(matches!(ty.row_bytes(block + 1), Err(QuantError::Shape { .. })), "{name}");
+            assert!(matches!(ty.encode(&vec![0.0; block + 1], 1, block + 1), Err(QuantError::Shape { .. })));
+        }
+        assert!(matches!(ty.encode(&vec![0.0; block], 2, block), Err(QuantError::Shape { .. })), "{name}");
+        assert!(matches!(ty.encode(&[], usize::MAX, widest), Err(QuantError::Shape { .. })), "{name}");
+    }
+}
+
+#[test]
+fn truncated_tensors_and_wrong_rows_are_errors() {
+    for ty in REGISTRY {
+        let (name, cols) = (ty.name(), 2 * ty.block_elems());
+        let bytes = ty.encode(&vec![0.5; 3 * cols], 3, cols).unwrap();
+        assert_eq!(Ok(bytes.len()), ty.byte_len(3, cols), "{name}");
+        let mut out = vec![0.0; cols];
+        for len in 0..bytes.len() {
+            let result = ty.decode_row(&bytes[..len], 3, 0, &mut out);
+            assert_eq!(result, Err(QuantError::Truncated { ty: name, want: bytes.len(), got: len }));
+        }
+        assert!(matches!(ty.decode_row(&bytes, 3, 3, &mut out), Err(QuantError::Shape { .. })), "{name}");
+        if cols > 2 {
+            let odd = &mut out[..cols - 1];
+            assert!(matches!(ty.decode_row(&bytes, 3, 0, odd), Err(QuantError::Shape { .. })), "{name}");
+        }
+    }
+}
+
+/// A row decodes to the same values wherever it stands in a tensor.
+#[test]
+fn rows_decode_from_anywhere() {
+    for ty in REGISTRY {
+        let (rows, cols) = (5, 3 * ty.block_elems().max(8));
+        // All rows have the same largest magnitude, so that a scale a tensor keeps is every row's own.
+        let value = |at: usize| [1.0, 0.0, -1.0, 0.25, -0.75][(at * at + at / 7) % 5];
+        let values: Vec<f32> = (0..rows * cols).map(value).collect();
+        let whole = ty.encode(&values, rows, cols).unwrap();
+        for (row, values) in values.chunks_exact(cols).enumerate() {
+            let alone = ty.encode(values, 1, cols).unwrap();
+            assert_eq!(
+                decode(*ty, &whole, rows, row, cols),
+                decode(*ty, &alone, 1, 0, cols),
+                "{}",
+                ty.name()
+            );
+        }
+    }
+}
+
+/// Finite numbers of like magnitude, from the subnormal ones to the largest.
+fn block_of(elems: usize) -> impl Strategy<Value = Vec<f32>> {
+    (-149..128_i32, prop::collection::vec(-1.0..=1.0_f64, elems))
+        .prop_map(|(exponent, values)| values.iter().map(|v| (v * 2f64.powi(exponent)) as f32).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn errors_stay_within_the_stated_bound(values in block_of(256)) {
+        for ty in REGISTRY {
+            let values = &values[..ty.block_elems()];
+            let absmax = values.iter().fold(0f32, |max, value| max.max(value.abs()));
+            let bytes = ty.encode(values, 1, values.len()).unwrap();
+            let bound = ty.error_bound(absmax);
+            prop_assert!(bound >= 0.0);
+            for (got, want) in decode(*ty, &bytes, 1, 0, values.len()).iter().zip(values) {
+                let error = (got - want).abs();
+                prop_assert!(error <= bound || bound.is_infinite(), "{}: {got} for {want}, bound {bound}", ty.name());
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_decode(bytes in prop::collection::vec(any::<u8>(), 1100)) {
+        for ty in REGISTRY {
+            decode(*ty, &bytes, 1, 0, ty.block_elems());
+        }
+    }
+
+    #[test]
+    fn codecs_keep_what_they_promise(values in block_of(64), head_dim in 0_usize..64) {
+        let values = &values[..head_dim];
+        for codec in kv::REGISTRY {
+            let mut bytes = vec![0xee; codec.vec_bytes(head_dim).unwrap()];
+            let mut back = vec![f32::NAN; head_dim];
+            codec.encode(values, &mut bytes);
+            codec.decode(&bytes, &mut back);
+            // A codec that bears the name of a weight type has its error.
+            let bound = by_name(codec.name()).map(|ty| ty.error_bound(1.0));
+            if let (Some(bound), true) = (bound, values.iter().all(|value| value.abs() <= 1.0)) {
+                prop_assert!(back.iter().zip(values).all(|(a, b)| (a - b).abs() <= bound), "{}", codec.name());
+            }
+        }
+        prop_assert!(kv::REGISTRY.iter().all(|codec| codec.vec_bytes(usize::MAX).is_err()));
+    }
+}
