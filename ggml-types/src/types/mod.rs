@@ -1,4 +1,5 @@
-//! The registry of weight types. A new type is one file here and its two lines below.
+//! The registry of weight types. A new type is one file here and its two lines below: the last
+//! `mod`, the first entry.
 
 use crate::{Dialect, QuantType};
 
@@ -11,9 +12,18 @@ mod q6_k;
 mod q8_0;
 mod tq1_0;
 
-/// Every weight type, as `--help` and messages list them.
-pub static REGISTRY: &[&dyn QuantType] =
-    &[&tq1_0::Tq1_0, &i2_s::I2S, &q4_0::Q4_0, &q6_k::Q6K, &q8_0::Q8_0, &bf16::Bf16, &f16::F16, &f32::F32];
+/// Every weight type, the newest first.
+#[rustfmt::skip] // One a line, so that a new type is one line.
+pub static REGISTRY: &[&dyn QuantType] = &[
+    &tq1_0::Tq1_0,
+    &i2_s::I2S,
+    &q4_0::Q4_0,
+    &q6_k::Q6K,
+    &q8_0::Q8_0,
+    &bf16::Bf16,
+    &f16::F16,
+    &f32::F32,
+];
 
 /// The type that `dialect` numbers `id`.
 pub fn by_id(dialect: Dialect, id: u32) -> Option<&'static dyn QuantType> {
