@@ -11,10 +11,12 @@ mod q4_0;
 mod q6_k;
 mod q8_0;
 mod tq1_0;
+mod tq2_0;
 
 /// Every weight type, the newest first.
 #[rustfmt::skip] // One a line, so that a new type is one line.
 pub static REGISTRY: &[&dyn QuantType] = &[
+    &tq2_0::Tq2_0,
     &tq1_0::Tq1_0,
     &i2_s::I2S,
     &q4_0::Q4_0,
