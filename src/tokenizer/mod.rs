@@ -203,8 +203,7 @@ impl Tokenizer {
     /// The bytes of a whole text: of a SentencePiece vocabulary, without the space that encoding put before
     /// it. Control tokens are left out unless `show_special`; ids beyond the vocabulary write nothing.
     pub fn decode(&self, ids: &[u32], show_special: bool) -> Vec<u8> {
-        let shown = |id: &&u32| show_special || !self.is_special(**id);
-        let bytes: Vec<u8> = ids.iter().filter(shown).flat_map(|&id| self.token_bytes(id)).copied().collect();
+        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.shown_bytes(id, show_special)).copied().collect();
         match bytes.strip_prefix(b" ") {
             Some(rest) if self.add_space_prefix => rest.to_vec(),
             _ => bytes,
@@ -215,6 +214,12 @@ impl Tokenizer {
     /// The bytes of one token need not be UTF-8; [`StreamDecoder`] puts characters together.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.pieces.get(id)
+    }
+
+    /// What a token writes in a text: as [`token_bytes`](Self::token_bytes), but nothing for a control token
+    /// unless `show_special`.
+    pub fn shown_bytes(&self, id: u32, show_special: bool) -> &[u8] {
+        if show_special || !self.is_special(id) { self.token_bytes(id) } else { &[] }
     }
 
     /// Id of the token spelled `text` in the vocabulary: `<|eot_id|>`, `Ġthe`.
@@ -238,6 +243,11 @@ impl Tokenizer {
     /// Whether a token ends a generation: EOS, end of turn, and the spellings that are known to mean it.
     pub fn is_eog(&self, id: u32) -> bool {
         self.eog.contains(&id)
+    }
+
+    /// The tokens that end a generation, in order.
+    pub fn eog(&self) -> impl Iterator<Item = u32> {
+        self.eog.iter().copied()
     }
 
     /// Beginning of a text.

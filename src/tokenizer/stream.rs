@@ -67,12 +67,7 @@ impl<'t> StreamDecoder<'t> {
 
     /// Takes a token and gives the characters that are complete with it, possibly none.
     pub fn push(&mut self, id: u32) -> &str {
-        let bytes = if self.show_special || !self.tokenizer.is_special(id) {
-            self.tokenizer.token_bytes(id)
-        } else {
-            &[]
-        };
-        self.utf8.push(bytes)
+        self.utf8.push(self.tokenizer.shown_bytes(id, self.show_special))
     }
 
     /// Ends the text: gives U+FFFD where a character is incomplete.

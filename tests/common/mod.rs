@@ -44,7 +44,7 @@ pub struct Npy {
     pub dtype: String,
 }
 
-/// Reads a `.npy` file in C order.
+/// Reads a `.npy` file; of two dimensions also in Fortran order.
 pub fn npy(path: &Path) -> Npy {
     let file = std::fs::read(path).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
     assert_eq!(&file[..6], b"\x93NUMPY", "{}", path.display());
@@ -53,18 +53,21 @@ pub fn npy(path: &Path) -> Npy {
         _ => (12, u32::from_le_bytes([file[8], file[9], file[10], file[11]]) as usize),
     };
     let header = std::str::from_utf8(&file[start..start + header_len]).expect("an ASCII header");
-    assert!(header.contains("'fortran_order': False"), "{header}");
     let between = |open: &str, close: &str| {
         let from = header.find(open).expect("a field") + open.len();
         let len = header[from..].find(close).expect("its end");
         &header[from..from + len]
     };
     let shape = between("'shape': (", ")").split(',').map(str::trim).filter(|dim| !dim.is_empty());
-    Npy {
-        shape: shape.map(|dim| dim.parse().expect("a number")).collect(),
-        dtype: between("'descr': '", "'").to_owned(),
-        bytes: file[start + header_len..].to_vec(),
+    let shape: Vec<usize> = shape.map(|dim| dim.parse().expect("a number")).collect();
+    let mut bytes = file[start + header_len..].to_vec();
+    if header.contains("'fortran_order': True") {
+        let [rows, cols] = shape[..] else { panic!("{}: not of two dimensions", path.display()) };
+        let elem_bytes = bytes.len() / (rows * cols);
+        let elem = |row: usize, col: usize| bytes.chunks_exact(elem_bytes).nth(col * rows + row).unwrap();
+        bytes = (0..rows * cols).flat_map(|at| elem(at / cols, at % cols)).copied().collect();
     }
+    Npy { shape, dtype: between("'descr': '", "'").to_owned(), bytes }
 }
 
 impl Npy {
