@@ -1,9 +1,31 @@
 //! Sterna runs ternary language models (BitNet b1.58 and its family) from GGUF files.
+//!
+//! ```no_run
+//! use sterna::engine::{Engine, EngineOptions, GenerateOptions};
+//! use sterna::tokenizer::Special;
+//!
+//! let engine = Engine::open("model.gguf", &EngineOptions::default())?;
+//! let prompt = engine.tokenizer()?.encode("Once upon a time", Special::Parse, true);
+//! for piece in engine.session()?.generate(&prompt, &GenerateOptions::default())? {
+//!     print!("{}", piece?);
+//! }
+//! # Ok::<(), sterna::Error>(())
+//! ```
+//!
+//! - [`engine`] is where to start: an [`Engine`](engine::Engine) is a loaded model, a
+//!   [`Session`](engine::Session) one sequence of tokens, a [`Generation`](engine::Generation) an iterator
+//!   of text; [`SamplerOptions`](engine::SamplerOptions) say how tokens are picked.
+//! - [`gguf`] reads and writes model files, [`tokenizer`] their vocabularies.
+//! - [`model`] turns a file into a [`program`], which a [`backend`] runs.
 #![deny(unsafe_code)]
 
 pub mod backend;
 pub mod cli;
+pub mod engine;
+mod error;
 pub mod gguf;
 pub mod model;
 pub mod program;
 pub mod tokenizer;
+
+pub use error::Error;

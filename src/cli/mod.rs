@@ -3,7 +3,20 @@
 //! Text for people goes to stderr, results to stdout. Start at [`Command`].
 
 pub mod args;
+mod bench;
+mod bench_table;
+mod completions;
+mod devices;
+mod kl_base;
+mod logits;
+pub mod model_args;
+mod npy;
+mod perplexity;
+pub mod report;
+mod run;
+pub mod sampling_args;
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -17,28 +30,58 @@ pub struct Cli {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    Run(run::RunArgs),
+    Bench(bench::BenchArgs),
+    Logits(logits::LogitsArgs),
+    Perplexity(perplexity::PerplexityArgs),
+    Devices(devices::DevicesArgs),
+    Completions(completions::CompletionsArgs),
+    Man(completions::ManArgs),
+}
 
 /// Why a subcommand failed, as the user reads it.
 pub type CliError = Box<dyn std::error::Error + Send + Sync>;
 
+/// The end of a subcommand that ctrl-C stopped: it has said what there is to say.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted;
+
+impl Interrupted {
+    /// 128 + SIGINT, as shells report it.
+    pub const EXIT_CODE: u8 = 130;
+}
+
 /// Parses the command line, runs the subcommand, and turns an error into one message and exit code 1.
+///
+/// A reader that closed our stdout (`head`) wanted no more, which is no error.
 pub fn main() -> ExitCode {
     let args = args::normalise(std::env::args_os());
-    match run(Cli::parse_from(args).command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(err) => {
-            eprintln!("error: {err}");
-            let mut source = err.source();
-            while let Some(cause) = source {
-                eprintln!("  because: {cause}");
-                source = cause.source();
-            }
-            ExitCode::FAILURE
-        }
+    let Err(err) = run(Cli::parse_from(args).command) else { return ExitCode::SUCCESS };
+    if err.is::<Interrupted>() {
+        return ExitCode::from(Interrupted::EXIT_CODE);
     }
+    if err.downcast_ref::<io::Error>().is_some_and(|err| err.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("error: {err}");
+    let mut source = err.source();
+    while let Some(cause) = source {
+        eprintln!("  because: {cause}");
+        source = cause.source();
+    }
+    ExitCode::FAILURE
 }
 
 fn run(command: Command) -> Result<(), CliError> {
-    match command {}
+    match command {
+        Command::Run(args) => args.run(),
+        Command::Bench(args) => args.run(),
+        Command::Logits(args) => args.run(),
+        Command::Perplexity(args) => args.run(),
+        Command::Devices(args) => args.run(),
+        Command::Completions(args) => args.run(),
+        Command::Man(args) => args.run(),
+    }
 }

@@ -1,0 +1,226 @@
+//! The results of `sterna bench` as Markdown, JSON or CSV.
+
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::bench::Measured;
+use super::model_args::LoadArgs;
+use crate::engine::Engine;
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// llama-bench's Markdown table
+    Md,
+    /// A list of objects with llama-bench's names
+    Json,
+    /// A header and a line a row
+    Csv,
+}
+
+/// One row with everything that is known about it. Names are llama-bench's where it has one.
+#[derive(Debug, Serialize)]
+struct Row {
+    test: String,
+    model_filename: String,
+    model_type: String,
+    model_size: u64,
+    model_n_params: u64,
+    head_type: String,
+    backend: String,
+    device: String,
+    n_batch: usize,
+    n_threads: usize,
+    type_k: String,
+    type_v: String,
+    n_prompt: usize,
+    n_gen: usize,
+    n_depth: usize,
+    avg_ts: f64,
+    stddev_ts: f64,
+    bytes_per_s: Option<f64>,
+    read_bytes_per_s: f64,
+    share_of_read: Option<f64>,
+    samples_ts: Vec<f64>,
+}
+
+/// Writes rows to stdout as they come.
+#[derive(Debug)]
+pub struct Table {
+    format: Format,
+    model: Model,
+    n_rows: usize,
+}
+
+/// What all rows have in common.
+#[derive(Debug)]
+struct Model {
+    file: String,
+    kind: String,
+    size_bytes: u64,
+    n_params: u64,
+    head: &'static str,
+    backend: &'static str,
+    device: String,
+    batch: usize,
+    type_k: String,
+    type_v: String,
+}
+
+impl Table {
+    /// Starts the table of `engine`'s model.
+    ///
+    /// # Errors
+    /// Where stdout cannot be written.
+    pub fn begin(format: Format, engine: &Engine, load: &LoadArgs) -> io::Result<Self> {
+        let program = engine.program();
+        let kv = program.kvs.first();
+        let layer_type = program.weights.iter().find(|w| w.name.ends_with("ffn_up.weight"));
+        let model = Model {
+            file: load.model.as_ref().map_or_else(String::new, |path| path.display().to_string()),
+            kind: format!("{} {}", engine.hyper().architecture, layer_type.map_or("", |w| w.ty.name())),
+            size_bytes: program.weights_bytes(),
+            n_params: program.weights.iter().map(|w| w.rows as u64 * w.cols as u64).sum(),
+            head: engine.head_type(),
+            backend: engine.backend_name(),
+            device: engine.device().to_owned(),
+            batch: program.limits.rows,
+            type_k: kv.map_or_else(String::new, |kv| kv.k.name().to_owned()),
+            type_v: kv.map_or_else(String::new, |kv| kv.v.name().to_owned()),
+        };
+        let mut out = io::stdout().lock();
+        match format {
+            Format::Md => {
+                writeln!(
+                    out,
+                    "| {:<24} | {:>10} | {:>8} | {:<5} | {:<7} | {:>7} | {:>16} | {:>18} | {:>8} | {:>9} |",
+                    "model",
+                    "size",
+                    "params",
+                    "head",
+                    "backend",
+                    "threads",
+                    "test",
+                    "t/s",
+                    "GB/s",
+                    "% of read"
+                )?;
+                writeln!(
+                    out,
+                    "| {0:-<24} | {0:->9}: | {0:->7}: | {0:-<5} | {0:-<7} | {0:->6}: | {0:->15}: | {0:->17}: | {0:->7}: | {0:->8}: |",
+                    ""
+                )?;
+            }
+            Format::Json => writeln!(out, "[")?,
+            Format::Csv => {}
+        }
+        Ok(Self { format, model, n_rows: 0 })
+    }
+
+    /// Writes one row.
+    ///
+    /// # Errors
+    /// Where stdout cannot be written.
+    pub fn row(&mut self, measured: &Measured) -> io::Result<()> {
+        let row = self.whole(measured);
+        let mut out = io::stdout().lock();
+        match self.format {
+            Format::Md => self.markdown(&mut out, &row)?,
+            Format::Json => {
+                let comma = if self.n_rows > 0 { ",\n" } else { "" };
+                write!(out, "{comma}{}", serde_json::to_string_pretty(&row)?)?;
+            }
+            Format::Csv => csv(&mut out, &row, self.n_rows == 0)?,
+        }
+        self.n_rows += 1;
+        out.flush()
+    }
+
+    /// Ends the table.
+    ///
+    /// # Errors
+    /// Where stdout cannot be written.
+    pub fn end(self) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        if self.format == Format::Json {
+            writeln!(out, "\n]")?;
+        }
+        out.flush()
+    }
+
+    fn whole(&self, measured: &Measured) -> Row {
+        let (avg_ts, stddev_ts) = measured.rate();
+        let (test, model) = (measured.test, &self.model);
+        let bytes_per_s = measured.bandwidth();
+        let n_tokens = (test.n_prompt + test.n_gen) as f64;
+        Row {
+            test: test.name(),
+            model_filename: model.file.clone(),
+            model_type: model.kind.clone(),
+            model_size: model.size_bytes,
+            model_n_params: model.n_params,
+            head_type: model.head.to_owned(),
+            backend: model.backend.to_owned(),
+            device: model.device.clone(),
+            n_batch: model.batch,
+            n_threads: measured.threads,
+            type_k: model.type_k.clone(),
+            type_v: model.type_v.clone(),
+            n_prompt: test.n_prompt,
+            n_gen: test.n_gen,
+            n_depth: test.n_depth,
+            avg_ts,
+            stddev_ts,
+            bytes_per_s,
+            read_bytes_per_s: measured.read_bandwidth,
+            share_of_read: bytes_per_s.map(|bytes| bytes / measured.read_bandwidth),
+            samples_ts: measured.seconds.iter().map(|seconds| n_tokens / seconds).collect(),
+        }
+    }
+
+    fn markdown(&self, out: &mut impl Write, row: &Row) -> io::Result<()> {
+        let optional = |value: Option<f64>, factor: f64, digits: usize| match value {
+            Some(value) => format!("{:.digits$}", value * factor),
+            None => "-".to_owned(),
+        };
+        writeln!(
+            out,
+            "| {:<24} | {:>6.2} GiB | {:>6.2} B | {:<5} | {:<7} | {:>7} | {:>16} | {:>18} | {:>8} | {:>9} |",
+            row.model_type,
+            row.model_size as f64 / f64::from(1 << 30),
+            row.model_n_params as f64 / 1e9,
+            row.head_type,
+            row.backend,
+            row.n_threads,
+            row.test,
+            format!("{:.2} ± {:.2}", row.avg_ts, row.stddev_ts),
+            optional(row.bytes_per_s, 1e-9, 2),
+            optional(row.share_of_read, 100.0, 1),
+        )
+    }
+}
+
+/// A line of comma-separated values in the order of [`Row`]'s fields, the list of samples left out.
+fn csv(out: &mut impl Write, row: &Row, with_header: bool) -> io::Result<()> {
+    let serde_json::Value::Object(fields) = serde_json::to_value(row)? else {
+        unreachable!("a struct is an object");
+    };
+    let fields: Vec<_> = fields.into_iter().filter(|(_, value)| !value.is_array()).collect();
+    if with_header {
+        let names: Vec<&str> = fields.iter().map(|(name, _)| name.as_str()).collect();
+        writeln!(out, "{}", names.join(","))?;
+    }
+    let values: Vec<String> = fields.iter().map(|(_, value)| quoted(value)).collect();
+    writeln!(out, "{}", values.join(","))
+}
+
+/// A value as RFC 4180 has it: text in quotes, quotes in it doubled.
+fn quoted(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
+        serde_json::Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,29 @@
+//! `sterna devices`: what models can run on here.
+
+use std::io::{self, Write};
+
+use clap::Args;
+
+use super::CliError;
+use crate::backend;
+
+/// Lists the backends of this build and what each finds on this machine.
+#[derive(Args, Debug)]
+pub struct DevicesArgs {}
+
+impl DevicesArgs {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// Where stdout cannot be written.
+    pub fn run(self) -> Result<(), CliError> {
+        let mut out = io::stdout().lock();
+        for name in backend::NAMES {
+            match backend::open(name, backend::physical_cores()) {
+                Ok(backend) => writeln!(out, "{name}: {}", backend.device())?,
+                Err(err) => writeln!(out, "{name}: {err}")?,
+            }
+        }
+        Ok(out.flush()?)
+    }
+}

@@ -1,0 +1,186 @@
+//! Saved log-probabilities, with which a later run is compared.
+//!
+//! All little-endian: the eight bytes `STERNAKL`; u32 version (1), n_ctx, n_vocab, n_chunks; the text as
+//! u32 ids `[n_chunks, n_ctx]`; then for each scored position f32 `top`, f32 `step`, and u16 codes
+//! `[n_vocab]`, where a code means the log-probability `top - step * code`. `step` is the range of the row
+//! over 65535, so nothing is cut off and the error is at most half a step.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+use super::CliError;
+
+const MAGIC: &[u8; 8] = b"STERNAKL";
+const VERSION: u32 = 1;
+const MAX_CODE: f32 = 65535.0;
+
+/// What a file of saved log-probabilities is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KlText {
+    /// Tokens of a chunk.
+    pub n_ctx: usize,
+    /// Tokens of the vocabulary.
+    pub n_vocab: usize,
+    /// The text, whole chunks.
+    pub tokens: Vec<u32>,
+}
+
+impl KlText {
+    /// Positions of one chunk that are scored: those of its second half that have a next token.
+    pub fn scored(&self) -> usize {
+        self.n_ctx - 1 - self.n_ctx / 2
+    }
+
+    fn n_chunks(&self) -> usize {
+        self.tokens.len() / self.n_ctx
+    }
+}
+
+/// Writes log-probabilities.
+#[derive(Debug)]
+pub struct KlWriter(BufWriter<File>);
+
+impl KlWriter {
+    /// Creates the file and writes what it is of.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn create(path: &Path, text: &KlText) -> io::Result<Self> {
+        let mut out = BufWriter::new(File::create(path)?);
+        out.write_all(MAGIC)?;
+        let numbers = [VERSION, text.n_ctx as u32, text.n_vocab as u32, text.n_chunks() as u32];
+        for number in numbers.iter().chain(&text.tokens) {
+            out.write_all(&number.to_le_bytes())?;
+        }
+        Ok(Self(out))
+    }
+
+    /// Appends the log-probabilities of one position.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn row(&mut self, log_probs: &[f32]) -> io::Result<()> {
+        let top = log_probs.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let low = log_probs.iter().copied().fold(f32::INFINITY, f32::min);
+        let step = (top - low) / MAX_CODE;
+        self.0.write_all(&top.to_le_bytes())?;
+        self.0.write_all(&step.to_le_bytes())?;
+        for &log_prob in log_probs {
+            let code = if step > 0.0 { ((top - log_prob) / step).round().min(MAX_CODE) } else { 0.0 };
+            self.0.write_all(&(code as u16).to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is buffered.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Reads log-probabilities.
+#[derive(Debug)]
+pub struct KlReader {
+    input: BufReader<File>,
+    row: Vec<u8>,
+}
+
+impl KlReader {
+    /// Opens a file that must be of `text`.
+    ///
+    /// # Errors
+    /// Where it is none, is cut short, or is of another vocabulary or text: which.
+    pub fn open(path: &Path, text: &KlText) -> Result<Self, CliError> {
+        let place = |detail: String| format!("{}: {detail}", path.display());
+        let file = File::open(path).map_err(|err| place(err.to_string()))?;
+        let file_bytes = file.metadata().map_err(|err| place(err.to_string()))?.len();
+        let mut input = BufReader::new(file);
+        let mut magic = [0; 8];
+        let read = input.read_exact(&mut magic);
+        if read.is_err() || magic != *MAGIC {
+            return Err(place("not a file that --save-logits wrote".into()).into());
+        }
+        let mut numbers = [0u32; 4];
+        for number in &mut numbers {
+            *number = read_u32(&mut input).map_err(|err| place(err.to_string()))?;
+        }
+        let [_, n_ctx, n_vocab, n_chunks] = numbers;
+        let want = [VERSION, text.n_ctx as u32, text.n_vocab as u32, text.n_chunks() as u32];
+        for (index, what) in ["version", "--ctx-size", "vocabulary", "number of chunks"].iter().enumerate() {
+            if numbers[index] != want[index] {
+                let (got, want) = (numbers[index], want[index]);
+                return Err(place(format!("has {what} {got}, this run has {want}")).into());
+            }
+        }
+        let positions = u128::from(n_chunks) * text.scored() as u128;
+        let want_bytes =
+            24 + 4 * u128::from(n_chunks) * u128::from(n_ctx) + positions * (8 + 2 * u128::from(n_vocab));
+        if u128::from(file_bytes) != want_bytes {
+            return Err(place(format!("want {want_bytes} bytes, file has {file_bytes}")).into());
+        }
+        for (position, &token) in text.tokens.iter().enumerate() {
+            let got = read_u32(&mut input).map_err(|err| place(err.to_string()))?;
+            if got != token {
+                return Err(place(format!(
+                    "is of another text: token {position} is {got} there and {token} here"
+                ))
+                .into());
+            }
+        }
+        Ok(Self { input, row: vec![0; 8 + 2 * text.n_vocab] })
+    }
+
+    /// Reads the log-probabilities of the next position into `out`, `[n_vocab]`.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn row(&mut self, out: &mut [f32]) -> io::Result<()> {
+        self.input.read_exact(&mut self.row)?;
+        let f32_at = |at: usize| f32::from_le_bytes(self.row[at..at + 4].try_into().expect("four bytes"));
+        let (top, step) = (f32_at(0), f32_at(4));
+        for (out, code) in out.iter_mut().zip(self.row[8..].chunks_exact(2)) {
+            *out = top - step * f32::from(u16::from_le_bytes([code[0], code[1]]));
+        }
+        Ok(())
+    }
+}
+
+fn read_u32(input: &mut impl Read) -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    input.read_exact(&mut bytes)?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_another_text_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("base");
+        let text = KlText { n_ctx: 4, n_vocab: 3, tokens: vec![1, 2, 0, 1] };
+        let rows = [[-0.5, -3.25, -17.0]];
+        let mut writer = KlWriter::create(&path, &text).unwrap();
+        rows.iter().for_each(|row| writer.row(row).unwrap());
+        writer.finish().unwrap();
+
+        let mut reader = KlReader::open(&path, &text).unwrap();
+        let mut row = [0.0; 3];
+        for want in rows {
+            reader.row(&mut row).unwrap();
+            // Half a step of a range of 16.5 over 65535 codes.
+            assert!(row.iter().zip(want).all(|(got, want)| (got - want).abs() <= 1.3e-4), "{row:?}");
+        }
+        let refused = |text: KlText| KlReader::open(&path, &text).unwrap_err().to_string();
+        assert!(refused(KlText { n_vocab: 4, ..text.clone() }).contains("vocabulary"));
+        assert!(refused(KlText { tokens: vec![1, 2, 1, 1], ..text.clone() }).contains("token 2 is 0"));
+        let short = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &short[..short.len() - 1]).unwrap();
+        assert!(refused(text).contains("want 54 bytes, file has 53"));
+    }
+}

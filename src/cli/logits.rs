@@ -1,0 +1,92 @@
+//! `sterna logits`: token ids in, the logits of every position out.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::CliError;
+use super::model_args::ModelArgs;
+use super::npy::NpyWriter;
+use crate::engine::{EngineOptions, Session};
+
+/// Rows whose logits are held at a time.
+const OUTPUTS: usize = 64;
+
+/// Writes the logits of every position of given token sequences.
+///
+/// FILE holds one sequence of token ids a line, divided by blanks or commas; they are fed as they are,
+/// and each line starts anew. OUT is a NumPy file, float32 [all positions, n_vocab].
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sterna logits -m model.gguf --tokens prompts.txt -o logits.npy
+  sterna logits -m model.gguf --tokens prompts.txt -o single.npy --each --kv-cache-type f32")]
+pub struct LogitsArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// File of token ids
+    #[arg(long, value_name = "FILE")]
+    tokens: PathBuf,
+    /// File to write
+    #[arg(short, long, value_name = "OUT.npy")]
+    output: PathBuf,
+    /// Feed one token at a time
+    #[arg(long)]
+    each: bool,
+}
+
+impl LogitsArgs {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// Whatever reading, loading, running or writing returns.
+    pub fn run(self) -> Result<(), CliError> {
+        let sequences = read_sequences(&self.tokens)?;
+        let n_positions = sequences.iter().map(Vec::len).sum();
+        let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
+        let options = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(longest)) };
+        let engine = self.model.load(&options)?;
+        let unwritable = |err| format!("{}: {err}", self.output.display());
+        let mut out =
+            NpyWriter::create(&self.output, n_positions, engine.hyper().n_vocab).map_err(unwritable)?;
+        let mut session = engine.session()?;
+        for sequence in &sequences {
+            session.cut_back(0);
+            let write =
+                |_, logits: &[f32]| -> Result<(), CliError> { Ok(out.row(logits).map_err(unwritable)?) };
+            feed(&mut session, sequence, self.each, write)?;
+        }
+        Ok(out.finish().map_err(unwritable)?)
+    }
+}
+
+fn feed(
+    session: &mut Session,
+    tokens: &[u32],
+    each: bool,
+    mut write: impl FnMut(usize, &[f32]) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    if !each {
+        return session.feed_each(tokens, write);
+    }
+    tokens.iter().enumerate().try_for_each(|(at, &token)| write(at, session.feed(&[token])?))
+}
+
+fn read_sequences(path: &Path) -> Result<Vec<Vec<u32>>, CliError> {
+    let text = std::fs::read_to_string(path).map_err(|err| format!("{}: {err}", path.display()))?;
+    let mut sequences = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let words = line.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());
+        let tokens = words.map(|word| {
+            let place = format!("{}, line {}", path.display(), index + 1);
+            word.parse().map_err(|_| format!("{place}: want token ids, got `{word}`"))
+        });
+        let tokens: Vec<u32> = tokens.collect::<Result<_, _>>()?;
+        if !tokens.is_empty() {
+            sequences.push(tokens);
+        }
+    }
+    match sequences.is_empty() {
+        true => Err(format!("{}: holds no token ids", path.display()).into()),
+        false => Ok(sequences),
+    }
+}

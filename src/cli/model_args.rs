@@ -1,0 +1,170 @@
+//! Flags that every subcommand with a model takes, and loading it with them.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use clap::Args;
+use ggml_types::Dialect;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::CliError;
+use crate::engine::{Engine, EngineOptions};
+
+/// Which model, and how it is run.
+#[derive(Args, Clone, Debug)]
+pub struct ModelArgs {
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Threads [default: physical cores]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+/// The same without the number of threads.
+#[derive(Args, Clone, Debug)]
+pub struct LoadArgs {
+    /// GGUF file of the model
+    #[arg(short, long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Where it runs: auto, cpu
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub backend: String,
+    /// Most tokens of one prefill step
+    #[arg(short, long, value_name = "N", default_value_t = 512, visible_alias = "ubatch-size")]
+    pub batch_size: usize,
+    /// KV cache.
+    #[command(flatten)]
+    pub cache: CacheArgs,
+    /// What the file does not say.
+    #[command(flatten)]
+    pub file: FileArgs,
+}
+
+/// How long a sequence may become.
+#[derive(Args, Clone, Debug)]
+pub struct ContextArgs {
+    /// Positions of the context; 0 takes the trained one, at most 4096
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    pub ctx_size: usize,
+}
+
+impl ContextArgs {
+    /// The context as the engine takes it.
+    pub fn n_ctx(&self) -> Option<usize> {
+        (self.ctx_size > 0).then_some(self.ctx_size)
+    }
+}
+
+/// How keys and values are kept.
+#[derive(Args, Clone, Debug)]
+pub struct CacheArgs {
+    /// How the KV cache keeps numbers: f16, f32
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub kv_cache_type: String,
+    /// The same for keys alone (also -ctk)
+    #[arg(long, value_name = "TYPE")]
+    pub cache_type_k: Option<String>,
+    /// The same for values alone (also -ctv)
+    #[arg(long, value_name = "TYPE")]
+    pub cache_type_v: Option<String>,
+}
+
+/// What the user knows about a file that the file does not say.
+#[derive(Args, Clone, Debug, Default)]
+pub struct FileArgs {
+    /// Whose type ids the file uses, where it leaves doubt: ggml, bitnet
+    #[arg(long, value_name = "NAME", value_parser = dialect)]
+    pub dialect: Option<Dialect>,
+    /// Pre-tokenizer, where the file names none or a wrong one: llama-bpe, gpt-2, default, ...
+    #[arg(long, value_name = "NAME")]
+    pub tokenizer_pre: Option<String>,
+}
+
+/// Reads the value of `--dialect`.
+fn dialect(name: &str) -> Result<Dialect, String> {
+    match name {
+        "ggml" => Ok(Dialect::Ggml),
+        "bitnet" => Ok(Dialect::BitNet),
+        _ => Err("want ggml (llama.cpp) or bitnet (microsoft/BitNet)".into()),
+    }
+}
+
+impl ModelArgs {
+    /// The model file.
+    ///
+    /// # Errors
+    /// Where none was given: what to give.
+    pub fn path(&self) -> Result<&PathBuf, CliError> {
+        self.load.path()
+    }
+
+    /// The options as the engine takes them, for sessions of `n_ctx` positions.
+    pub fn options(&self, n_ctx: Option<usize>) -> EngineOptions {
+        self.load.options(n_ctx, self.threads.map(usize::from))
+    }
+
+    /// Loads the model, with a progress bar where stderr is a terminal, and says what it warns of.
+    ///
+    /// # Errors
+    /// Where no model was given, and whatever [`Engine::open`] returns.
+    pub fn load(&self, options: &EngineOptions) -> Result<Engine, CliError> {
+        self.load.load(options)
+    }
+}
+
+impl LoadArgs {
+    /// The model file.
+    ///
+    /// # Errors
+    /// Where none was given: what to give.
+    pub fn path(&self) -> Result<&PathBuf, CliError> {
+        self.model.as_ref().ok_or_else(|| {
+            "no model was given. Name a GGUF file with -m FILE, for example BitNet b1.58 2B-4T's \
+             ggml-model-i2_s.gguf, or make one of random weights to try things out: \
+             sterna synth --preset tiny --type i2_s tiny.gguf"
+                .into()
+        })
+    }
+
+    /// The options as the engine takes them, for sessions of `n_ctx` positions.
+    pub fn options(&self, n_ctx: Option<usize>, threads: Option<usize>) -> EngineOptions {
+        let cache = &self.cache;
+        EngineOptions {
+            backend: self.backend.clone(),
+            threads,
+            n_ctx,
+            batch: self.batch_size,
+            cache_type_k: cache.cache_type_k.as_ref().unwrap_or(&cache.kv_cache_type).clone(),
+            cache_type_v: cache.cache_type_v.as_ref().unwrap_or(&cache.kv_cache_type).clone(),
+            dialect: self.file.dialect,
+            tokenizer_pre: self.file.tokenizer_pre.clone(),
+            ..EngineOptions::default()
+        }
+    }
+
+    /// Loads the model, with a progress bar where stderr is a terminal, and says what it warns of.
+    ///
+    /// # Errors
+    /// Where no model was given, and whatever [`Engine::open`] returns.
+    pub fn load(&self, options: &EngineOptions) -> Result<Engine, CliError> {
+        let path = self.path()?;
+        let bar = progress_bar();
+        let loaded = Engine::open_with_progress(path, options, |progress| {
+            bar.set_length(progress.total_bytes);
+            bar.set_position(progress.done_bytes);
+        });
+        bar.finish_and_clear();
+        let engine = loaded?;
+        engine.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
+        Ok(engine)
+    }
+}
+
+fn progress_bar() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("loading {bar:40} {binary_bytes}/{binary_total_bytes}")
+        .expect("the template is well-formed");
+    ProgressBar::new(0).with_style(style)
+}

@@ -1,0 +1,180 @@
+//! `sterna perplexity`: how well the model foretells a text, and how far it is from saved logits.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::CliError;
+use super::kl_base::{KlReader, KlText, KlWriter};
+use super::model_args::ModelArgs;
+use crate::engine::score::{Mean, kl_divergence, log_softmax};
+use crate::engine::{Engine, EngineOptions, Session};
+use crate::program::sampling::argmax;
+use crate::tokenizer::{Special, Tokenizer};
+
+/// Rows whose logits are held at a time.
+const OUTPUTS: usize = 64;
+
+/// Computes the perplexity of a text as llama-perplexity does.
+///
+/// The text is cut into chunks of --ctx-size tokens, each of which starts anew (with BOS as its first
+/// token where the model wants one); the second half of each chunk is scored. --save-logits keeps the
+/// log-probabilities, and --kl-base compares with what was kept.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sterna perplexity -m model.gguf -f wiki.test.raw
+  sterna perplexity -m f16-head.gguf -f text.txt --save-logits base.kl
+  sterna perplexity -m q6k-head.gguf -f text.txt --kl-base base.kl")]
+pub struct PerplexityArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The text
+    #[arg(short, long, value_name = "TEXT")]
+    file: PathBuf,
+    /// Tokens of a chunk
+    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
+    ctx_size: u32,
+    /// Most chunks to score
+    #[arg(long, value_name = "N")]
+    chunks: Option<usize>,
+    /// Compare with these saved log-probabilities
+    #[arg(long, value_name = "FILE", conflicts_with = "save_logits")]
+    kl_base: Option<PathBuf>,
+    /// Save log-probabilities to compare with
+    #[arg(long, value_name = "FILE")]
+    save_logits: Option<PathBuf>,
+}
+
+/// What is summed up over all scored positions.
+#[derive(Debug, Default)]
+struct Scores {
+    nll: Mean,
+    base_nll: Mean,
+    kl: Mean,
+    same_top: Mean,
+    max_kl: f64,
+}
+
+enum Saved {
+    None,
+    Write(KlWriter),
+    Compare(KlReader),
+}
+
+impl PerplexityArgs {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// Whatever reading, loading or running returns; where the text is too short, or the base is of
+    /// another text or vocabulary.
+    pub fn run(self) -> Result<(), CliError> {
+        let bytes = std::fs::read(&self.file).map_err(|err| format!("{}: {err}", self.file.display()))?;
+        let text = String::from_utf8(bytes).map_err(|err| format!("{}: {err}", self.file.display()))?;
+        let n_ctx = self.ctx_size as usize;
+        let options = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(n_ctx)) };
+        let engine = self.model.load(&options)?;
+        let tokenizer = engine.tokenizer()?;
+        tokenizer.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
+        let text = self.chunked(tokenizer.encode(&text, Special::AsText, true), &engine)?;
+        let mut saved = self.saved(&text)?;
+
+        let mut session = engine.session()?;
+        let mut scores = Scores::default();
+        let n_chunks = text.tokens.len() / n_ctx;
+        for (index, chunk) in text.tokens.chunks_exact(n_ctx).enumerate() {
+            score_chunk(&mut session, tokenizer, chunk, &mut saved, &mut scores)?;
+            eprintln!("chunk {} of {n_chunks}: PPL {:.4}", index + 1, scores.nll.mean().exp());
+        }
+        if let Saved::Write(writer) = saved {
+            writer.finish()?;
+        }
+        Ok(scores.print(n_chunks, self.kl_base.is_some())?)
+    }
+
+    fn chunked(&self, mut tokens: Vec<u32>, engine: &Engine) -> Result<KlText, CliError> {
+        let n_ctx = self.ctx_size as usize;
+        if tokens.len() < 2 * n_ctx {
+            return Err(format!(
+                "the text has {} tokens; at least two chunks of {n_ctx} are needed (--ctx-size sets their length)",
+                tokens.len()
+            )
+            .into());
+        }
+        let n_chunks = (tokens.len() / n_ctx).min(self.chunks.unwrap_or(usize::MAX)).max(1);
+        tokens.truncate(n_chunks * n_ctx);
+        Ok(KlText { n_ctx, n_vocab: engine.hyper().n_vocab, tokens })
+    }
+
+    fn saved(&self, text: &KlText) -> Result<Saved, CliError> {
+        if let Some(path) = &self.kl_base {
+            return Ok(Saved::Compare(KlReader::open(path, text)?));
+        }
+        let Some(path) = &self.save_logits else { return Ok(Saved::None) };
+        let writer = KlWriter::create(path, text).map_err(|err| format!("{}: {err}", path.display()))?;
+        Ok(Saved::Write(writer))
+    }
+}
+
+fn score_chunk(
+    session: &mut Session,
+    tokenizer: &Tokenizer,
+    chunk: &[u32],
+    saved: &mut Saved,
+    scores: &mut Scores,
+) -> Result<(), CliError> {
+    let mut fed = chunk.to_vec();
+    if tokenizer.add_bos() {
+        fed[0] = tokenizer.bos().expect("a vocabulary that adds BOS has one");
+    }
+    let first = chunk.len() / 2;
+    session.cut_back(0);
+    session.feed_quietly(&fed[..first])?;
+    let n_vocab = session.engine().hyper().n_vocab;
+    let (mut log_probs, mut base) = (vec![0.0; n_vocab], vec![0.0; n_vocab]);
+    session.feed_each(&fed[first..chunk.len() - 1], |index, logits| -> Result<(), CliError> {
+        let next = chunk[first + index + 1] as usize;
+        log_softmax(logits, &mut log_probs);
+        scores.nll.add(-f64::from(log_probs[next]));
+        match saved {
+            Saved::None => {}
+            Saved::Write(writer) => writer.row(&log_probs)?,
+            Saved::Compare(reader) => {
+                reader.row(&mut base)?;
+                scores.compare(&base, &log_probs, next);
+            }
+        }
+        Ok(())
+    })
+}
+
+impl Scores {
+    fn compare(&mut self, base: &[f32], log_probs: &[f32], next: usize) {
+        let kl = kl_divergence(base, log_probs);
+        self.kl.add(kl);
+        self.max_kl = self.max_kl.max(kl);
+        self.base_nll.add(-f64::from(base[next]));
+        self.same_top.add(f64::from(argmax(base) == argmax(log_probs)));
+    }
+
+    fn print(&self, n_chunks: usize, compared: bool) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        let perplexity = |nll: &Mean| (nll.mean().exp(), nll.mean().exp() * nll.std_error());
+        let (ppl, error) = perplexity(&self.nll);
+        writeln!(out, "PPL = {ppl:.4} +/- {error:.5} ({n_chunks} chunks, {} tokens scored)", self.nll.n())?;
+        if compared {
+            let (ppl, error) = perplexity(&self.base_nll);
+            writeln!(out, "base PPL = {ppl:.4} +/- {error:.5}")?;
+            writeln!(
+                out,
+                "mean KL = {:.6} +/- {:.6}, max KL = {:.6}",
+                self.kl.mean(),
+                self.kl.std_error(),
+                self.max_kl
+            )?;
+            let (share, error) = (100.0 * self.same_top.mean(), 100.0 * self.same_top.std_error());
+            writeln!(out, "same top = {share:.3} +/- {error:.3} %")?;
+        }
+        out.flush()
+    }
+}

@@ -1,0 +1,76 @@
+//! What subcommands that generate say on stderr, and how ctrl-C ends them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::CliError;
+use crate::engine::{Engine, Stats, StopReason, bandwidth};
+
+/// Read for the roofline: several times the last cache of most machines, and read in a tenth of a second.
+const ROOFLINE_BYTES: usize = 256 << 20;
+
+/// Sets `cancel` at ctrl-C; a second ctrl-C ends the process at once.
+///
+/// # Errors
+/// Where the system refuses the handler.
+pub fn cancel_on_ctrl_c(cancel: &Arc<AtomicBool>) -> Result<(), CliError> {
+    let cancel = Arc::clone(cancel);
+    ctrlc::set_handler(move || {
+        if cancel.swap(true, Ordering::Relaxed) {
+            std::process::exit(super::Interrupted::EXIT_CODE.into());
+        }
+    })?;
+    Ok(())
+}
+
+/// Says what was loaded, on what, and the memory it takes.
+pub fn loaded(engine: &Engine) {
+    let (hyper, plan) = (engine.hyper(), engine.plan());
+    let name = hyper.name.as_deref().unwrap_or("without a name");
+    eprintln!(
+        "model:      {name} ({}), {} layers, head {}",
+        hyper.architecture,
+        hyper.n_layers,
+        engine.head_type()
+    );
+    eprintln!("device:     {}", engine.device());
+    eprintln!(
+        "memory:     {} MB weights, {} MB KV cache of {} positions, {} MB buffers",
+        plan.weights_bytes / 1_000_000,
+        plan.kv_bytes / 1_000_000,
+        engine.n_ctx(),
+        plan.bufs_bytes / 1_000_000
+    );
+}
+
+/// Says what a generation took, why it ended, and its seed. `threads` are those of the roofline.
+pub fn finished(stats: &Stats, reason: Option<StopReason>, seed: u64, threads: usize) {
+    eprintln!(
+        "prompt:     {} tokens, {:.2} tokens/s, first token after {:.0} ms",
+        stats.prompt_tokens,
+        stats.prompt_rate(),
+        stats.time_to_first_token().as_secs_f64() * 1e3
+    );
+    eprint!("generation: {} tokens", stats.generated_tokens);
+    if stats.generated_tokens > 1 {
+        let (got, roof) = (stats.generate_bandwidth(), bandwidth::measure(threads, ROOFLINE_BYTES));
+        eprint!(
+            ", {:.2} tokens/s, {:.2} GB/s: {:.0} % of the {:.2} GB/s that {threads} threads read",
+            stats.generate_rate(),
+            got / 1e9,
+            100.0 * got / roof,
+            roof / 1e9
+        );
+    }
+    eprintln!("\nended:      {}, seed {seed}", reason.map_or("by an error", words));
+}
+
+fn words(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::EndOfText => "the model ended its text",
+        StopReason::StopString => "a stop string was met",
+        StopReason::Limit => "--n-predict tokens were generated",
+        StopReason::ContextFull => "the context is full (--ctx-size sets it)",
+        StopReason::Cancelled => "interrupted",
+    }
+}

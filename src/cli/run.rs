@@ -1,0 +1,123 @@
+//! `sterna run`: a prompt in, text out.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::Args;
+
+use super::model_args::{ContextArgs, ModelArgs};
+use super::sampling_args::SamplingArgs;
+use super::{CliError, Interrupted, report};
+use crate::engine::{Engine, GenerateOptions, StopReason};
+use crate::tokenizer::Special;
+
+/// Turns a prompt into text.
+///
+/// The text goes to stdout and nothing else does; timings go to stderr. The prompt is -p, -f or stdin, and
+/// special tokens that are spelled out in it are parsed. One newline at the end of a file or of stdin is
+/// dropped.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sterna run -m model.gguf -p 'The capital of France is' -n 32
+  sterna run -m model.gguf -p 'Once upon a time' --temp 0 -c 2048 -t 4
+  sterna run -m model.gguf -f prompt.txt --seed 7 --stop '\n\n' > out.txt
+  echo 'def fib(n):' | sterna run -m model.gguf -n 64")]
+pub struct RunArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    context: ContextArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// The prompt
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// File with the prompt
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Most tokens to generate; -1 is as many as the context holds
+    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, visible_alias = "predict")]
+    n_predict: i64,
+    /// Stop before this text; it is not shown (repeatable)
+    #[arg(short = 'r', long, value_name = "TEXT", visible_alias = "reverse-prompt")]
+    stop: Vec<String>,
+    /// Go on where the model would end its text
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Show control tokens as text
+    #[arg(long, visible_alias = "special")]
+    show_special: bool,
+    /// Also say what was loaded and what it takes
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl RunArgs {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// Whatever loading, generating or writing returns; [`Interrupted`] after ctrl-C.
+    pub fn run(self) -> Result<(), CliError> {
+        self.model.path()?;
+        let prompt = self.read_prompt()?;
+        let cancel = Arc::new(AtomicBool::new(false));
+        report::cancel_on_ctrl_c(&cancel)?;
+
+        let engine = self.model.load(&self.model.options(self.context.n_ctx()))?;
+        if self.verbose {
+            report::loaded(&engine);
+        }
+        let tokenizer = engine.tokenizer()?;
+        tokenizer.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
+        let prompt = tokenizer.encode(&prompt, Special::Parse, true);
+        let options = GenerateOptions {
+            sampler: self.sampling.options(engine.n_ctx()),
+            max_tokens: usize::try_from(self.n_predict).ok(),
+            stop: self.stop.clone(),
+            ignore_eos: self.ignore_eos,
+            show_special: self.show_special,
+            cancel: Some(cancel),
+        };
+        self.generate(engine, &prompt, &options)
+    }
+
+    fn generate(&self, engine: Engine, prompt: &[u32], options: &GenerateOptions) -> Result<(), CliError> {
+        let mut session = engine.session()?;
+        let mut generation = session.generate(prompt, options)?;
+        let mut stdout = io::stdout().lock();
+        for piece in &mut generation {
+            stdout.write_all(piece?.as_bytes())?;
+            stdout.flush()?;
+        }
+        if io::stdout().is_terminal() {
+            writeln!(stdout)?;
+        }
+        let (stats, reason, seed) = (generation.stats(), generation.stop_reason(), generation.seed());
+        let threads = engine.threads();
+        drop(session);
+        drop(engine);
+        report::finished(&stats, reason, seed, threads);
+        if reason == Some(StopReason::Cancelled) { Err(Interrupted.into()) } else { Ok(()) }
+    }
+
+    fn read_prompt(&self) -> Result<String, CliError> {
+        if let Some(prompt) = &self.prompt {
+            return Ok(prompt.clone());
+        }
+        let bytes = match &self.file {
+            Some(path) => std::fs::read(path).map_err(|err| format!("{}: {err}", path.display()))?,
+            None if io::stdin().is_terminal() => {
+                return Err("no prompt was given. Say it with -p TEXT or -f FILE, or pipe it in".into());
+            }
+            None => {
+                let mut bytes = Vec::new();
+                io::stdin().lock().read_to_end(&mut bytes)?;
+                bytes
+            }
+        };
+        let text = String::from_utf8(bytes).map_err(|err| format!("the prompt is not UTF-8 text: {err}"))?;
+        Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+    }
+}

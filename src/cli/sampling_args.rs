@@ -1,0 +1,93 @@
+//! Sampling flags, spelled as llama.cpp's users type them.
+
+use clap::Args;
+
+use crate::engine::SamplerOptions;
+
+/// How each token is picked.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    /// Temperature; 0 always picks the most likely token
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 0.8,
+        allow_negative_numbers = true,
+        visible_alias = "temperature"
+    )]
+    pub temp: f32,
+    /// Keep the K most likely tokens; 0 keeps all
+    #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
+    pub top_k: i64,
+    /// Keep the most likely tokens up to this probability; 1 keeps all
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    pub top_p: f32,
+    /// Keep tokens of at least P times the largest probability; 0 keeps all
+    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    pub min_p: f32,
+    /// Locally typical sampling up to this probability; 1 keeps all
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub typical: f32,
+    /// Divide the logits of recent tokens; 1 does nothing
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub repeat_penalty: f32,
+    /// Take X from the logit of every recent token
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub presence_penalty: f32,
+    /// Take X from the logit of a recent token as often as it occurred
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub frequency_penalty: f32,
+    /// How many tokens are recent; 0 none, -1 the whole context
+    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true)]
+    pub repeat_last_n: i64,
+    /// Seed; the same seed and flags give the same text [default: random]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
+    pub seed: Option<i64>,
+    /// Add to the logit of a token: 15043+1.5, 15043-1, 15043-inf (repeatable; also -l)
+    #[arg(short, long, value_name = "TOKEN(+/-)BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
+    pub logit_bias: Vec<(u32, f32)>,
+}
+
+impl SamplingArgs {
+    /// The options as the engine takes them, for a context of `n_ctx` positions.
+    pub fn options(&self, n_ctx: usize) -> SamplerOptions {
+        SamplerOptions {
+            temperature: self.temp,
+            top_k: self.top_k.clamp(0, i64::from(u32::MAX)) as u32,
+            typical_p: self.typical,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            repeat_last_n: usize::try_from(self.repeat_last_n).map_or(n_ctx, |n| n.min(n_ctx)),
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed.and_then(|seed| u64::try_from(seed).ok()),
+        }
+    }
+}
+
+/// Reads `TOKEN+BIAS` or `TOKEN-BIAS`.
+fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+    let want = || format!("want a token id, + or -, and a number, as in 15043+1.5; got `{text}`");
+    let sign = text.find(['+', '-']).ok_or_else(want)?;
+    let token = text[..sign].parse().map_err(|_| want())?;
+    let bias = text[sign..].parse().map_err(|_| want())?;
+    Ok((token, bias))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logit_biases_as_they_are_typed() {
+        assert_eq!(logit_bias("15043+1.5"), Ok((15043, 1.5)));
+        assert_eq!(logit_bias("15043-1"), Ok((15043, -1.0)));
+        assert_eq!(logit_bias("7-inf"), Ok((7, f32::NEG_INFINITY)));
+        for bad in ["", "15043", "+1", "x+1", "1+", "1+y", "é+1"] {
+            assert!(logit_bias(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! From a file to an engine: options, the check that it fits, and the upload.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use bytes::Bytes;
+use ggml_types::{Dialect, KvCodec, kv, kv_by_name};
+
+use super::pages::Pages;
+use super::{Core, Engine, Shared, ctx_pages};
+use crate::backend::{self, Backend, Plan};
+use crate::gguf::{Gguf, OpenOptions};
+use crate::model::{Hyper, Model, ModelError, Options};
+use crate::program::Limits;
+use crate::{Error, model};
+
+/// How far loading has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of weights that the backend has.
+    pub done_bytes: u64,
+    /// Bytes of all weights.
+    pub total_bytes: u64,
+}
+
+/// How to load a model.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// `auto`, `cpu`, or another word of `sterna devices`.
+    pub backend: String,
+    /// Threads of the CPU backend; one a physical core where there is none.
+    pub threads: Option<usize>,
+    /// Positions of each session; the trained context, at most [`EngineOptions::DEFAULT_CTX`], where there
+    /// is none.
+    pub n_ctx: Option<usize>,
+    /// Most tokens of one step.
+    pub batch: usize,
+    /// Most tokens of one step whose logits are wanted, for [`Session::feed_each`](super::Session::feed_each).
+    pub outputs: usize,
+    /// Sessions that may exist at a time.
+    pub n_seqs: usize,
+    /// Codec of keys in the cache: `f16`, `f32`.
+    pub cache_type_k: String,
+    /// Codec of values in the cache.
+    pub cache_type_v: String,
+    /// Whose type ids the file uses, where it leaves doubt.
+    pub dialect: Option<Dialect>,
+    /// Pre-tokenizer, where the file names none or a wrong one.
+    pub tokenizer_pre: Option<String>,
+}
+
+impl EngineOptions {
+    /// Positions of a session where nothing else is asked for.
+    pub const DEFAULT_CTX: usize = 4096;
+
+    /// Threads of the CPU backend: those asked for, or one a physical core.
+    pub fn n_threads(&self) -> usize {
+        self.threads.unwrap_or_else(backend::physical_cores)
+    }
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            backend: "auto".into(),
+            threads: None,
+            n_ctx: None,
+            batch: 512,
+            outputs: 1,
+            n_seqs: 1,
+            cache_type_k: "f16".into(),
+            cache_type_v: "f16".into(),
+            dialect: None,
+            tokenizer_pre: None,
+        }
+    }
+}
+
+impl Engine {
+    /// Loads a model file.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`], [`Error::Model`] for a file that is broken or unknown; [`Error::Option`];
+    /// [`Error::DoesNotFit`] before anything is allocated; [`Error::Backend`].
+    pub fn open(path: impl AsRef<Path>, options: &EngineOptions) -> Result<Self, Error> {
+        Self::open_with_progress(path, options, |_| ())
+    }
+
+    /// As [`open`](Self::open), telling how far it has come.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with_progress(
+        path: impl AsRef<Path>,
+        options: &EngineOptions,
+        progress: impl FnMut(Progress),
+    ) -> Result<Self, Error> {
+        let open = OpenOptions { dialect: options.dialect };
+        Self::from_gguf(Gguf::open_with(path.as_ref(), open)?, options, progress)
+    }
+
+    /// Loads a model from bytes in memory.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn from_bytes(bytes: Bytes, options: &EngineOptions) -> Result<Self, Error> {
+        let open = OpenOptions { dialect: options.dialect };
+        Self::from_gguf(Gguf::from_bytes_with(bytes, open)?, options, |_| ())
+    }
+
+    /// Loads a model from a file that is already open.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn from_gguf(
+        gguf: Gguf,
+        options: &EngineOptions,
+        progress: impl FnMut(Progress),
+    ) -> Result<Self, Error> {
+        let backend = backend::open(&options.backend, options.n_threads())?;
+        Self::on_backend(gguf, options, backend, progress)
+    }
+
+    /// Loads a model onto a backend of the caller's; `options.backend` and `options.threads` are not looked
+    /// at.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn on_backend(
+        gguf: Gguf,
+        options: &EngineOptions,
+        mut backend: Box<dyn Backend>,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<Self, Error> {
+        let k = codec("cache-type-k", &options.cache_type_k)?;
+        let v = codec("cache-type-v", &options.cache_type_v)?;
+        let hyper = Hyper::read(gguf.metadata(), n_vocab(&gguf)?)?;
+        let n_ctx = options.n_ctx.unwrap_or(hyper.n_ctx_train.min(EngineOptions::DEFAULT_CTX));
+        let limits = limits(options, n_ctx)?;
+        let Model { program, weights, hyper } = Model::build(&gguf, hyper, &Options { limits, k, v })?;
+
+        let plan = backend.plan(&program)?;
+        fits(&plan, n_ctx)?;
+        let total_bytes = weights.iter().map(|w| w.bytes.len() as u64).sum();
+        let mut done_bytes = 0;
+        progress(Progress { done_bytes, total_bytes });
+        let mut ids = Vec::with_capacity(weights.len());
+        for weight in &weights {
+            ids.push(backend.upload(weight)?);
+            done_bytes += weight.bytes.len() as u64;
+            progress(Progress { done_bytes, total_bytes });
+        }
+        let exec = backend.compile(&program, &ids)?;
+
+        let logits = program.buf_named("logits").expect("every model has a logits buffer");
+        let core = Core {
+            exec,
+            pages: Pages::new(limits.seqs, ctx_pages(n_ctx)),
+            free_slots: (0..limits.seqs as u32).rev().collect(),
+            rows: Vec::with_capacity(limits.rows),
+            sampling: Vec::with_capacity(1),
+            backend,
+        };
+        let shared = Shared {
+            warnings: warnings(&gguf, &hyper, n_ctx),
+            backend_name: core.backend.name(),
+            device: core.backend.device(),
+            threads: options.n_threads(),
+            tokenizer_pre: options.tokenizer_pre.clone(),
+            tokenizer: OnceLock::new(),
+            core: Mutex::new(core),
+            gguf,
+            hyper,
+            program,
+            plan,
+            logits,
+            n_ctx,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}
+
+fn codec(option: &'static str, name: &str) -> Result<&'static dyn KvCodec, Error> {
+    kv_by_name(name).ok_or_else(|| {
+        let names: Vec<&str> = kv::REGISTRY.iter().map(|codec| codec.name()).collect();
+        Error::Option { option, want: format!("one of {}", names.join(", ")), got: name.to_owned() }
+    })
+}
+
+/// Rows of the embedding table: the one number that every file has as a shape.
+fn n_vocab(gguf: &Gguf) -> Result<usize, Error> {
+    const TABLE: &str = "token_embd.weight";
+    match gguf.find(TABLE) {
+        Some(info) => Ok(info.rows()),
+        None => {
+            // A file of another architecture is told apart from one that merely lacks its table.
+            let name = gguf.metadata().require_str("general.architecture")?;
+            model::by_name(name)?;
+            let (tensor, want) = (TABLE.to_owned(), "[n_vocab, dim]".to_owned());
+            let got = "no tensor of that name (a vocabulary-only file?)".to_owned();
+            Err(ModelError::Tensor { tensor, want, got }.into())
+        }
+    }
+}
+
+fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
+    /// Positions are u32 on every device, and no page pool may exceed them.
+    const MAX_POSITIONS: usize = 1 << 31;
+    /// A step beyond this gains nothing and would only ask for buffers.
+    const MAX_ROWS: usize = 1 << 16;
+    let in_range = |option, got: usize, max: usize| match (1..=max).contains(&got) {
+        true => Ok(got),
+        false => Err(Error::Option { option, want: format!("1 to {max}"), got: got.to_string() }),
+    };
+    let seqs = in_range("sessions", options.n_seqs, MAX_ROWS)?;
+    in_range("ctx-size", n_ctx, MAX_POSITIONS / seqs)?;
+    let rows = in_range("batch-size", options.batch, MAX_ROWS)?.min(n_ctx);
+    let outputs = in_range("outputs", options.outputs, MAX_ROWS)?.min(rows);
+    Ok(Limits { rows, outputs, seqs, pages: seqs * ctx_pages(n_ctx) })
+}
+
+fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
+    let Plan { weights_bytes, kv_bytes, bufs_bytes, free_bytes } = *plan;
+    let need = weights_bytes.saturating_add(kv_bytes).saturating_add(bufs_bytes);
+    match free_bytes {
+        Some(free_bytes) if need > free_bytes => {
+            Err(Error::DoesNotFit { weights_bytes, kv_bytes, bufs_bytes, free_bytes, n_ctx })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn warnings(gguf: &Gguf, hyper: &Hyper, n_ctx: usize) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if n_ctx > hyper.n_ctx_train {
+        warnings.push(format!(
+            "the context of {n_ctx} positions is larger than the {} the model was trained with",
+            hyper.n_ctx_train
+        ));
+    }
+    if hyper.architecture.starts_with("bitnet") && gguf.find("output.weight").is_some() {
+        warnings
+            .push("the file has an output.weight, which is used as the head; bitnet.cpp ignores it".into());
+    }
+    warnings
+}

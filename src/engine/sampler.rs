@@ -1,0 +1,266 @@
+//! How the next token is chosen: what changes the logits first (bias, penalties), then
+//! [`program::sampling`](crate::program::sampling), on the backend where nothing changes them.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use crate::program::Sampling;
+use crate::program::sampling::{Scratch, pick};
+
+/// How to sample. The defaults are llama.cpp's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplerOptions {
+    /// Divides the logits; 0 or below always picks the largest.
+    pub temperature: f32,
+    /// Keeps the `top_k` largest; 0 keeps all.
+    pub top_k: u32,
+    /// Locally typical sampling; 1 keeps all.
+    pub typical_p: f32,
+    /// Nucleus sampling; 1 keeps all.
+    pub top_p: f32,
+    /// Keeps tokens of at least `min_p` times the largest probability; 0 keeps all.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of recent tokens; 1 does nothing.
+    pub repeat_penalty: f32,
+    /// Taken from the logit of every recent token; 0 does nothing.
+    pub presence_penalty: f32,
+    /// Taken from the logit of a recent token as often as it occurred; 0 does nothing.
+    pub frequency_penalty: f32,
+    /// How many tokens, prompt included, are recent; 0 is none.
+    pub repeat_last_n: usize,
+    /// Token id and what is added to its logit.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Seed; a random one where there is none.
+    pub seed: Option<u64>,
+}
+
+impl Default for SamplerOptions {
+    fn default() -> Self {
+        Self {
+            temperature: 0.8,
+            top_k: 40,
+            typical_p: 1.0,
+            top_p: 0.95,
+            min_p: 0.05,
+            repeat_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repeat_last_n: 64,
+            logit_bias: Vec::new(),
+            seed: None,
+        }
+    }
+}
+
+impl SamplerOptions {
+    /// Always the most likely token.
+    pub fn greedy() -> Self {
+        Self { temperature: 0.0, seed: Some(0), ..Self::default() }
+    }
+}
+
+/// A sampling option outside its range.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{option}: want {want}, got {got}")]
+pub struct SamplerError {
+    /// Name as on the command line.
+    pub option: &'static str,
+    /// The range.
+    pub want: &'static str,
+    /// The value.
+    pub got: f32,
+}
+
+/// Picks tokens for one sequence: remembers which tokens are recent.
+#[derive(Debug)]
+pub struct Sampler {
+    options: SamplerOptions,
+    seed: u64,
+    recent: VecDeque<u32>,
+    counts: HashMap<u32, u32>,
+    scratch: Scratch,
+}
+
+impl Sampler {
+    /// A sampler that has seen no token.
+    ///
+    /// # Errors
+    /// [`SamplerError`] for the first option outside its range.
+    pub fn new(options: SamplerOptions) -> Result<Self, SamplerError> {
+        check(&options)?;
+        let seed = options.seed.unwrap_or_else(random_seed);
+        Ok(Self { options, seed, recent: VecDeque::new(), counts: HashMap::new(), scratch: Scratch::new(0) })
+    }
+
+    /// The seed: the given one, or the random one that was taken.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Whether bias or penalties change the logits, so that the host must see them.
+    pub fn changes_logits(&self) -> bool {
+        !self.options.logit_bias.is_empty() || self.penalises()
+    }
+
+    fn penalises(&self) -> bool {
+        let o = &self.options;
+        o.repeat_last_n > 0
+            && (o.repeat_penalty != 1.0 || o.presence_penalty != 0.0 || o.frequency_penalty != 0.0)
+    }
+
+    /// Remembers a token of the sequence, of the prompt or picked.
+    pub fn accept(&mut self, token: u32) {
+        if !self.penalises() {
+            return;
+        }
+        if self.recent.len() == self.options.repeat_last_n
+            && let Some(old) = self.recent.pop_front()
+            && let Some(count) = self.counts.get_mut(&old)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&old);
+            }
+        }
+        self.recent.push_back(token);
+        *self.counts.entry(token).or_default() += 1;
+    }
+
+    /// How the backend's `Sample` stage shall pick the token at `position`; means the same as
+    /// [`pick`](Self::pick) where the sampler does not change logits.
+    pub fn sampling(&self, position: usize) -> Sampling {
+        let o = &self.options;
+        Sampling {
+            temperature: o.temperature,
+            top_k: o.top_k,
+            typical_p: o.typical_p,
+            top_p: o.top_p,
+            min_p: o.min_p,
+            seed: self.seed,
+            counter: position as u64,
+        }
+    }
+
+    /// Picks the token at `position` from `logits`, `[n_vocab]`, which bias and penalties change in place.
+    ///
+    /// # Panics
+    /// Where `logits` is empty.
+    pub fn pick(&mut self, logits: &mut [f32], position: usize) -> u32 {
+        let o = &self.options;
+        for &(token, bias) in &o.logit_bias {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit += bias;
+            }
+        }
+        for (&token, &count) in &self.counts {
+            let Some(logit) = logits.get_mut(token as usize) else { continue };
+            *logit = if *logit <= 0.0 { *logit * o.repeat_penalty } else { *logit / o.repeat_penalty };
+            *logit -= count as f32 * o.frequency_penalty + o.presence_penalty;
+        }
+        let sampling = self.sampling(position);
+        pick(logits, &sampling, &mut self.scratch)
+    }
+}
+
+fn check(o: &SamplerOptions) -> Result<(), SamplerError> {
+    let finite = |option, got: f32| match got.is_finite() {
+        true => Ok(()),
+        false => Err(SamplerError { option, want: "a finite number", got }),
+    };
+    let share = |option, got: f32| match (0.0..=1.0).contains(&got) {
+        true => Ok(()),
+        false => Err(SamplerError { option, want: "0 to 1", got }),
+    };
+    finite("temp", o.temperature)?;
+    share("typical", o.typical_p)?;
+    share("top-p", o.top_p)?;
+    share("min-p", o.min_p)?;
+    if !(o.repeat_penalty.is_finite() && o.repeat_penalty > 0.0) {
+        return Err(SamplerError { option: "repeat-penalty", want: "above 0", got: o.repeat_penalty });
+    }
+    finite("presence-penalty", o.presence_penalty)?;
+    finite("frequency-penalty", o.frequency_penalty)?;
+    match o.logit_bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
+        Some(&(_, got)) => Err(SamplerError { option: "logit-bias", want: "a number below infinity", got }),
+        None => Ok(()),
+    }
+}
+
+/// 32 bits, short enough to type again; the standard library's hash keys are its source of randomness.
+fn random_seed() -> u64 {
+    RandomState::new().build_hasher().finish() >> 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn greedy(change: impl FnOnce(&mut SamplerOptions)) -> Sampler {
+        let mut options = SamplerOptions::greedy();
+        change(&mut options);
+        Sampler::new(options).unwrap()
+    }
+
+    #[test]
+    fn repeat_penalty_divides_positive_and_multiplies_negative_logits() {
+        let mut sampler = greedy(|o| o.repeat_penalty = 2.0);
+        [0, 1, 1].into_iter().for_each(|token| sampler.accept(token));
+        let mut logits = [4.0, -1.0, 3.0, 0.5];
+        assert_eq!(sampler.pick(&mut logits, 0), 2);
+        assert_eq!(logits, [2.0, -2.0, 3.0, 0.5]);
+    }
+
+    #[test]
+    fn frequency_counts_and_presence_does_not() {
+        let mut sampler = greedy(|o| {
+            o.frequency_penalty = 0.5;
+            o.presence_penalty = 0.25;
+        });
+        [0, 1, 1].into_iter().for_each(|token| sampler.accept(token));
+        let mut logits = [1.0, 1.0, 1.0];
+        sampler.pick(&mut logits, 0);
+        assert_eq!(logits, [0.25, -0.25, 1.0]);
+    }
+
+    #[test]
+    fn only_the_last_n_tokens_are_recent() {
+        let mut sampler = greedy(|o| {
+            o.presence_penalty = 1.0;
+            o.repeat_last_n = 2;
+        });
+        [0, 1, 2, 2].into_iter().for_each(|token| sampler.accept(token));
+        let mut logits = [0.0; 3];
+        sampler.pick(&mut logits, 0);
+        assert_eq!(logits, [0.0, 0.0, -1.0]);
+        assert_eq!(sampler.recent.len(), 2);
+    }
+
+    #[test]
+    fn bias_moves_a_token_and_minus_infinity_forbids_it() {
+        let mut sampler = greedy(|o| o.logit_bias = vec![(0, f32::NEG_INFINITY), (2, 5.0), (99, 1.0)]);
+        assert!(sampler.changes_logits());
+        assert_eq!(sampler.pick(&mut [9.0, 1.0, 0.0], 0), 2);
+    }
+
+    #[test]
+    fn options_outside_their_range_are_refused_by_name() {
+        let bad = |change: fn(&mut SamplerOptions)| {
+            let mut options = SamplerOptions::default();
+            change(&mut options);
+            Sampler::new(options).map(|_| ()).unwrap_err().option
+        };
+        assert_eq!(bad(|o| o.temperature = f32::NAN), "temp");
+        assert_eq!(bad(|o| o.top_p = 1.5), "top-p");
+        assert_eq!(bad(|o| o.min_p = -0.1), "min-p");
+        assert_eq!(bad(|o| o.typical_p = f32::INFINITY), "typical");
+        assert_eq!(bad(|o| o.repeat_penalty = 0.0), "repeat-penalty");
+        assert_eq!(bad(|o| o.logit_bias = vec![(1, f32::NAN)]), "logit-bias");
+    }
+
+    #[test]
+    fn a_plain_sampler_leaves_the_logits_to_the_backend() {
+        let sampler = Sampler::new(SamplerOptions::default()).unwrap();
+        assert!(!sampler.changes_logits());
+        assert!(sampler.seed() <= u64::from(u32::MAX));
+    }
+}

@@ -1,0 +1,184 @@
+//! One sequence: its tokens, its slot, and how it grows and is cut back.
+
+use super::{Core, Engine, GenerateOptions, Generation, Sampler, Wanted};
+use crate::Error;
+use crate::program::Buf;
+
+/// One sequence of an engine. Dropping it gives its slot and pages back.
+///
+/// A session holds the tokens that the model has seen; [`tokens`](Self::tokens) are exactly those whose
+/// keys and values are in the cache.
+#[derive(Debug)]
+pub struct Session {
+    engine: Engine,
+    slot: u32,
+    tokens: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+impl Session {
+    pub(super) fn new(engine: Engine, slot: u32) -> Self {
+        let tokens = Vec::with_capacity(engine.n_ctx());
+        let logits = vec![0.0; engine.hyper().n_vocab];
+        Self { engine, slot, tokens, logits }
+    }
+
+    /// The engine it belongs to.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The tokens the model has seen, in order.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Where the next token goes: the number of tokens seen.
+    pub fn position(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Positions that are left.
+    pub fn remaining(&self) -> usize {
+        self.engine.n_ctx() - self.tokens.len()
+    }
+
+    /// Shows the model `tokens`, in batches, and returns the logits that follow the last, `[n_vocab]`.
+    ///
+    /// # Errors
+    /// [`Error::ContextFull`] and [`Error::Token`] before anything runs; [`Error::EmptyPrompt`] for no
+    /// tokens; [`Error::Backend`]. After that last one the session keeps the batches that ran.
+    pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
+        let mut logits = std::mem::take(&mut self.logits);
+        let fed = self.feed_last(tokens, None, |core, buf| core.read(buf, 0, &mut logits));
+        self.logits = logits;
+        fed.map(|()| self.logits.as_slice())
+    }
+
+    /// Shows the model `tokens` without asking for logits.
+    ///
+    /// # Errors
+    /// As [`feed`](Self::feed); no tokens are no error.
+    pub fn feed_quietly(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        self.check(tokens)?;
+        for batch in tokens.chunks(self.engine.max_rows()) {
+            self.run(batch, Wanted::None, None, |_, _| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Shows the model `tokens` and hands the logits after each to `each`: its index in `tokens`, and
+    /// `[n_vocab]`. Batches are of at most [`EngineOptions::outputs`](super::EngineOptions::outputs).
+    ///
+    /// # Errors
+    /// As [`feed`](Self::feed), and whatever `each` returns, at once.
+    pub fn feed_each<E: From<Error>>(
+        &mut self,
+        tokens: &[u32],
+        mut each: impl FnMut(usize, &[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.check(tokens)?;
+        let size = self.engine.max_rows().min(self.engine.max_outputs());
+        let n_vocab = self.engine.hyper().n_vocab;
+        let mut logits = vec![0.0; size.min(tokens.len()) * n_vocab];
+        for (batch_index, batch) in tokens.chunks(size).enumerate() {
+            let logits = &mut logits[..batch.len() * n_vocab];
+            self.run(batch, Wanted::All, None, |core, buf| core.read(buf, 0, logits))?;
+            for (row, logits) in logits.chunks_exact(n_vocab).enumerate() {
+                each(batch_index * size + row, logits)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows the model `tokens` and picks the token that follows, which is remembered as recent but not
+    /// yet seen. The backend picks where the sampler leaves the logits alone; the result is the same.
+    ///
+    /// # Errors
+    /// As [`feed`](Self::feed).
+    pub fn feed_and_pick(&mut self, tokens: &[u32], sampler: &mut Sampler) -> Result<u32, Error> {
+        tokens.iter().for_each(|&token| sampler.accept(token));
+        let position = self.position() + tokens.len();
+        if sampler.changes_logits() {
+            self.feed(tokens)?;
+            return Ok(sampler.pick(&mut self.logits, position));
+        }
+        self.feed_last(tokens, Some(sampler), |core, _| core.sampled())
+    }
+
+    /// Forgets every token from `position` on. Later tokens are then as if the session had never gone
+    /// further.
+    ///
+    /// # Panics
+    /// Where `position` lies beyond the session's own.
+    pub fn cut_back(&mut self, position: usize) {
+        assert!(position <= self.tokens.len(), "cut back to {position} of {}", self.tokens.len());
+        self.tokens.truncate(position);
+        self.engine.core().pages.resize(self.slot, position);
+    }
+
+    /// Shows the model `prompt` and streams what it says: an iterator of pieces of text.
+    ///
+    /// # Errors
+    /// [`Error::ContextFull`], [`Error::Token`] and [`Error::EmptyPrompt`] before anything runs;
+    /// [`Error::Tokenizer`] where the file has no usable vocabulary; [`Error::Sampler`].
+    pub fn generate(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<Generation<'_>, Error> {
+        if prompt.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        self.check(prompt)?;
+        Generation::new(self, prompt, options)
+    }
+
+    /// Feeds all but the last batch quietly, and the last with logits or a pick for its last row.
+    fn feed_last<T>(
+        &mut self,
+        tokens: &[u32],
+        sampler: Option<&Sampler>,
+        after: impl FnOnce(&mut Core, Buf) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        self.check(tokens)?;
+        let size = self.engine.max_rows();
+        let (quiet, last) = tokens.split_at((tokens.len() - 1) / size * size);
+        self.feed_quietly(quiet)?;
+        self.run(last, Wanted::Last, sampler, after)
+    }
+
+    /// Runs one step and reads what it left, before another session's step can overwrite it.
+    fn run<T>(
+        &mut self,
+        batch: &[u32],
+        wanted: Wanted,
+        sampler: Option<&Sampler>,
+        after: impl FnOnce(&mut Core, Buf) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let position = self.tokens.len();
+        let sampling = sampler.map(|sampler| sampler.sampling(position + batch.len()));
+        let mut core = self.engine.core();
+        core.step(self.slot, position, batch, wanted, sampling)?;
+        let result = after(&mut core, self.engine.shared.logits)?;
+        self.tokens.extend_from_slice(batch);
+        Ok(result)
+    }
+
+    fn check(&self, tokens: &[u32]) -> Result<(), Error> {
+        if tokens.len() > self.remaining() {
+            let (n_ctx, used) = (self.engine.n_ctx(), self.tokens.len());
+            return Err(Error::ContextFull { n_ctx, used, more: tokens.len() });
+        }
+        let n_vocab = self.engine.hyper().n_vocab;
+        match tokens.iter().find(|&&token| token as usize >= n_vocab) {
+            Some(&token) => Err(Error::Token { token, n_vocab }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.engine.core().release(self.slot);
+    }
+}

@@ -1,0 +1,94 @@
+//! Stop strings in a stream of text: they may span pieces, and no part of one is shown.
+
+/// Holds back the end of a stream for as long as it may still become a stop string.
+#[derive(Clone, Debug, Default)]
+pub struct StopStrings {
+    stops: Vec<String>,
+    held: String,
+}
+
+impl StopStrings {
+    /// Watches for `stops`; empty strings are ignored.
+    pub fn new(stops: &[String]) -> Self {
+        Self { stops: stops.iter().filter(|s| !s.is_empty()).cloned().collect(), held: String::new() }
+    }
+
+    /// Takes the next piece; returns the text that may be shown now, and whether a stop string was met.
+    /// What follows a stop string is dropped with it.
+    pub fn push(&mut self, piece: &str) -> (String, bool) {
+        self.held.push_str(piece);
+        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
+            self.held.truncate(at);
+            return (std::mem::take(&mut self.held), true);
+        }
+        let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - keep);
+        (std::mem::replace(&mut self.held, rest), false)
+    }
+
+    /// What is still held back, once no more text comes.
+    pub fn flush(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// Bytes of the longest end of `text` that begins `stop` without being all of it.
+fn overlap(text: &str, stop: &str) -> usize {
+    let longest = text.len().min(stop.len() - 1);
+    (1..=longest)
+        .rev()
+        .find(|&n| stop.is_char_boundary(n) && text.as_bytes().ends_with(&stop.as_bytes()[..n]))
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(stops: &[&str], pieces: &[&str]) -> (String, bool) {
+        let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
+        let mut watch = StopStrings::new(&stops);
+        let mut out = String::new();
+        for piece in pieces {
+            let (text, stopped) = watch.push(piece);
+            out += &text;
+            if stopped {
+                return (out, true);
+            }
+        }
+        out += &watch.flush();
+        (out, false)
+    }
+
+    #[test]
+    fn a_stop_string_that_spans_pieces_is_not_shown() {
+        assert_eq!(shown(&["User:"], &["Hello U", "se", "r", ": more"]), ("Hello ".into(), true));
+    }
+
+    #[test]
+    fn what_only_began_like_a_stop_string_is_shown_after_all() {
+        assert_eq!(shown(&["User:"], &["Hello U", "se", "ful"]), ("Hello Useful".into(), false));
+        assert_eq!(shown(&["User:"], &["Hello Use"]), ("Hello Use".into(), false));
+    }
+
+    #[test]
+    fn overlapping_beginnings_and_the_earliest_of_several() {
+        assert_eq!(shown(&["aab"], &["a", "a", "a", "b", "c"]), ("a".into(), true));
+        assert_eq!(shown(&["world", "lo"], &["hello world"]), ("hel".into(), true));
+        assert_eq!(shown(&["\n\n", "\nUser"], &["a\n", "b\n", "Us", "er"]), ("a\nb".into(), true));
+    }
+
+    #[test]
+    fn characters_of_several_bytes() {
+        assert_eq!(shown(&["→→"], &["a→", "b", "→", "→"]), ("a→b".into(), true));
+        assert_eq!(shown(&["é"], &["caf", "é au lait"]), ("caf".into(), true));
+        assert_eq!(shown(&["è"], &["café"]), ("café".into(), false));
+    }
+
+    #[test]
+    fn no_stop_strings_hold_nothing_back() {
+        let mut watch = StopStrings::new(&[String::new()]);
+        assert_eq!(watch.push("abc"), ("abc".into(), false));
+        assert_eq!(watch.flush(), "");
+    }
+}

@@ -1,0 +1,95 @@
+//! Everything that can go wrong in the library, as one type.
+
+use crate::backend::BackendError;
+use crate::engine::SamplerError;
+use crate::gguf::GgufError;
+use crate::model::ModelError;
+use crate::tokenizer::TokenizerError;
+
+/// Why the engine could not do what was asked. Each message says what was expected, what was found, and
+/// where.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file is no GGUF file, or a broken one.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The file holds no model that can be run.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The vocabulary cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The backend cannot run the model.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// A sampling option is outside its range.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
+    /// An engine option is outside its range.
+    #[error("{option}: want {want}, got {got}")]
+    Option {
+        /// Name as on the command line.
+        option: &'static str,
+        /// The range.
+        want: String,
+        /// The value.
+        got: String,
+    },
+    /// The model does not fit this machine.
+    #[error(
+        "the model needs {} ({} weights, {} KV cache of {n_ctx} positions, {} buffers), {} free; \
+         a smaller --ctx-size takes less",
+        binary_units(weights_bytes + kv_bytes + bufs_bytes), binary_units(*weights_bytes), binary_units(*kv_bytes), binary_units(*bufs_bytes),
+        binary_units(*free_bytes)
+    )]
+    DoesNotFit {
+        /// All weights.
+        weights_bytes: u64,
+        /// All KV caches.
+        kv_bytes: u64,
+        /// Activation buffers.
+        bufs_bytes: u64,
+        /// What the backend has left.
+        free_bytes: u64,
+        /// Positions of each session.
+        n_ctx: usize,
+    },
+    /// More tokens than a session's context holds.
+    #[error(
+        "the context is full: {used} of {n_ctx} positions are used and {more} more are needed; --ctx-size sets it"
+    )]
+    ContextFull {
+        /// Positions of the session.
+        n_ctx: usize,
+        /// Positions that hold a token.
+        used: usize,
+        /// Tokens that were to be added.
+        more: usize,
+    },
+    /// All sequence slots are taken.
+    #[error("all {n_seqs} sessions of this engine are in use")]
+    NoSession {
+        /// Slots of the engine.
+        n_seqs: usize,
+    },
+    /// A token id that the model does not have.
+    #[error("token {token} is not in the vocabulary of {n_vocab} tokens")]
+    Token {
+        /// The id.
+        token: u32,
+        /// Rows of the embedding table.
+        n_vocab: usize,
+    },
+    /// Nothing to feed: a prompt of no tokens.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+}
+
+/// Bytes for people, in binary units.
+fn binary_units(bytes: u64) -> String {
+    match bytes {
+        0..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / 1048576.0),
+        _ => format!("{:.2} GiB", bytes as f64 / 1073741824.0),
+    }
+}

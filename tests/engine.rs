@@ -1,0 +1,189 @@
+//! Generation through the public API: what stops it, what repeats it, what it refuses.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sterna::Error;
+use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions, StopReason};
+use sterna::tokenizer::Special;
+
+fn engine(change: impl FnOnce(&mut EngineOptions)) -> Engine {
+    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let mut options = EngineOptions { n_ctx: Some(256), threads: Some(1), ..EngineOptions::default() };
+    change(&mut options);
+    Engine::open(path, &options).unwrap()
+}
+
+fn seeded(seed: u64) -> GenerateOptions {
+    let sampler = SamplerOptions { seed: Some(seed), ..SamplerOptions::default() };
+    GenerateOptions { sampler, max_tokens: Some(40), ignore_eos: false, ..GenerateOptions::default() }
+}
+
+const PROMPT: &str = "You may copy and distribute";
+
+fn generate(engine: &Engine, options: &GenerateOptions) -> (String, Vec<u32>, StopReason) {
+    let mut session = engine.session().unwrap();
+    let prompt = engine.tokenizer().unwrap().encode(PROMPT, Special::Parse, true);
+    let mut generation = session.generate(&prompt, options).unwrap();
+    let text = generation.by_ref().collect::<Result<String, _>>().unwrap();
+    (text, generation.tokens().to_vec(), generation.stop_reason().unwrap())
+}
+
+#[test]
+fn one_seed_gives_one_text_and_another_seed_another() {
+    let engine = engine(|_| ());
+    let first = generate(&engine, &seeded(7));
+    assert_eq!(first, generate(&engine, &seeded(7)));
+    assert_ne!(first.1, generate(&engine, &seeded(8)).1);
+}
+
+#[test]
+fn the_backend_and_the_host_pick_the_same_tokens() {
+    let engine = engine(|_| ());
+    for seed in 0..4 {
+        let on_backend = seeded(seed);
+        let mut on_host = on_backend.clone();
+        on_host.sampler.logit_bias = vec![(0, 0.0)];
+        assert_eq!(generate(&engine, &on_backend), generate(&engine, &on_host), "seed {seed}");
+    }
+}
+
+#[test]
+fn the_pieces_are_the_text_of_the_tokens() {
+    let engine = engine(|_| ());
+    let (text, tokens, reason) = generate(&engine, &seeded(3));
+    let shown: Vec<u32> =
+        tokens.iter().copied().filter(|&t| !engine.tokenizer().unwrap().is_eog(t)).collect();
+    let whole = engine.tokenizer().unwrap().decode(&shown, false);
+    assert_eq!(text, String::from_utf8_lossy(&whole));
+    assert!(matches!(reason, StopReason::Limit | StopReason::EndOfText));
+}
+
+#[test]
+fn a_stop_string_ends_the_text_before_itself() {
+    let engine = engine(|_| ());
+    let mut options = seeded(3);
+    options.ignore_eos = true;
+    let (whole, ..) = generate(&engine, &options);
+    // A stop string from the middle of the text, which spans several of the model's short tokens.
+    let chars: Vec<char> = whole.chars().collect();
+    let stop: String = chars[chars.len() / 2..chars.len() / 2 + 8].iter().collect();
+    options.stop = vec!["never there".into(), stop.clone()];
+    let (text, _, reason) = generate(&engine, &options);
+    assert_eq!(reason, StopReason::StopString);
+    assert_eq!(text, whole[..whole.find(&stop).unwrap()]);
+}
+
+#[test]
+fn limits_end_it() {
+    let engine = engine(|_| ());
+    let none = GenerateOptions { max_tokens: Some(0), ..seeded(1) };
+    assert_eq!(generate(&engine, &none), (String::new(), vec![], StopReason::Limit));
+
+    let small = self::engine(|options| options.n_ctx = Some(32));
+    let endless = GenerateOptions { max_tokens: None, ignore_eos: true, ..seeded(1) };
+    let (_, tokens, reason) = generate(&small, &endless);
+    assert_eq!(reason, StopReason::ContextFull);
+    let prompt = small.tokenizer().unwrap().encode(PROMPT, Special::Parse, true);
+    // Every position holds a token that the model has seen; the last one picked was never fed.
+    assert_eq!(prompt.len() + tokens.len(), 32 + 1);
+}
+
+#[test]
+fn no_end_token_comes_where_they_are_forbidden() {
+    let engine = engine(|_| ());
+    let hot = SamplerOptions { temperature: 50.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..seeded(5).sampler };
+    let options = GenerateOptions {
+        sampler: hot,
+        max_tokens: Some(200),
+        ignore_eos: true,
+        ..GenerateOptions::default()
+    };
+    let (_, tokens, _) = generate(&engine, &options);
+    assert!(tokens.iter().all(|&token| !engine.tokenizer().unwrap().is_eog(token)));
+    assert_eq!(tokens.len(), 200);
+}
+
+#[test]
+fn it_can_be_cancelled_between_steps() {
+    let engine = engine(|_| ());
+    let cancel = Arc::new(AtomicBool::new(false));
+    let options = GenerateOptions { cancel: Some(cancel.clone()), ignore_eos: true, ..seeded(1) };
+    let mut session = engine.session().unwrap();
+    let mut generation = session.generate(&[636, 5, 6], &options).unwrap();
+    assert!(generation.next().is_some());
+    cancel.store(true, Ordering::Relaxed);
+    generation.by_ref().for_each(|piece| drop(piece.unwrap()));
+    assert_eq!(generation.stop_reason(), Some(StopReason::Cancelled));
+    assert!(generation.tokens().len() < 40);
+}
+
+#[test]
+fn a_second_prompt_goes_on_where_the_first_ended() {
+    let engine = engine(|options| options.n_seqs = 2);
+    let greedy = GenerateOptions {
+        sampler: SamplerOptions::greedy(),
+        max_tokens: Some(6),
+        ignore_eos: true,
+        ..GenerateOptions::default()
+    };
+    let mut session = engine.session().unwrap();
+    let mut first = session.generate(&[636, 11, 12], &greedy).unwrap();
+    first.by_ref().for_each(drop);
+    let picked = first.tokens().to_vec();
+    // The last picked token has not been shown to the model.
+    assert_eq!(session.tokens(), [&[636, 11, 12], &picked[..5]].concat());
+    let mut second = session.generate(&[picked[5], 13], &greedy).unwrap();
+    second.by_ref().for_each(drop);
+    let went_on = second.tokens().to_vec();
+
+    let whole = [&[636, 11, 12], &picked[..], &[13]].concat();
+    let mut fresh = engine.session().unwrap();
+    let mut at_once = fresh.generate(&whole, &greedy).unwrap();
+    at_once.by_ref().for_each(drop);
+    assert_eq!(went_on, at_once.tokens());
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_before_anything_runs() {
+    let engine = engine(|options| options.n_ctx = Some(8));
+    let mut session = engine.session().unwrap();
+    let options = seeded(1);
+    assert!(matches!(session.generate(&[], &options), Err(Error::EmptyPrompt)));
+    assert!(matches!(session.feed(&[]), Err(Error::EmptyPrompt)));
+    assert!(matches!(session.feed(&[640]), Err(Error::Token { token: 640, n_vocab: 640 })));
+    let full = session.generate(&[1; 9], &options).map(|_| ());
+    assert!(matches!(full, Err(Error::ContextFull { n_ctx: 8, used: 0, more: 9 })));
+    assert_eq!(session.position(), 0);
+    session.feed(&[1; 8]).unwrap();
+    assert!(matches!(session.feed(&[1]), Err(Error::ContextFull { used: 8, more: 1, .. })));
+}
+
+#[test]
+fn options_outside_their_range_are_refused_by_name() {
+    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let refused = |change: fn(&mut EngineOptions)| {
+        let mut options = EngineOptions::default();
+        change(&mut options);
+        Engine::open(&path, &options).unwrap_err().to_string()
+    };
+    assert!(refused(|o| o.n_ctx = Some(0)).contains("ctx-size"));
+    assert!(refused(|o| o.n_ctx = Some(usize::MAX)).contains("ctx-size"));
+    assert!(refused(|o| o.batch = 0).contains("batch-size"));
+    assert!(refused(|o| o.cache_type_v = "q3".into()).contains("cache-type-v: want one of f16, f32"));
+    assert!(refused(|o| o.backend = "tpu".into()).contains("tpu"));
+    // 2^31 positions of the smallest model are some terabytes of cache.
+    let message = refused(|o| o.n_ctx = Some(1 << 31));
+    assert!(message.contains("KV cache of 2147483648 positions") && message.contains("free"), "{message}");
+}
+
+#[test]
+fn a_large_context_is_warned_of_and_the_default_is_the_trained_one() {
+    let trained = engine(|options| options.n_ctx = None);
+    assert_eq!(trained.n_ctx(), trained.hyper().n_ctx_train.min(EngineOptions::DEFAULT_CTX));
+    assert!(trained.warnings().is_empty());
+    let large = engine(|options| options.n_ctx = Some(1 << 16));
+    assert!(large.warnings()[0].contains("65536"), "{:?}", large.warnings());
+}
