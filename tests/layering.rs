@@ -13,7 +13,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("model", &["program", "gguf"]),
     ("backend", &["program"]),
     ("synth", &["gguf"]),
-    ("engine", &["program", "gguf", "tokenizer", "model", "backend"]),
+    ("engine", &["program", "gguf", "tokenizer", "model", "backend", "error"]),
     ("cli", &["program", "gguf", "tokenizer", "model", "backend", "synth", "engine"]),
 ];
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::stop::StopStrings;
 use super::{Sampler, SamplerOptions, Session, Stats};
-use crate::Error;
+use crate::error::Error;
 use crate::tokenizer::Utf8Stream;
 
 /// How to generate.

@@ -9,10 +9,11 @@ use ggml_types::{Dialect, KvCodec, kv, kv_by_name};
 use super::pages::Pages;
 use super::{Core, Engine, Shared, ctx_pages};
 use crate::backend::{self, Backend, Plan};
+use crate::error::Error;
 use crate::gguf::{Gguf, OpenOptions};
+use crate::model;
 use crate::model::{Hyper, Model, ModelError, Options};
 use crate::program::Limits;
-use crate::{Error, model};
 
 /// How far loading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,8 +21,8 @@ pub use sampler::{Sampler, SamplerError, SamplerOptions};
 pub use session::Session;
 pub use stats::Stats;
 
-use crate::Error;
 use crate::backend::{Backend, Exec, Plan};
+use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::model::Hyper;
 use crate::program::{Buf, Cost, PAGE, PageTable, Program, Row, Sampling, Step};

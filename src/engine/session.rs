@@ -1,7 +1,7 @@
 //! One sequence: its tokens, its slot, and how it grows and is cut back.
 
 use super::{Core, Engine, GenerateOptions, Generation, Sampler, Wanted};
-use crate::Error;
+use crate::error::Error;
 use crate::program::Buf;
 
 /// One sequence of an engine. Dropping it gives its slot and pages back.
