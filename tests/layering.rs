@@ -21,6 +21,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
 const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cpu/pool.rs", "tasks of a parallel region share borrowed closures and slices"),
     ("src/gguf/map.rs", "maps the file"),
+    ("src/backend/cpu/simd/avx2.rs", "instructions"),
+    ("src/backend/cpu/simd/avx512.rs", "instructions"),
+    ("src/backend/cpu/simd/avx_vnni.rs", "instructions"),
+    ("src/backend/cpu/simd/float.rs", "kernels over an instruction set's vectors"),
+    ("src/backend/cpu/simd/lanes.rs", "the contract of an instruction set's vectors"),
+    ("src/backend/cpu/simd/quantise.rs", "a kernel over an instruction set's vectors"),
+    ("src/backend/cpu/simd/real/vector.rs", "a kernel over an instruction set's vectors"),
+    ("src/backend/cpu/simd/ternary.rs", "kernels over an instruction set's vectors"),
 ];
 
 #[test]

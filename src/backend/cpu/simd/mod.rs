@@ -1,5 +1,5 @@
 //! The arithmetic of the CPU backend, once for each instruction set: one file an instruction set, and the
-//! kernels themselves in `ternary.rs`, `float.rs` and `vector.rs`, written once over [`lanes::Lanes`].
+//! kernels themselves in `ternary.rs`, `float.rs`, `quantise.rs` and `real/`, written once over [`lanes::Lanes`].
 //!
 //! `scalar.rs` is plain code and the definition of what every other set computes. Nothing here knows a
 //! stage, a weight's name or a thread. Start at [`Kernels`].
@@ -7,11 +7,25 @@
 //! Every kernel keeps two promises. One output element depends on its weight row and its activation row
 //! alone, to the bit, whatever other rows the same call works on. And integer sums are exact.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx_vnni;
+mod float;
+mod lanes;
+mod quantise;
 pub mod real;
 mod scalar;
+mod ternary;
 
 use super::pool::Tile;
+use float::Float;
+use lanes::Lanes;
+use quantise::Quantise;
 use real::RealKernels;
+use ternary::Ternary;
 
 /// The kernels of one instruction set.
 ///
@@ -39,14 +53,6 @@ pub struct Kernels {
     pub q8_0: FloatFn,
     /// Products with Q6_K rows.
     pub q6_k: FloatFn,
-    /// `sum(a b)`.
-    pub dot: fn(a: &[f32], b: &[f32]) -> f32,
-    /// `sum(a b)` with `b` f16 in little-endian bytes.
-    pub dot_f16: fn(a: &[f32], b: &[u8]) -> f32,
-    /// `y += a x`.
-    pub axpy: fn(a: f32, x: &[f32], y: &mut [f32]),
-    /// `y += a x` with `x` f16 in little-endian bytes.
-    pub axpy_f16: fn(a: f32, x: &[u8], y: &mut [f32]),
     /// Norms, attention and activation functions.
     pub real: &'static RealKernels,
 }
@@ -84,6 +90,12 @@ pub struct Product<'a> {
 }
 
 impl Product<'_> {
+    /// Bytes of the weights of output `output`; the last one's, where there is no such output.
+    fn row(&self, output: usize) -> &[u8] {
+        let output = output.min(self.weights.len() / self.row_bytes - 1);
+        &self.weights[output * self.row_bytes..][..self.row_bytes]
+    }
+
     /// Finishes one element: `out` is the place, `col` its column within the tile, `value` the product.
     fn finish(&self, out: &mut f32, col: usize, value: f32) {
         let value = value * self.factor;
@@ -95,11 +107,14 @@ impl Product<'_> {
 /// Memory that a thread works in.
 #[derive(Default)]
 pub struct Scratch {
-    /// Unpacked weights.
-    pub codes: Vec<u8>,
+    /// Unpacked weights, [`UNPACKED_ROWS`] rows, and what it takes to begin at a cache line.
+    codes: Vec<u8>,
     /// Decoded weights, [`DECODED_ROWS`] rows.
     pub floats: Vec<f32>,
 }
+
+/// Ternary weight rows that are unpacked together, at most.
+const UNPACKED_ROWS: usize = 48;
 
 /// Weight rows that are decoded together.
 pub const DECODED_ROWS: usize = 8;
@@ -107,9 +122,8 @@ pub const DECODED_ROWS: usize = 8;
 impl Scratch {
     /// Makes room for weights of `cols` inputs.
     pub fn reserve(&mut self, cols: usize) {
-        if self.floats.len() < DECODED_ROWS * cols {
-            self.floats.resize(DECODED_ROWS * cols, 0.0);
-        }
+        self.codes.resize(self.codes.len().max(UNPACKED_ROWS * padded(cols) + 64), 0);
+        self.floats.resize(self.floats.len().max(DECODED_ROWS * cols), 0.0);
     }
 
     /// Bytes that it holds.
@@ -183,5 +197,54 @@ pub fn best() -> &'static Kernels {
 
 /// All kernels that this machine can run, scalar first, the fastest last.
 pub fn all() -> Vec<&'static Kernels> {
-    vec![&scalar::KERNELS]
+    let mut all = vec![&scalar::KERNELS];
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::is_x86_feature_detected as has;
+        static AVX2: Kernels = table::<avx2::Avx2<avx2::Madd>>("avx2");
+        static AVX_VNNI: Kernels = table::<avx2::Avx2<avx_vnni::Vnni>>("avx-vnni");
+        static AVX512: Kernels = table::<avx512::Avx512<avx512::Madd>>("avx512");
+        static AVX512_VNNI: Kernels = table::<avx512::Avx512<avx512::Vnni>>("avx512-vnni");
+        let avx2 = has!("avx2") && has!("fma") && has!("f16c");
+        let avx512 = avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
+        all.extend(avx2.then_some(&AVX2));
+        all.extend((avx2 && has!("avxvnni")).then_some(&AVX_VNNI));
+        all.extend(avx512.then_some(&AVX512));
+        all.extend((avx512 && has!("avx512vnni")).then_some(&AVX512_VNNI));
+    }
+    all
+}
+
+/// The kernels compiled for one instruction set.
+const fn table<L: Lanes>(name: &'static str) -> Kernels {
+    Kernels {
+        name,
+        quantise: |x, q| L::vectorize(Quantise::new(x, q)),
+        i2_s: ternary::<L, ternary::I2S>,
+        tq2_0: ternary::<L, ternary::Tq2_0>,
+        f32: float::<L, float::F32>,
+        f16: float::<L, float::F16>,
+        bf16: float::<L, float::Bf16>,
+        q8_0: float::<L, float::Q8_0>,
+        q6_k: float::<L, float::Q6K>,
+        real: &const { real::table::<L>() },
+    }
+}
+
+fn ternary<L: Lanes, F: ternary::Form>(
+    product: &Product<'_>,
+    acts: I8Rows<'_>,
+    scratch: &mut Scratch,
+    tile: &mut Tile<'_, f32>,
+) {
+    L::vectorize(Ternary::<F>::new(product, acts, scratch, tile));
+}
+
+fn float<L: Lanes, F: float::Form>(
+    product: &Product<'_>,
+    acts: F32Rows<'_>,
+    scratch: &mut Scratch,
+    tile: &mut Tile<'_, f32>,
+) {
+    L::vectorize(Float::<F>::new(product, acts, scratch, tile));
 }

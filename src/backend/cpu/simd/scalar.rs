@@ -14,10 +14,6 @@ pub(super) static KERNELS: Kernels = Kernels {
     bf16: |product, acts, _, tile| float(product, acts, tile, bf16_at),
     q8_0: |product, acts, _, tile| float(product, acts, tile, q8_0_at),
     q6_k: |product, acts, _, tile| float(product, acts, tile, q6_k_at),
-    dot,
-    dot_f16,
-    axpy,
-    axpy_f16,
     real: &real::PLAIN,
 };
 
@@ -112,24 +108,4 @@ fn q6_k_at(row: &[u8], k: usize) -> f32 {
 
 fn f16_le(bytes: &[u8]) -> f32 {
     f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
-}
-
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-fn dot_f16(a: &[f32], b: &[u8]) -> f32 {
-    assert_eq!(2 * a.len(), b.len());
-    a.iter().zip(b.chunks_exact(2)).map(|(a, b)| a * f16_le(b)).sum()
-}
-
-fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
-    assert_eq!(x.len(), y.len());
-    x.iter().zip(y).for_each(|(x, y)| *y += a * x);
-}
-
-fn axpy_f16(a: f32, x: &[u8], y: &mut [f32]) {
-    assert_eq!(x.len(), 2 * y.len());
-    x.chunks_exact(2).zip(y).for_each(|(x, y)| *y += a * f16_le(x));
 }

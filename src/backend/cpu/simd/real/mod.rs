@@ -1,13 +1,15 @@
 //! Kernels of f32 values: what norms, attention and activation functions compute.
 //!
-//! `plain.rs` says what all of them are. The sets of `x86.rs` and `neon.rs` are the same functions compiled for
-//! more instructions, with a matrix product of their own. Everything but that product gives the same bits in
-//! every set: no operation there is fused, and sums have the same partial sums.
+//! `plain.rs` says what all of them are. Other sets are the same functions compiled for more instructions, with a
+//! matrix product of their own in `vector.rs`. Everything but that product gives the same bits in every set: no
+//! operation there is fused, and sums have the same partial sums.
 
 mod plain;
+mod vector;
 
 pub(super) use plain::KERNELS as PLAIN;
 pub use plain::exp;
+pub(super) use vector::table;
 
 use crate::program::Act;
 

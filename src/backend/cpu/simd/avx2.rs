@@ -1,0 +1,271 @@
+//! AVX2 with FMA and F16C: two registers a vector.
+#![allow(unsafe_code)]
+// Every function here calls instructions under the contract of `Lanes`: blocks would say nothing else.
+#![allow(unsafe_op_in_unsafe_fn)]
+
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+
+use super::lanes::{Kernel, Lanes};
+
+/// How bytes are multiplied.
+pub trait Dot256: Copy + 'static {
+    /// As [`Lanes::vectorize`].
+    fn vectorize<K: Kernel>(kernel: K) -> K::Out;
+    /// As [`Lanes::dot4`], of half the bytes.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    unsafe fn dot4(acc: __m256i, codes: [__m256i; 4], acts: [__m256i; 4]) -> __m256i;
+    /// As [`Lanes::dot`], of half the bytes.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    unsafe fn dot(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i;
+}
+
+/// `vpmaddubsw` and `vpmaddwd`. A pair of products is at most `2 * 3 * 128 = 768`, so four of them fit 16 bits.
+#[derive(Clone, Copy)]
+pub struct Madd;
+
+impl Dot256 for Madd {
+    #[inline]
+    fn vectorize<K: Kernel>(kernel: K) -> K::Out {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn run<K: Kernel>(kernel: K) -> K::Out {
+            // SAFETY: the features are those that `Lanes` needs.
+            unsafe { kernel.run::<Avx2<Madd>>() }
+        }
+        // SAFETY: this table of kernels is handed out only where the processor has the features.
+        unsafe { run(kernel) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot4(acc: __m256i, codes: [__m256i; 4], acts: [__m256i; 4]) -> __m256i {
+        let pairs = |i: usize| _mm256_maddubs_epi16(codes[i], acts[i]);
+        let low = _mm256_add_epi16(pairs(0), pairs(1));
+        let sum = _mm256_add_epi16(low, _mm256_add_epi16(pairs(2), pairs(3)));
+        _mm256_add_epi32(acc, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)))
+    }
+
+    #[inline(always)]
+    unsafe fn dot(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
+        let pairs = _mm256_maddubs_epi16(codes, acts);
+        _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+    }
+}
+
+/// AVX2, FMA and F16C.
+#[derive(Clone, Copy)]
+pub struct Avx2<D>(PhantomData<D>);
+
+/// Applies an operation to both halves.
+macro_rules! halves {
+    ($op:expr, $($arg:ident),+) => {
+        [$op($($arg[0]),+), $op($($arg[1]),+)]
+    };
+}
+
+// SAFETY: each function is two of the instruction for what the trait says.
+unsafe impl<D: Dot256> Lanes for Avx2<D> {
+    type Bytes = [__m256i; 2];
+    type Ints = [__m256i; 2];
+    type Floats = [__m256; 2];
+
+    // 8 registers of sums; the others hold codes, activations and what lies between.
+    const STRIP: usize = 1;
+    const ROWS: usize = 4;
+    const FLOAT_BLOCK: (usize, usize) = (2, 2);
+    const GEMM_VECTORS: usize = 1;
+
+    #[inline(always)]
+    fn vectorize<K: Kernel>(kernel: K) -> K::Out {
+        D::vectorize(kernel)
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> Self::Bytes {
+        [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())]
+    }
+    #[inline(always)]
+    unsafe fn load_half(p: *const u8) -> Self::Bytes {
+        [_mm256_loadu_si256(p.cast()), _mm256_setzero_si256()]
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, bytes: Self::Bytes) {
+        _mm256_storeu_si256(p.cast(), bytes[0]);
+        _mm256_storeu_si256(p.add(32).cast(), bytes[1]);
+    }
+    #[inline(always)]
+    unsafe fn splat4(p: *const i8) -> Self::Bytes {
+        [_mm256_set1_epi32(p.cast::<i32>().read_unaligned()); 2]
+    }
+    #[inline(always)]
+    unsafe fn gather4(p: *const u8, offsets: &[u32; 16]) -> Self::Bytes {
+        let four = |i: usize| p.add(offsets[i] as usize).cast::<i32>().read_unaligned();
+        [
+            _mm256_setr_epi32(four(0), four(1), four(2), four(3), four(4), four(5), four(6), four(7)),
+            _mm256_setr_epi32(four(8), four(9), four(10), four(11), four(12), four(13), four(14), four(15)),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn codes<const SHIFT: u32>(bytes: Self::Bytes) -> Self::Bytes {
+        let shift = _mm_cvtsi32_si128(SHIFT as i32);
+        bytes.map(|half| _mm256_and_si256(_mm256_srl_epi16(half, shift), _mm256_set1_epi8(3)))
+    }
+
+    #[inline(always)]
+    unsafe fn dot(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
+        halves!(D::dot, acc, codes, acts)
+    }
+    #[inline(always)]
+    unsafe fn dot4(acc: Self::Ints, codes: [Self::Bytes; 4], acts: [Self::Bytes; 4]) -> Self::Ints {
+        let half = |i: usize| D::dot4(acc[i], codes.map(|codes| codes[i]), acts.map(|acts| acts[i]));
+        [half(0), half(1)]
+    }
+
+    #[inline(always)]
+    unsafe fn splat_int(x: i32) -> Self::Ints {
+        [_mm256_set1_epi32(x); 2]
+    }
+    #[inline(always)]
+    unsafe fn load_ints(p: *const i32) -> Self::Ints {
+        Self::load_bytes(p.cast())
+    }
+    #[inline(always)]
+    unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        halves!(_mm256_add_epi32, a, b)
+    }
+    #[inline(always)]
+    unsafe fn sum_ints(ints: Self::Ints) -> i32 {
+        let eight = _mm256_add_epi32(ints[0], ints[1]);
+        let four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
+        let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b_01_00_11_10>(four));
+        _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<0b_10_11_00_01>(two)))
+    }
+    #[inline(always)]
+    unsafe fn to_floats(ints: Self::Ints) -> Self::Floats {
+        halves!(_mm256_cvtepi32_ps, ints)
+    }
+    #[inline(always)]
+    unsafe fn max_magnitude(a: Self::Ints, x: Self::Floats) -> Self::Ints {
+        let magnitude = x.map(|x| _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(i32::MAX)));
+        halves!(_mm256_max_epi32, a, magnitude)
+    }
+    #[inline(always)]
+    unsafe fn largest(ints: Self::Ints) -> i32 {
+        let eight = _mm256_max_epi32(ints[0], ints[1]);
+        let four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
+        let two = _mm_max_epi32(four, _mm_shuffle_epi32::<0b_01_00_11_10>(four));
+        _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32::<0b_10_11_00_01>(two)))
+    }
+    #[inline(always)]
+    unsafe fn round(x: Self::Floats) -> Self::Ints {
+        let round = |x| _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
+        x.map(|x| _mm256_cvtps_epi32(round(x)))
+    }
+    #[inline(always)]
+    unsafe fn store_i8(p: *mut i8, ints: Self::Ints) {
+        // Packing works within 128 bits: the words come out as 0 8 4 12 blocks of four and are put in order.
+        let words = _mm256_packs_epi32(ints[0], ints[1]);
+        let bytes = _mm256_packs_epi16(words, words);
+        let order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
+        let bytes = _mm256_permutevar8x32_epi32(bytes, order);
+        _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(bytes));
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::Floats {
+        [_mm256_set1_ps(x); 2]
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::Floats {
+        [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))]
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, x: Self::Floats) {
+        _mm256_storeu_ps(p, x[0]);
+        _mm256_storeu_ps(p.add(8), x[1]);
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Self::Floats {
+        [p, p.add(16)].map(|p| _mm256_cvtph_ps(_mm_loadu_si128(p.cast())))
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> Self::Floats {
+        [p, p.add(16)].map(|p| {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        })
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self::Floats {
+        [p, p.add(8)].map(|p| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))))
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        halves!(_mm256_add_ps, a, b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        halves!(_mm256_mul_ps, a, b)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        halves!(_mm256_fmadd_ps, a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        halves!(_mm256_fnmadd_ps, a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn sum(x: Self::Floats) -> f32 {
+        sum8(_mm256_add_ps(x[0], x[1]))
+    }
+
+    #[inline(always)]
+    unsafe fn f16_to_f32(bits: u16) -> f32 {
+        f16_to_f32(bits)
+    }
+    #[inline(always)]
+    unsafe fn unpack_q6(low: *const u8, high: *const u8, out: *mut i8) {
+        let low = Self::load_bytes(low);
+        let high = _mm256_loadu_si256(high.cast());
+        let (nibble, two_bits) = (_mm256_set1_epi8(0x0f), _mm256_set1_epi8(0x30));
+        let quarters = [
+            (low[0], _mm256_slli_epi16::<4>(high)),
+            (low[1], _mm256_slli_epi16::<2>(high)),
+            (_mm256_srli_epi16::<4>(low[0]), high),
+            (_mm256_srli_epi16::<4>(low[1]), _mm256_srli_epi16::<2>(high)),
+        ];
+        for (i, (low, high)) in quarters.into_iter().enumerate() {
+            let bits = _mm256_or_si256(_mm256_and_si256(low, nibble), _mm256_and_si256(high, two_bits));
+            _mm256_storeu_si256(out.add(32 * i).cast(), _mm256_sub_epi8(bits, _mm256_set1_epi8(32)));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+}
+
+/// Sum of 8 floats: 4, 2 and 1 apart.
+///
+/// # Safety
+/// The processor has AVX.
+#[inline(always)]
+pub unsafe fn sum8(x: __m256) -> f32 {
+    let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
+
+/// A f16 as f32.
+///
+/// # Safety
+/// The processor has F16C.
+#[inline(always)]
+pub unsafe fn f16_to_f32(bits: u16) -> f32 {
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits))))
+}

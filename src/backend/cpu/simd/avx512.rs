@@ -1,0 +1,225 @@
+//! AVX-512: one register a vector. With VNNI a product of bytes is one instruction; without, three.
+#![allow(unsafe_code)]
+// Every function here calls instructions under the contract of `Lanes`: blocks would say nothing else.
+#![allow(unsafe_op_in_unsafe_fn)]
+
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+
+use super::lanes::{Kernel, Lanes};
+
+/// How bytes are multiplied.
+pub trait Dot512: Copy + 'static {
+    /// As [`Lanes::vectorize`].
+    fn vectorize<K: Kernel>(kernel: K) -> K::Out;
+    /// As [`Lanes::dot`].
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    unsafe fn dot(acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i;
+}
+
+/// `vpdpbusd`.
+#[derive(Clone, Copy)]
+pub struct Vnni;
+
+impl Dot512 for Vnni {
+    #[inline]
+    fn vectorize<K: Kernel>(kernel: K) -> K::Out {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+        fn run<K: Kernel>(kernel: K) -> K::Out {
+            // SAFETY: the features are those that `Lanes` needs.
+            unsafe { kernel.run::<Avx512<Vnni>>() }
+        }
+        // SAFETY: this table of kernels is handed out only where the processor has the features.
+        unsafe { run(kernel) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot(acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i {
+        _mm512_dpbusd_epi32(acc, codes, acts)
+    }
+}
+
+/// `vpmaddubsw`, `vpmaddwd`, `vpaddd`. A pair of products is at most `2 * 3 * 128`: it fits 16 bits.
+#[derive(Clone, Copy)]
+pub struct Madd;
+
+impl Dot512 for Madd {
+    #[inline]
+    fn vectorize<K: Kernel>(kernel: K) -> K::Out {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+        fn run<K: Kernel>(kernel: K) -> K::Out {
+            // SAFETY: the features are those that `Lanes` needs.
+            unsafe { kernel.run::<Avx512<Madd>>() }
+        }
+        // SAFETY: this table of kernels is handed out only where the processor has the features.
+        unsafe { run(kernel) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot(acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i {
+        let pairs = _mm512_maddubs_epi16(codes, acts);
+        _mm512_add_epi32(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+    }
+}
+
+/// AVX-512 F, BW, VL and DQ.
+#[derive(Clone, Copy)]
+pub struct Avx512<D>(PhantomData<D>);
+
+// SAFETY: each function is the instruction for what the trait says.
+unsafe impl<D: Dot512> Lanes for Avx512<D> {
+    type Bytes = __m512i;
+    type Ints = __m512i;
+    type Floats = __m512;
+
+    // 24 sums, 3 vectors of codes and one of activations: 28 of 32 registers, and 11 loads for 24 products.
+    const STRIP: usize = 3;
+    const ROWS: usize = 8;
+    const FLOAT_BLOCK: (usize, usize) = (4, 6);
+    const GEMM_VECTORS: usize = 4;
+
+    #[inline(always)]
+    fn vectorize<K: Kernel>(kernel: K) -> K::Out {
+        D::vectorize(kernel)
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> __m512i {
+        _mm512_loadu_si512(p.cast())
+    }
+    #[inline(always)]
+    unsafe fn load_half(p: *const u8) -> __m512i {
+        _mm512_maskz_loadu_epi64(0x0f, p.cast())
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, bytes: __m512i) {
+        _mm512_storeu_si512(p.cast(), bytes);
+    }
+    #[inline(always)]
+    unsafe fn splat4(p: *const i8) -> __m512i {
+        _mm512_set1_epi32(p.cast::<i32>().read_unaligned())
+    }
+    #[inline(always)]
+    unsafe fn gather4(p: *const u8, offsets: &[u32; 16]) -> __m512i {
+        _mm512_i32gather_epi32::<1>(_mm512_loadu_si512(offsets.as_ptr().cast()), p.cast())
+    }
+    #[inline(always)]
+    unsafe fn codes<const SHIFT: u32>(bytes: __m512i) -> __m512i {
+        _mm512_and_si512(_mm512_srli_epi16::<SHIFT>(bytes), _mm512_set1_epi8(3))
+    }
+
+    #[inline(always)]
+    unsafe fn dot(acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i {
+        D::dot(acc, codes, acts)
+    }
+
+    #[inline(always)]
+    unsafe fn splat_int(x: i32) -> __m512i {
+        _mm512_set1_epi32(x)
+    }
+    #[inline(always)]
+    unsafe fn load_ints(p: *const i32) -> __m512i {
+        _mm512_loadu_si512(p.cast())
+    }
+    #[inline(always)]
+    unsafe fn add_ints(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_add_epi32(a, b)
+    }
+    #[inline(always)]
+    unsafe fn sum_ints(ints: __m512i) -> i32 {
+        _mm512_reduce_add_epi32(ints)
+    }
+    #[inline(always)]
+    unsafe fn to_floats(ints: __m512i) -> __m512 {
+        _mm512_cvtepi32_ps(ints)
+    }
+    #[inline(always)]
+    unsafe fn max_magnitude(a: __m512i, x: __m512) -> __m512i {
+        _mm512_max_epi32(a, _mm512_castps_si512(_mm512_abs_ps(x)))
+    }
+    #[inline(always)]
+    unsafe fn largest(ints: __m512i) -> i32 {
+        _mm512_reduce_max_epi32(ints)
+    }
+    #[inline(always)]
+    unsafe fn round(x: __m512) -> __m512i {
+        _mm512_cvt_roundps_epi32::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x)
+    }
+    #[inline(always)]
+    unsafe fn store_i8(p: *mut i8, ints: __m512i) {
+        _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(ints));
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        _mm512_set1_ps(x)
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        _mm512_loadu_ps(p)
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, x: __m512) {
+        _mm512_storeu_ps(p, x);
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> __m512 {
+        _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> __m512 {
+        let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m512 {
+        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())))
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        _mm512_add_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        _mm512_mul_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        _mm512_fmadd_ps(a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn fnma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        _mm512_fnmadd_ps(a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn sum(x: __m512) -> f32 {
+        let low = _mm512_castps512_ps256(x);
+        super::avx2::sum8(_mm256_add_ps(low, _mm512_extractf32x8_ps::<1>(x)))
+    }
+
+    #[inline(always)]
+    unsafe fn f16_to_f32(bits: u16) -> f32 {
+        super::avx2::f16_to_f32(bits)
+    }
+    #[inline(always)]
+    unsafe fn unpack_q6(low: *const u8, high: *const u8, out: *mut i8) {
+        let low = _mm512_loadu_si512(low.cast());
+        let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(high.cast()));
+        let (nibble, two_bits) = (_mm512_set1_epi8(0x0f), _mm512_set1_epi8(0x30));
+        let halves = |low, high| _mm512_inserti64x4::<1>(_mm512_set1_epi16(low), _mm256_set1_epi16(high));
+        let first = _mm512_and_si512(_mm512_sllv_epi16(high, halves(4, 2)), two_bits);
+        let second = _mm512_and_si512(_mm512_srlv_epi16(high, halves(0, 2)), two_bits);
+        let first = _mm512_or_si512(first, _mm512_and_si512(low, nibble));
+        let second = _mm512_or_si512(second, _mm512_and_si512(_mm512_srli_epi16::<4>(low), nibble));
+        let middle = _mm512_set1_epi8(32);
+        _mm512_storeu_si512(out.cast(), _mm512_sub_epi8(first, middle));
+        _mm512_storeu_si512(out.add(64).cast(), _mm512_sub_epi8(second, middle));
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+}

@@ -1,0 +1,120 @@
+//! What an instruction set must offer: 64 bytes, 16 integers or 16 floats at a time, in however many
+//! registers that takes. The kernels are written once over this.
+#![allow(unsafe_code)]
+
+/// Vectors of one instruction set.
+///
+/// # Safety
+/// Every function here may be called only on a processor that has the instruction set, which
+/// [`vectorize`](Self::vectorize) takes for granted; pointers must be good for what is read or written,
+/// at any alignment. Implementations must do exactly what is said here.
+pub unsafe trait Lanes: Copy + 'static {
+    /// 64 bytes, signed or not.
+    type Bytes: Copy;
+    /// 16 i32.
+    type Ints: Copy;
+    /// 16 f32.
+    type Floats: Copy;
+
+    /// Weight rows of a block of the int8 matrix product, in vectors of 16.
+    const STRIP: usize;
+    /// Activation rows of a block of the int8 matrix product.
+    const ROWS: usize;
+    /// Weight rows and activation rows of a block of the float matrix product.
+    const FLOAT_BLOCK: (usize, usize);
+    /// Columns of a block of four rows of a plain matrix product, in vectors.
+    const GEMM_VECTORS: usize;
+
+    /// Runs the kernel compiled for this instruction set.
+    fn vectorize<K: Kernel>(kernel: K) -> K::Out;
+
+    /// 64 bytes.
+    unsafe fn load_bytes(p: *const u8) -> Self::Bytes;
+    /// 32 bytes, then 32 zeros.
+    unsafe fn load_half(p: *const u8) -> Self::Bytes;
+    /// Writes 64 bytes.
+    unsafe fn store_bytes(p: *mut u8, bytes: Self::Bytes);
+    /// 4 bytes, 16 times.
+    unsafe fn splat4(p: *const i8) -> Self::Bytes;
+    /// 4 bytes from each of 16 byte offsets.
+    unsafe fn gather4(p: *const u8, offsets: &[u32; 16]) -> Self::Bytes;
+    /// `byte >> SHIFT & 3`.
+    unsafe fn codes<const SHIFT: u32>(bytes: Self::Bytes) -> Self::Bytes;
+
+    /// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`; codes are 0 to 3, acts are signed.
+    unsafe fn dot(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints;
+    /// Four times [`dot`](Self::dot).
+    #[inline(always)]
+    unsafe fn dot4(acc: Self::Ints, codes: [Self::Bytes; 4], acts: [Self::Bytes; 4]) -> Self::Ints {
+        let mut acc = acc;
+        for i in 0..4 {
+            // SAFETY: as for this function.
+            acc = unsafe { Self::dot(acc, codes[i], acts[i]) };
+        }
+        acc
+    }
+
+    /// The same integer 16 times.
+    unsafe fn splat_int(x: i32) -> Self::Ints;
+    /// 16 integers.
+    unsafe fn load_ints(p: *const i32) -> Self::Ints;
+    /// `a + b`.
+    unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    /// Sum of the 16.
+    unsafe fn sum_ints(ints: Self::Ints) -> i32;
+    /// Nearest floats.
+    unsafe fn to_floats(ints: Self::Ints) -> Self::Floats;
+    /// `max(a, bits of |x|)`, signed, the bits without the sign.
+    unsafe fn max_magnitude(a: Self::Ints, x: Self::Floats) -> Self::Ints;
+    /// Largest of the 16, signed.
+    unsafe fn largest(ints: Self::Ints) -> i32;
+    /// Nearest integers, ties to even, of floats within i32.
+    unsafe fn round(x: Self::Floats) -> Self::Ints;
+    /// Writes integers within i8 as 16 bytes.
+    unsafe fn store_i8(p: *mut i8, ints: Self::Ints);
+
+    /// The same float 16 times.
+    unsafe fn splat(x: f32) -> Self::Floats;
+    /// 16 floats.
+    unsafe fn load(p: *const f32) -> Self::Floats;
+    /// Writes 16 floats.
+    unsafe fn store(p: *mut f32, x: Self::Floats);
+    /// 16 f16 as floats.
+    unsafe fn load_f16(p: *const u8) -> Self::Floats;
+    /// 16 bf16 as floats.
+    unsafe fn load_bf16(p: *const u8) -> Self::Floats;
+    /// 16 i8 as floats.
+    unsafe fn load_i8(p: *const i8) -> Self::Floats;
+    /// `a + b`.
+    unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a b`.
+    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a b + c`, rounded once.
+    unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// `c - a b`, rounded once.
+    unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// Sum of the 16: `i` and `i + 8`, then 4, 2 and 1 apart.
+    unsafe fn sum(x: Self::Floats) -> f32;
+
+    /// A f16 as f32.
+    unsafe fn f16_to_f32(bits: u16) -> f32;
+    /// 128 weights of Q6_K: 4 low bits from 64 bytes (first all low nibbles, then all high ones), 2 high bits from
+    /// 32 bytes (bits 0, 2, 4 and 6 of each for a quarter), less 32.
+    unsafe fn unpack_q6(low: *const u8, high: *const u8, out: *mut i8);
+
+    /// Asks for the cache line of an address, which need not be a good one.
+    unsafe fn prefetch(p: *const u8);
+}
+
+/// A kernel with its arguments. `run` is always inlined, so that it is compiled for the instruction set of
+/// whoever calls it.
+pub trait Kernel {
+    /// What it returns.
+    type Out;
+
+    /// Does the work.
+    ///
+    /// # Safety
+    /// The processor has the instruction set of `L`.
+    unsafe fn run<L: Lanes>(self) -> Self::Out;
+}

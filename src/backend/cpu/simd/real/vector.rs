@@ -1,0 +1,168 @@
+//! The kernels for one instruction set: the plain ones compiled for it, and a matrix product of its own.
+#![allow(unsafe_code)]
+
+use super::{Matrices, RealKernels, plain};
+use crate::backend::cpu::simd::lanes::{Kernel, Lanes};
+
+/// The kernels compiled for one instruction set.
+pub(in crate::backend::cpu::simd) const fn table<L: Lanes>() -> RealKernels {
+    RealKernels {
+        gemm: |shape, a, b, c| {
+            shape.check(a, b, c);
+            L::vectorize(Gemm { shape, a, b, c });
+        },
+        max: |x| {
+            L::vectorize(Plain(
+                #[inline(always)]
+                || plain::max(x),
+            ))
+        },
+        exp_sum: |x, max| {
+            L::vectorize(Plain(
+                #[inline(always)]
+                || plain::exp_sum(x, max),
+            ))
+        },
+        sum: |x| {
+            L::vectorize(Plain(
+                #[inline(always)]
+                || plain::sum(x),
+            ))
+        },
+        sum_squares: |x, mean| {
+            L::vectorize(Plain(
+                #[inline(always)]
+                || plain::sum_squares(x, mean),
+            ))
+        },
+        act: |act, h| {
+            L::vectorize(Plain(
+                #[inline(always)]
+                || plain::act(act, h),
+            ))
+        },
+        gate: |act, gate, h| {
+            L::vectorize(Plain(
+                #[inline(always)]
+                || plain::gate(act, gate, h),
+            ))
+        },
+    }
+}
+
+/// Plain code that the compiler vectorises.
+struct Plain<F>(F);
+
+impl<R, F: FnOnce() -> R> Kernel for Plain<F> {
+    type Out = R;
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) -> R {
+        (self.0)()
+    }
+}
+
+/// [`RealKernels::gemm`], the shapes checked. Lanes are columns; a block of `M` rows by `N` vectors of columns keeps
+/// its sums in registers.
+struct Gemm<'a> {
+    shape: &'a Matrices,
+    a: &'a [f32],
+    b: &'a [f32],
+    c: &'a mut [f32],
+}
+
+impl Kernel for Gemm<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(mut self) {
+        // SAFETY: as for this function; the shapes were checked.
+        unsafe {
+            match L::GEMM_VECTORS {
+                4 => self.columns::<L, 4>(),
+                _ => self.columns::<L, 1>(),
+            }
+        }
+    }
+}
+
+impl Gemm<'_> {
+    /// # Safety
+    /// As [`Kernel::run`].
+    #[inline(always)]
+    unsafe fn columns<L: Lanes, const N: usize>(&mut self) {
+        let n = self.shape.n;
+        let mut col = 0;
+        // SAFETY: as for this function; blocks lie within the matrices.
+        unsafe {
+            while col + 16 * N <= n {
+                self.rows::<L, N>(col);
+                col += 16 * N;
+            }
+            while col + 16 <= n {
+                self.rows::<L, 1>(col);
+                col += 16;
+            }
+        }
+        let Matrices { m, k, lda, ldb, ldc, add, .. } = *self.shape;
+        for row in 0..m {
+            for col in col..n {
+                let c = &mut self.c[row * ldc + col];
+                let terms = (0..k).map(|i| (self.a[row * lda + i], self.b[i * ldb + col]));
+                *c = terms.fold(if add { *c } else { 0.0 }, |sum, (a, b)| a.mul_add(b, sum));
+            }
+        }
+    }
+
+    /// All rows of `N` vectors of columns.
+    ///
+    /// # Safety
+    /// As [`Kernel::run`]; the columns are there.
+    #[inline(always)]
+    unsafe fn rows<L: Lanes, const N: usize>(&mut self, col: usize) {
+        let m = self.shape.m;
+        let mut row = 0;
+        // SAFETY: as for this function; so are the rows.
+        unsafe {
+            while row + 4 <= m {
+                self.block::<L, 4, N>(row, col);
+                row += 4;
+            }
+            while row < m {
+                self.block::<L, 1, N>(row, col);
+                row += 1;
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Kernel::run`]; `M` rows from `row` on and `16 N` columns from `col` on are there.
+    #[inline(always)]
+    unsafe fn block<L: Lanes, const M: usize, const N: usize>(&mut self, row: usize, col: usize) {
+        let Matrices { k, lda, ldb, ldc, add, .. } = *self.shape;
+        // SAFETY: as for this function.
+        unsafe {
+            let a: [*const f32; M] = std::array::from_fn(|i| self.a.as_ptr().add((row + i) * lda));
+            let b = self.b.as_ptr().add(col);
+            let c: [*mut f32; M] = std::array::from_fn(|i| self.c.as_mut_ptr().add((row + i) * ldc + col));
+            let mut acc = [[L::splat(0.0); N]; M];
+            if add {
+                acc = c.map(|c| std::array::from_fn(|j| L::load(c.add(16 * j))));
+            }
+            for i in 0..k {
+                let b: [L::Floats; N] = std::array::from_fn(|j| L::load(b.add(i * ldb + 16 * j)));
+                for (acc, a) in acc.iter_mut().zip(a) {
+                    let a = L::splat(*a.add(i));
+                    for j in 0..N {
+                        acc[j] = L::fma(a, b[j], acc[j]);
+                    }
+                }
+            }
+            for (acc, c) in acc.into_iter().zip(c) {
+                for (j, acc) in acc.into_iter().enumerate() {
+                    L::store(c.add(16 * j), acc);
+                }
+            }
+        }
+    }
+}
