@@ -1,8 +1,9 @@
-//! GGUF files: names, metadata, typed tensors, read through a memory map.
+//! GGUF files: names, metadata, typed tensors; read through a memory map, and written.
 //!
 //! It must never know a model, a program or a backend: what a key or a tensor is for is decided in
 //! `model/` and `tokenizer/`. Dimensions are reversed once, here: GGUF lists the contiguous one first,
-//! everything else in this project lists it last. Start at [`Gguf`], then [`Metadata`].
+//! everything else in this project lists it last. Start at [`Gguf`], then [`Metadata`];
+//! [`GgufWriter`] is the other direction.
 
 mod array;
 mod cursor;
@@ -14,9 +15,11 @@ mod metadata;
 mod parse;
 mod split;
 mod value;
+mod writer;
 
 pub use array::Array;
 pub use error::GgufError;
 pub use file::{Gguf, OpenOptions, TensorInfo};
 pub use metadata::Metadata;
 pub use value::{Value, ValueType};
+pub use writer::{GgufData, GgufWriter};

@@ -9,9 +9,9 @@ use super::value::{Value, ValueType};
 use super::{GgufError, Metadata};
 
 /// Alignment of tensor data where `general.alignment` says nothing.
-pub(super) const DEFAULT_ALIGNMENT: usize = 32;
+const DEFAULT_ALIGNMENT: usize = 32;
 /// The key that says otherwise.
-pub(super) const ALIGNMENT_KEY: &str = "general.alignment";
+const ALIGNMENT_KEY: &str = "general.alignment";
 /// The first four bytes.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 
@@ -147,7 +147,8 @@ fn metadata(cursor: &mut Cursor<'_>, n_keys: u64) -> Result<Metadata, GgufError>
     Ok(metadata)
 }
 
-fn alignment(metadata: &Metadata) -> Result<usize, GgufError> {
+/// `general.alignment`, or what stands for it.
+pub(super) fn alignment(metadata: &Metadata) -> Result<usize, GgufError> {
     match metadata.u32(ALIGNMENT_KEY)? {
         None => Ok(DEFAULT_ALIGNMENT),
         Some(alignment) if alignment.is_power_of_two() => Ok(alignment as usize),
