@@ -7,6 +7,7 @@ mod bench;
 mod bench_table;
 mod completions;
 mod devices;
+mod inspect;
 mod kl_base;
 mod logits;
 pub mod model_args;
@@ -15,6 +16,7 @@ mod perplexity;
 pub mod report;
 mod run;
 pub mod sampling_args;
+mod synth;
 
 use std::io;
 use std::process::ExitCode;
@@ -35,6 +37,8 @@ enum Command {
     Bench(bench::BenchArgs),
     Logits(logits::LogitsArgs),
     Perplexity(perplexity::PerplexityArgs),
+    Inspect(inspect::InspectArgs),
+    Synth(synth::SynthArgs),
     Devices(devices::DevicesArgs),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
@@ -80,6 +84,8 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Bench(args) => args.run(),
         Command::Logits(args) => args.run(),
         Command::Perplexity(args) => args.run(),
+        Command::Inspect(args) => args.run(),
+        Command::Synth(args) => args.run(),
         Command::Devices(args) => args.run(),
         Command::Completions(args) => args.run(),
         Command::Man(args) => args.run(),

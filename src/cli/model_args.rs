@@ -81,7 +81,7 @@ pub struct FileArgs {
 }
 
 /// Reads the value of `--dialect`.
-fn dialect(name: &str) -> Result<Dialect, String> {
+pub(super) fn dialect(name: &str) -> Result<Dialect, String> {
     match name {
         "ggml" => Ok(Dialect::Ggml),
         "bitnet" => Ok(Dialect::BitNet),

@@ -133,13 +133,7 @@ impl Engine {
         mut backend: Box<dyn Backend>,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, Error> {
-        let k = codec("cache-type-k", &options.cache_type_k)?;
-        let v = codec("cache-type-v", &options.cache_type_v)?;
-        let hyper = Hyper::read(gguf.metadata(), n_vocab(&gguf)?)?;
-        let n_ctx = options.n_ctx.unwrap_or(hyper.n_ctx_train.min(EngineOptions::DEFAULT_CTX));
-        let limits = limits(options, n_ctx)?;
-        let Model { program, weights, hyper } = Model::build(&gguf, hyper, &Options { limits, k, v })?;
-
+        let (Model { program, weights, hyper }, limits, n_ctx) = build(&gguf, options)?;
         let plan = backend.plan(&program)?;
         fits(&plan, n_ctx)?;
         let total_bytes = weights.iter().map(|w| w.bytes.len() as u64).sum();
@@ -179,6 +173,28 @@ impl Engine {
         };
         Ok(Self { shared: Arc::new(shared) })
     }
+}
+
+/// What a backend says to a model, without loading it: the memory it would take there.
+///
+/// # Errors
+/// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] with every kernel that is missing;
+/// [`Error::DoesNotFit`].
+pub fn plan(gguf: &Gguf, options: &EngineOptions, backend: &dyn Backend) -> Result<Plan, Error> {
+    let (model, _, n_ctx) = build(gguf, options)?;
+    let plan = backend.plan(&model.program)?;
+    fits(&plan, n_ctx)?;
+    Ok(plan)
+}
+
+/// The model as a program for these options, its limits, and the positions of a session.
+fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize), Error> {
+    let k = codec("cache-type-k", &options.cache_type_k)?;
+    let v = codec("cache-type-v", &options.cache_type_v)?;
+    let hyper = Hyper::read(gguf.metadata(), n_vocab(gguf)?)?;
+    let n_ctx = options.n_ctx.unwrap_or(hyper.n_ctx_train.min(EngineOptions::DEFAULT_CTX));
+    let limits = limits(options, n_ctx)?;
+    Ok((Model::build(gguf, hyper, &Options { limits, k, v })?, limits, n_ctx))
 }
 
 fn codec(option: &'static str, name: &str) -> Result<&'static dyn KvCodec, Error> {

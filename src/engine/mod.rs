@@ -16,7 +16,7 @@ mod stop;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use generate::{GenerateOptions, Generation, StopReason};
-pub use load::{EngineOptions, Progress};
+pub use load::{EngineOptions, Progress, plan};
 pub use sampler::{Sampler, SamplerError, SamplerOptions};
 pub use session::Session;
 pub use stats::Stats;

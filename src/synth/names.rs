@@ -1,0 +1,155 @@
+//! Names: which tensors and which metadata a model of each family has.
+
+use super::preset::{Family, Spec};
+use super::vocab::Vocab;
+use super::{Fill, Tensor};
+use crate::gguf::{Array, Metadata};
+
+/// `general.file_type` of a model whose matrices have a type.
+const FILE_TYPES: &[(&str, u32)] = &[
+    ("f32", 0),
+    ("f16", 1),
+    ("q4_0", 2),
+    ("q8_0", 7),
+    ("q6_k", 18),
+    ("bf16", 32),
+    ("tq1_0", 36),
+    ("tq2_0", 37),
+    ("i2_s", 40),
+];
+
+/// Keys as published files have them.
+pub(super) fn metadata(spec: &Spec) -> Metadata {
+    let architecture = spec.family.architecture();
+    let mut out = Metadata::default();
+    out.set("general.architecture", architecture);
+    out.set("general.name", spec.name.as_str());
+    let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
+    set("vocab_size", spec.n_vocab);
+    set("context_length", spec.n_ctx);
+    set("embedding_length", spec.dim);
+    set("block_count", spec.n_layers);
+    set("feed_forward_length", spec.ffn_dim);
+    set("attention.head_count", spec.n_heads);
+    if spec.family != Family::Gpt2 {
+        set("attention.head_count_kv", spec.n_kv_heads);
+        set("attention.key_length", spec.head_dim);
+        set("attention.value_length", spec.head_dim);
+        set("rope.dimension_count", spec.head_dim);
+        out.set(format!("{architecture}.rope.freq_base"), spec.rope_base);
+        out.set(format!("{architecture}.attention.layer_norm_rms_epsilon"), spec.norm_eps);
+    } else {
+        out.set(format!("{architecture}.attention.layer_norm_epsilon"), spec.norm_eps);
+    }
+    if let Some((_, file_type)) = FILE_TYPES.iter().find(|(name, _)| *name == spec.ty.name()) {
+        out.set("general.file_type", *file_type);
+    }
+    out.set("general.quantization_version", 2_u32);
+
+    let vocab = Vocab::new(spec);
+    out.set("tokenizer.ggml.model", "gpt2");
+    if let Some(pre) = spec.pre {
+        out.set("tokenizer.ggml.pre", pre);
+    }
+    out.set("tokenizer.ggml.tokens", Array::from_strs(vocab.tokens.iter().map(String::as_str)));
+    out.set("tokenizer.ggml.token_type", Array::from_i32s(vocab.kinds));
+    out.set("tokenizer.ggml.merges", Array::from_strs(vocab.merges.iter().map(String::as_str)));
+    out.set("tokenizer.ggml.bos_token_id", vocab.bos);
+    out.set("tokenizer.ggml.eos_token_id", vocab.eos);
+    out.set("tokenizer.ggml.padding_token_id", vocab.pad);
+    if spec.family != Family::Gpt2 {
+        out.set("tokenizer.ggml.eot_token_id", vocab.eot);
+        out.set("tokenizer.ggml.add_bos_token", true);
+    }
+    out
+}
+
+/// Tensors in the order of the file. Deviations are such that every activation stays near 1: a matrix of
+/// `cols` columns has entries of `1 / sqrt(cols)`, or of `sqrt(2 / cols)` where every second one is 0.
+pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
+    let mut out = Tensors { spec, tensors: Vec::new() };
+    out.matrix("token_embd", spec.n_vocab, spec.dim, true);
+    if spec.family == Family::Gpt2 {
+        out.vector(
+            "position_embd.weight",
+            &[spec.n_ctx, spec.dim],
+            Fill::Dense(1.0 / (spec.dim as f32).sqrt()),
+        );
+    }
+    for layer in 0..spec.n_layers {
+        out.block(&format!("blk.{layer}"));
+    }
+    out.norm("output_norm", spec.dim);
+    if !spec.tied {
+        out.matrix("output", spec.n_vocab, spec.dim, true);
+    }
+    out.tensors
+}
+
+struct Tensors<'a> {
+    spec: &'a Spec,
+    tensors: Vec<Tensor>,
+}
+
+impl Tensors<'_> {
+    fn block(&mut self, blk: &str) {
+        let Spec { dim, ffn_dim, .. } = *self.spec;
+        let (q_dim, kv_dim) =
+            (self.spec.n_heads * self.spec.head_dim, self.spec.n_kv_heads * self.spec.head_dim);
+        let sub_norms = self.spec.family == Family::BitNet;
+        self.norm(&format!("{blk}.attn_norm"), dim);
+        if self.spec.family == Family::Gpt2 {
+            self.linear(&format!("{blk}.attn_qkv"), 3 * dim, dim);
+        } else {
+            self.linear(&format!("{blk}.attn_q"), q_dim, dim);
+            self.linear(&format!("{blk}.attn_k"), kv_dim, dim);
+            self.linear(&format!("{blk}.attn_v"), kv_dim, dim);
+        }
+        if sub_norms {
+            self.norm(&format!("{blk}.attn_sub_norm"), q_dim);
+        }
+        self.linear(&format!("{blk}.attn_output"), dim, q_dim);
+        self.norm(&format!("{blk}.ffn_norm"), dim);
+        if self.spec.family != Family::Gpt2 {
+            self.linear(&format!("{blk}.ffn_gate"), ffn_dim, dim);
+        }
+        self.linear(&format!("{blk}.ffn_up"), ffn_dim, dim);
+        if sub_norms {
+            self.norm(&format!("{blk}.ffn_sub_norm"), ffn_dim);
+        }
+        self.linear(&format!("{blk}.ffn_down"), dim, ffn_dim);
+    }
+
+    fn linear(&mut self, name: &str, rows: usize, cols: usize) {
+        self.matrix(name, rows, cols, false);
+        self.bias(name, rows);
+    }
+
+    fn matrix(&mut self, name: &str, rows: usize, cols: usize, head: bool) {
+        let ty = if head { self.spec.head_ty } else { self.spec.ty };
+        // Ternary values are exact in the ternary types, and ordinary numbers in all others.
+        let fill = if head || self.spec.family == Family::Gpt2 {
+            Fill::Dense(1.0 / (cols as f32).sqrt())
+        } else {
+            Fill::Ternary((2.0 / cols as f32).sqrt())
+        };
+        self.tensors.push(Tensor { name: format!("{name}.weight"), dims: vec![rows, cols], ty, fill });
+    }
+
+    fn norm(&mut self, name: &str, len: usize) {
+        self.vector(&format!("{name}.weight"), &[len], Fill::NearOne);
+        self.bias(name, len);
+    }
+
+    /// GPT-2's alone.
+    fn bias(&mut self, name: &str, len: usize) {
+        if self.spec.family == Family::Gpt2 {
+            self.vector(&format!("{name}.bias"), &[len], Fill::Dense(0.02));
+        }
+    }
+
+    fn vector(&mut self, name: &str, dims: &[usize], fill: Fill) {
+        let ty = ggml_types::by_name("f32").expect("a registered type");
+        self.tensors.push(Tensor { name: name.into(), dims: dims.to_vec(), ty, fill });
+    }
+}

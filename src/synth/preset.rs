@@ -1,0 +1,294 @@
+//! Shapes of known models.
+
+use ggml_types::QuantType;
+
+use super::{SynthError, type_named};
+
+/// A kind of model: which tensors it has and under which names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// `bitnet-b1.58`: sub-norms, ReLU^2, int8 activations.
+    BitNet,
+    /// `llama`: what the other ternary models are.
+    Llama,
+    /// `gpt2`: LayerNorm, biases, learned positions.
+    Gpt2,
+}
+
+impl Family {
+    /// `general.architecture`.
+    pub fn architecture(self) -> &'static str {
+        match self {
+            Self::BitNet => "bitnet-b1.58",
+            Self::Llama => "llama",
+            Self::Gpt2 => "gpt2",
+        }
+    }
+}
+
+/// Everything that a synthetic model depends on.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// `general.name`.
+    pub name: String,
+    /// Which tensors there are.
+    pub family: Family,
+    /// Blocks.
+    pub n_layers: usize,
+    /// Width of the residual stream.
+    pub dim: usize,
+    /// Width of the feed-forward hidden layer.
+    pub ffn_dim: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key and value heads; divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Length of one query, key or value vector.
+    pub head_dim: usize,
+    /// Tokens; at least the 256 bytes and the special ones.
+    pub n_vocab: usize,
+    /// Positions.
+    pub n_ctx: usize,
+    /// Base of the rotary frequencies.
+    pub rope_base: f32,
+    /// Epsilon of every norm.
+    pub norm_eps: f32,
+    /// Whether the embedding is the output head too.
+    pub tied: bool,
+    /// `tokenizer.ggml.pre`, which published BitNet files lack.
+    pub pre: Option<&'static str>,
+    /// Type of the matrices in the blocks.
+    pub ty: &'static dyn QuantType,
+    /// Type of the embedding and of the output head.
+    pub head_ty: &'static dyn QuantType,
+    /// Everything random follows from it.
+    pub seed: u64,
+}
+
+/// A model that `--preset` names.
+#[derive(Debug)]
+pub struct Preset {
+    /// The word for it.
+    pub name: &'static str,
+    /// One line for people.
+    pub about: &'static str,
+    family: Family,
+    /// Blocks, residual width, feed-forward width.
+    size: [usize; 3],
+    /// Query heads, KV heads, length of a head.
+    heads: [usize; 3],
+    n_vocab: usize,
+    n_ctx: usize,
+    rope_base: f32,
+    norm_eps: f32,
+    tied: bool,
+}
+
+/// Every preset.
+pub static PRESETS: &[Preset] = &[
+    Preset {
+        name: "tiny",
+        about: "BitNet in miniature, made in a moment",
+        family: Family::BitNet,
+        size: [2, 256, 512],
+        heads: [2, 1, 128],
+        n_vocab: 640,
+        n_ctx: 512,
+        rope_base: 500_000.0,
+        norm_eps: 1e-5,
+        // A tied random head mostly repeats the token before.
+        tied: false,
+    },
+    Preset {
+        name: "bitnet-2b-4t",
+        about: "microsoft/bitnet-b1.58-2B-4T",
+        family: Family::BitNet,
+        size: [30, 2560, 6912],
+        heads: [20, 5, 128],
+        n_vocab: 128_256,
+        n_ctx: 4096,
+        rope_base: 500_000.0,
+        norm_eps: 1e-5,
+        tied: true,
+    },
+    Preset {
+        name: "falcon3-1b",
+        about: "tiiuae/Falcon3-1B-Instruct-1.58bit",
+        family: Family::Llama,
+        size: [18, 2048, 8192],
+        heads: [8, 4, 256],
+        n_vocab: 131_072,
+        n_ctx: 8192,
+        rope_base: 1_000_042.0,
+        norm_eps: 1e-6,
+        tied: false,
+    },
+    Preset {
+        name: "falcon3-3b",
+        about: "tiiuae/Falcon3-3B-Instruct-1.58bit",
+        family: Family::Llama,
+        size: [22, 3072, 9216],
+        heads: [12, 4, 256],
+        n_vocab: 131_072,
+        n_ctx: 32_768,
+        rope_base: 1_000_042.0,
+        norm_eps: 1e-6,
+        tied: false,
+    },
+    Preset {
+        name: "falcon3-7b",
+        about: "tiiuae/Falcon3-7B-Instruct-1.58bit",
+        family: Family::Llama,
+        size: [28, 3072, 23_040],
+        heads: [12, 4, 256],
+        n_vocab: 131_072,
+        n_ctx: 32_768,
+        rope_base: 1_000_042.0,
+        norm_eps: 1e-6,
+        tied: false,
+    },
+    Preset {
+        name: "falcon3-10b",
+        about: "tiiuae/Falcon3-10B-Instruct-1.58bit",
+        family: Family::Llama,
+        size: [40, 3072, 23_040],
+        heads: [12, 4, 256],
+        n_vocab: 131_072,
+        n_ctx: 32_768,
+        rope_base: 1_000_042.0,
+        norm_eps: 1e-6,
+        tied: false,
+    },
+    Preset {
+        name: "llama3-8b-1.58",
+        about: "HF1BitLLM/Llama3-8B-1.58-100B-tokens",
+        family: Family::Llama,
+        size: [32, 4096, 14_336],
+        heads: [32, 8, 128],
+        n_vocab: 128_256,
+        n_ctx: 8192,
+        rope_base: 500_000.0,
+        norm_eps: 1e-5,
+        tied: false,
+    },
+    Preset {
+        name: "gpt2",
+        about: "GPT-2 of 124 million parameters",
+        family: Family::Gpt2,
+        size: [12, 768, 3072],
+        heads: [12, 12, 64],
+        n_vocab: 50_257,
+        n_ctx: 1024,
+        rope_base: 0.0,
+        norm_eps: 1e-5,
+        tied: true,
+    },
+];
+
+impl Preset {
+    /// The preset called `name`.
+    ///
+    /// # Errors
+    /// [`SynthError::Spec`] with the names there are.
+    pub fn by_name(name: &str) -> Result<&'static Self, SynthError> {
+        PRESETS.iter().find(|preset| preset.name == name).ok_or_else(|| {
+            let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
+            SynthError::Spec {
+                what: "preset",
+                detail: format!("want one of {}, found {name}", names.join(", ")),
+            }
+        })
+    }
+
+    /// The shape, with `ty` for the blocks' matrices and `head_ty` for embedding and head; where they are
+    /// not given, what the published model has (I2_S and F16; F16 throughout for GPT-2).
+    ///
+    /// # Errors
+    /// [`SynthError::Spec`] for a type that is not there.
+    pub fn spec(&self, ty: Option<&str>, head_ty: Option<&str>, seed: u64) -> Result<Spec, SynthError> {
+        let [n_layers, dim, ffn_dim] = self.size;
+        let [n_heads, n_kv_heads, head_dim] = self.heads;
+        let usual = if self.family == Family::Gpt2 { "f16" } else { "i2_s" };
+        Ok(Spec {
+            name: format!("synthetic {}", self.name),
+            family: self.family,
+            n_layers,
+            dim,
+            ffn_dim,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            n_vocab: self.n_vocab,
+            n_ctx: self.n_ctx,
+            rope_base: self.rope_base,
+            norm_eps: self.norm_eps,
+            tied: self.tied,
+            pre: match (self.family, self.name) {
+                (_, "bitnet-2b-4t") => None,
+                (Family::Gpt2, _) => Some("gpt-2"),
+                _ => Some("llama-bpe"),
+            },
+            ty: type_named("type", ty.unwrap_or(usual))?,
+            head_ty: type_named("head-type", head_ty.unwrap_or("f16"))?,
+            seed,
+        })
+    }
+}
+
+impl Spec {
+    /// Counts above this are typing errors, and would overflow what is multiplied below.
+    const MAX_COUNT: usize = 1 << 24;
+
+    /// That there can be such a model.
+    pub(super) fn check(&self) -> Result<(), SynthError> {
+        let counts = [
+            ("layers", self.n_layers),
+            ("dim", self.dim),
+            ("ffn-dim", self.ffn_dim),
+            ("heads", self.n_heads),
+            ("kv-heads", self.n_kv_heads),
+            ("head-dim", self.head_dim),
+            ("vocab", self.n_vocab),
+            ("ctx", self.n_ctx),
+        ];
+        for (what, count) in counts {
+            if !(1..=Self::MAX_COUNT).contains(&count) {
+                let detail = format!("want 1 to {}, found {count}", Self::MAX_COUNT);
+                return Err(SynthError::Spec { what, detail });
+            }
+        }
+        let refuse = |what, detail| Err(SynthError::Spec { what, detail });
+        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
+            return refuse(
+                "kv-heads",
+                format!("want a divisor of {} heads, found {}", self.n_heads, self.n_kv_heads),
+            );
+        }
+        if self.family == Family::Gpt2
+            && (self.n_heads, self.n_heads * self.head_dim) != (self.n_kv_heads, self.dim)
+        {
+            return refuse("heads", "GPT-2 has as many KV heads as heads, which fill its width".into());
+        }
+        if !self.head_dim.is_multiple_of(2) {
+            return refuse("head-dim", format!("want an even number, found {}", self.head_dim));
+        }
+        let least = 256 + self.n_special();
+        if self.n_vocab < least {
+            return refuse(
+                "vocab",
+                format!("want at least {least} (256 bytes and special tokens), found {}", self.n_vocab),
+            );
+        }
+        Ok(())
+    }
+
+    /// How many special tokens stand at the end of the vocabulary.
+    pub(super) fn n_special(&self) -> usize {
+        match self.family {
+            Family::Gpt2 => 1,
+            // Llama 3's, as far as there is room for them.
+            _ if self.n_vocab >= 4096 => 256,
+            _ => 4,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The bytes of one random tensor, piece by piece.
+
+use super::random::Random;
+use super::{Fill, Tensor};
+
+/// Values that are drawn and encoded for one tensor. A larger one is put together from them: that is as
+/// fast as copying, and keeps the reference encoders out of the way.
+const POOL_ELEMS: usize = 1 << 18;
+/// Elements that are copied together, at most; at least a block.
+const UNIT_ELEMS: usize = 64;
+/// Bytes that a piece has at least, except the last.
+const PIECE_BYTES: usize = 1 << 18;
+
+/// Iterates over a tensor's bytes in pieces.
+pub(super) struct Pieces {
+    /// Encoded units, each `unit_bytes` long.
+    pool: Vec<u8>,
+    unit_bytes: usize,
+    /// Whether the tensor is the pool itself, unit after unit.
+    whole: bool,
+    units_left: usize,
+    /// What the type keeps behind the rows, until it is given out.
+    tail: Option<Vec<u8>>,
+    random: Random,
+}
+
+impl Pieces {
+    /// The tensor must fit its type.
+    pub fn new(tensor: &Tensor, seed: u64) -> Self {
+        let (rows, cols) = tensor.shape();
+        let (ty, block) = (tensor.ty, tensor.ty.block_elems());
+        let unit_blocks =
+            (1..=UNIT_ELEMS / block).rev().find(|n| cols.is_multiple_of(n * block)).unwrap_or(1);
+        let unit = unit_blocks * block;
+        let units_left = rows * (cols / unit);
+        let pool_units = units_left.min((POOL_ELEMS / unit).max(1));
+        let mut random = Random::new(seed, &tensor.name);
+        let values: Vec<f32> = (0..pool_units * unit).map(|_| tensor.fill.draw(&mut random)).collect();
+        let mut pool = ty.encode(&values, pool_units, unit).expect("a multiple of the block");
+        let unit_bytes = ty.row_bytes(unit).expect("a multiple of the block");
+        let tail = pool.split_off(pool_units * unit_bytes);
+        Self { pool, unit_bytes, whole: pool_units == units_left, units_left, tail: Some(tail), random }
+    }
+}
+
+impl Iterator for Pieces {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        if self.units_left == 0 {
+            return self.tail.take();
+        }
+        if self.whole {
+            self.units_left = 0;
+            return Some(std::mem::take(&mut self.pool));
+        }
+        let n_units = PIECE_BYTES.div_ceil(self.unit_bytes).min(self.units_left);
+        self.units_left -= n_units;
+        let n_pool = self.pool.len() / self.unit_bytes;
+        let mut piece = Vec::with_capacity(n_units * self.unit_bytes);
+        for _ in 0..n_units {
+            let at = self.random.below(n_pool) * self.unit_bytes;
+            piece.extend_from_slice(&self.pool[at..at + self.unit_bytes]);
+        }
+        Some(piece)
+    }
+}
+
+impl Fill {
+    fn draw(self, random: &mut Random) -> f32 {
+        match self {
+            Self::Dense(deviation) => random.bell() * deviation,
+            Self::Ternary(magnitude) => [-magnitude, 0.0, 0.0, magnitude][random.below(4)],
+            Self::NearOne => 1.0 + random.bell() * 0.0625,
+        }
+    }
+}
