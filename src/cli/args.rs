@@ -1,4 +1,4 @@
-//! Arguments as typed to arguments as clap takes them: llama.cpp's single-dash words.
+//! Arguments as typed to arguments as they are meant: llama.cpp's single-dash words, and escapes in text.
 
 use std::ffi::OsString;
 
@@ -34,6 +34,37 @@ fn rewrite(arg: OsString) -> OsString {
     arg
 }
 
+/// Text with its escapes resolved, as llama.cpp does: `\n`, `\r`, `\t`, `\\`, `\"`, `\'`, and `\xHH` below 0x80.
+/// Any other backslash stays.
+pub fn unescape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        let (meant, len) = escape(&rest[at + 1..]);
+        out.push(meant);
+        rest = &rest[at + 1 + len..];
+    }
+    out + rest
+}
+
+/// The character that stands behind a backslash, and the bytes that spell it.
+fn escape(rest: &str) -> (char, usize) {
+    match rest.as_bytes() {
+        [b'n', ..] => ('\n', 1),
+        [b'r', ..] => ('\r', 1),
+        [b't', ..] => ('\t', 1),
+        [b'\\', ..] => ('\\', 1),
+        [b'"', ..] => ('"', 1),
+        [b'\'', ..] => ('\'', 1),
+        [b'x', high @ b'0'..=b'7', low, ..] if low.is_ascii_hexdigit() => {
+            let digit = |byte: u8| (byte as char).to_digit(16).expect("a hex digit") as u8;
+            ((digit(*high) * 16 + digit(*low)) as char, 3)
+        }
+        _ => ('\\', 0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,6 +79,12 @@ mod tests {
         assert_eq!(normalised(&["bench", "-pg", "512,128"]), ["bench", "--prompt-gen", "512,128"]);
         assert_eq!(normalised(&["run", "-ctk=f32"]), ["run", "--cache-type-k=f32"]);
         assert_eq!(normalised(&["chat", "-sys", "Be brief"]), ["chat", "--system-prompt", "Be brief"]);
+    }
+
+    #[test]
+    fn escapes_in_text() {
+        assert_eq!(unescape(r#"a\nb\t\\n\x41\'\""#), "a\nb\t\\nA'\"");
+        assert_eq!(unescape(r"\d \x9z \xff \é end\"), r"\d \x9z \xff \é end\");
     }
 
     #[test]

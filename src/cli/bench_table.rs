@@ -187,10 +187,10 @@ impl Table {
         };
         writeln!(
             out,
-            "| {:<24} | {:>6.2} GiB | {:>6.2} B | {:<5} | {:<7} | {:>7} | {:>16} | {:>18} | {:>8} | {:>9} |",
+            "| {:<24} | {:>10} | {:>8} | {:<5} | {:<7} | {:>7} | {:>16} | {:>18} | {:>8} | {:>9} |",
             row.model_type,
-            row.model_size as f64 / f64::from(1 << 30),
-            row.model_n_params as f64 / 1e9,
+            size(row.model_size),
+            params(row.model_n_params),
             row.head_type,
             row.backend,
             row.n_threads,
@@ -200,6 +200,19 @@ impl Table {
             optional(row.share_of_read, 100.0, 1),
         )
     }
+}
+
+/// Bytes as llama-bench writes them.
+fn size(bytes: u64) -> String {
+    const MIB: f64 = 1048576.0;
+    let mib = bytes as f64 / MIB;
+    if mib >= 1024.0 { format!("{:.2} GiB", mib / 1024.0) } else { format!("{mib:.2} MiB") }
+}
+
+/// A number of weights as llama-bench writes it.
+fn params(n: u64) -> String {
+    let millions = n as f64 / 1e6;
+    if millions >= 1000.0 { format!("{:.2} B", millions / 1000.0) } else { format!("{millions:.2} M") }
 }
 
 /// A line of comma-separated values in the order of [`Row`]'s fields, the list of samples left out.

@@ -25,7 +25,7 @@ use clap::{Parser, Subcommand};
 
 /// Runs ternary language models from GGUF files.
 #[derive(Parser)]
-#[command(name = "sterna", version, about, max_term_width = 100)]
+#[command(name = "sterna", version, about, max_term_width = 100, args_override_self = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 
+use super::args::unescape;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::sampling_args::SamplingArgs;
 use super::{CliError, Interrupted, report};
@@ -46,6 +47,9 @@ pub struct RunArgs {
     /// Go on where the model would end its text
     #[arg(long)]
     ignore_eos: bool,
+    /// Take \n, \t and other escapes in -p and --stop as they stand
+    #[arg(long)]
+    no_escape: bool,
     /// Show control tokens as text
     #[arg(long, visible_alias = "special")]
     show_special: bool,
@@ -75,7 +79,7 @@ impl RunArgs {
         let options = GenerateOptions {
             sampler: self.sampling.options(engine.n_ctx()),
             max_tokens: usize::try_from(self.n_predict).ok(),
-            stop: self.stop.clone(),
+            stop: self.stop.iter().map(|stop| self.typed(stop)).collect(),
             ignore_eos: self.ignore_eos,
             show_special: self.show_special,
             cancel: Some(cancel),
@@ -102,9 +106,14 @@ impl RunArgs {
         if reason == Some(StopReason::Cancelled) { Err(Interrupted.into()) } else { Ok(()) }
     }
 
+    /// Text from the command line, with its escapes resolved.
+    fn typed(&self, text: &str) -> String {
+        if self.no_escape { text.to_owned() } else { unescape(text) }
+    }
+
     fn read_prompt(&self) -> Result<String, CliError> {
         if let Some(prompt) = &self.prompt {
-            return Ok(prompt.clone());
+            return Ok(self.typed(prompt));
         }
         let bytes = match &self.file {
             Some(path) => std::fs::read(path).map_err(|err| format!("{}: {err}", path.display()))?,

@@ -1,0 +1,234 @@
+//! `sterna run` as a user types it, and what they see.
+
+mod common;
+
+use std::process::{Output, Stdio};
+
+use assert_cmd::Command;
+
+fn sterna() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
+    command.timeout(std::time::Duration::from_secs(300));
+    command
+}
+
+fn model() -> String {
+    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    path.into_os_string().into_string().unwrap()
+}
+
+fn run(args: &[&str]) -> Output {
+    sterna().args(["run", "-t", "1", "-c", "128", "-m", &model()]).args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Exit code 1 and one message on stderr, nothing on stdout.
+fn refused(output: &Output, words: &[&str]) {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(output.stdout.is_empty());
+    assert!(stderr.starts_with("error: "), "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
+    }
+}
+
+#[test]
+fn text_on_stdout_and_timings_on_stderr() {
+    let output = run(&["-p", "You may copy", "-n", "12", "--seed", "3"]);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    assert!(!stdout.is_empty() && !stdout.contains("tokens/s"));
+    for word in ["prompt:", "first token after", "generation: 12 tokens", "% of the", "seed 3"] {
+        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
+    }
+    assert_eq!(output.stdout, run(&["-p", "You may copy", "-n", "12", "--seed", "3"]).stdout);
+}
+
+#[test]
+fn a_random_seed_is_said_and_gives_the_text_again() {
+    let first = run(&["-p", "You may", "-n", "8", "--temp", "2"]);
+    let stderr = text(&first.stderr);
+    let seed = stderr.rsplit("seed ").next().unwrap().trim();
+    assert_eq!(first.stdout, run(&["-p", "You may", "-n", "8", "--temp", "2", "-s", seed]).stdout);
+}
+
+#[test]
+fn the_prompt_may_come_from_a_flag_a_file_or_stdin() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("prompt.txt");
+    std::fs::write(&file, "You may\ncopy\n").unwrap();
+    let greedy = ["-n", "6", "--temp", "0"];
+    let flag = run(&[&["-p", r"You may\ncopy"], &greedy[..]].concat());
+    let from_file = run(&[&["-f", file.to_str().unwrap()], &greedy[..]].concat());
+    let piped = sterna()
+        .args(["run", "-t", "1", "-m", &model()])
+        .args(greedy)
+        .write_stdin("You may\ncopy\n")
+        .output()
+        .unwrap();
+    assert!(flag.status.success());
+    assert_eq!((&flag.stdout, &flag.stdout), (&from_file.stdout, &piped.stdout));
+    let verbatim = run(&[&["-p", r"You may\ncopy", "--no-escape"], &greedy[..]].concat());
+    assert!(text(&verbatim.stderr).contains("prompt:") && verbatim.stdout != flag.stdout);
+}
+
+#[test]
+fn a_stop_string_and_a_limit_end_the_text() {
+    let whole = text(&run(&["-p", "You may", "-n", "20", "--seed", "5", "--ignore-eos"]).stdout);
+    let middle: String = whole.chars().skip(6).take(4).collect();
+    let output =
+        run(&["-p", "You may", "-n", "20", "--seed", "5", "--ignore-eos", "--no-escape", "--stop", &middle]);
+    assert_eq!(text(&output.stdout), whole[..whole.find(&middle).unwrap()]);
+    assert!(text(&output.stderr).contains("a stop string was met"));
+    let none = run(&["-p", "You may", "-n", "0"]);
+    assert!(none.status.success() && none.stdout.is_empty());
+}
+
+#[test]
+fn a_full_context_ends_the_text_with_a_word() {
+    let output = run(&["-p", "You may", "-c", "16", "--ignore-eos"]);
+    assert!(output.status.success());
+    assert!(text(&output.stderr).contains("the context is full"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn sampling_flags_as_llama_cpp_spells_them() {
+    let flags = [
+        "--n-predict",
+        "4",
+        "--temp",
+        "0.7",
+        "--top-k",
+        "20",
+        "--top-p",
+        "0.9",
+        "--min-p",
+        "0.1",
+        "--typical",
+        "0.95",
+        "--repeat-penalty",
+        "1.1",
+        "--repeat-last-n",
+        "32",
+        "--presence-penalty",
+        "0.1",
+        "--frequency-penalty",
+        "0.1",
+        "--logit-bias",
+        "5-1.5",
+        "-l",
+        "7+2",
+        "--seed",
+        "1",
+        "-ctk",
+        "f32",
+        "--cache-type-v",
+        "f16",
+        "-b",
+        "8",
+        "-v",
+        "--prompt",
+        "You may",
+    ];
+    let output = run(&flags);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("bitnet-b1.58"));
+}
+
+#[test]
+fn without_a_model_it_says_what_to_give() {
+    let output = sterna().args(["run", "-p", "Hello"]).output().unwrap();
+    refused(&output, &["-m FILE", "GGUF"]);
+}
+
+#[test]
+fn files_that_cannot_be_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = std::fs::read(model()).unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    let with = |path: &str| sterna().args(["run", "-p", "Hello", "-m", path]).output().unwrap();
+    refused(&with("/nowhere/model.gguf"), &["/nowhere/model.gguf"]);
+    refused(&with(dir.path().to_str().unwrap()), &[dir.path().to_str().unwrap()]);
+    refused(&with(&write("empty.gguf", b"")), &["empty.gguf"]);
+    refused(&with(&write("text.gguf", b"just some text, and not a model at all")), &["GGUF"]);
+    refused(&with(&write("short.gguf", &bytes[..bytes.len() - 1000])), &["short.gguf", "want", "has"]);
+    refused(&with(&write("header.gguf", &bytes[..600])), &["header.gguf"]);
+    // An architecture of the same length that nobody knows.
+    let at = bytes.windows(12).position(|window| window == b"bitnet-b1.58").unwrap();
+    let mut other = bytes.clone();
+    other[at..at + 12].copy_from_slice(b"transformer9");
+    refused(&with(&write("other.gguf", &other)), &["transformer9"]);
+}
+
+#[test]
+fn flags_that_make_no_sense() {
+    refused(&run(&["-p", "a", "--kv-cache-type", "f8"]), &["cache-type-k", "f16, f32"]);
+    refused(&run(&["-p", "a", "--backend", "tpu"]), &["tpu"]);
+    refused(&run(&["-p", "a", "--top-p", "7"]), &["top-p: want 0 to 1, got 7"]);
+    refused(&run(&["-f", "/nowhere/prompt.txt"]), &["/nowhere/prompt.txt"]);
+    let long = "word ".repeat(200);
+    refused(&run(&["-p", &long]), &["the context is full", "--ctx-size"]);
+    for wrong in [
+        &["--tempo", "1"][..],
+        &["-n", "many"],
+        &["-t", "0"],
+        &["--logit-bias", "5"],
+        &["-p", "a", "-f", "b"],
+    ] {
+        let output = run(wrong);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+        assert!(text(&output.stderr).contains("--help"), "{wrong:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_closed_pipe_ends_it_quietly_and_a_full_disk_is_an_error() {
+    let spawn = |stdout: Stdio| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_sterna"))
+            .args(["run", "-t", "1", "-c", "128", "--ignore-eos", "-p", "You may", "-m", &model()])
+            .stdout(stdout)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let mut piped = spawn(Stdio::piped());
+    drop(piped.stdout.take());
+    let output = piped.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+
+    let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") else { return };
+    let output = spawn(full.into()).wait_with_output().unwrap();
+    refused(&output, &["No space left"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_it_with_the_statistics() {
+    use std::io::Read;
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_sterna"))
+        .args(["run", "-t", "1", "-c", "100000", "--ignore-eos", "-p", "You may", "-m", &model()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first piece shows that it is generating.
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0]).unwrap();
+    let drain = std::thread::spawn(move || stdout.read_to_end(&mut Vec::new()));
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    drain.join().unwrap().unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("generation:") && stderr.contains("interrupted"), "{stderr}");
+}

@@ -1,0 +1,212 @@
+//! `sterna logits`, `perplexity`, `bench`, `devices`, `completions` and `man` as a user types them.
+
+mod common;
+
+use std::path::Path;
+use std::process::Output;
+
+use assert_cmd::Command;
+
+fn sterna(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
+    command.timeout(std::time::Duration::from_secs(300)).args(args).output().unwrap()
+}
+
+fn model() -> String {
+    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    path.into_os_string().into_string().unwrap()
+}
+
+fn with_model(subcommand: &str, args: &[&str]) -> Output {
+    sterna(&[&[subcommand, "-m", &model()], args].concat())
+}
+
+fn ok(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn refused(output: &Output, words: &[&str]) {
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
+    }
+}
+
+fn write(dir: &Path, name: &str, bytes: impl AsRef<[u8]>) -> String {
+    let path = dir.join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path.into_os_string().into_string().unwrap()
+}
+
+#[test]
+fn logits_of_every_position() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = write(dir.path(), "tokens.txt", "636 1 2 3\n\n636, 9,8\n");
+    let out = dir.path().join("out.npy");
+    let each = dir.path().join("each.npy");
+    let common = ["-t", "1", "--kv-cache-type", "f32", "--tokens", &tokens, "-o"];
+    ok(&with_model("logits", &[&common[..], &[out.to_str().unwrap()]].concat()));
+    ok(&with_model("logits", &[&common[..], &[each.to_str().unwrap(), "--each"]].concat()));
+    let (batch, single) = (common::npy(&out), common::npy(&each));
+    assert_eq!(batch.shape, [7, 640]);
+    assert!(batch.bytes == single.bytes, "one token at a time gives other logits");
+    // Both sequences begin anew with the same token.
+    let rows = batch.f32s();
+    assert_eq!(rows[..640], rows[4 * 640..5 * 640]);
+}
+
+#[test]
+fn logits_refuses_what_it_cannot_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.npy");
+    let out = out.to_str().unwrap();
+    let good = write(dir.path(), "good.txt", "1 2 3");
+    let words = write(dir.path(), "words.txt", "1 2\n3 four");
+    let beyond = write(dir.path(), "beyond.txt", "1 640");
+    let none = write(dir.path(), "none.txt", "\n \n");
+    refused(&with_model("logits", &["--tokens", "/nowhere/ids", "-o", out]), &["/nowhere/ids"]);
+    refused(&with_model("logits", &["--tokens", &words, "-o", out]), &["words.txt, line 2", "`four`"]);
+    refused(&with_model("logits", &["--tokens", &beyond, "-o", out]), &["token 640", "640 tokens"]);
+    refused(&with_model("logits", &["--tokens", &none, "-o", out]), &["no token ids"]);
+    refused(&with_model("logits", &["--tokens", &good, "-o", "/nowhere/out.npy"]), &["/nowhere/out.npy"]);
+    if Path::new("/dev/full").exists() {
+        refused(&with_model("logits", &["--tokens", &good, "-o", "/dev/full"]), &["/dev/full", "No space"]);
+    }
+}
+
+/// Perplexity over the second halves of chunks, in plain f64 from the logits.
+fn expected_perplexity(logits: &[f32], chunks: &[Vec<u32>]) -> f64 {
+    let (mut nll, mut n, mut row) = (0.0, 0, 0);
+    for chunk in chunks {
+        for at in 0..chunk.len() {
+            if at >= chunk.len() / 2 && at + 1 < chunk.len() {
+                let logits: Vec<f64> = logits[row * 640..(row + 1) * 640].iter().map(|&x| x.into()).collect();
+                let sum: f64 = logits.iter().map(|x| x.exp()).sum();
+                nll += sum.ln() - logits[chunk[at + 1] as usize];
+                n += 1;
+            }
+            row += 1;
+        }
+    }
+    (nll / f64::from(n)).exp()
+}
+
+#[test]
+fn perplexity_is_what_the_logits_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "You may copy and distribute verbatim copies of the source form of the package. ".repeat(4);
+    let file = write(dir.path(), "text.txt", &text);
+    let path = common::golden("bitnet/tiny-i2_s.gguf").unwrap();
+    let gguf = sterna::gguf::Gguf::open(&path).unwrap();
+    let tokenizer =
+        sterna::tokenizer::Tokenizer::from_gguf(&gguf, sterna::tokenizer::TokenizerOptions::default())
+            .unwrap();
+    let tokens = tokenizer.encode(&text, sterna::tokenizer::Special::AsText, true);
+    let mut chunks: Vec<Vec<u32>> = tokens.chunks_exact(16).map(<[u32]>::to_vec).collect();
+    if tokenizer.add_bos() {
+        chunks.iter_mut().for_each(|chunk| chunk[0] = tokenizer.bos().unwrap());
+    }
+    let lines: Vec<String> =
+        chunks.iter().map(|chunk| chunk.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")).collect();
+    let ids = write(dir.path(), "ids.txt", lines.join("\n"));
+    let npy = dir.path().join("logits.npy");
+    ok(&with_model("logits", &["-t", "1", "--tokens", &ids, "-o", npy.to_str().unwrap()]));
+    let want = expected_perplexity(&common::npy(&npy).f32s(), &chunks);
+
+    let base = dir.path().join("base.kl");
+    let base = base.to_str().unwrap();
+    let args = ["-t", "1", "-f", &file, "-c", "16"];
+    let stdout = ok(&with_model("perplexity", &[&args[..], &["--save-logits", base]].concat()));
+    let got: f64 = stdout.split(&['=', '+'][..]).nth(1).unwrap().trim().parse().unwrap();
+    assert!((got / want - 1.0).abs() < 1e-4, "{got} is not {want}: {stdout}");
+    assert!(stdout.contains(" +/- ") && stdout.contains(&format!("{} chunks", chunks.len())), "{stdout}");
+
+    let same = ok(&with_model("perplexity", &[&args[..], &["--kl-base", base]].concat()));
+    assert!(same.contains("mean KL = 0.0000") || same.contains("mean KL = -0.0000"), "{same}");
+    assert!(same.contains("same top = 100.000"), "{same}");
+
+    let longer = ["-t", "1", "-f", &file, "-c", "20", "--kl-base", base];
+    refused(&with_model("perplexity", &longer), &["base.kl", "--ctx-size 16"]);
+    let other = write(dir.path(), "other.txt", text.replace("verbatim", "modified"));
+    let chunks = chunks.len().to_string();
+    let other = ["-t", "1", "-f", &other, "-c", "16", "--chunks", &chunks, "--kl-base", base];
+    refused(&with_model("perplexity", &other), &["base.kl"]);
+    refused(
+        &with_model("perplexity", &[&args[..], &["--kl-base", &file]].concat()),
+        &["--save-logits wrote"],
+    );
+    refused(&with_model("perplexity", &["-f", &file, "-c", "4096"]), &["at least two chunks"]);
+}
+
+#[test]
+fn bench_writes_llama_benchs_rows() {
+    let args = ["-p", "16", "-n", "4", "-pg", "8,2", "-d", "0,32", "-r", "2", "-t", "1"];
+    let table = ok(&with_model("bench", &args));
+    for row in ["pp16", "tg4", "pp8+tg2", "pp16 @ d32", "tg4 @ d32", "pp8+tg2 @ d32"] {
+        assert_eq!(
+            table.lines().filter(|line| line.contains(&format!(" {row} |"))).count(),
+            1,
+            "{row}: {table}"
+        );
+    }
+    assert!(table.starts_with("| model ") && table.contains("| t/s |") | table.contains(" t/s |"));
+
+    let json = ok(&with_model("bench", &[&args[..], &["-o", "json"]].concat()));
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    assert_eq!(rows.len(), 6);
+    let decode = rows.iter().find(|row| row["test"] == "tg4 @ d32").unwrap();
+    assert_eq!(
+        (&decode["n_gen"], &decode["n_depth"], &decode["head_type"]),
+        (&4.into(), &32.into(), &"f16".into())
+    );
+    assert_eq!(decode["samples_ts"].as_array().unwrap().len(), 2);
+    assert!(decode["share_of_read"].as_f64().unwrap() > 0.0);
+
+    let csv = ok(&with_model("bench", &[&args[..], &["-o", "csv"]].concat()));
+    assert_eq!(csv.lines().count(), 7);
+    assert!(csv.lines().next().unwrap().contains("avg_ts"));
+}
+
+#[test]
+fn bench_refuses_what_it_cannot_do() {
+    refused(&with_model("bench", &["-p", "0", "-n", "0"]), &["nothing to measure"]);
+    refused(&sterna(&["bench"]), &["-m FILE"]);
+    refused(&sterna(&["bench", "-m", "/nowhere/model.gguf"]), &["/nowhere/model.gguf"]);
+    assert_eq!(with_model("bench", &["-pg", "512"]).status.code(), Some(2));
+    assert_eq!(with_model("bench", &["-o", "xml"]).status.code(), Some(2));
+}
+
+#[test]
+fn devices_version_help_completions_and_man() {
+    assert!(ok(&sterna(&["devices"])).starts_with("cpu: "));
+    assert_eq!(ok(&sterna(&["--version"])).trim(), format!("sterna {}", env!("CARGO_PKG_VERSION")));
+    let help = ok(&sterna(&["--help"]));
+    for subcommand in ["run", "bench", "logits", "perplexity", "devices", "completions", "man"] {
+        assert!(help.contains(&format!("  {subcommand} ")), "{subcommand}: {help}");
+        assert!(ok(&sterna(&[subcommand, "--help"])).contains("Usage:"));
+    }
+    for subcommand in ["run", "bench", "logits", "perplexity", "completions", "man"] {
+        assert!(ok(&sterna(&[subcommand, "--help"])).contains("Examples:"), "{subcommand}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(ok(&sterna(&["completions", shell])).contains("perplexity"), "{shell}");
+    }
+    assert!(ok(&sterna(&["man"])).contains(".TH sterna 1"));
+    assert!(ok(&sterna(&["man", "run"])).contains("top\\-k"));
+    refused(&sterna(&["man", "walk"]), &["walk"]);
+}
+
+#[test]
+fn the_example_of_the_library() {
+    // A plain `cargo test` has built it already; with `--test cli_tools` it is built here.
+    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    let output = Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "--profile", profile, "--example", "generate", "--"])
+        .args([&model(), "You may copy"])
+        .current_dir(common::root())
+        .output()
+        .unwrap();
+    assert!(!ok(&output).is_empty());
+}
