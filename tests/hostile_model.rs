@@ -1,0 +1,81 @@
+//! Broken models: whatever a file says, loading and running it ends in an answer or an error.
+
+mod common;
+
+use bytes::Bytes;
+use sterna::engine::{Engine, EngineOptions};
+use sterna::gguf::{Gguf, GgufWriter, Value};
+
+fn model() -> Vec<u8> {
+    std::fs::read(common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data")).unwrap()
+}
+
+/// Loads, and where that succeeds, tokenizes and runs.
+fn try_all(bytes: Vec<u8>) -> Result<(), sterna::Error> {
+    let options = EngineOptions { threads: Some(1), n_ctx: Some(8), ..EngineOptions::default() };
+    let engine = Engine::from_bytes(Bytes::from(bytes), &options)?;
+    engine.session()?.feed(&[0, 1])?;
+    engine.tokenizer()?;
+    Ok(())
+}
+
+#[test]
+fn every_broken_byte_of_the_description_is_survived() {
+    let good = model();
+    try_all(good.clone()).unwrap();
+    // Metadata and tensor descriptions end where the first tensor begins.
+    let gguf = Gguf::from_bytes(Bytes::from(good.clone())).unwrap();
+    let end = gguf.tensors().iter().map(|tensor| tensor.bytes.start).min().unwrap();
+    let mut failed = 0;
+    let mut state = 1u64;
+    for _ in 0..400 {
+        // A linear congruential generator (Knuth's MMIX constants), for places and values.
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let mut bytes = good.clone();
+        let at = (state >> 33) as usize % end;
+        bytes[at] = (state >> 24) as u8;
+        failed += usize::from(try_all(bytes).is_err());
+    }
+    assert!(failed > 0, "no change was noticed");
+}
+
+#[test]
+fn every_cut_is_refused() {
+    let good = model();
+    let cuts = (0..64).map(|at| at * good.len() / 64).chain(good.len() - 40..good.len());
+    for len in cuts {
+        assert!(try_all(good[..len].to_vec()).is_err(), "cut to {len} bytes");
+    }
+}
+
+/// The model with one metadata value replaced.
+fn with(key: &str, value: Value) -> Vec<u8> {
+    let gguf = Gguf::from_bytes(Bytes::from(model())).unwrap();
+    let mut metadata = gguf.metadata().clone();
+    metadata.set(key, value);
+    let mut writer = GgufWriter::new(metadata).unwrap();
+    for info in gguf.tensors() {
+        writer.tensor(&info.name, &info.dims, info.type_id, info.bytes.len() as u64).unwrap();
+    }
+    let mut data = writer.begin(Vec::new()).unwrap();
+    for info in gguf.tensors() {
+        data.tensor([gguf.raw_bytes(info)]).unwrap();
+    }
+    data.finish().unwrap()
+}
+
+#[test]
+fn numbers_that_contradict_the_tensors_are_refused_by_tensor_or_key() {
+    for (key, value, word) in [
+        ("embedding_length", 768u32, "token_embd.weight: want [640, 768], file has [640, 384] f16"),
+        ("feed_forward_length", 4096, "blk.0.ffn_gate.weight: want [4096, 384]"),
+        ("attention.head_count", 6, "rope.dimension_count"),
+        ("block_count", 4_000_000, "blk.3.attn_norm.weight: want [384], file has no tensor of that name"),
+        ("attention.head_count_kv", 0, "attention.head_count_kv"),
+        ("context_length", 0, "context_length"),
+        ("attention.key_length", 1 << 29, "blk.0"),
+    ] {
+        let message = try_all(with(&format!("bitnet-b1.58.{key}"), value.into())).unwrap_err().to_string();
+        assert!(message.contains(word), "{key} = {value}: {message}");
+    }
+}
