@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use common::{golden, npy};
 use sterna::backend::Backend;
@@ -64,7 +64,7 @@ fn ids(text: &str) -> Vec<Vec<u32>> {
 }
 
 fn engine(
-    path: &PathBuf,
+    path: &Path,
     kv: &str,
     kernels: &'static Kernels,
     change: impl FnOnce(&mut EngineOptions),
