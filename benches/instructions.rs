@@ -1,12 +1,21 @@
 //! Instructions that callgrind counts for the paths whose speed CI watches. The counts stand in
 //! `benches/instructions.json`; `scripts/instructions.py` compares and updates them.
 //!
-//! Callgrind knows no AVX-512, so the kernels counted here are those that a machine with AVX2 picks.
+//! Callgrind knows no AVX-512, so the fastest kernels counted here are those of AVX2.
 
 use std::hint::black_box;
+use std::path::Path;
 
+use bytes::Bytes;
+use ggml_types::{HostTensor, by_name};
 use gungraun::{library_benchmark, library_benchmark_group, main};
+use sterna::backend::cpu::linear::{Acts, CpuWeight, Part, matmul};
+use sterna::backend::cpu::pool::Pool;
+use sterna::backend::cpu::simd::{self, Kernels};
+use sterna::gguf::Gguf;
+use sterna::program::ActQuant;
 use sterna::program::sampling::{Sampling, Scratch, pick};
+use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
 /// Logits that look like a language model's: a few large ones over a wide floor.
 fn logits(s: Sampling) -> (Sampling, Vec<f32>, Scratch) {
@@ -26,6 +35,102 @@ fn sample((s, logits, mut scratch): (Sampling, Vec<f32>, Scratch)) -> (u32, Scra
     (black_box(pick(&logits, &s, &mut scratch)), scratch)
 }
 
-library_benchmark_group!(name = sampler, benchmarks = sample);
+/// A linear layer of 64 outputs and 2560 inputs, and what one call of it needs.
+struct Layer {
+    kernels: &'static Kernels,
+    pool: Pool,
+    weight: CpuWeight,
+    acts: Acts,
+    x: Vec<f32>,
+    rows: usize,
+    kind: ActQuant,
+    out: Vec<f32>,
+}
 
-main!(library_benchmark_groups = sampler);
+fn layer(kernels: &str, ty: &str, rows: usize) -> Layer {
+    let (outputs, inputs) = (64, 2560);
+    let kernels =
+        simd::all().into_iter().find(|k| k.name == kernels).expect("kernels that this machine runs");
+    let ty = by_name(ty).expect("a registered type");
+    let values: Vec<f32> = (0..outputs * inputs).map(|i| (i * 7 % 3) as f32 - 1.0).collect();
+    let bytes = Bytes::from(ty.encode(&values, outputs, inputs).expect("rows of whole blocks"));
+    let tensor = HostTensor { name: "w".into(), ty, rows: outputs, cols: inputs, bytes };
+    let weight = CpuWeight::new(&tensor);
+    let kind = if ty.name() == "i2_s" { ActQuant::I8PerToken } else { ActQuant::None };
+    let mut acts = Acts::new(1);
+    acts.reserve(kernels, &weight, kind, rows);
+    Layer {
+        kernels,
+        pool: Pool::new(1).expect("no thread to start"),
+        weight,
+        acts,
+        x: (0..inputs).map(|i| (i as f32 * 0.37).sin()).collect(),
+        rows,
+        kind,
+        out: vec![0.0; rows * outputs],
+    }
+}
+
+#[library_benchmark(setup = layer)]
+#[bench::i2_s_scalar_row("scalar", "i2_s", 1)]
+#[bench::i2_s_avx2_row("avx2", "i2_s", 1)]
+#[bench::i2_s_avx2_64_rows("avx2", "i2_s", 64)]
+#[bench::f16_avx2_row("avx2", "f16", 1)]
+#[bench::q8_0_avx2_row("avx2", "q8_0", 1)]
+#[bench::q6_k_avx2_row("avx2", "q6_k", 1)]
+fn linear(mut l: Layer) -> Layer {
+    let (x, inputs) = (&l.x, l.x.len());
+    l.acts.load(l.kernels, &l.pool, l.kind, l.rows, inputs, |_, row| row.copy_from_slice(x));
+    let part = Part { w: &l.weight, scale: 1.0, bias: None, out: &mut l.out, add: false };
+    matmul(l.kernels, &l.pool, &mut l.acts, [part]);
+    black_box(l)
+}
+
+fn tiny_model() -> Bytes {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden/bitnet/tiny-i2_s.gguf");
+    Bytes::from(std::fs::read(path).expect("test data of the project"))
+}
+
+#[library_benchmark]
+#[bench::tiny(setup = tiny_model)]
+fn gguf_open(bytes: Bytes) -> Gguf {
+    black_box(Gguf::from_bytes(bytes).expect("a sound file"))
+}
+
+fn tokenizer() -> Tokenizer {
+    let gguf = Gguf::from_bytes(tiny_model()).expect("a sound file");
+    Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).expect("a sound vocabulary")
+}
+
+fn text() -> (Tokenizer, String) {
+    let line =
+        "You may reproduce and distribute copies of the Work, in 2 or more ways (naïve ones, too); see §4. ";
+    (tokenizer(), line.repeat(20))
+}
+
+#[library_benchmark]
+#[bench::two_kilobytes(setup = text)]
+fn encode((tokenizer, text): (Tokenizer, String)) -> (Tokenizer, Vec<u32>) {
+    let ids = black_box(tokenizer.encode(&text, Special::AsText, false));
+    (tokenizer, ids)
+}
+
+fn ids() -> (Tokenizer, Vec<u32>) {
+    let (tokenizer, text) = text();
+    let ids = tokenizer.encode(&text, Special::AsText, false);
+    (tokenizer, ids)
+}
+
+#[library_benchmark]
+#[bench::two_kilobytes(setup = ids)]
+fn decode((tokenizer, ids): (Tokenizer, Vec<u32>)) -> (Tokenizer, Vec<u8>) {
+    let bytes = black_box(tokenizer.decode(&ids, false));
+    (tokenizer, bytes)
+}
+
+library_benchmark_group!(name = sampler, benchmarks = sample);
+library_benchmark_group!(name = cpu, benchmarks = linear);
+library_benchmark_group!(name = files, benchmarks = gguf_open);
+library_benchmark_group!(name = text_and_ids, benchmarks = [encode, decode]);
+
+main!(library_benchmark_groups = [sampler, cpu, files, text_and_ids]);
