@@ -3,6 +3,8 @@
 //!
 //! Callgrind knows no AVX-512, so the fastest kernels counted here are those of AVX2.
 
+#![allow(missing_docs)] // The macros make public modules without any.
+
 use std::hint::black_box;
 use std::path::Path;
 
