@@ -1,6 +1,8 @@
 //! Synthetic programs, and running them on every backend.
 #![allow(dead_code)] // Every test file uses its own part of this.
 
+pub mod model;
+
 use std::ops::Range;
 
 use ggml_types::{HostTensor, QuantType, by_name};

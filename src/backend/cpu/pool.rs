@@ -54,6 +54,7 @@ struct Shared {
     /// Written between two regions only, by the calling thread.
     job: Alone<UnsafeCell<Job>>,
     stop: AtomicBool,
+    started_workers: AtomicUsize,
     sleeping_workers: AtomicUsize,
     caller_sleeps: AtomicBool,
     lock: Mutex<()>,
@@ -83,6 +84,7 @@ impl Pool {
             finished: Alone(AtomicUsize::new(0)),
             job: Alone(UnsafeCell::new(Job { call: |_, _, _| (), closure: std::ptr::null(), n_tasks: 0 })),
             stop: AtomicBool::new(false),
+            started_workers: AtomicUsize::new(0),
             sleeping_workers: AtomicUsize::new(0),
             caller_sleeps: AtomicBool::new(false),
             lock: Mutex::new(()),
@@ -97,6 +99,10 @@ impl Pool {
             let shared = Arc::clone(&pool.shared);
             let builder = std::thread::Builder::new().name(format!("cpu-{thread}"));
             pool.workers.push(builder.spawn(move || shared.work(thread))?);
+        }
+        // A thread allocates while it starts, and the first region should not.
+        while pool.shared.started_workers.load(Ordering::SeqCst) < threads - 1 {
+            std::thread::yield_now();
         }
         Ok(pool)
     }
@@ -254,6 +260,7 @@ impl Shared {
     }
 
     fn work(&self, thread: usize) {
+        self.started_workers.fetch_add(1, Ordering::SeqCst);
         while !self.stop.load(Ordering::SeqCst) {
             self.take_tasks(thread);
             let something =

@@ -1,0 +1,62 @@
+//! A run allocates nothing: not in a decode step, not in a batch, on no thread.
+//!
+//! A program of its own, without the test harness, whose threads allocate too.
+
+mod case;
+mod oracle;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use case::model::{Model, SMALL};
+use case::{backends, limits, shuffled_pages};
+use sterna::program::{Row, Sampling, Step};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: promised by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: promised by the caller.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn main() {
+    let sampling = [Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::GREEDY }];
+    for model in [
+        SMALL,
+        Model { weights: "q6_k", ffn_dim: 512, ..SMALL },
+        Model { weights: "q4_0", kv: "f32", ..SMALL },
+    ] {
+        let (case, _) = model.case("a small model", limits(96, 1, 6));
+        let pages = shuffled_pages(1, 6);
+        let row = |pos: u32, logits| Row { token: pos % 300, pos, seq: 0, logits };
+        let prompt: Vec<Row> = (0..96).map(|pos| row(pos, pos == 95)).collect();
+        for mut backend in backends() {
+            let running = case.on(&mut *backend);
+            let before = ALLOCATIONS.load(Ordering::SeqCst);
+            let batch = Step { rows: &prompt, pages: &pages, sampling: &sampling };
+            running.backend.run(running.exec, &batch).expect("a run");
+            for pos in 96..300 {
+                let step = Step { rows: &[row(pos, true)], pages: &pages, sampling: &sampling };
+                running.backend.run(running.exec, &step).expect("a run");
+                running.backend.tokens(running.exec, &mut [0]).expect("a token");
+            }
+            let allocations = ALLOCATIONS.load(Ordering::SeqCst) - before;
+            assert_eq!(allocations, 0, "{} weights on {}", model.weights, running.backend.device());
+        }
+    }
+    println!("a run allocates nothing: ok");
+}

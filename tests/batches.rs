@@ -1,0 +1,133 @@
+//! How tokens are cut into steps changes nothing, to the bit: a prompt in one batch, in pieces or token by
+//! token, beside other sequences or alone, after a cut, on however many threads.
+
+mod case;
+mod oracle;
+
+use std::ops::Range;
+
+use case::model::{Model, SMALL};
+use case::{Case, Running, few_backends, limits, shuffled_pages};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use sterna::backend::cpu::{Cpu, simd};
+use sterna::program::{Buf, PAGE, PageTable, Row, Step};
+
+const MAX_ROWS: usize = 80;
+const N_SEQS: usize = 3;
+const N_PAGES: usize = 6;
+
+fn small(model: Model) -> (Case, Buf, PageTable) {
+    let (case, logits) = model.case("a small model", limits(MAX_ROWS, N_SEQS, N_PAGES));
+    (case, logits, shuffled_pages(N_SEQS, N_PAGES))
+}
+
+/// The token at a position of a sequence: any function will do.
+fn token(seq: u32, pos: u32) -> u32 {
+    (seq * 101 + pos * pos * 7 + pos * 13) % SMALL.n_vocab as u32
+}
+
+fn rows(seq: u32, positions: Range<u32>) -> Vec<Row> {
+    positions.map(|pos| Row { token: token(seq, pos), pos, seq, logits: true }).collect()
+}
+
+/// The tokens of sequence 0, in another slot.
+fn copies(slot: u32, positions: Range<u32>) -> Vec<Row> {
+    rows(0, positions).into_iter().map(|row| Row { seq: slot, ..row }).collect()
+}
+
+/// Runs one step, and returns the logits of all its rows.
+fn run(running: &mut Running<'_>, logits: Buf, pages: &PageTable, rows: &[Row]) -> Vec<Vec<f32>> {
+    let step = Step { rows, pages, sampling: &[] };
+    running.backend.run(running.exec, &step).expect("a run");
+    let all = running.read(logits, rows.len());
+    assert!(all.iter().all(|x| x.is_finite()));
+    all.chunks_exact(SMALL.n_vocab).map(<[f32]>::to_vec).collect()
+}
+
+/// Logits of positions `0..n`, one token a step.
+fn one_by_one(running: &mut Running<'_>, logits: Buf, pages: &PageTable, seq: u32, n: u32) -> Vec<Vec<f32>> {
+    (0..n).flat_map(|pos| run(running, logits, pages, &rows(seq, pos..pos + 1))).collect()
+}
+
+#[test]
+fn a_batch_is_its_tokens_one_by_one() {
+    for model in [SMALL, Model { weights: "q8_0", kv: "f32", n_kv_heads: 8, ..SMALL }] {
+        let (case, logits, pages) = small(model);
+        for mut backend in few_backends() {
+            let device = backend.device();
+            let mut running = case.on(&mut *backend);
+            let most = 4 * PAGE as u32 + 3;
+            let want = one_by_one(&mut running, logits, &pages, 0, most);
+            let around = |n: u32| [n - 1, n, n + 1];
+            let limits = [PAGE as u32, MAX_ROWS as u32, 2 * PAGE as u32, 4 * PAGE as u32];
+            for n in [1, 2].into_iter().chain(limits.into_iter().flat_map(around)) {
+                let mut got = Vec::new();
+                for start in (0..n).step_by(MAX_ROWS) {
+                    let rows = copies(1, start..n.min(start + MAX_ROWS as u32));
+                    got.extend(run(&mut running, logits, &pages, &rows));
+                }
+                for (pos, (got, want)) in got.iter().zip(&want).enumerate() {
+                    assert_eq!(got, want, "{device}: position {pos} of a prompt of {n}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let (case, logits, pages) = small(SMALL);
+    for kernels in simd::all() {
+        let on = |threads| {
+            let mut cpu = Cpu::with_kernels(threads, kernels).expect("threads");
+            let mut running = case.on(&mut cpu);
+            let mut all = Vec::new();
+            for start in (0..300).step_by(60) {
+                all.extend(run(&mut running, logits, &pages, &rows(0, start..start + 60)));
+            }
+            all.extend(run(&mut running, logits, &pages, &rows(0, 300..301)));
+            all
+        };
+        let want = on(1);
+        for threads in [2, 3, 8] {
+            assert!(on(threads) == want, "{} threads, {} kernels", threads, kernels.name);
+        }
+    }
+}
+
+/// Three sequences, in steps that take some tokens of some of them, and cut one back now and then.
+#[test]
+fn any_schedule_gives_the_same_logits() {
+    const MOST: u32 = 120;
+    let (case, logits, pages) = small(SMALL);
+    let mut reference = Cpu::new(1).expect("threads");
+    let mut reference = case.on(&mut reference);
+    let one_by_one = |seq| one_by_one(&mut reference, logits, &pages, seq, MOST);
+    let want: Vec<_> = (0..N_SEQS as u32).map(one_by_one).collect();
+
+    let config = ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() };
+    let counts = proptest::array::uniform3(0_u32..40);
+    let schedules = proptest::collection::vec((counts, 0..N_SEQS, 0_u32..8), 1..7);
+    let result = TestRunner::new(config).run(&schedules, |steps| {
+        let mut mixed = Cpu::new(2).expect("threads");
+        let mut mixed = case.on(&mut mixed);
+        let mut at = [0_u32; N_SEQS];
+        for (counts, cut, by) in steps {
+            let mut all = Vec::new();
+            for (seq, n) in counts.into_iter().enumerate() {
+                let room = (MAX_ROWS - all.len()) as u32;
+                let n = n.min(room).min(MOST - at[seq]);
+                all.extend(rows(seq as u32, at[seq]..at[seq] + n));
+                at[seq] += n;
+            }
+            let got = run(&mut mixed, logits, &pages, &all);
+            for (row, got) in all.iter().zip(got) {
+                prop_assert_eq!(&got, &want[row.seq as usize][row.pos as usize]);
+            }
+            at[cut] = at[cut].saturating_sub(by);
+        }
+        Ok(())
+    });
+    result.unwrap_or_else(|err| panic!("{err}"));
+}

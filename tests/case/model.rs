@@ -1,0 +1,82 @@
+//! A whole synthetic model of the BitNet form, small enough for every backend.
+
+use ggml_types::kv_by_name;
+use sterna::program::{
+    Act, ActQuant, Attend, AttnIn, Buf, Embed, FfnIn, KvDecl, Limits, Logits, NormKind, ProjAdd, Rope,
+    RopeStyle, RowsOf, Sample,
+};
+
+use super::{Case, ty};
+
+/// What the model looks like.
+#[derive(Clone, Copy)]
+pub struct Model {
+    pub n_layers: usize,
+    pub dim: usize,
+    pub ffn_dim: usize,
+    pub n_heads: usize,
+    pub n_kv_heads: usize,
+    pub head_dim: usize,
+    pub n_vocab: usize,
+    pub weights: &'static str,
+    pub kv: &'static str,
+}
+
+/// Two layers, four query heads to each of two KV heads.
+pub const SMALL: Model = Model {
+    n_layers: 2,
+    dim: 256,
+    ffn_dim: 384,
+    n_heads: 8,
+    n_kv_heads: 2,
+    head_dim: 32,
+    n_vocab: 300,
+    weights: "i2_s",
+    kv: "f16",
+};
+
+impl Model {
+    /// The program, and its buffer of logits.
+    pub fn case(&self, name: &str, limits: Limits) -> (Case, Buf) {
+        let mut case = Case::new(name, limits);
+        let Self { n_layers, dim, ffn_dim, n_heads, n_kv_heads, head_dim, n_vocab, .. } = *self;
+        let (q_cols, kv_cols) = (n_heads * head_dim, n_kv_heads * head_dim);
+        let (weights, codec) = (ty(self.weights), kv_by_name(self.kv).expect("a KV codec"));
+        let act = if self.weights == "i2_s" { ActQuant::I8PerToken } else { ActQuant::None };
+        let [x, q, y, h] =
+            [("x", dim), ("q", q_cols), ("y", q_cols), ("h", ffn_dim)].map(|(n, c)| case.buf(n, c));
+        let logits = case.p.buf("logits", RowsOf::Outputs, n_vocab);
+        let inv_freq =
+            (0..head_dim / 2).map(|i| 500_000.0_f64.powf(-2.0 * i as f64 / head_dim as f64)).collect();
+        let rope = Some(case.p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0 }));
+        let embed: Vec<f32> = case.numbers.values(n_vocab * dim);
+        let table = case.weight_of(ty("f16"), n_vocab, dim, &embed);
+        case.p.push("embed", Embed { table, positions: None, x });
+        for i in 0..n_layers {
+            let norm = case.norm(NormKind::Rms, dim);
+            let wq = case.linear(weights, q_cols, dim, act);
+            let wk = case.linear(weights, kv_cols, dim, act);
+            let wv = case.linear(weights, kv_cols, dim, act);
+            let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: codec, v: codec });
+            let (q_norm, k_norm) = (None, None);
+            case.p.push(format!("{i}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
+            let scale = 1.0 / (head_dim as f32).sqrt();
+            case.p.push(format!("{i}.attend"), Attend { q, kv, scale, out: y });
+            let norm = Some(case.norm(NormKind::Rms, q_cols));
+            let w = case.linear(weights, dim, q_cols, act);
+            case.p.push(format!("{i}.attn_out"), ProjAdd { y, norm, w, x });
+            let norm = case.norm(NormKind::Rms, dim);
+            let gate = Some(case.linear(weights, ffn_dim, dim, act));
+            let up = case.linear(weights, ffn_dim, dim, act);
+            case.p.push(format!("{i}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::Relu2, h });
+            let norm = Some(case.norm(NormKind::Rms, ffn_dim));
+            let w = case.linear(weights, dim, ffn_dim, act);
+            case.p.push(format!("{i}.ffn_out"), ProjAdd { y: h, norm, w, x });
+        }
+        let norm = case.norm(NormKind::Rms, dim);
+        let w = sterna::program::Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0 };
+        case.p.push("logits", Logits { x, norm, w, logits });
+        case.p.push("sample", Sample { logits });
+        (case, logits)
+    }
+}

@@ -1,0 +1,92 @@
+//! Two backends side by side, stage by stage: both start every stage from the same buffers, and the first stage
+//! whose buffers differ is named by its label.
+//!
+//! Where a whole program goes astray, this says where: run it with the backends in question.
+
+mod case;
+mod oracle;
+
+use case::model::{Model, SMALL};
+use case::{Case, Running, limits, shuffled_pages};
+use sterna::backend::cpu::{Cpu, simd};
+use sterna::program::{Buf, PageTable, Row, RowsOf, Step};
+
+/// The first stage after which a buffer differs by more than `tolerance` of its largest magnitude.
+fn first_difference(
+    case: &Case,
+    pages: &PageTable,
+    rows: &[Row],
+    tolerance: f32,
+    [mut a, mut b]: [Running<'_>; 2],
+) -> Option<String> {
+    let step = Step { rows, pages, sampling: &[] };
+    let n_outputs = step.n_outputs();
+    for (i, (label, _)) in case.p.stages.iter().enumerate() {
+        a.run(i..i + 1, &step);
+        b.run(i..i + 1, &step);
+        for (j, decl) in case.p.bufs.iter().enumerate() {
+            let n_rows = if decl.rows == RowsOf::Step { rows.len() } else { n_outputs };
+            let buf = Buf(j as u32);
+            let (left, right) = (a.read(buf, n_rows), b.read(buf, n_rows));
+            let largest = left.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
+            let differ = |x: f32, y: f32| !((x - y).abs() <= tolerance * largest);
+            if let Some(at) = left.iter().zip(&right).position(|(x, y)| differ(*x, *y)) {
+                let (row, col) = (at / decl.cols, at % decl.cols);
+                let (x, y) = (left[at], right[at]);
+                return Some(format!("{label}: {}[{row}, {col}] is {x} and {y}", decl.name));
+            }
+            // What differs a little here must not grow into an int8 step later on.
+            b.write(buf, &left);
+        }
+    }
+    None
+}
+
+fn prompt(n: u32) -> Vec<Row> {
+    (0..n).map(|pos| Row { token: pos * 37 % 300, pos, seq: 0, logits: pos + 1 == n }).collect()
+}
+
+/// One step of an int8 rounding is at most 1/127 of the largest input, and a few of them may flip where a norm
+/// differs in its last bit; float products differ by a few roundings alone.
+fn tolerance(model: &Model) -> f32 {
+    if model.weights == "i2_s" { 2e-3 } else { 1e-5 }
+}
+
+#[test]
+fn every_set_of_kernels_computes_what_plain_code_does() {
+    for model in [SMALL, Model { weights: "q8_0", kv: "f32", ..SMALL }] {
+        let (case, _) = model.case("a small model", limits(70, 1, 2));
+        let pages = shuffled_pages(1, 2);
+        for kernels in simd::all() {
+            for n in [1, 70] {
+                let mut plain = Cpu::with_kernels(1, simd::all()[0]).expect("threads");
+                let mut fast = Cpu::with_kernels(2, kernels).expect("threads");
+                let found = first_difference(
+                    &case,
+                    &pages,
+                    &prompt(n),
+                    tolerance(&model),
+                    [case.on(&mut plain), case.on(&mut fast)],
+                );
+                assert_eq!(found, None, "{} kernels, {n} tokens", kernels.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_stage_that_differs_is_named() {
+    let (case, _) = SMALL.case("a small model", limits(4, 1, 1));
+    let (mut other, _) = SMALL.case("a small model", limits(4, 1, 1));
+    // Another rounding constant in one norm of the second layer.
+    let at = other.p.stages.iter().position(|(label, _)| label == "1.ffn_in").expect("the stage");
+    let sterna::program::Stage::FfnIn(stage) = &mut other.p.stages[at].1 else {
+        unreachable!("by its label")
+    };
+    stage.norm.eps = 0.5;
+    let mut cpus = [Cpu::new(1).expect("threads"), Cpu::new(1).expect("threads")];
+    let [a, b] = &mut cpus;
+    let both = [case.on(a), other.on(b)];
+    let found = first_difference(&case, &shuffled_pages(1, 1), &prompt(4), tolerance(&SMALL), both);
+    assert!(found.as_ref().is_some_and(|found| found.starts_with("1.ffn_in: h[0, ")), "{found:?}");
+}
