@@ -57,14 +57,13 @@ fn a_batch_is_its_tokens_one_by_one() {
         for mut backend in few_backends() {
             let device = backend.device();
             let mut running = case.on(&mut *backend);
-            let most = 4 * PAGE as u32 + 3;
-            let want = one_by_one(&mut running, logits, &pages, 0, most);
-            let around = |n: u32| [n - 1, n, n + 1];
-            let limits = [PAGE as u32, MAX_ROWS as u32, 2 * PAGE as u32, 4 * PAGE as u32];
-            for n in [1, 2].into_iter().chain(limits.into_iter().flat_map(around)) {
+            let want = one_by_one(&mut running, logits, &pages, 0, 2 * PAGE as u32 + 1);
+            let (page, max_rows) = (PAGE as u32, MAX_ROWS as u32);
+            let around_limits = [1, page - 1, page, page + 1, max_rows - 1, max_rows, max_rows + 1];
+            for n in around_limits.into_iter().chain([2 * page, 2 * page + 1]) {
                 let mut got = Vec::new();
                 for start in (0..n).step_by(MAX_ROWS) {
-                    let rows = copies(1, start..n.min(start + MAX_ROWS as u32));
+                    let rows = copies(1, start..n.min(start + max_rows));
                     got.extend(run(&mut running, logits, &pages, &rows));
                 }
                 for (pos, (got, want)) in got.iter().zip(&want).enumerate() {

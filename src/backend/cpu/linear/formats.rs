@@ -76,7 +76,7 @@ pub fn decoded(
     tile: &mut Tile<'_, f32>,
 ) {
     let outputs = tile.cols();
-    let mut floats = std::mem::take(&mut scratch.floats);
+    let mut floats = std::mem::take(&mut scratch.decoded);
     for first in outputs.clone().step_by(DECODED_ROWS) {
         let some = first..(first + DECODED_ROWS).min(outputs.end);
         for (output, floats) in some.clone().zip(floats.chunks_exact_mut(w.cols)) {
@@ -91,7 +91,7 @@ pub fn decoded(
         };
         (k.f32)(&product, acts, scratch, &mut tile.columns(some));
     }
-    scratch.floats = floats;
+    scratch.decoded = floats;
 }
 
 fn first_f32(bytes: &[u8]) -> f32 {

@@ -110,7 +110,9 @@ pub struct Scratch {
     /// Unpacked weights, [`UNPACKED_ROWS`] rows, and what it takes to begin at a cache line.
     codes: Vec<u8>,
     /// Decoded weights, [`DECODED_ROWS`] rows.
-    pub floats: Vec<f32>,
+    floats: Vec<f32>,
+    /// The same, for types that are decoded before a kernel sees them.
+    pub decoded: Vec<f32>,
 }
 
 /// Ternary weight rows that are unpacked together, at most.
@@ -123,12 +125,14 @@ impl Scratch {
     /// Makes room for weights of `cols` inputs.
     pub fn reserve(&mut self, cols: usize) {
         self.codes.resize(self.codes.len().max(UNPACKED_ROWS * padded(cols) + 64), 0);
-        self.floats.resize(self.floats.len().max(DECODED_ROWS * cols), 0.0);
+        for floats in [&mut self.floats, &mut self.decoded] {
+            floats.resize(floats.len().max(DECODED_ROWS * cols), 0.0);
+        }
     }
 
     /// Bytes that it holds.
     pub fn bytes(&self) -> usize {
-        self.codes.len() + 4 * self.floats.len()
+        self.codes.len() + 4 * (self.floats.len() + self.decoded.len())
     }
 }
 
