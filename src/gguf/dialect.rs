@@ -1,15 +1,18 @@
 //! Whose type ids a file uses: llama.cpp and the forks of microsoft/BitNet number different types alike.
 
-use ggml_types::{Dialect, byte_len_of};
+use ggml_types::{Dialect, byte_len_of, id_name};
 
 use super::{GgufError, Metadata};
 
-/// Ids from here on clash.
-const FIRST_CLASH: u32 = 36;
 /// I2_S in the forks, nothing upstream any more.
 const I2_S: u32 = 36;
 /// Architecture names that only the forks write. (`bitnet` alone is upstream's as well.)
 const FORK_ARCHITECTURES: [&str; 2] = ["bitnet-25", "bitnet-b1.58"];
+
+/// Whether the two mean different things by an id.
+pub(super) fn clashes(type_id: u32) -> bool {
+    id_name(Dialect::Ggml, type_id) != id_name(Dialect::BitNet, type_id)
+}
 
 /// What the decision looks at in one tensor.
 pub(super) struct Evidence {
@@ -36,7 +39,7 @@ impl Evidence {
 /// # Errors
 /// [`GgufError::Dialect`] where they contradict each other or say nothing.
 pub(super) fn resolve(metadata: &Metadata, tensors: &[Evidence]) -> Result<Dialect, GgufError> {
-    let clashing = || tensors.iter().filter(|tensor| tensor.type_id >= FIRST_CLASH);
+    let clashing = || tensors.iter().filter(|tensor| clashes(tensor.type_id));
     if clashing().next().is_none() {
         return Ok(Dialect::Ggml);
     }
@@ -52,8 +55,8 @@ pub(super) fn resolve(metadata: &Metadata, tensors: &[Evidence]) -> Result<Diale
             let file_type = metadata.get("general.file_type").map_or("none".into(), |value| value.describe());
             Err(GgufError::Dialect {
                 detail: format!(
-                    "architecture {architecture}, file type {file_type}; of {} tensors with a type id that \
-                     both use, {n_ggml} fit llama.cpp's sizes and {n_bitnet} microsoft/BitNet's",
+                    "architecture {architecture}, file type {file_type}; of {} tensors with a type id on \
+                     which the two differ, {n_ggml} fit llama.cpp's sizes and {n_bitnet} microsoft/BitNet's",
                     clashing().count()
                 ),
             })

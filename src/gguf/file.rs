@@ -147,7 +147,10 @@ impl Gguf {
     /// it depends on what the file does not say.
     pub fn host_tensor(&self, info: &TensorInfo) -> Result<HostTensor, GgufError> {
         let Some(ty) = info.ty else {
-            let dialect = self.dialect()?;
+            let dialect = match self.dialect() {
+                Err(error) if dialect::clashes(info.type_id) => return Err(error),
+                dialect => dialect.unwrap_or(Dialect::Ggml),
+            };
             let name = info.name.clone();
             let way_out = way_out(dialect, &info.type_name);
             return Err(GgufError::Unsupported { name, ty: info.type_name.clone(), way_out });
@@ -243,11 +246,11 @@ fn tensor_info(
     dialect: Option<Dialect>,
     file_bytes: usize,
 ) -> Result<TensorInfo, GgufError> {
-    // Below the clash the two dialects agree, so that one of them can stand for a doubtful file.
+    // Where the two agree on an id, either can stand for a doubtful file.
     let of = |dialect| (by_id(dialect, raw.type_id), id_name(dialect, raw.type_id));
     let (ty, known_name) = match dialect {
         Some(dialect) => of(dialect),
-        None if of(Dialect::Ggml).1 == of(Dialect::BitNet).1 => of(Dialect::Ggml),
+        None if !dialect::clashes(raw.type_id) => of(Dialect::Ggml),
         None => (None, None),
     };
     let mut info = TensorInfo {

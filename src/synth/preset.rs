@@ -238,11 +238,16 @@ impl Preset {
 impl Spec {
     /// Counts above this are typing errors, and would overflow what is multiplied below.
     const MAX_COUNT: usize = 1 << 24;
+    /// More tensors than so many layers have would be refused by the reader.
+    const MAX_LAYERS: usize = 1 << 12;
 
     /// That there can be such a model.
     pub(super) fn check(&self) -> Result<(), SynthError> {
+        if !(1..=Self::MAX_LAYERS).contains(&self.n_layers) {
+            let detail = format!("want 1 to {}, found {}", Self::MAX_LAYERS, self.n_layers);
+            return Err(SynthError::Spec { what: "layers", detail });
+        }
         let counts = [
-            ("layers", self.n_layers),
             ("dim", self.dim),
             ("ffn-dim", self.ffn_dim),
             ("heads", self.n_heads),

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use super::preset::{Family, Spec};
 use super::random::Random;
 
-/// Longest made-up token, in bytes.
-const MAX_BYTES: usize = 12;
+/// Longest token that others are made of, in bytes. It bounds all of them to twice that.
+const MAX_PART_BYTES: usize = 6;
 /// The ending of words that many merges build on.
 const LETTERS: &str = "etaoinshrdlcumwfgypbvkxjqz";
 
@@ -66,12 +66,14 @@ fn merge(tokens: &mut Vec<String>, n_tokens: usize) -> Vec<String> {
         let left =
             if random.below(4) == 0 { space.clone() } else { parts[random.below(parts.len())].clone() };
         let joined = format!("{left}{right}");
-        if right.starts_with('Ġ') || joined.len() > MAX_BYTES || !seen.insert(joined.clone()) {
+        if right.starts_with('Ġ') || !seen.insert(joined.clone()) {
             continue;
         }
         merges.push(format!("{left} {right}"));
-        tokens.push(joined.clone());
-        parts.push(joined);
+        if joined.len() <= MAX_PART_BYTES {
+            parts.push(joined.clone());
+        }
+        tokens.push(joined);
     }
     merges
 }

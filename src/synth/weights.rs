@@ -5,7 +5,7 @@ use super::{Fill, Tensor};
 
 /// Values that are drawn and encoded for one tensor. A larger one is put together from them: that is as
 /// fast as copying, and keeps the reference encoders out of the way.
-const POOL_ELEMS: usize = 1 << 18;
+const POOL_ELEMS: usize = 1 << 16;
 /// Elements that are copied together, at most; at least a block.
 const UNIT_ELEMS: usize = 64;
 /// Bytes that a piece has at least, except the last.

@@ -1,6 +1,7 @@
 //! What several tests need: where golden data lies, and how to read it.
 #![allow(dead_code)] // Every test file uses its own part of this.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// The repository's root, from the package of whichever test asks.
@@ -19,7 +20,7 @@ pub fn golden(path: &str) -> Option<PathBuf> {
         .map(|dir| root.join(dir).join(path))
         .find(|candidate| candidate.exists());
     if found.is_none() {
-        eprintln!("not run: ../shared/golden is not here ({path})");
+        say(format_args!("not run: ../shared/golden is not here ({path})"));
     }
     found
 }
@@ -29,9 +30,14 @@ pub fn golden_dirs(path: &str) -> Vec<PathBuf> {
     let dirs = ["tests/data/golden", "../shared/golden"].iter().map(|dir| root().join(dir).join(path));
     let (here, missing): (Vec<_>, Vec<_>) = dirs.partition(|dir| dir.is_dir());
     for dir in missing.iter().filter(|dir| !dir.starts_with(root().join("tests"))) {
-        eprintln!("not run in full: {} is not here", dir.display());
+        say(format_args!("not run in full: {} is not here", dir.display()));
     }
     here
+}
+
+/// Writes a line that shows although the test passes: the test harness swallows what `eprintln` prints.
+fn say(line: std::fmt::Arguments<'_>) {
+    writeln!(std::io::stderr(), "{line}").expect("stderr takes a line");
 }
 
 /// A NumPy array, row after row.

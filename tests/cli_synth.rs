@@ -1,0 +1,183 @@
+//! `sterna synth` and `sterna inspect` as a user types them.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use assert_cmd::Command;
+use sterna::gguf::Gguf;
+use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions};
+
+fn sterna(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sterna")).current_dir(dir).args(args).output().unwrap()
+}
+
+fn ok(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[track_caller]
+fn refused(output: &Output, words: &[&str]) {
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
+    }
+}
+
+fn files(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_same_seed_gives_the_same_file_everywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let make = |out: &str, more: &[&str]| {
+        ok(&sterna(dir.path(), &[&["synth", "--preset", "tiny", out], more].concat()));
+        fs::read(dir.path().join(out)).unwrap()
+    };
+    let first = make("a.gguf", &[]);
+    assert!(first == make("b.gguf", &["--seed", "1"]));
+    assert!(first != make("c.gguf", &["--seed", "2"]));
+    // FNV-1a of the file, as first written on x86-64: other machines must agree.
+    const HASH: u64 = 0x6f16_4ccb_bc1d_b15b;
+    let hash = first.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    assert_eq!(hash, HASH, "{hash:#x}");
+}
+
+#[test]
+fn every_preset_and_type_is_a_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = ["--layers", "1", "--dim", "256", "--ffn-dim", "512", "--heads", "4", "--vocab", "640"];
+    for preset in
+        ["bitnet-2b-4t", "falcon3-1b", "falcon3-3b", "falcon3-7b", "falcon3-10b", "llama3-8b-1.58", "gpt2"]
+    {
+        let kv_heads = if preset == "gpt2" { "4" } else { "2" };
+        let more = ["--kv-heads", kv_heads, "--ctx", "64", "--force"];
+        ok(&sterna(dir.path(), &[&["synth", "--preset", preset, "m.gguf"], &small[..], &more].concat()));
+        let gguf = Gguf::open(&dir.path().join("m.gguf")).unwrap();
+        let architecture = gguf.metadata().require_str("general.architecture").unwrap();
+        assert_eq!(gguf.metadata().require_u32(&format!("{architecture}.block_count")).unwrap(), 1);
+        assert_eq!(gguf.find("token_embd.weight").unwrap().dims, [640, 256]);
+    }
+    for ty in ggml_types::types::REGISTRY.iter().map(|ty| ty.name()) {
+        ok(&sterna(dir.path(), &["synth", "--type", ty, "--head-type", "q6_k", "--force", "m.gguf"]));
+        let gguf = Gguf::open(&dir.path().join("m.gguf")).unwrap();
+        let tensor = gguf.tensor("blk.1.ffn_down.weight").unwrap();
+        assert_eq!((tensor.ty.name(), tensor.rows, tensor.cols), (ty, 256, 512));
+        let mut row = vec![f32::NAN; tensor.cols];
+        tensor.ty.decode_row(&tensor.bytes, tensor.rows, 7, &mut row).unwrap();
+        let mean_square = row.iter().map(|value| value * value).sum::<f32>() / 512.0;
+        // What keeps activations near 1, within what 512 draws and 4 bits leave.
+        assert!((0.7..1.4).contains(&(mean_square * 512.0)), "{ty}: {mean_square}");
+    }
+}
+
+#[test]
+fn the_vocabulary_says_any_text() {
+    let dir = tempfile::tempdir().unwrap();
+    ok(&sterna(dir.path(), &["synth", "tiny.gguf"]));
+    let gguf = Gguf::open(&dir.path().join("tiny.gguf")).unwrap();
+    let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).unwrap();
+    let every_char: String = (0..0x3000).filter_map(char::from_u32).collect();
+    for text in ["the cat sat on the mat", "Grüße, 世界! 🦀\r\n\t", &every_char] {
+        let ids = tokenizer.encode(text, Special::AsText, false);
+        assert!(tokenizer.decode(&ids, false) == text.as_bytes(), "{text}");
+    }
+    let words = tokenizer.encode("the cat sat on the mat", Special::AsText, false);
+    assert!(words.len() < 22, "merges are used: {words:?}");
+    assert_eq!(tokenizer.encode("<|eot_id|>", Special::Parse, false), [638]);
+}
+
+#[test]
+fn synth_leaves_nothing_behind_where_it_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    ok(&sterna(dir.path(), &["synth", "tiny.gguf"]));
+    let before = fs::read(dir.path().join("tiny.gguf")).unwrap();
+    refused(
+        &sterna(dir.path(), &["synth", "--seed", "2", "tiny.gguf"]),
+        &["tiny.gguf is there already", "--force"],
+    );
+    let vast = [
+        "synth",
+        "--dim",
+        "1048576",
+        "--ffn-dim",
+        "4194304",
+        "--head-dim",
+        "128",
+        "--layers",
+        "99",
+        "vast.gguf",
+    ];
+    refused(&sterna(dir.path(), &vast), &["bytes needed in .", "bytes free there"]);
+    refused(
+        &sterna(dir.path(), &["synth", "--heads", "3", "--head-dim", "128", "--kv-heads", "2", "x.gguf"]),
+        &["kv-heads"],
+    );
+    refused(&sterna(dir.path(), &["synth", "--heads", "0", "x.gguf"]), &["heads: want 1 to"]);
+    refused(&sterna(dir.path(), &["synth", "--vocab", "259", "x.gguf"]), &["vocab: want at least 260"]);
+    refused(&sterna(dir.path(), &["synth", "--layers", "5000", "x.gguf"]), &["layers: want 1 to 4096"]);
+    refused(
+        &sterna(dir.path(), &["synth", "--dim", "192", "--head-dim", "128", "x.gguf"]),
+        &["blk.0.attn_q.weight", "blocks of 128"],
+    );
+    refused(&sterna(dir.path(), &["synth", "--type", "q9", "x.gguf"]), &["type: want one of", "tq2_0"]);
+    refused(&sterna(dir.path(), &["synth", "--preset", "gpt5", "x.gguf"]), &["preset: want one of tiny"]);
+    refused(&sterna(dir.path(), &["synth", "none/x.gguf"]), &["none"]);
+    assert_eq!(files(dir.path()), ["tiny.gguf"]);
+    assert!(fs::read(dir.path().join("tiny.gguf")).unwrap() == before, "the file was touched");
+    ok(&sterna(dir.path(), &["synth", "--seed", "2", "--force", "tiny.gguf"]));
+    assert!(fs::read(dir.path().join("tiny.gguf")).unwrap() != before);
+    assert_eq!(files(dir.path()), ["tiny.gguf"]);
+}
+
+#[test]
+fn inspect_shows_what_is_in_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    ok(&sterna(dir.path(), &["synth", "tiny.gguf"]));
+    let text = ok(&sterna(dir.path(), &["inspect", "tiny.gguf"]));
+    for line in [
+        "dialect   bitnet",
+        "640 string: [\"!\"",
+        ", ...]",
+        "blk.0.attn_k.weight",
+        "8224 bytes at 0x",
+        "cpu: yes",
+    ] {
+        assert!(text.contains(line), "`{line}` is not in:\n{text}");
+    }
+    let json = ok(&sterna(dir.path(), &["inspect", "tiny.gguf", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["tensors"].as_array().unwrap().len(), 25);
+    assert_eq!(json["metadata"]["tokenizer.ggml.merges"]["len"], 380);
+    assert_eq!(json["types"]["i2_s"]["tensors"], 14);
+    assert_eq!(json["backends"]["cpu"]["runs"], true);
+}
+
+#[test]
+fn inspect_opens_what_cannot_be_run() {
+    let dir = tempfile::tempdir().unwrap();
+    // A tensor of a type that nobody knows, and no model around it.
+    let mut writer = sterna::gguf::GgufWriter::new(Default::default()).unwrap();
+    writer.tensor("strange", &[4], 77, 16).unwrap();
+    let mut data = writer.begin(Vec::new()).unwrap();
+    data.tensor([[0; 16]]).unwrap();
+    fs::write(dir.path().join("odd.gguf"), data.finish().unwrap()).unwrap();
+    let text = ok(&sterna(dir.path(), &["inspect", "odd.gguf"]));
+    assert!(
+        text.contains("type 77") && text.contains("no implementation") && text.contains("cpu: no: "),
+        "{text}"
+    );
+    ok(&sterna(dir.path(), &["inspect", "odd.gguf", "--json", "--dialect", "bitnet"]));
+    refused(&sterna(dir.path(), &["inspect", "."]), &["found a directory"]);
+    refused(&sterna(dir.path(), &["inspect", "none.gguf"]), &["none.gguf: cannot open"]);
+}

@@ -1,0 +1,37 @@
+//! Replays the corpus of every fuzz target, as found in `fuzz/corpus`, without a fuzzer.
+
+mod common;
+
+#[path = "../fuzz/targets.rs"]
+mod targets;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+/// Folder of `fuzz/corpus` and `fuzz/fuzz_targets`, and what is done with an input.
+const TARGETS: &[(&str, fn(&[u8]))] = &[("gguf", targets::gguf)];
+
+#[test]
+fn every_target_survives_its_corpus() {
+    for (name, target) in TARGETS {
+        let dir = common::root().join("fuzz/corpus").join(name);
+        let mut n_inputs = 0;
+        for entry in fs::read_dir(&dir).unwrap_or_else(|err| panic!("{}: {err}", dir.display())) {
+            let path = entry.unwrap().path();
+            // Says which input it was where the target panics.
+            println!("{}", path.display());
+            target(&fs::read(path).unwrap());
+            n_inputs += 1;
+        }
+        assert!(n_inputs > 0, "{} is empty", dir.display());
+    }
+}
+
+#[test]
+fn every_target_is_replayed() {
+    let files = fs::read_dir(common::root().join("fuzz/fuzz_targets")).unwrap();
+    let found: BTreeSet<String> = files
+        .map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(found, TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect());
+}
