@@ -8,6 +8,7 @@
 
 mod bpe;
 mod byte_level;
+pub mod chat;
 mod error;
 mod pieces;
 mod pre;
@@ -143,7 +144,7 @@ impl Tokenizer {
         let (encoder, pre, usually_bos) = match vocab.algorithm {
             Algorithm::ByteLevelBpe => {
                 let kind = pre_kind(&mut vocab, options.pre)?;
-                let encoder = Encoder::ByteLevel(Box::new(ByteLevelBpe::new(&mut vocab, kind)?));
+                let encoder = Encoder::ByteLevel(Box::new(ByteLevelBpe::new(&mut vocab, metadata, kind)?));
                 (encoder, Some(kind.name), kind.add_bos)
             }
             Algorithm::ScoredBpe => (Encoder::Scored(ScoredBpe::new(&vocab)), None, true),

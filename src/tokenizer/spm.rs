@@ -18,6 +18,9 @@ pub struct ScoredBpe {
     /// Token of each byte, for characters that are no token.
     bytes: Box<[Option<u32>; 256]>,
     unk: Option<u32>,
+    /// No token has a space after something else, so no join reaches over the beginning of a word: words
+    /// can be encoded one by one, which is many times faster than a whole text.
+    by_words: bool,
 }
 
 /// A stretch of the text; joined ones live on in their left neighbour, with length 0 themselves.
@@ -81,7 +84,8 @@ impl ScoredBpe {
             vocab.scores.iter().map(|score| score + 0.0).collect()
         };
         let longest = vocab.tokens.iter().map(String::len).max().unwrap_or(0);
-        Self { ids, scores, longest, bytes, unk: vocab.unk }
+        let by_words = vocab.tokens.iter().all(|token| word_starts(token).next().is_none());
+        Self { ids, scores, longest, bytes, unk: vocab.unk, by_words }
     }
 
     /// Id of the token spelled `text`.
@@ -91,6 +95,17 @@ impl ScoredBpe {
 
     /// Appends the tokens of `text`, in which spaces are `▁` already.
     pub fn encode(&self, text: &str, out: &mut Vec<u32>) {
+        if !self.by_words {
+            return self.encode_stretch(text, out);
+        }
+        let mut start = 0;
+        for end in word_starts(text).chain([text.len()]) {
+            self.encode_stretch(&text[start..end], out);
+            start = end;
+        }
+    }
+
+    fn encode_stretch(&self, text: &str, out: &mut Vec<u32>) {
         let mut symbols = symbols_of(text);
         let mut queue = BinaryHeap::new();
         for right in 1..symbols.len() {
@@ -134,6 +149,16 @@ impl ScoredBpe {
             None => out.extend(piece.bytes().filter_map(|byte| self.bytes[byte as usize].or(self.unk))),
         }
     }
+}
+
+/// Where a `▁` follows another character.
+fn word_starts(text: &str) -> impl Iterator<Item = usize> {
+    let before = text.chars();
+    text.char_indices()
+        .skip(1)
+        .zip(before)
+        .filter(|((_, char), before)| *char == '▁' && *before != '▁')
+        .map(|((at, _), _)| at)
 }
 
 fn symbols_of(text: &str) -> Vec<Symbol> {

@@ -1,5 +1,7 @@
 //! The vocabulary as a file states it, with the reference implementation's readings of what it leaves open.
 
+use std::collections::HashSet;
+
 use crate::gguf::Metadata;
 
 use super::TokenizerError;
@@ -61,8 +63,6 @@ pub struct Vocab {
     pub scores: Vec<f32>,
     /// `[n_vocab]`.
     pub kinds: Vec<TokenKind>,
-    /// Left and right of each merge, best first.
-    pub merges: Vec<(String, String)>,
     /// Beginning of a text.
     pub bos: Option<u32>,
     /// End of a text.
@@ -123,11 +123,6 @@ impl Vocab {
             }
             None => vec![TokenKind::Normal; n_vocab],
         };
-        let merges = if scored {
-            Vec::new()
-        } else {
-            metadata.require_strs("tokenizer.ggml.merges")?.filter_map(split_merge).collect()
-        };
         let mut vocab = Self {
             algorithm,
             pre: metadata.str("tokenizer.ggml.pre")?.filter(|pre| !pre.is_empty()).map(str::to_owned),
@@ -135,7 +130,6 @@ impl Vocab {
             tokens,
             scores,
             kinds,
-            merges,
             bos: None,
             eos: None,
             eot: None,
@@ -180,6 +174,16 @@ impl Vocab {
     pub fn find(&self, text: &str) -> Option<u32> {
         self.tokens.iter().rposition(|token| token == text).map(|id| id as u32)
     }
+}
+
+/// Left and right side of each merge of a byte-level vocabulary, best first. Of equal ones the first counts.
+///
+/// # Errors
+/// [`TokenizerError::Metadata`] where there are none.
+pub fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>, TokenizerError> {
+    let merges = metadata.require_strs("tokenizer.ggml.merges")?;
+    let mut seen = HashSet::with_capacity(merges.len());
+    Ok(merges.filter(|&merge| seen.insert(merge)).filter_map(split_merge).collect())
 }
 
 /// `"Ġ t"` to its two sides. The first character may itself be a space.

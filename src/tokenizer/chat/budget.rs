@@ -1,0 +1,82 @@
+//! What rendering a template may take.
+//!
+//! Jinja lets a 100-byte template double a string forty times. Fuel counts instructions, not what they
+//! copy, so every value that goes into something that copies it is charged here, by its size: operands of
+//! operators (`rewrite.rs` puts the charge into the template), arguments of filters, methods and functions,
+//! and what is written out. Whatever is alive was charged, so memory is bounded; so is time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use minijinja::value::{Value, ValueKind};
+use minijinja::{Error, ErrorKind};
+
+/// Bytes that may be charged in one rendering: a hundred times a long conversation.
+const BYTES: u64 = 64 << 20;
+/// Bytes of plain text that may be written in one rendering.
+const TEXT_BYTES: u64 = 256 << 20;
+/// What any value costs beside its text.
+const VALUE_BYTES: u64 = 32;
+/// How deep lists and maps may lie in one another. Dropping a value takes stack for every level.
+const MAX_DEPTH: usize = 32;
+
+/// What is left of one rendering's allowance.
+pub struct Budget {
+    left: AtomicU64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { left: AtomicU64::new(BYTES) }
+    }
+}
+
+impl Budget {
+    /// Instructions that a template may execute where the longest stretch of plain text in it is
+    /// `longest_text` bytes: an instruction may write that much without being charged.
+    pub fn fuel(longest_text: usize) -> u64 {
+        (TEXT_BYTES / (longest_text as u64).max(256)).max(1000)
+    }
+
+    /// Takes `bytes` off.
+    ///
+    /// # Errors
+    /// Where so much is not left.
+    pub fn spend(&self, bytes: u64) -> Result<(), Error> {
+        let left = self.left.load(Ordering::Relaxed);
+        // Nothing is left after the first refusal either: a template cannot go on in small steps.
+        self.left.store(left.saturating_sub(bytes), Ordering::Relaxed);
+        if bytes <= left {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::OutOfFuel, "the template takes more memory or time than a template may"))
+    }
+
+    /// Takes off the size of `value` and all that is in it.
+    ///
+    /// # Errors
+    /// Where so much is not left, or lists and maps lie too deep in one another.
+    pub fn charge(&self, value: &Value) -> Result<(), Error> {
+        self.charge_at(value, 0)
+    }
+
+    fn charge_at(&self, value: &Value, depth: usize) -> Result<(), Error> {
+        self.spend(VALUE_BYTES + value.as_str().map_or(0, |text| text.len() as u64))?;
+        if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
+            return Ok(());
+        }
+        if depth == MAX_DEPTH {
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "lists and maps lie too deep in one another",
+            ));
+        }
+        let is_map = value.kind() == ValueKind::Map;
+        for item in value.try_iter()? {
+            self.charge_at(&item, depth + 1)?;
+            if is_map {
+                self.charge_at(&value.get_item(&item)?, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+//! The Jinja that templates are written for: Hugging Face's settings, Python's methods, and charges.
+
+use std::sync::{Arc, LazyLock};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Rest, Value, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State, context, filters, functions};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use regex::Regex;
+
+use super::budget::Budget;
+use super::rewrite::{self, CHARGE, FACTOR};
+use super::{Message, json, time};
+
+/// How deep blocks, loops and macros may lie in one another; minijinja counts a macro as several.
+const MAX_RECURSION: usize = 100;
+/// A namespace can lie in another without any literal; this bounds how many there are.
+const NAMESPACE_BYTES: u64 = 32 << 10;
+
+/// An environment that holds the template `source` under `name`, for one rendering.
+///
+/// # Errors
+/// Where the source is no Jinja, or cannot be bounded.
+pub fn with_template(name: &'static str, source: &str) -> Result<Environment<'static>, Error> {
+    let budget = Arc::new(Budget::default());
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
+    let mut env = Environment::new();
+    env.set_syntax(syntax.clone());
+    env.set_recursion_limit(MAX_RECURSION);
+    env.set_debug(false);
+    add_filters(&mut env, &budget);
+    add_functions(&mut env, &budget);
+    let spent = budget.clone();
+    env.set_formatter(move |out, state, value| {
+        spent.charge(value)?;
+        minijinja::escape_formatter(out, state, value)
+    });
+    let rewritten = rewrite::with_charges(&without_generation_blocks(source), syntax)?;
+    env.set_fuel(Some(Budget::fuel(rewritten.longest_text)));
+    env.add_template_owned(name, rewritten.source)?;
+    Ok(env)
+}
+
+/// What a template sees.
+pub fn context(messages: &[Message], bos: &str, eos: &str, add_generation_prompt: bool) -> Value {
+    let messages: Vec<Value> = messages
+        .iter()
+        .map(|message| context! { role => message.role.as_str(), content => message.content.as_str() })
+        .collect();
+    context! {
+        messages => messages,
+        bos_token => bos,
+        eos_token => eos,
+        add_generation_prompt => add_generation_prompt,
+        tools => (),
+        documents => (),
+    }
+}
+
+/// `{% generation %}` marks what a trainer learns from; a reader passes it by.
+fn without_generation_blocks(source: &str) -> String {
+    static TAG: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").expect("the pattern compiles")
+    });
+    TAG.replace_all(source, |found: &regex::Captures<'_>| {
+        let word = if found.get(2).is_some() { "endif" } else { "if true" };
+        format!("{}{word}{}", &found[1], &found[3])
+    })
+    .into_owned()
+}
+
+/// The filters that chat templates use and whose result is not much larger than what they are given.
+fn add_filters(env: &mut Environment<'static>, budget: &Arc<Budget>) {
+    for name in ["batch", "slice", "groupby", "chain", "zip", "pprint", "format", "indent", "attr"] {
+        env.remove_filter(name);
+    }
+    let plain = [
+        ("capitalize", Value::from_function(filters::capitalize)),
+        ("count", Value::from_function(filters::length)),
+        ("dictsort", Value::from_function(filters::dictsort)),
+        ("e", Value::from_function(filters::escape)),
+        ("escape", Value::from_function(filters::escape)),
+        ("first", Value::from_function(filters::first)),
+        ("float", Value::from_function(filters::float)),
+        ("int", Value::from_function(filters::int)),
+        ("items", Value::from_function(filters::items)),
+        ("last", Value::from_function(filters::last)),
+        ("length", Value::from_function(filters::length)),
+        ("lines", Value::from_function(filters::lines)),
+        ("list", Value::from_function(filters::list)),
+        ("lower", Value::from_function(filters::lower)),
+        ("map", Value::from_function(filters::map)),
+        ("max", Value::from_function(filters::max)),
+        ("min", Value::from_function(filters::min)),
+        ("reject", Value::from_function(filters::reject)),
+        ("rejectattr", Value::from_function(filters::rejectattr)),
+        ("reverse", Value::from_function(filters::reverse)),
+        ("safe", Value::from_function(filters::safe)),
+        ("select", Value::from_function(filters::select)),
+        ("selectattr", Value::from_function(filters::selectattr)),
+        ("sort", Value::from_function(filters::sort)),
+        ("split", Value::from_function(filters::split)),
+        ("string", Value::from_function(filters::string)),
+        ("sum", Value::from_function(filters::sum)),
+        ("title", Value::from_function(filters::title)),
+        ("trim", Value::from_function(filters::trim)),
+        ("unique", Value::from_function(filters::unique)),
+        ("upper", Value::from_function(filters::upper)),
+    ];
+    for (name, filter) in plain {
+        let budget = budget.clone();
+        env.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let args = args.into_values();
+            args.iter().try_for_each(|arg| charge_many(&budget, arg))?;
+            filter.call(state, &args)
+        });
+    }
+    let spent = budget.clone();
+    env.add_filter("replace", move |state: &mut State<'_, '_>, text: Value, from: Value, to: Value| {
+        charge_replace(&spent, &[text.clone(), from.clone(), to.clone()])?;
+        Value::from_function(filters::replace).call(state, &[text, from, to])
+    });
+    let spent = budget.clone();
+    env.add_filter("join", move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+        let args = args.into_values();
+        charge_join(&spent, args.first(), args.get(1))?;
+        Value::from_function(filters::join).call(state, &args)
+    });
+    let spent = budget.clone();
+    env.add_filter("tojson", move |value: Value, options: Kwargs| {
+        let indent: Option<usize> = options.get("indent")?;
+        let _: (Option<Value>, Option<Value>) = (options.get("ensure_ascii")?, options.get("sort_keys")?);
+        options.assert_all_used()?;
+        // Escapes make a character six, and lines are indented.
+        (0..6 + indent.unwrap_or(0).min(16)).try_for_each(|_| spent.charge(&value))?;
+        json::to_json(&value, indent)
+    });
+    let spent = budget.clone();
+    env.add_filter(CHARGE, move |value: Value| spent.charge(&value).map(|()| value));
+    env.add_filter(FACTOR, |value: Value| {
+        // Repeating text is the one product that grows, and no template needs it.
+        if value.is_number() || value.is_undefined() {
+            return Ok(value);
+        }
+        Err(Error::new(ErrorKind::InvalidOperation, "`*` is for numbers in chat templates"))
+    });
+}
+
+fn add_functions(env: &mut Environment<'static>, budget: &Arc<Budget>) {
+    for name in ["dict", "debug"] {
+        env.remove_global(name);
+    }
+    env.add_function("raise_exception", |message: String| -> Result<(), Error> { Err(raise(message)) });
+    env.add_function("strftime_now", |format: String| time::strftime_now(&format));
+    let spent = budget.clone();
+    let namespace = Value::from_function(functions::namespace);
+    env.add_function("namespace", move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+        let args = args.into_values();
+        spent.spend(NAMESPACE_BYTES)?;
+        args.iter().try_for_each(|arg| spent.charge(arg))?;
+        namespace.call(state, &args)
+    });
+    let spent = budget.clone();
+    env.set_unknown_method_callback(move |state, value, method, args| {
+        charge_many(&spent, value)?;
+        args.iter().try_for_each(|arg| spent.charge(arg))?;
+        match method {
+            "replace" => charge_replace(&spent, &[&[value.clone()], args].concat())?,
+            "join" => charge_join(&spent, args.first(), Some(value))?,
+            // Widths and precisions make text out of numbers.
+            "format" | "center" | "ljust" | "rjust" | "zfill" | "expandtabs" => {
+                return Err(Error::from(ErrorKind::UnknownMethod));
+            }
+            _ => {}
+        }
+        unknown_method_callback(state, value, method, args)
+    });
+}
+
+/// For what may make a list of a text: one value a character.
+fn charge_many(budget: &Budget, value: &Value) -> Result<(), Error> {
+    budget.spend(value.as_str().map_or(0, |text| 32 * text.len() as u64))?;
+    budget.charge(value)
+}
+
+/// For `text.replace(from, to)`.
+fn charge_replace(budget: &Budget, args: &[Value]) -> Result<(), Error> {
+    args.iter().try_for_each(|arg| budget.charge(arg))?;
+    let [text, from, to, ..] = args else { return Ok(()) };
+    let len = |value: &Value| value.as_str().map_or(64, str::len) as u64;
+    let n_found = match (text.as_str(), from.as_str()) {
+        (Some(text), Some(from)) => text.matches(from).count() as u64,
+        _ => len(text) + 1,
+    };
+    budget.spend(n_found.saturating_mul(len(to)))
+}
+
+/// For `separator.join(items)`.
+fn charge_join(budget: &Budget, items: Option<&Value>, separator: Option<&Value>) -> Result<(), Error> {
+    let Some(items) = items else { return Ok(()) };
+    budget.charge(items)?;
+    let n_items = items.len().or_else(|| items.as_str().map(str::len)).unwrap_or(0) as u64;
+    let separator_bytes = separator.and_then(Value::as_str).map_or(0, str::len) as u64;
+    budget.spend(n_items.saturating_mul(separator_bytes + 32))
+}
+
+/// Marks the errors that a template raises itself.
+const RAISED: &str = "raise_exception: ";
+
+fn raise(message: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}"))
+}
+
+/// The message, where the template raised the error itself.
+pub fn raised(err: &Error) -> Option<String> {
+    err.detail()?.strip_prefix(RAISED).map(str::to_owned)
+}

@@ -1,0 +1,189 @@
+//! Chat templates: a conversation as the one text that a model was trained to continue.
+//!
+//! A template is Jinja, read from the file (`tokenizer.chat_template`), given by the user, or one of the
+//! [`BUILT_IN`]. It is foreign code: `budget.rs` bounds what it may take. Start at [`ChatTemplate::choose`].
+
+mod budget;
+mod environment;
+mod json;
+mod rewrite;
+mod time;
+
+#[cfg(test)]
+mod tests;
+
+use crate::gguf::Metadata;
+
+use super::Tokenizer;
+
+/// One turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// `system`, `user` or `assistant`.
+    pub role: String,
+    /// What was said.
+    pub content: String,
+}
+
+impl Message {
+    /// A turn of `role`.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into() }
+    }
+}
+
+/// Why a conversation cannot be put into a template.
+#[derive(Debug, thiserror::Error)]
+pub enum ChatError {
+    /// The file has no template and none was chosen.
+    #[error(
+        "the file has no chat template; give one with --chat-template FILE, or a built-in one: {}",
+        names()
+    )]
+    Missing,
+    /// A name that is neither built in nor a file.
+    #[error("chat template `{found}` is neither a file nor a built-in one: {}", names())]
+    Unknown {
+        /// What was asked for.
+        found: String,
+    },
+    /// The template is not Jinja, or takes more memory or time than a template may.
+    #[error("the chat template cannot be used: {detail}")]
+    Template {
+        /// What is wrong, and in which line.
+        detail: String,
+    },
+    /// The template itself refuses the conversation (`raise_exception`).
+    #[error("the chat template refuses the conversation: {message}")]
+    Refused {
+        /// Its own words.
+        message: String,
+    },
+}
+
+/// Templates known by name.
+pub const BUILT_IN: &[(&str, &str)] = &[
+    (
+        "bitnet",
+        "{{ bos_token }}{% for message in messages %}{{ message.role | capitalize }}: {{ message.content | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}{{ 'Assistant: ' }}{% endif %}",
+    ),
+    (
+        "chatml",
+        "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+    ),
+    (
+        "llama3",
+        "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' + message.content | trim + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}",
+    ),
+];
+
+/// The names of [`BUILT_IN`], for messages.
+fn names() -> String {
+    BUILT_IN.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+/// The source of a built-in template.
+pub fn built_in(name: &str) -> Option<&'static str> {
+    BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, source)| *source)
+}
+
+/// A template with what it needs of the vocabulary.
+pub struct ChatTemplate {
+    source: String,
+    bos: String,
+    eos: String,
+    notices: Vec<String>,
+}
+
+/// Name of the only template in the environment.
+const NAME: &str = "chat template";
+
+impl ChatTemplate {
+    /// The template of a file, unless the user's `chosen` (the name of a built-in one, or Jinja source) goes
+    /// before it. The template that published BitNet files carry is stale and is replaced.
+    ///
+    /// # Errors
+    /// [`ChatError::Missing`] where there is none; [`ChatError::Template`] where it is no Jinja.
+    pub fn choose(
+        metadata: &Metadata,
+        tokenizer: &Tokenizer,
+        chosen: Option<&str>,
+    ) -> Result<Self, ChatError> {
+        if let Some(chosen) = chosen {
+            return Self::new(built_in(chosen).unwrap_or(chosen), tokenizer);
+        }
+        let text = |key| metadata.str(key).ok().flatten();
+        let bitnet =
+            text("general.architecture").is_some_and(|name| matches!(name, "bitnet-b1.58" | "bitnet-25"));
+        let (source, notice) = match text("tokenizer.chat_template") {
+            Some(source) if source.contains("BITNETAssistant") => (
+                built_in("bitnet"),
+                Some("the file's chat template is a stale one (BITNETAssistant): taking `bitnet`"),
+            ),
+            Some(source) => (Some(source), None),
+            None if bitnet => (built_in("bitnet"), Some("the file has no chat template: taking `bitnet`")),
+            None => (None, None),
+        };
+        let mut template = Self::new(source.ok_or(ChatError::Missing)?, tokenizer)?;
+        template.notices.extend(notice.map(|notice| format!("{notice}; --chat-template chooses another")));
+        Ok(template)
+    }
+
+    /// A template from its source.
+    ///
+    /// # Errors
+    /// [`ChatError::Template`] where it is no Jinja.
+    pub fn new(source: &str, tokenizer: &Tokenizer) -> Result<Self, ChatError> {
+        let spelling = |id: Option<u32>| {
+            let bytes = id.map(|id| tokenizer.token_bytes(id)).unwrap_or_default();
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        Self::with_tokens(source, spelling(tokenizer.bos()), spelling(tokenizer.eos()))
+    }
+
+    /// A template from its source and the spelling of the two tokens that templates name.
+    ///
+    /// # Errors
+    /// [`ChatError::Template`] where it is no Jinja.
+    pub fn with_tokens(source: &str, bos: String, eos: String) -> Result<Self, ChatError> {
+        environment::with_template(NAME, source).map_err(|err| template_error(&err))?;
+        Ok(Self { source: source.to_owned(), bos, eos, notices: Vec::new() })
+    }
+
+    /// The conversation as text, special tokens spelled out (encode with [`super::Special::Parse`]); where
+    /// `add_generation_prompt`, up to where the assistant's next words begin.
+    ///
+    /// # Errors
+    /// [`ChatError::Refused`] where the template raises an exception; [`ChatError::Template`] where it fails,
+    /// or takes more than a template may.
+    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatError> {
+        let context = environment::context(messages, &self.bos, &self.eos, add_generation_prompt);
+        // A new environment has a new budget.
+        let rendered = environment::with_template(NAME, &self.source)
+            .and_then(|env| env.get_template(NAME)?.render(context));
+        rendered.map_err(|err| match environment::raised(&err) {
+            Some(message) => ChatError::Refused { message },
+            None => template_error(&err),
+        })
+    }
+
+    /// The tokens of a rendered conversation. BOS goes before it unless the template spelled it out.
+    pub fn encode(&self, tokenizer: &Tokenizer, rendered: &str) -> Vec<u32> {
+        let spelled = !self.bos.is_empty() && rendered.starts_with(&self.bos);
+        let mut ids = Vec::new();
+        if tokenizer.add_bos() && !spelled {
+            ids.extend(tokenizer.bos());
+        }
+        ids.extend(tokenizer.encode(rendered, super::Special::Parse, false));
+        ids
+    }
+
+    /// What had to be guessed or replaced, a sentence each: to be said once.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+}
+
+fn template_error(err: &minijinja::Error) -> ChatError {
+    ChatError::Template { detail: err.to_string() }
+}

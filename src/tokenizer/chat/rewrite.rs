@@ -1,0 +1,266 @@
+//! Puts charges into a template: `a ~ b` becomes `a|CHARGE ~ b|CHARGE`.
+//!
+//! minijinja has no hook in its operators, but a filter binds tighter than any operator, so charging an
+//! operand is a matter of inserting text behind its last token. Charged are the operands of operators that
+//! copy or walk what they are given, slices, and list, map and tuple literals (each makes a value deeper).
+
+use std::collections::BTreeSet;
+
+use minijinja::machinery::{Token, tokenize};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Error, ErrorKind};
+
+/// Name of the filter that charges what it is given and gives it back.
+pub const CHARGE: &str = "charge__";
+/// Name of the filter for the operands of `*`.
+pub const FACTOR: &str = "factor__";
+
+/// A template with its charges.
+pub struct Rewritten {
+    /// Jinja.
+    pub source: String,
+    /// Bytes of the longest stretch of plain text.
+    pub longest_text: usize,
+}
+
+/// Most tokens of one `{{ }}` or `{% %}`. minijinja walks expressions recursively, and what is nested or
+/// chained in one has no more levels than tokens.
+const MAX_BLOCK_TOKENS: usize = 512;
+
+/// Most `elif` in a template: each lies one level deeper.
+const MAX_ELIFS: usize = 128;
+
+/// Token, and the bytes of the source that it covers.
+struct At<'s> {
+    token: Token<'s>,
+    start: usize,
+    end: usize,
+}
+
+/// Inserts the charges.
+///
+/// # Errors
+/// Where the source is no Jinja, or has blocks that no chat template needs and that could not be bounded.
+pub fn with_charges(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Error> {
+    let mut tokens = Vec::new();
+    let mut longest_text = 0;
+    for item in tokenize(source, false, syntax) {
+        let (token, span) = item?;
+        if let Token::TemplateData(text) = token {
+            longest_text = longest_text.max(text.len());
+        }
+        tokens.push(At { token, start: span.start_offset as usize, end: span.end_offset as usize });
+    }
+    refuse_blocks(&tokens)?;
+    refuse_long_expressions(&tokens)?;
+    let mut marks = BTreeSet::new();
+    for at in 0..tokens.len() {
+        mark_at(&tokens, at, &mut marks);
+    }
+    let mut out = String::with_capacity(source.len() + marks.len() * 16);
+    let mut done = 0;
+    for (offset, mark) in marks {
+        let text = source.get(done..offset).ok_or_else(|| unbounded("this expression"))?;
+        out.push_str(text);
+        match mark {
+            Mark::Charge => out.extend(["|", CHARGE]),
+            Mark::Factor => out.extend(["|", FACTOR]),
+            Mark::Close => out.extend([")|", CHARGE]),
+            Mark::Open => out.push('('),
+        }
+        done = offset;
+    }
+    out.push_str(&source[done..]);
+    Ok(Rewritten { source: out, longest_text })
+}
+
+/// What is inserted at an offset, in the order in which several at one offset go.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Mark {
+    Charge,
+    Factor,
+    Close,
+    Open,
+}
+
+fn mark_at(tokens: &[At<'_>], at: usize, marks: &mut BTreeSet<(usize, Mark)>) {
+    let after_operand = at > 0 && ends_operand(tokens, at - 1);
+    match tokens[at].token {
+        Token::Tilde
+        | Token::Plus
+        | Token::Eq
+        | Token::Ne
+        | Token::Lt
+        | Token::Lte
+        | Token::Gt
+        | Token::Gte
+            if after_operand =>
+        {
+            marks.insert((tokens[at - 1].end, Mark::Charge));
+            mark_operand(tokens, at + 1, Mark::Charge, marks);
+        }
+        Token::Mul if after_operand => {
+            marks.insert((tokens[at - 1].end, Mark::Factor));
+            mark_operand(tokens, at + 1, Mark::Factor, marks);
+        }
+        Token::Ident("in")
+            if !matches!(tokens.get(at.wrapping_sub(1)), Some(At { token: Token::Dot, .. })) =>
+        {
+            mark_operand(tokens, at + 1, Mark::Charge, marks);
+        }
+        Token::BracketOpen | Token::BraceOpen | Token::ParenOpen => {
+            let close = matching(tokens, at);
+            let is_slice = matches!(tokens[at].token, Token::BracketOpen) && after_operand;
+            let is_literal = !after_operand && !matches!(tokens[at].token, Token::ParenOpen);
+            let is_tuple = matches!(tokens[at].token, Token::ParenOpen)
+                && !after_operand
+                && has_direct(tokens, at + 1, close, |token| matches!(token, Token::Comma));
+            let slices = is_slice && has_direct(tokens, at + 1, close, |token| matches!(token, Token::Colon));
+            if slices || is_literal || is_tuple {
+                marks.insert((tokens[postfix_end(tokens, close)].end, Mark::Charge));
+            }
+        }
+        // `{% set a = b, c %}` makes a tuple without brackets.
+        Token::Assign => {
+            let end = block_end(tokens, at);
+            let starts = |item: &At<'_>| matches!(item.token, Token::BlockStart | Token::VariableStart);
+            let start = tokens[..at].iter().rposition(starts).unwrap_or(0);
+            let is_set = matches!(token(tokens, start + 1), Some(Token::Ident("set")));
+            let direct = is_set && depth_between(tokens, start, at) == 0;
+            if direct
+                && end > at + 1
+                && has_direct(tokens, at + 1, end, |token| matches!(token, Token::Comma))
+            {
+                marks.insert((tokens[at + 1].start, Mark::Open));
+                marks.insert((tokens[end - 1].end, Mark::Close));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Marks the end of the operand that starts at `at`.
+fn mark_operand(tokens: &[At<'_>], mut at: usize, mark: Mark, marks: &mut BTreeSet<(usize, Mark)>) {
+    while matches!(token(tokens, at), Some(Token::Minus | Token::Ident("not"))) {
+        at += 1;
+    }
+    let last = match token(tokens, at) {
+        Some(Token::ParenOpen | Token::BracketOpen | Token::BraceOpen) => matching(tokens, at),
+        Some(Token::Str(_) | Token::String(_)) => {
+            let more = |item: &At<'_>| matches!(item.token, Token::Str(_) | Token::String(_));
+            at + tokens[at..].iter().take_while(|item| more(item)).count() - 1
+        }
+        Some(Token::Ident(_) | Token::Int(_) | Token::Int128(_) | Token::Float(_)) => at,
+        // The template is wrong; minijinja says how.
+        _ => return,
+    };
+    let end = postfix_end(tokens, last);
+    if let Some(last) = tokens.get(end) {
+        marks.insert((last.end, mark));
+    }
+}
+
+/// The last token of the attributes, subscripts, calls and filters that follow an operand ending at `last`.
+fn postfix_end(tokens: &[At<'_>], mut last: usize) -> usize {
+    loop {
+        last = match (token(tokens, last + 1), token(tokens, last + 2)) {
+            (Some(Token::Dot), Some(Token::Ident(_) | Token::Int(_))) => last + 2,
+            (Some(Token::Pipe), Some(Token::Ident(_))) => last + 2,
+            (Some(Token::ParenOpen | Token::BracketOpen), _) => matching(tokens, last + 1),
+            _ => return last,
+        };
+    }
+}
+
+fn token<'t, 's>(tokens: &'t [At<'s>], at: usize) -> Option<&'t Token<'s>> {
+    tokens.get(at).map(|item| &item.token)
+}
+
+/// Whether what ends with token `at` can be the left side of an operator.
+fn ends_operand(tokens: &[At<'_>], at: usize) -> bool {
+    match &tokens[at].token {
+        Token::Ident(name) => {
+            let word =
+                matches!(*name, "and" | "or" | "not" | "in" | "is" | "if" | "else" | "elif" | "for" | "set");
+            !word || matches!(token(tokens, at.wrapping_sub(1)), Some(Token::Dot))
+        }
+        Token::Str(_) | Token::String(_) | Token::Int(_) | Token::Int128(_) | Token::Float(_) => true,
+        Token::ParenClose | Token::BracketClose | Token::BraceClose => true,
+        _ => false,
+    }
+}
+
+fn step(token: &Token<'_>) -> isize {
+    match token {
+        Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => 1,
+        Token::ParenClose | Token::BracketClose | Token::BraceClose => -1,
+        _ => 0,
+    }
+}
+
+fn depth_between(tokens: &[At<'_>], from: usize, to: usize) -> isize {
+    tokens[from..to].iter().map(|item| step(&item.token)).sum()
+}
+
+/// The bracket that closes the one at `open`, or the last token of the block.
+fn matching(tokens: &[At<'_>], open: usize) -> usize {
+    let end = block_end(tokens, open);
+    let mut depth = 0;
+    for (at, item) in tokens[..end].iter().enumerate().skip(open) {
+        depth += step(&item.token);
+        if depth == 0 {
+            return at;
+        }
+    }
+    end - 1
+}
+
+/// The end of the block that token `at` is in.
+fn block_end(tokens: &[At<'_>], at: usize) -> usize {
+    let ends = |item: &At<'_>| matches!(item.token, Token::BlockEnd | Token::VariableEnd);
+    tokens[at..].iter().position(ends).map_or(tokens.len(), |from| at + from)
+}
+
+/// Whether a token that is `wanted` stands in `from..to` outside all brackets in there.
+fn has_direct(tokens: &[At<'_>], from: usize, to: usize, wanted: impl Fn(&Token<'_>) -> bool) -> bool {
+    let mut depth = 0;
+    tokens[from.min(to)..to].iter().any(|item| {
+        depth += step(&item.token);
+        depth == 0 && wanted(&item.token)
+    })
+}
+
+/// A macro keeps what it was defined among, so macros made in a loop make a chain as long as the loop.
+fn refuse_blocks(tokens: &[At<'_>]) -> Result<(), Error> {
+    let (mut n_loops, mut n_elifs) = (0, 0);
+    for pair in tokens.windows(2) {
+        let (Token::BlockStart, Token::Ident(word)) = (&pair[0].token, &pair[1].token) else { continue };
+        match *word {
+            "for" => n_loops += 1,
+            "endfor" => n_loops -= 1,
+            "elif" if n_elifs == MAX_ELIFS => {
+                return Err(unbounded(&format!("more than {MAX_ELIFS} `elif`")));
+            }
+            "elif" => n_elifs += 1,
+            "macro" if n_loops > 0 => return Err(unbounded("a macro in a loop")),
+            "call" | "include" | "import" | "from" | "extends" | "block" => {
+                return Err(unbounded(&format!("`{word}`")));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn refuse_long_expressions(tokens: &[At<'_>]) -> Result<(), Error> {
+    let starts = |item: &At<'_>| matches!(item.token, Token::BlockStart | Token::VariableStart);
+    let mut blocks = tokens.chunk_by(|_, next| !starts(next));
+    if blocks.any(|block| block.len() > MAX_BLOCK_TOKENS) {
+        return Err(unbounded(&format!("an expression of more than {MAX_BLOCK_TOKENS} tokens")));
+    }
+    Ok(())
+}
+
+fn unbounded(what: &str) -> Error {
+    Error::new(ErrorKind::SyntaxError, format!("{what} is not for chat templates"))
+}

@@ -1,0 +1,218 @@
+//! Templates in the styles that published models use, and templates that mean harm.
+
+use super::*;
+
+fn turns(list: &[(&str, &str)]) -> Vec<Message> {
+    list.iter().map(|(role, content)| Message::new(*role, *content)).collect()
+}
+
+fn render(source: &str, list: &[(&str, &str)]) -> Result<String, ChatError> {
+    ChatTemplate::with_tokens(source, "<s>".into(), "</s>".into())?.render(&turns(list), true)
+}
+
+const TALK: &[(&str, &str)] =
+    &[("system", "Be brief."), ("user", " Hi! "), ("assistant", "Hello."), ("user", "2+2?")];
+
+#[test]
+fn built_in_templates() {
+    let rendered = |name| render(built_in(name).unwrap(), TALK).unwrap();
+    assert_eq!(
+        rendered("bitnet"),
+        "<s>System: Be brief.<|eot_id|>User: Hi!<|eot_id|>Assistant: Hello.<|eot_id|>User: 2+2?<|eot_id|>Assistant: "
+    );
+    assert_eq!(
+        rendered("chatml"),
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi! <|im_end|>\n<|im_start|>assistant\nHello.<|im_end|>\n<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n"
+    );
+    assert_eq!(
+        rendered("llama3"),
+        "<s><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi!<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n2+2?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+    );
+}
+
+#[test]
+fn no_generation_prompt_unless_asked() {
+    let template =
+        ChatTemplate::with_tokens(built_in("chatml").unwrap(), String::new(), String::new()).unwrap();
+    let text = template.render(&turns(&[("user", "a")]), false).unwrap();
+    assert_eq!(text, "<|im_start|>user\na<|im_end|>\n");
+}
+
+/// Blocks on their own lines, a system turn put into the first user turn, alternation enforced.
+const MISTRAL_LIKE: &str = "{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content'] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('roles must alternate user/assistant/user/assistant/...') }}
+    {%- endif %}
+    {%- if message['role'] == 'user' %}
+        {%- if loop.last and system_message is defined %}
+            {{- '[INST] ' + system_message + '\\n\\n' + message['content'] + '[/INST]' }}
+        {%- else %}
+            {{- '[INST] ' + message['content'] + '[/INST]' }}
+        {%- endif %}
+    {%- elif message['role'] == 'assistant' %}
+        {{- ' ' + message['content'].strip() + eos_token }}
+    {%- endif %}
+{%- endfor %}
+";
+
+#[test]
+fn mistral_style() {
+    assert_eq!(
+        render(MISTRAL_LIKE, TALK).unwrap(),
+        "<s>[INST]  Hi! [/INST] Hello.</s>[INST] Be brief.\n\n2+2?[/INST]"
+    );
+    let refused = render(MISTRAL_LIKE, &[("user", "a"), ("user", "b")]).unwrap_err();
+    assert!(
+        matches!(&refused, ChatError::Refused { message } if message.starts_with("roles must alternate")),
+        "{refused}"
+    );
+}
+
+#[test]
+fn pythons_words() {
+    let cases = [
+        ("{{ ' a b '.strip().split(' ')[-1].upper() }}", "B"),
+        ("{{ messages[0].content.startswith('H') and not 'z' in messages[0]['content'] }}", "True"),
+        (
+            "{{ {'a': [1, 2.5, none, true], 'b': 'x\"é\\n'} | tojson }}",
+            r#"{"a": [1, 2.5, null, true], "b": "x\"é\n"}"#,
+        ),
+        ("{{ [1, {'k': []}] | tojson(indent=2) }}", "[\n  1,\n  {\n    \"k\": []\n  }\n]"),
+        (
+            "{%- set ns = namespace(n=0) -%}{%- for m in messages -%}{%- set ns.n = ns.n + 1 -%}{%- if loop.last %}{% break %}{% endif -%}{%- endfor -%}{{ ns.n }}",
+            "1",
+        ),
+        ("{% generation %}x{% endgeneration %}", "x"),
+        (
+            "{{ tools is none }} {{ messages | selectattr('role', 'equalto', 'user') | list | length }}",
+            "True 1",
+        ),
+        (
+            "{{ (messages | last).role ~ '-' ~ messages[-1]['content'][:2] ~ 3 * 4 ~ '-' ~ (-1 + 2) }}",
+            "user-Hi12-1",
+        ),
+        ("{% set a, b = 'x', 'y' %}{{ a ~ b }}{% raw %}{{ a ~ b }}{% endraw %}{# a ~ b #}", "xy{{ a ~ b }}"),
+        (
+            "{% macro turn(role, text='?') %}<{{ role + ':' + text }}>{% endmacro %}{{ turn('a') + turn('b', text='c' + 'd') }}",
+            "<a:?><b:cd>",
+        ),
+        ("{{ 'yes' if messages|length >= 1 and 'a' in ['a', 'b'] else 'no' }}", "yes"),
+        ("{{ messages[0].get('name', 'none') ~ messages[0].items() | length }}", "none2"),
+    ];
+    for (source, want) in cases {
+        assert_eq!(
+            render(source, &[("user", "Hi")]).map_err(|err| err.to_string()).as_deref(),
+            Ok(want),
+            "{source}"
+        );
+    }
+    let date = render("{{ strftime_now('%Y-%m-%d') }}", TALK).unwrap();
+    assert_eq!(date.len(), 10, "{date}");
+}
+
+#[test]
+fn long_conversations_fit() {
+    let turn = "word ".repeat(2000);
+    let list: Vec<_> = (0..101).map(|n| (["user", "assistant"][n % 2], turn.as_str())).collect();
+    for source in
+        [MISTRAL_LIKE, built_in("chatml").unwrap(), built_in("llama3").unwrap(), built_in("bitnet").unwrap()]
+    {
+        assert!(render(source, &list).unwrap().len() > 1_000_000);
+    }
+}
+
+#[test]
+fn harm_is_an_error() {
+    let doubling =
+        "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(60) %}{% set ns.s = BODY %}{% endfor %}";
+    let mut hostile: Vec<String> = [
+        "ns.s ~ ns.s",
+        "ns.s + ns.s",
+        "[ns.s, ns.s]",
+        "{'a': ns.s, 'b': ns.s}",
+        "(ns.s, ns.s)",
+        "ns.s, ns.s",
+        "ns.s | replace('a', ns.s)",
+        "ns.s.replace('a', ns.s)",
+        "ns.s.join([ns.s, ns.s, ns.s])",
+        "[ns.s, ns.s] | join(ns.s)",
+        "ns.s * 2",
+        "2 * ns.s",
+        "'a' * 100000000",
+        "ns.s | indent(100000000)",
+        "'%100000000d' | format(1)",
+        "ns.s | upper ~ ns.s",
+        "(ns.s ~ '') ~ (ns.s ~ '')",
+        "'x' ~ ns.s ~ ns.s[0:]",
+        "'{:>100000000}'.format('a')",
+    ]
+    .iter()
+    .map(|body| doubling.replace("BODY", body))
+    .collect();
+    hostile.extend(
+        [
+            "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+            "{% macro f(s) %}{{ f(s ~ s) }}{% endmacro %}{{ f('aaaaaaaaaaaaaaaa') }}",
+            "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
+            "{% for i in [1] recursive %}{{ loop([i, i]) }}{% endfor %}",
+            "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}",
+            "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = ns.x, %}{% endfor %}",
+            "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set n = namespace() %}{% set n.x = ns.x %}{% set ns.x = n %}{% endfor %}",
+            "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set o = ns.x %}{% macro f() %}{{ o }}{% endmacro %}{% set ns.x = f %}{% endfor %}",
+            "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns | tojson }}",
+            "{% set x %}aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa{% endset %}{% set ns = namespace(x=x) %}{% for i in range(60) %}{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}{% endfor %}",
+            "{% include 'x' %}", "{% extends 'x' %}", "{% call f() %}{% endcall %}", "{{ unknown() }}", "{{", "{% if %}", "{{ dict(a=1) }}",
+            "{{ range(1000000000) }}", "{{ 'a'.ljust(1000000000) }}",
+        ]
+        .map(str::to_owned),
+    );
+    // Deep syntax.
+    hostile.push("{{ ".to_owned() + &"(".repeat(100_000) + "1" + &")".repeat(100_000) + " }}");
+    hostile.push("{% if 1 %}".repeat(50_000));
+    hostile.push("{{ ".to_owned() + &"-".repeat(100_000) + "1 }}");
+    hostile.push("{{ ".to_owned() + &"not ".repeat(100_000) + "1 }}");
+    hostile.push("{{ 1".to_owned() + &"~1".repeat(100_000) + " }}{{");
+    hostile.push("{{ 1".to_owned() + &".a".repeat(100_000) + " }}{{");
+    hostile.push("{{ 1".to_owned() + &" if 1 else 1".repeat(100_000) + " }}{{");
+    hostile.push("{% if 1 %}".to_owned() + &"{% elif 1 %}".repeat(50_000) + "{% endif %}{{");
+    hostile.push("{% if 1 %}x{% else %}".repeat(50_000));
+    for chain in [
+        "~1",
+        ".a",
+        "|upper",
+        "[0]",
+        "()",
+        "|upper~1",
+        " and 1",
+        " is defined",
+        "+-1",
+        "==1",
+        " if 1 else 1",
+        " in [1]",
+    ] {
+        hostile.push("{{ 1".to_owned() + &chain.repeat(500 / chain.len().div_ceil(3)) + " }}{{");
+    }
+    hostile.push("{{ 'aaaaaaaaaaaaaaaa'".to_owned() + &"|upper".repeat(100_000) + " }}{{");
+    for source in hostile {
+        let result = render(&source, TALK);
+        let message = result
+            .map(|text| format!("{text:.200}"))
+            .expect_err(&source[..source.len().min(200)])
+            .to_string();
+        assert!(!message.contains("too many arguments"), "{source:.200}: {message}");
+    }
+}
+
+#[test]
+fn an_unbounded_repetition_of_plain_text_is_an_error() {
+    let source = format!("{{% for i in range(100000) %}}{}{{% endfor %}}", "x".repeat(1 << 20));
+    assert!(render(&source, TALK).is_err());
+}
