@@ -5,6 +5,7 @@ use crate::engine::SamplerError;
 use crate::gguf::GgufError;
 use crate::model::ModelError;
 use crate::tokenizer::TokenizerError;
+use crate::tokenizer::chat::ChatError;
 
 /// Why the engine could not do what was asked. Each message says what was expected, what was found, and
 /// where.
@@ -19,6 +20,9 @@ pub enum Error {
     /// The vocabulary cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The conversation cannot be put into a template.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
     /// The backend cannot run the model.
     #[error(transparent)]
     Backend(#[from] BackendError),

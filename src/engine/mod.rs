@@ -4,6 +4,7 @@
 //! a kernel. Start at [`Engine`], then [`Session`], then [`Generation`].
 
 pub mod bandwidth;
+mod conversation;
 mod generate;
 mod load;
 mod pages;
@@ -15,6 +16,7 @@ mod stop;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+pub use conversation::{Answer, Conversation};
 pub use generate::{GenerateOptions, Generation, StopReason};
 pub use load::{EngineOptions, Progress, plan};
 pub use sampler::{Sampler, SamplerError, SamplerOptions};

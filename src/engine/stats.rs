@@ -18,6 +18,15 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Adds what another generation took.
+    pub fn add(&mut self, other: &Self) {
+        self.prompt_tokens += other.prompt_tokens;
+        self.prompt_time += other.prompt_time;
+        self.generated_tokens += other.generated_tokens;
+        self.generate_time += other.generate_time;
+        self.generate_bytes += other.generate_bytes;
+    }
+
     /// Tokens a second through the prompt.
     pub fn prompt_rate(&self) -> f64 {
         rate(self.prompt_tokens as f64, self.prompt_time)
