@@ -5,8 +5,10 @@
 pub mod args;
 mod bench;
 mod bench_table;
+mod chat;
 mod completions;
 mod devices;
+mod input;
 mod inspect;
 mod kl_base;
 mod logits;
@@ -17,6 +19,7 @@ pub mod report;
 mod run;
 pub mod sampling_args;
 mod synth;
+mod tokenize;
 
 use std::io;
 use std::process::ExitCode;
@@ -34,6 +37,8 @@ pub struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Chat(chat::ChatArgs),
+    Tokenize(tokenize::TokenizeArgs),
     Bench(bench::BenchArgs),
     Logits(logits::LogitsArgs),
     Perplexity(perplexity::PerplexityArgs),
@@ -81,6 +86,8 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), CliError> {
     match command {
         Command::Run(args) => args.run(),
+        Command::Chat(args) => args.run(),
+        Command::Tokenize(args) => args.run(),
         Command::Bench(args) => args.run(),
         Command::Logits(args) => args.run(),
         Command::Perplexity(args) => args.run(),

@@ -45,6 +45,12 @@ pub fn loaded(engine: &Engine) {
 
 /// Says what a generation took, why it ended, and its seed. `threads` are those of the roofline.
 pub fn finished(stats: &Stats, reason: Option<StopReason>, seed: u64, threads: usize) {
+    took(stats, threads);
+    eprintln!("ended:      {}, seed {seed}", reason.map_or("by an error", words));
+}
+
+/// Says what generating took. `threads` are those of the roofline.
+pub fn took(stats: &Stats, threads: usize) {
     eprintln!(
         "prompt:     {} tokens, {:.2} tokens/s, first token after {:.0} ms",
         stats.prompt_tokens,
@@ -62,7 +68,7 @@ pub fn finished(stats: &Stats, reason: Option<StopReason>, seed: u64, threads: u
             roof / 1e9
         );
     }
-    eprintln!("\nended:      {}, seed {seed}", reason.map_or("by an error", words));
+    eprintln!();
 }
 
 fn words(reason: StopReason) -> &'static str {

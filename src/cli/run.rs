@@ -1,6 +1,6 @@
 //! `sterna run`: a prompt in, text out.
 
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +10,7 @@ use clap::Args;
 use super::args::unescape;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::sampling_args::SamplingArgs;
-use super::{CliError, Interrupted, report};
+use super::{CliError, Interrupted, input, report};
 use crate::engine::{Engine, GenerateOptions, StopReason};
 use crate::tokenizer::Special;
 
@@ -115,18 +115,10 @@ impl RunArgs {
         if let Some(prompt) = &self.prompt {
             return Ok(self.typed(prompt));
         }
-        let bytes = match &self.file {
-            Some(path) => std::fs::read(path).map_err(|err| format!("{}: {err}", path.display()))?,
-            None if io::stdin().is_terminal() => {
-                return Err("no prompt was given. Say it with -p TEXT or -f FILE, or pipe it in".into());
-            }
-            None => {
-                let mut bytes = Vec::new();
-                io::stdin().lock().read_to_end(&mut bytes)?;
-                bytes
-            }
-        };
-        let text = String::from_utf8(bytes).map_err(|err| format!("the prompt is not UTF-8 text: {err}"))?;
+        let text = input::text(
+            self.file.as_deref(),
+            "no prompt was given. Say it with -p TEXT or -f FILE, or pipe it in",
+        )?;
         Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
     }
 }

@@ -1,0 +1,265 @@
+//! `sterna chat`: a conversation at the terminal.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Args;
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+
+use super::model_args::{ContextArgs, ModelArgs};
+use super::sampling_args::SamplingArgs;
+use super::{CliError, report};
+use crate::engine::{Conversation, Engine, GenerateOptions, Stats, StopReason};
+use crate::tokenizer::chat::{ChatTemplate, built_in};
+
+const HELP: &str = "\
+/clear   forget the conversation (the system prompt stays)
+/exit    end; so does ctrl-D
+/help    this
+Ctrl-C stops an answer. A line that ends in \\ goes on in the next one.";
+
+/// Talks with a model.
+///
+/// Answers go to stdout, everything else to stderr; without a terminal each line of stdin is a message. The
+/// conversation stays in the context: each turn feeds what is new. When the context is full, the oldest
+/// turns are forgotten.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sterna chat -m model.gguf
+  sterna chat -m model.gguf -sys 'You are a terse assistant.' --temp 0.6
+  sterna chat -m model.gguf --chat-template llama3 -c 8192
+  printf 'Hello\\nWho was Ada Lovelace?\\n' | sterna chat -m model.gguf -n 200")]
+pub struct ChatArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    context: ContextArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// What the model is told before the conversation (also -sys)
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    system_prompt: Option<String>,
+    /// Chat template instead of the file's: bitnet, chatml, llama3, or a file with Jinja
+    #[arg(long, value_name = "NAME|FILE", visible_alias = "chat-template-file")]
+    chat_template: Option<String>,
+    /// Most tokens of one answer; -1 is as many as the context holds
+    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, visible_alias = "predict")]
+    n_predict: i64,
+    /// Also say what was loaded and what it takes
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl ChatArgs {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// Whatever loading returns; a chat template that is missing or wrong; stdout that cannot be written.
+    pub fn run(self) -> Result<(), CliError> {
+        self.model.path()?;
+        let chosen = self.chat_template.as_deref().map(template_source).transpose()?;
+        let cancel = Arc::new(AtomicBool::new(false));
+        report::cancel_on_ctrl_c(&cancel)?;
+        let engine = self.model.load(&self.model.options(self.context.n_ctx()))?;
+        if self.verbose {
+            report::loaded(&engine);
+        }
+        let tokenizer = engine.tokenizer()?;
+        let template = ChatTemplate::choose(engine.gguf().metadata(), tokenizer, chosen.as_deref())?;
+        let notices = tokenizer.notices().iter().chain(template.notices());
+        notices.for_each(|notice| eprintln!("note: {notice}"));
+        let options = GenerateOptions {
+            sampler: self.sampling.options(engine.n_ctx()),
+            max_tokens: usize::try_from(self.n_predict).ok(),
+            cancel: Some(cancel),
+            ..GenerateOptions::default()
+        };
+        let conversation = Conversation::new(&engine, template, self.system_prompt.as_deref())?;
+        let mut chat = Chat { conversation, options, stats: Stats::default() };
+        let result = chat.talk();
+        let Chat { conversation, stats, .. } = chat;
+        drop(conversation);
+        report_stats(&engine, &stats);
+        result
+    }
+}
+
+fn report_stats(engine: &Engine, stats: &Stats) {
+    if stats.generated_tokens > 0 {
+        report::took(stats, engine.threads());
+    }
+}
+
+/// A built-in template's name as it is, a file's content otherwise.
+fn template_source(name: &str) -> Result<String, CliError> {
+    if built_in(name).is_some() {
+        return Ok(name.to_owned());
+    }
+    std::fs::read_to_string(name).map_err(|err| {
+        let unknown = crate::tokenizer::chat::ChatError::Unknown { found: name.to_owned() };
+        format!("{unknown} ({err})").into()
+    })
+}
+
+/// What to do after a line.
+#[derive(PartialEq)]
+enum Next {
+    GoOn,
+    End,
+}
+
+struct Chat {
+    conversation: Conversation,
+    options: GenerateOptions,
+    stats: Stats,
+}
+
+impl Chat {
+    fn talk(&mut self) -> Result<(), CliError> {
+        if !io::stdin().is_terminal() {
+            let mut message = String::new();
+            for line in io::stdin().lock().lines() {
+                if is_whole(&mut message, &line?) && self.line(&std::mem::take(&mut message))? == Next::End {
+                    return Ok(());
+                }
+            }
+            // The last line may end in a backslash.
+            return self.line(&message).map(|_| ());
+        }
+        eprintln!("/help says what else there is; ctrl-D ends.");
+        let mut editor = DefaultEditor::new()?;
+        let history = history_file();
+        if let Some(path) = &history {
+            // There is none the first time.
+            let _ = editor.load_history(path);
+        }
+        let result = self.read_lines(&mut editor);
+        if let Some(path) = &history {
+            let saved = path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(ReadlineError::from);
+            if let Err(err) = saved.and_then(|()| editor.save_history(path)) {
+                eprintln!("note: the history cannot be saved to {}: {err}", path.display());
+            }
+        }
+        result
+    }
+
+    fn read_lines(&mut self, editor: &mut DefaultEditor) -> Result<(), CliError> {
+        let mut message = String::new();
+        loop {
+            match editor.readline(if message.is_empty() { "> " } else { ". " }) {
+                Ok(line) => {
+                    if !is_whole(&mut message, &line) {
+                        continue;
+                    }
+                    let message = std::mem::take(&mut message);
+                    if !message.trim().is_empty() {
+                        editor.add_history_entry(message.as_str())?;
+                    }
+                    if self.line(&message)? == Next::End {
+                        return Ok(());
+                    }
+                }
+                Err(ReadlineError::Interrupted) if message.is_empty() => eprintln!("(ctrl-D or /exit ends)"),
+                Err(ReadlineError::Interrupted) => message.clear(),
+                Err(ReadlineError::Eof) => return Ok(()),
+                Err(err) => return Err(err.into()),
+            }
+        }
+    }
+
+    /// Does what a whole line says.
+    fn line(&mut self, line: &str) -> Result<Next, CliError> {
+        match line.trim() {
+            "" => {}
+            "/exit" | "/quit" => return Ok(Next::End),
+            "/help" => eprintln!("{HELP}"),
+            "/clear" => {
+                self.conversation.clear();
+                eprintln!("(forgotten)");
+            }
+            word if word.starts_with('/') && !word.contains(char::is_whitespace) => {
+                eprintln!("{word} is no command; /help lists them");
+            }
+            _ => self.answer(line)?,
+        }
+        Ok(Next::GoOn)
+    }
+
+    fn answer(&mut self, message: &str) -> Result<(), CliError> {
+        if let Some(cancel) = &self.options.cancel {
+            cancel.store(false, Ordering::Relaxed);
+        }
+        let mut stdout = io::stdout().lock();
+        let answered = self.conversation.answer(message, &self.options, |piece| -> Result<(), CliError> {
+            stdout.write_all(piece.as_bytes())?;
+            Ok(stdout.flush()?)
+        });
+        writeln!(stdout)?;
+        let answer = match answered {
+            Ok(answer) => answer,
+            // What stdout refuses ends the conversation; what the model or the template refuses does not.
+            Err(err) if err.is::<io::Error>() => return Err(err),
+            Err(err) => {
+                eprintln!("error: {err}");
+                return Ok(());
+            }
+        };
+        self.stats.add(&answer.stats);
+        if answer.forgotten > 0 {
+            eprintln!("(the context was full: the {} oldest messages are forgotten)", answer.forgotten);
+        }
+        match answer.reason {
+            StopReason::ContextFull => {
+                eprintln!("(the context is full; the next message forgets the oldest turns)")
+            }
+            StopReason::Cancelled => eprintln!("(stopped)"),
+            StopReason::Limit => eprintln!("(--n-predict tokens)"),
+            StopReason::EndOfText | StopReason::StopString => {}
+        }
+        Ok(())
+    }
+}
+
+/// Appends a line to the message; a backslash at its end says that there is more to come.
+fn is_whole(message: &mut String, line: &str) -> bool {
+    match line.strip_suffix('\\') {
+        Some(begun) => {
+            message.push_str(begun);
+            message.push('\n');
+            false
+        }
+        None => {
+            message.push_str(line);
+            true
+        }
+    }
+}
+
+/// Where the lines that were typed are kept: the place that the system has for a user's data.
+fn history_file() -> Option<PathBuf> {
+    let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let data = if cfg!(windows) {
+        folder("APPDATA")
+    } else if cfg!(target_os = "macos") {
+        folder("HOME").map(|home| home.join("Library/Application Support"))
+    } else {
+        folder("XDG_DATA_HOME").or_else(|| folder("HOME").map(|home| home.join(".local/share")))
+    };
+    data.map(|data| data.join("sterna").join("chat-history.txt"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backslash_joins_lines() {
+        let mut message = String::new();
+        assert!(!is_whole(&mut message, "a\\"));
+        assert!(is_whole(&mut message, "b"));
+        assert_eq!(message, "a\nb");
+    }
+}

@@ -1,0 +1,79 @@
+//! `sterna tokenize`: text in, token ids out.
+
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::model_args::FileArgs;
+use super::{CliError, input};
+use crate::gguf::{Gguf, OpenOptions};
+use crate::tokenizer::{Special, Tokenizer, TokenizerOptions};
+
+/// Shows the tokens of a text. A vocabulary-only file will do.
+///
+/// The text is TEXT, -f or stdin, taken as it is: no newline is dropped, no escape read. It must be UTF-8.
+/// Each line of output is a token's id and, between quotes, the bytes it writes. BOS and EOS are added where
+/// the file asks for them.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sterna tokenize -m model.gguf 'Hello, world'
+  sterna tokenize -m model.gguf --ids --special '<|begin_of_text|>Hi<|eot_id|>'
+  sterna tokenize -m model.gguf --ids --no-bos < book.txt > book.ids")]
+pub struct TokenizeArgs {
+    /// GGUF file of the model or of its vocabulary alone
+    #[arg(short, long, value_name = "FILE")]
+    model: PathBuf,
+    #[command(flatten)]
+    file_args: FileArgs,
+    /// The text
+    #[arg(value_name = "TEXT", conflicts_with = "file")]
+    text: Option<String>,
+    /// File with the text
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Write the ids alone, as one list: [1, 2, 3]
+    #[arg(long)]
+    ids: bool,
+    /// Read special tokens that are spelled out in the text as tokens
+    #[arg(long)]
+    special: bool,
+    /// Add no BOS and no EOS
+    #[arg(long)]
+    no_bos: bool,
+}
+
+impl TokenizeArgs {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// A file that is no GGUF or has no usable vocabulary; text that is not UTF-8; stdout that cannot be written.
+    pub fn run(self) -> Result<(), CliError> {
+        let gguf = Gguf::open_with(&self.model, OpenOptions { dialect: self.file_args.dialect })?;
+        let options = TokenizerOptions { pre: self.file_args.tokenizer_pre.as_deref() };
+        let tokenizer = Tokenizer::from_gguf(&gguf, options)?;
+        tokenizer.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
+        let text = match self.text {
+            Some(text) => text,
+            None => input::text(
+                self.file.as_deref(),
+                "no text was given. Say it as TEXT or -f FILE, or pipe it in",
+            )?,
+        };
+        let special = if self.special { Special::Parse } else { Special::AsText };
+        let ids = tokenizer.encode(&text, special, !self.no_bos);
+
+        let mut out = BufWriter::new(io::stdout().lock());
+        if self.ids {
+            let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+            writeln!(out, "[{}]", ids.join(", "))?;
+        } else {
+            for id in ids {
+                write!(out, "{id:6} -> '")?;
+                out.write_all(tokenizer.token_bytes(id))?;
+                writeln!(out, "'")?;
+            }
+        }
+        Ok(out.flush()?)
+    }
+}

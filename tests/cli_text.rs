@@ -1,0 +1,116 @@
+//! `sterna tokenize` and `sterna chat` as a user types them, and what they see.
+
+mod common;
+
+use std::process::Output;
+
+use assert_cmd::Command;
+
+fn sterna() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
+    command.timeout(std::time::Duration::from_secs(300));
+    command
+}
+
+fn golden(path: &str) -> String {
+    common::golden(path).expect("is in tests/data").into_os_string().into_string().unwrap()
+}
+
+fn tokenize(args: &[&str], stdin: &[u8]) -> Output {
+    let vocab = golden("tokenizer/tiny-vocab.gguf");
+    sterna().args(["tokenize", "-m", &vocab]).args(args).write_stdin(stdin).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn ids_of_an_argument_a_file_or_stdin() {
+    let want = text(&tokenize(&["--ids", "You may copy\n"], b"").stdout);
+    assert!(want.starts_with("[636, ") && want.ends_with("]\n"), "{want}");
+    assert_eq!(text(&tokenize(&["--ids"], b"You may copy\n").stdout), want);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("text");
+    std::fs::write(&file, "You may copy\n").unwrap();
+    assert_eq!(text(&tokenize(&["--ids", "-f", file.to_str().unwrap()], b"").stdout), want);
+    assert_ne!(text(&tokenize(&["--ids"], b"You may copy").stdout), want, "a newline is a newline");
+}
+
+#[test]
+fn special_tokens_on_request() {
+    assert_eq!(text(&tokenize(&["--ids", "--no-bos", "--special", "<|eot_id|>"], b"").stdout), "[638]\n");
+    assert!(text(&tokenize(&["--ids", "--no-bos", "<|eot_id|>"], b"").stdout).matches(',').count() > 2);
+    assert_eq!(text(&tokenize(&["--ids", "--no-bos"], b"").stdout), "[]\n");
+}
+
+#[test]
+fn a_line_for_each_token() {
+    let output = tokenize(&["--special", "the<|eot_id|>"], b"");
+    let stdout = text(&output.stdout);
+    assert!(stdout.starts_with("   636 -> '<|begin_of_text|>'\n"), "{stdout}");
+    assert!(stdout.ends_with("   638 -> '<|eot_id|>'\n"), "{stdout}");
+    assert!(output.stderr.is_empty());
+}
+
+#[test]
+fn wrong_input_is_one_message() {
+    let cases: [(&[&str], &[u8], &str); 4] = [
+        (&["--ids"], b"a\xffb", "stdin is not UTF-8 text: invalid utf-8 sequence of 1 bytes from index 1"),
+        (&["-f", "/nowhere/text"], b"", "/nowhere/text"),
+        (&["--tokenizer-pre", "tekken", "x"], b"", "--tokenizer-pre: llama-bpe, gpt-2, default"),
+        (&["-m", "/nowhere/model", "x"], b"", "/nowhere/model"),
+    ];
+    for (args, stdin, want) in cases {
+        let output = tokenize(args, stdin);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(text(&output.stderr).contains(want), "{args:?}: {}", text(&output.stderr));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+fn chat(args: &[&str], stdin: &str) -> Output {
+    let model = golden("bitnet/tiny-i2_s.gguf");
+    let fixed = ["chat", "-t", "1", "-m", &model, "--temp", "0"];
+    sterna().args(fixed).args(args).write_stdin(stdin).output().unwrap()
+}
+
+#[test]
+fn a_conversation_through_a_pipe() {
+    let output =
+        chat(&["-n", "8", "-sys", "Be brief.", "-c", "256"], "Hello\n/help\nYou may\\\ncopy\n/exit\nnever\n");
+    let stderr = text(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    for word in ["taking `bitnet`", "/clear", "prompt:", "generation: 16 tokens"] {
+        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
+    }
+    // Only what is new is fed: the second turn does not feed the first again.
+    let fed: usize =
+        stderr.split("prompt:").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    assert!(fed < 100, "{fed} tokens were fed");
+}
+
+#[test]
+fn a_full_context_forgets_the_oldest_turns() {
+    let turns = "What may I copy, and what may I not copy?\n".repeat(4);
+    let output = chat(&["-n", "16", "-c", "128"], &turns);
+    let stderr = text(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("oldest messages are forgotten"), "{stderr}");
+    let output = chat(&["-n", "16", "-c", "64"], &("word ".repeat(100) + "\nHi\n"));
+    assert!(text(&output.stderr).contains("error: the context is full"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_template_of_the_users_choice() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("template");
+    std::fs::write(&file, "{{ raise_exception('not today') }}").unwrap();
+    let output = chat(&["--chat-template", file.to_str().unwrap()], "Hello\n");
+    assert!(text(&output.stderr).contains("refuses the conversation: not today"), "{}", text(&output.stderr));
+    for (name, want) in [("llama4", "bitnet, chatml, llama3"), ("", "built-in")] {
+        let output = chat(&["--chat-template", name], "Hello\n");
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains(want), "{}", text(&output.stderr));
+    }
+}
