@@ -183,6 +183,7 @@ fn devices_version_help_completions_and_man() {
     assert!(ok(&sterna(&["devices"])).starts_with("cpu: "));
     assert_eq!(ok(&sterna(&["--version"])).trim(), format!("sterna {}", env!("CARGO_PKG_VERSION")));
     let help = ok(&sterna(&["--help"]));
+    assert!(help.contains("Examples:"), "{help}");
     for subcommand in ["run", "bench", "logits", "perplexity", "devices", "completions", "man"] {
         assert!(help.contains(&format!("  {subcommand} ")), "{subcommand}: {help}");
         assert!(ok(&sterna(&[subcommand, "--help"])).contains("Usage:"));

@@ -147,6 +147,19 @@ fn a_second_prompt_goes_on_where_the_first_ended() {
 }
 
 #[test]
+fn sessions_on_several_threads_do_not_disturb_each_other() {
+    let engine = engine(|options| options.n_seqs = 3);
+    let alone: Vec<_> = (0..3).map(|seed| generate(&engine, &seeded(seed))).collect();
+    let together: Vec<_> = std::thread::scope(|scope| {
+        let engine = &engine;
+        let threads: Vec<_> =
+            (0..3).map(|seed| scope.spawn(move || generate(engine, &seeded(seed)))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(alone, together);
+}
+
+#[test]
 fn what_cannot_be_done_is_refused_before_anything_runs() {
     let engine = engine(|options| options.n_ctx = Some(8));
     let mut session = engine.session().unwrap();

@@ -46,7 +46,7 @@ pub struct BenchArgs {
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     /// Numbers of threads [default: physical cores]
-    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
     /// How the result is written
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Md)]

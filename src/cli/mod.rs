@@ -29,6 +29,11 @@ use clap::{Parser, Subcommand};
 /// Runs ternary language models from GGUF files.
 #[derive(Parser)]
 #[command(name = "sterna", version, about, max_term_width = 100, args_override_self = true)]
+#[command(after_help = "Examples:
+  sterna run -m model.gguf -p 'The capital of France is' -n 32
+  sterna bench -m model.gguf -p 512 -n 128 -t 1,2,4
+  sterna inspect model.gguf
+  sterna synth --preset tiny --type i2_s tiny.gguf")]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -16,7 +16,7 @@ pub struct ModelArgs {
     #[command(flatten)]
     load: LoadArgs,
     /// Threads [default: physical cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 

@@ -26,7 +26,8 @@ pub fn cancel_on_ctrl_c(cancel: &Arc<AtomicBool>) -> Result<(), CliError> {
 /// Says what was loaded, on what, and the memory it takes.
 pub fn loaded(engine: &Engine) {
     let (hyper, plan) = (engine.hyper(), engine.plan());
-    let name = hyper.name.as_deref().unwrap_or("without a name");
+    // A file's text may hold anything, terminal escapes included.
+    let name = hyper.name.as_deref().unwrap_or("without a name").escape_debug();
     eprintln!(
         "model:      {name} ({}), {} layers, head {}",
         hyper.architecture,
