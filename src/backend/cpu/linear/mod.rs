@@ -13,7 +13,7 @@ use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType};
 
 use super::pool::{Grid, Pool};
-use super::simd::{Kernels, Product};
+use super::simd::{Kernels, MANY_ROWS, Product, STRIP};
 use crate::program::ActQuant;
 use formats::{Format, Multiply};
 
@@ -117,6 +117,9 @@ pub fn matmul<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, parts: 
 /// Rows and columns of the output that one task owns: all rows, since a weight row should be read once, and
 /// few enough columns for every thread to have several tasks.
 fn tile_shape(rows: usize, outputs: usize, threads: usize) -> (usize, usize) {
+    if rows >= MANY_ROWS {
+        return (rows, STRIP);
+    }
     let tasks = if threads == 1 { 1 } else { 8 * threads };
     let width = outputs.div_ceil(tasks).next_multiple_of(16).clamp(16, 256);
     (rows.max(1), width)

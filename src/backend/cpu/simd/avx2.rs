@@ -42,9 +42,10 @@ impl Dot256 for Madd {
 
     #[inline(always)]
     unsafe fn dot4(acc: __m256i, codes: [__m256i; 4], acts: [__m256i; 4]) -> __m256i {
-        let pairs = |i: usize| _mm256_maddubs_epi16(codes[i], acts[i]);
-        let low = _mm256_add_epi16(pairs(0), pairs(1));
-        let sum = _mm256_add_epi16(low, _mm256_add_epi16(pairs(2), pairs(3)));
+        let mut sum = _mm256_maddubs_epi16(codes[0], acts[0]);
+        for i in 1..4 {
+            sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes[i], acts[i]));
+        }
         _mm256_add_epi32(acc, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)))
     }
 
@@ -61,7 +62,7 @@ pub struct Avx2<D>(PhantomData<D>);
 
 /// Applies an operation to both halves.
 macro_rules! halves {
-    ($op:expr, $($arg:ident),+) => {
+    ($op:path, $($arg:ident),+) => {
         [$op($($arg[0]),+), $op($($arg[1]),+)]
     };
 }
@@ -71,9 +72,10 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
     type Bytes = [__m256i; 2];
     type Ints = [__m256i; 2];
     type Floats = [__m256; 2];
+    type Sums = [__m256i; 2];
 
     // 8 registers of sums; the others hold codes, activations and what lies between.
-    const STRIP: usize = 1;
+    const STRIP_VECTORS: usize = 1;
     const ROWS: usize = 4;
     const FLOAT_BLOCK: (usize, usize) = (2, 2);
     const GEMM_VECTORS: usize = 1;
@@ -111,7 +113,9 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
     #[inline(always)]
     unsafe fn codes<const SHIFT: u32>(bytes: Self::Bytes) -> Self::Bytes {
         let shift = _mm_cvtsi32_si128(SHIFT as i32);
-        bytes.map(|half| _mm256_and_si256(_mm256_srl_epi16(half, shift), _mm256_set1_epi8(3)))
+        let (shift, three) = ([shift; 2], [_mm256_set1_epi8(3); 2]);
+        let shifted = halves!(_mm256_srl_epi16, bytes, shift);
+        halves!(_mm256_and_si256, shifted, three)
     }
 
     #[inline(always)]
@@ -120,8 +124,31 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
     }
     #[inline(always)]
     unsafe fn dot4(acc: Self::Ints, codes: [Self::Bytes; 4], acts: [Self::Bytes; 4]) -> Self::Ints {
-        let half = |i: usize| D::dot4(acc[i], codes.map(|codes| codes[i]), acts.map(|acts| acts[i]));
-        [half(0), half(1)]
+        let [a, b, c, d] = codes;
+        let [e, f, g, h] = acts;
+        [
+            D::dot4(acc[0], [a[0], b[0], c[0], d[0]], [e[0], f[0], g[0], h[0]]),
+            D::dot4(acc[1], [a[1], b[1], c[1], d[1]], [e[1], f[1], g[1], h[1]]),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn no_sums() -> Self::Sums {
+        [_mm256_setzero_si256(); 2]
+    }
+    #[inline(always)]
+    unsafe fn dot_packed(sums: Self::Sums, packed: Self::Bytes, acts: [Self::Bytes; 4]) -> Self::Sums {
+        let codes = [
+            Self::codes::<0>(packed),
+            Self::codes::<2>(packed),
+            Self::codes::<4>(packed),
+            Self::codes::<6>(packed),
+        ];
+        Self::dot4(sums, codes, acts)
+    }
+    #[inline(always)]
+    unsafe fn total(sums: Self::Sums) -> i32 {
+        Self::sum_ints(sums)
     }
 
     #[inline(always)]
@@ -149,7 +176,8 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
     }
     #[inline(always)]
     unsafe fn max_magnitude(a: Self::Ints, x: Self::Floats) -> Self::Ints {
-        let magnitude = x.map(|x| _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(i32::MAX)));
+        let (x, mask) = (halves!(_mm256_castps_si256, x), [_mm256_set1_epi32(i32::MAX); 2]);
+        let magnitude = halves!(_mm256_and_si256, x, mask);
         halves!(_mm256_max_epi32, a, magnitude)
     }
     #[inline(always)]
@@ -161,8 +189,8 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
     }
     #[inline(always)]
     unsafe fn round(x: Self::Floats) -> Self::Ints {
-        let round = |x| _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
-        x.map(|x| _mm256_cvtps_epi32(round(x)))
+        let rounded = halves!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>, x);
+        halves!(_mm256_cvtps_epi32, rounded)
     }
     #[inline(always)]
     unsafe fn store_i8(p: *mut i8, ints: Self::Ints) {
@@ -189,18 +217,21 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
     }
     #[inline(always)]
     unsafe fn load_f16(p: *const u8) -> Self::Floats {
-        [p, p.add(16)].map(|p| _mm256_cvtph_ps(_mm_loadu_si128(p.cast())))
+        let halves = [_mm_loadu_si128(p.cast()), _mm_loadu_si128(p.add(16).cast())];
+        halves!(_mm256_cvtph_ps, halves)
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u8) -> Self::Floats {
-        [p, p.add(16)].map(|p| {
-            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-        })
+        let halves = [_mm_loadu_si128(p.cast()), _mm_loadu_si128(p.add(16).cast())];
+        let wide = halves!(_mm256_cvtepu16_epi32, halves);
+        let bits = halves!(_mm256_slli_epi32::<16>, wide);
+        halves!(_mm256_castsi256_ps, bits)
     }
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Self::Floats {
-        [p, p.add(8)].map(|p| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))))
+        let halves = [_mm_loadl_epi64(p.cast()), _mm_loadl_epi64(p.add(8).cast())];
+        let wide = halves!(_mm256_cvtepi8_epi32, halves);
+        halves!(_mm256_cvtepi32_ps, wide)
     }
     #[inline(always)]
     unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats {
@@ -238,7 +269,8 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
             (_mm256_srli_epi16::<4>(low[0]), high),
             (_mm256_srli_epi16::<4>(low[1]), _mm256_srli_epi16::<2>(high)),
         ];
-        for (i, (low, high)) in quarters.into_iter().enumerate() {
+        for i in 0..4 {
+            let (low, high) = quarters[i];
             let bits = _mm256_or_si256(_mm256_and_si256(low, nibble), _mm256_and_si256(high, two_bits));
             _mm256_storeu_si256(out.add(32 * i).cast(), _mm256_sub_epi8(bits, _mm256_set1_epi8(32)));
         }

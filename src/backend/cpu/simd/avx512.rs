@@ -20,6 +20,9 @@ pub trait Dot512: Copy + 'static {
 }
 
 /// `vpdpbusd`.
+///
+/// It takes the codes where they stand in their bytes: they count 1, 4, 16 and 64 there, each in a sum of its own.
+/// That saves three shifts of eleven operations on two ports, which is what a core needs to keep up with memory.
 #[derive(Clone, Copy)]
 pub struct Vnni;
 
@@ -41,7 +44,8 @@ impl Dot512 for Vnni {
     }
 }
 
-/// `vpmaddubsw`, `vpmaddwd`, `vpaddd`. A pair of products is at most `2 * 3 * 128`: it fits 16 bits.
+/// `vpmaddubsw`, `vpmaddwd`, `vpaddd`. A pair of products is at most `2 * 128 * 128` in magnitude, and then negative:
+/// it fits 16 bits.
 #[derive(Clone, Copy)]
 pub struct Madd;
 
@@ -73,9 +77,10 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
     type Bytes = __m512i;
     type Ints = __m512i;
     type Floats = __m512;
+    type Sums = [__m512i; 4];
 
     // 24 sums, 3 vectors of codes and one of activations: 28 of 32 registers, and 11 loads for 24 products.
-    const STRIP: usize = 3;
+    const STRIP_VECTORS: usize = 3;
     const ROWS: usize = 8;
     const FLOAT_BLOCK: (usize, usize) = (4, 6);
     const GEMM_VECTORS: usize = 4;
@@ -113,6 +118,26 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
     #[inline(always)]
     unsafe fn dot(acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i {
         D::dot(acc, codes, acts)
+    }
+
+    #[inline(always)]
+    unsafe fn no_sums() -> Self::Sums {
+        [_mm512_setzero_si512(); 4]
+    }
+    #[inline(always)]
+    unsafe fn dot_packed(sums: Self::Sums, packed: __m512i, acts: [__m512i; 4]) -> Self::Sums {
+        [
+            D::dot(sums[0], _mm512_and_si512(packed, _mm512_set1_epi8(0x03)), acts[0]),
+            D::dot(sums[1], _mm512_and_si512(packed, _mm512_set1_epi8(0x0c)), acts[1]),
+            D::dot(sums[2], _mm512_and_si512(packed, _mm512_set1_epi8(0x30)), acts[2]),
+            D::dot(sums[3], _mm512_and_si512(packed, _mm512_set1_epi8(0xc0_u8 as i8)), acts[3]),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn total(sums: Self::Sums) -> i32 {
+        let low = _mm512_add_epi32(sums[0], _mm512_srai_epi32::<2>(sums[1]));
+        let high = _mm512_add_epi32(_mm512_srai_epi32::<4>(sums[2]), _mm512_srai_epi32::<6>(sums[3]));
+        _mm512_reduce_add_epi32(_mm512_add_epi32(low, high))
     }
 
     #[inline(always)]
@@ -208,9 +233,10 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
         let low = _mm512_loadu_si512(low.cast());
         let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(high.cast()));
         let (nibble, two_bits) = (_mm512_set1_epi8(0x0f), _mm512_set1_epi8(0x30));
-        let halves = |low, high| _mm512_inserti64x4::<1>(_mm512_set1_epi16(low), _mm256_set1_epi16(high));
-        let first = _mm512_and_si512(_mm512_sllv_epi16(high, halves(4, 2)), two_bits);
-        let second = _mm512_and_si512(_mm512_srlv_epi16(high, halves(0, 2)), two_bits);
+        let left = _mm512_inserti64x4::<1>(_mm512_set1_epi16(4), _mm256_set1_epi16(2));
+        let right = _mm512_inserti64x4::<1>(_mm512_setzero_si512(), _mm256_set1_epi16(2));
+        let first = _mm512_and_si512(_mm512_sllv_epi16(high, left), two_bits);
+        let second = _mm512_and_si512(_mm512_srlv_epi16(high, right), two_bits);
         let first = _mm512_or_si512(first, _mm512_and_si512(low, nibble));
         let second = _mm512_or_si512(second, _mm512_and_si512(_mm512_srli_epi16::<4>(low), nibble));
         let middle = _mm512_set1_epi8(32);

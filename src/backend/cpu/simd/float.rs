@@ -15,16 +15,19 @@ use super::{DECODED_ROWS, F32Rows, Product, Scratch, Tile};
 
 /// How a type keeps its weights.
 pub trait Form {
-    /// Weights that are decoded together; a row is a multiple of it, except for [`Plain`] types.
-    const BLOCK: usize;
+    /// Weights that are decoded together. Few enough that a core has several rows' chains of multiply-adds in
+    /// flight.
+    const PART: usize;
+    /// Weights of a block, a multiple of `PART`; rows are whole blocks, but for types of single weights.
+    const BLOCK: usize = Self::PART;
     /// Bytes of a block.
     const BYTES: usize;
 
-    /// Decodes one block and hands on 16 weights at a time, in order, with the index of the first.
+    /// Decodes part `part` of a row and hands on 16 weights at a time, in order, with the index of the first.
     ///
     /// # Safety
-    /// As [`Lanes`]; a block lies behind the pointer.
-    unsafe fn decode<L: Lanes>(block: *const u8, each: impl FnMut(usize, L::Floats));
+    /// As [`Lanes`]; the row behind the pointer has such a part.
+    unsafe fn decode<L: Lanes>(row: *const u8, part: usize, each: impl FnMut(usize, L::Floats));
 
     /// One weight, for types whose rows may end within a block.
     fn one(bytes: &[u8]) -> f32;
@@ -42,13 +45,13 @@ pub struct Q8_0;
 pub struct Q6K;
 
 impl Form for F32 {
-    const BLOCK: usize = 16;
+    const PART: usize = 16;
     const BYTES: usize = 64;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+    unsafe fn decode<L: Lanes>(row: *const u8, part: usize, mut each: impl FnMut(usize, L::Floats)) {
         // SAFETY: as for this function.
-        each(0, unsafe { L::load(block.cast()) });
+        each(0, unsafe { L::load(row.add(part * Self::BYTES).cast()) });
     }
 
     fn one(bytes: &[u8]) -> f32 {
@@ -57,13 +60,13 @@ impl Form for F32 {
 }
 
 impl Form for F16 {
-    const BLOCK: usize = 16;
+    const PART: usize = 16;
     const BYTES: usize = 32;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+    unsafe fn decode<L: Lanes>(row: *const u8, part: usize, mut each: impl FnMut(usize, L::Floats)) {
         // SAFETY: as for this function.
-        each(0, unsafe { L::load_f16(block) });
+        each(0, unsafe { L::load_f16(row.add(part * Self::BYTES)) });
     }
 
     fn one(bytes: &[u8]) -> f32 {
@@ -72,13 +75,13 @@ impl Form for F16 {
 }
 
 impl Form for Bf16 {
-    const BLOCK: usize = 16;
+    const PART: usize = 16;
     const BYTES: usize = 32;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+    unsafe fn decode<L: Lanes>(row: *const u8, part: usize, mut each: impl FnMut(usize, L::Floats)) {
         // SAFETY: as for this function.
-        each(0, unsafe { L::load_bf16(block) });
+        each(0, unsafe { L::load_bf16(row.add(part * Self::BYTES)) });
     }
 
     fn one(bytes: &[u8]) -> f32 {
@@ -87,17 +90,17 @@ impl Form for Bf16 {
 }
 
 impl Form for Q8_0 {
-    const BLOCK: usize = 32;
+    const PART: usize = 32;
     const BYTES: usize = 34;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+    unsafe fn decode<L: Lanes>(row: *const u8, part: usize, mut each: impl FnMut(usize, L::Floats)) {
         // SAFETY: as for this function.
         unsafe {
+            let block = row.add(part * Self::BYTES);
             let scale = L::splat(L::f16_to_f32(block.cast::<u16>().read_unaligned()));
-            for i in [0, 16] {
-                each(i, L::mul(scale, L::load_i8(block.add(2 + i).cast())));
-            }
+            each(0, L::mul(scale, L::load_i8(block.add(2).cast())));
+            each(16, L::mul(scale, L::load_i8(block.add(18).cast())));
         }
     }
 
@@ -107,23 +110,23 @@ impl Form for Q8_0 {
 }
 
 impl Form for Q6K {
+    const PART: usize = 128;
     const BLOCK: usize = 256;
     const BYTES: usize = 210;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+    unsafe fn decode<L: Lanes>(row: *const u8, part: usize, mut each: impl FnMut(usize, L::Floats)) {
         // SAFETY: as for this function.
         unsafe {
+            let (block, half) = (row.add(part / 2 * Self::BYTES), part % 2);
             let scale = L::splat(L::f16_to_f32(block.add(208).cast::<u16>().read_unaligned()));
             let mut scales = [0.0; 16];
             L::store(scales.as_mut_ptr(), L::mul(scale, L::load_i8(block.add(192).cast())));
-            for half in 0..2 {
-                let mut values = [0i8; 128];
-                L::unpack_q6(block.add(64 * half), block.add(128 + 32 * half), values.as_mut_ptr());
-                for i in 0..8 {
-                    let scale = L::splat(scales[8 * half + i]);
-                    each(128 * half + 16 * i, L::mul(scale, L::load_i8(values.as_ptr().add(16 * i))));
-                }
+            let mut values = [0; 128];
+            L::unpack_q6(block.add(64 * half), block.add(128 + 32 * half), values.as_mut_ptr());
+            for i in 0..8 {
+                let scale = L::splat(scales[8 * half + i]);
+                each(16 * i, L::mul(scale, L::load_i8(values.as_ptr().add(16 * i))));
             }
         }
     }
@@ -133,11 +136,17 @@ impl Form for Q6K {
     }
 }
 
+/// Rows of types that have this block may end anywhere.
+const SINGLE: usize = 16;
+
 /// From this many activation rows on, weights are decoded once for all.
 const MANY: usize = 4;
 
 /// Weight rows that are multiplied at once where there are few activation rows.
 const TOGETHER: usize = 4;
+
+/// How far ahead of the weights the cache is asked for, in bytes.
+const AHEAD: usize = 1024;
 
 /// The kernel of one tile.
 pub struct Float<'a, 'b, F> {
@@ -161,7 +170,7 @@ impl<'a, 'b, F: Form> Float<'a, 'b, F> {
     ) -> Self {
         let (cols, outputs) = (product.cols, tile.cols().len());
         assert_eq!(cols, acts.cols, "inputs of the weight and of the layer");
-        assert!(F::BLOCK == 16 || cols.is_multiple_of(F::BLOCK), "{cols} inputs");
+        assert!(F::BLOCK == SINGLE || cols.is_multiple_of(F::BLOCK), "{cols} inputs");
         assert_eq!(product.row_bytes, cols / F::BLOCK * F::BYTES + cols % F::BLOCK * F::BYTES / F::BLOCK);
         assert_eq!(product.weights.len(), outputs * product.row_bytes, "bytes of {outputs} rows");
         assert!(product.bias.is_none_or(|bias| bias.len() == outputs), "a bias for {outputs} outputs");
@@ -205,20 +214,29 @@ impl<F: Form> Float<'_, '_, F> {
         for first in (0..self.tile.cols().len()).step_by(TOGETHER) {
             let product = self.product;
             let weights: [&[u8]; TOGETHER] = std::array::from_fn(|r| product.row(first + r));
-            // SAFETY: as for this function; blocks lie within rows, as do their inputs.
+            // SAFETY: as for this function; parts lie within rows, as do their inputs.
             let sums = unsafe {
                 let mut acc = [[L::splat(0.0); TOGETHER]; T];
-                for block in 0..self.product.cols / F::BLOCK {
+                for part in 0..self.product.cols / F::PART {
+                    let bytes = F::BYTES * F::PART / F::BLOCK;
                     for r in 0..TOGETHER {
-                        F::decode::<L>(weights[r].as_ptr().add(block * F::BYTES), |i, weights| {
-                            for t in 0..T {
-                                let x = L::load(acts[t].as_ptr().add(block * F::BLOCK + i));
-                                acc[t][r] = L::fma(weights, x, acc[t][r]);
-                            }
-                        });
+                        for line in (0..bytes).step_by(64) {
+                            L::prefetch(weights[r].as_ptr().wrapping_add(part * bytes + line + AHEAD));
+                        }
+                        F::decode::<L>(
+                            weights[r].as_ptr(),
+                            part,
+                            #[inline(always)]
+                            |i, weights| {
+                                for t in 0..T {
+                                    let x = L::load(acts[t].as_ptr().add(part * F::PART + i));
+                                    acc[t][r] = L::fma(weights, x, acc[t][r]);
+                                }
+                            },
+                        );
                     }
                 }
-                acc.map(|acc| acc.map(|acc| L::sum(acc)))
+                sums_of::<L, TOGETHER, T>(acc)
             };
             for t in 0..T {
                 for r in 0..TOGETHER {
@@ -241,12 +259,17 @@ impl<F: Form> Float<'_, '_, F> {
             let mut floats = std::mem::take(&mut self.scratch.floats);
             for (r, floats) in floats.chunks_exact_mut(cols).take(DECODED_ROWS).enumerate() {
                 let weights = self.product.row(first + r);
-                for (block, floats) in floats[..whole].chunks_exact_mut(F::BLOCK).enumerate() {
-                    // SAFETY: as for this function; blocks lie within rows, and 16 floats from `i` within a block.
+                for (part, floats) in floats[..whole].chunks_exact_mut(F::PART).enumerate() {
+                    // SAFETY: as for this function; parts lie within rows, and 16 floats from `i` within a part.
                     unsafe {
-                        F::decode::<L>(weights.as_ptr().add(block * F::BYTES), |i, weights| {
-                            L::store(floats.as_mut_ptr().add(i), weights);
-                        });
+                        F::decode::<L>(
+                            weights.as_ptr(),
+                            part,
+                            #[inline(always)]
+                            |i, weights| {
+                                L::store(floats.as_mut_ptr().add(i), weights);
+                            },
+                        );
                     }
                 }
             }
@@ -292,16 +315,33 @@ unsafe fn block<L: Lanes, const R: usize, const T: usize>(
     unsafe {
         let mut acc = [[L::splat(0.0); R]; T];
         for k in (0..len).step_by(16) {
-            let weights = weights.map(|weights| L::load(weights.as_ptr().add(k)));
+            let mut vectors = [L::splat(0.0); R];
+            for r in 0..R {
+                vectors[r] = L::load(weights[r].as_ptr().add(k));
+            }
             for t in 0..T {
                 let x = L::load(acts[t].as_ptr().add(k));
                 for r in 0..R {
-                    acc[t][r] = L::fma(weights[r], x, acc[t][r]);
+                    acc[t][r] = L::fma(vectors[r], x, acc[t][r]);
                 }
             }
         }
-        acc.map(|acc| acc.map(|acc| L::sum(acc)))
+        sums_of::<L, R, T>(acc)
     }
+}
+
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn sums_of<L: Lanes, const R: usize, const T: usize>(acc: [[L::Floats; R]; T]) -> [[f32; R]; T] {
+    let mut sums = [[0.0; R]; T];
+    for t in 0..T {
+        for r in 0..R {
+            // SAFETY: as for this function.
+            sums[t][r] = unsafe { L::sum(acc[t][r]) };
+        }
+    }
+    sums
 }
 
 /// Products of the inputs after the last whole 16.

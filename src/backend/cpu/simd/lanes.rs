@@ -1,5 +1,8 @@
 //! What an instruction set must offer: 64 bytes, 16 integers or 16 floats at a time, in however many
 //! registers that takes. The kernels are written once over this.
+//!
+//! Everything inlines into [`Lanes::vectorize`], where the instruction set is known. The standard library's own
+//! functions need not: so kernels loop over arrays of vectors by index, never with `map` or an iterator.
 #![allow(unsafe_code)]
 
 /// Vectors of one instruction set.
@@ -15,9 +18,11 @@ pub unsafe trait Lanes: Copy + 'static {
     type Ints: Copy;
     /// 16 f32.
     type Floats: Copy;
+    /// Sums that [`dot_packed`](Self::dot_packed) adds to.
+    type Sums: Copy;
 
     /// Weight rows of a block of the int8 matrix product, in vectors of 16.
-    const STRIP: usize;
+    const STRIP_VECTORS: usize;
     /// Activation rows of a block of the int8 matrix product.
     const ROWS: usize;
     /// Weight rows and activation rows of a block of the float matrix product.
@@ -53,6 +58,13 @@ pub unsafe trait Lanes: Copy + 'static {
         }
         acc
     }
+
+    /// No sums yet.
+    unsafe fn no_sums() -> Self::Sums;
+    /// Adds `codes * acts` for the four codes of each byte: `acts[i]` belongs to bits `2 i`.
+    unsafe fn dot_packed(sums: Self::Sums, packed: Self::Bytes, acts: [Self::Bytes; 4]) -> Self::Sums;
+    /// Sum of all that was added.
+    unsafe fn total(sums: Self::Sums) -> i32;
 
     /// The same integer 16 times.
     unsafe fn splat_int(x: i32) -> Self::Ints;

@@ -6,6 +6,8 @@
 //!
 //! Every kernel keeps two promises. One output element depends on its weight row and its activation row
 //! alone, to the bit, whatever other rows the same call works on. And integer sums are exact.
+// Arrays of vectors are indexed, never iterated: `lanes.rs` says why.
+#![allow(clippy::needless_range_loop)]
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -107,7 +109,7 @@ impl Product<'_> {
 /// Memory that a thread works in.
 #[derive(Default)]
 pub struct Scratch {
-    /// Unpacked weights, [`UNPACKED_ROWS`] rows, and what it takes to begin at a cache line.
+    /// Unpacked weights, [`STRIP`] rows, and what it takes to begin at a cache line.
     codes: Vec<u8>,
     /// Decoded weights, [`DECODED_ROWS`] rows.
     floats: Vec<f32>,
@@ -115,8 +117,11 @@ pub struct Scratch {
     pub decoded: Vec<f32>,
 }
 
-/// Ternary weight rows that are unpacked together, at most.
-const UNPACKED_ROWS: usize = 48;
+/// From this many activation rows on, ternary weights are unpacked.
+pub const MANY_ROWS: usize = 12;
+
+/// Weight rows that are unpacked together, at most; a multiple of what any set unpacks together.
+pub const STRIP: usize = 48;
 
 /// Weight rows that are decoded together.
 pub const DECODED_ROWS: usize = 8;
@@ -124,7 +129,7 @@ pub const DECODED_ROWS: usize = 8;
 impl Scratch {
     /// Makes room for weights of `cols` inputs.
     pub fn reserve(&mut self, cols: usize) {
-        self.codes.resize(self.codes.len().max(UNPACKED_ROWS * padded(cols) + 64), 0);
+        self.codes.resize(self.codes.len().max(STRIP * padded(cols) + 64), 0);
         for floats in [&mut self.floats, &mut self.decoded] {
             floats.resize(floats.len().max(DECODED_ROWS * cols), 0.0);
         }

@@ -19,10 +19,10 @@ pub(super) static KERNELS: Kernels = Kernels {
 
 fn quantise(x: &[f32], q: &mut [i8]) -> RowQuant {
     q.fill(0);
-    let absmax = x.iter().fold(0.0, |max, x| if x.abs() <= max { max } else { x.abs() });
-    if !(absmax <= MAX_ACT) {
+    if !x.iter().all(|x| x.abs() <= MAX_ACT) {
         return RowQuant { scale: 0.0, sum: 0 };
     }
+    let absmax = x.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
     let scale = 127.0 / absmax.max(1e-5);
     let mut sum = 0;
     for (k, x) in x.iter().enumerate() {

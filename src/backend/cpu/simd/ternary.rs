@@ -7,7 +7,7 @@
 //! multiplied as they are; the weights are read once, at the speed of memory. Many rows: a strip of weight rows
 //! is unpacked once, four codes of 16 rows a vector, and stays in the cache while blocks of activation rows pass
 //! over it; a block's sums live in registers. It reads 1 vector of codes a `ROWS` products, 4 bytes of activations
-//! a `STRIP` products.
+//! a `STRIP_VECTORS` products.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use half::f16;
 
 use super::lanes::{Kernel, Lanes};
-use super::{I8Rows, Product, RowQuant, Scratch, Tile, UNIT, padded};
+use super::{I8Rows, MANY_ROWS, Product, RowQuant, Scratch, Tile, UNIT, padded};
 
 /// How a ternary type keeps 256 weights.
 pub trait Form {
@@ -23,12 +23,27 @@ pub trait Form {
     const UNIT_BYTES: usize;
     /// Whether the 64 bytes of codes are followed by an f16 scale.
     const SCALED: bool;
+    /// Whether group 0 stands in the high bits of a byte, rather than the low ones.
+    const HIGH_FIRST: bool;
+
+    /// What belongs to groups 0 to 3, in the order of the bits; or the other way round.
+    #[inline(always)]
+    fn order<T>(four: [T; 4]) -> [T; 4] {
+        let [a, b, c, d] = four;
+        if Self::HIGH_FIRST { [d, c, b, a] } else { [a, b, c, d] }
+    }
 
     /// The codes of groups 0 to 3 of 64 bytes.
     ///
     /// # Safety
     /// As [`Lanes`].
-    unsafe fn codes<L: Lanes>(bytes: L::Bytes) -> [L::Bytes; 4];
+    #[inline(always)]
+    unsafe fn codes<L: Lanes>(bytes: L::Bytes) -> [L::Bytes; 4] {
+        // SAFETY: as for this function.
+        Self::order(unsafe {
+            [L::codes::<0>(bytes), L::codes::<2>(bytes), L::codes::<4>(bytes), L::codes::<6>(bytes)]
+        })
+    }
 }
 
 /// Group 0 in the high bits; the scale is the tensor's. A row may end with half a unit.
@@ -37,12 +52,7 @@ pub struct I2S;
 impl Form for I2S {
     const UNIT_BYTES: usize = 64;
     const SCALED: bool = false;
-
-    #[inline(always)]
-    unsafe fn codes<L: Lanes>(bytes: L::Bytes) -> [L::Bytes; 4] {
-        // SAFETY: as for this function.
-        unsafe { [L::codes::<6>(bytes), L::codes::<4>(bytes), L::codes::<2>(bytes), L::codes::<0>(bytes)] }
-    }
+    const HIGH_FIRST: bool = true;
 }
 
 /// Group 0 in the low bits, and a scale every 256 weights.
@@ -51,22 +61,14 @@ pub struct Tq2_0;
 impl Form for Tq2_0 {
     const UNIT_BYTES: usize = 66;
     const SCALED: bool = true;
-
-    #[inline(always)]
-    unsafe fn codes<L: Lanes>(bytes: L::Bytes) -> [L::Bytes; 4] {
-        // SAFETY: as for this function.
-        unsafe { [L::codes::<0>(bytes), L::codes::<2>(bytes), L::codes::<4>(bytes), L::codes::<6>(bytes)] }
-    }
+    const HIGH_FIRST: bool = false;
 }
-
-/// From this many activation rows on, weights are unpacked.
-const MANY: usize = 6;
 
 /// Weight rows that are multiplied at once where there are few activation rows.
 const TOGETHER: usize = 4;
 
 /// How far ahead of the weights the cache is asked for, in bytes.
-const AHEAD: usize = 2048;
+const AHEAD: usize = 4096;
 
 /// The kernel of one tile.
 pub struct Ternary<'a, 'b, F> {
@@ -108,8 +110,8 @@ impl<F: Form> Kernel for Ternary<'_, '_, F> {
         let rows = self.tile.rows();
         // SAFETY: as for this function; `new` checked every length.
         unsafe {
-            if rows.len() >= MANY {
-                return match (L::ROWS, L::STRIP) {
+            if rows.len() >= MANY_ROWS {
+                return match (L::ROWS, L::STRIP_VECTORS) {
                     (8, 3) => self.many::<L, 8, 4, 3>(),
                     _ => self.many::<L, 4, 2, 1>(),
                 };
@@ -147,11 +149,22 @@ impl<F: Form> Ternary<'_, '_, F> {
                     let row = (first + some + r).min(outputs - 1);
                     self.product.weights[row * self.product.row_bytes..].as_ptr()
                 });
-                let place = some..some + TOGETHER;
-                let sums = sums.each_mut().map(|sums| &mut sums[place.clone()]);
-                let values = values.each_mut().map(|values| &mut values[place.clone()]);
                 // SAFETY: as for this function; every pointer has a whole row behind it.
-                unsafe { dots::<L, F, T>(weights, acts, self.product.cols, sums, values) };
+                unsafe {
+                    if T == 1 && !F::SCALED {
+                        one_row::<L, F>(
+                            weights,
+                            acts[0],
+                            self.product.cols,
+                            &mut sums[0][some..][..TOGETHER],
+                        );
+                        continue;
+                    }
+                    let place = some..some + TOGETHER;
+                    let sums = sums.each_mut().map(|sums| &mut sums[place.clone()]);
+                    let values = values.each_mut().map(|values| &mut values[place.clone()]);
+                    dots::<L, F, T>(weights, acts, self.product.cols, sums, values);
+                }
             }
             for t in 0..T {
                 // SAFETY: as for this function.
@@ -220,8 +233,8 @@ impl<F: Form> Ternary<'_, '_, F> {
                         } else {
                             [L::splat4([0; 4].as_ptr()); 4]
                         };
-                        for (group, vector) in four.into_iter().enumerate() {
-                            L::store_bytes(codes.as_mut_ptr().add(place(group)), vector);
+                        for group in 0..4 {
+                            L::store_bytes(codes.as_mut_ptr().add(place(group)), four[group]);
                         }
                     }
                 }
@@ -269,7 +282,9 @@ impl<F: Form> Ternary<'_, '_, F> {
             } else {
                 let sums = quads::<L, M, N>(codes, acts, padded(self.product.cols) / 4);
                 for m in 0..M.min(rows.end - first_row) {
-                    values[m] = sums[m].map(|sums| self.of_sums::<L>(sums, first_row + m));
+                    for n in 0..N {
+                        values[m][n] = self.of_sums::<L>(sums[m][n], first_row + m);
+                    }
                 }
             }
             for m in 0..M.min(rows.end - first_row) {
@@ -345,6 +360,43 @@ unsafe fn divide<L: Lanes>(x: L::Floats, y: f32) -> L::Floats {
     }
 }
 
+/// Sums of products of [`TOGETHER`] weight rows without scales of their own with one activation row: the kernel of
+/// single-token steps.
+///
+/// # Safety
+/// As [`Lanes`]; each pointer has a row of `cols` behind it.
+#[inline(always)]
+unsafe fn one_row<L: Lanes, F: Form>(
+    weights: [*const u8; TOGETHER],
+    acts: *const i8,
+    cols: usize,
+    sums: &mut [i32],
+) {
+    // SAFETY: as for this function: a row has `cols / UNIT` units and perhaps half a one.
+    unsafe {
+        let mut acc = [L::no_sums(); TOGETHER];
+        for unit in 0..cols / UNIT {
+            let acts = F::order(groups::<L>(acts.add(unit * UNIT)));
+            for r in 0..TOGETHER {
+                let p = weights[r].add(unit * F::UNIT_BYTES);
+                L::prefetch(p.wrapping_add(AHEAD));
+                acc[r] = L::dot_packed(acc[r], L::load_bytes(p), acts);
+            }
+        }
+        if !cols.is_multiple_of(UNIT) {
+            let unit = cols / UNIT;
+            let acts = F::order(groups::<L>(acts.add(unit * UNIT)));
+            for r in 0..TOGETHER {
+                let p = weights[r].add(unit * F::UNIT_BYTES);
+                acc[r] = L::dot_packed(acc[r], L::load_half(p), acts);
+            }
+        }
+        for r in 0..TOGETHER {
+            sums[r] = L::total(acc[r]);
+        }
+    }
+}
+
 /// Sums of products of [`TOGETHER`] weight rows with `T` activation rows: integers into `sums` where the weights
 /// have no scales of their own, else scaled ones into `values`.
 ///
@@ -394,14 +446,17 @@ unsafe fn dots<L: Lanes, F: Form, const T: usize>(
     }
 }
 
-/// The four groups of a unit of activations.
+/// Four vectors: the groups of a unit of activations.
 ///
 /// # Safety
-/// As [`Lanes`]; a unit lies behind the pointer.
+/// As [`Lanes`]; 256 bytes lie behind the pointer.
 #[inline(always)]
 unsafe fn groups<L: Lanes>(acts: *const i8) -> [L::Bytes; 4] {
     // SAFETY: as for this function.
-    unsafe { [0, 64, 128, 192].map(|group| L::load_bytes(acts.add(group).cast())) }
+    unsafe {
+        let p: *const u8 = acts.cast();
+        [L::load_bytes(p), L::load_bytes(p.add(64)), L::load_bytes(p.add(128)), L::load_bytes(p.add(192))]
+    }
 }
 
 /// Sum of a unit of activations.
@@ -431,21 +486,24 @@ unsafe fn quads<L: Lanes, const M: usize, const N: usize>(
     unsafe {
         let mut acc = [[L::splat_int(0); N]; M];
         for quad in (0..quads).step_by(4) {
-            let four = [quad, quad + 1, quad + 2, quad + 3];
             if N == 1 {
-                let codes = four.map(|quad| L::load_bytes(codes.add(quad * 64)));
+                let codes = groups::<L>(codes.add(quad * 64).cast());
                 for m in 0..M {
-                    acc[m][0] = L::dot4(acc[m][0], codes, four.map(|quad| L::splat4(acts[m].add(4 * quad))));
+                    let p = acts[m].add(4 * quad);
+                    let acts = [L::splat4(p), L::splat4(p.add(4)), L::splat4(p.add(8)), L::splat4(p.add(12))];
+                    acc[m][0] = L::dot4(acc[m][0], codes, acts);
                 }
                 continue;
             }
-            for quad in four {
-                let codes: [L::Bytes; N] =
-                    std::array::from_fn(|n| L::load_bytes(codes.add((quad * N + n) * 64)));
+            for quad in quad..quad + 4 {
+                let mut vectors = [L::splat4([0; 4].as_ptr()); N];
+                for n in 0..N {
+                    vectors[n] = L::load_bytes(codes.add((quad * N + n) * 64));
+                }
                 for m in 0..M {
                     let acts = L::splat4(acts[m].add(4 * quad));
                     for n in 0..N {
-                        acc[m][n] = L::dot(acc[m][n], codes[n], acts);
+                        acc[m][n] = L::dot(acc[m][n], vectors[n], acts);
                     }
                 }
             }

@@ -147,20 +147,27 @@ impl Gemm<'_> {
             let c: [*mut f32; M] = std::array::from_fn(|i| self.c.as_mut_ptr().add((row + i) * ldc + col));
             let mut acc = [[L::splat(0.0); N]; M];
             if add {
-                acc = c.map(|c| std::array::from_fn(|j| L::load(c.add(16 * j))));
-            }
-            for i in 0..k {
-                let b: [L::Floats; N] = std::array::from_fn(|j| L::load(b.add(i * ldb + 16 * j)));
-                for (acc, a) in acc.iter_mut().zip(a) {
-                    let a = L::splat(*a.add(i));
+                for i in 0..M {
                     for j in 0..N {
-                        acc[j] = L::fma(a, b[j], acc[j]);
+                        acc[i][j] = L::load(c[i].add(16 * j));
                     }
                 }
             }
-            for (acc, c) in acc.into_iter().zip(c) {
-                for (j, acc) in acc.into_iter().enumerate() {
-                    L::store(c.add(16 * j), acc);
+            for i in 0..k {
+                let mut vectors = [L::splat(0.0); N];
+                for j in 0..N {
+                    vectors[j] = L::load(b.add(i * ldb + 16 * j));
+                }
+                for row in 0..M {
+                    let a = L::splat(*a[row].add(i));
+                    for j in 0..N {
+                        acc[row][j] = L::fma(a, vectors[j], acc[row][j]);
+                    }
+                }
+            }
+            for i in 0..M {
+                for j in 0..N {
+                    L::store(c[i].add(16 * j), acc[i][j]);
                 }
             }
         }

@@ -1,0 +1,294 @@
+//! Linear layers in every kernel set that this machine can run: against values computed by bitnet.cpp, against
+//! exact arithmetic, and against each other.
+
+mod common;
+
+use std::path::Path;
+
+use bytes::Bytes;
+use common::{golden, npy};
+use ggml_types::{HostTensor, QuantType, by_name};
+use proptest::prelude::*;
+use sterna::backend::cpu::linear::{Acts, CpuWeight, Part, matmul};
+use sterna::backend::cpu::pool::Pool;
+use sterna::backend::cpu::simd::{self, Kernels};
+use sterna::program::ActQuant;
+
+/// A simple generator, for inputs that are the same in every run.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// `n` values within 1, some of them within 12.
+    fn floats(&mut self, n: usize) -> Vec<f32> {
+        let mut value = || (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0;
+        (0..n).map(|i| value() * if i % 53 == 7 { 12.0 } else { 1.0 }).collect()
+    }
+}
+
+/// A tensor of random values of that type, at an odd address.
+fn tensor(ty: &'static dyn QuantType, rows: usize, cols: usize, noise: &mut Noise) -> HostTensor {
+    let mut values = noise.floats(rows * cols);
+    if ["i2_s", "tq1_0", "tq2_0"].contains(&ty.name()) {
+        values.iter_mut().for_each(|x| *x = (*x * 1.5).round().clamp(-1.0, 1.0) * 0.75);
+    }
+    let mut bytes = vec![0xff];
+    bytes.extend(ty.encode(&values, rows, cols).unwrap());
+    HostTensor { name: ty.name().to_owned(), ty, rows, cols, bytes: Bytes::from(bytes).slice(1..) }
+}
+
+/// `y = scale W x + bias`, added to 0.5 where `add` says so.
+fn product(
+    k: &Kernels,
+    threads: usize,
+    w: &CpuWeight,
+    kind: ActQuant,
+    x: &[f32],
+    (scale, bias, add): (f32, Option<&[f32]>, bool),
+) -> Vec<f32> {
+    let rows = x.len() / w.cols;
+    let pool = Pool::new(threads).unwrap();
+    let mut acts = Acts::new(threads);
+    acts.reserve(k, w, kind, rows);
+    acts.load(k, &pool, kind, rows, w.cols, |row, out| out.copy_from_slice(&x[row * w.cols..][..w.cols]));
+    let mut out = vec![0.5; rows * w.rows];
+    matmul(k, &pool, &mut acts, [Part { w, scale, bias, out: &mut out, add }]);
+    out
+}
+
+const PLAIN: (f32, Option<&[f32]>, bool) = (1.0, None, false);
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    // Every NaN is the same here: which one comes out is the processor's choice.
+    values.iter().map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
+}
+
+/// What the program says of int8 activations, in f64 and exact integers.
+fn exact(tensor: &HostTensor, x: &[f32]) -> Vec<f64> {
+    let mut weights = vec![0.0; tensor.cols];
+    let mut out = Vec::new();
+    for x in x.chunks_exact(tensor.cols) {
+        let absmax = x.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
+        let s = 127.0 / absmax.max(1e-5);
+        let q: Vec<f64> =
+            x.iter().map(|x| f64::from((x * s).round_ties_even().clamp(-128.0, 127.0))).collect();
+        for row in 0..tensor.rows {
+            tensor.ty.decode_row(&tensor.bytes, tensor.rows, row, &mut weights).unwrap();
+            let sum: f64 = weights.iter().zip(&q).map(|(w, q)| f64::from(*w) * q).sum();
+            out.push(sum / f64::from(s));
+        }
+    }
+    out
+}
+
+#[test]
+fn i2_s_products_are_bitnet_cpps_to_the_bit() {
+    let Some(dir) = golden("ops") else { return };
+    let ty = by_name("i2_s").unwrap();
+    let mut cases = 0;
+    for file in std::fs::read_dir(&dir).unwrap() {
+        let path = file.unwrap().path();
+        let Some(case) = path.to_str().unwrap().strip_suffix(".y.npy") else { continue };
+        let read = |part: &str| npy(Path::new(&format!("{case}.{part}.npy")));
+        let (x, y) = (read("x"), read("y"));
+        let [_, cols] = x.shape[..] else { panic!("{case}: x is {:?}", x.shape) };
+        let [_, rows] = y.shape[..] else { panic!("{case}: y is {:?}", y.shape) };
+        let bytes = Bytes::from(read("w_i2s_bytes").bytes);
+        let w = CpuWeight::new(&HostTensor { name: case.to_owned(), ty, rows, cols, bytes });
+        for k in simd::all() {
+            for threads in [1, 2, 3] {
+                let got = product(k, threads, &w, ActQuant::I8PerToken, &x.f32s(), PLAIN);
+                assert_eq!(bits(&got), bits(&y.f32s()), "{case}, {}, {threads} threads", k.name);
+            }
+        }
+        cases += 1;
+    }
+    assert_eq!(cases, 7, "cases in {}", dir.display());
+}
+
+#[test]
+fn sums_of_extreme_values_do_not_wrap() {
+    let ty = by_name("i2_s").unwrap();
+    for cols in [2560, 6912] {
+        for (weight, x) in [(1.0, 1.0), (1.0, -1.0), (-1.0, 1.0), (-1.0, -1.0)] {
+            for rows in [1, 9] {
+                let bytes = Bytes::from(ty.encode(&vec![weight; 3 * cols], 3, cols).unwrap());
+                let w = CpuWeight::new(&HostTensor { name: String::new(), ty, rows: 3, cols, bytes });
+                // 127 is the largest magnitude that a rounded value has.
+                let x = vec![x * 127.0; rows * cols];
+                for k in simd::all() {
+                    let got = product(k, 1, &w, ActQuant::I8PerToken, &x, PLAIN);
+                    assert!(got.iter().all(|y| *y == weight * x[0] * cols as f32), "{}: {got:?}", k.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_without_a_meaning_stay_alone() {
+    let mut noise = Noise(1);
+    let ty = by_name("i2_s").unwrap();
+    let w = CpuWeight::new(&tensor(ty, 20, 384, &mut noise));
+    let clean = noise.floats(11 * 384);
+    for k in simd::all() {
+        let want = product(k, 1, &w, ActQuant::I8PerToken, &clean, PLAIN);
+        for poison in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -2e30] {
+            for at in [0, 200, 383] {
+                let mut x = clean.clone();
+                x[4 * 384 + at] = poison;
+                let got = product(k, 1, &w, ActQuant::I8PerToken, &x, PLAIN);
+                for (row, (got, want)) in got.chunks(20).zip(want.chunks(20)).enumerate() {
+                    match row {
+                        4 => assert!(got.iter().all(|y| y.is_nan()), "{}: {poison} at {at}", k.name),
+                        _ => assert_eq!(bits(got), bits(want), "{}: {poison} at {at}, row {row}", k.name),
+                    }
+                }
+            }
+        }
+        // Zeros and values below the clamp have a meaning; so has the largest number that does.
+        for (x, want) in [(0.0, 0.0), (1e-7, 1e-7), (f32::from_bits(1), 0.0), (1e30, 1e30)] {
+            let bytes = ty.encode(&vec![1.0; 128], 1, 128).unwrap().into();
+            let w = CpuWeight::new(&HostTensor { name: String::new(), ty, rows: 1, cols: 128, bytes });
+            let mut row = vec![0.0; 128];
+            row[77] = x;
+            let got = product(k, 1, &w, ActQuant::I8PerToken, &row, PLAIN)[0];
+            // Half a step of 1e-5 / 127, and the rounding of a quotient.
+            assert!((got - want).abs() <= 4e-8_f32.max(want * 1e-6), "{}: {x} gives {got}", k.name);
+        }
+    }
+}
+
+/// Products with exact sums: what is left are the scale's division and multiplications, and for TQ2_0 the sum of
+/// the blocks.
+#[test]
+fn ternary_products_are_what_the_program_says() {
+    let mut noise = Noise(2);
+    for name in ["i2_s", "tq2_0", "tq1_0"] {
+        let tensor = tensor(by_name(name).unwrap(), 35, 2560, &mut noise);
+        let x = noise.floats(7 * 2560);
+        let want = exact(&tensor, &x);
+        let w = CpuWeight::new(&tensor);
+        for k in simd::all() {
+            let got = product(k, 2, &w, ActQuant::I8PerToken, &x, PLAIN);
+            for (got, want) in got.iter().zip(&want) {
+                // A product is below 100 here; f32 sums of ten blocks, or of 2560 decoded weights.
+                let bound = if name == "tq1_0" { 1e-3 } else { 2e-5 };
+                assert!((f64::from(*got) - want).abs() < bound, "{name}, {}: {got} {want}", k.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_type_is_multiplied_as_its_decode_row_says() {
+    let mut noise = Noise(3);
+    for ty in ggml_types::types::REGISTRY {
+        for (rows, cols) in [(19, 512), (3, 256)] {
+            let tensor = tensor(*ty, rows, cols, &mut noise);
+            let x = noise.floats(6 * cols);
+            let w = CpuWeight::new(&tensor);
+            let mut weights = vec![0.0; cols];
+            for k in simd::all() {
+                let got = product(k, 2, &w, ActQuant::None, &x, PLAIN);
+                for (i, got) in got.iter().enumerate() {
+                    tensor.ty.decode_row(&tensor.bytes, rows, i % rows, &mut weights).unwrap();
+                    let terms = || {
+                        let pairs = weights.iter().zip(&x[i / rows * cols..]);
+                        pairs.map(|(w, x)| f64::from(*w) * f64::from(*x))
+                    };
+                    let (want, sizes): (f64, f64) = (terms().sum(), terms().map(f64::abs).sum());
+                    // Every term passes at most cols roundings of 2^-24.
+                    let bound = sizes * cols as f64 * 6e-8 + 1e-30;
+                    assert!(
+                        (f64::from(*got) - want).abs() <= bound,
+                        "{}, {}: {got} {want}",
+                        ty.name(),
+                        k.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Integers: every set, every number of threads, and each row by itself give the same bits.
+    #[test]
+    fn integer_products_are_the_same_everywhere(
+        seed in 1_u64..,
+        units in 1_usize..12,
+        outputs in 1_usize..120,
+        rows in 1_usize..20,
+        threads in 1_usize..4,
+        scaled: bool,
+        add: bool,
+    ) {
+        let mut noise = Noise(seed);
+        let (ty, cols) = if scaled { ("tq2_0", 256 * units) } else { ("i2_s", 128 * units) };
+        let w = CpuWeight::new(&tensor(by_name(ty).unwrap(), outputs, cols, &mut noise));
+        let (x, bias) = (noise.floats(rows * cols), noise.floats(outputs));
+        let with = (0.7, scaled.then_some(&bias[..]), add);
+        let sets = simd::all();
+        let want = bits(&product(sets[0], 1, &w, ActQuant::I8PerToken, &x, with));
+        for k in sets {
+            let got = product(k, threads, &w, ActQuant::I8PerToken, &x, with);
+            prop_assert_eq!(&bits(&got), &want, "{}", k.name);
+            let row = seed as usize % rows;
+            let alone = product(k, 1, &w, ActQuant::I8PerToken, &x[row * cols..][..cols], with);
+            prop_assert_eq!(&bits(&alone), &want[row * outputs..][..outputs], "{}, row {}", k.name, row);
+        }
+    }
+
+    /// Floats: within one set, every number of threads and each row by itself give the same bits.
+    #[test]
+    fn float_products_are_the_same_within_a_set(
+        seed in 1_u64..,
+        ty in proptest::sample::select(vec!["f32", "f16", "bf16", "q8_0", "q4_0", "q6_k", "i2_s", "tq1_0"]),
+        units in 1_usize..5,
+        odd in 0_usize..40,
+        outputs in 1_usize..60,
+        rows in 1_usize..15,
+        threads in 1_usize..4,
+        int8: bool,
+    ) {
+        let mut noise = Noise(seed);
+        let ty = by_name(ty).unwrap();
+        let cols = if ty.block_elems() == 1 { 32 * units + odd } else { units * ty.block_elems() };
+        let kind = if int8 { ActQuant::I8PerToken } else { ActQuant::None };
+        let w = CpuWeight::new(&tensor(ty, outputs, cols, &mut noise));
+        let x = noise.floats(rows * cols);
+        for k in simd::all() {
+            let all = bits(&product(k, threads, &w, kind, &x, PLAIN));
+            for row in 0..rows {
+                let alone = bits(&product(k, 1, &w, kind, &x[row * cols..][..cols], PLAIN));
+                prop_assert_eq!(&alone, &all[row * outputs..][..outputs], "{}, row {}", k.name, row);
+            }
+        }
+    }
+
+    /// Rounding: every set gives the same values, scale and sum.
+    #[test]
+    fn rounding_is_the_same_everywhere(
+        x in prop::collection::vec(prop_oneof![-1e3_f32..1e3, -1e-6_f32..1e-6, Just(0.5_f32)], 1..700),
+    ) {
+        let run = |k: &Kernels| {
+            let mut q = vec![99; simd::padded(x.len())];
+            let quant = (k.quantise)(&x, &mut q);
+            (q, quant.scale.to_bits(), quant.sum)
+        };
+        let sets = simd::all();
+        let want = run(sets[0]);
+        for k in sets {
+            prop_assert_eq!(run(k), want.clone(), "{}", k.name);
+        }
+    }
+}
