@@ -2,8 +2,12 @@
 //! without a fuzzer.
 #![allow(dead_code)] // Each binary of the fuzzer uses one of these.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
-use sterna::gguf::{Gguf, GgufWriter};
+use sterna::gguf::{Array, Gguf, GgufWriter, Metadata};
+use sterna::tokenizer::chat::{ChatTemplate, Message};
+use sterna::tokenizer::{Special, StreamDecoder, Tokenizer, TokenizerOptions};
 
 /// Opens a GGUF file, looks at everything in it, and writes it again: what comes out reads the same.
 pub fn gguf(data: &[u8]) {
@@ -36,4 +40,85 @@ pub fn gguf(data: &[u8]) {
         // A tensor of unknown size reaches to the next one, so that padding may have come in.
         assert!(again.raw_bytes(after).starts_with(&file.raw_bytes(before)));
     }
+}
+
+/// Takes the input as a text for a real vocabulary, and as a vocabulary with a text for it.
+pub fn tokenizer(data: &[u8]) {
+    static TINY: LazyLock<Tokenizer> = LazyLock::new(|| {
+        let file = include_bytes!("../tests/data/golden/tokenizer/tiny-vocab.gguf");
+        let gguf = Gguf::from_bytes(Bytes::from_static(file)).expect("a good file");
+        Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).expect("a good vocabulary")
+    });
+    let text = String::from_utf8_lossy(data);
+    for special in [Special::AsText, Special::Parse] {
+        let ids = encode_and_decode(&TINY, &text, special);
+        assert_eq!(TINY.decode(&ids, true), text.as_bytes(), "a byte-level vocabulary loses nothing");
+    }
+    let (metadata, text) = vocabulary(data);
+    if let Ok(tokenizer) = Tokenizer::from_metadata(&metadata, TokenizerOptions::default()) {
+        encode_and_decode(&tokenizer, &text, Special::AsText);
+        encode_and_decode(&tokenizer, &text, Special::Parse);
+        // Ids that no text gives.
+        tokenizer.decode(&[0, u32::MAX, tokenizer.n_vocab() as u32], false);
+    }
+}
+
+fn encode_and_decode(tokenizer: &Tokenizer, text: &str, special: Special) -> Vec<u32> {
+    let with_special = tokenizer.encode(text, special, true);
+    let ids = tokenizer.encode(text, special, false);
+    assert!(with_special.len() <= ids.len() + 2);
+    assert!(ids.iter().all(|&id| (id as usize) < tokenizer.n_vocab()));
+    let whole = tokenizer.decode(&ids, true);
+    let whole = String::from_utf8_lossy(&whole);
+    let mut stream = StreamDecoder::new(tokenizer, true);
+    let mut streamed: String = ids.iter().map(|&id| stream.push(id).to_owned()).collect();
+    streamed += stream.finish();
+    assert!(streamed == whole || streamed.strip_prefix(' ') == Some(&whole), "{streamed:?} is not {whole:?}");
+    ids
+}
+
+/// Reads a vocabulary out of anything: a byte of flags, then tokens, merges and a text, apart by U+0001 and
+/// each list by U+0002. A token's type and score come from its length.
+fn vocabulary(data: &[u8]) -> (Metadata, String) {
+    let (&flags, rest) = data.split_first().unwrap_or((&0, &[]));
+    let rest = String::from_utf8_lossy(rest);
+    let mut sections = rest.split('\u{1}');
+    let mut list = || sections.next().unwrap_or_default().split('\u{2}');
+    let (tokens, merges): (Vec<&str>, Vec<&str>) = (list().collect(), list().collect());
+    let text = sections.next().unwrap_or_default().to_owned();
+
+    let pre = ["llama-bpe", "gpt-2", "default", "qwen2", "falcon", "smollm", "", "unknown"];
+    let mut metadata = Metadata::default();
+    let mut set_array = |key: &str, array: Array| metadata.set(format!("tokenizer.ggml.{key}"), array);
+    set_array("tokens", Array::from_strs(tokens.iter().copied()));
+    set_array("merges", Array::from_strs(merges.iter().copied()));
+    set_array("token_type", Array::from_i32s(tokens.iter().map(|token| (token.len() % 8) as i32)));
+    if flags & 0x10 == 0 {
+        let n_scores = tokens.len() - usize::from(flags & 0x20 != 0);
+        set_array(
+            "scores",
+            Array::from_f32s(
+                tokens[..n_scores].iter().map(|token| f32::from(token.as_bytes().len() as u16 % 5)),
+            ),
+        );
+    }
+    metadata.set("tokenizer.ggml.model", if flags & 0x08 == 0 { "gpt2" } else { "llama" }.to_owned());
+    metadata.set("tokenizer.ggml.pre", pre[usize::from(flags & 7)].to_owned());
+    metadata.set("tokenizer.ggml.bos_token_id", u32::from(flags >> 6));
+    metadata.set("tokenizer.ggml.add_bos_token", flags & 0x40 != 0);
+    metadata.set("general.name", if flags & 0x80 == 0 { "phi-3" } else { "" }.to_owned());
+    (metadata, text)
+}
+
+/// Takes the input as a chat template: it renders or says why not.
+pub fn chat_template(data: &[u8]) {
+    let source = String::from_utf8_lossy(data);
+    let Ok(template) = ChatTemplate::with_tokens(&source, "<s>".to_owned(), "</s>".to_owned()) else {
+        return;
+    };
+    let turns = [("system", "Be brief."), ("user", " Hi! "), ("assistant", "Hello."), ("user", "2+2?")];
+    let messages = turns.map(|(role, content)| Message::new(role, content));
+    let _ = template.render(&messages, true);
+    let _ = template.render(&messages[1..2], false);
+    let _ = template.render(&[], true);
 }

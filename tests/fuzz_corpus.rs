@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// Folder of `fuzz/corpus` and `fuzz/fuzz_targets`, and what is done with an input.
-const TARGETS: &[(&str, fn(&[u8]))] = &[("gguf", targets::gguf)];
+const TARGETS: &[(&str, fn(&[u8]))] =
+    &[("chat_template", targets::chat_template), ("gguf", targets::gguf), ("tokenizer", targets::tokenizer)];
 
 #[test]
 fn every_target_survives_its_corpus() {

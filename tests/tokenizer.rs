@@ -4,9 +4,10 @@ mod common;
 
 use std::path::Path;
 
+use proptest::prelude::*;
 use serde::Deserialize;
 
-use sterna::gguf::Gguf;
+use sterna::gguf::{Array, Gguf, Metadata, Value};
 use sterna::tokenizer::{Special, StreamDecoder, Tokenizer, TokenizerOptions};
 
 /// One line of a golden file.
@@ -89,4 +90,113 @@ fn bos_and_end_of_generation() {
     assert_eq!(tokenizer.decode(&with_bos, true), b"<|begin_of_text|>a b");
     assert_eq!(tokenizer.token_bytes(640), b"");
     assert_eq!(tokenizer.n_vocab(), 640);
+}
+
+proptest! {
+    #[test]
+    fn byte_level_text_comes_back(text in "\\PC*|.{0,40}|(a| |\\n|1|<\\|eot_id\\|>|é|\\PC){0,60}") {
+        let tokenizer = tiny();
+        for special in [Special::AsText, Special::Parse] {
+            let ids = tokenizer.encode(&text, special, false);
+            prop_assert_eq!(tokenizer.decode(&ids, true), text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_stream_is_the_whole(ids in proptest::collection::vec(0u32..645, 0..60)) {
+        let tokenizer = tiny();
+        for show_special in [false, true] {
+            let mut stream = StreamDecoder::new(&tokenizer, show_special);
+            let pieces: String = ids.iter().map(|&id| stream.push(id).to_owned()).collect();
+            let whole = tokenizer.decode(&ids, show_special);
+            prop_assert_eq!(pieces + stream.finish(), String::from_utf8_lossy(&whole));
+        }
+    }
+}
+
+/// A vocabulary of `tokens`, the first of them BOS.
+fn vocabulary(model: &str, tokens: &[&str], merges: &[&str]) -> Metadata {
+    let mut metadata = Metadata::default();
+    metadata.set("tokenizer.ggml.model", model);
+    metadata.set("tokenizer.ggml.tokens", Array::from_strs(tokens.iter().copied()));
+    metadata.set("tokenizer.ggml.merges", Array::from_strs(merges.iter().copied()));
+    metadata
+}
+
+fn build(metadata: &Metadata) -> Result<Tokenizer, String> {
+    Tokenizer::from_metadata(metadata, TokenizerOptions::default()).map_err(|err| err.to_string())
+}
+
+#[test]
+fn a_vocabulary_like_llama_3s_without_a_pre_tokenizer_gets_llama_3s() {
+    let published = build(&vocabulary("gpt2", &["<|begin_of_text|>", "<|eot_id|>", "a"], &[])).unwrap();
+    assert_eq!(published.pre(), Some("llama-bpe"));
+    assert!(
+        published.notices()[0].contains("taking `llama-bpe`")
+            && published.notices()[0].contains("--tokenizer-pre")
+    );
+    let other = build(&vocabulary("gpt2", &["a", "b"], &[])).unwrap();
+    assert_eq!(other.pre(), Some("default"));
+}
+
+#[test]
+fn scores_decide_and_then_the_position() {
+    let tokens = ["<unk>", "<s>", "</s>", "▁", "a", "b", "aa", "ab", "aaa", "<0x41>"];
+    let mut metadata = vocabulary("llama", &tokens, &[]);
+    metadata.set("tokenizer.ggml.add_space_prefix", false);
+    metadata.set(
+        "tokenizer.ggml.scores",
+        Array::from_f32s([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0, -0.5, -1.0, 0.0]),
+    );
+    let tokenizer = build(&metadata).unwrap();
+    let encode = |text| tokenizer.encode(text, Special::AsText, false);
+    assert_eq!(encode("aab"), [4, 7], "`ab` scores more than `aa`");
+    assert_eq!(encode("aaaa"), [8, 4], "of equal pairs the leftmost is joined first");
+    assert_eq!(encode("A z"), [9, 3, 0], "a byte token, and <unk> for what has none");
+    assert_eq!(tokenizer.encode("a", Special::AsText, true), [1, 4]);
+}
+
+#[test]
+fn vocabularies_that_make_no_sense() {
+    let tokens = ["a", "b", "ab"];
+    for (model, want) in [("bert", "`gpt2` (byte-level BPE) and `llama`"), ("t5", "t5"), ("rwkv", "rwkv")] {
+        let message = build(&vocabulary(model, &tokens, &[])).err().unwrap();
+        assert!(message.contains(want), "{message}");
+    }
+    let wrong = |key: &str, value: Value, want: &str| {
+        for model in ["gpt2", "llama"] {
+            let mut metadata = vocabulary(model, &tokens, &[]);
+            metadata.set(key, value.clone());
+            let message = build(&metadata).err().unwrap_or_else(|| panic!("{key} was taken"));
+            assert!(message.contains(key) && message.contains(want), "{message}");
+        }
+    };
+    wrong("tokenizer.ggml.scores", Array::from_f32s([1.0]).into(), "want 3 entries, one a token, found 1");
+    wrong("tokenizer.ggml.token_type", Array::from_i32s([1, 1]).into(), "want 3 entries");
+    wrong("tokenizer.ggml.tokens", Array::from_i32s([1, 1]).into(), "array of strings");
+    wrong("tokenizer.ggml.tokens", Array::from_strs([]).into(), "found 0");
+    wrong("tokenizer.ggml.add_bos_token", 1u32.into(), "bool");
+    wrong("tokenizer.ggml.bos_token_id", "x".into(), "u32");
+
+    let mut metadata = vocabulary("gpt2", &tokens, &["a b", "a b", "a", "", " ", "x y", "ab ab", "b b"]);
+    metadata.set("tokenizer.ggml.eos_token_id", 3u32);
+    let tokenizer = build(&metadata).unwrap();
+    assert_eq!(tokenizer.encode("ab", Special::AsText, false), [2]);
+    assert_eq!(tokenizer.eos(), None);
+    assert!(
+        tokenizer.notices().iter().any(|notice| notice.contains("eos_token_id is 3")),
+        "{:?}",
+        tokenizer.notices()
+    );
+}
+
+#[test]
+fn one_long_word_takes_no_quadratic_time() {
+    let spm = build(&vocabulary("llama", &["<unk>", "<s>", "</s>", "a", "aa", "aaaa", "▁"], &[])).unwrap();
+    for tokenizer in [&tiny(), &spm] {
+        for word in ["a", "é", " ", "\n", "1", "<"] {
+            let text = word.repeat(1 << 18);
+            assert!(tokenizer.encode(&text, Special::Parse, false).len() <= 2 * text.len());
+        }
+    }
 }

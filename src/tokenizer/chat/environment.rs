@@ -165,7 +165,7 @@ fn add_functions(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         charge_many(&spent, value)?;
         args.iter().try_for_each(|arg| spent.charge(arg))?;
         match method {
-            "replace" => charge_replace(&spent, &[&[value.clone()], args].concat())?,
+            "replace" => charge_replace(&spent, &[std::slice::from_ref(value), args].concat())?,
             "join" => charge_join(&spent, args.first(), Some(value))?,
             // Widths and precisions make text out of numbers.
             "format" | "center" | "ljust" | "rjust" | "zfill" | "expandtabs" => {
