@@ -97,9 +97,7 @@ fn vocabulary(data: &[u8]) -> (Metadata, String) {
         let n_scores = tokens.len() - usize::from(flags & 0x20 != 0);
         set_array(
             "scores",
-            Array::from_f32s(
-                tokens[..n_scores].iter().map(|token| f32::from(token.as_bytes().len() as u16 % 5)),
-            ),
+            Array::from_f32s(tokens[..n_scores].iter().map(|token| f32::from(token.len() as u16 % 5))),
         );
     }
     metadata.set("tokenizer.ggml.model", if flags & 0x08 == 0 { "gpt2" } else { "llama" }.to_owned());

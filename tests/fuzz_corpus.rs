@@ -8,8 +8,10 @@ mod targets;
 use std::collections::BTreeSet;
 use std::fs;
 
+type Target = fn(&[u8]);
+
 /// Folder of `fuzz/corpus` and `fuzz/fuzz_targets`, and what is done with an input.
-const TARGETS: &[(&str, fn(&[u8]))] =
+const TARGETS: &[(&str, Target)] =
     &[("chat_template", targets::chat_template), ("gguf", targets::gguf), ("tokenizer", targets::tokenizer)];
 
 #[test]

@@ -12,7 +12,7 @@ use rustyline::error::ReadlineError;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::sampling_args::SamplingArgs;
 use super::{CliError, report};
-use crate::engine::{Conversation, Engine, GenerateOptions, Stats, StopReason};
+use crate::engine::{Conversation, GenerateOptions, Stats, StopReason};
 use crate::tokenizer::chat::{ChatTemplate, built_in};
 
 const HELP: &str = "\
@@ -78,18 +78,14 @@ impl ChatArgs {
             ..GenerateOptions::default()
         };
         let conversation = Conversation::new(&engine, template, self.system_prompt.as_deref())?;
-        let mut chat = Chat { conversation, options, stats: Stats::default() };
+        let mut chat = Chat { conversation, options, stats: Stats::default(), n_answers: 0 };
         let result = chat.talk();
-        let Chat { conversation, stats, .. } = chat;
+        let Chat { conversation, stats, n_answers, .. } = chat;
         drop(conversation);
-        report_stats(&engine, &stats);
+        if n_answers > 0 {
+            report::took(&stats, n_answers, engine.threads());
+        }
         result
-    }
-}
-
-fn report_stats(engine: &Engine, stats: &Stats) {
-    if stats.generated_tokens > 0 {
-        report::took(stats, engine.threads());
     }
 }
 
@@ -114,7 +110,9 @@ enum Next {
 struct Chat {
     conversation: Conversation,
     options: GenerateOptions,
+    /// Of all answers together.
     stats: Stats,
+    n_answers: u32,
 }
 
 impl Chat {
@@ -208,6 +206,7 @@ impl Chat {
             }
         };
         self.stats.add(&answer.stats);
+        self.n_answers += 1;
         if answer.forgotten > 0 {
             eprintln!("(the context was full: the {} oldest messages are forgotten)", answer.forgotten);
         }

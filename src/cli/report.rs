@@ -46,17 +46,17 @@ pub fn loaded(engine: &Engine) {
 
 /// Says what a generation took, why it ended, and its seed. `threads` are those of the roofline.
 pub fn finished(stats: &Stats, reason: Option<StopReason>, seed: u64, threads: usize) {
-    took(stats, threads);
+    took(stats, 1, threads);
     eprintln!("ended:      {}, seed {seed}", reason.map_or("by an error", words));
 }
 
-/// Says what generating took. `threads` are those of the roofline.
-pub fn took(stats: &Stats, threads: usize) {
+/// Says what `n` generations took together. `threads` are those of the roofline.
+pub fn took(stats: &Stats, n: u32, threads: usize) {
     eprintln!(
         "prompt:     {} tokens, {:.2} tokens/s, first token after {:.0} ms",
         stats.prompt_tokens,
         stats.prompt_rate(),
-        stats.time_to_first_token().as_secs_f64() * 1e3
+        stats.time_to_first_token().as_secs_f64() * 1e3 / f64::from(n)
     );
     eprint!("generation: {} tokens", stats.generated_tokens);
     if stats.generated_tokens > 1 {
