@@ -155,6 +155,8 @@ fn inspect_shows_what_is_in_a_file() {
     ] {
         assert!(text.contains(line), "`{line}` is not in:\n{text}");
     }
+    let program = ok(&sterna(dir.path(), &["inspect", "tiny.gguf", "--program"]));
+    assert!(program.starts_with("program ") && program.contains("\n1.ffn_out: "), "{program}");
     let json = ok(&sterna(dir.path(), &["inspect", "tiny.gguf", "--json"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["tensors"].as_array().unwrap().len(), 25);
@@ -166,13 +168,16 @@ fn inspect_shows_what_is_in_a_file() {
 #[test]
 fn inspect_opens_what_cannot_be_run() {
     let dir = tempfile::tempdir().unwrap();
-    // A tensor of a type that nobody knows, and no model around it.
-    let mut writer = sterna::gguf::GgufWriter::new(Default::default()).unwrap();
-    writer.tensor("strange", &[4], 77, 16).unwrap();
+    // A tensor of a type that nobody knows, names that would clear the screen, and no model around them.
+    let mut metadata = sterna::gguf::Metadata::default();
+    metadata.set("\u{1b}[2Jkey", "\u{1b}[2Jvalue");
+    let mut writer = sterna::gguf::GgufWriter::new(metadata).unwrap();
+    writer.tensor("\u{1b}[2Jname", &[4], 77, 16).unwrap();
     let mut data = writer.begin(Vec::new()).unwrap();
     data.tensor([[0; 16]]).unwrap();
     fs::write(dir.path().join("odd.gguf"), data.finish().unwrap()).unwrap();
     let text = ok(&sterna(dir.path(), &["inspect", "odd.gguf"]));
+    assert!(!text.contains('\u{1b}'), "{text}");
     assert!(
         text.contains("type 77") && text.contains("no implementation") && text.contains("cpu: no: "),
         "{text}"

@@ -24,6 +24,7 @@ const SHOWN_CHARS: usize = 200;
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna inspect model.gguf
+  sterna inspect model.gguf --program
   sterna inspect model-00001-of-00003.gguf --json | jq '.tensors[].type'")]
 pub struct InspectArgs {
     /// GGUF file, or any part of a split one
@@ -32,6 +33,9 @@ pub struct InspectArgs {
     /// Write JSON
     #[arg(long)]
     json: bool,
+    /// Write the forward pass that the file asks for, stage by stage, and nothing else
+    #[arg(long, conflicts_with = "json")]
+    program: bool,
     /// Show arrays and strings whole
     #[arg(long)]
     full: bool,
@@ -44,11 +48,13 @@ impl InspectArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// A file that is no GGUF or broken; stdout that cannot be written.
+    /// A file that is no GGUF or broken; with --program, one that holds no model we know; stdout that cannot be written.
     pub fn run(self) -> Result<(), CliError> {
         let gguf = Gguf::open_with(&self.file, OpenOptions { dialect: self.dialect })?;
         let mut out = io::stdout().lock();
-        if self.json {
+        if self.program {
+            write!(out, "{}", engine::program(&gguf, &EngineOptions::default())?)?;
+        } else if self.json {
             serde_json::to_writer_pretty(&mut out, &self.as_json(&gguf))?;
             writeln!(out)?;
         } else {
@@ -72,6 +78,7 @@ impl InspectArgs {
 
         writeln!(out, "\nmetadata  {} keys", gguf.metadata().len())?;
         for (key, value) in gguf.metadata().iter() {
+            let key = printable(key);
             writeln!(out, "  {key:<44} {}", self.value_text(value))?;
         }
 
@@ -82,7 +89,7 @@ impl InspectArgs {
             writeln!(
                 out,
                 "  {:<34} {:<8} {:<16} {:>12} bytes at {place}{part}",
-                info.name,
+                printable(&info.name),
                 info.type_name,
                 format!("{:?}", info.dims),
                 info.bytes.len(),
@@ -107,7 +114,7 @@ impl InspectArgs {
                     "  {name}: yes, with {} bytes of weights, {} of KV cache (f16) and {} of buffers",
                     plan.weights_bytes, plan.kv_bytes, plan.bufs_bytes
                 )?,
-                Err(why) => writeln!(out, "  {name}: no: {why}")?,
+                Err(why) => writeln!(out, "  {name}: no: {}", printable(&why))?,
             }
         }
         Ok(())
@@ -248,6 +255,11 @@ fn backends(gguf: &Gguf) -> Vec<(&'static str, Result<backend::Plan, String>)> {
         engine::plan(gguf, &EngineOptions::default(), backend.as_ref()).map_err(|err| err.to_string())
     };
     backend::NAMES.iter().map(|name| (*name, answer(name))).collect()
+}
+
+/// Text from a file, without what could steer a terminal.
+fn printable(text: &str) -> String {
+    text.escape_debug().to_string()
 }
 
 fn dialect_text(gguf: &Gguf) -> String {

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::gguf::{Gguf, OpenOptions};
 use crate::model;
 use crate::model::{Hyper, Model, ModelError, Options};
-use crate::program::Limits;
+use crate::program::{Limits, Program};
 
 /// How far loading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,6 +185,14 @@ pub fn plan(gguf: &Gguf, options: &EngineOptions, backend: &dyn Backend) -> Resu
     let plan = backend.plan(&model.program)?;
     fits(&plan, n_ctx)?;
     Ok(plan)
+}
+
+/// A model's forward pass, without a backend.
+///
+/// # Errors
+/// [`Error::Model`], [`Error::Option`].
+pub fn program(gguf: &Gguf, options: &EngineOptions) -> Result<Program, Error> {
+    Ok(build(gguf, options)?.0.program)
 }
 
 /// The model as a program for these options, its limits, and the positions of a session.

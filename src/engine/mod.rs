@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use conversation::{Answer, Conversation};
 pub use generate::{GenerateOptions, Generation, StopReason};
-pub use load::{EngineOptions, Progress, plan};
+pub use load::{EngineOptions, Progress, plan, program};
 pub use sampler::{Sampler, SamplerError, SamplerOptions};
 pub use session::Session;
 pub use stats::Stats;

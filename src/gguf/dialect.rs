@@ -55,8 +55,9 @@ pub(super) fn resolve(metadata: &Metadata, tensors: &[Evidence]) -> Result<Diale
             let file_type = metadata.get("general.file_type").map_or("none".into(), |value| value.describe());
             Err(GgufError::Dialect {
                 detail: format!(
-                    "architecture {architecture}, file type {file_type}; of {} tensors with a type id on \
+                    "architecture {}, file type {file_type}; of {} tensors with a type id on \
                      which the two differ, {n_ggml} fit llama.cpp's sizes and {n_bitnet} microsoft/BitNet's",
+                    architecture.escape_debug(),
                     clashing().count()
                 ),
             })

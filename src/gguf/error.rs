@@ -1,4 +1,6 @@
 //! Why a GGUF file cannot be read or written.
+//!
+//! Names come from the file and may hold anything; messages escape what could steer a terminal.
 
 use std::io;
 use std::path::PathBuf;
@@ -61,7 +63,7 @@ pub enum GgufError {
         detail: String,
     },
     /// A key or a tensor name that was there before.
-    #[error("{what} `{name}` at {offset:#x}: the name was used before")]
+    #[error("{what} `{}` at {offset:#x}: the name was used before", name.escape_debug())]
     Duplicate {
         /// `key` or `tensor`.
         what: &'static str,
@@ -71,7 +73,7 @@ pub enum GgufError {
         offset: usize,
     },
     /// A tensor whose description does not fit the file.
-    #[error("tensor {name}: {detail}")]
+    #[error("tensor {}: {detail}", name.escape_debug())]
     Tensor {
         /// GGUF name.
         name: String,
@@ -79,7 +81,7 @@ pub enum GgufError {
         detail: String,
     },
     /// A tensor whose shape its type cannot hold.
-    #[error("tensor {name}: {error}")]
+    #[error("tensor {}: {error}", name.escape_debug())]
     Quant {
         /// GGUF name.
         name: String,
@@ -87,7 +89,7 @@ pub enum GgufError {
         error: QuantError,
     },
     /// A tensor type without an implementation here.
-    #[error("tensor {name}: type {ty} is not supported; {way_out}")]
+    #[error("tensor {}: type {ty} is not supported; {way_out}", name.escape_debug())]
     Unsupported {
         /// GGUF name.
         name: String,
@@ -103,7 +105,7 @@ pub enum GgufError {
         detail: String,
     },
     /// No such key.
-    #[error("metadata key `{key}` is missing (want {want})")]
+    #[error("metadata key `{}` is missing (want {want})", key.escape_debug())]
     MissingKey {
         /// The key.
         key: String,
@@ -111,7 +113,7 @@ pub enum GgufError {
         want: &'static str,
     },
     /// A key with a value of another type or out of range.
-    #[error("metadata key `{key}`: want {want}, found {found}")]
+    #[error("metadata key `{}`: want {want}, found {found}", key.escape_debug())]
     WrongType {
         /// The key.
         key: String,
@@ -121,7 +123,7 @@ pub enum GgufError {
         found: String,
     },
     /// No such tensor.
-    #[error("tensor {name} is missing")]
+    #[error("tensor {} is missing", name.escape_debug())]
     NoTensor {
         /// GGUF name.
         name: String,

@@ -230,7 +230,7 @@ fn span_ends(part: &Part) -> Result<Vec<usize>, GgufError> {
     for pair in order.windows(2) {
         let (first, second) = (&part.tensors[pair[0]], &part.tensors[pair[1]]);
         if first.start == second.start {
-            let detail = format!("starts at {:#x}, where {} starts", second.start, first.name);
+            let detail = format!("starts at {:#x}, where {} starts", second.start, first.name.escape_debug());
             return Err(GgufError::Tensor { name: second.name.clone(), detail });
         }
         ends[pair[0]] = second.start;
