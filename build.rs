@@ -1,1 +1,3 @@
+//! Compiles what is not Rust: nothing yet. The kernels of `cuda/` will be built here.
+
 fn main() {}
