@@ -29,7 +29,7 @@ fn first_difference(
             let buf = Buf(j as u32);
             let (left, right) = (a.read(buf, n_rows), b.read(buf, n_rows));
             let largest = left.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
-            let differ = |x: f32, y: f32| !((x - y).abs() <= tolerance * largest);
+            let differ = |x: f32, y: f32| (x - y).abs() > tolerance * largest || (x - y).is_nan();
             if let Some(at) = left.iter().zip(&right).position(|(x, y)| differ(*x, *y)) {
                 let (row, col) = (at / decl.cols, at % decl.cols);
                 let (x, y) = (left[at], right[at]);

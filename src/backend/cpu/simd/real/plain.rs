@@ -114,7 +114,7 @@ fn silu(x: f32) -> f32 {
 /// `x / 2 (1 + tanh(u))` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, and `(1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u))`.
 #[inline(always)]
 fn gelu_tanh(x: f32) -> f32 {
-    const TWO_SQRT_2_OVER_PI: f32 = 1.595_769_1;
+    const TWO_SQRT_2_OVER_PI: f32 = 1.595_769;
     x / (1.0 + exp(-TWO_SQRT_2_OVER_PI * (x + 0.044_715 * x * x * x)))
 }
 
@@ -124,7 +124,7 @@ fn gelu_tanh(x: f32) -> f32 {
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     /// ln 2 in two parts; `n` times the first is exact.
-    const LN_2: [f32; 2] = [0.693_359_375, -2.121_944_4e-4];
+    const LN_2: [f32; 2] = [355.0 / 512.0, -2.121_944_4e-4];
     /// Adding it rounds to an integer, which then stands in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let clamped = if x > 88.0 { 88.0 } else { x };
