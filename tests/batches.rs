@@ -74,6 +74,25 @@ fn a_batch_is_its_tokens_one_by_one() {
     }
 }
 
+/// Attention merges the results of splits from position 256 on.
+#[test]
+fn a_batch_far_into_a_sequence_is_its_tokens_one_by_one() {
+    let (case, logits, pages) = small(SMALL);
+    for mut backend in few_backends() {
+        let device = backend.device();
+        let mut running = case.on(&mut *backend);
+        for start in (0..240).step_by(MAX_ROWS) {
+            run(&mut running, logits, &pages, &rows(0, start..start + MAX_ROWS as u32));
+            run(&mut running, logits, &pages, &copies(1, start..start + MAX_ROWS as u32));
+        }
+        let batch = run(&mut running, logits, &pages, &rows(0, 240..270));
+        for (pos, want) in (240..270).zip(batch) {
+            let got = run(&mut running, logits, &pages, &copies(1, pos..pos + 1));
+            assert_eq!(got[0], want, "{device}: position {pos}");
+        }
+    }
+}
+
 #[test]
 fn the_number_of_threads_changes_nothing() {
     let (case, logits, pages) = small(SMALL);

@@ -1,0 +1,111 @@
+//! One layer of BitNet 2B-4T, stage by stage: a decode step and a prompt of 512 tokens. Times are compared as
+//! ratios within one run; the machine has other work.
+//!
+//! `cargo bench --bench stages -- attend`
+#![allow(missing_docs)] // The macros make public modules without any.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use criterion::{Criterion, criterion_group, criterion_main};
+use ggml_types::{HostTensor, by_name, kv_by_name};
+use sterna::backend::cpu::Cpu;
+use sterna::backend::{Backend, Exec, physical_cores};
+use sterna::program::{
+    Act, ActQuant, Attend, AttnIn, FfnIn, KvDecl, Limits, Linear, Norm, NormKind, PAGE, PageTable, Program,
+    ProjAdd, Rope, RopeStyle, Row, RowsOf, Step, Weight,
+};
+
+const DIM: usize = 2560;
+const FFN_DIM: usize = 6912;
+const N_KV_HEADS: usize = 5;
+const HEAD_DIM: usize = 128;
+const MAX_ROWS: usize = 512;
+const N_CTX: usize = 4096;
+
+/// A weight of bytes that look random: 0x55 and 0xaa are codes 1 and 2.
+fn weight(p: &mut Program, all: &mut Vec<HostTensor>, ty: &str, rows: usize, cols: usize) -> Weight {
+    let ty = by_name(ty).expect("a type of the registry");
+    let len = ty.byte_len(rows, cols).expect("a shape of the type");
+    let bytes: Bytes = match ty.name() {
+        "f32" => vec![1.0_f32; rows * cols].iter().flat_map(|x| x.to_le_bytes()).collect(),
+        _ => (0..len).map(|i| [0x55, 0x46, 0x91, 0xa2, 0x19][i * 7919 % 5]).collect(),
+    };
+    let name = format!("w{}", all.len());
+    all.push(HostTensor { name: name.clone(), ty, rows, cols, bytes });
+    p.weight(name, ty, rows, cols)
+}
+
+fn layer() -> (Program, Vec<HostTensor>) {
+    let limits = Limits { rows: MAX_ROWS, outputs: 1, seqs: 1, pages: N_CTX / PAGE };
+    let (mut p, mut all) = (Program::new("one layer", limits), Vec::new());
+    let [x, q, y] = ["x", "q", "y"].map(|name| p.buf(name, RowsOf::Step, DIM));
+    let h = p.buf("h", RowsOf::Step, FFN_DIM);
+    let linear = |p: &mut Program, all: &mut Vec<HostTensor>, rows, cols| {
+        let w = weight(p, all, "i2_s", rows, cols);
+        Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0 }
+    };
+    let norm = |p: &mut Program, all: &mut Vec<HostTensor>, len| {
+        let weight = weight(p, all, "f32", 1, len);
+        Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-5 }
+    };
+    let inv_freq = (0..HEAD_DIM / 2).map(|i| 500_000.0_f64.powf(-2.0 * i as f64 / HEAD_DIM as f64)).collect();
+    let rope = Some(p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0 }));
+    let f16 = kv_by_name("f16").expect("a codec of the registry");
+    let kv = p.kv(KvDecl { n_kv_heads: N_KV_HEADS, head_dim: HEAD_DIM, k: f16, v: f16 });
+    let attn_norm = norm(&mut p, &mut all, DIM);
+    let [wq, wk, wv] =
+        [DIM, N_KV_HEADS * HEAD_DIM, N_KV_HEADS * HEAD_DIM].map(|rows| linear(&mut p, &mut all, rows, DIM));
+    let (q_norm, k_norm) = (None, None);
+    p.push("attn_in", AttnIn { x, norm: attn_norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
+    p.push("attend", Attend { q, kv, scale: 1.0 / (HEAD_DIM as f32).sqrt(), out: y });
+    let (sub_norm, w) = (norm(&mut p, &mut all, DIM), linear(&mut p, &mut all, DIM, DIM));
+    p.push("attn_out", ProjAdd { y, norm: Some(sub_norm), w, x });
+    let ffn_norm = norm(&mut p, &mut all, DIM);
+    let [gate, up] = [FFN_DIM; 2].map(|rows| linear(&mut p, &mut all, rows, DIM));
+    p.push("ffn_in", FfnIn { x, norm: ffn_norm, gate: Some(gate), up, act: Act::Relu2, h });
+    let (sub_norm, w) = (norm(&mut p, &mut all, FFN_DIM), linear(&mut p, &mut all, DIM, FFN_DIM));
+    p.push("ffn_out", ProjAdd { y: h, norm: Some(sub_norm), w, x });
+    (p, all)
+}
+
+fn bench(c: &mut Criterion) {
+    let (p, all) = layer();
+    let mut cpu = Cpu::new(physical_cores()).expect("threads");
+    let ids: Vec<_> = all.iter().map(|w| cpu.upload(w).expect("an upload")).collect();
+    let exec = cpu.compile(&p, &ids).expect("a program that compiles");
+    let mut pages = PageTable::new(1, N_CTX / PAGE);
+    pages.seq_mut(0).extend(0..(N_CTX / PAGE) as u32);
+    let rows = |positions: std::ops::Range<usize>| -> Vec<Row> {
+        positions.map(|pos| Row { token: 0, pos: pos as u32, seq: 0, logits: false }).collect()
+    };
+    let values: Vec<f32> = (0..MAX_ROWS * FFN_DIM).map(|i| (i as f32 * 0.37).sin()).collect();
+    let fill = |cpu: &mut Cpu, exec: Exec| {
+        for (i, buf) in p.bufs.iter().enumerate() {
+            let buf_values = &values[..MAX_ROWS * buf.cols];
+            cpu.write(exec, sterna::program::Buf(i as u32), 0, buf_values).expect("a write");
+        }
+    };
+    for start in (0..N_CTX).step_by(MAX_ROWS) {
+        fill(&mut cpu, exec);
+        let step = Step { rows: &rows(start..start + MAX_ROWS), pages: &pages, sampling: &[] };
+        cpu.run_stages(exec, 0..1, &step).expect("a run");
+    }
+    let turns = [("tg @ 0", rows(0..1)), ("tg @ 4095", rows(N_CTX - 1..N_CTX)), ("pp512", rows(0..MAX_ROWS))];
+    for (i, (label, _)) in p.stages.iter().enumerate() {
+        let mut group = c.benchmark_group(label);
+        for (turn, rows) in &turns {
+            fill(&mut cpu, exec);
+            let step = Step { rows, pages: &pages, sampling: &[] };
+            group.bench_function(*turn, |b| b.iter(|| cpu.run_stages(exec, i..i + 1, &step).expect("a run")));
+        }
+        group.finish();
+    }
+}
+
+criterion_group! {
+    name = stages;
+    config = Criterion::default().sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    targets = bench
+}
+criterion_main!(stages);
