@@ -7,7 +7,7 @@ mod case;
 mod oracle;
 
 use case::model::{Model, SMALL};
-use case::{Case, Running, limits, shuffled_pages};
+use case::{Case, Running, backends, limits, shuffled_pages};
 use sterna::backend::cpu::{Cpu, simd};
 use sterna::program::{Buf, PageTable, Row, RowsOf, Step};
 
@@ -89,4 +89,39 @@ fn the_first_stage_that_differs_is_named() {
     let both = [case.on(a), other.on(b)];
     let found = first_difference(&case, &shuffled_pages(1, 1), &prompt(4), tolerance(&SMALL), both);
     assert!(found.as_ref().is_some_and(|found| found.starts_with("1.ffn_in: h[0, ")), "{found:?}");
+}
+
+#[test]
+fn a_step_without_rows_does_nothing() {
+    let (case, logits) = SMALL.case("a small model", limits(4, 1, 1));
+    for mut backend in backends() {
+        let mut running = case.on(&mut *backend);
+        let before = running.read(logits, 4);
+        let step = Step { rows: &[], pages: &shuffled_pages(1, 1), sampling: &[] };
+        running.backend.run(running.exec, &step).expect("a run");
+        assert_eq!(running.read(logits, 4), before);
+    }
+}
+
+/// What a step asks for beyond the program's limits is the caller's bug.
+#[test]
+fn steps_beyond_the_limits_panic() {
+    let (case, _) = SMALL.case("a small model", limits(4, 2, 1));
+    let pages = shuffled_pages(2, 1);
+    let row = |token, pos, seq| Row { token, pos, seq, logits: false };
+    let too_far = "position 64 needs page 2 of 1";
+    let wrong = [
+        (vec![row(300, 0, 0)], "token 300, there are 300"),
+        (vec![row(0, 64, 0)], too_far),
+        (vec![row(0, 0, 2)], "sequence slot 2, there are 2"),
+        (vec![row(0, 0, 0); 5], "5 rows, the limit is 4"),
+    ];
+    for (rows, want) in wrong {
+        let mut cpu = Cpu::new(2).expect("threads");
+        let running = case.on(&mut cpu);
+        let step = Step { rows: &rows, pages: &pages, sampling: &[] };
+        let run = std::panic::AssertUnwindSafe(|| running.backend.run(running.exec, &step));
+        let panic = std::panic::catch_unwind(run).expect_err("a panic");
+        assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(want));
+    }
 }
