@@ -17,6 +17,8 @@ mod avx512;
 mod avx_vnni;
 mod float;
 mod lanes;
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+mod neon;
 mod quantise;
 pub mod real;
 mod scalar;
@@ -220,6 +222,12 @@ pub fn all() -> Vec<&'static Kernels> {
         all.extend((avx2 && has!("avxvnni")).then_some(&AVX_VNNI));
         all.extend(avx512.then_some(&AVX512));
         all.extend((avx512 && has!("avx512vnni")).then_some(&AVX512_VNNI));
+    }
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    {
+        static NEON: Kernels = table::<neon::Neon>("neon-dotprod");
+        let has = std::arch::is_aarch64_feature_detected!("dotprod");
+        all.extend(has.then_some(&NEON));
     }
     all
 }

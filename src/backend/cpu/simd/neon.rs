@@ -1,0 +1,244 @@
+//! NEON with the dot product of bytes: four registers a vector. Its tests were run in an emulator (QEMU 7.2), and not
+//! yet on a processor.
+#![allow(unsafe_code)]
+// Every function here calls instructions under the contract of `Lanes`: blocks would say nothing else.
+#![allow(unsafe_op_in_unsafe_fn)]
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use super::lanes::{Kernel, Lanes};
+
+/// NEON and `sdot`.
+#[derive(Clone, Copy)]
+pub struct Neon;
+
+/// Applies an operation to all four quarters.
+macro_rules! quarters {
+    ($op:path, $($arg:expr),+) => {
+        [$op($($arg[0]),+), $op($($arg[1]),+), $op($($arg[2]),+), $op($($arg[3]),+)]
+    };
+}
+
+// SAFETY: each function is four of the instruction for what the trait says.
+unsafe impl Lanes for Neon {
+    type Bytes = [uint8x16_t; 4];
+    type Ints = [int32x4_t; 4];
+    type Floats = [float32x4_t; 4];
+    type Sums = [int32x4_t; 4];
+
+    // 16 of 32 registers hold sums; four products of 16 bytes each then hide the latency of `sdot`.
+    const STRIP_VECTORS: usize = 1;
+    const ROWS: usize = 4;
+    const FLOAT_BLOCK: (usize, usize) = (2, 2);
+    const GEMM_VECTORS: usize = 1;
+
+    fn vectorize<K: Kernel>(kernel: K) -> K::Out {
+        #[target_feature(enable = "neon,dotprod")]
+        fn run<K: Kernel>(kernel: K) -> K::Out {
+            // SAFETY: the features are those that `Lanes` needs.
+            unsafe { kernel.run::<Neon>() }
+        }
+        // SAFETY: this table of kernels is handed out only where the processor has the features.
+        unsafe { run(kernel) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> Self::Bytes {
+        [vld1q_u8(p), vld1q_u8(p.add(16)), vld1q_u8(p.add(32)), vld1q_u8(p.add(48))]
+    }
+    #[inline(always)]
+    unsafe fn load_half(p: *const u8) -> Self::Bytes {
+        [vld1q_u8(p), vld1q_u8(p.add(16)), vdupq_n_u8(0), vdupq_n_u8(0)]
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, bytes: Self::Bytes) {
+        for i in 0..4 {
+            vst1q_u8(p.add(16 * i), bytes[i]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn splat4(p: *const i8) -> Self::Bytes {
+        [vreinterpretq_u8_u32(vdupq_n_u32(p.cast::<u32>().read_unaligned())); 4]
+    }
+    #[inline(always)]
+    unsafe fn gather4(p: *const u8, offsets: &[u32; 16]) -> Self::Bytes {
+        let mut four = [0_u32; 16];
+        for i in 0..16 {
+            four[i] = p.add(offsets[i] as usize).cast::<u32>().read_unaligned();
+        }
+        Self::load_bytes(four.as_ptr().cast())
+    }
+    #[inline(always)]
+    unsafe fn codes<const SHIFT: u32>(bytes: Self::Bytes) -> Self::Bytes {
+        // A left shift by a negative number is one to the right.
+        let (shift, three) = ([vdupq_n_s8(-(SHIFT as i8)); 4], [vdupq_n_u8(3); 4]);
+        let shifted = quarters!(vshlq_u8, bytes, shift);
+        quarters!(vandq_u8, shifted, three)
+    }
+
+    #[inline(always)]
+    unsafe fn dot(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
+        quarters!(sdot, acc, codes, acts)
+    }
+    #[inline(always)]
+    unsafe fn no_sums() -> Self::Sums {
+        [vdupq_n_s32(0); 4]
+    }
+    #[inline(always)]
+    unsafe fn dot_packed(sums: Self::Sums, packed: Self::Bytes, acts: [Self::Bytes; 4]) -> Self::Sums {
+        let sums = Self::dot(sums, Self::codes::<0>(packed), acts[0]);
+        let sums = Self::dot(sums, Self::codes::<2>(packed), acts[1]);
+        let sums = Self::dot(sums, Self::codes::<4>(packed), acts[2]);
+        Self::dot(sums, Self::codes::<6>(packed), acts[3])
+    }
+    #[inline(always)]
+    unsafe fn total(sums: Self::Sums) -> i32 {
+        Self::sum_ints(sums)
+    }
+
+    #[inline(always)]
+    unsafe fn splat_int(x: i32) -> Self::Ints {
+        [vdupq_n_s32(x); 4]
+    }
+    #[inline(always)]
+    unsafe fn load_ints(p: *const i32) -> Self::Ints {
+        [vld1q_s32(p), vld1q_s32(p.add(4)), vld1q_s32(p.add(8)), vld1q_s32(p.add(12))]
+    }
+    #[inline(always)]
+    unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        quarters!(vaddq_s32, a, b)
+    }
+    #[inline(always)]
+    unsafe fn sum_ints(ints: Self::Ints) -> i32 {
+        vaddvq_s32(vaddq_s32(vaddq_s32(ints[0], ints[1]), vaddq_s32(ints[2], ints[3])))
+    }
+    #[inline(always)]
+    unsafe fn to_floats(ints: Self::Ints) -> Self::Floats {
+        quarters!(vcvtq_f32_s32, ints)
+    }
+    #[inline(always)]
+    unsafe fn max_magnitude(a: Self::Ints, x: Self::Floats) -> Self::Ints {
+        let magnitude = quarters!(vabsq_f32, x);
+        let bits = quarters!(vreinterpretq_s32_f32, magnitude);
+        quarters!(vmaxq_s32, a, bits)
+    }
+    #[inline(always)]
+    unsafe fn largest(ints: Self::Ints) -> i32 {
+        vmaxvq_s32(vmaxq_s32(vmaxq_s32(ints[0], ints[1]), vmaxq_s32(ints[2], ints[3])))
+    }
+    #[inline(always)]
+    unsafe fn round(x: Self::Floats) -> Self::Ints {
+        quarters!(vcvtnq_s32_f32, x)
+    }
+    #[inline(always)]
+    unsafe fn store_i8(p: *mut i8, ints: Self::Ints) {
+        let words = quarters!(vmovn_s32, ints);
+        let low = vmovn_s16(vcombine_s16(words[0], words[1]));
+        let high = vmovn_s16(vcombine_s16(words[2], words[3]));
+        vst1q_s8(p, vcombine_s8(low, high));
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::Floats {
+        [vdupq_n_f32(x); 4]
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::Floats {
+        [vld1q_f32(p), vld1q_f32(p.add(4)), vld1q_f32(p.add(8)), vld1q_f32(p.add(12))]
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, x: Self::Floats) {
+        for i in 0..4 {
+            vst1q_f32(p.add(4 * i), x[i]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Self::Floats {
+        let halves = [vld1_u8(p), vld1_u8(p.add(8)), vld1_u8(p.add(16)), vld1_u8(p.add(24))];
+        quarters!(widen_f16, halves)
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> Self::Floats {
+        let bytes = [vld1_u8(p), vld1_u8(p.add(8)), vld1_u8(p.add(16)), vld1_u8(p.add(24))];
+        let halves = quarters!(vreinterpret_u16_u8, bytes);
+        let wide = quarters!(vshll_n_u16::<16>, halves);
+        quarters!(vreinterpretq_f32_u32, wide)
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self::Floats {
+        let bytes = vld1q_s8(p);
+        let words = [vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)];
+        let ints = [
+            vmovl_s16(vget_low_s16(words[0])),
+            vmovl_high_s16(words[0]),
+            vmovl_s16(vget_low_s16(words[1])),
+            vmovl_high_s16(words[1]),
+        ];
+        quarters!(vcvtq_f32_s32, ints)
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        quarters!(vaddq_f32, a, b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        quarters!(vmulq_f32, a, b)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        quarters!(vfmaq_f32, c, a, b)
+    }
+    #[inline(always)]
+    unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        quarters!(vfmsq_f32, c, a, b)
+    }
+    #[inline(always)]
+    unsafe fn sum(x: Self::Floats) -> f32 {
+        let four = vaddq_f32(vaddq_f32(x[0], x[2]), vaddq_f32(x[1], x[3]));
+        let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+        vget_lane_f32::<0>(two) + vget_lane_f32::<1>(two)
+    }
+
+    #[inline(always)]
+    unsafe fn f16_to_f32(bits: u16) -> f32 {
+        vgetq_lane_f32::<0>(widen_f16(vreinterpret_u8_u16(vdup_n_u16(bits))))
+    }
+    #[inline(always)]
+    unsafe fn unpack_q6(low: *const u8, high: *const u8, out: *mut i8) {
+        let (low, high) = (Self::load_bytes(low), [vld1q_u8(high), vld1q_u8(high.add(16))]);
+        let (nibble, two_bits, middle) = (vdupq_n_u8(0x0f), vdupq_n_u8(0x30), vdupq_n_u8(32));
+        for i in 0..8 {
+            let (low, high) = (low[i % 4], high[i % 2]);
+            let low = if i < 4 { vandq_u8(low, nibble) } else { vshrq_n_u8::<4>(low) };
+            let high = vandq_u8(vshlq_u8(high, vdupq_n_s8(4 - 2 * (i as i8 / 2))), two_bits);
+            vst1q_s8(out.add(16 * i), vreinterpretq_s8_u8(vsubq_u8(vorrq_u8(low, high), middle)));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+    }
+}
+
+/// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128, so they are signed as well.
+#[inline(always)]
+unsafe fn sdot(acc: int32x4_t, codes: uint8x16_t, acts: uint8x16_t) -> int32x4_t {
+    let mut acc = acc;
+    // The intrinsic for it is not stable yet.
+    asm!(
+        "sdot {acc:v}.4s, {codes:v}.16b, {acts:v}.16b",
+        acc = inout(vreg) acc,
+        codes = in(vreg) codes,
+        acts = in(vreg) acts,
+        options(pure, nomem, nostack, preserves_flags)
+    );
+    acc
+}
+
+/// Four f16 as floats.
+#[inline(always)]
+unsafe fn widen_f16(halves: uint8x8_t) -> float32x4_t {
+    vcvt_f32_f16(vreinterpret_f16_u8(halves))
+}
