@@ -245,7 +245,7 @@ impl Stage<'_> {
 
         for page in self.pages_of(rows, split) {
             let tile = &mut tile[..head_dim * PAGE];
-            self.kv.keys(head, page.number, page.most, tile, &mut vector[..head_dim]);
+            self.kv.keys(k, head, page.number, page.most, tile, &mut vector[..head_dim]);
             let first = page.first * group;
             let shape = Matrices {
                 m: rows.len() * group - first,
@@ -268,7 +268,7 @@ impl Stage<'_> {
 
         for page in self.pages_of(rows, split) {
             let tile = &mut tile[..head_dim * PAGE];
-            self.kv.values(head, page.number, page.most, tile);
+            self.kv.values(k, head, page.number, page.most, tile);
             let mut multiply = |queries: Range<usize>, positions: Range<usize>, add: bool| {
                 let shape = Matrices {
                     m: queries.len() * group,

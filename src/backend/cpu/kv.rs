@@ -10,6 +10,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use super::pool::Pool;
+use super::simd::real::RealKernels;
 use crate::program::{KvDecl, PAGE, PageTable, Row};
 
 /// One layer's keys and values.
@@ -45,7 +46,7 @@ struct Elements {
     /// Writes one vector as column `pos` of a page of `[x.len(), PAGE]`.
     put_column: fn(page: &mut [u8], pos: usize, x: &[f32]),
     /// Reads neighbouring elements.
-    get: fn(bytes: &[u8], out: &mut [f32]),
+    get: fn(k: &RealKernels, bytes: &[u8], out: &mut [f32]),
 }
 
 static ELEMENTS: &[Elements] = &[
@@ -56,14 +57,14 @@ static ELEMENTS: &[Elements] = &[
             cast_slice_mut::<u8, f16>(page)[pos * x.len()..][..x.len()].convert_from_f32_slice(x);
         },
         put_column: |page, pos, x| put_column(cast_slice_mut::<u8, f16>(page), pos, x, f16::from_f32),
-        get: |bytes, out| cast_slice::<u8, f16>(bytes).convert_to_f32_slice(out),
+        get: |k, bytes, out| (k.widen)(cast_slice(bytes), out),
     },
     Elements {
         name: "f32",
         bytes: 4,
         put_row: |page, pos, x| cast_slice_mut(page)[pos * x.len()..][..x.len()].copy_from_slice(x),
         put_column: |page, pos, x| put_column(cast_slice_mut::<u8, f32>(page), pos, x, |x| x),
-        get: |bytes, out| out.copy_from_slice(cast_slice(bytes)),
+        get: |_, bytes, out| out.copy_from_slice(cast_slice(bytes)),
     },
 ];
 
@@ -123,10 +124,18 @@ impl KvCache {
 
     /// Reads the keys of the first `n` positions of a page as `tile`, `[head_dim, PAGE]`; the other columns
     /// become anything. `vector` is `[head_dim]`, to work in.
-    pub fn keys(&self, head: usize, page: usize, n: usize, tile: &mut [f32], vector: &mut [f32]) {
+    pub fn keys(
+        &self,
+        k: &RealKernels,
+        head: usize,
+        page: usize,
+        n: usize,
+        tile: &mut [f32],
+        vector: &mut [f32],
+    ) {
         let bytes = self.keys.page(self.pages, head, page);
         match self.keys.form {
-            Form::Elements(elements) => (elements.get)(bytes, tile),
+            Form::Elements(elements) => (elements.get)(k, bytes, tile),
             Form::Vectors { codec, vec_bytes } => {
                 for (pos, bytes) in bytes.chunks_exact(vec_bytes).take(n).enumerate() {
                     codec.decode(bytes, vector);
@@ -137,11 +146,11 @@ impl KvCache {
     }
 
     /// Reads the values of the first `n` positions of a page as `tile`, `[n, head_dim]`.
-    pub fn values(&self, head: usize, page: usize, n: usize, tile: &mut [f32]) {
+    pub fn values(&self, k: &RealKernels, head: usize, page: usize, n: usize, tile: &mut [f32]) {
         let bytes = self.values.page(self.pages, head, page);
         let tile = &mut tile[..n * self.head_dim];
         match self.values.form {
-            Form::Elements(elements) => (elements.get)(&bytes[..tile.len() * elements.bytes], tile),
+            Form::Elements(elements) => (elements.get)(k, &bytes[..tile.len() * elements.bytes], tile),
             Form::Vectors { codec, vec_bytes } => {
                 let vectors = tile.chunks_exact_mut(self.head_dim);
                 bytes.chunks_exact(vec_bytes).zip(vectors).for_each(|(bytes, out)| codec.decode(bytes, out));

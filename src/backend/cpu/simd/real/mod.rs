@@ -11,6 +11,8 @@ pub(super) use plain::KERNELS as PLAIN;
 pub use plain::exp;
 pub(super) use vector::table;
 
+use half::f16;
+
 use crate::program::Act;
 
 /// The kernels of one instruction set.
@@ -26,6 +28,10 @@ pub struct RealKernels {
     pub sum: fn(x: &[f32]) -> f64,
     /// `sum((x - mean)^2)`.
     pub sum_squares: fn(x: &[f32], mean: f64) -> f64,
+    /// `out = x`, element by element.
+    ///
+    /// Slices of different lengths are a bug of the caller and panic.
+    pub widen: fn(x: &[f16], out: &mut [f32]),
     /// `h = act(h)`.
     pub act: fn(act: Act, h: &mut [f32]),
     /// `h = act(gate) * h`.

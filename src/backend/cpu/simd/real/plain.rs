@@ -1,5 +1,8 @@
 //! What every kernel of f32 values computes, in plain code that other sets compile for their instructions.
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
 use super::{Matrices, RealKernels};
 use crate::program::Act;
 
@@ -7,7 +10,11 @@ use crate::program::Act;
 pub(super) const LANES: usize = 16;
 
 pub(in crate::backend::cpu::simd) static KERNELS: RealKernels =
-    RealKernels { gemm, max, exp_sum, sum, sum_squares, act, gate };
+    RealKernels { gemm, max, exp_sum, sum, sum_squares, widen, act, gate };
+
+fn widen(x: &[f16], out: &mut [f32]) {
+    x.convert_to_f32_slice(out);
+}
 
 /// `c (+)= a b`, element by element.
 fn gemm(shape: &Matrices, a: &[f32], b: &[f32], c: &mut [f32]) {

@@ -41,6 +41,12 @@ fn every_set_gives_the_same_bits() {
                 let sum = (k.exp_sum)(&mut y, 0.5);
                 y.iter().chain([&sum]).map(|y| f64::from(*y)).collect()
             });
+            same(&|k| {
+                let halves: Vec<f16> = x.iter().copied().map(f16::from_f32).collect();
+                let mut wide = vec![0.0; n];
+                (k.widen)(&halves, &mut wide);
+                wide.into_iter().map(f64::from).collect()
+            });
             for act in [Act::Relu2, Act::Silu, Act::GeluTanh] {
                 same(&|k| {
                     let (mut alone, mut gated) = (x.clone(), h.clone());

@@ -1,6 +1,8 @@
 //! The kernels for one instruction set: the plain ones compiled for it, and a matrix product of its own.
 #![allow(unsafe_code)]
 
+use half::f16;
+
 use super::{Matrices, RealKernels, plain};
 use crate::backend::cpu::simd::lanes::{Kernel, Lanes};
 
@@ -35,6 +37,10 @@ pub(in crate::backend::cpu::simd) const fn table<L: Lanes>() -> RealKernels {
                 || plain::sum_squares(x, mean),
             ))
         },
+        widen: |x, out| {
+            assert_eq!(x.len(), out.len(), "elements to widen");
+            L::vectorize(Widen { x, out });
+        },
         act: |act, h| {
             L::vectorize(Plain(
                 #[inline(always)]
@@ -59,6 +65,27 @@ impl<R, F: FnOnce() -> R> Kernel for Plain<F> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) -> R {
         (self.0)()
+    }
+}
+
+/// [`RealKernels::widen`], the lengths checked.
+struct Widen<'a> {
+    x: &'a [f16],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Widen<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let (x, x_rest) = self.x.as_chunks::<16>();
+        let (out, out_rest) = self.out.as_chunks_mut::<16>();
+        for (x, out) in x.iter().zip(out) {
+            // SAFETY: as for this function; both hold 16 elements.
+            unsafe { L::store(out.as_mut_ptr(), L::load_f16(x.as_ptr().cast())) };
+        }
+        x_rest.iter().zip(out_rest).for_each(|(x, out)| *out = x.to_f32());
     }
 }
 
