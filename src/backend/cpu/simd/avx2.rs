@@ -103,14 +103,6 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
         [_mm256_set1_epi32(p.cast::<i32>().read_unaligned()); 2]
     }
     #[inline(always)]
-    unsafe fn gather4(p: *const u8, offsets: &[u32; 16]) -> Self::Bytes {
-        let four = |i: usize| p.add(offsets[i] as usize).cast::<i32>().read_unaligned();
-        [
-            _mm256_setr_epi32(four(0), four(1), four(2), four(3), four(4), four(5), four(6), four(7)),
-            _mm256_setr_epi32(four(8), four(9), four(10), four(11), four(12), four(13), four(14), four(15)),
-        ]
-    }
-    #[inline(always)]
     unsafe fn codes<const SHIFT: u32>(bytes: Self::Bytes) -> Self::Bytes {
         let shift = _mm_cvtsi32_si128(SHIFT as i32);
         let (shift, three) = ([shift; 2], [_mm256_set1_epi8(3); 2]);

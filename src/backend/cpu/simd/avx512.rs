@@ -107,8 +107,33 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
         _mm512_set1_epi32(p.cast::<i32>().read_unaligned())
     }
     #[inline(always)]
-    unsafe fn gather4(p: *const u8, offsets: &[u32; 16]) -> __m512i {
-        _mm512_i32gather_epi32::<1>(_mm512_loadu_si512(offsets.as_ptr().cast()), p.cast())
+    unsafe fn columns(rows: &[*const u8; 16], whole: bool) -> [__m512i; 16] {
+        let mut vectors = [_mm512_setzero_si512(); 16];
+        for i in 0..16 {
+            vectors[i] = if whole { Self::load_bytes(rows[i]) } else { Self::load_half(rows[i]) };
+        }
+        // Columns `c`, `4 + c`, `8 + c` and `12 + c` of four rows, for each `c`: 16 bytes each.
+        for four in [0, 4, 8, 12] {
+            let [a, b, c, d] = [vectors[four], vectors[four + 1], vectors[four + 2], vectors[four + 3]];
+            let (low, high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+            let (next_low, next_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+            vectors[four] = _mm512_unpacklo_epi64(low, next_low);
+            vectors[four + 1] = _mm512_unpackhi_epi64(low, next_low);
+            vectors[four + 2] = _mm512_unpacklo_epi64(high, next_high);
+            vectors[four + 3] = _mm512_unpackhi_epi64(high, next_high);
+        }
+        // The same of 16 bytes instead of 4: the even and odd ones of two groups of rows, then of all.
+        for c in 0..4 {
+            let even = _mm512_shuffle_i32x4::<0x88>(vectors[c], vectors[4 + c]);
+            let odd = _mm512_shuffle_i32x4::<0xdd>(vectors[c], vectors[4 + c]);
+            let next_even = _mm512_shuffle_i32x4::<0x88>(vectors[8 + c], vectors[12 + c]);
+            let next_odd = _mm512_shuffle_i32x4::<0xdd>(vectors[8 + c], vectors[12 + c]);
+            vectors[c] = _mm512_shuffle_i32x4::<0x88>(even, next_even);
+            vectors[4 + c] = _mm512_shuffle_i32x4::<0x88>(odd, next_odd);
+            vectors[8 + c] = _mm512_shuffle_i32x4::<0xdd>(even, next_even);
+            vectors[12 + c] = _mm512_shuffle_i32x4::<0xdd>(odd, next_odd);
+        }
+        vectors
     }
     #[inline(always)]
     unsafe fn codes<const SHIFT: u32>(bytes: __m512i) -> __m512i {

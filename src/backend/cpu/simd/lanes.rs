@@ -41,8 +41,23 @@ pub unsafe trait Lanes: Copy + 'static {
     unsafe fn store_bytes(p: *mut u8, bytes: Self::Bytes);
     /// 4 bytes, 16 times.
     unsafe fn splat4(p: *const i8) -> Self::Bytes;
-    /// 4 bytes from each of 16 byte offsets.
-    unsafe fn gather4(p: *const u8, offsets: &[u32; 16]) -> Self::Bytes;
+    /// 64 bytes of 16 rows (32, then 32 zeros, where not `whole`) with rows and columns exchanged: vector `i` holds
+    /// bytes `4 i ..` to `4 i + 4` of every row.
+    #[inline(always)]
+    unsafe fn columns(rows: &[*const u8; 16], whole: bool) -> [Self::Bytes; 16] {
+        // SAFETY: as for this function.
+        unsafe {
+            let mut vectors = [Self::splat4([0; 4].as_ptr()); 16];
+            for i in 0..if whole { 16 } else { 8 } {
+                let mut column = [0_u32; 16];
+                for (row, four) in rows.iter().zip(&mut column) {
+                    *four = row.add(4 * i).cast::<u32>().read_unaligned();
+                }
+                vectors[i] = Self::load_bytes(column.as_ptr().cast());
+            }
+            vectors
+        }
+    }
     /// `byte >> SHIFT & 3`.
     unsafe fn codes<const SHIFT: u32>(bytes: Self::Bytes) -> Self::Bytes;
 

@@ -120,7 +120,7 @@ pub struct Scratch {
 }
 
 /// From this many activation rows on, ternary weights are unpacked.
-pub const MANY_ROWS: usize = 12;
+pub const MANY_ROWS: usize = 8;
 
 /// Weight rows that are unpacked together, at most; a multiple of what any set unpacks together.
 pub const STRIP: usize = 48;

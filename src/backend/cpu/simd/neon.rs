@@ -62,14 +62,6 @@ unsafe impl Lanes for Neon {
         [vreinterpretq_u8_u32(vdupq_n_u32(p.cast::<u32>().read_unaligned())); 4]
     }
     #[inline(always)]
-    unsafe fn gather4(p: *const u8, offsets: &[u32; 16]) -> Self::Bytes {
-        let mut four = [0_u32; 16];
-        for i in 0..16 {
-            four[i] = p.add(offsets[i] as usize).cast::<u32>().read_unaligned();
-        }
-        Self::load_bytes(four.as_ptr().cast())
-    }
-    #[inline(always)]
     unsafe fn codes<const SHIFT: u32>(bytes: Self::Bytes) -> Self::Bytes {
         // A left shift by a negative number is one to the right.
         let (shift, three) = ([vdupq_n_s8(-(SHIFT as i8)); 4], [vdupq_n_u8(3); 4]);

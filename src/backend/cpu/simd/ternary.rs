@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use half::f16;
 
 use super::lanes::{Kernel, Lanes};
-use super::{I8Rows, MANY_ROWS, Product, RowQuant, Scratch, Tile, UNIT, padded};
+use super::{I8Rows, MANY_ROWS, Product, Scratch, Tile, UNIT, padded};
 
 /// How a ternary type keeps 256 weights.
 pub trait Form {
@@ -170,11 +170,11 @@ impl<F: Form> Ternary<'_, '_, F> {
                 // SAFETY: as for this function.
                 unsafe {
                     let value = if F::SCALED {
-                        L::load(values[t].as_ptr())
+                        [L::load(values[t].as_ptr())]
                     } else {
-                        self.of_sums::<L>(L::load_ints(sums[t].as_ptr()), first_row + t)
+                        self.of_sums::<L, 1>([L::load_ints(sums[t].as_ptr())], first_row + t)
                     };
-                    self.finish::<L>(value, first_row + t, first, n);
+                    self.finish::<L, 1>(value, first_row + t, first);
                 }
             }
         }
@@ -218,23 +218,19 @@ impl<F: Form> Ternary<'_, '_, F> {
         let codes = &mut self.scratch.codes[start..][..padded(cols) * 16 * N];
         let row_of = |n: usize, i: usize| (first + 16 * n + i).min(outputs - 1);
         for n in 0..N {
-            let base = row_of(n, 0);
-            let offsets = std::array::from_fn(|i| ((row_of(n, i) - base) * row_bytes) as u32);
+            let rows: [&[u8]; 16] =
+                std::array::from_fn(|i| &weights[row_of(n, i) * row_bytes..][..row_bytes]);
             for (unit, codes) in codes.chunks_exact_mut(UNIT * 16 * N).enumerate() {
-                let quads = if cols - unit * UNIT < UNIT { 8 } else { 16 };
-                for quad in 0..16 {
-                    let place = |group: usize| (group * 16 + quad) * N * 64 + n * 64;
-                    // SAFETY: as for this function; the last row's last four bytes end the weights at most, and
-                    // a unit's codes are 64 quads of `N` vectors.
-                    unsafe {
-                        let four = if quad < quads {
-                            let p = weights.as_ptr().add(base * row_bytes + unit * F::UNIT_BYTES + 4 * quad);
-                            F::codes::<L>(L::gather4(p, &offsets))
-                        } else {
-                            [L::splat4([0; 4].as_ptr()); 4]
-                        };
+                let rows = rows.map(|row| row[unit * F::UNIT_BYTES..].as_ptr());
+                // SAFETY: as for this function; a unit of each row lies behind its pointer, and a unit's codes are
+                // 64 times `N` vectors.
+                unsafe {
+                    let columns = L::columns(&rows, cols - unit * UNIT >= UNIT);
+                    for i in 0..16 {
+                        let four = F::codes::<L>(columns[i]);
                         for group in 0..4 {
-                            L::store_bytes(codes.as_mut_ptr().add(place(group)), four[group]);
+                            let place = ((group * 16 + i) * N + n) * 64;
+                            L::store_bytes(codes.as_mut_ptr().add(place), four[group]);
                         }
                     }
                 }
@@ -257,15 +253,16 @@ impl<F: Form> Ternary<'_, '_, F> {
     /// As [`Kernel::run`].
     #[inline(always)]
     unsafe fn block<L: Lanes, const M: usize, const N: usize>(&mut self, first: usize, first_row: usize) {
-        let (rows, outputs) = (self.tile.rows(), self.tile.cols().len());
+        let rows = self.tile.rows();
         let acts: [*const i8; M] =
             std::array::from_fn(|m| self.acts.row((first_row + m).min(rows.end - 1)).as_ptr());
         let start = self.scratch.codes.as_ptr().align_offset(64);
         let codes = self.scratch.codes[start..][..padded(self.product.cols) * 16 * N].as_ptr();
         // SAFETY: as for this function; `unpack` filled `codes`, and every activation row is padded.
         unsafe {
-            let mut values = [[L::splat(0.0); N]; M];
+            let rows = M.min(rows.end - first_row);
             if F::SCALED {
+                let mut values = [[L::splat(0.0); N]; M];
                 for unit in 0..self.product.cols / UNIT {
                     let codes = codes.add(unit * UNIT * 16 * N);
                     let acts = acts.map(|acts| acts.add(unit * UNIT));
@@ -279,84 +276,104 @@ impl<F: Form> Ternary<'_, '_, F> {
                         }
                     }
                 }
+                for m in 0..rows {
+                    self.finish::<L, N>(values[m], first_row + m, first);
+                }
             } else {
                 let sums = quads::<L, M, N>(codes, acts, padded(self.product.cols) / 4);
-                for m in 0..M.min(rows.end - first_row) {
-                    for n in 0..N {
-                        values[m][n] = self.of_sums::<L>(sums[m][n], first_row + m);
-                    }
-                }
-            }
-            for m in 0..M.min(rows.end - first_row) {
-                for n in 0..N {
-                    let first = first + 16 * n;
-                    if first < outputs {
-                        self.finish::<L>(values[m][n], first_row + m, first, (outputs - first).min(16));
-                    }
+                for m in 0..rows {
+                    let values = self.of_sums::<L, N>(sums[m], first_row + m);
+                    self.finish::<L, N>(values, first_row + m, first);
                 }
             }
         }
     }
 
-    /// The product of weights without scales of their own, but for the division by the activations' scale.
+    /// The products of weights without scales of their own, but for the division by the activations' scale.
     ///
     /// # Safety
     /// As [`Kernel::run`].
     #[inline(always)]
-    unsafe fn of_sums<L: Lanes>(&self, sums: L::Ints, row: usize) -> L::Floats {
+    unsafe fn of_sums<L: Lanes, const N: usize>(&self, sums: [L::Ints; N], row: usize) -> [L::Floats; N] {
         // SAFETY: as for this function.
-        unsafe { L::to_floats(L::add_ints(sums, L::splat_int(-self.acts.quant[row].sum))) }
+        unsafe {
+            let all = L::splat_int(-self.acts.quant[row].sum);
+            let mut values = [L::splat(0.0); N];
+            for n in 0..N {
+                values[n] = L::to_floats(L::add_ints(sums[n], all));
+            }
+            values
+        }
     }
 
-    /// Divides by the activations' scale, applies what the layer has, and writes `n` outputs.
+    /// Divides by the activations' scale, applies what the layer has, and writes `16 N` outputs, or those that there
+    /// are.
     ///
     /// # Safety
     /// As [`Kernel::run`].
     #[inline(always)]
-    unsafe fn finish<L: Lanes>(&mut self, value: L::Floats, row: usize, first: usize, n: usize) {
+    unsafe fn finish<L: Lanes, const N: usize>(&mut self, values: [L::Floats; N], row: usize, first: usize) {
         let product = self.product;
-        let RowQuant { scale, .. } = self.acts.quant[row];
-        let out = &mut self.tile.row_mut(row)[first..][..n];
+        let out = &mut self.tile.row_mut(row)[first..];
         // SAFETY: as for this function; full vectors go where 16 outputs are.
         unsafe {
-            let mut value = divide::<L>(value, scale);
-            if !F::SCALED {
-                value = L::mul(value, L::splat(product.tensor_scale));
-            }
-            if n < 16 {
-                let mut values = [0.0; 16];
-                L::store(values.as_mut_ptr(), value);
-                for (i, (out, value)) in out.iter_mut().zip(values).enumerate() {
-                    product.finish(out, first + i, value);
+            let by = Divisor::<L>::new(self.acts.quant[row].scale);
+            for n in 0..N {
+                let mut value = by.divide(values[n]);
+                if !F::SCALED {
+                    value = L::mul(value, L::splat(product.tensor_scale));
                 }
-                return;
+                if out.len() < 16 * (n + 1) {
+                    let mut values = [0.0; 16];
+                    L::store(values.as_mut_ptr(), value);
+                    for (i, (out, value)) in out.iter_mut().skip(16 * n).zip(values).enumerate() {
+                        product.finish(out, first + 16 * n + i, value);
+                    }
+                    return;
+                }
+                value = L::mul(value, L::splat(product.factor));
+                if let Some(bias) = product.bias {
+                    value = L::add(value, L::load(bias[first + 16 * n..][..16].as_ptr()));
+                }
+                let out = out.as_mut_ptr().add(16 * n);
+                if product.add {
+                    value = L::add(L::load(out), value);
+                }
+                L::store(out, value);
             }
-            value = L::mul(value, L::splat(product.factor));
-            if let Some(bias) = product.bias {
-                value = L::add(value, L::load(bias[first..][..16].as_ptr()));
-            }
-            if product.add {
-                value = L::add(L::load(out.as_ptr()), value);
-            }
-            L::store(out.as_mut_ptr(), value);
         }
     }
 }
 
-/// `x / y`, correctly rounded: a quotient from the reciprocal, mended twice by its exact remainder (Markstein).
-/// The divider takes 24 cycles for 16 quotients, this takes 3. `y` is a scale of [`RowQuant`]: far from where
-/// anything could overflow, or 0, where the result is NaN as it should be for `x = 0`.
-///
-/// # Safety
-/// As [`Lanes`].
-#[inline(always)]
-unsafe fn divide<L: Lanes>(x: L::Floats, y: f32) -> L::Floats {
-    // SAFETY: as for this function.
-    unsafe {
-        let (y, reciprocal) = (L::splat(y), L::splat(1.0 / y));
-        let near = L::mul(x, reciprocal);
-        let nearer = L::fma(L::fnma(near, y, x), reciprocal, near);
-        L::fma(L::fnma(nearer, y, x), reciprocal, nearer)
+/// What values are divided by, correctly rounded: a quotient from the reciprocal, mended twice by its exact
+/// remainder (Markstein). The divider takes 24 cycles for 16 quotients, this takes 3. The divisor is a scale of
+/// [`RowQuant`](super::RowQuant): far from where anything could overflow, or 0, where the result is NaN as it should be
+/// for 0.
+struct Divisor<L: Lanes> {
+    divisor: L::Floats,
+    reciprocal: L::Floats,
+}
+
+impl<L: Lanes> Divisor<L> {
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    unsafe fn new(divisor: f32) -> Self {
+        // SAFETY: as for this function.
+        unsafe { Self { divisor: L::splat(divisor), reciprocal: L::splat(1.0 / divisor) } }
+    }
+
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    unsafe fn divide(&self, x: L::Floats) -> L::Floats {
+        let Self { divisor, reciprocal } = *self;
+        // SAFETY: as for this function.
+        unsafe {
+            let near = L::mul(x, reciprocal);
+            let nearer = L::fma(L::fnma(near, divisor, x), reciprocal, near);
+            L::fma(L::fnma(nearer, divisor, x), reciprocal, nearer)
+        }
     }
 }
 
@@ -495,13 +512,15 @@ unsafe fn quads<L: Lanes, const M: usize, const N: usize>(
                 }
                 continue;
             }
-            for quad in quad..quad + 4 {
+            let mut p = codes.add(quad * N * 64);
+            for i in 0..4 {
                 let mut vectors = [L::splat4([0; 4].as_ptr()); N];
                 for n in 0..N {
-                    vectors[n] = L::load_bytes(codes.add((quad * N + n) * 64));
+                    vectors[n] = L::load_bytes(p.add(n * 64));
                 }
+                p = p.add(N * 64);
                 for m in 0..M {
-                    let acts = L::splat4(acts[m].add(4 * quad));
+                    let acts = L::splat4(acts[m].add(4 * (quad + i)));
                     for n in 0..N {
                         acc[m][n] = L::dot(acc[m][n], vectors[n], acts);
                     }
