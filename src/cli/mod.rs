@@ -1,6 +1,6 @@
 //! The command line: one file a subcommand, each a clap `Args` and a `run`.
 //!
-//! Text for people goes to stderr, results to stdout. Start at [`Command`].
+//! Text for people goes to stderr, results to stdout. Start at `Command`.
 
 pub mod args;
 mod bench;

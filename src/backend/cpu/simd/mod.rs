@@ -1,5 +1,5 @@
 //! The arithmetic of the CPU backend, once for each instruction set: one file an instruction set, and the
-//! kernels themselves in `ternary.rs`, `float.rs`, `quantise.rs` and `real/`, written once over [`lanes::Lanes`].
+//! kernels themselves in `ternary.rs`, `float.rs`, `quantise.rs` and `real/`, written once over `lanes::Lanes`.
 //!
 //! `scalar.rs` is plain code and the definition of what every other set computes. Nothing here knows a
 //! stage, a weight's name or a thread. Start at [`Kernels`].
