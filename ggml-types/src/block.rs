@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Dialect, QuantError, QuantType};
+use crate::{Dialect, QuantError, QuantType, Ternary};
 
 /// A type whose tensor is its blocks, one after the other. Implementing it makes a [`QuantType`].
 pub(crate) trait Block: fmt::Debug + Sync {
@@ -11,6 +11,8 @@ pub(crate) trait Block: fmt::Debug + Sync {
     /// Elements and bytes of one block.
     const ELEMS: usize;
     const BYTES: usize;
+    /// Whether values are -scale, 0 and scale.
+    const TERNARY: bool = false;
 
     /// `block` is `BYTES` long, `out` is `ELEMS` long.
     fn decode(block: &[u8], out: &mut [f32]);
@@ -41,6 +43,10 @@ impl<B: Block> QuantType for B {
 
     fn block_elems(&self) -> usize {
         B::ELEMS
+    }
+
+    fn ternary(&self) -> Option<Ternary> {
+        B::TERNARY.then_some(Ternary::PerBlock)
     }
 
     fn row_bytes(&self, cols: usize) -> Result<usize, QuantError> {

@@ -11,6 +11,15 @@ pub enum Dialect {
     BitNet,
 }
 
+/// What shares one scale in a ternary type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ternary {
+    /// Each block has a scale of its own.
+    PerBlock,
+    /// The whole tensor has one, which is kept behind its rows.
+    PerTensor,
+}
+
 /// A tensor type: how many bytes it takes, and what its bytes mean.
 ///
 /// A row's columns are contiguous and rows follow each other without padding; whatever a type
@@ -24,6 +33,11 @@ pub trait QuantType: fmt::Debug + Sync {
 
     /// Elements of one block. The columns of a row are a multiple of it.
     fn block_elems(&self) -> usize;
+
+    /// How scales are shared in a type whose values are -scale, 0 and scale; `None` for any other type.
+    fn ternary(&self) -> Option<Ternary> {
+        None
+    }
 
     /// Bytes of one row of `cols` elements, what the tensor keeps behind its rows excluded.
     ///

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use ggml_types::{QuantError, QuantType, by_id, by_name, kv, kv_by_name, types::REGISTRY};
+use ggml_types::{QuantError, QuantType, Ternary, by_id, by_name, kv, kv_by_name, types::REGISTRY};
 use proptest::prelude::*;
 
 /// File names without `.rs` in a folder of `src`.
@@ -90,6 +90,29 @@ fn truncated_tensors_and_wrong_rows_are_errors() {
         if cols > 2 {
             let odd = &mut out[..cols - 1];
             assert!(matches!(ty.decode_row(&bytes, 3, 0, odd), Err(QuantError::Shape { .. })), "{name}");
+        }
+    }
+}
+
+/// A type that calls itself ternary has one magnitude a scale, and no other type has.
+#[test]
+fn ternary_types_say_so() {
+    for ty in REGISTRY {
+        let (name, cols) = (ty.name(), ty.block_elems().max(32));
+        let values: Vec<f32> = (0..2 * cols).map(|at| (at % cols) as f32 - 3.0).collect();
+        let (first, second) = values.split_at(cols);
+        let second: Vec<f32> = second.iter().map(|value| value * 0.5).collect();
+        let bytes = ty.encode(&[first, &second].concat(), 2, cols).unwrap();
+        let magnitudes: BTreeSet<u32> = (0..2)
+            .flat_map(|row| decode(*ty, &bytes, 2, row, cols))
+            .filter(|value| *value != 0.0)
+            .map(|value| value.abs().to_bits())
+            .collect();
+        let has_tail = ty.byte_len(0, cols).unwrap() > 0;
+        match ty.ternary() {
+            Some(Ternary::PerTensor) => assert!(magnitudes.len() == 1 && has_tail, "{name}"),
+            Some(Ternary::PerBlock) => assert!(magnitudes.len() == 2 && !has_tail, "{name}"),
+            None => assert!(magnitudes.len() > 4, "{name}"),
         }
     }
 }

@@ -14,6 +14,7 @@ mod kl_base;
 mod logits;
 pub mod model_args;
 mod npy;
+mod out_file;
 mod perplexity;
 pub mod report;
 mod run;
@@ -98,6 +99,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Perplexity(args) => args.run(),
         Command::Inspect(args) => args.run(),
         Command::Synth(args) => args.run(),
+        Command::Quantize(args) => args.run(),
         Command::Devices(args) => args.run(),
         Command::Completions(args) => args.run(),
         Command::Man(args) => args.run(),

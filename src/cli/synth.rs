@@ -1,17 +1,12 @@
 //! `sterna synth`: a model of random weights.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, IsTerminal, Write};
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{CliError, Interrupted, report};
-use crate::synth::{Preset, Spec, Synth, SynthError};
+use super::CliError;
+use super::out_file::OutFile;
+use crate::synth::{Preset, Spec, Synth};
 
 /// Makes a model of random weights: the shape of a known one, and a vocabulary that can say any text.
 ///
@@ -78,43 +73,15 @@ impl SynthArgs {
     ///
     /// # Errors
     /// A shape that cannot be; a file that is there already, does not fit the disk, or cannot be written;
-    /// [`Interrupted`] after ctrl-C. Nothing is left behind then.
+    /// [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is left behind then.
     pub fn run(self) -> Result<(), CliError> {
         let synth = Synth::new(&self.spec()?)?;
-        if !self.force && self.out.exists() {
-            return Err(format!("{} is there already; --force replaces it", self.out.display()).into());
-        }
-        let dir = match self.out.parent() {
-            Some(dir) if !dir.as_os_str().is_empty() => dir,
-            _ => Path::new("."),
-        };
-        let (need, n_tensors) = (synth.file_bytes(), synth.n_tensors());
-        let free = fs4::available_space(dir).map_err(|err| format!("{}: {err}", dir.display()))?;
-        if need > free {
-            let dir = dir.display();
-            return Err(format!("{need} bytes needed in {dir}, {free} bytes free there").into());
-        }
-        let cancel = Arc::new(AtomicBool::new(false));
-        report::cancel_on_ctrl_c(&cancel)?;
-        let partial = Partial::create(&self.out)?;
-        let bar = progress_bar(need);
-        let mut file = BufWriter::with_capacity(1 << 20, partial.file()?);
-        let written = synth.write(&mut file, |written| {
-            bar.set_position(written);
-            if cancel.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        bar.finish_and_clear();
-        match written {
-            Err(SynthError::Interrupted) => {
-                eprintln!("interrupted; nothing was kept");
-                return Err(Interrupted.into());
-            }
-            result => result.map_err(|err| format!("{}: {err}", self.out.display()))?,
-        }
-        file.flush()?;
-        drop(file);
-        partial.rename(&self.out, self.force)?;
-        eprintln!("{}: {n_tensors} tensors, {need} bytes", self.out.display());
+        let (bytes, n_tensors) = (synth.file_bytes(), synth.n_tensors());
+        let file = OutFile { path: &self.out, bytes, force: self.force };
+        file.write(|out, progress| {
+            synth.write(out, progress).map_err(|err| format!("{}: {err}", self.out.display()))
+        })?;
+        eprintln!("{}: {n_tensors} tensors, {bytes} bytes", self.out.display());
         Ok(())
     }
 
@@ -139,59 +106,4 @@ impl SynthArgs {
         spec.tied = self.tied.unwrap_or(spec.tied);
         Ok(spec)
     }
-}
-
-/// A file under another name beside the one it will have, gone again unless it gets there.
-struct Partial {
-    path: PathBuf,
-}
-
-impl Partial {
-    fn create(out: &Path) -> Result<Self, CliError> {
-        let name = out.file_name().ok_or_else(|| format!("{}: not a file name", out.display()))?;
-        let mut partial = name.to_os_string();
-        partial.push(format!(".{}.partial", std::process::id()));
-        let path = out.with_file_name(partial);
-        File::create(&path).map_err(|err| format!("{}: {err}", path.display()))?;
-        Ok(Self { path })
-    }
-
-    fn file(&self) -> Result<File, CliError> {
-        Ok(File::options().write(true).open(&self.path)?)
-    }
-
-    fn rename(self, out: &Path, force: bool) -> Result<(), CliError> {
-        if force {
-            fs::rename(&self.path, out)?;
-        } else {
-            // A link fails where another process made the file meanwhile; a rename would replace it.
-            match fs::hard_link(&self.path, out) {
-                Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {
-                    return Err(format!("{} is there already; --force replaces it", out.display()).into());
-                }
-                // Not every file system has links.
-                Err(_) => fs::rename(&self.path, out)?,
-                Ok(()) => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        // Renamed already, or of no use to anybody; an error would say no more than that.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-fn progress_bar(total: u64) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template(
-        "writing {bar:40} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}",
-    )
-    .expect("the template is well-formed");
-    ProgressBar::new(total).with_style(style)
 }

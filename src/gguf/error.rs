@@ -98,6 +98,14 @@ pub enum GgufError {
         /// What to do about it.
         way_out: String,
     },
+    /// A type's name that nothing here has, or that no file can carry.
+    #[error("want one of {known}, found {}", name.escape_debug())]
+    UnknownType {
+        /// The name.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
     /// Type ids that mean different things to llama.cpp and to microsoft/BitNet, and nothing that decides.
     #[error("cannot tell whose type ids the file uses: {detail}; say --dialect ggml or --dialect bitnet")]
     Dialect {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use ggml_types::{Dialect, HostTensor, QuantType, by_id, byte_len_of, id_name};
@@ -27,6 +27,7 @@ pub struct Gguf {
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
     parts: Vec<Bytes>,
+    paths: Vec<PathBuf>,
     /// The words for it where it could not be told; then clashing types stay unresolved.
     dialect: Result<Dialect, String>,
 }
@@ -177,6 +178,11 @@ impl Gguf {
         self.dialect.clone().map_err(|detail| GgufError::Dialect { detail })
     }
 
+    /// The files of the model in order; none of a model in memory.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
     /// Sizes of the files, in bytes.
     pub fn file_bytes(&self) -> impl ExactSizeIterator<Item = usize> {
         self.parts.iter().map(Bytes::len)
@@ -205,7 +211,7 @@ impl Gguf {
             }),
         };
         let (mut tensors, mut index) = (Vec::new(), HashMap::new());
-        let mut files = Vec::new();
+        let (mut files, mut paths) = (Vec::new(), Vec::new());
         let (version, metadata) = (parts[0].version, parts[0].metadata.clone());
         for (number, (part, ends)) in parts.into_iter().zip(ends).enumerate() {
             for (raw, end) in part.tensors.into_iter().zip(ends) {
@@ -217,8 +223,9 @@ impl Gguf {
                 tensors.push(info);
             }
             files.push(part.bytes);
+            paths.extend(part.path);
         }
-        Ok(Self { version, metadata, tensors, index, parts: files, dialect })
+        Ok(Self { version, metadata, tensors, index, parts: files, paths, dialect })
     }
 }
 

@@ -14,12 +14,16 @@ mod map;
 mod metadata;
 mod parse;
 mod split;
+mod types;
 mod value;
+mod watched;
 mod writer;
 
 pub use array::Array;
 pub use error::GgufError;
 pub use file::{Gguf, OpenOptions, TensorInfo};
 pub use metadata::Metadata;
+pub use types::{file_type, type_id, type_named};
 pub use value::{Value, ValueType};
+pub(crate) use watched::Watched;
 pub use writer::{GgufData, GgufWriter};

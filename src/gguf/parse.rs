@@ -1,6 +1,7 @@
 //! One file: header, metadata, tensor descriptions.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 
 use bytes::Bytes;
 
@@ -33,6 +34,8 @@ pub(super) struct Part {
     /// Distance to which tensors are aligned, counted from the start of the data.
     pub alignment: usize,
     pub bytes: Bytes,
+    /// The file, where it is one.
+    pub path: Option<PathBuf>,
 }
 
 /// A tensor as the file describes it: the type is not looked at yet.
@@ -73,7 +76,7 @@ impl Part {
                     ))
                 })?;
         }
-        Ok(Self { version, metadata, tensors, alignment, bytes })
+        Ok(Self { version, metadata, tensors, alignment, bytes, path: None })
     }
 }
 

@@ -15,7 +15,10 @@ pub(super) fn count(part: &Part) -> Result<u32, GgufError> {
 
 /// Maps and parses a file and, where it is one of several, all the others beside it, in order.
 pub(super) fn open(path: &Path) -> Result<Vec<Part>, GgufError> {
-    let read = |path: &Path| map(path).and_then(Part::parse).map_err(|error| error.in_file(path));
+    let read = |path: &Path| match map(path).and_then(Part::parse) {
+        Ok(part) => Ok(Part { path: Some(path.to_path_buf()), ..part }),
+        Err(error) => Err(error.in_file(path)),
+    };
     let given = read(path)?;
     let n_parts = count(&given).map_err(|error| error.in_file(path))?;
     if n_parts == 1 {

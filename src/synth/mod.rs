@@ -11,12 +11,12 @@ mod random;
 mod vocab;
 mod weights;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::ops::ControlFlow;
 
-use ggml_types::{Dialect, QuantType, by_name};
+use ggml_types::QuantType;
 
-use crate::gguf::{GgufError, GgufWriter};
+use crate::gguf::{self, GgufError, GgufWriter, Watched};
 
 pub use preset::{Family, PRESETS, Preset, Spec};
 
@@ -83,7 +83,11 @@ impl Synth {
                 .ty
                 .byte_len(rows, cols)
                 .map_err(|error| GgufError::Quant { name: tensor.name.clone(), error })?;
-            writer.tensor(&tensor.name, &tensor.dims, file_id(tensor.ty), bytes as u64)?;
+            let id = gguf::type_id(tensor.ty).ok_or_else(|| {
+                let detail = format!("no file can carry {}", tensor.ty.name());
+                SynthError::Spec { what: "type", detail }
+            })?;
+            writer.tensor(&tensor.name, &tensor.dims, id, bytes as u64)?;
         }
         Ok(Self { seed: spec.seed, tensors, writer })
     }
@@ -105,9 +109,9 @@ impl Synth {
     pub fn write(
         self,
         out: impl Write,
-        mut progress: impl FnMut(u64) -> ControlFlow<()>,
+        progress: impl FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), SynthError> {
-        let mut out = Counted { out, written: 0, progress: &mut progress, stopped: false };
+        let mut out = Watched::new(out, progress);
         let result = (|| {
             let mut data = self.writer.begin(&mut out)?;
             for tensor in &self.tensors {
@@ -115,7 +119,7 @@ impl Synth {
             }
             data.finish().map(drop)
         })();
-        if out.stopped { Err(SynthError::Interrupted) } else { Ok(result?) }
+        if out.stopped() { Err(SynthError::Interrupted) } else { Ok(result?) }
     }
 }
 
@@ -127,45 +131,7 @@ impl Tensor {
     }
 }
 
-/// The number under which a file carries the type: upstream's where there is one.
-fn file_id(ty: &dyn QuantType) -> u32 {
-    let ids = ty.ids();
-    let upstream = ids.iter().find(|(dialect, _)| *dialect == Dialect::Ggml);
-    upstream.or(ids.first()).expect("types without an id are refused by Spec::check").1
-}
-
-/// Types that a file can carry.
+/// The type that the flag `what` names.
 fn type_named(what: &'static str, name: &str) -> Result<&'static dyn QuantType, SynthError> {
-    by_name(name).filter(|ty| !ty.ids().is_empty()).ok_or_else(|| {
-        let names: Vec<_> = ggml_types::types::REGISTRY
-            .iter()
-            .filter(|ty| !ty.ids().is_empty())
-            .map(|ty| ty.name())
-            .collect();
-        SynthError::Spec { what, detail: format!("want one of {}, found {name}", names.join(", ")) }
-    })
-}
-
-/// Counts what goes through, and lets the caller stop it.
-struct Counted<'a, W, F> {
-    out: W,
-    written: u64,
-    progress: &'a mut F,
-    stopped: bool,
-}
-
-impl<W: Write, F: FnMut(u64) -> ControlFlow<()>> Write for Counted<'_, W, F> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if (self.progress)(self.written).is_break() {
-            self.stopped = true;
-            return Err(io::Error::other("interrupted"));
-        }
-        let n = self.out.write(bytes)?;
-        self.written += n as u64;
-        Ok(n)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
+    gguf::type_named(name).map_err(|error| SynthError::Spec { what, detail: error.to_string() })
 }

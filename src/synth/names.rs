@@ -3,20 +3,7 @@
 use super::preset::{Family, Spec};
 use super::vocab::Vocab;
 use super::{Fill, Tensor};
-use crate::gguf::{Array, Metadata};
-
-/// `general.file_type` of a model whose matrices have a type.
-const FILE_TYPES: &[(&str, u32)] = &[
-    ("f32", 0),
-    ("f16", 1),
-    ("q4_0", 2),
-    ("q8_0", 7),
-    ("q6_k", 18),
-    ("bf16", 32),
-    ("tq1_0", 36),
-    ("tq2_0", 37),
-    ("i2_s", 40),
-];
+use crate::gguf::{self, Array, Metadata};
 
 /// Keys as published files have them.
 pub(super) fn metadata(spec: &Spec) -> Metadata {
@@ -41,8 +28,8 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     } else {
         out.set(format!("{architecture}.attention.layer_norm_epsilon"), spec.norm_eps);
     }
-    if let Some((_, file_type)) = FILE_TYPES.iter().find(|(name, _)| *name == spec.ty.name()) {
-        out.set("general.file_type", *file_type);
+    if let Some(file_type) = gguf::file_type(spec.ty) {
+        out.set("general.file_type", file_type);
     }
     out.set("general.quantization_version", 2_u32);
 

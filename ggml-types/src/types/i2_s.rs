@@ -5,7 +5,7 @@
 //! Files have this layout on every platform. Code 3 is never written and decodes to 0.
 
 use crate::block::{absmax, check_tensor, check_values, n_blocks, ternary_code};
-use crate::{Dialect, QuantError, QuantType, ids};
+use crate::{Dialect, QuantError, QuantType, Ternary, ids};
 
 /// Weights and bytes of a block.
 const BLOCK_ELEMS: usize = 128;
@@ -28,6 +28,10 @@ impl QuantType for I2S {
 
     fn block_elems(&self) -> usize {
         BLOCK_ELEMS
+    }
+
+    fn ternary(&self) -> Option<Ternary> {
+        Some(Ternary::PerTensor)
     }
 
     fn row_bytes(&self, cols: usize) -> Result<usize, QuantError> {

@@ -20,6 +20,7 @@ impl Block for Tq1_0 {
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_TQ1_0);
     const ELEMS: usize = 256;
     const BYTES: usize = 54;
+    const TERNARY: bool = true;
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let scale = read_f16(&block[SCALE..]);
