@@ -26,6 +26,7 @@ mod error;
 pub mod gguf;
 pub mod model;
 pub mod program;
+pub mod quantize;
 pub mod synth;
 pub mod tokenizer;
 

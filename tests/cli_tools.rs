@@ -184,11 +184,11 @@ fn devices_version_help_completions_and_man() {
     assert_eq!(ok(&sterna(&["--version"])).trim(), format!("sterna {}", env!("CARGO_PKG_VERSION")));
     let help = ok(&sterna(&["--help"]));
     assert!(help.contains("Examples:"), "{help}");
-    for subcommand in ["run", "bench", "logits", "perplexity", "devices", "completions", "man"] {
+    for subcommand in ["run", "bench", "logits", "perplexity", "quantize", "devices", "completions", "man"] {
         assert!(help.contains(&format!("  {subcommand} ")), "{subcommand}: {help}");
         assert!(ok(&sterna(&[subcommand, "--help"])).contains("Usage:"));
     }
-    for subcommand in ["run", "bench", "logits", "perplexity", "completions", "man"] {
+    for subcommand in ["run", "bench", "logits", "perplexity", "quantize", "completions", "man"] {
         assert!(ok(&sterna(&[subcommand, "--help"])).contains("Examples:"), "{subcommand}");
     }
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

@@ -13,8 +13,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("model", &["program", "gguf"]),
     ("backend", &["program"]),
     ("synth", &["gguf"]),
+    ("quantize", &["gguf"]),
     ("engine", &["program", "gguf", "tokenizer", "model", "backend", "error"]),
-    ("cli", &["program", "gguf", "tokenizer", "model", "backend", "synth", "engine"]),
+    ("cli", &["program", "gguf", "tokenizer", "model", "backend", "synth", "quantize", "engine"]),
 ];
 
 /// Files of the root crate that may hold `unsafe`, with the reason. `ggml-types` forbids it.

@@ -16,6 +16,7 @@ pub mod model_args;
 mod npy;
 mod out_file;
 mod perplexity;
+mod quantize;
 pub mod report;
 mod run;
 pub mod sampling_args;
@@ -50,6 +51,7 @@ enum Command {
     Perplexity(perplexity::PerplexityArgs),
     Inspect(inspect::InspectArgs),
     Synth(synth::SynthArgs),
+    Quantize(quantize::QuantizeArgs),
     Devices(devices::DevicesArgs),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),

@@ -1,0 +1,173 @@
+//! The bytes of one tensor, piece by piece and on several threads.
+
+use std::ops::Range;
+use std::vec::IntoIter;
+
+use bytes::Bytes;
+use ggml_types::QuantType;
+
+use super::parallel::in_parallel;
+use super::ternary::{Absmean, Census};
+use super::{QuantizeError, Target};
+
+/// Elements that one task looks at, at least a row. Tasks do not depend on the number of threads, and so
+/// neither do sums over them.
+const TASK_ELEMS: usize = 1 << 18;
+/// Tasks of each thread whose results are held at a time.
+const TASKS_AHEAD: usize = 4;
+
+/// Iterates over a tensor's bytes; ends early where a weight cannot be kept.
+pub(super) struct Encoder<'a> {
+    target: &'a Target,
+    absmean: Option<Absmean>,
+    threads: usize,
+    /// Rows that no task has had yet.
+    tasks: IntoIter<Range<usize>>,
+    /// Bytes that are ready.
+    pieces: IntoIter<Bytes>,
+    /// What the type keeps behind the rows, until it is given out.
+    tail: Option<Bytes>,
+    squares: Squares,
+    failed: Option<QuantizeError>,
+}
+
+/// Sums over elements.
+#[derive(Clone, Copy, Debug, Default)]
+struct Squares {
+    weights: f64,
+    errors: f64,
+}
+
+impl<'a> Encoder<'a> {
+    /// Looks at the whole tensor first where it is to be rounded to ternary.
+    ///
+    /// # Errors
+    /// [`QuantizeError::Value`].
+    pub fn new(target: &'a Target, threads: usize) -> Result<Self, QuantizeError> {
+        let (squares, failed) = (Squares::default(), None);
+        if target.copied {
+            let (tasks, pieces) = (Vec::new().into_iter(), vec![target.source.bytes.clone()].into_iter());
+            return Ok(Self { target, absmean: None, threads, tasks, pieces, tail: None, squares, failed });
+        }
+        let (rows, cols) = (target.source.rows, target.source.cols);
+        let step = (TASK_ELEMS / cols).max(1);
+        let tasks: Vec<_> = (0..rows).step_by(step).map(|row| row..rows.min(row + step)).collect();
+        let absmean = if target.absmean { Some(target.census(&tasks, threads)?.absmean()) } else { None };
+        let tail = absmean.map(|absmean| tail(target.ty, absmean));
+        let (tasks, pieces) = (tasks.into_iter(), Vec::new().into_iter());
+        Ok(Self { target, absmean, threads, tasks, pieces, tail, squares, failed })
+    }
+
+    /// The relative error, once the pieces have ended.
+    ///
+    /// # Errors
+    /// [`QuantizeError::Value`] where that is why they ended.
+    pub fn finish(self) -> Result<f64, QuantizeError> {
+        match self.failed {
+            Some(error) => Err(error),
+            None if self.squares.weights == 0.0 => Ok(0.0),
+            None => Ok((self.squares.errors / self.squares.weights).sqrt()),
+        }
+    }
+
+    /// Encodes the next rows on all threads.
+    fn refill(&mut self) -> Result<(), QuantizeError> {
+        let (target, absmean) = (self.target, self.absmean);
+        let tasks: Vec<_> = self.tasks.by_ref().take(self.threads.saturating_mul(TASKS_AHEAD)).collect();
+        let results =
+            in_parallel(tasks.len(), self.threads, |task| target.encode(tasks[task].clone(), absmean));
+        let mut pieces = Vec::with_capacity(results.len());
+        for result in results {
+            let (bytes, squares) = result?;
+            self.squares.weights += squares.weights;
+            self.squares.errors += squares.errors;
+            pieces.push(bytes);
+        }
+        self.pieces = pieces.into_iter();
+        Ok(())
+    }
+}
+
+impl Iterator for Encoder<'_> {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        if self.pieces.len() == 0 && self.tasks.len() > 0 {
+            self.failed = self.refill().err();
+        }
+        match self.failed {
+            Some(_) => None,
+            None => self.pieces.next().or_else(|| self.tail.take()),
+        }
+    }
+}
+
+impl Target {
+    /// Counts all weights, in an order that does not depend on the threads.
+    fn census(&self, tasks: &[Range<usize>], threads: usize) -> Result<Census, QuantizeError> {
+        let count = |task: usize| -> Result<Census, QuantizeError> {
+            let mut weights = vec![0.0; self.source.cols];
+            let mut census = Census::default();
+            for row in tasks[task].clone() {
+                self.weights(row, &mut weights)?;
+                census = census.and(Census::of(&weights));
+            }
+            Ok(census)
+        };
+        let mut counted = in_parallel(tasks.len(), threads, count).into_iter();
+        counted.try_fold(Census::default(), |all, census| Ok(all.and(census?)))
+    }
+
+    /// One row of the source.
+    fn weights(&self, row: usize, out: &mut [f32]) -> Result<(), QuantizeError> {
+        let source = &self.source;
+        source.ty.decode_row(&source.bytes, source.rows, row, out).expect("the tensor has this row");
+        match out.iter().position(|weight| !weight.is_finite()) {
+            Some(col) => Err(self.lost(row, col, out[col])),
+            None => Ok(()),
+        }
+    }
+
+    /// Rows as the type has them, what it keeps behind the last one excluded.
+    fn encode(
+        &self,
+        rows: Range<usize>,
+        absmean: Option<Absmean>,
+    ) -> Result<(Bytes, Squares), QuantizeError> {
+        let (cols, n_rows) = (self.source.cols, rows.len());
+        let mut weights = vec![0.0; n_rows * cols];
+        for (row, weights) in rows.clone().zip(weights.chunks_exact_mut(cols)) {
+            self.weights(row, weights)?;
+        }
+        let ternary: Option<Vec<f32>> =
+            absmean.map(|absmean| weights.iter().map(|weight| absmean.round(*weight)).collect());
+        let encoded = self.ty.encode(ternary.as_deref().unwrap_or(&weights), n_rows, cols);
+        let mut bytes = encoded.expect("the shape was checked");
+        let (mut squares, mut kept) = (Squares::default(), vec![0.0; cols]);
+        for (at, weights) in weights.chunks_exact(cols).enumerate() {
+            self.ty.decode_row(&bytes, n_rows, at, &mut kept).expect("the row was encoded");
+            for (col, (weight, kept)) in weights.iter().zip(&kept).enumerate() {
+                if !kept.is_finite() {
+                    return Err(self.lost(rows.start + at, col, *weight));
+                }
+                squares.weights += f64::from(*weight).powi(2);
+                squares.errors += (f64::from(*kept) - f64::from(*weight)).powi(2);
+            }
+        }
+        bytes.truncate(n_rows * self.ty.row_bytes(cols).expect("the shape was checked"));
+        Ok((bytes.into(), squares))
+    }
+
+    fn lost(&self, row: usize, col: usize, value: f32) -> QuantizeError {
+        QuantizeError::Value { name: self.source.name.clone(), row, col, value, ty: self.ty.name() }
+    }
+}
+
+/// What the type keeps behind the rows of a tensor with this scale.
+fn tail(ty: &dyn QuantType, absmean: Absmean) -> Bytes {
+    let block = ty.block_elems();
+    let mut values = vec![0.0; block];
+    values[0] = absmean.scale;
+    let mut bytes = ty.encode(&values, 1, block).expect("one block");
+    bytes.split_off(ty.row_bytes(block).expect("one block")).into()
+}

@@ -1,0 +1,108 @@
+//! BitNet's rule: from real weights to -scale, 0 and scale.
+
+/// The rule for one tensor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Absmean {
+    /// Of a tensor that is ternary already, its one magnitude: it comes out as it is, to the bit. Of any
+    /// other, mean |w| as `w.double().abs().mean().float()` has it in PyTorch; 0 for no weights but zeros.
+    pub scale: f32,
+}
+
+impl Absmean {
+    /// `clamp(round(w / scale), -1, 1) x scale`: division in f32, halves to even, as `(w / scale).round()` in PyTorch.
+    pub fn round(self, weight: f32) -> f32 {
+        match self.scale {
+            0.0 => 0.0,
+            scale => (weight / scale).round_ties_even().clamp(-1.0, 1.0) * scale,
+        }
+    }
+}
+
+/// What is known of a tensor's weights after looking at some of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Census {
+    n: usize,
+    sum: f64,
+    magnitudes: Magnitudes,
+}
+
+/// How many different numbers |w| are there, zero aside.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Magnitudes {
+    #[default]
+    None,
+    One(f32),
+    Many,
+}
+
+impl Census {
+    /// Of the weights of one row, in their order.
+    pub fn of(row: &[f32]) -> Self {
+        let (mut sum, mut magnitudes) = (0.0, Magnitudes::None);
+        for magnitude in row.iter().map(|weight| weight.abs()) {
+            sum += f64::from(magnitude);
+            if magnitude != 0.0 {
+                magnitudes = magnitudes.and(Magnitudes::One(magnitude));
+            }
+        }
+        Self { n: row.len(), sum, magnitudes }
+    }
+
+    /// Of these weights and the ones of `next` behind them.
+    pub fn and(self, next: Self) -> Self {
+        Self {
+            n: self.n + next.n,
+            sum: self.sum + next.sum,
+            magnitudes: self.magnitudes.and(next.magnitudes),
+        }
+    }
+
+    /// The rule for a tensor of these weights.
+    pub fn absmean(&self) -> Absmean {
+        let scale = match self.magnitudes {
+            Magnitudes::None => 0.0,
+            Magnitudes::One(scale) => scale,
+            Magnitudes::Many => (self.sum / self.n as f64) as f32,
+        };
+        Absmean { scale }
+    }
+}
+
+impl Magnitudes {
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::None, other) => other,
+            (this, Self::None) => this,
+            (this, other) if this == other => this,
+            _ => Self::Many,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounded(weights: &[f32]) -> Vec<f32> {
+        let rule = weights.chunks(3).map(Census::of).fold(Census::default(), Census::and).absmean();
+        weights.iter().map(|weight| rule.round(*weight)).collect()
+    }
+
+    #[test]
+    fn real_weights_round_at_half_the_mean() {
+        // Mean 4 / 8 = 0.5. A half of it is rounded to the even 0, one and a half to 2 and so to 1.
+        let weights = [0.25, -0.25, 0.75, -0.75, 0.2500001, -0.2500001, 0.0, 1.5];
+        assert_eq!(rounded(&weights), [0.0, 0.0, 0.5, -0.5, 0.5, -0.5, 0.0, 0.5]);
+    }
+
+    #[test]
+    fn ternary_weights_keep_their_bits() {
+        // Their mean is another number than their magnitude.
+        let weights = [0.0, -0.37, 0.37, 0.0, 0.0, 0.37, -0.37];
+        assert_eq!(rounded(&weights), weights);
+        assert_eq!(rounded(&[0.0, -0.0, 0.0]), [0.0; 3]);
+        // Weights so small that their mean is 0.
+        let least = f32::from_bits(1);
+        assert_eq!(rounded(&[least, 2.0 * least, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]), [0.0; 8]);
+    }
+}

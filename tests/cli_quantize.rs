@@ -1,0 +1,210 @@
+//! `sterna quantize` as a user types it.
+
+mod common;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Output;
+
+use assert_cmd::Command;
+use ggml_types::by_name;
+use sterna::gguf::{Gguf, GgufWriter, Metadata};
+
+fn sterna(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sterna")).current_dir(dir).args(args).output().unwrap()
+}
+
+fn ok(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[track_caller]
+fn refused(output: &Output, code: i32, words: &[&str]) {
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
+    }
+}
+
+fn files(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// A folder with `in.gguf`, a small model of f32 weights that runs.
+fn with_model() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    ok(&sterna(dir.path(), &["synth", "--type", "f32", "--head-type", "f32", "in.gguf"]));
+    dir
+}
+
+#[test]
+fn a_real_valued_model_becomes_a_ternary_one_that_runs() {
+    let dir = with_model();
+    let report = ok(&sterna(dir.path(), &["quantize", "in.gguf", "out.gguf", "I2_S"]));
+    let lines: Vec<&str> = report.lines().collect();
+    assert_eq!(lines.len(), 1 + 25 + 1, "{report}");
+    let q: Vec<&str> =
+        lines.iter().find(|line| line.contains("blk.0.attn_q.")).unwrap().split_whitespace().collect();
+    assert_eq!(q, ["blk.0.attn_q.weight", "[256,", "256]", "f32", "i2_s", "16416", "0.000000"]);
+    let bytes = fs::metadata(dir.path().join("out.gguf")).unwrap().len();
+    assert!(
+        lines[26].starts_with("25 tensors, ") && lines[26].contains(&format!(", {bytes} bytes now")),
+        "{report}"
+    );
+    // synth's weights are ternary, and so the same in both files.
+    let row = |file: &str| {
+        let tensor = Gguf::open(&dir.path().join(file)).unwrap().tensor("blk.1.ffn_up.weight").unwrap();
+        let mut row = vec![f32::NAN; tensor.cols];
+        tensor.ty.decode_row(&tensor.bytes, tensor.rows, tensor.rows - 1, &mut row).unwrap();
+        row
+    };
+    assert_eq!(row("out.gguf"), row("in.gguf"));
+    ok(&sterna(dir.path(), &["run", "-p", "You may", "-n", "8", "-t", "1", "-m", "out.gguf"]));
+    let inspected = ok(&sterna(dir.path(), &["inspect", "out.gguf"]));
+    assert!(inspected.contains("dialect   bitnet") && inspected.contains("cpu: yes"), "{inspected}");
+}
+
+#[test]
+fn the_type_is_said_either_way_and_once() {
+    let dir = with_model();
+    ok(&sterna(dir.path(), &["quantize", "in.gguf", "a.gguf", "q8_0", "-t", "1"]));
+    ok(&sterna(dir.path(), &["quantize", "--type", "Q8_0", "--threads", "2", "in.gguf", "b.gguf"]));
+    assert!(fs::read(dir.path().join("a.gguf")).unwrap() == fs::read(dir.path().join("b.gguf")).unwrap());
+    for args in [&["in.gguf", "c.gguf"][..], &["in.gguf", "c.gguf", "q8_0", "--type", "q8_0"]] {
+        refused(&sterna(dir.path(), &[&["quantize"], args].concat()), 2, &["TYPE"]);
+    }
+    refused(&sterna(dir.path(), &["quantize", "in.gguf", "c.gguf", "q9"]), 2, &["'q9'", "TYPE", "i2_s"]);
+    let flag = ["quantize", "in.gguf", "c.gguf", "i2_s", "--head-type", "q9"];
+    refused(&sterna(dir.path(), &flag), 2, &["'q9'", "--head-type", "i2_s"]);
+    assert_eq!(files(dir.path()), ["a.gguf", "b.gguf", "in.gguf"]);
+}
+
+#[test]
+fn heads_have_their_own_types_and_misfits_are_named() {
+    let dir = with_model();
+    let types = |args: &[&str]| {
+        let output = sterna(dir.path(), &[&["quantize", "--force", "in.gguf", "out.gguf"], args].concat());
+        ok(&output);
+        let gguf = Gguf::open(&dir.path().join("out.gguf")).unwrap();
+        let of = |name| gguf.find(name).unwrap().type_name.clone();
+        (of("token_embd.weight"), of("output.weight"), String::from_utf8(output.stderr).unwrap())
+    };
+    let (embd, output, notes) = types(&["i2_s"]);
+    assert_eq!((&embd[..], &output[..], &notes[..]), ("f16", "f16", ""));
+    let (embd, output, _) = types(&["i2_s", "--head-type", "q6_k"]);
+    assert_eq!((&embd[..], &output[..]), ("q6_k", "q6_k"));
+    let (embd, output, _) =
+        types(&["tq2_0", "--token-embedding-type", "q8_0", "--output-tensor-type", "f32"]);
+    assert_eq!((&embd[..], &output[..]), ("q8_0", "f32"));
+    // 384 columns are no whole number of blocks of 256.
+    let shape = ["--dim", "384", "--ffn-dim", "512", "--heads", "3", "--kv-heads", "1", "--force"];
+    ok(&sterna(dir.path(), &[&["synth", "--type", "f16", "in.gguf"], &shape[..]].concat()));
+    let (.., notes) = types(&["tq2_0"]);
+    let fits = |name: &str| {
+        !notes.contains(&format!("note: {name} is f16, because tq2_0: want columns in blocks of 256"))
+    };
+    assert!(!fits("blk.0.attn_q.weight") && fits("blk.0.ffn_down.weight"), "{notes}");
+}
+
+#[test]
+fn nothing_is_left_behind_where_it_fails() {
+    let dir = with_model();
+    let quantize = |args: &[&str]| sterna(dir.path(), &[&["quantize"], args, &["i2_s"]].concat());
+    let before = fs::read(dir.path().join("in.gguf")).unwrap();
+    // The input under its name, and under others.
+    refused(&quantize(&["in.gguf", "in.gguf", "--force"]), 1, &["in.gguf", "which is to be read"]);
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    refused(&quantize(&["in.gguf", "sub/../in.gguf", "--force"]), 1, &["which is to be read"]);
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("in.gguf", dir.path().join("link.gguf")).unwrap();
+        refused(&quantize(&["in.gguf", "link.gguf", "--force"]), 1, &["which is to be read"]);
+        fs::remove_file(dir.path().join("link.gguf")).unwrap();
+    }
+    fs::remove_dir(dir.path().join("sub")).unwrap();
+    assert!(fs::read(dir.path().join("in.gguf")).unwrap() == before, "the input was touched");
+
+    fs::write(dir.path().join("there.gguf"), "dear to somebody").unwrap();
+    refused(&quantize(&["in.gguf", "there.gguf"]), 1, &["there.gguf is there already", "--force"]);
+    assert_eq!(fs::read(dir.path().join("there.gguf")).unwrap(), b"dear to somebody");
+    refused(&quantize(&["none.gguf", "out.gguf"]), 1, &["none.gguf: cannot open"]);
+    refused(&quantize(&["in.gguf", "none/out.gguf"]), 1, &["none"]);
+    refused(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf: no GGUF"]);
+    fs::write(dir.path().join("there.gguf"), &before[..before.len() - 9000]).unwrap();
+    refused(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf", "want [", "file has"]);
+    ok(&sterna(dir.path(), &["synth", "--type", "q8_0", "--force", "there.gguf"]));
+    refused(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf", "is q8_0 already"]);
+
+    // A weight in the last matrix that is not a number: most of the file is written by then.
+    let mut broken = before.clone();
+    let gguf = Gguf::open(&dir.path().join("in.gguf")).unwrap();
+    let place = gguf.find("blk.1.ffn_down.weight").unwrap().bytes.start;
+    broken[place..place + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(dir.path().join("there.gguf"), broken).unwrap();
+    refused(
+        &quantize(&["there.gguf", "out.gguf"]),
+        1,
+        &["there.gguf: tensor blk.1.ffn_down.weight, row 0, column 0: NaN"],
+    );
+    assert_eq!(files(dir.path()), ["in.gguf", "there.gguf"]);
+}
+
+/// A sparse input whose output is twice the free space of the disk.
+#[test]
+fn a_disk_that_is_too_small_is_refused_before_anything_is_written() {
+    const COLS: usize = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let free = fs4::available_space(dir.path()).unwrap() as usize;
+    let rows = free / 2 / COLS + 1;
+    let mut writer = GgufWriter::new(Metadata::default()).unwrap();
+    let bytes = by_name("f16").unwrap().byte_len(rows, COLS).unwrap();
+    writer.tensor("vast.weight", &[rows, COLS], 1, bytes as u64).unwrap();
+    let file_bytes = writer.file_bytes();
+    let file = File::create(dir.path().join("vast.gguf")).unwrap();
+    writer.begin(&file).unwrap();
+    if let Err(err) = file.set_len(file_bytes) {
+        use std::io::Write as _;
+        return writeln!(std::io::stderr(), "not run: no sparse file of {file_bytes} bytes: {err}").unwrap();
+    }
+    drop(file);
+    let output = sterna(dir.path(), &["quantize", "vast.gguf", "out.gguf", "f32"]);
+    refused(&output, 1, &["bytes needed in .", "bytes free there"]);
+    assert_eq!(files(dir.path()), ["vast.gguf"]);
+}
+
+#[test]
+fn split_models_become_one_file() {
+    let dir = with_model();
+    let gguf = Gguf::open(&dir.path().join("in.gguf")).unwrap();
+    let (front, back) = gguf.tensors().split_at(11);
+    for (number, tensors) in [front, back].into_iter().enumerate() {
+        let mut metadata = if number == 0 { gguf.metadata().clone() } else { Metadata::default() };
+        metadata.set("split.no", number as u16);
+        metadata.set("split.count", 2_u16);
+        metadata.set("split.tensors.count", 25_i32);
+        let mut writer = GgufWriter::new(metadata).unwrap();
+        for info in tensors {
+            writer.tensor(&info.name, &info.dims, info.type_id, info.bytes.len() as u64).unwrap();
+        }
+        let file = File::create(dir.path().join(format!("s-0000{}-of-00002.gguf", number + 1))).unwrap();
+        let mut data = writer.begin(file).unwrap();
+        tensors.iter().for_each(|info| data.tensor([gguf.raw_bytes(info)]).unwrap());
+        data.finish().unwrap();
+    }
+    let (first, second) = ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf");
+    refused(
+        &sterna(dir.path(), &["quantize", first, second, "--force", "i2_s"]),
+        1,
+        &["which is to be read"],
+    );
+    ok(&sterna(dir.path(), &["quantize", second, "split.gguf", "i2_s"]));
+    ok(&sterna(dir.path(), &["quantize", "in.gguf", "whole.gguf", "i2_s"]));
+    assert!(
+        fs::read(dir.path().join("split.gguf")).unwrap() == fs::read(dir.path().join("whole.gguf")).unwrap()
+    );
+}
