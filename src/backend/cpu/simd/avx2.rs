@@ -251,21 +251,33 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
         f16_to_f32(bits)
     }
     #[inline(always)]
-    unsafe fn unpack_q6(low: *const u8, high: *const u8, out: *mut i8) {
+    unsafe fn unpack_q6(low: *const u8, high: *const u8) -> [Self::Bytes; 2] {
         let low = Self::load_bytes(low);
         let high = _mm256_loadu_si256(high.cast());
-        let (nibble, two_bits) = (_mm256_set1_epi8(0x0f), _mm256_set1_epi8(0x30));
-        let quarters = [
-            (low[0], _mm256_slli_epi16::<4>(high)),
-            (low[1], _mm256_slli_epi16::<2>(high)),
-            (_mm256_srli_epi16::<4>(low[0]), high),
-            (_mm256_srli_epi16::<4>(low[1]), _mm256_srli_epi16::<2>(high)),
+        // Bits 2 to 5 are the low ones; of the high ones, the upper is turned: that subtracts 32.
+        let (four_bits, two_bits) = (_mm256_set1_epi8(0x3c), _mm256_set1_epi8(0xc0_u8.cast_signed()));
+        let mut quarters = [
+            (_mm256_slli_epi16::<2>(low[0]), _mm256_slli_epi16::<6>(high)),
+            (_mm256_slli_epi16::<2>(low[1]), _mm256_slli_epi16::<4>(high)),
+            (_mm256_srli_epi16::<2>(low[0]), _mm256_slli_epi16::<2>(high)),
+            (_mm256_srli_epi16::<2>(low[1]), high),
         ];
         for i in 0..4 {
             let (low, high) = quarters[i];
-            let bits = _mm256_or_si256(_mm256_and_si256(low, nibble), _mm256_and_si256(high, two_bits));
-            _mm256_storeu_si256(out.add(32 * i).cast(), _mm256_sub_epi8(bits, _mm256_set1_epi8(32)));
+            let bits = _mm256_or_si256(_mm256_and_si256(low, four_bits), _mm256_and_si256(high, two_bits));
+            quarters[i].0 = _mm256_xor_si256(bits, _mm256_set1_epi8(i8::MIN));
         }
+        [[quarters[0].0, quarters[1].0], [quarters[2].0, quarters[3].0]]
+    }
+    #[inline(always)]
+    unsafe fn top_bytes<const J: usize>(bytes: Self::Bytes) -> Self::Ints {
+        let order = [_mm256_broadcastsi128_si256(top_bytes::<J>()); 2];
+        halves!(_mm256_shuffle_epi8, bytes, order)
+    }
+    #[inline(always)]
+    unsafe fn splat_each4(p: *const f32) -> Self::Floats {
+        let four = |i: usize| _mm_set1_ps(*p.add(i));
+        [_mm256_set_m128(four(1), four(0)), _mm256_set_m128(four(3), four(2))]
     }
 
     #[inline(always)]
@@ -283,6 +295,16 @@ pub unsafe fn sum8(x: __m256) -> f32 {
     let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
+
+/// The order of [`Lanes::top_bytes`] within 16 bytes; a negative index is a zero.
+///
+/// # Safety
+/// The processor has SSE2.
+#[inline(always)]
+pub unsafe fn top_bytes<const J: usize>() -> __m128i {
+    let j = 4 * J as i8;
+    _mm_setr_epi8(-1, -1, -1, j, -1, -1, -1, j + 1, -1, -1, -1, j + 2, -1, -1, -1, j + 3)
 }
 
 /// A f16 as f32.

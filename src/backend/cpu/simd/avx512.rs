@@ -254,19 +254,33 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
         super::avx2::f16_to_f32(bits)
     }
     #[inline(always)]
-    unsafe fn unpack_q6(low: *const u8, high: *const u8, out: *mut i8) {
+    unsafe fn unpack_q6(low: *const u8, high: *const u8) -> [__m512i; 2] {
+        /// `a & b ^ c`.
+        const AND_XOR: i32 = 0x6a;
         let low = _mm512_loadu_si512(low.cast());
         let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(high.cast()));
-        let (nibble, two_bits) = (_mm512_set1_epi8(0x0f), _mm512_set1_epi8(0x30));
-        let left = _mm512_inserti64x4::<1>(_mm512_set1_epi16(4), _mm256_set1_epi16(2));
-        let right = _mm512_inserti64x4::<1>(_mm512_setzero_si512(), _mm256_set1_epi16(2));
-        let first = _mm512_and_si512(_mm512_sllv_epi16(high, left), two_bits);
-        let second = _mm512_and_si512(_mm512_srlv_epi16(high, right), two_bits);
-        let first = _mm512_or_si512(first, _mm512_and_si512(low, nibble));
-        let second = _mm512_or_si512(second, _mm512_and_si512(_mm512_srli_epi16::<4>(low), nibble));
-        let middle = _mm512_set1_epi8(32);
-        _mm512_storeu_si512(out.cast(), _mm512_sub_epi8(first, middle));
-        _mm512_storeu_si512(out.add(64).cast(), _mm512_sub_epi8(second, middle));
+        // Bits 2 to 5 are the low ones; of the high ones, the upper is turned: that subtracts 32.
+        let (four_bits, turned) = (_mm512_set1_epi8(0x3c), _mm512_set1_epi8(i8::MIN));
+        let first = _mm512_ternarylogic_epi32::<AND_XOR>(_mm512_slli_epi16::<2>(low), four_bits, turned);
+        let second = _mm512_ternarylogic_epi32::<AND_XOR>(_mm512_srli_epi16::<2>(low), four_bits, turned);
+        let two_bits = _mm512_set1_epi8(0xc0_u8.cast_signed());
+        let left = _mm512_inserti64x4::<1>(_mm512_set1_epi16(6), _mm256_set1_epi16(4));
+        let high_of_first = _mm512_sllv_epi16(high, left);
+        let left = _mm512_inserti64x4::<1>(_mm512_set1_epi16(2), _mm256_setzero_si256());
+        let high_of_second = _mm512_sllv_epi16(high, left);
+        [
+            _mm512_ternarylogic_epi32::<AND_XOR>(high_of_first, two_bits, first),
+            _mm512_ternarylogic_epi32::<AND_XOR>(high_of_second, two_bits, second),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn top_bytes<const J: usize>(bytes: __m512i) -> __m512i {
+        _mm512_shuffle_epi8(bytes, _mm512_broadcast_i32x4(super::avx2::top_bytes::<J>()))
+    }
+    #[inline(always)]
+    unsafe fn splat_each4(p: *const f32) -> __m512 {
+        let each = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+        _mm512_permutexvar_ps(each, _mm512_castps128_ps512(_mm_loadu_ps(p)))
     }
 
     #[inline(always)]

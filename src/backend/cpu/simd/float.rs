@@ -15,19 +15,16 @@ use super::{DECODED_ROWS, F32Rows, Product, Scratch, Tile};
 
 /// How a type keeps its weights.
 pub trait Form {
-    /// Weights that are decoded together. Few enough that a core has several rows' chains of multiply-adds in
-    /// flight.
-    const PART: usize;
-    /// Weights of a block, a multiple of `PART`; rows are whole blocks, but for types of single weights.
-    const BLOCK: usize = Self::PART;
+    /// Weights of a block, which are decoded together; rows are whole blocks, but for types of single weights.
+    const BLOCK: usize;
     /// Bytes of a block.
     const BYTES: usize;
 
-    /// Decodes part `part` of a row and hands on 16 weights at a time, in order, with the index of the first.
+    /// Decodes a block and hands on 16 weights at a time, in order, with the index of the first.
     ///
     /// # Safety
-    /// As [`Lanes`]; the row behind the pointer has such a part.
-    unsafe fn decode<L: Lanes>(row: *const u8, part: usize, each: impl FnMut(usize, L::Floats));
+    /// As [`Lanes`]; such a block lies behind the pointer.
+    unsafe fn decode<L: Lanes>(block: *const u8, each: impl FnMut(usize, L::Floats));
 
     /// One weight, for types whose rows may end within a block.
     fn one(bytes: &[u8]) -> f32;
@@ -41,17 +38,15 @@ pub struct F16;
 pub struct Bf16;
 /// f16 scale, 32 i8.
 pub struct Q8_0;
-/// 256 weights of 6 bits in three streams, with 16 i8 scales and one of f16.
-pub struct Q6K;
 
 impl Form for F32 {
-    const PART: usize = 16;
+    const BLOCK: usize = 16;
     const BYTES: usize = 64;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(row: *const u8, part: usize, mut each: impl FnMut(usize, L::Floats)) {
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
         // SAFETY: as for this function.
-        each(0, unsafe { L::load(row.add(part * Self::BYTES).cast()) });
+        each(0, unsafe { L::load(block.cast()) });
     }
 
     fn one(bytes: &[u8]) -> f32 {
@@ -60,13 +55,13 @@ impl Form for F32 {
 }
 
 impl Form for F16 {
-    const PART: usize = 16;
+    const BLOCK: usize = 16;
     const BYTES: usize = 32;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(row: *const u8, part: usize, mut each: impl FnMut(usize, L::Floats)) {
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
         // SAFETY: as for this function.
-        each(0, unsafe { L::load_f16(row.add(part * Self::BYTES)) });
+        each(0, unsafe { L::load_f16(block) });
     }
 
     fn one(bytes: &[u8]) -> f32 {
@@ -75,13 +70,13 @@ impl Form for F16 {
 }
 
 impl Form for Bf16 {
-    const PART: usize = 16;
+    const BLOCK: usize = 16;
     const BYTES: usize = 32;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(row: *const u8, part: usize, mut each: impl FnMut(usize, L::Floats)) {
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
         // SAFETY: as for this function.
-        each(0, unsafe { L::load_bf16(row.add(part * Self::BYTES)) });
+        each(0, unsafe { L::load_bf16(block) });
     }
 
     fn one(bytes: &[u8]) -> f32 {
@@ -90,44 +85,16 @@ impl Form for Bf16 {
 }
 
 impl Form for Q8_0 {
-    const PART: usize = 32;
+    const BLOCK: usize = 32;
     const BYTES: usize = 34;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(row: *const u8, part: usize, mut each: impl FnMut(usize, L::Floats)) {
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
         // SAFETY: as for this function.
         unsafe {
-            let block = row.add(part * Self::BYTES);
             let scale = L::splat(L::f16_to_f32(block.cast::<u16>().read_unaligned()));
             each(0, L::mul(scale, L::load_i8(block.add(2).cast())));
             each(16, L::mul(scale, L::load_i8(block.add(18).cast())));
-        }
-    }
-
-    fn one(_: &[u8]) -> f32 {
-        unreachable!("rows are whole blocks")
-    }
-}
-
-impl Form for Q6K {
-    const PART: usize = 128;
-    const BLOCK: usize = 256;
-    const BYTES: usize = 210;
-
-    #[inline(always)]
-    unsafe fn decode<L: Lanes>(row: *const u8, part: usize, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
-        unsafe {
-            let (block, half) = (row.add(part / 2 * Self::BYTES), part % 2);
-            let scale = L::splat(L::f16_to_f32(block.add(208).cast::<u16>().read_unaligned()));
-            let mut scales = [0.0; 16];
-            L::store(scales.as_mut_ptr(), L::mul(scale, L::load_i8(block.add(192).cast())));
-            let mut values = [0; 128];
-            L::unpack_q6(block.add(64 * half), block.add(128 + 32 * half), values.as_mut_ptr());
-            for i in 0..8 {
-                let scale = L::splat(scales[8 * half + i]);
-                each(16 * i, L::mul(scale, L::load_i8(values.as_ptr().add(16 * i))));
-            }
         }
     }
 
@@ -143,10 +110,14 @@ const SINGLE: usize = 16;
 const MANY: usize = 4;
 
 /// Weight rows that are multiplied at once where there are few activation rows.
-const TOGETHER: usize = 4;
+const TOGETHER: usize = 2;
 
-/// How far ahead of the weights the cache is asked for, in bytes.
-const AHEAD: usize = 1024;
+/// How far ahead of the weights the cache is asked for, in bytes: for the rows that come after these, but for
+/// rows so long that they would be gone from the cache by then.
+fn ahead(row_bytes: usize) -> usize {
+    let next = TOGETHER * row_bytes;
+    if next <= 16 << 10 { next } else { 4 << 10 }
+}
 
 /// The kernel of one tile.
 pub struct Float<'a, 'b, F> {
@@ -168,13 +139,9 @@ impl<'a, 'b, F: Form> Float<'a, 'b, F> {
         scratch: &'a mut Scratch,
         tile: &'a mut Tile<'b, f32>,
     ) -> Self {
-        let (cols, outputs) = (product.cols, tile.cols().len());
-        assert_eq!(cols, acts.cols, "inputs of the weight and of the layer");
+        let cols = product.cols;
         assert!(F::BLOCK == SINGLE || cols.is_multiple_of(F::BLOCK), "{cols} inputs");
-        assert_eq!(product.row_bytes, cols / F::BLOCK * F::BYTES + cols % F::BLOCK * F::BYTES / F::BLOCK);
-        assert_eq!(product.weights.len(), outputs * product.row_bytes, "bytes of {outputs} rows");
-        assert!(product.bias.is_none_or(|bias| bias.len() == outputs), "a bias for {outputs} outputs");
-        assert!(tile.rows().end * cols <= acts.x.len());
+        product.check(cols / F::BLOCK * F::BYTES + cols % F::BLOCK * F::BYTES / F::BLOCK, acts, tile);
         Self { product, acts, scratch, tile, form: PhantomData }
     }
 }
@@ -211,25 +178,23 @@ impl<F: Form> Float<'_, '_, F> {
     #[inline(always)]
     unsafe fn few<L: Lanes, const T: usize>(&mut self, first_row: usize) {
         let acts: [&[f32]; T] = std::array::from_fn(|t| self.acts.row(first_row + t));
+        let ahead = ahead(self.product.row_bytes);
         for first in (0..self.tile.cols().len()).step_by(TOGETHER) {
             let product = self.product;
             let weights: [&[u8]; TOGETHER] = std::array::from_fn(|r| product.row(first + r));
-            // SAFETY: as for this function; parts lie within rows, as do their inputs.
+            // SAFETY: as for this function; blocks lie within rows, as do their inputs.
             let sums = unsafe {
                 let mut acc = [[L::splat(0.0); TOGETHER]; T];
-                for part in 0..self.product.cols / F::PART {
-                    let bytes = F::BYTES * F::PART / F::BLOCK;
+                for block in 0..self.product.cols / F::BLOCK {
                     for r in 0..TOGETHER {
-                        for line in (0..bytes).step_by(64) {
-                            L::prefetch(weights[r].as_ptr().wrapping_add(part * bytes + line + AHEAD));
-                        }
+                        let bytes = weights[r].as_ptr().add(block * F::BYTES);
+                        L::prefetch(bytes.wrapping_add(ahead));
                         F::decode::<L>(
-                            weights[r].as_ptr(),
-                            part,
+                            bytes,
                             #[inline(always)]
                             |i, weights| {
                                 for t in 0..T {
-                                    let x = L::load(acts[t].as_ptr().add(part * F::PART + i));
+                                    let x = L::load(acts[t].as_ptr().add(block * F::BLOCK + i));
                                     acc[t][r] = L::fma(weights, x, acc[t][r]);
                                 }
                             },
@@ -259,12 +224,11 @@ impl<F: Form> Float<'_, '_, F> {
             let mut floats = std::mem::take(&mut self.scratch.floats);
             for (r, floats) in floats.chunks_exact_mut(cols).take(DECODED_ROWS).enumerate() {
                 let weights = self.product.row(first + r);
-                for (part, floats) in floats[..whole].chunks_exact_mut(F::PART).enumerate() {
-                    // SAFETY: as for this function; parts lie within rows, and 16 floats from `i` within a part.
+                for (block, floats) in floats[..whole].chunks_exact_mut(F::BLOCK).enumerate() {
+                    // SAFETY: as for this function; blocks lie within rows, and 16 floats from `i` within a block.
                     unsafe {
                         F::decode::<L>(
-                            weights.as_ptr(),
-                            part,
+                            weights.as_ptr().add(block * F::BYTES),
                             #[inline(always)]
                             |i, weights| {
                                 L::store(floats.as_mut_ptr().add(i), weights);

@@ -125,9 +125,13 @@ pub unsafe trait Lanes: Copy + 'static {
 
     /// A f16 as f32.
     unsafe fn f16_to_f32(bits: u16) -> f32;
-    /// 128 weights of Q6_K: 4 low bits from 64 bytes (first all low nibbles, then all high ones), 2 high bits from
-    /// 32 bytes (bits 0, 2, 4 and 6 of each for a quarter), less 32.
-    unsafe fn unpack_q6(low: *const u8, high: *const u8, out: *mut i8);
+    /// 128 weights of Q6_K, four times their value, in order: 4 low bits from 64 bytes (first all low nibbles, then all
+    /// high ones), 2 high bits from 32 bytes (bits 0, 2, 4 and 6 of each for a quarter), less 32.
+    unsafe fn unpack_q6(low: *const u8, high: *const u8) -> [Self::Bytes; 2];
+    /// Integer `4 g + e` has byte `16 g + 4 J + e` in its top bits and zeros below.
+    unsafe fn top_bytes<const J: usize>(bytes: Self::Bytes) -> Self::Ints;
+    /// Each of 4 floats four times.
+    unsafe fn splat_each4(p: *const f32) -> Self::Floats;
 
     /// Asks for the cache line of an address, which need not be a good one.
     unsafe fn prefetch(p: *const u8);

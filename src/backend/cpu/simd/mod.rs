@@ -1,5 +1,5 @@
 //! The arithmetic of the CPU backend, once for each instruction set: one file an instruction set, and the
-//! kernels themselves in `ternary.rs`, `float.rs`, `quantise.rs` and `real/`, written once over `lanes::Lanes`.
+//! kernels themselves in `ternary.rs`, `float.rs`, `q6_k.rs`, `quantise.rs` and `real/`, written once over `lanes::Lanes`.
 //!
 //! `scalar.rs` is plain code and the definition of what every other set computes. Nothing here knows a
 //! stage, a weight's name or a thread. Start at [`Kernels`].
@@ -19,6 +19,7 @@ mod float;
 mod lanes;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod neon;
+mod q6_k;
 mod quantise;
 pub mod real;
 mod scalar;
@@ -27,6 +28,7 @@ mod ternary;
 use super::pool::Tile;
 use float::Float;
 use lanes::Lanes;
+use q6_k::Q6K;
 use quantise::Quantise;
 use real::RealKernels;
 use ternary::Ternary;
@@ -98,6 +100,19 @@ impl Product<'_> {
     fn row(&self, output: usize) -> &[u8] {
         let output = output.min(self.weights.len() / self.row_bytes - 1);
         &self.weights[output * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// That rows of `row_bytes` bytes, the activations and the tile fit each other.
+    ///
+    /// # Panics
+    /// Where they do not.
+    fn check(&self, row_bytes: usize, acts: F32Rows<'_>, tile: &Tile<'_, f32>) {
+        let (cols, outputs) = (self.cols, tile.cols().len());
+        assert_eq!(cols, acts.cols, "inputs of the weight and of the layer");
+        assert_eq!(self.row_bytes, row_bytes, "bytes of {cols} weights");
+        assert_eq!(self.weights.len(), outputs * row_bytes, "bytes of {outputs} rows");
+        assert!(self.bias.is_none_or(|bias| bias.len() == outputs), "a bias for {outputs} outputs");
+        assert!(tile.rows().end * cols <= acts.x.len());
     }
 
     /// Finishes one element: `out` is the place, `col` its column within the tile, `value` the product.
@@ -243,7 +258,7 @@ const fn table<L: Lanes>(name: &'static str) -> Kernels {
         f16: float::<L, float::F16>,
         bf16: float::<L, float::Bf16>,
         q8_0: float::<L, float::Q8_0>,
-        q6_k: float::<L, float::Q6K>,
+        q6_k: |product, acts, scratch, tile| L::vectorize(Q6K::new(product, acts, scratch, tile)),
         real: &const { real::table::<L>() },
     }
 }

@@ -197,15 +197,31 @@ unsafe impl Lanes for Neon {
         vgetq_lane_f32::<0>(widen_f16(vreinterpret_u8_u16(vdup_n_u16(bits))))
     }
     #[inline(always)]
-    unsafe fn unpack_q6(low: *const u8, high: *const u8, out: *mut i8) {
+    unsafe fn unpack_q6(low: *const u8, high: *const u8) -> [Self::Bytes; 2] {
         let (low, high) = (Self::load_bytes(low), [vld1q_u8(high), vld1q_u8(high.add(16))]);
-        let (nibble, two_bits, middle) = (vdupq_n_u8(0x0f), vdupq_n_u8(0x30), vdupq_n_u8(32));
+        // Bits 2 to 5 are the low ones; of the high ones, the upper is turned: that subtracts 32.
+        let (four_bits, two_bits, turned) = (vdupq_n_u8(0x3c), vdupq_n_u8(0xc0), vdupq_n_u8(0x80));
+        let mut unpacked = [low; 2];
         for i in 0..8 {
             let (low, high) = (low[i % 4], high[i % 2]);
-            let low = if i < 4 { vandq_u8(low, nibble) } else { vshrq_n_u8::<4>(low) };
-            let high = vandq_u8(vshlq_u8(high, vdupq_n_s8(4 - 2 * (i as i8 / 2))), two_bits);
-            vst1q_s8(out.add(16 * i), vreinterpretq_s8_u8(vsubq_u8(vorrq_u8(low, high), middle)));
+            let low = if i < 4 { vshlq_n_u8::<2>(low) } else { vshrq_n_u8::<2>(low) };
+            let high = vandq_u8(vshlq_u8(high, vdupq_n_s8(6 - 2 * (i as i8 / 2))), two_bits);
+            unpacked[i / 4][i % 4] = veorq_u8(vorrq_u8(vandq_u8(low, four_bits), high), turned);
         }
+        unpacked
+    }
+    #[inline(always)]
+    unsafe fn top_bytes<const J: usize>(bytes: Self::Bytes) -> Self::Ints {
+        // An index beyond the table is a zero.
+        let j = 4 * J as u8;
+        let order = [255, 255, 255, j, 255, 255, 255, j + 1, 255, 255, 255, j + 2, 255, 255, 255, j + 3];
+        let order = [vld1q_u8(order.as_ptr()); 4];
+        let integers = quarters!(vqtbl1q_u8, bytes, order);
+        quarters!(vreinterpretq_s32_u8, integers)
+    }
+    #[inline(always)]
+    unsafe fn splat_each4(p: *const f32) -> Self::Floats {
+        [vdupq_n_f32(*p), vdupq_n_f32(*p.add(1)), vdupq_n_f32(*p.add(2)), vdupq_n_f32(*p.add(3))]
     }
 
     #[inline(always)]

@@ -1,0 +1,158 @@
+//! Q6_K weights times f32 activations.
+//!
+//! What memory delivers has to be unpacked by two vector ports, so this kernel saves operations. 64 weights in a
+//! register are made floats where their bytes stand: vector `j` of four takes bytes `4 j` to `4 j + 3` of each group of
+//! 16, in the top bits of an integer, where their sign is right. The activations are put in the same order once for
+//! a tile. And four products of a lane are summed before their group's scale is multiplied in.
+//!
+//! So lane `4 g + e` of a row's sum takes, for each 64 inputs, `scale ((q0 x0) + q1 x1 + q2 x2 + q3 x3)` with the inputs
+//! `16 g + 4 j + e`; every `+` is a fused multiply-add, also the one to the lane. Weights count `2^26` times until the
+//! scale: activations above 1e28 overflow.
+#![allow(unsafe_code)]
+
+use super::lanes::{Kernel, Lanes};
+use super::{F32Rows, Product, Scratch, Tile};
+
+/// Weights and bytes of a block: low bits, high bits, 16 i8 scales of groups, an f16 scale.
+const BLOCK: usize = 256;
+const BYTES: usize = 210;
+const HIGH: usize = 128;
+const SCALES: usize = 192;
+const SCALE: usize = 208;
+
+/// What an unpacked weight counts as a float: two bits and three bytes above its place.
+const ONE: f32 = (1 << 26) as f32;
+
+/// How far ahead of the weights the cache is asked for, in bytes.
+const AHEAD: usize = 4096;
+
+/// The kernel of one tile.
+pub struct Q6K<'a, 'b> {
+    product: &'a Product<'a>,
+    acts: F32Rows<'a>,
+    scratch: &'a mut Scratch,
+    tile: &'a mut Tile<'b, f32>,
+}
+
+impl<'a, 'b> Q6K<'a, 'b> {
+    /// Checks that everything fits.
+    ///
+    /// # Panics
+    /// Where it does not.
+    pub fn new(
+        product: &'a Product<'a>,
+        acts: F32Rows<'a>,
+        scratch: &'a mut Scratch,
+        tile: &'a mut Tile<'b, f32>,
+    ) -> Self {
+        let cols = product.cols;
+        assert!(cols.is_multiple_of(BLOCK), "{cols} inputs");
+        product.check(cols / BLOCK * BYTES, acts, tile);
+        Self { product, acts, scratch, tile }
+    }
+}
+
+impl Kernel for Q6K<'_, '_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(mut self) {
+        let mut rows = self.tile.rows();
+        // Each has an accumulator and a sum of four products, beside four vectors of weights.
+        let most = L::FLOAT_BLOCK.1;
+        while !rows.is_empty() {
+            // SAFETY: as for this function; `new` checked every length.
+            unsafe {
+                match rows.len().min(most) {
+                    1 => self.rows::<L, 1>(rows.start),
+                    2 => self.rows::<L, 2>(rows.start),
+                    3 => self.rows::<L, 3>(rows.start),
+                    _ => self.rows::<L, 6>(rows.start),
+                }
+            }
+            rows.start += rows.len().min(most);
+        }
+    }
+}
+
+impl Q6K<'_, '_> {
+    /// Multiplies `T` activation rows, or those that there are.
+    ///
+    /// # Safety
+    /// As [`Kernel::run`].
+    #[inline(always)]
+    unsafe fn rows<L: Lanes, const T: usize>(&mut self, first_row: usize) {
+        let (cols, end) = (self.product.cols, self.tile.rows().end);
+        for (t, arranged) in self.scratch.floats.chunks_exact_mut(cols).take(T).enumerate() {
+            arrange(self.acts.row((first_row + t).min(end - 1)), arranged);
+        }
+        let acts = self.scratch.floats[..T * cols].as_ptr();
+        for output in 0..self.tile.cols().len() {
+            // SAFETY: as for this function; a row of weights and `T` of activations lie behind the pointers.
+            let sums = unsafe { dots::<L, T>(self.product.row(output).as_ptr(), acts, cols) };
+            for t in 0..T.min(end - first_row) {
+                let out = &mut self.tile.row_mut(first_row + t)[output];
+                self.product.finish(out, output, sums[t]);
+            }
+        }
+    }
+}
+
+/// Puts activations in the order of the weights.
+#[inline(always)]
+fn arrange(x: &[f32], arranged: &mut [f32]) {
+    for (x, arranged) in x.as_chunks::<64>().0.iter().zip(arranged.as_chunks_mut::<64>().0) {
+        let (x, arranged) = (x.as_chunks::<4>().0, arranged.as_chunks_mut::<4>().0);
+        for j in 0..4 {
+            for group in 0..4 {
+                arranged[4 * j + group] = x[4 * group + j];
+            }
+        }
+    }
+}
+
+/// Products of a weight row with `T` rows of arranged activations.
+///
+/// # Safety
+/// As [`Lanes`]; the pointers have a row of `cols` weights and `T` rows of `cols` floats behind them.
+#[inline(always)]
+unsafe fn dots<L: Lanes, const T: usize>(weights: *const u8, acts: *const f32, cols: usize) -> [f32; T] {
+    // SAFETY: as for this function.
+    unsafe {
+        let mut acc = [L::splat(0.0); T];
+        for block in 0..cols / BLOCK {
+            let (acts, block) = (acts.add(block * BLOCK), weights.add(block * BYTES));
+            for line in (0..BYTES).step_by(64) {
+                L::prefetch(block.wrapping_add(line + AHEAD));
+            }
+            let scale = L::splat(L::f16_to_f32(block.add(SCALE).cast::<u16>().read_unaligned()) / ONE);
+            let mut scales = [0.0; 16];
+            L::store(scales.as_mut_ptr(), L::mul(scale, L::load_i8(block.add(SCALES).cast())));
+            for half in 0..2 {
+                let bytes = L::unpack_q6(block.add(64 * half), block.add(HIGH + 32 * half));
+                for i in 0..2 {
+                    let weights = [
+                        L::to_floats(L::top_bytes::<0>(bytes[i])),
+                        L::to_floats(L::top_bytes::<1>(bytes[i])),
+                        L::to_floats(L::top_bytes::<2>(bytes[i])),
+                        L::to_floats(L::top_bytes::<3>(bytes[i])),
+                    ];
+                    let scale = L::splat_each4(scales.as_ptr().add(8 * half + 4 * i));
+                    for t in 0..T {
+                        let x = acts.add(t * cols + 128 * half + 64 * i);
+                        let mut sum = L::mul(weights[0], L::load(x));
+                        for j in 1..4 {
+                            sum = L::fma(weights[j], L::load(x.add(16 * j)), sum);
+                        }
+                        acc[t] = L::fma(scale, sum, acc[t]);
+                    }
+                }
+            }
+        }
+        let mut sums = [0.0; T];
+        for t in 0..T {
+            sums[t] = L::sum(acc[t]);
+        }
+        sums
+    }
+}
