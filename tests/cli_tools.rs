@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::Output;
 
 use assert_cmd::Command;
+use sterna::gguf::Gguf;
+use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
 fn sterna(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
@@ -93,17 +95,13 @@ fn expected_perplexity(logits: &[f32], chunks: &[Vec<u32>]) -> f64 {
     (nll / f64::from(n)).exp()
 }
 
-#[test]
-fn perplexity_is_what_the_logits_say() {
+/// The perplexity that the command prints, checked against what the logits say of the chunks.
+fn checked_perplexity(text: &str, special: Special, flags: &[&str]) -> (String, usize) {
     let dir = tempfile::tempdir().unwrap();
-    let text = "You may copy and distribute verbatim copies of the source form of the package. ".repeat(4);
-    let file = write(dir.path(), "text.txt", &text);
-    let path = common::golden("bitnet/tiny-i2_s.gguf").unwrap();
-    let gguf = sterna::gguf::Gguf::open(&path).unwrap();
-    let tokenizer =
-        sterna::tokenizer::Tokenizer::from_gguf(&gguf, sterna::tokenizer::TokenizerOptions::default())
-            .unwrap();
-    let tokens = tokenizer.encode(&text, sterna::tokenizer::Special::AsText, true);
+    let file = write(dir.path(), "text.txt", text);
+    let gguf = Gguf::open(&common::golden("bitnet/tiny-i2_s.gguf").unwrap()).unwrap();
+    let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).unwrap();
+    let tokens = tokenizer.encode(text, special, true);
     let mut chunks: Vec<Vec<u32>> = tokens.chunks_exact(16).map(<[u32]>::to_vec).collect();
     if tokenizer.add_bos() {
         chunks.iter_mut().for_each(|chunk| chunk[0] = tokenizer.bos().unwrap());
@@ -115,13 +113,30 @@ fn perplexity_is_what_the_logits_say() {
     ok(&with_model("logits", &["-t", "1", "--tokens", &ids, "-o", npy.to_str().unwrap()]));
     let want = expected_perplexity(&common::npy(&npy).f32s(), &chunks);
 
+    let stdout = ok(&with_model("perplexity", &[&["-t", "1", "-f", &file, "-c", "16"], flags].concat()));
+    let got: f64 = stdout.split(&['=', '+'][..]).nth(1).unwrap().trim().parse().unwrap();
+    assert!((got / want - 1.0).abs() < 1e-4, "{got} is not {want}: {stdout}");
+    (stdout, chunks.len())
+}
+
+#[test]
+fn special_tokens_in_the_text_are_tokens_where_that_is_asked_for() {
+    let text = "You may copy and distribute copies.<|eot_id|>".repeat(8);
+    let (_, as_text) = checked_perplexity(&text, Special::AsText, &[]);
+    let (_, parsed) = checked_perplexity(&text, Special::Parse, &["--special"]);
+    assert!(parsed < as_text, "{parsed} chunks and {as_text}");
+}
+
+#[test]
+fn perplexity_is_what_the_logits_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "You may copy and distribute verbatim copies of the source form of the package. ".repeat(4);
+    let file = write(dir.path(), "text.txt", &text);
     let base = dir.path().join("base.kl");
     let base = base.to_str().unwrap();
     let args = ["-t", "1", "-f", &file, "-c", "16"];
-    let stdout = ok(&with_model("perplexity", &[&args[..], &["--save-logits", base]].concat()));
-    let got: f64 = stdout.split(&['=', '+'][..]).nth(1).unwrap().trim().parse().unwrap();
-    assert!((got / want - 1.0).abs() < 1e-4, "{got} is not {want}: {stdout}");
-    assert!(stdout.contains(" +/- ") && stdout.contains(&format!("{} chunks", chunks.len())), "{stdout}");
+    let (stdout, n_chunks) = checked_perplexity(&text, Special::AsText, &["--save-logits", base]);
+    assert!(stdout.contains(" +/- ") && stdout.contains(&format!("{n_chunks} chunks")), "{stdout}");
 
     let same = ok(&with_model("perplexity", &[&args[..], &["--kl-base", base]].concat()));
     assert!(same.contains("mean KL = 0.0000") || same.contains("mean KL = -0.0000"), "{same}");
@@ -130,7 +145,7 @@ fn perplexity_is_what_the_logits_say() {
     let longer = ["-t", "1", "-f", &file, "-c", "20", "--kl-base", base];
     refused(&with_model("perplexity", &longer), &["base.kl", "--ctx-size 16"]);
     let other = write(dir.path(), "other.txt", text.replace("verbatim", "modified"));
-    let chunks = chunks.len().to_string();
+    let chunks = n_chunks.to_string();
     let other = ["-t", "1", "-f", &other, "-c", "16", "--chunks", &chunks, "--kl-base", base];
     refused(&with_model("perplexity", &other), &["base.kl"]);
     refused(

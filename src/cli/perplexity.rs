@@ -18,12 +18,20 @@ const OUTPUTS: usize = 64;
 
 /// Computes the perplexity of a text as llama-perplexity does.
 ///
-/// The text is cut into chunks of --ctx-size tokens, each of which starts anew (with BOS as its first
-/// token where the model wants one); the second half of each chunk is scored. --save-logits keeps the
-/// log-probabilities, and --kl-base compares with what was kept.
+/// The text becomes tokens as a whole, with BOS in front where the model wants one, and is cut into chunks of C
+/// tokens (--ctx-size); what is left at its end is not looked at. Each chunk starts with an empty context, and
+/// its first token is replaced by BOS where the model wants one. Scored are the tokens C/2 + 1 to C - 1 of each
+/// chunk, counted from 0, each from the logits of the one before it: 255 of 512. PPL is the exponential of the
+/// mean of -ln p over all of them.
+///
+/// Special tokens that are spelled out in the text, `<|endoftext|>` between documents for example, are text as
+/// any other, unless --special says otherwise.
+///
+/// --save-logits keeps the log-probabilities, and --kl-base compares with what was kept.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna perplexity -m model.gguf -f wiki.test.raw
+  sterna perplexity -m model.gguf -f documents.txt --special -c 1024
   sterna perplexity -m f16-head.gguf -f text.txt --save-logits base.kl
   sterna perplexity -m q6k-head.gguf -f text.txt --kl-base base.kl")]
 pub struct PerplexityArgs {
@@ -35,6 +43,9 @@ pub struct PerplexityArgs {
     /// Tokens of a chunk
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
     ctx_size: u32,
+    /// Read special tokens that are spelled out in the text as tokens
+    #[arg(long)]
+    special: bool,
     /// Most chunks to score
     #[arg(long, value_name = "N")]
     chunks: Option<usize>,
@@ -76,7 +87,8 @@ impl PerplexityArgs {
         let engine = self.model.load(&options)?;
         let tokenizer = engine.tokenizer()?;
         tokenizer.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
-        let text = self.chunked(tokenizer.encode(&text, Special::AsText, true), &engine)?;
+        let special = if self.special { Special::Parse } else { Special::AsText };
+        let text = self.chunked(tokenizer.encode(&text, special, true), &engine)?;
         let mut saved = self.saved(&text)?;
 
         let mut session = engine.session()?;
