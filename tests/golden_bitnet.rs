@@ -1,10 +1,12 @@
 //! The BitNet models of `golden/bitnet` against what other implementations computed of them.
 
 mod common;
+mod logits;
 
 use std::path::{Path, PathBuf};
 
 use common::{golden, npy};
+use logits::{all_logits, distance};
 use sterna::backend::Backend;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::simd::{self, Kernels};
@@ -55,12 +57,7 @@ fn logits_of(name: &str) -> Option<Vec<f32>> {
 }
 
 fn prompts() -> Vec<Vec<u32>> {
-    let path = golden("prompts.txt").expect("prompts.txt is in tests/data");
-    ids(&std::fs::read_to_string(path).unwrap())
-}
-
-fn ids(text: &str) -> Vec<Vec<u32>> {
-    text.lines().map(|line| line.split_whitespace().map(|id| id.parse().unwrap()).collect()).collect()
+    logits::sequences(&golden("prompts.txt").expect("prompts.txt is in tests/data"))
 }
 
 fn engine(
@@ -69,64 +66,12 @@ fn engine(
     kernels: &'static Kernels,
     change: impl FnOnce(&mut EngineOptions),
 ) -> Engine {
-    let mut options = EngineOptions {
-        n_ctx: Some(192),
-        outputs: 64,
-        cache_type_k: kv.into(),
-        cache_type_v: kv.into(),
-        ..EngineOptions::default()
-    };
-    change(&mut options);
-    // One thread: tests run beside each other already, and the number changes no bit of a result.
-    let cpu = Cpu::with_kernels(1, kernels).unwrap();
-    Engine::on_backend(Gguf::open(path).unwrap(), &options, Box::new(cpu), |_| ()).unwrap()
+    logits::engine(Gguf::open(path).unwrap(), kv, kernels, change)
 }
 
 fn best_engine(change: impl FnOnce(&mut EngineOptions)) -> Engine {
     let path = bitnet("tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     engine(&path, "f16", simd::best(), change)
-}
-
-/// Logits of all positions of all prompts.
-fn all_logits(engine: &Engine) -> Vec<f32> {
-    let mut session = engine.session().unwrap();
-    let mut all = Vec::new();
-    for prompt in prompts() {
-        session.cut_back(0);
-        let keep = |_, logits: &[f32]| -> Result<(), sterna::Error> {
-            all.extend_from_slice(logits);
-            Ok(())
-        };
-        session.feed_each(&prompt, keep).unwrap();
-    }
-    all
-}
-
-/// How far two sets of logits are apart.
-#[derive(Debug)]
-struct Distance {
-    /// Largest difference at position 0 of any prompt.
-    first: f64,
-    mean: f64,
-    mean_cosine: f64,
-}
-
-fn distance(got: &[f32], want: &[f32]) -> Distance {
-    assert_eq!(got.len(), want.len());
-    let difference = |(a, b): (&f32, &f32)| f64::from(a - b).abs();
-    let mut first = 0.0f64;
-    let mut row = 0;
-    for prompt in prompts() {
-        let range = row * N_VOCAB..(row + 1) * N_VOCAB;
-        let pairs = got[range.clone()].iter().zip(&want[range]);
-        first = pairs.map(difference).fold(first, f64::max);
-        row += prompt.len();
-    }
-    let mean = got.iter().zip(want).map(difference).sum::<f64>() / got.len() as f64;
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-    let cosines = got.chunks(N_VOCAB).zip(want.chunks(N_VOCAB));
-    let cosines = cosines.map(|(a, b)| dot(a, b) / (dot(a, a) * dot(b, b)).sqrt());
-    Distance { first, mean, mean_cosine: cosines.sum::<f64>() / row as f64 }
 }
 
 // The bounds below are the ones that golden/README.md measured between correct implementations: an int8 step
@@ -137,7 +82,8 @@ fn logits_with_an_f32_cache_are_the_float64_specifications() {
     for case in &CASES {
         let (Some(path), Some(want)) = (bitnet(case.model), logits_of(case.spec)) else { continue };
         for kernels in simd::all() {
-            let got = distance(&all_logits(&engine(&path, "f32", kernels, |_| ())), &want);
+            let got =
+                distance(&all_logits(&engine(&path, "f32", kernels, |_| ()), &prompts()), &want, &prompts());
             eprintln!("{}, f32 cache, {}: {got:?}", case.model, kernels.name);
             assert!(got.first <= 1e-3 && got.mean <= 0.04, "{}, {}: {got:?}", case.model, kernels.name);
         }
@@ -150,13 +96,13 @@ fn logits_with_an_f16_cache_are_the_specifications_and_near_bitnetcpp() {
         let (Some(path), Some(bitnetcpp)) = (bitnet(case.model), logits_of(case.bitnetcpp)) else { continue };
         let spec = case.spec_kv16.and_then(logits_of);
         for kernels in simd::all() {
-            let got = all_logits(&engine(&path, "f16", kernels, |_| ()));
+            let got = all_logits(&engine(&path, "f16", kernels, |_| ()), &prompts());
             let name = format!("{}, f16 cache, {}", case.model, kernels.name);
-            let far = distance(&got, &bitnetcpp);
+            let far = distance(&got, &bitnetcpp, &prompts());
             eprintln!("{name}: {far:?} from bitnet.cpp");
             assert!(far.mean <= 0.08 && far.mean_cosine > 0.9993, "{name}: {far:?}");
             let Some(spec) = &spec else { continue };
-            let far = distance(&got, spec);
+            let far = distance(&got, spec, &prompts());
             eprintln!("{name}: {far:?} from the specification");
             assert!(far.first <= 1e-3 && far.mean <= 0.08 && far.mean_cosine > 0.9993, "{name}: {far:?}");
         }
@@ -225,7 +171,7 @@ fn greedy_tokens_are_the_references_wherever_its_margin_is_clear() {
         let files =
             [model.to_owned(), format!("{reference}.greedy.txt"), format!("{reference}.greedy-margin.npy")];
         let [Some(model), Some(text), Some(margins)] = files.map(|file| bitnet(&file)) else { continue };
-        let (want, margins) = (ids(&std::fs::read_to_string(text).unwrap()), npy(&margins).f32s());
+        let (want, margins) = (logits::sequences(&text), npy(&margins).f32s());
         let engine = engine(&model, kv, simd::best(), |_| ());
         let mut session = engine.session().unwrap();
         let mut compared = 0;
