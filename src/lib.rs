@@ -25,6 +25,7 @@ pub mod engine;
 mod error;
 pub mod gguf;
 pub mod model;
+mod parallel;
 pub mod program;
 pub mod quantize;
 pub mod synth;

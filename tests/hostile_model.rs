@@ -79,3 +79,29 @@ fn numbers_that_contradict_the_tensors_are_refused_by_tensor_or_key() {
         assert!(message.contains(word), "{key} = {value}: {message}");
     }
 }
+
+#[test]
+fn ternary_codes_without_a_meaning_are_refused_by_tensor_and_row() {
+    let good = model();
+    let gguf = Gguf::from_bytes(Bytes::from(good.clone())).unwrap();
+    let mut tensors = 0;
+    for info in gguf.tensors().iter().filter(|info| info.ty.is_some_and(|ty| ty.name() == "i2_s")) {
+        let (rows, row_bytes) = (info.rows(), info.cols() / 4);
+        for row in [0, rows / 2, rows - 1] {
+            let mut bytes = good.clone();
+            bytes[info.bytes.start + row * row_bytes + row_bytes - 1] |= 0b0000_1100;
+            let message = try_all(bytes).unwrap_err().to_string();
+            let want = format!(
+                "tensor {}: want i2_s codes that stand for values, file has one that stands for none in row {row}",
+                info.name
+            );
+            assert_eq!(message, want);
+        }
+        // What lies behind the scale means nothing anyway.
+        let mut bytes = good.clone();
+        bytes[info.bytes.start + rows * row_bytes + 31] = 0xff;
+        try_all(bytes).unwrap();
+        tensors += 1;
+    }
+    assert!(tensors > 7, "{tensors} tensors");
+}

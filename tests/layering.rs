@@ -13,8 +13,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("model", &["program", "gguf"]),
     ("backend", &["program"]),
     ("synth", &["gguf"]),
-    ("quantize", &["gguf"]),
-    ("engine", &["program", "gguf", "tokenizer", "model", "backend", "error"]),
+    ("quantize", &["gguf", "parallel"]),
+    ("engine", &["program", "gguf", "tokenizer", "model", "backend", "error", "parallel"]),
     ("cli", &["program", "gguf", "tokenizer", "model", "backend", "synth", "quantize", "engine"]),
 ];
 

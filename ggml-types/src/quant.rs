@@ -59,6 +59,13 @@ pub trait QuantType: fmt::Debug + Sync {
     /// [`QuantError::Shape`] where `row >= rows` or `out.len()` is no valid row.
     fn decode_row(&self, bytes: &[u8], rows: usize, row: usize, out: &mut [f32]) -> Result<(), QuantError>;
 
+    /// Whether every code in `rows`, the bytes of whole rows, has a meaning: `false` for codes that no quantiser
+    /// writes and whose product a kernel need not define. Who loads a file asks this first.
+    fn is_valid(&self, rows: &[u8]) -> bool {
+        let _ = rows;
+        true
+    }
+
     /// Encodes `[rows, cols]` values (row after row) into a whole tensor.
     ///
     /// # Errors

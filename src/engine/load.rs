@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
-use ggml_types::{Dialect, KvCodec, kv, kv_by_name};
+use ggml_types::{Dialect, HostTensor, KvCodec, kv, kv_by_name};
 
 use super::pages::Pages;
 use super::{Core, Engine, Shared, ctx_pages};
@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::gguf::{Gguf, OpenOptions};
 use crate::model;
 use crate::model::{Hyper, Model, ModelError, Options};
+use crate::parallel::in_parallel;
 use crate::program::{Limits, Program};
 
 /// How far loading has come.
@@ -141,6 +142,7 @@ impl Engine {
         progress(Progress { done_bytes, total_bytes });
         let mut ids = Vec::with_capacity(weights.len());
         for weight in &weights {
+            check_codes(weight, options.n_threads())?;
             ids.push(backend.upload(weight)?);
             done_bytes += weight.bytes.len() as u64;
             progress(Progress { done_bytes, total_bytes });
@@ -253,6 +255,25 @@ fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
+}
+
+/// That the tensor has no codes without a meaning: kernels would each give them their own.
+fn check_codes(weight: &HostTensor, threads: usize) -> Result<(), ModelError> {
+    /// Large enough that starting a thread pays, small enough that all threads end together.
+    const PIECE_BYTES: usize = 1 << 20;
+    let fail = |got: String| {
+        let want = format!("{} codes that stand for values", weight.ty.name());
+        ModelError::Tensor { tensor: weight.name.clone(), want, got }
+    };
+    let row_bytes = weight.ty.row_bytes(weight.cols).map_err(|err| fail(err.to_string()))?;
+    let rows = &weight.bytes[..weight.rows * row_bytes];
+    let pieces: Vec<&[u8]> = rows.chunks((PIECE_BYTES / row_bytes).max(1) * row_bytes).collect();
+    if in_parallel(pieces.len(), threads, |at| weight.ty.is_valid(pieces[at])).into_iter().all(|valid| valid)
+    {
+        return Ok(());
+    }
+    let row = rows.chunks(row_bytes).position(|row| !weight.ty.is_valid(row));
+    Err(fail(format!("one that stands for none in row {}", row.unwrap_or(0))))
 }
 
 fn warnings(gguf: &Gguf, hyper: &Hyper, n_ctx: usize) -> Vec<String> {

@@ -6,9 +6,9 @@ use std::vec::IntoIter;
 use bytes::Bytes;
 use ggml_types::QuantType;
 
-use super::parallel::in_parallel;
 use super::ternary::{Absmean, Census};
 use super::{QuantizeError, Target};
+use crate::parallel::in_parallel;
 
 /// Elements that one task looks at, at least a row. Tasks do not depend on the number of threads, and so
 /// neither do sums over them.

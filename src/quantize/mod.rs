@@ -4,7 +4,6 @@
 //! before a byte is written; `encode.rs` then turns one tensor after the other, and `ternary.rs` is BitNet's rule.
 
 mod encode;
-mod parallel;
 mod ternary;
 
 use std::io::Write;

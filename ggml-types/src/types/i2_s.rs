@@ -2,7 +2,8 @@
 //!
 //! A 32-byte block holds 128 weights: weight `j` is in byte `j % 32`, at shift `6 - 2 (j / 32)`. Rows
 //! follow each other; behind the last one come the tensor's one f32 scale and 28 bytes of padding.
-//! Files have this layout on every platform. Code 3 is never written and decodes to 0.
+//! Files have this layout on every platform. Code 3 is never written and decodes to 0;
+//! a tensor that has it is not valid.
 
 use crate::block::{absmax, check_tensor, check_values, n_blocks, ternary_code};
 use crate::{Dialect, QuantError, QuantType, Ternary, ids};
@@ -66,6 +67,11 @@ impl QuantType for I2S {
         Ok(())
     }
 
+    fn is_valid(&self, rows: &[u8]) -> bool {
+        // Both bits of a code. Without an early end, so that the compiler takes whole vectors.
+        rows.iter().fold(0, |both, byte| both | byte & byte >> 1) & 0b0101_0101 == 0
+    }
+
     fn encode(&self, values: &[f32], rows: usize, cols: usize) -> Result<Vec<u8>, QuantError> {
         check_values(self.name(), values, rows, cols)?;
         let mut bytes = vec![0; self.byte_len(rows, cols)?];
@@ -114,6 +120,21 @@ mod tests {
         assert_eq!(I2S.byte_len(2, 128), Ok(96));
         // A 2560 x 2560 tensor of a published model.
         assert_eq!(I2S.byte_len(2560, 2560), Ok(1_638_432));
+    }
+
+    #[test]
+    fn code_3_is_not_valid() {
+        let mut bytes: Vec<u8> = (0..=255).filter(|byte| byte & byte >> 1 & 0x55 == 0).collect();
+        assert_eq!(bytes.len(), 81);
+        assert!(I2S.is_valid(&bytes));
+        for at in [0, 40, 80] {
+            for shift in [0, 2, 4, 6] {
+                let good = bytes[at];
+                bytes[at] |= 3 << shift;
+                assert!(!I2S.is_valid(&bytes), "{shift} in byte {at}");
+                bytes[at] = good;
+            }
+        }
     }
 
     #[test]
