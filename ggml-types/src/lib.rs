@@ -13,6 +13,7 @@ pub mod kv;
 mod quant;
 mod scale_search;
 mod tensor;
+pub mod turboquant;
 pub mod types;
 
 pub use known::{byte_len_of, id_name};

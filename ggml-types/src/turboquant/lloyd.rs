@@ -1,0 +1,113 @@
+//! One code a coordinate and one scale a vector.
+
+use half::f16;
+
+use super::codebook::Codebook;
+use super::{dot, scale_bits};
+
+/// What the scale of a vector `y` with the code vector `c` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaleRule {
+    /// `|y|^2 / <y, c>`: inner products with a random direction have no bias (EDEN, RaBitQ). For keys.
+    InnerProduct,
+    /// `<y, c> / <c, c>`: the smallest squared error. For values.
+    LeastSquares,
+    /// `|y|`: what the TurboQuant paper keeps.
+    Norm,
+}
+
+/// A vector of `dim` elements in `2 + bits * dim / 8` bytes: the scale as f16, then the codes.
+///
+/// Codes of 3 bits lie in two planes: the low two bits of the elements `b`, `b + dim/4`, `b + dim/2` and `b + 3 dim/4`
+/// in byte `b`, low bits first; then the top bits, 8 elements a byte, low bits first. Codes of 4 bits: byte `b` has
+/// element `b` in its low half and `b + dim/2` in its high half. So one shift and mask gives neighbours.
+#[derive(Clone, Debug)]
+pub struct Lloyd {
+    dim: usize,
+    bits: u32,
+    rule: ScaleRule,
+    book: Codebook,
+}
+
+impl Lloyd {
+    /// A codec of `bits` bits a coordinate for rotated vectors of `dim` elements.
+    ///
+    /// # Panics
+    /// Where `bits` is not 3 or 4, or `dim` no multiple of 8.
+    pub fn new(dim: usize, bits: u32, rule: ScaleRule) -> Self {
+        assert!((3..=4).contains(&bits) && dim.is_multiple_of(8), "{bits} bits, {dim} elements");
+        Self { dim, bits, rule, book: Codebook::new(dim, bits) }
+    }
+
+    /// Bytes of a vector.
+    pub fn bytes(&self) -> usize {
+        2 + self.bits as usize * self.dim / 8
+    }
+
+    /// The codebook.
+    pub fn codebook(&self) -> &Codebook {
+        &self.book
+    }
+
+    /// Encodes `y`, `[dim]`, rotated. `false` where something had to be repaired: elements that are no finite
+    /// numbers count as 0, and a scale that f16 cannot hold becomes its largest.
+    ///
+    /// # Panics
+    /// Where the lengths do not fit.
+    pub fn encode(&self, y: &[f32], out: &mut [u8]) -> bool {
+        assert_eq!((y.len(), out.len()), (self.dim, self.bytes()));
+        let finite = y.iter().all(|y| y.is_finite());
+        let y = || y.iter().map(|y| if y.is_finite() { f64::from(*y) } else { 0.0 });
+        let norm = dot(y(), y()).sqrt();
+        // A vector of zeros has no direction: any codes with the scale 0 decode to it.
+        let unit = if norm > 0.0 { 1.0 / norm } else { 0.0 };
+        let codes = || y().map(|y| self.book.code(y * unit));
+        let c = || codes().map(|code| self.book.centroids()[usize::from(code)]);
+        let scale = match self.rule {
+            _ if norm == 0.0 => 0.0,
+            ScaleRule::InnerProduct => norm * norm / dot(y(), c()),
+            ScaleRule::LeastSquares => dot(y(), c()) / dot(c(), c()),
+            ScaleRule::Norm => norm,
+        };
+        let (scale, repaired) = scale_bits(scale);
+        let (head, body) = out.split_at_mut(2);
+        head.copy_from_slice(&scale.to_le_bytes());
+        body.fill(0);
+        for (i, code) in codes().enumerate() {
+            self.put(body, i, code);
+        }
+        finite && !repaired
+    }
+
+    /// Decodes a vector, still rotated.
+    ///
+    /// # Panics
+    /// Where the lengths do not fit.
+    pub fn decode(&self, bytes: &[u8], out: &mut [f32]) {
+        assert_eq!((out.len(), bytes.len()), (self.dim, self.bytes()));
+        let (head, body) = bytes.split_at(2);
+        let scale = f16::from_le_bytes([head[0], head[1]]).to_f64();
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = (scale * self.book.centroids()[usize::from(self.code(body, i))]) as f32;
+        }
+    }
+
+    fn put(&self, body: &mut [u8], i: usize, code: u8) {
+        let (dim, plane) = (self.dim, self.dim / 4);
+        if self.bits == 3 {
+            body[i % plane] |= (code & 3) << (2 * (i / plane));
+            body[plane + i / 8] |= (code >> 2) << (i % 8);
+        } else {
+            body[i % (dim / 2)] |= code << (4 * (i / (dim / 2)));
+        }
+    }
+
+    fn code(&self, body: &[u8], i: usize) -> u8 {
+        let (dim, plane) = (self.dim, self.dim / 4);
+        if self.bits == 3 {
+            (body[i % plane] >> (2 * (i / plane)) & 3) | (body[plane + i / 8] >> (i % 8) & 1) << 2
+        } else {
+            body[i % (dim / 2)] >> (4 * (i / (dim / 2))) & 15
+        }
+    }
+}

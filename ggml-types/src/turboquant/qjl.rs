@@ -1,0 +1,80 @@
+//! One bit a coordinate for what a quantiser left over: the quantised Johnson-Lindenstrauss transform (Zandieh et
+//! al., arXiv:2406.03482).
+
+use std::f64::consts::PI;
+
+use super::rotate::Rotation;
+use crate::QuantError;
+
+/// Where the signs of the second projection come from; it must not be the rotation's.
+const PROJECTION_SEED: u64 = 0x5374_6572_6e61_0002;
+
+/// What residuals are projected with, [dim, dim]; rows are `sqrt(dim)` long.
+#[derive(Clone, Debug)]
+pub enum Projection {
+    /// Signs, then Hadamard's matrix. Its rows are orthogonal, which makes a third of the Gaussian's variance.
+    Srht(Rotation),
+    /// Independent normal numbers, as the paper has it: `[dim, dim]`, row after row.
+    Gaussian(Vec<f64>),
+}
+
+/// Keeps the signs of `S r`, and gives inner products with `r` back without bias:
+/// `<q, r> ~ sqrt(pi / 2) / dim * |r| * <S q, sign(S r)>`.
+#[derive(Clone, Debug)]
+pub struct Qjl {
+    dim: usize,
+    projection: Projection,
+}
+
+impl Qjl {
+    /// With the projection that the cache uses.
+    ///
+    /// # Errors
+    /// As [`Rotation::new`].
+    pub fn srht(dim: usize) -> Result<Self, QuantError> {
+        Ok(Self { dim, projection: Projection::Srht(Rotation::with_seed(dim, PROJECTION_SEED)?) })
+    }
+
+    /// With a Gaussian matrix drawn from `seed`: for the paper's figures.
+    pub fn gaussian(dim: usize, seed: u64) -> Self {
+        let words = super::sign_bits(seed, dim * dim * 2 * 64);
+        // 53 bits make a uniform number in (0, 1]; Box and Muller make a pair of them normal.
+        let uniform = |word: u64| ((word >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        let normal =
+            |pair: &[u64]| (-2.0 * uniform(pair[0]).ln()).sqrt() * (2.0 * PI * uniform(pair[1])).cos();
+        Self { dim, projection: Projection::Gaussian(words.chunks_exact(2).map(normal).collect()) }
+    }
+
+    /// `S x` of `x`, `[dim]`, in place.
+    pub fn project(&self, x: &mut [f64]) {
+        match &self.projection {
+            Projection::Srht(rotation) => rotation.project(x),
+            Projection::Gaussian(rows) => {
+                let product: Vec<f64> = rows
+                    .chunks_exact(self.dim)
+                    .map(|row| super::dot(row.iter().copied(), x.iter().copied()))
+                    .collect();
+                x.copy_from_slice(&product);
+            }
+        }
+    }
+
+    /// `S^T y` of `y`, `[dim]`, in place.
+    pub fn project_back(&self, y: &mut [f64]) {
+        match &self.projection {
+            Projection::Srht(rotation) => rotation.project_back(y),
+            Projection::Gaussian(rows) => {
+                let mut product = vec![0.0; self.dim];
+                for (row, y) in rows.chunks_exact(self.dim).zip(y.iter()) {
+                    product.iter_mut().zip(row).for_each(|(sum, s)| *sum += s * y);
+                }
+                y.copy_from_slice(&product);
+            }
+        }
+    }
+
+    /// What a sum of signed coordinates is multiplied with, besides the length of the residual.
+    pub fn factor(&self) -> f64 {
+        (PI / 2.0).sqrt() / self.dim as f64
+    }
+}

@@ -1,0 +1,299 @@
+//! TurboQuant's codecs on random unit vectors, against the figures that the mathematics gives. All errors are sums
+//! over a vector of 128 elements; `q` is a unit vector with `<q, x> = rho`.
+
+use ggml_types::turboquant::{Lloyd, Prod, Qjl, Rotation, ScaleRule};
+use proptest::prelude::*;
+
+const DIM: usize = 128;
+const VECTORS: usize = 6000;
+
+/// Normal numbers from a small generator, so that every run sees the same.
+struct Normal(u64);
+
+impl Normal {
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    }
+
+    fn next(&mut self) -> f64 {
+        let radius = (-2.0 * self.uniform().ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    fn unit(&mut self) -> Vec<f64> {
+        let x: Vec<f64> = (0..DIM).map(|_| self.next()).collect();
+        scaled(&x, 1.0 / dot(&x, &x).sqrt())
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn scaled(x: &[f64], by: f64) -> Vec<f64> {
+    x.iter().map(|x| x * by).collect()
+}
+
+/// What a codec does to unit vectors.
+#[derive(Debug, Default)]
+struct Errors {
+    /// `E |x' - x|^2`.
+    decode: f64,
+    /// `dim E (<q, x'> - <q, x>)^2` for a `q` at right angles to `x`.
+    at_0: f64,
+    /// `E <q, x'> - <q, x>` for `<q, x> = 0.9`.
+    bias_at_9: f64,
+    /// `dim E (<q, x'> - <q, x>)^2` there.
+    at_9: f64,
+}
+
+fn errors(mut codec: impl FnMut(usize, &[f32], &mut [f32])) -> Errors {
+    let mut random = Normal(7);
+    let mut sums = Errors::default();
+    let mut decoded = vec![0.0; DIM];
+    for i in 0..VECTORS {
+        let x = random.unit();
+        let other = random.unit();
+        let along = dot(&other, &x);
+        let across: Vec<f64> = other.iter().zip(&x).map(|(o, x)| o - along * x).collect();
+        let across = scaled(&across, 1.0 / dot(&across, &across).sqrt());
+        let q: Vec<f64> = x.iter().zip(&across).map(|(x, a)| 0.9 * x + 0.19f64.sqrt() * a).collect();
+
+        let x32: Vec<f32> = x.iter().map(|x| *x as f32).collect();
+        codec(i, &x32, &mut decoded);
+        let d: Vec<f64> = decoded.iter().zip(&x).map(|(d, x)| f64::from(*d) - x).collect();
+        sums.decode += dot(&d, &d);
+        sums.at_0 += dot(&d, &across).powi(2) * DIM as f64;
+        sums.bias_at_9 += dot(&d, &q);
+        sums.at_9 += dot(&d, &q).powi(2) * DIM as f64;
+    }
+    let mean = |sum: f64| sum / VECTORS as f64;
+    Errors {
+        decode: mean(sums.decode),
+        at_0: mean(sums.at_0),
+        bias_at_9: mean(sums.bias_at_9),
+        at_9: mean(sums.at_9),
+    }
+}
+
+/// The errors of a codec whose vectors are rotated first.
+fn rotated(encode: impl Fn(&[f32]) -> Vec<f32>) -> Errors {
+    let rotation = Rotation::new(DIM).unwrap();
+    errors(|_, x, out| {
+        let mut y = x.to_vec();
+        rotation.apply(&mut y);
+        out.copy_from_slice(&encode(&y));
+        rotation.undo(out);
+    })
+}
+
+fn lloyd(bits: u32, rule: ScaleRule) -> Errors {
+    let codec = Lloyd::new(DIM, bits, rule);
+    rotated(|y| {
+        let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![0.0; DIM]);
+        assert!(codec.encode(y, &mut bytes));
+        codec.decode(&bytes, &mut out);
+        out
+    })
+}
+
+fn prod(qjl: Qjl) -> Errors {
+    let codec = Prod::new(DIM, qjl);
+    rotated(|y| {
+        let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![0.0; DIM]);
+        assert!(codec.encode(y, &mut bytes));
+        codec.decode(&bytes, &mut out);
+        out
+    })
+}
+
+#[track_caller]
+fn near(have: f64, want: f64, share: f64) {
+    assert!((have - want).abs() <= share * want.abs(), "have {have}, want {want} within {share}");
+}
+
+#[test]
+fn three_bits_with_each_scale() {
+    let norm = lloyd(3, ScaleRule::Norm);
+    near(norm.decode, 0.0340, 0.01);
+    near(norm.bias_at_9, -0.0305, 0.02);
+
+    let inner = lloyd(3, ScaleRule::InnerProduct);
+    near(inner.decode, 0.0347, 0.02);
+    assert!(inner.bias_at_9.abs() <= 2e-4, "{inner:?}");
+    // Variances over 6000 vectors are good to 2 %.
+    assert!(inner.at_0 <= 0.036, "{inner:?}");
+    near(inner.at_9, 0.0066, 0.06);
+
+    let least = lloyd(3, ScaleRule::LeastSquares);
+    near(least.decode, 0.0335, 0.01);
+    near(least.bias_at_9, -0.0301, 0.02);
+}
+
+#[test]
+fn four_bits() {
+    let least = lloyd(4, ScaleRule::LeastSquares);
+    near(least.decode, 0.0092, 0.01);
+    near(least.at_0, 0.0091, 0.06);
+}
+
+#[test]
+fn two_bits_and_the_signs_of_the_residual() {
+    let srht = prod(Qjl::srht(DIM).unwrap());
+    near(srht.decode, 0.0654, 0.05);
+    near(srht.at_0, 0.0655, 0.05);
+    assert!(srht.bias_at_9.abs() < 0.003, "{srht:?}");
+
+    let gaussian = prod(Qjl::gaussian(DIM, 3));
+    near(gaussian.decode, 0.1843, 0.05);
+    near(gaussian.at_0, 0.1853, 0.05);
+    assert!(gaussian.bias_at_9.abs() < 0.003, "{gaussian:?}");
+}
+
+/// Mistakes that the figures above must notice.
+#[test]
+fn negative_controls() {
+    // Without the rotation a vector of one large element is kept badly.
+    let codec = Lloyd::new(DIM, 3, ScaleRule::LeastSquares);
+    let mut spike = vec![0.01f32; DIM];
+    spike[5] = 1.0;
+    let error = |y: &[f32]| {
+        let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![0.0; DIM]);
+        codec.encode(y, &mut bytes);
+        codec.decode(&bytes, &mut out);
+        let parts = out.iter().zip(y).map(|(a, b)| f64::from(a - b).powi(2));
+        parts.sum::<f64>() / y.iter().map(|y| f64::from(*y).powi(2)).sum::<f64>()
+    };
+    let plain = error(&spike);
+    Rotation::new(DIM).unwrap().apply(&mut spike);
+    assert!(plain > 0.3 && error(&spike) < 0.06, "{plain}, {}", error(&spike));
+
+    // Dropping the signs leaves the error of two bits and its bias.
+    let codec = Prod::new(DIM, Qjl::srht(DIM).unwrap());
+    let dropped = rotated(|y| {
+        let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![0.0; DIM]);
+        codec.encode(y, &mut bytes);
+        bytes[34..36].fill(0);
+        codec.decode(&bytes, &mut out);
+        out
+    });
+    near(dropped.decode, 0.1160, 0.01);
+    near(dropped.bias_at_9, -0.104, 0.02);
+
+    // Losing sqrt(pi / 2) shrinks the correction: the residual's share of the product keeps a bias of a fifth.
+    let factor = Qjl::srht(DIM).unwrap().factor();
+    near(factor, (std::f64::consts::PI / 2.0).sqrt() / DIM as f64, 1e-12);
+    let weak = rotated(|y| {
+        let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![0.0; DIM]);
+        codec.encode(y, &mut bytes);
+        let length = half::f16::from_le_bytes([bytes[34], bytes[35]]).to_f64();
+        let less = half::f16::from_f64(length / (std::f64::consts::PI / 2.0).sqrt());
+        bytes[34..36].copy_from_slice(&less.to_le_bytes());
+        codec.decode(&bytes, &mut out);
+        out
+    });
+    assert!(weak.bias_at_9 < -0.015, "{weak:?}");
+}
+
+#[test]
+fn bytes_by_hand() {
+    // 52 and 50 bytes for 128 elements, and the places of the first and the last element.
+    let (prod, lloyd) =
+        (Prod::new(DIM, Qjl::srht(DIM).unwrap()), Lloyd::new(DIM, 3, ScaleRule::InnerProduct));
+    assert_eq!((prod.bytes(), lloyd.bytes(), Lloyd::new(DIM, 4, ScaleRule::Norm).bytes()), (52, 50, 66));
+    let mut y = vec![-1.0f32; DIM];
+    y[0] = 20.0;
+    y[127] = 20.0;
+    let mut bytes = vec![0; 52];
+    assert!(prod.encode(&y, &mut bytes));
+    // The norm is sqrt(800 + 126) = 30.43; -1/30.43 is in the cell of code 1, 20/30.43 in that of code 3.
+    assert_eq!(half::f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(), 30.4375);
+    assert_eq!((bytes[2], bytes[3], bytes[33]), (0b01_01_01_11, 0b01_01_01_01, 0b11_01_01_01));
+    let mut bytes = vec![0; 50];
+    assert!(lloyd.encode(&y, &mut bytes));
+    // Codes 3 (011) for -1 and 7 (111) for 20.
+    assert_eq!((bytes[2], bytes[33], bytes[34], bytes[35], bytes[49]), (0xff, 0xff, 1, 0, 0x80));
+}
+
+#[test]
+fn what_is_no_number_does_no_harm() {
+    let mut bytes = [0; 52];
+    let mut out = [0.0; DIM];
+    let mut y = [0.5f32; DIM];
+    for (bad, repaired) in [(0.0, false), (f32::NAN, true), (f32::INFINITY, true), (f32::NEG_INFINITY, true)]
+    {
+        y[9] = bad;
+        let lloyds = [ScaleRule::InnerProduct, ScaleRule::LeastSquares, ScaleRule::Norm]
+            .map(|r| Lloyd::new(DIM, 3, r));
+        for codec in &lloyds {
+            assert_eq!(codec.encode(&y, &mut bytes[..50]), !repaired);
+            codec.decode(&bytes[..50], &mut out);
+            assert!(out.iter().all(|x| x.is_finite()), "{bad}");
+        }
+        let codec = Prod::new(DIM, Qjl::srht(DIM).unwrap());
+        assert_eq!(codec.encode(&y, &mut bytes), !repaired);
+        codec.decode(&bytes, &mut out);
+        assert!(out.iter().all(|x| x.is_finite()), "{bad}");
+    }
+    // A scale beyond f16, and one below it.
+    let codec = Lloyd::new(DIM, 4, ScaleRule::LeastSquares);
+    let mut bytes = vec![0; codec.bytes()];
+    assert!(!codec.encode(&[3e4; DIM], &mut bytes));
+    codec.decode(&bytes, &mut out);
+    assert!(out.iter().all(|x| x.is_finite() && *x > 1e3));
+    for tiny in [0.0, f32::MIN_POSITIVE] {
+        assert!(codec.encode(&[tiny; DIM], &mut bytes));
+        codec.decode(&bytes, &mut out);
+        assert!(out.iter().all(|x| *x == 0.0));
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_rotation_keeps_lengths_and_turns_back(
+        power in 3u32..10,
+        seed in any::<u64>(),
+    ) {
+        let dim = 1 << power;
+        let mut random = Normal(seed);
+        let x: Vec<f32> = (0..dim).map(|_| random.next() as f32).collect();
+        let rotation = Rotation::new(dim).unwrap();
+        let mut y = x.clone();
+        rotation.apply(&mut y);
+        let norm = |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+        prop_assert!((norm(&x) / norm(&y) - 1.0).abs() < 1e-5);
+        rotation.undo(&mut y);
+        for (x, y) in x.iter().zip(&y) {
+            // Ten roundings of sums that are at most a few times the element.
+            prop_assert!((x - y).abs() < 1e-4);
+        }
+    }
+
+    #[test]
+    fn any_bits_decode_to_finite_numbers(bytes in prop::collection::vec(any::<u8>(), 66)) {
+        let mut out = [0.0; DIM];
+        let finite_scale = |at: usize| half::f16::from_le_bytes([bytes[at], bytes[at + 1]]).is_finite();
+        for (bits, len) in [(3, 50), (4, 66)] {
+            Lloyd::new(DIM, bits, ScaleRule::Norm).decode(&bytes[..len], &mut out);
+            prop_assert_eq!(out.iter().all(|x| x.is_finite()), finite_scale(0));
+        }
+    }
+
+    #[test]
+    fn scaling_a_vector_by_a_power_of_two_scales_what_is_kept(seed in any::<u64>(), power in -4i32..5) {
+        let mut random = Normal(seed);
+        let y: Vec<f32> = (0..DIM).map(|_| random.next() as f32).collect();
+        let factor = 2f32.powi(power);
+        let scaled: Vec<f32> = y.iter().map(|y| y * factor).collect();
+        let codec = Lloyd::new(DIM, 3, ScaleRule::InnerProduct);
+        let decode = |y: &[f32]| {
+            let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![0.0; DIM]);
+            codec.encode(y, &mut bytes);
+            codec.decode(&bytes, &mut out);
+            out
+        };
+        let want: Vec<f32> = decode(&y).iter().map(|y| y * factor).collect();
+        prop_assert_eq!(decode(&scaled), want);
+    }
+}
