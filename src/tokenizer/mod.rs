@@ -204,7 +204,8 @@ impl Tokenizer {
     /// The bytes of a whole text: of a SentencePiece vocabulary, without the space that encoding put before
     /// it. Control tokens are left out unless `show_special`; ids beyond the vocabulary write nothing.
     pub fn decode(&self, ids: &[u32], show_special: bool) -> Vec<u8> {
-        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.shown_bytes(id, show_special)).copied().collect();
+        let mut bytes = Vec::new();
+        ids.iter().for_each(|&id| bytes.extend_from_slice(self.shown_bytes(id, show_special)));
         match bytes.strip_prefix(b" ") {
             Some(rest) if self.add_space_prefix => rest.to_vec(),
             _ => bytes,
