@@ -1,6 +1,7 @@
 //! What the system says of its processor and memory.
 
 use std::fs;
+use std::path::Path;
 
 /// Name of the processor.
 pub fn model() -> String {
@@ -10,17 +11,109 @@ pub fn model() -> String {
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// Bytes of memory that can be had without swapping, where the system tells.
+/// Bytes of memory that this process can have without swapping, where the system tells: what the machine has free,
+/// or what the control groups of the process allow, where that is less.
 pub fn free_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let allowed = group_free_bytes(Path::new("/sys/fs/cgroup"), &groups);
+    Some(kib.saturating_mul(1024).min(allowed.unwrap_or(u64::MAX)))
+}
+
+/// Where a version of control groups keeps the numbers of a group.
+struct GroupFiles {
+    limit: &'static str,
+    usage: &'static str,
+    /// Lines of `memory.stat`: pages of files, which count as used and can be had all the same.
+    reclaimable: [&'static str; 2],
+}
+
+const V1: GroupFiles = GroupFiles {
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    reclaimable: ["total_inactive_file", "total_active_file"],
+};
+
+const V2: GroupFiles = GroupFiles {
+    limit: "memory.max",
+    usage: "memory.current",
+    reclaimable: ["inactive_file", "active_file"],
+};
+
+/// The least that the groups named in `groups`, the content of `/proc/self/cgroup`, and those above them have left.
+fn group_free_bytes(root: &Path, groups: &str) -> Option<u64> {
+    let of_line = |line: &str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let (root, files) = match controllers {
+            "" => (root.to_owned(), V2),
+            _ => (controllers.split(',').any(|name| name == "memory").then(|| root.join("memory"))?, V1),
+        };
+        // In a container the path may be the host's; the last ancestor is the root, which is then the group's own.
+        let ancestors = Path::new(path.trim_start_matches('/')).ancestors();
+        ancestors.filter_map(|path| files.free_bytes(&root.join(path))).min()
+    };
+    groups.lines().filter_map(of_line).min()
+}
+
+impl GroupFiles {
+    /// What one group has left; `None` where it has no limit.
+    fn free_bytes(&self, dir: &Path) -> Option<u64> {
+        let read = |name| fs::read_to_string(dir.join(name)).ok();
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        let (limit, usage) = (number(&read(self.limit)?)?, number(&read(self.usage)?)?);
+        let stat = read("memory.stat").unwrap_or_default();
+        let lines = stat.lines().filter_map(|line| line.split_once(' '));
+        let reclaimable = lines.filter(|(name, _)| self.reclaimable.contains(name));
+        let reclaimable = reclaimable.filter_map(|(_, value)| number(value)).fold(0, u64::saturating_add);
+        Some(limit.saturating_sub(usage.saturating_sub(reclaimable)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn write(dir: &Path, name: &str, text: &str) {
+        fs::create_dir_all(dir).unwrap();
+        fs::write(dir.join(name), text).unwrap();
+    }
+
+    #[test]
+    fn the_tightest_group_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let free = |groups| group_free_bytes(root.path(), groups);
+        assert_eq!(free("0::/a/b\n"), None);
+        let (a, b) = (root.path().join("a"), root.path().join("a/b"));
+        write(&b, "memory.max", "max\n");
+        write(&b, "memory.current", "70\n");
+        assert_eq!(free("0::/a/b\n"), None);
+        write(&a, "memory.max", "1000\n");
+        write(&a, "memory.current", "900\n");
+        assert_eq!(free("0::/a/b\n"), Some(100));
+        // Pages of files can be had back, those of anything else cannot.
+        write(&a, "memory.stat", "anon 500\nactive_file 30\ninactive_file 250\nfile 400\n");
+        assert_eq!(free("0::/a/b\n"), Some(380));
+        write(&b, "memory.max", "80\n");
+        assert_eq!(free("0::/a/b\n"), Some(10));
+        write(&b, "memory.current", "90\n");
+        assert_eq!(free("0::/a/b\n"), Some(0));
+        assert_eq!(free("0::/a\n"), Some(380));
+    }
+
+    #[test]
+    fn groups_of_version_1_and_in_a_container() {
+        let root = tempfile::tempdir().unwrap();
+        let memory = root.path().join("memory");
+        write(&memory, "memory.limit_in_bytes", "5000\n");
+        write(&memory, "memory.usage_in_bytes", "4000\n");
+        write(&memory, "memory.stat", "inactive_file 1\ntotal_inactive_file 100\ntotal_active_file 20\n");
+        let groups = "7:cpu,cpuacct:/docker/x\n6:hugetlb,memory:/docker/x\n0::/docker/x\nnonsense\n";
+        assert_eq!(group_free_bytes(root.path(), groups), Some(1120));
+        assert_eq!(group_free_bytes(root.path(), "7:cpu:/\n"), None);
+    }
 
     #[test]
     fn there_is_a_name() {
