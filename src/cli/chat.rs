@@ -2,8 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use clap::Args;
 use rustyline::DefaultEditor;
@@ -61,16 +60,10 @@ impl ChatArgs {
     pub fn run(self) -> Result<(), CliError> {
         self.model.path()?;
         let chosen = self.chat_template.as_deref().map(template_source).transpose()?;
-        let cancel = Arc::new(AtomicBool::new(false));
-        report::cancel_on_ctrl_c(&cancel)?;
-        let engine = self.model.load(&self.model.options(self.context.n_ctx()))?;
-        if self.verbose {
-            report::loaded(&engine);
-        }
-        let tokenizer = engine.tokenizer()?;
-        let template = ChatTemplate::choose(engine.gguf().metadata(), tokenizer, chosen.as_deref())?;
-        let notices = tokenizer.notices().iter().chain(template.notices());
-        notices.for_each(|notice| eprintln!("note: {notice}"));
+        let (engine, cancel) = report::load(&self.model, &self.context, self.verbose)?;
+        let template =
+            ChatTemplate::choose(engine.gguf().metadata(), engine.tokenizer()?, chosen.as_deref())?;
+        template.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
         let options = GenerateOptions {
             sampler: self.sampling.options(engine.n_ctx()),
             max_tokens: usize::try_from(self.n_predict).ok(),

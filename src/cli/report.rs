@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::CliError;
+use super::model_args::{ContextArgs, ModelArgs};
 use crate::engine::{Engine, Stats, StopReason, bandwidth};
 
 /// Read for the roofline: several times the last cache of most machines, and read in a tenth of a second.
@@ -23,8 +24,29 @@ pub fn cancel_on_ctrl_c(cancel: &Arc<AtomicBool>) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Loads the model of a command that generates: ctrl-C sets what is returned beside it, and `verbose` says what was
+/// loaded.
+///
+/// # Errors
+/// Where no model was given; where the system refuses the handler of ctrl-C; whatever loading returns, the
+/// tokenizer included.
+pub fn load(
+    model: &ModelArgs,
+    context: &ContextArgs,
+    verbose: bool,
+) -> Result<(Engine, Arc<AtomicBool>), CliError> {
+    let cancel = Arc::new(AtomicBool::new(false));
+    cancel_on_ctrl_c(&cancel)?;
+    let engine = model.load(&model.options(context.n_ctx()))?;
+    if verbose {
+        loaded(&engine);
+    }
+    engine.tokenizer()?.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
+    Ok((engine, cancel))
+}
+
 /// Says what was loaded, on what, and the memory it takes.
-pub fn loaded(engine: &Engine) {
+fn loaded(engine: &Engine) {
     let (hyper, plan) = (engine.hyper(), engine.plan());
     // A file's text may hold anything, terminal escapes included.
     let name = hyper.name.as_deref().unwrap_or("without a name").escape_debug();

@@ -2,8 +2,6 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 
@@ -66,16 +64,8 @@ impl RunArgs {
     pub fn run(self) -> Result<(), CliError> {
         self.model.path()?;
         let prompt = self.read_prompt()?;
-        let cancel = Arc::new(AtomicBool::new(false));
-        report::cancel_on_ctrl_c(&cancel)?;
-
-        let engine = self.model.load(&self.model.options(self.context.n_ctx()))?;
-        if self.verbose {
-            report::loaded(&engine);
-        }
-        let tokenizer = engine.tokenizer()?;
-        tokenizer.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
-        let prompt = tokenizer.encode(&prompt, Special::Parse, true);
+        let (engine, cancel) = report::load(&self.model, &self.context, self.verbose)?;
+        let prompt = engine.tokenizer()?.encode(&prompt, Special::Parse, true);
         let options = GenerateOptions {
             sampler: self.sampling.options(engine.n_ctx()),
             max_tokens: usize::try_from(self.n_predict).ok(),
