@@ -1,4 +1,5 @@
-//! A run allocates nothing: not in a decode step, not in a batch, on no thread.
+//! A run allocates nothing: not in a decode step, not in a batch, on no thread. And a compiled program has allocated
+//! what was planned.
 //!
 //! A program of its own, without the test harness, whose threads allocate too.
 
@@ -15,16 +16,23 @@ use sterna::program::{Row, Sampling, Step};
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+/// Bytes that are in use.
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// What a program's description, its weights' handles and a thread's first steps may take.
+const SMALL_CHANGE: usize = 64 << 10;
 
 // SAFETY: the system's allocator does the work.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        BYTES.fetch_add(layout.size(), Ordering::SeqCst);
         // SAFETY: promised by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(layout.size(), Ordering::SeqCst);
         // SAFETY: promised by the caller.
         unsafe { System.dealloc(at, layout) }
     }
@@ -45,7 +53,17 @@ fn main() {
         let row = |pos: u32, logits| Row { token: pos % 300, pos, seq: 0, logits };
         let prompt: Vec<Row> = (0..96).map(|pos| row(pos, pos == 95)).collect();
         for mut backend in backends() {
+            let plan = backend.plan(&case.p).expect("a plan");
+            let planned = (plan.kv_bytes + plan.bufs_bytes) as usize;
+            let before = BYTES.load(Ordering::SeqCst);
             let running = case.on(&mut *backend);
+            let taken = BYTES.load(Ordering::SeqCst) - before;
+            assert!(
+                (planned..planned + SMALL_CHANGE).contains(&taken),
+                "{} weights on {}: {planned} bytes planned, {taken} taken",
+                model.weights,
+                running.backend.device()
+            );
             let before = ALLOCATIONS.load(Ordering::SeqCst);
             let batch = Step { rows: &prompt, pages: &pages, sampling: &sampling };
             running.backend.run(running.exec, &batch).expect("a run");

@@ -42,6 +42,11 @@ impl Scratch {
     pub fn new(n_vocab: usize) -> Self {
         Self { candidates: Vec::with_capacity(n_vocab) }
     }
+
+    /// Bytes that [`new`](Self::new) takes.
+    pub fn bytes(n_vocab: usize) -> u64 {
+        (n_vocab as u64).saturating_mul(size_of::<Candidate>() as u64)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

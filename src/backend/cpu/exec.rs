@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use super::kv::KvCache;
 use super::layer::Layers;
-use super::linear::{Acts, CpuWeight};
+use super::linear::{Acts, CpuWeight, Room};
 use super::pool::Pool;
 use super::rope::RopeTable;
 use super::simd::Kernels;
 use super::{Buffer, Cx, NAME, Scratch, Weights, attend, run_stage, system};
 use crate::backend::{BackendError, Plan};
 use crate::program::{
-    ActQuant, CheckError, FfnIn, Linear, PAGE, Program, RopeId, RowsOf, Stage, Step, Weight, sampling,
+    CheckError, FfnIn, Linear, PAGE, Program, RopeId, RowsOf, Stage, Step, Weight, sampling,
 };
 
 /// A program with its buffers and caches.
@@ -79,8 +79,21 @@ fn linears(stage: &Stage) -> (RowsOf, impl Iterator<Item = &Linear>) {
     (rows, linears.into_iter().flatten())
 }
 
+/// What the inputs of all linear layers need.
+fn room(p: &Program, k: &Kernels) -> Room {
+    let mut room = Room::default();
+    for (_, stage) in &p.stages {
+        let (rows, linears) = linears(stage);
+        for linear in linears {
+            let w = p.weight_decl(linear.w);
+            room = room.with(k, w.ty, w.cols, linear.act, p.max_rows(rows));
+        }
+    }
+    room
+}
+
 /// Memory that [`Compiled::new`] will take.
-pub fn plan(p: &Program, threads: usize) -> Result<Plan, BackendError> {
+pub fn plan(p: &Program, k: &Kernels, threads: usize) -> Result<Plan, BackendError> {
     p.check()?;
     let fail = |label: &str, err: &dyn std::fmt::Display| {
         BackendError::Program(CheckError { label: label.to_owned(), detail: err.to_string() })
@@ -98,17 +111,10 @@ pub fn plan(p: &Program, threads: usize) -> Result<Plan, BackendError> {
     let (sizes, rows, elem) = (Sizes::of(p), p.limits.rows as u64, size_of::<f32>() as u64);
     let bufs = p.bufs.iter().map(|buf| (p.max_rows(buf.rows) as u64).saturating_mul(buf.cols as u64 * elem));
     let ropes = p.ropes.iter().map(|rope| RopeTable::bytes(rope, p.limits.rows));
-    let inputs = p.stages.iter().flat_map(|(_, stage)| {
-        let (rows, linears) = linears(stage);
-        let rows = p.max_rows(rows) as u64;
-        linears.map(move |linear| {
-            let elem = if linear.act == ActQuant::I8PerToken { 1 } else { elem };
-            rows.saturating_mul(p.weight_decl(linear.w).cols as u64 * elem)
-        })
-    });
     let scratch = rows.saturating_mul((2 * sizes.kv_cols + sizes.gate_cols) as u64 * elem);
+    let sampling = sampling::Scratch::bytes(sizes.n_vocab);
     let attend = attend::Scratch::bytes(sizes.attend, p.limits.rows, p.limits.pages, threads);
-    let bufs_bytes = bufs.chain(ropes).chain([inputs.max().unwrap_or(0), scratch, attend]);
+    let bufs_bytes = bufs.chain(ropes).chain([room(p, k).bytes(threads), scratch, attend, sampling]);
     Ok(Plan {
         weights_bytes,
         kv_bytes,
@@ -128,7 +134,7 @@ impl Compiled {
         k: &Kernels,
         threads: usize,
     ) -> Result<Self, BackendError> {
-        let plan = plan(p, threads)?;
+        let plan = plan(p, k, threads)?;
         let (need, free) = (plan.kv_bytes.saturating_add(plan.bufs_bytes), plan.free_bytes);
         if let Some(free) = free.filter(|free| need > *free) {
             return Err(BackendError::OutOfMemory { backend: NAME, need, free });
@@ -145,13 +151,6 @@ impl Compiled {
                 decl.ty.name()
             );
         }
-        let mut acts = Acts::new(threads);
-        for (_, stage) in &p.stages {
-            let (rows, linears) = linears(stage);
-            for linear in linears {
-                acts.reserve(k, Weights(&weights).get(linear.w), linear.act, p.max_rows(rows));
-            }
-        }
         let (sizes, limits) = (Sizes::of(p), p.limits);
         let zeros = |len: usize| vec![0.0; len];
         let buffer = |rows, cols| Buffer { cols, values: zeros(p.max_rows(rows) * cols) };
@@ -159,7 +158,7 @@ impl Compiled {
             bufs: p.bufs.iter().map(|buf| buffer(buf.rows, buf.cols)).collect(),
             kvs: p.kvs.iter().map(|kv| KvCache::new(kv, limits.pages)).collect(),
             ropes: p.ropes.iter().map(|rope| RopeTable::new(rope, limits.rows)).collect(),
-            acts,
+            acts: Acts::new(&room(p, k), threads),
             scratch: Scratch {
                 position: zeros(sizes.position),
                 k: zeros(limits.rows * sizes.kv_cols),

@@ -79,7 +79,7 @@ impl Backend for Cpu {
     }
 
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
-        exec::plan(p, self.pool.threads())
+        exec::plan(p, self.kernels, self.pool.threads())
     }
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {

@@ -1,13 +1,54 @@
 //! Inputs of linear layers, rounded as the program says.
 
-use super::{CpuWeight, Multiply};
+use ggml_types::QuantType;
+
+use super::formats::{self, Multiply};
 use crate::backend::cpu::pool::{Grid, Pool};
-use crate::backend::cpu::simd::{F32Rows, I8Rows, Kernels, RowQuant, Scratch, arranged, padded};
+use crate::backend::cpu::simd::{F32Rows, I8Rows, Kernels, RowQuant, Scratch, ScratchRoom, arranged, padded};
 use crate::program::ActQuant;
 
-/// The inputs of one linear layer at a time, and what threads need to multiply them.
-///
-/// It allocates in [`reserve`](Self::reserve) alone.
+/// What the inputs of some layers need at most, in elements.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Room {
+    q: usize,
+    quant: usize,
+    x: usize,
+    /// Of one thread.
+    filling: usize,
+    scratch: ScratchRoom,
+}
+
+impl Room {
+    /// With room for a layer, too: weights of that type and `cols` inputs, of which up to `rows` rows are rounded
+    /// as `kind` says.
+    #[must_use]
+    pub fn with(self, k: &Kernels, ty: &dyn QuantType, cols: usize, kind: ActQuant, rows: usize) -> Self {
+        let multiply = formats::of(ty).multiply(k, kind);
+        let int8 = kind == ActQuant::I8PerToken;
+        let when = |wanted: bool, elems: usize| if wanted { elems } else { 0 };
+        Self {
+            q: self.q.max(when(int8, rows.saturating_mul(padded(cols)))),
+            quant: self.quant.max(when(int8, rows)),
+            x: self.x.max(when(!matches!(multiply, Multiply::Int8(_)), rows.saturating_mul(cols))),
+            filling: self.filling.max(when(int8, cols)),
+            scratch: self.scratch.max(match multiply {
+                Multiply::Int8(_) => ScratchRoom::of_ternary(cols),
+                Multiply::Float(_) => ScratchRoom::of_floats(cols),
+                Multiply::Decoded => ScratchRoom::of_decoded(cols),
+            }),
+        }
+    }
+
+    /// Bytes of it, with what each of `threads` threads needs.
+    pub fn bytes(&self, threads: usize) -> u64 {
+        let thread = 4 * self.filling + self.quant * size_of::<(usize, RowQuant)>() + self.scratch.bytes();
+        let all = [self.q, self.quant * size_of::<RowQuant>(), self.x.saturating_mul(4), threads * thread];
+        all.into_iter().map(|bytes| bytes as u64).fold(0, u64::saturating_add)
+    }
+}
+
+/// The inputs of one linear layer at a time, and what threads need to multiply them. It allocates nothing after
+/// [`new`](Self::new).
 pub struct Acts {
     rows: usize,
     cols: usize,
@@ -25,57 +66,32 @@ pub struct Acts {
 }
 
 /// What a thread needs to round rows.
-#[derive(Default)]
 struct Filling {
     x: Vec<f32>,
     done: Vec<(usize, RowQuant)>,
 }
 
 impl Acts {
-    /// No room yet, for regions of a pool of `threads` threads.
-    pub fn new(threads: usize) -> Self {
+    /// Allocates such room, for regions of a pool of `threads` threads.
+    pub fn new(room: &Room, threads: usize) -> Self {
+        let threads = threads.max(1);
+        let filling = || Filling { x: vec![0.0; room.filling], done: Vec::with_capacity(room.quant) };
         Self {
             rows: 0,
             cols: 0,
             kind: ActQuant::None,
-            q: Aligned::default(),
-            quant: Vec::new(),
-            x: Vec::new(),
-            filling: (0..threads.max(1)).map(|_| Filling::default()).collect(),
-            scratch: (0..threads.max(1)).map(|_| Scratch::default()).collect(),
+            q: Aligned::new(room.q),
+            quant: vec![RowQuant::default(); room.quant],
+            x: vec![0.0; room.x],
+            filling: (0..threads).map(|_| filling()).collect(),
+            scratch: (0..threads).map(|_| Scratch::new(&room.scratch)).collect(),
         }
-    }
-
-    /// Makes room for layers that multiply up to `rows` rows with `w`.
-    pub fn reserve(&mut self, k: &Kernels, w: &CpuWeight, kind: ActQuant, rows: usize) {
-        let multiply = w.format.multiply(k, kind);
-        if kind == ActQuant::I8PerToken {
-            self.q.grow(rows * padded(w.cols));
-            grow(&mut self.quant, rows);
-            for filling in &mut self.filling {
-                grow(&mut filling.x, w.cols);
-                filling.done.reserve(rows);
-            }
-        }
-        if !matches!(multiply, Multiply::Int8(_)) {
-            grow(&mut self.x, rows * w.cols);
-        }
-        for scratch in &mut self.scratch {
-            scratch.reserve(w.cols);
-        }
-    }
-
-    /// Bytes that it holds.
-    pub fn bytes(&self) -> usize {
-        let filling: usize = self.filling.iter().map(|f| 4 * f.x.len() + size_of_val(&*f.done)).sum();
-        let scratch: usize = self.scratch.iter().map(Scratch::bytes).sum();
-        self.q.bytes.len() + size_of_val(&*self.quant) + 4 * self.x.len() + filling + scratch
     }
 
     /// Takes the inputs of a layer: `fill` writes row `row` (normed already), which is then rounded as `kind` says.
     ///
     /// # Panics
-    /// Where there is no room: see [`reserve`](Self::reserve).
+    /// Where there is no room for such a layer.
     pub fn load(
         &mut self,
         k: &Kernels,
@@ -149,25 +165,16 @@ impl Acts {
     }
 }
 
-fn grow<T: Clone + Default>(values: &mut Vec<T>, len: usize) {
-    if values.len() < len {
-        values.resize(len, T::default());
-    }
-}
-
 /// Bytes that begin at a multiple of 64, so that no load of a whole vector crosses a cache line.
-#[derive(Default)]
 struct Aligned {
     bytes: Vec<i8>,
     start: usize,
 }
 
 impl Aligned {
-    fn grow(&mut self, len: usize) {
-        if self.bytes.len() < len + 64 {
-            self.bytes = vec![0; len + 64];
-            self.start = self.bytes.as_ptr().align_offset(64).min(64);
-        }
+    fn new(len: usize) -> Self {
+        let bytes = vec![0; len + 64];
+        Self { start: bytes.as_ptr().align_offset(64).min(64), bytes }
     }
 
     fn slice(&self) -> &[i8] {

@@ -6,7 +6,7 @@ use ggml_types::QuantType;
 
 use super::CpuWeight;
 use crate::backend::cpu::pool::Tile;
-use crate::backend::cpu::simd::{DECODED_ROWS, F32Rows, FloatFn, Kernels, Product, Scratch, TernaryFn};
+use crate::backend::cpu::simd::{F32Rows, FloatFn, Kernels, Product, STRIP, Scratch, TernaryFn};
 use crate::program::ActQuant;
 
 /// How a weight type is multiplied.
@@ -27,6 +27,7 @@ impl fmt::Debug for Format {
 }
 
 /// How one weight is multiplied with one kind of input.
+#[derive(Clone, Copy)]
 pub enum Multiply {
     /// Integer products with int8 activations.
     Int8(TernaryFn),
@@ -77,8 +78,8 @@ pub fn decoded(
 ) {
     let outputs = tile.cols();
     let mut floats = std::mem::take(&mut scratch.decoded);
-    for first in outputs.clone().step_by(DECODED_ROWS) {
-        let some = first..(first + DECODED_ROWS).min(outputs.end);
+    for first in outputs.clone().step_by(STRIP) {
+        let some = first..(first + STRIP).min(outputs.end);
         for (output, floats) in some.clone().zip(floats.chunks_exact_mut(w.cols)) {
             w.ty.decode_row(&w.bytes, w.rows, output, floats).expect("the tensor's bytes were counted");
         }

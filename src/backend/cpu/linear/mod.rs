@@ -7,7 +7,7 @@
 mod acts;
 mod formats;
 
-pub use acts::Acts;
+pub use acts::{Acts, Room};
 
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType};

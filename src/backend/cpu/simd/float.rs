@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use half::{bf16, f16};
 
 use super::lanes::{Kernel, Lanes};
-use super::{DECODED_ROWS, F32Rows, Product, Scratch, Tile};
+use super::{F32Rows, Product, STRIP, Scratch, Tile};
 
 /// How a type keeps its weights.
 pub trait Form {
@@ -109,6 +109,10 @@ const SINGLE: usize = 16;
 /// From this many activation rows on, weights are decoded once for all.
 const MANY: usize = 4;
 
+/// Inputs that many activation rows are multiplied with before the next ones: a block of rows of them, as many weights
+/// and the sums of a strip fill two thirds of a first cache of 32 KiB.
+const PIECE: usize = 256;
+
 /// Weight rows that are multiplied at once where there are few activation rows.
 const TOGETHER: usize = 2;
 
@@ -201,7 +205,13 @@ impl<F: Form> Float<'_, '_, F> {
                         );
                     }
                 }
-                sums_of::<L, TOGETHER, T>(acc)
+                let mut sums = [[0.0; TOGETHER]; T];
+                for t in 0..T {
+                    for r in 0..TOGETHER {
+                        sums[t][r] = L::sum(acc[t][r]);
+                    }
+                }
+                sums
             };
             for t in 0..T {
                 for r in 0..TOGETHER {
@@ -212,17 +222,20 @@ impl<F: Form> Float<'_, '_, F> {
         }
     }
 
-    /// Multiplies all activation rows, in blocks of `R` weight rows and `T` activation rows.
+    /// Multiplies all activation rows. A strip of weight rows is decoded once. `T` activation rows at a time pass
+    /// over it, a piece of the inputs after the other: so the piece stays in the first cache while it is multiplied
+    /// with all of the strip, `R` weight rows at a time, whose sums wait in memory for the next piece.
     ///
     /// # Safety
     /// As [`Kernel::run`].
     #[inline(always)]
     unsafe fn many<L: Lanes, const R: usize, const T: usize>(&mut self) {
-        let (rows, cols) = (self.tile.rows(), self.product.cols);
+        let (rows, cols, outputs) = (self.tile.rows(), self.product.cols, self.tile.cols().len());
         let whole = cols / 16 * 16;
-        for first in (0..self.tile.cols().len()).step_by(DECODED_ROWS) {
-            let mut floats = std::mem::take(&mut self.scratch.floats);
-            for (r, floats) in floats.chunks_exact_mut(cols).take(DECODED_ROWS).enumerate() {
+        let mut scratch = std::mem::take(self.scratch);
+        for first in (0..outputs).step_by(STRIP) {
+            let strip = STRIP.min(outputs - first).next_multiple_of(R);
+            for (r, floats) in scratch.floats.chunks_exact_mut(cols).take(strip).enumerate() {
                 let weights = self.product.row(first + r);
                 for (block, floats) in floats[..whole].chunks_exact_mut(F::BLOCK).enumerate() {
                     // SAFETY: as for this function; blocks lie within rows, and 16 floats from `i` within a block.
@@ -230,30 +243,38 @@ impl<F: Form> Float<'_, '_, F> {
                         F::decode::<L>(
                             weights.as_ptr().add(block * F::BYTES),
                             #[inline(always)]
-                            |i, weights| {
-                                L::store(floats.as_mut_ptr().add(i), weights);
-                            },
+                            |i, weights| L::store(floats.as_mut_ptr().add(i), weights),
                         );
                     }
                 }
             }
             for row in rows.clone().step_by(T) {
                 let acts: [&[f32]; T] = std::array::from_fn(|t| self.acts.row((row + t).min(rows.end - 1)));
-                for some in (0..DECODED_ROWS).step_by(R) {
-                    let decoded: [&[f32]; R] = std::array::from_fn(|r| &floats[(some + r) * cols..][..whole]);
-                    // SAFETY: as for this function; `whole` is a multiple of 16.
-                    let sums = unsafe { block::<L, R, T>(decoded, acts, whole) };
-                    for t in 0..T.min(rows.end - row) {
-                        for r in 0..R {
-                            let output = first + some + r;
-                            let value = sums[t][r] + tail::<F>(self.product.row(output), acts[t]);
+                // Once also where there are fewer than 16 inputs: the sums are 0 then.
+                for start in (0..whole.max(1)).step_by(PIECE) {
+                    let piece = start..whole.min(start + PIECE);
+                    let acts = acts.map(|acts| &acts[piece.clone()]);
+                    for (r, sums) in (0..strip).step_by(R).zip(scratch.sums.chunks_exact_mut(16 * R * T)) {
+                        let decoded: [&[f32]; R] =
+                            std::array::from_fn(|i| &scratch.floats[(r + i) * cols..][piece.clone()]);
+                        // SAFETY: as for this function; there are as many sums.
+                        unsafe { block::<L, R, T>(decoded, acts, start > 0, sums.as_mut_ptr()) };
+                    }
+                }
+                for (r, sums) in (0..strip).step_by(R).zip(scratch.sums.chunks_exact(16 * R * T)) {
+                    for (i, sums) in sums.chunks_exact(16).enumerate() {
+                        let (output, t) = (first + r + i % R, i / R);
+                        if t < rows.end - row && output < outputs {
+                            // SAFETY: as for this function.
+                            let sum = unsafe { L::sum(L::load(sums.as_ptr())) };
+                            let value = sum + tail::<F>(self.product.row(output), acts[t]);
                             self.finish(output, row + t, value);
                         }
                     }
                 }
             }
-            self.scratch.floats = floats;
         }
+        *self.scratch = scratch;
     }
 
     /// Writes one output, where there is such a one.
@@ -265,20 +286,29 @@ impl<F: Form> Float<'_, '_, F> {
     }
 }
 
-/// Sums over the first `len` inputs, a multiple of 16.
+/// Products of `R` weight rows and `T` activation rows, in lanes: `sums` is `[T, R, 16]`, and gets more where `go_on`
+/// says so.
 ///
 /// # Safety
-/// As [`Lanes`]; every row has `len` elements.
+/// As [`Lanes`]; all rows have the same multiple of 16 elements, and `sums` is there.
 #[inline(always)]
 unsafe fn block<L: Lanes, const R: usize, const T: usize>(
     weights: [&[f32]; R],
     acts: [&[f32]; T],
-    len: usize,
-) -> [[f32; R]; T] {
+    go_on: bool,
+    sums: *mut f32,
+) {
     // SAFETY: as for this function.
     unsafe {
         let mut acc = [[L::splat(0.0); R]; T];
-        for k in (0..len).step_by(16) {
+        if go_on {
+            for t in 0..T {
+                for r in 0..R {
+                    acc[t][r] = L::load(sums.add(16 * (t * R + r)));
+                }
+            }
+        }
+        for k in (0..weights[0].len()).step_by(16) {
             let mut vectors = [L::splat(0.0); R];
             for r in 0..R {
                 vectors[r] = L::load(weights[r].as_ptr().add(k));
@@ -290,22 +320,12 @@ unsafe fn block<L: Lanes, const R: usize, const T: usize>(
                 }
             }
         }
-        sums_of::<L, R, T>(acc)
-    }
-}
-
-/// # Safety
-/// As [`Lanes`].
-#[inline(always)]
-unsafe fn sums_of<L: Lanes, const R: usize, const T: usize>(acc: [[L::Floats; R]; T]) -> [[f32; R]; T] {
-    let mut sums = [[0.0; R]; T];
-    for t in 0..T {
-        for r in 0..R {
-            // SAFETY: as for this function.
-            sums[t][r] = unsafe { L::sum(acc[t][r]) };
+        for t in 0..T {
+            for r in 0..R {
+                L::store(sums.add(16 * (t * R + r)), acc[t][r]);
+            }
         }
     }
-    sums
 }
 
 /// Products of the inputs after the last whole 16.

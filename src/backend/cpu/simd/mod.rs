@@ -123,38 +123,80 @@ impl Product<'_> {
     }
 }
 
-/// Memory that a thread works in.
-#[derive(Default)]
-pub struct Scratch {
-    /// Unpacked weights, [`STRIP`] rows, and what it takes to begin at a cache line.
-    codes: Vec<u8>,
-    /// Decoded weights, [`DECODED_ROWS`] rows.
-    floats: Vec<f32>,
-    /// The same, for types that are decoded before a kernel sees them.
-    pub decoded: Vec<f32>,
-}
-
 /// From this many activation rows on, ternary weights are unpacked.
 pub const MANY_ROWS: usize = 8;
 
-/// Weight rows that are unpacked together, at most; a multiple of what any set unpacks together.
+/// Weight rows that are unpacked or decoded together, at most; a multiple of what any set takes together.
 pub const STRIP: usize = 48;
 
-/// Weight rows that are decoded together.
-pub const DECODED_ROWS: usize = 8;
+/// Activation rows of a block of a float product, at most.
+const MAX_FLOAT_ROWS: usize = 6;
 
-impl Scratch {
-    /// Makes room for weights of `cols` inputs.
-    pub fn reserve(&mut self, cols: usize) {
-        self.codes.resize(self.codes.len().max(STRIP * padded(cols) + 64), 0);
-        for floats in [&mut self.floats, &mut self.decoded] {
-            floats.resize(floats.len().max(DECODED_ROWS * cols), 0.0);
+/// Sizes of a [`Scratch`], in elements.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScratchRoom {
+    codes: usize,
+    floats: usize,
+    sums: usize,
+    decoded: usize,
+}
+
+impl ScratchRoom {
+    /// For ternary weights of `cols` inputs.
+    pub fn of_ternary(cols: usize) -> Self {
+        // Codes begin at a cache line; scales there are as many as units.
+        Self { codes: STRIP * padded(cols) + 64, floats: STRIP * cols.div_ceil(UNIT), ..Self::default() }
+    }
+
+    /// For weights of real numbers of `cols` inputs.
+    pub fn of_floats(cols: usize) -> Self {
+        Self { floats: STRIP * cols, sums: STRIP * MAX_FLOAT_ROWS * 16, ..Self::default() }
+    }
+
+    /// The same for weights that are decoded before a kernel sees them.
+    pub fn of_decoded(cols: usize) -> Self {
+        Self { decoded: STRIP * cols, ..Self::of_floats(cols) }
+    }
+
+    /// Room for both.
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            codes: self.codes.max(other.codes),
+            floats: self.floats.max(other.floats),
+            sums: self.sums.max(other.sums),
+            decoded: self.decoded.max(other.decoded),
         }
     }
 
-    /// Bytes that it holds.
+    /// Bytes of it.
     pub fn bytes(&self) -> usize {
-        self.codes.len() + 4 * (self.floats.len() + self.decoded.len())
+        self.codes + 4 * (self.floats + self.sums + self.decoded)
+    }
+}
+
+/// Memory that a thread works in.
+#[derive(Default)]
+pub struct Scratch {
+    /// Unpacked weights, [`STRIP`] rows.
+    codes: Vec<u8>,
+    /// Decoded weights, [`STRIP`] rows; arranged activations; scales.
+    floats: Vec<f32>,
+    /// Sums of a block of activation rows with [`STRIP`] weight rows, 16 for each.
+    sums: Vec<f32>,
+    /// Decoded weights, [`STRIP`] rows, for types that are decoded before a kernel sees them.
+    pub decoded: Vec<f32>,
+}
+
+impl Scratch {
+    /// Allocates it.
+    pub fn new(room: &ScratchRoom) -> Self {
+        let floats = |len: usize| vec![0.0; len];
+        Self {
+            codes: vec![0; room.codes],
+            floats: floats(room.floats),
+            sums: floats(room.sums),
+            decoded: floats(room.decoded),
+        }
     }
 }
 

@@ -2,18 +2,18 @@
 
 use half::{bf16, f16};
 
-use super::{F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, arranged, real};
+use super::{F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, arranged, padded, real};
 
 pub(super) static KERNELS: Kernels = Kernels {
     name: "scalar",
     quantise,
     i2_s,
     tq2_0,
-    f32: |product, acts, _, tile| float(product, acts, tile, f32_at),
-    f16: |product, acts, _, tile| float(product, acts, tile, f16_at),
-    bf16: |product, acts, _, tile| float(product, acts, tile, bf16_at),
-    q8_0: |product, acts, _, tile| float(product, acts, tile, q8_0_at),
-    q6_k: |product, acts, _, tile| float(product, acts, tile, q6_k_at),
+    f32: |product, acts, scratch, tile| float(product, acts, scratch, tile, f32_at),
+    f16: |product, acts, scratch, tile| float(product, acts, scratch, tile, f16_at),
+    bf16: |product, acts, scratch, tile| float(product, acts, scratch, tile, bf16_at),
+    q8_0: |product, acts, scratch, tile| float(product, acts, scratch, tile, q8_0_at),
+    q6_k: |product, acts, scratch, tile| float(product, acts, scratch, tile, q6_k_at),
     real: &real::PLAIN,
 };
 
@@ -33,48 +33,62 @@ fn quantise(x: &[f32], q: &mut [i8]) -> RowQuant {
     RowQuant { scale, sum }
 }
 
-fn i2_s(product: &Product<'_>, acts: I8Rows<'_>, _: &mut Scratch, tile: &mut Tile<'_, f32>) {
-    for row in tile.rows() {
-        let (q, quant) = (acts.row(row), acts.quant[row]);
-        for (col, out) in tile.row_mut(row).iter_mut().enumerate() {
-            let weights = &product.weights[col * product.row_bytes..][..product.row_bytes];
-            let code = |k: usize| weights[k / 128 * 32 + k % 32] >> (6 - 2 * (k / 32 % 4)) & 3;
-            let sum: i32 = (0..product.cols).map(|k| i32::from(code(k)) * i32::from(q[arranged(k)])).sum();
-            let value = (sum - quant.sum) as f32 / quant.scale * product.tensor_scale;
-            product.finish(out, col, value);
+fn i2_s(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &mut Tile<'_, f32>) {
+    for col in 0..tile.cols().len() {
+        let weights = product.row(col);
+        let codes =
+            unpack(scratch, product.cols, |k| weights[k / 128 * 32 + k % 32] >> (6 - 2 * (k / 32 % 4)));
+        for row in tile.rows() {
+            let quant = acts.quant[row];
+            let value = (dot(codes, acts.row(row)) - quant.sum) as f32 / quant.scale * product.tensor_scale;
+            product.finish(&mut tile.row_mut(row)[col], col, value);
         }
     }
 }
 
-fn tq2_0(product: &Product<'_>, acts: I8Rows<'_>, _: &mut Scratch, tile: &mut Tile<'_, f32>) {
-    for row in tile.rows() {
-        let (q, quant) = (acts.row(row), acts.quant[row]);
-        for (col, out) in tile.row_mut(row).iter_mut().enumerate() {
-            let weights = &product.weights[col * product.row_bytes..][..product.row_bytes];
+fn tq2_0(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &mut Tile<'_, f32>) {
+    for col in 0..tile.cols().len() {
+        let weights = product.row(col);
+        let byte = |k: usize| weights[k / 256 * 66 + k % 256 / 128 * 32 + k % 32];
+        let codes = unpack(scratch, product.cols, |k| byte(k) >> (2 * (k / 32 % 4)));
+        for row in tile.rows() {
             let mut value = 0.0;
-            for (block, q) in weights.chunks_exact(66).zip(q.chunks_exact(256)) {
-                let code = |k: usize| block[k / 128 * 32 + k % 32] >> (2 * (k / 32 % 4)) & 3;
-                let sum: i32 = (0..256).map(|k| (i32::from(code(k)) - 1) * i32::from(q[arranged(k)])).sum();
+            let units = codes.chunks_exact(256).zip(acts.row(row).chunks_exact(256));
+            for ((codes, q), block) in units.zip(weights.chunks_exact(66)) {
+                let sum = dot(codes, q) - q.iter().map(|q| i32::from(*q)).sum::<i32>();
                 value += f16_le(&block[64..]) * sum as f32;
             }
-            product.finish(out, col, value / quant.scale);
+            product.finish(&mut tile.row_mut(row)[col], col, value / acts.quant[row].scale);
         }
     }
+}
+
+/// The codes of a weight row in the order of the activations; `code(k)` has that of element `k` in its low bits.
+fn unpack(scratch: &mut Scratch, cols: usize, code: impl Fn(usize) -> u8) -> &[u8] {
+    let codes = &mut scratch.codes[..padded(cols)];
+    codes.fill(0);
+    (0..cols).for_each(|k| codes[arranged(k)] = code(k) & 3);
+    codes
+}
+
+fn dot(codes: &[u8], q: &[i8]) -> i32 {
+    codes.iter().zip(q).map(|(code, q)| i32::from(*code) * i32::from(*q)).sum()
 }
 
 /// `weight(row, k)` is element `k` of a weight row.
 fn float(
     product: &Product<'_>,
     acts: F32Rows<'_>,
+    scratch: &mut Scratch,
     tile: &mut Tile<'_, f32>,
     weight: impl Fn(&[u8], usize) -> f32,
 ) {
-    for row in tile.rows() {
-        let x = acts.row(row);
-        for (col, out) in tile.row_mut(row).iter_mut().enumerate() {
-            let weights = &product.weights[col * product.row_bytes..][..product.row_bytes];
-            let value = x.iter().enumerate().map(|(k, x)| x * weight(weights, k)).sum();
-            product.finish(out, col, value);
+    for col in 0..tile.cols().len() {
+        let (bytes, weights) = (product.row(col), &mut scratch.floats[..product.cols]);
+        weights.iter_mut().enumerate().for_each(|(k, w)| *w = weight(bytes, k));
+        for row in tile.rows() {
+            let value = acts.row(row).iter().zip(&*weights).map(|(x, w)| x * w).sum();
+            product.finish(&mut tile.row_mut(row)[col], col, value);
         }
     }
 }
