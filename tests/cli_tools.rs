@@ -76,6 +76,47 @@ fn logits_refuses_what_it_cannot_do() {
     if Path::new("/dev/full").exists() {
         refused(&with_model("logits", &["--tokens", &good, "-o", "/dev/full"]), &["/dev/full", "No space"]);
     }
+    let folder = dir.path().to_str().unwrap();
+    refused(&with_model("logits", &["--tokens", &good, "-o", folder]), &[folder, "is a folder"]);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4, "something was left behind");
+    // A result that was there is still there after a run that fails.
+    std::fs::write(out, "old").unwrap();
+    refused(&with_model("logits", &["--tokens", &beyond, "-o", out]), &["token 640"]);
+    assert_eq!(std::fs::read(out).unwrap(), b"old");
+}
+
+#[cfg(unix)]
+#[test]
+fn what_ctrl_c_interrupts_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let ids = write(dir.path(), "ids.txt", "1 2 3 4 5 6 7 8 ".repeat(3000));
+    let words = write(dir.path(), "text.txt", "You may copy and distribute verbatim copies. ".repeat(4000));
+    let out = dir.path().join("out");
+    let out = out.to_str().unwrap();
+    for args in [
+        ["logits", "--each", "--tokens", &ids, "-o", out],
+        ["perplexity", "-c64", "-f", &words, "--save-logits", out],
+    ] {
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_sterna"))
+            .args(args)
+            .args(["-t", "1", "-m", &model()])
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The unfinished file shows that it has begun, which is after ctrl-C is listened to.
+        let begun = || std::fs::read_dir(dir.path()).unwrap().count() > 2;
+        while !begun() {
+            assert!(child.try_wait().unwrap().is_none(), "{args:?} ended too soon");
+            std::thread::yield_now();
+        }
+        let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(killed.unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(130), "{args:?}: {stderr}");
+        assert!(stderr.contains("interrupted; nothing was kept"), "{args:?}: {stderr}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "{args:?} left something behind");
+    }
 }
 
 /// Perplexity over the second halves of chunks, in plain f64 from the logits.

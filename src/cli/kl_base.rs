@@ -42,12 +42,12 @@ impl KlText {
 pub struct KlWriter(BufWriter<File>);
 
 impl KlWriter {
-    /// Creates the file and writes what it is of.
+    /// Writes into an empty file what it is of.
     ///
     /// # Errors
     /// Whatever the system says.
-    pub fn create(path: &Path, text: &KlText) -> io::Result<Self> {
-        let mut out = BufWriter::new(File::create(path)?);
+    pub fn new(file: File, text: &KlText) -> io::Result<Self> {
+        let mut out = BufWriter::new(file);
         out.write_all(MAGIC)?;
         let numbers = [VERSION, text.n_ctx as u32, text.n_vocab as u32, text.n_chunks() as u32];
         for number in numbers.iter().chain(&text.tokens) {
@@ -165,7 +165,7 @@ mod tests {
         let path = dir.path().join("base");
         let text = KlText { n_ctx: 4, n_vocab: 3, tokens: vec![1, 2, 0, 1] };
         let rows = [[-0.5, -3.25, -17.0]];
-        let mut writer = KlWriter::create(&path, &text).unwrap();
+        let mut writer = KlWriter::new(File::create(&path).unwrap(), &text).unwrap();
         rows.iter().for_each(|row| writer.row(row).unwrap());
         writer.finish().unwrap();
 

@@ -1,12 +1,15 @@
 //! `sterna logits`: token ids in, the logits of every position out.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 
-use super::CliError;
 use super::model_args::ModelArgs;
 use super::npy::NpyWriter;
+use super::out_file::{Partial, go_on};
+use super::{CliError, report};
 use crate::engine::{EngineOptions, Session};
 
 /// Rows whose logits are held at a time.
@@ -15,7 +18,7 @@ const OUTPUTS: usize = 64;
 /// Writes the logits of every position of given token sequences.
 ///
 /// FILE holds one sequence of token ids a line, divided by blanks or commas; they are fed as they are,
-/// and each line starts anew. OUT is a NumPy file, float32 [all positions, n_vocab].
+/// and each line starts anew. OUT is a NumPy file, float32 [all positions, n_vocab]; it is there when it is whole.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna logits -m model.gguf --tokens prompts.txt -o logits.npy
@@ -46,16 +49,22 @@ impl LogitsArgs {
         let options = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(longest)) };
         let engine = self.model.load(&options)?;
         let unwritable = |err| format!("{}: {err}", self.output.display());
+        let cancel = Arc::new(AtomicBool::new(false));
+        report::cancel_on_ctrl_c(&cancel)?;
+        let partial = Partial::create(&self.output)?;
         let mut out =
-            NpyWriter::create(&self.output, n_positions, engine.hyper().n_vocab).map_err(unwritable)?;
+            NpyWriter::new(partial.file()?, n_positions, engine.hyper().n_vocab).map_err(unwritable)?;
         let mut session = engine.session()?;
         for sequence in &sequences {
             session.cut_back(0);
-            let write =
-                |_, logits: &[f32]| -> Result<(), CliError> { Ok(out.row(logits).map_err(unwritable)?) };
+            let write = |_, logits: &[f32]| -> Result<(), CliError> {
+                go_on(&cancel)?;
+                Ok(out.row(logits).map_err(unwritable)?)
+            };
             feed(&mut session, sequence, self.each, write)?;
         }
-        Ok(out.finish().map_err(unwritable)?)
+        out.finish().map_err(unwritable)?;
+        partial.rename(&self.output, true)
     }
 }
 

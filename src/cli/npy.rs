@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
 
 /// A file in the making (NumPy format 1.0, little-endian, C order).
 #[derive(Debug)]
@@ -13,12 +12,12 @@ pub struct NpyWriter {
 }
 
 impl NpyWriter {
-    /// Creates the file and writes its header.
+    /// Writes the header of an empty file.
     ///
     /// # Errors
     /// Whatever the system says.
-    pub fn create(path: &Path, rows: usize, cols: usize) -> io::Result<Self> {
-        let mut out = BufWriter::new(File::create(path)?);
+    pub fn new(file: File, rows: usize, cols: usize) -> io::Result<Self> {
+        let mut out = BufWriter::new(file);
         out.write_all(&header(rows, cols))?;
         Ok(Self { out, cols, rows_left: rows })
     }

@@ -33,7 +33,7 @@ impl OutFile<'_> {
         write: impl FnOnce(&mut dyn Write, &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<T, String>,
     ) -> Result<T, CliError> {
         let Self { path, bytes, force } = *self;
-        if !force && path.exists() {
+        if !force && path.is_file() {
             return Err(is_there(path));
         }
         let dir = match path.parent() {
@@ -41,7 +41,7 @@ impl OutFile<'_> {
             _ => Path::new("."),
         };
         let free = fs4::available_space(dir).map_err(|err| format!("{}: {err}", dir.display()))?;
-        if bytes > free {
+        if bytes > free && !is_special(path) {
             let dir = dir.display();
             return Err(format!("{bytes} bytes needed in {dir}, {free} bytes free there").into());
         }
@@ -55,9 +55,8 @@ impl OutFile<'_> {
             if cancel.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         bar.finish_and_clear();
-        if written.is_err() && cancel.load(Ordering::Relaxed) {
-            eprintln!("interrupted; nothing was kept");
-            return Err(Interrupted.into());
+        if written.is_err() {
+            go_on(&cancel)?;
         }
         let result = written?;
         file.flush()?;
@@ -67,30 +66,71 @@ impl OutFile<'_> {
     }
 }
 
+/// [`Interrupted`], and a word about it, after ctrl-C.
+///
+/// # Errors
+/// As it says.
+pub fn go_on(cancel: &AtomicBool) -> Result<(), CliError> {
+    if cancel.load(Ordering::Relaxed) {
+        eprintln!("interrupted; nothing was kept");
+        return Err(Interrupted.into());
+    }
+    Ok(())
+}
+
+/// Whether there is such a path, and it is neither a file nor a folder: a pipe or a device.
+fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir())
+}
+
 fn is_there(path: &Path) -> CliError {
     format!("{} is there already; --force replaces it", path.display()).into()
 }
 
-/// A file under another name beside the one it will have, gone again unless it gets there.
-struct Partial {
+/// A file under another name beside the one it will have, gone again unless it gets there. A pipe or a device is
+/// written as it stands.
+pub struct Partial {
     path: PathBuf,
+    special: bool,
 }
 
 impl Partial {
-    fn create(out: &Path) -> Result<Self, CliError> {
+    /// What is to become `out`, still empty.
+    ///
+    /// # Errors
+    /// Where `out` is a folder, or its own folder cannot be written to.
+    pub fn create(out: &Path) -> Result<Self, CliError> {
+        if is_special(out) {
+            return Ok(Self { path: out.to_owned(), special: true });
+        }
+        if out.is_dir() {
+            return Err(format!("{}: is a folder", out.display()).into());
+        }
         let name = out.file_name().ok_or_else(|| format!("{}: not a file name", out.display()))?;
         let mut partial = name.to_os_string();
         partial.push(format!(".{}.partial", std::process::id()));
         let path = out.with_file_name(partial);
         File::create(&path).map_err(|err| format!("{}: {err}", path.display()))?;
-        Ok(Self { path })
+        Ok(Self { path, special: false })
     }
 
-    fn file(&self) -> Result<File, CliError> {
-        Ok(File::options().write(true).open(&self.path)?)
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn file(&self) -> Result<File, CliError> {
+        let opened = File::options().write(true).open(&self.path);
+        Ok(opened.map_err(|err| format!("{}: {err}", self.path.display()))?)
     }
 
-    fn rename(self, out: &Path, force: bool) -> Result<(), CliError> {
+    /// Gives it its name, in place of another file where `force` says so.
+    ///
+    /// # Errors
+    /// Whatever the system says; without `force`, a file of that name.
+    pub fn rename(self, out: &Path, force: bool) -> Result<(), CliError> {
+        if self.special {
+            return Ok(());
+        }
         if force {
             fs::rename(&self.path, out)?;
         } else {
@@ -110,8 +150,10 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Renamed already, or of no use to anybody; an error would say no more than that.
-        let _ = fs::remove_file(&self.path);
+        if !self.special {
+            // Renamed already, or of no use to anybody; an error would say no more than that.
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 

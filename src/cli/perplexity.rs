@@ -2,12 +2,15 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 
-use super::CliError;
 use super::kl_base::{KlReader, KlText, KlWriter};
 use super::model_args::ModelArgs;
+use super::out_file::{Partial, go_on};
+use super::{CliError, report};
 use crate::engine::score::{Mean, kl_divergence, log_softmax};
 use crate::engine::{Engine, EngineOptions, Session};
 use crate::program::sampling::argmax;
@@ -69,7 +72,7 @@ struct Scores {
 
 enum Saved {
     None,
-    Write(KlWriter),
+    Write { writer: KlWriter, partial: Partial, path: PathBuf },
     Compare(KlReader),
 }
 
@@ -89,17 +92,23 @@ impl PerplexityArgs {
         tokenizer.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
         let special = if self.special { Special::Parse } else { Special::AsText };
         let text = self.chunked(tokenizer.encode(&text, special, true), &engine)?;
+        let cancel = Arc::new(AtomicBool::new(false));
+        if self.save_logits.is_some() {
+            report::cancel_on_ctrl_c(&cancel)?;
+        }
         let mut saved = self.saved(&text)?;
 
         let mut session = engine.session()?;
         let mut scores = Scores::default();
         let n_chunks = text.tokens.len() / n_ctx;
         for (index, chunk) in text.tokens.chunks_exact(n_ctx).enumerate() {
+            go_on(&cancel)?;
             score_chunk(&mut session, tokenizer, chunk, &mut saved, &mut scores)?;
             eprintln!("chunk {} of {n_chunks}: PPL {:.4}", index + 1, scores.nll.mean().exp());
         }
-        if let Saved::Write(writer) = saved {
-            writer.finish()?;
+        if let Saved::Write { writer, partial, path } = saved {
+            writer.finish().map_err(|err| format!("{}: {err}", path.display()))?;
+            partial.rename(&path, true)?;
         }
         Ok(scores.print(n_chunks, self.kl_base.is_some())?)
     }
@@ -123,8 +132,10 @@ impl PerplexityArgs {
             return Ok(Saved::Compare(KlReader::open(path, text)?));
         }
         let Some(path) = &self.save_logits else { return Ok(Saved::None) };
-        let writer = KlWriter::create(path, text).map_err(|err| format!("{}: {err}", path.display()))?;
-        Ok(Saved::Write(writer))
+        let partial = Partial::create(path)?;
+        let writer =
+            KlWriter::new(partial.file()?, text).map_err(|err| format!("{}: {err}", path.display()))?;
+        Ok(Saved::Write { writer, partial, path: path.clone() })
     }
 }
 
@@ -150,7 +161,9 @@ fn score_chunk(
         scores.nll.add(-f64::from(log_probs[next]));
         match saved {
             Saved::None => {}
-            Saved::Write(writer) => writer.row(&log_probs)?,
+            Saved::Write { writer, path, .. } => {
+                writer.row(&log_probs).map_err(|err| format!("{}: {err}", path.display()))?;
+            }
             Saved::Compare(reader) => {
                 reader.row(&mut base)?;
                 scores.compare(&base, &log_probs, next);
