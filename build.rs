@@ -1,3 +1,221 @@
-//! Compiles what is not Rust: nothing yet. The kernels of `cuda/` will be built here.
+//! Compiles `cuda/`: with nvcc to code for cards (feature `cuda`), and for the processor (feature `simt`).
 
-fn main() {}
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::{env, fs, thread};
+
+/// Machine code that the binary carries. `STERNA_CUDA_ARCHS=90,120` narrows the list for quick builds, and
+/// `STERNA_CUDA_ARCHS=none` leaves nvcc out.
+const ARCHS: &str = "80,86,89,90,120";
+
+/// Cards that none of these serves compile it from this one's PTX.
+const PTX: &str = "90";
+
+/// Products and sums are rounded one by one unless a kernel says `fmaf`, as on the host.
+const NVCC_FLAGS: &[&str] = &["-std=c++17", "-O3", "-fmad=false", "-Xfatbin=-compress-all", "-fatbin"];
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=cuda");
+    for name in ["CUDA_HOME", "CUDA_PATH", "STERNA_CUDA_ARCHS", "STERNA_SIMT_SANITIZE"] {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
+    if env::var_os("CARGO_FEATURE_CUDA").is_some() {
+        device::build();
+    }
+    #[cfg(feature = "simt")]
+    host::build();
+}
+
+/// The files with kernels: each is a module of its own on a card.
+fn sources() -> Vec<PathBuf> {
+    let mut sources: Vec<PathBuf> = ["cuda/stage", "cuda/types", "cuda/kv"]
+        .iter()
+        .flat_map(|folder| fs::read_dir(folder).expect("a folder of kernels"))
+        .map(|entry| entry.expect("a folder that can be read").path())
+        .filter(|path| path.extension().is_some_and(|ext| ext == "cu"))
+        .collect();
+    sources.sort();
+    sources
+}
+
+/// `types_i2_s` for `cuda/types/i2_s.cu`.
+fn unit(source: &Path) -> String {
+    let folder = source.parent().and_then(Path::file_name).expect("a folder").to_string_lossy();
+    format!("{folder}_{}", source.file_stem().expect("a name").to_string_lossy())
+}
+
+/// Runs `task` for every source on all cores.
+fn for_each_source<T: Send>(sources: &[PathBuf], task: impl Fn(&Path) -> T + Sync) -> Vec<T> {
+    let next = Mutex::new(0);
+    let done = Mutex::new(Vec::new());
+    let jobs = env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(2);
+    thread::scope(|scope| {
+        for _ in 0..jobs.min(sources.len()) {
+            scope.spawn(|| {
+                loop {
+                    let at = {
+                        let mut next = next.lock().unwrap();
+                        *next += 1;
+                        *next - 1
+                    };
+                    let Some(source) = sources.get(at) else { return };
+                    let result = task(source);
+                    done.lock().unwrap().push((at, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap();
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+mod device {
+    use super::*;
+
+    pub fn build() {
+        let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+        let list = out.join("kernels.rs");
+        let archs = env::var("STERNA_CUDA_ARCHS").unwrap_or_else(|_| ARCHS.into());
+        if archs == "none" {
+            fs::write(list, "&[]").expect("OUT_DIR can be written");
+            return;
+        }
+        let Some(nvcc) = find_nvcc() else {
+            println!(
+                "cargo::warning=nvcc was not found, so this build has no CUDA kernels; \
+                 scripts/setup-cuda.sh installs it without root"
+            );
+            fs::write(list, "&[]").expect("OUT_DIR can be written");
+            return;
+        };
+        let flags = flags(&archs);
+        let version = Command::new(&nvcc).arg("--version").output().expect("nvcc runs").stdout;
+        // What is compiled once serves every profile and set of features.
+        let cache = out.ancestors().nth(4).expect("OUT_DIR lies in the target folder").join("cuda-kernels");
+        fs::create_dir_all(&cache).expect("the target folder can be written");
+
+        let sources = sources();
+        let built = for_each_source(&sources, |source| {
+            let mut hasher = DefaultHasher::new();
+            (&flags, &version).hash(&mut hasher);
+            for file in with_headers(source) {
+                fs::read(&file).unwrap_or_else(|err| panic!("{}: {err}", file.display())).hash(&mut hasher);
+            }
+            let fatbin = cache.join(format!("{}-{:016x}.fatbin", unit(source), hasher.finish()));
+            if !fatbin.exists() {
+                compile(&nvcc, &flags, source, &fatbin);
+            }
+            fatbin
+        });
+        let mut text = String::from("&[\n");
+        for (source, fatbin) in sources.iter().zip(built) {
+            let name = unit(source);
+            fs::copy(fatbin, out.join(format!("{name}.fatbin"))).expect("OUT_DIR can be written");
+            writeln!(text, "    ({name:?}, include_bytes!(\"{name}.fatbin\")),").unwrap();
+        }
+        text.push_str("]\n");
+        fs::write(list, text).expect("OUT_DIR can be written");
+    }
+
+    fn find_nvcc() -> Option<PathBuf> {
+        let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(env::var_os);
+        let homes = homes.map(|home| Path::new(&home).join("bin"));
+        let path = env::var_os("PATH").unwrap_or_default();
+        let usual = ["/usr/local/cuda/bin", "/opt/cuda/bin"].map(PathBuf::from);
+        let here = fs::read_dir(".cuda/lib").into_iter().flatten().flatten();
+        let here = here.map(|python| python.path().join("site-packages/nvidia/cu13/bin"));
+        let here = here.filter_map(|bin| bin.canonicalize().ok());
+        let name = format!("nvcc{}", env::consts::EXE_SUFFIX);
+        let mut bins = homes.chain(env::split_paths(&path)).chain(usual).chain(here);
+        bins.find_map(|bin| Some(bin.join(&name)).filter(|nvcc| nvcc.is_file()))
+    }
+
+    fn flags(archs: &str) -> Vec<String> {
+        let mut flags: Vec<String> = NVCC_FLAGS.iter().map(|&flag| flag.to_owned()).collect();
+        for arch in archs.split(',').map(str::trim).filter(|arch| !arch.is_empty()) {
+            flags.push(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
+        }
+        flags.push(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));
+        flags
+    }
+
+    fn compile(nvcc: &Path, flags: &[String], source: &Path, fatbin: &Path) {
+        // Two builds at a time may want the same file: each writes its own and moves it there whole.
+        let own = fatbin.with_extension(format!("{}.part", std::process::id()));
+        let run = Command::new(nvcc).args(flags).arg(source).arg("-o").arg(&own).output();
+        let run = run.unwrap_or_else(|err| panic!("{}: {err}", nvcc.display()));
+        let said = String::from_utf8_lossy(&run.stderr).into_owned() + &String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success(), "{} {}:\n{said}", nvcc.display(), source.display());
+        fs::rename(own, fatbin).expect("the target folder can be written");
+    }
+
+    /// A source and every header that it includes, directly or not.
+    fn with_headers(source: &Path) -> BTreeSet<PathBuf> {
+        let mut found = BTreeSet::new();
+        let mut open = vec![source.to_owned()];
+        while let Some(file) = open.pop() {
+            let Ok(path) = file.canonicalize() else { continue };
+            if !found.insert(path) {
+                continue;
+            }
+            let text = fs::read_to_string(&file).unwrap_or_default();
+            let names = text.lines().filter_map(|line| line.strip_prefix("#include \"")?.split('"').next());
+            open.extend(names.map(|name| file.parent().expect("a folder").join(name)));
+        }
+        found
+    }
+}
+
+#[cfg(feature = "simt")]
+mod host {
+    use super::*;
+
+    pub fn build() {
+        let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+        let sources = sources();
+        // An archive's member is linked where something names a symbol of it, and nothing names a kernel.
+        let units: Vec<String> = sources.iter().map(|source| unit(source)).collect();
+        let mut text = String::new();
+        for unit in &units {
+            writeln!(text, "extern \"C\" void sterna_simt_unit_{unit}();").unwrap();
+        }
+        text.push_str("extern \"C\" void sterna_simt_units() {\n");
+        units.iter().for_each(|unit| writeln!(text, "    sterna_simt_unit_{unit}();").unwrap());
+        text.push_str("}\n");
+        let list = out.join("units.cpp");
+        fs::write(&list, text).expect("OUT_DIR can be written");
+
+        let sanitize = env::var_os("STERNA_SIMT_SANITIZE").is_some();
+        let compiler = || {
+            let mut build = cc::Build::new();
+            build.cpp(true).std("c++17").opt_level(2).cargo_metadata(false).flag("-xc++");
+            build.flag("-ffp-contract=off").flag_if_supported("-Wno-unknown-pragmas");
+            if sanitize {
+                build.flag("-fsanitize=address,undefined").flag("-fno-sanitize-recover=undefined");
+                build.flag("-fno-omit-frame-pointer").flag("-g");
+            }
+            build
+        };
+        let mut all = sources.clone();
+        all.extend([PathBuf::from("cuda/host/runtime.cpp"), list]);
+        let objects = for_each_source(&all, |source| {
+            let mut build = compiler();
+            if source.extension().is_some_and(|ext| ext == "cu") {
+                build.define("STERNA_UNIT", format!("sterna_simt_unit_{}", unit(source)).as_str());
+            }
+            build.file(source).compile_intermediates()
+        });
+        let mut library = cc::Build::new();
+        library.cpp(true).objects(objects.iter().flatten()).compile("sterna_simt");
+        if sanitize {
+            println!("cargo::rustc-link-lib=asan");
+            println!("cargo::rustc-link-lib=ubsan");
+        }
+    }
+}

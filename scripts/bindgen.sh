@@ -30,4 +30,5 @@ twin() { # header, Rust file, further arguments of bindgen
 }
 
 twin ggml-types/include/ggml_type_ids.h ggml-types/src/ids.rs
+twin cuda/params.h src/backend/cuda/params.rs --allowlist-file cuda/params.h
 exit $stale

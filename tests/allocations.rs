@@ -53,13 +53,18 @@ fn main() {
         let row = |pos: u32, logits| Row { token: pos % 300, pos, seq: 0, logits };
         let prompt: Vec<Row> = (0..96).map(|pos| row(pos, pos == 95)).collect();
         for mut backend in backends() {
+            if !case.has_kernels(&*backend) {
+                continue;
+            }
             let plan = backend.plan(&case.p).expect("a plan");
             let planned = (plan.kv_bytes + plan.bufs_bytes) as usize;
             let before = BYTES.load(Ordering::SeqCst);
             let running = case.on(&mut *backend);
             let taken = BYTES.load(Ordering::SeqCst) - before;
+            // What a card takes is not this process's.
+            let of_host = running.backend.name() == "cpu";
             assert!(
-                (planned..planned + SMALL_CHANGE).contains(&taken),
+                !of_host || (planned..planned + SMALL_CHANGE).contains(&taken),
                 "{} weights on {}: {planned} bytes planned, {taken} taken",
                 model.weights,
                 running.backend.device()

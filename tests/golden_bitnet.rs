@@ -10,7 +10,7 @@ use logits::{all_logits, distance};
 use sterna::backend::Backend;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::simd::{self, Kernels};
-use sterna::engine::{Engine, EngineOptions, Session};
+use sterna::engine::{Engine, EngineOptions, Sampler, SamplerOptions, Session};
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
 use sterna::program::{Limits, PageTable, Row, Step, sampling};
@@ -188,6 +188,47 @@ fn greedy_tokens_are_the_references_wherever_its_margin_is_clear() {
             }
         }
         assert!(compared > 150, "{reference}: only {compared} of 192 steps are clear");
+    }
+}
+
+/// Greedy tokens of a prompt, on a backend.
+fn greedy(path: &Path, backend: &str, kv: &str, prompt: &[u32], n: usize) -> Vec<u32> {
+    let options = EngineOptions {
+        backend: backend.into(),
+        n_ctx: Some(192),
+        cache_type_k: kv.into(),
+        cache_type_v: kv.into(),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::open(path, &options).unwrap();
+    let mut session = engine.session().unwrap();
+    let mut sampler = Sampler::new(SamplerOptions::greedy()).unwrap();
+    let mut next = prompt.to_vec();
+    let mut picked = Vec::new();
+    while picked.len() < n {
+        next = vec![session.feed_and_pick(&next, &mut sampler).unwrap()];
+        picked.extend(&next);
+    }
+    picked
+}
+
+/// The model, kernels, launches and recordings of a card, with the kernels run on the processor.
+#[test]
+fn cuda_kernels_say_what_the_cpu_says() {
+    if !sterna::backend::NAMES.contains(&"cuda-simt") {
+        return;
+    }
+    for (model, kv, prompt) in [
+        ("tiny-i2_s.gguf", "f16", 1),
+        ("tiny-i2_s.gguf", "f16", 3),
+        ("tiny-i2_s.gguf", "f32", 1),
+        ("tiny-i2_s-embq8_0.gguf", "f16", 1),
+        ("wide-i2_s-embq6k.gguf", "f16", 1),
+    ] {
+        let Some(path) = bitnet(model) else { continue };
+        let prompt = &prompts()[prompt];
+        let [cpu, cuda] = ["cpu", "cuda-simt"].map(|backend| greedy(&path, backend, kv, prompt, 32));
+        assert_eq!(cuda, cpu, "{model}, {kv} cache, prompt of {}", prompt.len());
     }
 }
 

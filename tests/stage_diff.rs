@@ -7,7 +7,7 @@ mod case;
 mod oracle;
 
 use case::model::{Model, SMALL};
-use case::{Case, Running, backends, limits, shuffled_pages};
+use case::{Case, Running, backends, limits, shuffled_pages, simt};
 use sterna::backend::cpu::{Cpu, simd};
 use sterna::program::{Buf, PageTable, Row, RowsOf, Step};
 
@@ -69,6 +69,24 @@ fn every_set_of_kernels_computes_what_plain_code_does() {
                     [case.on(&mut plain), case.on(&mut fast)],
                 );
                 assert_eq!(found, None, "{} kernels, {n} tokens", kernels.name);
+            }
+        }
+    }
+}
+
+/// Norms sum in pairs of floats there, so that int8 roundings are the CPU's but for a last place now and then.
+#[test]
+fn cuda_kernels_compute_what_the_cpu_does() {
+    for model in [SMALL, Model { weights: "q8_0", kv: "f32", ..SMALL }] {
+        let (case, _) = model.case("a small model", limits(70, 1, 2));
+        for n in [1, 5, 70] {
+            for seed in [0, 3] {
+                let Some(mut simt) = simt(seed) else { return };
+                let mut cpu = Cpu::new(2).expect("threads");
+                let both = [case.on(&mut cpu), case.on(&mut *simt)];
+                let found =
+                    first_difference(&case, &shuffled_pages(1, 2), &prompt(n), tolerance(&model), both);
+                assert_eq!(found, None, "{n} tokens, order {seed}");
             }
         }
     }

@@ -4,6 +4,8 @@
 //! which has one file a stage.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 
 use ggml_types::HostTensor;
 
@@ -98,7 +100,13 @@ pub trait Backend: Send {
 }
 
 /// Words for `--backend`, besides `auto`.
-pub const NAMES: &[&str] = &["cpu"];
+pub const NAMES: &[&str] = &[
+    "cpu",
+    #[cfg(feature = "cuda")]
+    "cuda",
+    #[cfg(feature = "simt")]
+    "cuda-simt",
+];
 
 /// Opens a backend by its word; `auto` takes the fastest that works here. `threads` is for backends that run
 /// on the processor.
@@ -107,7 +115,21 @@ pub const NAMES: &[&str] = &["cpu"];
 /// [`BackendError::Unknown`], and [`BackendError::Device`] where it does not start.
 pub fn open(name: &str, threads: usize) -> Result<Box<dyn Backend>, BackendError> {
     match name {
-        "auto" | "cpu" => Ok(Box::new(cpu::Cpu::new(threads)?)),
+        #[cfg(feature = "cuda")]
+        "auto" => match cuda::Cuda::open() {
+            Ok(cuda) => Ok(Box::new(cuda)),
+            Err(_) => open("cpu", threads),
+        },
+        #[cfg(not(feature = "cuda"))]
+        "auto" => open("cpu", threads),
+        "cpu" => Ok(Box::new(cpu::Cpu::new(threads)?)),
+        #[cfg(feature = "cuda")]
+        "cuda" => Ok(Box::new(cuda::Cuda::open()?)),
+        #[cfg(feature = "simt")]
+        "cuda-simt" => {
+            let driver = cuda::driver::simt::Simt::new(threads as u32, 0);
+            Ok(Box::new(cuda::Cuda::on(Box::new(driver))))
+        }
         _ => {
             let detail = format!("this build has auto, {}", NAMES.join(", "));
             Err(BackendError::Unknown { name: name.to_owned(), detail })

@@ -1,8 +1,8 @@
 //! Verifies a program once, before anything is allocated: every handle, every shape.
 
 use super::{
-    Attend, AttnIn, Buf, BufDecl, Embed, FfnIn, Kv, KvDecl, Linear, Logits, Norm, NormKind, Program, ProjAdd,
-    RopeId, RowsOf, Sample, Stage, Weight, WeightDecl,
+    Attend, AttnIn, Buf, BufDecl, Embed, FfnIn, Kv, KvDecl, Linear, Logits, Norm, NormKind, PAGE, Program,
+    ProjAdd, RopeId, RowsOf, Sample, Stage, Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that wrote it.
@@ -45,6 +45,36 @@ impl Program {
             self.check_stage(stage).map_err(|detail| fail(label, detail))?;
         }
         Ok(())
+    }
+
+    /// Verifies that a step may be run through some of this program's stages.
+    ///
+    /// # Panics
+    /// Where the step exceeds the limits, or names a token, position, slot or page that is not there.
+    pub fn assert_fits(&self, stages: &[(String, Stage)], step: &Step<'_>) {
+        let (limits, n_outputs) = (self.limits, step.n_outputs());
+        assert!(step.rows.len() <= limits.rows, "{} rows, the limit is {}", step.rows.len(), limits.rows);
+        assert!(n_outputs <= limits.outputs, "{n_outputs} outputs, the limit is {}", limits.outputs);
+        let sampled = step.sampling.len();
+        assert!(sampled == 0 || sampled == n_outputs, "{n_outputs} outputs, sampling for {sampled}");
+        for row in step.rows {
+            let seqs = limits.seqs.min(step.pages.n_seqs());
+            assert!((row.seq as usize) < seqs, "sequence slot {}, there are {seqs}", row.seq);
+            let (pages, wanted) = (step.pages.seq(row.seq), row.pos as usize / PAGE + 1);
+            assert!(wanted <= pages.len(), "position {} needs page {wanted} of {}", row.pos, pages.len());
+            for page in &pages[..wanted] {
+                assert!((*page as usize) < limits.pages, "page {page}, there are {}", limits.pages);
+            }
+        }
+        let rows_of = |w: Weight| self.weight_decl(w).rows;
+        for (_, stage) in stages {
+            let Stage::Embed(s) = stage else { continue };
+            let (n_vocab, n_ctx) = (rows_of(s.table), s.positions.map_or(usize::MAX, rows_of));
+            for row in step.rows {
+                assert!((row.token as usize) < n_vocab, "token {}, there are {n_vocab}", row.token);
+                assert!((row.pos as usize) < n_ctx, "position {}, there are {n_ctx}", row.pos);
+            }
+        }
     }
 
     fn check_stage(&self, stage: &Stage) -> Result<(), String> {

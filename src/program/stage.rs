@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Buf, Kv, RopeId, Weight};
+use super::{Buf, Kv, RopeId, RowsOf, Weight};
 
 /// One step of the forward pass. Backends match it without a `_` arm.
 #[derive(Clone, Debug)]
@@ -24,6 +24,20 @@ pub enum Stage {
     Logits(Logits),
     /// Picks a token from each row of logits.
     Sample(Sample),
+}
+
+impl Stage {
+    /// The linear layers of the stage, and which rows they multiply.
+    pub fn linears(&self) -> (RowsOf, impl Iterator<Item = &Linear>) {
+        let (rows, linears) = match self {
+            Self::AttnIn(s) => (RowsOf::Step, [Some(&s.wq), Some(&s.wk), Some(&s.wv)]),
+            Self::ProjAdd(s) => (RowsOf::Step, [Some(&s.w), None, None]),
+            Self::FfnIn(s) => (RowsOf::Step, [Some(&s.up), s.gate.as_ref(), None]),
+            Self::Logits(s) => (RowsOf::Outputs, [Some(&s.w), None, None]),
+            Self::Embed(_) | Self::Attend(_) | Self::Sample(_) => (RowsOf::Step, [None; 3]),
+        };
+        (rows, linears.into_iter().flatten())
+    }
 }
 
 /// `x[r] = table[token[r]]`, plus `positions[pos[r]]` where there is such a table.
@@ -193,6 +207,20 @@ pub struct Rope {
     pub inv_freq: Arc<[f64]>,
     /// Factor on the turned pairs (YaRN's attention factor), 1 for most.
     pub magnitude: f32,
+}
+
+impl Rope {
+    /// Cosines and sines of a position's turns, times the magnitude: `[pairs]` each, computed in f64.
+    ///
+    /// # Panics
+    /// Where a slice is shorter than the pairs.
+    pub fn turns(&self, pos: u32, cos: &mut [f32], sin: &mut [f32]) {
+        let magnitude = f64::from(self.magnitude);
+        for (i, inv_freq) in self.inv_freq.iter().enumerate() {
+            let (s, c) = (f64::from(pos) * inv_freq).sin_cos();
+            (cos[i], sin[i]) = ((c * magnitude) as f32, (s * magnitude) as f32);
+        }
+    }
 }
 
 /// Which elements of a head a rotary embedding turns together.

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use ggml_types::{HostTensor, QuantType, by_name};
 use sterna::backend::cpu::{Cpu, simd};
-use sterna::backend::{Backend, Exec};
+use sterna::backend::{Backend, BackendError, Exec};
 use sterna::program::{
     ActQuant, Buf, Limits, Linear, Norm, NormKind, PAGE, PageTable, Program, Row, RowsOf, Sampling, Step,
     Weight,
@@ -15,22 +15,46 @@ use sterna::program::{
 
 use crate::oracle::Oracle;
 
-/// Every backend of this build on this machine: the CPU with each set of kernels, and 1, 2 and 3 threads.
+/// Every backend of this build on this machine: the CPU with each set of kernels, and 1, 2 and 3 threads; CUDA kernels
+/// on the processor, with their threads shuffled.
 pub fn backends() -> Vec<Box<dyn Backend>> {
-    let mut backends: Vec<Box<dyn Backend>> = Vec::new();
-    for kernels in simd::all() {
-        for threads in [1, 2, 3] {
-            backends.push(Box::new(Cpu::with_kernels(threads, kernels).expect("threads")));
-        }
-    }
+    let mut backends = cpus(&[1, 2, 3]);
+    backends.extend(simt(1));
     backends
 }
 
 /// One backend of each kind, for cases that take long.
 pub fn few_backends() -> Vec<Box<dyn Backend>> {
-    let cpu = |kernels| -> Box<dyn Backend> { Box::new(Cpu::with_kernels(2, kernels).expect("threads")) };
-    simd::all().into_iter().map(cpu).collect()
+    let mut backends = cpus(&[2]);
+    backends.extend(simt(1));
+    backends
 }
+
+/// The CPU with each set of kernels, and each of some numbers of threads.
+pub fn cpus(threads: &[usize]) -> Vec<Box<dyn Backend>> {
+    let cpu = |kernels| {
+        threads.iter().map(move |&threads| -> Box<dyn Backend> {
+            Box::new(Cpu::with_kernels(threads, kernels).expect("threads"))
+        })
+    };
+    simd::all().into_iter().flat_map(cpu).collect()
+}
+
+/// CUDA kernels on the processor, where this build has them. The seed picks the order in which threads run.
+#[cfg(feature = "simt")]
+pub fn simt(seed: u64) -> Option<Box<dyn Backend>> {
+    use sterna::backend::cuda::{Cuda, driver::simt::Simt};
+    Some(Box::new(Cuda::on(Box::new(Simt::new(2, seed)))))
+}
+
+/// CUDA kernels on the processor, where this build has them.
+#[cfg(not(feature = "simt"))]
+pub fn simt(_: u64) -> Option<Box<dyn Backend>> {
+    None
+}
+
+/// What backends have no kernels for, a line each. A line goes when its kernel comes; see `tests/conformance.rs`.
+pub const MISSING: &str = include_str!("../missing.txt");
 
 /// A weight type of the registry.
 pub fn ty(name: &str) -> &'static dyn QuantType {
@@ -158,6 +182,9 @@ impl Case {
         }
         for mut backend in backends {
             let what = format!("{} on {}", self.p.name, backend.device());
+            if !self.has_kernels(&*backend) {
+                continue;
+            }
             let mut running = self.on(&mut *backend);
             for (turn, want) in turns.iter().zip(&want) {
                 running.turn(turn, pages, &[]);
@@ -177,6 +204,23 @@ impl Case {
                 }
             }
         }
+    }
+
+    /// Whether a backend has the kernels that the case needs; what it may lack is listed in `tests/missing.txt`.
+    pub fn has_kernels(&self, backend: &dyn Backend) -> bool {
+        let missing = match backend.plan(&self.p) {
+            Err(BackendError::Missing { missing, .. }) => missing,
+            plan => return plan.is_ok(),
+        };
+        for what in missing {
+            let listed = MISSING.lines().any(|line| line == format!("{}: {what}", backend.name()));
+            assert!(
+                listed,
+                "{} has no kernel for {what}, which tests/missing.txt does not list",
+                backend.name()
+            );
+        }
+        false
     }
 
     /// Uploads and compiles.

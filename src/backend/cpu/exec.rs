@@ -10,9 +10,7 @@ use super::rope::RopeTable;
 use super::simd::Kernels;
 use super::{Buffer, Cx, NAME, Scratch, Weights, attend, run_stage, system};
 use crate::backend::{BackendError, Plan};
-use crate::program::{
-    CheckError, FfnIn, Linear, PAGE, Program, RopeId, RowsOf, Stage, Step, Weight, sampling,
-};
+use crate::program::{CheckError, FfnIn, Program, RopeId, Stage, Step, sampling};
 
 /// A program with its buffers and caches.
 pub struct Compiled {
@@ -67,23 +65,11 @@ impl Sizes {
     }
 }
 
-/// The linear layers of a stage, and how many rows they multiply at most.
-fn linears(stage: &Stage) -> (RowsOf, impl Iterator<Item = &Linear>) {
-    let (rows, linears) = match stage {
-        Stage::AttnIn(s) => (RowsOf::Step, [Some(&s.wq), Some(&s.wk), Some(&s.wv)]),
-        Stage::ProjAdd(s) => (RowsOf::Step, [Some(&s.w), None, None]),
-        Stage::FfnIn(s) => (RowsOf::Step, [Some(&s.up), s.gate.as_ref(), None]),
-        Stage::Logits(s) => (RowsOf::Outputs, [Some(&s.w), None, None]),
-        Stage::Embed(_) | Stage::Attend(_) | Stage::Sample(_) => (RowsOf::Step, [None; 3]),
-    };
-    (rows, linears.into_iter().flatten())
-}
-
 /// What the inputs of all linear layers need.
 fn room(p: &Program, k: &Kernels) -> Room {
     let mut room = Room::default();
     for (_, stage) in &p.stages {
-        let (rows, linears) = linears(stage);
+        let (rows, linears) = stage.linears();
         for linear in linears {
             let w = p.weight_decl(linear.w);
             room = room.with(k, w.ty, w.cols, linear.act, p.max_rows(rows));
@@ -185,7 +171,7 @@ impl Compiled {
     /// Where the step does not fit the program.
     pub fn run(&mut self, pool: &Pool, k: &Kernels, range: Range<usize>, step: &Step<'_>) {
         let stages = &self.program.stages[range];
-        check_step(&self.program, stages, step);
+        self.program.assert_fits(stages, step);
         self.outputs.clear();
         self.outputs.extend(step.rows.iter().enumerate().filter(|(_, row)| row.logits).map(|(i, _)| i));
         for (i, rope) in self.ropes.iter_mut().enumerate() {
@@ -210,34 +196,6 @@ impl Compiled {
         };
         for (_, stage) in stages {
             run_stage(&mut cx, stage);
-        }
-    }
-}
-
-/// # Panics
-/// Where the step exceeds the limits, or names a token, position, slot or page that is not there.
-fn check_step(p: &Program, stages: &[(String, Stage)], step: &Step<'_>) {
-    let (limits, n_outputs) = (p.limits, step.n_outputs());
-    assert!(step.rows.len() <= limits.rows, "{} rows, the limit is {}", step.rows.len(), limits.rows);
-    assert!(n_outputs <= limits.outputs, "{n_outputs} outputs, the limit is {}", limits.outputs);
-    let sampled = step.sampling.len();
-    assert!(sampled == 0 || sampled == n_outputs, "{n_outputs} outputs, sampling for {sampled}");
-    for row in step.rows {
-        let seqs = limits.seqs.min(step.pages.n_seqs());
-        assert!((row.seq as usize) < seqs, "sequence slot {}, there are {seqs}", row.seq);
-        let (pages, wanted) = (step.pages.seq(row.seq), row.pos as usize / PAGE + 1);
-        assert!(wanted <= pages.len(), "position {} needs page {wanted} of {}", row.pos, pages.len());
-        for page in &pages[..wanted] {
-            assert!((*page as usize) < limits.pages, "page {page}, there are {}", limits.pages);
-        }
-    }
-    let rows_of = |w: Weight| p.weight_decl(w).rows;
-    for (_, stage) in stages {
-        let Stage::Embed(s) = stage else { continue };
-        let (n_vocab, n_ctx) = (rows_of(s.table), s.positions.map_or(usize::MAX, rows_of));
-        for row in step.rows {
-            assert!((row.token as usize) < n_vocab, "token {}, there are {n_vocab}", row.token);
-            assert!((row.pos as usize) < n_ctx, "position {}, there are {n_ctx}", row.pos);
         }
     }
 }

@@ -23,14 +23,11 @@ impl RopeTable {
 
     /// Computes the angles of a step, in f64.
     pub fn prepare(&mut self, pool: &Pool, rows: &[Row]) {
-        let (inv_freq, magnitude) = (&*self.rope.inv_freq, f64::from(self.rope.magnitude));
-        let stride = 2 * inv_freq.len();
+        let (rope, pairs) = (&self.rope, self.rope.inv_freq.len());
+        let stride = 2 * pairs;
         let turn = |i: usize, turns: &mut [f32]| {
-            let (cos, sin) = turns.split_at_mut(inv_freq.len());
-            for ((cos, sin), inv_freq) in cos.iter_mut().zip(sin).zip(inv_freq) {
-                let (s, c) = (f64::from(rows[i].pos) * inv_freq).sin_cos();
-                (*cos, *sin) = ((c * magnitude) as f32, (s * magnitude) as f32);
-            }
+            let (cos, sin) = turns.split_at_mut(pairs);
+            rope.turns(rows[i].pos, cos, sin);
         };
         pool.chunks_mut(&mut self.turns[..rows.len() * stride], stride, turn);
     }

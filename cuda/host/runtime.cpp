@@ -1,0 +1,466 @@
+#include "runtime.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+// Stores the callee-saved registers and the stack pointer of the running fiber, and takes those of another.
+extern "C" void sterna_simt_switch(void** save, void* load);
+
+#if defined(__APPLE__)
+#define SYMBOL "_sterna_simt_switch"
+#else
+#define SYMBOL "sterna_simt_switch"
+#endif
+
+#if defined(__x86_64__)
+__asm__(".text\n.globl " SYMBOL "\n" SYMBOL ":\n"
+        "push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
+        "mov %rsp, (%rdi)\n mov %rsi, %rsp\n"
+        "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret\n");
+#elif defined(__aarch64__)
+__asm__(".text\n.balign 4\n.globl " SYMBOL "\n" SYMBOL ":\n"
+        "sub sp, sp, #160\n"
+        "stp x19, x20, [sp]\n stp x21, x22, [sp, #16]\n stp x23, x24, [sp, #32]\n stp x25, x26, [sp, #48]\n"
+        "stp x27, x28, [sp, #64]\n stp x29, x30, [sp, #80]\n stp d8, d9, [sp, #96]\n stp d10, d11, [sp, #112]\n"
+        "stp d12, d13, [sp, #128]\n stp d14, d15, [sp, #144]\n"
+        "mov x9, sp\n str x9, [x0]\n mov sp, x1\n"
+        "ldp x19, x20, [sp]\n ldp x21, x22, [sp, #16]\n ldp x23, x24, [sp, #32]\n ldp x25, x26, [sp, #48]\n"
+        "ldp x27, x28, [sp, #64]\n ldp x29, x30, [sp, #80]\n ldp d8, d9, [sp, #96]\n ldp d10, d11, [sp, #112]\n"
+        "ldp d12, d13, [sp, #128]\n ldp d14, d15, [sp, #144]\n"
+        "add sp, sp, #160\n ret\n");
+#else
+#error "the host SIMT driver knows x86-64 and aarch64"
+#endif
+
+namespace simt {
+
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t kStackBytes = 256 << 10;
+#else
+constexpr size_t kStackBytes = 64 << 10;
+#endif
+constexpr uint32_t kMaxThreads = 1024;
+
+const Entry* entries = nullptr;
+
+struct Allocation {
+    const uint8_t* begin;
+    size_t bytes;
+};
+
+// What one worker needs to run a block.
+struct Workspace {
+    uint8_t* stacks = nullptr;
+    std::vector<Fiber> fibers{kMaxThreads};
+    std::vector<Warp> warps{kMaxThreads / 32};
+    std::vector<uint32_t> order;
+    void* scheduler = nullptr;
+
+    Workspace() {
+        void* at = mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (at == MAP_FAILED) return;
+        stacks = static_cast<uint8_t*>(at);
+        // Stacks grow downwards, so the lowest page of each is the one that must not be touched.
+        size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+        for (uint32_t i = 0; i < kMaxThreads; i++) mprotect(stacks + i * kStackBytes, page, PROT_NONE);
+    }
+    Workspace(const Workspace&) = delete;
+    ~Workspace() {
+        if (stacks) munmap(stacks, kMaxThreads * kStackBytes);
+    }
+};
+
+thread_local Workspace* workspace = nullptr;
+
+// Workspaces that no launch uses now. Making one costs a thousand calls of the system, so they are kept.
+std::mutex idle_mutex;
+std::vector<Workspace*> idle;
+
+Workspace* take_workspace() {
+    std::lock_guard<std::mutex> guard(idle_mutex);
+    if (idle.empty()) return new Workspace;
+    Workspace* ws = idle.back();
+    idle.pop_back();
+    return ws;
+}
+
+void give_back(Workspace* ws) {
+    std::lock_guard<std::mutex> guard(idle_mutex);
+    idle.push_back(ws);
+}
+
+}  // namespace
+
+struct Launch {
+    const std::vector<Allocation>* allocations;
+    const Entry* entry;
+    const void* params;
+    Index grid;
+    uint32_t threads;
+    size_t shared_bytes;
+    uint64_t seed;
+    std::atomic<uint64_t> next_block{0};
+    std::atomic<bool> failed{false};
+    std::mutex mutex;
+    char error[512] = "";
+};
+
+thread_local Fiber* current = nullptr;
+
+namespace {
+
+void give_way() {
+    sterna_simt_switch(&current->stack_pointer, workspace->scheduler);
+}
+
+void wait_for(const uint32_t* generation) {
+    current->generation = generation;
+    current->seen = *generation;
+    give_way();
+}
+
+// Where every fiber starts.
+void fiber_main() {
+    const Launch* launch = current->block->launch;
+    launch->entry->run(launch->params);
+    if (current->n_copies > 0) fail("the thread ends with copies that it never waited for");
+    current->done = true;
+    give_way();
+    abort();
+}
+
+void* first_stack_pointer(uint8_t* stack) {
+    void** top = reinterpret_cast<void**>(stack + kStackBytes);
+#if defined(__x86_64__)
+    // Six registers and the return address; a function starts 8 bytes below a multiple of 16.
+    top -= 2;
+    *--top = nullptr;
+    *--top = reinterpret_cast<void*>(&fiber_main);
+    for (int i = 0; i < 6; i++) *--top = nullptr;
+#else
+    top -= 20;
+    for (int i = 0; i < 20; i++) top[i] = nullptr;
+    top[11] = reinterpret_cast<void*>(&fiber_main);
+#endif
+    return top;
+}
+
+uint64_t mix(uint64_t z) {
+    z += 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+void set_error(Launch& launch, const char* message) {
+    std::lock_guard<std::mutex> guard(launch.mutex);
+    if (!launch.failed.exchange(true)) snprintf(launch.error, sizeof launch.error, "%s", message);
+}
+
+void run_block(Launch& launch, Workspace& ws, Block& block) {
+    uint32_t n = launch.threads, n_warps = (n + 31) / 32;
+    memset(block.barriers, 0, sizeof block.barriers);
+    for (uint32_t w = 0; w < n_warps; w++) ws.warps[w].arrived = ws.warps[w].generation = 0;
+    // NaN as floats and -1 as integers: what nobody wrote must not look like anything.
+    memset(block.shared, 0xff, block.shared_bytes);
+    block.warps = ws.warps.data();
+    for (uint32_t i = 0; i < n; i++) {
+        Fiber& fiber = ws.fibers[i];
+        fiber.stack_pointer = first_stack_pointer(ws.stacks + i * kStackBytes);
+        fiber.block = &block;
+        fiber.index = {i, 0, 0};
+        fiber.warp = &ws.warps[i / 32];
+        fiber.lane = static_cast<int>(i % 32);
+        fiber.done = false;
+        fiber.generation = nullptr;
+        fiber.n_copies = fiber.n_groups = fiber.n_open = 0;
+    }
+    ws.order.resize(n);
+    for (uint32_t i = 0; i < n; i++) ws.order[i] = i;
+    uint64_t random = mix(launch.seed + block.index.x);
+    for (uint32_t i = n - 1; launch.seed != 0 && i > 0; i--) {
+        random = mix(random);
+        std::swap(ws.order[i], ws.order[random % (i + 1)]);
+    }
+    uint32_t left = n, first = 0;
+    while (left > 0) {
+        // Who comes first differs from round to round.
+        if (launch.seed != 0) {
+            random = mix(random);
+            first = static_cast<uint32_t>(random % n);
+        }
+        bool progress = false;
+        for (uint32_t at = 0; at < n; at++) {
+            Fiber& fiber = ws.fibers[ws.order[first + at < n ? first + at : first + at - n]];
+            if (fiber.done || (fiber.generation && *fiber.generation == fiber.seen)) continue;
+            fiber.generation = nullptr;
+            progress = true;
+            current = &fiber;
+            sterna_simt_switch(&ws.scheduler, fiber.stack_pointer);
+            if (launch.failed) return;
+            left -= fiber.done;
+        }
+        if (!progress) {
+            char message[256];
+            for (uint32_t i = 0; i < n; i++) {
+                if (ws.fibers[i].done) continue;
+                snprintf(message, sizeof message,
+                         "%s: thread %u of block (%u, %u, %u) waits for ever at a barrier or warp exchange: %u of %u "
+                         "threads have ended",
+                         launch.entry->name, i, block.index.x, block.index.y, block.index.z, n - left, n);
+                break;
+            }
+            set_error(launch, message);
+            return;
+        }
+    }
+}
+
+void work(Launch& launch, Workspace& ws) {
+    workspace = &ws;
+    Block block{};
+    block.launch = &launch;
+    block.grid = launch.grid;
+    block.threads = {launch.threads, 1, 1};
+    block.shared_bytes = launch.shared_bytes;
+    block.shared = static_cast<uint8_t*>(aligned_alloc(16, std::max<size_t>(launch.shared_bytes, 16)));
+    uint64_t total = uint64_t(launch.grid.x) * launch.grid.y * launch.grid.z;
+    for (;;) {
+        uint64_t at = launch.next_block++;
+        if (at >= total || launch.failed) break;
+        if (launch.seed % 2 == 1) at = total - 1 - at;
+        block.index = {static_cast<uint32_t>(at % launch.grid.x),
+                       static_cast<uint32_t>(at / launch.grid.x % launch.grid.y),
+                       static_cast<uint32_t>(at / launch.grid.x / launch.grid.y)};
+        run_block(launch, ws, block);
+    }
+    free(block.shared);
+    workspace = nullptr;
+    current = nullptr;
+}
+
+}  // namespace
+
+Entry::Entry(const char* name, size_t params_bytes, uint32_t max_threads, void (*run)(const void*))
+    : name(name), params_bytes(params_bytes), max_threads(max_threads), run(run), next(entries) {
+    entries = this;
+}
+
+void fail(const char* format, ...) {
+    char detail[256], message[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(detail, sizeof detail, format, args);
+    va_end(args);
+    const Block& block = *current->block;
+    snprintf(message, sizeof message, "%s: thread %u of block (%u, %u, %u): %s", block.launch->entry->name,
+             current->index.x, block.index.x, block.index.y, block.index.z, detail);
+    set_error(*block.launch, message);
+    current->done = true;
+    give_way();
+    abort();
+}
+
+void barrier(int id, uint32_t threads) {
+    if (id < 0 || id >= kBarriers) fail("barrier %d, there are %d", id, kBarriers);
+    Barrier& barrier = current->block->barriers[id];
+    if (++barrier.arrived >= threads) {
+        barrier.arrived = 0;
+        barrier.generation++;
+        return;
+    }
+    wait_for(&barrier.generation);
+}
+
+const uint8_t* exchange(uint32_t mask, const void* value, int bytes) {
+    if (mask != 0xffffffffu) fail("a warp exchange of the lanes %08x; kernels use whole warps", mask);
+    if (bytes > kSlotBytes) fail("a warp exchange of %d bytes", bytes);
+    Warp& warp = *current->warp;
+    uint8_t(&slots)[32][kSlotBytes] = warp.slots[warp.generation % 2];
+    if (bytes > 0) memcpy(slots[current->lane], value, static_cast<size_t>(bytes));
+    if (++warp.arrived == 32) {
+        warp.arrived = 0;
+        warp.generation++;
+    } else {
+        wait_for(&warp.generation);
+    }
+    return slots[0];
+}
+
+void check_access(const void* at, size_t bytes) {
+    const uint8_t* begin = static_cast<const uint8_t*>(at);
+    if (reinterpret_cast<uintptr_t>(at) % bytes != 0) fail("%zu bytes at %p, which is not aligned to them", bytes, at);
+    const Block& block = *current->block;
+    if (begin >= block.shared && begin + bytes <= block.shared + block.shared_bytes) return;
+    const std::vector<Allocation>& all = *block.launch->allocations;
+    auto after = std::upper_bound(all.begin(), all.end(), begin,
+                                  [](const uint8_t* at, const Allocation& a) { return at < a.begin; });
+    if (after != all.begin()) {
+        const Allocation& a = *(after - 1);
+        if (begin + bytes <= a.begin + a.bytes) return;
+        if (begin <= a.begin + a.bytes + 4096) {
+            fail("%zu bytes at offset %zu of an allocation of %zu bytes", bytes, static_cast<size_t>(begin - a.begin),
+                 a.bytes);
+        }
+    }
+    fail("%zu bytes at %p, outside every allocation", bytes, at);
+}
+
+// A copy takes place when it is waited for and no sooner, so that reading too early shows.
+void cp_async(void* to, const void* from) {
+    if (current->n_copies == 64) fail("more than 64 copies on their way");
+    current->copies[current->n_copies++] = {to, from};
+    current->n_open++;
+}
+
+void cp_async_commit() {
+    if (current->n_groups == 16) fail("more than 16 groups of copies on their way");
+    current->groups[current->n_groups++] = current->n_open;
+    current->n_open = 0;
+}
+
+void cp_async_wait(int left) {
+    Fiber& fiber = *current;
+    int groups = fiber.n_groups > left ? fiber.n_groups - left : 0;
+    int copies = 0;
+    for (int i = 0; i < groups; i++) copies += fiber.groups[i];
+    for (int i = 0; i < copies; i++) memcpy(fiber.copies[i].to, fiber.copies[i].from, 16);
+    std::copy(fiber.copies + copies, fiber.copies + fiber.n_copies, fiber.copies);
+    std::copy(fiber.groups + groups, fiber.groups + fiber.n_groups, fiber.groups);
+    fiber.n_copies -= copies;
+    fiber.n_groups -= groups;
+}
+
+float float_of_half(uint16_t bits) {
+    uint32_t sign = uint32_t(bits & 0x8000u) << 16, exponent = bits >> 10 & 31u, fraction = bits & 0x3ffu;
+    uint32_t out;
+    if (exponent == 31) {
+        out = sign | 0x7f800000u | fraction << 13;
+    } else if (exponent != 0) {
+        out = sign | (exponent + 112) << 23 | fraction << 13;
+    } else {
+        float x = static_cast<float>(fraction) * 0x1p-24f;
+        memcpy(&out, &x, 4);
+        out |= sign;
+    }
+    float x;
+    memcpy(&x, &out, 4);
+    return x;
+}
+
+uint16_t half_of_float(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+    bits &= 0x7fffffffu;
+    if (bits > 0x7f800000u) return 0x7fffu;
+    if (bits >= 0x477ff000u) return sign | 0x7c00u;
+    if (bits < 0x38800000u) {
+        // Below the normal halves: adding 0.5 leaves their last place at the float's last place, and rounds.
+        float magnitude;
+        memcpy(&magnitude, &bits, 4);
+        magnitude += 0.5f;
+        memcpy(&bits, &magnitude, 4);
+        return static_cast<uint16_t>(sign | (bits - 0x3f000000u));
+    }
+    bits += 0xc8000fffu + (bits >> 13 & 1u);
+    return static_cast<uint16_t>(sign | bits >> 13);
+}
+
+}  // namespace simt
+
+using namespace simt;
+
+struct SimtDevice {
+    uint32_t cores;
+    std::vector<Allocation> allocations;
+};
+
+// Made by build.rs: names every file of kernels.
+extern "C" void sterna_simt_units();
+
+SimtDevice* simt_open(uint32_t cores) {
+    sterna_simt_units();
+    return new SimtDevice{std::max(cores, 1u), {}};
+}
+
+void simt_close(SimtDevice* device) {
+    for (const Allocation& a : device->allocations) free(const_cast<uint8_t*>(a.begin));
+    delete device;
+}
+
+void* simt_alloc(SimtDevice* device, size_t bytes) {
+    size_t whole = (std::max<size_t>(bytes, 1) + 255) / 256 * 256;
+    // The end of an allocation is where the sanitizer, and check_access, look for a kernel's mistakes.
+    void* at = nullptr;
+    if (whole < bytes || posix_memalign(&at, 256, std::max<size_t>(bytes, 1)) != 0) return nullptr;
+    memset(at, 0, bytes);
+    Allocation added{static_cast<uint8_t*>(at), bytes};
+    auto place = std::upper_bound(device->allocations.begin(), device->allocations.end(), added,
+                                  [](const Allocation& a, const Allocation& b) { return a.begin < b.begin; });
+    device->allocations.insert(place, added);
+    return at;
+}
+
+static const Entry* find(const char* name) {
+    for (const Entry* entry = entries; entry; entry = entry->next) {
+        if (strcmp(entry->name, name) == 0) return entry;
+    }
+    return nullptr;
+}
+
+bool simt_find(const char* name, uint32_t* max_threads, size_t* params_bytes) {
+    const Entry* entry = find(name);
+    if (!entry) return false;
+    *max_threads = entry->max_threads;
+    *params_bytes = entry->params_bytes;
+    return true;
+}
+
+int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], uint32_t threads, size_t shared_bytes,
+                const void* params, uint64_t seed, char* error, size_t error_bytes) {
+    Launch launch;
+    launch.allocations = &device->allocations;
+    launch.entry = find(name);
+    launch.params = params;
+    launch.grid = {grid[0], grid[1], grid[2]};
+    launch.threads = threads;
+    launch.shared_bytes = shared_bytes;
+    launch.seed = seed;
+    uint64_t blocks = uint64_t(grid[0]) * grid[1] * grid[2];
+    // What a card refuses, too.
+    if (!launch.entry || blocks == 0 || grid[1] > 65535 || grid[2] > 65535 || threads == 0 || threads % 32 != 0 ||
+        threads > launch.entry->max_threads || shared_bytes % 16 != 0) {
+        snprintf(error, error_bytes, "%s: no launch of %u x %u x %u blocks of %u threads with %zu bytes", name, grid[0],
+                 grid[1], grid[2], threads, shared_bytes);
+        return 1;
+    }
+    auto run = [&launch] {
+        Workspace* ws = take_workspace();
+        if (ws->stacks) {
+            work(launch, *ws);
+        } else {
+            set_error(launch, "no memory for stacks");
+        }
+        give_back(ws);
+    };
+    std::vector<std::thread> others;
+    for (uint64_t i = 1; i < std::min<uint64_t>(device->cores, blocks); i++) others.emplace_back(run);
+    run();
+    for (std::thread& thread : others) thread.join();
+    if (!launch.failed) return 0;
+    snprintf(error, error_bytes, "%s", launch.error);
+    return 1;
+}

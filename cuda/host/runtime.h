@@ -1,0 +1,103 @@
+// Runs kernels on the host: each thread of a block is a fiber with a stack of its own that gives way at barriers and
+// warp exchanges; blocks are spread over threads of the system.
+//
+// What goes wrong in a kernel (an access outside every allocation, a barrier that not everybody reaches) ends the
+// launch with a message; it never ends the process.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace simt {
+
+// Bytes that one lane puts into a warp exchange at most.
+constexpr int kSlotBytes = 32;
+constexpr int kBarriers = 16;
+
+struct Index { uint32_t x, y, z; };
+
+struct Barrier {
+    uint32_t arrived, generation;
+};
+
+struct Warp {
+    // Two buffers in turn: a lane may be one exchange ahead of the slowest one, never two.
+    alignas(16) uint8_t slots[2][32][kSlotBytes];
+    uint32_t arrived, generation;
+};
+
+struct Launch;
+
+struct Block {
+    Launch* launch;
+    Index index, grid, threads;
+    uint8_t* shared;
+    size_t shared_bytes;
+    Barrier barriers[kBarriers];
+    Warp* warps;
+};
+
+struct Copy {
+    void* to;
+    const void* from;
+};
+
+struct Fiber {
+    void* stack_pointer;
+    Block* block;
+    Index index;
+    Warp* warp;
+    int lane;
+    bool done;
+    // Where it waits: until *generation is no longer `seen`. Null where it can run.
+    const uint32_t* generation;
+    uint32_t seen;
+    // Asynchronous copies that have not been waited for, oldest first, and how many each group holds.
+    Copy copies[64];
+    int n_copies, groups[16], n_groups, n_open;
+};
+
+extern thread_local Fiber* current;
+
+// Waits until `threads` threads of the block have come.
+void barrier(int id, uint32_t threads);
+// Puts `bytes` into this lane's slot, waits for the warp, and returns the 32 slots.
+const uint8_t* exchange(uint32_t mask, const void* value, int bytes);
+// Ends the launch where [at, at + bytes) is not aligned to `bytes` or lies outside every allocation and the block's
+// shared memory.
+void check_access(const void* at, size_t bytes);
+// Ends the launch with a message about the current thread.
+[[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+void cp_async(void* to, const void* from);
+void cp_async_commit();
+void cp_async_wait(int left);
+
+float float_of_half(uint16_t bits);
+uint16_t half_of_float(float x);
+
+// A kernel of the table.
+struct Entry {
+    const char* name;
+    size_t params_bytes;
+    uint32_t max_threads;
+    void (*run)(const void* params);
+    const Entry* next;
+    Entry(const char* name, size_t params_bytes, uint32_t max_threads, void (*run)(const void*));
+};
+
+}  // namespace simt
+
+// What the Rust side calls. A device owns allocations; one launch runs at a time.
+extern "C" {
+struct SimtDevice;
+SimtDevice* simt_open(uint32_t cores);
+void simt_close(SimtDevice* device);
+// Zeroed memory; null where there is none left.
+void* simt_alloc(SimtDevice* device, size_t bytes);
+// Largest number of threads a block and size of the parameters of a kernel; false where there is no such kernel.
+bool simt_find(const char* name, uint32_t* max_threads, size_t* params_bytes);
+// Runs a kernel; 0, or not 0 with what went wrong in `error`. `seed` picks the order in which threads run.
+int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], uint32_t threads, size_t shared_bytes,
+                const void* params, uint64_t seed, char* error, size_t error_bytes);
+}

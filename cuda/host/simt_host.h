@@ -1,0 +1,162 @@
+// The host form of simt.h: plain functions over the fibers of runtime.cpp.
+#pragma once
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime.h"
+
+#define DEVICE inline
+
+// build.rs names each file of kernels, and the driver names them all, so that the linker keeps them.
+#ifdef STERNA_UNIT
+extern "C" void STERNA_UNIT();
+void STERNA_UNIT() {}
+#endif
+
+#define __device__
+#define __restrict__ __restrict
+#define __align__(n) alignas(n)
+
+// A kernel enters the table of its translation unit, which simt_launch searches.
+#define KERNEL(name, Params, threads)                                                                     \
+    static void name##_body(const Params& p);                                                             \
+    static const simt::Entry name##_entry(                                                                \
+        #name, sizeof(Params), threads, [](const void* p) { name##_body(*static_cast<const Params*>(p)); }); \
+    static void name##_body(const Params& p)
+
+struct uint2 { uint32_t x, y; };
+struct float2 { float x, y; };
+struct alignas(16) uint4 { uint32_t x, y, z, w; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(16) int4 { int32_t x, y, z, w; };
+
+DEVICE uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+DEVICE float2 make_float2(float x, float y) { return {x, y}; }
+
+#define threadIdx (simt::current->index)
+#define blockIdx (simt::current->block->index)
+#define blockDim (simt::current->block->threads)
+#define gridDim (simt::current->block->grid)
+
+DEVICE uint8_t* shared_memory() { return simt::current->block->shared; }
+DEVICE void __syncthreads() { simt::barrier(0, simt::current->block->threads.x); }
+DEVICE void named_barrier(int id, int threads) { simt::barrier(id, threads); }
+DEVICE void __syncwarp(uint32_t mask = 0xffffffffu) { simt::exchange(mask, nullptr, 0); }
+DEVICE void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+template <class T>
+DEVICE T __shfl_xor_sync(uint32_t mask, T value, int lane_mask) {
+    const uint8_t* all = simt::exchange(mask, &value, sizeof value);
+    T other;
+    memcpy(&other, all + (simt::current->lane ^ lane_mask) * simt::kSlotBytes, sizeof other);
+    return other;
+}
+
+template <class T>
+DEVICE T __shfl_sync(uint32_t mask, T value, int lane) {
+    const uint8_t* all = simt::exchange(mask, &value, sizeof value);
+    T other;
+    memcpy(&other, all + (lane & 31) * simt::kSlotBytes, sizeof other);
+    return other;
+}
+
+DEVICE uint32_t __ballot_sync(uint32_t mask, bool vote) {
+    const uint8_t* all = simt::exchange(mask, &vote, sizeof vote);
+    uint32_t votes = 0;
+    for (int lane = 0; lane < 32; lane++) votes |= uint32_t(all[lane * simt::kSlotBytes] != 0) << lane;
+    return votes;
+}
+
+DEVICE int32_t __dp4a(int32_t a, int32_t b, int32_t c) {
+    for (int i = 0; i < 32; i += 8) c += int32_t(int8_t(a >> i)) * int32_t(int8_t(b >> i));
+    return c;
+}
+
+DEVICE int __popc(uint32_t x) { return __builtin_popcount(x); }
+DEVICE uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
+    uint64_t bytes = uint64_t(high) << 32 | low;
+    uint32_t out = 0;
+    for (int i = 0; i < 4; i++) {
+        uint32_t pick = selector >> (4 * i);
+        uint32_t byte = uint32_t(bytes >> (8 * (pick & 7))) & 255u;
+        if (pick & 8u) byte = byte & 128u ? 255u : 0u;
+        out |= byte << (8 * i);
+    }
+    return out;
+}
+
+template <class T> DEVICE T from_bits(uint32_t bits) { T t; memcpy(&t, &bits, 4); return t; }
+DEVICE float __uint_as_float(uint32_t bits) { return from_bits<float>(bits); }
+DEVICE float __int_as_float(int32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
+DEVICE uint32_t __float_as_uint(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
+
+DEVICE uint32_t atomicAdd(uint32_t* at, uint32_t by) { return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST); }
+DEVICE unsigned long long atomicAdd(unsigned long long* at, unsigned long long by) {
+    return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST);
+}
+DEVICE unsigned long long atomicMax(unsigned long long* at, unsigned long long value) {
+    unsigned long long old = __atomic_load_n(at, __ATOMIC_SEQ_CST);
+    while (old < value && !__atomic_compare_exchange_n(at, &old, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    return old;
+}
+
+DEVICE uint4 load16(const void* at) {
+    simt::check_access(at, 16);
+    return *static_cast<const uint4*>(at);
+}
+DEVICE uint4 load_stream16(const void* at) { return load16(at); }
+
+DEVICE float float_of_half(uint16_t bits) { return simt::float_of_half(bits); }
+DEVICE uint16_t half_bits(float x) { return simt::half_of_float(x); }
+DEVICE float2 floats_of_half2(uint32_t bits) {
+    return {simt::float_of_half(uint16_t(bits)), simt::float_of_half(uint16_t(bits >> 16))};
+}
+DEVICE float exp2_fast(float x) { return exp2f(x); }
+
+DEVICE void cp_async16(void* to_shared, const void* from_global) {
+    simt::check_access(from_global, 16);
+    simt::check_access(to_shared, 16);
+    simt::cp_async(to_shared, from_global);
+}
+DEVICE void cp_async_commit() { simt::cp_async_commit(); }
+template <int Left> DEVICE void cp_async_wait() { simt::cp_async_wait(Left); }
+
+// Operand layouts are those of the PTX manual: lane = 4 group + member.
+DEVICE void mma_s8_16x8x32(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const uint8_t* all = simt::exchange(0xffffffffu, mine, sizeof mine);
+    int group = simt::current->lane / 4, member = simt::current->lane % 4;
+    for (int i = 0; i < 4; i++) {
+        int col = 2 * member + i % 2;
+        for (int part = 0; part < 2; part++) {
+            for (int k = 0; k < 4; k++) {
+                uint32_t row_of_a[6], col_of_b[6];
+                memcpy(row_of_a, all + (4 * group + k) * simt::kSlotBytes, sizeof row_of_a);
+                memcpy(col_of_b, all + (4 * col + k) * simt::kSlotBytes, sizeof col_of_b);
+                c[i] = __dp4a(int32_t(row_of_a[2 * part + i / 2]), int32_t(col_of_b[4 + part]), c[i]);
+            }
+        }
+    }
+}
+
+DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const uint8_t* all = simt::exchange(0xffffffffu, mine, sizeof mine);
+    int group = simt::current->lane / 4, member = simt::current->lane % 4;
+    for (int i = 0; i < 4; i++) {
+        int col = 2 * member + i % 2;
+        for (int part = 0; part < 2; part++) {
+            for (int k = 0; k < 4; k++) {
+                uint32_t row_of_a[6], col_of_b[6];
+                memcpy(row_of_a, all + (4 * group + k) * simt::kSlotBytes, sizeof row_of_a);
+                memcpy(col_of_b, all + (4 * col + k) * simt::kSlotBytes, sizeof col_of_b);
+                float2 x = floats_of_half2(row_of_a[2 * part + i / 2]), y = floats_of_half2(col_of_b[4 + part]);
+                c[i] += x.x * y.x + x.y * y.y;
+            }
+        }
+    }
+}
+
+DEVICE void wait_for_previous_kernel() {}
+DEVICE void let_next_kernel_start() {}

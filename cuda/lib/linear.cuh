@@ -1,0 +1,88 @@
+// The products of a linear kernel: rows of weights against up to M rows of activations in shared memory.
+//
+// 2^lanes_log2 lanes share a row of weights, so a warp has 4, 2 or 1 rows at a time, its slots; the lanes of a row read
+// neighbouring chunks. What the rows are, and what becomes of the products, is the stage's: a Task says
+//
+//   units()                        how many sets of rows there are, one a warp at a time
+//   row(unit, slot)                a WeightRow: which row of which weight the slot has, if any
+//   finish(unit, slot, m, first, y, writes)  takes y = W n for row first + m; the whole warp calls it, and every lane of
+//                                  a row has y, but only one of them has `writes`
+//
+// Blocks are persistent: at most two a multiprocessor, each with the input normed once. Loads run one batch of
+// T::kUnroll chunks ahead of the products, across rows, and the first batch is on its way before the previous kernel's
+// results are waited for.
+#pragma once
+
+#include "input.cuh"
+
+// A row of a weight; null where the slot has none.
+struct WeightRow {
+    const LinearParams* w;
+    uint32_t row;
+};
+
+template <class T, int M, class Task>
+DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task) {
+    constexpr int kUnroll = T::kUnroll;
+    uint32_t lanes = 1u << in.lanes_log2, lane = threadIdx.x % kWarpSize;
+    uint32_t slot = lane >> in.lanes_log2, sub = lane & (lanes - 1);
+    uint32_t warps = blockDim.x / kWarpSize, stride = gridDim.x * warps;
+    uint32_t first_unit = blockIdx.x * warps + threadIdx.x / kWarpSize, units = task.units();
+
+    typename T::Chunk now[kUnroll], next[kUnroll];
+    auto load = [&](typename T::Chunk(&to)[kUnroll], uint32_t unit, uint32_t chunk) {
+        if (unit >= units) return;
+        WeightRow at = task.row(unit, slot);
+        if (!at.w) return;
+        typename T::Row row = T::row(*at.w, at.row);
+#pragma unroll
+        for (int u = 0; u < kUnroll; u++) {
+            if (chunk + u * lanes < chunks) to[u] = T::load(row, chunk + u * lanes);
+        }
+    };
+    load(now, first_unit, sub);
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+
+    uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
+    const uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
+    for (uint32_t first = 0; first < n_rows; first += M) {
+        uint32_t n = n_rows - first < M ? n_rows - first : M;
+        load_rows<T, M>(step, in, chunks, first, n);
+        if (first > 0) load(now, first_unit, sub);
+        for (uint32_t unit = first_unit; unit < units; unit += stride) {
+            typename T::Acc sums[M] = {};
+            bool is_row = task.row(unit, slot).w != nullptr;
+            for (uint32_t base = 0; base < chunks; base += kUnroll * lanes) {
+                bool last = base + kUnroll * lanes >= chunks;
+                load(next, last ? unit + stride : unit, last ? sub : base + kUnroll * lanes + sub);
+#pragma unroll
+                for (int u = 0; u < kUnroll; u++) {
+                    uint32_t chunk = base + u * lanes + sub;
+                    if (is_row && chunk < chunks) T::template dot<M>(sums, now[u], acts, chunk, chunks);
+                }
+#pragma unroll
+                for (int u = 0; u < kUnroll; u++) now[u] = next[u];
+            }
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                if (m >= static_cast<int>(n)) break;
+                typename T::Acc sum = reduce_lanes<Sum>(sums[m], static_cast<int>(lanes));
+                WeightRow at = task.row(unit, slot);
+                float y = 0.0f;
+                if (at.w) {
+                    if constexpr (T::kInts) {
+                        RowQuant quant = row_quants()[m];
+                        y = static_cast<float>(sum - quant.sum) / quant.scale * at.w->tensor_scale;
+                    } else {
+                        y = sum;
+                    }
+                    y *= at.w->factor;
+                    if (at.w->bias) y += at.w->bias[at.row];
+                }
+                task.finish(unit, slot, first + m, y, sub == 0 && at.w);
+            }
+        }
+        __syncthreads();
+    }
+}

@@ -1,0 +1,213 @@
+/* Parameters of every kernel: read by nvcc, by the host's compiler, and by bindgen, which makes
+ * src/backend/cuda/params.rs of it (scripts/bindgen.sh). Every struct is free of padding. */
+#ifndef STERNA_PARAMS_H
+#define STERNA_PARAMS_H
+
+#include <stdint.h>
+
+/* An address on the device. */
+#ifdef __cplusplus
+#define POINTER(T) T*
+#else
+#define POINTER(T) uint64_t
+#endif
+
+/* Kinds of NormParams. */
+#define NORM_NONE 0
+#define NORM_RMS 1
+#define NORM_LAYER 2
+
+/* Activation functions of FfnInParams. */
+#define ACT_RELU2 0
+#define ACT_SILU 1
+#define ACT_GELU_TANH 2
+
+/* Row index of a row that asks for no logits. */
+#define NO_OUTPUT 0xffffffff
+
+/* Positions of one KV page. */
+#define PAGE_POSITIONS 64
+
+/* Query heads that one block of `attend` serves. */
+#define ATTEND_HEADS 4
+
+/* Threads of a block of the kernels named so. */
+#define LINEAR_THREADS 256
+#define EMBED_THREADS 256
+#define ATTEND_THREADS 128
+#define SAMPLE_THREADS 256
+
+/* Bytes before the activations in a linear kernel's shared memory, and how many rows the kernel for several rows takes
+ * at a time. */
+#define LINEAR_HEADER_BYTES 512
+#define LINEAR_ROWS 8
+
+/* One row of a step. */
+struct StepRow {
+    uint32_t token;
+    uint32_t pos;
+    uint32_t seq;
+    /* Which row of the logits it asks for, or NO_OUTPUT. */
+    uint32_t output;
+};
+
+/* How many entries the tables of a step have. */
+struct StepCounts {
+    uint32_t rows;
+    uint32_t outputs;
+    uint32_t sampled;
+    uint32_t reserved;
+};
+
+/* Where kernels find what changes between two steps. The addresses never change. */
+struct StepTables {
+    POINTER(const struct StepCounts) counts;
+    POINTER(const struct StepRow) rows;
+    /* [outputs]: the row of the step that each row of logits belongs to. */
+    POINTER(const uint32_t) outputs;
+    /* [seqs, pages_stride] */
+    POINTER(const uint32_t) pages;
+    uint32_t pages_stride;
+    uint32_t reserved;
+};
+
+struct NormParams {
+    /* [cols] each; bias may be null. */
+    POINTER(const float) weight;
+    POINTER(const float) bias;
+    float eps;
+    uint32_t kind;
+};
+
+/* y = factor * tensor_scale * (W x) + bias */
+struct LinearParams {
+    /* As the type's file in cuda/types says. */
+    POINTER(const uint8_t) data;
+    /* [rows], or null. */
+    POINTER(const float) bias;
+    float tensor_scale;
+    float factor;
+    uint32_t rows;
+    /* Chunks of a row. */
+    uint32_t chunks;
+};
+
+/* The input of a linear layer: rows of a buffer, normed and rounded on the way. */
+struct InputParams {
+    /* [rows, cols] */
+    POINTER(const float) x;
+    struct NormParams norm;
+    uint32_t cols;
+    /* Whether it is rounded to int8. */
+    uint32_t int8;
+    /* Whether row i is row outputs[i] of the step. */
+    uint32_t of_outputs;
+    /* log2 of the lanes that share one row of weights: 3, 4 or 5. */
+    uint32_t lanes_log2;
+};
+
+/* One layer's cache. A page holds, for each KV head, PAGE_POSITIONS keys of `stride` elements, and then as many
+ * values: [2, n_kv_heads, PAGE_POSITIONS, stride]. */
+struct KvParams {
+    POINTER(uint8_t) pages;
+    uint64_t page_bytes;
+    uint32_t n_kv_heads;
+    uint32_t head_dim;
+    /* head_dim rounded up to a multiple of 8; the elements beyond it are 0. */
+    uint32_t stride;
+    /* 2 for half, 4 for float. */
+    uint32_t elem_bytes;
+};
+
+struct RopeParams {
+    /* [positions, 2, pairs]: cosines, then sines, times the magnitude. */
+    POINTER(const float) turns;
+    /* 0 where there is none. */
+    uint32_t pairs;
+    /* Whether pairs are neighbours instead of halves. */
+    uint32_t adjacent;
+};
+
+struct EmbedParams {
+    struct StepTables step;
+    struct LinearParams table;
+    /* [n_ctx, cols] of f32; without data where there is none. */
+    struct LinearParams positions;
+    /* [rows, cols] */
+    POINTER(float) x;
+    uint32_t cols;
+    uint32_t reserved;
+};
+
+struct AttnInParams {
+    struct StepTables step;
+    struct InputParams in;
+    struct LinearParams wq;
+    struct LinearParams wk;
+    struct LinearParams wv;
+    struct RopeParams rope;
+    struct KvParams kv;
+    /* [rows, wq.rows] */
+    POINTER(float) q;
+};
+
+struct AttendParams {
+    struct StepTables step;
+    struct KvParams kv;
+    /* [rows, n_kv_heads, group, head_dim] */
+    POINTER(const float) q;
+    POINTER(float) out;
+    /* [rows, n_kv_heads, tiles, splits, ATTEND_HEADS, 2 + stride]: largest score, sum of weights, weighted values. */
+    POINTER(float) partial;
+    /* [rows, n_kv_heads, tiles]: splits that have come; 0 between two launches. */
+    POINTER(uint32_t) arrived;
+    float scale;
+    /* Query heads of one KV head, and blocks that they take. */
+    uint32_t group;
+    uint32_t tiles;
+    uint32_t splits;
+};
+
+struct ProjAddParams {
+    struct StepTables step;
+    struct InputParams in;
+    struct LinearParams w;
+    /* [rows, w.rows] */
+    POINTER(float) x;
+};
+
+struct FfnInParams {
+    struct StepTables step;
+    struct InputParams in;
+    /* Without data where there is none. */
+    struct LinearParams gate;
+    struct LinearParams up;
+    /* [rows, up.rows] */
+    POINTER(float) h;
+    uint32_t act;
+    uint32_t reserved;
+};
+
+struct LogitsParams {
+    struct StepTables step;
+    struct InputParams in;
+    struct LinearParams w;
+    /* [outputs, w.rows] */
+    POINTER(float) logits;
+};
+
+struct SampleParams {
+    struct StepTables step;
+    /* [outputs, n_vocab] */
+    POINTER(const float) logits;
+    /* [outputs] */
+    POINTER(uint32_t) tokens;
+    /* [outputs]: the best candidate so far; 0 between two launches. */
+    POINTER(unsigned long long) best;
+    /* [outputs]: blocks that have come; 0 between two launches. */
+    POINTER(uint32_t) arrived;
+    uint32_t n_vocab;
+    uint32_t reserved;
+};
+
+#endif

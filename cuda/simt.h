@@ -1,0 +1,30 @@
+// What kernels are written with: CUDA's own words where CUDA has one, and a name of ours where it has only an
+// instruction. Kernels use nothing else, so that the same sources compile for a card (nvcc) and for the host (any C++17
+// compiler), where host/runtime.cpp runs the threads of a block as fibers.
+//
+//   threadIdx.x blockIdx.{x,y,z} blockDim.x gridDim.x    indices; blocks have one dimension
+//   __syncthreads() named_barrier(id, threads)           barriers of a block
+//   __shfl_xor_sync __ballot_sync __syncwarp             a whole warp: the mask is kWarp
+//   __dp4a __popc __byte_perm __brev                     integers
+//   atomicAdd atomicMax __threadfence                    memory that blocks share
+//   shared_memory()                                      the launch's dynamic shared memory, 16-byte aligned
+//   load_stream16 load16                                 16 bytes: of weights, that nobody reads twice; of anything
+//   half_bits float_of_half floats_of_half2              halves as bits; conversions round to nearest even
+//   cp_async16 cp_async_commit cp_async_wait             copies from global to shared memory behind one's back
+//   mma_s8_16x8x32 mma_f16_16x8x16                       tensor cores, on a warp's registers
+//   wait_for_previous_kernel let_next_kernel_start       programmatic dependent launch, where there is such a thing
+//
+// A kernel is KERNEL(name, Params, threads) { ... } with its parameters as `p`; nothing contracts a product and a sum
+// into one rounding but fmaf.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#include "simt_device.h"
+#else
+#include "host/simt_host.h"
+#endif
+
+constexpr uint32_t kWarp = 0xffffffffu;
+constexpr int kWarpSize = 32;

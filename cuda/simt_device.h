@@ -1,0 +1,91 @@
+// The device form of simt.h.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#define KERNEL(name, Params, threads)                                                             \
+    extern "C" __global__ void __launch_bounds__(threads, 2) name(const __grid_constant__ Params p)
+#define DEVICE __device__ __forceinline__
+
+DEVICE uint8_t* shared_memory() {
+    extern __shared__ __align__(16) uint8_t memory[];
+    return memory;
+}
+
+DEVICE void named_barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+DEVICE uint4 load_stream16(const void* at) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
+    return v;
+}
+
+DEVICE uint4 load16(const void* at) {
+    return *static_cast<const uint4*>(at);
+}
+
+DEVICE float float_of_half(uint16_t bits) {
+    return __half2float(__ushort_as_half(bits));
+}
+
+DEVICE uint16_t half_bits(float x) {
+    return __half_as_ushort(__float2half_rn(x));
+}
+
+DEVICE float2 floats_of_half2(uint32_t bits) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+}
+
+DEVICE float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE void cp_async16(void* to_shared, const void* from_global) {
+    uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(to_shared));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from_global) : "memory");
+}
+
+DEVICE void cp_async_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most `Left` of this thread's groups are on their way.
+template <int Left>
+DEVICE void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
+}
+
+// c += a b over int8: a is 16 x 32, b 32 x 8, c 16 x 8 of int32.
+DEVICE void mma_s8_16x8x32(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// c += a b over halves: a is 16 x 16, b 16 x 8, c 16 x 8 of float.
+DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+DEVICE void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+DEVICE void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}

@@ -1,0 +1,224 @@
+// Attend: out[r] = softmax(scale q[r] . K[..= pos]) V, over the row's own sequence.
+//
+// Split-K flash decode. A block owns one row of the step, one KV head with up to ATTEND_HEADS of its query heads, and one
+// split of the positions: x = KV head and tile of query heads, y = split, z = row. So each key and value is read once for
+// all query heads of a tile. The splits are whole strides of kStride positions, as many as are worth it: how many follows
+// from the position alone, which is read on the device.
+//
+// Each group of lanes, as many as 16-byte pieces (of halves) a vector has, rounded up to a power of two, walks over
+// positions of its own, kAtOnce at a time, with a softmax of its own: largest score, sum of weights, weighted values, of
+// which each lane keeps 8 elements for every query head. A block merges its groups through shared memory. Where there is
+// one split it writes the result; else it leaves its part in `partial`, and the block that comes last merges the parts.
+//
+// Reads (pos + 1) x 2 x head_dim elements a KV head. Needs head_dim <= 256, pages of PAGE_POSITIONS, zeros behind each
+// vector, `arrived` 0.
+#pragma once
+
+#include "../lib/step.cuh"
+
+// Eight neighbouring elements of a cached vector.
+template <class E>
+struct Piece;
+
+template <>
+struct Piece<uint16_t> {
+    uint4 bits;
+    DEVICE void load(const uint16_t* at) { bits = load16(at); }
+    DEVICE void floats(float (&out)[8]) const {
+        uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 two = floats_of_half2(words[i]);
+            out[2 * i] = two.x;
+            out[2 * i + 1] = two.y;
+        }
+    }
+};
+
+template <>
+struct Piece<float> {
+    uint4 bits[2];
+    DEVICE void load(const float* at) {
+        bits[0] = load16(at);
+        bits[1] = load16(at + 4);
+    }
+    DEVICE void floats(float (&out)[8]) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            out[4 * i] = __uint_as_float(bits[i].x);
+            out[4 * i + 1] = __uint_as_float(bits[i].y);
+            out[4 * i + 2] = __uint_as_float(bits[i].z);
+            out[4 * i + 3] = __uint_as_float(bits[i].w);
+        }
+    }
+};
+
+// A softmax under way: the largest score in units of log2, and the sum of weights relative to it.
+struct Softmax {
+    float largest, sum;
+};
+
+// What weights relative to `from` are multiplied with to be relative to `to`, which is at least as large.
+DEVICE float rescale(float from, float to) {
+    return from == to ? 1.0f : exp2_fast(from - to);
+}
+
+constexpr int kStride = 16;
+constexpr int kAtOnce = 4;
+
+template <class E>
+DEVICE void attend(const AttendParams& p) {
+    const uint32_t head_dim = p.kv.head_dim, stride = p.kv.stride;
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    uint32_t r = blockIdx.z;
+    if (r >= p.step.counts->rows) return;
+    StepRow row = p.step.rows[r];
+    uint32_t n_positions = row.pos + 1;
+    uint32_t per_split = (n_positions + p.splits * kStride - 1) / (p.splits * kStride) * kStride;
+    uint32_t splits = (n_positions + per_split - 1) / per_split, split = blockIdx.y;
+    if (split >= splits) return;
+    uint32_t first = split * per_split;
+    uint32_t end = first + per_split < n_positions ? first + per_split : n_positions;
+
+    uint32_t kv_head_at = blockIdx.x / p.tiles, tile = blockIdx.x % p.tiles;
+    uint32_t heads = p.group - tile * ATTEND_HEADS < ATTEND_HEADS ? p.group - tile * ATTEND_HEADS : ATTEND_HEADS;
+    uint64_t first_head = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.group + tile * ATTEND_HEADS;
+    const float* q = p.q + first_head * head_dim;
+    float* out = p.out + first_head * head_dim;
+
+    uint32_t lanes = 1;
+    while (lanes * 8 < stride) lanes *= 2;
+    uint32_t sub = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes, groups = blockDim.x / lanes;
+    uint32_t elem = 8 * sub;
+    bool has_piece = elem < stride;
+
+    // Scores come in units of log2, so that weights are powers of two.
+    const float factor = p.scale * 1.4426950408889634f;
+    float query[ATTEND_HEADS][8], values[ATTEND_HEADS][8] = {};
+    Softmax soft[ATTEND_HEADS];
+#pragma unroll
+    for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+        soft[h] = {-INFINITY, 0.0f};
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) {
+            query[h][i] = h < heads && elem + i < head_dim ? q[h * head_dim + elem + i] * factor : 0.0f;
+        }
+    }
+
+    // All lanes of a warp make the same number of rounds, because they exchange scores.
+    for (uint32_t base = first; base < end; base += groups * kAtOnce) {
+        Piece<E> key[kAtOnce], value[kAtOnce];
+        bool there[kAtOnce];
+#pragma unroll
+        for (uint32_t i = 0; i < kAtOnce; i++) {
+            uint32_t pos = base + i * groups + group;
+            there[i] = pos < end;
+            if (!there[i] || !has_piece) continue;
+            uint32_t page = page_of(p.step, row.seq, pos), place = pos % PAGE_POSITIONS * stride + elem;
+            key[i].load(reinterpret_cast<const E*>(kv_head(p.kv, page, 0, kv_head_at)) + place);
+            value[i].load(reinterpret_cast<const E*>(kv_head(p.kv, page, 1, kv_head_at)) + place);
+        }
+        float scores[kAtOnce][ATTEND_HEADS];
+#pragma unroll
+        for (uint32_t i = 0; i < kAtOnce; i++) {
+            float k[8] = {};
+            if (there[i] && has_piece) key[i].floats(k);
+#pragma unroll
+            for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+                float score = 0.0f;
+#pragma unroll
+                for (uint32_t e = 0; e < 8; e++) score = fmaf(query[h][e], k[e], score);
+                for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) score += __shfl_xor_sync(kWarp, score, mask);
+                scores[i][h] = there[i] ? score : -INFINITY;
+            }
+        }
+#pragma unroll
+        for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+            float largest = soft[h].largest;
+#pragma unroll
+            for (uint32_t i = 0; i < kAtOnce; i++) largest = fmaxf(largest, scores[i][h]);
+            float by = rescale(soft[h].largest, largest);
+            soft[h] = {largest, soft[h].sum * by};
+#pragma unroll
+            for (uint32_t e = 0; e < 8; e++) values[h][e] *= by;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < kAtOnce; i++) {
+            if (!there[i]) continue;
+            float v[8] = {};
+            if (has_piece) value[i].floats(v);
+#pragma unroll
+            for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+                float weight = exp2_fast(scores[i][h] - soft[h].largest);
+                soft[h].sum += weight;
+#pragma unroll
+                for (uint32_t e = 0; e < 8; e++) values[h][e] = fmaf(weight, v[e], values[h][e]);
+            }
+        }
+    }
+
+    // [groups, heads, 2 + stride]
+    float* parts = reinterpret_cast<float*>(shared_memory());
+    uint32_t part_len = 2 + stride;
+#pragma unroll
+    for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+        if (!has_piece) break;
+        float* part = parts + (group * ATTEND_HEADS + h) * part_len;
+        if (sub == 0) {
+            part[0] = soft[h].largest;
+            part[1] = soft[h].sum;
+        }
+#pragma unroll
+        for (uint32_t e = 0; e < 8; e++) part[2 + elem + e] = values[h][e];
+    }
+    __syncthreads();
+
+    uint64_t block_at = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.tiles + tile;
+    float* left = p.partial + (block_at * p.splits + split) * ATTEND_HEADS * part_len;
+    uint32_t n = groups, from_stride = ATTEND_HEADS * part_len;
+    const float* from = parts;
+    bool merged = false;
+    for (;;) {
+        bool final = splits == 1 || merged;
+        for (uint32_t at = threadIdx.x; at < heads * head_dim; at += blockDim.x) {
+            uint32_t h = at / head_dim, e = at % head_dim;
+            const float* part = from + h * part_len;
+            float largest = -INFINITY, sum = 0.0f, value = 0.0f;
+            for (uint32_t g = 0; g < n; g++) largest = fmaxf(largest, part[g * from_stride]);
+            for (uint32_t g = 0; g < n; g++) {
+                // A group that saw no position has no weight, and whatever else it has is no number.
+                if (part[g * from_stride + 1] == 0.0f) continue;
+                float by = rescale(part[g * from_stride], largest);
+                sum = fmaf(part[g * from_stride + 1], by, sum);
+                value = fmaf(part[g * from_stride + 2 + e], by, value);
+            }
+            if (final) {
+                out[h * head_dim + e] = value / sum;
+            } else {
+                float* to = left + h * part_len;
+                if (e == 0) {
+                    to[0] = largest;
+                    to[1] = sum;
+                }
+                to[2 + e] = value;
+            }
+        }
+        if (final) return;
+
+        // The block that comes last sees what all others have left.
+        __threadfence();
+        __syncthreads();
+        uint32_t* last = reinterpret_cast<uint32_t*>(shared_memory());
+        if (threadIdx.x == 0) {
+            *last = atomicAdd(p.arrived + block_at, 1u) == splits - 1;
+            if (*last) p.arrived[block_at] = 0;
+        }
+        __syncthreads();
+        if (!*last) return;
+        __threadfence();
+        from = p.partial + block_at * p.splits * ATTEND_HEADS * part_len;
+        n = splits;
+        merged = true;
+    }
+}

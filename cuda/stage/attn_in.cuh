@@ -1,0 +1,77 @@
+// AttnIn: n = norm(x[r]); q[r] = rope(Wq n); kv[seq, pos] = (rope(Wk n), Wv n).
+//
+// The rows of Wq, Wk and Wv are taken in pairs that a rotary embedding turns together (any two neighbours where it
+// turns nothing); the first half of a warp's slots own the first rows of some pairs and the other half the second ones,
+// so that a pair meets in one shuffle. Needs an even head_dim and at least two slots a warp. Writes halves or floats to
+// the page of the row's position; reads the turns of that position.
+#pragma once
+
+#include "../lib/linear.cuh"
+
+struct AttnInTask {
+    const AttnInParams& p;
+
+    DEVICE uint32_t half_slots() const { return kWarpSize / 2 >> p.in.lanes_log2; }
+    DEVICE uint32_t pairs() const { return (p.wq.rows + p.wk.rows + p.wv.rows) / 2; }
+    DEVICE uint32_t units() const { return (pairs() + half_slots() - 1) / half_slots(); }
+
+    // A pair of one of the three weights: which weight (0 to 2), its head, and its number in the head.
+    struct Pair {
+        uint32_t weight, head, number;
+        bool exists, turns;
+    };
+
+    DEVICE Pair pair(uint32_t unit, uint32_t slot) const {
+        uint32_t at = unit * half_slots() + slot % half_slots(), in_head = p.kv.head_dim / 2;
+        bool exists = at < pairs();
+        uint32_t weight = at < p.wq.rows / 2 ? 0 : at < (p.wq.rows + p.wk.rows) / 2 ? 1 : 2;
+        if (weight > 0) at -= p.wq.rows / 2;
+        if (weight > 1) at -= p.wk.rows / 2;
+        uint32_t number = at % in_head;
+        return {weight, at / in_head, number, exists, weight < 2 && number < p.rope.pairs};
+    }
+
+    // Element of the head that the first (second = 0) or second row of a pair is.
+    DEVICE uint32_t elem(const Pair& pair, uint32_t second) const {
+        if (pair.turns && !p.rope.adjacent) return pair.number + second * p.rope.pairs;
+        // Behind the turned ones, or neighbours all the same.
+        uint32_t behind = pair.weight < 2 && !p.rope.adjacent ? p.rope.pairs : 0;
+        return 2 * behind + 2 * (pair.number - behind) + second;
+    }
+
+    DEVICE WeightRow row(uint32_t unit, uint32_t slot) const {
+        Pair at = pair(unit, slot);
+        const LinearParams* w = at.weight == 0 ? &p.wq : at.weight == 1 ? &p.wk : &p.wv;
+        return {at.exists ? w : nullptr, at.head * p.kv.head_dim + elem(at, slot >= half_slots())};
+    }
+
+    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, bool writes) const {
+        float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
+        Pair at = pair(unit, slot);
+        uint32_t second = slot >= half_slots();
+        StepRow row = p.step.rows[m];
+        if (at.exists && at.turns) {
+            const float* turns = p.rope.turns + uint64_t(row.pos) * 2 * p.rope.pairs;
+            float cos = turns[at.number], sin = turns[p.rope.pairs + at.number];
+            y = second ? other * sin + y * cos : y * cos - other * sin;
+        }
+        if (!writes) return;
+        uint32_t to = elem(at, second);
+        if (at.weight == 0) {
+            p.q[uint64_t(m) * p.wq.rows + at.head * p.kv.head_dim + to] = y;
+            return;
+        }
+        uint8_t* head = kv_head(p.kv, page_of(p.step, row.seq, row.pos), at.weight - 1, at.head);
+        uint32_t place = row.pos % PAGE_POSITIONS * p.kv.stride + to;
+        if (p.kv.elem_bytes == 2) {
+            reinterpret_cast<uint16_t*>(head)[place] = half_bits(y);
+        } else {
+            reinterpret_cast<float*>(head)[place] = y;
+        }
+    }
+};
+
+template <class T, int M>
+DEVICE void attn_in(const AttnInParams& p) {
+    run_linear<T, M>(p.step, p.in, p.wq.chunks, AttnInTask{p});
+}

@@ -1,0 +1,50 @@
+// FfnIn: n = norm(x[r]); h[r] = act(Wg n) * (Wu n), or act(Wu n) where there is no gate.
+//
+// With a gate, the first half of a warp's slots own rows of the gate and the other half the same rows of up, so that the
+// two products meet in one shuffle; without one, a slot owns a row of up. Needs at least two slots a warp.
+#pragma once
+
+#include "../lib/linear.cuh"
+
+DEVICE float activated(uint32_t act, float x) {
+    if (act == ACT_RELU2) {
+        float positive = fmaxf(x, 0.0f);
+        // fmaxf drops NaN, which must stay.
+        return x != x ? x : positive * positive;
+    }
+    if (act == ACT_SILU) return x / (1.0f + expf(-x));
+    float u = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    // 0.5 (1 + tanh u) is the logistic function of 2 u.
+    return x / (1.0f + expf(-2.0f * u));
+}
+
+struct FfnInTask {
+    const FfnInParams& p;
+
+    DEVICE uint32_t slots() const { return kWarpSize >> p.in.lanes_log2; }
+    // Outputs of one unit.
+    DEVICE uint32_t width() const { return p.gate.data ? slots() / 2 : slots(); }
+    DEVICE uint32_t units() const { return (p.up.rows + width() - 1) / width(); }
+
+    DEVICE WeightRow row(uint32_t unit, uint32_t slot) const {
+        bool of_gate = p.gate.data && slot < width();
+        uint32_t row = unit * width() + slot % width();
+        return {row >= p.up.rows ? nullptr : of_gate ? &p.gate : &p.up, row};
+    }
+
+    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, bool writes) const {
+        float value;
+        if (p.gate.data) {
+            value = __shfl_xor_sync(kWarp, y, kWarpSize / 2) * activated(p.act, y);
+            writes = writes && slot < width();
+        } else {
+            value = activated(p.act, y);
+        }
+        if (writes) p.h[uint64_t(m) * p.up.rows + unit * width() + slot % width()] = value;
+    }
+};
+
+template <class T, int M>
+DEVICE void ffn_in(const FfnInParams& p) {
+    run_linear<T, M>(p.step, p.in, p.up.chunks, FfnInTask{p});
+}

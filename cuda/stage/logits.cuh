@@ -1,0 +1,27 @@
+// Logits: logits[o] = W norm(x[outputs[o]]).
+//
+// A slot of a warp owns one output. Reads W once for every M rows that asked; nothing where none did.
+#pragma once
+
+#include "../lib/linear.cuh"
+
+struct LogitsTask {
+    const LogitsParams& p;
+
+    DEVICE uint32_t slots() const { return kWarpSize >> p.in.lanes_log2; }
+    DEVICE uint32_t units() const { return (p.w.rows + slots() - 1) / slots(); }
+
+    DEVICE WeightRow row(uint32_t unit, uint32_t slot) const {
+        uint32_t row = unit * slots() + slot;
+        return {row < p.w.rows ? &p.w : nullptr, row};
+    }
+
+    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, bool writes) const {
+        if (writes) p.logits[uint64_t(m) * p.w.rows + unit * slots() + slot] = y;
+    }
+};
+
+template <class T, int M>
+DEVICE void logits(const LogitsParams& p) {
+    run_linear<T, M>(p.step, p.in, p.w.chunks, LogitsTask{p});
+}

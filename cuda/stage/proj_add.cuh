@@ -1,0 +1,28 @@
+// ProjAdd: x[r] += W norm(y[r]).
+//
+// A slot of a warp owns one output: one row of W. Reads W once for every M rows of the step, and each block
+// the rows of y. What must be true: y was written by an earlier launch; x is no part of y.
+#pragma once
+
+#include "../lib/linear.cuh"
+
+struct ProjAddTask {
+    const ProjAddParams& p;
+
+    DEVICE uint32_t slots() const { return kWarpSize >> p.in.lanes_log2; }
+    DEVICE uint32_t units() const { return (p.w.rows + slots() - 1) / slots(); }
+
+    DEVICE WeightRow row(uint32_t unit, uint32_t slot) const {
+        uint32_t row = unit * slots() + slot;
+        return {row < p.w.rows ? &p.w : nullptr, row};
+    }
+
+    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, bool writes) const {
+        if (writes) p.x[uint64_t(m) * p.w.rows + unit * slots() + slot] += y;
+    }
+};
+
+template <class T, int M>
+DEVICE void proj_add(const ProjAddParams& p) {
+    run_linear<T, M>(p.step, p.in, p.w.chunks, ProjAddTask{p});
+}

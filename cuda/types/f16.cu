@@ -1,0 +1,5 @@
+#include "f16.cuh"
+
+#include "../lib/kernels.cuh"
+
+STERNA_KERNELS(F16, f16)

@@ -1,0 +1,5 @@
+#include "i2_s.cuh"
+
+#include "../lib/kernels.cuh"
+
+STERNA_KERNELS(I2S, i2_s)

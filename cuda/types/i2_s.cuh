@@ -1,0 +1,56 @@
+// I2_S: ternary weights, 2 bits each, value = code - 1, one float scale a tensor.
+//
+// As the file has them: a 32-byte block holds 128 weights in 4 groups of 32; byte b holds weight b of each group, group 0
+// in the high bits. So one u32 shifted right by 6, 4, 2, 0 and masked with 0x03030303 is four neighbouring codes: exactly
+// one operand of dp4a. A chunk is half a block: 16 bytes, 64 weights, 16 of each group.
+// sum((code - 1) q) = sum(code q) - sum(q): codes are multiplied as they are, and the row's sum of q comes off once.
+#pragma once
+
+#include "../lib/input.cuh"
+
+struct I2S {
+    static constexpr bool kInts = true;
+    static constexpr int kElems = 64;
+    static constexpr int kUnroll = 5;
+    using Acc = int32_t;
+    using Row = const uint8_t*;
+    using Chunk = uint4;
+
+    // Chunk of a column, and its place there: 16 of group 0, 16 of group 1, ...
+    DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
+        chunk = col / 128 * 2 + col % 32 / 16;
+        elem = col % 128 / 32 * 16 + col % 16;
+    }
+
+    DEVICE static Row row(const LinearParams& w, uint32_t row) {
+        return w.data + uint64_t(row) * w.chunks * 16;
+    }
+
+    DEVICE static Chunk load(Row row, uint32_t chunk) { return load_stream16(row + chunk * 16); }
+
+    template <int M>
+    DEVICE static void dot(Acc (&sums)[M], Chunk chunk, const uint8_t* acts, uint32_t at, uint32_t chunks) {
+        uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            const uint8_t* row = acts + m * (chunks * kElems);
+#pragma unroll
+            for (int group = 0; group < 4; group++) {
+                uint4 q = load16(row + (group * chunks + at) * 16);
+                uint32_t quads[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    uint32_t codes = words[i] >> (6 - 2 * group) & 0x03030303u;
+                    sums[m] = __dp4a(static_cast<int32_t>(codes), static_cast<int32_t>(quads[i]), sums[m]);
+                }
+            }
+        }
+    }
+
+    // Code 3, which no quantiser writes, counts as 0.
+    DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {
+        uint32_t byte = w.data[uint64_t(row) * w.chunks * 16 + col / 128 * 32 + col % 32];
+        uint32_t code = byte >> (6 - 2 * (col % 128 / 32)) & 3u;
+        return code == 3 ? 0.0f : (static_cast<float>(code) - 1.0f) * w.tensor_scale;
+    }
+};

@@ -1,0 +1,5 @@
+#include "q6_k.cuh"
+
+#include "../lib/kernels.cuh"
+
+STERNA_KERNELS(Q6K, q6_k)

@@ -1,0 +1,92 @@
+// Q6_K: 256 6-bit integers in 16 groups under int8 group scales and one half; value = (q - 32) x group scale x scale.
+//
+// Blocks of 210 bytes have no place for 16-byte loads, so the upload takes them apart. A chunk is 64 elements: those of
+// one half block h (of 128) whose number modulo 32 is below 16 (t = 0) or not (t = 1): 128 h + 32 i + 16 t + (0 .. 15),
+// i = 0 .. 3. Its four groups are one group scale each. Four planes, each over all rows:
+//
+//   low 4 bits, 32 bytes a chunk: 16 bytes of i = 0 (low nibble) and 2 (high), then 16 of i = 1 and 3
+//   high 2 bits, 16 bytes a chunk: i = 0 in the low bits to i = 3 in the high bits
+//   group scales, 4 bytes a chunk: i = 0 .. 3
+//   block scales, a half a block: chunks 4 b .. 4 b + 3
+#pragma once
+
+#include "q8_0.cuh"
+
+struct Q6K {
+    static constexpr bool kInts = false;
+    static constexpr int kElems = 64;
+    static constexpr int kUnroll = 2;
+    using Acc = float;
+    struct Row {
+        const uint8_t* low;
+        const uint8_t* high;
+        const uint32_t* groups;
+        const uint16_t* scales;
+    };
+    struct Chunk {
+        uint4 low[2], high;
+        uint32_t groups;
+        uint16_t scale;
+    };
+
+    DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
+        chunk = col / 128 * 2 + col % 32 / 16;
+        elem = col % 128 / 32 * 16 + col % 16;
+    }
+
+    DEVICE static Row row(const LinearParams& w, uint32_t row) {
+        uint64_t all = uint64_t(w.rows) * w.chunks, before = uint64_t(row) * w.chunks;
+        const uint8_t* high = w.data + all * 32;
+        const uint8_t* groups = high + all * 16;
+        const uint8_t* scales = groups + all * 4;
+        return {w.data + before * 32, high + before * 16, reinterpret_cast<const uint32_t*>(groups) + before,
+                reinterpret_cast<const uint16_t*>(scales) + before / 4};
+    }
+
+    DEVICE static Chunk load(Row row, uint32_t chunk) {
+        return {{load_stream16(row.low + chunk * 32), load_stream16(row.low + chunk * 32 + 16)},
+                load_stream16(row.high + chunk * 16),
+                row.groups[chunk],
+                row.scales[chunk / 4]};
+    }
+
+    template <int M>
+    DEVICE static void dot(Acc (&sums)[M], const Chunk& chunk, const uint8_t* acts, uint32_t at, uint32_t chunks) {
+        uint32_t high[4] = {chunk.high.x, chunk.high.y, chunk.high.z, chunk.high.w};
+        float scale = float_of_half(chunk.scale);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint4& from = chunk.low[i % 2];
+            uint32_t low[4] = {from.x, from.y, from.z, from.w};
+            float part[M] = {};
+#pragma unroll
+            for (int quad = 0; quad < 4; quad++) {
+                uint32_t q = (low[quad] >> (i / 2 * 4) & 0x0f0f0f0fu) | (high[quad] >> (2 * i) & 0x03030303u) << 4;
+                float w[4];
+                floats_of_bytes(q, w);
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    uint4 x = load16(acts + m * (chunks * kElems * 4) + ((4 * i + quad) * chunks + at) * 16);
+                    part[m] = fmaf(w[0] - 32.0f, __uint_as_float(x.x), part[m]);
+                    part[m] = fmaf(w[1] - 32.0f, __uint_as_float(x.y), part[m]);
+                    part[m] = fmaf(w[2] - 32.0f, __uint_as_float(x.z), part[m]);
+                    part[m] = fmaf(w[3] - 32.0f, __uint_as_float(x.w), part[m]);
+                }
+            }
+            float group = scale * static_cast<float>(static_cast<int8_t>(chunk.groups >> (8 * i)));
+#pragma unroll
+            for (int m = 0; m < M; m++) sums[m] = fmaf(group, part[m], sums[m]);
+        }
+    }
+
+    DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {
+        uint32_t chunk, elem;
+        place(col, chunk, elem);
+        uint32_t i = elem / 16, byte = elem % 16;
+        Row at = Q6K::row(w, row);
+        uint32_t low = at.low[chunk * 32 + i % 2 * 16 + byte] >> (i / 2 * 4) & 15u;
+        uint32_t high = at.high[chunk * 16 + byte] >> (2 * i) & 3u;
+        float group = static_cast<float>(static_cast<int8_t>(at.groups[chunk] >> (8 * i)));
+        return float_of_half(at.scales[chunk / 4]) * group * (static_cast<float>(low | high << 4) - 32.0f);
+    }
+};

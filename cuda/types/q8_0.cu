@@ -1,0 +1,5 @@
+#include "q8_0.cuh"
+
+#include "../lib/kernels.cuh"
+
+STERNA_KERNELS(Q8_0, q8_0)

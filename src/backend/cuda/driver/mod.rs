@@ -1,0 +1,99 @@
+//! What the CUDA backend needs of a device: memory, launches by name, recordings of launches.
+//!
+//! A driver must never know a stage or a program. `real.rs` is a card; `simt.rs` runs the same kernels on the
+//! processor. Start at [`Driver`].
+
+pub mod real;
+#[cfg(feature = "simt")]
+pub mod simt;
+
+use super::BackendError;
+
+/// An address on the device.
+pub type Address = u64;
+
+/// A kernel of a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernel(pub u32);
+
+/// A list of launches that a driver keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recording(pub u32);
+
+/// One run of a kernel.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// What runs.
+    pub kernel: Kernel,
+    /// Blocks in three dimensions.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block, a multiple of 16.
+    pub shared_bytes: u32,
+    /// The kernel's parameter struct.
+    pub params: Vec<u64>,
+}
+
+/// What geometry depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Multiprocessors of the card.
+    pub multiprocessors: u32,
+    /// Most dynamic shared memory of a block.
+    pub shared_bytes: u32,
+}
+
+/// A device. Everything is queued in order; reading waits.
+pub trait Driver: Send {
+    /// The word for it in `--backend`.
+    fn name(&self) -> &'static str;
+
+    /// The device, for people.
+    fn device(&self) -> String;
+
+    /// What geometry depends on.
+    fn limits(&self) -> Limits;
+
+    /// Bytes of memory that are free, where the device can tell.
+    fn free_bytes(&self) -> Option<u64>;
+
+    /// Zeroed memory, aligned to 256 bytes; freed when the driver is dropped.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`], [`BackendError::Device`].
+    fn alloc(&mut self, bytes: u64) -> Result<Address, BackendError>;
+
+    /// Queues a copy to the device. The bytes may change when it returns.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), BackendError>;
+
+    /// Waits for everything, and copies from the device.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn read(&mut self, from: Address, out: &mut [u8]) -> Result<(), BackendError>;
+
+    /// The kernel of a name, if there is one.
+    fn kernel(&self, name: &str) -> Option<Kernel>;
+
+    /// Queues one launch.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn launch(&mut self, launch: &Launch) -> Result<(), BackendError>;
+
+    /// Keeps launches, to be replayed as one.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn record(&mut self, launches: Vec<Launch>) -> Result<Recording, BackendError>;
+
+    /// Queues all launches of a recording.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn replay(&mut self, recording: Recording) -> Result<(), BackendError>;
+}

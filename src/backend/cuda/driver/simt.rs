@@ -1,0 +1,164 @@
+//! A driver over the host form of the kernels: `cuda/host/runtime.h` says how they run.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+
+use super::{Address, Driver, Kernel, Launch, Limits, Recording};
+use crate::backend::BackendError;
+
+const NAME: &str = "cuda-simt";
+
+/// A small card, so that persistent blocks have more than one round to make.
+const LIMITS: Limits = Limits { multiprocessors: 3, shared_bytes: 99 << 10 };
+
+#[repr(C)]
+struct SimtDevice {
+    _opaque: [u8; 0],
+}
+
+unsafe extern "C" {
+    fn simt_open(cores: u32) -> *mut SimtDevice;
+    fn simt_close(device: *mut SimtDevice);
+    fn simt_alloc(device: *mut SimtDevice, bytes: usize) -> *mut c_void;
+    fn simt_find(name: *const c_char, max_threads: *mut u32, params_bytes: *mut usize) -> bool;
+    fn simt_launch(
+        device: *mut SimtDevice,
+        name: *const c_char,
+        grid: *const u32,
+        threads: u32,
+        shared_bytes: usize,
+        params: *const c_void,
+        seed: u64,
+        error: *mut c_char,
+        error_bytes: usize,
+    ) -> c_int;
+}
+
+/// The processor as a card.
+pub struct Simt {
+    device: *mut SimtDevice,
+    cores: u32,
+    /// Picks the order in which the threads of a block run.
+    seed: u64,
+    /// Names of the kernels that were asked for.
+    kernels: Vec<CString>,
+    recordings: Vec<Vec<Launch>>,
+}
+
+// SAFETY: the device is used by whoever has the driver, by one thread at a time; its own threads end with each launch.
+unsafe impl Send for Simt {}
+
+impl Simt {
+    /// A card of `cores` cores. `seed` picks the order in which the threads of a block run: 0 is their own.
+    pub fn new(cores: u32, seed: u64) -> Self {
+        // SAFETY: takes any number of cores, and never returns null.
+        let device = unsafe { simt_open(cores) };
+        let kernels = super::super::kernel_names().filter_map(|name| CString::new(name).ok());
+        let kernels = kernels.filter(|name| find(name).is_some()).collect();
+        Self { device, cores, seed, kernels, recordings: Vec::new() }
+    }
+
+    fn fail(call: &'static str, detail: impl Into<String>) -> BackendError {
+        BackendError::Device { backend: NAME, call, detail: detail.into() }
+    }
+}
+
+/// Bytes of a kernel's parameters.
+fn find(name: &CStr) -> Option<usize> {
+    let (mut threads, mut bytes) = (0, 0);
+    // SAFETY: the name ends with a zero, and both results are there to be written.
+    unsafe { simt_find(name.as_ptr(), &raw mut threads, &raw mut bytes) }.then_some(bytes)
+}
+
+impl Drop for Simt {
+    fn drop(&mut self) {
+        // SAFETY: opened in `new`, and closed once.
+        unsafe { simt_close(self.device) }
+    }
+}
+
+impl Driver for Simt {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn device(&self) -> String {
+        let order = if self.seed == 0 { String::new() } else { format!(", order {}", self.seed) };
+        format!("CUDA kernels on the processor ({} cores{order})", self.cores)
+    }
+
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Result<Address, BackendError> {
+        let at = usize::try_from(bytes).map_or(std::ptr::null_mut(), |bytes| {
+            // SAFETY: the device is open.
+            unsafe { simt_alloc(self.device, bytes) }
+        });
+        if at.is_null() {
+            return Err(BackendError::OutOfMemory { backend: NAME, need: bytes, free: 0 });
+        }
+        Ok(at as Address)
+    }
+
+    fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), BackendError> {
+        // SAFETY: the backend writes inside what it allocated, and no launch is under way.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+        Ok(())
+    }
+
+    fn read(&mut self, from: Address, out: &mut [u8]) -> Result<(), BackendError> {
+        // SAFETY: the backend reads inside what it allocated, and no launch is under way.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    fn kernel(&self, name: &str) -> Option<Kernel> {
+        let at = self.kernels.iter().position(|kernel| kernel.as_bytes() == name.as_bytes())?;
+        Some(Kernel(at as u32))
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), BackendError> {
+        let name = &self.kernels[launch.kernel.0 as usize];
+        let bytes = size_of_val(launch.params.as_slice());
+        assert_eq!(find(name), Some(bytes), "bytes of {name:?}'s parameters");
+        let mut error = [0_u8; 512];
+        // SAFETY: the name ends with a zero; the parameters are as many bytes as the kernel takes, and name what the
+        // backend allocated; the error has the length that is given.
+        let failed = unsafe {
+            simt_launch(
+                self.device,
+                name.as_ptr(),
+                launch.grid.as_ptr(),
+                launch.threads,
+                launch.shared_bytes as usize,
+                launch.params.as_ptr().cast(),
+                self.seed,
+                error.as_mut_ptr().cast(),
+                error.len(),
+            )
+        };
+        if failed == 0 {
+            return Ok(());
+        }
+        let text = CStr::from_bytes_until_nul(&error).unwrap_or_default().to_string_lossy();
+        Err(Self::fail("launch", text))
+    }
+
+    fn record(&mut self, launches: Vec<Launch>) -> Result<Recording, BackendError> {
+        self.recordings.push(launches);
+        Ok(Recording(self.recordings.len() as u32 - 1))
+    }
+
+    fn replay(&mut self, recording: Recording) -> Result<(), BackendError> {
+        let launches = std::mem::take(&mut self.recordings[recording.0 as usize]);
+        let result = launches.iter().try_for_each(|launch| self.launch(launch));
+        self.recordings[recording.0 as usize] = launches;
+        result
+    }
+}

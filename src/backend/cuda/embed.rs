@@ -1,0 +1,38 @@
+//! Token (and position) embedding: a block a row.
+
+use super::driver::Launch;
+use super::params::{EMBED_THREADS, EmbedParams};
+use super::weight::{Format, NO_LINEAR};
+use super::{Cx, words};
+use crate::program::{Embed, Program};
+
+pub fn kernels(p: &Program, s: &Embed) -> Result<Vec<String>, String> {
+    let ty = p.weight_decl(s.table).ty.name();
+    if let Some(positions) = s.positions {
+        let ty = p.weight_decl(positions).ty.name();
+        if ty != "f32" {
+            return Err(format!("embed with positions of {ty}"));
+        }
+    }
+    Format::of(p.weight_decl(s.table).ty).map(|_| vec![format!("embed__{ty}")]).ok_or(format!("embed__{ty}"))
+}
+
+pub fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
+    let table = &cx.weights[s.table.0 as usize];
+    let positions = s.positions.map(|positions| cx.weights[positions.0 as usize].params(1.0, None));
+    let params = EmbedParams {
+        step: cx.memory.step.tables(),
+        table: table.params(1.0, None),
+        positions: positions.unwrap_or(NO_LINEAR),
+        x: cx.memory.bufs[s.x.0 as usize],
+        cols: table.cols as u32,
+        reserved: 0,
+    };
+    Launch {
+        kernel: cx.kernel(&format!("embed__{}", table.ty.name())),
+        grid: [cx.shape.rows as u32, 1, 1],
+        threads: EMBED_THREADS,
+        shared_bytes: 0,
+        params: words(&params),
+    }
+}

@@ -1,0 +1,210 @@
+//! A compiled program: its launches, recorded once, and the run of a step.
+
+use std::ops::Range;
+
+use super::driver::{Address, Driver, Launch, Recording};
+use super::memory::{Memory, Sizes};
+use super::weight::{DeviceWeight, Format};
+use super::{Cx, Shape, kernels, launch, linear};
+use crate::backend::{BackendError, Plan};
+use crate::program::{Buf, Program, Sampling, Stage, Step, sampling};
+
+/// Rows of a step are the third dimension of a grid, which has no more.
+const MAX_ROWS: usize = 65_535;
+
+/// A program with its memory and launches.
+pub struct Compiled {
+    program: Program,
+    memory: Memory,
+    /// For each shape, smallest first.
+    variants: Vec<Variant>,
+    /// How the last step was to be sampled.
+    sampling: Vec<Sampling>,
+    scratch: sampling::Scratch,
+    /// One row of logits, for sampling on the host.
+    logits: Vec<f32>,
+}
+
+/// The launches for steps up to a shape.
+struct Variant {
+    shape: Shape,
+    /// One a stage.
+    launches: Vec<Launch>,
+    /// All of them.
+    recording: Recording,
+}
+
+/// Shapes that launches are made for: single rows, and a few larger sizes up to the limits, each for one row of logits
+/// and for all of them.
+fn shapes(p: &Program) -> Vec<Shape> {
+    let limits = p.limits;
+    let mut rows: Vec<usize> = [1, 8, 64, 512, 4096].into_iter().filter(|rows| *rows < limits.rows).collect();
+    rows.push(limits.rows);
+    let with_outputs = |rows: usize| {
+        let most = rows.min(limits.outputs);
+        let outputs = if most == 1 { vec![1] } else { vec![1, most] };
+        outputs.into_iter().map(move |outputs| Shape { rows, outputs })
+    };
+    rows.into_iter().flat_map(with_outputs).collect()
+}
+
+fn sizes(driver: &dyn Driver, p: &Program) -> Sizes {
+    let rows: Vec<usize> = shapes(p).iter().map(|shape| shape.rows).collect();
+    Sizes::of(p, driver.limits(), &rows)
+}
+
+/// Memory that a program takes.
+pub fn plan(driver: &dyn Driver, p: &Program) -> Result<Plan, BackendError> {
+    p.check()?;
+    let mut missing = Vec::new();
+    let mut miss = |what: String| {
+        if !missing.contains(&what) {
+            missing.push(what);
+        }
+    };
+    if p.limits.rows > MAX_ROWS {
+        miss(format!("steps of {} rows", p.limits.rows));
+    }
+    for (_, stage) in &p.stages {
+        match kernels(p, stage) {
+            Ok(names) => names.into_iter().filter(|name| driver.kernel(name).is_none()).for_each(&mut miss),
+            Err(what) => miss(what),
+        }
+        for linear in stage.linears().1 {
+            let w = p.weight_decl(linear.w);
+            let need = Format::of(w.ty).map_or(0, |format| linear::shared_bytes(format, w.cols, 1));
+            if need > driver.limits().shared_bytes as usize {
+                miss(format!("rows of {} inputs of {}", w.cols, w.ty.name()));
+            }
+        }
+    }
+    if !missing.is_empty() {
+        return Err(BackendError::Missing { backend: driver.name(), missing });
+    }
+    let sizes = sizes(driver, p);
+    Ok(Plan {
+        weights_bytes: p.weights_bytes(),
+        kv_bytes: sizes.kv_bytes(),
+        bufs_bytes: sizes.other_bytes(),
+        free_bytes: driver.free_bytes(),
+    })
+}
+
+impl Compiled {
+    /// Allocates everything that a step needs, and records the launches of every shape.
+    ///
+    /// # Panics
+    /// Where the weights are not the declared ones.
+    pub fn new(
+        driver: &mut dyn Driver,
+        p: &Program,
+        weights: Vec<DeviceWeight>,
+    ) -> Result<Self, BackendError> {
+        let plan = plan(driver, p)?;
+        let need = plan.kv_bytes.saturating_add(plan.bufs_bytes);
+        if let Some(free) = plan.free_bytes.filter(|free| need > *free) {
+            return Err(BackendError::OutOfMemory { backend: driver.name(), need, free });
+        }
+        assert_eq!(weights.len(), p.weights.len(), "one weight for each declaration");
+        for (w, decl) in weights.iter().zip(&p.weights) {
+            let fits = (w.ty.name(), w.rows, w.cols) == (decl.ty.name(), decl.rows, decl.cols);
+            assert!(fits, "{}: want [{}, {}], have {w:?}", decl.name, decl.rows, decl.cols);
+        }
+        let sizes = sizes(driver, p);
+        let memory = Memory::new(driver, p, &sizes)?;
+        let mut variants = Vec::new();
+        for shape in shapes(p) {
+            let limits = driver.limits();
+            let cx = Cx { p, driver, limits, weights: &weights, memory: &memory, shape };
+            let launches: Vec<Launch> = p.stages.iter().map(|(_, stage)| launch(&cx, stage)).collect();
+            let recording = driver.record(launches.clone())?;
+            variants.push(Variant { shape, launches, recording });
+        }
+        let sampled = p.stages.iter().filter_map(|(_, stage)| match stage {
+            Stage::Sample(s) => Some(p.buf_decl(s.logits).cols),
+            _ => None,
+        });
+        let n_vocab = sampled.max().unwrap_or(0);
+        Ok(Self {
+            program: p.clone(),
+            memory,
+            variants,
+            sampling: Vec::with_capacity(p.limits.outputs),
+            scratch: sampling::Scratch::new(n_vocab),
+            logits: vec![0.0; n_vocab],
+        })
+    }
+
+    /// Address of a row of a buffer.
+    pub fn row_address(&self, b: Buf, row: usize) -> Address {
+        let cols = self.program.buf_decl(b).cols as u64;
+        self.memory.bufs[b.0 as usize] + 4 * cols * row as u64
+    }
+
+    /// Runs all stages.
+    ///
+    /// # Panics
+    /// Where the step does not fit the program.
+    pub fn run(&mut self, driver: &mut dyn Driver, step: &Step<'_>) -> Result<(), BackendError> {
+        match self.prepare(driver, 0..self.program.stages.len(), step)? {
+            Some(variant) => driver.replay(self.variants[variant].recording),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs some of the stages.
+    ///
+    /// # Panics
+    /// Where the step does not fit the program.
+    pub fn run_stages(
+        &mut self,
+        driver: &mut dyn Driver,
+        range: Range<usize>,
+        step: &Step<'_>,
+    ) -> Result<(), BackendError> {
+        match self.prepare(driver, range.clone(), step)? {
+            Some(variant) => {
+                self.variants[variant].launches[range].iter().try_for_each(|launch| driver.launch(launch))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Brings the step to the device, and says which variant runs it; none where it has no rows.
+    fn prepare(
+        &mut self,
+        driver: &mut dyn Driver,
+        range: Range<usize>,
+        step: &Step<'_>,
+    ) -> Result<Option<usize>, BackendError> {
+        self.program.assert_fits(&self.program.stages[range], step);
+        self.sampling.clear();
+        self.sampling.extend_from_slice(step.sampling);
+        if step.rows.is_empty() {
+            return Ok(None);
+        }
+        self.memory.step.write(driver, step)?;
+        let fits = |shape: Shape| step.rows.len() <= shape.rows && step.n_outputs() <= shape.outputs;
+        let variant = self.variants.iter().position(|variant| fits(variant.shape));
+        Ok(Some(variant.expect("the last shape is the limits")))
+    }
+
+    /// The tokens that the last run picked. The device picks the largest logits; what draws is picked from the logits
+    /// here, by the definition itself.
+    pub fn tokens(&mut self, driver: &mut dyn Driver, out: &mut [u32]) -> Result<(), BackendError> {
+        driver.read(self.memory.tokens, bytemuck::cast_slice_mut(out))?;
+        let stage = self.program.stages.iter().find_map(|(_, stage)| match stage {
+            Stage::Sample(s) => Some(s),
+            _ => None,
+        });
+        let Some(stage) = stage else { return Ok(()) };
+        for (row, (token, how)) in out.iter_mut().zip(&self.sampling).enumerate() {
+            if how.temperature > 0.0 {
+                let at = self.row_address(stage.logits, row);
+                driver.read(at, bytemuck::cast_slice_mut(&mut self.logits))?;
+                *token = sampling::pick(&self.logits, how, &mut self.scratch);
+            }
+        }
+        Ok(())
+    }
+}

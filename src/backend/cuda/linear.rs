@@ -1,0 +1,132 @@
+//! What the stages with linear layers share: their kernels, their input, and the geometry of their launches.
+
+use super::driver::{Address, Launch};
+use super::params::{
+    InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, NORM_LAYER, NORM_NONE,
+    NORM_RMS, NormParams,
+};
+use super::weight::Format;
+use super::{Cx, words};
+use crate::program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf, Weight};
+
+/// The kernels of a stage over layers that share one input.
+///
+/// # Errors
+/// What is missing, in words.
+pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<String>, String> {
+    let first = linears[0];
+    let ty = p.weight_decl(first.w).ty;
+    let name = |linear: &Linear| {
+        let input = if linear.act == ActQuant::None { "" } else { " of int8" };
+        format!("{}{input}", p.weight_decl(linear.w).ty.name())
+    };
+    if linears.iter().any(|linear| name(linear) != name(first)) {
+        let names: Vec<_> = linears.iter().map(|linear| name(linear)).collect();
+        return Err(format!("{stage} with unequal layers ({})", names.join(", ")));
+    }
+    let Some(format) = Format::of(ty) else { return Err(format!("{stage}__{}", ty.name())) };
+    if !format.takes(first.act) {
+        return Err(format!("{stage}__{} without int8 inputs", ty.name()));
+    }
+    Ok(vec![format!("{stage}__{}", ty.name()), format!("{stage}__{}__rows", ty.name())])
+}
+
+/// Bytes of shared memory for `rows` rows of activations at a time.
+pub fn shared_bytes(format: &Format, cols: usize, rows: usize) -> usize {
+    (LINEAR_HEADER_BYTES as usize + rows * format.act_bytes(cols)).next_multiple_of(16)
+}
+
+/// The input of a stage's layers.
+pub struct Input<'a> {
+    /// Where it comes from.
+    pub x: Buf,
+    /// What is done to it.
+    pub norm: Option<&'a Norm>,
+    /// Which rows it has.
+    pub rows: RowsOf,
+}
+
+/// How a stage's rows of weights are handed to warps.
+#[derive(Clone, Copy)]
+pub struct Work {
+    /// Rows of weights, of all layers.
+    pub rows: usize,
+    /// Whether two of them must meet in one warp.
+    pub paired: bool,
+}
+
+/// The launch of a linear stage; `params` makes its parameters.
+pub fn launch<T: bytemuck::Pod>(
+    cx: &Cx<'_>,
+    stage: &str,
+    linear: &Linear,
+    input: &Input<'_>,
+    work: Work,
+    params: impl FnOnce(InputParams) -> T,
+) -> Launch {
+    let w = &cx.weights[linear.w.0 as usize];
+    let format = Format::of(w.ty).expect("it was uploaded");
+    let rows = match input.rows {
+        RowsOf::Step => cx.shape.rows,
+        RowsOf::Outputs => cx.shape.outputs,
+    };
+    let many = shared_bytes(format, w.cols, LINEAR_ROWS as usize);
+    let fits = many <= cx.limits.shared_bytes as usize;
+    let (suffix, shared) = match rows > 1 && fits {
+        true => ("__rows", many),
+        false => ("", shared_bytes(format, w.cols, 1)),
+    };
+    let lanes_log2 = lanes_log2(cx, format.chunks(w.cols), work);
+    let slots = 32 >> lanes_log2;
+    let warps = LINEAR_THREADS as usize / 32;
+    let blocks = work.rows.div_ceil(slots * warps).clamp(1, cx.resident_blocks() as usize);
+    let params = params(InputParams {
+        x: cx.memory.bufs[input.x.0 as usize],
+        norm: norm(cx, input.norm),
+        cols: w.cols as u32,
+        int8: u32::from(linear.act == ActQuant::I8PerToken),
+        of_outputs: u32::from(input.rows == RowsOf::Outputs),
+        lanes_log2,
+    });
+    Launch {
+        kernel: cx.kernel(&format!("{stage}__{}{suffix}", format.name)),
+        grid: [blocks as u32, 1, 1],
+        threads: LINEAR_THREADS,
+        shared_bytes: shared as u32,
+        params: words(&params),
+    }
+}
+
+/// Lanes that share a row: 8, which read one cache line of it at a time; more where rows are long, or so few that
+/// there would be less than four warps a multiprocessor.
+fn lanes_log2(cx: &Cx<'_>, chunks: usize, work: Work) -> u32 {
+    let most = if work.paired { 4 } else { 5 };
+    let enough = |lanes: usize| {
+        let warps = work.rows * lanes / 32;
+        chunks <= 8 * lanes && (warps >= 4 * cx.limits.multiprocessors as usize || chunks <= lanes)
+    };
+    (3..most).find(|log2| enough(1 << log2)).unwrap_or(most)
+}
+
+/// A layer's parameters.
+pub fn linear(cx: &Cx<'_>, linear: &Linear) -> LinearParams {
+    let bias = linear.bias.map(|bias| vector(cx, bias));
+    cx.weights[linear.w.0 as usize].params(linear.scale, bias)
+}
+
+fn vector(cx: &Cx<'_>, w: Weight) -> Address {
+    cx.weights[w.0 as usize].data
+}
+
+fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
+    let Some(norm) = norm else { return NormParams { weight: 0, bias: 0, eps: 0.0, kind: NORM_NONE } };
+    NormParams {
+        weight: vector(cx, norm.weight),
+        bias: norm.bias.map_or(0, |bias| vector(cx, bias)),
+        eps: norm.eps,
+        kind: match norm.kind {
+            NormKind::Rms => NORM_RMS,
+            NormKind::Layer => NORM_LAYER,
+        },
+    }
+}

@@ -1,0 +1,149 @@
+//! The memory of a compiled program, all of it allocated before the first step.
+
+use super::attend::{self, Cut};
+use super::driver::{Address, Driver, Limits};
+use super::params::{KvParams, RopeParams};
+use super::step::StepMemory;
+use crate::backend::BackendError;
+use crate::program::{KvDecl, PAGE, Program, Rope, RopeStyle, Stage};
+
+/// Where everything lies.
+pub struct Memory {
+    /// One a buffer of the program.
+    pub bufs: Vec<Address>,
+    /// One a cache.
+    pub kvs: Vec<KvParams>,
+    /// One a rotary embedding.
+    pub ropes: Vec<RopeParams>,
+    /// What changes between two steps.
+    pub step: StepMemory,
+    /// Parts of splits of attention.
+    pub partial: Address,
+    /// Splits that have come.
+    pub attend_arrived: Address,
+    /// Best candidates of sampling.
+    pub best: Address,
+    /// Blocks of sampling that have come.
+    pub sample_arrived: Address,
+    /// Sampled tokens.
+    pub tokens: Address,
+}
+
+/// The parameters of a rotary embedding that is not there.
+pub const NO_ROPE: RopeParams = RopeParams { turns: 0, pairs: 0, adjacent: 0 };
+
+/// Bytes of each kind, as a program needs them.
+pub struct Sizes {
+    pub bufs: Vec<u64>,
+    pub kvs: Vec<u64>,
+    /// Cosines and sines of every position.
+    pub ropes: Vec<u64>,
+    pub partial: u64,
+    pub attend_arrived: u64,
+    pub step: u64,
+    /// Of candidates, counters and tokens together.
+    pub sample: u64,
+}
+
+impl Sizes {
+    /// `shapes` are the rows of all steps that launches are made for.
+    pub fn of(p: &Program, limits: Limits, shapes: &[usize]) -> Self {
+        let mut partial = 0;
+        let mut arrived = 0;
+        for (_, stage) in &p.stages {
+            let Stage::Attend(s) = stage else { continue };
+            let kv = p.kv_decl(s.kv);
+            for &rows in shapes {
+                let cut = Cut::new(p, s, limits, rows);
+                partial = partial.max(4 * cut.partial_floats(kv, rows) as u64);
+                arrived = arrived.max(4 * (rows * kv.n_kv_heads * cut.tiles) as u64);
+            }
+        }
+        let positions = (p.limits.pages * PAGE) as u64;
+        Self {
+            bufs: p
+                .bufs
+                .iter()
+                .map(|b| (p.max_rows(b.rows) as u64).saturating_mul(4 * b.cols as u64))
+                .collect(),
+            kvs: p.kvs.iter().map(|kv| page_bytes(kv).saturating_mul(p.limits.pages as u64)).collect(),
+            ropes: p
+                .ropes
+                .iter()
+                .map(|rope| positions.saturating_mul(8 * rope.inv_freq.len() as u64))
+                .collect(),
+            partial,
+            attend_arrived: arrived,
+            step: StepMemory::bytes(&p.limits),
+            sample: 16 * p.limits.outputs as u64,
+        }
+    }
+
+    /// Bytes of all caches.
+    pub fn kv_bytes(&self) -> u64 {
+        self.kvs.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    /// Bytes of everything but the caches.
+    pub fn other_bytes(&self) -> u64 {
+        let Self { partial, attend_arrived, step, sample, .. } = *self;
+        let single = [partial, attend_arrived, step, sample];
+        self.bufs.iter().chain(&self.ropes).chain(&single).fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+}
+
+/// Bytes of a page of one layer.
+fn page_bytes(kv: &KvDecl) -> u64 {
+    let elem_bytes = attend::elem_bytes(kv).expect("the plan was made") as usize;
+    (2 * kv.n_kv_heads * PAGE * attend::stride(kv) * elem_bytes) as u64
+}
+
+impl Memory {
+    pub fn new(driver: &mut dyn Driver, p: &Program, sizes: &Sizes) -> Result<Self, BackendError> {
+        let bufs = sizes.bufs.iter().map(|bytes| driver.alloc(*bytes)).collect::<Result<_, _>>()?;
+        let mut kvs = Vec::with_capacity(p.kvs.len());
+        for (kv, bytes) in p.kvs.iter().zip(&sizes.kvs) {
+            kvs.push(KvParams {
+                pages: driver.alloc(*bytes)?,
+                page_bytes: page_bytes(kv),
+                n_kv_heads: kv.n_kv_heads as u32,
+                head_dim: kv.head_dim as u32,
+                stride: attend::stride(kv) as u32,
+                elem_bytes: attend::elem_bytes(kv).expect("the plan was made"),
+            });
+        }
+        let mut ropes = Vec::with_capacity(p.ropes.len());
+        for (rope, bytes) in p.ropes.iter().zip(&sizes.ropes) {
+            ropes.push(RopeParams {
+                turns: upload_turns(driver, rope, *bytes)?,
+                pairs: rope.inv_freq.len() as u32,
+                adjacent: u32::from(rope.style == RopeStyle::Adjacent),
+            });
+        }
+        let outputs = p.limits.outputs as u64;
+        Ok(Self {
+            bufs,
+            kvs,
+            ropes,
+            step: StepMemory::new(driver, &p.limits)?,
+            partial: driver.alloc(sizes.partial)?,
+            attend_arrived: driver.alloc(sizes.attend_arrived)?,
+            best: driver.alloc(8 * outputs)?,
+            sample_arrived: driver.alloc(4 * outputs)?,
+            tokens: driver.alloc(4 * outputs)?,
+        })
+    }
+}
+
+/// Cosines and sines of every position, so that no step has to bring its own.
+fn upload_turns(driver: &mut dyn Driver, rope: &Rope, bytes: u64) -> Result<Address, BackendError> {
+    let at = driver.alloc(bytes)?;
+    let pairs = rope.inv_freq.len();
+    let mut turns = vec![0.0_f32; (bytes / 4) as usize];
+    for (pos, turns) in turns.chunks_exact_mut(2 * pairs).enumerate() {
+        let (cos, sin) = turns.split_at_mut(pairs);
+        rope.turns(pos as u32, cos, sin);
+    }
+    driver.write(at, bytemuck::cast_slice(&turns))?;
+    Ok(at)
+}

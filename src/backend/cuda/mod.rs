@@ -1,0 +1,176 @@
+//! The CUDA backend: one file a stage, which says how its kernel is launched, over a [`driver`].
+//!
+//! `linear.rs` has what linear layers share, `weight.rs` how weights lie on the device, `exec.rs` a compiled program, and
+//! `params.rs` the parameter structs of `cuda/params.h`. Everything here is the same code on a card and on the
+//! processor. Nothing here knows a model, a file or another backend. Start at [`Cuda`], then `proj_add.rs`.
+
+mod attend;
+mod attn_in;
+pub mod driver;
+mod embed;
+mod exec;
+mod ffn_in;
+mod linear;
+mod logits;
+mod memory;
+#[allow(missing_docs, dead_code)] // Generated: cuda/params.h has the words.
+#[rustfmt::skip]
+mod params;
+mod pod;
+mod proj_add;
+mod sample;
+mod step;
+mod weight;
+
+use std::ops::Range;
+
+use ggml_types::HostTensor;
+
+use super::{Backend, BackendError, Exec, Plan, WeightId};
+use crate::program::{Buf, Program, Stage, Step};
+use driver::{Driver, Kernel, Launch, Limits};
+use exec::Compiled;
+use memory::Memory;
+use weight::DeviceWeight;
+
+/// Every kernel that this backend may ask a driver for; [`Kernel`] is an index into it.
+fn kernel_names() -> impl Iterator<Item = String> {
+    let linear = ["attn_in", "proj_add", "ffn_in", "logits"];
+    let of_type = move |ty: &weight::Format| {
+        let ty = ty.name;
+        let both = linear.map(|stage| [format!("{stage}__{ty}"), format!("{stage}__{ty}__rows")]);
+        both.into_iter().flatten().chain([format!("embed__{ty}")])
+    };
+    let of_codec = attend::CODECS.iter().map(|(codec, _)| attend::kernel(codec));
+    weight::FORMATS.iter().flat_map(of_type).chain(of_codec).chain([sample::KERNEL.to_owned()])
+}
+
+/// Runs programs on a card.
+pub struct Cuda {
+    driver: Box<dyn Driver>,
+    weights: Vec<DeviceWeight>,
+    execs: Vec<Compiled>,
+}
+
+impl Cuda {
+    /// A backend on the first card of this machine.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] where there are no kernels in this build, no driver, no card, or no code for it.
+    pub fn open() -> Result<Self, BackendError> {
+        Ok(Self::on(Box::new(driver::real::Card::open(0)?)))
+    }
+
+    /// A backend on a driver of the caller's.
+    pub fn on(driver: Box<dyn Driver>) -> Self {
+        Self { driver, weights: Vec::new(), execs: Vec::new() }
+    }
+}
+
+impl Backend for Cuda {
+    fn name(&self) -> &'static str {
+        self.driver.name()
+    }
+
+    fn device(&self) -> String {
+        self.driver.device()
+    }
+
+    fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
+        exec::plan(&*self.driver, p)
+    }
+
+    fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
+        self.weights.push(DeviceWeight::upload(&mut *self.driver, w)?);
+        Ok(WeightId(self.weights.len() as u32 - 1))
+    }
+
+    fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
+        let weights = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
+        self.execs.push(Compiled::new(&mut *self.driver, p, weights)?);
+        Ok(Exec(self.execs.len() as u32 - 1))
+    }
+
+    fn run(&mut self, e: Exec, step: &Step<'_>) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].run(&mut *self.driver, step)
+    }
+
+    fn read(&mut self, e: Exec, b: Buf, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
+        let at = self.execs[e.0 as usize].row_address(b, first_row);
+        self.driver.read(at, bytemuck::cast_slice_mut(out))
+    }
+
+    fn write(&mut self, e: Exec, b: Buf, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
+        let at = self.execs[e.0 as usize].row_address(b, first_row);
+        self.driver.write(at, bytemuck::cast_slice(values))
+    }
+
+    fn tokens(&mut self, e: Exec, out: &mut [u32]) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].tokens(&mut *self.driver, out)
+    }
+
+    fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].run_stages(&mut *self.driver, range, step)
+    }
+}
+
+/// The kernels that a stage needs, or what is missing, in words.
+fn kernels(p: &Program, stage: &Stage) -> Result<Vec<String>, String> {
+    match stage {
+        Stage::Embed(s) => embed::kernels(p, s),
+        Stage::AttnIn(s) => attn_in::kernels(p, s),
+        Stage::Attend(s) => attend::kernels(p, s),
+        Stage::ProjAdd(s) => linear::kernels(p, "proj_add", &[&s.w]),
+        Stage::FfnIn(s) => ffn_in::kernels(p, s),
+        Stage::Logits(s) => linear::kernels(p, "logits", &[&s.w]),
+        Stage::Sample(_) => Ok(vec![sample::KERNEL.to_owned()]),
+    }
+}
+
+/// The launch of a stage.
+fn launch(cx: &Cx<'_>, stage: &Stage) -> Launch {
+    match stage {
+        Stage::Embed(s) => embed::launch(cx, s),
+        Stage::AttnIn(s) => attn_in::launch(cx, s),
+        Stage::Attend(s) => attend::launch(cx, s),
+        Stage::ProjAdd(s) => proj_add::launch(cx, s),
+        Stage::FfnIn(s) => ffn_in::launch(cx, s),
+        Stage::Logits(s) => logits::launch(cx, s),
+        Stage::Sample(s) => sample::launch(cx, s),
+    }
+}
+
+/// What launches of one compiled program are made from.
+struct Cx<'a> {
+    p: &'a Program,
+    driver: &'a dyn Driver,
+    limits: Limits,
+    weights: &'a [DeviceWeight],
+    memory: &'a Memory,
+    shape: Shape,
+}
+
+impl Cx<'_> {
+    fn kernel(&self, name: &str) -> Kernel {
+        self.driver.kernel(name).unwrap_or_else(|| panic!("the plan did not miss {name}"))
+    }
+
+    /// Most persistent blocks at a time: two a multiprocessor.
+    fn resident_blocks(&self) -> u32 {
+        2 * self.limits.multiprocessors
+    }
+}
+
+/// How large a step is at most that a list of launches serves. Smaller ones run on it too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    /// Rows.
+    rows: usize,
+    /// Rows that ask for logits.
+    outputs: usize,
+}
+
+/// A kernel's parameters as a driver takes them.
+fn words<T: bytemuck::Pod>(params: &T) -> Vec<u64> {
+    bytemuck::cast_slice(std::slice::from_ref(params)).to_vec()
+}

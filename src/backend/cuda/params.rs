@@ -1,0 +1,323 @@
+// Made of cuda/params.h by scripts/bindgen.sh.
+
+pub const NORM_NONE: u32 = 0;
+pub const NORM_RMS: u32 = 1;
+pub const NORM_LAYER: u32 = 2;
+pub const ACT_RELU2: u32 = 0;
+pub const ACT_SILU: u32 = 1;
+pub const ACT_GELU_TANH: u32 = 2;
+pub const NO_OUTPUT: u32 = 4294967295;
+pub const PAGE_POSITIONS: u32 = 64;
+pub const ATTEND_HEADS: u32 = 4;
+pub const LINEAR_THREADS: u32 = 256;
+pub const EMBED_THREADS: u32 = 256;
+pub const ATTEND_THREADS: u32 = 128;
+pub const SAMPLE_THREADS: u32 = 256;
+pub const LINEAR_HEADER_BYTES: u32 = 512;
+pub const LINEAR_ROWS: u32 = 8;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct StepRow {
+    pub token: u32,
+    pub pos: u32,
+    pub seq: u32,
+    pub output: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of StepRow"][::std::mem::size_of::<StepRow>() - 16usize];
+    ["Alignment of StepRow"][::std::mem::align_of::<StepRow>() - 4usize];
+    ["Offset of field: StepRow::token"][::std::mem::offset_of!(StepRow, token) - 0usize];
+    ["Offset of field: StepRow::pos"][::std::mem::offset_of!(StepRow, pos) - 4usize];
+    ["Offset of field: StepRow::seq"][::std::mem::offset_of!(StepRow, seq) - 8usize];
+    ["Offset of field: StepRow::output"][::std::mem::offset_of!(StepRow, output) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct StepCounts {
+    pub rows: u32,
+    pub outputs: u32,
+    pub sampled: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of StepCounts"][::std::mem::size_of::<StepCounts>() - 16usize];
+    ["Alignment of StepCounts"][::std::mem::align_of::<StepCounts>() - 4usize];
+    ["Offset of field: StepCounts::rows"][::std::mem::offset_of!(StepCounts, rows) - 0usize];
+    ["Offset of field: StepCounts::outputs"][::std::mem::offset_of!(StepCounts, outputs) - 4usize];
+    ["Offset of field: StepCounts::sampled"][::std::mem::offset_of!(StepCounts, sampled) - 8usize];
+    ["Offset of field: StepCounts::reserved"][::std::mem::offset_of!(StepCounts, reserved) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct StepTables {
+    pub counts: u64,
+    pub rows: u64,
+    pub outputs: u64,
+    pub pages: u64,
+    pub pages_stride: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of StepTables"][::std::mem::size_of::<StepTables>() - 40usize];
+    ["Alignment of StepTables"][::std::mem::align_of::<StepTables>() - 8usize];
+    ["Offset of field: StepTables::counts"][::std::mem::offset_of!(StepTables, counts) - 0usize];
+    ["Offset of field: StepTables::rows"][::std::mem::offset_of!(StepTables, rows) - 8usize];
+    ["Offset of field: StepTables::outputs"][::std::mem::offset_of!(StepTables, outputs) - 16usize];
+    ["Offset of field: StepTables::pages"][::std::mem::offset_of!(StepTables, pages) - 24usize];
+    ["Offset of field: StepTables::pages_stride"][::std::mem::offset_of!(StepTables, pages_stride) - 32usize];
+    ["Offset of field: StepTables::reserved"][::std::mem::offset_of!(StepTables, reserved) - 36usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct NormParams {
+    pub weight: u64,
+    pub bias: u64,
+    pub eps: f32,
+    pub kind: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of NormParams"][::std::mem::size_of::<NormParams>() - 24usize];
+    ["Alignment of NormParams"][::std::mem::align_of::<NormParams>() - 8usize];
+    ["Offset of field: NormParams::weight"][::std::mem::offset_of!(NormParams, weight) - 0usize];
+    ["Offset of field: NormParams::bias"][::std::mem::offset_of!(NormParams, bias) - 8usize];
+    ["Offset of field: NormParams::eps"][::std::mem::offset_of!(NormParams, eps) - 16usize];
+    ["Offset of field: NormParams::kind"][::std::mem::offset_of!(NormParams, kind) - 20usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct LinearParams {
+    pub data: u64,
+    pub bias: u64,
+    pub tensor_scale: f32,
+    pub factor: f32,
+    pub rows: u32,
+    pub chunks: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of LinearParams"][::std::mem::size_of::<LinearParams>() - 32usize];
+    ["Alignment of LinearParams"][::std::mem::align_of::<LinearParams>() - 8usize];
+    ["Offset of field: LinearParams::data"][::std::mem::offset_of!(LinearParams, data) - 0usize];
+    ["Offset of field: LinearParams::bias"][::std::mem::offset_of!(LinearParams, bias) - 8usize];
+    ["Offset of field: LinearParams::tensor_scale"]
+        [::std::mem::offset_of!(LinearParams, tensor_scale) - 16usize];
+    ["Offset of field: LinearParams::factor"][::std::mem::offset_of!(LinearParams, factor) - 20usize];
+    ["Offset of field: LinearParams::rows"][::std::mem::offset_of!(LinearParams, rows) - 24usize];
+    ["Offset of field: LinearParams::chunks"][::std::mem::offset_of!(LinearParams, chunks) - 28usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct InputParams {
+    pub x: u64,
+    pub norm: NormParams,
+    pub cols: u32,
+    pub int8: u32,
+    pub of_outputs: u32,
+    pub lanes_log2: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of InputParams"][::std::mem::size_of::<InputParams>() - 48usize];
+    ["Alignment of InputParams"][::std::mem::align_of::<InputParams>() - 8usize];
+    ["Offset of field: InputParams::x"][::std::mem::offset_of!(InputParams, x) - 0usize];
+    ["Offset of field: InputParams::norm"][::std::mem::offset_of!(InputParams, norm) - 8usize];
+    ["Offset of field: InputParams::cols"][::std::mem::offset_of!(InputParams, cols) - 32usize];
+    ["Offset of field: InputParams::int8"][::std::mem::offset_of!(InputParams, int8) - 36usize];
+    ["Offset of field: InputParams::of_outputs"][::std::mem::offset_of!(InputParams, of_outputs) - 40usize];
+    ["Offset of field: InputParams::lanes_log2"][::std::mem::offset_of!(InputParams, lanes_log2) - 44usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct KvParams {
+    pub pages: u64,
+    pub page_bytes: u64,
+    pub n_kv_heads: u32,
+    pub head_dim: u32,
+    pub stride: u32,
+    pub elem_bytes: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of KvParams"][::std::mem::size_of::<KvParams>() - 32usize];
+    ["Alignment of KvParams"][::std::mem::align_of::<KvParams>() - 8usize];
+    ["Offset of field: KvParams::pages"][::std::mem::offset_of!(KvParams, pages) - 0usize];
+    ["Offset of field: KvParams::page_bytes"][::std::mem::offset_of!(KvParams, page_bytes) - 8usize];
+    ["Offset of field: KvParams::n_kv_heads"][::std::mem::offset_of!(KvParams, n_kv_heads) - 16usize];
+    ["Offset of field: KvParams::head_dim"][::std::mem::offset_of!(KvParams, head_dim) - 20usize];
+    ["Offset of field: KvParams::stride"][::std::mem::offset_of!(KvParams, stride) - 24usize];
+    ["Offset of field: KvParams::elem_bytes"][::std::mem::offset_of!(KvParams, elem_bytes) - 28usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct RopeParams {
+    pub turns: u64,
+    pub pairs: u32,
+    pub adjacent: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of RopeParams"][::std::mem::size_of::<RopeParams>() - 16usize];
+    ["Alignment of RopeParams"][::std::mem::align_of::<RopeParams>() - 8usize];
+    ["Offset of field: RopeParams::turns"][::std::mem::offset_of!(RopeParams, turns) - 0usize];
+    ["Offset of field: RopeParams::pairs"][::std::mem::offset_of!(RopeParams, pairs) - 8usize];
+    ["Offset of field: RopeParams::adjacent"][::std::mem::offset_of!(RopeParams, adjacent) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct EmbedParams {
+    pub step: StepTables,
+    pub table: LinearParams,
+    pub positions: LinearParams,
+    pub x: u64,
+    pub cols: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of EmbedParams"][::std::mem::size_of::<EmbedParams>() - 120usize];
+    ["Alignment of EmbedParams"][::std::mem::align_of::<EmbedParams>() - 8usize];
+    ["Offset of field: EmbedParams::step"][::std::mem::offset_of!(EmbedParams, step) - 0usize];
+    ["Offset of field: EmbedParams::table"][::std::mem::offset_of!(EmbedParams, table) - 40usize];
+    ["Offset of field: EmbedParams::positions"][::std::mem::offset_of!(EmbedParams, positions) - 72usize];
+    ["Offset of field: EmbedParams::x"][::std::mem::offset_of!(EmbedParams, x) - 104usize];
+    ["Offset of field: EmbedParams::cols"][::std::mem::offset_of!(EmbedParams, cols) - 112usize];
+    ["Offset of field: EmbedParams::reserved"][::std::mem::offset_of!(EmbedParams, reserved) - 116usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct AttnInParams {
+    pub step: StepTables,
+    pub in_: InputParams,
+    pub wq: LinearParams,
+    pub wk: LinearParams,
+    pub wv: LinearParams,
+    pub rope: RopeParams,
+    pub kv: KvParams,
+    pub q: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of AttnInParams"][::std::mem::size_of::<AttnInParams>() - 240usize];
+    ["Alignment of AttnInParams"][::std::mem::align_of::<AttnInParams>() - 8usize];
+    ["Offset of field: AttnInParams::step"][::std::mem::offset_of!(AttnInParams, step) - 0usize];
+    ["Offset of field: AttnInParams::in_"][::std::mem::offset_of!(AttnInParams, in_) - 40usize];
+    ["Offset of field: AttnInParams::wq"][::std::mem::offset_of!(AttnInParams, wq) - 88usize];
+    ["Offset of field: AttnInParams::wk"][::std::mem::offset_of!(AttnInParams, wk) - 120usize];
+    ["Offset of field: AttnInParams::wv"][::std::mem::offset_of!(AttnInParams, wv) - 152usize];
+    ["Offset of field: AttnInParams::rope"][::std::mem::offset_of!(AttnInParams, rope) - 184usize];
+    ["Offset of field: AttnInParams::kv"][::std::mem::offset_of!(AttnInParams, kv) - 200usize];
+    ["Offset of field: AttnInParams::q"][::std::mem::offset_of!(AttnInParams, q) - 232usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct AttendParams {
+    pub step: StepTables,
+    pub kv: KvParams,
+    pub q: u64,
+    pub out: u64,
+    pub partial: u64,
+    pub arrived: u64,
+    pub scale: f32,
+    pub group: u32,
+    pub tiles: u32,
+    pub splits: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of AttendParams"][::std::mem::size_of::<AttendParams>() - 120usize];
+    ["Alignment of AttendParams"][::std::mem::align_of::<AttendParams>() - 8usize];
+    ["Offset of field: AttendParams::step"][::std::mem::offset_of!(AttendParams, step) - 0usize];
+    ["Offset of field: AttendParams::kv"][::std::mem::offset_of!(AttendParams, kv) - 40usize];
+    ["Offset of field: AttendParams::q"][::std::mem::offset_of!(AttendParams, q) - 72usize];
+    ["Offset of field: AttendParams::out"][::std::mem::offset_of!(AttendParams, out) - 80usize];
+    ["Offset of field: AttendParams::partial"][::std::mem::offset_of!(AttendParams, partial) - 88usize];
+    ["Offset of field: AttendParams::arrived"][::std::mem::offset_of!(AttendParams, arrived) - 96usize];
+    ["Offset of field: AttendParams::scale"][::std::mem::offset_of!(AttendParams, scale) - 104usize];
+    ["Offset of field: AttendParams::group"][::std::mem::offset_of!(AttendParams, group) - 108usize];
+    ["Offset of field: AttendParams::tiles"][::std::mem::offset_of!(AttendParams, tiles) - 112usize];
+    ["Offset of field: AttendParams::splits"][::std::mem::offset_of!(AttendParams, splits) - 116usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ProjAddParams {
+    pub step: StepTables,
+    pub in_: InputParams,
+    pub w: LinearParams,
+    pub x: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ProjAddParams"][::std::mem::size_of::<ProjAddParams>() - 128usize];
+    ["Alignment of ProjAddParams"][::std::mem::align_of::<ProjAddParams>() - 8usize];
+    ["Offset of field: ProjAddParams::step"][::std::mem::offset_of!(ProjAddParams, step) - 0usize];
+    ["Offset of field: ProjAddParams::in_"][::std::mem::offset_of!(ProjAddParams, in_) - 40usize];
+    ["Offset of field: ProjAddParams::w"][::std::mem::offset_of!(ProjAddParams, w) - 88usize];
+    ["Offset of field: ProjAddParams::x"][::std::mem::offset_of!(ProjAddParams, x) - 120usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct FfnInParams {
+    pub step: StepTables,
+    pub in_: InputParams,
+    pub gate: LinearParams,
+    pub up: LinearParams,
+    pub h: u64,
+    pub act: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of FfnInParams"][::std::mem::size_of::<FfnInParams>() - 168usize];
+    ["Alignment of FfnInParams"][::std::mem::align_of::<FfnInParams>() - 8usize];
+    ["Offset of field: FfnInParams::step"][::std::mem::offset_of!(FfnInParams, step) - 0usize];
+    ["Offset of field: FfnInParams::in_"][::std::mem::offset_of!(FfnInParams, in_) - 40usize];
+    ["Offset of field: FfnInParams::gate"][::std::mem::offset_of!(FfnInParams, gate) - 88usize];
+    ["Offset of field: FfnInParams::up"][::std::mem::offset_of!(FfnInParams, up) - 120usize];
+    ["Offset of field: FfnInParams::h"][::std::mem::offset_of!(FfnInParams, h) - 152usize];
+    ["Offset of field: FfnInParams::act"][::std::mem::offset_of!(FfnInParams, act) - 160usize];
+    ["Offset of field: FfnInParams::reserved"][::std::mem::offset_of!(FfnInParams, reserved) - 164usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct LogitsParams {
+    pub step: StepTables,
+    pub in_: InputParams,
+    pub w: LinearParams,
+    pub logits: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of LogitsParams"][::std::mem::size_of::<LogitsParams>() - 128usize];
+    ["Alignment of LogitsParams"][::std::mem::align_of::<LogitsParams>() - 8usize];
+    ["Offset of field: LogitsParams::step"][::std::mem::offset_of!(LogitsParams, step) - 0usize];
+    ["Offset of field: LogitsParams::in_"][::std::mem::offset_of!(LogitsParams, in_) - 40usize];
+    ["Offset of field: LogitsParams::w"][::std::mem::offset_of!(LogitsParams, w) - 88usize];
+    ["Offset of field: LogitsParams::logits"][::std::mem::offset_of!(LogitsParams, logits) - 120usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct SampleParams {
+    pub step: StepTables,
+    pub logits: u64,
+    pub tokens: u64,
+    pub best: u64,
+    pub arrived: u64,
+    pub n_vocab: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of SampleParams"][::std::mem::size_of::<SampleParams>() - 80usize];
+    ["Alignment of SampleParams"][::std::mem::align_of::<SampleParams>() - 8usize];
+    ["Offset of field: SampleParams::step"][::std::mem::offset_of!(SampleParams, step) - 0usize];
+    ["Offset of field: SampleParams::logits"][::std::mem::offset_of!(SampleParams, logits) - 40usize];
+    ["Offset of field: SampleParams::tokens"][::std::mem::offset_of!(SampleParams, tokens) - 48usize];
+    ["Offset of field: SampleParams::best"][::std::mem::offset_of!(SampleParams, best) - 56usize];
+    ["Offset of field: SampleParams::arrived"][::std::mem::offset_of!(SampleParams, arrived) - 64usize];
+    ["Offset of field: SampleParams::n_vocab"][::std::mem::offset_of!(SampleParams, n_vocab) - 72usize];
+    ["Offset of field: SampleParams::reserved"][::std::mem::offset_of!(SampleParams, reserved) - 76usize];
+};

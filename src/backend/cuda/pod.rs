@@ -1,0 +1,45 @@
+//! That the parameter structs are plain bytes.
+#![allow(unsafe_code)]
+
+use bytemuck::{Pod, Zeroable};
+
+use super::params::{
+    AttendParams, AttnInParams, EmbedParams, FfnInParams, InputParams, KvParams, LinearParams, LogitsParams,
+    NormParams, ProjAddParams, RopeParams, SampleParams, StepCounts, StepRow, StepTables,
+};
+
+/// The size of a field that a closure names.
+const fn size_of_field<T, F>(_: fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
+/// Takes every field of a struct: a missing one does not compile, and neither does padding between them.
+macro_rules! plain {
+    ($($name:ident { $($field:ident),* })*) => {$(
+        const _: () = assert!(size_of::<$name>() == $(size_of_field(|it: &$name| &it.$field) +)* 0);
+
+        // SAFETY: a struct of integers, floats and such structs, copied freely; zero is a value of each field.
+        unsafe impl Zeroable for $name {}
+
+        // SAFETY: as above, every bit pattern is a value of each field, and there is no padding, as asserted.
+        unsafe impl Pod for $name {}
+    )*};
+}
+
+plain! {
+    StepRow { token, pos, seq, output }
+    StepCounts { rows, outputs, sampled, reserved }
+    StepTables { counts, rows, outputs, pages, pages_stride, reserved }
+    NormParams { weight, bias, eps, kind }
+    LinearParams { data, bias, tensor_scale, factor, rows, chunks }
+    InputParams { x, norm, cols, int8, of_outputs, lanes_log2 }
+    KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes }
+    RopeParams { turns, pairs, adjacent }
+    EmbedParams { step, table, positions, x, cols, reserved }
+    AttnInParams { step, in_, wq, wk, wv, rope, kv, q }
+    AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
+    ProjAddParams { step, in_, w, x }
+    FfnInParams { step, in_, gate, up, h, act, reserved }
+    LogitsParams { step, in_, w, logits }
+    SampleParams { step, logits, tokens, best, arrived, n_vocab, reserved }
+}

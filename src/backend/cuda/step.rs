@@ -1,0 +1,115 @@
+//! The step on the device: one fixed piece of memory, of which a run writes what has changed.
+
+use super::driver::{Address, Driver};
+use super::params::{NO_OUTPUT, StepCounts, StepRow, StepTables};
+use crate::backend::BackendError;
+use crate::program::{Limits, Step};
+
+/// Where the tables of a step lie, and what they held last.
+pub struct StepMemory {
+    base: Address,
+    sections: Sections,
+    pages_stride: usize,
+    /// What the device has.
+    there: Vec<u8>,
+    /// What it is to have.
+    wanted: Vec<u8>,
+}
+
+/// Offsets of the tables, in the order in which they lie.
+#[derive(Clone, Copy)]
+struct Sections {
+    rows: usize,
+    outputs: usize,
+    pages: usize,
+    end: usize,
+}
+
+impl Sections {
+    fn of(limits: &Limits) -> Self {
+        let rows = size_of::<StepCounts>();
+        let outputs = rows + limits.rows * size_of::<StepRow>();
+        let pages = (outputs + limits.outputs * 4).next_multiple_of(16);
+        Self { rows, outputs, pages, end: pages + limits.seqs * limits.pages * 4 }
+    }
+}
+
+impl StepMemory {
+    /// Bytes on the device.
+    pub fn bytes(limits: &Limits) -> u64 {
+        Sections::of(limits).end as u64
+    }
+
+    pub fn new(driver: &mut dyn Driver, limits: &Limits) -> Result<Self, BackendError> {
+        let sections = Sections::of(limits);
+        let base = driver.alloc(sections.end as u64)?;
+        let nothing = vec![0; sections.end];
+        Ok(Self { base, sections, pages_stride: limits.pages, there: nothing.clone(), wanted: nothing })
+    }
+
+    /// Where kernels find them.
+    pub fn tables(&self) -> StepTables {
+        let Sections { rows, outputs, pages, .. } = self.sections;
+        StepTables {
+            counts: self.base,
+            rows: self.base + rows as u64,
+            outputs: self.base + outputs as u64,
+            pages: self.base + pages as u64,
+            pages_stride: self.pages_stride as u32,
+            reserved: 0,
+        }
+    }
+
+    /// Writes a step that fits the program.
+    pub fn write(&mut self, driver: &mut dyn Driver, step: &Step<'_>) -> Result<(), BackendError> {
+        let Sections { rows: rows_at, outputs: outputs_at, pages: pages_at, .. } = self.sections;
+        let n_outputs = step.n_outputs();
+        let counts = StepCounts {
+            rows: step.rows.len() as u32,
+            outputs: n_outputs as u32,
+            sampled: step.sampling.len() as u32,
+            reserved: 0,
+        };
+        put(&mut self.wanted, 0, &counts);
+        let mut output = 0;
+        for (i, row) in step.rows.iter().enumerate() {
+            let of_row = if row.logits { output } else { NO_OUTPUT };
+            let entry = StepRow { token: row.token, pos: row.pos, seq: row.seq, output: of_row };
+            put(&mut self.wanted, rows_at + i * size_of::<StepRow>(), &entry);
+            if row.logits {
+                put(&mut self.wanted, outputs_at + output as usize * 4, &(i as u32));
+                output += 1;
+            }
+        }
+        let rows_end = rows_at + step.rows.len() * size_of::<StepRow>();
+        self.bring(driver, 0, rows_end)?;
+        self.bring(driver, outputs_at, outputs_at + n_outputs * 4)?;
+        for seq in 0..step.pages.n_seqs() as u32 {
+            let at = pages_at + seq as usize * self.pages_stride * 4;
+            // A table may hold more sequences than the program, and more pages than any row of it needs.
+            let pages = step.pages.seq(seq);
+            let pages = bytemuck::cast_slice(&pages[..pages.len().min(self.pages_stride)]);
+            if at + pages.len() > self.sections.end {
+                break;
+            }
+            self.wanted[at..at + pages.len()].copy_from_slice(pages);
+            self.bring(driver, at, at + pages.len())?;
+        }
+        Ok(())
+    }
+
+    /// Brings one stretch to the device, where it differs from what is there.
+    fn bring(&mut self, driver: &mut dyn Driver, from: usize, to: usize) -> Result<(), BackendError> {
+        let wanted = &self.wanted[from..to];
+        if wanted == &self.there[from..to] {
+            return Ok(());
+        }
+        driver.write(self.base + from as u64, wanted)?;
+        self.there[from..to].copy_from_slice(wanted);
+        Ok(())
+    }
+}
+
+fn put<T: bytemuck::Pod>(bytes: &mut [u8], at: usize, value: &T) {
+    bytes[at..at + size_of::<T>()].copy_from_slice(bytemuck::bytes_of(value));
+}

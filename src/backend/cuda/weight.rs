@@ -1,0 +1,165 @@
+//! Weights on the device: which types have kernels, how their bytes lie there, and the upload.
+
+use std::borrow::Cow;
+
+use ggml_types::{HostTensor, QuantType};
+
+use super::driver::{Address, Driver};
+use super::params::LinearParams;
+use crate::backend::BackendError;
+use crate::program::ActQuant;
+
+/// A type with kernels: `cuda/types/NAME.cu`.
+pub struct Format {
+    /// Name of the type.
+    pub name: &'static str,
+    /// Elements of a chunk, the piece that one lane multiplies at a time.
+    pub chunk_elems: usize,
+    /// Whether its products are of integers, so that the input must be rounded to int8.
+    pub ints: bool,
+    /// The bytes as the kernels read them.
+    pack: fn(&HostTensor) -> Cow<'_, [u8]>,
+}
+
+/// Every type with kernels.
+pub static FORMATS: &[Format] = &[
+    Format { name: "i2_s", chunk_elems: 64, ints: true, pack: rows_as_they_are },
+    Format { name: "f16", chunk_elems: 8, ints: false, pack: padded_rows },
+    Format { name: "f32", chunk_elems: 4, ints: false, pack: padded_rows },
+    Format { name: "q8_0", chunk_elems: 16, ints: false, pack: q8_0_planes },
+    Format { name: "q6_k", chunk_elems: 64, ints: false, pack: q6_k_planes },
+];
+
+impl Format {
+    /// The format of a type.
+    pub fn of(ty: &dyn QuantType) -> Option<&'static Self> {
+        FORMATS.iter().find(|format| format.name == ty.name())
+    }
+
+    /// Chunks of a row.
+    pub fn chunks(&self, cols: usize) -> usize {
+        cols.div_ceil(self.chunk_elems)
+    }
+
+    /// Bytes of one row of activations in shared memory.
+    pub fn act_bytes(&self, cols: usize) -> usize {
+        self.chunks(cols) * self.chunk_elems * if self.ints { 1 } else { 4 }
+    }
+
+    /// Whether there are kernels for inputs rounded so.
+    pub fn takes(&self, act: ActQuant) -> bool {
+        !self.ints || act == ActQuant::I8PerToken
+    }
+}
+
+/// A weight on the device.
+#[derive(Clone, Debug)]
+pub struct DeviceWeight {
+    /// What it was.
+    pub ty: &'static dyn QuantType,
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+    /// Where it lies.
+    pub data: Address,
+    tensor_scale: f32,
+}
+
+impl DeviceWeight {
+    /// Packs and uploads a weight.
+    ///
+    /// # Panics
+    /// Where its type has no kernels: the plan says so first.
+    pub fn upload(driver: &mut dyn Driver, w: &HostTensor) -> Result<Self, BackendError> {
+        let format = Format::of(w.ty).unwrap_or_else(|| panic!("{}: {} has no kernels", w.name, w.ty.name()));
+        let bytes = (format.pack)(w);
+        let data = driver.alloc(bytes.len() as u64)?;
+        driver.write(data, &bytes)?;
+        let tensor_scale = if w.ty.name() == "i2_s" { i2_s_scale(w) } else { 1.0 };
+        Ok(Self { ty: w.ty, rows: w.rows, cols: w.cols, data, tensor_scale })
+    }
+
+    /// Its parameters as a linear layer.
+    pub fn params(&self, factor: f32, bias: Option<Address>) -> LinearParams {
+        let format = Format::of(self.ty).expect("it was uploaded");
+        LinearParams {
+            data: self.data,
+            bias: bias.unwrap_or(0),
+            tensor_scale: self.tensor_scale,
+            factor,
+            rows: self.rows as u32,
+            chunks: format.chunks(self.cols) as u32,
+        }
+    }
+}
+
+/// The parameters of a layer that is not there.
+pub const NO_LINEAR: LinearParams =
+    LinearParams { data: 0, bias: 0, tensor_scale: 0.0, factor: 0.0, rows: 0, chunks: 0 };
+
+fn row_bytes(w: &HostTensor) -> usize {
+    w.ty.row_bytes(w.cols).expect("a shape that the type can hold")
+}
+
+/// The tensor's scale lies behind its rows.
+fn i2_s_scale(w: &HostTensor) -> f32 {
+    let at = w.rows * row_bytes(w);
+    f32::from_le_bytes(w.bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn rows_as_they_are(w: &HostTensor) -> Cow<'_, [u8]> {
+    Cow::Borrowed(&w.bytes[..w.rows * row_bytes(w)])
+}
+
+/// Rows padded with zeros to multiples of 16 bytes.
+fn padded_rows(w: &HostTensor) -> Cow<'_, [u8]> {
+    let from = row_bytes(w);
+    let to = from.next_multiple_of(16);
+    if from == to {
+        return rows_as_they_are(w);
+    }
+    let mut out = vec![0; w.rows * to];
+    for (to, from) in out.chunks_exact_mut(to).zip(w.bytes.chunks_exact(from)) {
+        to[..from.len()].copy_from_slice(from);
+    }
+    Cow::Owned(out)
+}
+
+/// Integers of all rows, then scales of all rows.
+fn q8_0_planes(w: &HostTensor) -> Cow<'_, [u8]> {
+    let blocks = w.rows * row_bytes(w) / 34;
+    let mut out = vec![0; blocks * 34];
+    let (ints, scales) = out.split_at_mut(blocks * 32);
+    for (i, block) in w.bytes.chunks_exact(34).take(blocks).enumerate() {
+        scales[2 * i..][..2].copy_from_slice(&block[..2]);
+        ints[32 * i..][..32].copy_from_slice(&block[2..]);
+    }
+    Cow::Owned(out)
+}
+
+/// Low bits, high bits, group scales and block scales of all rows: see `cuda/types/q6_k.cuh`.
+fn q6_k_planes(w: &HostTensor) -> Cow<'_, [u8]> {
+    /// Chunks of a block.
+    const CHUNKS: usize = 4;
+    let blocks = w.rows * row_bytes(w) / 210;
+    let mut out = vec![0; blocks * 210];
+    let (low, rest) = out.split_at_mut(blocks * 128);
+    let (high, rest) = rest.split_at_mut(blocks * 64);
+    let (groups, scales) = rest.split_at_mut(blocks * 16);
+    for (i, block) in w.bytes.chunks_exact(210).take(blocks).enumerate() {
+        for at in 0..CHUNKS {
+            let (half, t, chunk) = (at / 2, at % 2, i * CHUNKS + at);
+            for part in 0..2 {
+                let from = &block[64 * half + 32 * part + 16 * t..][..16];
+                low[32 * chunk + 16 * part..][..16].copy_from_slice(from);
+            }
+            high[16 * chunk..][..16].copy_from_slice(&block[128 + 32 * half + 16 * t..][..16]);
+            for group in 0..4 {
+                groups[4 * chunk + group] = block[192 + 8 * half + 2 * group + t];
+            }
+        }
+        scales[2 * i..][..2].copy_from_slice(&block[208..210]);
+    }
+    Cow::Owned(out)
+}
