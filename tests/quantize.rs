@@ -206,6 +206,24 @@ fn the_number_of_threads_changes_nothing() {
     }
 }
 
+/// A row need not fit into one task.
+#[test]
+fn long_rows_are_encoded_as_they_would_be_at_once() {
+    const COLS: usize = (3 << 18) + 256;
+    let ternary: Vec<f32> = noise(2 * COLS).iter().map(|weight| (weight * 1.5).round() * 0.25).collect();
+    let mut gguf = model(&[("blk.0.ffn_up.weight", &[2, COLS], "f32", &ternary)]);
+    for name in ["i2_s", "q8_0", "tq1_0", "f16"] {
+        let (made, _) = quantize(&gguf, &QuantizeOptions { threads: 2, ..options(name) }).unwrap();
+        let want = ty(name).encode(&ternary, 2, COLS).unwrap();
+        assert!(made.tensor("blk.0.ffn_up.weight").unwrap().bytes == want, "{name}");
+    }
+    let mut weights = ternary;
+    weights[COLS + 700_000] = f32::INFINITY;
+    gguf = model(&[("blk.0.ffn_up.weight", &[2, COLS], "f32", &weights)]);
+    let error = quantize(&gguf, &options("q8_0")).unwrap_err().to_string();
+    assert!(error.contains("row 1, column 700000: inf"), "{error}");
+}
+
 #[test]
 fn every_tensor_gets_the_type_that_its_role_asks_for() {
     let (matrix, vector) = (noise(4 * 256), noise(256));

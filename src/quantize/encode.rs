@@ -10,7 +10,7 @@ use super::ternary::{Absmean, Census};
 use super::{QuantizeError, Target};
 use crate::parallel::in_parallel;
 
-/// Elements that one task looks at, at least a row. Tasks do not depend on the number of threads, and so
+/// Elements that one task looks at, at most. Tasks do not depend on the number of threads, and so
 /// neither do sums over them.
 const TASK_ELEMS: usize = 1 << 18;
 /// Tasks of each thread whose results are held at a time.
@@ -49,7 +49,7 @@ impl<'a> Encoder<'a> {
             let (tasks, pieces) = (Vec::new().into_iter(), vec![target.source.bytes.clone()].into_iter());
             return Ok(Self { target, absmean: None, threads, tasks, pieces, tail: None, squares, failed });
         }
-        let (rows, cols) = (target.source.rows, target.source.cols);
+        let (rows, cols) = target.shape();
         let step = (TASK_ELEMS / cols).max(1);
         let tasks: Vec<_> = (0..rows).step_by(step).map(|row| row..rows.min(row + step)).collect();
         let absmean = if target.absmean { Some(target.census(&tasks, threads)?.absmean()) } else { None };
@@ -103,10 +103,23 @@ impl Iterator for Encoder<'_> {
 }
 
 impl Target {
+    /// Rows and columns as tasks see them: a row that is too long for a task is several. Blocks follow each
+    /// other without a gap, so the bytes are the same.
+    fn shape(&self) -> (usize, usize) {
+        let (rows, cols) = (self.source.rows, self.source.cols);
+        let block = self.ty.block_elems();
+        let part = match cols <= TASK_ELEMS {
+            true => cols,
+            // Both are whole blocks, and so is what divides them.
+            false => common_divisor(cols, TASK_ELEMS / block * block),
+        };
+        (rows * (cols / part), part)
+    }
+
     /// Counts all weights, in an order that does not depend on the threads.
     fn census(&self, tasks: &[Range<usize>], threads: usize) -> Result<Census, QuantizeError> {
         let count = |task: usize| -> Result<Census, QuantizeError> {
-            let mut weights = vec![0.0; self.source.cols];
+            let mut weights = vec![0.0; self.shape().1];
             let mut census = Census::default();
             for row in tasks[task].clone() {
                 self.weights(row, &mut weights)?;
@@ -121,7 +134,7 @@ impl Target {
     /// One row of the source.
     fn weights(&self, row: usize, out: &mut [f32]) -> Result<(), QuantizeError> {
         let source = &self.source;
-        source.ty.decode_row(&source.bytes, source.rows, row, out).expect("the tensor has this row");
+        source.ty.decode_row(&source.bytes, self.shape().0, row, out).expect("the tensor has this row");
         match out.iter().position(|weight| !weight.is_finite()) {
             Some(col) => Err(self.lost(row, col, out[col])),
             None => Ok(()),
@@ -134,7 +147,7 @@ impl Target {
         rows: Range<usize>,
         absmean: Option<Absmean>,
     ) -> Result<(Bytes, Squares), QuantizeError> {
-        let (cols, n_rows) = (self.source.cols, rows.len());
+        let (cols, n_rows) = (self.shape().1, rows.len());
         let mut weights = vec![0.0; n_rows * cols];
         for (row, weights) in rows.clone().zip(weights.chunks_exact_mut(cols)) {
             self.weights(row, weights)?;
@@ -159,8 +172,15 @@ impl Target {
     }
 
     fn lost(&self, row: usize, col: usize, value: f32) -> QuantizeError {
+        let elem = row * self.shape().1 + col;
+        let (row, col) = (elem / self.source.cols, elem % self.source.cols);
         QuantizeError::Value { name: self.source.name.clone(), row, col, value, ty: self.ty.name() }
     }
+}
+
+/// The greatest one, by Euclid.
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
 /// What the type keeps behind the rows of a tensor with this scale.
