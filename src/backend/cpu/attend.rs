@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::kv::{KvCache, page_of};
+use super::kv::{KvCache, Place, page_of};
 use super::pool::{Grid, Tile};
 use super::simd::real::{Matrices, RealKernels, exp};
 use super::{Cx, two};
@@ -244,19 +244,23 @@ impl Stage<'_> {
         let split_start = split * SPLIT;
 
         for page in self.pages_of(rows, split) {
-            let tile = &mut tile[..head_dim * PAGE];
-            self.kv.keys(k, head, page.number, page.most, tile, &mut vector[..head_dim]);
+            let room = (&mut tile[..head_dim * PAGE], &mut vector[..head_dim]);
             let first = page.first * group;
-            let shape = Matrices {
-                m: rows.len() * group - first,
-                k: head_dim,
-                n: PAGE,
-                lda: head_dim,
-                ldb: PAGE,
-                ldc: SPLIT,
-                add: false,
-            };
-            (k.gemm)(&shape, &q[first * head_dim..], tile, &mut scores[first * SPLIT + page.at..]);
+            let n_queries = rows.len() * group - first;
+            let place = Place { head, page: page.number, n: page.most, n_queries };
+            self.kv.keys(k, place, room, |dims, keys| {
+                let shape = Matrices {
+                    m: n_queries,
+                    k: dims.len(),
+                    n: PAGE,
+                    lda: head_dim,
+                    ldb: PAGE,
+                    ldc: SPLIT,
+                    add: dims.start > 0,
+                };
+                let q = &q[first * head_dim + dims.start..];
+                keys.multiply(k, &shape, q, 0, &mut scores[first * SPLIT + page.at..]);
+            });
         }
 
         for (i, (scores, weight)) in scores.chunks_exact_mut(SPLIT).zip(&mut part.weight).enumerate() {
@@ -268,29 +272,34 @@ impl Stage<'_> {
 
         for page in self.pages_of(rows, split) {
             let tile = &mut tile[..head_dim * PAGE];
-            self.kv.values(k, head, page.number, page.most, tile);
-            let mut multiply = |queries: Range<usize>, positions: Range<usize>, add: bool| {
-                let shape = Matrices {
-                    m: queries.len() * group,
-                    k: positions.len(),
-                    n: head_dim,
-                    lda: SPLIT,
-                    ldb: head_dim,
-                    ldc: head_dim,
-                    add,
+            let n_queries = (rows.len() - page.first) * group;
+            let place = Place { head, page: page.number, n: page.most, n_queries };
+            self.kv.values(k, place, tile, |positions, values| {
+                let mut multiply = |queries: Range<usize>, some: Range<usize>, add: bool| {
+                    let shape = Matrices {
+                        m: queries.len() * group,
+                        k: some.len(),
+                        n: head_dim,
+                        lda: SPLIT,
+                        ldb: head_dim,
+                        ldc: head_dim,
+                        add,
+                    };
+                    let first = queries.start * group;
+                    let scores = &scores[first * SPLIT + page.at + some.start..];
+                    let skip = (some.start - positions.start) * head_dim;
+                    values.multiply(k, &shape, scores, skip, &mut part.out[first * head_dim..]);
                 };
-                let first = queries.start * group;
-                let scores = &scores[first * SPLIT + page.at + positions.start..];
-                let tile = &tile[positions.start * head_dim..];
-                (k.gemm)(&shape, scores, tile, &mut part.out[first * head_dim..]);
-            };
-            multiply(page.first..rows.len(), 0..page.least, page.at > 0);
-            for (i, row) in rows.iter().enumerate().skip(page.first) {
-                let seen = seen(row, split_start + page.at).min(PAGE);
-                if seen > page.least {
-                    multiply(i..i + 1, page.least..seen, true);
+                let add = page.at + positions.start > 0;
+                let all = page.least.clamp(positions.start, positions.end);
+                multiply(page.first..rows.len(), positions.start..all, add);
+                for (i, row) in rows.iter().enumerate().skip(page.first) {
+                    let seen = seen(row, split_start + page.at).min(positions.end);
+                    if seen > all {
+                        multiply(i..i + 1, all..seen, true);
+                    }
                 }
-            }
+            });
         }
     }
 

@@ -4,13 +4,15 @@
 //! them: keys as `[head_dim, 64]`, values as `[64, head_dim]`. Codecs whose vectors are more than a list of
 //! elements keep vector after vector, and take that form when a page is read.
 
+use std::ops::Range;
+
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use ggml_types::{KvCodec, QuantError};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use super::pool::Pool;
-use super::simd::real::RealKernels;
+use super::simd::real::{Matrices, RealKernels};
 use crate::program::{KvDecl, PAGE, PageTable, Row};
 
 /// One layer's keys and values.
@@ -45,8 +47,27 @@ struct Elements {
     put_row: fn(page: &mut [u8], pos: usize, x: &[f32]),
     /// Writes one vector as column `pos` of a page of `[x.len(), PAGE]`.
     put_column: fn(page: &mut [u8], pos: usize, x: &[f32]),
-    /// Reads neighbouring elements.
-    get: fn(k: &RealKernels, bytes: &[u8], out: &mut [f32]),
+    /// Elements as they are.
+    rows: fn(bytes: &[u8]) -> Rows<'_>,
+}
+
+/// Neighbouring rows of keys or values.
+#[derive(Clone, Copy)]
+pub enum Rows<'a> {
+    /// As f32.
+    F32(&'a [f32]),
+    /// As f16.
+    F16(&'a [f16]),
+}
+
+impl Rows<'_> {
+    /// `c = a b`, or `c += a b`, where `b` are the elements from `first` on.
+    pub fn multiply(self, k: &RealKernels, shape: &Matrices, a: &[f32], first: usize, c: &mut [f32]) {
+        match self {
+            Rows::F32(b) => (k.gemm)(shape, a, &b[first..], c),
+            Rows::F16(b) => (k.gemm_f16)(shape, a, &b[first..], c),
+        }
+    }
 }
 
 static ELEMENTS: &[Elements] = &[
@@ -57,14 +78,14 @@ static ELEMENTS: &[Elements] = &[
             cast_slice_mut::<u8, f16>(page)[pos * x.len()..][..x.len()].convert_from_f32_slice(x);
         },
         put_column: |page, pos, x| put_column(cast_slice_mut::<u8, f16>(page), pos, x, f16::from_f32),
-        get: |k, bytes, out| (k.widen)(cast_slice(bytes), out),
+        rows: |bytes| Rows::F16(cast_slice(bytes)),
     },
     Elements {
         name: "f32",
         bytes: 4,
         put_row: |page, pos, x| cast_slice_mut(page)[pos * x.len()..][..x.len()].copy_from_slice(x),
         put_column: |page, pos, x| put_column(cast_slice_mut::<u8, f32>(page), pos, x, |x| x),
-        get: |_, bytes, out| out.copy_from_slice(cast_slice(bytes)),
+        rows: |bytes| Rows::F32(cast_slice(bytes)),
     },
 ];
 
@@ -72,6 +93,51 @@ fn put_column<T: Pod>(page: &mut [T], pos: usize, x: &[f32], from_f32: fn(f32) -
     for (column, x) in page.chunks_exact_mut(PAGE).zip(x) {
         column[pos] = from_f32(*x);
     }
+}
+
+/// Up to how many queries f16 rows are multiplied as they are; for more of them it pays to widen the rows first.
+const FEW_QUERIES: usize = 8;
+
+/// Elements that are widened before they are multiplied: a quarter of a first cache of 32 KiB. A page as a whole
+/// would be written to the second cache and come back from there.
+const PART: usize = 2048;
+
+impl Elements {
+    /// Hands on rows of `cols` elements: which, and what they hold.
+    fn each_rows(
+        &self,
+        k: &RealKernels,
+        bytes: &[u8],
+        cols: usize,
+        n_queries: usize,
+        tile: &mut [f32],
+        mut each: impl FnMut(Range<usize>, Rows<'_>),
+    ) {
+        match (self.rows)(bytes) {
+            Rows::F16(halves) if n_queries > FEW_QUERIES => {
+                let n_rows = (PART / cols).max(1);
+                for (i, halves) in halves.chunks(n_rows * cols).enumerate() {
+                    let part = &mut tile[..halves.len()];
+                    (k.widen)(halves, part);
+                    each(i * n_rows..i * n_rows + part.len() / cols, Rows::F32(part));
+                }
+            }
+            rows => each(0..bytes.len() / (cols * self.bytes), rows),
+        }
+    }
+}
+
+/// What of a cache is read.
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// The KV head.
+    pub head: usize,
+    /// The page's number in the cache.
+    pub page: usize,
+    /// Positions of the page, from its first.
+    pub n: usize,
+    /// Queries that it is multiplied with.
+    pub n_queries: usize,
 }
 
 impl KvCache {
@@ -122,38 +188,49 @@ impl KvCache {
         }
     }
 
-    /// Reads the keys of the first `n` positions of a page as `tile`, `[head_dim, PAGE]`; the other columns
-    /// become anything. `vector` is `[head_dim]`, to work in.
+    /// Reads the keys of the first `place.n` positions of a page as rows of `[head_dim, PAGE]`, some rows after the
+    /// other: `each` gets which, and what they hold; columns from `n` on are anything. `tile` is `[head_dim * PAGE]`
+    /// and `vector` is `[head_dim]`, to work in.
     pub fn keys(
         &self,
         k: &RealKernels,
-        head: usize,
-        page: usize,
-        n: usize,
-        tile: &mut [f32],
-        vector: &mut [f32],
+        Place { head, page, n, n_queries }: Place,
+        (tile, vector): (&mut [f32], &mut [f32]),
+        mut each: impl FnMut(Range<usize>, Rows<'_>),
     ) {
         let bytes = self.keys.page(self.pages, head, page);
         match self.keys.form {
-            Form::Elements(elements) => (elements.get)(k, bytes, tile),
+            Form::Elements(elements) => elements.each_rows(k, bytes, PAGE, n_queries, tile, each),
             Form::Vectors { codec, vec_bytes } => {
                 for (pos, bytes) in bytes.chunks_exact(vec_bytes).take(n).enumerate() {
                     codec.decode(bytes, vector);
                     put_column(tile, pos, vector, |x| x);
                 }
+                each(0..self.head_dim, Rows::F32(tile));
             }
         }
     }
 
-    /// Reads the values of the first `n` positions of a page as `tile`, `[n, head_dim]`.
-    pub fn values(&self, k: &RealKernels, head: usize, page: usize, n: usize, tile: &mut [f32]) {
+    /// Reads the values of the first `place.n` positions of a page as rows of `[n, head_dim]`, as
+    /// [`keys`](Self::keys) does.
+    pub fn values(
+        &self,
+        k: &RealKernels,
+        Place { head, page, n, n_queries }: Place,
+        tile: &mut [f32],
+        mut each: impl FnMut(Range<usize>, Rows<'_>),
+    ) {
         let bytes = self.values.page(self.pages, head, page);
         let tile = &mut tile[..n * self.head_dim];
         match self.values.form {
-            Form::Elements(elements) => (elements.get)(k, &bytes[..tile.len() * elements.bytes], tile),
+            Form::Elements(elements) => {
+                let bytes = &bytes[..tile.len() * elements.bytes];
+                elements.each_rows(k, bytes, self.head_dim, n_queries, tile, each);
+            }
             Form::Vectors { codec, vec_bytes } => {
                 let vectors = tile.chunks_exact_mut(self.head_dim);
                 bytes.chunks_exact(vec_bytes).zip(vectors).for_each(|(bytes, out)| codec.decode(bytes, out));
+                each(0..n, Rows::F32(tile));
             }
         }
     }

@@ -20,6 +20,9 @@ pub struct RealKernels {
     /// `c = a b`, or `c += a b`, of row-major matrices. Every element of `c` is summed in the order of `k`, by
     /// itself: no other row or column has a part in it.
     pub gemm: fn(shape: &Matrices, a: &[f32], b: &[f32], c: &mut [f32]),
+    /// The same with a `b` of f16: the bits that [`gemm`](Self::gemm) gives after [`widen`](Self::widen). Fast where
+    /// `m` is small, since it widens `b` once for every few rows.
+    pub gemm_f16: fn(shape: &Matrices, a: &[f32], b: &[f16], c: &mut [f32]),
     /// The largest element; minus infinity for none; NaN is never the largest.
     pub max: fn(x: &[f32]) -> f32,
     /// Replaces each element by `exp(x - max)`, see [`exp`], and returns the sum.
@@ -60,7 +63,7 @@ pub struct Matrices {
 impl Matrices {
     /// # Panics
     /// Where the slices do not hold such matrices.
-    fn check(&self, a: &[f32], b: &[f32], c: &[f32]) {
+    fn check<B>(&self, a: &[f32], b: &[B], c: &[f32]) {
         let need = |rows: usize, cols: usize, stride: usize| match rows {
             0 => 0,
             _ => {

@@ -9,15 +9,24 @@ use crate::program::Act;
 /// Partial sums of a sum: lane `i` has every `LANES`-th element from `i` on, and the lanes are added in order.
 pub(super) const LANES: usize = 16;
 
-pub(in crate::backend::cpu::simd) static KERNELS: RealKernels =
-    RealKernels { gemm, max, exp_sum, sum, sum_squares, widen, act, gate };
+pub(in crate::backend::cpu::simd) static KERNELS: RealKernels = RealKernels {
+    gemm: gemm::<f32>,
+    gemm_f16: gemm::<f16>,
+    max,
+    exp_sum,
+    sum,
+    sum_squares,
+    widen,
+    act,
+    gate,
+};
 
 fn widen(x: &[f16], out: &mut [f32]) {
     x.convert_to_f32_slice(out);
 }
 
 /// `c (+)= a b`, element by element.
-fn gemm(shape: &Matrices, a: &[f32], b: &[f32], c: &mut [f32]) {
+fn gemm<B: Copy + Into<f32>>(shape: &Matrices, a: &[f32], b: &[B], c: &mut [f32]) {
     shape.check(a, b, c);
     let Matrices { m, k, n, lda, ldb, ldc, add } = *shape;
     for row in 0..m {
@@ -26,7 +35,7 @@ fn gemm(shape: &Matrices, a: &[f32], b: &[f32], c: &mut [f32]) {
             c.fill(0.0);
         }
         for (i, a) in a[row * lda..][..k].iter().enumerate() {
-            c.iter_mut().zip(&b[i * ldb..][..n]).for_each(|(c, b)| *c += a * b);
+            c.iter_mut().zip(&b[i * ldb..][..n]).for_each(|(c, b)| *c += a * (*b).into());
         }
     }
 }

@@ -91,8 +91,13 @@ fn gemm_is_a_matrix_product() {
                     let shape = Matrices { m, k, n, lda: k + 3, ldb: n + 5, ldc: n + 1, add };
                     let (a, b) = (values(m * shape.lda, 3), values((k + 1) * shape.ldb, 4));
                     let before = values(m * shape.ldc, 5);
-                    let mut c = before.clone();
+                    // Values that f16 holds, so that both kernels multiply the same.
+                    let halves: Vec<f16> = b.iter().copied().map(f16::from_f32).collect();
+                    let b: Vec<f32> = halves.iter().copied().map(f16::to_f32).collect();
+                    let (mut c, mut of_halves) = (before.clone(), before.clone());
                     (set.real.gemm)(&shape, &a, &b, &mut c);
+                    (set.real.gemm_f16)(&shape, &a, &halves, &mut of_halves);
+                    assert_eq!(c, of_halves, "{}: {shape:?} of f16", set.name);
                     for (i, (got, before)) in c.iter().zip(&before).enumerate() {
                         let (row, col) = (i / shape.ldc, i % shape.ldc);
                         if col >= n {

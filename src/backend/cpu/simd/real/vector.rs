@@ -13,6 +13,10 @@ pub(in crate::backend::cpu::simd) const fn table<L: Lanes>() -> RealKernels {
             shape.check(a, b, c);
             L::vectorize(Gemm { shape, a, b, c });
         },
+        gemm_f16: |shape, a, b, c| {
+            shape.check(a, b, c);
+            L::vectorize(Gemm { shape, a, b, c });
+        },
         max: |x| {
             L::vectorize(Plain(
                 #[inline(always)]
@@ -91,14 +95,39 @@ impl Kernel for Widen<'_> {
 
 /// [`RealKernels::gemm`], the shapes checked. Lanes are columns; a block of `M` rows by `N` vectors of columns keeps
 /// its sums in registers.
-struct Gemm<'a> {
+struct Gemm<'a, B> {
     shape: &'a Matrices,
     a: &'a [f32],
-    b: &'a [f32],
+    b: &'a [B],
     c: &'a mut [f32],
 }
 
-impl Kernel for Gemm<'_> {
+/// Elements of the right-hand matrix.
+trait Element: Copy + Into<f32> {
+    /// 16 of them as floats.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    unsafe fn load<L: Lanes>(p: *const Self) -> L::Floats;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const Self) -> L::Floats {
+        // SAFETY: as for this function.
+        unsafe { L::load(p) }
+    }
+}
+
+impl Element for f16 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const Self) -> L::Floats {
+        // SAFETY: as for this function.
+        unsafe { L::load_f16(p.cast()) }
+    }
+}
+
+impl<B: Element> Kernel for Gemm<'_, B> {
     type Out = ();
 
     #[inline(always)]
@@ -113,7 +142,7 @@ impl Kernel for Gemm<'_> {
     }
 }
 
-impl Gemm<'_> {
+impl<B: Element> Gemm<'_, B> {
     /// # Safety
     /// As [`Kernel::run`].
     #[inline(always)]
@@ -135,7 +164,7 @@ impl Gemm<'_> {
         for row in 0..m {
             for col in col..n {
                 let c = &mut self.c[row * ldc + col];
-                let terms = (0..k).map(|i| (self.a[row * lda + i], self.b[i * ldb + col]));
+                let terms = (0..k).map(|i| (self.a[row * lda + i], self.b[i * ldb + col].into()));
                 *c = terms.fold(if add { *c } else { 0.0 }, |sum, (a, b)| a.mul_add(b, sum));
             }
         }
@@ -183,7 +212,7 @@ impl Gemm<'_> {
             for i in 0..k {
                 let mut vectors = [L::splat(0.0); N];
                 for j in 0..N {
-                    vectors[j] = L::load(b.add(i * ldb + 16 * j));
+                    vectors[j] = B::load::<L>(b.add(i * ldb + 16 * j));
                 }
                 for row in 0..M {
                     let a = L::splat(*a[row].add(i));
