@@ -38,9 +38,10 @@
 #define SAMPLE_THREADS 256
 
 /* Bytes before the activations in a linear kernel's shared memory, and how many rows the kernel for several rows takes
- * at a time. */
-#define LINEAR_HEADER_BYTES 512
+ * at a time, and the kernel on tensor cores at most. */
+#define LINEAR_HEADER_BYTES 768
 #define LINEAR_ROWS 8
+#define MMA_ROWS 32
 
 /* One row of a step. */
 struct StepRow {
@@ -102,8 +103,11 @@ struct InputParams {
     uint32_t int8;
     /* Whether row i is row outputs[i] of the step. */
     uint32_t of_outputs;
-    /* log2 of the lanes that share one row of weights: 3, 4 or 5. */
+    /* log2 of the lanes that share one row of weights: 3, 4 or 5; 1 on tensor cores, where a set has 16 rows. */
     uint32_t lanes_log2;
+    /* Rows of the step that a block on tensor cores takes: 8, 16, 24 or 32. */
+    uint32_t tile_rows;
+    uint32_t reserved;
 };
 
 /* One layer's cache. A page holds, for each KV head, PAGE_POSITIONS keys of `stride` elements, and then as many

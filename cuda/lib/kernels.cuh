@@ -1,5 +1,5 @@
 // The kernels of one weight type. STERNA_KERNELS(F16, f16) makes embed__f16, attn_in__f16 for single rows,
-// attn_in__f16__rows for several, and so on.
+// attn_in__f16__rows for several, and so on; STERNA_MMA_KERNELS(I2S, i2_s) attn_in__i2_s__mma for many.
 #pragma once
 
 #include "../stage/attn_in.cuh"
@@ -18,3 +18,9 @@
     STERNA_LINEAR_KERNELS(proj_add, ProjAddParams, Type, type)            \
     STERNA_LINEAR_KERNELS(ffn_in, FfnInParams, Type, type)                \
     STERNA_LINEAR_KERNELS(logits, LogitsParams, Type, type)
+
+#define STERNA_MMA_KERNELS(Type, type)                                                     \
+    KERNEL(attn_in__##type##__mma, AttnInParams, LINEAR_THREADS) { attn_in_mma<Type>(p); }    \
+    KERNEL(proj_add__##type##__mma, ProjAddParams, LINEAR_THREADS) { proj_add_mma<Type>(p); } \
+    KERNEL(ffn_in__##type##__mma, FfnInParams, LINEAR_THREADS) { ffn_in_mma<Type>(p); }       \
+    KERNEL(logits__##type##__mma, LogitsParams, LINEAR_THREADS) { logits_mma<Type>(p); }

@@ -3,13 +3,13 @@
 // 2^lanes_log2 lanes share a row of weights, so a warp has 4, 2 or 1 rows at a time, its slots; the lanes of a row read
 // neighbouring chunks. What the rows are, and what becomes of the products, is the stage's: a Task says
 //
-//   units()                        how many sets of rows there are, one a warp at a time
-//   row(unit, slot)                a WeightRow: which row of which weight the slot has, if any
-//   finish(unit, slot, m, first, y, writes)  takes y = W n for row first + m; the whole warp calls it, and every lane of
-//                                  a row has y, but only one of them has `writes`
+//   units()                    how many sets of rows there are, one a warp at a time
+//   row(unit, slot)            a WeightRow: which row of which weight the slot has, if any
+//   finish(unit, slot, row, y, other)   takes y = W n for a row of the step; `other` is that of the slot that lies half of
+//                              the slots away. One lane a slot calls it, where the slot has a row
 //
 // Blocks are persistent: at most two a multiprocessor, each with the input normed once. Loads run one batch of
-// T::kUnroll chunks ahead of the products, across rows, and the first batch is on its way before the previous kernel's
+// kUnroll chunks ahead of the products, across rows, and the first batch is on its way before the previous kernel's
 // results are waited for.
 #pragma once
 
@@ -21,9 +21,25 @@ struct WeightRow {
     uint32_t row;
 };
 
+// y of a slot, from the sum of its products with row m of the activations.
+template <class T>
+DEVICE float finished(const WeightRow& at, typename T::Acc sum, uint32_t m) {
+    if (!at.w) return 0.0f;
+    float y;
+    if constexpr (T::kInts) {
+        RowQuant quant = row_quants()[m];
+        y = static_cast<float>(sum - quant.sum) / quant.scale * at.w->tensor_scale;
+    } else {
+        y = sum;
+    }
+    y *= at.w->factor;
+    return at.w->bias ? y + at.w->bias[at.row] : y;
+}
+
 template <class T, int M, class Task>
 DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task) {
-    constexpr int kUnroll = T::kUnroll;
+    // Several rows keep the multipliers busy; a single one is all loads.
+    constexpr int kUnroll = M == 1 ? T::kUnroll : 2;
     uint32_t lanes = 1u << in.lanes_log2, lane = threadIdx.x % kWarpSize;
     uint32_t slot = lane >> in.lanes_log2, sub = lane & (lanes - 1);
     uint32_t warps = blockDim.x / kWarpSize, stride = gridDim.x * warps;
@@ -69,18 +85,9 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
                 if (m >= static_cast<int>(n)) break;
                 typename T::Acc sum = reduce_lanes<Sum>(sums[m], static_cast<int>(lanes));
                 WeightRow at = task.row(unit, slot);
-                float y = 0.0f;
-                if (at.w) {
-                    if constexpr (T::kInts) {
-                        RowQuant quant = row_quants()[m];
-                        y = static_cast<float>(sum - quant.sum) / quant.scale * at.w->tensor_scale;
-                    } else {
-                        y = sum;
-                    }
-                    y *= at.w->factor;
-                    if (at.w->bias) y += at.w->bias[at.row];
-                }
-                task.finish(unit, slot, first + m, y, sub == 0 && at.w);
+                float y = finished<T>(at, sum, static_cast<uint32_t>(m));
+                float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
+                if (sub == 0 && at.w) task.finish(unit, slot, first + m, y, other);
             }
         }
         __syncthreads();

@@ -2,11 +2,11 @@
 //
 // The rows of Wq, Wk and Wv are taken in pairs that a rotary embedding turns together (any two neighbours where it
 // turns nothing); the first half of a warp's slots own the first rows of some pairs and the other half the second ones,
-// so that a pair meets in one shuffle. Needs an even head_dim and at least two slots a warp. Writes halves or floats to
+// so that a pair meets in a warp. Needs an even head_dim and at least two slots a warp. Writes halves or floats to
 // the page of the row's position; reads the turns of that position.
 #pragma once
 
-#include "../lib/linear.cuh"
+#include "../lib/linear_mma.cuh"
 
 struct AttnInTask {
     const AttnInParams& p;
@@ -45,17 +45,15 @@ struct AttnInTask {
         return {at.exists ? w : nullptr, at.head * p.kv.head_dim + elem(at, slot >= half_slots())};
     }
 
-    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, bool writes) const {
-        float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
+    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float other) const {
         Pair at = pair(unit, slot);
         uint32_t second = slot >= half_slots();
         StepRow row = p.step.rows[m];
-        if (at.exists && at.turns) {
+        if (at.turns) {
             const float* turns = p.rope.turns + uint64_t(row.pos) * 2 * p.rope.pairs;
             float cos = turns[at.number], sin = turns[p.rope.pairs + at.number];
             y = second ? other * sin + y * cos : y * cos - other * sin;
         }
-        if (!writes) return;
         uint32_t to = elem(at, second);
         if (at.weight == 0) {
             p.q[uint64_t(m) * p.wq.rows + at.head * p.kv.head_dim + to] = y;
@@ -74,4 +72,9 @@ struct AttnInTask {
 template <class T, int M>
 DEVICE void attn_in(const AttnInParams& p) {
     run_linear<T, M>(p.step, p.in, p.wq.chunks, AttnInTask{p});
+}
+
+template <class T>
+DEVICE void attn_in_mma(const AttnInParams& p) {
+    run_linear_mma<T>(p.step, p.in, p.wq.chunks, AttnInTask{p});
 }

@@ -1,10 +1,10 @@
 // FfnIn: n = norm(x[r]); h[r] = act(Wg n) * (Wu n), or act(Wu n) where there is no gate.
 //
 // With a gate, the first half of a warp's slots own rows of the gate and the other half the same rows of up, so that the
-// two products meet in one shuffle; without one, a slot owns a row of up. Needs at least two slots a warp.
+// two products meet in a warp; without one, a slot owns a row of up. Needs at least two slots a warp.
 #pragma once
 
-#include "../lib/linear.cuh"
+#include "../lib/linear_mma.cuh"
 
 DEVICE float activated(uint32_t act, float x) {
     if (act == ACT_RELU2) {
@@ -32,19 +32,20 @@ struct FfnInTask {
         return {row >= p.up.rows ? nullptr : of_gate ? &p.gate : &p.up, row};
     }
 
-    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, bool writes) const {
-        float value;
-        if (p.gate.data) {
-            value = __shfl_xor_sync(kWarp, y, kWarpSize / 2) * activated(p.act, y);
-            writes = writes && slot < width();
-        } else {
-            value = activated(p.act, y);
-        }
-        if (writes) p.h[uint64_t(m) * p.up.rows + unit * width() + slot % width()] = value;
+    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float other) const {
+        if (slot >= width()) return;
+        float value = activated(p.act, y);
+        if (p.gate.data) value = other * value;
+        p.h[uint64_t(m) * p.up.rows + unit * width() + slot] = value;
     }
 };
 
 template <class T, int M>
 DEVICE void ffn_in(const FfnInParams& p) {
     run_linear<T, M>(p.step, p.in, p.up.chunks, FfnInTask{p});
+}
+
+template <class T>
+DEVICE void ffn_in_mma(const FfnInParams& p) {
+    run_linear_mma<T>(p.step, p.in, p.up.chunks, FfnInTask{p});
 }

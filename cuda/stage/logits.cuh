@@ -3,7 +3,7 @@
 // A slot of a warp owns one output. Reads W once for every M rows that asked; nothing where none did.
 #pragma once
 
-#include "../lib/linear.cuh"
+#include "../lib/linear_mma.cuh"
 
 struct LogitsTask {
     const LogitsParams& p;
@@ -16,12 +16,17 @@ struct LogitsTask {
         return {row < p.w.rows ? &p.w : nullptr, row};
     }
 
-    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, bool writes) const {
-        if (writes) p.logits[uint64_t(m) * p.w.rows + unit * slots() + slot] = y;
+    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float) const {
+        p.logits[uint64_t(m) * p.w.rows + unit * slots() + slot] = y;
     }
 };
 
 template <class T, int M>
 DEVICE void logits(const LogitsParams& p) {
     run_linear<T, M>(p.step, p.in, p.w.chunks, LogitsTask{p});
+}
+
+template <class T>
+DEVICE void logits_mma(const LogitsParams& p) {
+    run_linear_mma<T>(p.step, p.in, p.w.chunks, LogitsTask{p});
 }

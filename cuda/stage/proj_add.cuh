@@ -4,7 +4,7 @@
 // the rows of y. What must be true: y was written by an earlier launch; x is no part of y.
 #pragma once
 
-#include "../lib/linear.cuh"
+#include "../lib/linear_mma.cuh"
 
 struct ProjAddTask {
     const ProjAddParams& p;
@@ -17,12 +17,17 @@ struct ProjAddTask {
         return {row < p.w.rows ? &p.w : nullptr, row};
     }
 
-    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, bool writes) const {
-        if (writes) p.x[uint64_t(m) * p.w.rows + unit * slots() + slot] += y;
+    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float) const {
+        p.x[uint64_t(m) * p.w.rows + unit * slots() + slot] += y;
     }
 };
 
 template <class T, int M>
 DEVICE void proj_add(const ProjAddParams& p) {
     run_linear<T, M>(p.step, p.in, p.w.chunks, ProjAddTask{p});
+}
+
+template <class T>
+DEVICE void proj_add_mma(const ProjAddParams& p) {
+    run_linear_mma<T>(p.step, p.in, p.w.chunks, ProjAddTask{p});
 }

@@ -3,3 +3,4 @@
 #include "../lib/kernels.cuh"
 
 STERNA_KERNELS(I2S, i2_s)
+STERNA_MMA_KERNELS(I2S, i2_s)

@@ -28,6 +28,9 @@ struct I2S {
 
     DEVICE static Chunk load(Row row, uint32_t chunk) { return load_stream16(row + chunk * 16); }
 
+    // Four neighbouring codes of one group.
+    DEVICE static uint32_t codes(uint32_t word, int group) { return word >> (6 - 2 * group) & 0x03030303u; }
+
     template <int M>
     DEVICE static void dot(Acc (&sums)[M], Chunk chunk, const uint8_t* acts, uint32_t at, uint32_t chunks) {
         uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
@@ -40,8 +43,8 @@ struct I2S {
                 uint32_t quads[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    uint32_t codes = words[i] >> (6 - 2 * group) & 0x03030303u;
-                    sums[m] = __dp4a(static_cast<int32_t>(codes), static_cast<int32_t>(quads[i]), sums[m]);
+                    int32_t w = static_cast<int32_t>(codes(words[i], group));
+                    sums[m] = __dp4a(w, static_cast<int32_t>(quads[i]), sums[m]);
                 }
             }
         }

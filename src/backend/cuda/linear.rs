@@ -2,8 +2,8 @@
 
 use super::driver::{Address, Launch};
 use super::params::{
-    InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, NORM_LAYER, NORM_NONE,
-    NORM_RMS, NormParams,
+    InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, MMA_ROWS, NORM_LAYER,
+    NORM_NONE, NORM_RMS, NormParams,
 };
 use super::weight::Format;
 use super::{Cx, words};
@@ -28,7 +28,11 @@ pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<Stri
     if !format.takes(first.act) {
         return Err(format!("{stage}__{} without int8 inputs", ty.name()));
     }
-    Ok(vec![format!("{stage}__{}", ty.name()), format!("{stage}__{}__rows", ty.name())])
+    let mut kernels = vec![format!("{stage}__{}", ty.name()), format!("{stage}__{}__rows", ty.name())];
+    if format.ints {
+        kernels.push(format!("{stage}__{}{MMA}", ty.name()));
+    }
+    Ok(kernels)
 }
 
 /// Bytes of shared memory for `rows` rows of activations at a time.
@@ -70,16 +74,16 @@ pub fn launch<T: bytemuck::Pod>(
         RowsOf::Step => cx.shape.rows,
         RowsOf::Outputs => cx.shape.outputs,
     };
-    let many = shared_bytes(format, w.cols, LINEAR_ROWS as usize);
-    let fits = many <= cx.limits.shared_bytes as usize;
-    let (suffix, shared) = match rows > 1 && fits {
-        true => ("__rows", many),
-        false => ("", shared_bytes(format, w.cols, 1)),
-    };
-    let lanes_log2 = lanes_log2(cx, format.chunks(w.cols), work);
-    let slots = 32 >> lanes_log2;
+    let room = cx.limits.shared_bytes as usize;
+    let Kind { suffix, tile_rows, lanes_log2 } = kind(cx, format, w.cols, rows, work);
     let warps = LINEAR_THREADS as usize / 32;
-    let blocks = work.rows.div_ceil(slots * warps).clamp(1, cx.resident_blocks() as usize);
+    let slots = 32 >> lanes_log2;
+    // On tensor cores a warp has two sets of rows at a time, and tiles of the step share the card.
+    let (tiles, sets) = if suffix == MMA { (rows.div_ceil(tile_rows), 2) } else { (1, 1) };
+    let most = (cx.resident_blocks() as usize).div_ceil(tiles);
+    let blocks = work.rows.div_ceil(slots * sets * warps).clamp(1, most);
+    let shared = shared_bytes(format, w.cols, tile_rows);
+    assert!(shared <= room, "{stage}: {shared} bytes of shared memory, there are {room}");
     let params = params(InputParams {
         x: cx.memory.bufs[input.x.0 as usize],
         norm: norm(cx, input.norm),
@@ -87,13 +91,41 @@ pub fn launch<T: bytemuck::Pod>(
         int8: u32::from(linear.act == ActQuant::I8PerToken),
         of_outputs: u32::from(input.rows == RowsOf::Outputs),
         lanes_log2,
+        tile_rows: tile_rows as u32,
+        reserved: 0,
     });
     Launch {
         kernel: cx.kernel(&format!("{stage}__{}{suffix}", format.name)),
-        grid: [blocks as u32, 1, 1],
+        grid: [blocks as u32, tiles as u32, 1],
         threads: LINEAR_THREADS,
         shared_bytes: shared as u32,
         params: words(&params),
+    }
+}
+
+/// The kernels on tensor cores.
+const MMA: &str = "__mma";
+
+/// Rows from which these are worth it.
+const MMA_LEAST: usize = 2 * LINEAR_ROWS as usize;
+
+/// Which of a stage's kernels multiplies, and how.
+struct Kind {
+    suffix: &'static str,
+    /// Rows that a block has in shared memory at a time.
+    tile_rows: usize,
+    lanes_log2: u32,
+}
+
+fn kind(cx: &Cx<'_>, format: &Format, cols: usize, rows: usize, work: Work) -> Kind {
+    let fits = |rows: usize| shared_bytes(format, cols, rows) <= cx.limits.shared_bytes as usize;
+    let lanes_log2 = lanes_log2(cx, format.chunks(cols), work);
+    let eight = LINEAR_ROWS as usize;
+    let mma_rows = (1..=MMA_ROWS as usize / eight).map(|n| n * eight).rev().find(|rows| fits(*rows));
+    match mma_rows {
+        Some(tile_rows) if format.ints && rows >= MMA_LEAST => Kind { suffix: MMA, tile_rows, lanes_log2: 1 },
+        _ if rows > 1 && fits(eight) => Kind { suffix: "__rows", tile_rows: eight, lanes_log2 },
+        _ => Kind { suffix: "", tile_rows: 1, lanes_log2 },
     }
 }
 

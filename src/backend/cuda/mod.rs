@@ -37,9 +37,10 @@ use weight::DeviceWeight;
 fn kernel_names() -> impl Iterator<Item = String> {
     let linear = ["attn_in", "proj_add", "ffn_in", "logits"];
     let of_type = move |ty: &weight::Format| {
-        let ty = ty.name;
-        let both = linear.map(|stage| [format!("{stage}__{ty}"), format!("{stage}__{ty}__rows")]);
-        both.into_iter().flatten().chain([format!("embed__{ty}")])
+        let (ty, ints) = (ty.name, ty.ints);
+        let of_stage = move |stage| ["", "__rows", "__mma"].map(|kind| format!("{stage}__{ty}{kind}"));
+        let all = linear.into_iter().flat_map(of_stage).filter(move |name| ints || !name.ends_with("__mma"));
+        all.chain([format!("embed__{ty}")])
     };
     let of_codec = attend::CODECS.iter().map(|(codec, _)| attend::kernel(codec));
     weight::FORMATS.iter().flat_map(of_type).chain(of_codec).chain([sample::KERNEL.to_owned()])

@@ -13,8 +13,9 @@ pub const LINEAR_THREADS: u32 = 256;
 pub const EMBED_THREADS: u32 = 256;
 pub const ATTEND_THREADS: u32 = 128;
 pub const SAMPLE_THREADS: u32 = 256;
-pub const LINEAR_HEADER_BYTES: u32 = 512;
+pub const LINEAR_HEADER_BYTES: u32 = 768;
 pub const LINEAR_ROWS: u32 = 8;
+pub const MMA_ROWS: u32 = 32;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct StepRow {
@@ -118,10 +119,12 @@ pub struct InputParams {
     pub int8: u32,
     pub of_outputs: u32,
     pub lanes_log2: u32,
+    pub tile_rows: u32,
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of InputParams"][::std::mem::size_of::<InputParams>() - 48usize];
+    ["Size of InputParams"][::std::mem::size_of::<InputParams>() - 56usize];
     ["Alignment of InputParams"][::std::mem::align_of::<InputParams>() - 8usize];
     ["Offset of field: InputParams::x"][::std::mem::offset_of!(InputParams, x) - 0usize];
     ["Offset of field: InputParams::norm"][::std::mem::offset_of!(InputParams, norm) - 8usize];
@@ -129,6 +132,8 @@ const _: () = {
     ["Offset of field: InputParams::int8"][::std::mem::offset_of!(InputParams, int8) - 36usize];
     ["Offset of field: InputParams::of_outputs"][::std::mem::offset_of!(InputParams, of_outputs) - 40usize];
     ["Offset of field: InputParams::lanes_log2"][::std::mem::offset_of!(InputParams, lanes_log2) - 44usize];
+    ["Offset of field: InputParams::tile_rows"][::std::mem::offset_of!(InputParams, tile_rows) - 48usize];
+    ["Offset of field: InputParams::reserved"][::std::mem::offset_of!(InputParams, reserved) - 52usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -201,16 +206,16 @@ pub struct AttnInParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttnInParams"][::std::mem::size_of::<AttnInParams>() - 240usize];
+    ["Size of AttnInParams"][::std::mem::size_of::<AttnInParams>() - 248usize];
     ["Alignment of AttnInParams"][::std::mem::align_of::<AttnInParams>() - 8usize];
     ["Offset of field: AttnInParams::step"][::std::mem::offset_of!(AttnInParams, step) - 0usize];
     ["Offset of field: AttnInParams::in_"][::std::mem::offset_of!(AttnInParams, in_) - 40usize];
-    ["Offset of field: AttnInParams::wq"][::std::mem::offset_of!(AttnInParams, wq) - 88usize];
-    ["Offset of field: AttnInParams::wk"][::std::mem::offset_of!(AttnInParams, wk) - 120usize];
-    ["Offset of field: AttnInParams::wv"][::std::mem::offset_of!(AttnInParams, wv) - 152usize];
-    ["Offset of field: AttnInParams::rope"][::std::mem::offset_of!(AttnInParams, rope) - 184usize];
-    ["Offset of field: AttnInParams::kv"][::std::mem::offset_of!(AttnInParams, kv) - 200usize];
-    ["Offset of field: AttnInParams::q"][::std::mem::offset_of!(AttnInParams, q) - 232usize];
+    ["Offset of field: AttnInParams::wq"][::std::mem::offset_of!(AttnInParams, wq) - 96usize];
+    ["Offset of field: AttnInParams::wk"][::std::mem::offset_of!(AttnInParams, wk) - 128usize];
+    ["Offset of field: AttnInParams::wv"][::std::mem::offset_of!(AttnInParams, wv) - 160usize];
+    ["Offset of field: AttnInParams::rope"][::std::mem::offset_of!(AttnInParams, rope) - 192usize];
+    ["Offset of field: AttnInParams::kv"][::std::mem::offset_of!(AttnInParams, kv) - 208usize];
+    ["Offset of field: AttnInParams::q"][::std::mem::offset_of!(AttnInParams, q) - 240usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -251,12 +256,12 @@ pub struct ProjAddParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of ProjAddParams"][::std::mem::size_of::<ProjAddParams>() - 128usize];
+    ["Size of ProjAddParams"][::std::mem::size_of::<ProjAddParams>() - 136usize];
     ["Alignment of ProjAddParams"][::std::mem::align_of::<ProjAddParams>() - 8usize];
     ["Offset of field: ProjAddParams::step"][::std::mem::offset_of!(ProjAddParams, step) - 0usize];
     ["Offset of field: ProjAddParams::in_"][::std::mem::offset_of!(ProjAddParams, in_) - 40usize];
-    ["Offset of field: ProjAddParams::w"][::std::mem::offset_of!(ProjAddParams, w) - 88usize];
-    ["Offset of field: ProjAddParams::x"][::std::mem::offset_of!(ProjAddParams, x) - 120usize];
+    ["Offset of field: ProjAddParams::w"][::std::mem::offset_of!(ProjAddParams, w) - 96usize];
+    ["Offset of field: ProjAddParams::x"][::std::mem::offset_of!(ProjAddParams, x) - 128usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -271,15 +276,15 @@ pub struct FfnInParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of FfnInParams"][::std::mem::size_of::<FfnInParams>() - 168usize];
+    ["Size of FfnInParams"][::std::mem::size_of::<FfnInParams>() - 176usize];
     ["Alignment of FfnInParams"][::std::mem::align_of::<FfnInParams>() - 8usize];
     ["Offset of field: FfnInParams::step"][::std::mem::offset_of!(FfnInParams, step) - 0usize];
     ["Offset of field: FfnInParams::in_"][::std::mem::offset_of!(FfnInParams, in_) - 40usize];
-    ["Offset of field: FfnInParams::gate"][::std::mem::offset_of!(FfnInParams, gate) - 88usize];
-    ["Offset of field: FfnInParams::up"][::std::mem::offset_of!(FfnInParams, up) - 120usize];
-    ["Offset of field: FfnInParams::h"][::std::mem::offset_of!(FfnInParams, h) - 152usize];
-    ["Offset of field: FfnInParams::act"][::std::mem::offset_of!(FfnInParams, act) - 160usize];
-    ["Offset of field: FfnInParams::reserved"][::std::mem::offset_of!(FfnInParams, reserved) - 164usize];
+    ["Offset of field: FfnInParams::gate"][::std::mem::offset_of!(FfnInParams, gate) - 96usize];
+    ["Offset of field: FfnInParams::up"][::std::mem::offset_of!(FfnInParams, up) - 128usize];
+    ["Offset of field: FfnInParams::h"][::std::mem::offset_of!(FfnInParams, h) - 160usize];
+    ["Offset of field: FfnInParams::act"][::std::mem::offset_of!(FfnInParams, act) - 168usize];
+    ["Offset of field: FfnInParams::reserved"][::std::mem::offset_of!(FfnInParams, reserved) - 172usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -291,12 +296,12 @@ pub struct LogitsParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of LogitsParams"][::std::mem::size_of::<LogitsParams>() - 128usize];
+    ["Size of LogitsParams"][::std::mem::size_of::<LogitsParams>() - 136usize];
     ["Alignment of LogitsParams"][::std::mem::align_of::<LogitsParams>() - 8usize];
     ["Offset of field: LogitsParams::step"][::std::mem::offset_of!(LogitsParams, step) - 0usize];
     ["Offset of field: LogitsParams::in_"][::std::mem::offset_of!(LogitsParams, in_) - 40usize];
-    ["Offset of field: LogitsParams::w"][::std::mem::offset_of!(LogitsParams, w) - 88usize];
-    ["Offset of field: LogitsParams::logits"][::std::mem::offset_of!(LogitsParams, logits) - 120usize];
+    ["Offset of field: LogitsParams::w"][::std::mem::offset_of!(LogitsParams, w) - 96usize];
+    ["Offset of field: LogitsParams::logits"][::std::mem::offset_of!(LogitsParams, logits) - 128usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

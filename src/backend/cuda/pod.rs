@@ -32,7 +32,7 @@ plain! {
     StepTables { counts, rows, outputs, pages, pages_stride, reserved }
     NormParams { weight, bias, eps, kind }
     LinearParams { data, bias, tensor_scale, factor, rows, chunks }
-    InputParams { x, norm, cols, int8, of_outputs, lanes_log2 }
+    InputParams { x, norm, cols, int8, of_outputs, lanes_log2, tile_rows, reserved }
     KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes }
     RopeParams { turns, pairs, adjacent }
     EmbedParams { step, table, positions, x, cols, reserved }
