@@ -237,6 +237,9 @@ fn bench_refuses_what_it_cannot_do() {
 #[test]
 fn devices_version_help_completions_and_man() {
     assert!(ok(&sterna(&["devices"])).starts_with("cpu: "));
+    assert!(
+        ok(&sterna(&["selftest", "--backend", "cpu"])).ends_with("every stage computes what the CPU does\n")
+    );
     assert_eq!(ok(&sterna(&["--version"])).trim(), format!("sterna {}", env!("CARGO_PKG_VERSION")));
     let help = ok(&sterna(&["--help"]));
     assert!(help.contains("Examples:"), "{help}");

@@ -232,6 +232,27 @@ fn cuda_kernels_say_what_the_cpu_says() {
     }
 }
 
+/// The head alone rounds: logits move by its quantisation error, and no layer before it does.
+#[test]
+fn a_head_of_another_type_says_nearly_the_same() {
+    let logits = |head: &str| {
+        let engine = best_engine(|options| options.head_type = head.into());
+        assert_eq!(engine.head_type(), if head == "keep" { "f16" } else { head });
+        all_logits(&engine)
+    };
+    let (want, got) = (logits("keep"), logits("q8_0"));
+    let far = distance(&got, &want);
+    // Steps of 1/127 of a block's largest weight, 384 of them a logit, beside logits of deviation 3.
+    assert!(far.mean > 0.0 && far.mean < 0.02 && far.mean_cosine > 0.9999, "{far:?}");
+
+    let path = bitnet("tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    for (word, want) in [("q6_k", "which is no multiple of 256"), ("q3", "one of keep, q8_0, q6_k")] {
+        let options = EngineOptions { head_type: word.into(), ..EngineOptions::default() };
+        let error = Engine::open(&path, &options).map(drop).unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
+    }
+}
+
 fn last_logits(session: &mut Session, tokens: &[u32]) -> Vec<f32> {
     session.feed(tokens).unwrap().to_vec()
 }

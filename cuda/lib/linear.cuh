@@ -39,7 +39,7 @@ DEVICE float finished(const WeightRow& at, typename T::Acc sum, uint32_t m) {
 template <class T, int M, class Task>
 DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task) {
     // Several rows keep the multipliers busy; a single one is all loads.
-    constexpr int kUnroll = M == 1 ? T::kUnroll : 2;
+    constexpr int kUnroll = M == 1 ? T::kUnroll : T::kRowsUnroll;
     uint32_t lanes = 1u << in.lanes_log2, lane = threadIdx.x % kWarpSize;
     uint32_t slot = lane >> in.lanes_log2, sub = lane & (lanes - 1);
     uint32_t warps = blockDim.x / kWarpSize, stride = gridDim.x * warps;

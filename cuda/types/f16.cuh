@@ -7,6 +7,7 @@ struct F16 {
     static constexpr bool kInts = false;
     static constexpr int kElems = 8;
     static constexpr int kUnroll = 5;
+    static constexpr int kRowsUnroll = 2;
     using Acc = float;
     using Row = const uint8_t*;
     using Chunk = uint4;

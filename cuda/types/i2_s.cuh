@@ -12,6 +12,7 @@ struct I2S {
     static constexpr bool kInts = true;
     static constexpr int kElems = 64;
     static constexpr int kUnroll = 5;
+    static constexpr int kRowsUnroll = 2;
     using Acc = int32_t;
     using Row = const uint8_t*;
     using Chunk = uint4;

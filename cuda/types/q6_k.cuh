@@ -16,6 +16,7 @@ struct Q6K {
     static constexpr bool kInts = false;
     static constexpr int kElems = 64;
     static constexpr int kUnroll = 2;
+    static constexpr int kRowsUnroll = 1;
     using Acc = float;
     struct Row {
         const uint8_t* low;

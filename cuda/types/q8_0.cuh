@@ -17,6 +17,7 @@ struct Q8_0 {
     static constexpr bool kInts = false;
     static constexpr int kElems = 16;
     static constexpr int kUnroll = 5;
+    static constexpr int kRowsUnroll = 2;
     using Acc = float;
     struct Row {
         const uint8_t* ints;

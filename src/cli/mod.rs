@@ -20,6 +20,7 @@ mod quantize;
 pub mod report;
 mod run;
 pub mod sampling_args;
+mod selftest;
 mod synth;
 mod tokenize;
 
@@ -53,6 +54,7 @@ enum Command {
     Synth(synth::SynthArgs),
     Quantize(quantize::QuantizeArgs),
     Devices(devices::DevicesArgs),
+    Selftest(selftest::SelftestArgs),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
 }
@@ -103,6 +105,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Synth(args) => args.run(),
         Command::Quantize(args) => args.run(),
         Command::Devices(args) => args.run(),
+        Command::Selftest(args) => args.run(),
         Command::Completions(args) => args.run(),
         Command::Man(args) => args.run(),
     }

@@ -26,12 +26,15 @@ pub struct LoadArgs {
     /// GGUF file of the model
     #[arg(short, long, value_name = "FILE")]
     pub model: Option<PathBuf>,
-    /// Where it runs: auto, cpu
+    /// Where it runs: auto, or a word of `sterna devices`
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub backend: String,
     /// Most tokens of one prefill step
     #[arg(short, long, value_name = "N", default_value_t = 512, visible_alias = "ubatch-size")]
     pub batch_size: usize,
+    /// Type of the output head, which is most of what a token reads: keep, or q8_0 or q6_k, which it is encoded in
+    #[arg(long, value_name = "TYPE", default_value = "keep")]
+    pub head_type: String,
     /// KV cache.
     #[command(flatten)]
     pub cache: CacheArgs,
@@ -136,6 +139,7 @@ impl LoadArgs {
             batch: self.batch_size,
             cache_type_k: cache.cache_type_k.as_ref().unwrap_or(&cache.kv_cache_type).clone(),
             cache_type_v: cache.cache_type_v.as_ref().unwrap_or(&cache.kv_cache_type).clone(),
+            head_type: self.head_type.clone(),
             dialect: self.file.dialect,
             tokenizer_pre: self.file.tokenizer_pre.clone(),
             ..EngineOptions::default()

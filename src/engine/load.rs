@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use bytes::Bytes;
 use ggml_types::{Dialect, HostTensor, KvCodec, kv, kv_by_name};
 
+use super::head;
 use super::pages::Pages;
 use super::{Core, Engine, Shared, ctx_pages};
 use crate::backend::{self, Backend, Plan};
@@ -45,6 +46,8 @@ pub struct EngineOptions {
     pub cache_type_k: String,
     /// Codec of values in the cache.
     pub cache_type_v: String,
+    /// Type of the output head: `keep`, or `q8_0` or `q6_k`, which it is encoded in when it is loaded.
+    pub head_type: String,
     /// Whose type ids the file uses, where it leaves doubt.
     pub dialect: Option<Dialect>,
     /// Pre-tokenizer, where the file names none or a wrong one.
@@ -72,6 +75,7 @@ impl Default for EngineOptions {
             n_seqs: 1,
             cache_type_k: "f16".into(),
             cache_type_v: "f16".into(),
+            head_type: head::HEAD_TYPES[0].into(),
             dialect: None,
             tokenizer_pre: None,
         }
@@ -141,9 +145,12 @@ impl Engine {
         let mut done_bytes = 0;
         progress(Progress { done_bytes, total_bytes });
         let mut ids = Vec::with_capacity(weights.len());
-        for weight in &weights {
+        for (weight, decl) in weights.iter().zip(&program.weights) {
             check_codes(weight, options.n_threads())?;
-            ids.push(backend.upload(weight)?);
+            ids.push(match weight.ty.name() == decl.ty.name() {
+                true => backend.upload(weight)?,
+                false => backend.upload(&head::encoded(weight, decl.ty, options.n_threads()))?,
+            });
             done_bytes += weight.bytes.len() as u64;
             progress(Progress { done_bytes, total_bytes });
         }
@@ -204,7 +211,9 @@ fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize),
     let hyper = Hyper::read(gguf.metadata(), n_vocab(gguf)?)?;
     let n_ctx = options.n_ctx.unwrap_or(hyper.n_ctx_train.min(EngineOptions::DEFAULT_CTX));
     let limits = limits(options, n_ctx)?;
-    Ok((Model::build(gguf, hyper, &Options { limits, k, v })?, limits, n_ctx))
+    let mut model = Model::build(gguf, hyper, &Options { limits, k, v })?;
+    head::retype(&mut model, &options.head_type)?;
+    Ok((model, limits, n_ctx))
 }
 
 fn codec(option: &'static str, name: &str) -> Result<&'static dyn KvCodec, Error> {

@@ -6,6 +6,7 @@
 pub mod bandwidth;
 mod conversation;
 mod generate;
+mod head;
 mod load;
 mod pages;
 mod sampler;
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use conversation::{Answer, Conversation};
 pub use generate::{GenerateOptions, Generation, StopReason};
+pub use head::HEAD_TYPES;
 pub use load::{EngineOptions, Progress, plan, program};
 pub use sampler::{Sampler, SamplerError, SamplerOptions};
 pub use session::Session;

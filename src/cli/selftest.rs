@@ -1,0 +1,184 @@
+//! `sterna selftest`: whether a backend computes on this machine what the CPU does.
+
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+
+use clap::Args;
+use ggml_types::kv_by_name;
+
+use super::CliError;
+use crate::backend::{self, Backend, Exec};
+use crate::gguf::Gguf;
+use crate::model::{Hyper, Model, Options};
+use crate::program::{Buf, Limits, PAGE, PageTable, Row, RowsOf, Sampling, Stage, Step};
+use crate::synth::{Preset, Spec, Synth};
+
+/// Runs models of random weights stage by stage on a backend and on the CPU, and compares every buffer.
+///
+/// Both start every stage from the same values, so the first stage that goes wrong is the one that is named.
+/// A row of the table is one stage over steps of so many rows: the largest difference of any of its outputs
+/// from the CPU's, relative to the largest of them.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sterna selftest --backend cuda")]
+pub struct SelftestArgs {
+    /// What is tested
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    backend: String,
+}
+
+/// Rows of the steps, in order: single ones, a few, many, and single ones again.
+const STEPS: &[usize] = &[1, 1, 7, 70, 1, 33, 1];
+
+/// A model to be run: preset, head, and what is changed of its shape.
+struct Subject {
+    preset: &'static str,
+    head: &'static str,
+    kv: &'static str,
+    n_layers: usize,
+    n_vocab: usize,
+}
+
+/// Every type and codec, and one layer of the real size.
+const SUBJECTS: &[Subject] = &[
+    Subject { preset: "tiny", head: "f16", kv: "f16", n_layers: 2, n_vocab: 640 },
+    Subject { preset: "tiny", head: "q8_0", kv: "f32", n_layers: 2, n_vocab: 640 },
+    Subject { preset: "tiny", head: "q6_k", kv: "f16", n_layers: 2, n_vocab: 640 },
+    Subject { preset: "bitnet-2b-4t", head: "f16", kv: "f16", n_layers: 1, n_vocab: 640 },
+];
+
+/// An int8 rounding that flips moves a product by at most 1/127 of one input's share; a few of them may flip where
+/// a norm differs in its last place.
+const TOLERANCE: f32 = 2e-3;
+
+impl SelftestArgs {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// Where the backend does not start, or differs from the CPU.
+    pub fn run(self) -> Result<(), CliError> {
+        let mut out = io::stdout().lock();
+        let mut wrong = 0;
+        for (i, subject) in SUBJECTS.iter().enumerate() {
+            let mut tested = backend::open(&self.backend, backend::physical_cores())?;
+            let mut cpu = backend::open("cpu", backend::physical_cores())?;
+            if i == 0 {
+                writeln!(out, "{}: {}", tested.name(), tested.device())?;
+                writeln!(out, "| model | stage | rows | largest difference | |")?;
+                writeln!(out, "|---|---|---:|---:|---|")?;
+            }
+            let model = subject.model()?;
+            for line in compare(&model, &mut *tested, &mut *cpu)? {
+                let verdict = if line.difference <= TOLERANCE { "ok" } else { "WRONG" };
+                wrong += usize::from(verdict != "ok");
+                let Line { stage, rows, difference } = line;
+                let Subject { preset, head, kv, .. } = subject;
+                writeln!(
+                    out,
+                    "| {preset}, head {head}, KV {kv} | {stage} | {rows} | {difference:.1e} | {verdict} |"
+                )?;
+            }
+            out.flush()?;
+        }
+        match wrong {
+            0 => Ok(writeln!(out, "every stage computes what the CPU does")?),
+            _ => Err(format!("{wrong} rows of the table are wrong").into()),
+        }
+    }
+}
+
+impl Subject {
+    fn model(&self) -> Result<Model, CliError> {
+        let preset = Preset::by_name(self.preset)?;
+        let spec =
+            Spec { n_layers: self.n_layers, n_vocab: self.n_vocab, ..preset.spec(None, Some(self.head), 7)? };
+        let mut bytes = Vec::new();
+        Synth::new(&spec)?.write(&mut bytes, |_| ControlFlow::Continue(()))?;
+        let gguf = Gguf::from_bytes(bytes.into())?;
+        let most = STEPS.iter().copied().max().unwrap_or(1);
+        let pages = STEPS.iter().sum::<usize>().div_ceil(PAGE);
+        let limits = Limits { rows: most, outputs: most, seqs: 1, pages };
+        let codec = kv_by_name(self.kv).ok_or("no such KV codec")?;
+        let hyper = Hyper::read(gguf.metadata(), self.n_vocab)?;
+        Ok(Model::build(&gguf, hyper, &Options { limits, k: codec, v: codec })?)
+    }
+}
+
+/// One row of the table.
+struct Line {
+    stage: &'static str,
+    rows: usize,
+    difference: f32,
+}
+
+fn compare(model: &Model, tested: &mut dyn Backend, cpu: &mut dyn Backend) -> Result<Vec<Line>, CliError> {
+    let program = &model.program;
+    tested.plan(program)?;
+    let (e, of_cpu) = (load(model, tested)?, load(model, cpu)?);
+    let mut pages = PageTable::new(1, program.limits.pages);
+    // Backwards, so that no page lies where its number in the sequence would put it.
+    pages.seq_mut(0).extend((0..program.limits.pages as u32).rev());
+
+    let mut lines: Vec<Line> = Vec::new();
+    let mut pos = 0;
+    for &n in STEPS {
+        let rows: Vec<Row> = (pos..pos + n)
+            .map(|pos| Row { token: (pos * 37 % 600) as u32, pos: pos as u32, seq: 0, logits: true })
+            .collect();
+        pos += n;
+        let sampling = vec![Sampling::GREEDY; n];
+        let step = Step { rows: &rows, pages: &pages, sampling: &sampling };
+        for (i, (_, stage)) in program.stages.iter().enumerate() {
+            tested.run_stages(e, i..i + 1, &step)?;
+            cpu.run_stages(of_cpu, i..i + 1, &step)?;
+            let mut difference = 0.0_f32;
+            for (b, decl) in program.bufs.iter().enumerate() {
+                let buf = Buf(b as u32);
+                let n_rows = if decl.rows == RowsOf::Step { n } else { step.n_outputs() };
+                let [mut got, mut want] = [(); 2].map(|()| vec![0.0; n_rows * decl.cols]);
+                tested.read(e, buf, 0, &mut got)?;
+                cpu.read(of_cpu, buf, 0, &mut want)?;
+                difference = difference.max(relative(&got, &want));
+                tested.write(e, buf, 0, &want)?;
+            }
+            if let Stage::Sample(_) = stage {
+                let [mut got, mut want] = [(); 2].map(|()| vec![0; n]);
+                tested.tokens(e, &mut got)?;
+                cpu.tokens(of_cpu, &mut want)?;
+                difference = if got == want { 0.0 } else { f32::INFINITY };
+            }
+            let stage = name(stage);
+            match lines.iter_mut().find(|line| (line.stage, line.rows) == (stage, n)) {
+                Some(line) => line.difference = line.difference.max(difference),
+                None => lines.push(Line { stage, rows: n, difference }),
+            }
+        }
+    }
+    Ok(lines)
+}
+
+fn load(model: &Model, backend: &mut dyn Backend) -> Result<Exec, CliError> {
+    let weights: Result<Vec<_>, _> = model.weights.iter().map(|w| backend.upload(w)).collect();
+    Ok(backend.compile(&model.program, &weights?)?)
+}
+
+/// The largest difference, relative to the largest value; infinite where one side has no number.
+fn relative(got: &[f32], want: &[f32]) -> f32 {
+    let largest = want.iter().fold(f32::MIN_POSITIVE, |max, x| max.max(x.abs()));
+    got.iter().zip(want).fold(0.0, |worst: f32, (a, b)| {
+        let far = (a - b).abs() / largest;
+        if far.is_nan() { f32::INFINITY } else { worst.max(far) }
+    })
+}
+
+fn name(stage: &Stage) -> &'static str {
+    match stage {
+        Stage::Embed(_) => "embed",
+        Stage::AttnIn(_) => "attn_in",
+        Stage::Attend(_) => "attend",
+        Stage::ProjAdd(_) => "proj_add",
+        Stage::FfnIn(_) => "ffn_in",
+        Stage::Logits(_) => "logits",
+        Stage::Sample(_) => "sample",
+    }
+}
