@@ -238,10 +238,10 @@ fn a_head_of_another_type_says_nearly_the_same() {
     let logits = |head: &str| {
         let engine = best_engine(|options| options.head_type = head.into());
         assert_eq!(engine.head_type(), if head == "keep" { "f16" } else { head });
-        all_logits(&engine)
+        all_logits(&engine, &prompts())
     };
     let (want, got) = (logits("keep"), logits("q8_0"));
-    let far = distance(&got, &want);
+    let far = distance(&got, &want, &prompts());
     // Steps of 1/127 of a block's largest weight, 384 of them a logit, beside logits of deviation 3.
     assert!(far.mean > 0.0 && far.mean < 0.02 && far.mean_cosine > 0.9999, "{far:?}");
 

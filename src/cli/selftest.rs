@@ -25,6 +25,9 @@ pub struct SelftestArgs {
     /// What is tested
     #[arg(long, value_name = "NAME", default_value = "auto")]
     backend: String,
+    /// Leaves out the layer of real size, which takes longest
+    #[arg(long)]
+    small: bool,
 }
 
 /// Rows of the steps, in order: single ones, a few, many, and single ones again.
@@ -39,7 +42,7 @@ struct Subject {
     n_vocab: usize,
 }
 
-/// Every type and codec, and one layer of the real size.
+/// Every type and codec, and at the end one layer of real size.
 const SUBJECTS: &[Subject] = &[
     Subject { preset: "tiny", head: "f16", kv: "f16", n_layers: 2, n_vocab: 640 },
     Subject { preset: "tiny", head: "q8_0", kv: "f32", n_layers: 2, n_vocab: 640 },
@@ -59,7 +62,8 @@ impl SelftestArgs {
     pub fn run(self) -> Result<(), CliError> {
         let mut out = io::stdout().lock();
         let mut wrong = 0;
-        for (i, subject) in SUBJECTS.iter().enumerate() {
+        let subjects = if self.small { &SUBJECTS[..SUBJECTS.len() - 1] } else { SUBJECTS };
+        for (i, subject) in subjects.iter().enumerate() {
             let mut tested = backend::open(&self.backend, backend::physical_cores())?;
             let mut cpu = backend::open("cpu", backend::physical_cores())?;
             if i == 0 {
