@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Turns a run of train_demo.py into a Hugging Face folder and a GGUF of real-valued weights.
+
+    python scripts/export_demo.py run            # makes run/hf and run/stories-f32.gguf
+    sterna quantize --type i2_s run/stories-f32.gguf assets/stories-bitnet.gguf
+
+The ternary rounding is left to `sterna quantize` and to transformers, which both round the same weights. The embedding
+is rounded to f16 in both, as it stands in the file.
+
+Needs: torch, numpy, gguf, safetensors.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from train_demo import END, Shape
+
+ARCHITECTURE = "bitnet-b1.58"
+
+CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }}{% if not loop.last %}\n\n{% endif %}{% endfor %}"
+"""Turns are paragraphs of one story: the model has never seen a conversation."""
+
+HF_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_sub_norm": "self_attn.attn_sub_norm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_sub_norm": "mlp.ffn_sub_norm",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def load(run: Path) -> tuple[Shape, dict[str, torch.Tensor]]:
+    """Shape and weights of a checkpoint, the embedding rounded to f16; all f32."""
+    state = torch.load(run / "checkpoint.pt", map_location="cpu", weights_only=True)
+    weights = {name: value.float() for name, value in state["model"].items()}
+    weights["token_embd"] = weights["token_embd"].half().float()
+    return Shape(**state["shape"]), weights
+
+
+def hugging_face(folder: Path, run: Path, shape: Shape, weights: dict[str, torch.Tensor]) -> None:
+    """Writes config.json, model.safetensors and tokenizer.json."""
+    folder.mkdir(exist_ok=True)
+    named = {"model.embed_tokens.weight": weights["token_embd"], "model.norm.weight": weights["output_norm"]}
+    for layer in range(shape.n_layers):
+        for ours, theirs in HF_NAMES.items():
+            named[f"model.layers.{layer}.{theirs}.weight"] = weights[f"layers.{layer}.{ours}"]
+    save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
+    config = {
+        "architectures": ["BitNetForCausalLM"],
+        "model_type": "bitnet",
+        "vocab_size": shape.n_vocab,
+        "hidden_size": shape.dim,
+        "intermediate_size": shape.ffn_dim,
+        "num_hidden_layers": shape.n_layers,
+        "num_attention_heads": shape.n_heads,
+        "num_key_value_heads": shape.n_kv_heads,
+        "head_dim": shape.head_dim,
+        "hidden_act": "relu2",
+        "max_position_embeddings": shape.n_ctx,
+        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_base},
+        "rms_norm_eps": shape.norm_eps,
+        "tie_word_embeddings": True,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "torch_dtype": "float32",
+        "quantization_config": {
+            "quant_method": "bitnet",
+            "linear_class": "autobitlinear",
+            "quantization_mode": "online",
+        },
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    shutil.copy(run / "tokenizer.json", folder)
+
+
+def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Tensor]) -> None:
+    """Writes the same model as GGUF: matrices f32, embedding f16."""
+    bpe = json.loads((run / "tokenizer.json").read_text())["model"]
+    tokens = sorted(bpe["vocab"], key=bpe["vocab"].get)
+    merges = [m if isinstance(m, str) else " ".join(m) for m in bpe["merges"]]
+    end = tokens.index(END)
+    kinds = [gguf.TokenType.CONTROL if id == end else gguf.TokenType.NORMAL for id in range(len(tokens))]
+
+    out = gguf.GGUFWriter(path, ARCHITECTURE)
+    out.add_name("stories-bitnet")
+    out.add_description("A small BitNet b1.58 that tells stories, trained on public-domain books")
+    out.add_license("MIT OR Apache-2.0")
+    out.add_vocab_size(shape.n_vocab)
+    out.add_context_length(shape.n_ctx)
+    out.add_embedding_length(shape.dim)
+    out.add_block_count(shape.n_layers)
+    out.add_feed_forward_length(shape.ffn_dim)
+    out.add_head_count(shape.n_heads)
+    out.add_head_count_kv(shape.n_kv_heads)
+    out.add_key_length(shape.head_dim)
+    out.add_value_length(shape.head_dim)
+    out.add_rope_dimension_count(shape.head_dim)
+    out.add_rope_freq_base(shape.rope_base)
+    out.add_layer_norm_rms_eps(shape.norm_eps)
+    out.add_file_type(gguf.LlamaFileType.ALL_F32)
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("gpt-2")
+    out.add_token_list(tokens)
+    out.add_token_types(kinds)
+    out.add_token_merges(merges)
+    out.add_bos_token_id(end)
+    out.add_eos_token_id(end)
+    out.add_add_bos_token(True)
+    out.add_chat_template(CHAT_TEMPLATE)
+
+    out.add_tensor("token_embd.weight", weights["token_embd"].numpy().astype(np.float16))
+    for layer in range(shape.n_layers):
+        for name in HF_NAMES:
+            out.add_tensor(f"blk.{layer}.{name}.weight", weights[f"layers.{layer}.{name}"].numpy())
+    out.add_tensor("output_norm.weight", weights["output_norm"].numpy())
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("run", type=Path, help="folder of train_demo.py")
+    args = parser.parse_args()
+    shape, weights = load(args.run)
+    hugging_face(args.run / "hf", args.run, shape, weights)
+    write_gguf(args.run / "stories-f32.gguf", args.run, shape, weights)
+
+
+if __name__ == "__main__":
+    main()
