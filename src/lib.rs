@@ -15,12 +15,14 @@
 //! - [`engine`] is where to start: an [`Engine`](engine::Engine) is a loaded model, a
 //!   [`Session`](engine::Session) one sequence of tokens, a [`Generation`](engine::Generation) an iterator
 //!   of text; [`SamplerOptions`](engine::SamplerOptions) say how tokens are picked.
-//! - [`gguf`] reads and writes model files, [`tokenizer`] their vocabularies.
+//! - [`gguf`] reads and writes model files, [`tokenizer`] their vocabularies; [`quantize`] and [`synth`] make
+//!   models, and [`demo`] is one.
 //! - [`model`] turns a file into a [`program`], which a [`backend`] runs.
 #![deny(unsafe_code)]
 
 pub mod backend;
 pub mod cli;
+pub mod demo;
 pub mod engine;
 mod error;
 pub mod gguf;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 /// Rooms of `src/` and the rooms each may name through `crate::`. The command line may name all.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("program", &[]),
+    ("demo", &[]),
     ("gguf", &[]),
     ("tokenizer", &["gguf"]),
     ("model", &["program", "gguf"]),
@@ -15,7 +16,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("synth", &["gguf"]),
     ("quantize", &["gguf", "parallel"]),
     ("engine", &["program", "gguf", "tokenizer", "model", "backend", "error", "parallel"]),
-    ("cli", &["program", "gguf", "tokenizer", "model", "backend", "synth", "quantize", "engine"]),
+    ("cli", &["program", "gguf", "tokenizer", "model", "backend", "synth", "quantize", "demo", "engine"]),
+];
+
+/// Files that may ask which features are on, with the reason.
+const FEATURES: &[(&str, &str)] = &[
+    ("src/backend/mod.rs", "which backends are built"),
+    ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
+    ("src/demo.rs", "whether the demo model is in the program"),
 ];
 
 /// Files of the root crate that may hold `unsafe`, with the reason. `ggml-types` forbids it.
@@ -90,15 +98,13 @@ fn unsafe_stands_only_in_the_files_that_are_listed() {
 }
 
 #[test]
-fn features_are_chosen_in_one_place() {
+fn features_are_chosen_in_the_files_that_are_listed() {
     for file in rust_files("src") {
         let text = fs::read_to_string(&file).unwrap();
-        let place = ["src/backend/mod.rs", "src/backend/cuda/driver/mod.rs"].contains(&&*relative(&file));
-        assert!(
-            place || !text.contains("cfg(feature"),
-            "{}: cfg(feature) belongs where backends and their drivers are listed",
-            file.display()
-        );
+        let listed = FEATURES.iter().any(|(name, _)| relative(&file) == *name);
+        let features = |line: &str| line.replace("target_feature", "").contains("feature = ");
+        let asks = text.lines().any(|line| line.contains("cfg") && features(line));
+        assert!(listed || !asks, "{}: asks for a feature", file.display());
     }
 }
 

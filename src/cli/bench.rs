@@ -122,7 +122,7 @@ impl BenchArgs {
     /// # Errors
     /// Whatever loading, running or writing returns.
     pub fn run(self) -> Result<(), CliError> {
-        self.load.path()?;
+        let source = self.load.source()?;
         let tests = self.tests();
         let longest = tests.iter().map(|test| test.n_depth.saturating_add(test.n_tokens())).max();
         let longest = longest.ok_or("nothing to measure: -p, -n and -pg are all 0")?;
@@ -138,10 +138,10 @@ impl BenchArgs {
             };
             let threads = options.n_threads();
             let read_bandwidth = bandwidth::measure(threads, BANDWIDTH_BYTES);
-            let engine = self.load.load(&options)?;
+            let engine = self.load.load(&source, &options)?;
             let table = match &mut table {
                 Some(table) => table,
-                None => table.insert(Table::begin(self.output, &engine, &self.load)?),
+                None => table.insert(Table::begin(self.output, &engine, source.name())?),
             };
             for &test in &tests {
                 let (seconds, decode_bytes) = measure(&engine, test, self.repetitions)?;

@@ -6,7 +6,6 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::bench::Measured;
-use super::model_args::LoadArgs;
 use crate::engine::Engine;
 
 /// How results are written.
@@ -70,16 +69,16 @@ struct Model {
 }
 
 impl Table {
-    /// Starts the table of `engine`'s model.
+    /// Starts the table of `engine`'s model, which is `file`.
     ///
     /// # Errors
     /// Where stdout cannot be written.
-    pub fn begin(format: Format, engine: &Engine, load: &LoadArgs) -> io::Result<Self> {
+    pub fn begin(format: Format, engine: &Engine, file: String) -> io::Result<Self> {
         let program = engine.program();
         let kv = program.kvs.first();
         let layer_type = program.weights.iter().find(|w| w.name.ends_with("ffn_up.weight"));
         let model = Model {
-            file: load.model.as_ref().map_or_else(String::new, |path| path.display().to_string()),
+            file,
             kind: format!("{} {}", engine.hyper().architecture, layer_type.map_or("", |w| w.ty.name())),
             size_bytes: program.weights_bytes(),
             n_params: program.weights.iter().map(|w| w.rows as u64 * w.cols as u64).sum(),

@@ -58,9 +58,9 @@ impl ChatArgs {
     /// # Errors
     /// Whatever loading returns; a chat template that is missing or wrong; stdout that cannot be written.
     pub fn run(self) -> Result<(), CliError> {
-        self.model.path()?;
+        let source = self.model.source()?;
         let chosen = self.chat_template.as_deref().map(template_source).transpose()?;
-        let (engine, cancel) = report::load(&self.model, &self.context, self.verbose)?;
+        let (engine, cancel) = report::load(&self.model, &source, &self.context, self.verbose)?;
         let template =
             ChatTemplate::choose(engine.gguf().metadata(), engine.tokenizer()?, chosen.as_deref())?;
         template.notices().iter().for_each(|notice| eprintln!("note: {notice}"));

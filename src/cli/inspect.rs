@@ -10,6 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::CliError;
 use super::model_args::dialect;
+use super::source::Source;
 use crate::backend;
 use crate::engine::{self, EngineOptions};
 use crate::gguf::{Array, Gguf, OpenOptions, TensorInfo, Value};
@@ -27,9 +28,9 @@ const SHOWN_CHARS: usize = 200;
   sterna inspect model.gguf --program
   sterna inspect model-00001-of-00003.gguf --json | jq '.tensors[].type'")]
 pub struct InspectArgs {
-    /// GGUF file, or any part of a split one
+    /// GGUF file, or any part of a split one [default: the demo model in this program]
     #[arg(value_name = "FILE")]
-    file: PathBuf,
+    file: Option<PathBuf>,
     /// Write JSON
     #[arg(long)]
     json: bool,
@@ -50,23 +51,24 @@ impl InspectArgs {
     /// # Errors
     /// A file that is no GGUF or broken; with --program, one that holds no model we know; stdout that cannot be written.
     pub fn run(self) -> Result<(), CliError> {
-        let gguf = Gguf::open_with(&self.file, OpenOptions { dialect: self.dialect })?;
+        let source = Source::choose(self.file.as_deref(), "FILE")?;
+        let gguf = source.open(OpenOptions { dialect: self.dialect })?;
         let mut out = io::stdout().lock();
         if self.program {
             write!(out, "{}", engine::program(&gguf, &EngineOptions::default())?)?;
         } else if self.json {
-            serde_json::to_writer_pretty(&mut out, &self.as_json(&gguf))?;
+            serde_json::to_writer_pretty(&mut out, &self.as_json(&gguf, &source.name()))?;
             writeln!(out)?;
         } else {
-            self.as_text(&gguf, &mut out)?;
+            self.as_text(&gguf, &source.name(), &mut out)?;
         }
         Ok(out.flush()?)
     }
 
-    fn as_text(&self, gguf: &Gguf, out: &mut impl Write) -> io::Result<()> {
+    fn as_text(&self, gguf: &Gguf, name: &str, out: &mut impl Write) -> io::Result<()> {
         let parts: Vec<usize> = gguf.file_bytes().collect();
         let bytes: usize = parts.iter().sum();
-        writeln!(out, "file      {}", self.file.display())?;
+        writeln!(out, "file      {name}")?;
         writeln!(
             out,
             "format    GGUF version {}, {} bytes in {} file(s)",
@@ -120,7 +122,7 @@ impl InspectArgs {
         Ok(())
     }
 
-    fn as_json(&self, gguf: &Gguf) -> Json {
+    fn as_json(&self, gguf: &Gguf, name: &str) -> Json {
         let metadata: serde_json::Map<String, Json> =
             gguf.metadata().iter().map(|(key, value)| (key.to_owned(), self.value_json(value))).collect();
         let tensors: Vec<Json> = gguf.tensors().iter().map(tensor_json).collect();
@@ -148,7 +150,7 @@ impl InspectArgs {
             })
             .collect();
         json!({
-            "file": self.file.to_string_lossy(),
+            "file": name,
             "version": gguf.version(),
             "file_bytes": gguf.file_bytes().collect::<Vec<_>>(),
             "dialect": gguf.dialect().ok().map(dialect_name),

@@ -47,7 +47,7 @@ impl LogitsArgs {
         let n_positions = sequences.iter().map(Vec::len).sum();
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
         let options = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(longest)) };
-        let engine = self.model.load(&options)?;
+        let engine = self.model.load(&self.model.source()?, &options)?;
         let unwritable = |err| format!("{}: {err}", self.output.display());
         let cancel = Arc::new(AtomicBool::new(false));
         report::cancel_on_ctrl_c(&cancel)?;

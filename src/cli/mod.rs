@@ -21,6 +21,7 @@ pub mod report;
 mod run;
 pub mod sampling_args;
 mod selftest;
+pub mod source;
 mod synth;
 mod tokenize;
 
@@ -33,6 +34,7 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(name = "sterna", version, about, max_term_width = 100, args_override_self = true)]
 #[command(after_help = "Examples:
+  sterna run -p 'Once upon a time'
   sterna run -m model.gguf -p 'The capital of France is' -n 32
   sterna bench -m model.gguf -p 512 -n 128 -t 1,2,4
   sterna inspect model.gguf

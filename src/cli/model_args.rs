@@ -8,7 +8,9 @@ use ggml_types::Dialect;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::CliError;
+use super::source::Source;
 use crate::engine::{Engine, EngineOptions};
+use crate::gguf::OpenOptions;
 
 /// Which model, and how it is run.
 #[derive(Args, Clone, Debug)]
@@ -23,7 +25,7 @@ pub struct ModelArgs {
 /// The same without the number of threads.
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
-    /// GGUF file of the model
+    /// GGUF file of the model [default: the demo model in this program]
     #[arg(short, long, value_name = "FILE")]
     pub model: Option<PathBuf>,
     /// Where it runs: auto, or a word of `sterna devices`
@@ -93,12 +95,12 @@ pub(super) fn dialect(name: &str) -> Result<Dialect, String> {
 }
 
 impl ModelArgs {
-    /// The model file.
+    /// The model.
     ///
     /// # Errors
-    /// Where none was given: what to give.
-    pub fn path(&self) -> Result<&PathBuf, CliError> {
-        self.load.path()
+    /// As [`Source::choose`].
+    pub fn source(&self) -> Result<Source, CliError> {
+        self.load.source()
     }
 
     /// The options as the engine takes them, for sessions of `n_ctx` positions.
@@ -109,24 +111,19 @@ impl ModelArgs {
     /// Loads the model, with a progress bar where stderr is a terminal, and says what it warns of.
     ///
     /// # Errors
-    /// Where no model was given, and whatever [`Engine::open`] returns.
-    pub fn load(&self, options: &EngineOptions) -> Result<Engine, CliError> {
-        self.load.load(options)
+    /// Whatever [`Engine::open`] returns.
+    pub fn load(&self, source: &Source, options: &EngineOptions) -> Result<Engine, CliError> {
+        self.load.load(source, options)
     }
 }
 
 impl LoadArgs {
-    /// The model file.
+    /// The model.
     ///
     /// # Errors
-    /// Where none was given: what to give.
-    pub fn path(&self) -> Result<&PathBuf, CliError> {
-        self.model.as_ref().ok_or_else(|| {
-            "no model was given. Name a GGUF file with -m FILE, for example BitNet b1.58 2B-4T's \
-             ggml-model-i2_s.gguf, or make one of random weights to try things out: \
-             sterna synth --preset tiny --type i2_s tiny.gguf"
-                .into()
-        })
+    /// As [`Source::choose`].
+    pub fn source(&self) -> Result<Source, CliError> {
+        Source::choose(self.model.as_deref(), "-m FILE")
     }
 
     /// The options as the engine takes them, for sessions of `n_ctx` positions.
@@ -149,11 +146,11 @@ impl LoadArgs {
     /// Loads the model, with a progress bar where stderr is a terminal, and says what it warns of.
     ///
     /// # Errors
-    /// Where no model was given, and whatever [`Engine::open`] returns.
-    pub fn load(&self, options: &EngineOptions) -> Result<Engine, CliError> {
-        let path = self.path()?;
+    /// Whatever [`Engine::open`] returns.
+    pub fn load(&self, source: &Source, options: &EngineOptions) -> Result<Engine, CliError> {
+        let gguf = source.open(OpenOptions { dialect: options.dialect })?;
         let bar = progress_bar();
-        let loaded = Engine::open_with_progress(path, options, |progress| {
+        let loaded = Engine::from_gguf(gguf, options, |progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
         });

@@ -87,7 +87,7 @@ impl PerplexityArgs {
         let text = String::from_utf8(bytes).map_err(|err| format!("{}: {err}", self.file.display()))?;
         let n_ctx = self.ctx_size as usize;
         let options = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(n_ctx)) };
-        let engine = self.model.load(&options)?;
+        let engine = self.model.load(&self.model.source()?, &options)?;
         let tokenizer = engine.tokenizer()?;
         tokenizer.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
         let special = if self.special { Special::Parse } else { Special::AsText };

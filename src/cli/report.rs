@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::CliError;
 use super::model_args::{ContextArgs, ModelArgs};
+use super::source::Source;
 use crate::engine::{Engine, Stats, StopReason, bandwidth};
 
 /// Read for the roofline: several times the last cache of most machines, and read in a tenth of a second.
@@ -24,20 +25,21 @@ pub fn cancel_on_ctrl_c(cancel: &Arc<AtomicBool>) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Loads the model of a command that generates: ctrl-C sets what is returned beside it, and `verbose` says what was
+/// Loads the model of a command that generates from `source`: ctrl-C sets what is returned beside it, and `verbose` says what was
 /// loaded.
 ///
 /// # Errors
-/// Where no model was given; where the system refuses the handler of ctrl-C; whatever loading returns, the
+/// Where the system refuses the handler of ctrl-C; whatever loading returns, the
 /// tokenizer included.
 pub fn load(
     model: &ModelArgs,
+    source: &Source,
     context: &ContextArgs,
     verbose: bool,
 ) -> Result<(Engine, Arc<AtomicBool>), CliError> {
     let cancel = Arc::new(AtomicBool::new(false));
     cancel_on_ctrl_c(&cancel)?;
-    let engine = model.load(&model.options(context.n_ctx()))?;
+    let engine = model.load(source, &model.options(context.n_ctx()))?;
     if verbose {
         loaded(&engine);
     }

@@ -19,6 +19,7 @@ use crate::tokenizer::Special;
 /// dropped.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
+  sterna run -p 'Once upon a time'
   sterna run -m model.gguf -p 'The capital of France is' -n 32
   sterna run -m model.gguf -p 'Once upon a time' --temp 0 -c 2048 -t 4
   sterna run -m model.gguf -f prompt.txt --seed 7 --stop '\n\n' > out.txt
@@ -62,9 +63,9 @@ impl RunArgs {
     /// # Errors
     /// Whatever loading, generating or writing returns; [`Interrupted`] after ctrl-C.
     pub fn run(self) -> Result<(), CliError> {
-        self.model.path()?;
+        let source = self.model.source()?;
         let prompt = self.read_prompt()?;
-        let (engine, cancel) = report::load(&self.model, &self.context, self.verbose)?;
+        let (engine, cancel) = report::load(&self.model, &source, &self.context, self.verbose)?;
         let prompt = engine.tokenizer()?.encode(&prompt, Special::Parse, true);
         let options = GenerateOptions {
             sampler: self.sampling.options(engine.n_ctx()),

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::model_args::FileArgs;
+use super::source::Source;
 use super::{CliError, input};
-use crate::gguf::{Gguf, OpenOptions};
+use crate::gguf::OpenOptions;
 use crate::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
 /// Shows the tokens of a text. A vocabulary-only file will do.
@@ -21,9 +22,9 @@ use crate::tokenizer::{Special, Tokenizer, TokenizerOptions};
   sterna tokenize -m model.gguf --ids --special '<|begin_of_text|>Hi<|eot_id|>'
   sterna tokenize -m model.gguf --ids --no-bos < book.txt > book.ids")]
 pub struct TokenizeArgs {
-    /// GGUF file of the model or of its vocabulary alone
+    /// GGUF file of the model or of its vocabulary alone [default: the demo model in this program]
     #[arg(short, long, value_name = "FILE")]
-    model: PathBuf,
+    model: Option<PathBuf>,
     #[command(flatten)]
     file_args: FileArgs,
     /// The text
@@ -49,7 +50,8 @@ impl TokenizeArgs {
     /// # Errors
     /// A file that is no GGUF or has no usable vocabulary; text that is not UTF-8; stdout that cannot be written.
     pub fn run(self) -> Result<(), CliError> {
-        let gguf = Gguf::open_with(&self.model, OpenOptions { dialect: self.file_args.dialect })?;
+        let source = Source::choose(self.model.as_deref(), "-m FILE")?;
+        let gguf = source.open(OpenOptions { dialect: self.file_args.dialect })?;
         let options = TokenizerOptions { pre: self.file_args.tokenizer_pre.as_deref() };
         let tokenizer = Tokenizer::from_gguf(&gguf, options)?;
         tokenizer.notices().iter().for_each(|notice| eprintln!("note: {notice}"));

@@ -36,7 +36,7 @@ pub fn golden_dirs(path: &str) -> Vec<PathBuf> {
 }
 
 /// Writes a line that shows although the test passes: the test harness swallows what `eprintln` prints.
-fn say(line: std::fmt::Arguments<'_>) {
+pub fn say(line: std::fmt::Arguments<'_>) {
     writeln!(std::io::stderr(), "{line}").expect("stderr takes a line");
 }
 

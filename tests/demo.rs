@@ -1,0 +1,163 @@
+//! The demo model inside the program: what it says, and that its logits are the ones another implementation has.
+//!
+//! What is expected lies in `tests/data/demo`; `tests/data/README.md` has the command that makes the texts.
+
+mod common;
+mod logits;
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use assert_cmd::Command;
+use logits::{all_logits, distance};
+use sterna::backend::cpu::Cpu;
+use sterna::backend::cpu::simd;
+use sterna::engine::score::{Mean, log_softmax};
+use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions};
+use sterna::gguf::Gguf;
+use sterna::tokenizer::Special;
+
+/// Tokens of each text, unless the model ends it.
+const TEXT_TOKENS: usize = 96;
+
+/// The model; nothing in a build without it, which one line says.
+fn model() -> Option<Gguf> {
+    match sterna::demo::model() {
+        Some(bytes) => Some(Gguf::from_bytes(bytes).unwrap()),
+        None => {
+            common::say(format_args!("not run: this build has no demo model (feature demo)"));
+            None
+        }
+    }
+}
+
+fn data() -> PathBuf {
+    common::root().join("tests/data/demo")
+}
+
+/// Every prompt with the text that follows it.
+fn texts() -> Vec<(String, String)> {
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|err| panic!("{path:?}: {err}"));
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(data()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|ext| ext == "prompt"));
+    files.sort();
+    assert!(files.len() >= 3, "{files:?}");
+    files.iter().map(|path| (read(path).trim_end().to_owned(), read(&path.with_extension("txt")))).collect()
+}
+
+fn sterna(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sterna")).args(args).output().unwrap()
+}
+
+#[test]
+fn nothing_of_the_model_is_copied() {
+    let (Some(gguf), Some(whole)) = (model(), sterna::demo::model()) else { return };
+    let whole = whole.as_ptr_range();
+    for info in gguf.tensors() {
+        let bytes = gguf.raw_bytes(info).as_ptr_range();
+        assert!(whole.start <= bytes.start && bytes.end <= whole.end, "{}", info.name);
+        assert!((bytes.start as usize).is_multiple_of(32), "{}", info.name);
+    }
+}
+
+#[test]
+fn greedy_texts_are_the_same_bytes_everywhere() {
+    for kernels in simd::all() {
+        for threads in [1, 2] {
+            let Some(gguf) = model() else { return };
+            let cpu = Box::new(Cpu::with_kernels(threads, kernels).unwrap());
+            let engine = Engine::on_backend(gguf, &EngineOptions::default(), cpu, |_| ()).unwrap();
+            for (prompt, want) in texts() {
+                let prompt = engine.tokenizer().unwrap().encode(&prompt, Special::Parse, true);
+                let options = GenerateOptions {
+                    sampler: SamplerOptions::greedy(),
+                    max_tokens: Some(TEXT_TOKENS),
+                    ..GenerateOptions::default()
+                };
+                let mut session = engine.session().unwrap();
+                let pieces = session.generate(&prompt, &options).unwrap();
+                let got: String = pieces.map(|piece| piece.unwrap()).collect();
+                assert_eq!(got, want, "{}, {threads} threads", kernels.name);
+            }
+        }
+    }
+}
+
+/// Bounds as for the other BitNet models (tests/golden_bitnet.rs): an int8 step that flips moves every later
+/// logit, so only position 0 is sharp, and there an f16 cache is not what the reference has.
+#[test]
+fn logits_are_those_of_transformers() {
+    let sequences = logits::sequences(&data().join("tokens.txt"));
+    let want = common::npy(&data().join("logits.npy"));
+    let longest = sequences.iter().map(Vec::len).max();
+    let n_positions: usize = sequences.iter().map(Vec::len).sum();
+    assert_eq!(want.shape[0], n_positions);
+    let (n_vocab, want) = (want.shape[1], want.f32s());
+    for kernels in simd::all() {
+        for kv in ["f32", "f16"] {
+            let Some(gguf) = model() else { return };
+            let engine = logits::engine(gguf, kv, kernels, |options| options.n_ctx = longest);
+            let got = all_logits(&engine, &sequences);
+            let far = distance(&got, &want, &sequences);
+            eprintln!("{kv} cache, {}: {far:?}", kernels.name);
+            let near = match kv {
+                "f32" => far.first <= 1e-3 && far.mean <= 0.04,
+                _ => far.mean <= 0.08,
+            };
+            assert!(near && far.mean_cosine > 0.9993, "{kv} cache, {}: {far:?}", kernels.name);
+            let (ours, theirs) =
+                (perplexity(&got, n_vocab, &sequences), perplexity(&want, n_vocab, &sequences));
+            eprintln!("perplexity {ours}, of transformers {theirs}");
+            assert!((ours / theirs - 1.0).abs() < 0.01, "perplexity {ours}, of transformers {theirs}");
+        }
+    }
+}
+
+/// Of every token but the first of each sequence.
+fn perplexity(logits: &[f32], n_vocab: usize, sequences: &[Vec<u32>]) -> f64 {
+    let mut rows = logits.chunks_exact(n_vocab);
+    let (mut nll, mut log_probs) = (Mean::default(), vec![0.0; n_vocab]);
+    for sequence in sequences {
+        for at in 0..sequence.len() {
+            log_softmax(rows.next().expect("a row for every token"), &mut log_probs);
+            if let Some(&next) = sequence.get(at + 1) {
+                nll.add(-f64::from(log_probs[next as usize]));
+            }
+        }
+    }
+    nll.mean().exp()
+}
+
+#[test]
+fn commands_take_the_model_where_none_is_named_and_say_so() {
+    if model().is_none() {
+        return;
+    }
+    let n_predict = TEXT_TOKENS.to_string();
+    for (prompt, want) in texts() {
+        let greedy = ["run", "--backend", "cpu", "-t", "1", "--temp", "0", "-n", &n_predict];
+        let output = sterna(&[&greedy[..], &["--no-escape", "-p", &prompt]].concat());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{stderr}");
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), want);
+        let notes: Vec<&str> = stderr.lines().filter(|line| line.contains("demo model")).collect();
+        assert!(
+            notes.len() == 1 && notes[0].contains("stories-bitnet") && notes[0].contains("-m FILE"),
+            "{stderr}"
+        );
+    }
+    let text = data().join("once.txt");
+    let text = text.to_str().unwrap();
+    for args in [
+        &["bench", "-p", "8", "-n", "2", "-r", "1", "-o", "csv"][..],
+        &["perplexity", "-f", text, "-c", "8"],
+        &["tokenize", "Once upon a time"],
+        &["inspect"],
+    ] {
+        let output = sterna(args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && !output.stdout.is_empty(), "{args:?}: {stderr}");
+        assert_eq!(stderr.matches("demo model").count(), 1, "{args:?}: {stderr}");
+    }
+}
