@@ -37,6 +37,12 @@
 #define ATTEND_THREADS 128
 #define SAMPLE_THREADS 256
 
+/* `sample` draws from at most so many logits of a row, no more than it has threads. */
+#define SAMPLE_MOST 256
+
+/* Shared memory of a block of `sample`. */
+#define SAMPLE_SHARED_BYTES 17680
+
 /* Bytes before the activations in a linear kernel's shared memory, and how many rows the kernel for several rows takes
  * at a time, and the kernel on tensor cores at most. */
 #define LINEAR_HEADER_BYTES 768
@@ -58,6 +64,17 @@ struct StepCounts {
     uint32_t outputs;
     uint32_t sampled;
     uint32_t reserved;
+};
+
+/* How to pick a token from one row of logits. */
+struct StepSampling {
+    float temperature;
+    float top_p;
+    float min_p;
+    /* How many of the largest logits a token is drawn from; 1 takes the largest. At most SAMPLE_MOST and n_vocab. */
+    uint32_t top_k;
+    uint64_t seed;
+    uint64_t counter;
 };
 
 /* Where kernels find what changes between two steps. The addresses never change. */
@@ -202,6 +219,8 @@ struct LogitsParams {
 
 struct SampleParams {
     struct StepTables step;
+    /* [outputs] */
+    POINTER(const struct StepSampling) sampling;
     /* [outputs, n_vocab] */
     POINTER(const float) logits;
     /* [outputs] */

@@ -199,32 +199,85 @@ fn logits_of_the_rows_that_asked() {
     }
 }
 
+/// Every backend picks from `values`, a row for each of `how`, what the definition picks.
+fn assert_picks(n_vocab: usize, values: &[f32], how: &[Sampling]) {
+    let mut case = Case::new(&format!("{how:?}"), limits(how.len() + 1, 1, 1));
+    let logits = case.p.buf("logits", RowsOf::Outputs, n_vocab);
+    case.p.push("sample", Sample { logits });
+    let mut rows = single(how.len() + 1);
+    rows[1..].iter_mut().for_each(|row: &mut Row| row.logits = true);
+    let turn = Turn { rows, stages: 0..1, inputs: vec![(logits, values.to_vec())], read: vec![] };
+    let mut scratch = sampling::Scratch::new(n_vocab);
+    let pick = |(row, how): (&[f32], &Sampling)| sampling::pick(row, how, &mut scratch);
+    let want: Vec<u32> = values.chunks_exact(n_vocab).zip(how).map(pick).collect();
+    for mut backend in backends() {
+        let mut running = case.on(&mut *backend);
+        running.turn(&turn, &shuffled_pages(1, 1), how);
+        let mut got = vec![u32::MAX; how.len()];
+        running.backend.tokens(running.exec, &mut got).expect("tokens");
+        assert_eq!(got, want, "{} of {n_vocab} as {how:?}", running.backend.name());
+        let left = running.read(logits, how.len());
+        assert!(
+            left.iter().zip(values).all(|(a, b)| a.to_bits() == b.to_bits()),
+            "the logits are left as they are"
+        );
+    }
+}
+
+const WARM: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.9, seed: 5, ..Sampling::GREEDY };
+
 #[test]
 fn samples_are_what_their_definition_picks() {
     let n_vocab = 501;
-    let mut case = Case::new("sample", limits(4, 1, 1));
-    let logits = case.p.buf("logits", RowsOf::Outputs, n_vocab);
-    case.p.push("sample", Sample { logits });
-    let values = case.numbers.values(3 * n_vocab);
-    let warm = Sampling { temperature: 0.8, top_k: 40, top_p: 0.9, seed: 5, counter: 17, ..Sampling::GREEDY };
-    let how = [Sampling::GREEDY, warm, Sampling { top_k: 0, min_p: 0.05, ..warm }];
-    let mut rows = single(4);
-    [0, 1, 3].iter().for_each(|row: &usize| rows[*row].logits = true);
-    let turn = Turn { rows, stages: 0..1, inputs: vec![(logits, values.clone())], read: vec![] };
-    let mut scratch = sampling::Scratch::new(n_vocab);
-    let want: Vec<u32> = values
-        .chunks_exact(n_vocab)
-        .zip(&how)
-        .map(|(row, how)| sampling::pick(row, how, &mut scratch))
-        .collect();
-    for mut backend in backends() {
-        let mut running = case.on(&mut *backend);
-        running.turn(&turn, &shuffled_pages(1, 1), &how);
-        let mut got = [u32::MAX; 3];
-        running.backend.tokens(running.exec, &mut got).expect("tokens");
-        assert_eq!(got, *want);
-        assert_eq!(running.read(logits, 3), values, "the logits are left as they are");
+    let kinds = [
+        Sampling::GREEDY,
+        WARM,
+        Sampling { top_k: 0, min_p: 0.05, ..WARM },
+        Sampling { top_k: 1, ..WARM },
+        Sampling { top_k: 2, top_p: 1.0, ..WARM },
+        Sampling { top_k: 255, temperature: 2.0, top_p: 1.0, min_p: 0.01, ..WARM },
+        Sampling { top_k: 256, temperature: 1.5, top_p: 0.99, ..WARM },
+        Sampling { top_k: 257, ..WARM },
+        Sampling { typical_p: 0.7, ..WARM },
+        Sampling { top_p: 0.0, ..WARM },
+        Sampling { temperature: f32::INFINITY, top_p: 1.0, ..WARM },
+    ];
+    let mut case = Case::new("values", limits(1, 1, 1));
+    for counter in 0..4 {
+        let how = kinds.map(|how| Sampling { counter, ..how });
+        assert_picks(n_vocab, &case.numbers.values(how.len() * n_vocab), &how);
     }
+}
+
+/// Few and many equal logits, infinities and NaN, and fewer logits than a block has threads.
+#[test]
+fn samples_of_logits_that_stand_in_each_others_way() {
+    let kinds =
+        [WARM, Sampling { top_p: 1.0, counter: 1, ..WARM }, Sampling { top_k: 200, counter: 2, ..WARM }];
+    let rows: [fn(usize) -> f32; 6] = [
+        |_| 1.5,
+        |id| (id % 3) as f32,
+        |id| if id == 300 { f32::INFINITY } else { 0.0 },
+        |id| if id % 2 == 0 { f32::NAN } else { -1.0 },
+        |_| f32::NEG_INFINITY,
+        |id| if id < 7 { id as f32 } else { f32::NEG_INFINITY },
+    ];
+    for n_vocab in [201, 701] {
+        for row in rows {
+            let values: Vec<f32> = (0..3 * n_vocab).map(|at| row(at % n_vocab)).collect();
+            assert_picks(n_vocab, &values, &kinds);
+        }
+    }
+}
+
+/// The largest logits all belong to a few threads of a block: more reach the line that their maxima draw than it has room for.
+#[test]
+fn samples_of_logits_a_block_apart() {
+    let n_vocab = 20_000;
+    let row =
+        |id: usize| if id % 256 < 39 { 4.0 + (id as f32 * 0.61).sin() } else { (id as f32 * 0.37).sin() };
+    let values: Vec<f32> = (0..2 * n_vocab).map(|at| row(at % n_vocab)).collect();
+    assert_picks(n_vocab, &values, &[WARM, Sampling { top_p: 1.0, counter: 3, ..WARM }]);
 }
 
 /// Whatever a row holds, other rows do not see it.

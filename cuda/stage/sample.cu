@@ -1,17 +1,71 @@
-// Sample: tokens[o] = the largest of logits[o], the lowest id among equals; NaN counts as minus infinity.
+// Sample: tokens[o] = a token of logits[o]; NaN counts as minus infinity.
 //
-// Rows that draw instead (a temperature above 0) are picked by the host from the logits: see the backend's tokens().
-// A block owns every gridDim.x-th stretch of a row; x = block, y = row of logits. The blocks of a row meet in one atomic
-// maximum over (logit, id), and the last of them writes the token. Reads the logits once.
+// The largest logit (the lowest id among equals): a block owns every gridDim.x-th stretch of a row; x = block, y = row of
+// logits. The blocks of a row meet in one atomic maximum over (logit, id), and the last of them writes the token. Reads
+// the logits once.
+//
+// A draw from the top_k largest: one block, which reads the logits twice. Of the largest logits that its threads met, the
+// top_k-th is no larger than the top_k-th of the row, so the second pass collects all that reach it: few more than
+// top_k, unless the largest logits stand a multiple of the threads apart. Then they are found one by one.
+#include "../lib/draw.cuh"
 #include "../lib/reduce.cuh"
 #include "../lib/step.cuh"
 
-// Larger for larger logits, and for lower ids among equals.
-DEVICE unsigned long long candidate(float logit, uint32_t id) {
-    // Both zeros are one value.
-    uint32_t bits = __float_as_uint(logit + 0.0f);
-    uint32_t key = logit != logit ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return static_cast<unsigned long long>(key) << 32 | static_cast<uint32_t>(~id);
+// The largest candidate of a row below `bound` that this block's grid stride meets.
+DEVICE Candidate largest_below(const float* logits, uint32_t n_vocab, Candidate bound, uint32_t block, uint32_t blocks) {
+    Candidate best = 0;
+    for (uint32_t id = block * blockDim.x + threadIdx.x; id < n_vocab; id += blocks * blockDim.x) {
+        Candidate c = candidate(logits[id], id);
+        if (c < bound) best = Max::of(best, c);
+    }
+    return best;
+}
+
+DEVICE void greedy(const SampleParams& p, uint32_t row, const float* logits) {
+    Candidate best = largest_below(logits, p.n_vocab, kAboveAll, blockIdx.x, gridDim.x);
+    best = reduce_block<Max>(best, reinterpret_cast<Candidate*>(shared_memory()));
+    if (threadIdx.x != 0) return;
+    atomicMax(p.best + row, best);
+    __threadfence();
+    if (atomicAdd(p.arrived + row, 1u) != gridDim.x - 1) return;
+    __threadfence();
+    best = atomicMax(p.best + row, 0ull);
+    p.tokens[row] = id_of(best);
+    p.best[row] = 0;
+    p.arrived[row] = 0;
+}
+
+DEVICE void drawn(const SampleParams& p, uint32_t row, const float* logits) {
+    Draw& draw = *reinterpret_cast<Draw*>(shared_memory());
+    const StepSampling how = p.sampling[row];
+    draw.kept[threadIdx.x] = largest_below(logits, p.n_vocab, kAboveAll, 0, 1);
+    if (threadIdx.x == 0) draw.n = 0;
+    sort_descending(draw.kept, SAMPLE_THREADS);
+    Candidate least = draw.kept[how.top_k - 1];
+    __syncthreads();
+
+    for (uint32_t id = threadIdx.x; id < p.n_vocab; id += blockDim.x) {
+        Candidate c = candidate(logits[id], id);
+        if (c < least) continue;
+        uint32_t at = atomicAdd(&draw.n, 1u);
+        if (at < kDrawRoom) draw.kept[at] = c;
+    }
+    __syncthreads();
+    if (draw.n <= kDrawRoom) {
+        uint32_t size = 1;
+        while (size < draw.n) size *= 2;
+        for (uint32_t i = draw.n + threadIdx.x; i < size; i += blockDim.x) draw.kept[i] = 0;
+        sort_descending(draw.kept, size);
+    } else {
+        Candidate bound = kAboveAll;
+        for (uint32_t i = 0; i < how.top_k; i++) {
+            bound = reduce_block<Max>(largest_below(logits, p.n_vocab, bound, 0, 1), draw.scratch);
+            if (threadIdx.x == 0) draw.kept[i] = bound;
+            __syncthreads();
+        }
+    }
+    uint32_t token = pick(draw, how);
+    if (threadIdx.x == 0) p.tokens[row] = token;
 }
 
 KERNEL(sample, SampleParams, SAMPLE_THREADS) {
@@ -20,18 +74,9 @@ KERNEL(sample, SampleParams, SAMPLE_THREADS) {
     uint32_t row = blockIdx.y;
     if (row >= p.step.counts->sampled) return;
     const float* logits = p.logits + uint64_t(row) * p.n_vocab;
-    unsigned long long best = 0;
-    for (uint32_t id = blockIdx.x * blockDim.x + threadIdx.x; id < p.n_vocab; id += gridDim.x * blockDim.x) {
-        best = Max::of(best, candidate(logits[id], id));
+    if (p.sampling[row].top_k == 1) {
+        greedy(p, row, logits);
+    } else if (blockIdx.x == 0) {
+        drawn(p, row, logits);
     }
-    best = reduce_block<Max>(best, reinterpret_cast<unsigned long long*>(shared_memory()));
-    if (threadIdx.x != 0) return;
-    atomicMax(p.best + row, best);
-    __threadfence();
-    if (atomicAdd(p.arrived + row, 1u) != gridDim.x - 1) return;
-    __threadfence();
-    best = atomicMax(p.best + row, 0ull);
-    p.tokens[row] = ~static_cast<uint32_t>(best);
-    p.best[row] = 0;
-    p.arrived[row] = 0;
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::driver::{Address, Driver, Launch, Recording};
 use super::memory::{Memory, Sizes};
 use super::weight::{DeviceWeight, Format};
-use super::{Cx, Shape, kernels, launch, linear};
+use super::{Cx, Shape, kernels, launch, linear, sample};
 use crate::backend::{BackendError, Plan};
 use crate::program::{Buf, Program, Sampling, Stage, Step, sampling};
 
@@ -183,13 +183,13 @@ impl Compiled {
         if step.rows.is_empty() {
             return Ok(None);
         }
-        self.memory.step.write(driver, step)?;
+        self.memory.step.write(driver, step, self.logits.len())?;
         let fits = |shape: Shape| step.rows.len() <= shape.rows && step.n_outputs() <= shape.outputs;
         let variant = self.variants.iter().position(|variant| fits(variant.shape));
         Ok(Some(variant.expect("the last shape is the limits")))
     }
 
-    /// The tokens that the last run picked. The device picks the largest logits; what draws is picked from the logits
+    /// The tokens that the last run picked. Where the device has no way to sample so, the token is picked from the logits
     /// here, by the definition itself.
     pub fn tokens(&mut self, driver: &mut dyn Driver, out: &mut [u32]) -> Result<(), BackendError> {
         driver.read(self.memory.tokens, bytemuck::cast_slice_mut(out))?;
@@ -199,7 +199,7 @@ impl Compiled {
         });
         let Some(stage) = stage else { return Ok(()) };
         for (row, (token, how)) in out.iter_mut().zip(&self.sampling).enumerate() {
-            if how.temperature > 0.0 {
+            if !sample::on_device(how, self.logits.len()) {
                 let at = self.row_address(stage.logits, row);
                 driver.read(at, bytemuck::cast_slice_mut(&mut self.logits))?;
                 *token = sampling::pick(&self.logits, how, &mut self.scratch);

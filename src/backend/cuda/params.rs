@@ -13,6 +13,8 @@ pub const LINEAR_THREADS: u32 = 256;
 pub const EMBED_THREADS: u32 = 256;
 pub const ATTEND_THREADS: u32 = 128;
 pub const SAMPLE_THREADS: u32 = 256;
+pub const SAMPLE_MOST: u32 = 256;
+pub const SAMPLE_SHARED_BYTES: u32 = 17680;
 pub const LINEAR_HEADER_BYTES: u32 = 768;
 pub const LINEAR_ROWS: u32 = 8;
 pub const MMA_ROWS: u32 = 32;
@@ -49,6 +51,28 @@ const _: () = {
     ["Offset of field: StepCounts::outputs"][::std::mem::offset_of!(StepCounts, outputs) - 4usize];
     ["Offset of field: StepCounts::sampled"][::std::mem::offset_of!(StepCounts, sampled) - 8usize];
     ["Offset of field: StepCounts::reserved"][::std::mem::offset_of!(StepCounts, reserved) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct StepSampling {
+    pub temperature: f32,
+    pub top_p: f32,
+    pub min_p: f32,
+    pub top_k: u32,
+    pub seed: u64,
+    pub counter: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of StepSampling"][::std::mem::size_of::<StepSampling>() - 32usize];
+    ["Alignment of StepSampling"][::std::mem::align_of::<StepSampling>() - 8usize];
+    ["Offset of field: StepSampling::temperature"]
+        [::std::mem::offset_of!(StepSampling, temperature) - 0usize];
+    ["Offset of field: StepSampling::top_p"][::std::mem::offset_of!(StepSampling, top_p) - 4usize];
+    ["Offset of field: StepSampling::min_p"][::std::mem::offset_of!(StepSampling, min_p) - 8usize];
+    ["Offset of field: StepSampling::top_k"][::std::mem::offset_of!(StepSampling, top_k) - 12usize];
+    ["Offset of field: StepSampling::seed"][::std::mem::offset_of!(StepSampling, seed) - 16usize];
+    ["Offset of field: StepSampling::counter"][::std::mem::offset_of!(StepSampling, counter) - 24usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -307,6 +331,7 @@ const _: () = {
 #[derive(Debug, Copy, Clone)]
 pub struct SampleParams {
     pub step: StepTables,
+    pub sampling: u64,
     pub logits: u64,
     pub tokens: u64,
     pub best: u64,
@@ -316,13 +341,14 @@ pub struct SampleParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of SampleParams"][::std::mem::size_of::<SampleParams>() - 80usize];
+    ["Size of SampleParams"][::std::mem::size_of::<SampleParams>() - 88usize];
     ["Alignment of SampleParams"][::std::mem::align_of::<SampleParams>() - 8usize];
     ["Offset of field: SampleParams::step"][::std::mem::offset_of!(SampleParams, step) - 0usize];
-    ["Offset of field: SampleParams::logits"][::std::mem::offset_of!(SampleParams, logits) - 40usize];
-    ["Offset of field: SampleParams::tokens"][::std::mem::offset_of!(SampleParams, tokens) - 48usize];
-    ["Offset of field: SampleParams::best"][::std::mem::offset_of!(SampleParams, best) - 56usize];
-    ["Offset of field: SampleParams::arrived"][::std::mem::offset_of!(SampleParams, arrived) - 64usize];
-    ["Offset of field: SampleParams::n_vocab"][::std::mem::offset_of!(SampleParams, n_vocab) - 72usize];
-    ["Offset of field: SampleParams::reserved"][::std::mem::offset_of!(SampleParams, reserved) - 76usize];
+    ["Offset of field: SampleParams::sampling"][::std::mem::offset_of!(SampleParams, sampling) - 40usize];
+    ["Offset of field: SampleParams::logits"][::std::mem::offset_of!(SampleParams, logits) - 48usize];
+    ["Offset of field: SampleParams::tokens"][::std::mem::offset_of!(SampleParams, tokens) - 56usize];
+    ["Offset of field: SampleParams::best"][::std::mem::offset_of!(SampleParams, best) - 64usize];
+    ["Offset of field: SampleParams::arrived"][::std::mem::offset_of!(SampleParams, arrived) - 72usize];
+    ["Offset of field: SampleParams::n_vocab"][::std::mem::offset_of!(SampleParams, n_vocab) - 80usize];
+    ["Offset of field: SampleParams::reserved"][::std::mem::offset_of!(SampleParams, reserved) - 84usize];
 };

@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::params::{
     AttendParams, AttnInParams, EmbedParams, FfnInParams, InputParams, KvParams, LinearParams, LogitsParams,
-    NormParams, ProjAddParams, RopeParams, SampleParams, StepCounts, StepRow, StepTables,
+    NormParams, ProjAddParams, RopeParams, SampleParams, StepCounts, StepRow, StepSampling, StepTables,
 };
 
 /// The size of a field that a closure names.
@@ -41,5 +41,6 @@ plain! {
     ProjAddParams { step, in_, w, x }
     FfnInParams { step, in_, gate, up, h, act, reserved }
     LogitsParams { step, in_, w, logits }
-    SampleParams { step, logits, tokens, best, arrived, n_vocab, reserved }
+    StepSampling { temperature, top_p, min_p, top_k, seed, counter }
+    SampleParams { step, sampling, logits, tokens, best, arrived, n_vocab, reserved }
 }

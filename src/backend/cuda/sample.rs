@@ -1,9 +1,10 @@
-//! The largest logit of each row, by several blocks that meet in one atomic maximum.
+//! A token of each row: the largest logit, by several blocks that meet in one atomic maximum, or a draw from the largest
+//! ones, by one block.
 
 use super::driver::Launch;
-use super::params::{SAMPLE_THREADS, SampleParams};
+use super::params::{SAMPLE_MOST, SAMPLE_SHARED_BYTES, SAMPLE_THREADS, SampleParams, StepSampling};
 use super::{Cx, words};
-use crate::program::Sample;
+use crate::program::{Sample, Sampling};
 
 /// Name of the kernel.
 pub const KERNEL: &str = "sample";
@@ -11,11 +12,36 @@ pub const KERNEL: &str = "sample";
 /// Logits that one thread looks at, about.
 const LOGITS_A_THREAD: usize = 16;
 
+/// Whether the definition takes the largest logit, whatever the filters are.
+fn is_greedy(how: &Sampling) -> bool {
+    how.temperature.is_nan() || how.temperature <= 0.0 || how.top_k == 1
+}
+
+/// Whether the kernel samples so. It draws from few logits, in their order; every other draw is the host's.
+pub fn on_device(how: &Sampling, n_vocab: usize) -> bool {
+    let few = (1..=SAMPLE_MOST).contains(&how.top_k) && (how.top_k as usize) < n_vocab;
+    is_greedy(how) || (few && how.typical_p >= 1.0)
+}
+
+/// What the kernel is told. Where it has no way to sample so, it takes the largest logit, which nobody reads.
+pub fn params(how: &Sampling, n_vocab: usize) -> StepSampling {
+    let draws = !is_greedy(how) && on_device(how, n_vocab);
+    StepSampling {
+        temperature: how.temperature,
+        top_p: how.top_p,
+        min_p: how.min_p,
+        top_k: if draws { how.top_k } else { 1 },
+        seed: how.seed,
+        counter: how.counter,
+    }
+}
+
 pub fn launch(cx: &Cx<'_>, s: &Sample) -> Launch {
     let n_vocab = cx.p.buf_decl(s.logits).cols;
     let blocks = n_vocab.div_ceil(SAMPLE_THREADS as usize * LOGITS_A_THREAD) as u32;
     let params = SampleParams {
         step: cx.memory.step.tables(),
+        sampling: cx.memory.step.sampling(),
         logits: cx.memory.bufs[s.logits.0 as usize],
         tokens: cx.memory.tokens,
         best: cx.memory.best,
@@ -27,8 +53,7 @@ pub fn launch(cx: &Cx<'_>, s: &Sample) -> Launch {
         kernel: cx.kernel(KERNEL),
         grid: [blocks.min(cx.resident_blocks()), cx.shape.outputs as u32, 1],
         threads: SAMPLE_THREADS,
-        // One candidate a warp.
-        shared_bytes: SAMPLE_THREADS / 32 * 8,
+        shared_bytes: SAMPLE_SHARED_BYTES,
         params: words(&params),
     }
 }

@@ -1,7 +1,8 @@
 //! The step on the device: one fixed piece of memory, of which a run writes what has changed.
 
 use super::driver::{Address, Driver};
-use super::params::{NO_OUTPUT, StepCounts, StepRow, StepTables};
+use super::params::{NO_OUTPUT, StepCounts, StepRow, StepSampling, StepTables};
+use super::sample;
 use crate::backend::BackendError;
 use crate::program::{Limits, Step};
 
@@ -19,6 +20,7 @@ pub struct StepMemory {
 /// Offsets of the tables, in the order in which they lie.
 #[derive(Clone, Copy)]
 struct Sections {
+    sampling: usize,
     rows: usize,
     outputs: usize,
     pages: usize,
@@ -27,10 +29,11 @@ struct Sections {
 
 impl Sections {
     fn of(limits: &Limits) -> Self {
-        let rows = size_of::<StepCounts>();
+        let sampling = size_of::<StepCounts>();
+        let rows = sampling + limits.outputs * size_of::<StepSampling>();
         let outputs = rows + limits.rows * size_of::<StepRow>();
         let pages = (outputs + limits.outputs * 4).next_multiple_of(16);
-        Self { rows, outputs, pages, end: pages + limits.seqs * limits.pages * 4 }
+        Self { sampling, rows, outputs, pages, end: pages + limits.seqs * limits.pages * 4 }
     }
 }
 
@@ -60,9 +63,20 @@ impl StepMemory {
         }
     }
 
-    /// Writes a step that fits the program.
-    pub fn write(&mut self, driver: &mut dyn Driver, step: &Step<'_>) -> Result<(), BackendError> {
-        let Sections { rows: rows_at, outputs: outputs_at, pages: pages_at, .. } = self.sections;
+    /// Where `sample` finds how to pick from each row of logits.
+    pub fn sampling(&self) -> Address {
+        self.base + self.sections.sampling as u64
+    }
+
+    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each.
+    pub fn write(
+        &mut self,
+        driver: &mut dyn Driver,
+        step: &Step<'_>,
+        n_vocab: usize,
+    ) -> Result<(), BackendError> {
+        let Sections { sampling: sampling_at, rows: rows_at, outputs: outputs_at, pages: pages_at, .. } =
+            self.sections;
         let n_outputs = step.n_outputs();
         let counts = StepCounts {
             rows: step.rows.len() as u32,
@@ -71,6 +85,10 @@ impl StepMemory {
             reserved: 0,
         };
         put(&mut self.wanted, 0, &counts);
+        for (i, how) in step.sampling.iter().enumerate() {
+            let how = sample::params(how, n_vocab);
+            put(&mut self.wanted, sampling_at + i * size_of::<StepSampling>(), &how);
+        }
         let mut output = 0;
         for (i, row) in step.rows.iter().enumerate() {
             let of_row = if row.logits { output } else { NO_OUTPUT };
