@@ -82,6 +82,8 @@ mod device {
         let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
         let list = out.join("kernels.rs");
         let archs = env::var("STERNA_CUDA_ARCHS").unwrap_or_else(|_| ARCHS.into());
+        println!("cargo::rustc-env=STERNA_CUDA_ARCHS={archs}");
+        println!("cargo::rustc-env=STERNA_CUDA_PTX={PTX}");
         if archs == "none" {
             fs::write(list, "&[]").expect("OUT_DIR can be written");
             return;

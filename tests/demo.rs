@@ -10,6 +10,7 @@ use std::process::Output;
 
 use assert_cmd::Command;
 use logits::{all_logits, distance};
+use sterna::backend::NAMES;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::simd;
 use sterna::engine::score::{Mean, log_softmax};
@@ -81,6 +82,31 @@ fn greedy_texts_are_the_same_bytes_everywhere() {
                 assert_eq!(got, want, "{}, {threads} threads", kernels.name);
             }
         }
+    }
+}
+
+/// Greedy, and drawn on the device with the default filters.
+#[test]
+fn cuda_kernels_tell_the_same_story() {
+    if !NAMES.contains(&"cuda-simt") {
+        return;
+    }
+    let drawn = SamplerOptions { seed: Some(1), ..SamplerOptions::default() };
+    for sampler in [SamplerOptions::greedy(), drawn] {
+        let story = |backend: &str| {
+            let options =
+                EngineOptions { backend: backend.into(), threads: Some(2), ..EngineOptions::default() };
+            let engine = Engine::from_gguf(model()?, &options, |_| ()).unwrap();
+            let prompt = engine.tokenizer().unwrap().encode(&texts()[0].0, Special::Parse, true);
+            let sampler = sampler.clone();
+            let options = GenerateOptions { sampler, max_tokens: Some(48), ..GenerateOptions::default() };
+            let mut session = engine.session().unwrap();
+            let pieces = session.generate(&prompt, &options).unwrap();
+            Some(pieces.map(|piece| piece.unwrap()).collect::<String>())
+        };
+        let cpu = story("cpu");
+        assert!(cpu.as_ref().is_none_or(|text| !text.is_empty()));
+        assert_eq!(story("cuda-simt"), cpu);
     }
 }
 

@@ -2,11 +2,15 @@
 
 mod common;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sterna::Error;
+use sterna::backend::{self, BackendError};
 use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions, StopReason};
+use sterna::gguf::Gguf;
+use sterna::synth::{Preset, Synth};
 use sterna::tokenizer::Special;
 
 fn engine(change: impl FnOnce(&mut EngineOptions)) -> Engine {
@@ -19,6 +23,32 @@ fn engine(change: impl FnOnce(&mut EngineOptions)) -> Engine {
 fn seeded(seed: u64) -> GenerateOptions {
     let sampler = SamplerOptions { seed: Some(seed), ..SamplerOptions::default() };
     GenerateOptions { sampler, max_tokens: Some(40), ignore_eos: false, ..GenerateOptions::default() }
+}
+
+/// `auto` says what it passes over: a device that does not open, and a backend without the kernels.
+#[test]
+fn the_first_backend_that_can_run_a_model_does() {
+    let mut bytes = Vec::new();
+    let spec = Preset::by_name("tiny").unwrap().spec(Some("tq2_0"), None, 1).unwrap();
+    Synth::new(&spec).unwrap().write(&mut bytes, |_| ControlFlow::Continue(())).unwrap();
+    let broken = || {
+        Err(BackendError::Device { backend: "cuda", call: "cuDevicePrimaryCtxRetain", detail: "gone".into() })
+    };
+    let open = |backends| {
+        let gguf = Gguf::from_bytes(bytes.clone().into()).unwrap();
+        Engine::on_first(gguf, &EngineOptions::default(), backends, |_| ())
+    };
+    let first = open(vec![broken(), backend::open("cpu", 1)]).unwrap();
+    assert_eq!(first.backend_name(), "cpu");
+    assert!(first.warnings()[0].contains("cuDevicePrimaryCtxRetain: gone"), "{:?}", first.warnings());
+    assert!(matches!(open(vec![broken()]), Err(Error::Backend(BackendError::Device { .. }))));
+    if backend::NAMES.contains(&"cuda-simt") {
+        let simt = || backend::open("cuda-simt", 1);
+        let second = open(vec![simt(), backend::open("cpu", 1)]).unwrap();
+        assert_eq!(second.backend_name(), "cpu");
+        assert!(second.warnings()[0].contains("no kernel for"), "{:?}", second.warnings());
+        assert!(matches!(open(vec![simt()]), Err(Error::Backend(BackendError::Missing { .. }))));
+    }
 }
 
 const PROMPT: &str = "You may copy and distribute";

@@ -108,20 +108,42 @@ pub const NAMES: &[&str] = &[
     "cuda-simt",
 ];
 
-/// Opens a backend by its word; `auto` takes the fastest that works here. `threads` is for backends that run
-/// on the processor.
+/// What there is to run on: the word of a backend, and the device or why there is none. `threads` is for backends
+/// that run on the processor.
+pub fn devices(threads: usize) -> Vec<(&'static str, Result<String, BackendError>)> {
+    let of = |name: &&'static str| -> Vec<_> {
+        #[cfg(feature = "cuda")]
+        if *name == "cuda" {
+            return match cuda::driver::real::cards() {
+                Ok(cards) => cards.into_iter().map(|card| (*name, Ok(card))).collect(),
+                Err(err) => vec![(*name, Err(err))],
+            };
+        }
+        vec![(*name, open(name, threads).map(|backend| backend.device()))]
+    };
+    NAMES.iter().flat_map(of).collect()
+}
+
+/// The backends that `auto` stands for, the fastest first: those whose device is there, and the CPU. An error is a device
+/// that is there and cannot be used.
+pub fn auto(threads: usize) -> Vec<Result<Box<dyn Backend>, BackendError>> {
+    let mut found = Vec::new();
+    #[cfg(feature = "cuda")]
+    if cuda::driver::real::cards().is_ok() {
+        found.push(open("cuda", threads));
+    }
+    found.push(open("cpu", threads));
+    found
+}
+
+/// Opens a backend by its word; `auto` takes the fastest that opens. `threads` is for backends that run on the
+/// processor.
 ///
 /// # Errors
 /// [`BackendError::Unknown`], and [`BackendError::Device`] where it does not start.
 pub fn open(name: &str, threads: usize) -> Result<Box<dyn Backend>, BackendError> {
     match name {
-        #[cfg(feature = "cuda")]
-        "auto" => match cuda::Cuda::open() {
-            Ok(cuda) => Ok(Box::new(cuda)),
-            Err(_) => open("cpu", threads),
-        },
-        #[cfg(not(feature = "cuda"))]
-        "auto" => open("cpu", threads),
+        "auto" => auto(threads).into_iter().find(Result::is_ok).unwrap_or_else(|| open("cpu", threads)),
         "cpu" => Ok(Box::new(cpu::Cpu::new(threads)?)),
         #[cfg(feature = "cuda")]
         "cuda" => Ok(Box::new(cuda::Cuda::open()?)),

@@ -18,9 +18,9 @@ impl DevicesArgs {
     /// Where stdout cannot be written.
     pub fn run(self) -> Result<(), CliError> {
         let mut out = io::stdout().lock();
-        for name in backend::NAMES {
-            match backend::open(name, backend::physical_cores()) {
-                Ok(backend) => writeln!(out, "{name}: {}", backend.device())?,
+        for (name, device) in backend::devices(backend::physical_cores()) {
+            match device {
+                Ok(device) => writeln!(out, "{name}: {device}")?,
                 Err(err) => writeln!(out, "{name}: {err}")?,
             }
         }

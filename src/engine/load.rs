@@ -9,7 +9,7 @@ use ggml_types::{Dialect, HostTensor, KvCodec, kv, kv_by_name};
 use super::head;
 use super::pages::Pages;
 use super::{Core, Engine, Shared, ctx_pages};
-use crate::backend::{self, Backend, Plan};
+use crate::backend::{self, Backend, BackendError, Plan};
 use crate::error::Error;
 use crate::gguf::{Gguf, OpenOptions};
 use crate::model;
@@ -123,8 +123,42 @@ impl Engine {
         options: &EngineOptions,
         progress: impl FnMut(Progress),
     ) -> Result<Self, Error> {
-        let backend = backend::open(&options.backend, options.n_threads())?;
-        Self::on_backend(gguf, options, backend, progress)
+        let threads = options.n_threads();
+        match options.backend.as_str() {
+            "auto" => Self::on_first(gguf, options, backend::auto(threads), progress),
+            name => Self::on_backend(gguf, options, backend::open(name, threads)?, progress),
+        }
+    }
+
+    /// Loads a model onto the first of some backends that opened and has all kernels that the model needs; what was passed
+    /// over stands in [`warnings`](Self::warnings).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); the last backend's where there is none.
+    ///
+    /// # Panics
+    /// Where there are no backends.
+    pub fn on_first(
+        gguf: Gguf,
+        options: &EngineOptions,
+        backends: Vec<Result<Box<dyn Backend>, BackendError>>,
+        progress: impl FnMut(Progress),
+    ) -> Result<Self, Error> {
+        let mut passed = Vec::new();
+        let last = backends.len() - 1;
+        for (at, backend) in backends.into_iter().enumerate() {
+            let why = match backend {
+                Ok(backend) if at == last => return Self::load(gguf, options, backend, passed, progress),
+                Ok(backend) => match plan(&gguf, options, &*backend) {
+                    Err(Error::Backend(err @ BackendError::Missing { .. })) => err,
+                    _ => return Self::load(gguf, options, backend, passed, progress),
+                },
+                Err(err) if at == last => return Err(err.into()),
+                Err(err) => err,
+            };
+            passed.push(format!("{why}; the next backend runs the model"));
+        }
+        unreachable!("the last backend was returned")
     }
 
     /// Loads a model onto a backend of the caller's; `options.backend` and `options.threads` are not looked
@@ -135,7 +169,18 @@ impl Engine {
     pub fn on_backend(
         gguf: Gguf,
         options: &EngineOptions,
+        backend: Box<dyn Backend>,
+        progress: impl FnMut(Progress),
+    ) -> Result<Self, Error> {
+        Self::load(gguf, options, backend, Vec::new(), progress)
+    }
+
+    /// `notes` stand before the warnings.
+    fn load(
+        gguf: Gguf,
+        options: &EngineOptions,
         mut backend: Box<dyn Backend>,
+        mut notes: Vec<String>,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, Error> {
         let (Model { program, weights, hyper }, limits, n_ctx) = build(&gguf, options)?;
@@ -165,8 +210,9 @@ impl Engine {
             sampling: Vec::with_capacity(1),
             backend,
         };
+        notes.extend(warnings(&gguf, &hyper, n_ctx));
         let shared = Shared {
-            warnings: warnings(&gguf, &hyper, n_ctx),
+            warnings: notes,
             backend_name: core.backend.name(),
             device: core.backend.device(),
             threads: options.n_threads(),

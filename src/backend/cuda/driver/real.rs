@@ -18,6 +18,10 @@ const NAME: &str = "cuda";
 /// Machine code and PTX of every file in `cuda/`, by name. Empty where there was no nvcc.
 static FATBINS: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
+/// Architectures that they have machine code for, and the one of their PTX, as nvcc writes them.
+const ARCHS: &str = env!("STERNA_CUDA_ARCHS");
+const PTX: &str = env!("STERNA_CUDA_PTX");
+
 /// Copies up to this size are staged by the driver; larger ones go through [`Pinned`] buffers.
 const SMALL_BYTES: usize = 64 << 10;
 
@@ -72,14 +76,12 @@ impl<T> Called<T> for Result<T, DriverError> {
     }
 }
 
+/// What an open card needs and this build lacks, where it does.
+const NO_KERNELS: &str =
+    "this build has no CUDA kernels, because nvcc was not found; run scripts/setup-cuda.sh and build again";
+
 /// Makes the driver ready, and counts its cards.
 fn count() -> Result<i32, BackendError> {
-    if FATBINS.is_empty() {
-        return Err(fail(
-            "open",
-            "this build has no CUDA kernels, because nvcc was not found; run scripts/setup-cuda.sh and build again",
-        ));
-    }
     // SAFETY: loads and unloads a library.
     if !unsafe { sys::is_culib_present() } {
         return Err(fail("open", "no NVIDIA driver on this machine (libcuda was not found)"));
@@ -88,6 +90,34 @@ fn count() -> Result<i32, BackendError> {
     match result::device::get_count().called("cuDeviceGetCount")? {
         0 => Err(fail("open", "the NVIDIA driver finds no card")),
         n => Ok(n),
+    }
+}
+
+/// Every card of this machine, for people: what it is, and whether this build has code for it.
+///
+/// # Errors
+/// [`BackendError::Device`] where there is no driver or no card.
+pub fn cards() -> Result<Vec<String>, BackendError> {
+    let card = |ordinal| {
+        let about = About::of(result::device::get(ordinal).called("cuDeviceGet")?)?;
+        let code = if FATBINS.is_empty() { NO_KERNELS.into() } else { code_for(about.compute) };
+        Ok(format!("{about}: {code}"))
+    };
+    (0..count()?).map(card).collect()
+}
+
+/// What this build has for a card of some compute capability. Machine code runs on later cards of its generation, and PTX
+/// on all later ones.
+fn code_for(compute: (i32, i32)) -> String {
+    let version = |arch: &str| arch.trim().parse().ok().map(|arch: i32| (arch / 10, arch % 10));
+    let serves =
+        |arch: &&str| version(arch).is_some_and(|(major, minor)| major == compute.0 && minor <= compute.1);
+    match (ARCHS.split(',').filter(serves).max_by_key(|arch| version(arch)), version(PTX)) {
+        (Some(arch), _) => format!("machine code of sm_{arch}"),
+        (None, Some(ptx)) if ptx <= compute => {
+            format!("PTX of compute_{PTX}, compiled when it is first used")
+        }
+        _ => format!("no code (this build has sm_{}, and PTX from {PTX} on)", ARCHS.replace(',', ", ")),
     }
 }
 
@@ -132,6 +162,9 @@ impl Card {
     /// # Errors
     /// [`BackendError::Device`] where there are no kernels, no driver, no such card, or no code for it.
     pub fn open(ordinal: i32) -> Result<Self, BackendError> {
+        if FATBINS.is_empty() {
+            return Err(fail("open", NO_KERNELS));
+        }
         let n = count()?;
         if !(0..n).contains(&ordinal) {
             return Err(fail("open", format!("card {ordinal}, there are {n}")));
@@ -379,6 +412,31 @@ impl Drop for Card {
                 let _ = result::stream::destroy(self.stream);
             }
             let _ = result::primary_ctx::release(self.device);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::code_for;
+
+    #[test]
+    fn code_is_for_its_generation_and_ptx_for_later_ones() {
+        if super::ARCHS != "80,86,89,90,120" {
+            return;
+        }
+        let cases = [
+            ((7, 5), "no code"),
+            ((8, 0), "machine code of sm_80"),
+            ((8, 7), "machine code of sm_86"),
+            ((8, 9), "machine code of sm_89"),
+            ((9, 0), "machine code of sm_90"),
+            ((10, 0), "PTX of compute_90"),
+            ((12, 1), "machine code of sm_120"),
+        ];
+        for (compute, want) in cases {
+            let got = code_for(compute);
+            assert!(got.starts_with(want), "{compute:?}: {got}");
         }
     }
 }
