@@ -37,7 +37,7 @@ fn weight(p: &mut Program, all: &mut Vec<HostTensor>, ty: &str, rows: usize, col
 }
 
 fn layer() -> (Program, Vec<HostTensor>) {
-    let limits = Limits { rows: MAX_ROWS, outputs: 1, seqs: 1, pages: N_CTX / PAGE };
+    let limits = Limits { rows: MAX_ROWS, outputs: 1, seqs: 1, pages: N_CTX / PAGE, exact_pages: 0 };
     let (mut p, mut all) = (Program::new("one layer", limits), Vec::new());
     let [x, q, y] = ["x", "q", "y"].map(|name| p.buf(name, RowsOf::Step, DIM));
     let h = p.buf("h", RowsOf::Step, FFN_DIM);

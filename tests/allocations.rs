@@ -10,7 +10,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use case::model::{Model, SMALL};
-use case::{backends, limits, shuffled_pages};
+use case::{backends, limits, shuffled_pages, windowed_limits, windowed_pages};
 use sterna::program::{Row, Sampling, Step};
 
 struct Counting;
@@ -47,9 +47,12 @@ fn main() {
         SMALL,
         Model { weights: "q6_k", ffn_dim: 512, ..SMALL },
         Model { weights: "q4_0", kv: "f32", ..SMALL },
+        Model { kv: "turboquant", ..SMALL },
     ] {
-        let (case, _) = model.case("a small model", limits(96, 1, 6));
-        let pages = shuffled_pages(1, 6);
+        let windowed = model.kv == "turboquant";
+        let limits = if windowed { windowed_limits(96, 1, 6) } else { limits(96, 1, 6) };
+        let (case, _) = model.case("a small model", limits);
+        let pages = if windowed { windowed_pages(1, 6) } else { shuffled_pages(1, 6) };
         let row = |pos: u32, logits| Row { token: pos % 300, pos, seq: 0, logits };
         let prompt: Vec<Row> = (0..96).map(|pos| row(pos, pos == 95)).collect();
         for mut backend in backends() {

@@ -6,7 +6,7 @@ mod case;
 mod oracle;
 
 use case::{Case, Turn, backends, limits, pages_for, rows, shuffled_pages, ty};
-use ggml_types::{KvCodec, QuantError, kv_by_name};
+use ggml_types::{KvCodec, KvSide, KvVectors, QuantError, kv_by_name};
 use sterna::program::{
     ActQuant, Attend, AttnIn, Buf, KvDecl, Norm, NormKind, PAGE, PageTable, Rope, RopeId, RopeStyle, Row,
 };
@@ -170,14 +170,24 @@ impl KvCodec for Vectors {
         Ok(1 + codec("f16").vec_bytes(head_dim)?)
     }
 
-    fn encode(&self, x: &[f32], out: &mut [u8]) {
+    fn open(&self, side: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError> {
+        Ok(Box::new(Marked(codec("f16").open(side, head_dim)?)))
+    }
+}
+
+/// Vectors of another codec, with a byte before each.
+#[derive(Debug)]
+struct Marked(Box<dyn KvVectors>);
+
+impl KvVectors for Marked {
+    fn encode(&self, x: &[f32], out: &mut [u8]) -> bool {
         out[0] = 42;
-        codec("f16").encode(x, &mut out[1..]);
+        self.0.encode(x, &mut out[1..])
     }
 
     fn decode(&self, bytes: &[u8], out: &mut [f32]) {
         assert_eq!(bytes[0], 42, "a vector that was written");
-        codec("f16").decode(&bytes[1..], out);
+        self.0.decode(&bytes[1..], out);
     }
 }
 

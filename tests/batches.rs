@@ -7,7 +7,7 @@ mod oracle;
 use std::ops::Range;
 
 use case::model::{Model, SMALL};
-use case::{Case, Running, cpus, limits, shuffled_pages};
+use case::{Case, Running, cpus, limits, shuffled_pages, windowed_limits, windowed_pages};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use sterna::backend::cpu::{Cpu, simd};
@@ -17,9 +17,17 @@ const MAX_ROWS: usize = 80;
 const N_SEQS: usize = 3;
 const N_PAGES: usize = 6;
 
+/// A cache whose pages are encoded when they have left the window.
+const WINDOWED: Model = Model { kv: "turboquant", ..SMALL };
+
 fn small(model: Model) -> (Case, Buf, PageTable) {
-    let (case, logits) = model.case("a small model", limits(MAX_ROWS, N_SEQS, N_PAGES));
-    (case, logits, shuffled_pages(N_SEQS, N_PAGES))
+    let windowed = model.kv.starts_with("turboquant");
+    let (limits, pages) = match windowed {
+        true => (windowed_limits(MAX_ROWS, N_SEQS, N_PAGES), windowed_pages(N_SEQS, N_PAGES)),
+        false => (limits(MAX_ROWS, N_SEQS, N_PAGES), shuffled_pages(N_SEQS, N_PAGES)),
+    };
+    let (case, logits) = model.case("a small model", limits);
+    (case, logits, pages)
 }
 
 /// The token at a position of a sequence: any function will do.
@@ -52,7 +60,7 @@ fn one_by_one(running: &mut Running<'_>, logits: Buf, pages: &PageTable, seq: u3
 
 #[test]
 fn a_batch_is_its_tokens_one_by_one() {
-    for model in [SMALL, Model { weights: "q8_0", kv: "f32", n_kv_heads: 8, ..SMALL }] {
+    for model in [SMALL, WINDOWED, Model { weights: "q8_0", kv: "f32", n_kv_heads: 8, ..SMALL }] {
         let (case, logits, pages) = small(model);
         for mut backend in cpus(&[2]) {
             let device = backend.device();
@@ -77,39 +85,43 @@ fn a_batch_is_its_tokens_one_by_one() {
 /// Attention merges the results of splits from position 256 on.
 #[test]
 fn a_batch_far_into_a_sequence_is_its_tokens_one_by_one() {
-    let (case, logits, pages) = small(SMALL);
-    for mut backend in cpus(&[2]) {
-        let device = backend.device();
-        let mut running = case.on(&mut *backend);
-        for start in (0..240).step_by(MAX_ROWS) {
-            run(&mut running, logits, &pages, &rows(0, start..start + MAX_ROWS as u32));
-            run(&mut running, logits, &pages, &copies(1, start..start + MAX_ROWS as u32));
-        }
-        let batch = run(&mut running, logits, &pages, &rows(0, 240..270));
-        for (pos, want) in (240..270).zip(batch) {
-            let got = run(&mut running, logits, &pages, &copies(1, pos..pos + 1));
-            assert_eq!(got[0], want, "{device}: position {pos}");
+    for model in [SMALL, WINDOWED] {
+        let (case, logits, pages) = small(model);
+        for mut backend in cpus(&[2]) {
+            let device = backend.device();
+            let mut running = case.on(&mut *backend);
+            for start in (0..240).step_by(MAX_ROWS) {
+                run(&mut running, logits, &pages, &rows(0, start..start + MAX_ROWS as u32));
+                run(&mut running, logits, &pages, &copies(1, start..start + MAX_ROWS as u32));
+            }
+            let batch = run(&mut running, logits, &pages, &rows(0, 240..270));
+            for (pos, want) in (240..270).zip(batch) {
+                let got = run(&mut running, logits, &pages, &copies(1, pos..pos + 1));
+                assert_eq!(got[0], want, "{device}, {}: position {pos}", model.kv);
+            }
         }
     }
 }
 
 #[test]
 fn the_number_of_threads_changes_nothing() {
-    let (case, logits, pages) = small(SMALL);
-    for kernels in simd::all() {
-        let on = |threads| {
-            let mut cpu = Cpu::with_kernels(threads, kernels).expect("threads");
-            let mut running = case.on(&mut cpu);
-            let mut all = Vec::new();
-            for start in (0..300).step_by(60) {
-                all.extend(run(&mut running, logits, &pages, &rows(0, start..start + 60)));
+    for model in [SMALL, WINDOWED] {
+        let (case, logits, pages) = small(model);
+        for kernels in simd::all() {
+            let on = |threads| {
+                let mut cpu = Cpu::with_kernels(threads, kernels).expect("threads");
+                let mut running = case.on(&mut cpu);
+                let mut all = Vec::new();
+                for start in (0..300).step_by(60) {
+                    all.extend(run(&mut running, logits, &pages, &rows(0, start..start + 60)));
+                }
+                all.extend(run(&mut running, logits, &pages, &rows(0, 300..301)));
+                all
+            };
+            let want = on(1);
+            for threads in [2, 3, 8] {
+                assert!(on(threads) == want, "{threads} threads, {} kernels, {}", kernels.name, model.kv);
             }
-            all.extend(run(&mut running, logits, &pages, &rows(0, 300..301)));
-            all
-        };
-        let want = on(1);
-        for threads in [2, 3, 8] {
-            assert!(on(threads) == want, "{} threads, {} kernels", threads, kernels.name);
         }
     }
 }
@@ -117,16 +129,24 @@ fn the_number_of_threads_changes_nothing() {
 /// Three sequences, in steps that take some tokens of some of them, and cut one back now and then.
 #[test]
 fn any_schedule_gives_the_same_logits() {
-    const MOST: u32 = 120;
-    let (case, logits, pages) = small(SMALL);
+    any_schedule(SMALL, 120);
+}
+
+#[test]
+fn any_schedule_gives_the_same_logits_in_a_windowed_cache() {
+    any_schedule(WINDOWED, 220);
+}
+
+fn any_schedule(model: Model, most: u32) {
+    let (case, logits, pages) = small(model);
     let mut reference = Cpu::new(1).expect("threads");
     let mut reference = case.on(&mut reference);
-    let one_by_one = |seq| one_by_one(&mut reference, logits, &pages, seq, MOST);
+    let one_by_one = |seq| one_by_one(&mut reference, logits, &pages, seq, most);
     let want: Vec<_> = (0..N_SEQS as u32).map(one_by_one).collect();
 
     let config = ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() };
     let counts = proptest::array::uniform3(0_u32..40);
-    let schedules = proptest::collection::vec((counts, 0..N_SEQS, 0_u32..8), 1..7);
+    let schedules = proptest::collection::vec((counts, 0..N_SEQS, 0_u32..8), 1..most as usize / 17);
     let result = TestRunner::new(config).run(&schedules, |steps| {
         let mut mixed = Cpu::new(2).expect("threads");
         let mut mixed = case.on(&mut mixed);
@@ -135,7 +155,7 @@ fn any_schedule_gives_the_same_logits() {
             let mut all = Vec::new();
             for (seq, n) in counts.into_iter().enumerate() {
                 let room = (MAX_ROWS - all.len()) as u32;
-                let n = n.min(room).min(MOST - at[seq]);
+                let n = n.min(room).min(most - at[seq]);
                 all.extend(rows(seq as u32, at[seq]..at[seq] + n));
                 at[seq] += n;
             }

@@ -24,7 +24,8 @@ const BITNET_2B: Shape =
 const HEAD_DIM: usize = 128;
 
 fn bitnet(s: &Shape) -> Program {
-    let mut p = Program::new("bitnet-b1.58", Limits { rows: 8, outputs: 1, seqs: 1, pages: 64 });
+    let mut p =
+        Program::new("bitnet-b1.58", Limits { rows: 8, outputs: 1, seqs: 1, pages: 64, exact_pages: 0 });
     let (f32_type, f16_type, i2_s) =
         (by_name("f32").unwrap(), by_name("f16").unwrap(), by_name("i2_s").unwrap());
     let (q_dim, kv_dim) = (s.n_heads * HEAD_DIM, s.n_kv_heads * HEAD_DIM);

@@ -6,8 +6,11 @@ use crate::QuantError;
 
 mod f16;
 mod f32;
+mod turboquant;
+#[path = "kv/turboquant-4.rs"]
+mod turboquant_4;
 
-/// How a KV cache keeps one `[head_dim]` vector.
+/// A way to keep the `[head_dim]` vectors of a KV cache.
 pub trait KvCodec: fmt::Debug + Sync {
     /// The word for it in `--kv-cache-type`.
     fn name(&self) -> &'static str;
@@ -18,11 +21,42 @@ pub trait KvCodec: fmt::Debug + Sync {
     /// [`QuantError::Shape`] where the codec cannot hold such a head dimension.
     fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError>;
 
-    /// Encodes one vector; `out` is `vec_bytes(x.len())` long.
+    /// What encodes and decodes one side of a cache.
+    ///
+    /// # Errors
+    /// As [`vec_bytes`](Self::vec_bytes).
+    fn open(&self, side: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError>;
+
+    /// Whether its vectors are rotated ([`Rotation`](crate::turboquant::Rotation)) before anything else happens to
+    /// them: then queries are rotated before they meet keys, and sums of values are turned back.
+    fn rotates(&self) -> bool {
+        false
+    }
+
+    /// Whether positions are kept as f16 first, and encoded a page at a time when they have left a window of the newest
+    /// ones. The first page stays f16 for ever, and keys are encoded less its mean.
+    fn windowed(&self) -> bool {
+        false
+    }
+}
+
+/// The two sides of a KV cache, which may want different codes: keys are multiplied with queries, values are summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvSide {
+    /// Keys.
+    Keys,
+    /// Values.
+    Values,
+}
+
+/// Encodes and decodes vectors of one length.
+pub trait KvVectors: fmt::Debug + Send + Sync {
+    /// Encodes one vector; `out` is as long as [`KvCodec::vec_bytes`] says. `false` where something had to be repaired:
+    /// a number that the codec cannot hold.
     ///
     /// # Panics
     /// Where the lengths do not fit: a bug of the caller.
-    fn encode(&self, x: &[f32], out: &mut [u8]);
+    fn encode(&self, x: &[f32], out: &mut [u8]) -> bool;
 
     /// Decodes one vector; the definition that every faster path is compared with.
     ///
@@ -32,7 +66,8 @@ pub trait KvCodec: fmt::Debug + Sync {
 }
 
 /// Every codec, in the order in which `--help` lists them.
-pub static REGISTRY: &[&dyn KvCodec] = &[&f16::F16, &f32::F32];
+pub static REGISTRY: &[&dyn KvCodec] =
+    &[&f16::F16, &f32::F32, &turboquant::TURBOQUANT, &turboquant_4::TURBOQUANT_4];
 
 /// The codec called `name`.
 pub fn kv_by_name(name: &str) -> Option<&'static dyn KvCodec> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use ggml_types::{QuantError, QuantType, Ternary, by_id, by_name, kv, kv_by_name, types::REGISTRY};
+use ggml_types::{KvSide, QuantError, QuantType, Ternary, by_id, by_name, kv, kv_by_name, types::REGISTRY};
 use proptest::prelude::*;
 
 /// File names without `.rs` in a folder of `src`.
@@ -173,10 +173,16 @@ proptest! {
     fn codecs_keep_what_they_promise(values in block_of(64), head_dim in 0_usize..64) {
         let values = &values[..head_dim];
         for codec in kv::REGISTRY {
-            let mut bytes = vec![0xee; codec.vec_bytes(head_dim).unwrap()];
+            let Ok(vec_bytes) = codec.vec_bytes(head_dim) else {
+                prop_assert!(!head_dim.is_power_of_two() || head_dim < 8, "{}: {head_dim}", codec.name());
+                prop_assert!(codec.open(KvSide::Keys, head_dim).is_err());
+                continue;
+            };
+            let mut bytes = vec![0xee; vec_bytes];
             let mut back = vec![f32::NAN; head_dim];
-            codec.encode(values, &mut bytes);
-            codec.decode(&bytes, &mut back);
+            let vectors = codec.open(KvSide::Keys, head_dim).unwrap();
+            vectors.encode(values, &mut bytes);
+            vectors.decode(&bytes, &mut back);
             // A codec that bears the name of a weight type has its error.
             let bound = by_name(codec.name()).map(|ty| ty.error_bound(1.0));
             if let (Some(bound), true) = (bound, values.iter().all(|value| value.abs() <= 1.0)) {

@@ -172,7 +172,7 @@ pub enum BackendError {
     #[error(transparent)]
     Program(#[from] crate::program::CheckError),
     /// Kernels that this backend lacks.
-    #[error("backend {backend} has no kernel for: {}", .missing.join(", "))]
+    #[error("backend {backend} has no kernel for: {}; --backend cpu has all of them", .missing.join(", "))]
     Missing {
         /// Name of the backend.
         backend: &'static str,

@@ -101,7 +101,7 @@ impl Subject {
         let gguf = Gguf::from_bytes(bytes.into())?;
         let most = STEPS.iter().copied().max().unwrap_or(1);
         let pages = STEPS.iter().sum::<usize>().div_ceil(PAGE);
-        let limits = Limits { rows: most, outputs: most, seqs: 1, pages };
+        let limits = Limits { rows: most, outputs: most, seqs: 1, pages, exact_pages: 0 };
         let codec = kv_by_name(self.kv).ok_or("no such KV codec")?;
         let hyper = Hyper::read(gguf.metadata(), self.n_vocab)?;
         Ok(Model::build(&gguf, hyper, &Options { limits, k: codec, v: codec })?)

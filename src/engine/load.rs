@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ggml_types::{Dialect, HostTensor, KvCodec, kv, kv_by_name};
 
 use super::head;
-use super::pages::Pages;
+use super::pages::{Pages, exact_pages_for};
 use super::{Core, Engine, Shared, ctx_pages};
 use crate::backend::{self, Backend, BackendError, Plan};
 use crate::error::Error;
@@ -42,7 +42,7 @@ pub struct EngineOptions {
     pub outputs: usize,
     /// Sessions that may exist at a time.
     pub n_seqs: usize,
-    /// Codec of keys in the cache: `f16`, `f32`.
+    /// Codec of keys in the cache: `f16`, `f32`, `turboquant`, `turboquant-4`.
     pub cache_type_k: String,
     /// Codec of values in the cache.
     pub cache_type_v: String,
@@ -204,7 +204,7 @@ impl Engine {
         let logits = program.buf_named("logits").expect("every model has a logits buffer");
         let core = Core {
             exec,
-            pages: Pages::new(limits.seqs, ctx_pages(n_ctx)),
+            pages: Pages::new(limits.seqs, ctx_pages(n_ctx), limits.exact_pages),
             free_slots: (0..limits.seqs as u32).rev().collect(),
             rows: Vec::with_capacity(limits.rows),
             sampling: Vec::with_capacity(1),
@@ -256,7 +256,10 @@ fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize),
     let v = codec("cache-type-v", &options.cache_type_v)?;
     let hyper = Hyper::read(gguf.metadata(), n_vocab(gguf)?)?;
     let n_ctx = options.n_ctx.unwrap_or(hyper.n_ctx_train.min(EngineOptions::DEFAULT_CTX));
-    let limits = limits(options, n_ctx)?;
+    let mut limits = limits(options, n_ctx)?;
+    if k.windowed() || v.windowed() {
+        limits.exact_pages = exact_pages_for(limits.seqs, ctx_pages(n_ctx), limits.rows);
+    }
     let mut model = Model::build(gguf, hyper, &Options { limits, k, v })?;
     head::retype(&mut model, &options.head_type)?;
     Ok((model, limits, n_ctx))
@@ -298,7 +301,7 @@ fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
     in_range("ctx-size", n_ctx, MAX_POSITIONS / seqs)?;
     let rows = in_range("batch-size", options.batch, MAX_ROWS)?.min(n_ctx);
     let outputs = in_range("outputs", options.outputs, MAX_ROWS)?.min(rows);
-    Ok(Limits { rows, outputs, seqs, pages: seqs * ctx_pages(n_ctx) })
+    Ok(Limits { rows, outputs, seqs, pages: seqs * ctx_pages(n_ctx), exact_pages: 0 })
 }
 
 fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {

@@ -195,7 +195,7 @@ impl Core {
         wanted: Wanted,
         sampling: Option<Sampling>,
     ) -> Result<(), Error> {
-        self.pages.resize(seq, pos + tokens.len());
+        self.pages.grow(seq, pos + tokens.len());
         let last = tokens.len() - 1;
         let logits = |at: usize| match wanted {
             Wanted::None => false,
@@ -212,7 +212,14 @@ impl Core {
         self.sampling.clear();
         self.sampling.extend(sampling);
         let step = Step { rows: &self.rows, pages: self.pages.table(), sampling: &self.sampling };
-        Ok(self.backend.run(self.exec, &step)?)
+        match self.backend.run(self.exec, &step) {
+            Ok(()) => self.pages.settle(seq, pos + tokens.len()),
+            Err(err) => {
+                self.pages.cut_back(seq, pos);
+                return Err(err.into());
+            }
+        }
+        Ok(())
     }
 
     fn read(&mut self, buf: Buf, row: usize, out: &mut [f32]) -> Result<(), Error> {
@@ -226,7 +233,7 @@ impl Core {
     }
 
     fn release(&mut self, seq: u32) {
-        self.pages.resize(seq, 0);
+        self.pages.cut_back(seq, 0);
         self.free_slots.push(seq);
     }
 }

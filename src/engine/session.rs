@@ -6,13 +6,15 @@ use crate::program::Buf;
 
 /// One sequence of an engine. Dropping it gives its slot and pages back.
 ///
-/// A session holds the tokens that the model has seen; [`tokens`](Self::tokens) are exactly those whose
-/// keys and values are in the cache.
+/// A session holds the tokens that the model has seen; [`tokens`](Self::tokens) are those whose keys and values are in
+/// the cache, but for the last few after a cut or in a branch, which the next step brings there.
 #[derive(Debug)]
 pub struct Session {
     engine: Engine,
     slot: u32,
     tokens: Vec<u32>,
+    /// How many of the tokens have their keys and values in the cache.
+    cached: usize,
     logits: Vec<f32>,
 }
 
@@ -20,7 +22,7 @@ impl Session {
     pub(super) fn new(engine: Engine, slot: u32) -> Self {
         let tokens = Vec::with_capacity(engine.n_ctx());
         let logits = vec![0.0; engine.hyper().n_vocab];
-        Self { engine, slot, tokens, logits }
+        Self { engine, slot, tokens, cached: 0, logits }
     }
 
     /// The engine it belongs to.
@@ -107,14 +109,32 @@ impl Session {
     }
 
     /// Forgets every token from `position` on. Later tokens are then as if the session had never gone
-    /// further.
+    /// further; with a windowed KV codec (`turboquant`) that holds for cuts by up to [`WINDOW`](crate::program::WINDOW) positions, and
+    /// beyond these, older positions stay as coarse as they were.
     ///
     /// # Panics
     /// Where `position` lies beyond the session's own.
     pub fn cut_back(&mut self, position: usize) {
         assert!(position <= self.tokens.len(), "cut back to {position} of {}", self.tokens.len());
         self.tokens.truncate(position);
-        self.engine.core().pages.resize(self.slot, position);
+        self.cached = self.engine.core().pages.cut_back(self.slot, position.min(self.cached));
+    }
+
+    /// A second session that has seen the first `position` tokens of this one. The two share the pages that are full,
+    /// and go on apart, each as if it had been alone, within the bounds of [`cut_back`](Self::cut_back).
+    ///
+    /// # Errors
+    /// As [`Engine::session`].
+    ///
+    /// # Panics
+    /// Where `position` lies beyond the session's own.
+    pub fn branch(&self, position: usize) -> Result<Self, Error> {
+        let tokens = &self.tokens[..position];
+        let mut branch = self.engine.session()?;
+        branch.tokens.extend_from_slice(tokens);
+        let cached = position.min(self.cached);
+        branch.cached = self.engine.core().pages.share(self.slot, branch.slot, cached);
+        Ok(branch)
     }
 
     /// Shows the model `prompt` and streams what it says: an iterator of pieces of text.
@@ -155,13 +175,26 @@ impl Session {
         sampler: Option<&Sampler>,
         after: impl FnOnce(&mut Core, Buf) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        self.restore()?;
         let position = self.tokens.len();
         let sampling = sampler.map(|sampler| sampler.sampling(position + batch.len()));
         let mut core = self.engine.core();
         core.step(self.slot, position, batch, wanted, sampling)?;
         let result = after(&mut core, self.engine.shared.logits)?;
         self.tokens.extend_from_slice(batch);
+        self.cached = self.tokens.len();
         Ok(result)
+    }
+
+    /// Computes the keys and values again that a cut or a branch left out, of less than a page.
+    fn restore(&mut self) -> Result<(), Error> {
+        while self.cached < self.tokens.len() {
+            let end = self.tokens.len().min(self.cached + self.engine.max_rows());
+            let tokens = &self.tokens[self.cached..end];
+            self.engine.core().step(self.slot, self.cached, tokens, Wanted::None, None)?;
+            self.cached = end;
+        }
+        Ok(())
     }
 
     fn check(&self, tokens: &[u32]) -> Result<(), Error> {

@@ -26,6 +26,9 @@ impl Program {
         if [limits.rows, limits.outputs, limits.seqs, limits.pages].contains(&0) {
             return Err(fail("limits", format!("every limit must be at least 1: {limits:?}")));
         }
+        if self.is_windowed() && limits.exact_pages == 0 {
+            return Err(fail("limits", "a windowed KV codec needs exact pages".into()));
+        }
         for (i, rope) in self.ropes.iter().enumerate() {
             if rope.inv_freq.is_empty()
                 || !rope.inv_freq.iter().all(|f| f.is_finite())
@@ -64,6 +67,17 @@ impl Program {
             assert!(wanted <= pages.len(), "position {} needs page {wanted} of {}", row.pos, pages.len());
             for page in &pages[..wanted] {
                 assert!((*page as usize) < limits.pages, "page {page}, there are {}", limits.pages);
+            }
+            if self.is_windowed() {
+                let exact = step.pages.exact(row.seq);
+                for i in [0, wanted - 1] {
+                    let there = exact.get(i).is_some_and(Option::is_some);
+                    assert!(there, "position {} needs page {i} to be exact", row.pos);
+                }
+                for page in exact[..wanted].iter().flatten() {
+                    let there = limits.exact_pages;
+                    assert!((*page as usize) < there, "exact page {page}, there are {there}");
+                }
             }
         }
         let rows_of = |w: Weight| self.weight_decl(w).rows;

@@ -2,7 +2,13 @@
 
 use std::ops::{Add, AddAssign};
 
-use super::{Kv, Linear, Program, Stage, Step, Weight};
+use ggml_types::KvCodec;
+
+use super::step::exact_positions;
+use super::{Kv, Linear, PAGE, Program, Stage, Step, Weight};
+
+/// Bytes of one element in an exact page.
+const F16_BYTES: u64 = 2;
 
 /// What one stage must move and compute in one step, whatever the backend: each weight is read once a
 /// step, each cached vector once for each row that sees it.
@@ -64,14 +70,14 @@ impl Program {
             }
             Stage::AttnIn(s) => {
                 let products = [&s.wq, &s.wk, &s.wv].map(|w| self.linear_cost(w, n_rows));
-                let written = n_rows * self.position_bytes(s.kv);
+                let written = n_rows * self.written_bytes(s.kv);
                 products.into_iter().sum::<Cost>() + Cost { kv_bytes: written, ..Cost::default() }
             }
             Stage::Attend(s) => {
                 let positions: u64 = step.rows.iter().map(|row| u64::from(row.pos) + 1).sum();
                 let q_cols = self.buf_decl(s.q).cols as u64;
                 Cost {
-                    kv_bytes: positions * self.position_bytes(s.kv),
+                    kv_bytes: step.rows.iter().map(|row| self.read_bytes(s.kv, row.pos)).sum(),
                     macs: 2 * positions * q_cols,
                     ..Cost::default()
                 }
@@ -93,16 +99,47 @@ impl Program {
 
     /// Bytes of all KV caches at full size.
     pub fn kv_bytes(&self) -> u64 {
-        let positions = (self.limits.pages * super::PAGE) as u64;
-        (0..self.kvs.len() as u32).map(|i| positions * self.position_bytes(Kv(i))).sum()
+        (0..self.kvs.len() as u32).map(|i| self.cache_bytes(Kv(i))).sum()
     }
 
-    /// Bytes of one position of one layer's cache.
-    fn position_bytes(&self, kv: Kv) -> u64 {
+    /// Bytes of one layer's cache at full size: pages of codes, and exact pages of f16, behind each of which lies room
+    /// for the mean of its keys as f32.
+    pub fn cache_bytes(&self, kv: Kv) -> u64 {
+        let head_dim = self.kv_decl(kv).head_dim;
+        let [pages, exact] = [self.limits.pages, self.limits.exact_pages].map(|n| (n * PAGE) as u64);
+        let side = |(codec_bytes, windowed, mean): (u64, bool, usize)| {
+            let window = exact * F16_BYTES * head_dim as u64 + (self.limits.exact_pages * mean * 4) as u64;
+            pages * codec_bytes + if windowed { window } else { 0 }
+        };
+        let [k, v] = self.sides(kv);
+        self.kv_decl(kv).n_kv_heads as u64 * (side((k.0, k.1, head_dim)) + side((v.0, v.1, 0)))
+    }
+
+    /// Bytes of one vector of keys and of values as they are encoded, and whether that waits until they have left the
+    /// window.
+    fn sides(&self, kv: Kv) -> [(u64, bool); 2] {
         let decl = self.kv_decl(kv);
-        let pair: usize =
-            [decl.k, decl.v].iter().map(|c| c.vec_bytes(decl.head_dim).expect("checked program")).sum();
-        (decl.n_kv_heads * pair) as u64
+        let bytes = |codec: &dyn KvCodec| codec.vec_bytes(decl.head_dim).expect("checked program") as u64;
+        [decl.k, decl.v].map(|codec| (bytes(codec), codec.windowed()))
+    }
+
+    /// Bytes of one layer's cache that a row at `pos` reads.
+    fn read_bytes(&self, kv: Kv, pos: u32) -> u64 {
+        let decl = self.kv_decl(kv);
+        let (seen, exact) = (u64::from(pos) + 1, exact_positions(pos as usize) as u64);
+        let side = |(bytes, windowed): (u64, bool)| match windowed {
+            true => exact * F16_BYTES * decl.head_dim as u64 + (seen - exact) * bytes,
+            false => seen * bytes,
+        };
+        decl.n_kv_heads as u64 * self.sides(kv).map(side).iter().sum::<u64>()
+    }
+
+    /// Bytes of one layer's cache that a row writes, now and when it is encoded.
+    fn written_bytes(&self, kv: Kv) -> u64 {
+        let decl = self.kv_decl(kv);
+        let exact = F16_BYTES * decl.head_dim as u64;
+        let side = |(bytes, windowed): (u64, bool)| bytes + if windowed { exact } else { 0 };
+        decl.n_kv_heads as u64 * self.sides(kv).map(side).iter().sum::<u64>()
     }
 
     fn linear_cost(&self, linear: &Linear, n_rows: u64) -> Cost {

@@ -19,7 +19,7 @@ pub use stage::{
     Act, ActQuant, Attend, AttnIn, Embed, FfnIn, Linear, Logits, Norm, NormKind, ProjAdd, Rope, RopeStyle,
     Sample, Stage,
 };
-pub use step::{PAGE, PageTable, Row, Step};
+pub use step::{PAGE, PageTable, Row, Step, WINDOW};
 
 use ggml_types::{KvCodec, QuantType};
 
@@ -72,7 +72,8 @@ pub struct BufDecl {
     pub cols: usize,
 }
 
-/// One layer's KV cache: [`Limits::pages`] pages of [`PAGE`] positions for each KV head.
+/// One layer's KV cache: [`Limits::pages`] pages of [`PAGE`] positions for each KV head, and [`Limits::exact_pages`] where
+/// a codec is windowed.
 #[derive(Clone, Debug)]
 pub struct KvDecl {
     /// KV heads.
@@ -83,6 +84,13 @@ pub struct KvDecl {
     pub k: &'static dyn KvCodec,
     /// How values are kept.
     pub v: &'static dyn KvCodec,
+}
+
+impl KvDecl {
+    /// Whether it keeps its newest positions in exact pages.
+    pub fn is_windowed(&self) -> bool {
+        self.k.windowed() || self.v.windowed()
+    }
 }
 
 /// The largest step that a program must be able to run; a backend allocates for these once.
@@ -96,6 +104,8 @@ pub struct Limits {
     pub seqs: usize,
     /// KV pages, shared by all sequences.
     pub pages: usize,
+    /// Pages of exact positions, for codecs that are [`windowed`](KvCodec::windowed); 0 where there is none.
+    pub exact_pages: usize,
 }
 
 /// A model's forward pass: declarations, then stages in the order in which they run.
@@ -184,6 +194,11 @@ impl Program {
     /// The buffer called `name`, for tests and traces.
     pub fn buf_named(&self, name: &str) -> Option<Buf> {
         self.bufs.iter().position(|b| b.name == name).map(|i| Buf(i as u32))
+    }
+
+    /// Whether some cache keeps its newest positions in exact pages.
+    pub fn is_windowed(&self) -> bool {
+        self.kvs.iter().any(KvDecl::is_windowed)
     }
 
     /// Rows that `rows` stands for at most.

@@ -36,17 +36,29 @@ impl Step<'_> {
     }
 }
 
+/// Positions that a row reads exactly at least where a codec is [`windowed`](ggml_types::KvCodec::windowed), its own
+/// among them: whole pages, because positions are encoded a page at a time.
+pub const WINDOW: usize = PAGE;
+
 /// For each sequence slot, the pages of its positions: position `p` lies in page `pages[seq][p / PAGE]`
 /// at offset `p % PAGE`. A page number means the same page in every layer's cache.
+///
+/// For windowed codecs a sequence has exact pages besides: of its first page for ever, and of the newest ones. A page is
+/// written exactly, and encoded as soon as it is full; which of the two a row reads depends on the row's position
+/// alone, so that it is the same however the rows before it were cut into steps.
 #[derive(Clone, Debug, Default)]
 pub struct PageTable {
     seqs: Vec<Vec<u32>>,
+    exact: Vec<Vec<Option<u32>>>,
 }
 
 impl PageTable {
     /// A table of `seqs` empty sequences, each with room for `pages` pages without allocating.
     pub fn new(seqs: usize, pages: usize) -> Self {
-        Self { seqs: (0..seqs).map(|_| Vec::with_capacity(pages)).collect() }
+        Self {
+            seqs: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
+            exact: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
+        }
     }
 
     /// The pages of a sequence, in the order of its positions.
@@ -65,8 +77,41 @@ impl PageTable {
         &mut self.seqs[seq as usize]
     }
 
+    /// The exact pages of a sequence: one for each of its pages, or none where only the codes are left. Shorter where
+    /// no codec is windowed.
+    ///
+    /// # Panics
+    /// Where there is no such slot.
+    pub fn exact(&self, seq: u32) -> &[Option<u32>] {
+        &self.exact[seq as usize]
+    }
+
+    /// The exact pages of a sequence, to change.
+    ///
+    /// # Panics
+    /// Where there is no such slot.
+    pub fn exact_mut(&mut self, seq: u32) -> &mut Vec<Option<u32>> {
+        &mut self.exact[seq as usize]
+    }
+
+    /// The exact page in which `row` reads page `i` of its sequence; `None` where it reads the codes.
+    pub fn exact_for(&self, row: &Row, i: usize) -> Option<u32> {
+        let exact = *self.exact(row.seq).get(i)?;
+        exact.filter(|_| i == 0 || i >= window_page(row.pos as usize))
+    }
+
     /// Number of sequence slots.
     pub fn n_seqs(&self) -> usize {
         self.seqs.len()
     }
+}
+
+/// The first page of the window of a row at `pos`.
+fn window_page(pos: usize) -> usize {
+    ((pos + 1) / PAGE).saturating_sub(WINDOW / PAGE)
+}
+
+/// Positions that a row at `pos` reads exactly where a codec is windowed.
+pub fn exact_positions(pos: usize) -> usize {
+    (pos + 1).min(PAGE + pos + 1 - window_page(pos).max(1) * PAGE)
 }

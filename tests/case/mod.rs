@@ -306,7 +306,22 @@ pub fn shuffled_pages(n_seqs: usize, n_pages: usize) -> PageTable {
 
 /// Limits for steps of `rows` rows over a table of [`shuffled_pages`].
 pub fn limits(rows: usize, n_seqs: usize, n_pages: usize) -> Limits {
-    Limits { rows, outputs: rows, seqs: n_seqs, pages: n_seqs * n_pages }
+    Limits { rows, outputs: rows, seqs: n_seqs, pages: n_seqs * n_pages, exact_pages: 0 }
+}
+
+/// The same for windowed codecs: every page of a table of [`windowed_pages`] is exact too.
+pub fn windowed_limits(rows: usize, n_seqs: usize, n_pages: usize) -> Limits {
+    Limits { exact_pages: n_seqs * n_pages, ..limits(rows, n_seqs, n_pages) }
+}
+
+/// [`shuffled_pages`], each with an exact page of another number.
+pub fn windowed_pages(n_seqs: usize, n_pages: usize) -> PageTable {
+    let mut pages = shuffled_pages(n_seqs, n_pages);
+    for seq in 0..n_seqs as u32 {
+        let exact = pages.seq(seq).iter().map(|page| Some((page + 1) % (n_seqs * n_pages) as u32));
+        *pages.exact_mut(seq) = exact.collect::<Vec<_>>();
+    }
+    pages
 }
 
 /// Pages that `n` positions take.

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use crate::{KvCodec, QuantError};
+use crate::{KvCodec, KvSide, KvVectors, QuantError};
 
 /// IEEE half precision, little-endian.
 #[derive(Debug)]
@@ -17,11 +17,18 @@ impl KvCodec for F16 {
         head_dim.checked_mul(2).ok_or(QuantError::Overflow { ty: self.name(), rows: 1, cols: head_dim })
     }
 
-    fn encode(&self, x: &[f32], out: &mut [u8]) {
+    fn open(&self, _: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError> {
+        self.vec_bytes(head_dim).map(|_| Box::new(F16) as Box<dyn KvVectors>)
+    }
+}
+
+impl KvVectors for F16 {
+    fn encode(&self, x: &[f32], out: &mut [u8]) -> bool {
         assert_eq!(out.len(), x.len() * 2);
         for (value, out) in x.iter().zip(out.chunks_exact_mut(2)) {
             out.copy_from_slice(&f16::from_f32(*value).to_le_bytes());
         }
+        true
     }
 
     fn decode(&self, bytes: &[u8], out: &mut [f32]) {

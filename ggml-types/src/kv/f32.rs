@@ -1,6 +1,6 @@
 //! f32: 4 bytes an element, nothing lost.
 
-use crate::{KvCodec, QuantError};
+use crate::{KvCodec, KvSide, KvVectors, QuantError};
 
 /// The numbers themselves, little-endian.
 #[derive(Debug)]
@@ -15,11 +15,18 @@ impl KvCodec for F32 {
         head_dim.checked_mul(4).ok_or(QuantError::Overflow { ty: self.name(), rows: 1, cols: head_dim })
     }
 
-    fn encode(&self, x: &[f32], out: &mut [u8]) {
+    fn open(&self, _: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError> {
+        self.vec_bytes(head_dim).map(|_| Box::new(F32) as Box<dyn KvVectors>)
+    }
+}
+
+impl KvVectors for F32 {
+    fn encode(&self, x: &[f32], out: &mut [u8]) -> bool {
         assert_eq!(out.len(), x.len() * 4);
         for (value, out) in x.iter().zip(out.chunks_exact_mut(4)) {
             out.copy_from_slice(&value.to_le_bytes());
         }
+        true
     }
 
     fn decode(&self, bytes: &[u8], out: &mut [f32]) {

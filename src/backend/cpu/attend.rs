@@ -133,8 +133,8 @@ pub fn run(cx: &mut Cx<'_>, s: &Attend) {
     let kv = &cx.kvs[s.kv.0 as usize];
     let (n_kv_heads, head_dim, threads) = (kv.n_kv_heads(), kv.head_dim(), cx.pool.threads());
     let group = q_cols / (n_kv_heads * head_dim);
-    let stage =
-        Stage { k: cx.k.real, kv, pages: cx.step.pages, rows, q, q_cols, scale: s.scale, head_dim, group };
+    let pages = cx.step.pages;
+    let stage = Stage { k: cx.k.real, kv, pages, rows, q, q_cols, scale: s.scale, head_dim, group };
     let Scratch { threads: scratch, partials } = &mut cx.scratch.attend;
     let mut grids = [((), Grid::new(out.rows_mut(rows.len()), q_cols))];
     let group_cols = group * head_dim;
@@ -176,6 +176,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Attend) {
                 merge(&mut sum, out, part, &part_out[i * head_dim..][..head_dim]);
             }
             out.iter_mut().for_each(|out| *out /= sum.total);
+            stage.turn_back(out);
         }
     });
 }
@@ -223,7 +224,15 @@ impl Stage<'_> {
         for row in block {
             for (out, (sum, total)) in out.row_mut(row).chunks_exact_mut(head_dim).zip(&mut sums) {
                 out.iter_mut().zip(sum).for_each(|(out, sum)| *out = sum / total);
+                self.turn_back(out);
             }
+        }
+    }
+
+    /// Undoes the rotation of the values that `out`, `[head_dim]`, is a mean of.
+    fn turn_back(&self, out: &mut [f32]) {
+        if let Some(rotation) = self.kv.value_rotation() {
+            rotation.undo(out);
         }
     }
 
@@ -245,9 +254,9 @@ impl Stage<'_> {
 
         for page in self.pages_of(rows, split) {
             let room = (&mut tile[..head_dim * PAGE], &mut vector[..head_dim]);
-            let first = page.first * group;
-            let n_queries = rows.len() * group - first;
-            let place = Place { head, page: page.number, n: page.most, n_queries };
+            let first = page.rows.start * group;
+            let place = page.place(head, group);
+            let n_queries = place.n_queries;
             self.kv.keys(k, place, room, |dims, keys| {
                 let shape = Matrices {
                     m: n_queries,
@@ -272,9 +281,7 @@ impl Stage<'_> {
 
         for page in self.pages_of(rows, split) {
             let tile = &mut tile[..head_dim * PAGE];
-            let n_queries = (rows.len() - page.first) * group;
-            let place = Place { head, page: page.number, n: page.most, n_queries };
-            self.kv.values(k, place, tile, |positions, values| {
+            self.kv.values(k, page.place(head, group), tile, |positions, values| {
                 let mut multiply = |queries: Range<usize>, some: Range<usize>, add: bool| {
                     let shape = Matrices {
                         m: queries.len() * group,
@@ -292,9 +299,9 @@ impl Stage<'_> {
                 };
                 let add = page.at + positions.start > 0;
                 let all = page.least.clamp(positions.start, positions.end);
-                multiply(page.first..rows.len(), positions.start..all, add);
-                for (i, row) in rows.iter().enumerate().skip(page.first) {
-                    let seen = seen(row, split_start + page.at).min(positions.end);
+                multiply(page.rows.clone(), positions.start..all, add);
+                for i in page.rows.clone() {
+                    let seen = seen(&rows[i], split_start + page.at).min(positions.end);
                     if seen > all {
                         multiply(i..i + 1, all..seen, true);
                     }
@@ -303,17 +310,28 @@ impl Stage<'_> {
         }
     }
 
-    /// The pages of a split that any of these rows sees.
+    /// The pages of a split that any of these rows sees. A page is there twice where some rows read it exactly and
+    /// later rows read its codes.
     fn pages_of(&self, rows: &[Row], split: usize) -> impl Iterator<Item = Page> {
-        (split * SPLIT..(split + 1) * SPLIT).step_by(PAGE).map_while(move |start| {
-            let first = rows.iter().position(|row| row.pos as usize >= start)?;
-            let seen = || rows[first..].iter().map(|row| seen(row, start).min(PAGE));
-            Some(Page {
-                number: page_of(self.pages, rows[first].seq, start / PAGE),
-                at: start % SPLIT,
-                first,
-                least: seen().min()?,
-                most: seen().max()?,
+        let starts = (split * SPLIT..(split + 1) * SPLIT).step_by(PAGE);
+        let seen_by = starts
+            .map_while(move |start| Some((start, rows.iter().position(|row| row.pos as usize >= start)?)));
+        seen_by.flat_map(move |(start, first)| {
+            let i = start / PAGE;
+            let exact_for = move |row: &Row| self.pages.exact_for(row, i);
+            let cut = first + rows[first..].partition_point(|row| exact_for(row).is_some());
+            let groups = [first..cut, cut..rows.len()].into_iter().filter(|rows| !rows.is_empty());
+            groups.map(move |group| {
+                let seen = || rows[group.clone()].iter().map(|row| seen(row, start).min(PAGE));
+                Page {
+                    number: page_of(self.pages, rows[first].seq, i),
+                    exact: exact_for(&rows[group.start]).map(|page| page as usize),
+                    mean: self.pages.exact_for(&rows[first], 0).map_or(0, |page| page as usize),
+                    at: start % SPLIT,
+                    least: seen().min().unwrap_or(0),
+                    most: seen().max().unwrap_or(0),
+                    rows: group,
+                }
             })
         })
     }
@@ -323,14 +341,26 @@ impl Stage<'_> {
 struct Page {
     /// Its number in the cache.
     number: usize,
+    /// The number of the exact page that they read.
+    exact: Option<usize>,
+    /// The number of the sequence's first exact page.
+    mean: usize,
     /// Where it begins in its split.
     at: usize,
-    /// The first row that sees any of it.
-    first: usize,
-    /// Positions that every row from there on sees.
+    /// The rows that see it so.
+    rows: Range<usize>,
+    /// Positions that every one of them sees.
     least: usize,
-    /// Positions that any row sees.
+    /// Positions that any of them sees.
     most: usize,
+}
+
+impl Page {
+    /// What the rows read of it, `group` query heads each.
+    fn place(&self, head: usize, group: usize) -> Place {
+        let Self { number: page, exact, mean, most: n, .. } = *self;
+        Place { head, page, exact, mean, n, n_queries: self.rows.len() * group }
+    }
 }
 
 /// Positions from `start` on that a row sees.

@@ -1,8 +1,20 @@
-//! Norm, Q, K, V, rotary embedding, KV write.
+//! Norm, Q, K, V, rotary embedding, the codec's rotation, KV write.
 
+use ggml_types::turboquant::Rotation;
+
+use super::norm::RowNorm;
 use super::pool::Grid;
+use super::rope::RopeTable;
 use super::{Cx, two};
 use crate::program::AttnIn;
+
+/// What happens to each head of queries, keys or values behind its product.
+#[derive(Clone, Copy)]
+struct Turned<'a> {
+    norm: Option<RowNorm<'a>>,
+    rope: Option<&'a RopeTable>,
+    rotation: Option<&'a Rotation>,
+}
 
 pub fn run(cx: &mut Cx<'_>, s: &AttnIn) {
     let rows = cx.step.rows;
@@ -22,15 +34,26 @@ pub fn run(cx: &mut Cx<'_>, s: &AttnIn) {
 
     let rope = s.rope.map(|rope| &cx.ropes[rope.0 as usize]);
     let norms = [&s.q_norm, &s.k_norm].map(|norm| norm.as_ref().map(|norm| weights.norm(norm)));
-    let mut grids = [(norms[0], Grid::new(q, q_cols)), (norms[1], Grid::new(k, kv_cols))];
-    cx.pool.tiles(&mut grids, 1, q_cols.max(kv_cols), |norm, mut tile| {
+    let turned = |norm, rotation| Turned { norm, rope, rotation };
+    let (q_turned, k_turned) = (turned(norms[0], kv.key_rotation()), turned(norms[1], kv.key_rotation()));
+    let v_turned = Turned { norm: None, rope: None, rotation: kv.value_rotation() };
+    let mut grids = [
+        (q_turned, Grid::new(q, q_cols)),
+        (k_turned, Grid::new(k, kv_cols)),
+        (v_turned, Grid::new(v, kv_cols)),
+    ];
+    let n_grids = if v_turned.rotation.is_some() { 3 } else { 2 };
+    cx.pool.tiles(&mut grids[..n_grids], 1, q_cols.max(kv_cols), |turned, mut tile| {
         let row = tile.rows().start;
         for head in tile.row_mut(row).chunks_exact_mut(head_dim) {
-            if let Some(norm) = norm {
+            if let Some(norm) = turned.norm {
                 norm.apply_in_place(kernels, head);
             }
-            if let Some(rope) = rope {
+            if let Some(rope) = turned.rope {
                 rope.turn(row, head);
+            }
+            if let Some(rotation) = turned.rotation {
+                rotation.apply(head);
             }
         }
     });

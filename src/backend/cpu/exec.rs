@@ -91,7 +91,7 @@ pub fn plan(p: &Program, k: &Kernels, threads: usize) -> Result<Plan, BackendErr
     }
     let mut kv_bytes = 0_u64;
     for kv in &p.kvs {
-        let bytes = KvCache::bytes(kv, p.limits.pages).map_err(|err| fail("kvs", &err))?;
+        let bytes = KvCache::bytes(kv, p.limits).map_err(|err| fail("kvs", &err))?;
         kv_bytes = kv_bytes.saturating_add(bytes);
     }
     let (sizes, rows, elem) = (Sizes::of(p), p.limits.rows as u64, size_of::<f32>() as u64);
@@ -142,7 +142,7 @@ impl Compiled {
         let buffer = |rows, cols| Buffer { cols, values: zeros(p.max_rows(rows) * cols) };
         Ok(Self {
             bufs: p.bufs.iter().map(|buf| buffer(buf.rows, buf.cols)).collect(),
-            kvs: p.kvs.iter().map(|kv| KvCache::new(kv, limits.pages)).collect(),
+            kvs: p.kvs.iter().map(|kv| KvCache::new(kv, limits)).collect(),
             ropes: p.ropes.iter().map(|rope| RopeTable::new(rope, limits.rows)).collect(),
             acts: Acts::new(&room(p, k), threads),
             scratch: Scratch {

@@ -3,40 +3,63 @@
 //! All pages of one KV head lie together, and a page keeps its 64 positions the way attention multiplies
 //! them: keys as `[head_dim, 64]`, values as `[64, head_dim]`. Codecs whose vectors are more than a list of
 //! elements keep vector after vector, and take that form when a page is read.
+//!
+//! Windowed codecs have exact pages of f16 behind those. Positions are written there, and a page is encoded when its
+//! last position has been written: the codes are there before any row reads them. The first page of a sequence is
+//! never encoded; behind it lies the mean of its keys, which is taken off every key that is.
 
 use std::ops::Range;
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
-use ggml_types::{KvCodec, QuantError};
+use ggml_types::turboquant::Rotation;
+use ggml_types::{KvCodec, KvSide, KvVectors, QuantError};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use super::pool::Pool;
 use super::simd::real::{Matrices, RealKernels};
-use crate::program::{KvDecl, PAGE, PageTable, Row};
+use crate::program::{KvDecl, Limits, PAGE, PageTable, Row};
 
 /// One layer's keys and values.
 pub struct KvCache {
     n_kv_heads: usize,
     head_dim: usize,
-    pages: usize,
     keys: Plane,
     values: Plane,
 }
 
-/// The keys or the values: `[n_kv_heads, pages, page_bytes]`.
+/// The keys or the values: `[n_kv_heads, head_bytes]`.
 struct Plane {
-    form: Form,
-    page_bytes: usize,
+    kept: Kept,
     /// As words, so that elements of any codec are aligned.
     words: Vec<u64>,
 }
 
-/// How a page keeps vectors.
+/// How keys or values are kept.
+struct Kept {
+    side: KvSide,
+    head_dim: usize,
+    form: Form,
+    /// How exact pages keep vectors, where there are any.
+    exact: Option<&'static Elements>,
+    /// What every vector went through before.
+    rotation: Option<Rotation>,
+    layout: Layout,
+}
+
+/// Where the pages of one head lie: `[pages, page_bytes]`, then `[exact_pages, exact_bytes]`.
 #[derive(Clone, Copy)]
+struct Layout {
+    pages: usize,
+    page_bytes: usize,
+    exact_pages: usize,
+    exact_bytes: usize,
+}
+
+/// How a page keeps vectors.
 enum Form {
     Elements(&'static Elements),
-    Vectors { codec: &'static dyn KvCodec, vec_bytes: usize },
+    Vectors { codec: Box<dyn KvVectors>, vec_bytes: usize },
 }
 
 /// A codec that is a plain list of elements.
@@ -70,16 +93,21 @@ impl Rows<'_> {
     }
 }
 
-static ELEMENTS: &[Elements] = &[
-    Elements {
-        name: "f16",
-        bytes: 2,
-        put_row: |page, pos, x| {
-            cast_slice_mut::<u8, f16>(page)[pos * x.len()..][..x.len()].convert_from_f32_slice(x);
-        },
-        put_column: |page, pos, x| put_column(cast_slice_mut::<u8, f16>(page), pos, x, f16::from_f32),
-        rows: |bytes| Rows::F16(cast_slice(bytes)),
+const F16: Elements = Elements {
+    name: "f16",
+    bytes: 2,
+    put_row: |page, pos, x| {
+        cast_slice_mut::<u8, f16>(page)[pos * x.len()..][..x.len()].convert_from_f32_slice(x);
     },
+    put_column: |page, pos, x| put_column(cast_slice_mut::<u8, f16>(page), pos, x, f16::from_f32),
+    rows: |bytes| Rows::F16(cast_slice(bytes)),
+};
+
+/// What exact pages are made of.
+static EXACT: Elements = F16;
+
+static ELEMENTS: &[Elements] = &[
+    F16,
     Elements {
         name: "f32",
         bytes: 4,
@@ -103,6 +131,13 @@ const FEW_QUERIES: usize = 8;
 const PART: usize = 2048;
 
 impl Elements {
+    fn put(&self, page: &mut [u8], pos: usize, x: &[f32], side: KvSide) {
+        match side {
+            KvSide::Keys => (self.put_column)(page, pos, x),
+            KvSide::Values => (self.put_row)(page, pos, x),
+        }
+    }
+
     /// Hands on rows of `cols` elements: which, and what they hold.
     fn each_rows(
         &self,
@@ -134,6 +169,10 @@ pub struct Place {
     pub head: usize,
     /// The page's number in the cache.
     pub page: usize,
+    /// The number of the exact page that is read instead, where the codec is windowed.
+    pub exact: Option<usize>,
+    /// The number of the exact page with the mean of the sequence's keys; anything where no codec is windowed.
+    pub mean: usize,
     /// Positions of the page, from its first.
     pub n: usize,
     /// Queries that it is multiplied with.
@@ -142,41 +181,43 @@ pub struct Place {
 
 impl KvCache {
     /// An empty cache; the system provides its memory when it is first written.
-    pub fn new(decl: &KvDecl, pages: usize) -> Self {
-        let plane = |codec| {
-            let (form, page_bytes) = form_of(codec, decl.head_dim).expect("the program was checked");
-            let words = vec![0; decl.n_kv_heads * pages * page_bytes / 8];
-            Plane { form, page_bytes, words }
-        };
+    pub fn new(decl: &KvDecl, limits: Limits) -> Self {
         let KvDecl { n_kv_heads, head_dim, k, v } = *decl;
-        Self { n_kv_heads, head_dim, pages, keys: plane(k), values: plane(v) }
+        let plane = |codec, side| {
+            let kept = Kept::new(codec, side, head_dim, limits).expect("the program was checked");
+            Plane { words: vec![0; n_kv_heads * kept.layout.head_bytes() / 8], kept }
+        };
+        Self { n_kv_heads, head_dim, keys: plane(k, KvSide::Keys), values: plane(v, KvSide::Values) }
     }
 
     /// Bytes of a cache.
     ///
     /// # Errors
     /// Where a codec cannot hold such a head.
-    pub fn bytes(decl: &KvDecl, pages: usize) -> Result<u64, QuantError> {
-        let page_bytes = form_of(decl.k, decl.head_dim)?.1 as u64 + form_of(decl.v, decl.head_dim)?.1 as u64;
-        Ok(page_bytes.saturating_mul(decl.n_kv_heads as u64).saturating_mul(pages as u64))
+    pub fn bytes(decl: &KvDecl, limits: Limits) -> Result<u64, QuantError> {
+        let mut bytes = 0_u64;
+        for (codec, side) in [(decl.k, KvSide::Keys), (decl.v, KvSide::Values)] {
+            let head_bytes = Layout::of(codec, side, decl.head_dim, limits)?.head_bytes();
+            bytes = bytes.saturating_add((head_bytes as u64).saturating_mul(decl.n_kv_heads as u64));
+        }
+        Ok(bytes)
     }
 
-    /// Writes the keys and values of a step's rows, each `[rows, n_kv_heads * head_dim]`.
+    /// Writes the keys and values of a step's rows, each `[rows, n_kv_heads * head_dim]` and rotated where
+    /// [`key_rotation`](Self::key_rotation) and [`value_rotation`](Self::value_rotation) say so.
     pub fn put(&mut self, pool: &Pool, rows: &[Row], pages: &PageTable, k: &[f32], v: &[f32]) {
-        let (head_dim, cols) = (self.head_dim, self.n_kv_heads * self.head_dim);
-        let n_pages = self.pages;
-        for (plane, x, keys) in [(&mut self.keys, k, true), (&mut self.values, v, false)] {
-            let (form, page_bytes) = (plane.form, plane.page_bytes);
-            let head_bytes = n_pages * page_bytes;
+        let cols = self.n_kv_heads * self.head_dim;
+        for (Plane { kept, words }, x) in [(&mut self.keys, k), (&mut self.values, v)] {
             let put_head = |head: usize, bytes: &mut [u8]| {
                 for (row, x) in rows.iter().zip(x.chunks_exact(cols)) {
-                    let page = page_of(pages, row.seq, row.pos as usize / PAGE);
-                    let page = &mut bytes[page * page_bytes..][..page_bytes];
-                    let x = &x[head * head_dim..][..head_dim];
-                    form.put(page, row.pos as usize % PAGE, x, keys);
+                    kept.put(bytes, pages, row, &x[head * kept.head_dim..][..kept.head_dim]);
+                }
+                if kept.exact.is_some() {
+                    let full = rows.iter().filter(|row| row.pos as usize % PAGE == PAGE - 1);
+                    full.for_each(|row| kept.encode_page(bytes, pages, row));
                 }
             };
-            let bytes = cast_slice_mut(&mut plane.words);
+            let (bytes, head_bytes) = (cast_slice_mut(words), kept.layout.head_bytes());
             if rows.len() == 1 {
                 bytes
                     .chunks_exact_mut(head_bytes)
@@ -194,16 +235,20 @@ impl KvCache {
     pub fn keys(
         &self,
         k: &RealKernels,
-        Place { head, page, n, n_queries }: Place,
+        place: Place,
         (tile, vector): (&mut [f32], &mut [f32]),
         mut each: impl FnMut(Range<usize>, Rows<'_>),
     ) {
-        let bytes = self.keys.page(self.pages, head, page);
-        match self.keys.form {
-            Form::Elements(elements) => elements.each_rows(k, bytes, PAGE, n_queries, tile, each),
-            Form::Vectors { codec, vec_bytes } => {
-                for (pos, bytes) in bytes.chunks_exact(vec_bytes).take(n).enumerate() {
+        let (bytes, kept) = (self.keys.page(place), &self.keys.kept);
+        match kept.form_at(place) {
+            Read::Elements(elements) => elements.each_rows(k, bytes, PAGE, place.n_queries, tile, each),
+            Read::Vectors { codec, vec_bytes } => {
+                let mean = kept.exact.map(|_| self.keys.mean(place));
+                for (pos, bytes) in bytes.chunks_exact(vec_bytes).take(place.n).enumerate() {
                     codec.decode(bytes, vector);
+                    if let Some(mean) = mean {
+                        vector.iter_mut().zip(mean).for_each(|(x, mean)| *x += mean);
+                    }
                     put_column(tile, pos, vector, |x| x);
                 }
                 each(0..self.head_dim, Rows::F32(tile));
@@ -216,23 +261,33 @@ impl KvCache {
     pub fn values(
         &self,
         k: &RealKernels,
-        Place { head, page, n, n_queries }: Place,
+        place: Place,
         tile: &mut [f32],
         mut each: impl FnMut(Range<usize>, Rows<'_>),
     ) {
-        let bytes = self.values.page(self.pages, head, page);
-        let tile = &mut tile[..n * self.head_dim];
-        match self.values.form {
-            Form::Elements(elements) => {
+        let bytes = self.values.page(place);
+        let tile = &mut tile[..place.n * self.head_dim];
+        match self.values.kept.form_at(place) {
+            Read::Elements(elements) => {
                 let bytes = &bytes[..tile.len() * elements.bytes];
-                elements.each_rows(k, bytes, self.head_dim, n_queries, tile, each);
+                elements.each_rows(k, bytes, self.head_dim, place.n_queries, tile, each);
             }
-            Form::Vectors { codec, vec_bytes } => {
+            Read::Vectors { codec, vec_bytes } => {
                 let vectors = tile.chunks_exact_mut(self.head_dim);
                 bytes.chunks_exact(vec_bytes).zip(vectors).for_each(|(bytes, out)| codec.decode(bytes, out));
-                each(0..n, Rows::F32(tile));
+                each(0..place.n, Rows::F32(tile));
             }
         }
+    }
+
+    /// How keys, and the queries that meet them, are rotated.
+    pub fn key_rotation(&self) -> Option<&Rotation> {
+        self.keys.kept.rotation.as_ref()
+    }
+
+    /// How values are rotated.
+    pub fn value_rotation(&self) -> Option<&Rotation> {
+        self.values.kept.rotation.as_ref()
     }
 
     /// KV heads.
@@ -247,30 +302,162 @@ impl KvCache {
 }
 
 impl Plane {
-    fn page(&self, n_pages: usize, head: usize, page: usize) -> &[u8] {
-        &cast_slice(&self.words)[(head * n_pages + page) * self.page_bytes..][..self.page_bytes]
+    /// One head's memory.
+    fn head(&self, head: usize) -> &[u8] {
+        let head_bytes = self.kept.layout.head_bytes();
+        &cast_slice(&self.words)[head * head_bytes..][..head_bytes]
     }
-}
 
-impl Form {
-    fn put(self, page: &mut [u8], pos: usize, x: &[f32], keys: bool) {
-        match self {
-            Form::Elements(elements) if keys => (elements.put_column)(page, pos, x),
-            Form::Elements(elements) => (elements.put_row)(page, pos, x),
-            Form::Vectors { codec, vec_bytes } => codec.encode(x, &mut page[pos * vec_bytes..][..vec_bytes]),
+    fn page(&self, place: Place) -> &[u8] {
+        let layout = self.kept.layout;
+        match place.exact.filter(|_| self.kept.exact.is_some()) {
+            Some(exact) => self.kept.split_exact(&self.head(place.head)[layout.exact(exact)]).0,
+            None => &self.head(place.head)[layout.page(place.page)],
         }
     }
+
+    /// The mean that was taken off the encoded keys of a sequence.
+    fn mean(&self, place: Place) -> &[f32] {
+        let (_, mean) = self.kept.split_exact(&self.head(place.head)[self.kept.layout.exact(place.mean)]);
+        cast_slice(mean)
+    }
 }
 
-/// The form of a codec, and the bytes of one page of one head.
-fn form_of(codec: &'static dyn KvCodec, head_dim: usize) -> Result<(Form, usize), QuantError> {
-    let vec_bytes = codec.vec_bytes(head_dim)?;
-    let elements = ELEMENTS.iter().find(|e| e.name == codec.name() && e.bytes * head_dim == vec_bytes);
-    let form = elements.map_or(Form::Vectors { codec, vec_bytes }, Form::Elements);
-    Ok((form, PAGE * vec_bytes))
+/// How the page at a place is kept.
+enum Read<'a> {
+    Elements(&'static Elements),
+    Vectors { codec: &'a dyn KvVectors, vec_bytes: usize },
+}
+
+impl Kept {
+    fn new(
+        codec: &'static dyn KvCodec,
+        side: KvSide,
+        head_dim: usize,
+        limits: Limits,
+    ) -> Result<Self, QuantError> {
+        let vec_bytes = codec.vec_bytes(head_dim)?;
+        let elements = ELEMENTS.iter().find(|e| e.name == codec.name() && e.bytes * head_dim == vec_bytes);
+        let form = match elements {
+            Some(elements) => Form::Elements(elements),
+            None => Form::Vectors { codec: codec.open(side, head_dim)?, vec_bytes },
+        };
+        let rotation = codec.rotates().then(|| Rotation::new(head_dim)).transpose()?;
+        let exact = codec.windowed().then_some(&EXACT);
+        Ok(Self { side, head_dim, form, exact, rotation, layout: Layout::of(codec, side, head_dim, limits)? })
+    }
+
+    fn form_at(&self, place: Place) -> Read<'_> {
+        match (&self.form, self.exact) {
+            (_, Some(elements)) if place.exact.is_some() => Read::Elements(elements),
+            (Form::Elements(elements), _) => Read::Elements(elements),
+            (Form::Vectors { codec, vec_bytes }, _) => {
+                Read::Vectors { codec: &**codec, vec_bytes: *vec_bytes }
+            }
+        }
+    }
+
+    /// Writes one vector into one head's memory.
+    fn put(&self, head: &mut [u8], pages: &PageTable, row: &Row, x: &[f32]) {
+        let (i, pos) = (row.pos as usize / PAGE, row.pos as usize % PAGE);
+        match (&self.form, self.exact) {
+            (_, Some(exact)) => {
+                exact.put(&mut head[self.layout.exact(exact_page(pages, row, i))], pos, x, self.side)
+            }
+            (Form::Elements(elements), None) => {
+                elements.put(&mut head[self.layout.page(page_of(pages, row.seq, i))], pos, x, self.side);
+            }
+            (Form::Vectors { codec, vec_bytes }, None) => {
+                let page = &mut head[self.layout.page(page_of(pages, row.seq, i))];
+                codec.encode(x, &mut page[pos * vec_bytes..][..*vec_bytes]);
+            }
+        }
+    }
+
+    /// Encodes the page whose last position `row` has filled; of a sequence's first page, takes the mean.
+    fn encode_page(&self, head: &mut [u8], pages: &PageTable, row: &Row) {
+        let Form::Vectors { codec, vec_bytes } = &self.form else { return };
+        let (i, head_dim) = (row.pos as usize / PAGE, self.head_dim);
+        let full = self.layout.exact(exact_page(pages, row, i));
+        if i == 0 {
+            let (page, mean) = head[full].split_at_mut(PAGE * head_dim * EXACT.bytes);
+            let dims = cast_slice::<u8, f16>(page).chunks_exact(PAGE);
+            // Of values, there is no room for a mean: none is taken.
+            for (mean, dim) in cast_slice_mut::<u8, f32>(mean).iter_mut().zip(dims) {
+                let finite = dim.iter().map(|x| x.to_f64()).filter(|x| x.is_finite());
+                *mean = (finite.sum::<f64>() / PAGE as f64) as f32;
+            }
+            return;
+        }
+        let codes = self.layout.page(page_of(pages, row.seq, i));
+        let first = self.layout.exact(exact_page(pages, row, 0));
+        let (coded, exact) = head.split_at_mut(self.layout.pages * self.layout.page_bytes);
+        let at = |range: Range<usize>| range.start - coded.len()..range.end - coded.len();
+        let (page, _) = self.split_exact(&exact[at(full)]);
+        let (_, mean) = self.split_exact(&exact[at(first)]);
+        let (halves, mean) = (cast_slice::<u8, f16>(page), cast_slice::<u8, f32>(mean));
+        let mut vector = [0.0; MAX_VECTOR];
+        let vector = &mut vector[..head_dim];
+        for (pos, out) in coded[codes].chunks_exact_mut(*vec_bytes).enumerate() {
+            match self.side {
+                KvSide::Keys => {
+                    for ((x, dim), mean) in vector.iter_mut().zip(halves.chunks_exact(PAGE)).zip(mean) {
+                        *x = dim[pos].to_f32() - mean;
+                    }
+                }
+                KvSide::Values => halves[pos * head_dim..][..head_dim].convert_to_f32_slice(vector),
+            }
+            codec.encode(vector, out);
+        }
+    }
+
+    /// An exact page as its elements, and the mean behind them.
+    fn split_exact<'a>(&self, bytes: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+        bytes.split_at(PAGE * self.head_dim * EXACT.bytes)
+    }
+}
+
+/// Elements of the longest vector of a windowed codec.
+const MAX_VECTOR: usize = 512;
+
+impl Layout {
+    fn of(
+        codec: &'static dyn KvCodec,
+        side: KvSide,
+        head_dim: usize,
+        limits: Limits,
+    ) -> Result<Self, QuantError> {
+        let page_bytes = PAGE * codec.vec_bytes(head_dim)?;
+        let mean_bytes = if side == KvSide::Keys { head_dim * size_of::<f32>() } else { 0 };
+        let (exact_pages, exact_bytes) = match codec.windowed() {
+            true => (limits.exact_pages, PAGE * head_dim * EXACT.bytes + mean_bytes),
+            false => (0, 0),
+        };
+        Ok(Self { pages: limits.pages, page_bytes, exact_pages, exact_bytes })
+    }
+
+    fn head_bytes(self) -> usize {
+        self.pages * self.page_bytes + self.exact_pages * self.exact_bytes
+    }
+
+    /// Where page `i` lies in a head's memory.
+    fn page(self, i: usize) -> Range<usize> {
+        i * self.page_bytes..(i + 1) * self.page_bytes
+    }
+
+    /// Where exact page `i` lies in a head's memory, the mean with it.
+    fn exact(self, i: usize) -> Range<usize> {
+        let start = self.pages * self.page_bytes + i * self.exact_bytes;
+        start..start + self.exact_bytes
+    }
 }
 
 /// The page that holds page `i` of a sequence.
 pub fn page_of(pages: &PageTable, seq: u32, i: usize) -> usize {
     pages.seq(seq)[i] as usize
+}
+
+/// The exact page that holds page `i` of a row's sequence.
+fn exact_page(pages: &PageTable, row: &Row, i: usize) -> usize {
+    pages.exact(row.seq)[i].expect("the step was checked") as usize
 }

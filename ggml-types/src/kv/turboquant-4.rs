@@ -1,0 +1,6 @@
+//! turboquant-4: as `turboquant`, with 4 bits an element: 66 bytes for 128 elements.
+
+use super::turboquant::TurboQuant;
+
+/// 4 bits.
+pub static TURBOQUANT_4: TurboQuant = TurboQuant { name: "turboquant-4", bits: 4 };

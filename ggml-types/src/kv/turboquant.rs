@@ -1,0 +1,61 @@
+//! turboquant: 3 bits an element and one f16 scale, 50 bytes for 128 elements. Keys have the scale that leaves inner
+//! products without bias, values the one that has the smallest error.
+
+use crate::turboquant::{Lloyd, ScaleRule};
+use crate::{KvCodec, KvSide, KvVectors, QuantError};
+
+/// Lloyd-Max codes of rotated vectors, in pages that have left the window.
+#[derive(Debug)]
+pub struct TurboQuant {
+    pub(super) name: &'static str,
+    /// Bits of one code, 3 or 4.
+    pub(super) bits: usize,
+}
+
+/// 3 bits.
+pub static TURBOQUANT: TurboQuant = TurboQuant { name: "turboquant", bits: 3 };
+
+/// Largest head that is rotated: models have up to 256 elements.
+const MAX_DIM: usize = 512;
+
+impl KvCodec for TurboQuant {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {
+        if !head_dim.is_power_of_two() || !(8..=MAX_DIM).contains(&head_dim) {
+            let want = format!("a head dimension that is a power of two from 8 to {MAX_DIM}");
+            let detail = format!("want {want}, found {head_dim}; f16 keeps any");
+            return Err(QuantError::Shape { ty: self.name, detail });
+        }
+        Ok(2 + self.bits * head_dim / 8)
+    }
+
+    fn open(&self, side: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError> {
+        self.vec_bytes(head_dim)?;
+        let rule = match side {
+            KvSide::Keys => ScaleRule::InnerProduct,
+            KvSide::Values => ScaleRule::LeastSquares,
+        };
+        Ok(Box::new(Lloyd::new(head_dim, self.bits as u32, rule)))
+    }
+
+    fn rotates(&self) -> bool {
+        true
+    }
+
+    fn windowed(&self) -> bool {
+        true
+    }
+}
+
+impl KvVectors for Lloyd {
+    fn encode(&self, x: &[f32], out: &mut [u8]) -> bool {
+        Lloyd::encode(self, x, out)
+    }
+
+    fn decode(&self, bytes: &[u8], out: &mut [f32]) {
+        Lloyd::decode(self, bytes, out);
+    }
+}

@@ -1,0 +1,424 @@
+//! Windowed KV caches: attention against a reference in f64 over the codecs' own definition; prompts in pieces, cuts,
+//! branches and sessions side by side against sessions that went alone; bytes against the formula.
+
+mod case;
+mod common;
+mod oracle;
+
+use case::{Case, Turn, cpus, rows, windowed_limits, windowed_pages};
+use ggml_types::turboquant::{Lloyd, Rotation, ScaleRule};
+use ggml_types::{KvCodec, kv_by_name};
+use half::f16;
+use sterna::engine::{Engine, EngineOptions, Session};
+use sterna::program::{
+    ActQuant, Attend, AttnIn, Buf, KvDecl, Limits, Linear, NormKind, PAGE, Program, WINDOW, Weight,
+};
+
+const DIM: usize = 96;
+const HEAD_DIM: usize = 64;
+const N_KV_HEADS: usize = 2;
+const GROUP: usize = 2;
+const N_ROWS: u32 = 330;
+
+/// What the reference does with a cache, right or wrong.
+#[derive(Clone, Copy)]
+struct Rule {
+    bits: u32,
+    key_scale: ScaleRule,
+    value_scale: ScaleRule,
+    centred: bool,
+    rotated: bool,
+    /// Pages before its own that a row reads exactly.
+    window_pages: usize,
+    first_exact: bool,
+}
+
+const RIGHT: Rule = Rule {
+    bits: 3,
+    key_scale: ScaleRule::InnerProduct,
+    value_scale: ScaleRule::LeastSquares,
+    centred: true,
+    rotated: true,
+    window_pages: 1,
+    first_exact: true,
+};
+
+struct Reference {
+    /// `[rows, n_kv_heads * GROUP, HEAD_DIM]`.
+    q: Vec<Vec<f64>>,
+    /// `[rows, n_kv_heads, HEAD_DIM]`.
+    k: Vec<Vec<f64>>,
+    v: Vec<Vec<f64>>,
+    scale: f64,
+}
+
+fn rotated(rule: Rule, x: &[f64]) -> Vec<f32> {
+    let mut x: Vec<f32> = x.iter().map(|x| *x as f32).collect();
+    if rule.rotated {
+        Rotation::new(HEAD_DIM).unwrap().apply(&mut x);
+    }
+    x
+}
+
+/// Exact and decoded vectors of one head.
+fn kept(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> Vec<[Vec<f64>; 2]> {
+    let scale = if keys { rule.key_scale } else { rule.value_scale };
+    let codec = Lloyd::new(HEAD_DIM, rule.bits, scale);
+    let exact: Vec<Vec<f64>> =
+        vectors.iter().map(|x| x.iter().map(|x| f16::from_f32(*x).to_f64()).collect()).collect();
+    let mut mean = vec![0.0; HEAD_DIM];
+    if keys && rule.centred {
+        for (i, mean) in mean.iter_mut().enumerate() {
+            *mean = exact[..PAGE].iter().map(|x| x[i]).sum::<f64>() / PAGE as f64;
+        }
+    }
+    let decoded = |x: &Vec<f64>| -> Vec<f64> {
+        let centred: Vec<f32> = x.iter().zip(&mean).map(|(x, mean)| (x - mean) as f32).collect();
+        let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![0.0; HEAD_DIM]);
+        codec.encode(&centred, &mut bytes);
+        codec.decode(&bytes, &mut out);
+        out.iter().zip(&mean).map(|(x, mean)| f64::from(*x) + mean).collect()
+    };
+    exact.iter().map(|x| [x.clone(), decoded(x)]).collect()
+}
+
+impl Reference {
+    /// `[rows, n_kv_heads * GROUP * HEAD_DIM]`.
+    fn attend(&self, rule: Rule) -> Vec<Vec<f64>> {
+        let mut out = vec![Vec::new(); self.q.len()];
+        for head in 0..N_KV_HEADS {
+            let at = head * HEAD_DIM..(head + 1) * HEAD_DIM;
+            let side = |keys, x: &[Vec<f64>]| {
+                let x: Vec<_> = x.iter().map(|x| rotated(rule, &x[at.clone()])).collect();
+                kept(rule, keys, &x)
+            };
+            let (keys, values) = (side(true, &self.k), side(false, &self.v));
+            for (pos, out) in out.iter_mut().enumerate() {
+                // The whole pages of positions up to this one, less those of the window, are read from their codes.
+                let coded_pages = ((pos + 1) / PAGE).saturating_sub(rule.window_pages);
+                let which =
+                    |p: usize| usize::from(p / PAGE < coded_pages && !(rule.first_exact && p / PAGE == 0));
+                for i in 0..GROUP {
+                    let q = &self.q[pos][(head * GROUP + i) * HEAD_DIM..][..HEAD_DIM];
+                    let q = rotated(rule, q);
+                    let dot = |k: &[f64]| -> f64 { k.iter().zip(&q).map(|(k, q)| k * f64::from(*q)).sum() };
+                    let scores: Vec<f64> =
+                        (0..=pos).map(|p| (self.scale * dot(&keys[p][which(p)])).exp()).collect();
+                    let total: f64 = scores.iter().sum();
+                    let mut sum = vec![0.0_f64; HEAD_DIM];
+                    for (p, score) in scores.iter().enumerate() {
+                        sum.iter_mut()
+                            .zip(&values[p][which(p)])
+                            .for_each(|(sum, v)| *sum += score / total * v);
+                    }
+                    let mut sum: Vec<f32> = sum.iter().map(|x| *x as f32).collect();
+                    if rule.rotated {
+                        Rotation::new(HEAD_DIM).unwrap().undo(&mut sum);
+                    }
+                    out.extend(sum.into_iter().map(f64::from));
+                }
+            }
+        }
+        out
+    }
+}
+
+struct Attention {
+    case: Case,
+    x: Buf,
+    y: Buf,
+    attn_in: AttnIn,
+}
+
+fn codec(name: &str) -> &'static dyn KvCodec {
+    kv_by_name(name).unwrap()
+}
+
+impl Attention {
+    fn new(k: &str, v: &str) -> Self {
+        let mut case = Case::new("windowed attention", windowed_limits(70, 1, 6));
+        let (q_cols, kv_cols) = (N_KV_HEADS * GROUP * HEAD_DIM, N_KV_HEADS * HEAD_DIM);
+        let (x, q, y) = (case.buf("x", DIM), case.buf("q", q_cols), case.buf("y", q_cols));
+        let norm = case.norm(NormKind::Rms, DIM);
+        // Keys stand far off the origin, so that their mean matters; queries are large, so that scores do.
+        let mut linear = |rows, scale, centre| {
+            let linear = case.linear(case::ty("f32"), rows, DIM, ActQuant::None);
+            Linear { bias: Some(case.vector(rows, centre)), scale, ..linear }
+        };
+        let (wq, wk, wv) = (linear(q_cols, 2.0, 0.0), linear(kv_cols, 1.0, 1.5), linear(kv_cols, 1.0, 0.0));
+        let kv = case.p.kv(KvDecl { n_kv_heads: N_KV_HEADS, head_dim: HEAD_DIM, k: codec(k), v: codec(v) });
+        let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
+        case.p.push("attn_in", attn_in.clone());
+        case.p.push("attend", Attend { q, kv, scale: 0.125, out: y });
+        Self { case, x, y, attn_in }
+    }
+
+    fn floats(&self, w: Weight) -> Vec<f64> {
+        let bytes = &self.case.weights[w.0 as usize].bytes;
+        bytes.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect()
+    }
+
+    fn reference(&self, inputs: &[f32]) -> Reference {
+        let s = &self.attn_in;
+        let weight = self.floats(s.norm.weight);
+        let product = |linear: &Linear| {
+            let (w, bias) = (self.floats(linear.w), self.floats(linear.bias.unwrap()));
+            let of_row = |x: &[f32]| -> Vec<f64> {
+                let square = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / DIM as f64;
+                let factor = 1.0 / (square + f64::from(s.norm.eps)).sqrt();
+                let n: Vec<f64> = x.iter().zip(&weight).map(|(x, w)| f64::from(*x) * factor * w).collect();
+                let dots = w.chunks_exact(DIM).map(|w| w.iter().zip(&n).map(|(w, n)| w * n).sum::<f64>());
+                dots.zip(&bias).map(|(dot, bias)| dot * f64::from(linear.scale) + bias).collect()
+            };
+            inputs.chunks_exact(DIM).map(of_row).collect()
+        };
+        Reference { q: product(&s.wq), k: product(&s.wk), v: product(&s.wv), scale: 0.125 }
+    }
+}
+
+/// Root of the mean square of the differences, as a part of that of `b`.
+fn distance(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
+    let pairs = || a.iter().flatten().zip(b.iter().flatten());
+    let square: f64 = pairs().map(|(a, b)| (a - b).powi(2)).sum();
+    (square / pairs().map(|(_, b)| b * b).sum::<f64>()).sqrt()
+}
+
+#[test]
+fn attention_is_that_of_the_decoded_codes() {
+    for (name, bits) in [("turboquant", 3), ("turboquant-4", 4)] {
+        let mut attention = Attention::new(name, name);
+        let inputs = attention.case.numbers.values(N_ROWS as usize * DIM);
+        let reference = attention.reference(&inputs);
+        let rule = Rule { bits, ..RIGHT };
+        let want = reference.attend(rule);
+        let pages = windowed_pages(1, 6);
+        for mut backend in cpus(&[1, 3]) {
+            let device = backend.device();
+            let mut running = attention.case.on(&mut *backend);
+            let mut got = Vec::new();
+            let mut start = 0;
+            // Steps of a single row, of a part of a page, and of more than a page.
+            for n in [70, 1, 1, 50, 70, 3, 1, 60].into_iter().cycle() {
+                let end = N_ROWS.min(start + n);
+                let inputs = inputs[start as usize * DIM..end as usize * DIM].to_vec();
+                let rows = rows(0, start..end);
+                running.turn(
+                    &Turn { rows, stages: 0..2, inputs: vec![(attention.x, inputs)], read: vec![] },
+                    &pages,
+                    &[],
+                );
+                let y = running.read(attention.y, (end - start) as usize);
+                let cols = N_KV_HEADS * GROUP * HEAD_DIM;
+                got.extend(y.chunks_exact(cols).map(|y| y.iter().map(|y| f64::from(*y)).collect::<Vec<_>>()));
+                start = end;
+                if start == N_ROWS {
+                    break;
+                }
+            }
+            // f32 sums, and a few numbers that round to the other f16, or get the other code at a threshold.
+            let error = distance(&got, &want);
+            assert!(error < 2e-4, "{name} on {device}: {error}");
+            // What a wrong cache would give is far from that.
+            let wrong = [
+                ("no rotation", Rule { rotated: false, ..rule }),
+                ("no mean", Rule { centred: false, ..rule }),
+                ("the scale of values for keys", Rule { key_scale: ScaleRule::LeastSquares, ..rule }),
+                ("the scale of keys for values", Rule { value_scale: ScaleRule::InnerProduct, ..rule }),
+                ("no window", Rule { window_pages: 0, ..rule }),
+                ("a page more in the window", Rule { window_pages: 2, ..rule }),
+                ("the first page encoded", Rule { first_exact: false, ..rule }),
+            ];
+            if device.contains("1 thread") {
+                for (what, rule) in wrong {
+                    let error = distance(&got, &reference.attend(rule));
+                    assert!(error > 2e-3, "{name}, {what}: {error}");
+                }
+            }
+        }
+    }
+}
+
+/// A sequence of any tokens: the model's text does not matter.
+fn tokens(seed: u32, n: usize) -> Vec<u32> {
+    (0..n as u32).map(|i| (seed * 131 + i * i * 7 + i * 13) % 500).collect()
+}
+
+fn engine(codec: &str, batch: usize, n_seqs: usize) -> Engine {
+    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let options = EngineOptions {
+        backend: "cpu".into(),
+        threads: Some(1),
+        n_ctx: Some(384),
+        batch,
+        outputs: batch,
+        n_seqs,
+        cache_type_k: codec.into(),
+        cache_type_v: codec.into(),
+        ..EngineOptions::default()
+    };
+    Engine::open(path, &options).unwrap()
+}
+
+/// Logits after each of the tokens, as bits.
+fn feed(session: &mut Session, tokens: &[u32]) -> Vec<Vec<u32>> {
+    let mut all = Vec::new();
+    let keep = |_, logits: &[f32]| -> Result<(), sterna::Error> {
+        assert!(logits.iter().all(|x| x.is_finite()));
+        all.push(logits.iter().map(|x| x.to_bits()).collect());
+        Ok(())
+    };
+    session.feed_each(tokens, keep).unwrap();
+    all
+}
+
+#[test]
+fn a_prompt_in_pieces_is_its_tokens_one_by_one() {
+    let prompt = tokens(1, 330);
+    let one_by_one = feed(&mut engine("turboquant", 1, 1).session().unwrap(), &prompt);
+    let exact = feed(&mut engine("f16", 1, 1).session().unwrap(), &prompt);
+    let same = one_by_one.iter().zip(&exact).take_while(|(a, b)| a == b).count();
+    assert!(same < 192, "pages are encoded: {same} positions are as with f16");
+    for batch in [7, 63, 64, 65, 128, 192, 330] {
+        let got = feed(&mut engine("turboquant", batch, 1).session().unwrap(), &prompt);
+        for (pos, (got, want)) in got.iter().zip(&one_by_one).enumerate() {
+            assert!(got == want, "batches of {batch}: position {pos}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_by_up_to_the_window_is_as_if_nothing_had_been() {
+    for codec in ["f16", "turboquant"] {
+        let engine = engine(codec, 80, 2);
+        for n in [40, 64, 127, 128, 191, 192, 200, 255, 256, 257, 300] {
+            for by in [1, 20, 63, WINDOW] {
+                let mut cut = engine.session().unwrap();
+                feed(&mut cut, &tokens(2, n));
+                let keep = n.saturating_sub(by);
+                cut.cut_back(keep);
+                let mut alone = engine.session().unwrap();
+                feed(&mut alone, &tokens(2, keep));
+                let tail = tokens(3, 70);
+                assert!(feed(&mut cut, &tail) == feed(&mut alone, &tail), "{codec}: {n} cut by {by}");
+            }
+        }
+    }
+}
+
+/// What was encoded stays so, and the rest is as good as ever.
+#[test]
+fn a_longer_cut_goes_on_from_the_codes() {
+    let engine = engine("turboquant", 80, 2);
+    let mut cut = engine.session().unwrap();
+    feed(&mut cut, &tokens(4, 330));
+    cut.cut_back(150);
+    assert_eq!((cut.position(), cut.remaining()), (150, 234));
+    let mut alone = engine.session().unwrap();
+    feed(&mut alone, &tokens(4, 150));
+    let tail = tokens(5, 100);
+    let (cut, alone) = (feed(&mut cut, &tail), feed(&mut alone, &tail));
+    let numbers = |logits: &[Vec<u32>]| -> Vec<Vec<f64>> {
+        logits.iter().map(|row| row.iter().map(|x| f64::from(f32::from_bits(*x))).collect()).collect()
+    };
+    let distance = distance(&numbers(&cut), &numbers(&alone));
+    assert!(distance > 0.0 && distance < 0.2, "{distance}");
+}
+
+#[test]
+fn a_branch_is_a_session_of_its_own() {
+    for codec in ["f16", "turboquant"] {
+        let engine = engine(codec, 80, 3);
+        for (n, at) in
+            [(10, 10), (64, 64), (100, 70), (192, 191), (200, 200), (300, 300), (319, 255), (300, 240)]
+        {
+            let mut trunk = engine.session().unwrap();
+            feed(&mut trunk, &tokens(6, n));
+            let mut branch = trunk.branch(at).unwrap();
+            assert_eq!(branch.tokens(), &trunk.tokens()[..at]);
+            let (left, right) = (tokens(7, 30), tokens(8, 30));
+            // In turn, so that one would see what the other writes.
+            let mut got = [Vec::new(), Vec::new()];
+            for i in (0..30).step_by(10) {
+                got[0].extend(feed(&mut trunk, &left[i..i + 10]));
+                got[1].extend(feed(&mut branch, &right[i..i + 10]));
+            }
+            trunk.cut_back(at.min(n) / 2);
+            drop(trunk);
+            got[1].extend(feed(&mut branch, &left));
+            for (got, keep, tail) in [(&got[0], n, left.clone()), (&got[1], at, [right, left].concat())] {
+                let mut alone = engine.session().unwrap();
+                feed(&mut alone, &tokens(6, keep));
+                assert!(*got == feed(&mut alone, &tail), "{codec}: {n} tokens, branch at {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sessions_side_by_side_are_sessions_alone() {
+    let together = engine("turboquant", 50, 3);
+    let mut sessions: Vec<_> = (0..3).map(|_| together.session().unwrap()).collect();
+    let mut got = vec![Vec::new(); 3];
+    for start in (0..300).step_by(50) {
+        for (i, session) in sessions.iter_mut().enumerate() {
+            got[i].extend(feed(session, &tokens(i as u32, 300)[start..start + 50]));
+        }
+    }
+    for (i, got) in got.iter().enumerate() {
+        let want = feed(&mut engine("turboquant", 300, 1).session().unwrap(), &tokens(i as u32, 300));
+        assert!(*got == want, "session {i}");
+    }
+}
+
+#[test]
+fn bytes_are_what_the_formula_says() {
+    // BitNet 2B: 30 layers, 5 KV heads of 128; 131 072 positions, steps of up to 512.
+    let limits = Limits { rows: 512, outputs: 1, seqs: 1, pages: 2048, exact_pages: 12 };
+    let bytes = |name| {
+        let mut p = Program::new("2B", limits);
+        (0..30).for_each(|_| {
+            p.kv(KvDecl { n_kv_heads: 5, head_dim: 128, k: codec(name), v: codec(name) });
+        });
+        p.kv_bytes()
+    };
+    let exact = 12 * (2 * 64 * 128 * 2 + 4 * 128);
+    assert_eq!(bytes("turboquant"), 30 * 5 * (131_072 * 2 * 50 + exact));
+    assert_eq!(bytes("turboquant-4"), 30 * 5 * (131_072 * 2 * 66 + exact));
+    assert_eq!(bytes("f16"), 30 * 5 * 131_072 * 2 * 256);
+    assert!(bytes("turboquant") < 2_100_000_000);
+
+    for (codec, batch) in [("turboquant", 16), ("turboquant", 200), ("turboquant-4", 384), ("f16", 64)] {
+        let engine = engine(codec, batch, 2);
+        assert_eq!(engine.plan().kv_bytes, engine.program().kv_bytes(), "{codec}");
+    }
+}
+
+#[test]
+fn heads_that_cannot_be_rotated_are_refused() {
+    let mut p = Program::new("odd", windowed_limits(1, 1, 1));
+    let decl = KvDecl { n_kv_heads: 1, head_dim: 80, k: codec("turboquant"), v: codec("f16") };
+    assert!(decl.k.vec_bytes(80).unwrap_err().to_string().contains("power of two"));
+    p.kv(decl);
+    let backend = sterna::backend::cpu::Cpu::new(1).unwrap();
+    assert!(sterna::backend::Backend::plan(&backend, &p).is_err());
+}
+
+/// A backend without the kernels says so, and where to go, before anything is loaded.
+#[cfg(feature = "simt")]
+#[test]
+fn a_backend_that_lacks_the_codec_names_the_way_out() {
+    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    for (k, v, what) in [
+        ("turboquant", "turboquant", "attend__turboquant"),
+        ("f16", "turboquant-4", "keys of f16 and values of turboquant-4"),
+    ] {
+        let options = EngineOptions {
+            backend: "cuda-simt".into(),
+            cache_type_k: k.into(),
+            cache_type_v: v.into(),
+            ..EngineOptions::default()
+        };
+        let err = Engine::open(&path, &options).unwrap_err().to_string();
+        assert!(err.contains(what) && err.contains("--backend cpu"), "{err}");
+    }
+}
