@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::QuantError;
+use crate::turboquant::Lloyd;
 
 mod f16;
 mod f32;
@@ -63,6 +64,11 @@ pub trait KvVectors: fmt::Debug + Send + Sync {
     /// # Panics
     /// Where the lengths do not fit: a bug of the caller.
     fn decode(&self, bytes: &[u8], out: &mut [f32]);
+
+    /// The codes, where vectors are kept as such: for backends that have kernels for them.
+    fn lloyd(&self) -> Option<&Lloyd> {
+        None
+    }
 }
 
 /// Every codec, in the order in which `--help` lists them.

@@ -58,4 +58,8 @@ impl KvVectors for Lloyd {
     fn decode(&self, bytes: &[u8], out: &mut [f32]) {
         Lloyd::decode(self, bytes, out);
     }
+
+    fn lloyd(&self) -> Option<&Lloyd> {
+        Some(self)
+    }
 }

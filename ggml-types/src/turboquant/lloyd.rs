@@ -44,6 +44,23 @@ impl Lloyd {
         2 + self.bits as usize * self.dim / 8
     }
 
+    /// Bits of a code, 3 or 4.
+    pub fn bits(&self) -> u32 {
+        self.bits
+    }
+
+    /// What the codes of a vector stand for, as [`decode`](Self::decode) has it: the values of the upper half of all `2 N`
+    /// codes, in rising order. The lower half's are the same with the other sign, in falling order.
+    ///
+    /// # Panics
+    /// Where there are not `2 N` codes, or the bytes are none of a vector.
+    pub fn magnitudes<const N: usize>(&self, bytes: &[u8]) -> [f32; N] {
+        let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f64();
+        let (_, upper) = self.book.centroids().split_at(N);
+        assert_eq!(upper.len(), N);
+        std::array::from_fn(|i| (scale * upper[i]) as f32)
+    }
+
     /// The codebook.
     pub fn codebook(&self) -> &Codebook {
         &self.book

@@ -245,7 +245,7 @@ impl KvCache {
             Read::Vectors { codec, vec_bytes } => {
                 let mean = kept.exact.map(|_| self.keys.mean(place));
                 for (pos, bytes) in bytes.chunks_exact(vec_bytes).take(place.n).enumerate() {
-                    codec.decode(bytes, vector);
+                    decode(k, codec, bytes, vector);
                     if let Some(mean) = mean {
                         vector.iter_mut().zip(mean).for_each(|(x, mean)| *x += mean);
                     }
@@ -274,7 +274,9 @@ impl KvCache {
             }
             Read::Vectors { codec, vec_bytes } => {
                 let vectors = tile.chunks_exact_mut(self.head_dim);
-                bytes.chunks_exact(vec_bytes).zip(vectors).for_each(|(bytes, out)| codec.decode(bytes, out));
+                for (bytes, out) in bytes.chunks_exact(vec_bytes).zip(vectors) {
+                    decode(k, codec, bytes, out);
+                }
                 each(0..place.n, Rows::F32(tile));
             }
         }
@@ -320,6 +322,17 @@ impl Plane {
     fn mean(&self, place: Place) -> &[f32] {
         let (_, mean) = self.kept.split_exact(&self.head(place.head)[self.kept.layout.exact(place.mean)]);
         cast_slice(mean)
+    }
+}
+
+/// Decodes a vector, with kernels where there are some for it.
+fn decode(k: &RealKernels, codec: &dyn KvVectors, bytes: &[u8], out: &mut [f32]) {
+    /// Elements from which on the planes of codes are whole bytes of 8 neighbours.
+    const WHOLE: usize = 32;
+    match codec.lloyd().filter(|_| out.len() >= WHOLE) {
+        Some(lloyd) if lloyd.bits() == 3 => (k.unpack3)(&bytes[2..], &lloyd.magnitudes(bytes), out),
+        Some(lloyd) => (k.unpack4)(&bytes[2..], &lloyd.magnitudes(bytes), out),
+        None => codec.decode(bytes, out),
     }
 }
 

@@ -35,6 +35,11 @@ pub struct RealKernels {
     ///
     /// Slices of different lengths are a bug of the caller and panic.
     pub widen: fn(x: &[f16], out: &mut [f32]),
+    /// Values of the 3-bit codes of a [`Lloyd`](ggml_types::turboquant::Lloyd) of 32 elements or more, the scale left
+    /// out: code `4 + i` stands for `magnitudes[i]`, code `3 - i` for `-magnitudes[i]`.
+    pub unpack3: fn(codes: &[u8], magnitudes: &[f32; 4], out: &mut [f32]),
+    /// The same for 4-bit codes: code `8 + i` stands for `magnitudes[i]`, code `7 - i` for `-magnitudes[i]`.
+    pub unpack4: fn(codes: &[u8], magnitudes: &[f32; 8], out: &mut [f32]),
     /// `h = act(h)`.
     pub act: fn(act: Act, h: &mut [f32]),
     /// `h = act(gate) * h`.

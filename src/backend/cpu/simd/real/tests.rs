@@ -1,3 +1,5 @@
+use ggml_types::turboquant::{Lloyd, ScaleRule};
+
 use super::*;
 use crate::backend::cpu::simd;
 
@@ -135,6 +137,30 @@ fn rows_of_gemm_are_independent_to_the_bit() {
             let rest = Matrices { m: 1, k: 40, add: true, ..shape };
             (set.real.gemm)(&rest, &a[row * 70 + 30..], &b[30 * 96..], &mut one);
             assert_eq!(all[row * 96..][..96], one, "{}: row {row}", set.name);
+        }
+    }
+}
+
+/// Codes give the values that their definition gives, zeros and infinite scales included.
+#[test]
+fn codes_become_what_their_definition_says() {
+    for set in simd::all() {
+        for dim in [32, 64, 128, 256] {
+            for bits in [3, 4] {
+                let lloyd = Lloyd::new(dim, bits, ScaleRule::InnerProduct);
+                for (seed, size) in [(1, 1.0), (2, 1e-6), (3, 1e4), (4, 0.0), (5, -30.0)] {
+                    let x: Vec<f32> = values(dim, seed).iter().map(|x| x * size).collect();
+                    let (mut bytes, mut want, mut got) =
+                        (vec![0; lloyd.bytes()], vec![0.0; dim], vec![1.0; dim]);
+                    lloyd.encode(&x, &mut bytes);
+                    lloyd.decode(&bytes, &mut want);
+                    match bits {
+                        3 => (set.real.unpack3)(&bytes[2..], &lloyd.magnitudes(&bytes), &mut got),
+                        _ => (set.real.unpack4)(&bytes[2..], &lloyd.magnitudes(&bytes), &mut got),
+                    }
+                    assert_eq!(got, want, "{}, {dim} elements, {bits} bits", set.name);
+                }
+            }
         }
     }
 }

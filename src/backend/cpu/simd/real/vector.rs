@@ -45,6 +45,18 @@ pub(in crate::backend::cpu::simd) const fn table<L: Lanes>() -> RealKernels {
             assert_eq!(x.len(), out.len(), "elements to widen");
             L::vectorize(Widen { x, out });
         },
+        unpack3: |codes, magnitudes, out| {
+            L::vectorize(Plain(
+                #[inline(always)]
+                || plain::unpack3(codes, magnitudes, out),
+            ))
+        },
+        unpack4: |codes, magnitudes, out| {
+            L::vectorize(Plain(
+                #[inline(always)]
+                || plain::unpack4(codes, magnitudes, out),
+            ))
+        },
         act: |act, h| {
             L::vectorize(Plain(
                 #[inline(always)]
