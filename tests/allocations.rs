@@ -48,6 +48,7 @@ fn main() {
         Model { weights: "q6_k", ffn_dim: 512, ..SMALL },
         Model { weights: "q4_0", kv: "f32", ..SMALL },
         Model { kv: "turboquant", ..SMALL },
+        Model { kv: "q4_0", ..SMALL },
     ] {
         let windowed = model.kv == "turboquant";
         let limits = if windowed { windowed_limits(96, 1, 6) } else { limits(96, 1, 6) };

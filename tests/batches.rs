@@ -60,7 +60,12 @@ fn one_by_one(running: &mut Running<'_>, logits: Buf, pages: &PageTable, seq: u3
 
 #[test]
 fn a_batch_is_its_tokens_one_by_one() {
-    for model in [SMALL, WINDOWED, Model { weights: "q8_0", kv: "f32", n_kv_heads: 8, ..SMALL }] {
+    for model in [
+        SMALL,
+        WINDOWED,
+        Model { kv: "q4_0", ..SMALL },
+        Model { weights: "q8_0", kv: "f32", n_kv_heads: 8, ..SMALL },
+    ] {
         let (case, logits, pages) = small(model);
         for mut backend in cpus(&[2]) {
             let device = backend.device();

@@ -7,6 +7,8 @@ use crate::turboquant::Lloyd;
 
 mod f16;
 mod f32;
+mod q4_0;
+mod q8_0;
 mod turboquant;
 #[path = "kv/turboquant-4.rs"]
 mod turboquant_4;
@@ -73,7 +75,7 @@ pub trait KvVectors: fmt::Debug + Send + Sync {
 
 /// Every codec, in the order in which `--help` lists them.
 pub static REGISTRY: &[&dyn KvCodec] =
-    &[&f16::F16, &f32::F32, &turboquant::TURBOQUANT, &turboquant_4::TURBOQUANT_4];
+    &[&f16::F16, &f32::F32, &q8_0::Q8_0, &q4_0::Q4_0, &turboquant::TURBOQUANT, &turboquant_4::TURBOQUANT_4];
 
 /// The codec called `name`.
 pub fn kv_by_name(name: &str) -> Option<&'static dyn KvCodec> {

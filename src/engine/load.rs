@@ -42,7 +42,7 @@ pub struct EngineOptions {
     pub outputs: usize,
     /// Sessions that may exist at a time.
     pub n_seqs: usize,
-    /// Codec of keys in the cache: `f16`, `f32`, `turboquant`, `turboquant-4`.
+    /// Codec of keys in the cache: `f16`, `f32`, `q8_0`, `q4_0`, `turboquant`, `turboquant-4`.
     pub cache_type_k: String,
     /// Codec of values in the cache.
     pub cache_type_v: String,

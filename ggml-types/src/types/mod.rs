@@ -7,9 +7,9 @@ mod bf16;
 mod f16;
 mod f32;
 mod i2_s;
-mod q4_0;
+pub(crate) mod q4_0;
 mod q6_k;
-mod q8_0;
+pub(crate) mod q8_0;
 mod tq1_0;
 mod tq2_0;
 

@@ -1,0 +1,56 @@
+//! q8_0: the weight type's blocks, 136 bytes for 128 elements, of rotated vectors.
+
+use std::marker::PhantomData;
+
+use crate::block::Block;
+use crate::types::q8_0;
+use crate::{KvCodec, KvSide, KvVectors, QuantError};
+
+/// Blocks of a weight type.
+#[derive(Debug)]
+pub struct Blocks<B>(pub(super) PhantomData<fn() -> B>);
+
+/// Blocks of Q8_0.
+pub static Q8_0: Blocks<q8_0::Q8_0> = Blocks(PhantomData);
+
+impl<B: Block + 'static> KvCodec for Blocks<B> {
+    fn name(&self) -> &'static str {
+        B::NAME
+    }
+
+    fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {
+        /// The largest that leaves room for the bytes of any number of pages.
+        const MAX_DIM: usize = 1 << 20;
+        if !head_dim.is_power_of_two() || !(B::ELEMS..=MAX_DIM).contains(&head_dim) {
+            let want = format!("a head dimension that is a power of two from {} on", B::ELEMS);
+            return Err(QuantError::Shape { ty: B::NAME, detail: format!("want {want}, found {head_dim}") });
+        }
+        Ok(head_dim / B::ELEMS * B::BYTES)
+    }
+
+    fn open(&self, _: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError> {
+        self.vec_bytes(head_dim).map(|_| Box::new(Self(PhantomData)) as Box<dyn KvVectors>)
+    }
+
+    fn rotates(&self) -> bool {
+        true
+    }
+}
+
+impl<B: Block> KvVectors for Blocks<B> {
+    fn encode(&self, x: &[f32], out: &mut [u8]) -> bool {
+        assert_eq!(x.len() * B::BYTES, out.len() * B::ELEMS);
+        out.fill(0);
+        for (x, block) in x.chunks_exact(B::ELEMS).zip(out.chunks_exact_mut(B::BYTES)) {
+            B::encode(x, block);
+        }
+        true
+    }
+
+    fn decode(&self, bytes: &[u8], out: &mut [f32]) {
+        assert_eq!(out.len() * B::BYTES, bytes.len() * B::ELEMS);
+        for (block, out) in bytes.chunks_exact(B::BYTES).zip(out.chunks_exact_mut(B::ELEMS)) {
+            B::decode(block, out);
+        }
+    }
+}
