@@ -162,3 +162,65 @@ impl Driver for Simt {
         result
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs one block of a kernel of `cuda/host/broken.cu` over 64 bytes that count from 0; their first word, or what the
+    /// runtime said.
+    fn run(kernel: &CStr, threads: u32, seed: u64) -> Result<u32, String> {
+        let mut simt = Simt::new(1, seed);
+        simt.kernels = vec![kernel.to_owned()];
+        let out = simt.alloc(64).unwrap();
+        let counting: Vec<u32> = (0..16).collect();
+        simt.write(out, bytemuck::cast_slice(&counting)).unwrap();
+        let (grid, shared_bytes, params) = ([1, 1, 1], 1024, vec![out]);
+        let launch = Launch { kernel: Kernel(0), grid, threads, shared_bytes, params };
+        simt.launch(&launch).map_err(|err| err.to_string())?;
+        let mut first = [0; 4];
+        simt.read(out, &mut first).unwrap();
+        Ok(u32::from_ne_bytes(first))
+    }
+
+    #[test]
+    fn mistakes_end_a_launch_and_name_the_thread() {
+        for (kernel, threads, want) in [
+            (c"broken_alignment", 32, "thread 7 of block (0, 0, 0): 16 bytes at"),
+            (
+                c"broken_bounds",
+                32,
+                "thread 3 of block (0, 0, 0): 16 bytes at offset 64 of an allocation of 64 bytes",
+            ),
+            (
+                c"broken_barrier",
+                64,
+                "waits for ever at a barrier or warp exchange: 1 of 64 threads have ended",
+            ),
+            (
+                c"broken_exchange",
+                32,
+                "waits for ever at a barrier or warp exchange: 1 of 32 threads have ended",
+            ),
+            (c"broken_copy_end", 32, "the thread ends with copies that it never waited for"),
+        ] {
+            for seed in [0, 1, 2] {
+                let said = run(kernel, threads, seed).expect_err("a broken kernel");
+                assert!(said.contains(kernel.to_str().unwrap()) && said.contains(want), "{said}");
+            }
+        }
+    }
+
+    /// What nobody wrote yet is all ones, and no order of threads hides that for long.
+    #[test]
+    fn a_missing_barrier_shows() {
+        let seen: Vec<u32> = (0..16).map(|seed| run(c"broken_race", 64, seed).unwrap()).collect();
+        assert_eq!(seen[0], u32::MAX, "in their own order thread 0 is the first");
+        assert!(seen.contains(&63), "{seen:?}");
+    }
+
+    #[test]
+    fn a_copy_is_not_there_before_it_was_waited_for() {
+        assert_eq!(run(c"broken_copy_read", 32, 0), Ok(u32::MAX));
+    }
+}

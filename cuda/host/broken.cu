@@ -1,0 +1,52 @@
+// Kernels with the mistakes that the host runtime is there to find; the driver's tests launch them. No card has them.
+#include "../simt.h"
+
+struct BrokenParams {
+    uint32_t* out;
+};
+
+// Reads 16 bytes from an address that is no multiple of 16.
+KERNEL(broken_alignment, BrokenParams, 32) {
+    if (threadIdx.x == 7) p.out[0] = load16(reinterpret_cast<const uint8_t*>(p.out) + 4).x;
+}
+
+// Reads the 16 bytes behind an allocation of 64.
+KERNEL(broken_bounds, BrokenParams, 32) {
+    if (threadIdx.x == 3) p.out[0] = load16(p.out + 16).x;
+}
+
+// One thread never comes to the barrier.
+KERNEL(broken_barrier, BrokenParams, 64) {
+    if (threadIdx.x == 5) return;
+    p.out[threadIdx.x % 16] = 0;
+    __syncthreads();
+}
+
+// One lane ends before its warp's exchange.
+KERNEL(broken_exchange, BrokenParams, 32) {
+    if (threadIdx.x == 31) return;
+    p.out[0] = __shfl_xor_sync(0xffffffffu, threadIdx.x, 1);
+}
+
+// The last thread's value is read without a barrier after it was written.
+KERNEL(broken_race, BrokenParams, 64) {
+    uint32_t* shared = reinterpret_cast<uint32_t*>(shared_memory());
+    shared[threadIdx.x] = threadIdx.x;
+    if (threadIdx.x == 0) p.out[0] = shared[blockDim.x - 1];
+}
+
+// An asynchronous copy is read before it is waited for.
+KERNEL(broken_copy_read, BrokenParams, 32) {
+    if (threadIdx.x != 0) return;
+    cp_async16(shared_memory(), p.out + 4);
+    cp_async_commit();
+    uint32_t seen = *reinterpret_cast<const uint32_t*>(shared_memory());
+    cp_async_wait<0>();
+    p.out[0] = seen;
+}
+
+// An asynchronous copy is never waited for.
+KERNEL(broken_copy_end, BrokenParams, 32) {
+    cp_async16(shared_memory() + 16 * threadIdx.x, p.out);
+    cp_async_commit();
+}
