@@ -153,8 +153,9 @@ fn largest(logits: &[f32], k: usize, kept: &mut Vec<Candidate>) {
     // Most logits lose against the k-th largest seen so far, so they cost one comparison.
     let room = (4 * k).clamp(k + 1, logits.len().max(k + 1));
     let mut least = f32::NEG_INFINITY;
-    for (id, &logit) in logits.iter().enumerate() {
-        if logit > least || kept.len() < k {
+    kept.extend(logits.iter().take(k).enumerate().map(|(id, &logit)| candidate(id, logit)));
+    for (id, &logit) in logits.iter().enumerate().skip(k) {
+        if logit > least {
             kept.push(candidate(id, logit));
             if kept.len() == room {
                 kept.select_nth_unstable_by(k - 1, by_logit);
