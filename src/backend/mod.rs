@@ -127,13 +127,11 @@ pub fn devices(threads: usize) -> Vec<(&'static str, Result<String, BackendError
 /// The backends that `auto` stands for, the fastest first: those whose device is there, and the CPU. An error is a device
 /// that is there and cannot be used.
 pub fn auto(threads: usize) -> Vec<Result<Box<dyn Backend>, BackendError>> {
-    let mut found = Vec::new();
     #[cfg(feature = "cuda")]
-    if cuda::driver::real::cards().is_ok() {
-        found.push(open("cuda", threads));
-    }
-    found.push(open("cpu", threads));
-    found
+    let card = cuda::driver::real::cards().is_ok().then(|| open("cuda", threads));
+    #[cfg(not(feature = "cuda"))]
+    let card = None;
+    card.into_iter().chain([open("cpu", threads)]).collect()
 }
 
 /// Opens a backend by its word; `auto` takes the fastest that opens. `threads` is for backends that run on the
