@@ -29,6 +29,11 @@ impl Sampling {
     /// Always the largest logit.
     pub const GREEDY: Self =
         Self { temperature: 0.0, top_k: 0, typical_p: 1.0, top_p: 1.0, min_p: 0.0, seed: 0, counter: 0 };
+
+    /// Whether it picks the largest logit, whatever the other filters are. A NaN temperature leaves no order to draw in.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature.is_nan() || self.temperature <= 0.0 || self.top_k == 1
+    }
 }
 
 /// Candidates of one row; made once, so that picking allocates nothing.
@@ -64,8 +69,8 @@ struct Candidate {
 pub fn pick(logits: &[f32], s: &Sampling, scratch: &mut Scratch) -> u32 {
     let best = argmax(logits);
     let max = logits[best as usize];
-    // An infinite maximum leaves no distribution to draw from, and a NaN temperature no order.
-    if !max.is_finite() || s.temperature.is_nan() || s.temperature <= 0.0 || s.top_k == 1 {
+    // An infinite maximum leaves no distribution to draw from.
+    if !max.is_finite() || s.is_greedy() {
         return best;
     }
 

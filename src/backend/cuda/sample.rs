@@ -12,20 +12,15 @@ pub const KERNEL: &str = "sample";
 /// Logits that one thread looks at, about.
 const LOGITS_A_THREAD: usize = 16;
 
-/// Whether the definition takes the largest logit, whatever the filters are.
-fn is_greedy(how: &Sampling) -> bool {
-    how.temperature.is_nan() || how.temperature <= 0.0 || how.top_k == 1
-}
-
 /// Whether the kernel samples so. It draws from few logits, in their order; every other draw is the host's.
 pub fn on_device(how: &Sampling, n_vocab: usize) -> bool {
     let few = (1..=SAMPLE_MOST).contains(&how.top_k) && (how.top_k as usize) < n_vocab;
-    is_greedy(how) || (few && how.typical_p >= 1.0)
+    how.is_greedy() || (few && how.typical_p >= 1.0)
 }
 
 /// What the kernel is told. Where it has no way to sample so, it takes the largest logit, which nobody reads.
 pub fn params(how: &Sampling, n_vocab: usize) -> StepSampling {
-    let draws = !is_greedy(how) && on_device(how, n_vocab);
+    let draws = !how.is_greedy() && on_device(how, n_vocab);
     StepSampling {
         temperature: how.temperature,
         top_p: how.top_p,
