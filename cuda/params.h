@@ -25,6 +25,15 @@
 /* Row index of a row that asks for no logits. */
 #define NO_OUTPUT 0xffffffff
 
+/* Token of a row that is fed with what was picked last for its sequence. */
+#define TOKEN_PICKED 0xffffffff
+
+/* Post of a pick that no later step is fed with. */
+#define NO_POST 0xffffffff
+
+/* Words of the host that each sequence slot's picks go to in turn, so that the host may read one while the next is made. */
+#define POSTS 2
+
 /* Positions of one KV page. */
 #define PAGE_POSITIONS 64
 
@@ -51,6 +60,7 @@
 
 /* One row of a step. */
 struct StepRow {
+    /* An id, or TOKEN_PICKED. */
     uint32_t token;
     uint32_t pos;
     uint32_t seq;
@@ -75,6 +85,9 @@ struct StepSampling {
     uint32_t top_k;
     uint64_t seed;
     uint64_t counter;
+    /* POSTS times the slot of the row's sequence, plus which of the slot's words is next; or NO_POST. */
+    uint32_t post;
+    uint32_t reserved;
 };
 
 /* Where kernels find what changes between two steps. The addresses never change. */
@@ -154,6 +167,8 @@ struct EmbedParams {
     struct LinearParams table;
     /* [n_ctx, cols] of f32; without data where there is none. */
     struct LinearParams positions;
+    /* [seqs]: the tokens that were picked last. */
+    POINTER(const uint32_t) picked;
     /* [rows, cols] */
     POINTER(float) x;
     uint32_t cols;
@@ -225,6 +240,10 @@ struct SampleParams {
     POINTER(const float) logits;
     /* [outputs] */
     POINTER(uint32_t) tokens;
+    /* [seqs], for the steps that follow. */
+    POINTER(uint32_t) picked;
+    /* [seqs, POSTS], memory of the host. */
+    POINTER(uint32_t) posts;
     /* [outputs]: the best candidate so far; 0 between two launches. */
     POINTER(unsigned long long) best;
     /* [outputs]: blocks that have come; 0 between two launches. */

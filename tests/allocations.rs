@@ -81,6 +81,12 @@ fn main() {
                 running.backend.run(running.exec, &step).expect("a run");
                 running.backend.tokens(running.exec, &mut [0]).expect("a token");
             }
+            let fed = |pos| Row { token: Row::PICKED, ..row(pos, true) };
+            for pos in 300..350 {
+                let step = Step { rows: &[fed(pos)], pages: &pages, sampling: &sampling };
+                running.backend.run(running.exec, &step).expect("a run");
+                running.backend.picked(running.exec, 0, 1).expect("a token");
+            }
             let allocations = ALLOCATIONS.load(Ordering::SeqCst) - before;
             assert_eq!(allocations, 0, "{} weights on {}", model.weights, running.backend.device());
         }

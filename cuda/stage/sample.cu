@@ -21,6 +21,15 @@ DEVICE Candidate largest_below(const float* logits, uint32_t n_vocab, Candidate 
     return best;
 }
 
+// Where the host finds the token of a row, and where the next step does.
+DEVICE void keep(const SampleParams& p, uint32_t row, uint32_t token) {
+    p.tokens[row] = token;
+    uint32_t post = p.sampling[row].post;
+    if (post == NO_POST) return;
+    p.picked[post / POSTS] = token;
+    p.posts[post] = token;
+}
+
 DEVICE void greedy(const SampleParams& p, uint32_t row, const float* logits) {
     Candidate best = largest_below(logits, p.n_vocab, kAboveAll, blockIdx.x, gridDim.x);
     best = reduce_block<Max>(best, reinterpret_cast<Candidate*>(shared_memory()));
@@ -30,7 +39,7 @@ DEVICE void greedy(const SampleParams& p, uint32_t row, const float* logits) {
     if (atomicAdd(p.arrived + row, 1u) != gridDim.x - 1) return;
     __threadfence();
     best = atomicMax(p.best + row, 0ull);
-    p.tokens[row] = id_of(best);
+    keep(p, row, id_of(best));
     p.best[row] = 0;
     p.arrived[row] = 0;
 }
@@ -65,7 +74,7 @@ DEVICE void drawn(const SampleParams& p, uint32_t row, const float* logits) {
         }
     }
     uint32_t token = pick(draw, how);
-    if (threadIdx.x == 0) p.tokens[row] = token;
+    if (threadIdx.x == 0) keep(p, row, token);
 }
 
 KERNEL(sample, SampleParams, SAMPLE_THREADS) {

@@ -9,7 +9,7 @@ pub mod cuda;
 
 use ggml_types::HostTensor;
 
-use crate::program::{Buf, Program, Step};
+use crate::program::{Buf, Program, Sampling, Step};
 
 /// A weight that a backend holds. Stale handles are bugs and panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,7 +66,9 @@ pub trait Backend: Send {
     /// [`BackendError::Device`].
     ///
     /// # Panics
-    /// Where the step exceeds the program's limits, or names a token, slot or page that is not there.
+    /// Where the step exceeds the program's limits, or names a token, slot or page that is not there; where a row is
+    /// [`PICKED`](crate::program::Row::PICKED) and no run has picked a token for its slot yet, or the last one that did
+    /// left the pick to the host.
     fn run(&mut self, e: Exec, step: &Step<'_>) -> Result<(), BackendError>;
 
     /// Waits, and copies rows of a buffer from `first_row` on: `out` is `[n, cols]`.
@@ -86,6 +88,20 @@ pub trait Backend: Send {
     /// # Errors
     /// [`BackendError::Device`].
     fn tokens(&mut self, e: Exec, out: &mut [u32]) -> Result<(), BackendError>;
+
+    /// Whether there is a gain in queueing a run behind one that samples so, fed with its token
+    /// ([`PICKED`](crate::program::Row::PICKED)): not where runs end before they return, or where the host picks.
+    fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool;
+
+    /// Waits for the token that a run has picked for slot `seq`: the newest of them where `back` is 0, the one before where
+    /// it is 1. Runs that came later go on. Of several output rows of a slot in one run the last counts.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    ///
+    /// # Panics
+    /// Where there is no such pick, or the host had to make it.
+    fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError>;
 
     /// Runs only the stages `range` of the program over the same step: stage diffs and profiles.
     ///

@@ -161,7 +161,8 @@ impl<'s> Generation<'s> {
                 return Ok(None);
             }
         }
-        let token = self.session.feed_and_pick(pending, &mut self.sampler)?;
+        let goes_on = self.picked.len() + 1 < self.max_tokens;
+        let token = self.session.pick(pending, &mut self.sampler, goes_on)?;
         self.pending.clear();
         self.pending.push(token);
         self.picked.push(token);

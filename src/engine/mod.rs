@@ -157,6 +157,12 @@ impl Engine {
         self.shared.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a step may be queued behind one that samples so.
+    fn runs_ahead(&self, how: &Sampling) -> bool {
+        let core = self.core();
+        core.backend.runs_ahead(core.exec, how)
+    }
+
     fn max_rows(&self) -> usize {
         self.shared.program.limits.rows
     }
@@ -230,6 +236,11 @@ impl Core {
         let mut token = [0];
         self.backend.tokens(self.exec, &mut token)?;
         Ok(token[0])
+    }
+
+    /// Waits for the token that was picked for slot `seq`: the newest, or the one `back` runs before.
+    fn picked(&mut self, seq: u32, back: usize) -> Result<u32, Error> {
+        Ok(self.backend.picked(self.exec, seq, back)?)
     }
 
     fn release(&mut self, seq: u32) {

@@ -2,7 +2,7 @@
 
 use super::{Core, Engine, GenerateOptions, Generation, Sampler, Wanted};
 use crate::error::Error;
-use crate::program::Buf;
+use crate::program::{Buf, Row, Sampling};
 
 /// One sequence of an engine. Dropping it gives its slot and pages back.
 ///
@@ -16,13 +16,25 @@ pub struct Session {
     /// How many of the tokens have their keys and values in the cache.
     cached: usize,
     logits: Vec<f32>,
+    /// The step that is queued behind the last one, if one is. It belongs to no position until its token is fed: any other
+    /// step overwrites what it left in the cache.
+    ahead: Option<Ahead>,
+}
+
+/// A step that was queued before the host knew its token.
+#[derive(Debug)]
+struct Ahead {
+    /// The token that it turned out to be fed with.
+    token: u32,
+    /// How it picks the next one.
+    sampling: Sampling,
 }
 
 impl Session {
     pub(super) fn new(engine: Engine, slot: u32) -> Self {
         let tokens = Vec::with_capacity(engine.n_ctx());
         let logits = vec![0.0; engine.hyper().n_vocab];
-        Self { engine, slot, tokens, cached: 0, logits }
+        Self { engine, slot, tokens, cached: 0, logits, ahead: None }
     }
 
     /// The engine it belongs to.
@@ -99,13 +111,44 @@ impl Session {
     /// # Errors
     /// As [`feed`](Self::feed).
     pub fn feed_and_pick(&mut self, tokens: &[u32], sampler: &mut Sampler) -> Result<u32, Error> {
+        self.pick(tokens, sampler, false)
+    }
+
+    /// As [`feed_and_pick`](Self::feed_and_pick). Where it `goes_on`, so that the token will be fed and another one picked the
+    /// same way unless something ends the text, a backend that runs ahead gets that step before this one's token is waited for.
+    pub(super) fn pick(
+        &mut self,
+        tokens: &[u32],
+        sampler: &mut Sampler,
+        goes_on: bool,
+    ) -> Result<u32, Error> {
         tokens.iter().for_each(|&token| sampler.accept(token));
         let position = self.position() + tokens.len();
         if sampler.changes_logits() {
             self.feed(tokens)?;
             return Ok(sampler.pick(&mut self.logits, position));
         }
-        self.feed_last(tokens, Some(sampler), |core, _| core.sampled())
+        let sampling = sampler.sampling(position);
+        if !self.engine.runs_ahead(&sampling) {
+            return self.feed_last(tokens, Some(sampler), |core, _| core.sampled());
+        }
+        match self.ahead.take() {
+            Some(ahead) if *tokens == [ahead.token] && ahead.sampling == sampling => {
+                self.tokens.push(ahead.token);
+                self.cached = self.tokens.len();
+            }
+            _ => self.feed_last(tokens, Some(sampler), |_, _| Ok(()))?,
+        }
+        let goes_on = goes_on && position < self.engine.n_ctx();
+        let next = goes_on.then(|| sampler.sampling(position + 1));
+        let mut core = self.engine.core();
+        if let Some(next) = next {
+            core.step(self.slot, position, &[Row::PICKED], Wanted::Last, Some(next))?;
+        }
+        let token = core.picked(self.slot, usize::from(goes_on))?;
+        drop(core);
+        self.ahead = next.map(|sampling| Ahead { token, sampling });
+        Ok(token)
     }
 
     /// Forgets every token from `position` on. Later tokens are then as if the session had never gone
@@ -116,6 +159,7 @@ impl Session {
     /// Where `position` lies beyond the session's own.
     pub fn cut_back(&mut self, position: usize) {
         assert!(position <= self.tokens.len(), "cut back to {position} of {}", self.tokens.len());
+        self.ahead = None;
         self.tokens.truncate(position);
         self.cached = self.engine.core().pages.cut_back(self.slot, position.min(self.cached));
     }
@@ -175,6 +219,7 @@ impl Session {
         sampler: Option<&Sampler>,
         after: impl FnOnce(&mut Core, Buf) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        self.ahead = None;
         self.restore()?;
         let position = self.tokens.len();
         let sampling = sampler.map(|sampler| sampler.sampling(position + batch.len()));

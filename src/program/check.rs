@@ -2,7 +2,7 @@
 
 use super::{
     Attend, AttnIn, Buf, BufDecl, Embed, FfnIn, Kv, KvDecl, Linear, Logits, Norm, NormKind, PAGE, Program,
-    ProjAdd, RopeId, RowsOf, Sample, Stage, Step, Weight, WeightDecl,
+    ProjAdd, RopeId, Row, RowsOf, Sample, Stage, Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that wrote it.
@@ -85,10 +85,24 @@ impl Program {
             let Stage::Embed(s) = stage else { continue };
             let (n_vocab, n_ctx) = (rows_of(s.table), s.positions.map_or(usize::MAX, rows_of));
             for row in step.rows {
-                assert!((row.token as usize) < n_vocab, "token {}, there are {n_vocab}", row.token);
+                if row.token == Row::PICKED {
+                    let most = self.picked_from();
+                    assert!(most <= n_vocab, "a token picked from {most}, there are {n_vocab}");
+                } else {
+                    assert!((row.token as usize) < n_vocab, "token {}, there are {n_vocab}", row.token);
+                }
                 assert!((row.pos as usize) < n_ctx, "position {}, there are {n_ctx}", row.pos);
             }
         }
+    }
+
+    /// Logits of a row that a token is picked from, 0 where none is.
+    pub fn picked_from(&self) -> usize {
+        let cols = |stage: &Stage| match stage {
+            Stage::Sample(s) => self.buf_decl(s.logits).cols,
+            _ => 0,
+        };
+        self.stages.iter().map(|(_, stage)| cols(stage)).max().unwrap_or(0)
     }
 
     fn check_stage(&self, stage: &Stage) -> Result<(), String> {

@@ -8,7 +8,7 @@ pub const PAGE: usize = 64;
 /// One token of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Token id, below the rows of the embedding table.
+    /// Token id, below the rows of the embedding table, or [`Row::PICKED`].
     pub token: u32,
     /// Position in its sequence, from 0.
     pub pos: u32,
@@ -16,6 +16,12 @@ pub struct Row {
     pub seq: u32,
     /// Whether this row's logits are wanted.
     pub logits: bool,
+}
+
+impl Row {
+    /// In place of an id: the token that the last run which picked one for the row's slot has picked. So a run can be
+    /// queued before the host knows the token.
+    pub const PICKED: u32 = u32::MAX;
 }
 
 /// What may change between two runs of one program. Nothing else may.
@@ -33,6 +39,14 @@ impl Step<'_> {
     /// How many rows ask for logits.
     pub fn n_outputs(&self) -> usize {
         self.rows.iter().filter(|row| row.logits).count()
+    }
+
+    /// Output rows whose picks a slot keeps, with that slot: the last output of each sequence. None where nothing is picked.
+    pub fn kept_picks(&self) -> impl Iterator<Item = (usize, u32)> {
+        let outputs =
+            || self.rows.iter().filter(|row| row.logits).map(|row| row.seq).take(self.sampling.len());
+        let is_last = move |at: usize, seq: u32| !outputs().skip(at + 1).any(|later| later == seq);
+        outputs().enumerate().filter(move |&(at, seq)| is_last(at, seq))
     }
 }
 

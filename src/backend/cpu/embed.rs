@@ -2,7 +2,7 @@
 
 use super::Cx;
 use super::linear::CpuWeight;
-use crate::program::Embed;
+use crate::program::{Embed, Row};
 
 pub fn run(cx: &mut Cx<'_>, s: &Embed) {
     let rows = cx.step.rows;
@@ -10,7 +10,12 @@ pub fn run(cx: &mut Cx<'_>, s: &Embed) {
     let positions = s.positions.map(|positions| cx.weights.get(positions));
     let x = &mut cx.bufs[s.x.0 as usize];
     let dim = x.cols;
-    cx.pool.chunks_mut(x.rows_mut(rows.len()), dim, |i, x| decode_row(table, rows[i].token, x));
+    let picks = &*cx.picks;
+    let token = |row: &Row| match row.token {
+        Row::PICKED => picks[row.seq as usize][0].expect("a pick for the row's slot"),
+        id => id,
+    };
+    cx.pool.chunks_mut(x.rows_mut(rows.len()), dim, |i, x| decode_row(table, token(&rows[i]), x));
     if let Some(positions) = positions {
         let position = &mut cx.scratch.position[..dim];
         for (row, x) in rows.iter().zip(x.rows_mut(rows.len()).chunks_exact_mut(dim)) {

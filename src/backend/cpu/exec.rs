@@ -8,7 +8,7 @@ use super::linear::{Acts, CpuWeight, Room};
 use super::pool::Pool;
 use super::rope::RopeTable;
 use super::simd::Kernels;
-use super::{Buffer, Cx, NAME, Scratch, Weights, attend, run_stage, system};
+use super::{Buffer, Cx, NAME, Picks, Scratch, Weights, attend, run_stage, system};
 use crate::backend::{BackendError, Plan};
 use crate::program::{CheckError, FfnIn, Program, RopeId, Stage, Step, sampling};
 
@@ -25,6 +25,8 @@ pub struct Compiled {
     outputs: Vec<usize>,
     /// One an output row.
     pub tokens: Vec<u32>,
+    /// One a slot.
+    pub picks: Vec<Picks>,
 }
 
 /// Sizes of the memory that stages work in, in elements.
@@ -155,6 +157,7 @@ impl Compiled {
             },
             outputs: Vec::with_capacity(limits.outputs),
             tokens: vec![0; limits.outputs],
+            picks: vec![Picks::default(); limits.seqs],
             program: p.clone(),
             weights,
         })
@@ -193,6 +196,7 @@ impl Compiled {
             ropes: &self.ropes,
             scratch: &mut self.scratch,
             tokens: &mut self.tokens,
+            picks: &mut self.picks,
         };
         for (_, stage) in stages {
             run_stage(&mut cx, stage);

@@ -27,7 +27,7 @@ use bytes::Bytes;
 use ggml_types::HostTensor;
 
 use super::{Backend, BackendError, Exec, Plan, WeightId};
-use crate::program::{Buf, Norm, Program, Stage, Step, Weight, sampling};
+use crate::program::{Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
 use exec::Compiled;
 use linear::CpuWeight;
 use norm::RowNorm;
@@ -121,6 +121,16 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    /// A run has ended when it returns, so that one that is queued ahead would only keep its token waiting.
+    fn runs_ahead(&self, _: Exec, _: &Sampling) -> bool {
+        false
+    }
+
+    fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {
+        let picks = &self.execs[e.0 as usize].picks[seq as usize];
+        Ok(picks[back].unwrap_or_else(|| panic!("slot {seq} has no pick {back} runs ago")))
+    }
+
     fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
         self.execs[e.0 as usize].run(&self.pool, self.kernels, range, step);
         Ok(())
@@ -155,7 +165,11 @@ struct Cx<'a> {
     scratch: &'a mut Scratch,
     /// One an output row.
     tokens: &'a mut [u32],
+    picks: &'a mut [Picks],
 }
+
+/// The last tokens that were picked for a slot, the newest first.
+type Picks = [Option<u32>; 2];
 
 /// The weights of a program, in the order of its declarations.
 #[derive(Clone, Copy)]

@@ -10,4 +10,8 @@ pub fn run(cx: &mut Cx<'_>, s: &Sample) {
     for ((logits, how), token) in rows.zip(cx.step.sampling).zip(&mut *cx.tokens) {
         *token = sampling::pick(logits, how, &mut cx.scratch.sampling);
     }
+    for (output, seq) in cx.step.kept_picks() {
+        let picks = &mut cx.picks[seq as usize];
+        *picks = [Some(cx.tokens[output]), picks[0]];
+    }
 }

@@ -24,6 +24,7 @@ pub fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
         step: cx.memory.step.tables(),
         table: table.params(1.0, None),
         positions: positions.unwrap_or(NO_LINEAR),
+        picked: cx.memory.picks.newest(),
         x: cx.memory.bufs[s.x.0 as usize],
         cols: table.cols as u32,
         reserved: 0,

@@ -120,11 +120,7 @@ impl Compiled {
             let recording = driver.record(launches.clone())?;
             variants.push(Variant { shape, launches, recording });
         }
-        let sampled = p.stages.iter().filter_map(|(_, stage)| match stage {
-            Stage::Sample(s) => Some(p.buf_decl(s.logits).cols),
-            _ => None,
-        });
-        let n_vocab = sampled.max().unwrap_or(0);
+        let n_vocab = p.picked_from();
         Ok(Self {
             program: p.clone(),
             memory,
@@ -146,10 +142,10 @@ impl Compiled {
     /// # Panics
     /// Where the step does not fit the program.
     pub fn run(&mut self, driver: &mut dyn Driver, step: &Step<'_>) -> Result<(), BackendError> {
-        match self.prepare(driver, 0..self.program.stages.len(), step)? {
-            Some(variant) => driver.replay(self.variants[variant].recording),
-            None => Ok(()),
-        }
+        let all = 0..self.program.stages.len();
+        let Some(variant) = self.prepare(driver, all.clone(), step)? else { return Ok(()) };
+        driver.replay(self.variants[variant].recording)?;
+        self.keep_picks(driver, all, step)
     }
 
     /// Runs some of the stages.
@@ -162,12 +158,36 @@ impl Compiled {
         range: Range<usize>,
         step: &Step<'_>,
     ) -> Result<(), BackendError> {
-        match self.prepare(driver, range.clone(), step)? {
-            Some(variant) => {
-                self.variants[variant].launches[range].iter().try_for_each(|launch| driver.launch(launch))
-            }
-            None => Ok(()),
+        let Some(variant) = self.prepare(driver, range.clone(), step)? else { return Ok(()) };
+        let launches = &self.variants[variant].launches[range.clone()];
+        launches.iter().try_for_each(|launch| driver.launch(launch))?;
+        self.keep_picks(driver, range, step)
+    }
+
+    /// Takes note of what the stages that were queued have picked, if one of them does.
+    fn keep_picks(
+        &mut self,
+        driver: &mut dyn Driver,
+        range: Range<usize>,
+        step: &Step<'_>,
+    ) -> Result<(), BackendError> {
+        if !self.program.stages[range].iter().any(|(_, stage)| matches!(stage, Stage::Sample(_))) {
+            return Ok(());
         }
+        step.kept_picks().try_for_each(|(output, seq)| {
+            let on_device = sample::on_device(&step.sampling[output], self.logits.len());
+            self.memory.picks.keep(driver, seq, on_device)
+        })
+    }
+
+    /// Whether tokens are picked so without the host.
+    pub fn picks_on_device(&self, how: &Sampling) -> bool {
+        sample::on_device(how, self.logits.len())
+    }
+
+    /// The token that was picked last for a slot, or the one before.
+    pub fn picked(&self, driver: &mut dyn Driver, seq: u32, back: usize) -> Result<u32, BackendError> {
+        self.memory.picks.wait(driver, seq, back)
     }
 
     /// Brings the step to the device, and says which variant runs it; none where it has no rows.
@@ -183,7 +203,8 @@ impl Compiled {
         if step.rows.is_empty() {
             return Ok(None);
         }
-        self.memory.step.write(driver, step, self.logits.len())?;
+        self.memory.picks.assert_there(step);
+        self.memory.step.write(driver, step, self.logits.len(), &self.memory.picks)?;
         let fits = |shape: Shape| step.rows.len() <= shape.rows && step.n_outputs() <= shape.outputs;
         let variant = self.variants.iter().position(|variant| fits(variant.shape));
         Ok(Some(variant.expect("the last shape is the limits")))

@@ -3,6 +3,7 @@
 use super::attend::{self, Cut};
 use super::driver::{Address, Driver, Limits};
 use super::params::{KvParams, RopeParams};
+use super::picks::Picks;
 use super::step::StepMemory;
 use crate::backend::BackendError;
 use crate::program::{KvDecl, PAGE, Program, Rope, RopeStyle, Stage};
@@ -27,6 +28,8 @@ pub struct Memory {
     pub sample_arrived: Address,
     /// Sampled tokens.
     pub tokens: Address,
+    /// The last of them, of each sequence slot.
+    pub picks: Picks,
 }
 
 /// The parameters of a rotary embedding that is not there.
@@ -75,7 +78,7 @@ impl Sizes {
             partial,
             attend_arrived: arrived,
             step: StepMemory::bytes(&p.limits),
-            sample: 16 * p.limits.outputs as u64,
+            sample: 16 * p.limits.outputs as u64 + Picks::bytes(p.limits.seqs),
         }
     }
 
@@ -131,6 +134,7 @@ impl Memory {
             best: driver.alloc(8 * outputs)?,
             sample_arrived: driver.alloc(4 * outputs)?,
             tokens: driver.alloc(4 * outputs)?,
+            picks: Picks::new(driver, p.limits.seqs)?,
         })
     }
 }

@@ -16,6 +16,7 @@ mod memory;
 #[allow(missing_docs, dead_code)] // Generated: cuda/params.h has the words.
 #[rustfmt::skip]
 mod params;
+mod picks;
 mod pod;
 mod proj_add;
 mod sample;
@@ -27,7 +28,7 @@ use std::ops::Range;
 use ggml_types::HostTensor;
 
 use super::{Backend, BackendError, Exec, Plan, WeightId};
-use crate::program::{Buf, Program, Stage, Step};
+use crate::program::{Buf, Program, Sampling, Stage, Step};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::Compiled;
 use memory::Memory;
@@ -108,6 +109,14 @@ impl Backend for Cuda {
 
     fn tokens(&mut self, e: Exec, out: &mut [u32]) -> Result<(), BackendError> {
         self.execs[e.0 as usize].tokens(&mut *self.driver, out)
+    }
+
+    fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool {
+        self.execs[e.0 as usize].picks_on_device(how)
+    }
+
+    fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {
+        self.execs[e.0 as usize].picked(&mut *self.driver, seq, back)
     }
 
     fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {

@@ -7,6 +7,9 @@ pub const ACT_RELU2: u32 = 0;
 pub const ACT_SILU: u32 = 1;
 pub const ACT_GELU_TANH: u32 = 2;
 pub const NO_OUTPUT: u32 = 4294967295;
+pub const TOKEN_PICKED: u32 = 4294967295;
+pub const NO_POST: u32 = 4294967295;
+pub const POSTS: u32 = 2;
 pub const PAGE_POSITIONS: u32 = 64;
 pub const ATTEND_HEADS: u32 = 4;
 pub const LINEAR_THREADS: u32 = 256;
@@ -61,10 +64,12 @@ pub struct StepSampling {
     pub top_k: u32,
     pub seed: u64,
     pub counter: u64,
+    pub post: u32,
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of StepSampling"][::std::mem::size_of::<StepSampling>() - 32usize];
+    ["Size of StepSampling"][::std::mem::size_of::<StepSampling>() - 40usize];
     ["Alignment of StepSampling"][::std::mem::align_of::<StepSampling>() - 8usize];
     ["Offset of field: StepSampling::temperature"]
         [::std::mem::offset_of!(StepSampling, temperature) - 0usize];
@@ -73,6 +78,8 @@ const _: () = {
     ["Offset of field: StepSampling::top_k"][::std::mem::offset_of!(StepSampling, top_k) - 12usize];
     ["Offset of field: StepSampling::seed"][::std::mem::offset_of!(StepSampling, seed) - 16usize];
     ["Offset of field: StepSampling::counter"][::std::mem::offset_of!(StepSampling, counter) - 24usize];
+    ["Offset of field: StepSampling::post"][::std::mem::offset_of!(StepSampling, post) - 32usize];
+    ["Offset of field: StepSampling::reserved"][::std::mem::offset_of!(StepSampling, reserved) - 36usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -201,20 +208,22 @@ pub struct EmbedParams {
     pub step: StepTables,
     pub table: LinearParams,
     pub positions: LinearParams,
+    pub picked: u64,
     pub x: u64,
     pub cols: u32,
     pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of EmbedParams"][::std::mem::size_of::<EmbedParams>() - 120usize];
+    ["Size of EmbedParams"][::std::mem::size_of::<EmbedParams>() - 128usize];
     ["Alignment of EmbedParams"][::std::mem::align_of::<EmbedParams>() - 8usize];
     ["Offset of field: EmbedParams::step"][::std::mem::offset_of!(EmbedParams, step) - 0usize];
     ["Offset of field: EmbedParams::table"][::std::mem::offset_of!(EmbedParams, table) - 40usize];
     ["Offset of field: EmbedParams::positions"][::std::mem::offset_of!(EmbedParams, positions) - 72usize];
-    ["Offset of field: EmbedParams::x"][::std::mem::offset_of!(EmbedParams, x) - 104usize];
-    ["Offset of field: EmbedParams::cols"][::std::mem::offset_of!(EmbedParams, cols) - 112usize];
-    ["Offset of field: EmbedParams::reserved"][::std::mem::offset_of!(EmbedParams, reserved) - 116usize];
+    ["Offset of field: EmbedParams::picked"][::std::mem::offset_of!(EmbedParams, picked) - 104usize];
+    ["Offset of field: EmbedParams::x"][::std::mem::offset_of!(EmbedParams, x) - 112usize];
+    ["Offset of field: EmbedParams::cols"][::std::mem::offset_of!(EmbedParams, cols) - 120usize];
+    ["Offset of field: EmbedParams::reserved"][::std::mem::offset_of!(EmbedParams, reserved) - 124usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -334,6 +343,8 @@ pub struct SampleParams {
     pub sampling: u64,
     pub logits: u64,
     pub tokens: u64,
+    pub picked: u64,
+    pub posts: u64,
     pub best: u64,
     pub arrived: u64,
     pub n_vocab: u32,
@@ -341,14 +352,16 @@ pub struct SampleParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of SampleParams"][::std::mem::size_of::<SampleParams>() - 88usize];
+    ["Size of SampleParams"][::std::mem::size_of::<SampleParams>() - 104usize];
     ["Alignment of SampleParams"][::std::mem::align_of::<SampleParams>() - 8usize];
     ["Offset of field: SampleParams::step"][::std::mem::offset_of!(SampleParams, step) - 0usize];
     ["Offset of field: SampleParams::sampling"][::std::mem::offset_of!(SampleParams, sampling) - 40usize];
     ["Offset of field: SampleParams::logits"][::std::mem::offset_of!(SampleParams, logits) - 48usize];
     ["Offset of field: SampleParams::tokens"][::std::mem::offset_of!(SampleParams, tokens) - 56usize];
-    ["Offset of field: SampleParams::best"][::std::mem::offset_of!(SampleParams, best) - 64usize];
-    ["Offset of field: SampleParams::arrived"][::std::mem::offset_of!(SampleParams, arrived) - 72usize];
-    ["Offset of field: SampleParams::n_vocab"][::std::mem::offset_of!(SampleParams, n_vocab) - 80usize];
-    ["Offset of field: SampleParams::reserved"][::std::mem::offset_of!(SampleParams, reserved) - 84usize];
+    ["Offset of field: SampleParams::picked"][::std::mem::offset_of!(SampleParams, picked) - 64usize];
+    ["Offset of field: SampleParams::posts"][::std::mem::offset_of!(SampleParams, posts) - 72usize];
+    ["Offset of field: SampleParams::best"][::std::mem::offset_of!(SampleParams, best) - 80usize];
+    ["Offset of field: SampleParams::arrived"][::std::mem::offset_of!(SampleParams, arrived) - 88usize];
+    ["Offset of field: SampleParams::n_vocab"][::std::mem::offset_of!(SampleParams, n_vocab) - 96usize];
+    ["Offset of field: SampleParams::reserved"][::std::mem::offset_of!(SampleParams, reserved) - 100usize];
 };

@@ -35,12 +35,12 @@ plain! {
     InputParams { x, norm, cols, int8, of_outputs, lanes_log2, tile_rows, reserved }
     KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes }
     RopeParams { turns, pairs, adjacent }
-    EmbedParams { step, table, positions, x, cols, reserved }
+    EmbedParams { step, table, positions, picked, x, cols, reserved }
     AttnInParams { step, in_, wq, wk, wv, rope, kv, q }
     AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
     ProjAddParams { step, in_, w, x }
     FfnInParams { step, in_, gate, up, h, act, reserved }
     LogitsParams { step, in_, w, logits }
-    StepSampling { temperature, top_p, min_p, top_k, seed, counter }
-    SampleParams { step, sampling, logits, tokens, best, arrived, n_vocab, reserved }
+    StepSampling { temperature, top_p, min_p, top_k, seed, counter, post, reserved }
+    SampleParams { step, sampling, logits, tokens, picked, posts, best, arrived, n_vocab, reserved }
 }

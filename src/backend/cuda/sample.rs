@@ -18,8 +18,8 @@ pub fn on_device(how: &Sampling, n_vocab: usize) -> bool {
     how.is_greedy() || (few && how.typical_p >= 1.0)
 }
 
-/// What the kernel is told. Where it has no way to sample so, it takes the largest logit, which nobody reads.
-pub fn params(how: &Sampling, n_vocab: usize) -> StepSampling {
+/// What the kernel is told: also to which word of the host the token goes. Where it has no way to sample so, it takes the largest logit, which nobody reads.
+pub fn params(how: &Sampling, n_vocab: usize, post: u32) -> StepSampling {
     let draws = !how.is_greedy() && on_device(how, n_vocab);
     StepSampling {
         temperature: how.temperature,
@@ -28,6 +28,8 @@ pub fn params(how: &Sampling, n_vocab: usize) -> StepSampling {
         top_k: if draws { how.top_k } else { 1 },
         seed: how.seed,
         counter: how.counter,
+        post,
+        reserved: 0,
     }
 }
 
@@ -39,6 +41,8 @@ pub fn launch(cx: &Cx<'_>, s: &Sample) -> Launch {
         sampling: cx.memory.step.sampling(),
         logits: cx.memory.bufs[s.logits.0 as usize],
         tokens: cx.memory.tokens,
+        picked: cx.memory.picks.newest(),
+        posts: cx.memory.picks.posts(),
         best: cx.memory.best,
         arrived: cx.memory.sample_arrived,
         n_vocab: n_vocab as u32,

@@ -1,10 +1,11 @@
 //! The step on the device: one fixed piece of memory, of which a run writes what has changed.
 
 use super::driver::{Address, Driver};
-use super::params::{NO_OUTPUT, StepCounts, StepRow, StepSampling, StepTables};
+use super::params::{NO_OUTPUT, NO_POST, StepCounts, StepRow, StepSampling, StepTables, TOKEN_PICKED};
+use super::picks::Picks;
 use super::sample;
 use crate::backend::BackendError;
-use crate::program::{Limits, Step};
+use crate::program::{Limits, Row, Step};
 
 /// Where the tables of a step lie, and what they held last.
 pub struct StepMemory {
@@ -74,6 +75,7 @@ impl StepMemory {
         driver: &mut dyn Driver,
         step: &Step<'_>,
         n_vocab: usize,
+        picks: &Picks,
     ) -> Result<(), BackendError> {
         let Sections { sampling: sampling_at, rows: rows_at, outputs: outputs_at, pages: pages_at, .. } =
             self.sections;
@@ -86,9 +88,14 @@ impl StepMemory {
         };
         put(&mut self.wanted, 0, &counts);
         for (i, how) in step.sampling.iter().enumerate() {
-            let how = sample::params(how, n_vocab);
+            let how = sample::params(how, n_vocab, NO_POST);
             put(&mut self.wanted, sampling_at + i * size_of::<StepSampling>(), &how);
         }
+        for (i, seq) in step.kept_picks() {
+            let how = sample::params(&step.sampling[i], n_vocab, picks.next_post(seq));
+            put(&mut self.wanted, sampling_at + i * size_of::<StepSampling>(), &how);
+        }
+        const { assert!(Row::PICKED == TOKEN_PICKED) };
         let mut output = 0;
         for (i, row) in step.rows.iter().enumerate() {
             let of_row = if row.logits { output } else { NO_OUTPUT };

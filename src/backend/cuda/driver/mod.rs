@@ -20,6 +20,15 @@ pub struct Kernel(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recording(pub u32);
 
+/// Words of the host that kernels write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posts {
+    /// Where kernels find the first of them.
+    pub at: Address,
+    /// Which of a driver's.
+    pub id: u32,
+}
+
 /// One run of a kernel.
 #[derive(Clone, Debug)]
 pub struct Launch {
@@ -75,6 +84,24 @@ pub trait Driver: Send {
     /// # Errors
     /// [`BackendError::Device`].
     fn read(&mut self, from: Address, out: &mut [u8]) -> Result<(), BackendError>;
+
+    /// `n` words of the host, zeroed, that kernels write; freed when the driver is dropped.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn posts(&mut self, n: usize) -> Result<Posts, BackendError>;
+
+    /// Marks that whatever is queued up to here writes word `i` of `posts`.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn post(&mut self, posts: Posts, i: usize) -> Result<(), BackendError>;
+
+    /// Waits until what word `i` was last marked behind is done, and reads the word; what was queued later goes on.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn collect(&mut self, posts: Posts, i: usize) -> Result<u32, BackendError>;
 
     /// The kernel of a name, if there is one.
     fn kernel(&self, name: &str) -> Option<Kernel>;

@@ -10,7 +10,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::super::kernel_names;
-use super::{Address, Driver, Kernel, Launch, Limits, Recording};
+use super::{Address, Driver, Kernel, Launch, Limits, Posts, Recording};
 use crate::backend::BackendError;
 
 const NAME: &str = "cuda";
@@ -38,6 +38,7 @@ pub struct Card {
     kernels: Vec<Option<sys::CUfunction>>,
     allocations: Vec<sys::CUdeviceptr>,
     pinned: Option<[Pinned; 2]>,
+    posts: Vec<Posted>,
     recordings: Vec<sys::CUgraphExec>,
     about: About,
     limits: Limits,
@@ -56,6 +57,13 @@ struct Pinned {
     at: *mut c_void,
     /// When the last copy from it is done.
     free: sys::CUevent,
+}
+
+/// Words of the host that kernels write.
+struct Posted {
+    at: *mut c_void,
+    /// One a word: when it was written.
+    marks: Vec<sys::CUevent>,
 }
 
 // SAFETY: handles of the driver may be used by any thread; each call makes the context current first.
@@ -188,6 +196,7 @@ impl Card {
             kernels: Vec::new(),
             allocations: Vec::new(),
             pinned: None,
+            posts: Vec::new(),
             recordings: Vec::new(),
             about,
             limits,
@@ -327,6 +336,47 @@ impl Driver for Card {
         self.wait()
     }
 
+    fn posts(&mut self, n: usize) -> Result<Posts, BackendError> {
+        self.bind()?;
+        // SAFETY: freed when the card is dropped; as many bytes are zeroed as were allocated.
+        let at = unsafe {
+            let at = result::malloc_host(4 * n.max(1), sys::CU_MEMHOSTALLOC_DEVICEMAP);
+            let at = at.called("cuMemHostAlloc")?;
+            at.cast::<u32>().write_bytes(0, n);
+            at
+        };
+        self.posts.push(Posted { at, marks: Vec::with_capacity(n) });
+        let posted = self.posts.last_mut().expect("pushed above");
+        for _ in 0..n {
+            let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+            posted.marks.push(result::event::create(flags).called("cuEventCreate")?);
+        }
+        let mut address = 0;
+        // SAFETY: the memory was allocated above, to be mapped.
+        unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut address, at, 0) }
+            .result()
+            .called("cuMemHostGetDevicePointer")?;
+        Ok(Posts { at: address, id: self.posts.len() as u32 - 1 })
+    }
+
+    fn post(&mut self, posts: Posts, i: usize) -> Result<(), BackendError> {
+        self.bind()?;
+        // SAFETY: event and stream live as long as the card.
+        unsafe { result::event::record(self.posts[posts.id as usize].marks[i], self.stream) }
+            .called("cuEventRecord")
+    }
+
+    fn collect(&mut self, posts: Posts, i: usize) -> Result<u32, BackendError> {
+        self.bind()?;
+        let Posted { at, marks } = &self.posts[posts.id as usize];
+        // SAFETY: the event lives as long as the card; the memory has a word for each mark, and whoever writes this one
+        // next is queued after this call.
+        unsafe {
+            result::event::synchronize(marks[i]).called("cuEventSynchronize")?;
+            Ok(at.cast::<u32>().add(i).read_volatile())
+        }
+    }
+
     fn kernel(&self, name: &str) -> Option<Kernel> {
         let at = kernel_names().position(|kernel| kernel == name)?;
         self.kernels[at].map(|_| Kernel(at as u32))
@@ -400,6 +450,12 @@ impl Drop for Card {
             }
             for Pinned { at, free } in self.pinned.take().into_iter().flatten() {
                 let _ = result::event::destroy(free);
+                let _ = result::free_host(at);
+            }
+            for Posted { at, marks } in self.posts.drain(..) {
+                for mark in marks {
+                    let _ = result::event::destroy(mark);
+                }
                 let _ = result::free_host(at);
             }
             for at in self.allocations.drain(..) {

@@ -1,0 +1,301 @@
+//! Steps that are queued before the host knows their token: fed on the device with what the step before picked, they give the
+//! tokens that steps fed by the host give, and one that turns out not to be wanted leaves no trace.
+
+mod case;
+mod common;
+mod oracle;
+
+use case::model::{Model, SMALL};
+use case::{Running, cpus, limits, shuffled_pages, simt, windowed_limits, windowed_pages};
+use sterna::backend::{Backend, NAMES};
+use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions, Session, StopReason};
+use sterna::program::{PageTable, Row, Sampling, Step};
+use sterna::tokenizer::Special;
+
+const WARM: Sampling = Sampling { temperature: 1e3, top_k: 20, top_p: 1.0, seed: 3, ..Sampling::GREEDY };
+const N_SEQS: usize = 3;
+const N_STEPS: u32 = 24;
+
+fn all_backends() -> Vec<Box<dyn Backend>> {
+    cpus(&[2]).into_iter().chain(simt(0)).chain(simt(5)).collect()
+}
+
+/// Queues one step: a row of each slot in `seqs` at `pos`, whose token `of` names.
+fn queue(running: &mut Running<'_>, pages: &PageTable, seqs: &[u32], pos: u32, of: impl Fn(u32) -> u32) {
+    let rows: Vec<Row> = seqs.iter().map(|&seq| Row { token: of(seq), pos, seq, logits: true }).collect();
+    let how: Vec<Sampling> =
+        seqs.iter().map(|&seq| Sampling { counter: u64::from(1000 * seq + pos), ..WARM }).collect();
+    let step = Step { rows: &rows, pages, sampling: &how };
+    running.backend.run(running.exec, &step).expect("a run");
+}
+
+/// Slots decode side by side, each step queued behind the one whose token it is fed with, and one slot rests now and then.
+#[test]
+fn a_fed_back_token_is_the_one_that_the_host_would_feed() {
+    for model in [SMALL, Model { weights: "q8_0", ..SMALL }, Model { kv: "turboquant", ..SMALL }] {
+        let windowed = model.kv == "turboquant";
+        let (limits, pages) = match windowed {
+            true => (windowed_limits(4, N_SEQS, 2), windowed_pages(N_SEQS, 2)),
+            false => (limits(4, N_SEQS, 2), shuffled_pages(N_SEQS, 2)),
+        };
+        let (case, _) = model.case("a small model", limits);
+        let first = |seq: u32| 7 + 31 * seq;
+        for mut backend in all_backends() {
+            if !case.has_kernels(&*backend) {
+                continue;
+            }
+            let device = backend.device();
+            let mut running = case.on(&mut *backend);
+            let mut want: Vec<Vec<u32>> = vec![Vec::new(); N_SEQS];
+            for seq in 0..N_SEQS as u32 {
+                let mut token = first(seq);
+                for pos in 0..N_STEPS {
+                    queue(&mut running, &pages, &[seq], pos, |_| token);
+                    let mut picked = [0];
+                    running.backend.tokens(running.exec, &mut picked).expect("a token");
+                    token = picked[0];
+                    want[seq as usize].push(token);
+                }
+            }
+            assert!(
+                want.iter().all(|tokens| tokens.windows(2).filter(|pair| pair[0] != pair[1]).count() > 8)
+            );
+
+            // Together, one step ahead of what is read.
+            let all: Vec<u32> = (0..N_SEQS as u32).rev().collect();
+            queue(&mut running, &pages, &all, 0, first);
+            for pos in 1..N_STEPS {
+                queue(&mut running, &pages, &all, pos, |_| Row::PICKED);
+                for &seq in &all {
+                    let got = running.backend.picked(running.exec, seq, 1).expect("a token");
+                    assert_eq!(got, want[seq as usize][pos as usize - 1], "{device}: slot {seq} at {pos}");
+                }
+            }
+            // Another slot's steps in between change nothing.
+            queue(&mut running, &pages, &[0], 0, first);
+            queue(&mut running, &pages, &[2], 0, first);
+            for pos in 1..5 {
+                queue(&mut running, &pages, &[2], pos, |_| Row::PICKED);
+            }
+            queue(&mut running, &pages, &[0], 1, |_| Row::PICKED);
+            for (seq, newest) in [(0, 1), (2, 4)] {
+                for back in 0..2 {
+                    let got = running.backend.picked(running.exec, seq, back).expect("a token");
+                    assert_eq!(got, want[seq as usize][newest - back], "{device}: slot {seq}, {back} back");
+                }
+            }
+        }
+    }
+}
+
+/// Of several output rows of one sequence, the last one's token is the sequence's.
+#[test]
+fn the_last_output_of_a_sequence_is_its_pick() {
+    let (case, _) = SMALL.case("a small model", limits(4, 2, 1));
+    let pages = shuffled_pages(2, 1);
+    for mut backend in all_backends() {
+        let running = case.on(&mut *backend);
+        let row = |token, pos, seq| Row { token, pos, seq, logits: true };
+        let rows = [row(3, 0, 1), row(4, 0, 0), row(5, 1, 1), row(6, 1, 0)];
+        let step = Step { rows: &rows, pages: &pages, sampling: &[Sampling::GREEDY; 4] };
+        running.backend.run(running.exec, &step).expect("a run");
+        let mut tokens = [0; 4];
+        running.backend.tokens(running.exec, &mut tokens).expect("tokens");
+        assert!(tokens[0] != tokens[2] && tokens[1] != tokens[3], "{tokens:?} tell nothing apart");
+        for (seq, output) in [(1, 2), (0, 3)] {
+            assert_eq!(running.backend.picked(running.exec, seq, 0).expect("a token"), tokens[output]);
+        }
+    }
+}
+
+/// There must be a pick to be fed with, and it must be the device's.
+#[test]
+fn what_was_not_picked_cannot_be_fed() {
+    let (case, _) = SMALL.case("a small model", limits(4, 2, 1));
+    let pages = shuffled_pages(2, 1);
+    let row = |token, pos, seq| Row { token, pos, seq, logits: true };
+    for mut backend in all_backends() {
+        let mut running = case.on(&mut *backend);
+        queue(&mut running, &pages, &[0], 0, |_| 1);
+        let step = Step { rows: &[row(Row::PICKED, 0, 1)], pages: &pages, sampling: &[WARM] };
+        let run = std::panic::AssertUnwindSafe(|| running.backend.run(running.exec, &step));
+        assert!(std::panic::catch_unwind(run).is_err(), "slot 1 has no pick");
+    }
+    if let Some(mut backend) = simt(0) {
+        let running = case.on(&mut *backend);
+        let host = Sampling { top_k: 0, ..WARM };
+        assert!(!running.backend.runs_ahead(running.exec, &host));
+        assert!(running.backend.runs_ahead(running.exec, &WARM));
+        let step = Step { rows: &[row(1, 0, 0)], pages: &pages, sampling: &[host] };
+        running.backend.run(running.exec, &step).expect("a run");
+        let exec = running.exec;
+        let picked = std::panic::AssertUnwindSafe(|| running.backend.picked(exec, 0, 0));
+        assert!(std::panic::catch_unwind(picked).is_err(), "the host made that pick");
+    }
+}
+
+const PROMPT: &str = "You may copy and distribute";
+
+fn engine(backend: &str, n_ctx: usize) -> Engine {
+    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let backend = backend.into();
+    let options = EngineOptions {
+        n_ctx: Some(n_ctx),
+        threads: Some(1),
+        n_seqs: 2,
+        backend,
+        ..EngineOptions::default()
+    };
+    Engine::open(path, &options).unwrap()
+}
+
+/// The same, picked by the host from logits that it reads, one step after the other.
+fn by_the_host(options: &GenerateOptions) -> GenerateOptions {
+    let mut options = options.clone();
+    options.sampler.logit_bias = vec![(0, 0.0)];
+    options
+}
+
+#[derive(Debug, PartialEq)]
+struct Said {
+    text: String,
+    tokens: Vec<u32>,
+    reason: Option<StopReason>,
+    /// What the session has seen at the end.
+    seen: Vec<u32>,
+}
+
+/// Takes up to `pieces` pieces of text.
+fn say(session: &mut Session, prompt: &[u32], options: &GenerateOptions, pieces: usize) -> Said {
+    let mut generation = session.generate(prompt, options).unwrap();
+    let text = generation.by_ref().take(pieces).collect::<Result<String, _>>().unwrap();
+    let (tokens, reason) = (generation.tokens().to_vec(), generation.stop_reason());
+    Said { text, tokens, reason, seen: session.tokens().to_vec() }
+}
+
+/// A text, and what the same session says to another prompt afterwards: by the host alone, and as the backend likes.
+fn assert_no_trace(engine: &Engine, options: &GenerateOptions, pieces: usize) -> Said {
+    let prompt = engine.tokenizer().unwrap().encode(PROMPT, Special::Parse, true);
+    let said = |options: &GenerateOptions| {
+        let mut session = engine.session().unwrap();
+        let first = say(&mut session, &prompt, options, pieces);
+        let room = session.remaining();
+        let mut more = options.clone();
+        more.max_tokens = Some(6);
+        let second = (room > 8).then(|| {
+            let last = *first.tokens.last().unwrap_or(&1);
+            let branched =
+                session.branch(session.position()).map(|mut branch| say(&mut branch, &[last], &more, 9));
+            (branched.unwrap(), say(&mut session, &[last, 9], &more, 9))
+        });
+        session.cut_back(session.position() / 2);
+        (first, second, say(&mut session, &[5], &more, 9))
+    };
+    let (want, got) = (said(&by_the_host(options)), said(options));
+    assert_eq!(got, want, "{} with {options:?}", engine.backend_name());
+    got.0
+}
+
+fn backends() -> impl Iterator<Item = &'static str> {
+    ["cpu", "cuda-simt"].into_iter().filter(|name| NAMES.contains(name))
+}
+
+fn warm(seed: u64) -> GenerateOptions {
+    let sampler = SamplerOptions { seed: Some(seed), ..SamplerOptions::default() };
+    GenerateOptions { sampler, max_tokens: Some(20), ..GenerateOptions::default() }
+}
+
+#[test]
+fn texts_are_the_same_whatever_ends_them() {
+    for backend in backends() {
+        let engine = engine(backend, 256);
+        let whole = assert_no_trace(&engine, &warm(3), usize::MAX);
+        assert_eq!(whole.reason, Some(StopReason::Limit));
+        let greedy = GenerateOptions { sampler: SamplerOptions::greedy(), ..warm(0) };
+        assert_no_trace(&engine, &greedy, usize::MAX);
+        // Left in the middle, with a step on its way.
+        for pieces in [1, 3] {
+            assert_eq!(assert_no_trace(&engine, &warm(3), pieces).reason, None);
+        }
+        for max_tokens in [0, 1, 2] {
+            let few = GenerateOptions { max_tokens: Some(max_tokens), ..warm(3) };
+            assert_eq!(assert_no_trace(&engine, &few, usize::MAX).tokens.len(), max_tokens);
+        }
+        let chars: Vec<char> = whole.text.chars().collect();
+        let stop: String = chars[chars.len() / 2..chars.len() / 2 + 3].iter().collect();
+        let stopped = GenerateOptions { stop: vec![stop], ..warm(3) };
+        assert_eq!(assert_no_trace(&engine, &stopped, usize::MAX).reason, Some(StopReason::StopString));
+        // Draws that the device cannot make.
+        let mut all = warm(4);
+        all.sampler.top_k = 0;
+        assert_no_trace(&engine, &all, usize::MAX);
+    }
+}
+
+#[test]
+fn the_end_of_the_text_comes_where_it_comes() {
+    let hot = |seed| {
+        let sampler =
+            SamplerOptions { temperature: 9.0, top_k: 256, top_p: 1.0, min_p: 0.0, ..warm(seed).sampler };
+        GenerateOptions { sampler, ..warm(seed) }
+    };
+    let cpu = engine("cpu", 256);
+    let ends = |seed: &u64| {
+        let said = say(&mut cpu.session().unwrap(), &[636, 5, 6], &hot(*seed), usize::MAX);
+        said.reason == Some(StopReason::EndOfText) && said.tokens.len() > 3
+    };
+    let seed = (0..200).find(ends).expect("a text that ends by itself");
+    for backend in backends() {
+        let engine = engine(backend, 256);
+        let said = |options: &GenerateOptions| {
+            say(&mut engine.session().unwrap(), &[636, 5, 6], options, usize::MAX)
+        };
+        let want = said(&by_the_host(&hot(seed)));
+        assert_eq!(want.reason, Some(StopReason::EndOfText));
+        assert_eq!(said(&hot(seed)), want, "{backend}");
+    }
+}
+
+#[test]
+fn the_context_ends_where_it_ends() {
+    for backend in backends() {
+        for n_ctx in [30, 64] {
+            let engine = engine(backend, n_ctx);
+            let endless = GenerateOptions { max_tokens: None, ..warm(1) };
+            let said = assert_no_trace(&engine, &endless, usize::MAX);
+            assert_eq!(said.reason, Some(StopReason::ContextFull));
+            assert_eq!(said.seen.len(), n_ctx);
+        }
+    }
+}
+
+/// Two sessions take turns, each with a step on its way while the other's runs.
+#[test]
+fn sessions_that_take_turns_do_not_see_each_other() {
+    for backend in backends() {
+        let engine = engine(backend, 256);
+        let prompts = [[636, 5, 6], [636, 7, 8]];
+        let alone: Vec<Said> = (0..2)
+            .map(|i| say(&mut engine.session().unwrap(), &prompts[i], &warm(i as u64), usize::MAX))
+            .collect();
+        let mut sessions = [engine.session().unwrap(), engine.session().unwrap()];
+        let mut texts = [String::new(), String::new()];
+        let [a, b] = &mut sessions;
+        let options = [warm(0), warm(1)];
+        let mut both =
+            [a.generate(&prompts[0], &options[0]).unwrap(), b.generate(&prompts[1], &options[1]).unwrap()];
+        let mut open = 2;
+        while open > 0 {
+            open = 0;
+            for (generation, text) in both.iter_mut().zip(&mut texts) {
+                if let Some(piece) = generation.next() {
+                    *text += &piece.unwrap();
+                    open += 1;
+                }
+            }
+        }
+        for (said, text) in alone.iter().zip(&texts) {
+            assert_eq!(&said.text, text, "{backend}");
+        }
+    }
+}
