@@ -40,6 +40,13 @@
 /* Query heads that one block of `attend` serves. */
 #define ATTEND_HEADS 4
 
+/* Query vectors, rows times heads, that one block of `attend` on tensor cores serves, how many heads at most, how many
+ * elements they have at most, and its shared memory by that. */
+#define ATTEND_MMA_ROWS 64
+#define ATTEND_MMA_HEADS 16
+#define ATTEND_MMA_SHARED_BYTES_64 28032
+#define ATTEND_MMA_SHARED_BYTES_128 52608
+
 /* Threads of a block of the kernels named so. */
 #define LINEAR_THREADS 256
 #define EMBED_THREADS 256
@@ -73,7 +80,14 @@ struct StepCounts {
     uint32_t rows;
     uint32_t outputs;
     uint32_t sampled;
-    uint32_t reserved;
+    /* Of StepTile; 0 where no kernel of the step asks for them. */
+    uint32_t tiles;
+};
+
+/* Rows of a step that follow each other, at positions of one sequence that do so too. */
+struct StepTile {
+    uint32_t first;
+    uint32_t rows;
 };
 
 /* How to pick a token from one row of logits. */
@@ -202,6 +216,21 @@ struct AttendParams {
     uint32_t group;
     uint32_t tiles;
     uint32_t splits;
+};
+
+struct AttendMmaParams {
+    struct StepTables step;
+    struct KvParams kv;
+    /* [counts.tiles], of at most ATTEND_MMA_ROWS / heads rows. */
+    POINTER(const struct StepTile) tiles;
+    /* [rows, n_kv_heads, group, head_dim] */
+    POINTER(const float) q;
+    POINTER(float) out;
+    float scale;
+    /* Query heads of one KV head, how many of them a block takes, and blocks that they take. */
+    uint32_t group;
+    uint32_t heads;
+    uint32_t head_tiles;
 };
 
 struct ProjAddParams {

@@ -12,6 +12,7 @@
 //   half_bits float_of_half floats_of_half2              halves as bits; conversions round to nearest even
 //   cp_async16 cp_async_commit cp_async_wait             copies from global to shared memory behind one's back
 //   mma_s8_16x8x32 mma_f16_16x8x16                       tensor cores, on a warp's registers
+//   load_matrices<transposed>                            their operands from shared memory
 //   wait_for_previous_kernel let_next_kernel_start       programmatic dependent launch, where there is such a thing
 //
 // A kernel is KERNEL(name, Params, threads) { ... } with its parameters as `p`; nothing contracts a product and a sum

@@ -78,6 +78,24 @@ DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// Four 8 x 8 matrices of halves from shared memory: lanes 8 i to 8 i + 7 name the 16-byte rows of matrix i. Lane 4 r + c gets
+// elements 2 c and 2 c + 1 of row r of each, or of column r where they are transposed.
+template <bool Transposed>
+DEVICE void load_matrices(uint32_t (&to)[4], const void* row) {
+    uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+    if constexpr (Transposed) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(from)
+                     : "memory");
+    } else {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(from)
+                     : "memory");
+    }
+}
+
 DEVICE void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

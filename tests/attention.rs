@@ -9,6 +9,7 @@ use case::{Case, Turn, backends, limits, pages_for, rows, shuffled_pages, ty};
 use ggml_types::{KvCodec, KvSide, KvVectors, QuantError, kv_by_name};
 use sterna::program::{
     ActQuant, Attend, AttnIn, Buf, KvDecl, Norm, NormKind, PAGE, PageTable, Rope, RopeId, RopeStyle, Row,
+    Step,
 };
 
 /// What an attention layer looks like.
@@ -152,9 +153,19 @@ fn heads_of_a_real_model() {
     decodes_and_prefills("20 heads, 5 KV heads of 128", shape, &[70]);
 }
 
+/// Steps of many rows go to tensor cores on a card: heads of every size that they take and one beyond, groups that fill a
+/// block's rows evenly or not, and more heads than a block takes.
 #[test]
 fn f16_cache() {
     decodes_and_prefills("f16", Shape { codec: codec("f16"), ..plain() }, &[0, 63, 64, 256]);
+    for (n_heads, n_kv_heads, head_dim, last) in
+        [(6, 2, 20, 130), (3, 3, 64, 300), (18, 1, 72, 101), (40, 2, 128, 95), (2, 1, 136, 40)]
+    {
+        let rope = Some((RopeStyle::Halves, head_dim / 2));
+        let shape = Shape { n_heads, n_kv_heads, head_dim, rope, codec: codec("f16"), ..plain() };
+        let name = format!("f16, {n_heads} heads, {n_kv_heads} KV heads of {head_dim}");
+        decodes_and_prefills(&name, shape, &[last]);
+    }
 }
 
 /// A codec of whole vectors, as quantised ones are.
@@ -196,6 +207,44 @@ fn a_cache_of_whole_vectors() {
     decodes_and_prefills("vectors", Shape { codec: &Vectors, ..plain() }, &[0, 63, 64, 256]);
 }
 
+/// The bounds above allow for a cache of halves; over one and the same cache, many rows at once are as exact as single ones.
+/// Sums differ by a few roundings of floats: 2^-20 of the largest output leaves room for 8 of them. Queries are small, because
+/// roundings of large scores would weigh more.
+#[test]
+fn rows_together_attend_as_they_do_alone() {
+    for (n_heads, n_kv_heads, head_dim, last) in [(4, 1, 16, 63), (6, 2, 128, 150)] {
+        let rope = Some((RopeStyle::Halves, head_dim / 2));
+        let shape = Shape { n_heads, n_kv_heads, head_dim, rope, codec: codec("f16"), ..plain() };
+        let name = format!("{n_heads} heads together and alone");
+        let mut attention = Attention::new(&name, shape, 64, 1, 3);
+        let pages = shuffled_pages(1, 3);
+        let fill = attention.fill(0, last - 39);
+        let together = attention.turn(ATTN_IN, rows(0, last - 39..last + 1));
+        for mut backend in backends() {
+            let device = backend.device();
+            let mut running = attention.case.on(&mut *backend);
+            fill.iter().chain([&together]).for_each(|turn| running.turn(turn, &pages, &[]));
+            let q: Vec<f32> = running.read(attention.q, 40).iter().map(|q| q / 32.0).collect();
+            running.write(attention.q, &q);
+            running.run(1..2, &together.step(&pages, &[]));
+            let want = running.read(attention.y, 40);
+            let largest = want.iter().fold(0.0_f32, |max, y| max.max(y.abs()));
+            let cols = n_heads * head_dim;
+            for (i, row) in together.rows.iter().enumerate() {
+                running.write(attention.q, &q[i * cols..(i + 1) * cols]);
+                running.run(1..2, &Step { rows: &[*row], pages: &pages, sampling: &[] });
+                let alone = running.read(attention.y, 1);
+                for (a, b) in want[i * cols..].iter().zip(&alone) {
+                    assert!(
+                        (a - b).abs() <= largest / 1048576.0,
+                        "{device}: row {i}: {a} together, {b} alone"
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn rotary_embeddings() {
     let ropes =
@@ -224,6 +273,7 @@ fn a_long_context() {
         let pages = shuffled_pages(1, 32);
         let mut turns = attention.fill(0, 2037);
         turns.push(attention.turn(BOTH, rows(0, 2037..2047)));
+        turns.push(attention.turn(BOTH, rows(0, 2016..2047)));
         turns.push(attention.turn(BOTH, rows(0, 2047..2048)));
         attention.case.check(backends(), &pages, &turns);
     }
@@ -232,9 +282,15 @@ fn a_long_context() {
 /// Sequences of different lengths, some decoding and some in the middle of their prompt, in one step.
 #[test]
 fn several_sequences_in_one_step() {
+    for codec in [codec("f32"), codec("f16")] {
+        several_sequences(Shape { n_heads: 4, n_kv_heads: 2, codec, ..plain() });
+    }
+}
+
+fn several_sequences(shape: Shape) {
     let (n_seqs, n_pages) = (4, 6);
-    let shape = Shape { n_heads: 4, n_kv_heads: 2, ..plain() };
-    let mut attention = Attention::new("several sequences", shape, 64, n_seqs, n_pages);
+    let name = format!("several sequences, {}", shape.codec.name());
+    let mut attention = Attention::new(&name, shape, 64, n_seqs, n_pages);
     let pages = shuffled_pages(n_seqs, n_pages);
     let mut turns = attention.poison(&pages);
     for (seq, from) in [(0, 300), (1, 63), (2, 0), (3, 64)] {
@@ -255,28 +311,35 @@ fn several_sequences_in_one_step() {
 /// A sequence that was cut back sees nothing of what it had written beyond, be it NaN.
 #[test]
 fn cut_back_sequences_forget() {
-    let mut attention = Attention::new("cut back", plain(), 64, 1, 4);
-    let pages = shuffled_pages(1, 4);
-    let mut turns = attention.fill(0, 100);
-    let mut bad = attention.turn(ATTN_IN, rows(0, 90..140));
-    bad.inputs[0].1.fill(f32::NAN);
-    bad.read.clear();
-    turns.push(bad);
-    turns.push(attention.turn(BOTH, rows(0, 90..95)));
-    turns.push(attention.turn(BOTH, rows(0, 95..96)));
-    attention.case.check(backends(), &pages, &turns);
+    for codec in [codec("f32"), codec("f16")] {
+        let shape = Shape { codec, ..plain() };
+        let mut attention = Attention::new(&format!("cut back, {}", codec.name()), shape, 64, 1, 4);
+        let pages = shuffled_pages(1, 4);
+        let mut turns = attention.fill(0, 100);
+        let mut bad = attention.turn(ATTN_IN, rows(0, 80..140));
+        bad.inputs[0].1.fill(f32::NAN);
+        bad.read.clear();
+        turns.push(bad);
+        turns.push(attention.turn(BOTH, rows(0, 80..97)));
+        turns.push(attention.turn(BOTH, rows(0, 97..102)));
+        turns.push(attention.turn(BOTH, rows(0, 102..103)));
+        attention.case.check(backends(), &pages, &turns);
+    }
 }
 
 /// A row of NaN reaches the rows behind it, and no row before it or of another sequence.
 #[test]
 fn nan_reaches_only_who_sees_it() {
-    let mut attention = Attention::new("NaN", plain(), 64, 2, 2);
-    let pages = shuffled_pages(2, 2);
-    let mut both = rows(0, 0..40);
-    both.extend(rows(1, 0..10));
-    let mut turn = attention.turn(BOTH, both);
-    turn.inputs[0].1[20 * DIM + 5] = f32::NAN;
-    attention.case.check(backends(), &pages, &[turn]);
+    for codec in [codec("f32"), codec("f16")] {
+        let shape = Shape { codec, ..plain() };
+        let mut attention = Attention::new(&format!("NaN, {}", codec.name()), shape, 64, 2, 2);
+        let pages = shuffled_pages(2, 2);
+        let mut both = rows(0, 0..40);
+        both.extend(rows(1, 0..10));
+        let mut turn = attention.turn(BOTH, both);
+        turn.inputs[0].1[20 * DIM + 5] = f32::NAN;
+        attention.case.check(backends(), &pages, &[turn]);
+    }
 }
 
 /// Ropes belong to their stage: two layers of one program may turn differently.

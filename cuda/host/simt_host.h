@@ -158,5 +158,22 @@ DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_
     }
 }
 
+template <bool Transposed>
+DEVICE void load_matrices(uint32_t (&to)[4], const void* row) {
+    simt::check_access(row, 16);
+    const uint8_t* all = simt::exchange(0xffffffffu, &row, sizeof row);
+    int group = simt::current->lane / 4, member = simt::current->lane % 4;
+    for (int matrix = 0; matrix < 4; matrix++) {
+        uint16_t two[2];
+        for (int i = 0; i < 2; i++) {
+            int at = Transposed ? 2 * member + i : group, elem = Transposed ? group : 2 * member + i;
+            const uint8_t* from;
+            memcpy(&from, all + (8 * matrix + at) * simt::kSlotBytes, sizeof from);
+            memcpy(&two[i], from + 2 * elem, sizeof two[i]);
+        }
+        to[matrix] = two[0] | uint32_t(two[1]) << 16;
+    }
+}
+
 DEVICE void wait_for_previous_kernel() {}
 DEVICE void let_next_kernel_start() {}

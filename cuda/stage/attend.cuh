@@ -14,6 +14,7 @@
 // vector, `arrived` 0.
 #pragma once
 
+#include "../lib/reduce.cuh"
 #include "../lib/step.cuh"
 
 // Eight neighbouring elements of a cached vector.

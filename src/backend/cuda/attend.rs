@@ -1,9 +1,13 @@
-//! Causal attention: a block a row, tile of query heads, and split of the positions.
+//! Causal attention: a block a row, tile of query heads, and split of the positions; or, where many rows of a sequence stand
+//! together, a block a tile of rows, on tensor cores.
 
 use super::driver::{Launch, Limits};
-use super::params::{ATTEND_HEADS, ATTEND_THREADS, AttendParams};
+use super::params::{
+    ATTEND_HEADS, ATTEND_MMA_HEADS, ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
+    ATTEND_THREADS, AttendMmaParams, AttendParams, StepTile,
+};
 use super::{Cx, words};
-use crate::program::{Attend, KvDecl, PAGE, Program};
+use crate::program::{Attend, KvDecl, PAGE, Program, Row, Stage};
 
 /// Codecs with kernels (`cuda/kv/NAME.cu`), and bytes of an element.
 pub const CODECS: &[(&str, u32)] = &[("f16", 2), ("f32", 4)];
@@ -16,6 +20,74 @@ const MIN_SPLIT: usize = 16;
 
 pub fn kernel(codec: &str) -> String {
     format!("attend__{codec}")
+}
+
+/// The kernels on tensor cores for a codec: the elements of a head that they take, and their shared memory.
+const MMA: &[(&str, usize, u32)] =
+    &[("f16", 64, ATTEND_MMA_SHARED_BYTES_64), ("f16", 128, ATTEND_MMA_SHARED_BYTES_128)];
+
+/// Rows of a step from which tensor cores are worth it.
+pub const MMA_LEAST: usize = 16;
+
+/// Rows of a tile that make up for its products with nothing, on average.
+const TILE_LEAST: usize = 4;
+
+/// Every kernel of the codecs.
+pub fn all_kernels() -> impl Iterator<Item = String> {
+    let plain = CODECS.iter().map(|(codec, _)| kernel(codec));
+    plain.chain(MMA.iter().map(|(codec, elems, _)| mma_kernel(codec, *elems)))
+}
+
+fn mma_kernel(codec: &str, elems: usize) -> String {
+    format!("attend__{codec}__mma{elems}")
+}
+
+/// The kernel on tensor cores, by the elements it takes, and its shared memory, where there is one for a cache.
+fn mma(kv: &KvDecl) -> Option<(usize, u32)> {
+    let fits = |(codec, elems, _): &&(&str, usize, u32)| {
+        kv.k.name() == *codec && kv.v.name() == *codec && kv.head_dim <= *elems
+    };
+    MMA.iter().find(fits).map(|(_, elems, bytes)| (*elems, *bytes))
+}
+
+/// Query heads of one KV head.
+fn group(p: &Program, s: &Attend) -> usize {
+    let kv = p.kv_decl(s.kv);
+    p.buf_decl(s.q).cols / (kv.n_kv_heads * kv.head_dim)
+}
+
+/// Most rows of a tile, where every attention of a program has a kernel on tensor cores.
+pub fn tile_rows(p: &Program) -> Option<usize> {
+    let of_stage = |(_, stage): &(String, Stage)| match stage {
+        Stage::Attend(s) => {
+            let heads = group(p, s).min(ATTEND_MMA_HEADS as usize);
+            Some(mma(p.kv_decl(s.kv)).map(|_| ATTEND_MMA_ROWS as usize / heads))
+        }
+        _ => None,
+    };
+    let rows = p.stages.iter().filter_map(of_stage).collect::<Option<Vec<_>>>()?;
+    rows.into_iter().min()
+}
+
+/// The tiles of a step.
+pub fn tiles(rows: &[Row], tile_rows: usize) -> impl Iterator<Item = StepTile> {
+    let runs = rows.chunk_by(|a, b| a.seq == b.seq && a.pos + 1 == b.pos);
+    let mut first = 0;
+    runs.flat_map(move |run| run.chunks(tile_rows)).map(move |tile| {
+        let tile = StepTile { first, rows: tile.len() as u32 };
+        first += tile.rows;
+        tile
+    })
+}
+
+/// Whether a step goes to tensor cores.
+pub fn is_tiled(rows: &[Row], tile_rows: usize) -> bool {
+    rows.len() >= MMA_LEAST && tiles(rows, tile_rows).count() <= most_tiles(rows.len())
+}
+
+/// Tiles of a step that goes to tensor cores, at most.
+pub fn most_tiles(rows: usize) -> usize {
+    rows / TILE_LEAST
 }
 
 /// Bytes of an element in a cache.
@@ -33,7 +105,8 @@ pub fn kernels(p: &Program, s: &Attend) -> Result<Vec<String>, String> {
     if kv.head_dim > MAX_HEAD_DIM {
         return Err(format!("attend with heads of {}", kv.head_dim));
     }
-    Ok(vec![kernel(kv.k.name())])
+    let mma = mma(kv).map(|(elems, _)| mma_kernel(kv.k.name(), elems));
+    Ok([kernel(kv.k.name())].into_iter().chain(mma).collect())
 }
 
 /// How the work of one attention is cut, for steps of up to `rows` rows.
@@ -49,7 +122,7 @@ pub struct Cut {
 impl Cut {
     pub fn new(p: &Program, s: &Attend, limits: Limits, rows: usize) -> Self {
         let kv = p.kv_decl(s.kv);
-        let group = p.buf_decl(s.q).cols / (kv.n_kv_heads * kv.head_dim);
+        let group = group(p, s);
         let tiles = group.div_ceil(ATTEND_HEADS as usize);
         // Four blocks of 128 threads a multiprocessor, and none without positions.
         let wanted = (4 * limits.multiprocessors as usize).div_ceil(kv.n_kv_heads * tiles * rows);
@@ -70,6 +143,9 @@ pub fn stride(kv: &KvDecl) -> usize {
 }
 
 pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
+    if cx.shape.tiled {
+        return launch_mma(cx, s);
+    }
     let (decl, rows) = (cx.p.kv_decl(s.kv), cx.shape.rows);
     let Cut { group, tiles, splits } = Cut::new(cx.p, s, cx.limits, rows);
     let params = AttendParams {
@@ -92,5 +168,58 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
         threads: ATTEND_THREADS,
         shared_bytes: (parts * (2 + stride(decl)) * 4).next_multiple_of(16) as u32,
         params: words(&params),
+    }
+}
+
+fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
+    let decl = cx.p.kv_decl(s.kv);
+    let (elems, shared_bytes) = mma(decl).expect("the shape is tiled");
+    let group = group(cx.p, s);
+    let heads = group.min(ATTEND_MMA_HEADS as usize);
+    let head_tiles = group.div_ceil(heads);
+    let params = AttendMmaParams {
+        step: cx.memory.step.tables(),
+        kv: cx.memory.kvs[s.kv.0 as usize],
+        tiles: cx.memory.step.tiles(),
+        q: cx.memory.bufs[s.q.0 as usize],
+        out: cx.memory.bufs[s.out.0 as usize],
+        scale: s.scale,
+        group: group as u32,
+        heads: heads as u32,
+        head_tiles: head_tiles as u32,
+    };
+    Launch {
+        kernel: cx.kernel(&mma_kernel(decl.k.name(), elems)),
+        grid: [(decl.n_kv_heads * head_tiles) as u32, most_tiles(cx.shape.rows) as u32, 1],
+        threads: ATTEND_THREADS,
+        shared_bytes,
+        params: words(&params),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(seq: u32, positions: std::ops::Range<u32>) -> Vec<Row> {
+        positions.map(|pos| Row { token: 0, pos, seq, logits: false }).collect()
+    }
+
+    #[test]
+    fn tiles_are_runs_of_one_sequence() {
+        let step = [rows(0, 3..13), rows(1, 13..15), rows(1, 16..17), rows(0, 13..14)].concat();
+        let tiles: Vec<_> = tiles(&step, 4).map(|tile| (tile.first, tile.rows)).collect();
+        assert_eq!(tiles, [(0, 4), (4, 4), (8, 2), (10, 2), (12, 1), (13, 1)]);
+    }
+
+    #[test]
+    fn a_prompt_goes_to_tensor_cores_and_decodes_side_by_side_do_not() {
+        assert!(is_tiled(&rows(0, 5..21), 16) && !is_tiled(&rows(0, 5..20), 16));
+        let side_by_side: Vec<Row> = (0..64).flat_map(|seq| rows(seq, 9..10)).collect();
+        assert!(!is_tiled(&side_by_side, 16));
+        // Four rows a tile are enough.
+        let fours = |n| (0..n).flat_map(|seq| rows(seq, 9..13)).collect::<Vec<_>>();
+        assert!(is_tiled(&fours(5), 16));
+        assert!(!is_tiled(&[fours(5), rows(9, 0..1)].concat(), 16));
     }
 }

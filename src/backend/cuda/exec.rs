@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::driver::{Address, Driver, Launch, Recording};
 use super::memory::{Memory, Sizes};
 use super::weight::{DeviceWeight, Format};
-use super::{Cx, Shape, kernels, launch, linear, sample};
+use super::{Cx, Shape, attend, kernels, launch, linear, sample};
 use crate::backend::{BackendError, Plan};
 use crate::program::{Buf, Program, Sampling, Stage, Step, sampling};
 
@@ -18,6 +18,8 @@ pub struct Compiled {
     memory: Memory,
     /// For each shape, smallest first.
     variants: Vec<Variant>,
+    /// Most rows of a tile for attention, where it can take tiles.
+    tile_rows: Option<usize>,
     /// How the last step was to be sampled.
     sampling: Vec<Sampling>,
     scratch: sampling::Scratch,
@@ -35,15 +37,19 @@ struct Variant {
 }
 
 /// Shapes that launches are made for: single rows, and a few larger sizes up to the limits, each for one row of logits
-/// and for all of them.
+/// and for all of them, and the large ones for rows in tiles too.
 fn shapes(p: &Program) -> Vec<Shape> {
     let limits = p.limits;
     let mut rows: Vec<usize> = [1, 8, 64, 512, 4096].into_iter().filter(|rows| *rows < limits.rows).collect();
     rows.push(limits.rows);
+    let can_tile = attend::tile_rows(p).is_some();
     let with_outputs = |rows: usize| {
         let most = rows.min(limits.outputs);
         let outputs = if most == 1 { vec![1] } else { vec![1, most] };
-        outputs.into_iter().map(move |outputs| Shape { rows, outputs })
+        let tiled =
+            [false, true].into_iter().filter(move |tiled| !tiled || (can_tile && rows >= attend::MMA_LEAST));
+        let outputs = outputs.into_iter();
+        outputs.flat_map(move |outputs| tiled.clone().map(move |tiled| Shape { rows, outputs, tiled }))
     };
     rows.into_iter().flat_map(with_outputs).collect()
 }
@@ -125,6 +131,7 @@ impl Compiled {
             program: p.clone(),
             memory,
             variants,
+            tile_rows: attend::tile_rows(p),
             sampling: Vec::with_capacity(p.limits.outputs),
             scratch: sampling::Scratch::new(n_vocab),
             logits: vec![0.0; n_vocab],
@@ -204,8 +211,13 @@ impl Compiled {
             return Ok(None);
         }
         self.memory.picks.assert_there(step);
-        self.memory.step.write(driver, step, self.logits.len(), &self.memory.picks)?;
-        let fits = |shape: Shape| step.rows.len() <= shape.rows && step.n_outputs() <= shape.outputs;
+        let tile_rows = self.tile_rows.filter(|most| attend::is_tiled(step.rows, *most));
+        let Memory { picks, step: memory, .. } = &mut self.memory;
+        memory.write(driver, step, self.logits.len(), picks, tile_rows)?;
+        let fits = |shape: Shape| {
+            let rows = step.rows.len() <= shape.rows && step.n_outputs() <= shape.outputs;
+            rows && shape.tiled == tile_rows.is_some()
+        };
         let variant = self.variants.iter().position(|variant| fits(variant.shape));
         Ok(Some(variant.expect("the last shape is the limits")))
     }

@@ -43,8 +43,7 @@ fn kernel_names() -> impl Iterator<Item = String> {
         let all = linear.into_iter().flat_map(of_stage).filter(move |name| ints || !name.ends_with("__mma"));
         all.chain([format!("embed__{ty}")])
     };
-    let of_codec = attend::CODECS.iter().map(|(codec, _)| attend::kernel(codec));
-    weight::FORMATS.iter().flat_map(of_type).chain(of_codec).chain([sample::KERNEL.to_owned()])
+    weight::FORMATS.iter().flat_map(of_type).chain(attend::all_kernels()).chain([sample::KERNEL.to_owned()])
 }
 
 /// Runs programs on a card.
@@ -178,6 +177,8 @@ struct Shape {
     rows: usize,
     /// Rows that ask for logits.
     outputs: usize,
+    /// Whether attention takes its rows in tiles.
+    tiled: bool,
 }
 
 /// A kernel's parameters as a driver takes them.

@@ -12,6 +12,10 @@ pub const NO_POST: u32 = 4294967295;
 pub const POSTS: u32 = 2;
 pub const PAGE_POSITIONS: u32 = 64;
 pub const ATTEND_HEADS: u32 = 4;
+pub const ATTEND_MMA_ROWS: u32 = 64;
+pub const ATTEND_MMA_HEADS: u32 = 16;
+pub const ATTEND_MMA_SHARED_BYTES_64: u32 = 28032;
+pub const ATTEND_MMA_SHARED_BYTES_128: u32 = 52608;
 pub const LINEAR_THREADS: u32 = 256;
 pub const EMBED_THREADS: u32 = 256;
 pub const ATTEND_THREADS: u32 = 128;
@@ -44,7 +48,7 @@ pub struct StepCounts {
     pub rows: u32,
     pub outputs: u32,
     pub sampled: u32,
-    pub reserved: u32,
+    pub tiles: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -53,7 +57,20 @@ const _: () = {
     ["Offset of field: StepCounts::rows"][::std::mem::offset_of!(StepCounts, rows) - 0usize];
     ["Offset of field: StepCounts::outputs"][::std::mem::offset_of!(StepCounts, outputs) - 4usize];
     ["Offset of field: StepCounts::sampled"][::std::mem::offset_of!(StepCounts, sampled) - 8usize];
-    ["Offset of field: StepCounts::reserved"][::std::mem::offset_of!(StepCounts, reserved) - 12usize];
+    ["Offset of field: StepCounts::tiles"][::std::mem::offset_of!(StepCounts, tiles) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct StepTile {
+    pub first: u32,
+    pub rows: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of StepTile"][::std::mem::size_of::<StepTile>() - 8usize];
+    ["Alignment of StepTile"][::std::mem::align_of::<StepTile>() - 4usize];
+    ["Offset of field: StepTile::first"][::std::mem::offset_of!(StepTile, first) - 0usize];
+    ["Offset of field: StepTile::rows"][::std::mem::offset_of!(StepTile, rows) - 4usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -278,6 +295,34 @@ const _: () = {
     ["Offset of field: AttendParams::group"][::std::mem::offset_of!(AttendParams, group) - 108usize];
     ["Offset of field: AttendParams::tiles"][::std::mem::offset_of!(AttendParams, tiles) - 112usize];
     ["Offset of field: AttendParams::splits"][::std::mem::offset_of!(AttendParams, splits) - 116usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct AttendMmaParams {
+    pub step: StepTables,
+    pub kv: KvParams,
+    pub tiles: u64,
+    pub q: u64,
+    pub out: u64,
+    pub scale: f32,
+    pub group: u32,
+    pub heads: u32,
+    pub head_tiles: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of AttendMmaParams"][::std::mem::size_of::<AttendMmaParams>() - 112usize];
+    ["Alignment of AttendMmaParams"][::std::mem::align_of::<AttendMmaParams>() - 8usize];
+    ["Offset of field: AttendMmaParams::step"][::std::mem::offset_of!(AttendMmaParams, step) - 0usize];
+    ["Offset of field: AttendMmaParams::kv"][::std::mem::offset_of!(AttendMmaParams, kv) - 40usize];
+    ["Offset of field: AttendMmaParams::tiles"][::std::mem::offset_of!(AttendMmaParams, tiles) - 72usize];
+    ["Offset of field: AttendMmaParams::q"][::std::mem::offset_of!(AttendMmaParams, q) - 80usize];
+    ["Offset of field: AttendMmaParams::out"][::std::mem::offset_of!(AttendMmaParams, out) - 88usize];
+    ["Offset of field: AttendMmaParams::scale"][::std::mem::offset_of!(AttendMmaParams, scale) - 96usize];
+    ["Offset of field: AttendMmaParams::group"][::std::mem::offset_of!(AttendMmaParams, group) - 100usize];
+    ["Offset of field: AttendMmaParams::heads"][::std::mem::offset_of!(AttendMmaParams, heads) - 104usize];
+    ["Offset of field: AttendMmaParams::head_tiles"]
+        [::std::mem::offset_of!(AttendMmaParams, head_tiles) - 108usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

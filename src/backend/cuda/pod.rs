@@ -4,8 +4,9 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::params::{
-    AttendParams, AttnInParams, EmbedParams, FfnInParams, InputParams, KvParams, LinearParams, LogitsParams,
-    NormParams, ProjAddParams, RopeParams, SampleParams, StepCounts, StepRow, StepSampling, StepTables,
+    AttendMmaParams, AttendParams, AttnInParams, EmbedParams, FfnInParams, InputParams, KvParams,
+    LinearParams, LogitsParams, NormParams, ProjAddParams, RopeParams, SampleParams, StepCounts, StepRow,
+    StepSampling, StepTables, StepTile,
 };
 
 /// The size of a field that a closure names.
@@ -28,7 +29,8 @@ macro_rules! plain {
 
 plain! {
     StepRow { token, pos, seq, output }
-    StepCounts { rows, outputs, sampled, reserved }
+    StepCounts { rows, outputs, sampled, tiles }
+    StepTile { first, rows }
     StepTables { counts, rows, outputs, pages, pages_stride, reserved }
     NormParams { weight, bias, eps, kind }
     LinearParams { data, bias, tensor_scale, factor, rows, chunks }
@@ -37,6 +39,7 @@ plain! {
     RopeParams { turns, pairs, adjacent }
     EmbedParams { step, table, positions, picked, x, cols, reserved }
     AttnInParams { step, in_, wq, wk, wv, rope, kv, q }
+    AttendMmaParams { step, kv, tiles, q, out, scale, group, heads, head_tiles }
     AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
     ProjAddParams { step, in_, w, x }
     FfnInParams { step, in_, gate, up, h, act, reserved }

@@ -1,9 +1,11 @@
 //! The step on the device: one fixed piece of memory, of which a run writes what has changed.
 
 use super::driver::{Address, Driver};
-use super::params::{NO_OUTPUT, NO_POST, StepCounts, StepRow, StepSampling, StepTables, TOKEN_PICKED};
+use super::params::{
+    NO_OUTPUT, NO_POST, StepCounts, StepRow, StepSampling, StepTables, StepTile, TOKEN_PICKED,
+};
 use super::picks::Picks;
-use super::sample;
+use super::{attend, sample};
 use crate::backend::BackendError;
 use crate::program::{Limits, Row, Step};
 
@@ -24,6 +26,7 @@ struct Sections {
     sampling: usize,
     rows: usize,
     outputs: usize,
+    tiles: usize,
     pages: usize,
     end: usize,
 }
@@ -33,8 +36,9 @@ impl Sections {
         let sampling = size_of::<StepCounts>();
         let rows = sampling + limits.outputs * size_of::<StepSampling>();
         let outputs = rows + limits.rows * size_of::<StepRow>();
-        let pages = (outputs + limits.outputs * 4).next_multiple_of(16);
-        Self { sampling, rows, outputs, pages, end: pages + limits.seqs * limits.pages * 4 }
+        let tiles = (outputs + limits.outputs * 4).next_multiple_of(16);
+        let pages = (tiles + attend::most_tiles(limits.rows) * size_of::<StepTile>()).next_multiple_of(16);
+        Self { sampling, rows, outputs, tiles, pages, end: pages + limits.seqs * limits.pages * 4 }
     }
 }
 
@@ -69,22 +73,40 @@ impl StepMemory {
         self.base + self.sections.sampling as u64
     }
 
-    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each.
+    /// Where attention finds the tiles of the step's rows.
+    pub fn tiles(&self) -> Address {
+        self.base + self.sections.tiles as u64
+    }
+
+    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of at most `tile_rows` rows
+    /// where attention takes these.
     pub fn write(
         &mut self,
         driver: &mut dyn Driver,
         step: &Step<'_>,
         n_vocab: usize,
         picks: &Picks,
+        tile_rows: Option<usize>,
     ) -> Result<(), BackendError> {
-        let Sections { sampling: sampling_at, rows: rows_at, outputs: outputs_at, pages: pages_at, .. } =
-            self.sections;
+        let Sections {
+            sampling: sampling_at,
+            rows: rows_at,
+            outputs: outputs_at,
+            tiles: tiles_at,
+            pages: pages_at,
+            ..
+        } = self.sections;
+        let mut n_tiles = 0;
+        for tile in tile_rows.into_iter().flat_map(|most| attend::tiles(step.rows, most)) {
+            put(&mut self.wanted, tiles_at + n_tiles * size_of::<StepTile>(), &tile);
+            n_tiles += 1;
+        }
         let n_outputs = step.n_outputs();
         let counts = StepCounts {
             rows: step.rows.len() as u32,
             outputs: n_outputs as u32,
             sampled: step.sampling.len() as u32,
-            reserved: 0,
+            tiles: n_tiles as u32,
         };
         put(&mut self.wanted, 0, &counts);
         for (i, how) in step.sampling.iter().enumerate() {
@@ -109,6 +131,7 @@ impl StepMemory {
         let rows_end = rows_at + step.rows.len() * size_of::<StepRow>();
         self.bring(driver, 0, rows_end)?;
         self.bring(driver, outputs_at, outputs_at + n_outputs * 4)?;
+        self.bring(driver, tiles_at, tiles_at + n_tiles * size_of::<StepTile>())?;
         for seq in 0..step.pages.n_seqs() as u32 {
             let at = pages_at + seq as usize * self.pages_stride * 4;
             // A table may hold more sequences than the program, and more pages than any row of it needs.

@@ -1,0 +1,260 @@
+// Attend for many rows of one sequence: out[r] = softmax(scale q[r] . K[..= pos]) V, on tensor cores.
+//
+// Flash attention over a cache of halves. A block owns a tile of the step, up to ATTEND_MMA_ROWS / heads neighbouring rows at
+// neighbouring positions of one sequence, and one KV head with up to `heads` of its query heads: x = KV head and tile of
+// query heads, y = tile of rows, the last (and longest) first. These query vectors, row by row, are the rows of the products;
+// each of the block's 4 warps owns 16. So keys and values are read once for all of them, kSpan positions at a time, through
+// shared memory: keys of the next span are on their way while this one's values are multiplied, and the other way round.
+//
+// The products are of halves with float sums (mma m16n8k16), and no worse than float products: a query vector times a
+// power of two, and a weight times 2^14, are each two halves, which keep 22 bits, and are multiplied one after the other. The
+// rescaling is exact.
+//
+// Positions that no row of the tile sees are zeros in shared memory. Where rows see different parts of a span, a weight
+// of 0 must not meet a value that is no number: such values become 0 there, and a row that does see one is NaN as a whole.
+//
+// Reads 2 (pos + 1) head_dim halves a KV head and tile. Needs head_dim <= D, and zeros behind each vector.
+#pragma once
+
+#include "attend.cuh"
+
+// Positions of a page that are multiplied at a time.
+constexpr int kSpan = 32;
+
+// Halves from one vector to the next in shared memory: eight neighbouring ones lie in different banks.
+template <int D>
+constexpr uint32_t kPitch = D + 8;
+
+template <int D>
+struct AttendShared {
+    // Of query vectors times a power of two: halves, and the halves nearest to what these lack.
+    uint16_t high[ATTEND_MMA_ROWS * kPitch<D>], low[ATTEND_MMA_ROWS * kPitch<D>];
+    uint16_t keys[kSpan * kPitch<D>], values[kSpan * kPitch<D>];
+    // One over that power of two.
+    float unscale[ATTEND_MMA_ROWS];
+    // Whether a position's value has an element that is no finite number.
+    uint32_t broken[kSpan];
+};
+static_assert(sizeof(AttendShared<64>) <= ATTEND_MMA_SHARED_BYTES_64, "the host asks for less");
+static_assert(sizeof(AttendShared<128>) <= ATTEND_MMA_SHARED_BYTES_128, "the host asks for less");
+
+// A float as two halves: the nearest one, and the nearest to what it lacks.
+struct TwoHalves {
+    uint16_t high, low;
+    DEVICE static TwoHalves of(float x) {
+        uint16_t high = half_bits(x);
+        return {high, half_bits(x - float_of_half(high))};
+    }
+};
+
+// Brings the query vectors to shared memory, one at a time a warp; vectors that the tile lacks are 0.
+template <int D>
+DEVICE void load_queries(const AttendMmaParams& p, AttendShared<D>& shared, uint32_t first_row, uint32_t n, uint32_t heads,
+                         uint32_t first_head) {
+    uint32_t lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, head_dim = p.kv.head_dim;
+    const float factor = p.scale * 1.4426950408889634f;
+    for (uint32_t i = 16 * warp; i < 16 * warp + 16; i++) {
+        bool exists = i < n;
+        const float* q = p.q + (uint64_t(first_row + i / heads) * p.kv.n_kv_heads * p.group + first_head + i % heads) * head_dim;
+        uint32_t largest = 0;
+        for (uint32_t e = lane; exists && e < head_dim; e += kWarpSize) {
+            largest = Max::of(largest, __float_as_uint(q[e] * factor) & 0x7fffffffu);
+        }
+        largest = reduce_lanes<Max>(largest, kWarpSize);
+        bool broken = largest >= 0x7f800000u;
+        // The largest element comes to 2^10 at least and below 2^11; vectors of next to nothing stay below.
+        int exponent = static_cast<int>(Max::of(largest >> 23, 27u)) - 127;
+        float by = __uint_as_float(static_cast<uint32_t>(127 + 10 - exponent) << 23);
+        for (uint32_t e = lane; e < D; e += kWarpSize) {
+            float x = exists && e < head_dim ? q[e] * factor * by : 0.0f;
+            TwoHalves halves = TwoHalves::of(x);
+            shared.high[i * kPitch<D> + e] = broken ? 0x7e00u : halves.high;
+            shared.low[i * kPitch<D> + e] = broken ? 0u : halves.low;
+        }
+        if (lane == 0) shared.unscale[i] = broken ? 1.0f : __uint_as_float(static_cast<uint32_t>(127 - 10 + exponent) << 23);
+    }
+}
+
+// Starts to copy keys (part 0) or values (part 1) of a span that begins at `first`; those from `end` on become 0.
+template <int D>
+DEVICE void start_copy(const AttendMmaParams& p, uint32_t seq, uint32_t kv_head_at, uint32_t part, uint32_t first,
+                       uint32_t end, uint16_t* to) {
+    if (first < end) {
+        uint32_t pieces = p.kv.stride / 8, page = page_of(p.step, seq, first);
+        const uint16_t* from = reinterpret_cast<const uint16_t*>(kv_head(p.kv, page, part, kv_head_at));
+        from += first % PAGE_POSITIONS * p.kv.stride;
+        for (uint32_t at = threadIdx.x; at < kSpan * pieces; at += blockDim.x) {
+            uint32_t pos = at / pieces, elem = at % pieces * 8;
+            uint16_t* piece = to + pos * kPitch<D> + elem;
+            if (first + pos < end) {
+                cp_async16(piece, from + pos * p.kv.stride + elem);
+            } else {
+                *reinterpret_cast<uint4*>(piece) = make_uint4(0, 0, 0, 0);
+            }
+        }
+    }
+    cp_async_commit();
+}
+
+// Finds values that are no finite numbers, and makes them 0.
+template <int D>
+DEVICE void find_broken(AttendShared<D>& shared) {
+    for (uint32_t at = threadIdx.x; at < kSpan * (D / 2); at += blockDim.x) {
+        uint32_t pos = at / (D / 2);
+        uint32_t* word = reinterpret_cast<uint32_t*>(shared.values + pos * kPitch<D>) + at % (D / 2);
+        uint32_t bits = *word, kept = bits;
+        if ((bits & 0x7c00u) == 0x7c00u) kept &= 0xffff0000u;
+        if ((bits & 0x7c000000u) == 0x7c000000u) kept &= 0x0000ffffu;
+        if (kept == bits) continue;
+        *word = kept;
+        shared.broken[pos] = 1;
+    }
+}
+
+template <int D>
+DEVICE void attend_mma(const AttendMmaParams& p) {
+    constexpr int kTiles = kSpan / 8, kSteps = D / 16, kOut = D / 8;
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    uint32_t n_tiles = p.step.counts->tiles;
+    if (blockIdx.y >= n_tiles) return;
+    StepTile tile = p.tiles[n_tiles - 1 - blockIdx.y];
+    StepRow row = p.step.rows[tile.first];
+    uint32_t kv_head_at = blockIdx.x / p.head_tiles, head_tile = blockIdx.x % p.head_tiles;
+    uint32_t heads = p.group - head_tile * p.heads < p.heads ? p.group - head_tile * p.heads : p.heads;
+    uint32_t first_head = kv_head_at * p.group + head_tile * p.heads;
+    uint32_t n = tile.rows * heads, end = row.pos + tile.rows;
+
+    AttendShared<D>& shared = *reinterpret_cast<AttendShared<D>*>(shared_memory());
+    // Behind the vectors, and the keys and values of positions that nobody asks for.
+    for (uint32_t at = threadIdx.x; at < kSpan * kPitch<D>; at += blockDim.x) shared.keys[at] = shared.values[at] = 0;
+    if (threadIdx.x < kSpan) shared.broken[threadIdx.x] = 0;
+    __syncthreads();
+    start_copy<D>(p, row.seq, kv_head_at, 0, 0, end, shared.keys);
+    start_copy<D>(p, row.seq, kv_head_at, 1, 0, end, shared.values);
+    load_queries<D>(p, shared, tile.first, n, heads, first_head);
+    __syncthreads();
+
+    // This lane's rows of products: `quartet` and `quartet + 8` of its warp's, and of each span columns 2 member + {0, 1}.
+    uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
+    uint32_t first_vector = threadIdx.x / kWarpSize * 16;
+    uint32_t vector[2] = {first_vector + quartet, first_vector + quartet + 8}, pos[2];
+    float unscale[2], sum[2] = {}, largest[2] = {-INFINITY, -INFINITY}, out[kOut][4] = {};
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        pos[half] = row.pos + vector[half] / heads;
+        unscale[half] = shared.unscale[vector[half]];
+    }
+    // Which 16 bytes of a 16 x 16 block this lane names to load_matrices: of row lane % 16, its first or second half.
+    uint32_t block_at = lane % 16 * kPitch<D> + lane / 16 * 8;
+    // The same of a block whose columns are vectors: rows 0 to 7 twice, then rows 8 to 15 twice.
+    uint32_t column_at = (lane % 8 + lane / 16 * 8) * kPitch<D> + lane / 8 % 2 * 8;
+
+    for (uint32_t first = 0; first < end; first += kSpan) {
+        cp_async_wait<1>();
+        __syncthreads();
+        float scores[kTiles][4] = {};
+#pragma unroll
+        for (int k = 0; k < kSteps; k++) {
+            uint32_t high[4], low[4];
+            load_matrices<false>(high, shared.high + first_vector * kPitch<D> + 16 * k + block_at);
+            load_matrices<false>(low, shared.low + first_vector * kPitch<D> + 16 * k + block_at);
+#pragma unroll
+            for (int two = 0; two < kTiles / 2; two++) {
+                uint32_t keys[4];
+                load_matrices<false>(keys, shared.keys + 16 * two * kPitch<D> + 16 * k + column_at);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    uint32_t b[2] = {keys[2 * i], keys[2 * i + 1]};
+                    mma_f16_16x8x16(scores[2 * two + i], low, b);
+                    mma_f16_16x8x16(scores[2 * two + i], high, b);
+                }
+            }
+        }
+        cp_async_wait<0>();
+        __syncthreads();
+        start_copy<D>(p, row.seq, kv_head_at, 0, first + kSpan, end, shared.keys);
+        bool cut = first + kSpan > row.pos + 1;
+        if (cut) {
+            find_broken<D>(shared);
+            __syncthreads();
+        }
+
+        float highest[2] = {largest[0], largest[1]};
+#pragma unroll
+        for (int t = 0; t < kTiles; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float score = scores[t][i] * unscale[i / 2];
+                if (cut) {
+                    uint32_t at = 8 * t + 2 * member + i % 2;
+                    if (shared.broken[at] != 0) score = NAN;
+                    if (first + at > pos[i / 2]) score = -INFINITY;
+                }
+                scores[t][i] = score;
+                highest[i / 2] = fmaxf(highest[i / 2], score);
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            highest[half] = fmaxf(highest[half], __shfl_xor_sync(kWarp, highest[half], 1));
+            highest[half] = fmaxf(highest[half], __shfl_xor_sync(kWarp, highest[half], 2));
+            float by = rescale(largest[half], highest[half]);
+            largest[half] = highest[half];
+            sum[half] *= by;
+#pragma unroll
+            for (int t = 0; t < kOut; t++) {
+                out[t][2 * half] *= by;
+                out[t][2 * half + 1] *= by;
+            }
+        }
+        // Weights come times 2^14, so that even small ones are normal halves.
+#pragma unroll
+        for (int two = 0; two < kTiles / 2; two++) {
+            uint32_t high[4], low[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                // Rows `quartet` and `quartet + 8` of the first 8 columns, then of the others.
+                const float* from = scores[2 * two + i / 2];
+                TwoHalves even, odd;
+                float a = exp2_fast(from[2 * (i % 2)] - largest[i % 2] + 14.0f);
+                float b = exp2_fast(from[2 * (i % 2) + 1] - largest[i % 2] + 14.0f);
+                sum[i % 2] += a + b;
+                even = TwoHalves::of(a);
+                odd = TwoHalves::of(b);
+                high[i] = even.high | static_cast<uint32_t>(odd.high) << 16;
+                low[i] = even.low | static_cast<uint32_t>(odd.low) << 16;
+            }
+#pragma unroll
+            for (int t = 0; t < kOut; t += 2) {
+                uint32_t values[4];
+                load_matrices<true>(values, shared.values + 16 * two * kPitch<D> + 8 * t + block_at);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    uint32_t b[2] = {values[2 * i], values[2 * i + 1]};
+                    mma_f16_16x8x16(out[t + i], low, b);
+                    mma_f16_16x8x16(out[t + i], high, b);
+                }
+            }
+        }
+        __syncthreads();
+        if (cut && threadIdx.x < kSpan) shared.broken[threadIdx.x] = 0;
+        start_copy<D>(p, row.seq, kv_head_at, 1, first + kSpan, end, shared.values);
+    }
+
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float all = reduce_lanes<Sum>(sum[half], 4);
+        if (vector[half] >= n) continue;
+        uint64_t to_row = tile.first + vector[half] / heads;
+        float* to = p.out + (to_row * p.kv.n_kv_heads * p.group + first_head + vector[half] % heads) * p.kv.head_dim;
+#pragma unroll
+        for (int t = 0; t < kOut; t++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t elem = 8 * t + 2 * member + i;
+                if (elem < p.kv.head_dim) to[elem] = out[t][2 * half + i] / all;
+            }
+        }
+    }
+}
