@@ -38,6 +38,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cpu/simd/neon.rs", "instructions"),
     ("src/backend/cpu/simd/q6_k.rs", "a kernel over an instruction set's vectors"),
     ("src/backend/cpu/simd/quantise.rs", "a kernel over an instruction set's vectors"),
+    ("src/backend/cpu/simd/real/codes.rs", "a kernel over an instruction set's vectors"),
     ("src/backend/cpu/simd/real/vector.rs", "a kernel over an instruction set's vectors"),
     ("src/backend/cpu/simd/ternary.rs", "kernels over an instruction set's vectors"),
     ("src/backend/cuda/driver/real.rs", "the CUDA driver's calls"),

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use crate::QuantError;
-use crate::turboquant::Lloyd;
 
 mod f16;
 mod f32;
@@ -67,10 +66,36 @@ pub trait KvVectors: fmt::Debug + Send + Sync {
     /// Where the lengths do not fit: a bug of the caller.
     fn decode(&self, bytes: &[u8], out: &mut [f32]);
 
-    /// The codes, where vectors are kept as such: for backends that have kernels for them.
-    fn lloyd(&self) -> Option<&Lloyd> {
+    /// The same vectors as codes and scales, where they are such: for backends that have kernels for those.
+    fn codes(&self) -> Option<&dyn KvCodes> {
         None
     }
+}
+
+/// A vector that is codes and scales: element `i` is `scales[i / block] * value(codes[i])`.
+pub trait KvCodes {
+    /// What codes stand for.
+    fn values(&self) -> CodeValues;
+
+    /// Elements that share a scale.
+    fn block(&self) -> usize;
+
+    /// Takes an encoded vector apart: a code an element, a scale a block.
+    ///
+    /// # Panics
+    /// Where the lengths do not fit: a bug of the caller.
+    fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [half::f16]);
+}
+
+/// What the codes of a [`KvCodes`] stand for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CodeValues {
+    /// Code `4 + i` stands for the `i`th of these, code `3 - i` for the same with the other sign.
+    Signed3([f32; 4]),
+    /// Code `i` stands for the `i`th of these.
+    Table4([f32; 16]),
+    /// A code is the number itself, as an `i8`.
+    Int8,
 }
 
 /// Every codec, in the order in which `--help` lists them.

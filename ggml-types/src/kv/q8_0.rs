@@ -2,6 +2,9 @@
 
 use std::marker::PhantomData;
 
+use half::f16;
+
+use super::{CodeValues, KvCodes};
 use crate::block::Block;
 use crate::types::q8_0;
 use crate::{KvCodec, KvSide, KvVectors, QuantError};
@@ -13,7 +16,25 @@ pub struct Blocks<B>(pub(super) PhantomData<fn() -> B>);
 /// Blocks of Q8_0.
 pub static Q8_0: Blocks<q8_0::Q8_0> = Blocks(PhantomData);
 
-impl<B: Block + 'static> KvCodec for Blocks<B> {
+/// Blocks of one scale, which stands first, and codes.
+pub trait CodedBlock: Block {
+    /// What its codes stand for.
+    fn values() -> CodeValues;
+    /// The codes of a block, `[ELEMS]`, from the bytes behind its scale.
+    fn codes(bytes: &[u8], codes: &mut [u8]);
+}
+
+impl CodedBlock for q8_0::Q8_0 {
+    fn values() -> CodeValues {
+        CodeValues::Int8
+    }
+
+    fn codes(bytes: &[u8], codes: &mut [u8]) {
+        codes.copy_from_slice(bytes);
+    }
+}
+
+impl<B: CodedBlock + 'static> KvCodec for Blocks<B> {
     fn name(&self) -> &'static str {
         B::NAME
     }
@@ -37,7 +58,7 @@ impl<B: Block + 'static> KvCodec for Blocks<B> {
     }
 }
 
-impl<B: Block> KvVectors for Blocks<B> {
+impl<B: CodedBlock> KvVectors for Blocks<B> {
     fn encode(&self, x: &[f32], out: &mut [u8]) -> bool {
         assert_eq!(x.len() * B::BYTES, out.len() * B::ELEMS);
         out.fill(0);
@@ -51,6 +72,29 @@ impl<B: Block> KvVectors for Blocks<B> {
         assert_eq!(out.len() * B::BYTES, bytes.len() * B::ELEMS);
         for (block, out) in bytes.chunks_exact(B::BYTES).zip(out.chunks_exact_mut(B::ELEMS)) {
             B::decode(block, out);
+        }
+    }
+
+    fn codes(&self) -> Option<&dyn KvCodes> {
+        Some(self)
+    }
+}
+
+impl<B: CodedBlock> KvCodes for Blocks<B> {
+    fn values(&self) -> CodeValues {
+        B::values()
+    }
+
+    fn block(&self) -> usize {
+        B::ELEMS
+    }
+
+    fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [f16]) {
+        assert_eq!((codes.len(), bytes.len()), (scales.len() * B::ELEMS, scales.len() * B::BYTES));
+        let blocks = bytes.chunks_exact(B::BYTES).zip(codes.chunks_exact_mut(B::ELEMS));
+        for ((bytes, codes), scale) in blocks.zip(scales) {
+            *scale = f16::from_le_bytes([bytes[0], bytes[1]]);
+            B::codes(&bytes[2..], codes);
         }
     }
 }

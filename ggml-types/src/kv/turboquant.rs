@@ -1,6 +1,9 @@
 //! turboquant: 3 bits an element and one f16 scale, 50 bytes for 128 elements. Keys have the scale that leaves inner
 //! products without bias, values the one that has the smallest error.
 
+use half::f16;
+
+use super::{CodeValues, KvCodes};
 use crate::turboquant::{Lloyd, ScaleRule};
 use crate::{KvCodec, KvSide, KvVectors, QuantError};
 
@@ -59,7 +62,25 @@ impl KvVectors for Lloyd {
         Lloyd::decode(self, bytes, out);
     }
 
-    fn lloyd(&self) -> Option<&Lloyd> {
+    fn codes(&self) -> Option<&dyn KvCodes> {
         Some(self)
+    }
+}
+
+impl KvCodes for Lloyd {
+    fn values(&self) -> CodeValues {
+        let centroids = self.codebook().centroids();
+        match self.bits() {
+            3 => CodeValues::Signed3(std::array::from_fn(|i| centroids[4 + i] as f32)),
+            _ => CodeValues::Table4(std::array::from_fn(|i| centroids[i] as f32)),
+        }
+    }
+
+    fn block(&self) -> usize {
+        self.dim()
+    }
+
+    fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [f16]) {
+        scales.copy_from_slice(&[Lloyd::split(self, bytes, codes)]);
     }
 }

@@ -39,6 +39,11 @@ impl Lloyd {
         Self { dim, bits, rule, book: Codebook::new(dim, bits) }
     }
 
+    /// Elements of a vector.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
     /// Bytes of a vector.
     pub fn bytes(&self) -> usize {
         2 + self.bits as usize * self.dim / 8
@@ -47,18 +52,6 @@ impl Lloyd {
     /// Bits of a code, 3 or 4.
     pub fn bits(&self) -> u32 {
         self.bits
-    }
-
-    /// What the codes of a vector stand for, as [`decode`](Self::decode) has it: the values of the upper half of all `2 N`
-    /// codes, in rising order. The lower half's are the same with the other sign, in falling order.
-    ///
-    /// # Panics
-    /// Where there are not `2 N` codes, or the bytes are none of a vector.
-    pub fn magnitudes<const N: usize>(&self, bytes: &[u8]) -> [f32; N] {
-        let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f64();
-        let (_, upper) = self.book.centroids().split_at(N);
-        assert_eq!(upper.len(), N);
-        std::array::from_fn(|i| (scale * upper[i]) as f32)
     }
 
     /// The codebook.
@@ -78,8 +71,12 @@ impl Lloyd {
         let norm = dot(y(), y()).sqrt();
         // A vector of zeros has no direction: any codes with the scale 0 decode to it.
         let unit = if norm > 0.0 { 1.0 / norm } else { 0.0 };
-        let codes = || y().map(|y| self.book.code(y * unit));
-        let c = || codes().map(|code| self.book.centroids()[usize::from(code)]);
+        let (head, body) = out.split_at_mut(2);
+        body.fill(0);
+        for (i, y) in y().enumerate() {
+            self.put(body, i, self.book.code(y * unit));
+        }
+        let c = || (0..self.dim).map(|i| self.book.centroids()[usize::from(self.code(body, i))]);
         let scale = match self.rule {
             _ if norm == 0.0 => 0.0,
             ScaleRule::InnerProduct => norm * norm / dot(y(), c()),
@@ -87,12 +84,7 @@ impl Lloyd {
             ScaleRule::Norm => norm,
         };
         let (scale, repaired) = scale_bits(scale);
-        let (head, body) = out.split_at_mut(2);
         head.copy_from_slice(&scale.to_le_bytes());
-        body.fill(0);
-        for (i, code) in codes().enumerate() {
-            self.put(body, i, code);
-        }
         finite && !repaired
     }
 
@@ -107,6 +99,17 @@ impl Lloyd {
         for (i, out) in out.iter_mut().enumerate() {
             *out = (scale * self.book.centroids()[usize::from(self.code(body, i))]) as f32;
         }
+    }
+
+    /// The codes of a vector, `[dim]`, and its scale.
+    ///
+    /// # Panics
+    /// Where the lengths do not fit.
+    pub fn split(&self, bytes: &[u8], codes: &mut [u8]) -> f16 {
+        assert_eq!((codes.len(), bytes.len()), (self.dim, self.bytes()));
+        let (head, body) = bytes.split_at(2);
+        codes.iter_mut().enumerate().for_each(|(i, code)| *code = self.code(body, i));
+        f16::from_le_bytes([head[0], head[1]])
     }
 
     fn put(&self, body: &mut [u8], i: usize, code: u8) {

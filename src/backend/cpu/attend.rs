@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::kv::{KvCache, Place, page_of};
+use super::kv::{KvCache, Place, Rows, page_of};
 use super::pool::{Grid, Tile};
 use super::simd::real::{Matrices, RealKernels, exp};
 use super::{Cx, two};
@@ -73,6 +73,8 @@ pub struct Scratch {
 struct ThreadScratch {
     /// `[m, head_dim]`, scaled.
     q: Vec<f32>,
+    /// Of each, its product with the mean of the keys, where the cache takes one off.
+    mean_scores: Vec<f32>,
     /// Keys or values of one page.
     tile: Vec<f32>,
     /// `[head_dim]`.
@@ -106,6 +108,7 @@ impl Scratch {
         let partial = || Partial { weight: vec![Weight::default(); m], out: vec![0.0; m * head_dim] };
         let thread = || ThreadScratch {
             q: vec![0.0; m * head_dim],
+            mean_scores: vec![0.0; m],
             tile: vec![0.0; head_dim * PAGE],
             vector: vec![0.0; head_dim],
             scores: vec![0.0; m * SPLIT],
@@ -121,7 +124,7 @@ impl Scratch {
     /// Bytes that [`new`](Self::new) takes.
     pub fn bytes(shape: Shape, max_rows: usize, max_pages: usize, threads: usize) -> u64 {
         let (m, head_dim) = (shape.block(), shape.head_dim);
-        let thread = 3 * m * head_dim + head_dim * (PAGE + 1) + m * (SPLIT + 4);
+        let thread = 3 * m * head_dim + head_dim * (PAGE + 1) + m * (SPLIT + 5);
         4 * (threads * thread + shape.partials_elems(max_rows, max_pages, threads)) as u64
     }
 }
@@ -239,9 +242,14 @@ impl Stage<'_> {
     /// Gathers the block's query heads of one KV head.
     fn load(&self, block: Range<usize>, head: usize, scratch: &mut ThreadScratch) {
         let group_cols = self.group * self.head_dim;
-        for (row, to) in block.zip(scratch.q.chunks_exact_mut(group_cols)) {
+        let first = self.pages.exact_for(&self.rows[block.start], 0);
+        for (row, to) in block.clone().zip(scratch.q.chunks_exact_mut(group_cols)) {
             let q = &self.q[row * self.q_cols + head * group_cols..][..group_cols];
             to.iter_mut().zip(q).for_each(|(to, q)| *to = q * self.scale);
+        }
+        if let Some(mean) = first.and_then(|page| self.kv.key_mean(head, page as usize)) {
+            let queries = scratch.q.chunks_exact(self.head_dim).take(block.len() * self.group);
+            queries.zip(&mut scratch.mean_scores).for_each(|(q, score)| *score = (self.k.dot)(q, mean));
         }
     }
 
@@ -249,7 +257,7 @@ impl Stage<'_> {
     fn split(&self, block: Range<usize>, head: usize, split: usize, scratch: &mut ThreadScratch) {
         let Self { k, head_dim, group, .. } = *self;
         let rows = &self.rows[block];
-        let ThreadScratch { q, tile, vector, scores, part, .. } = scratch;
+        let ThreadScratch { q, mean_scores, tile, vector, scores, part, .. } = scratch;
         let split_start = split * SPLIT;
 
         for page in self.pages_of(rows, split) {
@@ -257,7 +265,17 @@ impl Stage<'_> {
             let first = page.rows.start * group;
             let place = page.place(head, group);
             let n_queries = place.n_queries;
+            let centred = page.exact.is_none() && self.kv.key_mean(head, page.mean).is_some();
             self.kv.keys(k, place, room, |dims, keys| {
+                let scores = &mut scores[first * SPLIT..];
+                let from_mean = centred && matches!(keys, Rows::Codes(_));
+                if from_mean {
+                    for (scores, mean) in
+                        scores.chunks_exact_mut(SPLIT).zip(&mean_scores[first..][..n_queries])
+                    {
+                        scores[page.at..][..PAGE].fill(*mean);
+                    }
+                }
                 let shape = Matrices {
                     m: n_queries,
                     k: dims.len(),
@@ -265,10 +283,10 @@ impl Stage<'_> {
                     lda: head_dim,
                     ldb: PAGE,
                     ldc: SPLIT,
-                    add: dims.start > 0,
+                    add: from_mean || dims.start > 0,
                 };
                 let q = &q[first * head_dim + dims.start..];
-                keys.multiply(k, &shape, q, 0, &mut scores[first * SPLIT + page.at..]);
+                keys.multiply(k, &shape, q, 0, &mut scores[page.at..]);
             });
         }
 
@@ -294,7 +312,7 @@ impl Stage<'_> {
                     };
                     let first = queries.start * group;
                     let scores = &scores[first * SPLIT + page.at + some.start..];
-                    let skip = (some.start - positions.start) * head_dim;
+                    let skip = some.start - positions.start;
                     values.multiply(k, &shape, scores, skip, &mut part.out[first * head_dim..]);
                 };
                 let add = page.at + positions.start > 0;

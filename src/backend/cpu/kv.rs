@@ -1,12 +1,14 @@
 //! The paged KV cache of one layer.
 //!
 //! All pages of one KV head lie together, and a page keeps its 64 positions the way attention multiplies
-//! them: keys as `[head_dim, 64]`, values as `[64, head_dim]`. Codecs whose vectors are more than a list of
-//! elements keep vector after vector, and take that form when a page is read.
+//! them: keys as `[head_dim, 64]`, values as `[64, head_dim]`, be they elements or codes (`kv/codes.rs`). Other codecs, and
+//! heads too short for units of codes, keep vector after vector, and take that form when a page is read.
 //!
 //! Windowed codecs have exact pages of f16 behind those. Positions are written there, and a page is encoded when its
 //! last position has been written: the codes are there before any row reads them. The first page of a sequence is
 //! never encoded; behind it lies the mean of its keys, which is taken off every key that is.
+
+mod codes;
 
 use std::ops::Range;
 
@@ -16,6 +18,7 @@ use ggml_types::{KvCodec, KvSide, KvVectors, QuantError};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+use self::codes::{CodePage, Codes};
 use super::pool::Pool;
 use super::simd::real::{Matrices, RealKernels};
 use crate::program::{KvDecl, Limits, PAGE, PageTable, Row};
@@ -59,6 +62,7 @@ struct Layout {
 /// How a page keeps vectors.
 enum Form {
     Elements(&'static Elements),
+    Codes(Codes),
     Vectors { codec: Box<dyn KvVectors>, vec_bytes: usize },
 }
 
@@ -81,14 +85,17 @@ pub enum Rows<'a> {
     F32(&'a [f32]),
     /// As f16.
     F16(&'a [f16]),
+    /// All of a page, as codes. Keys are less their mean, where the codec is windowed.
+    Codes(CodePage<'a>),
 }
 
 impl Rows<'_> {
-    /// `c = a b`, or `c += a b`, where `b` are the elements from `first` on.
+    /// `c = a b`, or `c += a b`, where `b` are the rows from `first` on, without distance between them.
     pub fn multiply(self, k: &RealKernels, shape: &Matrices, a: &[f32], first: usize, c: &mut [f32]) {
         match self {
-            Rows::F32(b) => (k.gemm)(shape, a, &b[first..], c),
-            Rows::F16(b) => (k.gemm_f16)(shape, a, &b[first..], c),
+            Rows::F32(b) => (k.gemm)(shape, a, &b[first * shape.ldb..], c),
+            Rows::F16(b) => (k.gemm_f16)(shape, a, &b[first * shape.ldb..], c),
+            Rows::Codes(page) => page.multiply(k, shape, a, first, c),
         }
     }
 }
@@ -242,10 +249,11 @@ impl KvCache {
         let (bytes, kept) = (self.keys.page(place), &self.keys.kept);
         match kept.form_at(place) {
             Read::Elements(elements) => elements.each_rows(k, bytes, PAGE, place.n_queries, tile, each),
+            Read::Codes(codes) => each(0..self.head_dim, Rows::Codes(codes.page(bytes))),
             Read::Vectors { codec, vec_bytes } => {
-                let mean = kept.exact.map(|_| self.keys.mean(place));
+                let mean = self.key_mean(place.head, place.mean);
                 for (pos, bytes) in bytes.chunks_exact(vec_bytes).take(place.n).enumerate() {
-                    decode(k, codec, bytes, vector);
+                    codec.decode(bytes, vector);
                     if let Some(mean) = mean {
                         vector.iter_mut().zip(mean).for_each(|(x, mean)| *x += mean);
                     }
@@ -272,14 +280,24 @@ impl KvCache {
                 let bytes = &bytes[..tile.len() * elements.bytes];
                 elements.each_rows(k, bytes, self.head_dim, place.n_queries, tile, each);
             }
+            Read::Codes(codes) => each(0..place.n, Rows::Codes(codes.page(bytes))),
             Read::Vectors { codec, vec_bytes } => {
                 let vectors = tile.chunks_exact_mut(self.head_dim);
                 for (bytes, out) in bytes.chunks_exact(vec_bytes).zip(vectors) {
-                    decode(k, codec, bytes, out);
+                    codec.decode(bytes, out);
                 }
                 each(0..place.n, Rows::F32(tile));
             }
         }
+    }
+
+    /// The mean that was taken off the encoded keys of the sequence whose first exact page is `page`; none where the codec
+    /// takes none off.
+    pub fn key_mean(&self, head: usize, page: usize) -> Option<&[f32]> {
+        let kept = &self.keys.kept;
+        kept.exact?;
+        let (_, mean) = kept.split_exact(&self.keys.head(head)[kept.layout.exact(page)]);
+        Some(cast_slice(mean))
     }
 
     /// How keys, and the queries that meet them, are rotated.
@@ -317,28 +335,12 @@ impl Plane {
             None => &self.head(place.head)[layout.page(place.page)],
         }
     }
-
-    /// The mean that was taken off the encoded keys of a sequence.
-    fn mean(&self, place: Place) -> &[f32] {
-        let (_, mean) = self.kept.split_exact(&self.head(place.head)[self.kept.layout.exact(place.mean)]);
-        cast_slice(mean)
-    }
-}
-
-/// Decodes a vector, with kernels where there are some for it.
-fn decode(k: &RealKernels, codec: &dyn KvVectors, bytes: &[u8], out: &mut [f32]) {
-    /// Elements from which on the planes of codes are whole bytes of 8 neighbours.
-    const WHOLE: usize = 32;
-    match codec.lloyd().filter(|_| out.len() >= WHOLE) {
-        Some(lloyd) if lloyd.bits() == 3 => (k.unpack3)(&bytes[2..], &lloyd.magnitudes(bytes), out),
-        Some(lloyd) => (k.unpack4)(&bytes[2..], &lloyd.magnitudes(bytes), out),
-        None => codec.decode(bytes, out),
-    }
 }
 
 /// How the page at a place is kept.
 enum Read<'a> {
     Elements(&'static Elements),
+    Codes(&'a Codes),
     Vectors { codec: &'a dyn KvVectors, vec_bytes: usize },
 }
 
@@ -353,7 +355,10 @@ impl Kept {
         let elements = ELEMENTS.iter().find(|e| e.name == codec.name() && e.bytes * head_dim == vec_bytes);
         let form = match elements {
             Some(elements) => Form::Elements(elements),
-            None => Form::Vectors { codec: codec.open(side, head_dim)?, vec_bytes },
+            None => match Codes::new(codec.open(side, head_dim)?, side, head_dim, vec_bytes) {
+                Ok(codes) => Form::Codes(codes),
+                Err(codec) => Form::Vectors { codec, vec_bytes },
+            },
         };
         let rotation = codec.rotates().then(|| Rotation::new(head_dim)).transpose()?;
         let exact = codec.windowed().then_some(&EXACT);
@@ -364,6 +369,7 @@ impl Kept {
         match (&self.form, self.exact) {
             (_, Some(elements)) if place.exact.is_some() => Read::Elements(elements),
             (Form::Elements(elements), _) => Read::Elements(elements),
+            (Form::Codes(codes), _) => Read::Codes(codes),
             (Form::Vectors { codec, vec_bytes }, _) => {
                 Read::Vectors { codec: &**codec, vec_bytes: *vec_bytes }
             }
@@ -380,16 +386,14 @@ impl Kept {
             (Form::Elements(elements), None) => {
                 elements.put(&mut head[self.layout.page(page_of(pages, row.seq, i))], pos, x, self.side);
             }
-            (Form::Vectors { codec, vec_bytes }, None) => {
-                let page = &mut head[self.layout.page(page_of(pages, row.seq, i))];
-                codec.encode(x, &mut page[pos * vec_bytes..][..*vec_bytes]);
+            (form, None) => {
+                form.encode(&mut head[self.layout.page(page_of(pages, row.seq, i))], pos, x);
             }
         }
     }
 
     /// Encodes the page whose last position `row` has filled; of a sequence's first page, takes the mean.
     fn encode_page(&self, head: &mut [u8], pages: &PageTable, row: &Row) {
-        let Form::Vectors { codec, vec_bytes } = &self.form else { return };
         let (i, head_dim) = (row.pos as usize / PAGE, self.head_dim);
         let full = self.layout.exact(exact_page(pages, row, i));
         if i == 0 {
@@ -409,9 +413,10 @@ impl Kept {
         let (page, _) = self.split_exact(&exact[at(full)]);
         let (_, mean) = self.split_exact(&exact[at(first)]);
         let (halves, mean) = (cast_slice::<u8, f16>(page), cast_slice::<u8, f32>(mean));
-        let mut vector = [0.0; MAX_VECTOR];
+        let mut vector = [0.0; codes::MAX_DIM];
         let vector = &mut vector[..head_dim];
-        for (pos, out) in coded[codes].chunks_exact_mut(*vec_bytes).enumerate() {
+        let codes = &mut coded[codes];
+        for pos in 0..PAGE {
             match self.side {
                 KvSide::Keys => {
                     for ((x, dim), mean) in vector.iter_mut().zip(halves.chunks_exact(PAGE)).zip(mean) {
@@ -420,7 +425,7 @@ impl Kept {
                 }
                 KvSide::Values => halves[pos * head_dim..][..head_dim].convert_to_f32_slice(vector),
             }
-            codec.encode(vector, out);
+            self.form.encode(codes, pos, vector);
         }
     }
 
@@ -430,8 +435,16 @@ impl Kept {
     }
 }
 
-/// Elements of the longest vector of a windowed codec.
-const MAX_VECTOR: usize = 512;
+impl Form {
+    /// Encodes a vector as position `pos` of a page.
+    fn encode(&self, page: &mut [u8], pos: usize, x: &[f32]) {
+        match self {
+            Form::Elements(_) => unreachable!("elements are not encoded"),
+            Form::Codes(codes) => codes.put(page, pos, x),
+            Form::Vectors { codec, vec_bytes } => codec.encode(x, &mut page[pos * vec_bytes..][..*vec_bytes]),
+        };
+    }
+}
 
 impl Layout {
     fn of(

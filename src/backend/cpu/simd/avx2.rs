@@ -73,6 +73,7 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
     type Ints = [__m256i; 2];
     type Floats = [__m256; 2];
     type Sums = [__m256i; 2];
+    type Table = [__m256; 2];
 
     // 8 registers of sums; the others hold codes, activations and what lies between.
     const STRIP_VECTORS: usize = 1;
@@ -244,6 +245,42 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
     #[inline(always)]
     unsafe fn sum(x: Self::Floats) -> f32 {
         sum8(_mm256_add_ps(x[0], x[1]))
+    }
+
+    #[inline(always)]
+    unsafe fn table(p: *const f32) -> Self::Table {
+        Self::load(p)
+    }
+    #[inline(always)]
+    unsafe fn signed3(p: *const u8, part: usize, table: Self::Table) -> Self::Floats {
+        let shift = _mm_cvtsi32_si128(2 * part as i32);
+        // Moves the bit of each lane to where a float has its sign.
+        let left = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+        let mut values = table;
+        for i in 0..2 {
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8 * i).cast()));
+            // Three bits of an index count; the table repeats, so the upper one may be anything.
+            let magnitudes = _mm256_permutevar8x32_ps(table[0], _mm256_srl_epi32(bytes, shift));
+            let signs = _mm256_sllv_epi32(_mm256_set1_epi32(i32::from(*p.add(16 + 2 * part + i))), left);
+            let signs = _mm256_and_ps(_mm256_castsi256_ps(signs), _mm256_set1_ps(-0.0));
+            values[i] = _mm256_xor_ps(magnitudes, signs);
+        }
+        values
+    }
+    #[inline(always)]
+    unsafe fn table4(p: *const u8, part: usize, table: Self::Table) -> Self::Floats {
+        let shift = _mm_cvtsi32_si128(4 * part as i32);
+        let mut values = table;
+        for i in 0..2 {
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8 * i).cast()));
+            let index = _mm256_srl_epi32(bytes, shift);
+            let (low, high) =
+                (_mm256_permutevar8x32_ps(table[0], index), _mm256_permutevar8x32_ps(table[1], index));
+            // The fourth bit of an index says which half of the table it means.
+            let upper = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
+            values[i] = _mm256_blendv_ps(low, high, upper);
+        }
+        values
     }
 
     #[inline(always)]

@@ -78,6 +78,7 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
     type Ints = __m512i;
     type Floats = __m512;
     type Sums = [__m512i; 4];
+    type Table = __m512;
 
     // 24 sums, 3 vectors of codes and one of activations: 28 of 32 registers, and 11 loads for 24 products.
     const STRIP_VECTORS: usize = 3;
@@ -247,6 +248,25 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
     unsafe fn sum(x: __m512) -> f32 {
         let low = _mm512_castps512_ps256(x);
         super::avx2::sum8(_mm256_add_ps(low, _mm512_extractf32x8_ps::<1>(x)))
+    }
+
+    #[inline(always)]
+    unsafe fn table(p: *const f32) -> __m512 {
+        _mm512_loadu_ps(p)
+    }
+    #[inline(always)]
+    unsafe fn signed3(p: *const u8, part: usize, table: __m512) -> __m512 {
+        let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+        // Four bits of an index count; the table repeats, so the upper two may be anything.
+        let index = _mm512_srl_epi32(bytes, _mm_cvtsi32_si128(2 * part as i32));
+        let magnitudes = _mm512_permutexvar_ps(index, table);
+        let negative = p.add(16 + 2 * part).cast::<__mmask16>().read_unaligned();
+        _mm512_mask_xor_ps(magnitudes, negative, magnitudes, _mm512_set1_ps(-0.0))
+    }
+    #[inline(always)]
+    unsafe fn table4(p: *const u8, part: usize, table: __m512) -> __m512 {
+        let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+        _mm512_permutexvar_ps(_mm512_srl_epi32(bytes, _mm_cvtsi32_si128(4 * part as i32)), table)
     }
 
     #[inline(always)]

@@ -20,6 +20,8 @@ pub unsafe trait Lanes: Copy + 'static {
     type Floats: Copy;
     /// Sums that [`dot_packed`](Self::dot_packed) adds to.
     type Sums: Copy;
+    /// 16 floats that are looked up.
+    type Table: Copy;
 
     /// Weight rows of a block of the int8 matrix product, in vectors of 16.
     const STRIP_VECTORS: usize;
@@ -122,6 +124,14 @@ pub unsafe trait Lanes: Copy + 'static {
     unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// Sum of the 16: `i` and `i + 8`, then 4, 2 and 1 apart.
     unsafe fn sum(x: Self::Floats) -> f32;
+
+    /// 16 floats for look-ups.
+    unsafe fn table(p: *const f32) -> Self::Table;
+    /// 16 of 64 columns, `part` below 4: of byte `b` of 16, the bits `2 part` and `2 part + 1` are an index below 4, and bit
+    /// `16 part + b` of the 8 bytes behind them says that the value is negative. The table repeats after 4.
+    unsafe fn signed3(p: *const u8, part: usize, table: Self::Table) -> Self::Floats;
+    /// Of 16 bytes, the low halves are indices where `part` is 0, the high ones where it is 1.
+    unsafe fn table4(p: *const u8, part: usize, table: Self::Table) -> Self::Floats;
 
     /// A f16 as f32.
     unsafe fn f16_to_f32(bits: u16) -> f32;

@@ -26,6 +26,8 @@ unsafe impl Lanes for Neon {
     type Ints = [int32x4_t; 4];
     type Floats = [float32x4_t; 4];
     type Sums = [int32x4_t; 4];
+    // The first bytes of all floats, then the second ones, and so on.
+    type Table = [uint8x16_t; 4];
 
     // 16 of 32 registers hold sums; four products of 16 bytes each then hide the latency of `sdot`.
     const STRIP_VECTORS: usize = 1;
@@ -193,6 +195,26 @@ unsafe impl Lanes for Neon {
     }
 
     #[inline(always)]
+    unsafe fn table(p: *const f32) -> Self::Table {
+        let floats = vld4q_u8(p.cast());
+        [floats.0, floats.1, floats.2, floats.3]
+    }
+    #[inline(always)]
+    unsafe fn signed3(p: *const u8, part: usize, table: Self::Table) -> Self::Floats {
+        const BITS: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
+        let index = vandq_u8(vshlq_u8(vld1q_u8(p), vdupq_n_s8(-2 * part as i8)), vdupq_n_u8(3));
+        let signs = p.add(16 + 2 * part);
+        let signs = vcombine_u8(vdup_n_u8(*signs), vdup_n_u8(*signs.add(1)));
+        let signs = vandq_u8(vtstq_u8(signs, vld1q_u8(BITS.as_ptr())), vdupq_n_u8(0x80));
+        look_up(table, index, signs)
+    }
+    #[inline(always)]
+    unsafe fn table4(p: *const u8, part: usize, table: Self::Table) -> Self::Floats {
+        let index = vandq_u8(vshlq_u8(vld1q_u8(p), vdupq_n_s8(-4 * part as i8)), vdupq_n_u8(15));
+        look_up(table, index, vdupq_n_u8(0))
+    }
+
+    #[inline(always)]
     unsafe fn f16_to_f32(bits: u16) -> f32 {
         vgetq_lane_f32::<0>(widen_f16(vreinterpret_u8_u16(vdup_n_u16(bits))))
     }
@@ -243,6 +265,23 @@ unsafe fn sdot(acc: int32x4_t, codes: uint8x16_t, acts: uint8x16_t) -> int32x4_t
         options(pure, nomem, nostack, preserves_flags)
     );
     acc
+}
+
+/// The floats at 16 indices, their last bytes changed by `turn`.
+#[inline(always)]
+unsafe fn look_up(table: [uint8x16_t; 4], index: uint8x16_t, turn: uint8x16_t) -> [float32x4_t; 4] {
+    let bytes = quarters!(vqtbl1q_u8, table, [index; 4]);
+    let last = veorq_u8(bytes[3], turn);
+    let low = [vzip1q_u8(bytes[0], bytes[1]), vzip2q_u8(bytes[0], bytes[1])];
+    let high = [vzip1q_u8(bytes[2], last), vzip2q_u8(bytes[2], last)];
+    let words = |i: usize| (vreinterpretq_u16_u8(low[i]), vreinterpretq_u16_u8(high[i]));
+    let (first, second) = (words(0), words(1));
+    [
+        vreinterpretq_f32_u16(vzip1q_u16(first.0, first.1)),
+        vreinterpretq_f32_u16(vzip2q_u16(first.0, first.1)),
+        vreinterpretq_f32_u16(vzip1q_u16(second.0, second.1)),
+        vreinterpretq_f32_u16(vzip2q_u16(second.0, second.1)),
+    ]
 }
 
 /// Four f16 as floats.

@@ -4,9 +4,11 @@
 //! matrix product of their own in `vector.rs`. Everything but that product gives the same bits in every set: no
 //! operation there is fused, and sums have the same partial sums.
 
+mod codes;
 mod plain;
 mod vector;
 
+pub use codes::{CodeMatrix, UNIT, UnitOf};
 pub(super) use plain::KERNELS as PLAIN;
 pub use plain::exp;
 pub(super) use vector::table;
@@ -23,10 +25,16 @@ pub struct RealKernels {
     /// The same with a `b` of f16: the bits that [`gemm`](Self::gemm) gives after [`widen`](Self::widen). Fast where
     /// `m` is small, since it widens `b` once for every few rows.
     pub gemm_f16: fn(shape: &Matrices, a: &[f32], b: &[f16], c: &mut [f32]),
+    /// The same with a `b` of codes: `c = (a b) s`, or `c += (a b) s`, where column `j` of the product is multiplied by
+    /// `scales[j]`. Without scales every element is summed from what `c` holds on, as in [`gemm`](Self::gemm). `ldb` has
+    /// no meaning; columns are a multiple of 32.
+    pub gemm_codes: GemmCodes,
     /// The largest element; minus infinity for none; NaN is never the largest.
     pub max: fn(x: &[f32]) -> f32,
     /// Replaces each element by `exp(x - max)`, see [`exp`], and returns the sum.
     pub exp_sum: fn(x: &mut [f32], max: f32) -> f32,
+    /// `<a, b>`.
+    pub dot: fn(a: &[f32], b: &[f32]) -> f32,
     /// `sum(x)`.
     pub sum: fn(x: &[f32]) -> f64,
     /// `sum((x - mean)^2)`.
@@ -35,16 +43,14 @@ pub struct RealKernels {
     ///
     /// Slices of different lengths are a bug of the caller and panic.
     pub widen: fn(x: &[f16], out: &mut [f32]),
-    /// Values of the 3-bit codes of a [`Lloyd`](ggml_types::turboquant::Lloyd) of 32 elements or more, the scale left
-    /// out: code `4 + i` stands for `magnitudes[i]`, code `3 - i` for `-magnitudes[i]`.
-    pub unpack3: fn(codes: &[u8], magnitudes: &[f32; 4], out: &mut [f32]),
-    /// The same for 4-bit codes: code `8 + i` stands for `magnitudes[i]`, code `7 - i` for `-magnitudes[i]`.
-    pub unpack4: fn(codes: &[u8], magnitudes: &[f32; 8], out: &mut [f32]),
     /// `h = act(h)`.
     pub act: fn(act: Act, h: &mut [f32]),
     /// `h = act(gate) * h`.
     pub gate: fn(act: Act, gate: &[f32], h: &mut [f32]),
 }
+
+/// [`RealKernels::gemm_codes`].
+pub type GemmCodes = fn(&Matrices, a: &[f32], b: &CodeMatrix<'_>, scales: Option<&[f32]>, c: &mut [f32]);
 
 /// Shapes of a matrix product `[m, n] = [m, k] [k, n]`, and the distances between rows.
 #[derive(Clone, Copy, Debug)]
@@ -69,21 +75,26 @@ impl Matrices {
     /// # Panics
     /// Where the slices do not hold such matrices.
     fn check<B>(&self, a: &[f32], b: &[B], c: &[f32]) {
-        let need = |rows: usize, cols: usize, stride: usize| match rows {
-            0 => 0,
-            _ => {
-                (rows - 1).checked_mul(stride).and_then(|n| n.checked_add(cols)).expect("a matrix in memory")
-            }
-        };
-        let Self { m, k, n, lda, ldb, ldc, .. } = *self;
-        assert!(lda >= k && ldb >= n && ldc >= n, "rows overlap: {self:?}");
-        assert!(
-            a.len() >= need(m, k, lda) && b.len() >= need(k, n, ldb) && c.len() >= need(m, n, ldc),
-            "{self:?} of {}, {}, {} elements",
-            a.len(),
-            b.len(),
-            c.len()
-        );
+        self.check_left(a, c);
+        let Self { k, n, ldb, .. } = *self;
+        assert!(ldb >= n && b.len() >= need(k, n, ldb), "{self:?} of {} elements on the right", b.len());
+    }
+
+    /// # Panics
+    /// Where the slices do not hold such a matrix on the left, and the product.
+    fn check_left(&self, a: &[f32], c: &[f32]) {
+        let Self { m, k, n, lda, ldc, .. } = *self;
+        assert!(lda >= k && ldc >= n, "rows overlap: {self:?}");
+        let fits = a.len() >= need(m, k, lda) && c.len() >= need(m, n, ldc);
+        assert!(fits, "{self:?} of {} and {} elements", a.len(), c.len());
+    }
+}
+
+/// Elements that a matrix needs.
+fn need(rows: usize, cols: usize, stride: usize) -> usize {
+    match rows {
+        0 => 0,
+        _ => (rows - 1).checked_mul(stride).and_then(|n| n.checked_add(cols)).expect("a matrix in memory"),
     }
 }
 

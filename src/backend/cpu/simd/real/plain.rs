@@ -3,7 +3,7 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use super::{Matrices, RealKernels};
+use super::{Matrices, RealKernels, codes};
 use crate::program::Act;
 
 /// Partial sums of a sum: lane `i` has every `LANES`-th element from `i` on, and the lanes are added in order.
@@ -12,63 +12,19 @@ pub(super) const LANES: usize = 16;
 pub(in crate::backend::cpu::simd) static KERNELS: RealKernels = RealKernels {
     gemm: gemm::<f32>,
     gemm_f16: gemm::<f16>,
+    gemm_codes: codes::plain,
     max,
     exp_sum,
+    dot,
     sum,
     sum_squares,
     widen,
-    unpack3,
-    unpack4,
     act,
     gate,
 };
 
 fn widen(x: &[f16], out: &mut [f32]) {
     x.convert_to_f32_slice(out);
-}
-
-// Values are chosen by comparisons, not looked up: every instruction set has those for whole vectors.
-
-#[inline(always)]
-pub(super) fn unpack3(codes: &[u8], magnitudes: &[f32; 4], out: &mut [f32]) {
-    let plane = out.len() / 4;
-    let (low, high) = codes.split_at(plane);
-    for (part, out) in out.chunks_exact_mut(plane).enumerate() {
-        let high = &high[part * plane / 8..];
-        for ((out, low), high) in out.as_chunks_mut::<8>().0.iter_mut().zip(low.as_chunks::<8>().0).zip(high)
-        {
-            for lane in 0..8 {
-                let negative = (u32::from(*high) >> lane & 1) ^ 1;
-                let i = (u32::from(low[lane]) >> (2 * part) & 3) ^ (3 * negative);
-                out[lane] = f32::from_bits(four(magnitudes, i).to_bits() ^ (negative << 31));
-            }
-        }
-    }
-}
-
-#[inline(always)]
-pub(super) fn unpack4(codes: &[u8], magnitudes: &[f32; 8], out: &mut [f32]) {
-    let (lower, upper) = magnitudes.split_at(4);
-    let (lower, upper) = ([lower[0], lower[1], lower[2], lower[3]], [upper[0], upper[1], upper[2], upper[3]]);
-    for (part, out) in out.chunks_exact_mut(codes.len()).enumerate() {
-        for (out, codes) in out.as_chunks_mut::<8>().0.iter_mut().zip(codes.as_chunks::<8>().0) {
-            for lane in 0..8 {
-                let code = u32::from(codes[lane]) >> (4 * part) & 15;
-                let negative = (code >> 3) ^ 1;
-                let i = (code & 7) ^ (7 * negative);
-                let magnitude = if i & 4 == 0 { four(&lower, i) } else { four(&upper, i) };
-                out[lane] = f32::from_bits(magnitude.to_bits() ^ (negative << 31));
-            }
-        }
-    }
-}
-
-/// `values[i % 4]`.
-#[inline(always)]
-fn four(values: &[f32; 4], i: u32) -> f32 {
-    let even = if i & 2 == 0 { values[0] } else { values[2] };
-    let odd = if i & 2 == 0 { values[1] } else { values[3] };
-    if i & 1 == 0 { even } else { odd }
 }
 
 /// `c (+)= a b`, element by element.
@@ -112,6 +68,22 @@ pub(super) fn exp_sum(x: &mut [f32], max: f32) -> f32 {
     for (lane, x) in lanes.iter_mut().zip(tail) {
         *x = exp(*x - max);
         *lane += *x;
+    }
+    lanes.iter().sum()
+}
+
+#[inline(always)]
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let mut lanes = [0.0; LANES];
+    let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in a.iter().zip(b) {
+        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
+            *lane += a * b;
+        }
+    }
+    for ((lane, a), b) in lanes.iter_mut().zip(a_tail).zip(b_tail) {
+        *lane += a * b;
     }
     lanes.iter().sum()
 }

@@ -1,5 +1,3 @@
-use ggml_types::turboquant::{Lloyd, ScaleRule};
-
 use super::*;
 use crate::backend::cpu::simd;
 
@@ -37,6 +35,7 @@ fn every_set_gives_the_same_bits() {
                 let bits = |values: Vec<f64>| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(ours(set.real)), bits(ours(&PLAIN)), "{}, {n} elements", set.name);
             };
+            same(&|k| vec![f64::from((k.dot)(&x, &h))]);
             same(&|k| vec![f64::from((k.max)(&x)), (k.sum)(&x), (k.sum_squares)(&x, 0.25)]);
             same(&|k| {
                 let mut y = x.clone();
@@ -141,26 +140,92 @@ fn rows_of_gemm_are_independent_to_the_bit() {
     }
 }
 
-/// Codes give the values that their definition gives, zeros and infinite scales included.
+/// Units of every kind, with any bytes.
+fn code_matrices(values: &[f32; 16], mut each: impl FnMut(UnitOf, &[f32; 16], usize, &[u8])) {
+    let repeated = std::array::from_fn(|i| values[i % 4]);
+    for (unit, values) in [(UnitOf::Signed3, &repeated), (UnitOf::Table4, values), (UnitOf::Int8, values)] {
+        for units in [1, 2, 3] {
+            let row_bytes = units * unit.bytes() + 5;
+            let noise = super::tests::values(70 * row_bytes, 8);
+            let bytes: Vec<u8> = noise.iter().map(|x| (x * 1e6) as i32 as u8).collect();
+            each(unit, values, units, &bytes);
+        }
+    }
+}
+
 #[test]
-fn codes_become_what_their_definition_says() {
-    for set in simd::all() {
-        for dim in [32, 64, 128, 256] {
-            for bits in [3, 4] {
-                let lloyd = Lloyd::new(dim, bits, ScaleRule::InnerProduct);
-                for (seed, size) in [(1, 1.0), (2, 1e-6), (3, 1e4), (4, 0.0), (5, -30.0)] {
-                    let x: Vec<f32> = values(dim, seed).iter().map(|x| x * size).collect();
-                    let (mut bytes, mut want, mut got) =
-                        (vec![0; lloyd.bytes()], vec![0.0; dim], vec![1.0; dim]);
-                    lloyd.encode(&x, &mut bytes);
-                    lloyd.decode(&bytes, &mut want);
-                    match bits {
-                        3 => (set.real.unpack3)(&bytes[2..], &lloyd.magnitudes(&bytes), &mut got),
-                        _ => (set.real.unpack4)(&bytes[2..], &lloyd.magnitudes(&bytes), &mut got),
+fn products_with_codes_are_matrix_products() {
+    let table: [f32; 16] = std::array::from_fn(|i| (i as f32 * 0.7).sin() + 0.1);
+    code_matrices(&table, |unit, values, units, bytes| {
+        let row_bytes = units * unit.bytes() + 5;
+        for set in simd::all() {
+            for (m, k) in [(1, 1), (3, 0), (4, 32), (7, 64), (13, 70)] {
+                for (first, n) in [(0, 32), (0, 64), (32, 32), (32, 64), (64, 96), (0, 160), (32, 160)] {
+                    if first + n > units * UNIT {
+                        continue;
                     }
-                    assert_eq!(got, want, "{}, {dim} elements, {bits} bits", set.name);
+                    for (add, scaled) in [(false, false), (true, false), (false, true), (true, true)] {
+                        let shape = Matrices { m, k, n, lda: k + 3, ldb: 0, ldc: n + 1, add };
+                        let b = CodeMatrix { unit, values, bytes, row_bytes, first };
+                        let a = super::tests::values(m * shape.lda, 3);
+                        let before = super::tests::values(m * shape.ldc, 5);
+                        let scales = scaled.then(|| super::tests::values(n, 9));
+                        let mut c = before.clone();
+                        (set.real.gemm_codes)(&shape, &a, &b, scales.as_deref(), &mut c);
+                        for (i, (got, before)) in c.iter().zip(&before).enumerate() {
+                            let (row, col) = (i / shape.ldc, i % shape.ldc);
+                            if col >= n {
+                                assert_eq!(got, before, "{}: {shape:?} wrote beyond a row", set.name);
+                                continue;
+                            }
+                            let value = |i: usize| {
+                                let unit_bytes = (first + col) / UNIT * unit.bytes();
+                                unit.value(values, &bytes[i * row_bytes + unit_bytes..], (first + col) % UNIT)
+                            };
+                            let terms =
+                                || (0..k).map(|i| f64::from(a[row * shape.lda + i]) * f64::from(value(i)));
+                            let scale = scales.as_ref().map_or(1.0, |s| f64::from(s[col]));
+                            let before = if add { f64::from(*before) } else { 0.0 };
+                            let want = before + scale * terms().sum::<f64>();
+                            // Every term passes at most k + 2 roundings of 2^-24.
+                            let size = before.abs() + terms().map(f64::abs).sum::<f64>();
+                            let bound = (k + 2) as f64 * 6e-8 * size;
+                            assert!(
+                                (f64::from(*got) - want).abs() <= bound,
+                                "{}: {unit:?}, {shape:?}: {got} {want}",
+                                set.name
+                            );
+                        }
+                    }
                 }
             }
         }
-    }
+    });
+}
+
+/// However many rows a call has, and in whatever pieces the sum comes, each row gives the same bits.
+#[test]
+fn rows_of_products_with_codes_are_independent_to_the_bit() {
+    let table: [f32; 16] = std::array::from_fn(|i| (i as f32 * 0.7).sin() + 0.1);
+    code_matrices(&table, |unit, values, units, bytes| {
+        let (row_bytes, n) = (units * unit.bytes() + 5, units * UNIT);
+        for set in simd::all() {
+            let shape = Matrices { m: 13, k: 70, n, lda: 70, ldb: 0, ldc: n, add: false };
+            let b = CodeMatrix { unit, values, bytes, row_bytes, first: 0 };
+            let mut a = super::tests::values(13 * 70, 6);
+            a[5 * 70..6 * 70].fill(f32::NAN);
+            let mut all = vec![0.0; 13 * n];
+            (set.real.gemm_codes)(&shape, &a, &b, None, &mut all);
+            for row in (0..13).filter(|row| *row != 5) {
+                let mut one = vec![0.0; n];
+                (set.real.gemm_codes)(&Matrices { m: 1, k: 30, ..shape }, &a[row * 70..], &b, None, &mut one);
+                let (b, rest) = (
+                    CodeMatrix { bytes: &bytes[30 * row_bytes..], ..b },
+                    Matrices { m: 1, k: 40, add: true, ..shape },
+                );
+                (set.real.gemm_codes)(&rest, &a[row * 70 + 30..], &b, None, &mut one);
+                assert_eq!(all[row * n..][..n], one, "{}: {unit:?}, row {row}", set.name);
+            }
+        }
+    });
 }

@@ -3,6 +3,7 @@
 
 use half::f16;
 
+use super::codes::CodeGemm;
 use super::{Matrices, RealKernels, plain};
 use crate::backend::cpu::simd::lanes::{Kernel, Lanes};
 
@@ -17,6 +18,10 @@ pub(in crate::backend::cpu::simd) const fn table<L: Lanes>() -> RealKernels {
             shape.check(a, b, c);
             L::vectorize(Gemm { shape, a, b, c });
         },
+        gemm_codes: |shape, a, b, scales, c| {
+            b.check(shape, a, scales, c);
+            L::vectorize(CodeGemm { shape, a, b, scales, c });
+        },
         max: |x| {
             L::vectorize(Plain(
                 #[inline(always)]
@@ -27,6 +32,12 @@ pub(in crate::backend::cpu::simd) const fn table<L: Lanes>() -> RealKernels {
             L::vectorize(Plain(
                 #[inline(always)]
                 || plain::exp_sum(x, max),
+            ))
+        },
+        dot: |a, b| {
+            L::vectorize(Plain(
+                #[inline(always)]
+                || plain::dot(a, b),
             ))
         },
         sum: |x| {
@@ -44,18 +55,6 @@ pub(in crate::backend::cpu::simd) const fn table<L: Lanes>() -> RealKernels {
         widen: |x, out| {
             assert_eq!(x.len(), out.len(), "elements to widen");
             L::vectorize(Widen { x, out });
-        },
-        unpack3: |codes, magnitudes, out| {
-            L::vectorize(Plain(
-                #[inline(always)]
-                || plain::unpack3(codes, magnitudes, out),
-            ))
-        },
-        unpack4: |codes, magnitudes, out| {
-            L::vectorize(Plain(
-                #[inline(always)]
-                || plain::unpack4(codes, magnitudes, out),
-            ))
         },
         act: |act, h| {
             L::vectorize(Plain(

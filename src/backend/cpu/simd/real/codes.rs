@@ -1,0 +1,285 @@
+//! Matrix products whose right-hand side is codes: each is looked up in a register and multiplied there, for up to four
+//! rows of the left-hand side at once. Nothing decoded is ever written to memory.
+#![allow(unsafe_code)]
+
+use super::Matrices;
+use crate::backend::cpu::simd::lanes::{Kernel, Lanes};
+
+/// Columns of one unit of codes: those that [`UnitOf`] keeps together.
+pub const UNIT: usize = 64;
+
+/// A matrix of codes, `[rows, units]`.
+#[derive(Clone, Copy)]
+pub struct CodeMatrix<'a> {
+    /// How a unit keeps its codes.
+    pub unit: UnitOf,
+    /// What codes stand for; anything for [`UnitOf::Int8`].
+    pub values: &'a [f32; 16],
+    /// The units, row after row.
+    pub bytes: &'a [u8],
+    /// Bytes from one row to the next.
+    pub row_bytes: usize,
+    /// The first column that is multiplied, a multiple of 32.
+    pub first: usize,
+}
+
+/// How the codes of 64 columns lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnitOf {
+    /// 24 bytes: byte `b` of the first 16 has the magnitudes of the columns `b`, `16 + b`, `32 + b` and `48 + b`, 2 bits
+    /// each, low bits first; the other 8 have the signs, low bits first, 1 for a negative one. Magnitude `i` stands for
+    /// `values[i]`, and `values` repeat after 4.
+    Signed3,
+    /// 32 bytes: byte `b` has column `b` in its low half and column `32 + b` in its high half. Code `i` stands for
+    /// `values[i]`.
+    Table4,
+    /// 64 bytes: the numbers themselves, as `i8`.
+    Int8,
+}
+
+impl UnitOf {
+    /// Bytes of a unit.
+    pub const fn bytes(self) -> usize {
+        match self {
+            UnitOf::Signed3 => 24,
+            UnitOf::Table4 => 32,
+            UnitOf::Int8 => 64,
+        }
+    }
+
+    /// What a column of a unit stands for.
+    pub(super) fn value(self, values: &[f32; 16], unit: &[u8], col: usize) -> f32 {
+        match self {
+            UnitOf::Signed3 => {
+                let magnitude = values[usize::from(unit[col % 16] >> (2 * (col / 16)) & 3)];
+                if unit[16 + col / 8] >> (col % 8) & 1 == 1 { -magnitude } else { magnitude }
+            }
+            UnitOf::Table4 => values[usize::from(unit[col % 32] >> (4 * (col / 32)) & 15)],
+            UnitOf::Int8 => f32::from(unit[col].cast_signed()),
+        }
+    }
+
+    /// Makes `code` the code of a column: a magnitude with its sign above, an index, or an `i8`.
+    pub fn put(self, unit: &mut [u8], col: usize, code: u8) {
+        let put = |byte: &mut u8, shift: usize, mask: u8, bits: u8| {
+            *byte = *byte & !(mask << shift) | bits << shift;
+        };
+        match self {
+            UnitOf::Signed3 => {
+                put(&mut unit[col % 16], 2 * (col / 16), 3, code & 3);
+                put(&mut unit[16 + col / 8], col % 8, 1, code >> 2);
+            }
+            UnitOf::Table4 => put(&mut unit[col % 32], 4 * (col / 32), 15, code),
+            UnitOf::Int8 => unit[col] = code,
+        }
+    }
+}
+
+impl CodeMatrix<'_> {
+    /// # Panics
+    /// Where the slices do not hold such matrices.
+    pub(super) fn check(&self, shape: &Matrices, a: &[f32], scales: Option<&[f32]>, c: &[f32]) {
+        let Matrices { k, n, .. } = *shape;
+        shape.check_left(a, c);
+        assert!(self.first.is_multiple_of(32) && n.is_multiple_of(32), "columns {} and {n} more", self.first);
+        let need = (self.first + n).div_ceil(UNIT) * self.unit.bytes();
+        assert!(self.row_bytes >= need && (k == 0 || self.bytes.len() >= (k - 1) * self.row_bytes + need));
+        assert!(scales.is_none_or(|scales| scales.len() == n), "a scale for each of {n} columns");
+    }
+}
+
+/// Plain code for [`RealKernels::gemm_codes`](super::RealKernels::gemm_codes): the definition.
+pub(super) fn plain(shape: &Matrices, a: &[f32], b: &CodeMatrix<'_>, scales: Option<&[f32]>, c: &mut [f32]) {
+    b.check(shape, a, scales, c);
+    let Matrices { m, k, n, lda, ldc, add, .. } = *shape;
+    for row in 0..m {
+        for col in 0..n {
+            let (unit, at) = ((b.first + col) / UNIT * b.unit.bytes(), (b.first + col) % UNIT);
+            let values = (0..k).map(|i| b.unit.value(b.values, &b.bytes[i * b.row_bytes + unit..], at));
+            let pairs = a[row * lda..][..k].iter().zip(values);
+            let c = &mut c[row * ldc + col];
+            let before = if add { *c } else { 0.0 };
+            *c = match scales {
+                Some(scales) => before + scales[col] * pairs.fold(0.0, |sum, (a, b)| sum + a * b),
+                None => pairs.fold(before, |sum, (a, b)| sum + a * b),
+            };
+        }
+    }
+}
+
+/// [`RealKernels::gemm_codes`](super::RealKernels::gemm_codes), the shapes checked. Lanes are columns.
+pub(super) struct CodeGemm<'a> {
+    pub shape: &'a Matrices,
+    pub a: &'a [f32],
+    pub b: &'a CodeMatrix<'a>,
+    pub scales: Option<&'a [f32]>,
+    pub c: &'a mut [f32],
+}
+
+/// Looks up 16 of the 64 columns of a unit.
+trait Unit {
+    /// Columns `16 part` to `16 part + 16`, `part` below 4.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; the unit is there.
+    unsafe fn load<L: Lanes>(unit: *const u8, part: usize, table: L::Table) -> L::Floats;
+}
+
+struct Signed3;
+struct Table4;
+struct Int8;
+
+impl Unit for Signed3 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(unit: *const u8, part: usize, table: L::Table) -> L::Floats {
+        // SAFETY: as for this function.
+        unsafe { L::signed3(unit, part, table) }
+    }
+}
+
+impl Unit for Table4 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(unit: *const u8, part: usize, table: L::Table) -> L::Floats {
+        // SAFETY: as for this function.
+        unsafe { L::table4(unit.add(16 * (part % 2)), part / 2, table) }
+    }
+}
+
+impl Unit for Int8 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(unit: *const u8, part: usize, _: L::Table) -> L::Floats {
+        // SAFETY: as for this function.
+        unsafe { L::load_i8(unit.add(16 * part).cast()) }
+    }
+}
+
+impl Kernel for CodeGemm<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(mut self) {
+        // SAFETY: as for this function; the shapes were checked.
+        unsafe {
+            match self.b.unit {
+                UnitOf::Signed3 => self.columns::<L, Signed3>(),
+                UnitOf::Table4 => self.columns::<L, Table4>(),
+                UnitOf::Int8 => self.columns::<L, Int8>(),
+            }
+        }
+    }
+}
+
+impl CodeGemm<'_> {
+    /// # Safety
+    /// As [`Kernel::run`].
+    #[inline(always)]
+    unsafe fn columns<L: Lanes, U: Unit>(&mut self) {
+        let (first, n) = (self.b.first, self.shape.n);
+        let mut col = 0;
+        // SAFETY: as for this function; columns come in halves of units.
+        unsafe {
+            while col < n {
+                let half = (first + col) % UNIT / 32;
+                match (L::GEMM_VECTORS, half) {
+                    (4, 0) if col + UNIT <= n => {
+                        self.rows::<L, U, 4, 0>(col);
+                        col += UNIT;
+                    }
+                    (4, 0) => {
+                        self.rows::<L, U, 2, 0>(col);
+                        col += 32;
+                    }
+                    (4, _) => {
+                        self.rows::<L, U, 2, 2>(col);
+                        col += 32;
+                    }
+                    (_, 0) => {
+                        self.rows::<L, U, 1, 0>(col);
+                        self.rows::<L, U, 1, 1>(col + 16);
+                        col += 32;
+                    }
+                    (_, _) => {
+                        self.rows::<L, U, 1, 2>(col);
+                        self.rows::<L, U, 1, 3>(col + 16);
+                        col += 32;
+                    }
+                }
+            }
+        }
+    }
+
+    /// All rows of `N` vectors of columns from `col` on, which are those from `PART` on of a unit.
+    ///
+    /// # Safety
+    /// As [`Kernel::run`]; the columns are there.
+    #[inline(always)]
+    unsafe fn rows<L: Lanes, U: Unit, const N: usize, const PART: usize>(&mut self, col: usize) {
+        let m = self.shape.m;
+        let mut row = 0;
+        // SAFETY: as for this function; so are the rows.
+        unsafe {
+            while row + 4 <= m {
+                self.block::<L, U, 4, N, PART>(row, col);
+                row += 4;
+            }
+            while row < m {
+                self.block::<L, U, 1, N, PART>(row, col);
+                row += 1;
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`rows`](Self::rows); `M` rows from `row` on are there.
+    #[inline(always)]
+    unsafe fn block<L: Lanes, U: Unit, const M: usize, const N: usize, const PART: usize>(
+        &mut self,
+        row: usize,
+        col: usize,
+    ) {
+        let Matrices { k, lda, ldc, add, .. } = *self.shape;
+        let CodeMatrix { unit, values, bytes, row_bytes, first } = *self.b;
+        // SAFETY: as for this function.
+        unsafe {
+            let table = L::table(values.as_ptr());
+            let a: [*const f32; M] = std::array::from_fn(|i| self.a.as_ptr().add((row + i) * lda));
+            let c: [*mut f32; M] = std::array::from_fn(|i| self.c.as_mut_ptr().add((row + i) * ldc + col));
+            let mut unit = bytes.as_ptr().add((first + col) / UNIT * unit.bytes());
+            let mut acc = [[L::splat(0.0); N]; M];
+            if add && self.scales.is_none() {
+                for i in 0..M {
+                    for j in 0..N {
+                        acc[i][j] = L::load(c[i].add(16 * j));
+                    }
+                }
+            }
+            for i in 0..k {
+                let mut vectors = [L::splat(0.0); N];
+                for j in 0..N {
+                    vectors[j] = U::load::<L>(unit, PART + j, table);
+                }
+                for row in 0..M {
+                    let a = L::splat(*a[row].add(i));
+                    for j in 0..N {
+                        acc[row][j] = L::fma(a, vectors[j], acc[row][j]);
+                    }
+                }
+                unit = unit.wrapping_add(row_bytes);
+            }
+            if let Some(scales) = self.scales {
+                for j in 0..N {
+                    let scale = L::load(scales.as_ptr().add(col + 16 * j));
+                    for i in 0..M {
+                        let before = if add { L::load(c[i].add(16 * j)) } else { L::splat(0.0) };
+                        acc[i][j] = L::fma(scale, acc[i][j], before);
+                    }
+                }
+            }
+            for i in 0..M {
+                for j in 0..N {
+                    L::store(c[i].add(16 * j), acc[i][j]);
+                }
+            }
+        }
+    }
+}
