@@ -51,10 +51,21 @@
 #define LINEAR_THREADS 256
 #define EMBED_THREADS 256
 #define ATTEND_THREADS 128
+#define APPEND_THREADS 128
 #define SAMPLE_THREADS 256
 
 /* `sample` draws from at most so many logits of a row, no more than it has threads. */
 #define SAMPLE_MOST 256
+
+/* Longest vector of a cache of codes, and the shortest. */
+#define CODES_MAX_DIM 256
+#define CODES_MIN_DIM 32
+
+/* Elements that lie together in a vector of codes. */
+#define CODES_PIECE 16
+
+/* Entry of a page that has no exact page. */
+#define NO_PAGE 0xffffffff
 
 /* Shared memory of a block of `sample`. */
 #define SAMPLE_SHARED_BYTES 17680
@@ -112,6 +123,8 @@ struct StepTables {
     POINTER(const uint32_t) outputs;
     /* [seqs, pages_stride] */
     POINTER(const uint32_t) pages;
+    /* [seqs, pages_stride]: exact pages of windowed codecs, NO_PAGE where only the codes are left; or null. */
+    POINTER(const uint32_t) exact;
     uint32_t pages_stride;
     uint32_t reserved;
 };
@@ -167,6 +180,34 @@ struct KvParams {
     uint32_t elem_bytes;
 };
 
+/* How rotated vectors are kept as codes, here and not in memory because parameters are constants to a kernel. */
+struct CodesParams {
+    /* Signs of the rotation, a bit an element, 1 for -1; and its factor, 1 / sqrt(head_dim). */
+    uint32_t signs[8];
+    float shrink;
+    /* What a step of `table` is. */
+    float unit;
+    /* For unit vectors: borders between magnitudes in rising order, the first 0, and the magnitudes. */
+    float borders[8];
+    float magnitudes[8];
+    /* What codes stand for, as bytes with a sign: of 3 bits all 8 codes, of 4 bits the upper 8 of 16. */
+    uint32_t table[2];
+};
+
+/* One layer's cache of codes. */
+struct CodedKvParams {
+    struct CodesParams codes;
+    /* [pages, 2, n_kv_heads]: PAGE_POSITIONS scales as halves, then as many vectors of codes. */
+    POINTER(uint8_t) pages;
+    /* [exact pages, 2, n_kv_heads, PAGE_POSITIONS, head_dim] of halves. */
+    POINTER(uint16_t) exact;
+    /* [exact pages, n_kv_heads, head_dim]: of a sequence's first page, the mean of its keys. */
+    POINTER(float) means;
+    uint64_t page_bytes;
+    uint32_t n_kv_heads;
+    uint32_t head_dim;
+};
+
 struct RopeParams {
     /* [positions, 2, pairs]: cosines, then sines, times the magnitude. */
     POINTER(const float) turns;
@@ -199,6 +240,19 @@ struct AttnInParams {
     struct KvParams kv;
     /* [rows, wq.rows] */
     POINTER(float) q;
+    /* [rows, 2, n_kv_heads, head_dim]: where keys and values go instead, for `append` to take them; or null. */
+    POINTER(float) raw;
+};
+
+struct AppendParams {
+    struct StepTables step;
+    struct CodedKvParams kv;
+    /* [rows, 2, n_kv_heads, head_dim] */
+    POINTER(const float) raw;
+    /* [rows, n_kv_heads, group, head_dim] */
+    POINTER(float) q;
+    uint32_t group;
+    uint32_t reserved;
 };
 
 struct AttendParams {
@@ -231,6 +285,20 @@ struct AttendMmaParams {
     uint32_t group;
     uint32_t heads;
     uint32_t head_tiles;
+};
+
+struct AttendCodesParams {
+    struct StepTables step;
+    struct CodedKvParams kv;
+    /* As in AttendParams, with head_dim for the stride. */
+    POINTER(const float) q;
+    POINTER(float) out;
+    POINTER(float) partial;
+    POINTER(uint32_t) arrived;
+    float scale;
+    uint32_t group;
+    uint32_t tiles;
+    uint32_t splits;
 };
 
 struct ProjAddParams {

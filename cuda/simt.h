@@ -15,7 +15,8 @@
 //   load_matrices<transposed>                            their operands from shared memory
 //   wait_for_previous_kernel let_next_kernel_start       programmatic dependent launch, where there is such a thing
 //
-// A kernel is KERNEL(name, Params, threads) { ... } with its parameters as `p`; nothing contracts a product and a sum
+// A kernel is KERNEL(name, Params, threads) { ... } with its parameters as `p`, or RESIDENT_KERNEL(name, Params, threads, blocks) where that
+// many blocks are to fit a multiprocessor instead of two; nothing contracts a product and a sum
 // into one rounding but fmaf.
 #pragma once
 

@@ -4,8 +4,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#define KERNEL(name, Params, threads)                                                             \
-    extern "C" __global__ void __launch_bounds__(threads, 2) name(const __grid_constant__ Params p)
+#define KERNEL(name, Params, threads) RESIDENT_KERNEL(name, Params, threads, 2)
+#define RESIDENT_KERNEL(name, Params, threads, blocks)                                                 \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Params p)
 #define DEVICE __device__ __forceinline__
 
 DEVICE uint8_t* shared_memory() {

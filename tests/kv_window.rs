@@ -5,8 +5,8 @@ mod case;
 mod common;
 mod oracle;
 
-use case::{Case, Turn, cpus, rows, windowed_limits, windowed_pages};
-use ggml_types::turboquant::{Lloyd, Rotation, ScaleRule};
+use case::{Case, Turn, cpus, rows, simt, windowed_limits, windowed_pages};
+use ggml_types::turboquant::{Codebook, Lloyd, Rotation, ScaleRule};
 use ggml_types::{KvCodec, KvSide, kv_by_name};
 use half::f16;
 use sterna::engine::{Engine, EngineOptions, Session};
@@ -33,6 +33,8 @@ struct Rule {
     first_exact: bool,
     /// The codec of every vector, where there is no window.
     at_once: Option<&'static dyn KvCodec>,
+    /// Whether codes and the queries that meet them are rounded to bytes, as kernels for cards do.
+    bytes: bool,
 }
 
 const RIGHT: Rule = Rule {
@@ -44,6 +46,7 @@ const RIGHT: Rule = Rule {
     window_pages: 1,
     first_exact: true,
     at_once: None,
+    bytes: false,
 };
 
 struct Reference {
@@ -63,8 +66,31 @@ fn rotated(rule: Rule, x: &[f64]) -> Vec<f32> {
     x
 }
 
-/// Exact and decoded vectors of one head.
-fn kept(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> Vec<[Vec<f64>; 2]> {
+/// Magnitudes of a codebook as whole numbers up to 127 of a unit, which is found as `src/backend/cuda/kv.rs` says.
+fn as_bytes(book: &Codebook) -> Vec<f64> {
+    let upper = &book.centroids()[book.centroids().len() / 2..];
+    let worst =
+        |unit: f64| upper.iter().map(|c| ((c / unit).round() * unit / c - 1.0).abs()).fold(0.0, f64::max);
+    let units = (64_000..=127_000).map(|steps| upper.last().unwrap() / (f64::from(steps) / 1000.0));
+    let unit = units.min_by(|a, b| worst(*a).total_cmp(&worst(*b))).unwrap();
+    upper.iter().map(|c| (c / unit).round() * unit).collect()
+}
+
+/// `x`, which a code stands for, with the magnitude of `bytes` that is nearest; `scale` is that of the vector.
+fn to_bytes(bytes: &[f64], scale: f64, x: f64) -> f64 {
+    let distance = |c: &f64| (c * scale - x.abs()).abs();
+    let nearest = bytes.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
+    nearest.unwrap() * scale * x.signum()
+}
+
+/// `x` in 255 steps of its largest element.
+fn in_steps(x: &[f32]) -> Vec<f32> {
+    let most = x.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+    x.iter().map(|x| (x * (127.0 / most)).round_ties_even() * (most / 127.0)).collect()
+}
+
+/// Exact and decoded vectors of one head, and what is to be added to products with decoded ones: the mean.
+fn kept(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> (Vec<[Vec<f64>; 2]>, Vec<f64>) {
     if let Some(codec) = rule.at_once {
         let codec_bytes = codec.vec_bytes(HEAD_DIM).unwrap();
         let codec = codec.open(KvSide::Keys, HEAD_DIM).unwrap();
@@ -74,7 +100,7 @@ fn kept(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> Vec<[Vec<f64>; 2]> {
             codec.decode(&bytes, &mut out);
             out.into_iter().map(f64::from).collect()
         };
-        return vectors.iter().map(|x| [decoded(x), decoded(x)]).collect();
+        return (vectors.iter().map(|x| [decoded(x), decoded(x)]).collect(), vec![0.0; HEAD_DIM]);
     }
     let scale = if keys { rule.key_scale } else { rule.value_scale };
     let codec = Lloyd::new(HEAD_DIM, rule.bits, scale);
@@ -86,14 +112,17 @@ fn kept(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> Vec<[Vec<f64>; 2]> {
             *mean = exact[..PAGE].iter().map(|x| x[i]).sum::<f64>() / PAGE as f64;
         }
     }
+    let bytes_of_codes = if rule.bytes { as_bytes(codec.codebook()) } else { Vec::new() };
     let decoded = |x: &Vec<f64>| -> Vec<f64> {
         let centred: Vec<f32> = x.iter().zip(&mean).map(|(x, mean)| (x - mean) as f32).collect();
         let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![0.0; HEAD_DIM]);
         codec.encode(&centred, &mut bytes);
         codec.decode(&bytes, &mut out);
-        out.iter().zip(&mean).map(|(x, mean)| f64::from(*x) + mean).collect()
+        let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f64();
+        let value = |x: f64| if rule.bytes { to_bytes(&bytes_of_codes, scale, x) } else { x };
+        out.iter().map(|x| value(f64::from(*x))).collect()
     };
-    exact.iter().map(|x| [x.clone(), decoded(x)]).collect()
+    (exact.iter().map(|x| [x.clone(), decoded(x)]).collect(), mean)
 }
 
 impl Reference {
@@ -106,7 +135,7 @@ impl Reference {
                 let x: Vec<_> = x.iter().map(|x| rotated(rule, &x[at.clone()])).collect();
                 kept(rule, keys, &x)
             };
-            let (keys, values) = (side(true, &self.k), side(false, &self.v));
+            let ((keys, mean), (values, _)) = (side(true, &self.k), side(false, &self.v));
             for (pos, out) in out.iter_mut().enumerate() {
                 // The whole pages of positions up to this one, less those of the window, are read from their codes.
                 let coded_pages = ((pos + 1) / PAGE).saturating_sub(rule.window_pages);
@@ -115,9 +144,15 @@ impl Reference {
                 for i in 0..GROUP {
                     let q = &self.q[pos][(head * GROUP + i) * HEAD_DIM..][..HEAD_DIM];
                     let q = rotated(rule, q);
-                    let dot = |k: &[f64]| -> f64 { k.iter().zip(&q).map(|(k, q)| k * f64::from(*q)).sum() };
-                    let scores: Vec<f64> =
-                        (0..=pos).map(|p| (self.scale * dot(&keys[p][which(p)])).exp()).collect();
+                    let met = if rule.bytes { in_steps(&q) } else { q.clone() };
+                    let dot = |q: &[f32], k: &[f64]| -> f64 {
+                        k.iter().zip(q).map(|(k, q)| k * f64::from(*q)).sum()
+                    };
+                    let score = |p: usize| match which(p) {
+                        0 => dot(&q, &keys[p][0]),
+                        _ => dot(&met, &keys[p][1]) + dot(&q, &mean),
+                    };
+                    let scores: Vec<f64> = (0..=pos).map(|p| (self.scale * score(p)).exp()).collect();
                     let total: f64 = scores.iter().sum();
                     let mut sum = vec![0.0_f64; HEAD_DIM];
                     for (p, score) in scores.iter().enumerate() {
@@ -229,10 +264,13 @@ fn attends_as(name: &str, rule: Rule, wrong: &[(&str, Rule)]) {
     let mut attention = Attention::new(name, name);
     let inputs = attention.case.numbers.values(N_ROWS as usize * DIM);
     let reference = attention.reference(&inputs);
-    let want = reference.attend(rule);
     let pages = windowed_pages(1, 6);
-    for mut backend in cpus(&[1, 3]) {
+    let cards = [simt(1), simt(2)].into_iter().flatten().filter(|_| rule.at_once.is_none());
+    let cpus = cpus(&[1, 3]).into_iter().map(|cpu| (cpu, rule));
+    let wants = [rule, Rule { bytes: true, ..rule }].map(|rule| reference.attend(rule));
+    for (mut backend, rule) in cpus.chain(cards.map(|card| (card, Rule { bytes: true, ..rule }))) {
         let device = backend.device();
+        let want = &wants[usize::from(rule.bytes)];
         let mut running = attention.case.on(&mut *backend);
         let mut got = Vec::new();
         let mut start = 0;
@@ -251,7 +289,7 @@ fn attends_as(name: &str, rule: Rule, wrong: &[(&str, Rule)]) {
             }
         }
         // f32 sums, and a few numbers that round to the other f16, or get the other code at a threshold.
-        let error = distance(&got, &want);
+        let error = distance(&got, want);
         assert!(error < 2e-4, "{name} on {device}: {error}");
         // What a wrong cache would give is far from that.
         for (what, rule) in wrong.iter().filter(|_| device.contains("1 thread")) {
@@ -431,10 +469,9 @@ fn heads_that_cannot_be_rotated_are_refused() {
 #[test]
 fn a_backend_that_lacks_the_codec_names_the_way_out() {
     let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
-    for (k, v, what) in [
-        ("turboquant", "turboquant", "attend__turboquant"),
-        ("f16", "turboquant-4", "keys of f16 and values of turboquant-4"),
-    ] {
+    for (k, v, what) in
+        [("q4_0", "q4_0", "attend__q4_0"), ("f16", "turboquant-4", "keys of f16 and values of turboquant-4")]
+    {
         let options = EngineOptions {
             backend: "cuda-simt".into(),
             cache_type_k: k.into(),

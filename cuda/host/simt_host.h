@@ -25,6 +25,8 @@ void STERNA_UNIT() {}
         #name, sizeof(Params), threads, [](const void* p) { name##_body(*static_cast<const Params*>(p)); }); \
     static void name##_body(const Params& p)
 
+#define RESIDENT_KERNEL(name, Params, threads, blocks) KERNEL(name, Params, threads)
+
 struct uint2 { uint32_t x, y; };
 struct float2 { float x, y; };
 struct alignas(16) uint4 { uint32_t x, y, z, w; };

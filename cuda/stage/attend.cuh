@@ -14,6 +14,7 @@
 // vector, `arrived` 0.
 #pragma once
 
+#include "../lib/parts.cuh"
 #include "../lib/reduce.cuh"
 #include "../lib/step.cuh"
 
@@ -53,16 +54,6 @@ struct Piece<float> {
         }
     }
 };
-
-// A softmax under way: the largest score in units of log2, and the sum of weights relative to it.
-struct Softmax {
-    float largest, sum;
-};
-
-// What weights relative to `from` are multiplied with to be relative to `to`, which is at least as large.
-DEVICE float rescale(float from, float to) {
-    return from == to ? 1.0f : exp2_fast(from - to);
-}
 
 constexpr int kStride = 16;
 constexpr int kAtOnce = 4;
@@ -173,53 +164,6 @@ DEVICE void attend(const AttendParams& p) {
 #pragma unroll
         for (uint32_t e = 0; e < 8; e++) part[2 + elem + e] = values[h][e];
     }
-    __syncthreads();
-
-    uint64_t block_at = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.tiles + tile;
-    float* left = p.partial + (block_at * p.splits + split) * ATTEND_HEADS * part_len;
-    uint32_t n = groups, from_stride = ATTEND_HEADS * part_len;
-    const float* from = parts;
-    bool merged = false;
-    for (;;) {
-        bool final = splits == 1 || merged;
-        for (uint32_t at = threadIdx.x; at < heads * head_dim; at += blockDim.x) {
-            uint32_t h = at / head_dim, e = at % head_dim;
-            const float* part = from + h * part_len;
-            float largest = -INFINITY, sum = 0.0f, value = 0.0f;
-            for (uint32_t g = 0; g < n; g++) largest = fmaxf(largest, part[g * from_stride]);
-            for (uint32_t g = 0; g < n; g++) {
-                // A group that saw no position has no weight, and whatever else it has is no number.
-                if (part[g * from_stride + 1] == 0.0f) continue;
-                float by = rescale(part[g * from_stride], largest);
-                sum = fmaf(part[g * from_stride + 1], by, sum);
-                value = fmaf(part[g * from_stride + 2 + e], by, value);
-            }
-            if (final) {
-                out[h * head_dim + e] = value / sum;
-            } else {
-                float* to = left + h * part_len;
-                if (e == 0) {
-                    to[0] = largest;
-                    to[1] = sum;
-                }
-                to[2 + e] = value;
-            }
-        }
-        if (final) return;
-
-        // The block that comes last sees what all others have left.
-        __threadfence();
-        __syncthreads();
-        uint32_t* last = reinterpret_cast<uint32_t*>(shared_memory());
-        if (threadIdx.x == 0) {
-            *last = atomicAdd(p.arrived + block_at, 1u) == splits - 1;
-            if (*last) p.arrived[block_at] = 0;
-        }
-        __syncthreads();
-        if (!*last) return;
-        __threadfence();
-        from = p.partial + block_at * p.splits * ATTEND_HEADS * part_len;
-        n = splits;
-        merged = true;
-    }
+    Parts from{p.partial, p.arrived, (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.tiles + tile, splits, p.splits, 2 + stride};
+    merge_parts(from, split, groups, heads, head_dim, [&](uint32_t h, uint32_t e, float value) { out[h * head_dim + e] = value; });
 }

@@ -3,7 +3,7 @@
 // The rows of Wq, Wk and Wv are taken in pairs that a rotary embedding turns together (any two neighbours where it
 // turns nothing); the first half of a warp's slots own the first rows of some pairs and the other half the second ones,
 // so that a pair meets in a warp. Needs an even head_dim and at least two slots a warp. Writes halves or floats to
-// the page of the row's position; reads the turns of that position.
+// the page of the row's position, or floats for `append`; reads the turns of that position.
 #pragma once
 
 #include "../lib/linear_mma.cuh"
@@ -57,6 +57,11 @@ struct AttnInTask {
         uint32_t to = elem(at, second);
         if (at.weight == 0) {
             p.q[uint64_t(m) * p.wq.rows + at.head * p.kv.head_dim + to] = y;
+            return;
+        }
+        if (p.raw) {
+            uint64_t vector = (uint64_t(m) * 2 + at.weight - 1) * p.kv.n_kv_heads + at.head;
+            p.raw[vector * p.kv.head_dim + to] = y;
             return;
         }
         uint8_t* head = kv_head(p.kv, page_of(p.step, row.seq, row.pos), at.weight - 1, at.head);

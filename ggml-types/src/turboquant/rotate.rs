@@ -38,6 +38,11 @@ impl Rotation {
         self.signs.len()
     }
 
+    /// The signs, 1 and -1: `[dim]`.
+    pub fn signs(&self) -> &[f32] {
+        &self.signs
+    }
+
     /// Rotates `x`, `[dim]`.
     ///
     /// # Panics

@@ -2,25 +2,16 @@
 //! together, a block a tile of rows, on tensor cores.
 
 use super::driver::{Launch, Limits};
+use super::kv::Kept;
 use super::params::{
     ATTEND_HEADS, ATTEND_MMA_HEADS, ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
-    ATTEND_THREADS, AttendMmaParams, AttendParams, StepTile,
+    ATTEND_THREADS, AttendCodesParams, AttendMmaParams, AttendParams, CODES_PIECE, StepTile,
 };
-use super::{Cx, words};
+use super::{Cx, kv, words};
 use crate::program::{Attend, KvDecl, PAGE, Program, Row, Stage};
-
-/// Codecs with kernels (`cuda/kv/NAME.cu`), and bytes of an element.
-pub const CODECS: &[(&str, u32)] = &[("f16", 2), ("f32", 4)];
-
-/// Most elements of a head.
-const MAX_HEAD_DIM: usize = 256;
 
 /// Positions that a split has at least: what the kernel's groups of lanes walk over in one round.
 const MIN_SPLIT: usize = 16;
-
-pub fn kernel(codec: &str) -> String {
-    format!("attend__{codec}")
-}
 
 /// The kernels on tensor cores for a codec: the elements of a head that they take, and their shared memory.
 const MMA: &[(&str, usize, u32)] =
@@ -32,10 +23,9 @@ pub const MMA_LEAST: usize = 16;
 /// Rows of a tile that make up for its products with nothing, on average.
 const TILE_LEAST: usize = 4;
 
-/// Every kernel of the codecs.
-pub fn all_kernels() -> impl Iterator<Item = String> {
-    let plain = CODECS.iter().map(|(codec, _)| kernel(codec));
-    plain.chain(MMA.iter().map(|(codec, elems, _)| mma_kernel(codec, *elems)))
+/// Kernels on tensor cores.
+pub fn mma_kernels() -> impl Iterator<Item = String> {
+    MMA.iter().map(|(codec, elems, _)| mma_kernel(codec, *elems))
 }
 
 fn mma_kernel(codec: &str, elems: usize) -> String {
@@ -90,23 +80,11 @@ pub fn most_tiles(rows: usize) -> usize {
     rows / TILE_LEAST
 }
 
-/// Bytes of an element in a cache.
-pub fn elem_bytes(kv: &KvDecl) -> Option<u32> {
-    let of = |name: &str| CODECS.iter().find(|(codec, _)| *codec == name).map(|(_, bytes)| *bytes);
-    of(kv.k.name()).filter(|_| kv.k.name() == kv.v.name())
-}
-
 pub fn kernels(p: &Program, s: &Attend) -> Result<Vec<String>, String> {
-    let kv = p.kv_decl(s.kv);
-    if elem_bytes(kv).is_none() {
-        let (k, v) = (kv.k.name(), kv.v.name());
-        return Err(if k == v { kernel(k) } else { format!("attend with keys of {k} and values of {v}") });
-    }
-    if kv.head_dim > MAX_HEAD_DIM {
-        return Err(format!("attend with heads of {}", kv.head_dim));
-    }
-    let mma = mma(kv).map(|(elems, _)| mma_kernel(kv.k.name(), elems));
-    Ok([kernel(kv.k.name())].into_iter().chain(mma).collect())
+    let decl = p.kv_decl(s.kv);
+    kv::check(decl)?;
+    let mma = mma(decl).map(|(elems, _)| mma_kernel(decl.k.name(), elems));
+    Ok([kv::kernel("attend", decl)].into_iter().chain(mma).collect())
 }
 
 /// How the work of one attention is cut, for steps of up to `rows` rows.
@@ -126,7 +104,9 @@ impl Cut {
         let tiles = group.div_ceil(ATTEND_HEADS as usize);
         // Four blocks of 128 threads a multiprocessor, and none without positions.
         let wanted = (4 * limits.multiprocessors as usize).div_ceil(kv.n_kv_heads * tiles * rows);
-        let splits = wanted.min((p.limits.pages * PAGE).div_ceil(MIN_SPLIT));
+        // Codes are read by whole pages.
+        let min_split = if kv.is_windowed() { PAGE } else { MIN_SPLIT };
+        let splits = wanted.min((p.limits.pages * PAGE).div_ceil(min_split));
         Self { group, tiles, splits }
     }
 
@@ -148,38 +128,43 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     }
     let (decl, rows) = (cx.p.kv_decl(s.kv), cx.shape.rows);
     let Cut { group, tiles, splits } = Cut::new(cx.p, s, cx.limits, rows);
-    let params = AttendParams {
-        step: cx.memory.step.tables(),
-        kv: cx.memory.kvs[s.kv.0 as usize],
-        q: cx.memory.bufs[s.q.0 as usize],
-        out: cx.memory.bufs[s.out.0 as usize],
-        partial: cx.memory.partial,
-        arrived: cx.memory.attend_arrived,
-        scale: s.scale,
-        group: group as u32,
-        tiles: tiles as u32,
-        splits: splits as u32,
+    let (step, scale) = (cx.memory.step.tables(), s.scale);
+    let (q, out) = (cx.memory.bufs[s.q.0 as usize], cx.memory.bufs[s.out.0 as usize]);
+    let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
+    let [group, tiles, splits] = [group, tiles, splits].map(|n| n as u32);
+    let (params, lanes, turned) = match cx.memory.kvs[s.kv.0 as usize] {
+        Kept::Elements(kv) => {
+            let params = AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits };
+            (words(&params), (stride(decl) / 8).next_power_of_two(), 0)
+        }
+        Kept::Codes(kv) => {
+            let params =
+                AttendCodesParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits };
+            // The result of each head is turned back in shared memory.
+            let turned = ATTEND_HEADS as usize * decl.head_dim;
+            (words(&params), decl.head_dim / CODES_PIECE as usize, turned)
+        }
     };
-    let lanes = (stride(decl) / 8).next_power_of_two();
     let parts = ATTEND_THREADS as usize / lanes * ATTEND_HEADS as usize;
     Launch {
-        kernel: cx.kernel(&kernel(decl.k.name())),
-        grid: [(decl.n_kv_heads * tiles) as u32, splits as u32, rows as u32],
+        kernel: cx.kernel(&kv::kernel("attend", decl)),
+        grid: [decl.n_kv_heads as u32 * tiles, splits, rows as u32],
         threads: ATTEND_THREADS,
-        shared_bytes: (parts * (2 + stride(decl)) * 4).next_multiple_of(16) as u32,
-        params: words(&params),
+        shared_bytes: ((parts * (2 + stride(decl)) + turned) * 4).next_multiple_of(16) as u32,
+        params,
     }
 }
 
 fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
     let decl = cx.p.kv_decl(s.kv);
     let (elems, shared_bytes) = mma(decl).expect("the shape is tiled");
+    let Kept::Elements(kv) = cx.memory.kvs[s.kv.0 as usize] else { panic!("tensor cores take elements") };
     let group = group(cx.p, s);
     let heads = group.min(ATTEND_MMA_HEADS as usize);
     let head_tiles = group.div_ceil(heads);
     let params = AttendMmaParams {
         step: cx.memory.step.tables(),
-        kv: cx.memory.kvs[s.kv.0 as usize],
+        kv,
         tiles: cx.memory.step.tiles(),
         q: cx.memory.bufs[s.q.0 as usize],
         out: cx.memory.bufs[s.out.0 as usize],

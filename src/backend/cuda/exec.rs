@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::driver::{Address, Driver, Launch, Recording};
 use super::memory::{Memory, Sizes};
 use super::weight::{DeviceWeight, Format};
-use super::{Cx, Shape, attend, kernels, launch, linear, sample};
+use super::{Cx, Shape, attend, kernels, launches, linear, sample};
 use crate::backend::{BackendError, Plan};
 use crate::program::{Buf, Program, Sampling, Stage, Step, sampling};
 
@@ -30,8 +30,8 @@ pub struct Compiled {
 /// The launches for steps up to a shape.
 struct Variant {
     shape: Shape,
-    /// One a stage.
-    launches: Vec<Launch>,
+    /// Of each stage.
+    launches: Vec<Vec<Launch>>,
     /// All of them.
     recording: Recording,
 }
@@ -122,8 +122,8 @@ impl Compiled {
         for shape in shapes(p) {
             let limits = driver.limits();
             let cx = Cx { p, driver, limits, weights: &weights, memory: &memory, shape };
-            let launches: Vec<Launch> = p.stages.iter().map(|(_, stage)| launch(&cx, stage)).collect();
-            let recording = driver.record(launches.clone())?;
+            let launches: Vec<_> = p.stages.iter().map(|(_, stage)| launches(&cx, stage)).collect();
+            let recording = driver.record(launches.concat())?;
             variants.push(Variant { shape, launches, recording });
         }
         let n_vocab = p.picked_from();
@@ -167,7 +167,7 @@ impl Compiled {
     ) -> Result<(), BackendError> {
         let Some(variant) = self.prepare(driver, range.clone(), step)? else { return Ok(()) };
         let launches = &self.variants[variant].launches[range.clone()];
-        launches.iter().try_for_each(|launch| driver.launch(launch))?;
+        launches.iter().flatten().try_for_each(|launch| driver.launch(launch))?;
         self.keep_picks(driver, range, step)
     }
 

@@ -1,19 +1,22 @@
 //! The memory of a compiled program, all of it allocated before the first step.
 
-use super::attend::{self, Cut};
+use super::attend::Cut;
 use super::driver::{Address, Driver, Limits};
-use super::params::{KvParams, RopeParams};
+use super::kv::{self, Kept};
+use super::params::RopeParams;
 use super::picks::Picks;
 use super::step::StepMemory;
 use crate::backend::BackendError;
-use crate::program::{KvDecl, PAGE, Program, Rope, RopeStyle, Stage};
+use crate::program::{PAGE, Program, Rope, RopeStyle, Stage};
 
 /// Where everything lies.
 pub struct Memory {
     /// One a buffer of the program.
     pub bufs: Vec<Address>,
     /// One a cache.
-    pub kvs: Vec<KvParams>,
+    pub kvs: Vec<Kept>,
+    /// Keys and values of a step before `append` has turned them.
+    pub raw: Address,
     /// One a rotary embedding.
     pub ropes: Vec<RopeParams>,
     /// What changes between two steps.
@@ -39,6 +42,8 @@ pub const NO_ROPE: RopeParams = RopeParams { turns: 0, pairs: 0, adjacent: 0 };
 pub struct Sizes {
     pub bufs: Vec<u64>,
     pub kvs: Vec<u64>,
+    /// Keys and values of a step.
+    pub raw: u64,
     /// Cosines and sines of every position.
     pub ropes: Vec<u64>,
     pub partial: u64,
@@ -69,7 +74,8 @@ impl Sizes {
                 .iter()
                 .map(|b| (p.max_rows(b.rows) as u64).saturating_mul(4 * b.cols as u64))
                 .collect(),
-            kvs: p.kvs.iter().map(|kv| page_bytes(kv).saturating_mul(p.limits.pages as u64)).collect(),
+            kvs: p.kvs.iter().map(|decl| kv::Sizes::of(decl, &p.limits).sum()).collect(),
+            raw: p.kvs.iter().map(|decl| kv::raw_bytes(decl, p.limits.rows)).max().unwrap_or(0),
             ropes: p
                 .ropes
                 .iter()
@@ -89,32 +95,16 @@ impl Sizes {
 
     /// Bytes of everything but the caches.
     pub fn other_bytes(&self) -> u64 {
-        let Self { partial, attend_arrived, step, sample, .. } = *self;
-        let single = [partial, attend_arrived, step, sample];
+        let Self { raw, partial, attend_arrived, step, sample, .. } = *self;
+        let single = [raw, partial, attend_arrived, step, sample];
         self.bufs.iter().chain(&self.ropes).chain(&single).fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
-}
-
-/// Bytes of a page of one layer.
-fn page_bytes(kv: &KvDecl) -> u64 {
-    let elem_bytes = attend::elem_bytes(kv).expect("the plan was made") as usize;
-    (2 * kv.n_kv_heads * PAGE * attend::stride(kv) * elem_bytes) as u64
 }
 
 impl Memory {
     pub fn new(driver: &mut dyn Driver, p: &Program, sizes: &Sizes) -> Result<Self, BackendError> {
         let bufs = sizes.bufs.iter().map(|bytes| driver.alloc(*bytes)).collect::<Result<_, _>>()?;
-        let mut kvs = Vec::with_capacity(p.kvs.len());
-        for (kv, bytes) in p.kvs.iter().zip(&sizes.kvs) {
-            kvs.push(KvParams {
-                pages: driver.alloc(*bytes)?,
-                page_bytes: page_bytes(kv),
-                n_kv_heads: kv.n_kv_heads as u32,
-                head_dim: kv.head_dim as u32,
-                stride: attend::stride(kv) as u32,
-                elem_bytes: attend::elem_bytes(kv).expect("the plan was made"),
-            });
-        }
+        let kvs = p.kvs.iter().map(|decl| Kept::new(driver, decl, &p.limits)).collect::<Result<_, _>>()?;
         let mut ropes = Vec::with_capacity(p.ropes.len());
         for (rope, bytes) in p.ropes.iter().zip(&sizes.ropes) {
             ropes.push(RopeParams {
@@ -127,6 +117,7 @@ impl Memory {
         Ok(Self {
             bufs,
             kvs,
+            raw: if sizes.raw > 0 { driver.alloc(sizes.raw)? } else { 0 },
             ropes,
             step: StepMemory::new(driver, &p.limits)?,
             partial: driver.alloc(sizes.partial)?,

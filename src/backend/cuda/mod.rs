@@ -10,6 +10,7 @@ pub mod driver;
 mod embed;
 mod exec;
 mod ffn_in;
+mod kv;
 mod linear;
 mod logits;
 mod memory;
@@ -43,7 +44,8 @@ fn kernel_names() -> impl Iterator<Item = String> {
         let all = linear.into_iter().flat_map(of_stage).filter(move |name| ints || !name.ends_with("__mma"));
         all.chain([format!("embed__{ty}")])
     };
-    weight::FORMATS.iter().flat_map(of_type).chain(attend::all_kernels()).chain([sample::KERNEL.to_owned()])
+    let of_codec = kv::kernel_names().chain(attend::mma_kernels());
+    weight::FORMATS.iter().flat_map(of_type).chain(of_codec).chain([sample::KERNEL.to_owned()])
 }
 
 /// Runs programs on a card.
@@ -136,16 +138,16 @@ fn kernels(p: &Program, stage: &Stage) -> Result<Vec<String>, String> {
     }
 }
 
-/// The launch of a stage.
-fn launch(cx: &Cx<'_>, stage: &Stage) -> Launch {
+/// The launches of a stage.
+fn launches(cx: &Cx<'_>, stage: &Stage) -> Vec<Launch> {
     match stage {
-        Stage::Embed(s) => embed::launch(cx, s),
-        Stage::AttnIn(s) => attn_in::launch(cx, s),
-        Stage::Attend(s) => attend::launch(cx, s),
-        Stage::ProjAdd(s) => proj_add::launch(cx, s),
-        Stage::FfnIn(s) => ffn_in::launch(cx, s),
-        Stage::Logits(s) => logits::launch(cx, s),
-        Stage::Sample(s) => sample::launch(cx, s),
+        Stage::Embed(s) => vec![embed::launch(cx, s)],
+        Stage::AttnIn(s) => attn_in::launches(cx, s),
+        Stage::Attend(s) => vec![attend::launch(cx, s)],
+        Stage::ProjAdd(s) => vec![proj_add::launch(cx, s)],
+        Stage::FfnIn(s) => vec![ffn_in::launch(cx, s)],
+        Stage::Logits(s) => vec![logits::launch(cx, s)],
+        Stage::Sample(s) => vec![sample::launch(cx, s)],
     }
 }
 

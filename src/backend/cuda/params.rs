@@ -19,8 +19,13 @@ pub const ATTEND_MMA_SHARED_BYTES_128: u32 = 52608;
 pub const LINEAR_THREADS: u32 = 256;
 pub const EMBED_THREADS: u32 = 256;
 pub const ATTEND_THREADS: u32 = 128;
+pub const APPEND_THREADS: u32 = 128;
 pub const SAMPLE_THREADS: u32 = 256;
 pub const SAMPLE_MOST: u32 = 256;
+pub const CODES_MAX_DIM: u32 = 256;
+pub const CODES_MIN_DIM: u32 = 32;
+pub const CODES_PIECE: u32 = 16;
+pub const NO_PAGE: u32 = 4294967295;
 pub const SAMPLE_SHARED_BYTES: u32 = 17680;
 pub const LINEAR_HEADER_BYTES: u32 = 768;
 pub const LINEAR_ROWS: u32 = 8;
@@ -105,19 +110,21 @@ pub struct StepTables {
     pub rows: u64,
     pub outputs: u64,
     pub pages: u64,
+    pub exact: u64,
     pub pages_stride: u32,
     pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of StepTables"][::std::mem::size_of::<StepTables>() - 40usize];
+    ["Size of StepTables"][::std::mem::size_of::<StepTables>() - 48usize];
     ["Alignment of StepTables"][::std::mem::align_of::<StepTables>() - 8usize];
     ["Offset of field: StepTables::counts"][::std::mem::offset_of!(StepTables, counts) - 0usize];
     ["Offset of field: StepTables::rows"][::std::mem::offset_of!(StepTables, rows) - 8usize];
     ["Offset of field: StepTables::outputs"][::std::mem::offset_of!(StepTables, outputs) - 16usize];
     ["Offset of field: StepTables::pages"][::std::mem::offset_of!(StepTables, pages) - 24usize];
-    ["Offset of field: StepTables::pages_stride"][::std::mem::offset_of!(StepTables, pages_stride) - 32usize];
-    ["Offset of field: StepTables::reserved"][::std::mem::offset_of!(StepTables, reserved) - 36usize];
+    ["Offset of field: StepTables::exact"][::std::mem::offset_of!(StepTables, exact) - 32usize];
+    ["Offset of field: StepTables::pages_stride"][::std::mem::offset_of!(StepTables, pages_stride) - 40usize];
+    ["Offset of field: StepTables::reserved"][::std::mem::offset_of!(StepTables, reserved) - 44usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -206,6 +213,52 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct CodesParams {
+    pub signs: [u32; 8usize],
+    pub shrink: f32,
+    pub unit: f32,
+    pub borders: [f32; 8usize],
+    pub magnitudes: [f32; 8usize],
+    pub table: [u32; 2usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CodesParams"][::std::mem::size_of::<CodesParams>() - 112usize];
+    ["Alignment of CodesParams"][::std::mem::align_of::<CodesParams>() - 4usize];
+    ["Offset of field: CodesParams::signs"][::std::mem::offset_of!(CodesParams, signs) - 0usize];
+    ["Offset of field: CodesParams::shrink"][::std::mem::offset_of!(CodesParams, shrink) - 32usize];
+    ["Offset of field: CodesParams::unit"][::std::mem::offset_of!(CodesParams, unit) - 36usize];
+    ["Offset of field: CodesParams::borders"][::std::mem::offset_of!(CodesParams, borders) - 40usize];
+    ["Offset of field: CodesParams::magnitudes"][::std::mem::offset_of!(CodesParams, magnitudes) - 72usize];
+    ["Offset of field: CodesParams::table"][::std::mem::offset_of!(CodesParams, table) - 104usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CodedKvParams {
+    pub codes: CodesParams,
+    pub pages: u64,
+    pub exact: u64,
+    pub means: u64,
+    pub page_bytes: u64,
+    pub n_kv_heads: u32,
+    pub head_dim: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CodedKvParams"][::std::mem::size_of::<CodedKvParams>() - 152usize];
+    ["Alignment of CodedKvParams"][::std::mem::align_of::<CodedKvParams>() - 8usize];
+    ["Offset of field: CodedKvParams::codes"][::std::mem::offset_of!(CodedKvParams, codes) - 0usize];
+    ["Offset of field: CodedKvParams::pages"][::std::mem::offset_of!(CodedKvParams, pages) - 112usize];
+    ["Offset of field: CodedKvParams::exact"][::std::mem::offset_of!(CodedKvParams, exact) - 120usize];
+    ["Offset of field: CodedKvParams::means"][::std::mem::offset_of!(CodedKvParams, means) - 128usize];
+    ["Offset of field: CodedKvParams::page_bytes"]
+        [::std::mem::offset_of!(CodedKvParams, page_bytes) - 136usize];
+    ["Offset of field: CodedKvParams::n_kv_heads"]
+        [::std::mem::offset_of!(CodedKvParams, n_kv_heads) - 144usize];
+    ["Offset of field: CodedKvParams::head_dim"][::std::mem::offset_of!(CodedKvParams, head_dim) - 148usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct RopeParams {
     pub turns: u64,
     pub pairs: u32,
@@ -232,15 +285,15 @@ pub struct EmbedParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of EmbedParams"][::std::mem::size_of::<EmbedParams>() - 128usize];
+    ["Size of EmbedParams"][::std::mem::size_of::<EmbedParams>() - 136usize];
     ["Alignment of EmbedParams"][::std::mem::align_of::<EmbedParams>() - 8usize];
     ["Offset of field: EmbedParams::step"][::std::mem::offset_of!(EmbedParams, step) - 0usize];
-    ["Offset of field: EmbedParams::table"][::std::mem::offset_of!(EmbedParams, table) - 40usize];
-    ["Offset of field: EmbedParams::positions"][::std::mem::offset_of!(EmbedParams, positions) - 72usize];
-    ["Offset of field: EmbedParams::picked"][::std::mem::offset_of!(EmbedParams, picked) - 104usize];
-    ["Offset of field: EmbedParams::x"][::std::mem::offset_of!(EmbedParams, x) - 112usize];
-    ["Offset of field: EmbedParams::cols"][::std::mem::offset_of!(EmbedParams, cols) - 120usize];
-    ["Offset of field: EmbedParams::reserved"][::std::mem::offset_of!(EmbedParams, reserved) - 124usize];
+    ["Offset of field: EmbedParams::table"][::std::mem::offset_of!(EmbedParams, table) - 48usize];
+    ["Offset of field: EmbedParams::positions"][::std::mem::offset_of!(EmbedParams, positions) - 80usize];
+    ["Offset of field: EmbedParams::picked"][::std::mem::offset_of!(EmbedParams, picked) - 112usize];
+    ["Offset of field: EmbedParams::x"][::std::mem::offset_of!(EmbedParams, x) - 120usize];
+    ["Offset of field: EmbedParams::cols"][::std::mem::offset_of!(EmbedParams, cols) - 128usize];
+    ["Offset of field: EmbedParams::reserved"][::std::mem::offset_of!(EmbedParams, reserved) - 132usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -253,19 +306,42 @@ pub struct AttnInParams {
     pub rope: RopeParams,
     pub kv: KvParams,
     pub q: u64,
+    pub raw: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttnInParams"][::std::mem::size_of::<AttnInParams>() - 248usize];
+    ["Size of AttnInParams"][::std::mem::size_of::<AttnInParams>() - 264usize];
     ["Alignment of AttnInParams"][::std::mem::align_of::<AttnInParams>() - 8usize];
     ["Offset of field: AttnInParams::step"][::std::mem::offset_of!(AttnInParams, step) - 0usize];
-    ["Offset of field: AttnInParams::in_"][::std::mem::offset_of!(AttnInParams, in_) - 40usize];
-    ["Offset of field: AttnInParams::wq"][::std::mem::offset_of!(AttnInParams, wq) - 96usize];
-    ["Offset of field: AttnInParams::wk"][::std::mem::offset_of!(AttnInParams, wk) - 128usize];
-    ["Offset of field: AttnInParams::wv"][::std::mem::offset_of!(AttnInParams, wv) - 160usize];
-    ["Offset of field: AttnInParams::rope"][::std::mem::offset_of!(AttnInParams, rope) - 192usize];
-    ["Offset of field: AttnInParams::kv"][::std::mem::offset_of!(AttnInParams, kv) - 208usize];
-    ["Offset of field: AttnInParams::q"][::std::mem::offset_of!(AttnInParams, q) - 240usize];
+    ["Offset of field: AttnInParams::in_"][::std::mem::offset_of!(AttnInParams, in_) - 48usize];
+    ["Offset of field: AttnInParams::wq"][::std::mem::offset_of!(AttnInParams, wq) - 104usize];
+    ["Offset of field: AttnInParams::wk"][::std::mem::offset_of!(AttnInParams, wk) - 136usize];
+    ["Offset of field: AttnInParams::wv"][::std::mem::offset_of!(AttnInParams, wv) - 168usize];
+    ["Offset of field: AttnInParams::rope"][::std::mem::offset_of!(AttnInParams, rope) - 200usize];
+    ["Offset of field: AttnInParams::kv"][::std::mem::offset_of!(AttnInParams, kv) - 216usize];
+    ["Offset of field: AttnInParams::q"][::std::mem::offset_of!(AttnInParams, q) - 248usize];
+    ["Offset of field: AttnInParams::raw"][::std::mem::offset_of!(AttnInParams, raw) - 256usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct AppendParams {
+    pub step: StepTables,
+    pub kv: CodedKvParams,
+    pub raw: u64,
+    pub q: u64,
+    pub group: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of AppendParams"][::std::mem::size_of::<AppendParams>() - 224usize];
+    ["Alignment of AppendParams"][::std::mem::align_of::<AppendParams>() - 8usize];
+    ["Offset of field: AppendParams::step"][::std::mem::offset_of!(AppendParams, step) - 0usize];
+    ["Offset of field: AppendParams::kv"][::std::mem::offset_of!(AppendParams, kv) - 48usize];
+    ["Offset of field: AppendParams::raw"][::std::mem::offset_of!(AppendParams, raw) - 200usize];
+    ["Offset of field: AppendParams::q"][::std::mem::offset_of!(AppendParams, q) - 208usize];
+    ["Offset of field: AppendParams::group"][::std::mem::offset_of!(AppendParams, group) - 216usize];
+    ["Offset of field: AppendParams::reserved"][::std::mem::offset_of!(AppendParams, reserved) - 220usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -283,18 +359,18 @@ pub struct AttendParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendParams"][::std::mem::size_of::<AttendParams>() - 120usize];
+    ["Size of AttendParams"][::std::mem::size_of::<AttendParams>() - 128usize];
     ["Alignment of AttendParams"][::std::mem::align_of::<AttendParams>() - 8usize];
     ["Offset of field: AttendParams::step"][::std::mem::offset_of!(AttendParams, step) - 0usize];
-    ["Offset of field: AttendParams::kv"][::std::mem::offset_of!(AttendParams, kv) - 40usize];
-    ["Offset of field: AttendParams::q"][::std::mem::offset_of!(AttendParams, q) - 72usize];
-    ["Offset of field: AttendParams::out"][::std::mem::offset_of!(AttendParams, out) - 80usize];
-    ["Offset of field: AttendParams::partial"][::std::mem::offset_of!(AttendParams, partial) - 88usize];
-    ["Offset of field: AttendParams::arrived"][::std::mem::offset_of!(AttendParams, arrived) - 96usize];
-    ["Offset of field: AttendParams::scale"][::std::mem::offset_of!(AttendParams, scale) - 104usize];
-    ["Offset of field: AttendParams::group"][::std::mem::offset_of!(AttendParams, group) - 108usize];
-    ["Offset of field: AttendParams::tiles"][::std::mem::offset_of!(AttendParams, tiles) - 112usize];
-    ["Offset of field: AttendParams::splits"][::std::mem::offset_of!(AttendParams, splits) - 116usize];
+    ["Offset of field: AttendParams::kv"][::std::mem::offset_of!(AttendParams, kv) - 48usize];
+    ["Offset of field: AttendParams::q"][::std::mem::offset_of!(AttendParams, q) - 80usize];
+    ["Offset of field: AttendParams::out"][::std::mem::offset_of!(AttendParams, out) - 88usize];
+    ["Offset of field: AttendParams::partial"][::std::mem::offset_of!(AttendParams, partial) - 96usize];
+    ["Offset of field: AttendParams::arrived"][::std::mem::offset_of!(AttendParams, arrived) - 104usize];
+    ["Offset of field: AttendParams::scale"][::std::mem::offset_of!(AttendParams, scale) - 112usize];
+    ["Offset of field: AttendParams::group"][::std::mem::offset_of!(AttendParams, group) - 116usize];
+    ["Offset of field: AttendParams::tiles"][::std::mem::offset_of!(AttendParams, tiles) - 120usize];
+    ["Offset of field: AttendParams::splits"][::std::mem::offset_of!(AttendParams, splits) - 124usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -311,18 +387,53 @@ pub struct AttendMmaParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendMmaParams"][::std::mem::size_of::<AttendMmaParams>() - 112usize];
+    ["Size of AttendMmaParams"][::std::mem::size_of::<AttendMmaParams>() - 120usize];
     ["Alignment of AttendMmaParams"][::std::mem::align_of::<AttendMmaParams>() - 8usize];
     ["Offset of field: AttendMmaParams::step"][::std::mem::offset_of!(AttendMmaParams, step) - 0usize];
-    ["Offset of field: AttendMmaParams::kv"][::std::mem::offset_of!(AttendMmaParams, kv) - 40usize];
-    ["Offset of field: AttendMmaParams::tiles"][::std::mem::offset_of!(AttendMmaParams, tiles) - 72usize];
-    ["Offset of field: AttendMmaParams::q"][::std::mem::offset_of!(AttendMmaParams, q) - 80usize];
-    ["Offset of field: AttendMmaParams::out"][::std::mem::offset_of!(AttendMmaParams, out) - 88usize];
-    ["Offset of field: AttendMmaParams::scale"][::std::mem::offset_of!(AttendMmaParams, scale) - 96usize];
-    ["Offset of field: AttendMmaParams::group"][::std::mem::offset_of!(AttendMmaParams, group) - 100usize];
-    ["Offset of field: AttendMmaParams::heads"][::std::mem::offset_of!(AttendMmaParams, heads) - 104usize];
+    ["Offset of field: AttendMmaParams::kv"][::std::mem::offset_of!(AttendMmaParams, kv) - 48usize];
+    ["Offset of field: AttendMmaParams::tiles"][::std::mem::offset_of!(AttendMmaParams, tiles) - 80usize];
+    ["Offset of field: AttendMmaParams::q"][::std::mem::offset_of!(AttendMmaParams, q) - 88usize];
+    ["Offset of field: AttendMmaParams::out"][::std::mem::offset_of!(AttendMmaParams, out) - 96usize];
+    ["Offset of field: AttendMmaParams::scale"][::std::mem::offset_of!(AttendMmaParams, scale) - 104usize];
+    ["Offset of field: AttendMmaParams::group"][::std::mem::offset_of!(AttendMmaParams, group) - 108usize];
+    ["Offset of field: AttendMmaParams::heads"][::std::mem::offset_of!(AttendMmaParams, heads) - 112usize];
     ["Offset of field: AttendMmaParams::head_tiles"]
-        [::std::mem::offset_of!(AttendMmaParams, head_tiles) - 108usize];
+        [::std::mem::offset_of!(AttendMmaParams, head_tiles) - 116usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct AttendCodesParams {
+    pub step: StepTables,
+    pub kv: CodedKvParams,
+    pub q: u64,
+    pub out: u64,
+    pub partial: u64,
+    pub arrived: u64,
+    pub scale: f32,
+    pub group: u32,
+    pub tiles: u32,
+    pub splits: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 248usize];
+    ["Alignment of AttendCodesParams"][::std::mem::align_of::<AttendCodesParams>() - 8usize];
+    ["Offset of field: AttendCodesParams::step"][::std::mem::offset_of!(AttendCodesParams, step) - 0usize];
+    ["Offset of field: AttendCodesParams::kv"][::std::mem::offset_of!(AttendCodesParams, kv) - 48usize];
+    ["Offset of field: AttendCodesParams::q"][::std::mem::offset_of!(AttendCodesParams, q) - 200usize];
+    ["Offset of field: AttendCodesParams::out"][::std::mem::offset_of!(AttendCodesParams, out) - 208usize];
+    ["Offset of field: AttendCodesParams::partial"]
+        [::std::mem::offset_of!(AttendCodesParams, partial) - 216usize];
+    ["Offset of field: AttendCodesParams::arrived"]
+        [::std::mem::offset_of!(AttendCodesParams, arrived) - 224usize];
+    ["Offset of field: AttendCodesParams::scale"]
+        [::std::mem::offset_of!(AttendCodesParams, scale) - 232usize];
+    ["Offset of field: AttendCodesParams::group"]
+        [::std::mem::offset_of!(AttendCodesParams, group) - 236usize];
+    ["Offset of field: AttendCodesParams::tiles"]
+        [::std::mem::offset_of!(AttendCodesParams, tiles) - 240usize];
+    ["Offset of field: AttendCodesParams::splits"]
+        [::std::mem::offset_of!(AttendCodesParams, splits) - 244usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -334,12 +445,12 @@ pub struct ProjAddParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of ProjAddParams"][::std::mem::size_of::<ProjAddParams>() - 136usize];
+    ["Size of ProjAddParams"][::std::mem::size_of::<ProjAddParams>() - 144usize];
     ["Alignment of ProjAddParams"][::std::mem::align_of::<ProjAddParams>() - 8usize];
     ["Offset of field: ProjAddParams::step"][::std::mem::offset_of!(ProjAddParams, step) - 0usize];
-    ["Offset of field: ProjAddParams::in_"][::std::mem::offset_of!(ProjAddParams, in_) - 40usize];
-    ["Offset of field: ProjAddParams::w"][::std::mem::offset_of!(ProjAddParams, w) - 96usize];
-    ["Offset of field: ProjAddParams::x"][::std::mem::offset_of!(ProjAddParams, x) - 128usize];
+    ["Offset of field: ProjAddParams::in_"][::std::mem::offset_of!(ProjAddParams, in_) - 48usize];
+    ["Offset of field: ProjAddParams::w"][::std::mem::offset_of!(ProjAddParams, w) - 104usize];
+    ["Offset of field: ProjAddParams::x"][::std::mem::offset_of!(ProjAddParams, x) - 136usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -354,15 +465,15 @@ pub struct FfnInParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of FfnInParams"][::std::mem::size_of::<FfnInParams>() - 176usize];
+    ["Size of FfnInParams"][::std::mem::size_of::<FfnInParams>() - 184usize];
     ["Alignment of FfnInParams"][::std::mem::align_of::<FfnInParams>() - 8usize];
     ["Offset of field: FfnInParams::step"][::std::mem::offset_of!(FfnInParams, step) - 0usize];
-    ["Offset of field: FfnInParams::in_"][::std::mem::offset_of!(FfnInParams, in_) - 40usize];
-    ["Offset of field: FfnInParams::gate"][::std::mem::offset_of!(FfnInParams, gate) - 96usize];
-    ["Offset of field: FfnInParams::up"][::std::mem::offset_of!(FfnInParams, up) - 128usize];
-    ["Offset of field: FfnInParams::h"][::std::mem::offset_of!(FfnInParams, h) - 160usize];
-    ["Offset of field: FfnInParams::act"][::std::mem::offset_of!(FfnInParams, act) - 168usize];
-    ["Offset of field: FfnInParams::reserved"][::std::mem::offset_of!(FfnInParams, reserved) - 172usize];
+    ["Offset of field: FfnInParams::in_"][::std::mem::offset_of!(FfnInParams, in_) - 48usize];
+    ["Offset of field: FfnInParams::gate"][::std::mem::offset_of!(FfnInParams, gate) - 104usize];
+    ["Offset of field: FfnInParams::up"][::std::mem::offset_of!(FfnInParams, up) - 136usize];
+    ["Offset of field: FfnInParams::h"][::std::mem::offset_of!(FfnInParams, h) - 168usize];
+    ["Offset of field: FfnInParams::act"][::std::mem::offset_of!(FfnInParams, act) - 176usize];
+    ["Offset of field: FfnInParams::reserved"][::std::mem::offset_of!(FfnInParams, reserved) - 180usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -374,12 +485,12 @@ pub struct LogitsParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of LogitsParams"][::std::mem::size_of::<LogitsParams>() - 136usize];
+    ["Size of LogitsParams"][::std::mem::size_of::<LogitsParams>() - 144usize];
     ["Alignment of LogitsParams"][::std::mem::align_of::<LogitsParams>() - 8usize];
     ["Offset of field: LogitsParams::step"][::std::mem::offset_of!(LogitsParams, step) - 0usize];
-    ["Offset of field: LogitsParams::in_"][::std::mem::offset_of!(LogitsParams, in_) - 40usize];
-    ["Offset of field: LogitsParams::w"][::std::mem::offset_of!(LogitsParams, w) - 96usize];
-    ["Offset of field: LogitsParams::logits"][::std::mem::offset_of!(LogitsParams, logits) - 128usize];
+    ["Offset of field: LogitsParams::in_"][::std::mem::offset_of!(LogitsParams, in_) - 48usize];
+    ["Offset of field: LogitsParams::w"][::std::mem::offset_of!(LogitsParams, w) - 104usize];
+    ["Offset of field: LogitsParams::logits"][::std::mem::offset_of!(LogitsParams, logits) - 136usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -397,16 +508,16 @@ pub struct SampleParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of SampleParams"][::std::mem::size_of::<SampleParams>() - 104usize];
+    ["Size of SampleParams"][::std::mem::size_of::<SampleParams>() - 112usize];
     ["Alignment of SampleParams"][::std::mem::align_of::<SampleParams>() - 8usize];
     ["Offset of field: SampleParams::step"][::std::mem::offset_of!(SampleParams, step) - 0usize];
-    ["Offset of field: SampleParams::sampling"][::std::mem::offset_of!(SampleParams, sampling) - 40usize];
-    ["Offset of field: SampleParams::logits"][::std::mem::offset_of!(SampleParams, logits) - 48usize];
-    ["Offset of field: SampleParams::tokens"][::std::mem::offset_of!(SampleParams, tokens) - 56usize];
-    ["Offset of field: SampleParams::picked"][::std::mem::offset_of!(SampleParams, picked) - 64usize];
-    ["Offset of field: SampleParams::posts"][::std::mem::offset_of!(SampleParams, posts) - 72usize];
-    ["Offset of field: SampleParams::best"][::std::mem::offset_of!(SampleParams, best) - 80usize];
-    ["Offset of field: SampleParams::arrived"][::std::mem::offset_of!(SampleParams, arrived) - 88usize];
-    ["Offset of field: SampleParams::n_vocab"][::std::mem::offset_of!(SampleParams, n_vocab) - 96usize];
-    ["Offset of field: SampleParams::reserved"][::std::mem::offset_of!(SampleParams, reserved) - 100usize];
+    ["Offset of field: SampleParams::sampling"][::std::mem::offset_of!(SampleParams, sampling) - 48usize];
+    ["Offset of field: SampleParams::logits"][::std::mem::offset_of!(SampleParams, logits) - 56usize];
+    ["Offset of field: SampleParams::tokens"][::std::mem::offset_of!(SampleParams, tokens) - 64usize];
+    ["Offset of field: SampleParams::picked"][::std::mem::offset_of!(SampleParams, picked) - 72usize];
+    ["Offset of field: SampleParams::posts"][::std::mem::offset_of!(SampleParams, posts) - 80usize];
+    ["Offset of field: SampleParams::best"][::std::mem::offset_of!(SampleParams, best) - 88usize];
+    ["Offset of field: SampleParams::arrived"][::std::mem::offset_of!(SampleParams, arrived) - 96usize];
+    ["Offset of field: SampleParams::n_vocab"][::std::mem::offset_of!(SampleParams, n_vocab) - 104usize];
+    ["Offset of field: SampleParams::reserved"][::std::mem::offset_of!(SampleParams, reserved) - 108usize];
 };

@@ -4,9 +4,9 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::params::{
-    AttendMmaParams, AttendParams, AttnInParams, EmbedParams, FfnInParams, InputParams, KvParams,
-    LinearParams, LogitsParams, NormParams, ProjAddParams, RopeParams, SampleParams, StepCounts, StepRow,
-    StepSampling, StepTables, StepTile,
+    AppendParams, AttendCodesParams, AttendMmaParams, AttendParams, AttnInParams, CodedKvParams, CodesParams,
+    EmbedParams, FfnInParams, InputParams, KvParams, LinearParams, LogitsParams, NormParams, ProjAddParams,
+    RopeParams, SampleParams, StepCounts, StepRow, StepSampling, StepTables, StepTile,
 };
 
 /// The size of a field that a closure names.
@@ -31,14 +31,18 @@ plain! {
     StepRow { token, pos, seq, output }
     StepCounts { rows, outputs, sampled, tiles }
     StepTile { first, rows }
-    StepTables { counts, rows, outputs, pages, pages_stride, reserved }
+    StepTables { counts, rows, outputs, pages, exact, pages_stride, reserved }
     NormParams { weight, bias, eps, kind }
     LinearParams { data, bias, tensor_scale, factor, rows, chunks }
     InputParams { x, norm, cols, int8, of_outputs, lanes_log2, tile_rows, reserved }
     KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes }
     RopeParams { turns, pairs, adjacent }
     EmbedParams { step, table, positions, picked, x, cols, reserved }
-    AttnInParams { step, in_, wq, wk, wv, rope, kv, q }
+    AttnInParams { step, in_, wq, wk, wv, rope, kv, q, raw }
+    CodesParams { signs, shrink, unit, borders, magnitudes, table }
+    CodedKvParams { codes, pages, exact, means, page_bytes, n_kv_heads, head_dim }
+    AppendParams { step, kv, raw, q, group, reserved }
+    AttendCodesParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
     AttendMmaParams { step, kv, tiles, q, out, scale, group, heads, head_tiles }
     AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
     ProjAddParams { step, in_, w, x }

@@ -2,7 +2,7 @@
 
 use super::driver::{Address, Driver};
 use super::params::{
-    NO_OUTPUT, NO_POST, StepCounts, StepRow, StepSampling, StepTables, StepTile, TOKEN_PICKED,
+    NO_OUTPUT, NO_PAGE, NO_POST, StepCounts, StepRow, StepSampling, StepTables, StepTile, TOKEN_PICKED,
 };
 use super::picks::Picks;
 use super::{attend, sample};
@@ -13,6 +13,7 @@ use crate::program::{Limits, Row, Step};
 pub struct StepMemory {
     base: Address,
     sections: Sections,
+    n_seqs: usize,
     pages_stride: usize,
     /// What the device has.
     there: Vec<u8>,
@@ -28,6 +29,8 @@ struct Sections {
     outputs: usize,
     tiles: usize,
     pages: usize,
+    /// Of exact pages; of no length where no codec is windowed.
+    exact: usize,
     end: usize,
 }
 
@@ -38,7 +41,10 @@ impl Sections {
         let outputs = rows + limits.rows * size_of::<StepRow>();
         let tiles = (outputs + limits.outputs * 4).next_multiple_of(16);
         let pages = (tiles + attend::most_tiles(limits.rows) * size_of::<StepTile>()).next_multiple_of(16);
-        Self { sampling, rows, outputs, tiles, pages, end: pages + limits.seqs * limits.pages * 4 }
+        let table = limits.seqs * limits.pages * 4;
+        let exact = pages + table;
+        let end = if limits.exact_pages > 0 { exact + table } else { exact };
+        Self { sampling, rows, outputs, tiles, pages, exact, end }
     }
 }
 
@@ -52,17 +58,25 @@ impl StepMemory {
         let sections = Sections::of(limits);
         let base = driver.alloc(sections.end as u64)?;
         let nothing = vec![0; sections.end];
-        Ok(Self { base, sections, pages_stride: limits.pages, there: nothing.clone(), wanted: nothing })
+        Ok(Self {
+            base,
+            sections,
+            n_seqs: limits.seqs,
+            pages_stride: limits.pages,
+            there: nothing.clone(),
+            wanted: nothing,
+        })
     }
 
     /// Where kernels find them.
     pub fn tables(&self) -> StepTables {
-        let Sections { rows, outputs, pages, .. } = self.sections;
+        let Sections { rows, outputs, pages, exact, end, .. } = self.sections;
         StepTables {
             counts: self.base,
             rows: self.base + rows as u64,
             outputs: self.base + outputs as u64,
             pages: self.base + pages as u64,
+            exact: if exact < end { self.base + exact as u64 } else { 0 },
             pages_stride: self.pages_stride as u32,
             reserved: 0,
         }
@@ -88,14 +102,8 @@ impl StepMemory {
         picks: &Picks,
         tile_rows: Option<usize>,
     ) -> Result<(), BackendError> {
-        let Sections {
-            sampling: sampling_at,
-            rows: rows_at,
-            outputs: outputs_at,
-            tiles: tiles_at,
-            pages: pages_at,
-            ..
-        } = self.sections;
+        let Sections { sampling: sampling_at, rows: rows_at, outputs: outputs_at, tiles: tiles_at, .. } =
+            self.sections;
         let mut n_tiles = 0;
         for tile in tile_rows.into_iter().flat_map(|most| attend::tiles(step.rows, most)) {
             put(&mut self.wanted, tiles_at + n_tiles * size_of::<StepTile>(), &tile);
@@ -132,18 +140,30 @@ impl StepMemory {
         self.bring(driver, 0, rows_end)?;
         self.bring(driver, outputs_at, outputs_at + n_outputs * 4)?;
         self.bring(driver, tiles_at, tiles_at + n_tiles * size_of::<StepTile>())?;
-        for seq in 0..step.pages.n_seqs() as u32 {
-            let at = pages_at + seq as usize * self.pages_stride * 4;
-            // A table may hold more sequences than the program, and more pages than any row of it needs.
-            let pages = step.pages.seq(seq);
-            let pages = bytemuck::cast_slice(&pages[..pages.len().min(self.pages_stride)]);
-            if at + pages.len() > self.sections.end {
-                break;
+        let Sections { pages, exact, end, .. } = self.sections;
+        // A table may hold more sequences than the program, and more pages than any row of it needs.
+        for seq in 0..step.pages.n_seqs().min(self.n_seqs) {
+            let of_seq = seq * self.pages_stride * 4;
+            self.write_table(driver, pages + of_seq, step.pages.seq(seq as u32).iter().copied())?;
+            if exact < end {
+                let numbers = step.pages.exact(seq as u32).iter().map(|page| page.unwrap_or(NO_PAGE));
+                self.write_table(driver, exact + of_seq, numbers)?;
             }
-            self.wanted[at..at + pages.len()].copy_from_slice(pages);
-            self.bring(driver, at, at + pages.len())?;
         }
         Ok(())
+    }
+
+    /// Writes the entries of one sequence's table at `at`.
+    fn write_table(
+        &mut self,
+        driver: &mut dyn Driver,
+        at: usize,
+        entries: impl ExactSizeIterator<Item = u32>,
+    ) -> Result<(), BackendError> {
+        let n = entries.len().min(self.pages_stride);
+        let wanted = self.wanted[at..at + 4 * n].chunks_exact_mut(4);
+        wanted.zip(entries).for_each(|(to, entry)| to.copy_from_slice(&entry.to_ne_bytes()));
+        self.bring(driver, at, at + 4 * n)
     }
 
     /// Brings one stretch to the device, where it differs from what is there.

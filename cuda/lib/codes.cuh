@@ -1,0 +1,110 @@
+// Vectors of Lloyd-Max codes: how 16 neighbouring elements lie, and how they become bytes.
+//
+// A code plugin has kBits, kPieceBytes, and two functions: `pack`, which stores 16 codes of a vector of n_pieces pieces, and `bytes`,
+// which makes four words of them, element 4 i + b in byte b of word i, by look-ups with __byte_perm.
+// A code is how many of the quantiser's borders lie at or below the element, so the upper half of the codes is positive.
+#pragma once
+
+#include "../params.h"
+#include "../simt.h"
+
+// Of 3 bits: a vector is n_pieces words with the low two bits, then as many half words with the top bits. Of element 4 g + n of a piece
+// the low bits lie at 16 (g / 2) + 4 n + 2 (g % 2) of the word and the top bit at 4 n + g of the half word: so a shift and a
+// mask make a selector of four elements.
+struct Codes3 {
+    static constexpr uint32_t kBits = 3;
+    struct Piece {
+        uint32_t low;
+        uint16_t top;
+    };
+
+    DEVICE static Piece load(const uint8_t* vector, uint32_t n_pieces, uint32_t piece) {
+        return {
+            reinterpret_cast<const uint32_t*>(vector)[piece],
+            reinterpret_cast<const uint16_t*>(vector + 4 * n_pieces)[piece],
+        };
+    }
+
+    DEVICE static void pack(uint8_t* vector, uint32_t n_pieces, uint32_t piece, const uint8_t* codes) {
+        uint32_t low = 0, top = 0;
+        for (uint32_t g = 0; g < 4; g++) {
+            for (uint32_t n = 0; n < 4; n++) {
+                uint32_t code = codes[4 * g + n];
+                low |= (code & 3u) << (16 * (g / 2) + 4 * n + 2 * (g % 2));
+                top |= (code >> 2) << (4 * n + g);
+            }
+        }
+        reinterpret_cast<uint32_t*>(vector)[piece] = low;
+        reinterpret_cast<uint16_t*>(vector + 4 * n_pieces)[piece] = uint16_t(top);
+    }
+
+    DEVICE static void bytes(const Piece& piece, const uint32_t (&table)[2], uint32_t (&out)[4]) {
+        uint32_t low = piece.low, top = uint32_t(piece.top) << 2;
+#pragma unroll
+        for (uint32_t g = 0; g < 4; g++) {
+            uint32_t select = low >> (16 * (g / 2) + 2 * (g % 2)) & 0x3333u;
+            out[g] = __byte_perm(table[0], table[1], select | (top >> g & 0x4444u));
+        }
+    }
+};
+
+// Of 4 bits: a vector is n_pieces double words, element 4 g + n of a piece at bit 16 g + 4 n.
+struct Codes4 {
+    static constexpr uint32_t kBits = 4;
+    using Piece = uint2;
+
+    DEVICE static Piece load(const uint8_t* vector, uint32_t, uint32_t piece) {
+        return reinterpret_cast<const uint2*>(vector)[piece];
+    }
+
+    DEVICE static void pack(uint8_t* vector, uint32_t, uint32_t piece, const uint8_t* codes) {
+        uint32_t words[2] = {};
+        for (uint32_t i = 0; i < 16; i++) words[i / 8] |= uint32_t(codes[i]) << (4 * (i % 8));
+        reinterpret_cast<uint2*>(vector)[piece] = {words[0], words[1]};
+    }
+
+    // The table has the upper half; the lower is its mirror image with the other sign.
+    DEVICE static void bytes(const Piece& piece, const uint32_t (&table)[2], uint32_t (&out)[4]) {
+        uint32_t words[2] = {piece.x, piece.y};
+#pragma unroll
+        for (uint32_t g = 0; g < 4; g++) {
+            uint32_t codes = words[g / 2] >> (16 * (g % 2)) & 0xffffu, lower = ~codes >> 3 & 0x1111u;
+            uint32_t positive = __byte_perm(table[0], table[1], (codes & 0x7777u) ^ (lower * 7));
+            uint32_t minus = __byte_perm(0xff00u, 0, lower);
+            out[g] = (positive ^ minus) + (minus & 0x01010101u);
+        }
+    }
+};
+
+// Where the vectors of one head lie in a page of codes: part 0 are keys, 1 values.
+template <class C>
+struct CodedPage {
+    const uint8_t* scales;
+
+    DEVICE static uint32_t vector_bytes(uint32_t head_dim) { return C::kBits * head_dim / 8; }
+    DEVICE CodedPage(const CodedKvParams& kv, uint32_t page, uint32_t part, uint32_t head) {
+        uint64_t head_bytes = PAGE_POSITIONS * uint64_t(2 + vector_bytes(kv.head_dim));
+        scales = kv.pages + page * kv.page_bytes + (part * kv.n_kv_heads + head) * head_bytes;
+    }
+    DEVICE const uint16_t* scale(uint32_t place) const {
+        return reinterpret_cast<const uint16_t*>(scales) + place;
+    }
+    DEVICE const uint8_t* vector(uint32_t head_dim, uint32_t place) const {
+        return scales + PAGE_POSITIONS * 2 + place * vector_bytes(head_dim);
+    }
+};
+
+// The halves of one head in an exact page, [PAGE_POSITIONS, head_dim].
+DEVICE uint16_t* exact_head(const CodedKvParams& kv, uint32_t exact, uint32_t part, uint32_t head) {
+    return kv.exact + ((uint64_t(exact) * 2 + part) * kv.n_kv_heads + head) * PAGE_POSITIONS * kv.head_dim;
+}
+
+// The mean of the keys of a sequence whose first page is `exact`.
+DEVICE float* mean_of(const CodedKvParams& kv, uint32_t exact, uint32_t head) {
+    return kv.means + (uint64_t(exact) * kv.n_kv_heads + head) * kv.head_dim;
+}
+
+// The exact page of page i of a sequence, or NO_PAGE.
+DEVICE uint32_t exact_page(const StepTables& step, uint32_t seq, uint32_t i) {
+    return step.exact[seq * step.pages_stride + i];
+}

@@ -1,0 +1,72 @@
+// The rotation of TurboQuant: y = H D x / sqrt(n), signs and then Hadamard's matrix in its natural order.
+//
+// A warp owns a vector of 32 to CODES_MAX_DIM elements, a power of two: a lane has the elements lane, lane + 32, and so on. The
+// sums are those of ggml-types/src/turboquant/rotate.rs, in its order, so the results are the same to the bit.
+#pragma once
+
+#include "../params.h"
+#include "../simt.h"
+
+constexpr uint32_t kLaneElems = CODES_MAX_DIM / kWarpSize;
+
+struct Vector {
+    float x[kLaneElems];
+    // Elements of a lane.
+    uint32_t n;
+
+    DEVICE static uint32_t elem(uint32_t j) { return threadIdx.x % kWarpSize + kWarpSize * j; }
+};
+
+DEVICE void hadamard(Vector& v) {
+    for (uint32_t half = 1; half < kWarpSize; half *= 2) {
+#pragma unroll
+        for (uint32_t j = 0; j < kLaneElems; j++) {
+            if (j >= v.n) break;
+            float other = __shfl_xor_sync(kWarp, v.x[j], half);
+            v.x[j] = threadIdx.x & half ? other - v.x[j] : v.x[j] + other;
+        }
+    }
+#pragma unroll
+    for (uint32_t half = 1; half < kLaneElems; half *= 2) {
+#pragma unroll
+        for (uint32_t j = 0; j < kLaneElems; j++) {
+            if (j & half || (j | half) >= v.n) continue;
+            float low = v.x[j], high = v.x[j | half];
+            v.x[j] = low + high;
+            v.x[j | half] = low - high;
+        }
+    }
+}
+
+DEVICE void flip(Vector& v, const CodesParams& codes) {
+#pragma unroll
+    for (uint32_t j = 0; j < kLaneElems; j++) {
+        if (codes.signs[j] >> threadIdx.x % kWarpSize & 1) v.x[j] = -v.x[j];
+    }
+}
+
+DEVICE void shrink(Vector& v, const CodesParams& codes) {
+#pragma unroll
+    for (uint32_t j = 0; j < kLaneElems; j++) v.x[j] *= codes.shrink;
+}
+
+DEVICE void rotate(Vector& v, const CodesParams& codes) {
+    flip(v, codes);
+    hadamard(v);
+    shrink(v, codes);
+}
+
+DEVICE void turn_back(Vector& v, const CodesParams& codes) {
+    hadamard(v);
+    shrink(v, codes);
+    flip(v, codes);
+}
+
+// The elements of `from`, [head_dim]; what a lane has beyond them is 0.
+DEVICE Vector load_vector(const float* from, uint32_t head_dim) {
+    Vector v;
+    v.n = head_dim / kWarpSize;
+#pragma unroll
+    for (uint32_t j = 0; j < kLaneElems; j++) v.x[j] = j < v.n ? from[Vector::elem(j)] : 0.0f;
+    return v;
+}

@@ -1,0 +1,220 @@
+// Append: turns the queries, keys and values of a step, keeps keys and values in exact pages, and encodes the pages that
+// the step has filled.
+//
+// A block owns one row of the step, one KV head, and its keys or its values: x = 2 KV head + part, z = row. A warp owns a
+// vector at a time. The block of the row that fills a page encodes it: it turns what the step brought of the page itself, because other blocks
+// store it at the same time, and reads what was there before. Of a sequence's first page it takes the mean of the keys instead, in
+// double precision and in the order of positions, as src/backend/cpu/kv.rs does.
+//
+// Codes are those of ggml-types/src/turboquant/lloyd.rs, but where an element is within float's rounding of a border.
+#pragma once
+
+#include "../lib/codes.cuh"
+#include "../lib/reduce.cuh"
+#include "../lib/rotate.cuh"
+#include "../lib/step.cuh"
+
+// Shared memory of a block.
+struct AppendRoom {
+    // [PAGE_POSITIONS]: the row of the step that brings a position, or kNoRow.
+    uint32_t* source;
+    // [head_dim]
+    float* mean;
+    // [PAGE_POSITIONS, head_dim] of halves.
+    uint16_t* page;
+    // [warps, head_dim]
+    uint8_t* codes;
+
+    DEVICE explicit AppendRoom(uint32_t head_dim) {
+        source = reinterpret_cast<uint32_t*>(shared_memory());
+        mean = reinterpret_cast<float*>(source + PAGE_POSITIONS);
+        page = reinterpret_cast<uint16_t*>(mean + head_dim);
+        codes = reinterpret_cast<uint8_t*>(page + PAGE_POSITIONS * head_dim);
+    }
+};
+
+constexpr uint32_t kNoRow = 0xffffffffu;
+
+struct Appended {
+    const AppendParams& p;
+    AppendRoom room;
+    uint32_t r, head, part;
+    StepRow row;
+
+    DEVICE uint32_t head_dim() const { return p.kv.head_dim; }
+    DEVICE uint32_t warp() const { return threadIdx.x / kWarpSize; }
+    DEVICE uint32_t warps() const { return blockDim.x / kWarpSize; }
+
+    // The key or value that a row brings, turned.
+    DEVICE Vector brought(uint32_t by) const {
+        uint64_t vector = (uint64_t(by) * 2 + part) * p.kv.n_kv_heads + head;
+        Vector v = load_vector(p.raw + vector * head_dim(), head_dim());
+        rotate(v, p.kv.codes);
+        return v;
+    }
+
+    // The halves of page i of the row's sequence.
+    DEVICE uint16_t* exact(uint32_t i) const {
+        return exact_head(p.kv, exact_page(p.step, row.seq, i), part, head);
+    }
+
+    // Finds which positions of page i the step brings, up to this row.
+    DEVICE void find(uint32_t i) const {
+        __syncthreads();
+        for (uint32_t at = threadIdx.x; at < PAGE_POSITIONS; at += blockDim.x) room.source[at] = kNoRow;
+        __syncthreads();
+        for (uint32_t at = threadIdx.x; at <= r; at += blockDim.x) {
+            StepRow other = p.step.rows[at];
+            if (other.seq == row.seq && other.pos / PAGE_POSITIONS == i) room.source[other.pos % PAGE_POSITIONS] = at;
+        }
+        __syncthreads();
+    }
+
+    // Brings page i, whose positions have been found, to `room.page`.
+    DEVICE void load(uint32_t i) const {
+        for (uint32_t pos = warp(); pos < PAGE_POSITIONS; pos += warps()) {
+            uint16_t* to = room.page + pos * head_dim();
+            if (room.source[pos] == kNoRow) {
+                const uint16_t* from = exact(i) + pos * head_dim();
+                for (uint32_t e = threadIdx.x % kWarpSize; e < head_dim(); e += kWarpSize) to[e] = from[e];
+            } else {
+                store_halves(brought(room.source[pos]), to);
+            }
+        }
+        __syncthreads();
+    }
+
+    DEVICE static void store_halves(const Vector& v, uint16_t* to) {
+#pragma unroll
+        for (uint32_t j = 0; j < kLaneElems; j++) {
+            if (j < v.n) to[Vector::elem(j)] = half_bits(v.x[j]);
+        }
+    }
+
+    // The mean of the keys in `room.page`, to `room.mean`. What is no finite number is left out.
+    DEVICE void take_mean() const {
+        for (uint32_t e = threadIdx.x; e < head_dim(); e += blockDim.x) {
+            double sum = 0.0;
+            for (uint32_t pos = 0; pos < PAGE_POSITIONS; pos++) {
+                uint16_t bits = room.page[pos * head_dim() + e];
+                if ((bits & 0x7c00u) != 0x7c00u) sum += double(float_of_half(bits));
+            }
+            room.mean[e] = float(sum / PAGE_POSITIONS);
+        }
+        __syncthreads();
+    }
+
+    // The mean that is taken off the sequence's keys, to `room.mean`; 0 for values.
+    DEVICE void find_mean() const {
+        if (part == 1) {
+            for (uint32_t e = threadIdx.x; e < head_dim(); e += blockDim.x) room.mean[e] = 0.0f;
+            return;
+        }
+        find(0);
+        if (room.source[PAGE_POSITIONS - 1] == kNoRow) {
+            const float* mean = mean_of(p.kv, exact_page(p.step, row.seq, 0), head);
+            for (uint32_t e = threadIdx.x; e < head_dim(); e += blockDim.x) room.mean[e] = mean[e];
+        } else {
+            load(0);
+            take_mean();
+        }
+    }
+
+    // Encodes the page in `room.page` as page i of the row's sequence.
+    template <class C>
+    DEVICE void encode(uint32_t i) const {
+        uint32_t n_pieces = head_dim() / CODES_PIECE;
+        CodedPage<C> to(p.kv, page_of(p.step, row.seq, i * PAGE_POSITIONS), part, head);
+        uint8_t* codes = room.codes + warp() * head_dim();
+        for (uint32_t pos = warp(); pos < PAGE_POSITIONS; pos += warps()) {
+            Vector y;
+            y.n = head_dim() / kWarpSize;
+            float squares = 0.0f;
+#pragma unroll
+            for (uint32_t j = 0; j < kLaneElems; j++) {
+                y.x[j] = 0.0f;
+                if (j >= y.n) continue;
+                uint16_t bits = room.page[pos * head_dim() + Vector::elem(j)];
+                if ((bits & 0x7c00u) != 0x7c00u) y.x[j] = float_of_half(bits) - room.mean[Vector::elem(j)];
+                squares = fmaf(y.x[j], y.x[j], squares);
+            }
+            squares = reduce_lanes<Sum>(squares, kWarpSize);
+            float unit = squares > 0.0f ? 1.0f / sqrtf(squares) : 0.0f;
+            float along = 0.0f, code_squares = 0.0f;
+            __syncwarp();
+#pragma unroll
+            for (uint32_t j = 0; j < kLaneElems; j++) {
+                if (j >= y.n) continue;
+                constexpr uint32_t kHalf = 1u << (C::kBits - 1);
+                float size = fabsf(y.x[j]) * unit;
+                bool negative = y.x[j] < 0.0f;
+                // Borders belong to the cell above them: of negative elements, to the one nearer to 0.
+                uint32_t cell = 0;
+#pragma unroll
+                for (uint32_t b = 1; b < kHalf; b++) {
+                    float border = p.kv.codes.borders[b];
+                    cell += negative ? size > border : size >= border;
+                }
+                float centroid = p.kv.codes.magnitudes[cell];
+                codes[Vector::elem(j)] = uint8_t(negative ? kHalf - 1 - cell : kHalf + cell);
+                along = fmaf(fabsf(y.x[j]), centroid, along);
+                code_squares = fmaf(centroid, centroid, code_squares);
+            }
+            along = reduce_lanes<Sum>(along, kWarpSize);
+            code_squares = reduce_lanes<Sum>(code_squares, kWarpSize);
+            __syncwarp();
+            // Keys without bias in inner products, values with the smallest error.
+            float scale = squares == 0.0f ? 0.0f : part == 0 ? squares / along : along / code_squares;
+            if (threadIdx.x % kWarpSize == 0) *const_cast<uint16_t*>(to.scale(pos)) = scale_bits(scale);
+            for (uint32_t at = threadIdx.x % kWarpSize; at < n_pieces; at += kWarpSize) {
+                C::pack(const_cast<uint8_t*>(to.vector(head_dim(), pos)), n_pieces, at, codes + at * CODES_PIECE);
+            }
+            __syncwarp();
+        }
+    }
+
+    // What is beyond halves becomes their largest.
+    DEVICE static uint16_t scale_bits(float scale) {
+        uint16_t bits = half_bits(scale);
+        return (bits & 0x7c00u) != 0x7c00u ? bits : uint16_t(0x7bffu);
+    }
+};
+
+template <class C>
+DEVICE void append(const AppendParams& p) {
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    uint32_t r = blockIdx.z;
+    if (r >= p.step.counts->rows) return;
+    uint32_t head_dim = p.kv.head_dim, head = blockIdx.x / 2, part = blockIdx.x % 2;
+    Appended it{p, AppendRoom(head_dim), r, head, part, p.step.rows[r]};
+    uint32_t page = it.row.pos / PAGE_POSITIONS, place = it.row.pos % PAGE_POSITIONS;
+
+    if (it.warp() == 0) Appended::store_halves(it.brought(r), it.exact(page) + place * head_dim);
+    if (part == 0) {
+        for (uint32_t h = it.warp(); h < p.group; h += it.warps()) {
+            float* q = p.q + ((uint64_t(r) * p.kv.n_kv_heads + head) * p.group + h) * head_dim;
+            Vector v = load_vector(q, head_dim);
+            rotate(v, p.kv.codes);
+#pragma unroll
+            for (uint32_t j = 0; j < kLaneElems; j++) {
+                if (j < v.n) q[Vector::elem(j)] = v.x[j];
+            }
+        }
+    }
+    if (place != PAGE_POSITIONS - 1) return;
+
+    if (page == 0) {
+        if (part == 1) return;
+        it.find(0);
+        it.load(0);
+        it.take_mean();
+        float* to = mean_of(p.kv, exact_page(p.step, it.row.seq, 0), head);
+        for (uint32_t e = threadIdx.x; e < head_dim; e += blockDim.x) to[e] = it.room.mean[e];
+        return;
+    }
+    it.find_mean();
+    it.find(page);
+    it.load(page);
+    it.encode<C>(page);
+}

@@ -1,0 +1,275 @@
+// Attend over codes: out[r] = softmax(scale q[r] . K[..= pos]) V, for caches whose older pages are codes of turned vectors.
+//
+// Split-K flash decode as in attend.cuh, and merged as there; but a block goes page by page, because a page is read as a whole
+// from its codes or from its exact page: which of the two follows from the position of the row (src/program/step.rs).
+// A lane owns pieces of CODES_PIECE elements, so head_dim / CODES_PIECE neighbouring lanes share a position.
+//
+// Scores of codes are products of bytes: the query is rounded to 255 steps of its largest element, codes become bytes by a table, and
+// dp4a adds up to head_dim products exactly. What the mean of the keys adds is the same for all positions. Values are
+// bytes too, times weight and scale as floats. No page is decoded into memory.
+//
+// Reads (pos + 1) x 2 x (2 + bits x head_dim / 8) bytes a KV head, and 4 x head_dim for exact positions. Queries come turned
+// (append.cuh), and the output is turned back here.
+#pragma once
+
+#include "../lib/codes.cuh"
+#include "../lib/parts.cuh"
+#include "../lib/rotate.cuh"
+#include "../lib/step.cuh"
+
+// What a group of lanes has found so far, for its pieces.
+struct AttendState {
+    Softmax soft[ATTEND_HEADS];
+    float values[ATTEND_HEADS][CODES_PIECE];
+};
+
+// The queries of a block as a lane sees them.
+struct AttendQuery {
+    // [ATTEND_HEADS, head_dim] in shared memory, times the factor of scores.
+    const float* floats;
+    // The lane's piece as bytes, and what a product of bytes is worth.
+    uint32_t bytes[ATTEND_HEADS][4];
+    float step[ATTEND_HEADS];
+    // The product with the mean of the keys.
+    float mean[ATTEND_HEADS];
+};
+
+// A position of an exact page.
+struct ExactPosition {
+    uint4 key[2], value[2];
+
+    DEVICE void load(const uint16_t* keys, const uint16_t* values, uint32_t place, uint32_t head_dim, uint32_t piece) {
+        uint32_t at = place * head_dim + piece * CODES_PIECE;
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            key[i] = load16(keys + at + 8 * i);
+            value[i] = load16(values + at + 8 * i);
+        }
+    }
+    DEVICE static void floats(const uint4 (&bits)[2], float (&out)[CODES_PIECE]) {
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t words[4] = {bits[i].x, bits[i].y, bits[i].z, bits[i].w};
+#pragma unroll
+            for (uint32_t w = 0; w < 4; w++) {
+                float2 two = floats_of_half2(words[w]);
+                out[8 * i + 2 * w] = two.x;
+                out[8 * i + 2 * w + 1] = two.y;
+            }
+        }
+    }
+    DEVICE void scores(const AttendQuery& q, uint32_t head_dim, uint32_t piece, uint32_t lanes, float (&out)[ATTEND_HEADS]) const {
+        float k[CODES_PIECE];
+        floats(key, k);
+#pragma unroll
+        for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+            const float* query = q.floats + h * head_dim + piece * CODES_PIECE;
+            float score = 0.0f;
+#pragma unroll
+            for (uint32_t e = 0; e < CODES_PIECE; e++) score = fmaf(query[e], k[e], score);
+            for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) score += __shfl_xor_sync(kWarp, score, mask);
+            out[h] = score;
+        }
+    }
+    DEVICE float value_step() const { return 1.0f; }
+    DEVICE void values(float (&out)[CODES_PIECE]) const { floats(value, out); }
+};
+
+// A position of a page of codes.
+template <class C>
+struct CodedPosition {
+    typename C::Piece key, value;
+    uint16_t key_scale, value_scale;
+    const CodesParams* codes;
+
+    DEVICE void load(const CodedPage<C>& keys, const CodedPage<C>& values, uint32_t place, uint32_t head_dim, uint32_t piece) {
+        uint32_t n_pieces = head_dim / CODES_PIECE;
+        key = C::load(keys.vector(head_dim, place), n_pieces, piece);
+        value = C::load(values.vector(head_dim, place), n_pieces, piece);
+        key_scale = *keys.scale(place);
+        value_scale = *values.scale(place);
+    }
+    DEVICE void scores(const AttendQuery& q, uint32_t, uint32_t, uint32_t lanes, float (&out)[ATTEND_HEADS]) const {
+        uint32_t words[4];
+        C::bytes(key, codes->table, words);
+        float scale = float_of_half(key_scale);
+#pragma unroll
+        for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+            int32_t sum = 0;
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) sum = __dp4a(int32_t(words[i]), int32_t(q.bytes[h][i]), sum);
+            for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) sum += __shfl_xor_sync(kWarp, sum, mask);
+            out[h] = fmaf(float(sum), q.step[h] * scale, q.mean[h]);
+        }
+    }
+    DEVICE float value_step() const { return float_of_half(value_scale) * codes->unit; }
+    DEVICE void values(float (&out)[CODES_PIECE]) const {
+        uint32_t words[4];
+        C::bytes(value, codes->table, words);
+#pragma unroll
+        for (uint32_t e = 0; e < CODES_PIECE; e++) out[e] = float(int8_t(words[e / 4] >> (8 * (e % 4))));
+    }
+};
+
+// Takes in the first n positions of a page, N for each group of lanes at a time. All lanes of a warp make the same number of
+// rounds, because they exchange scores; `empty` is what has been loaded of a position that is not there.
+template <int N, class Position, class Page>
+DEVICE void take_page(
+    AttendState& state, const AttendQuery& q, const Page& keys, const Page& values, const Position& empty, uint32_t n,
+    uint32_t head_dim, uint32_t lanes
+) {
+    uint32_t piece = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes, groups = blockDim.x / lanes;
+    for (uint32_t base = 0; base < n; base += groups * N) {
+        Position at[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) at[i] = empty;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            uint32_t place = base + i * groups + group;
+            // The last position once more where there is none: it is not counted.
+            at[i].load(keys, values, place < n ? place : n - 1, head_dim, piece);
+        }
+        float scores[N][ATTEND_HEADS];
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            at[i].scores(q, head_dim, piece, lanes, scores[i]);
+            if (base + i * groups + group >= n) {
+#pragma unroll
+                for (uint32_t h = 0; h < ATTEND_HEADS; h++) scores[i][h] = -INFINITY;
+            }
+        }
+#pragma unroll
+        for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+            float largest = state.soft[h].largest;
+#pragma unroll
+            for (int i = 0; i < N; i++) largest = fmaxf(largest, scores[i][h]);
+            float by = rescale(state.soft[h].largest, largest);
+            state.soft[h] = {largest, state.soft[h].sum * by};
+#pragma unroll
+            for (uint32_t e = 0; e < CODES_PIECE; e++) state.values[h][e] *= by;
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (base + i * groups + group >= n) continue;
+            float v[CODES_PIECE], step = at[i].value_step();
+            at[i].values(v);
+#pragma unroll
+            for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+                float weight = exp2_fast(scores[i][h] - state.soft[h].largest);
+                state.soft[h].sum += weight;
+                weight *= step;
+#pragma unroll
+                for (uint32_t e = 0; e < CODES_PIECE; e++) state.values[h][e] = fmaf(weight, v[e], state.values[h][e]);
+            }
+        }
+    }
+}
+
+// Positions of codes that a group of lanes has under way at a time.
+constexpr int kCodesAtOnce = 2;
+
+template <class C>
+DEVICE void attend_codes(const AttendCodesParams& p) {
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    uint32_t r = blockIdx.z, head_dim = p.kv.head_dim;
+    if (r >= p.step.counts->rows) return;
+    StepRow row = p.step.rows[r];
+    uint32_t n_positions = row.pos + 1, n_pages = row.pos / PAGE_POSITIONS + 1;
+    uint32_t per_split = (n_pages + p.splits - 1) / p.splits;
+    uint32_t splits = (n_pages + per_split - 1) / per_split, split = blockIdx.y;
+    if (split >= splits) return;
+
+    uint32_t kv_head_at = blockIdx.x / p.tiles, tile = blockIdx.x % p.tiles;
+    uint32_t heads = p.group - tile * ATTEND_HEADS < ATTEND_HEADS ? p.group - tile * ATTEND_HEADS : ATTEND_HEADS;
+    uint64_t first_head = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.group + tile * ATTEND_HEADS;
+    uint32_t lanes = head_dim / CODES_PIECE;
+    uint32_t piece = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes, groups = blockDim.x / lanes;
+
+    // Scores come in units of log2, so that weights are powers of two.
+    float* floats = reinterpret_cast<float*>(shared_memory());
+    for (uint32_t at = threadIdx.x; at < ATTEND_HEADS * head_dim; at += blockDim.x) {
+        floats[at] = at < heads * head_dim ? p.q[first_head * head_dim + at] * (p.scale * 1.4426950408889634f) : 0.0f;
+    }
+    __syncthreads();
+    AttendQuery q;
+    q.floats = floats;
+    uint32_t first_exact = exact_page(p.step, row.seq, 0);
+    // A sequence whose first page is not full has no mean, and no codes that would want one.
+    const float* mean = mean_of(p.kv, first_exact, kv_head_at);
+    bool has_mean = n_positions > PAGE_POSITIONS;
+#pragma unroll
+    for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+        const float* query = floats + h * head_dim + piece * CODES_PIECE;
+        float most = 0.0f, along = 0.0f;
+        for (uint32_t e = 0; e < CODES_PIECE; e++) {
+            most = fmaxf(most, fabsf(query[e]));
+            if (has_mean) along = fmaf(query[e], mean[piece * CODES_PIECE + e], along);
+        }
+        for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) {
+            most = fmaxf(most, __shfl_xor_sync(kWarp, most, mask));
+            along += __shfl_xor_sync(kWarp, along, mask);
+        }
+        float to_bytes = most > 0.0f ? 127.0f / most : 0.0f;
+        q.step[h] = most / 127.0f * p.kv.codes.unit;
+        q.mean[h] = along;
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t word = 0;
+            for (uint32_t b = 0; b < 4; b++) {
+                int32_t rounded = int32_t(rintf(query[4 * i + b] * to_bytes));
+                word |= (uint32_t(rounded) & 255u) << (8 * b);
+            }
+            q.bytes[h][i] = word;
+        }
+    }
+
+    AttendState state = {};
+#pragma unroll
+    for (uint32_t h = 0; h < ATTEND_HEADS; h++) state.soft[h] = {-INFINITY, 0.0f};
+    uint32_t window_page = n_positions / PAGE_POSITIONS;
+    window_page = window_page > 0 ? window_page - 1 : 0;
+    uint32_t end = (split + 1) * per_split < n_pages ? (split + 1) * per_split : n_pages;
+    for (uint32_t i = split * per_split; i < end; i++) {
+        uint32_t left = n_positions - i * PAGE_POSITIONS, n = left < PAGE_POSITIONS ? left : PAGE_POSITIONS;
+        uint32_t exact = i == 0 || i >= window_page ? exact_page(p.step, row.seq, i) : NO_PAGE;
+        if (exact != NO_PAGE) {
+            const uint16_t* keys = exact_head(p.kv, exact, 0, kv_head_at);
+            const uint16_t* values = exact_head(p.kv, exact, 1, kv_head_at);
+            take_page<1>(state, q, keys, values, ExactPosition{}, n, head_dim, lanes);
+        } else {
+            uint32_t page = page_of(p.step, row.seq, i * PAGE_POSITIONS);
+            CodedPage<C> keys(p.kv, page, 0, kv_head_at), values(p.kv, page, 1, kv_head_at);
+            CodedPosition<C> empty{{}, {}, 0, 0, &p.kv.codes};
+            take_page<kCodesAtOnce>(state, q, keys, values, empty, n, head_dim, lanes);
+        }
+    }
+
+    // [groups, heads, 2 + head_dim], where the queries were.
+    __syncthreads();
+    float* parts = reinterpret_cast<float*>(shared_memory());
+    uint32_t len = 2 + head_dim;
+#pragma unroll
+    for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+        float* part = parts + (group * ATTEND_HEADS + h) * len;
+        if (piece == 0) {
+            part[0] = state.soft[h].largest;
+            part[1] = state.soft[h].sum;
+        }
+#pragma unroll
+        for (uint32_t e = 0; e < CODES_PIECE; e++) part[2 + piece * CODES_PIECE + e] = state.values[h][e];
+    }
+
+    float* turned = parts + groups * ATTEND_HEADS * len;
+    Parts from{p.partial, p.arrived, (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.tiles + tile, splits, p.splits, len};
+    auto write = [&](uint32_t h, uint32_t e, float value) { turned[h * head_dim + e] = value; };
+    if (!merge_parts(from, split, groups, heads, head_dim, write)) return;
+    __syncthreads();
+    for (uint32_t h = threadIdx.x / kWarpSize; h < heads; h += blockDim.x / kWarpSize) {
+        Vector v = load_vector(turned + h * head_dim, head_dim);
+        turn_back(v, p.kv.codes);
+#pragma unroll
+        for (uint32_t j = 0; j < kLaneElems; j++) {
+            if (j < v.n) p.out[(first_head + h) * head_dim + Vector::elem(j)] = v.x[j];
+        }
+    }
+}

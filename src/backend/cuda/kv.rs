@@ -1,0 +1,214 @@
+//! KV caches on the device: elements as they are, or pages of codes with exact pages beside them.
+
+use ggml_types::turboquant::{Codebook, Rotation};
+
+use super::attend::stride;
+use super::driver::{Address, Driver};
+use super::params::{CODES_MAX_DIM, CODES_MIN_DIM, CodedKvParams, CodesParams, KvParams};
+use crate::backend::BackendError;
+use crate::program::{KvDecl, Limits, PAGE};
+
+/// How a codec keeps vectors.
+#[derive(Clone, Copy)]
+enum Form {
+    /// As so many bytes an element.
+    Elements(u32),
+    /// As Lloyd-Max codes of so many bits, in pages that have left the window.
+    Codes(u32),
+}
+
+/// Codecs with kernels (`cuda/kv/NAME.cu`).
+const CODECS: &[(&str, Form)] = &[
+    ("f16", Form::Elements(2)),
+    ("f32", Form::Elements(4)),
+    ("turboquant", Form::Codes(3)),
+    ("turboquant-4", Form::Codes(4)),
+];
+
+/// Most elements of a head.
+const MAX_HEAD_DIM: usize = 256;
+
+/// A cache as kernels find it.
+#[derive(Clone, Copy)]
+pub enum Kept {
+    Elements(KvParams),
+    Codes(CodedKvParams),
+}
+
+/// Kernels of every codec.
+pub fn kernel_names() -> impl Iterator<Item = String> {
+    CODECS.iter().flat_map(|(codec, form)| {
+        let stages: &[&str] = if let Form::Codes(_) = form { &["append", "attend"] } else { &["attend"] };
+        stages.iter().map(|stage| name(stage, codec))
+    })
+}
+
+/// The kernel of a stage for a cache.
+pub fn kernel(stage: &str, decl: &KvDecl) -> String {
+    name(stage, decl.k.name())
+}
+
+fn name(stage: &str, codec: &str) -> String {
+    format!("{stage}__{}", codec.replace('-', "_"))
+}
+
+fn form(decl: &KvDecl) -> Option<Form> {
+    let of = |name: &str| CODECS.iter().find(|(codec, _)| *codec == name).map(|(_, form)| *form);
+    of(decl.k.name()).filter(|_| decl.k.name() == decl.v.name())
+}
+
+/// What of such a cache has no kernels, in words.
+pub fn check(decl: &KvDecl) -> Result<(), String> {
+    let (k, v, head_dim) = (decl.k.name(), decl.v.name(), decl.head_dim);
+    match form(decl) {
+        None if k == v => Err(kernel("attend", decl)),
+        None => Err(format!("attend with keys of {k} and values of {v}")),
+        Some(Form::Codes(_)) if !(CODES_MIN_DIM..=CODES_MAX_DIM).contains(&(head_dim as u32)) => {
+            Err(format!("attend over {k} with heads of {head_dim}"))
+        }
+        _ if head_dim > MAX_HEAD_DIM => Err(format!("attend with heads of {head_dim}")),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of each part of a cache.
+pub struct Sizes {
+    /// Of the pages that every position has.
+    pages: u64,
+    /// Of exact pages.
+    exact: u64,
+    /// Of the means of keys.
+    means: u64,
+}
+
+impl Sizes {
+    pub fn of(decl: &KvDecl, limits: &Limits) -> Self {
+        let exact_pages = limits.exact_pages as u64;
+        let vectors = (2 * decl.n_kv_heads * PAGE) as u64;
+        let (exact, means) = match form(decl) {
+            Some(Form::Codes(_)) => (
+                exact_pages.saturating_mul(vectors * 2 * decl.head_dim as u64),
+                exact_pages.saturating_mul((decl.n_kv_heads * decl.head_dim * 4) as u64),
+            ),
+            _ => (0, 0),
+        };
+        Self { pages: page_bytes(decl).saturating_mul(limits.pages as u64), exact, means }
+    }
+
+    pub fn sum(&self) -> u64 {
+        self.pages.saturating_add(self.exact).saturating_add(self.means)
+    }
+}
+
+/// Bytes of a page of one layer, exact pages aside.
+fn page_bytes(decl: &KvDecl) -> u64 {
+    let vector_bytes = match form(decl).expect("the plan was made") {
+        Form::Elements(bytes) => stride(decl) * bytes as usize,
+        Form::Codes(bits) => 2 + bits as usize * decl.head_dim / 8,
+    };
+    (2 * decl.n_kv_heads * PAGE * vector_bytes) as u64
+}
+
+/// Bytes of keys and values of a step's rows before they are turned.
+pub fn raw_bytes(decl: &KvDecl, rows: usize) -> u64 {
+    match form(decl) {
+        Some(Form::Codes(_)) => (rows * 2 * decl.n_kv_heads * decl.head_dim * 4) as u64,
+        _ => 0,
+    }
+}
+
+impl Kept {
+    /// Allocates a cache.
+    pub fn new(driver: &mut dyn Driver, decl: &KvDecl, limits: &Limits) -> Result<Self, BackendError> {
+        let sizes = Sizes::of(decl, limits);
+        let pages = driver.alloc(sizes.pages)?;
+        let (n_kv_heads, head_dim) = (decl.n_kv_heads as u32, decl.head_dim as u32);
+        let page_bytes = page_bytes(decl);
+        Ok(match form(decl).expect("the plan was made") {
+            Form::Elements(elem_bytes) => {
+                let stride = stride(decl) as u32;
+                Self::Elements(KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes })
+            }
+            Form::Codes(bits) => Self::Codes(CodedKvParams {
+                codes: codes(decl.head_dim, bits),
+                pages,
+                exact: driver.alloc(sizes.exact)?,
+                means: driver.alloc(sizes.means)?,
+                page_bytes,
+                n_kv_heads,
+                head_dim,
+            }),
+        })
+    }
+
+    /// What `attn_in` is to know, and whether it leaves keys and values to `append`, at `raw`.
+    pub fn for_attn_in(&self, raw: Address) -> (KvParams, Address) {
+        match *self {
+            Self::Elements(kv) => (kv, 0),
+            Self::Codes(CodedKvParams { n_kv_heads, head_dim, .. }) => {
+                let nowhere =
+                    KvParams { pages: 0, page_bytes: 0, n_kv_heads, head_dim, stride: 0, elem_bytes: 0 };
+                (nowhere, raw)
+            }
+        }
+    }
+}
+
+/// Rotation and codebook as kernels have them.
+fn codes(head_dim: usize, bits: u32) -> CodesParams {
+    let rotation = Rotation::new(head_dim).expect("the program was checked");
+    let mut signs = [0; 8];
+    for (i, sign) in rotation.signs().iter().enumerate() {
+        signs[i / 32] |= u32::from(*sign < 0.0) << (i % 32);
+    }
+    let book = Codebook::new(head_dim, bits);
+    let half = book.centroids().len() / 2;
+    let (upper, borders_of) = (&book.centroids()[half..], &book.thresholds()[half - 1..]);
+    let (mut borders, mut magnitudes) = ([0.0; 8], [0.0; 8]);
+    magnitudes.iter_mut().zip(upper).for_each(|(to, x)| *to = *x as f32);
+    borders.iter_mut().zip(borders_of).for_each(|(to, x)| *to = *x as f32);
+    let (bytes, unit) = table(upper);
+    let mut table = [0; 8];
+    match half {
+        4 => table.iter_mut().enumerate().for_each(|(i, to)| {
+            *to = if i < half { -bytes[half - 1 - i] } else { bytes[i - half] };
+        }),
+        _ => table.copy_from_slice(&bytes),
+    }
+    let word = |bytes: &[i8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte as u8));
+    CodesParams {
+        signs,
+        shrink: (1.0 / (head_dim as f64).sqrt()) as f32,
+        unit: unit as f32,
+        borders,
+        magnitudes,
+        table: [word(&table[..4]), word(&table[4..])],
+    }
+}
+
+/// Magnitudes as whole numbers up to 127 of a common unit: of all units the one whose largest relative error is smallest.
+fn table(magnitudes: &[f64]) -> (Vec<i8>, f64) {
+    let largest = *magnitudes.last().expect("a codebook has centroids");
+    let error = |unit: f64| {
+        magnitudes.iter().map(|m| ((m / unit).round() * unit / m - 1.0).abs()).fold(0.0, f64::max)
+    };
+    let units = (64_000..=127_000).map(|steps| largest / (f64::from(steps) / 1000.0));
+    let unit = units.min_by(|a, b| error(*a).total_cmp(&error(*b))).expect("there are units");
+    (magnitudes.iter().map(|m| (m / unit).round() as i8).collect(), unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes with which the paper's codebook for 128 dimensions was found to lose least.
+    #[test]
+    fn bytes_of_three_bits_are_close_to_the_codebook() {
+        let book = Codebook::new(128, 3);
+        let (bytes, unit) = table(&book.centroids()[4..]);
+        for (byte, centroid) in bytes.iter().zip(&book.centroids()[4..]) {
+            let error = f64::from(*byte) * unit / centroid - 1.0;
+            assert!(error.abs() < 0.004, "{byte} x {unit} for {centroid}");
+        }
+    }
+}
