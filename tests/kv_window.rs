@@ -348,6 +348,25 @@ fn a_prompt_in_pieces_is_its_tokens_one_by_one() {
 }
 
 #[test]
+fn ten_runs_give_the_same_bits() {
+    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let run = |_| {
+        let options = EngineOptions {
+            backend: "cpu".into(),
+            threads: Some(3),
+            n_ctx: Some(384),
+            outputs: 50,
+            cache_type_k: "turboquant".into(),
+            cache_type_v: "turboquant-4".into(),
+            ..EngineOptions::default()
+        };
+        feed(&mut Engine::open(&path, &options).unwrap().session().unwrap(), &tokens(9, 330))
+    };
+    let runs: Vec<_> = (0..10).map(run).collect();
+    assert!(runs.iter().all(|logits| *logits == runs[0]));
+}
+
+#[test]
 fn a_cut_by_up_to_the_window_is_as_if_nothing_had_been() {
     for codec in ["f16", "turboquant"] {
         let engine = engine(codec, 80, 2);
