@@ -6,6 +6,7 @@ pub mod args;
 mod bench;
 mod bench_table;
 mod chat;
+mod chunks;
 mod completions;
 mod devices;
 mod input;

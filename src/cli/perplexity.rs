@@ -7,14 +7,15 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 
+use super::chunks::{TextArgs, as_fed};
 use super::kl_base::{KlReader, KlText, KlWriter};
 use super::model_args::ModelArgs;
 use super::out_file::{Partial, go_on};
 use super::{CliError, report};
 use crate::engine::score::{Mean, kl_divergence, log_softmax};
-use crate::engine::{Engine, EngineOptions, Session};
+use crate::engine::{EngineOptions, Session};
 use crate::program::sampling::argmax;
-use crate::tokenizer::{Special, Tokenizer};
+use crate::tokenizer::Tokenizer;
 
 /// Rows whose logits are held at a time.
 const OUTPUTS: usize = 64;
@@ -40,18 +41,8 @@ const OUTPUTS: usize = 64;
 pub struct PerplexityArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// The text
-    #[arg(short, long, value_name = "TEXT")]
-    file: PathBuf,
-    /// Tokens of a chunk
-    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
-    ctx_size: u32,
-    /// Read special tokens that are spelled out in the text as tokens
-    #[arg(long)]
-    special: bool,
-    /// Most chunks to score
-    #[arg(long, value_name = "N")]
-    chunks: Option<usize>,
+    #[command(flatten)]
+    text: TextArgs,
     /// Compare with these saved log-probabilities
     #[arg(long, value_name = "FILE", conflicts_with = "save_logits")]
     kl_base: Option<PathBuf>,
@@ -62,12 +53,12 @@ pub struct PerplexityArgs {
 
 /// What is summed up over all scored positions.
 #[derive(Debug, Default)]
-struct Scores {
-    nll: Mean,
-    base_nll: Mean,
-    kl: Mean,
-    same_top: Mean,
-    max_kl: f64,
+pub(super) struct Scores {
+    pub nll: Mean,
+    pub base_nll: Mean,
+    pub kl: Mean,
+    pub same_top: Mean,
+    pub max_kl: f64,
 }
 
 enum Saved {
@@ -83,15 +74,11 @@ impl PerplexityArgs {
     /// Whatever reading, loading or running returns; where the text is too short, or the base is of
     /// another text or vocabulary.
     pub fn run(self) -> Result<(), CliError> {
-        let bytes = std::fs::read(&self.file).map_err(|err| format!("{}: {err}", self.file.display()))?;
-        let text = String::from_utf8(bytes).map_err(|err| format!("{}: {err}", self.file.display()))?;
-        let n_ctx = self.ctx_size as usize;
+        let text = self.text.read()?;
+        let n_ctx = self.text.n_ctx();
         let options = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(n_ctx)) };
         let engine = self.model.load(&self.model.source()?, &options)?;
-        let tokenizer = engine.tokenizer()?;
-        tokenizer.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
-        let special = if self.special { Special::Parse } else { Special::AsText };
-        let text = self.chunked(tokenizer.encode(&text, special, true), &engine)?;
+        let (tokenizer, text) = (engine.tokenizer()?, self.text.chunked(&text, &engine)?);
         let cancel = Arc::new(AtomicBool::new(false));
         if self.save_logits.is_some() {
             report::cancel_on_ctrl_c(&cancel)?;
@@ -113,20 +100,6 @@ impl PerplexityArgs {
         Ok(scores.print(n_chunks, self.kl_base.is_some())?)
     }
 
-    fn chunked(&self, mut tokens: Vec<u32>, engine: &Engine) -> Result<KlText, CliError> {
-        let n_ctx = self.ctx_size as usize;
-        if tokens.len() < 2 * n_ctx {
-            return Err(format!(
-                "the text has {} tokens; at least two chunks of {n_ctx} are needed (--ctx-size sets their length)",
-                tokens.len()
-            )
-            .into());
-        }
-        let n_chunks = (tokens.len() / n_ctx).min(self.chunks.unwrap_or(usize::MAX)).max(1);
-        tokens.truncate(n_chunks * n_ctx);
-        Ok(KlText { n_ctx, n_vocab: engine.hyper().n_vocab, tokens })
-    }
-
     fn saved(&self, text: &KlText) -> Result<Saved, CliError> {
         if let Some(path) = &self.kl_base {
             return Ok(Saved::Compare(KlReader::open(path, text)?));
@@ -146,10 +119,7 @@ fn score_chunk(
     saved: &mut Saved,
     scores: &mut Scores,
 ) -> Result<(), CliError> {
-    let mut fed = chunk.to_vec();
-    if tokenizer.add_bos() {
-        fed[0] = tokenizer.bos().expect("a vocabulary that adds BOS has one");
-    }
+    let fed = as_fed(tokenizer, chunk);
     let first = chunk.len() / 2;
     session.cut_back(0);
     session.feed_quietly(&fed[..first])?;
@@ -174,7 +144,8 @@ fn score_chunk(
 }
 
 impl Scores {
-    fn compare(&mut self, base: &[f32], log_probs: &[f32], next: usize) {
+    /// Takes a position: what the base and this model say of the next token, in logarithms, and which came.
+    pub fn compare(&mut self, base: &[f32], log_probs: &[f32], next: usize) {
         let kl = kl_divergence(base, log_probs);
         self.kl.add(kl);
         self.max_kl = self.max_kl.max(kl);
