@@ -12,6 +12,7 @@ mod devices;
 mod input;
 mod inspect;
 mod kl_base;
+mod kv_report;
 mod logits;
 pub mod model_args;
 mod npy;
@@ -53,6 +54,7 @@ enum Command {
     Bench(bench::BenchArgs),
     Logits(logits::LogitsArgs),
     Perplexity(perplexity::PerplexityArgs),
+    KvReport(kv_report::KvReportArgs),
     Inspect(inspect::InspectArgs),
     Synth(synth::SynthArgs),
     Quantize(quantize::QuantizeArgs),
@@ -104,6 +106,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Bench(args) => args.run(),
         Command::Logits(args) => args.run(),
         Command::Perplexity(args) => args.run(),
+        Command::KvReport(args) => args.run(),
         Command::Inspect(args) => args.run(),
         Command::Synth(args) => args.run(),
         Command::Quantize(args) => args.run(),
