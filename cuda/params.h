@@ -115,6 +115,13 @@ struct StepSampling {
     uint32_t reserved;
 };
 
+/* The beginning of the weights of the stage that follows, as far as they are worth bringing to the cache of the card before it
+ * starts; of no bytes where kernels start before the last one has ended. */
+struct NextWeights {
+    POINTER(const uint8_t) data;
+    uint64_t bytes;
+};
+
 /* Where kernels find what changes between two steps. The addresses never change. */
 struct StepTables {
     POINTER(const struct StepCounts) counts;
@@ -127,6 +134,7 @@ struct StepTables {
     POINTER(const uint32_t) exact;
     uint32_t pages_stride;
     uint32_t reserved;
+    struct NextWeights next;
 };
 
 struct NormParams {

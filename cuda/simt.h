@@ -14,6 +14,8 @@
 //   mma_s8_16x8x32 mma_f16_16x8x16                       tensor cores, on a warp's registers
 //   load_matrices<transposed>                            their operands from shared memory
 //   wait_for_previous_kernel let_next_kernel_start       programmatic dependent launch, where there is such a thing
+//   prefetch_l2                                          brings a line of memory to the card's cache, 128 bytes
+//   grid_barrier                                         a barrier of all blocks of a cooperative launch
 //
 // A kernel is KERNEL(name, Params, threads) { ... } with its parameters as `p`, or RESIDENT_KERNEL(name, Params, threads, blocks) where that
 // many blocks are to fit a multiprocessor instead of two; nothing contracts a product and a sum

@@ -97,6 +97,27 @@ DEVICE void load_matrices(uint32_t (&to)[4], const void* row) {
     }
 }
 
+DEVICE void prefetch_l2(const void* at) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
+// All threads of all blocks come, and what they wrote before is seen by all afterwards. `word` is 0 before the first of a program's
+// barriers and belongs to them: its top bit flips with each, because the blocks add 2^31 together.
+DEVICE void grid_barrier(uint32_t* word) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint32_t blocks = gridDim.x * gridDim.y * gridDim.z;
+        bool first = blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0;
+        __threadfence();
+        uint32_t before = atomicAdd(word, first ? 0x80000000u - (blocks - 1) : 1u), now;
+        do {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+        } while (((before ^ now) & 0x80000000u) == 0);
+        __threadfence();
+    }
+    __syncthreads();
+}
+
 DEVICE void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

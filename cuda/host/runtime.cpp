@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -52,6 +53,8 @@ constexpr size_t kStackBytes = 256 << 10;
 constexpr size_t kStackBytes = 64 << 10;
 #endif
 constexpr uint32_t kMaxThreads = 1024;
+// Blocks that a card of three multiprocessors holds at once, two on each.
+constexpr uint64_t kMaxCooperative = 6;
 
 const Entry* entries = nullptr;
 
@@ -113,6 +116,10 @@ struct Launch {
     uint64_t seed;
     std::atomic<uint64_t> next_block{0};
     std::atomic<bool> failed{false};
+    bool cooperative = false;
+    // Of a cooperative launch: blocks that wait at the grid's barrier, how often it opened, and blocks that have ended.
+    uint64_t waiting = 0, opened = 0, ended = 0;
+    std::condition_variable moved;
     std::mutex mutex;
     char error[512] = "";
 };
@@ -167,6 +174,7 @@ uint64_t mix(uint64_t z) {
 void set_error(Launch& launch, const char* message) {
     std::lock_guard<std::mutex> guard(launch.mutex);
     if (!launch.failed.exchange(true)) snprintf(launch.error, sizeof launch.error, "%s", message);
+    launch.moved.notify_all();
 }
 
 void run_block(Launch& launch, Workspace& ws, Block& block) {
@@ -245,6 +253,9 @@ void work(Launch& launch, Workspace& ws) {
                        static_cast<uint32_t>(at / launch.grid.x % launch.grid.y),
                        static_cast<uint32_t>(at / launch.grid.x / launch.grid.y)};
         run_block(launch, ws, block);
+        std::lock_guard<std::mutex> guard(launch.mutex);
+        launch.ended++;
+        launch.moved.notify_all();
     }
     free(block.shared);
     workspace = nullptr;
@@ -316,6 +327,27 @@ void check_access(const void* at, size_t bytes) {
         }
     }
     fail("%zu bytes at %p, outside every allocation", bytes, at);
+}
+
+// Each block of a cooperative launch has a thread of the system, which waits here with all its fibers: these are at the
+// block's own barrier, or nowhere.
+void grid_barrier() {
+    Launch& launch = *current->block->launch;
+    if (!launch.cooperative) fail("a grid barrier wants a cooperative launch");
+    uint64_t blocks = uint64_t(launch.grid.x) * launch.grid.y * launch.grid.z;
+    bool hopeless = false;
+    {
+        std::unique_lock<std::mutex> lock(launch.mutex);
+        uint64_t before = launch.opened;
+        if (++launch.waiting == blocks) {
+            launch.waiting = 0;
+            launch.opened++;
+            launch.moved.notify_all();
+        }
+        while (launch.opened == before && !launch.failed && launch.waiting + launch.ended < blocks) launch.moved.wait(lock);
+        hopeless = launch.opened == before;
+    }
+    if (hopeless) fail("waits for ever at a grid barrier: a block has ended");
 }
 
 // A copy takes place when it is waited for and no sooner, so that reading too early shows.
@@ -430,7 +462,7 @@ bool simt_find(const char* name, uint32_t* max_threads, size_t* params_bytes) {
 }
 
 int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], uint32_t threads, size_t shared_bytes,
-                const void* params, uint64_t seed, char* error, size_t error_bytes) {
+                const void* params, bool cooperative, uint64_t seed, char* error, size_t error_bytes) {
     Launch launch;
     launch.allocations = &device->allocations;
     launch.entry = find(name);
@@ -439,12 +471,17 @@ int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], ui
     launch.threads = threads;
     launch.shared_bytes = shared_bytes;
     launch.seed = seed;
+    launch.cooperative = cooperative;
     uint64_t blocks = uint64_t(grid[0]) * grid[1] * grid[2];
     // What a card refuses, too.
     if (!launch.entry || blocks == 0 || grid[1] > 65535 || grid[2] > 65535 || threads == 0 || threads % 32 != 0 ||
         threads > launch.entry->max_threads || shared_bytes % 16 != 0) {
         snprintf(error, error_bytes, "%s: no launch of %u x %u x %u blocks of %u threads with %zu bytes", name, grid[0],
                  grid[1], grid[2], threads, shared_bytes);
+        return 1;
+    }
+    if (cooperative && blocks > kMaxCooperative) {
+        snprintf(error, error_bytes, "%s: no cooperative launch of %llu blocks", name, static_cast<unsigned long long>(blocks));
         return 1;
     }
     auto run = [&launch] {
@@ -457,7 +494,8 @@ int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], ui
         give_back(ws);
     };
     std::vector<std::thread> others;
-    for (uint64_t i = 1; i < std::min<uint64_t>(device->cores, blocks); i++) others.emplace_back(run);
+    uint64_t at_once = cooperative ? blocks : std::min<uint64_t>(device->cores, blocks);
+    for (uint64_t i = 1; i < at_once; i++) others.emplace_back(run);
     run();
     for (std::thread& thread : others) thread.join();
     if (!launch.failed) return 0;

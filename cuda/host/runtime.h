@@ -69,6 +69,9 @@ void check_access(const void* at, size_t bytes);
 // Ends the launch with a message about the current thread.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
+// Waits until a thread of every block of a cooperative launch has come.
+void grid_barrier();
+
 void cp_async(void* to, const void* from);
 void cp_async_commit();
 void cp_async_wait(int left);
@@ -97,7 +100,8 @@ void simt_close(SimtDevice* device);
 void* simt_alloc(SimtDevice* device, size_t bytes);
 // Largest number of threads a block and size of the parameters of a kernel; false where there is no such kernel.
 bool simt_find(const char* name, uint32_t* max_threads, size_t* params_bytes);
-// Runs a kernel; 0, or not 0 with what went wrong in `error`. `seed` picks the order in which threads run.
+// Runs a kernel; 0, or not 0 with what went wrong in `error`. All blocks of a cooperative launch run at once. `seed` picks the
+// order in which threads run.
 int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], uint32_t threads, size_t shared_bytes,
-                const void* params, uint64_t seed, char* error, size_t error_bytes);
+                const void* params, bool cooperative, uint64_t seed, char* error, size_t error_bytes);
 }

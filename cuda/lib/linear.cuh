@@ -92,4 +92,6 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
         }
         __syncthreads();
     }
+    // More rows have more work for a byte, and no registers to spare.
+    if constexpr (M == 1) prefetch_next(step);
 }

@@ -63,6 +63,8 @@ DEVICE void attend(const AttendParams& p) {
     const uint32_t head_dim = p.kv.head_dim, stride = p.kv.stride;
     let_next_kernel_start();
     wait_for_previous_kernel();
+    // Few of the card's multiprocessors may have positions to read.
+    prefetch_next(p.step);
     uint32_t r = blockIdx.z;
     if (r >= p.step.counts->rows) return;
     StepRow row = p.step.rows[r];

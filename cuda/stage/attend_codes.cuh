@@ -172,6 +172,7 @@ template <class C>
 DEVICE void attend_codes(const AttendCodesParams& p) {
     let_next_kernel_start();
     wait_for_previous_kernel();
+    prefetch_next(p.step);
     uint32_t r = blockIdx.z, head_dim = p.kv.head_dim;
     if (r >= p.step.counts->rows) return;
     StepRow row = p.step.rows[r];

@@ -11,6 +11,7 @@ template <class T>
 DEVICE void embed(const EmbedParams& p) {
     let_next_kernel_start();
     wait_for_previous_kernel();
+    prefetch_next(p.step);
     if (blockIdx.x >= p.step.counts->rows) return;
     StepRow row = p.step.rows[blockIdx.x];
     uint32_t token = row.token == TOKEN_PICKED ? p.picked[row.seq] : row.token;

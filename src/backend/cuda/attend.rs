@@ -128,7 +128,7 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     }
     let (decl, rows) = (cx.p.kv_decl(s.kv), cx.shape.rows);
     let Cut { group, tiles, splits } = Cut::new(cx.p, s, cx.limits, rows);
-    let (step, scale) = (cx.memory.step.tables(), s.scale);
+    let (step, scale) = (cx.tables(), s.scale);
     let (q, out) = (cx.memory.bufs[s.q.0 as usize], cx.memory.bufs[s.out.0 as usize]);
     let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
     let [group, tiles, splits] = [group, tiles, splits].map(|n| n as u32);
@@ -151,6 +151,7 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
         grid: [decl.n_kv_heads as u32 * tiles, splits, rows as u32],
         threads: ATTEND_THREADS,
         shared_bytes: ((parts * (2 + stride(decl)) + turned) * 4).next_multiple_of(16) as u32,
+        cooperative: false,
         params,
     }
 }
@@ -163,7 +164,7 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
     let heads = group.min(ATTEND_MMA_HEADS as usize);
     let head_tiles = group.div_ceil(heads);
     let params = AttendMmaParams {
-        step: cx.memory.step.tables(),
+        step: cx.tables(),
         kv,
         tiles: cx.memory.step.tiles(),
         q: cx.memory.bufs[s.q.0 as usize],
@@ -178,6 +179,7 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
         grid: [(decl.n_kv_heads * head_tiles) as u32, most_tiles(cx.shape.rows) as u32, 1],
         threads: ATTEND_THREADS,
         shared_bytes,
+        cooperative: false,
         params: words(&params),
     }
 }

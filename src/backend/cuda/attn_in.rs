@@ -32,7 +32,7 @@ pub fn launches(cx: &Cx<'_>, s: &AttnIn) -> Vec<Launch> {
     let [wq, wk, wv] = [&s.wq, &s.wk, &s.wv].map(|w| linear::linear(cx, w));
     let work = Work { rows: (wq.rows + wk.rows + wv.rows) as usize, paired: true };
     let products = linear::launch(cx, "attn_in", &s.wq, &input, work, |in_| AttnInParams {
-        step: cx.memory.step.tables(),
+        step: cx.tables(),
         in_,
         wq,
         wk,
@@ -50,7 +50,7 @@ fn append(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Option<Launch> {
     let decl = cx.p.kv_decl(s.kv);
     let head_dim = decl.head_dim;
     let params = AppendParams {
-        step: cx.memory.step.tables(),
+        step: cx.tables(),
         kv,
         raw: cx.memory.raw,
         q: cx.memory.bufs[s.q.0 as usize],
@@ -64,6 +64,7 @@ fn append(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Option<Launch> {
         grid: [2 * decl.n_kv_heads as u32, 1, cx.shape.rows as u32],
         threads: APPEND_THREADS,
         shared_bytes: shared.next_multiple_of(16) as u32,
+        cooperative: false,
         params: words(&params),
     })
 }

@@ -21,7 +21,7 @@ pub fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
     let table = &cx.weights[s.table.0 as usize];
     let positions = s.positions.map(|positions| cx.weights[positions.0 as usize].params(1.0, None));
     let params = EmbedParams {
-        step: cx.memory.step.tables(),
+        step: cx.tables(),
         table: table.params(1.0, None),
         positions: positions.unwrap_or(NO_LINEAR),
         picked: cx.memory.picks.newest(),
@@ -34,6 +34,7 @@ pub fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
         grid: [cx.shape.rows as u32, 1, 1],
         threads: EMBED_THREADS,
         shared_bytes: 0,
+        cooperative: false,
         params: words(&params),
     }
 }

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-use super::driver::{Address, Driver, Launch, Recording};
+use super::driver::{Address, Driver, Launch, Limits, Recording};
 use super::memory::{Memory, Sizes};
+use super::params::NextWeights;
 use super::weight::{DeviceWeight, Format};
 use super::{Cx, Shape, attend, kernels, launches, linear, sample};
 use crate::backend::{BackendError, Plan};
-use crate::program::{Buf, Program, Sampling, Stage, Step, sampling};
+use crate::program::{Buf, Linear, Program, Sampling, Stage, Step, sampling};
 
 /// Rows of a step are the third dimension of a grid, which has no more.
 const MAX_ROWS: usize = 65_535;
@@ -96,6 +97,20 @@ pub fn plan(driver: &dyn Driver, p: &Program) -> Result<Plan, BackendError> {
     })
 }
 
+/// What the stage behind stage `i` reads first, as far as the driver's card keeps it.
+fn next_weights(p: &Program, weights: &[DeviceWeight], limits: Limits, i: usize) -> NextWeights {
+    let linears = p.stages.get(i + 1).map(|(_, stage)| stage.linears().1);
+    let first = linears.and_then(|linears| linears.into_iter().next());
+    let of = |linear: &Linear| {
+        let decl = p.weight_decl(linear.w);
+        let row_bytes = decl.ty.row_bytes(decl.cols).expect("the plan was made");
+        // No type takes less on the device than in a file.
+        let bytes = ((decl.rows * row_bytes) as u64).min(limits.prefetch_bytes);
+        NextWeights { data: weights[linear.w.0 as usize].data, bytes }
+    };
+    first.map_or(NextWeights { data: 0, bytes: 0 }, of)
+}
+
 impl Compiled {
     /// Allocates everything that a step needs, and records the launches of every shape.
     ///
@@ -121,8 +136,12 @@ impl Compiled {
         let mut variants = Vec::new();
         for shape in shapes(p) {
             let limits = driver.limits();
-            let cx = Cx { p, driver, limits, weights: &weights, memory: &memory, shape };
-            let launches: Vec<_> = p.stages.iter().map(|(_, stage)| launches(&cx, stage)).collect();
+            let of_stage = |(i, (_, stage)): (usize, &(String, Stage))| {
+                let next = next_weights(p, &weights, limits, i);
+                let cx = Cx { p, driver: &*driver, limits, weights: &weights, memory: &memory, shape, next };
+                launches(&cx, stage)
+            };
+            let launches: Vec<_> = p.stages.iter().enumerate().map(of_stage).collect();
             let recording = driver.record(launches.concat())?;
             variants.push(Variant { shape, launches, recording });
         }

@@ -18,7 +18,7 @@ pub fn launch(cx: &Cx<'_>, s: &FfnIn) -> Launch {
     let up = linear::linear(cx, &s.up);
     let work = Work { rows: (gate.rows + up.rows) as usize, paired: s.gate.is_some() };
     linear::launch(cx, "ffn_in", &s.up, &input, work, |in_| FfnInParams {
-        step: cx.memory.step.tables(),
+        step: cx.tables(),
         in_,
         gate,
         up,

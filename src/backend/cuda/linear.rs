@@ -99,6 +99,7 @@ pub fn launch<T: bytemuck::Pod>(
         grid: [blocks as u32, tiles as u32, 1],
         threads: LINEAR_THREADS,
         shared_bytes: shared as u32,
+        cooperative: false,
         params: words(&params),
     }
 }

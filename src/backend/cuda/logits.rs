@@ -11,7 +11,7 @@ pub fn launch(cx: &Cx<'_>, s: &Logits) -> Launch {
     let w = linear::linear(cx, &s.w);
     let work = Work { rows: w.rows as usize, paired: false };
     linear::launch(cx, "logits", &s.w, &input, work, |in_| LogitsParams {
-        step: cx.memory.step.tables(),
+        step: cx.tables(),
         in_,
         w,
         logits: cx.memory.bufs[s.logits.0 as usize],

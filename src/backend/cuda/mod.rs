@@ -33,6 +33,7 @@ use crate::program::{Buf, Program, Sampling, Stage, Step};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::Compiled;
 use memory::Memory;
+use params::{NextWeights, StepTables};
 use weight::DeviceWeight;
 
 /// Every kernel that this backend may ask a driver for; [`Kernel`] is an index into it.
@@ -159,9 +160,16 @@ struct Cx<'a> {
     weights: &'a [DeviceWeight],
     memory: &'a Memory,
     shape: Shape,
+    /// Of the stage that follows.
+    next: NextWeights,
 }
 
 impl Cx<'_> {
+    /// Where kernels find what changes between two steps, and the next stage's weights.
+    fn tables(&self) -> StepTables {
+        self.memory.step.tables(self.next)
+    }
+
     fn kernel(&self, name: &str) -> Kernel {
         self.driver.kernel(name).unwrap_or_else(|| panic!("the plan did not miss {name}"))
     }

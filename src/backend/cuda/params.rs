@@ -105,6 +105,19 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct NextWeights {
+    pub data: u64,
+    pub bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of NextWeights"][::std::mem::size_of::<NextWeights>() - 16usize];
+    ["Alignment of NextWeights"][::std::mem::align_of::<NextWeights>() - 8usize];
+    ["Offset of field: NextWeights::data"][::std::mem::offset_of!(NextWeights, data) - 0usize];
+    ["Offset of field: NextWeights::bytes"][::std::mem::offset_of!(NextWeights, bytes) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct StepTables {
     pub counts: u64,
     pub rows: u64,
@@ -113,10 +126,11 @@ pub struct StepTables {
     pub exact: u64,
     pub pages_stride: u32,
     pub reserved: u32,
+    pub next: NextWeights,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of StepTables"][::std::mem::size_of::<StepTables>() - 48usize];
+    ["Size of StepTables"][::std::mem::size_of::<StepTables>() - 64usize];
     ["Alignment of StepTables"][::std::mem::align_of::<StepTables>() - 8usize];
     ["Offset of field: StepTables::counts"][::std::mem::offset_of!(StepTables, counts) - 0usize];
     ["Offset of field: StepTables::rows"][::std::mem::offset_of!(StepTables, rows) - 8usize];
@@ -125,6 +139,7 @@ const _: () = {
     ["Offset of field: StepTables::exact"][::std::mem::offset_of!(StepTables, exact) - 32usize];
     ["Offset of field: StepTables::pages_stride"][::std::mem::offset_of!(StepTables, pages_stride) - 40usize];
     ["Offset of field: StepTables::reserved"][::std::mem::offset_of!(StepTables, reserved) - 44usize];
+    ["Offset of field: StepTables::next"][::std::mem::offset_of!(StepTables, next) - 48usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -285,15 +300,15 @@ pub struct EmbedParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of EmbedParams"][::std::mem::size_of::<EmbedParams>() - 136usize];
+    ["Size of EmbedParams"][::std::mem::size_of::<EmbedParams>() - 152usize];
     ["Alignment of EmbedParams"][::std::mem::align_of::<EmbedParams>() - 8usize];
     ["Offset of field: EmbedParams::step"][::std::mem::offset_of!(EmbedParams, step) - 0usize];
-    ["Offset of field: EmbedParams::table"][::std::mem::offset_of!(EmbedParams, table) - 48usize];
-    ["Offset of field: EmbedParams::positions"][::std::mem::offset_of!(EmbedParams, positions) - 80usize];
-    ["Offset of field: EmbedParams::picked"][::std::mem::offset_of!(EmbedParams, picked) - 112usize];
-    ["Offset of field: EmbedParams::x"][::std::mem::offset_of!(EmbedParams, x) - 120usize];
-    ["Offset of field: EmbedParams::cols"][::std::mem::offset_of!(EmbedParams, cols) - 128usize];
-    ["Offset of field: EmbedParams::reserved"][::std::mem::offset_of!(EmbedParams, reserved) - 132usize];
+    ["Offset of field: EmbedParams::table"][::std::mem::offset_of!(EmbedParams, table) - 64usize];
+    ["Offset of field: EmbedParams::positions"][::std::mem::offset_of!(EmbedParams, positions) - 96usize];
+    ["Offset of field: EmbedParams::picked"][::std::mem::offset_of!(EmbedParams, picked) - 128usize];
+    ["Offset of field: EmbedParams::x"][::std::mem::offset_of!(EmbedParams, x) - 136usize];
+    ["Offset of field: EmbedParams::cols"][::std::mem::offset_of!(EmbedParams, cols) - 144usize];
+    ["Offset of field: EmbedParams::reserved"][::std::mem::offset_of!(EmbedParams, reserved) - 148usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -310,17 +325,17 @@ pub struct AttnInParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttnInParams"][::std::mem::size_of::<AttnInParams>() - 264usize];
+    ["Size of AttnInParams"][::std::mem::size_of::<AttnInParams>() - 280usize];
     ["Alignment of AttnInParams"][::std::mem::align_of::<AttnInParams>() - 8usize];
     ["Offset of field: AttnInParams::step"][::std::mem::offset_of!(AttnInParams, step) - 0usize];
-    ["Offset of field: AttnInParams::in_"][::std::mem::offset_of!(AttnInParams, in_) - 48usize];
-    ["Offset of field: AttnInParams::wq"][::std::mem::offset_of!(AttnInParams, wq) - 104usize];
-    ["Offset of field: AttnInParams::wk"][::std::mem::offset_of!(AttnInParams, wk) - 136usize];
-    ["Offset of field: AttnInParams::wv"][::std::mem::offset_of!(AttnInParams, wv) - 168usize];
-    ["Offset of field: AttnInParams::rope"][::std::mem::offset_of!(AttnInParams, rope) - 200usize];
-    ["Offset of field: AttnInParams::kv"][::std::mem::offset_of!(AttnInParams, kv) - 216usize];
-    ["Offset of field: AttnInParams::q"][::std::mem::offset_of!(AttnInParams, q) - 248usize];
-    ["Offset of field: AttnInParams::raw"][::std::mem::offset_of!(AttnInParams, raw) - 256usize];
+    ["Offset of field: AttnInParams::in_"][::std::mem::offset_of!(AttnInParams, in_) - 64usize];
+    ["Offset of field: AttnInParams::wq"][::std::mem::offset_of!(AttnInParams, wq) - 120usize];
+    ["Offset of field: AttnInParams::wk"][::std::mem::offset_of!(AttnInParams, wk) - 152usize];
+    ["Offset of field: AttnInParams::wv"][::std::mem::offset_of!(AttnInParams, wv) - 184usize];
+    ["Offset of field: AttnInParams::rope"][::std::mem::offset_of!(AttnInParams, rope) - 216usize];
+    ["Offset of field: AttnInParams::kv"][::std::mem::offset_of!(AttnInParams, kv) - 232usize];
+    ["Offset of field: AttnInParams::q"][::std::mem::offset_of!(AttnInParams, q) - 264usize];
+    ["Offset of field: AttnInParams::raw"][::std::mem::offset_of!(AttnInParams, raw) - 272usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -334,14 +349,14 @@ pub struct AppendParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AppendParams"][::std::mem::size_of::<AppendParams>() - 224usize];
+    ["Size of AppendParams"][::std::mem::size_of::<AppendParams>() - 240usize];
     ["Alignment of AppendParams"][::std::mem::align_of::<AppendParams>() - 8usize];
     ["Offset of field: AppendParams::step"][::std::mem::offset_of!(AppendParams, step) - 0usize];
-    ["Offset of field: AppendParams::kv"][::std::mem::offset_of!(AppendParams, kv) - 48usize];
-    ["Offset of field: AppendParams::raw"][::std::mem::offset_of!(AppendParams, raw) - 200usize];
-    ["Offset of field: AppendParams::q"][::std::mem::offset_of!(AppendParams, q) - 208usize];
-    ["Offset of field: AppendParams::group"][::std::mem::offset_of!(AppendParams, group) - 216usize];
-    ["Offset of field: AppendParams::reserved"][::std::mem::offset_of!(AppendParams, reserved) - 220usize];
+    ["Offset of field: AppendParams::kv"][::std::mem::offset_of!(AppendParams, kv) - 64usize];
+    ["Offset of field: AppendParams::raw"][::std::mem::offset_of!(AppendParams, raw) - 216usize];
+    ["Offset of field: AppendParams::q"][::std::mem::offset_of!(AppendParams, q) - 224usize];
+    ["Offset of field: AppendParams::group"][::std::mem::offset_of!(AppendParams, group) - 232usize];
+    ["Offset of field: AppendParams::reserved"][::std::mem::offset_of!(AppendParams, reserved) - 236usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -359,18 +374,18 @@ pub struct AttendParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendParams"][::std::mem::size_of::<AttendParams>() - 128usize];
+    ["Size of AttendParams"][::std::mem::size_of::<AttendParams>() - 144usize];
     ["Alignment of AttendParams"][::std::mem::align_of::<AttendParams>() - 8usize];
     ["Offset of field: AttendParams::step"][::std::mem::offset_of!(AttendParams, step) - 0usize];
-    ["Offset of field: AttendParams::kv"][::std::mem::offset_of!(AttendParams, kv) - 48usize];
-    ["Offset of field: AttendParams::q"][::std::mem::offset_of!(AttendParams, q) - 80usize];
-    ["Offset of field: AttendParams::out"][::std::mem::offset_of!(AttendParams, out) - 88usize];
-    ["Offset of field: AttendParams::partial"][::std::mem::offset_of!(AttendParams, partial) - 96usize];
-    ["Offset of field: AttendParams::arrived"][::std::mem::offset_of!(AttendParams, arrived) - 104usize];
-    ["Offset of field: AttendParams::scale"][::std::mem::offset_of!(AttendParams, scale) - 112usize];
-    ["Offset of field: AttendParams::group"][::std::mem::offset_of!(AttendParams, group) - 116usize];
-    ["Offset of field: AttendParams::tiles"][::std::mem::offset_of!(AttendParams, tiles) - 120usize];
-    ["Offset of field: AttendParams::splits"][::std::mem::offset_of!(AttendParams, splits) - 124usize];
+    ["Offset of field: AttendParams::kv"][::std::mem::offset_of!(AttendParams, kv) - 64usize];
+    ["Offset of field: AttendParams::q"][::std::mem::offset_of!(AttendParams, q) - 96usize];
+    ["Offset of field: AttendParams::out"][::std::mem::offset_of!(AttendParams, out) - 104usize];
+    ["Offset of field: AttendParams::partial"][::std::mem::offset_of!(AttendParams, partial) - 112usize];
+    ["Offset of field: AttendParams::arrived"][::std::mem::offset_of!(AttendParams, arrived) - 120usize];
+    ["Offset of field: AttendParams::scale"][::std::mem::offset_of!(AttendParams, scale) - 128usize];
+    ["Offset of field: AttendParams::group"][::std::mem::offset_of!(AttendParams, group) - 132usize];
+    ["Offset of field: AttendParams::tiles"][::std::mem::offset_of!(AttendParams, tiles) - 136usize];
+    ["Offset of field: AttendParams::splits"][::std::mem::offset_of!(AttendParams, splits) - 140usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -387,18 +402,18 @@ pub struct AttendMmaParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendMmaParams"][::std::mem::size_of::<AttendMmaParams>() - 120usize];
+    ["Size of AttendMmaParams"][::std::mem::size_of::<AttendMmaParams>() - 136usize];
     ["Alignment of AttendMmaParams"][::std::mem::align_of::<AttendMmaParams>() - 8usize];
     ["Offset of field: AttendMmaParams::step"][::std::mem::offset_of!(AttendMmaParams, step) - 0usize];
-    ["Offset of field: AttendMmaParams::kv"][::std::mem::offset_of!(AttendMmaParams, kv) - 48usize];
-    ["Offset of field: AttendMmaParams::tiles"][::std::mem::offset_of!(AttendMmaParams, tiles) - 80usize];
-    ["Offset of field: AttendMmaParams::q"][::std::mem::offset_of!(AttendMmaParams, q) - 88usize];
-    ["Offset of field: AttendMmaParams::out"][::std::mem::offset_of!(AttendMmaParams, out) - 96usize];
-    ["Offset of field: AttendMmaParams::scale"][::std::mem::offset_of!(AttendMmaParams, scale) - 104usize];
-    ["Offset of field: AttendMmaParams::group"][::std::mem::offset_of!(AttendMmaParams, group) - 108usize];
-    ["Offset of field: AttendMmaParams::heads"][::std::mem::offset_of!(AttendMmaParams, heads) - 112usize];
+    ["Offset of field: AttendMmaParams::kv"][::std::mem::offset_of!(AttendMmaParams, kv) - 64usize];
+    ["Offset of field: AttendMmaParams::tiles"][::std::mem::offset_of!(AttendMmaParams, tiles) - 96usize];
+    ["Offset of field: AttendMmaParams::q"][::std::mem::offset_of!(AttendMmaParams, q) - 104usize];
+    ["Offset of field: AttendMmaParams::out"][::std::mem::offset_of!(AttendMmaParams, out) - 112usize];
+    ["Offset of field: AttendMmaParams::scale"][::std::mem::offset_of!(AttendMmaParams, scale) - 120usize];
+    ["Offset of field: AttendMmaParams::group"][::std::mem::offset_of!(AttendMmaParams, group) - 124usize];
+    ["Offset of field: AttendMmaParams::heads"][::std::mem::offset_of!(AttendMmaParams, heads) - 128usize];
     ["Offset of field: AttendMmaParams::head_tiles"]
-        [::std::mem::offset_of!(AttendMmaParams, head_tiles) - 116usize];
+        [::std::mem::offset_of!(AttendMmaParams, head_tiles) - 132usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -416,24 +431,24 @@ pub struct AttendCodesParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 248usize];
+    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 264usize];
     ["Alignment of AttendCodesParams"][::std::mem::align_of::<AttendCodesParams>() - 8usize];
     ["Offset of field: AttendCodesParams::step"][::std::mem::offset_of!(AttendCodesParams, step) - 0usize];
-    ["Offset of field: AttendCodesParams::kv"][::std::mem::offset_of!(AttendCodesParams, kv) - 48usize];
-    ["Offset of field: AttendCodesParams::q"][::std::mem::offset_of!(AttendCodesParams, q) - 200usize];
-    ["Offset of field: AttendCodesParams::out"][::std::mem::offset_of!(AttendCodesParams, out) - 208usize];
+    ["Offset of field: AttendCodesParams::kv"][::std::mem::offset_of!(AttendCodesParams, kv) - 64usize];
+    ["Offset of field: AttendCodesParams::q"][::std::mem::offset_of!(AttendCodesParams, q) - 216usize];
+    ["Offset of field: AttendCodesParams::out"][::std::mem::offset_of!(AttendCodesParams, out) - 224usize];
     ["Offset of field: AttendCodesParams::partial"]
-        [::std::mem::offset_of!(AttendCodesParams, partial) - 216usize];
+        [::std::mem::offset_of!(AttendCodesParams, partial) - 232usize];
     ["Offset of field: AttendCodesParams::arrived"]
-        [::std::mem::offset_of!(AttendCodesParams, arrived) - 224usize];
+        [::std::mem::offset_of!(AttendCodesParams, arrived) - 240usize];
     ["Offset of field: AttendCodesParams::scale"]
-        [::std::mem::offset_of!(AttendCodesParams, scale) - 232usize];
+        [::std::mem::offset_of!(AttendCodesParams, scale) - 248usize];
     ["Offset of field: AttendCodesParams::group"]
-        [::std::mem::offset_of!(AttendCodesParams, group) - 236usize];
+        [::std::mem::offset_of!(AttendCodesParams, group) - 252usize];
     ["Offset of field: AttendCodesParams::tiles"]
-        [::std::mem::offset_of!(AttendCodesParams, tiles) - 240usize];
+        [::std::mem::offset_of!(AttendCodesParams, tiles) - 256usize];
     ["Offset of field: AttendCodesParams::splits"]
-        [::std::mem::offset_of!(AttendCodesParams, splits) - 244usize];
+        [::std::mem::offset_of!(AttendCodesParams, splits) - 260usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -445,12 +460,12 @@ pub struct ProjAddParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of ProjAddParams"][::std::mem::size_of::<ProjAddParams>() - 144usize];
+    ["Size of ProjAddParams"][::std::mem::size_of::<ProjAddParams>() - 160usize];
     ["Alignment of ProjAddParams"][::std::mem::align_of::<ProjAddParams>() - 8usize];
     ["Offset of field: ProjAddParams::step"][::std::mem::offset_of!(ProjAddParams, step) - 0usize];
-    ["Offset of field: ProjAddParams::in_"][::std::mem::offset_of!(ProjAddParams, in_) - 48usize];
-    ["Offset of field: ProjAddParams::w"][::std::mem::offset_of!(ProjAddParams, w) - 104usize];
-    ["Offset of field: ProjAddParams::x"][::std::mem::offset_of!(ProjAddParams, x) - 136usize];
+    ["Offset of field: ProjAddParams::in_"][::std::mem::offset_of!(ProjAddParams, in_) - 64usize];
+    ["Offset of field: ProjAddParams::w"][::std::mem::offset_of!(ProjAddParams, w) - 120usize];
+    ["Offset of field: ProjAddParams::x"][::std::mem::offset_of!(ProjAddParams, x) - 152usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -465,15 +480,15 @@ pub struct FfnInParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of FfnInParams"][::std::mem::size_of::<FfnInParams>() - 184usize];
+    ["Size of FfnInParams"][::std::mem::size_of::<FfnInParams>() - 200usize];
     ["Alignment of FfnInParams"][::std::mem::align_of::<FfnInParams>() - 8usize];
     ["Offset of field: FfnInParams::step"][::std::mem::offset_of!(FfnInParams, step) - 0usize];
-    ["Offset of field: FfnInParams::in_"][::std::mem::offset_of!(FfnInParams, in_) - 48usize];
-    ["Offset of field: FfnInParams::gate"][::std::mem::offset_of!(FfnInParams, gate) - 104usize];
-    ["Offset of field: FfnInParams::up"][::std::mem::offset_of!(FfnInParams, up) - 136usize];
-    ["Offset of field: FfnInParams::h"][::std::mem::offset_of!(FfnInParams, h) - 168usize];
-    ["Offset of field: FfnInParams::act"][::std::mem::offset_of!(FfnInParams, act) - 176usize];
-    ["Offset of field: FfnInParams::reserved"][::std::mem::offset_of!(FfnInParams, reserved) - 180usize];
+    ["Offset of field: FfnInParams::in_"][::std::mem::offset_of!(FfnInParams, in_) - 64usize];
+    ["Offset of field: FfnInParams::gate"][::std::mem::offset_of!(FfnInParams, gate) - 120usize];
+    ["Offset of field: FfnInParams::up"][::std::mem::offset_of!(FfnInParams, up) - 152usize];
+    ["Offset of field: FfnInParams::h"][::std::mem::offset_of!(FfnInParams, h) - 184usize];
+    ["Offset of field: FfnInParams::act"][::std::mem::offset_of!(FfnInParams, act) - 192usize];
+    ["Offset of field: FfnInParams::reserved"][::std::mem::offset_of!(FfnInParams, reserved) - 196usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -485,12 +500,12 @@ pub struct LogitsParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of LogitsParams"][::std::mem::size_of::<LogitsParams>() - 144usize];
+    ["Size of LogitsParams"][::std::mem::size_of::<LogitsParams>() - 160usize];
     ["Alignment of LogitsParams"][::std::mem::align_of::<LogitsParams>() - 8usize];
     ["Offset of field: LogitsParams::step"][::std::mem::offset_of!(LogitsParams, step) - 0usize];
-    ["Offset of field: LogitsParams::in_"][::std::mem::offset_of!(LogitsParams, in_) - 48usize];
-    ["Offset of field: LogitsParams::w"][::std::mem::offset_of!(LogitsParams, w) - 104usize];
-    ["Offset of field: LogitsParams::logits"][::std::mem::offset_of!(LogitsParams, logits) - 136usize];
+    ["Offset of field: LogitsParams::in_"][::std::mem::offset_of!(LogitsParams, in_) - 64usize];
+    ["Offset of field: LogitsParams::w"][::std::mem::offset_of!(LogitsParams, w) - 120usize];
+    ["Offset of field: LogitsParams::logits"][::std::mem::offset_of!(LogitsParams, logits) - 152usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -508,16 +523,16 @@ pub struct SampleParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of SampleParams"][::std::mem::size_of::<SampleParams>() - 112usize];
+    ["Size of SampleParams"][::std::mem::size_of::<SampleParams>() - 128usize];
     ["Alignment of SampleParams"][::std::mem::align_of::<SampleParams>() - 8usize];
     ["Offset of field: SampleParams::step"][::std::mem::offset_of!(SampleParams, step) - 0usize];
-    ["Offset of field: SampleParams::sampling"][::std::mem::offset_of!(SampleParams, sampling) - 48usize];
-    ["Offset of field: SampleParams::logits"][::std::mem::offset_of!(SampleParams, logits) - 56usize];
-    ["Offset of field: SampleParams::tokens"][::std::mem::offset_of!(SampleParams, tokens) - 64usize];
-    ["Offset of field: SampleParams::picked"][::std::mem::offset_of!(SampleParams, picked) - 72usize];
-    ["Offset of field: SampleParams::posts"][::std::mem::offset_of!(SampleParams, posts) - 80usize];
-    ["Offset of field: SampleParams::best"][::std::mem::offset_of!(SampleParams, best) - 88usize];
-    ["Offset of field: SampleParams::arrived"][::std::mem::offset_of!(SampleParams, arrived) - 96usize];
-    ["Offset of field: SampleParams::n_vocab"][::std::mem::offset_of!(SampleParams, n_vocab) - 104usize];
-    ["Offset of field: SampleParams::reserved"][::std::mem::offset_of!(SampleParams, reserved) - 108usize];
+    ["Offset of field: SampleParams::sampling"][::std::mem::offset_of!(SampleParams, sampling) - 64usize];
+    ["Offset of field: SampleParams::logits"][::std::mem::offset_of!(SampleParams, logits) - 72usize];
+    ["Offset of field: SampleParams::tokens"][::std::mem::offset_of!(SampleParams, tokens) - 80usize];
+    ["Offset of field: SampleParams::picked"][::std::mem::offset_of!(SampleParams, picked) - 88usize];
+    ["Offset of field: SampleParams::posts"][::std::mem::offset_of!(SampleParams, posts) - 96usize];
+    ["Offset of field: SampleParams::best"][::std::mem::offset_of!(SampleParams, best) - 104usize];
+    ["Offset of field: SampleParams::arrived"][::std::mem::offset_of!(SampleParams, arrived) - 112usize];
+    ["Offset of field: SampleParams::n_vocab"][::std::mem::offset_of!(SampleParams, n_vocab) - 120usize];
+    ["Offset of field: SampleParams::reserved"][::std::mem::offset_of!(SampleParams, reserved) - 124usize];
 };

@@ -5,8 +5,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::params::{
     AppendParams, AttendCodesParams, AttendMmaParams, AttendParams, AttnInParams, CodedKvParams, CodesParams,
-    EmbedParams, FfnInParams, InputParams, KvParams, LinearParams, LogitsParams, NormParams, ProjAddParams,
-    RopeParams, SampleParams, StepCounts, StepRow, StepSampling, StepTables, StepTile,
+    EmbedParams, FfnInParams, InputParams, KvParams, LinearParams, LogitsParams, NextWeights, NormParams,
+    ProjAddParams, RopeParams, SampleParams, StepCounts, StepRow, StepSampling, StepTables, StepTile,
 };
 
 /// The size of a field that a closure names.
@@ -31,7 +31,8 @@ plain! {
     StepRow { token, pos, seq, output }
     StepCounts { rows, outputs, sampled, tiles }
     StepTile { first, rows }
-    StepTables { counts, rows, outputs, pages, exact, pages_stride, reserved }
+    NextWeights { data, bytes }
+    StepTables { counts, rows, outputs, pages, exact, pages_stride, reserved, next }
     NormParams { weight, bias, eps, kind }
     LinearParams { data, bias, tensor_scale, factor, rows, chunks }
     InputParams { x, norm, cols, int8, of_outputs, lanes_log2, tile_rows, reserved }

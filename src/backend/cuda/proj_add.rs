@@ -11,7 +11,7 @@ pub fn launch(cx: &Cx<'_>, s: &ProjAdd) -> Launch {
     let w = linear::linear(cx, &s.w);
     let work = Work { rows: w.rows as usize, paired: false };
     linear::launch(cx, "proj_add", &s.w, &input, work, |in_| ProjAddParams {
-        step: cx.memory.step.tables(),
+        step: cx.tables(),
         in_,
         w,
         x: cx.memory.bufs[s.x.0 as usize],

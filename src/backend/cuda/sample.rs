@@ -37,7 +37,7 @@ pub fn launch(cx: &Cx<'_>, s: &Sample) -> Launch {
     let n_vocab = cx.p.buf_decl(s.logits).cols;
     let blocks = n_vocab.div_ceil(SAMPLE_THREADS as usize * LOGITS_A_THREAD) as u32;
     let params = SampleParams {
-        step: cx.memory.step.tables(),
+        step: cx.tables(),
         sampling: cx.memory.step.sampling(),
         logits: cx.memory.bufs[s.logits.0 as usize],
         tokens: cx.memory.tokens,
@@ -53,6 +53,7 @@ pub fn launch(cx: &Cx<'_>, s: &Sample) -> Launch {
         grid: [blocks.min(cx.resident_blocks()), cx.shape.outputs as u32, 1],
         threads: SAMPLE_THREADS,
         shared_bytes: SAMPLE_SHARED_BYTES,
+        cooperative: false,
         params: words(&params),
     }
 }

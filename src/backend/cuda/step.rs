@@ -2,7 +2,8 @@
 
 use super::driver::{Address, Driver};
 use super::params::{
-    NO_OUTPUT, NO_PAGE, NO_POST, StepCounts, StepRow, StepSampling, StepTables, StepTile, TOKEN_PICKED,
+    NO_OUTPUT, NO_PAGE, NO_POST, NextWeights, StepCounts, StepRow, StepSampling, StepTables, StepTile,
+    TOKEN_PICKED,
 };
 use super::picks::Picks;
 use super::{attend, sample};
@@ -68,8 +69,8 @@ impl StepMemory {
         })
     }
 
-    /// Where kernels find them.
-    pub fn tables(&self) -> StepTables {
+    /// Where kernels find them, and the next stage's weights.
+    pub fn tables(&self, next: NextWeights) -> StepTables {
         let Sections { rows, outputs, pages, exact, end, .. } = self.sections;
         StepTables {
             counts: self.base,
@@ -79,6 +80,7 @@ impl StepMemory {
             exact: if exact < end { self.base + exact as u64 } else { 0 },
             pages_stride: self.pages_stride as u32,
             reserved: 0,
+            next,
         }
     }
 

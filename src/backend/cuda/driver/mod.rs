@@ -40,6 +40,8 @@ pub struct Launch {
     pub threads: u32,
     /// Dynamic shared memory of a block, a multiple of 16.
     pub shared_bytes: u32,
+    /// Whether all blocks are there at once, so that they may wait for each other: no more than the card holds.
+    pub cooperative: bool,
     /// The kernel's parameter struct.
     pub params: Vec<u64>,
 }
@@ -51,6 +53,9 @@ pub struct Limits {
     pub multiprocessors: u32,
     /// Most dynamic shared memory of a block.
     pub shared_bytes: u32,
+    /// Bytes of the next kernel's weights that are worth bringing to the card's cache early; 0 where a kernel may start, and
+    /// load them, before the last one has ended.
+    pub prefetch_bytes: u64,
 }
 
 /// A device. Everything is queued in order; reading waits.

@@ -130,6 +130,11 @@ fn code_for(archs: &str, ptx: &str, compute: (i32, i32)) -> String {
 }
 
 impl About {
+    /// Whether a kernel may start before the one before it has ended (programmatic dependent launch).
+    fn starts_early(&self) -> bool {
+        self.compute >= (9, 0)
+    }
+
     fn of(device: sys::CUdevice) -> Result<Self, BackendError> {
         let mut version = 0;
         // SAFETY: the result is there to be written; the device is one that the driver named.
@@ -185,7 +190,11 @@ impl Card {
             device,
             sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
         )?;
-        let limits = Limits { multiprocessors: multiprocessors as u32, shared_bytes: shared as u32 };
+        let cache = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
+        // A quarter, so that what the running kernel reads again stays there. Not measured.
+        let prefetch_bytes = if about.starts_early() { 0 } else { cache as u64 / 4 };
+        let limits =
+            Limits { multiprocessors: multiprocessors as u32, shared_bytes: shared as u32, prefetch_bytes };
         // SAFETY: the device is one that the driver named; `drop` gives the context back.
         let context = unsafe { result::primary_ctx::retain(device) }.called("cuDevicePrimaryCtxRetain")?;
         let mut card = Self {
@@ -387,8 +396,13 @@ impl Driver for Card {
         let kernel = self.kernels[launch.kernel.0 as usize].expect("a kernel that this card has");
         // SAFETY: all bytes of the attribute are plain data.
         let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
-        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        attribute.value.programmaticStreamSerializationAllowed = 1;
+        if launch.cooperative {
+            attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+            attribute.value.cooperative = 1;
+        } else {
+            attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            attribute.value.programmaticStreamSerializationAllowed = 1;
+        }
         let config = sys::CUlaunchConfig {
             gridDimX: launch.grid[0],
             gridDimY: launch.grid[1],
@@ -400,7 +414,7 @@ impl Driver for Card {
             hStream: self.stream,
             attrs: &raw mut attribute,
             // Before sm_90 kernels do not wait by themselves, so they must not start early.
-            numAttrs: u32::from(self.about.compute >= (9, 0)),
+            numAttrs: u32::from(launch.cooperative || self.about.starts_early()),
         };
         let mut params = [launch.params.as_ptr().cast_mut().cast::<c_void>()];
         // SAFETY: the kernel takes one struct, whose bytes these are; its addresses are the backend's.

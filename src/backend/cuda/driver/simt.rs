@@ -9,7 +9,7 @@ use crate::backend::BackendError;
 const NAME: &str = "cuda-simt";
 
 /// A small card, so that persistent blocks have more than one round to make.
-const LIMITS: Limits = Limits { multiprocessors: 3, shared_bytes: 99 << 10 };
+const LIMITS: Limits = Limits { multiprocessors: 3, shared_bytes: 99 << 10, prefetch_bytes: 20 << 10 };
 
 #[repr(C)]
 struct SimtDevice {
@@ -28,6 +28,7 @@ unsafe extern "C" {
         threads: u32,
         shared_bytes: usize,
         params: *const c_void,
+        cooperative: bool,
         seed: u64,
         error: *mut c_char,
         error_bytes: usize,
@@ -156,6 +157,7 @@ impl Driver for Simt {
                 launch.threads,
                 launch.shared_bytes as usize,
                 launch.params.as_ptr().cast(),
+                launch.cooperative,
                 self.seed,
                 error.as_mut_ptr().cast(),
                 error.len(),
@@ -188,17 +190,28 @@ mod tests {
     /// Runs one block of a kernel of `cuda/host/broken.cu` over 64 bytes that count from 0; their first word, or what the
     /// runtime said.
     fn run(kernel: &CStr, threads: u32, seed: u64) -> Result<u32, String> {
+        run_blocks(kernel, [1, 1, 1], threads, false, seed).map(|out| out[0])
+    }
+
+    /// The same over several blocks; all words.
+    fn run_blocks(
+        kernel: &CStr,
+        grid: [u32; 3],
+        threads: u32,
+        cooperative: bool,
+        seed: u64,
+    ) -> Result<[u32; 16], String> {
         let mut simt = Simt::new(1, seed);
         simt.kernels = vec![kernel.to_owned()];
         let out = simt.alloc(64).unwrap();
         let counting: Vec<u32> = (0..16).collect();
         simt.write(out, bytemuck::cast_slice(&counting)).unwrap();
-        let (grid, shared_bytes, params) = ([1, 1, 1], 1024, vec![out]);
-        let launch = Launch { kernel: Kernel(0), grid, threads, shared_bytes, params };
+        let (shared_bytes, params) = (1024, vec![out]);
+        let launch = Launch { kernel: Kernel(0), grid, threads, shared_bytes, cooperative, params };
         simt.launch(&launch).map_err(|err| err.to_string())?;
-        let mut first = [0; 4];
-        simt.read(out, &mut first).unwrap();
-        Ok(u32::from_ne_bytes(first))
+        let mut words = [0; 16];
+        simt.read(out, bytemuck::cast_slice_mut(&mut words)).unwrap();
+        Ok(words)
     }
 
     #[test]
@@ -240,5 +253,24 @@ mod tests {
     #[test]
     fn a_copy_is_not_there_before_it_was_waited_for() {
         assert_eq!(run(c"broken_copy_read", 32, 0), Ok(u32::MAX));
+    }
+
+    /// Four blocks, eight rounds: each adds up what the others wrote in the round before.
+    #[test]
+    fn blocks_meet_at_a_grid_barrier() {
+        for seed in 0..4 {
+            let words = run_blocks(c"rounds_of_all_blocks", [2, 1, 2], 64, true, seed).unwrap();
+            assert_eq!(words[4..8], [4_u32.pow(7); 4], "order {seed}: {words:?}");
+        }
+    }
+
+    #[test]
+    fn a_grid_barrier_wants_every_block_and_a_cooperative_launch() {
+        let alone = run_blocks(c"rounds_of_all_blocks", [4, 1, 1], 64, false, 0).unwrap_err();
+        assert!(alone.contains("a grid barrier wants a cooperative launch"), "{alone}");
+        let missing = run_blocks(c"broken_grid_barrier", [4, 1, 1], 64, true, 0).unwrap_err();
+        assert!(missing.contains("waits for ever at a grid barrier"), "{missing}");
+        let many = run_blocks(c"rounds_of_all_blocks", [500, 1, 1], 64, true, 0).unwrap_err();
+        assert!(many.contains("no cooperative launch of 500 blocks"), "{many}");
     }
 }
