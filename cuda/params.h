@@ -76,6 +76,9 @@
 #define LINEAR_ROWS 8
 #define MMA_ROWS 32
 
+/* Shared memory of a linear kernel on tensor cores for weights that are no integers throughout. */
+#define MMA_HALVES_SHARED_BYTES 38400
+
 /* One row of a step. */
 struct StepRow {
     /* An id, or TOKEN_PICKED. */

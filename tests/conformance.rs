@@ -49,9 +49,9 @@ fn linear_layers_of_every_type() {
 fn linear_layers_with_norm_bias_and_scale() {
     for ty in REGISTRY {
         for act in ACT_QUANTS {
-            for kind in [NormKind::Rms, NormKind::Layer] {
-                let (n_rows, outputs, cols) = (4, 21, cols_of(ty.block_elems(), 500));
-                let name = format!("proj_add {} {act:?} {kind:?}", ty.name());
+            for (kind, n_rows) in [(NormKind::Rms, 4), (NormKind::Layer, 4), (NormKind::Layer, 18)] {
+                let (outputs, cols) = (21, cols_of(ty.block_elems(), 500));
+                let name = format!("proj_add {} {act:?} {kind:?} {n_rows}", ty.name());
                 let mut case = Case::new(&name, limits(n_rows + 2, 1, 1));
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
                 let norm = Some(case.norm(kind, cols));

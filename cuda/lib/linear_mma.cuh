@@ -10,10 +10,10 @@
 // lib/linear.cuh, with 16 slots: rows 0 to 7 of a set are the first half, rows 8 to 15 the other.
 #pragma once
 
-#include "linear.cuh"
+#include "linear_halves.cuh"
 
 template <class T, class Task>
-DEVICE void run_linear_mma(const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task) {
+DEVICE void run_linear_ints(const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task) {
     static_assert(T::kInts, "int8 products");
     constexpr int kSets = 2, kTiles = 4, kWords = 4;
     let_next_kernel_start();
@@ -99,5 +99,14 @@ DEVICE void run_linear_mma(const StepTables& step, const InputParams& in, uint32
                 }
             }
         }
+    }
+}
+
+template <class T, class Task>
+DEVICE void run_linear_mma(const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task) {
+    if constexpr (T::kInts) {
+        run_linear_ints<T>(step, in, chunks, task);
+    } else {
+        run_linear_halves<T>(step, in, chunks, task);
     }
 }

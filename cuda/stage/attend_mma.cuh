@@ -16,6 +16,7 @@
 // Reads 2 (pos + 1) head_dim halves a KV head and tile. Needs head_dim <= D, and zeros behind each vector.
 #pragma once
 
+#include "../lib/halves.cuh"
 #include "attend.cuh"
 
 // Positions of a page that are multiplied at a time.
@@ -38,15 +39,6 @@ struct AttendShared {
 static_assert(sizeof(AttendShared<64>) <= ATTEND_MMA_SHARED_BYTES_64, "the host asks for less");
 static_assert(sizeof(AttendShared<128>) <= ATTEND_MMA_SHARED_BYTES_128, "the host asks for less");
 
-// A float as two halves: the nearest one, and the nearest to what it lacks.
-struct TwoHalves {
-    uint16_t high, low;
-    DEVICE static TwoHalves of(float x) {
-        uint16_t high = half_bits(x);
-        return {high, half_bits(x - float_of_half(high))};
-    }
-};
-
 // Brings the query vectors to shared memory, one at a time a warp; vectors that the tile lacks are 0.
 template <int D>
 DEVICE void load_queries(const AttendMmaParams& p, AttendShared<D>& shared, uint32_t first_row, uint32_t n, uint32_t heads,
@@ -62,16 +54,14 @@ DEVICE void load_queries(const AttendMmaParams& p, AttendShared<D>& shared, uint
         }
         largest = reduce_lanes<Max>(largest, kWarpSize);
         bool broken = largest >= 0x7f800000u;
-        // The largest element comes to 2^10 at least and below 2^11; vectors of next to nothing stay below.
-        int exponent = static_cast<int>(Max::of(largest >> 23, 27u)) - 127;
-        float by = __uint_as_float(static_cast<uint32_t>(127 + 10 - exponent) << 23);
+        PowerOfTwo power = PowerOfTwo::of(largest);
         for (uint32_t e = lane; e < D; e += kWarpSize) {
-            float x = exists && e < head_dim ? q[e] * factor * by : 0.0f;
+            float x = exists && e < head_dim ? q[e] * factor * power.by : 0.0f;
             TwoHalves halves = TwoHalves::of(x);
             shared.high[i * kPitch<D> + e] = broken ? 0x7e00u : halves.high;
             shared.low[i * kPitch<D> + e] = broken ? 0u : halves.low;
         }
-        if (lane == 0) shared.unscale[i] = broken ? 1.0f : __uint_as_float(static_cast<uint32_t>(127 - 10 + exponent) << 23);
+        if (lane == 0) shared.unscale[i] = broken ? 1.0f : power.back;
     }
 }
 

@@ -3,3 +3,4 @@
 #include "../lib/kernels.cuh"
 
 STERNA_KERNELS(F16, f16)
+STERNA_MMA_KERNELS(F16, f16)

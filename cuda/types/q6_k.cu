@@ -3,3 +3,4 @@
 #include "../lib/kernels.cuh"
 
 STERNA_KERNELS(Q6K, q6_k)
+STERNA_MMA_KERNELS(Q6K, q6_k)

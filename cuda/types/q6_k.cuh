@@ -80,6 +80,26 @@ struct Q6K {
         }
     }
 
+    static constexpr bool kGroupScales = true;
+    using Halves = Q8_0::Halves;
+
+    DEVICE static Halves halves(const LinearParams& w, uint32_t row, uint32_t col, uint32_t member) {
+        Row at = Q6K::row(w, row);
+        uint32_t i = col % 128 / 32;
+        float scale = float_of_half(at.scales[col / 256]);
+        Halves out;
+#pragma unroll
+        for (int t = 0; t < 2; t++) {
+            uint32_t chunk = col / 128 * 2 + t;
+            uint32_t low = reinterpret_cast<const uint32_t*>(at.low + chunk * 32 + i % 2 * 16)[member];
+            uint32_t high = reinterpret_cast<const uint32_t*>(at.high + chunk * 16)[member];
+            uint32_t q = (low >> (i / 2 * 4) & 0x0f0f0f0fu) | (high >> (2 * i) & 0x03030303u) << 4;
+            halves_of_bytes(q, 32.0f, out.words[2 * t], out.words[2 * t + 1]);
+            out.scales[t] = scale * static_cast<float>(static_cast<int8_t>(at.groups[chunk] >> (8 * i)));
+        }
+        return out;
+    }
+
     DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {
         uint32_t chunk, elem;
         place(col, chunk, elem);

@@ -13,6 +13,14 @@ DEVICE void floats_of_bytes(uint32_t bytes, float (&out)[4]) {
     for (int i = 0; i < 4; i++) out[i] = __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + i)) - 8388736.0f;
 }
 
+// The same as halves, two a word.
+DEVICE void halves_of_bytes(uint32_t bytes, float less, uint32_t& first, uint32_t& second) {
+    float x[4];
+    floats_of_bytes(bytes, x);
+    first = half_bits(x[0] - less) | static_cast<uint32_t>(half_bits(x[1] - less)) << 16;
+    second = half_bits(x[2] - less) | static_cast<uint32_t>(half_bits(x[3] - less)) << 16;
+}
+
 struct Q8_0 {
     static constexpr bool kInts = false;
     static constexpr int kElems = 16;
@@ -62,6 +70,23 @@ struct Q8_0 {
         }
 #pragma unroll
         for (int m = 0; m < M; m++) sums[m] = fmaf(scale, part[m], sums[m]);
+    }
+
+    // As in f16.cuh, and the scale of each 16.
+    static constexpr bool kGroupScales = true;
+    struct Halves {
+        uint32_t words[4];
+        float scales[2];
+    };
+
+    DEVICE static Halves halves(const LinearParams& w, uint32_t row, uint32_t col, uint32_t member) {
+        Row at = Q8_0::row(w, row);
+        Halves out;
+        out.scales[0] = out.scales[1] = float_of_half(at.scales[col / 32]);
+        const uint32_t* ints = reinterpret_cast<const uint32_t*>(at.ints + col) + member;
+        halves_of_bytes(ints[0], 0.0f, out.words[0], out.words[1]);
+        halves_of_bytes(ints[4], 0.0f, out.words[2], out.words[3]);
+        return out;
     }
 
     DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {

@@ -2,10 +2,10 @@
 
 use super::driver::{Address, Launch};
 use super::params::{
-    InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, MMA_ROWS, NORM_LAYER,
-    NORM_NONE, NORM_RMS, NormParams,
+    InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, MMA_HALVES_SHARED_BYTES,
+    MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS, NormParams,
 };
-use super::weight::Format;
+use super::weight::{Format, Mma};
 use super::{Cx, words};
 use crate::program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf, Weight};
 
@@ -29,7 +29,7 @@ pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<Stri
         return Err(format!("{stage}__{} without int8 inputs", ty.name()));
     }
     let mut kernels = vec![format!("{stage}__{}", ty.name()), format!("{stage}__{}__rows", ty.name())];
-    if format.ints {
+    if format.mma.is_some() {
         kernels.push(format!("{stage}__{}{MMA}", ty.name()));
     }
     Ok(kernels)
@@ -82,7 +82,10 @@ pub fn launch<T: bytemuck::Pod>(
     let (tiles, sets) = if suffix == MMA { (rows.div_ceil(tile_rows), 2) } else { (1, 1) };
     let most = (cx.resident_blocks() as usize).div_ceil(tiles);
     let blocks = work.rows.div_ceil(slots * sets * warps).clamp(1, most);
-    let shared = shared_bytes(format, w.cols, tile_rows);
+    let shared = match format.mma {
+        Some(Mma::Halves) if suffix == MMA => MMA_HALVES_SHARED_BYTES as usize,
+        _ => shared_bytes(format, w.cols, tile_rows),
+    };
     assert!(shared <= room, "{stage}: {shared} bytes of shared memory, there are {room}");
     let params = params(InputParams {
         x: cx.memory.bufs[input.x.0 as usize],
@@ -122,9 +125,12 @@ fn kind(cx: &Cx<'_>, format: &Format, cols: usize, rows: usize, work: Work) -> K
     let fits = |rows: usize| shared_bytes(format, cols, rows) <= cx.limits.shared_bytes as usize;
     let lanes_log2 = lanes_log2(cx, format.chunks(cols), work);
     let eight = LINEAR_ROWS as usize;
-    let mma_rows = (1..=MMA_ROWS as usize / eight).map(|n| n * eight).rev().find(|rows| fits(*rows));
+    let mma_rows = format.mma.and_then(|mma| match mma {
+        Mma::Ints => (1..=MMA_ROWS as usize / eight).map(|n| n * eight).rev().find(|rows| fits(*rows)),
+        Mma::Halves => Some(MMA_ROWS as usize),
+    });
     match mma_rows {
-        Some(tile_rows) if format.ints && rows >= MMA_LEAST => Kind { suffix: MMA, tile_rows, lanes_log2: 1 },
+        Some(tile_rows) if rows >= MMA_LEAST => Kind { suffix: MMA, tile_rows, lanes_log2: 1 },
         _ if rows > 1 && fits(eight) => Kind { suffix: "__rows", tile_rows: eight, lanes_log2 },
         _ => Kind { suffix: "", tile_rows: 1, lanes_log2 },
     }

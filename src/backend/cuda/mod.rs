@@ -40,9 +40,9 @@ use weight::DeviceWeight;
 fn kernel_names() -> impl Iterator<Item = String> {
     let linear = ["attn_in", "proj_add", "ffn_in", "logits"];
     let of_type = move |ty: &weight::Format| {
-        let (ty, ints) = (ty.name, ty.ints);
+        let (ty, mma) = (ty.name, ty.mma.is_some());
         let of_stage = move |stage| ["", "__rows", "__mma"].map(|kind| format!("{stage}__{ty}{kind}"));
-        let all = linear.into_iter().flat_map(of_stage).filter(move |name| ints || !name.ends_with("__mma"));
+        let all = linear.into_iter().flat_map(of_stage).filter(move |name| mma || !name.ends_with("__mma"));
         all.chain([format!("embed__{ty}")])
     };
     let of_codec = kv::kernel_names().chain(attend::mma_kernels());

@@ -30,6 +30,7 @@ pub const SAMPLE_SHARED_BYTES: u32 = 17680;
 pub const LINEAR_HEADER_BYTES: u32 = 768;
 pub const LINEAR_ROWS: u32 = 8;
 pub const MMA_ROWS: u32 = 32;
+pub const MMA_HALVES_SHARED_BYTES: u32 = 38400;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct StepRow {

@@ -17,17 +17,28 @@ pub struct Format {
     pub chunk_elems: usize,
     /// Whether its products are of integers, so that the input must be rounded to int8.
     pub ints: bool,
+    /// Its kernels on tensor cores, where it has some.
+    pub mma: Option<Mma>,
     /// The bytes as the kernels read them.
     pack: fn(&HostTensor) -> Cow<'_, [u8]>,
 }
 
+/// What a type's kernels on tensor cores multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mma {
+    /// Integers: rows of activations lie in shared memory as a whole.
+    Ints,
+    /// Halves: some columns of many rows lie there at a time.
+    Halves,
+}
+
 /// Every type with kernels.
 pub static FORMATS: &[Format] = &[
-    Format { name: "i2_s", chunk_elems: 64, ints: true, pack: rows_as_they_are },
-    Format { name: "f16", chunk_elems: 8, ints: false, pack: padded_rows },
-    Format { name: "f32", chunk_elems: 4, ints: false, pack: padded_rows },
-    Format { name: "q8_0", chunk_elems: 16, ints: false, pack: q8_0_planes },
-    Format { name: "q6_k", chunk_elems: 64, ints: false, pack: q6_k_planes },
+    Format { name: "i2_s", chunk_elems: 64, ints: true, mma: Some(Mma::Ints), pack: rows_as_they_are },
+    Format { name: "f16", chunk_elems: 8, ints: false, mma: Some(Mma::Halves), pack: padded_rows },
+    Format { name: "f32", chunk_elems: 4, ints: false, mma: None, pack: padded_rows },
+    Format { name: "q8_0", chunk_elems: 16, ints: false, mma: Some(Mma::Halves), pack: q8_0_planes },
+    Format { name: "q6_k", chunk_elems: 64, ints: false, mma: Some(Mma::Halves), pack: q6_k_planes },
 ];
 
 impl Format {

@@ -1,0 +1,164 @@
+// The products of a linear kernel for many rows of activations, on tensor cores, of weights that are no integers throughout:
+// mma.sync m16n8k16 of halves with float sums.
+//
+// A block has a tile of up to MMA_ROWS rows of the step and a share of the units; a warp owns kSets sets of 16 rows of weights.
+// Columns come kCols at a time: the block norms and rounds the rows' activations, as lib/input.cuh says, and leaves each as two
+// halves in shared memory, so that products are as exact as those of floats; the row's largest is brought to 2^10 first. Weights
+// come from their layout into registers, as halves, which have all their bits: a T::halves is what a lane has of 32 columns of a
+// row, 4 of the first 16 and 4 of the others. A group of 16 columns is one product, whose sum its scale multiplies
+// where the type has scales.
+//
+// x = share of the units, y = tile of the step's rows. Reads W once for each tile, and the tile's activations once for each round
+// of units. Tasks are those of lib/linear.cuh, with 16 slots, as in lib/linear_mma.cuh.
+#pragma once
+
+#include "halves.cuh"
+#include "linear.cuh"
+
+// Columns in shared memory at a time, and halves from one row to the next there: half a warp reads different banks.
+constexpr uint32_t kCols = 128;
+constexpr uint32_t kColsPitch = kCols + 16;
+
+struct HalvesShared {
+    uint16_t high[MMA_ROWS * kColsPitch], low[MMA_ROWS * kColsPitch];
+    // What makes activations of a row's numbers; all of them are NaN where it is broken.
+    struct Row {
+        RowNorm norm;
+        float scale;
+        PowerOfTwo power;
+        uint32_t broken;
+    } rows[MMA_ROWS];
+};
+static_assert(LINEAR_HEADER_BYTES + sizeof(HalvesShared) <= MMA_HALVES_SHARED_BYTES, "the host asks for less");
+
+// A row's activation of a column, before it becomes two halves.
+DEVICE float activation(const InputParams& in, const HalvesShared::Row& row, float x, uint32_t col) {
+    float n = row.norm.of(in.norm, x, col);
+    return in.int8 ? rintf(n * row.scale) / row.scale : n;
+}
+
+// Finds what a row's activations are made with. A warp calls it.
+DEVICE void prepare_row(const InputParams& in, const float* x, HalvesShared::Row& row) {
+    uint32_t lane = threadIdx.x % kWarpSize;
+    RowNorm norm = row_norm<false>(in, x, lane, kWarpSize);
+    uint32_t largest = 0;
+    for (uint32_t col = lane; col < in.cols; col += kWarpSize) {
+        largest = Max::of(largest, __float_as_uint(norm.of(in.norm, x[col], col)) & 0x7fffffffu);
+    }
+    largest = reduce_lanes<Max>(largest, kWarpSize);
+    if (lane != 0) return;
+    uint32_t most = in.int8 ? __float_as_uint(kMaxAct) : 0x7f7fffffu;
+    row.norm = norm;
+    row.scale = in.int8 ? 127.0f / fmaxf(__uint_as_float(largest), 1e-5f) : 1.0f;
+    row.power = PowerOfTwo::of(largest);
+    row.broken = largest > most;
+}
+
+template <class T, class Task>
+DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uint32_t, const Task& task) {
+    constexpr int kSets = 2, kTiles = MMA_ROWS / 8;
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows, first = blockIdx.y * MMA_ROWS;
+    if (first >= n_rows) return;
+    uint32_t n = n_rows - first < MMA_ROWS ? n_rows - first : MMA_ROWS;
+    HalvesShared& shared = *reinterpret_cast<HalvesShared*>(shared_memory() + LINEAR_HEADER_BYTES);
+    auto input = [&](uint32_t m) {
+        uint64_t row = in.of_outputs ? step.outputs[first + m] : first + m;
+        return in.x + row * in.cols;
+    };
+    uint32_t warps = blockDim.x / kWarpSize, warp = threadIdx.x / kWarpSize;
+    for (uint32_t m = warp; m < n; m += warps) prepare_row(in, input(m), shared.rows[m]);
+
+    uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
+    uint32_t units = task.units(), stride = gridDim.x * warps * kSets;
+    // All warps make the same rounds, because they share the activations.
+    for (uint32_t round = blockIdx.x * warps * kSets; round < units; round += stride) {
+        uint32_t unit = round + warp * kSets;
+        float sums[kSets][kTiles][4] = {};
+        // Each set's rows `quartet` and `quartet + 8`; null where there is none.
+        WeightRow rows[kSets][2];
+#pragma unroll
+        for (int set = 0; set < kSets; set++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                rows[set][half] = unit + set < units ? task.row(unit + set, quartet + 8 * half) : WeightRow{nullptr, 0};
+            }
+        }
+        for (uint32_t base = 0; base < in.cols; base += kCols) {
+            __syncthreads();
+            for (uint32_t at = threadIdx.x; at < MMA_ROWS * kCols; at += blockDim.x) {
+                uint32_t m = at / kCols, col = base + at % kCols;
+                TwoHalves two = {0, 0};
+                if (m < n && col < in.cols) {
+                    const HalvesShared::Row& row = shared.rows[m];
+                    two = TwoHalves::of(activation(in, row, input(m)[col], col) * row.power.by);
+                    if (row.broken) two = {0x7e00u, 0};
+                }
+                shared.high[m * kColsPitch + at % kCols] = two.high;
+                shared.low[m * kColsPitch + at % kCols] = two.low;
+            }
+            __syncthreads();
+#pragma unroll 1
+            for (uint32_t col = base; col < base + kCols && col < in.cols; col += 32) {
+                typename T::Halves w[kSets][2];
+#pragma unroll
+                for (int set = 0; set < kSets; set++) {
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        const WeightRow& at = rows[set][half];
+                        w[set][half] = at.w ? T::halves(*at.w, at.row, col, member) : typename T::Halves{};
+                    }
+                }
+#pragma unroll
+                for (int group = 0; group < 2; group++) {
+                    uint32_t place = col - base + 16 * group + 4 * member;
+#pragma unroll
+                    for (int tile = 0; tile < kTiles; tile++) {
+                        if (8 * tile >= static_cast<int>(n)) break;
+                        uint32_t from = (8 * tile + quartet) * kColsPitch + place;
+                        uint2 high = *reinterpret_cast<const uint2*>(shared.high + from);
+                        uint2 low = *reinterpret_cast<const uint2*>(shared.low + from);
+                        uint32_t b_high[2] = {high.x, high.y}, b_low[2] = {low.x, low.y};
+#pragma unroll
+                        for (int set = 0; set < kSets; set++) {
+                            const typename T::Halves& upper = w[set][0];
+                            const typename T::Halves& lower = w[set][1];
+                            uint32_t a[4] = {upper.words[2 * group], lower.words[2 * group], upper.words[2 * group + 1],
+                                             lower.words[2 * group + 1]};
+                            if constexpr (T::kGroupScales) {
+                                float part[4] = {};
+                                mma_f16_16x8x16(part, a, b_low);
+                                mma_f16_16x8x16(part, a, b_high);
+#pragma unroll
+                                for (int i = 0; i < 4; i++) {
+                                    float scale = i < 2 ? upper.scales[group] : lower.scales[group];
+                                    sums[set][tile][i] = fmaf(scale, part[i], sums[set][tile][i]);
+                                }
+                            } else {
+                                mma_f16_16x8x16(sums[set][tile], a, b_low);
+                                mma_f16_16x8x16(sums[set][tile], a, b_high);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int set = 0; set < kSets; set++) {
+#pragma unroll
+            for (int tile = 0; tile < kTiles; tile++) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    uint32_t m = 8 * tile + 2 * member + i;
+                    if (m >= n) continue;
+                    float back = shared.rows[m].power.back;
+                    float upper = finished<T>(rows[set][0], sums[set][tile][i] * back, m);
+                    float lower = finished<T>(rows[set][1], sums[set][tile][2 + i] * back, m);
+                    if (rows[set][0].w) task.finish(unit + set, quartet, first + m, upper, lower);
+                    if (rows[set][1].w) task.finish(unit + set, quartet + 8, first + m, lower, upper);
+                }
+            }
+        }
+    }
+}
