@@ -56,7 +56,8 @@ fn main() {
         let pages = if windowed { windowed_pages(1, 6) } else { shuffled_pages(1, 6) };
         let row = |pos: u32, logits| Row { token: pos % 300, pos, seq: 0, logits };
         let prompt: Vec<Row> = (0..96).map(|pos| row(pos, pos == 95)).collect();
-        for mut backend in backends() {
+        // A step through wgpu allocates an encoder and what the driver wants.
+        for mut backend in backends().into_iter().filter(|backend| backend.name() != "wgpu") {
             if !case.has_kernels(&*backend) {
                 continue;
             }

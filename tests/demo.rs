@@ -10,9 +10,9 @@ use std::process::Output;
 
 use assert_cmd::Command;
 use logits::{all_logits, distance};
-use sterna::backend::NAMES;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::simd;
+use sterna::backend::{self, Backend, NAMES};
 use sterna::engine::score::{Mean, log_softmax};
 use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions};
 use sterna::gguf::Gguf;
@@ -87,26 +87,25 @@ fn greedy_texts_are_the_same_bytes_everywhere() {
 
 /// Greedy, and drawn on the device with the default filters.
 #[test]
-fn cuda_kernels_tell_the_same_story() {
-    if !NAMES.contains(&"cuda-simt") {
-        return;
-    }
+fn other_backends_tell_the_same_story() {
     let drawn = SamplerOptions { seed: Some(1), ..SamplerOptions::default() };
     for sampler in [SamplerOptions::greedy(), drawn] {
-        let story = |backend: &str| {
-            let options =
-                EngineOptions { backend: backend.into(), threads: Some(2), ..EngineOptions::default() };
-            let engine = Engine::from_gguf(model()?, &options, |_| ()).unwrap();
+        let story = |backend: Box<dyn Backend>| {
+            let engine = Engine::on_backend(model()?, &EngineOptions::default(), backend, |_| ()).unwrap();
             let prompt = engine.tokenizer().unwrap().encode(&texts()[0].0, Special::Parse, true);
             let sampler = sampler.clone();
-            let options = GenerateOptions { sampler, max_tokens: Some(48), ..GenerateOptions::default() };
+            let options = GenerateOptions { sampler, max_tokens: Some(64), ..GenerateOptions::default() };
             let mut session = engine.session().unwrap();
             let pieces = session.generate(&prompt, &options).unwrap();
             Some(pieces.map(|piece| piece.unwrap()).collect::<String>())
         };
-        let cpu = story("cpu");
+        let cpu = story(backend::open("cpu", 2).unwrap());
         assert!(cpu.as_ref().is_none_or(|text| !text.is_empty()));
-        assert_eq!(story("cuda-simt"), cpu);
+        for name in NAMES.iter().filter(|name| {
+            ["cuda-simt", "wgpu"].contains(name) && common::starts(name, backend::open(name, 2))
+        }) {
+            assert_eq!(story(backend::open(name, 2).unwrap()), cpu, "{name}");
+        }
     }
 }
 

@@ -212,12 +212,13 @@ fn greedy(path: &Path, backend: &str, kv: &str, prompt: &[u32], n: usize) -> Vec
     picked
 }
 
-/// The model, kernels, launches and recordings of a card, with the kernels run on the processor.
+/// The model, kernels, launches and recordings of a card, with the kernels run on the processor; and through wgpu.
 #[test]
-fn cuda_kernels_say_what_the_cpu_says() {
-    if !sterna::backend::NAMES.contains(&"cuda-simt") {
-        return;
-    }
+fn other_backends_say_what_the_cpu_says() {
+    let there = |name: &&&str| {
+        ["cuda-simt", "wgpu"].contains(name) && common::starts(name, sterna::backend::open(name, 1))
+    };
+    let others: Vec<_> = sterna::backend::NAMES.iter().filter(there).collect();
     for (model, kv, prompt) in [
         ("tiny-i2_s.gguf", "f16", 1),
         ("tiny-i2_s.gguf", "f16", 3),
@@ -227,8 +228,11 @@ fn cuda_kernels_say_what_the_cpu_says() {
     ] {
         let Some(path) = bitnet(model) else { continue };
         let prompt = &prompts()[prompt];
-        let [cpu, cuda] = ["cpu", "cuda-simt"].map(|backend| greedy(&path, backend, kv, prompt, 32));
-        assert_eq!(cuda, cpu, "{model}, {kv} cache, prompt of {}", prompt.len());
+        let cpu = greedy(&path, "cpu", kv, prompt, 32);
+        for name in &others {
+            let got = greedy(&path, name, kv, prompt, 32);
+            assert_eq!(got, cpu, "{name}: {model}, {kv} cache, prompt of {}", prompt.len());
+        }
     }
 }
 

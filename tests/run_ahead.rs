@@ -6,7 +6,7 @@ mod common;
 mod oracle;
 
 use case::model::{Model, SMALL};
-use case::{Running, cpus, limits, shuffled_pages, simt, windowed_limits, windowed_pages};
+use case::{Running, cpus, limits, shuffled_pages, simt, wgpus, windowed_limits, windowed_pages};
 use sterna::backend::{Backend, NAMES};
 use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions, Session, StopReason};
 use sterna::program::{PageTable, Row, Sampling, Step};
@@ -17,7 +17,7 @@ const N_SEQS: usize = 3;
 const N_STEPS: u32 = 24;
 
 fn all_backends() -> Vec<Box<dyn Backend>> {
-    cpus(&[2]).into_iter().chain(simt(0)).chain(simt(5)).collect()
+    cpus(&[2]).into_iter().chain(simt(0)).chain(simt(5)).chain(wgpus()).collect()
 }
 
 /// Queues one step: a row of each slot in `seqs` at `pos`, whose token `of` names.
@@ -197,7 +197,8 @@ fn assert_no_trace(engine: &Engine, options: &GenerateOptions, pieces: usize) ->
 }
 
 fn backends() -> impl Iterator<Item = &'static str> {
-    ["cpu", "cuda-simt"].into_iter().filter(|name| NAMES.contains(name))
+    let there = |name: &&str| NAMES.contains(name) && common::starts(name, sterna::backend::open(name, 1));
+    ["cpu", "cuda-simt", "wgpu"].into_iter().filter(there)
 }
 
 fn warm(seed: u64) -> GenerateOptions {

@@ -7,7 +7,7 @@ mod case;
 mod oracle;
 
 use case::model::{Model, SMALL};
-use case::{Case, Running, backends, limits, shuffled_pages, simt};
+use case::{Case, Running, backends, limits, shuffled_pages, simt, wgpus};
 use sterna::backend::cpu::{Cpu, simd};
 use sterna::program::{Buf, PageTable, Row, RowsOf, Step};
 
@@ -87,6 +87,24 @@ fn cuda_kernels_compute_what_the_cpu_does() {
                 let found =
                     first_difference(&case, &shuffled_pages(1, 2), &prompt(n), tolerance(&model), both);
                 assert_eq!(found, None, "{n} tokens, order {seed}");
+            }
+        }
+    }
+}
+
+/// Its norms sum in pairs of floats too.
+#[test]
+fn wgpu_kernels_compute_what_the_cpu_does() {
+    for model in [SMALL, Model { weights: "q8_0", kv: "f32", ..SMALL }] {
+        let (case, _) = model.case("a small model", limits(70, 1, 2));
+        for n in [1, 5, 70] {
+            for mut wgpu in wgpus() {
+                let device = wgpu.device();
+                let mut cpu = Cpu::new(2).expect("threads");
+                let both = [case.on(&mut cpu), case.on(&mut *wgpu)];
+                let found =
+                    first_difference(&case, &shuffled_pages(1, 2), &prompt(n), tolerance(&model), both);
+                assert_eq!(found, None, "{n} tokens on {device}");
             }
         }
     }

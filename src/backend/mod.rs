@@ -6,6 +6,8 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+#[cfg(feature = "wgpu")]
+pub mod wgpu;
 
 use ggml_types::HostTensor;
 
@@ -39,6 +41,11 @@ pub trait Backend: Send {
 
     /// What runs the program, for people: processor and kernels, or card and driver.
     fn device(&self) -> String;
+
+    /// What a user should be told of this device before it runs anything, if anything.
+    fn note(&self) -> Option<String> {
+        None
+    }
 
     /// The memory a program needs, before anything is allocated or uploaded.
     ///
@@ -122,6 +129,8 @@ pub const NAMES: &[&str] = &[
     "cuda",
     #[cfg(feature = "simt")]
     "cuda-simt",
+    #[cfg(feature = "wgpu")]
+    "wgpu",
 ];
 
 /// What there is to run on: the word of a backend, and the device or why there is none. `threads` is for backends
@@ -131,9 +140,16 @@ pub fn devices(threads: usize) -> Vec<(&'static str, Result<String, BackendError
         #[cfg(feature = "cuda")]
         if *name == "cuda" {
             return match cuda::driver::real::cards() {
-                Ok(cards) => cards.into_iter().map(|card| (*name, Ok(card))).collect(),
+                Ok(cards) => {
+                    let line = |(i, card)| (*name, Ok(format!("{i}: {card}")));
+                    cards.into_iter().enumerate().map(line).collect()
+                }
                 Err(err) => vec![(*name, Err(err))],
             };
+        }
+        #[cfg(feature = "wgpu")]
+        if *name == "wgpu" {
+            return wgpu::device::list().into_iter().map(|device| (*name, device)).collect();
         }
         vec![(*name, open(name, threads).map(|backend| backend.device()))]
     };
@@ -141,30 +157,62 @@ pub fn devices(threads: usize) -> Vec<(&'static str, Result<String, BackendError
 }
 
 /// The backends that `auto` stands for, the fastest first: those whose device is there, and the CPU. An error is a device
-/// that is there and cannot be used.
+/// that is there and cannot be used. What runs on the processor in a GPU's place is none of them.
 pub fn auto(threads: usize) -> Vec<Result<Box<dyn Backend>, BackendError>> {
     #[cfg(feature = "cuda")]
     let card = cuda::driver::real::cards().is_ok().then(|| open("cuda", threads));
     #[cfg(not(feature = "cuda"))]
     let card = None;
-    card.into_iter().chain([open("cpu", threads)]).collect()
+    #[cfg(feature = "wgpu")]
+    let gpu = wgpu::device::has_gpu().then(|| open("wgpu", threads));
+    #[cfg(not(feature = "wgpu"))]
+    let gpu = None;
+    card.into_iter().chain(gpu).chain([open("cpu", threads)]).collect()
 }
 
-/// Opens a backend by its word; `auto` takes the fastest that opens. `threads` is for backends that run on the
-/// processor.
+/// Opens a backend by its word, on the device that it would choose; `auto` takes the fastest that opens. `threads` is for
+/// backends that run on the processor.
 ///
 /// # Errors
 /// [`BackendError::Unknown`], and [`BackendError::Device`] where it does not start.
 pub fn open(name: &str, threads: usize) -> Result<Box<dyn Backend>, BackendError> {
+    open_on(name, None, threads)
+}
+
+/// As [`open`], on a device of its list: by number, or by a part of its name.
+///
+/// # Errors
+/// As [`open`]; and where there is no such device, or nothing to choose from.
+pub fn open_on(name: &str, device: Option<&str>, threads: usize) -> Result<Box<dyn Backend>, BackendError> {
+    let only_device = |backend: &'static str| match device {
+        Some(device) => Err(BackendError::Device {
+            backend,
+            call: "choosing a device",
+            detail: format!("--device {device} is for --backend cuda and wgpu"),
+        }),
+        None => Ok(()),
+    };
     match name {
-        "auto" => auto(threads).into_iter().find(Result::is_ok).unwrap_or_else(|| open("cpu", threads)),
-        "cpu" => Ok(Box::new(cpu::Cpu::new(threads)?)),
+        "auto" => {
+            only_device("auto")?;
+            auto(threads).into_iter().find(Result::is_ok).unwrap_or_else(|| open("cpu", threads))
+        }
+        "cpu" => {
+            only_device("cpu")?;
+            Ok(Box::new(cpu::Cpu::new(threads)?))
+        }
         #[cfg(feature = "cuda")]
-        "cuda" => Ok(Box::new(cuda::Cuda::open()?)),
+        "cuda" => Ok(Box::new(cuda::Cuda::open(device)?)),
         #[cfg(feature = "simt")]
         "cuda-simt" => {
+            only_device("cuda-simt")?;
             let driver = cuda::driver::simt::Simt::new(threads as u32, 0);
             Ok(Box::new(cuda::Cuda::on(Box::new(driver))))
+        }
+        #[cfg(feature = "wgpu")]
+        "wgpu" => {
+            let device = device.map(str::to_owned);
+            Ok(Box::new(wgpu::Wgpu::open(&wgpu::device::Options { device, ..Default::default() })?))
         }
         _ => {
             let detail = format!("this build has auto, {}", NAMES.join(", "));

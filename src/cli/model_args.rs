@@ -31,6 +31,9 @@ pub struct LoadArgs {
     /// Where it runs: auto, or a word of `sterna devices`
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub backend: String,
+    /// Which device of it: a number of `sterna devices`, or a part of a name
+    #[arg(long, value_name = "N|NAME")]
+    pub device: Option<String>,
     /// Most tokens of one prefill step
     #[arg(short, long, value_name = "N", default_value_t = 512, visible_alias = "ubatch-size")]
     pub batch_size: usize,
@@ -131,6 +134,7 @@ impl LoadArgs {
         let cache = &self.cache;
         EngineOptions {
             backend: self.backend.clone(),
+            device: self.device.clone(),
             threads,
             n_ctx,
             batch: self.batch_size,

@@ -25,6 +25,9 @@ pub struct SelftestArgs {
     /// What is tested
     #[arg(long, value_name = "NAME", default_value = "auto")]
     backend: String,
+    /// Which device of it: a number of `sterna devices`, or a part of a name
+    #[arg(long, value_name = "N|NAME")]
+    device: Option<String>,
     /// Leaves out the layer of real size, which takes longest
     #[arg(long)]
     small: bool,
@@ -64,7 +67,8 @@ impl SelftestArgs {
         let mut wrong = 0;
         let subjects = if self.small { &SUBJECTS[..SUBJECTS.len() - 1] } else { SUBJECTS };
         for (i, subject) in subjects.iter().enumerate() {
-            let mut tested = backend::open(&self.backend, backend::physical_cores())?;
+            let mut tested =
+                backend::open_on(&self.backend, self.device.as_deref(), backend::physical_cores())?;
             let mut cpu = backend::open("cpu", backend::physical_cores())?;
             if i == 0 {
                 writeln!(out, "{}: {}", tested.name(), tested.device())?;

@@ -31,6 +31,8 @@ pub struct Progress {
 pub struct EngineOptions {
     /// `auto`, `cpu`, or another word of `sterna devices`.
     pub backend: String,
+    /// Number or name of the backend's device; the backend's choice where there is none.
+    pub device: Option<String>,
     /// Threads of the CPU backend; one a physical core where there is none.
     pub threads: Option<usize>,
     /// Positions of each session; the trained context, at most [`EngineOptions::DEFAULT_CTX`], where there
@@ -68,6 +70,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             backend: "auto".into(),
+            device: None,
             threads: None,
             n_ctx: None,
             batch: 512,
@@ -124,9 +127,11 @@ impl Engine {
         progress: impl FnMut(Progress),
     ) -> Result<Self, Error> {
         let threads = options.n_threads();
-        match options.backend.as_str() {
-            "auto" => Self::on_first(gguf, options, backend::auto(threads), progress),
-            name => Self::on_backend(gguf, options, backend::open(name, threads)?, progress),
+        match (options.backend.as_str(), options.device.as_deref()) {
+            ("auto", None) => Self::on_first(gguf, options, backend::auto(threads), progress),
+            (name, device) => {
+                Self::on_backend(gguf, options, backend::open_on(name, device, threads)?, progress)
+            }
         }
     }
 
@@ -210,6 +215,7 @@ impl Engine {
             sampling: Vec::with_capacity(1),
             backend,
         };
+        notes.extend(core.backend.note());
         notes.extend(warnings(&gguf, &hyper, n_ctx));
         let shared = Shared {
             warnings: notes,

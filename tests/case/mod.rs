@@ -16,10 +16,11 @@ use sterna::program::{
 use crate::oracle::Oracle;
 
 /// Every backend of this build on this machine: the CPU with each set of kernels, and 1, 2 and 3 threads; CUDA kernels
-/// on the processor, with their threads shuffled.
+/// on the processor, with their threads shuffled; each kind of wgpu's kernels.
 pub fn backends() -> Vec<Box<dyn Backend>> {
     let mut backends = cpus(&[1, 2, 3]);
     backends.extend(simt(1));
+    backends.extend(wgpus());
     backends
 }
 
@@ -27,6 +28,7 @@ pub fn backends() -> Vec<Box<dyn Backend>> {
 pub fn few_backends() -> Vec<Box<dyn Backend>> {
     let mut backends = cpus(&[2]);
     backends.extend(simt(1));
+    backends.extend(wgpus());
     backends
 }
 
@@ -51,6 +53,47 @@ pub fn simt(seed: u64) -> Option<Box<dyn Backend>> {
 #[cfg(not(feature = "simt"))]
 pub fn simt(_: u64) -> Option<Box<dyn Backend>> {
     None
+}
+
+/// wgpu on the first adapter of this machine, software or not, with each kind of kernels: as the device wants them; with
+/// threads that meet in workgroup memory, products of floats, and weights in parts of few rows. Where there is no
+/// adapter, one line says so.
+#[cfg(feature = "wgpu")]
+pub fn wgpus() -> Vec<Box<dyn Backend>> {
+    use std::io::Write as _;
+    use std::sync::{Arc, OnceLock};
+
+    use sterna::backend::wgpu::Wgpu;
+    use sterna::backend::wgpu::device::{Gpu, Options};
+
+    // Opened once, so that every kernel is made once.
+    static GPUS: OnceLock<Vec<Arc<Gpu>>> = OnceLock::new();
+    let open = || {
+        let other = Options {
+            subgroups: Some(false),
+            packed: Some(false),
+            max_part_bytes: Some(66 << 10),
+            ..Options::default()
+        };
+        let open = |options: &Options| match Gpu::open(options) {
+            Ok(gpu) => Some(Arc::new(gpu)),
+            Err(err) => {
+                // The test harness would swallow what `eprintln` prints.
+                writeln!(std::io::stderr(), "wgpu: not run: no adapter ({err})")
+                    .expect("stderr takes a line");
+                None
+            }
+        };
+        [Options::default(), other].iter().map_while(open).collect()
+    };
+    let wgpu = |gpu: &Arc<Gpu>| -> Box<dyn Backend> { Box::new(Wgpu::on(Arc::clone(gpu))) };
+    GPUS.get_or_init(open).iter().map(wgpu).collect()
+}
+
+/// None in this build.
+#[cfg(not(feature = "wgpu"))]
+pub fn wgpus() -> Vec<Box<dyn Backend>> {
+    Vec::new()
 }
 
 /// What backends have no kernels for, a line each. A line goes when its kernel comes; see `tests/conformance.rs`.

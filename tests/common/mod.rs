@@ -40,6 +40,19 @@ pub fn say(line: std::fmt::Arguments<'_>) {
     writeln!(std::io::stderr(), "{line}").expect("stderr takes a line");
 }
 
+/// Whether a backend of this build, tried on this machine, starts. One that needs an adapter may not, which one line says; any
+/// other must.
+pub fn starts<T, E: std::fmt::Display>(backend: &str, tried: Result<T, E>) -> bool {
+    match tried {
+        Ok(_) => true,
+        Err(err) if backend == "wgpu" => {
+            say(format_args!("wgpu: not run: no adapter ({err})"));
+            false
+        }
+        Err(err) => panic!("{backend}: {err}"),
+    }
+}
+
 /// A NumPy array, row after row.
 pub struct Npy {
     /// Dimensions, contiguous last.

@@ -57,12 +57,17 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// A backend on the first card of this machine.
+    /// A backend on a card of this machine: the first, or that of a number in the list of `sterna devices`.
     ///
     /// # Errors
-    /// [`BackendError::Device`] where there are no kernels in this build, no driver, no card, or no code for it.
-    pub fn open() -> Result<Self, BackendError> {
-        Ok(Self::on(Box::new(driver::real::Card::open(0)?)))
+    /// [`BackendError::Device`] where there are no kernels in this build, no driver, no such card, or no code for it.
+    pub fn open(device: Option<&str>) -> Result<Self, BackendError> {
+        let ordinal = device.map_or(Ok(0), str::parse).map_err(|_| BackendError::Device {
+            backend: "cuda",
+            call: "choosing a device",
+            detail: format!("want the number of a card, got `{}`", device.unwrap_or_default()),
+        })?;
+        Ok(Self::on(Box::new(driver::real::Card::open(ordinal)?)))
     }
 
     /// A backend on a driver of the caller's.

@@ -1,0 +1,477 @@
+//! A device through wgpu: which there are, one of them opened, its memory, and what it says when something fails.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use wgpu::{
+    Adapter, AdapterInfo, BindGroupLayout, Buffer, BufferUsages, DeviceType, Features, SubmissionIndex,
+};
+
+use super::NAME;
+use super::shader::{Binding, Caps, Kernel, LANES};
+use crate::backend::BackendError;
+
+/// A step that takes longer than this is given up: the device hangs.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Most bytes that are brought or fetched at a time.
+const PIECE_BYTES: usize = 16 << 20;
+
+/// How a device is to be used. What is left out, the device decides.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Number in [`list`], or a part of its name.
+    pub device: Option<String>,
+    /// Bytes of the largest part of a weight, where they are to be fewer than a buffer has: tests split weights so.
+    pub max_part_bytes: Option<u64>,
+    /// Whether threads meet in subgroups, or in workgroup memory alone.
+    pub subgroups: Option<bool>,
+    /// Whether int8 products are of packed integers, or of floats.
+    pub packed: Option<bool>,
+}
+
+/// An opened device. Cheap to share: tests run all their backends on one.
+pub struct Gpu {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    info: AdapterInfo,
+    pub(super) caps: Caps,
+    /// Bytes of the largest buffer that a shader may see.
+    pub(super) max_buffer_bytes: u64,
+    /// Bytes of the largest part of a weight.
+    pub(super) max_part_bytes: u64,
+    /// Bytes at a multiple of which parameters may lie.
+    pub(super) params_align: u64,
+    /// What went wrong outside a call that could return it.
+    failure: Arc<Mutex<Option<String>>>,
+    pipelines: Mutex<HashMap<Kernel, wgpu::ComputePipeline>>,
+    layouts: Mutex<HashMap<&'static [Binding], BindGroupLayout>>,
+    /// Where bytes come back.
+    staging: Mutex<Option<Buffer>>,
+}
+
+/// Every adapter of this machine.
+fn adapters() -> Vec<Adapter> {
+    let mut desc = wgpu::InstanceDescriptor::new_without_display_handle();
+    desc.backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+    desc.flags = wgpu::InstanceFlags::empty();
+    now(wgpu::Instance::new(desc).enumerate_adapters(wgpu::Backends::all()))
+}
+
+/// Whether there is an adapter that is no program on the processor.
+pub fn has_gpu() -> bool {
+    adapters().iter().any(|adapter| adapter.get_info().device_type != DeviceType::Cpu)
+}
+
+/// Every adapter with its number, for people.
+pub fn list() -> Vec<Result<String, BackendError>> {
+    let adapters = adapters();
+    if adapters.is_empty() {
+        return vec![Err(nothing())];
+    }
+    adapters.iter().enumerate().map(|(i, adapter)| Ok(format!("{i}: {}", description(adapter)))).collect()
+}
+
+/// An adapter for people: name, kind, driver, and what matters of its features and limits.
+fn description(adapter: &Adapter) -> String {
+    let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+    let has = |feature, word| if features.contains(feature) { word } else { "" };
+    let mut known: Vec<String> =
+        [has(Features::SHADER_F16, "f16"), has(Features::TIMESTAMP_QUERY, "timestamps")]
+            .iter()
+            .filter(|word| !word.is_empty())
+            .map(|word| (*word).to_owned())
+            .collect();
+    if features.contains(Features::SUBGROUP) {
+        known.insert(0, format!("subgroups of {} to {}", info.subgroup_min_size, info.subgroup_max_size));
+    }
+    let caps = Caps::of(adapter, &Options::default());
+    known.push(format!("int8 products of {}", if caps.packed { "packed integers" } else { "floats" }));
+    format!(
+        "{}, buffers of {} MiB, {} KiB of workgroup memory; {}",
+        short(&info),
+        max_buffer_bytes(&limits) >> 20,
+        limits.max_compute_workgroup_storage_size >> 10,
+        known.join(", ")
+    )
+}
+
+fn short(info: &AdapterInfo) -> String {
+    let kind = match info.device_type {
+        DeviceType::DiscreteGpu => "discrete GPU",
+        DeviceType::IntegratedGpu => "integrated GPU",
+        DeviceType::VirtualGpu => "virtual GPU",
+        DeviceType::Cpu => "software on the processor",
+        DeviceType::Other => "device of unknown kind",
+    };
+    let driver = [info.driver.as_str(), info.driver_info.as_str()].join(" ");
+    let driver = if driver.trim().is_empty() { String::new() } else { format!(", {}", driver.trim()) };
+    format!("{} ({kind}, {:?}{driver})", info.name, info.backend)
+}
+
+fn max_buffer_bytes(limits: &wgpu::Limits) -> u64 {
+    limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)
+}
+
+/// The adapter that is asked for by number or name; else the fastest kind that there is, software last.
+fn choose(device: Option<&str>) -> Result<Adapter, BackendError> {
+    let mut adapters = adapters();
+    let Some(word) = device else {
+        return adapters.into_iter().min_by_key(rank).ok_or_else(nothing);
+    };
+    let names: Vec<String> = adapters.iter().map(|adapter| adapter.get_info().name).collect();
+    let of_name = |name: &String| name.to_lowercase().contains(&word.to_lowercase());
+    let at = word.parse().ok().or_else(|| names.iter().position(of_name)).filter(|at| *at < names.len());
+    at.map(|at| adapters.swap_remove(at)).ok_or_else(|| {
+        let all: Vec<_> = names.iter().enumerate().map(|(i, name)| format!("{i}: {name}")).collect();
+        error("choosing a device", format!("no device `{word}`; there is {}", all.join(", ")))
+    })
+}
+
+/// The fastest kind first.
+fn rank(adapter: &Adapter) -> u32 {
+    match adapter.get_info().device_type {
+        DeviceType::DiscreteGpu => 0,
+        DeviceType::IntegratedGpu => 1,
+        DeviceType::VirtualGpu => 2,
+        DeviceType::Other => 3,
+        DeviceType::Cpu => 4,
+    }
+}
+
+fn nothing() -> BackendError {
+    error("looking for a device", "no Vulkan, Metal or DirectX 12 driver has one".to_owned())
+}
+
+impl Caps {
+    fn of(adapter: &Adapter, options: &Options) -> Self {
+        let info = adapter.get_info();
+        // Threads that share a row of weights must lie in one subgroup.
+        let subgroups = adapter.features().contains(Features::SUBGROUP) && info.subgroup_min_size >= LANES;
+        // Apple's GPUs have no instruction for four packed products.
+        let packed = info.backend != wgpu::Backend::Metal;
+        Self {
+            subgroups: subgroups && options.subgroups.unwrap_or(true),
+            packed: options.packed.unwrap_or(packed),
+        }
+    }
+}
+
+impl Gpu {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] where there is none, it does not start, or it lacks a limit that the kernels need.
+    pub fn open(options: &Options) -> Result<Self, BackendError> {
+        let adapter = choose(options.device.as_deref())?;
+        let (info, limits) = (adapter.get_info(), adapter.limits());
+        for (limit, has, needs) in [
+            ("storage buffers", limits.max_storage_buffers_per_shader_stage, 7),
+            ("threads of a workgroup", limits.max_compute_invocations_per_workgroup, 256),
+            ("bytes of workgroup memory", limits.max_compute_workgroup_storage_size, 16 << 10),
+        ] {
+            if has < needs {
+                let detail = format!("{} has {has} {limit}, and {needs} are needed", short(&info));
+                return Err(error("opening a device", detail));
+            }
+        }
+        let caps = Caps::of(&adapter, options);
+        let features = if caps.subgroups { Features::SUBGROUP } else { Features::empty() };
+        let desc = wgpu::DeviceDescriptor {
+            label: Some("sterna"),
+            required_features: features,
+            required_limits: limits.clone(),
+            ..wgpu::DeviceDescriptor::default()
+        };
+        let (device, queue) =
+            now(adapter.request_device(&desc)).map_err(|err| error("opening a device", err.to_string()))?;
+        let failure = Arc::new(Mutex::new(None));
+        let note = |failure: &Arc<Mutex<Option<String>>>| {
+            let failure = Arc::clone(failure);
+            // What comes first is the cause.
+            move |what: String| {
+                locked(&failure).get_or_insert(what);
+            }
+        };
+        let (lost, uncaptured) = (note(&failure), note(&failure));
+        device.set_device_lost_callback(move |reason, message| {
+            if reason != wgpu::DeviceLostReason::Destroyed {
+                lost(format!("the device was lost: {message}"));
+            }
+        });
+        device.on_uncaptured_error(Arc::new(move |err: wgpu::Error| uncaptured(err.to_string())));
+        let most = max_buffer_bytes(&limits);
+        Ok(Self {
+            device,
+            queue,
+            info,
+            caps,
+            max_buffer_bytes: most,
+            max_part_bytes: options.max_part_bytes.map_or(most, |bytes| bytes.min(most)),
+            params_align: u64::from(limits.min_uniform_buffer_offset_alignment),
+            failure,
+            pipelines: Mutex::default(),
+            layouts: Mutex::default(),
+            staging: Mutex::default(),
+        })
+    }
+
+    /// The device for people.
+    pub(super) fn description(&self) -> String {
+        short(&self.info)
+    }
+
+    /// Whether it is a program on the processor.
+    pub(super) fn is_software(&self) -> bool {
+        self.info.device_type == DeviceType::Cpu
+    }
+
+    /// Memory of at least `bytes` bytes, zero.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] where there is not as much.
+    pub(super) fn buffer(&self, bytes: u64, usage: BufferUsages) -> Result<Buffer, BackendError> {
+        let size = bytes.max(16).next_multiple_of(16);
+        let (memory, valid) = (
+            self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory),
+            self.device.push_error_scope(wgpu::ErrorFilter::Validation),
+        );
+        let desc = wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+        let buffer = self.device.create_buffer(&desc);
+        let (valid, memory) = (now(valid.pop()), now(memory.pop()));
+        match valid.or(memory) {
+            Some(err) => Err(error("allocating memory", format!("{size} bytes: {err}"))),
+            None => Ok(buffer),
+        }
+    }
+
+    /// Memory for shaders, which the host may write and read.
+    ///
+    /// # Errors
+    /// As [`buffer`](Self::buffer).
+    pub(super) fn storage(&self, bytes: u64) -> Result<Buffer, BackendError> {
+        self.buffer(bytes, BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST)
+    }
+
+    /// Queues a write; `bytes` is a multiple of 4 long.
+    pub(super) fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) {
+        self.queue.write_buffer(buffer, offset, bytes);
+    }
+
+    /// Writes what may be large, waiting now and then, so that copies of it do not pile up.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    pub(super) fn upload(&self, buffer: &Buffer, bytes: &[u8]) -> Result<(), BackendError> {
+        for (i, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+            self.write(buffer, (i * PIECE_BYTES) as u64, piece);
+            if piece.len() == PIECE_BYTES {
+                self.submit(self.encoder())?;
+                self.wait(None)?;
+            }
+        }
+        self.check()
+    }
+
+    pub(super) fn encoder(&self) -> wgpu::CommandEncoder {
+        self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+    }
+
+    /// Queues what an encoder has.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] for whatever has failed so far.
+    pub(super) fn submit(&self, encoder: wgpu::CommandEncoder) -> Result<SubmissionIndex, BackendError> {
+        let run = self.queue.submit([encoder.finish()]);
+        self.check().map(|()| run)
+    }
+
+    /// Waits for a submission; for everything that is queued where none is named.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] where the device was lost or hangs.
+    fn wait(&self, submission_index: Option<SubmissionIndex>) -> Result<(), BackendError> {
+        let waited = self.device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(PATIENCE) });
+        self.check()?;
+        waited.map(drop).map_err(|err| error("waiting for the device", err.to_string()))
+    }
+
+    /// Waits, and copies bytes from a buffer; offset and length are multiples of 4.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    pub(super) fn read(&self, buffer: &Buffer, offset: u64, out: &mut [u8]) -> Result<(), BackendError> {
+        let mut staging = locked(&self.staging);
+        for (i, piece) in out.chunks_mut(PIECE_BYTES).enumerate() {
+            let bytes = piece.len() as u64;
+            let there = match staging.take() {
+                Some(there) if there.size() >= bytes => there,
+                _ => {
+                    let usage = BufferUsages::COPY_DST | BufferUsages::MAP_READ;
+                    self.buffer(bytes.next_power_of_two(), usage)?
+                }
+            };
+            let mut encoder = self.encoder();
+            let from = offset + (i * PIECE_BYTES) as u64;
+            encoder.copy_buffer_to_buffer(buffer, from, &there, 0, bytes);
+            self.submit(encoder)?;
+            self.fetch(&there, None, piece)?;
+            *staging = Some(there);
+        }
+        Ok(())
+    }
+
+    /// Waits for the submission that writes it, or for everything, and copies the first bytes of a buffer that the host may
+    /// map.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    pub(super) fn fetch(
+        &self,
+        staging: &Buffer,
+        run: Option<SubmissionIndex>,
+        out: &mut [u8],
+    ) -> Result<(), BackendError> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        let range = 0..out.len() as u64;
+        let result = Arc::new(Mutex::new(None));
+        let told = Arc::clone(&result);
+        staging.map_async(wgpu::MapMode::Read, range.clone(), move |mapped| *locked(&told) = Some(mapped));
+        self.wait(run)?;
+        let failed = |detail: String| error("mapping memory", detail);
+        match locked(&result).take() {
+            Some(Ok(())) => {}
+            Some(Err(err)) => return Err(failed(err.to_string())),
+            None => return Err(failed("the device never answered".to_owned())),
+        }
+        let view = staging.get_mapped_range(range).map_err(|err| failed(err.to_string()))?;
+        out.copy_from_slice(&view);
+        drop(view);
+        staging.unmap();
+        Ok(())
+    }
+
+    /// A kernel, made when it is first asked for.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] where the driver refuses it.
+    pub(super) fn pipeline(&self, kernel: Kernel) -> Result<wgpu::ComputePipeline, BackendError> {
+        if let Some(pipeline) = locked(&self.pipelines).get(&kernel) {
+            return Ok(pipeline.clone());
+        }
+        let name = kernel.name();
+        let (valid, internal) = (
+            self.device.push_error_scope(wgpu::ErrorFilter::Validation),
+            self.device.push_error_scope(wgpu::ErrorFilter::Internal),
+        );
+        let source = wgpu::ShaderSource::Wgsl(kernel.source(self.caps).into());
+        let module =
+            self.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: Some(&name), source });
+        let bindings = self.layout(kernel.bindings());
+        let layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: None,
+            bind_group_layouts: &[Some(&bindings)],
+            immediate_size: 0,
+        });
+        // Kernels write workgroup memory before they read it.
+        let compilation_options = wgpu::PipelineCompilationOptions {
+            zero_initialize_workgroup_memory: false,
+            ..wgpu::PipelineCompilationOptions::default()
+        };
+        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(&name),
+            layout: Some(&layout),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options,
+            cache: None,
+        });
+        let (internal, valid) = (now(internal.pop()), now(valid.pop()));
+        if let Some(err) = valid.or(internal) {
+            return Err(error("making a kernel", format!("{name}: {err}")));
+        }
+        locked(&self.pipelines).insert(kernel, pipeline.clone());
+        Ok(pipeline)
+    }
+
+    /// The buffers of a dispatch, parameters first; `params` is the stretch of that buffer.
+    pub(super) fn bind(
+        &self,
+        kernel: Kernel,
+        params: (&Buffer, u64, u64),
+        buffers: &[&Buffer],
+    ) -> wgpu::BindGroup {
+        let (params, offset, bytes) = params;
+        let params = wgpu::BufferBinding { buffer: params, offset, size: wgpu::BufferSize::new(bytes) };
+        let mut entries =
+            vec![wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(params) }];
+        entries.extend(buffers.iter().enumerate().map(|(i, buffer)| wgpu::BindGroupEntry {
+            binding: i as u32 + 1,
+            resource: buffer.as_entire_binding(),
+        }));
+        self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &self.layout(kernel.bindings()),
+            entries: &entries,
+        })
+    }
+
+    fn layout(&self, bindings: &'static [Binding]) -> BindGroupLayout {
+        let make = || {
+            let storage = bindings
+                .iter()
+                .map(|binding| wgpu::BufferBindingType::Storage { read_only: *binding == Binding::Read });
+            let types = [wgpu::BufferBindingType::Uniform].into_iter().chain(storage).enumerate();
+            let entries: Vec<_> = types
+                .map(|(i, ty)| wgpu::BindGroupLayoutEntry {
+                    binding: i as u32,
+                    visibility: wgpu::ShaderStages::COMPUTE,
+                    ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+                    count: None,
+                })
+                .collect();
+            let desc = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
+            self.device.create_bind_group_layout(&desc)
+        };
+        locked(&self.layouts).entry(bindings).or_insert_with(make).clone()
+    }
+
+    /// Whatever has failed where no call could say so.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    pub(super) fn check(&self) -> Result<(), BackendError> {
+        match &*locked(&self.failure) {
+            Some(what) => Err(error("a queued call", what.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the device up, as a driver does that crashes: tests see what follows.
+    pub fn lose(&self) {
+        self.device.destroy();
+        locked(&self.failure).get_or_insert_with(|| "the device was lost: given up".to_owned());
+    }
+}
+
+pub(super) fn error(call: &'static str, detail: String) -> BackendError {
+    BackendError::Device { backend: NAME, call, detail }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The answer of a future of wgpu's, which on these backends is there at once.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("wgpu answers at once where there is no browser"),
+    }
+}

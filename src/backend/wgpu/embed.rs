@@ -1,0 +1,43 @@
+//! Token (and position) embedding: a workgroup a row, a dispatch a part of the table.
+
+use super::shader::Kernel;
+use super::weight::{self, Format};
+use super::{Cx, Device, Dispatch, Grid};
+use crate::program::{Embed, Program, RowsOf};
+
+pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
+    let table = p.weight_decl(s.table);
+    let Some(format) = Format::of(table.ty) else { return vec![format!("embed__{}", table.ty.name())] };
+    let mut missing: Vec<String> =
+        weight::obstacle(cx.gpu, &table.name, format, table.cols).into_iter().collect();
+    if let Some(positions) = s.positions {
+        let decl = p.weight_decl(positions);
+        let whole = decl.rows * decl.cols.next_multiple_of(8) * 4;
+        if decl.ty.name() != "f32" || whole as u64 + 64 > cx.gpu.max_part_bytes {
+            missing.push(format!("embed with {} positions of {}", decl.rows, decl.ty.name()));
+        }
+    }
+    missing
+}
+
+pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
+    let table = &cx.weights[s.table.0 as usize];
+    let kernel = Kernel::Embed(Format::of(table.ty).expect("it was uploaded").name);
+    let positions = s.positions.map(|positions| &cx.weights[positions.0 as usize]);
+    // Rows of f32 weights are padded to 8 elements.
+    let stride = positions.map_or(0, |positions| positions.cols.next_multiple_of(8));
+    let positions = positions.map_or(&cx.memory.constants, |positions| &positions.parts[0].buffer);
+    let dispatch = |part| Dispatch {
+        kernels: vec![(usize::MAX, kernel)],
+        params: table.params(part).into_iter().chain([table.cols as u32, stride as u32]).collect(),
+        buffers: vec![
+            &cx.memory.step.buffer,
+            &part.buffer,
+            positions,
+            &cx.memory.picks.newest,
+            &cx.memory.bufs[s.x.0 as usize],
+        ],
+        grid: Grid::Rows { x: 1, rows: RowsOf::Step },
+    };
+    table.parts.iter().map(dispatch).collect()
+}

@@ -1,0 +1,260 @@
+//! A compiled program: its dispatches with pipelines and bind groups, made once, and the run of a step.
+
+use std::ops::Range;
+
+use wgpu::{BindGroup, BufferUsages, ComputePass, ComputePipeline};
+
+use super::device::Gpu;
+use super::memory::{Memory, Sizes, constant_places};
+use super::weight::DeviceWeight;
+use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, missing, sample};
+use crate::backend::{BackendError, Plan};
+use crate::program::{Buf, PAGE, Program, RowsOf, Sampling, Stage, Step, sampling};
+
+/// Rows of a step are the second dimension of a grid, which has no more.
+const MAX_ROWS: usize = 65_535;
+
+/// A program with its memory and dispatches.
+pub struct Compiled {
+    program: Program,
+    memory: Memory,
+    /// For each stage, in order.
+    stages: Vec<Vec<Ready>>,
+    /// How the last step was to be sampled.
+    sampling: Vec<Sampling>,
+    scratch: sampling::Scratch,
+    /// One row of logits, for sampling on the host.
+    logits: Vec<f32>,
+}
+
+/// A dispatch that only wants its grid.
+struct Ready {
+    /// Up to how many rows each is the one to take, and its tile.
+    pipelines: Vec<(usize, ComputePipeline, [u32; 2])>,
+    bind_group: BindGroup,
+    grid: Grid,
+}
+
+/// How large a step is.
+#[derive(Clone, Copy)]
+struct Counts {
+    rows: usize,
+    outputs: usize,
+    sampled: usize,
+    /// Pages of its longest sequence.
+    pages: usize,
+}
+
+impl Counts {
+    fn of(step: &Step<'_>) -> Self {
+        let pages = step.rows.iter().map(|row| row.pos as usize / PAGE + 1).max().unwrap_or(0);
+        Self { rows: step.rows.len(), outputs: step.n_outputs(), sampled: step.sampling.len(), pages }
+    }
+
+    fn rows(&self, of: RowsOf) -> usize {
+        match of {
+            RowsOf::Step => self.rows,
+            RowsOf::Outputs => self.outputs,
+        }
+    }
+}
+
+/// Memory that a program takes.
+pub fn plan(gpu: &Gpu, p: &Program) -> Result<Plan, BackendError> {
+    p.check()?;
+    let device = Device { gpu };
+    let mut all: Vec<String> = Vec::new();
+    if p.limits.rows > MAX_ROWS {
+        all.push(format!("steps of {} rows", p.limits.rows));
+    }
+    all.extend(p.stages.iter().flat_map(|(_, stage)| missing(&device, p, stage)));
+    let sizes = Sizes::of(p);
+    let most = gpu.max_buffer_bytes;
+    let large = sizes.all().filter(|(_, bytes)| *bytes > most);
+    all.extend(large.map(|(name, bytes)| format!("{name}, {bytes} bytes of the {most} that a buffer has")));
+    let mut missing = Vec::new();
+    all.into_iter().for_each(|what| {
+        if !missing.contains(&what) {
+            missing.push(what);
+        }
+    });
+    if !missing.is_empty() {
+        return Err(BackendError::Missing { backend: NAME, missing });
+    }
+    let bytes = sizes.all().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+    let kv_bytes = sizes.kv_bytes();
+    Ok(Plan {
+        weights_bytes: p.weights_bytes(),
+        kv_bytes,
+        bufs_bytes: bytes.saturating_sub(kv_bytes),
+        free_bytes: None,
+    })
+}
+
+impl Compiled {
+    /// Allocates everything that a step needs, and makes the pipelines and bind groups of every dispatch.
+    ///
+    /// # Panics
+    /// Where the weights are not the declared ones.
+    pub fn new(gpu: &Gpu, p: &Program, weights: &[DeviceWeight]) -> Result<Self, BackendError> {
+        plan(gpu, p)?;
+        assert_eq!(weights.len(), p.weights.len(), "one weight for each declaration");
+        for (w, decl) in weights.iter().zip(&p.weights) {
+            let fits = (w.ty.name(), w.rows, w.cols) == (decl.ty.name(), decl.rows, decl.cols);
+            assert!(fits, "{}: want [{}, {}], have {w:?}", decl.name, decl.rows, decl.cols);
+        }
+        let memory = Memory::new(gpu, p, weights, &Sizes::of(p))?;
+        let constants = constant_places(p);
+        let cx = Cx { p, weights, memory: &memory, constants: &constants };
+        let wanted: Vec<Vec<Dispatch<'_>>> =
+            p.stages.iter().map(|(_, stage)| dispatches(&cx, stage)).collect();
+        let stages = make_ready(gpu, &wanted)?;
+        let n_vocab = p.picked_from();
+        Ok(Self {
+            program: p.clone(),
+            memory,
+            stages,
+            sampling: Vec::with_capacity(p.limits.outputs),
+            scratch: sampling::Scratch::new(n_vocab),
+            logits: vec![0.0; n_vocab],
+        })
+    }
+
+    /// The buffer behind a handle, and where a row of it begins.
+    pub fn row(&self, b: Buf, row: usize) -> (&wgpu::Buffer, u64) {
+        let cols = self.program.buf_decl(b).cols as u64;
+        (&self.memory.bufs[b.0 as usize], 4 * cols * row as u64)
+    }
+
+    /// Runs all stages.
+    ///
+    /// # Panics
+    /// Where the step does not fit the program.
+    pub fn run(&mut self, gpu: &Gpu, step: &Step<'_>) -> Result<(), BackendError> {
+        self.run_stages(gpu, 0..self.program.stages.len(), step)
+    }
+
+    /// Runs some of the stages: one encoder, one submission.
+    ///
+    /// # Panics
+    /// Where the step does not fit the program.
+    pub fn run_stages(
+        &mut self,
+        gpu: &Gpu,
+        range: Range<usize>,
+        step: &Step<'_>,
+    ) -> Result<(), BackendError> {
+        self.program.assert_fits(&self.program.stages[range.clone()], step);
+        self.sampling.clear();
+        self.sampling.extend_from_slice(step.sampling);
+        if step.rows.is_empty() {
+            return Ok(());
+        }
+        self.memory.picks.assert_there(step);
+        self.memory.step.write(gpu, step, self.logits.len());
+        let counts = Counts::of(step);
+        let mut encoder = gpu.encoder();
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        for ready in self.stages[range.clone()].iter().flatten() {
+            ready.encode(&mut pass, &counts);
+        }
+        drop(pass);
+        let picks = self.program.stages[range].iter().any(|(_, stage)| matches!(stage, Stage::Sample(_)));
+        if picks && counts.sampled > 0 {
+            let bytes = 4 * counts.sampled as u64;
+            encoder.copy_buffer_to_buffer(&self.memory.tokens, 0, &self.memory.staging, 0, bytes);
+            step.kept_picks().for_each(|(_, seq)| self.memory.picks.send(&mut encoder, seq));
+        }
+        let run = gpu.submit(encoder)?;
+        if picks {
+            for (output, seq) in step.kept_picks() {
+                let on_device = self.picks_on_device(&step.sampling[output]);
+                self.memory.picks.keep(seq, on_device, run.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether tokens are picked so without the host.
+    pub fn picks_on_device(&self, how: &Sampling) -> bool {
+        sample::on_device(how, self.logits.len())
+    }
+
+    /// The token that was picked last for a slot, or the one before.
+    pub fn picked(&self, gpu: &Gpu, seq: u32, back: usize) -> Result<u32, BackendError> {
+        self.memory.picks.wait(gpu, seq, back)
+    }
+
+    /// The tokens that the last run picked. Where the device has no way to sample so, the token is picked from the logits
+    /// here, by the definition itself.
+    pub fn tokens(&mut self, gpu: &Gpu, out: &mut [u32]) -> Result<(), BackendError> {
+        gpu.fetch(&self.memory.staging, None, bytemuck::cast_slice_mut(out))?;
+        let stage = self.program.stages.iter().find_map(|(_, stage)| match stage {
+            Stage::Sample(s) => Some(s),
+            _ => None,
+        });
+        let Some(stage) = stage else { return Ok(()) };
+        let logits = &self.memory.bufs[stage.logits.0 as usize];
+        for (row, (token, how)) in out.iter_mut().zip(&self.sampling).enumerate() {
+            if !sample::on_device(how, self.logits.len()) {
+                let at = 4 * (self.logits.len() * row) as u64;
+                gpu.read(logits, at, bytemuck::cast_slice_mut(&mut self.logits))?;
+                *token = sampling::pick(&self.logits, how, &mut self.scratch);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Ready {
+    fn encode(&self, pass: &mut ComputePass<'_>, counts: &Counts) {
+        let (rows, across, z) = match self.grid {
+            Grid::Rows { x, rows } => (counts.rows(rows), x, 1),
+            Grid::Products { of_weight, rows } => (counts.rows(rows), of_weight, 1),
+            Grid::Splits { x, least, rows } => {
+                let rows = counts.rows(rows);
+                let splits = attend::splits(rows, x as usize, counts.pages) as u32;
+                (if splits < least { 0 } else { rows }, x, splits)
+            }
+            Grid::Sampled { x } => (counts.sampled, x, 1),
+        };
+        if rows == 0 {
+            return;
+        }
+        let fitting = self.pipelines.iter().find(|(most, ..)| rows <= *most);
+        let (_, pipeline, [width, height]) = fitting.expect("the last takes any number");
+        pass.set_pipeline(pipeline);
+        pass.set_bind_group(0, &self.bind_group, &[]);
+        pass.dispatch_workgroups(across.div_ceil(*width), (rows as u32).div_ceil(*height), z);
+    }
+}
+
+/// Pipelines and bind groups for all dispatches; their parameters lie in one buffer.
+fn make_ready(gpu: &Gpu, wanted: &[Vec<Dispatch<'_>>]) -> Result<Vec<Vec<Ready>>, BackendError> {
+    let mut words: Vec<u32> = Vec::new();
+    let align = gpu.params_align as usize / 4;
+    let mut places = Vec::new();
+    for dispatch in wanted.iter().flatten() {
+        words.resize(words.len().next_multiple_of(align), 0);
+        places.push(words.len());
+        words.extend(&dispatch.params);
+        // The size of a struct of parameters is rounded up to 16 bytes.
+        words.resize(words.len().next_multiple_of(4), 0);
+    }
+    let params = gpu.buffer(4 * words.len() as u64, BufferUsages::UNIFORM | BufferUsages::COPY_DST)?;
+    gpu.upload(&params, bytemuck::cast_slice(&words))?;
+    let mut places = places.into_iter();
+    let mut ready = |dispatch: &Dispatch<'_>| {
+        let (offset, bytes) =
+            (4 * places.next().expect("one a dispatch"), 4 * dispatch.params.len().next_multiple_of(4));
+        let pipelines =
+            dispatch.kernels.iter().map(|(rows, kernel)| Ok((*rows, gpu.pipeline(*kernel)?, kernel.tile())));
+        let kernel = dispatch.kernels[0].1;
+        Ok(Ready {
+            pipelines: pipelines.collect::<Result<_, BackendError>>()?,
+            bind_group: gpu.bind(kernel, (&params, offset as u64, bytes as u64), &dispatch.buffers),
+            grid: dispatch.grid,
+        })
+    };
+    wanted.iter().map(|stage| stage.iter().map(&mut ready).collect()).collect()
+}

@@ -1,0 +1,24 @@
+//! Norm and the first half of the feed-forward network: the gate leaves its activation, which up multiplies.
+
+use super::linear::{self, Input, Layer};
+use super::{Cx, Dispatch};
+use crate::program::{Act, FfnIn, RowsOf};
+
+/// In the parameters of `up` behind a gate.
+const TIMES: u32 = 3;
+
+pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
+    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
+    let act = match s.act {
+        Act::Relu2 => 0,
+        Act::Silu => 1,
+        Act::GeluTanh => 2,
+    };
+    let (out, out_cols) = (&cx.memory.bufs[s.h.0 as usize], cx.p.buf_decl(s.h).cols);
+    let layer = |linear, what| Layer { linear, out, out_cols, out_at: 0, what };
+    let layers = match &s.gate {
+        Some(gate) => vec![layer(gate, act), layer(&s.up, TIMES)],
+        None => vec![layer(&s.up, act)],
+    };
+    linear::dispatches(cx, "ffn_in", input, layers)
+}

@@ -1,0 +1,164 @@
+//! What the stages with linear layers share: the dispatch that norms and rounds their input, and those that multiply.
+
+use wgpu::Buffer;
+
+use super::shader::{Kernel, ROWS};
+use super::weight::{self, Format};
+use super::{Cx, Dispatch, Grid};
+use crate::program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf};
+
+/// In a kernel's parameters: no such vector.
+pub const ABSENT: u32 = u32::MAX;
+
+/// Words of a norm in a kernel's parameters.
+pub type NormParams = [u32; 4];
+
+/// What a stage's layers lack, in words.
+pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Linear]) -> Vec<String> {
+    /// Where a sum of products of int8 leaves what a float has exactly.
+    const MOST_COLS: usize = (1 << 24) / (2 * 127);
+    let mut missing = Vec::new();
+    for linear in linears {
+        let decl = p.weight_decl(linear.w);
+        let ty = decl.ty.name();
+        let Some(format) = Format::of(decl.ty) else {
+            missing.push(format!("{stage}__{ty}"));
+            continue;
+        };
+        if format.multiplies_ints(linear.act) && !cx.gpu.caps.packed && decl.cols > MOST_COLS {
+            missing.push(format!("{stage}__{ty} of {} columns in floats", decl.cols));
+        }
+        missing.extend(weight::obstacle(cx.gpu, &decl.name, format, decl.cols));
+    }
+    missing
+}
+
+/// Rows of activations that there is room for: kernels read whole tiles.
+pub fn padded_rows(rows: usize) -> usize {
+    rows.next_multiple_of(ROWS[ROWS.len() - 1] as usize)
+}
+
+/// Words of a row of activations of a layer.
+pub fn act_words(p: &Program, linear: &Linear) -> usize {
+    let decl = p.weight_decl(linear.w);
+    let ints = Format::of(decl.ty).is_some_and(|format| format.multiplies_ints(linear.act));
+    // Chunks of every type are made of 8 elements or more.
+    if ints { decl.cols.next_multiple_of(64) / 4 } else { decl.cols.next_multiple_of(8) }
+}
+
+/// The input of a stage's layers.
+#[derive(Clone, Copy)]
+pub struct Input<'a> {
+    /// Where it comes from.
+    pub x: Buf,
+    /// What is done to it.
+    pub norm: Option<&'a Norm>,
+    /// Which rows it has.
+    pub rows: RowsOf,
+}
+
+/// One layer of a stage: its output is `[rows, out_cols]` from `out_at` on.
+pub struct Layer<'a> {
+    pub linear: &'a Linear,
+    pub out: &'a Buffer,
+    pub out_cols: usize,
+    pub out_at: usize,
+    /// The stage's own word.
+    pub what: u32,
+}
+
+/// The dispatches of layers over one input, which is rounded anew where a layer wants it otherwise than the one before.
+pub fn dispatches<'a>(
+    cx: &Cx<'a>,
+    stage: &'static str,
+    input: Input<'a>,
+    layers: Vec<Layer<'a>>,
+) -> Vec<Dispatch<'a>> {
+    let mut all = Vec::new();
+    let mut there = None;
+    for layer in layers {
+        let wanted = (layer.linear.act, ints(cx, layer.linear));
+        if there != Some(wanted) {
+            all.push(input_dispatch(cx, input, layer.linear));
+            there = Some(wanted);
+        }
+        all.extend(products(cx, stage, input.rows, &layer));
+    }
+    all
+}
+
+fn ints(cx: &Cx<'_>, linear: &Linear) -> bool {
+    Format::of(cx.p.weight_decl(linear.w).ty).expect("the plan was made").multiplies_ints(linear.act)
+}
+
+fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &Linear) -> Dispatch<'a> {
+    let mut params = norm(cx, input.norm).to_vec();
+    params.extend([
+        cx.p.buf_decl(input.x).cols as u32,
+        act_words(cx.p, linear) as u32,
+        u32::from(linear.act == ActQuant::I8PerToken),
+        u32::from(input.rows == RowsOf::Outputs),
+    ]);
+    let memory = cx.memory;
+    Dispatch {
+        kernels: vec![(usize::MAX, Kernel::Input { ints: ints(cx, linear) })],
+        params,
+        buffers: vec![
+            &memory.step.buffer,
+            &memory.constants,
+            &memory.bufs[input.x.0 as usize],
+            &memory.acts,
+            &memory.quants,
+        ],
+        grid: Grid::Rows { x: 1, rows: input.rows },
+    }
+}
+
+fn products<'a>(
+    cx: &Cx<'a>,
+    stage: &'static str,
+    rows: RowsOf,
+    layer: &Layer<'a>,
+) -> impl Iterator<Item = Dispatch<'a>> {
+    let (linear, memory) = (layer.linear, cx.memory);
+    let weight = &cx.weights[linear.w.0 as usize];
+    let (ty, ints) = (Format::of(weight.ty).expect("it was uploaded").name, ints(cx, linear));
+    let kernel = move |rows| Kernel::Linear { stage, ty, ints, rows };
+    let shared = [
+        act_words(cx.p, linear) as u32 / 4,
+        u32::from(rows == RowsOf::Outputs),
+        linear.scale.to_bits(),
+        linear.bias.map_or(ABSENT, |bias| cx.constant(bias)),
+        layer.out_cols as u32,
+        layer.out_at as u32,
+        layer.what,
+    ];
+    let (out, most) = (layer.out, ROWS[ROWS.len() - 1]);
+    weight.parts.iter().map(move |part| Dispatch {
+        kernels: ROWS
+            .iter()
+            .map(|&rows| (if rows == most { usize::MAX } else { rows as usize }, kernel(rows)))
+            .collect(),
+        params: weight.params(part).into_iter().chain(shared).collect(),
+        buffers: vec![
+            &memory.step.buffer,
+            &memory.constants,
+            &part.buffer,
+            &memory.acts,
+            &memory.quants,
+            out,
+        ],
+        grid: Grid::Products { of_weight: part.rows.len() as u32, rows },
+    })
+}
+
+/// A norm's words.
+pub fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
+    let Some(norm) = norm else { return [0, ABSENT, ABSENT, 0] };
+    let kind = match norm.kind {
+        NormKind::Rms => 1,
+        NormKind::Layer => 2,
+    };
+    let bias = norm.bias.map_or(ABSENT, |bias| cx.constant(bias));
+    [kind, cx.constant(norm.weight), bias, norm.eps.to_bits()]
+}

@@ -1,0 +1,201 @@
+//! The memory of a compiled program, all of it allocated before the first step.
+
+use wgpu::{Buffer, BufferUsages};
+
+use super::device::Gpu;
+use super::picks::Picks;
+use super::step::StepMemory;
+use super::weight::{DeviceWeight, Format};
+use super::{attend, attn_in, linear, sample};
+use crate::backend::BackendError;
+use crate::program::{KvDecl, PAGE, Program, Rope, Stage};
+
+/// Where everything lies.
+pub struct Memory {
+    /// One a buffer of the program.
+    pub bufs: Vec<Buffer>,
+    /// Keys and values of each cache.
+    pub kvs: Vec<[Buffer; 2]>,
+    /// Cosines and sines of every position, one a rotary embedding.
+    pub turns: Vec<Buffer>,
+    /// Every vector of f32 weights, one behind the other.
+    pub constants: Buffer,
+    /// What changes between two steps.
+    pub step: StepMemory,
+    /// What was picked last.
+    pub picks: Picks,
+    /// Inputs of linear layers, normed and rounded.
+    pub acts: Buffer,
+    /// Scale and sum of each of their rows.
+    pub quants: Buffer,
+    /// Keys and values of the step, before they are turned.
+    pub fresh: Buffer,
+    /// Splits of attention.
+    pub partial: Buffer,
+    /// Best candidates of sampling.
+    pub best: Buffer,
+    /// Sampled tokens.
+    pub tokens: Buffer,
+    /// Where these come back.
+    pub staging: Buffer,
+}
+
+/// Bytes of each buffer, by a name for people.
+pub struct Sizes {
+    pub bufs: Vec<(String, u64)>,
+    /// Keys, then values, of each cache.
+    pub kvs: Vec<(String, u64)>,
+    pub turns: Vec<(String, u64)>,
+    pub constants: u64,
+    pub step: u64,
+    pub acts: u64,
+    pub quants: u64,
+    pub fresh: u64,
+    pub partial: u64,
+    pub best: u64,
+    pub tokens: u64,
+    pub picks: u64,
+}
+
+impl Sizes {
+    pub fn of(p: &Program) -> Self {
+        let (limits, positions) = (p.limits, (p.limits.pages * PAGE) as u64);
+        let (mut acts, mut quants, mut fresh, mut partial, mut best) = (0, 0, 0, 0, 0);
+        for (_, stage) in &p.stages {
+            let (rows, linears) = stage.linears();
+            let rows = linear::padded_rows(p.max_rows(rows)) as u64;
+            for linear in linears {
+                acts = acts.max(4 * rows * linear::act_words(p, linear) as u64);
+                quants = quants.max(8 * rows);
+            }
+            match stage {
+                Stage::AttnIn(s) => fresh = fresh.max(attn_in::fresh_bytes(p, s)),
+                Stage::Attend(s) => partial = partial.max(attend::partial_bytes(p, s)),
+                Stage::Sample(s) => {
+                    let blocks = sample::blocks(p.buf_decl(s.logits).cols) as u64;
+                    best = best.max(8 * blocks * limits.outputs as u64);
+                }
+                Stage::Embed(_) | Stage::ProjAdd(_) | Stage::FfnIn(_) | Stage::Logits(_) => {}
+            }
+        }
+        let of_buf = |buf: &crate::program::BufDecl| {
+            let rows = p.max_rows(buf.rows) as u64;
+            (format!("{} of {rows} rows", buf.name), rows.saturating_mul(4 * buf.cols as u64))
+        };
+        let of_kv = |kv: &KvDecl| {
+            let page = (kv.n_kv_heads * PAGE * attend::words(kv) * 4) as u64;
+            let bytes = page.saturating_mul(limits.pages as u64);
+            ["keys", "values"].map(|side| (format!("{side} of {positions} positions"), bytes))
+        };
+        let of_rope = |rope: &Rope| {
+            let bytes = positions.saturating_mul(8 * rope.inv_freq.len() as u64);
+            (format!("turns of {positions} positions"), bytes)
+        };
+        Self {
+            bufs: p.bufs.iter().map(of_buf).collect(),
+            kvs: p.kvs.iter().flat_map(of_kv).collect(),
+            turns: p.ropes.iter().map(of_rope).collect(),
+            constants: constants(p).map(|(_, cols)| 4 * cols as u64).sum(),
+            step: StepMemory::bytes(&limits),
+            acts,
+            quants,
+            fresh,
+            partial,
+            best,
+            tokens: 4 * limits.outputs as u64,
+            picks: Picks::bytes(limits.seqs),
+        }
+    }
+
+    /// Every buffer.
+    pub fn all(&self) -> impl Iterator<Item = (String, u64)> {
+        let single = [
+            ("norms and biases", self.constants),
+            ("tables of a step", self.step),
+            ("inputs of layers", self.acts),
+            ("scales of inputs", self.quants),
+            ("new keys and values", self.fresh),
+            ("splits of attention", self.partial),
+            ("candidates", self.best),
+            ("tokens", self.tokens),
+            ("picks", self.picks),
+        ];
+        let many = self.bufs.iter().chain(&self.kvs).chain(&self.turns).cloned();
+        many.chain(single.map(|(name, bytes)| (name.to_owned(), bytes)))
+    }
+
+    /// Bytes of all caches.
+    pub fn kv_bytes(&self) -> u64 {
+        self.kvs.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+}
+
+/// Vectors of f32 weights: which, and their lengths.
+fn constants(p: &Program) -> impl Iterator<Item = (usize, usize)> {
+    let vectors = p.weights.iter().enumerate();
+    vectors.filter(|(_, w)| w.rows == 1 && w.ty.name() == "f32").map(|(i, w)| (i, w.cols))
+}
+
+/// Where each weight lies among the constants; nothing for weights that are no vectors.
+pub fn constant_places(p: &Program) -> Vec<Option<u32>> {
+    let mut places = vec![None; p.weights.len()];
+    let mut at = 0;
+    for (i, cols) in constants(p) {
+        places[i] = Some(at as u32);
+        at += cols;
+    }
+    places
+}
+
+impl Memory {
+    pub fn new(
+        gpu: &Gpu,
+        p: &Program,
+        weights: &[DeviceWeight],
+        sizes: &Sizes,
+    ) -> Result<Self, BackendError> {
+        let many = |of: &[(String, u64)]| {
+            of.iter().map(|(_, bytes)| gpu.storage(*bytes)).collect::<Result<Vec<_>, _>>()
+        };
+        let mut kvs = many(&sizes.kvs)?.into_iter();
+        let pairs = p.kvs.iter().map(|_| [(); 2].map(|()| kvs.next().expect("two a cache"))).collect();
+        let turns = many(&sizes.turns)?;
+        for (rope, buffer) in p.ropes.iter().zip(&turns) {
+            upload_turns(gpu, rope, p.limits.pages * PAGE, buffer)?;
+        }
+        let constants_buffer = gpu.storage(sizes.constants)?;
+        let mut encoder = gpu.encoder();
+        for ((i, cols), place) in constants(p).zip(constant_places(p).into_iter().flatten()) {
+            assert_eq!(Format::of(weights[i].ty).map(|format| format.name), Some("f32"));
+            let from = &weights[i].parts[0].buffer;
+            encoder.copy_buffer_to_buffer(from, 0, &constants_buffer, 4 * u64::from(place), 4 * cols as u64);
+        }
+        gpu.submit(encoder)?;
+        Ok(Self {
+            bufs: many(&sizes.bufs)?,
+            kvs: pairs,
+            turns,
+            constants: constants_buffer,
+            step: StepMemory::new(gpu, &p.limits)?,
+            picks: Picks::new(gpu, p.limits.seqs)?,
+            acts: gpu.storage(sizes.acts)?,
+            quants: gpu.storage(sizes.quants)?,
+            fresh: gpu.storage(sizes.fresh)?,
+            partial: gpu.storage(sizes.partial)?,
+            best: gpu.storage(sizes.best)?,
+            tokens: gpu.storage(sizes.tokens)?,
+            staging: gpu.buffer(sizes.tokens, BufferUsages::COPY_DST | BufferUsages::MAP_READ)?,
+        })
+    }
+}
+
+/// Cosines and sines of every position, so that no step has to bring its own.
+fn upload_turns(gpu: &Gpu, rope: &Rope, positions: usize, buffer: &Buffer) -> Result<(), BackendError> {
+    let pairs = rope.inv_freq.len();
+    let mut turns = vec![0.0_f32; positions * 2 * pairs];
+    for (pos, turns) in turns.chunks_exact_mut(2 * pairs).enumerate() {
+        let (cos, sin) = turns.split_at_mut(pairs);
+        rope.turns(pos as u32, cos, sin);
+    }
+    gpu.upload(buffer, bytemuck::cast_slice(&turns))
+}

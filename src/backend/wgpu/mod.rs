@@ -1,0 +1,193 @@
+//! The wgpu backend: GPUs through Metal, Vulkan or DirectX 12. One file a stage, which says how its kernels are dispatched.
+//!
+//! `device.rs` is all that the backend wants of wgpu, `shader.rs` puts the text of kernels together from `shaders/`,
+//! `linear.rs` has what linear layers share, `weight.rs` how weights lie on the device, and `exec.rs` a compiled program.
+//! Nothing here knows a model, a file or another backend. Start at [`Wgpu`], then `proj_add.rs`.
+
+mod attend;
+mod attn_in;
+pub mod device;
+mod embed;
+mod exec;
+mod ffn_in;
+mod linear;
+mod logits;
+mod memory;
+mod picks;
+mod proj_add;
+mod sample;
+mod shader;
+mod step;
+mod weight;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ggml_types::HostTensor;
+use wgpu::Buffer;
+
+use super::{Backend, BackendError, Exec, Plan, WeightId};
+use crate::program::{Buf, Program, RowsOf, Sampling, Stage, Step, Weight};
+use device::{Gpu, Options};
+use exec::Compiled;
+use memory::Memory;
+use shader::Kernel;
+use weight::DeviceWeight;
+
+const NAME: &str = "wgpu";
+
+/// Runs programs on a GPU.
+pub struct Wgpu {
+    gpu: Arc<Gpu>,
+    weights: Vec<DeviceWeight>,
+    execs: Vec<Compiled>,
+}
+
+impl Wgpu {
+    /// A backend on a device.
+    ///
+    /// # Errors
+    /// As [`Gpu::open`].
+    pub fn open(options: &Options) -> Result<Self, BackendError> {
+        Ok(Self::on(Arc::new(Gpu::open(options)?)))
+    }
+
+    /// A backend on a device that is open already.
+    pub fn on(gpu: Arc<Gpu>) -> Self {
+        Self { gpu, weights: Vec::new(), execs: Vec::new() }
+    }
+}
+
+impl Backend for Wgpu {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn device(&self) -> String {
+        self.gpu.description()
+    }
+
+    fn note(&self) -> Option<String> {
+        let software = || format!("wgpu found no GPU: {} runs the kernels", self.gpu.description());
+        self.gpu.is_software().then(software)
+    }
+
+    fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
+        exec::plan(&self.gpu, p)
+    }
+
+    fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
+        self.weights.push(DeviceWeight::upload(&self.gpu, w)?);
+        Ok(WeightId(self.weights.len() as u32 - 1))
+    }
+
+    fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
+        let weights: Vec<_> = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
+        self.execs.push(Compiled::new(&self.gpu, p, &weights)?);
+        Ok(Exec(self.execs.len() as u32 - 1))
+    }
+
+    fn run(&mut self, e: Exec, step: &Step<'_>) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].run(&self.gpu, step)
+    }
+
+    fn read(&mut self, e: Exec, b: Buf, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
+        let (buffer, at) = self.execs[e.0 as usize].row(b, first_row);
+        self.gpu.read(buffer, at, bytemuck::cast_slice_mut(out))
+    }
+
+    fn write(&mut self, e: Exec, b: Buf, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
+        let (buffer, at) = self.execs[e.0 as usize].row(b, first_row);
+        self.gpu.write(buffer, at, bytemuck::cast_slice(values));
+        self.gpu.check()
+    }
+
+    fn tokens(&mut self, e: Exec, out: &mut [u32]) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].tokens(&self.gpu, out)
+    }
+
+    fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool {
+        self.execs[e.0 as usize].picks_on_device(how)
+    }
+
+    fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {
+        self.execs[e.0 as usize].picked(&self.gpu, seq, back)
+    }
+
+    fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].run_stages(&self.gpu, range, step)
+    }
+}
+
+/// What a stage lacks here, in words.
+fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
+    match stage {
+        Stage::Embed(s) => embed::missing(device, p, s),
+        Stage::AttnIn(s) => attn_in::missing(device, p, s),
+        Stage::Attend(s) => attend::obstacle(p.kv_decl(s.kv)).into_iter().collect(),
+        Stage::ProjAdd(s) => linear::missing(device, p, "proj_add", &[&s.w]),
+        Stage::FfnIn(s) => {
+            let linears: Vec<_> = s.gate.iter().chain([&s.up]).collect();
+            linear::missing(device, p, "ffn_in", &linears)
+        }
+        Stage::Logits(s) => linear::missing(device, p, "logits", &[&s.w]),
+        Stage::Sample(_) => Vec::new(),
+    }
+}
+
+/// The dispatches of a stage, in order.
+fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
+    match stage {
+        Stage::Embed(s) => embed::dispatches(cx, s),
+        Stage::AttnIn(s) => attn_in::dispatches(cx, s),
+        Stage::Attend(s) => attend::dispatches(cx, s),
+        Stage::ProjAdd(s) => proj_add::dispatches(cx, s),
+        Stage::FfnIn(s) => ffn_in::dispatches(cx, s),
+        Stage::Logits(s) => logits::dispatches(cx, s),
+        Stage::Sample(s) => sample::dispatches(cx, s),
+    }
+}
+
+/// What a plan is made for.
+struct Device<'a> {
+    gpu: &'a Gpu,
+}
+
+/// What dispatches of one compiled program are made from.
+struct Cx<'a> {
+    p: &'a Program,
+    weights: &'a [DeviceWeight],
+    memory: &'a Memory,
+    /// Place of each vector of weights among the constants.
+    constants: &'a [Option<u32>],
+}
+
+impl Cx<'_> {
+    fn constant(&self, w: Weight) -> u32 {
+        self.constants[w.0 as usize].expect("a vector of f32")
+    }
+}
+
+/// A kernel over some buffers.
+struct Dispatch<'a> {
+    /// Up to how many rows each is the one to take; the last takes any number. They share their buffers.
+    kernels: Vec<(usize, Kernel)>,
+    /// Words of its parameters.
+    params: Vec<u32>,
+    /// As [`Kernel::bindings`] has them.
+    buffers: Vec<&'a Buffer>,
+    grid: Grid,
+}
+
+/// How many workgroups there are. In the second direction they are always rows, or tiles of rows.
+#[derive(Clone, Copy)]
+enum Grid {
+    /// One a row, times `x`.
+    Rows { x: u32, rows: RowsOf },
+    /// One a tile of the kernel's size, over rows of a weight and of the step.
+    Products { of_weight: u32, rows: RowsOf },
+    /// One a row and split of its pages, where there are at least so many splits.
+    Splits { x: u32, least: u32, rows: RowsOf },
+    /// One a row of logits that is sampled.
+    Sampled { x: u32 },
+}

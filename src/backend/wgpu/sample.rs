@@ -1,0 +1,71 @@
+//! A token of each row: workgroups that find the largest logit of a stretch each, and one that compares these or draws.
+
+use super::shader::Kernel;
+use super::{Cx, Dispatch, Grid};
+use crate::program::{Sample, Sampling, sampling};
+
+/// Words of a row's sampling.
+pub const HOW: usize = 8;
+
+/// In place of a slot: no later step is fed with this pick.
+pub const NO_POST: u32 = u32::MAX;
+
+/// Candidates that a draw is made from at most.
+const MOST: u32 = 256;
+
+/// Logits that one thread looks at, about, and threads of a workgroup.
+const LOGITS_A_BLOCK: usize = 16 * 256;
+
+/// Workgroups that look for the largest logit.
+pub fn blocks(n_vocab: usize) -> usize {
+    n_vocab.div_ceil(LOGITS_A_BLOCK)
+}
+
+/// Whether the kernel samples so. It draws from few logits, in their order; every other draw is the host's.
+pub fn on_device(how: &Sampling, n_vocab: usize) -> bool {
+    let few = (1..=MOST).contains(&how.top_k) && (how.top_k as usize) < n_vocab;
+    how.is_greedy() || (few && how.typical_p >= 1.0)
+}
+
+/// What the kernel is told: `How` in shaders/sample.wgsl. The random number is made here, where there are 64-bit integers.
+/// Where the kernel has no way to sample so, it takes the largest logit, which nobody reads.
+///
+/// `post` is the slot that keeps the pick, or [`NO_POST`].
+pub fn params(how: &Sampling, n_vocab: usize, post: u32) -> [u32; HOW] {
+    let draws = !how.is_greedy() && on_device(how, n_vocab);
+    let drawn = sampling::uniform(how.seed, how.counter);
+    let high = drawn as f32;
+    let low = (drawn - f64::from(high)) as f32;
+    let least = how.min_p.min(1.0).ln();
+    [
+        if draws { how.top_k } else { 1 },
+        u32::from(how.min_p > 0.0),
+        how.temperature.to_bits(),
+        how.top_p.to_bits(),
+        least.to_bits(),
+        high.to_bits(),
+        low.to_bits(),
+        post,
+    ]
+}
+
+pub fn dispatches<'a>(cx: &Cx<'a>, s: &Sample) -> Vec<Dispatch<'a>> {
+    let (memory, n_vocab) = (cx.memory, cx.p.buf_decl(s.logits).cols);
+    let logits = &memory.bufs[s.logits.0 as usize];
+    let blocks = blocks(n_vocab) as u32;
+    let params = vec![n_vocab as u32, blocks];
+    vec![
+        Dispatch {
+            kernels: vec![(usize::MAX, Kernel::SampleBest)],
+            params: params.clone(),
+            buffers: vec![&memory.step.buffer, logits, &memory.best],
+            grid: Grid::Sampled { x: blocks },
+        },
+        Dispatch {
+            kernels: vec![(usize::MAX, Kernel::Sample)],
+            params,
+            buffers: vec![&memory.step.buffer, logits, &memory.best, &memory.tokens, &memory.picks.newest],
+            grid: Grid::Sampled { x: 1 },
+        },
+    ]
+}

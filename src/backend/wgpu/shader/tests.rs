@@ -1,0 +1,104 @@
+//! Every variant of every kernel, without a device: valid WGSL, with the buffers that its layout has, and translated to what
+//! Metal and DirectX 12 compile, so that a Mac is not the first to find an error.
+
+use std::collections::HashSet;
+
+use naga::back::{hlsl, msl};
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use naga::{AddressSpace, Module, StorageAccess};
+
+use super::{Binding, Caps, Kernel};
+
+/// Every kernel for every kind of device.
+fn variants() -> Vec<(String, Kernel, Module, ModuleInfo)> {
+    let (mut variants, mut seen) = (Vec::new(), HashSet::new());
+    for kernel in Kernel::all() {
+        for subgroups in [false, true] {
+            for packed in [false, true] {
+                let name = format!("{}, subgroups: {subgroups}, packed: {packed}", kernel.name());
+                let text = kernel.source(Caps { subgroups, packed });
+                if !seen.insert(text.clone()) {
+                    continue;
+                }
+                let module = naga::front::wgsl::parse_str(&text)
+                    .unwrap_or_else(|err| panic!("{name}: {}", err.emit_to_string(&text)));
+                let mut allowed = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+                allowed.set(Capabilities::SUBGROUP, subgroups);
+                let mut validator = Validator::new(ValidationFlags::all(), allowed);
+                let info = validator
+                    .validate(&module)
+                    .unwrap_or_else(|err| panic!("{name}: {}", err.emit_to_string(&text)));
+                variants.push((name, kernel, module, info));
+            }
+        }
+    }
+    variants
+}
+
+#[test]
+fn every_variant_is_valid_and_has_the_buffers_of_its_layout() {
+    for (name, kernel, module, _) in variants() {
+        let mut found: Vec<(u32, Binding)> = Vec::new();
+        for (_, variable) in module.global_variables.iter() {
+            let Some(at) = &variable.binding else { continue };
+            assert_eq!(at.group, 0, "{name}");
+            match variable.space {
+                AddressSpace::Uniform => assert_eq!(at.binding, 0, "{name}"),
+                AddressSpace::Storage { access } => {
+                    let writes = access.contains(StorageAccess::STORE);
+                    found.push((at.binding, if writes { Binding::Write } else { Binding::Read }));
+                }
+                space => panic!("{name}: a binding in {space:?}"),
+            }
+        }
+        found.sort_by_key(|(at, _)| *at);
+        let want: Vec<_> = (1..).zip(kernel.bindings().iter().copied()).collect();
+        assert_eq!(found, want, "{name}");
+    }
+}
+
+#[test]
+fn workgroup_memory_is_what_every_device_has() {
+    for (name, _, module, _) in variants() {
+        let shared = module.global_variables.iter().filter(|(_, v)| v.space == AddressSpace::WorkGroup);
+        let bytes: u32 = shared.map(|(_, v)| module.types[v.ty].inner.size(module.to_ctx())).sum();
+        assert!(bytes <= 16 << 10, "{name}: {bytes} bytes");
+    }
+}
+
+#[test]
+fn every_variant_becomes_metal() {
+    for (name, kernel, module, info) in variants() {
+        let mut resources = msl::EntryPointResources { sizes_buffer: Some(30), ..Default::default() };
+        for at in 0..=kernel.bindings().len() as u32 {
+            let target = msl::BindTarget { buffer: Some(at as u8), mutable: true, ..Default::default() };
+            resources.resources.insert(naga::ResourceBinding { group: 0, binding: at }, target);
+        }
+        let options = msl::Options {
+            lang_version: (2, 4),
+            per_entry_point_map: [("main".to_owned(), resources)].into(),
+            fake_missing_bindings: false,
+            ..Default::default()
+        };
+        let (text, _) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default())
+            .unwrap_or_else(|err| panic!("{name}: {err}"));
+        assert!(text.contains("kernel void main_"), "{name}");
+    }
+}
+
+#[test]
+fn every_variant_becomes_hlsl() {
+    for (name, _, module, info) in variants() {
+        let options = hlsl::Options {
+            shader_model: hlsl::ShaderModel::V6_4,
+            fake_missing_bindings: true,
+            ..Default::default()
+        };
+        let pipeline = hlsl::PipelineOptions::default();
+        let mut text = String::new();
+        hlsl::Writer::new(&mut text, &options, &pipeline)
+            .write(&module, &info, None)
+            .unwrap_or_else(|err| panic!("{name}: {err}"));
+        assert!(text.contains("numthreads"), "{name}");
+    }
+}

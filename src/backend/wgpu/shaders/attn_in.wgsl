@@ -1,0 +1,121 @@
+// AttnIn, behind the products: q[r] = rope(q_norm(q)); kv[seq, pos] = (rope(k_norm(k)), v).
+//
+// A workgroup owns one head (x: those of q, then of k, then of v) of one row of the step (y). Writes words of the cache's codec
+// to the page of the row's position, [pages, n_kv_heads, PAGE_POSITIONS, words]; reads the turns of that position.
+struct Params {
+    q_norm: Norm,
+    k_norm: Norm,
+    n_heads: u32,
+    n_kv_heads: u32,
+    head_dim: u32,
+    // Words of a cached vector.
+    words: u32,
+    // Where v begins in `fresh`.
+    v_at: u32,
+    // 0 where nothing turns.
+    pairs: u32,
+    adjacent: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(2) var<storage, read> constants: array<f32>;
+// [positions, 2 pairs]: cosines, then sines.
+@group(0) @binding(3) var<storage, read> turns: array<f32>;
+// k and v of the step's rows, [rows, n_kv_heads * head_dim] each.
+@group(0) @binding(4) var<storage, read> fresh: array<f32>;
+@group(0) @binding(5) var<storage, read_write> q: array<f32>;
+@group(0) @binding(6) var<storage, read_write> keys: array<u32>;
+@group(0) @binding(7) var<storage, read_write> values: array<u32>;
+
+const MAX_HEAD_DIM: u32 = 256u;
+
+var<workgroup> head: array<f32, MAX_HEAD_DIM>;
+
+fn source(i: u32) -> f32 {
+    return head[i];
+}
+
+// Element e of the head, turned.
+fn turned(e: u32, pos: u32) -> f32 {
+    if (e >= 2u * params.pairs) {
+        if (e >= params.head_dim) {
+            return 0.0;
+        }
+        return head[e];
+    }
+    var pair = e % params.pairs;
+    var second = e >= params.pairs;
+    var a = pair;
+    var b = pair + params.pairs;
+    if (params.adjacent == 1u) {
+        pair = e / 2u;
+        second = e % 2u == 1u;
+        a = 2u * pair;
+        b = a + 1u;
+    }
+    let cosine = turns[pos * 2u * params.pairs + pair];
+    let sine = turns[pos * 2u * params.pairs + params.pairs + pair];
+    if (second) {
+        return head[a] * sine + head[b] * cosine;
+    }
+    return head[a] * cosine - head[b] * sine;
+}
+
+fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
+    let r = workgroup.y;
+    let row = step_row(r);
+    let of_q = workgroup.x < params.n_heads;
+    var at = workgroup.x;
+    if (!of_q) {
+        at -= params.n_heads;
+    }
+    let of_v = !of_q && at >= params.n_kv_heads;
+    if (of_v) {
+        at -= params.n_kv_heads;
+    }
+    let q_at = (r * params.n_heads + at) * params.head_dim;
+    var fresh_at = (r * params.n_kv_heads + at) * params.head_dim;
+    if (of_v) {
+        fresh_at += params.v_at;
+    }
+    for (var e = thread; e < params.head_dim; e += THREADS) {
+        if (of_q) {
+            head[e] = q[q_at + e];
+        } else {
+            head[e] = fresh[fresh_at + e];
+        }
+    }
+    workgroupBarrier();
+    if (!of_v) {
+        var norm = params.k_norm;
+        if (of_q) {
+            norm = params.q_norm;
+        }
+        if (norm.kind != NORM_NONE) {
+            let of_head = norm_of(norm, params.head_dim);
+            for (var e = thread; e < params.head_dim; e += THREADS) {
+                head[e] = normed(norm, of_head, head[e], e);
+            }
+            workgroupBarrier();
+        }
+    }
+    if (of_q) {
+        for (var e = thread; e < params.head_dim; e += THREADS) {
+            q[q_at + e] = turned(e, row.pos);
+        }
+        return;
+    }
+    let place = (page_of(row.seq, row.pos) * params.n_kv_heads + at) * PAGE_POSITIONS + row.pos % PAGE_POSITIONS;
+    for (var word = thread; word < params.words; word += THREADS) {
+        let e = WORD_ELEMS * word;
+        if (of_v) {
+            var second = 0.0;
+            if (e + 1u < params.head_dim) {
+                second = head[e + 1u];
+            }
+            values[place * params.words + word] = word_of(head[e], second);
+        } else {
+            keys[place * params.words + word] = word_of(turned(e, row.pos), turned(e + 1u, row.pos));
+        }
+    }
+}

@@ -1,0 +1,50 @@
+// Embed: x[r] = table[token[r]] (+ positions[pos[r]]). The token may be the one that `sample` picked last for the sequence.
+//
+// A workgroup owns one row of the step, a thread every THREADS-th chunk. Reads one row of the table. Of a table in several
+// parts, each is a dispatch of its own, which leaves the rows of other parts alone.
+struct Params {
+    w: Matrix,
+    cols: u32,
+    // Floats of a row of positions; 0 where there are none.
+    positions_stride: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(2) var<storage, read> weights: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read> positions: array<f32>;
+// [seqs]: the tokens that were picked last.
+@group(0) @binding(4) var<storage, read> picked: array<u32>;
+@group(0) @binding(5) var<storage, read_write> x: array<f32>;
+
+// Program's Row::PICKED.
+const TOKEN_PICKED: u32 = 0xffffffffu;
+
+fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
+    let r = workgroup.y;
+    let row = step_row(r);
+    var token = row.token;
+    if (token == TOKEN_PICKED) {
+        token = picked[row.seq];
+    }
+    // Wraps for the tokens of earlier parts.
+    let at = token - params.w.first_row;
+    if (at >= params.w.rows) {
+        return;
+    }
+    for (var chunk = thread; chunk < params.w.chunks; chunk += THREADS) {
+        let values = decode(at, chunk);
+        for (var i = 0u; i < CHUNK_QUADS; i++) {
+            for (var e = 0u; e < 4u; e++) {
+                let col = 4u * place(chunk, i) + e;
+                if (col >= params.cols) {
+                    continue;
+                }
+                var value = values[i][e];
+                if (params.positions_stride > 0u) {
+                    value += positions[row.pos * params.positions_stride + col];
+                }
+                x[r * params.cols + col] = value;
+            }
+        }
+    }
+}

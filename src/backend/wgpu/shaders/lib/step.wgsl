@@ -1,0 +1,43 @@
+// What changes between two steps: one buffer of words, which step.rs fills. Words 0 to 3 are counts, 4 to 7 say at which
+// word each table begins, and word 8 is 0.
+@group(0) @binding(1) var<storage, read> step: array<u32>;
+
+const PAGE_POSITIONS: u32 = 64u;
+
+struct Row {
+    token: u32,
+    pos: u32,
+    seq: u32,
+}
+
+fn step_rows() -> u32 {
+    return step[0];
+}
+
+fn step_outputs() -> u32 {
+    return step[1];
+}
+
+fn step_sampled() -> u32 {
+    return step[2];
+}
+
+// 0, which no compiler knows.
+fn step_zero() -> u32 {
+    return step[8];
+}
+
+fn step_row(r: u32) -> Row {
+    let at = step[5] + 3u * r;
+    return Row(step[at], step[at + 1u], step[at + 2u]);
+}
+
+// The row of the step that the o-th row of logits belongs to.
+fn output_row(o: u32) -> u32 {
+    return step[step[6] + o];
+}
+
+// The page of a position; a sequence has step[3] places in the table.
+fn page_of(seq: u32, pos: u32) -> u32 {
+    return step[step[7] + seq * step[3] + pos / PAGE_POSITIONS];
+}

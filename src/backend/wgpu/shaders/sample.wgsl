@@ -1,0 +1,241 @@
+// Sample, second half: tokens[o] = a token of logits[o]; NaN counts as minus infinity. A workgroup owns one row of logits (y).
+//
+// The largest logit (the lowest id among equals) is among the candidates that sample_best.wgsl has left.
+//
+// A draw from the top_k largest reads the logits twice. Of the largest logits that the threads met, the top_k-th is no
+// larger than the top_k-th of the row, so the second pass collects all that reach it: few more than top_k, unless the largest
+// logits stand a multiple of the threads apart. Then they are found one by one. Top-p, min-p, temperature and the draw
+// follow, as program/sampling.rs defines them; the first thread makes their sums in order, as pairs of floats.
+struct Params {
+    n_vocab: u32,
+    blocks: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(2) var<storage, read> logits: array<u32>;
+@group(0) @binding(3) var<storage, read> best: array<vec2<u32>>;
+@group(0) @binding(4) var<storage, read_write> tokens: array<u32>;
+// [seqs]: for the steps that follow.
+@group(0) @binding(5) var<storage, read_write> picked: array<u32>;
+
+// What step.rs writes for a row of logits. `drawn` is the random number in [0, 1) as a pair of floats, `least` the logarithm
+// of min_p.
+struct How {
+    top_k: u32,
+    has_min_p: u32,
+    temperature: f32,
+    top_p: f32,
+    least: f32,
+    drawn: vec2<f32>,
+    // The slot that keeps the pick, or NO_POST.
+    post: u32,
+}
+
+const NO_POST: u32 = 0xffffffffu;
+
+// Candidates that a draw has room for, a power of two.
+const ROOM: u32 = 1024u;
+const MOST: u32 = 256u;
+const ABOVE_ALL: vec2<u32> = vec2(0xffffffffu);
+
+// The first of them sorted, once there are all.
+var<workgroup> kept: array<vec2<u32>, ROOM>;
+var<workgroup> weights: array<f32, MOST>;
+// Candidates that want a place in `kept`, and later those that are left.
+var<workgroup> n_kept: atomic<u32>;
+var<workgroup> n_shared: u32;
+
+fn how_of(o: u32) -> How {
+    let at = step[4] + 8u * o;
+    return How(
+        step[at], step[at + 1u], bitcast<f32>(step[at + 2u]), bitcast<f32>(step[at + 3u]), bitcast<f32>(step[at + 4u]),
+        vec2(bitcast<f32>(step[at + 5u]), bitcast<f32>(step[at + 6u])),
+        step[at + 7u],
+    );
+}
+
+// The largest candidate of a row below `bound` that this thread meets.
+fn largest_below(at: u32, bound: vec2<u32>) -> vec2<u32> {
+    var mine = vec2(0u);
+    for (var id = thread; id < params.n_vocab; id += THREADS) {
+        let c = candidate(logits[at + id], id);
+        if (is_below(c, bound)) {
+            mine = larger(mine, c);
+        }
+    }
+    return mine;
+}
+
+// Sorts the first `n` of `kept`, a power of two, the largest first (Batcher's bitonic network).
+fn sort_kept(n: u32) {
+    workgroupBarrier();
+    for (var run = 2u; run <= n; run *= 2u) {
+        for (var apart = run / 2u; apart > 0u; apart /= 2u) {
+            for (var i = thread; i < n; i += THREADS) {
+                let other = i ^ apart;
+                if (other > i) {
+                    let a = kept[i];
+                    let b = kept[other];
+                    if (((i & run) == 0u) == is_below(a, b)) {
+                        kept[i] = b;
+                        kept[other] = a;
+                    }
+                }
+            }
+            workgroupBarrier();
+        }
+    }
+}
+
+fn collect(at: u32, top_k: u32) {
+    kept[thread] = largest_below(at, ABOVE_ALL);
+    if (thread == 0u) {
+        atomicStore(&n_kept, 0u);
+    }
+    sort_kept(THREADS);
+    let least = kept[top_k - 1u];
+    workgroupBarrier();
+    for (var id = thread; id < params.n_vocab; id += THREADS) {
+        let c = candidate(logits[at + id], id);
+        if (!is_below(c, least)) {
+            let place = atomicAdd(&n_kept, 1u);
+            if (place < ROOM) {
+                kept[place] = c;
+            }
+        }
+    }
+    workgroupBarrier();
+    if (thread == 0u) {
+        n_shared = atomicLoad(&n_kept);
+    }
+    let n = workgroupUniformLoad(&n_shared);
+    if (n <= ROOM) {
+        var size = 1u;
+        while (size < n) {
+            size *= 2u;
+        }
+        for (var i = n + thread; i < size; i += THREADS) {
+            kept[i] = vec2(0u);
+        }
+        sort_kept(size);
+        return;
+    }
+    var bound = ABOVE_ALL;
+    for (var i = 0u; i < top_k; i++) {
+        bound = reduce_best(largest_below(at, bound));
+        if (thread == 0u) {
+            kept[i] = bound;
+        }
+        workgroupBarrier();
+    }
+}
+
+// weights[i] = exp((logit i - the largest) / temperature) of the first n.
+fn weigh(n: u32, temperature: f32) {
+    workgroupBarrier();
+    let largest = logit_of(kept[0]);
+    for (var i = thread; i < n; i += THREADS) {
+        weights[i] = weight_of(kept[i], largest, temperature);
+    }
+    workgroupBarrier();
+}
+
+fn weight_of(c: vec2<u32>, largest: f32, temperature: f32) -> f32 {
+    // NaN and minus infinity.
+    if (c.x <= 0x007fffffu) {
+        return 0.0;
+    }
+    return exp_near((logit_of(c) - largest) / temperature);
+}
+
+fn total(n: u32) -> vec2<f32> {
+    var sum = vec2(0.0, 0.0);
+    for (var i = 0u; i < n; i++) {
+        sum = add_wide(sum, vec2(weights[i], 0.0));
+    }
+    return sum;
+}
+
+// How many of the first n candidates, taken in order, reach the mass; at least one.
+fn nucleus(n: u32, mass: f32) -> u32 {
+    let all = total(n);
+    var sum = vec2(0.0, 0.0);
+    for (var i = 0u; i < n; i++) {
+        let p = divide_wide(vec2(weights[i], 0.0), all.x);
+        // What the total's low part takes off is below the last place of p.
+        sum = add_wide(sum, vec2(p.x * (1.0 - all.y / all.x), 0.0));
+        if (sum.x > mass || (sum.x == mass && sum.y >= 0.0)) {
+            return i + 1u;
+        }
+    }
+    return n;
+}
+
+// The candidate that the random number falls on, of the first n.
+fn draw(n: u32, drawn: vec2<f32>) -> u32 {
+    let all = total(n);
+    let whole = two_product(drawn.x, all.x);
+    var left = add_wide(whole, vec2(drawn.x * all.y + drawn.y * all.x, 0.0));
+    for (var i = 0u; i < n; i++) {
+        left = add_wide(left, vec2(-weights[i], 0.0));
+        if (left.x < 0.0) {
+            return i;
+        }
+    }
+    // Rounding can leave a little of the mass; it belongs to the last candidate that has any.
+    var at = n - 1u;
+    while (at > 0u && weights[at] <= 0.0) {
+        at -= 1u;
+    }
+    return at;
+}
+
+fn keep(o: u32, how: How, token: u32) {
+    tokens[o] = token;
+    if (how.post != NO_POST) {
+        picked[how.post] = token;
+    }
+}
+
+fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
+    let o = workgroup.y;
+    let how = how_of(o);
+    if (how.top_k == 1u) {
+        var mine = vec2(0u);
+        for (var i = thread; i < params.blocks; i += THREADS) {
+            mine = larger(mine, best[o * params.blocks + i]);
+        }
+        mine = reduce_best(mine);
+        if (thread == 0u) {
+            keep(o, how, id_of(mine));
+        }
+        return;
+    }
+    collect(o * params.n_vocab, how.top_k);
+    let first = kept[0];
+    // An infinite maximum leaves no distribution to draw from.
+    if ((first.x == 0xff800000u) || first.x <= 0x007fffffu) {
+        if (thread == 0u) {
+            // Where every logit is minus infinity or NaN, the answer is 0.
+            keep(o, how, select(0u, id_of(first), first.x == 0xff800000u));
+        }
+        return;
+    }
+    var n = how.top_k;
+    if (how.top_p < 1.0) {
+        weigh(n, 1.0);
+        if (thread == 0u) {
+            n_shared = nucleus(n, how.top_p);
+        }
+        n = workgroupUniformLoad(&n_shared);
+    }
+    weigh(n, how.temperature);
+    if (thread == 0u) {
+        if (how.has_min_p == 1u) {
+            while (n > 1u && logit_of(kept[n - 1u]) < logit_of(first) + how.least) {
+                n -= 1u;
+            }
+        }
+        keep(o, how, id_of(kept[draw(n, how.drawn)]));
+    }
+}

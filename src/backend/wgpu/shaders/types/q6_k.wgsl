@@ -1,0 +1,38 @@
+// Q6_K: 256 6-bit integers in 16 groups under int8 group scales and one half; value = (q - 32) x group scale x scale.
+//
+// Blocks of 210 bytes have no place for aligned loads, so the upload takes them apart. A chunk is 64 elements: those of
+// one half block h (of 128) whose number modulo 32 is below 16 (t = 0) or not (t = 1): 128 h + 32 i + 16 t + (0 .. 15),
+// i = 0 .. 3. Its four groups are one group scale each. Four planes, each over all rows:
+//
+//   low 4 bits, 32 bytes a chunk: 16 bytes of i = 0 (low nibble) and 2 (high), then 16 of i = 1 and 3
+//   high 2 bits, 16 bytes a chunk: i = 0 in the low bits to i = 3 in the high bits
+//   group scales, 4 bytes a chunk: i = 0 .. 3
+//   block scales, a half a block: chunks 4 b .. 4 b + 3
+const CHUNK_QUADS: u32 = 16u;
+
+// Quad (4 neighbouring columns) of the row that the i-th of a chunk is.
+fn place(chunk: u32, i: u32) -> u32 {
+    return chunk / 2u * 32u + i / 4u * 8u + chunk % 2u * 4u + i % 4u;
+}
+
+fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
+    let chunks = params.w.rows * params.w.chunks;
+    let at = row * params.w.chunks + chunk;
+    let high = weights[2u * chunks + at];
+    let groups = vec4<f32>(unpack4xI8(weights[3u * chunks + at / 4u][at % 4u]));
+    let scale = half_at(3u * chunks + chunks / 4u, at / 4u);
+    var values: array<vec4<f32>, CHUNK_QUADS>;
+    for (var i = 0u; i < 4u; i++) {
+        let low = weights[2u * at + i % 2u] >> vec4(i / 2u * 4u) & vec4(0x0f0f0f0fu);
+        let q = low | (high >> vec4(2u * i) & vec4(0x03030303u)) << vec4(4u);
+        for (var quad = 0u; quad < 4u; quad++) {
+            values[4u * i + quad] = (vec4<f32>(unpack4xU8(q[quad])) - 32.0) * (scale * groups[i]);
+        }
+    }
+    return values;
+}
+
+// The i-th half behind a place in the weights.
+fn half_at(base: u32, i: u32) -> f32 {
+    return unpack2x16float(weights[base + i / 8u][i / 2u % 4u])[i % 2u];
+}

@@ -1,0 +1,26 @@
+// Q8_0: 32 int8 under one half scale, value = q x scale.
+//
+// Blocks of 34 bytes have no place for aligned loads, so the upload takes them apart: the integers of all rows, and behind them
+// all scales. A chunk is 16 integers and their scale.
+const CHUNK_QUADS: u32 = 4u;
+
+// Quad (4 neighbouring columns) of the row that the i-th of a chunk is.
+fn place(chunk: u32, i: u32) -> u32 {
+    return 4u * chunk + i;
+}
+
+fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
+    let at = row * params.w.chunks + chunk;
+    let bits = weights[at];
+    let scale = half_at(params.w.rows * params.w.chunks, at / 2u);
+    var values: array<vec4<f32>, CHUNK_QUADS>;
+    for (var i = 0u; i < CHUNK_QUADS; i++) {
+        values[i] = vec4<f32>(unpack4xI8(bits[i])) * scale;
+    }
+    return values;
+}
+
+// The i-th half behind a place in the weights.
+fn half_at(base: u32, i: u32) -> f32 {
+    return unpack2x16float(weights[base + i / 8u][i / 2u % 4u])[i % 2u];
+}

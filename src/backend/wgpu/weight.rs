@@ -1,0 +1,245 @@
+//! Weights on the device: which types have kernels, how their bytes lie there, and the upload, in parts where a weight is
+//! larger than a buffer may be.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use ggml_types::{HostTensor, QuantType};
+use wgpu::Buffer;
+
+use super::device::{Gpu, error};
+use super::shader::{LANES, THREADS};
+use crate::backend::BackendError;
+use crate::program::ActQuant;
+
+/// A type with kernels: `shaders/types/NAME.wgsl`.
+pub struct Format {
+    /// Name of the type.
+    pub name: &'static str,
+    /// How a kernel decodes it.
+    pub shader: &'static str,
+    /// Elements of a chunk, the piece that one thread multiplies at a time.
+    pub chunk_elems: usize,
+    /// Whether its products with int8 activations are of integers.
+    pub ints: bool,
+    /// Bytes of a chunk on the device, all planes together, times 4.
+    quarter_bytes: usize,
+    /// Some rows as the kernels read them.
+    pack: fn(&HostTensor, Range<usize>) -> Cow<'_, [u8]>,
+}
+
+/// Every type with kernels.
+pub static FORMATS: &[Format] = &[
+    Format {
+        name: "i2_s",
+        shader: include_str!("shaders/types/i2_s.wgsl"),
+        chunk_elems: 64,
+        ints: true,
+        quarter_bytes: 64,
+        pack: rows_as_they_are,
+    },
+    Format {
+        name: "f16",
+        shader: include_str!("shaders/types/f16.wgsl"),
+        chunk_elems: 8,
+        ints: false,
+        quarter_bytes: 64,
+        pack: padded_rows::<16>,
+    },
+    Format {
+        name: "f32",
+        shader: include_str!("shaders/types/f32.wgsl"),
+        chunk_elems: 8,
+        ints: false,
+        quarter_bytes: 128,
+        pack: padded_rows::<32>,
+    },
+    Format {
+        name: "q8_0",
+        shader: include_str!("shaders/types/q8_0.wgsl"),
+        chunk_elems: 16,
+        ints: false,
+        quarter_bytes: 68,
+        pack: q8_0_planes,
+    },
+    Format {
+        name: "q6_k",
+        shader: include_str!("shaders/types/q6_k.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 210,
+        pack: q6_k_planes,
+    },
+];
+
+impl Format {
+    /// The format of a type.
+    pub fn of(ty: &dyn QuantType) -> Option<&'static Self> {
+        FORMATS.iter().find(|format| format.name == ty.name())
+    }
+
+    /// Chunks of a row.
+    pub fn chunks(&self, cols: usize) -> usize {
+        cols.div_ceil(self.chunk_elems)
+    }
+
+    /// Bytes of a row on the device, rounded up.
+    pub fn row_bytes(&self, cols: usize) -> usize {
+        (self.chunks(cols) * self.quarter_bytes).div_ceil(4)
+    }
+
+    /// Whether the products of a layer are of integers.
+    pub fn multiplies_ints(&self, act: ActQuant) -> bool {
+        self.ints && act == ActQuant::I8PerToken
+    }
+}
+
+/// A weight on the device. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct DeviceWeight {
+    /// What it was.
+    pub ty: &'static dyn QuantType,
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+    /// Its rows, in order.
+    pub parts: Arc<[Part]>,
+    tensor_scale: f32,
+}
+
+/// Rows of a weight.
+#[derive(Debug)]
+pub struct Part {
+    /// Which.
+    pub rows: Range<usize>,
+    /// Their bytes.
+    pub buffer: Buffer,
+}
+
+/// Rows of a weight that one buffer may hold, and one dispatch multiply.
+fn rows_of_part(gpu: &Gpu, format: &Format, cols: usize) -> usize {
+    /// A grid has no more workgroups in one direction.
+    const MOST: u64 = 65_535 * (THREADS / LANES) as u64;
+    // Planes begin at multiples of 16 bytes.
+    let room = gpu.max_part_bytes.saturating_sub(64);
+    (room / format.row_bytes(cols).max(1) as u64).min(MOST) as usize
+}
+
+/// Why a weight cannot lie on the device, if it cannot.
+pub fn obstacle(gpu: &Gpu, name: &str, format: &Format, cols: usize) -> Option<String> {
+    let bytes = format.row_bytes(cols);
+    let most = gpu.max_part_bytes;
+    (rows_of_part(gpu, format, cols) == 0)
+        .then(|| format!("{name}, a row of which takes {bytes} bytes of the {most} that a buffer has"))
+}
+
+impl DeviceWeight {
+    /// Packs and uploads a weight.
+    ///
+    /// # Panics
+    /// Where its type has no kernels: the plan says so first.
+    pub fn upload(gpu: &Gpu, w: &HostTensor) -> Result<Self, BackendError> {
+        let format = Format::of(w.ty).unwrap_or_else(|| panic!("{}: {} has no kernels", w.name, w.ty.name()));
+        if let Some(why) = obstacle(gpu, &w.name, format, w.cols) {
+            return Err(error("uploading a weight", why));
+        }
+        let most = rows_of_part(gpu, format, w.cols);
+        let mut parts = Vec::new();
+        for first in (0..w.rows).step_by(most) {
+            let rows = first..w.rows.min(first + most);
+            let bytes = (format.pack)(w, rows.clone());
+            let buffer = gpu.storage(bytes.len() as u64)?;
+            let whole = bytes.len() / 4 * 4;
+            gpu.upload(&buffer, &bytes[..whole])?;
+            if whole < bytes.len() {
+                let mut last = [0; 4];
+                last[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
+                gpu.write(&buffer, whole as u64, &last);
+            }
+            parts.push(Part { rows, buffer });
+        }
+        let tensor_scale = if w.ty.name() == "i2_s" { i2_s_scale(w) } else { 1.0 };
+        Ok(Self { ty: w.ty, rows: w.rows, cols: w.cols, parts: parts.into(), tensor_scale })
+    }
+
+    /// `Matrix` in the kernels' parameters.
+    pub fn params(&self, part: &Part) -> [u32; 4] {
+        let chunks = Format::of(self.ty).expect("it was uploaded").chunks(self.cols);
+        [part.rows.len() as u32, part.rows.start as u32, chunks as u32, self.tensor_scale.to_bits()]
+    }
+}
+
+fn row_bytes(w: &HostTensor) -> usize {
+    w.ty.row_bytes(w.cols).expect("a shape that the type can hold")
+}
+
+fn bytes_of(w: &HostTensor, rows: Range<usize>) -> &[u8] {
+    let bytes = row_bytes(w);
+    &w.bytes[rows.start * bytes..rows.end * bytes]
+}
+
+/// The tensor's scale lies behind its rows.
+fn i2_s_scale(w: &HostTensor) -> f32 {
+    let at = w.rows * row_bytes(w);
+    f32::from_le_bytes(w.bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn rows_as_they_are(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
+    Cow::Borrowed(bytes_of(w, rows))
+}
+
+/// Rows padded with zeros to multiples of `ALIGN` bytes.
+fn padded_rows<const ALIGN: usize>(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
+    let from = row_bytes(w);
+    let to = from.next_multiple_of(ALIGN);
+    if from == to {
+        return rows_as_they_are(w, rows);
+    }
+    let mut out = vec![0; rows.len() * to];
+    for (to, from) in out.chunks_exact_mut(to).zip(bytes_of(w, rows).chunks_exact(from)) {
+        to[..from.len()].copy_from_slice(from);
+    }
+    Cow::Owned(out)
+}
+
+/// Integers of all rows, then scales of all rows.
+fn q8_0_planes(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
+    let bytes = bytes_of(w, rows);
+    let blocks = bytes.len() / 34;
+    let mut out = vec![0; bytes.len()];
+    let (ints, scales) = out.split_at_mut(blocks * 32);
+    for (i, block) in bytes.chunks_exact(34).enumerate() {
+        scales[2 * i..][..2].copy_from_slice(&block[..2]);
+        ints[32 * i..][..32].copy_from_slice(&block[2..]);
+    }
+    Cow::Owned(out)
+}
+
+/// Low bits, high bits, group scales and block scales of all rows: see `shaders/types/q6_k.wgsl`.
+fn q6_k_planes(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
+    /// Chunks of a block.
+    const CHUNKS: usize = 4;
+    let bytes = bytes_of(w, rows);
+    let blocks = bytes.len() / 210;
+    let mut out = vec![0; bytes.len()];
+    let (low, rest) = out.split_at_mut(blocks * 128);
+    let (high, rest) = rest.split_at_mut(blocks * 64);
+    let (groups, scales) = rest.split_at_mut(blocks * 16);
+    for (i, block) in bytes.chunks_exact(210).enumerate() {
+        for at in 0..CHUNKS {
+            let (half, t, chunk) = (at / 2, at % 2, i * CHUNKS + at);
+            for part in 0..2 {
+                let from = &block[64 * half + 32 * part + 16 * t..][..16];
+                low[32 * chunk + 16 * part..][..16].copy_from_slice(from);
+            }
+            high[16 * chunk..][..16].copy_from_slice(&block[128 + 32 * half + 16 * t..][..16]);
+            for group in 0..4 {
+                groups[4 * chunk + group] = block[192 + 8 * half + 2 * group + t];
+            }
+        }
+        scales[2 * i..][..2].copy_from_slice(&block[208..210]);
+    }
+    Cow::Owned(out)
+}
