@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -63,8 +64,13 @@ fn adapters() -> Vec<Adapter> {
 }
 
 /// Whether there is an adapter that is no program on the processor.
+///
+/// Linux has a file for every GPU. Without one no driver is asked: that takes time, and Mesa's writes to stderr where nobody is
+/// logged in to a desktop.
 pub fn has_gpu() -> bool {
-    adapters().iter().any(|adapter| adapter.get_info().device_type != DeviceType::Cpu)
+    let files = ["/dev/dri", "/dev/nvidiactl", "/dev/dxg"];
+    let possible = !cfg!(target_os = "linux") || files.iter().any(|file| Path::new(file).exists());
+    possible && adapters().iter().any(|adapter| adapter.get_info().device_type != DeviceType::Cpu)
 }
 
 /// Every adapter with its number, for people.
