@@ -201,7 +201,7 @@ fn table(magnitudes: &[f64]) -> (Vec<i8>, f64) {
 mod tests {
     use super::*;
 
-    /// Bytes with which the paper's codebook for 128 dimensions was found to lose least.
+    /// Four magnitudes have a unit in which each is a whole number to 0.4 %.
     #[test]
     fn bytes_of_three_bits_are_close_to_the_codebook() {
         let book = Codebook::new(128, 3);
