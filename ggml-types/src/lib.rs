@@ -10,6 +10,7 @@ mod block;
 pub mod ids;
 mod known;
 pub mod kv;
+pub mod planes;
 mod quant;
 mod scale_search;
 mod tensor;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use ggml_types::{HostTensor, QuantType};
+use ggml_types::{HostTensor, QuantType, planes};
 
 use super::driver::{Address, Driver};
 use super::params::LinearParams;
@@ -137,40 +137,12 @@ fn padded_rows(w: &HostTensor) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// Integers of all rows, then scales of all rows.
+/// Blocks of all rows taken apart.
 fn q8_0_planes(w: &HostTensor) -> Cow<'_, [u8]> {
-    let blocks = w.rows * row_bytes(w) / 34;
-    let mut out = vec![0; blocks * 34];
-    let (ints, scales) = out.split_at_mut(blocks * 32);
-    for (i, block) in w.bytes.chunks_exact(34).take(blocks).enumerate() {
-        scales[2 * i..][..2].copy_from_slice(&block[..2]);
-        ints[32 * i..][..32].copy_from_slice(&block[2..]);
-    }
-    Cow::Owned(out)
+    Cow::Owned(planes::q8_0(&rows_as_they_are(w)))
 }
 
-/// Low bits, high bits, group scales and block scales of all rows: see `cuda/types/q6_k.cuh`.
+/// Blocks of all rows taken apart: see `cuda/types/q6_k.cuh`.
 fn q6_k_planes(w: &HostTensor) -> Cow<'_, [u8]> {
-    /// Chunks of a block.
-    const CHUNKS: usize = 4;
-    let blocks = w.rows * row_bytes(w) / 210;
-    let mut out = vec![0; blocks * 210];
-    let (low, rest) = out.split_at_mut(blocks * 128);
-    let (high, rest) = rest.split_at_mut(blocks * 64);
-    let (groups, scales) = rest.split_at_mut(blocks * 16);
-    for (i, block) in w.bytes.chunks_exact(210).take(blocks).enumerate() {
-        for at in 0..CHUNKS {
-            let (half, t, chunk) = (at / 2, at % 2, i * CHUNKS + at);
-            for part in 0..2 {
-                let from = &block[64 * half + 32 * part + 16 * t..][..16];
-                low[32 * chunk + 16 * part..][..16].copy_from_slice(from);
-            }
-            high[16 * chunk..][..16].copy_from_slice(&block[128 + 32 * half + 16 * t..][..16]);
-            for group in 0..4 {
-                groups[4 * chunk + group] = block[192 + 8 * half + 2 * group + t];
-            }
-        }
-        scales[2 * i..][..2].copy_from_slice(&block[208..210]);
-    }
-    Cow::Owned(out)
+    Cow::Owned(planes::q6_k(&rows_as_they_are(w)))
 }

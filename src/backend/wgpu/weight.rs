@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ggml_types::{HostTensor, QuantType};
+use ggml_types::{HostTensor, QuantType, planes};
 use wgpu::Buffer;
 
 use super::device::{Gpu, error};
@@ -204,42 +204,12 @@ fn padded_rows<const ALIGN: usize>(w: &HostTensor, rows: Range<usize>) -> Cow<'_
     Cow::Owned(out)
 }
 
-/// Integers of all rows, then scales of all rows.
+/// Blocks taken apart.
 fn q8_0_planes(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
-    let bytes = bytes_of(w, rows);
-    let blocks = bytes.len() / 34;
-    let mut out = vec![0; bytes.len()];
-    let (ints, scales) = out.split_at_mut(blocks * 32);
-    for (i, block) in bytes.chunks_exact(34).enumerate() {
-        scales[2 * i..][..2].copy_from_slice(&block[..2]);
-        ints[32 * i..][..32].copy_from_slice(&block[2..]);
-    }
-    Cow::Owned(out)
+    Cow::Owned(planes::q8_0(bytes_of(w, rows)))
 }
 
-/// Low bits, high bits, group scales and block scales of all rows: see `shaders/types/q6_k.wgsl`.
+/// Blocks taken apart: see `shaders/types/q6_k.wgsl`.
 fn q6_k_planes(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
-    /// Chunks of a block.
-    const CHUNKS: usize = 4;
-    let bytes = bytes_of(w, rows);
-    let blocks = bytes.len() / 210;
-    let mut out = vec![0; bytes.len()];
-    let (low, rest) = out.split_at_mut(blocks * 128);
-    let (high, rest) = rest.split_at_mut(blocks * 64);
-    let (groups, scales) = rest.split_at_mut(blocks * 16);
-    for (i, block) in bytes.chunks_exact(210).enumerate() {
-        for at in 0..CHUNKS {
-            let (half, t, chunk) = (at / 2, at % 2, i * CHUNKS + at);
-            for part in 0..2 {
-                let from = &block[64 * half + 32 * part + 16 * t..][..16];
-                low[32 * chunk + 16 * part..][..16].copy_from_slice(from);
-            }
-            high[16 * chunk..][..16].copy_from_slice(&block[128 + 32 * half + 16 * t..][..16]);
-            for group in 0..4 {
-                groups[4 * chunk + group] = block[192 + 8 * half + 2 * group + t];
-            }
-        }
-        scales[2 * i..][..2].copy_from_slice(&block[208..210]);
-    }
-    Cow::Owned(out)
+    Cow::Owned(planes::q6_k(bytes_of(w, rows)))
 }

@@ -1,0 +1,71 @@
+//! Blocks taken apart into planes, for devices whose loads want 16 bytes at multiples of 16: all integers of a run of blocks,
+//! then what else they have, plane after plane. As many bytes come out as went in.
+
+/// Q8_0: integers, 32 bytes a block; then scales.
+///
+/// # Panics
+/// Where `bytes` are no whole blocks: a bug of the caller.
+pub fn q8_0(bytes: &[u8]) -> Vec<u8> {
+    let (mut out, blocks) = (vec![0; bytes.len()], whole_blocks(bytes, 34));
+    let (ints, scales) = out.split_at_mut(blocks * 32);
+    for (i, block) in bytes.chunks_exact(34).enumerate() {
+        scales[2 * i..][..2].copy_from_slice(&block[..2]);
+        ints[32 * i..][..32].copy_from_slice(&block[2..]);
+    }
+    out
+}
+
+/// Q6_K: a chunk is 64 elements, those of one half block whose number modulo 32 is below 16, or not. Low bits, 32 bytes a chunk;
+/// high bits, 16 bytes; group scales, 4 bytes; then block scales, one for 4 chunks.
+///
+/// # Panics
+/// Where `bytes` are no whole blocks: a bug of the caller.
+pub fn q6_k(bytes: &[u8]) -> Vec<u8> {
+    /// Chunks of a block.
+    const CHUNKS: usize = 4;
+    let (mut out, blocks) = (vec![0; bytes.len()], whole_blocks(bytes, 210));
+    let (low, rest) = out.split_at_mut(blocks * 128);
+    let (high, rest) = rest.split_at_mut(blocks * 64);
+    let (groups, scales) = rest.split_at_mut(blocks * 16);
+    for (i, block) in bytes.chunks_exact(210).enumerate() {
+        for at in 0..CHUNKS {
+            let (half, t, chunk) = (at / 2, at % 2, i * CHUNKS + at);
+            for part in 0..2 {
+                let from = &block[64 * half + 32 * part + 16 * t..][..16];
+                low[32 * chunk + 16 * part..][..16].copy_from_slice(from);
+            }
+            high[16 * chunk..][..16].copy_from_slice(&block[128 + 32 * half + 16 * t..][..16]);
+            for group in 0..4 {
+                groups[4 * chunk + group] = block[192 + 8 * half + 2 * group + t];
+            }
+        }
+        scales[2 * i..][..2].copy_from_slice(&block[208..210]);
+    }
+    out
+}
+
+fn whole_blocks(bytes: &[u8], block_bytes: usize) -> usize {
+    assert!(bytes.len().is_multiple_of(block_bytes), "blocks of {block_bytes} bytes, {} bytes", bytes.len());
+    bytes.len() / block_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_of_two_blocks_is_in_its_plane() {
+        let bytes = |n: usize| (0..n).map(|i| (i % 251) as u8).collect::<Vec<_>>();
+        let (from, out) = (bytes(2 * 34), q8_0(&bytes(2 * 34)));
+        assert_eq!((&out[..32], &out[32..64]), (&from[2..34], &from[36..68]));
+        assert_eq!((&out[64..66], &out[66..68]), (&from[..2], &from[34..36]));
+
+        let (from, out) = (bytes(2 * 210), q6_k(&bytes(2 * 210)));
+        let second = &from[210..];
+        // Of the second block's chunk 3: the second half, elements from 16 on.
+        assert_eq!((&out[32 * 7..][..16], &out[32 * 7 + 16..][..16]), (&second[80..96], &second[112..128]));
+        assert_eq!(&out[256 + 16 * 7..][..16], &second[176..192]);
+        assert_eq!(out[384 + 4 * 7..][..4], [1, 3, 5, 7].map(|group| second[192 + 8 + group]));
+        assert_eq!(out[416..], [from[208], from[209], second[208], second[209]]);
+    }
+}
