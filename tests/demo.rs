@@ -111,6 +111,54 @@ fn other_backends_tell_the_same_story() {
     }
 }
 
+/// A context of more than the positions that are kept exactly, so that codes are read, and 64 greedy tokens behind it. Where
+/// another backend takes another token, the two were as good as equal: an int8 step or a code that falls the other way moves the
+/// logits behind it. The CPU's own sets of kernels differ so, by up to 0.18 on this text, and by 0.52 with q4_0.
+#[test]
+fn other_backends_tell_the_same_story_from_every_cache() {
+    const POSITIONS: usize = 200;
+    for codec in ["f32", "q8_0", "q4_0", "turboquant", "turboquant-4"] {
+        let engine = |backend: Box<dyn Backend>| {
+            let options = EngineOptions {
+                cache_type_k: codec.into(),
+                cache_type_v: codec.into(),
+                n_ctx: Some(POSITIONS + 64),
+                batch: 80,
+                ..EngineOptions::default()
+            };
+            Some(Engine::on_backend(model()?, &options, backend, |_| ()).unwrap())
+        };
+        let Some(cpu) = engine(backend::open("cpu", 2).unwrap()) else { return };
+        let texts: String = texts().into_iter().map(|(prompt, text)| prompt + &text).collect();
+        let mut prompt = cpu.tokenizer().unwrap().encode(&texts, Special::Parse, true);
+        prompt.truncate(POSITIONS);
+        assert_eq!(prompt.len(), POSITIONS);
+        let story = |engine: &Engine| {
+            let sampler = SamplerOptions::greedy();
+            let options = GenerateOptions { sampler, max_tokens: Some(64), ..GenerateOptions::default() };
+            let mut session = engine.session().unwrap();
+            session.generate(&prompt, &options).unwrap().for_each(|piece| drop(piece.unwrap()));
+            session.tokens().to_vec()
+        };
+        let want = story(&cpu);
+        if !common::starts("wgpu", backend::open("wgpu", 2)) {
+            return;
+        }
+        let got = story(&engine(backend::open("wgpu", 2).unwrap()).unwrap());
+        let Some(at) = (0..want.len()).find(|&at| got.get(at) != Some(&want[at])) else { continue };
+        let mut before = Vec::new();
+        let keep = |_, logits: &[f32]| -> Result<(), sterna::Error> {
+            before = logits.to_vec();
+            Ok(())
+        };
+        cpu.session().unwrap().feed_each(&want[..at], keep).unwrap();
+        let gap = before[want[at] as usize] - before[got[at] as usize];
+        eprintln!("{codec}: token {} of 64 is another, {gap} below the first", at - POSITIONS + 1);
+        let most = if codec == "q4_0" { 0.52 } else { 0.18 };
+        assert!((0.0..most).contains(&gap), "{codec}: token {} of 64 is {gap} below", at - POSITIONS + 1);
+    }
+}
+
 /// Bounds as for the other BitNet models (tests/golden_bitnet.rs): an int8 step that flips moves every later
 /// logit, so only position 0 is sharp, and there an f16 cache is not what the reference has.
 #[test]

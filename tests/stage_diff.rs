@@ -7,7 +7,7 @@ mod case;
 mod oracle;
 
 use case::model::{Model, SMALL};
-use case::{Case, Running, backends, limits, shuffled_pages, simt, wgpus};
+use case::{Case, Running, backends, limits, shuffled_pages, simt, wgpus, windowed_limits, windowed_pages};
 use sterna::backend::cpu::{Cpu, simd};
 use sterna::program::{Buf, PageTable, Row, RowsOf, Step};
 
@@ -17,7 +17,7 @@ fn first_difference(
     pages: &PageTable,
     rows: &[Row],
     tolerance: f32,
-    [mut a, mut b]: [Running<'_>; 2],
+    [a, b]: &mut [Running<'_>; 2],
 ) -> Option<String> {
     let step = Step { rows, pages, sampling: &[] };
     let n_outputs = step.n_outputs();
@@ -66,7 +66,7 @@ fn every_set_of_kernels_computes_what_plain_code_does() {
                     &pages,
                     &prompt(n),
                     tolerance(&model),
-                    [case.on(&mut plain), case.on(&mut fast)],
+                    &mut [case.on(&mut plain), case.on(&mut fast)],
                 );
                 assert_eq!(found, None, "{} kernels, {n} tokens", kernels.name);
             }
@@ -83,28 +83,36 @@ fn cuda_kernels_compute_what_the_cpu_does() {
             for seed in [0, 3] {
                 let Some(mut simt) = simt(seed) else { return };
                 let mut cpu = Cpu::new(2).expect("threads");
-                let both = [case.on(&mut cpu), case.on(&mut *simt)];
-                let found =
-                    first_difference(&case, &shuffled_pages(1, 2), &prompt(n), tolerance(&model), both);
+                let mut both = [case.on(&mut cpu), case.on(&mut *simt)];
+                let pages = shuffled_pages(1, 2);
+                let found = first_difference(&case, &pages, &prompt(n), tolerance(&model), &mut both);
                 assert_eq!(found, None, "{n} tokens, order {seed}");
             }
         }
     }
 }
 
-/// Its norms sum in pairs of floats too.
+/// Its norms sum in pairs of floats too. With codes in the cache, positions of several pages, so that codes are read.
 #[test]
 fn wgpu_kernels_compute_what_the_cpu_does() {
-    for model in [SMALL, Model { weights: "q8_0", kv: "f32", ..SMALL }] {
-        let (case, _) = model.case("a small model", limits(70, 1, 2));
-        for n in [1, 5, 70] {
+    let caches = ["turboquant", "turboquant-4", "q8_0", "q4_0"].map(|kv| Model { kv, ..SMALL });
+    for model in [SMALL, Model { weights: "q8_0", kv: "f32", ..SMALL }].into_iter().chain(caches) {
+        let windowed = model.kv.starts_with("turboquant");
+        let codes = model.kv != "f16" && model.kv != "f32";
+        let limits = if windowed { windowed_limits(70, 1, 4) } else { limits(70, 1, 4) };
+        let pages = if windowed { windowed_pages(1, 4) } else { shuffled_pages(1, 4) };
+        let (case, _) = model.case("a small model", limits);
+        for n in if codes { vec![70] } else { vec![1, 5, 70] } {
             for mut wgpu in wgpus() {
                 let device = wgpu.device();
                 let mut cpu = Cpu::new(2).expect("threads");
-                let both = [case.on(&mut cpu), case.on(&mut *wgpu)];
-                let found =
-                    first_difference(&case, &shuffled_pages(1, 2), &prompt(n), tolerance(&model), both);
-                assert_eq!(found, None, "{n} tokens on {device}");
+                let mut both = [case.on(&mut cpu), case.on(&mut *wgpu)];
+                for start in (0..if codes { 3 * n } else { n }).step_by(70) {
+                    let rows: Vec<Row> =
+                        prompt(n).into_iter().map(|row| Row { pos: row.pos + start, ..row }).collect();
+                    let found = first_difference(&case, &pages, &rows, tolerance(&model), &mut both);
+                    assert_eq!(found, None, "{} cache, {n} tokens from {start} on, on {device}", model.kv);
+                }
             }
         }
     }
@@ -122,8 +130,8 @@ fn the_first_stage_that_differs_is_named() {
     stage.norm.eps = 0.5;
     let mut cpus = [Cpu::new(1).expect("threads"), Cpu::new(1).expect("threads")];
     let [a, b] = &mut cpus;
-    let both = [case.on(a), other.on(b)];
-    let found = first_difference(&case, &shuffled_pages(1, 1), &prompt(4), tolerance(&SMALL), both);
+    let mut both = [case.on(a), other.on(b)];
+    let found = first_difference(&case, &shuffled_pages(1, 1), &prompt(4), tolerance(&SMALL), &mut both);
     assert!(found.as_ref().is_some_and(|found| found.starts_with("1.ffn_in: h[0, ")), "{found:?}");
 }
 

@@ -1,13 +1,14 @@
-//! Norm, Q, K, V, rotary embedding, KV write: the products, then a workgroup a head that turns it and keeps it.
+//! Norm, Q, K, V, rotary embedding, KV write: the products, then a workgroup a head that turns it and keeps it. Where a cache is
+//! windowed, pages that the step has filled are encoded then.
 
 use super::linear::{self, Input, Layer};
 use super::shader::Kernel;
-use super::{Cx, Device, Dispatch, Grid, attend};
+use super::{Cx, Device, Dispatch, Grid, kv};
 use crate::program::{AttnIn, Program, RopeStyle, RowsOf};
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &AttnIn) -> Vec<String> {
     let mut missing = linear::missing(cx, p, "attn_in", &[&s.wq, &s.wk, &s.wv]);
-    missing.extend(attend::obstacle(p.kv_decl(s.kv)));
+    missing.extend(kv::obstacle(p.kv_decl(s.kv)));
     missing
 }
 
@@ -23,8 +24,8 @@ fn v_at(p: &Program, s: &AttnIn) -> usize {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
-    let (kv, memory) = (cx.p.kv_decl(s.kv), cx.memory);
-    let (q, kv_cols, v_at) = (&memory.bufs[s.q.0 as usize], kv.n_kv_heads * kv.head_dim, v_at(cx.p, s));
+    let (decl, memory) = (cx.p.kv_decl(s.kv), cx.memory);
+    let (q, kv_cols, v_at) = (&memory.bufs[s.q.0 as usize], decl.n_kv_heads * decl.head_dim, v_at(cx.p, s));
     let q_cols = cx.p.buf_decl(s.q).cols;
     let layer = |linear, out, out_cols, out_at| Layer { linear, out, out_cols, out_at, what: 0 };
     let layers = vec![
@@ -37,21 +38,20 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
     let mut all = linear::dispatches(cx, "logits", input, layers);
 
     let rope = s.rope.map(|rope| (&cx.p.ropes[rope.0 as usize], &memory.turns[rope.0 as usize]));
-    let n_heads = q_cols / kv.head_dim;
+    let n_heads = q_cols / decl.head_dim;
     let mut params = linear::norm(cx, s.q_norm.as_ref()).to_vec();
     params.extend(linear::norm(cx, s.k_norm.as_ref()));
+    params.extend(kv::params(decl, &cx.p.limits));
     params.extend([
         n_heads as u32,
-        kv.n_kv_heads as u32,
-        kv.head_dim as u32,
-        attend::words(kv) as u32,
         v_at as u32,
         rope.map_or(0, |(rope, _)| rope.inv_freq.len() as u32),
         u32::from(rope.is_some_and(|(rope, _)| rope.style == RopeStyle::Adjacent)),
     ]);
     let [keys, values] = &memory.kvs[s.kv.0 as usize];
+    let codec = kv::codec(decl).name;
     all.push(Dispatch {
-        kernels: vec![(usize::MAX, Kernel::AttnIn(attend::codec(kv)))],
+        kernels: vec![(usize::MAX, Kernel::AttnIn(codec))],
         params,
         buffers: vec![
             &memory.step.buffer,
@@ -62,7 +62,15 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
             keys,
             values,
         ],
-        grid: Grid::Rows { x: (n_heads + 2 * kv.n_kv_heads) as u32, rows: RowsOf::Step },
+        grid: Grid::Rows { x: (n_heads + 2 * decl.n_kv_heads) as u32, rows: RowsOf::Step },
     });
+    if decl.is_windowed() {
+        all.push(Dispatch {
+            kernels: vec![(usize::MAX, Kernel::Append(codec))],
+            params: kv::params(decl, &cx.p.limits),
+            buffers: vec![&memory.step.buffer, keys, values],
+            grid: Grid::Filled { x: 2 * decl.n_kv_heads as u32 },
+        });
+    }
     all
 }

@@ -6,6 +6,7 @@ use wgpu::{BindGroup, BufferUsages, ComputePass, ComputePipeline};
 
 use super::device::Gpu;
 use super::memory::{Memory, Sizes, constant_places};
+use super::step::filled;
 use super::weight::DeviceWeight;
 use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, missing, sample};
 use crate::backend::{BackendError, Plan};
@@ -41,6 +42,8 @@ struct Counts {
     rows: usize,
     outputs: usize,
     sampled: usize,
+    /// Rows that fill a page.
+    filled: usize,
     /// Pages of its longest sequence.
     pages: usize,
 }
@@ -48,7 +51,13 @@ struct Counts {
 impl Counts {
     fn of(step: &Step<'_>) -> Self {
         let pages = step.rows.iter().map(|row| row.pos as usize / PAGE + 1).max().unwrap_or(0);
-        Self { rows: step.rows.len(), outputs: step.n_outputs(), sampled: step.sampling.len(), pages }
+        Self {
+            rows: step.rows.len(),
+            outputs: step.n_outputs(),
+            sampled: step.sampling.len(),
+            filled: filled(step).count(),
+            pages,
+        }
     }
 
     fn rows(&self, of: RowsOf) -> usize {
@@ -216,6 +225,7 @@ impl Ready {
                 let splits = attend::splits(rows, x as usize, counts.pages) as u32;
                 (if splits < least { 0 } else { rows }, x, splits)
             }
+            Grid::Filled { x } => (counts.filled, x, 1),
             Grid::Sampled { x } => (counts.sampled, x, 1),
         };
         if rows == 0 {

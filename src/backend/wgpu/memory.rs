@@ -1,12 +1,13 @@
 //! The memory of a compiled program, all of it allocated before the first step.
 
+use ggml_types::KvSide;
 use wgpu::{Buffer, BufferUsages};
 
 use super::device::Gpu;
 use super::picks::Picks;
 use super::step::StepMemory;
 use super::weight::{DeviceWeight, Format};
-use super::{attend, attn_in, linear, sample};
+use super::{attend, attn_in, kv, linear, sample};
 use crate::backend::BackendError;
 use crate::program::{KvDecl, PAGE, Program, Rope, Stage};
 
@@ -83,9 +84,9 @@ impl Sizes {
             (format!("{} of {rows} rows", buf.name), rows.saturating_mul(4 * buf.cols as u64))
         };
         let of_kv = |kv: &KvDecl| {
-            let page = (kv.n_kv_heads * PAGE * attend::words(kv) * 4) as u64;
-            let bytes = page.saturating_mul(limits.pages as u64);
-            ["keys", "values"].map(|side| (format!("{side} of {positions} positions"), bytes))
+            [("keys", KvSide::Keys), ("values", KvSide::Values)].map(|(name, side)| {
+                (format!("{name} of {positions} positions"), kv::bytes(kv, side, &limits))
+            })
         };
         let of_rope = |rope: &Rope| {
             let bytes = positions.saturating_mul(8 * rope.inv_freq.len() as u64);

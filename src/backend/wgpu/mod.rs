@@ -10,6 +10,7 @@ pub mod device;
 mod embed;
 mod exec;
 mod ffn_in;
+mod kv;
 mod linear;
 mod logits;
 mod memory;
@@ -124,7 +125,7 @@ fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
     match stage {
         Stage::Embed(s) => embed::missing(device, p, s),
         Stage::AttnIn(s) => attn_in::missing(device, p, s),
-        Stage::Attend(s) => attend::obstacle(p.kv_decl(s.kv)).into_iter().collect(),
+        Stage::Attend(s) => kv::obstacle(p.kv_decl(s.kv)).into_iter().collect(),
         Stage::ProjAdd(s) => linear::missing(device, p, "proj_add", &[&s.w]),
         Stage::FfnIn(s) => {
             let linears: Vec<_> = s.gate.iter().chain([&s.up]).collect();
@@ -188,6 +189,8 @@ enum Grid {
     Products { of_weight: u32, rows: RowsOf },
     /// One a row and split of its pages, where there are at least so many splits.
     Splits { x: u32, least: u32, rows: RowsOf },
+    /// One a row that fills a page, times `x`.
+    Filled { x: u32 },
     /// One a row of logits that is sampled.
     Sampled { x: u32 },
 }

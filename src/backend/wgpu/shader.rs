@@ -1,6 +1,7 @@
 //! The kernels, and how the text of each is put together: WGSL has no includes, so pieces of `shaders/` stand one behind
 //! the other, each in a few variants.
 
+use super::kv::{CODECS, Codec, Form};
 use super::weight::Format;
 
 /// Threads that share a row of weights.
@@ -14,13 +15,6 @@ pub const ROWS: [u32; 3] = [1, 8, TILE];
 
 /// Rows of weights and of the step that a tile has.
 const TILE: u32 = 32;
-
-/// Most elements of a head.
-pub const MAX_HEAD_DIM: usize = 256;
-
-/// KV codecs with kernels, and elements of a word.
-pub const CODECS: &[(&str, &str, usize)] =
-    &[("f16", include_str!("shaders/kv/f16.wgsl"), 2), ("f32", include_str!("shaders/kv/f32.wgsl"), 1)];
 
 /// Stages whose products have a kernel of their own; what they do with them.
 const LINEAR: &[(&str, &str)] = &[
@@ -67,10 +61,12 @@ pub enum Kernel {
     },
     /// Of a codec.
     AttnIn(&'static str),
-    /// Of a codec, and words of a value that a thread has.
+    /// Of a codec: encodes pages that are full.
+    Append(&'static str),
+    /// Of a codec, and pairs of elements that a thread has.
     Attend(&'static str, u32),
-    /// Of the splits of attention.
-    AttendMerge,
+    /// Of the splits of attention; turns the output back, or does not.
+    AttendMerge { rotates: bool },
     /// First half of sampling.
     SampleBest,
     /// Second half of sampling.
@@ -81,8 +77,9 @@ impl Kernel {
     /// Every kernel.
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
-        let mut all = vec![Self::AttendMerge, Self::SampleBest, Self::Sample];
+        let mut all = vec![Self::SampleBest, Self::Sample];
         all.extend([true, false].map(|ints| Self::Input { ints }));
+        all.extend([true, false].map(|rotates| Self::AttendMerge { rotates }));
         for format in super::weight::FORMATS {
             all.push(Self::Embed(format.name));
             for (stage, _) in LINEAR {
@@ -92,9 +89,10 @@ impl Kernel {
                 }
             }
         }
-        for &(codec, _, _) in CODECS {
-            all.push(Self::AttnIn(codec));
-            all.extend([1, 2, 4].map(|own| Self::Attend(codec, own)));
+        for codec in CODECS {
+            all.push(Self::AttnIn(codec.name));
+            all.extend([1, 2].map(|own| Self::Attend(codec.name, own)));
+            all.extend(matches!(codec.form, Form::Lloyd(_)).then_some(Self::Append(codec.name)));
         }
         all
     }
@@ -109,8 +107,11 @@ impl Kernel {
                 format!("{stage}__{ty}{ints}__{rows}")
             }
             Self::AttnIn(codec) => format!("attn_in__{codec}"),
+            Self::Append(codec) => format!("append__{codec}"),
             Self::Attend(codec, own) => format!("attend__{codec}__{own}"),
-            Self::AttendMerge => "attend_merge".to_owned(),
+            Self::AttendMerge { rotates } => {
+                (if rotates { "attend_merge__rotated" } else { "attend_merge" }).to_owned()
+            }
             Self::SampleBest => "sample_best".to_owned(),
             Self::Sample => "sample".to_owned(),
         }
@@ -125,8 +126,9 @@ impl Kernel {
             Self::Input { .. } => &[R, R, R, W, W],
             Self::Linear { .. } => &[R, R, R, R, R, W],
             Self::AttnIn(_) => &[R, R, R, R, W, W, W],
+            Self::Append(_) => &[R, W, W],
             Self::Attend(..) => &[R, R, R, R, W, W],
-            Self::AttendMerge => &[R, R, W],
+            Self::AttendMerge { .. } => &[R, R, W],
             Self::SampleBest => &[R, R, W],
             Self::Sample => &[R, R, R, W, W],
         }
@@ -144,7 +146,8 @@ impl Kernel {
     fn threads(self) -> u32 {
         match self {
             Self::Input { .. } | Self::SampleBest | Self::Sample | Self::Embed(_) => 256,
-            Self::Linear { .. } | Self::AttnIn(_) | Self::Attend(..) | Self::AttendMerge => THREADS,
+            Self::Linear { .. } | Self::AttnIn(_) | Self::Append(_) => THREADS,
+            Self::Attend(..) | Self::AttendMerge { .. } => THREADS,
         }
     }
 
@@ -214,20 +217,62 @@ impl Kernel {
                 add(LINEAR.iter().find(|(name, _)| *name == stage).expect("a stage with products").1);
             }
             Self::AttnIn(codec) => {
+                let codec = of_codec(codec);
                 add(&norm);
-                add(of_codec(codec));
+                add(&cache(codec.form, "head"));
+                add(elements_of(codec));
+                if let Form::Blocks(_) = codec.form {
+                    add(codec.shader);
+                    add(codec.encode);
+                    add(include_str!("shaders/lib/keep_blocks.wgsl"));
+                } else {
+                    add(include_str!("shaders/lib/keep_elements.wgsl"));
+                }
                 add(include_str!("shaders/attn_in.wgsl"));
             }
+            Self::Append(codec) => {
+                let codec = of_codec(codec);
+                add(wide);
+                add(&cache(codec.form, "mean"));
+                add(elements_of(codec));
+                add(codec.shader);
+                add(include_str!("shaders/lib/table.wgsl"));
+                add(include_str!("shaders/append.wgsl"));
+            }
             Self::Attend(codec, own) => {
+                let codec = of_codec(codec);
                 add(&format!("const OWN: u32 = {own}u;\n"));
                 add(exp);
-                add(of_codec(codec));
+                add(&cache(codec.form, "of_heads"));
+                add(include_str!("shaders/lib/heads.wgsl"));
+                if !matches!(codec.form, Form::Blocks(_)) {
+                    add(elements_of(codec));
+                    add(include_str!("shaders/lib/read_elements.wgsl"));
+                }
+                if codec.form.rotates() {
+                    add(codec.shader);
+                    add(include_str!("shaders/lib/read_codes.wgsl"));
+                }
+                match codec.form {
+                    Form::Elements(_) => add(include_str!("shaders/lib/attend_elements.wgsl")),
+                    Form::Lloyd(_) => {
+                        add(include_str!("shaders/lib/table.wgsl"));
+                        add(include_str!("shaders/lib/scale_of_vector.wgsl"));
+                        add(include_str!("shaders/lib/attend_windowed.wgsl"));
+                    }
+                    Form::Blocks(_) => {
+                        add(include_str!("shaders/lib/scale_of_block.wgsl"));
+                        add(include_str!("shaders/lib/attend_blocks.wgsl"));
+                    }
+                }
                 add(&reduce("reduce_max4", "vec4<f32>", "max4"));
                 add(&reduce("reduce_sum4", "vec4<f32>", "sum4"));
                 add(include_str!("shaders/attend.wgsl"));
             }
-            Self::AttendMerge => {
+            Self::AttendMerge { rotates } => {
                 add(exp);
+                add(&rotation(rotates, "of_heads"));
+                add(include_str!("shaders/lib/heads.wgsl"));
                 add(include_str!("shaders/attend_merge.wgsl"));
             }
             Self::SampleBest => {
@@ -251,8 +296,32 @@ fn of_type(ty: &str) -> &'static Format {
     super::weight::FORMATS.iter().find(|format| format.name == ty).expect("a type with kernels")
 }
 
-fn of_codec(codec: &str) -> &'static str {
-    CODECS.iter().find(|(name, ..)| *name == codec).expect("a codec with kernels").1
+fn of_codec(codec: &str) -> &'static Codec {
+    CODECS.iter().find(|known| known.name == codec).expect("a codec with kernels")
+}
+
+/// How elements become words: those of exact pages, where the cache has codes.
+fn elements_of(codec: &Codec) -> &'static str {
+    if codec.form.rotates() { CODECS[0].shader } else { codec.shader }
+}
+
+/// What a cache is, and the rotation of what `vector` names.
+fn rotation(rotates: bool, vector: &str) -> String {
+    let rotate = include_str!("shaders/lib/rotate.wgsl").replace("VECTOR", vector);
+    format!(
+        "const ROTATES: bool = {rotates};\nconst CHUNK: u32 = 32u;\n{}{rotate}",
+        include_str!("shaders/lib/cache.wgsl")
+    )
+}
+
+/// The same, and where the cache's pages lie.
+fn cache(form: Form, vector: &str) -> String {
+    let pages = match form {
+        Form::Elements(_) => include_str!("shaders/lib/cache_elements.wgsl"),
+        Form::Lloyd(_) => include_str!("shaders/lib/cache_windowed.wgsl"),
+        Form::Blocks(_) => include_str!("shaders/lib/cache_blocks.wgsl"),
+    };
+    rotation(form.rotates(), vector) + pages
 }
 
 #[cfg(test)]

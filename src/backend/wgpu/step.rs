@@ -5,10 +5,13 @@ use wgpu::Buffer;
 use super::device::Gpu;
 use super::sample;
 use crate::backend::BackendError;
-use crate::program::{Limits, Step};
+use crate::program::{Limits, PAGE, Row, Step};
 
-/// Words in front of the tables: counts, places, and a 0.
-const HEADER: usize = 9;
+/// Words in front of the tables: counts, places, and a 0 among them.
+const HEADER: usize = 11;
+
+/// What stands for an exact page that is not there.
+const NO_PAGE: u32 = u32::MAX;
 
 /// Words of a row of the step.
 const ROW: usize = 3;
@@ -30,7 +33,10 @@ struct Sections {
     sampling: usize,
     rows: usize,
     outputs: usize,
+    filled: usize,
     pages: usize,
+    /// Of nothing where no cache is windowed.
+    exact: usize,
     end: usize,
 }
 
@@ -39,8 +45,11 @@ impl Sections {
         let sampling = HEADER;
         let rows = sampling + limits.outputs * sample::HOW;
         let outputs = rows + limits.rows * ROW;
-        let pages = outputs + limits.outputs;
-        Self { sampling, rows, outputs, pages, end: pages + limits.seqs * limits.pages }
+        let filled = outputs + limits.outputs;
+        let pages = filled + limits.rows;
+        let exact = pages + limits.seqs * limits.pages;
+        let end = if limits.exact_pages == 0 { exact } else { exact + (exact - pages) };
+        Self { sampling, rows, outputs, filled, pages, exact, end }
     }
 }
 
@@ -64,11 +73,11 @@ impl StepMemory {
 
     /// Writes a step that fits the program, whose rows of logits have `n_vocab` each.
     pub fn write(&mut self, gpu: &Gpu, step: &Step<'_>, n_vocab: usize) {
-        let Sections { sampling: sampling_at, rows: rows_at, outputs: outputs_at, pages: pages_at, .. } =
-            self.sections;
+        let Sections { sampling: sampling_at, rows: rows_at, outputs: outputs_at, .. } = self.sections;
+        let Sections { filled: filled_at, pages: pages_at, exact: exact_at, end, .. } = self.sections;
         let n_outputs = step.n_outputs();
         let counts = [step.rows.len(), n_outputs, step.sampling.len(), self.pages_stride];
-        let tables = [sampling_at, rows_at, outputs_at, pages_at];
+        let tables = [sampling_at, rows_at, outputs_at, pages_at, 0, exact_at, filled_at];
         for (to, word) in self.wanted.iter_mut().zip(counts.into_iter().chain(tables)) {
             *to = word as u32;
         }
@@ -86,18 +95,30 @@ impl StepMemory {
         for ((row, _), to) in asked.zip(&mut self.wanted[outputs_at..]) {
             *to = row as u32;
         }
+        let mut n_filled = 0;
+        for (row, to) in filled(step).zip(&mut self.wanted[filled_at..pages_at]) {
+            *to = row as u32;
+            n_filled += 1;
+        }
         self.bring(gpu, 0, rows_at + step.rows.len() * ROW);
+        self.bring(gpu, filled_at, filled_at + n_filled);
         self.bring(gpu, outputs_at, outputs_at + n_outputs);
         for seq in 0..step.pages.n_seqs() as u32 {
-            let at = pages_at + seq as usize * self.pages_stride;
+            let (pages, exact) = (step.pages.seq(seq), step.pages.exact(seq));
             // A table may hold more sequences than the program, and more pages than any row of it needs.
-            let pages = step.pages.seq(seq);
-            let pages = &pages[..pages.len().min(self.pages_stride)];
-            if at + pages.len() > self.sections.end {
+            let n = pages.len().min(self.pages_stride);
+            let at = pages_at + seq as usize * self.pages_stride;
+            if at + n > exact_at {
                 break;
             }
-            self.wanted[at..at + pages.len()].copy_from_slice(pages);
-            self.bring(gpu, at, at + pages.len());
+            self.wanted[at..at + n].copy_from_slice(&pages[..n]);
+            self.bring(gpu, at, at + n);
+            if end > exact_at {
+                let at = at - pages_at + exact_at;
+                let exact = exact.iter().map(|page| page.unwrap_or(NO_PAGE));
+                self.wanted[at..at + n].iter_mut().zip(exact).for_each(|(to, page)| *to = page);
+                self.bring(gpu, at, at + n);
+            }
         }
     }
 
@@ -109,4 +130,10 @@ impl StepMemory {
             self.there[from..to].copy_from_slice(wanted);
         }
     }
+}
+
+/// Rows that hold the last position of a page.
+pub fn filled(step: &Step<'_>) -> impl Iterator<Item = usize> {
+    let fills = |row: &Row| row.pos as usize % PAGE == PAGE - 1;
+    step.rows.iter().enumerate().filter(move |(_, row)| fills(row)).map(|(i, _)| i)
 }

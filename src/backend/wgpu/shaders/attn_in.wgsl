@@ -1,15 +1,12 @@
 // AttnIn, behind the products: q[r] = rope(q_norm(q)); kv[seq, pos] = (rope(k_norm(k)), v).
 //
-// A workgroup owns one head (x: those of q, then of k, then of v) of one row of the step (y). Writes words of the cache's codec
-// to the page of the row's position, [pages, n_kv_heads, PAGE_POSITIONS, words]; reads the turns of that position.
+// A workgroup owns one head (x: those of q, then of k, then of v) of one row of the step (y). Heads are rotated at random where the
+// cache wants it. Writes to the page of the row's position, the exact one where the cache is windowed; reads the turns of that position.
 struct Params {
     q_norm: Norm,
     k_norm: Norm,
+    cache: Cache,
     n_heads: u32,
-    n_kv_heads: u32,
-    head_dim: u32,
-    // Words of a cached vector.
-    words: u32,
     // Where v begins in `fresh`.
     v_at: u32,
     // 0 where nothing turns.
@@ -27,8 +24,6 @@ struct Params {
 @group(0) @binding(6) var<storage, read_write> keys: array<u32>;
 @group(0) @binding(7) var<storage, read_write> values: array<u32>;
 
-const MAX_HEAD_DIM: u32 = 256u;
-
 var<workgroup> head: array<f32, MAX_HEAD_DIM>;
 
 fn source(i: u32) -> f32 {
@@ -38,9 +33,6 @@ fn source(i: u32) -> f32 {
 // Element e of the head, turned.
 fn turned(e: u32, pos: u32) -> f32 {
     if (e >= 2u * params.pairs) {
-        if (e >= params.head_dim) {
-            return 0.0;
-        }
         return head[e];
     }
     var pair = e % params.pairs;
@@ -69,16 +61,16 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     if (!of_q) {
         at -= params.n_heads;
     }
-    let of_v = !of_q && at >= params.n_kv_heads;
+    let of_v = !of_q && at >= params.cache.n_kv_heads;
     if (of_v) {
-        at -= params.n_kv_heads;
+        at -= params.cache.n_kv_heads;
     }
-    let q_at = (r * params.n_heads + at) * params.head_dim;
-    var fresh_at = (r * params.n_kv_heads + at) * params.head_dim;
+    let q_at = (r * params.n_heads + at) * params.cache.head_dim;
+    var fresh_at = (r * params.cache.n_kv_heads + at) * params.cache.head_dim;
     if (of_v) {
         fresh_at += params.v_at;
     }
-    for (var e = thread; e < params.head_dim; e += THREADS) {
+    for (var e = thread; e < params.cache.head_dim; e += THREADS) {
         if (of_q) {
             head[e] = q[q_at + e];
         } else {
@@ -92,30 +84,39 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             norm = params.q_norm;
         }
         if (norm.kind != NORM_NONE) {
-            let of_head = norm_of(norm, params.head_dim);
-            for (var e = thread; e < params.head_dim; e += THREADS) {
+            let of_head = norm_of(norm, params.cache.head_dim);
+            for (var e = thread; e < params.cache.head_dim; e += THREADS) {
                 head[e] = normed(norm, of_head, head[e], e);
             }
             workgroupBarrier();
         }
     }
+    if (!of_v && params.pairs > 0u) {
+        var mine: array<f32, MAX_HEAD_DIM / THREADS>;
+        for (var e = thread; e < params.cache.head_dim; e += THREADS) {
+            mine[e / THREADS] = turned(e, row.pos);
+        }
+        workgroupBarrier();
+        for (var e = thread; e < params.cache.head_dim; e += THREADS) {
+            head[e] = mine[e / THREADS];
+        }
+        workgroupBarrier();
+    }
+    if (ROTATES) {
+        for (var e = thread; e < params.cache.head_dim; e += THREADS) {
+            head[e] *= sign_of(e);
+        }
+        hadamard();
+        for (var e = thread; e < params.cache.head_dim; e += THREADS) {
+            head[e] *= params.cache.shrink;
+        }
+        workgroupBarrier();
+    }
     if (of_q) {
-        for (var e = thread; e < params.head_dim; e += THREADS) {
-            q[q_at + e] = turned(e, row.pos);
+        for (var e = thread; e < params.cache.head_dim; e += THREADS) {
+            q[q_at + e] = head[e];
         }
         return;
     }
-    let place = (page_of(row.seq, row.pos) * params.n_kv_heads + at) * PAGE_POSITIONS + row.pos % PAGE_POSITIONS;
-    for (var word = thread; word < params.words; word += THREADS) {
-        let e = WORD_ELEMS * word;
-        if (of_v) {
-            var second = 0.0;
-            if (e + 1u < params.head_dim) {
-                second = head[e + 1u];
-            }
-            values[place * params.words + word] = word_of(head[e], second);
-        } else {
-            keys[place * params.words + word] = word_of(turned(e, row.pos), turned(e + 1u, row.pos));
-        }
-    }
+    keep(of_v, at, row);
 }

@@ -1,5 +1,5 @@
-// What changes between two steps: one buffer of words, which step.rs fills. Words 0 to 3 are counts, 4 to 7 say at which
-// word each table begins, and word 8 is 0.
+// What changes between two steps: one buffer of words, which step.rs fills. Words 0 to 3 are counts, 4 to 7, 9 and 10 say at
+// which word each table begins, and word 8 is 0.
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 
 const PAGE_POSITIONS: u32 = 64u;
@@ -40,4 +40,14 @@ fn output_row(o: u32) -> u32 {
 // The page of a position; a sequence has step[3] places in the table.
 fn page_of(seq: u32, pos: u32) -> u32 {
     return step[step[7] + seq * step[3] + pos / PAGE_POSITIONS];
+}
+
+// The exact page of a page of a sequence; all bits are set where there is none.
+fn exact_page_of(seq: u32, page: u32) -> u32 {
+    return step[step[9] + seq * step[3] + page];
+}
+
+// The i-th of the rows that fill a page.
+fn filled_row(i: u32) -> u32 {
+    return step[step[10] + i];
 }

@@ -1,0 +1,15 @@
+const HAS_MEAN: bool = true;
+
+fn scores(source: PageAt, place: u32, with_mean: vec4<f32>) -> vec4<f32> {
+    if (source.exact) {
+        return element_scores(source.at, place);
+    }
+    return code_scores(source.at, place) + with_mean;
+}
+
+fn value_pair(source: PageAt, place: u32, pair: u32) -> vec2<f32> {
+    if (source.exact) {
+        return element_pair(source.at, place, pair);
+    }
+    return code_pair(source.at, place, pair);
+}

@@ -1,0 +1,22 @@
+// The rotation of TurboQuant over VECTOR, which is in workgroup memory: y = H D x / sqrt(n), signs and then Hadamard's matrix
+// in its natural order. The sums are those of ggml-types/src/turboquant/rotate.rs, in its order.
+fn hadamard() {
+    let n = params.cache.head_dim;
+    for (var half = 1u; half < n; half *= 2u) {
+        workgroupBarrier();
+        for (var i = thread; i < n / 2u; i += THREADS) {
+            let low = i / half * 2u * half + i % half;
+            let a = VECTOR[low];
+            let b = VECTOR[low + half];
+            VECTOR[low] = a + b;
+            VECTOR[low + half] = a - b;
+        }
+    }
+    workgroupBarrier();
+}
+
+// 1 or -1.
+fn sign_of(e: u32) -> f32 {
+    let word = params.cache.signs[e / 128u][e / 32u % 4u];
+    return 1.0 - 2.0 * f32(word >> (e % 32u) & 1u);
+}
