@@ -57,9 +57,16 @@ fn the_same_seed_gives_the_same_file_everywhere() {
 fn every_preset_and_type_is_a_model() {
     let dir = tempfile::tempdir().unwrap();
     let small = ["--layers", "1", "--dim", "256", "--ffn-dim", "512", "--heads", "4", "--vocab", "640"];
-    for preset in
-        ["bitnet-2b-4t", "falcon3-1b", "falcon3-3b", "falcon3-7b", "falcon3-10b", "llama3-8b-1.58", "gpt2"]
-    {
+    for preset in [
+        "bitnet-2b-4t",
+        "bitnet-8b",
+        "falcon3-1b",
+        "falcon3-3b",
+        "falcon3-7b",
+        "falcon3-10b",
+        "llama3-8b-1.58",
+        "gpt2",
+    ] {
         let kv_heads = if preset == "gpt2" { "4" } else { "2" };
         let more = ["--kv-heads", kv_heads, "--ctx", "64", "--force"];
         ok(&sterna(dir.path(), &[&["synth", "--preset", preset, "m.gguf"], &small[..], &more].concat()));

@@ -112,6 +112,18 @@ pub static PRESETS: &[Preset] = &[
         tied: true,
     },
     Preset {
+        name: "bitnet-8b",
+        about: "BitNet in the size of Llama 3 8B, which nobody has trained: for memory and speed",
+        family: Family::BitNet,
+        size: [32, 4096, 14_336],
+        heads: [32, 8, 128],
+        n_vocab: 128_256,
+        n_ctx: 131_072,
+        rope_base: 500_000.0,
+        norm_eps: 1e-5,
+        tied: true,
+    },
+    Preset {
         name: "falcon3-1b",
         about: "tiiuae/Falcon3-1B-Instruct-1.58bit",
         family: Family::Llama,

@@ -1,0 +1,373 @@
+//! Attention over every KV codec at lengths around the limits of pages, splits and windows, up to 131 072 positions: against
+//! softmax over all positions at once in f64, in one split and in many, for two sequences side by side, and with vectors
+//! that no codec can hold among the others.
+
+mod case;
+mod oracle;
+
+use case::{Case, Numbers, Running, cpus, pages_for, rows, simt, ty, windowed_limits, windowed_pages};
+use ggml_types::turboquant::Rotation;
+use ggml_types::{KvCodec, KvSide, KvVectors, kv};
+use half::f16;
+use sterna::backend::cpu::Cpu;
+use sterna::backend::{Backend, BackendError};
+use sterna::program::{
+    ActQuant, Attend, AttnIn, Buf, KvDecl, Linear, NormKind, PAGE, PageTable, Row, Step, Weight,
+};
+
+const DIM: usize = 16;
+const HEAD_DIM: usize = 64;
+const GROUP: usize = 4;
+const COLS: usize = GROUP * HEAD_DIM;
+const SCALE: f32 = 0.125;
+/// Rows of the steps that fill a cache.
+const FILL: usize = 256;
+/// Rows beside which a row's positions are not shared out: more rows than the threads have tasks, or than a card has blocks.
+const TOGETHER: u32 = 12;
+/// Positions before the row that attends.
+const LENGTHS: [u32; 9] = [0, 1, 31, 32, 33, 63, 64, 65, 4095];
+const LONGEST: u32 = 131_072;
+
+struct Attention {
+    case: Case,
+    x: Buf,
+    q: Buf,
+    y: Buf,
+    attn_in: AttnIn,
+    pages: PageTable,
+    codec: &'static dyn KvCodec,
+}
+
+/// Keys and values of one sequence, as the backend's own sums give them but for their rounding: `[positions, HEAD_DIM]`.
+struct Vectors {
+    k: Vec<Vec<f32>>,
+    v: Vec<Vec<f32>>,
+}
+
+/// One side of a cache: vectors as exact pages have them, as their codes have them, and what codes are less.
+struct Kept {
+    exact: Vec<Vec<f32>>,
+    coded: Vec<Vec<f32>>,
+    mean: Vec<f32>,
+}
+
+impl Attention {
+    /// For `n_seqs` sequences of up to `positions`.
+    fn new(codec: &'static dyn KvCodec, positions: u32, n_seqs: usize) -> Self {
+        let n_pages = pages_for(positions as usize);
+        let mut case = Case::new("attention at many lengths", windowed_limits(FILL, n_seqs, n_pages));
+        let (x, q, y) = (case.buf("x", DIM), case.buf("q", COLS), case.buf("y", COLS));
+        let norm = case.norm(NormKind::Rms, DIM);
+        // Keys stand off the origin, so that their mean matters. The first input makes vectors beyond f16 where it is not zero.
+        let mut linear = |rows, centre| {
+            let mut values: Vec<f32> = (0..rows * DIM).map(|_| 0.25 * case.numbers.value()).collect();
+            values.iter_mut().step_by(DIM).for_each(|x| *x = 1e6);
+            let (w, bias) = (case.weight_of(ty("f32"), rows, DIM, &values), case.vector(rows, centre));
+            Linear { w, bias: Some(bias), act: ActQuant::None, scale: 1.0 }
+        };
+        let (wq, wk, wv) = (linear(COLS, 0.0), linear(HEAD_DIM, 1.5), linear(HEAD_DIM, 0.0));
+        let kv = case.p.kv(KvDecl { n_kv_heads: 1, head_dim: HEAD_DIM, k: codec, v: codec });
+        let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
+        case.p.push("attn_in", attn_in.clone());
+        case.p.push("attend", Attend { q, kv, scale: SCALE, out: y });
+        Self { case, x, q, y, attn_in, pages: windowed_pages(n_seqs, n_pages), codec }
+    }
+
+    /// Inputs of some positions, `[positions, DIM]`.
+    fn inputs(seed: u64, positions: u32) -> Vec<f32> {
+        let mut values = Numbers::new(seed).values(positions as usize * DIM);
+        values.iter_mut().step_by(DIM).for_each(|x| *x = 0.0);
+        values
+    }
+
+    /// Queries of which each makes scores with a deviation of about 2, as the cache wants them.
+    fn queries(&self, n: usize) -> Vec<f32> {
+        let mut q: Vec<f32> = Numbers::new(3).values(n * COLS).iter().map(|q| 2.0 * q).collect();
+        if self.codec.rotates() {
+            let rotation = Rotation::new(HEAD_DIM).unwrap();
+            q.chunks_exact_mut(HEAD_DIM).for_each(|q| rotation.apply(q));
+        }
+        q
+    }
+
+    /// Writes a sequence into the cache.
+    fn fill(&self, running: &mut Running<'_>, seq: u32, inputs: &[f32]) {
+        let rows = rows(seq, 0..(inputs.len() / DIM) as u32);
+        for (rows, x) in rows.chunks(FILL).zip(inputs.chunks(FILL * DIM)) {
+            running.write(self.x, x);
+            running.run(0..1, &self.step(rows));
+        }
+    }
+
+    fn step<'a>(&'a self, rows: &'a [Row]) -> Step<'a> {
+        Step { rows, pages: &self.pages, sampling: &[] }
+    }
+
+    /// What rows pay attention to, `[rows, COLS]`.
+    fn attend(&self, running: &mut Running<'_>, rows: &[Row], q: &[f32]) -> Vec<f32> {
+        running.write(self.q, q);
+        running.run(1..2, &self.step(rows));
+        running.read(self.y, rows.len())
+    }
+
+    fn floats(&self, w: Weight) -> Vec<f64> {
+        let bytes = &self.case.weights[w.0 as usize].bytes;
+        bytes.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect()
+    }
+
+    fn vectors(&self, inputs: &[f32]) -> Vectors {
+        let s = &self.attn_in;
+        let weight = self.floats(s.norm.weight);
+        let product = |linear: &Linear| -> Vec<Vec<f32>> {
+            let (w, bias) = (self.floats(linear.w), self.floats(linear.bias.unwrap()));
+            let of_row = |x: &[f32]| {
+                let square = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / DIM as f64;
+                let factor = 1.0 / (square + f64::from(s.norm.eps)).sqrt();
+                let n: Vec<f64> = x.iter().zip(&weight).map(|(x, w)| f64::from(*x) * factor * w).collect();
+                let dots = w.chunks_exact(DIM).map(|w| w.iter().zip(&n).map(|(w, n)| w * n).sum::<f64>());
+                dots.zip(&bias).map(|(dot, bias)| (dot + bias) as f32).collect()
+            };
+            inputs.chunks_exact(DIM).map(of_row).collect()
+        };
+        Vectors { k: product(&s.wk), v: product(&s.wv) }
+    }
+
+    fn kept(&self, side: KvSide, vectors: &[Vec<f32>]) -> Kept {
+        let codec = self.codec.open(side, HEAD_DIM).unwrap();
+        let bytes = self.codec.vec_bytes(HEAD_DIM).unwrap();
+        let rotation = self.codec.rotates().then(|| Rotation::new(HEAD_DIM).unwrap());
+        let turned = vectors.iter().map(|x| {
+            let mut x = x.clone();
+            rotation.iter().for_each(|rotation| rotation.apply(&mut x));
+            if self.codec.windowed() {
+                x.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32());
+            }
+            x
+        });
+        let exact: Vec<Vec<f32>> = turned.collect();
+        let mut mean = vec![0.0; HEAD_DIM];
+        if self.codec.windowed() && side == KvSide::Keys && exact.len() >= PAGE {
+            for (i, mean) in mean.iter_mut().enumerate() {
+                *mean = (exact[..PAGE].iter().map(|x| f64::from(x[i])).sum::<f64>() / PAGE as f64) as f32;
+            }
+        }
+        let coded = |x: &Vec<f32>| {
+            round(&*codec, bytes, &x.iter().zip(&mean).map(|(x, m)| x - m).collect::<Vec<_>>())
+        };
+        Kept { coded: exact.iter().map(coded).collect(), exact, mean }
+    }
+}
+
+fn round(codec: &dyn KvVectors, bytes: usize, x: &[f32]) -> Vec<f32> {
+    let (mut encoded, mut out) = (vec![0; bytes], vec![0.0; x.len()]);
+    codec.encode(x, &mut encoded);
+    codec.decode(&encoded, &mut out);
+    out
+}
+
+/// Softmax over all positions that a row sees, each read as the page table says: `[COLS]`.
+fn reference(pages: &PageTable, row: &Row, codec: &dyn KvCodec, q: &[f32], [k, v]: &[Kept; 2]) -> Vec<f64> {
+    let is_exact = |p: usize| codec.windowed() && pages.exact_for(row, p / PAGE).is_some();
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let mut out = Vec::new();
+    for q in q.chunks_exact(HEAD_DIM) {
+        let of_mean = dot(q, &k.mean);
+        let score = |p: usize| match is_exact(p) {
+            true => dot(q, &k.exact[p]),
+            false => dot(q, &k.coded[p]) + of_mean,
+        };
+        let scores: Vec<f64> = (0..=row.pos as usize).map(|p| f64::from(SCALE) * score(p)).collect();
+        let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let (mut sum, mut total) = (vec![0.0_f64; HEAD_DIM], 0.0);
+        for (p, score) in scores.iter().enumerate() {
+            let weight = (score - most).exp();
+            total += weight;
+            let value = if is_exact(p) { &v.exact[p] } else { &v.coded[p] };
+            sum.iter_mut().zip(value).for_each(|(sum, v)| *sum += weight * f64::from(*v));
+        }
+        let mut sum: Vec<f32> = sum.iter().map(|x| (x / total) as f32).collect();
+        if codec.rotates() {
+            Rotation::new(HEAD_DIM).unwrap().undo(&mut sum);
+        }
+        out.extend(sum.into_iter().map(f64::from));
+    }
+    out
+}
+
+/// Root of the mean square of the differences, as a part of that of `b`.
+fn distance<'a>(a: &[f32], b: impl Iterator<Item = &'a f64> + Clone) -> f64 {
+    let square: f64 = a.iter().zip(b.clone()).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
+    (square / b.map(|b| b * b).sum::<f64>()).sqrt()
+}
+
+/// How far a backend may be from the reference. The CPU multiplies floats with codes: f32 sums, and a few numbers that
+/// round to another f16 or get another code, because the reference has other last places. Cards round queries to 255 steps
+/// and centroids to 255 values, which `tests/kv_window.rs` holds exactly.
+fn bound(backend: &dyn Backend, codec: &dyn KvCodec) -> f64 {
+    if backend.name() == "cpu" || !codec.rotates() { 1e-3 } else { 3e-2 }
+}
+
+/// The rows of one sequence up to `last`, as many as there are up to [`TOGETHER`].
+fn up_to(last: u32) -> Vec<Row> {
+    rows(0, (last + 1).saturating_sub(TOGETHER)..last + 1)
+}
+
+/// A row alone, whose positions many tasks or blocks share, against the same row beside others, which one goes through.
+fn in_one_split_and_in_many(
+    backend: &mut dyn Backend,
+    attention: &Attention,
+    kept: &[Kept; 2],
+    inputs: &[f32],
+    lengths: &[u32],
+) {
+    let (what, codec) = (format!("{} on {}", attention.codec.name(), backend.device()), attention.codec);
+    let (same_bits, bound) = (backend.name() == "cpu", bound(backend, codec));
+    let mut running = attention.case.on(backend);
+    attention.fill(&mut running, 0, inputs);
+    for &length in lengths {
+        let together = up_to(length);
+        let q = attention.queries(together.len());
+        let (last, last_q) = (together[together.len() - 1], &q[(together.len() - 1) * COLS..]);
+        let many = attention.attend(&mut running, &[last], last_q);
+        let all = attention.attend(&mut running, &together, &q);
+        let one = &all[(together.len() - 1) * COLS..];
+        let want = reference(&attention.pages, &last, codec, last_q, kept);
+        let error = distance(&many, want.iter());
+        assert!(error < bound, "{what}: {length} positions before: {error}");
+        let wide: Vec<f64> = one.iter().map(|x| f64::from(*x)).collect();
+        let apart = distance(&many, wide.iter());
+        // Cards merge what they share in another order: a few roundings.
+        assert!(
+            apart <= if same_bits { 0.0 } else { 1e-5 },
+            "{what}: {length} positions before, {apart} apart"
+        );
+        // What a row sees too many or too few is another result.
+        if same_bits && length > 0 && length < 100 {
+            let before = Row { pos: length - 1, ..last };
+            let short = distance(&many, reference(&attention.pages, &before, codec, last_q, kept).iter());
+            assert!(short > 4.0 * error, "{what}: {length} positions before: {error}, one less: {short}");
+        }
+    }
+}
+
+/// Whether a backend has the codec: some have not got all of them, and say so (`tests/kv_window.rs`).
+fn can(backend: &dyn Backend, attention: &Attention) -> bool {
+    match backend.plan(&attention.case.p) {
+        Err(BackendError::Missing { .. }) => false,
+        plan => plan.is_ok_and(|plan| plan.kv_bytes > 0),
+    }
+}
+
+#[test]
+fn every_length_in_one_split_and_in_many() {
+    let longest = LENGTHS[LENGTHS.len() - 1];
+    for &codec in kv::REGISTRY {
+        let attention = Attention::new(codec, longest + 1, 1);
+        let inputs = Attention::inputs(1, longest + 1);
+        let vectors = attention.vectors(&inputs);
+        let kept = [attention.kept(KvSide::Keys, &vectors.k), attention.kept(KvSide::Values, &vectors.v)];
+        for mut backend in cpus(&[3]).into_iter().chain(simt(1)) {
+            if can(&*backend, &attention) {
+                in_one_split_and_in_many(&mut *backend, &attention, &kept, &inputs, &LENGTHS);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_context_of_131072_positions() {
+    let inputs = Attention::inputs(2, LONGEST + 1);
+    let vectors = Attention::new(kv::REGISTRY[0], 1, 1).vectors(&inputs);
+    for &codec in kv::REGISTRY {
+        let attention = Attention::new(codec, LONGEST + 1, 1);
+        let kept = [attention.kept(KvSide::Keys, &vectors.k), attention.kept(KvSide::Values, &vectors.v)];
+        let mut cpu = Cpu::new(3).expect("threads");
+        in_one_split_and_in_many(&mut cpu, &attention, &kept, &inputs, &[LONGEST]);
+    }
+}
+
+/// Rows of two sequences in one step, of different lengths, give what each gives alone.
+#[test]
+fn two_sequences_in_one_step_are_two_sequences() {
+    for &codec in kv::REGISTRY {
+        let attention = Attention::new(codec, 400, 2);
+        let inputs = [4, 5].map(|seed| Attention::inputs(seed, 400));
+        for mut backend in cpus(&[3]).into_iter().chain(simt(2)) {
+            if !can(&*backend, &attention) {
+                continue;
+            }
+            let what = format!("{} on {}", codec.name(), backend.device());
+            let same_bits = backend.name() == "cpu";
+            let mut running = attention.case.on(&mut *backend);
+            // Side by side from the first position on: both write in each step.
+            for start in (0..400).step_by(FILL / 2) {
+                let end = (start + FILL / 2).min(400);
+                let both: Vec<Row> = (0..2).flat_map(|seq| rows(seq, start as u32..end as u32)).collect();
+                let x = inputs.each_ref().map(|x| &x[start * DIM..end * DIM]).concat();
+                running.write(attention.x, &x);
+                running.run(0..1, &attention.step(&both));
+            }
+            let step = [rows(0, 130..132), rows(1, 399..400)].concat();
+            let q = attention.queries(step.len());
+            let both = attention.attend(&mut running, &step, &q);
+
+            let other = Attention::new(codec, 400, 2);
+            let mut alone = case::cpus(&[3]);
+            let mut simt = simt(2);
+            let alone = if same_bits {
+                alone.iter_mut().find(|cpu| what.ends_with(&cpu.device()))
+            } else {
+                simt.iter_mut().next()
+            };
+            let mut alone = other.case.on(&mut **alone.expect("the same backend again"));
+            (0..2).for_each(|seq| other.fill(&mut alone, seq, &inputs[seq as usize]));
+            for (i, row) in step.iter().enumerate() {
+                let at = i * COLS..(i + 1) * COLS;
+                let one = other.attend(&mut alone, &[*row], &q[at.clone()]);
+                let wide: Vec<f64> = one.iter().map(|x| f64::from(*x)).collect();
+                let apart = distance(&both[at], wide.iter());
+                assert!(apart <= if same_bits { 0.0 } else { 1e-5 }, "{what}: row {i}: {apart}");
+            }
+        }
+    }
+}
+
+/// Vectors that are no numbers, or beyond what an f16 holds, and vectors of zeros: when their page has been encoded,
+/// nothing of them is left that could spread.
+#[test]
+fn what_no_codec_can_hold_does_no_harm_behind_the_window() {
+    let positions = 400_usize;
+    let windowed = kv::REGISTRY.iter().filter(|codec| codec.windowed());
+    for &codec in windowed {
+        let attention = Attention::new(codec, positions as u32, 1);
+        let mut inputs = Attention::inputs(6, positions as u32);
+        inputs[100 * DIM + 3] = f32::NAN;
+        inputs[101 * DIM + 4] = f32::INFINITY;
+        inputs[102 * DIM..103 * DIM].fill(0.0);
+        // The weight makes a million of this: as an f16, infinity.
+        inputs[103 * DIM] = 1.0;
+        let vectors = attention.vectors(&inputs);
+        assert!(vectors.k[100][0].is_nan() && vectors.k[103][0].abs() > 1e5);
+        let kept = [attention.kept(KvSide::Keys, &vectors.k), attention.kept(KvSide::Values, &vectors.v)];
+        for mut backend in cpus(&[1, 3]).into_iter().chain(simt(1)) {
+            if !can(&*backend, &attention) {
+                continue;
+            }
+            let (what, bound) =
+                (format!("{} on {}", codec.name(), backend.device()), bound(&*backend, codec));
+            let mut running = attention.case.on(&mut *backend);
+            attention.fill(&mut running, 0, &inputs);
+            for pos in [255, 256, 399] {
+                let row = rows(0, pos..pos + 1)[0];
+                let q = attention.queries(1);
+                let got = attention.attend(&mut running, &[row], &q);
+                assert!(got.iter().all(|x| x.is_finite()), "{what}: row {pos}");
+                let error = distance(&got, reference(&attention.pages, &row, codec, &q, &kept).iter());
+                assert!(error < bound, "{what}: row {pos}: {error}");
+            }
+            // Inside the window it is there as it was written: the control that the bad rows arrived.
+            let got = attention.attend(&mut running, &rows(0, 110..111), &attention.queries(1));
+            assert!(got.iter().all(|x| x.is_nan()), "{what}");
+        }
+    }
+}

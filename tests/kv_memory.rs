@@ -1,0 +1,230 @@
+//! What long contexts take: the plan, and what the CUDA backend asks its driver for, against the formula.
+
+#![cfg(feature = "cuda")]
+
+mod common;
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sterna::backend::cpu::Cpu;
+use sterna::backend::cuda::Cuda;
+use sterna::backend::cuda::driver::{Address, Driver, Kernel, Launch, Limits, Posts, Recording};
+use sterna::backend::{Backend, BackendError, Plan};
+use sterna::engine::{self, EngineOptions};
+use sterna::gguf::Gguf;
+use sterna::model::{Hyper, Model, Options};
+use sterna::program::{PAGE, Program};
+use sterna::synth::{Preset, Synth};
+
+const POSITIONS: usize = 131_072;
+
+/// A card that counts the bytes it is asked for, over another driver; or over none: then it holds nothing and runs nothing.
+struct Counting {
+    on: Option<Box<dyn Driver>>,
+    bytes: u64,
+    used: Arc<AtomicU64>,
+}
+
+impl Counting {
+    fn card(bytes: u64) -> Self {
+        Self { on: None, bytes, used: Arc::default() }
+    }
+}
+
+impl Driver for Counting {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+
+    fn device(&self) -> String {
+        format!("a card of {} bytes that counts", self.bytes)
+    }
+
+    fn limits(&self) -> Limits {
+        match &self.on {
+            Some(on) => on.limits(),
+            None => Limits { multiprocessors: 48, shared_bytes: 99 << 10, prefetch_bytes: 0 },
+        }
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        Some(self.bytes - self.used.load(Ordering::Relaxed))
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Result<Address, BackendError> {
+        let used = self.used.load(Ordering::Relaxed);
+        if used + bytes > self.bytes {
+            return Err(BackendError::OutOfMemory {
+                backend: "counting",
+                need: bytes,
+                free: self.bytes - used,
+            });
+        }
+        self.used.store(used + bytes, Ordering::Relaxed);
+        match &mut self.on {
+            Some(on) => on.alloc(bytes),
+            None => Ok((1 << 40) + used.next_multiple_of(256)),
+        }
+    }
+
+    fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), BackendError> {
+        self.on.as_mut().map_or(Ok(()), |on| on.write(to, bytes))
+    }
+
+    fn read(&mut self, from: Address, out: &mut [u8]) -> Result<(), BackendError> {
+        self.on.as_mut().expect("nobody reads from what holds nothing").read(from, out)
+    }
+
+    fn posts(&mut self, n: usize) -> Result<Posts, BackendError> {
+        match &mut self.on {
+            Some(on) => on.posts(n),
+            None => Ok(Posts { at: 1 << 39, id: 0 }),
+        }
+    }
+
+    fn post(&mut self, posts: Posts, i: usize) -> Result<(), BackendError> {
+        self.on.as_mut().map_or(Ok(()), |on| on.post(posts, i))
+    }
+
+    fn collect(&mut self, posts: Posts, i: usize) -> Result<u32, BackendError> {
+        self.on.as_mut().expect("nobody waits for what runs nothing").collect(posts, i)
+    }
+
+    fn kernel(&self, name: &str) -> Option<Kernel> {
+        self.on.as_ref().map_or(Some(Kernel(0)), |on| on.kernel(name))
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), BackendError> {
+        self.on.as_mut().map_or(Ok(()), |on| on.launch(launch))
+    }
+
+    fn record(&mut self, launches: Vec<Launch>) -> Result<Recording, BackendError> {
+        self.on.as_mut().map_or(Ok(Recording(0)), |on| on.record(launches))
+    }
+
+    fn replay(&mut self, recording: Recording) -> Result<(), BackendError> {
+        self.on.as_mut().map_or(Ok(()), |on| on.replay(recording))
+    }
+}
+
+/// A model of that shape whose file has its descriptions and, instead of weights, a hole.
+fn hollow(preset: &str, dir: &Path) -> Gguf {
+    let synth = Synth::new(&Preset::by_name(preset).unwrap().spec(None, None, 1).unwrap()).unwrap();
+    let (path, bytes) = (dir.join(preset), synth.file_bytes());
+    let file = File::create(&path).unwrap();
+    let after_the_descriptions =
+        |written| if written == 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    synth.write(&file, after_the_descriptions).unwrap_err();
+    file.set_len(bytes).unwrap();
+    Gguf::open(&path).unwrap()
+}
+
+fn options(codec: &str) -> EngineOptions {
+    EngineOptions {
+        n_ctx: Some(POSITIONS),
+        cache_type_k: codec.into(),
+        cache_type_v: codec.into(),
+        ..EngineOptions::default()
+    }
+}
+
+/// What files have behind the codes of an I2_S tensor: its scale, which is a parameter of the kernels, and room.
+fn scales(plan: &Plan, program: &Program) -> u64 {
+    let n = program.weights.iter().filter(|w| w.ty.name() == "i2_s").count() as u64;
+    assert!(n > 0 && plan.weights_bytes > 32 * n);
+    32 * n
+}
+
+/// Uploads and compiles; the plan but for those scales, and the bytes that the weights and that everything else took.
+fn load(gguf: &Gguf, codec: &str, card: Counting) -> Result<(Plan, u64, u64), BackendError> {
+    let (used, options) = (Arc::clone(&card.used), options(codec));
+    let program = engine::program(gguf, &options).unwrap();
+    let hyper = Hyper::read(gguf.metadata(), program.weights[0].rows).unwrap();
+    let (k, v) = (program.kvs[0].k, program.kvs[0].v);
+    let model = Model::build(gguf, hyper, &Options { limits: program.limits, k, v }).unwrap();
+    let mut cuda = Cuda::on(Box::new(card));
+    let mut plan = cuda.plan(&program)?;
+    plan.weights_bytes -= scales(&plan, &program);
+    let ids = model.weights.iter().map(|w| cuda.upload(w)).collect::<Result<Vec<_>, _>>()?;
+    let weights = used.load(Ordering::Relaxed);
+    cuda.compile(&program, &ids)?;
+    Ok((plan, weights, used.load(Ordering::Relaxed) - weights))
+}
+
+/// Vectors of both sides, and exact pages: those of one sequence, and of the rows of one step; a mean of keys behind each.
+fn formula(n_layers: u64, n_kv_heads: u64, vec_bytes: u64, exact_pages: u64) -> u64 {
+    let exact = exact_pages * (2 * PAGE as u64 * 128 * 2 + 128 * 4);
+    n_layers * n_kv_heads * (POSITIONS as u64 * 2 * vec_bytes + exact)
+}
+
+#[test]
+fn bitnet_2b_with_131072_positions() {
+    let dir = tempfile::tempdir().unwrap();
+    let gguf = hollow("bitnet-2b-4t", dir.path());
+    let cpu = Cpu::new(1).unwrap();
+    let planned = |codec: &str, backend: &dyn Backend| {
+        backend.plan(&engine::program(&gguf, &options(codec)).unwrap()).unwrap().kv_bytes
+    };
+    let all = u64::MAX;
+    // 4 pages of the sequence and 8 of 512 rows.
+    for (codec, want) in [
+        ("turboquant", formula(30, 5, 50, 12)),
+        ("turboquant-4", formula(30, 5, 66, 12)),
+        ("f16", formula(30, 5, 256, 0)),
+    ] {
+        assert_eq!(planned(codec, &cpu), want, "{codec}");
+        let (plan, weights, rest) = load(&gguf, codec, Counting::card(all)).unwrap();
+        assert_eq!(plan.kv_bytes, want, "{codec}");
+        assert_eq!((weights, rest), (plan.weights_bytes, plan.kv_bytes + plan.bufs_bytes), "{codec}");
+    }
+    assert!(planned("turboquant", &cpu) <= 2_100_000_000);
+    assert!((10_050_000_000..10_100_000_000).contains(&planned("f16", &cpu)));
+}
+
+#[test]
+fn eight_billion_weights_and_131072_positions_fit_16_gigabytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let gguf = hollow("bitnet-8b", dir.path());
+    let card = || Counting::card(16_000_000_000);
+    let (plan, weights, rest) = load(&gguf, "turboquant", card()).unwrap();
+    assert_eq!(plan.kv_bytes, formula(32, 8, 50, 12));
+    assert_eq!((weights, rest), (plan.weights_bytes, plan.kv_bytes + plan.bufs_bytes));
+    // Which leaves room for what a screen takes.
+    assert!(weights + rest < 8_000_000_000, "{weights} {rest}");
+    let refused = load(&gguf, "f16", card()).unwrap_err();
+    assert!(matches!(refused, BackendError::OutOfMemory { .. }), "{refused}");
+    // Before anything is uploaded, the planner says the same.
+    let cuda = Cuda::on(Box::new(card()));
+    assert!(engine::plan(&gguf, &options("turboquant"), &cuda).is_ok());
+    let refused = engine::plan(&gguf, &options("f16"), &cuda).unwrap_err();
+    assert!(matches!(refused, sterna::Error::DoesNotFit { .. }), "{refused}");
+}
+
+/// The same count where the memory is there and the kernels run.
+#[cfg(feature = "simt")]
+#[test]
+fn what_the_kernels_run_in_is_what_the_plan_says() {
+    use sterna::backend::cuda::driver::simt::Simt;
+    use sterna::engine::Engine;
+
+    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    for (codec, batch) in [("turboquant", 64), ("turboquant-4", 200), ("f16", 64)] {
+        let card = Counting { on: Some(Box::new(Simt::new(2, 1))), ..Counting::card(1 << 32) };
+        let used = Arc::clone(&card.used);
+        let options = EngineOptions { n_ctx: Some(384), batch, ..options(codec) };
+        let gguf = Gguf::open(&path).unwrap();
+        let engine = Engine::on_backend(gguf, &options, Box::new(Cuda::on(Box::new(card))), |_| ()).unwrap();
+        let mut plan = engine.plan();
+        plan.weights_bytes -= scales(&plan, engine.program());
+        assert_eq!(plan.kv_bytes, engine.program().kv_bytes(), "{codec}");
+        let all = plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes;
+        assert_eq!(used.load(Ordering::Relaxed), all, "{codec}");
+        let tokens: Vec<u32> = (0..200).collect();
+        engine.session().unwrap().feed(&tokens).unwrap();
+        assert_eq!(used.load(Ordering::Relaxed), all, "{codec}: a step allocates nothing");
+    }
+}
