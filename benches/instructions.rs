@@ -13,6 +13,7 @@ use ggml_types::{HostTensor, by_name};
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use sterna::backend::cpu::linear::{Acts, CpuWeight, Part, Room, matmul};
 use sterna::backend::cpu::pool::Pool;
+use sterna::backend::cpu::simd::real::{CodeMatrix, Matrices, UNIT, UnitOf};
 use sterna::backend::cpu::simd::{self, Kernels};
 use sterna::gguf::Gguf;
 use sterna::program::ActQuant;
@@ -87,6 +88,43 @@ fn linear(mut l: Layer) -> Layer {
     black_box(l)
 }
 
+/// A page of the keys of one head, 64 of 128 elements, and the four query heads that meet them.
+struct Page {
+    kernels: &'static Kernels,
+    unit: UnitOf,
+    q: Vec<f32>,
+    bytes: Vec<u8>,
+    scales: Vec<f32>,
+    scores: Vec<f32>,
+}
+
+fn page(kernels: &str, unit: UnitOf) -> Page {
+    let kernels =
+        simd::all().into_iter().find(|k| k.name == kernels).expect("kernels that this machine runs");
+    Page {
+        kernels,
+        unit,
+        q: (0..4 * 128).map(|i| (i as f32 * 0.37).sin()).collect(),
+        bytes: (0..128 * unit.bytes()).map(|i| (i * 7919 % 251) as u8).collect(),
+        scales: vec![0.5; UNIT],
+        scores: vec![0.0; 4 * UNIT],
+    }
+}
+
+#[library_benchmark(setup = page)]
+#[bench::turboquant_scalar("scalar", UnitOf::Signed3)]
+#[bench::turboquant_avx2("avx2", UnitOf::Signed3)]
+#[bench::turboquant_4_avx2("avx2", UnitOf::Table4)]
+#[bench::q8_0_avx2("avx2", UnitOf::Int8)]
+fn gemm_codes(mut p: Page) -> Page {
+    let shape = Matrices { m: 4, k: 128, n: UNIT, lda: 128, ldb: 0, ldc: UNIT, add: false };
+    let values = std::array::from_fn(|i| (i % 4) as f32 * 0.05 + 0.02);
+    let keys =
+        CodeMatrix { unit: p.unit, values: &values, bytes: &p.bytes, row_bytes: p.unit.bytes(), first: 0 };
+    (p.kernels.real.gemm_codes)(&shape, &p.q, &keys, Some(&p.scales), &mut p.scores);
+    black_box(p)
+}
+
 fn tiny_model() -> Bytes {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden/bitnet/tiny-i2_s.gguf");
     Bytes::from(std::fs::read(path).expect("test data of the project"))
@@ -130,7 +168,7 @@ fn decode((tokenizer, ids): (Tokenizer, Vec<u32>)) -> (Tokenizer, Vec<u8>) {
 }
 
 library_benchmark_group!(name = sampler, benchmarks = sample);
-library_benchmark_group!(name = cpu, benchmarks = linear);
+library_benchmark_group!(name = cpu, benchmarks = [linear, gemm_codes]);
 library_benchmark_group!(name = files, benchmarks = gguf_open);
 library_benchmark_group!(name = text_and_ids, benchmarks = [encode, decode]);
 

@@ -1,14 +1,14 @@
-//! One layer of BitNet 2B-4T, stage by stage: a decode step and a prompt of 512 tokens. Times are compared as
-//! ratios within one run; the machine has other work.
+//! One layer of BitNet 2B-4T, stage by stage: a decode step and a prompt of 512 tokens. And its attention at contexts of up to
+//! 131072 positions, with every KV codec. Times are compared as ratios within one run; the machine has other work.
 //!
-//! `cargo bench --bench stages -- attend`
+//! `cargo bench --bench stages -- attend`, `-- context`
 #![allow(missing_docs)] // The macros make public modules without any.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use ggml_types::{HostTensor, by_name, kv_by_name};
+use ggml_types::{HostTensor, KvCodec, by_name, kv, kv_by_name};
 use sterna::backend::cpu::Cpu;
 use sterna::backend::{Backend, Exec, physical_cores};
 use sterna::program::{
@@ -103,9 +103,71 @@ fn bench(c: &mut Criterion) {
     }
 }
 
+/// Positions of which attention is timed.
+const CONTEXTS: [usize; 5] = [1024, 4096, 16_384, 65_536, 131_072];
+
+/// Exact pages that steps of [`MAX_ROWS`] rows write before they are encoded, the newest ones, and the first.
+const EXACT_PAGES: usize = MAX_ROWS / PAGE + 8;
+
+/// The attention of one layer, with narrow inputs, because the cache's contents do not matter.
+fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
+    let pages = CONTEXTS[CONTEXTS.len() - 1] / PAGE;
+    let limits = Limits { rows: MAX_ROWS, outputs: 1, seqs: 1, pages, exact_pages: EXACT_PAGES };
+    let (mut p, mut all) = (Program::new("attention", limits), Vec::new());
+    let narrow = 128;
+    let x = p.buf("x", RowsOf::Step, narrow);
+    let [q, y] = ["q", "y"].map(|name| p.buf(name, RowsOf::Step, DIM));
+    let [wq, wk, wv] = [DIM, N_KV_HEADS * HEAD_DIM, N_KV_HEADS * HEAD_DIM].map(|rows| {
+        let w = weight(&mut p, &mut all, "i2_s", rows, narrow);
+        Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0 }
+    });
+    let norm_weight = weight(&mut p, &mut all, "f32", 1, narrow);
+    let norm = Norm { kind: NormKind::Rms, weight: norm_weight, bias: None, eps: 1e-5 };
+    let kv = p.kv(KvDecl { n_kv_heads: N_KV_HEADS, head_dim: HEAD_DIM, k: codec, v: codec });
+    let (q_norm, k_norm, rope) = (None, None, None);
+    p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
+    p.push("attend", Attend { q, kv, scale: 1.0 / (HEAD_DIM as f32).sqrt(), out: y });
+    (p, all)
+}
+
+/// One row behind contexts of several lengths.
+fn contexts(c: &mut Criterion) {
+    for &codec in kv::REGISTRY {
+        let (p, all) = attention(codec);
+        let mut cpu = Cpu::new(physical_cores()).expect("threads");
+        let ids: Vec<_> = all.iter().map(|w| cpu.upload(w).expect("an upload")).collect();
+        let exec = cpu.compile(&p, &ids).expect("a program that compiles");
+        let n_pages = p.limits.pages as u32;
+        let mut pages = PageTable::new(1, n_pages as usize);
+        pages.seq_mut(0).extend(0..n_pages);
+        // A row reads exactly the first page and the newest: the pages between may share theirs.
+        let exact = |i: u32| Some(if i == 0 { 0 } else { 1 + i % (EXACT_PAGES as u32 - 1) });
+        pages.exact_mut(0).extend((0..n_pages).map(exact));
+        let rows = |positions: std::ops::Range<usize>| -> Vec<Row> {
+            positions.map(|pos| Row { token: 0, pos: pos as u32, seq: 0, logits: false }).collect()
+        };
+        let values: Vec<f32> = (0..MAX_ROWS * DIM).map(|i| (i as f32 * 0.37).sin()).collect();
+        let mut group = c.benchmark_group(format!("context, {}", codec.name()));
+        let mut filled = 0;
+        for context in CONTEXTS {
+            while filled < context {
+                cpu.write(exec, sterna::program::Buf(0), 0, &values[..MAX_ROWS * 128]).expect("a write");
+                let step = Step { rows: &rows(filled..filled + MAX_ROWS), pages: &pages, sampling: &[] };
+                cpu.run_stages(exec, 0..1, &step).expect("a run");
+                filled += MAX_ROWS;
+            }
+            let step = Step { rows: &rows(context - 1..context), pages: &pages, sampling: &[] };
+            group.bench_function(format!("{context}"), |b| {
+                b.iter(|| cpu.run_stages(exec, 1..2, &step).expect("a run"));
+            });
+        }
+        group.finish();
+    }
+}
+
 criterion_group! {
     name = stages;
     config = Criterion::default().sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
-    targets = bench
+    targets = bench, contexts
 }
 criterion_main!(stages);

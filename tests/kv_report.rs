@@ -73,6 +73,66 @@ fn lines_are_what_perplexity_and_the_formula_say() {
 }
 
 #[test]
+fn attention_layers_needles_and_a_picture() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, model) = (write(dir.path(), &words(900)), tiny());
+    let plot = dir.path().join("plot.svg");
+    let common =
+        ["-m", &model, "-f", &file, "-c", "384", "--chunks", "2", "--types", "turboquant,q8_0,turboquant-4"];
+    let report = report(&[&common[..], &["--plot", plot.to_str().unwrap()]].concat());
+    let lines = report["caches"].as_array().unwrap();
+    // Fewer bits, more divergence; all of it small beside that of distributions that differ.
+    let kl = |i: usize| number(&lines[i], "/attention_kl/value");
+    assert!(kl(2) > 0.0 && kl(3) > 2.0 * kl(2) && kl(1) > 2.0 * kl(3) && kl(1) < 0.1, "{report}");
+    assert!(lines[0].get("attention_kl").is_none());
+
+    let layers = report["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 3);
+    for (i, layer) in layers.iter().enumerate() {
+        assert_eq!(layer["layer"], i);
+        for side in ["keys", "values"] {
+            assert!(number(layer, &format!("/{side}/kurtosis")) > -2.0, "{layer}");
+            assert!(number(layer, &format!("/{side}/channel_mean")) > 0.0, "{layer}");
+            assert!((0.2..5.0).contains(&number(layer, &format!("/{side}/sink_norm"))), "{layer}");
+        }
+    }
+    for line in lines {
+        let needles = line["needles"].as_array().unwrap();
+        let depths: Vec<u64> = needles.iter().map(|needle| needle["depth"].as_u64().unwrap()).collect();
+        assert_eq!(depths, (0..=10).map(|i| 10 * i).collect::<Vec<_>>());
+        for needle in needles {
+            assert!((0.0..=1.0).contains(&number(needle, "/retrieved/value")), "{needle}");
+            assert!(number(needle, "/log_prob/value") < 0.0, "{needle}");
+        }
+    }
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
+    for what in [">turboquant<", ">q8_0<", ">turboquant-4<", "Needles", "bytes a token"] {
+        assert!(svg.contains(what), "{what}: {svg}");
+    }
+
+    let table = String::from_utf8(sterna(&[&["kv-report", "-t", "1"], &common[..]].concat()).stdout).unwrap();
+    assert!(table.contains("| layer | K kurtosis |") && table.contains("| 100 % |"), "{table}");
+    // Random weights copy nothing.
+    assert!(table.contains("With f16 itself this model finds"), "{table}");
+}
+
+/// What others are compared with is not compared with itself.
+#[test]
+fn the_base_stands_there_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, model) = (write(dir.path(), &words(400)), tiny());
+    let common = ["-m", &model, "-f", &file, "-c", "64", "--chunks", "1"];
+    let alone = report(&[&common[..], &["--types", "f16"]].concat());
+    let lines = alone["caches"].as_array().unwrap();
+    assert_eq!((lines.len(), &lines[0]["cache"]), (1, &Value::from("f16")));
+    assert!(number(&lines[0], "/perplexity/value") > 1.0 && lines[0].get("needles").is_none());
+    let other = report(&[&common[..], &["--kv-cache-type", "f32", "--types", "f16,f32"]].concat());
+    let names: Vec<_> = other["caches"].as_array().unwrap().iter().map(|line| &line["cache"]).collect();
+    assert_eq!(names, ["f32", "f16"]);
+}
+
+#[test]
 fn a_cache_that_cannot_be_is_refused_where_it_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = write(dir.path(), &words(900));

@@ -1,22 +1,28 @@
-//! `sterna kv-report`: what each kind of KV cache takes, and what it does to the model's next token.
+//! `sterna kv-report`: what each kind of KV cache takes, and what it does to the model's attention and next token.
+//!
+//! `measure.rs` has the measurements, `table.rs` and `plot.rs` what becomes of them.
+
+mod measure;
+mod plot;
+mod table;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use ggml_types::kv;
+use ggml_types::{kv, kv_by_name};
 use serde::Serialize;
 
-use super::chunks::{TextArgs, as_fed};
-use super::kl_base::KlText;
+use super::chunks::TextArgs;
 use super::model_args::ModelArgs;
-use super::out_file::go_on;
-use super::perplexity::Scores;
+use super::out_file::Partial;
 use super::source::Source;
 use super::{CliError, report};
-use crate::engine::score::{Mean, log_softmax};
-use crate::engine::{Engine, EngineOptions, Session};
+use crate::engine::probe::Spread;
+use crate::engine::score::Mean;
+use crate::engine::{Engine, EngineOptions};
 
 /// Rows whose logits are held at a time, of two engines.
 const OUTPUTS: usize = 64;
@@ -25,13 +31,21 @@ const OUTPUTS: usize = 64;
 ///
 /// The text is cut into chunks and scored as `sterna perplexity` does. Beside each cache runs the one that --kv-cache-type names, f16
 /// unless it is told otherwise. The mean and the largest KL are the divergence of the next token's distribution from what that
-/// one says; `same top` is how often both have the same first choice.
+/// one says; `same top` is how often both have the same first choice. The attention KL is that of what heads pay attention to: the model's own
+/// queries, and its own keys as each cache keeps them; a mean over layers, heads, and 16 rows of the second half of each chunk.
+///
+/// The second table says what keys and values look like, layer by layer: the excess kurtosis of their elements (0 for a bell), the
+/// largest mean of a channel in that channel's deviations, and how long the first four vectors are beside the median.
+///
+/// The third is about needles: eight random tokens of the text, put into it at eleven depths. At the end of the text come the first
+/// four of one of them, and counted is how often each of the others is the model's first choice, with the mean of ln p. No model has to
+/// answer questions for that, but one that does not copy finds none, whatever its cache.
 ///
 /// turboquant and turboquant-4 keep the first 64 positions and the newest 64 to 127 as f16: chunks should be much longer.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna kv-report -f text.txt -c 1024
-  sterna kv-report -m model.gguf -f text.txt -c 4096 --chunks 4 --types turboquant,q8_0
+  sterna kv-report -m model.gguf -f text.txt -c 4096 --chunks 4 --types turboquant,q8_0 --plot report.svg
   sterna kv-report -m model.gguf -f text.txt --kv-cache-type f32 --types f16 --json")]
 pub struct KvReportArgs {
     #[command(flatten)]
@@ -41,9 +55,15 @@ pub struct KvReportArgs {
     /// Kinds of cache to compare, divided by commas [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     types: Vec<String>,
+    /// Chunks that needles are put into; 0 for no needles
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    needles: usize,
     /// Write the result as JSON
     #[arg(long)]
     json: bool,
+    /// Draw KL over bytes, and needles by depth, into this SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// What a report says.
@@ -55,7 +75,9 @@ struct Report {
     chunks: usize,
     /// Positions whose next token was looked at.
     scored: u64,
+    /// The first is what the others are compared with.
     caches: Vec<Line>,
+    layers: Vec<LayerLine>,
 }
 
 /// One kind of cache.
@@ -70,14 +92,52 @@ struct Line {
     /// How far it is from the first line; nothing there.
     #[serde(flatten)]
     distance: Option<Distance>,
+    /// A line a depth, where there are needles.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    needles: Vec<NeedleLine>,
 }
 
 #[derive(Debug, Serialize)]
 struct Distance {
+    attention_kl: Estimate,
     mean_kl: Estimate,
     max_kl: f64,
     /// Share of positions, 0 to 1.
     same_top: Estimate,
+}
+
+/// Needles at one depth.
+#[derive(Debug, Serialize)]
+struct NeedleLine {
+    /// In per cent of the text.
+    depth: usize,
+    /// Share of their tokens that were the first choice, 0 to 1.
+    retrieved: Estimate,
+    /// Mean natural logarithm of the probability of their tokens.
+    log_prob: Estimate,
+}
+
+/// What one layer's vectors look like.
+#[derive(Debug, Serialize)]
+struct LayerLine {
+    layer: usize,
+    keys: SpreadLine,
+    values: SpreadLine,
+}
+
+/// As [`Spread`] has it.
+#[derive(Debug, Serialize)]
+struct SpreadLine {
+    kurtosis: f64,
+    channel_mean: f64,
+    sink_norm: f64,
+}
+
+impl SpreadLine {
+    fn of(spread: &Spread) -> Self {
+        let Spread { kurtosis, channel_mean, sink_norm } = spread;
+        Self { kurtosis: kurtosis.mean(), channel_mean: channel_mean.mean(), sink_norm: sink_norm.mean() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -109,40 +169,58 @@ impl KvReportArgs {
         let source = self.model.source()?;
         let base = self.model.load(&source, &options)?;
         let text = self.text.chunked(&text, &base)?;
+        let partial = self.plot.as_deref().map(Partial::create).transpose()?;
         let cancel = Arc::new(AtomicBool::new(false));
         report::cancel_on_ctrl_c(&cancel)?;
 
-        let mut base_scores = None;
-        let mut lines = Vec::new();
+        let haystacks = measure::haystacks(&text, base.tokenizer()?, self.needles);
+        if haystacks.is_empty() && self.needles > 0 {
+            let least = crate::engine::needle::Haystack::MIN_CTX;
+            eprintln!("no needles: they want chunks of at least {least} tokens (--ctx-size)");
+        }
+        let (mut base_nll, mut lines, mut codecs) = (None, Vec::new(), Vec::new());
         for name in self.names(&options) {
             let options =
                 EngineOptions { cache_type_k: name.clone(), cache_type_v: name.clone(), ..options.clone() };
             let Some(engine) = self.open(&source, &options)? else { continue };
             eprintln!("{name} beside {}", base_name(&base));
-            let scores = compare(&base, &engine, &text, &cancel)?;
+            let scores = measure::compare(&base, &engine, &text, &cancel)?;
             let distance = Distance {
+                attention_kl: Estimate::of(&Mean::default()),
                 mean_kl: Estimate::of(&scores.kl),
                 max_kl: scores.max_kl,
                 same_top: Estimate::of(&scores.same_top),
             };
-            lines.push(line(name, &engine, &scores.nll, Some(distance)));
-            base_scores = Some(scores);
+            codecs.extend(kv_by_name(&name));
+            let needles = measure::needles(&engine, &haystacks, &cancel)?;
+            lines.push(line(name, &engine, &scores.nll, Some(distance), needles));
+            base_nll = Some(scores.base_nll);
         }
-        let Some(scores) = base_scores else { return Err("there is no cache to compare".into()) };
-        lines.insert(0, line(base_name(&base), &base, &scores.base_nll, None));
+        let base_nll = base_nll.map_or_else(|| measure::perplexity(&base, &text, &cancel), Ok)?;
+        eprintln!("needles and attention of {}", base_name(&base));
+        let needles = measure::needles(&base, &haystacks, &cancel)?;
+        let codec = kv_by_name(&options.cache_type_k).expect("the base has it");
+        let (kl, layers) = measure::attention(&base, &options, &text, codec, codecs, &cancel)?;
+        let distances = lines.iter_mut().filter_map(|line| line.distance.as_mut());
+        distances.zip(&kl).for_each(|(distance, kl)| distance.attention_kl = Estimate::of(kl));
+        lines.insert(0, line(base_name(&base), &base, &base_nll, None, needles));
         let (n_ctx, chunks) = (text.n_ctx, text.tokens.len() / text.n_ctx);
-        let report = Report { model: source.name(), n_ctx, chunks, scored: scores.nll.n(), caches: lines };
+        let report =
+            Report { model: source.name(), n_ctx, chunks, scored: base_nll.n(), caches: lines, layers };
+        if let (Some(partial), Some(path)) = (partial, &self.plot) {
+            let written = partial.file()?.write_all(report.svg().as_bytes());
+            written.map_err(|err| format!("{}: {err}", path.display()))?;
+            partial.rename(path, true)?;
+        }
         Ok(report.print(self.json)?)
     }
 
-    /// The kinds that are compared with the one that the options name.
+    /// The kinds that are compared with the one that the options name, which is none of them.
     fn names(&self, options: &EngineOptions) -> Vec<String> {
-        if !self.types.is_empty() {
-            return self.types.clone();
-        }
         let base = (&*options.cache_type_k, &*options.cache_type_v);
-        let names = kv::REGISTRY.iter().map(|codec| codec.name());
-        names.filter(|name| (*name, *name) != base).map(str::to_owned).collect()
+        let all = || kv::REGISTRY.iter().map(|codec| codec.name().to_owned()).collect();
+        let names: Vec<String> = if self.types.is_empty() { all() } else { self.types.clone() };
+        names.into_iter().filter(|name| (name.as_str(), name.as_str()) != base).collect()
     }
 
     /// The model with a cache; nothing where nobody asked for this one and it cannot be, which a line says.
@@ -166,48 +244,18 @@ fn base_name(engine: &Engine) -> String {
     }
 }
 
-fn line(cache: String, engine: &Engine, nll: &Mean, distance: Option<Distance>) -> Line {
+fn line(
+    cache: String,
+    engine: &Engine,
+    nll: &Mean,
+    distance: Option<Distance>,
+    needles: Vec<NeedleLine>,
+) -> Line {
     let vec_bytes = |codec: &dyn ggml_types::KvCodec, dim| codec.vec_bytes(dim).expect("the engine has it");
     let kvs = engine.program().kvs.iter();
     let bytes = kvs.map(|kv| kv.n_kv_heads * (vec_bytes(kv.k, kv.head_dim) + vec_bytes(kv.v, kv.head_dim)));
     let (bytes_a_token, bytes) = (bytes.sum(), engine.plan().kv_bytes);
-    Line { cache, bytes_a_token, bytes, perplexity: Estimate::of_exp(nll), distance }
-}
-
-/// Scores a text with two engines, side by side.
-fn compare(base: &Engine, other: &Engine, text: &KlText, cancel: &AtomicBool) -> Result<Scores, CliError> {
-    let n_vocab = base.hyper().n_vocab;
-    let (mut expected, mut log_probs) = (vec![0.0; OUTPUTS * n_vocab], vec![0.0; n_vocab]);
-    let mut sessions = [base.session()?, other.session()?];
-    let mut scores = Scores::default();
-    let first = text.n_ctx / 2;
-    for chunk in text.tokens.chunks_exact(text.n_ctx) {
-        let fed = as_fed(base.tokenizer()?, chunk);
-        for session in &mut sessions {
-            session.cut_back(0);
-            session.feed_quietly(&fed[..first])?;
-        }
-        for start in (first..chunk.len() - 1).step_by(OUTPUTS) {
-            go_on(cancel)?;
-            let piece = &fed[start..(start + OUTPUTS).min(chunk.len() - 1)];
-            let [base, other] = &mut sessions;
-            feed(base, piece, |i, logits| log_softmax(logits, &mut expected[i * n_vocab..][..n_vocab]))?;
-            feed(other, piece, |i, logits| {
-                log_softmax(logits, &mut log_probs);
-                let next = chunk[start + i + 1] as usize;
-                scores.nll.add(-f64::from(log_probs[next]));
-                scores.compare(&expected[i * n_vocab..][..n_vocab], &log_probs, next);
-            })?;
-        }
-    }
-    Ok(scores)
-}
-
-fn feed(session: &mut Session, tokens: &[u32], mut row: impl FnMut(usize, &[f32])) -> Result<(), CliError> {
-    session.feed_each(tokens, |i, logits| {
-        row(i, logits);
-        Ok(())
-    })
+    Line { cache, bytes_a_token, bytes, perplexity: Estimate::of_exp(nll), distance, needles }
 }
 
 impl Report {
@@ -216,37 +264,8 @@ impl Report {
         if json {
             serde_json::to_writer_pretty(&mut out, self)?;
             writeln!(out)?;
-            return out.flush();
-        }
-        writeln!(
-            out,
-            "{}, {} chunks of {} tokens, {} scored",
-            self.model, self.chunks, self.n_ctx, self.scored
-        )?;
-        writeln!(out)?;
-        writeln!(
-            out,
-            "| cache | bytes a token | bytes of {} positions | perplexity | mean KL | max KL | same top |",
-            self.n_ctx
-        )?;
-        writeln!(out, "|---|---|---|---|---|---|---|")?;
-        for Line { cache, bytes_a_token, bytes, perplexity: ppl, distance } in &self.caches {
-            write!(
-                out,
-                "| {cache} | {bytes_a_token} | {bytes} | {:.4} +/- {:.4} |",
-                ppl.value, ppl.std_error
-            )?;
-            match distance {
-                None => writeln!(out, " | | |")?,
-                Some(Distance { mean_kl: kl, max_kl, same_top: top }) => writeln!(
-                    out,
-                    " {:.6} +/- {:.6} | {max_kl:.6} | {:.3} +/- {:.3} % |",
-                    kl.value,
-                    kl.std_error,
-                    100.0 * top.value,
-                    100.0 * top.std_error
-                )?,
-            }
+        } else {
+            self.tables(&mut out)?;
         }
         out.flush()
     }

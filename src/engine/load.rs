@@ -256,6 +256,11 @@ pub fn program(gguf: &Gguf, options: &EngineOptions) -> Result<Program, Error> {
     Ok(build(gguf, options)?.0.program)
 }
 
+/// A model as a program, with its weights.
+pub(super) fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error> {
+    Ok(build(gguf, options)?.0)
+}
+
 /// The model as a program for these options, its limits, and the positions of a session.
 fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize), Error> {
     let k = codec("cache-type-k", &options.cache_type_k)?;
@@ -310,7 +315,7 @@ fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
     Ok(Limits { rows, outputs, seqs, pages: seqs * ctx_pages(n_ctx), exact_pages: 0 })
 }
 
-fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
+pub(super) fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
     let Plan { weights_bytes, kv_bytes, bufs_bytes, free_bytes } = *plan;
     let need = weights_bytes.saturating_add(kv_bytes).saturating_add(bufs_bytes);
     match free_bytes {

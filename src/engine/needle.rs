@@ -1,0 +1,142 @@
+//! Needles in a haystack, for models of any size: random tokens, once somewhere in a text, and whether the model goes on with them
+//! when it sees their first half again.
+//!
+//! A model that answers no questions still copies what stood behind the same words before, if attention brings it back.
+//! So a needle is eight tokens that have nothing to do with each other. At the end of the text come its first four, the
+//! cue, and scored is what the model then gives each of the last four, the answer.
+
+use std::collections::BTreeSet;
+
+use ggml_types::turboquant::sign_bits;
+
+use super::Session;
+use super::score::log_softmax;
+use crate::error::Error;
+use crate::program::sampling::argmax;
+
+/// Tokens that are shown again.
+const CUE: usize = 4;
+/// Tokens that are to follow.
+const ANSWER: usize = 4;
+
+/// A text with needles in it.
+#[derive(Clone, Debug)]
+pub struct Haystack {
+    tokens: Vec<u32>,
+    needles: Vec<[u32; CUE + ANSWER]>,
+}
+
+/// What became of one needle.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Found {
+    /// Mean natural logarithm of the probabilities of the answer's tokens.
+    pub log_prob: f64,
+    /// The share of them that were the model's first choice.
+    pub retrieved: f64,
+}
+
+impl Haystack {
+    /// Fewest positions that needles fit in with some text between them.
+    pub const MIN_CTX: usize = 4 * Self::DEPTHS * (CUE + ANSWER);
+    /// Needles of a text: at its start, at each tenth of it, and at its end.
+    pub const DEPTHS: usize = 11;
+
+    /// Depth of a needle, in per cent of the text.
+    pub fn depth(i: usize) -> usize {
+        100 * i / (Self::DEPTHS - 1)
+    }
+
+    /// Puts needles into `text`, which fills `n_ctx` positions less the room for a question. Its first token stays the
+    /// first. Needles are of tokens of `pool` that are not in the text, as far as there are any: so the model knows them, and has them from
+    /// nowhere else. `seed` says which.
+    ///
+    /// # Panics
+    /// Where `n_ctx` is below [`MIN_CTX`](Self::MIN_CTX), `text` shorter than that, or `pool` empty.
+    pub fn new(text: &[u32], n_ctx: usize, pool: &BTreeSet<u32>, seed: u64) -> Self {
+        assert!(n_ctx >= Self::MIN_CTX && text.len() >= n_ctx && !pool.is_empty());
+        let len = n_ctx - CUE - ANSWER;
+        let text = &text[..len - Self::DEPTHS * (CUE + ANSWER)];
+        let known: BTreeSet<u32> = text.iter().copied().collect();
+        let mut draw: Vec<u32> = pool.difference(&known).copied().collect();
+        // Each token once, where there are so many.
+        let once = draw.len() >= Self::DEPTHS * (CUE + ANSWER);
+        if !once {
+            draw = pool.iter().copied().collect();
+        }
+        let mut words = sign_bits(seed, 64 * Self::DEPTHS * (CUE + ANSWER)).into_iter();
+        let mut token = || {
+            let at = (words.next().expect("a word a token") % draw.len() as u64) as usize;
+            if once { draw.swap_remove(at) } else { draw[at] }
+        };
+        let needles: Vec<[u32; CUE + ANSWER]> =
+            (0..Self::DEPTHS).map(|_| std::array::from_fn(|_| token())).collect();
+        let mut tokens = text[..1].to_vec();
+        let rest = &text[1..];
+        for (i, needle) in needles.iter().enumerate() {
+            tokens.extend_from_slice(needle);
+            let at = |i: usize| i * rest.len() / (Self::DEPTHS - 1);
+            if i + 1 < Self::DEPTHS {
+                tokens.extend_from_slice(&rest[at(i)..at(i + 1)]);
+            }
+        }
+        Self { tokens, needles }
+    }
+
+    /// The text with its needles.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Shows the text to a model once, and asks for each needle behind it, as if for no other: one result a needle.
+    ///
+    /// # Errors
+    /// As [`Session::feed`].
+    pub fn ask(&self, session: &mut Session) -> Result<Vec<Found>, Error> {
+        session.cut_back(0);
+        session.feed_quietly(&self.tokens)?;
+        let mut log_probs = vec![0.0; session.engine().hyper().n_vocab];
+        let mut all = Vec::with_capacity(self.needles.len());
+        for needle in &self.needles {
+            let mut found = Found::default();
+            session.feed_each(&needle[..CUE + ANSWER - 1], |i, logits| {
+                if i + 1 >= CUE {
+                    let next = needle[i + 1];
+                    log_softmax(logits, &mut log_probs);
+                    found.log_prob += f64::from(log_probs[next as usize]) / ANSWER as f64;
+                    found.retrieved += f64::from(u8::from(argmax(logits) == next)) / ANSWER as f64;
+                }
+                Ok::<(), Error>(())
+            })?;
+            all.push(found);
+            // Fewer positions than any window has: what is left is as it was.
+            session.cut_back(self.tokens.len());
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn needles_are_where_they_belong_and_of_tokens_of_their_own() {
+        let text: Vec<u32> = (0..400).map(|i| i % 50).collect();
+        let pool: BTreeSet<u32> = (0..300).collect();
+        let haystack = Haystack::new(&text, 400, &pool, 5);
+        assert_eq!(haystack.tokens.len(), 400 - CUE - ANSWER);
+        assert_eq!((haystack.tokens[0], &haystack.tokens[1..9]), (text[0], &haystack.needles[0][..]));
+        assert!(haystack.tokens.ends_with(&haystack.needles[10]));
+        let mut seen = BTreeSet::new();
+        for (i, needle) in haystack.needles.iter().enumerate() {
+            assert!(needle.iter().all(|token| (50..300).contains(token) && seen.insert(*token)));
+            let at = haystack.tokens.windows(8).position(|window| window == needle).unwrap();
+            let depth = 100.0 * at as f64 / (haystack.tokens.len() - 8) as f64;
+            assert!((depth - Haystack::depth(i) as f64).abs() < 1.0, "{depth}");
+        }
+        // The same seed, the same needles; and a small pool is no reason to fail.
+        assert_eq!(Haystack::new(&text, 400, &pool, 5).tokens, haystack.tokens);
+        assert_ne!(Haystack::new(&text, 400, &pool, 6).tokens, haystack.tokens);
+        Haystack::new(&text, 400, &(0..3).collect(), 5);
+    }
+}

@@ -1,0 +1,179 @@
+//! How far attention moves when keys come from a cache.
+
+use ggml_types::turboquant::Rotation;
+use ggml_types::{KvCodec, KvSide, QuantError};
+use half::f16;
+
+use super::Vectors;
+use crate::engine::score::Mean;
+use crate::program::{PAGE, PageTable, Row};
+
+/// The divergence of what heads pay attention to with each kind of cache from what they do with another kind.
+#[derive(Debug)]
+pub struct AttentionKl {
+    base: &'static dyn KvCodec,
+    others: Vec<&'static dyn KvCodec>,
+    kl: Vec<Mean>,
+}
+
+impl AttentionKl {
+    /// `base` is what `others` are compared with.
+    pub fn new(base: &'static dyn KvCodec, others: Vec<&'static dyn KvCodec>) -> Self {
+        let kl = vec![Mean::default(); others.len()];
+        Self { base, others, kl }
+    }
+
+    /// Takes one layer's vectors: for the rows at some positions, and each of their query heads, the Kullback-Leibler divergence
+    /// of softmax over the scores with keys as a cache has them when that row reads it.
+    ///
+    /// # Errors
+    /// [`QuantError::Shape`] where a codec cannot hold such heads.
+    ///
+    /// # Panics
+    /// Where the text is shorter than a position.
+    pub fn add(&mut self, vectors: &Vectors<'_>, positions: &[usize]) -> Result<(), QuantError> {
+        let Vectors { n_heads, n_kv_heads, head_dim, scale, .. } = *vectors;
+        let group = n_heads / n_kv_heads;
+        let (mut want, mut got) = (Vec::new(), Vec::new());
+        for head in 0..n_kv_heads {
+            let keys = |codec| Keys::new(codec, vectors, head);
+            let base = keys(self.base)?;
+            let others = self.others.iter().map(|codec| keys(*codec)).collect::<Result<Vec<_>, _>>()?;
+            for &pos in positions {
+                for head in head * group..(head + 1) * group {
+                    let q = &vectors.q[(pos * n_heads + head) * head_dim..][..head_dim];
+                    base.attend(q, pos, scale, &mut want);
+                    for (keys, kl) in others.iter().zip(&mut self.kl) {
+                        keys.attend(q, pos, scale, &mut got);
+                        kl.add(want.iter().zip(&got).map(|(w, g)| w.exp() * (w - g)).sum());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The mean for each of the others, over all that was taken.
+    pub fn means(&self) -> &[Mean] {
+        &self.kl
+    }
+}
+
+/// One head's keys as a cache keeps them: `[n, head_dim]`, turned where the codec turns them.
+struct Keys {
+    codec: &'static dyn KvCodec,
+    rotation: Option<Rotation>,
+    head_dim: usize,
+    /// As exact pages have them; empty where there are none.
+    exact: Vec<f32>,
+    /// As they are decoded, less the mean.
+    coded: Vec<f32>,
+    mean: Vec<f32>,
+    /// A sequence that has every page exactly, so that the row alone decides which it reads.
+    pages: PageTable,
+}
+
+impl Keys {
+    fn new(codec: &'static dyn KvCodec, vectors: &Vectors<'_>, head: usize) -> Result<Self, QuantError> {
+        let Vectors { n, n_kv_heads, head_dim, .. } = *vectors;
+        let rotation = codec.rotates().then(|| Rotation::new(head_dim)).transpose()?;
+        let mut keys = Vec::with_capacity(n * head_dim);
+        for row in vectors.k.chunks_exact(n_kv_heads * head_dim) {
+            keys.extend_from_slice(&row[head * head_dim..][..head_dim]);
+        }
+        if let Some(rotation) = &rotation {
+            keys.chunks_exact_mut(head_dim).for_each(|key| rotation.apply(key));
+        }
+        let mut mean = vec![0.0; head_dim];
+        if codec.windowed() {
+            keys.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32());
+            // A text that ends within its first page has no codes.
+            if n >= PAGE {
+                for (i, mean) in mean.iter_mut().enumerate() {
+                    let sum: f64 = keys.chunks_exact(head_dim).take(PAGE).map(|key| f64::from(key[i])).sum();
+                    *mean = (sum / PAGE as f64) as f32;
+                }
+            }
+        }
+        let (vecs, mut bytes) = (codec.open(KvSide::Keys, head_dim)?, vec![0; codec.vec_bytes(head_dim)?]);
+        let (mut centred, mut coded) = (vec![0.0; head_dim], vec![0.0; keys.len()]);
+        for (key, out) in keys.chunks_exact(head_dim).zip(coded.chunks_exact_mut(head_dim)) {
+            centred.iter_mut().zip(key.iter().zip(&mean)).for_each(|(c, (x, mean))| *c = x - mean);
+            vecs.encode(&centred, &mut bytes);
+            vecs.decode(&bytes, out);
+        }
+        let mut pages = PageTable::new(1, n.div_ceil(PAGE));
+        pages.exact_mut(0).extend((0..n.div_ceil(PAGE) as u32).map(Some));
+        let exact = if codec.windowed() { keys } else { Vec::new() };
+        Ok(Self { codec, rotation, head_dim, exact, coded, mean, pages })
+    }
+
+    /// What the row at `pos` pays attention to, as natural logarithms: `[pos + 1]`.
+    fn attend(&self, q: &[f32], pos: usize, scale: f32, out: &mut Vec<f64>) {
+        let mut q = q.to_vec();
+        if let Some(rotation) = &self.rotation {
+            rotation.apply(&mut q);
+        }
+        let dot = |key: &[f32]| q.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>();
+        let row = Row { token: 0, pos: pos as u32, seq: 0, logits: false };
+        let of_mean = dot(&self.mean);
+        out.clear();
+        for first in (0..=pos).step_by(PAGE) {
+            let is_exact = self.codec.windowed() && self.pages.exact_for(&row, first / PAGE).is_some();
+            let (keys, more) = if is_exact { (&self.exact, 0.0) } else { (&self.coded, of_mean) };
+            let last = (first + PAGE).min(pos + 1);
+            let keys = keys[first * self.head_dim..last * self.head_dim].chunks_exact(self.head_dim);
+            out.extend(keys.map(|key| f64::from(scale) * (dot(key) + more)));
+        }
+        let most = out.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let log_sum = most + out.iter().map(|score| (score - most).exp()).sum::<f64>().ln();
+        out.iter_mut().for_each(|score| *score -= log_sum);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ggml_types::kv_by_name;
+
+    use super::*;
+
+    /// Bell-shaped enough, and the same in every run.
+    fn numbers(n: usize) -> Vec<f32> {
+        let mut state = 7_u64;
+        let mut uniform = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1_u64 << 24) as f32 - 0.5
+        };
+        (0..n).map(|_| (0..12).map(|_| uniform()).sum()).collect()
+    }
+
+    fn kl(base: &str, other: &str, positions: &[usize], offset: f32) -> f64 {
+        let (n, head_dim) = (400, 64);
+        let (mut q, mut k) = (numbers(n * 4 * head_dim), numbers(n * 2 * head_dim));
+        q.iter_mut().for_each(|q| *q *= 2.0);
+        k.iter_mut().step_by(8).for_each(|k| *k += offset);
+        let vectors = Vectors { n, n_heads: 4, n_kv_heads: 2, head_dim, scale: 0.125, q: &q, k: &k, v: &k };
+        let codec = |name| kv_by_name(name).unwrap();
+        let mut kl = AttentionKl::new(codec(base), vec![codec(other)]);
+        kl.add(&vectors, positions).unwrap();
+        assert_eq!(kl.means()[0].n(), 4 * positions.len() as u64);
+        kl.means()[0].mean()
+    }
+
+    #[test]
+    fn it_is_what_the_window_the_mean_and_the_codes_make_it() {
+        let far = [300, 350, 399];
+        assert_eq!(kl("f16", "f16", &far, 0.0), 0.0);
+        // Scores have a deviation of 2, so the divergence of plain keys is twice the codec's `dim var`: see
+        // ggml-types/tests/attention.rs. About half of these positions are read exactly, and carry none of it.
+        let three = kl("f32", "turboquant", &far, 0.0);
+        assert!((0.02..0.06).contains(&three), "{three}");
+        let four = kl("f32", "turboquant-4", &far, 0.0);
+        assert!(4.0 * four < 1.5 * three && four > 1e-3, "{four}, {three}");
+        // All that rows read up to there is exact.
+        assert!(kl("f32", "turboquant", &[10, 63, 127], 0.0) < 1e-5);
+        // What channels have in common costs nothing where it is taken off, and much where it is not.
+        assert!(kl("f32", "turboquant", &far, 9.0) < 1.3 * three);
+        assert!(kl("f32", "q4_0", &far, 9.0) > 1.3 * kl("f32", "q4_0", &far, 0.0));
+    }
+}

@@ -1,0 +1,171 @@
+//! What attention works with on a text of the user's: queries, keys and values of every layer, as the model makes them before any
+//! cache has rounded them; and what caches of each kind would make of them.
+//!
+//! It never looks into a backend: the model's program gets stages that have keys and values where queries are. Start at [`Probe`].
+
+mod attention;
+mod spread;
+
+pub use attention::AttentionKl;
+pub use spread::Spread;
+
+use super::load::{self, EngineOptions};
+use crate::backend::{self, Backend, Exec};
+use crate::error::Error;
+use crate::gguf::Gguf;
+use crate::model::Model;
+use crate::program::{AttnIn, Buf, Limits, PageTable, Program, Row, RowsOf, Stage, Step};
+
+/// A model on the CPU backend whose queries, keys and values can be read.
+pub struct Probe {
+    backend: Box<dyn Backend>,
+    exec: Exec,
+    program: Program,
+    layers: Vec<Layer>,
+}
+
+/// Where a layer's vectors are to be found.
+struct Layer {
+    /// The stage behind which they are there.
+    end: usize,
+    scale: f32,
+    bufs: [Buf; 3],
+    n_kv_heads: usize,
+    head_dim: usize,
+}
+
+/// One layer's vectors of a text, behind the rotary embedding and before any cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Vectors<'a> {
+    /// Positions.
+    pub n: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// KV heads.
+    pub n_kv_heads: usize,
+    /// Length of a vector.
+    pub head_dim: usize,
+    /// What scores are multiplied with.
+    pub scale: f32,
+    /// Queries, `[n, n_heads * head_dim]`.
+    pub q: &'a [f32],
+    /// Keys, `[n, n_kv_heads * head_dim]`.
+    pub k: &'a [f32],
+    /// Values, `[n, n_kv_heads * head_dim]`.
+    pub v: &'a [f32],
+}
+
+impl Probe {
+    /// A probe for texts of up to `n` tokens, of the model that `gguf` describes. Of the options count threads.
+    ///
+    /// # Errors
+    /// As [`Engine::from_gguf`](super::Engine::from_gguf).
+    pub fn new(gguf: &Gguf, options: &EngineOptions, n: usize) -> Result<Self, Error> {
+        let exact = "f32".to_owned();
+        let options = EngineOptions {
+            n_ctx: Some(n),
+            batch: n,
+            outputs: 1,
+            n_seqs: 1,
+            cache_type_k: exact.clone(),
+            cache_type_v: exact,
+            head_type: EngineOptions::default().head_type,
+            ..options.clone()
+        };
+        let Model { mut program, weights, .. } = load::model(gguf, &options)?;
+        let layers = read_out(&mut program);
+        let mut backend = backend::open("cpu", options.n_threads())?;
+        load::fits(&backend.plan(&program)?, n)?;
+        let ids = weights.iter().map(|w| backend.upload(w)).collect::<Result<Vec<_>, _>>()?;
+        let exec = backend.compile(&program, &ids)?;
+        Ok(Self { backend, exec, program, layers })
+    }
+
+    /// Layers of the model.
+    pub fn n_layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Runs a text, and hands on the vectors of each layer in turn.
+    ///
+    /// # Errors
+    /// [`Error::Token`], [`Error::ContextFull`], [`Error::Backend`].
+    pub fn run(&mut self, tokens: &[u32], mut each: impl FnMut(usize, Vectors<'_>)) -> Result<(), Error> {
+        let Limits { rows: n_ctx, pages, .. } = self.program.limits;
+        let n = tokens.len();
+        if n > n_ctx {
+            return Err(Error::ContextFull { n_ctx, used: 0, more: n });
+        }
+        let n_vocab = self.program.weights[0].rows;
+        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= n_vocab) {
+            return Err(Error::Token { token, n_vocab });
+        }
+        let rows: Vec<Row> =
+            (0..n).map(|i| Row { token: tokens[i], pos: i as u32, seq: 0, logits: false }).collect();
+        let mut table = PageTable::new(1, pages);
+        table.seq_mut(0).extend(0..pages as u32);
+        let step = Step { rows: &rows, pages: &table, sampling: &[] };
+        let mut start = 0;
+        for (i, layer) in self.layers.iter().enumerate() {
+            self.backend.run_stages(self.exec, start..layer.end, &step)?;
+            start = layer.end;
+            let mut read = |buf: Buf| {
+                let mut out = vec![0.0; n * self.program.buf_decl(buf).cols];
+                self.backend.read(self.exec, buf, 0, &mut out).map(|()| out)
+            };
+            let [q, k, v] = layer.bufs;
+            let (q, k, v) = (read(q)?, read(k)?, read(v)?);
+            let Layer { scale, n_kv_heads, head_dim, .. } = *layer;
+            let n_heads = q.len() / n.max(1) / head_dim;
+            each(i, Vectors { n, n_heads, n_kv_heads, head_dim, scale, q: &q, k: &k, v: &v });
+        }
+        Ok(())
+    }
+}
+
+/// Puts two stages before every `AttnIn`: one that makes keys where it makes queries, and one that makes values there. What they
+/// write to the cache, `AttnIn` itself writes over.
+fn read_out(program: &mut Program) -> Vec<Layer> {
+    let stages = std::mem::take(&mut program.stages);
+    let scales: Vec<_> = stages
+        .iter()
+        .filter_map(|(_, stage)| match stage {
+            Stage::Attend(s) => Some((s.q, s.kv, s.scale)),
+            _ => None,
+        })
+        .collect();
+    let mut layers = Vec::new();
+    for (label, stage) in stages {
+        if let Stage::AttnIn(s) = &stage {
+            let (n_kv_heads, head_dim) = {
+                let kv = program.kv_decl(s.kv);
+                (kv.n_kv_heads, kv.head_dim)
+            };
+            let [k, v] = ["k", "v"].map(|name| buf(program, name, n_kv_heads * head_dim));
+            let keys = AttnIn { wq: s.wk.clone(), q_norm: s.k_norm.clone(), q: k, ..s.clone() };
+            let values = AttnIn { wq: s.wv.clone(), q_norm: None, rope: None, q: v, ..s.clone() };
+            program.push(format!("{label}.keys"), keys);
+            program.push(format!("{label}.values"), values);
+            let attends = scales.iter().find(|(q, kv, _)| (*q, *kv) == (s.q, s.kv));
+            let (.., scale) = *attends.expect("every cache that is written is attended to");
+            let end = program.stages.len() + 1;
+            layers.push(Layer { end, scale, bufs: [s.q, k, v], n_kv_heads, head_dim });
+        }
+        program.push(label, stage);
+    }
+    layers
+}
+
+/// The buffer of a name with so many columns; a new one where there is none.
+fn buf(program: &mut Program, name: &'static str, cols: usize) -> Buf {
+    match program.bufs.iter().position(|buf| buf.name == name && buf.cols == cols) {
+        Some(at) => Buf(at as u32),
+        None => program.buf(name, RowsOf::Step, cols),
+    }
+}
+
+impl std::fmt::Debug for Probe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Probe").field("program", &self.program.name).finish_non_exhaustive()
+    }
+}
