@@ -1,0 +1,95 @@
+//! Sessions over every KV codec: ten runs, a cut, a branch and sessions in turn give what one session alone gives, to the bit.
+
+mod common;
+
+use ggml_types::kv;
+use sterna::engine::{Engine, EngineOptions, Session};
+
+fn engine(codec: &str) -> Engine {
+    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let options = EngineOptions {
+        backend: "cpu".into(),
+        threads: Some(2),
+        n_ctx: Some(384),
+        batch: 80,
+        outputs: 80,
+        n_seqs: 3,
+        cache_type_k: codec.into(),
+        cache_type_v: codec.into(),
+        ..EngineOptions::default()
+    };
+    Engine::open(path, &options).unwrap()
+}
+
+/// Any tokens: the model's text does not matter.
+fn tokens(seed: u32, n: usize) -> Vec<u32> {
+    (0..n as u32).map(|i| (seed * 131 + i * i * 7 + i * 13) % 500).collect()
+}
+
+/// The bits of all logits that follow `tokens`.
+fn feed(session: &mut Session, tokens: &[u32]) -> Vec<u32> {
+    let mut all = Vec::new();
+    let keep = |_, logits: &[f32]| -> Result<(), sterna::Error> {
+        assert!(logits.iter().all(|x| x.is_finite()));
+        all.extend(logits.iter().map(|x| x.to_bits()));
+        Ok(())
+    };
+    session.feed_each(tokens, keep).unwrap();
+    all
+}
+
+/// What a session that saw `before` without a detour says of `after`.
+fn alone(engine: &Engine, before: &[u32], after: &[u32]) -> Vec<u32> {
+    let mut session = engine.session().unwrap();
+    session.feed_quietly(before).unwrap();
+    feed(&mut session, after)
+}
+
+#[test]
+fn ten_runs_are_one() {
+    for codec in kv::REGISTRY {
+        let engine = engine(codec.name());
+        let first = alone(&engine, &[], &tokens(1, 210));
+        for _ in 1..10 {
+            assert!(alone(&engine, &[], &tokens(1, 210)) == first, "{}", codec.name());
+        }
+    }
+}
+
+#[test]
+fn a_cut_and_a_branch_leave_no_trace() {
+    for codec in kv::REGISTRY {
+        let engine = engine(codec.name());
+        let (trunk, left, right) = (tokens(2, 300), tokens(3, 20), tokens(4, 20));
+        let mut session = engine.session().unwrap();
+        session.feed_quietly(&trunk).unwrap();
+        let mut branch = session.branch(270).unwrap();
+        session.cut_back(250);
+        // In turn, so that one would see what the other writes.
+        let mut got = [Vec::new(), Vec::new()];
+        for (left, right) in left.chunks(10).zip(right.chunks(10)) {
+            got[0].extend(feed(&mut session, left));
+            got[1].extend(feed(&mut branch, right));
+        }
+        assert!(got[0] == alone(&engine, &trunk[..250], &left), "{}: the cut", codec.name());
+        assert!(got[1] == alone(&engine, &trunk[..270], &right), "{}: the branch", codec.name());
+    }
+}
+
+#[test]
+fn sessions_in_turn_are_sessions_alone() {
+    for codec in kv::REGISTRY {
+        let engine = engine(codec.name());
+        let texts = [tokens(5, 200), tokens(6, 200)];
+        let mut sessions = [engine.session().unwrap(), engine.session().unwrap()];
+        let mut got = [Vec::new(), Vec::new()];
+        for start in (0..200).step_by(50) {
+            for (i, session) in sessions.iter_mut().enumerate() {
+                got[i].extend(feed(session, &texts[i][start..start + 50]));
+            }
+        }
+        for (got, text) in got.iter().zip(&texts) {
+            assert!(*got == alone(&engine, &[], text), "{}", codec.name());
+        }
+    }
+}
