@@ -64,6 +64,15 @@
 /* Elements that lie together in a vector of codes. */
 #define CODES_PIECE 16
 
+/* Forms of BlockKvParams, and elements of a block. */
+#define BLOCKS_HALVES 0
+#define BLOCKS_Q8_0 1
+#define BLOCKS_Q4_0 2
+#define BLOCK_ELEMS 32
+
+/* Shared memory of a block of `append__blocks`. */
+#define APPEND_BLOCKS_SHARED_BYTES 1280
+
 /* Entry of a page that has no exact page. */
 #define NO_PAGE 0xffffffff
 
@@ -219,6 +228,21 @@ struct CodedKvParams {
     uint32_t head_dim;
 };
 
+/* One layer's cache in blocks of BLOCK_ELEMS elements under one scale; one of its sides may be halves instead. Blocks are of turned
+ * vectors: signs and factor of the rotation are as in CodesParams. */
+struct BlockKvParams {
+    uint32_t signs[8];
+    float shrink;
+    uint32_t n_kv_heads;
+    uint32_t head_dim;
+    /* Of keys and of values. */
+    uint32_t forms[2];
+    uint32_t reserved;
+    /* As cuda/lib/blocks.cuh says. */
+    POINTER(uint8_t) pages;
+    uint64_t page_bytes;
+};
+
 struct RopeParams {
     /* [positions, 2, pairs]: cosines, then sines, times the magnitude. */
     POINTER(const float) turns;
@@ -266,6 +290,16 @@ struct AppendParams {
     uint32_t reserved;
 };
 
+struct AppendBlocksParams {
+    struct StepTables step;
+    struct BlockKvParams kv;
+    /* As in AppendParams. */
+    POINTER(const float) raw;
+    POINTER(float) q;
+    uint32_t group;
+    uint32_t reserved;
+};
+
 struct AttendParams {
     struct StepTables step;
     struct KvParams kv;
@@ -302,6 +336,20 @@ struct AttendCodesParams {
     struct StepTables step;
     struct CodedKvParams kv;
     /* As in AttendParams, with head_dim for the stride. */
+    POINTER(const float) q;
+    POINTER(float) out;
+    POINTER(float) partial;
+    POINTER(uint32_t) arrived;
+    float scale;
+    uint32_t group;
+    uint32_t tiles;
+    uint32_t splits;
+};
+
+struct AttendBlocksParams {
+    struct StepTables step;
+    struct BlockKvParams kv;
+    /* As in AttendCodesParams. */
     POINTER(const float) q;
     POINTER(float) out;
     POINTER(float) partial;

@@ -31,8 +31,8 @@ struct Rule {
     /// Pages before its own that a row reads exactly.
     window_pages: usize,
     first_exact: bool,
-    /// The codec of every vector, where there is no window.
-    at_once: Option<&'static dyn KvCodec>,
+    /// The codecs of keys and of values, where there is no window.
+    at_once: Option<[&'static dyn KvCodec; 2]>,
     /// Whether codes and the queries that meet them are rounded to bytes, as kernels for cards do.
     bytes: bool,
 }
@@ -58,9 +58,15 @@ struct Reference {
     scale: f64,
 }
 
-fn rotated(rule: Rule, x: &[f64]) -> Vec<f32> {
+impl Rule {
+    fn rotates(&self, keys: bool) -> bool {
+        self.rotated && self.at_once.is_none_or(|codecs| codecs[usize::from(!keys)].rotates())
+    }
+}
+
+fn rotated(rule: Rule, keys: bool, x: &[f64]) -> Vec<f32> {
     let mut x: Vec<f32> = x.iter().map(|x| *x as f32).collect();
-    if rule.rotated {
+    if rule.rotates(keys) {
         Rotation::new(HEAD_DIM).unwrap().apply(&mut x);
     }
     x
@@ -83,15 +89,19 @@ fn to_bytes(bytes: &[f64], scale: f64, x: f64) -> f64 {
     nearest.unwrap() * scale * x.signum()
 }
 
-/// `x` in 255 steps of its largest element.
-fn in_steps(x: &[f32]) -> Vec<f32> {
-    let most = x.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
-    x.iter().map(|x| (x * (127.0 / most)).round_ties_even() * (most / 127.0)).collect()
+/// Each `piece` elements of `x` in 255 steps of their largest.
+fn in_steps(x: &[f32], piece: usize) -> Vec<f32> {
+    let of_piece = |x: &[f32]| {
+        let most = x.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        x.iter().map(move |x| (x * (127.0 / most)).round_ties_even() * (most / 127.0)).collect::<Vec<_>>()
+    };
+    x.chunks(piece).flat_map(of_piece).collect()
 }
 
 /// Exact and decoded vectors of one head, and what is to be added to products with decoded ones: the mean.
 fn kept(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> (Vec<[Vec<f64>; 2]>, Vec<f64>) {
-    if let Some(codec) = rule.at_once {
+    if let Some(codecs) = rule.at_once {
+        let codec = codecs[usize::from(!keys)];
         let codec_bytes = codec.vec_bytes(HEAD_DIM).unwrap();
         let codec = codec.open(KvSide::Keys, HEAD_DIM).unwrap();
         let decoded = |x: &Vec<f32>| -> Vec<f64> {
@@ -132,7 +142,7 @@ impl Reference {
         for head in 0..N_KV_HEADS {
             let at = head * HEAD_DIM..(head + 1) * HEAD_DIM;
             let side = |keys, x: &[Vec<f64>]| {
-                let x: Vec<_> = x.iter().map(|x| rotated(rule, &x[at.clone()])).collect();
+                let x: Vec<_> = x.iter().map(|x| rotated(rule, keys, &x[at.clone()])).collect();
                 kept(rule, keys, &x)
             };
             let ((keys, mean), (values, _)) = (side(true, &self.k), side(false, &self.v));
@@ -143,13 +153,19 @@ impl Reference {
                     |p: usize| usize::from(p / PAGE < coded_pages && !(rule.first_exact && p / PAGE == 0));
                 for i in 0..GROUP {
                     let q = &self.q[pos][(head * GROUP + i) * HEAD_DIM..][..HEAD_DIM];
-                    let q = rotated(rule, q);
-                    let met = if rule.bytes { in_steps(&q) } else { q.clone() };
+                    let q = rotated(rule, true, q);
+                    // Kernels for cards round a query that meets codes: as a whole, or 16 elements at a time where it meets blocks.
+                    let met = match rule.at_once {
+                        _ if !rule.bytes => q.clone(),
+                        None => in_steps(&q, HEAD_DIM),
+                        Some([keys, _]) if keys.rotates() => in_steps(&q, 16),
+                        Some(_) => q.clone(),
+                    };
                     let dot = |q: &[f32], k: &[f64]| -> f64 {
                         k.iter().zip(q).map(|(k, q)| k * f64::from(*q)).sum()
                     };
                     let score = |p: usize| match which(p) {
-                        0 => dot(&q, &keys[p][0]),
+                        0 if rule.at_once.is_none() => dot(&q, &keys[p][0]),
                         _ => dot(&met, &keys[p][1]) + dot(&q, &mean),
                     };
                     let scores: Vec<f64> = (0..=pos).map(|p| (self.scale * score(p)).exp()).collect();
@@ -161,7 +177,7 @@ impl Reference {
                             .for_each(|(sum, v)| *sum += score / total * v);
                     }
                     let mut sum: Vec<f32> = sum.iter().map(|x| *x as f32).collect();
-                    if rule.rotated {
+                    if rule.rotates(false) {
                         Rotation::new(HEAD_DIM).unwrap().undo(&mut sum);
                     }
                     out.extend(sum.into_iter().map(f64::from));
@@ -258,28 +274,45 @@ fn attention_is_that_of_the_decoded_codes() {
             ("a page more in the window", Rule { window_pages: 2, ..rule }),
             ("the first page encoded", Rule { first_exact: false, ..rule }),
         ];
-        attends_as(name, rule, &wrong);
+        attends_as([name; 2], rule, &wrong);
     }
 }
 
 #[test]
 fn blocks_of_rotated_vectors_are_read_as_they_are() {
     for name in ["q8_0", "q4_0"] {
-        let rule = Rule { at_once: Some(codec(name)), ..RIGHT };
-        attends_as(name, rule, &[("no rotation", Rule { rotated: false, ..rule })]);
+        let rule = Rule { at_once: Some([codec(name); 2]), ..RIGHT };
+        attends_as([name; 2], rule, &[("no rotation", Rule { rotated: false, ..rule })]);
     }
 }
 
-/// Attention with a cache of type `name` is what the reference gives by `rule`, and far from what it gives by the
+#[test]
+fn keys_and_values_may_be_kept_in_different_blocks_or_one_of_them_as_halves() {
+    for names in [
+        ["q8_0", "q4_0"],
+        ["q4_0", "q8_0"],
+        ["f16", "q8_0"],
+        ["q8_0", "f16"],
+        ["f16", "q4_0"],
+        ["q4_0", "f16"],
+    ] {
+        let rule = Rule { at_once: Some(names.map(codec)), ..RIGHT };
+        attends_as(names, rule, &[]);
+    }
+}
+
+/// Attention with keys and values of such types is what the reference gives by `rule`, and far from what it gives by the
 /// wrong ones.
-fn attends_as(name: &str, rule: Rule, wrong: &[(&str, Rule)]) {
+fn attends_as([k, v]: [&str; 2], rule: Rule, wrong: &[(&str, Rule)]) {
     let cols = N_KV_HEADS * GROUP * HEAD_DIM;
-    let mut attention = Attention::new(name, name);
+    let mut attention = Attention::new(k, v);
     let inputs = attention.case.numbers.values(N_ROWS as usize * DIM);
     let reference = attention.reference(&inputs);
     let pages = windowed_pages(1, 6);
-    let cards = [simt(1), simt(2)].into_iter().flatten().filter(|_| rule.at_once.is_none());
-    let cpus = cpus(&[1, 3]).into_iter().chain(wgpus()).map(|backend| (backend, rule));
+    let cards = [simt(1), simt(2)].into_iter().flatten();
+    // wgpu takes one codec for both.
+    let wgpus = wgpus().into_iter().filter(|_| k == v);
+    let cpus = cpus(&[1, 3]).into_iter().chain(wgpus).map(|backend| (backend, rule));
     let wants = [rule, Rule { bytes: true, ..rule }].map(|rule| reference.attend(rule));
     for (mut backend, rule) in cpus.chain(cards.map(|card| (card, Rule { bytes: true, ..rule }))) {
         let device = backend.device();
@@ -309,11 +342,11 @@ fn attends_as(name: &str, rule: Rule, wrong: &[(&str, Rule)]) {
         // nine heads in ten are as near as ever, and all of them near.
         let all_but = if on_wgpu && rule.at_once.is_some() { 0.1 } else { 0.0 };
         let most = distance_of_most(&got, want, all_but);
-        assert!(most < 2e-4 && error < 2e-3, "{name} on {device}: {most}, {error} of all");
+        assert!(most < 2e-4 && error < 2e-3, "{k}, {v} on {device}: {most}, {error} of all");
         // What a wrong cache would give is far from that.
         for (what, rule) in wrong.iter().filter(|_| device.contains("1 thread")) {
             let error = distance(&got, &reference.attend(*rule));
-            assert!(error > 1e-3, "{name}, {what}: {error}");
+            assert!(error > 1e-3, "{k}, {v}, {what}: {error}");
         }
     }
 }
@@ -507,9 +540,10 @@ fn heads_that_cannot_be_rotated_are_refused() {
 #[test]
 fn a_backend_that_lacks_the_codec_names_the_way_out() {
     let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
-    for (k, v, what) in
-        [("q4_0", "q4_0", "attend__q4_0"), ("f16", "turboquant-4", "keys of f16 and values of turboquant-4")]
-    {
+    for (k, v, what) in [
+        ("f32", "q4_0", "(in one cache go f16, q8_0, q4_0)"),
+        ("f16", "turboquant-4", "keys of f16 and values of turboquant-4"),
+    ] {
         let options = EngineOptions {
             backend: "cuda-simt".into(),
             cache_type_k: k.into(),

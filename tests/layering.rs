@@ -114,7 +114,12 @@ fn no_file_is_longer_than_600_lines() {
     let mut long = Vec::new();
     for root in ["src", "ggml-types/src", "tests", "benches", "examples", "cuda", "scripts"] {
         for file in files(root) {
-            let lines = fs::read(&file).unwrap().iter().filter(|&&b| b == b'\n').count();
+            let bytes = fs::read(&file).unwrap();
+            // What scripts/bindgen.sh makes is read by nobody.
+            if bytes.starts_with(b"// Made of ") {
+                continue;
+            }
+            let lines = bytes.iter().filter(|&&b| b == b'\n').count();
             let is_code = file
                 .extension()
                 .is_some_and(|e| ["rs", "cu", "cuh", "h", "wgsl", "py", "sh"].iter().any(|x| e == *x));

@@ -1,7 +1,8 @@
 // The rotation of TurboQuant: y = H D x / sqrt(n), signs and then Hadamard's matrix in its natural order.
 //
 // A warp owns a vector of 32 to CODES_MAX_DIM elements, a power of two: a lane has the elements lane, lane + 32, and so on. The
-// sums are those of ggml-types/src/turboquant/rotate.rs, in its order, so the results are the same to the bit.
+// sums are those of ggml-types/src/turboquant/rotate.rs, in its order, so the results are the same to the bit. A rotation is what
+// has its `signs` and `shrink`, as params.h describes them.
 #pragma once
 
 #include "../params.h"
@@ -38,28 +39,32 @@ DEVICE void hadamard(Vector& v) {
     }
 }
 
-DEVICE void flip(Vector& v, const CodesParams& codes) {
+template <class Rotation>
+DEVICE void flip(Vector& v, const Rotation& rotation) {
 #pragma unroll
     for (uint32_t j = 0; j < kLaneElems; j++) {
-        if (codes.signs[j] >> threadIdx.x % kWarpSize & 1) v.x[j] = -v.x[j];
+        if (rotation.signs[j] >> threadIdx.x % kWarpSize & 1) v.x[j] = -v.x[j];
     }
 }
 
-DEVICE void shrink(Vector& v, const CodesParams& codes) {
+template <class Rotation>
+DEVICE void shrink(Vector& v, const Rotation& rotation) {
 #pragma unroll
-    for (uint32_t j = 0; j < kLaneElems; j++) v.x[j] *= codes.shrink;
+    for (uint32_t j = 0; j < kLaneElems; j++) v.x[j] *= rotation.shrink;
 }
 
-DEVICE void rotate(Vector& v, const CodesParams& codes) {
-    flip(v, codes);
+template <class Rotation>
+DEVICE void rotate(Vector& v, const Rotation& rotation) {
+    flip(v, rotation);
     hadamard(v);
-    shrink(v, codes);
+    shrink(v, rotation);
 }
 
-DEVICE void turn_back(Vector& v, const CodesParams& codes) {
+template <class Rotation>
+DEVICE void turn_back(Vector& v, const Rotation& rotation) {
     hadamard(v);
-    shrink(v, codes);
-    flip(v, codes);
+    shrink(v, rotation);
+    flip(v, rotation);
 }
 
 // The elements of `from`, [head_dim]; what a lane has beyond them is 0.

@@ -113,9 +113,9 @@ struct CodedPosition {
 
 // Takes in the first n positions of a page, N for each group of lanes at a time. All lanes of a warp make the same number of
 // rounds, because they exchange scores; `empty` is what has been loaded of a position that is not there.
-template <int N, class Position, class Page>
+template <int N, class Position, class Page, class Query>
 DEVICE void take_page(
-    AttendState& state, const AttendQuery& q, const Page& keys, const Page& values, const Position& empty, uint32_t n,
+    AttendState& state, const Query& q, const Page& keys, const Page& values, const Position& empty, uint32_t n,
     uint32_t head_dim, uint32_t lanes
 ) {
     uint32_t piece = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes, groups = blockDim.x / lanes;
@@ -168,40 +168,125 @@ DEVICE void take_page(
 // Positions of codes that a group of lanes has under way at a time.
 constexpr int kCodesAtOnce = 2;
 
+// What a block that goes page by page has to do: which row, KV head and query heads, and which pages.
+struct PagesTask {
+    StepRow row;
+    uint32_t r, n_positions, first_page, end_page, split, splits;
+    uint32_t kv_head, tile, heads;
+    uint64_t first_head;
+    // This thread's group of lanes, and its piece of a vector.
+    uint32_t lanes, piece, group, groups;
+    bool exists;
+
+    template <class Params>
+    DEVICE explicit PagesTask(const Params& p) {
+        r = blockIdx.z;
+        exists = r < p.step.counts->rows;
+        if (!exists) return;
+        row = p.step.rows[r];
+        n_positions = row.pos + 1;
+        uint32_t n_pages = row.pos / PAGE_POSITIONS + 1, per_split = (n_pages + p.splits - 1) / p.splits;
+        splits = (n_pages + per_split - 1) / per_split;
+        split = blockIdx.y;
+        exists = split < splits;
+        first_page = split * per_split;
+        end_page = first_page + per_split < n_pages ? first_page + per_split : n_pages;
+        kv_head = blockIdx.x / p.tiles;
+        tile = blockIdx.x % p.tiles;
+        heads = p.group - tile * ATTEND_HEADS < ATTEND_HEADS ? p.group - tile * ATTEND_HEADS : ATTEND_HEADS;
+        first_head = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.group + tile * ATTEND_HEADS;
+        lanes = p.kv.head_dim / CODES_PIECE;
+        piece = threadIdx.x & (lanes - 1);
+        group = threadIdx.x / lanes;
+        groups = blockDim.x / lanes;
+    }
+
+    // Positions of page i that the row sees.
+    DEVICE uint32_t positions(uint32_t i) const {
+        uint32_t left = n_positions - i * PAGE_POSITIONS;
+        return left < PAGE_POSITIONS ? left : PAGE_POSITIONS;
+    }
+
+    // Brings the queries to shared memory, [ATTEND_HEADS, head_dim]. Scores come in units of log2, so that weights are powers of two.
+    template <class Params>
+    DEVICE const float* load_queries(const Params& p) const {
+        float* floats = reinterpret_cast<float*>(shared_memory());
+        uint32_t head_dim = p.kv.head_dim;
+        for (uint32_t at = threadIdx.x; at < ATTEND_HEADS * head_dim; at += blockDim.x) {
+            floats[at] = at < heads * head_dim ? p.q[first_head * head_dim + at] * (p.scale * 1.4426950408889634f) : 0.0f;
+        }
+        __syncthreads();
+        return floats;
+    }
+
+    // Merges what the groups have found, with other blocks' parts where there are some, and writes the result, turned back by
+    // `rotation` where it was turned.
+    template <class Params, class Rotation>
+    DEVICE void finish(const Params& p, const AttendState& state, const Rotation& rotation, bool turned) const {
+        // [groups, heads, 2 + head_dim], where the queries were.
+        __syncthreads();
+        float* parts = reinterpret_cast<float*>(shared_memory());
+        uint32_t head_dim = p.kv.head_dim, len = 2 + head_dim;
+#pragma unroll
+        for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+            float* part = parts + (group * ATTEND_HEADS + h) * len;
+            if (piece == 0) {
+                part[0] = state.soft[h].largest;
+                part[1] = state.soft[h].sum;
+            }
+#pragma unroll
+            for (uint32_t e = 0; e < CODES_PIECE; e++) part[2 + piece * CODES_PIECE + e] = state.values[h][e];
+        }
+
+        float* merged = parts + groups * ATTEND_HEADS * len;
+        uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.tiles + tile;
+        Parts from{p.partial, p.arrived, at, splits, p.splits, len};
+        auto write = [&](uint32_t h, uint32_t e, float value) { merged[h * head_dim + e] = value; };
+        if (!merge_parts(from, split, groups, heads, head_dim, write)) return;
+        __syncthreads();
+        for (uint32_t h = threadIdx.x / kWarpSize; h < heads; h += blockDim.x / kWarpSize) {
+            Vector v = load_vector(merged + h * head_dim, head_dim);
+            if (turned) turn_back(v, rotation);
+#pragma unroll
+            for (uint32_t j = 0; j < kLaneElems; j++) {
+                if (j < v.n) p.out[(first_head + h) * head_dim + Vector::elem(j)] = v.x[j];
+            }
+        }
+    }
+};
+
+// A softmax that has seen nothing.
+DEVICE AttendState no_state() {
+    AttendState state = {};
+#pragma unroll
+    for (uint32_t h = 0; h < ATTEND_HEADS; h++) state.soft[h] = {-INFINITY, 0.0f};
+    return state;
+}
+
+// Four neighbouring elements times `by` as bytes, rounded.
+DEVICE uint32_t bytes_of_floats(const float* x, float by) {
+    uint32_t word = 0;
+    for (uint32_t b = 0; b < 4; b++) word |= (uint32_t(int32_t(rintf(x[b] * by))) & 255u) << (8 * b);
+    return word;
+}
+
 template <class C>
 DEVICE void attend_codes(const AttendCodesParams& p) {
     let_next_kernel_start();
     wait_for_previous_kernel();
     prefetch_next(p.step);
-    uint32_t r = blockIdx.z, head_dim = p.kv.head_dim;
-    if (r >= p.step.counts->rows) return;
-    StepRow row = p.step.rows[r];
-    uint32_t n_positions = row.pos + 1, n_pages = row.pos / PAGE_POSITIONS + 1;
-    uint32_t per_split = (n_pages + p.splits - 1) / p.splits;
-    uint32_t splits = (n_pages + per_split - 1) / per_split, split = blockIdx.y;
-    if (split >= splits) return;
-
-    uint32_t kv_head_at = blockIdx.x / p.tiles, tile = blockIdx.x % p.tiles;
-    uint32_t heads = p.group - tile * ATTEND_HEADS < ATTEND_HEADS ? p.group - tile * ATTEND_HEADS : ATTEND_HEADS;
-    uint64_t first_head = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.group + tile * ATTEND_HEADS;
-    uint32_t lanes = head_dim / CODES_PIECE;
-    uint32_t piece = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes, groups = blockDim.x / lanes;
-
-    // Scores come in units of log2, so that weights are powers of two.
-    float* floats = reinterpret_cast<float*>(shared_memory());
-    for (uint32_t at = threadIdx.x; at < ATTEND_HEADS * head_dim; at += blockDim.x) {
-        floats[at] = at < heads * head_dim ? p.q[first_head * head_dim + at] * (p.scale * 1.4426950408889634f) : 0.0f;
-    }
-    __syncthreads();
+    PagesTask task(p);
+    if (!task.exists) return;
+    uint32_t head_dim = p.kv.head_dim, lanes = task.lanes, piece = task.piece;
     AttendQuery q;
-    q.floats = floats;
-    uint32_t first_exact = exact_page(p.step, row.seq, 0);
+    q.floats = task.load_queries(p);
+    uint32_t first_exact = exact_page(p.step, task.row.seq, 0);
     // A sequence whose first page is not full has no mean, and no codes that would want one.
-    const float* mean = mean_of(p.kv, first_exact, kv_head_at);
-    bool has_mean = n_positions > PAGE_POSITIONS;
+    const float* mean = mean_of(p.kv, first_exact, task.kv_head);
+    bool has_mean = task.n_positions > PAGE_POSITIONS;
 #pragma unroll
     for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-        const float* query = floats + h * head_dim + piece * CODES_PIECE;
+        const float* query = q.floats + h * head_dim + piece * CODES_PIECE;
         float most = 0.0f, along = 0.0f;
         for (uint32_t e = 0; e < CODES_PIECE; e++) {
             most = fmaxf(most, fabsf(query[e]));
@@ -214,63 +299,25 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
         float to_bytes = most > 0.0f ? 127.0f / most : 0.0f;
         q.step[h] = most / 127.0f * p.kv.codes.unit;
         q.mean[h] = along;
-        for (uint32_t i = 0; i < 4; i++) {
-            uint32_t word = 0;
-            for (uint32_t b = 0; b < 4; b++) {
-                int32_t rounded = int32_t(rintf(query[4 * i + b] * to_bytes));
-                word |= (uint32_t(rounded) & 255u) << (8 * b);
-            }
-            q.bytes[h][i] = word;
-        }
+        for (uint32_t i = 0; i < 4; i++) q.bytes[h][i] = bytes_of_floats(query + 4 * i, to_bytes);
     }
 
-    AttendState state = {};
-#pragma unroll
-    for (uint32_t h = 0; h < ATTEND_HEADS; h++) state.soft[h] = {-INFINITY, 0.0f};
-    uint32_t window_page = n_positions / PAGE_POSITIONS;
+    AttendState state = no_state();
+    uint32_t window_page = task.n_positions / PAGE_POSITIONS;
     window_page = window_page > 0 ? window_page - 1 : 0;
-    uint32_t end = (split + 1) * per_split < n_pages ? (split + 1) * per_split : n_pages;
-    for (uint32_t i = split * per_split; i < end; i++) {
-        uint32_t left = n_positions - i * PAGE_POSITIONS, n = left < PAGE_POSITIONS ? left : PAGE_POSITIONS;
-        uint32_t exact = i == 0 || i >= window_page ? exact_page(p.step, row.seq, i) : NO_PAGE;
+    for (uint32_t i = task.first_page; i < task.end_page; i++) {
+        uint32_t n = task.positions(i);
+        uint32_t exact = i == 0 || i >= window_page ? exact_page(p.step, task.row.seq, i) : NO_PAGE;
         if (exact != NO_PAGE) {
-            const uint16_t* keys = exact_head(p.kv, exact, 0, kv_head_at);
-            const uint16_t* values = exact_head(p.kv, exact, 1, kv_head_at);
+            const uint16_t* keys = exact_head(p.kv, exact, 0, task.kv_head);
+            const uint16_t* values = exact_head(p.kv, exact, 1, task.kv_head);
             take_page<1>(state, q, keys, values, ExactPosition{}, n, head_dim, lanes);
         } else {
-            uint32_t page = page_of(p.step, row.seq, i * PAGE_POSITIONS);
-            CodedPage<C> keys(p.kv, page, 0, kv_head_at), values(p.kv, page, 1, kv_head_at);
+            uint32_t page = page_of(p.step, task.row.seq, i * PAGE_POSITIONS);
+            CodedPage<C> keys(p.kv, page, 0, task.kv_head), values(p.kv, page, 1, task.kv_head);
             CodedPosition<C> empty{{}, {}, 0, 0, &p.kv.codes};
             take_page<kCodesAtOnce>(state, q, keys, values, empty, n, head_dim, lanes);
         }
     }
-
-    // [groups, heads, 2 + head_dim], where the queries were.
-    __syncthreads();
-    float* parts = reinterpret_cast<float*>(shared_memory());
-    uint32_t len = 2 + head_dim;
-#pragma unroll
-    for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-        float* part = parts + (group * ATTEND_HEADS + h) * len;
-        if (piece == 0) {
-            part[0] = state.soft[h].largest;
-            part[1] = state.soft[h].sum;
-        }
-#pragma unroll
-        for (uint32_t e = 0; e < CODES_PIECE; e++) part[2 + piece * CODES_PIECE + e] = state.values[h][e];
-    }
-
-    float* turned = parts + groups * ATTEND_HEADS * len;
-    Parts from{p.partial, p.arrived, (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.tiles + tile, splits, p.splits, len};
-    auto write = [&](uint32_t h, uint32_t e, float value) { turned[h * head_dim + e] = value; };
-    if (!merge_parts(from, split, groups, heads, head_dim, write)) return;
-    __syncthreads();
-    for (uint32_t h = threadIdx.x / kWarpSize; h < heads; h += blockDim.x / kWarpSize) {
-        Vector v = load_vector(turned + h * head_dim, head_dim);
-        turn_back(v, p.kv.codes);
-#pragma unroll
-        for (uint32_t j = 0; j < kLaneElems; j++) {
-            if (j < v.n) p.out[(first_head + h) * head_dim + Vector::elem(j)] = v.x[j];
-        }
-    }
+    task.finish(p, state, p.kv.codes, true);
 }

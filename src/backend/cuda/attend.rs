@@ -5,7 +5,8 @@ use super::driver::{Launch, Limits};
 use super::kv::Kept;
 use super::params::{
     ATTEND_HEADS, ATTEND_MMA_HEADS, ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
-    ATTEND_THREADS, AttendCodesParams, AttendMmaParams, AttendParams, CODES_PIECE, StepTile,
+    ATTEND_THREADS, AttendBlocksParams, AttendCodesParams, AttendMmaParams, AttendParams, CODES_PIECE,
+    StepTile,
 };
 use super::{Cx, kv, words};
 use crate::program::{Attend, KvDecl, PAGE, Program, Row, Stage};
@@ -104,8 +105,8 @@ impl Cut {
         let tiles = group.div_ceil(ATTEND_HEADS as usize);
         // Four blocks of 128 threads a multiprocessor, and none without positions.
         let wanted = (4 * limits.multiprocessors as usize).div_ceil(kv.n_kv_heads * tiles * rows);
-        // Codes are read by whole pages.
-        let min_split = if kv.is_windowed() { PAGE } else { MIN_SPLIT };
+        // Codes and blocks are read by whole pages.
+        let min_split = if kv::is_appended(kv) { PAGE } else { MIN_SPLIT };
         let splits = wanted.min((p.limits.pages * PAGE).div_ceil(min_split));
         Self { group, tiles, splits }
     }
@@ -132,7 +133,9 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     let (q, out) = (cx.memory.bufs[s.q.0 as usize], cx.memory.bufs[s.out.0 as usize]);
     let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
     let [group, tiles, splits] = [group, tiles, splits].map(|n| n as u32);
-    let (params, lanes, turned) = match cx.memory.kvs[s.kv.0 as usize] {
+    // The result of each head may be turned back in shared memory.
+    let (by_pieces, merged) = (decl.head_dim / CODES_PIECE as usize, ATTEND_HEADS as usize * decl.head_dim);
+    let (params, lanes, merged) = match cx.memory.kvs[s.kv.0 as usize] {
         Kept::Elements(kv) => {
             let params = AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits };
             (words(&params), (stride(decl) / 8).next_power_of_two(), 0)
@@ -140,9 +143,12 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
         Kept::Codes(kv) => {
             let params =
                 AttendCodesParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits };
-            // The result of each head is turned back in shared memory.
-            let turned = ATTEND_HEADS as usize * decl.head_dim;
-            (words(&params), decl.head_dim / CODES_PIECE as usize, turned)
+            (words(&params), by_pieces, merged)
+        }
+        Kept::Blocks(kv) => {
+            let params =
+                AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits };
+            (words(&params), by_pieces, merged)
         }
     };
     let parts = ATTEND_THREADS as usize / lanes * ATTEND_HEADS as usize;
@@ -150,7 +156,7 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
         kernel: cx.kernel(&kv::kernel("attend", decl)),
         grid: [decl.n_kv_heads as u32 * tiles, splits, rows as u32],
         threads: ATTEND_THREADS,
-        shared_bytes: ((parts * (2 + stride(decl)) + turned) * 4).next_multiple_of(16) as u32,
+        shared_bytes: ((parts * (2 + stride(decl)) + merged) * 4).next_multiple_of(16) as u32,
         cooperative: false,
         params,
     }

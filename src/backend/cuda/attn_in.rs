@@ -1,10 +1,12 @@
-//! Norm, Q, K, V, rotary embedding, KV write: pairs of rows that turn together share a warp. For caches of codes, `append` does
-//! the rest: a block a row, KV head, and its keys or its values.
+//! Norm, Q, K, V, rotary embedding, KV write: pairs of rows that turn together share a warp. For caches of codes or blocks, `append`
+//! does the rest: a block a row, KV head, and its keys or its values.
 
 use super::driver::Launch;
 use super::kv::{self, Kept};
 use super::linear::{self, Input, Work};
-use super::params::{APPEND_THREADS, AppendParams, AttnInParams};
+use super::params::{
+    APPEND_BLOCKS_SHARED_BYTES, APPEND_THREADS, AppendBlocksParams, AppendParams, AttnInParams,
+};
 use super::{Cx, memory, words};
 use crate::program::{AttnIn, PAGE, Program, RowsOf};
 
@@ -19,7 +21,7 @@ pub fn kernels(p: &Program, s: &AttnIn) -> Result<Vec<String>, String> {
     let mut names = linear::kernels(p, "attn_in", &[&s.wq, &s.wk, &s.wv])?;
     let decl = p.kv_decl(s.kv);
     // What is wrong with the cache, the stage that reads it says.
-    if decl.is_windowed() && kv::check(decl).is_ok() {
+    if kv::is_appended(decl) && kv::check(decl).is_ok() {
         names.push(kv::kernel("append", decl));
     }
     Ok(names)
@@ -46,25 +48,28 @@ pub fn launches(cx: &Cx<'_>, s: &AttnIn) -> Vec<Launch> {
 }
 
 fn append(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Option<Launch> {
-    let Kept::Codes(kv) = *kept else { return None };
     let decl = cx.p.kv_decl(s.kv);
-    let head_dim = decl.head_dim;
-    let params = AppendParams {
-        step: cx.tables(),
-        kv,
-        raw: cx.memory.raw,
-        q: cx.memory.bufs[s.q.0 as usize],
-        group: (cx.p.buf_decl(s.q).cols / (decl.n_kv_heads * head_dim)) as u32,
-        reserved: 0,
+    let (step, raw, q) = (cx.tables(), cx.memory.raw, cx.memory.bufs[s.q.0 as usize]);
+    let group = (cx.p.buf_decl(s.q).cols / (decl.n_kv_heads * decl.head_dim)) as u32;
+    let (params, shared) = match *kept {
+        Kept::Elements(_) => return None,
+        Kept::Codes(kv) => {
+            let warps = APPEND_THREADS as usize / 32;
+            // Which row brings a position, the mean, a page of halves, and the codes of each warp's vector.
+            let shared = 4 * PAGE + 4 * decl.head_dim + 2 * PAGE * decl.head_dim + warps * decl.head_dim;
+            (words(&AppendParams { step, kv, raw, q, group, reserved: 0 }), shared)
+        }
+        Kept::Blocks(kv) => {
+            let params = AppendBlocksParams { step, kv, raw, q, group, reserved: 0 };
+            (words(&params), APPEND_BLOCKS_SHARED_BYTES as usize)
+        }
     };
-    // Which row brings a position, the mean, a page of halves, and the codes of each warp's vector.
-    let shared = 4 * PAGE + 4 * head_dim + 2 * PAGE * head_dim + APPEND_THREADS as usize / 32 * head_dim;
     Some(Launch {
         kernel: cx.kernel(&kv::kernel("append", decl)),
         grid: [2 * decl.n_kv_heads as u32, 1, cx.shape.rows as u32],
         threads: APPEND_THREADS,
         shared_bytes: shared.next_multiple_of(16) as u32,
         cooperative: false,
-        params: words(&params),
+        params,
     })
 }

@@ -1,10 +1,13 @@
-//! KV caches on the device: elements as they are, or pages of codes with exact pages beside them.
+//! KV caches on the device: elements as they are, blocks of turned vectors, or pages of codes with exact pages beside them.
 
 use ggml_types::turboquant::{Codebook, Rotation};
 
 use super::attend::stride;
 use super::driver::{Address, Driver};
-use super::params::{CODES_MAX_DIM, CODES_MIN_DIM, CodedKvParams, CodesParams, KvParams};
+use super::params::{
+    BLOCK_ELEMS, BLOCKS_HALVES, BLOCKS_Q4_0, BLOCKS_Q8_0, BlockKvParams, CODES_MAX_DIM, CODES_MIN_DIM,
+    CodedKvParams, CodesParams, KvParams,
+};
 use crate::backend::BackendError;
 use crate::program::{KvDecl, Limits, PAGE};
 
@@ -15,6 +18,8 @@ enum Form {
     Elements(u32),
     /// As Lloyd-Max codes of so many bits, in pages that have left the window.
     Codes(u32),
+    /// As blocks or halves, keys and values: `BLOCKS_HALVES` and so on.
+    Blocks([u32; 2]),
 }
 
 /// Codecs with kernels (`cuda/kv/NAME.cu`).
@@ -25,6 +30,12 @@ const CODECS: &[(&str, Form)] = &[
     ("turboquant-4", Form::Codes(4)),
 ];
 
+/// Codecs that go with each other in one cache (`cuda/kv/blocks.cu`).
+const BLOCKS: &[(&str, u32)] = &[("f16", BLOCKS_HALVES), ("q8_0", BLOCKS_Q8_0), ("q4_0", BLOCKS_Q4_0)];
+
+/// The name of those together.
+const BLOCKS_NAME: &str = "blocks";
+
 /// Most elements of a head.
 const MAX_HEAD_DIM: usize = 256;
 
@@ -33,19 +44,25 @@ const MAX_HEAD_DIM: usize = 256;
 pub enum Kept {
     Elements(KvParams),
     Codes(CodedKvParams),
+    Blocks(BlockKvParams),
 }
 
 /// Kernels of every codec.
 pub fn kernel_names() -> impl Iterator<Item = String> {
-    CODECS.iter().flat_map(|(codec, form)| {
-        let stages: &[&str] = if let Form::Codes(_) = form { &["append", "attend"] } else { &["attend"] };
-        stages.iter().map(|stage| name(stage, codec))
-    })
+    let of_codec = |(codec, form): &(&'static str, Form)| {
+        let stages: &[&str] = if let Form::Elements(_) = form { &["attend"] } else { &["append", "attend"] };
+        stages.iter().map(|stage| name(stage, codec)).collect::<Vec<_>>()
+    };
+    let blocks = (BLOCKS_NAME, Form::Blocks([BLOCKS_Q8_0; 2]));
+    CODECS.iter().chain([&blocks]).flat_map(of_codec).collect::<Vec<_>>().into_iter()
 }
 
 /// The kernel of a stage for a cache.
 pub fn kernel(stage: &str, decl: &KvDecl) -> String {
-    name(stage, decl.k.name())
+    match form(decl) {
+        Some(Form::Blocks(_)) => name(stage, BLOCKS_NAME),
+        _ => name(stage, decl.k.name()),
+    }
 }
 
 fn name(stage: &str, codec: &str) -> String {
@@ -53,8 +70,15 @@ fn name(stage: &str, codec: &str) -> String {
 }
 
 fn form(decl: &KvDecl) -> Option<Form> {
-    let of = |name: &str| CODECS.iter().find(|(codec, _)| *codec == name).map(|(_, form)| *form);
-    of(decl.k.name()).filter(|_| decl.k.name() == decl.v.name())
+    let (k, v) = (decl.k.name(), decl.v.name());
+    let codec = CODECS.iter().find(|(codec, _)| *codec == k && *codec == v).map(|(_, form)| *form);
+    let block = |name: &str| BLOCKS.iter().find(|(codec, _)| *codec == name).map(|(_, form)| *form);
+    codec.or_else(|| Some(Form::Blocks([block(k)?, block(v)?])))
+}
+
+/// Whether `append` keeps keys and values, and attention reads them page by page.
+pub fn is_appended(decl: &KvDecl) -> bool {
+    matches!(form(decl), Some(Form::Codes(_) | Form::Blocks(_)))
 }
 
 /// What of such a cache has no kernels, in words.
@@ -62,9 +86,15 @@ pub fn check(decl: &KvDecl) -> Result<(), String> {
     let (k, v, head_dim) = (decl.k.name(), decl.v.name(), decl.head_dim);
     match form(decl) {
         None if k == v => Err(kernel("attend", decl)),
-        None => Err(format!("attend with keys of {k} and values of {v}")),
-        Some(Form::Codes(_)) if !(CODES_MIN_DIM..=CODES_MAX_DIM).contains(&(head_dim as u32)) => {
-            Err(format!("attend over {k} with heads of {head_dim}"))
+        None => {
+            let mixed: Vec<_> = BLOCKS.iter().map(|(codec, _)| *codec).collect();
+            Err(format!("attend with keys of {k} and values of {v} (in one cache go {})", mixed.join(", ")))
+        }
+        Some(Form::Codes(_) | Form::Blocks(_))
+            if !(CODES_MIN_DIM..=CODES_MAX_DIM).contains(&(head_dim as u32))
+                || !head_dim.is_power_of_two() =>
+        {
+            Err(format!("attend over {k} and {v} with heads of {head_dim}"))
         }
         _ if head_dim > MAX_HEAD_DIM => Err(format!("attend with heads of {head_dim}")),
         _ => Ok(()),
@@ -102,19 +132,27 @@ impl Sizes {
 
 /// Bytes of a page of one layer, exact pages aside.
 fn page_bytes(decl: &KvDecl) -> u64 {
-    let vector_bytes = match form(decl).expect("the plan was made") {
-        Form::Elements(bytes) => stride(decl) * bytes as usize,
-        Form::Codes(bits) => 2 + bits as usize * decl.head_dim / 8,
+    let two_vectors = match form(decl).expect("the plan was made") {
+        Form::Elements(bytes) => 2 * stride(decl) * bytes as usize,
+        Form::Codes(bits) => 2 * (2 + bits as usize * decl.head_dim / 8),
+        Form::Blocks(forms) => forms.map(|form| block_vector_bytes(form, decl.head_dim)).iter().sum(),
     };
-    (2 * decl.n_kv_heads * PAGE * vector_bytes) as u64
+    (decl.n_kv_heads * PAGE * two_vectors) as u64
+}
+
+/// Bytes of a vector in blocks, scales and all, or of halves.
+fn block_vector_bytes(form: u32, head_dim: usize) -> usize {
+    let scales = 2 * head_dim / BLOCK_ELEMS as usize;
+    match form {
+        BLOCKS_Q8_0 => head_dim + scales,
+        BLOCKS_Q4_0 => head_dim / 2 + scales,
+        _ => 2 * head_dim,
+    }
 }
 
 /// Bytes of keys and values of a step's rows before they are turned.
 pub fn raw_bytes(decl: &KvDecl, rows: usize) -> u64 {
-    match form(decl) {
-        Some(Form::Codes(_)) => (rows * 2 * decl.n_kv_heads * decl.head_dim * 4) as u64,
-        _ => 0,
-    }
+    if is_appended(decl) { (rows * 2 * decl.n_kv_heads * decl.head_dim * 4) as u64 } else { 0 }
 }
 
 impl Kept {
@@ -138,6 +176,20 @@ impl Kept {
                 n_kv_heads,
                 head_dim,
             }),
+            Form::Blocks(forms) => {
+                let (signs, shrink) = rotation(decl.head_dim);
+                let of_blocks = BlockKvParams {
+                    signs,
+                    shrink,
+                    n_kv_heads,
+                    head_dim,
+                    forms,
+                    reserved: 0,
+                    pages,
+                    page_bytes,
+                };
+                Self::Blocks(of_blocks)
+            }
         })
     }
 
@@ -145,7 +197,8 @@ impl Kept {
     pub fn for_attn_in(&self, raw: Address) -> (KvParams, Address) {
         match *self {
             Self::Elements(kv) => (kv, 0),
-            Self::Codes(CodedKvParams { n_kv_heads, head_dim, .. }) => {
+            Self::Codes(CodedKvParams { n_kv_heads, head_dim, .. })
+            | Self::Blocks(BlockKvParams { n_kv_heads, head_dim, .. }) => {
                 let nowhere =
                     KvParams { pages: 0, page_bytes: 0, n_kv_heads, head_dim, stride: 0, elem_bytes: 0 };
                 (nowhere, raw)
@@ -154,13 +207,19 @@ impl Kept {
     }
 }
 
-/// Rotation and codebook as kernels have them.
-fn codes(head_dim: usize, bits: u32) -> CodesParams {
+/// Signs and factor of a rotation as kernels have them.
+fn rotation(head_dim: usize) -> ([u32; 8], f32) {
     let rotation = Rotation::new(head_dim).expect("the program was checked");
     let mut signs = [0; 8];
     for (i, sign) in rotation.signs().iter().enumerate() {
         signs[i / 32] |= u32::from(*sign < 0.0) << (i % 32);
     }
+    (signs, (1.0 / (head_dim as f64).sqrt()) as f32)
+}
+
+/// Rotation and codebook as kernels have them.
+fn codes(head_dim: usize, bits: u32) -> CodesParams {
+    let (signs, shrink) = rotation(head_dim);
     let book = Codebook::new(head_dim, bits);
     let half = book.centroids().len() / 2;
     let (upper, borders_of) = (&book.centroids()[half..], &book.thresholds()[half - 1..]);
@@ -178,7 +237,7 @@ fn codes(head_dim: usize, bits: u32) -> CodesParams {
     let word = |bytes: &[i8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte as u8));
     CodesParams {
         signs,
-        shrink: (1.0 / (head_dim as f64).sqrt()) as f32,
+        shrink,
         unit: unit as f32,
         borders,
         magnitudes,

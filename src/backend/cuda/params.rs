@@ -25,6 +25,11 @@ pub const SAMPLE_MOST: u32 = 256;
 pub const CODES_MAX_DIM: u32 = 256;
 pub const CODES_MIN_DIM: u32 = 32;
 pub const CODES_PIECE: u32 = 16;
+pub const BLOCKS_HALVES: u32 = 0;
+pub const BLOCKS_Q8_0: u32 = 1;
+pub const BLOCKS_Q4_0: u32 = 2;
+pub const BLOCK_ELEMS: u32 = 32;
+pub const APPEND_BLOCKS_SHARED_BYTES: u32 = 1280;
 pub const NO_PAGE: u32 = 4294967295;
 pub const SAMPLE_SHARED_BYTES: u32 = 17680;
 pub const LINEAR_HEADER_BYTES: u32 = 768;
@@ -275,6 +280,33 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct BlockKvParams {
+    pub signs: [u32; 8usize],
+    pub shrink: f32,
+    pub n_kv_heads: u32,
+    pub head_dim: u32,
+    pub forms: [u32; 2usize],
+    pub reserved: u32,
+    pub pages: u64,
+    pub page_bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of BlockKvParams"][::std::mem::size_of::<BlockKvParams>() - 72usize];
+    ["Alignment of BlockKvParams"][::std::mem::align_of::<BlockKvParams>() - 8usize];
+    ["Offset of field: BlockKvParams::signs"][::std::mem::offset_of!(BlockKvParams, signs) - 0usize];
+    ["Offset of field: BlockKvParams::shrink"][::std::mem::offset_of!(BlockKvParams, shrink) - 32usize];
+    ["Offset of field: BlockKvParams::n_kv_heads"]
+        [::std::mem::offset_of!(BlockKvParams, n_kv_heads) - 36usize];
+    ["Offset of field: BlockKvParams::head_dim"][::std::mem::offset_of!(BlockKvParams, head_dim) - 40usize];
+    ["Offset of field: BlockKvParams::forms"][::std::mem::offset_of!(BlockKvParams, forms) - 44usize];
+    ["Offset of field: BlockKvParams::reserved"][::std::mem::offset_of!(BlockKvParams, reserved) - 52usize];
+    ["Offset of field: BlockKvParams::pages"][::std::mem::offset_of!(BlockKvParams, pages) - 56usize];
+    ["Offset of field: BlockKvParams::page_bytes"]
+        [::std::mem::offset_of!(BlockKvParams, page_bytes) - 64usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct RopeParams {
     pub turns: u64,
     pub pairs: u32,
@@ -358,6 +390,29 @@ const _: () = {
     ["Offset of field: AppendParams::q"][::std::mem::offset_of!(AppendParams, q) - 224usize];
     ["Offset of field: AppendParams::group"][::std::mem::offset_of!(AppendParams, group) - 232usize];
     ["Offset of field: AppendParams::reserved"][::std::mem::offset_of!(AppendParams, reserved) - 236usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct AppendBlocksParams {
+    pub step: StepTables,
+    pub kv: BlockKvParams,
+    pub raw: u64,
+    pub q: u64,
+    pub group: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of AppendBlocksParams"][::std::mem::size_of::<AppendBlocksParams>() - 160usize];
+    ["Alignment of AppendBlocksParams"][::std::mem::align_of::<AppendBlocksParams>() - 8usize];
+    ["Offset of field: AppendBlocksParams::step"][::std::mem::offset_of!(AppendBlocksParams, step) - 0usize];
+    ["Offset of field: AppendBlocksParams::kv"][::std::mem::offset_of!(AppendBlocksParams, kv) - 64usize];
+    ["Offset of field: AppendBlocksParams::raw"][::std::mem::offset_of!(AppendBlocksParams, raw) - 136usize];
+    ["Offset of field: AppendBlocksParams::q"][::std::mem::offset_of!(AppendBlocksParams, q) - 144usize];
+    ["Offset of field: AppendBlocksParams::group"]
+        [::std::mem::offset_of!(AppendBlocksParams, group) - 152usize];
+    ["Offset of field: AppendBlocksParams::reserved"]
+        [::std::mem::offset_of!(AppendBlocksParams, reserved) - 156usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -450,6 +505,41 @@ const _: () = {
         [::std::mem::offset_of!(AttendCodesParams, tiles) - 256usize];
     ["Offset of field: AttendCodesParams::splits"]
         [::std::mem::offset_of!(AttendCodesParams, splits) - 260usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct AttendBlocksParams {
+    pub step: StepTables,
+    pub kv: BlockKvParams,
+    pub q: u64,
+    pub out: u64,
+    pub partial: u64,
+    pub arrived: u64,
+    pub scale: f32,
+    pub group: u32,
+    pub tiles: u32,
+    pub splits: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of AttendBlocksParams"][::std::mem::size_of::<AttendBlocksParams>() - 184usize];
+    ["Alignment of AttendBlocksParams"][::std::mem::align_of::<AttendBlocksParams>() - 8usize];
+    ["Offset of field: AttendBlocksParams::step"][::std::mem::offset_of!(AttendBlocksParams, step) - 0usize];
+    ["Offset of field: AttendBlocksParams::kv"][::std::mem::offset_of!(AttendBlocksParams, kv) - 64usize];
+    ["Offset of field: AttendBlocksParams::q"][::std::mem::offset_of!(AttendBlocksParams, q) - 136usize];
+    ["Offset of field: AttendBlocksParams::out"][::std::mem::offset_of!(AttendBlocksParams, out) - 144usize];
+    ["Offset of field: AttendBlocksParams::partial"]
+        [::std::mem::offset_of!(AttendBlocksParams, partial) - 152usize];
+    ["Offset of field: AttendBlocksParams::arrived"]
+        [::std::mem::offset_of!(AttendBlocksParams, arrived) - 160usize];
+    ["Offset of field: AttendBlocksParams::scale"]
+        [::std::mem::offset_of!(AttendBlocksParams, scale) - 168usize];
+    ["Offset of field: AttendBlocksParams::group"]
+        [::std::mem::offset_of!(AttendBlocksParams, group) - 172usize];
+    ["Offset of field: AttendBlocksParams::tiles"]
+        [::std::mem::offset_of!(AttendBlocksParams, tiles) - 176usize];
+    ["Offset of field: AttendBlocksParams::splits"]
+        [::std::mem::offset_of!(AttendBlocksParams, splits) - 180usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -4,9 +4,10 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::params::{
-    AppendParams, AttendCodesParams, AttendMmaParams, AttendParams, AttnInParams, CodedKvParams, CodesParams,
-    EmbedParams, FfnInParams, InputParams, KvParams, LinearParams, LogitsParams, NextWeights, NormParams,
-    ProjAddParams, RopeParams, SampleParams, StepCounts, StepRow, StepSampling, StepTables, StepTile,
+    AppendBlocksParams, AppendParams, AttendBlocksParams, AttendCodesParams, AttendMmaParams, AttendParams,
+    AttnInParams, BlockKvParams, CodedKvParams, CodesParams, EmbedParams, FfnInParams, InputParams, KvParams,
+    LinearParams, LogitsParams, NextWeights, NormParams, ProjAddParams, RopeParams, SampleParams, StepCounts,
+    StepRow, StepSampling, StepTables, StepTile,
 };
 
 /// The size of a field that a closure names.
@@ -42,7 +43,10 @@ plain! {
     AttnInParams { step, in_, wq, wk, wv, rope, kv, q, raw }
     CodesParams { signs, shrink, unit, borders, magnitudes, table }
     CodedKvParams { codes, pages, exact, means, page_bytes, n_kv_heads, head_dim }
+    BlockKvParams { signs, shrink, n_kv_heads, head_dim, forms, reserved, pages, page_bytes }
     AppendParams { step, kv, raw, q, group, reserved }
+    AppendBlocksParams { step, kv, raw, q, group, reserved }
+    AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
     AttendCodesParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
     AttendMmaParams { step, kv, tiles, q, out, scale, group, heads, head_tiles }
     AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }

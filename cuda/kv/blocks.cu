@@ -1,0 +1,6 @@
+// q8_0 and q4_0, blocks of 32 elements of turned vectors: keys and values in any mix of them, and either beside f16.
+#include "../stage/append_blocks.cuh"
+#include "../stage/attend_blocks.cuh"
+
+KERNEL(append__blocks, AppendBlocksParams, APPEND_THREADS) { append_blocks(p); }
+RESIDENT_KERNEL(attend__blocks, AttendBlocksParams, ATTEND_THREADS, 3) { attend_blocks(p); }
