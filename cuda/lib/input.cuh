@@ -7,7 +7,8 @@
 // activations in the order in which the type T multiplies them: chunk c of T::kElems elements lies in planes of 16
 // bytes, plane p of chunk c at 16 (p chunks + c), so that neighbouring lanes read neighbouring 16 bytes. Elements
 // beyond the columns are 0. For types with integer products the elements are int8; for all others they are floats,
-// even where the layer rounds to int8: then they are q / s.
+// even where the layer rounds to int8: then they are q / s. Behind the int8 of a row lies, for types with T::kChunkSums, the sum of
+// each chunk.
 //
 // With M = 1 the whole block works on the row; with more, each warp takes rows of its own.
 #pragma once
@@ -29,7 +30,17 @@ DEVICE RowQuant* row_quants() {
 
 template <class T>
 DEVICE uint32_t act_row_bytes(uint32_t chunks) {
-    return chunks * T::kElems * (T::kInts ? 1 : 4);
+    if constexpr (T::kInts) {
+        return chunks * (T::kElems + (T::kChunkSums ? 4 : 0));
+    } else {
+        return chunks * T::kElems * 4;
+    }
+}
+
+// Sums of the chunks of a row.
+template <class T>
+DEVICE const int32_t* chunk_sums(const uint8_t* acts, uint32_t chunks) {
+    return reinterpret_cast<const int32_t*>(acts + chunks * T::kElems);
 }
 
 // The row's mean and factor as the norm has them.
@@ -102,6 +113,20 @@ DEVICE void load_row(const InputParams& in, const float* x, uint32_t chunks, uin
         }
         sum = reduce<Block, Sum>(sum, reinterpret_cast<int32_t*>(shared_memory()) + 40);
         if (thread == 0) *quant = {scale, sum};
+        if constexpr (T::kChunkSums) {
+            // A reduction over the block has a barrier, one over a warp has none that memory waits at.
+            if constexpr (!Block) __syncwarp();
+            int32_t* sums = const_cast<int32_t*>(chunk_sums<T>(acts, chunks));
+            for (uint32_t chunk = thread; chunk < chunks; chunk += threads) {
+                int32_t of_chunk = 0;
+                for (uint32_t plane = 0; plane < T::kElems / 16; plane++) {
+                    uint4 q = load16(acts + (plane * chunks + chunk) * 16);
+                    uint32_t quads[4] = {q.x, q.y, q.z, q.w};
+                    for (uint32_t i = 0; i < 4; i++) of_chunk = __dp4a(0x01010101, static_cast<int32_t>(quads[i]), of_chunk);
+                }
+                sums[chunk] = of_chunk;
+            }
+        }
     } else {
         for (uint32_t col = thread; col < chunks * T::kElems; col += threads) {
             float n = col < in.cols ? norm.of(in.norm, x[col], col) : 0.0f;

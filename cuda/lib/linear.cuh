@@ -28,7 +28,11 @@ DEVICE float finished(const WeightRow& at, typename T::Acc sum, uint32_t m) {
     float y;
     if constexpr (T::kInts) {
         RowQuant quant = row_quants()[m];
-        y = static_cast<float>(sum - quant.sum) / quant.scale * at.w->tensor_scale;
+        if constexpr (T::kChunkSums) {
+            y = sum / quant.scale;
+        } else {
+            y = static_cast<float>(sum - quant.sum) / quant.scale * at.w->tensor_scale;
+        }
     } else {
         y = sum;
     }

@@ -6,6 +6,8 @@
 // group, is an operand as it stands; the activations of that group and word are one word of a plane (lib/input.cuh).
 // 4 neighbouring lanes take 4 neighbouring chunks, and 8 such quartets take 8 rows.
 //
+// A scale a block of 256 is one of four chunks, which a step of four lanes takes whole: the sums of integers become floats there.
+//
 // x = share of the units, y = tile of in.tile_rows rows of the step. Reads W once for each tile. Tasks are those of
 // lib/linear.cuh, with 16 slots: rows 0 to 7 of a set are the first half, rows 8 to 15 the other.
 #pragma once
@@ -15,7 +17,7 @@
 template <class T, class Task>
 DEVICE void run_linear_ints(const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task) {
     static_assert(T::kInts, "int8 products");
-    constexpr int kSets = 2, kTiles = 4, kWords = 4;
+    constexpr int kSets = T::kSets, kTiles = 4, kWords = 4;
     let_next_kernel_start();
     wait_for_previous_kernel();
     uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows, first = blockIdx.y * in.tile_rows;
@@ -29,6 +31,8 @@ DEVICE void run_linear_ints(const StepTables& step, const InputParams& in, uint3
     uint32_t stride = gridDim.x * warps * kSets;
     for (uint32_t unit = (blockIdx.x * warps + threadIdx.x / kWarpSize) * kSets; unit < units; unit += stride) {
         int32_t sums[kSets][kTiles][4] = {};
+        // With the scales of blocks, where there are such.
+        float scaled[kSets][kTiles][4] = {};
         // Each set's rows `quartet` and `quartet + 8`; null where there is none.
         typename T::Row rows[kSets][2];
 #pragma unroll
@@ -36,7 +40,7 @@ DEVICE void run_linear_ints(const StepTables& step, const InputParams& in, uint3
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 WeightRow at = unit + set < units ? task.row(unit + set, quartet + 8 * half) : WeightRow{nullptr, 0};
-                rows[set][half] = at.w ? T::row(*at.w, at.row) : nullptr;
+                rows[set][half] = at.w ? T::row(*at.w, at.row) : typename T::Row{};
             }
         }
         for (uint32_t base = 0; base < chunks; base += 4) {
@@ -47,7 +51,7 @@ DEVICE void run_linear_ints(const StepTables& step, const InputParams& in, uint3
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     if (!rows[set][half] || chunk >= chunks) continue;
-                    uint4 w = T::load(rows[set][half], chunk);
+                    uint4 w = T::load_codes(rows[set][half], chunk);
                     words[set][half][0] = w.x;
                     words[set][half][1] = w.y;
                     words[set][half][2] = w.z;
@@ -78,7 +82,44 @@ DEVICE void run_linear_ints(const StepTables& step, const InputParams& in, uint3
                     }
                 }
             }
+            if constexpr (T::kChunkSums) {
+                float scales[kSets][2];
+#pragma unroll
+                for (int set = 0; set < kSets; set++) {
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        scales[set][half] = rows[set][half] ? T::scale(rows[set][half], base) : 0.0f;
+                    }
+                }
+#pragma unroll
+                for (int tile = 0; tile < kTiles; tile++) {
+                    if (8 * tile >= static_cast<int>(n)) break;
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const uint8_t* row = acts + (8 * tile + 2 * member + i) * act_row_bytes<T>(chunks);
+                        uint4 of_chunks = load16(chunk_sums<T>(row, chunks) + base);
+                        int32_t less = static_cast<int32_t>(of_chunks.x + of_chunks.y + of_chunks.z + of_chunks.w);
+#pragma unroll
+                        for (int set = 0; set < kSets; set++) {
+#pragma unroll
+                            for (int half = 0; half < 2; half++) {
+                                int at = 2 * half + i;
+                                float sum = static_cast<float>(sums[set][tile][at] - less);
+                                scaled[set][tile][at] = fmaf(scales[set][half], sum, scaled[set][tile][at]);
+                                sums[set][tile][at] = 0;
+                            }
+                        }
+                    }
+                }
+            }
         }
+        auto sum_of = [&](int set, int tile, int i) {
+            if constexpr (T::kChunkSums) {
+                return scaled[set][tile][i];
+            } else {
+                return sums[set][tile][i];
+            }
+        };
 #pragma unroll
         for (int set = 0; set < kSets; set++) {
             WeightRow at[2];
@@ -92,8 +133,8 @@ DEVICE void run_linear_ints(const StepTables& step, const InputParams& in, uint3
                 for (int i = 0; i < 2; i++) {
                     uint32_t m = 8 * tile + 2 * member + i;
                     if (m >= n) continue;
-                    float upper = finished<T>(at[0], sums[set][tile][i], m);
-                    float lower = finished<T>(at[1], sums[set][tile][2 + i], m);
+                    float upper = finished<T>(at[0], sum_of(set, tile, i), m);
+                    float lower = finished<T>(at[1], sum_of(set, tile, 2 + i), m);
                     if (at[0].w) task.finish(unit + set, quartet, first + m, upper, lower);
                     if (at[1].w) task.finish(unit + set, quartet + 8, first + m, lower, upper);
                 }

@@ -10,9 +10,12 @@
 
 struct I2S {
     static constexpr bool kInts = true;
+    static constexpr bool kChunkSums = false;
     static constexpr int kElems = 64;
     static constexpr int kUnroll = 5;
     static constexpr int kRowsUnroll = 2;
+    // On tensor cores.
+    static constexpr int kSets = 2;
     using Acc = int32_t;
     using Row = const uint8_t*;
     using Chunk = uint4;
@@ -28,6 +31,7 @@ struct I2S {
     }
 
     DEVICE static Chunk load(Row row, uint32_t chunk) { return load_stream16(row + chunk * 16); }
+    DEVICE static uint4 load_codes(Row row, uint32_t chunk) { return load(row, chunk); }
 
     // Four neighbouring codes of one group.
     DEVICE static uint32_t codes(uint32_t word, int group) { return word >> (6 - 2 * group) & 0x03030303u; }

@@ -1,5 +1,8 @@
 //! Blocks taken apart into planes, for devices whose loads want 16 bytes at multiples of 16: all integers of a run of blocks,
-//! then what else they have, plane after plane. As many bytes come out as went in.
+//! then what else they have, plane after plane. As many bytes come out as went in, but of
+//! TQ1_0.
+
+use crate::types;
 
 /// Q8_0: integers, 32 bytes a block; then scales.
 ///
@@ -44,6 +47,49 @@ pub fn q6_k(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Q4_0: integers, 16 bytes a block; then scales.
+///
+/// # Panics
+/// Where `bytes` are no whole blocks: a bug of the caller.
+pub fn q4_0(bytes: &[u8]) -> Vec<u8> {
+    let (mut out, blocks) = (vec![0; bytes.len()], whole_blocks(bytes, 18));
+    let (ints, scales) = out.split_at_mut(blocks * 16);
+    for (i, block) in bytes.chunks_exact(18).enumerate() {
+        scales[2 * i..][..2].copy_from_slice(&block[..2]);
+        ints[16 * i..][..16].copy_from_slice(&block[2..]);
+    }
+    out
+}
+
+/// TQ2_0: codes, 64 bytes a block; then scales.
+///
+/// # Panics
+/// Where `bytes` are no whole blocks: a bug of the caller.
+pub fn tq2_0(bytes: &[u8]) -> Vec<u8> {
+    let (mut out, blocks) = (vec![0; bytes.len()], whole_blocks(bytes, TQ2_0_BYTES));
+    let (codes, scales) = out.split_at_mut(blocks * 64);
+    for (i, block) in bytes.chunks_exact(TQ2_0_BYTES).enumerate() {
+        codes[64 * i..][..64].copy_from_slice(&block[..64]);
+        scales[2 * i..][..2].copy_from_slice(&block[64..]);
+    }
+    out
+}
+
+/// TQ1_0, unpacked to the planes of [`tq2_0`]: 66 bytes for 54.
+///
+/// # Panics
+/// Where `bytes` are no whole blocks: a bug of the caller.
+pub fn tq1_0(bytes: &[u8]) -> Vec<u8> {
+    let mut unpacked = vec![0; whole_blocks(bytes, 54) * TQ2_0_BYTES];
+    for (from, to) in bytes.chunks_exact(54).zip(unpacked.chunks_exact_mut(TQ2_0_BYTES)) {
+        types::tq1_0::to_tq2_0(from, to);
+    }
+    tq2_0(&unpacked)
+}
+
+/// Bytes of a block of TQ2_0.
+const TQ2_0_BYTES: usize = 66;
+
 fn whole_blocks(bytes: &[u8], block_bytes: usize) -> usize {
     assert!(bytes.len().is_multiple_of(block_bytes), "blocks of {block_bytes} bytes, {} bytes", bytes.len());
     bytes.len() / block_bytes
@@ -52,6 +98,7 @@ fn whole_blocks(bytes: &[u8], block_bytes: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::by_name;
 
     #[test]
     fn every_byte_of_two_blocks_is_in_its_plane() {
@@ -67,5 +114,22 @@ mod tests {
         assert_eq!(&out[256 + 16 * 7..][..16], &second[176..192]);
         assert_eq!(out[384 + 4 * 7..][..4], [1, 3, 5, 7].map(|group| second[192 + 8 + group]));
         assert_eq!(out[416..], [from[208], from[209], second[208], second[209]]);
+
+        let (from, out) = (bytes(2 * 18), q4_0(&bytes(2 * 18)));
+        assert_eq!((&out[..16], &out[16..32]), (&from[2..18], &from[20..36]));
+        assert_eq!(out[32..], [from[0], from[1], from[18], from[19]]);
+
+        let (from, out) = (bytes(2 * 66), tq2_0(&bytes(2 * 66)));
+        assert_eq!((&out[..64], &out[64..128]), (&from[..64], &from[66..130]));
+        assert_eq!(out[128..], [from[64], from[65], from[130], from[131]]);
+    }
+
+    #[test]
+    fn trits_unpack_to_the_weights_that_they_are() {
+        let (rows, cols) = (3, 512);
+        let value = |i: usize| (i * i % 7 % 3) as f32 - 1.0;
+        let values: Vec<f32> = (0..rows * cols).map(value).collect();
+        let encode = |name| by_name(name).unwrap().encode(&values, rows, cols).unwrap();
+        assert_eq!(tq1_0(&encode("tq1_0")), tq2_0(&encode("tq2_0")));
     }
 }

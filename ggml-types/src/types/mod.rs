@@ -10,7 +10,7 @@ mod i2_s;
 pub(crate) mod q4_0;
 mod q6_k;
 pub(crate) mod q8_0;
-mod tq1_0;
+pub(crate) mod tq1_0;
 mod tq2_0;
 
 /// Every weight type, the newest first.

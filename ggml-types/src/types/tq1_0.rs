@@ -3,6 +3,7 @@
 //! A byte of trits `t0..t4` is `ceil((t0 3^4 + t1 3^3 + ... + t4) 256 / 243)`: a fraction, so that
 //! multiplying by 3 pushes the next trit out at the top.
 
+use super::tq2_0;
 use crate::block::{Block, absmax, f16_rounding, read_f16, reciprocal, same_id, ternary_code};
 use crate::{Dialect, ids};
 
@@ -10,6 +11,29 @@ use crate::{Dialect, ids};
 /// `n` holds the elements `first + b`, `first + b + n`, and so on.
 const RUNS: [(usize, usize, usize, usize); 3] = [(0, 32, 5, 0), (32, 16, 5, 160), (48, 4, 4, 240)];
 const SCALE: usize = 52;
+
+/// Hands on the elements of a block and their trits.
+fn each_trit(block: &[u8], mut each: impl FnMut(usize, u8)) {
+    for (start, n_bytes, n_trits, first) in RUNS {
+        for byte in 0..n_bytes {
+            let mut fraction = block[start + byte];
+            for trit in 0..n_trits {
+                let shifted = u16::from(fraction) * 3;
+                each(first + trit * n_bytes + byte, (shifted >> 8) as u8);
+                fraction = shifted as u8;
+            }
+        }
+    }
+}
+
+/// The same weights as a block of TQ2_0, 66 bytes, all 0.
+pub(crate) fn to_tq2_0(block: &[u8], out: &mut [u8]) {
+    each_trit(block, |elem, trit| {
+        let (byte, shift) = tq2_0::place(elem);
+        out[byte] |= trit << shift;
+    });
+    out[tq2_0::SCALE..].copy_from_slice(&block[SCALE..]);
+}
 
 /// 54 bytes of 256 weights: 48 bytes of five, 4 bytes of four, f16 scale.
 #[derive(Debug)]
@@ -24,16 +48,7 @@ impl Block for Tq1_0 {
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let scale = read_f16(&block[SCALE..]);
-        for (start, n_bytes, n_trits, first) in RUNS {
-            for byte in 0..n_bytes {
-                let mut fraction = block[start + byte];
-                for trit in 0..n_trits {
-                    let shifted = u16::from(fraction) * 3;
-                    out[first + trit * n_bytes + byte] = (f32::from(shifted >> 8) - 1.0) * scale;
-                    fraction = shifted as u8;
-                }
-            }
-        }
+        each_trit(block, |elem, trit| out[elem] = (f32::from(trit) - 1.0) * scale);
     }
 
     fn encode(values: &[f32], block: &mut [u8]) {

@@ -14,7 +14,8 @@ pub fn kernels(p: &Program, s: &Embed) -> Result<Vec<String>, String> {
             return Err(format!("embed with positions of {ty}"));
         }
     }
-    Format::of(p.weight_decl(s.table).ty).map(|_| vec![format!("embed__{ty}")]).ok_or(format!("embed__{ty}"))
+    let kernel = Format::of(p.weight_decl(s.table).ty).map(|format| format!("embed__{}", format.kernels));
+    kernel.map(|kernel| vec![kernel]).ok_or(format!("embed__{ty}"))
 }
 
 pub fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
@@ -29,8 +30,9 @@ pub fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
         cols: table.cols as u32,
         reserved: 0,
     };
+    let kernels = Format::of(table.ty).expect("it was uploaded").kernels;
     Launch {
-        kernel: cx.kernel(&format!("embed__{}", table.ty.name())),
+        kernel: cx.kernel(&format!("embed__{kernels}")),
         grid: [cx.shape.rows as u32, 1, 1],
         threads: EMBED_THREADS,
         shared_bytes: 0,

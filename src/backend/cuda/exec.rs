@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::driver::{Address, Driver, Launch, Limits, Recording};
 use super::memory::{Memory, Sizes};
 use super::params::NextWeights;
-use super::weight::{DeviceWeight, Format};
+use super::weight::{DeviceWeight, Format, device_bytes};
 use super::{Cx, Shape, attend, kernels, launches, linear, sample};
 use crate::backend::{BackendError, Plan};
 use crate::program::{Buf, Linear, Program, Sampling, Stage, Step, sampling};
@@ -90,7 +90,7 @@ pub fn plan(driver: &dyn Driver, p: &Program) -> Result<Plan, BackendError> {
     }
     let sizes = sizes(driver, p);
     Ok(Plan {
-        weights_bytes: p.weights_bytes(),
+        weights_bytes: p.weights.iter().fold(0, |sum: u64, decl| sum.saturating_add(device_bytes(decl))),
         kv_bytes: sizes.kv_bytes(),
         bufs_bytes: sizes.other_bytes(),
         free_bytes: driver.free_bytes(),

@@ -28,9 +28,10 @@ pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<Stri
     if !format.takes(first.act) {
         return Err(format!("{stage}__{} without int8 inputs", ty.name()));
     }
-    let mut kernels = vec![format!("{stage}__{}", ty.name()), format!("{stage}__{}__rows", ty.name())];
+    let mut kernels =
+        vec![format!("{stage}__{}", format.kernels), format!("{stage}__{}__rows", format.kernels)];
     if format.mma.is_some() {
-        kernels.push(format!("{stage}__{}{MMA}", ty.name()));
+        kernels.push(format!("{stage}__{}{MMA}", format.kernels));
     }
     Ok(kernels)
 }
@@ -98,7 +99,7 @@ pub fn launch<T: bytemuck::Pod>(
         reserved: 0,
     });
     Launch {
-        kernel: cx.kernel(&format!("{stage}__{}{suffix}", format.name)),
+        kernel: cx.kernel(&format!("{stage}__{}{suffix}", format.kernels)),
         grid: [blocks as u32, tiles as u32, 1],
         threads: LINEAR_THREADS,
         shared_bytes: shared as u32,

@@ -46,7 +46,8 @@ fn kernel_names() -> impl Iterator<Item = String> {
         all.chain([format!("embed__{ty}")])
     };
     let of_codec = kv::kernel_names().chain(attend::mma_kernels());
-    weight::FORMATS.iter().flat_map(of_type).chain(of_codec).chain([sample::KERNEL.to_owned()])
+    let with_kernels = weight::FORMATS.iter().filter(|format| format.kernels == format.name);
+    with_kernels.flat_map(of_type).chain(of_codec).chain([sample::KERNEL.to_owned()])
 }
 
 /// Runs programs on a card.

@@ -2,19 +2,23 @@
 
 use std::borrow::Cow;
 
-use ggml_types::{HostTensor, QuantType, planes};
+use ggml_types::{HostTensor, QuantType, by_name, planes};
 
 use super::driver::{Address, Driver};
 use super::params::LinearParams;
 use crate::backend::BackendError;
-use crate::program::ActQuant;
+use crate::program::{ActQuant, WeightDecl};
 
-/// A type with kernels: `cuda/types/NAME.cu`.
+/// A type with kernels: `cuda/types/KERNELS.cu`.
 pub struct Format {
     /// Name of the type.
     pub name: &'static str,
+    /// The type whose kernels it has: its own, but for one that is unpacked when it goes up.
+    pub kernels: &'static str,
     /// Elements of a chunk, the piece that one lane multiplies at a time.
     pub chunk_elems: usize,
+    /// Bytes of a chunk of activations in shared memory.
+    act_chunk_bytes: usize,
     /// Whether its products are of integers, so that the input must be rounded to int8.
     pub ints: bool,
     /// Its kernels on tensor cores, where it has some.
@@ -34,11 +38,87 @@ pub enum Mma {
 
 /// Every type with kernels.
 pub static FORMATS: &[Format] = &[
-    Format { name: "i2_s", chunk_elems: 64, ints: true, mma: Some(Mma::Ints), pack: rows_as_they_are },
-    Format { name: "f16", chunk_elems: 8, ints: false, mma: Some(Mma::Halves), pack: padded_rows },
-    Format { name: "f32", chunk_elems: 4, ints: false, mma: None, pack: padded_rows },
-    Format { name: "q8_0", chunk_elems: 16, ints: false, mma: Some(Mma::Halves), pack: q8_0_planes },
-    Format { name: "q6_k", chunk_elems: 64, ints: false, mma: Some(Mma::Halves), pack: q6_k_planes },
+    Format {
+        name: "i2_s",
+        kernels: "i2_s",
+        chunk_elems: 64,
+        act_chunk_bytes: 64,
+        ints: true,
+        mma: Some(Mma::Ints),
+        pack: rows_as_they_are,
+    },
+    Format {
+        name: "tq2_0",
+        kernels: "tq2_0",
+        chunk_elems: 64,
+        act_chunk_bytes: 64 + 4,
+        ints: true,
+        mma: Some(Mma::Ints),
+        pack: |w| Cow::Owned(planes::tq2_0(&rows_as_they_are(w))),
+    },
+    Format {
+        name: "tq1_0",
+        kernels: "tq2_0",
+        chunk_elems: 64,
+        act_chunk_bytes: 64 + 4,
+        ints: true,
+        mma: Some(Mma::Ints),
+        pack: |w| Cow::Owned(planes::tq1_0(&rows_as_they_are(w))),
+    },
+    Format {
+        name: "f16",
+        kernels: "f16",
+        chunk_elems: 8,
+        act_chunk_bytes: 32,
+        ints: false,
+        mma: Some(Mma::Halves),
+        pack: padded_rows,
+    },
+    Format {
+        name: "bf16",
+        kernels: "bf16",
+        chunk_elems: 8,
+        act_chunk_bytes: 32,
+        ints: false,
+        mma: None,
+        pack: padded_rows,
+    },
+    Format {
+        name: "f32",
+        kernels: "f32",
+        chunk_elems: 4,
+        act_chunk_bytes: 16,
+        ints: false,
+        mma: None,
+        pack: padded_rows,
+    },
+    Format {
+        name: "q8_0",
+        kernels: "q8_0",
+        chunk_elems: 16,
+        act_chunk_bytes: 64,
+        ints: false,
+        mma: Some(Mma::Halves),
+        pack: |w| Cow::Owned(planes::q8_0(&rows_as_they_are(w))),
+    },
+    Format {
+        name: "q4_0",
+        kernels: "q4_0",
+        chunk_elems: 32,
+        act_chunk_bytes: 128,
+        ints: false,
+        mma: Some(Mma::Halves),
+        pack: |w| Cow::Owned(planes::q4_0(&rows_as_they_are(w))),
+    },
+    Format {
+        name: "q6_k",
+        kernels: "q6_k",
+        chunk_elems: 64,
+        act_chunk_bytes: 256,
+        ints: false,
+        mma: Some(Mma::Halves),
+        pack: |w| Cow::Owned(planes::q6_k(&rows_as_they_are(w))),
+    },
 ];
 
 impl Format {
@@ -54,13 +134,19 @@ impl Format {
 
     /// Bytes of one row of activations in shared memory.
     pub fn act_bytes(&self, cols: usize) -> usize {
-        self.chunks(cols) * self.chunk_elems * if self.ints { 1 } else { 4 }
+        self.chunks(cols) * self.act_chunk_bytes
     }
 
     /// Whether there are kernels for inputs rounded so.
     pub fn takes(&self, act: ActQuant) -> bool {
         !self.ints || act == ActQuant::I8PerToken
     }
+}
+
+/// Bytes of a weight on the device, but for the zeros behind rows.
+pub fn device_bytes(decl: &WeightDecl) -> u64 {
+    let ty = Format::of(decl.ty).and_then(|format| by_name(format.kernels)).unwrap_or(decl.ty);
+    ty.byte_len(decl.rows, decl.cols).map_or(u64::MAX, |bytes| bytes as u64)
 }
 
 /// A weight on the device.
@@ -135,14 +221,4 @@ fn padded_rows(w: &HostTensor) -> Cow<'_, [u8]> {
         to[..from.len()].copy_from_slice(from);
     }
     Cow::Owned(out)
-}
-
-/// Blocks of all rows taken apart.
-fn q8_0_planes(w: &HostTensor) -> Cow<'_, [u8]> {
-    Cow::Owned(planes::q8_0(&rows_as_they_are(w)))
-}
-
-/// Blocks of all rows taken apart: see `cuda/types/q6_k.cuh`.
-fn q6_k_planes(w: &HostTensor) -> Cow<'_, [u8]> {
-    Cow::Owned(planes::q6_k(&rows_as_they_are(w)))
 }

@@ -1,0 +1,5 @@
+#include "bf16.cuh"
+
+#include "../lib/kernels.cuh"
+
+STERNA_KERNELS(BF16, bf16)

@@ -1,0 +1,6 @@
+#include "tq2_0.cuh"
+
+#include "../lib/kernels.cuh"
+
+STERNA_KERNELS(TQ2_0, tq2_0)
+STERNA_MMA_KERNELS(TQ2_0, tq2_0)
