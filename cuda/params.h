@@ -325,11 +325,18 @@ struct AttendMmaParams {
     /* [rows, n_kv_heads, group, head_dim] */
     POINTER(const float) q;
     POINTER(float) out;
+    /* [blocks, ATTEND_MMA_ROWS, 2 + head_dim]: largest score, sum of weights, weighted values. */
+    POINTER(float) partial;
+    /* [counts.tiles, n_kv_heads, head_tiles]: splits that have come; 0 between two launches. */
+    POINTER(uint32_t) arrived;
     float scale;
     /* Query heads of one KV head, how many of them a block takes, and blocks that they take. */
     uint32_t group;
     uint32_t heads;
     uint32_t head_tiles;
+    /* How many blocks a step of few tiles is to have, by splits of its positions. */
+    uint32_t blocks;
+    uint32_t reserved;
 };
 
 struct AttendCodesParams {

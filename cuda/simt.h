@@ -4,7 +4,7 @@
 //
 //   threadIdx.x blockIdx.{x,y,z} blockDim.x gridDim.x    indices; blocks have one dimension
 //   __syncthreads() named_barrier(id, threads)           barriers of a block
-//   __shfl_xor_sync __ballot_sync __syncwarp             a whole warp: the mask is kWarp
+//   __shfl_sync __shfl_xor_sync __ballot_sync __syncwarp a whole warp: the mask is kWarp
 //   __dp4a __popc __byte_perm __brev                     integers
 //   atomicAdd atomicMax __threadfence                    memory that blocks share
 //   shared_memory()                                      the launch's dynamic shared memory, 16-byte aligned

@@ -5,7 +5,7 @@
 mod case;
 mod oracle;
 
-use case::{Case, Turn, backends, limits, pages_for, rows, shuffled_pages, ty};
+use case::{Case, Turn, backends, cpus, limits, pages_for, rows, shuffled_pages, simt, ty};
 use ggml_types::{KvCodec, KvSide, KvVectors, QuantError, kv_by_name};
 use sterna::program::{
     ActQuant, Attend, AttnIn, Buf, KvDecl, Norm, NormKind, PAGE, PageTable, Rope, RopeId, RopeStyle, Row,
@@ -240,6 +240,39 @@ fn rows_together_attend_as_they_do_alone() {
                         "{device}: row {i}: {a} together, {b} alone"
                     );
                 }
+            }
+        }
+    }
+}
+
+/// A value beyond the range of halves is infinite in its element, for the rows that see it: the same elements whether rows stand
+/// together or alone.
+#[test]
+fn a_value_beyond_halves_stays_in_its_element() {
+    let shape = Shape { codec: codec("f16"), ..plain() };
+    let mut attention = Attention::new("values beyond halves", shape, 64, 1, 2);
+    let sterna::program::Stage::AttnIn(s) = &mut attention.case.p.stages[0].1 else { unreachable!() };
+    s.wv.scale = 2.5e4;
+    let pages = shuffled_pages(1, 2);
+    let together = attention.turn(BOTH, rows(0, 0..40));
+    for mut backend in simt(1).into_iter().chain(cpus(&[1])) {
+        let device = backend.device();
+        let mut running = attention.case.on(&mut *backend);
+        running.turn(&together, &pages, &[]);
+        let (q, got) = (running.read(attention.q, 40), running.read(attention.y, 40));
+        let cols = got.len() / 40;
+        let finite = got[39 * cols..].iter().filter(|y| y.is_finite()).count();
+        assert!(finite > 0 && finite < cols, "{finite} of {cols} elements of the last row are finite");
+        for (i, row) in together.rows.iter().enumerate() {
+            running.write(attention.q, &q[i * cols..(i + 1) * cols]);
+            running.run(1..2, &Step { rows: &[*row], pages: &pages, sampling: &[] });
+            let alone = running.read(attention.y, 1);
+            for (elem, (a, b)) in got[i * cols..].iter().zip(&alone).enumerate() {
+                assert_eq!(
+                    a.is_finite(),
+                    b.is_finite(),
+                    "{device}: row {i}, {elem}: {a} together, {b} alone"
+                );
             }
         }
     }

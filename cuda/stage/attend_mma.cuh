@@ -2,7 +2,8 @@
 //
 // Flash attention over a cache of halves. A block owns a tile of the step, up to ATTEND_MMA_ROWS / heads neighbouring rows at
 // neighbouring positions of one sequence, and one KV head with up to `heads` of its query heads: x = KV head and tile of
-// query heads, y = tile of rows, the last (and longest) first. These query vectors, row by row, are the rows of the products;
+// query heads, y = tile of rows, the last (and longest) first, and split of its positions: where tiles are few, several blocks take some
+// spans each, and the one that comes last merges what they leave in `partial`. These query vectors, row by row, are the rows of the products;
 // each of the block's 4 warps owns 16. So keys and values are read once for all of them, kSpan positions at a time, through
 // shared memory: keys of the next span are on their way while this one's values are multiplied, and the other way round.
 //
@@ -11,9 +12,9 @@
 // rescaling is exact.
 //
 // Positions that no row of the tile sees are zeros in shared memory. Where rows see different parts of a span, a weight
-// of 0 must not meet a value that is no number: such values become 0 there, and a row that does see one is NaN as a whole.
+// of 0 must not meet a value that is no finite number: such values become 0 there, and rows that do see them add them one by one.
 //
-// Reads 2 (pos + 1) head_dim halves a KV head and tile. Needs head_dim <= D, and zeros behind each vector.
+// Reads 2 (pos + 1) head_dim halves a KV head and tile. Needs head_dim <= D, zeros behind each vector, `arrived` 0.
 #pragma once
 
 #include "../lib/halves.cuh"
@@ -21,6 +22,9 @@
 
 // Positions of a page that are multiplied at a time.
 constexpr int kSpan = 32;
+
+// Spans that a split has at least: fewer would cost less than the merging of their parts.
+constexpr uint32_t kLeastSpans = 4;
 
 // Halves from one vector to the next in shared memory: eight neighbouring ones lie in different banks.
 template <int D>
@@ -101,27 +105,101 @@ DEVICE void find_broken(AttendShared<D>& shared) {
     }
 }
 
+// Adds the values of position `at` of a span that are no finite numbers, which the products took for 0. `scores` and `out` are a
+// lane's as in attend_mma, `base` what scores are relative to.
+template <int kTiles, int kOut>
+DEVICE void add_broken(const AttendMmaParams& p, const uint16_t* values, uint32_t at, const float (&scores)[kTiles][4],
+                       const float (&base)[2], float (&out)[kOut][4]) {
+    uint32_t lane = threadIdx.x % kWarpSize, member = lane % 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float score = 0.0f;
+#pragma unroll
+        for (uint32_t i = 0; i < 2 * kTiles; i++) {
+            if (at / 8 == i / 2 && at % 2 == i % 2) score = scores[i / 2][2 * half + i % 2];
+        }
+        score = __shfl_sync(kWarp, score, static_cast<int>((lane & ~3u) + at % 8 / 2));
+        if (score == -INFINITY) continue;
+        float weight = exp2_fast(score - base[half] + 14.0f);
+#pragma unroll
+        for (uint32_t i = 0; i < 2 * kOut; i++) {
+            uint32_t elem = 8 * (i / 2) + 2 * member + i % 2;
+            uint16_t bits = elem < p.kv.head_dim ? values[at * p.kv.stride + elem] : uint16_t(0);
+            if ((bits & 0x7c00u) == 0x7c00u) out[i / 2][2 * half + i % 2] += weight * float_of_half(bits);
+        }
+    }
+}
+
+// A tile's share of the block: which tile, and which of its positions.
+struct TileTask {
+    uint32_t tile, split, splits, first, end;
+
+    // Where the parts of its vectors lie.
+    DEVICE float* part(const AttendMmaParams& p, uint32_t of_split, uint32_t vector) const {
+        uint64_t block = (uint64_t(tile) * gridDim.x + blockIdx.x) * most_splits(p) + of_split;
+        return p.partial + (block * ATTEND_MMA_ROWS + vector) * (2 + p.kv.head_dim);
+    }
+    DEVICE static uint32_t most_splits(const AttendMmaParams& p) {
+        uint32_t most = p.blocks / (p.step.counts->tiles * gridDim.x);
+        return most > 0 ? most : 1;
+    }
+};
+
+// Merges the parts of a tile's splits, which this block is the last to leave, and writes the result.
+DEVICE void merge_splits(const AttendMmaParams& p, const TileTask& task, uint32_t n, uint32_t heads, uint32_t first_row,
+                         uint32_t first_head) {
+    uint32_t head_dim = p.kv.head_dim;
+    for (uint32_t at = threadIdx.x; at < n * head_dim; at += blockDim.x) {
+        uint32_t vector = at / head_dim, elem = at % head_dim;
+        float largest = -INFINITY, sum = 0.0f, value = 0.0f;
+        for (uint32_t split = 0; split < task.splits; split++) largest = fmaxf(largest, *task.part(p, split, vector));
+        for (uint32_t split = 0; split < task.splits; split++) {
+            const float* part = task.part(p, split, vector);
+            // A row that saw none of these positions.
+            if (part[1] == 0.0f) continue;
+            float by = rescale(part[0], largest);
+            sum = fmaf(part[1], by, sum);
+            value = fmaf(part[2 + elem], by, value);
+        }
+        uint64_t to_row = first_row + vector / heads;
+        p.out[(to_row * p.kv.n_kv_heads * p.group + first_head + vector % heads) * head_dim + elem] = value / sum;
+    }
+}
+
 template <int D>
 DEVICE void attend_mma(const AttendMmaParams& p) {
     constexpr int kTiles = kSpan / 8, kSteps = D / 16, kOut = D / 8;
     let_next_kernel_start();
     wait_for_previous_kernel();
     uint32_t n_tiles = p.step.counts->tiles;
-    if (blockIdx.y >= n_tiles) return;
-    StepTile tile = p.tiles[n_tiles - 1 - blockIdx.y];
+    if (n_tiles == 0) return;
+    TileTask task;
+    uint32_t most_splits = TileTask::most_splits(p);
+    if (blockIdx.y >= n_tiles * most_splits) return;
+    task.tile = n_tiles - 1 - blockIdx.y / most_splits;
+    StepTile tile = p.tiles[task.tile];
     StepRow row = p.step.rows[tile.first];
     uint32_t kv_head_at = blockIdx.x / p.head_tiles, head_tile = blockIdx.x % p.head_tiles;
     uint32_t heads = p.group - head_tile * p.heads < p.heads ? p.group - head_tile * p.heads : p.heads;
     uint32_t first_head = kv_head_at * p.group + head_tile * p.heads;
-    uint32_t n = tile.rows * heads, end = row.pos + tile.rows;
+    uint32_t n = tile.rows * heads, n_spans = (row.pos + tile.rows + kSpan - 1) / kSpan;
+    uint32_t spans = (n_spans + most_splits - 1) / most_splits;
+    spans = spans > kLeastSpans ? spans : kLeastSpans;
+    task.splits = (n_spans + spans - 1) / spans;
+    task.split = blockIdx.y % most_splits;
+    if (task.split >= task.splits) return;
+    task.first = task.split * spans * kSpan;
+    task.end = task.first + spans * kSpan;
+    if (task.end > row.pos + tile.rows) task.end = row.pos + tile.rows;
+    uint32_t end = task.end;
 
     AttendShared<D>& shared = *reinterpret_cast<AttendShared<D>*>(shared_memory());
     // Behind the vectors, and the keys and values of positions that nobody asks for.
     for (uint32_t at = threadIdx.x; at < kSpan * kPitch<D>; at += blockDim.x) shared.keys[at] = shared.values[at] = 0;
     if (threadIdx.x < kSpan) shared.broken[threadIdx.x] = 0;
     __syncthreads();
-    start_copy<D>(p, row.seq, kv_head_at, 0, 0, end, shared.keys);
-    start_copy<D>(p, row.seq, kv_head_at, 1, 0, end, shared.values);
+    start_copy<D>(p, row.seq, kv_head_at, 0, task.first, end, shared.keys);
+    start_copy<D>(p, row.seq, kv_head_at, 1, task.first, end, shared.values);
     load_queries<D>(p, shared, tile.first, n, heads, first_head);
     __syncthreads();
 
@@ -140,7 +218,7 @@ DEVICE void attend_mma(const AttendMmaParams& p) {
     // The same of a block whose columns are vectors: rows 0 to 7 twice, then rows 8 to 15 twice.
     uint32_t column_at = (lane % 8 + lane / 16 * 8) * kPitch<D> + lane / 8 % 2 * 8;
 
-    for (uint32_t first = 0; first < end; first += kSpan) {
+    for (uint32_t first = task.first; first < end; first += kSpan) {
         cp_async_wait<1>();
         __syncthreads();
         float scores[kTiles][4] = {};
@@ -178,7 +256,6 @@ DEVICE void attend_mma(const AttendMmaParams& p) {
                 float score = scores[t][i] * unscale[i / 2];
                 if (cut) {
                     uint32_t at = 8 * t + 2 * member + i % 2;
-                    if (shared.broken[at] != 0) score = NAN;
                     if (first + at > pos[i / 2]) score = -INFINITY;
                 }
                 scores[t][i] = score;
@@ -198,7 +275,18 @@ DEVICE void attend_mma(const AttendMmaParams& p) {
                 out[t][2 * half + 1] *= by;
             }
         }
-        // Weights come times 2^14, so that even small ones are normal halves.
+        // Weights come times 2^14, so that even small ones are normal halves. A row that has seen nothing yet has weights of 0.
+        float base[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) base[half] = largest[half] == -INFINITY ? 0.0f : largest[half];
+        if (cut) {
+            const uint8_t* values = kv_head(p.kv, page_of(p.step, row.seq, first), 1, kv_head_at);
+            const uint16_t* of_span = reinterpret_cast<const uint16_t*>(values) + first % PAGE_POSITIONS * p.kv.stride;
+#pragma unroll 1
+            for (uint32_t at = 0; at < kSpan; at++) {
+                if (shared.broken[at] != 0) add_broken(p, of_span, at, scores, base, out);
+            }
+        }
 #pragma unroll
         for (int two = 0; two < kTiles / 2; two++) {
             uint32_t high[4], low[4];
@@ -207,8 +295,8 @@ DEVICE void attend_mma(const AttendMmaParams& p) {
                 // Rows `quartet` and `quartet + 8` of the first 8 columns, then of the others.
                 const float* from = scores[2 * two + i / 2];
                 TwoHalves even, odd;
-                float a = exp2_fast(from[2 * (i % 2)] - largest[i % 2] + 14.0f);
-                float b = exp2_fast(from[2 * (i % 2) + 1] - largest[i % 2] + 14.0f);
+                float a = exp2_fast(from[2 * (i % 2)] - base[i % 2] + 14.0f);
+                float b = exp2_fast(from[2 * (i % 2) + 1] - base[i % 2] + 14.0f);
                 sum[i % 2] += a + b;
                 even = TwoHalves::of(a);
                 odd = TwoHalves::of(b);
@@ -238,13 +326,37 @@ DEVICE void attend_mma(const AttendMmaParams& p) {
         if (vector[half] >= n) continue;
         uint64_t to_row = tile.first + vector[half] / heads;
         float* to = p.out + (to_row * p.kv.n_kv_heads * p.group + first_head + vector[half] % heads) * p.kv.head_dim;
+        float by = all;
+        if (task.splits > 1) {
+            to = task.part(p, task.split, vector[half]);
+            if (member == 0) {
+                to[0] = largest[half];
+                to[1] = all;
+            }
+            to += 2;
+            by = 1.0f;
+        }
 #pragma unroll
         for (int t = 0; t < kOut; t++) {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 uint32_t elem = 8 * t + 2 * member + i;
-                if (elem < p.kv.head_dim) to[elem] = out[t][2 * half + i] / all;
+                if (elem < p.kv.head_dim) to[elem] = out[t][2 * half + i] / by;
             }
         }
     }
+    if (task.splits == 1) return;
+
+    // The block that comes last sees what all others have left.
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint32_t* arrived = p.arrived + task.tile * gridDim.x + blockIdx.x;
+        shared.broken[0] = atomicAdd(arrived, 1u) == task.splits - 1;
+        if (shared.broken[0]) *arrived = 0;
+    }
+    __syncthreads();
+    if (!shared.broken[0]) return;
+    __threadfence();
+    merge_splits(p, task, n, heads, tile.first, first_head);
 }

@@ -1,5 +1,5 @@
 //! Causal attention: a block a row, tile of query heads, and split of the positions; or, where many rows of a sequence stand
-//! together, a block a tile of rows, on tensor cores.
+//! together, a block a tile of rows, or a split of its positions, on tensor cores.
 
 use super::driver::{Launch, Limits};
 use super::kv::Kept;
@@ -162,6 +162,17 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     }
 }
 
+/// Blocks on tensor cores that a card has room for: two a multiprocessor.
+fn mma_blocks(limits: Limits) -> u32 {
+    2 * limits.multiprocessors
+}
+
+/// Floats of the parts of tiles' splits.
+pub fn mma_partial_floats(kv: &KvDecl, limits: Limits) -> usize {
+    let vector = 2 + kv.head_dim;
+    if mma(kv).is_some() { mma_blocks(limits) as usize * ATTEND_MMA_ROWS as usize * vector } else { 0 }
+}
+
 fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
     let decl = cx.p.kv_decl(s.kv);
     let (elems, shared_bytes) = mma(decl).expect("the shape is tiled");
@@ -175,14 +186,21 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
         tiles: cx.memory.step.tiles(),
         q: cx.memory.bufs[s.q.0 as usize],
         out: cx.memory.bufs[s.out.0 as usize],
+        partial: cx.memory.partial,
+        arrived: cx.memory.attend_arrived,
         scale: s.scale,
         group: group as u32,
         heads: heads as u32,
         head_tiles: head_tiles as u32,
+        blocks: mma_blocks(cx.limits),
+        reserved: 0,
     };
+    let blocks_of_tile = (decl.n_kv_heads * head_tiles) as u32;
+    // Of few tiles, splits.
+    let tiles = (most_tiles(cx.shape.rows) as u32).max(mma_blocks(cx.limits) / blocks_of_tile);
     Launch {
         kernel: cx.kernel(&mma_kernel(decl.k.name(), elems)),
-        grid: [(decl.n_kv_heads * head_tiles) as u32, most_tiles(cx.shape.rows) as u32, 1],
+        grid: [blocks_of_tile, tiles, 1],
         threads: ATTEND_THREADS,
         shared_bytes,
         cooperative: false,

@@ -1,6 +1,6 @@
 //! The memory of a compiled program, all of it allocated before the first step.
 
-use super::attend::Cut;
+use super::attend::{self, Cut};
 use super::driver::{Address, Driver, Limits};
 use super::kv::{self, Kept};
 use super::params::RopeParams;
@@ -61,6 +61,7 @@ impl Sizes {
         for (_, stage) in &p.stages {
             let Stage::Attend(s) = stage else { continue };
             let kv = p.kv_decl(s.kv);
+            partial = partial.max(4 * attend::mma_partial_floats(kv, limits) as u64);
             for &rows in shapes {
                 let cut = Cut::new(p, s, limits, rows);
                 partial = partial.max(4 * cut.partial_floats(kv, rows) as u64);

@@ -451,25 +451,36 @@ pub struct AttendMmaParams {
     pub tiles: u64,
     pub q: u64,
     pub out: u64,
+    pub partial: u64,
+    pub arrived: u64,
     pub scale: f32,
     pub group: u32,
     pub heads: u32,
     pub head_tiles: u32,
+    pub blocks: u32,
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendMmaParams"][::std::mem::size_of::<AttendMmaParams>() - 136usize];
+    ["Size of AttendMmaParams"][::std::mem::size_of::<AttendMmaParams>() - 160usize];
     ["Alignment of AttendMmaParams"][::std::mem::align_of::<AttendMmaParams>() - 8usize];
     ["Offset of field: AttendMmaParams::step"][::std::mem::offset_of!(AttendMmaParams, step) - 0usize];
     ["Offset of field: AttendMmaParams::kv"][::std::mem::offset_of!(AttendMmaParams, kv) - 64usize];
     ["Offset of field: AttendMmaParams::tiles"][::std::mem::offset_of!(AttendMmaParams, tiles) - 96usize];
     ["Offset of field: AttendMmaParams::q"][::std::mem::offset_of!(AttendMmaParams, q) - 104usize];
     ["Offset of field: AttendMmaParams::out"][::std::mem::offset_of!(AttendMmaParams, out) - 112usize];
-    ["Offset of field: AttendMmaParams::scale"][::std::mem::offset_of!(AttendMmaParams, scale) - 120usize];
-    ["Offset of field: AttendMmaParams::group"][::std::mem::offset_of!(AttendMmaParams, group) - 124usize];
-    ["Offset of field: AttendMmaParams::heads"][::std::mem::offset_of!(AttendMmaParams, heads) - 128usize];
+    ["Offset of field: AttendMmaParams::partial"]
+        [::std::mem::offset_of!(AttendMmaParams, partial) - 120usize];
+    ["Offset of field: AttendMmaParams::arrived"]
+        [::std::mem::offset_of!(AttendMmaParams, arrived) - 128usize];
+    ["Offset of field: AttendMmaParams::scale"][::std::mem::offset_of!(AttendMmaParams, scale) - 136usize];
+    ["Offset of field: AttendMmaParams::group"][::std::mem::offset_of!(AttendMmaParams, group) - 140usize];
+    ["Offset of field: AttendMmaParams::heads"][::std::mem::offset_of!(AttendMmaParams, heads) - 144usize];
     ["Offset of field: AttendMmaParams::head_tiles"]
-        [::std::mem::offset_of!(AttendMmaParams, head_tiles) - 132usize];
+        [::std::mem::offset_of!(AttendMmaParams, head_tiles) - 148usize];
+    ["Offset of field: AttendMmaParams::blocks"][::std::mem::offset_of!(AttendMmaParams, blocks) - 152usize];
+    ["Offset of field: AttendMmaParams::reserved"]
+        [::std::mem::offset_of!(AttendMmaParams, reserved) - 156usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -48,7 +48,7 @@ plain! {
     AppendBlocksParams { step, kv, raw, q, group, reserved }
     AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
     AttendCodesParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
-    AttendMmaParams { step, kv, tiles, q, out, scale, group, heads, head_tiles }
+    AttendMmaParams { step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, reserved }
     AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
     ProjAddParams { step, in_, w, x }
     FfnInParams { step, in_, gate, up, h, act, reserved }
