@@ -8,7 +8,7 @@ use super::CliError;
 use super::bench_table::{Format, Table};
 use super::model_args::LoadArgs;
 use crate::engine::score::Mean;
-use crate::engine::{Engine, EngineOptions, Session, bandwidth};
+use crate::engine::{Engine, EngineOptions, Sampler, SamplerOptions, Session, bandwidth};
 use crate::program::sampling::uniform;
 
 /// Read for the bandwidth column: several times the last cache of large machines.
@@ -16,8 +16,8 @@ const BANDWIDTH_BYTES: usize = 512 << 20;
 
 /// Measures prefill and decode as llama-bench does.
 ///
-/// Rows: `pp512` feeds 512 random tokens and asks for the last one's logits, `tg128` feeds 128 single
-/// tokens, `pp512+tg128` is one after the other, and `@ d4096` has 4096 tokens in the cache already. Each
+/// Rows: `pp512` feeds 512 random tokens and picks the one that follows, `tg128` feeds a random token and then 127 times
+/// the one that was picked, the most likely, as `sterna run --temp 0` does; `pp512+tg128` is one after the other, and `@ d4096` has 4096 tokens in the cache already. Each
 /// is run once to warm up and then -r times; t/s is the mean over the runs with its standard deviation. The
 /// bandwidth is bytes of weights and KV cache over time, and its share is of what a plain read of memory
 /// reaches with the same threads, measured before the model is loaded. LISTs are divided by commas.
@@ -58,7 +58,7 @@ pub struct BenchArgs {
 pub struct Test {
     /// Tokens fed in batches.
     pub n_prompt: usize,
-    /// Tokens fed one by one.
+    /// Tokens fed one by one, each of them picked by the last step.
     pub n_gen: usize,
     /// Tokens in the cache before.
     pub n_depth: usize,
@@ -171,15 +171,14 @@ fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<(Vec<f64>, O
     let token = |at: usize| ((uniform(0, at as u64) * n_vocab as f64) as u32).min(n_vocab as u32 - 1);
     let depth: Vec<u32> = (0..test.n_depth).map(token).collect();
     let prompt: Vec<u32> = (test.n_depth..test.n_depth + test.n_prompt).map(token).collect();
-    let single: Vec<u32> = (0..test.n_gen).map(token).collect();
     session.feed_quietly(&depth)?;
 
-    // Warm-up: the prompt once, and one single step.
-    run(&mut session, test.n_depth, &prompt, &single[..test.n_gen.min(1)])?;
+    // Warm-up: the prompt once, and two single steps, the second of which may be queued ahead.
+    run(&mut session, Test { n_gen: test.n_gen.min(2), ..test }, &prompt, token(0))?;
     let mut seconds = Vec::new();
     for _ in 0..repetitions {
         let start = Instant::now();
-        run(&mut session, test.n_depth, &prompt, &single)?;
+        run(&mut session, test, &prompt, token(0))?;
         seconds.push(start.elapsed().as_secs_f64());
     }
     let steps = test.n_depth..test.n_depth + test.n_gen;
@@ -188,14 +187,14 @@ fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<(Vec<f64>, O
     Ok((seconds, decode_bytes))
 }
 
-fn run(session: &mut Session, depth: usize, prompt: &[u32], single: &[u32]) -> Result<(), CliError> {
-    session.cut_back(depth);
-    if !prompt.is_empty() {
-        session.feed(prompt)?;
-    }
-    for token in single {
-        session.feed(std::slice::from_ref(token))?;
-    }
+/// One run: the prompt, and behind it, or behind a token of its own, the generated tokens.
+fn run(session: &mut Session, test: Test, prompt: &[u32], token: u32) -> Result<(), CliError> {
+    session.cut_back(test.n_depth);
+    let mut sampler = Sampler::new(SamplerOptions::greedy())?;
+    match prompt {
+        [] => session.feed_and_pick_many(&[token], test.n_gen, &mut sampler)?,
+        _ => session.feed_and_pick_many(prompt, 1 + test.n_gen, &mut sampler)?,
+    };
     Ok(())
 }
 

@@ -114,6 +114,28 @@ impl Session {
         self.pick(tokens, sampler, false)
     }
 
+    /// Shows the model `tokens`, picks the token that follows and shows it that one, and so on, until `n` are picked, whatever
+    /// they are; returns the last. The steps are those of [`generate`](Self::generate), ahead of the host where the backend can.
+    ///
+    /// # Errors
+    /// As [`feed`](Self::feed); [`Error::ContextFull`] comes when the context is full.
+    ///
+    /// # Panics
+    /// Where `n` is 0.
+    pub fn feed_and_pick_many(
+        &mut self,
+        tokens: &[u32],
+        n: usize,
+        sampler: &mut Sampler,
+    ) -> Result<u32, Error> {
+        assert!(n > 0, "at least one token is picked");
+        let mut token = self.pick(tokens, sampler, n > 1)?;
+        for left in (0..n - 1).rev() {
+            token = self.pick(&[token], sampler, left > 0)?;
+        }
+        Ok(token)
+    }
+
     /// As [`feed_and_pick`](Self::feed_and_pick). Where it `goes_on`, so that the token will be fed and another one picked the
     /// same way unless something ends the text, a backend that runs ahead gets that step before this one's token is waited for.
     pub(super) fn pick(
