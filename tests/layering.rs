@@ -44,6 +44,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cuda/driver/real.rs", "the CUDA driver's calls"),
     ("src/backend/cuda/driver/simt.rs", "calls into the host form of the kernels"),
     ("src/backend/cuda/pod.rs", "that parameter structs are plain bytes"),
+    ("src/backend/wgpu/cache.rs", "hands a driver the kernels that it has compiled before"),
 ];
 
 #[test]

@@ -2,15 +2,17 @@
 #![cfg(feature = "wgpu")]
 
 mod case;
+mod common;
 mod oracle;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use case::model::SMALL;
 use case::{Case, limits, shuffled_pages, ty};
 use sterna::backend::wgpu::Wgpu;
 use sterna::backend::wgpu::device::{Gpu, Options};
-use sterna::backend::{Backend, auto, open_on};
+use sterna::backend::{Backend, DeviceOptions, Int8, auto, open_on};
 use sterna::program::{ActQuant, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
 
 /// A device of this test's own; nothing where there is no adapter, which a line says.
@@ -41,15 +43,111 @@ fn a_lost_device_is_an_error_and_no_wait() {
 fn a_device_that_is_not_there_is_named_beside_those_that_are() {
     let Some(gpu) = gpu(&Options::default()) else { return };
     for word in ["no such card", "99"] {
-        let said = open_on("wgpu", Some(word), 1).map(|_| ()).unwrap_err().to_string();
+        let said = open_on("wgpu", &on(word)).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains(&format!("no device `{word}`; there is 0: ")), "{said}");
     }
-    let first = open_on("wgpu", Some("0"), 1).expect("the first device");
+    let first = open_on("wgpu", &on("0")).expect("the first device");
     let device = Wgpu::on(gpu).device();
     let name = device.split(" (").next().expect("a name").to_uppercase();
-    assert!(first.device().to_uppercase().starts_with(&name) || open_on("wgpu", Some(&name), 1).is_ok());
-    let said = open_on("cpu", Some("0"), 1).map(|_| ()).unwrap_err().to_string();
+    assert!(first.device().to_uppercase().starts_with(&name) || open_on("wgpu", &on(&name)).is_ok());
+    let said = open_on("cpu", &on("0")).map(|_| ()).unwrap_err().to_string();
     assert!(said.contains("--device 0 is for --backend cuda and wgpu"), "{said}");
+}
+
+fn on(device: &str) -> DeviceOptions {
+    DeviceOptions { device: Some(device.to_owned()), threads: 1, ..DeviceOptions::default() }
+}
+
+#[test]
+fn what_wgpu_alone_can_do_is_refused_elsewhere() {
+    let packed = DeviceOptions { int8: Int8::Packed, threads: 1, ..DeviceOptions::default() };
+    let profile = DeviceOptions { profile: true, threads: 1, ..DeviceOptions::default() };
+    for name in ["auto", "cpu"] {
+        for (how, want) in
+            [(&packed, "--int8 is for --backend wgpu"), (&profile, "--profile is for --backend")]
+        {
+            let said = open_on(name, how).map(|_| ()).unwrap_err().to_string();
+            assert!(said.contains(want), "{name}: {said}");
+        }
+    }
+}
+
+/// Each stage is timed, and computes what it does untimed. A device without timestamps says so.
+#[test]
+fn stages_are_timed_where_the_device_can() {
+    let Some(plain) = gpu(&Options::default()) else { return };
+    let timed = match Gpu::open(&Options { profile: true, ..Options::default() }) {
+        Ok(gpu) => Arc::new(gpu),
+        Err(err) => {
+            return assert!(err.to_string().contains("has no timestamps, which --profile needs"), "{err}");
+        }
+    };
+    let (case, logits) = SMALL.case("a small model", limits(2, 1, 1));
+    let (pages, row) = (shuffled_pages(1, 1), Row { token: 1, pos: 0, seq: 0, logits: true });
+    let step = Step { rows: &[row], pages: &pages, sampling: &[] };
+    let mut all = Vec::new();
+    for (gpu, is_timed) in [(plain, false), (timed, true)] {
+        let mut backend = Wgpu::on(gpu);
+        let mut running = case.on(&mut backend);
+        running.backend.run(running.exec, &step).expect("a run");
+        running.run(0..3, &step);
+        running.backend.run(running.exec, &step).expect("a run");
+        all.push(running.read(logits, 1));
+        let times = running.backend.stage_times(running.exec);
+        assert_eq!(times.is_some(), is_timed);
+        if let Some(times) = times {
+            let calls: Vec<u64> = times.iter().map(|time| time.calls).collect();
+            assert!(calls[..3] == [3; 3] && calls[3..].iter().all(|calls| *calls == 2), "{calls:?}");
+            // A stage without work, as sampling where nothing is sampled, may take nothing.
+            let busy = times.iter().filter(|time| time.nanoseconds > 0).count();
+            assert!(busy + 1 >= times.len(), "{times:?}");
+        }
+    }
+    assert_eq!(all[0], all[1]);
+}
+
+/// What a run has compiled is there for the next one; a file that is broken, or no file at all, is as if there were none.
+#[test]
+fn compiled_kernels_are_kept_on_disk_and_a_broken_file_is_ignored() {
+    if gpu(&Options::default()).is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let options = |dir: &Path| Options { cache_dir: Some(dir.to_owned()), ..Options::default() };
+    let (case, logits) = SMALL.case("a small model", limits(2, 1, 1));
+    let run = |dir: &Path| {
+        let mut backend = Wgpu::on(gpu(&options(dir)).expect("it opened before"));
+        let mut running = case.on(&mut backend);
+        let (pages, row) = (shuffled_pages(1, 1), Row { token: 1, pos: 0, seq: 0, logits: true });
+        let step = Step { rows: &[row], pages: &pages, sampling: &[] };
+        running.backend.run(running.exec, &step).expect("a run");
+        running.read(logits, 1)
+    };
+    let kept = dir.path().join("new");
+    let files = || -> Vec<_> {
+        let entries = std::fs::read_dir(&kept).into_iter().flatten();
+        entries.map(|entry| entry.expect("an entry").path()).collect()
+    };
+    let want = run(&kept);
+    let files_now = files();
+    let [file] = &files_now[..] else {
+        return common::say(format_args!("not run: this adapter keeps no compiled kernels"));
+    };
+    let whole = std::fs::read(file).expect("a file");
+    assert!(
+        whole.len() > 8 && file.file_name().is_some_and(|name| name.to_string_lossy().contains("vulkan"))
+    );
+    assert_eq!(run(&kept), want);
+    let mut wrong = whole.clone();
+    wrong[whole.len() / 2] ^= 1;
+    for bytes in [&wrong[..], &whole[..whole.len() / 2], b"", b"no cache at all"] {
+        std::fs::write(file, bytes).expect("a write");
+        assert_eq!(run(&kept), want);
+        assert_ne!(std::fs::read(file).expect("a file"), bytes, "written anew");
+    }
+    // A folder that cannot be made.
+    assert_eq!(run(&file.join("below a file")), want);
+    assert_eq!(files().len(), 1);
 }
 
 /// Software is what `--backend wgpu` takes where there is nothing else, with a note; `auto` leaves it alone.

@@ -34,6 +34,53 @@ pub struct Plan {
     pub free_bytes: Option<u64>,
 }
 
+/// Which device of a backend, and how it is used.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceOptions {
+    /// Number in the backend's list, or a part of a name; the backend's choice where there is none.
+    pub device: Option<String>,
+    /// For backends that run on the processor.
+    pub threads: usize,
+    /// For wgpu.
+    pub int8: Int8,
+    /// Whether [`Backend::stage_times`] are taken; runs wait for their end then.
+    pub profile: bool,
+}
+
+/// How products of int8 activations are made where a device may do them in two ways. Both are exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Int8 {
+    /// As a list says that is faster: floats on Metal, whose devices have no instruction for four products, packed elsewhere.
+    #[default]
+    Auto,
+    /// Four at a time.
+    Packed,
+    /// As floats.
+    Floats,
+}
+
+impl std::str::FromStr for Int8 {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "auto" => Ok(Self::Auto),
+            "packed" => Ok(Self::Packed),
+            "floats" => Ok(Self::Floats),
+            _ => Err("want auto, packed or floats".into()),
+        }
+    }
+}
+
+/// What one stage of a program has taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StageTime {
+    /// Runs.
+    pub calls: u64,
+    /// Of the device, all of them together.
+    pub nanoseconds: u64,
+}
+
 /// Runs programs.
 pub trait Backend: Send {
     /// The word for it in `--backend`.
@@ -110,6 +157,12 @@ pub trait Backend: Send {
     /// Where there is no such pick, or the host had to make it.
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError>;
 
+    /// What each stage of a program has taken since it was compiled; nothing where the backend was not opened to
+    /// [`profile`](DeviceOptions::profile).
+    fn stage_times(&self, _e: Exec) -> Option<Vec<StageTime>> {
+        None
+    }
+
     /// Runs only the stages `range` of the program over the same step: stage diffs and profiles.
     ///
     /// # Errors
@@ -176,21 +229,26 @@ pub fn auto(threads: usize) -> Vec<Result<Box<dyn Backend>, BackendError>> {
 /// # Errors
 /// [`BackendError::Unknown`], and [`BackendError::Device`] where it does not start.
 pub fn open(name: &str, threads: usize) -> Result<Box<dyn Backend>, BackendError> {
-    open_on(name, None, threads)
+    open_on(name, &DeviceOptions { threads, ..DeviceOptions::default() })
 }
 
-/// As [`open`], on a device of its list: by number, or by a part of its name.
+/// As [`open`], with a choice of device and how it is used.
 ///
 /// # Errors
-/// As [`open`]; and where there is no such device, or nothing to choose from.
-pub fn open_on(name: &str, device: Option<&str>, threads: usize) -> Result<Box<dyn Backend>, BackendError> {
+/// As [`open`]; and where there is no such device, or the backend has no such choice.
+pub fn open_on(name: &str, how: &DeviceOptions) -> Result<Box<dyn Backend>, BackendError> {
+    let DeviceOptions { device, threads, int8, profile } = how;
+    let threads = *threads;
+    let refused =
+        |backend, detail| Err::<(), _>(BackendError::Device { backend, call: "choosing a device", detail });
+    let not_wgpu = |backend: &'static str| match (*int8, *profile) {
+        (Int8::Packed | Int8::Floats, _) => refused(backend, "--int8 is for --backend wgpu".to_owned()),
+        (_, true) => refused(backend, "--profile is for --backend wgpu".to_owned()),
+        _ => Ok(()),
+    };
     let only_device = |backend: &'static str| match device {
-        Some(device) => Err(BackendError::Device {
-            backend,
-            call: "choosing a device",
-            detail: format!("--device {device} is for --backend cuda and wgpu"),
-        }),
-        None => Ok(()),
+        Some(device) => refused(backend, format!("--device {device} is for --backend cuda and wgpu")),
+        None => not_wgpu(backend),
     };
     match name {
         "auto" => {
@@ -202,7 +260,10 @@ pub fn open_on(name: &str, device: Option<&str>, threads: usize) -> Result<Box<d
             Ok(Box::new(cpu::Cpu::new(threads)?))
         }
         #[cfg(feature = "cuda")]
-        "cuda" => Ok(Box::new(cuda::Cuda::open(device)?)),
+        "cuda" => {
+            not_wgpu("cuda")?;
+            Ok(Box::new(cuda::Cuda::open(device.as_deref())?))
+        }
         #[cfg(feature = "simt")]
         "cuda-simt" => {
             only_device("cuda-simt")?;
@@ -211,8 +272,13 @@ pub fn open_on(name: &str, device: Option<&str>, threads: usize) -> Result<Box<d
         }
         #[cfg(feature = "wgpu")]
         "wgpu" => {
-            let device = device.map(str::to_owned);
-            Ok(Box::new(wgpu::Wgpu::open(&wgpu::device::Options { device, ..Default::default() })?))
+            let packed = match int8 {
+                Int8::Auto => None,
+                int8 => Some(*int8 == Int8::Packed),
+            };
+            let (device, profile, cache_dir) = (device.clone(), *profile, wgpu::cache::user_dir());
+            let options = wgpu::device::Options { device, packed, profile, cache_dir, ..Default::default() };
+            Ok(Box::new(wgpu::Wgpu::open(&options)?))
         }
         _ => {
             let detail = format!("this build has auto, {}", NAMES.join(", "));

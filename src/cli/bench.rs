@@ -7,6 +7,7 @@ use clap::Args;
 use super::CliError;
 use super::bench_table::{Format, Table};
 use super::model_args::LoadArgs;
+use crate::backend::StageTime;
 use crate::engine::score::Mean;
 use crate::engine::{Engine, EngineOptions, Sampler, SamplerOptions, Session, bandwidth};
 use crate::program::sampling::uniform;
@@ -48,6 +49,9 @@ pub struct BenchArgs {
     /// Numbers of threads [default: physical cores]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
+    /// What each kind of stage takes of the device, on stderr; --backend wgpu alone. Runs wait for each step then
+    #[arg(long)]
+    profile: bool,
     /// How the result is written
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Md)]
     output: Format,
@@ -134,6 +138,7 @@ impl BenchArgs {
         for threads in threads {
             let options = EngineOptions {
                 batch: self.load.batch_size.min(longest),
+                profile: self.profile,
                 ..self.load.options(Some(longest), threads)
             };
             let threads = options.n_threads();
@@ -144,8 +149,11 @@ impl BenchArgs {
                 None => table.insert(Table::begin(self.output, &engine, source.name())?),
             };
             for &test in &tests {
-                let (seconds, decode_bytes) = measure(&engine, test, self.repetitions)?;
+                let Taken { seconds, decode_bytes, stages } = measure(&engine, test, self.repetitions)?;
                 table.row(&Measured { test, threads, seconds, decode_bytes, read_bandwidth })?;
+                if let Some(stages) = stages {
+                    eprint!("{}", profile_table(&test.name(), &stages));
+                }
             }
         }
         Ok(table.map_or(Ok(()), Table::end)?)
@@ -164,8 +172,20 @@ impl BenchArgs {
     }
 }
 
-/// Seconds of each run, and the bytes that one run of single-token steps reads.
-fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<(Vec<f64>, Option<u64>), CliError> {
+/// Kinds of stages, and what they took.
+type Stages = Vec<(&'static str, StageTime)>;
+
+/// What a test took.
+struct Taken {
+    /// Of each run.
+    seconds: Vec<f64>,
+    /// That one run of single-token steps reads.
+    decode_bytes: Option<u64>,
+    /// Of all runs, where they are timed.
+    stages: Option<Stages>,
+}
+
+fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, CliError> {
     let mut session = engine.session()?;
     let n_vocab = engine.hyper().n_vocab;
     let token = |at: usize| ((uniform(0, at as u64) * n_vocab as f64) as u32).min(n_vocab as u32 - 1);
@@ -175,6 +195,7 @@ fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<(Vec<f64>, O
 
     // Warm-up: the prompt once, and two single steps, the second of which may be queued ahead.
     run(&mut session, Test { n_gen: test.n_gen.min(2), ..test }, &prompt, token(0))?;
+    let before = engine.stage_times();
     let mut seconds = Vec::new();
     for _ in 0..repetitions {
         let start = Instant::now();
@@ -184,7 +205,33 @@ fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<(Vec<f64>, O
     let steps = test.n_depth..test.n_depth + test.n_gen;
     let decode_bytes =
         (test.n_prompt == 0).then(|| steps.map(|position| engine.decode_cost(position).bytes()).sum());
-    Ok((seconds, decode_bytes))
+    let taken = before.zip(engine.stage_times());
+    let stages = taken.map(|(before, after)| {
+        let mut kinds = Stages::new();
+        for ((_, stage), (before, after)) in engine.program().stages.iter().zip(before.iter().zip(after)) {
+            let at = kinds.iter().position(|(kind, _)| *kind == stage.name()).unwrap_or_else(|| {
+                kinds.push((stage.name(), StageTime::default()));
+                kinds.len() - 1
+            });
+            kinds[at].1.calls += after.calls - before.calls;
+            kinds[at].1.nanoseconds += after.nanoseconds - before.nanoseconds;
+        }
+        kinds
+    });
+    Ok(Taken { seconds, decode_bytes, stages })
+}
+
+/// Stage, calls, total and share, largest first.
+fn profile_table(test: &str, stages: &Stages) -> String {
+    let mut stages = stages.clone();
+    stages.sort_by_key(|(_, time)| std::cmp::Reverse(time.nanoseconds));
+    let all: u64 = stages.iter().map(|(_, time)| time.nanoseconds).sum();
+    let mut table = format!("\n| stage of {test} | calls | total ms | share |\n|---|---:|---:|---:|\n");
+    for (kind, time) in stages {
+        let (total, share) = (time.nanoseconds as f64, 100.0 * time.nanoseconds as f64 / all.max(1) as f64);
+        table += &format!("| {kind} | {} | {:.3} | {share:.1} % |\n", time.calls, total / 1e6);
+    }
+    table + "\n"
 }
 
 /// One run: the prompt, and behind it, or behind a token of its own, the generated tokens.
@@ -226,6 +273,15 @@ mod tests {
         assert_eq!(mean, 15.0);
         assert!((deviation - 50f64.sqrt()).abs() < 1e-12);
         assert_eq!(measured.bandwidth(), Some(150.0));
+    }
+
+    #[test]
+    fn the_profile_has_the_largest_stage_first() {
+        let time = |calls, nanoseconds| StageTime { calls, nanoseconds };
+        let table = profile_table("tg2", &vec![("embed", time(2, 500_000)), ("attend", time(4, 1_500_000))]);
+        let lines: Vec<_> = table.trim().lines().collect();
+        assert_eq!(lines[0], "| stage of tg2 | calls | total ms | share |");
+        assert_eq!(lines[2..], ["| attend | 4 | 1.500 | 75.0 % |", "| embed | 2 | 0.500 | 25.0 % |"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::CliError;
 use super::source::Source;
+use crate::backend::Int8;
 use crate::engine::{Engine, EngineOptions};
 use crate::gguf::OpenOptions;
 
@@ -34,6 +35,9 @@ pub struct LoadArgs {
     /// Which device of it: a number of `sterna devices`, or a part of a name
     #[arg(long, value_name = "N|NAME")]
     pub device: Option<String>,
+    /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub int8: Int8,
     /// Most tokens of one prefill step
     #[arg(short, long, value_name = "N", default_value_t = 512, visible_alias = "ubatch-size")]
     pub batch_size: usize,
@@ -135,6 +139,7 @@ impl LoadArgs {
         EngineOptions {
             backend: self.backend.clone(),
             device: self.device.clone(),
+            int8: self.int8,
             threads,
             n_ctx,
             batch: self.batch_size,

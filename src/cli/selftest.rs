@@ -7,7 +7,7 @@ use clap::Args;
 use ggml_types::kv_by_name;
 
 use super::CliError;
-use crate::backend::{self, Backend, Exec};
+use crate::backend::{self, Backend, DeviceOptions, Exec, Int8};
 use crate::gguf::Gguf;
 use crate::model::{Hyper, Model, Options};
 use crate::program::{Buf, Limits, PAGE, PageTable, Row, RowsOf, Sampling, Stage, Step};
@@ -28,6 +28,9 @@ pub struct SelftestArgs {
     /// Which device of it: a number of `sterna devices`, or a part of a name
     #[arg(long, value_name = "N|NAME")]
     device: Option<String>,
+    /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    int8: Int8,
     /// Leaves out the layer of real size, which takes longest
     #[arg(long)]
     small: bool,
@@ -67,8 +70,13 @@ impl SelftestArgs {
         let mut wrong = 0;
         let subjects = if self.small { &SUBJECTS[..SUBJECTS.len() - 1] } else { SUBJECTS };
         for (i, subject) in subjects.iter().enumerate() {
-            let mut tested =
-                backend::open_on(&self.backend, self.device.as_deref(), backend::physical_cores())?;
+            let how = DeviceOptions {
+                device: self.device.clone(),
+                threads: backend::physical_cores(),
+                int8: self.int8,
+                profile: false,
+            };
+            let mut tested = backend::open_on(&self.backend, &how)?;
             let mut cpu = backend::open("cpu", backend::physical_cores())?;
             if i == 0 {
                 writeln!(out, "{}: {}", tested.name(), tested.device())?;
@@ -155,7 +163,7 @@ fn compare(model: &Model, tested: &mut dyn Backend, cpu: &mut dyn Backend) -> Re
                 cpu.tokens(of_cpu, &mut want)?;
                 difference = if got == want { 0.0 } else { f32::INFINITY };
             }
-            let stage = name(stage);
+            let stage = stage.name();
             match lines.iter_mut().find(|line| (line.stage, line.rows) == (stage, n)) {
                 Some(line) => line.difference = line.difference.max(difference),
                 None => lines.push(Line { stage, rows: n, difference }),
@@ -177,16 +185,4 @@ fn relative(got: &[f32], want: &[f32]) -> f32 {
         let far = (a - b).abs() / largest;
         if far.is_nan() { f32::INFINITY } else { worst.max(far) }
     })
-}
-
-fn name(stage: &Stage) -> &'static str {
-    match stage {
-        Stage::Embed(_) => "embed",
-        Stage::AttnIn(_) => "attn_in",
-        Stage::Attend(_) => "attend",
-        Stage::ProjAdd(_) => "proj_add",
-        Stage::FfnIn(_) => "ffn_in",
-        Stage::Logits(_) => "logits",
-        Stage::Sample(_) => "sample",
-    }
 }

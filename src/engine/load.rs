@@ -9,7 +9,7 @@ use ggml_types::{Dialect, HostTensor, KvCodec, kv, kv_by_name};
 use super::head;
 use super::pages::{Pages, exact_pages_for};
 use super::{Core, Engine, Shared, ctx_pages};
-use crate::backend::{self, Backend, BackendError, Plan};
+use crate::backend::{self, Backend, BackendError, DeviceOptions, Int8, Plan};
 use crate::error::Error;
 use crate::gguf::{Gguf, OpenOptions};
 use crate::model;
@@ -33,6 +33,10 @@ pub struct EngineOptions {
     pub backend: String,
     /// Number or name of the backend's device; the backend's choice where there is none.
     pub device: Option<String>,
+    /// How wgpu multiplies int8 activations.
+    pub int8: Int8,
+    /// Whether [`Engine::stage_times`] are taken, by backends that can.
+    pub profile: bool,
     /// Threads of the CPU backend; one a physical core where there is none.
     pub threads: Option<usize>,
     /// Positions of each session; the trained context, at most [`EngineOptions::DEFAULT_CTX`], where there
@@ -71,6 +75,8 @@ impl Default for EngineOptions {
         Self {
             backend: "auto".into(),
             device: None,
+            int8: Int8::Auto,
+            profile: false,
             threads: None,
             n_ctx: None,
             batch: 512,
@@ -127,11 +133,16 @@ impl Engine {
         progress: impl FnMut(Progress),
     ) -> Result<Self, Error> {
         let threads = options.n_threads();
-        match (options.backend.as_str(), options.device.as_deref()) {
-            ("auto", None) => Self::on_first(gguf, options, backend::auto(threads), progress),
-            (name, device) => {
-                Self::on_backend(gguf, options, backend::open_on(name, device, threads)?, progress)
-            }
+        let how = DeviceOptions {
+            device: options.device.clone(),
+            threads,
+            int8: options.int8,
+            profile: options.profile,
+        };
+        let any = how.device.is_none() && how.int8 == Int8::Auto && !how.profile;
+        match options.backend.as_str() {
+            "auto" if any => Self::on_first(gguf, options, backend::auto(threads), progress),
+            name => Self::on_backend(gguf, options, backend::open_on(name, &how)?, progress),
         }
     }
 

@@ -27,7 +27,7 @@ pub use sampler::{Sampler, SamplerError, SamplerOptions};
 pub use session::Session;
 pub use stats::Stats;
 
-use crate::backend::{Backend, Exec, Plan};
+use crate::backend::{Backend, Exec, Plan, StageTime};
 use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::model::Hyper;
@@ -143,6 +143,12 @@ impl Engine {
         let row = Row { token: 0, pos: position as u32, seq: 0, logits: true };
         let pages = PageTable::new(0, 0);
         self.shared.program.cost(&Step { rows: &[row], pages: &pages, sampling: &[] })
+    }
+
+    /// What each stage of the program has taken; nothing without [`EngineOptions::profile`].
+    pub fn stage_times(&self) -> Option<Vec<StageTime>> {
+        let core = self.core();
+        core.backend.stage_times(core.exec)
     }
 
     /// Name of the output head's weight type.

@@ -27,6 +27,19 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// Its kind, as files and kernels are called.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Embed(_) => "embed",
+            Self::AttnIn(_) => "attn_in",
+            Self::Attend(_) => "attend",
+            Self::ProjAdd(_) => "proj_add",
+            Self::FfnIn(_) => "ffn_in",
+            Self::Logits(_) => "logits",
+            Self::Sample(_) => "sample",
+        }
+    }
+
     /// The linear layers of the stage, and which rows they multiply.
     pub fn linears(&self) -> (RowsOf, impl Iterator<Item = &Linear>) {
         let (rows, linears) = match self {

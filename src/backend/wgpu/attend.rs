@@ -1,11 +1,20 @@
-//! Causal attention: a workgroup a row, tile of query heads, and split of the pages; then the splits are merged.
+//! Causal attention: a workgroup a row, tile of query heads, and split of the pages; then the splits are merged. Where many rows of
+//! a sequence stand together, a workgroup takes a tile of them and all pages.
 
-use super::shader::{Kernel, THREADS};
+use std::ops::Range;
+
+use super::shader::{Kernel, LANES, THREADS};
 use super::{Cx, Dispatch, Grid, kv};
-use crate::program::{Attend, Program, RowsOf};
+use crate::program::{Attend, PAGE, Program, Row, RowsOf, Stage};
 
 /// Query heads that a workgroup has.
 const HEADS: usize = 4;
+
+/// Queries of a workgroup that has a tile of rows.
+const QUERIES: usize = 32;
+
+/// From how many rows on a step may go in tiles.
+const TILED_LEAST: usize = 16;
 
 /// Workgroups that keep a large device busy; fewer are made of few pages, and more of many rows.
 const ENOUGH: usize = 256;
@@ -15,6 +24,39 @@ fn group_and_tiles(p: &Program, s: &Attend) -> (usize, usize) {
     let kv = p.kv_decl(s.kv);
     let group = p.buf_decl(s.q).cols / (kv.n_kv_heads * kv.head_dim);
     (group, group.div_ceil(HEADS))
+}
+
+/// Most rows of a tile, where every attention of a program can take tiles, and takes the same.
+pub fn tile_rows(p: &Program) -> Option<usize> {
+    let mut all = p.stages.iter().filter_map(|(_, stage)| match stage {
+        Stage::Attend(s) => {
+            let fits = p.kv_decl(s.kv).head_dim.is_multiple_of(4);
+            Some(fits.then(|| QUERIES / group_and_tiles(p, s).0.min(QUERIES)))
+        }
+        _ => None,
+    });
+    let first = all.next()??;
+    all.all(|rows| rows == Some(first)).then_some(first)
+}
+
+/// The tiles of a step: neighbouring rows at neighbouring positions of one sequence, all of which read the same pages exactly.
+pub fn tiles(rows: &[Row], most: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let first = rows.get(start)?;
+        let belongs = |(i, row): &(usize, &Row)| {
+            let same = row.seq == first.seq && row.pos as usize == first.pos as usize + i;
+            same && (row.pos as usize + 1) / PAGE == (first.pos as usize + 1) / PAGE
+        };
+        let n = rows[start..].iter().enumerate().take(most).take_while(belongs).count();
+        start += n;
+        Some(start - n..start)
+    })
+}
+
+/// Whether a step goes in tiles: where they are half full.
+pub fn is_tiled(rows: &[Row], most: usize) -> bool {
+    rows.len() >= TILED_LEAST && tiles(rows, most).count() * most <= 2 * rows.len()
 }
 
 /// Splits of the pages where a row has `blocks` workgroups.
@@ -35,13 +77,24 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     let (decl, memory) = (cx.p.kv_decl(s.kv), cx.memory);
     let (group, tiles) = group_and_tiles(cx.p, s);
     let mut params = kv::params(decl, &cx.p.limits);
-    params.extend([group as u32, tiles as u32, s.scale.to_bits()]);
+    params.extend([group as u32, tiles as u32, s.scale.to_bits(), 0]);
     let own = (decl.head_dim as u32).div_ceil(2 * THREADS);
     let blocks = (decl.n_kv_heads * tiles) as u32;
     let (q, out) = (&memory.bufs[s.q.0 as usize], &memory.bufs[s.out.0 as usize]);
     let [keys, values] = &memory.kvs[s.kv.0 as usize];
     let codec = kv::codec(decl);
-    vec![
+    let tile_heads = group.min(QUERIES);
+    let head_tiles = group.div_ceil(tile_heads);
+    let quads = (decl.head_dim as u32).div_ceil(4 * LANES).next_power_of_two();
+    let mut of_tiles = kv::params(decl, &cx.p.limits);
+    of_tiles.extend([group as u32, head_tiles as u32, s.scale.to_bits(), tile_heads as u32]);
+    let tiled = tile_rows(cx.p).map(|_| Dispatch {
+        kernels: vec![(usize::MAX, Kernel::AttendTile(codec.name, quads))],
+        params: of_tiles,
+        buffers: vec![&memory.step.buffer, q, keys, values, out],
+        grid: Grid::Tiles { x: (decl.n_kv_heads * head_tiles) as u32 },
+    });
+    let by_row = [
         Dispatch {
             kernels: vec![(usize::MAX, Kernel::Attend(codec.name, own))],
             params: params.clone(),
@@ -54,5 +107,30 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
             buffers: vec![&memory.step.buffer, &memory.partial, out],
             grid: Grid::Splits { x: blocks, least: 2, rows: RowsOf::Step },
         },
-    ]
+    ];
+    by_row.into_iter().chain(tiled).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(seq: u32, positions: Range<u32>) -> Vec<Row> {
+        positions.map(|pos| Row { token: 0, pos, seq, logits: false }).collect()
+    }
+
+    #[test]
+    fn tiles_are_runs_of_one_sequence_and_end_where_the_window_moves() {
+        let step =
+            [rows(0, 3..13), rows(1, 13..15), rows(1, 16..17), rows(0, 13..14), rows(2, 60..66)].concat();
+        let tiles: Vec<_> = tiles(&step, 4).collect();
+        assert_eq!(tiles, [0..4, 4..8, 8..10, 10..12, 12..13, 13..14, 14..17, 17..20]);
+    }
+
+    #[test]
+    fn a_prompt_goes_in_tiles_and_decodes_side_by_side_do_not() {
+        assert!(is_tiled(&rows(0, 5..21), 8) && !is_tiled(&rows(0, 5..20), 8));
+        let side_by_side: Vec<Row> = (0..64).flat_map(|seq| rows(seq, 9..10)).collect();
+        assert!(!is_tiled(&side_by_side, 8) && is_tiled(&side_by_side, 1));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -13,6 +13,7 @@ use wgpu::{
 };
 
 use super::NAME;
+use super::cache::DiskCache;
 use super::shader::{Binding, Caps, Kernel, LANES};
 use crate::backend::BackendError;
 
@@ -33,6 +34,10 @@ pub struct Options {
     pub subgroups: Option<bool>,
     /// Whether int8 products are of packed integers, or of floats.
     pub packed: Option<bool>,
+    /// Whether stages are timed.
+    pub profile: bool,
+    /// A folder in which compiled kernels are kept for the next run, where wgpu can; nowhere where there is none.
+    pub cache_dir: Option<PathBuf>,
 }
 
 /// An opened device. Cheap to share: tests run all their backends on one.
@@ -47,9 +52,12 @@ pub struct Gpu {
     pub(super) max_part_bytes: u64,
     /// Bytes at a multiple of which parameters may lie.
     pub(super) params_align: u64,
+    /// Nanoseconds of a timestamp's step, where stages are timed.
+    pub(super) tick: Option<f32>,
     /// What went wrong outside a call that could return it.
     failure: Arc<Mutex<Option<String>>>,
     pipelines: Mutex<HashMap<Kernel, wgpu::ComputePipeline>>,
+    cache: Option<DiskCache>,
     layouts: Mutex<HashMap<&'static [Binding], BindGroupLayout>>,
     /// Where bytes come back.
     staging: Mutex<Option<Buffer>>,
@@ -186,7 +194,14 @@ impl Gpu {
             }
         }
         let caps = Caps::of(&adapter, options);
-        let features = if caps.subgroups { Features::SUBGROUP } else { Features::empty() };
+        if options.profile && !adapter.features().contains(Features::TIMESTAMP_QUERY) {
+            let detail = format!("{} has no timestamps, which --profile needs", short(&info));
+            return Err(error("opening a device", detail));
+        }
+        let mut features = Features::empty();
+        features.set(Features::SUBGROUP, caps.subgroups);
+        features.set(Features::TIMESTAMP_QUERY, options.profile);
+        features |= adapter.features() & Features::PIPELINE_CACHE;
         let desc = wgpu::DeviceDescriptor {
             label: Some("sterna"),
             required_features: features,
@@ -211,7 +226,10 @@ impl Gpu {
         });
         device.on_uncaptured_error(Arc::new(move |err: wgpu::Error| uncaptured(err.to_string())));
         let most = max_buffer_bytes(&limits);
+        let cache = options.cache_dir.as_deref().and_then(|dir| DiskCache::open(&device, &info, dir));
         Ok(Self {
+            cache,
+            tick: options.profile.then(|| queue.get_timestamp_period()),
             device,
             queue,
             info,
@@ -261,6 +279,22 @@ impl Gpu {
     /// As [`buffer`](Self::buffer).
     pub(super) fn storage(&self, bytes: u64) -> Result<Buffer, BackendError> {
         self.buffer(bytes, BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST)
+    }
+
+    /// Room for `n` timestamps.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] where the device takes fewer.
+    pub(super) fn timestamps(&self, n: u32) -> Result<wgpu::QuerySet, BackendError> {
+        if n > wgpu::QUERY_SET_MAX_QUERIES {
+            let most = wgpu::QUERY_SET_MAX_QUERIES;
+            return Err(error("making timestamps", format!("{n} are wanted, and {most} are the most")));
+        }
+        Ok(self.device.create_query_set(&wgpu::QuerySetDescriptor {
+            label: None,
+            ty: wgpu::QueryType::Timestamp,
+            count: n,
+        }))
     }
 
     /// Queues a write; `bytes` is a multiple of 4 long.
@@ -396,7 +430,7 @@ impl Gpu {
             module: &module,
             entry_point: Some("main"),
             compilation_options,
-            cache: None,
+            cache: self.cache.as_ref().map(|kept| &kept.cache),
         });
         let (internal, valid) = (now(internal.pop()), now(valid.pop()));
         if let Some(err) = valid.or(internal) {
@@ -404,6 +438,11 @@ impl Gpu {
         }
         locked(&self.pipelines).insert(kernel, pipeline.clone());
         Ok(pipeline)
+    }
+
+    /// Keeps the kernels that have been made for the next run.
+    pub(super) fn keep_pipelines(&self) {
+        self.cache.iter().for_each(DiskCache::save);
     }
 
     /// The buffers of a dispatch, parameters first; `params` is the stretch of that buffer.

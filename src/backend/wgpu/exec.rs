@@ -6,10 +6,11 @@ use wgpu::{BindGroup, BufferUsages, ComputePass, ComputePipeline};
 
 use super::device::Gpu;
 use super::memory::{Memory, Sizes, constant_places};
+use super::profile::Profile;
 use super::step::filled;
 use super::weight::DeviceWeight;
 use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, missing, sample};
-use crate::backend::{BackendError, Plan};
+use crate::backend::{BackendError, Plan, StageTime};
 use crate::program::{Buf, PAGE, Program, RowsOf, Sampling, Stage, Step, sampling};
 
 /// Rows of a step are the second dimension of a grid, which has no more.
@@ -21,6 +22,10 @@ pub struct Compiled {
     memory: Memory,
     /// For each stage, in order.
     stages: Vec<Vec<Ready>>,
+    /// Most rows of a tile for attention, where it can take tiles.
+    tile_rows: Option<usize>,
+    /// What stages take, where they are timed.
+    profile: Option<Profile>,
     /// How the last step was to be sampled.
     sampling: Vec<Sampling>,
     scratch: sampling::Scratch,
@@ -44,18 +49,21 @@ struct Counts {
     sampled: usize,
     /// Rows that fill a page.
     filled: usize,
+    /// Tiles of rows, where attention takes them so.
+    tiles: Option<usize>,
     /// Pages of its longest sequence.
     pages: usize,
 }
 
 impl Counts {
-    fn of(step: &Step<'_>) -> Self {
+    fn of(step: &Step<'_>, tile_rows: Option<usize>) -> Self {
         let pages = step.rows.iter().map(|row| row.pos as usize / PAGE + 1).max().unwrap_or(0);
         Self {
             rows: step.rows.len(),
             outputs: step.n_outputs(),
             sampled: step.sampling.len(),
             filled: filled(step).count(),
+            tiles: tile_rows.map(|most| attend::tiles(step.rows, most).count()),
             pages,
         }
     }
@@ -118,11 +126,14 @@ impl Compiled {
         let wanted: Vec<Vec<Dispatch<'_>>> =
             p.stages.iter().map(|(_, stage)| dispatches(&cx, stage)).collect();
         let stages = make_ready(gpu, &wanted)?;
+        gpu.keep_pipelines();
         let n_vocab = p.picked_from();
         Ok(Self {
             program: p.clone(),
             memory,
             stages,
+            tile_rows: attend::tile_rows(p),
+            profile: Profile::new(gpu, p.stages.len())?,
             sampling: Vec::with_capacity(p.limits.outputs),
             scratch: sampling::Scratch::new(n_vocab),
             logits: vec![0.0; n_vocab],
@@ -160,21 +171,34 @@ impl Compiled {
             return Ok(());
         }
         self.memory.picks.assert_there(step);
-        self.memory.step.write(gpu, step, self.logits.len());
-        let counts = Counts::of(step);
+        let tile_rows = self.tile_rows.filter(|most| attend::is_tiled(step.rows, *most));
+        self.memory.step.write(gpu, step, self.logits.len(), tile_rows);
+        let counts = Counts::of(step, tile_rows);
         let mut encoder = gpu.encoder();
-        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-        for ready in self.stages[range.clone()].iter().flatten() {
-            ready.encode(&mut pass, &counts);
+        if let Some(profile) = &self.profile {
+            for i in range.clone() {
+                let timestamp_writes = Some(profile.around(i));
+                let mut pass = encoder
+                    .begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
+                self.stages[i].iter().for_each(|ready| ready.encode(&mut pass, &counts));
+            }
+            profile.resolve(&mut encoder, range.clone());
+        } else {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            let all = self.stages[range.clone()].iter().flatten();
+            all.for_each(|ready| ready.encode(&mut pass, &counts));
         }
-        drop(pass);
-        let picks = self.program.stages[range].iter().any(|(_, stage)| matches!(stage, Stage::Sample(_)));
+        let picks =
+            self.program.stages[range.clone()].iter().any(|(_, stage)| matches!(stage, Stage::Sample(_)));
         if picks && counts.sampled > 0 {
             let bytes = 4 * counts.sampled as u64;
             encoder.copy_buffer_to_buffer(&self.memory.tokens, 0, &self.memory.staging, 0, bytes);
             step.kept_picks().for_each(|(_, seq)| self.memory.picks.send(&mut encoder, seq));
         }
         let run = gpu.submit(encoder)?;
+        if let Some(profile) = &mut self.profile {
+            profile.add(gpu, run.clone(), range)?;
+        }
         if picks {
             for (output, seq) in step.kept_picks() {
                 let on_device = self.picks_on_device(&step.sampling[output]);
@@ -182,6 +206,11 @@ impl Compiled {
             }
         }
         Ok(())
+    }
+
+    /// What each stage has taken, where they are timed.
+    pub fn stage_times(&self) -> Option<Vec<StageTime>> {
+        self.profile.as_ref().map(|profile| profile.times.clone())
     }
 
     /// Whether tokens are picked so without the host.
@@ -223,8 +252,9 @@ impl Ready {
             Grid::Splits { x, least, rows } => {
                 let rows = counts.rows(rows);
                 let splits = attend::splits(rows, x as usize, counts.pages) as u32;
-                (if splits < least { 0 } else { rows }, x, splits)
+                (if splits < least || counts.tiles.is_some() { 0 } else { rows }, x, splits)
             }
+            Grid::Tiles { x } => (counts.tiles.unwrap_or(0), x, 1),
             Grid::Filled { x } => (counts.filled, x, 1),
             Grid::Sampled { x } => (counts.sampled, x, 1),
         };

@@ -6,6 +6,7 @@
 
 mod attend;
 mod attn_in;
+pub(super) mod cache;
 pub mod device;
 mod embed;
 mod exec;
@@ -15,6 +16,7 @@ mod linear;
 mod logits;
 mod memory;
 mod picks;
+mod profile;
 mod proj_add;
 mod sample;
 mod shader;
@@ -27,7 +29,7 @@ use std::sync::Arc;
 use ggml_types::HostTensor;
 use wgpu::Buffer;
 
-use super::{Backend, BackendError, Exec, Plan, WeightId};
+use super::{Backend, BackendError, Exec, Plan, StageTime, WeightId};
 use crate::program::{Buf, Program, RowsOf, Sampling, Stage, Step, Weight};
 use device::{Gpu, Options};
 use exec::Compiled;
@@ -108,11 +110,15 @@ impl Backend for Wgpu {
     }
 
     fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool {
-        self.execs[e.0 as usize].picks_on_device(how)
+        self.gpu.tick.is_none() && self.execs[e.0 as usize].picks_on_device(how)
     }
 
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {
         self.execs[e.0 as usize].picked(&self.gpu, seq, back)
+    }
+
+    fn stage_times(&self, e: Exec) -> Option<Vec<StageTime>> {
+        self.execs[e.0 as usize].stage_times()
     }
 
     fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
@@ -189,6 +195,8 @@ enum Grid {
     Products { of_weight: u32, rows: RowsOf },
     /// One a row and split of its pages, where there are at least so many splits.
     Splits { x: u32, least: u32, rows: RowsOf },
+    /// One a tile of rows, times `x`, where attention takes rows so.
+    Tiles { x: u32 },
     /// One a row that fills a page, times `x`.
     Filled { x: u32 },
     /// One a row of logits that is sampled.

@@ -65,6 +65,8 @@ pub enum Kernel {
     Append(&'static str),
     /// Of a codec, and pairs of elements that a thread has.
     Attend(&'static str, u32),
+    /// Of a codec, and vectors of 4 elements that a thread has: many rows at a time.
+    AttendTile(&'static str, u32),
     /// Of the splits of attention; turns the output back, or does not.
     AttendMerge { rotates: bool },
     /// First half of sampling.
@@ -92,6 +94,7 @@ impl Kernel {
         for codec in CODECS {
             all.push(Self::AttnIn(codec.name));
             all.extend([1, 2].map(|own| Self::Attend(codec.name, own)));
+            all.extend([1, 2, 4, 8].map(|quads| Self::AttendTile(codec.name, quads)));
             all.extend(matches!(codec.form, Form::Lloyd(_)).then_some(Self::Append(codec.name)));
         }
         all
@@ -109,6 +112,7 @@ impl Kernel {
             Self::AttnIn(codec) => format!("attn_in__{codec}"),
             Self::Append(codec) => format!("append__{codec}"),
             Self::Attend(codec, own) => format!("attend__{codec}__{own}"),
+            Self::AttendTile(codec, quads) => format!("attend_tile__{codec}__{quads}"),
             Self::AttendMerge { rotates } => {
                 (if rotates { "attend_merge__rotated" } else { "attend_merge" }).to_owned()
             }
@@ -128,6 +132,7 @@ impl Kernel {
             Self::AttnIn(_) => &[R, R, R, R, W, W, W],
             Self::Append(_) => &[R, W, W],
             Self::Attend(..) => &[R, R, R, R, W, W],
+            Self::AttendTile(..) => &[R, R, R, R, W],
             Self::AttendMerge { .. } => &[R, R, W],
             Self::SampleBest => &[R, R, W],
             Self::Sample => &[R, R, R, W, W],
@@ -147,7 +152,7 @@ impl Kernel {
         match self {
             Self::Input { .. } | Self::SampleBest | Self::Sample | Self::Embed(_) => 256,
             Self::Linear { .. } | Self::AttnIn(_) | Self::Append(_) => THREADS,
-            Self::Attend(..) | Self::AttendMerge { .. } => THREADS,
+            Self::Attend(..) | Self::AttendTile(..) | Self::AttendMerge { .. } => THREADS,
         }
     }
 
@@ -204,10 +209,8 @@ impl Kernel {
                     (TILE, true) => add(include_str!("shaders/lib/linear_tile_ints.wgsl")),
                     (TILE, false) => add(include_str!("shaders/lib/linear_tile.wgsl")),
                     _ => {
-                        add(match caps.subgroups {
-                            true => include_str!("shaders/lib/lanes_subgroups.wgsl"),
-                            false => include_str!("shaders/lib/lanes.wgsl"),
-                        });
+                        add("fn sum(a: Acc, b: Acc) -> Acc {\n    return a + b;\n}\n");
+                        add(&lanes(caps, "Acc", &[("sum_of_lanes", "sum")]));
                         add(include_str!("shaders/lib/linear_rows.wgsl"));
                     }
                 }
@@ -219,7 +222,7 @@ impl Kernel {
             Self::AttnIn(codec) => {
                 let codec = of_codec(codec);
                 add(&norm);
-                add(&cache(codec.form, "head"));
+                add(&cache(codec.form, "head", 1));
                 add(elements_of(codec));
                 if let Form::Blocks(_) = codec.form {
                     add(codec.shader);
@@ -233,7 +236,7 @@ impl Kernel {
             Self::Append(codec) => {
                 let codec = of_codec(codec);
                 add(wide);
-                add(&cache(codec.form, "mean"));
+                add(&cache(codec.form, "mean", 1));
                 add(elements_of(codec));
                 add(codec.shader);
                 add(include_str!("shaders/lib/table.wgsl"));
@@ -243,35 +246,41 @@ impl Kernel {
                 let codec = of_codec(codec);
                 add(&format!("const OWN: u32 = {own}u;\n"));
                 add(exp);
-                add(&cache(codec.form, "of_heads"));
+                add(&cache(codec.form, "of_heads", 1));
+                add(include_str!("shaders/lib/attention.wgsl"));
                 add(include_str!("shaders/lib/heads.wgsl"));
-                if !matches!(codec.form, Form::Blocks(_)) {
-                    add(elements_of(codec));
-                    add(include_str!("shaders/lib/read_elements.wgsl"));
-                }
-                if codec.form.rotates() {
-                    add(codec.shader);
-                    add(include_str!("shaders/lib/read_codes.wgsl"));
-                }
+                add(&reads(codec));
+                let elements = include_str!("shaders/lib/score_elements.wgsl");
+                let codes = include_str!("shaders/lib/score_codes.wgsl");
                 match codec.form {
-                    Form::Elements(_) => add(include_str!("shaders/lib/attend_elements.wgsl")),
+                    Form::Elements(_) => {
+                        [elements, include_str!("shaders/lib/scores_elements.wgsl")].map(add)
+                    }
                     Form::Lloyd(_) => {
-                        add(include_str!("shaders/lib/table.wgsl"));
-                        add(include_str!("shaders/lib/scale_of_vector.wgsl"));
-                        add(include_str!("shaders/lib/attend_windowed.wgsl"));
+                        add(elements);
+                        [codes, include_str!("shaders/lib/scores_windowed.wgsl")].map(add)
                     }
-                    Form::Blocks(_) => {
-                        add(include_str!("shaders/lib/scale_of_block.wgsl"));
-                        add(include_str!("shaders/lib/attend_blocks.wgsl"));
-                    }
-                }
-                add(&reduce("reduce_max4", "vec4<f32>", "max4"));
-                add(&reduce("reduce_sum4", "vec4<f32>", "sum4"));
-                add(include_str!("shaders/attend.wgsl"));
+                    Form::Blocks(_) => [codes, include_str!("shaders/lib/scores_blocks.wgsl")].map(add),
+                };
+                text.push_str(&reduce("reduce_max4", "vec4<f32>", "max4"));
+                text.push_str(&reduce("reduce_sum4", "vec4<f32>", "sum4"));
+                text.push_str(include_str!("shaders/attend.wgsl"));
+            }
+            Self::AttendTile(codec, quads) => {
+                let codec = of_codec(codec);
+                add(&format!("const QUADS: u32 = {quads}u;\n"));
+                add(exp);
+                // 8 queries at a time are turned back.
+                add(&cache(codec.form, "weights", 8));
+                add(include_str!("shaders/lib/attention.wgsl"));
+                add(&reads(codec));
+                add(&lanes(caps, "vec4<f32>", &[("max_of_lanes", "max4"), ("sum_of_lanes", "sum4")]));
+                add(include_str!("shaders/attend_tile.wgsl"));
             }
             Self::AttendMerge { rotates } => {
                 add(exp);
-                add(&rotation(rotates, "of_heads"));
+                add(&rotation(rotates, "of_heads", 1));
+                add(include_str!("shaders/lib/attention.wgsl"));
                 add(include_str!("shaders/lib/heads.wgsl"));
                 add(include_str!("shaders/attend_merge.wgsl"));
             }
@@ -305,23 +314,62 @@ fn elements_of(codec: &Codec) -> &'static str {
     if codec.form.rotates() { CODECS[0].shader } else { codec.shader }
 }
 
-/// What a cache is, and the rotation of what `vector` names.
-fn rotation(rotates: bool, vector: &str) -> String {
-    let rotate = include_str!("shaders/lib/rotate.wgsl").replace("VECTOR", vector);
-    format!(
-        "const ROTATES: bool = {rotates};\nconst CHUNK: u32 = 32u;\n{}{rotate}",
-        include_str!("shaders/lib/cache.wgsl")
-    )
+/// What a cache is, and the rotation of `n` vectors that `vector` names.
+fn rotation(rotates: bool, vector: &str, n: u32) -> String {
+    let rotate = include_str!("shaders/lib/rotate.wgsl").replace("VECTOR[", &format!("{vector}["));
+    let consts =
+        format!("const ROTATES: bool = {rotates};\nconst VECTORS: u32 = {n}u;\nconst CHUNK: u32 = 32u;\n");
+    consts + include_str!("shaders/lib/cache.wgsl") + &rotate
 }
 
 /// The same, and where the cache's pages lie.
-fn cache(form: Form, vector: &str) -> String {
+fn cache(form: Form, vector: &str, n: u32) -> String {
     let pages = match form {
         Form::Elements(_) => include_str!("shaders/lib/cache_elements.wgsl"),
         Form::Lloyd(_) => include_str!("shaders/lib/cache_windowed.wgsl"),
         Form::Blocks(_) => include_str!("shaders/lib/cache_blocks.wgsl"),
     };
-    rotation(form.rotates(), vector) + pages
+    rotation(form.rotates(), vector, n) + pages
+}
+
+/// How attention reads a cache.
+fn reads(codec: &Codec) -> String {
+    let read_elements = include_str!("shaders/lib/read_elements.wgsl");
+    let read_codes = include_str!("shaders/lib/read_codes.wgsl");
+    let pieces: &[&str] = match codec.form {
+        Form::Elements(_) => &[codec.shader, read_elements, include_str!("shaders/lib/attend_elements.wgsl")],
+        Form::Lloyd(_) => &[
+            elements_of(codec),
+            read_elements,
+            codec.shader,
+            read_codes,
+            include_str!("shaders/lib/table.wgsl"),
+            include_str!("shaders/lib/scale_of_vector.wgsl"),
+            include_str!("shaders/lib/attend_windowed.wgsl"),
+        ],
+        Form::Blocks(_) => &[
+            codec.shader,
+            read_codes,
+            include_str!("shaders/lib/scale_of_block.wgsl"),
+            include_str!("shaders/lib/attend_blocks.wgsl"),
+        ],
+    };
+    pieces.concat()
+}
+
+/// Reductions over the threads of a slot: their names, and the functions of two values that they are made of.
+fn lanes(caps: Caps, ty: &str, reductions: &[(&str, &str)]) -> String {
+    let (scratch, template) = match caps.subgroups {
+        true => (String::new(), include_str!("shaders/lib/lanes_subgroups.wgsl")),
+        false => (
+            format!("var<workgroup> lanes_scratch: array<{ty}, THREADS>;\n"),
+            include_str!("shaders/lib/lanes.wgsl"),
+        ),
+    };
+    let of = |(name, op): &(&str, &str)| {
+        template.replace("NAME", name).replace("TYPE", ty).replace("OP(", &format!("{op}("))
+    };
+    scratch + &reductions.iter().map(of).collect::<String>()
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use wgpu::Buffer;
 
 use super::device::Gpu;
-use super::sample;
+use super::{attend, sample};
 use crate::backend::BackendError;
 use crate::program::{Limits, PAGE, Row, Step};
 
 /// Words in front of the tables: counts, places, and a 0 among them.
-const HEADER: usize = 11;
+const HEADER: usize = 12;
 
 /// What stands for an exact page that is not there.
 const NO_PAGE: u32 = u32::MAX;
@@ -34,6 +34,7 @@ struct Sections {
     rows: usize,
     outputs: usize,
     filled: usize,
+    tiles: usize,
     pages: usize,
     /// Of nothing where no cache is windowed.
     exact: usize,
@@ -46,10 +47,11 @@ impl Sections {
         let rows = sampling + limits.outputs * sample::HOW;
         let outputs = rows + limits.rows * ROW;
         let filled = outputs + limits.outputs;
-        let pages = filled + limits.rows;
+        let tiles = filled + limits.rows;
+        let pages = tiles + 2 * limits.rows;
         let exact = pages + limits.seqs * limits.pages;
         let end = if limits.exact_pages == 0 { exact } else { exact + (exact - pages) };
-        Self { sampling, rows, outputs, filled, pages, exact, end }
+        Self { sampling, rows, outputs, filled, tiles, pages, exact, end }
     }
 }
 
@@ -71,13 +73,15 @@ impl StepMemory {
         })
     }
 
-    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each.
-    pub fn write(&mut self, gpu: &Gpu, step: &Step<'_>, n_vocab: usize) {
+    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each; `tile_rows` is for steps that go in
+    /// tiles.
+    pub fn write(&mut self, gpu: &Gpu, step: &Step<'_>, n_vocab: usize, tile_rows: Option<usize>) {
         let Sections { sampling: sampling_at, rows: rows_at, outputs: outputs_at, .. } = self.sections;
-        let Sections { filled: filled_at, pages: pages_at, exact: exact_at, end, .. } = self.sections;
+        let Sections { filled: filled_at, tiles: tiles_at, pages: pages_at, exact: exact_at, end, .. } =
+            self.sections;
         let n_outputs = step.n_outputs();
         let counts = [step.rows.len(), n_outputs, step.sampling.len(), self.pages_stride];
-        let tables = [sampling_at, rows_at, outputs_at, pages_at, 0, exact_at, filled_at];
+        let tables = [sampling_at, rows_at, outputs_at, pages_at, 0, exact_at, filled_at, tiles_at];
         for (to, word) in self.wanted.iter_mut().zip(counts.into_iter().chain(tables)) {
             *to = word as u32;
         }
@@ -96,12 +100,22 @@ impl StepMemory {
             *to = row as u32;
         }
         let mut n_filled = 0;
-        for (row, to) in filled(step).zip(&mut self.wanted[filled_at..pages_at]) {
+        for (row, to) in filled(step).zip(&mut self.wanted[filled_at..tiles_at]) {
             *to = row as u32;
             n_filled += 1;
         }
         self.bring(gpu, 0, rows_at + step.rows.len() * ROW);
         self.bring(gpu, filled_at, filled_at + n_filled);
+        if let Some(most) = tile_rows {
+            let mut n_tiles = 0;
+            for (tile, to) in
+                attend::tiles(step.rows, most).zip(self.wanted[tiles_at..pages_at].chunks_exact_mut(2))
+            {
+                to.copy_from_slice(&[tile.start as u32, tile.len() as u32]);
+                n_tiles += 1;
+            }
+            self.bring(gpu, tiles_at, tiles_at + 2 * n_tiles);
+        }
         self.bring(gpu, outputs_at, outputs_at + n_outputs);
         for seq in 0..step.pages.n_seqs() as u32 {
             let (pages, exact) = (step.pages.seq(seq), step.pages.exact(seq));

@@ -119,19 +119,24 @@ pub struct Part {
 }
 
 /// Rows of a weight that one buffer may hold, and one dispatch multiply.
-fn rows_of_part(gpu: &Gpu, format: &Format, cols: usize) -> usize {
+fn rows_of_part(max_part_bytes: u64, format: &Format, cols: usize) -> usize {
     /// A grid has no more workgroups in one direction.
     const MOST: u64 = 65_535 * (THREADS / LANES) as u64;
     // Planes begin at multiples of 16 bytes.
-    let room = gpu.max_part_bytes.saturating_sub(64);
+    let room = max_part_bytes.saturating_sub(64);
     (room / format.row_bytes(cols).max(1) as u64).min(MOST) as usize
+}
+
+/// Stretches of at most `most` rows.
+fn parts_of(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..rows).step_by(most).map(move |first| first..rows.min(first + most))
 }
 
 /// Why a weight cannot lie on the device, if it cannot.
 pub fn obstacle(gpu: &Gpu, name: &str, format: &Format, cols: usize) -> Option<String> {
     let bytes = format.row_bytes(cols);
     let most = gpu.max_part_bytes;
-    (rows_of_part(gpu, format, cols) == 0)
+    (rows_of_part(most, format, cols) == 0)
         .then(|| format!("{name}, a row of which takes {bytes} bytes of the {most} that a buffer has"))
 }
 
@@ -145,10 +150,8 @@ impl DeviceWeight {
         if let Some(why) = obstacle(gpu, &w.name, format, w.cols) {
             return Err(error("uploading a weight", why));
         }
-        let most = rows_of_part(gpu, format, w.cols);
         let mut parts = Vec::new();
-        for first in (0..w.rows).step_by(most) {
-            let rows = first..w.rows.min(first + most);
+        for rows in parts_of(w.rows, rows_of_part(gpu.max_part_bytes, format, w.cols)) {
             let bytes = (format.pack)(w, rows.clone());
             let buffer = gpu.storage(bytes.len() as u64)?;
             let whole = bytes.len() / 4 * 4;
@@ -212,4 +215,22 @@ fn q8_0_planes(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
 /// Blocks taken apart: see `shaders/types/q6_k.wgsl`.
 fn q6_k_planes(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
     Cow::Owned(planes::q6_k(bytes_of(w, rows)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_weight_has_as_many_parts_as_its_rows_need_of_the_limit() {
+        let f32 = FORMATS.iter().find(|format| format.name == "f32").expect("a format");
+        assert_eq!(f32.row_bytes(64), 256);
+        for (limit, want) in [(64 + 256, 7), (64 + 3 * 256, 3), (64 + 4 * 256 - 1, 3), (64 + 7 * 256, 1)] {
+            let parts: Vec<_> = parts_of(7, rows_of_part(limit, f32, 64)).collect();
+            assert_eq!(parts.len(), want, "{limit} bytes");
+            assert!(parts.iter().all(|part| part.len() as u64 * 256 + 64 <= limit), "{limit} bytes");
+            assert_eq!(parts.into_iter().flatten().collect::<Vec<_>>(), (0..7).collect::<Vec<_>>());
+        }
+        assert_eq!(rows_of_part(64 + 255, f32, 64), 0);
+    }
 }

@@ -1,17 +1,4 @@
 // What attend.wgsl and attend_merge.wgsl have in common: up to 4 query heads of one KV head, which are the four parts of vectors.
-struct Params {
-    cache: Cache,
-    // Query heads of one KV head, and workgroups for them.
-    group: u32,
-    tiles: u32,
-    scale: f32,
-}
-
-@group(0) @binding(0) var<uniform> params: Params;
-
-// What no score is below; scores that no position has are it.
-const LEAST: f32 = -3.0e38;
-
 // [head_dim] of the heads that there are.
 var<workgroup> of_heads: array<vec4<f32>, MAX_HEAD_DIM>;
 

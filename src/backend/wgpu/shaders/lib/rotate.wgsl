@@ -1,10 +1,10 @@
-// The rotation of TurboQuant over VECTOR, which is in workgroup memory: y = H D x / sqrt(n), signs and then Hadamard's matrix
+// The rotation of TurboQuant over VECTORS vectors in VECTOR, which is workgroup memory, one behind the other: y = H D x / sqrt(n), signs and then Hadamard's matrix
 // in its natural order. The sums are those of ggml-types/src/turboquant/rotate.rs, in its order.
 fn hadamard() {
     let n = params.cache.head_dim;
     for (var half = 1u; half < n; half *= 2u) {
         workgroupBarrier();
-        for (var i = thread; i < n / 2u; i += THREADS) {
+        for (var i = thread; i < VECTORS * n / 2u; i += THREADS) {
             let low = i / half * 2u * half + i % half;
             let a = VECTOR[low];
             let b = VECTOR[low + half];

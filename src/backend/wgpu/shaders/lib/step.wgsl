@@ -1,4 +1,4 @@
-// What changes between two steps: one buffer of words, which step.rs fills. Words 0 to 3 are counts, 4 to 7, 9 and 10 say at
+// What changes between two steps: one buffer of words, which step.rs fills. Words 0 to 3 are counts, 4 to 7 and 9 to 11 say at
 // which word each table begins, and word 8 is 0.
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 
@@ -50,4 +50,13 @@ fn exact_page_of(seq: u32, page: u32) -> u32 {
 // The i-th of the rows that fill a page.
 fn filled_row(i: u32) -> u32 {
     return step[step[10] + i];
+}
+
+// The first row of a tile, and how many it has.
+fn tile_row(i: u32) -> u32 {
+    return step[step[11] + 2u * i];
+}
+
+fn tile_rows(i: u32) -> u32 {
+    return step[step[11] + 2u * i + 1u];
 }

@@ -1,0 +1,66 @@
+//! What stages take: two timestamps around each, read when a run has ended.
+
+use std::ops::Range;
+
+use wgpu::{Buffer, BufferUsages, CommandEncoder, ComputePassTimestampWrites, QuerySet, SubmissionIndex};
+
+use super::device::Gpu;
+use crate::backend::{BackendError, StageTime};
+
+/// Bytes of a stage's timestamps.
+const BYTES: u64 = 16;
+
+/// Timestamps of one program's stages, and what they added up to.
+pub struct Profile {
+    marks: QuerySet,
+    resolved: Buffer,
+    staging: Buffer,
+    /// Nanoseconds of a timestamp's step.
+    tick: f64,
+    /// One a stage.
+    pub times: Vec<StageTime>,
+}
+
+impl Profile {
+    /// For a program of `n` stages, where the device was opened to time them.
+    pub fn new(gpu: &Gpu, n: usize) -> Result<Option<Self>, BackendError> {
+        let Some(tick) = gpu.tick else { return Ok(None) };
+        let bytes = BYTES * n as u64;
+        Ok(Some(Self {
+            marks: gpu.timestamps(2 * n as u32)?,
+            resolved: gpu.buffer(bytes, BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC)?,
+            staging: gpu.buffer(bytes, BufferUsages::COPY_DST | BufferUsages::MAP_READ)?,
+            tick: f64::from(tick),
+            times: vec![StageTime::default(); n],
+        }))
+    }
+
+    /// What a pass over one stage is to write.
+    pub fn around(&self, stage: usize) -> ComputePassTimestampWrites<'_> {
+        let first = 2 * stage as u32;
+        ComputePassTimestampWrites {
+            query_set: &self.marks,
+            beginning_of_pass_write_index: Some(first),
+            end_of_pass_write_index: Some(first + 1),
+        }
+    }
+
+    /// Brings what these stages have written to where the host finds it.
+    pub fn resolve(&self, encoder: &mut CommandEncoder, stages: Range<usize>) {
+        let bytes = BYTES * stages.len() as u64;
+        let marks = 2 * stages.start as u32..2 * stages.end as u32;
+        encoder.resolve_query_set(&self.marks, marks, &self.resolved, 0);
+        encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.staging, 0, bytes);
+    }
+
+    /// Waits for the run of these stages, and adds it up.
+    pub fn add(&mut self, gpu: &Gpu, run: SubmissionIndex, stages: Range<usize>) -> Result<(), BackendError> {
+        let mut marks = vec![[0_u64; 2]; stages.len()];
+        gpu.fetch(&self.staging, Some(run), bytemuck::cast_slice_mut(&mut marks))?;
+        for (time, [begin, end]) in self.times[stages].iter_mut().zip(marks) {
+            time.calls += 1;
+            time.nanoseconds += (end.saturating_sub(begin) as f64 * self.tick) as u64;
+        }
+        Ok(())
+    }
+}

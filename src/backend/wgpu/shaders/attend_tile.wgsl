@@ -1,0 +1,223 @@
+// Attend for many rows: out[r] = softmax(scale * q[r] . K) V, as in attend.wgsl, but rows of one sequence share what they read.
+//
+// A workgroup owns a tile (y) of neighbouring rows of one sequence, all of which read the same pages exactly, and up to 32 query heads of
+// one KV head (x): together up to QUERIES queries. For each page, keys come through workgroup memory 16 elements at a time, and a
+// thread has the scores of 4 queries and 8 positions; their weights, relative to the largest score so far, go to workgroup memory, and
+// values come through it a few positions at a time: a thread owns QUADS vectors of 4 elements for each of its 4 queries. Reads the keys
+// and values of the pages once a tile.
+@group(0) @binding(2) var<storage, read> q: array<f32>;
+@group(0) @binding(3) var<storage, read> keys: array<u32>;
+@group(0) @binding(4) var<storage, read> values: array<u32>;
+@group(0) @binding(5) var<storage, read_write> out: array<f32>;
+
+const QUERIES: u32 = 32u;
+
+fn max4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
+    return max(a, b);
+}
+
+fn sum4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
+    return a + b;
+}
+
+// Threads that share 4 queries: those of a slot.
+const ACROSS: u32 = LANES;
+
+// Positions of values that come at a time: 256 vectors.
+const AT_ONCE: u32 = 256u / (ACROSS * QUADS);
+
+// [PAGE_POSITIONS, QUERIES] weights of a page; at the end, 8 queries' outputs of up to 256 elements.
+var<workgroup> weights: array<f32, 2048>;
+// [4, PAGE_POSITIONS] of keys and [4, QUERIES] of queries, or [AT_ONCE, ACROSS * QUADS] of values.
+var<workgroup> room: array<vec4<f32>, 384>;
+var<workgroup> with_mean: array<f32, QUERIES>;
+
+// A query of the tile: its row of the step, its head, and whether there is such.
+struct Query {
+    row: u32,
+    head: u32,
+    there: bool,
+}
+
+fn query_of(i: u32, first: u32, rows: u32, first_head: u32, heads: u32) -> Query {
+    let row = i / params.tile_heads;
+    let head = i % params.tile_heads;
+    return Query(first + row, first_head + head, row < rows && head < heads);
+}
+
+fn element_at(query: Query, kv_head: u32) -> u32 {
+    return ((query.row * params.cache.n_kv_heads + kv_head) * params.group + query.head) * params.cache.head_dim;
+}
+
+fn quad_of_query(query: Query, kv_head: u32, quad: u32) -> vec4<f32> {
+    if (!query.there || 4u * quad >= params.cache.head_dim) {
+        return vec4(0.0);
+    }
+    let at = element_at(query, kv_head) + 4u * quad;
+    return vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * params.scale;
+}
+
+// Adds the values of a page to the sums, weighted. A position that a query does not see, from `seen` on, may hold anything, and 0 times that
+// is not 0.
+fn add_values(source: PageAt, seen: vec4<u32>, sums: ptr<function, array<array<vec4<f32>, QUADS>, 4>>) {
+    let across = lane_of();
+    let down = slot_of();
+    let quads = params.cache.head_dim / 4u;
+    for (var first = 0u; first < PAGE_POSITIONS; first += AT_ONCE) {
+        for (var at = thread; at < AT_ONCE * ACROSS * QUADS; at += THREADS) {
+            let quad = at % (ACROSS * QUADS);
+            var value = vec4(0.0);
+            if (quad < quads) {
+                value = value_quad(source, first + at / (ACROSS * QUADS), quad);
+            }
+            room[at] = value;
+        }
+        workgroupBarrier();
+        for (var p = 0u; p < AT_ONCE; p++) {
+            for (var j = 0u; j < 4u; j++) {
+                let weight = weights[(first + p) * QUERIES + down + 8u * j];
+                if (first + p < seen[j]) {
+                    for (var i = 0u; i < QUADS; i++) {
+                        (*sums)[j][i] += weight * room[p * (ACROSS * QUADS) + across + ACROSS * i];
+                    }
+                }
+            }
+        }
+        workgroupBarrier();
+    }
+}
+
+fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
+    let first = tile_row(workgroup.y);
+    let rows = tile_rows(workgroup.y);
+    let row = step_row(first);
+    let kv_head = workgroup.x / params.tiles;
+    let first_head = workgroup.x % params.tiles * params.tile_heads;
+    let heads = min(params.group - first_head, params.tile_heads);
+    let head_dim = params.cache.head_dim;
+    let across = lane_of();
+    let down = slot_of();
+    prepare();
+
+    var pos: array<u32, 4>;
+    for (var j = 0u; j < 4u; j++) {
+        // What is no query sees what the first row does, and is not written.
+        pos[j] = row.pos + query_of(down + 8u * j, 0u, rows, 0u, heads).row % rows;
+    }
+    if (HAS_MEAN) {
+        if (thread < QUERIES) {
+            let query = query_of(thread, first, rows, first_head, heads);
+            var along = 0.0;
+            // A sequence whose first page is not full has no mean, and no codes that would want one.
+            if (query.there && row.pos >= PAGE_POSITIONS) {
+                let from_mean = mean_at(row.seq, kv_head);
+                for (var e = 0u; e < head_dim; e++) {
+                    along += q[element_at(query, kv_head) + e] * bitcast<f32>(keys[from_mean + e]);
+                }
+            }
+            with_mean[thread] = along * params.scale;
+        }
+        workgroupBarrier();
+    }
+
+    var largest = vec4(LEAST);
+    var total = vec4(0.0);
+    var sums: array<array<vec4<f32>, QUADS>, 4>;
+    let last_pos = row.pos + rows - 1u;
+    for (var page = 0u; page <= last_pos / PAGE_POSITIONS; page++) {
+        let source = page_to_read(row, page, kv_head);
+        var score = array<array<f32, 8>, 4>();
+        for (var chunk = 0u; chunk < head_dim; chunk += 16u) {
+            for (var quad = 0u; quad < 4u; quad++) {
+                var key = vec4(0.0);
+                if (chunk + 4u * quad < head_dim) {
+                    key = key_quad(source, thread, chunk / 4u + quad);
+                }
+                room[quad * PAGE_POSITIONS + thread] = key;
+            }
+            for (var at = thread; at < 4u * QUERIES; at += THREADS) {
+                let query = query_of(at % QUERIES, first, rows, first_head, heads);
+                room[256u + at] = quad_of_query(query, kv_head, chunk / 4u + at / QUERIES);
+            }
+            workgroupBarrier();
+            for (var quad = 0u; quad < 4u; quad++) {
+                var key: array<vec4<f32>, 8>;
+                for (var i = 0u; i < 8u; i++) {
+                    key[i] = room[quad * PAGE_POSITIONS + across + ACROSS * i];
+                }
+                for (var j = 0u; j < 4u; j++) {
+                    let query = room[256u + quad * QUERIES + down + 8u * j];
+                    for (var i = 0u; i < 8u; i++) {
+                        score[j][i] += dot(query, key[i]);
+                    }
+                }
+            }
+            workgroupBarrier();
+        }
+
+        var most = vec4(LEAST);
+        for (var j = 0u; j < 4u; j++) {
+            for (var i = 0u; i < 8u; i++) {
+                if (HAS_MEAN) {
+                    if (!source.exact) {
+                        score[j][i] += with_mean[down + 8u * j];
+                    }
+                }
+                if (page * PAGE_POSITIONS + across + ACROSS * i > pos[j]) {
+                    score[j][i] = LEAST;
+                }
+                most[j] = max(most[j], score[j][i]);
+            }
+        }
+        let all = max(largest, max_of_lanes(most));
+        var seen: vec4<u32>;
+        for (var j = 0u; j < 4u; j++) {
+            seen[j] = max(pos[j] + 1u, page * PAGE_POSITIONS) - page * PAGE_POSITIONS;
+            let now = all[j];
+            let by = exp_near(largest[j] - now);
+            total[j] *= by;
+            for (var i = 0u; i < QUADS; i++) {
+                sums[j][i] *= by;
+            }
+            for (var i = 0u; i < 8u; i++) {
+                let place = across + ACROSS * i;
+                var weight = 0.0;
+                if (place < seen[j]) {
+                    weight = exp_near(score[j][i] - now);
+                }
+                total[j] += weight;
+                weights[place * QUERIES + down + 8u * j] = weight;
+            }
+        }
+        largest = all;
+        add_values(source, seen, &sums);
+    }
+
+    total = sum_of_lanes(total);
+    for (var j = 0u; j < 4u; j++) {
+        for (var i = 0u; i < QUADS; i++) {
+            let e = 4u * (across + ACROSS * i);
+            if (e < head_dim) {
+                for (var part = 0u; part < 4u; part++) {
+                    weights[down * head_dim + e + part] = sums[j][i][part] / total[j];
+                }
+            }
+        }
+        if (ROTATES) {
+            hadamard();
+        } else {
+            workgroupBarrier();
+        }
+        for (var at = thread; at < VECTORS * head_dim; at += THREADS) {
+            let query = query_of(at / head_dim + 8u * j, first, rows, first_head, heads);
+            if (query.there) {
+                var value = weights[at];
+                if (ROTATES) {
+                    value *= params.cache.shrink * sign_of(at % head_dim);
+                }
+                out[element_at(query, kv_head) + at % head_dim] = value;
+            }
+        }
+        workgroupBarrier();
+    }
+}
