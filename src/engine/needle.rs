@@ -98,13 +98,8 @@ impl Haystack {
         let mut all = Vec::with_capacity(self.needles.len());
         for needle in &self.needles {
             let mut found = Found::default();
-            session.feed_each(&needle[..CUE + ANSWER - 1], |i, logits| {
-                if i + 1 >= CUE {
-                    let next = needle[i + 1];
-                    log_softmax(logits, &mut log_probs);
-                    found.log_prob += f64::from(log_probs[next as usize]) / ANSWER as f64;
-                    found.retrieved += f64::from(u8::from(argmax(logits) == next)) / ANSWER as f64;
-                }
+            session.feed_each(question(needle), |i, logits| {
+                found.hear(needle, i, logits, &mut log_probs);
                 Ok::<(), Error>(())
             })?;
             all.push(found);
@@ -115,9 +110,62 @@ impl Haystack {
     }
 }
 
+/// What is shown behind the text: the cue, and of the answer all but its last token.
+fn question(needle: &[u32; CUE + ANSWER]) -> &[u32] {
+    &needle[..CUE + ANSWER - 1]
+}
+
+impl Found {
+    /// Takes the logits that follow token `i` of a question; `log_probs` is as long as they are, to work in.
+    fn hear(&mut self, needle: &[u32; CUE + ANSWER], i: usize, logits: &[f32], log_probs: &mut [f32]) {
+        if i + 1 < CUE {
+            return;
+        }
+        let next = needle[i + 1];
+        log_softmax(logits, log_probs);
+        self.log_prob += f64::from(log_probs[next as usize]) / ANSWER as f64;
+        self.retrieved += f64::from(u8::from(argmax(logits) == next)) / ANSWER as f64;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Logits of a model that copies what stood behind the last two tokens when it saw them before, if that was among the last
+    /// `memory` tokens.
+    fn copied(seen: &[u32], memory: usize, n_vocab: usize) -> Vec<f32> {
+        let mut logits = vec![0.0; n_vocab];
+        let last = &seen[seen.len() - 2..];
+        let before = seen[..seen.len() - 1].windows(2).rposition(|pair| pair == last);
+        if let Some(at) = before.filter(|at| at + memory >= seen.len()) {
+            logits[seen[at + 2] as usize] = 20.0;
+        }
+        logits
+    }
+
+    #[test]
+    fn a_model_that_copies_finds_what_it_remembers() {
+        let text: Vec<u32> = (0..400).map(|i| i % 50).collect();
+        let haystack = Haystack::new(&text, 400, &(0..300).collect(), 5);
+        let found = |memory| {
+            let of_needle = |needle: &[u32; CUE + ANSWER]| {
+                let (mut seen, mut found) = (haystack.tokens.clone(), Found::default());
+                for (i, token) in question(needle).iter().enumerate() {
+                    seen.push(*token);
+                    found.hear(needle, i, &copied(&seen, memory, 300), &mut [0.0; 300]);
+                }
+                found
+            };
+            haystack.needles.iter().map(of_needle).collect::<Vec<_>>()
+        };
+        let all = found(400);
+        assert!(all.iter().all(|found| found.retrieved == 1.0 && found.log_prob > -1e-3), "{all:?}");
+        let newest = found(60);
+        assert!(newest[10].retrieved == 1.0 && newest[..9].iter().all(|found| found.retrieved == 0.0));
+        // What is not copied is one of 300.
+        assert!((newest[0].log_prob + 300_f64.ln()).abs() < 1e-4, "{newest:?}");
+    }
 
     #[test]
     fn needles_are_where_they_belong_and_of_tokens_of_their_own() {
