@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use ggml_types::{HostTensor, KvCodec, by_name, kv, kv_by_name};
+use ggml_types::{HostTensor, KvCodec, KvSide, by_name, kv, kv_by_name, kv_on};
 use sterna::backend::cpu::Cpu;
 use sterna::backend::{Backend, Exec, physical_cores};
 use sterna::program::{
@@ -123,7 +123,8 @@ fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
     });
     let norm_weight = weight(&mut p, &mut all, "f32", 1, narrow);
     let norm = Norm { kind: NormKind::Rms, weight: norm_weight, bias: None, eps: 1e-5 };
-    let kv = p.kv(KvDecl { n_kv_heads: N_KV_HEADS, head_dim: HEAD_DIM, k: codec, v: codec });
+    let v = kv_on(KvSide::Values, codec);
+    let kv = p.kv(KvDecl { n_kv_heads: N_KV_HEADS, head_dim: HEAD_DIM, k: codec, v });
     let (q_norm, k_norm, rope) = (None, None, None);
     p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
     p.push("attend", Attend { q, kv, scale: 1.0 / (HEAD_DIM as f32).sqrt(), out: y });

@@ -48,9 +48,11 @@ fn main() {
         Model { weights: "q6_k", ffn_dim: 512, ..SMALL },
         Model { weights: "q4_0", kv: "f32", ..SMALL },
         Model { kv: "turboquant", ..SMALL },
+        Model { kv: "tq3_0", ..SMALL },
+        Model { kv: "tq3_0", head_dim: 64, ..SMALL },
         Model { kv: "q4_0", ..SMALL },
     ] {
-        let windowed = model.kv == "turboquant";
+        let windowed = ["turboquant", "tq3_0"].contains(&model.kv);
         let limits = if windowed { windowed_limits(96, 1, 6) } else { limits(96, 1, 6) };
         let (case, _) = model.case("a small model", limits);
         let pages = if windowed { windowed_pages(1, 6) } else { shuffled_pages(1, 6) };

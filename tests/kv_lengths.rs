@@ -7,7 +7,7 @@ mod oracle;
 
 use case::{Case, Numbers, Running, cpus, pages_for, rows, simt, ty, windowed_limits, windowed_pages};
 use ggml_types::turboquant::Rotation;
-use ggml_types::{KvCodec, KvSide, KvVectors, kv};
+use ggml_types::{KvCodec, KvSide, KvVectors, kv, kv_by_name, kv_on};
 use half::f16;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::{Backend, BackendError};
@@ -66,7 +66,8 @@ impl Attention {
             Linear { w, bias: Some(bias), act: ActQuant::None, scale: 1.0 }
         };
         let (wq, wk, wv) = (linear(COLS, 0.0), linear(HEAD_DIM, 1.5), linear(HEAD_DIM, 0.0));
-        let kv = case.p.kv(KvDecl { n_kv_heads: 1, head_dim: HEAD_DIM, k: codec, v: codec });
+        let v = kv_on(KvSide::Values, codec);
+        let kv = case.p.kv(KvDecl { n_kv_heads: 1, head_dim: HEAD_DIM, k: codec, v });
         let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
         case.p.push("attn_in", attn_in.clone());
         case.p.push("attend", Attend { q, kv, scale: SCALE, out: y });
@@ -133,8 +134,8 @@ impl Attention {
     }
 
     fn kept(&self, side: KvSide, vectors: &[Vec<f32>]) -> Kept {
-        let codec = self.codec.open(side, HEAD_DIM).unwrap();
-        let bytes = self.codec.vec_bytes(HEAD_DIM).unwrap();
+        let codec = kv_on(side, self.codec);
+        let (codec, bytes) = (codec.open(side, HEAD_DIM).unwrap(), codec.vec_bytes(HEAD_DIM).unwrap());
         let rotation = self.codec.rotates().then(|| Rotation::new(HEAD_DIM).unwrap());
         let turned = vectors.iter().map(|x| {
             let mut x = x.clone();
@@ -202,8 +203,12 @@ fn distance<'a>(a: &[f32], b: impl Iterator<Item = &'a f64> + Clone) -> f64 {
 
 /// How far a backend may be from the reference. The CPU multiplies floats with codes: f32 sums, and a few numbers that
 /// round to another f16 or get another code, because the reference has other last places. Cards round queries to 255 steps
-/// and centroids to 255 values, which `tests/kv_window.rs` holds exactly.
+/// and centroids to 255 values, which `tests/kv_window.rs` holds exactly. Of a residual that is another in its last place, signs that stand for
+/// nearly nothing are others, and count as much as all.
 fn bound(backend: &dyn Backend, codec: &dyn KvCodec) -> f64 {
+    if backend.name() == "cpu" && codec.name() == "tq3_0" {
+        return 1e-2;
+    }
     if backend.name() == "cpu" || !codec.rotates() { 1e-3 } else { 3e-2 }
 }
 
@@ -283,6 +288,43 @@ fn a_context_of_131072_positions() {
         let kept = [attention.kept(KvSide::Keys, &vectors.k), attention.kept(KvSide::Values, &vectors.v)];
         let mut cpu = Cpu::new(3).expect("threads");
         in_one_split_and_in_many(&mut cpu, &attention, &kept, &inputs, &[LONGEST]);
+    }
+}
+
+/// The reference is far from what it is where signs of residuals do not count, or count too little.
+#[test]
+fn signs_of_residuals_count_what_they_should() {
+    let positions = 400;
+    let attention = Attention::new(kv_by_name("tq3_0").unwrap(), positions, 1);
+    let inputs = Attention::inputs(7, positions);
+    let vectors = attention.vectors(&inputs);
+    let codec = attention.codec.open(KvSide::Keys, HEAD_DIM).unwrap();
+    let bytes = attention.codec.vec_bytes(HEAD_DIM).unwrap();
+    let weighted = |weight: f64| {
+        let mut keys = attention.kept(KvSide::Keys, &vectors.k);
+        for (coded, exact) in keys.coded.iter_mut().zip(&keys.exact) {
+            let centred: Vec<f32> = exact.iter().zip(&keys.mean).map(|(x, m)| x - m).collect();
+            let mut encoded = vec![0; bytes];
+            codec.encode(&centred, &mut encoded);
+            // The length of the residual stands behind the norm and two bits an element.
+            let at = 2 + HEAD_DIM / 4;
+            let length = f16::from_le_bytes([encoded[at], encoded[at + 1]]).to_f64();
+            encoded[at..at + 2].copy_from_slice(&f16::from_f64(weight * length).to_le_bytes());
+            codec.decode(&encoded, coded);
+        }
+        [keys, attention.kept(KvSide::Values, &vectors.v)]
+    };
+    let row = rows(0, positions - 1..positions)[0];
+    let q = attention.queries(1);
+    let want = |weight| reference(&attention.pages, &row, attention.codec, &q, &weighted(weight));
+    let sqrt_lost = (2.0 / std::f64::consts::PI).sqrt();
+    let [right, dropped, weak] = [1.0, 0.0, sqrt_lost].map(want);
+    for mut backend in cpus(&[1]) {
+        let mut running = attention.case.on(&mut *backend);
+        attention.fill(&mut running, 0, &inputs);
+        let got = attention.attend(&mut running, &[row], &q);
+        let [right, dropped, weak] = [&right, &dropped, &weak].map(|want| distance(&got, want.iter()));
+        assert!(right < 1e-2 && dropped > 10.0 * right && weak > 2.0 * right, "{right}, {dropped}, {weak}");
     }
 }
 

@@ -93,3 +93,30 @@ fn sessions_in_turn_are_sessions_alone() {
         }
     }
 }
+
+/// Any codec of keys goes with any of values; `tq3_0` means the codes of 3 bits there, and a line says so.
+#[test]
+fn keys_and_values_may_be_kept_otherwise() {
+    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let open = |k: &str, v: &str| {
+        let options = EngineOptions {
+            backend: "cpu".into(),
+            threads: Some(1),
+            n_ctx: Some(384),
+            outputs: 100,
+            cache_type_k: k.into(),
+            cache_type_v: v.into(),
+            ..EngineOptions::default()
+        };
+        Engine::open(&path, &options).unwrap()
+    };
+    let run = |k, v| alone(&open(k, v), &[], &tokens(4, 300));
+    let same = run("tq3_0", "turboquant");
+    assert!(run("turboquant-prod", "tq3_0") == same, "an alias, and what it means for values");
+    for v in ["f16", "turboquant-4", "q8_0"] {
+        assert!(run("tq3_0", v) != same, "{v}");
+    }
+    let said = |k, v| open(k, v).warnings().iter().any(|line| line.contains("values are kept as turboquant"));
+    assert!(said("tq3_0", "tq3_0") && said("f16", "tq3_0"));
+    assert!(!said("tq3_0", "turboquant") && !said("tq3_0", "f16"));
+}

@@ -3,11 +3,13 @@
 use std::fmt;
 
 use crate::QuantError;
+use crate::turboquant::Qjl;
 
 mod f16;
 mod f32;
 mod q4_0;
 mod q8_0;
+mod tq3_0;
 mod turboquant;
 #[path = "kv/turboquant-4.rs"]
 mod turboquant_4;
@@ -16,6 +18,16 @@ mod turboquant_4;
 pub trait KvCodec: fmt::Debug + Sync {
     /// The word for it in `--kv-cache-type`.
     fn name(&self) -> &'static str;
+
+    /// Another word for it.
+    fn alias(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The codec that its name means for a side of the cache which its own form is not for: it opens no vectors there.
+    fn instead(&self, _: KvSide) -> Option<&'static dyn KvCodec> {
+        None
+    }
 
     /// Bytes of one vector.
     ///
@@ -72,7 +84,8 @@ pub trait KvVectors: fmt::Debug + Send + Sync {
     }
 }
 
-/// A vector that is codes and scales: element `i` is `scales[i / block] * value(codes[i])`.
+/// A vector that is codes and scales: element `i` is `scales[i / block] * value(codes[i])`, or as
+/// [`CodeValues::TwoAndSign`] says.
 pub trait KvCodes {
     /// What codes stand for.
     fn values(&self) -> CodeValues;
@@ -85,6 +98,11 @@ pub trait KvCodes {
     /// # Panics
     /// Where the lengths do not fit: a bug of the caller.
     fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [half::f16]);
+
+    /// What queries are projected with before they meet the signs of [`CodeValues::TwoAndSign`].
+    fn projection(&self) -> Option<&Qjl> {
+        None
+    }
 }
 
 /// What the codes of a [`KvCodes`] stand for.
@@ -96,13 +114,34 @@ pub enum CodeValues {
     Table4([f32; 16]),
     /// A code is the number itself, as an `i8`.
     Int8,
+    /// Two sums of products, one with the query and one with its [projection](KvCodes::projection): the low two bits of
+    /// a code are an index of `values`, times the first of two scales; its third bit stands for `sign`, or for `-sign` where
+    /// it is 0, times the second.
+    TwoAndSign {
+        /// What the low two bits stand for.
+        values: [f32; 4],
+        /// What the third bit stands for.
+        sign: f32,
+    },
 }
 
 /// Every codec, in the order in which `--help` lists them.
-pub static REGISTRY: &[&dyn KvCodec] =
-    &[&f16::F16, &f32::F32, &q8_0::Q8_0, &q4_0::Q4_0, &turboquant::TURBOQUANT, &turboquant_4::TURBOQUANT_4];
+pub static REGISTRY: &[&dyn KvCodec] = &[
+    &f16::F16,
+    &f32::F32,
+    &q8_0::Q8_0,
+    &q4_0::Q4_0,
+    &turboquant::TURBOQUANT,
+    &turboquant_4::TURBOQUANT_4,
+    &tq3_0::Tq3_0,
+];
 
-/// The codec called `name`.
+/// The codec called `name`, or with that for an [alias](KvCodec::alias).
 pub fn kv_by_name(name: &str) -> Option<&'static dyn KvCodec> {
-    REGISTRY.iter().copied().find(|codec| codec.name() == name)
+    REGISTRY.iter().copied().find(|codec| codec.name() == name || codec.alias() == Some(name))
+}
+
+/// What a codec means on a side of the cache: itself, or what it has [instead](KvCodec::instead).
+pub fn kv_on(side: KvSide, codec: &'static dyn KvCodec) -> &'static dyn KvCodec {
+    codec.instead(side).unwrap_or(codec)
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use ggml_types::{KvSide, QuantError, QuantType, Ternary, by_id, by_name, kv, kv_by_name, types::REGISTRY};
+use ggml_types::{
+    KvSide, QuantError, QuantType, Ternary, by_id, by_name, kv, kv_by_name, kv_on, types::REGISTRY,
+};
 use proptest::prelude::*;
 
 /// File names without `.rs` in a folder of `src`.
@@ -53,6 +55,15 @@ fn ids_are_unique_and_names_are_found() {
     }
     assert!(by_name("no such type").is_none());
     assert!(kv_by_name("no such codec").is_none());
+    assert_eq!(kv_by_name("turboquant-prod").map(|codec| codec.name()), Some("tq3_0"));
+    for codec in kv::REGISTRY {
+        for side in [KvSide::Keys, KvSide::Values] {
+            assert!(
+                kv_on(side, *codec).instead(side).is_none() && kv_on(side, *codec).open(side, 64).is_ok()
+            );
+            assert_eq!(codec.open(side, 64).is_err(), codec.instead(side).is_some(), "{}", codec.name());
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! TurboQuant's codecs on random unit vectors, against the figures that the mathematics gives. All errors are sums
 //! over a vector of 128 elements; `q` is a unit vector with `<q, x> = rho`.
 
-use ggml_types::turboquant::{Lloyd, Prod, Qjl, Rotation, ScaleRule};
+use ggml_types::turboquant::{Lloyd, Planes, Prod, Projection, Qjl, Rotation, ScaleRule};
 use proptest::prelude::*;
 
 const DIM: usize = 128;
@@ -267,6 +267,56 @@ proptest! {
         for (x, y) in x.iter().zip(&y) {
             // Ten roundings of sums that are at most a few times the element.
             prop_assert!((x - y).abs() < 1e-4);
+        }
+    }
+
+    /// The product that kernels for cards make of bit-planes is that of bytes, exactly; without the rule for the plane of
+    /// the sign it is not.
+    #[test]
+    fn counted_bits_are_the_product_of_bytes(
+        (numbers, signs) in (1_usize..300)
+            .prop_flat_map(|n| (prop::collection::vec(any::<i8>(), n), prop::collection::vec(any::<u32>(), n.div_ceil(32)))),
+    ) {
+        let sign = |i: usize| if signs[i / 32] >> (i % 32) & 1 == 1 { 1 } else { -1 };
+        let product = |numbers: &[i8]| -> i32 {
+            numbers.iter().enumerate().map(|(i, x)| sign(i) * i32::from(*x)).sum()
+        };
+        prop_assert_eq!(Planes::new(&numbers).signed_sum(&signs), product(&numbers));
+        // Numbers of which the top plane alone is left.
+        let low: Vec<i8> = numbers.iter().map(|x| x & i8::MIN).collect();
+        prop_assert_eq!(Planes::new(&low).signed_sum(&signs), product(&low));
+    }
+
+    /// A query in f32 is projected as residuals are, in f64.
+    #[test]
+    fn queries_are_projected_as_residuals_are(seed in any::<u64>(), gaussian in any::<bool>()) {
+        let mut random = Normal(seed);
+        let x: Vec<f64> = (0..DIM).map(|_| random.next()).collect();
+        let qjl = if gaussian { Qjl::gaussian(DIM, 5) } else { Qjl::srht(DIM).unwrap() };
+        prop_assert_eq!(gaussian, matches!(qjl.projection(), Projection::Gaussian(_)));
+        let (mut wide, mut narrow) = (x.clone(), x.iter().map(|x| *x as f32).collect::<Vec<_>>());
+        qjl.project(&mut wide);
+        qjl.project_query(&mut narrow);
+        // Seven additions of numbers below 100, and the rounding of each input.
+        prop_assert!(wide.iter().zip(&narrow).all(|(a, b)| (a - f64::from(*b)).abs() < 1e-4));
+    }
+
+    /// What a codec says of its codes is what it decodes.
+    #[test]
+    fn two_bits_and_signs_come_apart(seed in any::<u64>()) {
+        let mut random = Normal(seed);
+        let y: Vec<f32> = (0..DIM).map(|_| random.next() as f32).collect();
+        let codec = Prod::new(DIM, Qjl::srht(DIM).unwrap());
+        let (mut bytes, mut want, mut codes) = ([0; 52], [0.0; DIM], [0; DIM]);
+        codec.encode(&y, &mut bytes);
+        codec.decode(&bytes, &mut want);
+        let [norm, length] = codec.split(&bytes, &mut codes).map(half::f16::to_f64);
+        let mut sum: Vec<f64> = codes.iter().map(|code| if code & 4 == 4 { 1.0 } else { -1.0 }).collect();
+        codec.qjl().project_back(&mut sum);
+        for ((code, sum), want) in codes.iter().zip(&sum).zip(&want) {
+            let centroid = codec.codebook().centroids()[usize::from(code & 3)];
+            let got = norm * centroid + codec.qjl().factor() * length * sum;
+            prop_assert!((got - f64::from(*want)).abs() < 1e-6);
         }
     }
 

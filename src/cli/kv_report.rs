@@ -41,7 +41,7 @@ const OUTPUTS: usize = 64;
 /// four of one of them, and counted is how often each of the others is the model's first choice, with the mean of ln p. No model has to
 /// answer questions for that, but one that does not copy finds none, whatever its cache.
 ///
-/// turboquant and turboquant-4 keep the first 64 positions and the newest 64 to 127 as f16: chunks should be much longer.
+/// turboquant, turboquant-4 and tq3_0 keep the first 64 positions and the newest 64 to 127 as f16: chunks should be much longer.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna kv-report -f text.txt -c 1024

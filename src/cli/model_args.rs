@@ -70,7 +70,7 @@ impl ContextArgs {
 /// How keys and values are kept.
 #[derive(Args, Clone, Debug)]
 pub struct CacheArgs {
-    /// How the KV cache keeps numbers: f16, f32, q8_0, q4_0, turboquant, turboquant-4
+    /// How the KV cache keeps numbers: f16, f32, q8_0, q4_0, turboquant, turboquant-4, tq3_0 (keys alone; values as turboquant)
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_cache_type: String,
     /// The same for keys alone (also -ctk)

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
-use ggml_types::{Dialect, HostTensor, KvCodec, kv, kv_by_name};
+use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, kv, kv_by_name, kv_on};
 
 use super::head;
 use super::pages::{Pages, exact_pages_for};
@@ -48,7 +48,7 @@ pub struct EngineOptions {
     pub outputs: usize,
     /// Sessions that may exist at a time.
     pub n_seqs: usize,
-    /// Codec of keys in the cache: `f16`, `f32`, `q8_0`, `q4_0`, `turboquant`, `turboquant-4`.
+    /// Codec of keys in the cache: `f16`, `f32`, `q8_0`, `q4_0`, `turboquant`, `turboquant-4`, `tq3_0`.
     pub cache_type_k: String,
     /// Codec of values in the cache.
     pub cache_type_v: String,
@@ -228,6 +228,7 @@ impl Engine {
         };
         notes.extend(core.backend.note());
         notes.extend(warnings(&gguf, &hyper, n_ctx));
+        notes.extend(other_codec(&program, options));
         let shared = Shared {
             warnings: notes,
             backend_name: core.backend.name(),
@@ -274,8 +275,8 @@ pub(super) fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error
 
 /// The model as a program for these options, its limits, and the positions of a session.
 fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize), Error> {
-    let k = codec("cache-type-k", &options.cache_type_k)?;
-    let v = codec("cache-type-v", &options.cache_type_v)?;
+    let k = codec("cache-type-k", &options.cache_type_k, KvSide::Keys)?;
+    let v = codec("cache-type-v", &options.cache_type_v, KvSide::Values)?;
     let hyper = Hyper::read(gguf.metadata(), n_vocab(gguf)?)?;
     let n_ctx = options.n_ctx.unwrap_or(hyper.n_ctx_train.min(EngineOptions::DEFAULT_CTX));
     let mut limits = limits(options, n_ctx)?;
@@ -287,8 +288,8 @@ fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize),
     Ok((model, limits, n_ctx))
 }
 
-fn codec(option: &'static str, name: &str) -> Result<&'static dyn KvCodec, Error> {
-    kv_by_name(name).ok_or_else(|| {
+fn codec(option: &'static str, name: &str, side: KvSide) -> Result<&'static dyn KvCodec, Error> {
+    kv_by_name(name).map(|codec| kv_on(side, codec)).ok_or_else(|| {
         let names: Vec<&str> = kv::REGISTRY.iter().map(|codec| codec.name()).collect();
         Error::Option { option, want: format!("one of {}", names.join(", ")), got: name.to_owned() }
     })
@@ -369,4 +370,12 @@ fn warnings(gguf: &Gguf, hyper: &Hyper, n_ctx: usize) -> Vec<String> {
             .push("the file has an output.weight, which is used as the head; bitnet.cpp ignores it".into());
     }
     warnings
+}
+
+/// That values are kept otherwise than their option says.
+fn other_codec(p: &Program, options: &EngineOptions) -> Option<String> {
+    let (asked, have) = (kv_by_name(&options.cache_type_v)?.name(), p.kvs.first()?.v.name());
+    (asked != have).then(|| {
+        format!("cache-type-v: {asked} is a type of keys; values are kept as {have}, which sums them with less error")
+    })
 }

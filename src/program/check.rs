@@ -1,5 +1,7 @@
 //! Verifies a program once, before anything is allocated: every handle, every shape.
 
+use ggml_types::KvSide;
+
 use super::{
     Attend, AttnIn, Buf, BufDecl, Embed, FfnIn, Kv, KvDecl, Linear, Logits, Norm, NormKind, PAGE, Program,
     ProjAdd, RopeId, Row, RowsOf, Sample, Stage, Step, Weight, WeightDecl,
@@ -230,7 +232,14 @@ impl Program {
                 decl.n_kv_heads, decl.head_dim
             ));
         }
-        for codec in [decl.k, decl.v] {
+        for (codec, side) in [(decl.k, KvSide::Keys), (decl.v, KvSide::Values)] {
+            if let Some(instead) = codec.instead(side) {
+                return Err(format!(
+                    "KV codec {}: not for {side:?}, there is {}",
+                    codec.name(),
+                    instead.name()
+                ));
+            }
             codec.vec_bytes(decl.head_dim).map_err(|err| format!("KV codec {}: {err}", codec.name()))?;
         }
         Ok(decl)

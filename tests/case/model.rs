@@ -1,6 +1,6 @@
 //! A whole synthetic model of the BitNet form, small enough for every backend.
 
-use ggml_types::kv_by_name;
+use ggml_types::{KvSide, kv_by_name, kv_on};
 use sterna::program::{
     Act, ActQuant, Attend, AttnIn, Buf, Embed, FfnIn, KvDecl, Limits, Logits, NormKind, ProjAdd, Rope,
     RopeStyle, RowsOf, Sample,
@@ -57,7 +57,7 @@ impl Model {
             let wq = case.linear(weights, q_cols, dim, act);
             let wk = case.linear(weights, kv_cols, dim, act);
             let wv = case.linear(weights, kv_cols, dim, act);
-            let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: codec, v: codec });
+            let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: codec, v: kv_on(KvSide::Values, codec) });
             let (q_norm, k_norm) = (None, None);
             case.p.push(format!("{i}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
             let scale = 1.0 / (head_dim as f32).sqrt();

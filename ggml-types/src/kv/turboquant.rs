@@ -4,7 +4,7 @@
 use half::f16;
 
 use super::{CodeValues, KvCodes};
-use crate::turboquant::{Lloyd, ScaleRule};
+use crate::turboquant::{Lloyd, MAX_DIM, ScaleRule};
 use crate::{KvCodec, KvSide, KvVectors, QuantError};
 
 /// Lloyd-Max codes of rotated vectors, in pages that have left the window.
@@ -18,8 +18,17 @@ pub struct TurboQuant {
 /// 3 bits.
 pub static TURBOQUANT: TurboQuant = TurboQuant { name: "turboquant", bits: 3 };
 
-/// Largest head that is rotated: models have up to 256 elements.
-const MAX_DIM: usize = 512;
+impl TurboQuant {
+    /// Whether codecs of this kind can hold such a head.
+    pub(super) fn check(ty: &'static str, head_dim: usize) -> Result<(), QuantError> {
+        if !head_dim.is_power_of_two() || !(8..=MAX_DIM).contains(&head_dim) {
+            let want = format!("a head dimension that is a power of two from 8 to {MAX_DIM}");
+            let detail = format!("want {want}, found {head_dim}; f16 keeps any");
+            return Err(QuantError::Shape { ty, detail });
+        }
+        Ok(())
+    }
+}
 
 impl KvCodec for TurboQuant {
     fn name(&self) -> &'static str {
@@ -27,11 +36,7 @@ impl KvCodec for TurboQuant {
     }
 
     fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {
-        if !head_dim.is_power_of_two() || !(8..=MAX_DIM).contains(&head_dim) {
-            let want = format!("a head dimension that is a power of two from 8 to {MAX_DIM}");
-            let detail = format!("want {want}, found {head_dim}; f16 keeps any");
-            return Err(QuantError::Shape { ty: self.name, detail });
-        }
+        Self::check(self.name, head_dim)?;
         Ok(2 + self.bits * head_dim / 8)
     }
 

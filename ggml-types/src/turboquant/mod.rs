@@ -11,17 +11,22 @@
 
 mod codebook;
 mod lloyd;
+mod planes;
 mod prod;
 mod qjl;
 mod rotate;
 
 pub use codebook::Codebook;
 pub use lloyd::{Lloyd, ScaleRule};
+pub use planes::Planes;
 pub use prod::Prod;
 pub use qjl::{Projection, Qjl};
 pub use rotate::{Rotation, hadamard, sign_bits};
 
 use half::f16;
+
+/// Longest vector that [`Prod`] and the codecs of a cache take: models have heads of up to 256 elements.
+pub const MAX_DIM: usize = 512;
 
 /// `x` as the f16 that is kept, and whether that took a repair: a scale beyond f16's range becomes its largest
 /// number, and one that is no number becomes 0, so that one bad vector cannot make others unreadable.

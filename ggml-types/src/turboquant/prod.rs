@@ -4,7 +4,7 @@ use half::f16;
 
 use super::codebook::Codebook;
 use super::qjl::Qjl;
-use super::{dot, scale_bits};
+use super::{MAX_DIM, dot, scale_bits};
 
 /// A vector of `dim` elements in `4 + 3 dim / 8` bytes: norm as f16; codes of 2 bits, 4 elements a byte, low bits first;
 /// length of the residual as f16; the signs of its projection, 8 a byte, low bits first, 1 for what is not negative.
@@ -20,10 +20,25 @@ impl Prod {
     /// For rotated vectors of `dim` elements, the residual projected by `qjl`.
     ///
     /// # Panics
-    /// Where `dim` is no multiple of 8.
+    /// Where `dim` is no multiple of 8, or above [`MAX_DIM`].
     pub fn new(dim: usize, qjl: Qjl) -> Self {
-        assert!(dim.is_multiple_of(8), "{dim} elements");
+        assert!(dim.is_multiple_of(8) && dim <= MAX_DIM, "{dim} elements");
         Self { dim, book: Codebook::new(dim, 2), qjl }
+    }
+
+    /// Elements of a vector.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// The codebook of the codes.
+    pub fn codebook(&self) -> &Codebook {
+        &self.book
+    }
+
+    /// What residuals, and the queries that meet their signs, are projected with.
+    pub fn qjl(&self) -> &Qjl {
+        &self.qjl
     }
 
     /// Bytes of a vector.
@@ -39,24 +54,25 @@ impl Prod {
     pub fn encode(&self, y: &[f32], out: &mut [u8]) -> bool {
         assert_eq!((y.len(), out.len()), (self.dim, self.bytes()));
         let finite = y.iter().all(|y| y.is_finite());
-        let y: Vec<f64> = y.iter().map(|y| if y.is_finite() { f64::from(*y) } else { 0.0 }).collect();
-        let norm = dot(y.iter().copied(), y.iter().copied()).sqrt();
+        let y = || y.iter().map(|y| if y.is_finite() { f64::from(*y) } else { 0.0 });
+        let norm = dot(y(), y()).sqrt();
         let (kept_norm, norm_repaired) = scale_bits(norm);
         let unit = if norm > 0.0 { 1.0 / norm } else { 0.0 };
         out.fill(0);
         out[..2].copy_from_slice(&kept_norm.to_le_bytes());
         // What is left over is measured from what the reader will see: the norm as f16 has it.
-        let mut residual = y;
-        for (i, r) in residual.iter_mut().enumerate() {
-            let code = self.book.code(*r * unit);
+        let mut residual = [0.0; MAX_DIM];
+        let residual = &mut residual[..self.dim];
+        for (i, (r, y)) in residual.iter_mut().zip(y()).enumerate() {
+            let code = self.book.code(y * unit);
             out[2 + i / 4] |= code << (2 * (i % 4));
-            *r -= kept_norm.to_f64() * self.book.centroids()[usize::from(code)];
+            *r = y - kept_norm.to_f64() * self.book.centroids()[usize::from(code)];
         }
         let length = dot(residual.iter().copied(), residual.iter().copied()).sqrt();
         let (length, length_repaired) = scale_bits(if norm > 0.0 { length } else { 0.0 });
-        let at = 2 + self.dim / 4;
+        let at = self.residual_at();
         out[at..at + 2].copy_from_slice(&length.to_le_bytes());
-        self.qjl.project(&mut residual);
+        self.qjl.project(residual);
         for (i, r) in residual.iter().enumerate() {
             out[at + 2 + i / 8] |= u8::from(*r >= 0.0) << (i % 8);
         }
@@ -70,15 +86,40 @@ impl Prod {
     pub fn decode(&self, bytes: &[u8], out: &mut [f32]) {
         assert_eq!((out.len(), bytes.len()), (self.dim, self.bytes()));
         let number = |at: usize| f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f64();
-        let at = 2 + self.dim / 4;
-        let (norm, length) = (number(0), number(at));
-        let sign = |i: usize| if bytes[at + 2 + i / 8] >> (i % 8) & 1 == 1 { 1.0 } else { -1.0 };
-        let mut residual: Vec<f64> = (0..self.dim).map(sign).collect();
-        self.qjl.project_back(&mut residual);
+        let (norm, length) = (number(0), number(self.residual_at()));
+        let mut residual = [0.0; MAX_DIM];
+        let residual = &mut residual[..self.dim];
+        residual.iter_mut().enumerate().for_each(|(i, r)| *r = if self.sign(bytes, i) { 1.0 } else { -1.0 });
+        self.qjl.project_back(residual);
         let factor = self.qjl.factor() * length;
-        for (i, (out, r)) in out.iter_mut().zip(&residual).enumerate() {
-            let code = bytes[2 + i / 4] >> (2 * (i % 4)) & 3;
-            *out = (norm * self.book.centroids()[usize::from(code)] + factor * r) as f32;
+        for (i, (out, r)) in out.iter_mut().zip(&*residual).enumerate() {
+            *out = (norm * self.book.centroids()[usize::from(self.code(bytes, i))] + factor * r) as f32;
         }
+    }
+
+    /// The codes of a vector with the signs in their third bit, `[dim]`, 1 for what is not negative; norm, and length of the
+    /// residual.
+    ///
+    /// # Panics
+    /// Where the lengths do not fit.
+    pub fn split(&self, bytes: &[u8], codes: &mut [u8]) -> [f16; 2] {
+        assert_eq!((codes.len(), bytes.len()), (self.dim, self.bytes()));
+        for (i, code) in codes.iter_mut().enumerate() {
+            *code = self.code(bytes, i) | u8::from(self.sign(bytes, i)) << 2;
+        }
+        [0, self.residual_at()].map(|at| f16::from_le_bytes([bytes[at], bytes[at + 1]]))
+    }
+
+    /// Where the length of the residual stands, and behind it the signs.
+    fn residual_at(&self) -> usize {
+        2 + self.dim / 4
+    }
+
+    fn code(&self, bytes: &[u8], i: usize) -> u8 {
+        bytes[2 + i / 4] >> (2 * (i % 4)) & 3
+    }
+
+    fn sign(&self, bytes: &[u8], i: usize) -> bool {
+        bytes[self.residual_at() + 2 + i / 8] >> (i % 8) & 1 == 1
     }
 }

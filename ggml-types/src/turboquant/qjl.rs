@@ -3,6 +3,7 @@
 
 use std::f64::consts::PI;
 
+use super::MAX_DIM;
 use super::rotate::Rotation;
 use crate::QuantError;
 
@@ -46,31 +47,61 @@ impl Qjl {
     }
 
     /// `S x` of `x`, `[dim]`, in place.
+    ///
+    /// # Panics
+    /// Where the lengths do not fit, or are above [`MAX_DIM`].
     pub fn project(&self, x: &mut [f64]) {
         match &self.projection {
             Projection::Srht(rotation) => rotation.project(x),
             Projection::Gaussian(rows) => {
-                let product: Vec<f64> = rows
-                    .chunks_exact(self.dim)
-                    .map(|row| super::dot(row.iter().copied(), x.iter().copied()))
-                    .collect();
-                x.copy_from_slice(&product);
+                let mut product = [0.0; MAX_DIM];
+                let product = &mut product[..self.dim];
+                for (product, row) in product.iter_mut().zip(rows.chunks_exact(self.dim)) {
+                    *product = super::dot(row.iter().copied(), x.iter().copied());
+                }
+                x.copy_from_slice(product);
             }
         }
     }
 
     /// `S^T y` of `y`, `[dim]`, in place.
+    ///
+    /// # Panics
+    /// As [`project`](Self::project).
     pub fn project_back(&self, y: &mut [f64]) {
         match &self.projection {
             Projection::Srht(rotation) => rotation.project_back(y),
             Projection::Gaussian(rows) => {
-                let mut product = vec![0.0; self.dim];
+                let mut product = [0.0; MAX_DIM];
+                let product = &mut product[..self.dim];
                 for (row, y) in rows.chunks_exact(self.dim).zip(y.iter()) {
                     product.iter_mut().zip(row).for_each(|(sum, s)| *sum += s * y);
                 }
-                y.copy_from_slice(&product);
+                y.copy_from_slice(product);
             }
         }
+    }
+
+    /// `S q` of a query `q`, `[dim]`, in place, rounded as f32 is.
+    ///
+    /// # Panics
+    /// As [`project`](Self::project).
+    pub fn project_query(&self, q: &mut [f32]) {
+        match &self.projection {
+            Projection::Srht(rotation) => rotation.project_query(q),
+            Projection::Gaussian(_) => {
+                let mut wide = [0.0; MAX_DIM];
+                let wide = &mut wide[..self.dim];
+                wide.iter_mut().zip(&*q).for_each(|(wide, q)| *wide = f64::from(*q));
+                self.project(wide);
+                q.iter_mut().zip(wide).for_each(|(q, wide)| *q = *wide as f32);
+            }
+        }
+    }
+
+    /// The projection.
+    pub fn projection(&self) -> &Projection {
+        &self.projection
     }
 
     /// What a sum of signed coordinates is multiplied with, besides the length of the residual.

@@ -69,6 +69,12 @@ impl Rotation {
         hadamard(x);
     }
 
+    /// `H D q` in f32.
+    pub(super) fn project_query(&self, q: &mut [f32]) {
+        self.flip(q);
+        hadamard(q);
+    }
+
     /// `D H y`, the transpose of [`project`](Self::project).
     pub(super) fn project_back(&self, y: &mut [f64]) {
         hadamard(y);

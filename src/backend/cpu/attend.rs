@@ -73,6 +73,8 @@ pub struct Scratch {
 struct ThreadScratch {
     /// `[m, head_dim]`, scaled.
     q: Vec<f32>,
+    /// Of each, its projection, where the cache keeps signs of residuals.
+    projected: Vec<f32>,
     /// Of each, its product with the mean of the keys, where the cache takes one off.
     mean_scores: Vec<f32>,
     /// Keys or values of one page.
@@ -108,6 +110,7 @@ impl Scratch {
         let partial = || Partial { weight: vec![Weight::default(); m], out: vec![0.0; m * head_dim] };
         let thread = || ThreadScratch {
             q: vec![0.0; m * head_dim],
+            projected: vec![0.0; m * head_dim],
             mean_scores: vec![0.0; m],
             tile: vec![0.0; head_dim * PAGE],
             vector: vec![0.0; head_dim],
@@ -124,7 +127,7 @@ impl Scratch {
     /// Bytes that [`new`](Self::new) takes.
     pub fn bytes(shape: Shape, max_rows: usize, max_pages: usize, threads: usize) -> u64 {
         let (m, head_dim) = (shape.block(), shape.head_dim);
-        let thread = 3 * m * head_dim + head_dim * (PAGE + 1) + m * (SPLIT + 5);
+        let thread = 4 * m * head_dim + head_dim * (PAGE + 1) + m * (SPLIT + 5);
         4 * (threads * thread + shape.partials_elems(max_rows, max_pages, threads)) as u64
     }
 }
@@ -251,13 +254,18 @@ impl Stage<'_> {
             let queries = scratch.q.chunks_exact(self.head_dim).take(block.len() * self.group);
             queries.zip(&mut scratch.mean_scores).for_each(|(q, score)| *score = (self.k.dot)(q, mean));
         }
+        if let Some(projection) = self.kv.key_projection() {
+            let n = block.len() * group_cols;
+            scratch.projected[..n].copy_from_slice(&scratch.q[..n]);
+            scratch.projected[..n].chunks_exact_mut(self.head_dim).for_each(|q| projection.project_query(q));
+        }
     }
 
     /// The partial result of one split for the loaded block, into `scratch.part`.
     fn split(&self, block: Range<usize>, head: usize, split: usize, scratch: &mut ThreadScratch) {
         let Self { k, head_dim, group, .. } = *self;
         let rows = &self.rows[block];
-        let ThreadScratch { q, mean_scores, tile, vector, scores, part, .. } = scratch;
+        let ThreadScratch { q, projected, mean_scores, tile, vector, scores, part, .. } = scratch;
         let split_start = split * SPLIT;
 
         for page in self.pages_of(rows, split) {
@@ -285,8 +293,11 @@ impl Stage<'_> {
                     ldc: SPLIT,
                     add: from_mean || dims.start > 0,
                 };
-                let q = &q[first * head_dim + dims.start..];
-                keys.multiply(k, &shape, q, 0, &mut scores[page.at..]);
+                let (at, scores) = (first * head_dim + dims.start, &mut scores[page.at..]);
+                keys.multiply(k, &shape, &q[at..], 0, scores);
+                if let Some(residual) = keys.residual() {
+                    residual.multiply(k, &Matrices { add: true, ..shape }, &projected[at..], 0, scores);
+                }
             });
         }
 

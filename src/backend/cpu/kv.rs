@@ -13,7 +13,7 @@ mod codes;
 use std::ops::Range;
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
-use ggml_types::turboquant::Rotation;
+use ggml_types::turboquant::{Qjl, Rotation};
 use ggml_types::{KvCodec, KvSide, KvVectors, QuantError};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -90,6 +90,14 @@ pub enum Rows<'a> {
 }
 
 impl Rows<'_> {
+    /// What codes left over of keys: projected queries are multiplied with that, and it is added.
+    pub fn residual(self) -> Option<Self> {
+        match self {
+            Rows::Codes(page) => page.residual().map(Rows::Codes),
+            Rows::F32(_) | Rows::F16(_) => None,
+        }
+    }
+
     /// `c = a b`, or `c += a b`, where `b` are the rows from `first` on, without distance between them.
     pub fn multiply(self, k: &RealKernels, shape: &Matrices, a: &[f32], first: usize, c: &mut [f32]) {
         match self {
@@ -303,6 +311,14 @@ impl KvCache {
     /// How keys, and the queries that meet them, are rotated.
     pub fn key_rotation(&self) -> Option<&Rotation> {
         self.keys.kept.rotation.as_ref()
+    }
+
+    /// What rotated queries are projected with before they meet the [residual](Rows::residual) of keys.
+    pub fn key_projection(&self) -> Option<&Qjl> {
+        match &self.keys.kept.form {
+            Form::Codes(codes) => codes.projection(),
+            Form::Elements(_) | Form::Vectors { .. } => None,
+        }
     }
 
     /// How values are rotated.

@@ -1,10 +1,12 @@
 //! Pages of codes, laid out for the products that attention makes of them.
 //!
 //! Keys are `[head_dim, 64]` codes and values `[64, head_dim]`, in units of 64 columns ([`UnitOf`]); the scales behind
-//! them are `[head_dim / block, 64]` f16. A page has as many bytes as 64 vectors of its codec.
+//! them are `[head_dim / block, 64]` f16. Keys with signs of a residual have these, and their scales, as a second such matrix: first
+//! the codes of both, then the scales of both. A page has as many bytes as 64 vectors of its codec.
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use ggml_types::{CodeValues, KvSide, KvVectors};
+use ggml_types::turboquant::Qjl;
+use ggml_types::{CodeValues, KvCodes, KvSide, KvVectors};
 use half::f16;
 
 use crate::backend::cpu::simd::real::{CodeMatrix, Matrices, RealKernels, UNIT, UnitOf};
@@ -29,17 +31,28 @@ pub struct Codes {
     vec_bytes: usize,
     /// Elements that share a scale.
     block: usize,
+    part: Part,
+    /// The signs of a residual, where there are any.
+    residual: Option<Part>,
+}
+
+/// A matrix of codes.
+#[derive(Clone, Copy)]
+struct Part {
     unit: UnitOf,
     values: [f32; 16],
+    /// Where it begins in a page, and where its scales do.
+    units_at: usize,
+    scales_at: usize,
 }
 
 /// A page of them.
 #[derive(Clone, Copy)]
 pub struct CodePage<'a> {
     codes: &'a Codes,
-    bytes: &'a [u8],
-    /// `[head_dim / block, PAGE]`.
-    scales: &'a [f16],
+    part: &'a Part,
+    /// The whole page.
+    page: &'a [u8],
 }
 
 impl Codes {
@@ -56,59 +69,84 @@ impl Codes {
         else {
             return Err(codec);
         };
-        let (unit, values) = match values {
-            CodeValues::Signed3(values) => (UnitOf::Signed3, std::array::from_fn(|i| values[i % 4])),
-            CodeValues::Table4(values) => (UnitOf::Table4, values),
-            CodeValues::Int8 => (UnitOf::Int8, [0.0; 16]),
+        let repeated = |values: [f32; 4]| std::array::from_fn(|i| values[i % 4]);
+        let (first, second) = match values {
+            CodeValues::Signed3(values) => ((UnitOf::Signed3, repeated(values)), None),
+            CodeValues::Table4(values) => ((UnitOf::Table4, values), None),
+            CodeValues::Int8 => ((UnitOf::Int8, [0.0; 16]), None),
+            CodeValues::TwoAndSign { values, sign } => {
+                ((UnitOf::Table2, repeated(values)), Some((UnitOf::Sign, [sign; 16])))
+            }
         };
-        assert_eq!(
-            PAGE * vec_bytes,
-            head_dim * unit.bytes() + head_dim / block * PAGE * 2,
-            "bytes of a page"
-        );
-        Ok(Self { codec, side, head_dim, vec_bytes, block, unit, values })
+        let scale_bytes = head_dim / block * PAGE * 2;
+        let second_at = head_dim * first.0.bytes();
+        let scales_at = second_at + second.map_or(0, |(unit, _)| head_dim * unit.bytes());
+        let part = |(unit, values), units_at, scales_at| Part { unit, values, units_at, scales_at };
+        let residual = second.map(|second| part(second, second_at, scales_at + scale_bytes));
+        let part = part(first, 0, scales_at);
+        let end = residual.map_or(part.scales_at, |part| part.scales_at) + scale_bytes;
+        assert_eq!(PAGE * vec_bytes, end, "bytes of a page");
+        Ok(Self { codec, side, head_dim, vec_bytes, block, part, residual })
     }
 
     /// Encodes a vector, `[head_dim]`, as position `pos` of a page.
     pub fn put(&self, page: &mut [u8], pos: usize, x: &[f32]) -> bool {
         let (mut vector, mut codes, mut scales) = ([0; MAX_BYTES], [0; MAX_DIM], [f16::ZERO; MAX_SCALES]);
         let vector = &mut vector[..self.vec_bytes];
-        let (codes, scales) = (&mut codes[..self.head_dim], &mut scales[..self.head_dim / self.block]);
+        let per_part = self.head_dim / self.block;
+        let n_scales = per_part * if self.residual.is_some() { 2 } else { 1 };
+        let (codes, scales) = (&mut codes[..self.head_dim], &mut scales[..n_scales]);
         let whole = self.codec.encode(x, vector);
-        self.codec.codes().expect("a codec of codes").split(vector, codes, scales);
+        self.kv_codes().split(vector, codes, scales);
 
-        let (units, page_scales) = page.split_at_mut(self.head_dim * self.unit.bytes());
-        for (i, code) in codes.iter().enumerate() {
-            let code = match self.unit {
-                // A magnitude and the sign above it.
-                UnitOf::Signed3 => {
-                    if *code < 4 {
-                        7 - code
-                    } else {
-                        code - 4
-                    }
-                }
-                UnitOf::Table4 | UnitOf::Int8 => *code,
-            };
-            let at = match self.side {
-                KvSide::Keys => i * PAGE + pos,
-                KvSide::Values => pos * self.head_dim + i,
-            };
-            self.unit.put(&mut units[at / UNIT * self.unit.bytes()..], at % UNIT, code);
+        for (part, scales) in
+            [Some(&self.part), self.residual.as_ref()].into_iter().flatten().zip(scales.chunks(per_part))
+        {
+            let units = &mut page[part.units_at..];
+            for (i, code) in codes.iter().enumerate() {
+                let code = match part.unit {
+                    // A magnitude and the sign above it.
+                    UnitOf::Signed3 if *code < 4 => 7 - code,
+                    UnitOf::Signed3 => code - 4,
+                    UnitOf::Table2 => code & 3,
+                    // A unit has 1 for what is negative.
+                    UnitOf::Sign => code >> 2 ^ 1,
+                    UnitOf::Table4 | UnitOf::Int8 => *code,
+                };
+                let at = match self.side {
+                    KvSide::Keys => i * PAGE + pos,
+                    KvSide::Values => pos * self.head_dim + i,
+                };
+                part.unit.put(&mut units[at / UNIT * part.unit.bytes()..], at % UNIT, code);
+            }
+            let rows = cast_slice_mut::<u8, f16>(&mut page[part.scales_at..]).chunks_exact_mut(PAGE);
+            rows.zip(scales).for_each(|(row, scale)| row[pos] = *scale);
         }
-        let rows = cast_slice_mut::<u8, f16>(page_scales).chunks_exact_mut(PAGE);
-        rows.zip(scales).for_each(|(row, scale)| row[pos] = *scale);
         whole
     }
 
+    /// What queries are projected with before they meet the [residual](CodePage::residual) of a page.
+    pub fn projection(&self) -> Option<&Qjl> {
+        self.kv_codes().projection()
+    }
+
+    fn kv_codes(&self) -> &dyn KvCodes {
+        self.codec.codes().expect("a codec of codes")
+    }
+
     /// A page by its bytes.
-    pub fn page<'a>(&'a self, bytes: &'a [u8]) -> CodePage<'a> {
-        let (bytes, scales) = bytes.split_at(self.head_dim * self.unit.bytes());
-        CodePage { codes: self, bytes, scales: cast_slice(scales) }
+    pub fn page<'a>(&'a self, page: &'a [u8]) -> CodePage<'a> {
+        CodePage { codes: self, part: &self.part, page }
     }
 }
 
-impl CodePage<'_> {
+impl<'a> CodePage<'a> {
+    /// What the codes of the page left over, where there is such a thing: projected queries are multiplied with that, and
+    /// products are the sum of both.
+    pub fn residual(self) -> Option<Self> {
+        self.codes.residual.as_ref().map(|part| Self { part, ..self })
+    }
+
     /// Queries `a` times keys, or weights `a` times the values from position `first` on.
     pub fn multiply(self, k: &RealKernels, shape: &Matrices, a: &[f32], first: usize, c: &mut [f32]) {
         match self.codes.side {
@@ -117,15 +155,26 @@ impl CodePage<'_> {
         }
     }
 
+    /// The codes.
+    fn units(self) -> &'a [u8] {
+        &self.page[self.part.units_at..]
+    }
+
+    /// `[head_dim / block, PAGE]`.
+    fn scales(self) -> &'a [f16] {
+        let n = self.codes.head_dim / self.codes.block * PAGE;
+        &cast_slice(&self.page[self.part.scales_at..])[..n]
+    }
+
     /// Scores `c` of queries `a` with all keys of the page.
     fn multiply_keys(self, k: &RealKernels, shape: &Matrices, a: &[f32], c: &mut [f32]) {
-        let (codes, mut scales) = (self.codes, [0.0; PAGE]);
-        let row_bytes = PAGE / UNIT * codes.unit.bytes();
-        for (i, halves) in self.scales.chunks_exact(PAGE).enumerate() {
+        let (codes, part, mut scales) = (self.codes, self.part, [0.0; PAGE]);
+        let row_bytes = PAGE / UNIT * part.unit.bytes();
+        for (i, halves) in self.scales().chunks_exact(PAGE).enumerate() {
             (k.widen)(halves, &mut scales);
             let dims = i * codes.block;
-            let bytes = &self.bytes[dims * row_bytes..];
-            let b = CodeMatrix { unit: codes.unit, values: &codes.values, bytes, row_bytes, first: 0 };
+            let bytes = &self.units()[dims * row_bytes..];
+            let b = CodeMatrix { unit: part.unit, values: &part.values, bytes, row_bytes, first: 0 };
             let shape = Matrices { k: codes.block, add: shape.add || i > 0, ..*shape };
             (k.gemm_codes)(&shape, &a[dims..], &b, Some(&scales), c);
         }
@@ -134,14 +183,15 @@ impl CodePage<'_> {
     /// Sums `c` of the values from position `first` on, weighted with `a`.
     fn multiply_values(self, k: &RealKernels, shape: &Matrices, a: &[f32], first: usize, c: &mut [f32]) {
         let Matrices { m, k: n, lda, ldc, .. } = *shape;
-        let (codes, mut scales, mut weights) = (self.codes, [0.0; PAGE], [0.0; ROWS * PAGE]);
-        let row_bytes = codes.head_dim / UNIT * codes.unit.bytes();
-        let bytes = &self.bytes[first * row_bytes..];
+        let (codes, part) = (self.codes, self.part);
+        let (mut scales, mut weights) = ([0.0; PAGE], [0.0; ROWS * PAGE]);
+        let row_bytes = codes.head_dim / UNIT * part.unit.bytes();
+        let bytes = &self.units()[first * row_bytes..];
         let scales = &mut scales[..n];
-        for (i, halves) in self.scales.chunks_exact(PAGE).enumerate() {
+        for (i, halves) in self.scales().chunks_exact(PAGE).enumerate() {
             (k.widen)(&halves[first..first + n], scales);
             let col = i * codes.block;
-            let b = CodeMatrix { unit: codes.unit, values: &codes.values, bytes, row_bytes, first: col };
+            let b = CodeMatrix { unit: part.unit, values: &part.values, bytes, row_bytes, first: col };
             for row in (0..m).step_by(ROWS) {
                 let m = ROWS.min(m - row);
                 for (r, weights) in weights.chunks_exact_mut(PAGE).take(m).enumerate() {

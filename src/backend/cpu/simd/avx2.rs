@@ -252,7 +252,7 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
         Self::load(p)
     }
     #[inline(always)]
-    unsafe fn signed3(p: *const u8, part: usize, table: Self::Table) -> Self::Floats {
+    unsafe fn signed(p: *const u8, signs: *const u8, part: usize, table: Self::Table) -> Self::Floats {
         let shift = _mm_cvtsi32_si128(2 * part as i32);
         // Moves the bit of each lane to where a float has its sign.
         let left = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
@@ -261,9 +261,9 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
             let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8 * i).cast()));
             // Three bits of an index count; the table repeats, so the upper one may be anything.
             let magnitudes = _mm256_permutevar8x32_ps(table[0], _mm256_srl_epi32(bytes, shift));
-            let signs = _mm256_sllv_epi32(_mm256_set1_epi32(i32::from(*p.add(16 + 2 * part + i))), left);
-            let signs = _mm256_and_ps(_mm256_castsi256_ps(signs), _mm256_set1_ps(-0.0));
-            values[i] = _mm256_xor_ps(magnitudes, signs);
+            let negative = _mm256_sllv_epi32(_mm256_set1_epi32(i32::from(*signs.add(2 * part + i))), left);
+            let negative = _mm256_and_ps(_mm256_castsi256_ps(negative), _mm256_set1_ps(-0.0));
+            values[i] = _mm256_xor_ps(magnitudes, negative);
         }
         values
     }

@@ -255,12 +255,12 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
         _mm512_loadu_ps(p)
     }
     #[inline(always)]
-    unsafe fn signed3(p: *const u8, part: usize, table: __m512) -> __m512 {
+    unsafe fn signed(p: *const u8, signs: *const u8, part: usize, table: __m512) -> __m512 {
         let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
         // Four bits of an index count; the table repeats, so the upper two may be anything.
         let index = _mm512_srl_epi32(bytes, _mm_cvtsi32_si128(2 * part as i32));
         let magnitudes = _mm512_permutexvar_ps(index, table);
-        let negative = p.add(16 + 2 * part).cast::<__mmask16>().read_unaligned();
+        let negative = signs.add(2 * part).cast::<__mmask16>().read_unaligned();
         _mm512_mask_xor_ps(magnitudes, negative, magnitudes, _mm512_set1_ps(-0.0))
     }
     #[inline(always)]

@@ -128,8 +128,8 @@ pub unsafe trait Lanes: Copy + 'static {
     /// 16 floats for look-ups.
     unsafe fn table(p: *const f32) -> Self::Table;
     /// 16 of 64 columns, `part` below 4: of byte `b` of 16, the bits `2 part` and `2 part + 1` are an index below 4, and bit
-    /// `16 part + b` of the 8 bytes behind them says that the value is negative. The table repeats after 4.
-    unsafe fn signed3(p: *const u8, part: usize, table: Self::Table) -> Self::Floats;
+    /// `16 part + b` of the 8 bytes at `signs` says that the value is negative. The table repeats after 4.
+    unsafe fn signed(p: *const u8, signs: *const u8, part: usize, table: Self::Table) -> Self::Floats;
     /// Of 16 bytes, the low halves are indices where `part` is 0, the high ones where it is 1.
     unsafe fn table4(p: *const u8, part: usize, table: Self::Table) -> Self::Floats;
 

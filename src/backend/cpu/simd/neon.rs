@@ -200,10 +200,10 @@ unsafe impl Lanes for Neon {
         [floats.0, floats.1, floats.2, floats.3]
     }
     #[inline(always)]
-    unsafe fn signed3(p: *const u8, part: usize, table: Self::Table) -> Self::Floats {
+    unsafe fn signed(p: *const u8, signs: *const u8, part: usize, table: Self::Table) -> Self::Floats {
         const BITS: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
         let index = vandq_u8(vshlq_u8(vld1q_u8(p), vdupq_n_s8(-2 * part as i8)), vdupq_n_u8(3));
-        let signs = p.add(16 + 2 * part);
+        let signs = signs.add(2 * part);
         let signs = vcombine_u8(vdup_n_u8(*signs), vdup_n_u8(*signs.add(1)));
         let signs = vandq_u8(vtstq_u8(signs, vld1q_u8(BITS.as_ptr())), vdupq_n_u8(0x80));
         look_up(table, index, signs)

@@ -13,7 +13,7 @@ pub const UNIT: usize = 64;
 pub struct CodeMatrix<'a> {
     /// How a unit keeps its codes.
     pub unit: UnitOf,
-    /// What codes stand for; anything for [`UnitOf::Int8`].
+    /// What codes stand for, as [`UnitOf`] says; anything for [`UnitOf::Int8`].
     pub values: &'a [f32; 16],
     /// The units, row after row.
     pub bytes: &'a [u8],
@@ -30,6 +30,10 @@ pub enum UnitOf {
     /// each, low bits first; the other 8 have the signs, low bits first, 1 for a negative one. Magnitude `i` stands for
     /// `values[i]`, and `values` repeat after 4.
     Signed3,
+    /// 16 bytes, as the first 16 of [`Signed3`](Self::Signed3): code `i` stands for `values[i]`, and `values` repeat after 4.
+    Table2,
+    /// 8 bytes, as the other 8 of [`Signed3`](Self::Signed3): every column is `values[0]`, or that with the other sign.
+    Sign,
     /// 32 bytes: byte `b` has column `b` in its low half and column `32 + b` in its high half. Code `i` stands for
     /// `values[i]`.
     Table4,
@@ -42,6 +46,8 @@ impl UnitOf {
     pub const fn bytes(self) -> usize {
         match self {
             UnitOf::Signed3 => 24,
+            UnitOf::Table2 => 16,
+            UnitOf::Sign => 8,
             UnitOf::Table4 => 32,
             UnitOf::Int8 => 64,
         }
@@ -49,17 +55,18 @@ impl UnitOf {
 
     /// What a column of a unit stands for.
     pub(super) fn value(self, values: &[f32; 16], unit: &[u8], col: usize) -> f32 {
+        let two_bits = || values[usize::from(unit[col % 16] >> (2 * (col / 16)) & 3)];
+        let signed = |signs: &[u8], x: f32| if signs[col / 8] >> (col % 8) & 1 == 1 { -x } else { x };
         match self {
-            UnitOf::Signed3 => {
-                let magnitude = values[usize::from(unit[col % 16] >> (2 * (col / 16)) & 3)];
-                if unit[16 + col / 8] >> (col % 8) & 1 == 1 { -magnitude } else { magnitude }
-            }
+            UnitOf::Signed3 => signed(&unit[16..], two_bits()),
+            UnitOf::Table2 => two_bits(),
+            UnitOf::Sign => signed(unit, values[0]),
             UnitOf::Table4 => values[usize::from(unit[col % 32] >> (4 * (col / 32)) & 15)],
             UnitOf::Int8 => f32::from(unit[col].cast_signed()),
         }
     }
 
-    /// Makes `code` the code of a column: a magnitude with its sign above, an index, or an `i8`.
+    /// Makes `code` the code of a column: a magnitude with its sign above, an index, a sign, or an `i8`.
     pub fn put(self, unit: &mut [u8], col: usize, code: u8) {
         let put = |byte: &mut u8, shift: usize, mask: u8, bits: u8| {
             *byte = *byte & !(mask << shift) | bits << shift;
@@ -69,6 +76,8 @@ impl UnitOf {
                 put(&mut unit[col % 16], 2 * (col / 16), 3, code & 3);
                 put(&mut unit[16 + col / 8], col % 8, 1, code >> 2);
             }
+            UnitOf::Table2 => put(&mut unit[col % 16], 2 * (col / 16), 3, code),
+            UnitOf::Sign => put(&mut unit[col / 8], col % 8, 1, code),
             UnitOf::Table4 => put(&mut unit[col % 32], 4 * (col / 32), 15, code),
             UnitOf::Int8 => unit[col] = code,
         }
@@ -125,7 +134,12 @@ trait Unit {
     unsafe fn load<L: Lanes>(unit: *const u8, part: usize, table: L::Table) -> L::Floats;
 }
 
+/// What a unit has where it keeps no magnitudes, or no signs.
+static NONE: [u8; 16] = [0; 16];
+
 struct Signed3;
+struct Table2;
+struct Sign;
 struct Table4;
 struct Int8;
 
@@ -133,7 +147,23 @@ impl Unit for Signed3 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(unit: *const u8, part: usize, table: L::Table) -> L::Floats {
         // SAFETY: as for this function.
-        unsafe { L::signed3(unit, part, table) }
+        unsafe { L::signed(unit, unit.add(16), part, table) }
+    }
+}
+
+impl Unit for Table2 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(unit: *const u8, part: usize, table: L::Table) -> L::Floats {
+        // SAFETY: as for this function.
+        unsafe { L::signed(unit, NONE.as_ptr(), part, table) }
+    }
+}
+
+impl Unit for Sign {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(unit: *const u8, part: usize, table: L::Table) -> L::Floats {
+        // SAFETY: as for this function.
+        unsafe { L::signed(NONE.as_ptr(), unit, part, table) }
     }
 }
 
@@ -162,6 +192,8 @@ impl Kernel for CodeGemm<'_> {
         unsafe {
             match self.b.unit {
                 UnitOf::Signed3 => self.columns::<L, Signed3>(),
+                UnitOf::Table2 => self.columns::<L, Table2>(),
+                UnitOf::Sign => self.columns::<L, Sign>(),
                 UnitOf::Table4 => self.columns::<L, Table4>(),
                 UnitOf::Int8 => self.columns::<L, Int8>(),
             }

@@ -143,7 +143,14 @@ fn rows_of_gemm_are_independent_to_the_bit() {
 /// Units of every kind, with any bytes.
 fn code_matrices(values: &[f32; 16], mut each: impl FnMut(UnitOf, &[f32; 16], usize, &[u8])) {
     let repeated = std::array::from_fn(|i| values[i % 4]);
-    for (unit, values) in [(UnitOf::Signed3, &repeated), (UnitOf::Table4, values), (UnitOf::Int8, values)] {
+    let units = [
+        (UnitOf::Signed3, &repeated),
+        (UnitOf::Table2, &repeated),
+        (UnitOf::Sign, &repeated),
+        (UnitOf::Table4, values),
+        (UnitOf::Int8, values),
+    ];
+    for (unit, values) in units {
         for units in [1, 2, 3] {
             let row_bytes = units * unit.bytes() + 5;
             let noise = super::tests::values(70 * row_bytes, 8);

@@ -1,0 +1,88 @@
+//! tq3_0: the TurboQuant paper's second algorithm, for keys: 2 bits an element, one bit for what they leave over, and two
+//! f16, 52 bytes for 128 elements. Values have the 3 bits of `turboquant`, because to decode signs makes sums of values worse.
+//!
+//! Other projects call at least three other formats so. This one lives in memory alone: no file has it, and it has no id.
+
+use half::f16;
+
+use super::turboquant::{TURBOQUANT, TurboQuant};
+use super::{CodeValues, KvCodes};
+use crate::turboquant::{Prod, Qjl};
+use crate::{KvCodec, KvSide, KvVectors, QuantError};
+
+/// Two-part codes of rotated keys, in pages that have left the window.
+#[derive(Debug)]
+pub struct Tq3_0;
+
+impl KvCodec for Tq3_0 {
+    fn name(&self) -> &'static str {
+        "tq3_0"
+    }
+
+    fn alias(&self) -> Option<&'static str> {
+        Some("turboquant-prod")
+    }
+
+    fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {
+        TurboQuant::check(self.name(), head_dim).map(|()| 4 + 3 * head_dim / 8)
+    }
+
+    fn open(&self, side: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError> {
+        self.vec_bytes(head_dim)?;
+        match side {
+            KvSide::Keys => Ok(Box::new(Prod::new(head_dim, Qjl::srht(head_dim)?))),
+            KvSide::Values => {
+                let detail = format!("it keeps keys alone; values of {} go with them", TURBOQUANT.name);
+                Err(QuantError::Shape { ty: self.name(), detail })
+            }
+        }
+    }
+
+    fn instead(&self, side: KvSide) -> Option<&'static dyn KvCodec> {
+        (side == KvSide::Values).then_some(&TURBOQUANT as &dyn KvCodec)
+    }
+
+    fn rotates(&self) -> bool {
+        true
+    }
+
+    fn windowed(&self) -> bool {
+        true
+    }
+}
+
+impl KvVectors for Prod {
+    fn encode(&self, x: &[f32], out: &mut [u8]) -> bool {
+        Prod::encode(self, x, out)
+    }
+
+    fn decode(&self, bytes: &[u8], out: &mut [f32]) {
+        Prod::decode(self, bytes, out);
+    }
+
+    fn codes(&self) -> Option<&dyn KvCodes> {
+        Some(self)
+    }
+}
+
+impl KvCodes for Prod {
+    fn values(&self) -> CodeValues {
+        let centroids = self.codebook().centroids();
+        CodeValues::TwoAndSign {
+            values: std::array::from_fn(|i| centroids[i] as f32),
+            sign: self.qjl().factor() as f32,
+        }
+    }
+
+    fn block(&self) -> usize {
+        self.dim()
+    }
+
+    fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [f16]) {
+        scales.copy_from_slice(&Prod::split(self, bytes, codes));
+    }
+
+    fn projection(&self) -> Option<&Qjl> {
+        Some(self.qjl())
+    }
+}
