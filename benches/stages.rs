@@ -12,8 +12,8 @@ use ggml_types::{HostTensor, KvCodec, KvSide, by_name, kv, kv_by_name, kv_on};
 use sterna::backend::cpu::Cpu;
 use sterna::backend::{Backend, Exec, physical_cores};
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, FfnIn, KvDecl, Limits, Linear, Norm, NormKind, PAGE, PageTable, Program,
-    ProjAdd, Rope, RopeStyle, Row, RowsOf, Step, Weight,
+    Act, ActQuant, Attend, AttnIn, FfnIn, KvDecl, KvWindow, Limits, Linear, Norm, NormKind, PAGE, PageTable,
+    Program, ProjAdd, Rope, RopeStyle, Row, RowsOf, Step, Weight,
 };
 
 const DIM: usize = 2560;
@@ -52,7 +52,13 @@ fn layer() -> (Program, Vec<HostTensor>) {
     let inv_freq = (0..HEAD_DIM / 2).map(|i| 500_000.0_f64.powf(-2.0 * i as f64 / HEAD_DIM as f64)).collect();
     let rope = Some(p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0 }));
     let f16 = kv_by_name("f16").expect("a codec of the registry");
-    let kv = p.kv(KvDecl { n_kv_heads: N_KV_HEADS, head_dim: HEAD_DIM, k: f16, v: f16 });
+    let kv = p.kv(KvDecl {
+        n_kv_heads: N_KV_HEADS,
+        head_dim: HEAD_DIM,
+        k: f16,
+        v: f16,
+        window: KvWindow::default(),
+    });
     let attn_norm = norm(&mut p, &mut all, DIM);
     let [wq, wk, wv] =
         [DIM, N_KV_HEADS * HEAD_DIM, N_KV_HEADS * HEAD_DIM].map(|rows| linear(&mut p, &mut all, rows, DIM));
@@ -124,7 +130,8 @@ fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
     let norm_weight = weight(&mut p, &mut all, "f32", 1, narrow);
     let norm = Norm { kind: NormKind::Rms, weight: norm_weight, bias: None, eps: 1e-5 };
     let v = kv_on(KvSide::Values, codec);
-    let kv = p.kv(KvDecl { n_kv_heads: N_KV_HEADS, head_dim: HEAD_DIM, k: codec, v });
+    let kv =
+        p.kv(KvDecl { n_kv_heads: N_KV_HEADS, head_dim: HEAD_DIM, k: codec, v, window: KvWindow::default() });
     let (q_norm, k_norm, rope) = (None, None, None);
     p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
     p.push("attend", Attend { q, kv, scale: 1.0 / (HEAD_DIM as f32).sqrt(), out: y });

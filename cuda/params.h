@@ -223,9 +223,14 @@ struct CodedKvParams {
     POINTER(uint16_t) exact;
     /* [exact pages, n_kv_heads, head_dim]: of a sequence's first page, the mean of its keys. */
     POINTER(float) means;
+    /* Counts vectors that could not be kept as they were. */
+    POINTER(uint64_t) repaired;
     uint64_t page_bytes;
     uint32_t n_kv_heads;
     uint32_t head_dim;
+    /* What is read from exact pages: the first pages of a sequence, and the newest full ones. */
+    uint32_t sink_pages;
+    uint32_t newest_pages;
 };
 
 /* One layer's cache in blocks of BLOCK_ELEMS elements under one scale; one of its sides may be halves instead. Blocks are of turned
@@ -240,6 +245,8 @@ struct BlockKvParams {
     uint32_t reserved;
     /* As cuda/lib/blocks.cuh says. */
     POINTER(uint8_t) pages;
+    /* Counts vectors that could not be kept as they were. */
+    POINTER(uint64_t) repaired;
     uint64_t page_bytes;
 };
 

@@ -8,8 +8,8 @@ mod oracle;
 use case::{Case, Turn, backends, cpus, limits, pages_for, rows, shuffled_pages, simt, ty};
 use ggml_types::{KvCodec, KvSide, KvVectors, QuantError, kv_by_name};
 use sterna::program::{
-    ActQuant, Attend, AttnIn, Buf, KvDecl, Norm, NormKind, PAGE, PageTable, Rope, RopeId, RopeStyle, Row,
-    Step,
+    ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Norm, NormKind, PAGE, PageTable, Rope, RopeId,
+    RopeStyle, Row, Step,
 };
 
 /// What an attention layer looks like.
@@ -69,7 +69,13 @@ impl Attention {
             let inv_freq = (0..pairs).map(|i| 10_000.0_f64.powf(-(i as f64) / pairs as f64)).collect();
             case.p.rope(Rope { style, inv_freq, magnitude: 1.0 + 0.25 * (pairs % 3) as f32 })
         });
-        let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: shape.codec, v: shape.codec });
+        let kv = case.p.kv(KvDecl {
+            n_kv_heads,
+            head_dim,
+            k: shape.codec,
+            v: shape.codec,
+            window: KvWindow::default(),
+        });
         let scale = 1.0 / (head_dim as f32).sqrt();
         case.p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
         case.p.push("attend", Attend { q, kv, scale, out: y });

@@ -13,7 +13,7 @@ use sterna::backend::cpu::simd::{self, Kernels};
 use sterna::engine::{Engine, EngineOptions, Sampler, SamplerOptions, Session};
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
-use sterna::program::{Limits, PageTable, Row, Step, sampling};
+use sterna::program::{KvWindow, Limits, PageTable, Row, Step, sampling};
 
 const N_VOCAB: usize = 640;
 
@@ -116,7 +116,12 @@ fn every_stage_of_the_trace() {
     let f32_codec = ggml_types::kv_by_name("f32").unwrap();
     let limits = Limits { rows: 9, outputs: 1, seqs: 1, pages: 1, exact_pages: 0 };
     let hyper = Hyper::read(gguf.metadata(), N_VOCAB).unwrap();
-    let model = Model::build(&gguf, hyper, &Options { limits, k: f32_codec, v: f32_codec }).unwrap();
+    let model = Model::build(
+        &gguf,
+        hyper,
+        &Options { limits, k: f32_codec, v: f32_codec, window: KvWindow::default() },
+    )
+    .unwrap();
     let prompt = &prompts()[1];
     let rows: Vec<Row> =
         (0..9).map(|pos| Row { token: prompt[pos as usize], pos, seq: 0, logits: false }).collect();

@@ -12,7 +12,7 @@ use half::f16;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::{Backend, BackendError};
 use sterna::program::{
-    ActQuant, Attend, AttnIn, Buf, KvDecl, Linear, NormKind, PAGE, PageTable, Row, Step, Weight,
+    ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, PageTable, Row, Step, Weight,
 };
 
 const DIM: usize = 16;
@@ -67,7 +67,8 @@ impl Attention {
         };
         let (wq, wk, wv) = (linear(COLS, 0.0), linear(HEAD_DIM, 1.5), linear(HEAD_DIM, 0.0));
         let v = kv_on(KvSide::Values, codec);
-        let kv = case.p.kv(KvDecl { n_kv_heads: 1, head_dim: HEAD_DIM, k: codec, v });
+        let kv =
+            case.p.kv(KvDecl { n_kv_heads: 1, head_dim: HEAD_DIM, k: codec, v, window: KvWindow::default() });
         let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
         case.p.push("attn_in", attn_in.clone());
         case.p.push("attend", Attend { q, kv, scale: SCALE, out: y });
@@ -141,7 +142,9 @@ impl Attention {
             let mut x = x.clone();
             rotation.iter().for_each(|rotation| rotation.apply(&mut x));
             if self.codec.windowed() {
-                x.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32());
+                let most = f16::MAX.to_f32();
+                let within = |x: f32| if x.is_finite() { x.clamp(-most, most) } else { 0.0 };
+                x.iter_mut().for_each(|x| *x = f16::from_f32(within(*x)).to_f32());
             }
             x
         });
@@ -168,7 +171,8 @@ fn round(codec: &dyn KvVectors, bytes: usize, x: &[f32]) -> Vec<f32> {
 
 /// Softmax over all positions that a row sees, each read as the page table says: `[COLS]`.
 fn reference(pages: &PageTable, row: &Row, codec: &dyn KvCodec, q: &[f32], [k, v]: &[Kept; 2]) -> Vec<f64> {
-    let is_exact = |p: usize| codec.windowed() && pages.exact_for(row, p / PAGE).is_some();
+    let is_exact =
+        |p: usize| codec.windowed() && pages.exact_for(KvWindow::default(), row, p / PAGE).is_some();
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let mut out = Vec::new();
     for q in q.chunks_exact(HEAD_DIM) {
@@ -374,10 +378,10 @@ fn two_sequences_in_one_step_are_two_sequences() {
     }
 }
 
-/// Vectors that are no numbers, or beyond what an f16 holds, and vectors of zeros: when their page has been encoded,
-/// nothing of them is left that could spread.
+/// Vectors that are no numbers, or beyond what an f16 holds, and vectors of zeros: within the window and behind it, nothing of
+/// them is left that could spread, and somebody has counted them.
 #[test]
-fn what_no_codec_can_hold_does_no_harm_behind_the_window() {
+fn what_no_codec_can_hold_does_no_harm() {
     let positions = 400_usize;
     let windowed = kv::REGISTRY.iter().filter(|codec| codec.windowed());
     for &codec in windowed {
@@ -399,7 +403,7 @@ fn what_no_codec_can_hold_does_no_harm_behind_the_window() {
                 (format!("{} on {}", codec.name(), backend.device()), bound(&*backend, codec));
             let mut running = attention.case.on(&mut *backend);
             attention.fill(&mut running, 0, &inputs);
-            for pos in [255, 256, 399] {
+            for pos in [110, 255, 256, 399] {
                 let row = rows(0, pos..pos + 1)[0];
                 let q = attention.queries(1);
                 let got = attention.attend(&mut running, &[row], &q);
@@ -407,9 +411,8 @@ fn what_no_codec_can_hold_does_no_harm_behind_the_window() {
                 let error = distance(&got, reference(&attention.pages, &row, codec, &q, &kept).iter());
                 assert!(error < bound, "{what}: row {pos}: {error}");
             }
-            // Inside the window it is there as it was written: the control that the bad rows arrived.
-            let got = attention.attend(&mut running, &rows(0, 110..111), &attention.queries(1));
-            assert!(got.iter().all(|x| x.is_nan()), "{what}");
+            // Keys and values of two rows that are no numbers, and keys of one that is beyond an f16, at least.
+            assert!(running.repaired().is_none_or(|n| n >= 5), "{what}");
         }
     }
 }

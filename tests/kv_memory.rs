@@ -145,7 +145,8 @@ fn load(gguf: &Gguf, codec: &str, card: Counting) -> Result<(Plan, u64, u64), Ba
     let program = engine::program(gguf, &options).unwrap();
     let hyper = Hyper::read(gguf.metadata(), program.weights[0].rows).unwrap();
     let (k, v) = (program.kvs[0].k, program.kvs[0].v);
-    let model = Model::build(gguf, hyper, &Options { limits: program.limits, k, v }).unwrap();
+    let model = Model::build(gguf, hyper, &Options { limits: program.limits, k, v, window: options.exact() })
+        .unwrap();
     let mut cuda = Cuda::on(Box::new(card));
     let mut plan = cuda.plan(&program)?;
     plan.weights_bytes -= scales(&plan, &program);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ggml_types::{by_name, kv_by_name};
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, Buf, Embed, FfnIn, Kv, KvDecl, Limits, Linear, Logits, Norm, NormKind,
-    PageTable, Program, ProjAdd, Rope, RopeId, RopeStyle, Row, RowsOf, Sample, Stage, Step, Weight,
+    Act, ActQuant, Attend, AttnIn, Buf, Embed, FfnIn, Kv, KvDecl, KvWindow, Limits, Linear, Logits, Norm,
+    NormKind, PageTable, Program, ProjAdd, Rope, RopeId, RopeStyle, Row, RowsOf, Sample, Stage, Step, Weight,
 };
 
 /// Sizes of a BitNet model.
@@ -55,7 +55,13 @@ fn bitnet(s: &Shape) -> Program {
         let (attn_norm, sub_norm) = (norm("attn_norm", s.dim), norm("attn_sub_norm", q_dim));
         let (ffn_norm, ffn_sub_norm) = (norm("ffn_norm", s.dim), norm("ffn_sub_norm", s.ffn_dim));
         let codec = kv_by_name("f16").unwrap();
-        let kv = p.kv(KvDecl { n_kv_heads: s.n_kv_heads, head_dim: HEAD_DIM, k: codec, v: codec });
+        let kv = p.kv(KvDecl {
+            n_kv_heads: s.n_kv_heads,
+            head_dim: HEAD_DIM,
+            k: codec,
+            v: codec,
+            window: KvWindow::default(),
+        });
         let (q_norm, k_norm) = (None, None);
         p.push(
             format!("{layer}.attn_in"),

@@ -5,7 +5,7 @@ mod common;
 
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
-use sterna::program::Limits;
+use sterna::program::{KvWindow, Limits};
 
 fn check(model: &str, snapshot: &str) {
     let Some(path) = common::golden(model) else { return };
@@ -14,7 +14,10 @@ fn check(model: &str, snapshot: &str) {
     let limits = Limits { rows: 512, outputs: 1, seqs: 1, pages: 64, exact_pages: 0 };
     let n_vocab = gguf.find("token_embd.weight").unwrap().rows();
     let hyper = Hyper::read(gguf.metadata(), n_vocab).unwrap();
-    let program = Model::build(&gguf, hyper, &Options { limits, k: f16, v: f16 }).unwrap().program;
+    let program =
+        Model::build(&gguf, hyper, &Options { limits, k: f16, v: f16, window: KvWindow::default() })
+            .unwrap()
+            .program;
     program.check().unwrap();
     let text = program.to_string();
     let file = common::root().join("tests/snapshots").join(snapshot);

@@ -75,3 +75,25 @@ DEVICE Vector load_vector(const float* from, uint32_t head_dim) {
     for (uint32_t j = 0; j < kLaneElems; j++) v.x[j] = j < v.n ? from[Vector::elem(j)] : 0.0f;
     return v;
 }
+
+constexpr float kLargestHalf = 65504.0f;
+
+// Makes what is no finite number 0, and what is beyond `most` that. Says whether there was any in the lane's part.
+DEVICE bool keep_within(Vector& v, float most) {
+    bool repaired = false;
+#pragma unroll
+    for (uint32_t j = 0; j < kLaneElems; j++) {
+        if (j >= v.n) continue;
+        float size = fabsf(v.x[j]);
+        if (size <= most) continue;
+        repaired = true;
+        v.x[j] = size < INFINITY ? copysignf(most, v.x[j]) : 0.0f;
+    }
+    return repaired;
+}
+
+// Counts a vector, for a warp whose lanes have all come here.
+DEVICE void count_repaired(uint64_t* count, bool repaired) {
+    bool any = __ballot_sync(kWarp, repaired) != 0;
+    if (any && threadIdx.x % kWarpSize == 0) atomicAdd(reinterpret_cast<unsigned long long*>(count), 1ull);
+}

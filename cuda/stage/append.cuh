@@ -84,20 +84,22 @@ struct Appended {
         __syncthreads();
     }
 
-    DEVICE static void store_halves(const Vector& v, uint16_t* to) {
+    // Says whether something of the lane's part had to be repaired.
+    DEVICE static bool store_halves(Vector v, uint16_t* to) {
+        bool repaired = keep_within(v, kLargestHalf);
 #pragma unroll
         for (uint32_t j = 0; j < kLaneElems; j++) {
             if (j < v.n) to[Vector::elem(j)] = half_bits(v.x[j]);
         }
+        return repaired;
     }
 
-    // The mean of the keys in `room.page`, to `room.mean`. What is no finite number is left out.
+    // The mean of the keys in `room.page`, to `room.mean`.
     DEVICE void take_mean() const {
         for (uint32_t e = threadIdx.x; e < head_dim(); e += blockDim.x) {
             double sum = 0.0;
             for (uint32_t pos = 0; pos < PAGE_POSITIONS; pos++) {
-                uint16_t bits = room.page[pos * head_dim() + e];
-                if ((bits & 0x7c00u) != 0x7c00u) sum += double(float_of_half(bits));
+                sum += double(float_of_half(room.page[pos * head_dim() + e]));
             }
             room.mean[e] = float(sum / PAGE_POSITIONS);
         }
@@ -135,7 +137,7 @@ struct Appended {
                 y.x[j] = 0.0f;
                 if (j >= y.n) continue;
                 uint16_t bits = room.page[pos * head_dim() + Vector::elem(j)];
-                if ((bits & 0x7c00u) != 0x7c00u) y.x[j] = float_of_half(bits) - room.mean[Vector::elem(j)];
+                y.x[j] = float_of_half(bits) - room.mean[Vector::elem(j)];
                 squares = fmaf(y.x[j], y.x[j], squares);
             }
             squares = reduce_lanes<Sum>(squares, kWarpSize);
@@ -165,18 +167,14 @@ struct Appended {
             __syncwarp();
             // Keys without bias in inner products, values with the smallest error.
             float scale = squares == 0.0f ? 0.0f : part == 0 ? squares / along : along / code_squares;
-            if (threadIdx.x % kWarpSize == 0) *const_cast<uint16_t*>(to.scale(pos)) = scale_bits(scale);
+            // What is beyond halves becomes their largest.
+            count_repaired(p.kv.repaired, scale > kLargestHalf);
+            if (threadIdx.x % kWarpSize == 0) *const_cast<uint16_t*>(to.scale(pos)) = half_bits(fminf(scale, kLargestHalf));
             for (uint32_t at = threadIdx.x % kWarpSize; at < n_pieces; at += kWarpSize) {
                 C::pack(const_cast<uint8_t*>(to.vector(head_dim(), pos)), n_pieces, at, codes + at * CODES_PIECE);
             }
             __syncwarp();
         }
-    }
-
-    // What is beyond halves becomes their largest.
-    DEVICE static uint16_t scale_bits(float scale) {
-        uint16_t bits = half_bits(scale);
-        return (bits & 0x7c00u) != 0x7c00u ? bits : uint16_t(0x7bffu);
     }
 };
 
@@ -190,7 +188,9 @@ DEVICE void append(const AppendParams& p) {
     Appended it{p, AppendRoom(head_dim), r, head, part, p.step.rows[r]};
     uint32_t page = it.row.pos / PAGE_POSITIONS, place = it.row.pos % PAGE_POSITIONS;
 
-    if (it.warp() == 0) Appended::store_halves(it.brought(r), it.exact(page) + place * head_dim);
+    if (it.warp() == 0) {
+        count_repaired(p.kv.repaired, Appended::store_halves(it.brought(r), it.exact(page) + place * head_dim));
+    }
     if (part == 0) {
         for (uint32_t h = it.warp(); h < p.group; h += it.warps()) {
             float* q = p.q + ((uint64_t(r) * p.kv.n_kv_heads + head) * p.group + h) * head_dim;
@@ -204,15 +204,15 @@ DEVICE void append(const AppendParams& p) {
     }
     if (place != PAGE_POSITIONS - 1) return;
 
-    if (page == 0) {
-        if (part == 1) return;
+    if (page == 0 && part == 0) {
         it.find(0);
         it.load(0);
         it.take_mean();
         float* to = mean_of(p.kv, exact_page(p.step, it.row.seq, 0), head);
         for (uint32_t e = threadIdx.x; e < head_dim; e += blockDim.x) to[e] = it.room.mean[e];
-        return;
     }
+    // The first pages are never read from codes.
+    if (page < p.kv.sink_pages) return;
     it.find_mean();
     it.find(page);
     it.load(page);

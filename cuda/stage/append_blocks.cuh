@@ -106,7 +106,11 @@ DEVICE void append_blocks(const AppendBlocksParams& p) {
         Vector v = load_vector(p.raw + ((uint64_t(r) * 2 + part) * p.kv.n_kv_heads + head) * head_dim, head_dim);
         BlockPage page(p.kv, page_of(p.step, row.seq, row.pos), part, head);
         uint32_t place = row.pos % PAGE_POSITIONS;
-        if (page.form != BLOCKS_HALVES) rotate(v, p.kv);
+        if (page.form != BLOCKS_HALVES) {
+            rotate(v, p.kv);
+            // What a block's scale can be of: ggml-types/src/kv/q8_0.rs.
+            count_repaired(p.kv.repaired, keep_within(v, 4.0f * kLargestHalf));
+        }
         if (page.form == BLOCKS_Q8_0) {
             store_q8_0(v, page, place);
         } else if (page.form == BLOCKS_Q4_0) {

@@ -304,10 +304,10 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
 
     AttendState state = no_state();
     uint32_t window_page = task.n_positions / PAGE_POSITIONS;
-    window_page = window_page > 0 ? window_page - 1 : 0;
+    window_page = window_page > p.kv.newest_pages ? window_page - p.kv.newest_pages : 0;
     for (uint32_t i = task.first_page; i < task.end_page; i++) {
         uint32_t n = task.positions(i);
-        uint32_t exact = i == 0 || i >= window_page ? exact_page(p.step, task.row.seq, i) : NO_PAGE;
+        uint32_t exact = i < p.kv.sink_pages || i >= window_page ? exact_page(p.step, task.row.seq, i) : NO_PAGE;
         if (exact != NO_PAGE) {
             const uint16_t* keys = exact_head(p.kv, exact, 0, task.kv_head);
             const uint16_t* values = exact_head(p.kv, exact, 1, task.kv_head);

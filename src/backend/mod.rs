@@ -163,6 +163,14 @@ pub trait Backend: Send {
         None
     }
 
+    /// Waits, and says how many keys and values the caches could not keep as they were since the program was compiled: what was no
+    /// finite number or beyond f16, in a codec that then puts something finite in its place. One may count twice: when it is kept
+    /// exactly, and when it is encoded. `None` on a backend that does not count.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError>;
+
     /// Runs only the stages `range` of the program over the same step: stage diffs and profiles.
     ///
     /// # Errors

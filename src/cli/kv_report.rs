@@ -165,7 +165,8 @@ impl KvReportArgs {
     /// Whatever reading, loading or running returns; where the text is too short, or a cache that was named cannot be.
     pub fn run(self) -> Result<(), CliError> {
         let text = self.text.read()?;
-        let options = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(self.text.n_ctx())) };
+        let asked = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(self.text.n_ctx())) };
+        let options = with_window(asked.clone());
         let source = self.model.source()?;
         let base = self.model.load(&source, &options)?;
         let text = self.text.chunked(&text, &base)?;
@@ -180,8 +181,9 @@ impl KvReportArgs {
         }
         let (mut base_nll, mut lines, mut codecs) = (None, Vec::new(), Vec::new());
         for name in self.names(&options) {
-            let options =
-                EngineOptions { cache_type_k: name.clone(), cache_type_v: name.clone(), ..options.clone() };
+            let types =
+                EngineOptions { cache_type_k: name.clone(), cache_type_v: name.clone(), ..asked.clone() };
+            let options = with_window(types);
             let Some(engine) = self.open(&source, &options)? else { continue };
             eprintln!("{name} beside {}", base_name(&base));
             let scores = measure::compare(&base, &engine, &text, &cancel)?;
@@ -200,7 +202,7 @@ impl KvReportArgs {
         eprintln!("needles and attention of {}", base_name(&base));
         let needles = measure::needles(&base, &haystacks, &cancel)?;
         let codec = kv_by_name(&options.cache_type_k).expect("the base has it");
-        let (kl, layers) = measure::attention(&base, &options, &text, codec, codecs, &cancel)?;
+        let (kl, layers) = measure::attention(&base, &asked, &text, codec, codecs, &cancel)?;
         let distances = lines.iter_mut().filter_map(|line| line.distance.as_mut());
         distances.zip(&kl).for_each(|(distance, kl)| distance.attention_kl = Estimate::of(kl));
         lines.insert(0, line(base_name(&base), &base, &base_nll, None, needles));
@@ -232,6 +234,15 @@ impl KvReportArgs {
             }
             loaded => loaded.map(Some),
         }
+    }
+}
+
+/// The options without what is said of a window, where the cache has none.
+fn with_window(options: EngineOptions) -> EngineOptions {
+    let windowed = |name: &str| kv_by_name(name).is_some_and(|codec| codec.windowed());
+    match windowed(&options.cache_type_k) || windowed(&options.cache_type_v) {
+        true => options,
+        false => EngineOptions { kv_sinks: None, kv_window: None, ..options },
     }
 }
 

@@ -79,6 +79,12 @@ pub struct CacheArgs {
     /// The same for values alone (also -ctv)
     #[arg(long, value_name = "TYPE")]
     pub cache_type_v: Option<String>,
+    /// First positions that turboquant and its kind keep as f16, in pages of 64 [default: 4]
+    #[arg(long, value_name = "N")]
+    pub kv_sinks: Option<usize>,
+    /// Newest positions that they keep as f16, in pages of 64 [default: 64]
+    #[arg(long, value_name = "N")]
+    pub kv_window: Option<usize>,
 }
 
 /// What the user knows about a file that the file does not say.
@@ -145,6 +151,8 @@ impl LoadArgs {
             batch: self.batch_size,
             cache_type_k: cache.cache_type_k.as_ref().unwrap_or(&cache.kv_cache_type).clone(),
             cache_type_v: cache.cache_type_v.as_ref().unwrap_or(&cache.kv_cache_type).clone(),
+            kv_sinks: cache.kv_sinks,
+            kv_window: cache.kv_window,
             head_type: self.head_type.clone(),
             dialect: self.file.dialect,
             tokenizer_pre: self.file.tokenizer_pre.clone(),

@@ -7,6 +7,7 @@ use super::CliError;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::source::Source;
 use crate::engine::{Engine, Stats, StopReason, bandwidth};
+use crate::program::{KvDecl, PAGE};
 
 /// Read for the roofline: several times the last cache of most machines, and read in a tenth of a second.
 const ROOFLINE_BYTES: usize = 256 << 20;
@@ -66,6 +67,36 @@ fn loaded(engine: &Engine) {
         engine.n_ctx(),
         plan.bufs_bytes / 1_000_000
     );
+}
+
+/// What there is to say at the end of the KV cache of one session of `positions` positions: its size where `verbose`, and whether it
+/// had to put anything right.
+///
+/// # Errors
+/// [`BackendError`](crate::backend::BackendError), where the device does not answer.
+pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<String>, CliError> {
+    let mut lines = Vec::new();
+    let program = engine.program();
+    if let (true, Some(decl)) = (verbose, program.kvs.first()) {
+        let heads = |decl: &KvDecl| (program.limits.pages * PAGE * decl.n_kv_heads * decl.head_dim) as u64;
+        let halves: u64 = program.kvs.iter().map(|decl| 2 * 2 * heads(decl)).sum();
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        lines.push(format!(
+            "KV cache:   keys {}, values {}: {:.1} MB for {} positions, {positions} of them used; f16 takes {:.1} MB",
+            decl.k.name(),
+            decl.v.name(),
+            megabytes(engine.plan().kv_bytes),
+            program.limits.pages * PAGE,
+            megabytes(halves),
+        ));
+    }
+    let repaired = engine.repaired()?.unwrap_or(0);
+    if repaired > 0 {
+        lines.push(format!(
+            "warning: {repaired} keys and values were no finite numbers or beyond f16; the cache has other numbers in their place"
+        ));
+    }
+    Ok(lines)
 }
 
 /// Says what a generation took, why it ended, and its seed. `threads` are those of the roofline.

@@ -52,7 +52,7 @@ pub struct RunArgs {
     /// Show control tokens as text
     #[arg(long, visible_alias = "special")]
     show_special: bool,
-    /// Also say what was loaded and what it takes
+    /// Also say what was loaded and what it takes, and at the end how large the KV cache is
     #[arg(short, long)]
     verbose: bool,
 }
@@ -91,9 +91,12 @@ impl RunArgs {
         }
         let (stats, reason, seed) = (generation.stats(), generation.stop_reason(), generation.seed());
         let threads = engine.threads();
+        drop(generation);
+        let cache = report::cache(&engine, session.position(), self.verbose)?;
         drop(session);
         drop(engine);
         report::finished(&stats, reason, seed, threads);
+        cache.iter().for_each(|line| eprintln!("{line}"));
         if reason == Some(StopReason::Cancelled) { Err(Interrupted.into()) } else { Ok(()) }
     }
 

@@ -10,7 +10,7 @@ use super::CliError;
 use crate::backend::{self, Backend, DeviceOptions, Exec, Int8};
 use crate::gguf::Gguf;
 use crate::model::{Hyper, Model, Options};
-use crate::program::{Buf, Limits, PAGE, PageTable, Row, RowsOf, Sampling, Stage, Step};
+use crate::program::{Buf, KvWindow, Limits, PAGE, PageTable, Row, RowsOf, Sampling, Stage, Step};
 use crate::synth::{Preset, Spec, Synth};
 
 /// Runs models of random weights stage by stage on a backend and on the CPU, and compares every buffer.
@@ -116,7 +116,7 @@ impl Subject {
         let limits = Limits { rows: most, outputs: most, seqs: 1, pages, exact_pages: 0 };
         let codec = kv_by_name(self.kv).ok_or("no such KV codec")?;
         let hyper = Hyper::read(gguf.metadata(), self.n_vocab)?;
-        Ok(Model::build(&gguf, hyper, &Options { limits, k: codec, v: codec })?)
+        Ok(Model::build(&gguf, hyper, &Options { limits, k: codec, v: codec, window: KvWindow::default() })?)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::gguf::{Gguf, OpenOptions};
 use crate::model;
 use crate::model::{Hyper, Model, ModelError, Options};
 use crate::parallel::in_parallel;
-use crate::program::{Limits, Program};
+use crate::program::{KvWindow, Limits, Program};
 
 /// How far loading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,11 @@ pub struct EngineOptions {
     pub cache_type_k: String,
     /// Codec of values in the cache.
     pub cache_type_v: String,
+    /// First positions that are kept as f16 for ever, where the cache has such (`turboquant`, `turboquant-4`), in pages of 64;
+    /// [`KvWindow::DEFAULT_SINKS`] where there is none.
+    pub kv_sinks: Option<usize>,
+    /// Newest positions that are kept as f16, likewise; [`KvWindow::DEFAULT_NEWEST`] where there is none.
+    pub kv_window: Option<usize>,
     /// Type of the output head: `keep`, or `q8_0` or `q6_k`, which it is encoded in when it is loaded.
     pub head_type: String,
     /// Whose type ids the file uses, where it leaves doubt.
@@ -63,6 +68,12 @@ pub struct EngineOptions {
 impl EngineOptions {
     /// Positions of a session where nothing else is asked for.
     pub const DEFAULT_CTX: usize = 4096;
+
+    /// What caches that have such keep exactly.
+    pub fn exact(&self) -> KvWindow {
+        let sinks = self.kv_sinks.unwrap_or(KvWindow::DEFAULT_SINKS);
+        KvWindow::of_positions(sinks, self.kv_window.unwrap_or(KvWindow::DEFAULT_NEWEST))
+    }
 
     /// Threads of the CPU backend: those asked for, or one a physical core.
     pub fn n_threads(&self) -> usize {
@@ -84,6 +95,8 @@ impl Default for EngineOptions {
             n_seqs: 1,
             cache_type_k: "f16".into(),
             cache_type_v: "f16".into(),
+            kv_sinks: None,
+            kv_window: None,
             head_type: head::HEAD_TYPES[0].into(),
             dialect: None,
             tokenizer_pre: None,
@@ -218,9 +231,10 @@ impl Engine {
         let exec = backend.compile(&program, &ids)?;
 
         let logits = program.buf_named("logits").expect("every model has a logits buffer");
+        let window = program.kvs.first().map_or_else(KvWindow::default, |decl| decl.window);
         let core = Core {
             exec,
-            pages: Pages::new(limits.seqs, ctx_pages(n_ctx), limits.exact_pages),
+            pages: Pages::new(window, limits.seqs, ctx_pages(n_ctx), limits.exact_pages),
             free_slots: (0..limits.seqs as u32).rev().collect(),
             rows: Vec::with_capacity(limits.rows),
             sampling: Vec::with_capacity(1),
@@ -280,10 +294,12 @@ fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize),
     let hyper = Hyper::read(gguf.metadata(), n_vocab(gguf)?)?;
     let n_ctx = options.n_ctx.unwrap_or(hyper.n_ctx_train.min(EngineOptions::DEFAULT_CTX));
     let mut limits = limits(options, n_ctx)?;
+    check_window(options, k, v)?;
+    let window = options.exact();
     if k.windowed() || v.windowed() {
-        limits.exact_pages = exact_pages_for(limits.seqs, ctx_pages(n_ctx), limits.rows);
+        limits.exact_pages = exact_pages_for(window, limits.seqs, ctx_pages(n_ctx), limits.rows);
     }
-    let mut model = Model::build(gguf, hyper, &Options { limits, k, v })?;
+    let mut model = Model::build(gguf, hyper, &Options { limits, k, v, window })?;
     head::retype(&mut model, &options.head_type)?;
     Ok((model, limits, n_ctx))
 }
@@ -293,6 +309,24 @@ fn codec(option: &'static str, name: &str, side: KvSide) -> Result<&'static dyn 
         let names: Vec<&str> = kv::REGISTRY.iter().map(|codec| codec.name()).collect();
         Error::Option { option, want: format!("one of {}", names.join(", ")), got: name.to_owned() }
     })
+}
+
+/// That first and newest positions are asked for where they can be.
+fn check_window(options: &EngineOptions, k: &dyn KvCodec, v: &dyn KvCodec) -> Result<(), Error> {
+    for (option, asked) in [("kv-sinks", options.kv_sinks), ("kv-window", options.kv_window)] {
+        let Some(asked) = asked else { continue };
+        if !k.windowed() && !v.windowed() {
+            let with: Vec<_> = kv::REGISTRY.iter().filter(|c| c.windowed()).map(|c| c.name()).collect();
+            let want = format!("a KV cache type that keeps some positions exactly: {}", with.join(", "));
+            return Err(Error::Option {
+                option,
+                want,
+                got: format!("{asked} with {} and {}", k.name(), v.name()),
+            });
+        }
+        in_range(option, asked, MAX_POSITIONS)?;
+    }
+    Ok(())
 }
 
 /// Rows of the embedding table: the one number that every file has as a shape.
@@ -311,15 +345,19 @@ fn n_vocab(gguf: &Gguf) -> Result<usize, Error> {
     }
 }
 
-fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
-    /// Positions are u32 on every device, and no page pool may exceed them.
-    const MAX_POSITIONS: usize = 1 << 31;
-    /// A step beyond this gains nothing and would only ask for buffers.
-    const MAX_ROWS: usize = 1 << 16;
-    let in_range = |option, got: usize, max: usize| match (1..=max).contains(&got) {
+/// Positions are u32 on every device, and no page pool may exceed them.
+const MAX_POSITIONS: usize = 1 << 31;
+
+fn in_range(option: &'static str, got: usize, max: usize) -> Result<usize, Error> {
+    match (1..=max).contains(&got) {
         true => Ok(got),
         false => Err(Error::Option { option, want: format!("1 to {max}"), got: got.to_string() }),
-    };
+    }
+}
+
+fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
+    /// A step beyond this gains nothing and would only ask for buffers.
+    const MAX_ROWS: usize = 1 << 16;
     let seqs = in_range("sessions", options.n_seqs, MAX_ROWS)?;
     in_range("ctx-size", n_ctx, MAX_POSITIONS / seqs)?;
     let rows = in_range("batch-size", options.batch, MAX_ROWS)?.min(n_ctx);

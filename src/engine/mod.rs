@@ -151,6 +151,17 @@ impl Engine {
         core.backend.stage_times(core.exec)
     }
 
+    /// Keys and values that the KV cache could not keep as they were, because they were no finite numbers or beyond f16. A model
+    /// that makes such is broken, or not meant for f16. `None` where the backend does not count them.
+    ///
+    /// # Errors
+    /// [`Error::Backend`].
+    pub fn repaired(&self) -> Result<Option<u64>, Error> {
+        let mut core = self.core();
+        let exec = core.exec;
+        Ok(core.backend.repaired(exec)?)
+    }
+
     /// Name of the output head's weight type.
     pub fn head_type(&self) -> &'static str {
         let program = &self.shared.program;

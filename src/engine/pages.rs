@@ -1,6 +1,6 @@
 //! Which KV pages belong to which sequence.
 
-use crate::program::{PAGE, PageTable, WINDOW};
+use crate::program::{KvWindow, PAGE, PageTable};
 
 /// The page pool of one engine. It holds `n_ctx` positions for every slot, so a session that stays
 /// within its context always finds its page.
@@ -12,6 +12,7 @@ pub struct Pages {
     pages: Pool,
     /// Empty where no codec is windowed.
     exact: Pool,
+    window: KvWindow,
 }
 
 /// Pages of one kind.
@@ -28,17 +29,17 @@ pub fn pages_for(positions: usize) -> usize {
 }
 
 /// Exact pages that `seqs` sequences of `pages_a_seq` pages need, one of which grows by up to `rows` rows at a time.
-pub fn exact_pages_for(seqs: usize, pages_a_seq: usize, rows: usize) -> usize {
-    // Between steps a sequence holds its first page, and what `Pages::settle` leaves of the newest.
-    const HELD: usize = 2 + 2 * WINDOW / PAGE;
-    seqs * pages_a_seq.min(HELD) + pages_for(rows).min(pages_a_seq.saturating_sub(HELD))
+pub fn exact_pages_for(window: KvWindow, seqs: usize, pages_a_seq: usize, rows: usize) -> usize {
+    // Between steps a sequence holds its first pages, and what `Pages::settle` leaves of the newest.
+    let held = window.sink_pages + 1 + 2 * window.newest_pages;
+    seqs * pages_a_seq.min(held) + pages_for(rows).min(pages_a_seq.saturating_sub(held))
 }
 
 impl Pages {
     /// A pool for `seqs` sequences of `pages_a_seq` pages each, and `exact` exact pages.
-    pub fn new(seqs: usize, pages_a_seq: usize, exact: usize) -> Self {
+    pub fn new(window: KvWindow, seqs: usize, pages_a_seq: usize, exact: usize) -> Self {
         let table = PageTable::new(seqs, pages_a_seq);
-        Self { table, pages: Pool::new(seqs * pages_a_seq), exact: Pool::new(exact) }
+        Self { table, pages: Pool::new(seqs * pages_a_seq), exact: Pool::new(exact), window }
     }
 
     /// The table that a step carries.
@@ -60,11 +61,12 @@ impl Pages {
     }
 
     /// Gives back the exact pages that no row reads any more, `seq` having grown to `positions`: neither one that
-    /// follows, nor one after a cut by up to [`WINDOW`] positions.
+    /// follows, nor one after a cut by up to [`KvWindow::newest`] positions.
     pub fn settle(&mut self, seq: u32, positions: usize) {
         // A row reads the window before the page it stands in; the cut may bring it into an earlier page.
-        let first = (positions.saturating_sub(WINDOW) / PAGE).saturating_sub(WINDOW / PAGE);
-        for i in 1..first.min(self.table.exact(seq).len()) {
+        let KvWindow { sink_pages, newest_pages } = self.window;
+        let first = (positions.saturating_sub(self.window.newest()) / PAGE).saturating_sub(newest_pages);
+        for i in sink_pages..first.min(self.table.exact(seq).len()) {
             let page = self.table.exact_mut(seq)[i].take();
             page.into_iter().for_each(|page| self.exact.give_back(page));
         }
@@ -138,9 +140,13 @@ impl Pool {
 mod tests {
     use super::*;
 
+    const DEFAULT: KvWindow = KvWindow { sink_pages: 1, newest_pages: 1 };
+    const WINDOWS: [KvWindow; 3] =
+        [DEFAULT, KvWindow { sink_pages: 2, newest_pages: 3 }, KvWindow { sink_pages: 30, newest_pages: 1 }];
+
     #[test]
     fn sequences_never_share_a_page_and_give_back_what_they_took() {
-        let mut pages = Pages::new(3, 2, 0);
+        let mut pages = Pages::new(DEFAULT, 3, 2, 0);
         assert_eq!(pages.pages.free.len(), 6);
         pages.grow(0, 1);
         pages.grow(1, PAGE);
@@ -162,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_shared_page_lives_as_long_as_one_holder_and_is_not_written() {
-        let mut pages = Pages::new(2, 4, exact_pages_for(2, 4, 64));
+        let mut pages = Pages::new(DEFAULT, 2, 4, exact_pages_for(DEFAULT, 2, 4, 64));
         pages.grow(0, 150);
         assert_eq!(pages.share(0, 1, 150), 2 * PAGE);
         assert_eq!(pages.table().seq(1), &pages.table().seq(0)[..2]);
@@ -179,17 +185,21 @@ mod tests {
     /// a row of a step may read is there.
     #[test]
     fn the_planned_exact_pages_suffice() {
-        for (rows, n_ctx) in [(1, 1000), (7, 1000), (64, 1000), (65, 1000), (200, 1000), (512, 130), (8, 300)]
-        {
+        let sizes = [(1, 1000), (7, 1000), (64, 1000), (65, 1000), (200, 1000), (512, 130), (8, 300)];
+        for (window, (rows, n_ctx)) in WINDOWS.into_iter().flat_map(|w| sizes.map(|size| (w, size))) {
             let pages_a_seq = pages_for(n_ctx);
-            let mut pages = Pages::new(3, pages_a_seq, exact_pages_for(3, pages_a_seq, rows));
+            let mut pages = Pages::new(window, 3, pages_a_seq, exact_pages_for(window, 3, pages_a_seq, rows));
             for seq in 0..3 {
                 let mut pos = 0;
                 while pos < n_ctx {
                     let to = (pos + rows).min(n_ctx);
                     pages.grow(seq, to);
-                    for i in (pos / PAGE).saturating_sub(1)..pages_for(to) {
-                        assert!(pages.table().exact(seq)[i].is_some(), "{rows} rows at {pos}: page {i}");
+                    let is_read = |i: &usize| (pos..to).any(|pos| window.is_exact(pos, *i));
+                    for i in (0..pages_for(to)).filter(is_read) {
+                        assert!(
+                            pages.table().exact(seq)[i].is_some(),
+                            "{window:?}, {rows} rows at {pos}: page {i}"
+                        );
                     }
                     pages.settle(seq, to);
                     pos = to;
@@ -201,17 +211,19 @@ mod tests {
 
     #[test]
     fn a_cut_by_up_to_the_window_loses_nothing() {
-        for n in 1..600 {
-            let mut pages = Pages::new(1, 10, exact_pages_for(1, 10, 600));
-            pages.grow(0, n);
-            pages.settle(0, n);
-            let cut = n.saturating_sub(WINDOW);
-            assert_eq!(pages.cut_back(0, cut), cut);
-            for i in (cut / PAGE).saturating_sub(1)..pages_for(cut) {
-                assert!(pages.table().exact(0)[i].is_some(), "{n} positions: page {i}");
+        for window in WINDOWS {
+            for n in 1..600 {
+                let mut pages = Pages::new(window, 1, 10, exact_pages_for(window, 1, 10, 600));
+                pages.grow(0, n);
+                pages.settle(0, n);
+                let cut = n.saturating_sub(window.newest());
+                assert_eq!(pages.cut_back(0, cut), cut);
+                for i in (0..pages_for(cut)).filter(|i| window.is_exact(cut, *i)) {
+                    assert!(pages.table().exact(0)[i].is_some(), "{window:?}, {n} positions: page {i}");
+                }
             }
         }
-        let mut pages = Pages::new(1, 10, exact_pages_for(1, 10, 600));
+        let mut pages = Pages::new(DEFAULT, 1, 10, exact_pages_for(DEFAULT, 1, 10, 600));
         pages.grow(0, 600);
         pages.settle(0, 600);
         assert_eq!(pages.cut_back(0, 200), 192, "only the codes of that page are left");

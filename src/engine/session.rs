@@ -174,7 +174,7 @@ impl Session {
     }
 
     /// Forgets every token from `position` on. Later tokens are then as if the session had never gone
-    /// further; with a windowed KV codec (`turboquant`) that holds for cuts by up to [`WINDOW`](crate::program::WINDOW) positions, and
+    /// further; with a windowed KV codec (`turboquant`) that holds for cuts by up to [`KvWindow::newest`](crate::program::KvWindow::newest) positions, and
     /// beyond these, older positions stay as coarse as they were.
     ///
     /// # Panics

@@ -50,7 +50,13 @@ impl<'a> Builder<'a> {
     /// Declares one layer's KV cache, of the model's KV heads and the caller's codecs.
     pub fn kv(&mut self) -> Kv {
         let Hyper { n_kv_heads, head_dim, .. } = self.hyper;
-        self.program.kv(KvDecl { n_kv_heads, head_dim, k: self.options.k, v: self.options.v })
+        self.program.kv(KvDecl {
+            n_kv_heads,
+            head_dim,
+            k: self.options.k,
+            v: self.options.v,
+            window: self.options.window,
+        })
     }
 
     /// Declares the model's rotary embedding; `rope_freqs.weight` divides its frequencies where the file

@@ -15,7 +15,7 @@ pub use build::Builder;
 pub use hyper::Hyper;
 
 use crate::gguf::{Gguf, GgufError};
-use crate::program::{Limits, Program};
+use crate::program::{KvWindow, Limits, Program};
 
 /// A model architecture: the names under which files carry it, and how its program is written.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub struct Options {
     pub k: &'static dyn KvCodec,
     /// How values are kept.
     pub v: &'static dyn KvCodec,
+    /// What windowed codecs keep exactly.
+    pub window: KvWindow,
 }
 
 /// A model that is ready for a backend.

@@ -4,7 +4,6 @@ use std::ops::{Add, AddAssign};
 
 use ggml_types::KvCodec;
 
-use super::step::exact_positions;
 use super::{Kv, Linear, PAGE, Program, Stage, Step, Weight};
 
 /// Bytes of one element in an exact page.
@@ -126,7 +125,7 @@ impl Program {
     /// Bytes of one layer's cache that a row at `pos` reads.
     fn read_bytes(&self, kv: Kv, pos: u32) -> u64 {
         let decl = self.kv_decl(kv);
-        let (seen, exact) = (u64::from(pos) + 1, exact_positions(pos as usize) as u64);
+        let (seen, exact) = (u64::from(pos) + 1, decl.window.exact_positions(pos as usize) as u64);
         let side = |(bytes, windowed): (u64, bool)| match windowed {
             true => exact * F16_BYTES * decl.head_dim as u64 + (seen - exact) * bytes,
             false => seen * bytes,

@@ -19,7 +19,7 @@ pub use stage::{
     Act, ActQuant, Attend, AttnIn, Embed, FfnIn, Linear, Logits, Norm, NormKind, ProjAdd, Rope, RopeStyle,
     Sample, Stage,
 };
-pub use step::{PAGE, PageTable, Row, Step, WINDOW};
+pub use step::{KvWindow, PAGE, PageTable, Row, Step};
 
 use ggml_types::{KvCodec, QuantType};
 
@@ -84,6 +84,8 @@ pub struct KvDecl {
     pub k: &'static dyn KvCodec,
     /// How values are kept.
     pub v: &'static dyn KvCodec,
+    /// What is kept exactly where one of them is windowed.
+    pub window: KvWindow,
 }
 
 impl KvDecl {

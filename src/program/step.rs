@@ -50,15 +50,59 @@ impl Step<'_> {
     }
 }
 
-/// Positions that a row reads exactly at least where a codec is [`windowed`](ggml_types::KvCodec::windowed), its own
-/// among them: whole pages, because positions are encoded a page at a time.
-pub const WINDOW: usize = PAGE;
+/// What a sequence reads exactly where a codec is [`windowed`](ggml_types::KvCodec::windowed): whole pages, because positions are
+/// encoded a page at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvWindow {
+    /// Pages from the first on, which are never encoded; at least one, which the mean of the keys is taken of.
+    pub sink_pages: usize,
+    /// Full pages of the newest positions, at least one. The page that a row stands in comes to them.
+    pub newest_pages: usize,
+}
+
+impl Default for KvWindow {
+    fn default() -> Self {
+        Self::of_positions(Self::DEFAULT_SINKS, Self::DEFAULT_NEWEST)
+    }
+}
+
+impl KvWindow {
+    /// First positions that are kept exactly where nothing else is asked for: what attention sinks to.
+    pub const DEFAULT_SINKS: usize = 4;
+    /// Newest positions that are kept exactly where nothing else is asked for.
+    pub const DEFAULT_NEWEST: usize = 64;
+
+    /// The smallest that keeps so many first and newest positions.
+    pub fn of_positions(sinks: usize, newest: usize) -> Self {
+        Self { sink_pages: sinks.div_ceil(PAGE).max(1), newest_pages: newest.div_ceil(PAGE).max(1) }
+    }
+
+    /// Newest positions that every row reads exactly, its own among them.
+    pub fn newest(&self) -> usize {
+        self.newest_pages * PAGE
+    }
+
+    /// Whether a row at `pos` reads page `i` of its sequence exactly.
+    pub fn is_exact(&self, pos: usize, i: usize) -> bool {
+        i < self.sink_pages || i >= self.first_newest(pos)
+    }
+
+    /// Positions that a row at `pos` reads exactly.
+    pub fn exact_positions(&self, pos: usize) -> usize {
+        let sinks = self.sink_pages * PAGE;
+        (pos + 1).min(sinks + pos + 1 - self.first_newest(pos).max(self.sink_pages) * PAGE)
+    }
+
+    fn first_newest(&self, pos: usize) -> usize {
+        ((pos + 1) / PAGE).saturating_sub(self.newest_pages)
+    }
+}
 
 /// For each sequence slot, the pages of its positions: position `p` lies in page `pages[seq][p / PAGE]`
 /// at offset `p % PAGE`. A page number means the same page in every layer's cache.
 ///
-/// For windowed codecs a sequence has exact pages besides: of its first page for ever, and of the newest ones. A page is
-/// written exactly, and encoded as soon as it is full; which of the two a row reads depends on the row's position
+/// For windowed codecs a sequence has exact pages besides: of its first pages for ever, and of the newest ones. A page is
+/// written exactly, and encoded as soon as it is full; which of the two a row reads ([`KvWindow`]) depends on the row's position
 /// alone, so that it is the same however the rows before it were cut into steps.
 #[derive(Clone, Debug, Default)]
 pub struct PageTable {
@@ -109,23 +153,13 @@ impl PageTable {
     }
 
     /// The exact page in which `row` reads page `i` of its sequence; `None` where it reads the codes.
-    pub fn exact_for(&self, row: &Row, i: usize) -> Option<u32> {
+    pub fn exact_for(&self, window: KvWindow, row: &Row, i: usize) -> Option<u32> {
         let exact = *self.exact(row.seq).get(i)?;
-        exact.filter(|_| i == 0 || i >= window_page(row.pos as usize))
+        exact.filter(|_| window.is_exact(row.pos as usize, i))
     }
 
     /// Number of sequence slots.
     pub fn n_seqs(&self) -> usize {
         self.seqs.len()
     }
-}
-
-/// The first page of the window of a row at `pos`.
-fn window_page(pos: usize) -> usize {
-    ((pos + 1) / PAGE).saturating_sub(WINDOW / PAGE)
-}
-
-/// Positions that a row at `pos` reads exactly where a codec is windowed.
-pub fn exact_positions(pos: usize) -> usize {
-    (pos + 1).min(PAGE + pos + 1 - window_page(pos).max(1) * PAGE)
 }

@@ -330,6 +330,10 @@ impl Running<'_> {
         self.backend.read(self.exec, b, 0, &mut values).expect("a read");
         values
     }
+
+    pub fn repaired(&mut self) -> Option<u64> {
+        self.backend.repaired(self.exec).expect("a count")
+    }
 }
 
 /// Rows of one sequence, none of which asks for logits.

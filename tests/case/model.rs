@@ -2,8 +2,8 @@
 
 use ggml_types::{KvSide, kv_by_name, kv_on};
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, Buf, Embed, FfnIn, KvDecl, Limits, Logits, NormKind, ProjAdd, Rope,
-    RopeStyle, RowsOf, Sample,
+    Act, ActQuant, Attend, AttnIn, Buf, Embed, FfnIn, KvDecl, KvWindow, Limits, Logits, NormKind, ProjAdd,
+    Rope, RopeStyle, RowsOf, Sample,
 };
 
 use super::{Case, ty};
@@ -57,7 +57,8 @@ impl Model {
             let wq = case.linear(weights, q_cols, dim, act);
             let wk = case.linear(weights, kv_cols, dim, act);
             let wv = case.linear(weights, kv_cols, dim, act);
-            let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: codec, v: kv_on(KvSide::Values, codec) });
+            let v = kv_on(KvSide::Values, codec);
+            let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: codec, v, window: KvWindow::default() });
             let (q_norm, k_norm) = (None, None);
             case.p.push(format!("{i}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
             let scale = 1.0 / (head_dim as f32).sqrt();

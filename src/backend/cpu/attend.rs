@@ -245,7 +245,7 @@ impl Stage<'_> {
     /// Gathers the block's query heads of one KV head.
     fn load(&self, block: Range<usize>, head: usize, scratch: &mut ThreadScratch) {
         let group_cols = self.group * self.head_dim;
-        let first = self.pages.exact_for(&self.rows[block.start], 0);
+        let first = self.pages.exact_for(self.kv.window(), &self.rows[block.start], 0);
         for (row, to) in block.clone().zip(scratch.q.chunks_exact_mut(group_cols)) {
             let q = &self.q[row * self.q_cols + head * group_cols..][..group_cols];
             to.iter_mut().zip(q).for_each(|(to, q)| *to = q * self.scale);
@@ -347,7 +347,7 @@ impl Stage<'_> {
             .map_while(move |start| Some((start, rows.iter().position(|row| row.pos as usize >= start)?)));
         seen_by.flat_map(move |(start, first)| {
             let i = start / PAGE;
-            let exact_for = move |row: &Row| self.pages.exact_for(row, i);
+            let exact_for = move |row: &Row| self.pages.exact_for(self.kv.window(), row, i);
             let cut = first + rows[first..].partition_point(|row| exact_for(row).is_some());
             let groups = [first..cut, cut..rows.len()].into_iter().filter(|rows| !rows.is_empty());
             groups.map(move |group| {
@@ -355,7 +355,10 @@ impl Stage<'_> {
                 Page {
                     number: page_of(self.pages, rows[first].seq, i),
                     exact: exact_for(&rows[group.start]).map(|page| page as usize),
-                    mean: self.pages.exact_for(&rows[first], 0).map_or(0, |page| page as usize),
+                    mean: self
+                        .pages
+                        .exact_for(self.kv.window(), &rows[first], 0)
+                        .map_or(0, |page| page as usize),
                     at: start % SPLIT,
                     least: seen().min().unwrap_or(0),
                     most: seen().max().unwrap_or(0),

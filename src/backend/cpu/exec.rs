@@ -163,6 +163,11 @@ impl Compiled {
         })
     }
 
+    /// Vectors that the caches could not keep as they were.
+    pub fn repaired(&self) -> u64 {
+        self.kvs.iter().map(KvCache::repaired).sum()
+    }
+
     /// Stages of the program.
     pub fn n_stages(&self) -> usize {
         self.program.stages.len()

@@ -5,12 +5,13 @@
 //! heads too short for units of codes, keep vector after vector, and take that form when a page is read.
 //!
 //! Windowed codecs have exact pages of f16 behind those. Positions are written there, and a page is encoded when its
-//! last position has been written: the codes are there before any row reads them. The first page of a sequence is
-//! never encoded; behind it lies the mean of its keys, which is taken off every key that is.
+//! last position has been written: the codes are there before any row reads them. The first pages of a sequence are
+//! never encoded; behind the first one lies the mean of its keys, which is taken off every key that is.
 
 mod codes;
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use ggml_types::turboquant::{Qjl, Rotation};
@@ -21,12 +22,13 @@ use half::slice::HalfFloatSliceExt;
 use self::codes::{CodePage, Codes};
 use super::pool::Pool;
 use super::simd::real::{Matrices, RealKernels};
-use crate::program::{KvDecl, Limits, PAGE, PageTable, Row};
+use crate::program::{KvDecl, KvWindow, Limits, PAGE, PageTable, Row};
 
 /// One layer's keys and values.
 pub struct KvCache {
     n_kv_heads: usize,
     head_dim: usize,
+    window: KvWindow,
     keys: Plane,
     values: Plane,
 }
@@ -42,9 +44,12 @@ struct Plane {
 struct Kept {
     side: KvSide,
     head_dim: usize,
+    window: KvWindow,
     form: Form,
     /// How exact pages keep vectors, where there are any.
     exact: Option<&'static Elements>,
+    /// Vectors that could not be kept as they were.
+    repaired: AtomicU64,
     /// What every vector went through before.
     rotation: Option<Rotation>,
     layout: Layout,
@@ -197,12 +202,12 @@ pub struct Place {
 impl KvCache {
     /// An empty cache; the system provides its memory when it is first written.
     pub fn new(decl: &KvDecl, limits: Limits) -> Self {
-        let KvDecl { n_kv_heads, head_dim, k, v } = *decl;
+        let KvDecl { n_kv_heads, head_dim, k, v, window } = *decl;
         let plane = |codec, side| {
-            let kept = Kept::new(codec, side, head_dim, limits).expect("the program was checked");
+            let kept = Kept::new(codec, side, head_dim, window, limits).expect("the program was checked");
             Plane { words: vec![0; n_kv_heads * kept.layout.head_bytes() / 8], kept }
         };
-        Self { n_kv_heads, head_dim, keys: plane(k, KvSide::Keys), values: plane(v, KvSide::Values) }
+        Self { n_kv_heads, head_dim, window, keys: plane(k, KvSide::Keys), values: plane(v, KvSide::Values) }
     }
 
     /// Bytes of a cache.
@@ -326,6 +331,16 @@ impl KvCache {
         self.values.kept.rotation.as_ref()
     }
 
+    /// Keys and values that the codecs could not keep as they were.
+    pub fn repaired(&self) -> u64 {
+        [&self.keys, &self.values].iter().map(|plane| plane.kept.repaired.load(Ordering::Relaxed)).sum()
+    }
+
+    /// What is read exactly, where a codec is windowed.
+    pub fn window(&self) -> KvWindow {
+        self.window
+    }
+
     /// KV heads.
     pub fn n_kv_heads(&self) -> usize {
         self.n_kv_heads
@@ -365,6 +380,7 @@ impl Kept {
         codec: &'static dyn KvCodec,
         side: KvSide,
         head_dim: usize,
+        window: KvWindow,
         limits: Limits,
     ) -> Result<Self, QuantError> {
         let vec_bytes = codec.vec_bytes(head_dim)?;
@@ -378,7 +394,9 @@ impl Kept {
         };
         let rotation = codec.rotates().then(|| Rotation::new(head_dim)).transpose()?;
         let exact = codec.windowed().then_some(&EXACT);
-        Ok(Self { side, head_dim, form, exact, rotation, layout: Layout::of(codec, side, head_dim, limits)? })
+        let layout = Layout::of(codec, side, head_dim, limits)?;
+        let repaired = AtomicU64::new(0);
+        Ok(Self { side, head_dim, window, form, exact, repaired, rotation, layout })
     }
 
     fn form_at(&self, place: Place) -> Read<'_> {
@@ -397,29 +415,35 @@ impl Kept {
         let (i, pos) = (row.pos as usize / PAGE, row.pos as usize % PAGE);
         match (&self.form, self.exact) {
             (_, Some(exact)) => {
-                exact.put(&mut head[self.layout.exact(exact_page(pages, row, i))], pos, x, self.side)
+                let mut scratch = [0.0; codes::MAX_DIM];
+                let within = within_f16(x, &mut scratch);
+                self.count(within.is_none());
+                let page = &mut head[self.layout.exact(exact_page(pages, row, i))];
+                exact.put(page, pos, within.unwrap_or(&scratch[..x.len()]), self.side);
             }
             (Form::Elements(elements), None) => {
                 elements.put(&mut head[self.layout.page(page_of(pages, row.seq, i))], pos, x, self.side);
             }
             (form, None) => {
-                form.encode(&mut head[self.layout.page(page_of(pages, row.seq, i))], pos, x);
+                let page = &mut head[self.layout.page(page_of(pages, row.seq, i))];
+                self.count(!form.encode(page, pos, x));
             }
         }
     }
 
-    /// Encodes the page whose last position `row` has filled; of a sequence's first page, takes the mean.
+    /// Encodes the page whose last position `row` has filled, if it is ever read so; of a sequence's first page, takes the mean.
     fn encode_page(&self, head: &mut [u8], pages: &PageTable, row: &Row) {
         let (i, head_dim) = (row.pos as usize / PAGE, self.head_dim);
         let full = self.layout.exact(exact_page(pages, row, i));
         if i == 0 {
-            let (page, mean) = head[full].split_at_mut(PAGE * head_dim * EXACT.bytes);
+            let (page, mean) = head[full.clone()].split_at_mut(PAGE * head_dim * EXACT.bytes);
             let dims = cast_slice::<u8, f16>(page).chunks_exact(PAGE);
             // Of values, there is no room for a mean: none is taken.
             for (mean, dim) in cast_slice_mut::<u8, f32>(mean).iter_mut().zip(dims) {
-                let finite = dim.iter().map(|x| x.to_f64()).filter(|x| x.is_finite());
-                *mean = (finite.sum::<f64>() / PAGE as f64) as f32;
+                *mean = (dim.iter().map(|x| x.to_f64()).sum::<f64>() / PAGE as f64) as f32;
             }
+        }
+        if i < self.window.sink_pages {
             return;
         }
         let codes = self.layout.page(page_of(pages, row.seq, i));
@@ -441,7 +465,13 @@ impl Kept {
                 }
                 KvSide::Values => halves[pos * head_dim..][..head_dim].convert_to_f32_slice(vector),
             }
-            self.form.encode(codes, pos, vector);
+            self.count(!self.form.encode(codes, pos, vector));
+        }
+    }
+
+    fn count(&self, repaired: bool) {
+        if repaired {
+            self.repaired.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -452,13 +482,13 @@ impl Kept {
 }
 
 impl Form {
-    /// Encodes a vector as position `pos` of a page.
-    fn encode(&self, page: &mut [u8], pos: usize, x: &[f32]) {
+    /// Encodes a vector as position `pos` of a page; `false` where something had to be repaired.
+    fn encode(&self, page: &mut [u8], pos: usize, x: &[f32]) -> bool {
         match self {
             Form::Elements(_) => unreachable!("elements are not encoded"),
             Form::Codes(codes) => codes.put(page, pos, x),
             Form::Vectors { codec, vec_bytes } => codec.encode(x, &mut page[pos * vec_bytes..][..*vec_bytes]),
-        };
+        }
     }
 }
 
@@ -492,6 +522,19 @@ impl Layout {
         let start = self.pages * self.page_bytes + i * self.exact_bytes;
         start..start + self.exact_bytes
     }
+}
+
+/// `x`, where all of it is within f16. Otherwise nothing, and `repaired` has 0 for what is no finite number, and f16's largest for
+/// what is beyond it.
+fn within_f16<'a>(x: &'a [f32], repaired: &mut [f32]) -> Option<&'a [f32]> {
+    let most = f16::MAX.to_f32();
+    if x.iter().all(|x| x.abs() <= most) {
+        return Some(x);
+    }
+    for (out, x) in repaired.iter_mut().zip(x) {
+        *out = if x.is_finite() { x.clamp(-most, most) } else { 0.0 };
+    }
+    None
 }
 
 /// The page that holds page `i` of a sequence.

@@ -131,6 +131,10 @@ impl Backend for Cpu {
         Ok(picks[back].unwrap_or_else(|| panic!("slot {seq} has no pick {back} runs ago")))
     }
 
+    fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
+        Ok(Some(self.execs[e.0 as usize].repaired()))
+    }
+
     fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
         self.execs[e.0 as usize].run(&self.pool, self.kernels, range, step);
         Ok(())

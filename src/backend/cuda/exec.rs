@@ -216,6 +216,13 @@ impl Compiled {
         self.memory.picks.wait(driver, seq, back)
     }
 
+    /// Vectors that the caches could not keep as they were.
+    pub fn repaired(&self, driver: &mut dyn Driver) -> Result<u64, BackendError> {
+        let mut count = 0_u64;
+        driver.read(self.memory.repaired, bytemuck::bytes_of_mut(&mut count))?;
+        Ok(count)
+    }
+
     /// Brings the step to the device, and says which variant runs it; none where it has no rows.
     fn prepare(
         &mut self,

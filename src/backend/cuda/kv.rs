@@ -130,6 +130,11 @@ impl Sizes {
     }
 }
 
+/// A number of pages of one sequence, as kernels take it.
+fn clipped(pages: usize) -> u32 {
+    u32::try_from(pages).unwrap_or(u32::MAX)
+}
+
 /// Bytes of a page of one layer, exact pages aside.
 fn page_bytes(decl: &KvDecl) -> u64 {
     let two_vectors = match form(decl).expect("the plan was made") {
@@ -156,8 +161,13 @@ pub fn raw_bytes(decl: &KvDecl, rows: usize) -> u64 {
 }
 
 impl Kept {
-    /// Allocates a cache.
-    pub fn new(driver: &mut dyn Driver, decl: &KvDecl, limits: &Limits) -> Result<Self, BackendError> {
+    /// Allocates a cache. At `repaired` kernels count the vectors that it cannot keep as they are.
+    pub fn new(
+        driver: &mut dyn Driver,
+        decl: &KvDecl,
+        limits: &Limits,
+        repaired: Address,
+    ) -> Result<Self, BackendError> {
         let sizes = Sizes::of(decl, limits);
         let pages = driver.alloc(sizes.pages)?;
         let (n_kv_heads, head_dim) = (decl.n_kv_heads as u32, decl.head_dim as u32);
@@ -172,9 +182,12 @@ impl Kept {
                 pages,
                 exact: driver.alloc(sizes.exact)?,
                 means: driver.alloc(sizes.means)?,
+                repaired,
                 page_bytes,
                 n_kv_heads,
                 head_dim,
+                sink_pages: clipped(decl.window.sink_pages),
+                newest_pages: clipped(decl.window.newest_pages),
             }),
             Form::Blocks(forms) => {
                 let (signs, shrink) = rotation(decl.head_dim);
@@ -186,6 +199,7 @@ impl Kept {
                     forms,
                     reserved: 0,
                     pages,
+                    repaired,
                     page_bytes,
                 };
                 Self::Blocks(of_blocks)

@@ -15,6 +15,8 @@ pub struct Memory {
     pub bufs: Vec<Address>,
     /// One a cache.
     pub kvs: Vec<Kept>,
+    /// How many keys and values could not be kept as they were.
+    pub repaired: Address,
     /// Keys and values of a step before `append` has turned them.
     pub raw: Address,
     /// One a rotary embedding.
@@ -37,6 +39,9 @@ pub struct Memory {
 
 /// The parameters of a rotary embedding that is not there.
 pub const NO_ROPE: RopeParams = RopeParams { turns: 0, pairs: 0, adjacent: 0 };
+
+/// Of the counter of vectors that were repaired.
+const REPAIRED_BYTES: u64 = 8;
 
 /// Bytes of each kind, as a program needs them.
 pub struct Sizes {
@@ -97,7 +102,7 @@ impl Sizes {
     /// Bytes of everything but the caches.
     pub fn other_bytes(&self) -> u64 {
         let Self { raw, partial, attend_arrived, step, sample, .. } = *self;
-        let single = [raw, partial, attend_arrived, step, sample];
+        let single = [raw, partial, attend_arrived, step, sample, REPAIRED_BYTES];
         self.bufs.iter().chain(&self.ropes).chain(&single).fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 }
@@ -105,7 +110,9 @@ impl Sizes {
 impl Memory {
     pub fn new(driver: &mut dyn Driver, p: &Program, sizes: &Sizes) -> Result<Self, BackendError> {
         let bufs = sizes.bufs.iter().map(|bytes| driver.alloc(*bytes)).collect::<Result<_, _>>()?;
-        let kvs = p.kvs.iter().map(|decl| Kept::new(driver, decl, &p.limits)).collect::<Result<_, _>>()?;
+        let repaired = driver.alloc(REPAIRED_BYTES)?;
+        let kept = |decl| Kept::new(driver, decl, &p.limits, repaired);
+        let kvs = p.kvs.iter().map(kept).collect::<Result<_, _>>()?;
         let mut ropes = Vec::with_capacity(p.ropes.len());
         for (rope, bytes) in p.ropes.iter().zip(&sizes.ropes) {
             ropes.push(RopeParams {
@@ -118,6 +125,7 @@ impl Memory {
         Ok(Self {
             bufs,
             kvs,
+            repaired,
             raw: if sizes.raw > 0 { driver.alloc(sizes.raw)? } else { 0 },
             ropes,
             step: StepMemory::new(driver, &p.limits)?,

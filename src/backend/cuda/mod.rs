@@ -127,6 +127,10 @@ impl Backend for Cuda {
         self.execs[e.0 as usize].picked(&mut *self.driver, seq, back)
     }
 
+    fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
+        self.execs[e.0 as usize].repaired(&mut *self.driver).map(Some)
+    }
+
     fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
         self.execs[e.0 as usize].run_stages(&mut *self.driver, range, step)
     }

@@ -260,23 +260,31 @@ pub struct CodedKvParams {
     pub pages: u64,
     pub exact: u64,
     pub means: u64,
+    pub repaired: u64,
     pub page_bytes: u64,
     pub n_kv_heads: u32,
     pub head_dim: u32,
+    pub sink_pages: u32,
+    pub newest_pages: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of CodedKvParams"][::std::mem::size_of::<CodedKvParams>() - 152usize];
+    ["Size of CodedKvParams"][::std::mem::size_of::<CodedKvParams>() - 168usize];
     ["Alignment of CodedKvParams"][::std::mem::align_of::<CodedKvParams>() - 8usize];
     ["Offset of field: CodedKvParams::codes"][::std::mem::offset_of!(CodedKvParams, codes) - 0usize];
     ["Offset of field: CodedKvParams::pages"][::std::mem::offset_of!(CodedKvParams, pages) - 112usize];
     ["Offset of field: CodedKvParams::exact"][::std::mem::offset_of!(CodedKvParams, exact) - 120usize];
     ["Offset of field: CodedKvParams::means"][::std::mem::offset_of!(CodedKvParams, means) - 128usize];
+    ["Offset of field: CodedKvParams::repaired"][::std::mem::offset_of!(CodedKvParams, repaired) - 136usize];
     ["Offset of field: CodedKvParams::page_bytes"]
-        [::std::mem::offset_of!(CodedKvParams, page_bytes) - 136usize];
+        [::std::mem::offset_of!(CodedKvParams, page_bytes) - 144usize];
     ["Offset of field: CodedKvParams::n_kv_heads"]
-        [::std::mem::offset_of!(CodedKvParams, n_kv_heads) - 144usize];
-    ["Offset of field: CodedKvParams::head_dim"][::std::mem::offset_of!(CodedKvParams, head_dim) - 148usize];
+        [::std::mem::offset_of!(CodedKvParams, n_kv_heads) - 152usize];
+    ["Offset of field: CodedKvParams::head_dim"][::std::mem::offset_of!(CodedKvParams, head_dim) - 156usize];
+    ["Offset of field: CodedKvParams::sink_pages"]
+        [::std::mem::offset_of!(CodedKvParams, sink_pages) - 160usize];
+    ["Offset of field: CodedKvParams::newest_pages"]
+        [::std::mem::offset_of!(CodedKvParams, newest_pages) - 164usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -288,11 +296,12 @@ pub struct BlockKvParams {
     pub forms: [u32; 2usize],
     pub reserved: u32,
     pub pages: u64,
+    pub repaired: u64,
     pub page_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of BlockKvParams"][::std::mem::size_of::<BlockKvParams>() - 72usize];
+    ["Size of BlockKvParams"][::std::mem::size_of::<BlockKvParams>() - 80usize];
     ["Alignment of BlockKvParams"][::std::mem::align_of::<BlockKvParams>() - 8usize];
     ["Offset of field: BlockKvParams::signs"][::std::mem::offset_of!(BlockKvParams, signs) - 0usize];
     ["Offset of field: BlockKvParams::shrink"][::std::mem::offset_of!(BlockKvParams, shrink) - 32usize];
@@ -302,8 +311,9 @@ const _: () = {
     ["Offset of field: BlockKvParams::forms"][::std::mem::offset_of!(BlockKvParams, forms) - 44usize];
     ["Offset of field: BlockKvParams::reserved"][::std::mem::offset_of!(BlockKvParams, reserved) - 52usize];
     ["Offset of field: BlockKvParams::pages"][::std::mem::offset_of!(BlockKvParams, pages) - 56usize];
+    ["Offset of field: BlockKvParams::repaired"][::std::mem::offset_of!(BlockKvParams, repaired) - 64usize];
     ["Offset of field: BlockKvParams::page_bytes"]
-        [::std::mem::offset_of!(BlockKvParams, page_bytes) - 64usize];
+        [::std::mem::offset_of!(BlockKvParams, page_bytes) - 72usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -382,14 +392,14 @@ pub struct AppendParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AppendParams"][::std::mem::size_of::<AppendParams>() - 240usize];
+    ["Size of AppendParams"][::std::mem::size_of::<AppendParams>() - 256usize];
     ["Alignment of AppendParams"][::std::mem::align_of::<AppendParams>() - 8usize];
     ["Offset of field: AppendParams::step"][::std::mem::offset_of!(AppendParams, step) - 0usize];
     ["Offset of field: AppendParams::kv"][::std::mem::offset_of!(AppendParams, kv) - 64usize];
-    ["Offset of field: AppendParams::raw"][::std::mem::offset_of!(AppendParams, raw) - 216usize];
-    ["Offset of field: AppendParams::q"][::std::mem::offset_of!(AppendParams, q) - 224usize];
-    ["Offset of field: AppendParams::group"][::std::mem::offset_of!(AppendParams, group) - 232usize];
-    ["Offset of field: AppendParams::reserved"][::std::mem::offset_of!(AppendParams, reserved) - 236usize];
+    ["Offset of field: AppendParams::raw"][::std::mem::offset_of!(AppendParams, raw) - 232usize];
+    ["Offset of field: AppendParams::q"][::std::mem::offset_of!(AppendParams, q) - 240usize];
+    ["Offset of field: AppendParams::group"][::std::mem::offset_of!(AppendParams, group) - 248usize];
+    ["Offset of field: AppendParams::reserved"][::std::mem::offset_of!(AppendParams, reserved) - 252usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -403,16 +413,16 @@ pub struct AppendBlocksParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AppendBlocksParams"][::std::mem::size_of::<AppendBlocksParams>() - 160usize];
+    ["Size of AppendBlocksParams"][::std::mem::size_of::<AppendBlocksParams>() - 168usize];
     ["Alignment of AppendBlocksParams"][::std::mem::align_of::<AppendBlocksParams>() - 8usize];
     ["Offset of field: AppendBlocksParams::step"][::std::mem::offset_of!(AppendBlocksParams, step) - 0usize];
     ["Offset of field: AppendBlocksParams::kv"][::std::mem::offset_of!(AppendBlocksParams, kv) - 64usize];
-    ["Offset of field: AppendBlocksParams::raw"][::std::mem::offset_of!(AppendBlocksParams, raw) - 136usize];
-    ["Offset of field: AppendBlocksParams::q"][::std::mem::offset_of!(AppendBlocksParams, q) - 144usize];
+    ["Offset of field: AppendBlocksParams::raw"][::std::mem::offset_of!(AppendBlocksParams, raw) - 144usize];
+    ["Offset of field: AppendBlocksParams::q"][::std::mem::offset_of!(AppendBlocksParams, q) - 152usize];
     ["Offset of field: AppendBlocksParams::group"]
-        [::std::mem::offset_of!(AppendBlocksParams, group) - 152usize];
+        [::std::mem::offset_of!(AppendBlocksParams, group) - 160usize];
     ["Offset of field: AppendBlocksParams::reserved"]
-        [::std::mem::offset_of!(AppendBlocksParams, reserved) - 156usize];
+        [::std::mem::offset_of!(AppendBlocksParams, reserved) - 164usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -498,24 +508,24 @@ pub struct AttendCodesParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 264usize];
+    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 280usize];
     ["Alignment of AttendCodesParams"][::std::mem::align_of::<AttendCodesParams>() - 8usize];
     ["Offset of field: AttendCodesParams::step"][::std::mem::offset_of!(AttendCodesParams, step) - 0usize];
     ["Offset of field: AttendCodesParams::kv"][::std::mem::offset_of!(AttendCodesParams, kv) - 64usize];
-    ["Offset of field: AttendCodesParams::q"][::std::mem::offset_of!(AttendCodesParams, q) - 216usize];
-    ["Offset of field: AttendCodesParams::out"][::std::mem::offset_of!(AttendCodesParams, out) - 224usize];
+    ["Offset of field: AttendCodesParams::q"][::std::mem::offset_of!(AttendCodesParams, q) - 232usize];
+    ["Offset of field: AttendCodesParams::out"][::std::mem::offset_of!(AttendCodesParams, out) - 240usize];
     ["Offset of field: AttendCodesParams::partial"]
-        [::std::mem::offset_of!(AttendCodesParams, partial) - 232usize];
+        [::std::mem::offset_of!(AttendCodesParams, partial) - 248usize];
     ["Offset of field: AttendCodesParams::arrived"]
-        [::std::mem::offset_of!(AttendCodesParams, arrived) - 240usize];
+        [::std::mem::offset_of!(AttendCodesParams, arrived) - 256usize];
     ["Offset of field: AttendCodesParams::scale"]
-        [::std::mem::offset_of!(AttendCodesParams, scale) - 248usize];
+        [::std::mem::offset_of!(AttendCodesParams, scale) - 264usize];
     ["Offset of field: AttendCodesParams::group"]
-        [::std::mem::offset_of!(AttendCodesParams, group) - 252usize];
+        [::std::mem::offset_of!(AttendCodesParams, group) - 268usize];
     ["Offset of field: AttendCodesParams::tiles"]
-        [::std::mem::offset_of!(AttendCodesParams, tiles) - 256usize];
+        [::std::mem::offset_of!(AttendCodesParams, tiles) - 272usize];
     ["Offset of field: AttendCodesParams::splits"]
-        [::std::mem::offset_of!(AttendCodesParams, splits) - 260usize];
+        [::std::mem::offset_of!(AttendCodesParams, splits) - 276usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -533,24 +543,24 @@ pub struct AttendBlocksParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendBlocksParams"][::std::mem::size_of::<AttendBlocksParams>() - 184usize];
+    ["Size of AttendBlocksParams"][::std::mem::size_of::<AttendBlocksParams>() - 192usize];
     ["Alignment of AttendBlocksParams"][::std::mem::align_of::<AttendBlocksParams>() - 8usize];
     ["Offset of field: AttendBlocksParams::step"][::std::mem::offset_of!(AttendBlocksParams, step) - 0usize];
     ["Offset of field: AttendBlocksParams::kv"][::std::mem::offset_of!(AttendBlocksParams, kv) - 64usize];
-    ["Offset of field: AttendBlocksParams::q"][::std::mem::offset_of!(AttendBlocksParams, q) - 136usize];
-    ["Offset of field: AttendBlocksParams::out"][::std::mem::offset_of!(AttendBlocksParams, out) - 144usize];
+    ["Offset of field: AttendBlocksParams::q"][::std::mem::offset_of!(AttendBlocksParams, q) - 144usize];
+    ["Offset of field: AttendBlocksParams::out"][::std::mem::offset_of!(AttendBlocksParams, out) - 152usize];
     ["Offset of field: AttendBlocksParams::partial"]
-        [::std::mem::offset_of!(AttendBlocksParams, partial) - 152usize];
+        [::std::mem::offset_of!(AttendBlocksParams, partial) - 160usize];
     ["Offset of field: AttendBlocksParams::arrived"]
-        [::std::mem::offset_of!(AttendBlocksParams, arrived) - 160usize];
+        [::std::mem::offset_of!(AttendBlocksParams, arrived) - 168usize];
     ["Offset of field: AttendBlocksParams::scale"]
-        [::std::mem::offset_of!(AttendBlocksParams, scale) - 168usize];
+        [::std::mem::offset_of!(AttendBlocksParams, scale) - 176usize];
     ["Offset of field: AttendBlocksParams::group"]
-        [::std::mem::offset_of!(AttendBlocksParams, group) - 172usize];
+        [::std::mem::offset_of!(AttendBlocksParams, group) - 180usize];
     ["Offset of field: AttendBlocksParams::tiles"]
-        [::std::mem::offset_of!(AttendBlocksParams, tiles) - 176usize];
+        [::std::mem::offset_of!(AttendBlocksParams, tiles) - 184usize];
     ["Offset of field: AttendBlocksParams::splits"]
-        [::std::mem::offset_of!(AttendBlocksParams, splits) - 180usize];
+        [::std::mem::offset_of!(AttendBlocksParams, splits) - 188usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -42,8 +42,8 @@ plain! {
     EmbedParams { step, table, positions, picked, x, cols, reserved }
     AttnInParams { step, in_, wq, wk, wv, rope, kv, q, raw }
     CodesParams { signs, shrink, unit, borders, magnitudes, table }
-    CodedKvParams { codes, pages, exact, means, page_bytes, n_kv_heads, head_dim }
-    BlockKvParams { signs, shrink, n_kv_heads, head_dim, forms, reserved, pages, page_bytes }
+    CodedKvParams { codes, pages, exact, means, repaired, page_bytes, n_kv_heads, head_dim, sink_pages, newest_pages }
+    BlockKvParams { signs, shrink, n_kv_heads, head_dim, forms, reserved, pages, repaired, page_bytes }
     AppendParams { step, kv, raw, q, group, reserved }
     AppendBlocksParams { step, kv, raw, q, group, reserved }
     AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }

@@ -8,7 +8,7 @@
 use ggml_types::KvSide;
 use ggml_types::turboquant::{Codebook, Rotation};
 
-use crate::program::{KvDecl, Limits, PAGE, WINDOW};
+use crate::program::{KvDecl, Limits, PAGE};
 
 /// Elements of a chunk of codes: as many words as a code has bits.
 const CHUNK: usize = 32;
@@ -147,8 +147,8 @@ pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
         exact_at,
         layout.exact_words,
         means_at,
-        1,
-        WINDOW / PAGE,
+        kv.window.sink_pages.min(limits.pages),
+        kv.window.newest_pages.min(limits.pages),
     ]
     .map(|word| word as u32)
     .to_vec();

@@ -121,6 +121,10 @@ impl Backend for Wgpu {
         self.execs[e.0 as usize].stage_times()
     }
 
+    fn repaired(&mut self, _: Exec) -> Result<Option<u64>, BackendError> {
+        Ok(None)
+    }
+
     fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
         self.execs[e.0 as usize].run_stages(&self.gpu, range, step)
     }

@@ -137,7 +137,7 @@ pub fn attention(
 ) -> Result<(Vec<Mean>, Vec<LayerLine>), CliError> {
     let n = text.n_ctx.min(PROBED);
     let mut probe = Probe::new(engine.gguf(), options, n)?;
-    let mut kl = AttentionKl::new(base, codecs);
+    let mut kl = AttentionKl::new(base, codecs, options.exact());
     let mut layers = vec![(Spread::default(), Spread::default()); probe.n_layers()];
     let mut positions: Vec<usize> = (1..=ROWS).map(|i| n / 2 + i * (n - n / 2) / ROWS - 1).collect();
     positions.dedup();

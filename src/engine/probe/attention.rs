@@ -6,21 +6,22 @@ use half::f16;
 
 use super::Vectors;
 use crate::engine::score::Mean;
-use crate::program::{PAGE, PageTable, Row};
+use crate::program::{KvWindow, PAGE};
 
 /// The divergence of what heads pay attention to with each kind of cache from what they do with another kind.
 #[derive(Debug)]
 pub struct AttentionKl {
     base: &'static dyn KvCodec,
     others: Vec<&'static dyn KvCodec>,
+    window: KvWindow,
     kl: Vec<Mean>,
 }
 
 impl AttentionKl {
-    /// `base` is what `others` are compared with.
-    pub fn new(base: &'static dyn KvCodec, others: Vec<&'static dyn KvCodec>) -> Self {
+    /// `base` is what `others` are compared with; `window` is what windowed ones keep exactly.
+    pub fn new(base: &'static dyn KvCodec, others: Vec<&'static dyn KvCodec>, window: KvWindow) -> Self {
         let kl = vec![Mean::default(); others.len()];
-        Self { base, others, kl }
+        Self { base, others, window, kl }
     }
 
     /// Takes one layer's vectors: for the rows at some positions, and each of their query heads, the Kullback-Leibler divergence
@@ -36,7 +37,7 @@ impl AttentionKl {
         let group = n_heads / n_kv_heads;
         let (mut want, mut got) = (Vec::new(), Vec::new());
         for head in 0..n_kv_heads {
-            let keys = |codec| Keys::new(codec, vectors, head);
+            let keys = |codec| Keys::new(codec, self.window, vectors, head);
             let base = keys(self.base)?;
             let others = self.others.iter().map(|codec| keys(*codec)).collect::<Result<Vec<_>, _>>()?;
             for &pos in positions {
@@ -69,12 +70,16 @@ struct Keys {
     /// As they are decoded, less the mean.
     coded: Vec<f32>,
     mean: Vec<f32>,
-    /// A sequence that has every page exactly, so that the row alone decides which it reads.
-    pages: PageTable,
+    window: KvWindow,
 }
 
 impl Keys {
-    fn new(codec: &'static dyn KvCodec, vectors: &Vectors<'_>, head: usize) -> Result<Self, QuantError> {
+    fn new(
+        codec: &'static dyn KvCodec,
+        window: KvWindow,
+        vectors: &Vectors<'_>,
+        head: usize,
+    ) -> Result<Self, QuantError> {
         let Vectors { n, n_kv_heads, head_dim, .. } = *vectors;
         let rotation = codec.rotates().then(|| Rotation::new(head_dim)).transpose()?;
         let mut keys = Vec::with_capacity(n * head_dim);
@@ -102,10 +107,8 @@ impl Keys {
             vecs.encode(&centred, &mut bytes);
             vecs.decode(&bytes, out);
         }
-        let mut pages = PageTable::new(1, n.div_ceil(PAGE));
-        pages.exact_mut(0).extend((0..n.div_ceil(PAGE) as u32).map(Some));
         let exact = if codec.windowed() { keys } else { Vec::new() };
-        Ok(Self { codec, rotation, head_dim, exact, coded, mean, pages })
+        Ok(Self { codec, rotation, head_dim, exact, coded, mean, window })
     }
 
     /// What the row at `pos` pays attention to, as natural logarithms: `[pos + 1]`.
@@ -115,11 +118,10 @@ impl Keys {
             rotation.apply(&mut q);
         }
         let dot = |key: &[f32]| q.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>();
-        let row = Row { token: 0, pos: pos as u32, seq: 0, logits: false };
         let of_mean = dot(&self.mean);
         out.clear();
         for first in (0..=pos).step_by(PAGE) {
-            let is_exact = self.codec.windowed() && self.pages.exact_for(&row, first / PAGE).is_some();
+            let is_exact = self.codec.windowed() && self.window.is_exact(pos, first / PAGE);
             let (keys, more) = if is_exact { (&self.exact, 0.0) } else { (&self.coded, of_mean) };
             let last = (first + PAGE).min(pos + 1);
             let keys = keys[first * self.head_dim..last * self.head_dim].chunks_exact(self.head_dim);
@@ -154,7 +156,7 @@ mod tests {
         k.iter_mut().step_by(8).for_each(|k| *k += offset);
         let vectors = Vectors { n, n_heads: 4, n_kv_heads: 2, head_dim, scale: 0.125, q: &q, k: &k, v: &k };
         let codec = |name| kv_by_name(name).unwrap();
-        let mut kl = AttentionKl::new(codec(base), vec![codec(other)]);
+        let mut kl = AttentionKl::new(codec(base), vec![codec(other)], KvWindow::default());
         kl.add(&vectors, positions).unwrap();
         assert_eq!(kl.means()[0].n(), 4 * positions.len() as u64);
         kl.means()[0].mean()

@@ -69,6 +69,8 @@ impl Probe {
             n_seqs: 1,
             cache_type_k: exact.clone(),
             cache_type_v: exact,
+            kv_sinks: None,
+            kv_window: None,
             head_type: EngineOptions::default().head_type,
             ..options.clone()
         };

@@ -53,6 +53,14 @@ fn turned(e: u32, pos: u32) -> f32 {
     return head[a] * cosine - head[b] * sine;
 }
 
+// x, or 0 where it is no finite number; not beyond what the codec can hold. By its bits, because compilers may think that no number is NaN.
+fn to_keep(x: f32) -> f32 {
+    if ((bitcast<u32>(x) & 0x7f800000u) == 0x7f800000u) {
+        return 0.0;
+    }
+    return clamp(x, -LARGEST, LARGEST);
+}
+
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let r = workgroup.y;
     let row = step_row(r);
@@ -108,7 +116,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         }
         hadamard();
         for (var e = thread; e < params.cache.head_dim; e += THREADS) {
-            head[e] *= params.cache.shrink;
+            let x = head[e] * params.cache.shrink;
+            head[e] = select(to_keep(x), x, of_q);
         }
         workgroupBarrier();
     }

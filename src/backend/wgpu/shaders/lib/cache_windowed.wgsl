@@ -1,4 +1,6 @@
 // A windowed cache: positions are written to exact pages, and read from their codes when they have left the window.
+// Of a half.
+const LARGEST: f32 = 65504.0;
 const NO_PAGE: u32 = 0xffffffffu;
 
 fn exact_at(exact: u32, kv_head: u32) -> u32 {
