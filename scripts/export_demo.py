@@ -120,6 +120,9 @@ def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Ten
     out.add_eos_token_id(end)
     out.add_add_bos_token(True)
     out.add_chat_template(CHAT_TEMPLATE)
+    # What reads best of so small a model (assets/README.md): llama.cpp's keys.
+    out.add_float32("general.sampling.temp", 0.6)
+    out.add_float32("general.sampling.penalty_repeat", 1.1)
 
     out.add_tensor("token_embd.weight", weights["token_embd"].numpy().astype(np.float16))
     for layer in range(shape.n_layers):

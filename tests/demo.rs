@@ -62,6 +62,25 @@ fn nothing_of_the_model_is_copied() {
     }
 }
 
+/// The file says how it wants to be sampled; flags win.
+#[test]
+fn the_file_recommends_how_to_sample() {
+    let Some(gguf) = model() else { return };
+    let cpu = backend::open("cpu", 1).unwrap();
+    let engine = Engine::on_backend(gguf, &EngineOptions::default(), cpu, |_| ()).unwrap();
+    let want = SamplerOptions { temperature: 0.6, repeat_penalty: 1.1, ..SamplerOptions::default() };
+    assert_eq!(engine.sampler_options().unwrap(), want);
+    let (prompt, _) = &texts()[0];
+    let text = |flags: &[&str]| {
+        let run = ["run", "--backend", "cpu", "-t", "1", "-n", "48", "-s", "1", "-p", prompt];
+        sterna(&[&run[..], flags].concat()).stdout
+    };
+    assert_eq!(text(&[]), text(&["--temp", "0.6", "--repeat-penalty", "1.1"]));
+    for flags in [["--temp", "0.8"], ["--repeat-penalty", "1"]] {
+        assert_ne!(text(&[]), text(&flags), "{flags:?}");
+    }
+}
+
 #[test]
 fn greedy_texts_are_the_same_bytes_everywhere() {
     for kernels in simd::all() {
@@ -211,7 +230,8 @@ fn commands_take_the_model_where_none_is_named_and_say_so() {
     }
     let n_predict = TEXT_TOKENS.to_string();
     for (prompt, want) in texts() {
-        let greedy = ["run", "--backend", "cpu", "-t", "1", "--temp", "0", "-n", &n_predict];
+        let greedy =
+            ["run", "--backend", "cpu", "-t", "1", "--temp", "0", "--repeat-penalty", "1", "-n", &n_predict];
         let output = sterna(&[&greedy[..], &["--no-escape", "-p", &prompt]].concat());
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{stderr}");

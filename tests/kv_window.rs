@@ -11,7 +11,7 @@ use ggml_types::{KvCodec, KvSide, kv_by_name};
 use half::f16;
 use sterna::engine::{Engine, EngineOptions, Session};
 use sterna::program::{
-    ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Limits, Linear, NormKind, PAGE, Program, Weight,
+    ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, Program, Weight,
 };
 
 const DIM: usize = 96;

@@ -65,7 +65,7 @@ impl ChatArgs {
             ChatTemplate::choose(engine.gguf().metadata(), engine.tokenizer()?, chosen.as_deref())?;
         template.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
         let options = GenerateOptions {
-            sampler: self.sampling.options(engine.n_ctx()),
+            sampler: self.sampling.options(&engine)?,
             max_tokens: usize::try_from(self.n_predict).ok(),
             cancel: Some(cancel),
             ..GenerateOptions::default()

@@ -68,7 +68,7 @@ impl RunArgs {
         let (engine, cancel) = report::load(&self.model, &source, &self.context, self.verbose)?;
         let prompt = engine.tokenizer()?.encode(&prompt, Special::Parse, true);
         let options = GenerateOptions {
-            sampler: self.sampling.options(engine.n_ctx()),
+            sampler: self.sampling.options(&engine)?,
             max_tokens: usize::try_from(self.n_predict).ok(),
             stop: self.stop.iter().map(|stop| self.typed(stop)).collect(),
             ignore_eos: self.ignore_eos,

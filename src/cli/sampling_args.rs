@@ -2,45 +2,42 @@
 
 use clap::Args;
 
-use crate::engine::SamplerOptions;
+use super::CliError;
+use crate::engine::{Engine, SamplerOptions, recommended};
 
 /// How each token is picked.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Sampling")]
+#[command(
+    next_help_heading = "Sampling, where the model's file recommends nothing else (general.sampling.*)"
+)]
 pub struct SamplingArgs {
-    /// Temperature; 0 always picks the most likely token
-    #[arg(
-        long,
-        value_name = "T",
-        default_value_t = 0.8,
-        allow_negative_numbers = true,
-        visible_alias = "temperature"
-    )]
-    pub temp: f32,
-    /// Keep the K most likely tokens; 0 keeps all
-    #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
-    pub top_k: i64,
-    /// Keep the most likely tokens up to this probability; 1 keeps all
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
-    pub top_p: f32,
-    /// Keep tokens of at least P times the largest probability; 0 keeps all
-    #[arg(long, value_name = "P", default_value_t = 0.05)]
-    pub min_p: f32,
+    /// Temperature; 0 always picks the most likely token [default: 0.8]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, visible_alias = "temperature")]
+    pub temp: Option<f32>,
+    /// Keep the K most likely tokens; 0 keeps all [default: 40]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    pub top_k: Option<i64>,
+    /// Keep the most likely tokens up to this probability; 1 keeps all [default: 0.95]
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Keep tokens of at least P times the largest probability; 0 keeps all [default: 0.05]
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f32>,
     /// Locally typical sampling up to this probability; 1 keeps all
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     pub typical: f32,
-    /// Divide the logits of recent tokens; 1 does nothing
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    pub repeat_penalty: f32,
+    /// Divide the logits of recent tokens; 1 does nothing [default: 1]
+    #[arg(long, value_name = "X")]
+    pub repeat_penalty: Option<f32>,
     /// Take X from the logit of every recent token
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub presence_penalty: f32,
     /// Take X from the logit of a recent token as often as it occurred
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub frequency_penalty: f32,
-    /// How many tokens are recent; 0 none, -1 the whole context
-    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true)]
-    pub repeat_last_n: i64,
+    /// How many tokens are recent; 0 none, -1 the whole context [default: 64]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub repeat_last_n: Option<i64>,
     /// Seed; the same seed and flags give the same text [default: random]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<i64>,
@@ -50,21 +47,31 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The options as the engine takes them, for a context of `n_ctx` positions.
-    pub fn options(&self, n_ctx: usize) -> SamplerOptions {
-        SamplerOptions {
-            temperature: self.temp,
-            top_k: self.top_k.clamp(0, i64::from(u32::MAX)) as u32,
+    /// The options as `engine` takes them: flags, then what the model's file recommends, then the defaults. Says what the file
+    /// recommends in vain.
+    ///
+    /// # Errors
+    /// As [`Engine::sampler_options`].
+    pub fn options(&self, engine: &Engine) -> Result<SamplerOptions, CliError> {
+        for key in SamplerOptions::not_followed(engine.gguf().metadata()) {
+            eprintln!("note: the file recommends a sampler that there is none of here ({key})");
+        }
+        let file = engine.sampler_options()?;
+        Ok(SamplerOptions {
+            temperature: self.temp.unwrap_or(file.temperature),
+            top_k: self.top_k.map_or(file.top_k, recommended::top_k),
             typical_p: self.typical,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repeat_penalty: self.repeat_penalty,
+            top_p: self.top_p.unwrap_or(file.top_p),
+            min_p: self.min_p.unwrap_or(file.min_p),
+            repeat_penalty: self.repeat_penalty.unwrap_or(file.repeat_penalty),
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
-            repeat_last_n: usize::try_from(self.repeat_last_n).map_or(n_ctx, |n| n.min(n_ctx)),
+            repeat_last_n: self
+                .repeat_last_n
+                .map_or(file.repeat_last_n, |n| recommended::last_n(n, engine.n_ctx())),
             logit_bias: self.logit_bias.clone(),
             seed: self.seed.and_then(|seed| u64::try_from(seed).ok()),
-        }
+        })
     }
 }
 

@@ -11,6 +11,7 @@ mod load;
 pub mod needle;
 mod pages;
 pub mod probe;
+pub mod recommended;
 mod sampler;
 pub mod score;
 mod session;
@@ -131,6 +132,14 @@ impl Engine {
     /// Memory that the model takes on the backend.
     pub fn plan(&self) -> Plan {
         self.shared.plan
+    }
+
+    /// How to sample where the user says nothing: what the file recommends, and the defaults.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`], where a recommendation is of another type than it should be.
+    pub fn sampler_options(&self) -> Result<SamplerOptions, Error> {
+        Ok(SamplerOptions::recommended(self.gguf().metadata(), self.n_ctx())?)
     }
 
     /// What a user should know about this file and these options, one sentence each.

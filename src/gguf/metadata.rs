@@ -71,6 +71,8 @@ impl Metadata {
         u32, require_u32 -> u32, "u32", |value| value.as_int().and_then(|int| int.try_into().ok());
         /// An integer of any width that fits a u64.
         u64, require_u64 -> u64, "u64", |value| value.as_int().and_then(|int| int.try_into().ok());
+        /// An integer of any width that fits an i64.
+        i64, require_i64 -> i64, "i64", |value| value.as_int().and_then(|int| int.try_into().ok());
         /// An integer of any width that fits a usize: counts and dimensions.
         usize, require_usize -> usize, "unsigned integer",
             |value| value.as_int().and_then(|int| int.try_into().ok());

@@ -1,0 +1,96 @@
+//! How a model's file wants to be sampled: `general.sampling.*`, as llama.cpp writes and reads it.
+
+use super::SamplerOptions;
+use crate::gguf::{GgufError, Metadata};
+
+/// Samplers that a file may ask for and that there are none of here: the key, where it is no zero.
+const UNKNOWN: [&str; 3] =
+    ["general.sampling.sequence", "general.sampling.xtc_probability", "general.sampling.mirostat"];
+
+impl SamplerOptions {
+    /// The defaults, and in their place what a file recommends, for a context of `n_ctx` positions.
+    ///
+    /// # Errors
+    /// [`GgufError::WrongType`].
+    pub fn recommended(metadata: &Metadata, n_ctx: usize) -> Result<Self, GgufError> {
+        let default = Self::default();
+        let float = |name: &str, default: f32| -> Result<f32, GgufError> {
+            Ok(metadata.f32(&format!("general.sampling.{name}"))?.unwrap_or(default))
+        };
+        let int = |name: &str| metadata.i64(&format!("general.sampling.{name}"));
+        Ok(Self {
+            temperature: float("temp", default.temperature)?,
+            top_k: int("top_k")?.map_or(default.top_k, top_k),
+            top_p: float("top_p", default.top_p)?,
+            min_p: float("min_p", default.min_p)?,
+            repeat_penalty: float("penalty_repeat", default.repeat_penalty)?,
+            repeat_last_n: last_n(int("penalty_last_n")?.unwrap_or(default.repeat_last_n as i64), n_ctx),
+            ..default
+        })
+    }
+
+    /// Keys of what a file recommends and no sampler here does.
+    pub fn not_followed(metadata: &Metadata) -> impl Iterator<Item = &'static str> {
+        let asks = |key: &&str| {
+            metadata.get(key).is_some_and(|value| value.as_f32().is_none_or(|number| number != 0.0))
+        };
+        UNKNOWN.into_iter().filter(asks)
+    }
+}
+
+/// How many of the largest logits stay: `k`, or all where it is not positive.
+pub fn top_k(k: i64) -> u32 {
+    k.clamp(0, u32::MAX.into()) as u32
+}
+
+/// How many tokens are recent, of a context of `n_ctx`: `n`, or all where it is negative.
+pub fn last_n(n: i64, n_ctx: usize) -> usize {
+    usize::try_from(n).map_or(n_ctx, |n| n.min(n_ctx))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gguf::Value;
+
+    fn metadata(entries: &[(&str, Value)]) -> Metadata {
+        let mut metadata = Metadata::default();
+        entries
+            .iter()
+            .for_each(|(name, value)| metadata.set(format!("general.sampling.{name}"), value.clone()));
+        metadata
+    }
+
+    #[test]
+    fn what_a_file_recommends_takes_the_place_of_the_defaults() {
+        assert_eq!(SamplerOptions::recommended(&metadata(&[]), 100).unwrap(), SamplerOptions::default());
+        let file = metadata(&[
+            ("temp", Value::F32(0.5)),
+            ("top_k", Value::I32(-1)),
+            ("penalty_repeat", Value::F32(1.25)),
+            ("penalty_last_n", Value::I32(-1)),
+        ]);
+        let want = SamplerOptions {
+            temperature: 0.5,
+            top_k: 0,
+            repeat_penalty: 1.25,
+            repeat_last_n: 100,
+            ..SamplerOptions::default()
+        };
+        assert_eq!(SamplerOptions::recommended(&file, 100).unwrap(), want);
+        let wrong = metadata(&[("min_p", Value::Str("0.1".into()))]);
+        let err = SamplerOptions::recommended(&wrong, 100).unwrap_err().to_string();
+        assert!(err.contains("general.sampling.min_p"), "{err}");
+    }
+
+    #[test]
+    fn samplers_that_are_not_there_are_named_unless_they_are_off() {
+        let file = metadata(&[
+            ("sequence", Value::Str("kt".into())),
+            ("mirostat", Value::I32(0)),
+            ("xtc_probability", Value::F32(0.5)),
+        ]);
+        let named: Vec<_> = SamplerOptions::not_followed(&file).collect();
+        assert_eq!(named, ["general.sampling.sequence", "general.sampling.xtc_probability"]);
+    }
+}
