@@ -61,6 +61,9 @@
 #define CODES_MAX_DIM 256
 #define CODES_MIN_DIM 32
 
+/* Lengths that such a vector may have: powers of two. */
+#define CODES_DIMS 4
+
 /* Elements that lie together in a vector of codes. */
 #define CODES_PIECE 16
 
@@ -214,10 +217,23 @@ struct CodesParams {
     uint32_t table[2];
 };
 
+/* How keys of two bits and signs are kept, beside CodesParams: in constant memory, one for each length from CODES_MIN_DIM on. */
+struct SignsParams {
+    /* Signs of the projection of residuals, as in CodesParams. */
+    uint32_t signs[8];
+    /* What a sign counts. */
+    float factor;
+    /* The codebook of two bits, as in CodesParams; all 4 codes are in the first word of `table`. */
+    float unit;
+    float borders[2];
+    float magnitudes[2];
+    uint32_t table[2];
+};
+
 /* One layer's cache of codes. */
 struct CodedKvParams {
     struct CodesParams codes;
-    /* [pages, 2, n_kv_heads]: PAGE_POSITIONS scales as halves, then as many vectors of codes. */
+    /* [pages, 2, n_kv_heads]: PAGE_POSITIONS scales as halves, one or two of each vector, then as many vectors of codes. */
     POINTER(uint8_t) pages;
     /* [exact pages, 2, n_kv_heads, PAGE_POSITIONS, head_dim] of halves. */
     POINTER(uint16_t) exact;

@@ -17,6 +17,8 @@
 //   prefetch_l2                                          brings a line of memory to the card's cache, 128 bytes
 //   grid_barrier                                         a barrier of all blocks of a cooperative launch
 //
+// CONSTANT(T, name, n) is an array in constant memory, which the host writes before the first launch (Driver::upload_constant).
+//
 // A kernel is KERNEL(name, Params, threads) { ... } with its parameters as `p`, or RESIDENT_KERNEL(name, Params, threads, blocks) where that
 // many blocks are to fit a multiprocessor instead of two; nothing contracts a product and a sum
 // into one rounding but fmaf.

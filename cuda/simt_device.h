@@ -7,6 +7,10 @@
 #define KERNEL(name, Params, threads) RESIDENT_KERNEL(name, Params, threads, 2)
 #define RESIDENT_KERNEL(name, Params, threads, blocks)                                                 \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Params p)
+#define CONSTANT(T, name, n) \
+    extern "C" {             \
+    __constant__ T name[n];  \
+    }
 #define DEVICE __device__ __forceinline__
 
 DEVICE uint8_t* shared_memory() {

@@ -71,6 +71,10 @@ impl Driver for Counting {
         }
     }
 
+    fn upload_constant(&mut self, name: &str, bytes: &[u8]) -> Result<(), BackendError> {
+        self.on.as_mut().map_or(Ok(()), |on| on.upload_constant(name, bytes))
+    }
+
     fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), BackendError> {
         self.on.as_mut().map_or(Ok(()), |on| on.write(to, bytes))
     }
@@ -213,7 +217,7 @@ fn what_the_kernels_run_in_is_what_the_plan_says() {
     use sterna::engine::Engine;
 
     let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
-    for (codec, batch) in [("turboquant", 64), ("turboquant-4", 200), ("f16", 64)] {
+    for (codec, batch) in [("turboquant", 64), ("turboquant-4", 200), ("tq3_0", 100), ("f16", 64)] {
         let card = Counting { on: Some(Box::new(Simt::new(2, 1))), ..Counting::card(1 << 32) };
         let used = Arc::clone(&card.used);
         let options = EngineOptions { n_ctx: Some(384), batch, ..options(codec) };

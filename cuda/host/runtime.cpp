@@ -57,6 +57,7 @@ constexpr uint32_t kMaxThreads = 1024;
 constexpr uint64_t kMaxCooperative = 6;
 
 const Entry* entries = nullptr;
+const Constant* constants = nullptr;
 
 struct Allocation {
     const uint8_t* begin;
@@ -269,6 +270,11 @@ Entry::Entry(const char* name, size_t params_bytes, uint32_t max_threads, void (
     entries = this;
 }
 
+Constant::Constant(const char* name, void* at, size_t bytes)
+    : name(name), at(at), bytes(bytes), next(constants) {
+    constants = this;
+}
+
 void fail(const char* format, ...) {
     char detail[256], message[512];
     va_list args;
@@ -459,6 +465,19 @@ bool simt_find(const char* name, uint32_t* max_threads, size_t* params_bytes) {
     *max_threads = entry->max_threads;
     *params_bytes = entry->params_bytes;
     return true;
+}
+
+bool simt_upload_constant(const char* name, const void* from, size_t bytes) {
+    static std::mutex mutex;
+    std::lock_guard<std::mutex> lock(mutex);
+    for (const Constant* constant = constants; constant; constant = constant->next) {
+        if (strcmp(constant->name, name) != 0) continue;
+        if (constant->bytes != bytes) return false;
+        // Another device may be running a kernel: what it reads is not written again.
+        if (memcmp(constant->at, from, bytes) != 0) memcpy(constant->at, from, bytes);
+        return true;
+    }
+    return false;
 }
 
 int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], uint32_t threads, size_t shared_bytes,

@@ -89,6 +89,15 @@ struct Entry {
     Entry(const char* name, size_t params_bytes, uint32_t max_threads, void (*run)(const void*));
 };
 
+// An array in constant memory.
+struct Constant {
+    const char* name;
+    void* at;
+    size_t bytes;
+    const Constant* next;
+    Constant(const char* name, void* at, size_t bytes);
+};
+
 }  // namespace simt
 
 // What the Rust side calls. A device owns allocations; one launch runs at a time.
@@ -100,6 +109,8 @@ void simt_close(SimtDevice* device);
 void* simt_alloc(SimtDevice* device, size_t bytes);
 // Largest number of threads a block and size of the parameters of a kernel; false where there is no such kernel.
 bool simt_find(const char* name, uint32_t* max_threads, size_t* params_bytes);
+// Writes all of an array in constant memory; false where there is none of that name and size. Every device has the same.
+bool simt_upload_constant(const char* name, const void* from, size_t bytes);
 // Runs a kernel; 0, or not 0 with what went wrong in `error`. All blocks of a cooperative launch run at once. `seed` picks the
 // order in which threads run.
 int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], uint32_t threads, size_t shared_bytes,

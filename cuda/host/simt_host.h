@@ -27,6 +27,10 @@ void STERNA_UNIT() {}
 
 #define RESIDENT_KERNEL(name, Params, threads, blocks) KERNEL(name, Params, threads)
 
+#define CONSTANT(T, name, n) \
+    static T name[n];        \
+    static const simt::Constant name##_constant(#name, name, sizeof name)
+
 struct uint2 { uint32_t x, y; };
 struct float2 { float x, y; };
 struct alignas(16) uint4 { uint32_t x, y, z, w; };

@@ -2,5 +2,5 @@
 #include "../stage/append.cuh"
 #include "../stage/attend_codes.cuh"
 
-KERNEL(append__turboquant, AppendParams, APPEND_THREADS) { append<Codes3>(p); }
-RESIDENT_KERNEL(attend__turboquant, AttendCodesParams, ATTEND_THREADS, 3) { attend_codes<Codes3>(p); }
+KERNEL(append__turboquant, AppendParams, APPEND_THREADS) { append<Alike<Codes3>>(p); }
+RESIDENT_KERNEL(attend__turboquant, AttendCodesParams, ATTEND_THREADS, 3) { attend_codes<Alike<Codes3>>(p); }

@@ -2,5 +2,5 @@
 #include "../stage/append.cuh"
 #include "../stage/attend_codes.cuh"
 
-KERNEL(append__turboquant_4, AppendParams, APPEND_THREADS) { append<Codes4>(p); }
-RESIDENT_KERNEL(attend__turboquant_4, AttendCodesParams, ATTEND_THREADS, 3) { attend_codes<Codes4>(p); }
+KERNEL(append__turboquant_4, AppendParams, APPEND_THREADS) { append<Alike<Codes4>>(p); }
+RESIDENT_KERNEL(attend__turboquant_4, AttendCodesParams, ATTEND_THREADS, 3) { attend_codes<Alike<Codes4>>(p); }

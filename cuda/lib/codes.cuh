@@ -1,18 +1,45 @@
 // Vectors of Lloyd-Max codes: how 16 neighbouring elements lie, and how they become bytes.
 //
-// A code plugin has kBits, kPieceBytes, and two functions: `pack`, which stores 16 codes of a vector of n_pieces pieces, and `bytes`,
-// which makes four words of them, element 4 i + b in byte b of word i, by look-ups with __byte_perm.
+// A code plugin has the bits of a code, those that a vector has an element, the scales of a vector, and three functions: `load`, which
+// reads a piece of 16 elements, `pack`, which stores 16 codes of a vector of n_pieces pieces, and `bytes`, which makes four words of
+// them, element 4 i + b in byte b of word i, by look-ups with __byte_perm. Query is what it wants of a query besides its bytes. A codec's plugin names two of these: Keys and Values.
 // A code is how many of the quantiser's borders lie at or below the element, so the upper half of the codes is positive.
 #pragma once
 
 #include "../params.h"
 #include "../simt.h"
 
+// The low two bits of 16 codes: of element 4 g + n they lie at 16 (g / 2) + 4 n + 2 (g % 2), so that a shift and a mask make a
+// selector of four elements.
+DEVICE uint32_t pack_low(const uint8_t* codes) {
+    uint32_t low = 0;
+    for (uint32_t g = 0; g < 4; g++) {
+        for (uint32_t n = 0; n < 4; n++) low |= (codes[4 * g + n] & 3u) << (16 * (g / 2) + 4 * n + 2 * (g % 2));
+    }
+    return low;
+}
+
+DEVICE uint32_t select_low(uint32_t low, uint32_t g) {
+    return low >> (16 * (g / 2) + 2 * (g % 2)) & 0x3333u;
+}
+
+// A codebook: borders between magnitudes, the first of which is 0, the magnitudes, and what codes stand for as bytes, in steps of unit.
+struct Book {
+    const float *borders, *magnitudes;
+    const uint32_t* table;
+    float unit;
+};
+
+DEVICE Book value_book(const CodedKvParams& kv) {
+    return {kv.codes.borders, kv.codes.magnitudes, kv.codes.table, kv.codes.unit};
+}
+
 // Of 3 bits: a vector is n_pieces words with the low two bits, then as many half words with the top bits. Of element 4 g + n of a piece
 // the low bits lie at 16 (g / 2) + 4 n + 2 (g % 2) of the word and the top bit at 4 n + g of the half word: so a shift and a
 // mask make a selector of four elements.
 struct Codes3 {
-    static constexpr uint32_t kBits = 3;
+    static constexpr uint32_t kBits = 3, kVectorBits = 3, kScales = 1;
+    struct Query {};
     struct Piece {
         uint32_t low;
         uint16_t top;
@@ -26,15 +53,11 @@ struct Codes3 {
     }
 
     DEVICE static void pack(uint8_t* vector, uint32_t n_pieces, uint32_t piece, const uint8_t* codes) {
-        uint32_t low = 0, top = 0;
+        uint32_t top = 0;
         for (uint32_t g = 0; g < 4; g++) {
-            for (uint32_t n = 0; n < 4; n++) {
-                uint32_t code = codes[4 * g + n];
-                low |= (code & 3u) << (16 * (g / 2) + 4 * n + 2 * (g % 2));
-                top |= (code >> 2) << (4 * n + g);
-            }
+            for (uint32_t n = 0; n < 4; n++) top |= uint32_t(codes[4 * g + n] >> 2) << (4 * n + g);
         }
-        reinterpret_cast<uint32_t*>(vector)[piece] = low;
+        reinterpret_cast<uint32_t*>(vector)[piece] = pack_low(codes);
         reinterpret_cast<uint16_t*>(vector + 4 * n_pieces)[piece] = uint16_t(top);
     }
 
@@ -42,15 +65,15 @@ struct Codes3 {
         uint32_t low = piece.low, top = uint32_t(piece.top) << 2;
 #pragma unroll
         for (uint32_t g = 0; g < 4; g++) {
-            uint32_t select = low >> (16 * (g / 2) + 2 * (g % 2)) & 0x3333u;
-            out[g] = __byte_perm(table[0], table[1], select | (top >> g & 0x4444u));
+            out[g] = __byte_perm(table[0], table[1], select_low(low, g) | (top >> g & 0x4444u));
         }
     }
 };
 
 // Of 4 bits: a vector is n_pieces double words, element 4 g + n of a piece at bit 16 g + 4 n.
 struct Codes4 {
-    static constexpr uint32_t kBits = 4;
+    static constexpr uint32_t kBits = 4, kVectorBits = 4, kScales = 1;
+    struct Query {};
     using Piece = uint2;
 
     DEVICE static Piece load(const uint8_t* vector, uint32_t, uint32_t piece) {
@@ -76,22 +99,40 @@ struct Codes4 {
     }
 };
 
-// Where the vectors of one head lie in a page of codes: part 0 are keys, 1 values.
+// Where the vectors of one head lie in a page of codes, those of all keys before those of values.
 template <class C>
 struct CodedPage {
-    const uint8_t* scales;
+    uint8_t* scales;
 
-    DEVICE static uint32_t vector_bytes(uint32_t head_dim) { return C::kBits * head_dim / 8; }
-    DEVICE CodedPage(const CodedKvParams& kv, uint32_t page, uint32_t part, uint32_t head) {
-        uint64_t head_bytes = PAGE_POSITIONS * uint64_t(2 + vector_bytes(kv.head_dim));
-        scales = kv.pages + page * kv.page_bytes + (part * kv.n_kv_heads + head) * head_bytes;
+    DEVICE static uint32_t vector_bytes(uint32_t head_dim) { return C::kVectorBits * head_dim / 8; }
+    DEVICE static uint64_t head_bytes(uint32_t head_dim) {
+        return PAGE_POSITIONS * uint64_t(2 * C::kScales + vector_bytes(head_dim));
     }
-    DEVICE const uint16_t* scale(uint32_t place) const {
-        return reinterpret_cast<const uint16_t*>(scales) + place;
+    DEVICE uint16_t* scale(uint32_t place, uint32_t which = 0) const {
+        return reinterpret_cast<uint16_t*>(scales) + which * PAGE_POSITIONS + place;
     }
-    DEVICE const uint8_t* vector(uint32_t head_dim, uint32_t place) const {
-        return scales + PAGE_POSITIONS * 2 + place * vector_bytes(head_dim);
+    DEVICE uint8_t* vector(uint32_t head_dim, uint32_t place) const {
+        return scales + PAGE_POSITIONS * 2 * C::kScales + place * vector_bytes(head_dim);
     }
+};
+
+template <class C>
+DEVICE CodedPage<typename C::Keys> coded_keys(const CodedKvParams& kv, uint32_t page, uint32_t head) {
+    return {kv.pages + page * kv.page_bytes + head * CodedPage<typename C::Keys>::head_bytes(kv.head_dim)};
+}
+
+template <class C>
+DEVICE CodedPage<typename C::Values> coded_values(const CodedKvParams& kv, uint32_t page, uint32_t head) {
+    uint8_t* behind_keys = coded_keys<C>(kv, page, kv.n_kv_heads).scales;
+    return {behind_keys + head * CodedPage<typename C::Values>::head_bytes(kv.head_dim)};
+}
+
+// Keys and values in the same codes.
+template <class C>
+struct Alike {
+    using Keys = C;
+    using Values = C;
+    DEVICE static Book key_book(const CodedKvParams& kv) { return value_book(kv); }
 };
 
 // The halves of one head in an exact page, [PAGE_POSITIONS, head_dim].

@@ -6,7 +6,7 @@
 // store it at the same time, and reads what was there before. Of a sequence's first page it takes the mean of the keys instead, in
 // double precision and in the order of positions, as src/backend/cpu/kv.rs does.
 //
-// Codes are those of ggml-types/src/turboquant/lloyd.rs, but where an element is within float's rounding of a border.
+// Codes are those of ggml-types/src/turboquant/lloyd.rs and prod.rs, but where an element is within float's rounding of a border.
 #pragma once
 
 #include "../lib/codes.cuh"
@@ -122,14 +122,74 @@ struct Appended {
         }
     }
 
-    // Encodes the page in `room.page` as page i of the row's sequence.
+    // Codes of kBits of a vector that 1 / unit is the length of, to `codes`; what they stand for, to `c`.
+    template <uint32_t kBits>
+    DEVICE static void quantise(const Vector& y, float unit, const Book& book, uint8_t* codes, Vector& c) {
+        constexpr uint32_t kHalf = 1u << (kBits - 1);
+        c.n = y.n;
+#pragma unroll
+        for (uint32_t j = 0; j < kLaneElems; j++) {
+            c.x[j] = 0.0f;
+            if (j >= y.n) continue;
+            float size = fabsf(y.x[j]) * unit;
+            bool negative = y.x[j] < 0.0f;
+            // Borders belong to the cell above them: of negative elements, to the one nearer to 0.
+            uint32_t cell = 0;
+#pragma unroll
+            for (uint32_t b = 1; b < kHalf; b++) {
+                float border = book.borders[b];
+                cell += negative ? size > border : size >= border;
+            }
+            codes[Vector::elem(j)] = uint8_t(negative ? kHalf - 1 - cell : kHalf + cell);
+            c.x[j] = negative ? -book.magnitudes[cell] : book.magnitudes[cell];
+        }
+    }
+
+    // What a vector y has besides its codes, which stand for c.
     template <class C>
-    DEVICE void encode(uint32_t i) const {
+    DEVICE void finish(const CodedPage<C>& to, uint32_t pos, const Vector& y, const Vector& c, float squares) const {
+        bool first_lane = threadIdx.x % kWarpSize == 0;
+        if constexpr (C::kScales == 1) {
+            // Keys have the scale without bias in inner products, values that with the smallest error.
+            float along = 0.0f, code_squares = 0.0f;
+#pragma unroll
+            for (uint32_t j = 0; j < kLaneElems; j++) {
+                along = fmaf(y.x[j], c.x[j], along);
+                code_squares = fmaf(c.x[j], c.x[j], code_squares);
+            }
+            along = reduce_lanes<Sum>(along, kWarpSize);
+            code_squares = reduce_lanes<Sum>(code_squares, kWarpSize);
+            float scale = squares == 0.0f ? 0.0f : part == 0 ? squares / along : along / code_squares;
+            count_repaired(p.kv.repaired, scale > kLargestHalf);
+            if (first_lane) *to.scale(pos) = scale_bits(scale);
+        } else {
+            // The norm, and what it leaves over as a reader will see it.
+            uint16_t norm_bits = scale_bits(sqrtf(squares));
+            float norm = float_of_half(norm_bits), left = 0.0f;
+            Vector residual;
+            residual.n = y.n;
+#pragma unroll
+            for (uint32_t j = 0; j < kLaneElems; j++) {
+                residual.x[j] = fmaf(-norm, c.x[j], y.x[j]);
+                left = fmaf(residual.x[j], residual.x[j], left);
+            }
+            left = reduce_lanes<Sum>(left, kWarpSize);
+            count_repaired(p.kv.repaired, sqrtf(squares) > kLargestHalf || sqrtf(left) > kLargestHalf);
+            C::pack_signs(to.vector(head_dim(), pos), head_dim(), residual);
+            if (first_lane) {
+                *to.scale(pos, 0) = norm_bits;
+                *to.scale(pos, 1) = scale_bits(sqrtf(left));
+            }
+        }
+    }
+
+    // Encodes the page in `room.page` as a page of codes.
+    template <class C>
+    DEVICE void encode(const CodedPage<C>& to, const Book& book) const {
         uint32_t n_pieces = head_dim() / CODES_PIECE;
-        CodedPage<C> to(p.kv, page_of(p.step, row.seq, i * PAGE_POSITIONS), part, head);
         uint8_t* codes = room.codes + warp() * head_dim();
         for (uint32_t pos = warp(); pos < PAGE_POSITIONS; pos += warps()) {
-            Vector y;
+            Vector y, c;
             y.n = head_dim() / kWarpSize;
             float squares = 0.0f;
 #pragma unroll
@@ -142,40 +202,30 @@ struct Appended {
             }
             squares = reduce_lanes<Sum>(squares, kWarpSize);
             float unit = squares > 0.0f ? 1.0f / sqrtf(squares) : 0.0f;
-            float along = 0.0f, code_squares = 0.0f;
             __syncwarp();
-#pragma unroll
-            for (uint32_t j = 0; j < kLaneElems; j++) {
-                if (j >= y.n) continue;
-                constexpr uint32_t kHalf = 1u << (C::kBits - 1);
-                float size = fabsf(y.x[j]) * unit;
-                bool negative = y.x[j] < 0.0f;
-                // Borders belong to the cell above them: of negative elements, to the one nearer to 0.
-                uint32_t cell = 0;
-#pragma unroll
-                for (uint32_t b = 1; b < kHalf; b++) {
-                    float border = p.kv.codes.borders[b];
-                    cell += negative ? size > border : size >= border;
-                }
-                float centroid = p.kv.codes.magnitudes[cell];
-                codes[Vector::elem(j)] = uint8_t(negative ? kHalf - 1 - cell : kHalf + cell);
-                along = fmaf(fabsf(y.x[j]), centroid, along);
-                code_squares = fmaf(centroid, centroid, code_squares);
-            }
-            along = reduce_lanes<Sum>(along, kWarpSize);
-            code_squares = reduce_lanes<Sum>(code_squares, kWarpSize);
+            quantise<C::kBits>(y, unit, book, codes, c);
+            finish(to, pos, y, c, squares);
             __syncwarp();
-            // Keys without bias in inner products, values with the smallest error.
-            float scale = squares == 0.0f ? 0.0f : part == 0 ? squares / along : along / code_squares;
-            // What is beyond halves becomes their largest.
-            count_repaired(p.kv.repaired, scale > kLargestHalf);
-            if (threadIdx.x % kWarpSize == 0) *const_cast<uint16_t*>(to.scale(pos)) = half_bits(fminf(scale, kLargestHalf));
             for (uint32_t at = threadIdx.x % kWarpSize; at < n_pieces; at += kWarpSize) {
-                C::pack(const_cast<uint8_t*>(to.vector(head_dim(), pos)), n_pieces, at, codes + at * CODES_PIECE);
+                C::pack(to.vector(head_dim(), pos), n_pieces, at, codes + at * CODES_PIECE);
             }
             __syncwarp();
         }
     }
+
+    // Encodes it as page i of the row's sequence.
+    template <class C>
+    DEVICE void encode(uint32_t i) const {
+        uint32_t page = page_of(p.step, row.seq, i * PAGE_POSITIONS);
+        if (part == 0) {
+            encode(coded_keys<C>(p.kv, page, head), C::key_book(p.kv));
+        } else {
+            encode(coded_values<C>(p.kv, page, head), value_book(p.kv));
+        }
+    }
+
+    // What is beyond halves becomes their largest.
+    DEVICE static uint16_t scale_bits(float scale) { return half_bits(fminf(scale, kLargestHalf)); }
 };
 
 template <class C>

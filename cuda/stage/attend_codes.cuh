@@ -5,15 +5,16 @@
 // A lane owns pieces of CODES_PIECE elements, so head_dim / CODES_PIECE neighbouring lanes share a position.
 //
 // Scores of codes are products of bytes: the query is rounded to 255 steps of its largest element, codes become bytes by a table, and
-// dp4a adds up to head_dim products exactly. What the mean of the keys adds is the same for all positions. Values are
-// bytes too, times weight and scale as floats. No page is decoded into memory.
+// dp4a adds up to head_dim products exactly. What signs of a residual add is counted from bit-planes (lib/signs.cuh). What the mean of
+// the keys adds is the same for all positions. Values are bytes too, times weight and scale as floats. No page is decoded into memory.
 //
-// Reads (pos + 1) x 2 x (2 + bits x head_dim / 8) bytes a KV head, and 4 x head_dim for exact positions. Queries come turned
-// (append.cuh), and the output is turned back here.
+// Reads (pos + 1) x 2 x (2 + bits x head_dim / 8) bytes a KV head, 2 more for each position with signs, and 4 x head_dim for exact
+// positions. Queries come turned (append.cuh), and the output is turned back here.
 #pragma once
 
 #include "../lib/codes.cuh"
 #include "../lib/parts.cuh"
+#include "../lib/reduce.cuh"
 #include "../lib/rotate.cuh"
 #include "../lib/step.cuh"
 
@@ -32,6 +33,13 @@ struct AttendQuery {
     float step[ATTEND_HEADS];
     // The product with the mean of the keys.
     float mean[ATTEND_HEADS];
+};
+
+// The same with what the codes of keys want beside bytes, and with their table.
+template <class K>
+struct CodedQuery : AttendQuery {
+    typename K::Query more[ATTEND_HEADS];
+    uint32_t table[2];
 };
 
 // A position of an exact page.
@@ -78,34 +86,48 @@ struct ExactPosition {
 // A position of a page of codes.
 template <class C>
 struct CodedPosition {
-    typename C::Piece key, value;
-    uint16_t key_scale, value_scale;
+    using K = typename C::Keys;
+    using V = typename C::Values;
+
+    typename K::Piece key;
+    typename V::Piece value;
+    uint16_t key_scales[K::kScales], value_scale;
     const CodesParams* codes;
 
-    DEVICE void load(const CodedPage<C>& keys, const CodedPage<C>& values, uint32_t place, uint32_t head_dim, uint32_t piece) {
+    DEVICE void load(const CodedPage<K>& keys, const CodedPage<V>& values, uint32_t place, uint32_t head_dim, uint32_t piece) {
         uint32_t n_pieces = head_dim / CODES_PIECE;
-        key = C::load(keys.vector(head_dim, place), n_pieces, piece);
-        value = C::load(values.vector(head_dim, place), n_pieces, piece);
-        key_scale = *keys.scale(place);
+        key = K::load(keys.vector(head_dim, place), n_pieces, piece);
+        value = V::load(values.vector(head_dim, place), n_pieces, piece);
+#pragma unroll
+        for (uint32_t i = 0; i < K::kScales; i++) key_scales[i] = *keys.scale(place, i);
         value_scale = *values.scale(place);
     }
-    DEVICE void scores(const AttendQuery& q, uint32_t, uint32_t, uint32_t lanes, float (&out)[ATTEND_HEADS]) const {
+    DEVICE void scores(
+        const CodedQuery<K>& q, uint32_t, uint32_t piece, uint32_t lanes, float (&out)[ATTEND_HEADS]
+    ) const {
         uint32_t words[4];
-        C::bytes(key, codes->table, words);
-        float scale = float_of_half(key_scale);
+        K::bytes(key, q.table, words);
+        float scale = float_of_half(key_scales[0]);
 #pragma unroll
         for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
             int32_t sum = 0;
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++) sum = __dp4a(int32_t(words[i]), int32_t(q.bytes[h][i]), sum);
-            for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) sum += __shfl_xor_sync(kWarp, sum, mask);
-            out[h] = fmaf(float(sum), q.step[h] * scale, q.mean[h]);
+            if constexpr (K::kScales == 1) {
+                sum = reduce_lanes<Sum>(sum, int(lanes));
+                out[h] = fmaf(float(sum), q.step[h] * scale, q.mean[h]);
+            } else {
+                int32_t counted = 2 * K::count(q.more[h], key.signs, piece) - q.more[h].ones;
+                float of_signs = float(counted) * (q.more[h].step * float_of_half(key_scales[1]));
+                float score = fmaf(float(sum), q.step[h] * scale, of_signs);
+                out[h] = reduce_lanes<Sum>(score, int(lanes)) + q.mean[h];
+            }
         }
     }
     DEVICE float value_step() const { return float_of_half(value_scale) * codes->unit; }
     DEVICE void values(float (&out)[CODES_PIECE]) const {
         uint32_t words[4];
-        C::bytes(value, codes->table, words);
+        V::bytes(value, codes->table, words);
 #pragma unroll
         for (uint32_t e = 0; e < CODES_PIECE; e++) out[e] = float(int8_t(words[e / 4] >> (8 * (e % 4))));
     }
@@ -113,9 +135,9 @@ struct CodedPosition {
 
 // Takes in the first n positions of a page, N for each group of lanes at a time. All lanes of a warp make the same number of
 // rounds, because they exchange scores; `empty` is what has been loaded of a position that is not there.
-template <int N, class Position, class Page, class Query>
+template <int N, class Position, class Query, class Keys, class Values>
 DEVICE void take_page(
-    AttendState& state, const Query& q, const Page& keys, const Page& values, const Position& empty, uint32_t n,
+    AttendState& state, const Query& q, const Keys& keys, const Values& values, const Position& empty, uint32_t n,
     uint32_t head_dim, uint32_t lanes
 ) {
     uint32_t piece = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes, groups = blockDim.x / lanes;
@@ -278,8 +300,11 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
     PagesTask task(p);
     if (!task.exists) return;
     uint32_t head_dim = p.kv.head_dim, lanes = task.lanes, piece = task.piece;
-    AttendQuery q;
+    CodedQuery<typename C::Keys> q;
     q.floats = task.load_queries(p);
+    Book book = C::key_book(p.kv);
+    q.table[0] = book.table[0];
+    q.table[1] = book.table[1];
     uint32_t first_exact = exact_page(p.step, task.row.seq, 0);
     // A sequence whose first page is not full has no mean, and no codes that would want one.
     const float* mean = mean_of(p.kv, first_exact, task.kv_head);
@@ -297,9 +322,17 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
             along += __shfl_xor_sync(kWarp, along, mask);
         }
         float to_bytes = most > 0.0f ? 127.0f / most : 0.0f;
-        q.step[h] = most / 127.0f * p.kv.codes.unit;
+        q.step[h] = most / 127.0f * book.unit;
         q.mean[h] = along;
         for (uint32_t i = 0; i < 4; i++) q.bytes[h][i] = bytes_of_floats(query + 4 * i, to_bytes);
+    }
+    if constexpr (C::Keys::kScales == 2) {
+        // Behind the queries; parts of results take more.
+        float* projected = reinterpret_cast<float*>(shared_memory()) + ATTEND_HEADS * head_dim;
+        C::Keys::project(q.floats, head_dim, projected);
+        __syncthreads();
+#pragma unroll
+        for (uint32_t h = 0; h < ATTEND_HEADS; h++) q.more[h] = C::Keys::query(projected, head_dim, h, piece);
     }
 
     AttendState state = no_state();
@@ -314,8 +347,10 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
             take_page<1>(state, q, keys, values, ExactPosition{}, n, head_dim, lanes);
         } else {
             uint32_t page = page_of(p.step, task.row.seq, i * PAGE_POSITIONS);
-            CodedPage<C> keys(p.kv, page, 0, task.kv_head), values(p.kv, page, 1, task.kv_head);
-            CodedPosition<C> empty{{}, {}, 0, 0, &p.kv.codes};
+            auto keys = coded_keys<C>(p.kv, page, task.kv_head);
+            auto values = coded_values<C>(p.kv, page, task.kv_head);
+            CodedPosition<C> empty{};
+            empty.codes = &p.kv.codes;
             take_page<kCodesAtOnce>(state, q, keys, values, empty, n, head_dim, lanes);
         }
     }

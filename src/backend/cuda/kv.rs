@@ -1,12 +1,13 @@
 //! KV caches on the device: elements as they are, blocks of turned vectors, or pages of codes with exact pages beside them.
 
-use ggml_types::turboquant::{Codebook, Rotation};
+use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
+use ggml_types::{KvSide, kv_on};
 
 use super::attend::stride;
 use super::driver::{Address, Driver};
 use super::params::{
-    BLOCK_ELEMS, BLOCKS_HALVES, BLOCKS_Q4_0, BLOCKS_Q8_0, BlockKvParams, CODES_MAX_DIM, CODES_MIN_DIM,
-    CodedKvParams, CodesParams, KvParams,
+    BLOCK_ELEMS, BLOCKS_HALVES, BLOCKS_Q4_0, BLOCKS_Q8_0, BlockKvParams, CODES_DIMS, CODES_MAX_DIM,
+    CODES_MIN_DIM, CodedKvParams, CodesParams, KvParams, SignsParams,
 };
 use crate::backend::BackendError;
 use crate::program::{KvDecl, Limits, PAGE};
@@ -18,8 +19,20 @@ enum Form {
     Elements(u32),
     /// As Lloyd-Max codes of so many bits, in pages that have left the window.
     Codes(u32),
+    /// In such pages, keys as codes of two bits and signs of what they leave over, values as codes of so many bits.
+    Signs(u32),
     /// As blocks or halves, keys and values: `BLOCKS_HALVES` and so on.
     Blocks([u32; 2]),
+}
+
+impl Form {
+    /// Bits of the codes of values, where there are pages of codes.
+    fn code_bits(self) -> Option<u32> {
+        match self {
+            Form::Elements(_) | Form::Blocks(_) => None,
+            Form::Codes(bits) | Form::Signs(bits) => Some(bits),
+        }
+    }
 }
 
 /// Codecs with kernels (`cuda/kv/NAME.cu`).
@@ -28,6 +41,7 @@ const CODECS: &[(&str, Form)] = &[
     ("f32", Form::Elements(4)),
     ("turboquant", Form::Codes(3)),
     ("turboquant-4", Form::Codes(4)),
+    ("tq3_0", Form::Signs(3)),
 ];
 
 /// Codecs that go with each other in one cache (`cuda/kv/blocks.cu`).
@@ -71,14 +85,15 @@ fn name(stage: &str, codec: &str) -> String {
 
 fn form(decl: &KvDecl) -> Option<Form> {
     let (k, v) = (decl.k.name(), decl.v.name());
-    let codec = CODECS.iter().find(|(codec, _)| *codec == k && *codec == v).map(|(_, form)| *form);
+    let same = kv_on(KvSide::Values, decl.k).name() == v;
+    let codec = CODECS.iter().find(|(codec, _)| *codec == k && same).map(|(_, form)| *form);
     let block = |name: &str| BLOCKS.iter().find(|(codec, _)| *codec == name).map(|(_, form)| *form);
     codec.or_else(|| Some(Form::Blocks([block(k)?, block(v)?])))
 }
 
 /// Whether `append` keeps keys and values, and attention reads them page by page.
 pub fn is_appended(decl: &KvDecl) -> bool {
-    matches!(form(decl), Some(Form::Codes(_) | Form::Blocks(_)))
+    form(decl).is_some_and(|form| !matches!(form, Form::Elements(_)))
 }
 
 /// What of such a cache has no kernels, in words.
@@ -90,7 +105,7 @@ pub fn check(decl: &KvDecl) -> Result<(), String> {
             let mixed: Vec<_> = BLOCKS.iter().map(|(codec, _)| *codec).collect();
             Err(format!("attend with keys of {k} and values of {v} (in one cache go {})", mixed.join(", ")))
         }
-        Some(Form::Codes(_) | Form::Blocks(_))
+        Some(Form::Codes(_) | Form::Signs(_) | Form::Blocks(_))
             if !(CODES_MIN_DIM..=CODES_MAX_DIM).contains(&(head_dim as u32))
                 || !head_dim.is_power_of_two() =>
         {
@@ -115,12 +130,12 @@ impl Sizes {
     pub fn of(decl: &KvDecl, limits: &Limits) -> Self {
         let exact_pages = limits.exact_pages as u64;
         let vectors = (2 * decl.n_kv_heads * PAGE) as u64;
-        let (exact, means) = match form(decl) {
-            Some(Form::Codes(_)) => (
+        let (exact, means) = match form(decl).and_then(Form::code_bits) {
+            Some(_) => (
                 exact_pages.saturating_mul(vectors * 2 * decl.head_dim as u64),
                 exact_pages.saturating_mul((decl.n_kv_heads * decl.head_dim * 4) as u64),
             ),
-            _ => (0, 0),
+            None => (0, 0),
         };
         Self { pages: page_bytes(decl).saturating_mul(limits.pages as u64), exact, means }
     }
@@ -137,9 +152,12 @@ fn clipped(pages: usize) -> u32 {
 
 /// Bytes of a page of one layer, exact pages aside.
 fn page_bytes(decl: &KvDecl) -> u64 {
+    let codes = |bits: u32| 2 + bits as usize * decl.head_dim / 8;
     let two_vectors = match form(decl).expect("the plan was made") {
         Form::Elements(bytes) => 2 * stride(decl) * bytes as usize,
-        Form::Codes(bits) => 2 * (2 + bits as usize * decl.head_dim / 8),
+        Form::Codes(bits) => 2 * codes(bits),
+        // Keys: two bits and a sign, and two scales.
+        Form::Signs(bits) => codes(3) + 2 + codes(bits),
         Form::Blocks(forms) => forms.map(|form| block_vector_bytes(form, decl.head_dim)).iter().sum(),
     };
     (decl.n_kv_heads * PAGE * two_vectors) as u64
@@ -172,12 +190,17 @@ impl Kept {
         let pages = driver.alloc(sizes.pages)?;
         let (n_kv_heads, head_dim) = (decl.n_kv_heads as u32, decl.head_dim as u32);
         let page_bytes = page_bytes(decl);
-        Ok(match form(decl).expect("the plan was made") {
+        let form = form(decl).expect("the plan was made");
+        if let Form::Signs(_) = form {
+            let all: [_; CODES_DIMS as usize] = std::array::from_fn(|i| signs((CODES_MIN_DIM as usize) << i));
+            driver.upload_constant("signs_params", bytemuck::cast_slice(&all))?;
+        }
+        Ok(match form {
             Form::Elements(elem_bytes) => {
                 let stride = stride(decl) as u32;
                 Self::Elements(KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes })
             }
-            Form::Codes(bits) => Self::Codes(CodedKvParams {
+            Form::Codes(bits) | Form::Signs(bits) => Self::Codes(CodedKvParams {
                 codes: codes(decl.head_dim, bits),
                 pages,
                 exact: driver.alloc(sizes.exact)?,
@@ -224,16 +247,52 @@ impl Kept {
 /// Signs and factor of a rotation as kernels have them.
 fn rotation(head_dim: usize) -> ([u32; 8], f32) {
     let rotation = Rotation::new(head_dim).expect("the program was checked");
-    let mut signs = [0; 8];
-    for (i, sign) in rotation.signs().iter().enumerate() {
-        signs[i / 32] |= u32::from(*sign < 0.0) << (i % 32);
-    }
-    (signs, (1.0 / (head_dim as f64).sqrt()) as f32)
+    (sign_words(&rotation), (1.0 / (head_dim as f64).sqrt()) as f32)
 }
 
 /// Rotation and codebook as kernels have them.
 fn codes(head_dim: usize, bits: u32) -> CodesParams {
     let (signs, shrink) = rotation(head_dim);
+    let Book { unit, borders, magnitudes, table } = book(head_dim, bits);
+    CodesParams { signs, shrink, unit, borders, magnitudes, table }
+}
+
+/// The projection of residuals, and the codebook that leaves them, as kernels have them.
+fn signs(head_dim: usize) -> SignsParams {
+    let qjl = Qjl::srht(head_dim).expect("a power of two");
+    let Projection::Srht(rotation) = qjl.projection() else {
+        unreachable!("made of signs and Hadamard's matrix")
+    };
+    let Book { unit, borders, magnitudes, table } = book(head_dim, 2);
+    let two = |x: [f32; 8]| [x[0], x[1]];
+    SignsParams {
+        signs: sign_words(rotation),
+        factor: qjl.factor() as f32,
+        unit,
+        borders: two(borders),
+        magnitudes: two(magnitudes),
+        table,
+    }
+}
+
+/// A bit an element, 1 for a sign that turns it.
+fn sign_words(rotation: &Rotation) -> [u32; 8] {
+    let mut words = [0; 8];
+    for (i, sign) in rotation.signs().iter().enumerate() {
+        words[i / 32] |= u32::from(*sign < 0.0) << (i % 32);
+    }
+    words
+}
+
+/// A codebook as `cuda/params.h` says.
+struct Book {
+    unit: f32,
+    borders: [f32; 8],
+    magnitudes: [f32; 8],
+    table: [u32; 2],
+}
+
+fn book(head_dim: usize, bits: u32) -> Book {
     let book = Codebook::new(head_dim, bits);
     let half = book.centroids().len() / 2;
     let (upper, borders_of) = (&book.centroids()[half..], &book.thresholds()[half - 1..]);
@@ -242,21 +301,14 @@ fn codes(head_dim: usize, bits: u32) -> CodesParams {
     borders.iter_mut().zip(borders_of).for_each(|(to, x)| *to = *x as f32);
     let (bytes, unit) = table(upper);
     let mut table = [0; 8];
-    match half {
-        4 => table.iter_mut().enumerate().for_each(|(i, to)| {
-            *to = if i < half { -bytes[half - 1 - i] } else { bytes[i - half] };
-        }),
-        _ => table.copy_from_slice(&bytes),
+    if 2 * half <= table.len() {
+        let all = bytes.iter().rev().map(|byte| -byte).chain(bytes.iter().copied());
+        table.iter_mut().zip(all).for_each(|(to, byte)| *to = byte);
+    } else {
+        table.copy_from_slice(&bytes);
     }
     let word = |bytes: &[i8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte as u8));
-    CodesParams {
-        signs,
-        shrink,
-        unit: unit as f32,
-        borders,
-        magnitudes,
-        table: [word(&table[..4]), word(&table[4..])],
-    }
+    Book { unit: unit as f32, borders, magnitudes, table: [word(&table[..4]), word(&table[4..])] }
 }
 
 /// Magnitudes as whole numbers up to 127 of a common unit: of all units the one whose largest relative error is smallest.

@@ -24,6 +24,7 @@ pub const SAMPLE_THREADS: u32 = 256;
 pub const SAMPLE_MOST: u32 = 256;
 pub const CODES_MAX_DIM: u32 = 256;
 pub const CODES_MIN_DIM: u32 = 32;
+pub const CODES_DIMS: u32 = 4;
 pub const CODES_PIECE: u32 = 16;
 pub const BLOCKS_HALVES: u32 = 0;
 pub const BLOCKS_Q8_0: u32 = 1;
@@ -252,6 +253,27 @@ const _: () = {
     ["Offset of field: CodesParams::borders"][::std::mem::offset_of!(CodesParams, borders) - 40usize];
     ["Offset of field: CodesParams::magnitudes"][::std::mem::offset_of!(CodesParams, magnitudes) - 72usize];
     ["Offset of field: CodesParams::table"][::std::mem::offset_of!(CodesParams, table) - 104usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct SignsParams {
+    pub signs: [u32; 8usize],
+    pub factor: f32,
+    pub unit: f32,
+    pub borders: [f32; 2usize],
+    pub magnitudes: [f32; 2usize],
+    pub table: [u32; 2usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of SignsParams"][::std::mem::size_of::<SignsParams>() - 64usize];
+    ["Alignment of SignsParams"][::std::mem::align_of::<SignsParams>() - 4usize];
+    ["Offset of field: SignsParams::signs"][::std::mem::offset_of!(SignsParams, signs) - 0usize];
+    ["Offset of field: SignsParams::factor"][::std::mem::offset_of!(SignsParams, factor) - 32usize];
+    ["Offset of field: SignsParams::unit"][::std::mem::offset_of!(SignsParams, unit) - 36usize];
+    ["Offset of field: SignsParams::borders"][::std::mem::offset_of!(SignsParams, borders) - 40usize];
+    ["Offset of field: SignsParams::magnitudes"][::std::mem::offset_of!(SignsParams, magnitudes) - 48usize];
+    ["Offset of field: SignsParams::table"][::std::mem::offset_of!(SignsParams, table) - 56usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -6,8 +6,8 @@ use bytemuck::{Pod, Zeroable};
 use super::params::{
     AppendBlocksParams, AppendParams, AttendBlocksParams, AttendCodesParams, AttendMmaParams, AttendParams,
     AttnInParams, BlockKvParams, CodedKvParams, CodesParams, EmbedParams, FfnInParams, InputParams, KvParams,
-    LinearParams, LogitsParams, NextWeights, NormParams, ProjAddParams, RopeParams, SampleParams, StepCounts,
-    StepRow, StepSampling, StepTables, StepTile,
+    LinearParams, LogitsParams, NextWeights, NormParams, ProjAddParams, RopeParams, SampleParams,
+    SignsParams, StepCounts, StepRow, StepSampling, StepTables, StepTile,
 };
 
 /// The size of a field that a closure names.
@@ -42,6 +42,7 @@ plain! {
     EmbedParams { step, table, positions, picked, x, cols, reserved }
     AttnInParams { step, in_, wq, wk, wv, rope, kv, q, raw }
     CodesParams { signs, shrink, unit, borders, magnitudes, table }
+    SignsParams { signs, factor, unit, borders, magnitudes, table }
     CodedKvParams { codes, pages, exact, means, repaired, page_bytes, n_kv_heads, head_dim, sink_pages, newest_pages }
     BlockKvParams { signs, shrink, n_kv_heads, head_dim, forms, reserved, pages, repaired, page_bytes }
     AppendParams { step, kv, raw, q, group, reserved }

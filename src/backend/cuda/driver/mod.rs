@@ -78,6 +78,13 @@ pub trait Driver: Send {
     /// [`BackendError::OutOfMemory`], [`BackendError::Device`].
     fn alloc(&mut self, bytes: u64) -> Result<Address, BackendError>;
 
+    /// Writes all of an array in constant memory, in every file of kernels that has one of that name. No kernel that reads other
+    /// values may be under way.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`], where there is none of that name and size too.
+    fn upload_constant(&mut self, name: &str, bytes: &[u8]) -> Result<(), BackendError>;
+
     /// Queues a copy to the device. The bytes may change when it returns.
     ///
     /// # Errors

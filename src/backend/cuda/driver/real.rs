@@ -338,6 +338,27 @@ impl Driver for Card {
         unsafe { result::memcpy_htod_async(to, bytes, self.stream) }.called("cuMemcpyHtoDAsync")
     }
 
+    fn upload_constant(&mut self, name: &str, bytes: &[u8]) -> Result<(), BackendError> {
+        const CALL: &str = "cuModuleGetGlobal";
+        self.bind()?;
+        let mut found = false;
+        for module in self.modules.clone() {
+            let name = CString::new(name).map_err(|err| fail(CALL, err))?;
+            // SAFETY: the module is loaded.
+            let global = unsafe { result::module::get_global(module, name) };
+            let (at, len) = match global {
+                Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)) => continue,
+                global => global.called(CALL)?,
+            };
+            if len != bytes.len() {
+                return Err(fail(CALL, format!("{len} bytes of constants, have {}", bytes.len())));
+            }
+            self.write(at, bytes)?;
+            found = true;
+        }
+        if found { Ok(()) } else { Err(fail(CALL, format!("no constants `{name}`"))) }
+    }
+
     fn read(&mut self, from: Address, out: &mut [u8]) -> Result<(), BackendError> {
         self.bind()?;
         // SAFETY: inside what the backend allocated; waited for before `out` is given back.

@@ -20,6 +20,7 @@ unsafe extern "C" {
     fn simt_open(cores: u32) -> *mut SimtDevice;
     fn simt_close(device: *mut SimtDevice);
     fn simt_alloc(device: *mut SimtDevice, bytes: usize) -> *mut c_void;
+    fn simt_upload_constant(name: *const c_char, from: *const c_void, bytes: usize) -> bool;
     fn simt_find(name: *const c_char, max_threads: *mut u32, params_bytes: *mut usize) -> bool;
     fn simt_launch(
         device: *mut SimtDevice,
@@ -112,6 +113,14 @@ impl Driver for Simt {
         // SAFETY: the backend writes inside what it allocated, and no launch is under way.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
         Ok(())
+    }
+
+    fn upload_constant(&mut self, name: &str, bytes: &[u8]) -> Result<(), BackendError> {
+        let c_name = CString::new(name).map_err(|err| Self::fail("constants", err.to_string()))?;
+        // SAFETY: the name ends with a zero, and the bytes are there.
+        let written = unsafe { simt_upload_constant(c_name.as_ptr(), bytes.as_ptr().cast(), bytes.len()) };
+        let missing = || Self::fail("constants", format!("no `{name}` of {} bytes", bytes.len()));
+        written.then_some(()).ok_or_else(missing)
     }
 
     fn read(&mut self, from: Address, out: &mut [u8]) -> Result<(), BackendError> {
@@ -212,6 +221,13 @@ mod tests {
         let mut words = [0; 16];
         simt.read(out, bytemuck::cast_slice_mut(&mut words)).unwrap();
         Ok(words)
+    }
+
+    #[test]
+    fn constants_are_written_by_name_and_size() {
+        let mut simt = Simt::new(1, 0);
+        assert!(simt.upload_constant("no_such_constants", &[0; 4]).is_err());
+        assert!(simt.upload_constant("signs_params", &[0; 4]).is_err());
     }
 
     #[test]

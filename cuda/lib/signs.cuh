@@ -1,0 +1,121 @@
+// Vectors of two bits and the signs of a residual: r = y - norm c is projected by signs and Hadamard's matrix, S = H D, and the signs
+// of S r are kept with its length. So <q, y> = norm <q, c> + factor length <S q, sign(S r)>, without bias.
+//
+// The second product counts bits: S q is rounded to 255 steps of its largest element and taken apart into eight bit-planes Q_b, and
+// sum_b w_b (2 popc(Q_b & signs) - popc(Q_b)) with w_b = 2^b, but w_7 = -128, is the product of its bytes with the signs, exactly.
+//
+// The first product is dp4a's: from planes it would take 31 instructions more a head and position (SASS of sm_90, nvcc 13). Signs as bytes for dp4a
+// would take 8 less than counting does.
+#pragma once
+
+#include "codes.cuh"
+#include "rotate.cuh"
+
+CONSTANT(SignsParams, signs_params, CODES_DIMS);
+
+DEVICE const SignsParams& signs_of(uint32_t head_dim) {
+    return signs_params[__popc(head_dim / CODES_MIN_DIM - 1)];
+}
+
+// The projection of a query as a lane sees it.
+struct ProjectedQuery {
+    // Half of the planes of the word of signs that the lane's piece names, and what is taken off twice what they count.
+    uint32_t planes[4];
+    int32_t ones;
+    // What the first of these planes is worth.
+    float step;
+};
+
+// A vector is n_pieces words with the codes, and n_pieces / 2 words with signs, an element a bit, 1 for what is not negative. Its scales are
+// norm, and length of the residual. Two lanes share a word of signs: each counts half of the planes.
+struct CodesAndSigns {
+    static constexpr uint32_t kBits = 2, kVectorBits = 3, kScales = 2;
+    using Query = ProjectedQuery;
+    struct Piece {
+        uint32_t low, signs;
+    };
+
+    DEVICE static Piece load(const uint8_t* vector, uint32_t n_pieces, uint32_t piece) {
+        const uint32_t* words = reinterpret_cast<const uint32_t*>(vector);
+        return {words[piece], words[n_pieces + piece / 2]};
+    }
+
+    DEVICE static void pack(uint8_t* vector, uint32_t, uint32_t piece, const uint8_t* codes) {
+        reinterpret_cast<uint32_t*>(vector)[piece] = pack_low(codes);
+    }
+
+    DEVICE static void bytes(const Piece& piece, const uint32_t (&table)[2], uint32_t (&out)[4]) {
+#pragma unroll
+        for (uint32_t g = 0; g < 4; g++) out[g] = __byte_perm(table[0], 0, select_low(piece.low, g));
+    }
+
+    // Projects a residual, and stores its signs. All lanes of a warp take part.
+    DEVICE static void pack_signs(uint8_t* vector, uint32_t head_dim, Vector& residual) {
+        flip(residual, signs_of(head_dim));
+        hadamard(residual);
+        uint32_t* words = reinterpret_cast<uint32_t*>(vector) + head_dim / CODES_PIECE;
+#pragma unroll
+        for (uint32_t j = 0; j < kLaneElems; j++) {
+            if (j >= residual.n) continue;
+            uint32_t word = __ballot_sync(kWarp, residual.x[j] >= 0.0f);
+            if (threadIdx.x % kWarpSize == 0) words[j] = word;
+        }
+    }
+
+    // Takes the projections of queries, [ATTEND_HEADS, head_dim], apart: to `to`, [ATTEND_HEADS, 8, head_dim / 32] words, and then a
+    // step each. A warp owns a query.
+    DEVICE static void project(const float* queries, uint32_t head_dim, float* to) {
+        const SignsParams& params = signs_of(head_dim);
+        uint32_t* words = reinterpret_cast<uint32_t*>(to);
+        float* steps = to + ATTEND_HEADS * 8 * (head_dim / kWarpSize);
+        for (uint32_t h = threadIdx.x / kWarpSize; h < ATTEND_HEADS; h += blockDim.x / kWarpSize) {
+            Vector v = load_vector(queries + h * head_dim, head_dim);
+            flip(v, params);
+            hadamard(v);
+            float most = 0.0f;
+#pragma unroll
+            for (uint32_t j = 0; j < kLaneElems; j++) most = fmaxf(most, fabsf(v.x[j]));
+            most = reduce_lanes<Max>(most, kWarpSize);
+            float to_bytes = most > 0.0f ? 127.0f / most : 0.0f;
+#pragma unroll
+            for (uint32_t j = 0; j < kLaneElems; j++) {
+                if (j >= v.n) continue;
+                uint32_t rounded = uint32_t(int32_t(rintf(v.x[j] * to_bytes)));
+                for (uint32_t b = 0; b < 8; b++) {
+                    uint32_t word = __ballot_sync(kWarp, (rounded >> b & 1u) != 0);
+                    if (threadIdx.x % kWarpSize == 0) words[(h * 8 + b) * v.n + j] = word;
+                }
+            }
+            if (threadIdx.x % kWarpSize == 0) steps[h] = most / 127.0f * params.factor;
+        }
+    }
+
+    // Query h of these.
+    DEVICE static Query query(const float* from, uint32_t head_dim, uint32_t h, uint32_t piece) {
+        uint32_t n = head_dim / kWarpSize, upper = piece % 2;
+        const uint32_t* words = reinterpret_cast<const uint32_t*>(from) + h * 8 * n;
+        Query q;
+#pragma unroll
+        for (uint32_t b = 0; b < 4; b++) q.planes[b] = words[(4 * upper + b) * n + piece / 2];
+        q.ones = count(q, 0xffffffffu, piece);
+        q.step = from[ATTEND_HEADS * 8 * n + h] * (upper ? 16.0f : 1.0f);
+        return q;
+    }
+
+    // The ones of the lane's planes among the signs, each times what its plane is worth relative to the first.
+    DEVICE static int32_t count(const Query& q, uint32_t signs, uint32_t piece) {
+        int32_t top = piece % 2 ? -8 : 8;
+        return int32_t(__popc(q.planes[0] & signs)) + 2 * int32_t(__popc(q.planes[1] & signs)) +
+            4 * int32_t(__popc(q.planes[2] & signs)) + top * int32_t(__popc(q.planes[3] & signs));
+    }
+};
+
+// Keys of codes and signs, values of 3 bits.
+struct KeysWithSigns {
+    using Keys = CodesAndSigns;
+    using Values = Codes3;
+    DEVICE static Book key_book(const CodedKvParams& kv) {
+        const SignsParams& params = signs_of(kv.head_dim);
+        return {params.borders, params.magnitudes, params.table, params.unit};
+    }
+};
