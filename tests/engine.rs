@@ -29,14 +29,17 @@ fn seeded(seed: u64) -> GenerateOptions {
 #[test]
 fn the_first_backend_that_can_run_a_model_does() {
     let mut bytes = Vec::new();
-    let spec = Preset::by_name("tiny").unwrap().spec(Some("tq2_0"), None, 1).unwrap();
+    let spec = Preset::by_name("tiny").unwrap().spec(None, None, 1).unwrap();
     Synth::new(&spec).unwrap().write(&mut bytes, |_| ControlFlow::Continue(())).unwrap();
     let broken = || {
         Err(BackendError::Device { backend: "cuda", call: "cuDevicePrimaryCtxRetain", detail: "gone".into() })
     };
     let open = |backends| {
         let gguf = Gguf::from_bytes(bytes.clone().into()).unwrap();
-        Engine::on_first(gguf, &EngineOptions::default(), backends, |_| ())
+        // The CPU alone has kernels for such a pair.
+        let (cache_type_k, cache_type_v) = ("f32".into(), "turboquant".into());
+        let options = EngineOptions { cache_type_k, cache_type_v, ..EngineOptions::default() };
+        Engine::on_first(gguf, &options, backends, |_| ())
     };
     let first = open(vec![broken(), backend::open("cpu", 1)]).unwrap();
     assert_eq!(first.backend_name(), "cpu");
