@@ -8,6 +8,7 @@
 
 #include "../params.h"
 #include "../simt.h"
+#include "halves.cuh"
 
 // Where the vectors of one head lie: part 0 are keys, 1 values.
 struct BlockPage {
@@ -79,16 +80,7 @@ struct BlockPiece {
     // As numbers, without the scale.
     DEVICE void floats(uint32_t form, float (&out)[CODES_PIECE]) const {
         if (form == BLOCKS_HALVES) {
-#pragma unroll
-            for (uint32_t i = 0; i < 2; i++) {
-                uint32_t words[4] = {bits[i].x, bits[i].y, bits[i].z, bits[i].w};
-#pragma unroll
-                for (uint32_t w = 0; w < 4; w++) {
-                    float2 two = floats_of_half2(words[w]);
-                    out[8 * i + 2 * w] = two.x;
-                    out[8 * i + 2 * w + 1] = two.y;
-                }
-            }
+            floats_of_halves(bits, out);
             return;
         }
         // 2^23 + byte has the byte in its last place; bytes with a sign come 128 higher.

@@ -1,4 +1,4 @@
-// Floats as two halves, for tensor cores.
+// Halves of floats: two for each, for tensor cores; and back.
 #pragma once
 
 #include "../simt.h"
@@ -24,3 +24,17 @@ struct PowerOfTwo {
         return {__uint_as_float((264u - exponent) << 23), __uint_as_float((exponent - 10u) << 23)};
     }
 };
+
+// 16 neighbouring halves as floats.
+DEVICE void floats_of_halves(const uint4 (&bits)[2], float (&out)[16]) {
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t words[4] = {bits[i].x, bits[i].y, bits[i].z, bits[i].w};
+#pragma unroll
+        for (uint32_t w = 0; w < 4; w++) {
+            float2 two = floats_of_half2(words[w]);
+            out[8 * i + 2 * w] = two.x;
+            out[8 * i + 2 * w + 1] = two.y;
+        }
+    }
+}

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "../lib/codes.cuh"
+#include "../lib/halves.cuh"
 #include "../lib/parts.cuh"
 #include "../lib/reduce.cuh"
 #include "../lib/rotate.cuh"
@@ -54,21 +55,9 @@ struct ExactPosition {
             value[i] = load16(values + at + 8 * i);
         }
     }
-    DEVICE static void floats(const uint4 (&bits)[2], float (&out)[CODES_PIECE]) {
-#pragma unroll
-        for (uint32_t i = 0; i < 2; i++) {
-            uint32_t words[4] = {bits[i].x, bits[i].y, bits[i].z, bits[i].w};
-#pragma unroll
-            for (uint32_t w = 0; w < 4; w++) {
-                float2 two = floats_of_half2(words[w]);
-                out[8 * i + 2 * w] = two.x;
-                out[8 * i + 2 * w + 1] = two.y;
-            }
-        }
-    }
     DEVICE void scores(const AttendQuery& q, uint32_t head_dim, uint32_t piece, uint32_t lanes, float (&out)[ATTEND_HEADS]) const {
         float k[CODES_PIECE];
-        floats(key, k);
+        floats_of_halves(key, k);
 #pragma unroll
         for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
             const float* query = q.floats + h * head_dim + piece * CODES_PIECE;
@@ -80,7 +69,7 @@ struct ExactPosition {
         }
     }
     DEVICE float value_step() const { return 1.0f; }
-    DEVICE void values(float (&out)[CODES_PIECE]) const { floats(value, out); }
+    DEVICE void values(float (&out)[CODES_PIECE]) const { floats_of_halves(value, out); }
 };
 
 // A position of a page of codes.

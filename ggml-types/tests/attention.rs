@@ -6,8 +6,11 @@
 //! that: .0706 for 3 bits, .018 for 4. The gates leave a quarter of room above what was measured for such keys apart
 //! from this code, because a KL of few keys is good to a fifth.
 
-use std::f64::consts::{PI, TAU};
+mod common;
 
+use std::f64::consts::PI;
+
+use common::Normal;
 use ggml_types::turboquant::{Codebook, Prod, Qjl, Rotation};
 use ggml_types::{KvCodec, KvSide, kv, kv_by_name};
 
@@ -19,24 +22,6 @@ const QUERIES: usize = 8;
 const PEAKY: f64 = 2.0;
 /// Positions whose mean is taken off the keys.
 const PAGE: usize = 64;
-
-/// Normal numbers, the same in every run.
-struct Normal(u64);
-
-impl Normal {
-    fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-    }
-
-    fn next(&mut self) -> f64 {
-        (-2.0 * self.uniform().ln()).sqrt() * (TAU * self.uniform()).cos()
-    }
-
-    fn vector(&mut self) -> Vec<f64> {
-        (0..DIM).map(|_| self.next()).collect()
-    }
-}
 
 /// What keys look like.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,12 +89,12 @@ fn trial(kind: Keys, seed: u64) -> Trial {
     let key =
         |random: &mut Normal| -> Vec<f64> { (0..DIM).map(|i| mean(i) + wide(i) * random.next()).collect() };
     let mut keys: Vec<_> = (0..N).map(|_| key(&mut random)).collect();
-    let mut queries: Vec<_> = (0..QUERIES).map(|_| random.vector()).collect();
-    let towards = random.vector();
+    let mut queries: Vec<_> = (0..QUERIES).map(|_| random.vector(DIM)).collect();
+    let towards = random.vector(DIM);
     let towards: Vec<f64> = towards.iter().map(|x| x / dot(&towards, &towards).sqrt()).collect();
     if kind == Keys::Sink {
         for sink in &mut keys[..4] {
-            let noise = random.vector();
+            let noise = random.vector(DIM);
             let mixed: Vec<f64> = towards.iter().zip(&noise).map(|(t, n)| t + 0.01 * n).collect();
             let length = 5.0 * (DIM as f64).sqrt() / dot(&mixed, &mixed).sqrt();
             *sink = mixed.iter().map(|x| length * x).collect();

@@ -1,30 +1,18 @@
 //! TurboQuant's codecs on random unit vectors, against the figures that the mathematics gives. All errors are sums
 //! over a vector of 128 elements; `q` is a unit vector with `<q, x> = rho`.
 
+mod common;
+
+use common::Normal;
 use ggml_types::turboquant::{Lloyd, Planes, Prod, Projection, Qjl, Rotation, ScaleRule};
 use proptest::prelude::*;
 
 const DIM: usize = 128;
 const VECTORS: usize = 6000;
 
-/// Normal numbers from a small generator, so that every run sees the same.
-struct Normal(u64);
-
-impl Normal {
-    fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-    }
-
-    fn next(&mut self) -> f64 {
-        let radius = (-2.0 * self.uniform().ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.uniform()).cos()
-    }
-
-    fn unit(&mut self) -> Vec<f64> {
-        let x: Vec<f64> = (0..DIM).map(|_| self.next()).collect();
-        scaled(&x, 1.0 / dot(&x, &x).sqrt())
-    }
+fn unit(random: &mut Normal) -> Vec<f64> {
+    let x = random.vector(DIM);
+    scaled(&x, 1.0 / dot(&x, &x).sqrt())
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
@@ -53,8 +41,8 @@ fn errors(mut codec: impl FnMut(usize, &[f32], &mut [f32])) -> Errors {
     let mut sums = Errors::default();
     let mut decoded = vec![0.0; DIM];
     for i in 0..VECTORS {
-        let x = random.unit();
-        let other = random.unit();
+        let x = unit(&mut random);
+        let other = unit(&mut random);
         let along = dot(&other, &x);
         let across: Vec<f64> = other.iter().zip(&x).map(|(o, x)| o - along * x).collect();
         let across = scaled(&across, 1.0 / dot(&across, &across).sqrt());

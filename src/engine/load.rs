@@ -231,10 +231,9 @@ impl Engine {
         let exec = backend.compile(&program, &ids)?;
 
         let logits = program.buf_named("logits").expect("every model has a logits buffer");
-        let window = program.kvs.first().map_or_else(KvWindow::default, |decl| decl.window);
         let core = Core {
             exec,
-            pages: Pages::new(window, limits.seqs, ctx_pages(n_ctx), limits.exact_pages),
+            pages: Pages::new(options.exact(), limits.seqs, ctx_pages(n_ctx), limits.exact_pages),
             free_slots: (0..limits.seqs as u32).rev().collect(),
             rows: Vec::with_capacity(limits.rows),
             sampling: Vec::with_capacity(1),

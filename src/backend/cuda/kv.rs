@@ -178,6 +178,15 @@ pub fn raw_bytes(decl: &KvDecl, rows: usize) -> u64 {
     if is_appended(decl) { (rows * 2 * decl.n_kv_heads * decl.head_dim * 4) as u64 } else { 0 }
 }
 
+/// Writes what kernels of some caches find in constant memory.
+pub fn upload_constants(driver: &mut dyn Driver, kvs: &[KvDecl]) -> Result<(), BackendError> {
+    if !kvs.iter().any(|decl| matches!(form(decl), Some(Form::Signs(_)))) {
+        return Ok(());
+    }
+    let all: [_; CODES_DIMS as usize] = std::array::from_fn(|i| signs((CODES_MIN_DIM as usize) << i));
+    driver.upload_constant("signs_params", bytemuck::cast_slice(&all))
+}
+
 impl Kept {
     /// Allocates a cache. At `repaired` kernels count the vectors that it cannot keep as they are.
     pub fn new(
@@ -190,12 +199,7 @@ impl Kept {
         let pages = driver.alloc(sizes.pages)?;
         let (n_kv_heads, head_dim) = (decl.n_kv_heads as u32, decl.head_dim as u32);
         let page_bytes = page_bytes(decl);
-        let form = form(decl).expect("the plan was made");
-        if let Form::Signs(_) = form {
-            let all: [_; CODES_DIMS as usize] = std::array::from_fn(|i| signs((CODES_MIN_DIM as usize) << i));
-            driver.upload_constant("signs_params", bytemuck::cast_slice(&all))?;
-        }
-        Ok(match form {
+        Ok(match form(decl).expect("the plan was made") {
             Form::Elements(elem_bytes) => {
                 let stride = stride(decl) as u32;
                 Self::Elements(KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes })

@@ -110,6 +110,7 @@ impl Sizes {
 impl Memory {
     pub fn new(driver: &mut dyn Driver, p: &Program, sizes: &Sizes) -> Result<Self, BackendError> {
         let bufs = sizes.bufs.iter().map(|bytes| driver.alloc(*bytes)).collect::<Result<_, _>>()?;
+        kv::upload_constants(driver, &p.kvs)?;
         let repaired = driver.alloc(REPAIRED_BYTES)?;
         let kept = |decl| Kept::new(driver, decl, &p.limits, repaired);
         let kvs = p.kvs.iter().map(kept).collect::<Result<_, _>>()?;
