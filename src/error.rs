@@ -1,7 +1,7 @@
 //! Everything that can go wrong in the library, as one type.
 
 use crate::backend::BackendError;
-use crate::engine::SamplerError;
+use crate::engine::{SamplerError, StateError};
 use crate::gguf::GgufError;
 use crate::model::ModelError;
 use crate::tokenizer::TokenizerError;
@@ -29,6 +29,9 @@ pub enum Error {
     /// A sampling option is outside its range.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
+    /// A saved session cannot be taken up, or not be saved.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// An engine option is outside its range.
     #[error("{option}: want {want}, got {got}")]
     Option {

@@ -77,6 +77,43 @@ fn the_prompt_may_come_from_a_flag_a_file_or_stdin() {
 }
 
 #[test]
+fn a_prompt_that_was_kept_is_not_computed_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("prompt.cache");
+    let file = file.to_str().unwrap();
+    let prompt = "You may copy it, give it away or re-use it";
+    let greedy = ["-p", prompt, "-n", "12", "--temp", "0"];
+    let plain = run(&greedy);
+    let cached = |more: &[&str]| run(&[&greedy[..], &["--prompt-cache", file], more].concat());
+    refused(&cached(&["--prompt-cache-ro"]), &[file, "No such file"]);
+    assert!(!text(&cached(&[]).stderr).contains("prompt cache:"), "there was none");
+    let kept = std::fs::read(file).unwrap();
+    let again = cached(&[]);
+    let stderr = text(&again.stderr);
+    let fed = stderr.split("prompt: ").nth(1).unwrap();
+    assert!(
+        stderr.contains("tokens of the prompt are there") && fed.trim().starts_with("1 tokens"),
+        "{stderr}"
+    );
+    assert_eq!((&plain.stdout, &kept), (&again.stdout, &std::fs::read(file).unwrap()));
+
+    // Another prompt with the same beginning, which is left as it is, and then not.
+    let longer =
+        |how| run(&["-p", &format!("{prompt} under"), "-n", "4", "--temp", "0", "--prompt-cache", file, how]);
+    let uncached = run(&["-p", &format!("{prompt} under"), "-n", "4", "--temp", "0"]);
+    assert_eq!(longer("--prompt-cache-ro").stdout, uncached.stdout);
+    assert_eq!(kept, std::fs::read(file).unwrap());
+    assert_eq!(longer("--prompt-cache-all").stdout, uncached.stdout);
+    assert!(std::fs::read(file).unwrap().len() > kept.len(), "more tokens, and what was generated");
+
+    refused(&cached(&["--kv-cache-type", "q8_0"]), &[file, "keys as f16, and here it is q8_0"]);
+    std::fs::write(file, &kept[..kept.len() - 1]).unwrap();
+    refused(&cached(&[]), &[file, "it ends early"]);
+    assert_eq!(run(&["-p", "You", "--prompt-cache-all"]).status.code(), Some(2));
+    refused(&run(&["-p", "You may", "--prompt-cache", dir.path().to_str().unwrap()]), &["Is a directory"]);
+}
+
+#[test]
 fn a_stop_string_and_a_limit_end_the_text() {
     let whole = text(&run(&["-p", "You may", "-n", "20", "--seed", "5", "--ignore-eos"]).stdout);
     let middle: String = whole.chars().skip(6).take(4).collect();

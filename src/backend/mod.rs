@@ -72,6 +72,15 @@ impl std::str::FromStr for Int8 {
     }
 }
 
+/// A page of the KV caches of a program: of all of them, because a page number means the same in each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvPage {
+    /// One of those that every position has.
+    Kept(u32),
+    /// One of those beside them that windowed codecs keep positions in exactly, and what lies with it.
+    Exact(u32),
+}
+
 /// What one stage of a program has taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageTime {
@@ -170,6 +179,22 @@ pub trait Backend: Send {
     /// # Errors
     /// [`BackendError::Device`].
     fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError>;
+
+    /// Bytes of a page, as [`read_page`](Self::read_page) gives them; pages of one kind are equally large.
+    fn page_bytes(&self, e: Exec, page: KvPage) -> usize;
+
+    /// Waits, and copies what the KV caches hold of a page, in the backend's own form: `out` is of
+    /// [`page_bytes`](Self::page_bytes).
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn read_page(&mut self, e: Exec, page: KvPage, out: &mut [u8]) -> Result<(), BackendError>;
+
+    /// Overwrites a page by what [`read_page`](Self::read_page) gave of one, of this program or of one with the same caches.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn write_page(&mut self, e: Exec, page: KvPage, bytes: &[u8]) -> Result<(), BackendError>;
 
     /// Runs only the stages `range` of the program over the same step: stage diffs and profiles.
     ///

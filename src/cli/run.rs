@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::args::unescape;
 use super::model_args::{ContextArgs, ModelArgs};
+use super::prompt_cache::{PromptCacheArgs, keep};
 use super::sampling_args::SamplingArgs;
 use super::{CliError, Interrupted, input, report};
 use crate::engine::{Engine, GenerateOptions, StopReason};
@@ -23,6 +24,7 @@ use crate::tokenizer::Special;
   sterna run -m model.gguf -p 'The capital of France is' -n 32
   sterna run -m model.gguf -p 'Once upon a time' --temp 0 -c 2048 -t 4
   sterna run -m model.gguf -f prompt.txt --seed 7 --stop '\n\n' > out.txt
+  sterna run -m model.gguf -f long.txt --prompt-cache long.cache
   echo 'def fib(n):' | sterna run -m model.gguf -n 64")]
 pub struct RunArgs {
     #[command(flatten)]
@@ -31,6 +33,8 @@ pub struct RunArgs {
     context: ContextArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    cache: PromptCacheArgs,
     /// The prompt
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     prompt: Option<String>,
@@ -79,8 +83,14 @@ impl RunArgs {
     }
 
     fn generate(&self, engine: Engine, prompt: &[u32], options: &GenerateOptions) -> Result<(), CliError> {
-        let mut session = engine.session()?;
-        let mut generation = session.generate(prompt, options)?;
+        let mut session = self.cache.session(&engine, prompt)?;
+        let known = session.position();
+        let mut generation = session.generate(&prompt[known..], options)?;
+        if let Some(path) = self.cache.after_prompt(known, prompt.len())
+            && generation.prefill()?
+        {
+            keep(generation.session(), path)?;
+        }
         let mut stdout = io::stdout().lock();
         for piece in &mut generation {
             stdout.write_all(piece?.as_bytes())?;
@@ -92,6 +102,7 @@ impl RunArgs {
         let (stats, reason, seed) = (generation.stats(), generation.stop_reason(), generation.seed());
         let threads = engine.threads();
         drop(generation);
+        self.cache.at_end().map_or(Ok(()), |path| keep(&mut session, path))?;
         let cache = report::cache(&engine, session.position(), self.verbose)?;
         drop(session);
         drop(engine);

@@ -55,6 +55,7 @@ pub struct Generation<'s> {
     /// Tokens that the model has still to see.
     pending: Vec<u32>,
     picked: Vec<u32>,
+    /// When the first token was picked.
     start: Instant,
     stats: Stats,
     end: Option<StopReason>,
@@ -109,6 +110,36 @@ impl<'s> Generation<'s> {
         self.sampler.seed()
     }
 
+    /// The session, which has seen what was generated but for the last token.
+    pub fn session(&mut self) -> &mut Session {
+        self.session
+    }
+
+    /// Shows the model all of the prompt but its last token, which the first piece of text would do otherwise. `false` where it was
+    /// cancelled meanwhile.
+    ///
+    /// # Errors
+    /// As [`Session::feed`].
+    pub fn prefill(&mut self) -> Result<bool, Error> {
+        let begun = Instant::now();
+        let size = self.session.engine().max_rows();
+        while self.pending.len() > 1 {
+            if self.cancelled() {
+                return Ok(false);
+            }
+            self.feed(size.min(self.pending.len() - 1))?;
+        }
+        self.stats.prompt_time += begun.elapsed();
+        Ok(true)
+    }
+
+    /// Shows the model the first tokens of what is pending.
+    fn feed(&mut self, n: usize) -> Result<(), Error> {
+        self.session.feed_quietly(&self.pending[..n])?;
+        self.pending.drain(..n).for_each(|token| self.sampler.accept(token));
+        Ok(())
+    }
+
     /// Picks one token and returns the text that may be shown now, which may be none.
     fn advance(&mut self) -> Result<String, Error> {
         if let Some(reason) = self.due() {
@@ -146,30 +177,28 @@ impl<'s> Generation<'s> {
 
     /// Shows the model what is pending and picks the next token; `None` where it was cancelled meanwhile.
     fn pick(&mut self) -> Result<Option<u32>, Error> {
-        let first = self.picked.is_empty();
+        let (first, begun) = (self.picked.is_empty(), Instant::now());
         if !first {
             self.stats.generate_bytes += self.session.engine().decode_cost(self.session.position()).bytes();
         }
-        let mut pending = self.pending.as_slice();
         let size = self.session.engine().max_rows();
-        while pending.len() > size {
-            let (batch, rest) = pending.split_at(size);
-            self.session.feed_quietly(batch)?;
-            batch.iter().for_each(|&token| self.sampler.accept(token));
-            pending = rest;
+        while self.pending.len() > size {
+            self.feed(size)?;
             if self.cancelled() {
                 return Ok(None);
             }
         }
         let goes_on = self.picked.len() + 1 < self.max_tokens;
-        let token = self.session.pick(pending, &mut self.sampler, goes_on)?;
+        let token = self.session.pick(&self.pending, &mut self.sampler, goes_on)?;
         self.pending.clear();
         self.pending.push(token);
         self.picked.push(token);
         self.stats.generated_tokens += 1;
-        match first {
-            true => self.stats.prompt_time = self.start.elapsed(),
-            false => self.stats.generate_time = self.start.elapsed() - self.stats.prompt_time,
+        if first {
+            self.stats.prompt_time += begun.elapsed();
+            self.start = Instant::now();
+        } else {
+            self.stats.generate_time = self.start.elapsed();
         }
         Ok(Some(token))
     }

@@ -15,6 +15,7 @@ pub mod recommended;
 mod sampler;
 pub mod score;
 mod session;
+mod state;
 mod stats;
 mod stop;
 
@@ -26,6 +27,7 @@ pub use head::HEAD_TYPES;
 pub use load::{EngineOptions, Progress, plan, program};
 pub use sampler::{Sampler, SamplerError, SamplerOptions};
 pub use session::Session;
+pub use state::StateError;
 pub use stats::Stats;
 
 use crate::backend::{Backend, Exec, Plan, StageTime};

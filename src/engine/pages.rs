@@ -103,6 +103,32 @@ impl Pages {
         full * PAGE
     }
 
+    /// Makes `seq`, which holds nothing, hold the pages of `positions` positions as a sequence holds them between two steps:
+    /// exact ones where `exact` says so, which has an entry a page. `false`, and it holds nothing, where no sequence could.
+    pub fn hold(&mut self, seq: u32, positions: usize, exact: &[bool]) -> bool {
+        let KvWindow { sink_pages, newest_pages } = self.window;
+        let (n, windowed) = (exact.len(), self.is_windowed());
+        let held = exact.iter().filter(|exact| **exact).count();
+        let first = exact.iter().take(sink_pages).all(|exact| *exact);
+        let last = positions.is_multiple_of(PAGE) || exact.last() == Some(&true);
+        let possible = match windowed {
+            true => first && last && held <= sink_pages + 1 + 2 * newest_pages,
+            false => held == 0,
+        };
+        if !possible || n != pages_for(positions) || n > self.pages.free.len() || held > self.exact.free.len()
+        {
+            return false;
+        }
+        for exact in exact {
+            self.table.seq_mut(seq).push(self.pages.take());
+            if windowed {
+                let page = exact.then(|| self.exact.take());
+                self.table.exact_mut(seq).push(page);
+            }
+        }
+        true
+    }
+
     fn is_windowed(&self) -> bool {
         !self.exact.holders.is_empty()
     }

@@ -37,6 +37,18 @@ impl Session {
         Self { engine, slot, tokens, cached: 0, logits, ahead: None }
     }
 
+    /// A session whose keys and values lie in the pages of its slot.
+    pub(super) fn of_pages(mut self, tokens: &[u32]) -> Self {
+        self.tokens.extend_from_slice(tokens);
+        self.cached = tokens.len();
+        self
+    }
+
+    /// Its slot.
+    pub(super) fn slot(&self) -> u32 {
+        self.slot
+    }
+
     /// The engine it belongs to.
     pub fn engine(&self) -> &Engine {
         &self.engine
@@ -242,7 +254,7 @@ impl Session {
         after: impl FnOnce(&mut Core, Buf) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.ahead = None;
-        self.restore()?;
+        self.complete()?;
         let position = self.tokens.len();
         let sampling = sampler.map(|sampler| sampler.sampling(position + batch.len()));
         let mut core = self.engine.core();
@@ -254,7 +266,7 @@ impl Session {
     }
 
     /// Computes the keys and values again that a cut or a branch left out, of less than a page.
-    fn restore(&mut self) -> Result<(), Error> {
+    pub(super) fn complete(&mut self) -> Result<(), Error> {
         while self.cached < self.tokens.len() {
             let end = self.tokens.len().min(self.cached + self.engine.max_rows());
             let tokens = &self.tokens[self.cached..end];

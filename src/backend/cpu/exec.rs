@@ -9,7 +9,7 @@ use super::pool::Pool;
 use super::rope::RopeTable;
 use super::simd::Kernels;
 use super::{Buffer, Cx, NAME, Picks, Scratch, Weights, attend, run_stage, system};
-use crate::backend::{BackendError, Plan};
+use crate::backend::{BackendError, KvPage, Plan};
 use crate::program::{CheckError, FfnIn, Program, RopeId, Stage, Step, sampling};
 
 /// A program with its buffers and caches.
@@ -166,6 +166,23 @@ impl Compiled {
     /// Vectors that the caches could not keep as they were.
     pub fn repaired(&self) -> u64 {
         self.kvs.iter().map(KvCache::repaired).sum()
+    }
+
+    /// Bytes of a page of all caches.
+    pub fn page_bytes(&self, page: KvPage) -> usize {
+        self.kvs.iter().map(|kv| kv.page_bytes(page)).sum()
+    }
+
+    /// Copies a page, cache after cache.
+    pub fn read_page(&self, page: KvPage, out: &mut [u8]) {
+        let left = self.kvs.iter().fold(out, |out, kv| kv.read_page(page, out));
+        assert!(left.is_empty(), "as many bytes as a page has");
+    }
+
+    /// The reverse.
+    pub fn write_page(&mut self, page: KvPage, bytes: &[u8]) {
+        let left = self.kvs.iter_mut().fold(bytes, |bytes, kv| kv.write_page(page, bytes));
+        assert!(left.is_empty(), "as many bytes as a page has");
     }
 
     /// Stages of the program.

@@ -22,6 +22,7 @@ use half::slice::HalfFloatSliceExt;
 use self::codes::{CodePage, Codes};
 use super::pool::Pool;
 use super::simd::real::{Matrices, RealKernels};
+use crate::backend::KvPage;
 use crate::program::{KvDecl, KvWindow, Limits, PAGE, PageTable, Row};
 
 /// One layer's keys and values.
@@ -336,6 +337,38 @@ impl KvCache {
         [&self.keys, &self.values].iter().map(|plane| plane.kept.repaired.load(Ordering::Relaxed)).sum()
     }
 
+    /// Bytes of a page.
+    pub fn page_bytes(&self, page: KvPage) -> usize {
+        let of_head = |plane: &Plane| plane.kept.layout.range(page).len();
+        self.n_kv_heads * (of_head(&self.keys) + of_head(&self.values))
+    }
+
+    /// Copies a page of keys and then of values, head after head, and returns what is left of `out`.
+    pub fn read_page<'o>(&self, page: KvPage, mut out: &'o mut [u8]) -> &'o mut [u8] {
+        for (plane, head) in
+            [&self.keys, &self.values].into_iter().flat_map(|p| (0..self.n_kv_heads).map(move |h| (p, h)))
+        {
+            let from = &plane.head(head)[plane.kept.layout.range(page)];
+            let (to, rest) = out.split_at_mut(from.len());
+            to.copy_from_slice(from);
+            out = rest;
+        }
+        out
+    }
+
+    /// The reverse of [`read_page`](Self::read_page); returns what is left of `bytes`.
+    pub fn write_page<'b>(&mut self, page: KvPage, mut bytes: &'b [u8]) -> &'b [u8] {
+        for Plane { kept, words } in [&mut self.keys, &mut self.values] {
+            for head in cast_slice_mut::<u64, u8>(words).chunks_exact_mut(kept.layout.head_bytes()) {
+                let to = &mut head[kept.layout.range(page)];
+                let (from, rest) = bytes.split_at(to.len());
+                to.copy_from_slice(from);
+                bytes = rest;
+            }
+        }
+        bytes
+    }
+
     /// What is read exactly, where a codec is windowed.
     pub fn window(&self) -> KvWindow {
         self.window
@@ -515,6 +548,14 @@ impl Layout {
     /// Where page `i` lies in a head's memory.
     fn page(self, i: usize) -> Range<usize> {
         i * self.page_bytes..(i + 1) * self.page_bytes
+    }
+
+    /// Where either lies.
+    fn range(self, page: KvPage) -> Range<usize> {
+        match page {
+            KvPage::Kept(i) => self.page(i as usize),
+            KvPage::Exact(i) => self.exact(i as usize),
+        }
     }
 
     /// Where exact page `i` lies in a head's memory, the mean with it.

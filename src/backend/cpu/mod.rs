@@ -26,7 +26,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use ggml_types::HostTensor;
 
-use super::{Backend, BackendError, Exec, Plan, WeightId};
+use super::{Backend, BackendError, Exec, KvPage, Plan, WeightId};
 use crate::program::{Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
 use exec::Compiled;
 use linear::CpuWeight;
@@ -133,6 +133,20 @@ impl Backend for Cpu {
 
     fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
         Ok(Some(self.execs[e.0 as usize].repaired()))
+    }
+
+    fn page_bytes(&self, e: Exec, page: KvPage) -> usize {
+        self.execs[e.0 as usize].page_bytes(page)
+    }
+
+    fn read_page(&mut self, e: Exec, page: KvPage, out: &mut [u8]) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].read_page(page, out);
+        Ok(())
+    }
+
+    fn write_page(&mut self, e: Exec, page: KvPage, bytes: &[u8]) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].write_page(page, bytes);
+        Ok(())
     }
 
     fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {

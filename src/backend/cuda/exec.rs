@@ -7,7 +7,7 @@ use super::memory::{Memory, Sizes};
 use super::params::NextWeights;
 use super::weight::{DeviceWeight, Format, device_bytes};
 use super::{Cx, Shape, attend, kernels, launches, linear, sample};
-use crate::backend::{BackendError, Plan};
+use crate::backend::{BackendError, KvPage, Plan};
 use crate::program::{Buf, Linear, Program, Sampling, Stage, Step, sampling};
 
 /// Rows of a step are the third dimension of a grid, which has no more.
@@ -221,6 +221,46 @@ impl Compiled {
         let mut count = 0_u64;
         driver.read(self.memory.repaired, bytemuck::bytes_of_mut(&mut count))?;
         Ok(count)
+    }
+
+    /// Where a page of all caches lies: stretches, and their bytes.
+    fn stretches(&self, page: KvPage) -> impl Iterator<Item = (Address, usize)> {
+        self.memory.kvs.iter().flat_map(move |kept| kept.stretches(page))
+    }
+
+    /// Bytes of a page of all caches.
+    pub fn page_bytes(&self, page: KvPage) -> usize {
+        self.stretches(page).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Copies a page, cache after cache.
+    pub fn read_page(
+        &self,
+        driver: &mut dyn Driver,
+        page: KvPage,
+        mut out: &mut [u8],
+    ) -> Result<(), BackendError> {
+        for (at, bytes) in self.stretches(page) {
+            let (to, rest) = out.split_at_mut(bytes);
+            driver.read(at, to)?;
+            out = rest;
+        }
+        Ok(())
+    }
+
+    /// The reverse.
+    pub fn write_page(
+        &self,
+        driver: &mut dyn Driver,
+        page: KvPage,
+        mut bytes: &[u8],
+    ) -> Result<(), BackendError> {
+        for (at, len) in self.stretches(page) {
+            let (from, rest) = bytes.split_at(len);
+            driver.write(at, from)?;
+            bytes = rest;
+        }
+        Ok(())
     }
 
     /// Brings the step to the device, and says which variant runs it; none where it has no rows.

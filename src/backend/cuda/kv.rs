@@ -9,7 +9,7 @@ use super::params::{
     BLOCK_ELEMS, BLOCKS_HALVES, BLOCKS_Q4_0, BLOCKS_Q8_0, BlockKvParams, CODES_DIMS, CODES_MAX_DIM,
     CODES_MIN_DIM, CodedKvParams, CodesParams, KvParams, SignsParams,
 };
-use crate::backend::BackendError;
+use crate::backend::{BackendError, KvPage};
 use crate::program::{KvDecl, Limits, PAGE};
 
 /// How a codec keeps vectors.
@@ -232,6 +232,24 @@ impl Kept {
                 Self::Blocks(of_blocks)
             }
         })
+    }
+
+    /// Where a page of keys and values lies, and its bytes: one stretch, or an exact page and the mean behind it, or nothing.
+    pub fn stretches(&self, page: KvPage) -> Vec<(Address, usize)> {
+        let nth = |from: Address, bytes: usize, i: u32| (from + u64::from(i) * bytes as u64, bytes);
+        match (page, *self) {
+            (
+                KvPage::Kept(i),
+                Self::Elements(KvParams { pages, page_bytes, .. })
+                | Self::Codes(CodedKvParams { pages, page_bytes, .. })
+                | Self::Blocks(BlockKvParams { pages, page_bytes, .. }),
+            ) => vec![nth(pages, page_bytes as usize, i)],
+            (KvPage::Exact(i), Self::Codes(CodedKvParams { exact, means, n_kv_heads, head_dim, .. })) => {
+                let (cols, halves) = ((n_kv_heads * head_dim) as usize, 2);
+                vec![nth(exact, 2 * PAGE * cols * halves, i), nth(means, cols * size_of::<f32>(), i)]
+            }
+            (KvPage::Exact(_), Self::Elements(_) | Self::Blocks(_)) => Vec::new(),
+        }
     }
 
     /// What `attn_in` is to know, and whether it leaves keys and values to `append`, at `raw`.

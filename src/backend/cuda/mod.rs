@@ -28,7 +28,7 @@ use std::ops::Range;
 
 use ggml_types::HostTensor;
 
-use super::{Backend, BackendError, Exec, Plan, WeightId};
+use super::{Backend, BackendError, Exec, KvPage, Plan, WeightId};
 use crate::program::{Buf, Program, Sampling, Stage, Step};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::Compiled;
@@ -129,6 +129,18 @@ impl Backend for Cuda {
 
     fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
         self.execs[e.0 as usize].repaired(&mut *self.driver).map(Some)
+    }
+
+    fn page_bytes(&self, e: Exec, page: KvPage) -> usize {
+        self.execs[e.0 as usize].page_bytes(page)
+    }
+
+    fn read_page(&mut self, e: Exec, page: KvPage, out: &mut [u8]) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].read_page(&mut *self.driver, page, out)
+    }
+
+    fn write_page(&mut self, e: Exec, page: KvPage, bytes: &[u8]) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].write_page(&mut *self.driver, page, bytes)
     }
 
     fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {

@@ -2,15 +2,16 @@
 
 use std::ops::Range;
 
-use wgpu::{BindGroup, BufferUsages, ComputePass, ComputePipeline};
+use ggml_types::KvSide;
+use wgpu::{BindGroup, Buffer, BufferUsages, ComputePass, ComputePipeline};
 
 use super::device::Gpu;
 use super::memory::{Memory, Sizes, constant_places};
 use super::profile::Profile;
 use super::step::filled;
 use super::weight::DeviceWeight;
-use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, missing, sample};
-use crate::backend::{BackendError, Plan, StageTime};
+use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing, sample};
+use crate::backend::{BackendError, KvPage, Plan, StageTime};
 use crate::program::{Buf, PAGE, Program, RowsOf, Sampling, Stage, Step, sampling};
 
 /// Rows of a step are the second dimension of a grid, which has no more.
@@ -206,6 +207,43 @@ impl Compiled {
             }
         }
         Ok(())
+    }
+
+    /// Where a page of all caches lies: the buffer, the place in it, and bytes.
+    fn stretches(&self, page: KvPage) -> impl Iterator<Item = (&Buffer, u64, usize)> {
+        let Program { kvs, limits, .. } = &self.program;
+        kvs.iter().zip(&self.memory.kvs).flat_map(move |(decl, buffers)| {
+            let sides = [KvSide::Keys, KvSide::Values].into_iter().zip(buffers);
+            sides.flat_map(move |(side, buffer)| {
+                let places = kv::stretches(decl, side, limits, page);
+                places.into_iter().map(move |(at, bytes)| (buffer, at, bytes))
+            })
+        })
+    }
+
+    /// Bytes of a page of all caches.
+    pub fn page_bytes(&self, page: KvPage) -> usize {
+        self.stretches(page).map(|(_, _, bytes)| bytes).sum()
+    }
+
+    /// Copies a page, cache after cache.
+    pub fn read_page(&self, gpu: &Gpu, page: KvPage, mut out: &mut [u8]) -> Result<(), BackendError> {
+        for (buffer, at, bytes) in self.stretches(page) {
+            let (to, rest) = out.split_at_mut(bytes);
+            gpu.read(buffer, at, to)?;
+            out = rest;
+        }
+        Ok(())
+    }
+
+    /// The reverse.
+    pub fn write_page(&self, gpu: &Gpu, page: KvPage, mut bytes: &[u8]) -> Result<(), BackendError> {
+        for (buffer, at, len) in self.stretches(page) {
+            let (from, rest) = bytes.split_at(len);
+            gpu.write(buffer, at, from);
+            bytes = rest;
+        }
+        gpu.check()
     }
 
     /// What each stage has taken, where they are timed.

@@ -8,6 +8,7 @@
 use ggml_types::KvSide;
 use ggml_types::turboquant::{Codebook, Rotation};
 
+use crate::backend::KvPage;
 use crate::program::{KvDecl, Limits, PAGE};
 
 /// Elements of a chunk of codes: as many words as a code has bits.
@@ -130,6 +131,28 @@ pub fn bytes(kv: &KvDecl, side: KvSide, limits: &Limits) -> u64 {
     let pages = (layout.page_words as u64).saturating_mul(limits.pages as u64);
     let exact = ((layout.exact_words + mean) as u64).saturating_mul(limits.exact_pages as u64);
     pages.saturating_add(exact).saturating_mul(4 * kv.n_kv_heads as u64)
+}
+
+/// Where a page of one side of a cache lies, and its bytes: one stretch, or an exact page and the mean of its keys, or nothing.
+pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Vec<(u64, usize)> {
+    let layout = Layout::of(kv);
+    let nth = |from: usize, words: usize, i: u32| {
+        let words = kv.n_kv_heads * words;
+        (4 * (from * kv.n_kv_heads + i as usize * words) as u64, 4 * words)
+    };
+    let exact_at = limits.pages * layout.page_words;
+    let mut stretches = match page {
+        KvPage::Kept(i) => vec![nth(0, layout.page_words, i)],
+        KvPage::Exact(i) if side == KvSide::Keys => {
+            let means_at = exact_at + limits.exact_pages * layout.exact_words;
+            vec![nth(exact_at, layout.exact_words, i), nth(means_at, kv.head_dim, i)]
+        }
+        KvPage::Exact(i) => vec![nth(exact_at, layout.exact_words, i)],
+    };
+    if matches!(page, KvPage::Exact(_)) && layout.exact_words == 0 {
+        stretches.clear();
+    }
+    stretches
 }
 
 /// What kernels are told of a cache: `Cache` of `shaders/lib/cache.wgsl`.

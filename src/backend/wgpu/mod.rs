@@ -29,7 +29,7 @@ use std::sync::Arc;
 use ggml_types::HostTensor;
 use wgpu::Buffer;
 
-use super::{Backend, BackendError, Exec, Plan, StageTime, WeightId};
+use super::{Backend, BackendError, Exec, KvPage, Plan, StageTime, WeightId};
 use crate::program::{Buf, Program, RowsOf, Sampling, Stage, Step, Weight};
 use device::{Gpu, Options};
 use exec::Compiled;
@@ -123,6 +123,18 @@ impl Backend for Wgpu {
 
     fn repaired(&mut self, _: Exec) -> Result<Option<u64>, BackendError> {
         Ok(None)
+    }
+
+    fn page_bytes(&self, e: Exec, page: KvPage) -> usize {
+        self.execs[e.0 as usize].page_bytes(page)
+    }
+
+    fn read_page(&mut self, e: Exec, page: KvPage, out: &mut [u8]) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].read_page(&self.gpu, page, out)
+    }
+
+    fn write_page(&mut self, e: Exec, page: KvPage, bytes: &[u8]) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].write_page(&self.gpu, page, bytes)
     }
 
     fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {

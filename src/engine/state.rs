@@ -1,0 +1,260 @@
+//! A session outside the process: its tokens and what the KV cache holds of them, so that a long prompt is computed once.
+//!
+//! First come lines of text, up to an empty one: `sterna VERSION session`, and `name: value` for each thing that the engine must have in
+//! common with the one that saved. Then, little-endian: the number of tokens (u64), the tokens (u32 each), a byte a page (1 where
+//! its exact page is there too), each page as the backend has it and its exact page behind it, and the CRC-32 of all that (u32).
+//! Changes of any of it, a backend's pages among them, come with another version.
+
+use std::io::{self, BufRead, Read, Write};
+
+use crc32fast::Hasher;
+
+use super::pages::pages_for;
+use super::{Engine, Session};
+use crate::backend::KvPage;
+use crate::error::Error;
+
+/// The first line.
+const TITLE: &str = concat!("sterna ", env!("CARGO_PKG_VERSION"), " session");
+/// More than all lines have.
+const HEADER_BYTES: u64 = 4096;
+/// Bytes at either end of a tensor that tell a model from another of the same shape.
+const SAMPLE_BYTES: usize = 256;
+
+/// Why a session could not be saved or taken up.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// Reading or writing failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It is something else.
+    #[error("not a saved session: it does not begin with `{TITLE}`")]
+    Unknown,
+    /// It was saved by an engine that is different.
+    #[error("the session was saved with {what} {saved}, and here it is {here}")]
+    Other {
+        /// What differs.
+        what: &'static str,
+        /// What it was.
+        saved: String,
+        /// What the engine has.
+        here: String,
+    },
+    /// It ends early, or its parts contradict each other.
+    #[error("the saved session is damaged: {0}")]
+    Damaged(&'static str),
+}
+
+impl Session {
+    /// Writes the session so that [`Engine::restore`] makes one that goes on as this one does. What was cut off is computed
+    /// first. A writer with a buffer serves best.
+    ///
+    /// # Errors
+    /// [`StateError::Io`]; as [`feed`](Self::feed).
+    pub fn save(&mut self, out: &mut impl Write) -> Result<(), Error> {
+        self.complete()?;
+        let mut out = Summed { inner: out, sum: Hasher::new() };
+        self.write(&mut out)?;
+        let sum = out.sum.finalize();
+        out.inner.write_all(&sum.to_le_bytes()).map_err(StateError::Io)?;
+        Ok(())
+    }
+
+    fn write(&self, out: &mut impl Write) -> Result<(), Error> {
+        let tokens = self.tokens();
+        let exact = {
+            let core = self.engine().core();
+            let exact = core.pages.table().exact(self.slot());
+            let has = |i: usize| exact.get(i).is_some_and(Option::is_some);
+            (0..pages_for(tokens.len())).map(has).collect::<Vec<_>>()
+        };
+        let mut head = format!("{TITLE}\n");
+        self.engine().form()?.iter().for_each(|(name, value)| head += &format!("{name}: {value}\n"));
+        let mut head = (head + "\n").into_bytes();
+        head.extend((tokens.len() as u64).to_le_bytes());
+        head.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+        head.extend(exact.iter().map(|exact| u8::from(*exact)));
+        out.write_all(&head).map_err(StateError::Io)?;
+        let mut bytes = Vec::new();
+        for i in 0..exact.len() {
+            for page in self.pages_at(i) {
+                let mut core = self.engine().core();
+                let exec = core.exec;
+                bytes.resize(core.backend.page_bytes(exec, page), 0);
+                core.backend.read_page(exec, page, &mut bytes)?;
+                drop(core);
+                out.write_all(&bytes).map_err(StateError::Io)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where page `i` lies, and its exact page where it has one.
+    fn pages_at(&self, i: usize) -> impl Iterator<Item = KvPage> {
+        let core = self.engine().core();
+        let table = core.pages.table();
+        let exact = table.exact(self.slot()).get(i).copied().flatten();
+        [KvPage::Kept(table.seq(self.slot())[i])].into_iter().chain(exact.map(KvPage::Exact))
+    }
+}
+
+impl Engine {
+    /// A session as [`Session::save`] wrote one, by this engine or by one with the same model, backend and KV cache, whatever
+    /// its context and threads. Nothing that is read can do harm but make the model talk nonsense: it is meant for one's own files.
+    ///
+    /// # Errors
+    /// [`Error::State`]; [`Error::NoSession`]; [`Error::ContextFull`] where it is longer than a context here.
+    pub fn restore(&self, from: &mut impl BufRead) -> Result<Session, Error> {
+        let mut from = Summed { inner: from, sum: Hasher::new() };
+        self.check_header(&mut from)?;
+        let n_tokens = u64::from_le_bytes(array(&mut from)?);
+        let (n_ctx, more) = (self.n_ctx(), usize::try_from(n_tokens).unwrap_or(usize::MAX));
+        if more > n_ctx {
+            return Err(Error::ContextFull { n_ctx, used: 0, more });
+        }
+        let mut tokens = Vec::with_capacity(more);
+        for _ in 0..more {
+            tokens.push(u32::from_le_bytes(array(&mut from)?));
+        }
+        let n_vocab = self.hyper().n_vocab;
+        if let Some(&token) = tokens.iter().find(|token| **token as usize >= n_vocab) {
+            return Err(Error::Token { token, n_vocab });
+        }
+        let mut exact = vec![0; pages_for(more)];
+        fill(&mut from, &mut exact)?;
+        if exact.iter().any(|exact| *exact > 1) {
+            return Err(StateError::Damaged("a page is neither exact nor not").into());
+        }
+        let exact: Vec<bool> = exact.into_iter().map(|exact| exact == 1).collect();
+        let session = self.session()?;
+        if !self.core().pages.hold(session.slot(), more, &exact) {
+            return Err(StateError::Damaged("no session has such pages").into());
+        }
+        let mut bytes = Vec::new();
+        for i in 0..exact.len() {
+            for page in session.pages_at(i) {
+                bytes.resize(self.page_bytes(page), 0);
+                fill(&mut from, &mut bytes)?;
+                let mut core = self.core();
+                let exec = core.exec;
+                core.backend.write_page(exec, page, &bytes)?;
+            }
+        }
+        let Summed { mut inner, sum } = from;
+        if array(&mut inner)? != sum.finalize().to_le_bytes() {
+            return Err(StateError::Damaged("its checksum is another").into());
+        }
+        Ok(session.of_pages(&tokens))
+    }
+
+    /// Reads the lines of text, and compares them with this engine's.
+    fn check_header<R: BufRead>(&self, from: &mut Summed<&mut R>) -> Result<(), Error> {
+        let mut left = HEADER_BYTES;
+        let mut line = || -> Result<String, Error> {
+            let mut line = Vec::new();
+            let n = from.inner.by_ref().take(left).read_until(b'\n', &mut line).map_err(StateError::Io)?;
+            left -= n as u64;
+            from.sum.update(&line);
+            let line = String::from_utf8(line).map_err(|_| StateError::Unknown)?;
+            Ok(line.strip_suffix('\n').ok_or(StateError::Unknown)?.to_owned())
+        };
+        let other = |what, saved: &str, here: &str| {
+            Err(StateError::Other { what, saved: saved.to_owned(), here: here.to_owned() }.into())
+        };
+        let title = line()?;
+        if title != TITLE {
+            let version =
+                |title: &str| Some(title.strip_prefix("sterna ")?.strip_suffix(" session")?.to_owned());
+            return match version(&title) {
+                Some(saved) => other("Sterna", &saved, env!("CARGO_PKG_VERSION")),
+                None => Err(StateError::Unknown.into()),
+            };
+        }
+        for (name, here) in self.form()? {
+            let line = line()?;
+            match line.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")) {
+                Some(saved) if saved == here => {}
+                Some(saved) => return other(name, saved, &here),
+                None => return Err(StateError::Damaged("a line of its header is missing").into()),
+            }
+        }
+        match line()?.is_empty() {
+            true => Ok(()),
+            false => Err(StateError::Damaged("its header is too long").into()),
+        }
+    }
+
+    /// What two engines must have in common for one to take up what the other saved.
+    fn form(&self) -> Result<Vec<(&'static str, String)>, Error> {
+        let shared = &*self.shared;
+        let mut form = vec![("model", self.fingerprint()?), ("backend", shared.backend_name.to_owned())];
+        if let Some(kv) = shared.program.kvs.first() {
+            form.extend([("keys as", kv.k.name().to_owned()), ("values as", kv.v.name().to_owned())]);
+            if kv.is_windowed() {
+                let (sinks, newest) = (kv.window.sink_pages, kv.window.newest_pages);
+                form.push(("exact pages", format!("{sinks} first, {newest} newest")));
+            }
+        }
+        Ok(form)
+    }
+
+    /// The model's shape and a little of each tensor, as a number.
+    fn fingerprint(&self) -> Result<String, Error> {
+        let shared = &*self.shared;
+        let mut sum = Hasher::new();
+        // Of how it is run, what stands in the first line and in those of caches.
+        let text = shared.program.to_string();
+        let of_model = text.lines().skip(1).filter(|line| !line.starts_with("kv "));
+        of_model.for_each(|line| sum.update(line.as_bytes()));
+        for info in shared.gguf.tensors() {
+            let bytes = shared.gguf.tensor(&info.name)?.bytes;
+            sum.update(&bytes[..bytes.len().min(SAMPLE_BYTES)]);
+            sum.update(&bytes[bytes.len().saturating_sub(SAMPLE_BYTES)..]);
+        }
+        Ok(format!("{:08x}", sum.finalize()))
+    }
+
+    fn page_bytes(&self, page: KvPage) -> usize {
+        let core = self.core();
+        core.backend.page_bytes(core.exec, page)
+    }
+}
+
+/// Adds up what passes.
+struct Summed<T> {
+    inner: T,
+    sum: Hasher,
+}
+
+impl<T: Read> Read for Summed<T> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(out)?;
+        self.sum.update(&out[..n]);
+        Ok(n)
+    }
+}
+
+impl<T: Write> Write for Summed<T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.inner.write(bytes)?;
+        self.sum.update(&bytes[..n]);
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+fn fill(from: &mut impl Read, out: &mut [u8]) -> Result<(), StateError> {
+    from.read_exact(out).map_err(|err| match err.kind() {
+        io::ErrorKind::UnexpectedEof => StateError::Damaged("it ends early"),
+        _ => StateError::Io(err),
+    })
+}
+
+fn array<const N: usize>(from: &mut impl Read) -> Result<[u8; N], StateError> {
+    let mut bytes = [0; N];
+    fill(from, &mut bytes)?;
+    Ok(bytes)
+}

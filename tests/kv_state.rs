@@ -1,0 +1,162 @@
+//! Sessions saved and taken up again: on every backend and with every KV codec they go on to the bit, and what is damaged or of
+//! another engine is refused.
+
+mod common;
+
+use std::io::Cursor;
+
+use ggml_types::kv;
+use sterna::Error;
+use sterna::backend::{self, BackendError};
+use sterna::engine::{Engine, EngineOptions, Session, StateError};
+
+/// Positions of a context: more than the first pages and the window.
+const N_CTX: usize = 448;
+
+fn options(backend: &str, codec: &str) -> EngineOptions {
+    EngineOptions {
+        backend: backend.into(),
+        threads: Some(2),
+        n_ctx: Some(N_CTX),
+        batch: 80,
+        cache_type_k: codec.into(),
+        cache_type_v: codec.into(),
+        ..EngineOptions::default()
+    }
+}
+
+fn open(options: &EngineOptions) -> Result<Engine, Error> {
+    Engine::open(common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data"), options)
+}
+
+fn cpu(codec: &str) -> Engine {
+    open(&options("cpu", codec)).unwrap()
+}
+
+/// Any tokens: the model's text does not matter.
+fn tokens(n: usize) -> Vec<u32> {
+    (0..n as u32).map(|i| (i * i * 7 + i * 13) % 500).collect()
+}
+
+fn saved(session: &mut Session) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    session.save(&mut bytes).unwrap();
+    bytes
+}
+
+fn restored(engine: &Engine, bytes: &[u8]) -> Result<Session, Error> {
+    engine.restore(&mut Cursor::new(bytes))
+}
+
+/// The bits of the logits that follow some tokens.
+fn feed(session: &mut Session, tokens: &[u32]) -> Vec<u32> {
+    session.feed(tokens).unwrap().iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn every_backend_and_codec_goes_on_to_the_bit() {
+    // The second page is codes by then.
+    let (before, after) = (tokens(197), tokens(3));
+    for name in backend::NAMES.iter().filter(|name| **name != "cuda") {
+        if !common::starts(name, backend::open(name, 1)) {
+            continue;
+        }
+        let mut codecs = 0;
+        for codec in kv::REGISTRY {
+            let options = EngineOptions { n_seqs: 2, ..options(name, codec.name()) };
+            let engine = match open(&options) {
+                Err(Error::Backend(BackendError::Missing { .. })) => continue,
+                opened => opened.unwrap(),
+            };
+            let mut session = engine.session().unwrap();
+            session.feed_quietly(&before).unwrap();
+            let bytes = saved(&mut session);
+            // Other pages of the same engine; the next test has other engines.
+            let mut taken_up = restored(&engine, &bytes).unwrap();
+            assert_eq!(taken_up.tokens(), before);
+            assert!(feed(&mut session, &after) == feed(&mut taken_up, &after), "{name}, {}", codec.name());
+            codecs += 1;
+        }
+        assert!(codecs >= 6, "{name} has {codecs}");
+    }
+}
+
+#[test]
+fn a_cut_a_branch_and_nothing_at_all_are_kept_too() {
+    for codec in kv::REGISTRY {
+        let engine = open(&EngineOptions { n_seqs: 2, ..options("cpu", codec.name()) }).unwrap();
+        let mut session = engine.session().unwrap();
+        assert_eq!(restored(&engine, &saved(&mut session)).unwrap().position(), 0);
+        session.feed_quietly(&tokens(400)).unwrap();
+        // Far enough back that a part of a page is computed again.
+        session.cut_back(150);
+        let bytes = saved(&mut session);
+        let mut taken_up = restored(&cpu(codec.name()), &bytes).unwrap();
+        assert!(
+            feed(&mut session, &tokens(70)) == feed(&mut taken_up, &tokens(70)),
+            "{}: a cut",
+            codec.name()
+        );
+        let mut branch = session.branch(201).unwrap();
+        let bytes = saved(&mut branch);
+        let mut taken_up = restored(&cpu(codec.name()), &bytes).unwrap();
+        assert!(
+            feed(&mut branch, &tokens(70)) == feed(&mut taken_up, &tokens(70)),
+            "{}: a branch",
+            codec.name()
+        );
+    }
+}
+
+#[test]
+fn damage_is_noticed_wherever_it_is() {
+    for codec in ["f16", "turboquant"] {
+        let engine = cpu(codec);
+        let mut session = engine.session().unwrap();
+        session.feed_quietly(&tokens(200)).unwrap();
+        let bytes = saved(&mut session);
+        drop(session);
+        // Every byte of what comes before the pages, and some of these.
+        let head = bytes.windows(2).position(|two| two == b"\n\n").unwrap() + 2 + 8 + 4 * 200 + 4;
+        for at in (0..head).chain((head..bytes.len()).step_by(997)).chain(bytes.len() - 4..bytes.len()) {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= 0x41;
+            assert!(restored(&engine, &wrong).is_err(), "{codec}: byte {at}");
+            let cut = restored(&engine, &bytes[..at]);
+            assert!(matches!(cut, Err(Error::State(_))), "{codec}: {at} bytes: {:?}", cut.err());
+        }
+        restored(&engine, &bytes).unwrap();
+        let text = restored(&engine, b"Once upon a time, there was no session.\n").unwrap_err();
+        assert!(matches!(text, Error::State(StateError::Unknown)), "{text}");
+    }
+}
+
+#[test]
+fn another_engine_says_what_differs() {
+    let engine = cpu("turboquant");
+    let mut session = engine.session().unwrap();
+    session.feed_quietly(&tokens(300)).unwrap();
+    let bytes = saved(&mut session);
+    let refused = |options: EngineOptions, words: &str| {
+        let err = restored(&open(&options).unwrap(), &bytes).unwrap_err().to_string();
+        assert!(err.contains(words), "{err}");
+    };
+    let same = options("cpu", "turboquant");
+    refused(options("cpu", "f16"), "keys as turboquant, and here it is f16");
+    refused(
+        EngineOptions { cache_type_v: "q8_0".into(), ..same.clone() },
+        "values as turboquant, and here it is q8_0",
+    );
+    refused(EngineOptions { kv_window: Some(200), ..same.clone() }, "exact pages 1 first, 1 newest");
+    refused(EngineOptions { n_ctx: Some(256), ..same.clone() }, "300 more are needed; --ctx-size");
+    refused(EngineOptions { head_type: "q8_0".into(), ..same.clone() }, "saved with model");
+    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let mut file = std::fs::read(path).unwrap();
+    // The last bit of an element of the embedding.
+    file[engine.gguf().find("token_embd.weight").unwrap().bytes.start] ^= 1;
+    let err = restored(&Engine::from_bytes(file.into(), &same).unwrap(), &bytes).unwrap_err().to_string();
+    assert!(err.contains("saved with model"), "{err}");
+    // Threads, batches and the length of the context are one's own.
+    let longer = EngineOptions { n_ctx: Some(1000), threads: Some(1), batch: 7, ..same };
+    assert_eq!(restored(&open(&longer).unwrap(), &bytes).unwrap().tokens(), tokens(300));
+}
