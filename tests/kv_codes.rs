@@ -1,0 +1,343 @@
+//! Codes as the CUDA backend's kernels write them, read back from its pages: they are the codecs' own, bit for bit, but where an
+//! element lies on a border of the quantiser. And attention over `tq3_0`, whose queries meet signs bit-plane by bit-plane, against
+//! sums in f64 over those very codes.
+
+mod case;
+mod common;
+mod oracle;
+
+use case::{Case, Running, Turn, rows, simt, windowed_limits, windowed_pages};
+use ggml_types::kv_by_name;
+use ggml_types::turboquant::{Codebook, Lloyd, Planes, Prod, Qjl, Rotation, ScaleRule};
+use half::f16;
+use sterna::backend::KvPage;
+use sterna::program::{ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, PageTable};
+
+const DIM: usize = 64;
+const N_KV_HEADS: usize = 2;
+/// Query heads of a KV head: more than a kernel takes at a time.
+const GROUP: usize = 5;
+const N_ROWS: u32 = 200;
+/// Full pages that have codes: the first never has.
+const CODED: std::ops::Range<usize> = 1..3;
+/// The page whose codes the last row reads.
+const READ: usize = 1;
+
+/// What is left of a border, relative to the vector's norm, where f32 and f64 may fall to either side.
+const TIE: f64 = 2e-6;
+
+struct Attention {
+    case: Case,
+    x: Buf,
+    q: Buf,
+    y: Buf,
+}
+
+impl Attention {
+    fn new(codec: &str, head_dim: usize) -> Self {
+        let mut case = Case::new("codes", windowed_limits(70, 1, 4));
+        let (q_cols, kv_cols) = (N_KV_HEADS * GROUP * head_dim, N_KV_HEADS * head_dim);
+        let (x, q, y) = (case.buf("x", DIM), case.buf("q", q_cols), case.buf("y", q_cols));
+        let norm = case.norm(NormKind::Rms, DIM);
+        let mut linear = |rows, scale, centre| {
+            let linear = case.linear(case::ty("f32"), rows, DIM, ActQuant::None);
+            Linear { bias: Some(case.vector(rows, centre)), scale, ..linear }
+        };
+        // Keys stand off the origin, so that their mean matters; queries are large, so that scores do.
+        let (wq, wk, wv) = (linear(q_cols, 2.0, 0.0), linear(kv_cols, 1.0, 1.5), linear(kv_cols, 1.0, 0.0));
+        let codec = kv_by_name(codec).unwrap();
+        let v = kv_by_name(if codec.name() == "tq3_0" { "turboquant" } else { codec.name() }).unwrap();
+        let kv =
+            case.p.kv(KvDecl { n_kv_heads: N_KV_HEADS, head_dim, k: codec, v, window: KvWindow::default() });
+        let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
+        case.p.push("attn_in", attn_in);
+        case.p.push("attend", Attend { q, kv, scale: 0.125, out: y });
+        Self { case, x, q, y }
+    }
+
+    /// Feeds all rows; the last alone.
+    fn run(&self, running: &mut Running<'_>, pages: &PageTable, inputs: &[f32]) {
+        for (start, end) in [(0, 70), (70, 140), (140, N_ROWS - 1), (N_ROWS - 1, N_ROWS)] {
+            let inputs = vec![(self.x, inputs[start as usize * DIM..end as usize * DIM].to_vec())];
+            running.turn(&Turn { rows: rows(0, start..end), stages: 0..2, inputs, read: vec![] }, pages, &[]);
+        }
+    }
+}
+
+/// What the cache holds of a page of the sequence, as `cuda/lib/codes.cuh` lays it out.
+struct Held {
+    head_dim: usize,
+    /// Keys, then values: `[n_kv_heads, PAGE, head_dim]` each.
+    exact: Vec<f16>,
+    /// `[n_kv_heads, head_dim]`.
+    mean: Vec<f32>,
+    codes: Vec<u8>,
+}
+
+impl Held {
+    fn read(running: &mut Running<'_>, pages: &PageTable, i: usize, head_dim: usize) -> Self {
+        let mut page = |page: KvPage| {
+            let mut bytes = vec![0; running.backend.page_bytes(running.exec, page)];
+            running.backend.read_page(running.exec, page, &mut bytes).unwrap();
+            bytes
+        };
+        let codes = page(KvPage::Kept(pages.seq(0)[i]));
+        let both = page(KvPage::Exact(pages.exact(0)[i].unwrap()));
+        let (exact, mean) = both.split_at(2 * N_KV_HEADS * PAGE * head_dim * 2);
+        let halves = exact.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes));
+        let floats = mean.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        Self { head_dim, exact: halves.collect(), mean: floats.collect(), codes }
+    }
+
+    fn exact(&self, part: usize, head: usize, place: usize) -> Vec<f32> {
+        let at = ((part * N_KV_HEADS + head) * PAGE + place) * self.head_dim;
+        self.exact[at..at + self.head_dim].iter().map(|x| x.to_f32()).collect()
+    }
+
+    fn mean(&self, head: usize) -> &[f32] {
+        &self.mean[head * self.head_dim..][..self.head_dim]
+    }
+
+    /// The scales and the bytes of a vector of codes. `[key, value]` are bits an element, signs with them, and scales.
+    fn vector(
+        &self,
+        shapes: [(usize, usize); 2],
+        part: usize,
+        head: usize,
+        place: usize,
+    ) -> (Vec<f16>, &[u8]) {
+        let head_bytes = |(bits, scales): (usize, usize)| PAGE * (2 * scales + bits * self.head_dim / 8);
+        let before = part * N_KV_HEADS * head_bytes(shapes[0]) + head * head_bytes(shapes[part]);
+        let (bits, n_scales) = shapes[part];
+        let head = &self.codes[before..][..head_bytes(shapes[part])];
+        let scale =
+            |i: usize| f16::from_le_bytes([head[2 * (i * PAGE + place)], head[2 * (i * PAGE + place) + 1]]);
+        let bytes = bits * self.head_dim / 8;
+        let vector = &head[2 * n_scales * PAGE + place * bytes..][..bytes];
+        ((0..n_scales).map(scale).collect(), vector)
+    }
+}
+
+fn word(bytes: &[u8], i: usize) -> u32 {
+    u32::from_le_bytes(bytes.as_chunks().0[i])
+}
+
+/// The low two bits of element `e`, of pieces of 16 in a word each.
+fn low(vector: &[u8], e: usize) -> u8 {
+    let (g, n) = (e % 16 / 4, e % 4);
+    (word(vector, e / 16) >> (16 * (g / 2) + 4 * n + 2 * (g % 2)) & 3) as u8
+}
+
+/// The code of element `e` of a vector of codes of 3 or 4 bits.
+fn code(vector: &[u8], bits: usize, e: usize) -> u8 {
+    if bits == 4 {
+        return vector[e / 2] >> (4 * (e % 2)) & 15;
+    }
+    let (top, g, n) = (&vector[vector.len() / 3 * 2..], e % 16 / 4, e % 4);
+    let top = u16::from_le_bytes(top.as_chunks().0[e / 16]);
+    low(vector, e) | ((top >> (4 * n + g) & 1) << 2) as u8
+}
+
+/// The sign of element `e`, behind codes of 2 bits.
+fn sign(vector: &[u8], head_dim: usize, e: usize) -> bool {
+    word(vector, head_dim / 16 + e / 32) >> (e % 32) & 1 == 1
+}
+
+/// Whether an element lies on a border.
+fn is_tie(book: &Codebook, unit: f64) -> bool {
+    book.thresholds().iter().any(|border| (unit - border).abs() < TIE)
+}
+
+/// At most one step of f16 apart.
+fn is_near(a: f16, b: f16) -> bool {
+    a.to_bits().abs_diff(b.to_bits()) <= 1
+}
+
+fn norm(y: &[f32]) -> f64 {
+    y.iter().map(|y| f64::from(*y).powi(2)).sum::<f64>().sqrt()
+}
+
+/// Compares a vector of codes of 3 or 4 bits with the codec's; says how many elements lie on borders.
+fn is_lloyd(codec: &Lloyd, y: &[f32], scales: &[f16], vector: &[u8]) -> usize {
+    let (mut bytes, mut want) = (vec![0; codec.bytes()], vec![0; y.len()]);
+    codec.encode(y, &mut bytes);
+    let scale = codec.split(&bytes, &mut want);
+    let norm = norm(y);
+    let mut ties = 0;
+    for (e, want) in want.iter().enumerate() {
+        let got = code(vector, codec.bits() as usize, e);
+        let tie = is_tie(codec.codebook(), f64::from(y[e]) / norm);
+        assert!(got == *want || tie, "element {e}: {got} for {want}, {} of the norm", f64::from(y[e]) / norm);
+        ties += usize::from(got != *want);
+    }
+    assert!(ties > 0 || is_near(scales[0], scale), "{} for {scale}", scales[0]);
+    ties
+}
+
+/// The same for codes of 2 bits and signs.
+fn is_prod(codec: &Prod, y: &[f32], scales: &[f16], vector: &[u8]) -> usize {
+    let (mut bytes, mut want) = (vec![0; codec.bytes()], vec![0; y.len()]);
+    codec.encode(y, &mut bytes);
+    let want_scales = codec.split(&bytes, &mut want);
+    let norm = norm(y);
+    let differ = |e: &usize| low(vector, *e) != want[*e] & 3;
+    let ties: Vec<usize> = (0..y.len()).filter(differ).collect();
+    assert!(ties.iter().all(|e| is_tie(codec.codebook(), f64::from(y[*e]) / norm)), "{ties:?}");
+    // With another code, or the norm a step of f16 away, what is left over is another vector.
+    if !ties.is_empty() || scales[0] != want_scales[0] {
+        assert!(!ties.is_empty() || is_near(scales[0], want_scales[0]));
+        return 1;
+    }
+    assert!(is_near(scales[1], want_scales[1]), "{} for {}", scales[1], want_scales[1]);
+    let centroid = |e: usize| codec.codebook().centroids()[usize::from(want[e] & 3)];
+    let left = |e: usize| f64::from(y[e]) - scales[0].to_f64() * centroid(e);
+    let mut left: Vec<f64> = (0..y.len()).map(left).collect();
+    let length = left.iter().map(|x| x * x).sum::<f64>().sqrt();
+    codec.qjl().project(&mut left);
+    let size = left.iter().map(|x| x * x).sum::<f64>().sqrt();
+    for (e, left) in left.iter().enumerate() {
+        let same = sign(vector, y.len(), e) == (want[e] & 4 != 0);
+        assert!(same || left.abs() < 1e-5 * size, "sign {e}: {left} of {size}, residual {length}");
+    }
+    0
+}
+
+#[test]
+fn kernels_write_the_codecs_codes() {
+    let Some(mut backend) = simt(1) else { return };
+    let same = |bits| [(bits, 1); 2];
+    let cases: [(_, _, _, &[usize]); 3] = [
+        ("turboquant", 3, same(3), &[64, 128]),
+        ("turboquant-4", 4, same(4), &[32]),
+        ("tq3_0", 3, [(3, 2), (3, 1)], &[64, 256]),
+    ];
+    for (name, bits, shapes, head_dims) in cases {
+        for &head_dim in head_dims {
+            let mut attention = Attention::new(name, head_dim);
+            let inputs = attention.case.numbers.values(N_ROWS as usize * DIM);
+            let pages = windowed_pages(1, 4);
+            let mut running = attention.case.on(&mut *backend);
+            attention.run(&mut running, &pages, &inputs);
+            let first = Held::read(&mut running, &pages, 0, head_dim);
+            let keys = Lloyd::new(head_dim, bits as u32, ScaleRule::InnerProduct);
+            let values = Lloyd::new(head_dim, bits as u32, ScaleRule::LeastSquares);
+            let prod = Prod::new(head_dim, Qjl::srht(head_dim).unwrap());
+            let (mut ties, mut vectors) = (0, 0);
+            for i in CODED {
+                let held = Held::read(&mut running, &pages, i, head_dim);
+                for head in 0..N_KV_HEADS {
+                    for place in 0..PAGE {
+                        let (scales, vector) = held.vector(shapes, 0, head, place);
+                        let y: Vec<f32> = held
+                            .exact(0, head, place)
+                            .iter()
+                            .zip(first.mean(head))
+                            .map(|(y, m)| y - m)
+                            .collect();
+                        ties += match name {
+                            "tq3_0" => is_prod(&prod, &y, &scales, vector),
+                            _ => is_lloyd(&keys, &y, &scales, vector),
+                        };
+                        let (scales, vector) = held.vector(shapes, 1, head, place);
+                        ties += is_lloyd(&values, &held.exact(1, head, place), &scales, vector);
+                        vectors += 2;
+                    }
+                }
+            }
+            // One vector in fifty may have an element on a border.
+            assert!(50 * ties <= vectors, "{name}, {head_dim}: {ties} in {vectors} vectors");
+        }
+    }
+}
+
+/// Magnitudes of a codebook in whole steps up to 127 of a unit, which is found as `src/backend/cuda/kv.rs` says.
+fn in_units(book: &Codebook) -> Vec<f64> {
+    let upper = &book.centroids()[book.centroids().len() / 2..];
+    let worst =
+        |unit: f64| upper.iter().map(|c| ((c / unit).round() * unit / c - 1.0).abs()).fold(0.0, f64::max);
+    let units = (64_000..=127_000).map(|steps| upper.last().unwrap() / (f64::from(steps) / 1000.0));
+    let unit = units.min_by(|a, b| worst(*a).total_cmp(&worst(*b))).unwrap();
+    let upper: Vec<f64> = upper.iter().map(|c| (c / unit).round() * unit).collect();
+    upper.iter().rev().map(|c| -c).chain(upper.iter().copied()).collect()
+}
+
+/// A vector in 255 steps of its largest element, and such a step.
+fn in_steps(x: &[f32]) -> (Vec<i8>, f64) {
+    let most = x.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+    (x.iter().map(|x| (x * (127.0 / most)).round_ties_even() as i8).collect(), f64::from(most / 127.0))
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+}
+
+#[test]
+fn signs_are_counted_plane_by_plane() {
+    let Some(mut backend) = simt(1) else { return };
+    for head_dim in [64, 128] {
+        let mut attention = Attention::new("tq3_0", head_dim);
+        let inputs = attention.case.numbers.values(N_ROWS as usize * DIM);
+        let pages = windowed_pages(1, 4);
+        let mut running = attention.case.on(&mut *backend);
+        attention.run(&mut running, &pages, &inputs);
+        let held: Vec<Held> = (0..4).map(|i| Held::read(&mut running, &pages, i, head_dim)).collect();
+        // Turned where they lie.
+        let (queries, out) = (running.read(attention.q, 1), running.read(attention.y, 1));
+        let prod = Prod::new(head_dim, Qjl::srht(head_dim).unwrap());
+        let (key_units, value_units) = (in_units(prod.codebook()), in_units(&Codebook::new(head_dim, 3)));
+        let shapes = [(3, 2), (3, 1)];
+        let (mut error, mut size, mut without_signs) = (0.0, 0.0, 0.0);
+        for (i, (q, got)) in queries.chunks_exact(head_dim).zip(out.chunks_exact(head_dim)).enumerate() {
+            let head = i / GROUP;
+            let (bytes, step) = in_steps(q);
+            let mut projected = q.to_vec();
+            prod.qjl().project_query(&mut projected);
+            let (projected, projected_step) = in_steps(&projected);
+            let planes = Planes::new(&projected);
+            let answer = |signs_count: f64| {
+                let mut soft = Vec::new();
+                for pos in 0..N_ROWS as usize {
+                    let (page, place) = (pos / PAGE, pos % PAGE);
+                    if page != READ {
+                        let key = held[page].exact(0, head, place);
+                        soft.push((
+                            dot(q, &key),
+                            held[page].exact(1, head, place).iter().map(|x| f64::from(*x)).collect(),
+                        ));
+                        continue;
+                    }
+                    let (scales, vector) = held[page].vector(shapes, 0, head, place);
+                    let codes: f64 = (0..head_dim)
+                        .map(|e| f64::from(bytes[e]) * key_units[usize::from(low(vector, e))])
+                        .sum();
+                    let signs: Vec<u32> =
+                        (0..head_dim / 32).map(|i| word(vector, head_dim / 16 + i)).collect();
+                    let counted = f64::from(planes.signed_sum(&signs)) * projected_step * prod.qjl().factor();
+                    let score = step * codes * scales[0].to_f64()
+                        + signs_count * counted * scales[1].to_f64()
+                        + dot(q, held[0].mean(head));
+                    let (scales, vector) = held[page].vector(shapes, 1, head, place);
+                    let value = |e: usize| value_units[usize::from(code(vector, 3, e))] * scales[0].to_f64();
+                    soft.push((score, (0..head_dim).map(value).collect::<Vec<f64>>()));
+                }
+                let weights: Vec<f64> = soft.iter().map(|(score, _)| (0.125 * score).exp()).collect();
+                let total: f64 = weights.iter().sum();
+                let mut sum = vec![0.0_f32; head_dim];
+                for (e, sum) in sum.iter_mut().enumerate() {
+                    let all = weights.iter().zip(&soft).map(|(weight, (_, value))| weight * value[e]);
+                    *sum = (all.sum::<f64>() / total) as f32;
+                }
+                Rotation::new(head_dim).unwrap().undo(&mut sum);
+                sum
+            };
+            let square = |a: &[f32]| a.iter().zip(got).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>();
+            let want = answer(1.0);
+            error += square(&want);
+            without_signs += square(&answer(0.0));
+            size += dot(&want, &want);
+        }
+        let (error, without_signs) = ((error / size).sqrt(), (without_signs / size).sqrt());
+        assert!(error < 1e-4, "heads of {head_dim}: {error}");
+        assert!(without_signs > 1e-2, "heads of {head_dim}: signs must matter, and make {without_signs}");
+    }
+}
