@@ -4,47 +4,88 @@
 #
 #   scripts/gpu-check.sh target/release/sterna [folder for the results]
 #
-# compute-sanitizer and ncu come with the CUDA toolkit; where one is missing, a line says so.
+# compute-sanitizer and ncu come with the CUDA toolkit; where one is missing, a line says so. What fails is named at the end; a
+# self-test that fails ends the run, because times of wrong results are worth nothing.
 set -euo pipefail
 
 sterna=${1:?usage: scripts/gpu-check.sh PATH-OF-STERNA [FOLDER]}
 out=${2:-gpu-check}
 mkdir -p "$out"
+: >"$out/log.txt"
 
 step() { printf '\n== %s\n' "$1" | tee -a "$out/log.txt"; }
 keep() { tee -a "$out/log.txt"; }
+failed=()
+try() { # what it is, and a command
+  local what=$1
+  shift
+  "$@" 2>&1 | keep || failed+=("$what")
+}
 
 step "devices"
 "$sterna" devices | keep
+if ! grep -q '^cuda: [0-9]' "$out/log.txt"; then
+  echo "nothing to check: this machine has no card that the CUDA driver finds" | keep
+  exit 1
+fi
 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,power.limit --format=csv 2>/dev/null | keep || true
 
 step "self-test"
-"$sterna" selftest --backend cuda | keep
+"$sterna" selftest --backend cuda 2>&1 | keep
 
 for tool in memcheck racecheck; do
   step "compute-sanitizer $tool"
   if command -v compute-sanitizer >/dev/null; then
-    compute-sanitizer --tool "$tool" --error-exitcode 1 "$sterna" selftest --backend cuda | keep
+    try "compute-sanitizer $tool" \
+      compute-sanitizer --tool "$tool" --error-exitcode 1 "$sterna" selftest --backend cuda
   else
     echo "not run: compute-sanitizer is not here" | keep
   fi
 done
 
+model=$out/bitnet-2b-4t.gguf
+[ -e "$model" ] || "$sterna" synth --preset bitnet-2b-4t --head-type f16 "$model"
 for head in f16 q8_0 q6_k; do
-  model=$out/2b-$head.gguf
-  [ -e "$model" ] || "$sterna" synth --preset bitnet-2b-4t --head-type "$head" "$model"
   step "bench, head $head"
-  "$sterna" bench -m "$model" --backend cuda -p 512 -n 128 -d 0,4096 -r 5 | keep
+  try "bench, head $head" \
+    "$sterna" bench -m "$model" --head-type "$head" --backend cuda -p 512 -n 128 -d 0,4096,32768 -r 5
 done
-step "bench, head f16, depth 32768"
-"$sterna" bench -m "$out/2b-f16.gguf" --backend cuda -p 0 -n 128 -d 32768 -r 3 | keep
+for kv in q8_0 turboquant; do
+  step "bench, head f16, KV cache $kv"
+  try "bench, KV cache $kv" \
+    "$sterna" bench -m "$model" --kv-cache-type "$kv" --backend cuda -p 512 -n 128 -d 0,4096,32768 -r 5
+done
+
+# Of each kernel in the table that ncu writes: launches, their time, and the mean share of the memory's throughput.
+summary() {
+  awk -F '","' '
+    /^"ID"/ { for (i = 1; i <= NF; i++) { gsub(/"/, "", $i); at[$i] = i }; next }
+    !/^"/ || !at["Metric Name"] { next }
+    {
+      kernel = $at["Kernel Name"]; sub(/\(.*/, "", kernel)
+      metric = $at["Metric Name"]; value = $at["Metric Value"]; gsub(/[",]/, "", value)
+      if (metric == "Duration") { n[kernel]++; time[kernel] += value }
+      if (metric == "DRAM Throughput") share[kernel] += value
+    }
+    END { for (k in n) printf "%10.1f us  %4d x %-28s DRAM %5.1f %%\n", time[k] / 1000, n[k], k, share[k] / n[k] }
+  ' "$1" | sort -rn
+}
 
 step "ncu, one decode step"
 if command -v ncu >/dev/null; then
-  ncu --graph-profiling node --section SpeedOfLight --section MemoryWorkloadAnalysis --section LaunchStats \
-    --launch-skip 400 --launch-count 153 --csv --log-file "$out/ncu.csv" \
-    "$sterna" run -m "$out/2b-f16.gguf" --backend cuda -p Hello -n 4 --temp 0 >/dev/null
-  echo "$out/ncu.csv" | keep
+  profile() {
+    ncu --graph-profiling node --section SpeedOfLight --section MemoryWorkloadAnalysis --section LaunchStats \
+      --launch-skip 400 --launch-count 153 --print-units base --csv --log-file "$out/ncu.csv" \
+      "$sterna" run -m "$model" --backend cuda -p Hello -n 4 --temp 0 >/dev/null && summary "$out/ncu.csv"
+  }
+  try "ncu" profile
 else
   echo "not run: ncu is not here" | keep
 fi
+
+step "end"
+if [ ${#failed[@]} -gt 0 ]; then
+  printf 'failed: %s\n' "${failed[@]}" | keep
+  exit 1
+fi
+echo "all of it went through; $out/log.txt has what was said" | keep
