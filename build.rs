@@ -15,6 +15,9 @@ const ARCHS: &str = "80,86,89,90,120";
 /// Cards that none of these serves compile it from this one's PTX.
 const PTX: &str = "90";
 
+/// Kernels use what came with this one: asynchronous copies, and tensor cores for 32 integers at a time.
+const LEAST_ARCH: u32 = 80;
+
 /// Products and sums are rounded one by one unless a kernel says `fmaf`, as on the host.
 const NVCC_FLAGS: &[&str] = &["-std=c++17", "-O3", "-fmad=false", "-Xfatbin=-compress-all", "-fatbin"];
 
@@ -88,6 +91,12 @@ mod device {
             fs::write(list, "&[]").expect("OUT_DIR can be written");
             return;
         }
+        if let Some(wrong) = archs.split(',').find(|arch| !is_arch(arch)) {
+            panic!(
+                "STERNA_CUDA_ARCHS={archs}: `{wrong}` is no architecture from {LEAST_ARCH} on; want a list as in \
+                 STERNA_CUDA_ARCHS=90,120, or STERNA_CUDA_ARCHS=none"
+            );
+        }
         let Some(nvcc) = find_nvcc() else {
             println!(
                 "cargo::warning=nvcc was not found, so this build has no CUDA kernels; \
@@ -125,6 +134,11 @@ mod device {
         fs::write(list, text).expect("OUT_DIR can be written");
     }
 
+    /// Whether the kernels can be compiled for it, as far as numbers tell.
+    fn is_arch(arch: &str) -> bool {
+        arch.trim().parse().is_ok_and(|arch: u32| arch >= LEAST_ARCH)
+    }
+
     fn find_nvcc() -> Option<PathBuf> {
         let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(env::var_os);
         let homes = homes.map(|home| Path::new(&home).join("bin"));
@@ -140,7 +154,7 @@ mod device {
 
     fn flags(archs: &str) -> Vec<String> {
         let mut flags: Vec<String> = NVCC_FLAGS.iter().map(|&flag| flag.to_owned()).collect();
-        for arch in archs.split(',').map(str::trim).filter(|arch| !arch.is_empty()) {
+        for arch in archs.split(',').map(str::trim) {
             flags.push(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
         }
         flags.push(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));

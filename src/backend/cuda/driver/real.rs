@@ -84,9 +84,17 @@ impl<T> Called<T> for Result<T, DriverError> {
     }
 }
 
-/// What an open card needs and this build lacks, where it does.
-const NO_KERNELS: &str =
-    "this build has no CUDA kernels, because nvcc was not found; run scripts/setup-cuda.sh and build again";
+/// What an open card needs and this build lacks, where it does, and the way out.
+fn no_kernels(archs: &str) -> &'static str {
+    match archs {
+        "none" => {
+            "this build has no CUDA kernels, because STERNA_CUDA_ARCHS=none left them out; build again without it"
+        }
+        _ => {
+            "this build has no CUDA kernels, because nvcc was not found; run scripts/setup-cuda.sh and build again"
+        }
+    }
+}
 
 /// Makes the driver ready, and counts its cards.
 fn count() -> Result<i32, BackendError> {
@@ -108,7 +116,8 @@ fn count() -> Result<i32, BackendError> {
 pub fn cards() -> Result<Vec<String>, BackendError> {
     let card = |ordinal| {
         let about = About::of(result::device::get(ordinal).called("cuDeviceGet")?)?;
-        let code = if FATBINS.is_empty() { NO_KERNELS.into() } else { code_for(ARCHS, PTX, about.compute) };
+        let code =
+            if FATBINS.is_empty() { no_kernels(ARCHS).into() } else { code_for(ARCHS, PTX, about.compute) };
         Ok(format!("{about}: {code}"))
     };
     (0..count()?).map(card).collect()
@@ -176,7 +185,7 @@ impl Card {
     /// [`BackendError::Device`] where there are no kernels, no driver, no such card, or no code for it.
     pub fn open(ordinal: i32) -> Result<Self, BackendError> {
         if FATBINS.is_empty() {
-            return Err(fail("open", NO_KERNELS));
+            return Err(fail("open", no_kernels(ARCHS)));
         }
         let n = count()?;
         if !(0..n).contains(&ordinal) {
@@ -509,7 +518,17 @@ impl Drop for Card {
 
 #[cfg(test)]
 mod tests {
-    use super::code_for;
+    use super::{ARCHS, Card, FATBINS, code_for, no_kernels};
+
+    #[test]
+    fn a_build_without_kernels_says_what_brings_them() {
+        assert!(
+            no_kernels("80,120").contains("nvcc was not found; run scripts/setup-cuda.sh and build again")
+        );
+        assert!(no_kernels("none").contains("STERNA_CUDA_ARCHS=none left them out; build again without it"));
+        let said = Card::open(i32::MAX).err().expect("nobody has so many cards").to_string();
+        assert_eq!(said.contains(no_kernels(ARCHS)), FATBINS.is_empty(), "{said}");
+    }
 
     #[test]
     fn code_is_for_its_generation_and_ptx_for_later_ones() {
