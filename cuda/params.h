@@ -17,10 +17,13 @@
 #define NORM_RMS 1
 #define NORM_LAYER 2
 
-/* Activation functions of FfnInParams. */
+/* Activation functions. */
 #define ACT_RELU2 0
 #define ACT_SILU 1
 #define ACT_GELU_TANH 2
+
+/* None, in CombineParams. */
+#define ACT_NONE 3
 
 /* Row index of a row that asks for no logits. */
 #define NO_OUTPUT 0xffffffff
@@ -53,6 +56,8 @@
 #define ATTEND_THREADS 128
 #define APPEND_THREADS 128
 #define SAMPLE_THREADS 256
+#define HEADS_THREADS 128
+#define COMBINE_THREADS 256
 
 /* `sample` draws from at most so many logits of a row, no more than it has threads. */
 #define SAMPLE_MOST 256
@@ -302,6 +307,24 @@ struct AttnInParams {
     POINTER(float) raw;
 };
 
+struct HeadsParams {
+    struct StepTables step;
+    struct RopeParams rope;
+    /* Over each head, or of no kind. */
+    struct NormParams q_norm;
+    struct NormParams k_norm;
+    struct KvParams kv;
+    /* [rows, n_heads, head_dim], which stay where they are. */
+    POINTER(float) q;
+    /* [n_kv_heads, head_dim] each, of rows that lie `pitch` elements apart. */
+    POINTER(const float) keys;
+    POINTER(const float) values;
+    /* As in AttnInParams. */
+    POINTER(float) raw;
+    uint32_t n_heads;
+    uint32_t pitch;
+};
+
 struct AppendParams {
     struct StepTables step;
     struct CodedKvParams kv;
@@ -410,11 +433,25 @@ struct FfnInParams {
     uint32_t reserved;
 };
 
+/* Rows of products that become what a stage writes. */
+struct CombineParams {
+    struct StepTables step;
+    /* [rows, cols] each; the gate may be null, and `y` be `out`. */
+    POINTER(const float) gate;
+    POINTER(const float) y;
+    POINTER(float) out;
+    uint32_t cols;
+    uint32_t act;
+    /* Whether it is added to what is there. */
+    uint32_t add;
+    uint32_t reserved;
+};
+
 struct LogitsParams {
     struct StepTables step;
     struct InputParams in;
     struct LinearParams w;
-    /* [outputs, w.rows] */
+    /* [outputs, w.rows]; or [rows, w.rows], where the input is that of the step's rows. */
     POINTER(float) logits;
 };
 

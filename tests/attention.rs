@@ -5,8 +5,9 @@
 mod case;
 mod oracle;
 
-use case::{Case, Turn, backends, cpus, limits, pages_for, rows, shuffled_pages, simt, ty};
+use case::{Case, Turn, backends, cpus, limits, pages_for, rows, shuffled_pages, simt, ty, wgpus};
 use ggml_types::{KvCodec, KvSide, KvVectors, QuantError, kv_by_name};
+use sterna::backend::{Backend, BackendError};
 use sterna::program::{
     ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Norm, NormKind, PAGE, PageTable, Rope, RopeId,
     RopeStyle, Row, Step,
@@ -21,7 +22,10 @@ struct Shape {
     codec: &'static dyn KvCodec,
     act: ActQuant,
     rope: Option<(RopeStyle, usize)>,
+    /// RMS over queries and LayerNorm over keys.
     head_norms: bool,
+    /// Types and rounding of Q, K and V, where `act` alone does not say.
+    layers: Option<[(&'static str, ActQuant); 3]>,
 }
 
 fn plain() -> Shape {
@@ -33,6 +37,7 @@ fn plain() -> Shape {
         act: ActQuant::None,
         rope: Some((RopeStyle::Halves, 8)),
         head_norms: false,
+        layers: None,
     }
 }
 
@@ -59,10 +64,10 @@ impl Attention {
         let (x, q_cols, kv_cols) = (case.buf("x", DIM), n_heads * head_dim, n_kv_heads * head_dim);
         let (q, y) = (case.buf("q", q_cols), case.buf("y", q_cols));
         let norm = case.norm(NormKind::Rms, DIM);
-        let weights = if shape.act == ActQuant::None { ty("f16") } else { ty("i2_s") };
-        let wq = case.linear_with_bias(weights, q_cols, DIM, shape.act);
-        let wk = case.linear_with_bias(weights, kv_cols, DIM, shape.act);
-        let wv = case.linear_with_bias(weights, kv_cols, DIM, shape.act);
+        let weights = if shape.act == ActQuant::None { "f16" } else { "i2_s" };
+        let [q_layer, k_layer, v_layer] = shape.layers.unwrap_or([(weights, shape.act); 3]);
+        let mut layer = |(name, act), cols| case.linear_with_bias(ty(name), cols, DIM, act);
+        let (wq, wk, wv) = (layer(q_layer, q_cols), layer(k_layer, kv_cols), layer(v_layer, kv_cols));
         let mut head_norm = |kind| -> Option<Norm> { shape.head_norms.then(|| case.norm(kind, head_dim)) };
         let (q_norm, k_norm) = (head_norm(NormKind::Rms), head_norm(NormKind::Layer));
         let rope = shape.rope.map(|(style, pairs)| {
@@ -114,6 +119,15 @@ impl Attention {
 const POSITIONS: [u32; 8] = [0, 1, 62, 63, 64, 127, 255, 256];
 
 fn decodes_and_prefills(name: &str, shape: Shape, positions: &[u32]) {
+    decodes_and_prefills_on(backends, name, shape, positions);
+}
+
+fn decodes_and_prefills_on(
+    backends: fn() -> Vec<Box<dyn Backend>>,
+    name: &str,
+    shape: Shape,
+    positions: &[u32],
+) {
     for &last in positions {
         for n_rows in [1, 2, 7, 40].into_iter().filter(|n| *n <= last + 1) {
             let name = format!("{name}, {n_rows} rows up to position {last}");
@@ -208,9 +222,17 @@ impl KvVectors for Marked {
     }
 }
 
+/// A codec of the caller's own: the CPU takes any, and a device names what it lacks.
 #[test]
 fn a_cache_of_whole_vectors() {
-    decodes_and_prefills("vectors", Shape { codec: &Vectors, ..plain() }, &[0, 63, 64, 256]);
+    let shape = Shape { codec: &Vectors, ..plain() };
+    decodes_and_prefills_on(|| cpus(&[1, 2, 3]), "vectors", shape, &[0, 63, 64, 256]);
+    let attention = Attention::new("vectors on a device", shape, 1, 1, 1);
+    for backend in simt(1).into_iter().chain(wgpus()) {
+        let refused = backend.plan(&attention.case.p);
+        let Err(BackendError::Missing { missing, .. }) = refused else { panic!("{}", backend.device()) };
+        assert_eq!(missing, ["attend__f16 in vectors"], "{}", backend.device());
+    }
 }
 
 /// The bounds above allow for a cache of halves; over one and the same cache, many rows at once are as exact as single ones.
@@ -296,6 +318,31 @@ fn rotary_embeddings() {
 #[test]
 fn norms_of_heads() {
     decodes_and_prefills("head norms", Shape { head_norms: true, ..plain() }, &[3, 66]);
+    // As Qwen3 has them; heads of no whole number of warps, turned in part; one with rounded inputs.
+    for (n_heads, n_kv_heads, head_dim, rope, act) in [
+        (4, 2, 128, Some((RopeStyle::Halves, 64)), ActQuant::None),
+        (6, 3, 20, Some((RopeStyle::Adjacent, 7)), ActQuant::None),
+        (2, 1, 72, None, ActQuant::I8PerToken),
+    ] {
+        let shape = Shape { n_heads, n_kv_heads, head_dim, codec: codec("f16"), rope, act, ..plain() };
+        let name = format!("head norms, {n_heads} heads, {n_kv_heads} KV heads of {head_dim}");
+        decodes_and_prefills(&name, Shape { head_norms: true, ..shape }, &[66]);
+    }
+}
+
+/// Q, K and V that no kernel has together, and ternary ones whose inputs are not rounded.
+#[test]
+fn layers_of_unequal_types() {
+    let (none, int8) = (ActQuant::None, ActQuant::I8PerToken);
+    for (layers, head_norms) in [
+        ([("i2_s", int8), ("i2_s", int8), ("q8_0", none)], true),
+        ([("i2_s", int8), ("i2_s", int8), ("i2_s", none)], false),
+        ([("i2_s", none), ("i2_s", none), ("i2_s", none)], false),
+        ([("f16", none), ("f32", none), ("q4_0", none)], false),
+    ] {
+        let shape = Shape { codec: codec("f16"), layers: Some(layers), head_norms, ..plain() };
+        decodes_and_prefills(&format!("{layers:?}"), shape, &[66]);
+    }
 }
 
 #[test]

@@ -167,29 +167,43 @@ fn feed_forward_of_every_activation() {
     }
 }
 
-/// Gate and up may be rounded differently.
+/// Gate and up of types or rounding of their own, and ternary ones whose inputs are not rounded.
 #[test]
 fn layers_of_one_stage_with_unequal_rounding() {
-    let (dim, ffn_dim, n_rows) = (256, 40, 3);
-    let mut case = Case::new("ffn_in, unequal", limits(n_rows, 1, 1));
-    let (x, h) = (case.buf("x", dim), case.buf("h", ffn_dim));
-    let norm = case.norm(NormKind::Rms, dim);
-    let gate = Some(case.linear(ty("i2_s"), ffn_dim, dim, ActQuant::I8PerToken));
-    let up = case.linear(ty("q8_0"), ffn_dim, dim, ActQuant::None);
-    case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Silu, h });
-    let inputs = vec![(x, case.numbers.values(n_rows * dim))];
-    let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
-    case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+    let (dim, ffn_dim) = (256, 40);
+    let (none, int8) = (ActQuant::None, ActQuant::I8PerToken);
+    for (gate, up) in [
+        (Some(("i2_s", int8)), ("q8_0", none)),
+        (Some(("tq1_0", none)), ("i2_s", int8)),
+        (Some(("i2_s", none)), ("i2_s", none)),
+        // Which have one kernel on CUDA.
+        (Some(("tq1_0", int8)), ("tq2_0", int8)),
+        (None, ("tq2_0", none)),
+    ] {
+        for n_rows in [1, 3, 20] {
+            let name = format!("ffn_in of {gate:?} and {up:?}, {n_rows} rows");
+            let mut case = Case::new(&name, limits(n_rows + 1, 1, 1));
+            let (x, h) = (case.buf("x", dim), case.buf("h", ffn_dim));
+            let norm = case.norm(NormKind::Rms, dim);
+            let mut layer = |(name, act)| case.linear_with_bias(ty(name), ffn_dim, dim, act);
+            let (gate, up) = (gate.map(&mut layer), layer(up));
+            case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Silu, h });
+            let inputs = vec![(x, case.numbers.values(n_rows * dim))];
+            let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
+            case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+        }
+    }
 }
 
 #[test]
 fn logits_of_the_rows_that_asked() {
     let (dim, n_vocab) = (256, 333);
-    for asked in [vec![], vec![4], vec![0, 2, 3], vec![0, 1, 2, 3, 4]] {
-        let mut case = Case::new(&format!("logits of {asked:?}"), limits(5, 1, 1));
+    let all = [vec![], vec![4], vec![0, 2, 3], vec![0, 1, 2, 3, 4]];
+    for (asked, name) in all.into_iter().flat_map(|asked| ["f16", "i2_s"].map(|name| (asked.clone(), name))) {
+        let mut case = Case::new(&format!("logits of {asked:?}, {name}"), limits(5, 1, 1));
         let (x, logits) = (case.buf("x", dim), case.p.buf("logits", RowsOf::Outputs, n_vocab));
         let norm = case.norm(NormKind::Rms, dim);
-        let w = case.linear(ty("f16"), n_vocab, dim, ActQuant::None);
+        let w = case.linear(ty(name), n_vocab, dim, ActQuant::None);
         case.p.push("logits", Logits { x, norm, w, logits });
         let mut rows = single(5);
         asked.iter().for_each(|row: &usize| rows[*row].logits = true);

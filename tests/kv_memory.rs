@@ -7,8 +7,8 @@ mod common;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cuda::Cuda;
@@ -27,11 +27,13 @@ struct Counting {
     on: Option<Box<dyn Driver>>,
     bytes: u64,
     used: Arc<AtomicU64>,
+    /// Launches of each recording, in order.
+    recorded: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Counting {
     fn card(bytes: u64) -> Self {
-        Self { on: None, bytes, used: Arc::default() }
+        Self { on: None, bytes, used: Arc::default(), recorded: Arc::default() }
     }
 }
 
@@ -107,6 +109,7 @@ impl Driver for Counting {
     }
 
     fn record(&mut self, launches: Vec<Launch>) -> Result<Recording, BackendError> {
+        self.recorded.lock().unwrap().push(launches.len());
         self.on.as_mut().map_or(Ok(Recording(0)), |on| on.record(launches))
     }
 
@@ -207,6 +210,19 @@ fn eight_billion_weights_and_131072_positions_fit_16_gigabytes() {
     assert!(engine::plan(&gguf, &options("turboquant"), &cuda).is_ok());
     let refused = engine::plan(&gguf, &options("f16"), &cuda).unwrap_err();
     assert!(matches!(refused, sterna::Error::DoesNotFit { .. }), "{refused}");
+}
+
+/// A token is one recording: five launches a layer, six where `append` keeps keys and values, and three around them.
+#[test]
+fn a_token_is_so_many_launches() {
+    let dir = tempfile::tempdir().unwrap();
+    let gguf = hollow("bitnet-2b-4t", dir.path());
+    for (codec, a_layer) in [("f16", 5), ("turboquant", 6), ("q8_0", 6)] {
+        let card = Counting::card(u64::MAX);
+        let recorded = Arc::clone(&card.recorded);
+        load(&gguf, codec, card).unwrap();
+        assert_eq!(recorded.lock().unwrap()[0], 30 * a_layer + 3, "{codec}");
+    }
 }
 
 /// The same count where the memory is there and the kernels run.

@@ -1,6 +1,7 @@
 #include "i2_s.cuh"
 
-#include "../lib/kernels.cuh"
+#include "../lib/floats.cuh"
 
 STERNA_KERNELS(I2S, i2_s)
 STERNA_MMA_KERNELS(I2S, i2_s)
+STERNA_FLOATS_KERNELS(I2S, i2_s)

@@ -1,6 +1,7 @@
 #include "tq2_0.cuh"
 
-#include "../lib/kernels.cuh"
+#include "../lib/floats.cuh"
 
 STERNA_KERNELS(TQ2_0, tq2_0)
 STERNA_MMA_KERNELS(TQ2_0, tq2_0)
+STERNA_FLOATS_KERNELS(TQ2_0, tq2_0)

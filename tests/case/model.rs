@@ -9,7 +9,7 @@ use sterna::program::{
 use super::{Case, ty};
 
 /// What the model looks like.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Model {
     pub n_layers: usize,
     pub dim: usize,
@@ -20,6 +20,10 @@ pub struct Model {
     pub n_vocab: usize,
     pub weights: &'static str,
     pub kv: &'static str,
+    /// Norms of query and key heads, as Qwen3 has them.
+    pub head_norms: bool,
+    /// Type of the gate and of values' layer, where it is another.
+    pub other: Option<&'static str>,
 }
 
 /// Two layers, four query heads to each of two KV heads.
@@ -33,6 +37,8 @@ pub const SMALL: Model = Model {
     n_vocab: 300,
     weights: "i2_s",
     kv: "f16",
+    head_norms: false,
+    other: None,
 };
 
 impl Model {
@@ -42,7 +48,9 @@ impl Model {
         let Self { n_layers, dim, ffn_dim, n_heads, n_kv_heads, head_dim, n_vocab, .. } = *self;
         let (q_cols, kv_cols) = (n_heads * head_dim, n_kv_heads * head_dim);
         let (weights, codec) = (ty(self.weights), kv_by_name(self.kv).expect("a KV codec"));
-        let act = if self.weights == "i2_s" { ActQuant::I8PerToken } else { ActQuant::None };
+        let act_of = |name| if name == "i2_s" { ActQuant::I8PerToken } else { ActQuant::None };
+        let act = act_of(self.weights);
+        let (other, other_act) = self.other.map_or((weights, act), |name| (ty(name), act_of(name)));
         let [x, q, y, h] =
             [("x", dim), ("q", q_cols), ("y", q_cols), ("h", ffn_dim)].map(|(n, c)| case.buf(n, c));
         let logits = case.p.buf("logits", RowsOf::Outputs, n_vocab);
@@ -56,10 +64,11 @@ impl Model {
             let norm = case.norm(NormKind::Rms, dim);
             let wq = case.linear(weights, q_cols, dim, act);
             let wk = case.linear(weights, kv_cols, dim, act);
-            let wv = case.linear(weights, kv_cols, dim, act);
+            let wv = case.linear(other, kv_cols, dim, other_act);
             let v = kv_on(KvSide::Values, codec);
             let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: codec, v, window: KvWindow::default() });
-            let (q_norm, k_norm) = (None, None);
+            let mut head_norm = || self.head_norms.then(|| case.norm(NormKind::Rms, head_dim));
+            let (q_norm, k_norm) = (head_norm(), head_norm());
             case.p.push(format!("{i}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
             let scale = 1.0 / (head_dim as f32).sqrt();
             case.p.push(format!("{i}.attend"), Attend { q, kv, scale, out: y });
@@ -67,7 +76,7 @@ impl Model {
             let w = case.linear(weights, dim, q_cols, act);
             case.p.push(format!("{i}.attn_out"), ProjAdd { y, norm, w, x });
             let norm = case.norm(NormKind::Rms, dim);
-            let gate = Some(case.linear(weights, ffn_dim, dim, act));
+            let gate = Some(case.linear(other, ffn_dim, dim, other_act));
             let up = case.linear(weights, ffn_dim, dim, act);
             case.p.push(format!("{i}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::Relu2, h });
             let norm = Some(case.norm(NormKind::Rms, ffn_dim));

@@ -1,25 +1,29 @@
-//! Norm, Q, K, V, rotary embedding, KV write: pairs of rows that turn together share a warp. For caches of codes or blocks, `append`
-//! does the rest: a block a row, KV head, and its keys or its values.
+//! Norm, Q, K, V, rotary embedding, KV write: pairs of rows that turn together share a warp. Norms of heads, and layers that no kernel
+//! has together, leave what follows the products to `heads`. For caches of codes or blocks, `append` does the rest: a block a row,
+//! KV head, and its keys or its values.
 
-use super::driver::Launch;
+use super::driver::{Address, Launch};
 use super::kv::{self, Kept};
 use super::linear::{self, Input, Work};
 use super::params::{
-    APPEND_BLOCKS_SHARED_BYTES, APPEND_THREADS, AppendBlocksParams, AppendParams, AttnInParams,
+    APPEND_BLOCKS_SHARED_BYTES, APPEND_THREADS, AppendBlocksParams, AppendParams, AttnInParams, KvParams,
+    RopeParams,
 };
-use super::{Cx, memory, words};
+use super::{Cx, heads, memory, words};
 use crate::program::{AttnIn, PAGE, Program, RowsOf};
 
+/// Whether [`heads`] follows the products: for norms of heads, and for layers that no kernel has together.
+fn has_heads(p: &Program, s: &AttnIn) -> bool {
+    s.q_norm.is_some() || s.k_norm.is_some() || linear::together(p, &[&s.wq, &s.wk, &s.wv]).is_none()
+}
+
 pub fn kernels(p: &Program, s: &AttnIn) -> Result<Vec<String>, String> {
-    if s.q_norm.is_some() || s.k_norm.is_some() {
-        return Err("attn_in with norms of heads".into());
-    }
-    let head_dim = p.kv_decl(s.kv).head_dim;
-    if !head_dim.is_multiple_of(2) {
-        return Err(format!("attn_in with heads of {head_dim}"));
+    let decl = p.kv_decl(s.kv);
+    if !decl.head_dim.is_multiple_of(2) {
+        return Err(format!("attn_in with heads of {}", decl.head_dim));
     }
     let mut names = linear::kernels(p, "attn_in", &[&s.wq, &s.wk, &s.wv])?;
-    let decl = p.kv_decl(s.kv);
+    names.extend(has_heads(p, s).then(|| heads::KERNEL.to_owned()));
     // What is wrong with the cache, the stage that reads it says.
     if kv::is_appended(decl) && kv::check(decl).is_ok() {
         names.push(kv::kernel("append", decl));
@@ -27,24 +31,53 @@ pub fn kernels(p: &Program, s: &AttnIn) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
+/// Floats of a row of keys and values that wait for `heads`.
+pub fn products(p: &Program, s: &AttnIn) -> usize {
+    let decl = p.kv_decl(s.kv);
+    if has_heads(p, s) { 2 * decl.n_kv_heads * decl.head_dim } else { 0 }
+}
+
 pub fn launches(cx: &Cx<'_>, s: &AttnIn) -> Vec<Launch> {
     let kept = &cx.memory.kvs[s.kv.0 as usize];
-    let (kv, raw) = kept.for_attn_in(cx.memory.raw);
-    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
+    let first = if has_heads(cx.p, s) {
+        products_and_heads(cx, s, kept)
+    } else {
+        let (kv, raw) = kept.for_attn_in(cx.memory.raw);
+        let rope = s.rope.map_or(memory::NO_ROPE, |rope| cx.memory.ropes[rope.0 as usize]);
+        vec![at_once(cx, s, rope, kv, raw)]
+    };
+    first.into_iter().chain(append(cx, s, kept)).collect()
+}
+
+/// The kernel that has all three layers.
+fn at_once(cx: &Cx<'_>, s: &AttnIn, rope: RopeParams, kv: KvParams, raw: Address) -> Launch {
     let [wq, wk, wv] = [&s.wq, &s.wk, &s.wv].map(|w| linear::linear(cx, w));
     let work = Work { rows: (wq.rows + wk.rows + wv.rows) as usize, paired: true };
-    let products = linear::launch(cx, "attn_in", &s.wq, &input, work, |in_| AttnInParams {
-        step: cx.tables(),
-        in_,
-        wq,
-        wk,
-        wv,
-        rope: s.rope.map_or(memory::NO_ROPE, |rope| cx.memory.ropes[rope.0 as usize]),
-        kv,
-        q: cx.memory.bufs[s.q.0 as usize],
-        raw,
-    });
-    std::iter::once(products).chain(append(cx, s, kept)).collect()
+    let (step, q) = (cx.tables(), cx.memory.bufs[s.q.0 as usize]);
+    let params = |in_| AttnInParams { step, in_, wq, wk, wv, rope, kv, q, raw };
+    linear::launch(cx, "attn_in", &s.wq, &input(s), work, params)
+}
+
+fn input(s: &AttnIn) -> Input<'_> {
+    Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step }
+}
+
+/// Products without turns, and the kernel that does with heads what is left.
+fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Vec<Launch> {
+    let decl = cx.p.kv_decl(s.kv);
+    let kv_cols = decl.n_kv_heads * decl.head_dim;
+    let keys = cx.memory.products;
+    if linear::together(cx.p, &[&s.wq, &s.wk, &s.wv]).is_some() {
+        // As `append` takes them.
+        let (kv, _) = kept.for_attn_in(0);
+        let from = heads::KeysAndValues { keys, values: keys + 4 * kv_cols as u64, pitch: 2 * kv_cols };
+        return vec![at_once(cx, s, memory::NO_ROPE, kv, keys), heads::launch(cx, s, &from)];
+    }
+    let values = keys + (4 * cx.p.limits.rows * kv_cols) as u64;
+    let from = heads::KeysAndValues { keys, values, pitch: kv_cols };
+    let layers = [(&s.wq, cx.memory.bufs[s.q.0 as usize]), (&s.wk, keys), (&s.wv, values)];
+    let launches = layers.map(|(layer, to)| linear::product(cx, layer, &input(s), to));
+    launches.into_iter().chain([heads::launch(cx, s, &from)]).collect()
 }
 
 fn append(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Option<Launch> {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::driver::{Address, Driver, Launch, Limits, Recording};
 use super::memory::{Memory, Sizes};
 use super::params::NextWeights;
-use super::weight::{DeviceWeight, Format, device_bytes};
+use super::weight::{DeviceWeight, Products, device_bytes};
 use super::{Cx, Shape, attend, kernels, launches, linear, sample};
 use crate::backend::{BackendError, KvPage, Plan};
 use crate::program::{Buf, Linear, Program, Sampling, Stage, Step, sampling};
@@ -79,7 +79,8 @@ pub fn plan(driver: &dyn Driver, p: &Program) -> Result<Plan, BackendError> {
         }
         for linear in stage.linears().1 {
             let w = p.weight_decl(linear.w);
-            let need = Format::of(w.ty).map_or(0, |format| linear::shared_bytes(format, w.cols, 1));
+            let products = Products::of(w.ty, linear.act);
+            let need = products.map_or(0, |products| linear::shared_bytes(products, w.cols, 1));
             if need > driver.limits().shared_bytes as usize {
                 miss(format!("rows of {} inputs of {}", w.cols, w.ty.name()));
             }

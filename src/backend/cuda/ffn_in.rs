@@ -1,33 +1,48 @@
-//! Norm and the first half of the feed-forward network: a row of the gate and the same row of up share a warp.
+//! Norm and the first half of the feed-forward network: a row of the gate and the same row of up share a warp. Where these have no
+//! kernel in common, each is multiplied by itself.
 
 use super::Cx;
+use super::combine::{self, Combine};
 use super::driver::Launch;
 use super::linear::{self, Input, Work};
-use super::params::{ACT_GELU_TANH, ACT_RELU2, ACT_SILU, FfnInParams};
+use super::params::FfnInParams;
 use super::weight::NO_LINEAR;
-use crate::program::{Act, FfnIn, Program, RowsOf};
+use crate::program::{FfnIn, Linear, Program, RowsOf};
 
-pub fn kernels(p: &Program, s: &FfnIn) -> Result<Vec<String>, String> {
-    let linears: Vec<_> = [s.gate.as_ref(), Some(&s.up)].into_iter().flatten().collect();
-    linear::kernels(p, "ffn_in", &linears)
+fn linears(s: &FfnIn) -> Vec<&Linear> {
+    [s.gate.as_ref(), Some(&s.up)].into_iter().flatten().collect()
 }
 
-pub fn launch(cx: &Cx<'_>, s: &FfnIn) -> Launch {
+pub fn kernels(p: &Program, s: &FfnIn) -> Result<Vec<String>, String> {
+    let linears = linears(s);
+    let mut names = linear::kernels(p, "ffn_in", &linears)?;
+    names.extend(linear::together(p, &linears).is_none().then(|| combine::KERNEL.to_owned()));
+    Ok(names)
+}
+
+/// Floats of a row of the gate that wait for `combine`; `h` has those of up.
+pub fn products(p: &Program, s: &FfnIn) -> usize {
+    match &s.gate {
+        Some(gate) if linear::together(p, &linears(s)).is_none() => p.weight_decl(gate.w).rows,
+        _ => 0,
+    }
+}
+
+pub fn launches(cx: &Cx<'_>, s: &FfnIn) -> Vec<Launch> {
     let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
+    let h = cx.memory.bufs[s.h.0 as usize];
+    if linear::together(cx.p, &linears(s)).is_none() {
+        let gate = s.gate.as_ref().map(|gate| (gate, cx.memory.products));
+        let products = gate.into_iter().chain([(&s.up, h)]);
+        let products = products.map(|(layer, to)| linear::product(cx, layer, &input, to));
+        let (gate, cols) = (gate.map(|(_, at)| at), cx.p.buf_decl(s.h).cols);
+        let combine = Combine { gate, y: h, out: h, cols, act: Some(s.act), add: false };
+        return products.chain([combine::launch(cx, &combine)]).collect();
+    }
     let gate = s.gate.as_ref().map_or(NO_LINEAR, |gate| linear::linear(cx, gate));
     let up = linear::linear(cx, &s.up);
     let work = Work { rows: (gate.rows + up.rows) as usize, paired: s.gate.is_some() };
-    linear::launch(cx, "ffn_in", &s.up, &input, work, |in_| FfnInParams {
-        step: cx.tables(),
-        in_,
-        gate,
-        up,
-        h: cx.memory.bufs[s.h.0 as usize],
-        act: match s.act {
-            Act::Relu2 => ACT_RELU2,
-            Act::Silu => ACT_SILU,
-            Act::GeluTanh => ACT_GELU_TANH,
-        },
-        reserved: 0,
-    })
+    let params =
+        |in_| FfnInParams { step: cx.tables(), in_, gate, up, h, act: combine::act(s.act), reserved: 0 };
+    vec![linear::launch(cx, "ffn_in", &s.up, &input, work, params)]
 }

@@ -2,43 +2,46 @@
 
 use super::driver::{Address, Launch};
 use super::params::{
-    InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, MMA_HALVES_SHARED_BYTES,
-    MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS, NormParams,
+    InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, LogitsParams,
+    MMA_HALVES_SHARED_BYTES, MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS, NormParams,
 };
-use super::weight::{Format, Mma};
+use super::weight::{Mma, Products};
 use super::{Cx, words};
 use crate::program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf, Weight};
 
-/// The kernels of a stage over layers that share one input.
+/// How layers of one input multiply, where one kernel has all of them.
+pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
+    let products = |linear: &Linear| Products::of(p.weight_decl(linear.w).ty, linear.act);
+    let first = products(linears[0])?;
+    let equal =
+        |linear: &&Linear| linear.act == linears[0].act && products(linear).is_some_and(|p| p == first);
+    Some(first).filter(|first| !first.floats && linears.iter().all(equal))
+}
+
+/// The kernels of a stage over layers that share one input: its own where one has all of them, else those of each layer's products.
 ///
 /// # Errors
 /// What is missing, in words.
 pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<String>, String> {
-    let first = linears[0];
-    let ty = p.weight_decl(first.w).ty;
-    let name = |linear: &Linear| {
-        let input = if linear.act == ActQuant::None { "" } else { " of int8" };
-        format!("{}{input}", p.weight_decl(linear.w).ty.name())
+    let names = |stage: &str, products: Products| {
+        let mma = products.mma().map(|_| MMA);
+        ["", ROWS].into_iter().chain(mma).map(|kind| products.kernel(stage, kind)).collect::<Vec<_>>()
     };
-    if linears.iter().any(|linear| name(linear) != name(first)) {
-        let names: Vec<_> = linears.iter().map(|linear| name(linear)).collect();
-        return Err(format!("{stage} with unequal layers ({})", names.join(", ")));
+    if let Some(products) = together(p, linears) {
+        return Ok(names(stage, products));
     }
-    let Some(format) = Format::of(ty) else { return Err(format!("{stage}__{}", ty.name())) };
-    if !format.takes(first.act) {
-        return Err(format!("{stage}__{} without int8 inputs", ty.name()));
-    }
-    let mut kernels =
-        vec![format!("{stage}__{}", format.kernels), format!("{stage}__{}__rows", format.kernels)];
-    if format.mma.is_some() {
-        kernels.push(format!("{stage}__{}{MMA}", format.kernels));
-    }
-    Ok(kernels)
+    let of_layer = |linear: &&Linear| {
+        let ty = p.weight_decl(linear.w).ty;
+        let products = Products::of(ty, linear.act).ok_or_else(|| format!("{stage}__{}", ty.name()))?;
+        Ok(names("logits", products))
+    };
+    let all: Vec<_> = linears.iter().map(of_layer).collect::<Result<_, String>>()?;
+    Ok(all.concat())
 }
 
 /// Bytes of shared memory for `rows` rows of activations at a time.
-pub fn shared_bytes(format: &Format, cols: usize, rows: usize) -> usize {
-    (LINEAR_HEADER_BYTES as usize + rows * format.act_bytes(cols)).next_multiple_of(16)
+pub fn shared_bytes(products: Products, cols: usize, rows: usize) -> usize {
+    (LINEAR_HEADER_BYTES as usize + rows * products.act_bytes(cols)).next_multiple_of(16)
 }
 
 /// The input of a stage's layers.
@@ -70,22 +73,22 @@ pub fn launch<T: bytemuck::Pod>(
     params: impl FnOnce(InputParams) -> T,
 ) -> Launch {
     let w = &cx.weights[linear.w.0 as usize];
-    let format = Format::of(w.ty).expect("it was uploaded");
+    let products = Products::of(w.ty, linear.act).expect("it was uploaded");
     let rows = match input.rows {
         RowsOf::Step => cx.shape.rows,
         RowsOf::Outputs => cx.shape.outputs,
     };
     let room = cx.limits.shared_bytes as usize;
-    let Kind { suffix, tile_rows, lanes_log2 } = kind(cx, format, w.cols, rows, work);
+    let Kind { suffix, tile_rows, lanes_log2 } = kind(cx, products, w.cols, rows, work);
     let warps = LINEAR_THREADS as usize / 32;
     let slots = 32 >> lanes_log2;
     // On tensor cores a warp has two sets of rows at a time, and tiles of the step share the card.
     let (tiles, sets) = if suffix == MMA { (rows.div_ceil(tile_rows), 2) } else { (1, 1) };
     let most = (cx.resident_blocks() as usize).div_ceil(tiles);
     let blocks = work.rows.div_ceil(slots * sets * warps).clamp(1, most);
-    let shared = match format.mma {
+    let shared = match products.mma() {
         Some(Mma::Halves) if suffix == MMA => MMA_HALVES_SHARED_BYTES as usize,
-        _ => shared_bytes(format, w.cols, tile_rows),
+        _ => shared_bytes(products, w.cols, tile_rows),
     };
     assert!(shared <= room, "{stage}: {shared} bytes of shared memory, there are {room}");
     let params = params(InputParams {
@@ -99,7 +102,7 @@ pub fn launch<T: bytemuck::Pod>(
         reserved: 0,
     });
     Launch {
-        kernel: cx.kernel(&format!("{stage}__{}{suffix}", format.kernels)),
+        kernel: cx.kernel(&products.kernel(stage, suffix)),
         grid: [blocks as u32, tiles as u32, 1],
         threads: LINEAR_THREADS,
         shared_bytes: shared as u32,
@@ -108,7 +111,15 @@ pub fn launch<T: bytemuck::Pod>(
     }
 }
 
-/// The kernels on tensor cores.
+/// The launch of one layer by itself, which writes rows of its outputs at `to`: what `logits` computes, of the rows of the input.
+pub fn product(cx: &Cx<'_>, layer: &Linear, input: &Input<'_>, to: Address) -> Launch {
+    let w = linear(cx, layer);
+    let work = Work { rows: w.rows as usize, paired: false };
+    launch(cx, "logits", layer, input, work, |in_| LogitsParams { step: cx.tables(), in_, w, logits: to })
+}
+
+/// The kernels for several rows, and those on tensor cores.
+const ROWS: &str = "__rows";
 const MMA: &str = "__mma";
 
 /// Rows from which these are worth it.
@@ -122,17 +133,17 @@ struct Kind {
     lanes_log2: u32,
 }
 
-fn kind(cx: &Cx<'_>, format: &Format, cols: usize, rows: usize, work: Work) -> Kind {
-    let fits = |rows: usize| shared_bytes(format, cols, rows) <= cx.limits.shared_bytes as usize;
-    let lanes_log2 = lanes_log2(cx, format.chunks(cols), work);
+fn kind(cx: &Cx<'_>, products: Products, cols: usize, rows: usize, work: Work) -> Kind {
+    let fits = |rows: usize| shared_bytes(products, cols, rows) <= cx.limits.shared_bytes as usize;
+    let lanes_log2 = lanes_log2(cx, products.chunks(cols), work);
     let eight = LINEAR_ROWS as usize;
-    let mma_rows = format.mma.and_then(|mma| match mma {
+    let mma_rows = products.mma().and_then(|mma| match mma {
         Mma::Ints => (1..=MMA_ROWS as usize / eight).map(|n| n * eight).rev().find(|rows| fits(*rows)),
         Mma::Halves => Some(MMA_ROWS as usize),
     });
     match mma_rows {
         Some(tile_rows) if rows >= MMA_LEAST => Kind { suffix: MMA, tile_rows, lanes_log2: 1 },
-        _ if rows > 1 && fits(eight) => Kind { suffix: "__rows", tile_rows: eight, lanes_log2 },
+        _ if rows > 1 && fits(eight) => Kind { suffix: ROWS, tile_rows: eight, lanes_log2 },
         _ => Kind { suffix: "", tile_rows: 1, lanes_log2 },
     }
 }
@@ -151,14 +162,18 @@ fn lanes_log2(cx: &Cx<'_>, chunks: usize, work: Work) -> u32 {
 /// A layer's parameters.
 pub fn linear(cx: &Cx<'_>, linear: &Linear) -> LinearParams {
     let bias = linear.bias.map(|bias| vector(cx, bias));
-    cx.weights[linear.w.0 as usize].params(linear.scale, bias)
+    let w = &cx.weights[linear.w.0 as usize];
+    let floats = Products::of(w.ty, linear.act).expect("it was uploaded").floats;
+    // Products of floats have no other place for it.
+    w.params(if floats { linear.scale * w.tensor_scale } else { linear.scale }, bias)
 }
 
 fn vector(cx: &Cx<'_>, w: Weight) -> Address {
     cx.weights[w.0 as usize].data
 }
 
-fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
+/// A norm's parameters.
+pub fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
     let Some(norm) = norm else { return NormParams { weight: 0, bias: 0, eps: 0.0, kind: NORM_NONE } };
     NormParams {
         weight: vector(cx, norm.weight),

@@ -19,6 +19,8 @@ pub struct Memory {
     pub repaired: Address,
     /// Keys and values of a step before `append` has turned them.
     pub raw: Address,
+    /// Products of a stage's layers before its last launch has taken them.
+    pub products: Address,
     /// One a rotary embedding.
     pub ropes: Vec<RopeParams>,
     /// What changes between two steps.
@@ -49,6 +51,8 @@ pub struct Sizes {
     pub kvs: Vec<u64>,
     /// Keys and values of a step.
     pub raw: u64,
+    /// Products that wait.
+    pub products: u64,
     /// Cosines and sines of every position.
     pub ropes: Vec<u64>,
     pub partial: u64,
@@ -73,6 +77,7 @@ impl Sizes {
                 arrived = arrived.max(4 * (rows * kv.n_kv_heads * cut.tiles) as u64);
             }
         }
+        let products = p.stages.iter().map(|(_, stage)| super::products(p, stage)).max().unwrap_or(0);
         let positions = (p.limits.pages * PAGE) as u64;
         Self {
             bufs: p
@@ -82,6 +87,7 @@ impl Sizes {
                 .collect(),
             kvs: p.kvs.iter().map(|decl| kv::Sizes::of(decl, &p.limits).sum()).collect(),
             raw: p.kvs.iter().map(|decl| kv::raw_bytes(decl, p.limits.rows)).max().unwrap_or(0),
+            products: 4 * (products * p.limits.rows) as u64,
             ropes: p
                 .ropes
                 .iter()
@@ -101,8 +107,8 @@ impl Sizes {
 
     /// Bytes of everything but the caches.
     pub fn other_bytes(&self) -> u64 {
-        let Self { raw, partial, attend_arrived, step, sample, .. } = *self;
-        let single = [raw, partial, attend_arrived, step, sample, REPAIRED_BYTES];
+        let Self { raw, products, partial, attend_arrived, step, sample, .. } = *self;
+        let single = [raw, products, partial, attend_arrived, step, sample, REPAIRED_BYTES];
         self.bufs.iter().chain(&self.ropes).chain(&single).fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 }
@@ -128,6 +134,7 @@ impl Memory {
             kvs,
             repaired,
             raw: if sizes.raw > 0 { driver.alloc(sizes.raw)? } else { 0 },
+            products: if sizes.products > 0 { driver.alloc(sizes.products)? } else { 0 },
             ropes,
             step: StepMemory::new(driver, &p.limits)?,
             partial: driver.alloc(sizes.partial)?,

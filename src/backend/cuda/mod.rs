@@ -1,15 +1,18 @@
 //! The CUDA backend: one file a stage, which says how its kernel is launched, over a [`driver`].
 //!
-//! `linear.rs` has what linear layers share, `weight.rs` how weights lie on the device, `exec.rs` a compiled program, and
-//! `params.rs` the parameter structs of `cuda/params.h`. Everything here is the same code on a card and on the
-//! processor. Nothing here knows a model, a file or another backend. Start at [`Cuda`], then `proj_add.rs`.
+//! `linear.rs` has what linear layers share, `combine.rs` and `heads.rs` what becomes of layers that no kernel has together, `weight.rs`
+//! how weights lie on the device, `exec.rs` a compiled program, and `params.rs` the parameter structs of `cuda/params.h`.
+//! Everything here is the same code on a card and on the processor. Nothing here knows a model, a file or another backend. Start at
+//! [`Cuda`], then `proj_add.rs`.
 
 mod attend;
 mod attn_in;
+mod combine;
 pub mod driver;
 mod embed;
 mod exec;
 mod ffn_in;
+mod heads;
 mod kv;
 mod linear;
 mod logits;
@@ -40,14 +43,16 @@ use weight::DeviceWeight;
 fn kernel_names() -> impl Iterator<Item = String> {
     let linear = ["attn_in", "proj_add", "ffn_in", "logits"];
     let of_type = move |ty: &weight::Format| {
-        let (ty, mma) = (ty.name, ty.mma.is_some());
+        let (ty, mma, floats) = (ty.name, ty.mma.is_some(), ty.ints);
         let of_stage = move |stage| ["", "__rows", "__mma"].map(|kind| format!("{stage}__{ty}{kind}"));
         let all = linear.into_iter().flat_map(of_stage).filter(move |name| mma || !name.ends_with("__mma"));
-        all.chain([format!("embed__{ty}")])
+        let of_floats = ["", "__rows"].map(|kind| format!("logits__{ty}{}{kind}", weight::FLOATS));
+        all.chain(of_floats.into_iter().filter(move |_| floats)).chain([format!("embed__{ty}")])
     };
     let of_codec = kv::kernel_names().chain(attend::mma_kernels());
     let with_kernels = weight::FORMATS.iter().filter(|format| format.kernels == format.name);
-    with_kernels.flat_map(of_type).chain(of_codec).chain([sample::KERNEL.to_owned()])
+    let single = [sample::KERNEL, combine::KERNEL, heads::KERNEL].map(str::to_owned);
+    with_kernels.flat_map(of_type).chain(of_codec).chain(single)
 }
 
 /// Runs programs on a card.
@@ -154,7 +159,7 @@ fn kernels(p: &Program, stage: &Stage) -> Result<Vec<String>, String> {
         Stage::Embed(s) => embed::kernels(p, s),
         Stage::AttnIn(s) => attn_in::kernels(p, s),
         Stage::Attend(s) => attend::kernels(p, s),
-        Stage::ProjAdd(s) => linear::kernels(p, "proj_add", &[&s.w]),
+        Stage::ProjAdd(s) => proj_add::kernels(p, s),
         Stage::FfnIn(s) => ffn_in::kernels(p, s),
         Stage::Logits(s) => linear::kernels(p, "logits", &[&s.w]),
         Stage::Sample(_) => Ok(vec![sample::KERNEL.to_owned()]),
@@ -167,10 +172,20 @@ fn launches(cx: &Cx<'_>, stage: &Stage) -> Vec<Launch> {
         Stage::Embed(s) => vec![embed::launch(cx, s)],
         Stage::AttnIn(s) => attn_in::launches(cx, s),
         Stage::Attend(s) => vec![attend::launch(cx, s)],
-        Stage::ProjAdd(s) => vec![proj_add::launch(cx, s)],
-        Stage::FfnIn(s) => vec![ffn_in::launch(cx, s)],
+        Stage::ProjAdd(s) => proj_add::launches(cx, s),
+        Stage::FfnIn(s) => ffn_in::launches(cx, s),
         Stage::Logits(s) => vec![logits::launch(cx, s)],
         Stage::Sample(s) => vec![sample::launch(cx, s)],
+    }
+}
+
+/// Floats of a row of products that a stage keeps between its launches.
+fn products(p: &Program, stage: &Stage) -> usize {
+    match stage {
+        Stage::AttnIn(s) => attn_in::products(p, s),
+        Stage::ProjAdd(s) => proj_add::products(p, s),
+        Stage::FfnIn(s) => ffn_in::products(p, s),
+        Stage::Embed(_) | Stage::Attend(_) | Stage::Logits(_) | Stage::Sample(_) => 0,
     }
 }
 

@@ -6,6 +6,7 @@ pub const NORM_LAYER: u32 = 2;
 pub const ACT_RELU2: u32 = 0;
 pub const ACT_SILU: u32 = 1;
 pub const ACT_GELU_TANH: u32 = 2;
+pub const ACT_NONE: u32 = 3;
 pub const NO_OUTPUT: u32 = 4294967295;
 pub const TOKEN_PICKED: u32 = 4294967295;
 pub const NO_POST: u32 = 4294967295;
@@ -21,6 +22,8 @@ pub const EMBED_THREADS: u32 = 256;
 pub const ATTEND_THREADS: u32 = 128;
 pub const APPEND_THREADS: u32 = 128;
 pub const SAMPLE_THREADS: u32 = 256;
+pub const HEADS_THREADS: u32 = 128;
+pub const COMBINE_THREADS: u32 = 256;
 pub const SAMPLE_MOST: u32 = 256;
 pub const CODES_MAX_DIM: u32 = 256;
 pub const CODES_MIN_DIM: u32 = 32;
@@ -404,6 +407,37 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct HeadsParams {
+    pub step: StepTables,
+    pub rope: RopeParams,
+    pub q_norm: NormParams,
+    pub k_norm: NormParams,
+    pub kv: KvParams,
+    pub q: u64,
+    pub keys: u64,
+    pub values: u64,
+    pub raw: u64,
+    pub n_heads: u32,
+    pub pitch: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of HeadsParams"][::std::mem::size_of::<HeadsParams>() - 200usize];
+    ["Alignment of HeadsParams"][::std::mem::align_of::<HeadsParams>() - 8usize];
+    ["Offset of field: HeadsParams::step"][::std::mem::offset_of!(HeadsParams, step) - 0usize];
+    ["Offset of field: HeadsParams::rope"][::std::mem::offset_of!(HeadsParams, rope) - 64usize];
+    ["Offset of field: HeadsParams::q_norm"][::std::mem::offset_of!(HeadsParams, q_norm) - 80usize];
+    ["Offset of field: HeadsParams::k_norm"][::std::mem::offset_of!(HeadsParams, k_norm) - 104usize];
+    ["Offset of field: HeadsParams::kv"][::std::mem::offset_of!(HeadsParams, kv) - 128usize];
+    ["Offset of field: HeadsParams::q"][::std::mem::offset_of!(HeadsParams, q) - 160usize];
+    ["Offset of field: HeadsParams::keys"][::std::mem::offset_of!(HeadsParams, keys) - 168usize];
+    ["Offset of field: HeadsParams::values"][::std::mem::offset_of!(HeadsParams, values) - 176usize];
+    ["Offset of field: HeadsParams::raw"][::std::mem::offset_of!(HeadsParams, raw) - 184usize];
+    ["Offset of field: HeadsParams::n_heads"][::std::mem::offset_of!(HeadsParams, n_heads) - 192usize];
+    ["Offset of field: HeadsParams::pitch"][::std::mem::offset_of!(HeadsParams, pitch) - 196usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct AppendParams {
     pub step: StepTables,
     pub kv: CodedKvParams,
@@ -623,6 +657,31 @@ const _: () = {
     ["Offset of field: FfnInParams::h"][::std::mem::offset_of!(FfnInParams, h) - 184usize];
     ["Offset of field: FfnInParams::act"][::std::mem::offset_of!(FfnInParams, act) - 192usize];
     ["Offset of field: FfnInParams::reserved"][::std::mem::offset_of!(FfnInParams, reserved) - 196usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CombineParams {
+    pub step: StepTables,
+    pub gate: u64,
+    pub y: u64,
+    pub out: u64,
+    pub cols: u32,
+    pub act: u32,
+    pub add: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CombineParams"][::std::mem::size_of::<CombineParams>() - 104usize];
+    ["Alignment of CombineParams"][::std::mem::align_of::<CombineParams>() - 8usize];
+    ["Offset of field: CombineParams::step"][::std::mem::offset_of!(CombineParams, step) - 0usize];
+    ["Offset of field: CombineParams::gate"][::std::mem::offset_of!(CombineParams, gate) - 64usize];
+    ["Offset of field: CombineParams::y"][::std::mem::offset_of!(CombineParams, y) - 72usize];
+    ["Offset of field: CombineParams::out"][::std::mem::offset_of!(CombineParams, out) - 80usize];
+    ["Offset of field: CombineParams::cols"][::std::mem::offset_of!(CombineParams, cols) - 88usize];
+    ["Offset of field: CombineParams::act"][::std::mem::offset_of!(CombineParams, act) - 92usize];
+    ["Offset of field: CombineParams::add"][::std::mem::offset_of!(CombineParams, add) - 96usize];
+    ["Offset of field: CombineParams::reserved"][::std::mem::offset_of!(CombineParams, reserved) - 100usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -5,9 +5,9 @@ use bytemuck::{Pod, Zeroable};
 
 use super::params::{
     AppendBlocksParams, AppendParams, AttendBlocksParams, AttendCodesParams, AttendMmaParams, AttendParams,
-    AttnInParams, BlockKvParams, CodedKvParams, CodesParams, EmbedParams, FfnInParams, InputParams, KvParams,
-    LinearParams, LogitsParams, NextWeights, NormParams, ProjAddParams, RopeParams, SampleParams,
-    SignsParams, StepCounts, StepRow, StepSampling, StepTables, StepTile,
+    AttnInParams, BlockKvParams, CodedKvParams, CodesParams, CombineParams, EmbedParams, FfnInParams,
+    HeadsParams, InputParams, KvParams, LinearParams, LogitsParams, NextWeights, NormParams, ProjAddParams,
+    RopeParams, SampleParams, SignsParams, StepCounts, StepRow, StepSampling, StepTables, StepTile,
 };
 
 /// The size of a field that a closure names.
@@ -53,6 +53,8 @@ plain! {
     AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
     ProjAddParams { step, in_, w, x }
     FfnInParams { step, in_, gate, up, h, act, reserved }
+    HeadsParams { step, rope, q_norm, k_norm, kv, q, keys, values, raw, n_heads, pitch }
+    CombineParams { step, gate, y, out, cols, act, add, reserved }
     LogitsParams { step, in_, w, logits }
     StepSampling { temperature, top_p, min_p, top_k, seed, counter, post, reserved }
     SampleParams { step, sampling, logits, tokens, picked, posts, best, arrived, n_vocab, reserved }

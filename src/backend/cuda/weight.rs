@@ -19,7 +19,8 @@ pub struct Format {
     pub chunk_elems: usize,
     /// Bytes of a chunk of activations in shared memory.
     act_chunk_bytes: usize,
-    /// Whether its products are of integers, so that the input must be rounded to int8.
+    /// Whether its products are of integers where the input is rounded to int8. Where it is not, `logits` alone has kernels, which
+    /// multiply floats.
     pub ints: bool,
     /// Its kernels on tensor cores, where it has some.
     pub mma: Option<Mma>,
@@ -131,17 +132,55 @@ impl Format {
     pub fn chunks(&self, cols: usize) -> usize {
         cols.div_ceil(self.chunk_elems)
     }
+}
 
-    /// Bytes of one row of activations in shared memory.
-    pub fn act_bytes(&self, cols: usize) -> usize {
-        self.chunks(cols) * self.act_chunk_bytes
-    }
+/// How a linear layer multiplies.
+#[derive(Clone, Copy)]
+pub struct Products {
+    format: &'static Format,
+    /// Whether it is a type with products of integers, and the input is not rounded.
+    pub floats: bool,
+}
 
-    /// Whether there are kernels for inputs rounded so.
-    pub fn takes(&self, act: ActQuant) -> bool {
-        !self.ints || act == ActQuant::I8PerToken
+/// Whether both have the same kernels.
+impl PartialEq for Products {
+    fn eq(&self, other: &Self) -> bool {
+        (self.format.kernels, self.floats) == (other.format.kernels, other.floats)
     }
 }
+
+impl Products {
+    /// Those of a type, with inputs rounded so.
+    pub fn of(ty: &dyn QuantType, act: ActQuant) -> Option<Self> {
+        let format = Format::of(ty)?;
+        Some(Self { format, floats: format.ints && act == ActQuant::None })
+    }
+
+    /// The kernel of a stage and kind; `logits` is the only stage with those of floats.
+    pub fn kernel(self, stage: &str, kind: &str) -> String {
+        let floats = if self.floats { FLOATS } else { "" };
+        format!("{stage}__{}{floats}{kind}", self.format.kernels)
+    }
+
+    /// The kernels on tensor cores, where there are some.
+    pub fn mma(self) -> Option<Mma> {
+        if self.floats { None } else { self.format.mma }
+    }
+
+    /// Chunks of a row.
+    pub fn chunks(self, cols: usize) -> usize {
+        self.format.chunks(cols)
+    }
+
+    /// Bytes of one row of activations in shared memory.
+    pub fn act_bytes(self, cols: usize) -> usize {
+        let Format { chunk_elems, act_chunk_bytes, .. } = *self.format;
+        self.chunks(cols) * if self.floats { 4 * chunk_elems } else { act_chunk_bytes }
+    }
+}
+
+/// Kernels that multiply ternary weights with floats.
+pub const FLOATS: &str = "__floats";
 
 /// Bytes of a weight on the device, but for the zeros behind rows.
 pub fn device_bytes(decl: &WeightDecl) -> u64 {
@@ -160,7 +199,8 @@ pub struct DeviceWeight {
     pub cols: usize,
     /// Where it lies.
     pub data: Address,
-    tensor_scale: f32,
+    /// The scale of a type that has one a tensor, 1 for others.
+    pub tensor_scale: f32,
 }
 
 impl DeviceWeight {

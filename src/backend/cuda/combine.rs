@@ -1,0 +1,50 @@
+//! What becomes of the products of layers that no kernel has together: a thread some columns of a row.
+
+use super::driver::{Address, Launch};
+use super::params::{ACT_GELU_TANH, ACT_NONE, ACT_RELU2, ACT_SILU, COMBINE_THREADS, CombineParams};
+use super::{Cx, words};
+use crate::program::Act;
+
+pub const KERNEL: &str = "combine";
+
+/// Rows of products, and what they become.
+pub struct Combine {
+    /// The gate's, where there is one.
+    pub gate: Option<Address>,
+    pub y: Address,
+    pub out: Address,
+    pub cols: usize,
+    pub act: Option<Act>,
+    /// Whether it is added to what is there.
+    pub add: bool,
+}
+
+/// The number of an activation function.
+pub fn act(act: Act) -> u32 {
+    match act {
+        Act::Relu2 => ACT_RELU2,
+        Act::Silu => ACT_SILU,
+        Act::GeluTanh => ACT_GELU_TANH,
+    }
+}
+
+pub fn launch(cx: &Cx<'_>, c: &Combine) -> Launch {
+    let params = CombineParams {
+        step: cx.tables(),
+        gate: c.gate.unwrap_or(0),
+        y: c.y,
+        out: c.out,
+        cols: c.cols as u32,
+        act: c.act.map_or(ACT_NONE, act),
+        add: u32::from(c.add),
+        reserved: 0,
+    };
+    Launch {
+        kernel: cx.kernel(KERNEL),
+        grid: [c.cols.div_ceil(COMBINE_THREADS as usize) as u32, 1, cx.shape.rows as u32],
+        threads: COMBINE_THREADS,
+        shared_bytes: 0,
+        cooperative: false,
+        params: words(&params),
+    }
+}
