@@ -248,7 +248,11 @@ fn a_closed_pipe_ends_it_quietly_and_a_full_disk_is_an_error() {
 
     let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") else { return };
     let output = spawn(full.into()).wait_with_output().unwrap();
-    refused(&output, &["No space left"]);
+    refused(&output, &["stdout: No space left"]);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut help = std::process::Command::new(env!("CARGO_BIN_EXE_sterna"));
+    help.arg("--help").stdout(full).stderr(Stdio::piped());
+    refused(&help.spawn().unwrap().wait_with_output().unwrap(), &["stdout: No space left"]);
 }
 
 #[cfg(unix)]

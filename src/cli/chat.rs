@@ -113,7 +113,8 @@ impl Chat {
         if !io::stdin().is_terminal() {
             let mut message = String::new();
             for line in io::stdin().lock().lines() {
-                if is_whole(&mut message, &line?) && self.line(&std::mem::take(&mut message))? == Next::End {
+                let line = line.map_err(|err| format!("stdin: {err}"))?;
+                if is_whole(&mut message, &line) && self.line(&std::mem::take(&mut message))? == Next::End {
                     return Ok(());
                 }
             }

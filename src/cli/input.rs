@@ -19,7 +19,7 @@ pub fn text(file: Option<&Path>, nothing_given: &'static str) -> Result<String, 
         None if io::stdin().is_terminal() => return Err(nothing_given.into()),
         None => {
             let mut bytes = Vec::new();
-            io::stdin().lock().read_to_end(&mut bytes)?;
+            io::stdin().lock().read_to_end(&mut bytes).map_err(|err| format!("stdin: {err}"))?;
             (bytes, "stdin".to_owned())
         }
     };

@@ -83,14 +83,24 @@ impl Interrupted {
 /// A reader that closed our stdout (`head`) wanted no more, which is no error.
 pub fn main() -> ExitCode {
     let args = args::normalise(std::env::args_os());
-    let Err(err) = run(Cli::parse_from(args).command) else { return ExitCode::SUCCESS };
+    let ended = match Cli::try_parse_from(args) {
+        Ok(cli) => run(cli.command),
+        // Help, too, which may meet a full disk.
+        Err(told) => match told.print() {
+            Ok(()) => return ExitCode::from(told.exit_code() as u8),
+            Err(err) => Err(err.into()),
+        },
+    };
+    let Err(err) = ended else { return ExitCode::SUCCESS };
     if err.is::<Interrupted>() {
         return ExitCode::from(Interrupted::EXIT_CODE);
     }
-    if err.downcast_ref::<io::Error>().is_some_and(|err| err.kind() == io::ErrorKind::BrokenPipe) {
-        return ExitCode::SUCCESS;
+    // Errors of files have the file's name, and are no bare ones.
+    match err.downcast_ref::<io::Error>() {
+        Some(err) if err.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
+        Some(err) => eprintln!("error: stdout: {err}"),
+        None => eprintln!("error: {err}"),
     }
-    eprintln!("error: {err}");
     let mut source = err.source();
     while let Some(cause) = source {
         eprintln!("  because: {cause}");

@@ -59,7 +59,7 @@ impl OutFile<'_> {
             go_on(&cancel)?;
         }
         let result = written?;
-        file.flush()?;
+        file.flush().map_err(|err| format!("{}: {err}", path.display()))?;
         drop(file);
         partial.rename(path, force)?;
         Ok(result)
@@ -131,8 +131,9 @@ impl Partial {
         if self.special {
             return Ok(());
         }
+        let rename = || fs::rename(&self.path, out).map_err(|err| format!("{}: {err}", out.display()));
         if force {
-            fs::rename(&self.path, out)?;
+            rename()?;
         } else {
             // A link fails where another process made the file meanwhile; a rename would replace it.
             match fs::hard_link(&self.path, out) {
@@ -140,7 +141,7 @@ impl Partial {
                     return Err(is_there(out));
                 }
                 // Not every file system has links.
-                Err(_) => fs::rename(&self.path, out)?,
+                Err(_) => rename()?,
                 Ok(()) => {}
             }
         }
