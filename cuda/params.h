@@ -50,6 +50,9 @@
 #define ATTEND_MMA_SHARED_BYTES_64 28032
 #define ATTEND_MMA_SHARED_BYTES_128 52608
 
+/* Query heads that one block of `attend` over codes serves where it has tensor cores. */
+#define ATTEND_ROW_HEADS 8
+
 /* Threads of a block of the kernels named so. */
 #define LINEAR_THREADS 256
 #define EMBED_THREADS 256
@@ -220,6 +223,8 @@ struct CodesParams {
     float magnitudes[8];
     /* What codes stand for, as bytes with a sign: of 3 bits all 8 codes, of 4 bits the upper 8 of 16. */
     uint32_t table[2];
+    /* The same as halves, not in steps of `unit`: their low bytes, then their high bytes. */
+    uint32_t halves[4];
 };
 
 /* How keys of two bits and signs are kept, beside CodesParams: in constant memory, one for each length from CODES_MIN_DIM on. */

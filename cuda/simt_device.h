@@ -46,6 +46,11 @@ DEVICE float2 floats_of_half2(uint32_t bits) {
     return __half22float2(*reinterpret_cast<const __half2*>(&bits));
 }
 
+DEVICE uint32_t half2_bits(float low, float high) {
+    __half2 two = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&two);
+}
+
 DEVICE float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -99,6 +104,13 @@ DEVICE void load_matrices(uint32_t (&to)[4], const void* row) {
                      : "r"(from)
                      : "memory");
     }
+}
+
+// An 8 x 8 matrix of halves, transposed: lane 4 r + c has elements 2 c and 2 c + 1 of row r, and gets those of column r.
+DEVICE uint32_t transpose_matrix(uint32_t two) {
+    uint32_t to;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(two));
+    return to;
 }
 
 DEVICE void prefetch_l2(const void* at) {

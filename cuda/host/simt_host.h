@@ -118,6 +118,7 @@ DEVICE uint16_t half_bits(float x) { return simt::half_of_float(x); }
 DEVICE float2 floats_of_half2(uint32_t bits) {
     return {simt::float_of_half(uint16_t(bits)), simt::float_of_half(uint16_t(bits >> 16))};
 }
+DEVICE uint32_t half2_bits(float low, float high) { return half_bits(low) | uint32_t(half_bits(high)) << 16; }
 DEVICE float exp2_fast(float x) { return exp2f(x); }
 
 DEVICE void cp_async16(void* to_shared, const void* from_global) {
@@ -179,6 +180,17 @@ DEVICE void load_matrices(uint32_t (&to)[4], const void* row) {
         }
         to[matrix] = two[0] | uint32_t(two[1]) << 16;
     }
+}
+
+DEVICE uint32_t transpose_matrix(uint32_t two) {
+    const uint8_t* all = simt::exchange(0xffffffffu, &two, sizeof two);
+    int group = simt::current->lane / 4, member = simt::current->lane % 4;
+    uint16_t to[2];
+    for (int i = 0; i < 2; i++) {
+        const uint8_t* row = all + (4 * (2 * member + i) + group / 2) * simt::kSlotBytes;
+        memcpy(&to[i], row + 2 * (group % 2), sizeof to[i]);
+    }
+    return to[0] | uint32_t(to[1]) << 16;
 }
 
 DEVICE void prefetch_l2(const void* at) { simt::check_access(at, 1); }

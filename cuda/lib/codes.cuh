@@ -2,7 +2,9 @@
 //
 // A code plugin has the bits of a code, those that a vector has an element, the scales of a vector, and three functions: `load`, which
 // reads a piece of 16 elements, `pack`, which stores 16 codes of a vector of n_pieces pieces, and `bytes`, which makes four words of
-// them, element 4 i + b in byte b of word i, by look-ups with __byte_perm. Query is what it wants of a query besides its bytes. A codec's plugin names two of these: Keys and Values.
+// them, element 4 i + b in byte b of word i, by look-ups with __byte_perm. Query is what it wants of a query besides its bytes.
+// What tensor cores take has two more: `load_row`, which reads neighbouring pieces, and `pairs`, which makes words of elements 8 eight
+// to 8 eight + 7 of two positions' pieces, halves of an element each, that of `a` low. A codec's plugin names two of these: Keys and Values.
 // A code is how many of the quantiser's borders lie at or below the element, so the upper half of the codes is positive.
 #pragma once
 
@@ -21,6 +23,39 @@ DEVICE uint32_t pack_low(const uint8_t* codes) {
 
 DEVICE uint32_t select_low(uint32_t low, uint32_t g) {
     return low >> (16 * (g / 2) + 2 * (g % 2)) & 0x3333u;
+}
+
+// Nibbles of two words in turn, those of `a` low: the even ones of each (`odd` = 0), or the odd ones.
+DEVICE uint32_t mix_nibbles(uint32_t a, uint32_t b, uint32_t odd) {
+    return odd ? (a >> 4 & 0x0f0f0f0fu) | (b & 0xf0f0f0f0u) : (a & 0x0f0f0f0fu) | (b << 4 & 0xf0f0f0f0u);
+}
+
+// Two words of halves from four low and four high bytes.
+DEVICE void join_bytes(uint32_t low, uint32_t high, uint32_t& first, uint32_t& second) {
+    first = __byte_perm(low, high, 0x5140u);
+    second = __byte_perm(low, high, 0x7362u);
+}
+
+// N neighbouring words, at a multiple of their size.
+template <int N>
+DEVICE void load_words(const void* at, uint32_t (&to)[N]) {
+    static_assert(N == 1 || N == 2 || N % 4 == 0, "sizes that one load has");
+    if constexpr (N == 1) {
+        to[0] = *static_cast<const uint32_t*>(at);
+    } else if constexpr (N == 2) {
+        uint2 two = *static_cast<const uint2*>(at);
+        to[0] = two.x;
+        to[1] = two.y;
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i += 4) {
+            uint4 four = load16(static_cast<const uint32_t*>(at) + i);
+            to[i] = four.x;
+            to[i + 1] = four.y;
+            to[i + 2] = four.z;
+            to[i + 3] = four.w;
+        }
+    }
 }
 
 // A codebook: borders between magnitudes, the first of which is 0, the magnitudes, and what codes stand for as bytes, in steps of unit.
@@ -52,6 +87,20 @@ struct Codes3 {
         };
     }
 
+    // Pieces N row to N row + N - 1.
+    template <int N>
+    DEVICE static void load_row(const uint8_t* vector, uint32_t n_pieces, uint32_t row, Piece (&to)[N]) {
+        if constexpr (N == 1) {
+            to[0] = load(vector, n_pieces, row);
+        } else {
+            uint32_t low[N], tops[N / 2];
+            load_words<N>(vector + 4 * N * row, low);
+            load_words<N / 2>(vector + 4 * n_pieces + 2 * N * row, tops);
+#pragma unroll
+            for (int i = 0; i < N; i++) to[i] = {low[i], uint16_t(tops[i / 2] >> (16 * (i % 2)))};
+        }
+    }
+
     DEVICE static void pack(uint8_t* vector, uint32_t n_pieces, uint32_t piece, const uint8_t* codes) {
         uint32_t top = 0;
         for (uint32_t g = 0; g < 4; g++) {
@@ -68,6 +117,20 @@ struct Codes3 {
             out[g] = __byte_perm(table[0], table[1], select_low(low, g) | (top >> g & 0x4444u));
         }
     }
+
+    DEVICE static void pairs(const Piece& a, const Piece& b, uint32_t eight, const uint32_t (&halves)[4], uint32_t (&out)[8]) {
+#pragma unroll
+        for (uint32_t odd = 0; odd < 2; odd++) {
+            uint32_t low = mix_nibbles(a.low, b.low, odd) >> (16 * eight);
+            uint32_t top = mix_nibbles(a.top, b.top, odd) << 2 >> (2 * eight);
+#pragma unroll
+            for (uint32_t g = 0; g < 2; g++) {
+                uint32_t selector = (low >> (2 * g) & 0x3333u) | (top >> g & 0x4444u);
+                uint32_t bytes[2] = {__byte_perm(halves[0], halves[1], selector), __byte_perm(halves[2], halves[3], selector)};
+                join_bytes(bytes[0], bytes[1], out[4 * g + odd], out[4 * g + odd + 2]);
+            }
+        }
+    }
 };
 
 // Of 4 bits: a vector is n_pieces double words, element 4 g + n of a piece at bit 16 g + 4 n.
@@ -78,6 +141,14 @@ struct Codes4 {
 
     DEVICE static Piece load(const uint8_t* vector, uint32_t, uint32_t piece) {
         return reinterpret_cast<const uint2*>(vector)[piece];
+    }
+
+    template <int N>
+    DEVICE static void load_row(const uint8_t* vector, uint32_t, uint32_t row, Piece (&to)[N]) {
+        uint32_t words[2 * N];
+        load_words<2 * N>(vector + 8 * N * row, words);
+#pragma unroll
+        for (int i = 0; i < N; i++) to[i] = {words[2 * i], words[2 * i + 1]};
     }
 
     DEVICE static void pack(uint8_t* vector, uint32_t, uint32_t piece, const uint8_t* codes) {
@@ -95,6 +166,21 @@ struct Codes4 {
             uint32_t positive = __byte_perm(table[0], table[1], (codes & 0x7777u) ^ (lower * 7));
             uint32_t minus = __byte_perm(0xff00u, 0, lower);
             out[g] = (positive ^ minus) + (minus & 0x01010101u);
+        }
+    }
+
+    DEVICE static void pairs(const Piece& a, const Piece& b, uint32_t eight, const uint32_t (&halves)[4], uint32_t (&out)[8]) {
+#pragma unroll
+        for (uint32_t odd = 0; odd < 2; odd++) {
+            uint32_t codes = mix_nibbles(eight ? a.y : a.x, eight ? b.y : b.x, odd), lower = ~codes >> 3 & 0x11111111u;
+            uint32_t magnitudes = (codes & 0x77777777u) ^ (lower * 7);
+#pragma unroll
+            for (uint32_t g = 0; g < 2; g++) {
+                uint32_t selector = magnitudes >> (16 * g) & 0xffffu;
+                uint32_t signs = __byte_perm(0x8000u, 0, lower >> (16 * g) & 0xffffu);
+                uint32_t high = __byte_perm(halves[2], halves[3], selector) ^ signs;
+                join_bytes(__byte_perm(halves[0], halves[1], selector), high, out[4 * g + odd], out[4 * g + odd + 2]);
+            }
         }
     }
 };

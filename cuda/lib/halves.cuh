@@ -25,6 +25,10 @@ struct PowerOfTwo {
     }
 };
 
+// Halves from one vector to the next in shared memory: eight neighbouring ones lie in different banks.
+template <int D>
+constexpr uint32_t kPitch = D + 8;
+
 // 16 neighbouring halves as floats.
 DEVICE void floats_of_halves(const uint4 (&bits)[2], float (&out)[16]) {
 #pragma unroll

@@ -14,10 +14,11 @@ DEVICE float rescale(float from, float to) {
     return from == to ? 1.0f : exp2_fast(from - to);
 }
 
-// The parts of the blocks that share one row and ATTEND_HEADS query heads. A part of a head is `len` floats: largest score, sum of
-// weights, and values weighted so.
+// The parts of the blocks that share one row and up to kHeads query heads. A part of a head is `len` floats: largest score, sum of
+// weights, and values weighted so; the first may be any number that both others are relative to.
+template <uint32_t kHeads>
 struct Parts {
-    // [.., max_splits, ATTEND_HEADS, len]
+    // [.., max_splits, kHeads, len]
     float* partial;
     // Blocks that have come; 0 between two launches.
     uint32_t* arrived;
@@ -28,15 +29,15 @@ struct Parts {
     uint32_t len;
 };
 
-// Merges the parts of a block's groups, which lie in shared memory as [groups, ATTEND_HEADS, len]. One split is the result; of more,
+// Merges the parts of a block's groups, which lie in shared memory as [groups, kHeads, len]. One split is the result; of more,
 // each block leaves its own, and the last to come merges these. Calls write(head, element, value) for the result, and
 // says whether this block had it.
-template <class Write>
+template <uint32_t kHeads, class Write>
 DEVICE bool merge_parts(
-    const Parts& p, uint32_t split, uint32_t groups, uint32_t heads, uint32_t head_dim, Write write
+    const Parts<kHeads>& p, uint32_t split, uint32_t groups, uint32_t heads, uint32_t head_dim, Write write
 ) {
-    float* left = p.partial + (p.at * p.max_splits + split) * ATTEND_HEADS * p.len;
-    uint32_t n = groups, from_stride = ATTEND_HEADS * p.len;
+    float* left = p.partial + (p.at * p.max_splits + split) * kHeads * p.len;
+    uint32_t n = groups, from_stride = kHeads * p.len;
     const float* from = reinterpret_cast<const float*>(shared_memory());
     bool merged = false;
     __syncthreads();
@@ -78,7 +79,7 @@ DEVICE bool merge_parts(
         __syncthreads();
         if (!*last) return false;
         __threadfence();
-        from = p.partial + p.at * p.max_splits * ATTEND_HEADS * p.len;
+        from = p.partial + p.at * p.max_splits * kHeads * p.len;
         n = p.splits;
         merged = true;
     }

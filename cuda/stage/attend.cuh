@@ -166,6 +166,7 @@ DEVICE void attend(const AttendParams& p) {
 #pragma unroll
         for (uint32_t e = 0; e < 8; e++) part[2 + elem + e] = values[h][e];
     }
-    Parts from{p.partial, p.arrived, (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.tiles + tile, splits, p.splits, 2 + stride};
+    uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.tiles + tile;
+    Parts<ATTEND_HEADS> from{p.partial, p.arrived, at, splits, p.splits, 2 + stride};
     merge_parts(from, split, groups, heads, head_dim, [&](uint32_t h, uint32_t e, float value) { out[h * head_dim + e] = value; });
 }

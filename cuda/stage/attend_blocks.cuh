@@ -68,14 +68,15 @@ DEVICE void attend_blocks(const AttendBlocksParams& p) {
     let_next_kernel_start();
     wait_for_previous_kernel();
     prefetch_next(p.step);
-    PagesTask task(p);
+    PagesTask<ATTEND_HEADS> task(p);
     if (!task.exists) return;
     uint32_t head_dim = p.kv.head_dim;
+    PieceLanes of_thread(head_dim);
     BlockQuery q;
     q.floats = task.load_queries(p);
 #pragma unroll
     for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-        const float* query = q.floats + h * head_dim + task.piece * CODES_PIECE;
+        const float* query = q.floats + h * head_dim + of_thread.piece * CODES_PIECE;
         // As integers, the bits of magnitudes have their order, with NaN above everything: it stays.
         uint32_t largest = 0;
         for (uint32_t e = 0; e < CODES_PIECE; e++) largest = Max::of(largest, __float_as_uint(query[e]) & 0x7fffffffu);
@@ -93,7 +94,8 @@ DEVICE void attend_blocks(const AttendBlocksParams& p) {
         uint32_t page = page_of(p.step, task.row.seq, i * PAGE_POSITIONS);
         BlockPage keys(p.kv, page, 0, task.kv_head), values(p.kv, page, 1, task.kv_head);
         BlockPosition empty{{}, {}, &p.kv};
-        take_page<kCodesAtOnce>(state, q, keys, values, empty, task.positions(i), head_dim, task.lanes);
+        take_page<kCodesAtOnce>(state, q, keys, values, empty, task.positions(i), head_dim, of_thread.lanes);
     }
-    task.finish(p, state, p.kv, p.kv.forms[1] != BLOCKS_HALVES);
+    of_thread.leave(state, head_dim);
+    task.finish(p, of_thread.groups, p.kv, p.kv.forms[1] != BLOCKS_HALVES);
 }

@@ -179,14 +179,13 @@ DEVICE void take_page(
 // Positions of codes that a group of lanes has under way at a time.
 constexpr int kCodesAtOnce = 2;
 
-// What a block that goes page by page has to do: which row, KV head and query heads, and which pages.
+// What a block that goes page by page has to do: which row, KV head and up to kHeads query heads, and which pages.
+template <uint32_t kHeads>
 struct PagesTask {
     StepRow row;
     uint32_t r, n_positions, first_page, end_page, split, splits;
     uint32_t kv_head, tile, heads;
     uint64_t first_head;
-    // This thread's group of lanes, and its piece of a vector.
-    uint32_t lanes, piece, group, groups;
     bool exists;
 
     template <class Params>
@@ -204,12 +203,8 @@ struct PagesTask {
         end_page = first_page + per_split < n_pages ? first_page + per_split : n_pages;
         kv_head = blockIdx.x / p.tiles;
         tile = blockIdx.x % p.tiles;
-        heads = p.group - tile * ATTEND_HEADS < ATTEND_HEADS ? p.group - tile * ATTEND_HEADS : ATTEND_HEADS;
-        first_head = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.group + tile * ATTEND_HEADS;
-        lanes = p.kv.head_dim / CODES_PIECE;
-        piece = threadIdx.x & (lanes - 1);
-        group = threadIdx.x / lanes;
-        groups = blockDim.x / lanes;
+        heads = p.group - tile * kHeads < kHeads ? p.group - tile * kHeads : kHeads;
+        first_head = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.group + tile * kHeads;
     }
 
     // Positions of page i that the row sees.
@@ -218,40 +213,34 @@ struct PagesTask {
         return left < PAGE_POSITIONS ? left : PAGE_POSITIONS;
     }
 
-    // Brings the queries to shared memory, [ATTEND_HEADS, head_dim]. Scores come in units of log2, so that weights are powers of two.
+    // The exact page that the row reads instead of the codes of page i, or NO_PAGE.
+    DEVICE uint32_t exact_page_for(const AttendCodesParams& p, uint32_t i) const {
+        uint32_t window_page = n_positions / PAGE_POSITIONS;
+        window_page = window_page > p.kv.newest_pages ? window_page - p.kv.newest_pages : 0;
+        return i < p.kv.sink_pages || i >= window_page ? exact_page(p.step, row.seq, i) : NO_PAGE;
+    }
+
+    // Brings the queries to shared memory, [kHeads, head_dim]. Scores come in units of log2, so that weights are powers of two.
     template <class Params>
     DEVICE const float* load_queries(const Params& p) const {
         float* floats = reinterpret_cast<float*>(shared_memory());
         uint32_t head_dim = p.kv.head_dim;
-        for (uint32_t at = threadIdx.x; at < ATTEND_HEADS * head_dim; at += blockDim.x) {
+        for (uint32_t at = threadIdx.x; at < kHeads * head_dim; at += blockDim.x) {
             floats[at] = at < heads * head_dim ? p.q[first_head * head_dim + at] * (p.scale * 1.4426950408889634f) : 0.0f;
         }
         __syncthreads();
         return floats;
     }
 
-    // Merges what the groups have found, with other blocks' parts where there are some, and writes the result, turned back by
-    // `rotation` where it was turned.
+    // Merges what `groups` groups of the block have left in shared memory, [groups, kHeads, 2 + head_dim], with other blocks' parts
+    // where there are some, and writes the result, turned back by `rotation` where it was turned.
     template <class Params, class Rotation>
-    DEVICE void finish(const Params& p, const AttendState& state, const Rotation& rotation, bool turned) const {
-        // [groups, heads, 2 + head_dim], where the queries were.
-        __syncthreads();
+    DEVICE void finish(const Params& p, uint32_t groups, const Rotation& rotation, bool turned) const {
         float* parts = reinterpret_cast<float*>(shared_memory());
         uint32_t head_dim = p.kv.head_dim, len = 2 + head_dim;
-#pragma unroll
-        for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-            float* part = parts + (group * ATTEND_HEADS + h) * len;
-            if (piece == 0) {
-                part[0] = state.soft[h].largest;
-                part[1] = state.soft[h].sum;
-            }
-#pragma unroll
-            for (uint32_t e = 0; e < CODES_PIECE; e++) part[2 + piece * CODES_PIECE + e] = state.values[h][e];
-        }
-
-        float* merged = parts + groups * ATTEND_HEADS * len;
+        float* merged = parts + groups * kHeads * len;
         uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.tiles + tile;
-        Parts from{p.partial, p.arrived, at, splits, p.splits, len};
+        Parts<kHeads> from{p.partial, p.arrived, at, splits, p.splits, len};
         auto write = [&](uint32_t h, uint32_t e, float value) { merged[h * head_dim + e] = value; };
         if (!merge_parts(from, split, groups, heads, head_dim, write)) return;
         __syncthreads();
@@ -262,6 +251,34 @@ struct PagesTask {
             for (uint32_t j = 0; j < kLaneElems; j++) {
                 if (j < v.n) p.out[(first_head + h) * head_dim + Vector::elem(j)] = v.x[j];
             }
+        }
+    }
+};
+
+// A thread's piece of vectors, and its group of lanes, which have the pieces of one.
+struct PieceLanes {
+    uint32_t lanes, piece, group, groups;
+
+    DEVICE explicit PieceLanes(uint32_t head_dim) {
+        lanes = head_dim / CODES_PIECE;
+        piece = threadIdx.x & (lanes - 1);
+        group = threadIdx.x / lanes;
+        groups = blockDim.x / lanes;
+    }
+
+    // Leaves what the group has found for PagesTask::finish, where the queries were.
+    DEVICE void leave(const AttendState& state, uint32_t head_dim) const {
+        __syncthreads();
+        float* parts = reinterpret_cast<float*>(shared_memory());
+#pragma unroll
+        for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+            float* part = parts + (group * ATTEND_HEADS + h) * (2 + head_dim);
+            if (piece == 0) {
+                part[0] = state.soft[h].largest;
+                part[1] = state.soft[h].sum;
+            }
+#pragma unroll
+            for (uint32_t e = 0; e < CODES_PIECE; e++) part[2 + piece * CODES_PIECE + e] = state.values[h][e];
         }
     }
 };
@@ -286,9 +303,11 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
     let_next_kernel_start();
     wait_for_previous_kernel();
     prefetch_next(p.step);
-    PagesTask task(p);
+    PagesTask<ATTEND_HEADS> task(p);
     if (!task.exists) return;
-    uint32_t head_dim = p.kv.head_dim, lanes = task.lanes, piece = task.piece;
+    uint32_t head_dim = p.kv.head_dim;
+    PieceLanes of_thread(head_dim);
+    uint32_t lanes = of_thread.lanes, piece = of_thread.piece;
     CodedQuery<typename C::Keys> q;
     q.floats = task.load_queries(p);
     Book book = C::key_book(p.kv);
@@ -325,11 +344,8 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
     }
 
     AttendState state = no_state();
-    uint32_t window_page = task.n_positions / PAGE_POSITIONS;
-    window_page = window_page > p.kv.newest_pages ? window_page - p.kv.newest_pages : 0;
     for (uint32_t i = task.first_page; i < task.end_page; i++) {
-        uint32_t n = task.positions(i);
-        uint32_t exact = i < p.kv.sink_pages || i >= window_page ? exact_page(p.step, task.row.seq, i) : NO_PAGE;
+        uint32_t n = task.positions(i), exact = task.exact_page_for(p, i);
         if (exact != NO_PAGE) {
             const uint16_t* keys = exact_head(p.kv, exact, 0, task.kv_head);
             const uint16_t* values = exact_head(p.kv, exact, 1, task.kv_head);
@@ -343,5 +359,6 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
             take_page<kCodesAtOnce>(state, q, keys, values, empty, n, head_dim, lanes);
         }
     }
-    task.finish(p, state, p.kv.codes, true);
+    of_thread.leave(state, head_dim);
+    task.finish(p, of_thread.groups, p.kv.codes, true);
 }

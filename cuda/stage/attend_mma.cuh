@@ -26,10 +26,6 @@ constexpr int kSpan = 32;
 // Spans that a split has at least: fewer would cost less than the merging of their parts.
 constexpr uint32_t kLeastSpans = 4;
 
-// Halves from one vector to the next in shared memory: eight neighbouring ones lie in different banks.
-template <int D>
-constexpr uint32_t kPitch = D + 8;
-
 template <int D>
 struct AttendShared {
     // Of query vectors times a power of two: halves, and the halves nearest to what these lack.

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Every test file uses its own part of this.
 
 pub mod model;
+pub mod window;
 
 use std::ops::Range;
 

@@ -1,18 +1,22 @@
 //! Causal attention: a block a row, tile of query heads, and split of the positions; or, where many rows of a sequence stand
-//! together, a block a tile of rows, or a split of its positions, on tensor cores.
+//! together, a block a tile of rows, or a split of its positions, on tensor cores. Codes go to tensor cores row by row, too, where a kernel
+//! takes heads of their length.
 
 use super::driver::{Launch, Limits};
 use super::kv::Kept;
 use super::params::{
     ATTEND_HEADS, ATTEND_MMA_HEADS, ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
-    ATTEND_THREADS, AttendBlocksParams, AttendCodesParams, AttendMmaParams, AttendParams, CODES_PIECE,
-    StepTile,
+    ATTEND_ROW_HEADS, ATTEND_THREADS, AttendBlocksParams, AttendCodesParams, AttendMmaParams, AttendParams,
+    CODES_PIECE, StepTile,
 };
 use super::{Cx, kv, words};
 use crate::program::{Attend, KvDecl, PAGE, Program, Row, Stage};
 
 /// Positions that a split has at least: what the kernel's groups of lanes walk over in one round.
 const MIN_SPLIT: usize = 16;
+
+/// Threads of a warp.
+const WARP: usize = 32;
 
 /// The kernels on tensor cores for a codec: the elements of a head that they take, and their shared memory.
 const MMA: &[(&str, usize, u32)] =
@@ -24,9 +28,31 @@ pub const MMA_LEAST: usize = 16;
 /// Rows of a tile that make up for its products with nothing, on average.
 const TILE_LEAST: usize = 4;
 
+/// The kernels on tensor cores for rows one by one: codec and elements of a head. They take fewer instructions than
+/// those without for a single query head already, so every cache that one fits goes to it; heads of 32 and 256 elements do not, and
+/// neither does tq3_0, whose signs are counted.
+const ROW: &[(&str, usize)] =
+    &[("turboquant", 64), ("turboquant", 128), ("turboquant-4", 64), ("turboquant-4", 128)];
+
 /// Kernels on tensor cores.
 pub fn mma_kernels() -> impl Iterator<Item = String> {
-    MMA.iter().map(|(codec, elems, _)| mma_kernel(codec, *elems))
+    let of_rows = ROW.iter().map(|(codec, elems)| row_kernel(codec, *elems));
+    MMA.iter().map(|(codec, elems, _)| mma_kernel(codec, *elems)).chain(of_rows)
+}
+
+fn row_kernel(codec: &str, elems: usize) -> String {
+    format!("{}__row{elems}", kv::name("attend", codec))
+}
+
+/// The kernel for rows one by one, and the query heads that a block of it takes.
+fn by_rows(kv: &KvDecl) -> (String, usize) {
+    let same = kv.k.name() == kv.v.name();
+    let on_tensor_cores =
+        ROW.iter().find(|(codec, elems)| same && (kv.k.name(), kv.head_dim) == (codec, *elems));
+    match on_tensor_cores {
+        Some((codec, elems)) => (row_kernel(codec, *elems), ATTEND_ROW_HEADS as usize),
+        None => (kv::kernel("attend", kv), ATTEND_HEADS as usize),
+    }
 }
 
 fn mma_kernel(codec: &str, elems: usize) -> String {
@@ -85,7 +111,7 @@ pub fn kernels(p: &Program, s: &Attend) -> Result<Vec<String>, String> {
     let decl = p.kv_decl(s.kv);
     kv::check(decl)?;
     let mma = mma(decl).map(|(elems, _)| mma_kernel(decl.k.name(), elems));
-    Ok([kv::kernel("attend", decl)].into_iter().chain(mma).collect())
+    Ok([by_rows(decl).0].into_iter().chain(mma).collect())
 }
 
 /// How the work of one attention is cut, for steps of up to `rows` rows.
@@ -102,7 +128,7 @@ impl Cut {
     pub fn new(p: &Program, s: &Attend, limits: Limits, rows: usize) -> Self {
         let kv = p.kv_decl(s.kv);
         let group = group(p, s);
-        let tiles = group.div_ceil(ATTEND_HEADS as usize);
+        let tiles = group.div_ceil(by_rows(kv).1);
         // Four blocks of 128 threads a multiprocessor, and none without positions.
         let wanted = (4 * limits.multiprocessors as usize).div_ceil(kv.n_kv_heads * tiles * rows);
         // Codes and blocks are read by whole pages.
@@ -114,7 +140,7 @@ impl Cut {
     /// Floats of the splits' parts, which are merged at the end.
     pub fn partial_floats(&self, kv: &KvDecl, rows: usize) -> usize {
         let parts = if self.splits > 1 { rows * kv.n_kv_heads * self.tiles * self.splits } else { 0 };
-        parts * ATTEND_HEADS as usize * (2 + stride(kv))
+        parts * by_rows(kv).1 * (2 + stride(kv))
     }
 }
 
@@ -133,8 +159,9 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     let (q, out) = (cx.memory.bufs[s.q.0 as usize], cx.memory.bufs[s.out.0 as usize]);
     let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
     let [group, tiles, splits] = [group, tiles, splits].map(|n| n as u32);
+    let (kernel, heads) = by_rows(decl);
     // The result of each head may be turned back in shared memory.
-    let (by_pieces, merged) = (decl.head_dim / CODES_PIECE as usize, ATTEND_HEADS as usize * decl.head_dim);
+    let (by_pieces, merged) = (decl.head_dim / CODES_PIECE as usize, heads * decl.head_dim);
     let (params, lanes, merged) = match cx.memory.kvs[s.kv.0 as usize] {
         Kept::Elements(kv) => {
             let params = AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits };
@@ -143,7 +170,8 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
         Kept::Codes(kv) => {
             let params =
                 AttendCodesParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits };
-            (words(&params), by_pieces, merged)
+            // On tensor cores a warp shares its positions.
+            (words(&params), if heads == ATTEND_ROW_HEADS as usize { WARP } else { by_pieces }, merged)
         }
         Kept::Blocks(kv) => {
             let params =
@@ -151,9 +179,9 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
             (words(&params), by_pieces, merged)
         }
     };
-    let parts = ATTEND_THREADS as usize / lanes * ATTEND_HEADS as usize;
+    let parts = ATTEND_THREADS as usize / lanes * heads;
     Launch {
-        kernel: cx.kernel(&kv::kernel("attend", decl)),
+        kernel: cx.kernel(&kernel),
         grid: [decl.n_kv_heads as u32 * tiles, splits, rows as u32],
         threads: ATTEND_THREADS,
         shared_bytes: ((parts * (2 + stride(decl)) + merged) * 4).next_multiple_of(16) as u32,

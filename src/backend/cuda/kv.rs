@@ -2,6 +2,7 @@
 
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
 use ggml_types::{KvSide, kv_on};
+use half::f16;
 
 use super::attend::stride;
 use super::driver::{Address, Driver};
@@ -71,7 +72,7 @@ pub fn kernel_names() -> impl Iterator<Item = String> {
     CODECS.iter().chain([&blocks]).flat_map(of_codec).collect::<Vec<_>>().into_iter()
 }
 
-/// The kernel of a stage for a cache.
+/// The kernel of a stage for a cache, where it has one for every length of heads.
 pub fn kernel(stage: &str, decl: &KvDecl) -> String {
     match form(decl) {
         Some(Form::Blocks(_)) => name(stage, BLOCKS_NAME),
@@ -79,7 +80,8 @@ pub fn kernel(stage: &str, decl: &KvDecl) -> String {
     }
 }
 
-fn name(stage: &str, codec: &str) -> String {
+/// The kernel of a stage for a codec.
+pub fn name(stage: &str, codec: &str) -> String {
     format!("{stage}__{}", codec.replace('-', "_"))
 }
 
@@ -275,8 +277,8 @@ fn rotation(head_dim: usize) -> ([u32; 8], f32) {
 /// Rotation and codebook as kernels have them.
 fn codes(head_dim: usize, bits: u32) -> CodesParams {
     let (signs, shrink) = rotation(head_dim);
-    let Book { unit, borders, magnitudes, table } = book(head_dim, bits);
-    CodesParams { signs, shrink, unit, borders, magnitudes, table }
+    let Book { unit, borders, magnitudes, table, halves } = book(head_dim, bits);
+    CodesParams { signs, shrink, unit, borders, magnitudes, table, halves }
 }
 
 /// The projection of residuals, and the codebook that leaves them, as kernels have them.
@@ -285,7 +287,7 @@ fn signs(head_dim: usize) -> SignsParams {
     let Projection::Srht(rotation) = qjl.projection() else {
         unreachable!("made of signs and Hadamard's matrix")
     };
-    let Book { unit, borders, magnitudes, table } = book(head_dim, 2);
+    let Book { unit, borders, magnitudes, table, .. } = book(head_dim, 2);
     let two = |x: [f32; 8]| [x[0], x[1]];
     SignsParams {
         signs: sign_words(rotation),
@@ -312,6 +314,7 @@ struct Book {
     borders: [f32; 8],
     magnitudes: [f32; 8],
     table: [u32; 2],
+    halves: [u32; 4],
 }
 
 fn book(head_dim: usize, bits: u32) -> Book {
@@ -322,15 +325,34 @@ fn book(head_dim: usize, bits: u32) -> Book {
     magnitudes.iter_mut().zip(upper).for_each(|(to, x)| *to = *x as f32);
     borders.iter_mut().zip(borders_of).for_each(|(to, x)| *to = *x as f32);
     let (bytes, unit) = table(upper);
-    let mut table = [0; 8];
-    if 2 * half <= table.len() {
-        let all = bytes.iter().rev().map(|byte| -byte).chain(bytes.iter().copied());
-        table.iter_mut().zip(all).for_each(|(to, byte)| *to = byte);
-    } else {
-        table.copy_from_slice(&bytes);
+    let halves: Vec<f16> = upper.iter().map(|x| f16::from_f64(*x)).collect();
+    let part_of_halves =
+        |part: usize| words(&of_codes(&halves, |half| -half).map(|half| half.to_le_bytes()[part]));
+    let [low, high] = [0, 1].map(part_of_halves);
+    Book {
+        unit: unit as f32,
+        borders,
+        magnitudes,
+        table: words(&of_codes(&bytes, |byte| -byte).map(|byte| byte as u8)),
+        halves: [low[0], low[1], high[0], high[1]],
     }
-    let word = |bytes: &[i8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte as u8));
-    Book { unit: unit as f32, borders, magnitudes, table: [word(&table[..4]), word(&table[4..])] }
+}
+
+/// What codes stand for, from magnitudes: all codes where they are up to 8, else the upper 8.
+fn of_codes<T: Copy + Default>(magnitudes: &[T], negative: impl Fn(T) -> T) -> [T; 8] {
+    let mut all = [T::default(); 8];
+    if 2 * magnitudes.len() <= all.len() {
+        let lower = magnitudes.iter().rev().map(|x| negative(*x));
+        all.iter_mut().zip(lower.chain(magnitudes.iter().copied())).for_each(|(to, x)| *to = x);
+    } else {
+        all.copy_from_slice(magnitudes);
+    }
+    all
+}
+
+fn words(bytes: &[u8; 8]) -> [u32; 2] {
+    let word = |at| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    [word(0), word(4)]
 }
 
 /// Magnitudes as whole numbers up to 127 of a common unit: of all units the one whose largest relative error is smallest.

@@ -17,6 +17,7 @@ pub const ATTEND_MMA_ROWS: u32 = 64;
 pub const ATTEND_MMA_HEADS: u32 = 16;
 pub const ATTEND_MMA_SHARED_BYTES_64: u32 = 28032;
 pub const ATTEND_MMA_SHARED_BYTES_128: u32 = 52608;
+pub const ATTEND_ROW_HEADS: u32 = 8;
 pub const LINEAR_THREADS: u32 = 256;
 pub const EMBED_THREADS: u32 = 256;
 pub const ATTEND_THREADS: u32 = 128;
@@ -245,10 +246,11 @@ pub struct CodesParams {
     pub borders: [f32; 8usize],
     pub magnitudes: [f32; 8usize],
     pub table: [u32; 2usize],
+    pub halves: [u32; 4usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of CodesParams"][::std::mem::size_of::<CodesParams>() - 112usize];
+    ["Size of CodesParams"][::std::mem::size_of::<CodesParams>() - 128usize];
     ["Alignment of CodesParams"][::std::mem::align_of::<CodesParams>() - 4usize];
     ["Offset of field: CodesParams::signs"][::std::mem::offset_of!(CodesParams, signs) - 0usize];
     ["Offset of field: CodesParams::shrink"][::std::mem::offset_of!(CodesParams, shrink) - 32usize];
@@ -256,6 +258,7 @@ const _: () = {
     ["Offset of field: CodesParams::borders"][::std::mem::offset_of!(CodesParams, borders) - 40usize];
     ["Offset of field: CodesParams::magnitudes"][::std::mem::offset_of!(CodesParams, magnitudes) - 72usize];
     ["Offset of field: CodesParams::table"][::std::mem::offset_of!(CodesParams, table) - 104usize];
+    ["Offset of field: CodesParams::halves"][::std::mem::offset_of!(CodesParams, halves) - 112usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -294,22 +297,22 @@ pub struct CodedKvParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of CodedKvParams"][::std::mem::size_of::<CodedKvParams>() - 168usize];
+    ["Size of CodedKvParams"][::std::mem::size_of::<CodedKvParams>() - 184usize];
     ["Alignment of CodedKvParams"][::std::mem::align_of::<CodedKvParams>() - 8usize];
     ["Offset of field: CodedKvParams::codes"][::std::mem::offset_of!(CodedKvParams, codes) - 0usize];
-    ["Offset of field: CodedKvParams::pages"][::std::mem::offset_of!(CodedKvParams, pages) - 112usize];
-    ["Offset of field: CodedKvParams::exact"][::std::mem::offset_of!(CodedKvParams, exact) - 120usize];
-    ["Offset of field: CodedKvParams::means"][::std::mem::offset_of!(CodedKvParams, means) - 128usize];
-    ["Offset of field: CodedKvParams::repaired"][::std::mem::offset_of!(CodedKvParams, repaired) - 136usize];
+    ["Offset of field: CodedKvParams::pages"][::std::mem::offset_of!(CodedKvParams, pages) - 128usize];
+    ["Offset of field: CodedKvParams::exact"][::std::mem::offset_of!(CodedKvParams, exact) - 136usize];
+    ["Offset of field: CodedKvParams::means"][::std::mem::offset_of!(CodedKvParams, means) - 144usize];
+    ["Offset of field: CodedKvParams::repaired"][::std::mem::offset_of!(CodedKvParams, repaired) - 152usize];
     ["Offset of field: CodedKvParams::page_bytes"]
-        [::std::mem::offset_of!(CodedKvParams, page_bytes) - 144usize];
+        [::std::mem::offset_of!(CodedKvParams, page_bytes) - 160usize];
     ["Offset of field: CodedKvParams::n_kv_heads"]
-        [::std::mem::offset_of!(CodedKvParams, n_kv_heads) - 152usize];
-    ["Offset of field: CodedKvParams::head_dim"][::std::mem::offset_of!(CodedKvParams, head_dim) - 156usize];
+        [::std::mem::offset_of!(CodedKvParams, n_kv_heads) - 168usize];
+    ["Offset of field: CodedKvParams::head_dim"][::std::mem::offset_of!(CodedKvParams, head_dim) - 172usize];
     ["Offset of field: CodedKvParams::sink_pages"]
-        [::std::mem::offset_of!(CodedKvParams, sink_pages) - 160usize];
+        [::std::mem::offset_of!(CodedKvParams, sink_pages) - 176usize];
     ["Offset of field: CodedKvParams::newest_pages"]
-        [::std::mem::offset_of!(CodedKvParams, newest_pages) - 164usize];
+        [::std::mem::offset_of!(CodedKvParams, newest_pages) - 180usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -448,14 +451,14 @@ pub struct AppendParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AppendParams"][::std::mem::size_of::<AppendParams>() - 256usize];
+    ["Size of AppendParams"][::std::mem::size_of::<AppendParams>() - 272usize];
     ["Alignment of AppendParams"][::std::mem::align_of::<AppendParams>() - 8usize];
     ["Offset of field: AppendParams::step"][::std::mem::offset_of!(AppendParams, step) - 0usize];
     ["Offset of field: AppendParams::kv"][::std::mem::offset_of!(AppendParams, kv) - 64usize];
-    ["Offset of field: AppendParams::raw"][::std::mem::offset_of!(AppendParams, raw) - 232usize];
-    ["Offset of field: AppendParams::q"][::std::mem::offset_of!(AppendParams, q) - 240usize];
-    ["Offset of field: AppendParams::group"][::std::mem::offset_of!(AppendParams, group) - 248usize];
-    ["Offset of field: AppendParams::reserved"][::std::mem::offset_of!(AppendParams, reserved) - 252usize];
+    ["Offset of field: AppendParams::raw"][::std::mem::offset_of!(AppendParams, raw) - 248usize];
+    ["Offset of field: AppendParams::q"][::std::mem::offset_of!(AppendParams, q) - 256usize];
+    ["Offset of field: AppendParams::group"][::std::mem::offset_of!(AppendParams, group) - 264usize];
+    ["Offset of field: AppendParams::reserved"][::std::mem::offset_of!(AppendParams, reserved) - 268usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -564,24 +567,24 @@ pub struct AttendCodesParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 280usize];
+    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 296usize];
     ["Alignment of AttendCodesParams"][::std::mem::align_of::<AttendCodesParams>() - 8usize];
     ["Offset of field: AttendCodesParams::step"][::std::mem::offset_of!(AttendCodesParams, step) - 0usize];
     ["Offset of field: AttendCodesParams::kv"][::std::mem::offset_of!(AttendCodesParams, kv) - 64usize];
-    ["Offset of field: AttendCodesParams::q"][::std::mem::offset_of!(AttendCodesParams, q) - 232usize];
-    ["Offset of field: AttendCodesParams::out"][::std::mem::offset_of!(AttendCodesParams, out) - 240usize];
+    ["Offset of field: AttendCodesParams::q"][::std::mem::offset_of!(AttendCodesParams, q) - 248usize];
+    ["Offset of field: AttendCodesParams::out"][::std::mem::offset_of!(AttendCodesParams, out) - 256usize];
     ["Offset of field: AttendCodesParams::partial"]
-        [::std::mem::offset_of!(AttendCodesParams, partial) - 248usize];
+        [::std::mem::offset_of!(AttendCodesParams, partial) - 264usize];
     ["Offset of field: AttendCodesParams::arrived"]
-        [::std::mem::offset_of!(AttendCodesParams, arrived) - 256usize];
+        [::std::mem::offset_of!(AttendCodesParams, arrived) - 272usize];
     ["Offset of field: AttendCodesParams::scale"]
-        [::std::mem::offset_of!(AttendCodesParams, scale) - 264usize];
+        [::std::mem::offset_of!(AttendCodesParams, scale) - 280usize];
     ["Offset of field: AttendCodesParams::group"]
-        [::std::mem::offset_of!(AttendCodesParams, group) - 268usize];
+        [::std::mem::offset_of!(AttendCodesParams, group) - 284usize];
     ["Offset of field: AttendCodesParams::tiles"]
-        [::std::mem::offset_of!(AttendCodesParams, tiles) - 272usize];
+        [::std::mem::offset_of!(AttendCodesParams, tiles) - 288usize];
     ["Offset of field: AttendCodesParams::splits"]
-        [::std::mem::offset_of!(AttendCodesParams, splits) - 276usize];
+        [::std::mem::offset_of!(AttendCodesParams, splits) - 292usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

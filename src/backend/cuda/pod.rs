@@ -41,7 +41,7 @@ plain! {
     RopeParams { turns, pairs, adjacent }
     EmbedParams { step, table, positions, picked, x, cols, reserved }
     AttnInParams { step, in_, wq, wk, wv, rope, kv, q, raw }
-    CodesParams { signs, shrink, unit, borders, magnitudes, table }
+    CodesParams { signs, shrink, unit, borders, magnitudes, table, halves }
     SignsParams { signs, factor, unit, borders, magnitudes, table }
     CodedKvParams { codes, pages, exact, means, repaired, page_bytes, n_kv_heads, head_dim, sink_pages, newest_pages }
     BlockKvParams { signs, shrink, n_kv_heads, head_dim, forms, reserved, pages, repaired, page_bytes }

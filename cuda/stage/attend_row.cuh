@@ -1,0 +1,345 @@
+// Attend over codes on tensor cores: out[r] = softmax(scale q[r] . K[..= pos]) V, for the codecs of attend_codes.cuh whose keys have one
+// scale, and heads of D elements.
+//
+// Split-K flash decode, page by page and merged as there: a block owns one row, one KV head with up to ATTEND_ROW_HEADS of its query
+// heads, and some pages, of which each of its 4 warps takes 16 positions. Query heads are the columns of the products, positions or
+// elements their rows, and no code passes through shared memory: a lane loads what its registers of an operand are made of. It is free which
+// elements a lane names k, as long as keys and queries agree, and which rows of a tile its values are:
+//
+//   scores: a lane has D / 4 neighbouring elements of the keys of two positions as bytes, from D / 64 pieces, and as many of one query.
+//   weights: positions x heads as they come, turned within the warp (transpose_matrix) to be an operand.
+//   values: a lane has D / 8 neighbouring elements of four positions, and makes words of two positions' halves by look-ups.
+//
+// Queries are rounded to 255 steps of their largest element, and products of bytes are summed exactly: scores are those of dp4a. Values
+// are halves nearest to the codebook. A weight times its value's scale is two halves, which keep 22 bits, and so is a query that meets keys
+// of an exact page; so sums are about as exact as float products.
+//
+// Weights come relative to the largest product of a weight with the power of two in its value's scale, not to the largest weight, so that
+// what is multiplied is below 2^15, and large where it matters, whatever the scales are. Of 40 powers of two that scales span, a
+// weight itself loses nothing as a float.
+//
+// Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head, and 4 x D for exact positions. Queries come turned (append.cuh), and the
+// output is turned back here. Needs head_dim = D, `arrived` 0.
+#pragma once
+
+#include "attend_codes.cuh"
+
+// Positions that a warp takes at a time.
+constexpr uint32_t kTilePositions = 16;
+
+// What weights are multiplied with, so that even small ones are normal halves.
+constexpr float kWeightSteps = 16384.0f;
+
+// The queries of a block, as operands are made of them; in shared memory.
+template <int D>
+struct RowQueries {
+    // Times a power of two: halves, and the halves nearest to what these lack.
+    uint16_t high[ATTEND_ROW_HEADS * kPitch<D>], low[ATTEND_ROW_HEADS * kPitch<D>];
+    // In 255 steps; the words of eight neighbouring heads lie in different banks.
+    uint32_t bytes[ATTEND_ROW_HEADS * (D / 4 + 4)];
+    // One over the power of two, what a product of bytes is worth, and the product with the mean of the keys.
+    float unscale[ATTEND_ROW_HEADS], step[ATTEND_ROW_HEADS], mean[ATTEND_ROW_HEADS];
+
+    // Neighbouring lanes share a head; each takes whole words of four elements. `mean_keys` may be null.
+    DEVICE void load(const AttendCodesParams& p, const float* q, uint32_t heads, const float* mean_keys) {
+        constexpr uint32_t kLanes = D / 4 < kWarpSize ? D / 4 : kWarpSize, kWords = D / 4 / kLanes;
+        const float factor = p.scale * 1.4426950408889634f;
+        uint32_t lane = threadIdx.x % kLanes;
+        for (uint32_t h = threadIdx.x / kLanes; h < ATTEND_ROW_HEADS; h += blockDim.x / kLanes) {
+            float x[4 * kWords] = {}, along = 0.0f;
+            uint32_t largest = 0;
+#pragma unroll
+            for (uint32_t w = 0; w < kWords && h < heads; w++) {
+                uint32_t elem = 4 * (w * kLanes + lane);
+                float4 of_query = *reinterpret_cast<const float4*>(q + h * D + elem), of_mean = {};
+                if (mean_keys != nullptr) of_mean = *reinterpret_cast<const float4*>(mean_keys + elem);
+                float four[2][4] = {{of_query.x, of_query.y, of_query.z, of_query.w}, {of_mean.x, of_mean.y, of_mean.z, of_mean.w}};
+#pragma unroll
+                for (uint32_t i = 0; i < 4; i++) {
+                    float& to = x[4 * w + i];
+                    to = four[0][i] * factor;
+                    along = fmaf(to, four[1][i], along);
+                    // As integers, the bits of magnitudes have their order, with NaN above everything.
+                    largest = Max::of(largest, __float_as_uint(to) & 0x7fffffffu);
+                }
+            }
+            along = reduce_lanes<Sum>(along, int(kLanes));
+            largest = reduce_lanes<Max>(largest, int(kLanes));
+            bool broken = largest >= 0x7f800000u;
+            float most = __uint_as_float(largest), to_bytes = largest > 0 && !broken ? 127.0f / most : 0.0f;
+            PowerOfTwo power = PowerOfTwo::of(largest);
+#pragma unroll
+            for (uint32_t w = 0; w < kWords; w++) {
+                uint32_t word = w * kLanes + lane, *to = reinterpret_cast<uint32_t*>(high + h * kPitch<D>) + 2 * word;
+                uint32_t* rest = reinterpret_cast<uint32_t*>(low + h * kPitch<D>) + 2 * word;
+                bytes[h * (D / 4 + 4) + word] = broken ? 0u : bytes_of_floats(x + 4 * w, to_bytes);
+#pragma unroll
+                for (uint32_t i = 0; i < 2; i++) {
+                    float a = broken ? 0.0f : x[4 * w + 2 * i] * power.by, b = broken ? 0.0f : x[4 * w + 2 * i + 1] * power.by;
+                    to[i] = half2_bits(a, b);
+                    float2 there = floats_of_half2(to[i]);
+                    rest[i] = half2_bits(a - there.x, b - there.y);
+                }
+            }
+            if (lane == 0) {
+                // A query that is no number gives no number.
+                unscale[h] = broken ? NAN : power.back;
+                step[h] = broken ? NAN : most / 127.0f * p.kv.codes.unit;
+                mean[h] = along;
+            }
+        }
+    }
+};
+
+// A lane's place in the operands of its warp: rows `quartet` and `quartet + 8` of what is summed, columns 2 member + {0, 1}.
+struct Place {
+    uint32_t quartet, member;
+    DEVICE Place() : quartet(threadIdx.x % kWarpSize / 4), member(threadIdx.x % 4) {}
+};
+
+// The exponent of the power of two at or below a scale; of next to nothing, that of the smallest half.
+DEVICE float exponent_of(float scale) {
+    int32_t exponent = int32_t(__float_as_uint(scale) >> 23 & 255u) - 127;
+    return float(exponent > -24 ? exponent : -24);
+}
+
+// What a warp has found so far for its heads, of which a lane has two: 2 member + {0, 1}.
+template <int D>
+struct RowState {
+    // What weights are relative to, in units of log2, and the sum of weights of the lane's positions.
+    float base[2], sum[2];
+    // For elements quartet D / 8 + 2 i + e of head h, weighted values times kWeightSteps: [i][2 e + h].
+    float values[D / 16][4];
+
+    DEVICE RowState() : base{-INFINITY, -INFINITY}, sum{}, values{} {}
+
+    // Takes in the scores of positions quartet + {0, 8}, whose values count `steps`: [2 position + head]. Makes operands of the weights
+    // times the steps: their halves, and the halves nearest to what these lack.
+    DEVICE void take(const float (&scores)[4], const float (&steps)[2], uint32_t (&high)[2], uint32_t (&low)[2]) {
+        float exponents[2] = {exponent_of(steps[0]), exponent_of(steps[1])}, by[2];
+#pragma unroll
+        for (int head = 0; head < 2; head++) {
+            float most = fmaxf(scores[head] + exponents[0], scores[2 + head] + exponents[1]);
+            for (int mask = 4; mask < kWarpSize; mask *= 2) most = fmaxf(most, __shfl_xor_sync(kWarp, most, mask));
+            most = fmaxf(most, base[head]);
+            by[head] = rescale(base[head], most);
+            base[head] = most;
+            sum[head] *= by[head];
+        }
+        if (__ballot_sync(kWarp, by[0] != 1.0f || by[1] != 1.0f) != 0) {
+#pragma unroll
+            for (int i = 0; i < D / 16; i++) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) values[i][e] *= by[e % 2];
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float step = steps[half] * kWeightSteps, products[2];
+#pragma unroll
+            for (int head = 0; head < 2; head++) {
+                float weight = exp2_fast(scores[2 * half + head] - base[head]);
+                sum[head] += weight;
+                products[head] = weight * step;
+            }
+            uint32_t two = half2_bits(products[0], products[1]);
+            float2 there = floats_of_half2(two);
+            high[half] = transpose_matrix(two);
+            low[half] = transpose_matrix(half2_bits(products[0] - there.x, products[1] - there.y));
+        }
+    }
+
+    // Adds weighted values: elements 2 i and 2 i + 1 of positions 2 member + {0, 1} and of 2 member + {8, 9}.
+    DEVICE void add(int i, const uint32_t (&first)[2], const uint32_t (&second)[2], const uint32_t (&high)[2], const uint32_t (&low)[2]) {
+        uint32_t a[4] = {first[0], first[1], second[0], second[1]};
+        mma_f16_16x8x16(values[i], a, low);
+        mma_f16_16x8x16(values[i], a, high);
+    }
+
+    // Leaves all of it for PagesTask::finish.
+    DEVICE void leave() {
+        Place at;
+        float* parts = reinterpret_cast<float*>(shared_memory()) + threadIdx.x / kWarpSize * ATTEND_ROW_HEADS * (2 + D);
+#pragma unroll
+        for (int head = 0; head < 2; head++) {
+            float all = sum[head], *part = parts + (2 * at.member + head) * (2 + D);
+            for (int mask = 4; mask < kWarpSize; mask *= 2) all += __shfl_xor_sync(kWarp, all, mask);
+            if (at.quartet == 0) {
+                part[0] = base[head];
+                part[1] = all;
+            }
+#pragma unroll
+            for (int i = 0; i < D / 8; i++) part[2 + at.quartet * (D / 8) + i] = values[i / 2][2 * (i % 2) + head] / kWeightSteps;
+        }
+    }
+};
+
+DEVICE uint32_t word_of(const uint4& words, int i) {
+    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
+// Takes in 16 positions of an exact page, of which the row sees the first n: where there is none, the last one stands in, because nobody
+// knows what lies there, and is not counted.
+template <int D>
+DEVICE void take_exact(
+    RowState<D>& state, const RowQueries<D>& queries, const uint16_t* keys, const uint16_t* values, uint32_t first, uint32_t n
+) {
+    Place at;
+    auto read = [&](uint32_t place) { return (place < n ? place : n - 1) * D; };
+    const uint16_t* of_keys[2] = {keys + read(first + at.quartet), keys + read(first + at.quartet + 8)};
+    float scores[4] = {};
+#pragma unroll
+    for (int s = 0; s < D / 32; s++) {
+        uint32_t elem = 32 * s + 8 * at.member, of_query = at.quartet * kPitch<D> + elem;
+        uint4 rows[2] = {load16(of_keys[0] + elem), load16(of_keys[1] + elem)};
+        uint4 high = load16(queries.high + of_query), low = load16(queries.low + of_query);
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+            uint32_t a[4] = {word_of(rows[0], i), word_of(rows[1], i), word_of(rows[0], i + 1), word_of(rows[1], i + 1)};
+            uint32_t of_low[2] = {word_of(low, i), word_of(low, i + 1)}, of_high[2] = {word_of(high, i), word_of(high, i + 1)};
+            mma_f16_16x8x16(scores, a, of_low);
+            mma_f16_16x8x16(scores, a, of_high);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        scores[i] = first + at.quartet + i / 2 * 8 < n ? scores[i] * queries.unscale[2 * at.member + i % 2] : -INFINITY;
+    }
+    uint32_t high[2], low[2];
+    state.take(scores, {1.0f, 1.0f}, high, low);
+#pragma unroll
+    for (int c = 0; c < D / 64; c++) {
+        uint4 v[4];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            v[i] = load16(values + read(first + 2 * at.member + i % 2 + i / 2 * 8) + at.quartet * (D / 8) + 8 * c);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t pairs[2][2];
+#pragma unroll
+            for (int two = 0; two < 2; two++) {
+                uint32_t a = word_of(v[2 * two], i), b = word_of(v[2 * two + 1], i);
+                pairs[two][0] = __byte_perm(a, b, 0x5410u);
+                pairs[two][1] = __byte_perm(a, b, 0x7632u);
+            }
+            state.add(4 * c + i, pairs[0], pairs[1], high, low);
+        }
+    }
+}
+
+// What scores of codes want of the queries: the bytes of head `quartet`, and of heads 2 member + {0, 1} the rest.
+template <int D>
+struct ByteOperands {
+    uint32_t bytes[D / 16];
+    float step[2], mean[2];
+
+    DEVICE explicit ByteOperands(const RowQueries<D>& queries) {
+        Place at;
+        load_words<D / 16>(queries.bytes + at.quartet * (D / 4 + 4) + at.member * (D / 16), bytes);
+#pragma unroll
+        for (int head = 0; head < 2; head++) {
+            step[head] = queries.step[2 * at.member + head];
+            mean[head] = queries.mean[2 * at.member + head];
+        }
+    }
+};
+
+// Takes in 16 positions of a page of codes, which has all of them, and of which the row sees the first n of the page.
+template <class C, int D>
+DEVICE void take_codes(
+    RowState<D>& state, const ByteOperands<D>& q, const CodesParams& codes, const CodedPage<typename C::Keys>& keys,
+    const CodedPage<typename C::Values>& values, uint32_t first, uint32_t n
+) {
+    using K = typename C::Keys;
+    using V = typename C::Values;
+    constexpr uint32_t kPieces = D / CODES_PIECE, kOfKey = kPieces / 4, kOfValue = kPieces > 8 ? kPieces / 8 : 1;
+    Place at;
+    uint32_t place = first + at.quartet;
+    typename K::Piece key[2][kOfKey];
+    typename V::Piece value[4][kOfValue];
+    float key_scales[2], steps[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint8_t* vector = keys.vector(D, place) + i * 8 * CodedPage<K>::vector_bytes(D);
+        K::template load_row<kOfKey>(vector, kPieces, at.member, key[i]);
+        key_scales[i] = float_of_half(keys.scale(place)[8 * i]);
+        steps[i] = float_of_half(values.scale(place)[8 * i]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint8_t* vector = values.vector(D, first + 2 * at.member) + (i % 2 + i / 2 * 8) * CodedPage<V>::vector_bytes(D);
+        V::template load_row<kOfValue>(vector, kPieces, at.quartet * D / 8 / CODES_PIECE / kOfValue, value[i]);
+    }
+
+    int32_t sums[4] = {};
+#pragma unroll
+    for (uint32_t piece = 0; piece < kOfKey; piece++) {
+        uint32_t bytes[2][4];
+        K::bytes(key[0][piece], codes.table, bytes[0]);
+        K::bytes(key[1][piece], codes.table, bytes[1]);
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i += 2) {
+            uint32_t a[4] = {bytes[0][i], bytes[1][i], bytes[0][i + 1], bytes[1][i + 1]};
+            uint32_t b[2] = {q.bytes[4 * piece + i], q.bytes[4 * piece + i + 1]};
+            mma_s8_16x8x32(sums, a, b);
+        }
+    }
+    float scores[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float score = fmaf(float(sums[i]), q.step[i % 2] * key_scales[i / 2], q.mean[i % 2]);
+        scores[i] = place + i / 2 * 8 < n ? score : -INFINITY;
+    }
+    uint32_t high[2], low[2];
+    state.take(scores, steps, high, low);
+
+#pragma unroll
+    for (int eight = 0; eight < D / 64; eight++) {
+        // Of heads that are too short for whole pieces, a lane has half of one.
+        uint32_t which = D < 128 ? at.quartet % 2 : eight % 2;
+        uint32_t pairs[2][8];
+        V::pairs(value[0][eight / 2], value[1][eight / 2], which, codes.halves, pairs[0]);
+        V::pairs(value[2][eight / 2], value[3][eight / 2], which, codes.halves, pairs[1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            state.add(4 * eight + i, {pairs[0][2 * i], pairs[0][2 * i + 1]}, {pairs[1][2 * i], pairs[1][2 * i + 1]}, high, low);
+        }
+    }
+}
+
+template <class C, int D>
+DEVICE void attend_row(const AttendCodesParams& p) {
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    prefetch_next(p.step);
+    PagesTask<ATTEND_ROW_HEADS> task(p);
+    if (!task.exists) return;
+    RowQueries<D>& queries = *reinterpret_cast<RowQueries<D>*>(shared_memory());
+    // A sequence whose first page is not full has no mean, and no codes that would want one.
+    bool has_mean = task.n_positions > PAGE_POSITIONS;
+    const float* mean = has_mean ? mean_of(p.kv, exact_page(p.step, task.row.seq, 0), task.kv_head) : nullptr;
+    queries.load(p, p.q + task.first_head * D, task.heads, mean);
+    __syncthreads();
+    ByteOperands<D> q(queries);
+
+    RowState<D> state;
+    uint32_t first = threadIdx.x / kWarpSize * kTilePositions;
+    for (uint32_t i = task.first_page; i < task.end_page; i++) {
+        uint32_t n = task.positions(i), exact = task.exact_page_for(p, i);
+        if (first >= n) continue;
+        if (exact != NO_PAGE) {
+            const uint16_t* keys = exact_head(p.kv, exact, 0, task.kv_head);
+            const uint16_t* values = exact_head(p.kv, exact, 1, task.kv_head);
+            take_exact<D>(state, queries, keys, values, first, n);
+        } else {
+            uint32_t page = page_of(p.step, task.row.seq, i * PAGE_POSITIONS);
+            auto keys = coded_keys<C>(p.kv, page, task.kv_head);
+            auto values = coded_values<C>(p.kv, page, task.kv_head);
+            take_codes<C, D>(state, q, p.kv.codes, keys, values, first, n);
+        }
+    }
+    __syncthreads();
+    state.leave();
+    task.finish(p, blockDim.x / kWarpSize, p.kv.codes, true);
+}

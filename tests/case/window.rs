@@ -1,0 +1,365 @@
+//! Attention over windowed and rotated KV caches, and a reference in f64 over the codecs' own definition.
+
+use ggml_types::turboquant::{Codebook, Lloyd, Rotation, ScaleRule};
+use ggml_types::{KvCodec, KvSide, kv_by_name};
+use half::f16;
+use sterna::backend::Backend;
+use sterna::program::{ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, Weight};
+
+use super::{Case, Turn, rows, ty, windowed_limits, windowed_pages};
+
+/// Columns of the residual stream.
+pub const DIM: usize = 96;
+
+/// The heads of an attention.
+#[derive(Clone, Copy)]
+pub struct Heads {
+    pub n_kv_heads: usize,
+    /// Query heads of one KV head.
+    pub group: usize,
+    pub head_dim: usize,
+    /// What values are multiplied with.
+    pub value_scale: f32,
+}
+
+/// Two query heads for each of two KV heads.
+pub const TWO_OF_TWO: Heads = Heads { n_kv_heads: 2, group: 2, head_dim: 64, value_scale: 1.0 };
+
+impl Heads {
+    /// Elements of all query heads.
+    pub fn cols(self) -> usize {
+        self.n_kv_heads * self.group * self.head_dim
+    }
+}
+
+/// What the reference does with a cache, right or wrong.
+#[derive(Clone, Copy)]
+pub struct Rule {
+    pub bits: u32,
+    pub key_scale: ScaleRule,
+    pub value_scale: ScaleRule,
+    pub centred: bool,
+    pub rotated: bool,
+    /// Pages before its own that a row reads exactly.
+    pub window_pages: usize,
+    /// Pages from the first on that every row reads exactly.
+    pub sink_pages: usize,
+    /// The codecs of keys and of values, where there is no window.
+    pub at_once: Option<[&'static dyn KvCodec; 2]>,
+    /// Whether codes of keys and the queries that meet them are rounded to bytes, as kernels for cards do, and values to bytes or, where
+    /// they go to tensor cores, halves.
+    pub rounding: Option<Rounded>,
+}
+
+pub const RIGHT: Rule = Rule {
+    bits: 3,
+    key_scale: ScaleRule::InnerProduct,
+    value_scale: ScaleRule::LeastSquares,
+    centred: true,
+    rotated: true,
+    window_pages: 1,
+    sink_pages: 1,
+    at_once: None,
+    rounding: None,
+};
+
+/// What the values that codes stand for are rounded to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Rounded {
+    Bytes,
+    Halves,
+}
+
+impl Rounded {
+    /// That of kernels for cards.
+    pub fn on_cards(head_dim: usize) -> Self {
+        if [64, 128].contains(&head_dim) { Self::Halves } else { Self::Bytes }
+    }
+}
+
+pub struct Reference {
+    heads: Heads,
+    /// `[rows, n_kv_heads * group, head_dim]`.
+    q: Vec<Vec<f64>>,
+    /// `[rows, n_kv_heads, head_dim]`.
+    k: Vec<Vec<f64>>,
+    v: Vec<Vec<f64>>,
+    scale: f64,
+}
+
+impl Rule {
+    fn rotates(&self, keys: bool) -> bool {
+        self.rotated && self.at_once.is_none_or(|codecs| codecs[usize::from(!keys)].rotates())
+    }
+}
+
+fn rotated(rule: Rule, keys: bool, x: &[f64]) -> Vec<f32> {
+    let mut x: Vec<f32> = x.iter().map(|x| *x as f32).collect();
+    if rule.rotates(keys) {
+        Rotation::new(x.len()).unwrap().apply(&mut x);
+    }
+    x
+}
+
+/// Magnitudes of a codebook as whole numbers up to 127 of a unit, which is found as `src/backend/cuda/kv.rs` says.
+fn as_bytes(book: &Codebook) -> Vec<f64> {
+    let upper = &book.centroids()[book.centroids().len() / 2..];
+    let worst =
+        |unit: f64| upper.iter().map(|c| ((c / unit).round() * unit / c - 1.0).abs()).fold(0.0, f64::max);
+    let units = (64_000..=127_000).map(|steps| upper.last().unwrap() / (f64::from(steps) / 1000.0));
+    let unit = units.min_by(|a, b| worst(*a).total_cmp(&worst(*b))).unwrap();
+    upper.iter().map(|c| (c / unit).round() * unit).collect()
+}
+
+/// `x`, which a code stands for, with the magnitude of `bytes` that is nearest; `scale` is that of the vector.
+fn to_bytes(bytes: &[f64], scale: f64, x: f64) -> f64 {
+    let distance = |c: &f64| (c * scale - x.abs()).abs();
+    let nearest = bytes.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
+    nearest.unwrap() * scale * x.signum()
+}
+
+/// `x`, which a code stands for, with the half that is nearest to what it is of `scale`.
+fn to_half(scale: f64, x: f64) -> f64 {
+    if scale == 0.0 { 0.0 } else { f16::from_f64(x / scale).to_f64() * scale }
+}
+
+/// Each `piece` elements of `x` in 255 steps of their largest.
+fn in_steps(x: &[f32], piece: usize) -> Vec<f32> {
+    let of_piece = |x: &[f32]| {
+        let most = x.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        x.iter().map(move |x| (x * (127.0 / most)).round_ties_even() * (most / 127.0)).collect::<Vec<_>>()
+    };
+    x.chunks(piece).flat_map(of_piece).collect()
+}
+
+/// Exact and decoded vectors of one head, and what is to be added to products with decoded ones: the mean.
+fn kept(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> (Vec<[Vec<f64>; 2]>, Vec<f64>) {
+    let head_dim = vectors[0].len();
+    if let Some(codecs) = rule.at_once {
+        let codec = codecs[usize::from(!keys)];
+        let codec_bytes = codec.vec_bytes(head_dim).unwrap();
+        let codec = codec.open(KvSide::Keys, head_dim).unwrap();
+        let decoded = |x: &Vec<f32>| -> Vec<f64> {
+            let (mut bytes, mut out) = (vec![0; codec_bytes], vec![0.0; head_dim]);
+            codec.encode(x, &mut bytes);
+            codec.decode(&bytes, &mut out);
+            out.into_iter().map(f64::from).collect()
+        };
+        return (vectors.iter().map(|x| [decoded(x), decoded(x)]).collect(), vec![0.0; head_dim]);
+    }
+    let scale = if keys { rule.key_scale } else { rule.value_scale };
+    let codec = Lloyd::new(head_dim, rule.bits, scale);
+    let exact: Vec<Vec<f64>> =
+        vectors.iter().map(|x| x.iter().map(|x| f16::from_f32(*x).to_f64()).collect()).collect();
+    let mut mean = vec![0.0; head_dim];
+    if keys && rule.centred {
+        for (i, mean) in mean.iter_mut().enumerate() {
+            *mean = exact[..PAGE].iter().map(|x| x[i]).sum::<f64>() / PAGE as f64;
+        }
+    }
+    let bytes_of_codes = rule.rounding.map(|_| as_bytes(codec.codebook()));
+    let decoded = |x: &Vec<f64>| -> Vec<f64> {
+        let centred: Vec<f32> = x.iter().zip(&mean).map(|(x, mean)| (x - mean) as f32).collect();
+        let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![0.0; head_dim]);
+        codec.encode(&centred, &mut bytes);
+        codec.decode(&bytes, &mut out);
+        let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f64();
+        let value = |x: f64| match &bytes_of_codes {
+            None => x,
+            Some(_) if !keys && rule.rounding == Some(Rounded::Halves) => to_half(scale, x),
+            Some(bytes) => to_bytes(bytes, scale, x),
+        };
+        out.iter().map(|x| value(f64::from(*x))).collect()
+    };
+    (exact.iter().map(|x| [x.clone(), decoded(x)]).collect(), mean)
+}
+
+impl Reference {
+    /// `[rows, n_kv_heads * group * head_dim]`.
+    pub fn attend(&self, rule: Rule) -> Vec<Vec<f64>> {
+        let Heads { n_kv_heads, group, head_dim, .. } = self.heads;
+        let mut out = vec![Vec::new(); self.q.len()];
+        for head in 0..n_kv_heads {
+            let at = head * head_dim..(head + 1) * head_dim;
+            let side = |keys, x: &[Vec<f64>]| {
+                let x: Vec<_> = x.iter().map(|x| rotated(rule, keys, &x[at.clone()])).collect();
+                kept(rule, keys, &x)
+            };
+            let ((keys, mean), (values, _)) = (side(true, &self.k), side(false, &self.v));
+            for (pos, out) in out.iter_mut().enumerate() {
+                // The whole pages of positions up to this one, less those of the window, are read from their codes.
+                let coded_pages = ((pos + 1) / PAGE).saturating_sub(rule.window_pages);
+                let which = |p: usize| usize::from((rule.sink_pages..coded_pages).contains(&(p / PAGE)));
+                for i in 0..group {
+                    let q = &self.q[pos][(head * group + i) * head_dim..][..head_dim];
+                    let q = rotated(rule, true, q);
+                    // Kernels for cards round a query that meets codes: as a whole, or 16 elements at a time where it meets blocks.
+                    let met = match rule.at_once {
+                        _ if rule.rounding.is_none() => q.clone(),
+                        None => in_steps(&q, head_dim),
+                        Some([keys, _]) if keys.rotates() => in_steps(&q, 16),
+                        Some(_) => q.clone(),
+                    };
+                    let dot = |q: &[f32], k: &[f64]| -> f64 {
+                        k.iter().zip(q).map(|(k, q)| k * f64::from(*q)).sum()
+                    };
+                    let score = |p: usize| match which(p) {
+                        0 if rule.at_once.is_none() => dot(&q, &keys[p][0]),
+                        _ => dot(&met, &keys[p][1]) + dot(&q, &mean),
+                    };
+                    let scores: Vec<f64> = (0..=pos).map(|p| (self.scale * score(p)).exp()).collect();
+                    let total: f64 = scores.iter().sum();
+                    let mut sum = vec![0.0_f64; head_dim];
+                    for (p, score) in scores.iter().enumerate() {
+                        sum.iter_mut()
+                            .zip(&values[p][which(p)])
+                            .for_each(|(sum, v)| *sum += score / total * v);
+                    }
+                    let mut sum: Vec<f32> = sum.iter().map(|x| *x as f32).collect();
+                    if rule.rotates(false) {
+                        Rotation::new(head_dim).unwrap().undo(&mut sum);
+                    }
+                    out.extend(sum.into_iter().map(f64::from));
+                }
+            }
+        }
+        out
+    }
+}
+
+pub struct Attention {
+    pub case: Case,
+    pub x: Buf,
+    pub y: Buf,
+    attn_in: AttnIn,
+    heads: Heads,
+}
+
+pub fn codec(name: &str) -> &'static dyn KvCodec {
+    kv_by_name(name).unwrap()
+}
+
+impl Attention {
+    pub fn new(heads: Heads, k: &str, v: &str, window: KvWindow) -> Self {
+        let Heads { n_kv_heads, head_dim, value_scale, .. } = heads;
+        let mut case = Case::new("windowed attention", windowed_limits(70, 1, 6));
+        let (q_cols, kv_cols) = (heads.cols(), n_kv_heads * head_dim);
+        let (x, q, y) = (case.buf("x", DIM), case.buf("q", q_cols), case.buf("y", q_cols));
+        let norm = case.norm(NormKind::Rms, DIM);
+        // Keys stand far off the origin, so that their mean matters; queries are large, so that scores do.
+        let mut linear = |rows, scale, centre, of_bias: f32| {
+            let linear = case.linear(ty("f32"), rows, DIM, ActQuant::None);
+            let bias: Vec<f32> = (0..rows).map(|_| centre + of_bias * case.numbers.value()).collect();
+            Linear { bias: Some(case.weight_of(ty("f32"), 1, rows, &bias)), scale, ..linear }
+        };
+        let (wq, wk) = (linear(q_cols, 2.0, 0.0, 0.1), linear(kv_cols, 1.0, 1.5, 0.1));
+        let wv = linear(kv_cols, value_scale, 0.0, 0.1 * value_scale);
+        let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: codec(k), v: codec(v), window });
+        let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
+        case.p.push("attn_in", attn_in.clone());
+        case.p.push("attend", Attend { q, kv, scale: 0.125, out: y });
+        Self { case, x, y, attn_in, heads }
+    }
+
+    fn floats(&self, w: Weight) -> Vec<f64> {
+        let bytes = &self.case.weights[w.0 as usize].bytes;
+        bytes.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect()
+    }
+
+    pub fn reference(&self, inputs: &[f32]) -> Reference {
+        let s = &self.attn_in;
+        let weight = self.floats(s.norm.weight);
+        let product = |linear: &Linear| {
+            let (w, bias) = (self.floats(linear.w), self.floats(linear.bias.unwrap()));
+            let of_row = |x: &[f32]| -> Vec<f64> {
+                let square = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / DIM as f64;
+                let factor = 1.0 / (square + f64::from(s.norm.eps)).sqrt();
+                let n: Vec<f64> = x.iter().zip(&weight).map(|(x, w)| f64::from(*x) * factor * w).collect();
+                let dots = w.chunks_exact(DIM).map(|w| w.iter().zip(&n).map(|(w, n)| w * n).sum::<f64>());
+                dots.zip(&bias).map(|(dot, bias)| dot * f64::from(linear.scale) + bias).collect()
+            };
+            inputs.chunks_exact(DIM).map(of_row).collect()
+        };
+        Reference { heads: self.heads, q: product(&s.wq), k: product(&s.wk), v: product(&s.wv), scale: 0.125 }
+    }
+}
+
+/// Root of the mean square of the differences, as a part of that of `b`.
+pub fn distance(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
+    let pairs = || a.iter().flatten().zip(b.iter().flatten());
+    let square: f64 = pairs().map(|(a, b)| (a - b).powi(2)).sum();
+    (square / pairs().map(|(_, b)| b * b).sum::<f64>()).sqrt()
+}
+
+/// The distance of heads, less that share of them which are farthest.
+fn distance_of_most(a: &[Vec<f64>], b: &[Vec<f64>], head_dim: usize, all_but: f64) -> f64 {
+    let heads = |x: &[Vec<f64>]| -> Vec<Vec<f64>> {
+        x.iter().flat_map(|row| row.chunks_exact(head_dim).map(<[f64]>::to_vec)).collect()
+    };
+    let mut pairs: Vec<_> = heads(a).into_iter().zip(heads(b)).collect();
+    let of = |(a, b): &(Vec<f64>, Vec<f64>)| distance(std::slice::from_ref(a), std::slice::from_ref(b));
+    pairs.sort_by(|a, b| of(a).total_cmp(&of(b)));
+    pairs.truncate(((1.0 - all_but) * pairs.len() as f64) as usize);
+    let (a, b): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    distance(&a, &b)
+}
+
+/// Attention with keys and values of such types is what the reference gives by `rule`, and far from what it gives by the
+/// wrong ones, on each of some backends.
+pub fn attends_as(
+    heads: Heads,
+    [k, v]: [&str; 2],
+    rule: Rule,
+    wrong: &[(&str, Rule)],
+    n_rows: u32,
+    backends: Vec<Box<dyn Backend>>,
+) {
+    let window = KvWindow { sink_pages: rule.sink_pages, newest_pages: rule.window_pages };
+    let mut attention = Attention::new(heads, k, v, window);
+    let inputs = attention.case.numbers.values(n_rows as usize * DIM);
+    let reference = attention.reference(&inputs);
+    let pages = windowed_pages(1, 6);
+    let on_cards = Rule { rounding: Some(Rounded::on_cards(heads.head_dim)), ..rule };
+    let wants = [rule, on_cards].map(|rule| reference.attend(rule));
+    for mut backend in backends {
+        let device = backend.device();
+        let on_wgpu = backend.name() == "wgpu";
+        let want = &wants[usize::from(backend.name() == "cuda-simt")];
+        let mut running = attention.case.on(&mut *backend);
+        let mut got = Vec::new();
+        let mut start = 0;
+        // Steps of a single row, of a part of a page, and of more than a page.
+        for n in [70, 1, 1, 50, 70, 3, 1, 60].into_iter().cycle() {
+            let end = n_rows.min(start + n);
+            let inputs = inputs[start as usize * DIM..end as usize * DIM].to_vec();
+            let inputs = vec![(attention.x, inputs)];
+            let turn = Turn { rows: rows(0, start..end), stages: 0..2, inputs, read: vec![] };
+            running.turn(&turn, &pages, &[]);
+            let y = running.read(attention.y, (end - start) as usize);
+            got.extend(
+                y.chunks_exact(heads.cols()).map(|y| y.iter().map(|y| f64::from(*y)).collect::<Vec<_>>()),
+            );
+            start = end;
+            if start == n_rows {
+                break;
+            }
+        }
+        // f32 sums, and a few numbers that round to the other f16, or get the other code at a threshold.
+        let error = distance(&got, want);
+        // A block is encoded anew for every input that is a rounding away: where two scales fit it as well, or an element lies
+        // on a border, all rows that see the vector move a little. So on a device whose products are not the CPU's to the bit
+        // nine heads in ten are as near as ever, and all of them near.
+        let all_but = if on_wgpu && rule.at_once.is_some() { 0.1 } else { 0.0 };
+        let most = distance_of_most(&got, want, heads.head_dim, all_but);
+        let Heads { n_kv_heads, group, head_dim, value_scale } = heads;
+        let what = format!(
+            "{n_kv_heads} x {group} heads of {head_dim}, values x {value_scale}, {k}, {v} on {device}"
+        );
+        assert!(most < 2e-4 && error < 2e-3, "{what}: {most}, {error} of all");
+        // What a wrong cache would give is far from that.
+        for (what, rule) in wrong.iter().filter(|_| device.contains("1 thread")) {
+            let error = distance(&got, &reference.attend(*rule));
+            assert!(error > 1e-3, "{k}, {v}, {what}: {error}");
+        }
+    }
+}
