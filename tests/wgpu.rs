@@ -11,7 +11,7 @@ use std::sync::Arc;
 use case::model::SMALL;
 use case::{Case, limits, shuffled_pages, ty};
 use sterna::backend::wgpu::Wgpu;
-use sterna::backend::wgpu::device::{Gpu, Options};
+use sterna::backend::wgpu::device::{Gpu, NEEDED, Options};
 use sterna::backend::{Backend, DeviceOptions, Int8, auto, open_on};
 use sterna::program::{ActQuant, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
 
@@ -181,4 +181,77 @@ fn what_does_not_fit_a_buffer_is_named_before_anything_is_allocated() {
     case.p.push("logits", Logits { x, norm, w, logits });
     let said = backend.plan(&case.p).unwrap_err().to_string();
     assert!(said.contains("logits of 60000 rows, 240000000000 bytes"), "{said}");
+}
+
+/// A program that wants so many bytes of one buffer, and little besides.
+fn with_a_buffer_of(bytes: usize) -> Case {
+    let mut case = Case::new("a large buffer", limits(bytes / 512, 1, 1));
+    let (y, x) = (case.buf("y", 8), case.buf("x", 128));
+    let w = case.linear(ty("f32"), 128, 8, ActQuant::None);
+    case.p.push("proj_add", ProjAdd { y, norm: None, w, x });
+    case
+}
+
+/// Where it is known that memory is short, nothing is allocated; where the driver has to say it, the error is its own. Both leave the device
+/// as it was.
+#[test]
+fn too_little_memory_is_an_error_and_the_device_goes_on() {
+    let full = Options { memory_bytes: Some(4 << 20), ..Options::default() };
+    let Some(gpu) = gpu(&full) else { return };
+    let mut backend = Wgpu::on(gpu);
+    let (large, small) = (with_a_buffer_of(8 << 20), with_a_buffer_of(512));
+    let plan = backend.plan(&large.p).expect("kernels for all");
+    assert!(plan.free_bytes.is_some_and(|free| free < plan.bufs_bytes), "{plan:?}");
+    let ids = [backend.upload(&large.weights[0]).expect("a small weight")];
+    let said = backend.compile(&large.p, &ids).unwrap_err().to_string();
+    assert!(said.contains("bytes needed") && said.contains("bytes free"), "{said}");
+    let mut too_large = Case::new("a large weight", limits(1, 1, 1));
+    too_large.weight(ty("f32"), 2048, 1024);
+    let said = backend.upload(&too_large.weights[0]).unwrap_err().to_string();
+    assert!(said.contains("8388608 bytes needed"), "{said}");
+    attends_to(&mut backend, &small);
+
+    // What no device has in one buffer: the plan believes it, and wgpu refuses the buffer.
+    let trusting = Options { max_buffer_bytes: Some(u64::MAX), ..Options::default() };
+    let mut backend = Wgpu::open(&trusting).expect("it opened before");
+    let mut case = Case::new("what no device has", limits(60_000, 1, 1));
+    let (x, logits) = (case.buf("x", 8), case.p.buf("logits", RowsOf::Outputs, 100_000_000));
+    let norm = case.norm(NormKind::Rms, 8);
+    let w = case.linear(ty("f32"), 8, 8, ActQuant::None);
+    let _ = (x, logits, norm, w);
+    let ids: Vec<_> = case.weights.iter().map(|w| backend.upload(w).expect("a small weight")).collect();
+    let said = backend.compile(&case.p, &ids).unwrap_err().to_string();
+    assert!(said.contains("allocating memory: 24000000000000 bytes: "), "{said}");
+    assert!(said.contains("--kv-cache-type q8_0"), "{said}");
+    attends_to(&mut backend, &small);
+}
+
+/// A backend does what it should.
+fn attends_to(backend: &mut Wgpu, case: &Case) {
+    let mut running = case.on(backend);
+    let pages = shuffled_pages(1, 1);
+    let row = Row { token: 0, pos: 0, seq: 0, logits: false };
+    running.write(sterna::program::Buf(0), &[0.0; 8]);
+    running.write(sterna::program::Buf(1), &[2.0; 128]);
+    running.run(0..1, &Step { rows: &[row], pages: &pages, sampling: &[] });
+    assert_eq!(running.read(sterna::program::Buf(1), 1), [2.0; 128]);
+}
+
+#[test]
+fn an_adapter_without_what_kernels_need_is_refused_by_name() {
+    if gpu(&Options::default()).is_none() {
+        return;
+    }
+    for (limit, needs) in NEEDED {
+        let options = Options { at_most: vec![(limit, needs - 1)], ..Options::default() };
+        let said = Gpu::open(&options).map(drop).unwrap_err().to_string();
+        let want = format!("has {} {limit}, and {needs} are needed; `sterna devices` lists", needs - 1);
+        assert!(said.contains(&want) && said.contains("--backend cpu"), "{said}");
+        let options = Options { at_most: vec![(limit, needs)], ..Options::default() };
+        assert!(Gpu::open(&options).is_ok(), "{limit}");
+    }
+    let options = Options { timestamps: Some(false), ..Options::default() };
+    assert!(Gpu::open(&options).is_ok());
+    let said = Gpu::open(&Options { profile: true, ..options }).map(drop).unwrap_err().to_string();
+    assert!(said.contains("has no timestamps, which --profile needs; `sterna devices` lists"), "{said}");
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -30,6 +31,15 @@ pub struct Options {
     pub device: Option<String>,
     /// Bytes of the largest part of a weight, where they are to be fewer than a buffer has: tests split weights so.
     pub max_part_bytes: Option<u64>,
+    /// Bytes of the largest buffer, whatever the device says of it; and of all buffers that are ever made, for a device that is to be full
+    /// then. For tests, as is what follows.
+    pub max_buffer_bytes: Option<u64>,
+    /// See above.
+    pub memory_bytes: Option<u64>,
+    /// Limits that are to be as low as this, by the words that errors have for them ([`NEEDED`]).
+    pub at_most: Vec<(&'static str, u32)>,
+    /// Whether the device is to be one that can time stages.
+    pub timestamps: Option<bool>,
     /// Whether threads meet in subgroups, or in workgroup memory alone.
     pub subgroups: Option<bool>,
     /// Whether int8 products are of packed integers, or of floats.
@@ -39,6 +49,13 @@ pub struct Options {
     /// A folder in which compiled kernels are kept for the next run, where wgpu can; nowhere where there is none.
     pub cache_dir: Option<PathBuf>,
 }
+
+/// What kernels need of a device, in words, and how much of it.
+pub const NEEDED: [(&str, u32); 3] =
+    [("storage buffers", 8), ("threads of a workgroup", 256), ("bytes of workgroup memory", 16 << 10)];
+
+/// What a user can do about a device that does not serve.
+const WAY_OUT: &str = "`sterna devices` lists others, for --device, and --backend cpu needs none";
 
 /// An opened device. Cheap to share: tests run all their backends on one.
 pub struct Gpu {
@@ -50,6 +67,9 @@ pub struct Gpu {
     pub(super) max_buffer_bytes: u64,
     /// Bytes of the largest part of a weight.
     pub(super) max_part_bytes: u64,
+    /// Bytes that all buffers may take, where that is limited, and have taken.
+    memory_bytes: Option<u64>,
+    taken_bytes: AtomicU64,
     /// Bytes at a multiple of which parameters may lie.
     pub(super) params_align: u64,
     /// Nanoseconds of a timestamp's step, where stages are timed.
@@ -183,19 +203,24 @@ impl Gpu {
     pub fn open(options: &Options) -> Result<Self, BackendError> {
         let adapter = choose(options.device.as_deref())?;
         let (info, limits) = (adapter.get_info(), adapter.limits());
-        for (limit, has, needs) in [
-            ("storage buffers", limits.max_storage_buffers_per_shader_stage, 7),
-            ("threads of a workgroup", limits.max_compute_invocations_per_workgroup, 256),
-            ("bytes of workgroup memory", limits.max_compute_workgroup_storage_size, 16 << 10),
-        ] {
+        let has = [
+            limits.max_storage_buffers_per_shader_stage,
+            limits.max_compute_invocations_per_workgroup,
+            limits.max_compute_workgroup_storage_size,
+        ];
+        for ((limit, needs), has) in NEEDED.into_iter().zip(has) {
+            let capped = options.at_most.iter().filter(|(name, _)| *name == limit).map(|(_, most)| *most);
+            let has = capped.fold(has, u32::min);
             if has < needs {
-                let detail = format!("{} has {has} {limit}, and {needs} are needed", short(&info));
+                let detail = format!("{} has {has} {limit}, and {needs} are needed; {WAY_OUT}", short(&info));
                 return Err(error("opening a device", detail));
             }
         }
         let caps = Caps::of(&adapter, options);
-        if options.profile && !adapter.features().contains(Features::TIMESTAMP_QUERY) {
-            let detail = format!("{} has no timestamps, which --profile needs", short(&info));
+        let timestamps =
+            options.timestamps.unwrap_or(true) && adapter.features().contains(Features::TIMESTAMP_QUERY);
+        if options.profile && !timestamps {
+            let detail = format!("{} has no timestamps, which --profile needs; {WAY_OUT}", short(&info));
             return Err(error("opening a device", detail));
         }
         let mut features = Features::empty();
@@ -225,7 +250,7 @@ impl Gpu {
             }
         });
         device.on_uncaptured_error(Arc::new(move |err: wgpu::Error| uncaptured(err.to_string())));
-        let most = max_buffer_bytes(&limits);
+        let most = options.max_buffer_bytes.unwrap_or_else(|| max_buffer_bytes(&limits));
         let cache = options.cache_dir.as_deref().and_then(|dir| DiskCache::open(&device, &info, dir));
         Ok(Self {
             cache,
@@ -236,6 +261,8 @@ impl Gpu {
             caps,
             max_buffer_bytes: most,
             max_part_bytes: options.max_part_bytes.map_or(most, |bytes| bytes.min(most)),
+            memory_bytes: options.memory_bytes,
+            taken_bytes: AtomicU64::new(0),
             params_align: u64::from(limits.min_uniform_buffer_offset_alignment),
             failure,
             pipelines: Mutex::default(),
@@ -254,12 +281,20 @@ impl Gpu {
         self.info.device_type == DeviceType::Cpu
     }
 
+    /// Bytes that are free, where somebody knows: no driver is asked for it through wgpu.
+    pub(super) fn free_bytes(&self) -> Option<u64> {
+        self.memory_bytes.map(|most| most.saturating_sub(self.taken_bytes.load(Ordering::Relaxed)))
+    }
+
     /// Memory of at least `bytes` bytes, zero.
     ///
     /// # Errors
-    /// [`BackendError::Device`] where there is not as much.
+    /// [`BackendError::OutOfMemory`] where it is known that there is not as much, [`BackendError::Device`] where the driver says so.
     pub(super) fn buffer(&self, bytes: u64, usage: BufferUsages) -> Result<Buffer, BackendError> {
         let size = bytes.max(16).next_multiple_of(16);
+        if let Some(free) = self.free_bytes().filter(|free| size > *free) {
+            return Err(BackendError::OutOfMemory { backend: NAME, need: size, free });
+        }
         let (memory, valid) = (
             self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory),
             self.device.push_error_scope(wgpu::ErrorFilter::Validation),
@@ -268,8 +303,16 @@ impl Gpu {
         let buffer = self.device.create_buffer(&desc);
         let (valid, memory) = (now(valid.pop()), now(memory.pop()));
         match valid.or(memory) {
-            Some(err) => Err(error("allocating memory", format!("{size} bytes: {err}"))),
-            None => Ok(buffer),
+            Some(err) => {
+                let detail = format!(
+                    "{size} bytes: {err}; a smaller --ctx-size takes less, and so does --kv-cache-type q8_0"
+                );
+                Err(error("allocating memory", detail))
+            }
+            None => {
+                self.taken_bytes.fetch_add(size, Ordering::Relaxed);
+                Ok(buffer)
+            }
         }
     }
 

@@ -105,7 +105,7 @@ pub fn plan(gpu: &Gpu, p: &Program) -> Result<Plan, BackendError> {
         weights_bytes: p.weights_bytes(),
         kv_bytes,
         bufs_bytes: bytes.saturating_sub(kv_bytes),
-        free_bytes: None,
+        free_bytes: gpu.free_bytes(),
     })
 }
 
@@ -115,7 +115,11 @@ impl Compiled {
     /// # Panics
     /// Where the weights are not the declared ones.
     pub fn new(gpu: &Gpu, p: &Program, weights: &[DeviceWeight]) -> Result<Self, BackendError> {
-        plan(gpu, p)?;
+        let plan = plan(gpu, p)?;
+        let need = plan.kv_bytes.saturating_add(plan.bufs_bytes);
+        if let Some(free) = plan.free_bytes.filter(|free| need > *free) {
+            return Err(BackendError::OutOfMemory { backend: NAME, need, free });
+        }
         assert_eq!(weights.len(), p.weights.len(), "one weight for each declaration");
         for (w, decl) in weights.iter().zip(&p.weights) {
             let fits = (w.ty.name(), w.rows, w.cols) == (decl.ty.name(), decl.rows, decl.cols);
