@@ -5,7 +5,7 @@
 mod case;
 mod oracle;
 
-use case::{Case, Numbers, Running, cpus, pages_for, rows, simt, ty, windowed_limits, windowed_pages};
+use case::{Case, Numbers, Running, cpus, pages_for, rows, simt, ty, wgpus, windowed_limits, windowed_pages};
 use ggml_types::turboquant::Rotation;
 use ggml_types::{KvCodec, KvSide, KvVectors, kv, kv_by_name, kv_on};
 use half::f16;
@@ -35,8 +35,11 @@ struct Attention {
     y: Buf,
     attn_in: AttnIn,
     pages: PageTable,
-    codec: &'static dyn KvCodec,
+    /// Of keys and of values.
+    codecs: Codecs,
 }
+
+type Codecs = [&'static dyn KvCodec; 2];
 
 /// Keys and values of one sequence, as the backend's own sums give them but for their rounding: `[positions, HEAD_DIM]`.
 struct Vectors {
@@ -52,8 +55,12 @@ struct Kept {
 }
 
 impl Attention {
-    /// For `n_seqs` sequences of up to `positions`.
+    /// For `n_seqs` sequences of up to `positions`; values are kept as keys are.
     fn new(codec: &'static dyn KvCodec, positions: u32, n_seqs: usize) -> Self {
+        Self::of([codec, kv_on(KvSide::Values, codec)], positions, n_seqs)
+    }
+
+    fn of(codecs: Codecs, positions: u32, n_seqs: usize) -> Self {
         let n_pages = pages_for(positions as usize);
         let mut case = Case::new("attention at many lengths", windowed_limits(FILL, n_seqs, n_pages));
         let (x, q, y) = (case.buf("x", DIM), case.buf("q", COLS), case.buf("y", COLS));
@@ -66,13 +73,12 @@ impl Attention {
             Linear { w, bias: Some(bias), act: ActQuant::None, scale: 1.0 }
         };
         let (wq, wk, wv) = (linear(COLS, 0.0), linear(HEAD_DIM, 1.5), linear(HEAD_DIM, 0.0));
-        let v = kv_on(KvSide::Values, codec);
-        let kv =
-            case.p.kv(KvDecl { n_kv_heads: 1, head_dim: HEAD_DIM, k: codec, v, window: KvWindow::default() });
+        let [k, v] = codecs;
+        let kv = case.p.kv(KvDecl { n_kv_heads: 1, head_dim: HEAD_DIM, k, v, window: KvWindow::default() });
         let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
         case.p.push("attn_in", attn_in.clone());
         case.p.push("attend", Attend { q, kv, scale: SCALE, out: y });
-        Self { case, x, q, y, attn_in, pages: windowed_pages(n_seqs, n_pages), codec }
+        Self { case, x, q, y, attn_in, pages: windowed_pages(n_seqs, n_pages), codecs }
     }
 
     /// Inputs of some positions, `[positions, DIM]`.
@@ -85,7 +91,7 @@ impl Attention {
     /// Queries of which each makes scores with a deviation of about 2, as the cache wants them.
     fn queries(&self, n: usize) -> Vec<f32> {
         let mut q: Vec<f32> = Numbers::new(3).values(n * COLS).iter().map(|q| 2.0 * q).collect();
-        if self.codec.rotates() {
+        if self.codecs[0].rotates() {
             let rotation = Rotation::new(HEAD_DIM).unwrap();
             q.chunks_exact_mut(HEAD_DIM).for_each(|q| rotation.apply(q));
         }
@@ -135,13 +141,13 @@ impl Attention {
     }
 
     fn kept(&self, side: KvSide, vectors: &[Vec<f32>]) -> Kept {
-        let codec = kv_on(side, self.codec);
-        let (codec, bytes) = (codec.open(side, HEAD_DIM).unwrap(), codec.vec_bytes(HEAD_DIM).unwrap());
-        let rotation = self.codec.rotates().then(|| Rotation::new(HEAD_DIM).unwrap());
+        let kept_as = self.codecs[usize::from(side == KvSide::Values)];
+        let (codec, bytes) = (kept_as.open(side, HEAD_DIM).unwrap(), kept_as.vec_bytes(HEAD_DIM).unwrap());
+        let rotation = kept_as.rotates().then(|| Rotation::new(HEAD_DIM).unwrap());
         let turned = vectors.iter().map(|x| {
             let mut x = x.clone();
             rotation.iter().for_each(|rotation| rotation.apply(&mut x));
-            if self.codec.windowed() {
+            if kept_as.windowed() {
                 let most = f16::MAX.to_f32();
                 let within = |x: f32| if x.is_finite() { x.clamp(-most, most) } else { 0.0 };
                 x.iter_mut().for_each(|x| *x = f16::from_f32(within(*x)).to_f32());
@@ -150,7 +156,7 @@ impl Attention {
         });
         let exact: Vec<Vec<f32>> = turned.collect();
         let mut mean = vec![0.0; HEAD_DIM];
-        if self.codec.windowed() && side == KvSide::Keys && exact.len() >= PAGE {
+        if kept_as.windowed() && side == KvSide::Keys && exact.len() >= PAGE {
             for (i, mean) in mean.iter_mut().enumerate() {
                 *mean = (exact[..PAGE].iter().map(|x| f64::from(x[i])).sum::<f64>() / PAGE as f64) as f32;
             }
@@ -170,14 +176,15 @@ fn round(codec: &dyn KvVectors, bytes: usize, x: &[f32]) -> Vec<f32> {
 }
 
 /// Softmax over all positions that a row sees, each read as the page table says: `[COLS]`.
-fn reference(pages: &PageTable, row: &Row, codec: &dyn KvCodec, q: &[f32], [k, v]: &[Kept; 2]) -> Vec<f64> {
-    let is_exact =
-        |p: usize| codec.windowed() && pages.exact_for(KvWindow::default(), row, p / PAGE).is_some();
+fn reference(pages: &PageTable, row: &Row, codecs: Codecs, q: &[f32], [k, v]: &[Kept; 2]) -> Vec<f64> {
+    let is_exact = |codec: &dyn KvCodec, p: usize| {
+        codec.windowed() && pages.exact_for(KvWindow::default(), row, p / PAGE).is_some()
+    };
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let mut out = Vec::new();
     for q in q.chunks_exact(HEAD_DIM) {
         let of_mean = dot(q, &k.mean);
-        let score = |p: usize| match is_exact(p) {
+        let score = |p: usize| match is_exact(codecs[0], p) {
             true => dot(q, &k.exact[p]),
             false => dot(q, &k.coded[p]) + of_mean,
         };
@@ -187,11 +194,11 @@ fn reference(pages: &PageTable, row: &Row, codec: &dyn KvCodec, q: &[f32], [k, v
         for (p, score) in scores.iter().enumerate() {
             let weight = (score - most).exp();
             total += weight;
-            let value = if is_exact(p) { &v.exact[p] } else { &v.coded[p] };
+            let value = if is_exact(codecs[1], p) { &v.exact[p] } else { &v.coded[p] };
             sum.iter_mut().zip(value).for_each(|(sum, v)| *sum += weight * f64::from(*v));
         }
         let mut sum: Vec<f32> = sum.iter().map(|x| (x / total) as f32).collect();
-        if codec.rotates() {
+        if codecs[1].rotates() {
             Rotation::new(HEAD_DIM).unwrap().undo(&mut sum);
         }
         out.extend(sum.into_iter().map(f64::from));
@@ -205,20 +212,23 @@ fn distance<'a>(a: &[f32], b: impl Iterator<Item = &'a f64> + Clone) -> f64 {
     (square / b.map(|b| b * b).sum::<f64>()).sqrt()
 }
 
-/// How far a backend may be from the reference. The CPU multiplies floats with codes: f32 sums, and a few numbers that
-/// round to another f16 or get another code, because the reference has other last places. Cards round queries to 255 steps
+/// How far a backend may be from the reference. The CPU and wgpu multiply floats with codes: f32 sums, and a few numbers that
+/// round to another f16 or get another code, because the reference has other last places. CUDA rounds queries to 255 steps
 /// and centroids to 255 values, which `tests/kv_window.rs` holds exactly. Of a residual that is another in its last place, signs that stand for
 /// nearly nothing are others, and count as much as all.
-fn bound(backend: &dyn Backend, codec: &dyn KvCodec) -> f64 {
-    if backend.name() == "cpu" && codec.name() == "tq3_0" {
-        return 1e-2;
+fn bound(backend: &dyn Backend, [k, v]: Codecs) -> f64 {
+    let of_codes = k.rotates() || v.rotates();
+    match backend.name() {
+        "cpu" | "wgpu" if k.name() == "tq3_0" => 1e-2,
+        "cuda-simt" if of_codes => 3e-2,
+        _ => 1e-3,
     }
-    if backend.name() == "cpu" || !codec.rotates() { 1e-3 } else { 3e-2 }
 }
 
-/// The rows of one sequence up to `last`, as many as there are up to [`TOGETHER`].
-fn up_to(last: u32) -> Vec<Row> {
-    rows(0, (last + 1).saturating_sub(TOGETHER)..last + 1)
+/// The rows of one sequence up to `last`, as many as there are up to [`TOGETHER`], or to a tile on a backend that has such.
+fn up_to(backend: &dyn Backend, last: u32) -> Vec<Row> {
+    let most = if backend.name() == "wgpu" { 2 * TOGETHER } else { TOGETHER };
+    rows(0, (last + 1).saturating_sub(most)..last + 1)
 }
 
 /// A row alone, whose positions many tasks or blocks share, against the same row beside others, which one goes through.
@@ -229,18 +239,19 @@ fn in_one_split_and_in_many(
     inputs: &[f32],
     lengths: &[u32],
 ) {
-    let (what, codec) = (format!("{} on {}", attention.codec.name(), backend.device()), attention.codec);
-    let (same_bits, bound) = (backend.name() == "cpu", bound(backend, codec));
+    let codecs = attention.codecs;
+    let what = format!("{} and {} on {}", codecs[0].name(), codecs[1].name(), backend.device());
+    let (same_bits, bound) = (backend.name() == "cpu", bound(backend, codecs));
     let mut running = attention.case.on(backend);
     attention.fill(&mut running, 0, inputs);
     for &length in lengths {
-        let together = up_to(length);
+        let together = up_to(&*running.backend, length);
         let q = attention.queries(together.len());
         let (last, last_q) = (together[together.len() - 1], &q[(together.len() - 1) * COLS..]);
         let many = attention.attend(&mut running, &[last], last_q);
         let all = attention.attend(&mut running, &together, &q);
         let one = &all[(together.len() - 1) * COLS..];
-        let want = reference(&attention.pages, &last, codec, last_q, kept);
+        let want = reference(&attention.pages, &last, codecs, last_q, kept);
         let error = distance(&many, want.iter());
         assert!(error < bound, "{what}: {length} positions before: {error}");
         let wide: Vec<f64> = one.iter().map(|x| f64::from(*x)).collect();
@@ -253,10 +264,15 @@ fn in_one_split_and_in_many(
         // What a row sees too many or too few is another result.
         if same_bits && length > 0 && length < 100 {
             let before = Row { pos: length - 1, ..last };
-            let short = distance(&many, reference(&attention.pages, &before, codec, last_q, kept).iter());
+            let short = distance(&many, reference(&attention.pages, &before, codecs, last_q, kept).iter());
             assert!(short > 4.0 * error, "{what}: {length} positions before: {error}, one less: {short}");
         }
     }
+}
+
+/// One kind of wgpu's kernels, the other one for the next `i`: every codec meets either kind somewhere, in half the time.
+fn one_wgpu(i: usize) -> Option<Box<dyn Backend>> {
+    wgpus().into_iter().nth(i % 2)
 }
 
 /// Whether a backend has the codec: some have not got all of them, and say so (`tests/kv_window.rs`).
@@ -270,15 +286,32 @@ fn can(backend: &dyn Backend, attention: &Attention) -> bool {
 #[test]
 fn every_length_in_one_split_and_in_many() {
     let longest = LENGTHS[LENGTHS.len() - 1];
-    for &codec in kv::REGISTRY {
+    for (i, &codec) in kv::REGISTRY.iter().enumerate() {
         let attention = Attention::new(codec, longest + 1, 1);
         let inputs = Attention::inputs(1, longest + 1);
         let vectors = attention.vectors(&inputs);
         let kept = [attention.kept(KvSide::Keys, &vectors.k), attention.kept(KvSide::Values, &vectors.v)];
-        for mut backend in cpus(&[3]).into_iter().chain(simt(1)) {
+        for mut backend in cpus(&[3]).into_iter().chain(simt(1)).chain(one_wgpu(i)) {
             if can(&*backend, &attention) {
                 in_one_split_and_in_many(&mut *backend, &attention, &kept, &inputs, &LENGTHS);
             }
+        }
+    }
+}
+
+/// Keys and values may be kept in two ways: on the CPU and wgpu in any two.
+#[test]
+fn every_pair_of_codecs() {
+    let positions = 300;
+    let inputs = Attention::inputs(8, positions);
+    let vectors = Attention::new(kv::REGISTRY[0], 1, 1).vectors(&inputs);
+    let pairs = kv::REGISTRY.iter().flat_map(|k| kv::REGISTRY.iter().map(move |v| [*k, *v]));
+    let possible = pairs.filter(|[_, v]| v.instead(KvSide::Values).is_none());
+    for (i, codecs) in possible.enumerate() {
+        let attention = Attention::of(codecs, positions, 1);
+        let kept = [attention.kept(KvSide::Keys, &vectors.k), attention.kept(KvSide::Values, &vectors.v)];
+        for mut backend in cpus(&[1]).into_iter().take(1).chain(one_wgpu(i)) {
+            in_one_split_and_in_many(&mut *backend, &attention, &kept, &inputs, &[positions - 1]);
         }
     }
 }
@@ -302,8 +335,8 @@ fn signs_of_residuals_count_what_they_should() {
     let attention = Attention::new(kv_by_name("tq3_0").unwrap(), positions, 1);
     let inputs = Attention::inputs(7, positions);
     let vectors = attention.vectors(&inputs);
-    let codec = attention.codec.open(KvSide::Keys, HEAD_DIM).unwrap();
-    let bytes = attention.codec.vec_bytes(HEAD_DIM).unwrap();
+    let codec = attention.codecs[0].open(KvSide::Keys, HEAD_DIM).unwrap();
+    let bytes = attention.codecs[0].vec_bytes(HEAD_DIM).unwrap();
     let weighted = |weight: f64| {
         let mut keys = attention.kept(KvSide::Keys, &vectors.k);
         for (coded, exact) in keys.coded.iter_mut().zip(&keys.exact) {
@@ -320,10 +353,10 @@ fn signs_of_residuals_count_what_they_should() {
     };
     let row = rows(0, positions - 1..positions)[0];
     let q = attention.queries(1);
-    let want = |weight| reference(&attention.pages, &row, attention.codec, &q, &weighted(weight));
+    let want = |weight| reference(&attention.pages, &row, attention.codecs, &q, &weighted(weight));
     let sqrt_lost = (2.0 / std::f64::consts::PI).sqrt();
     let [right, dropped, weak] = [1.0, 0.0, sqrt_lost].map(want);
-    for mut backend in cpus(&[1]) {
+    for mut backend in cpus(&[1]).into_iter().chain(wgpus()) {
         let mut running = attention.case.on(&mut *backend);
         attention.fill(&mut running, 0, &inputs);
         let got = attention.attend(&mut running, &[row], &q);
@@ -335,10 +368,11 @@ fn signs_of_residuals_count_what_they_should() {
 /// Rows of two sequences in one step, of different lengths, give what each gives alone.
 #[test]
 fn two_sequences_in_one_step_are_two_sequences() {
-    for &codec in kv::REGISTRY {
+    for (i, &codec) in kv::REGISTRY.iter().enumerate() {
         let attention = Attention::new(codec, 400, 2);
         let inputs = [4, 5].map(|seed| Attention::inputs(seed, 400));
-        for mut backend in cpus(&[3]).into_iter().chain(simt(2)) {
+        let two = || cpus(&[3]).into_iter().chain(simt(2)).chain(one_wgpu(i + 1));
+        for (mut backend, mut another) in two().zip(two()) {
             if !can(&*backend, &attention) {
                 continue;
             }
@@ -358,14 +392,7 @@ fn two_sequences_in_one_step_are_two_sequences() {
             let both = attention.attend(&mut running, &step, &q);
 
             let other = Attention::new(codec, 400, 2);
-            let mut alone = case::cpus(&[3]);
-            let mut simt = simt(2);
-            let alone = if same_bits {
-                alone.iter_mut().find(|cpu| what.ends_with(&cpu.device()))
-            } else {
-                simt.iter_mut().next()
-            };
-            let mut alone = other.case.on(&mut **alone.expect("the same backend again"));
+            let mut alone = other.case.on(&mut *another);
             (0..2).for_each(|seq| other.fill(&mut alone, seq, &inputs[seq as usize]));
             for (i, row) in step.iter().enumerate() {
                 let at = i * COLS..(i + 1) * COLS;
@@ -395,12 +422,9 @@ fn what_no_codec_can_hold_does_no_harm() {
         let vectors = attention.vectors(&inputs);
         assert!(vectors.k[100][0].is_nan() && vectors.k[103][0].abs() > 1e5);
         let kept = [attention.kept(KvSide::Keys, &vectors.k), attention.kept(KvSide::Values, &vectors.v)];
-        for mut backend in cpus(&[1, 3]).into_iter().chain(simt(1)) {
-            if !can(&*backend, &attention) {
-                continue;
-            }
+        for mut backend in cpus(&[1, 3]).into_iter().chain(simt(1)).chain(wgpus()) {
             let (what, bound) =
-                (format!("{} on {}", codec.name(), backend.device()), bound(&*backend, codec));
+                (format!("{} on {}", codec.name(), backend.device()), bound(&*backend, attention.codecs));
             let mut running = attention.case.on(&mut *backend);
             attention.fill(&mut running, 0, &inputs);
             for pos in [110, 255, 256, 399] {
@@ -408,11 +432,12 @@ fn what_no_codec_can_hold_does_no_harm() {
                 let q = attention.queries(1);
                 let got = attention.attend(&mut running, &[row], &q);
                 assert!(got.iter().all(|x| x.is_finite()), "{what}: row {pos}");
-                let error = distance(&got, reference(&attention.pages, &row, codec, &q, &kept).iter());
+                let error =
+                    distance(&got, reference(&attention.pages, &row, attention.codecs, &q, &kept).iter());
                 assert!(error < bound, "{what}: row {pos}: {error}");
             }
             // Keys and values of two rows that are no numbers, and keys of one that is beyond an f16, at least.
-            assert!(running.repaired().is_none_or(|n| n >= 5), "{what}");
+            assert!(running.repaired().is_some_and(|n| n >= 5), "{what}");
         }
     }
 }

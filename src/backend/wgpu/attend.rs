@@ -1,8 +1,11 @@
 //! Causal attention: a workgroup a row, tile of query heads, and split of the pages; then the splits are merged. Where many rows of
-//! a sequence stand together, a workgroup takes a tile of them and all pages.
+//! a sequence stand together, a workgroup takes a tile of them and all pages. Where keys keep signs, queries are projected first.
 
 use std::ops::Range;
 
+use ggml_types::KvSide;
+
+use super::kv::Form;
 use super::shader::{Kernel, LANES, THREADS};
 use super::{Cx, Dispatch, Grid, kv};
 use crate::program::{Attend, PAGE, Program, Row, RowsOf, Stage};
@@ -73,42 +76,65 @@ pub fn partial_bytes(p: &Program, s: &Attend) -> u64 {
     (parts * (2 + kv.head_dim) * 16) as u64
 }
 
+/// Whether queries are projected before they meet keys.
+fn projects(p: &Program, s: &Attend) -> bool {
+    kv::codec(p.kv_decl(s.kv), KvSide::Keys).form == Form::Signs
+}
+
+/// Bytes of projected queries.
+pub fn projected_bytes(p: &Program, s: &Attend) -> u64 {
+    let q_bytes = (4 * p.limits.rows).saturating_mul(p.buf_decl(s.q).cols) as u64;
+    if kv::obstacle(p.kv_decl(s.kv)).is_none() && projects(p, s) { q_bytes } else { 0 }
+}
+
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     let (decl, memory) = (cx.p.kv_decl(s.kv), cx.memory);
     let (group, tiles) = group_and_tiles(cx.p, s);
-    let mut params = kv::params(decl, &cx.p.limits);
+    let mut of_cache = kv::params(decl, &cx.p.limits);
+    let project = Dispatch {
+        kernels: vec![(usize::MAX, Kernel::Project)],
+        params: of_cache.clone(),
+        buffers: vec![&memory.step.buffer, &memory.bufs[s.q.0 as usize], &memory.projected],
+        grid: Grid::Rows { x: (group * decl.n_kv_heads) as u32, rows: RowsOf::Step },
+    };
+    kv::SIDES.iter().for_each(|side| of_cache.extend(kv::side_params(decl, *side, &cx.p.limits)));
+    let mut params = of_cache.clone();
     params.extend([group as u32, tiles as u32, s.scale.to_bits(), 0]);
     let own = (decl.head_dim as u32).div_ceil(2 * THREADS);
     let blocks = (decl.n_kv_heads * tiles) as u32;
     let (q, out) = (&memory.bufs[s.q.0 as usize], &memory.bufs[s.out.0 as usize]);
     let [keys, values] = &memory.kvs[s.kv.0 as usize];
-    let codec = kv::codec(decl);
+    let [k, v] = kv::SIDES.map(|side| kv::codec(decl, side));
+    let projected = projects(cx.p, s).then_some(&memory.projected);
     let tile_heads = group.min(QUERIES);
     let head_tiles = group.div_ceil(tile_heads);
     let quads = (decl.head_dim as u32).div_ceil(4 * LANES).next_power_of_two();
-    let mut of_tiles = kv::params(decl, &cx.p.limits);
+    let mut of_tiles = of_cache;
     of_tiles.extend([group as u32, head_tiles as u32, s.scale.to_bits(), tile_heads as u32]);
     let tiled = tile_rows(cx.p).map(|_| Dispatch {
-        kernels: vec![(usize::MAX, Kernel::AttendTile(codec.name, quads))],
+        kernels: vec![(usize::MAX, Kernel::AttendTile { k: k.name, v: v.name, quads })],
         params: of_tiles,
-        buffers: vec![&memory.step.buffer, q, keys, values, out],
+        buffers: [&memory.step.buffer, q, keys, values, out].into_iter().chain(projected).collect(),
         grid: Grid::Tiles { x: (decl.n_kv_heads * head_tiles) as u32 },
     });
     let by_row = [
         Dispatch {
-            kernels: vec![(usize::MAX, Kernel::Attend(codec.name, own))],
+            kernels: vec![(usize::MAX, Kernel::Attend { k: k.name, v: v.name, own })],
             params: params.clone(),
-            buffers: vec![&memory.step.buffer, q, keys, values, out, &memory.partial],
+            buffers: [&memory.step.buffer, q, keys, values, out, &memory.partial]
+                .into_iter()
+                .chain(projected)
+                .collect(),
             grid: Grid::Splits { x: blocks, least: 1, rows: RowsOf::Step },
         },
         Dispatch {
-            kernels: vec![(usize::MAX, Kernel::AttendMerge { rotates: codec.form.rotates() })],
+            kernels: vec![(usize::MAX, Kernel::AttendMerge { rotates: v.form.rotates() })],
             params,
             buffers: vec![&memory.step.buffer, &memory.partial, out],
             grid: Grid::Splits { x: blocks, least: 2, rows: RowsOf::Step },
         },
     ];
-    by_row.into_iter().chain(tiled).collect()
+    projected.map(|_| project).into_iter().chain(by_row).chain(tiled).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Norm, Q, K, V, rotary embedding, KV write: the products, then a workgroup a head that turns it and keeps it. Where a cache is
 //! windowed, pages that the step has filled are encoded then.
 
+use ggml_types::KvSide;
+
 use super::linear::{self, Input, Layer};
 use super::shader::Kernel;
 use super::{Cx, Device, Dispatch, Grid, kv};
@@ -39,38 +41,51 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
 
     let rope = s.rope.map(|rope| (&cx.p.ropes[rope.0 as usize], &memory.turns[rope.0 as usize]));
     let n_heads = q_cols / decl.head_dim;
-    let mut params = linear::norm(cx, s.q_norm.as_ref()).to_vec();
-    params.extend(linear::norm(cx, s.k_norm.as_ref()));
-    params.extend(kv::params(decl, &cx.p.limits));
-    params.extend([
-        n_heads as u32,
-        v_at as u32,
-        rope.map_or(0, |(rope, _)| rope.inv_freq.len() as u32),
-        u32::from(rope.is_some_and(|(rope, _)| rope.style == RopeStyle::Adjacent)),
-    ]);
     let [keys, values] = &memory.kvs[s.kv.0 as usize];
-    let codec = kv::codec(decl).name;
-    all.push(Dispatch {
-        kernels: vec![(usize::MAX, Kernel::AttnIn(codec))],
-        params,
-        buffers: vec![
-            &memory.step.buffer,
-            &memory.constants,
-            rope.map_or(&memory.constants, |(_, turns)| turns),
-            &memory.fresh,
-            q,
-            keys,
-            values,
-        ],
-        grid: Grid::Rows { x: (n_heads + 2 * decl.n_kv_heads) as u32, rows: RowsOf::Step },
-    });
-    if decl.is_windowed() {
+    let norms: Vec<u32> =
+        [&s.q_norm, &s.k_norm].into_iter().flat_map(|norm| linear::norm(cx, norm.as_ref())).collect();
+    for sides in kv::sides_alike(decl) {
+        let side_params = kv::side_params(decl, sides[0], &cx.p.limits);
+        // Queries go with the keys.
+        let first = if sides[0] == KvSide::Keys { 0 } else { n_heads + decl.n_kv_heads };
+        let heads = sides.len() * decl.n_kv_heads + if first == 0 { n_heads } else { 0 };
+        let mut params = [&norms[..], &kv::params(decl, &cx.p.limits), &side_params].concat();
+        params.extend([
+            n_heads as u32,
+            v_at as u32,
+            rope.map_or(0, |(rope, _)| rope.inv_freq.len() as u32),
+            u32::from(rope.is_some_and(|(rope, _)| rope.style == RopeStyle::Adjacent)),
+            first as u32,
+        ]);
         all.push(Dispatch {
-            kernels: vec![(usize::MAX, Kernel::Append(codec))],
-            params: kv::params(decl, &cx.p.limits),
-            buffers: vec![&memory.step.buffer, keys, values],
-            grid: Grid::Filled { x: 2 * decl.n_kv_heads as u32 },
+            kernels: vec![(usize::MAX, Kernel::AttnIn(kv::codec(decl, sides[0]).name))],
+            params,
+            buffers: vec![
+                &memory.step.buffer,
+                &memory.constants,
+                rope.map_or(&memory.constants, |(_, turns)| turns),
+                &memory.fresh,
+                q,
+                keys,
+                values,
+                &memory.repaired,
+            ],
+            grid: Grid::Rows { x: heads as u32, rows: RowsOf::Step },
         });
+    }
+    for sides in kv::sides_alike(decl) {
+        let codec = kv::codec(decl, sides[0]);
+        if codec.form.is_windowed() {
+            let mut params = kv::params(decl, &cx.p.limits);
+            params.extend(kv::side_params(decl, sides[0], &cx.p.limits));
+            params.extend([sides.len() as u32, u32::from(sides[0] == KvSide::Values)]);
+            all.push(Dispatch {
+                kernels: vec![(usize::MAX, Kernel::Append(codec.name))],
+                params,
+                buffers: vec![&memory.step.buffer, keys, values, &memory.repaired],
+                grid: Grid::Filled { x: (sides.len() * decl.n_kv_heads) as u32 },
+            });
+        }
     }
     all
 }

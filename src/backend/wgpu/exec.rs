@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use ggml_types::KvSide;
 use wgpu::{BindGroup, Buffer, BufferUsages, ComputePass, ComputePipeline};
 
 use super::device::Gpu;
@@ -217,7 +216,7 @@ impl Compiled {
     fn stretches(&self, page: KvPage) -> impl Iterator<Item = (&Buffer, u64, usize)> {
         let Program { kvs, limits, .. } = &self.program;
         kvs.iter().zip(&self.memory.kvs).flat_map(move |(decl, buffers)| {
-            let sides = [KvSide::Keys, KvSide::Values].into_iter().zip(buffers);
+            let sides = kv::SIDES.into_iter().zip(buffers);
             sides.flat_map(move |(side, buffer)| {
                 let places = kv::stretches(decl, side, limits, page);
                 places.into_iter().map(move |(at, bytes)| (buffer, at, bytes))
@@ -248,6 +247,13 @@ impl Compiled {
             bytes = rest;
         }
         gpu.check()
+    }
+
+    /// How many keys and values no cache could keep as they were.
+    pub fn repaired(&self, gpu: &Gpu) -> Result<u64, BackendError> {
+        let mut count = [0_u32];
+        gpu.read(&self.memory.repaired, 0, bytemuck::cast_slice_mut(&mut count))?;
+        Ok(u64::from(count[0]))
     }
 
     /// What each stage has taken, where they are timed.

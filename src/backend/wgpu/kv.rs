@@ -1,12 +1,12 @@
 //! KV caches on the device: which codecs have kernels, how pages lie, and what kernels are told of them.
 //!
-//! Keys and values have a buffer each: `[pages, n_kv_heads, page_words]`. A page of elements has keys as `[words, PAGE]` and
-//! values as `[PAGE, words]`; a page of codes has them so too, and the scales behind them. Windowed codecs have exact pages
-//! of f16 behind those, `[exact_pages, n_kv_heads, exact_words]`, and behind these, among keys, the mean of each one's keys,
+//! Keys and values have a buffer each, and each its own codec: `[pages, n_kv_heads, page_words]`. A page of elements has keys as
+//! `[words, PAGE]` and values as `[PAGE, words]`; a page of codes has them so too, and the scales behind them. Windowed codecs have exact
+//! pages of f16 behind those, `[exact_pages, n_kv_heads, exact_words]`, and behind these, among keys, the mean of each one's keys,
 //! `[exact_pages, n_kv_heads, head_dim]`.
 
-use ggml_types::KvSide;
-use ggml_types::turboquant::{Codebook, Rotation};
+use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
+use ggml_types::{KvCodec, KvSide};
 
 use crate::backend::KvPage;
 use crate::program::{KvDecl, Limits, PAGE};
@@ -17,47 +17,96 @@ const CHUNK: usize = 32;
 /// Most elements of a head.
 pub const MAX_HEAD_DIM: usize = 256;
 
+/// Both sides of a cache.
+pub const SIDES: [KvSide; 2] = [KvSide::Keys, KvSide::Values];
+
 /// A codec with kernels.
 pub struct Codec {
     pub name: &'static str,
     pub form: Form,
-    /// How a word of elements, or of codes, is made and read.
-    pub shader: &'static str,
-    /// How a block becomes codes, where there are blocks.
-    pub encode: &'static str,
+    /// What words are.
+    pub read: &'static [&'static str],
+    /// Where attention finds scales.
+    pub scales: &'static str,
+    /// How vectors become words.
+    pub write: &'static [&'static str],
 }
 
 /// How a codec keeps vectors.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// So many elements a word.
     Elements(usize),
     /// Lloyd-Max codes of so many bits and a scale, in pages that have left the window.
     Lloyd(usize),
+    /// In such pages, codes of two bits, the signs of what they leave over, and two scales. For keys.
+    Signs,
     /// Whole numbers of so many bits, a scale every 32 of them.
     Blocks(usize),
 }
 
+const CODES_4: &str = include_str!("shaders/lib/codes_4.wgsl");
+const PUT_CODES_4: &str = include_str!("shaders/lib/put_codes_4.wgsl");
+const TABLE: &str = include_str!("shaders/lib/table.wgsl");
+const SCALE_OF_VECTOR: &str = include_str!("shaders/lib/scale_of_vector.wgsl");
+const SCALE_OF_BLOCK: &str = include_str!("shaders/lib/scale_of_block.wgsl");
+
 /// Every codec with kernels.
 pub const CODECS: &[Codec] = &[
-    Codec::new("f16", Form::Elements(2), include_str!("shaders/kv/f16.wgsl"), ""),
-    Codec::new("f32", Form::Elements(1), include_str!("shaders/kv/f32.wgsl"), ""),
-    Codec::new("turboquant", Form::Lloyd(3), include_str!("shaders/kv/turboquant.wgsl"), ""),
-    Codec::new("turboquant-4", Form::Lloyd(4), include_str!("shaders/kv/turboquant_4.wgsl"), ""),
-    Codec::new("q8_0", Form::Blocks(8), include_str!("shaders/kv/q8_0.wgsl"), Q8_0),
-    Codec::new("q4_0", Form::Blocks(4), include_str!("shaders/kv/q4_0.wgsl"), Q4_0),
+    Codec {
+        name: "f16",
+        form: Form::Elements(2),
+        read: &[include_str!("shaders/kv/f16.wgsl")],
+        scales: "",
+        write: &[include_str!("shaders/kv/f16_encode.wgsl")],
+    },
+    Codec {
+        name: "f32",
+        form: Form::Elements(1),
+        read: &[include_str!("shaders/kv/f32.wgsl")],
+        scales: "",
+        write: &[include_str!("shaders/kv/f32_encode.wgsl")],
+    },
+    Codec {
+        name: "q8_0",
+        form: Form::Blocks(8),
+        read: &[include_str!("shaders/kv/q8_0.wgsl")],
+        scales: SCALE_OF_BLOCK,
+        write: &[include_str!("shaders/kv/q8_0_encode.wgsl")],
+    },
+    Codec {
+        name: "q4_0",
+        form: Form::Blocks(4),
+        read: &[CODES_4, include_str!("shaders/kv/q4_0.wgsl")],
+        scales: SCALE_OF_BLOCK,
+        write: &[PUT_CODES_4, include_str!("shaders/kv/q4_0_encode.wgsl")],
+    },
+    Codec {
+        name: "turboquant",
+        form: Form::Lloyd(3),
+        read: &[include_str!("shaders/kv/turboquant.wgsl"), TABLE],
+        scales: SCALE_OF_VECTOR,
+        write: &[include_str!("shaders/kv/turboquant_encode.wgsl")],
+    },
+    Codec {
+        name: "turboquant-4",
+        form: Form::Lloyd(4),
+        read: &[CODES_4, TABLE],
+        scales: SCALE_OF_VECTOR,
+        write: &[PUT_CODES_4],
+    },
+    Codec {
+        name: "tq3_0",
+        form: Form::Signs,
+        read: &[include_str!("shaders/kv/tq3_0.wgsl"), TABLE],
+        scales: include_str!("shaders/lib/scales_of_signs.wgsl"),
+        write: &[include_str!("shaders/kv/tq3_0_encode.wgsl")],
+    },
 ];
 
-const Q8_0: &str = include_str!("shaders/kv/q8_0_encode.wgsl");
-const Q4_0: &str = include_str!("shaders/kv/q4_0_encode.wgsl");
-
 impl Codec {
-    const fn new(name: &'static str, form: Form, shader: &'static str, encode: &'static str) -> Self {
-        Self { name, form, shader, encode }
-    }
-
-    fn of(kv: &KvDecl) -> Option<&'static Self> {
-        CODECS.iter().find(|codec| codec.name == kv.k.name())
+    fn of(codec: &dyn KvCodec) -> Option<&'static Self> {
+        CODECS.iter().find(|known| known.name == codec.name())
     }
 }
 
@@ -67,30 +116,54 @@ impl Form {
         !matches!(self, Self::Elements(_))
     }
 
+    /// Whether positions are kept exactly first.
+    pub fn is_windowed(self) -> bool {
+        matches!(self, Self::Lloyd(_) | Self::Signs)
+    }
+
+    /// Of an element, signs and all.
     fn bits(self) -> usize {
         match self {
             Self::Elements(_) => 0,
             Self::Lloyd(bits) | Self::Blocks(bits) => bits,
+            Self::Signs => 3,
         }
+    }
+}
+
+fn declared(kv: &KvDecl, side: KvSide) -> &'static dyn KvCodec {
+    match side {
+        KvSide::Keys => kv.k,
+        KvSide::Values => kv.v,
     }
 }
 
 /// What a cache lacks, in words.
 pub fn obstacle(kv: &KvDecl) -> Option<String> {
     let (k, v) = (kv.k.name(), kv.v.name());
-    if k != v {
-        return Some(format!("attend with keys of {k} and values of {v}"));
+    let forms = SIDES.map(|side| Codec::of(declared(kv, side)).map(|codec| codec.form));
+    if forms.contains(&None) && k == v {
+        return Some(format!("attend__{k}"));
     }
-    let Some(codec) = Codec::of(kv) else { return Some(format!("attend__{k}")) };
-    if codec.form.rotates() && !kv.head_dim.is_multiple_of(CHUNK) {
-        return Some(format!("attend over {k} with heads of {}", kv.head_dim));
+    if forms.contains(&None) {
+        let names: Vec<_> = CODECS.iter().map(|codec| codec.name).collect();
+        return Some(format!("attend with keys of {k} and values of {v} (there are {})", names.join(", ")));
+    }
+    let rotates = forms.into_iter().flatten().any(Form::rotates);
+    if rotates && !kv.head_dim.is_multiple_of(CHUNK) {
+        return Some(format!("attend over {k} and {v} with heads of {}", kv.head_dim));
     }
     (kv.head_dim > MAX_HEAD_DIM).then(|| format!("attend with heads of {}", kv.head_dim))
 }
 
-/// The codec of a cache that has no [`obstacle`].
-pub fn codec(kv: &KvDecl) -> &'static Codec {
-    Codec::of(kv).expect("the plan was made")
+/// The codec of one side of a cache that has no [`obstacle`].
+pub fn codec(kv: &KvDecl, side: KvSide) -> &'static Codec {
+    Codec::of(declared(kv, side)).expect("the plan was made")
+}
+
+/// The sides of a cache, those that are kept alike together.
+pub fn sides_alike(kv: &KvDecl) -> &'static [&'static [KvSide]] {
+    if kv.k.name() == kv.v.name() { &[&SIDES] } else { &[&[KvSide::Keys], &[KvSide::Values]] }
 }
 
 /// Words of one side of a cache.
@@ -107,26 +180,27 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(kv: &KvDecl) -> Self {
+    fn of(kv: &KvDecl, side: KvSide) -> Self {
         // Of f32 for codecs without kernels, which no plan passes.
-        let form = Codec::of(kv).map_or(Form::Elements(1), |codec| codec.form);
+        let form = Codec::of(declared(kv, side)).map_or(Form::Elements(1), |codec| codec.form);
         let of_word = if let Form::Elements(of_word) = form { of_word } else { 2 };
         let (words, code_words) = (kv.head_dim.div_ceil(of_word), form.bits() * kv.head_dim / CHUNK);
         let scales = match form {
             Form::Elements(_) => 0,
             Form::Lloyd(_) => PAGE / 2,
+            Form::Signs => PAGE,
             // Two blocks' scales a word.
             Form::Blocks(_) => PAGE * kv.head_dim.div_ceil(2 * CHUNK),
         };
         let page_words = if form.rotates() { PAGE * code_words + scales } else { PAGE * words };
-        let exact_words = if matches!(form, Form::Lloyd(_)) { PAGE * words } else { 0 };
+        let exact_words = if form.is_windowed() { PAGE * words } else { 0 };
         Self { words, code_words, page_words, exact_words }
     }
 }
 
 /// Bytes of one side of a cache.
 pub fn bytes(kv: &KvDecl, side: KvSide, limits: &Limits) -> u64 {
-    let layout = Layout::of(kv);
+    let layout = Layout::of(kv, side);
     let mean = if side == KvSide::Keys && layout.exact_words > 0 { kv.head_dim } else { 0 };
     let pages = (layout.page_words as u64).saturating_mul(limits.pages as u64);
     let exact = ((layout.exact_words + mean) as u64).saturating_mul(limits.exact_pages as u64);
@@ -135,7 +209,7 @@ pub fn bytes(kv: &KvDecl, side: KvSide, limits: &Limits) -> u64 {
 
 /// Where a page of one side of a cache lies, and its bytes: one stretch, or an exact page and the mean of its keys, or nothing.
 pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Vec<(u64, usize)> {
-    let layout = Layout::of(kv);
+    let layout = Layout::of(kv, side);
     let nth = |from: usize, words: usize, i: u32| {
         let words = kv.n_kv_heads * words;
         (4 * (from * kv.n_kv_heads + i as usize * words) as u64, 4 * words)
@@ -157,12 +231,34 @@ pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Ve
 
 /// What kernels are told of a cache: `Cache` of `shaders/lib/cache.wgsl`.
 pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
-    let layout = Layout::of(kv);
+    let pages = |pages: usize| pages.min(limits.pages) as u32;
+    let forms = SIDES.map(|side| codec(kv, side).form);
+    let rotation = || Rotation::new(kv.head_dim).expect("the program was checked");
+    let mut signs = [[0; MAX_HEAD_DIM / 32]; 2];
+    if forms.into_iter().any(Form::rotates) {
+        signs[0] = sign_words(&rotation());
+    }
+    let mut sign_factor = 0.0;
+    if forms.contains(&Form::Signs) {
+        let qjl = Qjl::srht(kv.head_dim).expect("the program was checked");
+        let Projection::Srht(projection) = qjl.projection() else {
+            unreachable!("made of signs and Hadamard's matrix")
+        };
+        (signs[1], sign_factor) = (sign_words(projection), qjl.factor() as f32);
+    }
+    let shrink = (1.0 / (kv.head_dim as f64).sqrt()) as f32;
+    let [sinks, newest] = [kv.window.sink_pages, kv.window.newest_pages].map(pages);
+    let head = [kv.n_kv_heads as u32, kv.head_dim as u32, sinks, newest];
+    let factors = [shrink.to_bits(), sign_factor.to_bits(), 0, 0];
+    head.into_iter().chain(factors).chain(signs.into_iter().flatten()).collect()
+}
+
+/// What kernels are told of one side of it: `Side` there.
+pub fn side_params(kv: &KvDecl, side: KvSide, limits: &Limits) -> Vec<u32> {
+    let layout = Layout::of(kv, side);
     let exact_at = limits.pages * kv.n_kv_heads * layout.page_words;
     let means_at = exact_at + limits.exact_pages * kv.n_kv_heads * layout.exact_words;
-    let mut params: Vec<u32> = [
-        kv.n_kv_heads,
-        kv.head_dim,
+    let places = [
         layout.words,
         layout.page_words,
         layout.code_words,
@@ -170,29 +266,30 @@ pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
         exact_at,
         layout.exact_words,
         means_at,
-        kv.window.sink_pages.min(limits.pages),
-        kv.window.newest_pages.min(limits.pages),
-    ]
-    .map(|word| word as u32)
-    .to_vec();
-    params.push(((1.0 / (kv.head_dim as f64).sqrt()) as f32).to_bits());
-    let form = codec(kv).form;
-    let mut signs = [0; MAX_HEAD_DIM / 32];
-    if form.rotates() {
-        let rotation = Rotation::new(kv.head_dim).expect("the program was checked");
-        for (i, sign) in rotation.signs().iter().enumerate() {
-            signs[i / 32] |= u32::from(*sign < 0.0) << (i % 32);
-        }
-    }
-    let (mut borders, mut values) = ([0.0_f32; 8], [0.0_f32; 16]);
-    if let Form::Lloyd(bits) = form {
+        0,
+    ];
+    let bits = match codec(kv, side).form {
+        Form::Elements(_) | Form::Blocks(_) => None,
+        Form::Lloyd(bits) => Some(bits),
+        Form::Signs => Some(2),
+    };
+    let (mut borders, mut numbers) = ([0.0_f32; 8], [0.0_f32; 16]);
+    if let Some(bits) = bits {
         let book = Codebook::new(kv.head_dim, bits as u32);
         // From 0 on.
         let upper = &book.thresholds()[book.thresholds().len() / 2..];
         borders.iter_mut().zip(upper).for_each(|(to, x)| *to = *x as f32);
-        values.iter_mut().zip(book.centroids()).for_each(|(to, x)| *to = *x as f32);
+        numbers.iter_mut().zip(book.centroids()).for_each(|(to, x)| *to = *x as f32);
     }
-    params.extend(signs);
-    params.extend(borders.iter().chain(&values).map(|x| x.to_bits()));
-    params
+    let book = borders.iter().chain(&numbers).map(|x| x.to_bits());
+    places.map(|word| word as u32).into_iter().chain(book).collect()
+}
+
+/// A bit an element, 1 for a sign that turns it.
+fn sign_words(rotation: &Rotation) -> [u32; MAX_HEAD_DIM / 32] {
+    let mut words = [0; MAX_HEAD_DIM / 32];
+    for (i, sign) in rotation.signs().iter().enumerate() {
+        words[i / 32] |= u32::from(*sign < 0.0) << (i % 32);
+    }
+    words
 }

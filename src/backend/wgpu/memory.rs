@@ -11,6 +11,9 @@ use super::{attend, attn_in, kv, linear, sample};
 use crate::backend::BackendError;
 use crate::program::{KvDecl, PAGE, Program, Rope, Stage};
 
+/// Bytes of the count of what was put right: one number.
+pub const REPAIRED_BYTES: u64 = 4;
+
 /// Where everything lies.
 pub struct Memory {
     /// One a buffer of the program.
@@ -33,6 +36,10 @@ pub struct Memory {
     pub fresh: Buffer,
     /// Splits of attention.
     pub partial: Buffer,
+    /// Queries of attention, projected for keys that keep signs.
+    pub projected: Buffer,
+    /// How many keys and values no cache could keep as they were.
+    pub repaired: Buffer,
     /// Best candidates of sampling.
     pub best: Buffer,
     /// Sampled tokens.
@@ -53,6 +60,7 @@ pub struct Sizes {
     pub quants: u64,
     pub fresh: u64,
     pub partial: u64,
+    pub projected: u64,
     pub best: u64,
     pub tokens: u64,
     pub picks: u64,
@@ -61,7 +69,8 @@ pub struct Sizes {
 impl Sizes {
     pub fn of(p: &Program) -> Self {
         let (limits, positions) = (p.limits, (p.limits.pages * PAGE) as u64);
-        let (mut acts, mut quants, mut fresh, mut partial, mut best) = (0, 0, 0, 0, 0);
+        let (mut acts, mut quants, mut fresh, mut best) = (0, 0, 0, 0);
+        let (mut partial, mut projected) = (0, 0);
         for (_, stage) in &p.stages {
             let (rows, linears) = stage.linears();
             let rows = linear::padded_rows(p.max_rows(rows)) as u64;
@@ -71,7 +80,10 @@ impl Sizes {
             }
             match stage {
                 Stage::AttnIn(s) => fresh = fresh.max(attn_in::fresh_bytes(p, s)),
-                Stage::Attend(s) => partial = partial.max(attend::partial_bytes(p, s)),
+                Stage::Attend(s) => {
+                    partial = partial.max(attend::partial_bytes(p, s));
+                    projected = projected.max(attend::projected_bytes(p, s));
+                }
                 Stage::Sample(s) => {
                     let blocks = sample::blocks(p.buf_decl(s.logits).cols) as u64;
                     best = best.max(8 * blocks * limits.outputs as u64);
@@ -102,6 +114,7 @@ impl Sizes {
             quants,
             fresh,
             partial,
+            projected,
             best,
             tokens: 4 * limits.outputs as u64,
             picks: Picks::bytes(limits.seqs),
@@ -117,9 +130,11 @@ impl Sizes {
             ("scales of inputs", self.quants),
             ("new keys and values", self.fresh),
             ("splits of attention", self.partial),
+            ("projected queries", self.projected),
             ("candidates", self.best),
             ("tokens", self.tokens),
             ("picks", self.picks),
+            ("a count", REPAIRED_BYTES),
         ];
         let many = self.bufs.iter().chain(&self.kvs).chain(&self.turns).cloned();
         many.chain(single.map(|(name, bytes)| (name.to_owned(), bytes)))
@@ -183,6 +198,8 @@ impl Memory {
             quants: gpu.storage(sizes.quants)?,
             fresh: gpu.storage(sizes.fresh)?,
             partial: gpu.storage(sizes.partial)?,
+            projected: gpu.storage(sizes.projected)?,
+            repaired: gpu.storage(REPAIRED_BYTES)?,
             best: gpu.storage(sizes.best)?,
             tokens: gpu.storage(sizes.tokens)?,
             staging: gpu.buffer(sizes.tokens, BufferUsages::COPY_DST | BufferUsages::MAP_READ)?,

@@ -121,8 +121,8 @@ impl Backend for Wgpu {
         self.execs[e.0 as usize].stage_times()
     }
 
-    fn repaired(&mut self, _: Exec) -> Result<Option<u64>, BackendError> {
-        Ok(None)
+    fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
+        self.execs[e.0 as usize].repaired(&self.gpu).map(Some)
     }
 
     fn page_bytes(&self, e: Exec, page: KvPage) -> usize {

@@ -1,6 +1,8 @@
 //! The kernels, and how the text of each is put together: WGSL has no includes, so pieces of `shaders/` stand one behind
 //! the other, each in a few variants.
 
+use ggml_types::KvSide;
+
 use super::kv::{CODECS, Codec, Form};
 use super::weight::Format;
 
@@ -63,10 +65,12 @@ pub enum Kernel {
     AttnIn(&'static str),
     /// Of a codec: encodes pages that are full.
     Append(&'static str),
-    /// Of a codec, and pairs of elements that a thread has.
-    Attend(&'static str, u32),
-    /// Of a codec, and vectors of 4 elements that a thread has: many rows at a time.
-    AttendTile(&'static str, u32),
+    /// For keys that keep signs.
+    Project,
+    /// Of the codecs of keys and values, and pairs of elements that a thread has.
+    Attend { k: &'static str, v: &'static str, own: u32 },
+    /// Of these, and vectors of 4 elements that a thread has: many rows at a time.
+    AttendTile { k: &'static str, v: &'static str, quads: u32 },
     /// Of the splits of attention; turns the output back, or does not.
     AttendMerge { rotates: bool },
     /// First half of sampling.
@@ -79,7 +83,7 @@ impl Kernel {
     /// Every kernel.
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
-        let mut all = vec![Self::SampleBest, Self::Sample];
+        let mut all = vec![Self::SampleBest, Self::Sample, Self::Project];
         all.extend([true, false].map(|ints| Self::Input { ints }));
         all.extend([true, false].map(|rotates| Self::AttendMerge { rotates }));
         for format in super::weight::FORMATS {
@@ -93,9 +97,12 @@ impl Kernel {
         }
         for codec in CODECS {
             all.push(Self::AttnIn(codec.name));
-            all.extend([1, 2].map(|own| Self::Attend(codec.name, own)));
-            all.extend([1, 2, 4, 8].map(|quads| Self::AttendTile(codec.name, quads)));
-            all.extend(matches!(codec.form, Form::Lloyd(_)).then_some(Self::Append(codec.name)));
+            all.extend(codec.form.is_windowed().then_some(Self::Append(codec.name)));
+            let k = codec.name;
+            for v in CODECS.iter().filter(|codec| codec.form != Form::Signs).map(|codec| codec.name) {
+                all.extend([1, 2].map(|own| Self::Attend { k, v, own }));
+                all.extend([1, 2, 4, 8].map(|quads| Self::AttendTile { k, v, quads }));
+            }
         }
         all
     }
@@ -111,8 +118,9 @@ impl Kernel {
             }
             Self::AttnIn(codec) => format!("attn_in__{codec}"),
             Self::Append(codec) => format!("append__{codec}"),
-            Self::Attend(codec, own) => format!("attend__{codec}__{own}"),
-            Self::AttendTile(codec, quads) => format!("attend_tile__{codec}__{quads}"),
+            Self::Project => "project".to_owned(),
+            Self::Attend { k, v, own } => format!("attend__{k}__{v}__{own}"),
+            Self::AttendTile { k, v, quads } => format!("attend_tile__{k}__{v}__{quads}"),
             Self::AttendMerge { rotates } => {
                 (if rotates { "attend_merge__rotated" } else { "attend_merge" }).to_owned()
             }
@@ -129,10 +137,13 @@ impl Kernel {
             Self::Embed(_) => &[R, R, R, R, W],
             Self::Input { .. } => &[R, R, R, W, W],
             Self::Linear { .. } => &[R, R, R, R, R, W],
-            Self::AttnIn(_) => &[R, R, R, R, W, W, W],
-            Self::Append(_) => &[R, W, W],
-            Self::Attend(..) => &[R, R, R, R, W, W],
-            Self::AttendTile(..) => &[R, R, R, R, W],
+            Self::AttnIn(_) => &[R, R, R, R, W, W, W, W],
+            Self::Append(_) => &[R, W, W, W],
+            Self::Project => &[R, R, W],
+            Self::Attend { k, .. } if keeps_signs(k) => &[R, R, R, R, W, W, R],
+            Self::Attend { .. } => &[R, R, R, R, W, W],
+            Self::AttendTile { k, .. } if keeps_signs(k) => &[R, R, R, R, W, R],
+            Self::AttendTile { .. } => &[R, R, R, R, W],
             Self::AttendMerge { .. } => &[R, R, W],
             Self::SampleBest => &[R, R, W],
             Self::Sample => &[R, R, R, W, W],
@@ -151,8 +162,8 @@ impl Kernel {
     fn threads(self) -> u32 {
         match self {
             Self::Input { .. } | Self::SampleBest | Self::Sample | Self::Embed(_) => 256,
-            Self::Linear { .. } | Self::AttnIn(_) | Self::Append(_) => THREADS,
-            Self::Attend(..) | Self::AttendTile(..) | Self::AttendMerge { .. } => THREADS,
+            Self::Linear { .. } | Self::AttnIn(_) | Self::Append(_) | Self::Project => THREADS,
+            Self::Attend { .. } | Self::AttendTile { .. } | Self::AttendMerge { .. } => THREADS,
         }
     }
 
@@ -222,64 +233,61 @@ impl Kernel {
             Self::AttnIn(codec) => {
                 let codec = of_codec(codec);
                 add(&norm);
-                add(&cache(codec.form, "head", 1));
-                add(elements_of(codec));
-                if let Form::Blocks(_) = codec.form {
-                    add(codec.shader);
-                    add(codec.encode);
-                    add(include_str!("shaders/lib/keep_blocks.wgsl"));
-                } else {
-                    add(include_str!("shaders/lib/keep_elements.wgsl"));
-                }
+                add(&cache(codec.form.rotates(), "head", 1));
+                add(include_str!("shaders/lib/half.wgsl"));
+                writes(codec).iter().for_each(|piece| add(piece));
                 add(include_str!("shaders/attn_in.wgsl"));
             }
             Self::Append(codec) => {
                 let codec = of_codec(codec);
+                let (vector, n) = if codec.form == Form::Signs { ("residual", 8) } else { ("mean", 1) };
                 add(wide);
-                add(&cache(codec.form, "mean", 1));
-                add(elements_of(codec));
-                add(codec.shader);
-                add(include_str!("shaders/lib/table.wgsl"));
+                add(&cache(true, vector, n));
+                add(include_str!("shaders/lib/pages.wgsl"));
+                add(include_str!("shaders/lib/pages_exact.wgsl"));
+                add(include_str!("shaders/lib/half.wgsl"));
+                codec.read.iter().chain(codec.write).for_each(|piece| add(piece));
+                add(match codec.form {
+                    Form::Signs => include_str!("shaders/lib/encode_signs.wgsl"),
+                    _ => include_str!("shaders/lib/encode_lloyd.wgsl"),
+                });
                 add(include_str!("shaders/append.wgsl"));
             }
-            Self::Attend(codec, own) => {
-                let codec = of_codec(codec);
+            Self::Project => {
+                add(&cache(true, "head", 1));
+                add(include_str!("shaders/project.wgsl"));
+            }
+            Self::Attend { k, v, own } => {
+                let (k, v) = (of_codec(k), of_codec(v));
                 add(&format!("const OWN: u32 = {own}u;\n"));
                 add(exp);
-                add(&cache(codec.form, "of_heads", 1));
+                add(&cache(v.form.rotates(), "of_heads", 1));
                 add(include_str!("shaders/lib/attention.wgsl"));
                 add(include_str!("shaders/lib/heads.wgsl"));
-                add(&reads(codec));
-                let elements = include_str!("shaders/lib/score_elements.wgsl");
-                let codes = include_str!("shaders/lib/score_codes.wgsl");
-                match codec.form {
-                    Form::Elements(_) => {
-                        [elements, include_str!("shaders/lib/scores_elements.wgsl")].map(add)
-                    }
-                    Form::Lloyd(_) => {
-                        add(elements);
-                        [codes, include_str!("shaders/lib/scores_windowed.wgsl")].map(add)
-                    }
-                    Form::Blocks(_) => [codes, include_str!("shaders/lib/scores_blocks.wgsl")].map(add),
-                };
-                text.push_str(&reduce("reduce_max4", "vec4<f32>", "max4"));
-                text.push_str(&reduce("reduce_sum4", "vec4<f32>", "sum4"));
-                text.push_str(include_str!("shaders/attend.wgsl"));
+                add(&reads(k, v, 7));
+                scores(k.form).iter().for_each(|piece| add(piece));
+                add(&reduce("reduce_max4", "vec4<f32>", "max4"));
+                add(&reduce("reduce_sum4", "vec4<f32>", "sum4"));
+                add(include_str!("shaders/attend.wgsl"));
             }
-            Self::AttendTile(codec, quads) => {
-                let codec = of_codec(codec);
+            Self::AttendTile { k, v, quads } => {
+                let (k, v) = (of_codec(k), of_codec(v));
                 add(&format!("const QUADS: u32 = {quads}u;\n"));
                 add(exp);
                 // 8 queries at a time are turned back.
-                add(&cache(codec.form, "weights", 8));
+                add(&cache(v.form.rotates(), "weights", 8));
                 add(include_str!("shaders/lib/attention.wgsl"));
-                add(&reads(codec));
+                add(&reads(k, v, 6));
+                add(match k.form {
+                    Form::Signs => include_str!("shaders/lib/tile_signs.wgsl"),
+                    _ => include_str!("shaders/lib/tile_plain.wgsl"),
+                });
                 add(&lanes(caps, "vec4<f32>", &[("max_of_lanes", "max4"), ("sum_of_lanes", "sum4")]));
                 add(include_str!("shaders/attend_tile.wgsl"));
             }
             Self::AttendMerge { rotates } => {
                 add(exp);
-                add(&rotation(rotates, "of_heads", 1));
+                add(&cache(rotates, "of_heads", 1));
                 add(include_str!("shaders/lib/attention.wgsl"));
                 add(include_str!("shaders/lib/heads.wgsl"));
                 add(include_str!("shaders/attend_merge.wgsl"));
@@ -309,52 +317,120 @@ fn of_codec(codec: &str) -> &'static Codec {
     CODECS.iter().find(|known| known.name == codec).expect("a codec with kernels")
 }
 
-/// How elements become words: those of exact pages, where the cache has codes.
-fn elements_of(codec: &Codec) -> &'static str {
-    if codec.form.rotates() { CODECS[0].shader } else { codec.shader }
+fn keeps_signs(k: &str) -> bool {
+    of_codec(k).form == Form::Signs
 }
 
 /// What a cache is, and the rotation of `n` vectors that `vector` names.
-fn rotation(rotates: bool, vector: &str, n: u32) -> String {
+fn cache(rotates: bool, vector: &str, n: u32) -> String {
     let rotate = include_str!("shaders/lib/rotate.wgsl").replace("VECTOR[", &format!("{vector}["));
-    let consts =
-        format!("const ROTATES: bool = {rotates};\nconst VECTORS: u32 = {n}u;\nconst CHUNK: u32 = 32u;\n");
+    let consts = format!("const ROTATES: bool = {rotates};\nconst VECTORS: u32 = {n}u;\n");
     consts + include_str!("shaders/lib/cache.wgsl") + &rotate
 }
 
-/// The same, and where the cache's pages lie.
-fn cache(form: Form, vector: &str, n: u32) -> String {
-    let pages = match form {
-        Form::Elements(_) => include_str!("shaders/lib/cache_elements.wgsl"),
-        Form::Lloyd(_) => include_str!("shaders/lib/cache_windowed.wgsl"),
-        Form::Blocks(_) => include_str!("shaders/lib/cache_blocks.wgsl"),
-    };
-    rotation(form.rotates(), vector, n) + pages
+/// How exact pages keep elements.
+fn exact() -> &'static Codec {
+    &CODECS[0]
 }
 
-/// How attention reads a cache.
-fn reads(codec: &Codec) -> String {
-    let read_elements = include_str!("shaders/lib/read_elements.wgsl");
-    let read_codes = include_str!("shaders/lib/read_codes.wgsl");
-    let pieces: &[&str] = match codec.form {
-        Form::Elements(_) => &[codec.shader, read_elements, include_str!("shaders/lib/attend_elements.wgsl")],
-        Form::Lloyd(_) => &[
-            elements_of(codec),
-            read_elements,
-            codec.shader,
-            read_codes,
-            include_str!("shaders/lib/table.wgsl"),
-            include_str!("shaders/lib/scale_of_vector.wgsl"),
-            include_str!("shaders/lib/attend_windowed.wgsl"),
-        ],
-        Form::Blocks(_) => &[
-            codec.shader,
-            read_codes,
-            include_str!("shaders/lib/scale_of_block.wgsl"),
-            include_str!("shaders/lib/attend_blocks.wgsl"),
-        ],
+/// How vectors of one side are written as a step brings them.
+fn writes(codec: &Codec) -> Vec<&'static str> {
+    let keep_elements = include_str!("shaders/lib/keep_elements.wgsl");
+    let (of, keep) = match codec.form {
+        Form::Elements(_) => (
+            codec,
+            [
+                include_str!("shaders/lib/pages.wgsl"),
+                include_str!("shaders/lib/write_elements.wgsl"),
+                keep_elements,
+            ],
+        ),
+        Form::Lloyd(_) | Form::Signs => (
+            exact(),
+            [
+                include_str!("shaders/lib/pages_exact.wgsl"),
+                include_str!("shaders/lib/write_exact.wgsl"),
+                keep_elements,
+            ],
+        ),
+        Form::Blocks(_) => (
+            codec,
+            [
+                include_str!("shaders/lib/pages.wgsl"),
+                include_str!("shaders/lib/write_blocks.wgsl"),
+                include_str!("shaders/lib/keep_blocks.wgsl"),
+            ],
+        ),
     };
-    pieces.concat()
+    of.read.iter().chain(of.write).copied().chain(keep).collect()
+}
+
+/// How attention reads keys and values; projected queries have the binding `projected_at`.
+fn reads(k: &Codec, v: &Codec, projected_at: u32) -> String {
+    let mut text = format!("const HAS_MEAN: bool = {};\n", k.form.is_windowed());
+    if !k.form.is_windowed() {
+        text.push_str(include_str!("shaders/lib/no_mean.wgsl"));
+    }
+    if k.form == Form::Signs {
+        let binding = format!("@group(0) @binding({projected_at})");
+        text.push_str(&format!("{binding} var<storage, read> projected: array<f32>;\n"));
+    }
+    for (codec, side, places) in [
+        (k, KvSide::Keys, include_str!("shaders/lib/keys.wgsl")),
+        (v, KvSide::Values, include_str!("shaders/lib/values.wgsl")),
+    ] {
+        text.push_str(places);
+        text.push_str(&of_side(side, include_str!("shaders/lib/pages.wgsl")));
+        reads_side(codec).iter().for_each(|piece| text.push_str(&of_side(side, piece)));
+    }
+    text
+}
+
+fn reads_side(codec: &Codec) -> Vec<&'static str> {
+    let elements = include_str!("shaders/lib/read_elements.wgsl");
+    let codes = include_str!("shaders/lib/read_codes.wgsl");
+    let windowed = [
+        include_str!("shaders/lib/pages_exact.wgsl"),
+        include_str!("shaders/lib/page_windowed.wgsl"),
+        elements,
+        codes,
+    ];
+    let pieces: &[&str] = match codec.form {
+        Form::Elements(_) => &[elements, include_str!("shaders/lib/side_of_elements.wgsl")],
+        Form::Blocks(_) => &[codes, include_str!("shaders/lib/side_of_blocks.wgsl")],
+        Form::Lloyd(_) => &[include_str!("shaders/lib/side_of_window.wgsl")],
+        Form::Signs => &[include_str!("shaders/lib/side_of_signs.wgsl")],
+    };
+    let of_window = codec.form.is_windowed().then(|| exact().read.iter().chain(&windowed));
+    let of_window = of_window.into_iter().flatten();
+    codec.read.iter().chain([&codec.scales]).chain(of_window).chain(pieces).copied().collect()
+}
+
+/// How single rows score keys.
+fn scores(form: Form) -> &'static [&'static str] {
+    const ELEMENTS: &str = include_str!("shaders/lib/score_elements.wgsl");
+    const CODES: &str = include_str!("shaders/lib/score_codes.wgsl");
+    const OF_WINDOW: &str = include_str!("shaders/lib/scores_windowed.wgsl");
+    const NO_SIGNS: &str = include_str!("shaders/lib/no_signs.wgsl");
+    match form {
+        Form::Elements(_) => &[NO_SIGNS, ELEMENTS, include_str!("shaders/lib/scores_elements.wgsl")],
+        Form::Blocks(_) => &[NO_SIGNS, CODES, include_str!("shaders/lib/scores_blocks.wgsl")],
+        Form::Lloyd(_) => &[NO_SIGNS, ELEMENTS, CODES, OF_WINDOW],
+        Form::Signs => &[ELEMENTS, include_str!("shaders/lib/score_signs.wgsl"), OF_WINDOW],
+    }
+}
+
+/// A piece for one side of a cache.
+fn of_side(side: KvSide, piece: &str) -> String {
+    let (name, upper) = match side {
+        KvSide::Keys => ("key", "KEY"),
+        KvSide::Values => ("value", "VALUE"),
+    };
+    piece
+        .replace("params.side.", &format!("params.{name}s."))
+        .replace("sides[", &format!("{name}s["))
+        .replace("side_", &format!("{name}_"))
+        .replace("SIDE_", &format!("{upper}_"))
 }
 
 /// Reductions over the threads of a slot: their names, and the functions of two values that they are made of.

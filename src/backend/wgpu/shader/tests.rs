@@ -2,6 +2,7 @@
 //! Metal and DirectX 12 compile, so that a Mac is not the first to find an error.
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 
 use naga::back::{hlsl, msl};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
@@ -10,7 +11,7 @@ use naga::{AddressSpace, Module, StorageAccess};
 use super::{Binding, Caps, Kernel};
 
 /// Every kernel for every kind of device.
-fn variants() -> Vec<(String, Kernel, Module, ModuleInfo)> {
+static VARIANTS: LazyLock<Vec<(String, Kernel, Module, ModuleInfo)>> = LazyLock::new(|| {
     let (mut variants, mut seen) = (Vec::new(), HashSet::new());
     for kernel in Kernel::all() {
         for subgroups in [false, true] {
@@ -33,11 +34,11 @@ fn variants() -> Vec<(String, Kernel, Module, ModuleInfo)> {
         }
     }
     variants
-}
+});
 
 #[test]
 fn every_variant_is_valid_and_has_the_buffers_of_its_layout() {
-    for (name, kernel, module, _) in variants() {
+    for (name, kernel, module, _) in VARIANTS.iter() {
         let mut found: Vec<(u32, Binding)> = Vec::new();
         for (_, variable) in module.global_variables.iter() {
             let Some(at) = &variable.binding else { continue };
@@ -59,7 +60,7 @@ fn every_variant_is_valid_and_has_the_buffers_of_its_layout() {
 
 #[test]
 fn workgroup_memory_is_what_every_device_has() {
-    for (name, _, module, _) in variants() {
+    for (name, _, module, _) in VARIANTS.iter() {
         let shared = module.global_variables.iter().filter(|(_, v)| v.space == AddressSpace::WorkGroup);
         let bytes: u32 = shared.map(|(_, v)| module.types[v.ty].inner.size(module.to_ctx())).sum();
         assert!(bytes <= 16 << 10, "{name}: {bytes} bytes");
@@ -68,7 +69,7 @@ fn workgroup_memory_is_what_every_device_has() {
 
 #[test]
 fn every_variant_becomes_metal() {
-    for (name, kernel, module, info) in variants() {
+    for (name, kernel, module, info) in VARIANTS.iter() {
         let mut resources = msl::EntryPointResources { sizes_buffer: Some(30), ..Default::default() };
         for at in 0..=kernel.bindings().len() as u32 {
             let target = msl::BindTarget { buffer: Some(at as u8), mutable: true, ..Default::default() };
@@ -80,7 +81,7 @@ fn every_variant_becomes_metal() {
             fake_missing_bindings: false,
             ..Default::default()
         };
-        let (text, _) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default())
+        let (text, _) = msl::write_string(module, info, &options, &msl::PipelineOptions::default())
             .unwrap_or_else(|err| panic!("{name}: {err}"));
         assert!(text.contains("kernel void main_"), "{name}");
     }
@@ -88,7 +89,7 @@ fn every_variant_becomes_metal() {
 
 #[test]
 fn every_variant_becomes_hlsl() {
-    for (name, _, module, info) in variants() {
+    for (name, _, module, info) in VARIANTS.iter() {
         let options = hlsl::Options {
             shader_model: hlsl::ShaderModel::V6_4,
             fake_missing_bindings: true,
@@ -97,7 +98,7 @@ fn every_variant_becomes_hlsl() {
         let pipeline = hlsl::PipelineOptions::default();
         let mut text = String::new();
         hlsl::Writer::new(&mut text, &options, &pipeline)
-            .write(&module, &info, None)
+            .write(module, info, None)
             .unwrap_or_else(|err| panic!("{name}: {err}"));
         assert!(text.contains("numthreads"), "{name}");
     }

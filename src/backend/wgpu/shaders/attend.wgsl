@@ -37,7 +37,9 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         }
         of_heads[e] = query;
     }
-    prepare();
+    key_prepare();
+    value_prepare();
+    bring_projected(heads);
     workgroupBarrier();
 
     let n_positions = row.pos + 1u;
@@ -46,7 +48,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     if (HAS_MEAN) {
         // A sequence whose first page is not full has no mean, and no codes that would want one.
         if (n_positions > PAGE_POSITIONS) {
-            let mean_at = mean_at(row.seq, heads.kv_head);
+            let mean_at = key_mean_at(row.seq, heads.kv_head);
             for (var e = thread; e < head_dim; e += THREADS) {
                 with_mean += of_heads[e] * bitcast<f32>(keys[mean_at + e]);
             }
@@ -60,10 +62,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     var of_pairs: array<array<vec4<f32>, 2>, OWN>;
     for (var page = workgroup.z * a_split; page < end; page++) {
         let n = min(n_positions - page * PAGE_POSITIONS, PAGE_POSITIONS);
-        let source = page_to_read(row, page, heads.kv_head);
+        let key_page = key_page_to_read(row, page, heads.kv_head);
+        let value_page = value_page_to_read(row, page, heads.kv_head);
         var score = vec4(LEAST);
         if (thread < n) {
-            score = scores(source, thread, with_mean);
+            score = scores(key_page, thread, with_mean);
         }
         let now = max(largest, reduce_max4(score));
         let by = exp4(largest - now);
@@ -80,7 +83,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             let pair = thread + i * THREADS;
             if (2u * pair < head_dim) {
                 for (var p = 0u; p < n; p++) {
-                    let value = value_pair(source, p, pair);
+                    let value = value_pair(value_page, p, pair);
                     of_pairs[i][0] += weight[p] * value.x;
                     of_pairs[i][1] += weight[p] * value.y;
                 }

@@ -97,7 +97,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let head_dim = params.cache.head_dim;
     let across = lane_of();
     let down = slot_of();
-    prepare();
+    key_prepare();
+    value_prepare();
 
     var pos: array<u32, 4>;
     for (var j = 0u; j < 4u; j++) {
@@ -110,7 +111,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             var along = 0.0;
             // A sequence whose first page is not full has no mean, and no codes that would want one.
             if (query.there && row.pos >= PAGE_POSITIONS) {
-                let from_mean = mean_at(row.seq, kv_head);
+                let from_mean = key_mean_at(row.seq, kv_head);
                 for (var e = 0u; e < head_dim; e++) {
                     along += q[element_at(query, kv_head) + e] * bitcast<f32>(keys[from_mean + e]);
                 }
@@ -125,19 +126,22 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     var sums: array<array<vec4<f32>, QUADS>, 4>;
     let last_pos = row.pos + rows - 1u;
     for (var page = 0u; page <= last_pos / PAGE_POSITIONS; page++) {
-        let source = page_to_read(row, page, kv_head);
+        let key_page = key_page_to_read(row, page, kv_head);
+        let value_page = value_page_to_read(row, page, kv_head);
+        // Elements of a key and, behind them, those that meet the projected query.
+        let key_dim = head_dim * select(KEY_PARTS, 1u, key_page.exact);
         var score = array<array<f32, 8>, 4>();
-        for (var chunk = 0u; chunk < head_dim; chunk += 16u) {
+        for (var chunk = 0u; chunk < key_dim; chunk += 16u) {
             for (var quad = 0u; quad < 4u; quad++) {
                 var key = vec4(0.0);
-                if (chunk + 4u * quad < head_dim) {
-                    key = key_quad(source, thread, chunk / 4u + quad);
+                if (chunk + 4u * quad < key_dim) {
+                    key = key_quad(key_page, thread, chunk / 4u + quad);
                 }
                 room[quad * PAGE_POSITIONS + thread] = key;
             }
             for (var at = thread; at < 4u * QUERIES; at += THREADS) {
                 let query = query_of(at % QUERIES, first, rows, first_head, heads);
-                room[256u + at] = quad_of_query(query, kv_head, chunk / 4u + at / QUERIES);
+                room[256u + at] = part_of_query(query, kv_head, chunk / 4u + at / QUERIES);
             }
             workgroupBarrier();
             for (var quad = 0u; quad < 4u; quad++) {
@@ -159,7 +163,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         for (var j = 0u; j < 4u; j++) {
             for (var i = 0u; i < 8u; i++) {
                 if (HAS_MEAN) {
-                    if (!source.exact) {
+                    if (!key_page.exact) {
                         score[j][i] += with_mean[down + 8u * j];
                     }
                 }
@@ -190,7 +194,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             }
         }
         largest = all;
-        add_values(source, seen, &sums);
+        add_values(value_page, seen, &sums);
     }
 
     total = sum_of_lanes(total);

@@ -1,17 +1,20 @@
 // AttnIn, behind the products: q[r] = rope(q_norm(q)); kv[seq, pos] = (rope(k_norm(k)), v).
 //
-// A workgroup owns one head (x: those of q, then of k, then of v) of one row of the step (y). Heads are rotated at random where the
-// cache wants it. Writes to the page of the row's position, the exact one where the cache is windowed; reads the turns of that position.
+// A workgroup owns one head (x: those of q, then of k, then of v) of one row of the step (y); where keys and values are kept in two ways, a dispatch
+// has q and k, and another one v. Heads are rotated at random where the cache wants it, and what it cannot keep then is put right and counted. Writes to the page of the row's position, the exact one where the cache is windowed; reads the turns of that position.
 struct Params {
     q_norm: Norm,
     k_norm: Norm,
     cache: Cache,
+    side: Side,
     n_heads: u32,
     // Where v begins in `fresh`.
     v_at: u32,
     // 0 where nothing turns.
     pairs: u32,
     adjacent: u32,
+    // The first head of the dispatch.
+    first: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -23,8 +26,11 @@ struct Params {
 @group(0) @binding(5) var<storage, read_write> q: array<f32>;
 @group(0) @binding(6) var<storage, read_write> keys: array<u32>;
 @group(0) @binding(7) var<storage, read_write> values: array<u32>;
+@group(0) @binding(8) var<storage, read_write> repaired: atomic<u32>;
 
 var<workgroup> head: array<f32, MAX_HEAD_DIM>;
+// Whether something of the head was put right.
+var<workgroup> is_other: atomic<u32>;
 
 fn source(i: u32) -> f32 {
     return head[i];
@@ -64,8 +70,8 @@ fn to_keep(x: f32) -> f32 {
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let r = workgroup.y;
     let row = step_row(r);
-    let of_q = workgroup.x < params.n_heads;
-    var at = workgroup.x;
+    var at = workgroup.x + params.first;
+    let of_q = at < params.n_heads;
     if (!of_q) {
         at -= params.n_heads;
     }
@@ -111,15 +117,25 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         workgroupBarrier();
     }
     if (ROTATES) {
+        if (thread == 0u) {
+            atomicStore(&is_other, 0u);
+        }
         for (var e = thread; e < params.cache.head_dim; e += THREADS) {
             head[e] *= sign_of(e);
         }
         hadamard();
         for (var e = thread; e < params.cache.head_dim; e += THREADS) {
             let x = head[e] * params.cache.shrink;
-            head[e] = select(to_keep(x), x, of_q);
+            let kept = to_keep(x);
+            head[e] = select(kept, x, of_q);
+            if (!of_q && bitcast<u32>(kept) != bitcast<u32>(x)) {
+                atomicStore(&is_other, 1u);
+            }
         }
         workgroupBarrier();
+        if (thread == 0u && atomicLoad(&is_other) == 1u) {
+            atomicAdd(&repaired, 1u);
+        }
     }
     if (of_q) {
         for (var e = thread; e < params.cache.head_dim; e += THREADS) {

@@ -1,3 +1,7 @@
+fn put_code(words: ptr<function, array<u32, SIDE_BITS>>, i: u32, code: u32) {
+    (*words)[i / 4u] |= code << (8u * (i % 4u));
+}
+
 // Halves go away from 0.
 fn code_for(x: f32) -> u32 {
     return bitcast<u32>(i32(clamp(trunc(x + 0.5 * sign(x)), -128.0, 127.0))) & 255u;

@@ -1,6 +1,8 @@
 // What kernels of attention are told.
 struct Params {
     cache: Cache,
+    keys: Side,
+    values: Side,
     // Query heads of one KV head, and workgroups for them.
     group: u32,
     tiles: u32,

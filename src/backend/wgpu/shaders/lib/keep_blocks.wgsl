@@ -8,14 +8,14 @@ fn keep(of_v: bool, kv_head: u32, row: Row) {
     if (thread < blocks) {
         let scale = scale_of_block(thread * CHUNK);
         let by = inverse_of(scale);
-        var words: array<u32, BITS>;
+        var words: array<u32, SIDE_BITS>;
         for (var i = 0u; i < CHUNK; i++) {
             put_code(&words, i, code_for(head[thread * CHUNK + i] * by));
         }
-        for (var i = 0u; i < BITS; i++) {
-            let word = thread * BITS + i;
+        for (var i = 0u; i < SIDE_BITS; i++) {
+            let word = thread * SIDE_BITS + i;
             if (of_v) {
-                values[at + place * params.cache.code_words + word] = words[i];
+                values[at + place * params.side.code_words + word] = words[i];
             } else {
                 keys[at + word * PAGE_POSITIONS + place] = words[i];
             }
@@ -28,7 +28,7 @@ fn keep(of_v: bool, kv_head: u32, row: Row) {
         if (2u * thread + 1u < blocks) {
             bits |= block_scale[2u * thread + 1u] << 16u;
         }
-        let scale_at = at + params.cache.scales_at + thread * PAGE_POSITIONS + place;
+        let scale_at = at + params.side.scales_at + thread * PAGE_POSITIONS + place;
         if (of_v) {
             values[scale_at] = bits;
         } else {

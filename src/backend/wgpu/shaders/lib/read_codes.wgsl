@@ -1,37 +1,29 @@
 // Codes as attention reads them.
-fn select_word(at: u32, of_v: bool) -> u32 {
-    if (of_v) {
-        return values[at];
-    }
-    return keys[at];
+
+// The words of one position that have the codes from element e on.
+fn side_code_words(at: u32, place: u32, e: u32) -> vec2<u32> {
+    let words = params.side.code_words;
+    let first = e / CHUNK * SIDE_BITS + side_words_of(e % CHUNK / SIDE_RUN);
+    return vec2(sides[at + side_word(first.x, place, words)], sides[at + side_word(first.y, place, words)]);
 }
 
-// Elements 2 pair and 2 pair + 1 of a value.
-fn code_pair(at: u32, place: u32, pair: u32) -> vec2<f32> {
-    let chunk = 2u * pair / CHUNK;
+// Elements 2 pair and 2 pair + 1.
+fn side_code_pair(at: u32, place: u32, pair: u32) -> vec2<f32> {
+    let words = side_code_words(at, place, 2u * pair);
     let i = 2u * pair % CHUNK;
-    let first = at + place * params.cache.code_words + chunk * BITS;
-    let in_chunk = words_of(i / RUN);
-    let words = vec2(values[first + in_chunk.x], values[first + in_chunk.y]);
-    let pair_of_codes = vec2(value_of(code_in(words, i)), value_of(code_in(words, i + 1u)));
-    return pair_of_codes * scale_of(at, place, chunk, true);
+    let numbers = vec2(side_number_of(side_code_in(words, i)), side_number_of(side_code_in(words, i + 1u)));
+    return numbers * side_scale_of(at, place, 2u * pair / CHUNK);
 }
 
-// Four neighbouring elements of a key or a value, which lie in the same words.
-fn code_quad(at: u32, place: u32, quad: u32, of_v: bool) -> vec4<f32> {
-    let chunk = 4u * quad / CHUNK;
+// Four neighbouring elements, which lie in the same words.
+fn side_code_quad(at: u32, place: u32, quad: u32) -> vec4<f32> {
+    let words = side_code_words(at, place, 4u * quad);
     let i = 4u * quad % CHUNK;
-    let in_chunk = chunk * BITS + words_of(i / RUN);
-    var word_at = in_chunk * PAGE_POSITIONS + place;
-    if (of_v) {
-        word_at = place * params.cache.code_words + in_chunk;
-    }
-    let words = vec2(select_word(at + word_at.x, of_v), select_word(at + word_at.y, of_v));
-    let codes = vec4(
-        value_of(code_in(words, i)),
-        value_of(code_in(words, i + 1u)),
-        value_of(code_in(words, i + 2u)),
-        value_of(code_in(words, i + 3u)),
+    let numbers = vec4(
+        side_number_of(side_code_in(words, i)),
+        side_number_of(side_code_in(words, i + 1u)),
+        side_number_of(side_code_in(words, i + 2u)),
+        side_number_of(side_code_in(words, i + 3u)),
     );
-    return codes * scale_of(at, place, chunk, of_v);
+    return numbers * side_scale_of(at, place, 4u * quad / CHUNK);
 }

@@ -17,6 +17,14 @@ fn hadamard() {
 
 // 1 or -1.
 fn sign_of(e: u32) -> f32 {
-    let word = params.cache.signs[e / 128u][e / 32u % 4u];
+    return sign_in(params.cache.signs[e / 128u][e / 32u % 4u], e);
+}
+
+// The same of the projection of what codes leave over.
+fn projected_sign_of(e: u32) -> f32 {
+    return sign_in(params.cache.projection[e / 128u][e / 32u % 4u], e);
+}
+
+fn sign_in(word: u32, e: u32) -> f32 {
     return 1.0 - 2.0 * f32(word >> (e % 32u) & 1u);
 }

@@ -1,9 +1,7 @@
-fn prepare() {}
-
 // The scale of a chunk.
-const SCALE_A_CHUNK: bool = true;
+const SIDE_SCALE_A_CHUNK: bool = true;
 
-fn scale_of(at: u32, place: u32, chunk: u32, of_v: bool) -> f32 {
-    let word = at + params.cache.scales_at + chunk / 2u * PAGE_POSITIONS + place;
-    return unpack2x16float(select_word(word, of_v))[chunk % 2u];
+fn side_scale_of(at: u32, place: u32, chunk: u32) -> f32 {
+    let word = sides[at + params.side.scales_at + chunk / 2u * PAGE_POSITIONS + place];
+    return unpack2x16float(word)[chunk % 2u];
 }

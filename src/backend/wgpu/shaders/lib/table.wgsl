@@ -1,12 +1,12 @@
 // What Lloyd-Max codes stand for, where a thread finds any of them.
-var<workgroup> table: array<f32, 16>;
+var<workgroup> side_table: array<f32, 16>;
 
-fn prepare() {
+fn side_prepare() {
     if (thread < 16u) {
-        table[thread] = params.cache.values[thread / 4u][thread % 4u];
+        side_table[thread] = params.side.numbers[thread / 4u][thread % 4u];
     }
 }
 
-fn value_of(code: u32) -> f32 {
-    return table[code];
+fn side_number_of(code: u32) -> f32 {
+    return side_table[code];
 }

@@ -1,0 +1,14 @@
+// Codes of 2 bits and signs: of a chunk of 32, 16 codes in each of the first two words, and the signs of what the codes leave over, projected,
+// in the third: 1 for what is not negative.
+const SIDE_BITS: u32 = 3u;
+
+// Codes that lie in the same words, and which words these are; the second has the signs.
+const SIDE_RUN: u32 = 16u;
+
+fn side_words_of(run: u32) -> vec2<u32> {
+    return vec2(run, 2u);
+}
+
+fn side_code_in(words: vec2<u32>, i: u32) -> u32 {
+    return words.x >> (2u * (i % 16u)) & 3u;
+}

@@ -1,0 +1,1 @@
+fn bring_projected(heads: Heads) {}

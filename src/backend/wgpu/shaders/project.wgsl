@@ -1,0 +1,25 @@
+// Project: S q of every query head of the step, turned as it is, for keys that keep signs: S is signs and then Hadamard's matrix. The factor of the
+// product with signs is in it.
+//
+// A workgroup owns one head (x) of one row of the step (y).
+struct Params {
+    cache: Cache,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(2) var<storage, read> q: array<f32>;
+// [rows, n_heads * head_dim], as q.
+@group(0) @binding(3) var<storage, read_write> projected: array<f32>;
+
+var<workgroup> head: array<f32, MAX_HEAD_DIM>;
+
+fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
+    let at = (workgroup.y * workgroups.x + workgroup.x) * params.cache.head_dim;
+    for (var e = thread; e < params.cache.head_dim; e += THREADS) {
+        head[e] = q[at + e] * projected_sign_of(e);
+    }
+    hadamard();
+    for (var e = thread; e < params.cache.head_dim; e += THREADS) {
+        projected[at + e] = head[e] * params.cache.sign_factor;
+    }
+}
