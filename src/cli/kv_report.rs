@@ -166,7 +166,7 @@ impl KvReportArgs {
     pub fn run(self) -> Result<(), CliError> {
         let text = self.text.read()?;
         let asked = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(self.text.n_ctx())) };
-        let options = with_window(asked.clone());
+        let options = asked.with_cache(&asked.cache_type_k, &asked.cache_type_v);
         let source = self.model.source()?;
         let base = self.model.load(&source, &options)?;
         let text = self.text.chunked(&text, &base)?;
@@ -181,10 +181,7 @@ impl KvReportArgs {
         }
         let (mut base_nll, mut lines, mut codecs) = (None, Vec::new(), Vec::new());
         for name in self.names(&options) {
-            let types =
-                EngineOptions { cache_type_k: name.clone(), cache_type_v: name.clone(), ..asked.clone() };
-            let options = with_window(types);
-            let Some(engine) = self.open(&source, &options)? else { continue };
+            let Some(engine) = self.open(&source, &asked.with_cache(&name, &name))? else { continue };
             eprintln!("{name} beside {}", base_name(&base));
             let scores = measure::compare(&base, &engine, &text, &cancel)?;
             let distance = Distance {
@@ -234,15 +231,6 @@ impl KvReportArgs {
             }
             loaded => loaded.map(Some),
         }
-    }
-}
-
-/// The options without what is said of a window, where the cache has none.
-fn with_window(options: EngineOptions) -> EngineOptions {
-    let windowed = |name: &str| kv_by_name(name).is_some_and(|codec| codec.windowed());
-    match windowed(&options.cache_type_k) || windowed(&options.cache_type_v) {
-        true => options,
-        false => EngineOptions { kv_sinks: None, kv_window: None, ..options },
     }
 }
 

@@ -69,6 +69,18 @@ impl EngineOptions {
     /// Positions of a session where nothing else is asked for.
     pub const DEFAULT_CTX: usize = 4096;
 
+    /// The same with other codecs. What is said of sinks and of a window is left out where neither has such.
+    pub fn with_cache(&self, k: &str, v: &str) -> Self {
+        let windowed = [k, v].iter().any(|name| kv_by_name(name).is_some_and(|codec| codec.windowed()));
+        Self {
+            cache_type_k: k.to_owned(),
+            cache_type_v: v.to_owned(),
+            kv_sinks: self.kv_sinks.filter(|_| windowed),
+            kv_window: self.kv_window.filter(|_| windowed),
+            ..self.clone()
+        }
+    }
+
     /// What caches that have such keep exactly.
     pub fn exact(&self) -> KvWindow {
         let sinks = self.kv_sinks.unwrap_or(KvWindow::DEFAULT_SINKS);

@@ -61,18 +61,13 @@ impl Probe {
     /// # Errors
     /// As [`Engine::from_gguf`](super::Engine::from_gguf).
     pub fn new(gguf: &Gguf, options: &EngineOptions, n: usize) -> Result<Self, Error> {
-        let exact = "f32".to_owned();
         let options = EngineOptions {
             n_ctx: Some(n),
             batch: n,
             outputs: 1,
             n_seqs: 1,
-            cache_type_k: exact.clone(),
-            cache_type_v: exact,
-            kv_sinks: None,
-            kv_window: None,
             head_type: EngineOptions::default().head_type,
-            ..options.clone()
+            ..options.with_cache("f32", "f32")
         };
         let Model { mut program, weights, .. } = load::model(gguf, &options)?;
         let layers = read_out(&mut program);
