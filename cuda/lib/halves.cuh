@@ -29,16 +29,19 @@ struct PowerOfTwo {
 template <int D>
 constexpr uint32_t kPitch = D + 8;
 
-// 16 neighbouring halves as floats.
+// 8 neighbouring halves as floats.
+DEVICE void floats_of_halves(uint4 bits, float* out) {
+    uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (uint32_t w = 0; w < 4; w++) {
+        float2 two = floats_of_half2(words[w]);
+        out[2 * w] = two.x;
+        out[2 * w + 1] = two.y;
+    }
+}
+
+// 16 of them.
 DEVICE void floats_of_halves(const uint4 (&bits)[2], float (&out)[16]) {
 #pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-        uint32_t words[4] = {bits[i].x, bits[i].y, bits[i].z, bits[i].w};
-#pragma unroll
-        for (uint32_t w = 0; w < 4; w++) {
-            float2 two = floats_of_half2(words[w]);
-            out[8 * i + 2 * w] = two.x;
-            out[8 * i + 2 * w + 1] = two.y;
-        }
-    }
+    for (uint32_t i = 0; i < 2; i++) floats_of_halves(bits[i], out + 8 * i);
 }
