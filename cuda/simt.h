@@ -5,12 +5,14 @@
 //   threadIdx.x blockIdx.{x,y,z} blockDim.x gridDim.x    indices; blocks have one dimension
 //   __syncthreads() named_barrier(id, threads)           barriers of a block
 //   __shfl_sync __shfl_xor_sync __ballot_sync __syncwarp a whole warp: the mask is kWarp
-//   __dp4a __popc __byte_perm __brev                     integers
+//   __dp4a __popc __byte_perm                            integers
 //   atomicAdd atomicMax __threadfence                    memory that blocks share
 //   shared_memory()                                      the launch's dynamic shared memory, 16-byte aligned
 //   load_stream16 load16                                 16 bytes: of weights, that nobody reads twice; of anything
 //   half_bits float_of_half                              halves as bits; conversions round to nearest even
 //   half2_bits floats_of_half2                           two of them in a word, the first one low
+//   floats_of_bfloat2                                    two bfloat16, the upper halves of floats
+//   exp2_fast                                            2^x, by the card's own instruction
 //   cp_async16 cp_async_commit cp_async_wait             copies from global to shared memory behind one's back
 //   mma_s8_16x8x32 mma_f16_16x8x16                       tensor cores, on a warp's registers
 //   load_matrices<transposed>                            their operands from shared memory
@@ -20,6 +22,7 @@
 //   grid_barrier                                         a barrier of all blocks of a cooperative launch
 //
 // CONSTANT(T, name, n) is an array in constant memory, which the host writes before the first launch (Driver::upload_constant).
+// SHARED(T, name, n) in a kernel is an array in shared memory of a size that the compiler knows, beside the launch's dynamic part.
 //
 // A kernel is KERNEL(name, Params, threads) { ... } with its parameters as `p`, or RESIDENT_KERNEL(name, Params, threads, blocks) where that
 // many blocks are to fit a multiprocessor instead of two; nothing contracts a product and a sum
@@ -36,3 +39,7 @@
 
 constexpr uint32_t kWarp = 0xffffffffu;
 constexpr int kWarpSize = 32;
+
+DEVICE float2 floats_of_bfloat2(uint32_t bits) {
+    return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
+}

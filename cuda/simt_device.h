@@ -1,7 +1,6 @@
 // The device form of simt.h.
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #define KERNEL(name, Params, threads) RESIDENT_KERNEL(name, Params, threads, 2)
@@ -11,6 +10,7 @@
     extern "C" {             \
     __constant__ T name[n];  \
     }
+#define SHARED(T, name, n) __shared__ __align__(16) T name[n]
 #define DEVICE __device__ __forceinline__
 
 DEVICE uint8_t* shared_memory() {

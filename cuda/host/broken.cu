@@ -1,5 +1,5 @@
-// Kernels with the mistakes that the host runtime is there to find, and one that meets at the grid's barrier; the driver's tests
-// launch them. No card has them.
+// Kernels with the mistakes that the host runtime is there to find, and some that are right and do what no kernel of a stage does; the
+// driver's tests launch them. No card has them.
 #include "../simt.h"
 
 struct BrokenParams {
@@ -69,4 +69,26 @@ KERNEL(rounds_of_all_blocks, BrokenParams, 64) {
         grid_barrier(p.out);
         if (threadIdx.x == 0) sums[block] = sum;
     }
+}
+
+// Not broken: two halves of a block meet at barriers of their own, and one of them more often. In a round, each value takes its
+// neighbour's in, from static shared memory.
+KERNEL(halves_of_a_block, BrokenParams, 128) {
+    SHARED(uint32_t, values, 128);
+    uint32_t half = threadIdx.x / 64, neighbour = half * 64 + (threadIdx.x + 1) % 64;
+    values[threadIdx.x] = 1;
+    for (uint32_t round = 0; round < 3 + 2 * half; round++) {
+        named_barrier(1 + half, 64);
+        uint32_t sum = values[threadIdx.x] + values[neighbour];
+        named_barrier(1 + half, 64);
+        values[threadIdx.x] = sum;
+    }
+    if (threadIdx.x % 64 == 63) p.out[half] = values[threadIdx.x];
+}
+
+// More static shared memory than a block has.
+KERNEL(broken_static_shared, BrokenParams, 32) {
+    SHARED(uint32_t, first, 8 << 10);
+    SHARED(uint32_t, second, 8 << 10);
+    p.out[0] = first[0] + second[0];
 }

@@ -184,6 +184,8 @@ void run_block(Launch& launch, Workspace& ws, Block& block) {
     for (uint32_t w = 0; w < n_warps; w++) ws.warps[w].arrived = ws.warps[w].generation = 0;
     // NaN as floats and -1 as integers: what nobody wrote must not look like anything.
     memset(block.shared, 0xff, block.shared_bytes);
+    block.fixed.used = 0;
+    block.fixed.n = 0;
     block.warps = ws.warps.data();
     for (uint32_t i = 0; i < n; i++) {
         Fiber& fiber = ws.fibers[i];
@@ -245,6 +247,7 @@ void work(Launch& launch, Workspace& ws) {
     block.threads = {launch.threads, 1, 1};
     block.shared_bytes = launch.shared_bytes;
     block.shared = static_cast<uint8_t*>(aligned_alloc(16, std::max<size_t>(launch.shared_bytes, 16)));
+    block.fixed.memory = static_cast<uint8_t*>(aligned_alloc(16, kStaticBytes));
     uint64_t total = uint64_t(launch.grid.x) * launch.grid.y * launch.grid.z;
     for (;;) {
         uint64_t at = launch.next_block++;
@@ -259,6 +262,7 @@ void work(Launch& launch, Workspace& ws) {
         launch.moved.notify_all();
     }
     free(block.shared);
+    free(block.fixed.memory);
     workspace = nullptr;
     current = nullptr;
 }
@@ -316,11 +320,29 @@ const uint8_t* exchange(uint32_t mask, const void* value, int bytes) {
     return slots[0];
 }
 
+void* static_shared(const void* place, size_t bytes) {
+    StaticShared& fixed = current->block->fixed;
+    for (int i = 0; i < fixed.n; i++) {
+        if (fixed.places[i] == place) return fixed.arrays[i];
+    }
+    size_t at = (fixed.used + 15) / 16 * 16;
+    if (fixed.n == kStaticArrays) fail("more than %d arrays of static shared memory", kStaticArrays);
+    if (at + bytes > kStaticBytes) fail("%zu bytes of static shared memory, there are %zu", at + bytes, kStaticBytes);
+    uint8_t* array = fixed.memory + at;
+    // As dynamic shared memory.
+    memset(array, 0xff, bytes);
+    fixed.used = at + bytes;
+    fixed.places[fixed.n] = place;
+    fixed.arrays[fixed.n++] = array;
+    return array;
+}
+
 void check_access(const void* at, size_t bytes) {
     const uint8_t* begin = static_cast<const uint8_t*>(at);
     if (reinterpret_cast<uintptr_t>(at) % bytes != 0) fail("%zu bytes at %p, which is not aligned to them", bytes, at);
     const Block& block = *current->block;
     if (begin >= block.shared && begin + bytes <= block.shared + block.shared_bytes) return;
+    if (begin >= block.fixed.memory && begin + bytes <= block.fixed.memory + block.fixed.used) return;
     const std::vector<Allocation>& all = *block.launch->allocations;
     auto after = std::upper_bound(all.begin(), all.end(), begin,
                                   [](const uint8_t* at, const Allocation& a) { return at < a.begin; });

@@ -28,11 +28,24 @@ struct Warp {
 
 struct Launch;
 
+// Static shared memory of a block: arrays that its kernel has asked for, each known by an address of its own.
+constexpr size_t kStaticBytes = 48 << 10;
+constexpr int kStaticArrays = 8;
+
+struct StaticShared {
+    uint8_t* memory;
+    size_t used;
+    int n;
+    const void* places[kStaticArrays];
+    uint8_t* arrays[kStaticArrays];
+};
+
 struct Block {
     Launch* launch;
     Index index, grid, threads;
     uint8_t* shared;
     size_t shared_bytes;
+    StaticShared fixed;
     Barrier barriers[kBarriers];
     Warp* warps;
 };
@@ -68,6 +81,9 @@ const uint8_t* exchange(uint32_t mask, const void* value, int bytes);
 void check_access(const void* at, size_t bytes);
 // Ends the launch with a message about the current thread.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+// The array of static shared memory that belongs to a place in the kernel's text.
+void* static_shared(const void* place, size_t bytes);
 
 // Waits until a thread of every block of a cooperative launch has come.
 void grid_barrier();

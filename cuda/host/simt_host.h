@@ -31,6 +31,10 @@ void STERNA_UNIT() {}
     static T name[n];        \
     static const simt::Constant name##_constant(#name, name, sizeof name)
 
+#define SHARED(T, name, n)             \
+    static const char name##_place = 0; \
+    T(&name)[n] = *reinterpret_cast<T(*)[n]>(simt::static_shared(&name##_place, sizeof(T) * (n)))
+
 struct uint2 { uint32_t x, y; };
 struct float2 { float x, y; };
 struct alignas(16) uint4 { uint32_t x, y, z, w; };

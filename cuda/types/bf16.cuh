@@ -8,13 +8,14 @@ struct BF16 : Elements<BF16, 8> {
         uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            out[2 * i] = __uint_as_float(words[i] << 16);
-            out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+            float2 two = floats_of_bfloat2(words[i]);
+            out[2 * i] = two.x;
+            out[2 * i + 1] = two.y;
         }
     }
 
     DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {
         uint32_t bits = reinterpret_cast<const uint16_t*>(BF16::row(w, row))[col];
-        return __uint_as_float(bits << 16);
+        return floats_of_bfloat2(bits).x;
     }
 };

@@ -250,6 +250,7 @@ mod tests {
                 "waits for ever at a barrier or warp exchange: 1 of 32 threads have ended",
             ),
             (c"broken_copy_end", 32, "the thread ends with copies that it never waited for"),
+            (c"broken_static_shared", 32, "65536 bytes of static shared memory, there are 49152"),
         ] {
             for seed in [0, 1, 2] {
                 let said = run(kernel, threads, seed).expect_err("a broken kernel");
@@ -269,6 +270,15 @@ mod tests {
     #[test]
     fn a_copy_is_not_there_before_it_was_waited_for() {
         assert_eq!(run(c"broken_copy_read", 32, 0), Ok(u32::MAX));
+    }
+
+    /// Each round doubles every value of a half.
+    #[test]
+    fn halves_of_a_block_meet_at_barriers_of_their_own() {
+        for seed in 0..8 {
+            let words = run_blocks(c"halves_of_a_block", [3, 1, 1], 128, false, seed).unwrap();
+            assert_eq!(words[..3], [8, 32, 2], "order {seed}");
+        }
     }
 
     /// Four blocks, eight rounds: each adds up what the others wrote in the round before.
