@@ -59,3 +59,74 @@ plain! {
     StepSampling { temperature, top_p, min_p, top_k, seed, counter, post, reserved }
     SampleParams { step, sampling, logits, tokens, picked, posts, best, arrived, n_vocab, reserved }
 }
+
+#[cfg(test)]
+mod tests {
+    /// Each struct of a text with its fields, as `name: type` of Rust, and each constant as `name = value`.
+    type Twin = Vec<(String, Vec<String>)>;
+
+    fn rust_type(of_c: &str) -> String {
+        let of_c = of_c.replace("const ", "").replace("struct ", "");
+        match of_c.as_str() {
+            "uint64_t" => "u64".into(),
+            "uint32_t" => "u32".into(),
+            "float" => "f32".into(),
+            pointer if pointer.starts_with("POINTER(") => "u64".into(),
+            other => other.into(),
+        }
+    }
+
+    /// What `cuda/params.h` declares.
+    fn header(text: &str) -> Twin {
+        let mut twin = Twin::new();
+        for line in text.lines().map(str::trim) {
+            if let Some(name) = line.strip_prefix("struct ").and_then(|rest| rest.strip_suffix(" {")) {
+                twin.push((name.into(), Vec::new()));
+            } else if let Some((name, value)) =
+                line.strip_prefix("#define ").and_then(|rest| rest.split_once(' '))
+                && !name.contains('(')
+            {
+                let digits = value.strip_prefix("0x");
+                let value = digits.map_or_else(|| value.parse(), |hex| u32::from_str_radix(hex, 16));
+                twin.push((format!("{name} = {}", value.unwrap()), Vec::new()));
+            } else if let Some((ty, name)) = line.strip_suffix(';').and_then(|field| field.rsplit_once(' ')) {
+                let name = if name == "in" { "in_" } else { name };
+                let field = match name.trim_end_matches(']').split_once('[') {
+                    Some((name, n)) => format!("{name}: [{}; {n}usize]", rust_type(ty)),
+                    None => format!("{name}: {}", rust_type(ty)),
+                };
+                twin.last_mut().unwrap().1.push(field);
+            }
+        }
+        twin
+    }
+
+    /// What `params.rs` does.
+    fn rust(text: &str) -> Twin {
+        let mut twin = Twin::new();
+        for line in text.lines() {
+            if let Some(constant) = line.strip_prefix("pub const ") {
+                let (name, value) = constant.trim_end_matches(';').split_once(": u32 = ").unwrap();
+                twin.push((format!("{name} = {value}"), Vec::new()));
+            } else if let Some(name) =
+                line.strip_prefix("pub struct ").and_then(|rest| rest.strip_suffix(" {"))
+            {
+                twin.push((name.into(), Vec::new()));
+            } else if let Some(field) = line.strip_prefix("    pub ") {
+                twin.last_mut().unwrap().1.push(field.trim_end_matches(',').into());
+            }
+        }
+        twin
+    }
+
+    #[test]
+    fn the_header_and_its_twin_declare_the_same() {
+        let (mut header, mut rust) =
+            (header(include_str!("../../../cuda/params.h")), rust(include_str!("params.rs")));
+        // bindgen has constants first.
+        header.sort();
+        rust.sort();
+        assert!(header.iter().any(|(_, fields)| fields.len() > 3) && header.len() > 40, "{header:?}");
+        assert_eq!(header, rust, "run scripts/bindgen.sh");
+    }
+}
