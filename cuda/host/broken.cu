@@ -92,3 +92,13 @@ KERNEL(broken_static_shared, BrokenParams, 32) {
     SHARED(uint32_t, second, 8 << 10);
     p.out[0] = first[0] + second[0];
 }
+
+// Writes behind an allocation of 64 bytes, and so that the address sanitizer alone sees it.
+KERNEL(broken_plain_bounds, BrokenParams, 32) {
+    if (threadIdx.x == 3) p.out[16] = 1;
+}
+
+// Writes to an address that is no multiple of 4, and so that the sanitizer of undefined behaviour alone sees it.
+KERNEL(broken_plain_alignment, BrokenParams, 32) {
+    if (threadIdx.x == 3) *reinterpret_cast<uint32_t*>(reinterpret_cast<uint8_t*>(p.out) + 2) = 1;
+}

@@ -259,6 +259,18 @@ mod tests {
         }
     }
 
+    #[test]
+    #[ignore = "ends the program: scripts/sanitize-kernels wants it caught"]
+    fn an_access_beside_an_allocation() {
+        let _ = run(c"broken_plain_bounds", 32, 0);
+    }
+
+    #[test]
+    #[ignore = "ends the program: scripts/sanitize-kernels wants it caught"]
+    fn an_access_that_is_not_aligned() {
+        let _ = run(c"broken_plain_alignment", 32, 0);
+    }
+
     /// What nobody wrote yet is all ones, and no order of threads hides that for long.
     #[test]
     fn a_missing_barrier_shows() {
