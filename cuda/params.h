@@ -44,11 +44,13 @@
 #define ATTEND_HEADS 4
 
 /* Query vectors, rows times heads, that one block of `attend` on tensor cores serves, how many heads at most, how many
- * elements they have at most, and its shared memory by that. */
+ * elements they have at most, and its shared memory by that, for caches of halves and of codes. */
 #define ATTEND_MMA_ROWS 64
 #define ATTEND_MMA_HEADS 16
 #define ATTEND_MMA_SHARED_BYTES_64 28032
 #define ATTEND_MMA_SHARED_BYTES_128 52608
+#define ATTEND_MMA_CODES_SHARED_BYTES_64 34048
+#define ATTEND_MMA_CODES_SHARED_BYTES_128 62720
 
 /* Query heads that one block of `attend` over codes serves where it has tensor cores. */
 #define ATTEND_ROW_HEADS 8
@@ -402,6 +404,23 @@ struct AttendCodesParams {
     uint32_t group;
     uint32_t tiles;
     uint32_t splits;
+};
+
+struct AttendCodesMmaParams {
+    struct StepTables step;
+    struct CodedKvParams kv;
+    /* As in AttendMmaParams. */
+    POINTER(const struct StepTile) tiles;
+    POINTER(const float) q;
+    POINTER(float) out;
+    POINTER(float) partial;
+    POINTER(uint32_t) arrived;
+    float scale;
+    uint32_t group;
+    uint32_t heads;
+    uint32_t head_tiles;
+    uint32_t blocks;
+    uint32_t reserved;
 };
 
 struct AttendBlocksParams {

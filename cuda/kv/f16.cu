@@ -2,5 +2,5 @@
 #include "../stage/attend_mma.cuh"
 
 KERNEL(attend__f16, AttendParams, ATTEND_THREADS) { attend<uint16_t>(p); }
-KERNEL(attend__f16__mma64, AttendMmaParams, ATTEND_THREADS) { attend_mma<64>(p); }
-KERNEL(attend__f16__mma128, AttendMmaParams, ATTEND_THREADS) { attend_mma<128>(p); }
+KERNEL(attend__f16__mma64, AttendMmaParams, ATTEND_THREADS) { attend_tiles<64, HalvesSource<64>>(p); }
+KERNEL(attend__f16__mma128, AttendMmaParams, ATTEND_THREADS) { attend_tiles<128, HalvesSource<128>>(p); }

@@ -3,8 +3,9 @@
 // A code plugin has the bits of a code, those that a vector has an element, the scales of a vector, and three functions: `load`, which
 // reads a piece of 16 elements, `pack`, which stores 16 codes of a vector of n_pieces pieces, and `bytes`, which makes four words of
 // them, element 4 i + b in byte b of word i, by look-ups with __byte_perm. Query is what it wants of a query besides its bytes.
-// What tensor cores take has two more: `load_row`, which reads neighbouring pieces, and `pairs`, which makes words of elements 8 eight
-// to 8 eight + 7 of two positions' pieces, halves of an element each, that of `a` low. A codec's plugin names two of these: Keys and Values.
+// What tensor cores take has three more: `load_row`, which reads neighbouring pieces, `halves`, which makes eight words of a piece's elements as
+// halves, and `pairs`, which makes words of elements 8 eight to 8 eight + 7 of two positions' pieces, halves of an element each, that of `a`
+// low. A codec's plugin names two of these: Keys and Values.
 // A code is how many of the quantiser's borders lie at or below the element, so the upper half of the codes is positive.
 #pragma once
 
@@ -118,6 +119,14 @@ struct Codes3 {
         }
     }
 
+    DEVICE static void halves(const Piece& piece, const uint32_t (&halves)[4], uint32_t (&out)[8]) {
+        uint32_t low[4], high[4];
+        bytes(piece, {halves[0], halves[1]}, low);
+        bytes(piece, {halves[2], halves[3]}, high);
+#pragma unroll
+        for (uint32_t g = 0; g < 4; g++) join_bytes(low[g], high[g], out[2 * g], out[2 * g + 1]);
+    }
+
     DEVICE static void pairs(const Piece& a, const Piece& b, uint32_t eight, const uint32_t (&halves)[4], uint32_t (&out)[8]) {
 #pragma unroll
         for (uint32_t odd = 0; odd < 2; odd++) {
@@ -166,6 +175,17 @@ struct Codes4 {
             uint32_t positive = __byte_perm(table[0], table[1], (codes & 0x7777u) ^ (lower * 7));
             uint32_t minus = __byte_perm(0xff00u, 0, lower);
             out[g] = (positive ^ minus) + (minus & 0x01010101u);
+        }
+    }
+
+    DEVICE static void halves(const Piece& piece, const uint32_t (&halves)[4], uint32_t (&out)[8]) {
+        uint32_t words[2] = {piece.x, piece.y};
+#pragma unroll
+        for (uint32_t g = 0; g < 4; g++) {
+            uint32_t codes = words[g / 2] >> (16 * (g % 2)) & 0xffffu, lower = ~codes >> 3 & 0x1111u;
+            uint32_t selector = (codes & 0x7777u) ^ (lower * 7);
+            uint32_t high = __byte_perm(halves[2], halves[3], selector) ^ __byte_perm(0x8000u, 0, lower);
+            join_bytes(__byte_perm(halves[0], halves[1], selector), high, out[2 * g], out[2 * g + 1]);
         }
     }
 
@@ -234,4 +254,11 @@ DEVICE float* mean_of(const CodedKvParams& kv, uint32_t exact, uint32_t head) {
 // The exact page of page i of a sequence, or NO_PAGE.
 DEVICE uint32_t exact_page(const StepTables& step, uint32_t seq, uint32_t i) {
     return step.exact[seq * step.pages_stride + i];
+}
+
+// The exact page that a row with so many positions reads instead of the codes of page i, or NO_PAGE.
+DEVICE uint32_t exact_page_for(const CodedKvParams& kv, const StepTables& step, uint32_t seq, uint32_t n_positions, uint32_t i) {
+    uint32_t window_page = n_positions / PAGE_POSITIONS;
+    window_page = window_page > kv.newest_pages ? window_page - kv.newest_pages : 0;
+    return i < kv.sink_pages || i >= window_page ? exact_page(step, seq, i) : NO_PAGE;
 }

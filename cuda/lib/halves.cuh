@@ -25,6 +25,12 @@ struct PowerOfTwo {
     }
 };
 
+// The exponent of the power of two at or below a half; of next to nothing, that of the smallest half.
+DEVICE float exponent_of(float half) {
+    int32_t exponent = int32_t(__float_as_uint(half) >> 23 & 255u) - 127;
+    return float(exponent > -24 ? exponent : -24);
+}
+
 // Halves from one vector to the next in shared memory: eight neighbouring ones lie in different banks.
 template <int D>
 constexpr uint32_t kPitch = D + 8;

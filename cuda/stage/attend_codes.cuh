@@ -213,13 +213,6 @@ struct PagesTask {
         return left < PAGE_POSITIONS ? left : PAGE_POSITIONS;
     }
 
-    // The exact page that the row reads instead of the codes of page i, or NO_PAGE.
-    DEVICE uint32_t exact_page_for(const AttendCodesParams& p, uint32_t i) const {
-        uint32_t window_page = n_positions / PAGE_POSITIONS;
-        window_page = window_page > p.kv.newest_pages ? window_page - p.kv.newest_pages : 0;
-        return i < p.kv.sink_pages || i >= window_page ? exact_page(p.step, row.seq, i) : NO_PAGE;
-    }
-
     // Brings the queries to shared memory, [kHeads, head_dim]. Scores come in units of log2, so that weights are powers of two.
     template <class Params>
     DEVICE const float* load_queries(const Params& p) const {
@@ -345,7 +338,7 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
 
     AttendState state = no_state();
     for (uint32_t i = task.first_page; i < task.end_page; i++) {
-        uint32_t n = task.positions(i), exact = task.exact_page_for(p, i);
+        uint32_t n = task.positions(i), exact = exact_page_for(p.kv, p.step, task.row.seq, task.n_positions, i);
         if (exact != NO_PAGE) {
             const uint16_t* keys = exact_head(p.kv, exact, 0, task.kv_head);
             const uint16_t* values = exact_head(p.kv, exact, 1, task.kv_head);

@@ -14,10 +14,14 @@
 // Positions that no row of the tile sees are zeros in shared memory. Where rows see different parts of a span, a weight
 // of 0 must not meet a value that is no finite number: such values become 0 there, and rows that do see them add them one by one.
 //
+// The frame is a template over a source, which has keys and values brought to shared memory and makes scores of them: here of a cache
+// of halves, in attend_mma_codes.cuh of one of codes.
+//
 // Reads 2 (pos + 1) head_dim halves a KV head and tile. Needs head_dim <= D, zeros behind each vector, `arrived` 0.
 #pragma once
 
 #include "../lib/halves.cuh"
+#include "../lib/rotate.cuh"
 #include "attend.cuh"
 
 // Positions of a page that are multiplied at a time.
@@ -39,51 +43,90 @@ struct AttendShared {
 static_assert(sizeof(AttendShared<64>) <= ATTEND_MMA_SHARED_BYTES_64, "the host asks for less");
 static_assert(sizeof(AttendShared<128>) <= ATTEND_MMA_SHARED_BYTES_128, "the host asks for less");
 
-// Brings the query vectors to shared memory, one at a time a warp; vectors that the tile lacks are 0.
-template <int D>
-DEVICE void load_queries(const AttendMmaParams& p, AttendShared<D>& shared, uint32_t first_row, uint32_t n, uint32_t heads,
-                         uint32_t first_head) {
+// Brings the query vectors to shared memory, one at a time a warp; vectors that the tile lacks are 0. Calls keep(i, vector, largest) for
+// each as well: its number, a function that gives an element of it, and the bits of its largest magnitude.
+template <int D, class Params, class Keep>
+DEVICE void load_queries(
+    const Params& p, AttendShared<D>& shared, uint32_t first_row, uint32_t n, uint32_t heads, uint32_t first_head, Keep keep
+) {
     uint32_t lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, head_dim = p.kv.head_dim;
     const float factor = p.scale * 1.4426950408889634f;
     for (uint32_t i = 16 * warp; i < 16 * warp + 16; i++) {
         bool exists = i < n;
         const float* q = p.q + (uint64_t(first_row + i / heads) * p.kv.n_kv_heads * p.group + first_head + i % heads) * head_dim;
+        auto vector = [&](uint32_t e) { return exists && e < head_dim ? q[e] * factor : 0.0f; };
         uint32_t largest = 0;
-        for (uint32_t e = lane; exists && e < head_dim; e += kWarpSize) {
-            largest = Max::of(largest, __float_as_uint(q[e] * factor) & 0x7fffffffu);
-        }
+        for (uint32_t e = lane; e < D; e += kWarpSize) largest = Max::of(largest, __float_as_uint(vector(e)) & 0x7fffffffu);
         largest = reduce_lanes<Max>(largest, kWarpSize);
         bool broken = largest >= 0x7f800000u;
         PowerOfTwo power = PowerOfTwo::of(largest);
         for (uint32_t e = lane; e < D; e += kWarpSize) {
-            float x = exists && e < head_dim ? q[e] * factor * power.by : 0.0f;
-            TwoHalves halves = TwoHalves::of(x);
+            TwoHalves halves = TwoHalves::of(vector(e) * power.by);
             shared.high[i * kPitch<D> + e] = broken ? 0x7e00u : halves.high;
             shared.low[i * kPitch<D> + e] = broken ? 0u : halves.low;
         }
         if (lane == 0) shared.unscale[i] = broken ? 1.0f : power.back;
+        keep(i, vector, largest);
     }
 }
 
-// Starts to copy keys (part 0) or values (part 1) of a span that begins at `first`; those from `end` on become 0.
+// Starts to copy the vectors of a span's first n positions, `stride` halves each; the others become 0.
 template <int D>
-DEVICE void start_copy(const AttendMmaParams& p, uint32_t seq, uint32_t kv_head_at, uint32_t part, uint32_t first,
-                       uint32_t end, uint16_t* to) {
-    if (first < end) {
-        uint32_t pieces = p.kv.stride / 8, page = page_of(p.step, seq, first);
-        const uint16_t* from = reinterpret_cast<const uint16_t*>(kv_head(p.kv, page, part, kv_head_at));
-        from += first % PAGE_POSITIONS * p.kv.stride;
-        for (uint32_t at = threadIdx.x; at < kSpan * pieces; at += blockDim.x) {
-            uint32_t pos = at / pieces, elem = at % pieces * 8;
-            uint16_t* piece = to + pos * kPitch<D> + elem;
-            if (first + pos < end) {
-                cp_async16(piece, from + pos * p.kv.stride + elem);
-            } else {
-                *reinterpret_cast<uint4*>(piece) = make_uint4(0, 0, 0, 0);
+DEVICE void start_copy(const uint16_t* from, uint32_t stride, uint32_t n, uint16_t* to) {
+    uint32_t pieces = stride / 8;
+    for (uint32_t at = threadIdx.x; at < kSpan * pieces; at += blockDim.x) {
+        uint32_t pos = at / pieces, elem = at % pieces * 8;
+        uint16_t* piece = to + pos * kPitch<D> + elem;
+        if (pos < n) {
+            cp_async16(piece, from + pos * stride + elem);
+        } else {
+            *reinterpret_cast<uint4*>(piece) = make_uint4(0, 0, 0, 0);
+        }
+    }
+}
+
+// Which 16 bytes of a 16 x 16 block of halves a lane names to load_matrices, of rows that are so many halves apart: of row lane % 16, its
+// first or second half.
+DEVICE uint32_t block_at(uint32_t pitch) {
+    uint32_t lane = threadIdx.x % kWarpSize;
+    return lane % 16 * pitch + lane / 16 * 8;
+}
+
+// The same of a block whose columns are vectors: rows 0 to 7 twice, then rows 8 to 15 twice.
+DEVICE uint32_t column_at(uint32_t pitch) {
+    uint32_t lane = threadIdx.x % kWarpSize;
+    return (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8;
+}
+
+constexpr int kTiles = kSpan / 8;
+
+// Scores of a span whose keys are halves in shared memory, for the 16 query vectors from `first_vector` on: a lane's as in attend_tiles.
+template <int D>
+DEVICE void scores_of_halves(const AttendShared<D>& shared, uint32_t first_vector, float (&scores)[kTiles][4]) {
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t high[4], low[4];
+        load_matrices<false>(high, shared.high + first_vector * kPitch<D> + 16 * k + block_at(kPitch<D>));
+        load_matrices<false>(low, shared.low + first_vector * kPitch<D> + 16 * k + block_at(kPitch<D>));
+#pragma unroll
+        for (int two = 0; two < kTiles / 2; two++) {
+            uint32_t keys[4];
+            load_matrices<false>(keys, shared.keys + 16 * two * kPitch<D> + 16 * k + column_at(kPitch<D>));
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t b[2] = {keys[2 * i], keys[2 * i + 1]};
+                mma_f16_16x8x16(scores[2 * two + i], low, b);
+                mma_f16_16x8x16(scores[2 * two + i], high, b);
             }
         }
     }
-    cp_async_commit();
+    uint32_t quartet = threadIdx.x % kWarpSize / 4;
+    float unscale[2] = {shared.unscale[first_vector + quartet], shared.unscale[first_vector + quartet + 8]};
+#pragma unroll
+    for (int t = 0; t < kTiles; t++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) scores[t][i] *= unscale[i / 2];
+    }
 }
 
 // Finds values that are no finite numbers, and makes them 0.
@@ -102,8 +145,8 @@ DEVICE void find_broken(AttendShared<D>& shared) {
 }
 
 // Adds the values of position `at` of a span that are no finite numbers, which the products took for 0. `scores` and `out` are a
-// lane's as in attend_mma, `base` what scores are relative to.
-template <int kTiles, int kOut>
+// lane's as in attend_tiles, `base` what scores are relative to.
+template <int kOut>
 DEVICE void add_broken(const AttendMmaParams& p, const uint16_t* values, uint32_t at, const float (&scores)[kTiles][4],
                        const float (&base)[2], float (&out)[kOut][4]) {
     uint32_t lane = threadIdx.x % kWarpSize, member = lane % 4;
@@ -131,40 +174,93 @@ struct TileTask {
     uint32_t tile, split, splits, first, end;
 
     // Where the parts of its vectors lie.
-    DEVICE float* part(const AttendMmaParams& p, uint32_t of_split, uint32_t vector) const {
+    template <class Params>
+    DEVICE float* part(const Params& p, uint32_t of_split, uint32_t vector) const {
         uint64_t block = (uint64_t(tile) * gridDim.x + blockIdx.x) * most_splits(p) + of_split;
         return p.partial + (block * ATTEND_MMA_ROWS + vector) * (2 + p.kv.head_dim);
     }
-    DEVICE static uint32_t most_splits(const AttendMmaParams& p) {
+    template <class Params>
+    DEVICE static uint32_t most_splits(const Params& p) {
         uint32_t most = p.blocks / (p.step.counts->tiles * gridDim.x);
         return most > 0 ? most : 1;
     }
 };
 
-// Merges the parts of a tile's splits, which this block is the last to leave, and writes the result.
-DEVICE void merge_splits(const AttendMmaParams& p, const TileTask& task, uint32_t n, uint32_t heads, uint32_t first_row,
-                         uint32_t first_head) {
+// Merges the parts of a tile's splits, which this block is the last to leave, and writes the result. A warp owns a vector.
+template <class Source, class Params>
+DEVICE void merge_splits(
+    const Source& source, const Params& p, const TileTask& task, uint32_t n, uint32_t heads, uint32_t first_row, uint32_t first_head
+) {
     uint32_t head_dim = p.kv.head_dim;
-    for (uint32_t at = threadIdx.x; at < n * head_dim; at += blockDim.x) {
-        uint32_t vector = at / head_dim, elem = at % head_dim;
-        float largest = -INFINITY, sum = 0.0f, value = 0.0f;
+    for (uint32_t vector = threadIdx.x / kWarpSize; vector < n; vector += blockDim.x / kWarpSize) {
+        float largest = -INFINITY, sum = 0.0f;
         for (uint32_t split = 0; split < task.splits; split++) largest = fmaxf(largest, *task.part(p, split, vector));
+        Vector values = {};
+        values.n = head_dim / kWarpSize;
         for (uint32_t split = 0; split < task.splits; split++) {
             const float* part = task.part(p, split, vector);
             // A row that saw none of these positions.
             if (part[1] == 0.0f) continue;
             float by = rescale(part[0], largest);
             sum = fmaf(part[1], by, sum);
-            value = fmaf(part[2 + elem], by, value);
+#pragma unroll
+            for (uint32_t j = 0; j < kLaneElems; j++) {
+                if (Vector::elem(j) < head_dim) values.x[j] = fmaf(part[2 + Vector::elem(j)], by, values.x[j]);
+            }
         }
+#pragma unroll
+        for (uint32_t j = 0; j < kLaneElems; j++) values.x[j] /= sum;
+        source.turn_back(values);
         uint64_t to_row = first_row + vector / heads;
-        p.out[(to_row * p.kv.n_kv_heads * p.group + first_head + vector % heads) * head_dim + elem] = value / sum;
+        float* to = p.out + (to_row * p.kv.n_kv_heads * p.group + first_head + vector % heads) * head_dim;
+#pragma unroll
+        for (uint32_t j = 0; j < kLaneElems; j++) {
+            if (Vector::elem(j) < head_dim) to[Vector::elem(j)] = values.x[j];
+        }
     }
 }
 
+// A cache of halves, of which a tile reads one sequence and KV head, up to position `end`.
 template <int D>
-DEVICE void attend_mma(const AttendMmaParams& p) {
-    constexpr int kTiles = kSpan / 8, kSteps = D / 16, kOut = D / 8;
+struct HalvesSource {
+    using Shared = AttendShared<D>;
+    // Whether values count what `step` says, and may be no finite numbers.
+    static constexpr bool kSteps = false, kMayBreak = true;
+
+    const AttendMmaParams& p;
+    uint32_t seq, kv_head_at, end;
+
+    DEVICE HalvesSource(const AttendMmaParams& p, const StepRow& row, uint32_t kv_head_at, uint32_t end)
+        : p(p), seq(row.seq), kv_head_at(kv_head_at), end(end) {}
+
+    DEVICE const uint16_t* vectors(uint32_t part, uint32_t first) const {
+        const uint8_t* of_head = kv_head(p.kv, page_of(p.step, seq, first), part, kv_head_at);
+        return reinterpret_cast<const uint16_t*>(of_head) + first % PAGE_POSITIONS * p.kv.stride;
+    }
+    DEVICE void load_queries(Shared& shared, uint32_t first_row, uint32_t n, uint32_t heads, uint32_t first_head) const {
+        ::load_queries<D>(p, shared, first_row, n, heads, first_head, [](uint32_t, auto, uint32_t) {});
+    }
+    // Starts to bring keys (part 0) or values (part 1) of the span that begins at `first`, where there is one.
+    DEVICE void start(Shared& shared, uint32_t part, uint32_t first) {
+        if (first < end) start_copy<D>(vectors(part, first), p.kv.stride, end - first, part == 0 ? shared.keys : shared.values);
+        cp_async_commit();
+    }
+    // What has been brought but for copies goes to shared memory.
+    DEVICE void arrive(Shared&, uint32_t) {}
+    DEVICE void scores(const Shared& shared, uint32_t first_vector, float (&scores)[kTiles][4]) const {
+        scores_of_halves<D>(shared, first_vector, scores);
+    }
+    // What the value of position `at` of the span counts, and the exponent of that.
+    DEVICE float step(const Shared&, uint32_t) const { return 1.0f; }
+    DEVICE float exponent(const Shared&, uint32_t) const { return 0.0f; }
+    // Undoes what vectors were turned by.
+    template <class Result>
+    DEVICE void turn_back(Result&) const {}
+};
+
+template <int D, class Source, class Params>
+DEVICE void attend_tiles(const Params& p) {
+    constexpr int kOut = D / 8;
     let_next_kernel_start();
     wait_for_previous_kernel();
     uint32_t n_tiles = p.step.counts->tiles;
@@ -189,57 +285,38 @@ DEVICE void attend_mma(const AttendMmaParams& p) {
     if (task.end > row.pos + tile.rows) task.end = row.pos + tile.rows;
     uint32_t end = task.end;
 
-    AttendShared<D>& shared = *reinterpret_cast<AttendShared<D>*>(shared_memory());
+    using Shared = typename Source::Shared;
+    Shared& shared = *reinterpret_cast<Shared*>(shared_memory());
+    Source source(p, row, kv_head_at, end);
     // Behind the vectors, and the keys and values of positions that nobody asks for.
     for (uint32_t at = threadIdx.x; at < kSpan * kPitch<D>; at += blockDim.x) shared.keys[at] = shared.values[at] = 0;
     if (threadIdx.x < kSpan) shared.broken[threadIdx.x] = 0;
     __syncthreads();
-    start_copy<D>(p, row.seq, kv_head_at, 0, task.first, end, shared.keys);
-    start_copy<D>(p, row.seq, kv_head_at, 1, task.first, end, shared.values);
-    load_queries<D>(p, shared, tile.first, n, heads, first_head);
+    source.start(shared, 0, task.first);
+    source.start(shared, 1, task.first);
+    source.load_queries(shared, tile.first, n, heads, first_head);
     __syncthreads();
 
     // This lane's rows of products: `quartet` and `quartet + 8` of its warp's, and of each span columns 2 member + {0, 1}.
     uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
     uint32_t first_vector = threadIdx.x / kWarpSize * 16;
     uint32_t vector[2] = {first_vector + quartet, first_vector + quartet + 8}, pos[2];
-    float unscale[2], sum[2] = {}, largest[2] = {-INFINITY, -INFINITY}, out[kOut][4] = {};
+    float sum[2] = {}, largest[2] = {-INFINITY, -INFINITY}, out[kOut][4] = {};
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        pos[half] = row.pos + vector[half] / heads;
-        unscale[half] = shared.unscale[vector[half]];
-    }
-    // Which 16 bytes of a 16 x 16 block this lane names to load_matrices: of row lane % 16, its first or second half.
-    uint32_t block_at = lane % 16 * kPitch<D> + lane / 16 * 8;
-    // The same of a block whose columns are vectors: rows 0 to 7 twice, then rows 8 to 15 twice.
-    uint32_t column_at = (lane % 8 + lane / 16 * 8) * kPitch<D> + lane / 8 % 2 * 8;
+    for (int half = 0; half < 2; half++) pos[half] = row.pos + vector[half] / heads;
 
     for (uint32_t first = task.first; first < end; first += kSpan) {
         cp_async_wait<1>();
+        source.arrive(shared, 0);
         __syncthreads();
         float scores[kTiles][4] = {};
-#pragma unroll
-        for (int k = 0; k < kSteps; k++) {
-            uint32_t high[4], low[4];
-            load_matrices<false>(high, shared.high + first_vector * kPitch<D> + 16 * k + block_at);
-            load_matrices<false>(low, shared.low + first_vector * kPitch<D> + 16 * k + block_at);
-#pragma unroll
-            for (int two = 0; two < kTiles / 2; two++) {
-                uint32_t keys[4];
-                load_matrices<false>(keys, shared.keys + 16 * two * kPitch<D> + 16 * k + column_at);
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    uint32_t b[2] = {keys[2 * i], keys[2 * i + 1]};
-                    mma_f16_16x8x16(scores[2 * two + i], low, b);
-                    mma_f16_16x8x16(scores[2 * two + i], high, b);
-                }
-            }
-        }
+        source.scores(shared, first_vector, scores);
         cp_async_wait<0>();
+        source.arrive(shared, 1);
         __syncthreads();
-        start_copy<D>(p, row.seq, kv_head_at, 0, first + kSpan, end, shared.keys);
+        source.start(shared, 0, first + kSpan);
         bool cut = first + kSpan > row.pos + 1;
-        if (cut) {
+        if (Source::kMayBreak && cut) {
             find_broken<D>(shared);
             __syncthreads();
         }
@@ -249,13 +326,11 @@ DEVICE void attend_mma(const AttendMmaParams& p) {
         for (int t = 0; t < kTiles; t++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                float score = scores[t][i] * unscale[i / 2];
-                if (cut) {
-                    uint32_t at = 8 * t + 2 * member + i % 2;
-                    if (first + at > pos[i / 2]) score = -INFINITY;
-                }
-                scores[t][i] = score;
-                highest[i / 2] = fmaxf(highest[i / 2], score);
+                uint32_t at = 8 * t + 2 * member + i % 2;
+                if (cut && first + at > pos[i / 2]) scores[t][i] = -INFINITY;
+                float product = scores[t][i];
+                if (Source::kSteps) product += source.exponent(shared, at);
+                highest[i / 2] = fmaxf(highest[i / 2], product);
             }
         }
 #pragma unroll
@@ -271,16 +346,18 @@ DEVICE void attend_mma(const AttendMmaParams& p) {
                 out[t][2 * half + 1] *= by;
             }
         }
-        // Weights come times 2^14, so that even small ones are normal halves. A row that has seen nothing yet has weights of 0.
+        // Weights come times 2^14, so that even small ones are normal halves, and where values count something relative to the largest product
+        // with its power of two, as in attend_row.cuh. A row that has seen nothing yet has weights of 0.
         float base[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) base[half] = largest[half] == -INFINITY ? 0.0f : largest[half];
-        if (cut) {
-            const uint8_t* values = kv_head(p.kv, page_of(p.step, row.seq, first), 1, kv_head_at);
-            const uint16_t* of_span = reinterpret_cast<const uint16_t*>(values) + first % PAGE_POSITIONS * p.kv.stride;
+        if constexpr (Source::kMayBreak) {
+            if (cut) {
+                const uint16_t* of_span = source.vectors(1, first);
 #pragma unroll 1
-            for (uint32_t at = 0; at < kSpan; at++) {
-                if (shared.broken[at] != 0) add_broken(p, of_span, at, scores, base, out);
+                for (uint32_t at = 0; at < kSpan; at++) {
+                    if (shared.broken[at] != 0) add_broken(p, of_span, at, scores, base, out);
+                }
             }
         }
 #pragma unroll
@@ -294,6 +371,11 @@ DEVICE void attend_mma(const AttendMmaParams& p) {
                 float a = exp2_fast(from[2 * (i % 2)] - base[i % 2] + 14.0f);
                 float b = exp2_fast(from[2 * (i % 2) + 1] - base[i % 2] + 14.0f);
                 sum[i % 2] += a + b;
+                if (Source::kSteps) {
+                    uint32_t at = 8 * (2 * two + i / 2) + 2 * member;
+                    a *= source.step(shared, at);
+                    b *= source.step(shared, at + 1);
+                }
                 even = TwoHalves::of(a);
                 odd = TwoHalves::of(b);
                 high[i] = even.high | static_cast<uint32_t>(odd.high) << 16;
@@ -302,7 +384,7 @@ DEVICE void attend_mma(const AttendMmaParams& p) {
 #pragma unroll
             for (int t = 0; t < kOut; t += 2) {
                 uint32_t values[4];
-                load_matrices<true>(values, shared.values + 16 * two * kPitch<D> + 8 * t + block_at);
+                load_matrices<true>(values, shared.values + 16 * two * kPitch<D> + 8 * t + block_at(kPitch<D>));
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     uint32_t b[2] = {values[2 * i], values[2 * i + 1]};
@@ -312,32 +394,39 @@ DEVICE void attend_mma(const AttendMmaParams& p) {
             }
         }
         __syncthreads();
-        if (cut && threadIdx.x < kSpan) shared.broken[threadIdx.x] = 0;
-        start_copy<D>(p, row.seq, kv_head_at, 1, first + kSpan, end, shared.values);
+        if (Source::kMayBreak && cut && threadIdx.x < kSpan) shared.broken[threadIdx.x] = 0;
+        source.start(shared, 1, first + kSpan);
     }
 
 #pragma unroll
+    for (int half = 0; half < 2; half++) sum[half] = reduce_lanes<Sum>(sum[half], 4);
+    if (task.splits == 1) {
+#pragma unroll
+        for (int t = 0; t < kOut; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) out[t][i] /= sum[i / 2];
+        }
+        source.turn_back(out);
+    }
+#pragma unroll
     for (int half = 0; half < 2; half++) {
-        float all = reduce_lanes<Sum>(sum[half], 4);
         if (vector[half] >= n) continue;
         uint64_t to_row = tile.first + vector[half] / heads;
         float* to = p.out + (to_row * p.kv.n_kv_heads * p.group + first_head + vector[half] % heads) * p.kv.head_dim;
-        float by = all;
         if (task.splits > 1) {
             to = task.part(p, task.split, vector[half]);
             if (member == 0) {
                 to[0] = largest[half];
-                to[1] = all;
+                to[1] = sum[half];
             }
             to += 2;
-            by = 1.0f;
         }
 #pragma unroll
         for (int t = 0; t < kOut; t++) {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 uint32_t elem = 8 * t + 2 * member + i;
-                if (elem < p.kv.head_dim) to[elem] = out[t][2 * half + i] / by;
+                if (elem < p.kv.head_dim) to[elem] = out[t][2 * half + i];
             }
         }
     }
@@ -354,5 +443,5 @@ DEVICE void attend_mma(const AttendMmaParams& p) {
     __syncthreads();
     if (!shared.broken[0]) return;
     __threadfence();
-    merge_splits(p, task, n, heads, tile.first, first_head);
+    merge_splits(source, p, task, n, heads, tile.first, first_head);
 }

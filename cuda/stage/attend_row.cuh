@@ -97,12 +97,6 @@ struct Place {
     DEVICE Place() : quartet(threadIdx.x % kWarpSize / 4), member(threadIdx.x % 4) {}
 };
 
-// The exponent of the power of two at or below a scale; of next to nothing, that of the smallest half.
-DEVICE float exponent_of(float scale) {
-    int32_t exponent = int32_t(__float_as_uint(scale) >> 23 & 255u) - 127;
-    return float(exponent > -24 ? exponent : -24);
-}
-
 // What a warp has found so far for its heads, of which a lane has two: 2 member + {0, 1}.
 template <int D>
 struct RowState {
@@ -326,8 +320,9 @@ DEVICE void attend_row(const AttendCodesParams& p) {
     RowState<D> state;
     uint32_t first = threadIdx.x / kWarpSize * kTilePositions;
     for (uint32_t i = task.first_page; i < task.end_page; i++) {
-        uint32_t n = task.positions(i), exact = task.exact_page_for(p, i);
+        uint32_t n = task.positions(i);
         if (first >= n) continue;
+        uint32_t exact = exact_page_for(p.kv, p.step, task.row.seq, task.n_positions, i);
         if (exact != NO_PAGE) {
             const uint16_t* keys = exact_head(p.kv, exact, 0, task.kv_head);
             const uint16_t* values = exact_head(p.kv, exact, 1, task.kv_head);

@@ -5,9 +5,10 @@
 use super::driver::{Launch, Limits};
 use super::kv::Kept;
 use super::params::{
-    ATTEND_HEADS, ATTEND_MMA_HEADS, ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
-    ATTEND_ROW_HEADS, ATTEND_THREADS, AttendBlocksParams, AttendCodesParams, AttendMmaParams, AttendParams,
-    CODES_PIECE, StepTile,
+    ATTEND_HEADS, ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128, ATTEND_MMA_HEADS,
+    ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128, ATTEND_ROW_HEADS,
+    ATTEND_THREADS, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams, AttendMmaParams,
+    AttendParams, CODES_PIECE, StepTile,
 };
 use super::{Cx, kv, words};
 use crate::program::{Attend, KvDecl, PAGE, Program, Row, Stage};
@@ -18,9 +19,16 @@ const MIN_SPLIT: usize = 16;
 /// Threads of a warp.
 const WARP: usize = 32;
 
-/// The kernels on tensor cores for a codec: the elements of a head that they take, and their shared memory.
-const MMA: &[(&str, usize, u32)] =
-    &[("f16", 64, ATTEND_MMA_SHARED_BYTES_64), ("f16", 128, ATTEND_MMA_SHARED_BYTES_128)];
+/// The kernels on tensor cores for a codec: the elements of a head that they take, or of elements that are no codes fewer, and their
+/// shared memory.
+const MMA: &[(&str, usize, u32)] = &[
+    ("f16", 64, ATTEND_MMA_SHARED_BYTES_64),
+    ("f16", 128, ATTEND_MMA_SHARED_BYTES_128),
+    ("turboquant", 64, ATTEND_MMA_CODES_SHARED_BYTES_64),
+    ("turboquant", 128, ATTEND_MMA_CODES_SHARED_BYTES_128),
+    ("turboquant-4", 64, ATTEND_MMA_CODES_SHARED_BYTES_64),
+    ("turboquant-4", 128, ATTEND_MMA_CODES_SHARED_BYTES_128),
+];
 
 /// Rows of a step from which tensor cores are worth it.
 pub const MMA_LEAST: usize = 16;
@@ -56,13 +64,14 @@ fn by_rows(kv: &KvDecl) -> (String, usize) {
 }
 
 fn mma_kernel(codec: &str, elems: usize) -> String {
-    format!("attend__{codec}__mma{elems}")
+    format!("{}__mma{elems}", kv::name("attend", codec))
 }
 
 /// The kernel on tensor cores, by the elements it takes, and its shared memory, where there is one for a cache.
 fn mma(kv: &KvDecl) -> Option<(usize, u32)> {
     let fits = |(codec, elems, _): &&(&str, usize, u32)| {
-        kv.k.name() == *codec && kv.v.name() == *codec && kv.head_dim <= *elems
+        let fits = if kv::is_appended(kv) { kv.head_dim == *elems } else { kv.head_dim <= *elems };
+        kv.k.name() == *codec && kv.v.name() == *codec && fits
     };
     MMA.iter().find(fits).map(|(_, elems, bytes)| (*elems, *bytes))
 }
@@ -73,8 +82,17 @@ fn group(p: &Program, s: &Attend) -> usize {
     p.buf_decl(s.q).cols / (kv.n_kv_heads * kv.head_dim)
 }
 
-/// Most rows of a tile, where every attention of a program has a kernel on tensor cores.
-pub fn tile_rows(p: &Program) -> Option<usize> {
+/// How rows of a step are put together to tiles.
+#[derive(Clone, Copy)]
+pub struct Tiling {
+    /// Most rows of a tile.
+    rows: usize,
+    /// Whether a tile ends where the window of a cache moves, so that all its rows read the same pages exactly.
+    by_window: bool,
+}
+
+/// The tiles of a program, where every attention of it has a kernel on tensor cores for them.
+pub fn tiling(p: &Program) -> Option<Tiling> {
     let of_stage = |(_, stage): &(String, Stage)| match stage {
         Stage::Attend(s) => {
             let heads = group(p, s).min(ATTEND_MMA_HEADS as usize);
@@ -83,14 +101,18 @@ pub fn tile_rows(p: &Program) -> Option<usize> {
         _ => None,
     };
     let rows = p.stages.iter().filter_map(of_stage).collect::<Option<Vec<_>>>()?;
-    rows.into_iter().min()
+    let by_window = p.kvs.iter().any(|kv| kv.k.windowed());
+    rows.into_iter().min().map(|rows| Tiling { rows, by_window })
 }
 
 /// The tiles of a step.
-pub fn tiles(rows: &[Row], tile_rows: usize) -> impl Iterator<Item = StepTile> {
-    let runs = rows.chunk_by(|a, b| a.seq == b.seq && a.pos + 1 == b.pos);
+pub fn tiles(rows: &[Row], tiling: Tiling) -> impl Iterator<Item = StepTile> {
+    let runs = rows.chunk_by(move |a, b| {
+        let moves = tiling.by_window && (b.pos as usize + 1).is_multiple_of(PAGE);
+        a.seq == b.seq && a.pos + 1 == b.pos && !moves
+    });
     let mut first = 0;
-    runs.flat_map(move |run| run.chunks(tile_rows)).map(move |tile| {
+    runs.flat_map(move |run| run.chunks(tiling.rows)).map(move |tile| {
         let tile = StepTile { first, rows: tile.len() as u32 };
         first += tile.rows;
         tile
@@ -98,8 +120,8 @@ pub fn tiles(rows: &[Row], tile_rows: usize) -> impl Iterator<Item = StepTile> {
 }
 
 /// Whether a step goes to tensor cores.
-pub fn is_tiled(rows: &[Row], tile_rows: usize) -> bool {
-    rows.len() >= MMA_LEAST && tiles(rows, tile_rows).count() <= most_tiles(rows.len())
+pub fn is_tiled(rows: &[Row], tiling: Tiling) -> bool {
+    rows.len() >= MMA_LEAST && tiles(rows, tiling).count() <= most_tiles(rows.len())
 }
 
 /// Tiles of a step that goes to tensor cores, at most.
@@ -204,26 +226,48 @@ pub fn mma_partial_floats(kv: &KvDecl, limits: Limits) -> usize {
 fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
     let decl = cx.p.kv_decl(s.kv);
     let (elems, shared_bytes) = mma(decl).expect("the shape is tiled");
-    let Kept::Elements(kv) = cx.memory.kvs[s.kv.0 as usize] else { panic!("tensor cores take elements") };
     let group = group(cx.p, s);
     let heads = group.min(ATTEND_MMA_HEADS as usize);
     let head_tiles = group.div_ceil(heads);
-    let params = AttendMmaParams {
-        step: cx.tables(),
-        kv,
-        tiles: cx.memory.step.tiles(),
-        q: cx.memory.bufs[s.q.0 as usize],
-        out: cx.memory.bufs[s.out.0 as usize],
-        partial: cx.memory.partial,
-        arrived: cx.memory.attend_arrived,
-        scale: s.scale,
-        group: group as u32,
-        heads: heads as u32,
-        head_tiles: head_tiles as u32,
-        blocks: mma_blocks(cx.limits),
-        reserved: 0,
-    };
     let blocks_of_tile = (decl.n_kv_heads * head_tiles) as u32;
+    let (step, tiles, scale) = (cx.tables(), cx.memory.step.tiles(), s.scale);
+    let (q, out) = (cx.memory.bufs[s.q.0 as usize], cx.memory.bufs[s.out.0 as usize]);
+    let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
+    let [group, heads, head_tiles] = [group, heads, head_tiles].map(|n| n as u32);
+    let (blocks, reserved) = (mma_blocks(cx.limits), 0);
+    let params = match cx.memory.kvs[s.kv.0 as usize] {
+        Kept::Elements(kv) => words(&AttendMmaParams {
+            step,
+            kv,
+            tiles,
+            q,
+            out,
+            partial,
+            arrived,
+            scale,
+            group,
+            heads,
+            head_tiles,
+            blocks,
+            reserved,
+        }),
+        Kept::Codes(kv) => words(&AttendCodesMmaParams {
+            step,
+            kv,
+            tiles,
+            q,
+            out,
+            partial,
+            arrived,
+            scale,
+            group,
+            heads,
+            head_tiles,
+            blocks,
+            reserved,
+        }),
+        Kept::Blocks(_) => panic!("tensor cores take no blocks"),
+    };
     // Of few tiles, splits.
     let tiles = (most_tiles(cx.shape.rows) as u32).max(mma_blocks(cx.limits) / blocks_of_tile);
     Launch {
@@ -232,13 +276,17 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
         threads: ATTEND_THREADS,
         shared_bytes,
         cooperative: false,
-        params: words(&params),
+        params,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn of(rows: usize) -> Tiling {
+        Tiling { rows, by_window: false }
+    }
 
     fn rows(seq: u32, positions: std::ops::Range<u32>) -> Vec<Row> {
         positions.map(|pos| Row { token: 0, pos, seq, logits: false }).collect()
@@ -247,18 +295,26 @@ mod tests {
     #[test]
     fn tiles_are_runs_of_one_sequence() {
         let step = [rows(0, 3..13), rows(1, 13..15), rows(1, 16..17), rows(0, 13..14)].concat();
-        let tiles: Vec<_> = tiles(&step, 4).map(|tile| (tile.first, tile.rows)).collect();
+        let tiles: Vec<_> = tiles(&step, of(4)).map(|tile| (tile.first, tile.rows)).collect();
         assert_eq!(tiles, [(0, 4), (4, 4), (8, 2), (10, 2), (12, 1), (13, 1)]);
     }
 
     #[test]
+    fn a_tile_ends_where_the_window_moves() {
+        let lens = |tiling| tiles(&rows(0, 60..130), tiling).map(|tile| tile.rows).collect::<Vec<_>>();
+        assert_eq!(lens(of(32)), [32, 32, 6]);
+        // At positions 63 and 127 a page is full.
+        assert_eq!(lens(Tiling { by_window: true, ..of(32) }), [3, 32, 32, 3]);
+    }
+
+    #[test]
     fn a_prompt_goes_to_tensor_cores_and_decodes_side_by_side_do_not() {
-        assert!(is_tiled(&rows(0, 5..21), 16) && !is_tiled(&rows(0, 5..20), 16));
+        assert!(is_tiled(&rows(0, 5..21), of(16)) && !is_tiled(&rows(0, 5..20), of(16)));
         let side_by_side: Vec<Row> = (0..64).flat_map(|seq| rows(seq, 9..10)).collect();
-        assert!(!is_tiled(&side_by_side, 16));
+        assert!(!is_tiled(&side_by_side, of(16)));
         // Four rows a tile are enough.
         let fours = |n| (0..n).flat_map(|seq| rows(seq, 9..13)).collect::<Vec<_>>();
-        assert!(is_tiled(&fours(5), 16));
-        assert!(!is_tiled(&[fours(5), rows(9, 0..1)].concat(), 16));
+        assert!(is_tiled(&fours(5), of(16)));
+        assert!(!is_tiled(&[fours(5), rows(9, 0..1)].concat(), of(16)));
     }
 }

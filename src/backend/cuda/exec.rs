@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::attend::Tiling;
 use super::driver::{Address, Driver, Launch, Limits, Recording};
 use super::memory::{Memory, Sizes};
 use super::params::NextWeights;
@@ -19,8 +20,8 @@ pub struct Compiled {
     memory: Memory,
     /// For each shape, smallest first.
     variants: Vec<Variant>,
-    /// Most rows of a tile for attention, where it can take tiles.
-    tile_rows: Option<usize>,
+    /// The tiles of rows that attention takes, where it can.
+    tiling: Option<Tiling>,
     /// How the last step was to be sampled.
     sampling: Vec<Sampling>,
     scratch: sampling::Scratch,
@@ -43,7 +44,7 @@ fn shapes(p: &Program) -> Vec<Shape> {
     let limits = p.limits;
     let mut rows: Vec<usize> = [1, 8, 64, 512, 4096].into_iter().filter(|rows| *rows < limits.rows).collect();
     rows.push(limits.rows);
-    let can_tile = attend::tile_rows(p).is_some();
+    let can_tile = attend::tiling(p).is_some();
     let with_outputs = |rows: usize| {
         let most = rows.min(limits.outputs);
         let outputs = if most == 1 { vec![1] } else { vec![1, most] };
@@ -151,7 +152,7 @@ impl Compiled {
             program: p.clone(),
             memory,
             variants,
-            tile_rows: attend::tile_rows(p),
+            tiling: attend::tiling(p),
             sampling: Vec::with_capacity(p.limits.outputs),
             scratch: sampling::Scratch::new(n_vocab),
             logits: vec![0.0; n_vocab],
@@ -278,12 +279,12 @@ impl Compiled {
             return Ok(None);
         }
         self.memory.picks.assert_there(step);
-        let tile_rows = self.tile_rows.filter(|most| attend::is_tiled(step.rows, *most));
+        let tiling = self.tiling.filter(|tiling| attend::is_tiled(step.rows, *tiling));
         let Memory { picks, step: memory, .. } = &mut self.memory;
-        memory.write(driver, step, self.logits.len(), picks, tile_rows)?;
+        memory.write(driver, step, self.logits.len(), picks, tiling)?;
         let fits = |shape: Shape| {
             let rows = step.rows.len() <= shape.rows && step.n_outputs() <= shape.outputs;
-            rows && shape.tiled == tile_rows.is_some()
+            rows && shape.tiled == tiling.is_some()
         };
         let variant = self.variants.iter().position(|variant| fits(variant.shape));
         Ok(Some(variant.expect("the last shape is the limits")))

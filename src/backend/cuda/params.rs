@@ -17,6 +17,8 @@ pub const ATTEND_MMA_ROWS: u32 = 64;
 pub const ATTEND_MMA_HEADS: u32 = 16;
 pub const ATTEND_MMA_SHARED_BYTES_64: u32 = 28032;
 pub const ATTEND_MMA_SHARED_BYTES_128: u32 = 52608;
+pub const ATTEND_MMA_CODES_SHARED_BYTES_64: u32 = 34048;
+pub const ATTEND_MMA_CODES_SHARED_BYTES_128: u32 = 62720;
 pub const ATTEND_ROW_HEADS: u32 = 8;
 pub const LINEAR_THREADS: u32 = 256;
 pub const EMBED_THREADS: u32 = 256;
@@ -585,6 +587,52 @@ const _: () = {
         [::std::mem::offset_of!(AttendCodesParams, tiles) - 288usize];
     ["Offset of field: AttendCodesParams::splits"]
         [::std::mem::offset_of!(AttendCodesParams, splits) - 292usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct AttendCodesMmaParams {
+    pub step: StepTables,
+    pub kv: CodedKvParams,
+    pub tiles: u64,
+    pub q: u64,
+    pub out: u64,
+    pub partial: u64,
+    pub arrived: u64,
+    pub scale: f32,
+    pub group: u32,
+    pub heads: u32,
+    pub head_tiles: u32,
+    pub blocks: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of AttendCodesMmaParams"][::std::mem::size_of::<AttendCodesMmaParams>() - 312usize];
+    ["Alignment of AttendCodesMmaParams"][::std::mem::align_of::<AttendCodesMmaParams>() - 8usize];
+    ["Offset of field: AttendCodesMmaParams::step"]
+        [::std::mem::offset_of!(AttendCodesMmaParams, step) - 0usize];
+    ["Offset of field: AttendCodesMmaParams::kv"][::std::mem::offset_of!(AttendCodesMmaParams, kv) - 64usize];
+    ["Offset of field: AttendCodesMmaParams::tiles"]
+        [::std::mem::offset_of!(AttendCodesMmaParams, tiles) - 248usize];
+    ["Offset of field: AttendCodesMmaParams::q"][::std::mem::offset_of!(AttendCodesMmaParams, q) - 256usize];
+    ["Offset of field: AttendCodesMmaParams::out"]
+        [::std::mem::offset_of!(AttendCodesMmaParams, out) - 264usize];
+    ["Offset of field: AttendCodesMmaParams::partial"]
+        [::std::mem::offset_of!(AttendCodesMmaParams, partial) - 272usize];
+    ["Offset of field: AttendCodesMmaParams::arrived"]
+        [::std::mem::offset_of!(AttendCodesMmaParams, arrived) - 280usize];
+    ["Offset of field: AttendCodesMmaParams::scale"]
+        [::std::mem::offset_of!(AttendCodesMmaParams, scale) - 288usize];
+    ["Offset of field: AttendCodesMmaParams::group"]
+        [::std::mem::offset_of!(AttendCodesMmaParams, group) - 292usize];
+    ["Offset of field: AttendCodesMmaParams::heads"]
+        [::std::mem::offset_of!(AttendCodesMmaParams, heads) - 296usize];
+    ["Offset of field: AttendCodesMmaParams::head_tiles"]
+        [::std::mem::offset_of!(AttendCodesMmaParams, head_tiles) - 300usize];
+    ["Offset of field: AttendCodesMmaParams::blocks"]
+        [::std::mem::offset_of!(AttendCodesMmaParams, blocks) - 304usize];
+    ["Offset of field: AttendCodesMmaParams::reserved"]
+        [::std::mem::offset_of!(AttendCodesMmaParams, reserved) - 308usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

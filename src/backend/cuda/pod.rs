@@ -4,10 +4,11 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::params::{
-    AppendBlocksParams, AppendParams, AttendBlocksParams, AttendCodesParams, AttendMmaParams, AttendParams,
-    AttnInParams, BlockKvParams, CodedKvParams, CodesParams, CombineParams, EmbedParams, FfnInParams,
-    HeadsParams, InputParams, KvParams, LinearParams, LogitsParams, NextWeights, NormParams, ProjAddParams,
-    RopeParams, SampleParams, SignsParams, StepCounts, StepRow, StepSampling, StepTables, StepTile,
+    AppendBlocksParams, AppendParams, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams,
+    AttendMmaParams, AttendParams, AttnInParams, BlockKvParams, CodedKvParams, CodesParams, CombineParams,
+    EmbedParams, FfnInParams, HeadsParams, InputParams, KvParams, LinearParams, LogitsParams, NextWeights,
+    NormParams, ProjAddParams, RopeParams, SampleParams, SignsParams, StepCounts, StepRow, StepSampling,
+    StepTables, StepTile,
 };
 
 /// The size of a field that a closure names.
@@ -49,6 +50,7 @@ plain! {
     AppendBlocksParams { step, kv, raw, q, group, reserved }
     AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
     AttendCodesParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
+    AttendCodesMmaParams { step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, reserved }
     AttendMmaParams { step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, reserved }
     AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
     ProjAddParams { step, in_, w, x }

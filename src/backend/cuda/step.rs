@@ -1,5 +1,6 @@
 //! The step on the device: one fixed piece of memory, of which a run writes what has changed.
 
+use super::attend::Tiling;
 use super::driver::{Address, Driver};
 use super::params::{
     NO_OUTPUT, NO_PAGE, NO_POST, NextWeights, StepCounts, StepRow, StepSampling, StepTables, StepTile,
@@ -94,20 +95,20 @@ impl StepMemory {
         self.base + self.sections.tiles as u64
     }
 
-    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of at most `tile_rows` rows
-    /// where attention takes these.
+    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows where attention
+    /// takes these.
     pub fn write(
         &mut self,
         driver: &mut dyn Driver,
         step: &Step<'_>,
         n_vocab: usize,
         picks: &Picks,
-        tile_rows: Option<usize>,
+        tiling: Option<Tiling>,
     ) -> Result<(), BackendError> {
         let Sections { sampling: sampling_at, rows: rows_at, outputs: outputs_at, tiles: tiles_at, .. } =
             self.sections;
         let mut n_tiles = 0;
-        for tile in tile_rows.into_iter().flat_map(|most| attend::tiles(step.rows, most)) {
+        for tile in tiling.into_iter().flat_map(|tiling| attend::tiles(step.rows, tiling)) {
             put(&mut self.wanted, tiles_at + n_tiles * size_of::<StepTile>(), &tile);
             n_tiles += 1;
         }

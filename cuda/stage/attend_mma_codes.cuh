@@ -1,0 +1,209 @@
+// Attend over codes for many rows of one sequence, on tensor cores: the frame of attend_mma.cuh, over the codecs of attend_row.cuh.
+//
+// A page is read as codes or exactly, as single rows of the tile would: all of them read the same pages so, because a tile ends where the window
+// moves (src/backend/cuda/attend.rs). A span of codes is unpacked once for all query vectors of a block, keys to bytes and values to halves, on its way
+// from registers, which have the codes of the next span meanwhile, to shared memory. Spans of exact pages are copied.
+//
+// Scores of codes are products of bytes with queries in 255 steps, weights come relative to the largest product with a value's scale, and values are
+// halves nearest to the codebook, all as in attend_row.cuh, so a prompt's rows see what single rows see.
+//
+// Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head and tile, and 4 x D for exact positions. Queries come turned (append.cuh), and the
+// output is turned back here. Needs head_dim = D, `arrived` 0.
+#pragma once
+
+#include "attend_mma.cuh"
+#include "attend_row.cuh"
+
+// Pages of one sequence, of which a tile reads one KV head, up to position `end`.
+template <class C, int D>
+struct CodesSource {
+    using K = typename C::Keys;
+    using V = typename C::Values;
+
+    static constexpr bool kSteps = true, kMayBreak = false;
+    static constexpr uint32_t kPieces = D / CODES_PIECE;
+    // Pieces of a span that a thread unpacks.
+    static constexpr uint32_t kOwn = kSpan * kPieces / ATTEND_THREADS;
+    // Halves from one vector of bytes to the next.
+    static constexpr uint32_t kBytesPitch = kPitch<D / 2>;
+
+    struct Shared : AttendShared<D> {
+        // Of query vectors, in 255 steps; keys lie alike in `keys`.
+        uint16_t bytes[ATTEND_MMA_ROWS * kBytesPitch];
+        // What a product of bytes is worth, and the product with the mean of the keys.
+        float of_bytes[ATTEND_MMA_ROWS], of_mean[ATTEND_MMA_ROWS];
+        // Scales of the span's keys, what its values count, and the exponents of that.
+        float key_scales[kSpan], steps[kSpan], exponents[kSpan];
+    };
+
+    const AttendCodesMmaParams& p;
+    uint32_t seq, n_positions, kv_head_at, end;
+    // Of the span that is under way: whether it is one of codes, for keys and for values, and what the thread has of it.
+    bool coded[2];
+    typename K::Piece keys[kOwn];
+    typename V::Piece values[kOwn];
+    uint16_t scales[2];
+
+    DEVICE CodesSource(const AttendCodesMmaParams& p, const StepRow& row, uint32_t kv_head_at, uint32_t end)
+        : p(p), seq(row.seq), n_positions(row.pos + 1), kv_head_at(kv_head_at), end(end) {}
+
+    DEVICE void load_queries(Shared& shared, uint32_t first_row, uint32_t n, uint32_t heads, uint32_t first_head) const {
+        // A sequence whose first page is not full has no mean, and no codes that would want one.
+        bool has_mean = n_positions >= PAGE_POSITIONS;
+        const float* mean = mean_of(p.kv, exact_page(p.step, seq, 0), kv_head_at);
+        ::load_queries<D>(p, shared, first_row, n, heads, first_head, [&](uint32_t i, auto vector, uint32_t largest) {
+            uint8_t* to = reinterpret_cast<uint8_t*>(shared.bytes + i * kBytesPitch);
+            bool broken = largest >= 0x7f800000u;
+            float most = __uint_as_float(largest), to_bytes = largest > 0 && !broken ? 127.0f / most : 0.0f, along = 0.0f;
+            for (uint32_t e = threadIdx.x % kWarpSize; e < D; e += kWarpSize) {
+                float x = vector(e);
+                to[e] = broken ? uint8_t(0) : uint8_t(int32_t(rintf(x * to_bytes)));
+                if (has_mean) along = fmaf(x, mean[e], along);
+            }
+            along = reduce_lanes<Sum>(along, kWarpSize);
+            if (threadIdx.x % kWarpSize != 0) return;
+            shared.of_bytes[i] = broken ? NAN : most / 127.0f * p.kv.codes.unit;
+            shared.of_mean[i] = along;
+        });
+    }
+
+    // This thread's pieces of a span whose first position is `place` of a page.
+    template <class Codes>
+    DEVICE static void fetch(const CodedPage<Codes>& page, uint32_t place, typename Codes::Piece (&to)[kOwn], uint16_t& scale) {
+#pragma unroll
+        for (uint32_t i = 0; i < kOwn; i++) {
+            uint32_t at = threadIdx.x + i * ATTEND_THREADS;
+            to[i] = Codes::load(page.vector(D, place + at / kPieces), kPieces, at % kPieces);
+        }
+        scale = *page.scale(place + threadIdx.x % kSpan);
+    }
+
+    DEVICE void start(Shared& shared, uint32_t part, uint32_t first) {
+        if (first < end) {
+            uint32_t i = first / PAGE_POSITIONS, place = first % PAGE_POSITIONS;
+            uint32_t exact = exact_page_for(p.kv, p.step, seq, n_positions, i);
+            coded[part] = exact == NO_PAGE;
+            if (!coded[part]) {
+                const uint16_t* from = exact_head(p.kv, exact, part, kv_head_at) + place * D;
+                start_copy<D>(from, D, end - first, part == 0 ? shared.keys : shared.values);
+            } else if (part == 0) {
+                fetch(coded_keys<C>(p.kv, page_of(p.step, seq, first), kv_head_at), place, keys, scales[0]);
+            } else {
+                fetch(coded_values<C>(p.kv, page_of(p.step, seq, first), kv_head_at), place, values, scales[1]);
+            }
+        }
+        cp_async_commit();
+    }
+
+    DEVICE void arrive(Shared& shared, uint32_t part) {
+        if (part == 1 && threadIdx.x < kSpan) {
+            float step = coded[1] ? float_of_half(scales[1]) : 1.0f;
+            shared.steps[threadIdx.x] = step;
+            shared.exponents[threadIdx.x] = exponent_of(step);
+        }
+        if (!coded[part]) return;
+        if (part == 0 && threadIdx.x < kSpan) shared.key_scales[threadIdx.x] = float_of_half(scales[0]);
+#pragma unroll
+        for (uint32_t i = 0; i < kOwn; i++) {
+            uint32_t at = threadIdx.x + i * ATTEND_THREADS, pos = at / kPieces, elem = at % kPieces * CODES_PIECE;
+            if (part == 0) {
+                uint32_t words[4];
+                K::bytes(keys[i], p.kv.codes.table, words);
+                uint4* to = reinterpret_cast<uint4*>(shared.keys + pos * kBytesPitch + elem / 2);
+                *to = make_uint4(words[0], words[1], words[2], words[3]);
+            } else {
+                uint32_t words[8];
+                V::halves(values[i], p.kv.codes.halves, words);
+                uint4* to = reinterpret_cast<uint4*>(shared.values + pos * kPitch<D> + elem);
+                to[0] = make_uint4(words[0], words[1], words[2], words[3]);
+                to[1] = make_uint4(words[4], words[5], words[6], words[7]);
+            }
+        }
+    }
+
+    DEVICE void scores(const Shared& shared, uint32_t first_vector, float (&scores)[kTiles][4]) const {
+        if (!coded[0]) {
+            scores_of_halves<D>(shared, first_vector, scores);
+            return;
+        }
+        int32_t sums[kTiles][4] = {};
+#pragma unroll
+        for (int k = 0; k < D / 32; k++) {
+            uint32_t a[4];
+            load_matrices<false>(a, shared.bytes + first_vector * kBytesPitch + 16 * k + block_at(kBytesPitch));
+#pragma unroll
+            for (int two = 0; two < kTiles / 2; two++) {
+                uint32_t of_keys[4];
+                load_matrices<false>(of_keys, shared.keys + 16 * two * kBytesPitch + 16 * k + column_at(kBytesPitch));
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    uint32_t b[2] = {of_keys[2 * i], of_keys[2 * i + 1]};
+                    mma_s8_16x8x32(sums[2 * two + i], a, b);
+                }
+            }
+        }
+        Place at;
+        float worth[2], along[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            worth[half] = shared.of_bytes[first_vector + at.quartet + 8 * half];
+            along[half] = shared.of_mean[first_vector + at.quartet + 8 * half];
+        }
+#pragma unroll
+        for (int t = 0; t < kTiles; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float scale = shared.key_scales[8 * t + 2 * at.member + i % 2];
+                scores[t][i] = fmaf(float(sums[t][i]), worth[i / 2] * scale, along[i / 2]);
+            }
+        }
+    }
+
+    DEVICE float step(const Shared& shared, uint32_t at) const { return shared.steps[at]; }
+    DEVICE float exponent(const Shared& shared, uint32_t at) const { return shared.exponents[at]; }
+
+    DEVICE void turn_back(Vector& v) const { ::turn_back(v, p.kv.codes); }
+    // The same for vectors as products leave them, two a lane: elements 8 t + 2 member + i of half h at [t][2 h + i].
+    DEVICE void turn_back(float (&out)[D / 8][4]) const {
+        Place at;
+        auto butterfly = [](float& low, float& high) {
+            float sum = low + high;
+            high = low - high;
+            low = sum;
+        };
+#pragma unroll
+        for (int t = 0; t < D / 8; t++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) butterfly(out[t][2 * half], out[t][2 * half + 1]);
+#pragma unroll
+            for (uint32_t mask = 1; mask < 4; mask *= 2) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float other = __shfl_xor_sync(kWarp, out[t][i], mask);
+                    out[t][i] = at.member & mask ? other - out[t][i] : out[t][i] + other;
+                }
+            }
+        }
+#pragma unroll
+        for (int far = 1; far < D / 8; far *= 2) {
+#pragma unroll
+            for (int t = 0; t < D / 8; t++) {
+                if (t & far) continue;
+#pragma unroll
+                for (int i = 0; i < 4; i++) butterfly(out[t][i], out[t | far][i]);
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < D / 8; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                bool flipped = p.kv.codes.signs[t / 4] >> (t % 4 * 8 + 2 * at.member + i % 2) & 1;
+                float x = out[t][i] * p.kv.codes.shrink;
+                out[t][i] = flipped ? -x : x;
+            }
+        }
+    }
+};
+
+static_assert(sizeof(CodesSource<Alike<Codes3>, 64>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_64, "the host asks for less");
+static_assert(sizeof(CodesSource<Alike<Codes3>, 128>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_128, "the host asks for less");
