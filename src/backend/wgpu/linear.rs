@@ -122,7 +122,7 @@ fn products<'a>(
 ) -> impl Iterator<Item = Dispatch<'a>> {
     let (linear, memory) = (layer.linear, cx.memory);
     let weight = &cx.weights[linear.w.0 as usize];
-    let (ty, ints) = (Format::of(weight.ty).expect("it was uploaded").name, ints(cx, linear));
+    let (ty, ints) = (Format::of(weight.ty).expect("it was uploaded").kernels, ints(cx, linear));
     let kernel = move |rows| Kernel::Linear { stage, ty, ints, rows };
     let shared = [
         act_words(cx.p, linear) as u32 / 4,

@@ -86,7 +86,7 @@ impl Kernel {
         let mut all = vec![Self::SampleBest, Self::Sample, Self::Project];
         all.extend([true, false].map(|ints| Self::Input { ints }));
         all.extend([true, false].map(|rotates| Self::AttendMerge { rotates }));
-        for format in super::weight::FORMATS {
+        for format in super::weight::FORMATS.iter().filter(|format| format.name == format.kernels) {
             all.push(Self::Embed(format.name));
             for (stage, _) in LINEAR {
                 for rows in ROWS {

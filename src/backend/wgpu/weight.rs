@@ -13,10 +13,12 @@ use super::shader::{LANES, THREADS};
 use crate::backend::BackendError;
 use crate::program::ActQuant;
 
-/// A type with kernels: `shaders/types/NAME.wgsl`.
+/// A type with kernels: `shaders/types/KERNELS.wgsl`.
 pub struct Format {
     /// Name of the type.
     pub name: &'static str,
+    /// The type whose kernels it has: its own, but for one that is unpacked when it goes up.
+    pub kernels: &'static str,
     /// How a kernel decodes it.
     pub shader: &'static str,
     /// Elements of a chunk, the piece that one thread multiplies at a time.
@@ -33,6 +35,7 @@ pub struct Format {
 pub static FORMATS: &[Format] = &[
     Format {
         name: "i2_s",
+        kernels: "i2_s",
         shader: include_str!("shaders/types/i2_s.wgsl"),
         chunk_elems: 64,
         ints: true,
@@ -41,6 +44,7 @@ pub static FORMATS: &[Format] = &[
     },
     Format {
         name: "f16",
+        kernels: "f16",
         shader: include_str!("shaders/types/f16.wgsl"),
         chunk_elems: 8,
         ints: false,
@@ -49,6 +53,7 @@ pub static FORMATS: &[Format] = &[
     },
     Format {
         name: "f32",
+        kernels: "f32",
         shader: include_str!("shaders/types/f32.wgsl"),
         chunk_elems: 8,
         ints: false,
@@ -57,19 +62,57 @@ pub static FORMATS: &[Format] = &[
     },
     Format {
         name: "q8_0",
+        kernels: "q8_0",
         shader: include_str!("shaders/types/q8_0.wgsl"),
         chunk_elems: 16,
         ints: false,
         quarter_bytes: 68,
-        pack: q8_0_planes,
+        pack: |w, rows| Cow::Owned(planes::q8_0(bytes_of(w, rows))),
     },
     Format {
         name: "q6_k",
+        kernels: "q6_k",
         shader: include_str!("shaders/types/q6_k.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 210,
-        pack: q6_k_planes,
+        pack: |w, rows| Cow::Owned(planes::q6_k(bytes_of(w, rows))),
+    },
+    Format {
+        name: "q4_0",
+        kernels: "q4_0",
+        shader: include_str!("shaders/types/q4_0.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 72,
+        pack: |w, rows| Cow::Owned(planes::q4_0(bytes_of(w, rows))),
+    },
+    Format {
+        name: "bf16",
+        kernels: "bf16",
+        shader: include_str!("shaders/types/bf16.wgsl"),
+        chunk_elems: 8,
+        ints: false,
+        quarter_bytes: 64,
+        pack: padded_rows::<16>,
+    },
+    Format {
+        name: "tq2_0",
+        kernels: "tq2_0",
+        shader: include_str!("shaders/types/tq2_0.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 66,
+        pack: |w, rows| Cow::Owned(planes::tq2_0(bytes_of(w, rows))),
+    },
+    Format {
+        name: "tq1_0",
+        kernels: "tq2_0",
+        shader: include_str!("shaders/types/tq2_0.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 66,
+        pack: |w, rows| Cow::Owned(planes::tq1_0(bytes_of(w, rows))),
     },
 ];
 
@@ -205,16 +248,6 @@ fn padded_rows<const ALIGN: usize>(w: &HostTensor, rows: Range<usize>) -> Cow<'_
         to[..from.len()].copy_from_slice(from);
     }
     Cow::Owned(out)
-}
-
-/// Blocks taken apart.
-fn q8_0_planes(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
-    Cow::Owned(planes::q8_0(bytes_of(w, rows)))
-}
-
-/// Blocks taken apart: see `shaders/types/q6_k.wgsl`.
-fn q6_k_planes(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
-    Cow::Owned(planes::q6_k(bytes_of(w, rows)))
 }
 
 #[cfg(test)]

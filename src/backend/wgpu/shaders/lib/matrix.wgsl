@@ -6,3 +6,8 @@ struct Matrix {
     // The tensor's own factor, which I2_S alone has.
     scale: f32,
 }
+
+// The i-th half behind a place in the weights.
+fn half_at(base: u32, i: u32) -> f32 {
+    return unpack2x16float(weights[base + i / 8u][i / 2u % 4u])[i % 2u];
+}

@@ -19,8 +19,3 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     }
     return values;
 }
-
-// The i-th half behind a place in the weights.
-fn half_at(base: u32, i: u32) -> f32 {
-    return unpack2x16float(weights[base + i / 8u][i / 2u % 4u])[i % 2u];
-}

@@ -1,0 +1,25 @@
+// TQ2_0: ternary weights, 2 bits each, one half scale for 256 of them; value = (code - 1) x scale. TQ1_0 is unpacked to it when it goes up.
+//
+// Blocks of 66 bytes have no place for aligned loads, so the upload takes them apart: the codes of all rows, and behind them all
+// scales. A half block of 32 bytes holds 128 weights in 4 groups of 32, group 0 in the low bits: I2_S's order with the shifts reversed. A
+// chunk is half of that: 16 bytes, 64 weights, 16 of each group.
+const CHUNK_QUADS: u32 = 16u;
+
+// Quad (4 neighbouring columns) of the row that the i-th of a chunk is.
+fn place(chunk: u32, i: u32) -> u32 {
+    return chunk / 2u * 32u + i / 4u * 8u + chunk % 2u * 4u + i % 4u;
+}
+
+fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
+    let at = row * params.w.chunks + chunk;
+    let bits = weights[at];
+    let scale = half_at(params.w.rows * params.w.chunks, at / 4u);
+    var values: array<vec4<f32>, CHUNK_QUADS>;
+    for (var group = 0u; group < 4u; group++) {
+        let four = bits >> vec4(2u * group) & vec4(0x03030303u);
+        for (var i = 0u; i < 4u; i++) {
+            values[4u * group + i] = (vec4<f32>(unpack4xU8(four[i])) - 1.0) * scale;
+        }
+    }
+    return values;
+}
