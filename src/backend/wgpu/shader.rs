@@ -216,9 +216,14 @@ impl Kernel {
                     }
                 }
                 add(include_str!("shaders/lib/linear.wgsl"));
-                match (rows, ints) {
-                    (TILE, true) => add(include_str!("shaders/lib/linear_tile_ints.wgsl")),
-                    (TILE, false) => add(include_str!("shaders/lib/linear_tile.wgsl")),
+                match rows {
+                    TILE => {
+                        add(match ints {
+                            true => include_str!("shaders/lib/tile_ints.wgsl"),
+                            false => include_str!("shaders/lib/tile_floats.wgsl"),
+                        });
+                        add(include_str!("shaders/lib/linear_tile.wgsl"));
+                    }
                     _ => {
                         add("fn sum(a: Acc, b: Acc) -> Acc {\n    return a + b;\n}\n");
                         add(&lanes(caps, "Acc", &[("sum_of_lanes", "sum")]));
