@@ -236,6 +236,23 @@ fn bench_refuses_what_it_cannot_do() {
     assert_eq!(with_model("bench", &["-o", "xml"]).status.code(), Some(2));
 }
 
+/// On the first adapter, where there is one: every codec of the cache has its rows, and its bound.
+#[test]
+fn selftest_goes_over_every_cache_on_wgpu() {
+    if !ok(&sterna(&["devices"])).contains("wgpu: 0: ") {
+        return common::say(format_args!("wgpu: not run: no adapter"));
+    }
+    let table = ok(&sterna(&["selftest", "--small", "--backend", "wgpu"]));
+    assert!(table.ends_with("every stage computes what the CPU does\n"), "{table}");
+    for (codec, most) in [("f16", "2e-3"), ("q8_0", "2e-2"), ("turboquant-4", "2e-2"), ("tq3_0", "2e-2")] {
+        let line = format!("| tiny, head f16, KV {codec} | attend | 70 |");
+        assert!(
+            table.lines().any(|l| l.starts_with(&line) && l.ends_with(&format!("| {most} | ok |"))),
+            "{table}"
+        );
+    }
+}
+
 #[test]
 fn devices_version_help_completions_and_man() {
     assert!(ok(&sterna(&["devices"])).starts_with("cpu: "));
