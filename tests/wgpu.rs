@@ -39,6 +39,30 @@ fn a_lost_device_is_an_error_and_no_wait() {
     assert!(running.backend.upload(&case.weights[0]).is_err());
 }
 
+/// One thread's wait may bring another one's answer.
+#[test]
+fn threads_that_share_a_device_each_get_their_answers() {
+    let Some(gpu) = gpu(&Options::default()) else { return };
+    let (pages, row) = (shuffled_pages(1, 1), Row { token: 1, pos: 0, seq: 0, logits: true });
+    let answers = || {
+        let mut backend = Wgpu::on(Arc::clone(&gpu));
+        let (case, logits) = SMALL.case("a small model", limits(2, 1, 1));
+        let mut running = case.on(&mut backend);
+        let mut answer = || {
+            running.run(0..case.p.stages.len(), &Step { rows: &[row], pages: &pages, sampling: &[] });
+            running.read(logits, 1)
+        };
+        let first = answer();
+        assert!((0..25).all(|_| answer() == first));
+        first
+    };
+    let all = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..16).map(|_| scope.spawn(answers)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a thread")).collect::<Vec<_>>()
+    });
+    assert!(all.windows(2).all(|two| two[0] == two[1]));
+}
+
 #[test]
 fn a_device_that_is_not_there_is_named_beside_those_that_are() {
     let Some(gpu) = gpu(&Options::default()) else { return };

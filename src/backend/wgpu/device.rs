@@ -5,9 +5,9 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wgpu::{
     Adapter, AdapterInfo, BindGroupLayout, Buffer, BufferUsages, DeviceType, Features, SubmissionIndex,
@@ -423,15 +423,20 @@ impl Gpu {
             return Ok(());
         }
         let range = 0..out.len() as u64;
-        let result = Arc::new(Mutex::new(None));
-        let told = Arc::clone(&result);
-        staging.map_async(wgpu::MapMode::Read, range.clone(), move |mapped| *locked(&told) = Some(mapped));
-        self.wait(run)?;
+        let (told, answer) = mpsc::channel();
+        // Nobody listens any more where waiting failed.
+        staging.map_async(wgpu::MapMode::Read, range.clone(), move |mapped| drop(told.send(mapped)));
         let failed = |detail: String| error("mapping memory", detail);
-        match locked(&result).take() {
-            Some(Ok(())) => {}
-            Some(Err(err)) => return Err(failed(err.to_string())),
-            None => return Err(failed("the device never answered".to_owned())),
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            self.wait(run.clone())?;
+            // A thread that waits for the same device may have got this answer, and hands it over a little later.
+            match answer.recv_timeout(Duration::from_millis(1)) {
+                Ok(Ok(())) => break,
+                Ok(Err(err)) => return Err(failed(err.to_string())),
+                Err(_) if Instant::now() < patience => {}
+                Err(_) => return Err(failed("the device never answered".to_owned())),
+            }
         }
         let view = staging.get_mapped_range(range).map_err(|err| failed(err.to_string()))?;
         out.copy_from_slice(&view);
