@@ -50,7 +50,7 @@ impl Session {
     /// first. A writer with a buffer serves best.
     ///
     /// # Errors
-    /// [`StateError::Io`]; as [`feed`](Self::feed).
+    /// [`StateError::Io`]; [`Error::Backend`].
     pub fn save(&mut self, out: &mut impl Write) -> Result<(), Error> {
         self.complete()?;
         let mut out = Summed { inner: out, sum: Hasher::new() };
@@ -103,7 +103,8 @@ impl Engine {
     /// its context and threads. Nothing that is read can do harm but make the model talk nonsense: it is meant for one's own files.
     ///
     /// # Errors
-    /// [`Error::State`]; [`Error::NoSession`]; [`Error::ContextFull`] where it is longer than a context here.
+    /// [`Error::State`]; [`Error::NoSession`]; [`Error::ContextFull`] where it is longer than a context here; [`Error::Token`] where a
+    /// damaged one names a token that there is none of; [`Error::Backend`]. No slot is taken then.
     pub fn restore(&self, from: &mut impl BufRead) -> Result<Session, Error> {
         let mut from = Summed { inner: from, sum: Hasher::new() };
         self.check_header(&mut from)?;
