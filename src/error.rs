@@ -79,6 +79,33 @@ pub enum Error {
         /// Slots of the engine.
         n_seqs: usize,
     },
+    /// Sessions are refused while a batch has the engine.
+    #[error("a batch has this engine, or another one is asked for: one batch, or sessions, at a time")]
+    InBatch,
+    /// A batch wants the engine for itself.
+    #[error("{live} sessions of this engine are in use; a batch wants it for itself")]
+    Sessions {
+        /// Sessions that live.
+        live: usize,
+    },
+    /// The pool has no page for a session's step.
+    #[error("the KV cache is full: a sequence of {need} pages of 64 positions wants more, and {free} are free")]
+    OutOfPages {
+        /// Pages that the sequence would hold.
+        need: usize,
+        /// Pages that nobody holds.
+        free: usize,
+    },
+    /// A prompt that the pool could not hold if it had it for itself.
+    #[error("{tokens} tokens take {need} pages of 64 positions, and the KV cache has {pages} in all")]
+    NeverFits {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Pages that they take.
+        need: usize,
+        /// Pages of the pool.
+        pages: usize,
+    },
     /// A token id that the model does not have.
     #[error("token {token} is not in the vocabulary of {n_vocab} tokens")]
     Token {

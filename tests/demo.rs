@@ -170,7 +170,7 @@ fn other_backends_tell_the_same_story_from_every_cache() {
             before = logits.to_vec();
             Ok(())
         };
-        cpu.session().unwrap().feed_each(&want[..at], keep).unwrap();
+        cpu.session().unwrap().logits_each(&want[..at], keep).unwrap();
         let gap = before[want[at] as usize] - before[got[at] as usize];
         eprintln!("{codec}: token {} of 64 is another, {gap} below the first", at - POSITIONS + 1);
         let most = if codec == "q4_0" { 0.52 } else { 0.18 };

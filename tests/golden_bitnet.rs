@@ -294,11 +294,11 @@ fn a_session_that_is_cut_back_is_one_that_never_went_further() {
     let (mut cut, mut fresh) = (engine.session().unwrap(), engine.session().unwrap());
     for n in [1, 62, 63, 64, 65, 100, 128] {
         cut.cut_back(0);
-        cut.feed_quietly(tokens).unwrap();
+        cut.prefill(tokens).unwrap();
         cut.cut_back(n);
         assert_eq!(cut.tokens(), &tokens[..n]);
         fresh.cut_back(0);
-        fresh.feed_quietly(&tokens[..n]).unwrap();
+        fresh.prefill(&tokens[..n]).unwrap();
         let other: Vec<u32> = (0..40).map(|token| token * 7 + 1).collect();
         assert_eq!(last_logits(&mut cut, &other), last_logits(&mut fresh, &other), "cut back to {n}");
     }

@@ -34,14 +34,14 @@ fn feed(session: &mut Session, tokens: &[u32]) -> Vec<u32> {
         all.extend(logits.iter().map(|x| x.to_bits()));
         Ok(())
     };
-    session.feed_each(tokens, keep).unwrap();
+    session.logits_each(tokens, keep).unwrap();
     all
 }
 
 /// What a session that saw `before` without a detour says of `after`.
 fn alone(engine: &Engine, before: &[u32], after: &[u32]) -> Vec<u32> {
     let mut session = engine.session().unwrap();
-    session.feed_quietly(before).unwrap();
+    session.prefill(before).unwrap();
     feed(&mut session, after)
 }
 
@@ -62,7 +62,7 @@ fn a_cut_and_a_branch_leave_no_trace() {
         let engine = engine(codec.name());
         let (trunk, left, right) = (tokens(2, 300), tokens(3, 20), tokens(4, 20));
         let mut session = engine.session().unwrap();
-        session.feed_quietly(&trunk).unwrap();
+        session.prefill(&trunk).unwrap();
         let mut branch = session.branch(270).unwrap();
         session.cut_back(250);
         // In turn, so that one would see what the other writes.

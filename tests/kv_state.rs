@@ -69,7 +69,7 @@ fn every_backend_and_codec_goes_on_to_the_bit() {
                 opened => opened.unwrap(),
             };
             let mut session = engine.session().unwrap();
-            session.feed_quietly(&before).unwrap();
+            session.prefill(&before).unwrap();
             let bytes = saved(&mut session);
             // Other pages of the same engine; the next test has other engines.
             let mut taken_up = restored(&engine, &bytes).unwrap();
@@ -87,7 +87,7 @@ fn a_cut_a_branch_and_nothing_at_all_are_kept_too() {
         let engine = open(&EngineOptions { n_seqs: 2, ..options("cpu", codec.name()) }).unwrap();
         let mut session = engine.session().unwrap();
         assert_eq!(restored(&engine, &saved(&mut session)).unwrap().position(), 0);
-        session.feed_quietly(&tokens(400)).unwrap();
+        session.prefill(&tokens(400)).unwrap();
         // Far enough back that a part of a page is computed again.
         session.cut_back(150);
         let bytes = saved(&mut session);
@@ -113,7 +113,7 @@ fn damage_is_noticed_wherever_it_is() {
     for codec in ["f16", "turboquant"] {
         let engine = cpu(codec);
         let mut session = engine.session().unwrap();
-        session.feed_quietly(&tokens(200)).unwrap();
+        session.prefill(&tokens(200)).unwrap();
         let bytes = saved(&mut session);
         drop(session);
         // Every byte of what comes before the pages, and some of these.
@@ -135,7 +135,7 @@ fn damage_is_noticed_wherever_it_is() {
 fn another_engine_says_what_differs() {
     let engine = cpu("turboquant");
     let mut session = engine.session().unwrap();
-    session.feed_quietly(&tokens(300)).unwrap();
+    session.prefill(&tokens(300)).unwrap();
     let bytes = saved(&mut session);
     let refused = |options: EngineOptions, words: &str| {
         let err = restored(&open(&options).unwrap(), &bytes).unwrap_err().to_string();

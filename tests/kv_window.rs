@@ -168,7 +168,7 @@ fn feed(session: &mut Session, tokens: &[u32]) -> Vec<Vec<u32>> {
         all.push(logits.iter().map(|x| x.to_bits()).collect());
         Ok(())
     };
-    session.feed_each(tokens, keep).unwrap();
+    session.logits_each(tokens, keep).unwrap();
     all
 }
 

@@ -9,7 +9,7 @@ use super::bench_table::{Format, Table};
 use super::model_args::LoadArgs;
 use crate::backend::StageTime;
 use crate::engine::score::Mean;
-use crate::engine::{Engine, EngineOptions, Sampler, SamplerOptions, Session, bandwidth};
+use crate::engine::{Engine, EngineOptions, Session, bandwidth};
 use crate::program::sampling::uniform;
 
 /// Read for the bandwidth column: several times the last cache of large machines.
@@ -191,11 +191,11 @@ fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, CliEr
     let token = |at: usize| ((uniform(0, at as u64) * n_vocab as f64) as u32).min(n_vocab as u32 - 1);
     let depth: Vec<u32> = (0..test.n_depth).map(token).collect();
     let prompt: Vec<u32> = (test.n_depth..test.n_depth + test.n_prompt).map(token).collect();
-    session.feed_quietly(&depth)?;
+    session.prefill(&depth)?;
 
     // Warm-up: the prompt once, and two single steps, the second of which may be queued ahead.
     run(&mut session, Test { n_gen: test.n_gen.min(2), ..test }, &prompt, token(0))?;
-    let before = engine.stage_times();
+    let before = engine.stage_times()?;
     let mut seconds = Vec::new();
     for _ in 0..repetitions {
         let start = Instant::now();
@@ -205,7 +205,7 @@ fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, CliEr
     let steps = test.n_depth..test.n_depth + test.n_gen;
     let decode_bytes =
         (test.n_prompt == 0).then(|| steps.map(|position| engine.decode_cost(position).bytes()).sum());
-    let taken = before.zip(engine.stage_times());
+    let taken = before.zip(engine.stage_times()?);
     let stages = taken.map(|(before, after)| {
         let mut kinds = Stages::new();
         for ((_, stage), (before, after)) in engine.program().stages.iter().zip(before.iter().zip(after)) {
@@ -237,10 +237,9 @@ fn profile_table(test: &str, stages: &Stages) -> String {
 /// One run: the prompt, and behind it, or behind a token of its own, the generated tokens.
 fn run(session: &mut Session, test: Test, prompt: &[u32], token: u32) -> Result<(), CliError> {
     session.cut_back(test.n_depth);
-    let mut sampler = Sampler::new(SamplerOptions::greedy())?;
     match prompt {
-        [] => session.feed_and_pick_many(&[token], test.n_gen, &mut sampler)?,
-        _ => session.feed_and_pick_many(prompt, 1 + test.n_gen, &mut sampler)?,
+        [] => session.decode_many(&[token], test.n_gen)?,
+        _ => session.decode_many(prompt, 1 + test.n_gen)?,
     };
     Ok(())
 }

@@ -75,9 +75,9 @@ fn feed(
     mut write: impl FnMut(usize, &[f32]) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
     if !each {
-        return session.feed_each(tokens, write);
+        return session.logits_each(tokens, write);
     }
-    tokens.iter().enumerate().try_for_each(|(at, &token)| write(at, session.feed(&[token])?))
+    tokens.iter().enumerate().try_for_each(|(at, &token)| write(at, session.logits(&[token])?))
 }
 
 fn read_sequences(path: &Path) -> Result<Vec<Vec<u32>>, CliError> {

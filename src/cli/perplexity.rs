@@ -122,10 +122,10 @@ fn score_chunk(
     let fed = as_fed(tokenizer, chunk);
     let first = chunk.len() / 2;
     session.cut_back(0);
-    session.feed_quietly(&fed[..first])?;
+    session.prefill(&fed[..first])?;
     let n_vocab = session.engine().hyper().n_vocab;
     let (mut log_probs, mut base) = (vec![0.0; n_vocab], vec![0.0; n_vocab]);
-    session.feed_each(&fed[first..chunk.len() - 1], |index, logits| -> Result<(), CliError> {
+    session.logits_each(&fed[first..chunk.len() - 1], |index, logits| -> Result<(), CliError> {
         let next = chunk[first + index + 1] as usize;
         log_softmax(logits, &mut log_probs);
         scores.nll.add(-f64::from(log_probs[next]));

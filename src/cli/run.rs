@@ -77,6 +77,7 @@ impl RunArgs {
             stop: self.stop.iter().map(|stop| self.typed(stop)).collect(),
             ignore_eos: self.ignore_eos,
             show_special: self.show_special,
+            logprobs: None,
             cancel: Some(cancel),
         };
         self.generate(engine, &prompt, &options)

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::stop::StopStrings;
-use super::{Sampler, SamplerOptions, Session, Stats};
+use super::logprobs::LogProbs;
+use super::{Decoder, Event, Sampler, SamplerOptions, Session, Stats, StopReason};
 use crate::error::Error;
-use crate::tokenizer::Utf8Stream;
+use crate::tokenizer::Tokenizer;
 
 /// How to generate.
 #[derive(Clone, Debug, Default)]
 pub struct GenerateOptions {
     /// How each token is picked.
     pub sampler: SamplerOptions,
-    /// Most tokens to pick; no limit but the context where there is none.
+    /// Most tokens to pick; `None` is as many as the context holds.
     pub max_tokens: Option<usize>,
     /// Generation ends before any of these; they may span tokens and are not shown.
     pub stop: Vec<String>,
@@ -22,36 +22,35 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Also show control tokens as text.
     pub show_special: bool,
+    /// Log-probabilities of each picked token and of this many of the most likely ones; `None` is no log-probabilities,
+    /// which spares reading a row of logits a token.
+    pub logprobs: Option<usize>,
     /// Looked at between steps; `true` ends the generation.
     pub cancel: Option<Arc<AtomicBool>>,
 }
 
-/// Why a generation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StopReason {
-    /// The model said that its text or turn ends.
-    EndOfText,
-    /// A stop string was met.
-    StopString,
-    /// [`GenerateOptions::max_tokens`] were picked.
-    Limit,
-    /// The session has no position left.
-    ContextFull,
-    /// [`GenerateOptions::cancel`] was set.
-    Cancelled,
+impl GenerateOptions {
+    /// The sampler that these options want.
+    pub(super) fn sampler(&self, tokenizer: &Tokenizer) -> Result<Sampler, Error> {
+        let mut options = self.sampler.clone();
+        if self.ignore_eos {
+            options.logit_bias.extend(tokenizer.eog().map(|id| (id, f32::NEG_INFINITY)));
+        }
+        Ok(Sampler::new(options)?)
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+    }
 }
 
-/// An iterator of pieces of text, each whole characters and none empty. After `None`,
-/// [`stop_reason`](Self::stop_reason) says why it ended.
+/// An iterator of pieces of text, each whole characters and none empty; [`next_event`](Self::next_event) gives the tokens
+/// too. After `None`, [`stop_reason`](Self::stop_reason) says why it ended.
 #[derive(Debug)]
 pub struct Generation<'s> {
     session: &'s mut Session,
-    sampler: Sampler,
-    utf8: Utf8Stream,
-    show_special: bool,
-    stops: StopStrings,
-    max_tokens: usize,
-    cancel: Option<Arc<AtomicBool>>,
+    options: GenerateOptions,
+    decoder: Decoder,
     /// Tokens that the model has still to see.
     pending: Vec<u32>,
     picked: Vec<u32>,
@@ -67,20 +66,13 @@ impl<'s> Generation<'s> {
         prompt: &[u32],
         options: &GenerateOptions,
     ) -> Result<Self, Error> {
-        let tokenizer = session.engine().tokenizer()?;
-        let mut sampling = options.sampler.clone();
-        if options.ignore_eos {
-            sampling.logit_bias.extend(tokenizer.eog().map(|id| (id, f32::NEG_INFINITY)));
-        }
-        let mut sampler = Sampler::new(sampling)?;
+        let mut sampler = options.sampler(session.engine().tokenizer()?)?;
         session.tokens().iter().for_each(|&token| sampler.accept(token));
+        session.set_sampler(sampler);
+        session.keep_logits(options.logprobs.is_some());
         Ok(Self {
-            sampler,
-            utf8: Utf8Stream::default(),
-            show_special: options.show_special,
-            stops: StopStrings::new(&options.stop),
-            max_tokens: options.max_tokens.unwrap_or(usize::MAX),
-            cancel: options.cancel.clone(),
+            decoder: Decoder::new(options),
+            options: options.clone(),
             pending: prompt.to_vec(),
             picked: Vec::new(),
             start: Instant::now(),
@@ -107,62 +99,54 @@ impl<'s> Generation<'s> {
 
     /// The seed: the given one, or the random one that was taken.
     pub fn seed(&self) -> u64 {
-        self.sampler.seed()
+        self.session.sampler().seed()
     }
 
-    /// The session, which has seen what was generated but for the last token.
+    /// The session that it runs in.
     pub fn session(&mut self) -> &mut Session {
         self.session
     }
 
-    /// Shows the model all of the prompt but its last token, which the first piece of text would do otherwise. `false` where it was
-    /// cancelled meanwhile.
+    /// Shows the model all of the prompt but its last token, which the first piece of text would do otherwise. `false` if it
+    /// was cancelled meanwhile.
     ///
     /// # Errors
-    /// As [`Session::feed`].
+    /// As [`Session::prefill`].
     pub fn prefill(&mut self) -> Result<bool, Error> {
         let begun = Instant::now();
-        let size = self.session.engine().max_rows();
-        while self.pending.len() > 1 {
-            if self.cancelled() {
-                return Ok(false);
-            }
-            self.feed(size.min(self.pending.len() - 1))?;
-        }
+        let done = self.feed_all_but(1)?;
         self.stats.prompt_time += begun.elapsed();
-        Ok(true)
+        Ok(done)
     }
 
-    /// Shows the model the first tokens of what is pending.
-    fn feed(&mut self, n: usize) -> Result<(), Error> {
-        self.session.feed_quietly(&self.pending[..n])?;
-        self.pending.drain(..n).for_each(|token| self.sampler.accept(token));
-        Ok(())
+    /// Picks one token, and says what that does; `None` after the end.
+    pub fn next_event(&mut self) -> Option<Result<Event, Error>> {
+        if self.end.is_some() {
+            return None;
+        }
+        let event = self.advance();
+        self.end = match &event {
+            Ok(event) => event.end,
+            Err(_) => Some(StopReason::Cancelled),
+        };
+        Some(event)
     }
 
-    /// Picks one token and returns the text that may be shown now, which may be none.
-    fn advance(&mut self) -> Result<String, Error> {
+    fn advance(&mut self) -> Result<Event, Error> {
         if let Some(reason) = self.due() {
-            return Ok(self.finish(reason));
+            return Ok(self.decoder.finish(reason));
         }
-        let Some(token) = self.pick()? else { return Ok(self.finish(StopReason::Cancelled)) };
+        let Some(token) = self.pick()? else { return Ok(self.decoder.finish(StopReason::Cancelled)) };
+        let logprobs = self.options.logprobs.map(|n| LogProbs::of(self.session.last_logits(), token, n));
         let tokenizer = self.session.engine().tokenizer()?;
-        if tokenizer.is_eog(token) {
-            return Ok(self.finish(StopReason::EndOfText));
-        }
-        let piece = self.utf8.push(tokenizer.shown_bytes(token, self.show_special));
-        let (text, stopped) = self.stops.push(piece);
-        if stopped {
-            self.end = Some(StopReason::StopString);
-        }
-        Ok(text)
+        Ok(self.decoder.push(tokenizer, token, logprobs))
     }
 
     /// Why it must end before another token is picked.
     fn due(&self) -> Option<StopReason> {
-        if self.cancelled() {
+        if self.options.is_cancelled() {
             Some(StopReason::Cancelled)
-        } else if self.picked.len() >= self.max_tokens {
+        } else if self.decoder.remaining() == 0 {
             Some(StopReason::Limit)
         } else if self.pending.len() > self.session.remaining() {
             Some(StopReason::ContextFull)
@@ -171,25 +155,34 @@ impl<'s> Generation<'s> {
         }
     }
 
-    fn cancelled(&self) -> bool {
-        self.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+    /// Shows the model what is pending, step by step, but for the last `rest` tokens; `false` if it was cancelled meanwhile.
+    fn feed_all_but(&mut self, rest: usize) -> Result<bool, Error> {
+        let most = self.session.engine().max_rows();
+        while self.pending.len() > rest {
+            if self.options.is_cancelled() {
+                return Ok(false);
+            }
+            let n = most.min(self.pending.len() - rest);
+            self.session.prefill(&self.pending[..n])?;
+            self.pending.drain(..n).for_each(|token| self.session.accept(token));
+        }
+        Ok(true)
     }
 
-    /// Shows the model what is pending and picks the next token; `None` where it was cancelled meanwhile.
+    /// Shows the model what is pending and picks the next token; `None` if it was cancelled meanwhile.
     fn pick(&mut self) -> Result<Option<u32>, Error> {
         let (first, begun) = (self.picked.is_empty(), Instant::now());
         if !first {
             self.stats.generate_bytes += self.session.engine().decode_cost(self.session.position()).bytes();
         }
-        let size = self.session.engine().max_rows();
-        while self.pending.len() > size {
-            self.feed(size)?;
-            if self.cancelled() {
-                return Ok(None);
-            }
+        let most = self.session.engine().max_rows();
+        // The last step picks, of up to `most` tokens.
+        let last = (self.pending.len() - 1) % most + 1;
+        if !self.feed_all_but(last)? || self.options.is_cancelled() {
+            return Ok(None);
         }
-        let goes_on = self.picked.len() + 1 < self.max_tokens;
-        let token = self.session.pick(&self.pending, &mut self.sampler, goes_on)?;
+        let goes_on = self.decoder.remaining() > 1;
+        let token = self.session.pick(&self.pending, goes_on)?;
         self.pending.clear();
         self.pending.push(token);
         self.picked.push(token);
@@ -202,17 +195,11 @@ impl<'s> Generation<'s> {
         }
         Ok(Some(token))
     }
+}
 
-    /// Ends, and returns all text that was held back.
-    fn finish(&mut self, reason: StopReason) -> String {
-        self.end = Some(reason);
-        let (mut text, stopped) = self.stops.push(self.utf8.finish());
-        if stopped {
-            self.end = Some(StopReason::StopString);
-        } else {
-            text += &self.stops.flush();
-        }
-        text
+impl Drop for Generation<'_> {
+    fn drop(&mut self) {
+        self.session.keep_logits(false);
     }
 }
 
@@ -220,16 +207,12 @@ impl Iterator for Generation<'_> {
     type Item = Result<String, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.end.is_none() {
-            match self.advance() {
-                Ok(text) if text.is_empty() => {}
-                Ok(text) => return Some(Ok(text)),
-                Err(err) => {
-                    self.end = Some(StopReason::Cancelled);
-                    return Some(Err(err));
-                }
+        loop {
+            match self.next_event()? {
+                Ok(event) if event.text.is_empty() => {}
+                Ok(event) => return Some(Ok(event.text)),
+                Err(err) => return Some(Err(err)),
             }
         }
-        None
     }
 }

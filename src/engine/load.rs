@@ -1,14 +1,15 @@
 //! From a file to an engine: options, the check that it fits, and the upload.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, kv, kv_by_name, kv_on};
 
 use super::head;
-use super::pages::{Pages, exact_pages_for};
-use super::{Core, Engine, Shared, ctx_pages};
+use super::pages::{Pages, exact_pages_for, pages_for};
+use super::runner::{Desk, Runner};
+use super::{Engine, Shared};
 use crate::backend::{self, Backend, BackendError, DeviceOptions, Int8, Plan};
 use crate::error::Error;
 use crate::gguf::{Gguf, OpenOptions};
@@ -44,10 +45,17 @@ pub struct EngineOptions {
     pub n_ctx: Option<usize>,
     /// Most tokens of one step.
     pub batch: usize,
-    /// Most tokens of one step whose logits are wanted, for [`Session::feed_each`](super::Session::feed_each).
+    /// Most tokens of one step whose logits are wanted, for [`Session::logits_each`](super::Session::logits_each); at least
+    /// one a sequence.
     pub outputs: usize,
-    /// Sessions that may exist at a time.
+    /// Sequences that hold pages at a time: sessions, or running sequences of a [`Batch`](super::Batch).
     pub n_seqs: usize,
+    /// Positions that the KV cache holds for all sequences together; `None` is `n_ctx` for each of `n_seqs`. With fewer, a
+    /// session's step may find no page, and a batch makes sequences wait.
+    pub kv_positions: Option<usize>,
+    /// Places in texts, besides those where sequences stand, that the prefix cache of a [`Batch`](super::Batch) can go on from if
+    /// the KV cache is windowed (`turboquant`); `None` is one a sequence, or none if there is one sequence. Each takes exact pages.
+    pub checkpoints: Option<usize>,
     /// Codec of keys in the cache: `f16`, `f32`, `q8_0`, `q4_0`, `turboquant`, `turboquant-4`, `tq3_0`.
     pub cache_type_k: String,
     /// Codec of values in the cache.
@@ -105,6 +113,8 @@ impl Default for EngineOptions {
             batch: 512,
             outputs: 1,
             n_seqs: 1,
+            kv_positions: None,
+            checkpoints: None,
             cache_type_k: "f16".into(),
             cache_type_v: "f16".into(),
             kv_sinks: None,
@@ -243,30 +253,24 @@ impl Engine {
         let exec = backend.compile(&program, &ids)?;
 
         let logits = program.buf_named("logits").expect("every model has a logits buffer");
-        let core = Core {
-            exec,
-            pages: Pages::new(options.exact(), limits.seqs, ctx_pages(n_ctx), limits.exact_pages),
-            free_slots: (0..limits.seqs as u32).rev().collect(),
-            rows: Vec::with_capacity(limits.rows),
-            sampling: Vec::with_capacity(1),
-            backend,
-        };
-        notes.extend(core.backend.note());
+        notes.extend(backend.note());
+        let (backend_name, device) = (backend.name(), backend.device());
+        let Limits { seqs, pages, exact_pages, .. } = limits;
+        let pages = Pages::new(options.exact(), seqs, pages_for(n_ctx), pages, exact_pages);
         notes.extend(warnings(&gguf, &hyper, n_ctx));
         notes.extend(other_codec(&program, options));
         let shared = Shared {
             warnings: notes,
-            backend_name: core.backend.name(),
-            device: core.backend.device(),
+            backend_name,
+            device,
             threads: options.n_threads(),
             tokenizer_pre: options.tokenizer_pre.clone(),
             tokenizer: OnceLock::new(),
-            core: Mutex::new(core),
+            desk: Desk::new(Runner::new(backend, exec, pages, logits)),
             gguf,
             hyper,
             program,
             plan,
-            logits,
             n_ctx,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -308,7 +312,10 @@ fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize),
     check_window(options, k, v)?;
     let window = options.exact();
     if k.windowed() || v.windowed() {
-        limits.exact_pages = exact_pages_for(window, limits.seqs, ctx_pages(n_ctx), limits.rows);
+        let checkpoints = options.checkpoints.unwrap_or(if limits.seqs > 1 { limits.seqs } else { 0 });
+        in_range("checkpoints", checkpoints.max(1), MAX_ROWS)?;
+        let held = exact_pages_for(window, limits.seqs, pages_for(n_ctx).min(limits.pages), limits.rows);
+        limits.exact_pages = held + checkpoints * (window.newest_pages + 1);
     }
     let mut model = Model::build(gguf, hyper, &Options { limits, k, v, window })?;
     head::retype(&mut model, &options.head_type)?;
@@ -366,14 +373,19 @@ fn in_range(option: &'static str, got: usize, max: usize) -> Result<usize, Error
     }
 }
 
+/// A step beyond this gains nothing and would only ask for buffers.
+const MAX_ROWS: usize = 1 << 16;
+
 fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
-    /// A step beyond this gains nothing and would only ask for buffers.
-    const MAX_ROWS: usize = 1 << 16;
     let seqs = in_range("sessions", options.n_seqs, MAX_ROWS)?;
-    in_range("ctx-size", n_ctx, MAX_POSITIONS / seqs)?;
-    let rows = in_range("batch-size", options.batch, MAX_ROWS)?.min(n_ctx);
-    let outputs = in_range("outputs", options.outputs, MAX_ROWS)?.min(rows);
-    Ok(Limits { rows, outputs, seqs, pages: seqs * ctx_pages(n_ctx), exact_pages: 0 })
+    in_range("ctx-size", n_ctx, MAX_POSITIONS)?;
+    let pages = match options.kv_positions {
+        Some(positions) => pages_for(in_range("kv-positions", positions, MAX_POSITIONS)?),
+        None => seqs * pages_for(in_range("ctx-size", n_ctx, MAX_POSITIONS / seqs)?),
+    };
+    let rows = in_range("batch-size", options.batch, MAX_ROWS)?.min(n_ctx.saturating_mul(seqs));
+    let outputs = in_range("outputs", options.outputs, MAX_ROWS)?.max(seqs).min(rows);
+    Ok(Limits { rows, outputs, seqs, pages, exact_pages: 0 })
 }
 
 pub(super) fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {

@@ -1,42 +1,50 @@
-//! Runs a model: sessions over a shared engine, prefill and decode, sampling, stop rules.
+//! Runs a model: many sequences in a batch or one in a session, prefill and decode, sampling, stop rules.
 //!
 //! It knows the model as a program and the device as a backend, and must never know an architecture or
-//! a kernel. Start at [`Engine`], then [`Session`], then [`Generation`].
+//! a kernel. Start at [`Engine`], then [`Session`] and [`Generation`], then [`Batch`].
 
 pub mod bandwidth;
+mod batch;
 mod conversation;
+mod decoder;
 mod generate;
 mod head;
 mod load;
+mod logprobs;
 pub mod needle;
 mod pages;
 pub mod probe;
 pub mod recommended;
+mod runner;
 mod sampler;
 pub mod score;
+mod sequence;
 mod session;
 mod state;
 mod stats;
 mod stop;
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+pub use batch::{Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SeqId};
 pub use conversation::{Answer, Conversation};
-pub use generate::{GenerateOptions, Generation, StopReason};
+pub use decoder::{Decoder, Event, PickedToken, StopReason};
+pub use generate::{GenerateOptions, Generation};
 pub use head::HEAD_TYPES;
 pub use load::{EngineOptions, Progress, plan, program};
+pub use logprobs::LogProbs;
 pub use sampler::{Sampler, SamplerError, SamplerOptions};
 pub use session::Session;
 pub use state::StateError;
 pub use stats::Stats;
 
-use crate::backend::{Backend, Exec, Plan, StageTime};
+use crate::backend::{Plan, StageTime};
 use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::model::Hyper;
-use crate::program::{Buf, Cost, PAGE, PageTable, Program, Row, Sampling, Step};
+use crate::program::{Cost, PageTable, Program, Row, Step};
 use crate::tokenizer::{Tokenizer, TokenizerOptions};
-use pages::Pages;
+use runner::{Desk, Taken};
 
 /// A loaded model on a backend. Clones share it; it is freed when the last clone and the last session
 /// are gone.
@@ -50,7 +58,6 @@ struct Shared {
     hyper: Hyper,
     program: Program,
     plan: Plan,
-    logits: Buf,
     n_ctx: usize,
     backend_name: &'static str,
     device: String,
@@ -58,28 +65,18 @@ struct Shared {
     warnings: Vec<String>,
     tokenizer_pre: Option<String>,
     tokenizer: OnceLock<Tokenizer>,
-    core: Mutex<Core>,
-}
-
-/// What a step changes.
-struct Core {
-    backend: Box<dyn Backend>,
-    exec: Exec,
-    pages: Pages,
-    free_slots: Vec<u32>,
-    rows: Vec<Row>,
-    sampling: Vec<Sampling>,
+    desk: Desk,
 }
 
 impl Engine {
     /// A new session with an empty context.
     ///
     /// # Errors
-    /// [`Error::NoSession`] where all [`EngineOptions::n_seqs`] are in use.
+    /// [`Error::NoSession`] if all [`EngineOptions::n_seqs`] are in use; [`Error::InBatch`] while a [`Batch`] has the engine.
     pub fn session(&self) -> Result<Session, Error> {
         let n_seqs = self.shared.program.limits.seqs;
-        let slot = self.core().free_slots.pop().ok_or(Error::NoSession { n_seqs })?;
-        Ok(Session::new(self.clone(), slot))
+        let slot = self.runner()?.free_slots.pop().ok_or(Error::NoSession { n_seqs })?;
+        Session::new(self, slot)
     }
 
     /// The file's tokenizer; built at the first call.
@@ -111,7 +108,7 @@ impl Engine {
         &self.shared.gguf
     }
 
-    /// Positions that one session holds.
+    /// Positions that one sequence may have.
     pub fn n_ctx(&self) -> usize {
         self.shared.n_ctx
     }
@@ -156,21 +153,24 @@ impl Engine {
         self.shared.program.cost(&Step { rows: &[row], pages: &pages, sampling: &[] })
     }
 
-    /// What each stage of the program has taken; nothing without [`EngineOptions::profile`].
-    pub fn stage_times(&self) -> Option<Vec<StageTime>> {
-        let core = self.core();
-        core.backend.stage_times(core.exec)
+    /// What each stage of the program has taken; `None` without [`EngineOptions::profile`].
+    ///
+    /// # Errors
+    /// [`Error::InBatch`].
+    pub fn stage_times(&self) -> Result<Option<Vec<StageTime>>, Error> {
+        let runner = self.runner()?;
+        Ok(runner.backend.stage_times(runner.exec))
     }
 
     /// Keys and values that the KV cache could not keep as they were, because they were no finite numbers or beyond f16. A model
-    /// that makes such is broken, or not meant for f16. `None` where the backend does not count them.
+    /// that makes such is broken, or not meant for f16. `None` if the backend does not count them.
     ///
     /// # Errors
-    /// [`Error::Backend`].
+    /// [`Error::Backend`], [`Error::InBatch`].
     pub fn repaired(&self) -> Result<Option<u64>, Error> {
-        let mut core = self.core();
-        let exec = core.exec;
-        Ok(core.backend.repaired(exec)?)
+        let mut runner = self.runner()?;
+        let exec = runner.exec;
+        Ok(runner.backend.repaired(exec)?)
     }
 
     /// Name of the output head's weight type.
@@ -183,14 +183,21 @@ impl Engine {
         head.map_or("none", |w| program.weight_decl(w).ty.name())
     }
 
-    fn core(&self) -> MutexGuard<'_, Core> {
-        self.shared.core.lock().unwrap_or_else(PoisonError::into_inner)
+    fn desk(&self) -> &Desk {
+        &self.shared.desk
     }
 
-    /// Whether a step may be queued behind one that samples so.
-    fn runs_ahead(&self, how: &Sampling) -> bool {
-        let core = self.core();
-        core.backend.runs_ahead(core.exec, how)
+    /// The runner, for one step.
+    fn runner(&self) -> Result<Taken<&Desk>, Error> {
+        Desk::take(&self.shared.desk)
+    }
+
+    fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
+        let n_vocab = self.hyper().n_vocab;
+        match tokens.iter().find(|&&token| token as usize >= n_vocab) {
+            Some(&token) => Err(Error::Token { token, n_vocab }),
+            None => Ok(()),
+        }
     }
 
     fn max_rows(&self) -> usize {
@@ -211,75 +218,4 @@ impl std::fmt::Debug for Engine {
             .field("n_ctx", &shared.n_ctx)
             .finish_non_exhaustive()
     }
-}
-
-/// Which rows of a run are wanted by the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
-    None,
-    Last,
-    All,
-}
-
-impl Core {
-    /// Runs one step: `tokens` at `pos..` of slot `seq`. Takes the pages that it needs.
-    fn step(
-        &mut self,
-        seq: u32,
-        pos: usize,
-        tokens: &[u32],
-        wanted: Wanted,
-        sampling: Option<Sampling>,
-    ) -> Result<(), Error> {
-        self.pages.grow(seq, pos + tokens.len());
-        let last = tokens.len() - 1;
-        let logits = |at: usize| match wanted {
-            Wanted::None => false,
-            Wanted::Last => at == last,
-            Wanted::All => true,
-        };
-        self.rows.clear();
-        self.rows.extend(tokens.iter().enumerate().map(|(at, &token)| Row {
-            token,
-            pos: (pos + at) as u32,
-            seq,
-            logits: logits(at),
-        }));
-        self.sampling.clear();
-        self.sampling.extend(sampling);
-        let step = Step { rows: &self.rows, pages: self.pages.table(), sampling: &self.sampling };
-        match self.backend.run(self.exec, &step) {
-            Ok(()) => self.pages.settle(seq, pos + tokens.len()),
-            Err(err) => {
-                self.pages.cut_back(seq, pos);
-                return Err(err.into());
-            }
-        }
-        Ok(())
-    }
-
-    fn read(&mut self, buf: Buf, row: usize, out: &mut [f32]) -> Result<(), Error> {
-        Ok(self.backend.read(self.exec, buf, row, out)?)
-    }
-
-    fn sampled(&mut self) -> Result<u32, Error> {
-        let mut token = [0];
-        self.backend.tokens(self.exec, &mut token)?;
-        Ok(token[0])
-    }
-
-    /// Waits for the token that was picked for slot `seq`: the newest, or the one `back` runs before.
-    fn picked(&mut self, seq: u32, back: usize) -> Result<u32, Error> {
-        Ok(self.backend.picked(self.exec, seq, back)?)
-    }
-
-    fn release(&mut self, seq: u32) {
-        self.pages.cut_back(seq, 0);
-        self.free_slots.push(seq);
-    }
-}
-
-/// `n_ctx` rounded up to whole pages, as pages.
-fn ctx_pages(n_ctx: usize) -> usize {
-    n_ctx.div_ceil(PAGE)
 }

@@ -93,12 +93,12 @@ impl Haystack {
     /// As [`Session::feed`].
     pub fn ask(&self, session: &mut Session) -> Result<Vec<Found>, Error> {
         session.cut_back(0);
-        session.feed_quietly(&self.tokens)?;
+        session.prefill(&self.tokens)?;
         let mut log_probs = vec![0.0; session.engine().hyper().n_vocab];
         let mut all = Vec::with_capacity(self.needles.len());
         for needle in &self.needles {
             let mut found = Found::default();
-            session.feed_each(question(needle), |i, logits| {
+            session.logits_each(question(needle), |i, logits| {
                 found.hear(needle, i, logits, &mut log_probs);
                 Ok::<(), Error>(())
             })?;

@@ -1,52 +1,45 @@
-//! One sequence: its tokens, its slot, and how it grows and is cut back.
+//! One sequence that its owner runs step by step: what it has seen, how it grows and is cut back.
 
-use super::{Core, Engine, GenerateOptions, Generation, Sampler, Wanted};
+use super::pages::pages_for;
+use super::runner::{Ask, PickedBy, Runner};
+use super::sequence::Sequence;
+use super::{Engine, GenerateOptions, Generation, Sampler};
 use crate::error::Error;
-use crate::program::{Buf, Row, Sampling};
 
 /// One sequence of an engine. Dropping it gives its slot and pages back.
 ///
 /// A session holds the tokens that the model has seen; [`tokens`](Self::tokens) are those whose keys and values are in
-/// the cache, but for the last few after a cut or in a branch, which the next step brings there.
+/// the cache, but for the last few after a cut or in a branch, which the next step computes.
+///
+/// Sessions of one engine may run on several threads: they take turns, a step each. A [`Batch`](super::Batch) runs many
+/// sequences in the same step.
 #[derive(Debug)]
 pub struct Session {
     engine: Engine,
-    slot: u32,
-    tokens: Vec<u32>,
-    /// How many of the tokens have their keys and values in the cache.
-    cached: usize,
+    seq: Sequence,
     logits: Vec<f32>,
-    /// The step that is queued behind the last one, if one is. It belongs to no position until its token is fed: any other
-    /// step overwrites what it left in the cache.
-    ahead: Option<Ahead>,
-}
-
-/// A step that was queued before the host knew its token.
-#[derive(Debug)]
-struct Ahead {
-    /// The token that it turned out to be fed with.
-    token: u32,
-    /// How it picks the next one.
-    sampling: Sampling,
+    keep_logits: bool,
 }
 
 impl Session {
-    pub(super) fn new(engine: Engine, slot: u32) -> Self {
-        let tokens = Vec::with_capacity(engine.n_ctx());
+    pub(super) fn new(engine: &Engine, slot: u32) -> Result<Self, Error> {
+        let mut seq = Sequence::greedy()?;
+        seq.tokens.reserve_exact(engine.n_ctx());
+        seq.slot = Some(slot);
         let logits = vec![0.0; engine.hyper().n_vocab];
-        Self { engine, slot, tokens, cached: 0, logits, ahead: None }
+        Ok(Self { engine: engine.clone(), seq, logits, keep_logits: false })
     }
 
     /// A session whose keys and values lie in the pages of its slot.
     pub(super) fn of_pages(mut self, tokens: &[u32]) -> Self {
-        self.tokens.extend_from_slice(tokens);
-        self.cached = tokens.len();
+        self.seq.tokens.extend_from_slice(tokens);
+        self.seq.cached = tokens.len();
         self
     }
 
     /// Its slot.
     pub(super) fn slot(&self) -> u32 {
-        self.slot
+        self.seq.slot.expect("a session has a slot until it is dropped")
     }
 
     /// The engine it belongs to.
@@ -56,241 +49,294 @@ impl Session {
 
     /// The tokens the model has seen, in order.
     pub fn tokens(&self) -> &[u32] {
-        &self.tokens
+        &self.seq.tokens
     }
 
-    /// Where the next token goes: the number of tokens seen.
+    /// Position of the next token: the number of tokens seen.
     pub fn position(&self) -> usize {
-        self.tokens.len()
+        self.seq.tokens.len()
     }
 
     /// Positions that are left.
     pub fn remaining(&self) -> usize {
-        self.engine.n_ctx() - self.tokens.len()
+        self.engine.n_ctx() - self.position()
     }
 
-    /// Shows the model `tokens`, in batches, and returns the logits that follow the last, `[n_vocab]`.
-    ///
-    /// # Errors
-    /// [`Error::ContextFull`] and [`Error::Token`] before anything runs; [`Error::EmptyPrompt`] for no
-    /// tokens; [`Error::Backend`]. After that last one the session keeps the batches that ran.
-    pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
-        let mut logits = std::mem::take(&mut self.logits);
-        let fed = self.feed_last(tokens, None, |core, buf| core.read(buf, 0, &mut logits));
-        self.logits = logits;
-        fed.map(|()| self.logits.as_slice())
+    /// How [`decode`](Self::decode) picks tokens from now on; a new session picks the most likely one.
+    pub fn set_sampler(&mut self, sampler: Sampler) {
+        self.seq.sampler = sampler;
     }
 
-    /// Shows the model `tokens` without asking for logits.
+    /// How tokens are picked.
+    pub fn sampler(&self) -> &Sampler {
+        &self.seq.sampler
+    }
+
+    /// Shows the model `tokens`, in steps of at most [`EngineOptions::batch`](super::EngineOptions::batch).
     ///
     /// # Errors
-    /// As [`feed`](Self::feed); no tokens are no error.
-    pub fn feed_quietly(&mut self, tokens: &[u32]) -> Result<(), Error> {
+    /// [`Error::ContextFull`] and [`Error::Token`] before anything runs; [`Error::OutOfPages`]; [`Error::InBatch`];
+    /// [`Error::Backend`]. After these last the session keeps the steps that ran.
+    pub fn prefill(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.check(tokens)?;
-        for batch in tokens.chunks(self.engine.max_rows()) {
-            self.run(batch, Wanted::None, None, |_, _| Ok(()))?;
-        }
-        Ok(())
+        self.feed(tokens, Ask::Nothing)
     }
 
-    /// Shows the model `tokens` and hands the logits after each to `each`: its index in `tokens`, and
-    /// `[n_vocab]`. Batches are of at most [`EngineOptions::outputs`](super::EngineOptions::outputs).
+    /// Shows the model `tokens` and returns the logits behind the last, `[n_vocab]`.
     ///
     /// # Errors
-    /// As [`feed`](Self::feed), and whatever `each` returns, at once.
-    pub fn feed_each<E: From<Error>>(
+    /// As [`prefill`](Self::prefill); [`Error::EmptyPrompt`] for no tokens.
+    pub fn logits(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
+        self.check_some(tokens)?;
+        self.feed(tokens, Ask::Logits)?;
+        Ok(&self.logits)
+    }
+
+    /// Shows the model `tokens` and hands the logits behind each to `each`: its index in `tokens`, and `[n_vocab]`. Steps
+    /// are of at most [`EngineOptions::outputs`](super::EngineOptions::outputs) tokens.
+    ///
+    /// # Errors
+    /// As [`prefill`](Self::prefill), and whatever `each` returns, at once.
+    pub fn logits_each<E: From<Error>>(
         &mut self,
         tokens: &[u32],
         mut each: impl FnMut(usize, &[f32]) -> Result<(), E>,
     ) -> Result<(), E> {
         self.check(tokens)?;
-        let size = self.engine.max_rows().min(self.engine.max_outputs());
+        self.complete()?;
         let n_vocab = self.engine.hyper().n_vocab;
+        let size = self.engine.max_rows().min(self.engine.max_outputs());
         let mut logits = vec![0.0; size.min(tokens.len()) * n_vocab];
-        for (batch_index, batch) in tokens.chunks(size).enumerate() {
-            let logits = &mut logits[..batch.len() * n_vocab];
-            self.run(batch, Wanted::All, None, |core, buf| core.read(buf, 0, logits))?;
+        for (step, tokens) in tokens.chunks(size).enumerate() {
+            let logits = &mut logits[..tokens.len() * n_vocab];
+            let known = self.append(tokens);
+            if let Err(err) = self.step(tokens.len(), Ask::All, |runner, _| runner.logits(0, logits)) {
+                self.forget(known);
+                return Err(err.into());
+            }
             for (row, logits) in logits.chunks_exact(n_vocab).enumerate() {
-                each(batch_index * size + row, logits)?;
+                each(step * size + row, logits)?;
             }
         }
         Ok(())
     }
 
-    /// Shows the model `tokens` and picks the token that follows, which is remembered as recent but not
-    /// yet seen. The backend picks where the sampler leaves the logits alone; the result is the same.
+    /// Shows the model `tokens` and picks the token behind them, which the model has not seen yet. The backend picks if the
+    /// sampler leaves the logits alone; the result is the same.
     ///
     /// # Errors
-    /// As [`feed`](Self::feed).
-    pub fn feed_and_pick(&mut self, tokens: &[u32], sampler: &mut Sampler) -> Result<u32, Error> {
-        self.pick(tokens, sampler, false)
+    /// As [`logits`](Self::logits).
+    pub fn decode(&mut self, tokens: &[u32]) -> Result<u32, Error> {
+        self.pick(tokens, false)
     }
 
-    /// Shows the model `tokens`, picks the token that follows and shows it that one, and so on, until `n` are picked, whatever
-    /// they are; returns the last. The steps are those of [`generate`](Self::generate), ahead of the host where the backend can.
+    /// Shows the model `tokens`, picks the token behind them, shows it that one, and so on until `n` are picked, whatever
+    /// they are; returns the last. A backend that can runs ahead of the host.
     ///
     /// # Errors
-    /// As [`feed`](Self::feed); [`Error::ContextFull`] comes when the context is full.
+    /// As [`decode`](Self::decode); [`Error::ContextFull`] comes when the context is full.
     ///
     /// # Panics
-    /// Where `n` is 0.
-    pub fn feed_and_pick_many(
-        &mut self,
-        tokens: &[u32],
-        n: usize,
-        sampler: &mut Sampler,
-    ) -> Result<u32, Error> {
+    /// If `n` is 0.
+    pub fn decode_many(&mut self, tokens: &[u32], n: usize) -> Result<u32, Error> {
         assert!(n > 0, "at least one token is picked");
-        let mut token = self.pick(tokens, sampler, n > 1)?;
+        let mut token = self.pick(tokens, n > 1)?;
         for left in (0..n - 1).rev() {
-            token = self.pick(&[token], sampler, left > 0)?;
+            token = self.pick(&[token], left > 0)?;
         }
         Ok(token)
     }
 
-    /// As [`feed_and_pick`](Self::feed_and_pick). Where it `goes_on`, so that the token will be fed and another one picked the
-    /// same way unless something ends the text, a backend that runs ahead gets that step before this one's token is waited for.
-    pub(super) fn pick(
-        &mut self,
-        tokens: &[u32],
-        sampler: &mut Sampler,
-        goes_on: bool,
-    ) -> Result<u32, Error> {
-        tokens.iter().for_each(|&token| sampler.accept(token));
-        let position = self.position() + tokens.len();
-        if sampler.changes_logits() {
-            self.feed(tokens)?;
-            return Ok(sampler.pick(&mut self.logits, position));
+    /// As [`decode`](Self::decode). If it `goes_on`, so that the token will be shown to the model and another one picked the
+    /// same way unless something ends the text, a backend that runs ahead gets that step before this one's token is read.
+    ///
+    /// With [`keep_logits`](Self::keep_logits) nothing runs ahead: the next step would overwrite them.
+    pub(super) fn pick(&mut self, tokens: &[u32], goes_on: bool) -> Result<u32, Error> {
+        self.check_some(tokens)?;
+        tokens.iter().for_each(|&token| self.seq.sampler.accept(token));
+        if !self.seq.is_queued(tokens) {
+            self.feed(tokens, Ask::Pick)?;
         }
-        let sampling = sampler.sampling(position);
-        if !self.engine.runs_ahead(&sampling) {
-            return self.feed_last(tokens, Some(sampler), |core, _| core.sampled());
+        let position = self.position();
+        if self.seq.queued.is_empty() {
+            return Ok(match self.keep_logits {
+                true => self.seq.sampler.pick(&mut self.logits.clone(), position),
+                false => self.seq.sampler.pick(&mut self.logits, position),
+            });
         }
-        match self.ahead.take() {
-            Some(ahead) if *tokens == [ahead.token] && ahead.sampling == sampling => {
-                self.tokens.push(ahead.token);
-                self.cached = self.tokens.len();
-            }
-            _ => self.feed_last(tokens, Some(sampler), |_, _| Ok(()))?,
+        let goes_on = goes_on && !self.keep_logits && position < self.engine.n_ctx();
+        let mut runner = self.engine.runner()?;
+        let has_page = runner.pages.most(self.slot(), self.seq.cached + 1) > self.seq.cached;
+        if goes_on && has_page && runner.runs_ahead(&self.seq) {
+            step(&mut runner, &mut self.seq, 1, Ask::Pick)?;
         }
-        let goes_on = goes_on && position < self.engine.n_ctx();
-        let next = goes_on.then(|| sampler.sampling(position + 1));
-        let mut core = self.engine.core();
-        if let Some(next) = next {
-            core.step(self.slot, position, &[Row::PICKED], Wanted::Last, Some(next))?;
-        }
-        let token = core.picked(self.slot, usize::from(goes_on))?;
-        drop(core);
-        self.ahead = next.map(|sampling| Ahead { token, sampling });
-        Ok(token)
+        runner.collect(&mut self.seq)
     }
 
-    /// Forgets every token from `position` on. Later tokens are then as if the session had never gone
-    /// further; with a windowed KV codec (`turboquant`) that holds for cuts by up to [`KvWindow::newest`](crate::program::KvWindow::newest) positions, and
-    /// beyond these, older positions stay as coarse as they were.
+    /// Forgets every token from `position` on. Later tokens are then as if the session had never gone further; with a
+    /// windowed KV codec (`turboquant`) that holds for cuts by up to
+    /// [`KvWindow::newest`](crate::program::KvWindow::newest) positions, and beyond these, older positions stay as coarse as
+    /// they were.
     ///
     /// # Panics
-    /// Where `position` lies beyond the session's own.
+    /// If `position` lies beyond the session's own.
     pub fn cut_back(&mut self, position: usize) {
-        assert!(position <= self.tokens.len(), "cut back to {position} of {}", self.tokens.len());
-        self.ahead = None;
-        self.tokens.truncate(position);
-        self.cached = self.engine.core().pages.cut_back(self.slot, position.min(self.cached));
+        assert!(position <= self.position(), "cut back to {position} of {}", self.position());
+        self.seq.land();
+        self.seq.tokens.truncate(position);
+        self.seq.cached = self.seq.cached.min(position);
+        // While a batch has the pages, the next step of the session gives them back.
+        if let Ok(mut runner) = self.engine.runner() {
+            runner.trim(&mut self.seq);
+        }
     }
 
-    /// A second session that has seen the first `position` tokens of this one. The two share the pages that are full,
-    /// and go on apart, each as if it had been alone, within the bounds of [`cut_back`](Self::cut_back).
+    /// A second session that has seen the first `position` tokens of this one. The two share the pages that are full, and
+    /// go on apart, each as if it had been alone, within the bounds of [`cut_back`](Self::cut_back).
     ///
     /// # Errors
-    /// As [`Engine::session`].
+    /// As [`Engine::session`]; [`Error::Backend`].
     ///
     /// # Panics
-    /// Where `position` lies beyond the session's own.
+    /// If `position` lies beyond the session's own.
     pub fn branch(&self, position: usize) -> Result<Self, Error> {
-        let tokens = &self.tokens[..position];
+        assert!(position <= self.position(), "a branch at {position} of {}", self.position());
         let mut branch = self.engine.session()?;
-        branch.tokens.extend_from_slice(tokens);
-        let cached = position.min(self.cached);
-        branch.cached = self.engine.core().pages.share(self.slot, branch.slot, cached);
+        self.engine.runner()?.fork(&self.seq, &mut branch.seq, position)?;
         Ok(branch)
     }
 
     /// Shows the model `prompt` and streams what it says: an iterator of pieces of text.
     ///
     /// # Errors
-    /// [`Error::ContextFull`], [`Error::Token`] and [`Error::EmptyPrompt`] before anything runs;
-    /// [`Error::Tokenizer`] where the file has no usable vocabulary; [`Error::Sampler`].
+    /// [`Error::ContextFull`], [`Error::Token`] and [`Error::EmptyPrompt`] before anything runs; [`Error::Tokenizer`] if the
+    /// file has no usable vocabulary; [`Error::Sampler`].
     pub fn generate(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<Generation<'_>, Error> {
-        if prompt.is_empty() {
-            return Err(Error::EmptyPrompt);
-        }
-        self.check(prompt)?;
+        self.check_some(prompt)?;
         Generation::new(self, prompt, options)
     }
 
-    /// Feeds all but the last batch quietly, and the last with logits or a pick for its last row.
-    fn feed_last<T>(
-        &mut self,
-        tokens: &[u32],
-        sampler: Option<&Sampler>,
-        after: impl FnOnce(&mut Core, Buf) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        if tokens.is_empty() {
-            return Err(Error::EmptyPrompt);
+    /// Counts a token that was shown to the model as recent.
+    pub(super) fn accept(&mut self, token: u32) {
+        self.seq.sampler.accept(token);
+    }
+
+    /// Whether picks leave their logits in [`last_logits`](Self::last_logits), as the model gave them.
+    pub(super) fn keep_logits(&mut self, keep: bool) {
+        self.keep_logits = keep;
+    }
+
+    /// The logits of the last pick, `[n_vocab]`.
+    pub(super) fn last_logits(&self) -> &[f32] {
+        &self.logits
+    }
+
+    /// Runs the steps that `tokens` want, the last of them with `ask`. After an error the session has seen, of these tokens,
+    /// those of the steps that ran.
+    fn feed(&mut self, tokens: &[u32], ask: Ask) -> Result<(), Error> {
+        let known = self.append(tokens);
+        let ran = self.steps(ask);
+        if ran.is_err() {
+            self.forget(known);
         }
-        self.check(tokens)?;
-        let size = self.engine.max_rows();
-        let (quiet, last) = tokens.split_at((tokens.len() - 1) / size * size);
-        self.feed_quietly(quiet)?;
-        self.run(last, Wanted::Last, sampler, after)
+        ran
     }
 
-    /// Runs one step and reads what it left, before another session's step can overwrite it.
-    fn run<T>(
-        &mut self,
-        batch: &[u32],
-        wanted: Wanted,
-        sampler: Option<&Sampler>,
-        after: impl FnOnce(&mut Core, Buf) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.ahead = None;
-        self.complete()?;
-        let position = self.tokens.len();
-        let sampling = sampler.map(|sampler| sampler.sampling(position + batch.len()));
-        let mut core = self.engine.core();
-        core.step(self.slot, position, batch, wanted, sampling)?;
-        let result = after(&mut core, self.engine.shared.logits)?;
-        self.tokens.extend_from_slice(batch);
-        self.cached = self.tokens.len();
-        Ok(result)
+    fn steps(&mut self, ask: Ask) -> Result<(), Error> {
+        let most = self.engine.max_rows();
+        while self.seq.missing() > most {
+            self.step(most, Ask::Nothing, |_, _| Ok(()))?;
+        }
+        match self.seq.missing() {
+            0 => Ok(()),
+            n => self.last_step(n, ask),
+        }
     }
 
-    /// Computes the keys and values again that a cut or a branch left out, of less than a page.
+    /// A step whose logits the host keeps if it is the host that needs them.
+    fn last_step(&mut self, n: usize, ask: Ask) -> Result<(), Error> {
+        let keep = self.keep_logits;
+        let mut logits = std::mem::take(&mut self.logits);
+        let ran = self.step(n, ask, |runner, seq| {
+            let by_host = ask == Ask::Pick && (keep || runner.picked_by(seq) == PickedBy::Host);
+            match by_host || ask == Ask::Logits {
+                true => runner.logits(0, &mut logits),
+                false => Ok(()),
+            }
+        });
+        self.logits = logits;
+        ran
+    }
+
+    /// Computes the keys and values that a cut or a branch left out.
     pub(super) fn complete(&mut self) -> Result<(), Error> {
-        while self.cached < self.tokens.len() {
-            let end = self.tokens.len().min(self.cached + self.engine.max_rows());
-            let tokens = &self.tokens[self.cached..end];
-            self.engine.core().step(self.slot, self.cached, tokens, Wanted::None, None)?;
-            self.cached = end;
+        self.feed(&[], Ask::Nothing)
+    }
+
+    /// Returns how many tokens there were before.
+    fn append(&mut self, tokens: &[u32]) -> usize {
+        self.seq.land();
+        let known = self.position();
+        self.seq.tokens.extend_from_slice(tokens);
+        known
+    }
+
+    /// Forgets the tokens from `known` on that are not in the cache.
+    fn forget(&mut self, known: usize) {
+        self.seq.land();
+        self.seq.tokens.truncate(known.max(self.seq.cached));
+    }
+
+    /// Runs one step and reads what it left, before another session's step overwrites it.
+    fn step(
+        &mut self,
+        n: usize,
+        ask: Ask,
+        after: impl FnOnce(&mut Runner, &Sequence) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut runner = self.engine.runner()?;
+        step(&mut runner, &mut self.seq, n, ask)?;
+        after(&mut runner, &self.seq)
+    }
+
+    fn check_some(&self, tokens: &[u32]) -> Result<(), Error> {
+        match tokens.is_empty() {
+            true => Err(Error::EmptyPrompt),
+            false => self.check(tokens),
         }
-        Ok(())
     }
 
     fn check(&self, tokens: &[u32]) -> Result<(), Error> {
         if tokens.len() > self.remaining() {
-            let (n_ctx, used) = (self.engine.n_ctx(), self.tokens.len());
+            let (n_ctx, used) = (self.engine.n_ctx(), self.position());
             return Err(Error::ContextFull { n_ctx, used, more: tokens.len() });
         }
-        let n_vocab = self.engine.hyper().n_vocab;
-        match tokens.iter().find(|&&token| token as usize >= n_vocab) {
-            Some(&token) => Err(Error::Token { token, n_vocab }),
-            None => Ok(()),
+        self.engine.check_tokens(tokens)
+    }
+}
+
+/// A step of one sequence: its next `n` rows.
+fn step(runner: &mut Runner, seq: &mut Sequence, n: usize, ask: Ask) -> Result<(), Error> {
+    let slot = seq.slot.expect("a session has a slot until it is dropped");
+    runner.trim(seq);
+    if !runner.pages.grow(slot, seq.cached + n) {
+        let (need, free) = (pages_for(seq.cached + n), runner.pages.n_free());
+        return Err(Error::OutOfPages { need, free });
+    }
+    runner.begin();
+    runner.push(seq, n, ask);
+    match runner.run() {
+        Ok(()) => runner.ran(seq, n, ask),
+        Err(err) => {
+            runner.undo(seq);
+            return Err(err);
         }
     }
+    Ok(())
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.engine.core().release(self.slot);
+        self.engine.desk().end_session(self.slot());
     }
 }

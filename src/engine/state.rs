@@ -62,11 +62,10 @@ impl Session {
 
     fn write(&self, out: &mut impl Write) -> Result<(), Error> {
         let tokens = self.tokens();
-        let exact = {
-            let core = self.engine().core();
-            let exact = core.pages.table().exact(self.slot());
-            let has = |i: usize| exact.get(i).is_some_and(Option::is_some);
-            (0..pages_for(tokens.len())).map(has).collect::<Vec<_>>()
+        let exact: Vec<bool> = {
+            let runner = self.engine().runner()?;
+            let exact = runner.pages.table().exact(self.slot());
+            (0..pages_for(tokens.len())).map(|i| exact.get(i).is_some_and(Option::is_some)).collect()
         };
         let mut head = format!("{TITLE}\n");
         self.engine().form()?.iter().for_each(|(name, value)| head += &format!("{name}: {value}\n"));
@@ -77,24 +76,21 @@ impl Session {
         out.write_all(&head).map_err(StateError::Io)?;
         let mut bytes = Vec::new();
         for i in 0..exact.len() {
-            for page in self.pages_at(i) {
-                let mut core = self.engine().core();
-                let exec = core.exec;
-                bytes.resize(core.backend.page_bytes(exec, page), 0);
-                core.backend.read_page(exec, page, &mut bytes)?;
-                drop(core);
+            for page in self.pages_at(i)? {
+                let mut runner = self.engine().runner()?;
+                let exec = runner.exec;
+                bytes.resize(runner.backend.page_bytes(exec, page), 0);
+                runner.backend.read_page(exec, page, &mut bytes)?;
+                drop(runner);
                 out.write_all(&bytes).map_err(StateError::Io)?;
             }
         }
         Ok(())
     }
 
-    /// Where page `i` lies, and its exact page where it has one.
-    fn pages_at(&self, i: usize) -> impl Iterator<Item = KvPage> {
-        let core = self.engine().core();
-        let table = core.pages.table();
-        let exact = table.exact(self.slot()).get(i).copied().flatten();
-        [KvPage::Kept(table.seq(self.slot())[i])].into_iter().chain(exact.map(KvPage::Exact))
+    /// Page `i`, and its exact page if it has one.
+    fn pages_at(&self, i: usize) -> Result<impl Iterator<Item = KvPage>, Error> {
+        Ok(self.engine().runner()?.pages.kv_pages(self.slot(), i).collect::<Vec<_>>().into_iter())
     }
 }
 
@@ -128,17 +124,18 @@ impl Engine {
         }
         let exact: Vec<bool> = exact.into_iter().map(|exact| exact == 1).collect();
         let session = self.session()?;
-        if !self.core().pages.hold(session.slot(), more, &exact) {
+        if !self.runner()?.pages.hold(session.slot(), more, &exact) {
             return Err(StateError::Damaged("no session has such pages").into());
         }
         let mut bytes = Vec::new();
         for i in 0..exact.len() {
-            for page in session.pages_at(i) {
-                bytes.resize(self.page_bytes(page), 0);
+            for page in session.pages_at(i)? {
+                let bytes_there = self.runner().map(|runner| runner.backend.page_bytes(runner.exec, page))?;
+                bytes.resize(bytes_there, 0);
                 fill(&mut from, &mut bytes)?;
-                let mut core = self.core();
-                let exec = core.exec;
-                core.backend.write_page(exec, page, &bytes)?;
+                let mut runner = self.runner()?;
+                let exec = runner.exec;
+                runner.backend.write_page(exec, page, &bytes)?;
             }
         }
         let Summed { mut inner, sum } = from;
@@ -186,7 +183,7 @@ impl Engine {
     }
 
     /// What two engines must have in common for one to take up what the other saved.
-    fn form(&self) -> Result<Vec<(&'static str, String)>, Error> {
+    pub(super) fn form(&self) -> Result<Vec<(&'static str, String)>, Error> {
         let shared = &*self.shared;
         let mut form = vec![("model", self.fingerprint()?), ("backend", shared.backend_name.to_owned())];
         if let Some(kv) = shared.program.kvs.first() {
@@ -213,11 +210,6 @@ impl Engine {
             sum.update(&bytes[bytes.len().saturating_sub(SAMPLE_BYTES)..]);
         }
         Ok(format!("{:08x}", sum.finalize()))
-    }
-
-    fn page_bytes(&self, page: KvPage) -> usize {
-        let core = self.core();
-        core.backend.page_bytes(core.exec, page)
     }
 }
 

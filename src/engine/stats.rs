@@ -5,8 +5,10 @@ use std::time::Duration;
 /// Counts and times of one generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// Tokens of the prompt that were fed.
+    /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Those of them that the prefix cache had, or another sequence with the same prompt.
+    pub cached_tokens: usize,
     /// From the start until the first token was picked.
     pub prompt_time: Duration,
     /// Tokens that were picked, the first included.
@@ -21,6 +23,7 @@ impl Stats {
     /// Adds what another generation took.
     pub fn add(&mut self, other: &Self) {
         self.prompt_tokens += other.prompt_tokens;
+        self.cached_tokens += other.cached_tokens;
         self.prompt_time += other.prompt_time;
         self.generated_tokens += other.generated_tokens;
         self.generate_time += other.generate_time;

@@ -43,7 +43,7 @@ pub fn all_logits(engine: &Engine, sequences: &[Vec<u32>]) -> Vec<f32> {
             all.extend_from_slice(logits);
             Ok(())
         };
-        session.feed_each(sequence, keep).unwrap();
+        session.logits_each(sequence, keep).unwrap();
     }
     all
 }

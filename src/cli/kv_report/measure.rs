@@ -75,13 +75,13 @@ fn start(sessions: &mut [Session], tokenizer: &Tokenizer, chunk: &[u32]) -> Resu
     let fed = as_fed(tokenizer, chunk);
     for session in sessions {
         session.cut_back(0);
-        session.feed_quietly(&fed[..chunk.len() / 2])?;
+        session.prefill(&fed[..chunk.len() / 2])?;
     }
     Ok(fed)
 }
 
 fn feed(session: &mut Session, tokens: &[u32], mut row: impl FnMut(usize, &[f32])) -> Result<(), CliError> {
-    session.feed_each(tokens, |i, logits| {
+    session.logits_each(tokens, |i, logits| {
         row(i, logits);
         Ok(())
     })

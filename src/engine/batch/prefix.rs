@@ -1,0 +1,406 @@
+//! The prefix cache: full pages that are found again by the page before them and their 64 tokens.
+//!
+//! A node is one page. A hash finds candidates, and the parent and all tokens are compared, so a collision of hashes
+//! cannot mix two texts up. Nodes are evicted from the ends of chains, the least recently used first, and never while a
+//! sequence holds their page.
+//!
+//! With a windowed codec a sequence can only go on where the newest exact pages are: nodes keep those at checkpoints
+//! (ends of prompts and of generations), and a look-up goes back to the nearest.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use crate::engine::pages::{Held, Pages};
+use crate::program::PAGE;
+
+/// A page of tokens.
+pub(super) type Block = [u32; PAGE];
+
+/// Number of a node.
+pub(super) type NodeId = u32;
+
+/// What the cache has done, in tokens and pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixStats {
+    /// Tokens of prompts that were looked up.
+    pub queried_tokens: u64,
+    /// Those that were found, and not computed again.
+    pub hit_tokens: u64,
+    /// Pages that were evicted.
+    pub evicted_pages: u64,
+    /// Pages that are kept now.
+    pub pages: u64,
+}
+
+/// A change of the index of pages, for those who route requests by what an engine has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PageEvent {
+    /// A page can be found.
+    Stored {
+        /// Names the page: a hash of its tokens, of all before them, the salt, the model and the kind of KV cache.
+        key: u64,
+        /// The page before it; `None` for a first page.
+        parent: Option<u64>,
+        /// Its tokens.
+        tokens: Box<[u32]>,
+    },
+    /// A page is gone.
+    Removed {
+        /// Its name.
+        key: u64,
+    },
+}
+
+/// Takes events as they happen.
+pub type PageListener = Box<dyn FnMut(PageEvent) + Send>;
+
+struct Node {
+    parent: Option<NodeId>,
+    /// Of a first page.
+    salt: Option<Arc<str>>,
+    tokens: Block,
+    key: u64,
+    /// How many pages come before it.
+    depth: usize,
+    held: Held,
+    children: u32,
+    used: u64,
+}
+
+/// The cache. Pages that it holds belong to the [`Pages`] that every call is given.
+pub(super) struct PrefixCache {
+    nodes: Vec<Option<Node>>,
+    free: Vec<NodeId>,
+    index: HashMap<u64, Vec<NodeId>>,
+    /// Of the model and the kind of KV cache.
+    seed: u64,
+    clock: u64,
+    stats: PrefixStats,
+    pub listener: Option<PageListener>,
+}
+
+impl PrefixCache {
+    /// An empty cache; `seed` goes into every key.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            nodes: Vec::new(),
+            free: Vec::new(),
+            index: HashMap::new(),
+            seed,
+            clock: 0,
+            stats: PrefixStats::default(),
+            listener: None,
+        }
+    }
+
+    pub fn stats(&self) -> PrefixStats {
+        let pages = (self.nodes.len() - self.free.len()) as u64;
+        PrefixStats { pages, ..self.stats }
+    }
+
+    /// The chain of pages for the beginning of `tokens`, at most all but the last token, from which a sequence can go on.
+    pub fn find(&mut self, pages: &Pages, salt: &Arc<str>, tokens: &[u32]) -> Vec<NodeId> {
+        self.clock += 1;
+        let mut chain: Vec<NodeId> = Vec::new();
+        let whole = tokens.len().saturating_sub(1) / PAGE;
+        for block in tokens.as_chunks::<PAGE>().0.iter().take(whole) {
+            let Some(node) = self.child(chain.last().copied(), salt, block) else { break };
+            self.node_mut(node).used = self.clock;
+            chain.push(node);
+        }
+        while !self.goes_on(pages, &chain) {
+            chain.pop();
+        }
+        chain
+    }
+
+    /// Counts a sequence of `n_tokens` tokens that goes on behind `chain`.
+    pub fn count(&mut self, n_tokens: usize, chain: &[NodeId]) {
+        self.stats.queried_tokens += n_tokens as u64;
+        self.stats.hit_tokens += (chain.len() * PAGE) as u64;
+    }
+
+    /// Whether the pages that the next row reads exactly are there.
+    fn goes_on(&self, pages: &Pages, chain: &[NodeId]) -> bool {
+        let window = pages.window();
+        let first = chain.len().saturating_sub(window.newest_pages);
+        let is_read = |i: usize| i < window.sink_pages || i >= first;
+        let exact = |i: usize| self.node(chain[i]).held.exact.is_some();
+        !pages.is_windowed() || (0..chain.len()).all(|i| !is_read(i) || exact(i))
+    }
+
+    /// Makes the empty slot `slot` hold the pages of a chain, exact ones where rows to come read them.
+    pub fn share(&self, pages: &mut Pages, slot: u32, chain: &[NodeId]) {
+        let window = pages.window();
+        let first = chain.len().saturating_sub(window.newest_pages);
+        for (i, &node) in chain.iter().enumerate() {
+            let Held { page, exact } = self.node(node).held;
+            let exact = exact.filter(|_| i < window.sink_pages || i >= first);
+            pages.push_shared(slot, Held { page, exact });
+        }
+    }
+
+    /// Makes page `i` of `slot`, which is full of `tokens` and comes behind `parent`, findable. If such a page is there
+    /// already, the slot holds that one from now on, so that a chain's pages are held by whoever names its nodes.
+    pub fn insert(
+        &mut self,
+        pages: &mut Pages,
+        slot: u32,
+        i: usize,
+        parent: Option<NodeId>,
+        salt: &Arc<str>,
+        tokens: &Block,
+    ) -> NodeId {
+        self.clock += 1;
+        if let Some(node) = self.child(parent, salt, tokens) {
+            let clock = self.clock;
+            let there = self.node_mut(node);
+            there.used = clock;
+            let page = there.held.page;
+            if pages.table().seq(slot)[i] != page {
+                pages.replace(slot, i, page);
+            }
+            return node;
+        }
+        let key = self.key(parent, salt, tokens);
+        let held = pages.retain(slot, i, i < pages.window().sink_pages);
+        let salt = parent.is_none().then(|| Arc::clone(salt));
+        let node = Node {
+            parent,
+            salt,
+            tokens: *tokens,
+            key,
+            depth: i,
+            held,
+            children: 0,
+            used: self.clock,
+        };
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.nodes[id as usize] = Some(node);
+                id
+            }
+            None => {
+                self.nodes.push(Some(node));
+                self.nodes.len() as NodeId - 1
+            }
+        };
+        self.index.entry(key).or_default().push(id);
+        if let Some(parent) = parent {
+            self.node_mut(parent).children += 1;
+        }
+        let parent = parent.map(|parent| self.node(parent).key);
+        self.tell(|| PageEvent::Stored { key, parent, tokens: Box::from(&tokens[..]) });
+        id
+    }
+
+    /// Keeps what a sequence needs to go on behind `chain`, which are the first pages of `slot`: its newest exact pages.
+    pub fn checkpoint(&mut self, pages: &mut Pages, slot: u32, chain: &[NodeId]) {
+        if !pages.is_windowed() {
+            return;
+        }
+        // One page more than is read: the last token of an equal prompt is computed again, which may lie in the page before.
+        let first = chain.len().saturating_sub(pages.window().newest_pages + 1);
+        for (i, &id) in chain.iter().enumerate().skip(first) {
+            let node = self.node_mut(id);
+            if node.held.exact.is_none() {
+                node.held.exact = pages.retain_exact(slot, i);
+            }
+        }
+    }
+
+    /// Evicts the least recently used page that nobody else holds. `false` if there is none.
+    pub fn evict(&mut self, pages: &mut Pages) -> bool {
+        let is_end = |node: &Node| node.children == 0 && pages.has_one_holder(node.held.page);
+        let Some(id) = self.oldest(is_end) else { return false };
+        let node = self.nodes[id as usize].take().expect("it was found");
+        self.free.push(id);
+        if let Some(parent) = node.parent {
+            self.node_mut(parent).children -= 1;
+        }
+        let ids = self.index.get_mut(&node.key).expect("every node is in the index");
+        ids.retain(|other| *other != id);
+        if ids.is_empty() {
+            self.index.remove(&node.key);
+        }
+        pages.release(node.held);
+        self.stats.evicted_pages += 1;
+        self.tell(|| PageEvent::Removed { key: node.key });
+        true
+    }
+
+    /// Gives an exact page of the least recently used checkpoint back. `false` if the cache alone holds none.
+    pub fn evict_exact(&mut self, pages: &mut Pages) -> bool {
+        let sink_pages = pages.window().sink_pages;
+        let is_spare = |node: &Node| {
+            node.depth >= sink_pages && node.held.exact.is_some_and(|page| pages.exact_has_one_holder(page))
+        };
+        let Some(id) = self.oldest(is_spare) else { return false };
+        let exact = self.node_mut(id).held.exact.take();
+        exact.into_iter().for_each(|page| pages.release_exact(page));
+        true
+    }
+
+    /// Pages that would be free if everything but `chain` that nobody else holds were evicted.
+    pub fn n_spare(&self, pages: &Pages, chain: &[NodeId]) -> usize {
+        let is_spare = |node: &&Node| pages.has_one_holder(node.held.page);
+        let all = self.nodes.iter().flatten().filter(is_spare).count();
+        all - chain.iter().map(|&id| self.node(id)).filter(is_spare).count()
+    }
+
+    /// Evicts all that nobody else holds.
+    pub fn clear(&mut self, pages: &mut Pages) {
+        while self.evict(pages) {}
+    }
+
+    fn oldest(&self, wanted: impl Fn(&Node) -> bool) -> Option<NodeId> {
+        let nodes = self.nodes.iter().enumerate().filter_map(|(id, node)| Some((id, node.as_ref()?)));
+        let oldest = nodes.filter(|(_, node)| wanted(node)).min_by_key(|(_, node)| node.used);
+        oldest.map(|(id, _)| id as NodeId)
+    }
+
+    fn child(&self, parent: Option<NodeId>, salt: &Arc<str>, tokens: &Block) -> Option<NodeId> {
+        let ids = self.index.get(&self.key(parent, salt, tokens))?;
+        ids.iter().copied().find(|&id| {
+            let node = self.node(id);
+            let same_salt = node.salt.as_ref().is_none_or(|own| own == salt);
+            node.parent == parent && same_salt && node.tokens == *tokens
+        })
+    }
+
+    fn key(&self, parent: Option<NodeId>, salt: &Arc<str>, tokens: &Block) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        match parent {
+            Some(parent) => self.node(parent).key.hash(&mut hasher),
+            None => (self.seed, &**salt).hash(&mut hasher),
+        }
+        tokens.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn node(&self, id: NodeId) -> &Node {
+        self.nodes[id as usize].as_ref().expect("a node that is named is there")
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        self.nodes[id as usize].as_mut().expect("a node that is named is there")
+    }
+
+    fn tell(&mut self, event: impl FnOnce() -> PageEvent) {
+        if let Some(listener) = &mut self.listener {
+            listener(event());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::KvWindow;
+
+    const NO_SALT: &str = "";
+
+    fn block(seed: u32) -> Block {
+        std::array::from_fn(|i| seed * 1000 + i as u32)
+    }
+
+    /// Puts `blocks` into slot `slot` and into the cache.
+    fn insert(cache: &mut PrefixCache, pages: &mut Pages, slot: u32, salt: &str, blocks: &[u32]) -> Vec<NodeId> {
+        assert!(pages.grow(slot, blocks.len() * PAGE));
+        let mut chain: Vec<NodeId> = Vec::new();
+        for (i, &seed) in blocks.iter().enumerate() {
+            let parent = chain.last().copied();
+            chain.push(cache.insert(pages, slot, i, parent, &salt.into(), &block(seed)));
+        }
+        chain
+    }
+
+    fn find(cache: &mut PrefixCache, pages: &Pages, salt: &str, blocks: &[u32]) -> usize {
+        let tokens: Vec<u32> = blocks.iter().flat_map(|&seed| block(seed)).chain([7]).collect();
+        cache.find(pages, &salt.into(), &tokens).len()
+    }
+
+    #[test]
+    fn pages_are_found_by_all_that_comes_before_them() {
+        let mut pages = Pages::new(KvWindow::default(), 3, 8, 16, 0);
+        let mut cache = PrefixCache::new(1);
+        insert(&mut cache, &mut pages, 0, NO_SALT, &[1, 2, 3]);
+        assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 2, 3, 4]), 3);
+        assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 2, 4]), 2);
+        assert_eq!(find(&mut cache, &pages, NO_SALT, &[2, 3]), 0, "the same pages behind others");
+        assert_eq!(find(&mut cache, &pages, "somebody else", &[1, 2, 3]), 0);
+        // The last token is always computed.
+        let tokens: Vec<u32> = [1, 2, 3].iter().flat_map(|&seed| block(seed)).collect();
+        assert_eq!(cache.find(&pages, &NO_SALT.into(), &tokens).len(), 2);
+    }
+
+    #[test]
+    fn equal_pages_become_one() {
+        let mut pages = Pages::new(KvWindow::default(), 2, 8, 16, 0);
+        let mut cache = PrefixCache::new(1);
+        let first = insert(&mut cache, &mut pages, 0, NO_SALT, &[1, 2]);
+        let second = insert(&mut cache, &mut pages, 1, NO_SALT, &[1, 2]);
+        assert_eq!(first, second);
+        assert_eq!(pages.table().seq(0), pages.table().seq(1));
+        assert_eq!(pages.n_free(), 14);
+    }
+
+    #[test]
+    fn the_least_recently_used_end_goes_first_and_held_pages_never() {
+        let mut pages = Pages::new(KvWindow::default(), 3, 8, 16, 0);
+        let mut cache = PrefixCache::new(1);
+        let (sender, events) = std::sync::mpsc::channel();
+        cache.listener = Some(Box::new(move |event| sender.send(event).unwrap()));
+        insert(&mut cache, &mut pages, 0, NO_SALT, &[1, 2]);
+        insert(&mut cache, &mut pages, 1, NO_SALT, &[3, 4]);
+        insert(&mut cache, &mut pages, 2, NO_SALT, &[1, 5]);
+        assert!(!cache.evict(&mut pages), "all pages are held");
+        pages.cut_back(0, 0);
+        pages.cut_back(1, 0);
+        assert_eq!(find(&mut cache, &pages, NO_SALT, &[3, 4]), 2);
+        assert_eq!(cache.n_spare(&pages, &[]), 3);
+        assert!(cache.evict(&mut pages));
+        assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 2]), 1, "2 was the oldest end");
+        cache.clear(&mut pages);
+        assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 5]), 2, "slot 2 holds these");
+        assert_eq!(cache.stats().evicted_pages, 3);
+        assert_eq!(pages.n_free(), 14);
+        let events: Vec<PageEvent> = events.try_iter().collect();
+        let stored = |e: &&PageEvent| matches!(e, PageEvent::Stored { .. });
+        assert_eq!(events.iter().filter(stored).count(), 5);
+        assert_eq!(events.len(), 8);
+    }
+
+    #[test]
+    fn windowed_chains_end_at_checkpoints() {
+        let window = KvWindow::default();
+        let mut pages = Pages::new(window, 2, 16, 32, 32);
+        let mut cache = PrefixCache::new(1);
+        let mut chain = Vec::new();
+        for i in 0..6 {
+            assert!(pages.grow(0, (i + 1) * PAGE));
+            let parent = chain.last().copied();
+            chain.push(cache.insert(&mut pages, 0, i, parent, &NO_SALT.into(), &block(i as u32)));
+            pages.settle(0, (i + 1) * PAGE);
+            if i == 2 {
+                cache.checkpoint(&mut pages, 0, &chain);
+            }
+        }
+        let all: Vec<u32> = (0..6).collect();
+        assert_eq!(find(&mut cache, &pages, NO_SALT, &all), 3, "the newest exact pages were kept behind page 2");
+        cache.checkpoint(&mut pages, 0, &chain);
+        pages.cut_back(0, 0);
+        assert_eq!(find(&mut cache, &pages, NO_SALT, &all), 6);
+        let tokens: Vec<u32> = (0..6).flat_map(block).chain([7]).collect();
+        let found = cache.find(&pages, &NO_SALT.into(), &tokens);
+        cache.share(&mut pages, 1, &found);
+        let exact: Vec<bool> = pages.table().exact(1).iter().map(Option::is_some).collect();
+        assert_eq!(exact, [true, false, false, false, false, true]);
+        while cache.evict_exact(&mut pages) {}
+        assert_eq!(find(&mut cache, &pages, NO_SALT, &all), 6, "slot 1 holds what these need");
+        pages.cut_back(1, 0);
+        while cache.evict_exact(&mut pages) {}
+        assert_eq!(find(&mut cache, &pages, NO_SALT, &all), 1, "a first page is always kept exactly");
+    }
+}

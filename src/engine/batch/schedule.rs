@@ -1,0 +1,237 @@
+//! Which rows a step has, and who gives way when pages run out.
+
+use std::cmp::Reverse;
+
+use super::{Batch, SeqId};
+use crate::engine::pages::pages_for;
+use crate::engine::runner::Ask;
+use crate::engine::{Event, StopReason};
+use crate::error::Error;
+use crate::program::PAGE;
+
+/// Prompts that share the rows of a step.
+const PROMPTS: usize = 2;
+
+/// Rows of one sequence in a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Index of the task.
+    pub task: usize,
+    pub n: usize,
+    pub ask: Ask,
+    pub is_prompt: bool,
+}
+
+/// What came of a wish for pages.
+enum Grown {
+    /// The sequence has pages for its rows up to this position.
+    To(usize),
+    /// It must wait for others.
+    Waits,
+    /// Nobody else holds any, and they are too few all the same.
+    Alone,
+}
+
+impl Batch {
+    /// Gives slots and pages to sequences that wait, by claim, as far as they last: who comes first is never overtaken.
+    pub(super) fn admit(&mut self) -> Result<(), Error> {
+        loop {
+            let waits = |at: &usize| !self.tasks[*at].is_running() && !self.waits_for_fork(*at);
+            let Some(at) = (0..self.tasks.len()).find(waits) else { return Ok(()) };
+            if self.fork(at)? {
+                continue;
+            }
+            if !self.admit_one(at) && !self.make_way(at) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the prompt that a sequence goes on from is still being computed.
+    fn waits_for_fork(&self, at: usize) -> bool {
+        let source = self.tasks[at].fork_of.and_then(|id| self.tasks.iter().find(|task| task.id == id));
+        source.is_some_and(|source| !source.has_prompt())
+    }
+
+    /// Makes a sequence go on from another's prompt. `false` if it cannot, now or any more.
+    fn fork(&mut self, at: usize) -> Result<bool, Error> {
+        let Some(id) = self.tasks[at].fork_of else { return Ok(false) };
+        let source = self.tasks.iter().position(|task| task.id == id);
+        let Some(source) = source.filter(|_| !self.runner.free_slots.is_empty()) else { return Ok(false) };
+        // The last token is computed again, for its logits.
+        let positions = self.tasks[at].n_prompt - 1;
+        let slot = self.tasks[source].seq.slot.expect("it has its prompt");
+        if !self.runner.pages.can_fork(slot, positions) || self.tasks[at].seq.tokens.len() > positions + 1 {
+            self.tasks[at].fork_of = None;
+            return Ok(false);
+        }
+        let [task, source] = self.tasks.get_disjoint_mut([at, source]).expect("two tasks");
+        task.fork_of = None;
+        task.seq.slot = self.runner.free_slots.pop();
+        let tokens = std::mem::take(&mut task.seq.tokens);
+        let forked = self.runner.fork(&source.seq, &mut task.seq, positions);
+        task.seq.tokens = tokens;
+        task.nodes = source.nodes[..source.nodes.len().min(positions / PAGE)].to_vec();
+        task.stats.cached_tokens = task.seq.cached;
+        forked.map(|()| true)
+    }
+
+    fn admit_one(&mut self, at: usize) -> bool {
+        let n_running = self.tasks.iter().filter(|task| task.is_running()).count();
+        let Some(&slot) = self.runner.free_slots.last() else { return false };
+        let task = &mut self.tasks[at];
+        let pages = &mut self.runner.pages;
+        let chain = match task.cache_prompt {
+            true => self.prefix.find(pages, &task.salt, &task.seq.tokens),
+            false => Vec::new(),
+        };
+        let need = pages_for(task.seq.tokens.len()) - chain.len();
+        let there = pages.n_free() + self.prefix.n_spare(pages, &chain);
+        // Those who run will want a page each before long; without them, a page less is no reason to wait.
+        if need + n_running > there && n_running > 0 {
+            return false;
+        }
+        if task.cache_prompt {
+            self.prefix.count(task.seq.tokens.len(), &chain);
+        }
+        self.prefix.share(pages, slot, &chain);
+        self.runner.free_slots.pop();
+        task.seq.slot = Some(slot);
+        task.seq.cached = chain.len() * PAGE;
+        if task.stats.generated_tokens == 0 {
+            task.stats.cached_tokens = task.seq.cached;
+        }
+        task.nodes = chain;
+        true
+    }
+
+    /// Takes the pages of a sequence of lower priority than that of `at`, the newest first.
+    fn make_way(&mut self, at: usize) -> bool {
+        let priority = self.tasks[at].priority;
+        let lower = |other: &usize| self.tasks[*other].is_running() && self.tasks[*other].priority < priority;
+        let Some(victim) = (0..self.tasks.len()).rev().find(lower) else { return false };
+        self.preempt(victim);
+        true
+    }
+
+    /// Gives the slot and pages of a sequence back; it waits, and its tokens are computed again later.
+    fn preempt(&mut self, at: usize) {
+        self.keep_pages(at, true);
+        let task = &mut self.tasks[at];
+        self.runner.release(&mut task.seq);
+        task.nodes.clear();
+        task.host_picks = false;
+        self.stats.preemptions += 1;
+    }
+
+    /// The rows of the next step, whose pages are taken: sequences that decode, and then prompts.
+    pub(super) fn plan(&mut self, events: &mut Vec<(SeqId, Event)>) -> Vec<Part> {
+        let limits = self.engine.shared.program.limits;
+        let (mut rows, mut outputs) = (limits.rows, limits.outputs);
+        let mut parts: Vec<Part> = Vec::new();
+        let mut ended = Vec::new();
+        // Where not all have room, those go first that ran longest ago.
+        let mut order: Vec<usize> = (0..self.tasks.len()).filter(|&at| self.tasks[at].decodes()).collect();
+        order.sort_by_key(|&at| (Reverse(self.tasks[at].priority), self.tasks[at].ran, self.tasks[at].id));
+        for at in order {
+            if rows == 0 || outputs == 0 {
+                break;
+            }
+            if !self.tasks[at].decodes() || !self.has_next(at) {
+                continue;
+            }
+            match self.grow(at, self.tasks[at].seq.cached + 1, &parts) {
+                Grown::To(_) => {
+                    let is_prompt = self.tasks[at].stats.generated_tokens == 0;
+                    parts.push(Part { task: at, n: 1, ask: Ask::Pick, is_prompt });
+                    (rows, outputs) = (rows - 1, outputs - 1);
+                }
+                Grown::Waits => {}
+                Grown::Alone => ended.push(self.tasks[at].id),
+            }
+        }
+        let most = rows.min(self.options.chunk.unwrap_or(rows));
+        let mut rows = if parts.is_empty() { most } else { most.min(self.budget.rows()) };
+        let is_prompt = |at: &usize| self.tasks[*at].is_running() && self.tasks[*at].seq.missing() > 1;
+        let prompts: Vec<usize> = (0..self.tasks.len()).filter(is_prompt).take(PROMPTS).collect();
+        for (i, &at) in prompts.iter().enumerate() {
+            let task = &self.tasks[at];
+            if !task.is_running() {
+                continue;
+            }
+            let share = rows.div_ceil(prompts.len() - i);
+            let missing = task.seq.missing();
+            // Without an output the last token waits for the next step.
+            let n = share.min(if outputs == 0 { missing - 1 } else { missing });
+            if n == 0 {
+                continue;
+            }
+            match self.grow(at, task.seq.cached + n, &parts) {
+                Grown::To(positions) => {
+                    let n = positions - self.tasks[at].seq.cached;
+                    let ask = if n == missing { Ask::Pick } else { Ask::Nothing };
+                    outputs -= usize::from(n == missing);
+                    rows -= n;
+                    parts.push(Part { task: at, n, ask, is_prompt: true });
+                }
+                Grown::Waits => {}
+                Grown::Alone => ended.push(self.tasks[at].id),
+            }
+        }
+        // Only a sequence that is alone ends so, and then nothing else was planned.
+        for id in ended {
+            if let Some(at) = self.tasks.iter().position(|task| task.id == id) {
+                events.push((id, self.tasks[at].decoder.finish(StopReason::ContextFull)));
+                self.end(at);
+            }
+        }
+        parts
+    }
+
+    /// Whether a sequence that decodes has a row to run: its last token, or the one that is being picked for it.
+    fn has_next(&self, at: usize) -> bool {
+        let task = &self.tasks[at];
+        match task.seq.missing() {
+            0 => {
+                task.seq.queued.len() == 1
+                    && task.decoder.remaining() > 1
+                    && task.seq.cached < self.engine.n_ctx()
+                    && self.runner.runs_ahead(&task.seq)
+            }
+            _ => true,
+        }
+    }
+
+    /// Takes pages so that a sequence can grow to `positions`, or to fewer. Pages that are only kept go first, and then those
+    /// of the newest sequence that is not in `parts`.
+    fn grow(&mut self, at: usize, positions: usize, parts: &[Part]) -> Grown {
+        let (slot, cached) = match &self.tasks[at].seq {
+            seq if seq.slot.is_none() => return Grown::Waits,
+            seq => (seq.slot.expect("checked above"), seq.cached),
+        };
+        loop {
+            let pages = &mut self.runner.pages;
+            if pages.grow(slot, positions) {
+                return Grown::To(positions);
+            }
+            let lacks_exact = pages.lacks_exact(slot, positions);
+            if lacks_exact && self.prefix.evict_exact(pages) || self.prefix.evict(pages) {
+                continue;
+            }
+            let most = pages.most(slot, positions);
+            if most > cached && pages.grow(slot, most) {
+                return Grown::To(most);
+            }
+            let running = || (0..self.tasks.len()).filter(|&other| self.tasks[other].is_running());
+            if running().count() == 1 {
+                return Grown::Alone;
+            }
+            let is_planned = |other: usize| parts.iter().any(|part| part.task == other);
+            let victim = running().filter(|&other| !is_planned(other)).next_back().unwrap_or(at);
+            self.preempt(victim);
+            if victim == at {
+                return Grown::Waits;
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! A sequence of a batch, and what its request asked for.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::prefix::NodeId;
+use crate::engine::sequence::Sequence;
+use crate::engine::{Decoder, GenerateOptions, Stats};
+
+/// Names a sequence of a batch. Later sequences have larger ones, and none is used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SeqId(pub u64);
+
+/// What a batch is asked for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Tokens of the prompt, at least one.
+    pub prompt: Vec<u32>,
+    /// How to generate. A set `cancel` ends the sequence with the next step.
+    pub options: GenerateOptions,
+    /// Sequences that go on from the prompt, which is computed once. Each has a seed of its own: the given one plus its index.
+    pub n: usize,
+    /// Larger goes first; sequences of equal priority share.
+    pub priority: i32,
+    /// Prompts find each other's pages if their salts are equal.
+    pub salt: Arc<str>,
+    /// Whether its pages may be found by others, and others' by it.
+    pub cache_prompt: bool,
+}
+
+impl Request {
+    /// One sequence of ordinary priority.
+    pub fn new(prompt: Vec<u32>, options: GenerateOptions) -> Self {
+        Self { prompt, options, n: 1, priority: 0, salt: Arc::from(""), cache_prompt: true }
+    }
+}
+
+/// A sequence of a batch.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub id: SeqId,
+    pub seq: Sequence,
+    pub decoder: Decoder,
+    pub options: GenerateOptions,
+    pub priority: i32,
+    pub salt: Arc<str>,
+    pub cache_prompt: bool,
+    pub n_prompt: usize,
+    /// The nodes of its first pages in the prefix cache.
+    pub nodes: Vec<NodeId>,
+    /// The sequence whose prompt it goes on from, until it does or that one is gone.
+    pub fork_of: Option<SeqId>,
+    /// Whether the host has still to pick the token behind what is in the cache.
+    pub host_picks: bool,
+    /// The step that it ran in last.
+    pub ran: u64,
+    pub is_cancelled: bool,
+    pub stats: Stats,
+    /// When it was added.
+    pub added: Instant,
+    /// When its first token was picked.
+    pub first: Option<Instant>,
+}
+
+impl Task {
+    /// Whether it has a slot.
+    pub fn is_running(&self) -> bool {
+        self.seq.slot.is_some()
+    }
+
+    /// Whether all of its prompt is in the cache.
+    pub fn has_prompt(&self) -> bool {
+        self.is_running() && self.seq.cached >= self.n_prompt
+    }
+
+    /// Whether its next row is the only one that it can run: a token that was picked, or is being picked.
+    pub fn decodes(&self) -> bool {
+        self.is_running() && !self.host_picks && self.seq.missing() <= 1
+    }
+
+    /// Whether it is of a larger claim than `other`: priority, then age.
+    pub fn goes_before(&self, other: &Self) -> bool {
+        (other.priority, self.id) < (self.priority, other.id)
+    }
+}

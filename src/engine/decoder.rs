@@ -1,0 +1,113 @@
+//! From picked tokens to events: ids, bytes, whole characters of text, log-probabilities, and why a sequence ended.
+
+use super::GenerateOptions;
+use super::logprobs::LogProbs;
+use super::stop::StopStrings;
+use crate::tokenizer::{Tokenizer, Utf8Stream};
+
+/// Why a sequence ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// The model said that its text or turn ends.
+    EndOfText,
+    /// A stop string was met.
+    StopString,
+    /// [`GenerateOptions::max_tokens`] were picked.
+    Limit,
+    /// No position is left in the context.
+    ContextFull,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// A token that was picked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PickedToken {
+    /// Its id.
+    pub id: u32,
+    /// Its bytes, of a control token too. They may be a part of a character.
+    pub bytes: Vec<u8>,
+    /// Log-probabilities, if [`GenerateOptions::logprobs`] asks for them.
+    pub logprobs: Option<LogProbs>,
+}
+
+/// What a step did for one sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// The token that was picked; `None` if the sequence ended without one.
+    pub token: Option<PickedToken>,
+    /// Text that may be shown now: whole characters, possibly none. It can come later than its tokens, because the bytes of
+    /// a character and what may become a stop string are held back.
+    pub text: String,
+    /// Why the sequence ended, if it did.
+    pub end: Option<StopReason>,
+}
+
+/// Makes events of the tokens of one sequence.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    utf8: Utf8Stream,
+    stops: StopStrings,
+    show_special: bool,
+    max_tokens: usize,
+    n_tokens: usize,
+}
+
+impl Decoder {
+    /// A decoder of what follows a prompt.
+    pub fn new(options: &GenerateOptions) -> Self {
+        Self {
+            utf8: Utf8Stream::default(),
+            stops: StopStrings::new(&options.stop),
+            show_special: options.show_special,
+            max_tokens: options.max_tokens.unwrap_or(usize::MAX),
+            n_tokens: 0,
+        }
+    }
+
+    /// Tokens that it has taken.
+    pub fn n_tokens(&self) -> usize {
+        self.n_tokens
+    }
+
+    /// Tokens that it takes before the sequence ends.
+    pub fn remaining(&self) -> usize {
+        self.max_tokens - self.n_tokens
+    }
+
+    /// Takes a picked token.
+    ///
+    /// # Panics
+    /// If [`remaining`](Self::remaining) is 0.
+    pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, logprobs: Option<LogProbs>) -> Event {
+        assert!(self.remaining() > 0, "a token behind the last");
+        self.n_tokens += 1;
+        let bytes = tokenizer.shown_bytes(id, true).to_vec();
+        let token = Some(PickedToken { id, bytes, logprobs });
+        if tokenizer.is_eog(id) {
+            return Event { token, ..self.finish(StopReason::EndOfText) };
+        }
+        let piece = self.utf8.push(tokenizer.shown_bytes(id, self.show_special));
+        let (text, stopped) = self.stops.push(piece);
+        if stopped {
+            return Event { token, text, end: Some(StopReason::StopString) };
+        }
+        match self.remaining() {
+            0 => {
+                let last = self.finish(StopReason::Limit);
+                Event { token, text: text + &last.text, end: last.end }
+            }
+            _ => Event { token, text, end: None },
+        }
+    }
+
+    /// Ends the sequence without a token, and shows all text that was held back.
+    pub fn finish(&mut self, reason: StopReason) -> Event {
+        let (mut text, stopped) = self.stops.push(self.utf8.finish());
+        if !stopped {
+            text += &self.stops.flush();
+        }
+        let end = Some(if stopped { StopReason::StopString } else { reason });
+        Event { token: None, text, end }
+    }
+}

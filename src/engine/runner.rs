@@ -1,0 +1,299 @@
+//! The one place where steps are made: rows of sequences go in, tokens and logits come out.
+//!
+//! It knows no order in which sequences should run: [`Batch`](super::Batch) and [`Session`](super::Session) decide that.
+
+use std::ops::Deref;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::pages::Pages;
+use super::sequence::Sequence;
+use crate::backend::{Backend, Exec};
+use crate::error::Error;
+use crate::program::{Buf, PAGE, Row, Sampling, Step};
+
+/// A backend with a compiled program, and the pages of its KV caches.
+pub(super) struct Runner {
+    pub backend: Box<dyn Backend>,
+    pub exec: Exec,
+    pub pages: Pages,
+    pub free_slots: Vec<u32>,
+    logits: Buf,
+    /// Whether runs are queued on a device while the host goes on.
+    is_device: bool,
+    rows: Vec<Row>,
+    /// One an output row; `None` where the host reads the logits.
+    sampling: Vec<Option<Sampling>>,
+    /// Space for a page that is copied.
+    page: Vec<u8>,
+}
+
+/// What is wanted of a sequence's rows in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// Keys and values alone.
+    Nothing,
+    /// The token behind the last row.
+    Pick,
+    /// Logits behind the last row.
+    Logits,
+    /// Logits behind every row.
+    All,
+}
+
+/// Who picks the token behind a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PickedBy {
+    Device,
+    Host,
+}
+
+impl Runner {
+    pub fn new(backend: Box<dyn Backend>, exec: Exec, pages: Pages, logits: Buf) -> Self {
+        let free_slots = (0..pages.table().n_seqs() as u32).rev().collect();
+        let is_device = backend.runs_ahead(exec, &Sampling::GREEDY);
+        let (rows, sampling, page) = (Vec::new(), Vec::new(), Vec::new());
+        Self { backend, exec, pages, free_slots, logits, is_device, rows, sampling, page }
+    }
+
+    /// Whether runs are queued on a device while the host goes on.
+    pub fn is_device(&self) -> bool {
+        self.is_device
+    }
+
+    /// Who picks the next token of a sequence.
+    pub fn picked_by(&self, seq: &Sequence) -> PickedBy {
+        let by_host = seq.sampler.changes_logits()
+            || self.is_device && !self.backend.runs_ahead(self.exec, &seq.sampling());
+        if by_host { PickedBy::Host } else { PickedBy::Device }
+    }
+
+    /// Whether a step may be queued behind one whose pick for `seq` the host has not read.
+    pub fn runs_ahead(&self, seq: &Sequence) -> bool {
+        self.is_device && self.picked_by(seq) == PickedBy::Device
+    }
+
+    /// Begins a step.
+    pub fn begin(&mut self) {
+        self.rows.clear();
+        self.sampling.clear();
+    }
+
+    /// Appends the next `n` rows of a sequence to the step; their pages must be there. Returns the output row of the last,
+    /// if anything is asked of it.
+    pub fn push(&mut self, seq: &Sequence, n: usize, ask: Ask) -> Option<usize> {
+        let slot = seq.slot.expect("a sequence that runs has a slot");
+        for at in seq.cached..seq.cached + n {
+            let is_last = at + 1 == seq.cached + n;
+            let logits = ask == Ask::All || is_last && ask != Ask::Nothing;
+            let token = seq.tokens.get(at).copied().unwrap_or(Row::PICKED);
+            self.rows.push(Row { token, pos: at as u32, seq: slot, logits });
+            if logits {
+                let by_device = ask == Ask::Pick && self.picked_by(seq) == PickedBy::Device;
+                self.sampling.push(by_device.then(|| seq.sampler.sampling(at + 1)));
+            }
+        }
+        (ask != Ask::Nothing).then(|| self.sampling.len() - 1)
+    }
+
+    /// Queues the step.
+    ///
+    /// # Errors
+    /// [`Error::Backend`]: nothing of the step counts then, and [`undo`](Self::undo) takes its pages back.
+    pub fn run(&mut self) -> Result<(), Error> {
+        if self.sampling.iter().all(Option::is_none) {
+            self.sampling.clear();
+        }
+        let tmp: Vec<Sampling> = self.sampling.iter().map(|s| s.unwrap_or(Sampling::GREEDY)).collect();
+        let step = Step { rows: &self.rows, pages: self.pages.table(), sampling: &tmp };
+        Ok(self.backend.run(self.exec, &step)?)
+    }
+
+    /// After a run that has `n` rows of `seq`: they are in the cache.
+    pub fn ran(&mut self, seq: &mut Sequence, n: usize, ask: Ask) {
+        if ask == Ask::Pick && self.picked_by(seq) == PickedBy::Device {
+            seq.queued.push(seq.sampler.sampling(seq.cached + n));
+        }
+        seq.cached += n;
+        if let Some(slot) = seq.slot {
+            self.pages.settle(slot, seq.cached);
+        }
+    }
+
+    /// Waits for the oldest token that is queued for `seq`.
+    ///
+    /// # Errors
+    /// [`Error::Backend`].
+    ///
+    /// # Panics
+    /// If nothing is queued.
+    pub fn collect(&mut self, seq: &mut Sequence) -> Result<u32, Error> {
+        let back = seq.queued.len().checked_sub(1).expect("a pick is queued");
+        let slot = seq.slot.expect("a sequence that runs has a slot");
+        let token = self.backend.picked(self.exec, slot, back)?;
+        seq.queued.remove(0);
+        seq.picked = Some(token);
+        Ok(token)
+    }
+
+    /// Waits for the last run that was queued, and copies rows of its logits from output row `first` on.
+    ///
+    /// # Errors
+    /// [`Error::Backend`].
+    pub fn logits(&mut self, first: usize, out: &mut [f32]) -> Result<(), Error> {
+        Ok(self.backend.read(self.exec, self.logits, first, out)?)
+    }
+
+    /// Gives the pages of `seq` back that lie behind what is in the cache, and counts what of a page cannot be written on
+    /// as not in the cache.
+    pub fn trim(&mut self, seq: &mut Sequence) {
+        if let Some(slot) = seq.slot {
+            seq.cached = self.pages.cut_back(slot, seq.cached);
+        }
+    }
+
+    /// After a run that failed: nothing is queued for `seq`, and its pages are those of what is in the cache.
+    pub fn undo(&mut self, seq: &mut Sequence) {
+        seq.land();
+        self.trim(seq);
+    }
+
+    /// Gives the slot and the pages of `seq` back; its tokens stay.
+    pub fn release(&mut self, seq: &mut Sequence) {
+        seq.land();
+        seq.cached = 0;
+        seq.slot.take().into_iter().for_each(|slot| self.release_slot(slot));
+    }
+
+    /// Gives a slot and its pages back.
+    pub fn release_slot(&mut self, slot: u32) {
+        self.pages.cut_back(slot, 0);
+        self.free_slots.push(slot);
+    }
+
+    /// Makes `to`, which has a slot and no pages, a copy of the first `positions` positions of `from`. Full pages are
+    /// shared; the rest is copied if a page for it is free, and computed again otherwise.
+    ///
+    /// # Errors
+    /// [`Error::Backend`].
+    pub fn fork(&mut self, from: &Sequence, to: &mut Sequence, positions: usize) -> Result<(), Error> {
+        let (Some(source), Some(slot)) = (from.slot, to.slot) else { return Ok(()) };
+        let cached = positions.min(from.cached).min(from.tokens.len());
+        to.tokens.extend_from_slice(&from.tokens[..positions]);
+        to.cached = self.pages.share(source, slot, cached);
+        if cached > to.cached && self.copy_page(source, slot, to.cached / PAGE, cached)? {
+            to.cached = cached;
+        }
+        Ok(())
+    }
+
+    /// Copies the page `i` of `from`, which is not full, as that of `to`, so that `to` holds `cached` positions. `false`
+    /// if no page is free or the exact positions are gone.
+    fn copy_page(&mut self, from: u32, to: u32, i: usize, cached: usize) -> Result<bool, Error> {
+        let lost = self.pages.is_windowed() && self.pages.table().exact(from)[i].is_none();
+        if lost || !self.pages.grow(to, cached) {
+            return Ok(false);
+        }
+        for (source, target) in self.pages.kv_pages(from, i).zip(self.pages.kv_pages(to, i)) {
+            self.page.resize(self.backend.page_bytes(self.exec, source), 0);
+            self.backend.read_page(self.exec, source, &mut self.page)?;
+            self.backend.write_page(self.exec, target, &self.page)?;
+        }
+        Ok(true)
+    }
+}
+
+/// Where the runner is while nobody uses it. Whoever runs a step takes it out, so no lock is held while a device works.
+pub(super) struct Desk {
+    place: Mutex<Place>,
+    returned: Condvar,
+}
+
+struct Place {
+    runner: Option<Box<Runner>>,
+    /// Whether a [`Batch`](super::Batch) has it, which keeps it.
+    is_kept: bool,
+    /// Slots of sessions that ended while the runner was away.
+    ended: Vec<u32>,
+}
+
+/// The runner, taken from its desk. It goes back when this is dropped.
+pub(super) struct Taken<D: Deref<Target = Desk>> {
+    desk: D,
+    /// `None` in `drop` alone.
+    pub runner: Option<Box<Runner>>,
+}
+
+impl Desk {
+    pub fn new(runner: Runner) -> Self {
+        let place = Place { runner: Some(Box::new(runner)), is_kept: false, ended: Vec::new() };
+        Self { place: Mutex::new(place), returned: Condvar::new() }
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the runner; waits while another session runs a step.
+    ///
+    /// # Errors
+    /// [`Error::InBatch`] while a batch has it.
+    pub fn take<D: Deref<Target = Self>>(desk: D) -> Result<Taken<D>, Error> {
+        let runner = {
+            let mut place = desk.place();
+            loop {
+                if place.is_kept {
+                    return Err(Error::InBatch);
+                }
+                match place.runner.take() {
+                    Some(runner) => break runner,
+                    None => place = desk.returned.wait(place).unwrap_or_else(PoisonError::into_inner),
+                }
+            }
+        };
+        Ok(Taken { desk, runner: Some(runner) })
+    }
+
+    /// Takes a session's slot back, at once or when the runner is there again.
+    pub fn end_session(&self, slot: u32) {
+        let mut place = self.place();
+        match &mut place.runner {
+            Some(runner) => runner.release_slot(slot),
+            None => place.ended.push(slot),
+        }
+    }
+}
+
+impl<D: Deref<Target = Desk>> Taken<D> {
+    /// Nobody waits for the runner any more; who asks for it is refused.
+    pub fn keep(self) -> Self {
+        self.desk.place().is_kept = true;
+        self.desk.returned.notify_all();
+        self
+    }
+}
+
+impl<D: Deref<Target = Desk>> Deref for Taken<D> {
+    type Target = Runner;
+
+    fn deref(&self) -> &Runner {
+        self.runner.as_ref().expect("the runner is here until it is dropped")
+    }
+}
+
+impl<D: Deref<Target = Desk>> std::ops::DerefMut for Taken<D> {
+    fn deref_mut(&mut self) -> &mut Runner {
+        self.runner.as_mut().expect("the runner is here until it is dropped")
+    }
+}
+
+impl<D: Deref<Target = Desk>> Drop for Taken<D> {
+    fn drop(&mut self) {
+        let Some(mut runner) = self.runner.take() else { return };
+        let mut place = self.desk.place();
+        place.ended.drain(..).for_each(|slot| runner.release_slot(slot));
+        place.runner = Some(runner);
+        place.is_kept = false;
+        drop(place);
+        self.desk.returned.notify_one();
+    }
+}

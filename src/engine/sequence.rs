@@ -1,0 +1,97 @@
+//! One sequence as plain data: its tokens, what of them is in the KV cache, and what runs ahead of the host.
+
+use super::{Sampler, SamplerError, SamplerOptions};
+use crate::program::Sampling;
+
+/// One sequence. It knows no backend: [`Runner`](super::runner::Runner) runs it.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    /// Tokens that the model has seen or is to see, in order.
+    pub tokens: Vec<u32>,
+    /// Positions whose keys and values are in the cache, or come there by a run that is queued. One more than there are
+    /// tokens if the sequence runs ahead: the last of them belongs to the token that the queued run before it picks.
+    pub cached: usize,
+    /// Its slot in the page table; `None` while it holds no pages.
+    pub slot: Option<u32>,
+    /// How tokens are picked.
+    pub sampler: Sampler,
+    /// How the picks are made that are queued and whose tokens the host has not read, oldest first; at most two.
+    pub queued: Vec<Sampling>,
+    /// The last token that was read of a pick, if [`tokens`](Self::tokens) lacks it. `queued` goes on from there.
+    pub picked: Option<u32>,
+}
+
+impl Sequence {
+    /// A sequence of no tokens.
+    pub fn new(sampler: Sampler) -> Self {
+        Self { tokens: Vec::new(), cached: 0, slot: None, sampler, queued: Vec::with_capacity(2), picked: None }
+    }
+
+    /// A sequence of no tokens that always picks the most likely one.
+    pub fn greedy() -> Result<Self, SamplerError> {
+        Ok(Self::new(Sampler::new(SamplerOptions::greedy())?))
+    }
+
+    /// Tokens whose keys and values are to be computed.
+    pub fn missing(&self) -> usize {
+        self.tokens.len().saturating_sub(self.cached)
+    }
+
+    /// How the token behind the last position in the cache is picked.
+    pub fn sampling(&self) -> Sampling {
+        self.sampler.sampling(self.cached)
+    }
+
+    /// Appends `tokens` if the run that computes them, and picks the next one as the sampler says, is queued already.
+    /// `false`, and nothing is changed, if it is not.
+    pub fn is_queued(&mut self, tokens: &[u32]) -> bool {
+        let next = self.tokens.len() + 1;
+        let is_queued = self.picked.is_some_and(|picked| *tokens == [picked])
+            && self.cached == next
+            && !self.sampler.changes_logits()
+            && *self.queued == [self.sampler.sampling(next)];
+        if is_queued {
+            self.tokens.extend(self.picked.take());
+        }
+        is_queued
+    }
+
+    /// Forgets what runs ahead. What it has written lies behind the last token, where the next run overwrites it.
+    pub fn land(&mut self) {
+        self.queued.clear();
+        self.picked = None;
+        self.cached = self.cached.min(self.tokens.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ahead() -> Sequence {
+        let mut seq = Sequence::greedy().unwrap();
+        seq.tokens.extend([5, 6]);
+        (seq.cached, seq.picked) = (3, Some(7));
+        seq.queued.push(seq.sampler.sampling(3));
+        seq
+    }
+
+    #[test]
+    fn a_token_that_was_fed_ahead_is_not_computed_again() {
+        let mut seq = ahead();
+        assert!(seq.is_queued(&[7]));
+        assert_eq!((seq.missing(), seq.queued.len()), (0, 1));
+    }
+
+    #[test]
+    fn other_tokens_or_another_sampler_are_computed() {
+        for tokens in [vec![8], vec![], vec![7, 7]] {
+            assert!(!ahead().is_queued(&tokens));
+        }
+        let mut seq = ahead();
+        seq.sampler = Sampler::new(SamplerOptions { seed: Some(1), ..SamplerOptions::default() }).unwrap();
+        assert!(!seq.is_queued(&[7]));
+        seq.land();
+        assert_eq!((seq.cached, seq.queued.len(), seq.picked), (2, 0, None));
+    }
+}
