@@ -68,7 +68,7 @@ struct Core {
     pages: Pages,
     free_slots: Vec<u32>,
     rows: Vec<Row>,
-    sampling: Vec<Sampling>,
+    sampling: Vec<Option<Sampling>>,
 }
 
 impl Engine {
@@ -246,7 +246,7 @@ impl Core {
             logits: logits(at),
         }));
         self.sampling.clear();
-        self.sampling.extend(sampling);
+        self.sampling.extend(sampling.map(Some));
         let step = Step { rows: &self.rows, pages: self.pages.table(), sampling: &self.sampling };
         match self.backend.run(self.exec, &step) {
             Ok(()) => self.pages.settle(seq, pos + tokens.len()),
@@ -264,7 +264,7 @@ impl Core {
 
     fn sampled(&mut self) -> Result<u32, Error> {
         let mut token = [0];
-        self.backend.tokens(self.exec, &mut token)?;
+        self.backend.tokens(self.exec, 0, &mut token)?;
         Ok(token[0])
     }
 
