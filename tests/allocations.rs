@@ -42,7 +42,8 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn main() {
-    let sampling = [Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::GREEDY }];
+    let sampling =
+        [Some(Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::GREEDY })];
     for model in [
         SMALL,
         Model { weights: "q6_k", ffn_dim: 512, ..SMALL },
@@ -82,7 +83,7 @@ fn main() {
             for pos in 96..300 {
                 let step = Step { rows: &[row(pos, true)], pages: &pages, sampling: &sampling };
                 running.backend.run(running.exec, &step).expect("a run");
-                running.backend.tokens(running.exec, &mut [0]).expect("a token");
+                running.backend.tokens(running.exec, 0, &mut [0]).expect("a token");
             }
             let fed = |pos| Row { token: Row::PICKED, ..row(pos, true) };
             for pos in 300..350 {

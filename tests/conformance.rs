@@ -215,6 +215,11 @@ fn logits_of_the_rows_that_asked() {
 
 /// Every backend picks from `values`, a row for each of `how`, what the definition picks.
 fn assert_picks(n_vocab: usize, values: &[f32], how: &[Sampling]) {
+    assert_picks_of_some(n_vocab, values, &how.iter().copied().map(Some).collect::<Vec<_>>());
+}
+
+/// The same where nothing is picked from some of the rows.
+fn assert_picks_of_some(n_vocab: usize, values: &[f32], how: &[Option<Sampling>]) {
     let mut case = Case::new(&format!("{how:?}"), limits(how.len() + 1, 1, 1));
     let logits = case.p.buf("logits", RowsOf::Outputs, n_vocab);
     case.p.push("sample", Sample { logits });
@@ -222,14 +227,21 @@ fn assert_picks(n_vocab: usize, values: &[f32], how: &[Sampling]) {
     rows[1..].iter_mut().for_each(|row: &mut Row| row.logits = true);
     let turn = Turn { rows, stages: 0..1, inputs: vec![(logits, values.to_vec())], read: vec![] };
     let mut scratch = sampling::Scratch::new(n_vocab);
-    let pick = |(row, how): (&[f32], &Sampling)| sampling::pick(row, how, &mut scratch);
+    let pick = |(row, how): (&[f32], &Option<Sampling>)| {
+        how.map_or(u32::MAX, |how| sampling::pick(row, &how, &mut scratch))
+    };
     let want: Vec<u32> = values.chunks_exact(n_vocab).zip(how).map(pick).collect();
     for mut backend in backends() {
         let mut running = case.on(&mut *backend);
         running.turn(&turn, &shuffled_pages(1, 1), how);
         let mut got = vec![u32::MAX; how.len()];
-        running.backend.tokens(running.exec, &mut got).expect("tokens");
+        running.backend.tokens(running.exec, 0, &mut got).expect("tokens");
         assert_eq!(got, want, "{} of {n_vocab} as {how:?}", running.backend.name());
+        for first in 0..how.len() {
+            let mut got = vec![u32::MAX; (how.len() - first).min(2)];
+            running.backend.tokens(running.exec, first, &mut got).expect("tokens");
+            assert_eq!(got, want[first..][..got.len()], "{} from row {first} on", running.backend.name());
+        }
         let left = running.read(logits, how.len());
         assert!(
             left.iter().zip(values).all(|(a, b)| a.to_bits() == b.to_bits()),
@@ -261,6 +273,31 @@ fn samples_are_what_their_definition_picks() {
         let how = kinds.map(|how| Sampling { counter, ..how });
         assert_picks(n_vocab, &case.numbers.values(how.len() * n_vocab), &how);
     }
+}
+
+/// Each row of a step is sampled in its own way: by the device, by the host, or not at all.
+#[test]
+fn rows_of_a_step_are_sampled_apart() {
+    let n_vocab = 501;
+    let ways = [
+        Some(Sampling::GREEDY),
+        Some(WARM),
+        Some(Sampling { top_k: 0, ..WARM }),
+        Some(Sampling { typical_p: 0.7, ..WARM }),
+        None,
+    ];
+    let mut numbers = Case::new("ways", limits(1, 1, 1)).numbers;
+    for n in [1, 2, 9] {
+        for counter in 0..5 {
+            let mut way = || ways[numbers.below(ways.len())].map(|how| Sampling { counter, ..how });
+            let how: Vec<_> = (0..n).map(|_| way()).collect();
+            assert_picks_of_some(n_vocab, &numbers.values(n * n_vocab), &how);
+        }
+    }
+    let values = numbers.values(4 * n_vocab);
+    assert_picks_of_some(n_vocab, &values, &[None; 4]);
+    assert_picks_of_some(n_vocab, &values, &[ways[4], ways[2], ways[0], ways[4]]);
+    assert_picks_of_some(n_vocab, &values, &[ways[3], ways[1], ways[4], ways[2]]);
 }
 
 /// Few and many equal logits, infinities and NaN, and fewer logits than a block has threads.

@@ -9,7 +9,8 @@ use case::model::{Model, SMALL};
 use case::{Running, cpus, limits, shuffled_pages, simt, wgpus, windowed_limits, windowed_pages};
 use sterna::backend::{Backend, NAMES};
 use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions, Session, StopReason};
-use sterna::program::{PageTable, Row, Sampling, Step};
+use sterna::program::sampling::argmax;
+use sterna::program::{Buf, PageTable, Row, Sampling, Step};
 use sterna::tokenizer::Special;
 
 const WARM: Sampling = Sampling { temperature: 1e3, top_k: 20, top_p: 1.0, seed: 3, ..Sampling::GREEDY };
@@ -23,8 +24,8 @@ fn all_backends() -> Vec<Box<dyn Backend>> {
 /// Queues one step: a row of each slot in `seqs` at `pos`, whose token `of` names.
 fn queue(running: &mut Running<'_>, pages: &PageTable, seqs: &[u32], pos: u32, of: impl Fn(u32) -> u32) {
     let rows: Vec<Row> = seqs.iter().map(|&seq| Row { token: of(seq), pos, seq, logits: true }).collect();
-    let how: Vec<Sampling> =
-        seqs.iter().map(|&seq| Sampling { counter: u64::from(1000 * seq + pos), ..WARM }).collect();
+    let how: Vec<_> =
+        seqs.iter().map(|&seq| Some(Sampling { counter: u64::from(1000 * seq + pos), ..WARM })).collect();
     let step = Step { rows: &rows, pages, sampling: &how };
     running.backend.run(running.exec, &step).expect("a run");
 }
@@ -52,7 +53,7 @@ fn a_fed_back_token_is_the_one_that_the_host_would_feed() {
                 for pos in 0..N_STEPS {
                     queue(&mut running, &pages, &[seq], pos, |_| token);
                     let mut picked = [0];
-                    running.backend.tokens(running.exec, &mut picked).expect("a token");
+                    running.backend.tokens(running.exec, 0, &mut picked).expect("a token");
                     token = picked[0];
                     want[seq as usize].push(token);
                 }
@@ -88,6 +89,100 @@ fn a_fed_back_token_is_the_one_that_the_host_would_feed() {
     }
 }
 
+/// How a slot of [`mixed_steps_give_each_sequence_what_it_gets_alone`] is sampled; its last row only.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Device(Sampling),
+    /// Of these the backend picks.
+    Host(Sampling),
+    /// The caller reads the logits, and feeds the largest.
+    Logits,
+}
+
+impl Way {
+    fn sampling(self, pos: u32) -> Option<Sampling> {
+        match self {
+            Self::Device(how) | Self::Host(how) => Some(Sampling { counter: pos.into(), ..how }),
+            Self::Logits => None,
+        }
+    }
+}
+
+/// What a slot was fed last: a token, or what the device picked.
+fn next_token(running: &mut Running<'_>, way: Way, seq: u32, output: usize, logits: Buf) -> u32 {
+    match way {
+        Way::Device(_) => running.backend.picked(running.exec, seq, 0).expect("a token"),
+        Way::Host(_) => {
+            let mut token = [0];
+            running.backend.tokens(running.exec, output, &mut token).expect("a token");
+            token[0]
+        }
+        Way::Logits => {
+            let mut row = vec![0.0; running.p.buf_decl(logits).cols];
+            running.backend.read(running.exec, logits, output, &mut row).expect("logits");
+            argmax(&row)
+        }
+    }
+}
+
+/// Steps whose rows mix sequences that are sampled on the device (fed with their picks or by the host), by the host, or whose
+/// logits the caller reads, and rows of a prompt that ask for nothing: each sequence gets what it gets alone.
+#[test]
+fn mixed_steps_give_each_sequence_what_it_gets_alone() {
+    let ways = [
+        Way::Device(Sampling { seed: 1, ..WARM }),
+        Way::Logits,
+        Way::Device(Sampling::GREEDY),
+        Way::Host(Sampling { top_k: 0, seed: 2, ..WARM }),
+        Way::Device(Sampling { seed: 3, ..WARM }),
+        Way::Host(Sampling { typical_p: 0.9, seed: 4, ..WARM }),
+    ];
+    let n_seqs = ways.len();
+    let (case, _) = SMALL.case("a small model", limits(10, n_seqs + 1, 1));
+    let pages = shuffled_pages(n_seqs + 1, 1);
+    let logits = case.p.buf_named("logits").expect("logits");
+    let row = |token, pos, seq| Row { token, pos, seq, logits: true };
+    let first = |seq: usize| 7 + 31 * seq as u32;
+    for mut backend in all_backends() {
+        let device = backend.device();
+        let mut running = case.on(&mut *backend);
+        let mut alone = vec![Vec::new(); n_seqs];
+        for (seq, way) in ways.iter().enumerate() {
+            let mut token = first(seq);
+            for pos in 0..N_STEPS {
+                let rows = [row(token, pos, seq as u32)];
+                let step = Step { rows: &rows, pages: &pages, sampling: &[way.sampling(pos)] };
+                running.backend.run(running.exec, &step).expect("a run");
+                token = next_token(&mut running, *way, seq as u32, 0, logits);
+                alone[seq].push(token);
+            }
+        }
+        let mut together = vec![Vec::new(); n_seqs];
+        let mut tokens: Vec<u32> = (0..n_seqs).map(first).collect();
+        for pos in 0..N_STEPS {
+            // Another sequence's prompt comes in between: before the others, among them, behind them.
+            let prompt = (0..3).map(|i| Row { logits: false, ..row(9, 3 * (pos % 8) + i, n_seqs as u32) });
+            let decode = (0..n_seqs).map(|i| (i + pos as usize) % n_seqs);
+            let decode: Vec<Row> = decode.map(|seq| row(tokens[seq], pos, seq as u32)).collect();
+            let (before, behind) = decode.split_at(pos as usize % (n_seqs + 1));
+            let rows: Vec<Row> = before.iter().copied().chain(prompt).chain(behind.iter().copied()).collect();
+            let how: Vec<_> = decode.iter().map(|row| ways[row.seq as usize].sampling(pos)).collect();
+            let step = Step { rows: &rows, pages: &pages, sampling: &how };
+            running.backend.run(running.exec, &step).expect("a run");
+            for (output, row) in decode.iter().enumerate() {
+                let (seq, way) = (row.seq as usize, ways[row.seq as usize]);
+                let token = next_token(&mut running, way, row.seq, output, logits);
+                together[seq].push(token);
+                let on_device = matches!(way, Way::Device(_));
+                // Now and then the host feeds what the device has picked.
+                let fed_back = on_device && (pos as usize + seq) % 5 != 0;
+                tokens[seq] = if fed_back { Row::PICKED } else { token };
+            }
+        }
+        assert_eq!(together, alone, "{device}");
+    }
+}
+
 /// Of several output rows of one sequence, the last one's token is the sequence's.
 #[test]
 fn the_last_output_of_a_sequence_is_its_pick() {
@@ -97,10 +192,10 @@ fn the_last_output_of_a_sequence_is_its_pick() {
         let running = case.on(&mut *backend);
         let row = |token, pos, seq| Row { token, pos, seq, logits: true };
         let rows = [row(3, 0, 1), row(4, 0, 0), row(5, 1, 1), row(6, 1, 0)];
-        let step = Step { rows: &rows, pages: &pages, sampling: &[Sampling::GREEDY; 4] };
+        let step = Step { rows: &rows, pages: &pages, sampling: &[Some(Sampling::GREEDY); 4] };
         running.backend.run(running.exec, &step).expect("a run");
         let mut tokens = [0; 4];
-        running.backend.tokens(running.exec, &mut tokens).expect("tokens");
+        running.backend.tokens(running.exec, 0, &mut tokens).expect("tokens");
         assert!(tokens[0] != tokens[2] && tokens[1] != tokens[3], "{tokens:?} tell nothing apart");
         for (seq, output) in [(1, 2), (0, 3)] {
             assert_eq!(running.backend.picked(running.exec, seq, 0).expect("a token"), tokens[output]);
@@ -117,7 +212,7 @@ fn what_was_not_picked_cannot_be_fed() {
     for mut backend in all_backends() {
         let mut running = case.on(&mut *backend);
         queue(&mut running, &pages, &[0], 0, |_| 1);
-        let step = Step { rows: &[row(Row::PICKED, 0, 1)], pages: &pages, sampling: &[WARM] };
+        let step = Step { rows: &[row(Row::PICKED, 0, 1)], pages: &pages, sampling: &[Some(WARM)] };
         let run = std::panic::AssertUnwindSafe(|| running.backend.run(running.exec, &step));
         assert!(std::panic::catch_unwind(run).is_err(), "slot 1 has no pick");
     }
@@ -126,7 +221,7 @@ fn what_was_not_picked_cannot_be_fed() {
         let host = Sampling { top_k: 0, ..WARM };
         assert!(!running.backend.runs_ahead(running.exec, &host));
         assert!(running.backend.runs_ahead(running.exec, &WARM));
-        let step = Step { rows: &[row(1, 0, 0)], pages: &pages, sampling: &[host] };
+        let step = Step { rows: &[row(1, 0, 0)], pages: &pages, sampling: &[Some(host)] };
         running.backend.run(running.exec, &step).expect("a run");
         let exec = running.exec;
         let picked = std::panic::AssertUnwindSafe(|| running.backend.picked(exec, 0, 0));

@@ -6,6 +6,8 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+mod device;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
@@ -146,18 +148,25 @@ pub trait Backend: Send {
     /// [`BackendError::Device`].
     fn write(&mut self, e: Exec, b: Buf, first_row: usize, values: &[f32]) -> Result<(), BackendError>;
 
-    /// Waits, and copies the tokens that the last run's `Sample` picked, one an output row.
+    /// Waits, and copies the tokens that the last run's `Sample` picked for output rows from `first_row` on. The
+    /// entry of a row whose sampling is `None` is left as it is. Where the device cannot pick as a row asks, the
+    /// host does so here, from that row's logits.
     ///
     /// # Errors
     /// [`BackendError::Device`].
-    fn tokens(&mut self, e: Exec, out: &mut [u32]) -> Result<(), BackendError>;
+    ///
+    /// # Panics
+    /// Where the last run had fewer rows to pick for.
+    fn tokens(&mut self, e: Exec, first_row: usize, out: &mut [u32]) -> Result<(), BackendError>;
 
-    /// Whether there is a gain in queueing a run behind one that samples so, fed with its token
+    /// Whether there is a gain in queueing a run behind one in which a row is sampled so, fed with its token
     /// ([`PICKED`](crate::program::Row::PICKED)): not where runs end before they return, or where the host picks.
+    /// The other rows of the step make no difference.
     fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool;
 
-    /// Waits for the token that a run has picked for slot `seq`: the newest of them where `back` is 0, the one before where
-    /// it is 1. Runs that came later go on. Of several output rows of a slot in one run the last counts.
+    /// Waits for the token that a run has picked for slot `seq`: the newest of them where `back` is 0, the one
+    /// before where it is 1. Runs that came later go on, and no pick of the host's is waited for. Of several output
+    /// rows of a slot in one run, the last that is sampled counts.
     ///
     /// # Errors
     /// [`BackendError::Device`].

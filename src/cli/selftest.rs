@@ -176,7 +176,7 @@ fn compare(
             .map(|pos| Row { token: (pos * 37 % 600) as u32, pos: pos as u32, seq: 0, logits: true })
             .collect();
         pos += n;
-        let sampling = vec![Sampling::GREEDY; n];
+        let sampling = vec![Some(Sampling::GREEDY); n];
         let step = Step { rows: &rows, pages: &pages, sampling: &sampling };
         for (i, (_, stage)) in program.stages.iter().enumerate() {
             tested.run_stages(e, i..i + 1, &step)?;
@@ -193,8 +193,8 @@ fn compare(
             }
             if let Stage::Sample(_) = stage {
                 let [mut got, mut want] = [(); 2].map(|()| vec![0; n]);
-                tested.tokens(e, &mut got)?;
-                cpu.tokens(of_cpu, &mut want)?;
+                tested.tokens(e, 0, &mut got)?;
+                cpu.tokens(of_cpu, 0, &mut want)?;
                 difference = if got == want { 0.0 } else { f32::INFINITY };
             }
             let stage = stage.name();

@@ -103,8 +103,7 @@ impl Runner {
         if self.sampling.iter().all(Option::is_none) {
             self.sampling.clear();
         }
-        let tmp: Vec<Sampling> = self.sampling.iter().map(|s| s.unwrap_or(Sampling::GREEDY)).collect();
-        let step = Step { rows: &self.rows, pages: self.pages.table(), sampling: &tmp };
+        let step = Step { rows: &self.rows, pages: self.pages.table(), sampling: &self.sampling };
         Ok(self.backend.run(self.exec, &step)?)
     }
 

@@ -31,8 +31,9 @@ pub struct Step<'a> {
     pub rows: &'a [Row],
     /// For each sequence slot, the pages that hold its positions.
     pub pages: &'a PageTable,
-    /// How to pick a token from each output row, in order; empty where the caller reads logits instead.
-    pub sampling: &'a [Sampling],
+    /// For each output row, in order, how to pick a token from it; `None` where the caller reads its logits instead. Empty
+    /// where nothing is picked from any.
+    pub sampling: &'a [Option<Sampling>],
 }
 
 impl Step<'_> {
@@ -41,12 +42,16 @@ impl Step<'_> {
         self.rows.iter().filter(|row| row.logits).count()
     }
 
-    /// Output rows whose picks a slot keeps, with that slot: the last output of each sequence. None where nothing is picked.
-    pub fn kept_picks(&self) -> impl Iterator<Item = (usize, u32)> {
-        let outputs =
-            || self.rows.iter().filter(|row| row.logits).map(|row| row.seq).take(self.sampling.len());
-        let is_last = move |at: usize, seq: u32| !outputs().skip(at + 1).any(|later| later == seq);
-        outputs().enumerate().filter(move |&(at, seq)| is_last(at, seq))
+    /// Output rows whose picks a slot keeps, with that slot and how they are picked: of each sequence the last output row that
+    /// a token is picked from.
+    pub fn kept_picks(&self) -> impl Iterator<Item = (usize, u32, &Sampling)> {
+        let picked = || {
+            let outputs = self.rows.iter().filter(|row| row.logits).zip(self.sampling).enumerate();
+            outputs.filter_map(|(output, (row, how))| Some((output, row.seq, how.as_ref()?)))
+        };
+        let is_last =
+            move |output: usize, seq: u32| !picked().any(|(later, of, _)| later > output && of == seq);
+        picked().filter(move |&(output, seq, _)| is_last(output, seq))
     }
 }
 

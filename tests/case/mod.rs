@@ -286,7 +286,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    pub fn step<'a>(&'a self, pages: &'a PageTable, sampling: &'a [Sampling]) -> Step<'a> {
+    pub fn step<'a>(&'a self, pages: &'a PageTable, sampling: &'a [Option<Sampling>]) -> Step<'a> {
         Step { rows: &self.rows, pages, sampling }
     }
 
@@ -307,7 +307,7 @@ pub struct Running<'a> {
 
 impl Running<'_> {
     /// Poisons all buffers, writes the inputs, runs.
-    pub fn turn(&mut self, turn: &Turn, pages: &PageTable, sampling: &[Sampling]) {
+    pub fn turn(&mut self, turn: &Turn, pages: &PageTable, sampling: &[Option<Sampling>]) {
         for (i, buf) in self.p.bufs.iter().enumerate() {
             let poison = vec![f32::NAN; self.p.max_rows(buf.rows) * buf.cols];
             self.write(Buf(i as u32), &poison);

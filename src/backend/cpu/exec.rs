@@ -23,8 +23,8 @@ pub struct Compiled {
     scratch: Scratch,
     /// The rows of the current step that asked for logits.
     outputs: Vec<usize>,
-    /// One an output row.
-    pub tokens: Vec<u32>,
+    /// What was picked from each output row.
+    pub tokens: Vec<Option<u32>>,
     /// One a slot.
     pub picks: Vec<Picks>,
 }
@@ -156,7 +156,7 @@ impl Compiled {
                 sampling: sampling::Scratch::new(sizes.n_vocab),
             },
             outputs: Vec::with_capacity(limits.outputs),
-            tokens: vec![0; limits.outputs],
+            tokens: Vec::with_capacity(limits.outputs),
             picks: vec![Picks::default(); limits.seqs],
             program: p.clone(),
             weights,

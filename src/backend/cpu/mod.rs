@@ -116,8 +116,9 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn tokens(&mut self, e: Exec, out: &mut [u32]) -> Result<(), BackendError> {
-        out.copy_from_slice(&self.execs[e.0 as usize].tokens[..out.len()]);
+    fn tokens(&mut self, e: Exec, first_row: usize, out: &mut [u32]) -> Result<(), BackendError> {
+        let tokens = &self.execs[e.0 as usize].tokens[first_row..][..out.len()];
+        out.iter_mut().zip(tokens).for_each(|(out, token)| *out = token.unwrap_or(*out));
         Ok(())
     }
 
@@ -182,7 +183,7 @@ struct Cx<'a> {
     ropes: &'a [rope::RopeTable],
     scratch: &'a mut Scratch,
     /// One an output row.
-    tokens: &'a mut [u32],
+    tokens: &'a mut Vec<Option<u32>>,
     picks: &'a mut [Picks],
 }
 

@@ -7,11 +7,13 @@ pub fn run(cx: &mut Cx<'_>, s: &Sample) {
     let logits = &cx.bufs[s.logits.0 as usize];
     let n_vocab = logits.cols;
     let rows = logits.rows(cx.step.sampling.len()).chunks_exact(n_vocab);
-    for ((logits, how), token) in rows.zip(cx.step.sampling).zip(&mut *cx.tokens) {
-        *token = sampling::pick(logits, how, &mut cx.scratch.sampling);
-    }
-    for (output, seq) in cx.step.kept_picks() {
+    let scratch = &mut cx.scratch.sampling;
+    let picked =
+        rows.zip(cx.step.sampling).map(|(logits, how)| Some(sampling::pick(logits, how.as_ref()?, scratch)));
+    cx.tokens.clear();
+    cx.tokens.extend(picked);
+    for (output, seq, _) in cx.step.kept_picks() {
         let picks = &mut cx.picks[seq as usize];
-        *picks = [Some(cx.tokens[output]), picks[0]];
+        *picks = [cx.tokens[output], picks[0]];
     }
 }

@@ -7,9 +7,10 @@ use super::driver::{Address, Driver, Launch, Limits, Recording};
 use super::memory::{Memory, Sizes};
 use super::params::NextWeights;
 use super::weight::{DeviceWeight, Products, device_bytes};
-use super::{Cx, Shape, attend, kernels, launches, linear, sample};
+use super::{Cx, Shape, attend, kernels, launches, linear};
+use crate::backend::device::sampling::Sampler;
 use crate::backend::{BackendError, KvPage, Plan};
-use crate::program::{Buf, Linear, Program, Sampling, Stage, Step, sampling};
+use crate::program::{Buf, Linear, Program, Sampling, Stage, Step};
 
 /// Rows of a step are the third dimension of a grid, which has no more.
 const MAX_ROWS: usize = 65_535;
@@ -22,11 +23,7 @@ pub struct Compiled {
     variants: Vec<Variant>,
     /// The tiles of rows that attention takes, where it can.
     tiling: Option<Tiling>,
-    /// How the last step was to be sampled.
-    sampling: Vec<Sampling>,
-    scratch: sampling::Scratch,
-    /// One row of logits, for sampling on the host.
-    logits: Vec<f32>,
+    sampler: Sampler,
 }
 
 /// The launches for steps up to a shape.
@@ -147,16 +144,7 @@ impl Compiled {
             let recording = driver.record(launches.concat())?;
             variants.push(Variant { shape, launches, recording });
         }
-        let n_vocab = p.picked_from();
-        Ok(Self {
-            program: p.clone(),
-            memory,
-            variants,
-            tiling: attend::tiling(p),
-            sampling: Vec::with_capacity(p.limits.outputs),
-            scratch: sampling::Scratch::new(n_vocab),
-            logits: vec![0.0; n_vocab],
-        })
+        Ok(Self { program: p.clone(), memory, variants, tiling: attend::tiling(p), sampler: Sampler::new(p) })
     }
 
     /// Address of a row of a buffer.
@@ -202,15 +190,15 @@ impl Compiled {
         if !self.program.stages[range].iter().any(|(_, stage)| matches!(stage, Stage::Sample(_))) {
             return Ok(());
         }
-        step.kept_picks().try_for_each(|(output, seq)| {
-            let on_device = sample::on_device(&step.sampling[output], self.logits.len());
+        step.kept_picks().try_for_each(|(_, seq, how)| {
+            let on_device = self.sampler.on_device(how);
             self.memory.picks.keep(driver, seq, on_device)
         })
     }
 
     /// Whether tokens are picked so without the host.
     pub fn picks_on_device(&self, how: &Sampling) -> bool {
-        sample::on_device(how, self.logits.len())
+        self.sampler.on_device(how)
     }
 
     /// The token that was picked last for a slot, or the one before.
@@ -273,15 +261,14 @@ impl Compiled {
         step: &Step<'_>,
     ) -> Result<Option<usize>, BackendError> {
         self.program.assert_fits(&self.program.stages[range], step);
-        self.sampling.clear();
-        self.sampling.extend_from_slice(step.sampling);
+        self.sampler.begin(step);
         if step.rows.is_empty() {
             return Ok(None);
         }
         self.memory.picks.assert_there(step);
         let tiling = self.tiling.filter(|tiling| attend::is_tiled(step.rows, *tiling));
         let Memory { picks, step: memory, .. } = &mut self.memory;
-        memory.write(driver, step, self.logits.len(), picks, tiling)?;
+        memory.write(driver, step, self.sampler.n_vocab(), picks, tiling)?;
         let fits = |shape: Shape| {
             let rows = step.rows.len() <= shape.rows && step.n_outputs() <= shape.outputs;
             rows && shape.tiled == tiling.is_some()
@@ -290,22 +277,25 @@ impl Compiled {
         Ok(Some(variant.expect("the last shape is the limits")))
     }
 
-    /// The tokens that the last run picked. Where the device has no way to sample so, the token is picked from the logits
-    /// here, by the definition itself.
-    pub fn tokens(&mut self, driver: &mut dyn Driver, out: &mut [u32]) -> Result<(), BackendError> {
-        driver.read(self.memory.tokens, bytemuck::cast_slice_mut(out))?;
+    /// The tokens that the last run picked for output rows from `first` on.
+    pub fn tokens(
+        &mut self,
+        driver: &mut dyn Driver,
+        first: usize,
+        out: &mut [u32],
+    ) -> Result<(), BackendError> {
+        let at = self.memory.tokens;
+        let read = |tokens: &mut [u32]| driver.read(at, bytemuck::cast_slice_mut(tokens));
+        self.sampler.device_tokens(first, out, read)?;
         let stage = self.program.stages.iter().find_map(|(_, stage)| match stage {
             Stage::Sample(s) => Some(s),
             _ => None,
         });
         let Some(stage) = stage else { return Ok(()) };
-        for (row, (token, how)) in out.iter_mut().zip(&self.sampling).enumerate() {
-            if !sample::on_device(how, self.logits.len()) {
-                let at = self.row_address(stage.logits, row);
-                driver.read(at, bytemuck::cast_slice_mut(&mut self.logits))?;
-                *token = sampling::pick(&self.logits, how, &mut self.scratch);
-            }
-        }
-        Ok(())
+        let cols = self.sampler.n_vocab() as u64;
+        let logits = self.memory.bufs[stage.logits.0 as usize];
+        self.sampler.host_tokens(first, out, |row, out| {
+            driver.read(logits + 4 * cols * row as u64, bytemuck::cast_slice_mut(out))
+        })
     }
 }

@@ -120,8 +120,8 @@ impl Backend for Cuda {
         self.driver.write(at, bytemuck::cast_slice(values))
     }
 
-    fn tokens(&mut self, e: Exec, out: &mut [u32]) -> Result<(), BackendError> {
-        self.execs[e.0 as usize].tokens(&mut *self.driver, out)
+    fn tokens(&mut self, e: Exec, first_row: usize, out: &mut [u32]) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].tokens(&mut *self.driver, first_row, out)
     }
 
     fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool {

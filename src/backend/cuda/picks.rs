@@ -82,7 +82,7 @@ impl Picks {
         slot.n += 1;
         slot.on_device.rotate_right(1);
         slot.on_device[0] = on_device;
-        driver.post(self.posts, post)
+        if on_device { driver.post(self.posts, post) } else { Ok(()) }
     }
 
     /// Waits for a pick for a slot: the newest, or the one before.

@@ -2,8 +2,9 @@
 //! ones, by one block.
 
 use super::driver::Launch;
-use super::params::{SAMPLE_MOST, SAMPLE_SHARED_BYTES, SAMPLE_THREADS, SampleParams, StepSampling};
+use super::params::{NO_POST, SAMPLE_MOST, SAMPLE_SHARED_BYTES, SAMPLE_THREADS, SampleParams, StepSampling};
 use super::{Cx, words};
+use crate::backend::device::sampling;
 use crate::program::{Sample, Sampling};
 
 /// Name of the kernel.
@@ -12,20 +13,20 @@ pub const KERNEL: &str = "sample";
 /// Logits that one thread looks at, about.
 const LOGITS_A_THREAD: usize = 16;
 
-/// Whether the kernel samples so. It draws from few logits, in their order; every other draw is the host's.
-pub fn on_device(how: &Sampling, n_vocab: usize) -> bool {
-    let few = (1..=SAMPLE_MOST).contains(&how.top_k) && (how.top_k as usize) < n_vocab;
-    how.is_greedy() || (few && how.typical_p >= 1.0)
+const _: () = assert!(SAMPLE_MOST == sampling::MOST);
+
+/// For a row that the kernel picks nothing from: it takes the largest logit, which nobody reads.
+pub fn nothing() -> StepSampling {
+    params(&Sampling::GREEDY, NO_POST)
 }
 
-/// What the kernel is told: also to which word of the host the token goes. Where it has no way to sample so, it takes the largest logit, which nobody reads.
-pub fn params(how: &Sampling, n_vocab: usize, post: u32) -> StepSampling {
-    let draws = !how.is_greedy() && on_device(how, n_vocab);
+/// What the kernel is told of a row that it picks from: also to which word of the host the token goes.
+pub fn params(how: &Sampling, post: u32) -> StepSampling {
     StepSampling {
         temperature: how.temperature,
         top_p: how.top_p,
         min_p: how.min_p,
-        top_k: if draws { how.top_k } else { 1 },
+        top_k: if how.is_greedy() { 1 } else { how.top_k },
         seed: how.seed,
         counter: how.counter,
         post,

@@ -9,7 +9,8 @@ use super::params::{
 use super::picks::Picks;
 use super::{attend, sample};
 use crate::backend::BackendError;
-use crate::program::{Limits, Row, Step};
+use crate::backend::device::sampling;
+use crate::program::{Limits, Row, Sampling, Step};
 
 /// Where the tables of a step lie, and what they held last.
 pub struct StepMemory {
@@ -112,20 +113,22 @@ impl StepMemory {
             put(&mut self.wanted, tiles_at + n_tiles * size_of::<StepTile>(), &tile);
             n_tiles += 1;
         }
-        let n_outputs = step.n_outputs();
+        let (n_outputs, sampled) = (step.n_outputs(), sampling::device_rows(step, n_vocab));
         let counts = StepCounts {
             rows: step.rows.len() as u32,
             outputs: n_outputs as u32,
-            sampled: step.sampling.len() as u32,
+            sampled: sampled as u32,
             tiles: n_tiles as u32,
         };
         put(&mut self.wanted, 0, &counts);
-        for (i, how) in step.sampling.iter().enumerate() {
-            let how = sample::params(how, n_vocab, NO_POST);
+        let on_device = |how: &&Sampling| sampling::on_device(how, n_vocab);
+        for (i, how) in step.sampling[..sampled].iter().enumerate() {
+            let how = how.as_ref().filter(on_device);
+            let how = how.map_or_else(sample::nothing, |how| sample::params(how, NO_POST));
             put(&mut self.wanted, sampling_at + i * size_of::<StepSampling>(), &how);
         }
-        for (i, seq) in step.kept_picks() {
-            let how = sample::params(&step.sampling[i], n_vocab, picks.next_post(seq));
+        for (i, seq, how) in step.kept_picks().filter(|(_, _, how)| on_device(how)) {
+            let how = sample::params(how, picks.next_post(seq));
             put(&mut self.wanted, sampling_at + i * size_of::<StepSampling>(), &how);
         }
         const { assert!(Row::PICKED == TOKEN_PICKED) };

@@ -9,9 +9,10 @@ use super::memory::{Memory, Sizes, constant_places};
 use super::profile::Profile;
 use super::step::filled;
 use super::weight::DeviceWeight;
-use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing, sample};
+use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing};
+use crate::backend::device::sampling::{Sampler, device_rows};
 use crate::backend::{BackendError, KvPage, Plan, StageTime};
-use crate::program::{Buf, PAGE, Program, RowsOf, Sampling, Stage, Step, sampling};
+use crate::program::{Buf, PAGE, Program, RowsOf, Sampling, Stage, Step};
 
 /// Rows of a step are the second dimension of a grid, which has no more.
 const MAX_ROWS: usize = 65_535;
@@ -26,11 +27,7 @@ pub struct Compiled {
     tile_rows: Option<usize>,
     /// What stages take, where they are timed.
     profile: Option<Profile>,
-    /// How the last step was to be sampled.
-    sampling: Vec<Sampling>,
-    scratch: sampling::Scratch,
-    /// One row of logits, for sampling on the host.
-    logits: Vec<f32>,
+    sampler: Sampler,
 }
 
 /// A dispatch that only wants its grid.
@@ -46,6 +43,7 @@ struct Ready {
 struct Counts {
     rows: usize,
     outputs: usize,
+    /// Of these, how many the device goes through to pick tokens.
     sampled: usize,
     /// Rows that fill a page.
     filled: usize,
@@ -56,12 +54,12 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(step: &Step<'_>, tile_rows: Option<usize>) -> Self {
+    fn of(step: &Step<'_>, n_vocab: usize, tile_rows: Option<usize>) -> Self {
         let pages = step.rows.iter().map(|row| row.pos as usize / PAGE + 1).max().unwrap_or(0);
         Self {
             rows: step.rows.len(),
             outputs: step.n_outputs(),
-            sampled: step.sampling.len(),
+            sampled: device_rows(step, n_vocab),
             filled: filled(step).count(),
             tiles: tile_rows.map(|most| attend::tiles(step.rows, most).count()),
             pages,
@@ -131,16 +129,13 @@ impl Compiled {
             p.stages.iter().map(|(_, stage)| dispatches(&cx, stage)).collect();
         let stages = make_ready(gpu, &wanted)?;
         gpu.keep_pipelines();
-        let n_vocab = p.picked_from();
         Ok(Self {
             program: p.clone(),
             memory,
             stages,
             tile_rows: attend::tile_rows(p),
             profile: Profile::new(gpu, p.stages.len())?,
-            sampling: Vec::with_capacity(p.limits.outputs),
-            scratch: sampling::Scratch::new(n_vocab),
-            logits: vec![0.0; n_vocab],
+            sampler: Sampler::new(p),
         })
     }
 
@@ -169,15 +164,15 @@ impl Compiled {
         step: &Step<'_>,
     ) -> Result<(), BackendError> {
         self.program.assert_fits(&self.program.stages[range.clone()], step);
-        self.sampling.clear();
-        self.sampling.extend_from_slice(step.sampling);
+        self.sampler.begin(step);
         if step.rows.is_empty() {
             return Ok(());
         }
         self.memory.picks.assert_there(step);
         let tile_rows = self.tile_rows.filter(|most| attend::is_tiled(step.rows, *most));
-        self.memory.step.write(gpu, step, self.logits.len(), tile_rows);
-        let counts = Counts::of(step, tile_rows);
+        let n_vocab = self.sampler.n_vocab();
+        self.memory.step.write(gpu, step, n_vocab, tile_rows);
+        let counts = Counts::of(step, n_vocab, tile_rows);
         let mut encoder = gpu.encoder();
         if let Some(profile) = &self.profile {
             for i in range.clone() {
@@ -197,16 +192,16 @@ impl Compiled {
         if picks && counts.sampled > 0 {
             let bytes = 4 * counts.sampled as u64;
             encoder.copy_buffer_to_buffer(&self.memory.tokens, 0, &self.memory.staging, 0, bytes);
-            step.kept_picks().for_each(|(_, seq)| self.memory.picks.send(&mut encoder, seq));
+            let kept = step.kept_picks().filter(|(_, _, how)| self.sampler.on_device(how));
+            kept.for_each(|(_, seq, _)| self.memory.picks.send(&mut encoder, seq));
         }
         let run = gpu.submit(encoder)?;
         if let Some(profile) = &mut self.profile {
             profile.add(gpu, run.clone(), range)?;
         }
         if picks {
-            for (output, seq) in step.kept_picks() {
-                let on_device = self.picks_on_device(&step.sampling[output]);
-                self.memory.picks.keep(seq, on_device, run.clone());
+            for (_, seq, how) in step.kept_picks() {
+                self.memory.picks.keep(seq, self.sampler.on_device(how), run.clone());
             }
         }
         Ok(())
@@ -263,7 +258,7 @@ impl Compiled {
 
     /// Whether tokens are picked so without the host.
     pub fn picks_on_device(&self, how: &Sampling) -> bool {
-        sample::on_device(how, self.logits.len())
+        self.sampler.on_device(how)
     }
 
     /// The token that was picked last for a slot, or the one before.
@@ -271,24 +266,21 @@ impl Compiled {
         self.memory.picks.wait(gpu, seq, back)
     }
 
-    /// The tokens that the last run picked. Where the device has no way to sample so, the token is picked from the logits
-    /// here, by the definition itself.
-    pub fn tokens(&mut self, gpu: &Gpu, out: &mut [u32]) -> Result<(), BackendError> {
-        gpu.fetch(&self.memory.staging, None, bytemuck::cast_slice_mut(out))?;
+    /// The tokens that the last run picked for output rows from `first` on.
+    pub fn tokens(&mut self, gpu: &Gpu, first: usize, out: &mut [u32]) -> Result<(), BackendError> {
+        let staging = &self.memory.staging;
+        let read = |tokens: &mut [u32]| gpu.fetch(staging, None, bytemuck::cast_slice_mut(tokens));
+        self.sampler.device_tokens(first, out, read)?;
         let stage = self.program.stages.iter().find_map(|(_, stage)| match stage {
             Stage::Sample(s) => Some(s),
             _ => None,
         });
         let Some(stage) = stage else { return Ok(()) };
         let logits = &self.memory.bufs[stage.logits.0 as usize];
-        for (row, (token, how)) in out.iter_mut().zip(&self.sampling).enumerate() {
-            if !sample::on_device(how, self.logits.len()) {
-                let at = 4 * (self.logits.len() * row) as u64;
-                gpu.read(logits, at, bytemuck::cast_slice_mut(&mut self.logits))?;
-                *token = sampling::pick(&self.logits, how, &mut self.scratch);
-            }
-        }
-        Ok(())
+        let row_bytes = 4 * self.sampler.n_vocab() as u64;
+        self.sampler.host_tokens(first, out, |row, out| {
+            gpu.read(logits, row_bytes * row as u64, bytemuck::cast_slice_mut(out))
+        })
     }
 }
 

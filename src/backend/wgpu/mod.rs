@@ -105,8 +105,8 @@ impl Backend for Wgpu {
         self.gpu.check()
     }
 
-    fn tokens(&mut self, e: Exec, out: &mut [u32]) -> Result<(), BackendError> {
-        self.execs[e.0 as usize].tokens(&self.gpu, out)
+    fn tokens(&mut self, e: Exec, first_row: usize, out: &mut [u32]) -> Result<(), BackendError> {
+        self.execs[e.0 as usize].tokens(&self.gpu, first_row, out)
     }
 
     fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool {

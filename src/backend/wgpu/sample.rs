@@ -10,9 +10,6 @@ pub const HOW: usize = 8;
 /// In place of a slot: no later step is fed with this pick.
 pub const NO_POST: u32 = u32::MAX;
 
-/// Candidates that a draw is made from at most.
-const MOST: u32 = 256;
-
 /// Logits that one thread looks at, about, and threads of a workgroup.
 const LOGITS_A_BLOCK: usize = 16 * 256;
 
@@ -21,24 +18,22 @@ pub fn blocks(n_vocab: usize) -> usize {
     n_vocab.div_ceil(LOGITS_A_BLOCK)
 }
 
-/// Whether the kernel samples so. It draws from few logits, in their order; every other draw is the host's.
-pub fn on_device(how: &Sampling, n_vocab: usize) -> bool {
-    let few = (1..=MOST).contains(&how.top_k) && (how.top_k as usize) < n_vocab;
-    how.is_greedy() || (few && how.typical_p >= 1.0)
+/// For a row that the kernel picks nothing from: it takes the largest logit, which nobody reads.
+pub fn nothing() -> [u32; HOW] {
+    params(&Sampling::GREEDY, NO_POST)
 }
 
-/// What the kernel is told: `How` in shaders/sample.wgsl. The random number is made here, where there are 64-bit integers.
-/// Where the kernel has no way to sample so, it takes the largest logit, which nobody reads.
+/// What the kernel is told of a row that it picks from: `How` in shaders/sample.wgsl. The random number is made here,
+/// where there are 64-bit integers.
 ///
 /// `post` is the slot that keeps the pick, or [`NO_POST`].
-pub fn params(how: &Sampling, n_vocab: usize, post: u32) -> [u32; HOW] {
-    let draws = !how.is_greedy() && on_device(how, n_vocab);
+pub fn params(how: &Sampling, post: u32) -> [u32; HOW] {
     let drawn = sampling::uniform(how.seed, how.counter);
     let high = drawn as f32;
     let low = (drawn - f64::from(high)) as f32;
     let least = how.min_p.min(1.0).ln();
     [
-        if draws { how.top_k } else { 1 },
+        if how.is_greedy() { 1 } else { how.top_k },
         u32::from(how.min_p > 0.0),
         how.temperature.to_bits(),
         how.top_p.to_bits(),

@@ -5,7 +5,8 @@ use wgpu::Buffer;
 use super::device::Gpu;
 use super::{attend, sample};
 use crate::backend::BackendError;
-use crate::program::{Limits, PAGE, Row, Step};
+use crate::backend::device::sampling;
+use crate::program::{Limits, PAGE, Row, Sampling, Step};
 
 /// Words in front of the tables: counts, places, and a 0 among them.
 const HEADER: usize = 12;
@@ -79,18 +80,22 @@ impl StepMemory {
         let Sections { sampling: sampling_at, rows: rows_at, outputs: outputs_at, .. } = self.sections;
         let Sections { filled: filled_at, tiles: tiles_at, pages: pages_at, exact: exact_at, end, .. } =
             self.sections;
-        let n_outputs = step.n_outputs();
-        let counts = [step.rows.len(), n_outputs, step.sampling.len(), self.pages_stride];
+        let (n_outputs, sampled) = (step.n_outputs(), sampling::device_rows(step, n_vocab));
+        let counts = [step.rows.len(), n_outputs, sampled, self.pages_stride];
         let tables = [sampling_at, rows_at, outputs_at, pages_at, 0, exact_at, filled_at, tiles_at];
         for (to, word) in self.wanted.iter_mut().zip(counts.into_iter().chain(tables)) {
             *to = word as u32;
         }
-        for (how, to) in step.sampling.iter().zip(self.wanted[sampling_at..].chunks_exact_mut(sample::HOW)) {
-            to.copy_from_slice(&sample::params(how, n_vocab, sample::NO_POST));
+        let on_device = |how: &&Sampling| sampling::on_device(how, n_vocab);
+        let hows = self.wanted[sampling_at..rows_at].chunks_exact_mut(sample::HOW);
+        for (how, to) in step.sampling[..sampled].iter().zip(hows) {
+            let how = how.as_ref().filter(on_device);
+            let how = how.map_or_else(sample::nothing, |how| sample::params(how, sample::NO_POST));
+            to.copy_from_slice(&how);
         }
-        for (output, seq) in step.kept_picks() {
+        for (output, seq, how) in step.kept_picks().filter(|(_, _, how)| on_device(how)) {
             let to = &mut self.wanted[sampling_at + output * sample::HOW..][..sample::HOW];
-            to.copy_from_slice(&sample::params(&step.sampling[output], n_vocab, seq));
+            to.copy_from_slice(&sample::params(how, seq));
         }
         for (row, to) in step.rows.iter().zip(self.wanted[rows_at..].chunks_exact_mut(ROW)) {
             to.copy_from_slice(&[row.token, row.pos, row.seq]);
