@@ -1,6 +1,5 @@
-//! What each fuzz target does with its input. Shared with `tests/fuzz_corpus.rs`, which replays the corpora
-//! without a fuzzer.
-#![allow(dead_code)] // Each binary of the fuzzer uses one of these.
+//! What each fuzz target does with its input. Shared with `tests/files/fuzz_corpus.rs`, which replays the
+//! corpora without a fuzzer.
 
 use std::sync::LazyLock;
 

@@ -3,15 +3,12 @@
 //!
 //! A program of its own, without the test harness, whose threads allocate too.
 
-mod case;
-mod oracle;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use case::model::{Model, SMALL};
-use case::{backends, limits, shuffled_pages, windowed_limits, windowed_pages};
 use sterna::program::{Row, Sampling, Step};
+use support::case::model::{Model, SMALL};
+use support::case::{backends, limits, shuffled_pages, windowed_limits, windowed_pages};
 
 struct Counting;
 

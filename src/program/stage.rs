@@ -1,4 +1,4 @@
-//! The stages. What each one means is defined here, in words; `tests/oracle` says it again in
+//! The stages. What each one means is defined here, in words; `tests/support/oracle` says it again in
 //! plain f64 code, and every backend is held to that.
 //!
 //! `[r]` is one row of the step: one token of one sequence.

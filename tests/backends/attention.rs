@@ -2,16 +2,13 @@
 //! KV codec, grouped heads, several sequences in one step, pages out of order, and poison wherever no
 //! position of a sequence has been written.
 
-mod case;
-mod oracle;
-
-use case::{Case, Turn, backends, cpus, limits, pages_for, rows, shuffled_pages, simt, ty, wgpus};
 use ggml_types::{KvCodec, KvSide, KvVectors, QuantError, kv_by_name};
 use sterna::backend::{Backend, BackendError};
 use sterna::program::{
     ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Norm, NormKind, PAGE, PageTable, Rope, RopeId,
     RopeStyle, Row, Step,
 };
+use support::case::{Case, Turn, backends, cpus, limits, pages_for, rows, shuffled_pages, simt, ty, wgpus};
 
 /// What an attention layer looks like.
 #[derive(Clone, Copy)]

@@ -1,17 +1,14 @@
 //! How tokens are cut into steps changes nothing, to the bit: a prompt in one batch, in pieces or token by
 //! token, beside other sequences or alone, after a cut, on however many threads.
 
-mod case;
-mod oracle;
-
 use std::ops::Range;
 
-use case::model::{Model, SMALL};
-use case::{Case, Running, cpus, limits, shuffled_pages, windowed_limits, windowed_pages};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use sterna::backend::cpu::{Cpu, simd};
 use sterna::program::{Buf, PAGE, PageTable, Row, Step};
+use support::case::model::{Model, SMALL};
+use support::case::{Case, Running, cpus, limits, shuffled_pages, windowed_limits, windowed_pages};
 
 const MAX_ROWS: usize = 80;
 const N_SEQS: usize = 3;

@@ -3,14 +3,11 @@
 //! Every bound comes from the oracle, which says with each operation why it is as large as it is. Before every
 //! run all buffers are poisoned with NaN, and so are the rows beyond the step, which must stay as they are.
 
-mod case;
-mod oracle;
-
-use case::{Case, Numbers, Turn, backends, few_backends, limits, rows, shuffled_pages, ty};
 use ggml_types::types::REGISTRY;
 use sterna::program::{
     Act, ActQuant, Embed, FfnIn, Logits, NormKind, ProjAdd, Row, RowsOf, Sample, Sampling, sampling,
 };
+use support::case::{Case, Numbers, Turn, backends, few_backends, limits, rows, shuffled_pages, ty};
 
 const ACT_QUANTS: [ActQuant; 2] = [ActQuant::None, ActQuant::I8PerToken];
 
@@ -132,7 +129,7 @@ fn embeddings_of_every_type() {
             let mut case = Case::new(&format!("embed {}", ty.name()), limits(6, 1, 1));
             let x = case.buf("x", cols);
             let table = case.weight(*ty, 11, cols);
-            let positions = with_positions.then(|| case.weight(case::ty("f32"), 64, cols));
+            let positions = with_positions.then(|| case.weight(support::case::ty("f32"), 64, cols));
             case.p.push("embed", Embed { table, positions, x });
             let rows = [(0, 0), (10, 1), (3, 2), (3, 63)];
             let rows = rows.map(|(token, pos)| Row { token, pos, seq: 0, logits: false }).to_vec();

@@ -1,18 +1,16 @@
 //! Linear layers in every kernel set that this machine can run: against values computed by bitnet.cpp, against
 //! exact arithmetic, and against each other.
 
-mod common;
-
 use std::path::Path;
 
 use bytes::Bytes;
-use common::{golden, npy};
 use ggml_types::{HostTensor, QuantType, by_name};
 use proptest::prelude::*;
 use sterna::backend::cpu::linear::{Acts, CpuWeight, Part, Room, matmul};
 use sterna::backend::cpu::pool::Pool;
 use sterna::backend::cpu::simd::{self, Kernels};
 use sterna::program::ActQuant;
+use support::{golden, npy};
 
 /// A simple generator, for inputs that are the same in every run.
 struct Noise(u64);

@@ -2,16 +2,12 @@
 //! element lies on a border of the quantiser. And attention over `tq3_0`, whose queries meet signs bit-plane by bit-plane, against
 //! sums in f64 over those very codes.
 
-mod case;
-mod common;
-mod oracle;
-
-use case::{Case, Running, Turn, rows, simt, windowed_limits, windowed_pages};
 use ggml_types::kv_by_name;
 use ggml_types::turboquant::{Codebook, Lloyd, Planes, Prod, Qjl, Rotation, ScaleRule};
 use half::f16;
 use sterna::backend::KvPage;
 use sterna::program::{ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, PageTable};
+use support::case::{Case, Running, Turn, rows, simt, windowed_limits, windowed_pages};
 
 const DIM: usize = 64;
 const N_KV_HEADS: usize = 2;
@@ -40,7 +36,7 @@ impl Attention {
         let (x, q, y) = (case.buf("x", DIM), case.buf("q", q_cols), case.buf("y", q_cols));
         let norm = case.norm(NormKind::Rms, DIM);
         let mut linear = |rows, scale, centre| {
-            let linear = case.linear(case::ty("f32"), rows, DIM, ActQuant::None);
+            let linear = case.linear(support::case::ty("f32"), rows, DIM, ActQuant::None);
             Linear { bias: Some(case.vector(rows, centre)), scale, ..linear }
         };
         // Keys stand off the origin, so that their mean matters; queries are large, so that scores do.

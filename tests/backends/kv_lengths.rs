@@ -2,10 +2,6 @@
 //! softmax over all positions at once in f64, in one split and in many, for two sequences side by side, and with vectors
 //! that no codec can hold among the others.
 
-mod case;
-mod oracle;
-
-use case::{Case, Numbers, Running, cpus, pages_for, rows, simt, ty, wgpus, windowed_limits, windowed_pages};
 use ggml_types::turboquant::Rotation;
 use ggml_types::{KvCodec, KvSide, KvVectors, kv, kv_by_name, kv_on};
 use half::f16;
@@ -13,6 +9,9 @@ use sterna::backend::cpu::Cpu;
 use sterna::backend::{Backend, BackendError};
 use sterna::program::{
     ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, PageTable, Row, Step, Weight,
+};
+use support::case::{
+    Case, Numbers, Running, cpus, pages_for, rows, simt, ty, wgpus, windowed_limits, windowed_pages,
 };
 
 const DIM: usize = 16;

@@ -1,21 +1,17 @@
 //! Windowed KV caches: attention against a reference in f64 over the codecs' own definition; prompts in pieces, cuts,
 //! branches and sessions side by side against sessions that went alone; bytes against the formula.
 
-mod case;
-mod common;
-mod oracle;
-
-use case::window::{Attention, DIM, Heads, RIGHT, Rule, TWO_OF_TWO, codec, distance};
-use case::{Turn, cpus, rows, simt, wgpus, windowed_limits, windowed_pages};
 use ggml_types::turboquant::ScaleRule;
 use sterna::engine::{Engine, EngineOptions, Session};
 use sterna::program::{KvDecl, KvWindow, Program};
+use support::case::window::{Attention, DIM, Heads, RIGHT, Rule, TWO_OF_TWO, codec, distance};
+use support::case::{Turn, cpus, rows, simt, wgpus, windowed_limits, windowed_pages};
 
 /// Heads as [`TWO_OF_TWO`], on every kind of backend.
 fn attends_as(codecs: [&str; 2], rule: Rule, wrong: &[(&str, Rule)]) {
     let cards = [simt(1), simt(2)].into_iter().flatten();
     let backends = cpus(&[1, 3]).into_iter().chain(wgpus()).chain(cards).collect();
-    case::window::attends_as(TWO_OF_TWO, codecs, rule, wrong, 330, backends);
+    support::case::window::attends_as(TWO_OF_TWO, codecs, rule, wrong, 330, backends);
 }
 
 #[test]
@@ -59,7 +55,14 @@ fn heads_of_every_shape_attend() {
         for &(n_kv_heads, group, head_dim) in shapes {
             let (heads, rule) =
                 (Heads { n_kv_heads, group, head_dim, value_scale: 1.0 }, Rule { bits, ..RIGHT });
-            case::window::attends_as(heads, [codec; 2], rule, &[], 260, simt(1).into_iter().collect());
+            support::case::window::attends_as(
+                heads,
+                [codec; 2],
+                rule,
+                &[],
+                260,
+                simt(1).into_iter().collect(),
+            );
         }
     }
 }
@@ -69,7 +72,14 @@ fn heads_of_every_shape_attend() {
 fn values_may_be_small_or_large() {
     for value_scale in [1e-4, 3e3] {
         let heads = Heads { value_scale, ..TWO_OF_TWO };
-        case::window::attends_as(heads, ["turboquant"; 2], RIGHT, &[], 260, simt(1).into_iter().collect());
+        support::case::window::attends_as(
+            heads,
+            ["turboquant"; 2],
+            RIGHT,
+            &[],
+            260,
+            simt(1).into_iter().collect(),
+        );
     }
 }
 
@@ -145,7 +155,7 @@ fn tokens(seed: u32, n: usize) -> Vec<u32> {
 }
 
 fn engine(codec: &str, batch: usize, n_seqs: usize) -> Engine {
-    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let options = EngineOptions {
         backend: "cpu".into(),
         threads: Some(1),
@@ -291,7 +301,7 @@ fn heads_that_cannot_be_rotated_are_refused() {
 #[cfg(feature = "simt")]
 #[test]
 fn a_backend_that_lacks_the_codec_names_the_way_out() {
-    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     for (k, v, what) in [
         ("f32", "q4_0", "(in one cache go f16, q8_0, q4_0)"),
         ("f16", "turboquant-4", "keys of f16 and values of turboquant-4"),

@@ -1,17 +1,13 @@
 //! Steps that are queued before the host knows their token: fed on the device with what the step before picked, they give the
 //! tokens that steps fed by the host give, and one that turns out not to be wanted leaves no trace.
 
-mod case;
-mod common;
-mod oracle;
-
-use case::model::{Model, SMALL};
-use case::{Running, cpus, limits, shuffled_pages, simt, wgpus, windowed_limits, windowed_pages};
 use sterna::backend::{Backend, NAMES};
 use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions, Session, StopReason};
 use sterna::program::sampling::argmax;
 use sterna::program::{Buf, PageTable, Row, Sampling, Step};
 use sterna::tokenizer::Special;
+use support::case::model::{Model, SMALL};
+use support::case::{Running, cpus, limits, shuffled_pages, simt, wgpus, windowed_limits, windowed_pages};
 
 const WARM: Sampling = Sampling { temperature: 1e3, top_k: 20, top_p: 1.0, seed: 3, ..Sampling::GREEDY };
 const N_SEQS: usize = 3;
@@ -232,7 +228,7 @@ fn what_was_not_picked_cannot_be_fed() {
 const PROMPT: &str = "You may copy and distribute";
 
 fn engine(backend: &str, n_ctx: usize) -> Engine {
-    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let backend = backend.into();
     let options = EngineOptions {
         n_ctx: Some(n_ctx),
@@ -292,7 +288,7 @@ fn assert_no_trace(engine: &Engine, options: &GenerateOptions, pieces: usize) ->
 }
 
 fn backends() -> impl Iterator<Item = &'static str> {
-    let there = |name: &&str| NAMES.contains(name) && common::starts(name, sterna::backend::open(name, 1));
+    let there = |name: &&str| NAMES.contains(name) && support::starts(name, sterna::backend::open(name, 1));
     ["cpu", "cuda-simt", "wgpu"].into_iter().filter(there)
 }
 

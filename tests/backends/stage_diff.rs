@@ -3,13 +3,12 @@
 //!
 //! Where a whole program goes astray, this says where: run it with the backends in question.
 
-mod case;
-mod oracle;
-
-use case::model::{Model, SMALL};
-use case::{Case, Running, backends, limits, shuffled_pages, simt, wgpus, windowed_limits, windowed_pages};
 use sterna::backend::cpu::{Cpu, simd};
 use sterna::program::{Buf, PageTable, Row, RowsOf, Step};
+use support::case::model::{Model, SMALL};
+use support::case::{
+    Case, Running, backends, limits, shuffled_pages, simt, wgpus, windowed_limits, windowed_pages,
+};
 
 /// The first stage after which a buffer differs by more than `tolerance` of its largest magnitude.
 fn first_difference(

@@ -1,23 +1,19 @@
 //! What the wgpu backend says where a device, a limit or memory is missing, and that it says so instead of waiting.
 #![cfg(feature = "wgpu")]
 
-mod case;
-mod common;
-mod oracle;
-
 use std::path::Path;
 use std::sync::Arc;
 
-use case::model::SMALL;
-use case::{Case, limits, shuffled_pages, ty};
 use sterna::backend::wgpu::Wgpu;
 use sterna::backend::wgpu::device::{Gpu, NEEDED, Options};
 use sterna::backend::{Backend, DeviceOptions, Int8, auto, open_on};
 use sterna::program::{ActQuant, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
+use support::case::model::SMALL;
+use support::case::{Case, limits, shuffled_pages, ty};
 
 /// A device of this test's own; nothing where there is no adapter, which a line says.
 fn gpu(options: &Options) -> Option<Arc<Gpu>> {
-    case::wgpus().first().map(|_| Arc::new(Gpu::open(options).expect("it opened before")))
+    support::case::wgpus().first().map(|_| Arc::new(Gpu::open(options).expect("it opened before")))
 }
 
 #[test]
@@ -155,7 +151,7 @@ fn compiled_kernels_are_kept_on_disk_and_a_broken_file_is_ignored() {
     let want = run(&kept);
     let files_now = files();
     let [file] = &files_now[..] else {
-        return common::say(format_args!("not run: this adapter keeps no compiled kernels"));
+        return support::say(format_args!("not run: this adapter keeps no compiled kernels"));
     };
     let whole = std::fs::read(file).expect("a file");
     assert!(

@@ -1,7 +1,5 @@
 //! `sterna kv-report` as a user types it, and the gates that a model's next token must pass with codes in its cache.
 
-mod common;
-
 use std::path::Path;
 use std::process::Output;
 
@@ -32,7 +30,7 @@ fn write(dir: &Path, text: &str) -> String {
 }
 
 fn tiny() -> String {
-    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     path.into_os_string().into_string().unwrap()
 }
 
@@ -147,7 +145,7 @@ fn a_cache_that_cannot_be_is_refused_where_it_is_named() {
 #[test]
 fn codes_leave_the_next_token_as_it_is() {
     let Some(model) = sterna::demo::model() else {
-        return common::say(format_args!("not run: this build has no demo model (feature demo)"));
+        return support::say(format_args!("not run: this build has no demo model (feature demo)"));
     };
     let engine =
         Engine::from_bytes(model, &EngineOptions { backend: "cpu".into(), ..Default::default() }).unwrap();

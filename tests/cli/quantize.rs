@@ -1,7 +1,5 @@
 //! `sterna quantize` as a user types it.
 
-mod common;
-
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Output;

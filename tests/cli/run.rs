@@ -1,7 +1,5 @@
 //! `sterna run` as a user types it, and what they see.
 
-mod common;
-
 use std::process::{Output, Stdio};
 
 use assert_cmd::Command;
@@ -13,7 +11,7 @@ fn sterna() -> Command {
 }
 
 fn model() -> String {
-    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     path.into_os_string().into_string().unwrap()
 }
 

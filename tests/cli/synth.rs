@@ -1,7 +1,5 @@
 //! `sterna synth` and `sterna inspect` as a user types them.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Output;

@@ -1,7 +1,5 @@
 //! `sterna tokenize` and `sterna chat` as a user types them, and what they see.
 
-mod common;
-
 use std::process::Output;
 
 use assert_cmd::Command;
@@ -13,7 +11,7 @@ fn sterna() -> Command {
 }
 
 fn golden(path: &str) -> String {
-    common::golden(path).expect("is in tests/data").into_os_string().into_string().unwrap()
+    support::golden(path).expect("is in tests/data").into_os_string().into_string().unwrap()
 }
 
 fn tokenize(args: &[&str], stdin: &[u8]) -> Output {

@@ -1,7 +1,5 @@
 //! `sterna logits`, `perplexity`, `bench`, `devices`, `completions` and `man` as a user types them.
 
-mod common;
-
 use std::path::Path;
 use std::process::Output;
 
@@ -15,7 +13,7 @@ fn sterna(args: &[&str]) -> Output {
 }
 
 fn model() -> String {
-    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     path.into_os_string().into_string().unwrap()
 }
 
@@ -51,7 +49,7 @@ fn logits_of_every_position() {
     let common = ["-t", "1", "--kv-cache-type", "f32", "--tokens", &tokens, "-o"];
     ok(&with_model("logits", &[&common[..], &[out.to_str().unwrap()]].concat()));
     ok(&with_model("logits", &[&common[..], &[each.to_str().unwrap(), "--each"]].concat()));
-    let (batch, single) = (common::npy(&out), common::npy(&each));
+    let (batch, single) = (support::npy(&out), support::npy(&each));
     assert_eq!(batch.shape, [7, 640]);
     assert!(batch.bytes == single.bytes, "one token at a time gives other logits");
     // Both sequences begin anew with the same token.
@@ -140,7 +138,7 @@ fn expected_perplexity(logits: &[f32], chunks: &[Vec<u32>]) -> f64 {
 fn checked_perplexity(text: &str, special: Special, flags: &[&str]) -> (String, usize) {
     let dir = tempfile::tempdir().unwrap();
     let file = write(dir.path(), "text.txt", text);
-    let gguf = Gguf::open(&common::golden("bitnet/tiny-i2_s.gguf").unwrap()).unwrap();
+    let gguf = Gguf::open(&support::golden("bitnet/tiny-i2_s.gguf").unwrap()).unwrap();
     let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).unwrap();
     let tokens = tokenizer.encode(text, special, true);
     let mut chunks: Vec<Vec<u32>> = tokens.chunks_exact(16).map(<[u32]>::to_vec).collect();
@@ -152,7 +150,7 @@ fn checked_perplexity(text: &str, special: Special, flags: &[&str]) -> (String, 
     let ids = write(dir.path(), "ids.txt", lines.join("\n"));
     let npy = dir.path().join("logits.npy");
     ok(&with_model("logits", &["-t", "1", "--tokens", &ids, "-o", npy.to_str().unwrap()]));
-    let want = expected_perplexity(&common::npy(&npy).f32s(), &chunks);
+    let want = expected_perplexity(&support::npy(&npy).f32s(), &chunks);
 
     let stdout = ok(&with_model("perplexity", &[&["-t", "1", "-f", &file, "-c", "16"], flags].concat()));
     let got: f64 = stdout.split(&['=', '+'][..]).nth(1).unwrap().trim().parse().unwrap();
@@ -240,7 +238,7 @@ fn bench_refuses_what_it_cannot_do() {
 #[test]
 fn selftest_goes_over_every_cache_on_wgpu() {
     if !ok(&sterna(&["devices"])).contains("wgpu: 0: ") {
-        return common::say(format_args!("wgpu: not run: no adapter"));
+        return support::say(format_args!("wgpu: not run: no adapter"));
     }
     let table = ok(&sterna(&["selftest", "--small", "--backend", "wgpu"]));
     assert!(table.ends_with("every stage computes what the CPU does\n"), "{table}");
@@ -279,12 +277,12 @@ fn devices_version_help_completions_and_man() {
 
 #[test]
 fn the_example_of_the_library() {
-    // A plain `cargo test` has built it already; with `--test cli_tools` it is built here.
+    // A plain `cargo test` has built it already; with `--test cli` it is built here.
     let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
     let output = Command::new(env!("CARGO"))
         .args(["run", "--quiet", "--profile", profile, "--example", "generate", "--"])
         .args([&model(), "You may copy"])
-        .current_dir(common::root())
+        .current_dir(support::root())
         .output()
         .unwrap();
     assert!(!ok(&output).is_empty());

@@ -1,7 +1,5 @@
 //! Generation through the public API: what stops it, what repeats it, what it refuses.
 
-mod common;
-
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +12,7 @@ use sterna::synth::{Preset, Synth};
 use sterna::tokenizer::Special;
 
 fn engine(change: impl FnOnce(&mut EngineOptions)) -> Engine {
-    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let mut options = EngineOptions { n_ctx: Some(256), threads: Some(1), ..EngineOptions::default() };
     change(&mut options);
     Engine::open(path, &options).unwrap()
@@ -209,7 +207,7 @@ fn what_cannot_be_done_is_refused_before_anything_runs() {
 
 #[test]
 fn options_outside_their_range_are_refused_by_name() {
-    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let refused = |change: fn(&mut EngineOptions)| {
         let mut options = EngineOptions::default();
         change(&mut options);

@@ -1,12 +1,7 @@
 //! The BitNet models of `golden/bitnet` against what other implementations computed of them.
 
-mod common;
-mod logits;
-
 use std::path::{Path, PathBuf};
 
-use common::{golden, npy};
-use logits::{all_logits, distance};
 use sterna::backend::Backend;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::simd::{self, Kernels};
@@ -14,6 +9,8 @@ use sterna::engine::{Engine, EngineOptions, Sampler, SamplerOptions, Session};
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
 use sterna::program::{KvWindow, Limits, PageTable, Row, Step, sampling};
+use support::logits::{all_logits, distance};
+use support::{golden, npy};
 
 const N_VOCAB: usize = 640;
 
@@ -57,7 +54,7 @@ fn logits_of(name: &str) -> Option<Vec<f32>> {
 }
 
 fn prompts() -> Vec<Vec<u32>> {
-    logits::sequences(&golden("prompts.txt").expect("prompts.txt is in tests/data"))
+    support::logits::sequences(&golden("prompts.txt").expect("prompts.txt is in tests/data"))
 }
 
 fn engine(
@@ -66,7 +63,7 @@ fn engine(
     kernels: &'static Kernels,
     change: impl FnOnce(&mut EngineOptions),
 ) -> Engine {
-    logits::engine(Gguf::open(path).unwrap(), kv, kernels, change)
+    support::logits::engine(Gguf::open(path).unwrap(), kv, kernels, change)
 }
 
 fn best_engine(change: impl FnOnce(&mut EngineOptions)) -> Engine {
@@ -176,7 +173,7 @@ fn greedy_tokens_are_the_references_wherever_its_margin_is_clear() {
         let files =
             [model.to_owned(), format!("{reference}.greedy.txt"), format!("{reference}.greedy-margin.npy")];
         let [Some(model), Some(text), Some(margins)] = files.map(|file| bitnet(&file)) else { continue };
-        let (want, margins) = (logits::sequences(&text), npy(&margins).f32s());
+        let (want, margins) = (support::logits::sequences(&text), npy(&margins).f32s());
         let engine = engine(&model, kv, simd::best(), |_| ());
         let mut session = engine.session().unwrap();
         let mut compared = 0;
@@ -221,7 +218,7 @@ fn greedy(path: &Path, backend: &str, kv: &str, prompt: &[u32], n: usize) -> Vec
 #[test]
 fn other_backends_say_what_the_cpu_says() {
     let there = |name: &&&str| {
-        ["cuda-simt", "wgpu"].contains(name) && common::starts(name, sterna::backend::open(name, 1))
+        ["cuda-simt", "wgpu"].contains(name) && support::starts(name, sterna::backend::open(name, 1))
     };
     let others: Vec<_> = sterna::backend::NAMES.iter().filter(there).collect();
     for (model, kv, prompt) in [

@@ -1,13 +1,11 @@
 //! Broken models: whatever a file says, loading and running it ends in an answer or an error.
 
-mod common;
-
 use bytes::Bytes;
 use sterna::engine::{Engine, EngineOptions};
 use sterna::gguf::{Gguf, GgufWriter, Value};
 
 fn model() -> Vec<u8> {
-    std::fs::read(common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data")).unwrap()
+    std::fs::read(support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data")).unwrap()
 }
 
 /// Loads, and where that succeeds, tokenizes and runs.

@@ -2,8 +2,6 @@
 
 #![cfg(feature = "cuda")]
 
-mod common;
-
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -232,7 +230,7 @@ fn what_the_kernels_run_in_is_what_the_plan_says() {
     use sterna::backend::cuda::driver::simt::Simt;
     use sterna::engine::Engine;
 
-    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     for (codec, batch) in [("turboquant", 64), ("turboquant-4", 200), ("tq3_0", 100), ("f16", 64)] {
         let card = Counting { on: Some(Box::new(Simt::new(2, 1))), ..Counting::card(1 << 32) };
         let used = Arc::clone(&card.used);

@@ -1,12 +1,10 @@
 //! Sessions over every KV codec: ten runs, a cut, a branch and sessions in turn give what one session alone gives, to the bit.
 
-mod common;
-
 use ggml_types::kv;
 use sterna::engine::{Engine, EngineOptions, Session};
 
 fn engine(codec: &str) -> Engine {
-    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let options = EngineOptions {
         backend: "cpu".into(),
         threads: Some(3),
@@ -97,7 +95,7 @@ fn sessions_in_turn_are_sessions_alone() {
 /// Any codec of keys goes with any of values; `tq3_0` means the codes of 3 bits there, and a line says so.
 #[test]
 fn keys_and_values_may_be_kept_otherwise() {
-    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let open = |k: &str, v: &str| {
         let options = EngineOptions {
             backend: "cpu".into(),

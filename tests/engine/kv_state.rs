@@ -1,8 +1,6 @@
 //! Sessions saved and taken up again: on every backend and with every KV codec they go on to the bit, and what is damaged or of
 //! another engine is refused.
 
-mod common;
-
 use std::io::Cursor;
 
 use ggml_types::kv;
@@ -26,7 +24,7 @@ fn options(backend: &str, codec: &str) -> EngineOptions {
 }
 
 fn open(options: &EngineOptions) -> Result<Engine, Error> {
-    Engine::open(common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data"), options)
+    Engine::open(support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data"), options)
 }
 
 fn cpu(codec: &str) -> Engine {
@@ -58,7 +56,7 @@ fn every_backend_and_codec_goes_on_to_the_bit() {
     // The second page is codes by then.
     let (before, after) = (tokens(197), tokens(3));
     for name in backend::NAMES.iter().filter(|name| **name != "cuda") {
-        if !common::starts(name, backend::open(name, 1)) {
+        if !support::starts(name, backend::open(name, 1)) {
             continue;
         }
         let mut codecs = 0;
@@ -150,7 +148,7 @@ fn another_engine_says_what_differs() {
     refused(EngineOptions { kv_window: Some(200), ..same.clone() }, "exact pages 1 first, 1 newest");
     refused(EngineOptions { n_ctx: Some(256), ..same.clone() }, "300 more are needed; --ctx-size");
     refused(EngineOptions { head_type: "q8_0".into(), ..same.clone() }, "saved with model");
-    let path = common::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let mut file = std::fs::read(path).unwrap();
     // The last bit of an element of the embedding.
     file[engine.gguf().find("token_embd.weight").unwrap().bytes.start] ^= 1;

@@ -1,14 +1,12 @@
 //! The text of each architecture's program, held as files in `tests/snapshots`. After a change on purpose,
-//! `STERNA_UPDATE_SNAPSHOTS=1 cargo test --test program_text` writes them anew.
-
-mod common;
+//! `STERNA_UPDATE_SNAPSHOTS=1 cargo test --test engine program_text` writes them anew.
 
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
 use sterna::program::{KvWindow, Limits};
 
 fn check(model: &str, snapshot: &str) {
-    let Some(path) = common::golden(model) else { return };
+    let Some(path) = support::golden(model) else { return };
     let gguf = Gguf::open(&path).unwrap();
     let f16 = ggml_types::kv_by_name("f16").unwrap();
     let limits = Limits { rows: 512, outputs: 1, seqs: 1, pages: 64, exact_pages: 0 };
@@ -20,7 +18,7 @@ fn check(model: &str, snapshot: &str) {
             .program;
     program.check().unwrap();
     let text = program.to_string();
-    let file = common::root().join("tests/snapshots").join(snapshot);
+    let file = support::root().join("tests/snapshots").join(snapshot);
     if std::env::var_os("STERNA_UPDATE_SNAPSHOTS").is_some() {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(&file, &text).unwrap();

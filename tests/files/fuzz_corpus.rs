@@ -1,8 +1,6 @@
 //! Replays the corpus of every fuzz target, as found in `fuzz/corpus`, without a fuzzer.
 
-mod common;
-
-#[path = "../fuzz/targets.rs"]
+#[path = "../../fuzz/targets.rs"]
 mod targets;
 
 use std::collections::BTreeSet;
@@ -17,7 +15,7 @@ const TARGETS: &[(&str, Target)] =
 #[test]
 fn every_target_survives_its_corpus() {
     for (name, target) in TARGETS {
-        let dir = common::root().join("fuzz/corpus").join(name);
+        let dir = support::root().join("fuzz/corpus").join(name);
         let mut n_inputs = 0;
         for entry in fs::read_dir(&dir).unwrap_or_else(|err| panic!("{}: {err}", dir.display())) {
             let path = entry.unwrap().path();
@@ -32,7 +30,7 @@ fn every_target_survives_its_corpus() {
 
 #[test]
 fn every_target_is_replayed() {
-    let files = fs::read_dir(common::root().join("fuzz/fuzz_targets")).unwrap();
+    let files = fs::read_dir(support::root().join("fuzz/fuzz_targets")).unwrap();
     let found: BTreeSet<String> = files
         .map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
         .collect();

@@ -1,14 +1,12 @@
 //! The GGUF reader and writer over files of other programs, and over made-up ones.
 
-mod common;
-
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use common::golden_dirs;
 use ggml_types::Dialect;
 use proptest::prelude::*;
 use sterna::gguf::{Array, Gguf, GgufWriter, Metadata, Value, ValueType};
+use support::golden_dirs;
 
 /// Every golden GGUF file.
 fn golden_files() -> Vec<PathBuf> {
@@ -70,7 +68,7 @@ fn golden_files_are_written_again_to_the_byte() {
 
 #[test]
 fn dimensions_are_reversed_and_typed() {
-    let Some(path) = common::golden("bitnet/tiny-i2_s.gguf") else { return };
+    let Some(path) = support::golden("bitnet/tiny-i2_s.gguf") else { return };
     let gguf = Gguf::open(&path).unwrap();
     let gate = gguf.tensor("blk.0.ffn_gate.weight").unwrap();
     // The file says 384, 1024: 1024 outputs of 384 inputs.
@@ -87,7 +85,7 @@ fn dimensions_are_reversed_and_typed() {
 
 #[test]
 fn a_type_without_an_implementation_is_an_error_only_where_it_is_asked_for() {
-    let Some(path) = common::golden("llama/tiny-q4_k.gguf") else { return };
+    let Some(path) = support::golden("llama/tiny-q4_k.gguf") else { return };
     let gguf = Gguf::open(&path).unwrap();
     let info = gguf.find("blk.0.ffn_up.weight").unwrap();
     if info.ty.is_none() {

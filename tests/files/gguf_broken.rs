@@ -1,7 +1,5 @@
 //! Broken, foreign and split GGUF files: each is told apart by a message, and none makes the reader panic.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

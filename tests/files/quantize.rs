@@ -1,13 +1,11 @@
 //! Quantising models: against upstream's bytes, BitNet's rule written out, and every way it can fail.
 
-mod common;
-
 use std::ops::ControlFlow;
 
-use common::{golden, npy};
 use ggml_types::{QuantType, by_name, types::REGISTRY};
 use sterna::gguf::{Gguf, GgufWriter, Metadata, type_id};
 use sterna::quantize::{QuantizeError, QuantizeOptions, Quantizer, TensorReport};
+use support::{golden, npy};
 
 fn ty(name: &str) -> &'static dyn QuantType {
     by_name(name).unwrap()

@@ -1,7 +1,5 @@
 //! Token ids against the reference's, over whole vocabularies; and what must hold for any text.
 
-mod common;
-
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -24,12 +22,12 @@ fn open(path: &Path, pre: Option<&str>) -> Tokenizer {
 }
 
 fn tiny() -> Tokenizer {
-    open(&common::golden("tokenizer/tiny-vocab.gguf").expect("is in tests/data"), None)
+    open(&support::golden("tokenizer/tiny-vocab.gguf").expect("is in tests/data"), None)
 }
 
 /// Every case of `cases` in every way there is to encode and decode it.
 fn check(vocab: &str, cases: &str, pre: Option<&str>) {
-    let (Some(vocab), Some(cases)) = (common::golden(vocab), common::golden(cases)) else { return };
+    let (Some(vocab), Some(cases)) = (support::golden(vocab), support::golden(cases)) else { return };
     let tokenizer = open(&vocab, pre);
     let falcon = vocab.ends_with("ggml-vocab-falcon.gguf");
     assert_eq!(tokenizer.notices().len(), usize::from(falcon), "{:?}", tokenizer.notices());

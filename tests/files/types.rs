@@ -1,10 +1,7 @@
 //! The types against upstream's own blocks and their dequantised values, which are exact.
 
-#[path = "../../tests/common/mod.rs"]
-mod common;
-
-use common::{golden, npy};
 use ggml_types::{Dialect, QuantType, by_name, byte_len_of, types::REGISTRY};
+use support::{golden, npy};
 
 /// Values that upstream quantised: `[5, 768]`.
 const ROWS: usize = 5;

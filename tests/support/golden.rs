@@ -1,8 +1,8 @@
-//! What several tests need: where golden data lies, and how to read it.
-#![allow(dead_code)] // Every test file uses its own part of this.
+//! Where golden data lies, and how to read it.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
+
+use crate::say;
 
 /// The repository's root, from the package of whichever test asks.
 pub fn root() -> PathBuf {
@@ -33,24 +33,6 @@ pub fn golden_dirs(path: &str) -> Vec<PathBuf> {
         say(format_args!("not run in full: {} is not here", dir.display()));
     }
     here
-}
-
-/// Writes a line that shows although the test passes: the test harness swallows what `eprintln` prints.
-pub fn say(line: std::fmt::Arguments<'_>) {
-    writeln!(std::io::stderr(), "{line}").expect("stderr takes a line");
-}
-
-/// Whether a backend of this build, tried on this machine, starts. One that needs an adapter may not, which one line says; any
-/// other must.
-pub fn starts<T, E: std::fmt::Display>(backend: &str, tried: Result<T, E>) -> bool {
-    match tried {
-        Ok(_) => true,
-        Err(err) if backend == "wgpu" => {
-            say(format_args!("wgpu: not run: no adapter ({err})"));
-            false
-        }
-        Err(err) => panic!("{backend}: {err}"),
-    }
 }
 
 /// A NumPy array, row after row.

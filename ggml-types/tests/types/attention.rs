@@ -2,17 +2,16 @@
 //! them. 4096 keys of 128 elements; queries so long that scores have a deviation of 2, which makes attention peaky.
 //!
 //! An error of a score that has the variance `s` moves the softmax by a KL of about `s / 2`. Scores with a deviation of 2
-//! have errors of `4 dim var` on keys of the codec's `dim var` (`tests/turboquant.rs`), so the KL of plain keys must be twice
+//! have errors of `4 dim var` on keys of the codec's `dim var` (`turboquant.rs`), so the KL of plain keys must be twice
 //! that: .0706 for 3 bits, .018 for 4. The gates leave a quarter of room above what was measured for such keys apart
 //! from this code, because a KL of few keys is good to a fifth.
 
-mod common;
-
 use std::f64::consts::PI;
 
-use common::Normal;
 use ggml_types::turboquant::{Codebook, Prod, Qjl, Rotation};
 use ggml_types::{KvCodec, KvSide, kv, kv_by_name};
+
+use crate::normal::Normal;
 
 const N: usize = 4096;
 const DIM: usize = 128;

@@ -1,11 +1,10 @@
 //! TurboQuant's codecs on random unit vectors, against the figures that the mathematics gives. All errors are sums
 //! over a vector of 128 elements; `q` is a unit vector with `<q, x> = rho`.
 
-mod common;
-
-use common::Normal;
 use ggml_types::turboquant::{Lloyd, Planes, Prod, Projection, Qjl, Rotation, ScaleRule};
 use proptest::prelude::*;
+
+use crate::normal::Normal;
 
 const DIM: usize = 128;
 const VECTORS: usize = 6000;

@@ -167,7 +167,7 @@ mod tests {
         let far = [300, 350, 399];
         assert_eq!(kl("f16", "f16", &far, 0.0), 0.0);
         // Scores have a deviation of 2, so the divergence of plain keys is twice the codec's `dim var`: see
-        // ggml-types/tests/attention.rs. About half of these positions are read exactly, and carry none of it.
+        // ggml-types/tests/types/attention.rs. About half of these positions are read exactly, and carry none of it.
         let three = kl("f32", "turboquant", &far, 0.0);
         assert!((0.02..0.06).contains(&three), "{three}");
         let four = kl("f32", "turboquant-4", &far, 0.0);

@@ -1,5 +1,4 @@
 //! Synthetic programs, and running them on every backend.
-#![allow(dead_code)] // Every test file uses its own part of this.
 
 pub mod model;
 pub mod window;
@@ -61,7 +60,6 @@ pub fn simt(_: u64) -> Option<Box<dyn Backend>> {
 /// adapter, one line says so.
 #[cfg(feature = "wgpu")]
 pub fn wgpus() -> Vec<Box<dyn Backend>> {
-    use std::io::Write as _;
     use std::sync::{Arc, OnceLock};
 
     use sterna::backend::wgpu::Wgpu;
@@ -79,9 +77,7 @@ pub fn wgpus() -> Vec<Box<dyn Backend>> {
         let open = |options: &Options| match Gpu::open(options) {
             Ok(gpu) => Some(Arc::new(gpu)),
             Err(err) => {
-                // The test harness would swallow what `eprintln` prints.
-                writeln!(std::io::stderr(), "wgpu: not run: no adapter ({err})")
-                    .expect("stderr takes a line");
+                crate::say(format_args!("wgpu: not run: no adapter ({err})"));
                 None
             }
         };
@@ -97,8 +93,8 @@ pub fn wgpus() -> Vec<Box<dyn Backend>> {
     Vec::new()
 }
 
-/// What backends have no kernels for, a line each. A line goes when its kernel comes; see `tests/conformance.rs`.
-pub const MISSING: &str = include_str!("../missing.txt");
+/// What backends have no kernels for, a line each. A line goes when its kernel comes; see `tests/backends/conformance.rs`.
+pub const MISSING: &str = include_str!("../../missing.txt");
 
 /// A weight type of the registry.
 pub fn ty(name: &str) -> &'static dyn QuantType {

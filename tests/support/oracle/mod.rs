@@ -3,7 +3,6 @@
 //!
 //! Each value comes with a bound on the error of an f32 implementation that starts from the same inputs:
 //! every operation adds its roundings to the errors that it is given, and says why.
-#![allow(dead_code)] // Every test file uses its own part of this.
 
 mod value;
 

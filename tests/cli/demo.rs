@@ -2,14 +2,10 @@
 //!
 //! What is expected lies in `tests/data/demo`; `tests/data/README.md` has the command that makes the texts.
 
-mod common;
-mod logits;
-
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use assert_cmd::Command;
-use logits::{all_logits, distance};
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::simd;
 use sterna::backend::{self, Backend, NAMES};
@@ -17,6 +13,7 @@ use sterna::engine::score::{Mean, log_softmax};
 use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions};
 use sterna::gguf::Gguf;
 use sterna::tokenizer::Special;
+use support::logits::{all_logits, distance};
 
 /// Tokens of each text, unless the model ends it.
 const TEXT_TOKENS: usize = 96;
@@ -26,14 +23,14 @@ fn model() -> Option<Gguf> {
     match sterna::demo::model() {
         Some(bytes) => Some(Gguf::from_bytes(bytes).unwrap()),
         None => {
-            common::say(format_args!("not run: this build has no demo model (feature demo)"));
+            support::say(format_args!("not run: this build has no demo model (feature demo)"));
             None
         }
     }
 }
 
 fn data() -> PathBuf {
-    common::root().join("tests/data/demo")
+    support::root().join("tests/data/demo")
 }
 
 /// Every prompt with the text that follows it.
@@ -123,7 +120,7 @@ fn other_backends_tell_the_same_story() {
         let cpu = story(backend::open("cpu", 2).unwrap());
         assert!(cpu.as_ref().is_none_or(|text| !text.is_empty()));
         for name in NAMES.iter().filter(|name| {
-            ["cuda-simt", "wgpu"].contains(name) && common::starts(name, backend::open(name, 2))
+            ["cuda-simt", "wgpu"].contains(name) && support::starts(name, backend::open(name, 2))
         }) {
             assert_eq!(story(backend::open(name, 2).unwrap()), cpu, "{name}");
         }
@@ -160,7 +157,7 @@ fn other_backends_tell_the_same_story_from_every_cache() {
             session.tokens().to_vec()
         };
         let want = story(&cpu);
-        if !common::starts("wgpu", backend::open("wgpu", 2)) {
+        if !support::starts("wgpu", backend::open("wgpu", 2)) {
             return;
         }
         let got = story(&engine(backend::open("wgpu", 2).unwrap()).unwrap());
@@ -182,8 +179,8 @@ fn other_backends_tell_the_same_story_from_every_cache() {
 /// logit, so only position 0 is sharp, and there an f16 cache is not what the reference has.
 #[test]
 fn logits_are_those_of_transformers() {
-    let sequences = logits::sequences(&data().join("tokens.txt"));
-    let want = common::npy(&data().join("logits.npy"));
+    let sequences = support::logits::sequences(&data().join("tokens.txt"));
+    let want = support::npy(&data().join("logits.npy"));
     let longest = sequences.iter().map(Vec::len).max();
     let n_positions: usize = sequences.iter().map(Vec::len).sum();
     assert_eq!(want.shape[0], n_positions);
@@ -191,7 +188,7 @@ fn logits_are_those_of_transformers() {
     for kernels in simd::all() {
         for kv in ["f32", "f16"] {
             let Some(gguf) = model() else { return };
-            let engine = logits::engine(gguf, kv, kernels, |options| options.n_ctx = longest);
+            let engine = support::logits::engine(gguf, kv, kernels, |options| options.n_ctx = longest);
             let got = all_logits(&engine, &sequences);
             let far = distance(&got, &want, &sequences);
             eprintln!("{kv} cache, {}: {far:?}", kernels.name);

@@ -1,0 +1,12 @@
+//! Every backend against the oracle, and against itself: stages, KV codecs, windows, batches, running ahead.
+
+mod attention;
+mod batches;
+mod conformance;
+mod kernels;
+mod kv_codes;
+mod kv_lengths;
+mod kv_window;
+mod run_ahead;
+mod stage_diff;
+mod wgpu;

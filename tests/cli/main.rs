@@ -1,0 +1,9 @@
+//! What a user types, and what they see.
+
+mod demo;
+mod kv_report;
+mod quantize;
+mod run;
+mod synth;
+mod text;
+mod tools;

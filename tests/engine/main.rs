@@ -1,0 +1,10 @@
+//! Programs, and the engine that runs them: golden logits, generation, sessions, memory.
+
+mod generation;
+mod golden_bitnet;
+mod hostile_model;
+mod kv_memory;
+mod kv_sessions;
+mod kv_state;
+mod program;
+mod program_text;

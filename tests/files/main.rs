@@ -1,0 +1,8 @@
+//! What is read from files and written to them: GGUF, weight types, vocabularies, broken input.
+
+mod fuzz_corpus;
+mod gguf;
+mod gguf_broken;
+mod quantize;
+mod tokenizer;
+mod types;
