@@ -89,7 +89,9 @@ pub enum Error {
         live: usize,
     },
     /// The pool has no page for a session's step.
-    #[error("the KV cache is full: a sequence of {need} pages of 64 positions wants more, and {free} are free")]
+    #[error(
+        "the KV cache is full: a sequence of {need} pages of 64 positions wants more, and {free} are free"
+    )]
     OutOfPages {
         /// Pages that the sequence would hold.
         need: usize,

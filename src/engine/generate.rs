@@ -69,7 +69,6 @@ impl<'s> Generation<'s> {
         let mut sampler = options.sampler(session.engine().tokenizer()?)?;
         session.tokens().iter().for_each(|&token| sampler.accept(token));
         session.set_sampler(sampler);
-        session.keep_logits(options.logprobs.is_some());
         Ok(Self {
             decoder: Decoder::new(options),
             options: options.clone(),
@@ -182,7 +181,7 @@ impl<'s> Generation<'s> {
             return Ok(None);
         }
         let goes_on = self.decoder.remaining() > 1;
-        let token = self.session.pick(&self.pending, goes_on)?;
+        let token = self.session.pick(&self.pending, goes_on, self.options.logprobs.is_some())?;
         self.pending.clear();
         self.pending.push(token);
         self.picked.push(token);
@@ -194,12 +193,6 @@ impl<'s> Generation<'s> {
             self.stats.generate_time = self.start.elapsed();
         }
         Ok(Some(token))
-    }
-}
-
-impl Drop for Generation<'_> {
-    fn drop(&mut self) {
-        self.session.keep_logits(false);
     }
 }
 

@@ -292,7 +292,9 @@ mod tests {
     fn sequences_never_share_a_page_and_give_back_what_they_took() {
         let mut pages = Pages::new(DEFAULT, 3, 2, 6, 0);
         assert_eq!(pages.pages.free.len(), 6);
-        assert!(pages.grow(0, 1) && pages.grow(1, PAGE) && pages.grow(1, PAGE + 1) && pages.grow(2, 2 * PAGE));
+        assert!(
+            pages.grow(0, 1) && pages.grow(1, PAGE) && pages.grow(1, PAGE + 1) && pages.grow(2, 2 * PAGE)
+        );
         assert_eq!(pages.pages.free.len(), 1);
         let mut held: Vec<u32> = (0..3).flat_map(|seq| pages.table().seq(seq).to_vec()).collect();
         held.sort_unstable();

@@ -34,6 +34,8 @@ pub(super) enum Ask {
     Nothing,
     /// The token behind the last row.
     Pick,
+    /// The token behind the last row, and the logits that it is picked from.
+    PickAndLogits,
     /// Logits behind the last row.
     Logits,
     /// Logits behind every row.
@@ -45,6 +47,13 @@ pub(super) enum Ask {
 pub(super) enum PickedBy {
     Device,
     Host,
+}
+
+impl Ask {
+    /// Whether a token is picked.
+    fn picks(self) -> bool {
+        matches!(self, Self::Pick | Self::PickAndLogits)
+    }
 }
 
 impl Runner {
@@ -88,7 +97,7 @@ impl Runner {
             let token = seq.tokens.get(at).copied().unwrap_or(Row::PICKED);
             self.rows.push(Row { token, pos: at as u32, seq: slot, logits });
             if logits {
-                let by_device = ask == Ask::Pick && self.picked_by(seq) == PickedBy::Device;
+                let by_device = ask.picks() && self.picked_by(seq) == PickedBy::Device;
                 self.sampling.push(by_device.then(|| seq.sampler.sampling(at + 1)));
             }
         }
@@ -109,7 +118,7 @@ impl Runner {
 
     /// After a run that has `n` rows of `seq`: they are in the cache.
     pub fn ran(&mut self, seq: &mut Sequence, n: usize, ask: Ask) {
-        if ask == Ask::Pick && self.picked_by(seq) == PickedBy::Device {
+        if ask.picks() && self.picked_by(seq) == PickedBy::Device {
             seq.queued.push(seq.sampler.sampling(seq.cached + n));
         }
         seq.cached += n;

@@ -24,7 +24,14 @@ pub(super) struct Sequence {
 impl Sequence {
     /// A sequence of no tokens.
     pub fn new(sampler: Sampler) -> Self {
-        Self { tokens: Vec::new(), cached: 0, slot: None, sampler, queued: Vec::with_capacity(2), picked: None }
+        Self {
+            tokens: Vec::new(),
+            cached: 0,
+            slot: None,
+            sampler,
+            queued: Vec::with_capacity(2),
+            picked: None,
+        }
     }
 
     /// A sequence of no tokens that always picks the most likely one.

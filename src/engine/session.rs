@@ -18,7 +18,6 @@ pub struct Session {
     engine: Engine,
     seq: Sequence,
     logits: Vec<f32>,
-    keep_logits: bool,
 }
 
 impl Session {
@@ -27,7 +26,7 @@ impl Session {
         seq.tokens.reserve_exact(engine.n_ctx());
         seq.slot = Some(slot);
         let logits = vec![0.0; engine.hyper().n_vocab];
-        Ok(Self { engine: engine.clone(), seq, logits, keep_logits: false })
+        Ok(Self { engine: engine.clone(), seq, logits })
     }
 
     /// A session whose keys and values lie in the pages of its slot.
@@ -127,7 +126,7 @@ impl Session {
     /// # Errors
     /// As [`logits`](Self::logits).
     pub fn decode(&mut self, tokens: &[u32]) -> Result<u32, Error> {
-        self.pick(tokens, false)
+        self.pick(tokens, false, false)
     }
 
     /// Shows the model `tokens`, picks the token behind them, shows it that one, and so on until `n` are picked, whatever
@@ -140,9 +139,9 @@ impl Session {
     /// If `n` is 0.
     pub fn decode_many(&mut self, tokens: &[u32], n: usize) -> Result<u32, Error> {
         assert!(n > 0, "at least one token is picked");
-        let mut token = self.pick(tokens, n > 1)?;
+        let mut token = self.pick(tokens, n > 1, false)?;
         for left in (0..n - 1).rev() {
-            token = self.pick(&[token], left > 0)?;
+            token = self.pick(&[token], left > 0, false)?;
         }
         Ok(token)
     }
@@ -150,21 +149,21 @@ impl Session {
     /// As [`decode`](Self::decode). If it `goes_on`, so that the token will be shown to the model and another one picked the
     /// same way unless something ends the text, a backend that runs ahead gets that step before this one's token is read.
     ///
-    /// With [`keep_logits`](Self::keep_logits) nothing runs ahead: the next step would overwrite them.
-    pub(super) fn pick(&mut self, tokens: &[u32], goes_on: bool) -> Result<u32, Error> {
+    /// If it `keeps_logits`, for [`last_logits`](Self::last_logits), nothing runs ahead: the next step would overwrite them.
+    pub(super) fn pick(&mut self, tokens: &[u32], goes_on: bool, keeps_logits: bool) -> Result<u32, Error> {
         self.check_some(tokens)?;
         tokens.iter().for_each(|&token| self.seq.sampler.accept(token));
-        if !self.seq.is_queued(tokens) {
-            self.feed(tokens, Ask::Pick)?;
+        if keeps_logits || !self.seq.is_queued(tokens) {
+            self.feed(tokens, if keeps_logits { Ask::PickAndLogits } else { Ask::Pick })?;
         }
         let position = self.position();
         if self.seq.queued.is_empty() {
-            return Ok(match self.keep_logits {
+            return Ok(match keeps_logits {
                 true => self.seq.sampler.pick(&mut self.logits.clone(), position),
                 false => self.seq.sampler.pick(&mut self.logits, position),
             });
         }
-        let goes_on = goes_on && !self.keep_logits && position < self.engine.n_ctx();
+        let goes_on = goes_on && !keeps_logits && position < self.engine.n_ctx();
         let mut runner = self.engine.runner()?;
         let has_page = runner.pages.most(self.slot(), self.seq.cached + 1) > self.seq.cached;
         if goes_on && has_page && runner.runs_ahead(&self.seq) {
@@ -221,12 +220,7 @@ impl Session {
         self.seq.sampler.accept(token);
     }
 
-    /// Whether picks leave their logits in [`last_logits`](Self::last_logits), as the model gave them.
-    pub(super) fn keep_logits(&mut self, keep: bool) {
-        self.keep_logits = keep;
-    }
-
-    /// The logits of the last pick, `[n_vocab]`.
+    /// The logits of the last pick that was to keep them, `[n_vocab]`, as the model gave them.
     pub(super) fn last_logits(&self) -> &[f32] {
         &self.logits
     }
@@ -255,14 +249,14 @@ impl Session {
 
     /// A step whose logits the host keeps if it is the host that needs them.
     fn last_step(&mut self, n: usize, ask: Ask) -> Result<(), Error> {
-        let keep = self.keep_logits;
         let mut logits = std::mem::take(&mut self.logits);
         let ran = self.step(n, ask, |runner, seq| {
-            let by_host = ask == Ask::Pick && (keep || runner.picked_by(seq) == PickedBy::Host);
-            match by_host || ask == Ask::Logits {
-                true => runner.logits(0, &mut logits),
-                false => Ok(()),
-            }
+            let is_read = match ask {
+                Ask::Pick => runner.picked_by(seq) == PickedBy::Host,
+                Ask::Logits | Ask::PickAndLogits => true,
+                Ask::Nothing | Ask::All => false,
+            };
+            if is_read { runner.logits(0, &mut logits) } else { Ok(()) }
         });
         self.logits = logits;
         ran

@@ -196,13 +196,13 @@ fn what_cannot_be_done_is_refused_before_anything_runs() {
     let mut session = engine.session().unwrap();
     let options = seeded(1);
     assert!(matches!(session.generate(&[], &options), Err(Error::EmptyPrompt)));
-    assert!(matches!(session.feed(&[]), Err(Error::EmptyPrompt)));
-    assert!(matches!(session.feed(&[640]), Err(Error::Token { token: 640, n_vocab: 640 })));
+    assert!(matches!(session.logits(&[]), Err(Error::EmptyPrompt)));
+    assert!(matches!(session.logits(&[640]), Err(Error::Token { token: 640, n_vocab: 640 })));
     let full = session.generate(&[1; 9], &options).map(|_| ());
     assert!(matches!(full, Err(Error::ContextFull { n_ctx: 8, used: 0, more: 9 })));
     assert_eq!(session.position(), 0);
-    session.feed(&[1; 8]).unwrap();
-    assert!(matches!(session.feed(&[1]), Err(Error::ContextFull { used: 8, more: 1, .. })));
+    session.logits(&[1; 8]).unwrap();
+    assert!(matches!(session.logits(&[1]), Err(Error::ContextFull { used: 8, more: 1, .. })));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use sterna::backend::Backend;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::simd::{self, Kernels};
-use sterna::engine::{Engine, EngineOptions, Sampler, SamplerOptions, Session};
+use sterna::engine::{Engine, EngineOptions, Session};
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
 use sterna::program::{KvWindow, Limits, PageTable, Row, Step, sampling};
@@ -181,7 +181,7 @@ fn greedy_tokens_are_the_references_wherever_its_margin_is_clear() {
             session.cut_back(0);
             let mut next = prompt.clone();
             for (at, &token) in want[index].iter().enumerate() {
-                let got = sampling::argmax(session.feed(&next).unwrap());
+                let got = sampling::argmax(session.logits(&next).unwrap());
                 if margins[index * 48 + at] > CLEAR {
                     assert_eq!(got, token, "{reference}: prompt {index}, token {at}");
                     compared += 1;
@@ -204,11 +204,10 @@ fn greedy(path: &Path, backend: &str, kv: &str, prompt: &[u32], n: usize) -> Vec
     };
     let engine = Engine::open(path, &options).unwrap();
     let mut session = engine.session().unwrap();
-    let mut sampler = Sampler::new(SamplerOptions::greedy()).unwrap();
     let mut next = prompt.to_vec();
     let mut picked = Vec::new();
     while picked.len() < n {
-        next = vec![session.feed_and_pick(&next, &mut sampler).unwrap()];
+        next = vec![session.decode(&next).unwrap()];
         picked.extend(&next);
     }
     picked
@@ -260,7 +259,7 @@ fn a_head_of_another_type_says_nearly_the_same() {
 }
 
 fn last_logits(session: &mut Session, tokens: &[u32]) -> Vec<f32> {
-    session.feed(tokens).unwrap().to_vec()
+    session.logits(tokens).unwrap().to_vec()
 }
 
 #[test]

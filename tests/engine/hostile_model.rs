@@ -12,7 +12,7 @@ fn model() -> Vec<u8> {
 fn try_all(bytes: Vec<u8>) -> Result<(), sterna::Error> {
     let options = EngineOptions { threads: Some(1), n_ctx: Some(8), ..EngineOptions::default() };
     let engine = Engine::from_bytes(Bytes::from(bytes), &options)?;
-    engine.session()?.feed(&[0, 1])?;
+    engine.session()?.logits(&[0, 1])?;
     engine.tokenizer()?;
     Ok(())
 }

@@ -243,7 +243,7 @@ fn what_the_kernels_run_in_is_what_the_plan_says() {
         let all = plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes;
         assert_eq!(used.load(Ordering::Relaxed), all, "{codec}");
         let tokens: Vec<u32> = (0..200).collect();
-        engine.session().unwrap().feed(&tokens).unwrap();
+        engine.session().unwrap().logits(&tokens).unwrap();
         assert_eq!(used.load(Ordering::Relaxed), all, "{codec}: a step allocates nothing");
     }
 }

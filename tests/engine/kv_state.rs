@@ -48,7 +48,7 @@ fn restored(engine: &Engine, bytes: &[u8]) -> Result<Session, Error> {
 
 /// The bits of the logits that follow some tokens.
 fn feed(session: &mut Session, tokens: &[u32]) -> Vec<u32> {
-    session.feed(tokens).unwrap().iter().map(|x| x.to_bits()).collect()
+    session.logits(tokens).unwrap().iter().map(|x| x.to_bits()).collect()
 }
 
 #[test]

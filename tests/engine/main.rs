@@ -1,5 +1,6 @@
 //! Programs, and the engine that runs them: golden logits, generation, sessions, memory.
 
+mod batch;
 mod generation;
 mod golden_bitnet;
 mod hostile_model;

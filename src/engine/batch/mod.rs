@@ -23,8 +23,8 @@ use super::sequence::Sequence;
 use super::{Decoder, Engine, Event, Shared, Stats, StopReason};
 use crate::error::Error;
 use budget::Budget;
-pub use prefix::{PageEvent, PageListener, PrefixStats};
 use prefix::{Block, PrefixCache};
+pub use prefix::{PageEvent, PageListener, PrefixStats};
 use schedule::Part;
 use task::Task;
 pub use task::{Request, SeqId};
@@ -82,6 +82,8 @@ pub struct Batch {
     prefix: PrefixCache,
     budget: Budget,
     stats: BatchStats,
+    /// Rows of sequences that have run, for taking turns.
+    turns: u64,
     /// The run whose tokens are not read yet, on a device.
     queued: Option<Run>,
 }
@@ -143,6 +145,7 @@ impl Engine {
             next_id: 0,
             prefix: PrefixCache::new(hasher.finish()),
             stats: BatchStats::default(),
+            turns: 0,
             queued: None,
         })
     }
@@ -236,7 +239,7 @@ impl Batch {
                 nodes: Vec::new(),
                 fork_of: ids.first().copied(),
                 host_picks: false,
-                ran: 0,
+                turn: 0,
                 is_cancelled: false,
                 stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
                 added: Instant::now(),
@@ -331,7 +334,8 @@ impl Batch {
         for part in parts {
             let task = &mut self.tasks[part.task];
             let had_prompt = task.has_prompt();
-            task.ran = self.stats.steps;
+            self.turns += 1;
+            task.turn = self.turns;
             task.host_picks = part.ask == Ask::Pick && self.runner.picked_by(&task.seq) == PickedBy::Host;
             if !part.is_prompt {
                 task.stats.generate_bytes += self.engine.decode_cost(task.seq.cached).bytes();
@@ -436,7 +440,10 @@ impl Batch {
         self.keep_pages(at, true);
         let mut task = self.tasks.remove(at);
         self.runner.release(&mut task.seq);
-        self.tasks.iter_mut().filter(|other| other.fork_of == Some(task.id)).for_each(|other| other.fork_of = None);
+        self.tasks
+            .iter_mut()
+            .filter(|other| other.fork_of == Some(task.id))
+            .for_each(|other| other.fork_of = None);
     }
 
     fn end_cancelled(&mut self, events: &mut Vec<(SeqId, Event)>) {
@@ -466,6 +473,9 @@ impl Drop for Batch {
 
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Batch").field("engine", &self.engine).field("stats", &self.stats()).finish_non_exhaustive()
+        f.debug_struct("Batch")
+            .field("engine", &self.engine)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
     }
 }

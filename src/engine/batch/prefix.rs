@@ -166,16 +166,7 @@ impl PrefixCache {
         let key = self.key(parent, salt, tokens);
         let held = pages.retain(slot, i, i < pages.window().sink_pages);
         let salt = parent.is_none().then(|| Arc::clone(salt));
-        let node = Node {
-            parent,
-            salt,
-            tokens: *tokens,
-            key,
-            depth: i,
-            held,
-            children: 0,
-            used: self.clock,
-        };
+        let node = Node { parent, salt, tokens: *tokens, key, depth: i, held, children: 0, used: self.clock };
         let id = match self.free.pop() {
             Some(id) => {
                 self.nodes[id as usize] = Some(node);
@@ -306,7 +297,13 @@ mod tests {
     }
 
     /// Puts `blocks` into slot `slot` and into the cache.
-    fn insert(cache: &mut PrefixCache, pages: &mut Pages, slot: u32, salt: &str, blocks: &[u32]) -> Vec<NodeId> {
+    fn insert(
+        cache: &mut PrefixCache,
+        pages: &mut Pages,
+        slot: u32,
+        salt: &str,
+        blocks: &[u32],
+    ) -> Vec<NodeId> {
         assert!(pages.grow(slot, blocks.len() * PAGE));
         let mut chain: Vec<NodeId> = Vec::new();
         for (i, &seed) in blocks.iter().enumerate() {
@@ -388,7 +385,11 @@ mod tests {
             }
         }
         let all: Vec<u32> = (0..6).collect();
-        assert_eq!(find(&mut cache, &pages, NO_SALT, &all), 3, "the newest exact pages were kept behind page 2");
+        assert_eq!(
+            find(&mut cache, &pages, NO_SALT, &all),
+            3,
+            "the newest exact pages were kept behind page 2"
+        );
         cache.checkpoint(&mut pages, 0, &chain);
         pages.cut_back(0, 0);
         assert_eq!(find(&mut cache, &pages, NO_SALT, &all), 6);

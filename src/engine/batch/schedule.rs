@@ -132,7 +132,7 @@ impl Batch {
         let mut ended = Vec::new();
         // Where not all have room, those go first that ran longest ago.
         let mut order: Vec<usize> = (0..self.tasks.len()).filter(|&at| self.tasks[at].decodes()).collect();
-        order.sort_by_key(|&at| (Reverse(self.tasks[at].priority), self.tasks[at].ran, self.tasks[at].id));
+        order.sort_by_key(|&at| (Reverse(self.tasks[at].priority), self.tasks[at].turn, self.tasks[at].id));
         for at in order {
             if rows == 0 || outputs == 0 {
                 break;

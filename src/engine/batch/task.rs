@@ -52,8 +52,8 @@ pub(super) struct Task {
     pub fork_of: Option<SeqId>,
     /// Whether the host has still to pick the token behind what is in the cache.
     pub host_picks: bool,
-    /// The step that it ran in last.
-    pub ran: u64,
+    /// Grows whenever it runs: who has the smallest is next.
+    pub turn: u64,
     pub is_cancelled: bool,
     pub stats: Stats,
     /// When it was added.
