@@ -33,7 +33,7 @@ pub fn retype(model: &mut Model, word: &str) -> Result<(), Error> {
     });
     let Some(head) = head else { return Ok(()) };
     let decl = program.weight_decl(head).clone();
-    if decl.ty.name() == ty.name() {
+    if decl.ty.is(ty) {
         return Ok(());
     }
     if !decl.cols.is_multiple_of(ty.block_elems()) {

@@ -1,6 +1,6 @@
 //! Verifies a program once, before anything is allocated: every handle, every shape.
 
-use ggml_types::KvSide;
+use ggml_types::{KvSide, types};
 
 use super::{
     Attend, AttnIn, Buf, BufDecl, Embed, FfnIn, Kv, KvDecl, Linear, Logits, Norm, NormKind, PAGE, Program,
@@ -264,7 +264,7 @@ impl Program {
 
     fn want_vector(&self, w: Weight, cols: usize) -> Result<(), String> {
         let w = self.want_weight(w)?;
-        if (w.ty.name(), w.rows, w.cols) != ("f32", 1, cols) {
+        if !w.ty.is(&types::F32) || (w.rows, w.cols) != (1, cols) {
             return Err(format!(
                 "{}: want [{cols}] f32, have [{}, {}] {}",
                 w.name,

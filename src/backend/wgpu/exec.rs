@@ -119,7 +119,7 @@ impl Compiled {
         }
         assert_eq!(weights.len(), p.weights.len(), "one weight for each declaration");
         for (w, decl) in weights.iter().zip(&p.weights) {
-            let fits = (w.ty.name(), w.rows, w.cols) == (decl.ty.name(), decl.rows, decl.cols);
+            let fits = w.ty.is(decl.ty) && (w.rows, w.cols) == (decl.rows, decl.cols);
             assert!(fits, "{}: want [{}, {}], have {w:?}", decl.name, decl.rows, decl.cols);
         }
         let memory = Memory::new(gpu, p, weights, &Sizes::of(p))?;
