@@ -98,15 +98,6 @@ impl Program {
         }
     }
 
-    /// Logits of a row that a token is picked from, 0 where none is.
-    pub fn picked_from(&self) -> usize {
-        let cols = |stage: &Stage| match stage {
-            Stage::Sample(s) => self.buf_decl(s.logits).cols,
-            _ => 0,
-        };
-        self.stages.iter().map(|(_, stage)| cols(stage)).max().unwrap_or(0)
-    }
-
     fn check_stage(&self, stage: &Stage) -> Result<(), String> {
         match stage {
             Stage::Embed(s) => self.check_embed(s),

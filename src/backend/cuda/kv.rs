@@ -108,7 +108,7 @@ pub fn is_appended(decl: &KvDecl) -> bool {
 pub fn check(decl: &KvDecl) -> Result<(), String> {
     let (k, v, head_dim) = (decl.k.name(), decl.v.name(), decl.head_dim);
     match form(decl) {
-        None if k == v => Err(kernel("attend", decl)),
+        None if decl.k.form() == decl.v.form() => Err(kernel("attend", decl)),
         None => {
             let mixed = kv::REGISTRY.iter().filter(|codec| blocks(codec.form()).is_some());
             let mixed: Vec<_> = mixed.map(|codec| codec.name()).collect();

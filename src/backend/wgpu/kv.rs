@@ -156,7 +156,7 @@ fn declared(kv: &KvDecl, side: KvSide) -> &'static dyn KvCodec {
 pub fn obstacle(kv: &KvDecl) -> Option<String> {
     let (k, v) = (kv.k.name(), kv.v.name());
     let forms = SIDES.map(|side| Codec::of(declared(kv, side)).map(|codec| codec.form));
-    if forms.contains(&None) && k == v {
+    if forms.contains(&None) && kv.k.form() == kv.v.form() {
         return Some(format!("attend__{k}"));
     }
     if forms.contains(&None) {

@@ -69,7 +69,7 @@ pub struct Sizes {
 impl Sizes {
     pub fn of(p: &Program) -> Self {
         let (limits, positions) = (p.limits, (p.limits.pages * PAGE) as u64);
-        let (mut acts, mut quants, mut fresh, mut best) = (0, 0, 0, 0);
+        let (mut acts, mut quants, mut fresh) = (0, 0, 0);
         let (mut partial, mut projected) = (0, 0);
         for (_, stage) in &p.stages {
             let (rows, linears) = stage.linears();
@@ -84,11 +84,11 @@ impl Sizes {
                     partial = partial.max(attend::partial_bytes(p, s));
                     projected = projected.max(attend::projected_bytes(p, s));
                 }
-                Stage::Sample(s) => {
-                    let blocks = sample::blocks(p.buf_decl(s.logits).cols) as u64;
-                    best = best.max(8 * blocks * limits.outputs as u64);
-                }
-                Stage::Embed(_) | Stage::ProjAdd(_) | Stage::FfnIn(_) | Stage::Logits(_) => {}
+                Stage::Embed(_)
+                | Stage::ProjAdd(_)
+                | Stage::FfnIn(_)
+                | Stage::Logits(_)
+                | Stage::Sample(_) => {}
             }
         }
         let of_buf = |buf: &crate::program::BufDecl| {
@@ -115,7 +115,7 @@ impl Sizes {
             fresh,
             partial,
             projected,
-            best,
+            best: 8 * (sample::blocks(p.picked_from()) * limits.outputs) as u64,
             tokens: 4 * limits.outputs as u64,
             picks: Picks::bytes(limits.seqs),
         }
