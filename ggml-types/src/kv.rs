@@ -19,6 +19,11 @@ pub trait KvCodec: fmt::Debug + Sync {
     /// The word for it in `--kv-cache-type`.
     fn name(&self) -> &'static str;
 
+    /// What a list of codecs says of it behind its name, if anything.
+    fn note(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Another word for it.
     fn alias(&self) -> Option<&'static str> {
         None
@@ -41,16 +46,62 @@ pub trait KvCodec: fmt::Debug + Sync {
     /// As [`vec_bytes`](Self::vec_bytes).
     fn open(&self, side: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError>;
 
+    /// How it keeps vectors. A codec of the caller's own, whose vectors only [`open`](Self::open) knows, has the form
+    /// that this says unless it says otherwise.
+    fn form(&self) -> KvForm {
+        KvForm::Opaque
+    }
+
     /// Whether its vectors are rotated ([`Rotation`](crate::turboquant::Rotation)) before anything else happens to
-    /// them: then queries are rotated before they meet keys, and sums of values are turned back.
+    /// them: then queries are rotated before they meet keys, and sums of values are rotated back.
     fn rotates(&self) -> bool {
-        false
+        self.form().rotates()
     }
 
     /// Whether positions are kept as f16 first, and encoded a page at a time when they have left a window of the newest
     /// ones. The first page stays f16 for ever, and keys are encoded less its mean.
     fn windowed(&self) -> bool {
-        false
+        self.form().windowed()
+    }
+}
+
+/// How a codec keeps vectors: all that a backend with kernels of its own must know of it. Such a backend matches this
+/// without a `_` arm, so that a new form does not compile before each of them says what it does with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KvForm {
+    /// Elements of 2 bytes, IEEE half precision.
+    F16,
+    /// Elements of 4 bytes, IEEE single precision.
+    F32,
+    /// Rotated; integers of 8 bits, a scale every 32.
+    Q8_0,
+    /// Rotated; integers of 4 bits, a scale every 32.
+    Q4_0,
+    /// Rotated and windowed; Lloyd-Max codes of 3 bits, a scale a vector.
+    Lloyd3,
+    /// Rotated and windowed; Lloyd-Max codes of 4 bits, a scale a vector.
+    Lloyd4,
+    /// Rotated and windowed; Lloyd-Max codes of 2 bits, signs of what they leave over, two scales a vector. For keys.
+    Lloyd2Signs,
+    /// Bytes that only the codec reads and writes, neither rotated nor windowed.
+    Opaque,
+}
+
+impl KvForm {
+    /// Whether vectors are rotated before they are encoded.
+    pub const fn rotates(self) -> bool {
+        match self {
+            Self::F16 | Self::F32 | Self::Opaque => false,
+            Self::Q8_0 | Self::Q4_0 | Self::Lloyd3 | Self::Lloyd4 | Self::Lloyd2Signs => true,
+        }
+    }
+
+    /// Whether only pages that have left the window are encoded.
+    pub const fn windowed(self) -> bool {
+        match self {
+            Self::F16 | Self::F32 | Self::Q8_0 | Self::Q4_0 | Self::Opaque => false,
+            Self::Lloyd3 | Self::Lloyd4 | Self::Lloyd2Signs => true,
+        }
     }
 }
 
@@ -139,6 +190,15 @@ pub static REGISTRY: &[&dyn KvCodec] = &[
 /// The codec called `name`, or with that for an [alias](KvCodec::alias).
 pub fn kv_by_name(name: &str) -> Option<&'static dyn KvCodec> {
     REGISTRY.iter().copied().find(|codec| codec.name() == name || codec.alias() == Some(name))
+}
+
+/// Every codec's name with its [note](KvCodec::note), as a list for people.
+pub fn names_with_notes() -> String {
+    let one = |codec: &&dyn KvCodec| match codec.note() {
+        Some(note) => format!("{} ({note})", codec.name()),
+        None => codec.name().to_owned(),
+    };
+    REGISTRY.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// What a codec means on a side of the cache: itself, or what it has [instead](KvCodec::instead).

@@ -18,7 +18,7 @@ pub mod turboquant;
 pub mod types;
 
 pub use known::{byte_len_of, id_name};
-pub use kv::{CodeValues, KvCodec, KvCodes, KvSide, KvVectors, kv_by_name, kv_on};
+pub use kv::{CodeValues, KvCodec, KvCodes, KvForm, KvSide, KvVectors, kv_by_name, kv_on};
 pub use quant::{Dialect, QuantError, QuantType, Ternary};
 pub use tensor::HostTensor;
 pub use types::{by_id, by_name};

@@ -39,6 +39,15 @@ pub trait QuantType: fmt::Debug + Sync {
         None
     }
 
+    /// The scale of a whole tensor, of which `bytes` are all: 1 for a type that keeps none behind its rows.
+    ///
+    /// # Errors
+    /// [`QuantError::Truncated`] where `bytes` is shorter than the tensor, and as [`row_bytes`](Self::row_bytes).
+    fn tensor_scale(&self, bytes: &[u8], rows: usize, cols: usize) -> Result<f32, QuantError> {
+        let _ = (bytes, rows, cols);
+        Ok(1.0)
+    }
+
     /// Bytes of one row of `cols` elements, what the tensor keeps behind its rows excluded.
     ///
     /// # Errors
@@ -75,6 +84,13 @@ pub trait QuantType: fmt::Debug + Sync {
     /// Bound on |decode(encode(v)) - v| for a block whose largest magnitude is `absmax`; what the
     /// type promises for arbitrary finite input. Held by a test over the whole registry.
     fn error_bound(&self, absmax: f32) -> f32;
+}
+
+impl dyn QuantType + '_ {
+    /// Whether both are the same type.
+    pub fn is(&self, other: &dyn QuantType) -> bool {
+        self.name() == other.name()
+    }
 }
 
 /// Why bytes or values do not fit a type.

@@ -237,7 +237,7 @@ impl KvReportArgs {
 /// What a cache is called: of keys, and of values where that is another.
 fn base_name(engine: &Engine) -> String {
     match engine.program().kvs.first() {
-        Some(kv) if kv.k.name() == kv.v.name() => kv.k.name().to_owned(),
+        Some(kv) if kv.k.form() == kv.v.form() => kv.k.name().to_owned(),
         Some(kv) => format!("{}, {}", kv.k.name(), kv.v.name()),
         None => "none".to_owned(),
     }

@@ -70,8 +70,8 @@ impl ContextArgs {
 /// How keys and values are kept.
 #[derive(Args, Clone, Debug)]
 pub struct CacheArgs {
-    /// How the KV cache keeps numbers: f16, f32, q8_0, q4_0, turboquant, turboquant-4, tq3_0 (keys alone; values as turboquant)
-    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    /// Codec of keys and of values
+    #[arg(long, value_name = "TYPE", default_value = "f16", help = cache_types())]
     pub kv_cache_type: String,
     /// The same for keys alone (also -ctk)
     #[arg(long, value_name = "TYPE")]
@@ -85,6 +85,11 @@ pub struct CacheArgs {
     /// Newest positions that they keep as f16, in pages of 64 [default: 64]
     #[arg(long, value_name = "N")]
     pub kv_window: Option<usize>,
+}
+
+/// The help of `--kv-cache-type`, from the registry.
+fn cache_types() -> String {
+    format!("How the KV cache keeps numbers: {}", ggml_types::kv::names_with_notes())
 }
 
 /// What the user knows about a file that the file does not say.

@@ -27,13 +27,9 @@ pub fn retype(model: &mut Model, word: &str) -> Result<(), Error> {
     }
     let Some(ty) = by_name(word) else { return Ok(()) };
     let program = &mut model.program;
-    let head = program.stages.iter().find_map(|(_, stage)| match stage {
-        Stage::Logits(s) => Some(s.w.w),
-        _ => None,
-    });
-    let Some(head) = head else { return Ok(()) };
+    let Some(head) = program.logits().map(|s| s.w.w) else { return Ok(()) };
     let decl = program.weight_decl(head).clone();
-    if decl.ty.name() == ty.name() {
+    if decl.ty.is(ty) {
         return Ok(());
     }
     if !decl.cols.is_multiple_of(ty.block_elems()) {

@@ -243,7 +243,7 @@ impl Engine {
         let mut ids = Vec::with_capacity(weights.len());
         for (weight, decl) in weights.iter().zip(&program.weights) {
             check_codes(weight, options.n_threads())?;
-            ids.push(match weight.ty.name() == decl.ty.name() {
+            ids.push(match weight.ty.is(decl.ty) {
                 true => backend.upload(weight)?,
                 false => backend.upload(&head::encoded(weight, decl.ty, options.n_threads()))?,
             });

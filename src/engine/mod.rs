@@ -176,11 +176,7 @@ impl Engine {
     /// Name of the output head's weight type.
     pub fn head_type(&self) -> &'static str {
         let program = &self.shared.program;
-        let head = program.stages.iter().rev().find_map(|(_, stage)| match stage {
-            crate::program::Stage::Logits(logits) => Some(logits.w.w),
-            _ => None,
-        });
-        head.map_or("none", |w| program.weight_decl(w).ty.name())
+        program.logits().map_or("none", |logits| program.weight_decl(logits.w.w).ty.name())
     }
 
     fn desk(&self) -> &Desk {

@@ -1,21 +1,22 @@
 //! How files name and number weight types.
 
-use ggml_types::{Dialect, QuantType, by_name, types::REGISTRY};
+use ggml_types::types::{self, REGISTRY};
+use ggml_types::{Dialect, QuantType, by_name};
 
 use super::GgufError;
 
 /// `general.file_type` of a model most of whose weights have a type.
-const FILE_TYPES: &[(&str, u32)] = &[
-    ("f32", 0),
-    ("f16", 1),
-    ("q4_0", 2),
-    ("q8_0", 7),
-    ("q6_k", 18),
-    ("bf16", 32),
-    ("tq1_0", 36),
-    ("tq2_0", 37),
+static FILE_TYPES: &[(&dyn QuantType, u32)] = &[
+    (&types::F32, 0),
+    (&types::F16, 1),
+    (&types::Q4_0, 2),
+    (&types::Q8_0, 7),
+    (&types::Q6K, 18),
+    (&types::Bf16, 32),
+    (&types::Tq1_0, 36),
+    (&types::Tq2_0, 37),
     // In the forks of microsoft/BitNet; upstream has another type there.
-    ("i2_s", 40),
+    (&types::I2S, 40),
 ];
 
 /// The type called `name`, in capitals or not, if files can carry it.
@@ -40,5 +41,5 @@ pub fn type_id(ty: &dyn QuantType) -> Option<u32> {
 
 /// `general.file_type` of a model most of whose weights have the type, where there is a number for it.
 pub fn file_type(ty: &dyn QuantType) -> Option<u32> {
-    FILE_TYPES.iter().find(|(name, _)| *name == ty.name()).map(|&(_, number)| number)
+    FILE_TYPES.iter().find(|(known, _)| known.is(ty)).map(|&(_, number)| number)
 }

@@ -2,7 +2,7 @@
 //! collects the program.
 
 use bytes::Bytes;
-use ggml_types::{HostTensor, by_name};
+use ggml_types::{HostTensor, types};
 
 use super::{Hyper, Model, ModelError, Options, rope};
 use crate::gguf::Gguf;
@@ -91,13 +91,12 @@ impl<'a> Builder<'a> {
     /// [`ModelError::Tensor`] where it is missing or of another shape.
     pub fn vector(&mut self, name: &str, len: usize) -> Result<Weight, ModelError> {
         let tensor = self.tensor(name, 1, len)?;
-        if tensor.ty.name() == "f32" {
+        if tensor.ty.is(&types::F32) {
             return Ok(self.declare(tensor));
         }
         let values = decode(&tensor)?;
-        let ty = by_name("f32").expect("f32 is registered");
         let bytes = Bytes::from(bytemuck::cast_slice::<f32, u8>(&values).to_vec());
-        Ok(self.declare(HostTensor { ty, bytes, ..tensor }))
+        Ok(self.declare(HostTensor { ty: &types::F32, bytes, ..tensor }))
     }
 
     /// A linear layer: `stem.weight` of `[outputs, inputs]`, with `stem.bias` and `stem.scale` where the

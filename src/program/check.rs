@@ -1,6 +1,6 @@
 //! Verifies a program once, before anything is allocated: every handle, every shape.
 
-use ggml_types::KvSide;
+use ggml_types::{KvSide, types};
 
 use super::{
     Attend, AttnIn, Buf, BufDecl, Embed, FfnIn, Kv, KvDecl, Linear, Logits, Norm, NormKind, PAGE, Program,
@@ -96,15 +96,6 @@ impl Program {
                 assert!((row.pos as usize) < n_ctx, "position {}, there are {n_ctx}", row.pos);
             }
         }
-    }
-
-    /// Logits of a row that a token is picked from, 0 where none is.
-    pub fn picked_from(&self) -> usize {
-        let cols = |stage: &Stage| match stage {
-            Stage::Sample(s) => self.buf_decl(s.logits).cols,
-            _ => 0,
-        };
-        self.stages.iter().map(|(_, stage)| cols(stage)).max().unwrap_or(0)
     }
 
     fn check_stage(&self, stage: &Stage) -> Result<(), String> {
@@ -264,7 +255,7 @@ impl Program {
 
     fn want_vector(&self, w: Weight, cols: usize) -> Result<(), String> {
         let w = self.want_weight(w)?;
-        if (w.ty.name(), w.rows, w.cols) != ("f32", 1, cols) {
+        if !w.ty.is(&types::F32) || (w.rows, w.cols) != (1, cols) {
             return Err(format!(
                 "{}: want [{cols}] f32, have [{}, {}] {}",
                 w.name,

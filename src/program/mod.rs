@@ -21,6 +21,8 @@ pub use stage::{
 };
 pub use step::{KvWindow, PAGE, PageTable, Row, Step};
 
+use std::ops::Range;
+
 use ggml_types::{KvCodec, QuantType};
 
 /// A weight that the program reads: index into [`Program::weights`].
@@ -193,6 +195,26 @@ impl Program {
         &self.kvs[kv.0 as usize]
     }
 
+    /// The stage that makes logits, if the program has one.
+    pub fn logits(&self) -> Option<&Logits> {
+        self.stages.iter().find_map(|(_, stage)| if let Stage::Logits(s) = stage { Some(s) } else { None })
+    }
+
+    /// The stage that picks tokens, if the program has one.
+    pub fn sample(&self) -> Option<&Sample> {
+        self.stages.iter().find_map(|(_, stage)| sample_of(stage))
+    }
+
+    /// Whether one of some stages picks tokens.
+    pub fn samples_in(&self, stages: Range<usize>) -> bool {
+        self.stages[stages].iter().any(|(_, stage)| sample_of(stage).is_some())
+    }
+
+    /// Logits of a row that a token is picked from, 0 where none is.
+    pub fn picked_from(&self) -> usize {
+        self.sample().map_or(0, |s| self.buf_decl(s.logits).cols)
+    }
+
     /// The buffer called `name`, for tests and traces.
     pub fn buf_named(&self, name: &str) -> Option<Buf> {
         self.bufs.iter().position(|b| b.name == name).map(|i| Buf(i as u32))
@@ -210,4 +232,8 @@ impl Program {
             RowsOf::Outputs => self.limits.outputs,
         }
     }
+}
+
+fn sample_of(stage: &Stage) -> Option<&Sample> {
+    if let Stage::Sample(s) = stage { Some(s) } else { None }
 }

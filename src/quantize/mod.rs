@@ -9,7 +9,7 @@ mod ternary;
 use std::io::Write;
 use std::ops::ControlFlow;
 
-use ggml_types::{HostTensor, QuantType, Ternary, by_name};
+use ggml_types::{HostTensor, QuantType, Ternary, types};
 
 use crate::gguf::{Gguf, GgufError, GgufWriter, Metadata, TensorInfo, Watched, file_type, type_id};
 use encode::Encoder;
@@ -191,11 +191,10 @@ impl Quantizer {
 
 impl Target {
     fn new(source: HostTensor, info: &TensorInfo, options: &QuantizeOptions) -> Result<Self, QuantizeError> {
-        let registered = |name| by_name(name).expect("a registered type");
-        let beside = if options.ty.ternary().is_some() { registered("f16") } else { options.ty };
+        let beside = if options.ty.ternary().is_some() { &types::F16 } else { options.ty };
         let role = Role::of(info);
         let mut ty = match role {
-            Role::Vector => registered("f32"),
+            Role::Vector => &types::F32,
             Role::TokenEmbd => options.token_embd.unwrap_or(beside),
             Role::Output => options.output.unwrap_or(beside),
             Role::Linear => options.ty,
@@ -203,10 +202,10 @@ impl Target {
         let mut note = None;
         if let Err(error) = ty.byte_len(source.rows, source.cols) {
             note = Some(error.to_string());
-            ty = registered("f16");
+            ty = &types::F16;
         }
         // Types of one element a block are plain numbers; all others have lost some of theirs.
-        let (is_real, is_same) = (source.ty.block_elems() == 1, source.ty.name() == ty.name());
+        let (is_real, is_same) = (source.ty.block_elems() == 1, source.ty.is(ty));
         if !is_real && !is_same {
             let (from, want) = (source.ty.name(), ty.name());
             return Err(QuantizeError::Quantized { name: source.name, from, want });

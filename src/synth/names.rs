@@ -136,7 +136,7 @@ impl Tensors<'_> {
     }
 
     fn vector(&mut self, name: &str, dims: &[usize], fill: Fill) {
-        let ty = ggml_types::by_name("f32").expect("a registered type");
+        let ty: &dyn ggml_types::QuantType = &ggml_types::types::F32;
         self.tensors.push(Tensor { name: name.into(), dims: dims.to_vec(), ty, fill });
     }
 }

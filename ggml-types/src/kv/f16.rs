@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use crate::{KvCodec, KvSide, KvVectors, QuantError};
+use crate::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
 
 /// IEEE half precision, little-endian.
 #[derive(Debug)]
@@ -11,6 +11,10 @@ pub struct F16;
 impl KvCodec for F16 {
     fn name(&self) -> &'static str {
         "f16"
+    }
+
+    fn form(&self) -> KvForm {
+        KvForm::F16
     }
 
     fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {

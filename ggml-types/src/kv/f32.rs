@@ -1,6 +1,6 @@
 //! f32: 4 bytes an element, nothing lost.
 
-use crate::{KvCodec, KvSide, KvVectors, QuantError};
+use crate::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
 
 /// The numbers themselves, little-endian.
 #[derive(Debug)]
@@ -9,6 +9,10 @@ pub struct F32;
 impl KvCodec for F32 {
     fn name(&self) -> &'static str {
         "f32"
+    }
+
+    fn form(&self) -> KvForm {
+        KvForm::F32
     }
 
     fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {

@@ -4,12 +4,15 @@ use std::marker::PhantomData;
 
 use super::CodeValues;
 use super::q8_0::{Blocks, CodedBlock};
+use crate::KvForm;
 use crate::types::q4_0;
 
 /// Blocks of Q4_0.
 pub static Q4_0: Blocks<q4_0::Q4_0> = Blocks(PhantomData);
 
 impl CodedBlock for q4_0::Q4_0 {
+    const FORM: KvForm = KvForm::Q4_0;
+
     fn values() -> CodeValues {
         CodeValues::Table4(std::array::from_fn(|i| i as f32 - 8.0))
     }

@@ -7,7 +7,7 @@ use half::f16;
 use super::{CodeValues, KvCodes};
 use crate::block::Block;
 use crate::types::q8_0;
-use crate::{KvCodec, KvSide, KvVectors, QuantError};
+use crate::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
 
 /// Blocks of a weight type.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ const LARGEST: f32 = 4.0 * 65_504.0;
 
 /// Blocks of one scale, which stands first, and codes.
 pub trait CodedBlock: Block {
+    /// The form of a codec of such blocks.
+    const FORM: KvForm;
     /// What its codes stand for.
     fn values() -> CodeValues;
     /// The codes of a block, `[ELEMS]`, from the bytes behind its scale.
@@ -29,6 +31,8 @@ pub trait CodedBlock: Block {
 }
 
 impl CodedBlock for q8_0::Q8_0 {
+    const FORM: KvForm = KvForm::Q8_0;
+
     fn values() -> CodeValues {
         CodeValues::Int8
     }
@@ -43,6 +47,10 @@ impl<B: CodedBlock + 'static> KvCodec for Blocks<B> {
         B::NAME
     }
 
+    fn form(&self) -> KvForm {
+        B::FORM
+    }
+
     fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {
         /// The largest that leaves room for the bytes of any number of pages.
         const MAX_DIM: usize = 1 << 20;
@@ -55,10 +63,6 @@ impl<B: CodedBlock + 'static> KvCodec for Blocks<B> {
 
     fn open(&self, _: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError> {
         self.vec_bytes(head_dim).map(|_| Box::new(Self(PhantomData)) as Box<dyn KvVectors>)
-    }
-
-    fn rotates(&self) -> bool {
-        true
     }
 }
 

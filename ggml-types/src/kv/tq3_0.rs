@@ -8,7 +8,7 @@ use half::f16;
 use super::turboquant::{TURBOQUANT, TurboQuant};
 use super::{CodeValues, KvCodes};
 use crate::turboquant::{Prod, Qjl};
-use crate::{KvCodec, KvSide, KvVectors, QuantError};
+use crate::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
 
 /// Two-part codes of rotated keys, in pages that have left the window.
 #[derive(Debug)]
@@ -17,6 +17,14 @@ pub struct Tq3_0;
 impl KvCodec for Tq3_0 {
     fn name(&self) -> &'static str {
         "tq3_0"
+    }
+
+    fn note(&self) -> Option<&'static str> {
+        Some("keys alone; values as turboquant")
+    }
+
+    fn form(&self) -> KvForm {
+        KvForm::Lloyd2Signs
     }
 
     fn alias(&self) -> Option<&'static str> {
@@ -40,14 +48,6 @@ impl KvCodec for Tq3_0 {
 
     fn instead(&self, side: KvSide) -> Option<&'static dyn KvCodec> {
         (side == KvSide::Values).then_some(&TURBOQUANT as &dyn KvCodec)
-    }
-
-    fn rotates(&self) -> bool {
-        true
-    }
-
-    fn windowed(&self) -> bool {
-        true
     }
 }
 

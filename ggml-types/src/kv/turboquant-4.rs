@@ -1,6 +1,7 @@
 //! turboquant-4: as `turboquant`, with 4 bits an element: 66 bytes for 128 elements.
 
 use super::turboquant::TurboQuant;
+use crate::KvForm;
 
 /// 4 bits.
-pub static TURBOQUANT_4: TurboQuant = TurboQuant { name: "turboquant-4", bits: 4 };
+pub static TURBOQUANT_4: TurboQuant = TurboQuant { name: "turboquant-4", bits: 4, form: KvForm::Lloyd4 };

@@ -5,7 +5,7 @@ use half::f16;
 
 use super::{CodeValues, KvCodes};
 use crate::turboquant::{Lloyd, MAX_DIM, ScaleRule};
-use crate::{KvCodec, KvSide, KvVectors, QuantError};
+use crate::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
 
 /// Lloyd-Max codes of rotated vectors, in pages that have left the window.
 #[derive(Debug)]
@@ -13,10 +13,12 @@ pub struct TurboQuant {
     pub(super) name: &'static str,
     /// Bits of one code, 3 or 4.
     pub(super) bits: usize,
+    /// The one with that many bits.
+    pub(super) form: KvForm,
 }
 
 /// 3 bits.
-pub static TURBOQUANT: TurboQuant = TurboQuant { name: "turboquant", bits: 3 };
+pub static TURBOQUANT: TurboQuant = TurboQuant { name: "turboquant", bits: 3, form: KvForm::Lloyd3 };
 
 impl TurboQuant {
     /// Whether codecs of this kind can hold such a head.
@@ -35,6 +37,10 @@ impl KvCodec for TurboQuant {
         self.name
     }
 
+    fn form(&self) -> KvForm {
+        self.form
+    }
+
     fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {
         Self::check(self.name, head_dim)?;
         Ok(2 + self.bits * head_dim / 8)
@@ -47,14 +53,6 @@ impl KvCodec for TurboQuant {
             KvSide::Values => ScaleRule::LeastSquares,
         };
         Ok(Box::new(Lloyd::new(head_dim, self.bits as u32, rule)))
-    }
-
-    fn rotates(&self) -> bool {
-        true
-    }
-
-    fn windowed(&self) -> bool {
-        true
     }
 }
 

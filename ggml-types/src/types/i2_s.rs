@@ -35,6 +35,13 @@ impl QuantType for I2S {
         Some(Ternary::PerTensor)
     }
 
+    fn tensor_scale(&self, bytes: &[u8], rows: usize, cols: usize) -> Result<f32, QuantError> {
+        let want = self.byte_len(rows, cols)?;
+        let tail = bytes.get(want - TAIL_BYTES..want).and_then(<[u8]>::first_chunk);
+        let scale = tail.ok_or(QuantError::Truncated { ty: self.name(), want, got: bytes.len() })?;
+        Ok(f32::from_le_bytes(*scale))
+    }
+
     fn row_bytes(&self, cols: usize) -> Result<usize, QuantError> {
         // Smaller than `cols`, so the product cannot overflow.
         Ok(n_blocks(self.name(), cols, BLOCK_ELEMS)? * BLOCK_BYTES)
@@ -52,9 +59,8 @@ impl QuantType for I2S {
     fn decode_row(&self, bytes: &[u8], rows: usize, row: usize, out: &mut [f32]) -> Result<(), QuantError> {
         check_tensor(self, bytes, rows, row, out.len())?;
         let row_bytes = self.row_bytes(out.len())?;
-        let (codes, tail) = bytes.split_at(rows * row_bytes);
-        let scale = f32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]);
-        let blocks = codes[row * row_bytes..][..row_bytes].chunks_exact(BLOCK_BYTES);
+        let scale = self.tensor_scale(bytes, rows, out.len())?;
+        let blocks = bytes[row * row_bytes..][..row_bytes].chunks_exact(BLOCK_BYTES);
         for (block, out) in blocks.zip(out.chunks_exact_mut(BLOCK_ELEMS)) {
             for (elem, out) in out.iter_mut().enumerate() {
                 *out = match block[elem % BLOCK_BYTES] >> shift(elem) & 3 {

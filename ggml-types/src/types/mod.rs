@@ -1,5 +1,5 @@
-//! The registry of weight types. A new type is one file here and its two lines below: the last
-//! `mod`, the first entry.
+//! The registry of weight types. A new type is one file here and its lines below: the last
+//! `mod`, the first `pub use`, the first entry.
 
 use crate::{Dialect, QuantType};
 
@@ -13,18 +13,31 @@ pub(crate) mod q8_0;
 pub(crate) mod tq1_0;
 mod tq2_0;
 
+#[rustfmt::skip] // One a line, so that a new type is one line.
+pub use self::{
+    tq2_0::Tq2_0,
+    tq1_0::Tq1_0,
+    i2_s::I2S,
+    q4_0::Q4_0,
+    q6_k::Q6K,
+    q8_0::Q8_0,
+    bf16::Bf16,
+    f16::F16,
+    f32::F32,
+};
+
 /// Every weight type, the newest first.
 #[rustfmt::skip] // One a line, so that a new type is one line.
 pub static REGISTRY: &[&dyn QuantType] = &[
-    &tq2_0::Tq2_0,
-    &tq1_0::Tq1_0,
-    &i2_s::I2S,
-    &q4_0::Q4_0,
-    &q6_k::Q6K,
-    &q8_0::Q8_0,
-    &bf16::Bf16,
-    &f16::F16,
-    &f32::F32,
+    &Tq2_0,
+    &Tq1_0,
+    &I2S,
+    &Q4_0,
+    &Q6K,
+    &Q8_0,
+    &Bf16,
+    &F16,
+    &F32,
 ];
 
 /// The type that `dialect` numbers `id`.

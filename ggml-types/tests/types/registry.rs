@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use ggml_types::{
-    KvSide, QuantError, QuantType, Ternary, by_id, by_name, kv, kv_by_name, kv_on, types::REGISTRY,
+    KvForm, KvSide, QuantError, QuantType, Ternary, by_id, by_name, kv, kv_by_name, kv_on, types::REGISTRY,
 };
 use proptest::prelude::*;
 
@@ -201,5 +201,32 @@ proptest! {
             }
         }
         prop_assert!(kv::REGISTRY.iter().all(|codec| codec.vec_bytes(usize::MAX).is_err()));
+    }
+}
+
+/// A form is what backends know of a codec, so no two codecs share one, and it says what the codec says.
+#[test]
+fn every_codec_has_a_form_of_its_own() {
+    let mut seen = Vec::new();
+    for codec in kv::REGISTRY {
+        let (name, form) = (codec.name(), codec.form());
+        assert!(form != KvForm::Opaque && !seen.contains(&form), "{name}: {form:?}");
+        assert_eq!((codec.rotates(), codec.windowed()), (form.rotates(), form.windowed()), "{name}");
+        seen.push(form);
+        assert!(kv::names_with_notes().contains(name));
+    }
+}
+
+#[test]
+fn scales_of_tensors_are_those_that_were_encoded() {
+    for ty in REGISTRY {
+        let (rows, cols) = (3, ty.block_elems());
+        let values: Vec<f32> = (0..rows * cols).map(|i| 0.25 * (i % 3) as f32 - 0.25).collect();
+        let bytes = ty.encode(&values, rows, cols).unwrap();
+        let want = if ty.ternary() == Some(Ternary::PerTensor) { 0.25 } else { 1.0 };
+        assert_eq!(ty.tensor_scale(&bytes, rows, cols), Ok(want), "{}", ty.name());
+        let cut = ty.tensor_scale(&bytes[..bytes.len() - 1], rows, cols);
+        assert_eq!(cut.is_err(), want != 1.0, "{}", ty.name());
+        assert!(ty.is(*ty) && REGISTRY.iter().filter(|other| ty.is(**other)).count() == 1);
     }
 }

@@ -41,7 +41,7 @@ struct Sizes {
 
 impl Sizes {
     fn of(p: &Program) -> Self {
-        let mut sizes = Self::default();
+        let mut sizes = Self { n_vocab: p.picked_from(), ..Self::default() };
         for (_, stage) in &p.stages {
             match stage {
                 Stage::Embed(s) if s.positions.is_some() => {
@@ -59,8 +59,11 @@ impl Sizes {
                 Stage::FfnIn(FfnIn { gate: Some(_), h, .. }) => {
                     sizes.gate_cols = sizes.gate_cols.max(p.buf_decl(*h).cols);
                 }
-                Stage::Sample(s) => sizes.n_vocab = sizes.n_vocab.max(p.buf_decl(s.logits).cols),
-                Stage::Embed(_) | Stage::ProjAdd(_) | Stage::FfnIn(_) | Stage::Logits(_) => {}
+                Stage::Embed(_)
+                | Stage::ProjAdd(_)
+                | Stage::FfnIn(_)
+                | Stage::Logits(_)
+                | Stage::Sample(_) => {}
             }
         }
         sizes
@@ -129,7 +132,7 @@ impl Compiled {
         }
         assert_eq!(weights.len(), p.weights.len(), "one weight for each declaration");
         for (w, decl) in weights.iter().zip(&p.weights) {
-            let fits = (w.ty.name(), w.rows, w.cols) == (decl.ty.name(), decl.rows, decl.cols);
+            let fits = w.ty.is(decl.ty) && (w.rows, w.cols) == (decl.rows, decl.cols);
             assert!(
                 fits,
                 "{}: want [{}, {}] {}, have {w:?}",

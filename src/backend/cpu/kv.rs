@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use ggml_types::turboquant::{Qjl, Rotation};
-use ggml_types::{KvCodec, KvSide, KvVectors, QuantError};
+use ggml_types::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
@@ -74,7 +74,6 @@ enum Form {
 
 /// A codec that is a plain list of elements.
 struct Elements {
-    name: &'static str,
     bytes: usize,
     /// Writes one vector as row `pos` of a page of `[PAGE, x.len()]`.
     put_row: fn(page: &mut [u8], pos: usize, x: &[f32]),
@@ -114,8 +113,7 @@ impl Rows<'_> {
     }
 }
 
-const F16: Elements = Elements {
-    name: "f16",
+static F16: Elements = Elements {
     bytes: 2,
     put_row: |page, pos, x| {
         cast_slice_mut::<u8, f16>(page)[pos * x.len()..][..x.len()].convert_from_f32_slice(x);
@@ -124,19 +122,15 @@ const F16: Elements = Elements {
     rows: |bytes| Rows::F16(cast_slice(bytes)),
 };
 
-/// What exact pages are made of.
-static EXACT: Elements = F16;
+static F32: Elements = Elements {
+    bytes: 4,
+    put_row: |page, pos, x| cast_slice_mut(page)[pos * x.len()..][..x.len()].copy_from_slice(x),
+    put_column: |page, pos, x| put_column(cast_slice_mut::<u8, f32>(page), pos, x, |x| x),
+    rows: |bytes| Rows::F32(cast_slice(bytes)),
+};
 
-static ELEMENTS: &[Elements] = &[
-    F16,
-    Elements {
-        name: "f32",
-        bytes: 4,
-        put_row: |page, pos, x| cast_slice_mut(page)[pos * x.len()..][..x.len()].copy_from_slice(x),
-        put_column: |page, pos, x| put_column(cast_slice_mut::<u8, f32>(page), pos, x, |x| x),
-        rows: |bytes| Rows::F32(cast_slice(bytes)),
-    },
-];
+/// What exact pages are made of.
+static EXACT: &Elements = &F16;
 
 fn put_column<T: Pod>(page: &mut [T], pos: usize, x: &[f32], from_f32: fn(f32) -> T) {
     for (column, x) in page.chunks_exact_mut(PAGE).zip(x) {
@@ -417,16 +411,21 @@ impl Kept {
         limits: Limits,
     ) -> Result<Self, QuantError> {
         let vec_bytes = codec.vec_bytes(head_dim)?;
-        let elements = ELEMENTS.iter().find(|e| e.name == codec.name() && e.bytes * head_dim == vec_bytes);
-        let form = match elements {
-            Some(elements) => Form::Elements(elements),
-            None => match Codes::new(codec.open(side, head_dim)?, side, head_dim, vec_bytes) {
+        let form = match codec.form() {
+            KvForm::F16 => Form::Elements(&F16),
+            KvForm::F32 => Form::Elements(&F32),
+            KvForm::Q8_0
+            | KvForm::Q4_0
+            | KvForm::Lloyd3
+            | KvForm::Lloyd4
+            | KvForm::Lloyd2Signs
+            | KvForm::Opaque => match Codes::new(codec.open(side, head_dim)?, side, head_dim, vec_bytes) {
                 Ok(codes) => Form::Codes(codes),
                 Err(codec) => Form::Vectors { codec, vec_bytes },
             },
         };
         let rotation = codec.rotates().then(|| Rotation::new(head_dim)).transpose()?;
-        let exact = codec.windowed().then_some(&EXACT);
+        let exact = codec.windowed().then_some(EXACT);
         let layout = Layout::of(codec, side, head_dim, limits)?;
         let repaired = AtomicU64::new(0);
         Ok(Self { side, head_dim, window, form, exact, repaired, rotation, layout })

@@ -24,7 +24,7 @@ mod system;
 use std::ops::Range;
 
 use bytes::Bytes;
-use ggml_types::HostTensor;
+use ggml_types::{HostTensor, types};
 
 use super::{Backend, BackendError, Exec, KvPage, Plan, WeightId};
 use crate::program::{Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
@@ -85,7 +85,7 @@ impl Backend for Cpu {
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
         let mut w = w.clone();
         // Vectors are read as f32 slices. A mapped file has them aligned; other callers may not.
-        if w.ty.name() == "f32" && w.rows == 1 && bytemuck::try_cast_slice::<u8, f32>(&w.bytes).is_err() {
+        if w.ty.is(&types::F32) && w.rows == 1 && bytemuck::try_cast_slice::<u8, f32>(&w.bytes).is_err() {
             let floats = w.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
             w.bytes = Bytes::from_owner(Floats(floats.collect()));
         }

@@ -2,15 +2,17 @@
 //! together, a block a tile of rows, or a split of its positions, on tensor cores. Codes go to tensor cores row by row, too, where a kernel
 //! takes heads of their length.
 
+use ggml_types::{KvForm, kv as registry};
+
 use super::driver::{Launch, Limits};
-use super::kv::Kept;
+use super::kv::{self, Kept, stride};
 use super::params::{
     ATTEND_HEADS, ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128, ATTEND_MMA_HEADS,
     ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128, ATTEND_ROW_HEADS,
     ATTEND_THREADS, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams, AttendMmaParams,
     AttendParams, CODES_PIECE, StepTile,
 };
-use super::{Cx, kv, words};
+use super::{Cx, words};
 use crate::program::{Attend, KvDecl, PAGE, Program, Row, Stage};
 
 /// Positions that a split has at least: what the kernel's groups of lanes walk over in one round.
@@ -19,16 +21,17 @@ const MIN_SPLIT: usize = 16;
 /// Threads of a warp.
 const WARP: usize = 32;
 
-/// The kernels on tensor cores for a codec: the elements of a head that they take, or of elements that are no codes fewer, and their
-/// shared memory.
-const MMA: &[(&str, usize, u32)] = &[
-    ("f16", 64, ATTEND_MMA_SHARED_BYTES_64),
-    ("f16", 128, ATTEND_MMA_SHARED_BYTES_128),
-    ("turboquant", 64, ATTEND_MMA_CODES_SHARED_BYTES_64),
-    ("turboquant", 128, ATTEND_MMA_CODES_SHARED_BYTES_128),
-    ("turboquant-4", 64, ATTEND_MMA_CODES_SHARED_BYTES_64),
-    ("turboquant-4", 128, ATTEND_MMA_CODES_SHARED_BYTES_128),
-];
+/// The kernels on tensor cores for a cache: the elements of a head that they take, or of elements that are no codes
+/// fewer, and their shared memory.
+fn mma_sizes(form: KvForm) -> &'static [(usize, u32)] {
+    match form {
+        KvForm::F16 => &[(64, ATTEND_MMA_SHARED_BYTES_64), (128, ATTEND_MMA_SHARED_BYTES_128)],
+        KvForm::Lloyd3 | KvForm::Lloyd4 => {
+            &[(64, ATTEND_MMA_CODES_SHARED_BYTES_64), (128, ATTEND_MMA_CODES_SHARED_BYTES_128)]
+        }
+        KvForm::F32 | KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Lloyd2Signs | KvForm::Opaque => &[],
+    }
+}
 
 /// Rows of a step from which tensor cores are worth it.
 pub const MMA_LEAST: usize = 16;
@@ -36,16 +39,23 @@ pub const MMA_LEAST: usize = 16;
 /// Rows of a tile that make up for its products with nothing, on average.
 const TILE_LEAST: usize = 4;
 
-/// The kernels on tensor cores for rows one by one: codec and elements of a head. They take fewer instructions than
-/// those without for a single query head already, so every cache that one fits goes to it; heads of 32 and 256 elements do not, and
-/// neither does tq3_0, whose signs are counted.
-const ROW: &[(&str, usize)] =
-    &[("turboquant", 64), ("turboquant", 128), ("turboquant-4", 64), ("turboquant-4", 128)];
+/// The kernels on tensor cores for rows one by one: elements of a head. They take fewer instructions than those without
+/// for a single query head already, so every cache that one fits goes to it; heads of 32 and 256 elements do not, and
+/// neither do keys whose signs are counted.
+fn row_sizes(form: KvForm) -> &'static [usize] {
+    match form {
+        KvForm::Lloyd3 | KvForm::Lloyd4 => &[64, 128],
+        KvForm::F16 | KvForm::F32 | KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Lloyd2Signs | KvForm::Opaque => &[],
+    }
+}
 
 /// Kernels on tensor cores.
 pub fn mma_kernels() -> impl Iterator<Item = String> {
-    let of_rows = ROW.iter().map(|(codec, elems)| row_kernel(codec, *elems));
-    MMA.iter().map(|(codec, elems, _)| mma_kernel(codec, *elems)).chain(of_rows)
+    registry::REGISTRY.iter().flat_map(|codec| {
+        let (name, form) = (codec.name(), codec.form());
+        let of_tiles = mma_sizes(form).iter().map(move |(elems, _)| mma_kernel(name, *elems));
+        of_tiles.chain(row_sizes(form).iter().map(move |elems| row_kernel(name, *elems)))
+    })
 }
 
 fn row_kernel(codec: &str, elems: usize) -> String {
@@ -54,13 +64,11 @@ fn row_kernel(codec: &str, elems: usize) -> String {
 
 /// The kernel for rows one by one, and the query heads that a block of it takes.
 fn by_rows(kv: &KvDecl) -> (String, usize) {
-    let same = kv.k.name() == kv.v.name();
-    let on_tensor_cores =
-        ROW.iter().find(|(codec, elems)| same && (kv.k.name(), kv.head_dim) == (codec, *elems));
-    match on_tensor_cores {
-        Some((codec, elems)) => (row_kernel(codec, *elems), ATTEND_ROW_HEADS as usize),
-        None => (kv::kernel("attend", kv), ATTEND_HEADS as usize),
+    let form = kv.k.form();
+    if form == kv.v.form() && row_sizes(form).contains(&kv.head_dim) {
+        return (row_kernel(kv.k.name(), kv.head_dim), ATTEND_ROW_HEADS as usize);
     }
+    (kv::kernel("attend", kv), ATTEND_HEADS as usize)
 }
 
 fn mma_kernel(codec: &str, elems: usize) -> String {
@@ -69,11 +77,12 @@ fn mma_kernel(codec: &str, elems: usize) -> String {
 
 /// The kernel on tensor cores, by the elements it takes, and its shared memory, where there is one for a cache.
 fn mma(kv: &KvDecl) -> Option<(usize, u32)> {
-    let fits = |(codec, elems, _): &&(&str, usize, u32)| {
-        let fits = if kv::is_appended(kv) { kv.head_dim == *elems } else { kv.head_dim <= *elems };
-        kv.k.name() == *codec && kv.v.name() == *codec && fits
+    let form = kv.k.form();
+    let fits = |(elems, _): &&(usize, u32)| {
+        if kv::is_appended(kv) { kv.head_dim == *elems } else { kv.head_dim <= *elems }
     };
-    MMA.iter().find(fits).map(|(_, elems, bytes)| (*elems, *bytes))
+    let mut sizes = if form == kv.v.form() { mma_sizes(form) } else { &[] }.iter();
+    sizes.find(fits).copied()
 }
 
 /// Query heads of one KV head.
@@ -164,11 +173,6 @@ impl Cut {
         let parts = if self.splits > 1 { rows * kv.n_kv_heads * self.tiles * self.splits } else { 0 };
         parts * by_rows(kv).1 * (2 + stride(kv))
     }
-}
-
-/// Elements of a cached vector, with the zeros behind it.
-pub fn stride(kv: &KvDecl) -> usize {
-    kv.head_dim.next_multiple_of(8)
 }
 
 pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {

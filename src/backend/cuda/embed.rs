@@ -1,5 +1,7 @@
 //! Token (and position) embedding: a block a row.
 
+use ggml_types::types;
+
 use super::driver::Launch;
 use super::params::{EMBED_THREADS, EmbedParams};
 use super::weight::{Format, NO_LINEAR};
@@ -9,12 +11,13 @@ use crate::program::{Embed, Program};
 pub fn kernels(p: &Program, s: &Embed) -> Result<Vec<String>, String> {
     let ty = p.weight_decl(s.table).ty.name();
     if let Some(positions) = s.positions {
-        let ty = p.weight_decl(positions).ty.name();
-        if ty != "f32" {
-            return Err(format!("embed with positions of {ty}"));
+        let ty = p.weight_decl(positions).ty;
+        if !ty.is(&types::F32) {
+            return Err(format!("embed with positions of {}", ty.name()));
         }
     }
-    let kernel = Format::of(p.weight_decl(s.table).ty).map(|format| format!("embed__{}", format.kernels));
+    let kernel =
+        Format::of(p.weight_decl(s.table).ty).map(|format| format!("embed__{}", format.kernels.name()));
     kernel.map(|kernel| vec![kernel]).ok_or(format!("embed__{ty}"))
 }
 
@@ -30,7 +33,7 @@ pub fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
         cols: table.cols as u32,
         reserved: 0,
     };
-    let kernels = Format::of(table.ty).expect("it was uploaded").kernels;
+    let kernels = Format::of(table.ty).expect("it was uploaded").kernels.name();
     Launch {
         kernel: cx.kernel(&format!("embed__{kernels}")),
         grid: [cx.shape.rows as u32, 1, 1],

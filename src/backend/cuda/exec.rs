@@ -127,7 +127,7 @@ impl Compiled {
         }
         assert_eq!(weights.len(), p.weights.len(), "one weight for each declaration");
         for (w, decl) in weights.iter().zip(&p.weights) {
-            let fits = (w.ty.name(), w.rows, w.cols) == (decl.ty.name(), decl.rows, decl.cols);
+            let fits = w.ty.is(decl.ty) && (w.rows, w.cols) == (decl.rows, decl.cols);
             assert!(fits, "{}: want [{}, {}], have {w:?}", decl.name, decl.rows, decl.cols);
         }
         let sizes = sizes(driver, p);
@@ -187,7 +187,7 @@ impl Compiled {
         range: Range<usize>,
         step: &Step<'_>,
     ) -> Result<(), BackendError> {
-        if !self.program.stages[range].iter().any(|(_, stage)| matches!(stage, Stage::Sample(_))) {
+        if !self.program.samples_in(range) {
             return Ok(());
         }
         step.kept_picks().try_for_each(|(_, seq, how)| {
@@ -287,11 +287,7 @@ impl Compiled {
         let at = self.memory.tokens;
         let read = |tokens: &mut [u32]| driver.read(at, bytemuck::cast_slice_mut(tokens));
         self.sampler.device_tokens(first, out, read)?;
-        let stage = self.program.stages.iter().find_map(|(_, stage)| match stage {
-            Stage::Sample(s) => Some(s),
-            _ => None,
-        });
-        let Some(stage) = stage else { return Ok(()) };
+        let Some(stage) = self.program.sample() else { return Ok(()) };
         let cols = self.sampler.n_vocab() as u64;
         let logits = self.memory.bufs[stage.logits.0 as usize];
         self.sampler.host_tokens(first, out, |row, out| {

@@ -1,10 +1,9 @@
 //! KV caches on the device: elements as they are, blocks of turned vectors, or pages of codes with exact pages beside them.
 
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
-use ggml_types::{KvSide, kv_on};
+use ggml_types::{KvCodec, KvForm, kv};
 use half::f16;
 
-use super::attend::stride;
 use super::driver::{Address, Driver};
 use super::params::{
     BLOCK_ELEMS, BLOCKS_HALVES, BLOCKS_Q4_0, BLOCKS_Q8_0, BlockKvParams, CODES_DIMS, CODES_MAX_DIM,
@@ -36,19 +35,7 @@ impl Form {
     }
 }
 
-/// Codecs with kernels (`cuda/kv/NAME.cu`).
-const CODECS: &[(&str, Form)] = &[
-    ("f16", Form::Elements(2)),
-    ("f32", Form::Elements(4)),
-    ("turboquant", Form::Codes(3)),
-    ("turboquant-4", Form::Codes(4)),
-    ("tq3_0", Form::Signs(3)),
-];
-
-/// Codecs that go with each other in one cache (`cuda/kv/blocks.cu`).
-const BLOCKS: &[(&str, u32)] = &[("f16", BLOCKS_HALVES), ("q8_0", BLOCKS_Q8_0), ("q4_0", BLOCKS_Q4_0)];
-
-/// The name of those together.
+/// The name of the codecs together that go with each other in one cache (`cuda/kv/blocks.cu`).
 const BLOCKS_NAME: &str = "blocks";
 
 /// Most elements of a head.
@@ -62,14 +49,19 @@ pub enum Kept {
     Blocks(BlockKvParams),
 }
 
-/// Kernels of every codec.
+/// Kernels of every codec: those of its own (`cuda/kv/NAME.cu`), and those that blocks share.
 pub fn kernel_names() -> impl Iterator<Item = String> {
-    let of_codec = |(codec, form): &(&'static str, Form)| {
-        let stages: &[&str] = if let Form::Elements(_) = form { &["attend"] } else { &["append", "attend"] };
-        stages.iter().map(|stage| name(stage, codec)).collect::<Vec<_>>()
+    let of_codec = |codec: &&'static dyn KvCodec| {
+        let stages: &[&str] = match codec.form() {
+            KvForm::F16 | KvForm::F32 => &["attend"],
+            KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs => &["append", "attend"],
+            KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Opaque => &[],
+        };
+        let codec = codec.name();
+        stages.iter().map(move |stage| name(stage, codec))
     };
-    let blocks = (BLOCKS_NAME, Form::Blocks([BLOCKS_Q8_0; 2]));
-    CODECS.iter().chain([&blocks]).flat_map(of_codec).collect::<Vec<_>>().into_iter()
+    let blocks = ["append", "attend"].map(|stage| name(stage, BLOCKS_NAME));
+    kv::REGISTRY.iter().flat_map(of_codec).chain(blocks)
 }
 
 /// The kernel of a stage for a cache, where it has one for every length of heads.
@@ -85,12 +77,26 @@ pub fn name(stage: &str, codec: &str) -> String {
     format!("{stage}__{}", codec.replace('-', "_"))
 }
 
+/// How a cache is kept, where its keys and values have kernels together.
 fn form(decl: &KvDecl) -> Option<Form> {
-    let (k, v) = (decl.k.name(), decl.v.name());
-    let same = kv_on(KvSide::Values, decl.k).name() == v;
-    let codec = CODECS.iter().find(|(codec, _)| *codec == k && same).map(|(_, form)| *form);
-    let block = |name: &str| BLOCKS.iter().find(|(codec, _)| *codec == name).map(|(_, form)| *form);
-    codec.or_else(|| Some(Form::Blocks([block(k)?, block(v)?])))
+    match (decl.k.form(), decl.v.form()) {
+        (KvForm::F16, KvForm::F16) => Some(Form::Elements(2)),
+        (KvForm::F32, KvForm::F32) => Some(Form::Elements(4)),
+        (KvForm::Lloyd3, KvForm::Lloyd3) => Some(Form::Codes(3)),
+        (KvForm::Lloyd4, KvForm::Lloyd4) => Some(Form::Codes(4)),
+        (KvForm::Lloyd2Signs, KvForm::Lloyd3) => Some(Form::Signs(3)),
+        (k, v) => Some(Form::Blocks([blocks(k)?, blocks(v)?])),
+    }
+}
+
+/// What `append__blocks` and `attend__blocks` call a form that they take.
+fn blocks(form: KvForm) -> Option<u32> {
+    match form {
+        KvForm::F16 => Some(BLOCKS_HALVES),
+        KvForm::Q8_0 => Some(BLOCKS_Q8_0),
+        KvForm::Q4_0 => Some(BLOCKS_Q4_0),
+        KvForm::F32 | KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs | KvForm::Opaque => None,
+    }
 }
 
 /// Whether `append` keeps keys and values, and attention reads them page by page.
@@ -102,9 +108,10 @@ pub fn is_appended(decl: &KvDecl) -> bool {
 pub fn check(decl: &KvDecl) -> Result<(), String> {
     let (k, v, head_dim) = (decl.k.name(), decl.v.name(), decl.head_dim);
     match form(decl) {
-        None if k == v => Err(kernel("attend", decl)),
+        None if decl.k.form() == decl.v.form() => Err(kernel("attend", decl)),
         None => {
-            let mixed: Vec<_> = BLOCKS.iter().map(|(codec, _)| *codec).collect();
+            let mixed = kv::REGISTRY.iter().filter(|codec| blocks(codec.form()).is_some());
+            let mixed: Vec<_> = mixed.map(|codec| codec.name()).collect();
             Err(format!("attend with keys of {k} and values of {v} (in one cache go {})", mixed.join(", ")))
         }
         Some(Form::Codes(_) | Form::Signs(_) | Form::Blocks(_))
@@ -145,6 +152,11 @@ impl Sizes {
     pub fn sum(&self) -> u64 {
         self.pages.saturating_add(self.exact).saturating_add(self.means)
     }
+}
+
+/// Elements of a cached vector of elements, with the zeros behind it.
+pub fn stride(decl: &KvDecl) -> usize {
+    decl.head_dim.next_multiple_of(8)
 }
 
 /// A number of pages of one sequence, as kernels take it.

@@ -43,14 +43,14 @@ use weight::DeviceWeight;
 fn kernel_names() -> impl Iterator<Item = String> {
     let linear = ["attn_in", "proj_add", "ffn_in", "logits"];
     let of_type = move |ty: &weight::Format| {
-        let (ty, mma, floats) = (ty.name, ty.mma.is_some(), ty.ints);
+        let (ty, mma, floats) = (ty.ty.name(), ty.mma.is_some(), ty.ints);
         let of_stage = move |stage| ["", "__rows", "__mma"].map(|kind| format!("{stage}__{ty}{kind}"));
         let all = linear.into_iter().flat_map(of_stage).filter(move |name| mma || !name.ends_with("__mma"));
         let of_floats = ["", "__rows"].map(|kind| format!("logits__{ty}{}{kind}", weight::FLOATS));
         all.chain(of_floats.into_iter().filter(move |_| floats)).chain([format!("embed__{ty}")])
     };
     let of_codec = kv::kernel_names().chain(attend::mma_kernels());
-    let with_kernels = weight::FORMATS.iter().filter(|format| format.kernels == format.name);
+    let with_kernels = weight::FORMATS.iter().filter(|format| format.kernels.is(format.ty));
     let single = [sample::KERNEL, combine::KERNEL, heads::KERNEL].map(str::to_owned);
     with_kernels.flat_map(of_type).chain(of_codec).chain(single)
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use ggml_types::{HostTensor, QuantType, by_name, planes};
+use ggml_types::{HostTensor, QuantType, planes, types};
 
 use super::driver::{Address, Driver};
 use super::params::LinearParams;
@@ -11,10 +11,9 @@ use crate::program::{ActQuant, WeightDecl};
 
 /// A type with kernels: `cuda/types/KERNELS.cu`.
 pub struct Format {
-    /// Name of the type.
-    pub name: &'static str,
+    pub ty: &'static dyn QuantType,
     /// The type whose kernels it has: its own, but for one that is unpacked when it goes up.
-    pub kernels: &'static str,
+    pub kernels: &'static dyn QuantType,
     /// Elements of a chunk, the piece that one lane multiplies at a time.
     pub chunk_elems: usize,
     /// Bytes of a chunk of activations in shared memory.
@@ -40,8 +39,8 @@ pub enum Mma {
 /// Every type with kernels.
 pub static FORMATS: &[Format] = &[
     Format {
-        name: "i2_s",
-        kernels: "i2_s",
+        ty: &types::I2S,
+        kernels: &types::I2S,
         chunk_elems: 64,
         act_chunk_bytes: 64,
         ints: true,
@@ -49,8 +48,8 @@ pub static FORMATS: &[Format] = &[
         pack: rows_as_they_are,
     },
     Format {
-        name: "tq2_0",
-        kernels: "tq2_0",
+        ty: &types::Tq2_0,
+        kernels: &types::Tq2_0,
         chunk_elems: 64,
         act_chunk_bytes: 64 + 4,
         ints: true,
@@ -58,8 +57,8 @@ pub static FORMATS: &[Format] = &[
         pack: |w| Cow::Owned(planes::tq2_0(&rows_as_they_are(w))),
     },
     Format {
-        name: "tq1_0",
-        kernels: "tq2_0",
+        ty: &types::Tq1_0,
+        kernels: &types::Tq2_0,
         chunk_elems: 64,
         act_chunk_bytes: 64 + 4,
         ints: true,
@@ -67,8 +66,8 @@ pub static FORMATS: &[Format] = &[
         pack: |w| Cow::Owned(planes::tq1_0(&rows_as_they_are(w))),
     },
     Format {
-        name: "f16",
-        kernels: "f16",
+        ty: &types::F16,
+        kernels: &types::F16,
         chunk_elems: 8,
         act_chunk_bytes: 32,
         ints: false,
@@ -76,8 +75,8 @@ pub static FORMATS: &[Format] = &[
         pack: padded_rows,
     },
     Format {
-        name: "bf16",
-        kernels: "bf16",
+        ty: &types::Bf16,
+        kernels: &types::Bf16,
         chunk_elems: 8,
         act_chunk_bytes: 32,
         ints: false,
@@ -85,8 +84,8 @@ pub static FORMATS: &[Format] = &[
         pack: padded_rows,
     },
     Format {
-        name: "f32",
-        kernels: "f32",
+        ty: &types::F32,
+        kernels: &types::F32,
         chunk_elems: 4,
         act_chunk_bytes: 16,
         ints: false,
@@ -94,8 +93,8 @@ pub static FORMATS: &[Format] = &[
         pack: padded_rows,
     },
     Format {
-        name: "q8_0",
-        kernels: "q8_0",
+        ty: &types::Q8_0,
+        kernels: &types::Q8_0,
         chunk_elems: 16,
         act_chunk_bytes: 64,
         ints: false,
@@ -103,8 +102,8 @@ pub static FORMATS: &[Format] = &[
         pack: |w| Cow::Owned(planes::q8_0(&rows_as_they_are(w))),
     },
     Format {
-        name: "q4_0",
-        kernels: "q4_0",
+        ty: &types::Q4_0,
+        kernels: &types::Q4_0,
         chunk_elems: 32,
         act_chunk_bytes: 128,
         ints: false,
@@ -112,8 +111,8 @@ pub static FORMATS: &[Format] = &[
         pack: |w| Cow::Owned(planes::q4_0(&rows_as_they_are(w))),
     },
     Format {
-        name: "q6_k",
-        kernels: "q6_k",
+        ty: &types::Q6K,
+        kernels: &types::Q6K,
         chunk_elems: 64,
         act_chunk_bytes: 256,
         ints: false,
@@ -125,7 +124,7 @@ pub static FORMATS: &[Format] = &[
 impl Format {
     /// The format of a type.
     pub fn of(ty: &dyn QuantType) -> Option<&'static Self> {
-        FORMATS.iter().find(|format| format.name == ty.name())
+        FORMATS.iter().find(|format| format.ty.is(ty))
     }
 
     /// Chunks of a row.
@@ -145,7 +144,7 @@ pub struct Products {
 /// Whether both have the same kernels.
 impl PartialEq for Products {
     fn eq(&self, other: &Self) -> bool {
-        (self.format.kernels, self.floats) == (other.format.kernels, other.floats)
+        self.format.kernels.is(other.format.kernels) && self.floats == other.floats
     }
 }
 
@@ -159,7 +158,7 @@ impl Products {
     /// The kernel of a stage and kind; `logits` is the only stage with those of floats.
     pub fn kernel(self, stage: &str, kind: &str) -> String {
         let floats = if self.floats { FLOATS } else { "" };
-        format!("{stage}__{}{floats}{kind}", self.format.kernels)
+        format!("{stage}__{}{floats}{kind}", self.format.kernels.name())
     }
 
     /// The kernels on tensor cores, where there are some.
@@ -184,7 +183,7 @@ pub const FLOATS: &str = "__floats";
 
 /// Bytes of a weight on the device, but for the zeros behind rows.
 pub fn device_bytes(decl: &WeightDecl) -> u64 {
-    let ty = Format::of(decl.ty).and_then(|format| by_name(format.kernels)).unwrap_or(decl.ty);
+    let ty = Format::of(decl.ty).map_or(decl.ty, |format| format.kernels);
     ty.byte_len(decl.rows, decl.cols).map_or(u64::MAX, |bytes| bytes as u64)
 }
 
@@ -213,7 +212,7 @@ impl DeviceWeight {
         let bytes = (format.pack)(w);
         let data = driver.alloc(bytes.len() as u64)?;
         driver.write(data, &bytes)?;
-        let tensor_scale = if w.ty.name() == "i2_s" { i2_s_scale(w) } else { 1.0 };
+        let tensor_scale = w.ty.tensor_scale(&w.bytes, w.rows, w.cols).expect("a whole tensor");
         Ok(Self { ty: w.ty, rows: w.rows, cols: w.cols, data, tensor_scale })
     }
 
@@ -237,12 +236,6 @@ pub const NO_LINEAR: LinearParams =
 
 fn row_bytes(w: &HostTensor) -> usize {
     w.ty.row_bytes(w.cols).expect("a shape that the type can hold")
-}
-
-/// The tensor's scale lies behind its rows.
-fn i2_s_scale(w: &HostTensor) -> f32 {
-    let at = w.rows * row_bytes(w);
-    f32::from_le_bytes(w.bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
 fn rows_as_they_are(w: &HostTensor) -> Cow<'_, [u8]> {

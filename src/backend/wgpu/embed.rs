@@ -1,5 +1,7 @@
 //! Token (and position) embedding: a workgroup a row, a dispatch a part of the table.
 
+use ggml_types::types;
+
 use super::shader::Kernel;
 use super::weight::{self, Format};
 use super::{Cx, Device, Dispatch, Grid};
@@ -13,7 +15,7 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
     if let Some(positions) = s.positions {
         let decl = p.weight_decl(positions);
         let whole = decl.rows * decl.cols.next_multiple_of(8) * 4;
-        if decl.ty.name() != "f32" || whole as u64 + 64 > cx.gpu.max_part_bytes {
+        if !decl.ty.is(&types::F32) || whole as u64 + 64 > cx.gpu.max_part_bytes {
             missing.push(format!("embed with {} positions of {}", decl.rows, decl.ty.name()));
         }
     }

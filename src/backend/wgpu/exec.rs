@@ -12,7 +12,7 @@ use super::weight::DeviceWeight;
 use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing};
 use crate::backend::device::sampling::{Sampler, device_rows};
 use crate::backend::{BackendError, KvPage, Plan, StageTime};
-use crate::program::{Buf, PAGE, Program, RowsOf, Sampling, Stage, Step};
+use crate::program::{Buf, PAGE, Program, RowsOf, Sampling, Step};
 
 /// Rows of a step are the second dimension of a grid, which has no more.
 const MAX_ROWS: usize = 65_535;
@@ -119,7 +119,7 @@ impl Compiled {
         }
         assert_eq!(weights.len(), p.weights.len(), "one weight for each declaration");
         for (w, decl) in weights.iter().zip(&p.weights) {
-            let fits = (w.ty.name(), w.rows, w.cols) == (decl.ty.name(), decl.rows, decl.cols);
+            let fits = w.ty.is(decl.ty) && (w.rows, w.cols) == (decl.rows, decl.cols);
             assert!(fits, "{}: want [{}, {}], have {w:?}", decl.name, decl.rows, decl.cols);
         }
         let memory = Memory::new(gpu, p, weights, &Sizes::of(p))?;
@@ -187,8 +187,7 @@ impl Compiled {
             let all = self.stages[range.clone()].iter().flatten();
             all.for_each(|ready| ready.encode(&mut pass, &counts));
         }
-        let picks =
-            self.program.stages[range.clone()].iter().any(|(_, stage)| matches!(stage, Stage::Sample(_)));
+        let picks = self.program.samples_in(range.clone());
         if picks && counts.sampled > 0 {
             let bytes = 4 * counts.sampled as u64;
             encoder.copy_buffer_to_buffer(&self.memory.tokens, 0, &self.memory.staging, 0, bytes);
@@ -271,11 +270,7 @@ impl Compiled {
         let staging = &self.memory.staging;
         let read = |tokens: &mut [u32]| gpu.fetch(staging, None, bytemuck::cast_slice_mut(tokens));
         self.sampler.device_tokens(first, out, read)?;
-        let stage = self.program.stages.iter().find_map(|(_, stage)| match stage {
-            Stage::Sample(s) => Some(s),
-            _ => None,
-        });
-        let Some(stage) = stage else { return Ok(()) };
+        let Some(stage) = self.program.sample() else { return Ok(()) };
         let logits = &self.memory.bufs[stage.logits.0 as usize];
         let row_bytes = 4 * self.sampler.n_vocab() as u64;
         self.sampler.host_tokens(first, out, |row, out| {

@@ -6,7 +6,7 @@
 //! `[exact_pages, n_kv_heads, head_dim]`.
 
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
-use ggml_types::{KvCodec, KvSide};
+use ggml_types::{KvCodec, KvForm, KvSide};
 
 use crate::backend::KvPage;
 use crate::program::{KvDecl, Limits, PAGE};
@@ -106,11 +106,25 @@ pub const CODECS: &[Codec] = &[
 
 impl Codec {
     fn of(codec: &dyn KvCodec) -> Option<&'static Self> {
-        CODECS.iter().find(|known| known.name == codec.name())
+        let form = Form::of(codec.form())?;
+        CODECS.iter().find(|known| known.form == form)
     }
 }
 
 impl Form {
+    fn of(form: KvForm) -> Option<Self> {
+        match form {
+            KvForm::F16 => Some(Self::Elements(2)),
+            KvForm::F32 => Some(Self::Elements(1)),
+            KvForm::Q8_0 => Some(Self::Blocks(8)),
+            KvForm::Q4_0 => Some(Self::Blocks(4)),
+            KvForm::Lloyd3 => Some(Self::Lloyd(3)),
+            KvForm::Lloyd4 => Some(Self::Lloyd(4)),
+            KvForm::Lloyd2Signs => Some(Self::Signs),
+            KvForm::Opaque => None,
+        }
+    }
+
     /// Whether vectors are rotated before they are kept.
     pub fn rotates(self) -> bool {
         !matches!(self, Self::Elements(_))
@@ -142,7 +156,7 @@ fn declared(kv: &KvDecl, side: KvSide) -> &'static dyn KvCodec {
 pub fn obstacle(kv: &KvDecl) -> Option<String> {
     let (k, v) = (kv.k.name(), kv.v.name());
     let forms = SIDES.map(|side| Codec::of(declared(kv, side)).map(|codec| codec.form));
-    if forms.contains(&None) && k == v {
+    if forms.contains(&None) && kv.k.form() == kv.v.form() {
         return Some(format!("attend__{k}"));
     }
     if forms.contains(&None) {
@@ -163,7 +177,7 @@ pub fn codec(kv: &KvDecl, side: KvSide) -> &'static Codec {
 
 /// The sides of a cache, those that are kept alike together.
 pub fn sides_alike(kv: &KvDecl) -> &'static [&'static [KvSide]] {
-    if kv.k.name() == kv.v.name() { &[&SIDES] } else { &[&[KvSide::Keys], &[KvSide::Values]] }
+    if kv.k.form() == kv.v.form() { &[&SIDES] } else { &[&[KvSide::Keys], &[KvSide::Values]] }
 }
 
 /// Words of one side of a cache.

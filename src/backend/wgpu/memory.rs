@@ -1,12 +1,12 @@
 //! The memory of a compiled program, all of it allocated before the first step.
 
-use ggml_types::KvSide;
+use ggml_types::{KvSide, types};
 use wgpu::{Buffer, BufferUsages};
 
 use super::device::Gpu;
 use super::picks::Picks;
 use super::step::StepMemory;
-use super::weight::{DeviceWeight, Format};
+use super::weight::DeviceWeight;
 use super::{attend, attn_in, kv, linear, sample};
 use crate::backend::BackendError;
 use crate::program::{KvDecl, PAGE, Program, Rope, Stage};
@@ -69,7 +69,7 @@ pub struct Sizes {
 impl Sizes {
     pub fn of(p: &Program) -> Self {
         let (limits, positions) = (p.limits, (p.limits.pages * PAGE) as u64);
-        let (mut acts, mut quants, mut fresh, mut best) = (0, 0, 0, 0);
+        let (mut acts, mut quants, mut fresh) = (0, 0, 0);
         let (mut partial, mut projected) = (0, 0);
         for (_, stage) in &p.stages {
             let (rows, linears) = stage.linears();
@@ -84,11 +84,11 @@ impl Sizes {
                     partial = partial.max(attend::partial_bytes(p, s));
                     projected = projected.max(attend::projected_bytes(p, s));
                 }
-                Stage::Sample(s) => {
-                    let blocks = sample::blocks(p.buf_decl(s.logits).cols) as u64;
-                    best = best.max(8 * blocks * limits.outputs as u64);
-                }
-                Stage::Embed(_) | Stage::ProjAdd(_) | Stage::FfnIn(_) | Stage::Logits(_) => {}
+                Stage::Embed(_)
+                | Stage::ProjAdd(_)
+                | Stage::FfnIn(_)
+                | Stage::Logits(_)
+                | Stage::Sample(_) => {}
             }
         }
         let of_buf = |buf: &crate::program::BufDecl| {
@@ -115,7 +115,7 @@ impl Sizes {
             fresh,
             partial,
             projected,
-            best,
+            best: 8 * (sample::blocks(p.picked_from()) * limits.outputs) as u64,
             tokens: 4 * limits.outputs as u64,
             picks: Picks::bytes(limits.seqs),
         }
@@ -149,7 +149,7 @@ impl Sizes {
 /// Vectors of f32 weights: which, and their lengths.
 fn constants(p: &Program) -> impl Iterator<Item = (usize, usize)> {
     let vectors = p.weights.iter().enumerate();
-    vectors.filter(|(_, w)| w.rows == 1 && w.ty.name() == "f32").map(|(i, w)| (i, w.cols))
+    vectors.filter(|(_, w)| w.rows == 1 && w.ty.is(&types::F32)).map(|(i, w)| (i, w.cols))
 }
 
 /// Where each weight lies among the constants; nothing for weights that are no vectors.
@@ -182,7 +182,7 @@ impl Memory {
         let constants_buffer = gpu.storage(sizes.constants)?;
         let mut encoder = gpu.encoder();
         for ((i, cols), place) in constants(p).zip(constant_places(p).into_iter().flatten()) {
-            assert_eq!(Format::of(weights[i].ty).map(|format| format.name), Some("f32"));
+            assert!(weights[i].ty.is(&types::F32), "vectors of f32 alone are constants");
             let from = &weights[i].parts[0].buffer;
             encoder.copy_buffer_to_buffer(from, 0, &constants_buffer, 4 * u64::from(place), 4 * cols as u64);
         }

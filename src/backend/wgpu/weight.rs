@@ -206,7 +206,7 @@ impl DeviceWeight {
             }
             parts.push(Part { rows, buffer });
         }
-        let tensor_scale = if w.ty.name() == "i2_s" { i2_s_scale(w) } else { 1.0 };
+        let tensor_scale = w.ty.tensor_scale(&w.bytes, w.rows, w.cols).expect("a whole tensor");
         Ok(Self { ty: w.ty, rows: w.rows, cols: w.cols, parts: parts.into(), tensor_scale })
     }
 
@@ -224,12 +224,6 @@ fn row_bytes(w: &HostTensor) -> usize {
 fn bytes_of(w: &HostTensor, rows: Range<usize>) -> &[u8] {
     let bytes = row_bytes(w);
     &w.bytes[rows.start * bytes..rows.end * bytes]
-}
-
-/// The tensor's scale lies behind its rows.
-fn i2_s_scale(w: &HostTensor) -> f32 {
-    let at = w.rows * row_bytes(w);
-    f32::from_le_bytes(w.bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
 fn rows_as_they_are(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {

@@ -1,8 +1,6 @@
-//! Which kernel multiplies a weight type, and what it keeps beside its rows.
+//! Which kernel multiplies a weight type.
 
-use std::fmt;
-
-use ggml_types::QuantType;
+use ggml_types::{QuantType, types};
 
 use super::CpuWeight;
 use crate::backend::cpu::pool::Tile;
@@ -10,20 +8,12 @@ use crate::backend::cpu::simd::{F32Rows, FloatFn, Kernels, Product, STRIP, Scrat
 use crate::program::ActQuant;
 
 /// How a weight type is multiplied.
+#[derive(Debug)]
 pub struct Format {
-    name: &'static str,
     /// With int8 activations.
     int8: Option<fn(&Kernels) -> TernaryFn>,
     /// With f32 activations.
     float: Option<fn(&Kernels) -> FloatFn>,
-    /// The scale of the whole tensor, from the bytes behind its rows.
-    pub tensor_scale: fn(&[u8]) -> f32,
-}
-
-impl fmt::Debug for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
-    }
 }
 
 /// How one weight is multiplied with one kind of input.
@@ -38,22 +28,22 @@ pub enum Multiply {
 }
 
 /// For types that are not listed below.
-static DECODED: Format = Format { name: "decoded", int8: None, float: None, tensor_scale: |_| 1.0 };
+static DECODED: Format = Format { int8: None, float: None };
 
 /// Types with kernels of their own.
-static FORMATS: &[Format] = &[
-    Format { name: "f32", float: Some(|k| k.f32), ..DECODED },
-    Format { name: "f16", float: Some(|k| k.f16), ..DECODED },
-    Format { name: "bf16", float: Some(|k| k.bf16), ..DECODED },
-    Format { name: "q8_0", float: Some(|k| k.q8_0), ..DECODED },
-    Format { name: "q6_k", float: Some(|k| k.q6_k), ..DECODED },
-    Format { name: "i2_s", int8: Some(|k| k.i2_s), tensor_scale: first_f32, ..DECODED },
-    Format { name: "tq2_0", int8: Some(|k| k.tq2_0), ..DECODED },
+static FORMATS: &[(&dyn QuantType, Format)] = &[
+    (&types::F32, Format { float: Some(|k| k.f32), ..DECODED }),
+    (&types::F16, Format { float: Some(|k| k.f16), ..DECODED }),
+    (&types::Bf16, Format { float: Some(|k| k.bf16), ..DECODED }),
+    (&types::Q8_0, Format { float: Some(|k| k.q8_0), ..DECODED }),
+    (&types::Q6K, Format { float: Some(|k| k.q6_k), ..DECODED }),
+    (&types::I2S, Format { int8: Some(|k| k.i2_s), ..DECODED }),
+    (&types::Tq2_0, Format { int8: Some(|k| k.tq2_0), ..DECODED }),
 ];
 
 /// The format of a type.
 pub fn of(ty: &dyn QuantType) -> &'static Format {
-    FORMATS.iter().find(|format| format.name == ty.name()).unwrap_or(&DECODED)
+    FORMATS.iter().find(|(known, _)| known.is(ty)).map_or(&DECODED, |(_, format)| format)
 }
 
 impl Format {
@@ -93,9 +83,4 @@ pub fn decoded(
         (k.f32)(&product, acts, scratch, &mut tile.columns(some));
     }
     scratch.decoded = floats;
-}
-
-fn first_f32(bytes: &[u8]) -> f32 {
-    let bytes = bytes.first_chunk().expect("the tensor's bytes were counted");
-    f32::from_le_bytes(*bytes)
 }

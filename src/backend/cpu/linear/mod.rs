@@ -45,7 +45,7 @@ impl CpuWeight {
         let bytes = tensor.bytes.clone();
         assert!(bytes.len() >= need, "{}: {need} bytes needed, {} there", tensor.name, bytes.len());
         let format = formats::of(ty);
-        let tensor_scale = (format.tensor_scale)(&bytes[rows * row_bytes..]);
+        let tensor_scale = ty.tensor_scale(&bytes, rows, cols).expect("the tensor's bytes were counted");
         Self { ty, rows, cols, bytes, format, row_bytes, tensor_scale }
     }
 }
