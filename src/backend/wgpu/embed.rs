@@ -3,15 +3,15 @@
 use ggml_types::types;
 
 use super::shader::Kernel;
-use super::weight::{self, Format};
-use super::{Cx, Device, Dispatch, Grid};
+use super::weight::Format;
+use super::{Cx, Device, Dispatch, Grid, upload};
 use crate::program::{Embed, Program, RowsOf};
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
     let table = p.weight_decl(s.table);
     let Some(format) = Format::of(table.ty) else { return vec![format!("embed__{}", table.ty.name())] };
     let mut missing: Vec<String> =
-        weight::obstacle(cx.gpu, &table.name, format, table.cols).into_iter().collect();
+        upload::obstacle(cx.gpu, &table.name, format, table.cols).into_iter().collect();
     if let Some(positions) = s.positions {
         let decl = p.weight_decl(positions);
         let whole = decl.rows * decl.cols.next_multiple_of(8) * 4;

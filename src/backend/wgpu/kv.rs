@@ -24,12 +24,10 @@ pub const SIDES: [KvSide; 2] = [KvSide::Keys, KvSide::Values];
 pub struct Codec {
     pub name: &'static str,
     pub form: Form,
-    /// What words are.
-    pub read: &'static [&'static str],
-    /// Where attention finds scales.
-    pub scales: &'static str,
-    /// How vectors become words.
-    pub write: &'static [&'static str],
+    /// Its file in `shaders/kv`, which it may share with codecs of its family.
+    pub kernels: &'static str,
+    /// The text of that file: what the words of a page are, and how vectors become words.
+    pub shader: &'static str,
 }
 
 /// How a codec keeps vectors.
@@ -45,62 +43,49 @@ pub enum Form {
     Blocks(usize),
 }
 
-const CODES_4: &str = include_str!("shaders/lib/codes_4.wgsl");
-const PUT_CODES_4: &str = include_str!("shaders/lib/put_codes_4.wgsl");
-const TABLE: &str = include_str!("shaders/lib/table.wgsl");
-const SCALE_OF_VECTOR: &str = include_str!("shaders/lib/scale_of_vector.wgsl");
-const SCALE_OF_BLOCK: &str = include_str!("shaders/lib/scale_of_block.wgsl");
-
 /// Every codec with kernels.
 pub const CODECS: &[Codec] = &[
     Codec {
         name: "f16",
         form: Form::Elements(2),
-        read: &[include_str!("shaders/kv/f16.wgsl")],
-        scales: "",
-        write: &[include_str!("shaders/kv/f16_encode.wgsl")],
+        kernels: "f16",
+        shader: include_str!("shaders/kv/f16.wgsl"),
     },
     Codec {
         name: "f32",
         form: Form::Elements(1),
-        read: &[include_str!("shaders/kv/f32.wgsl")],
-        scales: "",
-        write: &[include_str!("shaders/kv/f32_encode.wgsl")],
+        kernels: "f32",
+        shader: include_str!("shaders/kv/f32.wgsl"),
     },
     Codec {
         name: "q8_0",
         form: Form::Blocks(8),
-        read: &[include_str!("shaders/kv/q8_0.wgsl")],
-        scales: SCALE_OF_BLOCK,
-        write: &[include_str!("shaders/kv/q8_0_encode.wgsl")],
+        kernels: "q8_0",
+        shader: include_str!("shaders/kv/q8_0.wgsl"),
     },
     Codec {
         name: "q4_0",
         form: Form::Blocks(4),
-        read: &[CODES_4, include_str!("shaders/kv/q4_0.wgsl")],
-        scales: SCALE_OF_BLOCK,
-        write: &[PUT_CODES_4, include_str!("shaders/kv/q4_0_encode.wgsl")],
+        kernels: "q4_0",
+        shader: include_str!("shaders/kv/q4_0.wgsl"),
     },
     Codec {
         name: "turboquant",
         form: Form::Lloyd(3),
-        read: &[include_str!("shaders/kv/turboquant.wgsl"), TABLE],
-        scales: SCALE_OF_VECTOR,
-        write: &[include_str!("shaders/kv/turboquant_encode.wgsl")],
+        kernels: "turboquant",
+        shader: include_str!("shaders/kv/turboquant.wgsl"),
     },
     Codec {
         name: "turboquant-4",
         form: Form::Lloyd(4),
-        read: &[CODES_4, TABLE],
-        scales: SCALE_OF_VECTOR,
-        write: &[PUT_CODES_4],
+        kernels: "turboquant",
+        shader: include_str!("shaders/kv/turboquant.wgsl"),
     },
     Codec {
         name: "tq3_0",
         form: Form::Signs,
-        read: &[include_str!("shaders/kv/tq3_0.wgsl"), TABLE],
-        scales: include_str!("shaders/lib/scales_of_signs.wgsl"),
-        write: &[include_str!("shaders/kv/tq3_0_encode.wgsl")],
+        kernels: "turboquant",
+        shader: include_str!("shaders/kv/turboquant.wgsl"),
     },
 ];
 
@@ -136,7 +121,7 @@ impl Form {
     }
 
     /// Of an element, signs and all.
-    fn bits(self) -> usize {
+    pub fn bits(self) -> usize {
         match self {
             Self::Elements(_) => 0,
             Self::Lloyd(bits) | Self::Blocks(bits) => bits,

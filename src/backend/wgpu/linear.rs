@@ -3,8 +3,8 @@
 use wgpu::Buffer;
 
 use super::shader::{Kernel, ROWS};
-use super::weight::{self, Format};
-use super::{Cx, Dispatch, Grid};
+use super::weight::Format;
+use super::{Cx, Dispatch, Grid, upload};
 use crate::program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf};
 
 /// In a kernel's parameters: no such vector.
@@ -28,7 +28,7 @@ pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Lin
         if format.multiplies_ints(linear.act) && !cx.gpu.caps.packed && decl.cols > MOST_COLS {
             missing.push(format!("{stage}__{ty} of {} columns in floats", decl.cols));
         }
-        missing.extend(weight::obstacle(cx.gpu, &decl.name, format, decl.cols));
+        missing.extend(upload::obstacle(cx.gpu, &decl.name, format, decl.cols));
     }
     missing
 }
