@@ -13,8 +13,8 @@ use logits::{all_logits, distance};
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::simd;
 use sterna::backend::{self, Backend, NAMES};
-use sterna::engine::score::{Mean, log_softmax};
 use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions};
+use sterna::eval::score::{Mean, log_softmax};
 use sterna::gguf::Gguf;
 use sterna::tokenizer::Special;
 

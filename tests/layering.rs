@@ -16,7 +16,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("synth", &["gguf"]),
     ("quantize", &["gguf", "parallel"]),
     ("engine", &["program", "gguf", "tokenizer", "model", "backend", "error", "parallel"]),
-    ("cli", &["program", "gguf", "tokenizer", "model", "backend", "synth", "quantize", "demo", "engine"]),
+    ("eval", &["program", "gguf", "tokenizer", "model", "backend", "engine", "error"]),
+    (
+        "cli",
+        &["program", "gguf", "tokenizer", "model", "backend", "synth", "quantize", "demo", "engine", "eval"],
+    ),
 ];
 
 /// Files that may ask which features are on, with the reason.

@@ -11,7 +11,6 @@ mod completions;
 mod devices;
 mod input;
 mod inspect;
-mod kl_base;
 mod kv_report;
 mod logits;
 pub mod model_args;

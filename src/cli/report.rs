@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::CliError;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::source::Source;
-use crate::engine::{Engine, Stats, StopReason, bandwidth};
+use crate::engine::{Engine, Stats, StopReason};
+use crate::eval::bandwidth;
 use crate::program::{KvDecl, PAGE};
 
 /// Read for the roofline: several times the last cache of most machines, and read in a tenth of a second.

@@ -293,8 +293,8 @@ pub fn program(gguf: &Gguf, options: &EngineOptions) -> Result<Program, Error> {
     Ok(build(gguf, options)?.0.program)
 }
 
-/// A model as a program, with its weights.
-pub(super) fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error> {
+/// A model as a program, with its weights, without a backend.
+pub(crate) fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error> {
     Ok(build(gguf, options)?.0)
 }
 
@@ -376,7 +376,7 @@ fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
     Ok(Limits { rows, outputs, seqs, pages: seqs * ctx_pages(n_ctx), exact_pages: 0 })
 }
 
-pub(super) fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
+pub(crate) fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
     let Plan { weights_bytes, kv_bytes, bufs_bytes, free_bytes } = *plan;
     let need = weights_bytes.saturating_add(kv_bytes).saturating_add(bufs_bytes);
     match free_bytes {

@@ -3,17 +3,13 @@
 //! It knows the model as a program and the device as a backend, and must never know an architecture or
 //! a kernel. Start at [`Engine`], then [`Session`], then [`Generation`].
 
-pub mod bandwidth;
 mod conversation;
 mod generate;
 mod head;
 mod load;
-pub mod needle;
 mod pages;
-pub mod probe;
 pub mod recommended;
 mod sampler;
-pub mod score;
 mod session;
 mod state;
 mod stats;
@@ -25,6 +21,7 @@ pub use conversation::{Answer, Conversation};
 pub use generate::{GenerateOptions, Generation, StopReason};
 pub use head::HEAD_TYPES;
 pub use load::{EngineOptions, Progress, plan, program};
+pub(crate) use load::{fits, model};
 pub use sampler::{Sampler, SamplerError, SamplerOptions};
 pub use session::Session;
 pub use state::StateError;
