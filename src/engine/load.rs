@@ -224,7 +224,7 @@ impl Engine {
         mut notes: Vec<String>,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, Error> {
-        let (Model { program, weights, hyper }, limits, n_ctx) = build(&gguf, options)?;
+        let (Model { program, weights, hyper, notes: of_file }, limits, n_ctx) = build(&gguf, options)?;
         let plan = backend.plan(&program)?;
         fits(&plan, n_ctx)?;
         let total_bytes = weights.iter().map(|w| w.bytes.len() as u64).sum();
@@ -252,7 +252,8 @@ impl Engine {
             backend,
         };
         notes.extend(core.backend.note());
-        notes.extend(warnings(&gguf, &hyper, n_ctx));
+        notes.extend(long_context(&hyper, n_ctx));
+        notes.extend(of_file);
         notes.extend(other_codec(&program, options));
         let shared = Shared {
             warnings: notes,
@@ -302,7 +303,7 @@ pub(crate) fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error
 fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize), Error> {
     let k = codec("cache-type-k", &options.cache_type_k, KvSide::Keys)?;
     let v = codec("cache-type-v", &options.cache_type_v, KvSide::Values)?;
-    let hyper = Hyper::read(gguf.metadata(), n_vocab(gguf)?)?;
+    let hyper = model::hyper(gguf)?;
     let n_ctx = options.n_ctx.unwrap_or(hyper.n_ctx_train.min(EngineOptions::DEFAULT_CTX));
     let mut limits = limits(options, n_ctx)?;
     check_window(options, k, v)?;
@@ -338,22 +339,6 @@ fn check_window(options: &EngineOptions, k: &dyn KvCodec, v: &dyn KvCodec) -> Re
         in_range(option, asked, MAX_POSITIONS)?;
     }
     Ok(())
-}
-
-/// Rows of the embedding table: the one number that every file has as a shape.
-fn n_vocab(gguf: &Gguf) -> Result<usize, Error> {
-    const TABLE: &str = "token_embd.weight";
-    match gguf.find(TABLE) {
-        Some(info) => Ok(info.rows()),
-        None => {
-            // A file of another architecture is told apart from one that merely lacks its table.
-            let name = gguf.metadata().require_str("general.architecture")?;
-            model::by_name(name)?;
-            let (tensor, want) = (TABLE.to_owned(), "[n_vocab, dim]".to_owned());
-            let got = "no tensor of that name (a vocabulary-only file?)".to_owned();
-            Err(ModelError::Tensor { tensor, want, got }.into())
-        }
-    }
 }
 
 /// Positions are u32 on every device, and no page pool may exceed them.
@@ -406,19 +391,12 @@ fn check_codes(weight: &HostTensor, threads: usize) -> Result<(), ModelError> {
     Err(fail(format!("one that stands for none in row {}", row.unwrap_or(0))))
 }
 
-fn warnings(gguf: &Gguf, hyper: &Hyper, n_ctx: usize) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if n_ctx > hyper.n_ctx_train {
-        warnings.push(format!(
-            "the context of {n_ctx} positions is larger than the {} the model was trained with",
-            hyper.n_ctx_train
-        ));
-    }
-    if hyper.architecture.starts_with("bitnet") && gguf.find("output.weight").is_some() {
-        warnings
-            .push("the file has an output.weight, which is used as the head; bitnet.cpp ignores it".into());
-    }
-    warnings
+/// That the context is longer than those that the model has seen.
+fn long_context(hyper: &Hyper, n_ctx: usize) -> Option<String> {
+    let trained = hyper.n_ctx_train;
+    (n_ctx > trained).then(|| {
+        format!("the context of {n_ctx} positions is larger than the {trained} the model was trained with")
+    })
 }
 
 /// That values are kept otherwise than their option says.
