@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CliError;
+use super::{CliError, flags};
 use crate::engine::Engine;
 use crate::eval::Chunks;
 use crate::tokenizer::Special;
@@ -48,7 +48,7 @@ impl TextArgs {
     /// Where the model has no tokenizer, or the text is shorter than two chunks.
     pub fn chunked(&self, text: &str, engine: &Engine) -> Result<Chunks, CliError> {
         let tokenizer = engine.tokenizer()?;
-        tokenizer.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
+        tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));
         let special = if self.special { Special::Parse } else { Special::AsText };
         let (mut tokens, n_ctx) = (tokenizer.encode(text, special, true), self.n_ctx());
         if tokens.len() < 2 * n_ctx {

@@ -15,6 +15,7 @@ use ggml_types::{kv, kv_by_name};
 use serde::Serialize;
 
 use super::chunks::TextArgs;
+use super::flags::with_flags;
 use super::model_args::ModelArgs;
 use super::out_file::{Partial, go_on};
 use super::source::Source;
@@ -239,7 +240,7 @@ impl KvReportArgs {
     fn open(&self, source: &Source, options: &EngineOptions) -> Result<Option<Engine>, CliError> {
         match self.model.load(source, options) {
             Err(err) if self.types.is_empty() => {
-                eprintln!("{} is left out: {err}", options.cache_type_k);
+                eprintln!("{} is left out: {}", options.cache_type_k, with_flags(&err));
                 Ok(None)
             }
             loaded => loaded.map(Some),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::CliError;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::source::Source;
+use super::{CliError, flags};
 use crate::engine::{Engine, Stats, StopReason};
 use crate::eval::bandwidth;
 use crate::program::{KvDecl, PAGE};
@@ -45,7 +45,7 @@ pub fn load(
     if verbose {
         loaded(&engine);
     }
-    engine.tokenizer()?.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
+    engine.tokenizer()?.notices().iter().for_each(|notice| flags::note("note", notice));
     Ok((engine, cancel))
 }
 

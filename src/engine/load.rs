@@ -29,9 +29,9 @@ pub struct Progress {
 /// How to load a model.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// `auto`, `cpu`, or another word of `sterna devices`.
+    /// `auto`, or one of [`backend::NAMES`].
     pub backend: String,
-    /// Number or name of the backend's device; the backend's choice where there is none.
+    /// Number or name of the backend's device; `None` leaves the choice to the backend.
     pub device: Option<String>,
     /// How wgpu multiplies int8 activations.
     pub int8: Int8,
@@ -301,8 +301,8 @@ pub(crate) fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error
 
 /// The model as a program for these options, its limits, and the positions of a session.
 fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize), Error> {
-    let k = codec("cache-type-k", &options.cache_type_k, KvSide::Keys)?;
-    let v = codec("cache-type-v", &options.cache_type_v, KvSide::Values)?;
+    let k = codec("EngineOptions::cache_type_k", &options.cache_type_k, KvSide::Keys)?;
+    let v = codec("EngineOptions::cache_type_v", &options.cache_type_v, KvSide::Values)?;
     let hyper = model::hyper(gguf)?;
     let n_ctx = options.n_ctx.unwrap_or(hyper.n_ctx_train.min(EngineOptions::DEFAULT_CTX));
     let mut limits = limits(options, n_ctx)?;
@@ -325,7 +325,9 @@ fn codec(option: &'static str, name: &str, side: KvSide) -> Result<&'static dyn 
 
 /// That first and newest positions are asked for where they can be.
 fn check_window(options: &EngineOptions, k: &dyn KvCodec, v: &dyn KvCodec) -> Result<(), Error> {
-    for (option, asked) in [("kv-sinks", options.kv_sinks), ("kv-window", options.kv_window)] {
+    let asked =
+        [("EngineOptions::kv_sinks", options.kv_sinks), ("EngineOptions::kv_window", options.kv_window)];
+    for (option, asked) in asked {
         let Some(asked) = asked else { continue };
         if !k.windowed() && !v.windowed() {
             let with: Vec<_> = kv::REGISTRY.iter().filter(|c| c.windowed()).map(|c| c.name()).collect();
@@ -354,10 +356,10 @@ fn in_range(option: &'static str, got: usize, max: usize) -> Result<usize, Error
 fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
     /// A step beyond this gains nothing and would only ask for buffers.
     const MAX_ROWS: usize = 1 << 16;
-    let seqs = in_range("sessions", options.n_seqs, MAX_ROWS)?;
-    in_range("ctx-size", n_ctx, MAX_POSITIONS / seqs)?;
-    let rows = in_range("batch-size", options.batch, MAX_ROWS)?.min(n_ctx);
-    let outputs = in_range("outputs", options.outputs, MAX_ROWS)?.min(rows);
+    let seqs = in_range("EngineOptions::n_seqs", options.n_seqs, MAX_ROWS)?;
+    in_range("EngineOptions::n_ctx", n_ctx, MAX_POSITIONS / seqs)?;
+    let rows = in_range("EngineOptions::batch", options.batch, MAX_ROWS)?.min(n_ctx);
+    let outputs = in_range("EngineOptions::outputs", options.outputs, MAX_ROWS)?.min(rows);
     Ok(Limits { rows, outputs, seqs, pages: seqs * ctx_pages(n_ctx), exact_pages: 0 })
 }
 
@@ -403,6 +405,9 @@ fn long_context(hyper: &Hyper, n_ctx: usize) -> Option<String> {
 fn other_codec(p: &Program, options: &EngineOptions) -> Option<String> {
     let (asked, have) = (kv_by_name(&options.cache_type_v)?.name(), p.kvs.first()?.v.name());
     (asked != have).then(|| {
-        format!("cache-type-v: {asked} is a type of keys; values are kept as {have}, which sums them with less error")
+        format!(
+            "EngineOptions::cache_type_v: {asked} is a type of keys; values are kept as {have}, which sums them with \
+             less error"
+        )
     })
 }
