@@ -21,6 +21,7 @@
 #![deny(unsafe_code)]
 
 pub mod backend;
+#[cfg(feature = "cli")]
 pub mod cli;
 pub mod demo;
 pub mod engine;

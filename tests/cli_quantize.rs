@@ -1,4 +1,5 @@
 //! `sterna quantize` as a user types it.
+#![cfg(feature = "cli")]
 
 mod common;
 

@@ -1,6 +1,7 @@
 //! The demo model inside the program: what it says, and that its logits are the ones another implementation has.
 //!
 //! What is expected lies in `tests/data/demo`; `tests/data/README.md` has the command that makes the texts.
+#![cfg(feature = "cli")]
 
 mod common;
 mod logits;
