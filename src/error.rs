@@ -7,8 +7,8 @@ use crate::model::ModelError;
 use crate::tokenizer::TokenizerError;
 use crate::tokenizer::chat::ChatError;
 
-/// Why the engine could not do what was asked. Each message says what was expected, what was found, and
-/// where.
+/// Why the engine could not do what was asked. Each message says what was expected, what was found, and where; an option
+/// is named by its path, as in `EngineOptions::n_ctx`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file is no GGUF file, or a broken one.
@@ -35,7 +35,7 @@ pub enum Error {
     /// An engine option is outside its range.
     #[error("{option}: want {want}, got {got}")]
     Option {
-        /// Name as on the command line.
+        /// Its path: `EngineOptions::n_ctx`.
         option: &'static str,
         /// The range.
         want: String,
@@ -45,7 +45,7 @@ pub enum Error {
     /// The model does not fit this machine.
     #[error(
         "the model needs {} ({} weights, {} KV cache of {n_ctx} positions, {} buffers), {} free; \
-         a smaller --ctx-size takes less",
+         a smaller EngineOptions::n_ctx takes less",
         binary_units(weights_bytes + kv_bytes + bufs_bytes), binary_units(*weights_bytes), binary_units(*kv_bytes), binary_units(*bufs_bytes),
         binary_units(*free_bytes)
     )]
@@ -63,7 +63,8 @@ pub enum Error {
     },
     /// More tokens than a session's context holds.
     #[error(
-        "the context is full: {used} of {n_ctx} positions are used and {more} more are needed; --ctx-size sets it"
+        "the context is full: {used} of {n_ctx} positions are used and {more} more are needed; \
+         EngineOptions::n_ctx sets it"
     )]
     ContextFull {
         /// Positions of the session.

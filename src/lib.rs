@@ -16,15 +16,17 @@
 //!   [`Session`](engine::Session) one sequence of tokens, a [`Generation`](engine::Generation) an iterator
 //!   of text; [`SamplerOptions`](engine::SamplerOptions) say how tokens are picked.
 //! - [`gguf`] reads and writes model files, [`tokenizer`] their vocabularies; [`quantize`] and [`synth`] make
-//!   models, and [`demo`] is one.
+//!   models, and [`demo`] is one; [`eval`] measures them.
 //! - [`model`] turns a file into a [`program`], which a [`backend`] runs.
 #![deny(unsafe_code)]
 
 pub mod backend;
+#[cfg(feature = "cli")]
 pub mod cli;
 pub mod demo;
 pub mod engine;
 mod error;
+pub mod eval;
 pub mod gguf;
 pub mod model;
 mod parallel;

@@ -8,8 +8,9 @@ use super::CliError;
 use super::bench_table::{Format, Table};
 use super::model_args::LoadArgs;
 use crate::backend::StageTime;
-use crate::engine::score::Mean;
-use crate::engine::{Engine, EngineOptions, Session, bandwidth};
+use crate::engine::{Engine, EngineOptions, Session};
+use crate::eval::bandwidth;
+use crate::eval::score::Mean;
 use crate::program::sampling::uniform;
 
 /// Read for the bandwidth column: several times the last cache of large machines.

@@ -10,7 +10,7 @@ use rustyline::error::ReadlineError;
 
 use super::model_args::{ContextArgs, ModelArgs};
 use super::sampling_args::SamplingArgs;
-use super::{CliError, report};
+use super::{CliError, flags, report};
 use crate::engine::{Conversation, GenerateOptions, Stats, StopReason};
 use crate::tokenizer::chat::{ChatTemplate, built_in};
 
@@ -63,7 +63,7 @@ impl ChatArgs {
         let (engine, cancel) = report::load(&self.model, &source, &self.context, self.verbose)?;
         let template =
             ChatTemplate::choose(engine.gguf().metadata(), engine.tokenizer()?, chosen.as_deref())?;
-        template.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
+        template.notices().iter().for_each(|notice| flags::note("note", notice));
         let options = GenerateOptions {
             sampler: self.sampling.options(&engine)?,
             max_tokens: usize::try_from(self.n_predict).ok(),
@@ -195,7 +195,7 @@ impl Chat {
             // What stdout refuses ends the conversation; what the model or the template refuses does not.
             Err(err) if err.is::<io::Error>() => return Err(err),
             Err(err) => {
-                eprintln!("error: {err}");
+                flags::note("error", &err);
                 return Ok(());
             }
         };

@@ -1,13 +1,13 @@
-//! A text in chunks of tokens, as llama-perplexity cuts and scores it.
+//! Flags of a text that is cut into chunks of tokens.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CliError;
-use super::kl_base::KlText;
+use super::{CliError, flags};
 use crate::engine::Engine;
-use crate::tokenizer::{Special, Tokenizer};
+use crate::eval::Chunks;
+use crate::tokenizer::Special;
 
 /// Which text, and how it is cut.
 #[derive(Args, Debug)]
@@ -46,9 +46,9 @@ impl TextArgs {
     ///
     /// # Errors
     /// Where the model has no tokenizer, or the text is shorter than two chunks.
-    pub fn chunked(&self, text: &str, engine: &Engine) -> Result<KlText, CliError> {
+    pub fn chunked(&self, text: &str, engine: &Engine) -> Result<Chunks, CliError> {
         let tokenizer = engine.tokenizer()?;
-        tokenizer.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
+        tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));
         let special = if self.special { Special::Parse } else { Special::AsText };
         let (mut tokens, n_ctx) = (tokenizer.encode(text, special, true), self.n_ctx());
         if tokens.len() < 2 * n_ctx {
@@ -60,15 +60,6 @@ impl TextArgs {
         }
         let n_chunks = (tokens.len() / n_ctx).min(self.chunks.unwrap_or(usize::MAX)).max(1);
         tokens.truncate(n_chunks * n_ctx);
-        Ok(KlText { n_ctx, n_vocab: engine.hyper().n_vocab, tokens })
+        Ok(Chunks { n_ctx, n_vocab: engine.hyper().n_vocab, tokens })
     }
-}
-
-/// A chunk as it is fed: with BOS for its first token, where the model wants one.
-pub fn as_fed(tokenizer: &Tokenizer, chunk: &[u32]) -> Vec<u32> {
-    let mut fed = chunk.to_vec();
-    if tokenizer.add_bos() {
-        fed[0] = tokenizer.bos().expect("a vocabulary that adds BOS has one");
-    }
-    fed
 }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use clap::Args;
 
 use super::CliError;
+use super::flags::with_flags;
 use crate::backend;
 
 /// Lists the backends of this build and what each finds on this machine.
@@ -21,7 +22,7 @@ impl DevicesArgs {
         for (name, device) in backend::devices(backend::physical_cores()) {
             match device {
                 Ok(device) => writeln!(out, "{name}: {device}")?,
-                Err(err) => writeln!(out, "{name}: {err}")?,
+                Err(err) => writeln!(out, "{name}: {}", with_flags(&err))?,
             }
         }
         Ok(out.flush()?)

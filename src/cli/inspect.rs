@@ -9,6 +9,7 @@ use ggml_types::Dialect;
 use serde_json::{Value as Json, json};
 
 use super::CliError;
+use super::flags::with_flags;
 use super::model_args::dialect;
 use super::source::Source;
 use crate::backend;
@@ -253,8 +254,8 @@ fn tensor_json(info: &TensorInfo) -> Json {
 fn backends(gguf: &Gguf) -> Vec<(&'static str, Result<backend::Plan, String>)> {
     let answer = |name: &'static str| {
         // One thread: nothing is computed here.
-        let backend = backend::open(name, 1).map_err(|err| err.to_string())?;
-        engine::plan(gguf, &EngineOptions::default(), backend.as_ref()).map_err(|err| err.to_string())
+        let backend = backend::open(name, 1).map_err(|err| with_flags(&err))?;
+        engine::plan(gguf, &EngineOptions::default(), backend.as_ref()).map_err(|err| with_flags(&err))
     };
     backend::NAMES.iter().map(|name| (*name, answer(name))).collect()
 }
@@ -265,7 +266,7 @@ fn printable(text: &str) -> String {
 }
 
 fn dialect_text(gguf: &Gguf) -> String {
-    gguf.dialect().map_or_else(|err| err.to_string(), |dialect| dialect_name(dialect).to_owned())
+    gguf.dialect().map_or_else(|err| with_flags(&err), |dialect| dialect_name(dialect).to_owned())
 }
 
 fn dialect_name(dialect: Dialect) -> &'static str {

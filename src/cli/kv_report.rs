@@ -1,8 +1,7 @@
 //! `sterna kv-report`: what each kind of KV cache takes, and what it does to the model's attention and next token.
 //!
-//! `measure.rs` has the measurements, `table.rs` and `plot.rs` what becomes of them.
+//! [`eval`](crate::eval) measures, `table.rs` and `plot.rs` show what was measured.
 
-mod measure;
 mod plot;
 mod table;
 
@@ -16,16 +15,16 @@ use ggml_types::{kv, kv_by_name};
 use serde::Serialize;
 
 use super::chunks::TextArgs;
+use super::flags::with_flags;
 use super::model_args::ModelArgs;
-use super::out_file::Partial;
+use super::out_file::{Partial, go_on};
 use super::source::Source;
 use super::{CliError, report};
-use crate::engine::probe::Spread;
-use crate::engine::score::Mean;
 use crate::engine::{Engine, EngineOptions};
-
-/// Rows whose logits are held at a time, of two engines.
-const OUTPUTS: usize = 64;
+use crate::eval::needle::{self, AtDepth, Haystack};
+use crate::eval::probe::Spread;
+use crate::eval::score::Mean;
+use crate::eval::{OUTPUTS, cache, perplexity};
 
 /// Compares kinds of KV cache on a text.
 ///
@@ -133,6 +132,19 @@ struct SpreadLine {
     sink_norm: f64,
 }
 
+impl NeedleLine {
+    fn of((i, AtDepth { retrieved, log_prob }): (usize, &AtDepth)) -> Self {
+        let (retrieved, log_prob) = (Estimate::of(retrieved), Estimate::of(log_prob));
+        Self { depth: Haystack::depth(i), retrieved, log_prob }
+    }
+}
+
+impl LayerLine {
+    fn of((layer, (keys, values)): (usize, &(Spread, Spread))) -> Self {
+        Self { layer, keys: SpreadLine::of(keys), values: SpreadLine::of(values) }
+    }
+}
+
 impl SpreadLine {
     fn of(spread: &Spread) -> Self {
         let Spread { kurtosis, channel_mean, sink_norm } = spread;
@@ -173,17 +185,18 @@ impl KvReportArgs {
         let partial = self.plot.as_deref().map(Partial::create).transpose()?;
         let cancel = Arc::new(AtomicBool::new(false));
         report::cancel_on_ctrl_c(&cancel)?;
+        let go_on = || go_on(&cancel);
 
-        let haystacks = measure::haystacks(&text, base.tokenizer()?, self.needles);
+        let haystacks = needle::haystacks(&text, base.tokenizer()?, self.needles);
         if haystacks.is_empty() && self.needles > 0 {
-            let least = crate::engine::needle::Haystack::MIN_CTX;
+            let least = Haystack::MIN_CTX;
             eprintln!("no needles: they want chunks of at least {least} tokens (--ctx-size)");
         }
         let (mut base_nll, mut lines, mut codecs) = (None, Vec::new(), Vec::new());
         for name in self.names(&options) {
             let Some(engine) = self.open(&source, &asked.with_cache(&name, &name))? else { continue };
             eprintln!("{name} beside {}", base_name(&base));
-            let scores = measure::compare(&base, &engine, &text, &cancel)?;
+            let scores = cache::compare(&base, &engine, &text, go_on)?;
             let distance = Distance {
                 attention_kl: Estimate::of(&Mean::default()),
                 mean_kl: Estimate::of(&scores.kl),
@@ -191,19 +204,20 @@ impl KvReportArgs {
                 same_top: Estimate::of(&scores.same_top),
             };
             codecs.extend(kv_by_name(&name));
-            let needles = measure::needles(&engine, &haystacks, &cancel)?;
+            let needles = needle::search(&engine, &haystacks, go_on)?;
             lines.push(line(name, &engine, &scores.nll, Some(distance), needles));
             base_nll = Some(scores.base_nll);
         }
-        let base_nll = base_nll.map_or_else(|| measure::perplexity(&base, &text, &cancel), Ok)?;
+        let base_nll = base_nll.map_or_else(|| perplexity::mean_nll(&base, &text, go_on), Ok)?;
         eprintln!("needles and attention of {}", base_name(&base));
-        let needles = measure::needles(&base, &haystacks, &cancel)?;
+        let needles = needle::search(&base, &haystacks, go_on)?;
         let codec = kv_by_name(&options.cache_type_k).expect("the base has it");
-        let (kl, layers) = measure::attention(&base, &asked, &text, codec, codecs, &cancel)?;
+        let attention = cache::attention(&base, &asked, &text, codec, codecs, go_on)?;
         let distances = lines.iter_mut().filter_map(|line| line.distance.as_mut());
-        distances.zip(&kl).for_each(|(distance, kl)| distance.attention_kl = Estimate::of(kl));
+        distances.zip(&attention.kl).for_each(|(distance, kl)| distance.attention_kl = Estimate::of(kl));
         lines.insert(0, line(base_name(&base), &base, &base_nll, None, needles));
-        let (n_ctx, chunks) = (text.n_ctx, text.tokens.len() / text.n_ctx);
+        let (n_ctx, chunks) = (text.n_ctx, text.n_chunks());
+        let layers = attention.layers.iter().enumerate().map(LayerLine::of).collect();
         let report =
             Report { model: source.name(), n_ctx, chunks, scored: base_nll.n(), caches: lines, layers };
         if let (Some(partial), Some(path)) = (partial, &self.plot) {
@@ -226,7 +240,7 @@ impl KvReportArgs {
     fn open(&self, source: &Source, options: &EngineOptions) -> Result<Option<Engine>, CliError> {
         match self.model.load(source, options) {
             Err(err) if self.types.is_empty() => {
-                eprintln!("{} is left out: {err}", options.cache_type_k);
+                eprintln!("{} is left out: {}", options.cache_type_k, with_flags(&err));
                 Ok(None)
             }
             loaded => loaded.map(Some),
@@ -248,12 +262,13 @@ fn line(
     engine: &Engine,
     nll: &Mean,
     distance: Option<Distance>,
-    needles: Vec<NeedleLine>,
+    needles: Vec<AtDepth>,
 ) -> Line {
     let vec_bytes = |codec: &dyn ggml_types::KvCodec, dim| codec.vec_bytes(dim).expect("the engine has it");
     let kvs = engine.program().kvs.iter();
     let bytes = kvs.map(|kv| kv.n_kv_heads * (vec_bytes(kv.k, kv.head_dim) + vec_bytes(kv.v, kv.head_dim)));
     let (bytes_a_token, bytes) = (bytes.sum(), engine.plan().kv_bytes);
+    let needles = needles.iter().enumerate().map(NeedleLine::of).collect();
     Line { cache, bytes_a_token, bytes, perplexity: Estimate::of_exp(nll), distance, needles }
 }
 

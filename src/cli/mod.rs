@@ -9,9 +9,9 @@ mod chat;
 mod chunks;
 mod completions;
 mod devices;
+mod flags;
 mod input;
 mod inspect;
-mod kl_base;
 mod kv_report;
 mod logits;
 pub mod model_args;
@@ -99,11 +99,11 @@ pub fn main() -> ExitCode {
     match err.downcast_ref::<io::Error>() {
         Some(err) if err.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
         Some(err) => eprintln!("error: stdout: {err}"),
-        None => eprintln!("error: {err}"),
+        None => flags::note("error", &err),
     }
     let mut source = err.source();
     while let Some(cause) = source {
-        eprintln!("  because: {cause}");
+        flags::note("  because", &cause);
         source = cause.source();
     }
     ExitCode::FAILURE

@@ -7,8 +7,8 @@ use clap::Args;
 use ggml_types::Dialect;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::CliError;
 use super::source::Source;
+use super::{CliError, flags};
 use crate::backend::Int8;
 use crate::engine::{Engine, EngineOptions};
 use crate::gguf::OpenOptions;
@@ -178,7 +178,7 @@ impl LoadArgs {
         });
         bar.finish_and_clear();
         let engine = loaded?;
-        engine.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
+        engine.warnings().iter().for_each(|warning| flags::note("warning", warning));
         Ok(engine)
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::CliError;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::source::Source;
-use crate::engine::{Engine, Stats, StopReason, bandwidth};
+use super::{CliError, flags};
+use crate::engine::{Engine, Stats, StopReason};
+use crate::eval::bandwidth;
 use crate::program::{KvDecl, PAGE};
 
 /// Read for the roofline: several times the last cache of most machines, and read in a tenth of a second.
@@ -44,7 +45,7 @@ pub fn load(
     if verbose {
         loaded(&engine);
     }
-    engine.tokenizer()?.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
+    engine.tokenizer()?.notices().iter().for_each(|notice| flags::note("note", notice));
     Ok((engine, cancel))
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::model_args::FileArgs;
 use super::source::Source;
-use super::{CliError, input};
+use super::{CliError, flags, input};
 use crate::gguf::OpenOptions;
 use crate::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
@@ -54,7 +54,7 @@ impl TokenizeArgs {
         let gguf = source.open(OpenOptions { dialect: self.file_args.dialect })?;
         let options = TokenizerOptions { pre: self.file_args.tokenizer_pre.as_deref() };
         let tokenizer = Tokenizer::from_gguf(&gguf, options)?;
-        tokenizer.notices().iter().for_each(|notice| eprintln!("note: {notice}"));
+        tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));
         let text = match self.text {
             Some(text) => text,
             None => input::text(

@@ -21,7 +21,8 @@ const TASK_ROWS: usize = 64;
 /// # Errors
 /// [`Error::Option`] for another word, and where the type cannot hold the head's rows.
 pub fn retype(model: &mut Model, word: &str) -> Result<(), Error> {
-    let wrong = |want: String| Error::Option { option: "head-type", want, got: word.to_owned() };
+    let wrong =
+        |want: String| Error::Option { option: "EngineOptions::head_type", want, got: word.to_owned() };
     if !HEAD_TYPES.contains(&word) {
         return Err(wrong(format!("one of {}", HEAD_TYPES.join(", "))));
     }

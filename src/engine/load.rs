@@ -30,9 +30,9 @@ pub struct Progress {
 /// How to load a model.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// `auto`, `cpu`, or another word of `sterna devices`.
+    /// `auto`, or one of [`backend::NAMES`].
     pub backend: String,
-    /// Number or name of the backend's device; the backend's choice where there is none.
+    /// Number or name of the backend's device; `None` leaves the choice to the backend.
     pub device: Option<String>,
     /// How wgpu multiplies int8 activations.
     pub int8: Int8,
@@ -234,7 +234,7 @@ impl Engine {
         mut notes: Vec<String>,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, Error> {
-        let (Model { program, weights, hyper }, limits, n_ctx) = build(&gguf, options)?;
+        let (Model { program, weights, hyper, notes: of_file }, limits, n_ctx) = build(&gguf, options)?;
         let plan = backend.plan(&program)?;
         fits(&plan, n_ctx)?;
         let total_bytes = weights.iter().map(|w| w.bytes.len() as u64).sum();
@@ -257,7 +257,8 @@ impl Engine {
         let (backend_name, device) = (backend.name(), backend.device());
         let Limits { seqs, pages, exact_pages, .. } = limits;
         let pages = Pages::new(options.exact(), seqs, pages_for(n_ctx), pages, exact_pages);
-        notes.extend(warnings(&gguf, &hyper, n_ctx));
+        notes.extend(long_context(&hyper, n_ctx));
+        notes.extend(of_file);
         notes.extend(other_codec(&program, options));
         let shared = Shared {
             warnings: notes,
@@ -297,23 +298,23 @@ pub fn program(gguf: &Gguf, options: &EngineOptions) -> Result<Program, Error> {
     Ok(build(gguf, options)?.0.program)
 }
 
-/// A model as a program, with its weights.
-pub(super) fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error> {
+/// A model as a program, with its weights, without a backend.
+pub(crate) fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error> {
     Ok(build(gguf, options)?.0)
 }
 
 /// The model as a program for these options, its limits, and the positions of a session.
 fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize), Error> {
-    let k = codec("cache-type-k", &options.cache_type_k, KvSide::Keys)?;
-    let v = codec("cache-type-v", &options.cache_type_v, KvSide::Values)?;
-    let hyper = Hyper::read(gguf.metadata(), n_vocab(gguf)?)?;
+    let k = codec("EngineOptions::cache_type_k", &options.cache_type_k, KvSide::Keys)?;
+    let v = codec("EngineOptions::cache_type_v", &options.cache_type_v, KvSide::Values)?;
+    let hyper = model::hyper(gguf)?;
     let n_ctx = options.n_ctx.unwrap_or(hyper.n_ctx_train.min(EngineOptions::DEFAULT_CTX));
     let mut limits = limits(options, n_ctx)?;
     check_window(options, k, v)?;
     let window = options.exact();
     if k.windowed() || v.windowed() {
         let checkpoints = options.checkpoints.unwrap_or(if limits.seqs > 1 { limits.seqs } else { 0 });
-        in_range("checkpoints", checkpoints.max(1), MAX_ROWS)?;
+        in_range("EngineOptions::checkpoints", checkpoints.max(1), MAX_ROWS)?;
         let held = exact_pages_for(window, limits.seqs, pages_for(n_ctx).min(limits.pages), limits.rows);
         limits.exact_pages = held + checkpoints * (window.newest_pages + 1);
     }
@@ -331,7 +332,9 @@ fn codec(option: &'static str, name: &str, side: KvSide) -> Result<&'static dyn 
 
 /// That first and newest positions are asked for where they can be.
 fn check_window(options: &EngineOptions, k: &dyn KvCodec, v: &dyn KvCodec) -> Result<(), Error> {
-    for (option, asked) in [("kv-sinks", options.kv_sinks), ("kv-window", options.kv_window)] {
+    let asked =
+        [("EngineOptions::kv_sinks", options.kv_sinks), ("EngineOptions::kv_window", options.kv_window)];
+    for (option, asked) in asked {
         let Some(asked) = asked else { continue };
         if !k.windowed() && !v.windowed() {
             let with: Vec<_> = kv::REGISTRY.iter().filter(|c| c.windowed()).map(|c| c.name()).collect();
@@ -345,22 +348,6 @@ fn check_window(options: &EngineOptions, k: &dyn KvCodec, v: &dyn KvCodec) -> Re
         in_range(option, asked, MAX_POSITIONS)?;
     }
     Ok(())
-}
-
-/// Rows of the embedding table: the one number that every file has as a shape.
-fn n_vocab(gguf: &Gguf) -> Result<usize, Error> {
-    const TABLE: &str = "token_embd.weight";
-    match gguf.find(TABLE) {
-        Some(info) => Ok(info.rows()),
-        None => {
-            // A file of another architecture is told apart from one that merely lacks its table.
-            let name = gguf.metadata().require_str("general.architecture")?;
-            model::by_name(name)?;
-            let (tensor, want) = (TABLE.to_owned(), "[n_vocab, dim]".to_owned());
-            let got = "no tensor of that name (a vocabulary-only file?)".to_owned();
-            Err(ModelError::Tensor { tensor, want, got }.into())
-        }
-    }
 }
 
 /// Positions are u32 on every device, and no page pool may exceed them.
@@ -377,18 +364,18 @@ fn in_range(option: &'static str, got: usize, max: usize) -> Result<usize, Error
 const MAX_ROWS: usize = 1 << 16;
 
 fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
-    let seqs = in_range("sessions", options.n_seqs, MAX_ROWS)?;
-    in_range("ctx-size", n_ctx, MAX_POSITIONS)?;
+    let seqs = in_range("EngineOptions::n_seqs", options.n_seqs, MAX_ROWS)?;
+    in_range("EngineOptions::n_ctx", n_ctx, MAX_POSITIONS)?;
     let pages = match options.kv_positions {
-        Some(positions) => pages_for(in_range("kv-positions", positions, MAX_POSITIONS)?),
-        None => seqs * pages_for(in_range("ctx-size", n_ctx, MAX_POSITIONS / seqs)?),
+        Some(positions) => pages_for(in_range("EngineOptions::kv_positions", positions, MAX_POSITIONS)?),
+        None => seqs * pages_for(in_range("EngineOptions::n_ctx", n_ctx, MAX_POSITIONS / seqs)?),
     };
-    let rows = in_range("batch-size", options.batch, MAX_ROWS)?.min(n_ctx.saturating_mul(seqs));
-    let outputs = in_range("outputs", options.outputs, MAX_ROWS)?.max(seqs).min(rows);
+    let rows = in_range("EngineOptions::batch", options.batch, MAX_ROWS)?.min(n_ctx.saturating_mul(seqs));
+    let outputs = in_range("EngineOptions::outputs", options.outputs, MAX_ROWS)?.max(seqs).min(rows);
     Ok(Limits { rows, outputs, seqs, pages, exact_pages: 0 })
 }
 
-pub(super) fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
+pub(crate) fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
     let Plan { weights_bytes, kv_bytes, bufs_bytes, free_bytes } = *plan;
     let need = weights_bytes.saturating_add(kv_bytes).saturating_add(bufs_bytes);
     match free_bytes {
@@ -418,25 +405,21 @@ fn check_codes(weight: &HostTensor, threads: usize) -> Result<(), ModelError> {
     Err(fail(format!("one that stands for none in row {}", row.unwrap_or(0))))
 }
 
-fn warnings(gguf: &Gguf, hyper: &Hyper, n_ctx: usize) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if n_ctx > hyper.n_ctx_train {
-        warnings.push(format!(
-            "the context of {n_ctx} positions is larger than the {} the model was trained with",
-            hyper.n_ctx_train
-        ));
-    }
-    if hyper.architecture.starts_with("bitnet") && gguf.find("output.weight").is_some() {
-        warnings
-            .push("the file has an output.weight, which is used as the head; bitnet.cpp ignores it".into());
-    }
-    warnings
+/// That the context is longer than those that the model has seen.
+fn long_context(hyper: &Hyper, n_ctx: usize) -> Option<String> {
+    let trained = hyper.n_ctx_train;
+    (n_ctx > trained).then(|| {
+        format!("the context of {n_ctx} positions is larger than the {trained} the model was trained with")
+    })
 }
 
 /// That values are kept otherwise than their option says.
 fn other_codec(p: &Program, options: &EngineOptions) -> Option<String> {
     let (asked, have) = (kv_by_name(&options.cache_type_v)?.name(), p.kvs.first()?.v.name());
     (asked != have).then(|| {
-        format!("cache-type-v: {asked} is a type of keys; values are kept as {have}, which sums them with less error")
+        format!(
+            "EngineOptions::cache_type_v: {asked} is a type of keys; values are kept as {have}, which sums them with \
+             less error"
+        )
     })
 }

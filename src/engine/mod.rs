@@ -3,7 +3,6 @@
 //! It knows the model as a program and the device as a backend, and must never know an architecture or
 //! a kernel. Start at [`Engine`], then [`Session`] and [`Generation`], then [`Batch`].
 
-pub mod bandwidth;
 mod batch;
 mod conversation;
 mod decoder;
@@ -11,13 +10,10 @@ mod generate;
 mod head;
 mod load;
 mod logprobs;
-pub mod needle;
 mod pages;
-pub mod probe;
 pub mod recommended;
 mod runner;
 mod sampler;
-pub mod score;
 mod sequence;
 mod session;
 mod state;
@@ -32,6 +28,7 @@ pub use decoder::{Decoder, Event, PickedToken, StopReason};
 pub use generate::{GenerateOptions, Generation};
 pub use head::HEAD_TYPES;
 pub use load::{EngineOptions, Progress, plan, program};
+pub(crate) use load::{fits, model};
 pub use logprobs::LogProbs;
 pub use sampler::{Sampler, SamplerError, SamplerOptions};
 pub use session::Session;

@@ -63,7 +63,7 @@ impl SamplerOptions {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{option}: want {want}, got {got}")]
 pub struct SamplerError {
-    /// Name as on the command line.
+    /// Its path: `SamplerOptions::top_p`.
     pub option: &'static str,
     /// The range.
     pub want: &'static str,
@@ -171,17 +171,23 @@ fn check(o: &SamplerOptions) -> Result<(), SamplerError> {
         true => Ok(()),
         false => Err(SamplerError { option, want: "0 to 1", got }),
     };
-    finite("temp", o.temperature)?;
-    share("typical", o.typical_p)?;
-    share("top-p", o.top_p)?;
-    share("min-p", o.min_p)?;
+    finite("SamplerOptions::temperature", o.temperature)?;
+    share("SamplerOptions::typical_p", o.typical_p)?;
+    share("SamplerOptions::top_p", o.top_p)?;
+    share("SamplerOptions::min_p", o.min_p)?;
     if !(o.repeat_penalty.is_finite() && o.repeat_penalty > 0.0) {
-        return Err(SamplerError { option: "repeat-penalty", want: "above 0", got: o.repeat_penalty });
+        return Err(SamplerError {
+            option: "SamplerOptions::repeat_penalty",
+            want: "above 0",
+            got: o.repeat_penalty,
+        });
     }
-    finite("presence-penalty", o.presence_penalty)?;
-    finite("frequency-penalty", o.frequency_penalty)?;
+    finite("SamplerOptions::presence_penalty", o.presence_penalty)?;
+    finite("SamplerOptions::frequency_penalty", o.frequency_penalty)?;
     match o.logit_bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
-        Some(&(_, got)) => Err(SamplerError { option: "logit-bias", want: "a number below infinity", got }),
+        Some(&(_, got)) => {
+            Err(SamplerError { option: "SamplerOptions::logit_bias", want: "a number below infinity", got })
+        }
         None => Ok(()),
     }
 }
@@ -249,12 +255,12 @@ mod tests {
             change(&mut options);
             Sampler::new(options).map(|_| ()).unwrap_err().option
         };
-        assert_eq!(bad(|o| o.temperature = f32::NAN), "temp");
-        assert_eq!(bad(|o| o.top_p = 1.5), "top-p");
-        assert_eq!(bad(|o| o.min_p = -0.1), "min-p");
-        assert_eq!(bad(|o| o.typical_p = f32::INFINITY), "typical");
-        assert_eq!(bad(|o| o.repeat_penalty = 0.0), "repeat-penalty");
-        assert_eq!(bad(|o| o.logit_bias = vec![(1, f32::NAN)]), "logit-bias");
+        assert_eq!(bad(|o| o.temperature = f32::NAN), "SamplerOptions::temperature");
+        assert_eq!(bad(|o| o.top_p = 1.5), "SamplerOptions::top_p");
+        assert_eq!(bad(|o| o.min_p = -0.1), "SamplerOptions::min_p");
+        assert_eq!(bad(|o| o.typical_p = f32::INFINITY), "SamplerOptions::typical_p");
+        assert_eq!(bad(|o| o.repeat_penalty = 0.0), "SamplerOptions::repeat_penalty");
+        assert_eq!(bad(|o| o.logit_bias = vec![(1, f32::NAN)]), "SamplerOptions::logit_bias");
     }
 
     #[test]

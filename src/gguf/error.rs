@@ -107,7 +107,9 @@ pub enum GgufError {
         known: String,
     },
     /// Type ids that mean different things to llama.cpp and to microsoft/BitNet, and nothing that decides.
-    #[error("cannot tell whose type ids the file uses: {detail}; say --dialect ggml or --dialect bitnet")]
+    #[error(
+        "cannot tell whose type ids the file uses: {detail}; OpenOptions::dialect says which: ggml or bitnet"
+    )]
     Dialect {
         /// What was looked at.
         detail: String,

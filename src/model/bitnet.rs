@@ -58,6 +58,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     }
     let norm = m.rms_norm("output_norm", dim)?;
     let w = if m.has("output.weight") {
+        m.note("the file has an output.weight, which is used as the head; bitnet.cpp ignores it");
         m.linear("output", n_vocab, dim, ActQuant::None)?
     } else {
         Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0 }

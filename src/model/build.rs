@@ -18,18 +18,24 @@ pub struct Builder<'a> {
     options: &'a Options,
     program: Program,
     weights: Vec<HostTensor>,
+    notes: Vec<String>,
 }
 
 impl<'a> Builder<'a> {
     /// Starts the program of the model in `gguf`.
     pub fn new(gguf: &'a Gguf, hyper: Hyper, options: &'a Options) -> Self {
         let program = Program::new(hyper.architecture.clone(), options.limits);
-        Self { gguf, hyper, options, program, weights: Vec::new() }
+        Self { gguf, hyper, options, program, weights: Vec::new(), notes: Vec::new() }
     }
 
     /// The finished model.
     pub fn finish(self) -> Model {
-        Model { program: self.program, weights: self.weights, hyper: self.hyper }
+        Model { program: self.program, weights: self.weights, hyper: self.hyper, notes: self.notes }
+    }
+
+    /// Adds to what a user should know about the file: one sentence.
+    pub fn note(&mut self, sentence: impl Into<String>) {
+        self.notes.push(sentence.into());
     }
 
     /// The model's numbers.

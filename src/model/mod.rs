@@ -53,6 +53,8 @@ pub struct Model {
     pub weights: Vec<HostTensor>,
     /// The numbers it was built from.
     pub hyper: Hyper,
+    /// What a user should know about this file, one sentence each.
+    pub notes: Vec<String>,
 }
 
 impl Model {
@@ -67,6 +69,23 @@ impl Model {
         (architecture.build)(&mut builder)?;
         Ok(builder.finish())
     }
+}
+
+/// The numbers of the model in `gguf`; the size of the vocabulary is the rows of its embedding table, the one number
+/// that every file has as a shape.
+///
+/// # Errors
+/// [`ModelError`] for an unknown architecture, a file without the table, and as [`Hyper::read`].
+pub fn hyper(gguf: &Gguf) -> Result<Hyper, ModelError> {
+    const TABLE: &str = "token_embd.weight";
+    let Some(table) = gguf.find(TABLE) else {
+        // A file of another architecture is told apart from one that merely lacks its table.
+        by_name(gguf.metadata().require_str("general.architecture")?)?;
+        let (tensor, want) = (TABLE.to_owned(), "[n_vocab, dim]".to_owned());
+        let got = "no tensor of that name (a vocabulary-only file?)".to_owned();
+        return Err(ModelError::Tensor { tensor, want, got });
+    };
+    Hyper::read(gguf.metadata(), table.rows())
 }
 
 /// The architecture called `name`.

@@ -26,7 +26,7 @@ pub enum SynthError {
     /// A shape that no model can have.
     #[error("{what}: {detail}")]
     Spec {
-        /// The flag without its dashes: `heads`.
+        /// The number that is wrong, by its path: `Spec::n_heads`.
         what: &'static str,
         /// Expected and found.
         detail: String,
@@ -85,7 +85,7 @@ impl Synth {
                 .map_err(|error| GgufError::Quant { name: tensor.name.clone(), error })?;
             let id = gguf::type_id(tensor.ty).ok_or_else(|| {
                 let detail = format!("no file can carry {}", tensor.ty.name());
-                SynthError::Spec { what: "type", detail }
+                SynthError::Spec { what: "Spec::ty", detail }
             })?;
             writer.tensor(&tensor.name, &tensor.dims, id, bytes as u64)?;
         }
@@ -131,7 +131,7 @@ impl Tensor {
     }
 }
 
-/// The type that the flag `what` names.
+/// The type called `name`, which is to be that of `what`.
 fn type_named(what: &'static str, name: &str) -> Result<&'static dyn QuantType, SynthError> {
     gguf::type_named(name).map_err(|error| SynthError::Spec { what, detail: error.to_string() })
 }

@@ -65,7 +65,7 @@ pub struct Spec {
     pub seed: u64,
 }
 
-/// A model that `--preset` names.
+/// A model of a known shape.
 #[derive(Debug)]
 pub struct Preset {
     /// The word for it.
@@ -206,7 +206,7 @@ impl Preset {
         PRESETS.iter().find(|preset| preset.name == name).ok_or_else(|| {
             let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
             SynthError::Spec {
-                what: "preset",
+                what: "Preset::name",
                 detail: format!("want one of {}, found {name}", names.join(", ")),
             }
         })
@@ -240,8 +240,8 @@ impl Preset {
                 (Family::Gpt2, _) => Some("gpt-2"),
                 _ => Some("llama-bpe"),
             },
-            ty: type_named("type", ty.unwrap_or(usual))?,
-            head_ty: type_named("head-type", head_ty.unwrap_or("f16"))?,
+            ty: type_named("Spec::ty", ty.unwrap_or(usual))?,
+            head_ty: type_named("Spec::head_ty", head_ty.unwrap_or("f16"))?,
             seed,
         })
     }
@@ -257,16 +257,16 @@ impl Spec {
     pub(super) fn check(&self) -> Result<(), SynthError> {
         if !(1..=Self::MAX_LAYERS).contains(&self.n_layers) {
             let detail = format!("want 1 to {}, found {}", Self::MAX_LAYERS, self.n_layers);
-            return Err(SynthError::Spec { what: "layers", detail });
+            return Err(SynthError::Spec { what: "Spec::n_layers", detail });
         }
         let counts = [
-            ("dim", self.dim),
-            ("ffn-dim", self.ffn_dim),
-            ("heads", self.n_heads),
-            ("kv-heads", self.n_kv_heads),
-            ("head-dim", self.head_dim),
-            ("vocab", self.n_vocab),
-            ("ctx", self.n_ctx),
+            ("Spec::dim", self.dim),
+            ("Spec::ffn_dim", self.ffn_dim),
+            ("Spec::n_heads", self.n_heads),
+            ("Spec::n_kv_heads", self.n_kv_heads),
+            ("Spec::head_dim", self.head_dim),
+            ("Spec::n_vocab", self.n_vocab),
+            ("Spec::n_ctx", self.n_ctx),
         ];
         for (what, count) in counts {
             if !(1..=Self::MAX_COUNT).contains(&count) {
@@ -277,22 +277,25 @@ impl Spec {
         let refuse = |what, detail| Err(SynthError::Spec { what, detail });
         if !self.n_heads.is_multiple_of(self.n_kv_heads) {
             return refuse(
-                "kv-heads",
+                "Spec::n_kv_heads",
                 format!("want a divisor of {} heads, found {}", self.n_heads, self.n_kv_heads),
             );
         }
         if self.family == Family::Gpt2
             && (self.n_heads, self.n_heads * self.head_dim) != (self.n_kv_heads, self.dim)
         {
-            return refuse("heads", "GPT-2 has as many KV heads as heads, which fill its width".into());
+            return refuse(
+                "Spec::n_heads",
+                "GPT-2 has as many KV heads as heads, which fill its width".into(),
+            );
         }
         if !self.head_dim.is_multiple_of(2) {
-            return refuse("head-dim", format!("want an even number, found {}", self.head_dim));
+            return refuse("Spec::head_dim", format!("want an even number, found {}", self.head_dim));
         }
         let least = 256 + self.n_special();
         if self.n_vocab < least {
             return refuse(
-                "vocab",
+                "Spec::n_vocab",
                 format!("want at least {least} (256 bytes and special tokens), found {}", self.n_vocab),
             );
         }

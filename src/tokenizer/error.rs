@@ -19,9 +19,9 @@ pub enum TokenizerError {
         found: String,
     },
     /// A pre-tokenizer that is not here.
-    #[error("pre-tokenizer `{found}` is not known; choose one with --tokenizer-pre: {}", pre::names())]
+    #[error("pre-tokenizer `{found}` is not known; choose one with TokenizerOptions::pre: {}", pre::names())]
     UnknownPre {
-        /// Value of `tokenizer.ggml.pre`, or of `--tokenizer-pre`.
+        /// Value of `tokenizer.ggml.pre`, or of [`TokenizerOptions::pre`](super::TokenizerOptions::pre).
         found: String,
     },
     /// An array that must have one entry a token has another length.

@@ -42,7 +42,7 @@ pub enum Special {
 /// Where the caller knows better than the file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokenizerOptions<'a> {
-    /// Pre-tokenizer to use instead of the one that the file names (`--tokenizer-pre`).
+    /// Pre-tokenizer to use instead of the one that the file names.
     pub pre: Option<&'a str>,
 }
 
@@ -338,7 +338,8 @@ fn pre_kind(vocab: &mut Vocab, wanted: Option<&str>) -> Result<&'static pre::Kin
         ("default", "as the format's readers do")
     };
     vocab.notices.push(format!(
-        "the file names no pre-tokenizer (tokenizer.ggml.pre): taking `{name}`, {why}; --tokenizer-pre chooses another"
+        "the file names no pre-tokenizer (tokenizer.ggml.pre): taking `{name}`, {why}; TokenizerOptions::pre chooses \
+         another"
     ));
     pre::by_name(name)
 }

@@ -10,7 +10,7 @@ use super::TokenizerError;
 
 /// A pre-tokenizer as it is listed.
 pub struct Kind {
-    /// Its name in `tokenizer.ggml.pre` and for `--tokenizer-pre`.
+    /// Its name in `tokenizer.ggml.pre` and for [`TokenizerOptions::pre`](super::TokenizerOptions::pre).
     pub name: &'static str,
     /// Other names that mean the same.
     aliases: &'static [&'static str],
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let message = by_name("tekken").err().unwrap().to_string();
-        for want in ["tekken", "--tokenizer-pre", "llama-bpe", "smollm"] {
+        for want in ["tekken", "TokenizerOptions::pre", "llama-bpe", "smollm"] {
             assert!(message.contains(want), "{message}");
         }
     }

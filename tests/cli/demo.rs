@@ -1,6 +1,7 @@
 //! The demo model inside the program: what it says, and that its logits are the ones another implementation has.
 //!
 //! What is expected lies in `tests/data/demo`; `tests/data/README.md` has the command that makes the texts.
+#![cfg(feature = "cli")]
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -9,8 +10,8 @@ use assert_cmd::Command;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::simd;
 use sterna::backend::{self, Backend, NAMES};
-use sterna::engine::score::{Mean, log_softmax};
 use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions};
+use sterna::eval::score::{Mean, log_softmax};
 use sterna::gguf::Gguf;
 use sterna::tokenizer::Special;
 use support::logits::{all_logits, distance};

@@ -1,4 +1,5 @@
 //! `sterna kv-report` as a user types it, and the gates that a model's next token must pass with codes in its cache.
+#![cfg(feature = "cli")]
 
 use std::path::Path;
 use std::process::Output;

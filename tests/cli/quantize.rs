@@ -1,4 +1,5 @@
 //! `sterna quantize` as a user types it.
+#![cfg(feature = "cli")]
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -1,4 +1,5 @@
 //! `sterna run` as a user types it, and what they see.
+#![cfg(feature = "cli")]
 
 use std::process::{Output, Stdio};
 

@@ -1,4 +1,5 @@
 //! `sterna synth` and `sterna inspect` as a user types them.
+#![cfg(feature = "cli")]
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
 //! `sterna tokenize` and `sterna chat` as a user types them, and what they see.
+#![cfg(feature = "cli")]
 
 use std::process::Output;
 

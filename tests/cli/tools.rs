@@ -1,4 +1,5 @@
 //! `sterna logits`, `perplexity`, `bench`, `devices`, `completions` and `man` as a user types them.
+#![cfg(feature = "cli")]
 
 use std::path::Path;
 use std::process::Output;

@@ -312,7 +312,7 @@ fn what_can_never_run_is_refused_with_the_numbers() {
     let never = refused(tokens(1, 200));
     assert!(matches!(never, Error::NeverFits { tokens: 200, need: 4, pages: 2 }), "{never}");
     let none = Request { n: 0, ..Request::new(vec![1], greedy(5)) };
-    assert!(matches!(batch.add(&none), Err(Error::Option { option: "n", .. })));
+    assert!(matches!(batch.add(&none), Err(Error::Option { option: "Request::n", .. })));
     assert!(batch.is_idle());
 }
 

@@ -213,10 +213,13 @@ fn options_outside_their_range_are_refused_by_name() {
         change(&mut options);
         Engine::open(&path, &options).unwrap_err().to_string()
     };
-    assert!(refused(|o| o.n_ctx = Some(0)).contains("ctx-size"));
-    assert!(refused(|o| o.n_ctx = Some(usize::MAX)).contains("ctx-size"));
-    assert!(refused(|o| o.batch = 0).contains("batch-size"));
-    assert!(refused(|o| o.cache_type_v = "q3".into()).contains("cache-type-v: want one of f16, f32"));
+    assert!(refused(|o| o.n_ctx = Some(0)).contains("EngineOptions::n_ctx"));
+    assert!(refused(|o| o.n_ctx = Some(usize::MAX)).contains("EngineOptions::n_ctx"));
+    assert!(refused(|o| o.batch = 0).contains("EngineOptions::batch"));
+    assert!(
+        refused(|o| o.cache_type_v = "q3".into())
+            .contains("EngineOptions::cache_type_v: want one of f16, f32")
+    );
     assert!(refused(|o| o.backend = "tpu".into()).contains("tpu"));
     // 2^31 positions of the smallest model are some terabytes of cache.
     let message = refused(|o| o.n_ctx = Some(1 << 31));

@@ -146,7 +146,7 @@ fn another_engine_says_what_differs() {
         "values as turboquant, and here it is q8_0",
     );
     refused(EngineOptions { kv_window: Some(200), ..same.clone() }, "exact pages 1 first, 1 newest");
-    refused(EngineOptions { n_ctx: Some(256), ..same.clone() }, "300 more are needed; --ctx-size");
+    refused(EngineOptions { n_ctx: Some(256), ..same.clone() }, "300 more are needed; EngineOptions::n_ctx");
     refused(EngineOptions { head_type: "q8_0".into(), ..same.clone() }, "saved with model");
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let mut file = std::fs::read(path).unwrap();

@@ -203,8 +203,11 @@ fn the_dialect_is_told_from_sizes_and_architecture() {
     );
     // Q2_0's size under a name that only the forks use.
     let doubtful = file("bitnet-b1.58", 42, 96);
-    refused(doubtful.dialect().map_err(|err| err.to_string()), "say --dialect ggml or --dialect bitnet");
-    refused(doubtful.tensor("w").map_err(|err| err.to_string()), "say --dialect");
+    refused(
+        doubtful.dialect().map_err(|err| err.to_string()),
+        "OpenOptions::dialect says which: ggml or bitnet",
+    );
+    refused(doubtful.tensor("w").map_err(|err| err.to_string()), "OpenOptions::dialect");
     let raw = Raw::default().str("general.architecture", "bitnet-b1.58").tensor("w", &[256], 42, 0).data(96);
     let told = OpenOptions { dialect: Some(Dialect::Ggml) };
     let told = Gguf::from_bytes_with(raw.bytes().into(), told).unwrap();

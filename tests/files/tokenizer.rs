@@ -131,7 +131,7 @@ fn a_vocabulary_like_llama_3s_without_a_pre_tokenizer_gets_llama_3s() {
     assert_eq!(published.pre(), Some("llama-bpe"));
     assert!(
         published.notices()[0].contains("taking `llama-bpe`")
-            && published.notices()[0].contains("--tokenizer-pre")
+            && published.notices()[0].contains("TokenizerOptions::pre")
     );
     let other = build(&vocabulary("gpt2", &["a", "b"], &[])).unwrap();
     assert_eq!(other.pre(), Some("default"));

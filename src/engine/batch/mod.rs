@@ -126,7 +126,11 @@ impl Engine {
     pub fn batch(&self, options: BatchOptions) -> Result<Batch, Error> {
         self.tokenizer()?;
         if options.chunk == Some(0) {
-            return Err(Error::Option { option: "chunk", want: "at least 1".into(), got: "0".into() });
+            return Err(Error::Option {
+                option: "BatchOptions::chunk",
+                want: "at least 1".into(),
+                got: "0".into(),
+            });
         }
         let runner = Desk::take(DeskOf(Arc::clone(&self.shared)))?;
         let live = self.shared.program.limits.seqs - runner.free_slots.len();
@@ -206,7 +210,7 @@ impl Batch {
             return Err(Error::EmptyPrompt);
         }
         if *n == 0 {
-            return Err(Error::Option { option: "n", want: "at least 1".into(), got: "0".into() });
+            return Err(Error::Option { option: "Request::n", want: "at least 1".into(), got: "0".into() });
         }
         self.engine.check_tokens(prompt)?;
         let n_ctx = self.engine.n_ctx();

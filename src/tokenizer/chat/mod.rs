@@ -37,7 +37,7 @@ impl Message {
 pub enum ChatError {
     /// The file has no template and none was chosen.
     #[error(
-        "the file has no chat template; give one with --chat-template FILE, or a built-in one: {}",
+        "the file has no chat template; give ChatTemplate::choose one, or the name of a built-in one: {}",
         names()
     )]
     Missing,
@@ -125,7 +125,7 @@ impl ChatTemplate {
             None => (None, None),
         };
         let mut template = Self::new(source.ok_or(ChatError::Missing)?, tokenizer)?;
-        template.notices.extend(notice.map(|notice| format!("{notice}; --chat-template chooses another")));
+        template.notices.extend(notice.map(|notice| format!("{notice}; ChatTemplate::choose takes another")));
         Ok(template)
     }
 

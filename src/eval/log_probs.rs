@@ -9,44 +9,61 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
-use super::CliError;
+use super::Chunks;
 
 const MAGIC: &[u8; 8] = b"STERNAKL";
 const VERSION: u32 = 1;
 const MAX_CODE: f32 = 65535.0;
 
-/// What a file of saved log-probabilities is of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KlText {
-    /// Tokens of a chunk.
-    pub n_ctx: usize,
-    /// Tokens of the vocabulary.
-    pub n_vocab: usize,
-    /// The text, whole chunks.
-    pub tokens: Vec<u32>,
-}
-
-impl KlText {
-    /// Positions of one chunk that are scored: those of its second half that have a next token.
-    pub fn scored(&self) -> usize {
-        self.n_ctx - 1 - self.n_ctx / 2
-    }
-
-    fn n_chunks(&self) -> usize {
-        self.tokens.len() / self.n_ctx
-    }
+/// Why saved log-probabilities cannot be compared with.
+#[derive(Debug, thiserror::Error)]
+pub enum LogProbsError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It is something else.
+    #[error("not a file of saved log-probabilities")]
+    Unknown,
+    /// They are of another run.
+    #[error("has {what} {got}, this run has {want}")]
+    Other {
+        /// What differs: `version`, `n_ctx`, `vocabulary` or `number of chunks`.
+        what: &'static str,
+        /// The file's number.
+        got: u32,
+        /// This run's.
+        want: u32,
+    },
+    /// The file is cut short, or something was appended to it.
+    #[error("want {want} bytes, file has {got}")]
+    Size {
+        /// Bytes that its header asks for.
+        want: u128,
+        /// Bytes that it has.
+        got: u64,
+    },
+    /// They are of another text.
+    #[error("is of another text: token {position} is {got} there and {want} here")]
+    Text {
+        /// The first token that differs, from 0.
+        position: usize,
+        /// The file's id.
+        got: u32,
+        /// This run's.
+        want: u32,
+    },
 }
 
 /// Writes log-probabilities.
 #[derive(Debug)]
-pub struct KlWriter(BufWriter<File>);
+pub struct LogProbsWriter(BufWriter<File>);
 
-impl KlWriter {
+impl LogProbsWriter {
     /// Writes into an empty file what it is of.
     ///
     /// # Errors
     /// Whatever the system says.
-    pub fn new(file: File, text: &KlText) -> io::Result<Self> {
+    pub fn new(file: File, text: &Chunks) -> io::Result<Self> {
         let mut out = BufWriter::new(file);
         out.write_all(MAGIC)?;
         let numbers = [VERSION, text.n_ctx as u32, text.n_vocab as u32, text.n_chunks() as u32];
@@ -84,51 +101,47 @@ impl KlWriter {
 
 /// Reads log-probabilities.
 #[derive(Debug)]
-pub struct KlReader {
+pub struct LogProbsReader {
     input: BufReader<File>,
     row: Vec<u8>,
 }
 
-impl KlReader {
+impl LogProbsReader {
     /// Opens a file that must be of `text`.
     ///
     /// # Errors
-    /// Where it is none, is cut short, or is of another vocabulary or text: which.
-    pub fn open(path: &Path, text: &KlText) -> Result<Self, CliError> {
-        let place = |detail: String| format!("{}: {detail}", path.display());
-        let file = File::open(path).map_err(|err| place(err.to_string()))?;
-        let file_bytes = file.metadata().map_err(|err| place(err.to_string()))?.len();
+    /// [`LogProbsError`]: the first thing that is wrong.
+    pub fn open(path: &Path, text: &Chunks) -> Result<Self, LogProbsError> {
+        let file = File::open(path)?;
+        let got = file.metadata()?.len();
         let mut input = BufReader::new(file);
         let mut magic = [0; 8];
         let read = input.read_exact(&mut magic);
         if read.is_err() || magic != *MAGIC {
-            return Err(place("not a file that --save-logits wrote".into()).into());
+            return Err(LogProbsError::Unknown);
         }
         let mut numbers = [0u32; 4];
         for number in &mut numbers {
-            *number = read_u32(&mut input).map_err(|err| place(err.to_string()))?;
+            *number = read_u32(&mut input)?;
         }
         let [_, n_ctx, n_vocab, n_chunks] = numbers;
         let want = [VERSION, text.n_ctx as u32, text.n_vocab as u32, text.n_chunks() as u32];
-        for (index, what) in ["version", "--ctx-size", "vocabulary", "number of chunks"].iter().enumerate() {
-            if numbers[index] != want[index] {
-                let (got, want) = (numbers[index], want[index]);
-                return Err(place(format!("has {what} {got}, this run has {want}")).into());
+        let whats = ["version", "n_ctx", "vocabulary", "number of chunks"];
+        for ((what, got), want) in whats.into_iter().zip(numbers).zip(want) {
+            if got != want {
+                return Err(LogProbsError::Other { what, got, want });
             }
         }
         let positions = u128::from(n_chunks) * text.scored() as u128;
-        let want_bytes =
+        let want =
             24 + 4 * u128::from(n_chunks) * u128::from(n_ctx) + positions * (8 + 2 * u128::from(n_vocab));
-        if u128::from(file_bytes) != want_bytes {
-            return Err(place(format!("want {want_bytes} bytes, file has {file_bytes}")).into());
+        if u128::from(got) != want {
+            return Err(LogProbsError::Size { want, got });
         }
-        for (position, &token) in text.tokens.iter().enumerate() {
-            let got = read_u32(&mut input).map_err(|err| place(err.to_string()))?;
-            if got != token {
-                return Err(place(format!(
-                    "is of another text: token {position} is {got} there and {token} here"
-                ))
-                .into());
+        for (position, &want) in text.tokens.iter().enumerate() {
+            let got = read_u32(&mut input)?;
+            if got != want {
+                return Err(LogProbsError::Text { position, got, want });
             }
         }
         Ok(Self { input, row: vec![0; 8 + 2 * text.n_vocab] })
@@ -163,22 +176,22 @@ mod tests {
     fn what_is_written_is_read_and_another_text_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("base");
-        let text = KlText { n_ctx: 4, n_vocab: 3, tokens: vec![1, 2, 0, 1] };
+        let text = Chunks { n_ctx: 4, n_vocab: 3, tokens: vec![1, 2, 0, 1] };
         let rows = [[-0.5, -3.25, -17.0]];
-        let mut writer = KlWriter::new(File::create(&path).unwrap(), &text).unwrap();
+        let mut writer = LogProbsWriter::new(File::create(&path).unwrap(), &text).unwrap();
         rows.iter().for_each(|row| writer.row(row).unwrap());
         writer.finish().unwrap();
 
-        let mut reader = KlReader::open(&path, &text).unwrap();
+        let mut reader = LogProbsReader::open(&path, &text).unwrap();
         let mut row = [0.0; 3];
         for want in rows {
             reader.row(&mut row).unwrap();
             // Half a step of a range of 16.5 over 65535 codes.
             assert!(row.iter().zip(want).all(|(got, want)| (got - want).abs() <= 1.3e-4), "{row:?}");
         }
-        let refused = |text: KlText| KlReader::open(&path, &text).unwrap_err().to_string();
-        assert!(refused(KlText { n_vocab: 4, ..text.clone() }).contains("vocabulary"));
-        assert!(refused(KlText { tokens: vec![1, 2, 1, 1], ..text.clone() }).contains("token 2 is 0"));
+        let refused = |text: Chunks| LogProbsReader::open(&path, &text).unwrap_err().to_string();
+        assert!(refused(Chunks { n_vocab: 4, ..text.clone() }).contains("vocabulary"));
+        assert!(refused(Chunks { tokens: vec![1, 2, 1, 1], ..text.clone() }).contains("token 2 is 0"));
         let short = std::fs::read(&path).unwrap();
         std::fs::write(&path, &short[..short.len() - 1]).unwrap();
         assert!(refused(text).contains("want 54 bytes, file has 53"));

@@ -9,8 +9,8 @@ mod spread;
 pub use attention::AttentionKl;
 pub use spread::Spread;
 
-use super::load::{self, EngineOptions};
 use crate::backend::{self, Backend, Exec};
+use crate::engine::{self, EngineOptions};
 use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::model::Model;
@@ -59,7 +59,7 @@ impl Probe {
     /// A probe for texts of up to `n` tokens, of the model that `gguf` describes. Of the options count threads.
     ///
     /// # Errors
-    /// As [`Engine::from_gguf`](super::Engine::from_gguf).
+    /// As [`Engine::from_gguf`](crate::engine::Engine::from_gguf).
     pub fn new(gguf: &Gguf, options: &EngineOptions, n: usize) -> Result<Self, Error> {
         let options = EngineOptions {
             n_ctx: Some(n),
@@ -69,10 +69,10 @@ impl Probe {
             head_type: EngineOptions::default().head_type,
             ..options.with_cache("f32", "f32")
         };
-        let Model { mut program, weights, .. } = load::model(gguf, &options)?;
+        let Model { mut program, weights, .. } = engine::model(gguf, &options)?;
         let layers = read_out(&mut program);
         let mut backend = backend::open("cpu", options.n_threads())?;
-        load::fits(&backend.plan(&program)?, n)?;
+        engine::fits(&backend.plan(&program)?, n)?;
         let ids = weights.iter().map(|w| backend.upload(w)).collect::<Result<Vec<_>, _>>()?;
         let exec = backend.compile(&program, &ids)?;
         Ok(Self { backend, exec, program, layers })

@@ -1,6 +1,6 @@
 //! What a layer's keys or values look like to a codec: heavy tails, channels off the origin, long vectors at the start.
 
-use crate::engine::score::Mean;
+use crate::eval::score::Mean;
 
 /// Positions at the start of a text that attention sinks to.
 const SINKS: usize = 4;

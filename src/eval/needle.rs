@@ -9,10 +9,12 @@ use std::collections::BTreeSet;
 
 use ggml_types::turboquant::sign_bits;
 
-use super::Session;
-use super::score::log_softmax;
+use super::score::{Mean, log_softmax};
+use super::{Chunks, as_fed};
+use crate::engine::{Engine, Session};
 use crate::error::Error;
 use crate::program::sampling::argmax;
+use crate::tokenizer::Tokenizer;
 
 /// Tokens that are shown again.
 const CUE: usize = 4;
@@ -90,7 +92,7 @@ impl Haystack {
     /// Shows the text to a model once, and asks for each needle behind it, as if for no other: one result a needle.
     ///
     /// # Errors
-    /// As [`Session::feed`].
+    /// As [`Session::logits`].
     pub fn ask(&self, session: &mut Session) -> Result<Vec<Found>, Error> {
         session.cut_back(0);
         session.prefill(&self.tokens)?;
@@ -108,6 +110,53 @@ impl Haystack {
         }
         Ok(all)
     }
+}
+
+/// The first `n` chunks of a text, with needles in them; none if they are too short for needles.
+pub fn haystacks(text: &Chunks, tokenizer: &Tokenizer, n: usize) -> Vec<Haystack> {
+    let special = |token: &u32| tokenizer.is_eog(*token) || tokenizer.bos() == Some(*token);
+    let pool: BTreeSet<u32> = text.tokens.iter().copied().filter(|token| !special(token)).collect();
+    if text.n_ctx < Haystack::MIN_CTX || pool.is_empty() {
+        return Vec::new();
+    }
+    let chunks = text.iter().take(n).enumerate();
+    chunks
+        .map(|(i, chunk)| Haystack::new(&as_fed(tokenizer, chunk), text.n_ctx, &pool, i as u64 + 1))
+        .collect()
+}
+
+/// What became of the needles at one depth, over some haystacks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AtDepth {
+    /// [`Found::retrieved`].
+    pub retrieved: Mean,
+    /// [`Found::log_prob`].
+    pub log_prob: Mean,
+}
+
+/// Looks for the needles of all haystacks: [`Haystack::DEPTHS`] results, or none without haystacks. `go_on` is asked
+/// before each haystack.
+///
+/// # Errors
+/// As [`Haystack::ask`] and [`Engine::session`]; whatever `go_on` returns.
+pub fn search<E: From<Error>>(
+    engine: &Engine,
+    haystacks: &[Haystack],
+    mut go_on: impl FnMut() -> Result<(), E>,
+) -> Result<Vec<AtDepth>, E> {
+    if haystacks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut session = engine.session()?;
+    let mut depths = vec![AtDepth::default(); Haystack::DEPTHS];
+    for haystack in haystacks {
+        go_on()?;
+        for (depth, found) in depths.iter_mut().zip(haystack.ask(&mut session)?) {
+            depth.retrieved.add(found.retrieved);
+            depth.log_prob.add(found.log_prob);
+        }
+    }
+    Ok(depths)
 }
 
 /// What is shown behind the text: the cue, and of the answer all but its last token.

@@ -1,0 +1,40 @@
+//! A text in chunks of tokens, as llama-perplexity cuts it.
+
+use crate::tokenizer::Tokenizer;
+
+/// A text as whole chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunks {
+    /// Tokens of a chunk.
+    pub n_ctx: usize,
+    /// Tokens of the vocabulary.
+    pub n_vocab: usize,
+    /// The text, whole chunks: `[n_chunks * n_ctx]`.
+    pub tokens: Vec<u32>,
+}
+
+impl Chunks {
+    /// Positions of one chunk that are scored: those of its second half that have a next token.
+    pub fn scored(&self) -> usize {
+        self.n_ctx - 1 - self.n_ctx / 2
+    }
+
+    /// Number of chunks.
+    pub fn n_chunks(&self) -> usize {
+        self.tokens.len() / self.n_ctx
+    }
+
+    /// The chunks, `[n_ctx]` each.
+    pub fn iter(&self) -> impl Iterator<Item = &[u32]> {
+        self.tokens.chunks_exact(self.n_ctx)
+    }
+}
+
+/// A chunk as it is fed: with BOS in place of its first token, if the model wants one.
+pub fn as_fed(tokenizer: &Tokenizer, chunk: &[u32]) -> Vec<u32> {
+    let mut fed = chunk.to_vec();
+    if tokenizer.add_bos() {
+        fed[0] = tokenizer.bos().expect("a vocabulary that adds BOS has one");
+    }
+    fed
+}

@@ -1,0 +1,55 @@
+//! How many crates come with the library: a program that uses it builds nothing of the command line.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// Crates that only the command line needs.
+const OF_THE_COMMAND_LINE: &[&str] = &[
+    "clap",
+    "clap_builder",
+    "clap_complete",
+    "clap_derive",
+    "clap_mangen",
+    "console",
+    "ctrlc",
+    "fs4",
+    "indicatif",
+    "rustyline",
+];
+
+/// Crates of `examples/generate.rs` without default features, proc-macros and this workspace included, on Linux.
+/// `tokenizers` alone brings 57 of them.
+const MOST: usize = 84;
+const MOST_BESIDE_TOKENIZERS: usize = 27;
+
+/// The crates that a program builds which depends on the library.
+fn crates(args: &[&str]) -> BTreeSet<String> {
+    let tree = ["tree", "--offline", "--locked", "-e", "normal", "--prefix", "none", "--format", "{p}"];
+    let mut command = Command::new(env!("CARGO"));
+    let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).args(tree).args(args).output().unwrap();
+    assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    // A name and a version; what stands behind them differs between the places of one crate.
+    let name = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
+    lines.lines().filter(|line| !line.is_empty()).map(name).collect()
+}
+
+#[test]
+fn a_program_that_uses_the_library_builds_no_command_line() {
+    let library = crates(&["--no-default-features"]);
+    let name = |krate: &String| krate.split(' ').next().unwrap_or_default().to_owned();
+    let names: BTreeSet<String> = library.iter().map(name).collect();
+    let unwanted: Vec<_> = OF_THE_COMMAND_LINE.iter().filter(|krate| names.contains(**krate)).collect();
+    assert!(unwanted.is_empty(), "{unwanted:?}");
+    assert!(library.len() <= MOST, "{} crates:\n{library:?}", library.len());
+    let few = crates(&["--no-default-features", "--prune", "tokenizers"]);
+    assert!(few.len() <= MOST_BESIDE_TOKENIZERS, "{} crates beside tokenizers:\n{few:?}", few.len());
+}
+
+#[test]
+fn the_command_line_has_its_crates() {
+    let names: BTreeSet<String> =
+        crates(&[]).iter().map(|krate| krate.split(' ').next().unwrap_or_default().to_owned()).collect();
+    let lacking: Vec<_> = OF_THE_COMMAND_LINE.iter().filter(|krate| !names.contains(**krate)).collect();
+    assert!(lacking.is_empty(), "no such crates any more, so the list above is of no use: {lacking:?}");
+}
