@@ -8,7 +8,7 @@ use wgpu::Buffer;
 
 use super::device::{Gpu, error};
 use super::shader::{LANES, THREADS};
-use super::weight::{Format, row_bytes};
+use super::weight::Format;
 use crate::backend::BackendError;
 
 /// A weight on the device. Cloning shares it.
