@@ -4,7 +4,12 @@ use std::ffi::OsString;
 
 /// llama.cpp's flags of one dash and several letters, and the long flag that each stands for.
 const WORDS: &[(&str, &str)] = &[
+    ("-np", "--parallel"),
+    ("-npl", "--n-parallel"),
+    ("-npp", "--n-prompt"),
+    ("-ntg", "--n-gen"),
     ("-pg", "--prompt-gen"),
+    ("-pps", "--prompt-shared"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
     ("-sys", "--system-prompt"),
@@ -79,6 +84,7 @@ mod tests {
         assert_eq!(normalised(&["bench", "-pg", "512,128"]), ["bench", "--prompt-gen", "512,128"]);
         assert_eq!(normalised(&["run", "-ctk=f32"]), ["run", "--cache-type-k=f32"]);
         assert_eq!(normalised(&["chat", "-sys", "Be brief"]), ["chat", "--system-prompt", "Be brief"]);
+        assert_eq!(normalised(&["run", "-np", "4", "-npp=1"]), ["run", "--parallel", "4", "--n-prompt=1"]);
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl ChatArgs {
     pub fn run(self) -> Result<(), CliError> {
         let source = self.model.source()?;
         let chosen = self.chat_template.as_deref().map(template_source).transpose()?;
-        let (engine, cancel) = report::load(&self.model, &source, &self.context, self.verbose)?;
+        let (engine, cancel) = report::load(&self.model, &source, &self.context, 1, self.verbose)?;
         let template =
             ChatTemplate::choose(engine.gguf().metadata(), engine.tokenizer()?, chosen.as_deref())?;
         template.notices().iter().for_each(|notice| flags::note("note", notice));

@@ -5,18 +5,22 @@ use std::fmt::Display;
 
 /// Paths that the library's messages name, and the flag that sets each; `None` where no flag does.
 const FLAGS: &[(&str, Option<&str>)] = &[
+    ("BatchOptions::chunk", None),
     ("ChatTemplate::choose", Some("--chat-template")),
     ("EngineOptions::batch", Some("--batch-size")),
     ("EngineOptions::cache_type_k", Some("--cache-type-k")),
     ("EngineOptions::cache_type_v", Some("--cache-type-v")),
+    ("EngineOptions::checkpoints", None),
     ("EngineOptions::head_type", Some("--head-type")),
+    ("EngineOptions::kv_positions", None),
     ("EngineOptions::kv_sinks", Some("--kv-sinks")),
     ("EngineOptions::kv_window", Some("--kv-window")),
     ("EngineOptions::n_ctx", Some("--ctx-size")),
-    ("EngineOptions::n_seqs", None),
+    ("EngineOptions::n_seqs", Some("--parallel")),
     ("EngineOptions::outputs", None),
     ("OpenOptions::dialect", Some("--dialect")),
     ("Preset::name", Some("--preset")),
+    ("Request::n", Some("--parallel")),
     ("SamplerOptions::frequency_penalty", Some("--frequency-penalty")),
     ("SamplerOptions::logit_bias", Some("--logit-bias")),
     ("SamplerOptions::min_p", Some("--min-p")),
@@ -81,7 +85,7 @@ mod tests {
         let said = "EngineOptions::n_ctx: want 1 to 9, got 0; EngineOptions::n_ctx sets it";
         assert_eq!(with_flags(&said), "--ctx-size: want 1 to 9, got 0; --ctx-size sets it");
         for said in
-            ["", "::", "EngineOptions::n_seqs: 0", "MyEngineOptions::n_ctx", "EngineOptions::n_ctxs", "é::ü"]
+            ["", "::", "EngineOptions::outputs: 0", "MyEngineOptions::n_ctx", "EngineOptions::n_ctxs", "é::ü"]
         {
             assert_eq!(with_flags(&said), said);
         }

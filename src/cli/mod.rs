@@ -3,6 +3,7 @@
 //! Text for people goes to stderr, results to stdout. Start at `Command`.
 
 pub mod args;
+mod batched_bench;
 mod bench;
 mod bench_table;
 mod chat;
@@ -53,6 +54,7 @@ enum Command {
     Chat(chat::ChatArgs),
     Tokenize(tokenize::TokenizeArgs),
     Bench(bench::BenchArgs),
+    BatchedBench(batched_bench::BatchedBenchArgs),
     Logits(logits::LogitsArgs),
     Perplexity(perplexity::PerplexityArgs),
     KvReport(kv_report::KvReportArgs),
@@ -115,6 +117,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Chat(args) => args.run(),
         Command::Tokenize(args) => args.run(),
         Command::Bench(args) => args.run(),
+        Command::BatchedBench(args) => args.run(),
         Command::Logits(args) => args.run(),
         Command::Perplexity(args) => args.run(),
         Command::KvReport(args) => args.run(),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::source::Source;
 use super::{CliError, flags};
-use crate::engine::{Engine, Stats, StopReason};
+use crate::engine::{Engine, EngineOptions, Stats, StopReason};
 use crate::eval::bandwidth;
 use crate::program::{KvDecl, PAGE};
 
@@ -37,11 +37,13 @@ pub fn load(
     model: &ModelArgs,
     source: &Source,
     context: &ContextArgs,
+    n_seqs: usize,
     verbose: bool,
 ) -> Result<(Engine, Arc<AtomicBool>), CliError> {
     let cancel = Arc::new(AtomicBool::new(false));
     cancel_on_ctrl_c(&cancel)?;
-    let engine = model.load(source, &model.options(context.n_ctx()))?;
+    let options = EngineOptions { n_seqs, ..model.options(context.n_ctx()) };
+    let engine = model.load(source, &options)?;
     if verbose {
         loaded(&engine);
     }
@@ -104,6 +106,20 @@ pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<Str
 pub fn finished(stats: &Stats, reason: Option<StopReason>, seed: u64, threads: usize) {
     took(stats, 1, threads);
     eprintln!("ended:      {}, seed {seed}", reason.map_or("by an error", words));
+}
+
+/// Says what sequences that went on from one prompt took together: `stats` counts their tokens, and times the whole.
+pub fn continued(stats: &Stats, n: usize, seed: u64) {
+    eprintln!(
+        "prompt:     {} tokens, {:.2} tokens/s, computed once",
+        stats.prompt_tokens,
+        stats.prompt_rate()
+    );
+    eprintln!(
+        "generation: {} tokens of {n} sequences, {:.2} tokens/s, seeds {seed} and on",
+        stats.generated_tokens,
+        stats.generated_tokens.saturating_sub(n) as f64 / stats.generate_time.as_secs_f64().max(1e-9)
+    );
 }
 
 /// Says what `n` generations took together. `threads` are those of the roofline.

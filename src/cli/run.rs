@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
+use std::time::Instant;
 
 use clap::Args;
 
@@ -10,7 +11,7 @@ use super::model_args::{ContextArgs, ModelArgs};
 use super::prompt_cache::{PromptCacheArgs, keep};
 use super::sampling_args::SamplingArgs;
 use super::{CliError, Interrupted, input, report};
-use crate::engine::{Engine, GenerateOptions, StopReason};
+use crate::engine::{BatchOptions, Engine, GenerateOptions, Request, Stats, StopReason};
 use crate::tokenizer::Special;
 
 /// Turns a prompt into text.
@@ -25,6 +26,7 @@ use crate::tokenizer::Special;
   sterna run -m model.gguf -p 'Once upon a time' --temp 0 -c 2048 -t 4
   sterna run -m model.gguf -f prompt.txt --seed 7 --stop '\n\n' > out.txt
   sterna run -m model.gguf -f long.txt --prompt-cache long.cache
+  sterna run -p 'Once upon a time' -n 50 -np 4
   echo 'def fib(n):' | sterna run -m model.gguf -n 64")]
 pub struct RunArgs {
     #[command(flatten)]
@@ -44,6 +46,9 @@ pub struct RunArgs {
     /// Most tokens to generate; -1 is as many as the context holds
     #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, visible_alias = "predict")]
     n_predict: i64,
+    /// Continuations of the prompt, which is computed once; their seeds are that of --seed, and one more each (also -np)
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "prompt_cache", value_parser = clap::value_parser!(u16).range(1..))]
+    parallel: u16,
     /// Stop before this text; it is not shown (repeatable)
     #[arg(short = 'r', long, value_name = "TEXT", visible_alias = "reverse-prompt")]
     stop: Vec<String>,
@@ -69,7 +74,8 @@ impl RunArgs {
     pub fn run(self) -> Result<(), CliError> {
         let source = self.model.source()?;
         let prompt = self.read_prompt()?;
-        let (engine, cancel) = report::load(&self.model, &source, &self.context, self.verbose)?;
+        let (engine, cancel) =
+            report::load(&self.model, &source, &self.context, usize::from(self.parallel), self.verbose)?;
         let prompt = engine.tokenizer()?.encode(&prompt, Special::Parse, true);
         let options = GenerateOptions {
             sampler: self.sampling.options(&engine)?,
@@ -77,10 +83,14 @@ impl RunArgs {
             stop: self.stop.iter().map(|stop| self.typed(stop)).collect(),
             ignore_eos: self.ignore_eos,
             show_special: self.show_special,
+            past_eos: false,
             logprobs: None,
             cancel: Some(cancel),
         };
-        self.generate(engine, &prompt, &options)
+        match self.parallel {
+            1 => self.generate(engine, &prompt, &options),
+            n => continue_in_parallel(&engine, prompt, options, n.into()),
+        }
     }
 
     fn generate(&self, engine: Engine, prompt: &[u32], options: &GenerateOptions) -> Result<(), CliError> {
@@ -127,4 +137,46 @@ impl RunArgs {
         )?;
         Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
     }
+}
+
+/// Writes `n` continuations of a prompt, each behind a line with its number: the first as it comes, the others after it.
+fn continue_in_parallel(
+    engine: &Engine,
+    prompt: Vec<u32>,
+    options: GenerateOptions,
+    n: usize,
+) -> Result<(), CliError> {
+    let mut stats = Stats { prompt_tokens: prompt.len(), ..Stats::default() };
+    let begun = Instant::now();
+    let mut batch = engine.batch(BatchOptions::default())?;
+    let ids = batch.add(&Request { n, ..Request::new(prompt, options) })?;
+    let seed = ids.first().and_then(|id| batch.seed_of(*id)).unwrap_or_default();
+    let mut stdout = io::stdout().lock();
+    let mut texts = vec![String::new(); n];
+    let (mut shown, mut has_ended, mut cancelled) = (0, vec![false; n], false);
+    write!(stdout, "sequence 0:\n\n")?;
+    batch.run(|id, event| -> Result<(), CliError> {
+        let at = ids.iter().position(|of| *of == id).expect("a sequence of this request");
+        if stats.generated_tokens == 0 {
+            stats.prompt_time = begun.elapsed();
+        }
+        stats.generated_tokens += usize::from(event.token.is_some());
+        texts[at] += &event.text;
+        has_ended[at] = event.end.is_some();
+        cancelled |= event.end == Some(StopReason::Cancelled);
+        loop {
+            stdout.write_all(std::mem::take(&mut texts[shown]).as_bytes())?;
+            stdout.flush()?;
+            if !has_ended[shown] || shown + 1 == n {
+                return Ok(());
+            }
+            shown += 1;
+            write!(stdout, "\n\nsequence {shown}:\n\n")?;
+        }
+    })?;
+    writeln!(stdout)?;
+    stats.generate_time = begun.elapsed().saturating_sub(stats.prompt_time);
+    drop(batch);
+    report::continued(&stats, n, seed);
+    if cancelled { Err(Interrupted.into()) } else { Ok(()) }
 }

@@ -49,6 +49,7 @@ pub struct Decoder {
     utf8: Utf8Stream,
     stops: StopStrings,
     show_special: bool,
+    past_eos: bool,
     max_tokens: usize,
     n_tokens: usize,
 }
@@ -60,6 +61,7 @@ impl Decoder {
             utf8: Utf8Stream::default(),
             stops: StopStrings::new(&options.stop),
             show_special: options.show_special,
+            past_eos: options.past_eos,
             max_tokens: options.max_tokens.unwrap_or(usize::MAX),
             n_tokens: 0,
         }
@@ -84,7 +86,7 @@ impl Decoder {
         self.n_tokens += 1;
         let bytes = tokenizer.shown_bytes(id, true).to_vec();
         let token = Some(PickedToken { id, bytes, logprobs });
-        if tokenizer.is_eog(id) {
+        if !self.past_eos && tokenizer.is_eog(id) {
             return Event { token, ..self.finish(StopReason::EndOfText) };
         }
         let piece = self.utf8.push(tokenizer.shown_bytes(id, self.show_special));

@@ -20,6 +20,8 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Forbid the end-of-text and end-of-turn tokens.
     pub ignore_eos: bool,
+    /// Go on after an end-of-text token instead of ending there: for measurements.
+    pub past_eos: bool,
     /// Also show control tokens as text.
     pub show_special: bool,
     /// Log-probabilities of each picked token and of this many of the most likely ones; `None` is no log-probabilities,

@@ -113,6 +113,25 @@ fn a_prompt_that_was_kept_is_not_computed_again() {
 }
 
 #[test]
+fn continuations_of_one_prompt() {
+    let base = ["-p", "You may copy", "-n", "12"];
+    let alone = |seed: &str| text(&run(&[&base[..], &["--seed", seed]].concat()).stdout);
+    let three = run(&[&base[..], &["--seed", "3", "-np", "3"]].concat());
+    let stderr = text(&three.stderr);
+    assert!(three.status.success(), "{stderr}");
+    let want = format!(
+        "sequence 0:\n\n{}\n\nsequence 1:\n\n{}\n\nsequence 2:\n\n{}\n",
+        alone("3"),
+        alone("4"),
+        alone("5")
+    );
+    assert_eq!(text(&three.stdout), want);
+    assert!(stderr.contains("computed once") && stderr.contains("36 tokens of 3 sequences"), "{stderr}");
+    assert_eq!(run(&["-p", "You", "-np", "0"]).status.code(), Some(2));
+    assert_eq!(run(&["-p", "You", "-np", "2", "--prompt-cache", "x"]).status.code(), Some(2));
+}
+
+#[test]
 fn a_stop_string_and_a_limit_end_the_text() {
     let whole = text(&run(&["-p", "You may", "-n", "20", "--seed", "5", "--ignore-eos"]).stdout);
     let middle: String = whole.chars().skip(6).take(4).collect();

@@ -225,6 +225,30 @@ fn bench_writes_llama_benchs_rows() {
 }
 
 #[test]
+fn batched_bench_writes_llama_batched_benchs_rows() {
+    let args = ["-t", "1", "-npp", "20,70", "-ntg", "3", "-npl", "1,3"];
+    let table = ok(&with_model("batched-bench", &args));
+    let rows: Vec<Vec<&str>> =
+        table.lines().skip(2).map(|line| line.split('|').map(str::trim).collect()).collect();
+    let counts: Vec<&[&str]> = rows.iter().map(|row| &row[1..5]).collect();
+    assert_eq!(
+        counts,
+        [["20", "3", "1", "23"], ["20", "3", "3", "69"], ["70", "3", "1", "73"], ["70", "3", "3", "219"]]
+    );
+    assert!(rows.iter().all(|row| row[5..11].iter().all(|x| x.parse::<f64>().unwrap() >= 0.0)), "{table}");
+    let shared =
+        ok(&with_model("batched-bench", &[&args[..], &["-pps", "--output-format", "jsonl"]].concat()));
+    let last: serde_json::Value = serde_json::from_str(shared.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["pl"], &last["n_kv"], &last["is_pp_shared"]), (&3.into(), &79.into(), &true.into()));
+    let arriving = with_model("batched-bench", &[&args[..], &["-npl", "2", "--arriving", "80"]].concat());
+    let said = String::from_utf8(arriving.stderr).unwrap();
+    assert!(said.contains("arriving: 80 tokens") && said.contains("longest gap"), "{said}");
+    for wrong in [["-npl", "0"], ["-npp", "x"], ["-ntg", "-1"]] {
+        assert_eq!(with_model("batched-bench", &wrong).status.code(), Some(2));
+    }
+}
+
+#[test]
 fn bench_refuses_what_it_cannot_do() {
     refused(&with_model("bench", &["-p", "0", "-n", "0"]), &["nothing to measure"]);
     if sterna::demo::model().is_none() {

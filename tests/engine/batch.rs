@@ -192,7 +192,9 @@ fn together_is_alone() {
                 // A fixed number of rows: what a test does must not depend on the clock.
                 let chunk = Some(48);
                 let step_time = Some(Duration::from_secs(3600));
-                let mut batch = engine.batch(BatchOptions { chunk, step_time, prefix_cache }).unwrap();
+                let mut batch = engine
+                    .batch(BatchOptions { chunk, step_time, prefix_cache, ..BatchOptions::default() })
+                    .unwrap();
                 let got = together(&mut batch, &arrivals);
                 for ((got, want), arrival) in got.iter().zip(&want).zip(&arrivals) {
                     match got.end {

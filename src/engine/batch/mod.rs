@@ -38,13 +38,15 @@ pub struct BatchOptions {
     /// How long a step may take while sequences decode: prompts get as many rows as fit. `None` is 200 ms on the CPU and 25 ms on
     /// a device.
     pub step_time: Option<Duration>,
+    /// Whether sequences that decode wait while prompts are computed: more tokens a second in all, and pauses for those who read.
+    pub prompts_first: bool,
     /// Whether full pages are kept, so that later prompts which begin with the same tokens find them.
     pub prefix_cache: bool,
 }
 
 impl Default for BatchOptions {
     fn default() -> Self {
-        Self { chunk: None, step_time: None, prefix_cache: true }
+        Self { chunk: None, step_time: None, prompts_first: false, prefix_cache: true }
     }
 }
 

@@ -130,8 +130,11 @@ impl Batch {
         let (mut rows, mut outputs) = (limits.rows, limits.outputs);
         let mut parts: Vec<Part> = Vec::new();
         let mut ended = Vec::new();
-        // Where not all have room, those go first that ran longest ago.
-        let mut order: Vec<usize> = (0..self.tasks.len()).filter(|&at| self.tasks[at].decodes()).collect();
+        // If a step has too few rows for all, those go first that ran longest ago.
+        let is_prompt = |at: &usize| self.tasks[*at].is_running() && self.tasks[*at].seq.missing() > 1;
+        let decode = !self.options.prompts_first || !(0..self.tasks.len()).any(|at| is_prompt(&at));
+        let decodes = |at: &usize| decode && self.tasks[*at].decodes();
+        let mut order: Vec<usize> = (0..self.tasks.len()).filter(decodes).collect();
         order.sort_by_key(|&at| (Reverse(self.tasks[at].priority), self.tasks[at].turn, self.tasks[at].id));
         for at in order {
             if rows == 0 || outputs == 0 {
