@@ -4,7 +4,6 @@
 
 pub mod args;
 mod bench;
-mod bench_table;
 mod chat;
 mod chunks;
 mod completions;
@@ -31,7 +30,7 @@ mod tokenize;
 use std::io;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Runs ternary language models from GGUF files.
 #[derive(Parser)]
@@ -123,7 +122,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Quantize(args) => args.run(),
         Command::Devices(args) => args.run(),
         Command::Selftest(args) => args.run(),
-        Command::Completions(args) => args.run(),
-        Command::Man(args) => args.run(),
+        Command::Completions(args) => args.run(Cli::command()),
+        Command::Man(args) => args.run(Cli::command()),
     }
 }

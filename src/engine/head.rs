@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, by_name};
 
-use crate::error::Error;
+use super::error::Error;
 use crate::model::Model;
 use crate::parallel::in_parallel;
 use crate::program::{Stage, Weight};

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use bytes::Bytes;
 use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, kv, kv_by_name, kv_on};
 
+use super::error::Error;
 use super::head;
 use super::pages::{Pages, exact_pages_for};
 use super::{Core, Engine, Shared, ctx_pages};
 use crate::backend::{self, Backend, BackendError, DeviceOptions, Int8, Plan};
-use crate::error::Error;
 use crate::gguf::{Gguf, OpenOptions};
 use crate::model;
 use crate::model::{Hyper, Model, ModelError, Options};

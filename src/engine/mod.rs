@@ -4,6 +4,7 @@
 //! a kernel. Start at [`Engine`], then [`Session`], then [`Generation`].
 
 mod conversation;
+pub(crate) mod error;
 mod generate;
 mod head;
 mod load;
@@ -18,6 +19,7 @@ mod stop;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use conversation::{Answer, Conversation};
+pub use error::Error;
 pub use generate::{GenerateOptions, Generation, StopReason};
 pub use head::HEAD_TYPES;
 pub use load::{EngineOptions, Progress, plan, program};
@@ -28,7 +30,6 @@ pub use state::StateError;
 pub use stats::Stats;
 
 use crate::backend::{Backend, Exec, Plan, StageTime};
-use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::model::Hyper;
 use crate::program::{Buf, Cost, PAGE, PageTable, Program, Row, Sampling, Step};

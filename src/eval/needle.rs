@@ -11,8 +11,8 @@ use ggml_types::turboquant::sign_bits;
 
 use super::score::{Mean, log_softmax};
 use super::{Chunks, as_fed};
+use crate::engine::Error;
 use crate::engine::{Engine, Session};
-use crate::error::Error;
 use crate::program::sampling::argmax;
 use crate::tokenizer::Tokenizer;
 

@@ -3,8 +3,8 @@
 
 use super::score::{Mean, kl_divergence, log_softmax};
 use super::{Chunks, as_fed};
+use crate::engine::Error;
 use crate::engine::{Engine, Session};
-use crate::error::Error;
 use crate::program::sampling::argmax;
 
 /// What is summed up over all scored positions of a text.

@@ -65,9 +65,10 @@ impl Model {
     /// shape than the numbers ask for.
     pub fn build(gguf: &Gguf, hyper: Hyper, options: &Options) -> Result<Self, ModelError> {
         let architecture = by_name(&hyper.architecture)?;
-        let mut builder = Builder::new(gguf, hyper, options);
+        let mut builder = Builder::new(gguf, hyper.clone(), options);
         (architecture.build)(&mut builder)?;
-        Ok(builder.finish())
+        let (program, weights, notes) = builder.finish();
+        Ok(Self { program, weights, hyper, notes })
     }
 }
 

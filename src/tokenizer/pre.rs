@@ -97,7 +97,7 @@ pub const REGISTRY: &[Kind] = &[
 ];
 
 /// The names in [`REGISTRY`], for messages.
-pub fn names() -> String {
+fn names() -> String {
     REGISTRY.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ")
 }
 
@@ -109,7 +109,7 @@ pub fn by_name(name: &str) -> Result<&'static Kind, TokenizerError> {
     REGISTRY
         .iter()
         .find(|kind| kind.name == name || kind.aliases.contains(&name))
-        .ok_or_else(|| TokenizerError::UnknownPre { found: name.to_owned() })
+        .ok_or_else(|| TokenizerError::UnknownPre { found: name.to_owned(), known: names() })
 }
 
 /// A pre-tokenizer ready to split text.

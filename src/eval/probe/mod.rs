@@ -10,8 +10,8 @@ pub use attention::AttentionKl;
 pub use spread::Spread;
 
 use crate::backend::{self, Backend, Exec};
+use crate::engine::Error;
 use crate::engine::{self, EngineOptions};
-use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::model::Model;
 use crate::program::{AttnIn, Buf, Limits, PageTable, Program, Row, RowsOf, Stage, Step};

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::bench::Measured;
+use super::measure::Measured;
 use crate::engine::Engine;
 
 /// How results are written.

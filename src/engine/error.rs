@@ -1,11 +1,12 @@
-//! Everything that can go wrong in the library, as one type.
+//! Everything that can go wrong when a model is loaded and run, as one type.
 
 use crate::backend::BackendError;
-use crate::engine::{SamplerError, StateError};
 use crate::gguf::GgufError;
 use crate::model::ModelError;
 use crate::tokenizer::TokenizerError;
 use crate::tokenizer::chat::ChatError;
+
+use super::{SamplerError, StateError};
 
 /// Why the engine could not do what was asked. Each message says what was expected, what was found, and where; an option
 /// is named by its path, as in `EngineOptions::n_ctx`.
