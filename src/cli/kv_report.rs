@@ -40,7 +40,8 @@ use crate::eval::{OUTPUTS, cache, perplexity};
 /// four of one of them, and counted is how often each of the others is the model's first choice, with the mean of ln p. No model has to
 /// answer questions for that, but one that does not copy finds none, whatever its cache.
 ///
-/// turboquant, turboquant-4 and tq3_0 keep the first 64 positions and the newest 64 to 127 as f16: chunks should be much longer.
+/// Caches with a window (--kv-sinks, --kv-window) keep the first 64 positions and the newest 64 to 127 as f16: chunks
+/// should be much longer.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna kv-report -f text.txt -c 1024
