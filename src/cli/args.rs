@@ -34,8 +34,8 @@ fn rewrite(arg: OsString) -> OsString {
     arg
 }
 
-/// Text with its escapes resolved, as llama.cpp does: `\n`, `\r`, `\t`, `\\`, `\"`, `\'`, and `\xHH` below 0x80.
-/// Any other backslash stays.
+/// Text with its escapes resolved, as llama.cpp does: `\n`, `\r`, `\t`, `\\`, `\"`, `\'`, and `\xHH` below
+/// 0x80. Any other backslash stays.
 pub fn unescape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

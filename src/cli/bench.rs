@@ -17,11 +17,12 @@ const BANDWIDTH_BYTES: usize = 512 << 20;
 
 /// Measures prefill and decode as llama-bench does.
 ///
-/// Rows: `pp512` feeds 512 random tokens and picks the one that follows, `tg128` feeds a random token and then 127 times
-/// the one that was picked, the most likely, as `sterna run --temp 0` does; `pp512+tg128` is one after the other, and `@ d4096` has 4096 tokens in the cache already. Each
-/// is run once to warm up and then -r times; t/s is the mean over the runs with its standard deviation. The
-/// bandwidth is bytes of weights and KV cache over time, and its share is of what a plain read of memory
-/// reaches with the same threads, measured before the model is loaded. LISTs are divided by commas.
+/// Rows: `pp512` feeds 512 random tokens and picks the one that follows, `tg128` feeds a random token and
+/// then 127 times the one that was picked, the most likely, as `sterna run --temp 0` does; `pp512+tg128` is
+/// one after the other, and `@ d4096` has 4096 tokens in the cache already. Each is run once to warm up and
+/// then -r times; t/s is the mean over the runs with its standard deviation. The bandwidth is bytes of
+/// weights and KV cache over time, and its share is of what a plain read of memory reaches with the same
+/// threads, measured before the model is loaded. LISTs are divided by commas.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna bench -m model.gguf
@@ -44,12 +45,15 @@ pub struct BenchArgs {
     #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
     n_depth: Vec<usize>,
     /// Runs of each test
-    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     /// Numbers of threads [default: physical cores]
-    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
-    /// What each kind of stage takes of the device, on stderr; --backend wgpu alone. Runs wait for each step then
+    /// What each kind of stage takes of the device, on stderr; --backend wgpu alone. Runs wait for each step
+    /// then
     #[arg(long)]
     profile: bool,
     /// How the result is written

@@ -45,7 +45,8 @@ pub struct ChatArgs {
     #[arg(long, value_name = "NAME|FILE", visible_alias = "chat-template-file")]
     chat_template: Option<String>,
     /// Most tokens of one answer; -1 is as many as the context holds
-    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, visible_alias = "predict")]
+    #[arg(short, long, value_name = "N", default_value_t = -1)]
+    #[arg(allow_negative_numbers = true, visible_alias = "predict")]
     n_predict: i64,
     /// Also say what was loaded and what it takes
     #[arg(short, long)]

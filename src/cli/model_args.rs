@@ -71,7 +71,8 @@ impl ContextArgs {
 /// How keys and values are kept.
 #[derive(Args, Clone, Debug)]
 pub struct CacheArgs {
-    /// How the KV cache keeps numbers: f16, f32, q8_0, q4_0, turboquant, turboquant-4, tq3_0 (keys alone; values as turboquant)
+    /// How the KV cache keeps numbers: f16, f32, q8_0, q4_0, turboquant, turboquant-4, tq3_0 (keys alone;
+    /// values as turboquant)
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_cache_type: String,
     /// The same for keys alone (also -ctk)
@@ -93,7 +94,8 @@ fn head_types() -> String {
     let [keep, types @ ..] = HEAD_TYPES;
     let types = types.join(" or ");
     format!(
-        "Type of the output head, which is most of what a token reads: {keep}, or {types}, which it is encoded in"
+        "Type of the output head, which is most of what a token reads: {keep}, or {types}, which it is \
+         encoded in"
     )
 }
 

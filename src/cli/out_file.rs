@@ -87,8 +87,8 @@ fn is_there(path: &Path) -> CliError {
     format!("{} is there already; --force replaces it", path.display()).into()
 }
 
-/// A file under another name beside the one it will have, gone again unless it gets there. A pipe or a device is
-/// written as it stands.
+/// A file under another name beside the one it will have, gone again unless it gets there. A pipe or a device
+/// is written as it stands.
 pub struct Partial {
     path: PathBuf,
     special: bool,

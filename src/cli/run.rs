@@ -42,7 +42,8 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Most tokens to generate; -1 is as many as the context holds
-    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, visible_alias = "predict")]
+    #[arg(short, long, value_name = "N", default_value_t = -1)]
+    #[arg(allow_negative_numbers = true, visible_alias = "predict")]
     n_predict: i64,
     /// Stop before this text; it is not shown (repeatable)
     #[arg(short = 'r', long, value_name = "TEXT", visible_alias = "reverse-prompt")]

@@ -47,8 +47,8 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The options as `engine` takes them: flags, then what the model's file recommends, then the defaults. Says what the file
-    /// recommends in vain.
+    /// The options as `engine` takes them: flags, then what the model's file recommends, then the defaults.
+    /// Says what the file recommends in vain.
     ///
     /// # Errors
     /// As [`Engine::sampler_options`].

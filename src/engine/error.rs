@@ -8,8 +8,8 @@ use crate::tokenizer::chat::ChatError;
 
 use super::{SamplerError, StateError};
 
-/// Why the engine could not do what was asked. Each message says what was expected, what was found, and where; an option
-/// is named by its path, as in `EngineOptions::n_ctx`.
+/// Why the engine could not do what was asked. Each message says what was expected, what was found, and
+/// where; an option is named by its path, as in `EngineOptions::n_ctx`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file is no GGUF file, or a broken one.
@@ -47,7 +47,10 @@ pub enum Error {
     #[error(
         "the model needs {} ({} weights, {} KV cache of {n_ctx} positions, {} buffers), {} free; \
          a smaller EngineOptions::n_ctx takes less",
-        binary_units(weights_bytes + kv_bytes + bufs_bytes), binary_units(*weights_bytes), binary_units(*kv_bytes), binary_units(*bufs_bytes),
+        binary_units(weights_bytes + kv_bytes + bufs_bytes),
+        binary_units(*weights_bytes),
+        binary_units(*kv_bytes),
+        binary_units(*bufs_bytes),
         binary_units(*free_bytes)
     )]
     DoesNotFit {

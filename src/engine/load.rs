@@ -44,7 +44,8 @@ pub struct EngineOptions {
     pub n_ctx: Option<usize>,
     /// Most tokens of one step.
     pub batch: usize,
-    /// Most tokens of one step whose logits are wanted, for [`Session::feed_each`](super::Session::feed_each).
+    /// Most tokens of one step whose logits are wanted, for
+    /// [`Session::feed_each`](super::Session::feed_each).
     pub outputs: usize,
     /// Sessions that may exist at a time.
     pub n_seqs: usize,
@@ -52,8 +53,8 @@ pub struct EngineOptions {
     pub cache_type_k: String,
     /// Codec of values in the cache.
     pub cache_type_v: String,
-    /// First positions that are kept as f16 for ever, where the cache has such (`turboquant`, `turboquant-4`), in pages of 64;
-    /// [`KvWindow::DEFAULT_SINKS`] where there is none.
+    /// First positions that are kept as f16 for ever, where the cache has such (`turboquant`,
+    /// `turboquant-4`), in pages of 64; [`KvWindow::DEFAULT_SINKS`] where there is none.
     pub kv_sinks: Option<usize>,
     /// Newest positions that are kept as f16, likewise; [`KvWindow::DEFAULT_NEWEST`] where there is none.
     pub kv_window: Option<usize>,
@@ -171,8 +172,8 @@ impl Engine {
         }
     }
 
-    /// Loads a model onto the first of some backends that opened and has all kernels that the model needs; what was passed
-    /// over stands in [`warnings`](Self::warnings).
+    /// Loads a model onto the first of some backends that opened and has all kernels that the model needs;
+    /// what was passed over stands in [`warnings`](Self::warnings).
     ///
     /// # Errors
     /// As [`open`](Self::open); the last backend's where there is none.
@@ -406,8 +407,8 @@ fn other_codec(p: &Program, options: &EngineOptions) -> Option<String> {
     let (asked, have) = (kv_by_name(&options.cache_type_v)?.name(), p.kvs.first()?.v.name());
     (asked != have).then(|| {
         format!(
-            "EngineOptions::cache_type_v: {asked} is a type of keys; values are kept as {have}, which sums them with \
-             less error"
+            "EngineOptions::cache_type_v: {asked} is a type of keys; values are kept as {have}, which \
+             sums them with less error"
         )
     })
 }

@@ -295,7 +295,8 @@ fn tensor_info(
 
 fn way_out(dialect: Dialect, type_name: &str) -> String {
     if dialect == Dialect::BitNet && matches!(type_name, "tl1" | "tl2") {
-        return "its layout depends on a kernel configuration that is not in the file: use the model's i2_s file"
+        return "its layout depends on a kernel configuration that is not in the file: use the model's i2_s \
+                file"
             .into();
     }
     let names: Vec<_> = ggml_types::types::REGISTRY.iter().map(|ty| ty.name()).collect();

@@ -72,8 +72,8 @@ impl Model {
     }
 }
 
-/// The numbers of the model in `gguf`; the size of the vocabulary is the rows of its embedding table, the one number
-/// that every file has as a shape.
+/// The numbers of the model in `gguf`; the size of the vocabulary is the rows of its embedding table, the one
+/// number that every file has as a shape.
 ///
 /// # Errors
 /// [`ModelError`] for an unknown architecture, a file without the table, and as [`Hyper::read`].

@@ -1,7 +1,8 @@
 //! From a model of real-valued weights to one of another type: a GGUF file in, a GGUF file out.
 //!
 //! It must never know a program or a backend. Start at [`Quantizer`]: it decides what becomes of every tensor
-//! before a byte is written; `encode.rs` then turns one tensor after the other, and `ternary.rs` is BitNet's rule.
+//! before a byte is written; `encode.rs` then turns one tensor after the other, and `ternary.rs` is BitNet's
+//! rule.
 
 mod encode;
 mod ternary;

@@ -25,7 +25,8 @@ impl ByteLevelBpe {
     /// token can never apply and is left out.
     ///
     /// # Errors
-    /// [`TokenizerError::Metadata`] where there are no merges; [`TokenizerError::Build`] where the crate refuses.
+    /// [`TokenizerError::Metadata`] where there are no merges; [`TokenizerError::Build`] where the crate
+    /// refuses.
     pub fn new(vocab: &mut Vocab, metadata: &Metadata, kind: &Kind) -> Result<Self, TokenizerError> {
         note_lost_bytes(vocab);
         let longest = vocab.tokens.iter().map(String::len).max().unwrap_or(0);

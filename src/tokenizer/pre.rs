@@ -51,7 +51,10 @@ pub const REGISTRY: &[Kind] = &[
         name: "llama-bpe",
         aliases: &["llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral"],
         rules: &[rule(
-            r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
+            concat!(
+                r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|",
+                r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
+            ),
             GiveBack::WhitespaceButNewlines,
         )],
         ignore_merges: true,
@@ -74,7 +77,10 @@ pub const REGISTRY: &[Kind] = &[
         name: "qwen2",
         aliases: &["deepseek-r1-qwen"],
         rules: &[rule(
-            r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
+            concat!(
+                r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|",
+                r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
+            ),
             GiveBack::WhitespaceButNewlines,
         )],
         ignore_merges: false,

@@ -1,10 +1,11 @@
-//! What in `src/` needs what, read off the text: paths of `use` and of code, followed through re-exports to the item that
-//! they name.
+//! What in `src/` needs what, read off the text: paths of `use` and of code, followed through re-exports to
+//! the item that they name.
 //!
-//! A circle is one of two things. Files beside one another that import each other, whatever they use of it: a reader of
-//! the first must have read the second. Or items that need each other, in a file with modules below it (`mod.rs`) and in
-//! these modules: such a file is the front of its folder. It holds what its children share, and it names them, so that
-//! imports in both directions are no circle, unless what a child takes from its parent needs that child.
+//! A circle is one of two things. Files beside one another that import each other, whatever they use of it: a
+//! reader of the first must have read the second. Or items that need each other, in a file with modules below
+//! it (`mod.rs`) and in these modules: such a file is the front of its folder. It holds what its children
+//! share, and it names them, so that imports in both directions are no circle, unless what a child takes from
+//! its parent needs that child.
 
 use std::collections::{BTreeMap, BTreeSet};
 

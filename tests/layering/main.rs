@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use graph::Graph;
 
-/// Rooms of `src/`, folders and files, and the rooms that each may import. They stand in order: none imports one below it.
+/// Rooms of `src/`, folders and files, and the rooms that each may import. They stand in order: none imports
+/// one below it.
 const ROOMS: &[(&str, &[&str])] = &[
     ("demo", &[]),
     ("parallel", &[]),
@@ -35,7 +36,8 @@ const ROOMS: &[(&str, &[&str])] = &[
 /// Rooms that may name a backend besides the trait.
 const KNOW_DEVICES: &[&str] = &["backend", "cli"];
 
-/// Circles that are there today: a folder that holds all files of each, and what makes it. An entry goes with its circle.
+/// Circles that are there today: a folder that holds all files of each, and what makes it. An entry goes with
+/// its circle.
 const KNOWN_CIRCLES: &[(&str, &str)] = &[
     ("src/backend/cuda/", "attend and kv"),
     ("src/backend/wgpu/", "device, shader and weight"),
@@ -219,6 +221,30 @@ fn rust_files(root: &str) -> Vec<PathBuf> {
         files(root).into_iter().filter(|f| f.extension().is_some_and(|e| e == "rs")).collect();
     assert!(!found.is_empty(), "no Rust files below {root}");
     found
+}
+
+/// Folders whose lines end at 110 columns: code, comments and strings.
+const NARROW: &[&str] = &[
+    "src/cli",
+    "src/eval",
+    "src/gguf",
+    "src/model",
+    "src/program",
+    "src/quantize",
+    "src/synth",
+    "src/tokenizer",
+    "tests/layering",
+];
+
+#[test]
+fn lines_end_at_110_columns() {
+    let mut long = Vec::new();
+    for file in NARROW.iter().flat_map(|folder| rust_files(folder)) {
+        let text = fs::read_to_string(&file).unwrap();
+        let lines = text.lines().enumerate().filter(|(_, line)| line.chars().count() > 110);
+        long.extend(lines.map(|(at, _)| format!("{}:{}", relative(&file), at + 1)));
+    }
+    assert!(long.is_empty(), "{}", long.join("\n"));
 }
 
 /// Every file below a folder of the project; none where there is no such folder yet.

@@ -1,7 +1,8 @@
-//! What attention works with on a text of the user's: queries, keys and values of every layer, as the model makes them before any
-//! cache has rounded them; and what caches of each kind would make of them.
+//! What attention works with on a text of the user's: queries, keys and values of every layer, as the model
+//! makes them before any cache has rounded them; and what caches of each kind would make of them.
 //!
-//! It never looks into a backend: the model's program gets stages that have keys and values where queries are. Start at [`Probe`].
+//! It never looks into a backend: the model's program gets stages that have keys and values where queries
+//! are. Start at [`Probe`].
 
 mod attention;
 mod spread;
@@ -56,7 +57,8 @@ pub struct Vectors<'a> {
 }
 
 impl Probe {
-    /// A probe for texts of up to `n` tokens, of the model that `gguf` describes. Of the options count threads.
+    /// A probe for texts of up to `n` tokens, of the model that `gguf` describes. Of the options count
+    /// threads.
     ///
     /// # Errors
     /// As [`Engine::from_gguf`](crate::engine::Engine::from_gguf).
@@ -120,8 +122,8 @@ impl Probe {
     }
 }
 
-/// Puts two stages before every `AttnIn`: one that makes keys where it makes queries, and one that makes values there. What they
-/// write to the cache, `AttnIn` itself writes over.
+/// Puts two stages before every `AttnIn`: one that makes keys where it makes queries, and one that makes
+/// values there. What they write to the cache, `AttnIn` itself writes over.
 fn read_out(program: &mut Program) -> Vec<Layer> {
     let stages = std::mem::take(&mut program.stages);
     let scales: Vec<_> = stages

@@ -65,15 +65,20 @@ pub enum ChatError {
 pub const BUILT_IN: &[(&str, &str)] = &[
     (
         "bitnet",
-        "{{ bos_token }}{% for message in messages %}{{ message.role | capitalize }}: {{ message.content | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}{{ 'Assistant: ' }}{% endif %}",
+        "{{ bos_token }}{% for message in messages %}{{ message.role | capitalize }}: {{ message.content | \
+         trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}{{ 'Assistant: ' }}{% endif %}",
     ),
     (
         "chatml",
-        "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+        "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + \
+         '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% \
+         endif %}",
     ),
     (
         "llama3",
-        "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' + message.content | trim + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}",
+        "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message.role + \
+         '<|end_header_id|>\\n\\n' + message.content | trim + '<|eot_id|>' }}{% endfor %}{% if \
+         add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}",
     ),
 ];
 
