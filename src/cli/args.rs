@@ -48,7 +48,7 @@ pub fn unescape(text: &str) -> String {
     out + rest
 }
 
-/// The character that stands behind a backslash, and the bytes that spell it.
+/// The character that an escape stands for, and its length in bytes without the backslash.
 fn escape(rest: &str) -> (char, usize) {
     match rest.as_bytes() {
         [b'n', ..] => ('\n', 1),

@@ -38,7 +38,7 @@ pub struct ChatArgs {
     context: ContextArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// What the model is told before the conversation (also -sys)
+    /// System prompt: what the model reads before the conversation (also -sys)
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system_prompt: Option<String>,
     /// Chat template instead of the file's: bitnet, chatml, llama3, or a file with Jinja

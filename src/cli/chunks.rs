@@ -36,7 +36,7 @@ impl TextArgs {
     /// The text.
     ///
     /// # Errors
-    /// Where it cannot be read, or is no UTF-8.
+    /// Where it cannot be read, or is not UTF-8.
     pub fn read(&self) -> Result<String, CliError> {
         let fail = |err: &dyn std::fmt::Display| format!("{}: {err}", self.file.display());
         let bytes = std::fs::read(&self.file).map_err(|err| fail(&err))?;

@@ -54,7 +54,7 @@ pub fn with_flags(said: &impl Display) -> String {
     out + rest
 }
 
-/// The text up to the next option that has a flag, the flag, and the text behind the option.
+/// The text up to the next option that has a flag, the flag, and the text after the option.
 fn next_option(text: &str) -> Option<(&str, &'static str, &str)> {
     text.match_indices("::").find_map(|(middle, _)| {
         let is_name = |c: char| c.is_alphanumeric() || c == '_';

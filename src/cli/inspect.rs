@@ -50,8 +50,8 @@ impl InspectArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// A file that is no GGUF or broken; with --program, one that holds no model we know; stdout that cannot
-    /// be written.
+    /// A file that is not GGUF, or is broken; with --program, one that holds no known model; stdout that
+    /// cannot be written.
     pub fn run(self) -> Result<(), CliError> {
         let source = Source::choose(self.file.as_deref(), "FILE")?;
         let gguf = source.open(OpenOptions { dialect: self.dialect })?;

@@ -67,7 +67,7 @@ enum Command {
 /// Why a subcommand failed, as the user reads it.
 pub type CliError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The end of a subcommand that ctrl-C stopped: it has said what there is to say.
+/// The end of a subcommand that ctrl-C stopped: the message is already printed.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;
@@ -79,7 +79,7 @@ impl Interrupted {
 
 /// Parses the command line, runs the subcommand, and turns an error into one message and exit code 1.
 ///
-/// A reader that closed our stdout (`head`) wanted no more, which is no error.
+/// A reader that closed our stdout (`head`) has read enough: that is not an error.
 pub fn main() -> ExitCode {
     let args = args::normalise(std::env::args_os());
     let ended = match Cli::try_parse_from(args) {
@@ -94,7 +94,7 @@ pub fn main() -> ExitCode {
     if err.is::<Interrupted>() {
         return ExitCode::from(Interrupted::EXIT_CODE);
     }
-    // Errors of files have the file's name, and are no bare ones.
+    // Errors of files carry the file's name, so a bare one is of stdout.
     match err.downcast_ref::<io::Error>() {
         Some(err) if err.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
         Some(err) => eprintln!("error: stdout: {err}"),

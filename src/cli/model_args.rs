@@ -30,7 +30,7 @@ pub struct LoadArgs {
     /// GGUF file of the model [default: the demo model in this program]
     #[arg(short, long, value_name = "FILE")]
     pub model: Option<PathBuf>,
-    /// Where it runs: auto, or a word of `sterna devices`
+    /// Where it runs: auto, or a backend that `sterna devices` lists
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub backend: String,
     /// Which device of it: a number of `sterna devices`, or a part of a name

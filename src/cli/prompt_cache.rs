@@ -26,7 +26,7 @@ pub struct PromptCacheArgs {
 }
 
 impl PromptCacheArgs {
-    /// A session that has seen the first tokens of `prompt` as far as the file goes along with it, the last
+    /// A session that has seen the first tokens of `prompt` as far as the file agrees with it, the last
     /// token never. It says so on stderr.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl PromptCacheArgs {
         let restored = engine.restore(&mut BufReader::with_capacity(1 << 20, file));
         let mut session = restored.map_err(|err| {
             format!(
-                "{}: {err}; without the file, or with another name, the prompt is computed anew",
+                "{}: {err}; without the file, or with another name, the prompt is computed from the start",
                 path.display()
             )
         })?;

@@ -19,7 +19,7 @@ use crate::quantize::{QuantizeError, QuantizeOptions, Quantizer, TensorReport};
 ///
 /// IN.gguf (or any part of a split model) has f32, f16 or bf16 weights; a tensor that is quantised already is
 /// refused unless it has the wanted type. Linear weights get the type, vectors such as norms f32. The
-/// embedding and the output head get the type too, but f16 beside ternary weights, as bitnet.cpp's files
+/// embedding and the output head get the type too, but f16 with ternary weights, as bitnet.cpp's files
 /// have it. A tensor whose rows the type cannot hold stays f16, and a note says so.
 ///
 /// i2_s has one scale a tensor, and weights that are not ternary yet are rounded by BitNet's rule: scale =

@@ -27,8 +27,8 @@ pub fn cancel_on_ctrl_c(cancel: &Arc<AtomicBool>) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Loads the model of a command that generates from `source`: ctrl-C sets what is returned beside it, and
-/// `verbose` says what was loaded.
+/// Loads the model of a command that generates from `source`: ctrl-C sets the flag that is returned with it,
+/// and `verbose` says what was loaded.
 ///
 /// # Errors
 /// Where the system refuses the handler of ctrl-C; whatever loading returns, the
@@ -95,7 +95,7 @@ pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<Str
     let repaired = engine.repaired()?.unwrap_or(0);
     if repaired > 0 {
         lines.push(format!(
-            "warning: {repaired} keys and values were no finite numbers or beyond f16; the cache has other \
+            "warning: {repaired} keys and values were not finite or beyond f16's range; the cache has other \
              numbers in their place"
         ));
     }

@@ -37,7 +37,7 @@ pub struct EngineOptions {
     pub int8: Int8,
     /// Whether [`Engine::stage_times`] are taken, by backends that can.
     pub profile: bool,
-    /// Threads of the CPU backend; one a physical core where there is none.
+    /// Threads of the CPU backend; `None` is one per physical core.
     pub threads: Option<usize>,
     /// Positions of each session; the trained context, at most [`EngineOptions::DEFAULT_CTX`], where there
     /// is none.
@@ -53,10 +53,10 @@ pub struct EngineOptions {
     pub cache_type_k: String,
     /// Codec of values in the cache.
     pub cache_type_v: String,
-    /// First positions that are kept as f16 for ever, where the cache has such (`turboquant`,
-    /// `turboquant-4`), in pages of 64; [`KvWindow::DEFAULT_SINKS`] where there is none.
+    /// First positions that are always kept as f16, by codecs with a window (`turboquant`,
+    /// `turboquant-4`), in pages of 64; `None` is [`KvWindow::DEFAULT_SINKS`].
     pub kv_sinks: Option<usize>,
-    /// Newest positions that are kept as f16, likewise; [`KvWindow::DEFAULT_NEWEST`] where there is none.
+    /// Newest positions that are kept as f16, likewise; `None` is [`KvWindow::DEFAULT_NEWEST`].
     pub kv_window: Option<usize>,
     /// Type of the output head: `keep`, or `q8_0` or `q6_k`, which it is encoded in when it is loaded.
     pub head_type: String,
@@ -70,7 +70,7 @@ impl EngineOptions {
     /// Positions of a session where nothing else is asked for.
     pub const DEFAULT_CTX: usize = 4096;
 
-    /// The same with other codecs. What is said of sinks and of a window is left out where neither has such.
+    /// The same with other codecs. Sinks and window are left out if neither codec is windowed.
     pub fn with_cache(&self, k: &str, v: &str) -> Self {
         let windowed = [k, v].iter().any(|name| kv_by_name(name).is_some_and(|codec| codec.windowed()));
         Self {
@@ -82,7 +82,7 @@ impl EngineOptions {
         }
     }
 
-    /// What caches that have such keep exactly.
+    /// What windowed caches keep exactly.
     pub fn exact(&self) -> KvWindow {
         let sinks = self.kv_sinks.unwrap_or(KvWindow::DEFAULT_SINKS);
         KvWindow::of_positions(sinks, self.kv_window.unwrap_or(KvWindow::DEFAULT_NEWEST))
@@ -176,7 +176,7 @@ impl Engine {
     /// what was passed over stands in [`warnings`](Self::warnings).
     ///
     /// # Errors
-    /// As [`open`](Self::open); the last backend's where there is none.
+    /// As [`open`](Self::open); the last backend's error if none does.
     ///
     /// # Panics
     /// Where there are no backends.

@@ -10,10 +10,10 @@ use super::{Chunks, OUTPUTS, as_fed};
 use crate::engine::Error;
 use crate::engine::{Engine, EngineOptions, Session};
 
-/// Rows of a chunk whose attention is looked at.
+/// Rows of a chunk whose attention is measured.
 const ROWS: usize = 16;
 
-/// Positions of a chunk, from its first, whose attention is looked at: they go through the model in one step.
+/// Positions of a chunk, from its first, whose attention is measured: they go through the model in one step.
 const PROBED: usize = 16_384;
 
 /// Scores a text with two engines, side by side. `go_on` is asked before each step.

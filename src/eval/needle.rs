@@ -1,7 +1,7 @@
 //! Needles in a haystack, for models of any size: random tokens, once somewhere in a text, and whether the
 //! model goes on with them when it sees their first half again.
 //!
-//! A model that answers no questions still copies what stood behind the same words before, if attention
+//! A model that answers no questions still copies what followed the same words before, if attention
 //! brings it back. So a needle is eight tokens that have nothing to do with each other. At the end of the
 //! text come its first four, the cue, and scored is what the model then gives each of the last four, the
 //! answer.
@@ -90,7 +90,7 @@ impl Haystack {
         &self.tokens
     }
 
-    /// Shows the text to a model once, and asks for each needle behind it, as if for no other: one result a
+    /// Shows the text to a model once, and asks for each needle after it, independently: one result a
     /// needle.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ pub fn search<E: From<Error>>(
     Ok(depths)
 }
 
-/// What is shown behind the text: the cue, and of the answer all but its last token.
+/// What is shown after the text: the cue, and of the answer all but its last token.
 fn question(needle: &[u32; CUE + ANSWER]) -> &[u32] {
     &needle[..CUE + ANSWER - 1]
 }

@@ -258,7 +258,7 @@ impl From<&str> for Value {
     }
 }
 
-/// How deep arrays may lie in one another. Real files have no nesting at all.
+/// How deep arrays may be nested. Real files have no nesting at all.
 const MAX_DEPTH: usize = 8;
 
 /// Elements of one type, kept as the file has them. A vocabulary of 128 thousand strings costs
@@ -318,7 +318,7 @@ impl Array {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -10,7 +10,7 @@ use crate::program::{
     ActQuant, Buf, Kv, KvDecl, Linear, Norm, NormKind, Program, RopeId, RopeStyle, RowsOf, Stage, Weight,
 };
 
-/// A program in the making, beside the file it is made from.
+/// A program that is being built, and the file it is built from.
 #[derive(Debug)]
 pub struct Builder<'a> {
     gguf: &'a Gguf,

@@ -80,7 +80,7 @@ impl Model {
 pub fn hyper(gguf: &Gguf) -> Result<Hyper, ModelError> {
     const TABLE: &str = "token_embd.weight";
     let Some(table) = gguf.find(TABLE) else {
-        // A file of another architecture is told apart from one that merely lacks its table.
+        // An unknown architecture is reported as such, not as a missing table.
         by_name(gguf.metadata().require_str("general.architecture")?)?;
         let (tensor, want) = (TABLE.to_owned(), "[n_vocab, dim]".to_owned());
         let got = "no tensor of that name (a vocabulary-only file?)".to_owned();

@@ -101,8 +101,8 @@ impl Program {
         (0..self.kvs.len() as u32).map(|i| self.cache_bytes(Kv(i))).sum()
     }
 
-    /// Bytes of one layer's cache at full size: pages of codes, and exact pages of f16, behind each of which
-    /// lies room for the mean of its keys as f32.
+    /// Bytes of one layer's cache at full size: pages of codes, and exact pages of f16, each followed by
+    /// space for the mean of its keys as f32.
     pub fn cache_bytes(&self, kv: Kv) -> u64 {
         let head_dim = self.kv_decl(kv).head_dim;
         let [pages, exact] = [self.limits.pages, self.limits.exact_pages].map(|n| (n * PAGE) as u64);

@@ -106,7 +106,7 @@ pub struct Limits {
     pub seqs: usize,
     /// KV pages, shared by all sequences.
     pub pages: usize,
-    /// Pages of exact positions, for codecs that are [`windowed`](KvCodec::windowed); 0 where there is none.
+    /// Pages of exact positions, for codecs that are [`windowed`](KvCodec::windowed); 0 without one.
     pub exact_pages: usize,
 }
 
@@ -178,17 +178,17 @@ impl Program {
         self.stages.push((label.into(), stage.into()));
     }
 
-    /// The declaration behind a handle of this program.
+    /// The declaration of a handle of this program.
     pub fn weight_decl(&self, w: Weight) -> &WeightDecl {
         &self.weights[w.0 as usize]
     }
 
-    /// The declaration behind a handle of this program.
+    /// The declaration of a handle of this program.
     pub fn buf_decl(&self, b: Buf) -> &BufDecl {
         &self.bufs[b.0 as usize]
     }
 
-    /// The declaration behind a handle of this program.
+    /// The declaration of a handle of this program.
     pub fn kv_decl(&self, kv: Kv) -> &KvDecl {
         &self.kvs[kv.0 as usize]
     }

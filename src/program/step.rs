@@ -103,8 +103,8 @@ impl KvWindow {
 /// For each sequence slot, the pages of its positions: position `p` lies in page `pages[seq][p / PAGE]`
 /// at offset `p % PAGE`. A page number means the same page in every layer's cache.
 ///
-/// For windowed codecs a sequence has exact pages besides: of its first pages for ever, and of the newest
-/// ones. A page is written exactly, and encoded as soon as it is full; which of the two a row reads
+/// For windowed codecs a sequence has exact pages besides: of its first pages, which it keeps, and of the
+/// newest ones. A page is written exactly, and encoded as soon as it is full; which of the two a row reads
 /// ([`KvWindow`]) depends on the row's position alone, so that it is the same however the rows before it were
 /// cut into steps.
 #[derive(Clone, Debug, Default)]

@@ -49,7 +49,7 @@ impl Census {
         Self { n: row.len(), sum, magnitudes }
     }
 
-    /// Of these weights and the ones of `next` behind them.
+    /// Of these weights followed by those of `next`.
     pub fn and(self, next: Self) -> Self {
         Self {
             n: self.n + next.n,

@@ -15,7 +15,7 @@ use super::{TokenizerError, byte_level};
 pub struct ByteLevelBpe {
     pre: PreTokenizer,
     model: BPE,
-    /// Stands in the crate's output for a byte that is no token. It keeps its neighbours apart, as the
+    /// Stands in the crate's output for a byte without a token. It keeps its neighbours apart, as the
     /// reference does, and never leaves this file.
     lost: u32,
 }

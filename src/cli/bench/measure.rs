@@ -125,7 +125,7 @@ pub fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, E
     Ok(Taken { seconds, decode_bytes, stages })
 }
 
-/// One run: the prompt, and behind it, or behind a token of its own, the generated tokens.
+/// One run: the prompt, or a single token, and then the generated tokens.
 fn run(session: &mut Session, test: Test, prompt: &[u32], token: u32) -> Result<(), Error> {
     session.cut_back(test.n_depth);
     let mut sampler = Sampler::new(SamplerOptions::greedy())?;

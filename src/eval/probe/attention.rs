@@ -61,12 +61,12 @@ impl AttentionKl {
     }
 }
 
-/// One head's keys as a cache keeps them: `[n, head_dim]`, turned where the codec turns them.
+/// One head's keys as a cache keeps them: `[n, head_dim]`, rotated if the codec rotates them.
 struct Keys {
     codec: &'static dyn KvCodec,
     rotation: Option<Rotation>,
     head_dim: usize,
-    /// As exact pages have them; empty where there are none.
+    /// As exact pages have them; empty for codecs without a window.
     exact: Vec<f32>,
     /// As they are decoded, less the mean.
     coded: Vec<f32>,

@@ -1,4 +1,4 @@
-//! What attention works with on a text of the user's: queries, keys and values of every layer, as the model
+//! What attention works with on a text: queries, keys and values of every layer, as the model
 //! makes them before any cache has rounded them; and what caches of each kind would make of them.
 //!
 //! It never looks into a backend: the model's program gets stages that have keys and values where queries
@@ -27,7 +27,7 @@ pub struct Probe {
 
 /// Where a layer's vectors are to be found.
 struct Layer {
-    /// The stage behind which they are there.
+    /// The stage after which they are ready.
     end: usize,
     scale: f32,
     bufs: [Buf; 3],
@@ -35,7 +35,7 @@ struct Layer {
     head_dim: usize,
 }
 
-/// One layer's vectors of a text, behind the rotary embedding and before any cache.
+/// One layer's vectors of a text, after RoPE and before any cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors<'a> {
     /// Positions.
@@ -155,7 +155,7 @@ fn read_out(program: &mut Program) -> Vec<Layer> {
     layers
 }
 
-/// The buffer of a name with so many columns; a new one where there is none.
+/// The buffer of this name with so many columns; a new one if the program has none.
 fn buf(program: &mut Program, name: &'static str, cols: usize) -> Buf {
     match program.bufs.iter().position(|buf| buf.name == name && buf.cols == cols) {
         Some(at) => Buf(at as u32),

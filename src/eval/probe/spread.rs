@@ -23,7 +23,7 @@ impl Spread {
     /// Takes the vectors of a text, `[n, n_kv_heads * head_dim]`.
     ///
     /// # Panics
-    /// Where there are none.
+    /// If there are no vectors.
     pub fn add(&mut self, vectors: &[f32], n_kv_heads: usize, head_dim: usize) {
         let cols = n_kv_heads * head_dim;
         for head in 0..n_kv_heads {
