@@ -25,7 +25,6 @@ pub mod backend;
 pub mod cli;
 pub mod demo;
 pub mod engine;
-mod error;
 pub mod eval;
 pub mod gguf;
 pub mod model;
@@ -35,4 +34,4 @@ pub mod quantize;
 pub mod synth;
 pub mod tokenizer;
 
-pub use error::Error;
+pub use engine::Error;

@@ -39,8 +39,8 @@ fn rewrite(arg: OsString) -> OsString {
     arg
 }
 
-/// Text with its escapes resolved, as llama.cpp does: `\n`, `\r`, `\t`, `\\`, `\"`, `\'`, and `\xHH` below 0x80.
-/// Any other backslash stays.
+/// Text with its escapes resolved, as llama.cpp does: `\n`, `\r`, `\t`, `\\`, `\"`, `\'`, and `\xHH` below
+/// 0x80. Any other backslash stays.
 pub fn unescape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -53,7 +53,7 @@ pub fn unescape(text: &str) -> String {
     out + rest
 }
 
-/// The character that stands behind a backslash, and the bytes that spell it.
+/// The character that an escape stands for, and its length in bytes without the backslash.
 fn escape(rest: &str) -> (char, usize) {
     match rest.as_bytes() {
         [b'n', ..] => ('\n', 1),

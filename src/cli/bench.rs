@@ -1,28 +1,28 @@
-//! `sterna bench`: llama-bench's table.
+//! `sterna bench`: llama-bench's table. `measure.rs` runs the tests, `table.rs` writes what they took.
 
-use std::time::Instant;
+mod measure;
+mod table;
 
 use clap::Args;
 
 use super::CliError;
-use super::bench_table::{Format, Table};
 use super::model_args::LoadArgs;
-use crate::backend::StageTime;
-use crate::engine::{Engine, EngineOptions, Session};
+use crate::engine::EngineOptions;
 use crate::eval::bandwidth;
-use crate::eval::score::Mean;
-use crate::program::sampling::uniform;
+use measure::{Measured, Stages, Taken, Test, measure};
+use table::{Format, Table};
 
 /// Read for the bandwidth column: several times the last cache of large machines.
 const BANDWIDTH_BYTES: usize = 512 << 20;
 
 /// Measures prefill and decode as llama-bench does.
 ///
-/// Rows: `pp512` feeds 512 random tokens and picks the one that follows, `tg128` feeds a random token and then 127 times
-/// the one that was picked, the most likely, as `sterna run --temp 0` does; `pp512+tg128` is one after the other, and `@ d4096` has 4096 tokens in the cache already. Each
-/// is run once to warm up and then -r times; t/s is the mean over the runs with its standard deviation. The
-/// bandwidth is bytes of weights and KV cache over time, and its share is of what a plain read of memory
-/// reaches with the same threads, measured before the model is loaded. LISTs are divided by commas.
+/// Rows: `pp512` feeds 512 random tokens and picks the one that follows, `tg128` feeds a random token and
+/// then 127 times the one that was picked, the most likely, as `sterna run --temp 0` does; `pp512+tg128` is
+/// one after the other, and `@ d4096` has 4096 tokens in the cache already. Each is run once to warm up and
+/// then -r times; t/s is the mean over the runs with its standard deviation. The bandwidth is bytes of
+/// weights and KV cache over time, and its share is of what a plain read of memory reaches with the same
+/// threads, measured before the model is loaded. LISTs are divided by commas.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna bench -m model.gguf
@@ -45,80 +45,20 @@ pub struct BenchArgs {
     #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
     n_depth: Vec<usize>,
     /// Runs of each test
-    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     /// Numbers of threads [default: physical cores]
-    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
-    /// What each kind of stage takes of the device, on stderr; --backend wgpu alone. Runs wait for each step then
+    /// What each kind of stage takes of the device, on stderr; --backend wgpu alone. Runs wait for each step
+    /// then
     #[arg(long)]
     profile: bool,
     /// How the result is written
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Md)]
     output: Format,
-}
-
-/// One row: what is fed on top of what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Test {
-    /// Tokens fed in batches.
-    pub n_prompt: usize,
-    /// Tokens fed one by one, each of them picked by the last step.
-    pub n_gen: usize,
-    /// Tokens in the cache before.
-    pub n_depth: usize,
-}
-
-/// What one test took.
-#[derive(Clone, Debug)]
-pub struct Measured {
-    /// What was run.
-    pub test: Test,
-    /// Threads of the backend.
-    pub threads: usize,
-    /// Seconds of each run.
-    pub seconds: Vec<f64>,
-    /// Bytes that one run reads, where it has single-token steps alone.
-    pub decode_bytes: Option<u64>,
-    /// Bytes a second of a plain read with the same threads.
-    pub read_bandwidth: f64,
-}
-
-impl Test {
-    /// `pp512`, `tg128`, `pp512+tg128`, with ` @ d4096` behind.
-    pub fn name(&self) -> String {
-        let mut parts = Vec::new();
-        if self.n_prompt > 0 {
-            parts.push(format!("pp{}", self.n_prompt));
-        }
-        if self.n_gen > 0 {
-            parts.push(format!("tg{}", self.n_gen));
-        }
-        let depth = if self.n_depth > 0 { format!(" @ d{}", self.n_depth) } else { String::new() };
-        parts.join("+") + &depth
-    }
-
-    fn n_tokens(&self) -> usize {
-        self.n_prompt + self.n_gen
-    }
-}
-
-impl Measured {
-    /// Tokens a second: mean over the runs and standard deviation of one run.
-    pub fn rate(&self) -> (f64, f64) {
-        let mut mean = Mean::default();
-        self.seconds.iter().for_each(|seconds| mean.add(self.test.n_tokens() as f64 / seconds));
-        // The error of the mean times sqrt(n) is the sample's standard deviation.
-        (mean.mean(), mean.std_error() * (mean.n() as f64).sqrt())
-    }
-
-    /// Bytes a second that decoding read, the mean over the runs.
-    pub fn bandwidth(&self) -> Option<f64> {
-        let bytes = self.decode_bytes? as f64;
-        let mut mean = Mean::default();
-        self.seconds.iter().for_each(|seconds| mean.add(bytes / seconds));
-        Some(mean.mean())
-    }
 }
 
 impl BenchArgs {
@@ -173,55 +113,6 @@ impl BenchArgs {
     }
 }
 
-/// Kinds of stages, and what they took.
-type Stages = Vec<(&'static str, StageTime)>;
-
-/// What a test took.
-struct Taken {
-    /// Of each run.
-    seconds: Vec<f64>,
-    /// That one run of single-token steps reads.
-    decode_bytes: Option<u64>,
-    /// Of all runs, where they are timed.
-    stages: Option<Stages>,
-}
-
-fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, CliError> {
-    let mut session = engine.session()?;
-    let n_vocab = engine.hyper().n_vocab;
-    let token = |at: usize| ((uniform(0, at as u64) * n_vocab as f64) as u32).min(n_vocab as u32 - 1);
-    let depth: Vec<u32> = (0..test.n_depth).map(token).collect();
-    let prompt: Vec<u32> = (test.n_depth..test.n_depth + test.n_prompt).map(token).collect();
-    session.prefill(&depth)?;
-
-    // Warm-up: the prompt once, and two single steps, the second of which may be queued ahead.
-    run(&mut session, Test { n_gen: test.n_gen.min(2), ..test }, &prompt, token(0))?;
-    let before = engine.stage_times()?;
-    let mut seconds = Vec::new();
-    for _ in 0..repetitions {
-        let start = Instant::now();
-        run(&mut session, test, &prompt, token(0))?;
-        seconds.push(start.elapsed().as_secs_f64());
-    }
-    let steps = test.n_depth..test.n_depth + test.n_gen;
-    let decode_bytes =
-        (test.n_prompt == 0).then(|| steps.map(|position| engine.decode_cost(position).bytes()).sum());
-    let taken = before.zip(engine.stage_times()?);
-    let stages = taken.map(|(before, after)| {
-        let mut kinds = Stages::new();
-        for ((_, stage), (before, after)) in engine.program().stages.iter().zip(before.iter().zip(after)) {
-            let at = kinds.iter().position(|(kind, _)| *kind == stage.name()).unwrap_or_else(|| {
-                kinds.push((stage.name(), StageTime::default()));
-                kinds.len() - 1
-            });
-            kinds[at].1.calls += after.calls - before.calls;
-            kinds[at].1.nanoseconds += after.nanoseconds - before.nanoseconds;
-        }
-        kinds
-    });
-    Ok(Taken { seconds, decode_bytes, stages })
-}
-
 /// Stage, calls, total and share, largest first.
 fn profile_table(test: &str, stages: &Stages) -> String {
     let mut stages = stages.clone();
@@ -235,16 +126,6 @@ fn profile_table(test: &str, stages: &Stages) -> String {
     table + "\n"
 }
 
-/// One run: the prompt, and behind it, or behind a token of its own, the generated tokens.
-fn run(session: &mut Session, test: Test, prompt: &[u32], token: u32) -> Result<(), CliError> {
-    session.cut_back(test.n_depth);
-    match prompt {
-        [] => session.decode_many(&[token], test.n_gen)?,
-        _ => session.decode_many(prompt, 1 + test.n_gen)?,
-    };
-    Ok(())
-}
-
 /// Reads `PP,TG`.
 fn pair(text: &str) -> Result<(usize, usize), String> {
     let want = || format!("want two numbers divided by a comma, as in 512,128; got `{text}`");
@@ -255,25 +136,7 @@ fn pair(text: &str) -> Result<(usize, usize), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rows_are_called_as_llama_bench_calls_them() {
-        let name = |n_prompt, n_gen, n_depth| Test { n_prompt, n_gen, n_depth }.name();
-        assert_eq!(name(512, 0, 0), "pp512");
-        assert_eq!(name(0, 128, 4096), "tg128 @ d4096");
-        assert_eq!(name(512, 128, 0), "pp512+tg128");
-    }
-
-    #[test]
-    fn the_rate_is_the_mean_of_rates_with_the_samples_deviation() {
-        let test = Test { n_prompt: 0, n_gen: 10, n_depth: 0 };
-        let seconds = vec![1.0, 0.5];
-        let measured = Measured { test, threads: 1, seconds, decode_bytes: Some(100), read_bandwidth: 1.0 };
-        let (mean, deviation) = measured.rate();
-        assert_eq!(mean, 15.0);
-        assert!((deviation - 50f64.sqrt()).abs() < 1e-12);
-        assert_eq!(measured.bandwidth(), Some(150.0));
-    }
+    use crate::backend::StageTime;
 
     #[test]
     fn the_profile_has_the_largest_stage_first() {

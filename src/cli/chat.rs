@@ -38,14 +38,15 @@ pub struct ChatArgs {
     context: ContextArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// What the model is told before the conversation (also -sys)
+    /// System prompt: what the model reads before the conversation (also -sys)
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system_prompt: Option<String>,
     /// Chat template instead of the file's: bitnet, chatml, llama3, or a file with Jinja
     #[arg(long, value_name = "NAME|FILE", visible_alias = "chat-template-file")]
     chat_template: Option<String>,
     /// Most tokens of one answer; -1 is as many as the context holds
-    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, visible_alias = "predict")]
+    #[arg(short, long, value_name = "N", default_value_t = -1)]
+    #[arg(allow_negative_numbers = true, visible_alias = "predict")]
     n_predict: i64,
     /// Also say what was loaded and what it takes
     #[arg(short, long)]

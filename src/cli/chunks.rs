@@ -16,7 +16,8 @@ pub struct TextArgs {
     #[arg(short, long, value_name = "TEXT")]
     file: PathBuf,
     /// Tokens of a chunk
-    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    #[arg(value_parser = clap::value_parser!(u32).range(4..))]
     ctx_size: u32,
     /// Read special tokens that are spelled out in the text as tokens
     #[arg(long)]
@@ -35,7 +36,7 @@ impl TextArgs {
     /// The text.
     ///
     /// # Errors
-    /// Where it cannot be read, or is no UTF-8.
+    /// Where it cannot be read, or is not UTF-8.
     pub fn read(&self) -> Result<String, CliError> {
         let fail = |err: &dyn std::fmt::Display| format!("{}: {err}", self.file.display());
         let bytes = std::fs::read(&self.file).map_err(|err| fail(&err))?;
@@ -53,7 +54,8 @@ impl TextArgs {
         let (mut tokens, n_ctx) = (tokenizer.encode(text, special, true), self.n_ctx());
         if tokens.len() < 2 * n_ctx {
             return Err(format!(
-                "the text has {} tokens; at least two chunks of {n_ctx} are needed (--ctx-size sets their length)",
+                "the text has {} tokens; at least two chunks of {n_ctx} are needed (--ctx-size sets their \
+                 length)",
                 tokens.len()
             )
             .into());

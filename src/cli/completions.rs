@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::{Cli, CliError};
+use super::CliError;
 
 /// Writes completions for a shell to stdout.
 #[derive(Args, Debug)]
@@ -19,13 +19,13 @@ pub struct CompletionsArgs {
 }
 
 impl CompletionsArgs {
-    /// Runs the subcommand.
+    /// Runs the subcommand for the whole command line.
     ///
     /// # Errors
     /// Where stdout cannot be written.
-    pub fn run(self) -> Result<(), CliError> {
+    pub fn run(self, mut sterna: Command) -> Result<(), CliError> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "sterna", &mut script);
+        clap_complete::generate(self.shell, &mut sterna, "sterna", &mut script);
         Ok(io::stdout().lock().write_all(&script)?)
     }
 }
@@ -41,15 +41,14 @@ pub struct ManArgs {
 }
 
 impl ManArgs {
-    /// Runs the subcommand.
+    /// Runs the subcommand for the whole command line.
     ///
     /// # Errors
     /// Where there is no such subcommand, and where stdout cannot be written.
-    pub fn run(self) -> Result<(), CliError> {
-        let command = Cli::command();
+    pub fn run(self, sterna: Command) -> Result<(), CliError> {
         let command = match &self.subcommand {
-            None => command,
-            Some(name) => command
+            None => sterna,
+            Some(name) => sterna
                 .find_subcommand(name)
                 .ok_or_else(|| format!("no subcommand `{name}`"))?
                 .clone()

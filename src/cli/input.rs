@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::CliError;
 
-/// The text of `file`, or of stdin where there is none. Nothing is stripped.
+/// The text of `file`, or of stdin if no file is given. Nothing is stripped.
 ///
 /// # Errors
 /// A file that cannot be read; text that is not UTF-8, with the place; `nothing_given` where there is no

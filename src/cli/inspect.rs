@@ -50,7 +50,8 @@ impl InspectArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// A file that is no GGUF or broken; with --program, one that holds no model we know; stdout that cannot be written.
+    /// A file that is not GGUF, or is broken; with --program, one that holds no known model; stdout that
+    /// cannot be written.
     pub fn run(self) -> Result<(), CliError> {
         let source = Source::choose(self.file.as_deref(), "FILE")?;
         let gguf = source.open(OpenOptions { dialect: self.dialect })?;
@@ -131,7 +132,9 @@ impl InspectArgs {
             .into_iter()
             .map(|(name, total)| {
                 let Total { n_tensors, n_elems, bytes, supported } = total;
-                let json = json!({"tensors": n_tensors, "elements": n_elems, "bytes": bytes, "supported": supported});
+                let json = json!({
+                    "tensors": n_tensors, "elements": n_elems, "bytes": bytes, "supported": supported
+                });
                 (name, json)
             })
             .collect();

@@ -1,4 +1,5 @@
-//! `sterna kv-report`: what each kind of KV cache takes, and what it does to the model's attention and next token.
+//! `sterna kv-report`: what each kind of KV cache takes, and what it does to the model's attention and next
+//! token.
 //!
 //! [`eval`](crate::eval) measures, `table.rs` and `plot.rs` show what was measured.
 
@@ -28,19 +29,23 @@ use crate::eval::{OUTPUTS, cache, perplexity};
 
 /// Compares kinds of KV cache on a text.
 ///
-/// The text is cut into chunks and scored as `sterna perplexity` does. Beside each cache runs the one that --kv-cache-type names, f16
-/// unless it is told otherwise. The mean and the largest KL are the divergence of the next token's distribution from what that
-/// one says; `same top` is how often both have the same first choice. The attention KL is that of what heads pay attention to: the model's own
-/// queries, and its own keys as each cache keeps them; a mean over layers, heads, and 16 rows of the second half of each chunk.
+/// The text is cut into chunks and scored as `sterna perplexity` does. Beside each cache runs the one that
+/// --kv-cache-type names, f16 by default. The mean and the largest KL are the divergence of
+/// the next token's distribution from what that one says; `same top` is how often both have the same first
+/// choice. The attention KL is that of what heads pay attention to: the model's own queries, and its own keys
+/// as each cache keeps them; a mean over layers, heads, and 16 rows of the second half of each chunk.
 ///
-/// The second table says what keys and values look like, layer by layer: the excess kurtosis of their elements (0 for a bell), the
-/// largest mean of a channel in that channel's deviations, and how long the first four vectors are beside the median.
+/// The second table says what keys and values look like, layer by layer: the excess kurtosis of their
+/// elements (0 for a bell), the largest mean of a channel in that channel's deviations, and how long the
+/// first four vectors are compared with the median.
 ///
-/// The third is about needles: eight random tokens of the text, put into it at eleven depths. At the end of the text come the first
-/// four of one of them, and counted is how often each of the others is the model's first choice, with the mean of ln p. No model has to
-/// answer questions for that, but one that does not copy finds none, whatever its cache.
+/// The third is about needles: eight random tokens of the text, put into it at eleven depths. At the end of
+/// the text come the first four of one of them, and counted is how often each of the others is the model's
+/// first choice, with the mean of ln p. No model has to answer questions for that, but one that does not copy
+/// finds none, whatever its cache.
 ///
-/// turboquant, turboquant-4 and tq3_0 keep the first 64 positions and the newest 64 to 127 as f16: chunks should be much longer.
+/// Caches with a window (--kv-sinks, --kv-window) keep the first 64 positions and the newest 64 to 127 as
+/// f16: chunks should be much longer.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna kv-report -f text.txt -c 1024
@@ -72,7 +77,7 @@ struct Report {
     /// Positions of a chunk.
     n_ctx: usize,
     chunks: usize,
-    /// Positions whose next token was looked at.
+    /// Positions whose next token was scored.
     scored: u64,
     /// The first is what the others are compared with.
     caches: Vec<Line>,
@@ -174,7 +179,8 @@ impl KvReportArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Whatever reading, loading or running returns; where the text is too short, or a cache that was named cannot be.
+    /// Whatever reading, loading or running returns; where the text is too short, or a cache that was named
+    /// cannot be.
     pub fn run(self) -> Result<(), CliError> {
         let text = self.text.read()?;
         let asked = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(self.text.n_ctx())) };
@@ -195,7 +201,7 @@ impl KvReportArgs {
         let (mut base_nll, mut lines, mut codecs) = (None, Vec::new(), Vec::new());
         for name in self.names(&options) {
             let Some(engine) = self.open(&source, &asked.with_cache(&name, &name))? else { continue };
-            eprintln!("{name} beside {}", base_name(&base));
+            eprintln!("{name} compared with {}", base_name(&base));
             let scores = cache::compare(&base, &engine, &text, go_on)?;
             let distance = Distance {
                 attention_kl: Estimate::of(&Mean::default()),
@@ -228,7 +234,7 @@ impl KvReportArgs {
         Ok(report.print(self.json)?)
     }
 
-    /// The kinds that are compared with the one that the options name, which is none of them.
+    /// The kinds that are compared with the one that the options name, without that one.
     fn names(&self, options: &EngineOptions) -> Vec<String> {
         let base = (&*options.cache_type_k, &*options.cache_type_v);
         let all = || kv::REGISTRY.iter().map(|codec| codec.name().to_owned()).collect();

@@ -17,8 +17,9 @@ const OUTPUTS: usize = 64;
 
 /// Writes the logits of every position of given token sequences.
 ///
-/// FILE holds one sequence of token ids a line, divided by blanks or commas; they are fed as they are,
-/// and each line starts anew. OUT is a NumPy file, float32 [all positions, n_vocab]; it is there when it is whole.
+/// FILE holds one sequence of token ids a line, divided by blanks or commas; they are fed as they are, and
+/// each line starts with an empty context. OUT is a NumPy file, float32 [all positions, n_vocab]; it is there
+/// when it is whole.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna logits -m model.gguf --tokens prompts.txt -o logits.npy

@@ -5,7 +5,6 @@
 pub mod args;
 mod batched_bench;
 mod bench;
-mod bench_table;
 mod chat;
 mod chunks;
 mod completions;
@@ -32,7 +31,7 @@ mod tokenize;
 use std::io;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Runs ternary language models from GGUF files.
 #[derive(Parser)]
@@ -70,7 +69,7 @@ enum Command {
 /// Why a subcommand failed, as the user reads it.
 pub type CliError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The end of a subcommand that ctrl-C stopped: it has said what there is to say.
+/// The end of a subcommand that ctrl-C stopped: the message is already printed.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;
@@ -82,7 +81,7 @@ impl Interrupted {
 
 /// Parses the command line, runs the subcommand, and turns an error into one message and exit code 1.
 ///
-/// A reader that closed our stdout (`head`) wanted no more, which is no error.
+/// A reader that closed our stdout (`head`) has read enough: that is not an error.
 pub fn main() -> ExitCode {
     let args = args::normalise(std::env::args_os());
     let ended = match Cli::try_parse_from(args) {
@@ -97,7 +96,7 @@ pub fn main() -> ExitCode {
     if err.is::<Interrupted>() {
         return ExitCode::from(Interrupted::EXIT_CODE);
     }
-    // Errors of files have the file's name, and are no bare ones.
+    // Errors of files carry the file's name, so a bare one is of stdout.
     match err.downcast_ref::<io::Error>() {
         Some(err) if err.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
         Some(err) => eprintln!("error: stdout: {err}"),
@@ -126,7 +125,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Quantize(args) => args.run(),
         Command::Devices(args) => args.run(),
         Command::Selftest(args) => args.run(),
-        Command::Completions(args) => args.run(),
-        Command::Man(args) => args.run(),
+        Command::Completions(args) => args.run(Cli::command()),
+        Command::Man(args) => args.run(Cli::command()),
     }
 }

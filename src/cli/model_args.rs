@@ -4,14 +4,15 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
-use ggml_types::Dialect;
+use ggml_types::{Dialect, kv};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::source::Source;
 use super::{CliError, flags};
 use crate::backend::Int8;
-use crate::engine::{Engine, EngineOptions};
+use crate::engine::{Engine, EngineOptions, HEAD_TYPES};
 use crate::gguf::OpenOptions;
+use crate::program::{KvWindow, PAGE};
 
 /// Which model, and how it is run.
 #[derive(Args, Clone, Debug)]
@@ -29,7 +30,7 @@ pub struct LoadArgs {
     /// GGUF file of the model [default: the demo model in this program]
     #[arg(short, long, value_name = "FILE")]
     pub model: Option<PathBuf>,
-    /// Where it runs: auto, or a word of `sterna devices`
+    /// Where it runs: auto, or a backend that `sterna devices` lists
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub backend: String,
     /// Which device of it: a number of `sterna devices`, or a part of a name
@@ -41,8 +42,8 @@ pub struct LoadArgs {
     /// Most tokens of one prefill step
     #[arg(short, long, value_name = "N", default_value_t = 512, visible_alias = "ubatch-size")]
     pub batch_size: usize,
-    /// Type of the output head, which is most of what a token reads: keep, or q8_0 or q6_k, which it is encoded in
-    #[arg(long, value_name = "TYPE", default_value = "keep")]
+    /// Type of the output head
+    #[arg(long, value_name = "TYPE", default_value = HEAD_TYPES[0], help = head_types())]
     pub head_type: String,
     /// KV cache.
     #[command(flatten)]
@@ -79,17 +80,34 @@ pub struct CacheArgs {
     /// The same for values alone (also -ctv)
     #[arg(long, value_name = "TYPE")]
     pub cache_type_v: Option<String>,
-    /// First positions that turboquant and its kind keep as f16, in pages of 64 [default: 4]
-    #[arg(long, value_name = "N")]
+    /// First positions that are kept as f16
+    #[arg(long, value_name = "N", help = window("First", KvWindow::DEFAULT_SINKS))]
     pub kv_sinks: Option<usize>,
-    /// Newest positions that they keep as f16, in pages of 64 [default: 64]
-    #[arg(long, value_name = "N")]
+    /// Newest positions that are kept as f16
+    #[arg(long, value_name = "N", help = window("Newest", KvWindow::DEFAULT_NEWEST))]
     pub kv_window: Option<usize>,
 }
 
 /// The help of `--kv-cache-type`, from the registry.
 fn cache_types() -> String {
     format!("How the KV cache keeps numbers: {}", ggml_types::kv::names_with_notes())
+}
+
+/// The help of `--head-type`.
+fn head_types() -> String {
+    let [keep, types @ ..] = HEAD_TYPES;
+    let types = types.join(" or ");
+    format!(
+        "Type of the output head, which is most of what a token reads: {keep}, or {types}, which it is \
+         encoded in"
+    )
+}
+
+/// The help of `--kv-sinks` and `--kv-window`: the codecs that have a window, from the registry.
+fn window(which: &str, default: usize) -> String {
+    let windowed = kv::REGISTRY.iter().filter(|codec| codec.windowed()).map(|codec| codec.name());
+    let windowed = windowed.collect::<Vec<_>>().join(", ");
+    format!("{which} positions that {windowed} keep as f16, in pages of {PAGE} [default: {default}]")
 }
 
 /// What the user knows about a file that the file does not say.

@@ -23,7 +23,7 @@ pub struct OutFile<'a> {
 
 impl OutFile<'_> {
     /// Makes the file from what `write` writes, with a progress bar where stderr is a terminal. `write` tells
-    /// how many bytes it has written, and hears whether to stop.
+    /// how many bytes it has written, and is told whether to stop.
     ///
     /// # Errors
     /// A file that is there already, does not fit the disk, or cannot be written; what `write` returns;
@@ -66,7 +66,7 @@ impl OutFile<'_> {
     }
 }
 
-/// [`Interrupted`], and a word about it, after ctrl-C.
+/// [`Interrupted`], and a line about it, after ctrl-C.
 ///
 /// # Errors
 /// As it says.
@@ -87,8 +87,8 @@ fn is_there(path: &Path) -> CliError {
     format!("{} is there already; --force replaces it", path.display()).into()
 }
 
-/// A file under another name beside the one it will have, gone again unless it gets there. A pipe or a device is
-/// written as it stands.
+/// A file under another name beside the one it will have, gone again unless it gets there. A pipe or a device
+/// is written as it stands.
 pub struct Partial {
     path: PathBuf,
     special: bool,

@@ -1,4 +1,4 @@
-//! `sterna perplexity`: how well the model foretells a text, and how far it is from saved logits.
+//! `sterna perplexity`: how well the model predicts a text, and how far it is from saved logits.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -19,14 +19,14 @@ use crate::eval::{Chunks, OUTPUTS};
 
 /// Computes the perplexity of a text as llama-perplexity does.
 ///
-/// The text becomes tokens as a whole, with BOS in front where the model wants one, and is cut into chunks of C
-/// tokens (--ctx-size); what is left at its end is not looked at. Each chunk starts with an empty context, and
-/// its first token is replaced by BOS where the model wants one. Scored are the tokens C/2 + 1 to C - 1 of each
-/// chunk, counted from 0, each from the logits of the one before it: 255 of 512. PPL is the exponential of the
-/// mean of -ln p over all of them.
+/// The text becomes tokens as a whole, with BOS in front where the model wants one, and is cut into chunks of
+/// C tokens (--ctx-size); what is left at its end is ignored. Each chunk starts with an empty context,
+/// and its first token is replaced by BOS where the model wants one. Scored are the tokens C/2 + 1 to C - 1
+/// of each chunk, counted from 0, each from the logits of the one before it: 255 of 512. PPL is the
+/// exponential of the mean of -ln p over all of them.
 ///
-/// Special tokens that are spelled out in the text, `<|endoftext|>` between documents for example, are text as
-/// any other, unless --special says otherwise.
+/// Special tokens that are spelled out in the text, `<|endoftext|>` between documents for example, are text
+/// as any other, unless --special says otherwise.
 ///
 /// --save-logits keeps the log-probabilities, and --kl-base compares with what was kept.
 #[derive(Args, Debug)]

@@ -1,4 +1,5 @@
-//! `--prompt-cache`: a file that keeps what a prompt's computation left, so that the next run need not repeat it.
+//! `--prompt-cache`: a file that keeps what a prompt's computation left, so that the next run need not repeat
+//! it.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, ErrorKind, Write};
@@ -25,11 +26,12 @@ pub struct PromptCacheArgs {
 }
 
 impl PromptCacheArgs {
-    /// A session that has seen the first tokens of `prompt` as far as the file goes along with it, the last token never. It says
-    /// so on stderr.
+    /// A session that has seen the first tokens of `prompt` as far as the file agrees with it, the last
+    /// token never. It says so on stderr.
     ///
     /// # Errors
-    /// A file that cannot be read, or is of another model, backend or KV cache; with --prompt-cache-ro, one that is not there.
+    /// A file that cannot be read, or is of another model, backend or KV cache; with --prompt-cache-ro, one
+    /// that is not there.
     pub fn session(&self, engine: &Engine, prompt: &[u32]) -> Result<Session, CliError> {
         let Some(path) = &self.prompt_cache else { return Ok(engine.session()?) };
         let file = match File::open(path) {
@@ -41,7 +43,7 @@ impl PromptCacheArgs {
         let restored = engine.restore(&mut BufReader::with_capacity(1 << 20, file));
         let mut session = restored.map_err(|err| {
             format!(
-                "{}: {err}; without the file, or with another name, the prompt is computed anew",
+                "{}: {err}; without the file, or with another name, the prompt is computed from the start",
                 path.display()
             )
         })?;
@@ -51,7 +53,8 @@ impl PromptCacheArgs {
         Ok(session)
     }
 
-    /// The file, where a session that had `known` tokens of a prompt of `n` is to be kept when it has seen the prompt.
+    /// The file, where a session that had `known` tokens of a prompt of `n` is to be kept when it has seen
+    /// the prompt.
     pub fn after_prompt(&self, known: usize, n: usize) -> Option<&Path> {
         self.path().filter(|_| known + 1 < n)
     }

@@ -19,7 +19,7 @@ use crate::quantize::{QuantizeError, QuantizeOptions, Quantizer, TensorReport};
 ///
 /// IN.gguf (or any part of a split model) has f32, f16 or bf16 weights; a tensor that is quantised already is
 /// refused unless it has the wanted type. Linear weights get the type, vectors such as norms f32. The
-/// embedding and the output head get the type too, but f16 beside ternary weights, as bitnet.cpp's files
+/// embedding and the output head get the type too, but f16 with ternary weights, as bitnet.cpp's files
 /// have it. A tensor whose rows the type cannot hold stays f16, and a note says so.
 ///
 /// i2_s has one scale a tensor, and weights that are not ternary yet are rounded by BitNet's rule: scale =
@@ -46,13 +46,16 @@ pub struct QuantizeArgs {
     #[command(flatten)]
     ty: TypeArgs,
     /// Type of the embedding and the output head
-    #[arg(long, value_name = "TYPE", value_parser = type_parser(), ignore_case = true, hide_possible_values = true)]
+    #[arg(long, value_name = "TYPE", value_parser = type_parser())]
+    #[arg(ignore_case = true, hide_possible_values = true)]
     head_type: Option<&'static dyn QuantType>,
     /// Type of the embedding alone
-    #[arg(long, value_name = "TYPE", value_parser = type_parser(), ignore_case = true, hide_possible_values = true)]
+    #[arg(long, value_name = "TYPE", value_parser = type_parser())]
+    #[arg(ignore_case = true, hide_possible_values = true)]
     token_embedding_type: Option<&'static dyn QuantType>,
     /// Type of the output head alone
-    #[arg(long, value_name = "TYPE", value_parser = type_parser(), ignore_case = true, hide_possible_values = true)]
+    #[arg(long, value_name = "TYPE", value_parser = type_parser())]
+    #[arg(ignore_case = true, hide_possible_values = true)]
     output_tensor_type: Option<&'static dyn QuantType>,
     /// Round linear weights to ternary by BitNet's rule before they are encoded (i2_s always does)
     #[arg(long)]
@@ -76,7 +79,8 @@ struct TypeArgs {
     #[arg(value_name = "TYPE", value_parser = type_parser(), ignore_case = true)]
     positional: Option<&'static dyn QuantType>,
     /// The same as a flag
-    #[arg(long = "type", value_name = "TYPE", value_parser = type_parser(), ignore_case = true, hide_possible_values = true)]
+    #[arg(long = "type", value_name = "TYPE", value_parser = type_parser())]
+    #[arg(ignore_case = true, hide_possible_values = true)]
     flag: Option<&'static dyn QuantType>,
 }
 
@@ -85,8 +89,8 @@ impl QuantizeArgs {
     ///
     /// # Errors
     /// An input that cannot be read or quantised; an output that is the input, is there already, does not fit
-    /// the disk, or cannot be written; [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is left behind
-    /// then.
+    /// the disk, or cannot be written; [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is left
+    /// behind then.
     pub fn run(self) -> Result<(), CliError> {
         let gguf = Gguf::open_with(&self.input, OpenOptions { dialect: self.dialect })?;
         if let Some(path) = gguf.paths().iter().find(|path| is_same_file(path, &self.out)) {

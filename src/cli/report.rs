@@ -27,8 +27,8 @@ pub fn cancel_on_ctrl_c(cancel: &Arc<AtomicBool>) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Loads the model of a command that generates from `source`: ctrl-C sets what is returned beside it, and `verbose` says what was
-/// loaded.
+/// Loads the model of a command that generates from `source`: ctrl-C sets the flag that is returned with it,
+/// and `verbose` says what was loaded.
 ///
 /// # Errors
 /// Where the system refuses the handler of ctrl-C; whatever loading returns, the
@@ -72,8 +72,8 @@ fn loaded(engine: &Engine) {
     );
 }
 
-/// What there is to say at the end of the KV cache of one session of `positions` positions: its size where `verbose`, and whether it
-/// had to put anything right.
+/// What there is to say at the end of the KV cache of one session of `positions` positions: its size where
+/// `verbose`, and whether it had to put anything right.
 ///
 /// # Errors
 /// [`BackendError`](crate::backend::BackendError), where the device does not answer.
@@ -85,7 +85,8 @@ pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<Str
         let halves: u64 = program.kvs.iter().map(|decl| 2 * 2 * heads(decl)).sum();
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         lines.push(format!(
-            "KV cache:   keys {}, values {}: {:.1} MB for {} positions, {positions} of them used; f16 takes {:.1} MB",
+            "KV cache:   keys {}, values {}: {:.1} MB for {} positions, {positions} of them used; f16 takes \
+             {:.1} MB",
             decl.k.name(),
             decl.v.name(),
             megabytes(engine.plan().kv_bytes),
@@ -96,7 +97,8 @@ pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<Str
     let repaired = engine.repaired()?.unwrap_or(0);
     if repaired > 0 {
         lines.push(format!(
-            "warning: {repaired} keys and values were no finite numbers or beyond f16; the cache has other numbers in their place"
+            "warning: {repaired} keys and values were not finite or beyond f16's range; the cache has other \
+             numbers in their place"
         ));
     }
     Ok(lines)

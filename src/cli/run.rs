@@ -44,7 +44,8 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Most tokens to generate; -1 is as many as the context holds
-    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, visible_alias = "predict")]
+    #[arg(short, long, value_name = "N", default_value_t = -1)]
+    #[arg(allow_negative_numbers = true, visible_alias = "predict")]
     n_predict: i64,
     /// Continuations of the prompt, which is computed once; their seeds are that of --seed, and one more each (also -np)
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "prompt_cache", value_parser = clap::value_parser!(u16).range(1..))]

@@ -47,14 +47,14 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The options as `engine` takes them: flags, then what the model's file recommends, then the defaults. Says what the file
-    /// recommends in vain.
+    /// The options as `engine` takes them: flags, then what the model's file recommends, then the defaults.
+    /// Names what the file recommends and this program does not support.
     ///
     /// # Errors
     /// As [`Engine::sampler_options`].
     pub fn options(&self, engine: &Engine) -> Result<SamplerOptions, CliError> {
         for key in SamplerOptions::not_followed(engine.gguf().metadata()) {
-            eprintln!("note: the file recommends a sampler that there is none of here ({key})");
+            eprintln!("note: the file recommends a sampler that is not supported here ({key})");
         }
         let file = engine.sampler_options()?;
         Ok(SamplerOptions {

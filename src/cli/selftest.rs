@@ -17,7 +17,8 @@ use crate::synth::{Preset, Spec, Synth};
 ///
 /// Both start every stage from the same values, so the first stage that goes wrong is the one that is named.
 /// A row of the table is one stage over steps of so many rows: the largest difference of any of its outputs
-/// from the CPU's, relative to the largest of them, and how large it may be. Every KV cache that the backend has takes its turn.
+/// from the CPU's, relative to the largest of them, and how large it may be. Every KV cache that the backend
+/// has takes its turn.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna selftest --backend cuda")]
@@ -36,8 +37,8 @@ pub struct SelftestArgs {
     small: bool,
 }
 
-/// Rows of the steps, in order: single ones, a few, many, and single ones again. Together they are so many positions that caches with a window
-/// encode two pages and read them.
+/// Rows of the steps, in order: single ones, a few, many, and single ones again. Together they are so many
+/// positions that caches with a window encode two pages and read them.
 const STEPS: &[usize] = &[1, 1, 7, 70, 1, 70, 33, 70, 1, 33, 1];
 
 /// A model to be run: preset, head, and what is changed of its shape.
@@ -57,12 +58,13 @@ const SUBJECTS: &[Subject] = &[
     Subject { preset: "bitnet-2b-4t", head: "f16", kv: "f16", n_layers: 1, n_vocab: 640 },
 ];
 
-/// An int8 rounding that flips moves a product by at most 1/127 of one input's share; a few of them may flip where
-/// a norm differs in its last place.
+/// An int8 rounding that flips moves a product by at most 1/127 of one input's share; a few of them may flip
+/// where a norm differs in its last place.
 const TOLERANCE: f32 = 2e-3;
 
-/// Of attention over a cache of codes. CUDA rounds queries to 255 steps and what codes stand for to bytes, which is 7e-3 of the largest output here.
-/// Where a key or value differs in its last place, it may get the neighbouring code besides; each side reads its own cache.
+/// Of attention over a cache of codes. CUDA rounds queries to 255 steps and what codes stand for to bytes,
+/// which is 7e-3 of the largest output here. Where a key or value differs in its last place, it may get the
+/// neighbouring code besides; each side reads its own cache.
 const TOLERANCE_OF_CODES: f32 = 2e-2;
 
 /// How far a stage may be off.
@@ -115,7 +117,8 @@ impl SelftestArgs {
                 wrong += usize::from(verdict != "ok");
                 writeln!(
                     out,
-                    "| {preset}, head {head}, KV {kv} | {stage} | {rows} | {difference:.1e} | {most:.0e} | {verdict} |"
+                    "| {preset}, head {head}, KV {kv} | {stage} | {rows} | {difference:.1e} | {most:.0e} | \
+                     {verdict} |"
                 )?;
             }
             out.flush()?;

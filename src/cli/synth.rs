@@ -6,15 +6,14 @@ use clap::Args;
 
 use super::CliError;
 use super::out_file::OutFile;
-use crate::synth::{Preset, Spec, Synth};
+use crate::synth::{PRESETS, Preset, Spec, Synth};
 
 /// Makes a model of random weights: the shape of a known one, and a vocabulary that can say any text.
 ///
 /// What it says is noise, but it is as large and as fast as the model whose shape it has. The same flags
 /// give the same file on every machine.
 #[derive(Args, Debug)]
-#[command(after_help = "Presets: tiny, bitnet-2b-4t, falcon3-1b, falcon3-3b, falcon3-7b, falcon3-10b,
-llama3-8b-1.58, gpt2. Other flags change one number of a preset.
+#[command(after_help = "Other flags change one number of a preset.
 
 Examples:
   sterna synth --preset tiny tiny.gguf
@@ -22,7 +21,7 @@ Examples:
   sterna synth --preset bitnet-2b-4t --layers 4 --ctx 1024 --seed 7 short.gguf")]
 pub struct SynthArgs {
     /// Shape to start from
-    #[arg(long, value_name = "NAME", default_value = "tiny")]
+    #[arg(long, value_name = "NAME", default_value = "tiny", help = presets())]
     preset: String,
     /// Blocks
     #[arg(long, value_name = "N")]
@@ -66,6 +65,12 @@ pub struct SynthArgs {
     /// The file to make
     #[arg(value_name = "OUT.gguf")]
     out: PathBuf,
+}
+
+/// The help of `--preset`.
+fn presets() -> String {
+    let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
+    format!("Shape to start from: {}", names.join(", "))
 }
 
 impl SynthArgs {

@@ -48,7 +48,8 @@ impl TokenizeArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// A file that is no GGUF or has no usable vocabulary; text that is not UTF-8; stdout that cannot be written.
+    /// A file that is not GGUF or has no usable vocabulary; text that is not UTF-8; stdout that cannot be
+    /// written.
     pub fn run(self) -> Result<(), CliError> {
         let source = Source::choose(self.model.as_deref(), "-m FILE")?;
         let gguf = source.open(OpenOptions { dialect: self.file_args.dialect })?;

@@ -1,7 +1,7 @@
 //! A conversation with a model: turns put into its template, and only what is new fed to it.
 
 use super::{Engine, GenerateOptions, Session, Stats, StopReason};
-use crate::error::Error;
+use crate::engine::Error;
 use crate::tokenizer::Special;
 use crate::tokenizer::chat::{ChatTemplate, Message};
 

@@ -1,50 +1,9 @@
 //! Text from a session, piece by piece.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::logprobs::LogProbs;
-use super::{Decoder, Event, Sampler, SamplerOptions, Session, Stats, StopReason};
-use crate::error::Error;
-use crate::tokenizer::Tokenizer;
-
-/// How to generate.
-#[derive(Clone, Debug, Default)]
-pub struct GenerateOptions {
-    /// How each token is picked.
-    pub sampler: SamplerOptions,
-    /// Most tokens to pick; `None` is as many as the context holds.
-    pub max_tokens: Option<usize>,
-    /// Generation ends before any of these; they may span tokens and are not shown.
-    pub stop: Vec<String>,
-    /// Forbid the end-of-text and end-of-turn tokens.
-    pub ignore_eos: bool,
-    /// Go on after an end-of-text token instead of ending there: for measurements.
-    pub past_eos: bool,
-    /// Also show control tokens as text.
-    pub show_special: bool,
-    /// Log-probabilities of each picked token and of this many of the most likely ones; `None` is no log-probabilities,
-    /// which spares reading a row of logits a token.
-    pub logprobs: Option<usize>,
-    /// Looked at between steps; `true` ends the generation.
-    pub cancel: Option<Arc<AtomicBool>>,
-}
-
-impl GenerateOptions {
-    /// The sampler that these options want.
-    pub(super) fn sampler(&self, tokenizer: &Tokenizer) -> Result<Sampler, Error> {
-        let mut options = self.sampler.clone();
-        if self.ignore_eos {
-            options.logit_bias.extend(tokenizer.eog().map(|id| (id, f32::NEG_INFINITY)));
-        }
-        Ok(Sampler::new(options)?)
-    }
-
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed))
-    }
-}
+use super::{Decoder, Error, Event, GenerateOptions, Session, Stats, StopReason};
 
 /// An iterator of pieces of text, each whole characters and none empty; [`next_event`](Self::next_event) gives the tokens
 /// too. After `None`, [`stop_reason`](Self::stop_reason) says why it ended.
@@ -62,12 +21,20 @@ pub struct Generation<'s> {
     end: Option<StopReason>,
 }
 
+impl Session {
+    /// Shows the model `prompt` and streams what it says: an iterator of pieces of text.
+    ///
+    /// # Errors
+    /// [`Error::ContextFull`], [`Error::Token`] and [`Error::EmptyPrompt`] before anything runs; [`Error::Tokenizer`] if the
+    /// file has no usable vocabulary; [`Error::Sampler`].
+    pub fn generate(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<Generation<'_>, Error> {
+        self.check_some(prompt)?;
+        Generation::new(self, prompt, options)
+    }
+}
+
 impl<'s> Generation<'s> {
-    pub(super) fn new(
-        session: &'s mut Session,
-        prompt: &[u32],
-        options: &GenerateOptions,
-    ) -> Result<Self, Error> {
+    fn new(session: &'s mut Session, prompt: &[u32], options: &GenerateOptions) -> Result<Self, Error> {
         let mut sampler = options.sampler(session.engine().tokenizer()?)?;
         session.tokens().iter().for_each(|&token| sampler.accept(token));
         session.set_sampler(sampler);

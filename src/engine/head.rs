@@ -3,20 +3,20 @@
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, by_name};
 
-use crate::error::Error;
+use super::error::Error;
 use crate::model::Model;
 use crate::parallel::in_parallel;
 use crate::program::{Stage, Weight};
 
-/// Words for [`EngineOptions::head_type`](super::EngineOptions::head_type); the first leaves the head as the file
-/// has it.
+/// Words for [`EngineOptions::head_type`](super::EngineOptions::head_type); the first leaves the head as the
+/// file has it.
 pub const HEAD_TYPES: [&str; 3] = ["keep", "q8_0", "q6_k"];
 
 /// Rows that one task encodes.
 const TASK_ROWS: usize = 64;
 
-/// Declares the head of a model as the type of a word. Its tensor stays as it is: [`encoded`] makes the bytes. An
-/// embedding that serves as the head too is kept beside it.
+/// Declares the head of a model as the type of a word. Its tensor stays as it is: [`encoded`] makes the
+/// bytes. An embedding that serves as the head too is kept beside it.
 ///
 /// # Errors
 /// [`Error::Option`] for another word, and where the type cannot hold the head's rows.

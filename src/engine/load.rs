@@ -6,12 +6,13 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, kv, kv_by_name, kv_on};
 
+use super::Engine;
+use super::error::Error;
+use super::handle::Shared;
 use super::head;
 use super::pages::{Pages, exact_pages_for, pages_for};
 use super::runner::{Desk, Runner};
-use super::{Engine, Shared};
 use crate::backend::{self, Backend, BackendError, DeviceOptions, Int8, Plan};
-use crate::error::Error;
 use crate::gguf::{Gguf, OpenOptions};
 use crate::model;
 use crate::model::{Hyper, Model, ModelError, Options};
@@ -38,15 +39,15 @@ pub struct EngineOptions {
     pub int8: Int8,
     /// Whether [`Engine::stage_times`] are taken, by backends that can.
     pub profile: bool,
-    /// Threads of the CPU backend; one a physical core where there is none.
+    /// Threads of the CPU backend; `None` is one per physical core.
     pub threads: Option<usize>,
     /// Positions of each session; the trained context, at most [`EngineOptions::DEFAULT_CTX`], where there
     /// is none.
     pub n_ctx: Option<usize>,
     /// Most tokens of one step.
     pub batch: usize,
-    /// Most tokens of one step whose logits are wanted, for [`Session::logits_each`](super::Session::logits_each); at least
-    /// one a sequence.
+    /// Most tokens of one step whose logits are wanted, for
+    /// [`Session::logits_each`](super::Session::logits_each); at least one per sequence.
     pub outputs: usize,
     /// Sequences that hold pages at a time: sessions, or running sequences of a [`Batch`](super::Batch).
     pub n_seqs: usize,
@@ -60,10 +61,10 @@ pub struct EngineOptions {
     pub cache_type_k: String,
     /// Codec of values in the cache.
     pub cache_type_v: String,
-    /// First positions that are kept as f16 for ever, where the cache has such (`turboquant`, `turboquant-4`), in pages of 64;
-    /// [`KvWindow::DEFAULT_SINKS`] where there is none.
+    /// First positions that are always kept as f16, by codecs with a window (`turboquant`,
+    /// `turboquant-4`), in pages of 64; `None` is [`KvWindow::DEFAULT_SINKS`].
     pub kv_sinks: Option<usize>,
-    /// Newest positions that are kept as f16, likewise; [`KvWindow::DEFAULT_NEWEST`] where there is none.
+    /// Newest positions that are kept as f16, likewise; `None` is [`KvWindow::DEFAULT_NEWEST`].
     pub kv_window: Option<usize>,
     /// Type of the output head: `keep`, or `q8_0` or `q6_k`, which it is encoded in when it is loaded.
     pub head_type: String,
@@ -77,7 +78,7 @@ impl EngineOptions {
     /// Positions of a session where nothing else is asked for.
     pub const DEFAULT_CTX: usize = 4096;
 
-    /// The same with other codecs. What is said of sinks and of a window is left out where neither has such.
+    /// The same with other codecs. Sinks and window are left out if neither codec is windowed.
     pub fn with_cache(&self, k: &str, v: &str) -> Self {
         let windowed = [k, v].iter().any(|name| kv_by_name(name).is_some_and(|codec| codec.windowed()));
         Self {
@@ -89,7 +90,7 @@ impl EngineOptions {
         }
     }
 
-    /// What caches that have such keep exactly.
+    /// What windowed caches keep exactly.
     pub fn exact(&self) -> KvWindow {
         let sinks = self.kv_sinks.unwrap_or(KvWindow::DEFAULT_SINKS);
         KvWindow::of_positions(sinks, self.kv_window.unwrap_or(KvWindow::DEFAULT_NEWEST))
@@ -181,11 +182,11 @@ impl Engine {
         }
     }
 
-    /// Loads a model onto the first of some backends that opened and has all kernels that the model needs; what was passed
-    /// over stands in [`warnings`](Self::warnings).
+    /// Loads a model onto the first of some backends that opened and has all kernels that the model needs;
+    /// what was passed over stands in [`warnings`](Self::warnings).
     ///
     /// # Errors
-    /// As [`open`](Self::open); the last backend's where there is none.
+    /// As [`open`](Self::open); the last backend's error if none does.
     ///
     /// # Panics
     /// Where there are no backends.
@@ -418,8 +419,8 @@ fn other_codec(p: &Program, options: &EngineOptions) -> Option<String> {
     let (asked, have) = (kv_by_name(&options.cache_type_v)?.name(), p.kvs.first()?.v.name());
     (asked != have).then(|| {
         format!(
-            "EngineOptions::cache_type_v: {asked} is a type of keys; values are kept as {have}, which sums them with \
-             less error"
+            "EngineOptions::cache_type_v: {asked} is a type of keys; values are kept as {have}, which \
+             sums them with less error"
         )
     })
 }

@@ -6,10 +6,13 @@
 mod batch;
 mod conversation;
 mod decoder;
+pub(crate) mod error;
 mod generate;
+mod handle;
 mod head;
 mod load;
 mod logprobs;
+mod options;
 mod pages;
 pub mod recommended;
 mod runner;
@@ -20,195 +23,17 @@ mod state;
 mod stats;
 mod stop;
 
-use std::sync::{Arc, OnceLock};
-
 pub use batch::{Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SeqId};
 pub use conversation::{Answer, Conversation};
 pub use decoder::{Decoder, Event, PickedToken, StopReason};
-pub use generate::{GenerateOptions, Generation};
+pub use error::{Error, StateError};
+pub use generate::Generation;
+pub use handle::Engine;
 pub use head::HEAD_TYPES;
 pub use load::{EngineOptions, Progress, plan, program};
 pub(crate) use load::{fits, model};
 pub use logprobs::LogProbs;
+pub use options::GenerateOptions;
 pub use sampler::{Sampler, SamplerError, SamplerOptions};
 pub use session::Session;
-pub use state::StateError;
 pub use stats::Stats;
-
-use crate::backend::{Plan, StageTime};
-use crate::error::Error;
-use crate::gguf::Gguf;
-use crate::model::Hyper;
-use crate::program::{Cost, PageTable, Program, Row, Step};
-use crate::tokenizer::{Tokenizer, TokenizerOptions};
-use runner::{Desk, Taken};
-
-/// A loaded model on a backend. Clones share it; it is freed when the last clone and the last session
-/// are gone.
-#[derive(Clone)]
-pub struct Engine {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    gguf: Gguf,
-    hyper: Hyper,
-    program: Program,
-    plan: Plan,
-    n_ctx: usize,
-    backend_name: &'static str,
-    device: String,
-    threads: usize,
-    warnings: Vec<String>,
-    tokenizer_pre: Option<String>,
-    tokenizer: OnceLock<Tokenizer>,
-    desk: Desk,
-}
-
-impl Engine {
-    /// A new session with an empty context.
-    ///
-    /// # Errors
-    /// [`Error::NoSession`] if all [`EngineOptions::n_seqs`] are in use; [`Error::InBatch`] while a [`Batch`] has the engine.
-    pub fn session(&self) -> Result<Session, Error> {
-        let n_seqs = self.shared.program.limits.seqs;
-        let slot = self.runner()?.free_slots.pop().ok_or(Error::NoSession { n_seqs })?;
-        Session::new(self, slot)
-    }
-
-    /// The file's tokenizer; built at the first call.
-    ///
-    /// # Errors
-    /// [`Error::Tokenizer`] where the file has none that can be used.
-    pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
-        let shared = &*self.shared;
-        if let Some(tokenizer) = shared.tokenizer.get() {
-            return Ok(tokenizer);
-        }
-        let tokenizer =
-            Tokenizer::from_gguf(&shared.gguf, TokenizerOptions { pre: shared.tokenizer_pre.as_deref() })?;
-        Ok(shared.tokenizer.get_or_init(|| tokenizer))
-    }
-
-    /// The model's numbers.
-    pub fn hyper(&self) -> &Hyper {
-        &self.shared.hyper
-    }
-
-    /// The model's program.
-    pub fn program(&self) -> &Program {
-        &self.shared.program
-    }
-
-    /// The model's file.
-    pub fn gguf(&self) -> &Gguf {
-        &self.shared.gguf
-    }
-
-    /// Positions that one sequence may have.
-    pub fn n_ctx(&self) -> usize {
-        self.shared.n_ctx
-    }
-
-    /// The backend's word in `--backend`.
-    pub fn backend_name(&self) -> &'static str {
-        self.shared.backend_name
-    }
-
-    /// What runs the model, for people.
-    pub fn device(&self) -> &str {
-        &self.shared.device
-    }
-
-    /// Threads that the options asked for, or one a physical core.
-    pub fn threads(&self) -> usize {
-        self.shared.threads
-    }
-
-    /// Memory that the model takes on the backend.
-    pub fn plan(&self) -> Plan {
-        self.shared.plan
-    }
-
-    /// How to sample where the user says nothing: what the file recommends, and the defaults.
-    ///
-    /// # Errors
-    /// [`Error::Gguf`], where a recommendation is of another type than it should be.
-    pub fn sampler_options(&self) -> Result<SamplerOptions, Error> {
-        Ok(SamplerOptions::recommended(self.gguf().metadata(), self.n_ctx())?)
-    }
-
-    /// What a user should know about this file and these options, one sentence each.
-    pub fn warnings(&self) -> &[String] {
-        &self.shared.warnings
-    }
-
-    /// Bytes and operations of one decode step at `position`, with logits.
-    pub fn decode_cost(&self, position: usize) -> Cost {
-        let row = Row { token: 0, pos: position as u32, seq: 0, logits: true };
-        let pages = PageTable::new(0, 0);
-        self.shared.program.cost(&Step { rows: &[row], pages: &pages, sampling: &[] })
-    }
-
-    /// What each stage of the program has taken; `None` without [`EngineOptions::profile`].
-    ///
-    /// # Errors
-    /// [`Error::InBatch`].
-    pub fn stage_times(&self) -> Result<Option<Vec<StageTime>>, Error> {
-        let runner = self.runner()?;
-        Ok(runner.backend.stage_times(runner.exec))
-    }
-
-    /// Keys and values that the KV cache could not keep as they were, because they were no finite numbers or beyond f16. A model
-    /// that makes such is broken, or not meant for f16. `None` if the backend does not count them.
-    ///
-    /// # Errors
-    /// [`Error::Backend`], [`Error::InBatch`].
-    pub fn repaired(&self) -> Result<Option<u64>, Error> {
-        let mut runner = self.runner()?;
-        let exec = runner.exec;
-        Ok(runner.backend.repaired(exec)?)
-    }
-
-    /// Name of the output head's weight type.
-    pub fn head_type(&self) -> &'static str {
-        let program = &self.shared.program;
-        program.logits().map_or("none", |logits| program.weight_decl(logits.w.w).ty.name())
-    }
-
-    fn desk(&self) -> &Desk {
-        &self.shared.desk
-    }
-
-    /// The runner, for one step.
-    fn runner(&self) -> Result<Taken<&Desk>, Error> {
-        Desk::take(&self.shared.desk)
-    }
-
-    fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
-        let n_vocab = self.hyper().n_vocab;
-        match tokens.iter().find(|&&token| token as usize >= n_vocab) {
-            Some(&token) => Err(Error::Token { token, n_vocab }),
-            None => Ok(()),
-        }
-    }
-
-    fn max_rows(&self) -> usize {
-        self.shared.program.limits.rows
-    }
-
-    fn max_outputs(&self) -> usize {
-        self.shared.program.limits.outputs
-    }
-}
-
-impl std::fmt::Debug for Engine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let shared = &*self.shared;
-        f.debug_struct("Engine")
-            .field("architecture", &shared.hyper.architecture)
-            .field("device", &shared.device)
-            .field("n_ctx", &shared.n_ctx)
-            .finish_non_exhaustive()
-    }
-}

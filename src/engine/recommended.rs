@@ -3,7 +3,7 @@
 use super::SamplerOptions;
 use crate::gguf::{GgufError, Metadata};
 
-/// Samplers that a file may ask for and that there are none of here: the key, where it is no zero.
+/// Keys of samplers that a file may ask for and that are not supported; 0 switches one off.
 const UNKNOWN: [&str; 3] =
     ["general.sampling.sequence", "general.sampling.xtc_probability", "general.sampling.mirostat"];
 

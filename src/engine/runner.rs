@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use super::pages::Pages;
 use super::sequence::Sequence;
 use crate::backend::{Backend, Exec};
-use crate::error::Error;
+use crate::engine::Error;
 use crate::program::{Buf, PAGE, Row, Sampling, Step};
 
 /// A backend with a compiled program, and the pages of its KV caches.

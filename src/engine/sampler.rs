@@ -30,7 +30,7 @@ pub struct SamplerOptions {
     pub repeat_last_n: usize,
     /// Token id and what is added to its logit.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Seed; a random one where there is none.
+    /// Seed; `None` draws a random one.
     pub seed: Option<u64>,
 }
 
@@ -126,7 +126,7 @@ impl Sampler {
         *self.counts.entry(token).or_default() += 1;
     }
 
-    /// How the backend's `Sample` stage shall pick the token at `position`; means the same as
+    /// How the backend's `Sample` stage picks the token at `position`; means the same as
     /// [`pick`](Self::pick) where the sampler does not change logits.
     pub fn sampling(&self, position: usize) -> Sampling {
         let o = &self.options;

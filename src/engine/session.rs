@@ -3,8 +3,7 @@
 use super::pages::pages_for;
 use super::runner::{Ask, PickedBy, Runner};
 use super::sequence::Sequence;
-use super::{Engine, GenerateOptions, Generation, Sampler};
-use crate::error::Error;
+use super::{Engine, Error, Sampler};
 
 /// One sequence of an engine. Dropping it gives its slot and pages back.
 ///
@@ -20,8 +19,20 @@ pub struct Session {
     logits: Vec<f32>,
 }
 
+impl Engine {
+    /// A new session with an empty context.
+    ///
+    /// # Errors
+    /// [`Error::NoSession`] if all [`EngineOptions::n_seqs`] are in use; [`Error::InBatch`] while a [`Batch`] has the engine.
+    pub fn session(&self) -> Result<Session, Error> {
+        let n_seqs = self.shared.program.limits.seqs;
+        let slot = self.runner()?.free_slots.pop().ok_or(Error::NoSession { n_seqs })?;
+        Session::new(self, slot)
+    }
+}
+
 impl Session {
-    pub(super) fn new(engine: &Engine, slot: u32) -> Result<Self, Error> {
+    fn new(engine: &Engine, slot: u32) -> Result<Self, Error> {
         let mut seq = Sequence::greedy()?;
         seq.tokens.reserve_exact(engine.n_ctx());
         seq.slot = Some(slot);
@@ -205,16 +216,6 @@ impl Session {
         Ok(branch)
     }
 
-    /// Shows the model `prompt` and streams what it says: an iterator of pieces of text.
-    ///
-    /// # Errors
-    /// [`Error::ContextFull`], [`Error::Token`] and [`Error::EmptyPrompt`] before anything runs; [`Error::Tokenizer`] if the
-    /// file has no usable vocabulary; [`Error::Sampler`].
-    pub fn generate(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<Generation<'_>, Error> {
-        self.check_some(prompt)?;
-        Generation::new(self, prompt, options)
-    }
-
     /// Counts a token that was shown to the model as recent.
     pub(super) fn accept(&mut self, token: u32) {
         self.seq.sampler.accept(token);
@@ -293,7 +294,7 @@ impl Session {
         after(&mut runner, &self.seq)
     }
 
-    fn check_some(&self, tokens: &[u32]) -> Result<(), Error> {
+    pub(super) fn check_some(&self, tokens: &[u32]) -> Result<(), Error> {
         match tokens.is_empty() {
             true => Err(Error::EmptyPrompt),
             false => self.check(tokens),

@@ -9,41 +9,15 @@ use std::io::{self, BufRead, Read, Write};
 
 use crc32fast::Hasher;
 
+use super::error::{Error, STATE_TITLE as TITLE, StateError};
 use super::pages::pages_for;
 use super::{Engine, Session};
 use crate::backend::KvPage;
-use crate::error::Error;
 
-/// The first line.
-const TITLE: &str = concat!("sterna ", env!("CARGO_PKG_VERSION"), " session");
 /// More than all lines have.
 const HEADER_BYTES: u64 = 4096;
 /// Bytes at either end of a tensor that tell a model from another of the same shape.
 const SAMPLE_BYTES: usize = 256;
-
-/// Why a session could not be saved or taken up.
-#[derive(Debug, thiserror::Error)]
-pub enum StateError {
-    /// Reading or writing failed.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// It is something else.
-    #[error("not a saved session: it does not begin with `{TITLE}`")]
-    Unknown,
-    /// It was saved by an engine that is different.
-    #[error("the session was saved with {what} {saved}, and here it is {here}")]
-    Other {
-        /// What differs.
-        what: &'static str,
-        /// What it was.
-        saved: String,
-        /// What the engine has.
-        here: String,
-    },
-    /// It ends early, or its parts contradict each other.
-    #[error("the saved session is damaged: {0}")]
-    Damaged(&'static str),
-}
 
 impl Session {
     /// Writes the session so that [`Engine::restore`] makes one that goes on as this one does. What was cut off is computed

@@ -1,5 +1,5 @@
-//! What a KV cache does to a model: two caches side by side on a text, and attention with what caches make of the
-//! model's own keys.
+//! What a KV cache does to a model: two caches side by side on a text, and attention with what caches make of
+//! the model's own keys.
 
 use ggml_types::{KvCodec, QuantError};
 
@@ -7,13 +7,13 @@ use super::perplexity::Scores;
 use super::probe::{AttentionKl, Probe, Spread};
 use super::score::{Mean, log_softmax};
 use super::{Chunks, OUTPUTS, as_fed};
+use crate::engine::Error;
 use crate::engine::{Engine, EngineOptions, Session};
-use crate::error::Error;
 
-/// Rows of a chunk whose attention is looked at.
+/// Rows of a chunk whose attention is measured.
 const ROWS: usize = 16;
 
-/// Positions of a chunk, from its first, whose attention is looked at: they go through the model in one step.
+/// Positions of a chunk, from its first, whose attention is measured: they go through the model in one step.
 const PROBED: usize = 16_384;
 
 /// Scores a text with two engines, side by side. `go_on` is asked before each step.
@@ -62,14 +62,15 @@ fn feed(session: &mut Session, tokens: &[u32], mut row: impl FnMut(usize, &[f32]
 /// What caches make of a model's attention.
 #[derive(Debug)]
 pub struct Attention {
-    /// For each codec, the divergence of what heads attend to with its keys from what they do with the base's.
+    /// For each codec, the divergence of what heads attend to with its keys from what they do with the
+    /// base's.
     pub kl: Vec<Mean>,
     /// For each layer, what its keys and its values look like.
     pub layers: Vec<(Spread, Spread)>,
 }
 
-/// Attention with keys as each of `codecs` keeps them, compared with `base`. `options` are those of the engine, and
-/// `go_on` is asked before each chunk.
+/// Attention with keys as each of `codecs` keeps them, compared with `base`. `options` are those of the
+/// engine, and `go_on` is asked before each chunk.
 ///
 /// # Errors
 /// As [`Probe::new`], [`Probe::run`] and [`AttentionKl::add`]; whatever `go_on` returns.

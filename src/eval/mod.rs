@@ -1,9 +1,9 @@
-//! Measures a model: how well it predicts a text, how far a KV cache or another build moves it, and what the machine
-//! could reach at best.
+//! Measures a model: how well it predicts a text, how far a KV cache or another build moves it, and what the
+//! machine could reach at best.
 //!
-//! It runs models through [`engine`](crate::engine) and knows the backend as a trait; it must never know a flag, a
-//! file format of reports, or a terminal. [`Chunks`] is the text that is measured on. Start at [`perplexity`], then
-//! [`cache`], which compares two KV caches.
+//! It runs models through [`engine`](crate::engine) and knows the backend as a trait; it must never know a
+//! flag, a file format of reports, or a terminal. [`Chunks`] is the text that is measured on. Start at
+//! [`perplexity`], then [`cache`], which compares two KV caches.
 
 pub mod bandwidth;
 pub mod cache;
@@ -16,6 +16,6 @@ pub mod score;
 
 pub use chunks::{Chunks, as_fed};
 
-/// Rows whose logits are held at a time: [`EngineOptions::outputs`](crate::engine::EngineOptions::outputs) of engines
-/// that are measured.
+/// Rows whose logits are held at a time: [`EngineOptions::outputs`](crate::engine::EngineOptions::outputs) of
+/// engines that are measured.
 pub const OUTPUTS: usize = 64;

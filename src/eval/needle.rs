@@ -1,9 +1,10 @@
-//! Needles in a haystack, for models of any size: random tokens, once somewhere in a text, and whether the model goes on with them
-//! when it sees their first half again.
+//! Needles in a haystack, for models of any size: random tokens, once somewhere in a text, and whether the
+//! model goes on with them when it sees their first half again.
 //!
-//! A model that answers no questions still copies what stood behind the same words before, if attention brings it back.
-//! So a needle is eight tokens that have nothing to do with each other. At the end of the text come its first four, the
-//! cue, and scored is what the model then gives each of the last four, the answer.
+//! A model that answers no questions still copies what followed the same words before, if attention
+//! brings it back. So a needle is eight tokens that have nothing to do with each other. At the end of the
+//! text come its first four, the cue, and scored is what the model then gives each of the last four, the
+//! answer.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +12,8 @@ use ggml_types::turboquant::sign_bits;
 
 use super::score::{Mean, log_softmax};
 use super::{Chunks, as_fed};
+use crate::engine::Error;
 use crate::engine::{Engine, Session};
-use crate::error::Error;
 use crate::program::sampling::argmax;
 use crate::tokenizer::Tokenizer;
 
@@ -48,9 +49,9 @@ impl Haystack {
         100 * i / (Self::DEPTHS - 1)
     }
 
-    /// Puts needles into `text`, which fills `n_ctx` positions less the room for a question. Its first token stays the
-    /// first. Needles are of tokens of `pool` that are not in the text, as far as there are any: so the model knows them, and has them from
-    /// nowhere else. `seed` says which.
+    /// Puts needles into `text`, which fills `n_ctx` positions less the room for a question. Its first token
+    /// stays the first. Needles are of tokens of `pool` that are not in the text, as far as there are any: so
+    /// the model knows them, and has them from nowhere else. `seed` says which.
     ///
     /// # Panics
     /// Where `n_ctx` is below [`MIN_CTX`](Self::MIN_CTX), `text` shorter than that, or `pool` empty.
@@ -89,7 +90,8 @@ impl Haystack {
         &self.tokens
     }
 
-    /// Shows the text to a model once, and asks for each needle behind it, as if for no other: one result a needle.
+    /// Shows the text to a model once, and asks for each needle after it, independently: one result a
+    /// needle.
     ///
     /// # Errors
     /// As [`Session::logits`].
@@ -134,8 +136,8 @@ pub struct AtDepth {
     pub log_prob: Mean,
 }
 
-/// Looks for the needles of all haystacks: [`Haystack::DEPTHS`] results, or none without haystacks. `go_on` is asked
-/// before each haystack.
+/// Looks for the needles of all haystacks: [`Haystack::DEPTHS`] results, or none without haystacks. `go_on`
+/// is asked before each haystack.
 ///
 /// # Errors
 /// As [`Haystack::ask`] and [`Engine::session`]; whatever `go_on` returns.
@@ -159,7 +161,7 @@ pub fn search<E: From<Error>>(
     Ok(depths)
 }
 
-/// What is shown behind the text: the cue, and of the answer all but its last token.
+/// What is shown after the text: the cue, and of the answer all but its last token.
 fn question(needle: &[u32; CUE + ANSWER]) -> &[u32] {
     &needle[..CUE + ANSWER - 1]
 }
@@ -181,8 +183,8 @@ impl Found {
 mod tests {
     use super::*;
 
-    /// Logits of a model that copies what stood behind the last two tokens when it saw them before, if that was among the last
-    /// `memory` tokens.
+    /// Logits of a model that copies what stood behind the last two tokens when it saw them before, if that
+    /// was among the last `memory` tokens.
     fn copied(seen: &[u32], memory: usize, n_vocab: usize) -> Vec<f32> {
         let mut logits = vec![0.0; n_vocab];
         let last = &seen[seen.len() - 2..];

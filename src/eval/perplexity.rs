@@ -1,10 +1,10 @@
-//! How well a model predicts a text, scored as llama-perplexity does: the second half of each chunk, each token from the
-//! logits of the one before it, with an empty context at the start of the chunk.
+//! How well a model predicts a text, scored as llama-perplexity does: the second half of each chunk, each
+//! token from the logits of the one before it, with an empty context at the start of the chunk.
 
 use super::score::{Mean, kl_divergence, log_softmax};
 use super::{Chunks, as_fed};
+use crate::engine::Error;
 use crate::engine::{Engine, Session};
-use crate::error::Error;
 use crate::program::sampling::argmax;
 
 /// What is summed up over all scored positions of a text.
@@ -23,7 +23,8 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// Adds a position: the log-probabilities of the base and of this model, `[n_vocab]` each, and the token that came.
+    /// Adds a position: the log-probabilities of the base and of this model, `[n_vocab]` each, and the token
+    /// that came.
     pub fn compare(&mut self, base: &[f32], log_probs: &[f32], next: usize) {
         let kl = kl_divergence(base, log_probs);
         self.kl.add(kl);
@@ -33,8 +34,8 @@ impl Scores {
     }
 }
 
-/// Scores one chunk: `each` gets the log-probabilities `[n_vocab]` of each scored position, and the token that came. The
-/// session's context is emptied first.
+/// Scores one chunk: `each` gets the log-probabilities `[n_vocab]` of each scored position, and the token
+/// that came. The session's context is emptied first.
 ///
 /// # Errors
 /// As [`Session::feed_each`]; whatever `each` returns, at once.

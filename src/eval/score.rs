@@ -1,4 +1,4 @@
-//! How well logits foretell a text, and how far two sets of logits are apart.
+//! How well logits predict a text, and how far apart two sets of logits are.
 
 /// A mean with its standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

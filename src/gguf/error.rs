@@ -103,7 +103,7 @@ pub enum GgufError {
     UnknownType {
         /// The name.
         name: String,
-        /// Those that there are.
+        /// The known ones.
         known: String,
     },
     /// Type ids that mean different things to llama.cpp and to microsoft/BitNet, and nothing that decides.
@@ -111,7 +111,7 @@ pub enum GgufError {
         "cannot tell whose type ids the file uses: {detail}; OpenOptions::dialect says which: ggml or bitnet"
     )]
     Dialect {
-        /// What was looked at.
+        /// What was examined.
         detail: String,
     },
     /// No such key.

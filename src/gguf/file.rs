@@ -71,7 +71,7 @@ impl TensorInfo {
 impl Gguf {
     /// Maps a file and reads its descriptions; of a split model, any part will do.
     ///
-    /// While it is open, nobody may truncate the file: the next access behind its new end would kill
+    /// While it is open, nobody may truncate the file: the next access beyond its new end would kill
     /// the process (SIGBUS). Renaming another file over it is harmless.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl Gguf {
     /// Whose type ids the file uses. `Ggml` where it uses none on which the two differ.
     ///
     /// # Errors
-    /// [`GgufError::Dialect`] where that cannot be told; such a file can still be looked at.
+    /// [`GgufError::Dialect`] where that cannot be decided; such a file can still be inspected.
     pub fn dialect(&self) -> Result<Dialect, GgufError> {
         self.dialect.clone().map_err(|detail| GgufError::Dialect { detail })
     }
@@ -295,7 +295,8 @@ fn tensor_info(
 
 fn way_out(dialect: Dialect, type_name: &str) -> String {
     if dialect == Dialect::BitNet && matches!(type_name, "tl1" | "tl2") {
-        return "its layout depends on a kernel configuration that is not in the file: use the model's i2_s file"
+        return "its layout depends on a kernel configuration that is not in the file: use the model's i2_s \
+                file"
             .into();
     }
     let names: Vec<_> = ggml_types::types::REGISTRY.iter().map(|ty| ty.name()).collect();

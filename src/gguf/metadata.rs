@@ -15,7 +15,7 @@ macro_rules! getters {
     ($($(#[$doc:meta])* $name:ident, $require:ident -> $ty:ty, $want:literal, $get:expr;)*) => {$(
         $(#[$doc])*
         ///
-        /// `None` where there is no such key.
+        /// `None` if the key is missing.
         ///
         /// # Errors
         /// [`GgufError::WrongType`] with the key, the type it should have and what is there.

@@ -5,7 +5,6 @@
 //! everything else in this project lists it last. Start at [`Gguf`], then [`Metadata`];
 //! [`GgufWriter`] is the other direction.
 
-mod array;
 mod cursor;
 mod dialect;
 mod error;
@@ -19,11 +18,10 @@ mod value;
 mod watched;
 mod writer;
 
-pub use array::Array;
 pub use error::GgufError;
 pub use file::{Gguf, OpenOptions, TensorInfo};
 pub use metadata::Metadata;
 pub use types::{file_type, type_id, type_named};
-pub use value::{Value, ValueType};
+pub use value::{Array, Value, ValueType};
 pub(crate) use watched::Watched;
 pub use writer::{GgufData, GgufWriter};

@@ -17,7 +17,7 @@ const ALIGNMENT_KEY: &str = "general.alignment";
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 
 /// Keys and tensors a file may have. Real files have tens of keys and at most some thousand tensors; the
-/// limit keeps what a hostile file can make us allocate small beside the file itself.
+/// limit keeps what a hostile file can make us allocate small compared with the file itself.
 const MAX_ENTRIES: u64 = 1 << 16;
 /// Bytes of a key or a tensor name, the format's own limit for keys.
 const MAX_NAME_BYTES: usize = u16::MAX as usize;
@@ -38,7 +38,7 @@ pub(super) struct Part {
     pub path: Option<PathBuf>,
 }
 
-/// A tensor as the file describes it: the type is not looked at yet.
+/// A tensor as the file describes it: the type is not checked yet.
 #[derive(Debug)]
 pub(super) struct RawTensor {
     pub name: String,

@@ -13,7 +13,7 @@ pub(super) fn count(part: &Part) -> Result<u32, GgufError> {
     Ok(part.metadata.u32(COUNT_KEY)?.unwrap_or(1).max(1))
 }
 
-/// Maps and parses a file and, where it is one of several, all the others beside it, in order.
+/// Maps and parses a file and, where it is one of several, all the others next to it, in order.
 pub(super) fn open(path: &Path) -> Result<Vec<Part>, GgufError> {
     let read = |path: &Path| match map(path).and_then(Part::parse) {
         Ok(part) => Ok(Part { path: Some(path.to_path_buf()), ..part }),

@@ -22,7 +22,7 @@ static FILE_TYPES: &[(&dyn QuantType, u32)] = &[
 /// The type called `name`, in capitals or not, if files can carry it.
 ///
 /// # Errors
-/// [`GgufError::UnknownType`], which lists those that there are.
+/// [`GgufError::UnknownType`], which lists the known ones.
 pub fn type_named(name: &str) -> Result<&'static dyn QuantType, GgufError> {
     let found = by_name(&name.to_ascii_lowercase()).filter(|ty| type_id(*ty).is_some());
     found.ok_or_else(|| {

@@ -13,7 +13,7 @@ pub(crate) struct Watched<W, F> {
 }
 
 impl<W: Write, F: FnMut(u64) -> ControlFlow<()>> Watched<W, F> {
-    /// `progress` hears the bytes written so far, and may say stop: then the next write is an error.
+    /// `progress` gets the bytes written so far, and may say stop: then the next write is an error.
     pub fn new(out: W, progress: F) -> Self {
         Self { out, written: 0, progress, stopped: false }
     }

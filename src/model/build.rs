@@ -4,13 +4,13 @@
 use bytes::Bytes;
 use ggml_types::{HostTensor, types};
 
-use super::{Hyper, Model, ModelError, Options, rope};
+use super::{Hyper, ModelError, Options, rope};
 use crate::gguf::Gguf;
 use crate::program::{
     ActQuant, Buf, Kv, KvDecl, Linear, Norm, NormKind, Program, RopeId, RopeStyle, RowsOf, Stage, Weight,
 };
 
-/// A program in the making, beside the file it is made from.
+/// A program that is being built, and the file it is built from.
 #[derive(Debug)]
 pub struct Builder<'a> {
     gguf: &'a Gguf,
@@ -28,9 +28,9 @@ impl<'a> Builder<'a> {
         Self { gguf, hyper, options, program, weights: Vec::new(), notes: Vec::new() }
     }
 
-    /// The finished model.
-    pub fn finish(self) -> Model {
-        Model { program: self.program, weights: self.weights, hyper: self.hyper, notes: self.notes }
+    /// What was made: the program, its weights, and what a user should know about the file.
+    pub fn finish(self) -> (Program, Vec<HostTensor>, Vec<String>) {
+        (self.program, self.weights, self.notes)
     }
 
     /// Adds to what a user should know about the file: one sentence.

@@ -37,7 +37,7 @@ pub struct Hyper {
 /// Numbers of the rotary embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeHyper {
-    /// Elements of a head that turn; even, at most `head_dim`.
+    /// Elements of a head that are rotated; even, at most `head_dim`.
     pub dims: usize,
     /// Base of the frequencies.
     pub freq_base: f64,
@@ -61,7 +61,7 @@ pub enum RopeScaling {
         factor: f64,
         /// Positions before that.
         original_ctx: f64,
-        /// Factor on queries and keys beside YaRN's own.
+        /// Factor on queries and keys, in addition to YaRN's own.
         attn_factor: f64,
     },
 }

@@ -65,21 +65,22 @@ impl Model {
     /// shape than the numbers ask for.
     pub fn build(gguf: &Gguf, hyper: Hyper, options: &Options) -> Result<Self, ModelError> {
         let architecture = by_name(&hyper.architecture)?;
-        let mut builder = Builder::new(gguf, hyper, options);
+        let mut builder = Builder::new(gguf, hyper.clone(), options);
         (architecture.build)(&mut builder)?;
-        Ok(builder.finish())
+        let (program, weights, notes) = builder.finish();
+        Ok(Self { program, weights, hyper, notes })
     }
 }
 
-/// The numbers of the model in `gguf`; the size of the vocabulary is the rows of its embedding table, the one number
-/// that every file has as a shape.
+/// The numbers of the model in `gguf`; the size of the vocabulary is the rows of its embedding table, the one
+/// number that every file has as a shape.
 ///
 /// # Errors
 /// [`ModelError`] for an unknown architecture, a file without the table, and as [`Hyper::read`].
 pub fn hyper(gguf: &Gguf) -> Result<Hyper, ModelError> {
     const TABLE: &str = "token_embd.weight";
     let Some(table) = gguf.find(TABLE) else {
-        // A file of another architecture is told apart from one that merely lacks its table.
+        // An unknown architecture is reported as such, not as a missing table.
         by_name(gguf.metadata().require_str("general.architecture")?)?;
         let (tensor, want) = (TABLE.to_owned(), "[n_vocab, dim]".to_owned());
         let got = "no tensor of that name (a vocabulary-only file?)".to_owned();

@@ -219,7 +219,7 @@ impl Program {
         let group = decl.n_kv_heads.checked_mul(decl.head_dim).filter(|&group| group > 0);
         if group.is_none_or(|group| !q_cols.is_multiple_of(group)) {
             return Err(format!(
-                "{q_cols} query columns are no multiple of {} KV heads of {}",
+                "{q_cols} query columns are not a multiple of {} KV heads of {}",
                 decl.n_kv_heads, decl.head_dim
             ));
         }

@@ -74,8 +74,8 @@ pub struct BufDecl {
     pub cols: usize,
 }
 
-/// One layer's KV cache: [`Limits::pages`] pages of [`PAGE`] positions for each KV head, and [`Limits::exact_pages`] where
-/// a codec is windowed.
+/// One layer's KV cache: [`Limits::pages`] pages of [`PAGE`] positions for each KV head, and
+/// [`Limits::exact_pages`] where a codec is windowed.
 #[derive(Clone, Debug)]
 pub struct KvDecl {
     /// KV heads.
@@ -108,7 +108,7 @@ pub struct Limits {
     pub seqs: usize,
     /// KV pages, shared by all sequences.
     pub pages: usize,
-    /// Pages of exact positions, for codecs that are [`windowed`](KvCodec::windowed); 0 where there is none.
+    /// Pages of exact positions, for codecs that are [`windowed`](KvCodec::windowed); 0 without one.
     pub exact_pages: usize,
 }
 
@@ -180,17 +180,17 @@ impl Program {
         self.stages.push((label.into(), stage.into()));
     }
 
-    /// The declaration behind a handle of this program.
+    /// The declaration of a handle of this program.
     pub fn weight_decl(&self, w: Weight) -> &WeightDecl {
         &self.weights[w.0 as usize]
     }
 
-    /// The declaration behind a handle of this program.
+    /// The declaration of a handle of this program.
     pub fn buf_decl(&self, b: Buf) -> &BufDecl {
         &self.bufs[b.0 as usize]
     }
 
-    /// The declaration behind a handle of this program.
+    /// The declaration of a handle of this program.
     pub fn kv_decl(&self, kv: Kv) -> &KvDecl {
         &self.kvs[kv.0 as usize]
     }

@@ -30,7 +30,8 @@ impl Sampling {
     pub const GREEDY: Self =
         Self { temperature: 0.0, top_k: 0, typical_p: 1.0, top_p: 1.0, min_p: 0.0, seed: 0, counter: 0 };
 
-    /// Whether it picks the largest logit, whatever the other filters are. A NaN temperature leaves no order to draw in.
+    /// Whether it picks the largest logit, whatever the other filters are. A NaN temperature leaves no order
+    /// to draw in.
     pub fn is_greedy(&self) -> bool {
         self.temperature.is_nan() || self.temperature <= 0.0 || self.top_k == 1
     }
@@ -339,7 +340,10 @@ mod tests {
         }
 
         #[test]
-        fn top_k_is_what_a_sort_gives(logits in proptest::collection::vec(-50i16..50, 2..400), k in 1usize..60) {
+        fn top_k_is_what_a_sort_gives(
+            logits in proptest::collection::vec(-50i16..50, 2..400),
+            k in 1usize..60,
+        ) {
             let logits: Vec<f32> = logits.into_iter().map(f32::from).collect();
             let k = k.min(logits.len() - 1).max(1);
             let mut kept = Vec::new();
@@ -351,7 +355,13 @@ mod tests {
         }
 
         #[test]
-        fn picking_never_allocates_more(n in 1usize..300, top_k in 0u32..40, top_p in 0.0f32..1.1, typical_p in 0.0f32..1.1, min_p in 0.0f32..1.0) {
+        fn picking_never_allocates_more(
+            n in 1usize..300,
+            top_k in 0u32..40,
+            top_p in 0.0f32..1.1,
+            typical_p in 0.0f32..1.1,
+            min_p in 0.0f32..1.0,
+        ) {
             let logits: Vec<f32> = (0..n).map(|i| (i as f32 * 0.37).sin() * 8.0).collect();
             let mut scratch = Scratch::new(n);
             let room = scratch.candidates.capacity();

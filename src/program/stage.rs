@@ -1,4 +1,4 @@
-//! The stages. What each one means is defined here, in words; `tests/support/oracle` says it again in
+//! The stages. What each one means is defined here in prose; `tests/support/oracle` says it again in
 //! plain f64 code, and every backend is held to that.
 //!
 //! `[r]` is one row of the step: one token of one sequence.
@@ -103,7 +103,7 @@ pub struct Attend {
     pub out: Buf,
 }
 
-/// `x[r] += W norm(y[r])`, without the norm where there is none.
+/// `x[r] += W norm(y[r])`, or `x[r] += W y[r]` without a norm.
 #[derive(Clone, Debug)]
 pub struct ProjAdd {
     /// In: `[rows, cols of w]`.
@@ -116,7 +116,7 @@ pub struct ProjAdd {
     pub x: Buf,
 }
 
-/// `n = norm(x); h = act(Wg n) * (Wu n)`, or `act(Wu n)` where there is no gate.
+/// `n = norm(x); h = act(Wg n) * (Wu n)`, or `act(Wu n)` without a gate.
 #[derive(Clone, Debug)]
 pub struct FfnIn {
     /// In: `[rows, dim]`.
@@ -163,7 +163,7 @@ pub struct Linear {
     pub bias: Option<Weight>,
     /// How the input is rounded first. A part of the model's numerics, not a backend's choice.
     pub act: ActQuant,
-    /// Factor on the product, 1 for most; old BitNet files keep one beside each tensor.
+    /// Factor on the product, 1 for most; old BitNet files store one next to each tensor.
     pub scale: f32,
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Encoder<'a> {
     tasks: IntoIter<Range<usize>>,
     /// Bytes that are ready.
     pieces: IntoIter<Bytes>,
-    /// What the type keeps behind the rows, until it is given out.
+    /// What the type stores after the rows, until it is written.
     tail: Option<Bytes>,
     squares: Squares,
     failed: Option<QuantizeError>,
@@ -141,7 +141,7 @@ impl Target {
         }
     }
 
-    /// Rows as the type has them, what it keeps behind the last one excluded.
+    /// Encoded rows, without what the type stores after the last one.
     fn encode(
         &self,
         rows: Range<usize>,
@@ -183,7 +183,7 @@ fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
-/// What the type keeps behind the rows of a tensor with this scale.
+/// What the type stores after the rows of a tensor with this scale.
 fn tail(ty: &dyn QuantType, absmean: Absmean) -> Bytes {
     let block = ty.block_elems();
     let mut values = vec![0.0; block];

@@ -1,7 +1,8 @@
 //! From a model of real-valued weights to one of another type: a GGUF file in, a GGUF file out.
 //!
 //! It must never know a program or a backend. Start at [`Quantizer`]: it decides what becomes of every tensor
-//! before a byte is written; `encode.rs` then turns one tensor after the other, and `ternary.rs` is BitNet's rule.
+//! before a byte is written; `encode.rs` then turns one tensor after the other, and `ternary.rs` is BitNet's
+//! rule.
 
 mod encode;
 mod ternary;
@@ -60,7 +61,7 @@ pub enum QuantizeError {
 pub struct QuantizeOptions {
     /// Type of the linear weights, and of the embedding and the output head where nothing else is said.
     pub ty: &'static dyn QuantType,
-    /// Type of `token_embd`. Where there is none: f16 beside ternary weights, else that of the weights.
+    /// Type of `token_embd`. `None`: f16 for ternary weights, else that of the weights.
     pub token_embd: Option<&'static dyn QuantType>,
     /// Type of `output`, likewise.
     pub output: Option<&'static dyn QuantType>,
@@ -159,11 +160,11 @@ impl Quantizer {
         self.writer.file_bytes()
     }
 
-    /// Writes the file, tensor after tensor and piece by piece; `progress` hears the bytes written so far and
+    /// Writes the file, tensor after tensor and piece by piece; `progress` gets the bytes written so far and
     /// may say stop. Reports every tensor in the order of the file.
     ///
     /// # Errors
-    /// [`QuantizeError::Value`] for weights that are no numbers or beyond the range of their type;
+    /// [`QuantizeError::Value`] for weights that are not numbers or beyond the range of their type;
     /// [`QuantizeError::Interrupted`]; [`QuantizeError::Gguf`] where writing fails.
     pub fn write(
         self,

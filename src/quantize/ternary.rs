@@ -9,7 +9,8 @@ pub(super) struct Absmean {
 }
 
 impl Absmean {
-    /// `clamp(round(w / scale), -1, 1) x scale`: division in f32, halves to even, as `(w / scale).round()` in PyTorch.
+    /// `clamp(round(w / scale), -1, 1) x scale`: division in f32, halves to even, as `(w / scale).round()` in
+    /// PyTorch.
     pub fn round(self, weight: f32) -> f32 {
         match self.scale {
             0.0 => 0.0,
@@ -48,7 +49,7 @@ impl Census {
         Self { n: row.len(), sum, magnitudes }
     }
 
-    /// Of these weights and the ones of `next` behind them.
+    /// Of these weights followed by those of `next`.
     pub fn and(self, next: Self) -> Self {
         Self {
             n: self.n + next.n,

@@ -102,7 +102,7 @@ impl Synth {
         self.tensors.len()
     }
 
-    /// Writes the file piece by piece; `progress` hears the bytes written so far and may say stop.
+    /// Writes the file piece by piece; `progress` gets the bytes written so far and may say stop.
     ///
     /// # Errors
     /// [`SynthError::Interrupted`]; [`SynthError::Gguf`] where writing fails.

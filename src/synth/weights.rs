@@ -19,7 +19,7 @@ pub(super) struct Pieces {
     /// Whether the tensor is the pool itself, unit after unit.
     whole: bool,
     units_left: usize,
-    /// What the type keeps behind the rows, until it is given out.
+    /// What the type stores after the rows, until it is written.
     tail: Option<Vec<u8>>,
     random: Random,
 }

@@ -15,7 +15,7 @@ use super::{TokenizerError, byte_level};
 pub struct ByteLevelBpe {
     pre: PreTokenizer,
     model: BPE,
-    /// Stands in the crate's output for a byte that is no token. It keeps its neighbours apart, as the
+    /// Stands in the crate's output for a byte without a token. It keeps its neighbours apart, as the
     /// reference does, and never leaves this file.
     lost: u32,
 }
@@ -25,7 +25,8 @@ impl ByteLevelBpe {
     /// token can never apply and is left out.
     ///
     /// # Errors
-    /// [`TokenizerError::Metadata`] where there are no merges; [`TokenizerError::Build`] where the crate refuses.
+    /// [`TokenizerError::Metadata`] where there are no merges; [`TokenizerError::Build`] where the crate
+    /// refuses.
     pub fn new(vocab: &mut Vocab, metadata: &Metadata, kind: &Kind) -> Result<Self, TokenizerError> {
         note_lost_bytes(vocab);
         let longest = vocab.tokens.iter().map(String::len).max().unwrap_or(0);

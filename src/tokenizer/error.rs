@@ -2,8 +2,6 @@
 
 use crate::gguf::GgufError;
 
-use super::pre;
-
 /// What was expected, what was found, and the way out.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
@@ -12,17 +10,20 @@ pub enum TokenizerError {
     Metadata(#[from] GgufError),
     /// A kind of tokenizer that is not here.
     #[error(
-        "tokenizer.ggml.model is `{found}`; this build reads `gpt2` (byte-level BPE) and `llama` (SentencePiece BPE)"
+        "tokenizer.ggml.model is `{found}`; this build reads `gpt2` (byte-level BPE) and `llama` \
+         (SentencePiece BPE)"
     )]
     UnknownModel {
         /// Value of `tokenizer.ggml.model`.
         found: String,
     },
     /// A pre-tokenizer that is not here.
-    #[error("pre-tokenizer `{found}` is not known; choose one with TokenizerOptions::pre: {}", pre::names())]
+    #[error("pre-tokenizer `{found}` is not known; choose one with TokenizerOptions::pre: {known}")]
     UnknownPre {
         /// Value of `tokenizer.ggml.pre`, or of [`TokenizerOptions::pre`](super::TokenizerOptions::pre).
         found: String,
+        /// Every name there is.
+        known: String,
     },
     /// An array that must have one entry a token has another length.
     #[error("metadata key `{key}`: want {want} entries, one a token, found {got}")]

@@ -171,7 +171,8 @@ impl Tokenizer {
         })
     }
 
-    /// The tokens of `text`. Where `add_special`, BOS before and EOS after it, as far as the file asks for them.
+    /// The tokens of `text`. Where `add_special`, BOS before and EOS after it, as far as the file asks for
+    /// them.
     pub fn encode(&self, text: &str, special: Special, add_special: bool) -> Vec<u32> {
         let mut ids = Vec::new();
         if add_special && self.add_bos {
@@ -338,8 +339,8 @@ fn pre_kind(vocab: &mut Vocab, wanted: Option<&str>) -> Result<&'static pre::Kin
         ("default", "as the format's readers do")
     };
     vocab.notices.push(format!(
-        "the file names no pre-tokenizer (tokenizer.ggml.pre): taking `{name}`, {why}; TokenizerOptions::pre chooses \
-         another"
+        "the file names no pre-tokenizer (tokenizer.ggml.pre): taking `{name}`, {why}; TokenizerOptions::pre \
+         chooses another"
     ));
     pre::by_name(name)
 }

@@ -21,7 +21,7 @@ impl Pieces {
         pieces
     }
 
-    /// The bytes of token `id`; none where there is no such token.
+    /// The bytes of token `id`; none for an unknown id.
     pub fn get(&self, id: u32) -> &[u8] {
         match self.starts.get(id as usize..).unwrap_or_default() {
             [start, end, ..] => &self.bytes[*start..*end],

@@ -51,7 +51,10 @@ pub const REGISTRY: &[Kind] = &[
         name: "llama-bpe",
         aliases: &["llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral"],
         rules: &[rule(
-            r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
+            concat!(
+                r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|",
+                r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
+            ),
             GiveBack::WhitespaceButNewlines,
         )],
         ignore_merges: true,
@@ -74,7 +77,10 @@ pub const REGISTRY: &[Kind] = &[
         name: "qwen2",
         aliases: &["deepseek-r1-qwen"],
         rules: &[rule(
-            r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
+            concat!(
+                r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|",
+                r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
+            ),
             GiveBack::WhitespaceButNewlines,
         )],
         ignore_merges: false,
@@ -97,7 +103,7 @@ pub const REGISTRY: &[Kind] = &[
 ];
 
 /// The names in [`REGISTRY`], for messages.
-pub fn names() -> String {
+fn names() -> String {
     REGISTRY.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ")
 }
 
@@ -109,7 +115,7 @@ pub fn by_name(name: &str) -> Result<&'static Kind, TokenizerError> {
     REGISTRY
         .iter()
         .find(|kind| kind.name == name || kind.aliases.contains(&name))
-        .ok_or_else(|| TokenizerError::UnknownPre { found: name.to_owned() })
+        .ok_or_else(|| TokenizerError::UnknownPre { found: name.to_owned(), known: names() })
 }
 
 /// A pre-tokenizer ready to split text.

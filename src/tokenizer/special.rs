@@ -1,6 +1,6 @@
 //! Finds special tokens spelled out in text.
 //!
-//! The rule is the reference's: tokens are sought longest first, each over the whole of the text that is
+//! The rule is the reference's: tokens are searched longest first, each over the whole of the text that is
 //! still text, from left to right. It is not "leftmost longest": with tokens `ab` and `bcd`, `abcd` is
 //! `a` and then `bcd`.
 
@@ -10,7 +10,7 @@ use memchr::memmem;
 
 use super::Special;
 
-/// A token that is sought in text.
+/// A token that is searched for in text.
 pub struct SpecialToken {
     /// Its id.
     pub id: u32,

@@ -4,7 +4,7 @@ use std::str;
 
 use super::Tokenizer;
 
-/// Bytes in, whole characters out. Bytes that are no UTF-8 become U+FFFD, exactly as
+/// Bytes in, whole characters out. Invalid UTF-8 becomes U+FFFD, exactly as
 /// `String::from_utf8_lossy` of all of them would have it.
 #[derive(Clone, Debug, Default)]
 pub struct Utf8Stream {

@@ -179,7 +179,7 @@ impl Vocab {
 /// Left and right side of each merge of a byte-level vocabulary, best first. Of equal ones the first counts.
 ///
 /// # Errors
-/// [`TokenizerError::Metadata`] where there are none.
+/// [`TokenizerError::Metadata`] if the file has none.
 pub fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>, TokenizerError> {
     let merges = metadata.require_strs("tokenizer.ggml.merges")?;
     let mut seen = HashSet::with_capacity(merges.len());

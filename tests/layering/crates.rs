@@ -17,8 +17,8 @@ const OF_THE_COMMAND_LINE: &[&str] = &[
     "rustyline",
 ];
 
-/// Crates of `examples/generate.rs` without default features, proc-macros and this workspace included, on Linux.
-/// `tokenizers` alone brings 57 of them.
+/// Crates of `examples/generate.rs` without default features, proc-macros and this workspace included, on
+/// Linux. `tokenizers` alone brings 57 of them.
 const MOST: usize = 84;
 const MOST_BESIDE_TOKENIZERS: usize = 27;
 

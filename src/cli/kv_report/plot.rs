@@ -45,7 +45,8 @@ impl Panel {
         push(
             svg,
             format_args!(
-                r#"<text {turned}x="{up:.1}" y="{y_middle:.1}" text-anchor="middle" font-size="13" fill="{}">{}</text>"#,
+                "<text {turned}x=\"{up:.1}\" y=\"{y_middle:.1}\" text-anchor=\"middle\" font-size=\"13\" \
+                 fill=\"{}\">{}</text>",
                 "#333",
                 escaped(y_name)
             ),
@@ -64,7 +65,8 @@ impl Panel {
         push(
             svg,
             format_args!(
-                r#"<rect x="{left:.1}" y="{TOP:.1}" width="{width:.1}" height="{height:.1}" fill="none" stroke="{}"/>"#,
+                "<rect x=\"{left:.1}\" y=\"{TOP:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+                 fill=\"none\" stroke=\"{}\"/>",
                 "#999"
             ),
         );
@@ -78,7 +80,8 @@ impl Report {
         push(
             &mut svg,
             format_args!(
-                r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif">"#
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+                 width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"sans-serif\">"
             ),
         );
         push(&mut svg, format_args!(r##"<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>"##));
@@ -116,7 +119,8 @@ impl Report {
                 push(
                     svg,
                     format_args!(
-                        r#"<circle cx="{x:.1}" cy="{y:.1}" r="5" fill="{fill}" stroke="{colour}" stroke-width="2"/>"#
+                        "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\" fill=\"{fill}\" stroke=\"{colour}\" \
+                         stroke-width=\"2\"/>"
                     ),
                 );
             }
@@ -187,7 +191,8 @@ fn line(svg: &mut String, from: (f64, f64), to: (f64, f64), colour: &str, width:
     push(
         svg,
         format_args!(
-            r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{colour}" stroke-width="{width}"/>"#
+            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\" \
+             stroke-width=\"{width}\"/>"
         ),
     );
 }
@@ -196,7 +201,8 @@ fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, size: u32, colour: &
     push(
         svg,
         format_args!(
-            r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" font-size="{size}" fill="{colour}">{}</text>"#,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" \
+             fill=\"{colour}\">{}</text>",
             escaped(words)
         ),
     );

@@ -31,7 +31,8 @@ impl Report {
     fn caches(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
-            "| cache | bytes a token | bytes of {} positions | perplexity | attention KL | mean KL | max KL | same top |",
+            "| cache | bytes a token | bytes of {} positions | perplexity | attention KL | mean KL | max KL \
+             | same top |",
             self.n_ctx
         )?;
         writeln!(out, "|---|---|---|---|---|---|---|---|")?;
@@ -94,7 +95,8 @@ impl Report {
             writeln!(out)?;
             writeln!(
                 out,
-                "With {} itself this model finds {:.1} % of the needles: it says nothing of what a cache loses.",
+                "With {} itself this model finds {:.1} % of the needles: it says nothing of what a cache \
+                 loses.",
                 base.cache,
                 100.0 * found
             )?;

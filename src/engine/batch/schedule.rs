@@ -2,25 +2,15 @@
 
 use std::cmp::Reverse;
 
-use super::{Batch, SeqId};
+use super::steps::Batch;
+use super::task::{Part, SeqId};
 use crate::engine::pages::pages_for;
 use crate::engine::runner::Ask;
-use crate::engine::{Event, StopReason};
-use crate::error::Error;
+use crate::engine::{Error, Event, StopReason};
 use crate::program::PAGE;
 
 /// Prompts that share the rows of a step.
 const PROMPTS: usize = 2;
-
-/// Rows of one sequence in a step.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    /// Index of the task.
-    pub task: usize,
-    pub n: usize,
-    pub ask: Ask,
-    pub is_prompt: bool,
-}
 
 /// What came of a wish for pages.
 enum Grown {

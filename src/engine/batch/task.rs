@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::prefix::NodeId;
+use crate::engine::runner::Ask;
 use crate::engine::sequence::Sequence;
 use crate::engine::{Decoder, GenerateOptions, Stats};
 
@@ -82,4 +83,14 @@ impl Task {
     pub fn goes_before(&self, other: &Self) -> bool {
         (other.priority, self.id) < (self.priority, other.id)
     }
+}
+
+/// Rows of one sequence in a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Index of the task.
+    pub task: usize,
+    pub n: usize,
+    pub ask: Ask,
+    pub is_prompt: bool,
 }

@@ -24,8 +24,9 @@ impl AttentionKl {
         Self { base, others, window, kl }
     }
 
-    /// Takes one layer's vectors: for the rows at some positions, and each of their query heads, the Kullback-Leibler divergence
-    /// of softmax over the scores with keys as a cache has them when that row reads it.
+    /// Takes one layer's vectors: for the rows at some positions, and each of their query heads, the
+    /// Kullback-Leibler divergence of softmax over the scores with keys as a cache has them when that row
+    /// reads it.
     ///
     /// # Errors
     /// [`QuantError::Shape`] where a codec cannot hold such heads.
@@ -60,12 +61,12 @@ impl AttentionKl {
     }
 }
 
-/// One head's keys as a cache keeps them: `[n, head_dim]`, turned where the codec turns them.
+/// One head's keys as a cache keeps them: `[n, head_dim]`, rotated if the codec rotates them.
 struct Keys {
     codec: &'static dyn KvCodec,
     rotation: Option<Rotation>,
     head_dim: usize,
-    /// As exact pages have them; empty where there are none.
+    /// As exact pages have them; empty for codecs without a window.
     exact: Vec<f32>,
     /// As they are decoded, less the mean.
     coded: Vec<f32>,
@@ -167,7 +168,8 @@ mod tests {
         let far = [300, 350, 399];
         assert_eq!(kl("f16", "f16", &far, 0.0), 0.0);
         // Scores have a deviation of 2, so the divergence of plain keys is twice the codec's `dim var`: see
-        // ggml-types/tests/types/attention.rs. About half of these positions are read exactly, and carry none of it.
+        // ggml-types/tests/types/attention.rs. About half of these positions are read exactly, and carry none
+        // of it.
         let three = kl("f32", "turboquant", &far, 0.0);
         assert!((0.02..0.06).contains(&three), "{three}");
         let four = kl("f32", "turboquant-4", &far, 0.0);

@@ -1,7 +1,8 @@
-//! What attention works with on a text of the user's: queries, keys and values of every layer, as the model makes them before any
-//! cache has rounded them; and what caches of each kind would make of them.
+//! What attention works with on a text: queries, keys and values of every layer, as the model
+//! makes them before any cache has rounded them; and what caches of each kind would make of them.
 //!
-//! It never looks into a backend: the model's program gets stages that have keys and values where queries are. Start at [`Probe`].
+//! It never looks into a backend: the model's program gets stages that have keys and values where queries
+//! are. Start at [`Probe`].
 
 mod attention;
 mod spread;
@@ -10,8 +11,8 @@ pub use attention::AttentionKl;
 pub use spread::Spread;
 
 use crate::backend::{self, Backend, Exec};
+use crate::engine::Error;
 use crate::engine::{self, EngineOptions};
-use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::model::Model;
 use crate::program::{AttnIn, Buf, Limits, PageTable, Program, Row, RowsOf, Stage, Step};
@@ -26,7 +27,7 @@ pub struct Probe {
 
 /// Where a layer's vectors are to be found.
 struct Layer {
-    /// The stage behind which they are there.
+    /// The stage after which they are ready.
     end: usize,
     scale: f32,
     bufs: [Buf; 3],
@@ -34,7 +35,7 @@ struct Layer {
     head_dim: usize,
 }
 
-/// One layer's vectors of a text, behind the rotary embedding and before any cache.
+/// One layer's vectors of a text, after RoPE and before any cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors<'a> {
     /// Positions.
@@ -56,7 +57,8 @@ pub struct Vectors<'a> {
 }
 
 impl Probe {
-    /// A probe for texts of up to `n` tokens, of the model that `gguf` describes. Of the options count threads.
+    /// A probe for texts of up to `n` tokens, of the model that `gguf` describes. Of the options count
+    /// threads.
     ///
     /// # Errors
     /// As [`Engine::from_gguf`](crate::engine::Engine::from_gguf).
@@ -120,8 +122,8 @@ impl Probe {
     }
 }
 
-/// Puts two stages before every `AttnIn`: one that makes keys where it makes queries, and one that makes values there. What they
-/// write to the cache, `AttnIn` itself writes over.
+/// Puts two stages before every `AttnIn`: one that makes keys where it makes queries, and one that makes
+/// values there. What they write to the cache, `AttnIn` itself writes over.
 fn read_out(program: &mut Program) -> Vec<Layer> {
     let stages = std::mem::take(&mut program.stages);
     let scales: Vec<_> = stages
@@ -153,7 +155,7 @@ fn read_out(program: &mut Program) -> Vec<Layer> {
     layers
 }
 
-/// The buffer of a name with so many columns; a new one where there is none.
+/// The buffer of this name with so many columns; a new one if the program has none.
 fn buf(program: &mut Program, name: &'static str, cols: usize) -> Buf {
     match program.bufs.iter().position(|buf| buf.name == name && buf.cols == cols) {
         Some(at) => Buf(at as u32),

@@ -1,4 +1,5 @@
-//! What a layer's keys or values look like to a codec: heavy tails, channels off the origin, long vectors at the start.
+//! What a layer's keys or values look like to a codec: heavy tails, channels off the origin, long vectors at
+//! the start.
 
 use crate::eval::score::Mean;
 
@@ -8,9 +9,11 @@ const SINKS: usize = 4;
 /// Figures of one side of a layer, each a mean over KV heads and texts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spread {
-    /// Excess kurtosis of all elements of a head: 0 for a bell, more for heavy tails. Rotation brings it near 0.
+    /// Excess kurtosis of all elements of a head: 0 for a bell, more for heavy tails. Rotation brings it near
+    /// 0.
     pub kurtosis: Mean,
-    /// The largest magnitude of a channel's mean, in standard deviations of that channel. What is taken off keys.
+    /// The largest magnitude of a channel's mean, in standard deviations of that channel. What is taken off
+    /// keys.
     pub channel_mean: Mean,
     /// Mean length of the first four vectors, as a part of the median length.
     pub sink_norm: Mean,
@@ -20,7 +23,7 @@ impl Spread {
     /// Takes the vectors of a text, `[n, n_kv_heads * head_dim]`.
     ///
     /// # Panics
-    /// Where there are none.
+    /// If there are no vectors.
     pub fn add(&mut self, vectors: &[f32], n_kv_heads: usize, head_dim: usize) {
         let cols = n_kv_heads * head_dim;
         for head in 0..n_kv_heads {
@@ -80,7 +83,8 @@ mod tests {
         let second: [f32; 10] = [30.0, 40.0, 3.0, 4.0, 3.0, 4.0, 3.0, 4.0, 3.0, 4.0];
         let second = kurtosis(second.iter());
         assert!((spread.kurtosis.mean() - (first + second) / 2.0).abs() < 1e-12);
-        // Head 0 has means of 0; head 1 has 8.4 with a deviation of 10.8 in its first channel, and the same times 4/3.
+        // Head 0 has means of 0; head 1 has 8.4 with a deviation of 10.8 in its first channel, and the same
+        // times 4/3.
         assert!((spread.channel_mean.mean() - 8.4 / 10.8 / 2.0).abs() < 1e-12, "{spread:?}");
         // Norms: sqrt(2) four times of a median sqrt(2); 50, 5, 5, 5 of a median 5.
         assert!((spread.sink_norm.mean() - (1.0 + 65.0 / 20.0) / 2.0).abs() < 1e-12);

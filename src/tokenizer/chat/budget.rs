@@ -14,9 +14,9 @@ use minijinja::{Error, ErrorKind};
 const BYTES: u64 = 64 << 20;
 /// Bytes of plain text that may be written in one rendering.
 const TEXT_BYTES: u64 = 256 << 20;
-/// What any value costs beside its text.
+/// What any value costs in addition to its text.
 const VALUE_BYTES: u64 = 32;
-/// How deep lists and maps may lie in one another. Dropping a value takes stack for every level.
+/// How deep lists and maps may be nested. Dropping a value takes stack for every level.
 const MAX_DEPTH: usize = 32;
 
 /// What is left of one rendering's allowance.
@@ -54,7 +54,7 @@ impl Budget {
     /// Takes off the size of `value` and all that is in it.
     ///
     /// # Errors
-    /// Where so much is not left, or lists and maps lie too deep in one another.
+    /// Where so much is not left, or lists and maps are nested too deep.
     pub fn charge(&self, value: &Value) -> Result<(), Error> {
         self.charge_at(value, 0)
     }
@@ -65,10 +65,7 @@ impl Budget {
             return Ok(());
         }
         if depth == MAX_DEPTH {
-            return Err(Error::new(
-                ErrorKind::InvalidOperation,
-                "lists and maps lie too deep in one another",
-            ));
+            return Err(Error::new(ErrorKind::InvalidOperation, "lists and maps are nested too deep"));
         }
         let is_map = value.kind() == ValueKind::Map;
         for item in value.try_iter()? {

@@ -12,15 +12,15 @@ use super::budget::Budget;
 use super::rewrite::{self, CHARGE, FACTOR};
 use super::{Message, json, time};
 
-/// How deep blocks, loops and macros may lie in one another; minijinja counts a macro as several.
+/// How deep blocks, loops and macros may be nested; minijinja counts a macro as several.
 const MAX_RECURSION: usize = 100;
-/// A namespace can lie in another without any literal; this bounds how many there are.
+/// A namespace can be nested in another without any literal; this bounds how many there are.
 const NAMESPACE_BYTES: u64 = 32 << 10;
 
 /// An environment that holds the template `source` under `name`, for one rendering.
 ///
 /// # Errors
-/// Where the source is no Jinja, or cannot be bounded.
+/// Where the source is not valid Jinja, or cannot be bounded.
 pub fn with_template(name: &'static str, source: &str) -> Result<Environment<'static>, Error> {
     let budget = Arc::new(Budget::default());
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;

@@ -3,13 +3,13 @@
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-/// How deep lists and maps may lie in one another.
+/// How deep lists and maps may be nested.
 const MAX_DEPTH: usize = 32;
 
 /// `value` as JSON, with a space after each comma and colon; on lines of their own, where `indent` is given.
 ///
 /// # Errors
-/// For what is neither text, number, truth value, none, list nor map, or lies too deep.
+/// For what is neither text, number, truth value, none, list nor map, or is nested too deep.
 pub fn to_json(value: &Value, indent: Option<usize>) -> Result<String, Error> {
     let mut out = String::new();
     append(value, indent.map(|indent| indent.min(16)), 0, &mut out)?;
@@ -19,7 +19,7 @@ pub fn to_json(value: &Value, indent: Option<usize>) -> Result<String, Error> {
 fn append(value: &Value, indent: Option<usize>, depth: usize, out: &mut String) -> Result<(), Error> {
     let wrong = |what: &str| Err(Error::new(ErrorKind::InvalidOperation, format!("tojson: {what}")));
     if depth > MAX_DEPTH {
-        return wrong("lists and maps lie too deep in one another");
+        return wrong("lists and maps are nested too deep");
     }
     match value.kind() {
         ValueKind::None => out.push_str("null"),

@@ -65,15 +65,20 @@ pub enum ChatError {
 pub const BUILT_IN: &[(&str, &str)] = &[
     (
         "bitnet",
-        "{{ bos_token }}{% for message in messages %}{{ message.role | capitalize }}: {{ message.content | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}{{ 'Assistant: ' }}{% endif %}",
+        "{{ bos_token }}{% for message in messages %}{{ message.role | capitalize }}: {{ message.content | \
+         trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}{{ 'Assistant: ' }}{% endif %}",
     ),
     (
         "chatml",
-        "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+        "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + \
+         '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% \
+         endif %}",
     ),
     (
         "llama3",
-        "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' + message.content | trim + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}",
+        "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message.role + \
+         '<|end_header_id|>\\n\\n' + message.content | trim + '<|eot_id|>' }}{% endfor %}{% if \
+         add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}",
     ),
 ];
 
@@ -103,7 +108,7 @@ impl ChatTemplate {
     /// before it. The template that published BitNet files carry is stale and is replaced.
     ///
     /// # Errors
-    /// [`ChatError::Missing`] where there is none; [`ChatError::Template`] where it is no Jinja.
+    /// [`ChatError::Missing`] without one; [`ChatError::Template`] where it is not valid Jinja.
     pub fn choose(
         metadata: &Metadata,
         tokenizer: &Tokenizer,
@@ -132,7 +137,7 @@ impl ChatTemplate {
     /// A template from its source.
     ///
     /// # Errors
-    /// [`ChatError::Template`] where it is no Jinja.
+    /// [`ChatError::Template`] where it is not valid Jinja.
     pub fn new(source: &str, tokenizer: &Tokenizer) -> Result<Self, ChatError> {
         let spelling = |id: Option<u32>| {
             let bytes = id.map(|id| tokenizer.token_bytes(id)).unwrap_or_default();
@@ -144,7 +149,7 @@ impl ChatTemplate {
     /// A template from its source and the spelling of the two tokens that templates name.
     ///
     /// # Errors
-    /// [`ChatError::Template`] where it is no Jinja.
+    /// [`ChatError::Template`] where it is not valid Jinja.
     pub fn with_tokens(source: &str, bos: String, eos: String) -> Result<Self, ChatError> {
         environment::with_template(NAME, source).map_err(|err| template_error(&err))?;
         Ok(Self { source: source.to_owned(), bos, eos, notices: Vec::new() })

@@ -1,7 +1,7 @@
 //! Puts charges into a template: `a ~ b` becomes `a|CHARGE ~ b|CHARGE`.
 //!
 //! minijinja has no hook in its operators, but a filter binds tighter than any operator, so charging an
-//! operand is a matter of inserting text behind its last token. Charged are the operands of operators that
+//! operand is a matter of inserting text after its last token. Charged are the operands of operators that
 //! copy or walk what they are given, slices, and list, map and tuple literals (each makes a value deeper).
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ pub struct Rewritten {
 /// chained in one has no more levels than tokens.
 const MAX_BLOCK_TOKENS: usize = 512;
 
-/// Most `elif` in a template: each lies one level deeper.
+/// Most `elif` in a template: each is one level deeper.
 const MAX_ELIFS: usize = 128;
 
 /// Token, and the bytes of the source that it covers.
@@ -40,7 +40,8 @@ struct At<'s> {
 /// Inserts the charges.
 ///
 /// # Errors
-/// Where the source is no Jinja, or has blocks that no chat template needs and that could not be bounded.
+/// Where the source is not valid Jinja, or has blocks that no chat template needs and that could not be
+/// bounded.
 pub fn with_charges(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Error> {
     let mut tokens = Vec::new();
     let mut longest_text = 0;

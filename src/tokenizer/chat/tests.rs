@@ -18,15 +18,22 @@ fn built_in_templates() {
     let rendered = |name| render(built_in(name).unwrap(), TALK).unwrap();
     assert_eq!(
         rendered("bitnet"),
-        "<s>System: Be brief.<|eot_id|>User: Hi!<|eot_id|>Assistant: Hello.<|eot_id|>User: 2+2?<|eot_id|>Assistant: "
+        "<s>System: Be brief.<|eot_id|>User: Hi!<|eot_id|>Assistant: Hello.<|eot_id|>User: \
+         2+2?<|eot_id|>Assistant: "
     );
     assert_eq!(
         rendered("chatml"),
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi! <|im_end|>\n<|im_start|>assistant\nHello.<|im_end|>\n<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi! \
+         <|im_end|>\n<|im_start|>assistant\nHello.<|im_end|>\n\
+         <|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n"
     );
     assert_eq!(
         rendered("llama3"),
-        "<s><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi!<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n2+2?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+        "<s><|start_header_id|>system<|end_header_id|>\n\nBe \
+         brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi!<|eot_id|>\
+         <|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|>\
+         <|start_header_id|>user<|end_header_id|>\n\n2+2?<|eot_id|>\
+         <|start_header_id|>assistant<|end_header_id|>\n\n"
     );
 }
 
@@ -87,7 +94,8 @@ fn pythons_words() {
         ),
         ("{{ [1, {'k': []}] | tojson(indent=2) }}", "[\n  1,\n  {\n    \"k\": []\n  }\n]"),
         (
-            "{%- set ns = namespace(n=0) -%}{%- for m in messages -%}{%- set ns.n = ns.n + 1 -%}{%- if loop.last %}{% break %}{% endif -%}{%- endfor -%}{{ ns.n }}",
+            "{%- set ns = namespace(n=0) -%}{%- for m in messages -%}{%- set ns.n = ns.n + 1 -%}{%- if \
+             loop.last %}{% break %}{% endif -%}{%- endfor -%}{{ ns.n }}",
             "1",
         ),
         ("{% generation %}x{% endgeneration %}", "x"),
@@ -101,7 +109,8 @@ fn pythons_words() {
         ),
         ("{% set a, b = 'x', 'y' %}{{ a ~ b }}{% raw %}{{ a ~ b }}{% endraw %}{# a ~ b #}", "xy{{ a ~ b }}"),
         (
-            "{% macro turn(role, text='?') %}<{{ role + ':' + text }}>{% endmacro %}{{ turn('a') + turn('b', text='c' + 'd') }}",
+            "{% macro turn(role, text='?') %}<{{ role + ':' + text }}>{% endmacro %}{{ turn('a') + turn('b', \
+             text='c' + 'd') }}",
             "<a:?><b:cd>",
         ),
         ("{{ 'yes' if messages|length >= 1 and 'a' in ['a', 'b'] else 'no' }}", "yes"),
@@ -165,12 +174,22 @@ fn harm_is_an_error() {
             "{% for i in [1] recursive %}{{ loop([i, i]) }}{% endfor %}",
             "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}",
             "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = ns.x, %}{% endfor %}",
-            "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set n = namespace() %}{% set n.x = ns.x %}{% set ns.x = n %}{% endfor %}",
-            "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set o = ns.x %}{% macro f() %}{{ o }}{% endmacro %}{% set ns.x = f %}{% endfor %}",
+            "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set n = namespace() %}{% set n.x = \
+             ns.x %}{% set ns.x = n %}{% endfor %}",
+            "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set o = ns.x %}{% macro f() %}{{ o \
+             }}{% endmacro %}{% set ns.x = f %}{% endfor %}",
             "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns | tojson }}",
-            "{% set x %}aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa{% endset %}{% set ns = namespace(x=x) %}{% for i in range(60) %}{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}{% endfor %}",
-            "{% include 'x' %}", "{% extends 'x' %}", "{% call f() %}{% endcall %}", "{{ unknown() }}", "{{", "{% if %}", "{{ dict(a=1) }}",
-            "{{ range(1000000000) }}", "{{ 'a'.ljust(1000000000) }}",
+            "{% set x %}aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa{% endset %}{% set ns = namespace(x=x) %}{% for i in \
+             range(60) %}{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}{% endfor %}",
+            "{% include 'x' %}",
+            "{% extends 'x' %}",
+            "{% call f() %}{% endcall %}",
+            "{{ unknown() }}",
+            "{{",
+            "{% if %}",
+            "{{ dict(a=1) }}",
+            "{{ range(1000000000) }}",
+            "{{ 'a'.ljust(1000000000) }}",
         ]
         .map(str::to_owned),
     );

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::bench::Measured;
+use super::measure::Measured;
 use crate::engine::Engine;
 
 /// How results are written.
@@ -108,7 +108,8 @@ impl Table {
                 )?;
                 writeln!(
                     out,
-                    "| {0:-<24} | {0:->9}: | {0:->7}: | {0:-<5} | {0:-<7} | {0:->6}: | {0:->15}: | {0:->17}: | {0:->7}: | {0:->8}: |",
+                    "| {0:-<24} | {0:->9}: | {0:->7}: | {0:-<5} | {0:-<7} | {0:->6}: | {0:->15}: | {0:->17}: \
+                     | {0:->7}: | {0:->8}: |",
                     ""
                 )?;
             }

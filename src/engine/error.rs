@@ -1,14 +1,17 @@
-//! Everything that can go wrong in the library, as one type.
+//! Everything that can go wrong when a model is loaded and run, as one type.
+
+use std::io;
 
 use crate::backend::BackendError;
-use crate::engine::{SamplerError, StateError};
 use crate::gguf::GgufError;
 use crate::model::ModelError;
 use crate::tokenizer::TokenizerError;
 use crate::tokenizer::chat::ChatError;
 
-/// Why the engine could not do what was asked. Each message says what was expected, what was found, and where; an option
-/// is named by its path, as in `EngineOptions::n_ctx`.
+use super::SamplerError;
+
+/// Why the engine could not do what was asked. Each message says what was expected, what was found, and
+/// where; an option is named by its path, as in `EngineOptions::n_ctx`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file is no GGUF file, or a broken one.
@@ -46,7 +49,10 @@ pub enum Error {
     #[error(
         "the model needs {} ({} weights, {} KV cache of {n_ctx} positions, {} buffers), {} free; \
          a smaller EngineOptions::n_ctx takes less",
-        binary_units(weights_bytes + kv_bytes + bufs_bytes), binary_units(*weights_bytes), binary_units(*kv_bytes), binary_units(*bufs_bytes),
+        binary_units(weights_bytes + kv_bytes + bufs_bytes),
+        binary_units(*weights_bytes),
+        binary_units(*kv_bytes),
+        binary_units(*bufs_bytes),
         binary_units(*free_bytes)
     )]
     DoesNotFit {
@@ -121,6 +127,33 @@ pub enum Error {
     #[error("the prompt has no tokens")]
     EmptyPrompt,
 }
+
+/// Why a session could not be saved or taken up.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// Reading or writing failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It is something else.
+    #[error("not a saved session: it does not begin with `{STATE_TITLE}`")]
+    Unknown,
+    /// It was saved by an engine that is different.
+    #[error("the session was saved with {what} {saved}, and here it is {here}")]
+    Other {
+        /// What differs.
+        what: &'static str,
+        /// What it was.
+        saved: String,
+        /// What the engine has.
+        here: String,
+    },
+    /// It ends early, or its parts contradict each other.
+    #[error("the saved session is damaged: {0}")]
+    Damaged(&'static str),
+}
+
+/// The first line of a saved session.
+pub(super) const STATE_TITLE: &str = concat!("sterna ", env!("CARGO_PKG_VERSION"), " session");
 
 /// Bytes for people, in binary units.
 fn binary_units(bytes: u64) -> String {

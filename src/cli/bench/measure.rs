@@ -1,0 +1,160 @@
+//! What `sterna bench` runs, and what it took.
+
+use std::time::Instant;
+
+use crate::backend::StageTime;
+use crate::engine::Error;
+use crate::engine::{Engine, Session};
+use crate::eval::score::Mean;
+use crate::program::sampling::uniform;
+
+/// One row: what is fed on top of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Test {
+    /// Tokens fed in batches.
+    pub n_prompt: usize,
+    /// Tokens fed one by one, each of them picked by the last step.
+    pub n_gen: usize,
+    /// Tokens in the cache before.
+    pub n_depth: usize,
+}
+
+/// What one test took.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// What was run.
+    pub test: Test,
+    /// Threads of the backend.
+    pub threads: usize,
+    /// Seconds of each run.
+    pub seconds: Vec<f64>,
+    /// Bytes that one run reads, where it has single-token steps alone.
+    pub decode_bytes: Option<u64>,
+    /// Bytes a second of a plain read with the same threads.
+    pub read_bandwidth: f64,
+}
+
+impl Test {
+    /// `pp512`, `tg128`, `pp512+tg128`, with ` @ d4096` behind.
+    pub fn name(&self) -> String {
+        let mut parts = Vec::new();
+        if self.n_prompt > 0 {
+            parts.push(format!("pp{}", self.n_prompt));
+        }
+        if self.n_gen > 0 {
+            parts.push(format!("tg{}", self.n_gen));
+        }
+        let depth = if self.n_depth > 0 { format!(" @ d{}", self.n_depth) } else { String::new() };
+        parts.join("+") + &depth
+    }
+
+    /// Tokens that a run feeds and picks.
+    pub fn n_tokens(&self) -> usize {
+        self.n_prompt + self.n_gen
+    }
+}
+
+impl Measured {
+    /// Tokens a second: mean over the runs and standard deviation of one run.
+    pub fn rate(&self) -> (f64, f64) {
+        let mut mean = Mean::default();
+        self.seconds.iter().for_each(|seconds| mean.add(self.test.n_tokens() as f64 / seconds));
+        // The error of the mean times sqrt(n) is the sample's standard deviation.
+        (mean.mean(), mean.std_error() * (mean.n() as f64).sqrt())
+    }
+
+    /// Bytes a second that decoding read, the mean over the runs.
+    pub fn bandwidth(&self) -> Option<f64> {
+        let bytes = self.decode_bytes? as f64;
+        let mut mean = Mean::default();
+        self.seconds.iter().for_each(|seconds| mean.add(bytes / seconds));
+        Some(mean.mean())
+    }
+}
+
+/// Kinds of stages, and what they took.
+pub type Stages = Vec<(&'static str, StageTime)>;
+
+/// What a test took.
+pub struct Taken {
+    /// Of each run.
+    pub seconds: Vec<f64>,
+    /// That one run of single-token steps reads.
+    pub decode_bytes: Option<u64>,
+    /// Of all runs, where they are timed.
+    pub stages: Option<Stages>,
+}
+
+/// Runs a test: once to warm up, and then so many times.
+///
+/// # Errors
+/// Whatever the engine returns.
+pub fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, Error> {
+    let mut session = engine.session()?;
+    let n_vocab = engine.hyper().n_vocab;
+    let token = |at: usize| ((uniform(0, at as u64) * n_vocab as f64) as u32).min(n_vocab as u32 - 1);
+    let depth: Vec<u32> = (0..test.n_depth).map(token).collect();
+    let prompt: Vec<u32> = (test.n_depth..test.n_depth + test.n_prompt).map(token).collect();
+    session.prefill(&depth)?;
+
+    // Warm-up: the prompt once, and two single steps, the second of which may be queued ahead.
+    run(&mut session, Test { n_gen: test.n_gen.min(2), ..test }, &prompt, token(0))?;
+    let before = engine.stage_times()?;
+    let mut seconds = Vec::new();
+    for _ in 0..repetitions {
+        let start = Instant::now();
+        run(&mut session, test, &prompt, token(0))?;
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    let steps = test.n_depth..test.n_depth + test.n_gen;
+    let decode_bytes =
+        (test.n_prompt == 0).then(|| steps.map(|position| engine.decode_cost(position).bytes()).sum());
+    let taken = before.zip(engine.stage_times()?);
+    let stages = taken.map(|(before, after)| {
+        let mut kinds = Stages::new();
+        for ((_, stage), (before, after)) in engine.program().stages.iter().zip(before.iter().zip(after)) {
+            let at = kinds.iter().position(|(kind, _)| *kind == stage.name()).unwrap_or_else(|| {
+                kinds.push((stage.name(), StageTime::default()));
+                kinds.len() - 1
+            });
+            kinds[at].1.calls += after.calls - before.calls;
+            kinds[at].1.nanoseconds += after.nanoseconds - before.nanoseconds;
+        }
+        kinds
+    });
+    Ok(Taken { seconds, decode_bytes, stages })
+}
+
+/// One run: the prompt, or a single token, and then the generated tokens.
+fn run(session: &mut Session, test: Test, prompt: &[u32], token: u32) -> Result<(), Error> {
+    session.cut_back(test.n_depth);
+    match prompt {
+        [] => session.decode_many(&[token], test.n_gen)?,
+        _ => session.decode_many(prompt, 1 + test.n_gen)?,
+    };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_called_as_llama_bench_calls_them() {
+        let name = |n_prompt, n_gen, n_depth| Test { n_prompt, n_gen, n_depth }.name();
+        assert_eq!(name(512, 0, 0), "pp512");
+        assert_eq!(name(0, 128, 4096), "tg128 @ d4096");
+        assert_eq!(name(512, 128, 0), "pp512+tg128");
+    }
+
+    #[test]
+    fn the_rate_is_the_mean_of_rates_with_the_samples_deviation() {
+        let test = Test { n_prompt: 0, n_gen: 10, n_depth: 0 };
+        let seconds = vec![1.0, 0.5];
+        let measured = Measured { test, threads: 1, seconds, decode_bytes: Some(100), read_bandwidth: 1.0 };
+        let (mean, deviation) = measured.rate();
+        assert_eq!(mean, 15.0);
+        assert!((deviation - 50f64.sqrt()).abs() < 1e-12);
+        assert_eq!(measured.bandwidth(), Some(150.0));
+    }
+}

@@ -1,0 +1,473 @@
+//! The batch itself: requests come in, steps run, events go out.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::budget::Budget;
+use super::prefix::{Block, PageListener, PrefixCache, PrefixStats};
+use super::task::{Part, Request, SeqId, Task};
+use crate::engine::handle::Shared;
+use crate::engine::logprobs::LogProbs;
+use crate::engine::pages::pages_for;
+use crate::engine::runner::{Ask, Desk, PickedBy, Taken};
+use crate::engine::sequence::Sequence;
+use crate::engine::{Decoder, Engine, Error, Event, Stats, StopReason};
+
+/// How a batch schedules its steps. The size of a step, the number of sequences and the pool of pages are
+/// [`EngineOptions`](crate::engine::EngineOptions).
+#[derive(Clone, Debug)]
+pub struct BatchOptions {
+    /// Most rows of prompts in one step; `None` is all that the step has.
+    pub chunk: Option<usize>,
+    /// How long a step may take while sequences decode: prompts get as many rows as fit. `None` is 200 ms on the CPU and 25 ms on
+    /// a device.
+    pub step_time: Option<Duration>,
+    /// Whether sequences that decode wait while prompts are computed: more tokens a second in all, and pauses for those who read.
+    pub prompts_first: bool,
+    /// Whether full pages are kept, so that later prompts which begin with the same tokens find them.
+    pub prefix_cache: bool,
+}
+
+impl Default for BatchOptions {
+    fn default() -> Self {
+        Self { chunk: None, step_time: None, prompts_first: false, prefix_cache: true }
+    }
+}
+
+/// What a batch has done, and holds now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchStats {
+    /// Steps that ran.
+    pub steps: u64,
+    /// Rows of prompts that ran, those included that were computed again.
+    pub prompt_rows: u64,
+    /// Rows of sequences that decode.
+    pub decode_rows: u64,
+    /// How often a sequence had to give its pages back before its end.
+    pub preemptions: u64,
+    /// The prefix cache.
+    pub prefix: PrefixStats,
+    /// Sequences that hold pages.
+    pub running: usize,
+    /// Sequences that wait.
+    pub waiting: usize,
+    /// Pages of the pool.
+    pub pages: usize,
+    /// Pages that nobody holds, the prefix cache included.
+    pub free_pages: usize,
+}
+
+/// Sequences that run together on one engine, which it has for itself: sessions are refused as long as it lives.
+pub struct Batch {
+    pub(super) engine: Engine,
+    pub(super) runner: Taken<DeskOf>,
+    pub(super) options: BatchOptions,
+    /// By claim: priority, then age.
+    pub(super) tasks: Vec<Task>,
+    next_id: u64,
+    pub(super) prefix: PrefixCache,
+    pub(super) budget: Budget,
+    pub(super) stats: BatchStats,
+    /// Rows of sequences that have run, for taking turns.
+    turns: u64,
+    /// The run whose tokens are not read yet, on a device.
+    queued: Option<Run>,
+}
+
+/// A run that was queued.
+struct Run {
+    outputs: Vec<Output>,
+    prompt_rows: usize,
+    decode_rows: usize,
+    /// Rows of logits that were read, `[n, n_vocab]`.
+    logits: Vec<f32>,
+}
+
+/// An output row of a run.
+struct Output {
+    id: SeqId,
+    row: usize,
+    picked_by: PickedBy,
+    /// Whether the host needs the logits.
+    is_read: bool,
+}
+
+/// The desk of an engine that is kept alive.
+pub(super) struct DeskOf(Arc<Shared>);
+
+impl Deref for DeskOf {
+    type Target = Desk;
+
+    fn deref(&self) -> &Desk {
+        &self.0.desk
+    }
+}
+
+impl Engine {
+    /// A batch, which has the engine for itself until it is dropped.
+    ///
+    /// # Errors
+    /// [`Error::InBatch`] if there is one already; [`Error::Sessions`] while sessions live; [`Error::Tokenizer`] if the file
+    /// has no usable vocabulary; [`Error::Option`].
+    pub fn batch(&self, options: BatchOptions) -> Result<Batch, Error> {
+        self.tokenizer()?;
+        if options.chunk == Some(0) {
+            return Err(Error::Option {
+                option: "BatchOptions::chunk",
+                want: "at least 1".into(),
+                got: "0".into(),
+            });
+        }
+        let runner = Desk::take(DeskOf(Arc::clone(&self.shared)))?;
+        let live = self.shared.program.limits.seqs - runner.free_slots.len();
+        if live > 0 {
+            return Err(Error::Sessions { live });
+        }
+        let default = Duration::from_millis(if runner.is_device() { 25 } else { 200 });
+        let mut hasher = DefaultHasher::new();
+        self.form()?.hash(&mut hasher);
+        Ok(Batch {
+            engine: self.clone(),
+            budget: Budget::new(options.step_time.unwrap_or(default)),
+            options,
+            runner: runner.keep(),
+            tasks: Vec::new(),
+            next_id: 0,
+            prefix: PrefixCache::new(hasher.finish()),
+            stats: BatchStats::default(),
+            turns: 0,
+            queued: None,
+        })
+    }
+}
+
+impl Batch {
+    /// The engine that it runs on.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether every sequence has ended.
+    pub fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// What it has done, and holds now.
+    pub fn stats(&self) -> BatchStats {
+        let running = self.tasks.iter().filter(|task| task.is_running()).count();
+        BatchStats {
+            prefix: self.prefix.stats(),
+            running,
+            waiting: self.tasks.len() - running,
+            pages: self.runner.pages.n_pages(),
+            free_pages: self.runner.pages.n_free(),
+            ..self.stats
+        }
+    }
+
+    /// Counts and times of a sequence that has not ended.
+    pub fn stats_of(&self, id: SeqId) -> Option<Stats> {
+        self.tasks.iter().find(|task| task.id == id).map(|task| task.stats)
+    }
+
+    /// The seed that a sequence which has not ended draws with.
+    pub fn seed_of(&self, id: SeqId) -> Option<u64> {
+        self.tasks.iter().find(|task| task.id == id).map(|task| task.seq.sampler.seed())
+    }
+
+    /// Hands every change of the index of pages to `listener`, from now on.
+    pub fn listen(&mut self, listener: PageListener) {
+        self.prefix.listener = Some(listener);
+    }
+
+    /// Forgets all pages that no sequence holds.
+    pub fn clear_prefix_cache(&mut self) {
+        self.prefix.clear(&mut self.runner.pages);
+    }
+
+    /// Adds the sequences of a request behind those of the same priority; they run with the next steps. Returns their names.
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`], [`Error::Token`], [`Error::Sampler`]; [`Error::ContextFull`] and [`Error::NeverFits`] for a
+    /// prompt that could never run here; [`Error::Option`] for no sequences.
+    pub fn add(&mut self, request: &Request) -> Result<Vec<SeqId>, Error> {
+        let Request { prompt, options, n, priority, salt, cache_prompt } = request;
+        if prompt.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if *n == 0 {
+            return Err(Error::Option { option: "Request::n", want: "at least 1".into(), got: "0".into() });
+        }
+        self.engine.check_tokens(prompt)?;
+        let n_ctx = self.engine.n_ctx();
+        if prompt.len() > n_ctx {
+            return Err(Error::ContextFull { n_ctx, used: 0, more: prompt.len() });
+        }
+        let (need, pages) = (pages_for(prompt.len()), self.runner.pages.n_pages());
+        if need > pages {
+            return Err(Error::NeverFits { tokens: prompt.len(), need, pages });
+        }
+        let mut options = options.clone();
+        let seed = options.sampler.seed;
+        let mut ids = Vec::with_capacity(*n);
+        for i in 0..*n {
+            options.sampler.seed = seed.map(|seed| seed.wrapping_add(i as u64));
+            let mut seq = Sequence::new(options.sampler(self.engine.tokenizer()?)?);
+            seq.tokens.clone_from(prompt);
+            prompt.iter().for_each(|&token| seq.sampler.accept(token));
+            let id = SeqId(self.next_id);
+            self.next_id += 1;
+            let task = Task {
+                id,
+                seq,
+                decoder: Decoder::new(&options),
+                options: options.clone(),
+                priority: *priority,
+                salt: Arc::clone(salt),
+                cache_prompt: *cache_prompt && self.options.prefix_cache,
+                n_prompt: prompt.len(),
+                nodes: Vec::new(),
+                fork_of: ids.first().copied(),
+                host_picks: false,
+                turn: 0,
+                is_cancelled: false,
+                stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
+                added: Instant::now(),
+                first: None,
+            };
+            let at = self.tasks.partition_point(|other| other.goes_before(&task));
+            self.tasks.insert(at, task);
+            ids.push(id);
+        }
+        Ok(ids)
+    }
+
+    /// Ends a sequence with the next step, which says so in an event. One that has ended is left alone.
+    pub fn cancel(&mut self, id: SeqId) {
+        if let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) {
+            task.is_cancelled = true;
+        }
+    }
+
+    /// Makes one run, and returns what it did for each sequence that it picked a token for or that ended. On a device the
+    /// events are those of the run before, whose tokens this one is fed with.
+    ///
+    /// # Errors
+    /// [`Error::Backend`]: no sequence has lost a token then, and the next step tries again.
+    pub fn step(&mut self) -> Result<Vec<(SeqId, Event)>, Error> {
+        let mut events = Vec::new();
+        self.end_cancelled(&mut events);
+        let begun = Instant::now();
+        if let Some(mut run) = self.queued.take() {
+            // The next run overwrites them.
+            self.read_logits(&mut run)?;
+            self.queued = Some(run);
+        }
+        self.admit()?;
+        let parts = self.plan(&mut events);
+        let next = self.queue(&parts)?;
+        let due = match self.runner.is_device() {
+            true => std::mem::replace(&mut self.queued, next),
+            false => next,
+        };
+        if let Some(run) = due {
+            let (rows, decoded) = (run.prompt_rows, run.decode_rows > 0);
+            self.collect(run, &mut events)?;
+            self.budget.add(rows, decoded, begun.elapsed());
+        }
+        Ok(events)
+    }
+
+    /// Steps until every sequence has ended, and hands each event to `each`.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step), and whatever `each` returns.
+    pub fn run<E: From<Error>>(
+        &mut self,
+        mut each: impl FnMut(SeqId, Event) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while !self.is_idle() {
+            self.step()?.into_iter().try_for_each(|(id, event)| each(id, event))?;
+        }
+        Ok(())
+    }
+
+    /// Queues a run of `parts`; `None` if there are none.
+    fn queue(&mut self, parts: &[Part]) -> Result<Option<Run>, Error> {
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        self.runner.begin();
+        let mut run = Run { outputs: Vec::new(), prompt_rows: 0, decode_rows: 0, logits: Vec::new() };
+        for part in parts {
+            let task = &self.tasks[part.task];
+            if let Some(row) = self.runner.push(&task.seq, part.n, part.ask) {
+                let picked_by = self.runner.picked_by(&task.seq);
+                let is_read = picked_by == PickedBy::Host || task.options.logprobs.is_some();
+                run.outputs.push(Output { id: task.id, row, picked_by, is_read });
+            }
+            *if part.is_prompt { &mut run.prompt_rows } else { &mut run.decode_rows } += part.n;
+        }
+        if let Err(err) = self.runner.run() {
+            for part in parts {
+                let seq = &mut self.tasks[part.task].seq;
+                self.runner.undo(seq);
+                // What was being picked behind the last token is picked again.
+                seq.cached = seq.cached.min(seq.tokens.len() - 1);
+                self.runner.trim(seq);
+            }
+            return Err(err);
+        }
+        self.stats.steps += 1;
+        self.stats.prompt_rows += run.prompt_rows as u64;
+        self.stats.decode_rows += run.decode_rows as u64;
+        for part in parts {
+            let task = &mut self.tasks[part.task];
+            let had_prompt = task.has_prompt();
+            self.turns += 1;
+            task.turn = self.turns;
+            task.host_picks = part.ask == Ask::Pick && self.runner.picked_by(&task.seq) == PickedBy::Host;
+            if !part.is_prompt {
+                task.stats.generate_bytes += self.engine.decode_cost(task.seq.cached).bytes();
+            }
+            self.runner.ran(&mut task.seq, part.n, part.ask);
+            let is_end = !had_prompt && task.has_prompt();
+            self.keep_pages(part.task, is_end);
+        }
+        Ok(Some(run))
+    }
+
+    /// Reads the rows of logits that the host needs of a run.
+    fn read_logits(&mut self, run: &mut Run) -> Result<(), Error> {
+        let n_vocab = self.engine.hyper().n_vocab;
+        let wanted = run.outputs.iter().filter(|output| output.is_read).count();
+        if run.logits.len() == wanted * n_vocab {
+            return Ok(());
+        }
+        run.logits.resize(wanted * n_vocab, 0.0);
+        let read = run.outputs.iter().filter(|output| output.is_read);
+        for (output, logits) in read.zip(run.logits.chunks_exact_mut(n_vocab)) {
+            self.runner.logits(output.row, logits)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the tokens of a run.
+    fn collect(&mut self, mut run: Run, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
+        self.read_logits(&mut run)?;
+        let mut rows = run.logits.chunks_exact_mut(self.engine.hyper().n_vocab);
+        for output in &run.outputs {
+            let mut logits = if output.is_read { rows.next() } else { None };
+            // A sequence that has ended or lost its pages meanwhile has no use for the token; its next run picks it again.
+            let Some(at) = self.tasks.iter().position(|task| task.id == output.id) else { continue };
+            let task = &mut self.tasks[at];
+            if !task.is_running() || output.picked_by == PickedBy::Device && task.seq.queued.is_empty() {
+                continue;
+            }
+            let n_top = task.options.logprobs;
+            let raw = logits.as_ref().filter(|_| n_top.is_some()).map(|logits| logits.to_vec());
+            let token = match (output.picked_by, &mut logits) {
+                (PickedBy::Host, Some(logits)) => {
+                    task.host_picks = false;
+                    task.seq.sampler.pick(logits, task.seq.tokens.len())
+                }
+                _ => self.runner.collect(&mut task.seq)?,
+            };
+            task.seq.picked = None;
+            let logprobs = raw.zip(n_top).map(|(logits, n)| LogProbs::of(&logits, token, n));
+            let event = self.take(at, token, logprobs)?;
+            let has_ended = event.end.is_some();
+            events.push((output.id, event));
+            if has_ended {
+                self.end(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends a token that was picked for a sequence.
+    fn take(&mut self, at: usize, token: u32, logprobs: Option<LogProbs>) -> Result<Event, Error> {
+        let task = &mut self.tasks[at];
+        task.seq.tokens.push(token);
+        task.seq.sampler.accept(token);
+        let stats = &mut task.stats;
+        stats.generated_tokens += 1;
+        match task.first {
+            None => {
+                task.first = Some(Instant::now());
+                stats.prompt_time = task.added.elapsed();
+            }
+            Some(first) => stats.generate_time = first.elapsed(),
+        }
+        let mut event = task.decoder.push(self.engine.tokenizer()?, token, logprobs);
+        // The token has no position.
+        if event.end.is_none() && task.seq.tokens.len() > self.engine.n_ctx() {
+            let last = task.decoder.finish(StopReason::ContextFull);
+            (event.text, event.end) = (event.text + &last.text, last.end);
+        }
+        self.keep_pages(at, false);
+        Ok(event)
+    }
+
+    /// Lets others find the pages of a sequence that are full, and go on behind them if it is at the end of something.
+    pub(super) fn keep_pages(&mut self, at: usize, is_end: bool) {
+        let task = &mut self.tasks[at];
+        let Some(slot) = task.seq.slot.filter(|_| task.cache_prompt) else { return };
+        let known = task.seq.tokens.len().min(task.seq.cached);
+        let blocks: &[Block] = task.seq.tokens[..known].as_chunks().0;
+        for (i, block) in blocks.iter().enumerate().skip(task.nodes.len()) {
+            let parent = task.nodes.last().copied();
+            let node = self.prefix.insert(&mut self.runner.pages, slot, i, parent, &task.salt, block);
+            task.nodes.push(node);
+        }
+        if is_end {
+            self.prefix.checkpoint(&mut self.runner.pages, slot, &task.nodes);
+        }
+    }
+
+    /// Takes a sequence out, and gives its pages back.
+    pub(super) fn end(&mut self, at: usize) {
+        self.keep_pages(at, true);
+        let mut task = self.tasks.remove(at);
+        self.runner.release(&mut task.seq);
+        self.tasks
+            .iter_mut()
+            .filter(|other| other.fork_of == Some(task.id))
+            .for_each(|other| other.fork_of = None);
+    }
+
+    fn end_cancelled(&mut self, events: &mut Vec<(SeqId, Event)>) {
+        for at in (0..self.tasks.len()).rev() {
+            let task = &mut self.tasks[at];
+            let reason = match (task.is_cancelled || task.options.is_cancelled(), task.decoder.remaining()) {
+                (true, _) => StopReason::Cancelled,
+                (false, 0) => StopReason::Limit,
+                (false, _) => continue,
+            };
+            events.push((task.id, task.decoder.finish(reason)));
+            self.end(at);
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        while !self.tasks.is_empty() {
+            self.end(self.tasks.len() - 1);
+        }
+        self.prefix.listener = None;
+        self.prefix.clear(&mut self.runner.pages);
+        debug_assert_eq!(self.runner.pages.n_free(), self.runner.pages.n_pages());
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch")
+            .field("engine", &self.engine)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,171 @@
+//! The handle of a loaded model: what it is, on what it runs, what it takes.
+
+use std::sync::{Arc, OnceLock};
+
+use super::runner::{Desk, Taken};
+use super::{Error, SamplerOptions};
+use crate::backend::{Plan, StageTime};
+use crate::gguf::Gguf;
+use crate::model::Hyper;
+use crate::program::{Cost, PageTable, Program, Row, Step};
+use crate::tokenizer::{Tokenizer, TokenizerOptions};
+
+/// A loaded model on a backend. Clones share it; it is freed when the last clone and the last session
+/// are gone.
+#[derive(Clone)]
+pub struct Engine {
+    pub(super) shared: Arc<Shared>,
+}
+
+pub(super) struct Shared {
+    pub gguf: Gguf,
+    pub hyper: Hyper,
+    pub program: Program,
+    pub plan: Plan,
+    pub n_ctx: usize,
+    pub backend_name: &'static str,
+    pub device: String,
+    pub threads: usize,
+    pub warnings: Vec<String>,
+    pub tokenizer_pre: Option<String>,
+    pub tokenizer: OnceLock<Tokenizer>,
+    pub desk: Desk,
+}
+
+impl Engine {
+    /// The file's tokenizer; built at the first call.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] where the file has none that can be used.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+        let shared = &*self.shared;
+        if let Some(tokenizer) = shared.tokenizer.get() {
+            return Ok(tokenizer);
+        }
+        let tokenizer =
+            Tokenizer::from_gguf(&shared.gguf, TokenizerOptions { pre: shared.tokenizer_pre.as_deref() })?;
+        Ok(shared.tokenizer.get_or_init(|| tokenizer))
+    }
+
+    /// The model's numbers.
+    pub fn hyper(&self) -> &Hyper {
+        &self.shared.hyper
+    }
+
+    /// The model's program.
+    pub fn program(&self) -> &Program {
+        &self.shared.program
+    }
+
+    /// The model's file.
+    pub fn gguf(&self) -> &Gguf {
+        &self.shared.gguf
+    }
+
+    /// Positions that one sequence may have.
+    pub fn n_ctx(&self) -> usize {
+        self.shared.n_ctx
+    }
+
+    /// The backend's word in `--backend`.
+    pub fn backend_name(&self) -> &'static str {
+        self.shared.backend_name
+    }
+
+    /// What runs the model, for people.
+    pub fn device(&self) -> &str {
+        &self.shared.device
+    }
+
+    /// Threads that the options asked for, or one a physical core.
+    pub fn threads(&self) -> usize {
+        self.shared.threads
+    }
+
+    /// Memory that the model takes on the backend.
+    pub fn plan(&self) -> Plan {
+        self.shared.plan
+    }
+
+    /// How to sample where the user says nothing: what the file recommends, and the defaults.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`], where a recommendation is of another type than it should be.
+    pub fn sampler_options(&self) -> Result<SamplerOptions, Error> {
+        Ok(SamplerOptions::recommended(self.gguf().metadata(), self.n_ctx())?)
+    }
+
+    /// What a user should know about this file and these options, one sentence each.
+    pub fn warnings(&self) -> &[String] {
+        &self.shared.warnings
+    }
+
+    /// Bytes and operations of one decode step at `position`, with logits.
+    pub fn decode_cost(&self, position: usize) -> Cost {
+        let row = Row { token: 0, pos: position as u32, seq: 0, logits: true };
+        let pages = PageTable::new(0, 0);
+        self.shared.program.cost(&Step { rows: &[row], pages: &pages, sampling: &[] })
+    }
+
+    /// What each stage of the program has taken; `None` without [`EngineOptions::profile`].
+    ///
+    /// # Errors
+    /// [`Error::InBatch`].
+    pub fn stage_times(&self) -> Result<Option<Vec<StageTime>>, Error> {
+        let runner = self.runner()?;
+        Ok(runner.backend.stage_times(runner.exec))
+    }
+
+    /// Keys and values that the KV cache could not keep as they were, because they were no finite numbers or beyond f16. A model
+    /// that makes such is broken, or not meant for f16. `None` if the backend does not count them.
+    ///
+    /// # Errors
+    /// [`Error::Backend`], [`Error::InBatch`].
+    pub fn repaired(&self) -> Result<Option<u64>, Error> {
+        let mut runner = self.runner()?;
+        let exec = runner.exec;
+        Ok(runner.backend.repaired(exec)?)
+    }
+
+    /// Name of the output head's weight type.
+    pub fn head_type(&self) -> &'static str {
+        let program = &self.shared.program;
+        program.logits().map_or("none", |logits| program.weight_decl(logits.w.w).ty.name())
+    }
+
+    pub(super) fn desk(&self) -> &Desk {
+        &self.shared.desk
+    }
+
+    /// The runner, for one step.
+    pub(super) fn runner(&self) -> Result<Taken<&Desk>, Error> {
+        Desk::take(&self.shared.desk)
+    }
+
+    pub(super) fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
+        let n_vocab = self.hyper().n_vocab;
+        match tokens.iter().find(|&&token| token as usize >= n_vocab) {
+            Some(&token) => Err(Error::Token { token, n_vocab }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn max_rows(&self) -> usize {
+        self.shared.program.limits.rows
+    }
+
+    pub(super) fn max_outputs(&self) -> usize {
+        self.shared.program.limits.outputs
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shared = &*self.shared;
+        f.debug_struct("Engine")
+            .field("architecture", &shared.hyper.architecture)
+            .field("device", &shared.device)
+            .field("n_ctx", &shared.n_ctx)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,44 @@
+//! What a caller says of one generation.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Error, Sampler, SamplerOptions};
+use crate::tokenizer::Tokenizer;
+
+/// How to generate.
+#[derive(Clone, Debug, Default)]
+pub struct GenerateOptions {
+    /// How each token is picked.
+    pub sampler: SamplerOptions,
+    /// Most tokens to pick; `None` is as many as the context holds.
+    pub max_tokens: Option<usize>,
+    /// Generation ends before any of these; they may span tokens and are not shown.
+    pub stop: Vec<String>,
+    /// Forbid the end-of-text and end-of-turn tokens.
+    pub ignore_eos: bool,
+    /// Go on after an end-of-text token instead of ending there: for measurements.
+    pub past_eos: bool,
+    /// Also show control tokens as text.
+    pub show_special: bool,
+    /// Log-probabilities of each picked token and of this many of the most likely ones; `None` is no log-probabilities,
+    /// which spares reading a row of logits a token.
+    pub logprobs: Option<usize>,
+    /// Looked at between steps; `true` ends the generation.
+    pub cancel: Option<Arc<AtomicBool>>,
+}
+
+impl GenerateOptions {
+    /// The sampler that these options want.
+    pub(super) fn sampler(&self, tokenizer: &Tokenizer) -> Result<Sampler, Error> {
+        let mut options = self.sampler.clone();
+        if self.ignore_eos {
+            options.logit_bias.extend(tokenizer.eog().map(|id| (id, f32::NEG_INFINITY)));
+        }
+        Ok(Sampler::new(options)?)
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+    }
+}
