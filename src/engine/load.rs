@@ -9,7 +9,7 @@ use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, kv, kv_by_name, kv_on};
 use super::head;
 use super::pages::{Pages, exact_pages_for};
 use super::{Core, Engine, Shared, ctx_pages};
-use crate::backend::{self, Backend, BackendError, DeviceOptions, Int8, Plan};
+use crate::backend::{self, Backend, BackendError, DeviceOptions, Plan};
 use crate::error::Error;
 use crate::gguf::{Gguf, OpenOptions};
 use crate::model;
@@ -29,14 +29,11 @@ pub struct Progress {
 /// How to load a model.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// `auto`, `cpu`, or another word of `sterna devices`.
+    /// `auto`, or a name of [`backend::REGISTRY`].
     pub backend: String,
-    /// Number or name of the backend's device; the backend's choice where there is none.
-    pub device: Option<String>,
-    /// How wgpu multiplies int8 activations.
-    pub int8: Int8,
-    /// Whether [`Engine::stage_times`] are taken, by backends that can.
-    pub profile: bool,
+    /// What is chosen of the backend: which of its devices, and its own options
+    /// ([`Entry::options`](crate::backend::Entry::options)).
+    pub device: DeviceOptions,
     /// Threads of the CPU backend; one a physical core where there is none.
     pub threads: Option<usize>,
     /// Positions of each session; the trained context, at most [`EngineOptions::DEFAULT_CTX`], where there
@@ -97,9 +94,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             backend: "auto".into(),
-            device: None,
-            int8: Int8::Auto,
-            profile: false,
+            device: DeviceOptions::default(),
             threads: None,
             n_ctx: None,
             batch: 512,
@@ -158,16 +153,14 @@ impl Engine {
         progress: impl FnMut(Progress),
     ) -> Result<Self, Error> {
         let threads = options.n_threads();
-        let how = DeviceOptions {
-            device: options.device.clone(),
-            threads,
-            int8: options.int8,
-            profile: options.profile,
-        };
-        let any = how.device.is_none() && how.int8 == Int8::Auto && !how.profile;
         match options.backend.as_str() {
-            "auto" if any => Self::on_first(gguf, options, backend::auto(threads), progress),
-            name => Self::on_backend(gguf, options, backend::open_on(name, &how)?, progress),
+            "auto" if options.device.is_empty() => {
+                Self::on_first(gguf, options, backend::auto(threads), progress)
+            }
+            name => {
+                let backend = backend::open_on(name, threads, &options.device)?;
+                Self::on_backend(gguf, options, backend, progress)
+            }
         }
     }
 

@@ -116,7 +116,7 @@ impl Engine {
         self.shared.n_ctx
     }
 
-    /// The backend's word in `--backend`.
+    /// The backend's name.
     pub fn backend_name(&self) -> &'static str {
         self.shared.backend_name
     }
@@ -156,7 +156,8 @@ impl Engine {
         self.shared.program.cost(&Step { rows: &[row], pages: &pages, sampling: &[] })
     }
 
-    /// What each stage of the program has taken; nothing without [`EngineOptions::profile`].
+    /// What each stage of the program has taken; nothing unless the backend was opened with the
+    /// option `profile`.
     pub fn stage_times(&self) -> Option<Vec<StageTime>> {
         let core = self.core();
         core.backend.stage_times(core.exec)
