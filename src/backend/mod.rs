@@ -14,7 +14,7 @@ pub mod wgpu;
 
 pub use registry::{Auto, DeviceOption, DeviceOptions, Entry, NAMES, REGISTRY, auto, devices, open, open_on};
 
-use ggml_types::HostTensor;
+use ggml_types::{HostTensor, QuantType};
 
 use crate::program::{Buf, Program, Sampling, Step};
 
@@ -37,6 +37,39 @@ pub struct Plan {
     pub bufs_bytes: u64,
     /// What is free now, where the backend can tell.
     pub free_bytes: Option<u64>,
+}
+
+impl Plan {
+    /// That what a compiled program takes besides its weights is free.
+    fn check_free(&self, backend: &'static str) -> Result<(), BackendError> {
+        let need = self.kv_bytes.saturating_add(self.bufs_bytes);
+        match self.free_bytes.filter(|free| need > *free) {
+            Some(free) => Err(BackendError::OutOfMemory { backend, need, free }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// That weights, by type, rows and columns, are those that a program declares.
+///
+/// # Panics
+/// Where they are not.
+fn assert_declared(
+    p: &Program,
+    weights: impl ExactSizeIterator<Item = (&'static dyn QuantType, usize, usize)>,
+) {
+    assert_eq!(weights.len(), p.weights.len(), "one weight for each declaration");
+    for ((ty, rows, cols), decl) in weights.zip(&p.weights) {
+        let (name, want) = (&decl.name, decl.ty.name());
+        let fits = ty.is(decl.ty) && (rows, cols) == (decl.rows, decl.cols);
+        assert!(
+            fits,
+            "{name}: want [{}, {}] {want}, have [{rows}, {cols}] {}",
+            decl.rows,
+            decl.cols,
+            ty.name()
+        );
+    }
 }
 
 /// A page of the KV caches of a program: of all of them, because a page number means the same in each.

@@ -9,6 +9,7 @@ use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, KvSide};
 
 use crate::backend::KvPage;
+use crate::backend::device::tables::{hadamard_factor, sign_words};
 use crate::program::{KvDecl, Limits, PAGE};
 
 /// Elements of a chunk of codes: as many words as a code has bits.
@@ -260,7 +261,7 @@ pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
         };
         (signs[1], sign_factor) = (sign_words(projection), qjl.factor() as f32);
     }
-    let shrink = (1.0 / (kv.head_dim as f64).sqrt()) as f32;
+    let shrink = hadamard_factor(kv.head_dim);
     let [sinks, newest] = [kv.window.sink_pages, kv.window.newest_pages].map(pages);
     let head = [kv.n_kv_heads as u32, kv.head_dim as u32, sinks, newest];
     let factors = [shrink.to_bits(), sign_factor.to_bits(), 0, 0];
@@ -297,13 +298,4 @@ pub fn side_params(kv: &KvDecl, side: KvSide, limits: &Limits) -> Vec<u32> {
     }
     let book = borders.iter().chain(&numbers).map(|x| x.to_bits());
     places.map(|word| word as u32).into_iter().chain(book).collect()
-}
-
-/// A bit an element, 1 for a sign that turns it.
-fn sign_words(rotation: &Rotation) -> [u32; MAX_HEAD_DIM / 32] {
-    let mut words = [0; MAX_HEAD_DIM / 32];
-    for (i, sign) in rotation.signs().iter().enumerate() {
-        words[i / 32] |= u32::from(*sign < 0.0) << (i % 32);
-    }
-    words
 }
