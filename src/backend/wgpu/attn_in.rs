@@ -1,5 +1,5 @@
-//! Norm, Q, K, V, rotary embedding, KV write: the products, then a workgroup a head that turns it and keeps it. Where a cache is
-//! windowed, pages that the step has filled are encoded then.
+//! Norm, Q, K, V, rotary embedding, KV write: the products, then a workgroup a head that applies RoPE and
+//! stores it. Where a cache is windowed, pages that the step has filled are encoded then.
 
 use ggml_types::KvSide;
 

@@ -1,4 +1,5 @@
-//! What the stages with linear layers share: the dispatch that norms and rounds their input, and those that multiply.
+//! What the stages with linear layers share: the dispatch that norms and rounds their input, and those that
+//! multiply.
 
 use wgpu::Buffer;
 
@@ -67,7 +68,8 @@ pub struct Layer<'a> {
     pub what: u32,
 }
 
-/// The dispatches of layers over one input, which is rounded anew where a layer wants it otherwise than the one before.
+/// The dispatches of layers over one input, which is rounded anew where a layer wants it otherwise than the
+/// one before.
 pub fn dispatches<'a>(
     cx: &Cx<'a>,
     stage: &'static str,
