@@ -96,14 +96,14 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     let mut of_tiles = of_cache;
     of_tiles.extend([group as u32, head_tiles as u32, s.scale.to_bits(), tile_heads as u32]);
     let tiled = tiling(cx.p).map(|_| Dispatch {
-        kernels: vec![(usize::MAX, Kernel::AttendTile { k: k.name, v: v.name, quads })],
+        kernels: vec![(usize::MAX, Kernel::AttendTile { k: k.codec, v: v.codec, quads })],
         params: of_tiles,
         buffers: [&memory.step.buffer, q, keys, values, out].into_iter().chain(projected).collect(),
         grid: Grid::Tiles { x: (decl.n_kv_heads * head_tiles) as u32 },
     });
     let by_row = [
         Dispatch {
-            kernels: vec![(usize::MAX, Kernel::Attend { k: k.name, v: v.name, own })],
+            kernels: vec![(usize::MAX, Kernel::Attend { k: k.codec, v: v.codec, own })],
             params: params.clone(),
             buffers: [&memory.step.buffer, q, keys, values, out, &memory.partial]
                 .into_iter()

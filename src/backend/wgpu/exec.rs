@@ -8,7 +8,7 @@ use super::device::Gpu;
 use super::memory::{Memory, Sizes, constant_places};
 use super::profile::Profile;
 use super::step::filled;
-use super::weight::DeviceWeight;
+use super::upload::DeviceWeight;
 use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing};
 use crate::backend::device::pages;
 use crate::backend::device::plan::Missing;

@@ -1,10 +1,11 @@
-//! What the stages with linear layers share: the dispatch that norms and rounds their input, and those that multiply.
+//! What the stages with linear layers share: the dispatch that norms and rounds their input, and those that
+//! multiply.
 
 use wgpu::Buffer;
 
 use super::shader::{Kernel, ROWS};
-use super::weight::{self, Format};
-use super::{Cx, Dispatch, Grid};
+use super::weight::Format;
+use super::{Cx, Dispatch, Grid, upload};
 use crate::program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf};
 
 /// In a kernel's parameters: no such vector.
@@ -28,7 +29,7 @@ pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Lin
         if format.multiplies_ints(linear.act) && !cx.gpu.caps.packed && decl.cols > MOST_COLS {
             missing.push(format!("{stage}__{ty} of {} columns in floats", decl.cols));
         }
-        missing.extend(weight::obstacle(cx.gpu, &decl.name, format, decl.cols));
+        missing.extend(upload::obstacle(cx.gpu, &decl.name, format, decl.cols));
     }
     missing
 }
@@ -67,7 +68,8 @@ pub struct Layer<'a> {
     pub what: u32,
 }
 
-/// The dispatches of layers over one input, which is rounded anew where a layer wants it otherwise than the one before.
+/// The dispatches of layers over one input, which is rounded anew where a layer wants it otherwise than the
+/// one before.
 pub fn dispatches<'a>(
     cx: &Cx<'a>,
     stage: &'static str,
@@ -122,7 +124,7 @@ fn products<'a>(
 ) -> impl Iterator<Item = Dispatch<'a>> {
     let (linear, memory) = (layer.linear, cx.memory);
     let weight = &cx.weights[linear.w.0 as usize];
-    let (ty, ints) = (Format::of(weight.ty).expect("it was uploaded").kernels, ints(cx, linear));
+    let (ty, ints) = (Format::of(weight.ty).expect("it was uploaded").kernels.name(), ints(cx, linear));
     let kernel = move |rows| Kernel::Linear { stage, ty, ints, rows };
     let shared = [
         act_words(cx.p, linear) as u32 / 4,

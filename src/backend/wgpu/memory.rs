@@ -6,7 +6,7 @@ use wgpu::{Buffer, BufferUsages};
 use super::device::Gpu;
 use super::picks::Picks;
 use super::step::StepMemory;
-use super::weight::DeviceWeight;
+use super::upload::DeviceWeight;
 use super::{attend, attn_in, kv, linear, sample};
 use crate::backend::BackendError;
 use crate::backend::device::tables;

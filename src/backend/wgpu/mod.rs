@@ -1,8 +1,10 @@
-//! The wgpu backend: GPUs through Metal, Vulkan or DirectX 12. One file a stage, which says how its kernels are dispatched.
+//! The wgpu backend: GPUs through Metal, Vulkan or DirectX 12. One file a stage, which says how its kernels
+//! are dispatched.
 //!
-//! `device.rs` is all that the backend wants of wgpu, `shader.rs` puts the text of kernels together from `shaders/`,
-//! `linear.rs` has what linear layers share, `weight.rs` how weights lie on the device, and `exec.rs` a compiled program.
-//! Nothing here knows a model, a file or another backend. Start at [`Wgpu`], then `proj_add.rs`.
+//! `device.rs` is all that the backend wants of wgpu, `shader.rs` renders the text of kernels from
+//! `shaders/`, `linear.rs` has what linear layers share, `weight.rs` how weights lie on the device,
+//! `upload.rs` brings them there, and `exec.rs` is a compiled program. Nothing here knows a model, a file or
+//! another backend. Start at [`Wgpu`], then `proj_add.rs`.
 
 mod attend;
 mod attn_in;
@@ -21,6 +23,7 @@ mod proj_add;
 mod sample;
 mod shader;
 mod step;
+mod upload;
 mod weight;
 
 use std::ops::Range;
@@ -37,7 +40,7 @@ use device::{Gpu, Options};
 use exec::Compiled;
 use memory::Memory;
 use shader::Kernel;
-use weight::DeviceWeight;
+use upload::DeviceWeight;
 
 const NAME: &str = "wgpu";
 

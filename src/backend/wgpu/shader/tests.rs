@@ -1,5 +1,5 @@
-//! Every variant of every kernel, without a device: valid WGSL, with the buffers that its layout has, and translated to what
-//! Metal and DirectX 12 compile, so that a Mac is not the first to find an error.
+//! Every variant of every kernel, without a device: valid WGSL, with the buffers that its layout has, and
+//! translated to what Metal and DirectX 12 compile, so that a Mac is not the first to find an error.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -102,4 +102,18 @@ fn every_variant_becomes_hlsl() {
             .unwrap_or_else(|err| panic!("{name}: {err}"));
         assert!(text.contains("numthreads"), "{name}");
     }
+}
+
+#[test]
+#[ignore = "writes files: the text of every variant, to read it or to compare it with another commit's"]
+fn write_every_variant() {
+    let dir = std::env::temp_dir().join("sterna-wgsl");
+    std::fs::create_dir_all(&dir).unwrap();
+    for kernel in Kernel::all() {
+        for (subgroups, packed) in [(false, false), (false, true), (true, false), (true, true)] {
+            let file = format!("{}-{subgroups}-{packed}.wgsl", kernel.name());
+            std::fs::write(dir.join(file), kernel.source(Caps { subgroups, packed })).unwrap();
+        }
+    }
+    println!("{}", dir.display());
 }

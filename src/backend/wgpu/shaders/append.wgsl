@@ -1,9 +1,24 @@
-// Append, behind AttnIn where a cache is windowed: encodes the exact pages that the step has filled, less the mean of the keys of
-// the sequence's first page; of that page itself, takes the mean.
+// Append, behind AttnIn if the cache is windowed: encodes the exact pages that the step has filled, less the
+// mean of the keys of the sequence's first page; of that page itself, takes the mean.
 //
-// A workgroup owns one KV head of a filled page: its keys or its values (x = sides * KV head + side, y: which of the filled pages). A thread
-// owns a position of the page. Codes are those of ggml-types/src/turboquant/lloyd.rs and prod.rs, but where an element is within float's
-// rounding of a border. Exact pages hold finite numbers alone (attn_in.wgsl). Reads 4 x 64 x head_dim bytes, and writes the codes of 64 positions.
+// A workgroup owns one KV head of a filled page: its keys or its values (x = sides * KV head + side, y: which
+// of the filled pages). A thread owns a position of the page. Codes are those of
+// ggml-types/src/turboquant/lloyd.rs and prod.rs, except for elements within float's rounding of a border.
+// Exact pages hold finite numbers only (attn_in.wgsl). Reads 4 x 64 x head_dim bytes, and writes the codes of
+// 64 positions.
+#set sides = ["side"]
+#set side = "side"
+#set SIDE = "SIDE"
+#set writes = true
+#if codec.form == "signs"
+#set vector = "residual"
+#set vectors = 8
+#endif
+#include "lib/main.wgsl"
+#include "lib/floats.wgsl"
+#include "lib/cache.wgsl"
+#include codec.file
+
 struct Params {
     cache: Cache,
     side: Side,
@@ -15,7 +30,7 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(2) var<storage, read_write> keys: array<u32>;
 @group(0) @binding(3) var<storage, read_write> values: array<u32>;
-@group(0) @binding(4) var<storage, read_write> repaired: atomic<u32>;
+@group(0) @binding(4) var<storage, read_write> clamped: atomic<u32>;
 
 var<workgroup> mean: array<f32, MAX_HEAD_DIM>;
 
@@ -33,7 +48,8 @@ fn mean_of(at: u32, e: u32) -> f32 {
     return sum.x / 64.0;
 }
 
-// Of the positive codes: how many borders lie at or below the magnitude; they belong to the cell nearer to 0 where it is negative.
+// Of the positive codes: how many borders lie at or below the magnitude; they belong to the cell nearer to 0
+// where it is negative.
 fn code_for(x: f32, magnitude: f32) -> u32 {
     let half = 1u << (CODE_BITS - 1u);
     var cell = 0u;
@@ -95,3 +111,127 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     workgroupBarrier();
     encode(exact, side_page_at(row.seq, page, kv_head), of_v);
 }
+
+#if codec.form == "signs"
+// A page of keys as codes of 2 bits, the signs of what these leave over, and two scales a position: the norm,
+// and the length of what is left.
+const CODE_BITS: u32 = 2u;
+
+// [VECTORS, head_dim]: what is left of some positions, and its projection.
+var<workgroup> residual: array<f32, VECTORS * MAX_HEAD_DIM>;
+// Norms as a reader sees them.
+var<workgroup> norms: array<f32, PAGE_POSITIONS>;
+
+fn encode(source: u32, to: u32, of_v: bool) {
+    let place = thread;
+    let head_dim = params.cache.head_dim;
+    var squares = 0.0;
+    for (var e = 0u; e < head_dim; e++) {
+        let y = centred(source, place, e, of_v);
+        squares += y * y;
+    }
+    var unit = 0.0;
+    if (squares > 0.0) {
+        unit = 1.0 / sqrt(squares);
+    }
+    let of_norm = half_bits(sqrt(squares));
+    let norm = unpack2x16float(within_halves(of_norm)).x;
+    norms[place] = norm;
+    var left = 0.0;
+    for (var chunk = 0u; chunk < head_dim / CHUNK; chunk++) {
+        var words: array<u32, SIDE_BITS>;
+        for (var i = 0u; i < CHUNK; i++) {
+            let y = centred(source, place, chunk * CHUNK + i, of_v);
+            let code = code_for(y, abs(y) * unit);
+            let r = y - norm * side_number_of(code);
+            left += r * r;
+            put_code(&words, i, code);
+        }
+        put_word(to, place, chunk * SIDE_BITS, words[0], of_v);
+        put_word(to, place, chunk * SIDE_BITS + 1u, words[1], of_v);
+    }
+    let of_rest = half_bits(sqrt(left));
+    if (is_beyond_halves(of_norm) || is_beyond_halves(of_rest)) {
+        atomicAdd(&clamped, 1u);
+    }
+    keys[to + params.side.scales_at + place] = within_halves(of_norm) | within_halves(of_rest) << 16u;
+
+    // What the codes stand for is known when they can be read back.
+    storageBarrier();
+    workgroupBarrier();
+    for (var first = 0u; first < PAGE_POSITIONS; first += VECTORS) {
+        for (var at = thread; at < VECTORS * head_dim; at += THREADS) {
+            let position = first + at / head_dim;
+            let e = at % head_dim;
+            let word = keys[to + (e / CHUNK * SIDE_BITS + e % CHUNK / SIDE_RUN) * PAGE_POSITIONS + position];
+            let number = side_number_of(side_code_in(vec2(word, 0u), e % CHUNK));
+            let r = centred(source, position, e, of_v) - norms[position] * number;
+            residual[at] = r * projected_sign_of(e);
+        }
+        hadamard();
+        let chunks = head_dim / CHUNK;
+        for (var job = thread; job < VECTORS * chunks; job += THREADS) {
+            var signs = 0u;
+            for (var i = 0u; i < CHUNK; i++) {
+                signs |= select(0u, 1u, residual[job * CHUNK + i] >= 0.0) << i;
+            }
+            put_word(to, first + job / chunks, job % chunks * SIDE_BITS + 2u, signs, of_v);
+        }
+        workgroupBarrier();
+    }
+}
+#else
+// A page as Lloyd-Max codes and a scale a position.
+const CODE_BITS: u32 = SIDE_BITS;
+
+var<workgroup> scales: array<u32, PAGE_POSITIONS>;
+
+fn encode(source: u32, to: u32, of_v: bool) {
+    let place = thread;
+    let head_dim = params.cache.head_dim;
+    var squares = 0.0;
+    for (var e = 0u; e < head_dim; e++) {
+        let y = centred(source, place, e, of_v);
+        squares += y * y;
+    }
+    var unit = 0.0;
+    if (squares > 0.0) {
+        unit = 1.0 / sqrt(squares);
+    }
+    var along = 0.0;
+    var code_squares = 0.0;
+    for (var chunk = 0u; chunk < head_dim / CHUNK; chunk++) {
+        var words: array<u32, SIDE_BITS>;
+        for (var i = 0u; i < CHUNK; i++) {
+            let y = centred(source, place, chunk * CHUNK + i, of_v);
+            let code = code_for(y, abs(y) * unit);
+            let number = side_number_of(code);
+            along += y * number;
+            code_squares += number * number;
+            put_code(&words, i, code);
+        }
+        for (var i = 0u; i < SIDE_BITS; i++) {
+            put_word(to, place, chunk * SIDE_BITS + i, words[i], of_v);
+        }
+    }
+    // Keys without bias in inner products, values with the smallest error.
+    var scale = 0.0;
+    if (squares > 0.0) {
+        scale = select(squares / along, along / code_squares, of_v);
+    }
+    let of_scale = half_bits(scale);
+    if (is_beyond_halves(of_scale)) {
+        atomicAdd(&clamped, 1u);
+    }
+    scales[place] = within_halves(of_scale);
+    workgroupBarrier();
+    if (thread < PAGE_POSITIONS / 2u) {
+        let pair = scales[2u * thread] | scales[2u * thread + 1u] << 16u;
+        if (of_v) {
+            values[to + params.side.scales_at + thread] = pair;
+        } else {
+            keys[to + params.side.scales_at + thread] = pair;
+        }
+    }
+}
+#endif

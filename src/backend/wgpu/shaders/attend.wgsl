@@ -1,27 +1,69 @@
 // Attend: out[r] = softmax(scale * q[r] . K) V over the positions of the row's sequence up to its own.
 //
-// A workgroup owns one row of the step (y), up to 4 query heads of one KV head (x), and a split of the pages (z); values over
-// those heads are the four parts of a vector. For each page, thread t has position t: its scores, and their weights relative
-// to the largest score so far. Then a thread owns OWN pairs of elements, over all positions of the page. With
-// several splits, (largest score, sum of weights, values) go to `partial`, [rows, x, splits, 2 + head_dim], and
-// attend_merge.wgsl merges them. Reads the keys and values of the split once for every 4 heads, codes as they lie: each is
-// looked up, and the product with the mean of the keys is the same for all positions. Queries come turned (attn_in.wgsl), and the
-// output is turned back.
+// A workgroup owns one row of the step (y), up to 4 query heads of one KV head (x), and a split of the pages
+// (z); values over those heads are the four parts of a vector. For each page, thread t has position t: its
+// scores, and their weights relative to the largest score so far. Then a thread owns OWN pairs of elements,
+// over all positions of the page. With several splits, (largest score, sum of weights, values) go to
+// `partial`, [rows, x, splits, 2 + head_dim], and a second kernel, which is here too (`merges`), merges them.
+// Reads the keys and values of the split once for every 4 heads, codes as they lie: each is looked up, and
+// the product with the mean of the keys is the same for all positions. Queries come rotated (attn_in.wgsl),
+// and the output is rotated back.
+#if not merges
+#set reduce = [("reduce_max4", "vec4<f32>", "max4"), ("reduce_sum4", "vec4<f32>", "sum4")]
+#endif
+#if rotates
+#set vector = "of_heads"
+#set vectors = 1
+#endif
+#include "lib/main.wgsl"
+#include "lib/floats.wgsl"
+#include "lib/attention.wgsl"
+
+// [head_dim] of the heads of the workgroup: queries, and in the end the output.
+var<workgroup> of_heads: array<vec4<f32>, MAX_HEAD_DIM>;
+
+// Where the heads of a workgroup begin among the rows' heads, and how many there are.
+struct Heads {
+    kv_head: u32,
+    at: u32,
+    n: u32,
+}
+
+fn heads_of(workgroup: vec3<u32>) -> Heads {
+    let kv_head = workgroup.x / params.tiles;
+    let first = workgroup.x % params.tiles * 4u;
+    let at = (workgroup.y * params.cache.n_kv_heads + kv_head) * params.group + first;
+    return Heads(kv_head, at, min(params.group - first, 4u));
+}
+
+// Writes every `stride`th element of the heads from `first` on, which all threads have left in `of_heads`.
+fn put_heads(heads: Heads, first: u32, stride: u32) {
+#if rotates
+    hadamard();
+#else
+    workgroupBarrier();
+#endif
+    for (var e = first; e < params.cache.head_dim; e += stride) {
+        var value = of_heads[e];
+#if rotates
+        value *= params.cache.shrink * sign_of(e);
+#endif
+        for (var h = 0u; h < heads.n; h++) {
+            out[(heads.at + h) * params.cache.head_dim + e] = value[h];
+        }
+    }
+}
+
+#if not merges
 @group(0) @binding(2) var<storage, read> q: array<f32>;
 @group(0) @binding(3) var<storage, read> keys: array<u32>;
 @group(0) @binding(4) var<storage, read> values: array<u32>;
 @group(0) @binding(5) var<storage, read_write> out: array<f32>;
 @group(0) @binding(6) var<storage, read_write> partial: array<vec4<f32>>;
 
+const OWN: u32 = #{own}u;
+
 var<workgroup> weight: array<vec4<f32>, PAGE_POSITIONS>;
-
-fn max4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
-    return max(a, b);
-}
-
-fn sum4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
-    return a + b;
-}
 
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let row = step_row(workgroup.y);
@@ -37,24 +79,30 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         }
         of_heads[e] = query;
     }
+#if k.windowed
     key_prepare();
+#endif
+#if v.windowed
     value_prepare();
+#endif
+#if k.form == "signs"
     bring_projected(heads);
+#endif
     workgroupBarrier();
 
     let n_positions = row.pos + 1u;
     let n_pages = (n_positions + PAGE_POSITIONS - 1u) / PAGE_POSITIONS;
     var with_mean = vec4(0.0);
-    if (HAS_MEAN) {
-        // A sequence whose first page is not full has no mean, and no codes that would want one.
-        if (n_positions > PAGE_POSITIONS) {
-            let mean_at = key_mean_at(row.seq, heads.kv_head);
-            for (var e = thread; e < head_dim; e += THREADS) {
-                with_mean += of_heads[e] * bitcast<f32>(keys[mean_at + e]);
-            }
+#if k.windowed
+    // A sequence whose first page is not full has no mean, and no codes that would want one.
+    if (n_positions > PAGE_POSITIONS) {
+        let mean_at = key_mean_at(row.seq, heads.kv_head);
+        for (var e = thread; e < head_dim; e += THREADS) {
+            with_mean += of_heads[e] * bitcast<f32>(keys[mean_at + e]);
         }
-        with_mean = reduce_sum4(with_mean);
     }
+    with_mean = reduce_sum4(with_mean);
+#endif
     let a_split = (n_pages + workgroups.z - 1u) / workgroups.z;
     let end = min((workgroup.z + 1u) * a_split, n_pages);
     var largest = vec4(LEAST);
@@ -113,3 +161,131 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         put_heads(heads, thread, THREADS);
     }
 }
+
+// The scores of a position of a page with the queries of `of_heads`; with_mean is that of the keys' mean.
+fn scores(source: PageAt, place: u32, with_mean: vec4<f32>) -> vec4<f32> {
+#if k.form == "elements"
+    return element_scores(source.at, place);
+#elif k.form == "blocks"
+    return code_scores(source.at, place);
+#else
+    if (source.exact) {
+        return element_scores(source.at, place);
+    }
+    return code_scores(source.at, place) + with_mean;
+#endif
+}
+
+#if k.windowed or k.form == "elements"
+fn element_scores(at: u32, place: u32) -> vec4<f32> {
+    var score = vec4(0.0);
+    for (var word = 0u; word < params.key.words; word++) {
+        let key = key_elems_of(keys[at + word * PAGE_POSITIONS + place]);
+        score += of_heads[KEY_WORD_ELEMS * word] * key.x;
+        if (KEY_WORD_ELEMS == 2u) {
+            score += of_heads[KEY_WORD_ELEMS * word + 1u] * key.y;
+        }
+    }
+    return score;
+}
+
+#endif
+#if k.form == "signs"
+// [n_rows, n_heads * head_dim]: queries as project.wgsl has left them, which meet the signs of keys.
+@group(0) @binding(7) var<storage, read> projected: array<f32>;
+
+var<workgroup> of_projected: array<vec4<f32>, MAX_HEAD_DIM>;
+
+fn bring_projected(heads: Heads) {
+    for (var e = thread; e < params.cache.head_dim; e += THREADS) {
+        var query = vec4(0.0);
+        for (var h = 0u; h < heads.n; h++) {
+            query[h] = projected[(heads.at + h) * params.cache.head_dim + e] * params.scale;
+        }
+        of_projected[e] = query;
+    }
+}
+
+fn code_scores(at: u32, place: u32) -> vec4<f32> {
+    var of_codes = vec4(0.0);
+    var of_signs = vec4(0.0);
+    for (var chunk = 0u; chunk < params.cache.head_dim / CHUNK; chunk++) {
+        let first = at + chunk * KEY_BITS * PAGE_POSITIONS + place;
+        for (var run = 0u; run < CHUNK / KEY_RUN; run++) {
+            let in_chunk = key_words_of(run) * PAGE_POSITIONS;
+            let words = vec2(keys[first + in_chunk.x], keys[first + in_chunk.y]);
+            for (var i = run * KEY_RUN; i < (run + 1u) * KEY_RUN; i++) {
+                of_codes += of_heads[chunk * CHUNK + i] * key_number_of(key_code_in(words, i));
+                let query = of_projected[chunk * CHUNK + i];
+                of_signs += select(-query, query, (words.y >> i & 1u) == 1u);
+            }
+        }
+    }
+    let scales = key_scales_of(at, place);
+    return of_codes * scales.x + of_signs * scales.y;
+}
+#elif k.form != "elements"
+fn code_scores(at: u32, place: u32) -> vec4<f32> {
+    var score = vec4(0.0);
+    for (var chunk = 0u; chunk < params.cache.head_dim / CHUNK; chunk++) {
+        let first = at + chunk * KEY_BITS * PAGE_POSITIONS + place;
+        var of_chunk = vec4(0.0);
+        for (var run = 0u; run < CHUNK / KEY_RUN; run++) {
+            let in_chunk = key_words_of(run) * PAGE_POSITIONS;
+            let words = vec2(keys[first + in_chunk.x], keys[first + in_chunk.y]);
+            for (var i = run * KEY_RUN; i < (run + 1u) * KEY_RUN; i++) {
+                of_chunk += of_heads[chunk * CHUNK + i] * key_number_of(key_code_in(words, i));
+            }
+        }
+#if k.form == "blocks"
+        of_chunk *= key_scale_of(at, place, chunk);
+#endif
+        score += of_chunk;
+    }
+#if k.form != "blocks"
+    score *= key_scale_of(at, place, 0u);
+#endif
+    return score;
+}
+#endif
+#else
+// The second kernel: out = sum(values) / sum(weights), each split relative to the largest score. A split
+// without positions has no weight.
+//
+// A workgroup owns a part of the elements (z) of one row of the step (y) and up to 4 query heads of one KV
+// head (x); all of them if the output is rotated back. There are as many workgroups as there are splits, so
+// that the grid is that of the first kernel.
+@group(0) @binding(2) var<storage, read> partial: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+
+fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
+#if rotates
+    let parts = 1u;
+#else
+    let parts = workgroups.z;
+#endif
+    if (workgroup.z >= parts) {
+        return;
+    }
+    let splits = workgroups.z;
+    let part_len = 2u + params.cache.head_dim;
+    let parts_at = (workgroup.y * workgroups.x + workgroup.x) * splits * part_len;
+    var largest = vec4(LEAST);
+    for (var split = 0u; split < splits; split++) {
+        largest = max(largest, partial[parts_at + split * part_len]);
+    }
+    let first = workgroup.z * THREADS + thread;
+    for (var e = first; e < params.cache.head_dim; e += parts * THREADS) {
+        var sum = vec4(0.0);
+        var value = vec4(0.0);
+        for (var split = 0u; split < splits; split++) {
+            let part = parts_at + split * part_len;
+            let by = exp4(partial[part] - largest);
+            sum += by * partial[part + 1u];
+            value += by * partial[part + 2u + e];
+        }
+        of_heads[e] = value / sum;
+    }
+    put_heads(heads_of(workgroup), first, parts * THREADS);
+}
+#endif

@@ -1,24 +1,36 @@
-// Attend for many rows: out[r] = softmax(scale * q[r] . K) V, as in attend.wgsl, but rows of one sequence share what they read.
+// Attend for many rows: out[r] = softmax(scale * q[r] . K) V, as in attend.wgsl, but rows of one sequence
+// share what they read.
 //
-// A workgroup owns a tile (y) of neighbouring rows of one sequence, all of which read the same pages exactly, and up to 32 query heads of
-// one KV head (x): together up to QUERIES queries. For each page, keys come through workgroup memory 16 elements at a time, and a
-// thread has the scores of 4 queries and 8 positions; their weights, relative to the largest score so far, go to workgroup memory, and
-// values come through it a few positions at a time: a thread owns QUADS vectors of 4 elements for each of its 4 queries. Reads the keys
-// and values of the pages once a tile.
+// A workgroup owns a tile (y) of neighbouring rows of one sequence, all of which read the same pages exactly,
+// and up to 32 query heads of one KV head (x): together up to QUERIES queries. For each page, keys come
+// through workgroup memory 16 elements at a time, and a thread has the scores of 4 queries and 8 positions;
+// their weights, relative to the largest score so far, go to workgroup memory, and values come through it a
+// few positions at a time: a thread owns QUADS vectors of 4 elements for each of its 4 queries. Reads the
+// keys and values of the pages once a tile.
+#set lanes_type = "vec4<f32>"
+#set reduce_lanes = [("max_of_lanes", "max4"), ("sum_of_lanes", "sum4")]
+#if rotates
+// 8 queries' outputs at a time.
+#set vector = "weights"
+#set vectors = 8
+#endif
+#include "lib/main.wgsl"
+#include "lib/floats.wgsl"
+#include "lib/attention.wgsl"
+
 @group(0) @binding(2) var<storage, read> q: array<f32>;
 @group(0) @binding(3) var<storage, read> keys: array<u32>;
 @group(0) @binding(4) var<storage, read> values: array<u32>;
 @group(0) @binding(5) var<storage, read_write> out: array<f32>;
+#if k.form == "signs"
+// [n_rows, n_heads * head_dim]: queries as project.wgsl has left them, which meet the signs of keys.
+@group(0) @binding(6) var<storage, read> projected: array<f32>;
+#endif
 
 const QUERIES: u32 = 32u;
 
-fn max4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
-    return max(a, b);
-}
-
-fn sum4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
-    return a + b;
-}
+// Vectors of 4 elements that a thread has for each of its queries.
+const QUADS: u32 = #{quads}u;
 
 // Threads that share 4 queries: those of a slot.
 const ACROSS: u32 = LANES;
@@ -29,10 +41,10 @@ const AT_ONCE: u32 = 256u / (ACROSS * QUADS);
 // [PAGE_POSITIONS, QUERIES] weights of a page; at the end, 8 queries' outputs of up to 256 elements.
 var<workgroup> weights: array<f32, 2048>;
 // [4, PAGE_POSITIONS] of keys and [4, QUERIES] of queries, or [AT_ONCE, ACROSS * QUADS] of values.
-var<workgroup> room: array<vec4<f32>, 384>;
+var<workgroup> staged: array<vec4<f32>, 384>;
 var<workgroup> with_mean: array<f32, QUERIES>;
 
-// A query of the tile: its row of the step, its head, and whether there is such.
+// A query of the tile: its row of the step, its head, and whether the tile has it.
 struct Query {
     row: u32,
     head: u32,
@@ -46,7 +58,8 @@ fn query_of(i: u32, first: u32, rows: u32, first_head: u32, heads: u32) -> Query
 }
 
 fn element_at(query: Query, kv_head: u32) -> u32 {
-    return ((query.row * params.cache.n_kv_heads + kv_head) * params.group + query.head) * params.cache.head_dim;
+    return ((query.row * params.cache.n_kv_heads + kv_head) * params.group + query.head)
+        * params.cache.head_dim;
 }
 
 fn quad_of_query(query: Query, kv_head: u32, quad: u32) -> vec4<f32> {
@@ -57,8 +70,32 @@ fn quad_of_query(query: Query, kv_head: u32, quad: u32) -> vec4<f32> {
     return vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * params.scale;
 }
 
-// Adds the values of a page to the sums, weighted. A position that a query does not see, from `seen` on, may hold anything, and 0 times that
-// is not 0.
+#if k.form == "signs"
+// What a query multiplies a key with: its elements, and then those of its projection.
+const KEY_PARTS: u32 = 2u;
+
+fn part_of_query(query: Query, kv_head: u32, quad: u32) -> vec4<f32> {
+    let quads = params.cache.head_dim / 4u;
+    if (quad < quads) {
+        return quad_of_query(query, kv_head, quad);
+    }
+    if (!query.there) {
+        return vec4(0.0);
+    }
+    let at = element_at(query, kv_head) + 4u * (quad - quads);
+    return vec4(projected[at], projected[at + 1u], projected[at + 2u], projected[at + 3u]) * params.scale;
+}
+#else
+// What a query multiplies a key with: its elements.
+const KEY_PARTS: u32 = 1u;
+
+fn part_of_query(query: Query, kv_head: u32, quad: u32) -> vec4<f32> {
+    return quad_of_query(query, kv_head, quad);
+}
+#endif
+
+// Adds the values of a page to the sums, weighted. A position that a query does not see, from `seen` on, may
+// hold anything, and 0 times that is not 0.
 fn add_values(source: PageAt, seen: vec4<u32>, sums: ptr<function, array<array<vec4<f32>, QUADS>, 4>>) {
     let across = lane_of();
     let down = slot_of();
@@ -70,7 +107,7 @@ fn add_values(source: PageAt, seen: vec4<u32>, sums: ptr<function, array<array<v
             if (quad < quads) {
                 value = value_quad(source, first + at / (ACROSS * QUADS), quad);
             }
-            room[at] = value;
+            staged[at] = value;
         }
         workgroupBarrier();
         for (var p = 0u; p < AT_ONCE; p++) {
@@ -78,7 +115,7 @@ fn add_values(source: PageAt, seen: vec4<u32>, sums: ptr<function, array<array<v
                 let weight = weights[(first + p) * QUERIES + down + 8u * j];
                 if (first + p < seen[j]) {
                     for (var i = 0u; i < QUADS; i++) {
-                        (*sums)[j][i] += weight * room[p * (ACROSS * QUADS) + across + ACROSS * i];
+                        (*sums)[j][i] += weight * staged[p * (ACROSS * QUADS) + across + ACROSS * i];
                     }
                 }
             }
@@ -97,29 +134,33 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let head_dim = params.cache.head_dim;
     let across = lane_of();
     let down = slot_of();
+#if k.windowed
     key_prepare();
+#endif
+#if v.windowed
     value_prepare();
+#endif
 
     var pos: array<u32, 4>;
     for (var j = 0u; j < 4u; j++) {
-        // What is no query sees what the first row does, and is not written.
+        // A place without a query sees what the first row does, and is not written.
         pos[j] = row.pos + query_of(down + 8u * j, 0u, rows, 0u, heads).row % rows;
     }
-    if (HAS_MEAN) {
-        if (thread < QUERIES) {
-            let query = query_of(thread, first, rows, first_head, heads);
-            var along = 0.0;
-            // A sequence whose first page is not full has no mean, and no codes that would want one.
-            if (query.there && row.pos >= PAGE_POSITIONS) {
-                let from_mean = key_mean_at(row.seq, kv_head);
-                for (var e = 0u; e < head_dim; e++) {
-                    along += q[element_at(query, kv_head) + e] * bitcast<f32>(keys[from_mean + e]);
-                }
+#if k.windowed
+    if (thread < QUERIES) {
+        let query = query_of(thread, first, rows, first_head, heads);
+        var along = 0.0;
+        // A sequence whose first page is not full has no mean, and no codes that would want one.
+        if (query.there && row.pos >= PAGE_POSITIONS) {
+            let from_mean = key_mean_at(row.seq, kv_head);
+            for (var e = 0u; e < head_dim; e++) {
+                along += q[element_at(query, kv_head) + e] * bitcast<f32>(keys[from_mean + e]);
             }
-            with_mean[thread] = along * params.scale;
         }
-        workgroupBarrier();
+        with_mean[thread] = along * params.scale;
     }
+    workgroupBarrier();
+#endif
 
     var largest = vec4(LEAST);
     var total = vec4(0.0);
@@ -137,20 +178,20 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
                 if (chunk + 4u * quad < key_dim) {
                     key = key_quad(key_page, thread, chunk / 4u + quad);
                 }
-                room[quad * PAGE_POSITIONS + thread] = key;
+                staged[quad * PAGE_POSITIONS + thread] = key;
             }
             for (var at = thread; at < 4u * QUERIES; at += THREADS) {
                 let query = query_of(at % QUERIES, first, rows, first_head, heads);
-                room[256u + at] = part_of_query(query, kv_head, chunk / 4u + at / QUERIES);
+                staged[256u + at] = part_of_query(query, kv_head, chunk / 4u + at / QUERIES);
             }
             workgroupBarrier();
             for (var quad = 0u; quad < 4u; quad++) {
                 var key: array<vec4<f32>, 8>;
                 for (var i = 0u; i < 8u; i++) {
-                    key[i] = room[quad * PAGE_POSITIONS + across + ACROSS * i];
+                    key[i] = staged[quad * PAGE_POSITIONS + across + ACROSS * i];
                 }
                 for (var j = 0u; j < 4u; j++) {
-                    let query = room[256u + quad * QUERIES + down + 8u * j];
+                    let query = staged[256u + quad * QUERIES + down + 8u * j];
                     for (var i = 0u; i < 8u; i++) {
                         score[j][i] += dot(query, key[i]);
                     }
@@ -162,11 +203,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         var most = vec4(LEAST);
         for (var j = 0u; j < 4u; j++) {
             for (var i = 0u; i < 8u; i++) {
-                if (HAS_MEAN) {
-                    if (!key_page.exact) {
-                        score[j][i] += with_mean[down + 8u * j];
-                    }
+#if k.windowed
+                if (!key_page.exact) {
+                    score[j][i] += with_mean[down + 8u * j];
                 }
+#endif
                 if (page * PAGE_POSITIONS + across + ACROSS * i > pos[j]) {
                     score[j][i] = LEAST;
                 }
@@ -207,18 +248,18 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
                 }
             }
         }
-        if (ROTATES) {
-            hadamard();
-        } else {
-            workgroupBarrier();
-        }
-        for (var at = thread; at < VECTORS * head_dim; at += THREADS) {
+#if rotates
+        hadamard();
+#else
+        workgroupBarrier();
+#endif
+        for (var at = thread; at < 8u * head_dim; at += THREADS) {
             let query = query_of(at / head_dim + 8u * j, first, rows, first_head, heads);
             if (query.there) {
                 var value = weights[at];
-                if (ROTATES) {
-                    value *= params.cache.shrink * sign_of(at % head_dim);
-                }
+#if rotates
+                value *= params.cache.shrink * sign_of(at % head_dim);
+#endif
                 out[element_at(query, kv_head) + at % head_dim] = value;
             }
         }

@@ -1,7 +1,20 @@
 // AttnIn, behind the products: q[r] = rope(q_norm(q)); kv[seq, pos] = (rope(k_norm(k)), v).
 //
-// A workgroup owns one head (x: those of q, then of k, then of v) of one row of the step (y); where keys and values are kept in two ways, a dispatch
-// has q and k, and another one v. Heads are rotated at random where the cache wants it, and what it cannot keep then is put right and counted. Writes to the page of the row's position, the exact one where the cache is windowed; reads the turns of that position.
+// A workgroup owns one head (x: those of q, then of k, then of v) of one row of the step (y); if keys and
+// values have different codecs, a dispatch has q and k, and another one v. Heads are rotated at random if the
+// cache wants it, and what it cannot hold then is clamped and counted. Writes to the page of the row's
+// position, the exact one if the cache is windowed; reads the cosines and sines of that position.
+#set reduce = [("reduce_wide", "vec2<f32>", "add_wide")]
+#set sides = ["side"]
+#if codec.rotates
+#set vector = "head"
+#set vectors = 1
+#endif
+#include "lib/main.wgsl"
+#include "lib/floats.wgsl"
+#include "lib/norm.wgsl"
+#include "lib/cache.wgsl"
+
 struct Params {
     q_norm: Norm,
     k_norm: Norm,
@@ -10,7 +23,7 @@ struct Params {
     n_heads: u32,
     // Where v begins in `fresh`.
     v_at: u32,
-    // 0 where nothing turns.
+    // Pairs of elements that RoPE rotates; 0 without it.
     pairs: u32,
     adjacent: u32,
     // The first head of the dispatch.
@@ -20,24 +33,26 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(2) var<storage, read> constants: array<f32>;
 // [positions, 2 pairs]: cosines, then sines.
-@group(0) @binding(3) var<storage, read> turns: array<f32>;
+@group(0) @binding(3) var<storage, read> rope_table: array<f32>;
 // k and v of the step's rows, [rows, n_kv_heads * head_dim] each.
 @group(0) @binding(4) var<storage, read> fresh: array<f32>;
 @group(0) @binding(5) var<storage, read_write> q: array<f32>;
 @group(0) @binding(6) var<storage, read_write> keys: array<u32>;
 @group(0) @binding(7) var<storage, read_write> values: array<u32>;
-@group(0) @binding(8) var<storage, read_write> repaired: atomic<u32>;
+@group(0) @binding(8) var<storage, read_write> clamped: atomic<u32>;
 
 var<workgroup> head: array<f32, MAX_HEAD_DIM>;
-// Whether something of the head was put right.
-var<workgroup> is_other: atomic<u32>;
+#if codec.rotates
+// Whether an element of the head was clamped.
+var<workgroup> is_clamped: atomic<u32>;
+#endif
 
 fn source(i: u32) -> f32 {
     return head[i];
 }
 
-// Element e of the head, turned.
-fn turned(e: u32, pos: u32) -> f32 {
+// Element e of the head under RoPE.
+fn rope(e: u32, pos: u32) -> f32 {
     if (e >= 2u * params.pairs) {
         return head[e];
     }
@@ -51,16 +66,17 @@ fn turned(e: u32, pos: u32) -> f32 {
         a = 2u * pair;
         b = a + 1u;
     }
-    let cosine = turns[pos * 2u * params.pairs + pair];
-    let sine = turns[pos * 2u * params.pairs + params.pairs + pair];
+    let cosine = rope_table[pos * 2u * params.pairs + pair];
+    let sine = rope_table[pos * 2u * params.pairs + params.pairs + pair];
     if (second) {
         return head[a] * sine + head[b] * cosine;
     }
     return head[a] * cosine - head[b] * sine;
 }
 
-// x, or 0 where it is no finite number; not beyond what the codec can hold. By its bits, because compilers may think that no number is NaN.
-fn to_keep(x: f32) -> f32 {
+// x, clamped to what the codec can hold; 0 for NaN and infinities. Tested by its bits, because compilers may
+// assume that no number is NaN.
+fn within_codec(x: f32) -> f32 {
     if ((bitcast<u32>(x) & 0x7f800000u) == 0x7f800000u) {
         return 0.0;
     }
@@ -108,7 +124,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     if (!of_v && params.pairs > 0u) {
         var mine: array<f32, MAX_HEAD_DIM / THREADS>;
         for (var e = thread; e < params.cache.head_dim; e += THREADS) {
-            mine[e / THREADS] = turned(e, row.pos);
+            mine[e / THREADS] = rope(e, row.pos);
         }
         workgroupBarrier();
         for (var e = thread; e < params.cache.head_dim; e += THREADS) {
@@ -116,27 +132,27 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         }
         workgroupBarrier();
     }
-    if (ROTATES) {
-        if (thread == 0u) {
-            atomicStore(&is_other, 0u);
-        }
-        for (var e = thread; e < params.cache.head_dim; e += THREADS) {
-            head[e] *= sign_of(e);
-        }
-        hadamard();
-        for (var e = thread; e < params.cache.head_dim; e += THREADS) {
-            let x = head[e] * params.cache.shrink;
-            let kept = to_keep(x);
-            head[e] = select(kept, x, of_q);
-            if (!of_q && bitcast<u32>(kept) != bitcast<u32>(x)) {
-                atomicStore(&is_other, 1u);
-            }
-        }
-        workgroupBarrier();
-        if (thread == 0u && atomicLoad(&is_other) == 1u) {
-            atomicAdd(&repaired, 1u);
+#if codec.rotates
+    if (thread == 0u) {
+        atomicStore(&is_clamped, 0u);
+    }
+    for (var e = thread; e < params.cache.head_dim; e += THREADS) {
+        head[e] *= sign_of(e);
+    }
+    hadamard();
+    for (var e = thread; e < params.cache.head_dim; e += THREADS) {
+        let x = head[e] * params.cache.shrink;
+        let kept = within_codec(x);
+        head[e] = select(kept, x, of_q);
+        if (!of_q && bitcast<u32>(kept) != bitcast<u32>(x)) {
+            atomicStore(&is_clamped, 1u);
         }
     }
+    workgroupBarrier();
+    if (thread == 0u && atomicLoad(&is_clamped) == 1u) {
+        atomicAdd(&clamped, 1u);
+    }
+#endif
     if (of_q) {
         for (var e = thread; e < params.cache.head_dim; e += THREADS) {
             q[q_at + e] = head[e];
@@ -145,3 +161,99 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     }
     keep(of_v, at, row);
 }
+
+// How the codec keeps a head.
+#set side = "side"
+#set SIDE = "SIDE"
+#set writes = true
+#if codec.windowed
+#include "kv/f16.wgsl"
+
+// Of a half.
+const LARGEST: f32 = 65504.0;
+
+fn page_to_write(row: Row, kv_head: u32) -> u32 {
+    return side_exact_at(exact_page_of(row.seq, row.pos / PAGE_POSITIONS), kv_head);
+}
+#else
+#include codec.file
+
+#if codec.form == "blocks"
+// A block of elements up to this has a scale that a half can hold (ggml-types/src/kv/q8_0.rs).
+const LARGEST: f32 = 262016.0;
+#else
+// All that a float holds.
+const LARGEST: f32 = 3.4028234e38;
+#endif
+
+fn page_to_write(row: Row, kv_head: u32) -> u32 {
+    return side_page_at(row.seq, row.pos / PAGE_POSITIONS, kv_head);
+}
+#endif
+
+#if codec.form == "blocks"
+// Blocks of 32 codes and a scale each: a thread a block.
+var<workgroup> block_scale: array<u32, MAX_HEAD_DIM / 32u>;
+
+fn keep(of_v: bool, kv_head: u32, row: Row) {
+    let at = page_to_write(row, kv_head);
+    let place = row.pos % PAGE_POSITIONS;
+    let blocks = params.cache.head_dim / CHUNK;
+    if (thread < blocks) {
+        let scale = scale_of_block(thread * CHUNK);
+        let by = inverse_of(scale);
+        var words: array<u32, SIDE_BITS>;
+        for (var i = 0u; i < CHUNK; i++) {
+            put_code(&words, i, code_for(head[thread * CHUNK + i] * by));
+        }
+        for (var i = 0u; i < SIDE_BITS; i++) {
+            let word = thread * SIDE_BITS + i;
+            if (of_v) {
+                values[at + place * params.side.code_words + word] = words[i];
+            } else {
+                keys[at + word * PAGE_POSITIONS + place] = words[i];
+            }
+        }
+        block_scale[thread] = half_bits(scale);
+    }
+    workgroupBarrier();
+    if (2u * thread < blocks) {
+        var bits = block_scale[2u * thread];
+        if (2u * thread + 1u < blocks) {
+            bits |= block_scale[2u * thread + 1u] << 16u;
+        }
+        let scale_at = at + params.side.scales_at + thread * PAGE_POSITIONS + place;
+        if (of_v) {
+            values[scale_at] = bits;
+        } else {
+            keys[scale_at] = bits;
+        }
+    }
+}
+
+// The factor of elements that makes them multiples of 1.
+fn inverse_of(scale: f32) -> f32 {
+    if (scale == 0.0) {
+        return 0.0;
+    }
+    return divide_rounded(1.0, scale);
+}
+#else
+fn keep(of_v: bool, kv_head: u32, row: Row) {
+    let at = page_to_write(row, kv_head);
+    let place = row.pos % PAGE_POSITIONS;
+    for (var word = thread; word < params.side.words; word += THREADS) {
+        let e = SIDE_WORD_ELEMS * word;
+        var second = 0.0;
+        if (e + 1u < params.cache.head_dim) {
+            second = head[e + 1u];
+        }
+        let bits = word_of(head[e], second);
+        if (of_v) {
+            values[at + place * params.side.words + word] = bits;
+        } else {
+            keys[at + word * PAGE_POSITIONS + place] = bits;
+        }
+    }
+}
+#endif

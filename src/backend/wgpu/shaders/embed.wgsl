@@ -1,11 +1,15 @@
-// Embed: x[r] = table[token[r]] (+ positions[pos[r]]). The token may be the one that `sample` picked last for the sequence.
+// Embed: x[r] = table[token[r]] (+ positions[pos[r]]). The token may be the one that `sample` picked last for
+// the sequence.
 //
-// A workgroup owns one row of the step, a thread every THREADS-th chunk. Reads one row of the table. Of a table in several
-// parts, each is a dispatch of its own, which leaves the rows of other parts alone.
+// A workgroup owns one row of the step, a thread every THREADS-th chunk. Reads one row of the table. Of a
+// table in several parts, each is a dispatch of its own, which leaves the rows of other parts alone.
+#include "lib/main.wgsl"
+#include "lib/matrix.wgsl"
+
 struct Params {
     w: Matrix,
     cols: u32,
-    // Floats of a row of positions; 0 where there are none.
+    // Floats of a row of positions; 0 without learned positions.
     positions_stride: u32,
 }
 

@@ -3,8 +3,18 @@
 //   n = (x - mean) * factor * weight + bias
 //   s = 127 / max(absmax(n), 1e-5), q = round_half_even(n s)
 //
-// A workgroup owns one row. With INTS, acts holds four int8 a word and quants has (s, sum of q) of each row; otherwise
-// acts holds floats: n, or q / s where the layer rounds to int8. Elements beyond the columns are 0.
+// A workgroup owns one row. For products of integers, acts holds four int8 a word and quants has (s, sum of
+// q) of each row; otherwise acts holds floats: n, or q / s if the layer rounds to int8. Elements beyond the
+// columns are 0.
+#set reduce = [
+    ("reduce_wide", "vec2<f32>", "add_wide"),
+    ("reduce_max", "u32", "max_bits"),
+    ("reduce_sum", "i32", "sum_ints"),
+]
+#include "lib/main.wgsl"
+#include "lib/floats.wgsl"
+#include "lib/norm.wgsl"
+
 struct Params {
     norm: Norm,
     cols: u32,
@@ -64,26 +74,25 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             scale = divide_rounded(127.0, max(bitcast<f32>(largest), 1e-5));
         }
     }
-    if (INTS) {
-        var sum = 0;
-        for (var word = thread; word < params.stride; word += THREADS) {
-            var packed = 0u;
-            for (var e = 0u; e < 4u; e++) {
-                let col = 4u * word + e;
-                if (col < params.cols && !broken) {
-                    let q = i32(rounded(normed(params.norm, norm, source(col), col), scale));
-                    sum += q;
-                    packed |= (bitcast<u32>(q) & 255u) << (8u * e);
-                }
+#if ints
+    var sum = 0;
+    for (var word = thread; word < params.stride; word += THREADS) {
+        var packed = 0u;
+        for (var e = 0u; e < 4u; e++) {
+            let col = 4u * word + e;
+            if (col < params.cols && !broken) {
+                let q = i32(rounded(normed(params.norm, norm, source(col), col), scale));
+                sum += q;
+                packed |= (bitcast<u32>(q) & 255u) << (8u * e);
             }
-            acts[r * params.stride + word] = packed;
         }
-        sum = reduce_sum(sum);
-        if (thread == 0u) {
-            quants[r] = vec2(select(bitcast<u32>(scale), NAN_BITS, broken), bitcast<u32>(sum));
-        }
-        return;
+        acts[r * params.stride + word] = packed;
     }
+    sum = reduce_sum(sum);
+    if (thread == 0u) {
+        quants[r] = vec2(select(bitcast<u32>(scale), NAN_BITS, broken), bitcast<u32>(sum));
+    }
+#else
     for (var col = thread; col < params.stride; col += THREADS) {
         var bits = 0u;
         if (col < params.cols) {
@@ -95,4 +104,5 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         }
         acts[r * params.stride + col] = bits;
     }
+#endif
 }

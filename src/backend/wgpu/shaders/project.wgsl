@@ -1,7 +1,12 @@
-// Project: S q of every query head of the step, turned as it is, for keys that keep signs: S is signs and then Hadamard's matrix. The factor of the
-// product with signs is in it.
+// Project: S q of every query head of the step, for keys that keep signs; S is signs and then Hadamard's
+// matrix. The factor of the product with signs is in it. Queries come rotated (attn_in.wgsl).
 //
 // A workgroup owns one head (x) of one row of the step (y).
+#set vector = "head"
+#set vectors = 1
+#include "lib/main.wgsl"
+#include "lib/cache.wgsl"
+
 struct Params {
     cache: Cache,
 }

@@ -1,25 +1,93 @@
-// Sample, second half: tokens[o] = a token of logits[o]; NaN counts as minus infinity. A workgroup owns one row of logits (y).
-//
-// The largest logit (the lowest id among equals) is among the candidates that sample_best.wgsl has left.
-//
-// A draw from the top_k largest reads the logits twice. Of the largest logits that the threads met, the top_k-th is no
-// larger than the top_k-th of the row, so the second pass collects all that reach it: few more than top_k, unless the largest
-// logits stand a multiple of the threads apart. Then they are found one by one. Top-p, min-p, temperature and the draw
-// follow, as program/sampling.rs defines them; the first thread makes their sums in order, as pairs of floats.
+// Sample: tokens[o] = a token of logits[o]; NaN counts as minus infinity. Two kernels: the first finds the
+// largest logits of stretches of each row, the second compares these or draws.
+#set reduce = [("reduce_best", "vec2<u32>", "larger")]
+#include "lib/main.wgsl"
+
 struct Params {
     n_vocab: u32,
     blocks: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+
+// A logit and its id as a pair that is larger for larger logits, and for lower ids among equals. NaN is below
+// all others.
+fn candidate(logit_bits: u32, id: u32) -> vec2<u32> {
+    var bits = logit_bits;
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return vec2(0u, ~id);
+    }
+    // Both zeros are one value.
+    if (bits == 0x80000000u) {
+        bits = 0u;
+    }
+    if ((bits & 0x80000000u) != 0u) {
+        return vec2(~bits, ~id);
+    }
+    return vec2(bits | 0x80000000u, ~id);
+}
+
+fn is_below(a: vec2<u32>, b: vec2<u32>) -> bool {
+    return a.x < b.x || (a.x == b.x && a.y < b.y);
+}
+
+fn larger(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    if (is_below(a, b)) {
+        return b;
+    }
+    return a;
+}
+
+fn id_of(c: vec2<u32>) -> u32 {
+    return ~c.y;
+}
+
+// Of NaN too, which no draw weighs.
+fn logit_of(c: vec2<u32>) -> f32 {
+    if ((c.x & 0x80000000u) != 0u) {
+        return bitcast<f32>(c.x & 0x7fffffffu);
+    }
+    return bitcast<f32>(~c.x);
+}
+
+#if best
+// First half: best[o, x] = the largest candidate among every n-th stretch of a row of logits, n = workgroups
+// of x.
+//
+// A workgroup owns these stretches (x) of one row of logits (y). Reads the logits once.
+@group(0) @binding(2) var<storage, read> logits: array<u32>;
+@group(0) @binding(3) var<storage, read_write> best: array<vec2<u32>>;
+
+fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
+    var mine = vec2(0u);
+    for (var id = workgroup.x * THREADS + thread; id < params.n_vocab; id += workgroups.x * THREADS) {
+        mine = larger(mine, candidate(logits[workgroup.y * params.n_vocab + id], id));
+    }
+    mine = reduce_best(mine);
+    if (thread == 0u) {
+        best[workgroup.y * params.blocks + workgroup.x] = mine;
+    }
+}
+#else
+// Second half. A workgroup owns one row of logits (y).
+//
+// The largest logit (the lowest id among equals) is among the candidates that the first half has left.
+//
+// A draw from the top_k largest reads the logits twice. Of the largest logits that the threads met, the
+// top_k-th is no larger than the top_k-th of the row, so the second pass collects all that reach it: few more
+// than top_k, unless the largest logits stand a multiple of the threads apart. Then they are found one by
+// one. Top-p, min-p, temperature and the draw follow, as program/sampling.rs defines them; the first thread
+// makes their sums in order, as pairs of floats.
+#include "lib/floats.wgsl"
+
 @group(0) @binding(2) var<storage, read> logits: array<u32>;
 @group(0) @binding(3) var<storage, read> best: array<vec2<u32>>;
 @group(0) @binding(4) var<storage, read_write> tokens: array<u32>;
 // [seqs]: for the steps that follow.
 @group(0) @binding(5) var<storage, read_write> picked: array<u32>;
 
-// What step.rs writes for a row of logits. `drawn` is the random number in [0, 1) as a pair of floats, `least` the logarithm
-// of min_p.
+// What step.rs writes for a row of logits. `drawn` is the random number in [0, 1) as a pair of floats,
+// `least` the logarithm of min_p.
 struct How {
     top_k: u32,
     has_min_p: u32,
@@ -48,7 +116,11 @@ var<workgroup> n_shared: u32;
 fn how_of(o: u32) -> How {
     let at = step[4] + 8u * o;
     return How(
-        step[at], step[at + 1u], bitcast<f32>(step[at + 2u]), bitcast<f32>(step[at + 3u]), bitcast<f32>(step[at + 4u]),
+        step[at],
+        step[at + 1u],
+        bitcast<f32>(step[at + 2u]),
+        bitcast<f32>(step[at + 3u]),
+        bitcast<f32>(step[at + 4u]),
         vec2(bitcast<f32>(step[at + 5u]), bitcast<f32>(step[at + 6u])),
         step[at + 7u],
     );
@@ -239,3 +311,4 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         keep(o, how, id_of(kept[draw(n, how.drawn)]));
     }
 }
+#endif

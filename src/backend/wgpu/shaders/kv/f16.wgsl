@@ -1,6 +1,12 @@
-// Keys and values as halves: a word is two neighbouring elements, the first in the low bits.
-const SIDE_WORD_ELEMS: u32 = 2u;
+// F16: keys and values as halves. A word is two neighbouring elements, the first in the low bits.
+const #{SIDE}_WORD_ELEMS: u32 = 2u;
 
-fn side_elems_of(word: u32) -> vec2<f32> {
+fn #{side}_elems_of(word: u32) -> vec2<f32> {
     return unpack2x16float(word);
 }
+
+#if writes
+fn word_of(a: f32, b: f32) -> u32 {
+    return half_bits(a) | half_bits(b) << 16u;
+}
+#endif

@@ -1,8 +1,13 @@
-// What kernels of attention are told.
+// What kernels of attention are told, and how they read keys and values: `key_pair`, `value_quad` and the
+// like, for the codecs `k` and `v` of the cache, if the kernel reads it.
+#set sides = ["key", "value"]
+#set writes = false
+#include "lib/cache.wgsl"
+
 struct Params {
     cache: Cache,
-    keys: Side,
-    values: Side,
+    key: Side,
+    value: Side,
     // Query heads of one KV head, and workgroups for them.
     group: u32,
     tiles: u32,
@@ -15,3 +20,156 @@ struct Params {
 
 // What no score is below; scores that no position has are it.
 const LEAST: f32 = -3.0e38;
+
+fn max4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
+    return max(a, b);
+}
+
+fn sum4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
+    return a + b;
+}
+
+fn exp4(x: vec4<f32>) -> vec4<f32> {
+    return vec4(exp_near(x.x), exp_near(x.y), exp_near(x.z), exp_near(x.w));
+}
+
+#if k is defined
+#for side, SIDE, codec in [("key", "KEY", k), ("value", "VALUE", v)]
+// Where a word of a page lies: keys are [words, PAGE_POSITIONS], values [PAGE_POSITIONS, words].
+fn #{side}_word(word: u32, place: u32, words: u32) -> u32 {
+#if side == "key"
+    return word * PAGE_POSITIONS + place;
+#else
+    return place * words + word;
+#endif
+}
+
+// The page that a row reads. Of a windowed side, that is an exact one, or the codes of what has left the
+// window: which of the two follows from the row's position alone (src/program/step.rs).
+fn #{side}_page_to_read(row: Row, page: u32, kv_head: u32) -> PageAt {
+#if codec.windowed
+    let full = (row.pos + 1u) / PAGE_POSITIONS;
+    let window = max(full, params.cache.newest_pages) - params.cache.newest_pages;
+    if (page < params.cache.sink_pages || page >= window) {
+        let exact = exact_page_of(row.seq, page);
+        if (exact != NO_PAGE) {
+            return PageAt(#{side}_exact_at(exact, kv_head), true);
+        }
+    }
+#endif
+#if codec.form == "elements"
+    return PageAt(#{side}_page_at(row.seq, page, kv_head), true);
+#else
+    return PageAt(#{side}_page_at(row.seq, page, kv_head), false);
+#endif
+}
+
+#if codec.windowed or codec.form == "elements"
+#include "kv/f16.wgsl" if codec.windowed else codec.file
+
+// Elements. Of a pair, 2 pair and 2 pair + 1, the second is anything if the head has no such element.
+fn #{side}_element_pair(at: u32, place: u32, pair: u32) -> vec2<f32> {
+    let words = params.#{side}.words;
+    let word = #{side}_elems_of(#{side}s[at + #{side}_word(2u / #{SIDE}_WORD_ELEMS * pair, place, words)]);
+    if (#{SIDE}_WORD_ELEMS == 2u) {
+        return word;
+    }
+    let second = min(2u * pair + 1u, words - 1u);
+    return vec2(word.x, #{side}_elems_of(#{side}s[at + #{side}_word(second, place, words)]).x);
+}
+
+fn #{side}_element_quad(at: u32, place: u32, quad: u32) -> vec4<f32> {
+    return vec4(#{side}_element_pair(at, place, 2u * quad), #{side}_element_pair(at, place, 2u * quad + 1u));
+}
+
+#endif
+#if codec.form != "elements"
+#include codec.file
+
+#if codec.form == "signs"
+// The norm of a vector, and the length of what its codes leave over.
+fn #{side}_scales_of(at: u32, place: u32) -> vec2<f32> {
+    return unpack2x16float(#{side}s[at + params.#{side}.scales_at + place]);
+}
+
+#endif
+// The scale of codes: a chunk's own, or that of the whole vector.
+fn #{side}_scale_of(at: u32, place: u32, chunk: u32) -> f32 {
+#if codec.form == "blocks"
+    let word = #{side}s[at + params.#{side}.scales_at + chunk / 2u * PAGE_POSITIONS + place];
+    return unpack2x16float(word)[chunk % 2u];
+#elif codec.form == "signs"
+    return #{side}_scales_of(at, place).x;
+#else
+    return unpack2x16float(#{side}s[at + params.#{side}.scales_at + place / 2u])[place % 2u];
+#endif
+}
+
+// The words of one position that have the codes from element e on.
+fn #{side}_code_words(at: u32, place: u32, e: u32) -> vec2<u32> {
+    let words = params.#{side}.code_words;
+    let first = e / CHUNK * #{SIDE}_BITS + #{side}_words_of(e % CHUNK / #{SIDE}_RUN);
+    return vec2(
+        #{side}s[at + #{side}_word(first.x, place, words)],
+        #{side}s[at + #{side}_word(first.y, place, words)],
+    );
+}
+
+// Elements 2 pair and 2 pair + 1.
+fn #{side}_code_pair(at: u32, place: u32, pair: u32) -> vec2<f32> {
+    let words = #{side}_code_words(at, place, 2u * pair);
+    let i = 2u * pair % CHUNK;
+    let numbers = vec2(
+        #{side}_number_of(#{side}_code_in(words, i)),
+        #{side}_number_of(#{side}_code_in(words, i + 1u)),
+    );
+    return numbers * #{side}_scale_of(at, place, 2u * pair / CHUNK);
+}
+
+// Four neighbouring elements, which lie in the same words.
+fn #{side}_code_quad(at: u32, place: u32, quad: u32) -> vec4<f32> {
+    let words = #{side}_code_words(at, place, 4u * quad);
+    let i = 4u * quad % CHUNK;
+    let numbers = vec4(
+        #{side}_number_of(#{side}_code_in(words, i)),
+        #{side}_number_of(#{side}_code_in(words, i + 1u)),
+        #{side}_number_of(#{side}_code_in(words, i + 2u)),
+        #{side}_number_of(#{side}_code_in(words, i + 3u)),
+    );
+    return numbers * #{side}_scale_of(at, place, 4u * quad / CHUNK);
+}
+
+#endif
+// A page's elements, whatever it keeps.
+fn #{side}_pair(source: PageAt, place: u32, pair: u32) -> vec2<f32> {
+#if codec.windowed
+    if (source.exact) {
+        return #{side}_element_pair(source.at, place, pair);
+    }
+#endif
+    return #{side}_#{"element" if codec.form == "elements" else "code"}_pair(source.at, place, pair);
+}
+
+fn #{side}_quad(source: PageAt, place: u32, quad: u32) -> vec4<f32> {
+#if codec.windowed
+    if (source.exact) {
+        return #{side}_element_quad(source.at, place, quad);
+    }
+#endif
+#if codec.form == "signs"
+    // Behind the quads of their elements, keys have as many of their signs, which meet the projected query.
+    let quads = params.cache.head_dim / 4u;
+    if (quad < quads) {
+        return #{side}_code_quad(source.at, place, quad);
+    }
+    let e = 4u * (quad - quads);
+    let signs = #{side}_code_words(source.at, place, e).y >> (e % CHUNK);
+    let ones = vec4<f32>((vec4(signs) >> vec4(0u, 1u, 2u, 3u)) & vec4(1u));
+    return (2.0 * ones - 1.0) * #{side}_scales_of(source.at, place).y;
+#else
+    return #{side}_#{"element" if codec.form == "elements" else "code"}_quad(source.at, place, quad);
+#endif
+}
+
+#endfor
+#endif

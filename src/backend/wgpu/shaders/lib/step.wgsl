@@ -1,5 +1,5 @@
-// What changes between two steps: one buffer of words, which step.rs fills. Words 0 to 3 are counts, 4 to 7 and 9 to 11 say at
-// which word each table begins, and word 8 is 0.
+// What changes between two steps: one buffer of words, which step.rs fills. Words 0 to 3 are counts, 4 to 7
+// and 9 to 11 say at which word each table begins, and word 8 is 0.
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 
 const PAGE_POSITIONS: u32 = 64u;
@@ -22,7 +22,7 @@ fn step_sampled() -> u32 {
     return step[2];
 }
 
-// 0, which no compiler knows.
+// 0, which the compiler does not know.
 fn step_zero() -> u32 {
     return step[8];
 }
@@ -42,7 +42,7 @@ fn page_of(seq: u32, pos: u32) -> u32 {
     return step[step[7] + seq * step[3] + pos / PAGE_POSITIONS];
 }
 
-// The exact page of a page of a sequence; all bits are set where there is none.
+// The exact page of a page of a sequence; all bits set if it has none.
 fn exact_page_of(seq: u32, page: u32) -> u32 {
     return step[step[9] + seq * step[3] + page];
 }

@@ -1,8 +1,8 @@
 // I2_S: ternary weights, 2 bits each, value = code - 1, one float scale a tensor.
 //
-// As the file has them: a 32-byte block holds 128 weights in 4 groups of 32; byte b holds weight b of each group, group 0
-// in the high bits. So one word shifted right by 6, 4, 2, 0 and masked with 0x03030303 is four neighbouring codes. A chunk
-// is half a block: 16 bytes, 64 weights, 16 of each group.
+// As the file has them: a 32-byte block holds 128 weights in 4 groups of 32; byte b holds weight b of each
+// group, group 0 in the high bits. So one word shifted right by 6, 4, 2, 0 and masked with 0x03030303 is four
+// neighbouring codes. A chunk is half a block: 16 bytes, 64 weights, 16 of each group.
 const CHUNK_QUADS: u32 = 16u;
 
 // Quad (4 neighbouring columns) of the row that the i-th of a chunk is.

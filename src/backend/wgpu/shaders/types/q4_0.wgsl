@@ -1,7 +1,8 @@
 // Q4_0: 32 4-bit integers under one half scale, value = (q - 8) x scale.
 //
-// Blocks of 18 bytes have no place for aligned loads, so the upload takes them apart: the integers of all rows, and behind them
-// all scales. A chunk is a block: byte b has element b in its low and b + 16 in its high half.
+// Blocks of 18 bytes have no place for aligned loads, so the upload takes them apart: the integers of all
+// rows, and behind them all scales. A chunk is a block: byte b has element b in its low and b + 16 in its
+// high half.
 const CHUNK_QUADS: u32 = 8u;
 
 // Quad (4 neighbouring columns) of the row that the i-th of a chunk is.

@@ -1,7 +1,7 @@
 // Q8_0: 32 int8 under one half scale, value = q x scale.
 //
-// Blocks of 34 bytes have no place for aligned loads, so the upload takes them apart: the integers of all rows, and behind them
-// all scales. A chunk is 16 integers and their scale.
+// Blocks of 34 bytes have no place for aligned loads, so the upload takes them apart: the integers of all
+// rows, and behind them all scales. A chunk is 16 integers and their scale.
 const CHUNK_QUADS: u32 = 4u;
 
 // Quad (4 neighbouring columns) of the row that the i-th of a chunk is.

@@ -1,8 +1,10 @@
-// TQ2_0: ternary weights, 2 bits each, one half scale for 256 of them; value = (code - 1) x scale. TQ1_0 is unpacked to it when it goes up.
+// TQ2_0: ternary weights, 2 bits each, one half scale for 256 of them; value = (code - 1) x scale. TQ1_0 is
+// unpacked to it when it goes up.
 //
-// Blocks of 66 bytes have no place for aligned loads, so the upload takes them apart: the codes of all rows, and behind them all
-// scales. A half block of 32 bytes holds 128 weights in 4 groups of 32, group 0 in the low bits: I2_S's order with the shifts reversed. A
-// chunk is half of that: 16 bytes, 64 weights, 16 of each group.
+// Blocks of 66 bytes have no place for aligned loads, so the upload takes them apart: the codes of all rows,
+// and behind them all scales. A half block of 32 bytes holds 128 weights in 4 groups of 32, group 0 in the
+// low bits: I2_S's order with the shifts reversed. A chunk is half of that: 16 bytes, 64 weights, 16 of each
+// group.
 const CHUNK_QUADS: u32 = 16u;
 
 // Quad (4 neighbouring columns) of the row that the i-th of a chunk is.

@@ -1,1 +1,0 @@
-fn bring_projected(heads: Heads) {}

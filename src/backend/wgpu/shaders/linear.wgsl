@@ -1,0 +1,304 @@
+// Linear layers: y = factor (W a) + bias for rows of activations, which input.wgsl has left; what becomes of
+// y is the stage's `finish`, at the end.
+//
+// Reads a part of W once for every ROWS rows of the step; types/ says how its bytes lie. Products are of
+// floats, or exact ones of I2_S codes with int8 activations. Rows of acts behind the step's last are read and
+// not used.
+#if not tiled
+#set lanes_type = "Acc"
+#set reduce_lanes = [("sum_of_lanes", "sum")]
+#endif
+#include "lib/main.wgsl"
+#include "lib/matrix.wgsl"
+
+const ROWS: u32 = #{rows}u;
+
+struct Params {
+    w: Matrix,
+    // Vectors of four words that a row of acts has.
+    stride: u32,
+    of_outputs: u32,
+    factor: f32,
+    // Place in constants, or ABSENT.
+    bias: u32,
+    out_cols: u32,
+    out_at: u32,
+    // The stage's own.
+    what: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(2) var<storage, read> constants: array<f32>;
+@group(0) @binding(3) var<storage, read> weights: array<vec4<u32>>;
+@group(0) @binding(4) var<storage, read> acts: array<vec4<u32>>;
+@group(0) @binding(5) var<storage, read> quants: array<vec2<u32>>;
+@group(0) @binding(6) var<storage, read_write> out: array<f32>;
+
+const ABSENT: u32 = 0xffffffffu;
+
+fn n_rows() -> u32 {
+    if (params.of_outputs == 1u) {
+        return step_outputs();
+    }
+    return step_rows();
+}
+
+fn finished(sum: Acc, row: u32, r: u32) {
+    var y = scaled(sum, r) * params.factor;
+    let of_weight = params.w.first_row + row;
+    if (params.bias != ABSENT) {
+        y += constants[params.bias + of_weight];
+    }
+    finish(params.out_at + r * params.out_cols + of_weight, y);
+}
+
+#if ints
+// sum((code - 1) q) = sum(code q) - sum(q): codes are multiplied as they are, and the row's sum of q comes
+// off once.
+#if packed
+alias Acc = i32;
+
+fn four(codes: u32, q: u32) -> Acc {
+    return dot4I8Packed(codes, q);
+}
+#else
+// In floats, for devices that emulate packed products: integers below 2^24 are exact there, as sums of up to
+// 2^24 / (2 x 127) products are.
+alias Acc = f32;
+
+fn four(codes: u32, q: u32) -> Acc {
+    return dot(vec4<f32>(unpack4xU8(codes)), vec4<f32>(unpack4xI8(q)));
+}
+#endif
+
+fn scaled(sum: Acc, r: u32) -> f32 {
+    let quant = quants[r];
+    return f32(i32(sum) - bitcast<i32>(quant.y)) / bitcast<f32>(quant.x) * params.w.scale;
+}
+#else
+alias Acc = f32;
+
+fn scaled(sum: Acc, r: u32) -> f32 {
+    return sum;
+}
+#endif
+
+#if not tiled
+// Few rows: a workgroup owns THREADS / LANES rows of W (x) and ROWS rows of the step (y); LANES neighbouring
+// threads share a row of W and read neighbouring chunks.
+fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
+    let row = workgroup.x * (THREADS / LANES) + slot_of();
+    let first = workgroup.y * ROWS;
+    var sums: array<Acc, ROWS>;
+    if (row < params.w.rows) {
+        for (var chunk = lane_of(); chunk < params.w.chunks; chunk += LANES) {
+            add_products(row, chunk, first, &sums);
+        }
+    }
+    for (var m = 0u; m < ROWS; m++) {
+        let sum = sum_of_lanes(sums[m]);
+        if (lane_of() == 0u && row < params.w.rows && first + m < n_rows()) {
+            finished(sum, row, first + m);
+        }
+    }
+}
+
+fn sum(a: Acc, b: Acc) -> Acc {
+    return a + b;
+}
+
+// Adds the products of a chunk of a row of W with that of rows first .. first + ROWS.
+fn add_products(row: u32, chunk: u32, first: u32, sums: ptr<function, array<Acc, ROWS>>) {
+#if ints
+    let bits = weights[row * params.w.chunks + chunk];
+    var code: array<vec4<u32>, 4>;
+    for (var group = 0u; group < 4u; group++) {
+        code[group] = codes(bits, group);
+    }
+    // 16 activations a vector: those of group g lie 2 g behind the chunk's first.
+    let at = chunk / 2u * 8u + chunk % 2u;
+    for (var m = 0u; m < ROWS; m++) {
+        var sum = (*sums)[m];
+        for (var group = 0u; group < 4u; group++) {
+            let q = acts[(first + m) * params.stride + at + 2u * group];
+            sum += four(code[group].x, q.x) + four(code[group].y, q.y);
+            sum += four(code[group].z, q.z) + four(code[group].w, q.w);
+        }
+        (*sums)[m] = sum;
+    }
+#else
+    let values = decode(row, chunk);
+    for (var m = 0u; m < ROWS; m++) {
+        var sum = 0.0;
+        for (var i = 0u; i < CHUNK_QUADS; i++) {
+            sum += dot(values[i], bitcast<vec4<f32>>(acts[(first + m) * params.stride + place(chunk, i)]));
+        }
+        (*sums)[m] += sum;
+    }
+#endif
+}
+#else
+// Many rows: a workgroup owns a tile of ROWS rows of W (x) and ROWS rows of the step (y), and each of its 64
+// threads 4 x 4 outputs of it. A piece of the columns at a time goes through workgroup memory: `bring`
+// fetches one, and `add_piece` multiplies it.
+const TILE: u32 = ROWS;
+
+alias Sums = array<array<Acc, 4>, 4>;
+
+fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
+    let first_row = workgroup.x * TILE;
+    let first = workgroup.y * TILE;
+    let across = thread % 8u;
+    let down = thread / 8u;
+    var sums: Sums;
+    for (var piece = 0u; piece < tile_pieces(); piece++) {
+        bring(piece, first_row, first);
+        workgroupBarrier();
+        add_piece(across, down, &sums);
+        workgroupBarrier();
+    }
+    for (var j = 0u; j < 4u; j++) {
+        let r = first + down + 8u * j;
+        for (var i = 0u; i < 4u; i++) {
+            let row = first_row + across + 8u * i;
+            if (row < params.w.rows && r < n_rows()) {
+                finished(sums[j][i], row, r);
+            }
+        }
+    }
+}
+
+#if ints
+// A piece is a block of 128 columns.
+
+// [2, TILE]: half blocks of codes.
+var<workgroup> tile_of_w: array<vec4<u32>, 64>;
+// [8, TILE]: 16 activations a vector.
+var<workgroup> tile_of_acts: array<vec4<u32>, 256>;
+
+fn tile_pieces() -> u32 {
+    return params.w.chunks / 2u;
+}
+
+fn bring(piece: u32, first_row: u32, first: u32) {
+    let row = first_row + thread / 2u;
+    var bits = vec4(0u);
+    if (row < params.w.rows) {
+        bits = weights[row * params.w.chunks + 2u * piece + thread % 2u];
+    }
+    tile_of_w[thread % 2u * TILE + thread / 2u] = bits;
+    for (var at = thread; at < 8u * TILE; at += THREADS) {
+        tile_of_acts[at % 8u * TILE + at / 8u] =
+            acts[(first + at / 8u) * params.stride + 8u * piece + at % 8u];
+    }
+}
+
+fn add_piece(across: u32, down: u32, sums: ptr<function, Sums>) {
+    for (var part = 0u; part < 8u; part++) {
+        var code: array<vec4<u32>, 4>;
+        for (var i = 0u; i < 4u; i++) {
+            code[i] = codes(tile_of_w[part % 2u * TILE + across + 8u * i], part / 2u);
+        }
+        for (var j = 0u; j < 4u; j++) {
+            let q = tile_of_acts[part * TILE + down + 8u * j];
+            for (var i = 0u; i < 4u; i++) {
+                (*sums)[j][i] += (four(code[i].x, q.x) + four(code[i].y, q.y))
+                    + (four(code[i].z, q.z) + four(code[i].w, q.w));
+            }
+        }
+    }
+}
+#else
+// A piece is 64 columns, in the order of the type's chunks.
+const TILE_QUADS: u32 = 16u;
+const TILE_CHUNKS: u32 = TILE_QUADS / CHUNK_QUADS;
+
+// [TILE_QUADS, TILE] each, so that neighbouring threads read neighbours.
+var<workgroup> tile_of_w: array<vec4<f32>, TILE * TILE_QUADS>;
+var<workgroup> tile_of_acts: array<vec4<f32>, TILE * TILE_QUADS>;
+
+fn tile_pieces() -> u32 {
+    return (params.w.chunks + TILE_CHUNKS - 1u) / TILE_CHUNKS;
+}
+
+fn bring(piece: u32, first_row: u32, first: u32) {
+    let first_chunk = piece * TILE_CHUNKS;
+    for (var job = thread; job < TILE * TILE_CHUNKS; job += THREADS) {
+        let row = first_row + job / TILE_CHUNKS;
+        let chunk = first_chunk + job % TILE_CHUNKS;
+        var values: array<vec4<f32>, CHUNK_QUADS>;
+        if (row < params.w.rows && chunk < params.w.chunks) {
+            values = decode(row, chunk);
+        }
+        for (var i = 0u; i < CHUNK_QUADS; i++) {
+            tile_of_w[(job % TILE_CHUNKS * CHUNK_QUADS + i) * TILE + job / TILE_CHUNKS] = values[i];
+        }
+    }
+    for (var at = thread; at < TILE * TILE_QUADS; at += THREADS) {
+        let chunk = first_chunk + at % TILE_QUADS / CHUNK_QUADS;
+        var value = vec4(0.0);
+        if (chunk < params.w.chunks) {
+            let r = first + at / TILE_QUADS;
+            value = bitcast<vec4<f32>>(acts[r * params.stride + place(chunk, at % CHUNK_QUADS)]);
+        }
+        tile_of_acts[at % TILE_QUADS * TILE + at / TILE_QUADS] = value;
+    }
+}
+
+fn add_piece(across: u32, down: u32, sums: ptr<function, Sums>) {
+    for (var quad = 0u; quad < TILE_QUADS; quad++) {
+        var w: array<vec4<f32>, 4>;
+        for (var i = 0u; i < 4u; i++) {
+            w[i] = tile_of_w[quad * TILE + across + 8u * i];
+        }
+        for (var j = 0u; j < 4u; j++) {
+            let a = tile_of_acts[quad * TILE + down + 8u * j];
+            for (var i = 0u; i < 4u; i++) {
+                (*sums)[j][i] += dot(w[i], a);
+            }
+        }
+    }
+}
+#endif
+#endif
+
+#if stage == "proj_add"
+// ProjAdd: x[r] += W norm(y[r]).
+fn finish(at: u32, y: f32) {
+    out[at] += y;
+}
+#elif stage == "ffn_in"
+#include "lib/floats.wgsl"
+
+// FfnIn: h[r] = act(Wg n) * (Wu n), or act(Wu n) without a gate. The gate's dispatch leaves act(Wg n), and
+// up's multiplies it; without a gate, up's is the only one.
+const ACT_RELU2: u32 = 0u;
+const ACT_SILU: u32 = 1u;
+const TIMES: u32 = 3u;
+
+fn finish(at: u32, y: f32) {
+    if (params.what == TIMES) {
+        out[at] *= y;
+    } else {
+        out[at] = activated(params.what, y);
+    }
+}
+
+fn activated(act: u32, x: f32) -> f32 {
+    if (act == ACT_RELU2) {
+        // max may drop NaN, which must stay.
+        return select(x * x, 0.0, x < 0.0);
+    }
+    if (act == ACT_SILU) {
+        return x / (1.0 + exp_near(-x));
+    }
+    let u = 0.7978845608028654 * (x + 0.044715 * x * x * x);
+    // 0.5 (1 + tanh u) is the logistic function of 2 u.
+    return x / (1.0 + exp_near(-2.0 * u));
+}
+#elif stage == "logits"
+// Logits: logits[o] = W norm(x[outputs[o]]). AttnIn's products are written the same way.
+fn finish(at: u32, y: f32) {
+    out[at] = y;
+}
+#endif
