@@ -8,10 +8,13 @@ pub mod cpu;
 pub mod cuda;
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 mod device;
+mod registry;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
-use ggml_types::HostTensor;
+pub use registry::{Auto, DeviceOption, DeviceOptions, Entry, NAMES, REGISTRY, auto, devices, open, open_on};
+
+use ggml_types::{HostTensor, QuantType};
 
 use crate::program::{Buf, Program, Sampling, Step};
 
@@ -36,41 +39,36 @@ pub struct Plan {
     pub free_bytes: Option<u64>,
 }
 
-/// Which device of a backend, and how it is used.
-#[derive(Clone, Debug, Default)]
-pub struct DeviceOptions {
-    /// Number in the backend's list, or a part of a name; the backend's choice where there is none.
-    pub device: Option<String>,
-    /// For backends that run on the processor.
-    pub threads: usize,
-    /// For wgpu.
-    pub int8: Int8,
-    /// Whether [`Backend::stage_times`] are taken; runs wait for their end then.
-    pub profile: bool,
-}
-
-/// How products of int8 activations are made where a device may do them in two ways. Both are exact.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Int8 {
-    /// As a list says that is faster: floats on Metal, whose devices have no instruction for four products, packed elsewhere.
-    #[default]
-    Auto,
-    /// Four at a time.
-    Packed,
-    /// As floats.
-    Floats,
-}
-
-impl std::str::FromStr for Int8 {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        match word {
-            "auto" => Ok(Self::Auto),
-            "packed" => Ok(Self::Packed),
-            "floats" => Ok(Self::Floats),
-            _ => Err("want auto, packed or floats".into()),
+impl Plan {
+    /// That what a compiled program takes besides its weights is free.
+    fn check_free(&self, backend: &'static str) -> Result<(), BackendError> {
+        let need = self.kv_bytes.saturating_add(self.bufs_bytes);
+        match self.free_bytes.filter(|free| need > *free) {
+            Some(free) => Err(BackendError::OutOfMemory { backend, need, free }),
+            None => Ok(()),
         }
+    }
+}
+
+/// That weights, by type, rows and columns, are those that a program declares.
+///
+/// # Panics
+/// Where they are not.
+fn assert_declared(
+    p: &Program,
+    weights: impl ExactSizeIterator<Item = (&'static dyn QuantType, usize, usize)>,
+) {
+    assert_eq!(weights.len(), p.weights.len(), "one weight for each declaration");
+    for ((ty, rows, cols), decl) in weights.zip(&p.weights) {
+        let (name, want) = (&decl.name, decl.ty.name());
+        let fits = ty.is(decl.ty) && (rows, cols) == (decl.rows, decl.cols);
+        assert!(
+            fits,
+            "{name}: want [{}, {}] {want}, have [{rows}, {cols}] {}",
+            decl.rows,
+            decl.cols,
+            ty.name()
+        );
     }
 }
 
@@ -94,7 +92,7 @@ pub struct StageTime {
 
 /// Runs programs.
 pub trait Backend: Send {
-    /// The word for it in `--backend`.
+    /// Its name in [`REGISTRY`].
     fn name(&self) -> &'static str;
 
     /// What runs the program, for people: processor and kernels, or card and driver.
@@ -175,8 +173,8 @@ pub trait Backend: Send {
     /// Where there is no such pick, or the host had to make it.
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError>;
 
-    /// What each stage of a program has taken since it was compiled; nothing where the backend was not opened to
-    /// [`profile`](DeviceOptions::profile).
+    /// What each stage of a program has taken since it was compiled; nothing unless the backend was opened with an
+    /// [option](Entry::options) `profile` that says so.
     fn stage_times(&self, _e: Exec) -> Option<Vec<StageTime>> {
         None
     }
@@ -217,118 +215,6 @@ pub trait Backend: Send {
     ) -> Result<(), BackendError>;
 }
 
-/// Words for `--backend`, besides `auto`.
-pub const NAMES: &[&str] = &[
-    "cpu",
-    #[cfg(feature = "cuda")]
-    "cuda",
-    #[cfg(feature = "simt")]
-    "cuda-simt",
-    #[cfg(feature = "wgpu")]
-    "wgpu",
-];
-
-/// What there is to run on: the word of a backend, and the device or why there is none. `threads` is for backends
-/// that run on the processor.
-pub fn devices(threads: usize) -> Vec<(&'static str, Result<String, BackendError>)> {
-    let of = |name: &&'static str| -> Vec<_> {
-        #[cfg(feature = "cuda")]
-        if *name == "cuda" {
-            return match cuda::driver::real::cards() {
-                Ok(cards) => {
-                    let line = |(i, card)| (*name, Ok(format!("{i}: {card}")));
-                    cards.into_iter().enumerate().map(line).collect()
-                }
-                Err(err) => vec![(*name, Err(err))],
-            };
-        }
-        #[cfg(feature = "wgpu")]
-        if *name == "wgpu" {
-            return wgpu::device::list().into_iter().map(|device| (*name, device)).collect();
-        }
-        vec![(*name, open(name, threads).map(|backend| backend.device()))]
-    };
-    NAMES.iter().flat_map(of).collect()
-}
-
-/// The backends that `auto` stands for, the fastest first: those whose device is there, and the CPU. An error is a device
-/// that is there and cannot be used. What runs on the processor in a GPU's place is none of them.
-pub fn auto(threads: usize) -> Vec<Result<Box<dyn Backend>, BackendError>> {
-    #[cfg(feature = "cuda")]
-    let card = cuda::driver::real::cards().is_ok().then(|| open("cuda", threads));
-    #[cfg(not(feature = "cuda"))]
-    let card = None;
-    #[cfg(feature = "wgpu")]
-    let gpu = wgpu::device::has_gpu().then(|| open("wgpu", threads));
-    #[cfg(not(feature = "wgpu"))]
-    let gpu = None;
-    card.into_iter().chain(gpu).chain([open("cpu", threads)]).collect()
-}
-
-/// Opens a backend by its word, on the device that it would choose; `auto` takes the fastest that opens. `threads` is for
-/// backends that run on the processor.
-///
-/// # Errors
-/// [`BackendError::Unknown`], and [`BackendError::Device`] where it does not start.
-pub fn open(name: &str, threads: usize) -> Result<Box<dyn Backend>, BackendError> {
-    open_on(name, &DeviceOptions { threads, ..DeviceOptions::default() })
-}
-
-/// As [`open`], with a choice of device and how it is used.
-///
-/// # Errors
-/// As [`open`]; and where there is no such device, or the backend has no such choice.
-pub fn open_on(name: &str, how: &DeviceOptions) -> Result<Box<dyn Backend>, BackendError> {
-    let DeviceOptions { device, threads, int8, profile } = how;
-    let threads = *threads;
-    let refused =
-        |backend, detail| Err::<(), _>(BackendError::Device { backend, call: "choosing a device", detail });
-    let not_wgpu = |backend: &'static str| match (*int8, *profile) {
-        (Int8::Packed | Int8::Floats, _) => refused(backend, "--int8 is for --backend wgpu".to_owned()),
-        (_, true) => refused(backend, "--profile is for --backend wgpu".to_owned()),
-        _ => Ok(()),
-    };
-    let only_device = |backend: &'static str| match device {
-        Some(device) => refused(backend, format!("--device {device} is for --backend cuda and wgpu")),
-        None => not_wgpu(backend),
-    };
-    match name {
-        "auto" => {
-            only_device("auto")?;
-            auto(threads).into_iter().find(Result::is_ok).unwrap_or_else(|| open("cpu", threads))
-        }
-        "cpu" => {
-            only_device("cpu")?;
-            Ok(Box::new(cpu::Cpu::new(threads)?))
-        }
-        #[cfg(feature = "cuda")]
-        "cuda" => {
-            not_wgpu("cuda")?;
-            Ok(Box::new(cuda::Cuda::open(device.as_deref())?))
-        }
-        #[cfg(feature = "simt")]
-        "cuda-simt" => {
-            only_device("cuda-simt")?;
-            let driver = cuda::driver::simt::Simt::new(threads as u32, 0);
-            Ok(Box::new(cuda::Cuda::on(Box::new(driver))))
-        }
-        #[cfg(feature = "wgpu")]
-        "wgpu" => {
-            let packed = match int8 {
-                Int8::Auto => None,
-                int8 => Some(*int8 == Int8::Packed),
-            };
-            let (device, profile, cache_dir) = (device.clone(), *profile, wgpu::cache::user_dir());
-            let options = wgpu::device::Options { device, packed, profile, cache_dir, ..Default::default() };
-            Ok(Box::new(wgpu::Wgpu::open(&options)?))
-        }
-        _ => {
-            let detail = format!("this build has auto, {}", NAMES.join(", "));
-            Err(BackendError::Unknown { name: name.to_owned(), detail })
-        }
-    }
-}
-
 /// Physical cores that this process may use: how many threads arithmetic gains from.
 pub fn physical_cores() -> usize {
     let usable = std::thread::available_parallelism().map_or(1, usize::from);
@@ -342,7 +228,7 @@ pub enum BackendError {
     #[error(transparent)]
     Program(#[from] crate::program::CheckError),
     /// Kernels that this backend lacks.
-    #[error("backend {backend} has no kernel for: {}; --backend cpu has all of them", .missing.join(", "))]
+    #[error("backend {backend} has no kernel for: {}; the cpu backend has all of them", .missing.join(", "))]
     Missing {
         /// Name of the backend.
         backend: &'static str,
@@ -369,6 +255,16 @@ pub enum BackendError {
         /// What the device said.
         detail: String,
     },
+    /// A backend has no such option, or not that choice of it.
+    #[error("backend {backend}: DeviceOptions::{option}: {detail}")]
+    Option {
+        /// Name of the backend.
+        backend: &'static str,
+        /// Name of the option, as in [`DeviceOption::name`].
+        option: String,
+        /// What it takes, or who has it.
+        detail: String,
+    },
     /// No backend of that name, or not in this build.
     #[error("no backend `{name}`: {detail}")]
     Unknown {
@@ -377,4 +273,10 @@ pub enum BackendError {
         /// What there is.
         detail: String,
     },
+}
+
+impl BackendError {
+    fn option(backend: &'static str, option: &str, detail: String) -> Self {
+        Self::Option { backend, option: option.to_owned(), detail }
+    }
 }

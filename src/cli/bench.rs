@@ -77,11 +77,13 @@ impl BenchArgs {
         };
         let mut table = None;
         for threads in threads {
-            let options = EngineOptions {
+            let mut options = EngineOptions {
                 batch: self.load.batch_size.min(longest),
-                profile: self.profile,
                 ..self.load.options(Some(longest), threads)
             };
+            if self.profile {
+                options.device = options.device.with("profile", "true");
+            }
             let threads = options.n_threads();
             let read_bandwidth = bandwidth::measure(threads, BANDWIDTH_BYTES);
             let engine = self.load.load(&source, &options)?;

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::source::Source;
 use super::{CliError, flags};
-use crate::backend::Int8;
+use crate::backend::DeviceOptions;
 use crate::engine::{Engine, EngineOptions, HEAD_TYPES};
 use crate::gguf::OpenOptions;
 use crate::program::{KvWindow, PAGE};
@@ -36,9 +36,9 @@ pub struct LoadArgs {
     /// Which device of it: a number of `sterna devices`, or a part of a name
     #[arg(long, value_name = "N|NAME")]
     pub device: Option<String>,
-    /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    pub int8: Int8,
+    /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats [default: auto]
+    #[arg(long, value_name = "HOW")]
+    pub int8: Option<String>,
     /// Most tokens of one prefill step
     #[arg(short, long, value_name = "N", default_value_t = 512, visible_alias = "ubatch-size")]
     pub batch_size: usize,
@@ -86,6 +86,14 @@ pub struct CacheArgs {
     /// Newest positions that are kept as f16
     #[arg(long, value_name = "N", help = window("Newest", KvWindow::DEFAULT_NEWEST))]
     pub kv_window: Option<usize>,
+}
+
+/// The flags that choose a device, as the backend takes them; `--int8 auto` is no choice, so every backend takes it.
+pub(super) fn device_options(device: Option<&str>, int8: Option<&str>) -> DeviceOptions {
+    let set = [("device", device), ("int8", int8.filter(|how| *how != "auto"))]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    set.fold(DeviceOptions::default(), |options, (name, value)| options.with(name, value))
 }
 
 /// The help of `--kv-cache-type`, from the registry.
@@ -167,8 +175,7 @@ impl LoadArgs {
         let cache = &self.cache;
         EngineOptions {
             backend: self.backend.clone(),
-            device: self.device.clone(),
-            int8: self.int8,
+            device: device_options(self.device.as_deref(), self.int8.as_deref()),
             threads,
             n_ctx,
             batch: self.batch_size,

@@ -7,7 +7,8 @@ use clap::Args;
 use ggml_types::{KvCodec, KvSide, kv, kv_by_name, kv_on};
 
 use super::CliError;
-use crate::backend::{self, Backend, BackendError, DeviceOptions, Exec, Int8};
+use super::model_args::device_options;
+use crate::backend::{self, Backend, BackendError, Exec};
 use crate::gguf::Gguf;
 use crate::model::{Hyper, Model, Options};
 use crate::program::{Buf, KvWindow, Limits, PAGE, PageTable, Row, RowsOf, Sampling, Stage, Step};
@@ -29,9 +30,9 @@ pub struct SelftestArgs {
     /// Which device of it: a number of `sterna devices`, or a part of a name
     #[arg(long, value_name = "N|NAME")]
     device: Option<String>,
-    /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    int8: Int8,
+    /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats [default: auto]
+    #[arg(long, value_name = "HOW")]
+    int8: Option<String>,
     /// Leaves out the layer of real size, which takes longest
     #[arg(long)]
     small: bool,
@@ -91,13 +92,8 @@ impl SelftestArgs {
         let others = if self.small { &SUBJECTS[..SUBJECTS.len() - 1] } else { SUBJECTS };
         let subjects: Vec<_> = kv::REGISTRY.iter().map(of_codec).chain(others.iter().copied()).collect();
         for (i, subject) in subjects.iter().enumerate() {
-            let how = DeviceOptions {
-                device: self.device.clone(),
-                threads: backend::physical_cores(),
-                int8: self.int8,
-                profile: false,
-            };
-            let mut tested = backend::open_on(&self.backend, &how)?;
+            let how = device_options(self.device.as_deref(), self.int8.as_deref());
+            let mut tested = backend::open_on(&self.backend, backend::physical_cores(), &how)?;
             let mut cpu = backend::open("cpu", backend::physical_cores())?;
             if i == 0 {
                 writeln!(out, "{}: {}", tested.name(), tested.device())?;

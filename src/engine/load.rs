@@ -12,7 +12,7 @@ use super::handle::Shared;
 use super::head;
 use super::pages::{Pages, exact_pages_for, pages_for};
 use super::runner::{Desk, Runner};
-use crate::backend::{self, Backend, BackendError, DeviceOptions, Int8, Plan};
+use crate::backend::{self, Backend, BackendError, DeviceOptions, Plan};
 use crate::gguf::{Gguf, OpenOptions};
 use crate::model;
 use crate::model::{Hyper, Model, ModelError, Options};
@@ -31,14 +31,11 @@ pub struct Progress {
 /// How to load a model.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// `auto`, or one of [`backend::NAMES`].
+    /// `auto`, or a name of [`backend::REGISTRY`].
     pub backend: String,
-    /// Number or name of the backend's device; `None` leaves the choice to the backend.
-    pub device: Option<String>,
-    /// How wgpu multiplies int8 activations.
-    pub int8: Int8,
-    /// Whether [`Engine::stage_times`] are taken, by backends that can.
-    pub profile: bool,
+    /// What is chosen of the backend: which of its devices, and its own options
+    /// ([`Entry::options`](crate::backend::Entry::options)).
+    pub device: DeviceOptions,
     /// Threads of the CPU backend; `None` is one per physical core.
     pub threads: Option<usize>,
     /// Positions of each session; the trained context, at most [`EngineOptions::DEFAULT_CTX`], where there
@@ -106,9 +103,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             backend: "auto".into(),
-            device: None,
-            int8: Int8::Auto,
-            profile: false,
+            device: DeviceOptions::default(),
             threads: None,
             n_ctx: None,
             batch: 512,
@@ -169,16 +164,14 @@ impl Engine {
         progress: impl FnMut(Progress),
     ) -> Result<Self, Error> {
         let threads = options.n_threads();
-        let how = DeviceOptions {
-            device: options.device.clone(),
-            threads,
-            int8: options.int8,
-            profile: options.profile,
-        };
-        let any = how.device.is_none() && how.int8 == Int8::Auto && !how.profile;
         match options.backend.as_str() {
-            "auto" if any => Self::on_first(gguf, options, backend::auto(threads), progress),
-            name => Self::on_backend(gguf, options, backend::open_on(name, &how)?, progress),
+            "auto" if options.device.is_empty() => {
+                Self::on_first(gguf, options, backend::auto(threads), progress)
+            }
+            name => {
+                let backend = backend::open_on(name, threads, &options.device)?;
+                Self::on_backend(gguf, options, backend, progress)
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sterna::backend::wgpu::Wgpu;
 use sterna::backend::wgpu::device::{Gpu, NEEDED, Options};
-use sterna::backend::{Backend, DeviceOptions, Int8, auto, open_on};
+use sterna::backend::{Backend, BackendError, DeviceOptions, auto, open_on};
 use sterna::program::{ActQuant, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
 use support::case::model::SMALL;
 use support::case::{Case, limits, shuffled_pages, ty};
@@ -63,32 +63,37 @@ fn threads_that_share_a_device_each_get_their_answers() {
 fn a_device_that_is_not_there_is_named_beside_those_that_are() {
     let Some(gpu) = gpu(&Options::default()) else { return };
     for word in ["no such card", "99"] {
-        let said = open_on("wgpu", &on(word)).map(|_| ()).unwrap_err().to_string();
+        let said = open_on("wgpu", 1, &on(word)).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains(&format!("no device `{word}`; there is 0: ")), "{said}");
     }
-    let first = open_on("wgpu", &on("0")).expect("the first device");
+    let first = open_on("wgpu", 1, &on("0")).expect("the first device");
     let device = Wgpu::on(gpu).device();
     let name = device.split(" (").next().expect("a name").to_uppercase();
-    assert!(first.device().to_uppercase().starts_with(&name) || open_on("wgpu", &on(&name)).is_ok());
-    let said = open_on("cpu", &on("0")).map(|_| ()).unwrap_err().to_string();
-    assert!(said.contains("--device 0 is for --backend cuda and wgpu"), "{said}");
+    assert!(first.device().to_uppercase().starts_with(&name) || open_on("wgpu", 1, &on(&name)).is_ok());
+    let said = open_on("cpu", 1, &on("0")).map(|_| ()).unwrap_err().to_string();
+    assert!(said.contains("DeviceOptions::device: an option of cuda and wgpu alone"), "{said}");
 }
 
 fn on(device: &str) -> DeviceOptions {
-    DeviceOptions { device: Some(device.to_owned()), threads: 1, ..DeviceOptions::default() }
+    DeviceOptions::default().with("device", device)
 }
 
 #[test]
 fn what_wgpu_alone_can_do_is_refused_elsewhere() {
-    let packed = DeviceOptions { int8: Int8::Packed, threads: 1, ..DeviceOptions::default() };
-    let profile = DeviceOptions { profile: true, threads: 1, ..DeviceOptions::default() };
     for name in ["auto", "cpu"] {
-        for (how, want) in
-            [(&packed, "--int8 is for --backend wgpu"), (&profile, "--profile is for --backend")]
-        {
-            let said = open_on(name, how).map(|_| ()).unwrap_err().to_string();
-            assert!(said.contains(want), "{name}: {said}");
+        for (option, value) in [("int8", "packed"), ("profile", "true")] {
+            let how = DeviceOptions::default().with(option, value);
+            let said = open_on(name, 1, &how).map(|_| ()).unwrap_err().to_string();
+            let want = format!("backend {name}: DeviceOptions::{option}: an option of wgpu alone");
+            assert_eq!(said, want);
         }
+    }
+    for (option, value) in [("int8", "fast"), ("profile", "yes")] {
+        let wrong = open_on("wgpu", 1, &DeviceOptions::default().with(option, value)).map(|_| ());
+        let Err(BackendError::Option { backend: "wgpu", option: named, detail }) = wrong else {
+            panic!("{option} {value}: {wrong:?}");
+        };
+        assert!(named == option && detail.contains(&format!("got `{value}`")), "{named}: {detail}");
     }
 }
 
@@ -99,7 +104,7 @@ fn stages_are_timed_where_the_device_can() {
     let timed = match Gpu::open(&Options { profile: true, ..Options::default() }) {
         Ok(gpu) => Arc::new(gpu),
         Err(err) => {
-            return assert!(err.to_string().contains("has no timestamps, which --profile needs"), "{err}");
+            return assert!(err.to_string().contains("DeviceOptions::profile: "), "{err}");
         }
     };
     let (case, logits) = SMALL.case("a small model", limits(2, 1, 1));
@@ -242,7 +247,7 @@ fn too_little_memory_is_an_error_and_the_device_goes_on() {
     let ids: Vec<_> = case.weights.iter().map(|w| backend.upload(w).expect("a small weight")).collect();
     let said = backend.compile(&case.p, &ids).unwrap_err().to_string();
     assert!(said.contains("allocating memory: 24000000000000 bytes: "), "{said}");
-    assert!(said.contains("--kv-cache-type q8_0"), "{said}");
+    assert!(said.contains("a KV cache of q8_0"), "{said}");
     attends_to(&mut backend, &small);
 }
 
@@ -265,13 +270,14 @@ fn an_adapter_without_what_kernels_need_is_refused_by_name() {
     for (limit, needs) in NEEDED {
         let options = Options { at_most: vec![(limit, needs - 1)], ..Options::default() };
         let said = Gpu::open(&options).map(drop).unwrap_err().to_string();
-        let want = format!("has {} {limit}, and {needs} are needed; `sterna devices` lists", needs - 1);
-        assert!(said.contains(&want) && said.contains("--backend cpu"), "{said}");
+        let want =
+            format!("has {} {limit}, and {needs} are needed; DeviceOptions::device chooses", needs - 1);
+        assert!(said.contains(&want) && said.contains("the cpu backend"), "{said}");
         let options = Options { at_most: vec![(limit, needs)], ..Options::default() };
         assert!(Gpu::open(&options).is_ok(), "{limit}");
     }
     let options = Options { timestamps: Some(false), ..Options::default() };
     assert!(Gpu::open(&options).is_ok());
     let said = Gpu::open(&Options { profile: true, ..options }).map(drop).unwrap_err().to_string();
-    assert!(said.contains("has no timestamps, which --profile needs; `sterna devices` lists"), "{said}");
+    assert!(said.contains("has no timestamps; DeviceOptions::device chooses"), "{said}");
 }

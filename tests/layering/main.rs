@@ -44,6 +44,7 @@ const KNOWN_CIRCLES: &[(&str, &str)] =
 /// Files that may ask which features are on, with the reason.
 const FEATURES: &[(&str, &str)] = &[
     ("src/backend/mod.rs", "which backends are built"),
+    ("src/backend/registry.rs", "which backends are built"),
     ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
     ("src/demo.rs", "whether the demo model is in the program"),
     ("src/lib.rs", "whether the command line is in the library"),

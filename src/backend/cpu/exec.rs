@@ -9,7 +9,7 @@ use super::pool::Pool;
 use super::rope::RopeTable;
 use super::simd::Kernels;
 use super::{Buffer, Cx, NAME, Picks, Scratch, Weights, attend, run_stage, system};
-use crate::backend::{BackendError, KvPage, Plan};
+use crate::backend::{BackendError, KvPage, Plan, assert_declared};
 use crate::program::{CheckError, FfnIn, Program, RopeId, Stage, Step, sampling};
 
 /// A program with its buffers and caches.
@@ -125,23 +125,8 @@ impl Compiled {
         k: &Kernels,
         threads: usize,
     ) -> Result<Self, BackendError> {
-        let plan = plan(p, k, threads)?;
-        let (need, free) = (plan.kv_bytes.saturating_add(plan.bufs_bytes), plan.free_bytes);
-        if let Some(free) = free.filter(|free| need > *free) {
-            return Err(BackendError::OutOfMemory { backend: NAME, need, free });
-        }
-        assert_eq!(weights.len(), p.weights.len(), "one weight for each declaration");
-        for (w, decl) in weights.iter().zip(&p.weights) {
-            let fits = w.ty.is(decl.ty) && (w.rows, w.cols) == (decl.rows, decl.cols);
-            assert!(
-                fits,
-                "{}: want [{}, {}] {}, have {w:?}",
-                decl.name,
-                decl.rows,
-                decl.cols,
-                decl.ty.name()
-            );
-        }
+        plan(p, k, threads)?.check_free(NAME)?;
+        assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let (sizes, limits) = (Sizes::of(p), p.limits);
         let zeros = |len: usize| vec![0.0; len];
         let buffer = |rows, cols| Buffer { cols, values: zeros(p.max_rows(rows) * cols) };

@@ -26,7 +26,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use ggml_types::{HostTensor, types};
 
-use super::{Backend, BackendError, Exec, KvPage, Plan, WeightId};
+use super::{Auto, Backend, BackendError, Entry, Exec, KvPage, Plan, WeightId};
 use crate::program::{Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
 use exec::Compiled;
 use linear::CpuWeight;
@@ -35,6 +35,16 @@ use pool::Pool;
 use simd::Kernels;
 
 const NAME: &str = "cpu";
+
+/// The CPU backend in the registry.
+pub const ENTRY: Entry = Entry {
+    name: NAME,
+    about: "the processor",
+    options: &[],
+    auto: Some(Auto { rank: 0, is_there: || true }),
+    devices: |threads| vec![Cpu::new(threads).map(|cpu| cpu.device())],
+    open: |threads, _| Ok(Box::new(Cpu::new(threads)?)),
+};
 
 /// Runs programs on the processor.
 pub struct Cpu {

@@ -10,9 +10,10 @@ use super::params::{
     ATTEND_HEADS, ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128, ATTEND_MMA_HEADS,
     ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128, ATTEND_ROW_HEADS,
     ATTEND_THREADS, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams, AttendMmaParams,
-    AttendParams, CODES_PIECE, StepTile,
+    AttendParams, CODES_PIECE,
 };
 use super::{Cx, words};
+use crate::backend::device::tiles::{Tiling, tiles};
 use crate::program::{Attend, KvDecl, PAGE, Program, Row, Stage};
 
 /// Positions that a split has at least: what the kernel's groups of lanes walk over in one round.
@@ -91,15 +92,6 @@ fn group(p: &Program, s: &Attend) -> usize {
     p.buf_decl(s.q).cols / (kv.n_kv_heads * kv.head_dim)
 }
 
-/// How rows of a step are put together to tiles.
-#[derive(Clone, Copy)]
-pub struct Tiling {
-    /// Most rows of a tile.
-    rows: usize,
-    /// Whether a tile ends where the window of a cache moves, so that all its rows read the same pages exactly.
-    by_window: bool,
-}
-
 /// The tiles of a program, where every attention of it has a kernel on tensor cores for them.
 pub fn tiling(p: &Program) -> Option<Tiling> {
     let of_stage = |(_, stage): &(String, Stage)| match stage {
@@ -112,20 +104,6 @@ pub fn tiling(p: &Program) -> Option<Tiling> {
     let rows = p.stages.iter().filter_map(of_stage).collect::<Option<Vec<_>>>()?;
     let by_window = p.kvs.iter().any(|kv| kv.k.windowed());
     rows.into_iter().min().map(|rows| Tiling { rows, by_window })
-}
-
-/// The tiles of a step.
-pub fn tiles(rows: &[Row], tiling: Tiling) -> impl Iterator<Item = StepTile> {
-    let runs = rows.chunk_by(move |a, b| {
-        let moves = tiling.by_window && (b.pos as usize + 1).is_multiple_of(PAGE);
-        a.seq == b.seq && a.pos + 1 == b.pos && !moves
-    });
-    let mut first = 0;
-    runs.flat_map(move |run| run.chunks(tiling.rows)).map(move |tile| {
-        let tile = StepTile { first, rows: tile.len() as u32 };
-        first += tile.rows;
-        tile
-    })
 }
 
 /// Whether a step goes to tensor cores.
@@ -294,21 +272,6 @@ mod tests {
 
     fn rows(seq: u32, positions: std::ops::Range<u32>) -> Vec<Row> {
         positions.map(|pos| Row { token: 0, pos, seq, logits: false }).collect()
-    }
-
-    #[test]
-    fn tiles_are_runs_of_one_sequence() {
-        let step = [rows(0, 3..13), rows(1, 13..15), rows(1, 16..17), rows(0, 13..14)].concat();
-        let tiles: Vec<_> = tiles(&step, of(4)).map(|tile| (tile.first, tile.rows)).collect();
-        assert_eq!(tiles, [(0, 4), (4, 4), (8, 2), (10, 2), (12, 1), (13, 1)]);
-    }
-
-    #[test]
-    fn a_tile_ends_where_the_window_moves() {
-        let lens = |tiling| tiles(&rows(0, 60..130), tiling).map(|tile| tile.rows).collect::<Vec<_>>();
-        assert_eq!(lens(of(32)), [32, 32, 6]);
-        // At positions 63 and 127 a page is full.
-        assert_eq!(lens(Tiling { by_window: true, ..of(32) }), [3, 32, 32, 3]);
     }
 
     #[test]

@@ -2,18 +2,17 @@
 
 use std::ops::Range;
 
-use super::attend::Tiling;
 use super::driver::{Address, Driver, Launch, Limits, Recording};
 use super::memory::{Memory, Sizes};
 use super::params::NextWeights;
 use super::weight::{DeviceWeight, Products, device_bytes};
 use super::{Cx, Shape, attend, kernels, launches, linear};
+use crate::backend::device::pages;
+use crate::backend::device::plan::Missing;
 use crate::backend::device::sampling::Sampler;
-use crate::backend::{BackendError, KvPage, Plan};
+use crate::backend::device::tiles::Tiling;
+use crate::backend::{BackendError, KvPage, Plan, assert_declared};
 use crate::program::{Buf, Linear, Program, Sampling, Stage, Step};
-
-/// Rows of a step are the third dimension of a grid, which has no more.
-const MAX_ROWS: usize = 65_535;
 
 /// A program with its memory and launches.
 pub struct Compiled {
@@ -61,32 +60,25 @@ fn sizes(driver: &dyn Driver, p: &Program) -> Sizes {
 /// Memory that a program takes.
 pub fn plan(driver: &dyn Driver, p: &Program) -> Result<Plan, BackendError> {
     p.check()?;
-    let mut missing = Vec::new();
-    let mut miss = |what: String| {
-        if !missing.contains(&what) {
-            missing.push(what);
-        }
-    };
-    if p.limits.rows > MAX_ROWS {
-        miss(format!("steps of {} rows", p.limits.rows));
-    }
+    let mut missing = Missing::of_rows(p.limits.rows);
     for (_, stage) in &p.stages {
         match kernels(p, stage) {
-            Ok(names) => names.into_iter().filter(|name| driver.kernel(name).is_none()).for_each(&mut miss),
-            Err(what) => miss(what),
+            Ok(names) => names
+                .into_iter()
+                .filter(|name| driver.kernel(name).is_none())
+                .for_each(|name| missing.add(name)),
+            Err(what) => missing.add(what),
         }
         for linear in stage.linears().1 {
             let w = p.weight_decl(linear.w);
             let products = Products::of(w.ty, linear.act);
             let need = products.map_or(0, |products| linear::shared_bytes(products, w.cols, 1));
             if need > driver.limits().shared_bytes as usize {
-                miss(format!("rows of {} inputs of {}", w.cols, w.ty.name()));
+                missing.add(format!("rows of {} inputs of {}", w.cols, w.ty.name()));
             }
         }
     }
-    if !missing.is_empty() {
-        return Err(BackendError::Missing { backend: driver.name(), missing });
-    }
+    missing.check(driver.name())?;
     let sizes = sizes(driver, p);
     Ok(Plan {
         weights_bytes: p.weights.iter().fold(0, |sum: u64, decl| sum.saturating_add(device_bytes(decl))),
@@ -120,16 +112,8 @@ impl Compiled {
         p: &Program,
         weights: Vec<DeviceWeight>,
     ) -> Result<Self, BackendError> {
-        let plan = plan(driver, p)?;
-        let need = plan.kv_bytes.saturating_add(plan.bufs_bytes);
-        if let Some(free) = plan.free_bytes.filter(|free| need > *free) {
-            return Err(BackendError::OutOfMemory { backend: driver.name(), need, free });
-        }
-        assert_eq!(weights.len(), p.weights.len(), "one weight for each declaration");
-        for (w, decl) in weights.iter().zip(&p.weights) {
-            let fits = w.ty.is(decl.ty) && (w.rows, w.cols) == (decl.rows, decl.cols);
-            assert!(fits, "{}: want [{}, {}], have {w:?}", decl.name, decl.rows, decl.cols);
-        }
+        plan(driver, p)?.check_free(driver.name())?;
+        assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let sizes = sizes(driver, p);
         let memory = Memory::new(driver, p, &sizes)?;
         let mut variants = Vec::new();
@@ -220,7 +204,7 @@ impl Compiled {
 
     /// Bytes of a page of all caches.
     pub fn page_bytes(&self, page: KvPage) -> usize {
-        self.stretches(page).map(|(_, bytes)| bytes).sum()
+        pages::bytes(self.stretches(page))
     }
 
     /// Copies a page, cache after cache.
@@ -228,14 +212,9 @@ impl Compiled {
         &self,
         driver: &mut dyn Driver,
         page: KvPage,
-        mut out: &mut [u8],
+        out: &mut [u8],
     ) -> Result<(), BackendError> {
-        for (at, bytes) in self.stretches(page) {
-            let (to, rest) = out.split_at_mut(bytes);
-            driver.read(at, to)?;
-            out = rest;
-        }
-        Ok(())
+        pages::read(self.stretches(page), out, |at, to| driver.read(at, to))
     }
 
     /// The reverse.
@@ -243,14 +222,9 @@ impl Compiled {
         &self,
         driver: &mut dyn Driver,
         page: KvPage,
-        mut bytes: &[u8],
+        bytes: &[u8],
     ) -> Result<(), BackendError> {
-        for (at, len) in self.stretches(page) {
-            let (from, rest) = bytes.split_at(len);
-            driver.write(at, from)?;
-            bytes = rest;
-        }
-        Ok(())
+        pages::write(self.stretches(page), bytes, |at, from| driver.write(at, from))
     }
 
     /// Brings the step to the device, and says which variant runs it; none where it has no rows.

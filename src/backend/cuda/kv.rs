@@ -9,6 +9,7 @@ use super::params::{
     BLOCK_ELEMS, BLOCKS_HALVES, BLOCKS_Q4_0, BLOCKS_Q8_0, BlockKvParams, CODES_DIMS, CODES_MAX_DIM,
     CODES_MIN_DIM, CodedKvParams, CodesParams, KvParams, SignsParams,
 };
+use crate::backend::device::tables::{hadamard_factor, sign_words};
 use crate::backend::{BackendError, KvPage};
 use crate::program::{KvDecl, Limits, PAGE};
 
@@ -283,7 +284,7 @@ impl Kept {
 /// Signs and factor of a rotation as kernels have them.
 fn rotation(head_dim: usize) -> ([u32; 8], f32) {
     let rotation = Rotation::new(head_dim).expect("the program was checked");
-    (sign_words(&rotation), (1.0 / (head_dim as f64).sqrt()) as f32)
+    (sign_words(&rotation), hadamard_factor(head_dim))
 }
 
 /// Rotation and codebook as kernels have them.
@@ -309,15 +310,6 @@ fn signs(head_dim: usize) -> SignsParams {
         magnitudes: two(magnitudes),
         table,
     }
-}
-
-/// A bit an element, 1 for a sign that turns it.
-fn sign_words(rotation: &Rotation) -> [u32; 8] {
-    let mut words = [0; 8];
-    for (i, sign) in rotation.signs().iter().enumerate() {
-        words[i / 32] |= u32::from(*sign < 0.0) << (i % 32);
-    }
-    words
 }
 
 /// A codebook as `cuda/params.h` says.

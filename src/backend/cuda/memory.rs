@@ -7,7 +7,8 @@ use super::params::RopeParams;
 use super::picks::Picks;
 use super::step::StepMemory;
 use crate::backend::BackendError;
-use crate::program::{PAGE, Program, Rope, RopeStyle, Stage};
+use crate::backend::device::tables;
+use crate::program::{PAGE, Program, RopeStyle, Stage};
 
 /// Where everything lies.
 pub struct Memory {
@@ -78,7 +79,6 @@ impl Sizes {
             }
         }
         let products = p.stages.iter().map(|(_, stage)| super::products(p, stage)).max().unwrap_or(0);
-        let positions = (p.limits.pages * PAGE) as u64;
         Self {
             bufs: p
                 .bufs
@@ -88,11 +88,7 @@ impl Sizes {
             kvs: p.kvs.iter().map(|decl| kv::Sizes::of(decl, &p.limits).sum()).collect(),
             raw: p.kvs.iter().map(|decl| kv::raw_bytes(decl, p.limits.rows)).max().unwrap_or(0),
             products: 4 * (products * p.limits.rows) as u64,
-            ropes: p
-                .ropes
-                .iter()
-                .map(|rope| positions.saturating_mul(8 * rope.inv_freq.len() as u64))
-                .collect(),
+            ropes: p.ropes.iter().map(|rope| tables::rope_bytes(rope, p.limits.pages * PAGE)).collect(),
             partial,
             attend_arrived: arrived,
             step: StepMemory::bytes(&p.limits),
@@ -122,8 +118,10 @@ impl Memory {
         let kvs = p.kvs.iter().map(kept).collect::<Result<_, _>>()?;
         let mut ropes = Vec::with_capacity(p.ropes.len());
         for (rope, bytes) in p.ropes.iter().zip(&sizes.ropes) {
+            let turns = driver.alloc(*bytes)?;
+            driver.write(turns, bytemuck::cast_slice(&tables::rope(rope, p.limits.pages * PAGE)))?;
             ropes.push(RopeParams {
-                turns: upload_turns(driver, rope, *bytes)?,
+                turns,
                 pairs: rope.inv_freq.len() as u32,
                 adjacent: u32::from(rope.style == RopeStyle::Adjacent),
             });
@@ -145,17 +143,4 @@ impl Memory {
             picks: Picks::new(driver, p.limits.seqs)?,
         })
     }
-}
-
-/// Cosines and sines of every position, so that no step has to bring its own.
-fn upload_turns(driver: &mut dyn Driver, rope: &Rope, bytes: u64) -> Result<Address, BackendError> {
-    let at = driver.alloc(bytes)?;
-    let pairs = rope.inv_freq.len();
-    let mut turns = vec![0.0_f32; (bytes / 4) as usize];
-    for (pos, turns) in turns.chunks_exact_mut(2 * pairs).enumerate() {
-        let (cos, sin) = turns.split_at_mut(pairs);
-        rope.turns(pos as u32, cos, sin);
-    }
-    driver.write(at, bytemuck::cast_slice(&turns))?;
-    Ok(at)
 }

@@ -31,7 +31,7 @@ use std::ops::Range;
 
 use ggml_types::HostTensor;
 
-use super::{Backend, BackendError, Exec, KvPage, Plan, WeightId};
+use super::{Auto, Backend, BackendError, Entry, Exec, KvPage, Plan, WeightId, registry};
 use crate::program::{Buf, Program, Sampling, Stage, Step};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::Compiled;
@@ -55,6 +55,21 @@ fn kernel_names() -> impl Iterator<Item = String> {
     with_kernels.flat_map(of_type).chain(of_codec).chain(single)
 }
 
+const NAME: &str = "cuda";
+
+/// The CUDA backend in the registry.
+pub const ENTRY: Entry = Entry {
+    name: NAME,
+    about: "a card of NVIDIA's through CUDA",
+    options: &[registry::DEVICE],
+    auto: Some(Auto { rank: 2, is_there: || driver::real::cards().is_ok() }),
+    devices: |_| match driver::real::cards() {
+        Ok(cards) => cards.into_iter().enumerate().map(|(i, card)| Ok(format!("{i}: {card}"))).collect(),
+        Err(err) => vec![Err(err)],
+    },
+    open: |_, options| Ok(Box::new(Cuda::open(options.get(registry::DEVICE.name))?)),
+};
+
 /// Runs programs on a card.
 pub struct Cuda {
     driver: Box<dyn Driver>,
@@ -63,15 +78,15 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// A backend on a card of this machine: the first, or that of a number in the list of `sterna devices`.
+    /// A backend on a card of this machine: the first, or that of a number in the list of [`devices`](Entry::devices).
     ///
     /// # Errors
-    /// [`BackendError::Device`] where there are no kernels in this build, no driver, no such card, or no code for it.
+    /// [`BackendError::Device`] where there are no kernels in this build, no driver, no such card, or no code for it;
+    /// [`BackendError::Option`] for what is no number.
     pub fn open(device: Option<&str>) -> Result<Self, BackendError> {
-        let ordinal = device.map_or(Ok(0), str::parse).map_err(|_| BackendError::Device {
-            backend: "cuda",
-            call: "choosing a device",
-            detail: format!("want the number of a card, got `{}`", device.unwrap_or_default()),
+        let ordinal = device.map_or(Ok(0), str::parse).map_err(|_| {
+            let detail = format!("want the number of a card, got `{}`", device.unwrap_or_default());
+            BackendError::option(NAME, registry::DEVICE.name, detail)
         })?;
         Ok(Self::on(Box::new(driver::real::Card::open(ordinal)?)))
     }

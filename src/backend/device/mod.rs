@@ -1,5 +1,11 @@
 //! What backends share whose devices have memory of their own: CUDA and wgpu.
 //!
-//! It must never know one of them, nor a stage's kernels. Start at [`sampling`].
+//! It must never know one of them, nor a stage's kernels. Start at [`sampling`], then [`step`].
 
+pub mod pages;
+pub mod picks;
+pub mod plan;
 pub mod sampling;
+pub mod step;
+pub mod tables;
+pub mod tiles;

@@ -1,14 +1,13 @@
 //! Causal attention: a workgroup a row, tile of query heads, and split of the pages; then the splits are merged. Where many rows of
 //! a sequence stand together, a workgroup takes a tile of them and all pages. Where keys keep signs, queries are projected first.
 
-use std::ops::Range;
-
 use ggml_types::KvSide;
 
 use super::kv::Form;
 use super::shader::{Kernel, LANES, THREADS};
 use super::{Cx, Dispatch, Grid, kv};
-use crate::program::{Attend, PAGE, Program, Row, RowsOf, Stage};
+use crate::backend::device::tiles::{Tiling, tiles};
+use crate::program::{Attend, Program, Row, RowsOf, Stage};
 
 /// Query heads that a workgroup has.
 const HEADS: usize = 4;
@@ -29,8 +28,8 @@ fn group_and_tiles(p: &Program, s: &Attend) -> (usize, usize) {
     (group, group.div_ceil(HEADS))
 }
 
-/// Most rows of a tile, where every attention of a program can take tiles, and takes the same.
-pub fn tile_rows(p: &Program) -> Option<usize> {
+/// The tiles of a program, where every attention of it can take tiles, and takes the same.
+pub fn tiling(p: &Program) -> Option<Tiling> {
     let mut all = p.stages.iter().filter_map(|(_, stage)| match stage {
         Stage::Attend(s) => {
             let fits = p.kv_decl(s.kv).head_dim.is_multiple_of(4);
@@ -39,27 +38,12 @@ pub fn tile_rows(p: &Program) -> Option<usize> {
         _ => None,
     });
     let first = all.next()??;
-    all.all(|rows| rows == Some(first)).then_some(first)
-}
-
-/// The tiles of a step: neighbouring rows at neighbouring positions of one sequence, all of which read the same pages exactly.
-pub fn tiles(rows: &[Row], most: usize) -> impl Iterator<Item = Range<usize>> {
-    let mut start = 0;
-    std::iter::from_fn(move || {
-        let first = rows.get(start)?;
-        let belongs = |(i, row): &(usize, &Row)| {
-            let same = row.seq == first.seq && row.pos as usize == first.pos as usize + i;
-            same && (row.pos as usize + 1) / PAGE == (first.pos as usize + 1) / PAGE
-        };
-        let n = rows[start..].iter().enumerate().take(most).take_while(belongs).count();
-        start += n;
-        Some(start - n..start)
-    })
+    all.all(|rows| rows == Some(first)).then_some(Tiling { rows: first, by_window: true })
 }
 
 /// Whether a step goes in tiles: where they are half full.
-pub fn is_tiled(rows: &[Row], most: usize) -> bool {
-    rows.len() >= TILED_LEAST && tiles(rows, most).count() * most <= 2 * rows.len()
+pub fn is_tiled(rows: &[Row], tiling: Tiling) -> bool {
+    rows.len() >= TILED_LEAST && tiles(rows, tiling).count() * tiling.rows <= 2 * rows.len()
 }
 
 /// Splits of the pages where a row has `blocks` workgroups.
@@ -111,15 +95,15 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     let quads = (decl.head_dim as u32).div_ceil(4 * LANES).next_power_of_two();
     let mut of_tiles = of_cache;
     of_tiles.extend([group as u32, head_tiles as u32, s.scale.to_bits(), tile_heads as u32]);
-    let tiled = tile_rows(cx.p).map(|_| Dispatch {
-        kernels: vec![(usize::MAX, Kernel::AttendTile { k: k.name, v: v.name, quads })],
+    let tiled = tiling(cx.p).map(|_| Dispatch {
+        kernels: vec![(usize::MAX, Kernel::AttendTile { k: k.codec, v: v.codec, quads })],
         params: of_tiles,
         buffers: [&memory.step.buffer, q, keys, values, out].into_iter().chain(projected).collect(),
         grid: Grid::Tiles { x: (decl.n_kv_heads * head_tiles) as u32 },
     });
     let by_row = [
         Dispatch {
-            kernels: vec![(usize::MAX, Kernel::Attend { k: k.name, v: v.name, own })],
+            kernels: vec![(usize::MAX, Kernel::Attend { k: k.codec, v: v.codec, own })],
             params: params.clone(),
             buffers: [&memory.step.buffer, q, keys, values, out, &memory.partial]
                 .into_iter()
@@ -141,22 +125,18 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
 mod tests {
     use super::*;
 
-    fn rows(seq: u32, positions: Range<u32>) -> Vec<Row> {
+    fn of(rows: usize) -> Tiling {
+        Tiling { rows, by_window: true }
+    }
+
+    fn rows(seq: u32, positions: std::ops::Range<u32>) -> Vec<Row> {
         positions.map(|pos| Row { token: 0, pos, seq, logits: false }).collect()
     }
 
     #[test]
-    fn tiles_are_runs_of_one_sequence_and_end_where_the_window_moves() {
-        let step =
-            [rows(0, 3..13), rows(1, 13..15), rows(1, 16..17), rows(0, 13..14), rows(2, 60..66)].concat();
-        let tiles: Vec<_> = tiles(&step, 4).collect();
-        assert_eq!(tiles, [0..4, 4..8, 8..10, 10..12, 12..13, 13..14, 14..17, 17..20]);
-    }
-
-    #[test]
     fn a_prompt_goes_in_tiles_and_decodes_side_by_side_do_not() {
-        assert!(is_tiled(&rows(0, 5..21), 8) && !is_tiled(&rows(0, 5..20), 8));
+        assert!(is_tiled(&rows(0, 5..21), of(8)) && !is_tiled(&rows(0, 5..20), of(8)));
         let side_by_side: Vec<Row> = (0..64).flat_map(|seq| rows(seq, 9..10)).collect();
-        assert!(!is_tiled(&side_by_side, 8) && is_tiled(&side_by_side, 1));
+        assert!(!is_tiled(&side_by_side, of(8)) && is_tiled(&side_by_side, of(1)));
     }
 }

@@ -1,5 +1,5 @@
-//! Norm, Q, K, V, rotary embedding, KV write: the products, then a workgroup a head that turns it and keeps it. Where a cache is
-//! windowed, pages that the step has filled are encoded then.
+//! Norm, Q, K, V, rotary embedding, KV write: the products, then a workgroup a head that applies RoPE and
+//! stores it. Where a cache is windowed, pages that the step has filled are encoded then.
 
 use ggml_types::KvSide;
 
@@ -58,7 +58,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
             first as u32,
         ]);
         all.push(Dispatch {
-            kernels: vec![(usize::MAX, Kernel::AttnIn(kv::codec(decl, sides[0]).name))],
+            kernels: vec![(usize::MAX, Kernel::AttnIn(kv::codec(decl, sides[0]).codec))],
             params,
             buffers: vec![
                 &memory.step.buffer,
@@ -80,7 +80,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
             params.extend(kv::side_params(decl, sides[0], &cx.p.limits));
             params.extend([sides.len() as u32, u32::from(sides[0] == KvSide::Values)]);
             all.push(Dispatch {
-                kernels: vec![(usize::MAX, Kernel::Append(codec.name))],
+                kernels: vec![(usize::MAX, Kernel::Append(codec.codec))],
                 params,
                 buffers: vec![&memory.step.buffer, keys, values, &memory.repaired],
                 grid: Grid::Filled { x: (sides.len() * decl.n_kv_heads) as u32 },

@@ -1,7 +1,8 @@
-//! Kernels as the driver has compiled them, kept on disk from one run to the next where wgpu offers it: on Vulkan.
+//! Kernels as the driver has compiled them, kept on disk from one run to the next where wgpu offers it: on
+//! Vulkan.
 //!
-//! A file is the hash of what follows, and what the driver gave. What does not match its hash is ignored, and so is what cannot be
-//! read or written: a cache is no reason to fail.
+//! A file is the hash of what follows, and what the driver gave. What does not match its hash is ignored, and
+//! so is what cannot be read or written: a cache is no reason to fail.
 #![allow(unsafe_code)] // Whoever hands a driver its own data back promises that it is that.
 
 use std::fs;
@@ -25,7 +26,8 @@ pub fn user_dir() -> Option<PathBuf> {
 }
 
 impl DiskCache {
-    /// The cache of an adapter's kernels in a folder, empty where there is none yet; none where the device has no such thing.
+    /// The cache of an adapter's kernels in a folder, empty where there is none yet; none where the device
+    /// has no such thing.
     pub fn open(device: &Device, info: &AdapterInfo, dir: &Path) -> Option<Self> {
         if !device.features().contains(Features::PIPELINE_CACHE) {
             return None;
@@ -33,13 +35,14 @@ impl DiskCache {
         let path = dir.join(wgpu::util::pipeline_cache_key(info)?);
         let data = read(&path);
         let desc = PipelineCacheDescriptor { label: None, data: data.as_deref(), fallback: true };
-        // SAFETY: data is what `get_data` gave to a run that wrote it with its hash, and wgpu and the driver compare adapter and
-        // driver version with theirs.
+        // SAFETY: data is what `get_data` gave to a run that wrote it with its hash, and wgpu and the driver
+        // compare adapter and driver version with theirs.
         let cache = unsafe { device.create_pipeline_cache(&desc) };
         Some(Self { cache, path })
     }
 
-    /// Writes what the driver has, if it is not what the file has: to another file first, so that no run sees half of it.
+    /// Writes what the driver has, if it is not what the file has: to another file first, so that no run sees
+    /// half of it.
     pub fn save(&self) {
         let Some(data) = self.cache.get_data() else { return };
         if read(&self.path).is_some_and(|kept| kept == data) {

@@ -55,7 +55,7 @@ pub const NEEDED: [(&str, u32); 3] =
     [("storage buffers", 8), ("threads of a workgroup", 256), ("bytes of workgroup memory", 16 << 10)];
 
 /// What a user can do about a device that does not serve.
-const WAY_OUT: &str = "`sterna devices` lists others, for --device, and --backend cpu needs none";
+const WAY_OUT: &str = "DeviceOptions::device chooses another, and the cpu backend needs none";
 
 /// An opened device. Cheap to share: tests run all their backends on one.
 pub struct Gpu {
@@ -162,7 +162,8 @@ fn choose(device: Option<&str>) -> Result<Adapter, BackendError> {
     let at = word.parse().ok().or_else(|| names.iter().position(of_name)).filter(|at| *at < names.len());
     at.map(|at| adapters.swap_remove(at)).ok_or_else(|| {
         let all: Vec<_> = names.iter().enumerate().map(|(i, name)| format!("{i}: {name}")).collect();
-        error("choosing a device", format!("no device `{word}`; there is {}", all.join(", ")))
+        let detail = format!("no device `{word}`; there is {}", all.join(", "));
+        BackendError::option(NAME, "device", detail)
     })
 }
 
@@ -220,8 +221,8 @@ impl Gpu {
         let timestamps =
             options.timestamps.unwrap_or(true) && adapter.features().contains(Features::TIMESTAMP_QUERY);
         if options.profile && !timestamps {
-            let detail = format!("{} has no timestamps, which --profile needs; {WAY_OUT}", short(&info));
-            return Err(error("opening a device", detail));
+            let detail = format!("{} has no timestamps; {WAY_OUT}", short(&info));
+            return Err(BackendError::option(NAME, "profile", detail));
         }
         let mut features = Features::empty();
         features.set(Features::SUBGROUP, caps.subgroups);
@@ -305,7 +306,7 @@ impl Gpu {
         match valid.or(memory) {
             Some(err) => {
                 let detail = format!(
-                    "{size} bytes: {err}; a smaller --ctx-size takes less, and so does --kv-cache-type q8_0"
+                    "{size} bytes: {err}; a shorter context takes less, and so does a KV cache of q8_0"
                 );
                 Err(error("allocating memory", detail))
             }

@@ -24,7 +24,7 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
     let table = &cx.weights[s.table.0 as usize];
-    let kernel = Kernel::Embed(Format::of(table.ty).expect("it was uploaded").kernels);
+    let kernel = Kernel::Embed(Format::of(table.ty).expect("it was uploaded").kernels.name());
     let positions = s.positions.map(|positions| &cx.weights[positions.0 as usize]);
     // Rows of f32 weights are padded to 8 elements.
     let stride = positions.map_or(0, |positions| positions.cols.next_multiple_of(8));

@@ -10,12 +10,12 @@ use super::profile::Profile;
 use super::step::filled;
 use super::upload::DeviceWeight;
 use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing};
+use crate::backend::device::pages;
+use crate::backend::device::plan::Missing;
 use crate::backend::device::sampling::{Sampler, device_rows};
-use crate::backend::{BackendError, KvPage, Plan, StageTime};
+use crate::backend::device::tiles::{Tiling, tiles};
+use crate::backend::{BackendError, KvPage, Plan, StageTime, assert_declared};
 use crate::program::{Buf, PAGE, Program, RowsOf, Sampling, Step};
-
-/// Rows of a step are the second dimension of a grid, which has no more.
-const MAX_ROWS: usize = 65_535;
 
 /// A program with its memory and dispatches.
 pub struct Compiled {
@@ -23,8 +23,8 @@ pub struct Compiled {
     memory: Memory,
     /// For each stage, in order.
     stages: Vec<Vec<Ready>>,
-    /// Most rows of a tile for attention, where it can take tiles.
-    tile_rows: Option<usize>,
+    /// The tiles of rows that attention takes, where it can.
+    tiling: Option<Tiling>,
     /// What stages take, where they are timed.
     profile: Option<Profile>,
     sampler: Sampler,
@@ -54,14 +54,14 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(step: &Step<'_>, n_vocab: usize, tile_rows: Option<usize>) -> Self {
+    fn of(step: &Step<'_>, n_vocab: usize, tiling: Option<Tiling>) -> Self {
         let pages = step.rows.iter().map(|row| row.pos as usize / PAGE + 1).max().unwrap_or(0);
         Self {
             rows: step.rows.len(),
             outputs: step.n_outputs(),
             sampled: device_rows(step, n_vocab),
             filled: filled(step).count(),
-            tiles: tile_rows.map(|most| attend::tiles(step.rows, most).count()),
+            tiles: tiling.map(|tiling| tiles(step.rows, tiling).count()),
             pages,
         }
     }
@@ -78,24 +78,14 @@ impl Counts {
 pub fn plan(gpu: &Gpu, p: &Program) -> Result<Plan, BackendError> {
     p.check()?;
     let device = Device { gpu };
-    let mut all: Vec<String> = Vec::new();
-    if p.limits.rows > MAX_ROWS {
-        all.push(format!("steps of {} rows", p.limits.rows));
-    }
-    all.extend(p.stages.iter().flat_map(|(_, stage)| missing(&device, p, stage)));
+    let mut lacks = Missing::of_rows(p.limits.rows);
+    p.stages.iter().flat_map(|(_, stage)| missing(&device, p, stage)).for_each(|what| lacks.add(what));
     let sizes = Sizes::of(p);
     let most = gpu.max_buffer_bytes;
-    let large = sizes.all().filter(|(_, bytes)| *bytes > most);
-    all.extend(large.map(|(name, bytes)| format!("{name}, {bytes} bytes of the {most} that a buffer has")));
-    let mut missing = Vec::new();
-    all.into_iter().for_each(|what| {
-        if !missing.contains(&what) {
-            missing.push(what);
-        }
-    });
-    if !missing.is_empty() {
-        return Err(BackendError::Missing { backend: NAME, missing });
+    for (name, bytes) in sizes.all().filter(|(_, bytes)| *bytes > most) {
+        lacks.add(format!("{name}, {bytes} bytes of the {most} that a buffer has"));
     }
+    lacks.check(NAME)?;
     let bytes = sizes.all().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes));
     let kv_bytes = sizes.kv_bytes();
     Ok(Plan {
@@ -112,16 +102,8 @@ impl Compiled {
     /// # Panics
     /// Where the weights are not the declared ones.
     pub fn new(gpu: &Gpu, p: &Program, weights: &[DeviceWeight]) -> Result<Self, BackendError> {
-        let plan = plan(gpu, p)?;
-        let need = plan.kv_bytes.saturating_add(plan.bufs_bytes);
-        if let Some(free) = plan.free_bytes.filter(|free| need > *free) {
-            return Err(BackendError::OutOfMemory { backend: NAME, need, free });
-        }
-        assert_eq!(weights.len(), p.weights.len(), "one weight for each declaration");
-        for (w, decl) in weights.iter().zip(&p.weights) {
-            let fits = w.ty.is(decl.ty) && (w.rows, w.cols) == (decl.rows, decl.cols);
-            assert!(fits, "{}: want [{}, {}], have {w:?}", decl.name, decl.rows, decl.cols);
-        }
+        plan(gpu, p)?.check_free(NAME)?;
+        assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let memory = Memory::new(gpu, p, weights, &Sizes::of(p))?;
         let constants = constant_places(p);
         let cx = Cx { p, weights, memory: &memory, constants: &constants };
@@ -133,7 +115,7 @@ impl Compiled {
             program: p.clone(),
             memory,
             stages,
-            tile_rows: attend::tile_rows(p),
+            tiling: attend::tiling(p),
             profile: Profile::new(gpu, p.stages.len())?,
             sampler: Sampler::new(p),
         })
@@ -169,10 +151,10 @@ impl Compiled {
             return Ok(());
         }
         self.memory.picks.assert_there(step);
-        let tile_rows = self.tile_rows.filter(|most| attend::is_tiled(step.rows, *most));
+        let tiling = self.tiling.filter(|tiling| attend::is_tiled(step.rows, *tiling));
         let n_vocab = self.sampler.n_vocab();
-        self.memory.step.write(gpu, step, n_vocab, tile_rows);
-        let counts = Counts::of(step, n_vocab, tile_rows);
+        self.memory.step.write(gpu, step, n_vocab, tiling)?;
+        let counts = Counts::of(step, n_vocab, tiling);
         let mut encoder = gpu.encoder();
         if let Some(profile) = &self.profile {
             for i in range.clone() {
@@ -207,39 +189,33 @@ impl Compiled {
     }
 
     /// Where a page of all caches lies: the buffer, the place in it, and bytes.
-    fn stretches(&self, page: KvPage) -> impl Iterator<Item = (&Buffer, u64, usize)> {
+    fn stretches(&self, page: KvPage) -> impl Iterator<Item = ((&Buffer, u64), usize)> {
         let Program { kvs, limits, .. } = &self.program;
         kvs.iter().zip(&self.memory.kvs).flat_map(move |(decl, buffers)| {
             let sides = kv::SIDES.into_iter().zip(buffers);
             sides.flat_map(move |(side, buffer)| {
                 let places = kv::stretches(decl, side, limits, page);
-                places.into_iter().map(move |(at, bytes)| (buffer, at, bytes))
+                places.into_iter().map(move |(at, bytes)| ((buffer, at), bytes))
             })
         })
     }
 
     /// Bytes of a page of all caches.
     pub fn page_bytes(&self, page: KvPage) -> usize {
-        self.stretches(page).map(|(_, _, bytes)| bytes).sum()
+        pages::bytes(self.stretches(page))
     }
 
     /// Copies a page, cache after cache.
-    pub fn read_page(&self, gpu: &Gpu, page: KvPage, mut out: &mut [u8]) -> Result<(), BackendError> {
-        for (buffer, at, bytes) in self.stretches(page) {
-            let (to, rest) = out.split_at_mut(bytes);
-            gpu.read(buffer, at, to)?;
-            out = rest;
-        }
-        Ok(())
+    pub fn read_page(&self, gpu: &Gpu, page: KvPage, out: &mut [u8]) -> Result<(), BackendError> {
+        pages::read(self.stretches(page), out, |(buffer, at), to| gpu.read(buffer, at, to))
     }
 
     /// The reverse.
-    pub fn write_page(&self, gpu: &Gpu, page: KvPage, mut bytes: &[u8]) -> Result<(), BackendError> {
-        for (buffer, at, len) in self.stretches(page) {
-            let (from, rest) = bytes.split_at(len);
+    pub fn write_page(&self, gpu: &Gpu, page: KvPage, bytes: &[u8]) -> Result<(), BackendError> {
+        pages::write(self.stretches(page), bytes, |(buffer, at), from| {
             gpu.write(buffer, at, from);
-            bytes = rest;
-        }
+            Ok(())
+        })?;
         gpu.check()
     }
 

@@ -6,9 +6,10 @@
 //! `[exact_pages, n_kv_heads, head_dim]`.
 
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
-use ggml_types::{KvCodec, KvForm, KvSide};
+use ggml_types::{KvCodec, KvForm, KvSide, kv as registry};
 
 use crate::backend::KvPage;
+use crate::backend::device::tables::{hadamard_factor, sign_words};
 use crate::program::{KvDecl, Limits, PAGE};
 
 /// Elements of a chunk of codes: as many words as a code has bits.
@@ -22,7 +23,8 @@ pub const SIDES: [KvSide; 2] = [KvSide::Keys, KvSide::Values];
 
 /// A codec with kernels.
 pub struct Codec {
-    pub name: &'static str,
+    /// What kernels are told apart by.
+    pub codec: KvForm,
     pub form: Form,
     /// Its file in `shaders/kv`, which it may share with codecs of its family.
     pub kernels: &'static str,
@@ -43,73 +45,30 @@ pub enum Form {
     Blocks(usize),
 }
 
-/// Every codec with kernels.
-pub const CODECS: &[Codec] = &[
-    Codec {
-        name: "f16",
-        form: Form::Elements(2),
-        kernels: "f16",
-        shader: include_str!("shaders/kv/f16.wgsl"),
-    },
-    Codec {
-        name: "f32",
-        form: Form::Elements(1),
-        kernels: "f32",
-        shader: include_str!("shaders/kv/f32.wgsl"),
-    },
-    Codec {
-        name: "q8_0",
-        form: Form::Blocks(8),
-        kernels: "q8_0",
-        shader: include_str!("shaders/kv/q8_0.wgsl"),
-    },
-    Codec {
-        name: "q4_0",
-        form: Form::Blocks(4),
-        kernels: "q4_0",
-        shader: include_str!("shaders/kv/q4_0.wgsl"),
-    },
-    Codec {
-        name: "turboquant",
-        form: Form::Lloyd(3),
-        kernels: "turboquant",
-        shader: include_str!("shaders/kv/turboquant.wgsl"),
-    },
-    Codec {
-        name: "turboquant-4",
-        form: Form::Lloyd(4),
-        kernels: "turboquant",
-        shader: include_str!("shaders/kv/turboquant.wgsl"),
-    },
-    Codec {
-        name: "tq3_0",
-        form: Form::Signs,
-        kernels: "turboquant",
-        shader: include_str!("shaders/kv/turboquant.wgsl"),
-    },
-];
-
 impl Codec {
-    fn of(codec: &dyn KvCodec) -> Option<&'static Self> {
-        let form = Form::of(codec.form())?;
-        CODECS.iter().find(|known| known.form == form)
+    /// The codec of a form; `None` for one without kernels.
+    pub fn of(codec: KvForm) -> Option<Self> {
+        const TURBOQUANT: (&str, &str) = ("turboquant", include_str!("shaders/kv/turboquant.wgsl"));
+        let (form, (kernels, shader)) = match codec {
+            KvForm::F16 => (Form::Elements(2), ("f16", include_str!("shaders/kv/f16.wgsl"))),
+            KvForm::F32 => (Form::Elements(1), ("f32", include_str!("shaders/kv/f32.wgsl"))),
+            KvForm::Q8_0 => (Form::Blocks(8), ("q8_0", include_str!("shaders/kv/q8_0.wgsl"))),
+            KvForm::Q4_0 => (Form::Blocks(4), ("q4_0", include_str!("shaders/kv/q4_0.wgsl"))),
+            KvForm::Lloyd3 => (Form::Lloyd(3), TURBOQUANT),
+            KvForm::Lloyd4 => (Form::Lloyd(4), TURBOQUANT),
+            KvForm::Lloyd2Signs => (Form::Signs, TURBOQUANT),
+            KvForm::Opaque => return None,
+        };
+        Some(Self { codec, form, kernels, shader })
     }
 }
 
-impl Form {
-    fn of(form: KvForm) -> Option<Self> {
-        match form {
-            KvForm::F16 => Some(Self::Elements(2)),
-            KvForm::F32 => Some(Self::Elements(1)),
-            KvForm::Q8_0 => Some(Self::Blocks(8)),
-            KvForm::Q4_0 => Some(Self::Blocks(4)),
-            KvForm::Lloyd3 => Some(Self::Lloyd(3)),
-            KvForm::Lloyd4 => Some(Self::Lloyd(4)),
-            KvForm::Lloyd2Signs => Some(Self::Signs),
-            KvForm::Opaque => None,
-        }
-    }
+/// Every codec with kernels.
+pub fn codecs() -> impl Iterator<Item = Codec> {
+    registry::REGISTRY.iter().filter_map(|codec| Codec::of(codec.form()))
+}
 
+impl Form {
     /// Whether vectors are rotated before they are kept.
     pub fn rotates(self) -> bool {
         !matches!(self, Self::Elements(_))
@@ -140,12 +99,13 @@ fn declared(kv: &KvDecl, side: KvSide) -> &'static dyn KvCodec {
 /// What a cache lacks, in words.
 pub fn obstacle(kv: &KvDecl) -> Option<String> {
     let (k, v) = (kv.k.name(), kv.v.name());
-    let forms = SIDES.map(|side| Codec::of(declared(kv, side)).map(|codec| codec.form));
+    let forms = SIDES.map(|side| Codec::of(declared(kv, side).form()).map(|codec| codec.form));
     if forms.contains(&None) && kv.k.form() == kv.v.form() {
         return Some(format!("attend__{k}"));
     }
     if forms.contains(&None) {
-        let names: Vec<_> = CODECS.iter().map(|codec| codec.name).collect();
+        let known = registry::REGISTRY.iter().filter(|codec| Codec::of(codec.form()).is_some());
+        let names: Vec<_> = known.map(|codec| codec.name()).collect();
         return Some(format!("attend with keys of {k} and values of {v} (there are {})", names.join(", ")));
     }
     let rotates = forms.into_iter().flatten().any(Form::rotates);
@@ -156,8 +116,8 @@ pub fn obstacle(kv: &KvDecl) -> Option<String> {
 }
 
 /// The codec of one side of a cache that has no [`obstacle`].
-pub fn codec(kv: &KvDecl, side: KvSide) -> &'static Codec {
-    Codec::of(declared(kv, side)).expect("the plan was made")
+pub fn codec(kv: &KvDecl, side: KvSide) -> Codec {
+    Codec::of(declared(kv, side).form()).expect("the plan was made")
 }
 
 /// The sides of a cache, those that are kept alike together.
@@ -181,7 +141,7 @@ struct Layout {
 impl Layout {
     fn of(kv: &KvDecl, side: KvSide) -> Self {
         // Of f32 for codecs without kernels, which no plan passes.
-        let form = Codec::of(declared(kv, side)).map_or(Form::Elements(1), |codec| codec.form);
+        let form = Codec::of(declared(kv, side).form()).map_or(Form::Elements(1), |codec| codec.form);
         let of_word = if let Form::Elements(of_word) = form { of_word } else { 2 };
         let (words, code_words) = (kv.head_dim.div_ceil(of_word), form.bits() * kv.head_dim / CHUNK);
         let scales = match form {
@@ -245,7 +205,7 @@ pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
         };
         (signs[1], sign_factor) = (sign_words(projection), qjl.factor() as f32);
     }
-    let shrink = (1.0 / (kv.head_dim as f64).sqrt()) as f32;
+    let shrink = hadamard_factor(kv.head_dim);
     let [sinks, newest] = [kv.window.sink_pages, kv.window.newest_pages].map(pages);
     let head = [kv.n_kv_heads as u32, kv.head_dim as u32, sinks, newest];
     let factors = [shrink.to_bits(), sign_factor.to_bits(), 0, 0];
@@ -282,13 +242,4 @@ pub fn side_params(kv: &KvDecl, side: KvSide, limits: &Limits) -> Vec<u32> {
     }
     let book = borders.iter().chain(&numbers).map(|x| x.to_bits());
     places.map(|word| word as u32).into_iter().chain(book).collect()
-}
-
-/// A bit an element, 1 for a sign that turns it.
-fn sign_words(rotation: &Rotation) -> [u32; MAX_HEAD_DIM / 32] {
-    let mut words = [0; MAX_HEAD_DIM / 32];
-    for (i, sign) in rotation.signs().iter().enumerate() {
-        words[i / 32] |= u32::from(*sign < 0.0) << (i % 32);
-    }
-    words
 }

@@ -1,4 +1,5 @@
-//! What the stages with linear layers share: the dispatch that norms and rounds their input, and those that multiply.
+//! What the stages with linear layers share: the dispatch that norms and rounds their input, and those that
+//! multiply.
 
 use wgpu::Buffer;
 
@@ -67,7 +68,8 @@ pub struct Layer<'a> {
     pub what: u32,
 }
 
-/// The dispatches of layers over one input, which is rounded anew where a layer wants it otherwise than the one before.
+/// The dispatches of layers over one input, which is rounded anew where a layer wants it otherwise than the
+/// one before.
 pub fn dispatches<'a>(
     cx: &Cx<'a>,
     stage: &'static str,
@@ -122,7 +124,7 @@ fn products<'a>(
 ) -> impl Iterator<Item = Dispatch<'a>> {
     let (linear, memory) = (layer.linear, cx.memory);
     let weight = &cx.weights[linear.w.0 as usize];
-    let (ty, ints) = (Format::of(weight.ty).expect("it was uploaded").kernels, ints(cx, linear));
+    let (ty, ints) = (Format::of(weight.ty).expect("it was uploaded").kernels.name(), ints(cx, linear));
     let kernel = move |rows| Kernel::Linear { stage, ty, ints, rows };
     let shared = [
         act_words(cx.p, linear) as u32 / 4,

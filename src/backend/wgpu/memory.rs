@@ -9,6 +9,7 @@ use super::step::StepMemory;
 use super::upload::DeviceWeight;
 use super::{attend, attn_in, kv, linear, sample};
 use crate::backend::BackendError;
+use crate::backend::device::tables;
 use crate::program::{KvDecl, PAGE, Program, Rope, Stage};
 
 /// Bytes of the count of what was put right: one number.
@@ -68,7 +69,7 @@ pub struct Sizes {
 
 impl Sizes {
     pub fn of(p: &Program) -> Self {
-        let (limits, positions) = (p.limits, (p.limits.pages * PAGE) as u64);
+        let (limits, positions) = (p.limits, p.limits.pages * PAGE);
         let (mut acts, mut quants, mut fresh) = (0, 0, 0);
         let (mut partial, mut projected) = (0, 0);
         for (_, stage) in &p.stages {
@@ -101,7 +102,7 @@ impl Sizes {
             })
         };
         let of_rope = |rope: &Rope| {
-            let bytes = positions.saturating_mul(8 * rope.inv_freq.len() as u64);
+            let bytes = tables::rope_bytes(rope, positions);
             (format!("turns of {positions} positions"), bytes)
         };
         Self {
@@ -177,7 +178,7 @@ impl Memory {
         let pairs = p.kvs.iter().map(|_| [(); 2].map(|()| kvs.next().expect("two a cache"))).collect();
         let turns = many(&sizes.turns)?;
         for (rope, buffer) in p.ropes.iter().zip(&turns) {
-            upload_turns(gpu, rope, p.limits.pages * PAGE, buffer)?;
+            gpu.upload(buffer, bytemuck::cast_slice(&tables::rope(rope, p.limits.pages * PAGE)))?;
         }
         let constants_buffer = gpu.storage(sizes.constants)?;
         let mut encoder = gpu.encoder();
@@ -205,15 +206,4 @@ impl Memory {
             staging: gpu.buffer(sizes.tokens, BufferUsages::COPY_DST | BufferUsages::MAP_READ)?,
         })
     }
-}
-
-/// Cosines and sines of every position, so that no step has to bring its own.
-fn upload_turns(gpu: &Gpu, rope: &Rope, positions: usize, buffer: &Buffer) -> Result<(), BackendError> {
-    let pairs = rope.inv_freq.len();
-    let mut turns = vec![0.0_f32; positions * 2 * pairs];
-    for (pos, turns) in turns.chunks_exact_mut(2 * pairs).enumerate() {
-        let (cos, sin) = turns.split_at_mut(pairs);
-        rope.turns(pos as u32, cos, sin);
-    }
-    gpu.upload(buffer, bytemuck::cast_slice(&turns))
 }

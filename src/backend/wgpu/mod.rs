@@ -8,7 +8,7 @@
 
 mod attend;
 mod attn_in;
-pub(super) mod cache;
+mod cache;
 pub mod device;
 mod embed;
 mod exec;
@@ -32,7 +32,9 @@ use std::sync::Arc;
 use ggml_types::HostTensor;
 use wgpu::Buffer;
 
-use super::{Backend, BackendError, Exec, KvPage, Plan, StageTime, WeightId};
+use super::{
+    Auto, Backend, BackendError, DeviceOption, Entry, Exec, KvPage, Plan, StageTime, WeightId, registry,
+};
 use crate::program::{Buf, Program, RowsOf, Sampling, Stage, Step, Weight};
 use device::{Gpu, Options};
 use exec::Compiled;
@@ -41,6 +43,51 @@ use shader::Kernel;
 use upload::DeviceWeight;
 
 const NAME: &str = "wgpu";
+
+/// How products of int8 activations are made. Both ways are exact.
+const INT8: DeviceOption = DeviceOption {
+    name: "int8",
+    about: "how products of int8 activations are made: auto (floats on Metal, whose devices have no instruction for four \
+            products, packed elsewhere), packed (four at a time), floats",
+};
+
+const PROFILE: DeviceOption =
+    DeviceOption { name: "profile", about: "true: stages are timed, and runs wait for their end" };
+
+/// The wgpu backend in the registry.
+pub const ENTRY: Entry = Entry {
+    name: NAME,
+    about: "a GPU through Vulkan, Metal or DirectX 12",
+    options: &[registry::DEVICE, INT8, PROFILE],
+    auto: Some(Auto { rank: 1, is_there: device::has_gpu }),
+    devices: |_| device::list(),
+    open: |_, options| {
+        let profile = options.parsed(NAME, PROFILE.name)?.unwrap_or(false);
+        let int8: Option<Int8> = options.parsed(NAME, INT8.name)?;
+        let device = options.get(registry::DEVICE.name).map(str::to_owned);
+        let (packed, cache_dir) = (int8.and_then(|how| how.packed), cache::user_dir());
+        Ok(Box::new(Wgpu::open(&Options { device, packed, profile, cache_dir, ..Options::default() })?))
+    },
+};
+
+/// A value of [`INT8`]: whether products are of packed integers; `None` where the device decides.
+struct Int8 {
+    packed: Option<bool>,
+}
+
+impl std::str::FromStr for Int8 {
+    type Err = &'static str;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        let packed = match word {
+            "auto" => None,
+            "packed" => Some(true),
+            "floats" => Some(false),
+            _ => return Err("want auto, packed or floats"),
+        };
+        Ok(Self { packed })
+    }
+}
 
 /// Runs programs on a GPU.
 pub struct Wgpu {

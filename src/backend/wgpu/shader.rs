@@ -4,11 +4,12 @@
 
 use std::sync::LazyLock;
 
+use ggml_types::{KvForm, kv as registry};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, UndefinedBehavior, context};
 
-use super::kv::{CODECS, Codec, Form};
+use super::kv::{Codec, Form, codecs};
 use super::weight::FORMATS;
 
 /// Threads that share a row of weights.
@@ -80,15 +81,15 @@ pub enum Kernel {
         rows: u32,
     },
     /// Of a codec.
-    AttnIn(&'static str),
+    AttnIn(KvForm),
     /// Of a codec: encodes pages that are full.
-    Append(&'static str),
+    Append(KvForm),
     /// For keys that keep signs.
     Project,
     /// Of the codecs of keys and values, and pairs of elements that a thread has.
-    Attend { k: &'static str, v: &'static str, own: u32 },
+    Attend { k: KvForm, v: KvForm, own: u32 },
     /// Of these, and vectors of 4 elements that a thread has: many rows at a time.
-    AttendTile { k: &'static str, v: &'static str, quads: u32 },
+    AttendTile { k: KvForm, v: KvForm, quads: u32 },
     /// Of the splits of attention; rotates the output back, or does not.
     AttendMerge { rotates: bool },
     /// First half of sampling.
@@ -104,20 +105,20 @@ impl Kernel {
         let mut all = vec![Self::SampleBest, Self::Sample, Self::Project];
         all.extend([true, false].map(|ints| Self::Input { ints }));
         all.extend([true, false].map(|rotates| Self::AttendMerge { rotates }));
-        for format in FORMATS.iter().filter(|format| format.name == format.kernels) {
-            all.push(Self::Embed(format.name));
+        for format in FORMATS.iter().filter(|format| format.ty.is(format.kernels)) {
+            let ty = format.ty.name();
+            all.push(Self::Embed(ty));
             for stage in ["proj_add", "ffn_in", "logits"] {
                 for rows in ROWS {
-                    let of = |ints| Self::Linear { stage, ty: format.name, ints, rows };
+                    let of = |ints| Self::Linear { stage, ty, ints, rows };
                     all.extend([false, true].into_iter().filter(|ints| !ints || format.ints).map(of));
                 }
             }
         }
-        for codec in CODECS {
-            all.push(Self::AttnIn(codec.name));
-            all.extend(codec.form.is_windowed().then_some(Self::Append(codec.name)));
-            let k = codec.name;
-            for v in CODECS.iter().filter(|codec| codec.form != Form::Signs).map(|codec| codec.name) {
+        for Codec { codec: k, form, .. } in codecs() {
+            all.push(Self::AttnIn(k));
+            all.extend(form.is_windowed().then_some(Self::Append(k)));
+            for v in codecs().map(|codec| codec.codec).filter(|v| !keeps_signs(*v)) {
                 all.extend([1, 2].map(|own| Self::Attend { k, v, own }));
                 all.extend([1, 2, 4, 8].map(|quads| Self::AttendTile { k, v, quads }));
             }
@@ -134,11 +135,13 @@ impl Kernel {
                 let ints = if ints { "__ints" } else { "" };
                 format!("{stage}__{ty}{ints}__{rows}")
             }
-            Self::AttnIn(codec) => format!("attn_in__{codec}"),
-            Self::Append(codec) => format!("append__{codec}"),
+            Self::AttnIn(codec) => format!("attn_in__{}", name_of(codec)),
+            Self::Append(codec) => format!("append__{}", name_of(codec)),
             Self::Project => "project".to_owned(),
-            Self::Attend { k, v, own } => format!("attend__{k}__{v}__{own}"),
-            Self::AttendTile { k, v, quads } => format!("attend_tile__{k}__{v}__{quads}"),
+            Self::Attend { k, v, own } => format!("attend__{}__{}__{own}", name_of(k), name_of(v)),
+            Self::AttendTile { k, v, quads } => {
+                format!("attend_tile__{}__{}__{quads}", name_of(k), name_of(v))
+            }
             Self::AttendMerge { rotates } => {
                 (if rotates { "attend_merge__rotated" } else { "attend_merge" }).to_owned()
             }
@@ -229,8 +232,8 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
         .build();
     templates.set_syntax(syntax.expect("delimiters that differ"));
     templates.set_undefined_behavior(UndefinedBehavior::Strict);
-    let types = FORMATS.iter().map(|format| (format!("types/{}.wgsl", format.kernels), format.shader));
-    let codecs = CODECS.iter().map(|codec| (codec_file(codec), codec.shader));
+    let types = FORMATS.iter().map(|format| (format!("types/{}.wgsl", format.kernels.name()), format.shader));
+    let codecs = codecs().map(|codec| (codec_file(&codec), codec.shader));
     let others = FILES.iter().map(|(name, text)| ((*name).to_owned(), *text));
     for (name, text) in types.chain(codecs).chain(others) {
         templates.add_template_owned(name, text).unwrap_or_else(|err| panic!("{err:#}"));
@@ -239,8 +242,8 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
 });
 
 /// What a template is told of a codec.
-fn of_codec(name: &str) -> Value {
-    let codec = codec(name);
+fn of_codec(form: KvForm) -> Value {
+    let codec = codec(form);
     let form = match codec.form {
         Form::Elements(_) => "elements",
         Form::Blocks(_) => "blocks",
@@ -248,7 +251,7 @@ fn of_codec(name: &str) -> Value {
         Form::Signs => "signs",
     };
     context! {
-        file => codec_file(codec),
+        file => codec_file(&codec),
         form,
         bits => codec.form.bits(),
         rotates => codec.form.rotates(),
@@ -260,11 +263,16 @@ fn codec_file(codec: &Codec) -> String {
     format!("kv/{}.wgsl", codec.kernels)
 }
 
-fn codec(name: &str) -> &'static Codec {
-    CODECS.iter().find(|known| known.name == name).expect("a codec with kernels")
+fn codec(form: KvForm) -> Codec {
+    Codec::of(form).expect("a codec with kernels")
 }
 
-fn keeps_signs(k: &str) -> bool {
+/// The name of a codec with kernels, for messages.
+fn name_of(form: KvForm) -> &'static str {
+    registry::REGISTRY.iter().find(|codec| codec.form() == form).map_or("?", |codec| codec.name())
+}
+
+fn keeps_signs(k: KvForm) -> bool {
     codec(k).form == Form::Signs
 }
 

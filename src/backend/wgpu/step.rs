@@ -3,16 +3,14 @@
 use wgpu::Buffer;
 
 use super::device::Gpu;
-use super::{attend, sample};
-use crate::backend::BackendError;
-use crate::backend::device::sampling;
+use super::sample;
+use crate::backend::device::step::{Image, PagesAt};
+use crate::backend::device::tiles::Tiling;
+use crate::backend::{BackendError, device};
 use crate::program::{Limits, PAGE, Row, Sampling, Step};
 
 /// Words in front of the tables: counts, places, and a 0 among them.
 const HEADER: usize = 12;
-
-/// What stands for an exact page that is not there.
-const NO_PAGE: u32 = u32::MAX;
 
 /// Words of a row of the step.
 const ROW: usize = 3;
@@ -21,11 +19,7 @@ const ROW: usize = 3;
 pub struct StepMemory {
     pub buffer: Buffer,
     sections: Sections,
-    pages_stride: usize,
-    /// What the device has.
-    there: Vec<u32>,
-    /// What it is to have.
-    wanted: Vec<u32>,
+    image: Image,
 }
 
 /// The word at which each table begins, in the order in which they lie.
@@ -36,10 +30,7 @@ struct Sections {
     outputs: usize,
     filled: usize,
     tiles: usize,
-    pages: usize,
-    /// Of nothing where no cache is windowed.
-    exact: usize,
-    end: usize,
+    pages: PagesAt,
 }
 
 impl Sections {
@@ -49,105 +40,79 @@ impl Sections {
         let outputs = rows + limits.rows * ROW;
         let filled = outputs + limits.outputs;
         let tiles = filled + limits.rows;
-        let pages = tiles + 2 * limits.rows;
-        let exact = pages + limits.seqs * limits.pages;
-        let end = if limits.exact_pages == 0 { exact } else { exact + (exact - pages) };
-        Self { sampling, rows, outputs, filled, tiles, pages, exact, end }
+        let pages = PagesAt::new(tiles + 2 * limits.rows, limits);
+        Self { sampling, rows, outputs, filled, tiles, pages }
     }
 }
 
 impl StepMemory {
     /// Bytes on the device.
     pub fn bytes(limits: &Limits) -> u64 {
-        4 * Sections::of(limits).end as u64
+        4 * Sections::of(limits).pages.end() as u64
     }
 
     pub fn new(gpu: &Gpu, limits: &Limits) -> Result<Self, BackendError> {
         let sections = Sections::of(limits);
-        let nothing = vec![0; sections.end];
-        Ok(Self {
-            buffer: gpu.storage(Self::bytes(limits))?,
-            sections,
-            pages_stride: limits.pages,
-            there: nothing.clone(),
-            wanted: nothing,
-        })
+        let buffer = gpu.storage(Self::bytes(limits))?;
+        Ok(Self { buffer, sections, image: Image::new(sections.pages.end()) })
     }
 
-    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each; `tile_rows` is for steps that go in
-    /// tiles.
-    pub fn write(&mut self, gpu: &Gpu, step: &Step<'_>, n_vocab: usize, tile_rows: Option<usize>) {
-        let Sections { sampling: sampling_at, rows: rows_at, outputs: outputs_at, .. } = self.sections;
-        let Sections { filled: filled_at, tiles: tiles_at, pages: pages_at, exact: exact_at, end, .. } =
-            self.sections;
-        let (n_outputs, sampled) = (step.n_outputs(), sampling::device_rows(step, n_vocab));
-        let counts = [step.rows.len(), n_outputs, sampled, self.pages_stride];
-        let tables = [sampling_at, rows_at, outputs_at, pages_at, 0, exact_at, filled_at, tiles_at];
-        for (to, word) in self.wanted.iter_mut().zip(counts.into_iter().chain(tables)) {
-            *to = word as u32;
+    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows where
+    /// attention takes these.
+    pub fn write(
+        &mut self,
+        gpu: &Gpu,
+        step: &Step<'_>,
+        n_vocab: usize,
+        tiling: Option<Tiling>,
+    ) -> Result<(), BackendError> {
+        let Sections { sampling, rows, outputs, filled: filled_at, tiles, pages } = self.sections;
+        let image = &mut self.image;
+        let (n_outputs, sampled) = (step.n_outputs(), device::sampling::device_rows(step, n_vocab));
+        // Where nothing is windowed, no kernel looks for exact pages.
+        let exact = pages.exact.unwrap_or(pages.end());
+        let counts = [step.rows.len(), n_outputs, sampled, pages.stride()];
+        let tables = [sampling, rows, outputs, pages.pages, 0, exact, filled_at, tiles];
+        for (i, word) in counts.into_iter().chain(tables).enumerate() {
+            image.put(i, &(word as u32));
         }
-        let on_device = |how: &&Sampling| sampling::on_device(how, n_vocab);
-        let hows = self.wanted[sampling_at..rows_at].chunks_exact_mut(sample::HOW);
-        for (how, to) in step.sampling[..sampled].iter().zip(hows) {
+        let on_device = |how: &&Sampling| device::sampling::on_device(how, n_vocab);
+        for (i, how) in step.sampling[..sampled].iter().enumerate() {
             let how = how.as_ref().filter(on_device);
             let how = how.map_or_else(sample::nothing, |how| sample::params(how, sample::NO_POST));
-            to.copy_from_slice(&how);
+            image.put(sampling + i * sample::HOW, &how);
         }
-        for (output, seq, how) in step.kept_picks().filter(|(_, _, how)| on_device(how)) {
-            let to = &mut self.wanted[sampling_at + output * sample::HOW..][..sample::HOW];
-            to.copy_from_slice(&sample::params(how, seq));
+        for (i, seq, how) in step.kept_picks().filter(|(_, _, how)| on_device(how)) {
+            image.put(sampling + i * sample::HOW, &sample::params(how, seq));
         }
-        for (row, to) in step.rows.iter().zip(self.wanted[rows_at..].chunks_exact_mut(ROW)) {
-            to.copy_from_slice(&[row.token, row.pos, row.seq]);
-        }
-        let asked = step.rows.iter().enumerate().filter(|(_, row)| row.logits);
-        for ((row, _), to) in asked.zip(&mut self.wanted[outputs_at..]) {
-            *to = row as u32;
+        let mut output = outputs;
+        for (i, row) in step.rows.iter().enumerate() {
+            image.put(rows + i * ROW, &[row.token, row.pos, row.seq]);
+            if row.logits {
+                image.put(output, &(i as u32));
+                output += 1;
+            }
         }
         let mut n_filled = 0;
-        for (row, to) in filled(step).zip(&mut self.wanted[filled_at..tiles_at]) {
-            *to = row as u32;
+        for row in filled(step) {
+            image.put(filled_at + n_filled, &(row as u32));
             n_filled += 1;
         }
-        self.bring(gpu, 0, rows_at + step.rows.len() * ROW);
-        self.bring(gpu, filled_at, filled_at + n_filled);
-        if let Some(most) = tile_rows {
-            let mut n_tiles = 0;
-            for (tile, to) in
-                attend::tiles(step.rows, most).zip(self.wanted[tiles_at..pages_at].chunks_exact_mut(2))
-            {
-                to.copy_from_slice(&[tile.start as u32, tile.len() as u32]);
-                n_tiles += 1;
-            }
-            self.bring(gpu, tiles_at, tiles_at + 2 * n_tiles);
+        let mut n_tiles = 0;
+        for tile in tiling.into_iter().flat_map(|tiling| device::tiles::tiles(step.rows, tiling)) {
+            image.put(tiles + 2 * n_tiles, &[tile.start as u32, tile.len() as u32]);
+            n_tiles += 1;
         }
-        self.bring(gpu, outputs_at, outputs_at + n_outputs);
-        for seq in 0..step.pages.n_seqs() as u32 {
-            let (pages, exact) = (step.pages.seq(seq), step.pages.exact(seq));
-            // A table may hold more sequences than the program, and more pages than any row of it needs.
-            let n = pages.len().min(self.pages_stride);
-            let at = pages_at + seq as usize * self.pages_stride;
-            if at + n > exact_at {
-                break;
-            }
-            self.wanted[at..at + n].copy_from_slice(&pages[..n]);
-            self.bring(gpu, at, at + n);
-            if end > exact_at {
-                let at = at - pages_at + exact_at;
-                let exact = exact.iter().map(|page| page.unwrap_or(NO_PAGE));
-                self.wanted[at..at + n].iter_mut().zip(exact).for_each(|(to, page)| *to = page);
-                self.bring(gpu, at, at + n);
-            }
-        }
-    }
-
-    /// Brings one stretch to the device, where it differs from what is there.
-    fn bring(&mut self, gpu: &Gpu, from: usize, to: usize) {
-        let wanted = &self.wanted[from..to];
-        if wanted != &self.there[from..to] {
-            gpu.write(&self.buffer, 4 * from as u64, bytemuck::cast_slice(wanted));
-            self.there[from..to].copy_from_slice(wanted);
-        }
+        let buffer = &self.buffer;
+        let mut write = |word: usize, words: &[u32]| {
+            gpu.write(buffer, 4 * word as u64, bytemuck::cast_slice(words));
+            Ok(())
+        };
+        image.bring(0..rows + step.rows.len() * ROW, &mut write)?;
+        image.bring(filled_at..filled_at + n_filled, &mut write)?;
+        image.bring(tiles..tiles + 2 * n_tiles, &mut write)?;
+        image.bring(outputs..outputs + n_outputs, &mut write)?;
+        image.bring_pages(step.pages, pages, write)
     }
 }
 

@@ -92,12 +92,13 @@ impl DeviceWeight {
 
 #[cfg(test)]
 mod tests {
-    use super::super::weight::FORMATS;
+    use ggml_types::types;
+
     use super::*;
 
     #[test]
     fn a_weight_has_as_many_parts_as_its_rows_need_of_the_limit() {
-        let f32 = FORMATS.iter().find(|format| format.name == "f32").expect("a format");
+        let f32 = Format::of(&types::F32).expect("a format");
         assert_eq!(f32.row_bytes(64), 256);
         for (limit, want) in [(64 + 256, 7), (64 + 3 * 256, 3), (64 + 4 * 256 - 1, 3), (64 + 7 * 256, 1)] {
             let parts: Vec<_> = parts_of(7, rows_of_part(limit, f32, 64)).collect();

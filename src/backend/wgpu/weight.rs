@@ -3,16 +3,15 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use ggml_types::{HostTensor, QuantType, planes};
+use ggml_types::{HostTensor, QuantType, planes, types};
 
 use crate::program::ActQuant;
 
 /// A type with kernels: `shaders/types/KERNELS.wgsl`.
 pub struct Format {
-    /// Name of the type.
-    pub name: &'static str,
+    pub ty: &'static dyn QuantType,
     /// The type whose kernels it has: its own, but for one that is unpacked when it goes up.
-    pub kernels: &'static str,
+    pub kernels: &'static dyn QuantType,
     /// How a kernel decodes it.
     pub shader: &'static str,
     /// Elements of a chunk, the piece that one thread multiplies at a time.
@@ -28,8 +27,8 @@ pub struct Format {
 /// Every type with kernels.
 pub static FORMATS: &[Format] = &[
     Format {
-        name: "i2_s",
-        kernels: "i2_s",
+        ty: &types::I2S,
+        kernels: &types::I2S,
         shader: include_str!("shaders/types/i2_s.wgsl"),
         chunk_elems: 64,
         ints: true,
@@ -37,8 +36,8 @@ pub static FORMATS: &[Format] = &[
         pack: rows_as_they_are,
     },
     Format {
-        name: "f16",
-        kernels: "f16",
+        ty: &types::F16,
+        kernels: &types::F16,
         shader: include_str!("shaders/types/f16.wgsl"),
         chunk_elems: 8,
         ints: false,
@@ -46,8 +45,8 @@ pub static FORMATS: &[Format] = &[
         pack: padded_rows::<16>,
     },
     Format {
-        name: "f32",
-        kernels: "f32",
+        ty: &types::F32,
+        kernels: &types::F32,
         shader: include_str!("shaders/types/f32.wgsl"),
         chunk_elems: 8,
         ints: false,
@@ -55,8 +54,8 @@ pub static FORMATS: &[Format] = &[
         pack: padded_rows::<32>,
     },
     Format {
-        name: "q8_0",
-        kernels: "q8_0",
+        ty: &types::Q8_0,
+        kernels: &types::Q8_0,
         shader: include_str!("shaders/types/q8_0.wgsl"),
         chunk_elems: 16,
         ints: false,
@@ -64,8 +63,8 @@ pub static FORMATS: &[Format] = &[
         pack: |w, rows| Cow::Owned(planes::q8_0(bytes_of(w, rows))),
     },
     Format {
-        name: "q6_k",
-        kernels: "q6_k",
+        ty: &types::Q6K,
+        kernels: &types::Q6K,
         shader: include_str!("shaders/types/q6_k.wgsl"),
         chunk_elems: 64,
         ints: false,
@@ -73,8 +72,8 @@ pub static FORMATS: &[Format] = &[
         pack: |w, rows| Cow::Owned(planes::q6_k(bytes_of(w, rows))),
     },
     Format {
-        name: "q4_0",
-        kernels: "q4_0",
+        ty: &types::Q4_0,
+        kernels: &types::Q4_0,
         shader: include_str!("shaders/types/q4_0.wgsl"),
         chunk_elems: 32,
         ints: false,
@@ -82,8 +81,8 @@ pub static FORMATS: &[Format] = &[
         pack: |w, rows| Cow::Owned(planes::q4_0(bytes_of(w, rows))),
     },
     Format {
-        name: "bf16",
-        kernels: "bf16",
+        ty: &types::Bf16,
+        kernels: &types::Bf16,
         shader: include_str!("shaders/types/bf16.wgsl"),
         chunk_elems: 8,
         ints: false,
@@ -91,8 +90,8 @@ pub static FORMATS: &[Format] = &[
         pack: padded_rows::<16>,
     },
     Format {
-        name: "tq2_0",
-        kernels: "tq2_0",
+        ty: &types::Tq2_0,
+        kernels: &types::Tq2_0,
         shader: include_str!("shaders/types/tq2_0.wgsl"),
         chunk_elems: 64,
         ints: false,
@@ -100,8 +99,8 @@ pub static FORMATS: &[Format] = &[
         pack: |w, rows| Cow::Owned(planes::tq2_0(bytes_of(w, rows))),
     },
     Format {
-        name: "tq1_0",
-        kernels: "tq2_0",
+        ty: &types::Tq1_0,
+        kernels: &types::Tq2_0,
         shader: include_str!("shaders/types/tq2_0.wgsl"),
         chunk_elems: 64,
         ints: false,
@@ -113,7 +112,7 @@ pub static FORMATS: &[Format] = &[
 impl Format {
     /// The format of a type.
     pub fn of(ty: &dyn QuantType) -> Option<&'static Self> {
-        FORMATS.iter().find(|format| format.name == ty.name())
+        FORMATS.iter().find(|format| format.ty.is(ty))
     }
 
     /// Chunks of a row.
@@ -133,7 +132,7 @@ impl Format {
 }
 
 /// Bytes of a row on the host.
-pub fn row_bytes(w: &HostTensor) -> usize {
+fn row_bytes(w: &HostTensor) -> usize {
     w.ty.row_bytes(w.cols).expect("a shape that the type can hold")
 }
 

@@ -60,7 +60,7 @@ pub struct Limits {
 
 /// A device. Everything is queued in order; reading waits.
 pub trait Driver: Send {
-    /// The word for it in `--backend`.
+    /// The backend's name over this driver.
     fn name(&self) -> &'static str;
 
     /// The device, for people.

@@ -1,0 +1,38 @@
+//! Numbers that kernels look up: cosines and sines of RoPE, and the signs of a Hadamard rotation.
+
+use ggml_types::turboquant::Rotation;
+
+use crate::program::Rope;
+
+/// Cosines and sines of every position, `[positions, 2, pairs]`, so that no step has to bring its own.
+pub fn rope(rope: &Rope, positions: usize) -> Vec<f32> {
+    let pairs = rope.inv_freq.len();
+    let mut table = vec![0.0_f32; positions * 2 * pairs];
+    for (pos, of_pos) in table.chunks_exact_mut(2 * pairs).enumerate() {
+        let (cos, sin) = of_pos.split_at_mut(pairs);
+        rope.turns(pos as u32, cos, sin);
+    }
+    table
+}
+
+/// Bytes of such a table.
+pub fn rope_bytes(rope: &Rope, positions: usize) -> u64 {
+    (positions as u64).saturating_mul(8 * rope.inv_freq.len() as u64)
+}
+
+/// A bit an element, 1 where a rotation changes its sign.
+///
+/// # Panics
+/// Where vectors have more elements than there are bits.
+pub fn sign_words<const WORDS: usize>(rotation: &Rotation) -> [u32; WORDS] {
+    let mut words = [0; WORDS];
+    for (i, sign) in rotation.signs().iter().enumerate() {
+        words[i / 32] |= u32::from(*sign < 0.0) << (i % 32);
+    }
+    words
+}
+
+/// What a Hadamard matrix of so many rows is multiplied with, so that it keeps lengths.
+pub fn hadamard_factor(dim: usize) -> f32 {
+    (1.0 / (dim as f64).sqrt()) as f32
+}
