@@ -4,4 +4,8 @@
 # Needs the libclang that bindgen uses.
 set -eu
 cd "$(dirname "$0")/.."
-exec cargo run --quiet --locked --package twins -- "$@"
+if [ "${1:-}" = --check ]; then
+    cargo test --quiet --locked --package twins
+else
+    cargo run --quiet --locked --package twins
+fi
