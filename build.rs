@@ -154,8 +154,13 @@ mod device {
 
     fn flags(archs: &str) -> Vec<String> {
         let mut flags: Vec<String> = NVCC_FLAGS.iter().map(|&flag| flag.to_owned()).collect();
-        for arch in archs.split(',').map(str::trim) {
-            flags.push(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
+        let mut archs: Vec<u32> = archs.split(',').filter_map(|arch| arch.trim().parse().ok()).collect();
+        archs.sort_unstable();
+        // No kernel tells the architectures of one generation apart (`__CUDA_ARCH__`): PTX of the oldest
+        // gives the others the machine code that PTX of their own would, and making PTX is half of the work.
+        for generation in archs.chunk_by(|a, b| a / 10 == b / 10) {
+            let codes: Vec<String> = generation.iter().map(|arch| format!("sm_{arch}")).collect();
+            flags.push(format!("-gencode=arch=compute_{},code=[{}]", generation[0], codes.join(",")));
         }
         flags.push(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));
         flags

@@ -1,7 +1,7 @@
 //! Wall time of the linear layers' kernels, by hand: `cargo bench --bench kernels`.
 //!
-//! `read` is a plain read of memory with the same threads; compare a type's mat-vec throughput with it. `matmul`
-//! counts multiply-adds. Shapes are those of BitNet 2B-4T. Weights are more than a cache holds.
+//! `read` is a plain read of memory with the same threads; compare a type's mat-vec throughput with it.
+//! `matmul` counts multiply-adds. Shapes are those of BitNet 2B-4T. Weights are more than a cache holds.
 #![allow(missing_docs)] // The macros make public modules without any.
 
 use std::hint::black_box;

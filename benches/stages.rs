@@ -1,5 +1,6 @@
-//! One layer of BitNet 2B-4T, stage by stage: a decode step and a prompt of 512 tokens. And its attention at contexts of up to
-//! 131072 positions, with every KV codec. Times are compared as ratios within one run; the machine has other work.
+//! One layer of BitNet 2B-4T, stage by stage: a decode step and a prompt of 512 tokens. And its attention at
+//! contexts of up to 131072 positions, with every KV codec. Times are compared as ratios within one run; the
+//! machine has other work.
 //!
 //! `cargo bench --bench stages -- attend`, `-- context`
 #![allow(missing_docs)] // The macros make public modules without any.

@@ -68,6 +68,7 @@ struct Allocation {
 struct Workspace {
     uint8_t* stacks = nullptr;
     std::vector<Fiber> fibers{kMaxThreads};
+    std::vector<Copies> copies{kMaxThreads};
     std::vector<Warp> warps{kMaxThreads / 32};
     std::vector<uint32_t> order;
     void* scheduler = nullptr;
@@ -125,7 +126,7 @@ struct Launch {
     char error[512] = "";
 };
 
-thread_local Fiber* current = nullptr;
+__thread Fiber* current = nullptr;
 
 namespace {
 
@@ -133,24 +134,19 @@ void give_way() {
     sterna_simt_switch(&current->stack_pointer, workspace->scheduler);
 }
 
-void wait_for(const uint32_t* generation) {
-    current->generation = generation;
-    current->seen = *generation;
-    give_way();
-}
-
 // Where every fiber starts.
 void fiber_main() {
     const Launch* launch = current->block->launch;
     launch->entry->run(launch->params);
-    if (current->n_copies > 0) fail("the thread ends with copies that it never waited for");
+    if (current->async->n_copies > 0) fail("the thread ends with copies that it never waited for");
     current->done = true;
     give_way();
     abort();
 }
 
-void* first_stack_pointer(uint8_t* stack) {
-    void** top = reinterpret_cast<void**>(stack + kStackBytes);
+void* first_stack_pointer(uint8_t* stack, uint32_t thread) {
+    // Ends of stacks that lie a power of two apart would share a few lines of the processor's caches.
+    void** top = reinterpret_cast<void**>(stack + kStackBytes - thread % 16 * (17 * 64));
 #if defined(__x86_64__)
     // Six registers and the return address; a function starts 8 bytes below a multiple of 16.
     top -= 2;
@@ -189,14 +185,15 @@ void run_block(Launch& launch, Workspace& ws, Block& block) {
     block.warps = ws.warps.data();
     for (uint32_t i = 0; i < n; i++) {
         Fiber& fiber = ws.fibers[i];
-        fiber.stack_pointer = first_stack_pointer(ws.stacks + i * kStackBytes);
+        fiber.stack_pointer = first_stack_pointer(ws.stacks + i * kStackBytes, i);
         fiber.block = &block;
         fiber.index = {i, 0, 0};
         fiber.warp = &ws.warps[i / 32];
         fiber.lane = static_cast<int>(i % 32);
         fiber.done = false;
         fiber.generation = nullptr;
-        fiber.n_copies = fiber.n_groups = fiber.n_open = 0;
+        fiber.async = &ws.copies[i];
+        fiber.async->n_copies = fiber.async->n_groups = fiber.async->n_open = 0;
     }
     ws.order.resize(n);
     for (uint32_t i = 0; i < n; i++) ws.order[i] = i;
@@ -294,6 +291,12 @@ void fail(const char* format, ...) {
     abort();
 }
 
+void wait_for(const uint32_t* generation) {
+    current->generation = generation;
+    current->seen = *generation;
+    give_way();
+}
+
 void barrier(int id, uint32_t threads) {
     if (id < 0 || id >= kBarriers) fail("barrier %d, there are %d", id, kBarriers);
     Barrier& barrier = current->block->barriers[id];
@@ -303,21 +306,6 @@ void barrier(int id, uint32_t threads) {
         return;
     }
     wait_for(&barrier.generation);
-}
-
-const uint8_t* exchange(uint32_t mask, const void* value, int bytes) {
-    if (mask != 0xffffffffu) fail("a warp exchange of the lanes %08x; kernels use whole warps", mask);
-    if (bytes > kSlotBytes) fail("a warp exchange of %d bytes", bytes);
-    Warp& warp = *current->warp;
-    uint8_t(&slots)[32][kSlotBytes] = warp.slots[warp.generation % 2];
-    if (bytes > 0) memcpy(slots[current->lane], value, static_cast<size_t>(bytes));
-    if (++warp.arrived == 32) {
-        warp.arrived = 0;
-        warp.generation++;
-    } else {
-        wait_for(&warp.generation);
-    }
-    return slots[0];
 }
 
 void* static_shared(const void* place, size_t bytes) {
@@ -380,44 +368,29 @@ void grid_barrier() {
 
 // A copy takes place when it is waited for and no sooner, so that reading too early shows.
 void cp_async(void* to, const void* from) {
-    if (current->n_copies == 64) fail("more than 64 copies on their way");
-    current->copies[current->n_copies++] = {to, from};
-    current->n_open++;
+    Copies& async = *current->async;
+    if (async.n_copies == 64) fail("more than 64 copies on their way");
+    async.copies[async.n_copies++] = {to, from};
+    async.n_open++;
 }
 
 void cp_async_commit() {
-    if (current->n_groups == 16) fail("more than 16 groups of copies on their way");
-    current->groups[current->n_groups++] = current->n_open;
-    current->n_open = 0;
+    Copies& async = *current->async;
+    if (async.n_groups == 16) fail("more than 16 groups of copies on their way");
+    async.groups[async.n_groups++] = async.n_open;
+    async.n_open = 0;
 }
 
 void cp_async_wait(int left) {
-    Fiber& fiber = *current;
-    int groups = fiber.n_groups > left ? fiber.n_groups - left : 0;
+    Copies& async = *current->async;
+    int groups = async.n_groups > left ? async.n_groups - left : 0;
     int copies = 0;
-    for (int i = 0; i < groups; i++) copies += fiber.groups[i];
-    for (int i = 0; i < copies; i++) memcpy(fiber.copies[i].to, fiber.copies[i].from, 16);
-    std::copy(fiber.copies + copies, fiber.copies + fiber.n_copies, fiber.copies);
-    std::copy(fiber.groups + groups, fiber.groups + fiber.n_groups, fiber.groups);
-    fiber.n_copies -= copies;
-    fiber.n_groups -= groups;
-}
-
-float float_of_half(uint16_t bits) {
-    uint32_t sign = uint32_t(bits & 0x8000u) << 16, exponent = bits >> 10 & 31u, fraction = bits & 0x3ffu;
-    uint32_t out;
-    if (exponent == 31) {
-        out = sign | 0x7f800000u | fraction << 13;
-    } else if (exponent != 0) {
-        out = sign | (exponent + 112) << 23 | fraction << 13;
-    } else {
-        float x = static_cast<float>(fraction) * 0x1p-24f;
-        memcpy(&out, &x, 4);
-        out |= sign;
-    }
-    float x;
-    memcpy(&x, &out, 4);
-    return x;
+    for (int i = 0; i < groups; i++) copies += async.groups[i];
+    for (int i = 0; i < copies; i++) memcpy(async.copies[i].to, async.copies[i].from, 16);
+    std::copy(async.copies + copies, async.copies + async.n_copies, async.copies);
+    std::copy(async.groups + groups, async.groups + async.n_groups, async.groups);
+    async.n_copies -= copies;
+    async.n_groups -= groups;
 }
 
 uint16_t half_of_float(float x) {

@@ -7,11 +7,12 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 namespace simt {
 
 // Bytes that one lane puts into a warp exchange at most.
-constexpr int kSlotBytes = 32;
+constexpr int kSlotBytes = 48;
 constexpr int kBarriers = 16;
 
 struct Index { uint32_t x, y, z; };
@@ -55,6 +56,12 @@ struct Copy {
     const void* from;
 };
 
+// Asynchronous copies that a thread has not waited for, oldest first, and how many each group holds.
+struct Copies {
+    Copy copies[64];
+    int n_copies, groups[16], n_groups, n_open;
+};
+
 struct Fiber {
     void* stack_pointer;
     Block* block;
@@ -65,22 +72,39 @@ struct Fiber {
     // Where it waits: until *generation is no longer `seen`. Null where it can run.
     const uint32_t* generation;
     uint32_t seen;
-    // Asynchronous copies that have not been waited for, oldest first, and how many each group holds.
-    Copy copies[64];
-    int n_copies, groups[16], n_groups, n_open;
+    // Not in here: a round of a block goes through all its fibers, and they should be near one another.
+    Copies* async;
 };
 
-extern thread_local Fiber* current;
+// Not `thread_local`, whose every access from another file asks first whether it has been initialised.
+extern __thread Fiber* current;
 
 // Waits until `threads` threads of the block have come.
 void barrier(int id, uint32_t threads);
-// Puts `bytes` into this lane's slot, waits for the warp, and returns the 32 slots.
-const uint8_t* exchange(uint32_t mask, const void* value, int bytes);
 // Ends the launch where [at, at + bytes) is not aligned to `bytes` or lies outside every allocation and the block's
 // shared memory.
 void check_access(const void* at, size_t bytes);
 // Ends the launch with a message about the current thread.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+// Gives way until *generation is another one.
+void wait_for(const uint32_t* generation);
+
+// Puts `bytes` into this lane's slot, waits for the warp, and returns the 32 slots.
+inline const uint8_t* exchange(uint32_t mask, const void* value, int bytes) {
+    if (mask != 0xffffffffu) fail("a warp exchange of the lanes %08x; kernels use whole warps", mask);
+    if (bytes > kSlotBytes) fail("a warp exchange of %d bytes", bytes);
+    Warp& warp = *current->warp;
+    uint8_t(&slots)[32][kSlotBytes] = warp.slots[warp.generation % 2];
+    if (bytes > 0) memcpy(slots[current->lane], value, static_cast<size_t>(bytes));
+    if (++warp.arrived == 32) {
+        warp.arrived = 0;
+        warp.generation++;
+    } else {
+        wait_for(&warp.generation);
+    }
+    return slots[0];
+}
 
 // The array of static shared memory that belongs to a place in the kernel's text.
 void* static_shared(const void* place, size_t bytes);
@@ -92,7 +116,24 @@ void cp_async(void* to, const void* from);
 void cp_async_commit();
 void cp_async_wait(int left);
 
-float float_of_half(uint16_t bits);
+inline float float_of_half(uint16_t bits) {
+    // Where the fraction of a float is, so that an exponent is too small by 112.
+    uint32_t magnitude = uint32_t(bits & 0x7fffu) << 13, sign = uint32_t(bits & 0x8000u) << 16, out;
+    float x;
+    if (magnitude < 0x00800000u) {
+        // Subnormal: 2^-14 is added as the exponent and taken off again.
+        magnitude += 0x38800000u;
+        memcpy(&x, &magnitude, 4);
+        x -= 0x1p-14f;
+        memcpy(&out, &x, 4);
+    } else {
+        out = magnitude < 0x0f800000u ? magnitude + 0x38000000u : magnitude | 0x7f800000u;
+    }
+    out |= sign;
+    memcpy(&x, &out, 4);
+    return x;
+}
+
 uint16_t half_of_float(float x);
 
 // A kernel of the table.

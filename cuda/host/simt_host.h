@@ -133,39 +133,55 @@ DEVICE void cp_async16(void* to_shared, const void* from_global) {
 DEVICE void cp_async_commit() { simt::cp_async_commit(); }
 template <int Left> DEVICE void cp_async_wait() { simt::cp_async_wait(Left); }
 
-// Operand layouts are those of the PTX manual: lane = 4 group + member.
-DEVICE void mma_s8_16x8x32(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
-    const uint8_t* all = simt::exchange(0xffffffffu, mine, sizeof mine);
-    int group = simt::current->lane / 4, member = simt::current->lane % 4;
-    for (int i = 0; i < 4; i++) {
-        int col = 2 * member + i % 2;
-        for (int part = 0; part < 2; part++) {
-            for (int k = 0; k < 4; k++) {
-                uint32_t row_of_a[6], col_of_b[6];
-                memcpy(row_of_a, all + (4 * group + k) * simt::kSlotBytes, sizeof row_of_a);
-                memcpy(col_of_b, all + (4 * col + k) * simt::kSlotBytes, sizeof col_of_b);
-                c[i] = __dp4a(int32_t(row_of_a[2 * part + i / 2]), int32_t(col_of_b[4 + part]), c[i]);
+// Operand layouts are those of the PTX manual: lane = 4 group + member. A lane brings words of two rows of A and of
+// one column of B, two parts of each, and needs two whole rows and columns for its four values. It unpacks its own
+// words before the exchange: N elements a word, of type `Elem`.
+template <class Elem, int N>
+struct Operands {
+    Elem row[2][8 * N], col[2][8 * N];
+
+    // `unpack(word, to)` writes the N elements of a word.
+    template <class Unpack>
+    DEVICE Operands(const uint32_t (&a)[4], const uint32_t (&b)[2], Unpack unpack) {
+        Elem mine[6 * N];
+        for (int word = 0; word < 4; word++) unpack(a[word], mine + N * word);
+        for (int word = 0; word < 2; word++) unpack(b[word], mine + N * (4 + word));
+        constexpr size_t kWordBytes = N * sizeof(Elem);
+        const uint8_t* all = simt::exchange(0xffffffffu, mine, sizeof mine);
+        int group = simt::current->lane / 4, member = simt::current->lane % 4;
+        for (int k = 0; k < 4; k++) {
+            const uint8_t* of_row = all + (4 * group + k) * simt::kSlotBytes;
+            for (int i = 0; i < 2; i++) {
+                const uint8_t* of_col = all + (4 * (2 * member + i) + k) * simt::kSlotBytes;
+                for (int part = 0; part < 2; part++) {
+                    int to = N * (4 * part + k);
+                    memcpy(row[i] + to, of_row + (2 * part + i) * kWordBytes, kWordBytes);
+                    memcpy(col[i] + to, of_col + (4 + part) * kWordBytes, kWordBytes);
+                }
             }
         }
+    }
+};
+
+DEVICE void mma_s8_16x8x32(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    Operands<int16_t, 4> of(a, b, [](uint32_t word, int16_t* to) {
+        for (int i = 0; i < 4; i++) to[i] = int8_t(word >> (8 * i));
+    });
+    for (int i = 0; i < 4; i++) {
+        int32_t sum = 0;
+        for (int k = 0; k < 32; k++) sum += int32_t(of.row[i / 2][k]) * int32_t(of.col[i % 2][k]);
+        c[i] += sum;
     }
 }
 
 DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
-    const uint8_t* all = simt::exchange(0xffffffffu, mine, sizeof mine);
-    int group = simt::current->lane / 4, member = simt::current->lane % 4;
+    Operands<float, 2> of(a, b, [](uint32_t word, float* to) {
+        to[0] = simt::float_of_half(uint16_t(word));
+        to[1] = simt::float_of_half(uint16_t(word >> 16));
+    });
     for (int i = 0; i < 4; i++) {
-        int col = 2 * member + i % 2;
-        for (int part = 0; part < 2; part++) {
-            for (int k = 0; k < 4; k++) {
-                uint32_t row_of_a[6], col_of_b[6];
-                memcpy(row_of_a, all + (4 * group + k) * simt::kSlotBytes, sizeof row_of_a);
-                memcpy(col_of_b, all + (4 * col + k) * simt::kSlotBytes, sizeof col_of_b);
-                float2 x = floats_of_half2(row_of_a[2 * part + i / 2]), y = floats_of_half2(col_of_b[4 + part]);
-                c[i] += x.x * y.x + x.y * y.y;
-            }
-        }
+        const float *row = of.row[i / 2], *col = of.col[i % 2];
+        for (int k = 0; k < 16; k += 2) c[i] += row[k] * col[k] + row[k + 1] * col[k + 1];
     }
 }
 

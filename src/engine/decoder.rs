@@ -1,4 +1,5 @@
-//! From picked tokens to events: ids, bytes, whole characters of text, log-probabilities, and why a sequence ended.
+//! From picked tokens to events: ids, bytes, whole characters of text, log-probabilities, and why a sequence
+//! ended.
 
 use super::GenerateOptions;
 use super::logprobs::LogProbs;
@@ -36,8 +37,8 @@ pub struct PickedToken {
 pub struct Event {
     /// The token that was picked; `None` if the sequence ended without one.
     pub token: Option<PickedToken>,
-    /// Text that may be shown now: whole characters, possibly none. It can come later than its tokens, because the bytes of
-    /// a character and what may become a stop string are held back.
+    /// Text that may be shown now: whole characters, possibly none. It can come later than its tokens,
+    /// because the bytes of a character and what may become a stop string are held back.
     pub text: String,
     /// Why the sequence ended, if it did.
     pub end: Option<StopReason>,

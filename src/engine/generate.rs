@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::logprobs::LogProbs;
 use super::{Decoder, Error, Event, GenerateOptions, Session, Stats, StopReason};
 
-/// An iterator of pieces of text, each whole characters and none empty; [`next_event`](Self::next_event) gives the tokens
-/// too. After `None`, [`stop_reason`](Self::stop_reason) says why it ended.
+/// An iterator of pieces of text, each whole characters and none empty; [`next_event`](Self::next_event)
+/// gives the tokens too. After `None`, [`stop_reason`](Self::stop_reason) says why it ended.
 #[derive(Debug)]
 pub struct Generation<'s> {
     session: &'s mut Session,
@@ -25,8 +25,8 @@ impl Session {
     /// Shows the model `prompt` and streams what it says: an iterator of pieces of text.
     ///
     /// # Errors
-    /// [`Error::ContextFull`], [`Error::Token`] and [`Error::EmptyPrompt`] before anything runs; [`Error::Tokenizer`] if the
-    /// file has no usable vocabulary; [`Error::Sampler`].
+    /// [`Error::ContextFull`], [`Error::Token`] and [`Error::EmptyPrompt`] before anything runs;
+    /// [`Error::Tokenizer`] if the file has no usable vocabulary; [`Error::Sampler`].
     pub fn generate(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<Generation<'_>, Error> {
         self.check_some(prompt)?;
         Generation::new(self, prompt, options)
@@ -75,8 +75,8 @@ impl<'s> Generation<'s> {
         self.session
     }
 
-    /// Shows the model all of the prompt but its last token, which the first piece of text would do otherwise. `false` if it
-    /// was cancelled meanwhile.
+    /// Shows the model all of the prompt but its last token, which the first piece of text would do
+    /// otherwise. `false` if it was cancelled meanwhile.
     ///
     /// # Errors
     /// As [`Session::prefill`].
@@ -123,7 +123,8 @@ impl<'s> Generation<'s> {
         }
     }
 
-    /// Shows the model what is pending, step by step, but for the last `rest` tokens; `false` if it was cancelled meanwhile.
+    /// Shows the model what is pending, step by step, but for the last `rest` tokens; `false` if it was
+    /// cancelled meanwhile.
     fn feed_all_but(&mut self, rest: usize) -> Result<bool, Error> {
         let most = self.session.engine().max_rows();
         while self.pending.len() > rest {

@@ -116,8 +116,9 @@ impl Engine {
         Ok(runner.backend.stage_times(runner.exec))
     }
 
-    /// Keys and values that the KV cache could not keep as they were, because they were no finite numbers or beyond f16. A model
-    /// that makes such is broken, or not meant for f16. `None` if the backend does not count them.
+    /// Keys and values that the KV cache could not keep as they were, because they were no finite numbers or
+    /// beyond f16. A model that makes such is broken, or not meant for f16. `None` if the backend does not
+    /// count them.
     ///
     /// # Errors
     /// [`Error::Backend`], [`Error::InBatch`].

@@ -10,7 +10,8 @@ pub struct LogProbs {
 }
 
 impl LogProbs {
-    /// Those of `token`, and of the `n_top` most likely, out of `logits`, `[n_vocab]`. A NaN counts as minus infinity.
+    /// Those of `token`, and of the `n_top` most likely, out of `logits`, `[n_vocab]`. A NaN counts as minus
+    /// infinity.
     ///
     /// # Panics
     /// If `token` is not in the vocabulary.

@@ -21,8 +21,8 @@ pub struct GenerateOptions {
     pub past_eos: bool,
     /// Also show control tokens as text.
     pub show_special: bool,
-    /// Log-probabilities of each picked token and of this many of the most likely ones; `None` is no log-probabilities,
-    /// which spares reading a row of logits a token.
+    /// Log-probabilities of each picked token and of this many of the most likely ones; `None` is no
+    /// log-probabilities, which spares reading a row of logits a token.
     pub logprobs: Option<usize>,
     /// Looked at between steps; `true` ends the generation.
     pub cancel: Option<Arc<AtomicBool>>,

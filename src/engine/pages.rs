@@ -5,7 +5,8 @@ use crate::program::{KvWindow, PAGE, PageTable};
 
 /// The page pool of one engine. Sequences take pages as they grow, which fails when no page is left.
 ///
-/// Sequences and the prefix cache may share pages that are full. A page is written only while it has one holder.
+/// Sequences and the prefix cache may share pages that are full. A page is written only while it has one
+/// holder.
 #[derive(Debug)]
 pub struct Pages {
     table: PageTable,
@@ -37,12 +38,14 @@ pub fn pages_for(positions: usize) -> usize {
     positions.div_ceil(PAGE)
 }
 
-/// Exact pages that a sequence holds between steps: its first pages, and what [`Pages::settle`] leaves of the newest.
+/// Exact pages that a sequence holds between steps: its first pages, and what [`Pages::settle`] leaves of the
+/// newest.
 fn held_exact(window: KvWindow) -> usize {
     window.sink_pages + 1 + 2 * window.newest_pages
 }
 
-/// Exact pages for `seqs` sequences of `pages_a_seq` pages each, which grow by `rows` rows in all in one step.
+/// Exact pages for `seqs` sequences of `pages_a_seq` pages each, which grow by `rows` rows in all in one
+/// step.
 pub fn exact_pages_for(window: KvWindow, seqs: usize, pages_a_seq: usize, rows: usize) -> usize {
     let held = pages_a_seq.min(held_exact(window));
     // Rows of several sequences may each begin a page.
@@ -51,7 +54,8 @@ pub fn exact_pages_for(window: KvWindow, seqs: usize, pages_a_seq: usize, rows: 
 }
 
 impl Pages {
-    /// A pool of `pages` pages and `exact` exact pages, for `seqs` sequences of up to `pages_a_seq` pages each.
+    /// A pool of `pages` pages and `exact` exact pages, for `seqs` sequences of up to `pages_a_seq` pages
+    /// each.
     pub fn new(window: KvWindow, seqs: usize, pages_a_seq: usize, pages: usize, exact: usize) -> Self {
         let table = PageTable::new(seqs, pages_a_seq);
         Self { table, pages: Pool::new(pages), exact: Pool::new(exact), window }
@@ -94,8 +98,8 @@ impl Pages {
         self.is_windowed() && self.exact.free.len() < more
     }
 
-    /// Whether a sequence that shares the first `positions` positions of `seq` reads what `seq` read when it was there: exact
-    /// pages have not gone since.
+    /// Whether a sequence that shares the first `positions` positions of `seq` reads what `seq` read when it
+    /// was there: exact pages have not gone since.
     pub fn can_fork(&self, seq: u32, positions: usize) -> bool {
         let KvWindow { sink_pages, newest_pages } = self.window;
         let newest = (positions / PAGE).saturating_sub(newest_pages);
@@ -113,8 +117,8 @@ impl Pages {
         positions.min((self.table.seq(seq).len() + free) * PAGE)
     }
 
-    /// Makes `seq` hold pages for its first `positions` positions, and exact pages for those that are new. Changes
-    /// nothing and returns `false` if there are too few.
+    /// Makes `seq` hold pages for its first `positions` positions, and exact pages for those that are new.
+    /// Changes nothing and returns `false` if there are too few.
     #[must_use]
     pub fn grow(&mut self, seq: u32, positions: usize) -> bool {
         if self.most(seq, positions) < positions {
@@ -131,8 +135,8 @@ impl Pages {
         true
     }
 
-    /// Gives back the exact pages that no row reads any more, `seq` having grown to `positions`: neither one that
-    /// follows, nor one after a cut by up to [`KvWindow::newest`] positions.
+    /// Gives back the exact pages that no row reads any more, `seq` having grown to `positions`: neither one
+    /// that follows, nor one after a cut by up to [`KvWindow::newest`] positions.
     pub fn settle(&mut self, seq: u32, positions: usize) {
         // A row reads the window before the page it stands in; the cut may bring it into an earlier page.
         let KvWindow { sink_pages, newest_pages } = self.window;
@@ -143,8 +147,9 @@ impl Pages {
         }
     }
 
-    /// Cuts `seq` back to `positions`, or to the start of the page that these end in if that page cannot be written on:
-    /// another holder shares it, or only its codes are left. Returns the number of positions that remain.
+    /// Cuts `seq` back to `positions`, or to the start of the page that these end in if that page cannot be
+    /// written on: another holder shares it, or only its codes are left. Returns the number of positions that
+    /// remain.
     pub fn cut_back(&mut self, seq: u32, positions: usize) -> usize {
         let full = positions / PAGE;
         let ends_full = positions.is_multiple_of(PAGE);
@@ -160,8 +165,8 @@ impl Pages {
         if whole { full * PAGE } else { positions }
     }
 
-    /// Makes `to`, which holds nothing, hold the full pages of the first `positions` positions of `from`. Returns how
-    /// many positions these are.
+    /// Makes `to`, which holds nothing, hold the full pages of the first `positions` positions of `from`.
+    /// Returns how many positions these are.
     pub fn share(&mut self, from: u32, to: u32, positions: usize) -> usize {
         let full = positions / PAGE;
         for i in 0..full {
@@ -226,9 +231,9 @@ impl Pages {
         }
     }
 
-    /// Makes `seq`, which holds nothing, hold the pages of `positions` positions as a sequence holds them between two
-    /// steps: exact ones where `exact`, which has an entry a page, says so. `false`, and it holds nothing, if no sequence
-    /// could hold such pages, or if there are too few.
+    /// Makes `seq`, which holds nothing, hold the pages of `positions` positions as a sequence holds them
+    /// between two steps: exact ones where `exact`, which has an entry a page, says so. `false`, and it holds
+    /// nothing, if no sequence could hold such pages, or if there are too few.
     pub fn hold(&mut self, seq: u32, positions: usize, exact: &[bool]) -> bool {
         let sink_pages = self.window.sink_pages;
         let (n, windowed) = (exact.len(), self.is_windowed());
@@ -324,8 +329,8 @@ mod tests {
         assert!(all(&pages.pages) && all(&pages.exact));
     }
 
-    /// Steps of many sizes, each pool of exactly the size that is planned: it never runs dry, and every exact page that
-    /// a row of a step may read is there.
+    /// Steps of many sizes, each pool of exactly the size that is planned: it never runs dry, and every exact
+    /// page that a row of a step may read is there.
     #[test]
     fn the_planned_exact_pages_suffice() {
         let sizes = [(1, 1000), (7, 1000), (64, 1000), (65, 1000), (200, 1000), (512, 130), (8, 300)];

@@ -1,6 +1,7 @@
 //! The one place where steps are made: rows of sequences go in, tokens and logits come out.
 //!
-//! It knows no order in which sequences should run: [`Batch`](super::Batch) and [`Session`](super::Session) decide that.
+//! It knows no order in which sequences should run: [`Batch`](super::Batch) and [`Session`](super::Session)
+//! decide that.
 
 use std::ops::Deref;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -87,8 +88,8 @@ impl Runner {
         self.sampling.clear();
     }
 
-    /// Appends the next `n` rows of a sequence to the step; their pages must be there. Returns the output row of the last,
-    /// if anything is asked of it.
+    /// Appends the next `n` rows of a sequence to the step; their pages must be there. Returns the output row
+    /// of the last, if anything is asked of it.
     pub fn push(&mut self, seq: &Sequence, n: usize, ask: Ask) -> Option<usize> {
         let slot = seq.slot.expect("a sequence that runs has a slot");
         for at in seq.cached..seq.cached + n {
@@ -151,8 +152,8 @@ impl Runner {
         Ok(self.backend.read(self.exec, self.logits, first, out)?)
     }
 
-    /// Gives the pages of `seq` back that lie behind what is in the cache, and counts what of a page cannot be written on
-    /// as not in the cache.
+    /// Gives the pages of `seq` back that lie behind what is in the cache, and counts what of a page cannot
+    /// be written on as not in the cache.
     pub fn trim(&mut self, seq: &mut Sequence) {
         if let Some(slot) = seq.slot {
             seq.cached = self.pages.cut_back(slot, seq.cached);
@@ -178,8 +179,8 @@ impl Runner {
         self.free_slots.push(slot);
     }
 
-    /// Makes `to`, which has a slot and no pages, a copy of the first `positions` positions of `from`. Full pages are
-    /// shared; the rest is copied if a page for it is free, and computed again otherwise.
+    /// Makes `to`, which has a slot and no pages, a copy of the first `positions` positions of `from`. Full
+    /// pages are shared; the rest is copied if a page for it is free, and computed again otherwise.
     ///
     /// # Errors
     /// [`Error::Backend`].
@@ -194,8 +195,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Copies the page `i` of `from`, which is not full, as that of `to`, so that `to` holds `cached` positions. `false`
-    /// if no page is free or the exact positions are gone.
+    /// Copies the page `i` of `from`, which is not full, as that of `to`, so that `to` holds `cached`
+    /// positions. `false` if no page is free or the exact positions are gone.
     fn copy_page(&mut self, from: u32, to: u32, i: usize, cached: usize) -> Result<bool, Error> {
         let lost = self.pages.is_windowed() && self.pages.table().exact(from)[i].is_none();
         if lost || !self.pages.grow(to, cached) {
@@ -210,7 +211,8 @@ impl Runner {
     }
 }
 
-/// Where the runner is while nobody uses it. Whoever runs a step takes it out, so no lock is held while a device works.
+/// Where the runner is while nobody uses it. Whoever runs a step takes it out, so no lock is held while a
+/// device works.
 pub(super) struct Desk {
     place: Mutex<Place>,
     returned: Condvar,

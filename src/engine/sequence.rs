@@ -8,16 +8,19 @@ use crate::program::Sampling;
 pub(super) struct Sequence {
     /// Tokens that the model has seen or is to see, in order.
     pub tokens: Vec<u32>,
-    /// Positions whose keys and values are in the cache, or come there by a run that is queued. One more than there are
-    /// tokens if the sequence runs ahead: the last of them belongs to the token that the queued run before it picks.
+    /// Positions whose keys and values are in the cache, or come there by a run that is queued. One more than
+    /// there are tokens if the sequence runs ahead: the last of them belongs to the token that the queued run
+    /// before it picks.
     pub cached: usize,
     /// Its slot in the page table; `None` while it holds no pages.
     pub slot: Option<u32>,
     /// How tokens are picked.
     pub sampler: Sampler,
-    /// How the picks are made that are queued and whose tokens the host has not read, oldest first; at most two.
+    /// How the picks are made that are queued and whose tokens the host has not read, oldest first; at most
+    /// two.
     pub queued: Vec<Sampling>,
-    /// The last token that was read of a pick, if [`tokens`](Self::tokens) lacks it. `queued` goes on from there.
+    /// The last token that was read of a pick, if [`tokens`](Self::tokens) lacks it. `queued` goes on from
+    /// there.
     pub picked: Option<u32>,
 }
 
@@ -49,8 +52,8 @@ impl Sequence {
         self.sampler.sampling(self.cached)
     }
 
-    /// Appends `tokens` if the run that computes them, and picks the next one as the sampler says, is queued already.
-    /// `false`, and nothing is changed, if it is not.
+    /// Appends `tokens` if the run that computes them, and picks the next one as the sampler says, is queued
+    /// already. `false`, and nothing is changed, if it is not.
     pub fn is_queued(&mut self, tokens: &[u32]) -> bool {
         let next = self.tokens.len() + 1;
         let is_queued = self.picked.is_some_and(|picked| *tokens == [picked])
@@ -63,7 +66,8 @@ impl Sequence {
         is_queued
     }
 
-    /// Forgets what runs ahead. What it has written lies behind the last token, where the next run overwrites it.
+    /// Forgets what runs ahead. What it has written lies behind the last token, where the next run overwrites
+    /// it.
     pub fn land(&mut self) {
         self.queued.clear();
         self.picked = None;

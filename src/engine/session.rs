@@ -7,11 +7,11 @@ use super::{Engine, Error, Sampler};
 
 /// One sequence of an engine. Dropping it gives its slot and pages back.
 ///
-/// A session holds the tokens that the model has seen; [`tokens`](Self::tokens) are those whose keys and values are in
-/// the cache, but for the last few after a cut or in a branch, which the next step computes.
+/// A session holds the tokens that the model has seen; [`tokens`](Self::tokens) are those whose keys and
+/// values are in the cache, but for the last few after a cut or in a branch, which the next step computes.
 ///
-/// Sessions of one engine may run on several threads: they take turns, a step each. A [`Batch`](super::Batch) runs many
-/// sequences in the same step.
+/// Sessions of one engine may run on several threads: they take turns, a step each. A [`Batch`](super::Batch)
+/// runs many sequences in the same step.
 #[derive(Debug)]
 pub struct Session {
     engine: Engine,
@@ -23,7 +23,8 @@ impl Engine {
     /// A new session with an empty context.
     ///
     /// # Errors
-    /// [`Error::NoSession`] if all [`EngineOptions::n_seqs`] are in use; [`Error::InBatch`] while a [`Batch`] has the engine.
+    /// [`Error::NoSession`] if all [`EngineOptions::n_seqs`] are in use; [`Error::InBatch`] while a [`Batch`]
+    /// has the engine.
     pub fn session(&self) -> Result<Session, Error> {
         let n_seqs = self.shared.program.limits.seqs;
         let slot = self.runner()?.free_slots.pop().ok_or(Error::NoSession { n_seqs })?;
@@ -85,8 +86,8 @@ impl Session {
     /// Shows the model `tokens`, in steps of at most [`EngineOptions::batch`](super::EngineOptions::batch).
     ///
     /// # Errors
-    /// [`Error::ContextFull`] and [`Error::Token`] before anything runs; [`Error::OutOfPages`]; [`Error::InBatch`];
-    /// [`Error::Backend`]. After these last the session keeps the steps that ran.
+    /// [`Error::ContextFull`] and [`Error::Token`] before anything runs; [`Error::OutOfPages`];
+    /// [`Error::InBatch`]; [`Error::Backend`]. After these last the session keeps the steps that ran.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.check(tokens)?;
         self.feed(tokens, Ask::Nothing)
@@ -102,8 +103,8 @@ impl Session {
         Ok(&self.logits)
     }
 
-    /// Shows the model `tokens` and hands the logits behind each to `each`: its index in `tokens`, and `[n_vocab]`. Steps
-    /// are of at most [`EngineOptions::outputs`](super::EngineOptions::outputs) tokens.
+    /// Shows the model `tokens` and hands the logits behind each to `each`: its index in `tokens`, and
+    /// `[n_vocab]`. Steps are of at most [`EngineOptions::outputs`](super::EngineOptions::outputs) tokens.
     ///
     /// # Errors
     /// As [`prefill`](Self::prefill), and whatever `each` returns, at once.
@@ -131,8 +132,8 @@ impl Session {
         Ok(())
     }
 
-    /// Shows the model `tokens` and picks the token behind them, which the model has not seen yet. The backend picks if the
-    /// sampler leaves the logits alone; the result is the same.
+    /// Shows the model `tokens` and picks the token behind them, which the model has not seen yet. The
+    /// backend picks if the sampler leaves the logits alone; the result is the same.
     ///
     /// # Errors
     /// As [`logits`](Self::logits).
@@ -140,8 +141,8 @@ impl Session {
         self.pick(tokens, false, false)
     }
 
-    /// Shows the model `tokens`, picks the token behind them, shows it that one, and so on until `n` are picked, whatever
-    /// they are; returns the last. A backend that can runs ahead of the host.
+    /// Shows the model `tokens`, picks the token behind them, shows it that one, and so on until `n` are
+    /// picked, whatever they are; returns the last. A backend that can runs ahead of the host.
     ///
     /// # Errors
     /// As [`decode`](Self::decode); [`Error::ContextFull`] comes when the context is full.
@@ -157,10 +158,12 @@ impl Session {
         Ok(token)
     }
 
-    /// As [`decode`](Self::decode). If it `goes_on`, so that the token will be shown to the model and another one picked the
-    /// same way unless something ends the text, a backend that runs ahead gets that step before this one's token is read.
+    /// As [`decode`](Self::decode). If it `goes_on`, so that the token will be shown to the model and another
+    /// one picked the same way unless something ends the text, a backend that runs ahead gets that step
+    /// before this one's token is read.
     ///
-    /// If it `keeps_logits`, for [`last_logits`](Self::last_logits), nothing runs ahead: the next step would overwrite them.
+    /// If it `keeps_logits`, for [`last_logits`](Self::last_logits), nothing runs ahead: the next step would
+    /// overwrite them.
     pub(super) fn pick(&mut self, tokens: &[u32], goes_on: bool, keeps_logits: bool) -> Result<u32, Error> {
         self.check_some(tokens)?;
         tokens.iter().for_each(|&token| self.seq.sampler.accept(token));
@@ -183,10 +186,10 @@ impl Session {
         runner.collect(&mut self.seq)
     }
 
-    /// Forgets every token from `position` on. Later tokens are then as if the session had never gone further; with a
-    /// windowed KV codec (`turboquant`) that holds for cuts by up to
-    /// [`KvWindow::newest`](crate::program::KvWindow::newest) positions, and beyond these, older positions stay as coarse as
-    /// they were.
+    /// Forgets every token from `position` on. Later tokens are then as if the session had never gone
+    /// further; with a windowed KV codec (`turboquant`) that holds for cuts by up to
+    /// [`KvWindow::newest`](crate::program::KvWindow::newest) positions, and beyond these, older positions
+    /// stay as coarse as they were.
     ///
     /// # Panics
     /// If `position` lies beyond the session's own.
@@ -201,8 +204,9 @@ impl Session {
         }
     }
 
-    /// A second session that has seen the first `position` tokens of this one. The two share the pages that are full, and
-    /// go on apart, each as if it had been alone, within the bounds of [`cut_back`](Self::cut_back).
+    /// A second session that has seen the first `position` tokens of this one. The two share the pages that
+    /// are full, and go on apart, each as if it had been alone, within the bounds of
+    /// [`cut_back`](Self::cut_back).
     ///
     /// # Errors
     /// As [`Engine::session`]; [`Error::Backend`].
@@ -226,8 +230,8 @@ impl Session {
         &self.logits
     }
 
-    /// Runs the steps that `tokens` want, the last of them with `ask`. After an error the session has seen, of these tokens,
-    /// those of the steps that ran.
+    /// Runs the steps that `tokens` want, the last of them with `ask`. After an error the session has seen,
+    /// of these tokens, those of the steps that ran.
     fn feed(&mut self, tokens: &[u32], ask: Ask) -> Result<(), Error> {
         let known = self.append(tokens);
         let ran = self.steps(ask);

@@ -1,9 +1,11 @@
-//! A session outside the process: its tokens and what the KV cache holds of them, so that a long prompt is computed once.
+//! A session outside the process: its tokens and what the KV cache holds of them, so that a long prompt is
+//! computed once.
 //!
-//! First come lines of text, up to an empty one: `sterna VERSION session`, and `name: value` for each thing that the engine must have in
-//! common with the one that saved. Then, little-endian: the number of tokens (u64), the tokens (u32 each), a byte a page (1 where
-//! its exact page is there too), each page as the backend has it and its exact page behind it, and the CRC-32 of all that (u32).
-//! Changes of any of it, a backend's pages among them, come with another version.
+//! First come lines of text, up to an empty one: `sterna VERSION session`, and `name: value` for each thing
+//! that the engine must have in common with the one that saved. Then, little-endian: the number of tokens
+//! (u64), the tokens (u32 each), a byte a page (1 where its exact page is there too), each page as the
+//! backend has it and its exact page behind it, and the CRC-32 of all that (u32). Changes of any of it, a
+//! backend's pages among them, come with another version.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -20,8 +22,8 @@ const HEADER_BYTES: u64 = 4096;
 const SAMPLE_BYTES: usize = 256;
 
 impl Session {
-    /// Writes the session so that [`Engine::restore`] makes one that goes on as this one does. What was cut off is computed
-    /// first. A writer with a buffer serves best.
+    /// Writes the session so that [`Engine::restore`] makes one that goes on as this one does. What was cut
+    /// off is computed first. A writer with a buffer serves best.
     ///
     /// # Errors
     /// [`StateError::Io`]; [`Error::Backend`].
@@ -69,12 +71,14 @@ impl Session {
 }
 
 impl Engine {
-    /// A session as [`Session::save`] wrote one, by this engine or by one with the same model, backend and KV cache, whatever
-    /// its context and threads. Nothing that is read can do harm but make the model talk nonsense: it is meant for one's own files.
+    /// A session as [`Session::save`] wrote one, by this engine or by one with the same model, backend and KV
+    /// cache, whatever its context and threads. Nothing that is read can do harm but make the model talk
+    /// nonsense: it is meant for one's own files.
     ///
     /// # Errors
-    /// [`Error::State`]; [`Error::NoSession`]; [`Error::ContextFull`] where it is longer than a context here; [`Error::Token`] where a
-    /// damaged one names a token that there is none of; [`Error::Backend`]. No slot is taken then.
+    /// [`Error::State`]; [`Error::NoSession`]; [`Error::ContextFull`] where it is longer than a context here;
+    /// [`Error::Token`] where a damaged one names a token that there is none of; [`Error::Backend`]. No slot
+    /// is taken then.
     pub fn restore(&self, from: &mut impl BufRead) -> Result<Session, Error> {
         let mut from = Summed { inner: from, sum: Hasher::new() };
         self.check_header(&mut from)?;

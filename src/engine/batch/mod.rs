@@ -1,10 +1,10 @@
 //! Many sequences in the same steps.
 //!
-//! Whoever owns a [`Batch`] adds requests and calls [`step`](Batch::step), from one thread: nothing here is locked. A step
-//! is one run of the model. First come the sequences that decode, a row each, then chunks of prompts (`schedule.rs`). Pages are
-//! taken as sequences grow; when none is left, the newest sequence gives its pages back and computes its tokens again later.
-//! What a sequence says does not depend on any of that: tokens are drawn by their position, and on the CPU sums do not
-//! depend on the rows of a step.
+//! Whoever owns a [`Batch`] adds requests and calls [`step`](Batch::step), from one thread: nothing here is
+//! locked. A step is one run of the model. First come the sequences that decode, a row each, then chunks of
+//! prompts (`schedule.rs`). Pages are taken as sequences grow; when none is left, the newest sequence gives
+//! its pages back and computes its tokens again later. What a sequence says does not depend on any of that:
+//! tokens are drawn by their position, and on the CPU sums do not depend on the rows of a step.
 
 mod budget;
 mod prefix;

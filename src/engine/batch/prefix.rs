@@ -1,11 +1,11 @@
 //! The prefix cache: full pages that are found again by the page before them and their 64 tokens.
 //!
-//! A node is one page. A hash finds candidates, and the parent and all tokens are compared, so a collision of hashes
-//! cannot mix two texts up. Nodes are evicted from the ends of chains, the least recently used first, and never while a
-//! sequence holds their page.
+//! A node is one page. A hash finds candidates, and the parent and all tokens are compared, so a collision of
+//! hashes cannot mix two texts up. Nodes are evicted from the ends of chains, the least recently used first,
+//! and never while a sequence holds their page.
 //!
-//! With a windowed codec a sequence can only go on where the newest exact pages are: nodes keep those at checkpoints
-//! (ends of prompts and of generations), and a look-up goes back to the nearest.
+//! With a windowed codec a sequence can only go on where the newest exact pages are: nodes keep those at
+//! checkpoints (ends of prompts and of generations), and a look-up goes back to the nearest.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -38,7 +38,8 @@ pub struct PrefixStats {
 pub enum PageEvent {
     /// A page can be found.
     Stored {
-        /// Names the page: a hash of its tokens, of all before them, the salt, the model and the kind of KV cache.
+        /// Names the page: a hash of its tokens, of all before them, the salt, the model and the kind of KV
+        /// cache.
         key: u64,
         /// The page before it; `None` for a first page.
         parent: Option<u64>,
@@ -99,7 +100,8 @@ impl PrefixCache {
         PrefixStats { pages, ..self.stats }
     }
 
-    /// The chain of pages for the beginning of `tokens`, at most all but the last token, from which a sequence can go on.
+    /// The chain of pages for the beginning of `tokens`, at most all but the last token, from which a
+    /// sequence can go on.
     pub fn find(&mut self, pages: &Pages, salt: &Arc<str>, tokens: &[u32]) -> Vec<NodeId> {
         self.clock += 1;
         let mut chain: Vec<NodeId> = Vec::new();
@@ -141,8 +143,9 @@ impl PrefixCache {
         }
     }
 
-    /// Makes page `i` of `slot`, which is full of `tokens` and comes behind `parent`, findable. If such a page is there
-    /// already, the slot holds that one from now on, so that a chain's pages are held by whoever names its nodes.
+    /// Makes page `i` of `slot`, which is full of `tokens` and comes behind `parent`, findable. If such a
+    /// page is there already, the slot holds that one from now on, so that a chain's pages are held by
+    /// whoever names its nodes.
     pub fn insert(
         &mut self,
         pages: &mut Pages,
@@ -186,12 +189,14 @@ impl PrefixCache {
         id
     }
 
-    /// Keeps what a sequence needs to go on behind `chain`, which are the first pages of `slot`: its newest exact pages.
+    /// Keeps what a sequence needs to go on behind `chain`, which are the first pages of `slot`: its newest
+    /// exact pages.
     pub fn checkpoint(&mut self, pages: &mut Pages, slot: u32, chain: &[NodeId]) {
         if !pages.is_windowed() {
             return;
         }
-        // One page more than is read: the last token of an equal prompt is computed again, which may lie in the page before.
+        // One page more than is read: the last token of an equal prompt is computed again, which may lie in
+        // the page before.
         let first = chain.len().saturating_sub(pages.window().newest_pages + 1);
         for (i, &id) in chain.iter().enumerate().skip(first) {
             let node = self.node_mut(id);

@@ -23,7 +23,8 @@ enum Grown {
 }
 
 impl Batch {
-    /// Gives slots and pages to sequences that wait, by claim, as far as they last: who comes first is never overtaken.
+    /// Gives slots and pages to sequences that wait, by claim, as far as they last: who comes first is never
+    /// overtaken.
     pub(super) fn admit(&mut self) -> Result<(), Error> {
         loop {
             let waits = |at: &usize| !self.tasks[*at].is_running() && !self.waits_for_fork(*at);
@@ -181,7 +182,8 @@ impl Batch {
         parts
     }
 
-    /// Whether a sequence that decodes has a row to run: its last token, or the one that is being picked for it.
+    /// Whether a sequence that decodes has a row to run: its last token, or the one that is being picked for
+    /// it.
     fn has_next(&self, at: usize) -> bool {
         let task = &self.tasks[at];
         match task.seq.missing() {
@@ -195,8 +197,8 @@ impl Batch {
         }
     }
 
-    /// Takes pages so that a sequence can grow to `positions`, or to fewer. Pages that are only kept go first, and then those
-    /// of the newest sequence that is not in `parts`.
+    /// Takes pages so that a sequence can grow to `positions`, or to fewer. Pages that are only kept go
+    /// first, and then those of the newest sequence that is not in `parts`.
     fn grow(&mut self, at: usize, positions: usize, parts: &[Part]) -> Grown {
         let (slot, cached) = match &self.tasks[at].seq {
             seq if seq.slot.is_none() => return Grown::Waits,

@@ -21,10 +21,11 @@ use crate::engine::{Decoder, Engine, Error, Event, Stats, StopReason};
 pub struct BatchOptions {
     /// Most rows of prompts in one step; `None` is all that the step has.
     pub chunk: Option<usize>,
-    /// How long a step may take while sequences decode: prompts get as many rows as fit. `None` is 200 ms on the CPU and 25 ms on
-    /// a device.
+    /// How long a step may take while sequences decode: prompts get as many rows as fit. `None` is 200 ms on
+    /// the CPU and 25 ms on a device.
     pub step_time: Option<Duration>,
-    /// Whether sequences that decode wait while prompts are computed: more tokens a second in all, and pauses for those who read.
+    /// Whether sequences that decode wait while prompts are computed: more tokens a second in all, and pauses
+    /// for those who read.
     pub prompts_first: bool,
     /// Whether full pages are kept, so that later prompts which begin with the same tokens find them.
     pub prefix_cache: bool,
@@ -59,7 +60,8 @@ pub struct BatchStats {
     pub free_pages: usize,
 }
 
-/// Sequences that run together on one engine, which it has for itself: sessions are refused as long as it lives.
+/// Sequences that run together on one engine, which it has for itself: sessions are refused as long as it
+/// lives.
 pub struct Batch {
     pub(super) engine: Engine,
     pub(super) runner: Taken<DeskOf>,
@@ -109,8 +111,8 @@ impl Engine {
     /// A batch, which has the engine for itself until it is dropped.
     ///
     /// # Errors
-    /// [`Error::InBatch`] if there is one already; [`Error::Sessions`] while sessions live; [`Error::Tokenizer`] if the file
-    /// has no usable vocabulary; [`Error::Option`].
+    /// [`Error::InBatch`] if there is one already; [`Error::Sessions`] while sessions live;
+    /// [`Error::Tokenizer`] if the file has no usable vocabulary; [`Error::Option`].
     pub fn batch(&self, options: BatchOptions) -> Result<Batch, Error> {
         self.tokenizer()?;
         if options.chunk == Some(0) {
@@ -187,11 +189,12 @@ impl Batch {
         self.prefix.clear(&mut self.runner.pages);
     }
 
-    /// Adds the sequences of a request behind those of the same priority; they run with the next steps. Returns their names.
+    /// Adds the sequences of a request behind those of the same priority; they run with the next steps.
+    /// Returns their names.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`], [`Error::Token`], [`Error::Sampler`]; [`Error::ContextFull`] and [`Error::NeverFits`] for a
-    /// prompt that could never run here; [`Error::Option`] for no sequences.
+    /// [`Error::EmptyPrompt`], [`Error::Token`], [`Error::Sampler`]; [`Error::ContextFull`] and
+    /// [`Error::NeverFits`] for a prompt that could never run here; [`Error::Option`] for no sequences.
     pub fn add(&mut self, request: &Request) -> Result<Vec<SeqId>, Error> {
         let Request { prompt, options, n, priority, salt, cache_prompt } = request;
         if prompt.is_empty() {
@@ -251,8 +254,8 @@ impl Batch {
         }
     }
 
-    /// Makes one run, and returns what it did for each sequence that it picked a token for or that ended. On a device the
-    /// events are those of the run before, whose tokens this one is fed with.
+    /// Makes one run, and returns what it did for each sequence that it picked a token for or that ended. On
+    /// a device the events are those of the run before, whose tokens this one is fed with.
     ///
     /// # Errors
     /// [`Error::Backend`]: no sequence has lost a token then, and the next step tries again.
@@ -360,7 +363,8 @@ impl Batch {
         let mut rows = run.logits.chunks_exact_mut(self.engine.hyper().n_vocab);
         for output in &run.outputs {
             let mut logits = if output.is_read { rows.next() } else { None };
-            // A sequence that has ended or lost its pages meanwhile has no use for the token; its next run picks it again.
+            // A sequence that has ended or lost its pages meanwhile has no use for the token; its next run
+            // picks it again.
             let Some(at) = self.tasks.iter().position(|task| task.id == output.id) else { continue };
             let task = &mut self.tasks[at];
             if !task.is_running() || output.picked_by == PickedBy::Device && task.seq.queued.is_empty() {
@@ -411,7 +415,8 @@ impl Batch {
         Ok(event)
     }
 
-    /// Lets others find the pages of a sequence that are full, and go on behind them if it is at the end of something.
+    /// Lets others find the pages of a sequence that are full, and go on behind them if it is at the end of
+    /// something.
     pub(super) fn keep_pages(&mut self, at: usize, is_end: bool) {
         let task = &mut self.tasks[at];
         let Some(slot) = task.seq.slot.filter(|_| task.cache_prompt) else { return };

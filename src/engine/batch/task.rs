@@ -19,7 +19,8 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// How to generate. A set `cancel` ends the sequence with the next step.
     pub options: GenerateOptions,
-    /// Sequences that go on from the prompt, which is computed once. Each has a seed of its own: the given one plus its index.
+    /// Sequences that go on from the prompt, which is computed once. Each has a seed of its own: the given
+    /// one plus its index.
     pub n: usize,
     /// Larger goes first; sequences of equal priority share.
     pub priority: i32,
