@@ -12,9 +12,9 @@ const ANSWER_TOKENS: usize = 256;
 pub struct Conversation {
     session: Session,
     template: ChatTemplate,
-    /// The system message, where there is one, and then turns of `user` and `assistant` by turns.
+    /// The system message, if any, and then messages of `user` and `assistant` alternately.
     messages: Vec<Message>,
-    /// What the session has seen, as text, and `unfed` behind it. Empty where that is not known exactly.
+    /// What the session has seen, as text, and `unfed` behind it. Empty if that is not known exactly.
     seen: String,
     /// Tokens of the last answer that the session has not seen yet.
     unfed: Vec<u32>,
@@ -37,7 +37,7 @@ impl Conversation {
     /// An empty conversation, or one that begins with a system message.
     ///
     /// # Errors
-    /// [`Error::NoSession`]; [`Error::Tokenizer`] where the file has no usable vocabulary.
+    /// [`Error::NoSession`]; [`Error::Tokenizer`] if the file has no usable vocabulary.
     pub fn new(engine: &Engine, template: ChatTemplate, system: Option<&str>) -> Result<Self, Error> {
         engine.tokenizer()?;
         let messages = system.map(|text| Message::new("system", text)).into_iter().collect();
@@ -62,12 +62,12 @@ impl Conversation {
         self.forget_text();
     }
 
-    /// Says `text` to the model and hands the pieces of its answer to `each`. Where the context is too small
+    /// Says `text` to the model and hands the pieces of its answer to `each`. If the context is too small
     /// for the whole conversation, the oldest turns are forgotten. After an error, or an answer of nothing,
     /// the conversation is as if nothing had been said.
     ///
     /// # Errors
-    /// [`Error::Chat`] where the template refuses; [`Error::ContextFull`] where even this turn alone does not
+    /// [`Error::Chat`] if the template refuses; [`Error::ContextFull`] if even this turn alone does not
     /// fit; as [`Session::generate`]; and whatever `each` returns.
     pub fn answer<E: From<Error>>(
         &mut self,
@@ -155,7 +155,7 @@ impl Conversation {
         }
     }
 
-    /// What follows the tokens that the session has, where the text only goes on. A special token must come
+    /// What follows the tokens that the session has, if the text only goes on. A special token must come
     /// first: text might have become one token with what is there.
     fn new_tokens(&self, rendered: &str) -> Result<Option<Vec<u32>>, Error> {
         let more = match rendered.strip_prefix(self.seen.as_str()) {

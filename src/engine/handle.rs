@@ -36,7 +36,7 @@ impl Engine {
     /// The file's tokenizer; built at the first call.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] where the file has none that can be used.
+    /// [`Error::Tokenizer`] if the file has none that can be used.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
         let shared = &*self.shared;
         if let Some(tokenizer) = shared.tokenizer.get() {
@@ -87,10 +87,10 @@ impl Engine {
         self.shared.plan
     }
 
-    /// How to sample where the user says nothing: what the file recommends, and the defaults.
+    /// How to sample if the user says nothing: what the file recommends, and the defaults.
     ///
     /// # Errors
-    /// [`Error::Gguf`], where a recommendation is of another type than it should be.
+    /// [`Error::Gguf`] if a recommendation is of another type than it should be.
     pub fn sampler_options(&self) -> Result<SamplerOptions, Error> {
         Ok(SamplerOptions::recommended(self.gguf().metadata(), self.n_ctx())?)
     }

@@ -19,7 +19,7 @@ const TASK_ROWS: usize = 64;
 /// bytes. An embedding that serves as the head too is kept beside it.
 ///
 /// # Errors
-/// [`Error::Option`] for another word, and where the type cannot hold the head's rows.
+/// [`Error::Option`] for another word, and if the type cannot hold the head's rows.
 pub fn retype(model: &mut Model, word: &str) -> Result<(), Error> {
     let wrong =
         |want: String| Error::Option { option: "EngineOptions::head_type", want, got: word.to_owned() };
@@ -55,7 +55,7 @@ pub fn retype(model: &mut Model, word: &str) -> Result<(), Error> {
 /// A tensor in another type.
 ///
 /// # Panics
-/// Where the type cannot hold its rows: see [`retype`].
+/// If the type cannot hold its rows: see [`retype`].
 pub fn encoded(w: &HostTensor, ty: &'static dyn QuantType, threads: usize) -> HostTensor {
     let encode = |task: usize| -> Vec<u8> {
         let mut row = vec![0.0; w.cols];

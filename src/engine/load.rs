@@ -66,14 +66,14 @@ pub struct EngineOptions {
     pub kv_window: Option<usize>,
     /// Type of the output head: `keep`, or `q8_0` or `q6_k`, which it is encoded in when it is loaded.
     pub head_type: String,
-    /// Whose type ids the file uses, where it leaves doubt.
+    /// Whose type ids the file uses, if it leaves doubt.
     pub dialect: Option<Dialect>,
-    /// Pre-tokenizer, where the file names none or a wrong one.
+    /// Pre-tokenizer, if the file names none or a wrong one.
     pub tokenizer_pre: Option<String>,
 }
 
 impl EngineOptions {
-    /// Positions of a session where nothing else is asked for.
+    /// Positions of a sequence if nothing else is asked for.
     pub const DEFAULT_CTX: usize = 4096;
 
     /// The same with other codecs. Sinks and window are left out if neither codec is windowed.
@@ -183,7 +183,7 @@ impl Engine {
     /// As [`open`](Self::open); the last backend's error if none does.
     ///
     /// # Panics
-    /// Where there are no backends.
+    /// If `backends` is empty.
     pub fn on_first(
         gguf: Gguf,
         options: &EngineOptions,
@@ -325,7 +325,7 @@ fn codec(option: &'static str, name: &str, side: KvSide) -> Result<&'static dyn 
     })
 }
 
-/// That first and newest positions are asked for where they can be.
+/// Checks that first and newest positions are asked for only if a codec has them.
 fn check_window(options: &EngineOptions, k: &dyn KvCodec, v: &dyn KvCodec) -> Result<(), Error> {
     let asked =
         [("EngineOptions::kv_sinks", options.kv_sinks), ("EngineOptions::kv_window", options.kv_window)];

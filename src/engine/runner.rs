@@ -1,4 +1,4 @@
-//! The one place where steps are made: rows of sequences go in, tokens and logits come out.
+//! The one place that makes steps: rows of sequences go in, tokens and logits come out.
 //!
 //! It knows no order in which sequences should run: [`Batch`](super::Batch) and [`Session`](super::Session)
 //! decide that.
@@ -22,7 +22,7 @@ pub(super) struct Runner {
     /// Whether runs are queued on a device while the host goes on.
     is_device: bool,
     rows: Vec<Row>,
-    /// One an output row; `None` where the host reads the logits.
+    /// One an output row; `None` if the host reads the logits.
     sampling: Vec<Option<Sampling>>,
     /// Space for a page that is copied.
     page: Vec<u8>,
@@ -211,7 +211,7 @@ impl Runner {
     }
 }
 
-/// Where the runner is while nobody uses it. Whoever runs a step takes it out, so no lock is held while a
+/// Keeps the runner while nobody uses it. Whoever runs a step takes it out, so no lock is held while a
 /// device works.
 pub(super) struct Desk {
     place: Mutex<Place>,

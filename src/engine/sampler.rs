@@ -1,5 +1,5 @@
 //! How the next token is chosen: what changes the logits first (bias, penalties), then
-//! [`program::sampling`](crate::program::sampling), on the backend where nothing changes them.
+//! [`program::sampling`](crate::program::sampling), on the backend if nothing changes them.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -127,7 +127,7 @@ impl Sampler {
     }
 
     /// How the backend's `Sample` stage picks the token at `position`; means the same as
-    /// [`pick`](Self::pick) where the sampler does not change logits.
+    /// [`pick`](Self::pick) if the sampler does not change logits.
     pub fn sampling(&self, position: usize) -> Sampling {
         let o = &self.options;
         Sampling {
@@ -144,7 +144,7 @@ impl Sampler {
     /// Picks the token at `position` from `logits`, `[n_vocab]`, which bias and penalties change in place.
     ///
     /// # Panics
-    /// Where `logits` is empty.
+    /// If `logits` is empty.
     pub fn pick(&mut self, logits: &mut [f32], position: usize) -> u32 {
         let o = &self.options;
         for &(token, bias) in &o.logit_bias {

@@ -3,7 +3,7 @@
 //!
 //! First come lines of text, up to an empty one: `sterna VERSION session`, and `name: value` for each thing
 //! that the engine must have in common with the one that saved. Then, little-endian: the number of tokens
-//! (u64), the tokens (u32 each), a byte a page (1 where its exact page is there too), each page as the
+//! (u64), the tokens (u32 each), a byte a page (1 if its exact page is there too), each page as the
 //! backend has it and its exact page behind it, and the CRC-32 of all that (u32). Changes of any of it, a
 //! backend's pages among them, come with another version.
 
@@ -76,9 +76,9 @@ impl Engine {
     /// nonsense: it is meant for one's own files.
     ///
     /// # Errors
-    /// [`Error::State`]; [`Error::NoSession`]; [`Error::ContextFull`] where it is longer than a context here;
-    /// [`Error::Token`] where a damaged one names a token that there is none of; [`Error::Backend`]. No slot
-    /// is taken then.
+    /// [`Error::State`]; [`Error::NoSession`]; [`Error::ContextFull`] if it is longer than a context here;
+    /// [`Error::Token`] if a damaged one names a token that the vocabulary does not have; [`Error::Backend`].
+    /// No slot is taken then.
     pub fn restore(&self, from: &mut impl BufRead) -> Result<Session, Error> {
         let mut from = Summed { inner: from, sum: Hasher::new() };
         self.check_header(&mut from)?;

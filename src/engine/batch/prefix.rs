@@ -206,7 +206,7 @@ impl PrefixCache {
         }
     }
 
-    /// Evicts the least recently used page that nobody else holds. `false` if there is none.
+    /// Evicts the least recently used page that nobody else holds. `false` if none qualifies.
     pub fn evict(&mut self, pages: &mut Pages) -> bool {
         let is_end = |node: &Node| node.children == 0 && pages.has_one_holder(node.held.page);
         let Some(id) = self.oldest(is_end) else { return false };

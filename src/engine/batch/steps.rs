@@ -297,7 +297,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Queues a run of `parts`; `None` if there are none.
+    /// Queues a run of `parts`; `None` if `parts` is empty.
     fn queue(&mut self, parts: &[Part]) -> Result<Option<Run>, Error> {
         if parts.is_empty() {
             return Ok(None);
