@@ -31,11 +31,11 @@
 /* Token of a row that is fed with what was picked last for its sequence. */
 #define TOKEN_PICKED 0xffffffff
 
-/* Post of a pick that no later step is fed with. */
-#define NO_POST 0xffffffff
+/* Mailbox of a pick that no later step is fed with. */
+#define NO_MAILBOX 0xffffffff
 
-/* Words of the host that each sequence slot's picks go to in turn, so that the host may read one while the next is made. */
-#define POSTS 2
+/* Mailboxes: words of the host that each sequence slot's picks go to in turn, so that the host may read one while the next is made. */
+#define MAILBOXES 2
 
 /* Positions of one KV page. */
 #define PAGE_POSITIONS 64
@@ -135,8 +135,8 @@ struct StepSampling {
     uint32_t top_k;
     uint64_t seed;
     uint64_t counter;
-    /* POSTS times the slot of the row's sequence, plus which of the slot's words is next; or NO_POST. */
-    uint32_t post;
+    /* MAILBOXES times the slot of the row's sequence, plus which of the slot's words is next; or NO_MAILBOX. */
+    uint32_t mailbox;
     uint32_t reserved;
 };
 
@@ -252,7 +252,7 @@ struct CodedKvParams {
     /* [exact pages, n_kv_heads, head_dim]: of a sequence's first page, the mean of its keys. */
     POINTER(float) means;
     /* Counts vectors that could not be kept as they were. */
-    POINTER(uint64_t) repaired;
+    POINTER(uint64_t) clamped;
     uint64_t page_bytes;
     uint32_t n_kv_heads;
     uint32_t head_dim;
@@ -261,7 +261,7 @@ struct CodedKvParams {
     uint32_t newest_pages;
 };
 
-/* One layer's cache in blocks of BLOCK_ELEMS elements under one scale; one of its sides may be halves instead. Blocks are of turned
+/* One layer's cache in blocks of BLOCK_ELEMS elements under one scale; one of its sides may be halves instead. Blocks are of transformed
  * vectors: signs and factor of the rotation are as in CodesParams. */
 struct BlockKvParams {
     uint32_t signs[8];
@@ -274,13 +274,13 @@ struct BlockKvParams {
     /* As cuda/lib/blocks.cuh says. */
     POINTER(uint8_t) pages;
     /* Counts vectors that could not be kept as they were. */
-    POINTER(uint64_t) repaired;
+    POINTER(uint64_t) clamped;
     uint64_t page_bytes;
 };
 
 struct RopeParams {
     /* [positions, 2, pairs]: cosines, then sines, times the magnitude. */
-    POINTER(const float) turns;
+    POINTER(const float) cos_sin;
     /* 0 where there is none. */
     uint32_t pairs;
     /* Whether pairs are neighbours instead of halves. */
@@ -489,8 +489,8 @@ struct SampleParams {
     POINTER(uint32_t) tokens;
     /* [seqs], for the steps that follow. */
     POINTER(uint32_t) picked;
-    /* [seqs, POSTS], memory of the host. */
-    POINTER(uint32_t) posts;
+    /* [seqs, MAILBOXES], memory of the host. */
+    POINTER(uint32_t) mailboxes;
     /* [outputs]: the best candidate so far; 0 between two launches. */
     POINTER(unsigned long long) best;
     /* [outputs]: blocks that have come; 0 between two launches. */

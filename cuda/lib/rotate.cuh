@@ -61,7 +61,7 @@ DEVICE void rotate(Vector& v, const Rotation& rotation) {
 }
 
 template <class Rotation>
-DEVICE void turn_back(Vector& v, const Rotation& rotation) {
+DEVICE void transform_back(Vector& v, const Rotation& rotation) {
     hadamard(v);
     shrink(v, rotation);
     flip(v, rotation);
@@ -80,20 +80,20 @@ constexpr float kLargestHalf = 65504.0f;
 
 // Makes what is no finite number 0, and what is beyond `most` that. Says whether there was any in the lane's part.
 DEVICE bool keep_within(Vector& v, float most) {
-    bool repaired = false;
+    bool clamped = false;
 #pragma unroll
     for (uint32_t j = 0; j < kLaneElems; j++) {
         if (j >= v.n) continue;
         float size = fabsf(v.x[j]);
         if (size <= most) continue;
-        repaired = true;
+        clamped = true;
         v.x[j] = size < INFINITY ? copysignf(most, v.x[j]) : 0.0f;
     }
-    return repaired;
+    return clamped;
 }
 
 // Counts a vector, for a warp whose lanes have all come here.
-DEVICE void count_repaired(uint64_t* count, bool repaired) {
-    bool any = __ballot_sync(kWarp, repaired) != 0;
+DEVICE void count_clamped(uint64_t* count, bool clamped) {
+    bool any = __ballot_sync(kWarp, clamped) != 0;
     if (any && threadIdx.x % kWarpSize == 0) atomicAdd(reinterpret_cast<unsigned long long*>(count), 1ull);
 }

@@ -1,4 +1,4 @@
-// Attend over codes: out[r] = softmax(scale q[r] . K[..= pos]) V, for caches whose older pages are codes of turned vectors.
+// Attend over codes: out[r] = softmax(scale q[r] . K[..= pos]) V, for caches whose older pages are codes of transformed vectors.
 //
 // Split-K flash decode as in attend.cuh, and merged as there; but a block goes page by page, because a page is read as a whole
 // from its codes or from its exact page: which of the two follows from the position of the row (src/program/step.rs).
@@ -9,7 +9,7 @@
 // the keys adds is the same for all positions. Values are bytes too, times weight and scale as floats. No page is decoded into memory.
 //
 // Reads (pos + 1) x 2 x (2 + bits x head_dim / 8) bytes a KV head, 2 more for each position with signs, and 4 x head_dim for exact
-// positions. Queries come turned (append.cuh), and the output is turned back here.
+// positions. Queries come transformed (append.cuh), and the output is transformed back here.
 #pragma once
 
 #include "../lib/codes.cuh"
@@ -226,9 +226,9 @@ struct PagesTask {
     }
 
     // Merges what `groups` groups of the block have left in shared memory, [groups, kHeads, 2 + head_dim], with other blocks' parts
-    // where there are some, and writes the result, turned back by `rotation` where it was turned.
+    // where there are some, and writes the result, transformed back by `rotation` where it was transformed.
     template <class Params, class Rotation>
-    DEVICE void finish(const Params& p, uint32_t groups, const Rotation& rotation, bool turned) const {
+    DEVICE void finish(const Params& p, uint32_t groups, const Rotation& rotation, bool transformed) const {
         float* parts = reinterpret_cast<float*>(shared_memory());
         uint32_t head_dim = p.kv.head_dim, len = 2 + head_dim;
         float* merged = parts + groups * kHeads * len;
@@ -239,7 +239,7 @@ struct PagesTask {
         __syncthreads();
         for (uint32_t h = threadIdx.x / kWarpSize; h < heads; h += blockDim.x / kWarpSize) {
             Vector v = load_vector(merged + h * head_dim, head_dim);
-            if (turned) turn_back(v, rotation);
+            if (transformed) transform_back(v, rotation);
 #pragma unroll
             for (uint32_t j = 0; j < kLaneElems; j++) {
                 if (j < v.n) p.out[(first_head + h) * head_dim + Vector::elem(j)] = v.x[j];

@@ -210,7 +210,7 @@ DEVICE void merge_splits(
         }
 #pragma unroll
         for (uint32_t j = 0; j < kLaneElems; j++) values.x[j] /= sum;
-        source.turn_back(values);
+        source.transform_back(values);
         uint64_t to_row = first_row + vector / heads;
         float* to = p.out + (to_row * p.kv.n_kv_heads * p.group + first_head + vector % heads) * head_dim;
 #pragma unroll
@@ -253,9 +253,9 @@ struct HalvesSource {
     // What the value of position `at` of the span counts, and the exponent of that.
     DEVICE float step(const Shared&, uint32_t) const { return 1.0f; }
     DEVICE float exponent(const Shared&, uint32_t) const { return 0.0f; }
-    // Undoes what vectors were turned by.
+    // Undoes the transform of vectors.
     template <class Result>
-    DEVICE void turn_back(Result&) const {}
+    DEVICE void transform_back(Result&) const {}
 };
 
 template <int D, class Source, class Params>
@@ -406,7 +406,7 @@ DEVICE void attend_tiles(const Params& p) {
 #pragma unroll
             for (int i = 0; i < 4; i++) out[t][i] /= sum[i / 2];
         }
-        source.turn_back(out);
+        source.transform_back(out);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {

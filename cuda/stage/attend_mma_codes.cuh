@@ -7,8 +7,8 @@
 // Scores of codes are products of bytes with queries in 255 steps, weights come relative to the largest product with a value's scale, and values are
 // halves nearest to the codebook, all as in attend_row.cuh, so a prompt's rows see what single rows see.
 //
-// Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head and tile, and 4 x D for exact positions. Queries come turned (append.cuh), and the
-// output is turned back here. Needs head_dim = D, `arrived` 0.
+// Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head and tile, and 4 x D for exact positions. Queries come transformed (append.cuh), and the
+// output is transformed back here. Needs head_dim = D, `arrived` 0.
 #pragma once
 
 #include "attend_mma.cuh"
@@ -162,9 +162,9 @@ struct CodesSource {
     DEVICE float step(const Shared& shared, uint32_t at) const { return shared.steps[at]; }
     DEVICE float exponent(const Shared& shared, uint32_t at) const { return shared.exponents[at]; }
 
-    DEVICE void turn_back(Vector& v) const { ::turn_back(v, p.kv.codes); }
+    DEVICE void transform_back(Vector& v) const { ::transform_back(v, p.kv.codes); }
     // The same for vectors as products leave them, two a lane: elements 8 t + 2 member + i of half h at [t][2 h + i].
-    DEVICE void turn_back(float (&out)[D / 8][4]) const {
+    DEVICE void transform_back(float (&out)[D / 8][4]) const {
         Place at;
         auto butterfly = [](float& low, float& high) {
             float sum = low + high;

@@ -7,7 +7,7 @@
 // elements a lane names k, as long as keys and queries agree, and which rows of a tile its values are:
 //
 //   scores: a lane has D / 4 neighbouring elements of the keys of two positions as bytes, from D / 64 pieces, and as many of one query.
-//   weights: positions x heads as they come, turned within the warp (transpose_matrix) to be an operand.
+//   weights: positions x heads as they come, transposed within the warp (transpose_matrix) to be an operand.
 //   values: a lane has D / 8 neighbouring elements of four positions, and makes words of two positions' halves by look-ups.
 //
 // Queries are rounded to 255 steps of their largest element, and products of bytes are summed exactly: scores are those of dp4a. Values
@@ -18,8 +18,8 @@
 // what is multiplied is below 2^15, and large where it matters, whatever the scales are. Of 40 powers of two that scales span, a
 // weight itself loses nothing as a float.
 //
-// Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head, and 4 x D for exact positions. Queries come turned (append.cuh), and the
-// output is turned back here. Needs head_dim = D, `arrived` 0.
+// Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head, and 4 x D for exact positions. Queries come transformed (append.cuh), and the
+// output is transformed back here. Needs head_dim = D, `arrived` 0.
 #pragma once
 
 #include "attend_codes.cuh"

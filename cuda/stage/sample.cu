@@ -24,10 +24,10 @@ DEVICE Candidate largest_below(const float* logits, uint32_t n_vocab, Candidate 
 // Where the host finds the token of a row, and where the next step does.
 DEVICE void keep(const SampleParams& p, uint32_t row, uint32_t token) {
     p.tokens[row] = token;
-    uint32_t post = p.sampling[row].post;
-    if (post == NO_POST) return;
-    p.picked[post / POSTS] = token;
-    p.posts[post] = token;
+    uint32_t mailbox = p.sampling[row].mailbox;
+    if (mailbox == NO_MAILBOX) return;
+    p.picked[mailbox / MAILBOXES] = token;
+    p.mailboxes[mailbox] = token;
 }
 
 DEVICE void greedy(const SampleParams& p, uint32_t row, const float* logits) {

@@ -116,7 +116,7 @@ pub enum KvSide {
 
 /// Encodes and decodes vectors of one length.
 pub trait KvVectors: fmt::Debug + Send + Sync {
-    /// Encodes one vector; `out` is as long as [`KvCodec::vec_bytes`] says. `false` where something had to be repaired:
+    /// Encodes one vector; `out` is as long as [`KvCodec::vec_bytes`] says. `false` where something had to be clamped:
     /// a number that the codec cannot hold.
     ///
     /// # Panics

@@ -209,18 +209,17 @@ fn what_is_no_number_does_no_harm() {
     let mut bytes = [0; 52];
     let mut out = [0.0; DIM];
     let mut y = [0.5f32; DIM];
-    for (bad, repaired) in [(0.0, false), (f32::NAN, true), (f32::INFINITY, true), (f32::NEG_INFINITY, true)]
-    {
+    for (bad, clamped) in [(0.0, false), (f32::NAN, true), (f32::INFINITY, true), (f32::NEG_INFINITY, true)] {
         y[9] = bad;
         let lloyds = [ScaleRule::InnerProduct, ScaleRule::LeastSquares, ScaleRule::Norm]
             .map(|r| Lloyd::new(DIM, 3, r));
         for codec in &lloyds {
-            assert_eq!(codec.encode(&y, &mut bytes[..50]), !repaired);
+            assert_eq!(codec.encode(&y, &mut bytes[..50]), !clamped);
             codec.decode(&bytes[..50], &mut out);
             assert!(out.iter().all(|x| x.is_finite()), "{bad}");
         }
         let codec = Prod::new(DIM, Qjl::srht(DIM).unwrap());
-        assert_eq!(codec.encode(&y, &mut bytes), !repaired);
+        assert_eq!(codec.encode(&y, &mut bytes), !clamped);
         codec.decode(&bytes, &mut out);
         assert!(out.iter().all(|x| x.is_finite()), "{bad}");
     }

@@ -75,8 +75,8 @@ fn assert_declared(
 /// A page of the KV caches of a program: of all of them, because a page number means the same in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvPage {
-    /// One of those that every position has.
-    Kept(u32),
+    /// One of those that every position has, which a codec that quantises keeps quantised.
+    Quantised(u32),
     /// One of those beside them that windowed codecs keep positions in exactly, and what lies with it.
     Exact(u32),
 }
@@ -185,7 +185,7 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// [`BackendError::Device`].
-    fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError>;
+    fn clamped(&mut self, e: Exec) -> Result<Option<u64>, BackendError>;
 
     /// Bytes of a page, as [`read_page`](Self::read_page) gives them; pages of one kind are equally large.
     fn page_bytes(&self, e: Exec, page: KvPage) -> usize;

@@ -171,7 +171,7 @@ impl Engine {
     pub fn repaired(&self) -> Result<Option<u64>, Error> {
         let mut core = self.core();
         let exec = core.exec;
-        Ok(core.backend.repaired(exec)?)
+        Ok(core.backend.clamped(exec)?)
     }
 
     /// Name of the output head's weight type.

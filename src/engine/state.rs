@@ -94,7 +94,7 @@ impl Session {
         let core = self.engine().core();
         let table = core.pages.table();
         let exact = table.exact(self.slot()).get(i).copied().flatten();
-        [KvPage::Kept(table.seq(self.slot())[i])].into_iter().chain(exact.map(KvPage::Exact))
+        [KvPage::Quantised(table.seq(self.slot())[i])].into_iter().chain(exact.map(KvPage::Exact))
     }
 }
 

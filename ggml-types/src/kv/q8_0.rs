@@ -75,11 +75,11 @@ impl<B: CodedBlock> KvVectors for Blocks<B> {
             if x.iter().all(|x| x.abs() <= LARGEST) {
                 B::encode(x, block);
             } else {
-                let mut repaired = [0.0; 32];
-                for (to, x) in repaired[..B::ELEMS].iter_mut().zip(x) {
+                let mut clamped = [0.0; 32];
+                for (to, x) in clamped[..B::ELEMS].iter_mut().zip(x) {
                     *to = if x.is_finite() { x.clamp(-LARGEST, LARGEST) } else { 0.0 };
                 }
-                B::encode(&repaired[..B::ELEMS], block);
+                B::encode(&clamped[..B::ELEMS], block);
                 whole = false;
             }
         }

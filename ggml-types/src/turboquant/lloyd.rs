@@ -59,7 +59,7 @@ impl Lloyd {
         &self.book
     }
 
-    /// Encodes `y`, `[dim]`, rotated. `false` where something had to be repaired: elements that are no finite
+    /// Encodes `y`, `[dim]`, rotated. `false` where something had to be clamped: elements that are no finite
     /// numbers count as 0, and a scale that f16 cannot hold becomes its largest.
     ///
     /// # Panics
@@ -83,9 +83,9 @@ impl Lloyd {
             ScaleRule::LeastSquares => dot(y(), c()) / dot(c(), c()),
             ScaleRule::Norm => norm,
         };
-        let (scale, repaired) = scale_bits(scale);
+        let (scale, clamped) = scale_bits(scale);
         head.copy_from_slice(&scale.to_le_bytes());
-        finite && !repaired
+        finite && !clamped
     }
 
     /// Decodes a vector, still rotated.

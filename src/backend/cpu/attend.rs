@@ -182,7 +182,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Attend) {
                 merge(&mut sum, out, part, &part_out[i * head_dim..][..head_dim]);
             }
             out.iter_mut().for_each(|out| *out /= sum.total);
-            stage.turn_back(out);
+            stage.transform_back(out);
         }
     });
 }
@@ -230,13 +230,13 @@ impl Stage<'_> {
         for row in block {
             for (out, (sum, total)) in out.row_mut(row).chunks_exact_mut(head_dim).zip(&mut sums) {
                 out.iter_mut().zip(sum).for_each(|(out, sum)| *out = sum / total);
-                self.turn_back(out);
+                self.transform_back(out);
             }
         }
     }
 
     /// Undoes the rotation of the values that `out`, `[head_dim]`, is a mean of.
-    fn turn_back(&self, out: &mut [f32]) {
+    fn transform_back(&self, out: &mut [f32]) {
         if let Some(rotation) = self.kv.value_rotation() {
             rotation.undo(out);
         }

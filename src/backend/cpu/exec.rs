@@ -152,8 +152,8 @@ impl Compiled {
     }
 
     /// Vectors that the caches could not keep as they were.
-    pub fn repaired(&self) -> u64 {
-        self.kvs.iter().map(KvCache::repaired).sum()
+    pub fn clamped(&self) -> u64 {
+        self.kvs.iter().map(KvCache::clamped).sum()
     }
 
     /// Bytes of a page of all caches.
@@ -188,8 +188,9 @@ impl Compiled {
         self.outputs.clear();
         self.outputs.extend(step.rows.iter().enumerate().filter(|(_, row)| row.logits).map(|(i, _)| i));
         for (i, rope) in self.ropes.iter_mut().enumerate() {
-            let turns = |stage: &Stage| matches!(stage, Stage::AttnIn(s) if s.rope == Some(RopeId(i as u32)));
-            if stages.iter().any(|(_, stage)| turns(stage)) {
+            let rotates =
+                |stage: &Stage| matches!(stage, Stage::AttnIn(s) if s.rope == Some(RopeId(i as u32)));
+            if stages.iter().any(|(_, stage)| rotates(stage)) {
                 rope.prepare(pool, step.rows);
             }
         }

@@ -50,7 +50,7 @@ struct Kept {
     /// How exact pages keep vectors, where there are any.
     exact: Option<&'static Elements>,
     /// Vectors that could not be kept as they were.
-    repaired: AtomicU64,
+    clamped: AtomicU64,
     /// What every vector went through before.
     rotation: Option<Rotation>,
     layout: Layout,
@@ -327,8 +327,8 @@ impl KvCache {
     }
 
     /// Keys and values that the codecs could not keep as they were.
-    pub fn repaired(&self) -> u64 {
-        [&self.keys, &self.values].iter().map(|plane| plane.kept.repaired.load(Ordering::Relaxed)).sum()
+    pub fn clamped(&self) -> u64 {
+        [&self.keys, &self.values].iter().map(|plane| plane.kept.clamped.load(Ordering::Relaxed)).sum()
     }
 
     /// Bytes of a page.
@@ -427,8 +427,8 @@ impl Kept {
         let rotation = codec.rotates().then(|| Rotation::new(head_dim)).transpose()?;
         let exact = codec.windowed().then_some(EXACT);
         let layout = Layout::of(codec, side, head_dim, limits)?;
-        let repaired = AtomicU64::new(0);
-        Ok(Self { side, head_dim, window, form, exact, repaired, rotation, layout })
+        let clamped = AtomicU64::new(0);
+        Ok(Self { side, head_dim, window, form, exact, clamped, rotation, layout })
     }
 
     fn form_at(&self, place: Place) -> Read<'_> {
@@ -501,9 +501,9 @@ impl Kept {
         }
     }
 
-    fn count(&self, repaired: bool) {
-        if repaired {
-            self.repaired.fetch_add(1, Ordering::Relaxed);
+    fn count(&self, clamped: bool) {
+        if clamped {
+            self.clamped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -514,7 +514,7 @@ impl Kept {
 }
 
 impl Form {
-    /// Encodes a vector as position `pos` of a page; `false` where something had to be repaired.
+    /// Encodes a vector as position `pos` of a page; `false` where something had to be clamped.
     fn encode(&self, page: &mut [u8], pos: usize, x: &[f32]) -> bool {
         match self {
             Form::Elements(_) => unreachable!("elements are not encoded"),
@@ -552,7 +552,7 @@ impl Layout {
     /// Where either lies.
     fn range(self, page: KvPage) -> Range<usize> {
         match page {
-            KvPage::Kept(i) => self.page(i as usize),
+            KvPage::Quantised(i) => self.page(i as usize),
             KvPage::Exact(i) => self.exact(i as usize),
         }
     }
@@ -564,14 +564,14 @@ impl Layout {
     }
 }
 
-/// `x`, where all of it is within f16. Otherwise nothing, and `repaired` has 0 for what is no finite number, and f16's largest for
+/// `x`, where all of it is within f16. Otherwise nothing, and `clamped` has 0 for what is no finite number, and f16's largest for
 /// what is beyond it.
-fn within_f16<'a>(x: &'a [f32], repaired: &mut [f32]) -> Option<&'a [f32]> {
+fn within_f16<'a>(x: &'a [f32], clamped: &mut [f32]) -> Option<&'a [f32]> {
     let most = f16::MAX.to_f32();
     if x.iter().all(|x| x.abs() <= most) {
         return Some(x);
     }
-    for (out, x) in repaired.iter_mut().zip(x) {
+    for (out, x) in clamped.iter_mut().zip(x) {
         *out = if x.is_finite() { x.clamp(-most, most) } else { 0.0 };
     }
     None

@@ -142,8 +142,8 @@ impl Backend for Cpu {
         Ok(picks[back].unwrap_or_else(|| panic!("slot {seq} has no pick {back} runs ago")))
     }
 
-    fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
-        Ok(Some(self.execs[e.0 as usize].repaired()))
+    fn clamped(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
+        Ok(Some(self.execs[e.0 as usize].clamped()))
     }
 
     fn page_bytes(&self, e: Exec, page: KvPage) -> usize {

@@ -164,7 +164,7 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
     let [group, tiles, splits] = [group, tiles, splits].map(|n| n as u32);
     let (kernel, heads) = by_rows(decl);
-    // The result of each head may be turned back in shared memory.
+    // The result of each head may be transformed back in shared memory.
     let (by_pieces, merged) = (decl.head_dim / CODES_PIECE as usize, heads * decl.head_dim);
     let (params, lanes, merged) = match cx.memory.kvs[s.kv.0 as usize] {
         Kept::Elements(kv) => {

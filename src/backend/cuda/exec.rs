@@ -191,9 +191,9 @@ impl Compiled {
     }
 
     /// Vectors that the caches could not keep as they were.
-    pub fn repaired(&self, driver: &mut dyn Driver) -> Result<u64, BackendError> {
+    pub fn clamped(&self, driver: &mut dyn Driver) -> Result<u64, BackendError> {
         let mut count = 0_u64;
-        driver.read(self.memory.repaired, bytemuck::bytes_of_mut(&mut count))?;
+        driver.read(self.memory.clamped, bytemuck::bytes_of_mut(&mut count))?;
         Ok(count)
     }
 

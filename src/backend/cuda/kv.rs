@@ -1,4 +1,4 @@
-//! KV caches on the device: elements as they are, blocks of turned vectors, or pages of codes with exact pages beside them.
+//! KV caches on the device: elements as they are, blocks of transformed vectors, or pages of codes with exact pages beside them.
 
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, kv};
@@ -188,7 +188,7 @@ fn block_vector_bytes(form: u32, head_dim: usize) -> usize {
     }
 }
 
-/// Bytes of keys and values of a step's rows before they are turned.
+/// Bytes of keys and values of a step's rows before they are transformed.
 pub fn raw_bytes(decl: &KvDecl, rows: usize) -> u64 {
     if is_appended(decl) { (rows * 2 * decl.n_kv_heads * decl.head_dim * 4) as u64 } else { 0 }
 }
@@ -203,12 +203,12 @@ pub fn upload_constants(driver: &mut dyn Driver, kvs: &[KvDecl]) -> Result<(), B
 }
 
 impl Kept {
-    /// Allocates a cache. At `repaired` kernels count the vectors that it cannot keep as they are.
+    /// Allocates a cache. At `clamped` kernels count the vectors that it cannot keep as they are.
     pub fn new(
         driver: &mut dyn Driver,
         decl: &KvDecl,
         limits: &Limits,
-        repaired: Address,
+        clamped: Address,
     ) -> Result<Self, BackendError> {
         let sizes = Sizes::of(decl, limits);
         let pages = driver.alloc(sizes.pages)?;
@@ -224,7 +224,7 @@ impl Kept {
                 pages,
                 exact: driver.alloc(sizes.exact)?,
                 means: driver.alloc(sizes.means)?,
-                repaired,
+                clamped,
                 page_bytes,
                 n_kv_heads,
                 head_dim,
@@ -241,7 +241,7 @@ impl Kept {
                     forms,
                     reserved: 0,
                     pages,
-                    repaired,
+                    clamped,
                     page_bytes,
                 };
                 Self::Blocks(of_blocks)
@@ -254,7 +254,7 @@ impl Kept {
         let nth = |from: Address, bytes: usize, i: u32| (from + u64::from(i) * bytes as u64, bytes);
         match (page, *self) {
             (
-                KvPage::Kept(i),
+                KvPage::Quantised(i),
                 Self::Elements(KvParams { pages, page_bytes, .. })
                 | Self::Codes(CodedKvParams { pages, page_bytes, .. })
                 | Self::Blocks(BlockKvParams { pages, page_bytes, .. }),

@@ -147,8 +147,8 @@ impl Backend for Cuda {
         self.execs[e.0 as usize].picked(&mut *self.driver, seq, back)
     }
 
-    fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
-        self.execs[e.0 as usize].repaired(&mut *self.driver).map(Some)
+    fn clamped(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
+        self.execs[e.0 as usize].clamped(&mut *self.driver).map(Some)
     }
 
     fn page_bytes(&self, e: Exec, page: KvPage) -> usize {

@@ -97,7 +97,7 @@ fn declared(kv: &KvDecl, side: KvSide) -> &'static dyn KvCodec {
 }
 
 /// What a cache lacks, in words.
-pub fn obstacle(kv: &KvDecl) -> Option<String> {
+pub fn unsupported(kv: &KvDecl) -> Option<String> {
     let (k, v) = (kv.k.name(), kv.v.name());
     let forms = SIDES.map(|side| Codec::of(declared(kv, side).form()).map(|codec| codec.form));
     if forms.contains(&None) && kv.k.form() == kv.v.form() {
@@ -115,7 +115,7 @@ pub fn obstacle(kv: &KvDecl) -> Option<String> {
     (kv.head_dim > MAX_HEAD_DIM).then(|| format!("attend with heads of {}", kv.head_dim))
 }
 
-/// The codec of one side of a cache that has no [`obstacle`].
+/// The codec of one side of a cache that has no [`unsupported`].
 pub fn codec(kv: &KvDecl, side: KvSide) -> Codec {
     Codec::of(declared(kv, side).form()).expect("the plan was made")
 }
@@ -175,7 +175,7 @@ pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Ve
     };
     let exact_at = limits.pages * layout.page_words;
     let mut stretches = match page {
-        KvPage::Kept(i) => vec![nth(0, layout.page_words, i)],
+        KvPage::Quantised(i) => vec![nth(0, layout.page_words, i)],
         KvPage::Exact(i) if side == KvSide::Keys => {
             let means_at = exact_at + limits.exact_pages * layout.exact_words;
             vec![nth(exact_at, layout.exact_words, i), nth(means_at, kv.head_dim, i)]

@@ -79,7 +79,7 @@ impl StepMemory {
         let on_device = |how: &&Sampling| device::sampling::on_device(how, n_vocab);
         for (i, how) in step.sampling[..sampled].iter().enumerate() {
             let how = how.as_ref().filter(on_device);
-            let how = how.map_or_else(sample::nothing, |how| sample::params(how, sample::NO_POST));
+            let how = how.map_or_else(sample::nothing, |how| sample::params(how, sample::NO_SLOT));
             image.put(sampling + i * sample::HOW, &how);
         }
         for (i, seq, how) in step.kept_picks().filter(|(_, _, how)| on_device(how)) {

@@ -22,7 +22,7 @@ pub struct Recording(pub u32);
 
 /// Words of the host that kernels write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Posts {
+pub struct Mailboxes {
     /// Where kernels find the first of them.
     pub at: Address,
     /// Which of a driver's.
@@ -101,19 +101,19 @@ pub trait Driver: Send {
     ///
     /// # Errors
     /// [`BackendError::Device`].
-    fn posts(&mut self, n: usize) -> Result<Posts, BackendError>;
+    fn mailboxes(&mut self, n: usize) -> Result<Mailboxes, BackendError>;
 
-    /// Marks that whatever is queued up to here writes word `i` of `posts`.
+    /// Marks that whatever is queued up to here writes word `i` of `mailboxes`.
     ///
     /// # Errors
     /// [`BackendError::Device`].
-    fn post(&mut self, posts: Posts, i: usize) -> Result<(), BackendError>;
+    fn mark(&mut self, mailboxes: Mailboxes, i: usize) -> Result<(), BackendError>;
 
     /// Waits until what word `i` was last marked behind is done, and reads the word; what was queued later goes on.
     ///
     /// # Errors
     /// [`BackendError::Device`].
-    fn collect(&mut self, posts: Posts, i: usize) -> Result<u32, BackendError>;
+    fn collect(&mut self, mailboxes: Mailboxes, i: usize) -> Result<u32, BackendError>;
 
     /// The kernel of a name, if there is one.
     fn kernel(&self, name: &str) -> Option<Kernel>;
