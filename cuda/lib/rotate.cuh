@@ -1,8 +1,8 @@
 // The rotation of TurboQuant: y = H D x / sqrt(n), signs and then Hadamard's matrix in its natural order.
 //
-// A warp owns a vector of 32 to CODES_MAX_DIM elements, a power of two: a lane has the elements lane, lane + 32, and so on. The
-// sums are those of ggml-types/src/turboquant/rotate.rs, in its order, so the results are the same to the bit. A rotation is what
-// has its `signs` and `shrink`, as params.h describes them.
+// A warp owns a vector of 32 to CODES_MAX_DIM elements, a power of two: a lane has the elements lane, lane +
+// 32, and so on. The sums are those of ggml-types/src/turboquant/rotate.rs, in its order, so the results are
+// the same to the bit. A rotation is what has its `signs` and `shrink`, as params.h describes them.
 #pragma once
 
 #include "../params.h"
@@ -78,7 +78,8 @@ DEVICE Vector load_vector(const float* from, uint32_t head_dim) {
 
 constexpr float kLargestHalf = 65504.0f;
 
-// Makes what is no finite number 0, and what is beyond `most` that. Says whether there was any in the lane's part.
+// Makes what is no finite number 0, and what is beyond `most` that. Says whether there was any in the lane's
+// part.
 DEVICE bool keep_within(Vector& v, float most) {
     bool clamped = false;
 #pragma unroll

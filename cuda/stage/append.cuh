@@ -1,12 +1,14 @@
-// Append: transforms the queries, keys and values of a step, keeps keys and values in exact pages, and encodes the pages that
-// the step has filled.
+// Append: transforms the queries, keys and values of a step, keeps keys and values in exact pages, and
+// encodes the pages that the step has filled.
 //
-// A block owns one row of the step, one KV head, and its keys or its values: x = 2 KV head + part, z = row. A warp owns a
-// vector at a time. The block of the row that fills a page encodes it: it transforms what the step brought of the page itself, because other blocks
-// store it at the same time, and reads what was there before. Of a sequence's first page it takes the mean of the keys instead, in
-// double precision and in the order of positions, as src/backend/cpu/kv.rs does.
+// A block owns one row of the step, one KV head, and its keys or its values: x = 2 KV head + part, z = row. A
+// warp owns a vector at a time. The block of the row that fills a page encodes it: it transforms what the
+// step brought of the page itself, because other blocks store it at the same time, and reads what was there
+// before. Of a sequence's first page it takes the mean of the keys instead, in double precision and in the
+// order of positions, as src/backend/cpu/kv.rs does.
 //
-// Codes are those of ggml-types/src/turboquant/lloyd.rs and prod.rs, but where an element is within float's rounding of a border.
+// Codes are those of ggml-types/src/turboquant/lloyd.rs and prod.rs, but where an element is within float's
+// rounding of a border.
 #pragma once
 
 #include "../lib/codes.cuh"

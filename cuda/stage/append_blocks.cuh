@@ -1,8 +1,9 @@
-// Append for caches in blocks: transforms the queries, keys and values of a step where their side of the cache has blocks, and keeps each
-// key and value in its page at once.
+// Append for caches in blocks: transforms the queries, keys and values of a step where their side of the
+// cache has blocks, and keeps each key and value in its page at once.
 //
-// A block of threads owns one row of the step, one KV head, and its keys or its values: x = 2 KV head + part, z = row. Its first
-// warp owns the vector; all warps transform queries. A block of a vector is what a warp has of it in one register.
+// A block of threads owns one row of the step, one KV head, and its keys or its values: x = 2 KV head + part,
+// z = row. Its first warp owns the vector; all warps transform queries. A block of a vector is what a warp
+// has of it in one register.
 //
 // Codes and scales are those of ggml-types/src/types/{q8_0,q4_0}.rs, to the bit.
 #pragma once

@@ -1,9 +1,10 @@
 // AttnIn: n = norm(x[r]); q[r] = rope(Wq n); kv[seq, pos] = (rope(Wk n), Wv n).
 //
-// The rows of Wq, Wk and Wv are taken in pairs that a rotary embedding rotates together (any two neighbours where it
-// rotates nothing); the first half of a warp's slots own the first rows of some pairs and the other half the second ones,
-// so that a pair meets in a warp. Needs an even head_dim and at least two slots a warp. Writes halves or floats to
-// the page of the row's position, or floats for `append`; reads the cosines and sines of that position.
+// The rows of Wq, Wk and Wv are taken in pairs that a rotary embedding rotates together (any two neighbours
+// where it rotates nothing); the first half of a warp's slots own the first rows of some pairs and the other
+// half the second ones, so that a pair meets in a warp. Needs an even head_dim and at least two slots a warp.
+// Writes halves or floats to the page of the row's position, or floats for `append`; reads the cosines and
+// sines of that position.
 #pragma once
 
 #include "../lib/linear_mma.cuh"

@@ -1,9 +1,9 @@
 // The heads of AttnIn, behind its products: q[r] = rope(norm(q[r])); kv[seq, pos] = (rope(norm(k[r])), v[r]).
 //
-// For heads with norms of their own, whose elements many blocks of `attn_in` own; and for Q, K and V that have no kernel in common.
-// A warp owns one head of queries, keys or values of one row of the step: x = share of the heads, z = row. Shared memory: a head a warp.
-// What must be true: earlier launches have written the products, without RoPE. Writes queries where they lie; keys and values as
-// attn_in.cuh says.
+// For heads with norms of their own, whose elements many blocks of `attn_in` own; and for Q, K and V that
+// have no kernel in common. A warp owns one head of queries, keys or values of one row of the step: x = share
+// of the heads, z = row. Shared memory: a head a warp. What must be true: earlier launches have written the
+// products, without RoPE. Writes queries where they lie; keys and values as attn_in.cuh says.
 #include "../lib/input.cuh"
 
 // Element `elem` of a head, rotated.

@@ -1,5 +1,5 @@
-//! TurboQuant's codecs on random unit vectors, against the figures that the mathematics gives. All errors are sums
-//! over a vector of 128 elements; `q` is a unit vector with `<q, x> = rho`.
+//! TurboQuant's codecs on random unit vectors, against the figures that the mathematics gives. All errors are
+//! sums over a vector of 128 elements; `q` is a unit vector with `<q, x> = rho`.
 
 mod common;
 
@@ -169,7 +169,8 @@ fn negative_controls() {
     near(dropped.decode, 0.1160, 0.01);
     near(dropped.bias_at_9, -0.104, 0.02);
 
-    // Losing sqrt(pi / 2) shrinks the correction: the residual's share of the product keeps a bias of a fifth.
+    // Losing sqrt(pi / 2) shrinks the correction: the residual's share of the product keeps a bias of a
+    // fifth.
     let factor = Qjl::srht(DIM).unwrap().factor();
     near(factor, (std::f64::consts::PI / 2.0).sqrt() / DIM as f64, 1e-12);
     let weak = rotated(|y| {
@@ -257,8 +258,8 @@ proptest! {
         }
     }
 
-    /// The product that kernels for cards make of bit-planes is that of bytes, exactly; without the rule for the plane of
-    /// the sign it is not.
+    /// The product that kernels for cards make of bit-planes is that of bytes, exactly; without the rule for
+    /// the plane of the sign it is not.
     #[test]
     fn counted_bits_are_the_product_of_bytes(
         (numbers, signs) in (1_usize..300)

@@ -101,8 +101,8 @@ impl Program {
         (0..self.kvs.len() as u32).map(|i| self.cache_bytes(Kv(i))).sum()
     }
 
-    /// Bytes of one layer's cache at full size: pages of codes, and exact pages of f16, behind each of which lies room
-    /// for the mean of its keys as f32.
+    /// Bytes of one layer's cache at full size: pages of codes, and exact pages of f16, behind each of which
+    /// lies room for the mean of its keys as f32.
     pub fn cache_bytes(&self, kv: Kv) -> u64 {
         let head_dim = self.kv_decl(kv).head_dim;
         let [pages, exact] = [self.limits.pages, self.limits.exact_pages].map(|n| (n * PAGE) as u64);
@@ -114,8 +114,8 @@ impl Program {
         self.kv_decl(kv).n_kv_heads as u64 * (side((k.0, k.1, head_dim)) + side((v.0, v.1, 0)))
     }
 
-    /// Bytes of one vector of keys and of values as they are encoded, and whether that waits until they have left the
-    /// window.
+    /// Bytes of one vector of keys and of values as they are encoded, and whether that waits until they have
+    /// left the window.
     fn sides(&self, kv: Kv) -> [(u64, bool); 2] {
         let decl = self.kv_decl(kv);
         let bytes = |codec: &dyn KvCodec| codec.vec_bytes(decl.head_dim).expect("checked program") as u64;

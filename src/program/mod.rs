@@ -74,8 +74,8 @@ pub struct BufDecl {
     pub cols: usize,
 }
 
-/// One layer's KV cache: [`Limits::pages`] pages of [`PAGE`] positions for each KV head, and [`Limits::exact_pages`] where
-/// a codec is windowed.
+/// One layer's KV cache: [`Limits::pages`] pages of [`PAGE`] positions for each KV head, and
+/// [`Limits::exact_pages`] where a codec is windowed.
 #[derive(Clone, Debug)]
 pub struct KvDecl {
     /// KV heads.

@@ -30,7 +30,8 @@ impl Sampling {
     pub const GREEDY: Self =
         Self { temperature: 0.0, top_k: 0, typical_p: 1.0, top_p: 1.0, min_p: 0.0, seed: 0, counter: 0 };
 
-    /// Whether it picks the largest logit, whatever the other filters are. A NaN temperature leaves no order to draw in.
+    /// Whether it picks the largest logit, whatever the other filters are. A NaN temperature leaves no order
+    /// to draw in.
     pub fn is_greedy(&self) -> bool {
         self.temperature.is_nan() || self.temperature <= 0.0 || self.top_k == 1
     }

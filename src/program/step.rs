@@ -19,8 +19,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// In place of an id: the token that the last run which picked one for the row's slot has picked. So a run can be
-    /// queued before the host knows the token.
+    /// In place of an id: the token that the last run which picked one for the row's slot has picked. So a
+    /// run can be queued before the host knows the token.
     pub const PICKED: u32 = u32::MAX;
 }
 
@@ -31,8 +31,8 @@ pub struct Step<'a> {
     pub rows: &'a [Row],
     /// For each sequence slot, the pages that hold its positions.
     pub pages: &'a PageTable,
-    /// For each output row, in order, how to pick a token from it; `None` where the caller reads its logits instead. Empty
-    /// where nothing is picked from any.
+    /// For each output row, in order, how to pick a token from it; `None` where the caller reads its logits
+    /// instead. Empty where nothing is picked from any.
     pub sampling: &'a [Option<Sampling>],
 }
 
@@ -42,8 +42,8 @@ impl Step<'_> {
         self.rows.iter().filter(|row| row.logits).count()
     }
 
-    /// Output rows whose picks a slot keeps, with that slot and how they are picked: of each sequence the last output row that
-    /// a token is picked from.
+    /// Output rows whose picks a slot keeps, with that slot and how they are picked: of each sequence the
+    /// last output row that a token is picked from.
     pub fn kept_picks(&self) -> impl Iterator<Item = (usize, u32, &Sampling)> {
         let picked = || {
             let outputs = self.rows.iter().filter(|row| row.logits).zip(self.sampling).enumerate();
@@ -55,11 +55,12 @@ impl Step<'_> {
     }
 }
 
-/// What a sequence reads exactly where a codec is [`windowed`](ggml_types::KvCodec::windowed): whole pages, because positions are
-/// encoded a page at a time.
+/// What a sequence reads exactly where a codec is [`windowed`](ggml_types::KvCodec::windowed): whole pages,
+/// because positions are encoded a page at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvWindow {
-    /// Pages from the first on, which are never encoded; at least one, which the mean of the keys is taken of.
+    /// Pages from the first on, which are never encoded; at least one, which the mean of the keys is taken
+    /// of.
     pub sink_pages: usize,
     /// Full pages of the newest positions, at least one. The page that a row stands in comes to them.
     pub newest_pages: usize,
@@ -106,9 +107,10 @@ impl KvWindow {
 /// For each sequence slot, the pages of its positions: position `p` lies in page `pages[seq][p / PAGE]`
 /// at offset `p % PAGE`. A page number means the same page in every layer's cache.
 ///
-/// For windowed codecs a sequence has exact pages besides: of its first pages for ever, and of the newest ones. A page is
-/// written exactly, and encoded as soon as it is full; which of the two a row reads ([`KvWindow`]) depends on the row's position
-/// alone, so that it is the same however the rows before it were cut into steps.
+/// For windowed codecs a sequence has exact pages besides: of its first pages for ever, and of the newest
+/// ones. A page is written exactly, and encoded as soon as it is full; which of the two a row reads
+/// ([`KvWindow`]) depends on the row's position alone, so that it is the same however the rows before it were
+/// cut into steps.
 #[derive(Clone, Debug, Default)]
 pub struct PageTable {
     seqs: Vec<Vec<u32>>,
@@ -140,8 +142,8 @@ impl PageTable {
         &mut self.seqs[seq as usize]
     }
 
-    /// The exact pages of a sequence: one for each of its pages, or none where only the codes are left. Shorter where
-    /// no codec is windowed.
+    /// The exact pages of a sequence: one for each of its pages, or none where only the codes are left.
+    /// Shorter where no codec is windowed.
     ///
     /// # Panics
     /// Where there is no such slot.

@@ -18,9 +18,10 @@ pub enum ScaleRule {
 
 /// A vector of `dim` elements in `2 + bits * dim / 8` bytes: the scale as f16, then the codes.
 ///
-/// Codes of 3 bits lie in two planes: the low two bits of the elements `b`, `b + dim/4`, `b + dim/2` and `b + 3 dim/4`
-/// in byte `b`, low bits first; then the top bits, 8 elements a byte, low bits first. Codes of 4 bits: byte `b` has
-/// element `b` in its low half and `b + dim/2` in its high half. So one shift and mask gives neighbours.
+/// Codes of 3 bits lie in two planes: the low two bits of the elements `b`, `b + dim/4`, `b + dim/2` and `b +
+/// 3 dim/4` in byte `b`, low bits first; then the top bits, 8 elements a byte, low bits first. Codes of 4
+/// bits: byte `b` has element `b` in its low half and `b + dim/2` in its high half. So one shift and mask
+/// gives neighbours.
 #[derive(Clone, Debug)]
 pub struct Lloyd {
     dim: usize,

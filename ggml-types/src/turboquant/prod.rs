@@ -6,9 +6,9 @@ use super::codebook::Codebook;
 use super::qjl::Qjl;
 use super::{MAX_DIM, dot, scale_bits};
 
-/// A vector of `dim` elements in `4 + 3 dim / 8` bytes: norm as f16; codes of 2 bits, 4 elements a byte, low bits first;
-/// length of the residual as f16; the signs of its projection, 8 a byte, low bits first, 1 for what is not negative.
-/// 52 bytes for 128 elements.
+/// A vector of `dim` elements in `4 + 3 dim / 8` bytes: norm as f16; codes of 2 bits, 4 elements a byte, low
+/// bits first; length of the residual as f16; the signs of its projection, 8 a byte, low bits first, 1 for
+/// what is not negative. 52 bytes for 128 elements.
 #[derive(Clone, Debug)]
 pub struct Prod {
     dim: usize,
@@ -97,8 +97,8 @@ impl Prod {
         }
     }
 
-    /// The codes of a vector with the signs in their third bit, `[dim]`, 1 for what is not negative; norm, and length of the
-    /// residual.
+    /// The codes of a vector with the signs in their third bit, `[dim]`, 1 for what is not negative; norm,
+    /// and length of the residual.
     ///
     /// # Panics
     /// Where the lengths do not fit.

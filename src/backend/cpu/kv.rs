@@ -1,12 +1,14 @@
 //! The paged KV cache of one layer.
 //!
 //! All pages of one KV head lie together, and a page keeps its 64 positions the way attention multiplies
-//! them: keys as `[head_dim, 64]`, values as `[64, head_dim]`, be they elements or codes (`kv/codes.rs`). Other codecs, and
-//! heads too short for units of codes, keep vector after vector, and take that form when a page is read.
+//! them: keys as `[head_dim, 64]`, values as `[64, head_dim]`, be they elements or codes (`kv/codes.rs`).
+//! Other codecs, and heads too short for units of codes, keep vector after vector, and take that form when a
+//! page is read.
 //!
-//! Windowed codecs have exact pages of f16 behind those. Positions are written there, and a page is encoded when its
-//! last position has been written: the codes are there before any row reads them. The first pages of a sequence are
-//! never encoded; behind the first one lies the mean of its keys, which is taken off every key that is.
+//! Windowed codecs have exact pages of f16 behind those. Positions are written there, and a page is encoded
+//! when its last position has been written: the codes are there before any row reads them. The first pages of
+//! a sequence are never encoded; behind the first one lies the mean of its keys, which is taken off every key
+//! that is.
 
 mod codes;
 
@@ -138,11 +140,12 @@ fn put_column<T: Pod>(page: &mut [T], pos: usize, x: &[f32], from_f32: fn(f32) -
     }
 }
 
-/// Up to how many queries f16 rows are multiplied as they are; for more of them it pays to widen the rows first.
+/// Up to how many queries f16 rows are multiplied as they are; for more of them it pays to widen the rows
+/// first.
 const FEW_QUERIES: usize = 8;
 
-/// Elements that are widened before they are multiplied: a quarter of a first cache of 32 KiB. A page as a whole
-/// would be written to the second cache and come back from there.
+/// Elements that are widened before they are multiplied: a quarter of a first cache of 32 KiB. A page as a
+/// whole would be written to the second cache and come back from there.
 const PART: usize = 2048;
 
 impl Elements {
@@ -186,7 +189,8 @@ pub struct Place {
     pub page: usize,
     /// The number of the exact page that is read instead, where the codec is windowed.
     pub exact: Option<usize>,
-    /// The number of the exact page with the mean of the sequence's keys; anything where no codec is windowed.
+    /// The number of the exact page with the mean of the sequence's keys; anything where no codec is
+    /// windowed.
     pub mean: usize,
     /// Positions of the page, from its first.
     pub n: usize,
@@ -244,9 +248,9 @@ impl KvCache {
         }
     }
 
-    /// Reads the keys of the first `place.n` positions of a page as rows of `[head_dim, PAGE]`, some rows after the
-    /// other: `each` gets which, and what they hold; columns from `n` on are anything. `tile` is `[head_dim * PAGE]`
-    /// and `vector` is `[head_dim]`, to work in.
+    /// Reads the keys of the first `place.n` positions of a page as rows of `[head_dim, PAGE]`, some rows
+    /// after the other: `each` gets which, and what they hold; columns from `n` on are anything. `tile` is
+    /// `[head_dim * PAGE]` and `vector` is `[head_dim]`, to work in.
     pub fn keys(
         &self,
         k: &RealKernels,
@@ -299,8 +303,8 @@ impl KvCache {
         }
     }
 
-    /// The mean that was taken off the encoded keys of the sequence whose first exact page is `page`; none where the codec
-    /// takes none off.
+    /// The mean that was taken off the encoded keys of the sequence whose first exact page is `page`; none
+    /// where the codec takes none off.
     pub fn key_mean(&self, head: usize, page: usize) -> Option<&[f32]> {
         let kept = &self.keys.kept;
         kept.exact?;
@@ -463,7 +467,8 @@ impl Kept {
         }
     }
 
-    /// Encodes the page whose last position `row` has filled, if it is ever read so; of a sequence's first page, takes the mean.
+    /// Encodes the page whose last position `row` has filled, if it is ever read so; of a sequence's first
+    /// page, takes the mean.
     fn encode_page(&self, head: &mut [u8], pages: &PageTable, row: &Row) {
         let (i, head_dim) = (row.pos as usize / PAGE, self.head_dim);
         let full = self.layout.exact(exact_page(pages, row, i));
@@ -564,8 +569,8 @@ impl Layout {
     }
 }
 
-/// `x`, where all of it is within f16. Otherwise nothing, and `clamped` has 0 for what is no finite number, and f16's largest for
-/// what is beyond it.
+/// `x`, where all of it is within f16. Otherwise nothing, and `clamped` has 0 for what is no finite number,
+/// and f16's largest for what is beyond it.
 fn within_f16<'a>(x: &'a [f32], clamped: &mut [f32]) -> Option<&'a [f32]> {
     let most = f16::MAX.to_f32();
     if x.iter().all(|x| x.abs() <= most) {

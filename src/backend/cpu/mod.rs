@@ -1,7 +1,7 @@
 //! The CPU backend: one file a stage, over kernels that are chosen when the program runs.
 //!
-//! `simd/` has the arithmetic, `linear/` the linear layers, `pool.rs` the threads, `kv.rs` the cache; none of them
-//! knows a stage. Nothing here knows a model, a file or another backend. Start at [`Cpu`], then
+//! `simd/` has the arithmetic, `linear/` the linear layers, `pool.rs` the threads, `kv.rs` the cache; none of
+//! them knows a stage. Nothing here knows a model, a file or another backend. Start at [`Cpu`], then
 //! `proj_add.rs`.
 
 mod attend;

@@ -115,7 +115,8 @@ impl Pool {
     }
 
     /// Runs `task(i, thread)` for every `i` below `n_tasks`, in any order, and returns when all are
-    /// finished. `thread` is below [`threads`](Self::threads), and no two tasks with the same `thread` run at once.
+    /// finished. `thread` is below [`threads`](Self::threads), and no two tasks with the same `thread` run at
+    /// once.
     ///
     /// # Panics
     /// With the panic of a task, after all tasks that had begun are finished; where called from a task.
@@ -130,7 +131,8 @@ impl Pool {
             return;
         }
         let shared = &*self.shared;
-        // SAFETY: `closure` points to `task`, which outlives every call: no task is claimed after `wait` returned.
+        // SAFETY: `closure` points to `task`, which outlives every call: no task is claimed after `wait`
+        // returned.
         let call: Call = |closure, i, thread| unsafe { (*closure.cast::<F>())(i, thread) };
         // SAFETY: the last region is over (`busy` was not set), so no other thread reads `job` now.
         unsafe { *shared.job.get() = Job { call, closure: (&raw const task).cast(), n_tasks } };
@@ -428,7 +430,8 @@ impl<T> Tile<'_, T> {
     /// Where the tile does not cover that row.
     pub fn row_mut(&mut self, row: usize) -> &mut [T] {
         assert!(self.rows.contains(&row), "row {row} of a tile of rows {:?}", self.rows);
-        // SAFETY: within the grid, since the tile is; no other tile has these elements, and this one is borrowed.
+        // SAFETY: within the grid, since the tile is; no other tile has these elements, and this one is
+        // borrowed.
         unsafe {
             let start = self.data.add(row * self.stride + self.cols.start);
             std::slice::from_raw_parts_mut(start, self.cols.len())

@@ -1,6 +1,6 @@
-//! Norm, Q, K, V, rotary embedding, KV write: pairs of rows that RoPE rotates together share a warp. Norms of heads, and layers that no kernel
-//! has together, leave what follows the products to `heads`. For caches of codes or blocks, `append` does the rest: a block a row,
-//! KV head, and its keys or its values.
+//! Norm, Q, K, V, rotary embedding, KV write: pairs of rows that RoPE rotates together share a warp. Norms of
+//! heads, and layers that no kernel has together, leave what follows the products to `heads`. For caches of
+//! codes or blocks, `append` does the rest: a block a row, KV head, and its keys or its values.
 
 use super::driver::{Address, Launch};
 use super::kv::{self, Kept};

@@ -34,8 +34,8 @@ struct Variant {
     recording: Recording,
 }
 
-/// Shapes that launches are made for: single rows, and a few larger sizes up to the limits, each for one row of logits
-/// and for all of them, and the large ones for rows in tiles too.
+/// Shapes that launches are made for: single rows, and a few larger sizes up to the limits, each for one row
+/// of logits and for all of them, and the large ones for rows in tiles too.
 fn shapes(p: &Program) -> Vec<Shape> {
     let limits = p.limits;
     let mut rows: Vec<usize> = [1, 8, 64, 512, 4096].into_iter().filter(|rows| *rows < limits.rows).collect();

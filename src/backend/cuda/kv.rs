@@ -1,4 +1,5 @@
-//! KV caches on the device: elements as they are, blocks of transformed vectors, or pages of codes with exact pages beside them.
+//! KV caches on the device: elements as they are, blocks of transformed vectors, or pages of codes with exact
+//! pages beside them.
 
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, kv};
@@ -20,7 +21,8 @@ enum Form {
     Elements(u32),
     /// As Lloyd-Max codes of so many bits, in pages that have left the window.
     Codes(u32),
-    /// In such pages, keys as codes of two bits and signs of what they leave over, values as codes of so many bits.
+    /// In such pages, keys as codes of two bits and signs of what they leave over, values as codes of so many
+    /// bits.
     Signs(u32),
     /// As blocks or halves, keys and values: `BLOCKS_HALVES` and so on.
     Blocks([u32; 2]),
@@ -249,7 +251,8 @@ impl Kept {
         })
     }
 
-    /// Where a page of keys and values lies, and its bytes: one stretch, or an exact page and the mean behind it, or nothing.
+    /// Where a page of keys and values lies, and its bytes: one stretch, or an exact page and the mean behind
+    /// it, or nothing.
     pub fn stretches(&self, page: KvPage) -> Vec<(Address, usize)> {
         let nth = |from: Address, bytes: usize, i: u32| (from + u64::from(i) * bytes as u64, bytes);
         match (page, *self) {
@@ -359,7 +362,8 @@ fn words(bytes: &[u8; 8]) -> [u32; 2] {
     [word(0), word(4)]
 }
 
-/// Magnitudes as whole numbers up to 127 of a common unit: of all units the one whose largest relative error is smallest.
+/// Magnitudes as whole numbers up to 127 of a common unit: of all units the one whose largest relative error
+/// is smallest.
 fn table(magnitudes: &[f64]) -> (Vec<i8>, f64) {
     let largest = *magnitudes.last().expect("a codebook has centroids");
     let error = |unit: f64| {

@@ -1,5 +1,5 @@
-//! The tokens that were picked last for each sequence slot: on the device, where the next step is fed with them, and in
-//! words of the host.
+//! The tokens that were picked last for each sequence slot: on the device, where the next step is fed with
+//! them, and in words of the host.
 
 use super::driver::{Address, Driver, Mailboxes};
 use super::params::{MAILBOXES, NO_MAILBOX};

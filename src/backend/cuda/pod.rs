@@ -21,7 +21,8 @@ macro_rules! plain {
     ($($name:ident { $($field:ident),* })*) => {$(
         const _: () = assert!(size_of::<$name>() == $(size_of_field(|it: &$name| &it.$field) +)* 0);
 
-        // SAFETY: a struct of integers, floats and such structs, copied freely; zero is a value of each field.
+        // SAFETY: a struct of integers, floats and such structs, copied freely; zero is a value of each
+        // field.
         unsafe impl Zeroable for $name {}
 
         // SAFETY: as above, every bit pattern is a value of each field, and there is no padding, as asserted.

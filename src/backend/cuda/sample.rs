@@ -1,5 +1,5 @@
-//! A token of each row: the largest logit, by several blocks that meet in one atomic maximum, or a draw from the largest
-//! ones, by one block.
+//! A token of each row: the largest logit, by several blocks that meet in one atomic maximum, or a draw from
+//! the largest ones, by one block.
 
 use super::driver::Launch;
 use super::params::{

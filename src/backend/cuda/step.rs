@@ -86,8 +86,8 @@ impl StepMemory {
         self.at(self.sections.tiles)
     }
 
-    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows where attention
-    /// takes these.
+    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows
+    /// where attention takes these.
     pub fn write(
         &mut self,
         driver: &mut dyn Driver,

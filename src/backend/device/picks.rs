@@ -1,5 +1,5 @@
-//! Which tokens were picked last for each sequence slot, and in which word of the host's each comes back: a slot has two
-//! in turn, so that the host may read one while the next is on its way.
+//! Which tokens were picked last for each sequence slot, and in which word of the host's each comes back: a
+//! slot has two in turn, so that the host may read one while the next is on its way.
 
 use crate::program::{Row, Step};
 

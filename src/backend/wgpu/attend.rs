@@ -1,5 +1,6 @@
-//! Causal attention: a workgroup a row, tile of query heads, and split of the pages; then the splits are merged. Where many rows of
-//! a sequence stand together, a workgroup takes a tile of them and all pages. Where keys keep signs, queries are projected first.
+//! Causal attention: a workgroup a row, tile of query heads, and split of the pages; then the splits are
+//! merged. Where many rows of a sequence stand together, a workgroup takes a tile of them and all pages.
+//! Where keys keep signs, queries are projected first.
 
 use ggml_types::KvSide;
 

@@ -1,9 +1,10 @@
 //! KV caches on the device: which codecs have kernels, how pages lie, and what kernels are told of them.
 //!
-//! Keys and values have a buffer each, and each its own codec: `[pages, n_kv_heads, page_words]`. A page of elements has keys as
-//! `[words, PAGE]` and values as `[PAGE, words]`; a page of codes has them so too, and the scales behind them. Windowed codecs have exact
-//! pages of f16 behind those, `[exact_pages, n_kv_heads, exact_words]`, and behind these, among keys, the mean of each one's keys,
-//! `[exact_pages, n_kv_heads, head_dim]`.
+//! Keys and values have a buffer each, and each its own codec: `[pages, n_kv_heads, page_words]`. A page of
+//! elements has keys as `[words, PAGE]` and values as `[PAGE, words]`; a page of codes has them so too, and
+//! the scales behind them. Windowed codecs have exact pages of f16 behind those, `[exact_pages, n_kv_heads,
+//! exact_words]`, and behind these, among keys, the mean of each one's keys, `[exact_pages, n_kv_heads,
+//! head_dim]`.
 
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, KvSide, kv as registry};
@@ -166,7 +167,8 @@ pub fn bytes(kv: &KvDecl, side: KvSide, limits: &Limits) -> u64 {
     pages.saturating_add(exact).saturating_mul(4 * kv.n_kv_heads as u64)
 }
 
-/// Where a page of one side of a cache lies, and its bytes: one stretch, or an exact page and the mean of its keys, or nothing.
+/// Where a page of one side of a cache lies, and its bytes: one stretch, or an exact page and the mean of its
+/// keys, or nothing.
 pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Vec<(u64, usize)> {
     let layout = Layout::of(kv, side);
     let nth = |from: usize, words: usize, i: u32| {

@@ -1,5 +1,5 @@
-//! The tokens that were picked last for each sequence slot: on the device, where the next step is fed with them, and in
-//! pieces of mapped memory.
+//! The tokens that were picked last for each sequence slot: on the device, where the next step is fed with
+//! them, and in pieces of mapped memory.
 
 use wgpu::{Buffer, BufferUsages, CommandEncoder, SubmissionIndex};
 

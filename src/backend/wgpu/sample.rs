@@ -1,4 +1,5 @@
-//! A token of each row: workgroups that find the largest logit of a stretch each, and one that compares these or draws.
+//! A token of each row: workgroups that find the largest logit of a stretch each, and one that compares these
+//! or draws.
 
 use super::shader::Kernel;
 use super::{Cx, Dispatch, Grid};
@@ -23,8 +24,8 @@ pub fn nothing() -> [u32; HOW] {
     params(&Sampling::GREEDY, NO_SLOT)
 }
 
-/// What the kernel is told of a row that it picks from: `How` in shaders/sample.wgsl. The random number is made here,
-/// where there are 64-bit integers.
+/// What the kernel is told of a row that it picks from: `How` in shaders/sample.wgsl. The random number is
+/// made here, where there are 64-bit integers.
 ///
 /// `slot` is the slot that keeps the pick, or [`NO_SLOT`].
 pub fn params(how: &Sampling, slot: u32) -> [u32; HOW] {

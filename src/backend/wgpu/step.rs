@@ -1,4 +1,5 @@
-//! The step on the device: one buffer of words, of which a run writes what has changed. `shaders/lib/step.wgsl` reads it.
+//! The step on the device: one buffer of words, of which a run writes what has changed.
+//! `shaders/lib/step.wgsl` reads it.
 
 use wgpu::Buffer;
 
@@ -57,8 +58,8 @@ impl StepMemory {
         Ok(Self { buffer, sections, image: Image::new(sections.pages.end()) })
     }
 
-    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows where
-    /// attention takes these.
+    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows
+    /// where attention takes these.
     pub fn write(
         &mut self,
         gpu: &Gpu,

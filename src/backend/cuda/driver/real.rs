@@ -123,8 +123,8 @@ pub fn cards() -> Result<Vec<String>, BackendError> {
     (0..count()?).map(card).collect()
 }
 
-/// What a build with machine code for `archs` and PTX of `ptx` has for a card of some compute capability. Machine code runs
-/// on later cards of its generation, and PTX on all later ones.
+/// What a build with machine code for `archs` and PTX of `ptx` has for a card of some compute capability.
+/// Machine code runs on later cards of its generation, and PTX on all later ones.
 fn code_for(archs: &str, ptx: &str, compute: (i32, i32)) -> String {
     let version = |arch: &str| arch.trim().parse().ok().map(|arch: i32| (arch / 10, arch % 10));
     let serves =
@@ -288,8 +288,8 @@ impl Card {
         for (i, piece) in bytes.chunks(PINNED_BYTES).enumerate() {
             let Pinned { at, free } = pinned[i % 2];
             let to = to + (i * PINNED_BYTES) as u64;
-            // SAFETY: the buffer is as large as the piece; the event says when no copy reads it any more; the address
-            // is inside what the backend allocated.
+            // SAFETY: the buffer is as large as the piece; the event says when no copy reads it any more; the
+            // address is inside what the backend allocated.
             unsafe {
                 result::event::synchronize(free).called("cuEventSynchronize")?;
                 std::ptr::copy_nonoverlapping(piece.as_ptr(), at.cast(), piece.len());
@@ -343,7 +343,8 @@ impl Driver for Card {
         if bytes.len() > SMALL_BYTES {
             return self.write_large(to, bytes);
         }
-        // SAFETY: inside what the backend allocated. The driver stages so few pageable bytes before it returns.
+        // SAFETY: inside what the backend allocated. The driver stages so few pageable bytes before it
+        // returns.
         unsafe { result::memcpy_htod_async(to, bytes, self.stream) }.called("cuMemcpyHtoDAsync")
     }
 
@@ -408,8 +409,8 @@ impl Driver for Card {
     fn collect(&mut self, mailboxes: Mailboxes, i: usize) -> Result<u32, BackendError> {
         self.bind()?;
         let Mailbox { at, marks } = &self.mailboxes[mailboxes.id as usize];
-        // SAFETY: the event lives as long as the card; the memory has a word for each mark, and whoever writes this one
-        // next is queued after this call.
+        // SAFETY: the event lives as long as the card; the memory has a word for each mark, and whoever
+        // writes this one next is queued after this call.
         unsafe {
             result::event::synchronize(marks[i]).called("cuEventSynchronize")?;
             Ok(at.cast::<u32>().add(i).read_volatile())

@@ -48,7 +48,8 @@ pub struct Simt {
     n_mailboxes: u32,
 }
 
-// SAFETY: the device is used by whoever has the driver, by one thread at a time; its own threads end with each launch.
+// SAFETY: the device is used by whoever has the driver, by one thread at a time; its own threads end with
+// each launch.
 unsafe impl Send for Simt {}
 
 impl Simt {
@@ -156,8 +157,8 @@ impl Driver for Simt {
         let bytes = size_of_val(launch.params.as_slice());
         assert_eq!(find(name), Some(bytes), "bytes of {name:?}'s parameters");
         let mut error = [0_u8; 512];
-        // SAFETY: the name ends with a zero; the parameters are as many bytes as the kernel takes, and name what the
-        // backend allocated; the error has the length that is given.
+        // SAFETY: the name ends with a zero; the parameters are as many bytes as the kernel takes, and name
+        // what the backend allocated; the error has the length that is given.
         let failed = unsafe {
             simt_launch(
                 self.device,
@@ -196,8 +197,8 @@ impl Driver for Simt {
 mod tests {
     use super::*;
 
-    /// Runs one block of a kernel of `cuda/host/broken.cu` over 64 bytes that count from 0; their first word, or what the
-    /// runtime said.
+    /// Runs one block of a kernel of `cuda/host/broken.cu` over 64 bytes that count from 0; their first word,
+    /// or what the runtime said.
     fn run(kernel: &CStr, threads: u32, seed: u64) -> Result<u32, String> {
         run_blocks(kernel, [1, 1, 1], threads, false, seed).map(|out| out[0])
     }
