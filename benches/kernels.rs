@@ -9,7 +9,7 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ggml_types::{HostTensor, by_name};
-use sterna::backend::cpu::linear::{Acts, CpuWeight, Part, Room, matmul};
+use sterna::backend::cpu::linear::{Acts, CpuWeight, Part, WorkspaceSize, matmul};
 use sterna::backend::cpu::pool::Pool;
 use sterna::backend::cpu::simd::{self, Kernels};
 use sterna::backend::physical_cores;
@@ -41,7 +41,7 @@ struct Layer {
 impl Layer {
     fn new(k: &'static Kernels, threads: usize, ty: &str, outputs: usize, cols: usize, rows: usize) -> Self {
         let (pool, w) = (Pool::new(threads).expect("threads"), weight(ty, outputs, cols));
-        let mut acts = Acts::new(&Room::default().with(k, w.ty, cols, kind(ty), rows), threads);
+        let mut acts = Acts::new(&WorkspaceSize::default().with(k, w.ty, cols, kind(ty), rows), threads);
         acts.load(k, &pool, kind(ty), rows, cols, |row, x| {
             x.iter_mut().enumerate().for_each(|(i, x)| *x = ((i + row) as f32 * 0.618).sin());
         });

@@ -31,11 +31,12 @@
 /* Token of a row that is fed with what was picked last for its sequence. */
 #define TOKEN_PICKED 0xffffffff
 
-/* Post of a pick that no later step is fed with. */
-#define NO_POST 0xffffffff
+/* Mailbox of a pick that no later step is fed with. */
+#define NO_MAILBOX 0xffffffff
 
-/* Words of the host that each sequence slot's picks go to in turn, so that the host may read one while the next is made. */
-#define POSTS 2
+/* Mailboxes: words of the host that each sequence slot's picks go to in turn, so that the host may read one
+ * while the next is made. */
+#define MAILBOXES 2
 
 /* Positions of one KV page. */
 #define PAGE_POSITIONS 64
@@ -43,8 +44,8 @@
 /* Query heads that one block of `attend` serves. */
 #define ATTEND_HEADS 4
 
-/* Query vectors, rows times heads, that one block of `attend` on tensor cores serves, how many heads at most, how many
- * elements they have at most, and its shared memory by that, for caches of halves and of codes. */
+/* Query vectors, rows times heads, that one block of `attend` on tensor cores serves, how many heads at most,
+ * how many elements they have at most, and its shared memory by that, for caches of halves and of codes. */
 #define ATTEND_MMA_ROWS 64
 #define ATTEND_MMA_HEADS 16
 #define ATTEND_MMA_SHARED_BYTES_64 28032
@@ -92,8 +93,8 @@
 /* Shared memory of a block of `sample`. */
 #define SAMPLE_SHARED_BYTES 17680
 
-/* Bytes before the activations in a linear kernel's shared memory, and how many rows the kernel for several rows takes
- * at a time, and the kernel on tensor cores at most. */
+/* Bytes before the activations in a linear kernel's shared memory, and how many rows the kernel for several
+ * rows takes at a time, and the kernel on tensor cores at most. */
 #define LINEAR_HEADER_BYTES 768
 #define LINEAR_ROWS 8
 #define MMA_ROWS 32
@@ -131,17 +132,19 @@ struct StepSampling {
     float temperature;
     float top_p;
     float min_p;
-    /* How many of the largest logits a token is drawn from; 1 takes the largest. At most SAMPLE_MOST and n_vocab. */
+    /* How many of the largest logits a token is drawn from; 1 takes the largest. At most SAMPLE_MOST and
+     * n_vocab. */
     uint32_t top_k;
     uint64_t seed;
     uint64_t counter;
-    /* POSTS times the slot of the row's sequence, plus which of the slot's words is next; or NO_POST. */
-    uint32_t post;
+    /* MAILBOXES times the slot of the row's sequence, plus which of the slot's words is next; or NO_MAILBOX.
+     * */
+    uint32_t mailbox;
     uint32_t reserved;
 };
 
-/* The beginning of the weights of the stage that follows, as far as they are worth bringing to the cache of the card before it
- * starts; of no bytes where kernels start before the last one has ended. */
+/* The beginning of the weights of the stage that follows, as far as they are worth bringing to the cache of
+ * the card before it starts; of no bytes where kernels start before the last one has ended. */
 struct NextWeights {
     POINTER(const uint8_t) data;
     uint64_t bytes;
@@ -155,7 +158,8 @@ struct StepTables {
     POINTER(const uint32_t) outputs;
     /* [seqs, pages_stride] */
     POINTER(const uint32_t) pages;
-    /* [seqs, pages_stride]: exact pages of windowed codecs, NO_PAGE where only the codes are left; or null. */
+    /* [seqs, pages_stride]: exact pages of windowed codecs, NO_PAGE where only the codes are left; or null.
+     * */
     POINTER(const uint32_t) exact;
     uint32_t pages_stride;
     uint32_t reserved;
@@ -193,15 +197,16 @@ struct InputParams {
     uint32_t int8;
     /* Whether row i is row outputs[i] of the step. */
     uint32_t of_outputs;
-    /* log2 of the lanes that share one row of weights: 3, 4 or 5; 1 on tensor cores, where a set has 16 rows. */
+    /* log2 of the lanes that share one row of weights: 3, 4 or 5; 1 on tensor cores, where a set has 16 rows.
+     * */
     uint32_t lanes_log2;
     /* Rows of the step that a block on tensor cores takes: 8, 16, 24 or 32. */
     uint32_t tile_rows;
     uint32_t reserved;
 };
 
-/* One layer's cache. A page holds, for each KV head, PAGE_POSITIONS keys of `stride` elements, and then as many
- * values: [2, n_kv_heads, PAGE_POSITIONS, stride]. */
+/* One layer's cache. A page holds, for each KV head, PAGE_POSITIONS keys of `stride` elements, and then as
+ * many values: [2, n_kv_heads, PAGE_POSITIONS, stride]. */
 struct KvParams {
     POINTER(uint8_t) pages;
     uint64_t page_bytes;
@@ -213,7 +218,8 @@ struct KvParams {
     uint32_t elem_bytes;
 };
 
-/* How rotated vectors are kept as codes, here and not in memory because parameters are constants to a kernel. */
+/* How rotated vectors are kept as codes, here and not in memory because parameters are constants to a kernel.
+ * */
 struct CodesParams {
     /* Signs of the rotation, a bit an element, 1 for -1; and its factor, 1 / sqrt(head_dim). */
     uint32_t signs[8];
@@ -229,7 +235,8 @@ struct CodesParams {
     uint32_t halves[4];
 };
 
-/* How keys of two bits and signs are kept, beside CodesParams: in constant memory, one for each length from CODES_MIN_DIM on. */
+/* How keys of two bits and signs are kept, beside CodesParams: in constant memory, one for each length from
+ * CODES_MIN_DIM on. */
 struct SignsParams {
     /* Signs of the projection of residuals, as in CodesParams. */
     uint32_t signs[8];
@@ -245,14 +252,15 @@ struct SignsParams {
 /* One layer's cache of codes. */
 struct CodedKvParams {
     struct CodesParams codes;
-    /* [pages, 2, n_kv_heads]: PAGE_POSITIONS scales as halves, one or two of each vector, then as many vectors of codes. */
+    /* [pages, 2, n_kv_heads]: PAGE_POSITIONS scales as halves, one or two of each vector, then as many
+     * vectors of codes. */
     POINTER(uint8_t) pages;
     /* [exact pages, 2, n_kv_heads, PAGE_POSITIONS, head_dim] of halves. */
     POINTER(uint16_t) exact;
     /* [exact pages, n_kv_heads, head_dim]: of a sequence's first page, the mean of its keys. */
     POINTER(float) means;
     /* Counts vectors that could not be kept as they were. */
-    POINTER(uint64_t) repaired;
+    POINTER(uint64_t) clamped;
     uint64_t page_bytes;
     uint32_t n_kv_heads;
     uint32_t head_dim;
@@ -261,8 +269,8 @@ struct CodedKvParams {
     uint32_t newest_pages;
 };
 
-/* One layer's cache in blocks of BLOCK_ELEMS elements under one scale; one of its sides may be halves instead. Blocks are of turned
- * vectors: signs and factor of the rotation are as in CodesParams. */
+/* One layer's cache in blocks of BLOCK_ELEMS elements under one scale; one of its sides may be halves
+ * instead. Blocks are of transformed vectors: signs and factor of the rotation are as in CodesParams. */
 struct BlockKvParams {
     uint32_t signs[8];
     float shrink;
@@ -274,13 +282,13 @@ struct BlockKvParams {
     /* As cuda/lib/blocks.cuh says. */
     POINTER(uint8_t) pages;
     /* Counts vectors that could not be kept as they were. */
-    POINTER(uint64_t) repaired;
+    POINTER(uint64_t) clamped;
     uint64_t page_bytes;
 };
 
 struct RopeParams {
     /* [positions, 2, pairs]: cosines, then sines, times the magnitude. */
-    POINTER(const float) turns;
+    POINTER(const float) cos_sin;
     /* 0 where there is none. */
     uint32_t pairs;
     /* Whether pairs are neighbours instead of halves. */
@@ -310,7 +318,8 @@ struct AttnInParams {
     struct KvParams kv;
     /* [rows, wq.rows] */
     POINTER(float) q;
-    /* [rows, 2, n_kv_heads, head_dim]: where keys and values go instead, for `append` to take them; or null. */
+    /* [rows, 2, n_kv_heads, head_dim]: where keys and values go instead, for `append` to take them; or null.
+     * */
     POINTER(float) raw;
 };
 
@@ -359,7 +368,8 @@ struct AttendParams {
     /* [rows, n_kv_heads, group, head_dim] */
     POINTER(const float) q;
     POINTER(float) out;
-    /* [rows, n_kv_heads, tiles, splits, ATTEND_HEADS, 2 + stride]: largest score, sum of weights, weighted values. */
+    /* [rows, n_kv_heads, tiles, splits, ATTEND_HEADS, 2 + stride]: largest score, sum of weights, weighted
+     * values. */
     POINTER(float) partial;
     /* [rows, n_kv_heads, tiles]: splits that have come; 0 between two launches. */
     POINTER(uint32_t) arrived;
@@ -489,8 +499,8 @@ struct SampleParams {
     POINTER(uint32_t) tokens;
     /* [seqs], for the steps that follow. */
     POINTER(uint32_t) picked;
-    /* [seqs, POSTS], memory of the host. */
-    POINTER(uint32_t) posts;
+    /* [seqs, MAILBOXES], memory of the host. */
+    POINTER(uint32_t) mailboxes;
     /* [outputs]: the best candidate so far; 0 between two launches. */
     POINTER(unsigned long long) best;
     /* [outputs]: blocks that have come; 0 between two launches. */

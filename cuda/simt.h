@@ -1,6 +1,6 @@
 // What kernels are written with: CUDA's own words where CUDA has one, and a name of ours where it has only an
-// instruction. Kernels use nothing else, so that the same sources compile for a card (nvcc) and for the host (any C++17
-// compiler), where host/runtime.cpp runs the threads of a block as fibers.
+// instruction. Kernels use nothing else, so that the same sources compile for a card (nvcc) and for the host
+// (any C++17 compiler), where host/runtime.cpp runs the threads of a block as fibers.
 //
 //   threadIdx.x blockIdx.{x,y,z} blockDim.x gridDim.x    indices; blocks have one dimension
 //   __syncthreads() named_barrier(id, threads)           barriers of a block
@@ -21,12 +21,13 @@
 //   prefetch_l2                                          brings a line of memory to the card's cache, 128 bytes
 //   grid_barrier                                         a barrier of all blocks of a cooperative launch
 //
-// CONSTANT(T, name, n) is an array in constant memory, which the host writes before the first launch (Driver::upload_constant).
-// SHARED(T, name, n) in a kernel is an array in shared memory of a size that the compiler knows, beside the launch's dynamic part.
+// CONSTANT(T, name, n) is an array in constant memory, which the host writes before the first launch
+// (Driver::upload_constant). SHARED(T, name, n) in a kernel is an array in shared memory of a size that the
+// compiler knows, beside the launch's dynamic part.
 //
-// A kernel is KERNEL(name, Params, threads) { ... } with its parameters as `p`, or RESIDENT_KERNEL(name, Params, threads, blocks) where that
-// many blocks are to fit a multiprocessor instead of two; nothing contracts a product and a sum
-// into one rounding but fmaf.
+// A kernel is KERNEL(name, Params, threads) { ... } with its parameters as `p`, or RESIDENT_KERNEL(name,
+// Params, threads, blocks) where that many blocks are to fit a multiprocessor instead of two; nothing
+// contracts a product and a sum into one rounding but fmaf.
 #pragma once
 
 #include <stdint.h>

@@ -88,8 +88,8 @@ DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Four 8 x 8 matrices of halves from shared memory: lanes 8 i to 8 i + 7 name the 16-byte rows of matrix i. Lane 4 r + c gets
-// elements 2 c and 2 c + 1 of row r of each, or of column r where they are transposed.
+// Four 8 x 8 matrices of halves from shared memory: lanes 8 i to 8 i + 7 name the 16-byte rows of matrix i.
+// Lane 4 r + c gets elements 2 c and 2 c + 1 of row r of each, or of column r where they are transposed.
 template <bool Transposed>
 DEVICE void load_matrices(uint32_t (&to)[4], const void* row) {
     uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
@@ -106,7 +106,8 @@ DEVICE void load_matrices(uint32_t (&to)[4], const void* row) {
     }
 }
 
-// An 8 x 8 matrix of halves, transposed: lane 4 r + c has elements 2 c and 2 c + 1 of row r, and gets those of column r.
+// An 8 x 8 matrix of halves, transposed: lane 4 r + c has elements 2 c and 2 c + 1 of row r, and gets those
+// of column r.
 DEVICE uint32_t transpose_matrix(uint32_t two) {
     uint32_t to;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(two));
@@ -117,8 +118,9 @@ DEVICE void prefetch_l2(const void* at) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-// All threads of all blocks come, and what they wrote before is seen by all afterwards. `word` is 0 before the first of a program's
-// barriers and belongs to them: its top bit flips with each, because the blocks add 2^31 together.
+// All threads of all blocks come, and what they wrote before is seen by all afterwards. `word` is 0 before
+// the first of a program's barriers and belongs to them: its top bit flips with each, because the blocks add
+// 2^31 together.
 DEVICE void grid_barrier(uint32_t* word) {
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -1,5 +1,5 @@
-// Kernels with the mistakes that the host runtime is there to find, and some that are right and do what no kernel of a stage does; the
-// driver's tests launch them. No card has them.
+// Kernels with the mistakes that the host runtime is there to find, and some that are right and do what no
+// kernel of a stage does; the driver's tests launch them. No card has them.
 #include "../simt.h"
 
 struct BrokenParams {
@@ -71,8 +71,8 @@ KERNEL(rounds_of_all_blocks, BrokenParams, 64) {
     }
 }
 
-// Not broken: two halves of a block meet at barriers of their own, and one of them more often. In a round, each value takes its
-// neighbour's in, from static shared memory.
+// Not broken: two halves of a block meet at barriers of their own, and one of them more often. In a round,
+// each value takes its neighbour's in, from static shared memory.
 KERNEL(halves_of_a_block, BrokenParams, 128) {
     SHARED(uint32_t, values, 128);
     uint32_t half = threadIdx.x / 64, neighbour = half * 64 + (threadIdx.x + 1) % 64;
@@ -98,7 +98,8 @@ KERNEL(broken_plain_bounds, BrokenParams, 32) {
     if (threadIdx.x == 3) p.out[16] = 1;
 }
 
-// Writes to an address that is no multiple of 4, and so that the sanitizer of undefined behaviour alone sees it.
+// Writes to an address that is no multiple of 4, and so that the sanitizer of undefined behaviour alone sees
+// it.
 KERNEL(broken_plain_alignment, BrokenParams, 32) {
     if (threadIdx.x == 3) *reinterpret_cast<uint32_t*>(reinterpret_cast<uint8_t*>(p.out) + 2) = 1;
 }

@@ -1,8 +1,8 @@
-// Runs kernels on the host: each thread of a block is a fiber with a stack of its own that gives way at barriers and
-// warp exchanges; blocks are spread over threads of the system.
+// Runs kernels on the host: each thread of a block is a fiber with a stack of its own that gives way at
+// barriers and warp exchanges; blocks are spread over threads of the system.
 //
-// What goes wrong in a kernel (an access outside every allocation, a barrier that not everybody reaches) ends the
-// launch with a message; it never ends the process.
+// What goes wrong in a kernel (an access outside every allocation, a barrier that not everybody reaches) ends
+// the launch with a message; it never ends the process.
 #pragma once
 
 #include <stddef.h>
@@ -164,12 +164,14 @@ SimtDevice* simt_open(uint32_t cores);
 void simt_close(SimtDevice* device);
 // Zeroed memory; null where there is none left.
 void* simt_alloc(SimtDevice* device, size_t bytes);
-// Largest number of threads a block and size of the parameters of a kernel; false where there is no such kernel.
+// Largest number of threads a block and size of the parameters of a kernel; false where there is no such
+// kernel.
 bool simt_find(const char* name, uint32_t* max_threads, size_t* params_bytes);
-// Writes all of an array in constant memory; false where there is none of that name and size. Every device has the same.
+// Writes all of an array in constant memory; false where there is none of that name and size. Every device
+// has the same.
 bool simt_upload_constant(const char* name, const void* from, size_t bytes);
-// Runs a kernel; 0, or not 0 with what went wrong in `error`. All blocks of a cooperative launch run at once. `seed` picks the
-// order in which threads run.
+// Runs a kernel; 0, or not 0 with what went wrong in `error`. All blocks of a cooperative launch run at once.
+// `seed` picks the order in which threads run.
 int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], uint32_t threads, size_t shared_bytes,
                 const void* params, bool cooperative, uint64_t seed, char* error, size_t error_bytes);
 }

@@ -1,4 +1,5 @@
-// q8_0 and q4_0, blocks of 32 elements of turned vectors: keys and values in any mix of them, and either beside f16.
+// q8_0 and q4_0, blocks of 32 elements of transformed vectors: keys and values in any mix of them, and either
+// beside f16.
 #include "../stage/append_blocks.cuh"
 #include "../stage/attend_blocks.cuh"
 

@@ -1,4 +1,5 @@
-// tq3_0: keys of 2 bits, and one bit an element for what these leave over, less their mean; values of 3 bits as turboquant's.
+// tq3_0: keys of 2 bits, and one bit an element for what these leave over, less their mean; values of 3 bits
+// as turboquant's.
 #include "../stage/append.cuh"
 #include "../stage/attend_codes.cuh"
 #include "../lib/signs.cuh"

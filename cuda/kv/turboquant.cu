@@ -1,4 +1,4 @@
-// turboquant: 3 bits an element and one scale, of turned vectors; keys less their mean.
+// turboquant: 3 bits an element and one scale, of transformed vectors; keys less their mean.
 #include "../stage/append.cuh"
 #include "../stage/attend_mma_codes.cuh"
 

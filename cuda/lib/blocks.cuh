@@ -1,9 +1,11 @@
-// Cached vectors in blocks of BLOCK_ELEMS elements under one scale each, and halves for the side of a cache that has no blocks.
+// Cached vectors in blocks of BLOCK_ELEMS elements under one scale each, and halves for the side of a cache
+// that has no blocks.
 //
-// Of a page, the keys of each KV head and then the values of each: PAGE_POSITIONS x head_dim / BLOCK_ELEMS scales as halves,
-// then as many vectors as positions; halves have no scales. Which form a side has is read from the parameters, and is the same for
-// all threads. In a vector of q8_0, element e is byte e. In one of q4_0, a piece of 16 elements is two words: element 4 g + n is
-// in byte n of word g / 2, in the high half where g is odd; it stands for the number less 8.
+// Of a page, the keys of each KV head and then the values of each: PAGE_POSITIONS x head_dim / BLOCK_ELEMS
+// scales as halves, then as many vectors as positions; halves have no scales. Which form a side has is read
+// from the parameters, and is the same for all threads. In a vector of q8_0, element e is byte e. In one of
+// q4_0, a piece of 16 elements is two words: element 4 g + n is in byte n of word g / 2, in the high half
+// where g is odd; it stands for the number less 8.
 #pragma once
 
 #include "../params.h"

@@ -1,19 +1,21 @@
 // Vectors of Lloyd-Max codes: how 16 neighbouring elements lie, and how they become bytes.
 //
-// A code plugin has the bits of a code, those that a vector has an element, the scales of a vector, and three functions: `load`, which
-// reads a piece of 16 elements, `pack`, which stores 16 codes of a vector of n_pieces pieces, and `bytes`, which makes four words of
-// them, element 4 i + b in byte b of word i, by look-ups with __byte_perm. Query is what it wants of a query besides its bytes.
-// What tensor cores take has three more: `load_row`, which reads neighbouring pieces, `halves`, which makes eight words of a piece's elements as
-// halves, and `pairs`, which makes words of elements 8 eight to 8 eight + 7 of two positions' pieces, halves of an element each, that of `a`
-// low. A codec's plugin names two of these: Keys and Values.
-// A code is how many of the quantiser's borders lie at or below the element, so the upper half of the codes is positive.
+// A code plugin has the bits of a code, those that a vector has an element, the scales of a vector, and three
+// functions: `load`, which reads a piece of 16 elements, `pack`, which stores 16 codes of a vector of
+// n_pieces pieces, and `bytes`, which makes four words of them, element 4 i + b in byte b of word i, by
+// look-ups with __byte_perm. Query is what it wants of a query besides its bytes. What tensor cores take has
+// three more: `load_row`, which reads neighbouring pieces, `halves`, which makes eight words of a piece's
+// elements as halves, and `pairs`, which makes words of elements 8 eight to 8 eight + 7 of two positions'
+// pieces, halves of an element each, that of `a` low. A codec's plugin names two of these: Keys and Values. A
+// code is how many of the quantiser's borders lie at or below the element, so the upper half of the codes is
+// positive.
 #pragma once
 
 #include "../params.h"
 #include "../simt.h"
 
-// The low two bits of 16 codes: of element 4 g + n they lie at 16 (g / 2) + 4 n + 2 (g % 2), so that a shift and a mask make a
-// selector of four elements.
+// The low two bits of 16 codes: of element 4 g + n they lie at 16 (g / 2) + 4 n + 2 (g % 2), so that a shift
+// and a mask make a selector of four elements.
 DEVICE uint32_t pack_low(const uint8_t* codes) {
     uint32_t low = 0;
     for (uint32_t g = 0; g < 4; g++) {
@@ -59,7 +61,8 @@ DEVICE void load_words(const void* at, uint32_t (&to)[N]) {
     }
 }
 
-// A codebook: borders between magnitudes, the first of which is 0, the magnitudes, and what codes stand for as bytes, in steps of unit.
+// A codebook: borders between magnitudes, the first of which is 0, the magnitudes, and what codes stand for
+// as bytes, in steps of unit.
 struct Book {
     const float *borders, *magnitudes;
     const uint32_t* table;
@@ -70,9 +73,9 @@ DEVICE Book value_book(const CodedKvParams& kv) {
     return {kv.codes.borders, kv.codes.magnitudes, kv.codes.table, kv.codes.unit};
 }
 
-// Of 3 bits: a vector is n_pieces words with the low two bits, then as many half words with the top bits. Of element 4 g + n of a piece
-// the low bits lie at 16 (g / 2) + 4 n + 2 (g % 2) of the word and the top bit at 4 n + g of the half word: so a shift and a
-// mask make a selector of four elements.
+// Of 3 bits: a vector is n_pieces words with the low two bits, then as many half words with the top bits. Of
+// element 4 g + n of a piece the low bits lie at 16 (g / 2) + 4 n + 2 (g % 2) of the word and the top bit at
+// 4 n + g of the half word: so a shift and a mask make a selector of four elements.
 struct Codes3 {
     static constexpr uint32_t kBits = 3, kVectorBits = 3, kScales = 1;
     struct Query {};

@@ -4,7 +4,8 @@
 #include "../params.h"
 #include "../simt.h"
 
-// A logit and its id as one number: larger for larger logits, and for lower ids among equals. NaN is below all others.
+// A logit and its id as one number: larger for larger logits, and for lower ids among equals. NaN is below
+// all others.
 using Candidate = unsigned long long;
 
 constexpr Candidate kAboveAll = ~0ull;
@@ -39,8 +40,8 @@ DEVICE float logit_of(Candidate c) {
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// Sorts `n` candidates, a power of two, the largest first (Batcher's bitonic network). All threads call it; what they
-// wrote before is seen, and all see the order afterwards.
+// Sorts `n` candidates, a power of two, the largest first (Batcher's bitonic network). All threads call it;
+// what they wrote before is seen, and all see the order afterwards.
 DEVICE void sort_descending(Candidate* c, uint32_t n) {
     __syncthreads();
     for (uint32_t run = 2; run <= n; run *= 2) {
@@ -88,8 +89,8 @@ DEVICE double total(const Draw& draw, uint32_t n) {
     return sum;
 }
 
-// Picks one of the first `top_k` candidates: top-p, min-p, temperature, draw. Sums are the host's: the first thread
-// makes them in order, in double.
+// Picks one of the first `top_k` candidates: top-p, min-p, temperature, draw. Sums are the host's: the first
+// thread makes them in order, in double.
 DEVICE uint32_t pick(Draw& draw, const StepSampling& how) {
     uint32_t n = how.top_k;
     float largest = logit_of(draw.kept[0]);

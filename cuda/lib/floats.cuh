@@ -1,7 +1,8 @@
 // Ternary weights and inputs that are not rounded: products of floats, for programs that ask for them.
 //
-// Slower than products of integers, and `logits` alone has them: what other stages make of products, stage/combine.cu and stage/heads.cu
-// do. An I2_S tensor's scale is part of LinearParams::factor here. Code 3, which no quantiser writes, counts as 2, as in products of integers.
+// Slower than products of integers, and `logits` alone has them: what other stages make of products,
+// stage/combine.cu and stage/heads.cu do. An I2_S tensor's scale is part of LinearParams::factor here. Code
+// 3, which no quantiser writes, counts as 2, as in products of integers.
 #pragma once
 
 #include "kernels.cuh"

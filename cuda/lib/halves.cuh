@@ -3,8 +3,8 @@
 
 #include "../simt.h"
 
-// The half nearest to a float, and the one nearest to what it lacks: 22 bits together, where the float is large enough for the
-// second one to be a normal half.
+// The half nearest to a float, and the one nearest to what it lacks: 22 bits together, where the float is
+// large enough for the second one to be a normal half.
 struct TwoHalves {
     uint16_t high, low;
     DEVICE static TwoHalves of(float x) {
@@ -17,8 +17,8 @@ struct TwoHalves {
 struct PowerOfTwo {
     float by, back;
 
-    // `largest` has the bits of the largest magnitude, which comes to 2^10 at least and below 2^11; vectors of next to
-    // nothing stay below.
+    // `largest` has the bits of the largest magnitude, which comes to 2^10 at least and below 2^11; vectors
+    // of next to nothing stay below.
     DEVICE static PowerOfTwo of(uint32_t largest) {
         uint32_t exponent = largest >> 23 > 27u ? largest >> 23 : 27u;
         return {__uint_as_float((264u - exponent) << 23), __uint_as_float((exponent - 10u) << 23)};

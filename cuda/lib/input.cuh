@@ -3,12 +3,12 @@
 //   n = (x - mean) * factor * weight + bias
 //   s = 127 / max(absmax(n), 1e-5), q = round_half_even(n s)
 //
-// Shared memory, LINEAR_HEADER_BYTES first: scratch of reductions, then RowQuant of each row. Behind it, for each row, the
-// activations in the order in which the type T multiplies them: chunk c of T::kElems elements lies in planes of 16
-// bytes, plane p of chunk c at 16 (p chunks + c), so that neighbouring lanes read neighbouring 16 bytes. Elements
-// beyond the columns are 0. For types with integer products the elements are int8; for all others they are floats,
-// even where the layer rounds to int8: then they are q / s. Behind the int8 of a row lies, for types with T::kChunkSums, the sum of
-// each chunk.
+// Shared memory, LINEAR_HEADER_BYTES first: scratch of reductions, then RowQuant of each row. Behind it, for
+// each row, the activations in the order in which the type T multiplies them: chunk c of T::kElems elements
+// lies in planes of 16 bytes, plane p of chunk c at 16 (p chunks + c), so that neighbouring lanes read
+// neighbouring 16 bytes. Elements beyond the columns are 0. For types with integer products the elements are
+// int8; for all others they are floats, even where the layer rounds to int8: then they are q / s. Behind the
+// int8 of a row lies, for types with T::kChunkSums, the sum of each chunk.
 //
 // With M = 1 the whole block works on the row; with more, each warp takes rows of its own.
 #pragma once

@@ -1,16 +1,17 @@
 // The products of a linear kernel: rows of weights against up to M rows of activations in shared memory.
 //
-// 2^lanes_log2 lanes share a row of weights, so a warp has 4, 2 or 1 rows at a time, its slots; the lanes of a row read
-// neighbouring chunks. What the rows are, and what becomes of the products, is the stage's: a Task says
+// 2^lanes_log2 lanes share a row of weights, so a warp has 4, 2 or 1 rows at a time, its slots; the lanes of
+// a row read neighbouring chunks. What the rows are, and what becomes of the products, is the stage's: a Task
+// says
 //
 //   units()                    how many sets of rows there are, one a warp at a time
 //   row(unit, slot)            a WeightRow: which row of which weight the slot has, if any
 //   finish(unit, slot, row, y, other)   takes y = W n for a row of the step; `other` is that of the slot that lies half of
 //                              the slots away. One lane a slot calls it, where the slot has a row
 //
-// Blocks are persistent: at most two a multiprocessor, each with the input normed once. Loads run one batch of
-// kUnroll chunks ahead of the products, across rows, and the first batch is on its way before the previous kernel's
-// results are waited for.
+// Blocks are persistent: at most two a multiprocessor, each with the input normed once. Loads run one batch
+// of kUnroll chunks ahead of the products, across rows, and the first batch is on its way before the previous
+// kernel's results are waited for.
 #pragma once
 
 #include "input.cuh"

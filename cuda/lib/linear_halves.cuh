@@ -1,21 +1,23 @@
-// The products of a linear kernel for many rows of activations, on tensor cores, of weights that are no integers throughout:
-// mma.sync m16n8k16 of halves with float sums.
+// The products of a linear kernel for many rows of activations, on tensor cores, of weights that are no
+// integers throughout: mma.sync m16n8k16 of halves with float sums.
 //
-// A block has a tile of up to MMA_ROWS rows of the step and a share of the units; a warp owns kSets sets of 16 rows of weights.
-// Columns come kCols at a time: the block norms and rounds the rows' activations, as lib/input.cuh says, and leaves each as two
-// halves in shared memory, so that products are as exact as those of floats; the row's largest is brought to 2^10 first. Weights
-// come from their layout into registers, as halves, which have all their bits: a T::halves is what a lane has of 32 columns of a
-// row, 4 of the first 16 and 4 of the others. A group of 16 columns is one product, whose sum its scale multiplies
-// where the type has scales.
+// A block has a tile of up to MMA_ROWS rows of the step and a share of the units; a warp owns kSets sets of
+// 16 rows of weights. Columns come kCols at a time: the block norms and rounds the rows' activations, as
+// lib/input.cuh says, and leaves each as two halves in shared memory, so that products are as exact as those
+// of floats; the row's largest is brought to 2^10 first. Weights come from their layout into registers, as
+// halves, which have all their bits: a T::halves is what a lane has of 32 columns of a row, 4 of the first 16
+// and 4 of the others. A group of 16 columns is one product, whose sum its scale multiplies where the type
+// has scales.
 //
-// x = share of the units, y = tile of the step's rows. Reads W once for each tile, and the tile's activations once for each round
-// of units. Tasks are those of lib/linear.cuh, with 16 slots, as in lib/linear_mma.cuh.
+// x = share of the units, y = tile of the step's rows. Reads W once for each tile, and the tile's activations
+// once for each round of units. Tasks are those of lib/linear.cuh, with 16 slots, as in lib/linear_mma.cuh.
 #pragma once
 
 #include "halves.cuh"
 #include "linear.cuh"
 
-// Columns in shared memory at a time, and halves from one row to the next there: half a warp reads different banks.
+// Columns in shared memory at a time, and halves from one row to the next there: half a warp reads different
+// banks.
 constexpr uint32_t kCols = 128;
 constexpr uint32_t kColsPitch = kCols + 16;
 

@@ -1,15 +1,17 @@
 // The products of a linear kernel for many rows of activations, on tensor cores: int8 mma.sync m16n8k32.
 //
-// A warp owns a unit of kSets sets of 16 rows of weights, and all rows of activations that the block has in shared memory,
-// 8 at a time. Which columns a step of 32 multiplies is free as long as both operands agree, so that weights come straight
-// from the file's layout: a lane's 16-byte chunk is 4 words of 4 groups, and each word, shifted and masked for one
-// group, is an operand as it stands; the activations of that group and word are one word of a plane (lib/input.cuh).
-// 4 neighbouring lanes take 4 neighbouring chunks, and 8 such quartets take 8 rows.
+// A warp owns a unit of kSets sets of 16 rows of weights, and all rows of activations that the block has in
+// shared memory, 8 at a time. Which columns a step of 32 multiplies is free as long as both operands agree,
+// so that weights come straight from the file's layout: a lane's 16-byte chunk is 4 words of 4 groups, and
+// each word, shifted and masked for one group, is an operand as it stands; the activations of that group and
+// word are one word of a plane (lib/input.cuh). 4 neighbouring lanes take 4 neighbouring chunks, and 8 such
+// quartets take 8 rows.
 //
-// A scale a block of 256 is one of four chunks, which a step of four lanes takes whole: the sums of integers become floats there.
+// A scale a block of 256 is one of four chunks, which a step of four lanes takes whole: the sums of integers
+// become floats there.
 //
-// x = share of the units, y = tile of in.tile_rows rows of the step. Reads W once for each tile. Tasks are those of
-// lib/linear.cuh, with 16 slots: rows 0 to 7 of a set are the first half, rows 8 to 15 the other.
+// x = share of the units, y = tile of in.tile_rows rows of the step. Reads W once for each tile. Tasks are
+// those of lib/linear.cuh, with 16 slots: rows 0 to 7 of a set are the first half, rows 8 to 15 the other.
 #pragma once
 
 #include "linear_halves.cuh"

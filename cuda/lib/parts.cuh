@@ -1,4 +1,5 @@
-// Attention in parts: groups of lanes and whole blocks see some positions each, and what they found is merged.
+// Attention in parts: groups of lanes and whole blocks see some positions each, and what they found is
+// merged.
 #pragma once
 
 #include "../params.h"
@@ -14,8 +15,9 @@ DEVICE float rescale(float from, float to) {
     return from == to ? 1.0f : exp2_fast(from - to);
 }
 
-// The parts of the blocks that share one row and up to kHeads query heads. A part of a head is `len` floats: largest score, sum of
-// weights, and values weighted so; the first may be any number that both others are relative to.
+// The parts of the blocks that share one row and up to kHeads query heads. A part of a head is `len` floats:
+// largest score, sum of weights, and values weighted so; the first may be any number that both others are
+// relative to.
 template <uint32_t kHeads>
 struct Parts {
     // [.., max_splits, kHeads, len]
@@ -29,9 +31,9 @@ struct Parts {
     uint32_t len;
 };
 
-// Merges the parts of a block's groups, which lie in shared memory as [groups, kHeads, len]. One split is the result; of more,
-// each block leaves its own, and the last to come merges these. Calls write(head, element, value) for the result, and
-// says whether this block had it.
+// Merges the parts of a block's groups, which lie in shared memory as [groups, kHeads, len]. One split is the
+// result; of more, each block leaves its own, and the last to come merges these. Calls write(head, element,
+// value) for the result, and says whether this block had it.
 template <uint32_t kHeads, class Write>
 DEVICE bool merge_parts(
     const Parts<kHeads>& p, uint32_t split, uint32_t groups, uint32_t heads, uint32_t head_dim, Write write

@@ -1,7 +1,7 @@
 // Reductions over a warp or a whole block.
 //
-// A block's reduction passes through `scratch`, 32 values of shared memory that no other reduction may use before the
-// next __syncthreads().
+// A block's reduction passes through `scratch`, 32 values of shared memory that no other reduction may use
+// before the next __syncthreads().
 #pragma once
 
 #include "wide.cuh"

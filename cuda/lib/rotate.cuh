@@ -1,8 +1,8 @@
 // The rotation of TurboQuant: y = H D x / sqrt(n), signs and then Hadamard's matrix in its natural order.
 //
-// A warp owns a vector of 32 to CODES_MAX_DIM elements, a power of two: a lane has the elements lane, lane + 32, and so on. The
-// sums are those of ggml-types/src/turboquant/rotate.rs, in its order, so the results are the same to the bit. A rotation is what
-// has its `signs` and `shrink`, as params.h describes them.
+// A warp owns a vector of 32 to CODES_MAX_DIM elements, a power of two: a lane has the elements lane, lane +
+// 32, and so on. The sums are those of ggml-types/src/turboquant/rotate.rs, in its order, so the results are
+// the same to the bit. A rotation is what has its `signs` and `shrink`, as params.h describes them.
 #pragma once
 
 #include "../params.h"
@@ -61,7 +61,7 @@ DEVICE void rotate(Vector& v, const Rotation& rotation) {
 }
 
 template <class Rotation>
-DEVICE void turn_back(Vector& v, const Rotation& rotation) {
+DEVICE void transform_back(Vector& v, const Rotation& rotation) {
     hadamard(v);
     shrink(v, rotation);
     flip(v, rotation);
@@ -78,22 +78,23 @@ DEVICE Vector load_vector(const float* from, uint32_t head_dim) {
 
 constexpr float kLargestHalf = 65504.0f;
 
-// Makes what is no finite number 0, and what is beyond `most` that. Says whether there was any in the lane's part.
+// Makes what is no finite number 0, and what is beyond `most` that. Says whether there was any in the lane's
+// part.
 DEVICE bool keep_within(Vector& v, float most) {
-    bool repaired = false;
+    bool clamped = false;
 #pragma unroll
     for (uint32_t j = 0; j < kLaneElems; j++) {
         if (j >= v.n) continue;
         float size = fabsf(v.x[j]);
         if (size <= most) continue;
-        repaired = true;
+        clamped = true;
         v.x[j] = size < INFINITY ? copysignf(most, v.x[j]) : 0.0f;
     }
-    return repaired;
+    return clamped;
 }
 
 // Counts a vector, for a warp whose lanes have all come here.
-DEVICE void count_repaired(uint64_t* count, bool repaired) {
-    bool any = __ballot_sync(kWarp, repaired) != 0;
+DEVICE void count_clamped(uint64_t* count, bool clamped) {
+    bool any = __ballot_sync(kWarp, clamped) != 0;
     if (any && threadIdx.x % kWarpSize == 0) atomicAdd(reinterpret_cast<unsigned long long*>(count), 1ull);
 }

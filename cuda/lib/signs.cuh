@@ -1,11 +1,13 @@
-// Vectors of two bits and the signs of a residual: r = y - norm c is projected by signs and Hadamard's matrix, S = H D, and the signs
-// of S r are kept with its length. So <q, y> = norm <q, c> + factor length <S q, sign(S r)>, without bias.
+// Vectors of two bits and the signs of a residual: r = y - norm c is projected by signs and Hadamard's
+// matrix, S = H D, and the signs of S r are kept with its length. So <q, y> = norm <q, c> + factor length <S
+// q, sign(S r)>, without bias.
 //
-// The second product counts bits: S q is rounded to 255 steps of its largest element and taken apart into eight bit-planes Q_b, and
-// sum_b w_b (2 popc(Q_b & signs) - popc(Q_b)) with w_b = 2^b, but w_7 = -128, is the product of its bytes with the signs, exactly.
+// The second product counts bits: S q is rounded to 255 steps of its largest element and taken apart into
+// eight bit-planes Q_b, and sum_b w_b (2 popc(Q_b & signs) - popc(Q_b)) with w_b = 2^b, but w_7 = -128, is
+// the product of its bytes with the signs, exactly.
 //
-// The first product is dp4a's: from planes it would take 31 instructions more a head and position (SASS of sm_90, nvcc 13). Signs as bytes for dp4a
-// would take 8 less than counting does.
+// The first product is dp4a's: from planes it would take 31 instructions more a head and position (SASS of
+// sm_90, nvcc 13). Signs as bytes for dp4a would take 8 less than counting does.
 #pragma once
 
 #include "codes.cuh"
@@ -19,15 +21,17 @@ DEVICE const SignsParams& signs_of(uint32_t head_dim) {
 
 // The projection of a query as a lane sees it.
 struct ProjectedQuery {
-    // Half of the planes of the word of signs that the lane's piece names, and what is taken off twice what they count.
+    // Half of the planes of the word of signs that the lane's piece names, and what is taken off twice what
+    // they count.
     uint32_t planes[4];
     int32_t ones;
     // What the first of these planes is worth.
     float step;
 };
 
-// A vector is n_pieces words with the codes, and n_pieces / 2 words with signs, an element a bit, 1 for what is not negative. Its scales are
-// norm, and length of the residual. Two lanes share a word of signs: each counts half of the planes.
+// A vector is n_pieces words with the codes, and n_pieces / 2 words with signs, an element a bit, 1 for what
+// is not negative. Its scales are norm, and length of the residual. Two lanes share a word of signs: each
+// counts half of the planes.
 struct CodesAndSigns {
     static constexpr uint32_t kBits = 2, kVectorBits = 3, kScales = 2;
     using Query = ProjectedQuery;
@@ -62,8 +66,8 @@ struct CodesAndSigns {
         }
     }
 
-    // Takes the projections of queries, [ATTEND_HEADS, head_dim], apart: to `to`, [ATTEND_HEADS, 8, head_dim / 32] words, and then a
-    // step each. A warp owns a query.
+    // Takes the projections of queries, [ATTEND_HEADS, head_dim], apart: to `to`, [ATTEND_HEADS, 8, head_dim
+    // / 32] words, and then a step each. A warp owns a query.
     DEVICE static void project(const float* queries, uint32_t head_dim, float* to) {
         const SignsParams& params = signs_of(head_dim);
         uint32_t* words = reinterpret_cast<uint32_t*>(to);
@@ -102,7 +106,8 @@ struct CodesAndSigns {
         return q;
     }
 
-    // The ones of the lane's planes among the signs, each times what its plane is worth relative to the first.
+    // The ones of the lane's planes among the signs, each times what its plane is worth relative to the
+    // first.
     DEVICE static int32_t count(const Query& q, uint32_t signs, uint32_t piece) {
         int32_t top = piece % 2 ? -8 : 8;
         return int32_t(__popc(q.planes[0] & signs)) + 2 * int32_t(__popc(q.planes[1] & signs)) +

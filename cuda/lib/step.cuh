@@ -10,8 +10,9 @@ DEVICE uint8_t* kv_head(const KvParams& kv, uint32_t page, uint32_t part, uint32
     return kv.pages + page * kv.page_bytes + (uint64_t(part) * kv.n_kv_heads + head) * head_bytes;
 }
 
-// Brings the beginning of the next stage's weights to the card's cache; each thread of the grid takes its share of the lines.
-// For the end of a kernel, where its own loads are under way and the memory would soon rest.
+// Brings the beginning of the next stage's weights to the card's cache; each thread of the grid takes its
+// share of the lines. For the end of a kernel, where its own loads are under way and the memory would soon
+// rest.
 DEVICE void prefetch_next(const StepTables& step) {
     constexpr uint64_t kLineBytes = 128;
     uint64_t block = (uint64_t(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;

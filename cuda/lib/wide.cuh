@@ -1,6 +1,6 @@
-// Sums as unevaluated pairs of floats, which keep 48 bits: what the CPU's f64 sums round to, at the price of a few
-// float operations, while consumer cards run f64 at 1/64 of the speed. An int8 rounding follows most norms, and one unit
-// in the last place can flip it.
+// Sums as unevaluated pairs of floats, which keep 48 bits: what the CPU's f64 sums round to, at the price of
+// a few float operations, while consumer cards run f64 at 1/64 of the speed. An int8 rounding follows most
+// norms, and one unit in the last place can flip it.
 #pragma once
 
 #include "../simt.h"

@@ -1,12 +1,14 @@
-// Append: turns the queries, keys and values of a step, keeps keys and values in exact pages, and encodes the pages that
-// the step has filled.
+// Append: transforms the queries, keys and values of a step, keeps keys and values in exact pages, and
+// encodes the pages that the step has filled.
 //
-// A block owns one row of the step, one KV head, and its keys or its values: x = 2 KV head + part, z = row. A warp owns a
-// vector at a time. The block of the row that fills a page encodes it: it turns what the step brought of the page itself, because other blocks
-// store it at the same time, and reads what was there before. Of a sequence's first page it takes the mean of the keys instead, in
-// double precision and in the order of positions, as src/backend/cpu/kv.rs does.
+// A block owns one row of the step, one KV head, and its keys or its values: x = 2 KV head + part, z = row. A
+// warp owns a vector at a time. The block of the row that fills a page encodes it: it transforms what the
+// step brought of the page itself, because other blocks store it at the same time, and reads what was there
+// before. Of a sequence's first page it takes the mean of the keys instead, in double precision and in the
+// order of positions, as src/backend/cpu/kv.rs does.
 //
-// Codes are those of ggml-types/src/turboquant/lloyd.rs and prod.rs, but where an element is within float's rounding of a border.
+// Codes are those of ggml-types/src/turboquant/lloyd.rs and prod.rs, but where an element is within float's
+// rounding of a border.
 #pragma once
 
 #include "../lib/codes.cuh"
@@ -45,7 +47,7 @@ struct Appended {
     DEVICE uint32_t warp() const { return threadIdx.x / kWarpSize; }
     DEVICE uint32_t warps() const { return blockDim.x / kWarpSize; }
 
-    // The key or value that a row brings, turned.
+    // The key or value that a row brings, transformed.
     DEVICE Vector brought(uint32_t by) const {
         uint64_t vector = (uint64_t(by) * 2 + part) * p.kv.n_kv_heads + head;
         Vector v = load_vector(p.raw + vector * head_dim(), head_dim());
@@ -84,14 +86,14 @@ struct Appended {
         __syncthreads();
     }
 
-    // Says whether something of the lane's part had to be repaired.
+    // Says whether something of the lane's part had to be clamped.
     DEVICE static bool store_halves(Vector v, uint16_t* to) {
-        bool repaired = keep_within(v, kLargestHalf);
+        bool clamped = keep_within(v, kLargestHalf);
 #pragma unroll
         for (uint32_t j = 0; j < kLaneElems; j++) {
             if (j < v.n) to[Vector::elem(j)] = half_bits(v.x[j]);
         }
-        return repaired;
+        return clamped;
     }
 
     // The mean of the keys in `room.page`, to `room.mean`.
@@ -160,7 +162,7 @@ struct Appended {
             along = reduce_lanes<Sum>(along, kWarpSize);
             code_squares = reduce_lanes<Sum>(code_squares, kWarpSize);
             float scale = squares == 0.0f ? 0.0f : part == 0 ? squares / along : along / code_squares;
-            count_repaired(p.kv.repaired, scale > kLargestHalf);
+            count_clamped(p.kv.clamped, scale > kLargestHalf);
             if (first_lane) *to.scale(pos) = scale_bits(scale);
         } else {
             // The norm, and what it leaves over as a reader will see it.
@@ -174,7 +176,7 @@ struct Appended {
                 left = fmaf(residual.x[j], residual.x[j], left);
             }
             left = reduce_lanes<Sum>(left, kWarpSize);
-            count_repaired(p.kv.repaired, sqrtf(squares) > kLargestHalf || sqrtf(left) > kLargestHalf);
+            count_clamped(p.kv.clamped, sqrtf(squares) > kLargestHalf || sqrtf(left) > kLargestHalf);
             C::pack_signs(to.vector(head_dim(), pos), head_dim(), residual);
             if (first_lane) {
                 *to.scale(pos, 0) = norm_bits;
@@ -239,7 +241,7 @@ DEVICE void append(const AppendParams& p) {
     uint32_t page = it.row.pos / PAGE_POSITIONS, place = it.row.pos % PAGE_POSITIONS;
 
     if (it.warp() == 0) {
-        count_repaired(p.kv.repaired, Appended::store_halves(it.brought(r), it.exact(page) + place * head_dim));
+        count_clamped(p.kv.clamped, Appended::store_halves(it.brought(r), it.exact(page) + place * head_dim));
     }
     if (part == 0) {
         for (uint32_t h = it.warp(); h < p.group; h += it.warps()) {

@@ -1,8 +1,9 @@
-// Append for caches in blocks: turns the queries, keys and values of a step where their side of the cache has blocks, and keeps each
-// key and value in its page at once.
+// Append for caches in blocks: transforms the queries, keys and values of a step where their side of the
+// cache has blocks, and keeps each key and value in its page at once.
 //
-// A block of threads owns one row of the step, one KV head, and its keys or its values: x = 2 KV head + part, z = row. Its first
-// warp owns the vector; all warps turn queries. A block of a vector is what a warp has of it in one register.
+// A block of threads owns one row of the step, one KV head, and its keys or its values: x = 2 KV head + part,
+// z = row. Its first warp owns the vector; all warps transform queries. A block of a vector is what a warp
+// has of it in one register.
 //
 // Codes and scales are those of ggml-types/src/types/{q8_0,q4_0}.rs, to the bit.
 #pragma once
@@ -109,7 +110,7 @@ DEVICE void append_blocks(const AppendBlocksParams& p) {
         if (page.form != BLOCKS_HALVES) {
             rotate(v, p.kv);
             // What a block's scale can be of: ggml-types/src/kv/q8_0.rs.
-            count_repaired(p.kv.repaired, keep_within(v, 4.0f * kLargestHalf));
+            count_clamped(p.kv.clamped, keep_within(v, 4.0f * kLargestHalf));
         }
         if (page.form == BLOCKS_Q8_0) {
             store_q8_0(v, page, place);

@@ -1,17 +1,18 @@
 // Attend: out[r] = softmax(scale q[r] . K[..= pos]) V, over the row's own sequence.
 //
-// Split-K flash decode. A block owns one row of the step, one KV head with up to ATTEND_HEADS of its query heads, and one
-// split of the positions: x = KV head and tile of query heads, y = split, z = row. So each key and value is read once for
-// all query heads of a tile. The splits are whole strides of kStride positions, as many as are worth it: how many follows
-// from the position alone, which is read on the device.
+// Split-K flash decode. A block owns one row of the step, one KV head with up to ATTEND_HEADS of its query
+// heads, and one split of the positions: x = KV head and tile of query heads, y = split, z = row. So each key
+// and value is read once for all query heads of a tile. The splits are whole strides of kStride positions, as
+// many as are worth it: how many follows from the position alone, which is read on the device.
 //
-// Each group of lanes, as many as 16-byte pieces (of halves) a vector has, rounded up to a power of two, walks over
-// positions of its own, kAtOnce at a time, with a softmax of its own: largest score, sum of weights, weighted values, of
-// which each lane keeps 8 elements for every query head. A block merges its groups through shared memory. Where there is
-// one split it writes the result; else it leaves its part in `partial`, and the block that comes last merges the parts.
+// Each group of lanes, as many as 16-byte pieces (of halves) a vector has, rounded up to a power of two,
+// walks over positions of its own, kAtOnce at a time, with a softmax of its own: largest score, sum of
+// weights, weighted values, of which each lane keeps 8 elements for every query head. A block merges its
+// groups through shared memory. Where there is one split it writes the result; else it leaves its part in
+// `partial`, and the block that comes last merges the parts.
 //
-// Reads (pos + 1) x 2 x head_dim elements a KV head. Needs head_dim <= 256, pages of PAGE_POSITIONS, zeros behind each
-// vector, `arrived` 0.
+// Reads (pos + 1) x 2 x head_dim elements a KV head. Needs head_dim <= 256, pages of PAGE_POSITIONS, zeros
+// behind each vector, `arrived` 0.
 #pragma once
 
 #include "../lib/parts.cuh"

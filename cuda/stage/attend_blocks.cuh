@@ -1,12 +1,14 @@
-// Attend over blocks: out[r] = softmax(scale q[r] . K[..= pos]) V, for caches whose keys, values or both are blocks of turned vectors
-// (lib/blocks.cuh). Split-K flash decode, page by page, as in attend_codes.cuh, but no page is exact and no mean is taken off.
+// Attend over blocks: out[r] = softmax(scale q[r] . K[..= pos]) V, for caches whose keys, values or both are
+// blocks of transformed vectors (lib/blocks.cuh). Split-K flash decode, page by page, as in attend_codes.cuh,
+// but no page is exact and no mean is taken off.
 //
-// Scores of blocks are products of bytes: a lane rounds its piece of a query to 255 steps of the piece's largest element, dp4a adds up
-// its products with the piece of a key exactly, and the product of both scales makes a float of it. Scores of halves are products
-// of floats. Values are whole numbers, times weight and scale as floats, or halves.
+// Scores of blocks are products of bytes: a lane rounds its piece of a query to 255 steps of the piece's
+// largest element, dp4a adds up its products with the piece of a key exactly, and the product of both scales
+// makes a float of it. Scores of halves are products of floats. Values are whole numbers, times weight and
+// scale as floats, or halves.
 //
-// Reads (pos + 1) x head_dim elements of keys and of values a KV head, and their scales. Queries come turned where keys are
-// (append_blocks.cuh), and the output is turned back here where values are.
+// Reads (pos + 1) x head_dim elements of keys and of values a KV head, and their scales. Queries come
+// transformed where keys are (append_blocks.cuh), and the output is transformed back here where values are.
 #pragma once
 
 #include "../lib/blocks.cuh"

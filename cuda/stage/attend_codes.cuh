@@ -1,15 +1,19 @@
-// Attend over codes: out[r] = softmax(scale q[r] . K[..= pos]) V, for caches whose older pages are codes of turned vectors.
+// Attend over codes: out[r] = softmax(scale q[r] . K[..= pos]) V, for caches whose older pages are codes of
+// transformed vectors.
 //
-// Split-K flash decode as in attend.cuh, and merged as there; but a block goes page by page, because a page is read as a whole
-// from its codes or from its exact page: which of the two follows from the position of the row (src/program/step.rs).
-// A lane owns pieces of CODES_PIECE elements, so head_dim / CODES_PIECE neighbouring lanes share a position.
+// Split-K flash decode as in attend.cuh, and merged as there; but a block goes page by page, because a page
+// is read as a whole from its codes or from its exact page: which of the two follows from the position of the
+// row (src/program/step.rs). A lane owns pieces of CODES_PIECE elements, so head_dim / CODES_PIECE
+// neighbouring lanes share a position.
 //
-// Scores of codes are products of bytes: the query is rounded to 255 steps of its largest element, codes become bytes by a table, and
-// dp4a adds up to head_dim products exactly. What signs of a residual add is counted from bit-planes (lib/signs.cuh). What the mean of
-// the keys adds is the same for all positions. Values are bytes too, times weight and scale as floats. No page is decoded into memory.
+// Scores of codes are products of bytes: the query is rounded to 255 steps of its largest element, codes
+// become bytes by a table, and dp4a adds up to head_dim products exactly. What signs of a residual add is
+// counted from bit-planes (lib/signs.cuh). What the mean of the keys adds is the same for all positions.
+// Values are bytes too, times weight and scale as floats. No page is decoded into memory.
 //
-// Reads (pos + 1) x 2 x (2 + bits x head_dim / 8) bytes a KV head, 2 more for each position with signs, and 4 x head_dim for exact
-// positions. Queries come turned (append.cuh), and the output is turned back here.
+// Reads (pos + 1) x 2 x (2 + bits x head_dim / 8) bytes a KV head, 2 more for each position with signs, and 4
+// x head_dim for exact positions. Queries come transformed (append.cuh), and the output is transformed back
+// here.
 #pragma once
 
 #include "../lib/codes.cuh"
@@ -122,8 +126,9 @@ struct CodedPosition {
     }
 };
 
-// Takes in the first n positions of a page, N for each group of lanes at a time. All lanes of a warp make the same number of
-// rounds, because they exchange scores; `empty` is what has been loaded of a position that is not there.
+// Takes in the first n positions of a page, N for each group of lanes at a time. All lanes of a warp make the
+// same number of rounds, because they exchange scores; `empty` is what has been loaded of a position that is
+// not there.
 template <int N, class Position, class Query, class Keys, class Values>
 DEVICE void take_page(
     AttendState& state, const Query& q, const Keys& keys, const Values& values, const Position& empty, uint32_t n,
@@ -179,7 +184,8 @@ DEVICE void take_page(
 // Positions of codes that a group of lanes has under way at a time.
 constexpr int kCodesAtOnce = 2;
 
-// What a block that goes page by page has to do: which row, KV head and up to kHeads query heads, and which pages.
+// What a block that goes page by page has to do: which row, KV head and up to kHeads query heads, and which
+// pages.
 template <uint32_t kHeads>
 struct PagesTask {
     StepRow row;
@@ -213,7 +219,8 @@ struct PagesTask {
         return left < PAGE_POSITIONS ? left : PAGE_POSITIONS;
     }
 
-    // Brings the queries to shared memory, [kHeads, head_dim]. Scores come in units of log2, so that weights are powers of two.
+    // Brings the queries to shared memory, [kHeads, head_dim]. Scores come in units of log2, so that weights
+    // are powers of two.
     template <class Params>
     DEVICE const float* load_queries(const Params& p) const {
         float* floats = reinterpret_cast<float*>(shared_memory());
@@ -225,10 +232,11 @@ struct PagesTask {
         return floats;
     }
 
-    // Merges what `groups` groups of the block have left in shared memory, [groups, kHeads, 2 + head_dim], with other blocks' parts
-    // where there are some, and writes the result, turned back by `rotation` where it was turned.
+    // Merges what `groups` groups of the block have left in shared memory, [groups, kHeads, 2 + head_dim],
+    // with other blocks' parts where there are some, and writes the result, transformed back by `rotation`
+    // where it was transformed.
     template <class Params, class Rotation>
-    DEVICE void finish(const Params& p, uint32_t groups, const Rotation& rotation, bool turned) const {
+    DEVICE void finish(const Params& p, uint32_t groups, const Rotation& rotation, bool transformed) const {
         float* parts = reinterpret_cast<float*>(shared_memory());
         uint32_t head_dim = p.kv.head_dim, len = 2 + head_dim;
         float* merged = parts + groups * kHeads * len;
@@ -239,7 +247,7 @@ struct PagesTask {
         __syncthreads();
         for (uint32_t h = threadIdx.x / kWarpSize; h < heads; h += blockDim.x / kWarpSize) {
             Vector v = load_vector(merged + h * head_dim, head_dim);
-            if (turned) turn_back(v, rotation);
+            if (transformed) transform_back(v, rotation);
 #pragma unroll
             for (uint32_t j = 0; j < kLaneElems; j++) {
                 if (j < v.n) p.out[(first_head + h) * head_dim + Vector::elem(j)] = v.x[j];

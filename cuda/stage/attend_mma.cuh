@@ -1,23 +1,27 @@
 // Attend for many rows of one sequence: out[r] = softmax(scale q[r] . K[..= pos]) V, on tensor cores.
 //
-// Flash attention over a cache of halves. A block owns a tile of the step, up to ATTEND_MMA_ROWS / heads neighbouring rows at
-// neighbouring positions of one sequence, and one KV head with up to `heads` of its query heads: x = KV head and tile of
-// query heads, y = tile of rows, the last (and longest) first, and split of its positions: where tiles are few, several blocks take some
-// spans each, and the one that comes last merges what they leave in `partial`. These query vectors, row by row, are the rows of the products;
-// each of the block's 4 warps owns 16. So keys and values are read once for all of them, kSpan positions at a time, through
-// shared memory: keys of the next span are on their way while this one's values are multiplied, and the other way round.
+// Flash attention over a cache of halves. A block owns a tile of the step, up to ATTEND_MMA_ROWS / heads
+// neighbouring rows at neighbouring positions of one sequence, and one KV head with up to `heads` of its
+// query heads: x = KV head and tile of query heads, y = tile of rows, the last (and longest) first, and split
+// of its positions: where tiles are few, several blocks take some spans each, and the one that comes last
+// merges what they leave in `partial`. These query vectors, row by row, are the rows of the products; each of
+// the block's 4 warps owns 16. So keys and values are read once for all of them, kSpan positions at a time,
+// through shared memory: keys of the next span are on their way while this one's values are multiplied, and
+// the other way round.
 //
-// The products are of halves with float sums (mma m16n8k16), and no worse than float products: a query vector times a
-// power of two, and a weight times 2^14, are each two halves, which keep 22 bits, and are multiplied one after the other. The
-// rescaling is exact.
+// The products are of halves with float sums (mma m16n8k16), and no worse than float products: a query vector
+// times a power of two, and a weight times 2^14, are each two halves, which keep 22 bits, and are multiplied
+// one after the other. The rescaling is exact.
 //
-// Positions that no row of the tile sees are zeros in shared memory. Where rows see different parts of a span, a weight
-// of 0 must not meet a value that is no finite number: such values become 0 there, and rows that do see them add them one by one.
+// Positions that no row of the tile sees are zeros in shared memory. Where rows see different parts of a
+// span, a weight of 0 must not meet a value that is no finite number: such values become 0 there, and rows
+// that do see them add them one by one.
 //
-// The frame is a template over a source, which has keys and values brought to shared memory and makes scores of them: here of a cache
-// of halves, in attend_mma_codes.cuh of one of codes.
+// The frame is a template over a source, which has keys and values brought to shared memory and makes scores
+// of them: here of a cache of halves, in attend_mma_codes.cuh of one of codes.
 //
-// Reads 2 (pos + 1) head_dim halves a KV head and tile. Needs head_dim <= D, zeros behind each vector, `arrived` 0.
+// Reads 2 (pos + 1) head_dim halves a KV head and tile. Needs head_dim <= D, zeros behind each vector,
+// `arrived` 0.
 #pragma once
 
 #include "../lib/halves.cuh"
@@ -43,8 +47,9 @@ struct AttendShared {
 static_assert(sizeof(AttendShared<64>) <= ATTEND_MMA_SHARED_BYTES_64, "the host asks for less");
 static_assert(sizeof(AttendShared<128>) <= ATTEND_MMA_SHARED_BYTES_128, "the host asks for less");
 
-// Brings the query vectors to shared memory, one at a time a warp; vectors that the tile lacks are 0. Calls keep(i, vector, largest) for
-// each as well: its number, a function that gives an element of it, and the bits of its largest magnitude.
+// Brings the query vectors to shared memory, one at a time a warp; vectors that the tile lacks are 0. Calls
+// keep(i, vector, largest) for each as well: its number, a function that gives an element of it, and the bits
+// of its largest magnitude.
 template <int D, class Params, class Keep>
 DEVICE void load_queries(
     const Params& p, AttendShared<D>& shared, uint32_t first_row, uint32_t n, uint32_t heads, uint32_t first_head, Keep keep
@@ -85,8 +90,8 @@ DEVICE void start_copy(const uint16_t* from, uint32_t stride, uint32_t n, uint16
     }
 }
 
-// Which 16 bytes of a 16 x 16 block of halves a lane names to load_matrices, of rows that are so many halves apart: of row lane % 16, its
-// first or second half.
+// Which 16 bytes of a 16 x 16 block of halves a lane names to load_matrices, of rows that are so many halves
+// apart: of row lane % 16, its first or second half.
 DEVICE uint32_t block_at(uint32_t pitch) {
     uint32_t lane = threadIdx.x % kWarpSize;
     return lane % 16 * pitch + lane / 16 * 8;
@@ -100,7 +105,8 @@ DEVICE uint32_t column_at(uint32_t pitch) {
 
 constexpr int kTiles = kSpan / 8;
 
-// Scores of a span whose keys are halves in shared memory, for the 16 query vectors from `first_vector` on: a lane's as in attend_tiles.
+// Scores of a span whose keys are halves in shared memory, for the 16 query vectors from `first_vector` on: a
+// lane's as in attend_tiles.
 template <int D>
 DEVICE void scores_of_halves(const AttendShared<D>& shared, uint32_t first_vector, float (&scores)[kTiles][4]) {
 #pragma unroll
@@ -144,8 +150,8 @@ DEVICE void find_broken(AttendShared<D>& shared) {
     }
 }
 
-// Adds the values of position `at` of a span that are no finite numbers, which the products took for 0. `scores` and `out` are a
-// lane's as in attend_tiles, `base` what scores are relative to.
+// Adds the values of position `at` of a span that are no finite numbers, which the products took for 0.
+// `scores` and `out` are a lane's as in attend_tiles, `base` what scores are relative to.
 template <int kOut>
 DEVICE void add_broken(const AttendMmaParams& p, const uint16_t* values, uint32_t at, const float (&scores)[kTiles][4],
                        const float (&base)[2], float (&out)[kOut][4]) {
@@ -186,7 +192,8 @@ struct TileTask {
     }
 };
 
-// Merges the parts of a tile's splits, which this block is the last to leave, and writes the result. A warp owns a vector.
+// Merges the parts of a tile's splits, which this block is the last to leave, and writes the result. A warp
+// owns a vector.
 template <class Source, class Params>
 DEVICE void merge_splits(
     const Source& source, const Params& p, const TileTask& task, uint32_t n, uint32_t heads, uint32_t first_row, uint32_t first_head
@@ -210,7 +217,7 @@ DEVICE void merge_splits(
         }
 #pragma unroll
         for (uint32_t j = 0; j < kLaneElems; j++) values.x[j] /= sum;
-        source.turn_back(values);
+        source.transform_back(values);
         uint64_t to_row = first_row + vector / heads;
         float* to = p.out + (to_row * p.kv.n_kv_heads * p.group + first_head + vector % heads) * head_dim;
 #pragma unroll
@@ -240,7 +247,8 @@ struct HalvesSource {
     DEVICE void load_queries(Shared& shared, uint32_t first_row, uint32_t n, uint32_t heads, uint32_t first_head) const {
         ::load_queries<D>(p, shared, first_row, n, heads, first_head, [](uint32_t, auto, uint32_t) {});
     }
-    // Starts to bring keys (part 0) or values (part 1) of the span that begins at `first`, where there is one.
+    // Starts to bring keys (part 0) or values (part 1) of the span that begins at `first`, where there is
+    // one.
     DEVICE void start(Shared& shared, uint32_t part, uint32_t first) {
         if (first < end) start_copy<D>(vectors(part, first), p.kv.stride, end - first, part == 0 ? shared.keys : shared.values);
         cp_async_commit();
@@ -253,9 +261,9 @@ struct HalvesSource {
     // What the value of position `at` of the span counts, and the exponent of that.
     DEVICE float step(const Shared&, uint32_t) const { return 1.0f; }
     DEVICE float exponent(const Shared&, uint32_t) const { return 0.0f; }
-    // Undoes what vectors were turned by.
+    // Undoes the transform of vectors.
     template <class Result>
-    DEVICE void turn_back(Result&) const {}
+    DEVICE void transform_back(Result&) const {}
 };
 
 template <int D, class Source, class Params>
@@ -297,7 +305,8 @@ DEVICE void attend_tiles(const Params& p) {
     source.load_queries(shared, tile.first, n, heads, first_head);
     __syncthreads();
 
-    // This lane's rows of products: `quartet` and `quartet + 8` of its warp's, and of each span columns 2 member + {0, 1}.
+    // This lane's rows of products: `quartet` and `quartet + 8` of its warp's, and of each span columns 2
+    // member + {0, 1}.
     uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
     uint32_t first_vector = threadIdx.x / kWarpSize * 16;
     uint32_t vector[2] = {first_vector + quartet, first_vector + quartet + 8}, pos[2];
@@ -346,8 +355,9 @@ DEVICE void attend_tiles(const Params& p) {
                 out[t][2 * half + 1] *= by;
             }
         }
-        // Weights come times 2^14, so that even small ones are normal halves, and where values count something relative to the largest product
-        // with its power of two, as in attend_row.cuh. A row that has seen nothing yet has weights of 0.
+        // Weights come times 2^14, so that even small ones are normal halves, and where values count
+        // something relative to the largest product with its power of two, as in attend_row.cuh. A row that
+        // has seen nothing yet has weights of 0.
         float base[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) base[half] = largest[half] == -INFINITY ? 0.0f : largest[half];
@@ -406,7 +416,7 @@ DEVICE void attend_tiles(const Params& p) {
 #pragma unroll
             for (int i = 0; i < 4; i++) out[t][i] /= sum[i / 2];
         }
-        source.turn_back(out);
+        source.transform_back(out);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -1,14 +1,17 @@
-// Attend over codes for many rows of one sequence, on tensor cores: the frame of attend_mma.cuh, over the codecs of attend_row.cuh.
+// Attend over codes for many rows of one sequence, on tensor cores: the frame of attend_mma.cuh, over the
+// codecs of attend_row.cuh.
 //
-// A page is read as codes or exactly, as single rows of the tile would: all of them read the same pages so, because a tile ends where the window
-// moves (src/backend/cuda/attend.rs). A span of codes is unpacked once for all query vectors of a block, keys to bytes and values to halves, on its way
-// from registers, which have the codes of the next span meanwhile, to shared memory. Spans of exact pages are copied.
+// A page is read as codes or exactly, as single rows of the tile would: all of them read the same pages so,
+// because a tile ends where the window moves (src/backend/cuda/attend.rs). A span of codes is unpacked once
+// for all query vectors of a block, keys to bytes and values to halves, on its way from registers, which have
+// the codes of the next span meanwhile, to shared memory. Spans of exact pages are copied.
 //
-// Scores of codes are products of bytes with queries in 255 steps, weights come relative to the largest product with a value's scale, and values are
-// halves nearest to the codebook, all as in attend_row.cuh, so a prompt's rows see what single rows see.
+// Scores of codes are products of bytes with queries in 255 steps, weights come relative to the largest
+// product with a value's scale, and values are halves nearest to the codebook, all as in attend_row.cuh, so a
+// prompt's rows see what single rows see.
 //
-// Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head and tile, and 4 x D for exact positions. Queries come turned (append.cuh), and the
-// output is turned back here. Needs head_dim = D, `arrived` 0.
+// Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head and tile, and 4 x D for exact positions. Queries
+// come transformed (append.cuh), and the output is transformed back here. Needs head_dim = D, `arrived` 0.
 #pragma once
 
 #include "attend_mma.cuh"
@@ -38,7 +41,8 @@ struct CodesSource {
 
     const AttendCodesMmaParams& p;
     uint32_t seq, n_positions, kv_head_at, end;
-    // Of the span that is under way: whether it is one of codes, for keys and for values, and what the thread has of it.
+    // Of the span that is under way: whether it is one of codes, for keys and for values, and what the thread
+    // has of it.
     bool coded[2];
     typename K::Piece keys[kOwn];
     typename V::Piece values[kOwn];
@@ -162,9 +166,10 @@ struct CodesSource {
     DEVICE float step(const Shared& shared, uint32_t at) const { return shared.steps[at]; }
     DEVICE float exponent(const Shared& shared, uint32_t at) const { return shared.exponents[at]; }
 
-    DEVICE void turn_back(Vector& v) const { ::turn_back(v, p.kv.codes); }
-    // The same for vectors as products leave them, two a lane: elements 8 t + 2 member + i of half h at [t][2 h + i].
-    DEVICE void turn_back(float (&out)[D / 8][4]) const {
+    DEVICE void transform_back(Vector& v) const { ::transform_back(v, p.kv.codes); }
+    // The same for vectors as products leave them, two a lane: elements 8 t + 2 member + i of half h at [t][2
+    // h + i].
+    DEVICE void transform_back(float (&out)[D / 8][4]) const {
         Place at;
         auto butterfly = [](float& low, float& high) {
             float sum = low + high;

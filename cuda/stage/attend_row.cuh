@@ -1,25 +1,27 @@
-// Attend over codes on tensor cores: out[r] = softmax(scale q[r] . K[..= pos]) V, for the codecs of attend_codes.cuh whose keys have one
-// scale, and heads of D elements.
+// Attend over codes on tensor cores: out[r] = softmax(scale q[r] . K[..= pos]) V, for the codecs of
+// attend_codes.cuh whose keys have one scale, and heads of D elements.
 //
-// Split-K flash decode, page by page and merged as there: a block owns one row, one KV head with up to ATTEND_ROW_HEADS of its query
-// heads, and some pages, of which each of its 4 warps takes 16 positions. Query heads are the columns of the products, positions or
-// elements their rows, and no code passes through shared memory: a lane loads what its registers of an operand are made of. It is free which
-// elements a lane names k, as long as keys and queries agree, and which rows of a tile its values are:
+// Split-K flash decode, page by page and merged as there: a block owns one row, one KV head with up to
+// ATTEND_ROW_HEADS of its query heads, and some pages, of which each of its 4 warps takes 16 positions. Query
+// heads are the columns of the products, positions or elements their rows, and no code passes through shared
+// memory: a lane loads what its registers of an operand are made of. It is free which elements a lane names
+// k, as long as keys and queries agree, and which rows of a tile its values are:
 //
 //   scores: a lane has D / 4 neighbouring elements of the keys of two positions as bytes, from D / 64 pieces, and as many of one query.
-//   weights: positions x heads as they come, turned within the warp (transpose_matrix) to be an operand.
+//   weights: positions x heads as they come, transposed within the warp (transpose_matrix) to be an operand.
 //   values: a lane has D / 8 neighbouring elements of four positions, and makes words of two positions' halves by look-ups.
 //
-// Queries are rounded to 255 steps of their largest element, and products of bytes are summed exactly: scores are those of dp4a. Values
-// are halves nearest to the codebook. A weight times its value's scale is two halves, which keep 22 bits, and so is a query that meets keys
-// of an exact page; so sums are about as exact as float products.
+// Queries are rounded to 255 steps of their largest element, and products of bytes are summed exactly: scores
+// are those of dp4a. Values are halves nearest to the codebook. A weight times its value's scale is two
+// halves, which keep 22 bits, and so is a query that meets keys of an exact page; so sums are about as exact
+// as float products.
 //
-// Weights come relative to the largest product of a weight with the power of two in its value's scale, not to the largest weight, so that
-// what is multiplied is below 2^15, and large where it matters, whatever the scales are. Of 40 powers of two that scales span, a
-// weight itself loses nothing as a float.
+// Weights come relative to the largest product of a weight with the power of two in its value's scale, not to
+// the largest weight, so that what is multiplied is below 2^15, and large where it matters, whatever the
+// scales are. Of 40 powers of two that scales span, a weight itself loses nothing as a float.
 //
-// Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head, and 4 x D for exact positions. Queries come turned (append.cuh), and the
-// output is turned back here. Needs head_dim = D, `arrived` 0.
+// Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head, and 4 x D for exact positions. Queries come
+// transformed (append.cuh), and the output is transformed back here. Needs head_dim = D, `arrived` 0.
 #pragma once
 
 #include "attend_codes.cuh"
@@ -91,7 +93,8 @@ struct RowQueries {
     }
 };
 
-// A lane's place in the operands of its warp: rows `quartet` and `quartet + 8` of what is summed, columns 2 member + {0, 1}.
+// A lane's place in the operands of its warp: rows `quartet` and `quartet + 8` of what is summed, columns 2
+// member + {0, 1}.
 struct Place {
     uint32_t quartet, member;
     DEVICE Place() : quartet(threadIdx.x % kWarpSize / 4), member(threadIdx.x % 4) {}
@@ -107,8 +110,8 @@ struct RowState {
 
     DEVICE RowState() : base{-INFINITY, -INFINITY}, sum{}, values{} {}
 
-    // Takes in the scores of positions quartet + {0, 8}, whose values count `steps`: [2 position + head]. Makes operands of the weights
-    // times the steps: their halves, and the halves nearest to what these lack.
+    // Takes in the scores of positions quartet + {0, 8}, whose values count `steps`: [2 position + head].
+    // Makes operands of the weights times the steps: their halves, and the halves nearest to what these lack.
     DEVICE void take(const float (&scores)[4], const float (&steps)[2], uint32_t (&high)[2], uint32_t (&low)[2]) {
         float exponents[2] = {exponent_of(steps[0]), exponent_of(steps[1])}, by[2];
 #pragma unroll
@@ -172,8 +175,8 @@ DEVICE uint32_t word_of(const uint4& words, int i) {
     return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
-// Takes in 16 positions of an exact page, of which the row sees the first n: where there is none, the last one stands in, because nobody
-// knows what lies there, and is not counted.
+// Takes in 16 positions of an exact page, of which the row sees the first n: where there is none, the last
+// one stands in, because nobody knows what lies there, and is not counted.
 template <int D>
 DEVICE void take_exact(
     RowState<D>& state, const RowQueries<D>& queries, const uint16_t* keys, const uint16_t* values, uint32_t first, uint32_t n
@@ -222,7 +225,8 @@ DEVICE void take_exact(
     }
 }
 
-// What scores of codes want of the queries: the bytes of head `quartet`, and of heads 2 member + {0, 1} the rest.
+// What scores of codes want of the queries: the bytes of head `quartet`, and of heads 2 member + {0, 1} the
+// rest.
 template <int D>
 struct ByteOperands {
     uint32_t bytes[D / 16];
@@ -239,7 +243,8 @@ struct ByteOperands {
     }
 };
 
-// Takes in 16 positions of a page of codes, which has all of them, and of which the row sees the first n of the page.
+// Takes in 16 positions of a page of codes, which has all of them, and of which the row sees the first n of
+// the page.
 template <class C, int D>
 DEVICE void take_codes(
     RowState<D>& state, const ByteOperands<D>& q, const CodesParams& codes, const CodedPage<typename C::Keys>& keys,

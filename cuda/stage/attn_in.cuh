@@ -1,9 +1,10 @@
 // AttnIn: n = norm(x[r]); q[r] = rope(Wq n); kv[seq, pos] = (rope(Wk n), Wv n).
 //
-// The rows of Wq, Wk and Wv are taken in pairs that a rotary embedding turns together (any two neighbours where it
-// turns nothing); the first half of a warp's slots own the first rows of some pairs and the other half the second ones,
-// so that a pair meets in a warp. Needs an even head_dim and at least two slots a warp. Writes halves or floats to
-// the page of the row's position, or floats for `append`; reads the turns of that position.
+// The rows of Wq, Wk and Wv are taken in pairs that a rotary embedding rotates together (any two neighbours
+// where it rotates nothing); the first half of a warp's slots own the first rows of some pairs and the other
+// half the second ones, so that a pair meets in a warp. Needs an even head_dim and at least two slots a warp.
+// Writes halves or floats to the page of the row's position, or floats for `append`; reads the cosines and
+// sines of that position.
 #pragma once
 
 #include "../lib/linear_mma.cuh"
@@ -18,7 +19,7 @@ struct AttnInTask {
     // A pair of one of the three weights: which weight (0 to 2), its head, and its number in the head.
     struct Pair {
         uint32_t weight, head, number;
-        bool exists, turns;
+        bool exists, rotates;
     };
 
     DEVICE Pair pair(uint32_t unit, uint32_t slot) const {
@@ -33,8 +34,8 @@ struct AttnInTask {
 
     // Element of the head that the first (second = 0) or second row of a pair is.
     DEVICE uint32_t elem(const Pair& pair, uint32_t second) const {
-        if (pair.turns && !p.rope.adjacent) return pair.number + second * p.rope.pairs;
-        // Behind the turned ones, or neighbours all the same.
+        if (pair.rotates && !p.rope.adjacent) return pair.number + second * p.rope.pairs;
+        // Behind the rotated ones, or neighbours all the same.
         uint32_t behind = pair.weight < 2 && !p.rope.adjacent ? p.rope.pairs : 0;
         return 2 * behind + 2 * (pair.number - behind) + second;
     }
@@ -49,9 +50,9 @@ struct AttnInTask {
         Pair at = pair(unit, slot);
         uint32_t second = slot >= half_slots();
         StepRow row = p.step.rows[m];
-        if (at.turns) {
-            const float* turns = p.rope.turns + uint64_t(row.pos) * 2 * p.rope.pairs;
-            float cos = turns[at.number], sin = turns[p.rope.pairs + at.number];
+        if (at.rotates) {
+            const float* cos_sin = p.rope.cos_sin + uint64_t(row.pos) * 2 * p.rope.pairs;
+            float cos = cos_sin[at.number], sin = cos_sin[p.rope.pairs + at.number];
             y = second ? other * sin + y * cos : y * cos - other * sin;
         }
         uint32_t to = elem(at, second);

@@ -1,7 +1,8 @@
-// Products become what a stage writes: out[r] = act(gate[r]) * y[r], act(y[r]) where there is no gate, or out[r] += y[r].
+// Products become what a stage writes: out[r] = act(gate[r]) * y[r], act(y[r]) where there is no gate, or
+// out[r] += y[r].
 //
-// For stages whose layers have no kernel in common: `logits` of each layer's type makes the products, of the step's rows. A thread owns
-// some columns of a row: x = share of the columns, z = row.
+// For stages whose layers have no kernel in common: `logits` of each layer's type makes the products, of the
+// step's rows. A thread owns some columns of a row: x = share of the columns, z = row.
 #include "ffn_in.cuh"
 
 KERNEL(combine, CombineParams, COMBINE_THREADS) {

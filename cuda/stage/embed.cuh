@@ -1,7 +1,8 @@
-// Embed: x[r] = table[token[r]] (+ positions[pos[r]]). The token may be the one that `sample` picked last for the sequence.
+// Embed: x[r] = table[token[r]] (+ positions[pos[r]]). The token may be the one that `sample` picked last for
+// the sequence.
 //
-// A block owns one row of the step, a thread every EMBED_THREADS-th column. Reads one row of the table. Blocks beyond the
-// step's rows do nothing.
+// A block owns one row of the step, a thread every EMBED_THREADS-th column. Reads one row of the table.
+// Blocks beyond the step's rows do nothing.
 #pragma once
 
 #include "../lib/step.cuh"

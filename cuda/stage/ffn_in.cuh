@@ -1,7 +1,8 @@
 // FfnIn: n = norm(x[r]); h[r] = act(Wg n) * (Wu n), or act(Wu n) where there is no gate.
 //
-// With a gate, the first half of a warp's slots own rows of the gate and the other half the same rows of up, so that the
-// two products meet in a warp; without one, a slot owns a row of up. Needs at least two slots a warp.
+// With a gate, the first half of a warp's slots own rows of the gate and the other half the same rows of up,
+// so that the two products meet in a warp; without one, a slot owns a row of up. Needs at least two slots a
+// warp.
 #pragma once
 
 #include "../lib/linear_mma.cuh"

@@ -1,18 +1,18 @@
 // The heads of AttnIn, behind its products: q[r] = rope(norm(q[r])); kv[seq, pos] = (rope(norm(k[r])), v[r]).
 //
-// For heads with norms of their own, whose elements many blocks of `attn_in` own; and for Q, K and V that have no kernel in common.
-// A warp owns one head of queries, keys or values of one row of the step: x = share of the heads, z = row. Shared memory: a head a warp.
-// What must be true: earlier launches have written the products, without turns. Writes queries where they lie; keys and values as
-// attn_in.cuh says.
+// For heads with norms of their own, whose elements many blocks of `attn_in` own; and for Q, K and V that
+// have no kernel in common. A warp owns one head of queries, keys or values of one row of the step: x = share
+// of the heads, z = row. Shared memory: a head a warp. What must be true: earlier launches have written the
+// products, without RoPE. Writes queries where they lie; keys and values as attn_in.cuh says.
 #include "../lib/input.cuh"
 
-// Element `elem` of a head, turned.
-DEVICE float turned(const RopeParams& rope, uint32_t pos, const float* head, uint32_t elem) {
+// Element `elem` of a head, rotated.
+DEVICE float rotated(const RopeParams& rope, uint32_t pos, const float* head, uint32_t elem) {
     if (elem >= 2 * rope.pairs) return head[elem];
     uint32_t pair = rope.adjacent ? elem / 2 : elem % rope.pairs;
     bool second = rope.adjacent ? elem % 2 == 1 : elem >= rope.pairs;
-    const float* turns = rope.turns + uint64_t(pos) * 2 * rope.pairs;
-    float cos = turns[pair], sin = turns[rope.pairs + pair];
+    const float* cos_sin = rope.cos_sin + uint64_t(pos) * 2 * rope.pairs;
+    float cos = cos_sin[pair], sin = cos_sin[rope.pairs + pair];
     float other = head[rope.adjacent ? elem ^ 1u : second ? pair : pair + rope.pairs];
     return second ? other * sin + head[elem] * cos : head[elem] * cos - other * sin;
 }
@@ -41,7 +41,7 @@ KERNEL(heads, HeadsParams, HEADS_THREADS) {
 
     StepRow row = p.step.rows[r];
     for (uint32_t elem = lane; elem < head_dim; elem += kWarpSize) {
-        float y = part == 1 ? normed[elem] : turned(p.rope, row.pos, normed, elem);
+        float y = part == 1 ? normed[elem] : rotated(p.rope, row.pos, normed, elem);
         if (of_queries) {
             query[elem] = y;
             continue;

@@ -1,12 +1,13 @@
 // Sample: tokens[o] = a token of logits[o]; NaN counts as minus infinity.
 //
-// The largest logit (the lowest id among equals): a block owns every gridDim.x-th stretch of a row; x = block, y = row of
-// logits. The blocks of a row meet in one atomic maximum over (logit, id), and the last of them writes the token. Reads
-// the logits once.
+// The largest logit (the lowest id among equals): a block owns every gridDim.x-th stretch of a row; x =
+// block, y = row of logits. The blocks of a row meet in one atomic maximum over (logit, id), and the last of
+// them writes the token. Reads the logits once.
 //
-// A draw from the top_k largest: one block, which reads the logits twice. Of the largest logits that its threads met, the
-// top_k-th is no larger than the top_k-th of the row, so the second pass collects all that reach it: few more than
-// top_k, unless the largest logits stand a multiple of the threads apart. Then they are found one by one.
+// A draw from the top_k largest: one block, which reads the logits twice. Of the largest logits that its
+// threads met, the top_k-th is no larger than the top_k-th of the row, so the second pass collects all that
+// reach it: few more than top_k, unless the largest logits stand a multiple of the threads apart. Then they
+// are found one by one.
 #include "../lib/draw.cuh"
 #include "../lib/reduce.cuh"
 #include "../lib/step.cuh"
@@ -24,10 +25,10 @@ DEVICE Candidate largest_below(const float* logits, uint32_t n_vocab, Candidate 
 // Where the host finds the token of a row, and where the next step does.
 DEVICE void keep(const SampleParams& p, uint32_t row, uint32_t token) {
     p.tokens[row] = token;
-    uint32_t post = p.sampling[row].post;
-    if (post == NO_POST) return;
-    p.picked[post / POSTS] = token;
-    p.posts[post] = token;
+    uint32_t mailbox = p.sampling[row].mailbox;
+    if (mailbox == NO_MAILBOX) return;
+    p.picked[mailbox / MAILBOXES] = token;
+    p.mailboxes[mailbox] = token;
 }
 
 DEVICE void greedy(const SampleParams& p, uint32_t row, const float* logits) {

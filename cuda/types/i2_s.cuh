@@ -1,9 +1,10 @@
 // I2_S: ternary weights, 2 bits each, value = code - 1, one float scale a tensor.
 //
-// As the file has them: a 32-byte block holds 128 weights in 4 groups of 32; byte b holds weight b of each group, group 0
-// in the high bits. So one u32 shifted right by 6, 4, 2, 0 and masked with 0x03030303 is four neighbouring codes: exactly
-// one operand of dp4a. A chunk is half a block: 16 bytes, 64 weights, 16 of each group.
-// sum((code - 1) q) = sum(code q) - sum(q): codes are multiplied as they are, and the row's sum of q comes off once.
+// As the file has them: a 32-byte block holds 128 weights in 4 groups of 32; byte b holds weight b of each
+// group, group 0 in the high bits. So one u32 shifted right by 6, 4, 2, 0 and masked with 0x03030303 is four
+// neighbouring codes: exactly one operand of dp4a. A chunk is half a block: 16 bytes, 64 weights, 16 of each
+// group. sum((code - 1) q) = sum(code q) - sum(q): codes are multiplied as they are, and the row's sum of q
+// comes off once.
 #pragma once
 
 #include "../lib/input.cuh"

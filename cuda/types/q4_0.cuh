@@ -1,7 +1,8 @@
 // Q4_0: 32 4-bit integers under one half scale, value = (q - 8) x scale.
 //
-// Blocks of 18 bytes have no place for 16-byte loads, so the upload takes them apart: all integers, [rows, cols / 2] bytes, and behind
-// them all scales, [rows, cols / 32]. A chunk is a block: byte b holds element b in its low half and element b + 16 in its high one.
+// Blocks of 18 bytes have no place for 16-byte loads, so the upload takes them apart: all integers, [rows,
+// cols / 2] bytes, and behind them all scales, [rows, cols / 32]. A chunk is a block: byte b holds element b
+// in its low half and element b + 16 in its high one.
 #pragma once
 
 #include "q8_0.cuh"

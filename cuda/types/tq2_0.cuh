@@ -1,10 +1,10 @@
 // TQ2_0: ternary weights, 2 bits each, value = (code - 1) x scale, one half scale a block of 256.
 //
-// Blocks of 66 bytes have no place for 16-byte loads, so the upload takes them apart: all codes, [rows, cols / 4] bytes, and behind
-// them all scales, [rows, cols / 256]. TQ1_0, whose five trits a byte would take more arithmetic than its bytes are worth, is unpacked
-// to the same planes when it goes up. Codes lie as in I2_S, but with group 0 in the low bits: a chunk is 16 bytes, 64 weights,
-// 16 of each group; four chunks are a block.
-// sum((code - 1) q) = sum(code q) - sum(q), the sums of q of a chunk being known (lib/input.cuh).
+// Blocks of 66 bytes have no place for 16-byte loads, so the upload takes them apart: all codes, [rows, cols
+// / 4] bytes, and behind them all scales, [rows, cols / 256]. TQ1_0, whose five trits a byte would take more
+// arithmetic than its bytes are worth, is unpacked to the same planes when it goes up. Codes lie as in I2_S,
+// but with group 0 in the low bits: a chunk is 16 bytes, 64 weights, 16 of each group; four chunks are a
+// block. sum((code - 1) q) = sum(code q) - sum(q), the sums of q of a chunk being known (lib/input.cuh).
 #pragma once
 
 #include "../lib/input.cuh"

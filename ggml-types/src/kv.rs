@@ -29,7 +29,8 @@ pub trait KvCodec: fmt::Debug + Sync {
         None
     }
 
-    /// The codec that its name means for a side of the cache which its own form is not for: it opens no vectors there.
+    /// The codec that its name means for a side of the cache which its own form is not for: it opens no
+    /// vectors there.
     fn instead(&self, _: KvSide) -> Option<&'static dyn KvCodec> {
         None
     }
@@ -46,27 +47,28 @@ pub trait KvCodec: fmt::Debug + Sync {
     /// As [`vec_bytes`](Self::vec_bytes).
     fn open(&self, side: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError>;
 
-    /// How it keeps vectors. A codec of the caller's own, whose vectors only [`open`](Self::open) knows, has the form
-    /// that this says unless it says otherwise.
+    /// How it keeps vectors. A codec of the caller's own, whose vectors only [`open`](Self::open) knows, has
+    /// the form that this says unless it says otherwise.
     fn form(&self) -> KvForm {
         KvForm::Opaque
     }
 
-    /// Whether its vectors are rotated ([`Rotation`](crate::turboquant::Rotation)) before anything else happens to
-    /// them: then queries are rotated before they meet keys, and sums of values are rotated back.
+    /// Whether its vectors are rotated ([`Rotation`](crate::turboquant::Rotation)) before anything else
+    /// happens to them: then queries are rotated before they meet keys, and sums of values are rotated back.
     fn rotates(&self) -> bool {
         self.form().rotates()
     }
 
-    /// Whether positions are kept as f16 first, and encoded a page at a time when they have left a window of the newest
-    /// ones. The first page stays f16 for ever, and keys are encoded less its mean.
+    /// Whether positions are kept as f16 first, and encoded a page at a time when they have left a window of
+    /// the newest ones. The first page stays f16 for ever, and keys are encoded less its mean.
     fn windowed(&self) -> bool {
         self.form().windowed()
     }
 }
 
-/// How a codec keeps vectors: all that a backend with kernels of its own must know of it. Such a backend matches this
-/// without a `_` arm, so that a new form does not compile before each of them says what it does with it.
+/// How a codec keeps vectors: all that a backend with kernels of its own must know of it. Such a backend
+/// matches this without a `_` arm, so that a new form does not compile before each of them says what it does
+/// with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvForm {
     /// Elements of 2 bytes, IEEE half precision.
@@ -81,7 +83,8 @@ pub enum KvForm {
     Lloyd3,
     /// Rotated and windowed; Lloyd-Max codes of 4 bits, a scale a vector.
     Lloyd4,
-    /// Rotated and windowed; Lloyd-Max codes of 2 bits, signs of what they leave over, two scales a vector. For keys.
+    /// Rotated and windowed; Lloyd-Max codes of 2 bits, signs of what they leave over, two scales a vector.
+    /// For keys.
     Lloyd2Signs,
     /// Bytes that only the codec reads and writes, neither rotated nor windowed.
     Opaque,
@@ -105,7 +108,8 @@ impl KvForm {
     }
 }
 
-/// The two sides of a KV cache, which may want different codes: keys are multiplied with queries, values are summed.
+/// The two sides of a KV cache, which may want different codes: keys are multiplied with queries, values are
+/// summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvSide {
     /// Keys.
@@ -116,8 +120,8 @@ pub enum KvSide {
 
 /// Encodes and decodes vectors of one length.
 pub trait KvVectors: fmt::Debug + Send + Sync {
-    /// Encodes one vector; `out` is as long as [`KvCodec::vec_bytes`] says. `false` where something had to be repaired:
-    /// a number that the codec cannot hold.
+    /// Encodes one vector; `out` is as long as [`KvCodec::vec_bytes`] says. `false` where something had to be
+    /// clamped: a number that the codec cannot hold.
     ///
     /// # Panics
     /// Where the lengths do not fit: a bug of the caller.
@@ -165,9 +169,9 @@ pub enum CodeValues {
     Table4([f32; 16]),
     /// A code is the number itself, as an `i8`.
     Int8,
-    /// Two sums of products, one with the query and one with its [projection](KvCodes::projection): the low two bits of
-    /// a code are an index of `values`, times the first of two scales; its third bit stands for `sign`, or for `-sign` where
-    /// it is 0, times the second.
+    /// Two sums of products, one with the query and one with its [projection](KvCodes::projection): the low
+    /// two bits of a code are an index of `values`, times the first of two scales; its third bit stands for
+    /// `sign`, or for `-sign` where it is 0, times the second.
     TwoAndSign {
         /// What the low two bits stand for.
         values: [f32; 4],

@@ -1,5 +1,5 @@
-//! Blocks taken apart into planes, for devices whose loads want 16 bytes at multiples of 16: all integers of a run of blocks,
-//! then what else they have, plane after plane. As many bytes come out as went in, but of
+//! Blocks taken apart into planes, for devices whose loads want 16 bytes at multiples of 16: all integers of
+//! a run of blocks, then what else they have, plane after plane. As many bytes come out as went in, but of
 //! TQ1_0.
 
 use crate::types;
@@ -18,8 +18,8 @@ pub fn q8_0(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Q6_K: a chunk is 64 elements, those of one half block whose number modulo 32 is below 16, or not. Low bits, 32 bytes a chunk;
-/// high bits, 16 bytes; group scales, 4 bytes; then block scales, one for 4 chunks.
+/// Q6_K: a chunk is 64 elements, those of one half block whose number modulo 32 is below 16, or not. Low
+/// bits, 32 bytes a chunk; high bits, 16 bytes; group scales, 4 bytes; then block scales, one for 4 chunks.
 ///
 /// # Panics
 /// Where `bytes` are no whole blocks: a bug of the caller.

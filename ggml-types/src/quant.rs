@@ -42,7 +42,8 @@ pub trait QuantType: fmt::Debug + Sync {
     /// The scale of a whole tensor, of which `bytes` are all: 1 for a type that keeps none behind its rows.
     ///
     /// # Errors
-    /// [`QuantError::Truncated`] where `bytes` is shorter than the tensor, and as [`row_bytes`](Self::row_bytes).
+    /// [`QuantError::Truncated`] where `bytes` is shorter than the tensor, and as
+    /// [`row_bytes`](Self::row_bytes).
     fn tensor_scale(&self, bytes: &[u8], rows: usize, cols: usize) -> Result<f32, QuantError> {
         let _ = (bytes, rows, cols);
         Ok(1.0)
@@ -68,8 +69,8 @@ pub trait QuantType: fmt::Debug + Sync {
     /// [`QuantError::Shape`] where `row >= rows` or `out.len()` is no valid row.
     fn decode_row(&self, bytes: &[u8], rows: usize, row: usize, out: &mut [f32]) -> Result<(), QuantError>;
 
-    /// Whether every code in `rows`, the bytes of whole rows, has a meaning: `false` for codes that no quantiser
-    /// writes and whose product a kernel need not define. Who loads a file asks this first.
+    /// Whether every code in `rows`, the bytes of whole rows, has a meaning: `false` for codes that no
+    /// quantiser writes and whose product a kernel need not define. Who loads a file asks this first.
     fn is_valid(&self, rows: &[u8]) -> bool {
         let _ = rows;
         true

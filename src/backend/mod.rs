@@ -75,8 +75,8 @@ fn assert_declared(
 /// A page of the KV caches of a program: of all of them, because a page number means the same in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvPage {
-    /// One of those that every position has.
-    Kept(u32),
+    /// One of those that every position has, which a codec that quantises keeps quantised.
+    Quantised(u32),
     /// One of those beside them that windowed codecs keep positions in exactly, and what lies with it.
     Exact(u32),
 }
@@ -129,9 +129,9 @@ pub trait Backend: Send {
     /// [`BackendError::Device`].
     ///
     /// # Panics
-    /// Where the step exceeds the program's limits, or names a token, slot or page that is not there; where a row is
-    /// [`PICKED`](crate::program::Row::PICKED) and no run has picked a token for its slot yet, or the last one that did
-    /// left the pick to the host.
+    /// Where the step exceeds the program's limits, or names a token, slot or page that is not there; where a
+    /// row is [`PICKED`](crate::program::Row::PICKED) and no run has picked a token for its slot yet, or the
+    /// last one that did left the pick to the host.
     fn run(&mut self, e: Exec, step: &Step<'_>) -> Result<(), BackendError>;
 
     /// Waits, and copies rows of a buffer from `first_row` on: `out` is `[n, cols]`.
@@ -146,9 +146,9 @@ pub trait Backend: Send {
     /// [`BackendError::Device`].
     fn write(&mut self, e: Exec, b: Buf, first_row: usize, values: &[f32]) -> Result<(), BackendError>;
 
-    /// Waits, and copies the tokens that the last run's `Sample` picked for output rows from `first_row` on. The
-    /// entry of a row whose sampling is `None` is left as it is. Where the device cannot pick as a row asks, the
-    /// host does so here, from that row's logits.
+    /// Waits, and copies the tokens that the last run's `Sample` picked for output rows from `first_row` on.
+    /// The entry of a row whose sampling is `None` is left as it is. Where the device cannot pick as a row
+    /// asks, the host does so here, from that row's logits.
     ///
     /// # Errors
     /// [`BackendError::Device`].
@@ -158,13 +158,13 @@ pub trait Backend: Send {
     fn tokens(&mut self, e: Exec, first_row: usize, out: &mut [u32]) -> Result<(), BackendError>;
 
     /// Whether there is a gain in queueing a run behind one in which a row is sampled so, fed with its token
-    /// ([`PICKED`](crate::program::Row::PICKED)): not where runs end before they return, or where the host picks.
-    /// The other rows of the step make no difference.
+    /// ([`PICKED`](crate::program::Row::PICKED)): not where runs end before they return, or where the host
+    /// picks. The other rows of the step make no difference.
     fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool;
 
-    /// Waits for the token that a run has picked for slot `seq`: the newest of them where `back` is 0, the one
-    /// before where it is 1. Runs that came later go on, and no pick of the host's is waited for. Of several output
-    /// rows of a slot in one run, the last that is sampled counts.
+    /// Waits for the token that a run has picked for slot `seq`: the newest of them where `back` is 0, the
+    /// one before where it is 1. Runs that came later go on, and no pick of the host's is waited for. Of
+    /// several output rows of a slot in one run, the last that is sampled counts.
     ///
     /// # Errors
     /// [`BackendError::Device`].
@@ -173,19 +173,20 @@ pub trait Backend: Send {
     /// Where there is no such pick, or the host had to make it.
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError>;
 
-    /// What each stage of a program has taken since it was compiled; nothing unless the backend was opened with an
-    /// [option](Entry::options) `profile` that says so.
+    /// What each stage of a program has taken since it was compiled; nothing unless the backend was opened
+    /// with an [option](Entry::options) `profile` that says so.
     fn stage_times(&self, _e: Exec) -> Option<Vec<StageTime>> {
         None
     }
 
-    /// Waits, and says how many keys and values the caches could not keep as they were since the program was compiled: what was no
-    /// finite number or beyond f16, in a codec that then puts something finite in its place. One may count twice: when it is kept
-    /// exactly, and when it is encoded. `None` on a backend that does not count.
+    /// Waits, and says how many keys and values the caches could not keep as they were since the program was
+    /// compiled: what was no finite number or beyond f16, in a codec that then puts something finite in its
+    /// place. One may count twice: when it is kept exactly, and when it is encoded. `None` on a backend that
+    /// does not count.
     ///
     /// # Errors
     /// [`BackendError::Device`].
-    fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError>;
+    fn clamped(&mut self, e: Exec) -> Result<Option<u64>, BackendError>;
 
     /// Bytes of a page, as [`read_page`](Self::read_page) gives them; pages of one kind are equally large.
     fn page_bytes(&self, e: Exec, page: KvPage) -> usize;
@@ -197,7 +198,8 @@ pub trait Backend: Send {
     /// [`BackendError::Device`].
     fn read_page(&mut self, e: Exec, page: KvPage, out: &mut [u8]) -> Result<(), BackendError>;
 
-    /// Overwrites a page by what [`read_page`](Self::read_page) gave of one, of this program or of one with the same caches.
+    /// Overwrites a page by what [`read_page`](Self::read_page) gave of one, of this program or of one with
+    /// the same caches.
     ///
     /// # Errors
     /// [`BackendError::Device`].

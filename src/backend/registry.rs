@@ -45,7 +45,8 @@ pub struct Auto {
     pub is_there: fn() -> bool,
 }
 
-/// What was chosen of a backend, by the names of its [`options`](Entry::options). What is left out, it decides.
+/// What was chosen of a backend, by the names of its [`options`](Entry::options). What is left out, it
+/// decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceOptions(BTreeMap<String, String>);
 
@@ -116,15 +117,15 @@ pub const NAMES: &[&str] = &{
     names
 };
 
-/// What there is to run on: the name of a backend, and a device or why there is none. `threads` is for backends that
-/// run on the processor.
+/// What there is to run on: the name of a backend, and a device or why there is none. `threads` is for
+/// backends that run on the processor.
 pub fn devices(threads: usize) -> Vec<(&'static str, Result<String, BackendError>)> {
     let of = |entry: &'static Entry| (entry.devices)(threads).into_iter().map(|device| (entry.name, device));
     REGISTRY.iter().flat_map(of).collect()
 }
 
-/// The backends that `auto` stands for, the fastest first: those whose device is there, and the CPU. An error is a
-/// device that is there and cannot be used.
+/// The backends that `auto` stands for, the fastest first: those whose device is there, and the CPU. An error
+/// is a device that is there and cannot be used.
 pub fn auto(threads: usize) -> Vec<Result<Box<dyn Backend>, BackendError>> {
     let rank = |entry: &&Entry| entry.auto.as_ref().map(|auto| auto.rank);
     let is_there = |entry: &&Entry| entry.auto.as_ref().is_some_and(|auto| (auto.is_there)());
@@ -133,8 +134,8 @@ pub fn auto(threads: usize) -> Vec<Result<Box<dyn Backend>, BackendError>> {
     entries.into_iter().map(|entry| (entry.open)(threads, &DeviceOptions::default())).collect()
 }
 
-/// Opens a backend by its name, on the device that it would choose; `auto` takes the fastest that opens. `threads` is
-/// for backends that run on the processor.
+/// Opens a backend by its name, on the device that it would choose; `auto` takes the fastest that opens.
+/// `threads` is for backends that run on the processor.
 ///
 /// # Errors
 /// [`BackendError::Unknown`], and [`BackendError::Device`] where it does not start.

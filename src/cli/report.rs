@@ -94,10 +94,10 @@ pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<Str
             megabytes(halves),
         ));
     }
-    let repaired = engine.repaired()?.unwrap_or(0);
-    if repaired > 0 {
+    let clamped = engine.clamped()?.unwrap_or(0);
+    if clamped > 0 {
         lines.push(format!(
-            "warning: {repaired} keys and values were not finite or beyond f16's range; the cache has other \
+            "warning: {clamped} keys and values were not finite or beyond f16's range; the cache has other \
              numbers in their place"
         ));
     }

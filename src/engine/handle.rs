@@ -122,10 +122,10 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::Backend`], [`Error::InBatch`].
-    pub fn repaired(&self) -> Result<Option<u64>, Error> {
+    pub fn clamped(&self) -> Result<Option<u64>, Error> {
         let mut runner = self.runner()?;
         let exec = runner.exec;
-        Ok(runner.backend.repaired(exec)?)
+        Ok(runner.backend.clamped(exec)?)
     }
 
     /// Name of the output head's weight type.

@@ -38,8 +38,7 @@ pub struct EngineOptions {
     pub device: DeviceOptions,
     /// Threads of the CPU backend; `None` is one per physical core.
     pub threads: Option<usize>,
-    /// Positions of each session; the trained context, at most [`EngineOptions::DEFAULT_CTX`], where there
-    /// is none.
+    /// Positions of each sequence; `None` is the trained context, at most [`EngineOptions::DEFAULT_CTX`].
     pub n_ctx: Option<usize>,
     /// Most tokens of one step.
     pub batch: usize,

@@ -69,7 +69,7 @@ impl Pages {
     /// Page `i` of `seq` as the backend names it, and its exact page if it has one.
     pub fn kv_pages(&self, seq: u32, i: usize) -> impl Iterator<Item = KvPage> {
         let exact = self.table.exact(seq).get(i).copied().flatten();
-        [KvPage::Kept(self.table.seq(seq)[i])].into_iter().chain(exact.map(KvPage::Exact))
+        [KvPage::Quantised(self.table.seq(seq)[i])].into_iter().chain(exact.map(KvPage::Exact))
     }
 
     /// What is kept exactly.

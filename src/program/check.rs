@@ -140,7 +140,7 @@ impl Program {
             let rope = self.ropes.get(id as usize).ok_or_else(|| format!("rope {id} is not declared"))?;
             if 2 * rope.inv_freq.len() > kv.head_dim {
                 return Err(format!(
-                    "a rope of {} pairs turns heads of {}",
+                    "a rope of {} pairs rotates heads of {}",
                     rope.inv_freq.len(),
                     kv.head_dim
                 ));

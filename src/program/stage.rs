@@ -210,7 +210,7 @@ pub enum Act {
     GeluTanh,
 }
 
-/// A rotary position embedding: pair `i` of a head turns by `pos * inv_freq[i]`.
+/// A rotary position embedding: pair `i` of a head is rotated by `pos * inv_freq[i]`.
 #[derive(Clone, Debug)]
 pub struct Rope {
     /// Which elements form a pair.
@@ -218,16 +218,16 @@ pub struct Rope {
     /// Radians a position, `[pairs]`. Whatever scaling a model uses is already in here. Elements
     /// beyond `2 * pairs` of a head are left as they are.
     pub inv_freq: Arc<[f64]>,
-    /// Factor on the turned pairs (YaRN's attention factor), 1 for most.
+    /// Factor on the rotated pairs (YaRN's attention factor), 1 for most.
     pub magnitude: f32,
 }
 
 impl Rope {
-    /// Cosines and sines of a position's turns, times the magnitude: `[pairs]` each, computed in f64.
+    /// Cosines and sines of a position's angles, times the magnitude: `[pairs]` each, computed in f64.
     ///
     /// # Panics
     /// Where a slice is shorter than the pairs.
-    pub fn turns(&self, pos: u32, cos: &mut [f32], sin: &mut [f32]) {
+    pub fn cos_sin(&self, pos: u32, cos: &mut [f32], sin: &mut [f32]) {
         let magnitude = f64::from(self.magnitude);
         for (i, inv_freq) in self.inv_freq.iter().enumerate() {
             let (s, c) = (f64::from(pos) * inv_freq).sin_cos();
@@ -236,7 +236,7 @@ impl Rope {
     }
 }
 
-/// Which elements of a head a rotary embedding turns together.
+/// Which elements of a head a rotary embedding rotates together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeStyle {
     /// `(i, i + pairs)`: NeoX, BitNet, and Hugging Face's Llama.

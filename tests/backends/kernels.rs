@@ -6,7 +6,7 @@ use std::path::Path;
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, by_name};
 use proptest::prelude::*;
-use sterna::backend::cpu::linear::{Acts, CpuWeight, Part, Room, matmul};
+use sterna::backend::cpu::linear::{Acts, CpuWeight, Part, WorkspaceSize, matmul};
 use sterna::backend::cpu::pool::Pool;
 use sterna::backend::cpu::simd::{self, Kernels};
 use sterna::program::ActQuant;
@@ -52,7 +52,7 @@ fn product(
 ) -> Vec<f32> {
     let rows = x.len() / w.cols;
     let pool = Pool::new(threads).unwrap();
-    let mut acts = Acts::new(&Room::default().with(k, w.ty, w.cols, kind, rows), threads);
+    let mut acts = Acts::new(&WorkspaceSize::default().with(k, w.ty, w.cols, kind, rows), threads);
     acts.load(k, &pool, kind, rows, w.cols, |row, out| out.copy_from_slice(&x[row * w.cols..][..w.cols]));
     let mut out = vec![0.5; rows * w.rows];
     matmul(k, &pool, &mut acts, [Part { w, scale, bias, out: &mut out, add }]);

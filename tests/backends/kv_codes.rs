@@ -77,7 +77,7 @@ impl Held {
             running.backend.read_page(running.exec, page, &mut bytes).unwrap();
             bytes
         };
-        let codes = page(KvPage::Kept(pages.seq(0)[i]));
+        let codes = page(KvPage::Quantised(pages.seq(0)[i]));
         let both = page(KvPage::Exact(pages.exact(0)[i].unwrap()));
         let (exact, mean) = both.split_at(2 * N_KV_HEADS * PAGE * head_dim * 2);
         let halves = exact.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes));

@@ -85,9 +85,9 @@ fn values_may_be_small_or_large() {
 
 /// What is no number, or too large for f16, is put right where it is kept and counted, and the rows behind it go on.
 #[test]
-fn hostile_vectors_are_repaired_and_counted() {
+fn hostile_vectors_are_clamped_and_counted() {
     for name in ["turboquant", "turboquant-4", "q8_0", "q4_0"] {
-        for (bad, value_scale, repaired) in [
+        for (bad, value_scale, clamped) in [
             // Keys and values of the rows, for each head.
             (f32::NAN, 1.0, 3 * 2 * TWO_OF_TWO.n_kv_heads),
             (f32::INFINITY, 1.0, 3 * 2 * TWO_OF_TWO.n_kv_heads),
@@ -119,7 +119,7 @@ fn hostile_vectors_are_repaired_and_counted() {
                 // Of two full pages that are encoded, scales may be beyond f16 once more.
                 let again =
                     if bad == 0.0 && !name.starts_with('q') { 2 * 64 * TWO_OF_TWO.n_kv_heads } else { 0 };
-                let (count, least) = (running.repaired().expect("a count"), repaired as u64);
+                let (count, least) = (running.clamped().expect("a count"), clamped as u64);
                 assert!((least..=least + again as u64).contains(&count), "{device}: {count}, not {least}");
             }
         }

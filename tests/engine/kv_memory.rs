@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cuda::Cuda;
-use sterna::backend::cuda::driver::{Address, Driver, Kernel, Launch, Limits, Posts, Recording};
+use sterna::backend::cuda::driver::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Recording};
 use sterna::backend::{Backend, BackendError, Plan};
 use sterna::engine::{self, EngineOptions};
 use sterna::gguf::Gguf;
@@ -83,19 +83,19 @@ impl Driver for Counting {
         self.on.as_mut().expect("nobody reads from what holds nothing").read(from, out)
     }
 
-    fn posts(&mut self, n: usize) -> Result<Posts, BackendError> {
+    fn mailboxes(&mut self, n: usize) -> Result<Mailboxes, BackendError> {
         match &mut self.on {
-            Some(on) => on.posts(n),
-            None => Ok(Posts { at: 1 << 39, id: 0 }),
+            Some(on) => on.mailboxes(n),
+            None => Ok(Mailboxes { at: 1 << 39, id: 0 }),
         }
     }
 
-    fn post(&mut self, posts: Posts, i: usize) -> Result<(), BackendError> {
-        self.on.as_mut().map_or(Ok(()), |on| on.post(posts, i))
+    fn mark(&mut self, mailboxes: Mailboxes, i: usize) -> Result<(), BackendError> {
+        self.on.as_mut().map_or(Ok(()), |on| on.mark(mailboxes, i))
     }
 
-    fn collect(&mut self, posts: Posts, i: usize) -> Result<u32, BackendError> {
-        self.on.as_mut().expect("nobody waits for what runs nothing").collect(posts, i)
+    fn collect(&mut self, mailboxes: Mailboxes, i: usize) -> Result<u32, BackendError> {
+        self.on.as_mut().expect("nobody waits for what runs nothing").collect(mailboxes, i)
     }
 
     fn kernel(&self, name: &str) -> Option<Kernel> {

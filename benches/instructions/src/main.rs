@@ -13,7 +13,7 @@ use std::{env, process};
 
 use bytes::Bytes;
 use ggml_types::{HostTensor, by_name};
-use sterna::backend::cpu::linear::{Acts, CpuWeight, Part, Room, matmul};
+use sterna::backend::cpu::linear::{Acts, CpuWeight, Part, WorkspaceSize, matmul};
 use sterna::backend::cpu::pool::Pool;
 use sterna::backend::cpu::simd::real::{CodeMatrix, Matrices, UNIT, UnitOf};
 use sterna::backend::cpu::simd::{self, Kernels};
@@ -54,7 +54,7 @@ fn layer(kernels: &str, ty: &str, rows: usize) -> Layer {
     let tensor = HostTensor { name: "w".into(), ty, rows: outputs, cols: inputs, bytes };
     let weight = CpuWeight::new(&tensor);
     let kind = if ty.name() == "i2_s" { ActQuant::I8PerToken } else { ActQuant::None };
-    let acts = Acts::new(&Room::default().with(kernels, ty, inputs, kind, rows), 1);
+    let acts = Acts::new(&WorkspaceSize::default().with(kernels, ty, inputs, kind, rows), 1);
     Layer {
         kernels,
         pool: Pool::new(1).expect("no thread to start"),

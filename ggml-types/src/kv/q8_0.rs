@@ -16,8 +16,8 @@ pub struct Blocks<B>(pub(super) PhantomData<fn() -> B>);
 /// Blocks of Q8_0.
 pub static Q8_0: Blocks<q8_0::Q8_0> = Blocks(PhantomData);
 
-/// Elements beyond this are cut to it, so that every block has a scale that f16 can hold: of q4_0, whose scale is the
-/// better of a few, it is a quarter of a block's largest element at most.
+/// Elements beyond this are cut to it, so that every block has a scale that f16 can hold: of q4_0, whose
+/// scale is the better of a few, it is a quarter of a block's largest element at most.
 const LARGEST: f32 = 4.0 * 65_504.0;
 
 /// Blocks of one scale, which stands first, and codes.
@@ -75,11 +75,11 @@ impl<B: CodedBlock> KvVectors for Blocks<B> {
             if x.iter().all(|x| x.abs() <= LARGEST) {
                 B::encode(x, block);
             } else {
-                let mut repaired = [0.0; 32];
-                for (to, x) in repaired[..B::ELEMS].iter_mut().zip(x) {
+                let mut clamped = [0.0; 32];
+                for (to, x) in clamped[..B::ELEMS].iter_mut().zip(x) {
                     *to = if x.is_finite() { x.clamp(-LARGEST, LARGEST) } else { 0.0 };
                 }
-                B::encode(&repaired[..B::ELEMS], block);
+                B::encode(&clamped[..B::ELEMS], block);
                 whole = false;
             }
         }

@@ -1,7 +1,9 @@
-//! tq3_0: the TurboQuant paper's second algorithm, for keys: 2 bits an element, one bit for what they leave over, and two
-//! f16, 52 bytes for 128 elements. Values have the 3 bits of `turboquant`, because to decode signs makes sums of values worse.
+//! tq3_0: the TurboQuant paper's second algorithm, for keys: 2 bits an element, one bit for what they leave
+//! over, and two f16, 52 bytes for 128 elements. Values have the 3 bits of `turboquant`, because to decode
+//! signs makes sums of values worse.
 //!
-//! Other projects call at least three other formats so. This one lives in memory alone: no file has it, and it has no id.
+//! Other projects call at least three other formats so. This one lives in memory alone: no file has it, and
+//! it has no id.
 
 use half::f16;
 

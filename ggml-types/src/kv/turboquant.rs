@@ -1,5 +1,5 @@
-//! turboquant: 3 bits an element and one f16 scale, 50 bytes for 128 elements. Keys have the scale that leaves inner
-//! products without bias, values the one that has the smallest error.
+//! turboquant: 3 bits an element and one f16 scale, 50 bytes for 128 elements. Keys have the scale that
+//! leaves inner products without bias, values the one that has the smallest error.
 
 use half::f16;
 

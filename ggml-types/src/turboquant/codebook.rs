@@ -1,9 +1,10 @@
 //! The best scalar quantiser for a coordinate of a random unit vector.
 
-/// A Lloyd-Max quantiser: `2^bits` centroids, each the mean of its cell, and cells that end halfway between them.
+/// A Lloyd-Max quantiser: `2^bits` centroids, each the mean of its cell, and cells that end halfway between
+/// them.
 ///
-/// The coordinate of a random unit vector in `dim` dimensions has the density `(1 - x^2)^((dim - 3) / 2)`, up to a
-/// factor, between -1 and 1: a Beta distribution, close to a Gaussian of variance `1 / dim`.
+/// The coordinate of a random unit vector in `dim` dimensions has the density `(1 - x^2)^((dim - 3) / 2)`, up
+/// to a factor, between -1 and 1: a Beta distribution, close to a Gaussian of variance `1 / dim`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Codebook {
     centroids: Vec<f64>,

@@ -18,9 +18,10 @@ pub enum ScaleRule {
 
 /// A vector of `dim` elements in `2 + bits * dim / 8` bytes: the scale as f16, then the codes.
 ///
-/// Codes of 3 bits lie in two planes: the low two bits of the elements `b`, `b + dim/4`, `b + dim/2` and `b + 3 dim/4`
-/// in byte `b`, low bits first; then the top bits, 8 elements a byte, low bits first. Codes of 4 bits: byte `b` has
-/// element `b` in its low half and `b + dim/2` in its high half. So one shift and mask gives neighbours.
+/// Codes of 3 bits lie in two planes: the low two bits of the elements `b`, `b + dim/4`, `b + dim/2` and `b +
+/// 3 dim/4` in byte `b`, low bits first; then the top bits, 8 elements a byte, low bits first. Codes of 4
+/// bits: byte `b` has element `b` in its low half and `b + dim/2` in its high half. So one shift and mask
+/// gives neighbours.
 #[derive(Clone, Debug)]
 pub struct Lloyd {
     dim: usize,
@@ -59,7 +60,7 @@ impl Lloyd {
         &self.book
     }
 
-    /// Encodes `y`, `[dim]`, rotated. `false` where something had to be repaired: elements that are no finite
+    /// Encodes `y`, `[dim]`, rotated. `false` where something had to be clamped: elements that are no finite
     /// numbers count as 0, and a scale that f16 cannot hold becomes its largest.
     ///
     /// # Panics
@@ -83,9 +84,9 @@ impl Lloyd {
             ScaleRule::LeastSquares => dot(y(), c()) / dot(c(), c()),
             ScaleRule::Norm => norm,
         };
-        let (scale, repaired) = scale_bits(scale);
+        let (scale, clamped) = scale_bits(scale);
         head.copy_from_slice(&scale.to_le_bytes());
-        finite && !repaired
+        finite && !clamped
     }
 
     /// Decodes a vector, still rotated.

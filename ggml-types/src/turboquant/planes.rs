@@ -1,8 +1,8 @@
-//! Products of bytes with signs by counting bits: the identity by which a kernel without byte products multiplies projected
-//! queries with the signs of residuals.
+//! Products of bytes with signs by counting bits: the identity by which a kernel without byte products
+//! multiplies projected queries with the signs of residuals.
 
-/// The bit-planes of whole numbers from -128 to 127: bit `i % 32` of word `i / 32` of plane `b` is bit `b` of number `i`
-/// in two's complement.
+/// The bit-planes of whole numbers from -128 to 127: bit `i % 32` of word `i / 32` of plane `b` is bit `b` of
+/// number `i` in two's complement.
 #[derive(Clone, Debug)]
 pub struct Planes {
     /// `[8, words]`.
@@ -23,9 +23,9 @@ impl Planes {
         Self { words, sum: numbers.iter().map(|x| i32::from(*x)).sum() }
     }
 
-    /// The sum of the numbers, each with the sign of its bit of `signs`, 32 a word, low bits first, 1 for plus:
-    /// `sum_b w_b (2 popcount(Q_b & S) - popcount(Q_b))` with `w_b = 2^b`, but for `w_7 = -128`. Exactly, because
-    /// `sum_b w_b popcount(Q_b)` is the sum of the numbers.
+    /// The sum of the numbers, each with the sign of its bit of `signs`, 32 a word, low bits first, 1 for
+    /// plus: `sum_b w_b (2 popcount(Q_b & S) - popcount(Q_b))` with `w_b = 2^b`, but for `w_7 = -128`.
+    /// Exactly, because `sum_b w_b popcount(Q_b)` is the sum of the numbers.
     ///
     /// # Panics
     /// Where there are not as many words of signs as a plane has.

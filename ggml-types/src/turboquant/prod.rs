@@ -6,9 +6,9 @@ use super::codebook::Codebook;
 use super::qjl::Qjl;
 use super::{MAX_DIM, dot, scale_bits};
 
-/// A vector of `dim` elements in `4 + 3 dim / 8` bytes: norm as f16; codes of 2 bits, 4 elements a byte, low bits first;
-/// length of the residual as f16; the signs of its projection, 8 a byte, low bits first, 1 for what is not negative.
-/// 52 bytes for 128 elements.
+/// A vector of `dim` elements in `4 + 3 dim / 8` bytes: norm as f16; codes of 2 bits, 4 elements a byte, low
+/// bits first; length of the residual as f16; the signs of its projection, 8 a byte, low bits first, 1 for
+/// what is not negative. 52 bytes for 128 elements.
 #[derive(Clone, Debug)]
 pub struct Prod {
     dim: usize,
@@ -46,7 +46,7 @@ impl Prod {
         4 + 3 * self.dim / 8
     }
 
-    /// Encodes `y`, `[dim]`, rotated; `false` where something had to be repaired, as in
+    /// Encodes `y`, `[dim]`, rotated; `false` where something had to be clamped, as in
     /// [`Lloyd::encode`](super::Lloyd::encode).
     ///
     /// # Panics
@@ -56,7 +56,7 @@ impl Prod {
         let finite = y.iter().all(|y| y.is_finite());
         let y = || y.iter().map(|y| if y.is_finite() { f64::from(*y) } else { 0.0 });
         let norm = dot(y(), y()).sqrt();
-        let (kept_norm, norm_repaired) = scale_bits(norm);
+        let (kept_norm, norm_clamped) = scale_bits(norm);
         let unit = if norm > 0.0 { 1.0 / norm } else { 0.0 };
         out.fill(0);
         out[..2].copy_from_slice(&kept_norm.to_le_bytes());
@@ -69,14 +69,14 @@ impl Prod {
             *r = y - kept_norm.to_f64() * self.book.centroids()[usize::from(code)];
         }
         let length = dot(residual.iter().copied(), residual.iter().copied()).sqrt();
-        let (length, length_repaired) = scale_bits(if norm > 0.0 { length } else { 0.0 });
+        let (length, length_clamped) = scale_bits(if norm > 0.0 { length } else { 0.0 });
         let at = self.residual_at();
         out[at..at + 2].copy_from_slice(&length.to_le_bytes());
         self.qjl.project(residual);
         for (i, r) in residual.iter().enumerate() {
             out[at + 2 + i / 8] |= u8::from(*r >= 0.0) << (i % 8);
         }
-        finite && !norm_repaired && !length_repaired
+        finite && !norm_clamped && !length_clamped
     }
 
     /// Decodes a vector, still rotated: the codes, and the direction that the signs point to.
@@ -97,8 +97,8 @@ impl Prod {
         }
     }
 
-    /// The codes of a vector with the signs in their third bit, `[dim]`, 1 for what is not negative; norm, and length of the
-    /// residual.
+    /// The codes of a vector with the signs in their third bit, `[dim]`, 1 for what is not negative; norm,
+    /// and length of the residual.
     ///
     /// # Panics
     /// Where the lengths do not fit.

@@ -1,5 +1,5 @@
-//! One bit a coordinate for what a quantiser left over: the quantised Johnson-Lindenstrauss transform (Zandieh et
-//! al., arXiv:2406.03482).
+//! One bit a coordinate for what a quantiser left over: the quantised Johnson-Lindenstrauss transform
+//! (Zandieh et al., arXiv:2406.03482).
 
 use std::f64::consts::PI;
 
@@ -13,7 +13,8 @@ const PROJECTION_SEED: u64 = 0x5374_6572_6e61_0002;
 /// What residuals are projected with, [dim, dim]; rows are `sqrt(dim)` long.
 #[derive(Clone, Debug)]
 pub enum Projection {
-    /// Signs, then Hadamard's matrix. Its rows are orthogonal, which makes a third of the Gaussian's variance.
+    /// Signs, then Hadamard's matrix. Its rows are orthogonal, which makes a third of the Gaussian's
+    /// variance.
     Srht(Rotation),
     /// Independent normal numbers, as the paper has it: `[dim, dim]`, row after row.
     Gaussian(Vec<f64>),

@@ -7,8 +7,8 @@ use crate::QuantError;
 /// Where the signs of the rotation come from. One vector serves every layer and head.
 const ROTATION_SEED: u64 = 0x5374_6572_6e61_0001;
 
-/// `y = H D x / sqrt(n)`: `D` has random signs on its diagonal, `H` is Hadamard's matrix in its natural order.
-/// Orthogonal, so lengths and inner products stay.
+/// `y = H D x / sqrt(n)`: `D` has random signs on its diagonal, `H` is Hadamard's matrix in its natural
+/// order. Orthogonal, so lengths and inner products stay.
 #[derive(Clone, Debug)]
 pub struct Rotation {
     signs: Vec<f32>,
@@ -110,8 +110,8 @@ pub fn hadamard<T: Copy + Add<Output = T> + Sub<Output = T>>(x: &mut [T]) {
     }
 }
 
-/// `n` random bits, 64 a word, low bits first; 1 stands for -1. The bits of a smaller `n` are a prefix. The generator is
-/// SplitMix64 (Steele, Lea, Flood 2014).
+/// `n` random bits, 64 a word, low bits first; 1 stands for -1. The bits of a smaller `n` are a prefix. The
+/// generator is SplitMix64 (Steele, Lea, Flood 2014).
 pub fn sign_bits(seed: u64, n: usize) -> Vec<u64> {
     let words = (1..=n.div_ceil(64) as u64).map(|i| {
         let mut z = seed.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -1,5 +1,6 @@
-//! KV codecs under attention: how far softmax over decoded keys is from softmax over exact ones, for keys as models have
-//! them. 4096 keys of 128 elements; queries so long that scores have a deviation of 2, which makes attention peaky.
+//! KV codecs under attention: how far softmax over decoded keys is from softmax over exact ones, for keys as
+//! models have them. 4096 keys of 128 elements; queries so long that scores have a deviation of 2, which
+//! makes attention peaky.
 //!
 //! An error of a score that has the variance `s` moves the softmax by a KL of about `s / 2`. Scores with a deviation of 2
 //! have errors of `4 dim var` on keys of the codec's `dim var` (`turboquant.rs`), so the KL of plain keys must be twice
@@ -190,9 +191,9 @@ fn of_prod(qjl: Qjl, spoil: impl Fn(&mut [u8])) -> impl Fn(&[f32]) -> Vec<f32> {
     }
 }
 
-/// What the table wants, by the name of a codec: plain keys, outliers, mixed, mixed and centred, biased, biased and centred,
-/// a sink, a sink with exact ends. Measured apart from this code; how the keys of "mixed" were mixed and how strong the
-/// sink was is not known, so those rows are like the ones here in kind.
+/// What the table wants, by the name of a codec: plain keys, outliers, mixed, mixed and centred, biased,
+/// biased and centred, a sink, a sink with exact ends. Measured apart from this code; how the keys of "mixed"
+/// were mixed and how strong the sink was is not known, so those rows are like the ones here in kind.
 const ROWS: [(&str, Keys, Care); 8] = [
     ("plain", Keys::Plain, NONE),
     ("4 channels x 10", Keys::Outliers, NONE),
@@ -263,15 +264,16 @@ fn output_error(round: Round<'_>) -> f64 {
     (error / whole).sqrt()
 }
 
-/// The root of the codec's mean square error, because errors of different values are independent. Few values carry most of
-/// the weight, so the figure of one draw is good to a tenth.
+/// The root of the codec's mean square error, because errors of different values are independent. Few values
+/// carry most of the weight, so the figure of one draw is good to a tenth.
 #[test]
 fn values_come_back_as_the_table_says() {
     for (name, want) in [("turboquant", 0.186), ("turboquant-4", 0.095), ("q4_0", 0.086)] {
         let got = output_error(&named(name, KvSide::Values));
         assert!(got < 1.1 * want, "{name}: {got}, want {want}");
     }
-    // Signs of the residual tell directions, not values: two bits alone are better than with a Gaussian projection.
+    // Signs of the residual tell directions, not values: two bits alone are better than with a Gaussian
+    // projection.
     let with = output_error(&of_prod(Qjl::gaussian(DIM, 3), |_| ()));
     let without = output_error(&of_prod(Qjl::gaussian(DIM, 3), |bytes| bytes[34..36].fill(0)));
     assert!((with / 0.43 - 1.0).abs() < 0.1 && (without / 0.345 - 1.0).abs() < 0.1, "{with} {without}");
@@ -304,8 +306,8 @@ fn negative_controls() {
     });
     assert!((scales[0] - 1.0).abs() < 0.003 && (scales[1] - 0.966).abs() < 0.003, "{scales:?}");
 
-    // A quantiser of our own is the codec; with the deviation in its centroids twice, as the seed's update has it, nearly
-    // every code is the outermost.
+    // A quantiser of our own is the codec; with the deviation in its centroids twice, as the seed's update
+    // has it, nearly every code is the outermost.
     let book = Codebook::new(DIM, 3);
     let quantiser = |factor: f64| {
         let (centroids, thresholds) = (book.centroids().to_vec(), book.thresholds().to_vec());
@@ -336,8 +338,8 @@ fn negative_controls() {
             bytes[34..36].copy_from_slice(&less.to_le_bytes());
         }),
     );
-    // The projection is orthogonal: the smaller factor is nearer to the best for decoding, so that the variance is less, and
-    // what gives it away is the bias of large scores.
+    // The projection is orthogonal: the smaller factor is nearer to the best for decoding, so that the
+    // variance is less, and what gives it away is the bias of large scores.
     assert!(dropped > 1.3 * right, "signs dropped: {dropped}, {right}");
     assert!((weak / right - 1.0).abs() > 0.05, "sqrt(pi / 2) lost: {weak}, {right}");
 }

@@ -1,5 +1,5 @@
-//! TurboQuant's codecs on random unit vectors, against the figures that the mathematics gives. All errors are sums
-//! over a vector of 128 elements; `q` is a unit vector with `<q, x> = rho`.
+//! TurboQuant's codecs on random unit vectors, against the figures that the mathematics gives. All errors are
+//! sums over a vector of 128 elements; `q` is a unit vector with `<q, x> = rho`.
 
 use ggml_types::turboquant::{Lloyd, Planes, Prod, Projection, Qjl, Rotation, ScaleRule};
 use proptest::prelude::*;
@@ -168,7 +168,8 @@ fn negative_controls() {
     near(dropped.decode, 0.1160, 0.01);
     near(dropped.bias_at_9, -0.104, 0.02);
 
-    // Losing sqrt(pi / 2) shrinks the correction: the residual's share of the product keeps a bias of a fifth.
+    // Losing sqrt(pi / 2) shrinks the correction: the residual's share of the product keeps a bias of a
+    // fifth.
     let factor = Qjl::srht(DIM).unwrap().factor();
     near(factor, (std::f64::consts::PI / 2.0).sqrt() / DIM as f64, 1e-12);
     let weak = rotated(|y| {
@@ -208,18 +209,17 @@ fn what_is_no_number_does_no_harm() {
     let mut bytes = [0; 52];
     let mut out = [0.0; DIM];
     let mut y = [0.5f32; DIM];
-    for (bad, repaired) in [(0.0, false), (f32::NAN, true), (f32::INFINITY, true), (f32::NEG_INFINITY, true)]
-    {
+    for (bad, clamped) in [(0.0, false), (f32::NAN, true), (f32::INFINITY, true), (f32::NEG_INFINITY, true)] {
         y[9] = bad;
         let lloyds = [ScaleRule::InnerProduct, ScaleRule::LeastSquares, ScaleRule::Norm]
             .map(|r| Lloyd::new(DIM, 3, r));
         for codec in &lloyds {
-            assert_eq!(codec.encode(&y, &mut bytes[..50]), !repaired);
+            assert_eq!(codec.encode(&y, &mut bytes[..50]), !clamped);
             codec.decode(&bytes[..50], &mut out);
             assert!(out.iter().all(|x| x.is_finite()), "{bad}");
         }
         let codec = Prod::new(DIM, Qjl::srht(DIM).unwrap());
-        assert_eq!(codec.encode(&y, &mut bytes), !repaired);
+        assert_eq!(codec.encode(&y, &mut bytes), !clamped);
         codec.decode(&bytes, &mut out);
         assert!(out.iter().all(|x| x.is_finite()), "{bad}");
     }
@@ -257,8 +257,8 @@ proptest! {
         }
     }
 
-    /// The product that kernels for cards make of bit-planes is that of bytes, exactly; without the rule for the plane of
-    /// the sign it is not.
+    /// The product that kernels for cards make of bit-planes is that of bytes, exactly; without the rule for
+    /// the plane of the sign it is not.
     #[test]
     fn counted_bits_are_the_product_of_bytes(
         (numbers, signs) in (1_usize..300)

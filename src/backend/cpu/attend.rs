@@ -1,10 +1,11 @@
 //! Causal attention over the cache.
 //!
-//! The positions of a sequence are cut into splits of [`SPLIT`]. For some queries and one KV head, a split gives
-//! a partial result: each query's largest score, the sum of its `exp(score - max)`, and the values weighted
-//! with these. A query's partial results are merged in the order of its splits. So its output does not depend,
-//! to the bit, on the rows that stand beside it in the step, nor on who computes which split: one task
-//! goes through all splits of a block of queries, or, where there are few queries, tasks share the splits.
+//! The positions of a sequence are cut into splits of [`SPLIT`]. For some queries and one KV head, a split
+//! gives a partial result: each query's largest score, the sum of its `exp(score - max)`, and the values
+//! weighted with these. A query's partial results are merged in the order of its splits. So its output does
+//! not depend, to the bit, on the rows that stand beside it in the step, nor on who computes which split: one
+//! task goes through all splits of a block of queries, or, where there are few queries, tasks share the
+//! splits.
 //!
 //! All query heads of a KV head are rows of the same two matrix products, so keys and values are read once
 //! for all of them. A query is never multiplied with values that it may not see, so a NaN there stays there.
@@ -64,8 +65,8 @@ impl Shape {
 /// Memory for attention.
 pub struct Scratch {
     threads: Vec<ThreadScratch>,
-    /// Where tasks share splits: `[rows, KV heads, splits, partial]`, a partial result being `out` of each head
-    /// of the group, then `max` and `total` of each.
+    /// Where tasks share splits: `[rows, KV heads, splits, partial]`, a partial result being `out` of each
+    /// head of the group, then `max` and `total` of each.
     partials: Vec<f32>,
 }
 
@@ -91,7 +92,8 @@ struct ThreadScratch {
 
 /// What attention over some of the positions gives.
 struct Partial {
-    /// For each row, its largest score and the sum of `exp(score - max)`; the sum is 0 where it saw no position.
+    /// For each row, its largest score and the sum of `exp(score - max)`; the sum is 0 where it saw no
+    /// position.
     weight: Vec<Weight>,
     /// Values weighted with `exp(score - max)`, `[m, head_dim]`.
     out: Vec<f32>,
@@ -104,7 +106,8 @@ struct Weight {
 }
 
 impl Scratch {
-    /// Memory for stages of up to `shape`, in steps of up to `max_rows` rows and sequences of up to `max_pages` pages.
+    /// Memory for stages of up to `shape`, in steps of up to `max_rows` rows and sequences of up to
+    /// `max_pages` pages.
     pub fn new(shape: Shape, max_rows: usize, max_pages: usize, threads: usize) -> Self {
         let (m, head_dim) = (shape.block(), shape.head_dim);
         let partial = || Partial { weight: vec![Weight::default(); m], out: vec![0.0; m * head_dim] };
@@ -182,7 +185,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Attend) {
                 merge(&mut sum, out, part, &part_out[i * head_dim..][..head_dim]);
             }
             out.iter_mut().for_each(|out| *out /= sum.total);
-            stage.turn_back(out);
+            stage.transform_back(out);
         }
     });
 }
@@ -230,13 +233,13 @@ impl Stage<'_> {
         for row in block {
             for (out, (sum, total)) in out.row_mut(row).chunks_exact_mut(head_dim).zip(&mut sums) {
                 out.iter_mut().zip(sum).for_each(|(out, sum)| *out = sum / total);
-                self.turn_back(out);
+                self.transform_back(out);
             }
         }
     }
 
     /// Undoes the rotation of the values that `out`, `[head_dim]`, is a mean of.
-    fn turn_back(&self, out: &mut [f32]) {
+    fn transform_back(&self, out: &mut [f32]) {
         if let Some(rotation) = self.kv.value_rotation() {
             rotation.undo(out);
         }
@@ -339,8 +342,8 @@ impl Stage<'_> {
         }
     }
 
-    /// The pages of a split that any of these rows sees. A page is there twice where some rows read it exactly and
-    /// later rows read its codes.
+    /// The pages of a split that any of these rows sees. A page is there twice where some rows read it
+    /// exactly and later rows read its codes.
     fn pages_of(&self, rows: &[Row], split: usize) -> impl Iterator<Item = Page> {
         let starts = (split * SPLIT..(split + 1) * SPLIT).step_by(PAGE);
         let seen_by = starts

@@ -10,7 +10,7 @@ use crate::program::AttnIn;
 
 /// What happens to each head of queries, keys or values behind its product.
 #[derive(Clone, Copy)]
-struct Turned<'a> {
+struct HeadSteps<'a> {
     norm: Option<RowNorm<'a>>,
     rope: Option<&'a RopeTable>,
     rotation: Option<&'a Rotation>,
@@ -34,25 +34,22 @@ pub fn run(cx: &mut Cx<'_>, s: &AttnIn) {
 
     let rope = s.rope.map(|rope| &cx.ropes[rope.0 as usize]);
     let norms = [&s.q_norm, &s.k_norm].map(|norm| norm.as_ref().map(|norm| weights.norm(norm)));
-    let turned = |norm, rotation| Turned { norm, rope, rotation };
-    let (q_turned, k_turned) = (turned(norms[0], kv.key_rotation()), turned(norms[1], kv.key_rotation()));
-    let v_turned = Turned { norm: None, rope: None, rotation: kv.value_rotation() };
-    let mut grids = [
-        (q_turned, Grid::new(q, q_cols)),
-        (k_turned, Grid::new(k, kv_cols)),
-        (v_turned, Grid::new(v, kv_cols)),
-    ];
-    let n_grids = if v_turned.rotation.is_some() { 3 } else { 2 };
-    cx.pool.tiles(&mut grids[..n_grids], 1, q_cols.max(kv_cols), |turned, mut tile| {
+    let steps = |norm, rotation| HeadSteps { norm, rope, rotation };
+    let (q_steps, k_steps) = (steps(norms[0], kv.key_rotation()), steps(norms[1], kv.key_rotation()));
+    let v_steps = HeadSteps { norm: None, rope: None, rotation: kv.value_rotation() };
+    let mut grids =
+        [(q_steps, Grid::new(q, q_cols)), (k_steps, Grid::new(k, kv_cols)), (v_steps, Grid::new(v, kv_cols))];
+    let n_grids = if v_steps.rotation.is_some() { 3 } else { 2 };
+    cx.pool.tiles(&mut grids[..n_grids], 1, q_cols.max(kv_cols), |steps, mut tile| {
         let row = tile.rows().start;
         for head in tile.row_mut(row).chunks_exact_mut(head_dim) {
-            if let Some(norm) = turned.norm {
+            if let Some(norm) = steps.norm {
                 norm.apply_in_place(kernels, head);
             }
-            if let Some(rope) = turned.rope {
-                rope.turn(row, head);
+            if let Some(rope) = steps.rope {
+                rope.rotate(row, head);
             }
-            if let Some(rotation) = turned.rotation {
+            if let Some(rotation) = steps.rotation {
                 rotation.apply(head);
             }
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::kv::KvCache;
 use super::layer::Layers;
-use super::linear::{Acts, CpuWeight, Room};
+use super::linear::{Acts, CpuWeight, WorkspaceSize};
 use super::pool::Pool;
 use super::rope::RopeTable;
 use super::simd::Kernels;
@@ -71,16 +71,16 @@ impl Sizes {
 }
 
 /// What the inputs of all linear layers need.
-fn room(p: &Program, k: &Kernels) -> Room {
-    let mut room = Room::default();
+fn workspace_size(p: &Program, k: &Kernels) -> WorkspaceSize {
+    let mut size = WorkspaceSize::default();
     for (_, stage) in &p.stages {
         let (rows, linears) = stage.linears();
         for linear in linears {
             let w = p.weight_decl(linear.w);
-            room = room.with(k, w.ty, w.cols, linear.act, p.max_rows(rows));
+            size = size.with(k, w.ty, w.cols, linear.act, p.max_rows(rows));
         }
     }
-    room
+    size
 }
 
 /// Memory that [`Compiled::new`] will take.
@@ -105,7 +105,8 @@ pub fn plan(p: &Program, k: &Kernels, threads: usize) -> Result<Plan, BackendErr
     let scratch = rows.saturating_mul((2 * sizes.kv_cols + sizes.gate_cols) as u64 * elem);
     let sampling = sampling::Scratch::bytes(sizes.n_vocab);
     let attend = attend::Scratch::bytes(sizes.attend, p.limits.rows, p.limits.pages, threads);
-    let bufs_bytes = bufs.chain(ropes).chain([room(p, k).bytes(threads), scratch, attend, sampling]);
+    let bufs_bytes =
+        bufs.chain(ropes).chain([workspace_size(p, k).bytes(threads), scratch, attend, sampling]);
     Ok(Plan {
         weights_bytes,
         kv_bytes,
@@ -134,7 +135,7 @@ impl Compiled {
             bufs: p.bufs.iter().map(|buf| buffer(buf.rows, buf.cols)).collect(),
             kvs: p.kvs.iter().map(|kv| KvCache::new(kv, limits)).collect(),
             ropes: p.ropes.iter().map(|rope| RopeTable::new(rope, limits.rows)).collect(),
-            acts: Acts::new(&room(p, k), threads),
+            acts: Acts::new(&workspace_size(p, k), threads),
             scratch: Scratch {
                 position: zeros(sizes.position),
                 k: zeros(limits.rows * sizes.kv_cols),
@@ -152,8 +153,8 @@ impl Compiled {
     }
 
     /// Vectors that the caches could not keep as they were.
-    pub fn repaired(&self) -> u64 {
-        self.kvs.iter().map(KvCache::repaired).sum()
+    pub fn clamped(&self) -> u64 {
+        self.kvs.iter().map(KvCache::clamped).sum()
     }
 
     /// Bytes of a page of all caches.
@@ -188,8 +189,9 @@ impl Compiled {
         self.outputs.clear();
         self.outputs.extend(step.rows.iter().enumerate().filter(|(_, row)| row.logits).map(|(i, _)| i));
         for (i, rope) in self.ropes.iter_mut().enumerate() {
-            let turns = |stage: &Stage| matches!(stage, Stage::AttnIn(s) if s.rope == Some(RopeId(i as u32)));
-            if stages.iter().any(|(_, stage)| turns(stage)) {
+            let rotates =
+                |stage: &Stage| matches!(stage, Stage::AttnIn(s) if s.rope == Some(RopeId(i as u32)));
+            if stages.iter().any(|(_, stage)| rotates(stage)) {
                 rope.prepare(pool, step.rows);
             }
         }

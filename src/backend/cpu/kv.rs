@@ -1,12 +1,14 @@
 //! The paged KV cache of one layer.
 //!
 //! All pages of one KV head lie together, and a page keeps its 64 positions the way attention multiplies
-//! them: keys as `[head_dim, 64]`, values as `[64, head_dim]`, be they elements or codes (`kv/codes.rs`). Other codecs, and
-//! heads too short for units of codes, keep vector after vector, and take that form when a page is read.
+//! them: keys as `[head_dim, 64]`, values as `[64, head_dim]`, be they elements or codes (`kv/codes.rs`).
+//! Other codecs, and heads too short for units of codes, keep vector after vector, and take that form when a
+//! page is read.
 //!
-//! Windowed codecs have exact pages of f16 behind those. Positions are written there, and a page is encoded when its
-//! last position has been written: the codes are there before any row reads them. The first pages of a sequence are
-//! never encoded; behind the first one lies the mean of its keys, which is taken off every key that is.
+//! Windowed codecs have exact pages of f16 behind those. Positions are written there, and a page is encoded
+//! when its last position has been written: the codes are there before any row reads them. The first pages of
+//! a sequence are never encoded; behind the first one lies the mean of its keys, which is taken off every key
+//! that is.
 
 mod codes;
 
@@ -50,7 +52,7 @@ struct Kept {
     /// How exact pages keep vectors, where there are any.
     exact: Option<&'static Elements>,
     /// Vectors that could not be kept as they were.
-    repaired: AtomicU64,
+    clamped: AtomicU64,
     /// What every vector went through before.
     rotation: Option<Rotation>,
     layout: Layout,
@@ -138,11 +140,12 @@ fn put_column<T: Pod>(page: &mut [T], pos: usize, x: &[f32], from_f32: fn(f32) -
     }
 }
 
-/// Up to how many queries f16 rows are multiplied as they are; for more of them it pays to widen the rows first.
+/// Up to how many queries f16 rows are multiplied as they are; for more of them it pays to widen the rows
+/// first.
 const FEW_QUERIES: usize = 8;
 
-/// Elements that are widened before they are multiplied: a quarter of a first cache of 32 KiB. A page as a whole
-/// would be written to the second cache and come back from there.
+/// Elements that are widened before they are multiplied: a quarter of a first cache of 32 KiB. A page as a
+/// whole would be written to the second cache and come back from there.
 const PART: usize = 2048;
 
 impl Elements {
@@ -186,7 +189,8 @@ pub struct Place {
     pub page: usize,
     /// The number of the exact page that is read instead, where the codec is windowed.
     pub exact: Option<usize>,
-    /// The number of the exact page with the mean of the sequence's keys; anything where no codec is windowed.
+    /// The number of the exact page with the mean of the sequence's keys; anything where no codec is
+    /// windowed.
     pub mean: usize,
     /// Positions of the page, from its first.
     pub n: usize,
@@ -244,9 +248,9 @@ impl KvCache {
         }
     }
 
-    /// Reads the keys of the first `place.n` positions of a page as rows of `[head_dim, PAGE]`, some rows after the
-    /// other: `each` gets which, and what they hold; columns from `n` on are anything. `tile` is `[head_dim * PAGE]`
-    /// and `vector` is `[head_dim]`, to work in.
+    /// Reads the keys of the first `place.n` positions of a page as rows of `[head_dim, PAGE]`, some rows
+    /// after the other: `each` gets which, and what they hold; columns from `n` on are anything. `tile` is
+    /// `[head_dim * PAGE]` and `vector` is `[head_dim]`, to work in.
     pub fn keys(
         &self,
         k: &RealKernels,
@@ -299,8 +303,8 @@ impl KvCache {
         }
     }
 
-    /// The mean that was taken off the encoded keys of the sequence whose first exact page is `page`; none where the codec
-    /// takes none off.
+    /// The mean that was taken off the encoded keys of the sequence whose first exact page is `page`; none
+    /// where the codec takes none off.
     pub fn key_mean(&self, head: usize, page: usize) -> Option<&[f32]> {
         let kept = &self.keys.kept;
         kept.exact?;
@@ -327,8 +331,8 @@ impl KvCache {
     }
 
     /// Keys and values that the codecs could not keep as they were.
-    pub fn repaired(&self) -> u64 {
-        [&self.keys, &self.values].iter().map(|plane| plane.kept.repaired.load(Ordering::Relaxed)).sum()
+    pub fn clamped(&self) -> u64 {
+        [&self.keys, &self.values].iter().map(|plane| plane.kept.clamped.load(Ordering::Relaxed)).sum()
     }
 
     /// Bytes of a page.
@@ -427,8 +431,8 @@ impl Kept {
         let rotation = codec.rotates().then(|| Rotation::new(head_dim)).transpose()?;
         let exact = codec.windowed().then_some(EXACT);
         let layout = Layout::of(codec, side, head_dim, limits)?;
-        let repaired = AtomicU64::new(0);
-        Ok(Self { side, head_dim, window, form, exact, repaired, rotation, layout })
+        let clamped = AtomicU64::new(0);
+        Ok(Self { side, head_dim, window, form, exact, clamped, rotation, layout })
     }
 
     fn form_at(&self, place: Place) -> Read<'_> {
@@ -463,7 +467,8 @@ impl Kept {
         }
     }
 
-    /// Encodes the page whose last position `row` has filled, if it is ever read so; of a sequence's first page, takes the mean.
+    /// Encodes the page whose last position `row` has filled, if it is ever read so; of a sequence's first
+    /// page, takes the mean.
     fn encode_page(&self, head: &mut [u8], pages: &PageTable, row: &Row) {
         let (i, head_dim) = (row.pos as usize / PAGE, self.head_dim);
         let full = self.layout.exact(exact_page(pages, row, i));
@@ -501,9 +506,9 @@ impl Kept {
         }
     }
 
-    fn count(&self, repaired: bool) {
-        if repaired {
-            self.repaired.fetch_add(1, Ordering::Relaxed);
+    fn count(&self, clamped: bool) {
+        if clamped {
+            self.clamped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -514,7 +519,7 @@ impl Kept {
 }
 
 impl Form {
-    /// Encodes a vector as position `pos` of a page; `false` where something had to be repaired.
+    /// Encodes a vector as position `pos` of a page; `false` where something had to be clamped.
     fn encode(&self, page: &mut [u8], pos: usize, x: &[f32]) -> bool {
         match self {
             Form::Elements(_) => unreachable!("elements are not encoded"),
@@ -552,7 +557,7 @@ impl Layout {
     /// Where either lies.
     fn range(self, page: KvPage) -> Range<usize> {
         match page {
-            KvPage::Kept(i) => self.page(i as usize),
+            KvPage::Quantised(i) => self.page(i as usize),
             KvPage::Exact(i) => self.exact(i as usize),
         }
     }
@@ -564,14 +569,14 @@ impl Layout {
     }
 }
 
-/// `x`, where all of it is within f16. Otherwise nothing, and `repaired` has 0 for what is no finite number, and f16's largest for
-/// what is beyond it.
-fn within_f16<'a>(x: &'a [f32], repaired: &mut [f32]) -> Option<&'a [f32]> {
+/// `x`, where all of it is within f16. Otherwise nothing, and `clamped` has 0 for what is no finite number,
+/// and f16's largest for what is beyond it.
+fn within_f16<'a>(x: &'a [f32], clamped: &mut [f32]) -> Option<&'a [f32]> {
     let most = f16::MAX.to_f32();
     if x.iter().all(|x| x.abs() <= most) {
         return Some(x);
     }
-    for (out, x) in repaired.iter_mut().zip(x) {
+    for (out, x) in clamped.iter_mut().zip(x) {
         *out = if x.is_finite() { x.clamp(-most, most) } else { 0.0 };
     }
     None

@@ -1,7 +1,7 @@
 //! The CPU backend: one file a stage, over kernels that are chosen when the program runs.
 //!
-//! `simd/` has the arithmetic, `linear/` the linear layers, `pool.rs` the threads, `kv.rs` the cache; none of them
-//! knows a stage. Nothing here knows a model, a file or another backend. Start at [`Cpu`], then
+//! `simd/` has the arithmetic, `linear/` the linear layers, `pool.rs` the threads, `kv.rs` the cache; none of
+//! them knows a stage. Nothing here knows a model, a file or another backend. Start at [`Cpu`], then
 //! `proj_add.rs`.
 
 mod attend;
@@ -142,8 +142,8 @@ impl Backend for Cpu {
         Ok(picks[back].unwrap_or_else(|| panic!("slot {seq} has no pick {back} runs ago")))
     }
 
-    fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
-        Ok(Some(self.execs[e.0 as usize].repaired()))
+    fn clamped(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
+        Ok(Some(self.execs[e.0 as usize].clamped()))
     }
 
     fn page_bytes(&self, e: Exec, page: KvPage) -> usize {

@@ -18,6 +18,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crossbeam_utils::CachePadded;
+
 /// How long a thread without work spins before it sleeps: longer than the serial work between two regions
 /// of a token, shorter than anybody notices in `top`.
 const SPIN: Duration = Duration::from_micros(200);
@@ -42,17 +44,13 @@ struct Job {
     n_tasks: usize,
 }
 
-/// A value on cache lines of its own.
-#[repr(align(128))]
-struct Alone<T>(T);
-
 struct Shared {
     /// Tasks of the current region that nobody has claimed. Claiming one is the licence to read `job`.
-    unclaimed: Alone<AtomicUsize>,
+    unclaimed: CachePadded<AtomicUsize>,
     /// Tasks of the current region that are finished. The region ends when all are.
-    finished: Alone<AtomicUsize>,
+    finished: CachePadded<AtomicUsize>,
     /// Written between two regions only, by the calling thread.
-    job: Alone<UnsafeCell<Job>>,
+    job: CachePadded<UnsafeCell<Job>>,
     stop: AtomicBool,
     started_workers: AtomicUsize,
     sleeping_workers: AtomicUsize,
@@ -80,9 +78,13 @@ impl Pool {
         let threads = threads.max(1);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let shared = Arc::new(Shared {
-            unclaimed: Alone(AtomicUsize::new(0)),
-            finished: Alone(AtomicUsize::new(0)),
-            job: Alone(UnsafeCell::new(Job { call: |_, _, _| (), closure: std::ptr::null(), n_tasks: 0 })),
+            unclaimed: CachePadded::new(AtomicUsize::new(0)),
+            finished: CachePadded::new(AtomicUsize::new(0)),
+            job: CachePadded::new(UnsafeCell::new(Job {
+                call: |_, _, _| (),
+                closure: std::ptr::null(),
+                n_tasks: 0,
+            })),
             stop: AtomicBool::new(false),
             started_workers: AtomicUsize::new(0),
             sleeping_workers: AtomicUsize::new(0),
@@ -113,7 +115,8 @@ impl Pool {
     }
 
     /// Runs `task(i, thread)` for every `i` below `n_tasks`, in any order, and returns when all are
-    /// finished. `thread` is below [`threads`](Self::threads), and no two tasks with the same `thread` run at once.
+    /// finished. `thread` is below [`threads`](Self::threads), and no two tasks with the same `thread` run at
+    /// once.
     ///
     /// # Panics
     /// With the panic of a task, after all tasks that had begun are finished; where called from a task.
@@ -128,12 +131,13 @@ impl Pool {
             return;
         }
         let shared = &*self.shared;
-        // SAFETY: `closure` points to `task`, which outlives every call: no task is claimed after `wait` returned.
+        // SAFETY: `closure` points to `task`, which outlives every call: no task is claimed after `wait`
+        // returned.
         let call: Call = |closure, i, thread| unsafe { (*closure.cast::<F>())(i, thread) };
         // SAFETY: the last region is over (`busy` was not set), so no other thread reads `job` now.
-        unsafe { *shared.job.0.get() = Job { call, closure: (&raw const task).cast(), n_tasks } };
-        shared.finished.0.store(0, Ordering::Relaxed);
-        shared.unclaimed.0.store(n_tasks, Ordering::SeqCst);
+        unsafe { *shared.job.get() = Job { call, closure: (&raw const task).cast(), n_tasks } };
+        shared.finished.store(0, Ordering::Relaxed);
+        shared.unclaimed.store(n_tasks, Ordering::SeqCst);
         if shared.sleeping_workers.load(Ordering::SeqCst) > 0 {
             let _guard = shared.guard();
             shared.work_there.notify_all();
@@ -263,8 +267,7 @@ impl Shared {
         self.started_workers.fetch_add(1, Ordering::SeqCst);
         while !self.stop.load(Ordering::SeqCst) {
             self.take_tasks(thread);
-            let something =
-                || self.unclaimed.0.load(Ordering::SeqCst) > 0 || self.stop.load(Ordering::SeqCst);
+            let something = || self.unclaimed.load(Ordering::SeqCst) > 0 || self.stop.load(Ordering::SeqCst);
             if spin_until(self.spin, something) {
                 continue;
             }
@@ -283,21 +286,21 @@ impl Shared {
         let mut mine = 0;
         let mut job = None;
         while let Ok(unclaimed) =
-            self.unclaimed.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1))
+            self.unclaimed.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1))
         {
             mine += 1;
             // SAFETY: a task of this region is claimed and not reported, so nobody writes `job`.
-            let job: &Job = job.get_or_insert_with(|| unsafe { *self.job.0.get() });
+            let job: &Job = job.get_or_insert_with(|| unsafe { *self.job.get() });
             let i = job.n_tasks - unclaimed;
             // SAFETY: the closure lives until the region ends, which waits for this task.
             let result = catch_unwind(AssertUnwindSafe(|| unsafe { (job.call)(job.closure, i, thread) }));
             if let Err(panic) = result {
                 self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
-                mine += self.unclaimed.0.swap(0, Ordering::AcqRel);
+                mine += self.unclaimed.swap(0, Ordering::AcqRel);
             }
         }
         if mine > 0 {
-            self.finished.0.fetch_add(mine, Ordering::SeqCst);
+            self.finished.fetch_add(mine, Ordering::SeqCst);
             if self.caller_sleeps.load(Ordering::SeqCst) {
                 let _guard = self.guard();
                 self.work_done.notify_all();
@@ -307,7 +310,7 @@ impl Shared {
 
     /// Waits until all tasks are finished.
     fn wait(&self, n_tasks: usize) {
-        let all_finished = || self.finished.0.load(Ordering::SeqCst) == n_tasks;
+        let all_finished = || self.finished.load(Ordering::SeqCst) == n_tasks;
         if spin_until(self.spin, all_finished) {
             return;
         }
@@ -427,7 +430,8 @@ impl<T> Tile<'_, T> {
     /// Where the tile does not cover that row.
     pub fn row_mut(&mut self, row: usize) -> &mut [T] {
         assert!(self.rows.contains(&row), "row {row} of a tile of rows {:?}", self.rows);
-        // SAFETY: within the grid, since the tile is; no other tile has these elements, and this one is borrowed.
+        // SAFETY: within the grid, since the tile is; no other tile has these elements, and this one is
+        // borrowed.
         unsafe {
             let start = self.data.add(row * self.stride + self.cols.start);
             std::slice::from_raw_parts_mut(start, self.cols.len())

@@ -1,4 +1,4 @@
-//! Rotary embedding: the angles of a step, and the turning of one head.
+//! Rotary embedding: the angles of a step, and the rotation of one head.
 
 use super::pool::Pool;
 use crate::program::{Rope, RopeStyle, Row};
@@ -7,13 +7,13 @@ use crate::program::{Rope, RopeStyle, Row};
 pub struct RopeTable {
     rope: Rope,
     /// `[rows, 2 * pairs]`: the cosines of a row, then its sines.
-    turns: Vec<f32>,
+    cos_sin: Vec<f32>,
 }
 
 impl RopeTable {
     /// Room for steps of up to `max_rows` rows.
     pub fn new(rope: &Rope, max_rows: usize) -> Self {
-        Self { turns: vec![0.0; max_rows * 2 * rope.inv_freq.len()], rope: rope.clone() }
+        Self { cos_sin: vec![0.0; max_rows * 2 * rope.inv_freq.len()], rope: rope.clone() }
     }
 
     /// Bytes of a table.
@@ -25,17 +25,17 @@ impl RopeTable {
     pub fn prepare(&mut self, pool: &Pool, rows: &[Row]) {
         let (rope, pairs) = (&self.rope, self.rope.inv_freq.len());
         let stride = 2 * pairs;
-        let turn = |i: usize, turns: &mut [f32]| {
-            let (cos, sin) = turns.split_at_mut(pairs);
-            rope.turns(rows[i].pos, cos, sin);
+        let angles = |i: usize, cos_sin: &mut [f32]| {
+            let (cos, sin) = cos_sin.split_at_mut(pairs);
+            rope.cos_sin(rows[i].pos, cos, sin);
         };
-        pool.chunks_mut(&mut self.turns[..rows.len() * stride], stride, turn);
+        pool.chunks_mut(&mut self.cos_sin[..rows.len() * stride], stride, angles);
     }
 
-    /// Turns one head of row `row` of the step, `[head_dim]`.
-    pub fn turn(&self, row: usize, head: &mut [f32]) {
+    /// Rotates one head of row `row` of the step, `[head_dim]`.
+    pub fn rotate(&self, row: usize, head: &mut [f32]) {
         let pairs = self.rope.inv_freq.len();
-        let (cos, sin) = self.turns[row * 2 * pairs..][..2 * pairs].split_at(pairs);
+        let (cos, sin) = self.cos_sin[row * 2 * pairs..][..2 * pairs].split_at(pairs);
         let head = &mut head[..2 * pairs];
         match self.rope.style {
             RopeStyle::Halves => {

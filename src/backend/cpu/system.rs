@@ -11,8 +11,8 @@ pub fn model() -> String {
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// Bytes of memory that this process can have without swapping, where the system tells: what the machine has free,
-/// or what the control groups of the process allow, where that is less.
+/// Bytes of memory that this process can have without swapping, where the system tells: what the machine has
+/// free, or what the control groups of the process allow, where that is less.
 pub fn free_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -42,7 +42,8 @@ const V2: GroupFiles = GroupFiles {
     reclaimable: ["inactive_file", "active_file"],
 };
 
-/// The least that the groups named in `groups`, the content of `/proc/self/cgroup`, and those above them have left.
+/// The least that the groups named in `groups`, the content of `/proc/self/cgroup`, and those above them have
+/// left.
 fn group_free_bytes(root: &Path, groups: &str) -> Option<u64> {
     let of_line = |line: &str| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -51,7 +52,8 @@ fn group_free_bytes(root: &Path, groups: &str) -> Option<u64> {
             "" => (root.to_owned(), V2),
             _ => (controllers.split(',').any(|name| name == "memory").then(|| root.join("memory"))?, V1),
         };
-        // In a container the path may be the host's; the last ancestor is the root, which is then the group's own.
+        // In a container the path may be the host's; the last ancestor is the root, which is then the group's
+        // own.
         let ancestors = Path::new(path.trim_start_matches('/')).ancestors();
         ancestors.filter_map(|path| files.free_bytes(&root.join(path))).min()
     };

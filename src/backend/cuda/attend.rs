@@ -1,6 +1,6 @@
-//! Causal attention: a block a row, tile of query heads, and split of the positions; or, where many rows of a sequence stand
-//! together, a block a tile of rows, or a split of its positions, on tensor cores. Codes go to tensor cores row by row, too, where a kernel
-//! takes heads of their length.
+//! Causal attention: a block a row, tile of query heads, and split of the positions; or, where many rows of a
+//! sequence stand together, a block a tile of rows, or a split of its positions, on tensor cores. Codes go to
+//! tensor cores row by row, too, where a kernel takes heads of their length.
 
 use ggml_types::{KvForm, kv as registry};
 
@@ -22,8 +22,8 @@ const MIN_SPLIT: usize = 16;
 /// Threads of a warp.
 const WARP: usize = 32;
 
-/// The kernels on tensor cores for a cache: the elements of a head that they take, or of elements that are no codes
-/// fewer, and their shared memory.
+/// The kernels on tensor cores for a cache: the elements of a head that they take, or of elements that are no
+/// codes fewer, and their shared memory.
 fn mma_sizes(form: KvForm) -> &'static [(usize, u32)] {
     match form {
         KvForm::F16 => &[(64, ATTEND_MMA_SHARED_BYTES_64), (128, ATTEND_MMA_SHARED_BYTES_128)],
@@ -40,9 +40,9 @@ pub const MMA_LEAST: usize = 16;
 /// Rows of a tile that make up for its products with nothing, on average.
 const TILE_LEAST: usize = 4;
 
-/// The kernels on tensor cores for rows one by one: elements of a head. They take fewer instructions than those without
-/// for a single query head already, so every cache that one fits goes to it; heads of 32 and 256 elements do not, and
-/// neither do keys whose signs are counted.
+/// The kernels on tensor cores for rows one by one: elements of a head. They take fewer instructions than
+/// those without for a single query head already, so every cache that one fits goes to it; heads of 32 and
+/// 256 elements do not, and neither do keys whose signs are counted.
 fn row_sizes(form: KvForm) -> &'static [usize] {
     match form {
         KvForm::Lloyd3 | KvForm::Lloyd4 => &[64, 128],
@@ -76,7 +76,8 @@ fn mma_kernel(codec: &str, elems: usize) -> String {
     format!("{}__mma{elems}", kv::name("attend", codec))
 }
 
-/// The kernel on tensor cores, by the elements it takes, and its shared memory, where there is one for a cache.
+/// The kernel on tensor cores, by the elements it takes, and its shared memory, where there is one for a
+/// cache.
 fn mma(kv: &KvDecl) -> Option<(usize, u32)> {
     let form = kv.k.form();
     let fits = |(elems, _): &&(usize, u32)| {
@@ -164,7 +165,7 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
     let [group, tiles, splits] = [group, tiles, splits].map(|n| n as u32);
     let (kernel, heads) = by_rows(decl);
-    // The result of each head may be turned back in shared memory.
+    // The result of each head may be transformed back in shared memory.
     let (by_pieces, merged) = (decl.head_dim / CODES_PIECE as usize, heads * decl.head_dim);
     let (params, lanes, merged) = match cx.memory.kvs[s.kv.0 as usize] {
         Kept::Elements(kv) => {

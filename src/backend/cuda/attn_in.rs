@@ -1,6 +1,6 @@
-//! Norm, Q, K, V, rotary embedding, KV write: pairs of rows that turn together share a warp. Norms of heads, and layers that no kernel
-//! has together, leave what follows the products to `heads`. For caches of codes or blocks, `append` does the rest: a block a row,
-//! KV head, and its keys or its values.
+//! Norm, Q, K, V, rotary embedding, KV write: pairs of rows that RoPE rotates together share a warp. Norms of
+//! heads, and layers that no kernel has together, leave what follows the products to `heads`. For caches of
+//! codes or blocks, `append` does the rest: a block a row, KV head, and its keys or its values.
 
 use super::driver::{Address, Launch};
 use super::kv::{self, Kept};
@@ -62,7 +62,7 @@ fn input(s: &AttnIn) -> Input<'_> {
     Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step }
 }
 
-/// Products without turns, and the kernel that does with heads what is left.
+/// Products without RoPE, and the kernel that does with heads what is left.
 fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Vec<Launch> {
     let decl = cx.p.kv_decl(s.kv);
     let kv_cols = decl.n_kv_heads * decl.head_dim;

@@ -34,8 +34,8 @@ struct Variant {
     recording: Recording,
 }
 
-/// Shapes that launches are made for: single rows, and a few larger sizes up to the limits, each for one row of logits
-/// and for all of them, and the large ones for rows in tiles too.
+/// Shapes that launches are made for: single rows, and a few larger sizes up to the limits, each for one row
+/// of logits and for all of them, and the large ones for rows in tiles too.
 fn shapes(p: &Program) -> Vec<Shape> {
     let limits = p.limits;
     let mut rows: Vec<usize> = [1, 8, 64, 512, 4096].into_iter().filter(|rows| *rows < limits.rows).collect();
@@ -191,9 +191,9 @@ impl Compiled {
     }
 
     /// Vectors that the caches could not keep as they were.
-    pub fn repaired(&self, driver: &mut dyn Driver) -> Result<u64, BackendError> {
+    pub fn clamped(&self, driver: &mut dyn Driver) -> Result<u64, BackendError> {
         let mut count = 0_u64;
-        driver.read(self.memory.repaired, bytemuck::bytes_of_mut(&mut count))?;
+        driver.read(self.memory.clamped, bytemuck::bytes_of_mut(&mut count))?;
         Ok(count)
     }
 

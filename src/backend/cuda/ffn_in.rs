@@ -1,5 +1,5 @@
-//! Norm and the first half of the feed-forward network: a row of the gate and the same row of up share a warp. Where these have no
-//! kernel in common, each is multiplied by itself.
+//! Norm and the first half of the feed-forward network: a row of the gate and the same row of up share a
+//! warp. Where these have no kernel in common, each is multiplied by itself.
 
 use super::Cx;
 use super::combine::{self, Combine};

@@ -1,4 +1,5 @@
-//! KV caches on the device: elements as they are, blocks of turned vectors, or pages of codes with exact pages beside them.
+//! KV caches on the device: elements as they are, blocks of transformed vectors, or pages of codes with exact
+//! pages beside them.
 
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, kv};
@@ -20,7 +21,8 @@ enum Form {
     Elements(u32),
     /// As Lloyd-Max codes of so many bits, in pages that have left the window.
     Codes(u32),
-    /// In such pages, keys as codes of two bits and signs of what they leave over, values as codes of so many bits.
+    /// In such pages, keys as codes of two bits and signs of what they leave over, values as codes of so many
+    /// bits.
     Signs(u32),
     /// As blocks or halves, keys and values: `BLOCKS_HALVES` and so on.
     Blocks([u32; 2]),
@@ -188,7 +190,7 @@ fn block_vector_bytes(form: u32, head_dim: usize) -> usize {
     }
 }
 
-/// Bytes of keys and values of a step's rows before they are turned.
+/// Bytes of keys and values of a step's rows before they are transformed.
 pub fn raw_bytes(decl: &KvDecl, rows: usize) -> u64 {
     if is_appended(decl) { (rows * 2 * decl.n_kv_heads * decl.head_dim * 4) as u64 } else { 0 }
 }
@@ -203,12 +205,12 @@ pub fn upload_constants(driver: &mut dyn Driver, kvs: &[KvDecl]) -> Result<(), B
 }
 
 impl Kept {
-    /// Allocates a cache. At `repaired` kernels count the vectors that it cannot keep as they are.
+    /// Allocates a cache. At `clamped` kernels count the vectors that it cannot keep as they are.
     pub fn new(
         driver: &mut dyn Driver,
         decl: &KvDecl,
         limits: &Limits,
-        repaired: Address,
+        clamped: Address,
     ) -> Result<Self, BackendError> {
         let sizes = Sizes::of(decl, limits);
         let pages = driver.alloc(sizes.pages)?;
@@ -224,7 +226,7 @@ impl Kept {
                 pages,
                 exact: driver.alloc(sizes.exact)?,
                 means: driver.alloc(sizes.means)?,
-                repaired,
+                clamped,
                 page_bytes,
                 n_kv_heads,
                 head_dim,
@@ -241,7 +243,7 @@ impl Kept {
                     forms,
                     reserved: 0,
                     pages,
-                    repaired,
+                    clamped,
                     page_bytes,
                 };
                 Self::Blocks(of_blocks)
@@ -249,12 +251,13 @@ impl Kept {
         })
     }
 
-    /// Where a page of keys and values lies, and its bytes: one stretch, or an exact page and the mean behind it, or nothing.
+    /// Where a page of keys and values lies, and its bytes: one stretch, or an exact page and the mean behind
+    /// it, or nothing.
     pub fn stretches(&self, page: KvPage) -> Vec<(Address, usize)> {
         let nth = |from: Address, bytes: usize, i: u32| (from + u64::from(i) * bytes as u64, bytes);
         match (page, *self) {
             (
-                KvPage::Kept(i),
+                KvPage::Quantised(i),
                 Self::Elements(KvParams { pages, page_bytes, .. })
                 | Self::Codes(CodedKvParams { pages, page_bytes, .. })
                 | Self::Blocks(BlockKvParams { pages, page_bytes, .. }),
@@ -359,7 +362,8 @@ fn words(bytes: &[u8; 8]) -> [u32; 2] {
     [word(0), word(4)]
 }
 
-/// Magnitudes as whole numbers up to 127 of a common unit: of all units the one whose largest relative error is smallest.
+/// Magnitudes as whole numbers up to 127 of a common unit: of all units the one whose largest relative error
+/// is smallest.
 fn table(magnitudes: &[f64]) -> (Vec<i8>, f64) {
     let largest = *magnitudes.last().expect("a codebook has centroids");
     let error = |unit: f64| {

@@ -18,7 +18,8 @@ pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
     Some(first).filter(|first| !first.floats && linears.iter().all(equal))
 }
 
-/// The kernels of a stage over layers that share one input: its own where one has all of them, else those of each layer's products.
+/// The kernels of a stage over layers that share one input: its own where one has all of them, else those of
+/// each layer's products.
 ///
 /// # Errors
 /// What is missing, in words.
@@ -111,7 +112,8 @@ pub fn launch<T: bytemuck::Pod>(
     }
 }
 
-/// The launch of one layer by itself, which writes rows of its outputs at `to`: what `logits` computes, of the rows of the input.
+/// The launch of one layer by itself, which writes rows of its outputs at `to`: what `logits` computes, of
+/// the rows of the input.
 pub fn product(cx: &Cx<'_>, layer: &Linear, input: &Input<'_>, to: Address) -> Launch {
     let w = linear(cx, layer);
     let work = Work { rows: w.rows as usize, paired: false };
@@ -148,8 +150,8 @@ fn kind(cx: &Cx<'_>, products: Products, cols: usize, rows: usize, work: Work) -
     }
 }
 
-/// Lanes that share a row: 8, which read one cache line of it at a time; more where rows are long, or so few that
-/// there would be less than four warps a multiprocessor.
+/// Lanes that share a row: 8, which read one cache line of it at a time; more where rows are long, or so few
+/// that there would be less than four warps a multiprocessor.
 fn lanes_log2(cx: &Cx<'_>, chunks: usize, work: Work) -> u32 {
     let most = if work.paired { 4 } else { 5 };
     let enough = |lanes: usize| {

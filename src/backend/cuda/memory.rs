@@ -17,8 +17,8 @@ pub struct Memory {
     /// One a cache.
     pub kvs: Vec<Kept>,
     /// How many keys and values could not be kept as they were.
-    pub repaired: Address,
-    /// Keys and values of a step before `append` has turned them.
+    pub clamped: Address,
+    /// Keys and values of a step before `append` has transformed them.
     pub raw: Address,
     /// Products of a stage's layers before its last launch has taken them.
     pub products: Address,
@@ -41,10 +41,10 @@ pub struct Memory {
 }
 
 /// The parameters of a rotary embedding that is not there.
-pub const NO_ROPE: RopeParams = RopeParams { turns: 0, pairs: 0, adjacent: 0 };
+pub const NO_ROPE: RopeParams = RopeParams { cos_sin: 0, pairs: 0, adjacent: 0 };
 
-/// Of the counter of vectors that were repaired.
-const REPAIRED_BYTES: u64 = 8;
+/// Of the counter of vectors that were clamped.
+const CLAMPED_BYTES: u64 = 8;
 
 /// Bytes of each kind, as a program needs them.
 pub struct Sizes {
@@ -104,7 +104,7 @@ impl Sizes {
     /// Bytes of everything but the caches.
     pub fn other_bytes(&self) -> u64 {
         let Self { raw, products, partial, attend_arrived, step, sample, .. } = *self;
-        let single = [raw, products, partial, attend_arrived, step, sample, REPAIRED_BYTES];
+        let single = [raw, products, partial, attend_arrived, step, sample, CLAMPED_BYTES];
         self.bufs.iter().chain(&self.ropes).chain(&single).fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 }
@@ -113,15 +113,15 @@ impl Memory {
     pub fn new(driver: &mut dyn Driver, p: &Program, sizes: &Sizes) -> Result<Self, BackendError> {
         let bufs = sizes.bufs.iter().map(|bytes| driver.alloc(*bytes)).collect::<Result<_, _>>()?;
         kv::upload_constants(driver, &p.kvs)?;
-        let repaired = driver.alloc(REPAIRED_BYTES)?;
-        let kept = |decl| Kept::new(driver, decl, &p.limits, repaired);
+        let clamped = driver.alloc(CLAMPED_BYTES)?;
+        let kept = |decl| Kept::new(driver, decl, &p.limits, clamped);
         let kvs = p.kvs.iter().map(kept).collect::<Result<_, _>>()?;
         let mut ropes = Vec::with_capacity(p.ropes.len());
         for (rope, bytes) in p.ropes.iter().zip(&sizes.ropes) {
-            let turns = driver.alloc(*bytes)?;
-            driver.write(turns, bytemuck::cast_slice(&tables::rope(rope, p.limits.pages * PAGE)))?;
+            let cos_sin = driver.alloc(*bytes)?;
+            driver.write(cos_sin, bytemuck::cast_slice(&tables::rope(rope, p.limits.pages * PAGE)))?;
             ropes.push(RopeParams {
-                turns,
+                cos_sin,
                 pairs: rope.inv_freq.len() as u32,
                 adjacent: u32::from(rope.style == RopeStyle::Adjacent),
             });
@@ -130,7 +130,7 @@ impl Memory {
         Ok(Self {
             bufs,
             kvs,
-            repaired,
+            clamped,
             raw: if sizes.raw > 0 { driver.alloc(sizes.raw)? } else { 0 },
             products: if sizes.products > 0 { driver.alloc(sizes.products)? } else { 0 },
             ropes,

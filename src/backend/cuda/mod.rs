@@ -1,9 +1,10 @@
 //! The CUDA backend: one file a stage, which says how its kernel is launched, over a [`driver`].
 //!
-//! `linear.rs` has what linear layers share, `combine.rs` and `heads.rs` what becomes of layers that no kernel has together, `weight.rs`
-//! how weights lie on the device, `exec.rs` a compiled program, and `params.rs` the parameter structs of `cuda/params.h`.
-//! Everything here is the same code on a card and on the processor. Nothing here knows a model, a file or another backend. Start at
-//! [`Cuda`], then `proj_add.rs`.
+//! `linear.rs` has what linear layers share, `combine.rs` and `heads.rs` what becomes of layers that no
+//! kernel has together, `weight.rs` how weights lie on the device, `exec.rs` a compiled program, and
+//! `params.rs` the parameter structs of `cuda/params.h`. Everything here is the same code on a card and on
+//! the processor. Nothing here knows a model, a file or another backend. Start at [`Cuda`], then
+//! `proj_add.rs`.
 
 mod attend;
 mod attn_in;
@@ -78,11 +79,12 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// A backend on a card of this machine: the first, or that of a number in the list of [`devices`](Entry::devices).
+    /// A backend on a card of this machine: the first, or that of a number in the list of
+    /// [`devices`](Entry::devices).
     ///
     /// # Errors
-    /// [`BackendError::Device`] where there are no kernels in this build, no driver, no such card, or no code for it;
-    /// [`BackendError::Option`] for what is no number.
+    /// [`BackendError::Device`] where there are no kernels in this build, no driver, no such card, or no code
+    /// for it; [`BackendError::Option`] for what is no number.
     pub fn open(device: Option<&str>) -> Result<Self, BackendError> {
         let ordinal = device.map_or(Ok(0), str::parse).map_err(|_| {
             let detail = format!("want the number of a card, got `{}`", device.unwrap_or_default());
@@ -147,8 +149,8 @@ impl Backend for Cuda {
         self.execs[e.0 as usize].picked(&mut *self.driver, seq, back)
     }
 
-    fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
-        self.execs[e.0 as usize].repaired(&mut *self.driver).map(Some)
+    fn clamped(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
+        self.execs[e.0 as usize].clamped(&mut *self.driver).map(Some)
     }
 
     fn page_bytes(&self, e: Exec, page: KvPage) -> usize {

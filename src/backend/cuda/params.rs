@@ -9,8 +9,8 @@ pub const ACT_GELU_TANH: u32 = 2;
 pub const ACT_NONE: u32 = 3;
 pub const NO_OUTPUT: u32 = 4294967295;
 pub const TOKEN_PICKED: u32 = 4294967295;
-pub const NO_POST: u32 = 4294967295;
-pub const POSTS: u32 = 2;
+pub const NO_MAILBOX: u32 = 4294967295;
+pub const MAILBOXES: u32 = 2;
 pub const PAGE_POSITIONS: u32 = 64;
 pub const ATTEND_HEADS: u32 = 4;
 pub const ATTEND_MMA_ROWS: u32 = 64;
@@ -99,7 +99,7 @@ pub struct StepSampling {
     pub top_k: u32,
     pub seed: u64,
     pub counter: u64,
-    pub post: u32,
+    pub mailbox: u32,
     pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -113,7 +113,7 @@ const _: () = {
     ["Offset of field: StepSampling::top_k"][::std::mem::offset_of!(StepSampling, top_k) - 12usize];
     ["Offset of field: StepSampling::seed"][::std::mem::offset_of!(StepSampling, seed) - 16usize];
     ["Offset of field: StepSampling::counter"][::std::mem::offset_of!(StepSampling, counter) - 24usize];
-    ["Offset of field: StepSampling::post"][::std::mem::offset_of!(StepSampling, post) - 32usize];
+    ["Offset of field: StepSampling::mailbox"][::std::mem::offset_of!(StepSampling, mailbox) - 32usize];
     ["Offset of field: StepSampling::reserved"][::std::mem::offset_of!(StepSampling, reserved) - 36usize];
 };
 #[repr(C)]
@@ -290,7 +290,7 @@ pub struct CodedKvParams {
     pub pages: u64,
     pub exact: u64,
     pub means: u64,
-    pub repaired: u64,
+    pub clamped: u64,
     pub page_bytes: u64,
     pub n_kv_heads: u32,
     pub head_dim: u32,
@@ -305,7 +305,7 @@ const _: () = {
     ["Offset of field: CodedKvParams::pages"][::std::mem::offset_of!(CodedKvParams, pages) - 128usize];
     ["Offset of field: CodedKvParams::exact"][::std::mem::offset_of!(CodedKvParams, exact) - 136usize];
     ["Offset of field: CodedKvParams::means"][::std::mem::offset_of!(CodedKvParams, means) - 144usize];
-    ["Offset of field: CodedKvParams::repaired"][::std::mem::offset_of!(CodedKvParams, repaired) - 152usize];
+    ["Offset of field: CodedKvParams::clamped"][::std::mem::offset_of!(CodedKvParams, clamped) - 152usize];
     ["Offset of field: CodedKvParams::page_bytes"]
         [::std::mem::offset_of!(CodedKvParams, page_bytes) - 160usize];
     ["Offset of field: CodedKvParams::n_kv_heads"]
@@ -326,7 +326,7 @@ pub struct BlockKvParams {
     pub forms: [u32; 2usize],
     pub reserved: u32,
     pub pages: u64,
-    pub repaired: u64,
+    pub clamped: u64,
     pub page_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -341,14 +341,14 @@ const _: () = {
     ["Offset of field: BlockKvParams::forms"][::std::mem::offset_of!(BlockKvParams, forms) - 44usize];
     ["Offset of field: BlockKvParams::reserved"][::std::mem::offset_of!(BlockKvParams, reserved) - 52usize];
     ["Offset of field: BlockKvParams::pages"][::std::mem::offset_of!(BlockKvParams, pages) - 56usize];
-    ["Offset of field: BlockKvParams::repaired"][::std::mem::offset_of!(BlockKvParams, repaired) - 64usize];
+    ["Offset of field: BlockKvParams::clamped"][::std::mem::offset_of!(BlockKvParams, clamped) - 64usize];
     ["Offset of field: BlockKvParams::page_bytes"]
         [::std::mem::offset_of!(BlockKvParams, page_bytes) - 72usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct RopeParams {
-    pub turns: u64,
+    pub cos_sin: u64,
     pub pairs: u32,
     pub adjacent: u32,
 }
@@ -356,7 +356,7 @@ pub struct RopeParams {
 const _: () = {
     ["Size of RopeParams"][::std::mem::size_of::<RopeParams>() - 16usize];
     ["Alignment of RopeParams"][::std::mem::align_of::<RopeParams>() - 8usize];
-    ["Offset of field: RopeParams::turns"][::std::mem::offset_of!(RopeParams, turns) - 0usize];
+    ["Offset of field: RopeParams::cos_sin"][::std::mem::offset_of!(RopeParams, cos_sin) - 0usize];
     ["Offset of field: RopeParams::pairs"][::std::mem::offset_of!(RopeParams, pairs) - 8usize];
     ["Offset of field: RopeParams::adjacent"][::std::mem::offset_of!(RopeParams, adjacent) - 12usize];
 };
@@ -759,7 +759,7 @@ pub struct SampleParams {
     pub logits: u64,
     pub tokens: u64,
     pub picked: u64,
-    pub posts: u64,
+    pub mailboxes: u64,
     pub best: u64,
     pub arrived: u64,
     pub n_vocab: u32,
@@ -774,7 +774,7 @@ const _: () = {
     ["Offset of field: SampleParams::logits"][::std::mem::offset_of!(SampleParams, logits) - 72usize];
     ["Offset of field: SampleParams::tokens"][::std::mem::offset_of!(SampleParams, tokens) - 80usize];
     ["Offset of field: SampleParams::picked"][::std::mem::offset_of!(SampleParams, picked) - 88usize];
-    ["Offset of field: SampleParams::posts"][::std::mem::offset_of!(SampleParams, posts) - 96usize];
+    ["Offset of field: SampleParams::mailboxes"][::std::mem::offset_of!(SampleParams, mailboxes) - 96usize];
     ["Offset of field: SampleParams::best"][::std::mem::offset_of!(SampleParams, best) - 104usize];
     ["Offset of field: SampleParams::arrived"][::std::mem::offset_of!(SampleParams, arrived) - 112usize];
     ["Offset of field: SampleParams::n_vocab"][::std::mem::offset_of!(SampleParams, n_vocab) - 120usize];

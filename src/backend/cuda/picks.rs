@@ -1,20 +1,20 @@
-//! The tokens that were picked last for each sequence slot: on the device, where the next step is fed with them, and in
-//! words of the host.
+//! The tokens that were picked last for each sequence slot: on the device, where the next step is fed with
+//! them, and in words of the host.
 
-use super::driver::{Address, Driver, Posts};
-use super::params::{NO_POST, POSTS};
+use super::driver::{Address, Driver, Mailboxes};
+use super::params::{MAILBOXES, NO_MAILBOX};
 use crate::backend::BackendError;
 use crate::backend::device::picks::{self, Slots};
 use crate::program::Step;
 
-const _: () = assert!(picks::POSTS == POSTS as usize);
+const _: () = assert!(picks::MAILBOXES == MAILBOXES as usize);
 
 /// Where they are, and which of a slot's words is the newest.
 pub struct Picks {
     /// `[seqs]`.
     newest: Address,
-    /// `[seqs, POSTS]`.
-    posts: Posts,
+    /// `[seqs, MAILBOXES]`.
+    mailboxes: Mailboxes,
     slots: Slots,
 }
 
@@ -25,10 +25,10 @@ impl Picks {
     }
 
     pub fn new(driver: &mut dyn Driver, seqs: usize) -> Result<Self, BackendError> {
-        assert!(seqs < (NO_POST / POSTS) as usize, "{seqs} slots");
+        assert!(seqs < (NO_MAILBOX / MAILBOXES) as usize, "{seqs} slots");
         Ok(Self {
             newest: driver.alloc(Self::bytes(seqs))?,
-            posts: driver.posts(seqs * POSTS as usize)?,
+            mailboxes: driver.mailboxes(seqs * MAILBOXES as usize)?,
             slots: Slots::new(seqs),
         })
     }
@@ -39,12 +39,12 @@ impl Picks {
     }
 
     /// Where the words of the host are.
-    pub fn posts(&self) -> Address {
-        self.posts.at
+    pub fn mailboxes(&self) -> Address {
+        self.mailboxes.at
     }
 
     /// The word that the next pick for a slot goes to.
-    pub fn next_post(&self, seq: u32) -> u32 {
+    pub fn next_mailbox(&self, seq: u32) -> u32 {
         self.slots.next(seq) as u32
     }
 
@@ -58,13 +58,13 @@ impl Picks {
 
     /// A pick for a slot has been queued.
     pub fn keep(&mut self, driver: &mut dyn Driver, seq: u32, on_device: bool) -> Result<(), BackendError> {
-        let post = self.slots.next(seq);
+        let mailbox = self.slots.next(seq);
         self.slots.keep(seq, on_device);
-        if on_device { driver.post(self.posts, post) } else { Ok(()) }
+        if on_device { driver.mark(self.mailboxes, mailbox) } else { Ok(()) }
     }
 
     /// Waits for a pick for a slot: the newest, or the one before.
     pub fn wait(&self, driver: &mut dyn Driver, seq: u32, back: usize) -> Result<u32, BackendError> {
-        driver.collect(self.posts, self.slots.newest(seq, back))
+        driver.collect(self.mailboxes, self.slots.newest(seq, back))
     }
 }

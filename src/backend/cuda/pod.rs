@@ -21,7 +21,8 @@ macro_rules! plain {
     ($($name:ident { $($field:ident),* })*) => {$(
         const _: () = assert!(size_of::<$name>() == $(size_of_field(|it: &$name| &it.$field) +)* 0);
 
-        // SAFETY: a struct of integers, floats and such structs, copied freely; zero is a value of each field.
+        // SAFETY: a struct of integers, floats and such structs, copied freely; zero is a value of each
+        // field.
         unsafe impl Zeroable for $name {}
 
         // SAFETY: as above, every bit pattern is a value of each field, and there is no padding, as asserted.
@@ -39,13 +40,13 @@ plain! {
     LinearParams { data, bias, tensor_scale, factor, rows, chunks }
     InputParams { x, norm, cols, int8, of_outputs, lanes_log2, tile_rows, reserved }
     KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes }
-    RopeParams { turns, pairs, adjacent }
+    RopeParams { cos_sin, pairs, adjacent }
     EmbedParams { step, table, positions, picked, x, cols, reserved }
     AttnInParams { step, in_, wq, wk, wv, rope, kv, q, raw }
     CodesParams { signs, shrink, unit, borders, magnitudes, table, halves }
     SignsParams { signs, factor, unit, borders, magnitudes, table }
-    CodedKvParams { codes, pages, exact, means, repaired, page_bytes, n_kv_heads, head_dim, sink_pages, newest_pages }
-    BlockKvParams { signs, shrink, n_kv_heads, head_dim, forms, reserved, pages, repaired, page_bytes }
+    CodedKvParams { codes, pages, exact, means, clamped, page_bytes, n_kv_heads, head_dim, sink_pages, newest_pages }
+    BlockKvParams { signs, shrink, n_kv_heads, head_dim, forms, reserved, pages, clamped, page_bytes }
     AppendParams { step, kv, raw, q, group, reserved }
     AppendBlocksParams { step, kv, raw, q, group, reserved }
     AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
@@ -58,8 +59,8 @@ plain! {
     HeadsParams { step, rope, q_norm, k_norm, kv, q, keys, values, raw, n_heads, pitch }
     CombineParams { step, gate, y, out, cols, act, add, reserved }
     LogitsParams { step, in_, w, logits }
-    StepSampling { temperature, top_p, min_p, top_k, seed, counter, post, reserved }
-    SampleParams { step, sampling, logits, tokens, picked, posts, best, arrived, n_vocab, reserved }
+    StepSampling { temperature, top_p, min_p, top_k, seed, counter, mailbox, reserved }
+    SampleParams { step, sampling, logits, tokens, picked, mailboxes, best, arrived, n_vocab, reserved }
 }
 
 #[cfg(test)]

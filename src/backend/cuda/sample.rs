@@ -1,8 +1,10 @@
-//! A token of each row: the largest logit, by several blocks that meet in one atomic maximum, or a draw from the largest
-//! ones, by one block.
+//! A token of each row: the largest logit, by several blocks that meet in one atomic maximum, or a draw from
+//! the largest ones, by one block.
 
 use super::driver::Launch;
-use super::params::{NO_POST, SAMPLE_MOST, SAMPLE_SHARED_BYTES, SAMPLE_THREADS, SampleParams, StepSampling};
+use super::params::{
+    NO_MAILBOX, SAMPLE_MOST, SAMPLE_SHARED_BYTES, SAMPLE_THREADS, SampleParams, StepSampling,
+};
 use super::{Cx, words};
 use crate::backend::device::sampling;
 use crate::program::{Sample, Sampling};
@@ -17,11 +19,11 @@ const _: () = assert!(SAMPLE_MOST == sampling::MOST);
 
 /// For a row that the kernel picks nothing from: it takes the largest logit, which nobody reads.
 pub fn nothing() -> StepSampling {
-    params(&Sampling::GREEDY, NO_POST)
+    params(&Sampling::GREEDY, NO_MAILBOX)
 }
 
 /// What the kernel is told of a row that it picks from: also to which word of the host the token goes.
-pub fn params(how: &Sampling, post: u32) -> StepSampling {
+pub fn params(how: &Sampling, mailbox: u32) -> StepSampling {
     StepSampling {
         temperature: how.temperature,
         top_p: how.top_p,
@@ -29,7 +31,7 @@ pub fn params(how: &Sampling, post: u32) -> StepSampling {
         top_k: if how.is_greedy() { 1 } else { how.top_k },
         seed: how.seed,
         counter: how.counter,
-        post,
+        mailbox,
         reserved: 0,
     }
 }
@@ -43,7 +45,7 @@ pub fn launch(cx: &Cx<'_>, s: &Sample) -> Launch {
         logits: cx.memory.bufs[s.logits.0 as usize],
         tokens: cx.memory.tokens,
         picked: cx.memory.picks.newest(),
-        posts: cx.memory.picks.posts(),
+        mailboxes: cx.memory.picks.mailboxes(),
         best: cx.memory.best,
         arrived: cx.memory.sample_arrived,
         n_vocab: n_vocab as u32,

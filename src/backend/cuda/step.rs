@@ -2,7 +2,7 @@
 
 use super::driver::{Address, Driver};
 use super::params::{
-    NO_OUTPUT, NO_PAGE, NO_POST, NextWeights, StepCounts, StepRow, StepSampling, StepTables, StepTile,
+    NO_MAILBOX, NO_OUTPUT, NO_PAGE, NextWeights, StepCounts, StepRow, StepSampling, StepTables, StepTile,
     TOKEN_PICKED,
 };
 use super::picks::Picks;
@@ -86,8 +86,8 @@ impl StepMemory {
         self.at(self.sections.tiles)
     }
 
-    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows where attention
-    /// takes these.
+    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows
+    /// where attention takes these.
     pub fn write(
         &mut self,
         driver: &mut dyn Driver,
@@ -114,11 +114,11 @@ impl StepMemory {
         let on_device = |how: &&Sampling| device::sampling::on_device(how, n_vocab);
         for (i, how) in step.sampling[..sampled].iter().enumerate() {
             let how = how.as_ref().filter(on_device);
-            let how = how.map_or_else(sample::nothing, |how| sample::params(how, NO_POST));
+            let how = how.map_or_else(sample::nothing, |how| sample::params(how, NO_MAILBOX));
             image.put(sampling + i * words::<StepSampling>(), &how);
         }
         for (i, seq, how) in step.kept_picks().filter(|(_, _, how)| on_device(how)) {
-            let how = sample::params(how, picks.next_post(seq));
+            let how = sample::params(how, picks.next_mailbox(seq));
             image.put(sampling + i * words::<StepSampling>(), &how);
         }
         const { assert!(Row::PICKED == TOKEN_PICKED) };

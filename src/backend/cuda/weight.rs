@@ -18,8 +18,8 @@ pub struct Format {
     pub chunk_elems: usize,
     /// Bytes of a chunk of activations in shared memory.
     act_chunk_bytes: usize,
-    /// Whether its products are of integers where the input is rounded to int8. Where it is not, `logits` alone has kernels, which
-    /// multiply floats.
+    /// Whether its products are of integers where the input is rounded to int8. Where it is not, `logits`
+    /// alone has kernels, which multiply floats.
     pub ints: bool,
     /// Its kernels on tensor cores, where it has some.
     pub mma: Option<Mma>,

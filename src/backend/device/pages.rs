@@ -1,4 +1,5 @@
-//! A page of the KV caches on its way to the host and back: a device has it in several stretches, cache after cache.
+//! A page of the KV caches on its way to the host and back: a device has it in several stretches, cache after
+//! cache.
 
 use crate::backend::BackendError;
 

@@ -1,10 +1,10 @@
-//! Which tokens were picked last for each sequence slot, and in which word of the host's each comes back: a slot has two
-//! in turn, so that the host may read one while the next is on its way.
+//! Which tokens were picked last for each sequence slot, and in which word of the host's each comes back: a
+//! slot has two in turn, so that the host may read one while the next is on its way.
 
 use crate::program::{Row, Step};
 
 /// Picks of a slot that can be read.
-pub const POSTS: usize = 2;
+pub const MAILBOXES: usize = 2;
 
 /// What is known of the picks of every slot.
 pub struct Slots(Vec<Slot>);
@@ -15,7 +15,7 @@ struct Slot {
     /// How many there were.
     n: usize,
     /// Whether the device made the newest of them, and the one before.
-    on_device: [bool; POSTS],
+    on_device: [bool; MAILBOXES],
 }
 
 impl Slots {
@@ -42,7 +42,7 @@ impl Slots {
     /// Where the device has not made such a pick.
     pub fn newest(&self, seq: u32, back: usize) -> usize {
         let slot = self.0[seq as usize];
-        assert!(back < slot.n.min(POSTS), "slot {seq} has no pick {back} runs ago");
+        assert!(back < slot.n.min(MAILBOXES), "slot {seq} has no pick {back} runs ago");
         assert!(slot.on_device[back], "slot {seq}: the host made the pick {back} runs ago");
         word(seq, slot.n - 1 - back)
     }
@@ -60,7 +60,7 @@ impl Slots {
 
 /// The word of the `n`-th pick for a slot.
 fn word(seq: u32, n: usize) -> usize {
-    seq as usize * POSTS + n % POSTS
+    seq as usize * MAILBOXES + n % MAILBOXES
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use crate::program::{Program, Sampling, Step};
 /// Most logits that a device draws from.
 pub const MOST: u32 = 256;
 
-/// Whether a device picks so: the largest logit, or a draw from a few of the largest, in their order. Every other draw is the
-/// host's.
+/// Whether a device picks so: the largest logit, or a draw from a few of the largest, in their order. Every
+/// other draw is the host's.
 pub fn on_device(how: &Sampling, n_vocab: usize) -> bool {
     let few = (1..=MOST).contains(&how.top_k) && (how.top_k as usize) < n_vocab;
     how.is_greedy() || (few && how.typical_p >= 1.0)
@@ -57,8 +57,8 @@ impl Sampler {
         self.rows.extend_from_slice(step.sampling);
     }
 
-    /// The tokens that the device picked for output rows from `first` on. `read` copies the tokens of the first output
-    /// rows back; it is called if the device picked one of those asked for.
+    /// The tokens that the device picked for output rows from `first` on. `read` copies the tokens of the
+    /// first output rows back; it is called if the device picked one of those asked for.
     ///
     /// # Panics
     /// Where the step had fewer rows to pick for.
@@ -80,7 +80,8 @@ impl Sampler {
         Ok(())
     }
 
-    /// The tokens that are left to the host, by the definition itself; `read` copies the logits of an output row.
+    /// The tokens that are left to the host, by the definition itself; `read` copies the logits of an output
+    /// row.
     ///
     /// # Panics
     /// Where the step had fewer rows to pick for.

@@ -56,7 +56,8 @@ impl Image {
         bytemuck::cast_slice_mut(words).copy_from_slice(bytemuck::bytes_of(value));
     }
 
-    /// Brings some words to the device, where they differ from what it has; `write` gets the first and all of them.
+    /// Brings some words to the device, where they differ from what it has; `write` gets the first and all of
+    /// them.
     pub fn bring(
         &mut self,
         words: Range<usize>,

@@ -9,7 +9,8 @@ use crate::program::{PAGE, Row};
 pub struct Tiling {
     /// Most rows of a tile.
     pub rows: usize,
-    /// Whether a tile ends where the window of a cache moves, so that all its rows read the same pages exactly.
+    /// Whether a tile ends where the window of a cache moves, so that all its rows read the same pages
+    /// exactly.
     pub by_window: bool,
 }
 

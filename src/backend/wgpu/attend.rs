@@ -1,5 +1,6 @@
-//! Causal attention: a workgroup a row, tile of query heads, and split of the pages; then the splits are merged. Where many rows of
-//! a sequence stand together, a workgroup takes a tile of them and all pages. Where keys keep signs, queries are projected first.
+//! Causal attention: a workgroup a row, tile of query heads, and split of the pages; then the splits are
+//! merged. Where many rows of a sequence stand together, a workgroup takes a tile of them and all pages.
+//! Where keys keep signs, queries are projected first.
 
 use ggml_types::KvSide;
 
@@ -68,7 +69,7 @@ fn projects(p: &Program, s: &Attend) -> bool {
 /// Bytes of projected queries.
 pub fn projected_bytes(p: &Program, s: &Attend) -> u64 {
     let q_bytes = (4 * p.limits.rows).saturating_mul(p.buf_decl(s.q).cols) as u64;
-    if kv::obstacle(p.kv_decl(s.kv)).is_none() && projects(p, s) { q_bytes } else { 0 }
+    if kv::unsupported(p.kv_decl(s.kv)).is_none() && projects(p, s) { q_bytes } else { 0 }
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {

@@ -10,7 +10,7 @@ use crate::program::{AttnIn, Program, RopeStyle, RowsOf};
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &AttnIn) -> Vec<String> {
     let mut missing = linear::missing(cx, p, "attn_in", &[&s.wq, &s.wk, &s.wv]);
-    missing.extend(kv::obstacle(p.kv_decl(s.kv)));
+    missing.extend(kv::unsupported(p.kv_decl(s.kv)));
     missing
 }
 
@@ -39,7 +39,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
     // Products that are merely written, as logits are.
     let mut all = linear::dispatches(cx, "logits", input, layers);
 
-    let rope = s.rope.map(|rope| (&cx.p.ropes[rope.0 as usize], &memory.turns[rope.0 as usize]));
+    let rope = s.rope.map(|rope| (&cx.p.ropes[rope.0 as usize], &memory.ropes[rope.0 as usize]));
     let n_heads = q_cols / decl.head_dim;
     let [keys, values] = &memory.kvs[s.kv.0 as usize];
     let norms: Vec<u32> =
@@ -63,12 +63,12 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
             buffers: vec![
                 &memory.step.buffer,
                 &memory.constants,
-                rope.map_or(&memory.constants, |(_, turns)| turns),
+                rope.map_or(&memory.constants, |(_, table)| table),
                 &memory.fresh,
                 q,
                 keys,
                 values,
-                &memory.repaired,
+                &memory.clamped,
             ],
             grid: Grid::Rows { x: heads as u32, rows: RowsOf::Step },
         });
@@ -82,7 +82,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
             all.push(Dispatch {
                 kernels: vec![(usize::MAX, Kernel::Append(codec.codec))],
                 params,
-                buffers: vec![&memory.step.buffer, keys, values, &memory.repaired],
+                buffers: vec![&memory.step.buffer, keys, values, &memory.clamped],
                 grid: Grid::Filled { x: (sides.len() * decl.n_kv_heads) as u32 },
             });
         }

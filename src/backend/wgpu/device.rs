@@ -1,4 +1,5 @@
-//! A device through wgpu: which there are, one of them opened, its memory, and what it says when something fails.
+//! A device through wgpu: which there are, one of them opened, its memory, and what it says when something
+//! fails.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -29,10 +30,11 @@ const PIECE_BYTES: usize = 16 << 20;
 pub struct Options {
     /// Number in [`list`], or a part of its name.
     pub device: Option<String>,
-    /// Bytes of the largest part of a weight, where they are to be fewer than a buffer has: tests split weights so.
+    /// Bytes of the largest part of a weight, where they are to be fewer than a buffer has: tests split
+    /// weights so.
     pub max_part_bytes: Option<u64>,
-    /// Bytes of the largest buffer, whatever the device says of it; and of all buffers that are ever made, for a device that is to be full
-    /// then. For tests, as is what follows.
+    /// Bytes of the largest buffer, whatever the device says of it; and of all buffers that are ever made,
+    /// for a device that is to be full then. For tests, as is what follows.
     pub max_buffer_bytes: Option<u64>,
     /// See above.
     pub memory_bytes: Option<u64>,
@@ -46,7 +48,8 @@ pub struct Options {
     pub packed: Option<bool>,
     /// Whether stages are timed.
     pub profile: bool,
-    /// A folder in which compiled kernels are kept for the next run, where wgpu can; nowhere where there is none.
+    /// A folder in which compiled kernels are kept for the next run, where wgpu can; nowhere where there is
+    /// none.
     pub cache_dir: Option<PathBuf>,
 }
 
@@ -93,8 +96,8 @@ fn adapters() -> Vec<Adapter> {
 
 /// Whether there is an adapter that is no program on the processor.
 ///
-/// Linux has a file for every GPU. Without one no driver is asked: that takes time, and Mesa's writes to stderr where nobody is
-/// logged in to a desktop.
+/// Linux has a file for every GPU. Without one no driver is asked: that takes time, and Mesa's writes to
+/// stderr where nobody is logged in to a desktop.
 pub fn has_gpu() -> bool {
     let files = ["/dev/dri", "/dev/nvidiactl", "/dev/dxg"];
     let possible = !cfg!(target_os = "linux") || files.iter().any(|file| Path::new(file).exists());
@@ -200,7 +203,8 @@ impl Gpu {
     /// Opens a device.
     ///
     /// # Errors
-    /// [`BackendError::Device`] where there is none, it does not start, or it lacks a limit that the kernels need.
+    /// [`BackendError::Device`] where there is none, it does not start, or it lacks a limit that the kernels
+    /// need.
     pub fn open(options: &Options) -> Result<Self, BackendError> {
         let adapter = choose(options.device.as_deref())?;
         let (info, limits) = (adapter.get_info(), adapter.limits());
@@ -290,7 +294,8 @@ impl Gpu {
     /// Memory of at least `bytes` bytes, zero.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`] where it is known that there is not as much, [`BackendError::Device`] where the driver says so.
+    /// [`BackendError::OutOfMemory`] where it is known that there is not as much, [`BackendError::Device`]
+    /// where the driver says so.
     pub(super) fn buffer(&self, bytes: u64, usage: BufferUsages) -> Result<Buffer, BackendError> {
         let size = bytes.max(16).next_multiple_of(16);
         if let Some(free) = self.free_bytes().filter(|free| size > *free) {
@@ -409,8 +414,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// Waits for the submission that writes it, or for everything, and copies the first bytes of a buffer that the host may
-    /// map.
+    /// Waits for the submission that writes it, or for everything, and copies the first bytes of a buffer
+    /// that the host may map.
     ///
     /// # Errors
     /// [`BackendError::Device`].
@@ -431,7 +436,8 @@ impl Gpu {
         let patience = Instant::now() + PATIENCE;
         loop {
             self.wait(run.clone())?;
-            // A thread that waits for the same device may have got this answer, and hands it over a little later.
+            // A thread that waits for the same device may have got this answer, and hands it over a little
+            // later.
             match answer.recv_timeout(Duration::from_millis(1)) {
                 Ok(Ok(())) => break,
                 Ok(Err(err)) => return Err(failed(err.to_string())),

@@ -11,7 +11,7 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
     let table = p.weight_decl(s.table);
     let Some(format) = Format::of(table.ty) else { return vec![format!("embed__{}", table.ty.name())] };
     let mut missing: Vec<String> =
-        upload::obstacle(cx.gpu, &table.name, format, table.cols).into_iter().collect();
+        upload::unsupported(cx.gpu, &table.name, format, table.cols).into_iter().collect();
     if let Some(positions) = s.positions {
         let decl = p.weight_decl(positions);
         let whole = decl.rows * decl.cols.next_multiple_of(8) * 4;

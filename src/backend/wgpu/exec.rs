@@ -220,9 +220,9 @@ impl Compiled {
     }
 
     /// How many keys and values no cache could keep as they were.
-    pub fn repaired(&self, gpu: &Gpu) -> Result<u64, BackendError> {
+    pub fn clamped(&self, gpu: &Gpu) -> Result<u64, BackendError> {
         let mut count = [0_u32];
-        gpu.read(&self.memory.repaired, 0, bytemuck::cast_slice_mut(&mut count))?;
+        gpu.read(&self.memory.clamped, 0, bytemuck::cast_slice_mut(&mut count))?;
         Ok(u64::from(count[0]))
     }
 

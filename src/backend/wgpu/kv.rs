@@ -1,9 +1,10 @@
 //! KV caches on the device: which codecs have kernels, how pages lie, and what kernels are told of them.
 //!
-//! Keys and values have a buffer each, and each its own codec: `[pages, n_kv_heads, page_words]`. A page of elements has keys as
-//! `[words, PAGE]` and values as `[PAGE, words]`; a page of codes has them so too, and the scales behind them. Windowed codecs have exact
-//! pages of f16 behind those, `[exact_pages, n_kv_heads, exact_words]`, and behind these, among keys, the mean of each one's keys,
-//! `[exact_pages, n_kv_heads, head_dim]`.
+//! Keys and values have a buffer each, and each its own codec: `[pages, n_kv_heads, page_words]`. A page of
+//! elements has keys as `[words, PAGE]` and values as `[PAGE, words]`; a page of codes has them so too, and
+//! the scales behind them. Windowed codecs have exact pages of f16 behind those, `[exact_pages, n_kv_heads,
+//! exact_words]`, and behind these, among keys, the mean of each one's keys, `[exact_pages, n_kv_heads,
+//! head_dim]`.
 
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, KvSide, kv as registry};
@@ -97,7 +98,7 @@ fn declared(kv: &KvDecl, side: KvSide) -> &'static dyn KvCodec {
 }
 
 /// What a cache lacks, in words.
-pub fn obstacle(kv: &KvDecl) -> Option<String> {
+pub fn unsupported(kv: &KvDecl) -> Option<String> {
     let (k, v) = (kv.k.name(), kv.v.name());
     let forms = SIDES.map(|side| Codec::of(declared(kv, side).form()).map(|codec| codec.form));
     if forms.contains(&None) && kv.k.form() == kv.v.form() {
@@ -115,7 +116,7 @@ pub fn obstacle(kv: &KvDecl) -> Option<String> {
     (kv.head_dim > MAX_HEAD_DIM).then(|| format!("attend with heads of {}", kv.head_dim))
 }
 
-/// The codec of one side of a cache that has no [`obstacle`].
+/// The codec of one side of a cache that has no [`unsupported`].
 pub fn codec(kv: &KvDecl, side: KvSide) -> Codec {
     Codec::of(declared(kv, side).form()).expect("the plan was made")
 }
@@ -166,7 +167,8 @@ pub fn bytes(kv: &KvDecl, side: KvSide, limits: &Limits) -> u64 {
     pages.saturating_add(exact).saturating_mul(4 * kv.n_kv_heads as u64)
 }
 
-/// Where a page of one side of a cache lies, and its bytes: one stretch, or an exact page and the mean of its keys, or nothing.
+/// Where a page of one side of a cache lies, and its bytes: one stretch, or an exact page and the mean of its
+/// keys, or nothing.
 pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Vec<(u64, usize)> {
     let layout = Layout::of(kv, side);
     let nth = |from: usize, words: usize, i: u32| {
@@ -175,7 +177,7 @@ pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Ve
     };
     let exact_at = limits.pages * layout.page_words;
     let mut stretches = match page {
-        KvPage::Kept(i) => vec![nth(0, layout.page_words, i)],
+        KvPage::Quantised(i) => vec![nth(0, layout.page_words, i)],
         KvPage::Exact(i) if side == KvSide::Keys => {
             let means_at = exact_at + limits.exact_pages * layout.exact_words;
             vec![nth(exact_at, layout.exact_words, i), nth(means_at, kv.head_dim, i)]

@@ -29,7 +29,7 @@ pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Lin
         if format.multiplies_ints(linear.act) && !cx.gpu.caps.packed && decl.cols > MOST_COLS {
             missing.push(format!("{stage}__{ty} of {} columns in floats", decl.cols));
         }
-        missing.extend(upload::obstacle(cx.gpu, &decl.name, format, decl.cols));
+        missing.extend(upload::unsupported(cx.gpu, &decl.name, format, decl.cols));
     }
     missing
 }

@@ -13,7 +13,7 @@ use crate::backend::device::tables;
 use crate::program::{KvDecl, PAGE, Program, Rope, Stage};
 
 /// Bytes of the count of what was put right: one number.
-pub const REPAIRED_BYTES: u64 = 4;
+pub const CLAMPED_BYTES: u64 = 4;
 
 /// Where everything lies.
 pub struct Memory {
@@ -22,7 +22,7 @@ pub struct Memory {
     /// Keys and values of each cache.
     pub kvs: Vec<[Buffer; 2]>,
     /// Cosines and sines of every position, one a rotary embedding.
-    pub turns: Vec<Buffer>,
+    pub ropes: Vec<Buffer>,
     /// Every vector of f32 weights, one behind the other.
     pub constants: Buffer,
     /// What changes between two steps.
@@ -33,14 +33,14 @@ pub struct Memory {
     pub acts: Buffer,
     /// Scale and sum of each of their rows.
     pub quants: Buffer,
-    /// Keys and values of the step, before they are turned.
+    /// Keys and values of the step, before RoPE.
     pub fresh: Buffer,
     /// Splits of attention.
     pub partial: Buffer,
     /// Queries of attention, projected for keys that keep signs.
     pub projected: Buffer,
     /// How many keys and values no cache could keep as they were.
-    pub repaired: Buffer,
+    pub clamped: Buffer,
     /// Best candidates of sampling.
     pub best: Buffer,
     /// Sampled tokens.
@@ -54,7 +54,7 @@ pub struct Sizes {
     pub bufs: Vec<(String, u64)>,
     /// Keys, then values, of each cache.
     pub kvs: Vec<(String, u64)>,
-    pub turns: Vec<(String, u64)>,
+    pub ropes: Vec<(String, u64)>,
     pub constants: u64,
     pub step: u64,
     pub acts: u64,
@@ -103,12 +103,12 @@ impl Sizes {
         };
         let of_rope = |rope: &Rope| {
             let bytes = tables::rope_bytes(rope, positions);
-            (format!("turns of {positions} positions"), bytes)
+            (format!("RoPE of {positions} positions"), bytes)
         };
         Self {
             bufs: p.bufs.iter().map(of_buf).collect(),
             kvs: p.kvs.iter().flat_map(of_kv).collect(),
-            turns: p.ropes.iter().map(of_rope).collect(),
+            ropes: p.ropes.iter().map(of_rope).collect(),
             constants: constants(p).map(|(_, cols)| 4 * cols as u64).sum(),
             step: StepMemory::bytes(&limits),
             acts,
@@ -135,9 +135,9 @@ impl Sizes {
             ("candidates", self.best),
             ("tokens", self.tokens),
             ("picks", self.picks),
-            ("a count", REPAIRED_BYTES),
+            ("a count", CLAMPED_BYTES),
         ];
-        let many = self.bufs.iter().chain(&self.kvs).chain(&self.turns).cloned();
+        let many = self.bufs.iter().chain(&self.kvs).chain(&self.ropes).cloned();
         many.chain(single.map(|(name, bytes)| (name.to_owned(), bytes)))
     }
 
@@ -176,8 +176,8 @@ impl Memory {
         };
         let mut kvs = many(&sizes.kvs)?.into_iter();
         let pairs = p.kvs.iter().map(|_| [(); 2].map(|()| kvs.next().expect("two a cache"))).collect();
-        let turns = many(&sizes.turns)?;
-        for (rope, buffer) in p.ropes.iter().zip(&turns) {
+        let ropes = many(&sizes.ropes)?;
+        for (rope, buffer) in p.ropes.iter().zip(&ropes) {
             gpu.upload(buffer, bytemuck::cast_slice(&tables::rope(rope, p.limits.pages * PAGE)))?;
         }
         let constants_buffer = gpu.storage(sizes.constants)?;
@@ -191,7 +191,7 @@ impl Memory {
         Ok(Self {
             bufs: many(&sizes.bufs)?,
             kvs: pairs,
-            turns,
+            ropes,
             constants: constants_buffer,
             step: StepMemory::new(gpu, &p.limits)?,
             picks: Picks::new(gpu, p.limits.seqs)?,
@@ -200,7 +200,7 @@ impl Memory {
             fresh: gpu.storage(sizes.fresh)?,
             partial: gpu.storage(sizes.partial)?,
             projected: gpu.storage(sizes.projected)?,
-            repaired: gpu.storage(REPAIRED_BYTES)?,
+            clamped: gpu.storage(CLAMPED_BYTES)?,
             best: gpu.storage(sizes.best)?,
             tokens: gpu.storage(sizes.tokens)?,
             staging: gpu.buffer(sizes.tokens, BufferUsages::COPY_DST | BufferUsages::MAP_READ)?,

@@ -171,8 +171,8 @@ impl Backend for Wgpu {
         self.execs[e.0 as usize].stage_times()
     }
 
-    fn repaired(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
-        self.execs[e.0 as usize].repaired(&self.gpu).map(Some)
+    fn clamped(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
+        self.execs[e.0 as usize].clamped(&self.gpu).map(Some)
     }
 
     fn page_bytes(&self, e: Exec, page: KvPage) -> usize {
@@ -197,7 +197,7 @@ fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
     match stage {
         Stage::Embed(s) => embed::missing(device, p, s),
         Stage::AttnIn(s) => attn_in::missing(device, p, s),
-        Stage::Attend(s) => kv::obstacle(p.kv_decl(s.kv)).into_iter().collect(),
+        Stage::Attend(s) => kv::unsupported(p.kv_decl(s.kv)).into_iter().collect(),
         Stage::ProjAdd(s) => linear::missing(device, p, "proj_add", &[&s.w]),
         Stage::FfnIn(s) => {
             let linears: Vec<_> = s.gate.iter().chain([&s.up]).collect();

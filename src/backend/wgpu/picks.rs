@@ -1,24 +1,24 @@
-//! The tokens that were picked last for each sequence slot: on the device, where the next step is fed with them, and in
-//! pieces of mapped memory.
+//! The tokens that were picked last for each sequence slot: on the device, where the next step is fed with
+//! them, and in pieces of mapped memory.
 
 use wgpu::{Buffer, BufferUsages, CommandEncoder, SubmissionIndex};
 
 use super::device::Gpu;
 use crate::backend::BackendError;
-use crate::backend::device::picks::{POSTS, Slots};
+use crate::backend::device::picks::{MAILBOXES, Slots};
 use crate::program::Step;
 
 /// Where they are, and which of a slot's pieces has the newest.
 pub struct Picks {
     /// `[seqs]`.
     pub newest: Buffer,
-    /// `[seqs, POSTS]`.
-    posts: Vec<Post>,
+    /// `[seqs, MAILBOXES]`.
+    mailboxes: Vec<Mailbox>,
     slots: Slots,
 }
 
 /// One token.
-struct Post {
+struct Mailbox {
     buffer: Buffer,
     /// With what it is written.
     run: Option<SubmissionIndex>,
@@ -31,13 +31,13 @@ impl Picks {
     }
 
     pub fn new(gpu: &Gpu, seqs: usize) -> Result<Self, BackendError> {
-        let post = |_| -> Result<Post, BackendError> {
+        let mailbox = |_| -> Result<Mailbox, BackendError> {
             let buffer = gpu.buffer(4, BufferUsages::COPY_DST | BufferUsages::MAP_READ)?;
-            Ok(Post { buffer, run: None })
+            Ok(Mailbox { buffer, run: None })
         };
         Ok(Self {
             newest: gpu.storage(Self::bytes(seqs))?,
-            posts: (0..seqs * POSTS).map(post).collect::<Result<_, _>>()?,
+            mailboxes: (0..seqs * MAILBOXES).map(mailbox).collect::<Result<_, _>>()?,
             slots: Slots::new(seqs),
         })
     }
@@ -52,19 +52,19 @@ impl Picks {
 
     /// Copies the pick that this encoder makes for a slot to the slot's next piece.
     pub fn send(&self, encoder: &mut CommandEncoder, seq: u32) {
-        let post = &self.posts[self.slots.next(seq)];
-        encoder.copy_buffer_to_buffer(&self.newest, 4 * u64::from(seq), &post.buffer, 0, 4);
+        let mailbox = &self.mailboxes[self.slots.next(seq)];
+        encoder.copy_buffer_to_buffer(&self.newest, 4 * u64::from(seq), &mailbox.buffer, 0, 4);
     }
 
     /// That encoder has been submitted.
     pub fn keep(&mut self, seq: u32, on_device: bool, run: SubmissionIndex) {
-        self.posts[self.slots.next(seq)].run = Some(run);
+        self.mailboxes[self.slots.next(seq)].run = Some(run);
         self.slots.keep(seq, on_device);
     }
 
     /// Waits for a pick for a slot: the newest, or the one before.
     pub fn wait(&self, gpu: &Gpu, seq: u32, back: usize) -> Result<u32, BackendError> {
-        let Post { buffer, run } = &self.posts[self.slots.newest(seq, back)];
+        let Mailbox { buffer, run } = &self.mailboxes[self.slots.newest(seq, back)];
         let mut token = [0];
         gpu.fetch(buffer, run.clone(), bytemuck::cast_slice_mut(&mut token))?;
         Ok(token[0])

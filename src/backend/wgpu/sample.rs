@@ -1,4 +1,5 @@
-//! A token of each row: workgroups that find the largest logit of a stretch each, and one that compares these or draws.
+//! A token of each row: workgroups that find the largest logit of a stretch each, and one that compares these
+//! or draws.
 
 use super::shader::Kernel;
 use super::{Cx, Dispatch, Grid};
@@ -8,7 +9,7 @@ use crate::program::{Sample, Sampling, sampling};
 pub const HOW: usize = 8;
 
 /// In place of a slot: no later step is fed with this pick.
-pub const NO_POST: u32 = u32::MAX;
+pub const NO_SLOT: u32 = u32::MAX;
 
 /// Logits that one thread looks at, about, and threads of a workgroup.
 const LOGITS_A_BLOCK: usize = 16 * 256;
@@ -20,14 +21,14 @@ pub fn blocks(n_vocab: usize) -> usize {
 
 /// For a row that the kernel picks nothing from: it takes the largest logit, which nobody reads.
 pub fn nothing() -> [u32; HOW] {
-    params(&Sampling::GREEDY, NO_POST)
+    params(&Sampling::GREEDY, NO_SLOT)
 }
 
-/// What the kernel is told of a row that it picks from: `How` in shaders/sample.wgsl. The random number is made here,
-/// where there are 64-bit integers.
+/// What the kernel is told of a row that it picks from: `How` in shaders/sample.wgsl. The random number is
+/// made here, where there are 64-bit integers.
 ///
-/// `post` is the slot that keeps the pick, or [`NO_POST`].
-pub fn params(how: &Sampling, post: u32) -> [u32; HOW] {
+/// `slot` is the slot that keeps the pick, or [`NO_SLOT`].
+pub fn params(how: &Sampling, slot: u32) -> [u32; HOW] {
     let drawn = sampling::uniform(how.seed, how.counter);
     let high = drawn as f32;
     let low = (drawn - f64::from(high)) as f32;
@@ -40,7 +41,7 @@ pub fn params(how: &Sampling, post: u32) -> [u32; HOW] {
         least.to_bits(),
         high.to_bits(),
         low.to_bits(),
-        post,
+        slot,
     ]
 }
 

@@ -1,4 +1,5 @@
-//! The step on the device: one buffer of words, of which a run writes what has changed. `shaders/lib/step.wgsl` reads it.
+//! The step on the device: one buffer of words, of which a run writes what has changed.
+//! `shaders/lib/step.wgsl` reads it.
 
 use wgpu::Buffer;
 
@@ -57,8 +58,8 @@ impl StepMemory {
         Ok(Self { buffer, sections, image: Image::new(sections.pages.end()) })
     }
 
-    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows where
-    /// attention takes these.
+    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows
+    /// where attention takes these.
     pub fn write(
         &mut self,
         gpu: &Gpu,
@@ -79,7 +80,7 @@ impl StepMemory {
         let on_device = |how: &&Sampling| device::sampling::on_device(how, n_vocab);
         for (i, how) in step.sampling[..sampled].iter().enumerate() {
             let how = how.as_ref().filter(on_device);
-            let how = how.map_or_else(sample::nothing, |how| sample::params(how, sample::NO_POST));
+            let how = how.map_or_else(sample::nothing, |how| sample::params(how, sample::NO_SLOT));
             image.put(sampling + i * sample::HOW, &how);
         }
         for (i, seq, how) in step.kept_picks().filter(|(_, _, how)| on_device(how)) {

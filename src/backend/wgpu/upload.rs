@@ -49,7 +49,7 @@ fn parts_of(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// Why a weight cannot lie on the device, if it cannot.
-pub fn obstacle(gpu: &Gpu, name: &str, format: &Format, cols: usize) -> Option<String> {
+pub fn unsupported(gpu: &Gpu, name: &str, format: &Format, cols: usize) -> Option<String> {
     let bytes = format.row_bytes(cols);
     let most = gpu.max_part_bytes;
     (rows_of_part(most, format, cols) == 0)
@@ -63,7 +63,7 @@ impl DeviceWeight {
     /// Where its type has no kernels: the plan says so first.
     pub fn upload(gpu: &Gpu, w: &HostTensor) -> Result<Self, BackendError> {
         let format = Format::of(w.ty).unwrap_or_else(|| panic!("{}: {} has no kernels", w.name, w.ty.name()));
-        if let Some(why) = obstacle(gpu, &w.name, format, w.cols) {
+        if let Some(why) = unsupported(gpu, &w.name, format, w.cols) {
             return Err(error("uploading a weight", why));
         }
         let mut parts = Vec::new();

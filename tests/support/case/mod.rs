@@ -328,8 +328,8 @@ impl Running<'_> {
         values
     }
 
-    pub fn repaired(&mut self) -> Option<u64> {
-        self.backend.repaired(self.exec).expect("a count")
+    pub fn clamped(&mut self) -> Option<u64> {
+        self.backend.clamped(self.exec).expect("a count")
     }
 }
 

@@ -1,8 +1,9 @@
 //! Pages of codes, laid out for the products that attention makes of them.
 //!
-//! Keys are `[head_dim, 64]` codes and values `[64, head_dim]`, in units of 64 columns ([`UnitOf`]); the scales behind
-//! them are `[head_dim / block, 64]` f16. Keys with signs of a residual have these, and their scales, as a second such matrix: first
-//! the codes of both, then the scales of both. A page has as many bytes as 64 vectors of its codec.
+//! Keys are `[head_dim, 64]` codes and values `[64, head_dim]`, in units of 64 columns ([`UnitOf`]); the
+//! scales behind them are `[head_dim / block, 64]` f16. Keys with signs of a residual have these, and their
+//! scales, as a second such matrix: first the codes of both, then the scales of both. A page has as many
+//! bytes as 64 vectors of its codec.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use ggml_types::turboquant::Qjl;
@@ -141,8 +142,8 @@ impl Codes {
 }
 
 impl<'a> CodePage<'a> {
-    /// What the codes of the page left over, where there is such a thing: projected queries are multiplied with that, and
-    /// products are the sum of both.
+    /// What the codes of the page left over, where there is such a thing: projected queries are multiplied
+    /// with that, and products are the sum of both.
     pub fn residual(self) -> Option<Self> {
         self.codes.residual.as_ref().map(|part| Self { part, ..self })
     }

@@ -4,22 +4,24 @@ use ggml_types::QuantType;
 
 use super::formats::{self, Multiply};
 use crate::backend::cpu::pool::{Grid, Pool};
-use crate::backend::cpu::simd::{F32Rows, I8Rows, Kernels, RowQuant, Scratch, ScratchRoom, arranged, padded};
+use crate::backend::cpu::simd::{
+    F32Rows, I8Rows, Kernels, RowQuant, Scratch, ScratchSize, interleaved, padded,
+};
 use crate::program::ActQuant;
 
 /// What the inputs of some layers need at most, in elements.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Room {
+pub struct WorkspaceSize {
     q: usize,
     quant: usize,
     x: usize,
     /// Of one thread.
-    filling: usize,
-    scratch: ScratchRoom,
+    workspace: usize,
+    scratch: ScratchSize,
 }
 
-impl Room {
-    /// With room for a layer, too: weights of that type and `cols` inputs, of which up to `rows` rows are rounded
+impl WorkspaceSize {
+    /// Also large enough for a layer: weights of that type and `cols` inputs, of which up to `rows` rows are rounded
     /// as `kind` says.
     #[must_use]
     pub fn with(self, k: &Kernels, ty: &dyn QuantType, cols: usize, kind: ActQuant, rows: usize) -> Self {
@@ -30,18 +32,18 @@ impl Room {
             q: self.q.max(when(int8, rows.saturating_mul(padded(cols)))),
             quant: self.quant.max(when(int8, rows)),
             x: self.x.max(when(!matches!(multiply, Multiply::Int8(_)), rows.saturating_mul(cols))),
-            filling: self.filling.max(when(int8, cols)),
+            workspace: self.workspace.max(when(int8, cols)),
             scratch: self.scratch.max(match multiply {
-                Multiply::Int8(_) => ScratchRoom::of_ternary(cols),
-                Multiply::Float(_) => ScratchRoom::of_floats(cols),
-                Multiply::Decoded => ScratchRoom::of_decoded(cols),
+                Multiply::Int8(_) => ScratchSize::of_ternary(cols),
+                Multiply::Float(_) => ScratchSize::of_floats(cols),
+                Multiply::Decoded => ScratchSize::of_decoded(cols),
             }),
         }
     }
 
     /// Bytes of it, with what each of `threads` threads needs.
     pub fn bytes(&self, threads: usize) -> u64 {
-        let thread = 4 * self.filling + self.quant * size_of::<(usize, RowQuant)>() + self.scratch.bytes();
+        let thread = 4 * self.workspace + self.quant * size_of::<(usize, RowQuant)>() + self.scratch.bytes();
         let all = [self.q, self.quant * size_of::<RowQuant>(), self.x.saturating_mul(4), threads * thread];
         all.into_iter().map(|bytes| bytes as u64).fold(0, u64::saturating_add)
     }
@@ -60,38 +62,38 @@ pub struct Acts {
     /// `[rows, cols]`.
     x: Vec<f32>,
     /// One a thread.
-    filling: Vec<Filling>,
+    workspaces: Vec<Workspace>,
     /// One a thread.
     scratch: Vec<Scratch>,
 }
 
 /// What a thread needs to round rows.
-struct Filling {
+struct Workspace {
     x: Vec<f32>,
     done: Vec<(usize, RowQuant)>,
 }
 
 impl Acts {
-    /// Allocates such room, for regions of a pool of `threads` threads.
-    pub fn new(room: &Room, threads: usize) -> Self {
+    /// Allocates a workspace of such a size, for regions of a pool of `threads` threads.
+    pub fn new(size: &WorkspaceSize, threads: usize) -> Self {
         let threads = threads.max(1);
-        let filling = || Filling { x: vec![0.0; room.filling], done: Vec::with_capacity(room.quant) };
+        let workspace = || Workspace { x: vec![0.0; size.workspace], done: Vec::with_capacity(size.quant) };
         Self {
             rows: 0,
             cols: 0,
             kind: ActQuant::None,
-            q: Aligned::new(room.q),
-            quant: vec![RowQuant::default(); room.quant],
-            x: vec![0.0; room.x],
-            filling: (0..threads).map(|_| filling()).collect(),
-            scratch: (0..threads).map(|_| Scratch::new(&room.scratch)).collect(),
+            q: Aligned::new(size.q),
+            quant: vec![RowQuant::default(); size.quant],
+            x: vec![0.0; size.x],
+            workspaces: (0..threads).map(|_| workspace()).collect(),
+            scratch: (0..threads).map(|_| Scratch::new(&size.scratch)).collect(),
         }
     }
 
     /// Takes the inputs of a layer: `fill` writes row `row` (normed already), which is then rounded as `kind` says.
     ///
     /// # Panics
-    /// Where there is no room for such a layer.
+    /// Where the workspace is too small for such a layer.
     pub fn load(
         &mut self,
         k: &Kernels,
@@ -110,13 +112,20 @@ impl Acts {
             ActQuant::I8PerToken => {
                 let q = self.q.slice_mut(rows * padded(cols));
                 let mut grids = [((), Grid::new(q, padded(cols)))];
-                pool.tiles_with(&mut self.filling, &mut grids, 1, padded(cols), |(), mut tile, filling| {
-                    let row = tile.rows().start;
-                    let x = &mut filling.x[..cols];
-                    fill(row, x);
-                    filling.done.push((row, (k.quantise)(x, tile.row_mut(row))));
-                });
-                for (row, quant) in self.filling.iter_mut().flat_map(|filling| filling.done.drain(..)) {
+                pool.tiles_with(
+                    &mut self.workspaces,
+                    &mut grids,
+                    1,
+                    padded(cols),
+                    |(), mut tile, workspace| {
+                        let row = tile.rows().start;
+                        let x = &mut workspace.x[..cols];
+                        fill(row, x);
+                        workspace.done.push((row, (k.quantise)(x, tile.row_mut(row))));
+                    },
+                );
+                for (row, quant) in self.workspaces.iter_mut().flat_map(|workspace| workspace.done.drain(..))
+                {
                     self.quant[row] = quant;
                 }
             }
@@ -124,13 +133,13 @@ impl Acts {
     }
 
     /// Writes the rounded rows as floats again, for weights without a kernel for integers.
-    pub(super) fn spread(&mut self, pool: &Pool) {
+    pub(super) fn dequantise(&mut self, pool: &Pool) {
         let cols = self.cols;
         let q = I8Rows { q: self.q.slice(), quant: &self.quant, cols };
         pool.chunks_mut(&mut self.x[..self.rows * cols], cols, |row, x| {
             let (values, quant) = (q.row(row), q.quant[row]);
             for (i, x) in x.iter_mut().enumerate() {
-                *x = f32::from(values[arranged(i)]) / quant.scale;
+                *x = f32::from(values[interleaved(i)]) / quant.scale;
             }
         });
     }

@@ -7,7 +7,7 @@
 mod acts;
 mod formats;
 
-pub use acts::{Acts, Room};
+pub use acts::{Acts, WorkspaceSize};
 
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType};
@@ -76,7 +76,7 @@ pub fn matmul<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, parts: 
     let weights = parts.each_ref().map(|part| part.w);
     let multiply = weights.map(|w| w.format.multiply(k, kind));
     if kind == ActQuant::I8PerToken && multiply.iter().any(|m| !matches!(m, Multiply::Int8(_))) {
-        acts.spread(pool);
+        acts.dequantise(pool);
     }
     let mut multiply = multiply.into_iter();
     let mut grids = parts.map(|part| {

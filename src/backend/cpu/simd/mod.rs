@@ -40,7 +40,7 @@ pub struct Kernels {
     /// The word for it: `scalar`, `avx2`, ...
     pub name: &'static str,
     /// Rounds one row to int8 as [`ActQuant::I8PerToken`](crate::program::ActQuant) says, and writes it in the
-    /// order of [`arranged`]. `q` is `[padded(x.len())]`; its padding becomes 0.
+    /// order of [`interleaved`]. `q` is `[padded(x.len())]`; its padding becomes 0.
     ///
     /// A row that holds a NaN, an infinity or a magnitude above [`MAX_ACT`] becomes all 0 with a scale of 0,
     /// and every product with it is NaN.
@@ -73,7 +73,7 @@ pub type FloatFn = fn(&Product<'_>, F32Rows<'_>, &mut Scratch, &mut Tile<'_, f32
 /// scale stays far from the ends of f32's range up to here.
 pub const MAX_ACT: f32 = 1e30;
 
-/// Elements of which [`arranged`] makes one unit.
+/// Elements of which [`interleaved`] makes one unit.
 pub const UNIT: usize = 256;
 
 /// What one weight tile is multiplied to.
@@ -134,14 +134,14 @@ const MAX_FLOAT_ROWS: usize = 6;
 
 /// Sizes of a [`Scratch`], in elements.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ScratchRoom {
+pub struct ScratchSize {
     codes: usize,
     floats: usize,
     sums: usize,
     decoded: usize,
 }
 
-impl ScratchRoom {
+impl ScratchSize {
     /// For ternary weights of `cols` inputs.
     pub fn of_ternary(cols: usize) -> Self {
         // Codes begin at a cache line; scales there are as many as units.
@@ -179,7 +179,7 @@ impl ScratchRoom {
 pub struct Scratch {
     /// Unpacked weights, [`STRIP`] rows.
     codes: Vec<u8>,
-    /// Decoded weights, [`STRIP`] rows; arranged activations; scales.
+    /// Decoded weights, [`STRIP`] rows; interleaved activations; scales.
     floats: Vec<f32>,
     /// Sums of a block of activation rows with [`STRIP`] weight rows, 16 for each.
     sums: Vec<f32>,
@@ -189,13 +189,13 @@ pub struct Scratch {
 
 impl Scratch {
     /// Allocates it.
-    pub fn new(room: &ScratchRoom) -> Self {
+    pub fn new(size: &ScratchSize) -> Self {
         let floats = |len: usize| vec![0.0; len];
         Self {
-            codes: vec![0; room.codes],
-            floats: floats(room.floats),
-            sums: floats(room.sums),
-            decoded: floats(room.decoded),
+            codes: vec![0; size.codes],
+            floats: floats(size.floats),
+            sums: floats(size.sums),
+            decoded: floats(size.decoded),
         }
     }
 }
@@ -209,7 +209,7 @@ pub struct RowQuant {
     pub sum: i32,
 }
 
-/// Rows of int8 activations in the order of [`arranged`], each with its [`RowQuant`].
+/// Rows of int8 activations in the order of [`interleaved`], each with its [`RowQuant`].
 #[derive(Clone, Copy)]
 pub struct I8Rows<'a> {
     /// `[rows, padded(cols)]`.
@@ -248,7 +248,7 @@ impl<'a> F32Rows<'a> {
 /// I2_S keeps 128 weights in 32 bytes: byte `b` has elements `b`, `32 + b`, `64 + b`, `96 + b`. So 64 bytes of
 /// weights, shifted four times, are 64 codes each of two such blocks, and the activations lie in the order
 /// in which these come: unit of 256, group of 32 within the block, block, element. TQ2_0 has the same groups.
-pub const fn arranged(k: usize) -> usize {
+pub const fn interleaved(k: usize) -> usize {
     let (unit, block, group, i) = (k / UNIT, k / 128 % 2, k / 32 % 4, k % 32);
     unit * UNIT + group * 64 + block * 32 + i
 }

@@ -83,8 +83,8 @@ impl Q6K<'_, '_> {
     #[inline(always)]
     unsafe fn rows<L: Lanes, const T: usize>(&mut self, first_row: usize) {
         let (cols, end) = (self.product.cols, self.tile.rows().end);
-        for (t, arranged) in self.scratch.floats.chunks_exact_mut(cols).take(T).enumerate() {
-            arrange(self.acts.row((first_row + t).min(end - 1)), arranged);
+        for (t, interleaved) in self.scratch.floats.chunks_exact_mut(cols).take(T).enumerate() {
+            interleave(self.acts.row((first_row + t).min(end - 1)), interleaved);
         }
         let acts = self.scratch.floats[..T * cols].as_ptr();
         for output in 0..self.tile.cols().len() {
@@ -100,18 +100,18 @@ impl Q6K<'_, '_> {
 
 /// Puts activations in the order of the weights.
 #[inline(always)]
-fn arrange(x: &[f32], arranged: &mut [f32]) {
-    for (x, arranged) in x.as_chunks::<64>().0.iter().zip(arranged.as_chunks_mut::<64>().0) {
-        let (x, arranged) = (x.as_chunks::<4>().0, arranged.as_chunks_mut::<4>().0);
+fn interleave(x: &[f32], interleaved: &mut [f32]) {
+    for (x, interleaved) in x.as_chunks::<64>().0.iter().zip(interleaved.as_chunks_mut::<64>().0) {
+        let (x, interleaved) = (x.as_chunks::<4>().0, interleaved.as_chunks_mut::<4>().0);
         for j in 0..4 {
             for group in 0..4 {
-                arranged[4 * j + group] = x[4 * group + j];
+                interleaved[4 * j + group] = x[4 * group + j];
             }
         }
     }
 }
 
-/// Products of a weight row with `T` rows of arranged activations.
+/// Products of a weight row with `T` rows of interleaved activations.
 ///
 /// # Safety
 /// As [`Lanes`]; the pointers have a row of `cols` weights and `T` rows of `cols` floats behind them.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::lanes::{Kernel, Lanes};
-use super::{MAX_ACT, RowQuant, arranged, padded};
+use super::{MAX_ACT, RowQuant, interleaved, padded};
 
 /// [`Kernels::quantise`](super::Kernels::quantise).
 pub struct Quantise<'a> {
@@ -45,12 +45,12 @@ impl Kernel for Quantise<'_> {
             for (i, chunk) in chunks.iter().enumerate() {
                 let values = L::round(L::mul(L::load(chunk.as_ptr()), L::splat(scale)));
                 sums = L::add_ints(sums, values);
-                L::store_i8(q[arranged(16 * i)..][..16].as_mut_ptr(), values);
+                L::store_i8(q[interleaved(16 * i)..][..16].as_mut_ptr(), values);
             }
             let mut sum = L::sum_ints(sums);
             for (k, x) in x.iter().enumerate().skip(16 * chunks.len()) {
                 let value = (x * scale).round_ties_even() as i8;
-                q[arranged(k)] = value;
+                q[interleaved(k)] = value;
                 sum += i32::from(value);
             }
             RowQuant { scale, sum }

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, arranged, padded, real};
+use super::{F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, interleaved, padded, real};
 
 pub(super) static KERNELS: Kernels = Kernels {
     name: "scalar",
@@ -27,7 +27,7 @@ fn quantise(x: &[f32], q: &mut [i8]) -> RowQuant {
     let mut sum = 0;
     for (k, x) in x.iter().enumerate() {
         let value = (x * scale).round_ties_even().clamp(-128.0, 127.0) as i8;
-        q[arranged(k)] = value;
+        q[interleaved(k)] = value;
         sum += i32::from(value);
     }
     RowQuant { scale, sum }
@@ -67,7 +67,7 @@ fn tq2_0(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &
 fn unpack(scratch: &mut Scratch, cols: usize, code: impl Fn(usize) -> u8) -> &[u8] {
     let codes = &mut scratch.codes[..padded(cols)];
     codes.fill(0);
-    (0..cols).for_each(|k| codes[arranged(k)] = code(k) & 3);
+    (0..cols).for_each(|k| codes[interleaved(k)] = code(k) & 3);
     codes
 }
 

@@ -22,7 +22,7 @@ pub struct Recording(pub u32);
 
 /// Words of the host that kernels write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Posts {
+pub struct Mailboxes {
     /// Where kernels find the first of them.
     pub at: Address,
     /// Which of a driver's.
@@ -40,7 +40,8 @@ pub struct Launch {
     pub threads: u32,
     /// Dynamic shared memory of a block, a multiple of 16.
     pub shared_bytes: u32,
-    /// Whether all blocks are there at once, so that they may wait for each other: no more than the card holds.
+    /// Whether all blocks are there at once, so that they may wait for each other: no more than the card
+    /// holds.
     pub cooperative: bool,
     /// The kernel's parameter struct.
     pub params: Vec<u64>,
@@ -53,8 +54,8 @@ pub struct Limits {
     pub multiprocessors: u32,
     /// Most dynamic shared memory of a block.
     pub shared_bytes: u32,
-    /// Bytes of the next kernel's weights that are worth bringing to the card's cache early; 0 where a kernel may start, and
-    /// load them, before the last one has ended.
+    /// Bytes of the next kernel's weights that are worth bringing to the card's cache early; 0 where a kernel
+    /// may start, and load them, before the last one has ended.
     pub prefetch_bytes: u64,
 }
 
@@ -78,8 +79,8 @@ pub trait Driver: Send {
     /// [`BackendError::OutOfMemory`], [`BackendError::Device`].
     fn alloc(&mut self, bytes: u64) -> Result<Address, BackendError>;
 
-    /// Writes all of an array in constant memory, in every file of kernels that has one of that name. No kernel that reads other
-    /// values may be under way.
+    /// Writes all of an array in constant memory, in every file of kernels that has one of that name. No
+    /// kernel that reads other values may be under way.
     ///
     /// # Errors
     /// [`BackendError::Device`], where there is none of that name and size too.
@@ -101,19 +102,20 @@ pub trait Driver: Send {
     ///
     /// # Errors
     /// [`BackendError::Device`].
-    fn posts(&mut self, n: usize) -> Result<Posts, BackendError>;
+    fn mailboxes(&mut self, n: usize) -> Result<Mailboxes, BackendError>;
 
-    /// Marks that whatever is queued up to here writes word `i` of `posts`.
+    /// Marks that whatever is queued up to here writes word `i` of `mailboxes`.
     ///
     /// # Errors
     /// [`BackendError::Device`].
-    fn post(&mut self, posts: Posts, i: usize) -> Result<(), BackendError>;
+    fn mark(&mut self, mailboxes: Mailboxes, i: usize) -> Result<(), BackendError>;
 
-    /// Waits until what word `i` was last marked behind is done, and reads the word; what was queued later goes on.
+    /// Waits until what word `i` was last marked behind is done, and reads the word; what was queued later
+    /// goes on.
     ///
     /// # Errors
     /// [`BackendError::Device`].
-    fn collect(&mut self, posts: Posts, i: usize) -> Result<u32, BackendError>;
+    fn collect(&mut self, mailboxes: Mailboxes, i: usize) -> Result<u32, BackendError>;
 
     /// The kernel of a name, if there is one.
     fn kernel(&self, name: &str) -> Option<Kernel>;

@@ -10,7 +10,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::super::kernel_names;
-use super::{Address, Driver, Kernel, Launch, Limits, Posts, Recording};
+use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Recording};
 use crate::backend::BackendError;
 
 const NAME: &str = "cuda";
@@ -38,7 +38,7 @@ pub struct Card {
     kernels: Vec<Option<sys::CUfunction>>,
     allocations: Vec<sys::CUdeviceptr>,
     pinned: Option<[Pinned; 2]>,
-    posts: Vec<Posted>,
+    mailboxes: Vec<Mailbox>,
     recordings: Vec<sys::CUgraphExec>,
     about: About,
     limits: Limits,
@@ -60,7 +60,7 @@ struct Pinned {
 }
 
 /// Words of the host that kernels write.
-struct Posted {
+struct Mailbox {
     at: *mut c_void,
     /// One a word: when it was written.
     marks: Vec<sys::CUevent>,
@@ -123,8 +123,8 @@ pub fn cards() -> Result<Vec<String>, BackendError> {
     (0..count()?).map(card).collect()
 }
 
-/// What a build with machine code for `archs` and PTX of `ptx` has for a card of some compute capability. Machine code runs
-/// on later cards of its generation, and PTX on all later ones.
+/// What a build with machine code for `archs` and PTX of `ptx` has for a card of some compute capability.
+/// Machine code runs on later cards of its generation, and PTX on all later ones.
 fn code_for(archs: &str, ptx: &str, compute: (i32, i32)) -> String {
     let version = |arch: &str| arch.trim().parse().ok().map(|arch: i32| (arch / 10, arch % 10));
     let serves =
@@ -214,7 +214,7 @@ impl Card {
             kernels: Vec::new(),
             allocations: Vec::new(),
             pinned: None,
-            posts: Vec::new(),
+            mailboxes: Vec::new(),
             recordings: Vec::new(),
             about,
             limits,
@@ -288,8 +288,8 @@ impl Card {
         for (i, piece) in bytes.chunks(PINNED_BYTES).enumerate() {
             let Pinned { at, free } = pinned[i % 2];
             let to = to + (i * PINNED_BYTES) as u64;
-            // SAFETY: the buffer is as large as the piece; the event says when no copy reads it any more; the address
-            // is inside what the backend allocated.
+            // SAFETY: the buffer is as large as the piece; the event says when no copy reads it any more; the
+            // address is inside what the backend allocated.
             unsafe {
                 result::event::synchronize(free).called("cuEventSynchronize")?;
                 std::ptr::copy_nonoverlapping(piece.as_ptr(), at.cast(), piece.len());
@@ -343,7 +343,8 @@ impl Driver for Card {
         if bytes.len() > SMALL_BYTES {
             return self.write_large(to, bytes);
         }
-        // SAFETY: inside what the backend allocated. The driver stages so few pageable bytes before it returns.
+        // SAFETY: inside what the backend allocated. The driver stages so few pageable bytes before it
+        // returns.
         unsafe { result::memcpy_htod_async(to, bytes, self.stream) }.called("cuMemcpyHtoDAsync")
     }
 
@@ -375,7 +376,7 @@ impl Driver for Card {
         self.wait()
     }
 
-    fn posts(&mut self, n: usize) -> Result<Posts, BackendError> {
+    fn mailboxes(&mut self, n: usize) -> Result<Mailboxes, BackendError> {
         self.bind()?;
         // SAFETY: freed when the card is dropped; as many bytes are zeroed as were allocated.
         let at = unsafe {
@@ -384,32 +385,32 @@ impl Driver for Card {
             at.cast::<u32>().write_bytes(0, n);
             at
         };
-        self.posts.push(Posted { at, marks: Vec::with_capacity(n) });
-        let posted = self.posts.last_mut().expect("pushed above");
+        self.mailboxes.push(Mailbox { at, marks: Vec::with_capacity(n) });
+        let mailbox = self.mailboxes.last_mut().expect("pushed above");
         for _ in 0..n {
             let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
-            posted.marks.push(result::event::create(flags).called("cuEventCreate")?);
+            mailbox.marks.push(result::event::create(flags).called("cuEventCreate")?);
         }
         let mut address = 0;
         // SAFETY: the memory was allocated above, to be mapped.
         unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut address, at, 0) }
             .result()
             .called("cuMemHostGetDevicePointer")?;
-        Ok(Posts { at: address, id: self.posts.len() as u32 - 1 })
+        Ok(Mailboxes { at: address, id: self.mailboxes.len() as u32 - 1 })
     }
 
-    fn post(&mut self, posts: Posts, i: usize) -> Result<(), BackendError> {
+    fn mark(&mut self, mailboxes: Mailboxes, i: usize) -> Result<(), BackendError> {
         self.bind()?;
         // SAFETY: event and stream live as long as the card.
-        unsafe { result::event::record(self.posts[posts.id as usize].marks[i], self.stream) }
+        unsafe { result::event::record(self.mailboxes[mailboxes.id as usize].marks[i], self.stream) }
             .called("cuEventRecord")
     }
 
-    fn collect(&mut self, posts: Posts, i: usize) -> Result<u32, BackendError> {
+    fn collect(&mut self, mailboxes: Mailboxes, i: usize) -> Result<u32, BackendError> {
         self.bind()?;
-        let Posted { at, marks } = &self.posts[posts.id as usize];
-        // SAFETY: the event lives as long as the card; the memory has a word for each mark, and whoever writes this one
-        // next is queued after this call.
+        let Mailbox { at, marks } = &self.mailboxes[mailboxes.id as usize];
+        // SAFETY: the event lives as long as the card; the memory has a word for each mark, and whoever
+        // writes this one next is queued after this call.
         unsafe {
             result::event::synchronize(marks[i]).called("cuEventSynchronize")?;
             Ok(at.cast::<u32>().add(i).read_volatile())
@@ -496,7 +497,7 @@ impl Drop for Card {
                 let _ = result::event::destroy(free);
                 let _ = result::free_host(at);
             }
-            for Posted { at, marks } in self.posts.drain(..) {
+            for Mailbox { at, marks } in self.mailboxes.drain(..) {
                 for mark in marks {
                     let _ = result::event::destroy(mark);
                 }

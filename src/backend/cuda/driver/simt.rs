@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
-use super::{Address, Driver, Kernel, Launch, Limits, Posts, Recording};
+use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Recording};
 use crate::backend::BackendError;
 
 const NAME: &str = "cuda-simt";
@@ -45,10 +45,11 @@ pub struct Simt {
     /// Names of the kernels that were asked for.
     kernels: Vec<CString>,
     recordings: Vec<Vec<Launch>>,
-    n_posts: u32,
+    n_mailboxes: u32,
 }
 
-// SAFETY: the device is used by whoever has the driver, by one thread at a time; its own threads end with each launch.
+// SAFETY: the device is used by whoever has the driver, by one thread at a time; its own threads end with
+// each launch.
 unsafe impl Send for Simt {}
 
 impl Simt {
@@ -58,7 +59,7 @@ impl Simt {
         let device = unsafe { simt_open(cores) };
         let kernels = super::super::kernel_names().filter_map(|name| CString::new(name).ok());
         let kernels = kernels.filter(|name| find(name).is_some()).collect();
-        Self { device, cores, seed, kernels, recordings: Vec::new(), n_posts: 0 }
+        Self { device, cores, seed, kernels, recordings: Vec::new(), n_mailboxes: 0 }
     }
 
     fn fail(call: &'static str, detail: impl Into<String>) -> BackendError {
@@ -129,20 +130,20 @@ impl Driver for Simt {
         Ok(())
     }
 
-    fn posts(&mut self, n: usize) -> Result<Posts, BackendError> {
+    fn mailboxes(&mut self, n: usize) -> Result<Mailboxes, BackendError> {
         let at = self.alloc(4 * n as u64)?;
-        self.n_posts += 1;
-        Ok(Posts { at, id: self.n_posts - 1 })
+        self.n_mailboxes += 1;
+        Ok(Mailboxes { at, id: self.n_mailboxes - 1 })
     }
 
     /// A launch has ended when it returns.
-    fn post(&mut self, _: Posts, _: usize) -> Result<(), BackendError> {
+    fn mark(&mut self, _: Mailboxes, _: usize) -> Result<(), BackendError> {
         Ok(())
     }
 
-    fn collect(&mut self, posts: Posts, i: usize) -> Result<u32, BackendError> {
+    fn collect(&mut self, mailboxes: Mailboxes, i: usize) -> Result<u32, BackendError> {
         let mut word = [0; 4];
-        self.read(posts.at + 4 * i as u64, &mut word)?;
+        self.read(mailboxes.at + 4 * i as u64, &mut word)?;
         Ok(u32::from_ne_bytes(word))
     }
 
@@ -156,8 +157,8 @@ impl Driver for Simt {
         let bytes = size_of_val(launch.params.as_slice());
         assert_eq!(find(name), Some(bytes), "bytes of {name:?}'s parameters");
         let mut error = [0_u8; 512];
-        // SAFETY: the name ends with a zero; the parameters are as many bytes as the kernel takes, and name what the
-        // backend allocated; the error has the length that is given.
+        // SAFETY: the name ends with a zero; the parameters are as many bytes as the kernel takes, and name
+        // what the backend allocated; the error has the length that is given.
         let failed = unsafe {
             simt_launch(
                 self.device,
@@ -196,8 +197,8 @@ impl Driver for Simt {
 mod tests {
     use super::*;
 
-    /// Runs one block of a kernel of `cuda/host/broken.cu` over 64 bytes that count from 0; their first word, or what the
-    /// runtime said.
+    /// Runs one block of a kernel of `cuda/host/broken.cu` over 64 bytes that count from 0; their first word,
+    /// or what the runtime said.
     fn run(kernel: &CStr, threads: u32, seed: u64) -> Result<u32, String> {
         run_blocks(kernel, [1, 1, 1], threads, false, seed).map(|out| out[0])
     }

@@ -95,11 +95,11 @@ struct How {
     top_p: f32,
     least: f32,
     drawn: vec2<f32>,
-    // The slot that keeps the pick, or NO_POST.
-    post: u32,
+    // The slot that keeps the pick, or NO_SLOT.
+    slot: u32,
 }
 
-const NO_POST: u32 = 0xffffffffu;
+const NO_SLOT: u32 = 0xffffffffu;
 
 // Candidates that a draw has room for, a power of two.
 const ROOM: u32 = 1024u;
@@ -264,8 +264,8 @@ fn draw(n: u32, drawn: vec2<f32>) -> u32 {
 
 fn keep(o: u32, how: How, token: u32) {
     tokens[o] = token;
-    if (how.post != NO_POST) {
-        picked[how.post] = token;
+    if (how.slot != NO_SLOT) {
+        picked[how.slot] = token;
     }
 }
 
