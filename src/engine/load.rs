@@ -48,11 +48,12 @@ pub struct EngineOptions {
     pub outputs: usize,
     /// Sequences that hold pages at a time: sessions, or running sequences of a [`Batch`](super::Batch).
     pub n_seqs: usize,
-    /// Positions that the KV cache holds for all sequences together; `None` is `n_ctx` for each of `n_seqs`. With fewer, a
-    /// session's step may find no page, and a batch makes sequences wait.
+    /// Positions that the KV cache holds for all sequences together; `None` is `n_ctx` for each of `n_seqs`.
+    /// With fewer, a session's step may find no page, and a batch makes sequences wait.
     pub kv_positions: Option<usize>,
-    /// Places in texts, besides those where sequences stand, that the prefix cache of a [`Batch`](super::Batch) can go on from if
-    /// the KV cache is windowed (`turboquant`); `None` is one a sequence, or none if there is one sequence. Each takes exact pages.
+    /// Places in texts, besides those where sequences stand, that the prefix cache of a
+    /// [`Batch`](super::Batch) can go on from if the KV cache is windowed (`turboquant`); `None` is one a
+    /// sequence, or none if there is one sequence. Each takes exact pages.
     pub checkpoints: Option<usize>,
     /// Codec of keys in the cache: `f16`, `f32`, `q8_0`, `q4_0`, `turboquant`, `turboquant-4`, `tq3_0`.
     pub cache_type_k: String,
