@@ -32,7 +32,7 @@ impl Room {
             x: self.x.max(when(!matches!(multiply, Multiply::Int8(_)), rows.saturating_mul(cols))),
             filling: self.filling.max(when(int8, cols)),
             scratch: self.scratch.max(match multiply {
-                Multiply::Int8(_) => ScratchRoom::of_ternary(cols),
+                Multiply::Int8(_) => ScratchRoom::of_ternary(),
                 Multiply::Float(_) => ScratchRoom::of_floats(cols),
                 Multiply::Decoded => ScratchRoom::of_decoded(cols),
             }),
