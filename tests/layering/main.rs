@@ -49,6 +49,7 @@ const FEATURES: &[(&str, &str)] = &[
 const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cpu/pool.rs", "tasks of a parallel region share borrowed closures and slices"),
     ("src/gguf/map.rs", "maps the file"),
+    ("src/backend/cpu/simd/amx.rs", "instructions"),
     ("src/backend/cpu/simd/avx2.rs", "instructions"),
     ("src/backend/cpu/simd/avx512.rs", "instructions"),
     ("src/backend/cpu/simd/avx_vnni.rs", "instructions"),
@@ -60,6 +61,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cpu/simd/real/codes.rs", "a kernel over an instruction set's vectors"),
     ("src/backend/cpu/simd/real/vector.rs", "a kernel over an instruction set's vectors"),
     ("src/backend/cpu/simd/ternary.rs", "kernels over an instruction set's vectors"),
+    ("src/backend/cpu/simd/ternary/many.rs", "kernels over an instruction set's vectors"),
     ("src/backend/cuda/driver/real.rs", "the CUDA driver's calls"),
     ("src/backend/cuda/driver/simt.rs", "calls into the host form of the kernels"),
     ("src/backend/cuda/pod.rs", "that parameter structs are plain bytes"),

@@ -114,13 +114,17 @@ pub fn matmul<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, parts: 
     );
 }
 
+/// Tasks that keep a thread busy although some take longer than others.
+const TASKS: usize = 8;
+
 /// Rows and columns of the output that one task owns: all rows, since a weight row should be read once, and
 /// few enough columns for every thread to have several tasks.
 fn tile_shape(rows: usize, outputs: usize, threads: usize) -> (usize, usize) {
     if rows >= MANY_ROWS {
-        return (rows, STRIP);
+        // Several strips, because the first one of a task waits for memory.
+        return (rows, STRIP * (outputs / (STRIP * TASKS * threads)).clamp(1, 8));
     }
-    let tasks = if threads == 1 { 1 } else { 8 * threads };
+    let tasks = if threads == 1 { 1 } else { TASKS * threads };
     let width = outputs.div_ceil(tasks).next_multiple_of(16).clamp(16, 256);
     (rows.max(1), width)
 }

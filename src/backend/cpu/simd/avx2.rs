@@ -153,6 +153,10 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
         Self::load_bytes(p.cast())
     }
     #[inline(always)]
+    unsafe fn store_ints(p: *mut i32, ints: Self::Ints) {
+        Self::store_bytes(p.cast(), ints);
+    }
+    #[inline(always)]
     unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints {
         halves!(_mm256_add_epi32, a, b)
     }
@@ -317,6 +321,10 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
         [_mm256_set_m128(four(1), four(0)), _mm256_set_m128(four(3), four(2))]
     }
 
+    #[inline(always)]
+    unsafe fn prefetch_far(p: *const u8) {
+        _mm_prefetch::<_MM_HINT_T1>(p.cast());
+    }
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         _mm_prefetch::<_MM_HINT_T0>(p.cast());

@@ -17,6 +17,28 @@ pub trait Dot512: Copy + 'static {
     /// # Safety
     /// As [`Lanes`].
     unsafe fn dot(acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i;
+    /// As [`Lanes::TILE_ROWS`].
+    const TILE_ROWS: usize = 0;
+    /// As [`Lanes::tiles_begin`].
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    unsafe fn tiles_begin(_rows: usize) {}
+    /// As [`Lanes::tile_sums`].
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    unsafe fn tile_sums(_: *const u8, _: *const i8, _: usize, _: usize, _: bool, _: *mut i32) {}
+    /// As [`Lanes::tiles_awake`].
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    unsafe fn tiles_awake() {}
+    /// As [`Lanes::tiles_end`].
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    unsafe fn tiles_end() {}
 }
 
 /// `vpdpbusd`.
@@ -83,8 +105,10 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
     // 24 sums, 3 vectors of codes and one of activations: 28 of 32 registers, and 11 loads for 24 products.
     const STRIP_VECTORS: usize = 3;
     const ROWS: usize = 8;
-    const FLOAT_BLOCK: (usize, usize) = (4, 6);
+    const FEW_ROWS: usize = 8;
+    const FLOAT_BLOCK: (usize, usize) = (3, 8);
     const GEMM_VECTORS: usize = 4;
+    const TILE_ROWS: usize = D::TILE_ROWS;
 
     #[inline(always)]
     fn vectorize<K: Kernel>(kernel: K) -> K::Out {
@@ -147,6 +171,30 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
     }
 
     #[inline(always)]
+    unsafe fn tiles_begin(rows: usize) {
+        D::tiles_begin(rows);
+    }
+    #[inline(always)]
+    unsafe fn tile_sums(
+        codes: *const u8,
+        acts: *const i8,
+        stride: usize,
+        quads: usize,
+        go_on: bool,
+        sums: *mut i32,
+    ) {
+        D::tile_sums(codes, acts, stride, quads, go_on, sums);
+    }
+    #[inline(always)]
+    unsafe fn tiles_awake() {
+        D::tiles_awake();
+    }
+    #[inline(always)]
+    unsafe fn tiles_end() {
+        D::tiles_end();
+    }
+
+    #[inline(always)]
     unsafe fn no_sums() -> Self::Sums {
         [_mm512_setzero_si512(); 4]
     }
@@ -175,12 +223,24 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
         _mm512_loadu_si512(p.cast())
     }
     #[inline(always)]
+    unsafe fn store_ints(p: *mut i32, ints: __m512i) {
+        _mm512_storeu_si512(p.cast(), ints);
+    }
+    #[inline(always)]
     unsafe fn add_ints(a: __m512i, b: __m512i) -> __m512i {
         _mm512_add_epi32(a, b)
     }
     #[inline(always)]
     unsafe fn sum_ints(ints: __m512i) -> i32 {
         _mm512_reduce_add_epi32(ints)
+    }
+    #[inline(always)]
+    unsafe fn sum_ints_each(vectors: &[__m512i; 16]) -> __m512i {
+        sum_each(
+            *vectors,
+            #[inline(always)]
+            |a, b| _mm512_add_epi32(a, b),
+        )
     }
     #[inline(always)]
     unsafe fn to_floats(ints: __m512i) -> __m512 {
@@ -249,6 +309,18 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
         let low = _mm512_castps512_ps256(x);
         super::avx2::sum8(_mm256_add_ps(low, _mm512_extractf32x8_ps::<1>(x)))
     }
+    #[inline(always)]
+    unsafe fn sum_each(vectors: *const f32) -> __m512 {
+        let mut ints = [_mm512_setzero_si512(); 16];
+        for i in 0..16 {
+            ints[i] = _mm512_castps_si512(_mm512_loadu_ps(vectors.add(16 * i)));
+        }
+        _mm512_castsi512_ps(sum_each(
+            ints,
+            #[inline(always)]
+            |a, b| _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b))),
+        ))
+    }
 
     #[inline(always)]
     unsafe fn table(p: *const f32) -> __m512 {
@@ -304,7 +376,38 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
     }
 
     #[inline(always)]
+    unsafe fn prefetch_far(p: *const u8) {
+        _mm_prefetch::<_MM_HINT_T1>(p.cast());
+    }
+    #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
+}
+
+/// Sum of each of 16 vectors: `i` and `i + 8`, then 4, 2 and 1 apart, of 16, 8, 4 and 2 vectors at a time.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn sum_each(vectors: [__m512i; 16], add: impl Fn(__m512i, __m512i) -> __m512i) -> __m512i {
+    // The order in which the steps below bring the sums into theirs.
+    const ORDER: [usize; 16] = [0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15];
+    let mut v = vectors;
+    for i in 0..16 {
+        v[i] = vectors[ORDER[i]];
+    }
+    for i in 0..8 {
+        let (a, b) = (v[i], v[8 + i]);
+        v[i] = add(_mm512_shuffle_i64x2::<0x44>(a, b), _mm512_shuffle_i64x2::<0xee>(a, b));
+    }
+    for i in 0..4 {
+        let (a, b) = (v[i], v[4 + i]);
+        v[i] = add(_mm512_shuffle_i64x2::<0x88>(a, b), _mm512_shuffle_i64x2::<0xdd>(a, b));
+    }
+    for i in 0..2 {
+        let (a, b) = (v[i], v[2 + i]);
+        v[i] = add(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    }
+    add(_mm512_unpacklo_epi64(v[0], v[1]), _mm512_unpackhi_epi64(v[0], v[1]))
 }

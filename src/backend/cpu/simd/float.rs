@@ -7,11 +7,12 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use half::{bf16, f16};
 
 use super::lanes::{Kernel, Lanes};
-use super::{F32Rows, Product, STRIP, Scratch, Tile};
+use super::{F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, Product, Scratch, Tile};
 
 /// How a type keeps its weights.
 pub trait Form {
@@ -109,10 +110,6 @@ const SINGLE: usize = 16;
 /// From this many activation rows on, weights are decoded once for all.
 const MANY: usize = 4;
 
-/// Inputs that many activation rows are multiplied with before the next ones: a block of rows of them, as many weights
-/// and the sums of a strip fill two thirds of a first cache of 32 KiB.
-const PIECE: usize = 256;
-
 /// Weight rows that are multiplied at once where there are few activation rows.
 const TOGETHER: usize = 2;
 
@@ -160,8 +157,8 @@ impl<F: Form> Kernel for Float<'_, '_, F> {
         unsafe {
             if rows.len() >= MANY {
                 return match L::FLOAT_BLOCK {
-                    (4, 6) => self.many::<L, 4, 6>(),
-                    _ => self.many::<L, 2, 2>(),
+                    (3, 8) => self.many::<L, 3, 8, 4>(),
+                    _ => self.many::<L, 2, 2, 1>(),
                 };
             }
             match rows.len() {
@@ -222,53 +219,77 @@ impl<F: Form> Float<'_, '_, F> {
         }
     }
 
-    /// Multiplies all activation rows. A strip of weight rows is decoded once. `T` activation rows at a time pass
-    /// over it, a piece of the inputs after the other: so the piece stays in the first cache while it is multiplied
-    /// with all of the strip, `R` weight rows at a time, whose sums wait in memory for the next piece.
+    /// Multiplies all activation rows. A piece of a strip of weight rows is decoded, and stays in the first cache while
+    /// `T` activation rows at a time (`LESS` where that is enough) pass over it, `R` weight rows at a time. Sums wait in
+    /// memory for the next piece.
     ///
     /// # Safety
     /// As [`Kernel::run`].
     #[inline(always)]
-    unsafe fn many<L: Lanes, const R: usize, const T: usize>(&mut self) {
+    unsafe fn many<L: Lanes, const R: usize, const T: usize, const LESS: usize>(&mut self) {
         let (rows, cols, outputs) = (self.tile.rows(), self.product.cols, self.tile.cols().len());
         let whole = cols / 16 * 16;
         let mut scratch = std::mem::take(self.scratch);
-        for first in (0..outputs).step_by(STRIP) {
-            let strip = STRIP.min(outputs - first).next_multiple_of(R);
-            for (r, floats) in scratch.floats.chunks_exact_mut(cols).take(strip).enumerate() {
-                let weights = self.product.row(first + r);
-                for (block, floats) in floats[..whole].chunks_exact_mut(F::BLOCK).enumerate() {
-                    // SAFETY: as for this function; blocks lie within rows, and 16 floats from `i` within a block.
-                    unsafe {
-                        F::decode::<L>(
-                            weights.as_ptr().add(block * F::BYTES),
-                            #[inline(always)]
-                            |i, weights| L::store(floats.as_mut_ptr().add(i), weights),
-                        );
-                    }
-                }
-            }
-            for row in rows.clone().step_by(T) {
-                let acts: [&[f32]; T] = std::array::from_fn(|t| self.acts.row((row + t).min(rows.end - 1)));
+        for row in rows.clone().step_by(FLOAT_ROWS) {
+            let rows = row..rows.end.min(row + FLOAT_ROWS);
+            for first in (0..outputs).step_by(FLOAT_STRIP) {
                 // Once also where there are fewer than 16 inputs: the sums are 0 then.
-                for start in (0..whole.max(1)).step_by(PIECE) {
-                    let piece = start..whole.min(start + PIECE);
-                    let acts = acts.map(|acts| &acts[piece.clone()]);
-                    for (r, sums) in (0..strip).step_by(R).zip(scratch.sums.chunks_exact_mut(16 * R * T)) {
-                        let decoded: [&[f32]; R] =
-                            std::array::from_fn(|i| &scratch.floats[(r + i) * cols..][piece.clone()]);
-                        // SAFETY: as for this function; there are as many sums.
-                        unsafe { block::<L, R, T>(decoded, acts, start > 0, sums.as_mut_ptr()) };
+                for start in (0..whole.max(1)).step_by(FLOAT_PIECE) {
+                    let piece = start..whole.min(start + FLOAT_PIECE);
+                    // SAFETY: as for this function; blocks lie within rows, and there are as many sums.
+                    unsafe {
+                        // Of the next strip as much as is multiplied of this one: little by little, because the cache has
+                        // room for few questions at a time.
+                        let mut ahead = self.ahead(first, piece.clone());
+                        let in_blocks =
+                            if T >= 8 { rows.len().div_ceil(T) * FLOAT_STRIP / R * BLOCK_LINES } else { 0 };
+                        self.decode::<L>(first, piece.clone(), ahead.without(in_blocks), &mut scratch.floats);
+                        for at in rows.clone().step_by(T) {
+                            let sums = &mut scratch.sums[(at - row) * FLOAT_STRIP * 16..];
+                            if rows.end - at <= LESS {
+                                self.blocks::<L, R, LESS>(
+                                    at..rows.end,
+                                    piece.clone(),
+                                    &scratch.floats,
+                                    &mut ahead,
+                                    sums,
+                                );
+                            } else {
+                                let some = at..rows.end.min(at + T);
+                                self.blocks::<L, R, T>(
+                                    some,
+                                    piece.clone(),
+                                    &scratch.floats,
+                                    &mut ahead,
+                                    sums,
+                                );
+                            }
+                        }
                     }
                 }
-                for (r, sums) in (0..strip).step_by(R).zip(scratch.sums.chunks_exact(16 * R * T)) {
-                    for (i, sums) in sums.chunks_exact(16).enumerate() {
-                        let (output, t) = (first + r + i % R, i / R);
-                        if t < rows.end - row && output < outputs {
-                            // SAFETY: as for this function.
-                            let sum = unsafe { L::sum(L::load(sums.as_ptr())) };
-                            let value = sum + tail::<F>(self.product.row(output), acts[t]);
-                            self.finish(output, row + t, value);
+                for at in rows.clone().step_by(T) {
+                    let (n, end) = (if rows.end - at <= LESS { LESS } else { T }, rows.end.min(at + T));
+                    let sums = &scratch.sums[(at - row) * FLOAT_STRIP * 16..][..n * FLOAT_STRIP * 16];
+                    for (at_sum, sums) in sums.chunks(256).enumerate() {
+                        let mut of_lanes = [0.0; 16];
+                        // SAFETY: as for this function; there are 16 vectors, or those that are summed one by one.
+                        unsafe {
+                            if sums.len() == 256 {
+                                L::store(of_lanes.as_mut_ptr(), L::sum_each(sums.as_ptr()));
+                            } else {
+                                for (sum, lanes) in of_lanes.iter_mut().zip(sums.chunks_exact(16)) {
+                                    *sum = L::sum(L::load(lanes.as_ptr()));
+                                }
+                            }
+                        }
+                        for (i, sum) in of_lanes.into_iter().take(sums.len() / 16).enumerate() {
+                            let i = 16 * at_sum + i;
+                            let (group, i) = (i / (R * n), i % (R * n));
+                            let (output, row) = (first + group * R + i % R, at + i / R);
+                            if row < end && output < outputs {
+                                let value = sum + tail::<F>(self.product.row(output), self.acts.row(row));
+                                self.finish(output, row, value);
+                            }
                         }
                     }
                 }
@@ -277,12 +298,107 @@ impl<F: Form> Float<'_, '_, F> {
         *self.scratch = scratch;
     }
 
+    /// What to ask the cache for while a piece is multiplied: as much of the next strip.
+    #[inline(always)]
+    fn ahead(&self, first: usize, piece: Range<usize>) -> Ahead {
+        let bytes_of = |inputs: usize| inputs / F::BLOCK * F::BYTES * FLOAT_STRIP;
+        let at = (first + FLOAT_STRIP) * self.product.row_bytes + bytes_of(piece.start);
+        Ahead {
+            at: self.product.weights.as_ptr().wrapping_add(at),
+            lines: bytes_of(piece.len()).div_ceil(64),
+        }
+    }
+
+    /// Decodes a piece of a strip of weight rows, and asks the cache for `ahead`.
+    ///
+    /// # Safety
+    /// As [`Kernel::run`].
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(
+        &self,
+        first: usize,
+        piece: Range<usize>,
+        mut ahead: Ahead,
+        floats: &mut [f32],
+    ) {
+        let last = FLOAT_STRIP.min(self.tile.cols().len() - first) - 1;
+        for (r, floats) in floats.chunks_exact_mut(FLOAT_PIECE).take(FLOAT_STRIP).enumerate() {
+            // Rows beyond the last one repeat it; what comes out of them is not looked at.
+            let row = self.product.row(first + r.min(last));
+            for block in 0..piece.len() / F::BLOCK {
+                // SAFETY: as for this function; blocks lie within rows, and 16 floats from `i` within a block.
+                unsafe {
+                    if block.is_multiple_of((64 / F::BYTES).max(1)) && ahead.lines > 0 {
+                        L::prefetch_far(ahead.take(1));
+                    }
+                    F::decode::<L>(
+                        row.as_ptr().add((piece.start / F::BLOCK + block) * F::BYTES),
+                        #[inline(always)]
+                        |i, weights| L::store(floats.as_mut_ptr().add(block * F::BLOCK + i), weights),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Multiplies up to `T` activation rows with a decoded piece.
+    ///
+    /// # Safety
+    /// As [`Kernel::run`]; there are as many sums.
+    #[inline(always)]
+    unsafe fn blocks<L: Lanes, const R: usize, const T: usize>(
+        &self,
+        rows: Range<usize>,
+        piece: Range<usize>,
+        decoded: &[f32],
+        ahead: &mut Ahead,
+        sums: &mut [f32],
+    ) {
+        let acts: [&[f32]; T] =
+            std::array::from_fn(|t| &self.acts.row((rows.start + t).min(rows.end - 1))[piece.clone()]);
+        for (r, sums) in (0..FLOAT_STRIP).step_by(R).zip(sums.chunks_exact_mut(16 * R * T)) {
+            let weights: [&[f32]; R] =
+                std::array::from_fn(|i| &decoded[(r + i) * FLOAT_PIECE..][..piece.len()]);
+            let ahead = ahead.take(BLOCK_LINES);
+            // SAFETY: as for this function.
+            unsafe { block::<L, R, T>(weights, acts, piece.start > 0, ahead, sums.as_mut_ptr()) };
+        }
+    }
+
     /// Writes one output, where there is such a one.
     #[inline(always)]
     fn finish(&mut self, output: usize, row: usize, value: f32) {
         if let Some(out) = self.tile.row_mut(row).get_mut(output) {
             self.product.finish(out, output, value);
         }
+    }
+}
+
+/// Lines that the cache is asked for while a block is multiplied, where it is a whole piece: one every 16 inputs.
+const BLOCK_LINES: usize = FLOAT_PIECE / 16;
+
+/// Neighbouring cache lines that will be wanted.
+#[derive(Clone, Copy)]
+struct Ahead {
+    at: *const u8,
+    lines: usize,
+}
+
+impl Ahead {
+    /// The first of up to `n` lines, which are taken off.
+    #[inline(always)]
+    fn take(&mut self, n: usize) -> *const u8 {
+        let at = self.at;
+        let n = n.min(self.lines);
+        *self = Self { at: at.wrapping_add(64 * n), lines: self.lines - n };
+        at
+    }
+
+    /// The same without the first `n` lines.
+    #[inline(always)]
+    fn without(mut self, n: usize) -> Self {
+        self.take(n);
+        self
     }
 }
 
@@ -296,6 +412,7 @@ unsafe fn block<L: Lanes, const R: usize, const T: usize>(
     weights: [&[f32]; R],
     acts: [&[f32]; T],
     go_on: bool,
+    ahead: *const u8,
     sums: *mut f32,
 ) {
     // SAFETY: as for this function.
@@ -309,6 +426,10 @@ unsafe fn block<L: Lanes, const R: usize, const T: usize>(
             }
         }
         for k in (0..weights[0].len()).step_by(16) {
+            // In larger blocks there is room for it.
+            if T >= 8 {
+                L::prefetch_far(ahead.wrapping_add(4 * k));
+            }
             let mut vectors = [L::splat(0.0); R];
             for r in 0..R {
                 vectors[r] = L::load(weights[r].as_ptr().add(k));

@@ -27,10 +27,14 @@ pub unsafe trait Lanes: Copy + 'static {
     const STRIP_VECTORS: usize;
     /// Activation rows of a block of the int8 matrix product.
     const ROWS: usize;
+    /// Activation rows that are multiplied with weights as they are, at a time: 4 or 8.
+    const FEW_ROWS: usize = 4;
     /// Weight rows and activation rows of a block of the float matrix product.
     const FLOAT_BLOCK: (usize, usize);
     /// Columns of a block of four rows of a plain matrix product, in vectors.
     const GEMM_VECTORS: usize;
+    /// Activation rows that [`tile_sums`](Self::tile_sums) takes at most; 0 where there is no such instruction.
+    const TILE_ROWS: usize = 0;
 
     /// Runs the kernel compiled for this instruction set.
     fn vectorize<K: Kernel>(kernel: K) -> K::Out;
@@ -76,6 +80,30 @@ pub unsafe trait Lanes: Copy + 'static {
         acc
     }
 
+    /// Makes ready for [`tile_sums`](Self::tile_sums) of so many rows, on this thread.
+    #[inline(always)]
+    unsafe fn tiles_begin(_rows: usize) {}
+    /// The int8 matrix product of unpacked codes with the rows of activations that were announced, `stride` bytes apart,
+    /// over `quads` times four inputs (a multiple of 16): `sums` is `[rows, 16 STRIP_VECTORS]`, and is added to where
+    /// `go_on` says so. All begin at cache lines, for speed.
+    #[inline(always)]
+    unsafe fn tile_sums(
+        _codes: *const u8,
+        _acts: *const i8,
+        _stride: usize,
+        _quads: usize,
+        _go_on: bool,
+        _sums: *mut i32,
+    ) {
+        unreachable!("no tiles")
+    }
+    /// Keeps what multiplies tiles from falling asleep between two products, on a thread that has begun with them.
+    #[inline(always)]
+    unsafe fn tiles_awake() {}
+    /// Gives back what [`tiles_begin`](Self::tiles_begin) took.
+    #[inline(always)]
+    unsafe fn tiles_end() {}
+
     /// No sums yet.
     unsafe fn no_sums() -> Self::Sums;
     /// Adds `codes * acts` for the four codes of each byte: `acts[i]` belongs to bits `2 i`.
@@ -87,10 +115,23 @@ pub unsafe trait Lanes: Copy + 'static {
     unsafe fn splat_int(x: i32) -> Self::Ints;
     /// 16 integers.
     unsafe fn load_ints(p: *const i32) -> Self::Ints;
+    /// Writes 16 integers.
+    unsafe fn store_ints(p: *mut i32, ints: Self::Ints);
     /// `a + b`.
     unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     /// Sum of the 16.
     unsafe fn sum_ints(ints: Self::Ints) -> i32;
+    /// Sum of each of 16 vectors.
+    #[inline(always)]
+    unsafe fn sum_ints_each(vectors: &[Self::Ints; 16]) -> Self::Ints {
+        let mut sums = [0; 16];
+        for i in 0..16 {
+            // SAFETY: as for this function.
+            sums[i] = unsafe { Self::sum_ints(vectors[i]) };
+        }
+        // SAFETY: as for this function.
+        unsafe { Self::load_ints(sums.as_ptr()) }
+    }
     /// Nearest floats.
     unsafe fn to_floats(ints: Self::Ints) -> Self::Floats;
     /// `max(a, bits of |x|)`, signed, the bits without the sign.
@@ -124,6 +165,17 @@ pub unsafe trait Lanes: Copy + 'static {
     unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// Sum of the 16: `i` and `i + 8`, then 4, 2 and 1 apart.
     unsafe fn sum(x: Self::Floats) -> f32;
+    /// [`sum`](Self::sum) of each of 16 vectors, `[16, 16]` in memory.
+    #[inline(always)]
+    unsafe fn sum_each(vectors: *const f32) -> Self::Floats {
+        let mut sums = [0.0; 16];
+        for i in 0..16 {
+            // SAFETY: as for this function.
+            sums[i] = unsafe { Self::sum(Self::load(vectors.add(16 * i))) };
+        }
+        // SAFETY: as for this function.
+        unsafe { Self::load(sums.as_ptr()) }
+    }
 
     /// 16 floats for look-ups.
     unsafe fn table(p: *const f32) -> Self::Table;
@@ -145,6 +197,8 @@ pub unsafe trait Lanes: Copy + 'static {
 
     /// Asks for the cache line of an address, which need not be a good one.
     unsafe fn prefetch(p: *const u8);
+    /// The same for what is wanted later: into the second cache.
+    unsafe fn prefetch_far(p: *const u8);
 }
 
 /// A kernel with its arguments. `run` is always inlined, so that it is compiled for the instruction set of

@@ -9,6 +9,8 @@
 // Arrays of vectors are indexed, never iterated: `lanes.rs` says why.
 #![allow(clippy::needless_range_loop)]
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -129,8 +131,26 @@ pub const MANY_ROWS: usize = 8;
 /// Weight rows that are unpacked or decoded together, at most; a multiple of what any set takes together.
 pub const STRIP: usize = 48;
 
-/// Activation rows of a block of a float product, at most.
-const MAX_FLOAT_ROWS: usize = 6;
+/// Units of the weight rows of a strip that are unpacked together: half of a first cache of 48 KiB, with a strip of 48 rows.
+const PIECE_UNITS: usize = 2;
+
+/// Activation rows that pass over a piece of unpacked weights, at most; their sums wait in memory.
+const SUMMED_ROWS: usize = 512;
+
+/// Activation rows of a block of the int8 matrix product, at most.
+const MOST_BLOCK_ROWS: usize = 8;
+
+/// Weight rows of real numbers that are decoded together, where there are many activation rows.
+const FLOAT_STRIP: usize = 12;
+
+/// Inputs that are decoded together: with [`FLOAT_STRIP`] rows, half of a first cache of 48 KiB.
+const FLOAT_PIECE: usize = 512;
+
+/// Activation rows that pass over a decoded piece, at most; their sums wait in memory.
+const FLOAT_ROWS: usize = 64;
+
+/// Activation rows that Q6_K arranges at a time, at most.
+const ARRANGED_ROWS: usize = 6;
 
 /// Sizes of a [`Scratch`], in elements.
 #[derive(Clone, Copy, Debug, Default)]
@@ -142,15 +162,17 @@ pub struct ScratchSize {
 }
 
 impl ScratchSize {
-    /// For ternary weights of `cols` inputs.
-    pub fn of_ternary(cols: usize) -> Self {
-        // Codes begin at a cache line; scales there are as many as units.
-        Self { codes: STRIP * padded(cols) + 64, floats: STRIP * cols.div_ceil(UNIT), ..Self::default() }
+    /// For ternary weights, of any number of inputs.
+    pub fn of_ternary() -> Self {
+        // Codes and sums begin at a cache line.
+        let (codes, sums) = (STRIP * PIECE_UNITS * UNIT + 64, STRIP * (SUMMED_ROWS + MOST_BLOCK_ROWS) + 16);
+        Self { codes, floats: STRIP, sums, ..Self::default() }
     }
 
     /// For weights of real numbers of `cols` inputs.
     pub fn of_floats(cols: usize) -> Self {
-        Self { floats: STRIP * cols, sums: STRIP * MAX_FLOAT_ROWS * 16, ..Self::default() }
+        let floats = (FLOAT_STRIP * FLOAT_PIECE).max(ARRANGED_ROWS * cols);
+        Self { floats, sums: FLOAT_STRIP * FLOAT_ROWS * 16, ..Self::default() }
     }
 
     /// The same for weights that are decoded before a kernel sees them.
@@ -177,11 +199,11 @@ impl ScratchSize {
 /// Memory that a thread works in.
 #[derive(Default)]
 pub struct Scratch {
-    /// Unpacked weights, [`STRIP`] rows.
+    /// Unpacked weights, [`PIECE_UNITS`] of [`STRIP`] rows.
     codes: Vec<u8>,
-    /// Decoded weights, [`STRIP`] rows; interleaved activations; scales.
+    /// Decoded weights, [`FLOAT_PIECE`] of [`FLOAT_STRIP`] rows; interleaved activations; scales.
     floats: Vec<f32>,
-    /// Sums of a block of activation rows with [`STRIP`] weight rows, 16 for each.
+    /// Sums: of [`SUMMED_ROWS`] activation rows with [`STRIP`] weight rows, or of [`FLOAT_ROWS`] with [`FLOAT_STRIP`], 16 each.
     sums: Vec<f32>,
     /// Decoded weights, [`STRIP`] rows, for types that are decoded before a kernel sees them.
     pub decoded: Vec<f32>,
@@ -279,6 +301,11 @@ pub fn all() -> Vec<&'static Kernels> {
         all.extend((avx2 && has!("avxvnni")).then_some(&AVX_VNNI));
         all.extend(avx512.then_some(&AVX512));
         all.extend((avx512 && has!("avx512vnni")).then_some(&AVX512_VNNI));
+        #[cfg(target_os = "linux")]
+        {
+            static AMX: Kernels = table::<avx512::Avx512<amx::Amx>>("amx");
+            all.extend((avx512 && has!("avx512vnni") && amx::available()).then_some(&AMX));
+        }
     }
     #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
     {

@@ -100,6 +100,12 @@ unsafe impl Lanes for Neon {
         [vld1q_s32(p), vld1q_s32(p.add(4)), vld1q_s32(p.add(8)), vld1q_s32(p.add(12))]
     }
     #[inline(always)]
+    unsafe fn store_ints(p: *mut i32, ints: Self::Ints) {
+        for i in 0..4 {
+            vst1q_s32(p.add(4 * i), ints[i]);
+        }
+    }
+    #[inline(always)]
     unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints {
         quarters!(vaddq_s32, a, b)
     }
@@ -246,6 +252,10 @@ unsafe impl Lanes for Neon {
         [vdupq_n_f32(*p), vdupq_n_f32(*p.add(1)), vdupq_n_f32(*p.add(2)), vdupq_n_f32(*p.add(3))]
     }
 
+    #[inline(always)]
+    unsafe fn prefetch_far(p: *const u8) {
+        asm!("prfm pldl2keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+    }
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly));

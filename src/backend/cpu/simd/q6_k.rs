@@ -11,7 +11,7 @@
 #![allow(unsafe_code)]
 
 use super::lanes::{Kernel, Lanes};
-use super::{F32Rows, Product, Scratch, Tile};
+use super::{ARRANGED_ROWS, F32Rows, Product, Scratch, Tile};
 
 /// Weights and bytes of a block: low bits, high bits, 16 i8 scales of groups, an f16 scale.
 const BLOCK: usize = 256;
@@ -59,7 +59,7 @@ impl Kernel for Q6K<'_, '_> {
     unsafe fn run<L: Lanes>(mut self) {
         let mut rows = self.tile.rows();
         // Each has an accumulator and a sum of four products, beside four vectors of weights.
-        let most = L::FLOAT_BLOCK.1;
+        let most = L::FLOAT_BLOCK.1.min(ARRANGED_ROWS);
         while !rows.is_empty() {
             // SAFETY: as for this function; `new` checked every length.
             unsafe {

@@ -4,11 +4,10 @@
 //! the sum over the activations is known. Sums are 32-bit integers, exact for rows of up to 2^23 inputs.
 //!
 //! Few rows of activations: each 64 bytes of weights are shifted four times into 4 x 64 codes, and these are
-//! multiplied as they are; the weights are read once, at the speed of memory. Many rows: a strip of weight rows
-//! is unpacked once, four codes of 16 rows a vector, and stays in the cache while blocks of activation rows pass
-//! over it; a block's sums live in registers. It reads 1 vector of codes a `ROWS` products, 4 bytes of activations
-//! a `STRIP_VECTORS` products.
+//! multiplied as they are; the weights are read once, at the speed of memory. Many rows: `many.rs`.
 #![allow(unsafe_code)]
+
+mod many;
 
 use std::marker::PhantomData;
 
@@ -64,7 +63,7 @@ impl Form for Tq2_0 {
     const HIGH_FIRST: bool = false;
 }
 
-/// Weight rows that are multiplied at once where there are few activation rows.
+/// Weight rows that are multiplied at once with up to four activation rows.
 const TOGETHER: usize = 4;
 
 /// How far ahead of the weights the cache is asked for, in bytes.
@@ -110,7 +109,7 @@ impl<F: Form> Kernel for Ternary<'_, '_, F> {
         let rows = self.tile.rows();
         // SAFETY: as for this function; `new` checked every length.
         unsafe {
-            if rows.len() >= MANY_ROWS {
+            if rows.len() > L::FEW_ROWS.max(MANY_ROWS - 1) {
                 return match (L::ROWS, L::STRIP_VECTORS) {
                     (8, 3) => self.many::<L, 8, 4, 3>(),
                     _ => self.many::<L, 4, 2, 1>(),
@@ -118,55 +117,52 @@ impl<F: Form> Kernel for Ternary<'_, '_, F> {
             }
             let mut row = rows.start;
             while row < rows.end {
-                match rows.end - row {
-                    1 => self.few::<L, 1>(row),
-                    2 => self.few::<L, 2>(row),
-                    3 => self.few::<L, 3>(row),
-                    _ => self.few::<L, 4>(row),
-                }
-                row += 4;
+                row += match rows.end - row {
+                    1 => self.few::<L, 1, TOGETHER>(row),
+                    2 => self.few::<L, 2, TOGETHER>(row),
+                    3 => self.few::<L, 3, TOGETHER>(row),
+                    5.. if L::FEW_ROWS == 8 => self.few::<L, 8, 2>(row),
+                    _ => self.few::<L, 4, TOGETHER>(row),
+                };
             }
         }
     }
 }
 
 impl<F: Form> Ternary<'_, '_, F> {
-    /// Multiplies `T` activation rows.
+    /// Multiplies `T` activation rows, or those that there are, `R` weight rows at a time. Returns `T`.
     ///
     /// # Safety
     /// As [`Kernel::run`].
     #[inline(always)]
-    unsafe fn few<L: Lanes, const T: usize>(&mut self, first_row: usize) {
-        let acts: [*const i8; T] = std::array::from_fn(|t| self.acts.row(first_row + t).as_ptr());
+    unsafe fn few<L: Lanes, const T: usize, const R: usize>(&mut self, first_row: usize) -> usize {
+        let end = self.tile.rows().end;
+        let acts: [*const i8; T] =
+            std::array::from_fn(|t| self.acts.row((first_row + t).min(end - 1)).as_ptr());
         let outputs = self.tile.cols().len();
         for first in (0..outputs).step_by(16) {
             let n = (outputs - first).min(16);
             let mut sums = [[0; 16]; T];
             let mut values = [[0.0; 16]; T];
-            for some in (0..n).step_by(TOGETHER) {
+            for some in (0..n).step_by(R) {
                 // Rows beyond the last one repeat it; what comes out of them is not looked at.
-                let weights: [*const u8; TOGETHER] = std::array::from_fn(|r| {
+                let weights: [*const u8; R] = std::array::from_fn(|r| {
                     let row = (first + some + r).min(outputs - 1);
                     self.product.weights[row * self.product.row_bytes..].as_ptr()
                 });
                 // SAFETY: as for this function; every pointer has a whole row behind it.
                 unsafe {
                     if T == 1 && !F::SCALED {
-                        one_row::<L, F>(
-                            weights,
-                            acts[0],
-                            self.product.cols,
-                            &mut sums[0][some..][..TOGETHER],
-                        );
+                        one_row::<L, F, R>(weights, acts[0], self.product.cols, &mut sums[0][some..][..R]);
                         continue;
                     }
-                    let place = some..some + TOGETHER;
+                    let place = some..some + R;
                     let sums = sums.each_mut().map(|sums| &mut sums[place.clone()]);
                     let values = values.each_mut().map(|values| &mut values[place.clone()]);
-                    dots::<L, F, T>(weights, acts, self.product.cols, sums, values);
+                    dots::<L, F, T, R>(weights, acts, self.product.cols, sums, values);
                 }
             }
-            for t in 0..T {
+            for t in 0..T.min(end - first_row) {
                 // SAFETY: as for this function.
                 unsafe {
                     let value = if F::SCALED {
@@ -178,115 +174,7 @@ impl<F: Form> Ternary<'_, '_, F> {
                 }
             }
         }
-    }
-
-    /// Multiplies all activation rows, `M` at a time (`LESS` where that is enough) with `16 N` weight rows.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`].
-    #[inline(always)]
-    unsafe fn many<L: Lanes, const M: usize, const LESS: usize, const N: usize>(&mut self) {
-        let (rows, outputs) = (self.tile.rows(), self.tile.cols().len());
-        for first in (0..outputs).step_by(16 * N) {
-            // SAFETY: as for this function.
-            unsafe {
-                self.unpack::<L, N>(first);
-                let mut row = rows.start;
-                while row < rows.end {
-                    if rows.end - row <= LESS {
-                        self.block::<L, LESS, N>(first, row);
-                        row += LESS;
-                    } else {
-                        self.block::<L, M, N>(first, row);
-                        row += M;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Unpacks `16 N` weight rows: for each four inputs, in the order of the activations, `N` vectors of four
-    /// codes of 16 rows. Rows beyond the last one repeat it.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`].
-    #[inline(always)]
-    unsafe fn unpack<L: Lanes, const N: usize>(&mut self, first: usize) {
-        let Product { weights, row_bytes, cols, .. } = *self.product;
-        let outputs = self.tile.cols().len();
-        let start = self.scratch.codes.as_ptr().align_offset(64);
-        let codes = &mut self.scratch.codes[start..][..padded(cols) * 16 * N];
-        let row_of = |n: usize, i: usize| (first + 16 * n + i).min(outputs - 1);
-        for n in 0..N {
-            let rows: [&[u8]; 16] =
-                std::array::from_fn(|i| &weights[row_of(n, i) * row_bytes..][..row_bytes]);
-            for (unit, codes) in codes.chunks_exact_mut(UNIT * 16 * N).enumerate() {
-                let rows = rows.map(|row| row[unit * F::UNIT_BYTES..].as_ptr());
-                // SAFETY: as for this function; a unit of each row lies behind its pointer, and a unit's codes are
-                // 64 times `N` vectors.
-                unsafe {
-                    let columns = L::columns(&rows, cols - unit * UNIT >= UNIT);
-                    for i in 0..16 {
-                        let four = F::codes::<L>(columns[i]);
-                        for group in 0..4 {
-                            let place = ((group * 16 + i) * N + n) * 64;
-                            L::store_bytes(codes.as_mut_ptr().add(place), four[group]);
-                        }
-                    }
-                }
-            }
-        }
-        if F::SCALED {
-            let scales = self.scratch.floats.chunks_exact_mut(16 * N);
-            for (unit, scales) in scales.take(cols / UNIT).enumerate() {
-                for (i, scale) in scales.iter_mut().enumerate() {
-                    let unit = &weights[row_of(0, i) * row_bytes + unit * F::UNIT_BYTES..];
-                    *scale = f16::from_le_bytes([unit[64], unit[65]]).to_f32();
-                }
-            }
-        }
-    }
-
-    /// Multiplies the unpacked strip with `M` activation rows.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`].
-    #[inline(always)]
-    unsafe fn block<L: Lanes, const M: usize, const N: usize>(&mut self, first: usize, first_row: usize) {
-        let rows = self.tile.rows();
-        let acts: [*const i8; M] =
-            std::array::from_fn(|m| self.acts.row((first_row + m).min(rows.end - 1)).as_ptr());
-        let start = self.scratch.codes.as_ptr().align_offset(64);
-        let codes = self.scratch.codes[start..][..padded(self.product.cols) * 16 * N].as_ptr();
-        // SAFETY: as for this function; `unpack` filled `codes`, and every activation row is padded.
-        unsafe {
-            let rows = M.min(rows.end - first_row);
-            if F::SCALED {
-                let mut values = [[L::splat(0.0); N]; M];
-                for unit in 0..self.product.cols / UNIT {
-                    let codes = codes.add(unit * UNIT * 16 * N);
-                    let acts = acts.map(|acts| acts.add(unit * UNIT));
-                    let sums = quads::<L, M, N>(codes, acts, UNIT / 4);
-                    let scales = self.scratch.floats[unit * 16 * N..][..16 * N].as_ptr();
-                    for m in 0..M {
-                        let all = L::splat_int(-sum_of_unit::<L>(acts[m]));
-                        for n in 0..N {
-                            let sum = L::to_floats(L::add_ints(sums[m][n], all));
-                            values[m][n] = L::add(values[m][n], L::mul(L::load(scales.add(16 * n)), sum));
-                        }
-                    }
-                }
-                for m in 0..rows {
-                    self.finish::<L, N>(values[m], first_row + m, first);
-                }
-            } else {
-                let sums = quads::<L, M, N>(codes, acts, padded(self.product.cols) / 4);
-                for m in 0..rows {
-                    let values = self.of_sums::<L, N>(sums[m], first_row + m);
-                    self.finish::<L, N>(values, first_row + m, first);
-                }
-            }
-        }
+        T
     }
 
     /// The products of weights without scales of their own, but for the division by the activations' scale.
@@ -377,24 +265,24 @@ impl<L: Lanes> Divisor<L> {
     }
 }
 
-/// Sums of products of [`TOGETHER`] weight rows without scales of their own with one activation row: the kernel of
+/// Sums of products of `R` weight rows without scales of their own with one activation row: the kernel of
 /// single-token steps.
 ///
 /// # Safety
 /// As [`Lanes`]; each pointer has a row of `cols` behind it.
 #[inline(always)]
-unsafe fn one_row<L: Lanes, F: Form>(
-    weights: [*const u8; TOGETHER],
+unsafe fn one_row<L: Lanes, F: Form, const R: usize>(
+    weights: [*const u8; R],
     acts: *const i8,
     cols: usize,
     sums: &mut [i32],
 ) {
     // SAFETY: as for this function: a row has `cols / UNIT` units and perhaps half a one.
     unsafe {
-        let mut acc = [L::no_sums(); TOGETHER];
+        let mut acc = [L::no_sums(); R];
         for unit in 0..cols / UNIT {
             let acts = F::order(groups::<L>(acts.add(unit * UNIT)));
-            for r in 0..TOGETHER {
+            for r in 0..R {
                 let p = weights[r].add(unit * F::UNIT_BYTES);
                 L::prefetch(p.wrapping_add(AHEAD));
                 acc[r] = L::dot_packed(acc[r], L::load_bytes(p), acts);
@@ -403,25 +291,25 @@ unsafe fn one_row<L: Lanes, F: Form>(
         if !cols.is_multiple_of(UNIT) {
             let unit = cols / UNIT;
             let acts = F::order(groups::<L>(acts.add(unit * UNIT)));
-            for r in 0..TOGETHER {
+            for r in 0..R {
                 let p = weights[r].add(unit * F::UNIT_BYTES);
                 acc[r] = L::dot_packed(acc[r], L::load_half(p), acts);
             }
         }
-        for r in 0..TOGETHER {
+        for r in 0..R {
             sums[r] = L::total(acc[r]);
         }
     }
 }
 
-/// Sums of products of [`TOGETHER`] weight rows with `T` activation rows: integers into `sums` where the weights
+/// Sums of products of `R` weight rows with `T` activation rows: integers into `sums` where the weights
 /// have no scales of their own, else scaled ones into `values`.
 ///
 /// # Safety
 /// As [`Lanes`]; each pointer has a row of `cols` behind it.
 #[inline(always)]
-unsafe fn dots<L: Lanes, F: Form, const T: usize>(
-    weights: [*const u8; TOGETHER],
+unsafe fn dots<L: Lanes, F: Form, const T: usize, const R: usize>(
+    weights: [*const u8; R],
     acts: [*const i8; T],
     cols: usize,
     sums: [&mut [i32]; T],
@@ -429,11 +317,28 @@ unsafe fn dots<L: Lanes, F: Form, const T: usize>(
 ) {
     // SAFETY: as for this function: a row has `cols / UNIT` units and perhaps half a one.
     unsafe {
-        let mut acc = [[L::splat_int(0); TOGETHER]; T];
+        let mut acc = [[L::splat_int(0); R]; T];
         for unit in 0..cols.div_ceil(UNIT) {
             let acts = acts.map(|acts| acts.add(unit * UNIT));
             let whole = F::SCALED || cols - unit * UNIT >= UNIT;
-            for r in 0..TOGETHER {
+            if T == 8 {
+                // Each vector of activations is loaded once for all weight rows: there are no registers to keep it in.
+                let mut codes = [[L::splat4([0; 4].as_ptr()); 4]; R];
+                for r in 0..R {
+                    let p = weights[r].add(unit * F::UNIT_BYTES);
+                    L::prefetch(p.wrapping_add(AHEAD));
+                    codes[r] = F::codes::<L>(if whole { L::load_bytes(p) } else { L::load_half(p) });
+                }
+                for group in 0..4 {
+                    for t in 0..T {
+                        let x = L::load_bytes(acts[t].add(64 * group).cast());
+                        for r in 0..R {
+                            acc[t][r] = L::dot(acc[t][r], codes[r][group], x);
+                        }
+                    }
+                }
+            }
+            for r in 0..if T == 8 { 0 } else { R } {
                 let p = weights[r].add(unit * F::UNIT_BYTES);
                 L::prefetch(p.wrapping_add(AHEAD));
                 let codes = F::codes::<L>(if whole { L::load_bytes(p) } else { L::load_half(p) });
@@ -444,7 +349,7 @@ unsafe fn dots<L: Lanes, F: Form, const T: usize>(
             if F::SCALED {
                 for t in 0..T {
                     let all = sum_of_unit::<L>(acts[t]);
-                    for r in 0..TOGETHER {
+                    for r in 0..R {
                         let scale = weights[r].add(unit * F::UNIT_BYTES + 64).cast::<[u8; 2]>();
                         let scale = f16::from_le_bytes(scale.read()).to_f32();
                         values[t][r] += scale * (L::sum_ints(acc[t][r]) - all) as f32;
@@ -453,9 +358,19 @@ unsafe fn dots<L: Lanes, F: Form, const T: usize>(
                 }
             }
         }
-        if !F::SCALED {
+        if !F::SCALED && T * R == 16 {
+            let mut vectors = [L::splat_int(0); 16];
+            for i in 0..16 {
+                vectors[i] = acc[i / R][i % R];
+            }
+            let mut all = [0; 16];
+            L::store_ints(all.as_mut_ptr(), L::sum_ints_each(&vectors));
             for t in 0..T {
-                for r in 0..TOGETHER {
+                sums[t].copy_from_slice(&all[t * R..][..R]);
+            }
+        } else if !F::SCALED {
+            for t in 0..T {
+                for r in 0..R {
                     sums[t][r] = L::sum_ints(acc[t][r]);
                 }
             }
@@ -486,47 +401,5 @@ unsafe fn sum_of_unit<L: Lanes>(acts: *const i8) -> i32 {
     unsafe {
         let ones = L::splat4([1; 4].as_ptr());
         L::sum_ints(L::dot4(L::splat_int(0), [ones; 4], groups::<L>(acts)))
-    }
-}
-
-/// Sums of products of unpacked codes with activations, over `quads` times four inputs (a multiple of 4).
-///
-/// # Safety
-/// As [`Lanes`]; `quads` times `N` vectors and `quads` times 4 activations lie behind the pointers.
-#[inline(always)]
-unsafe fn quads<L: Lanes, const M: usize, const N: usize>(
-    codes: *const u8,
-    acts: [*const i8; M],
-    quads: usize,
-) -> [[L::Ints; N]; M] {
-    // SAFETY: as for this function.
-    unsafe {
-        let mut acc = [[L::splat_int(0); N]; M];
-        for quad in (0..quads).step_by(4) {
-            if N == 1 {
-                let codes = groups::<L>(codes.add(quad * 64).cast());
-                for m in 0..M {
-                    let p = acts[m].add(4 * quad);
-                    let acts = [L::splat4(p), L::splat4(p.add(4)), L::splat4(p.add(8)), L::splat4(p.add(12))];
-                    acc[m][0] = L::dot4(acc[m][0], codes, acts);
-                }
-                continue;
-            }
-            let mut p = codes.add(quad * N * 64);
-            for i in 0..4 {
-                let mut vectors = [L::splat4([0; 4].as_ptr()); N];
-                for n in 0..N {
-                    vectors[n] = L::load_bytes(p.add(n * 64));
-                }
-                p = p.add(N * 64);
-                for m in 0..M {
-                    let acts = L::splat4(acts[m].add(4 * (quad + i)));
-                    for n in 0..N {
-                        acc[m][n] = L::dot(acc[m][n], vectors[n], acts);
-                    }
-                }
-            }
-        }
-        acc
     }
 }
