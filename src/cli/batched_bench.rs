@@ -13,9 +13,9 @@ use crate::program::sampling::uniform;
 
 /// Measures prefill and decode of several sequences at a time, as llama-batched-bench does.
 ///
-/// PP tokens of each of B prompts are computed, then each sequence decodes TG tokens, the most likely ones. S_PP and S_TG are
-/// tokens a second of all sequences together, N_KV the positions that are in the KV cache at the end. LISTs are divided by
-/// commas; every combination is measured.
+/// PP tokens of each of B prompts are computed, then each sequence decodes TG tokens, the most likely ones.
+/// S_PP and S_TG are tokens a second of all sequences together, N_KV the positions that are in the KV cache
+/// at the end. LISTs are divided by commas; every combination is measured.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna batched-bench -m model.gguf -npp 128,256 -ntg 128 -npl 1,2,4,8
@@ -25,18 +25,22 @@ pub struct BatchedBenchArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Tokens of each prompt (also -npp)
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = at_least_one)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "128")]
+    #[arg(value_parser = at_least_one)]
     n_prompt: Vec<usize>,
     /// Tokens that each sequence decodes (also -ntg)
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = at_least_one)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "128")]
+    #[arg(value_parser = at_least_one)]
     n_gen: Vec<usize>,
     /// Numbers of sequences (also -npl)
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8", value_parser = at_least_one)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8")]
+    #[arg(value_parser = at_least_one)]
     n_parallel: Vec<usize>,
     /// All sequences have one prompt, which is computed once (also -pps)
     #[arg(long)]
     prompt_shared: bool,
-    /// Also let a prompt of N tokens arrive while the sequences decode, and say on stderr how long they had to wait for a token
+    /// Also let a prompt of N tokens arrive while the sequences decode, and say on stderr how long they had
+    /// to wait for a token
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     arriving: Option<usize>,
     /// How the result is written
@@ -91,7 +95,8 @@ impl Measured {
     fn line(&self) -> String {
         let Self { pp, tg, pl, n_kv, t_pp, speed_pp, t_tg, speed_tg, t, speed, .. } = self;
         format!(
-            "|{pp:6} | {tg:6} | {pl:4} | {n_kv:6} | {t_pp:8.3} | {speed_pp:8.2} | {t_tg:8.3} | {speed_tg:8.2} | \
+            "|{pp:6} | {tg:6} | {pl:4} | {n_kv:6} | {t_pp:8.3} | {speed_pp:8.2} | {t_tg:8.3} | \
+             {speed_tg:8.2} | \
              {t:8.3} | {speed:8.2} |"
         )
     }
@@ -192,7 +197,8 @@ fn arrive(engine: &Engine, pp: usize, pl: usize, n: usize) -> Result<String, Cli
     let longest = gaps.iter().max().map_or(0.0, |gap| 1e3 * gap.as_secs_f64());
     let (n_steps, beside) = (beside.len(), median(&mut beside));
     Ok(format!(
-        "arriving: {n} tokens in {n_steps} steps beside {pl} sequences: longest gap between two tokens {longest:.1} ms, a step \
+        "arriving: {n} tokens in {n_steps} steps beside {pl} sequences: longest gap between two tokens \
+         {longest:.1} ms, a step \
          {beside:.1} ms, {:.2} times; a step before {:.1} ms",
         longest / beside,
         median(&mut alone)

@@ -88,7 +88,8 @@ pub struct CacheArgs {
     pub kv_window: Option<usize>,
 }
 
-/// The flags that choose a device, as the backend takes them; `--int8 auto` is no choice, so every backend takes it.
+/// The flags that choose a device, as the backend takes them; `--int8 auto` is no choice, so every backend
+/// takes it.
 pub(super) fn device_options(device: Option<&str>, int8: Option<&str>) -> DeviceOptions {
     let set = [("device", device), ("int8", int8.filter(|how| *how != "auto"))]
         .into_iter()

@@ -110,7 +110,8 @@ pub fn finished(stats: &Stats, reason: Option<StopReason>, seed: u64, threads: u
     eprintln!("ended:      {}, seed {seed}", reason.map_or("by an error", words));
 }
 
-/// Says what sequences that went on from one prompt took together: `stats` counts their tokens, and times the whole.
+/// Says what sequences that went on from one prompt took together: `stats` counts their tokens, and times the
+/// whole.
 pub fn continued(stats: &Stats, n: usize, seed: u64) {
     eprintln!(
         "prompt:     {} tokens, {:.2} tokens/s, computed once",

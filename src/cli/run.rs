@@ -47,8 +47,10 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "N", default_value_t = -1)]
     #[arg(allow_negative_numbers = true, visible_alias = "predict")]
     n_predict: i64,
-    /// Continuations of the prompt, which is computed once; their seeds are that of --seed, and one more each (also -np)
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "prompt_cache", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Continuations of the prompt, which is computed once; their seeds are that of --seed, and one more each
+    /// (also -np)
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "prompt_cache")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
     /// Stop before this text; it is not shown (repeatable)
     #[arg(short = 'r', long, value_name = "TEXT", visible_alias = "reverse-prompt")]
@@ -140,7 +142,8 @@ impl RunArgs {
     }
 }
 
-/// Writes `n` continuations of a prompt, each behind a line with its number: the first as it comes, the others after it.
+/// Writes `n` continuations of a prompt, each behind a line with its number: the first as it comes, the
+/// others after it.
 fn continue_in_parallel(
     engine: &Engine,
     prompt: Vec<u32>,

@@ -31,8 +31,8 @@ pub struct Step<'a> {
     pub rows: &'a [Row],
     /// For each sequence slot, the pages that hold its positions.
     pub pages: &'a PageTable,
-    /// For each output row, in order, how to pick a token from it; `None` where the caller reads its logits instead. Empty
-    /// where nothing is picked from any.
+    /// For each output row, in order, how to pick a token from it; `None` where the caller reads its logits
+    /// instead. Empty where nothing is picked from any.
     pub sampling: &'a [Option<Sampling>],
 }
 
@@ -42,8 +42,8 @@ impl Step<'_> {
         self.rows.iter().filter(|row| row.logits).count()
     }
 
-    /// Output rows whose picks a slot keeps, with that slot and how they are picked: of each sequence the last output row that
-    /// a token is picked from.
+    /// Output rows whose picks a slot keeps, with that slot and how they are picked: of each sequence the
+    /// last output row that a token is picked from.
     pub fn kept_picks(&self) -> impl Iterator<Item = (usize, u32, &Sampling)> {
         let picked = || {
             let outputs = self.rows.iter().filter(|row| row.logits).zip(self.sampling).enumerate();
