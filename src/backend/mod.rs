@@ -12,7 +12,9 @@ mod registry;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
-pub use registry::{Auto, DeviceOption, DeviceOptions, Entry, NAMES, REGISTRY, auto, devices, open, open_on};
+pub use registry::{
+    Auto, DeviceOption, DeviceOptions, Entry, NAMES, Opened, REGISTRY, auto, devices, open, open_on,
+};
 
 use ggml_types::{HostTensor, QuantType};
 

@@ -6,6 +6,9 @@ use std::str::FromStr;
 
 use super::{Backend, BackendError, cpu};
 
+/// A backend that was opened, or why it does not start.
+pub type Opened = Result<Box<dyn Backend>, BackendError>;
+
 /// A backend of this build.
 #[derive(Debug)]
 pub struct Entry {
@@ -20,7 +23,7 @@ pub struct Entry {
     /// Each device that it finds, or why it finds none, given a number of threads.
     pub devices: fn(threads: usize) -> Vec<Result<String, BackendError>>,
     /// Opens it. Other options than its own were refused before.
-    pub open: fn(threads: usize, options: &DeviceOptions) -> Result<Box<dyn Backend>, BackendError>,
+    pub open: fn(threads: usize, options: &DeviceOptions) -> Opened,
 }
 
 /// Something that can be chosen of a backend.
@@ -126,7 +129,7 @@ pub fn devices(threads: usize) -> Vec<(&'static str, Result<String, BackendError
 
 /// The backends that `auto` stands for, the fastest first: those whose device is there, and the CPU. An error
 /// is a device that is there and cannot be used.
-pub fn auto(threads: usize) -> Vec<Result<Box<dyn Backend>, BackendError>> {
+pub fn auto(threads: usize) -> Vec<Opened> {
     let rank = |entry: &&Entry| entry.auto.as_ref().map(|auto| auto.rank);
     let is_there = |entry: &&Entry| entry.auto.as_ref().is_some_and(|auto| (auto.is_there)());
     let mut entries: Vec<&Entry> = REGISTRY.iter().filter(is_there).collect();
@@ -139,7 +142,7 @@ pub fn auto(threads: usize) -> Vec<Result<Box<dyn Backend>, BackendError>> {
 ///
 /// # Errors
 /// [`BackendError::Unknown`], and [`BackendError::Device`] where it does not start.
-pub fn open(name: &str, threads: usize) -> Result<Box<dyn Backend>, BackendError> {
+pub fn open(name: &str, threads: usize) -> Opened {
     open_on(name, threads, &DeviceOptions::default())
 }
 
@@ -147,11 +150,7 @@ pub fn open(name: &str, threads: usize) -> Result<Box<dyn Backend>, BackendError
 ///
 /// # Errors
 /// As [`open`]; [`BackendError::Option`] where the backend has no such option or no such choice.
-pub fn open_on(
-    name: &str,
-    threads: usize,
-    options: &DeviceOptions,
-) -> Result<Box<dyn Backend>, BackendError> {
+pub fn open_on(name: &str, threads: usize, options: &DeviceOptions) -> Opened {
     let (name, known, entry) = match REGISTRY.iter().find(|entry| entry.name == name) {
         Some(entry) => (entry.name, entry.options, Some(entry)),
         None if name == "auto" => ("auto", &[][..], None),

@@ -171,7 +171,7 @@ fn mixed_steps_give_each_sequence_what_it_gets_alone() {
                 together[seq].push(token);
                 let on_device = matches!(way, Way::Device(_));
                 // Now and then the host feeds what the device has picked.
-                let fed_back = on_device && (pos as usize + seq) % 5 != 0;
+                let fed_back = on_device && !(pos as usize + seq).is_multiple_of(5);
                 tokens[seq] = if fed_back { Row::PICKED } else { token };
             }
         }
