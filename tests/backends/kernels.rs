@@ -215,6 +215,25 @@ fn every_type_is_multiplied_as_its_decode_row_says() {
     }
 }
 
+/// More rows than pass over unpacked weights at a time.
+#[test]
+fn rows_far_down_are_multiplied_like_the_first() {
+    let mut noise = Noise(4);
+    for (ty, kind) in
+        [("i2_s", ActQuant::I8PerToken), ("tq2_0", ActQuant::I8PerToken), ("f16", ActQuant::None)]
+    {
+        let w = CpuWeight::new(&tensor(by_name(ty).unwrap(), 35, 512, &mut noise));
+        let x = noise.floats(541 * 512);
+        for k in simd::all() {
+            let all = bits(&product(k, 2, &w, kind, &x, PLAIN));
+            let last = bits(&product(k, 1, &w, kind, &x[530 * 512..], PLAIN));
+            assert_eq!(&all[530 * 35..], &last, "{ty}, {}", k.name);
+            let first = bits(&product(k, 1, &w, kind, &x[..3 * 512], PLAIN));
+            assert_eq!(&all[..3 * 35], &first, "{ty}, {}", k.name);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

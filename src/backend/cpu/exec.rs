@@ -103,7 +103,7 @@ pub fn plan(p: &Program, k: &Kernels, threads: usize) -> Result<Plan, BackendErr
     let bufs = p.bufs.iter().map(|buf| (p.max_rows(buf.rows) as u64).saturating_mul(buf.cols as u64 * elem));
     let ropes = p.ropes.iter().map(|rope| RopeTable::bytes(rope, p.limits.rows));
     let scratch = rows.saturating_mul((2 * sizes.kv_cols + sizes.gate_cols) as u64 * elem);
-    let sampling = sampling::Scratch::bytes(sizes.n_vocab);
+    let sampling = (threads as u64).saturating_mul(sampling::Scratch::bytes(sizes.n_vocab));
     let attend = attend::Scratch::bytes(sizes.attend, p.limits.rows, p.limits.pages, threads);
     let bufs_bytes =
         bufs.chain(ropes).chain([workspace_size(p, k).bytes(threads), scratch, attend, sampling]);
@@ -142,7 +142,7 @@ impl Compiled {
                 v: zeros(limits.rows * sizes.kv_cols),
                 gate: zeros(limits.rows * sizes.gate_cols),
                 attend: attend::Scratch::new(sizes.attend, limits.rows, limits.pages, threads),
-                sampling: sampling::Scratch::new(sizes.n_vocab),
+                sampling: (0..threads).map(|_| sampling::Scratch::new(sizes.n_vocab)).collect(),
             },
             outputs: Vec::with_capacity(limits.outputs),
             tokens: Vec::with_capacity(limits.outputs),

@@ -260,7 +260,8 @@ struct Scratch {
     /// `[rows, ffn_dim]`.
     gate: Vec<f32>,
     attend: attend::Scratch,
-    sampling: sampling::Scratch,
+    /// One a thread.
+    sampling: Vec<sampling::Scratch>,
 }
 
 /// Floats that own themselves, as bytes.

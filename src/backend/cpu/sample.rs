@@ -1,17 +1,21 @@
 //! Picks a token from each row of logits.
 
 use super::Cx;
+use super::pool::Grid;
 use crate::program::{Sample, sampling};
 
 pub fn run(cx: &mut Cx<'_>, s: &Sample) {
     let logits = &cx.bufs[s.logits.0 as usize];
     let n_vocab = logits.cols;
-    let rows = logits.rows(cx.step.sampling.len()).chunks_exact(n_vocab);
-    let scratch = &mut cx.scratch.sampling;
-    let picked =
-        rows.zip(cx.step.sampling).map(|(logits, how)| Some(sampling::pick(logits, how.as_ref()?, scratch)));
+    let how = cx.step.sampling;
     cx.tokens.clear();
-    cx.tokens.extend(picked);
+    cx.tokens.resize(how.len(), None);
+    let mut grids = [((), Grid::new(&mut cx.tokens[..], 1))];
+    cx.pool.tiles_with(&mut cx.scratch.sampling, &mut grids, 1, 1, |(), mut tile, scratch| {
+        let row = tile.rows().start;
+        let logits = &logits.rows(row + 1)[row * n_vocab..];
+        tile.row_mut(row)[0] = how[row].as_ref().map(|how| sampling::pick(logits, how, scratch));
+    });
     for (output, seq, _) in cx.step.kept_picks() {
         let picks = &mut cx.picks[seq as usize];
         *picks = [cx.tokens[output], picks[0]];

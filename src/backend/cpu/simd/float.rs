@@ -241,6 +241,11 @@ impl<F: Form> Float<'_, '_, F> {
                         // Of the next strip as much as is multiplied of this one: little by little, because the cache has
                         // room for few questions at a time.
                         let mut ahead = self.ahead(first, piece.clone());
+                        if rows.len() <= T && rows.len() > LESS {
+                            let sums = &mut scratch.sums;
+                            self.direct::<L, R, T>(rows.clone(), first, piece.clone(), ahead, sums);
+                            continue;
+                        }
                         let in_blocks =
                             if T >= 8 { rows.len().div_ceil(T) * FLOAT_STRIP / R * BLOCK_LINES } else { 0 };
                         self.decode::<L>(first, piece.clone(), ahead.without(in_blocks), &mut scratch.floats);
@@ -296,6 +301,72 @@ impl<F: Form> Float<'_, '_, F> {
             }
         }
         *self.scratch = scratch;
+    }
+
+    /// Multiplies up to `T` activation rows with a piece of a strip, decoding on the way.
+    ///
+    /// # Safety
+    /// As [`Kernel::run`]; there are as many sums.
+    #[inline(always)]
+    unsafe fn direct<L: Lanes, const R: usize, const T: usize>(
+        &self,
+        rows: Range<usize>,
+        first: usize,
+        piece: Range<usize>,
+        mut ahead: Ahead,
+        sums: &mut [f32],
+    ) {
+        let last = self.tile.cols().len() - 1;
+        let acts: [*const f32; T] = std::array::from_fn(|t| {
+            self.acts.row((rows.start + t).min(rows.end - 1))[piece.clone()].as_ptr()
+        });
+        let n_blocks = piece.len() / F::BLOCK;
+        for (r, sums) in (0..FLOAT_STRIP).step_by(R).zip(sums.chunks_exact_mut(16 * R * T)) {
+            let weights: [&[u8]; R] = std::array::from_fn(|i| {
+                let row = self.product.row((first + r + i).min(last));
+                &row[piece.start / F::BLOCK * F::BYTES..][..n_blocks * F::BYTES]
+            });
+            let lines = ahead.lines.div_ceil((FLOAT_STRIP - r) / R);
+            let ahead = Ahead { at: ahead.take(lines), lines };
+            // SAFETY: as for this function; blocks lie within rows, and 16 floats from `i` within a block.
+            unsafe {
+                let mut acc = [[L::splat(0.0); R]; T];
+                if piece.start > 0 {
+                    for t in 0..T {
+                        for i in 0..R {
+                            acc[t][i] = L::load(sums.as_ptr().add(16 * (t * R + i)));
+                        }
+                    }
+                }
+                for block in 0..n_blocks {
+                    let mut vectors = [[L::splat(0.0); 2]; R];
+                    for i in 0..R {
+                        // As many questions as there are weights: a line each 64 bytes, spread over the rows.
+                        if (block * R + i) * F::BYTES % 64 < F::BYTES {
+                            L::prefetch_far(ahead.at.wrapping_add((block * R + i) * F::BYTES));
+                        }
+                        F::decode::<L>(
+                            weights[i].as_ptr().add(block * F::BYTES),
+                            #[inline(always)]
+                            |at, weights| vectors[i][at / 16] = weights,
+                        );
+                    }
+                    for at in (0..F::BLOCK).step_by(16) {
+                        for t in 0..T {
+                            let x = L::load(acts[t].add(block * F::BLOCK + at));
+                            for i in 0..R {
+                                acc[t][i] = L::fma(vectors[i][at / 16], x, acc[t][i]);
+                            }
+                        }
+                    }
+                }
+                for t in 0..T {
+                    for i in 0..R {
+                        L::store(sums.as_mut_ptr().add(16 * (t * R + i)), acc[t][i]);
+                    }
+                }
+            }
+        }
     }
 
     /// What to ask the cache for while a piece is multiplied: as much of the next strip.

@@ -90,9 +90,6 @@ impl<F: Form> Ternary<'_, '_, F> {
                 // 64 times `N` vectors.
                 unsafe {
                     let codes = codes.add(at * UNIT * 16 * N);
-                    for i in 0..16 {
-                        L::prefetch_far(next.wrapping_add((unit * 16 * N + 16 * n + i) * 64));
-                    }
                     L::tiles_awake();
                     let mut at_unit = rows;
                     for i in 0..16 {
@@ -100,6 +97,8 @@ impl<F: Form> Ternary<'_, '_, F> {
                     }
                     let columns = L::columns(&at_unit, cols - unit * UNIT >= UNIT);
                     for i in 0..16 {
+                        // Behind the loads, which need the same few places for lines under way.
+                        L::prefetch_far(next.wrapping_add((unit * 16 * N + 16 * n + i) * 64));
                         let four = F::codes::<L>(columns[i]);
                         for group in 0..4 {
                             L::store_bytes(codes.add(((group * 16 + i) * N + n) * 64), four[group]);
