@@ -222,7 +222,7 @@ impl Batch {
                 return Grown::Alone;
             }
             let is_planned = |other: usize| parts.iter().any(|part| part.task == other);
-            let victim = running().filter(|&other| !is_planned(other)).next_back().unwrap_or(at);
+            let victim = running().rfind(|&other| !is_planned(other)).unwrap_or(at);
             self.preempt(victim);
             if victim == at {
                 return Grown::Waits;
