@@ -176,7 +176,10 @@ fn contexts(c: &mut Criterion) {
 
 criterion_group! {
     name = stages;
-    config = Criterion::default().sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    config = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1));
     targets = bench, contexts
 }
 criterion_main!(stages);

@@ -1,5 +1,5 @@
-//! A run allocates nothing: not in a decode step, not in a batch, on no thread. And a compiled program has allocated
-//! what was planned.
+//! A run allocates nothing: not in a decode step, not in a batch, on no thread. And a compiled program has
+//! allocated what was planned.
 //!
 //! A program of its own, without the test harness, whose threads allocate too.
 

@@ -1,5 +1,5 @@
-//! `AttnIn` and `Attend` of every backend against the f64 oracle: positions around page and split limits, every
-//! KV codec, grouped heads, several sequences in one step, pages out of order, and poison wherever no
+//! `AttnIn` and `Attend` of every backend against the f64 oracle: positions around page and split limits,
+//! every KV codec, grouped heads, several sequences in one step, pages out of order, and poison wherever no
 //! position of a sequence has been written.
 
 use ggml_types::{KvCodec, KvSide, KvVectors, QuantError, kv_by_name};
@@ -170,8 +170,8 @@ fn heads_of_a_real_model() {
     decodes_and_prefills("20 heads, 5 KV heads of 128", shape, &[70]);
 }
 
-/// Steps of many rows go to tensor cores on a card: heads of every size that they take and one beyond, groups that fill a
-/// block's rows evenly or not, and more heads than a block takes.
+/// Steps of many rows go to tensor cores on a card: heads of every size that they take and one beyond, groups
+/// that fill a block's rows evenly or not, and more heads than a block takes.
 #[test]
 fn f16_cache() {
     decodes_and_prefills("f16", Shape { codec: codec("f16"), ..plain() }, &[0, 63, 64, 256]);
@@ -232,9 +232,9 @@ fn a_cache_of_whole_vectors() {
     }
 }
 
-/// The bounds above allow for a cache of halves; over one and the same cache, many rows at once are as exact as single ones.
-/// Sums differ by a few roundings of floats: 2^-20 of the largest output leaves room for 8 of them. Queries are small, because
-/// roundings of large scores would weigh more.
+/// The bounds above allow for a cache of halves; over one and the same cache, many rows at once are as exact
+/// as single ones. Sums differ by a few roundings of floats: 2^-20 of the largest output leaves room for 8 of
+/// them. Queries are small, because roundings of large scores would weigh more.
 #[test]
 fn rows_together_attend_as_they_do_alone() {
     for (n_heads, n_kv_heads, head_dim, last) in [(4, 1, 16, 63), (6, 2, 128, 150)] {
@@ -270,8 +270,8 @@ fn rows_together_attend_as_they_do_alone() {
     }
 }
 
-/// A value beyond the range of halves is infinite in its element, for the rows that see it: the same elements whether rows stand
-/// together or alone.
+/// A value beyond the range of halves is infinite in its element, for the rows that see it: the same elements
+/// whether rows stand together or alone.
 #[test]
 fn a_value_beyond_halves_stays_in_its_element() {
     let shape = Shape { codec: codec("f16"), ..plain() };

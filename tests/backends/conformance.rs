@@ -1,7 +1,8 @@
 //! Every backend, stage and type over a table of cases, against the plain f64 oracle.
 //!
-//! Every bound comes from the oracle, which says with each operation why it is as large as it is. Before every
-//! run all buffers are poisoned with NaN, and so are the rows beyond the step, which must stay as they are.
+//! Every bound comes from the oracle, which says with each operation why it is as large as it is. Before
+//! every run all buffers are poisoned with NaN, and so are the rows beyond the step, which must stay as they
+//! are.
 
 use ggml_types::types::REGISTRY;
 use sterna::program::{
@@ -318,7 +319,8 @@ fn samples_of_logits_that_stand_in_each_others_way() {
     }
 }
 
-/// The largest logits all belong to a few threads of a block: more reach the line that their maxima draw than it has room for.
+/// The largest logits all belong to a few threads of a block: more reach the line that their maxima draw than
+/// it has room for.
 #[test]
 fn samples_of_logits_a_block_apart() {
     let n_vocab = 20_000;

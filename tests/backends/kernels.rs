@@ -1,5 +1,5 @@
-//! Linear layers in every kernel set that this machine can run: against values computed by bitnet.cpp, against
-//! exact arithmetic, and against each other.
+//! Linear layers in every kernel set that this machine can run: against values computed by bitnet.cpp,
+//! against exact arithmetic, and against each other.
 
 use std::path::Path;
 
@@ -162,8 +162,8 @@ fn rows_without_a_meaning_stay_alone() {
     }
 }
 
-/// Products with exact sums: what is left are the scale's division and multiplications, and for TQ2_0 the sum of
-/// the blocks.
+/// Products with exact sums: what is left are the scale's division and multiplications, and for TQ2_0 the sum
+/// of the blocks.
 #[test]
 fn ternary_products_are_what_the_program_says() {
     let mut noise = Noise(2);

@@ -1,6 +1,6 @@
-//! Codes as the CUDA backend's kernels write them, read back from its pages: they are the codecs' own, bit for bit, but where an
-//! element lies on a border of the quantiser. And attention over `tq3_0`, whose queries meet signs bit-plane by bit-plane, against
-//! sums in f64 over those very codes.
+//! Codes as the CUDA backend's kernels write them, read back from its pages: they are the codecs' own, bit
+//! for bit, but where an element lies on a border of the quantiser. And attention over `tq3_0`, whose queries
+//! meet signs bit-plane by bit-plane, against sums in f64 over those very codes.
 
 use ggml_types::kv_by_name;
 use ggml_types::turboquant::{Codebook, Lloyd, Planes, Prod, Qjl, Rotation, ScaleRule};
@@ -94,7 +94,8 @@ impl Held {
         &self.mean[head * self.head_dim..][..self.head_dim]
     }
 
-    /// The scales and the bytes of a vector of codes. `[key, value]` are bits an element, signs with them, and scales.
+    /// The scales and the bytes of a vector of codes. `[key, value]` are bits an element, signs with them,
+    /// and scales.
     fn vector(
         &self,
         shapes: [(usize, usize); 2],
@@ -246,7 +247,8 @@ fn kernels_write_the_codecs_codes() {
     }
 }
 
-/// Magnitudes of a codebook in whole steps up to 127 of a unit, which is found as `src/backend/cuda/kv.rs` says.
+/// Magnitudes of a codebook in whole steps up to 127 of a unit, which is found as `src/backend/cuda/kv.rs`
+/// says.
 fn in_units(book: &Codebook) -> Vec<f64> {
     let upper = &book.centroids()[book.centroids().len() / 2..];
     let worst =

@@ -1,6 +1,6 @@
-//! Attention over every KV codec at lengths around the limits of pages, splits and windows, up to 131 072 positions: against
-//! softmax over all positions at once in f64, in one split and in many, for two sequences side by side, and with vectors
-//! that no codec can hold among the others.
+//! Attention over every KV codec at lengths around the limits of pages, splits and windows, up to 131 072
+//! positions: against softmax over all positions at once in f64, in one split and in many, for two sequences
+//! side by side, and with vectors that no codec can hold among the others.
 
 use ggml_types::turboquant::Rotation;
 use ggml_types::{KvCodec, KvSide, KvVectors, kv, kv_by_name, kv_on};
@@ -21,7 +21,8 @@ const COLS: usize = GROUP * HEAD_DIM;
 const SCALE: f32 = 0.125;
 /// Rows of the steps that fill a cache.
 const FILL: usize = 256;
-/// Rows beside which a row's positions are not shared out: more rows than the threads have tasks, or than a card has blocks.
+/// Rows beside which a row's positions are not shared out: more rows than the threads have tasks, or than a
+/// card has blocks.
 const TOGETHER: u32 = 12;
 /// Positions before the row that attends.
 const LENGTHS: [u32; 9] = [0, 1, 31, 32, 33, 63, 64, 65, 4095];
@@ -40,7 +41,8 @@ struct Attention {
 
 type Codecs = [&'static dyn KvCodec; 2];
 
-/// Keys and values of one sequence, as the backend's own sums give them but for their rounding: `[positions, HEAD_DIM]`.
+/// Keys and values of one sequence, as the backend's own sums give them but for their rounding: `[positions,
+/// HEAD_DIM]`.
 struct Vectors {
     k: Vec<Vec<f32>>,
     v: Vec<Vec<f32>>,
@@ -64,7 +66,8 @@ impl Attention {
         let mut case = Case::new("attention at many lengths", windowed_limits(FILL, n_seqs, n_pages));
         let (x, q, y) = (case.buf("x", DIM), case.buf("q", COLS), case.buf("y", COLS));
         let norm = case.norm(NormKind::Rms, DIM);
-        // Keys stand off the origin, so that their mean matters. The first input makes vectors beyond f16 where it is not zero.
+        // Keys stand off the origin, so that their mean matters. The first input makes vectors beyond f16
+        // where it is not zero.
         let mut linear = |rows, centre| {
             let mut values: Vec<f32> = (0..rows * DIM).map(|_| 0.25 * case.numbers.value()).collect();
             values.iter_mut().step_by(DIM).for_each(|x| *x = 1e6);
@@ -211,10 +214,11 @@ fn distance<'a>(a: &[f32], b: impl Iterator<Item = &'a f64> + Clone) -> f64 {
     (square / b.map(|b| b * b).sum::<f64>()).sqrt()
 }
 
-/// How far a backend may be from the reference. The CPU and wgpu multiply floats with codes: f32 sums, and a few numbers that
-/// round to another f16 or get another code, because the reference has other last places. CUDA rounds queries to 255 steps
-/// and centroids to 255 values, which `tests/kv_window.rs` holds exactly. Of a residual that is another in its last place, signs that stand for
-/// nearly nothing are others, and count as much as all.
+/// How far a backend may be from the reference. The CPU and wgpu multiply floats with codes: f32 sums, and a
+/// few numbers that round to another f16 or get another code, because the reference has other last places.
+/// CUDA rounds queries to 255 steps and centroids to 255 values, which `tests/kv_window.rs` holds exactly. Of
+/// a residual that is another in its last place, signs that stand for nearly nothing are others, and count as
+/// much as all.
 fn bound(backend: &dyn Backend, [k, v]: Codecs) -> f64 {
     let of_codes = k.rotates() || v.rotates();
     match backend.name() {
@@ -230,7 +234,8 @@ fn tiles_on_cuda(codecs: Codecs) -> bool {
     k == v && ["f16", "turboquant", "turboquant-4"].contains(&k)
 }
 
-/// How many rows are to stand together: [`TOGETHER`], and so many that they are tiles on a backend that has such.
+/// How many rows are to stand together: [`TOGETHER`], and so many that they are tiles on a backend that has
+/// such.
 fn together(backend: &dyn Backend, codecs: Codecs) -> &'static [u32] {
     match backend.name() {
         "wgpu" => &[2 * TOGETHER],
@@ -244,7 +249,8 @@ fn up_to(last: u32, n: u32) -> Vec<Row> {
     rows(0, (last + 1).saturating_sub(n)..last + 1)
 }
 
-/// A row alone, whose positions many tasks or blocks share, against the same row beside others, which one goes through.
+/// A row alone, whose positions many tasks or blocks share, against the same row beside others, which one
+/// goes through.
 fn in_one_split_and_in_many(
     backend: &mut dyn Backend,
     attention: &Attention,
@@ -285,7 +291,8 @@ fn in_one_split_and_in_many(
     }
 }
 
-/// One kind of wgpu's kernels, the other one for the next `i`: every codec meets either kind somewhere, in half the time.
+/// One kind of wgpu's kernels, the other one for the next `i`: every codec meets either kind somewhere, in
+/// half the time.
 fn one_wgpu(i: usize) -> Option<Box<dyn Backend>> {
     wgpus().into_iter().nth(i % 2)
 }
@@ -424,8 +431,8 @@ fn two_sequences_in_one_step_are_two_sequences() {
     }
 }
 
-/// Vectors that are no numbers, or beyond what an f16 holds, and vectors of zeros: within the window and behind it, nothing of
-/// them is left that could spread, and somebody has counted them.
+/// Vectors that are no numbers, or beyond what an f16 holds, and vectors of zeros: within the window and
+/// behind it, nothing of them is left that could spread, and somebody has counted them.
 #[test]
 fn what_no_codec_can_hold_does_no_harm() {
     let positions = 400_usize;
@@ -455,7 +462,8 @@ fn what_no_codec_can_hold_does_no_harm() {
                     distance(&got, reference(&attention.pages, &row, attention.codecs, &q, &kept).iter());
                 assert!(error < bound, "{what}: row {pos}: {error}");
             }
-            // Keys and values of two rows that are no numbers, and keys of one that is beyond an f16, at least.
+            // Keys and values of two rows that are no numbers, and keys of one that is beyond an f16, at
+            // least.
             assert!(running.clamped().is_some_and(|n| n >= 5), "{what}");
         }
     }

@@ -1,5 +1,6 @@
-//! Windowed KV caches: attention against a reference in f64 over the codecs' own definition; prompts in pieces, cuts,
-//! branches and sessions side by side against sessions that went alone; bytes against the formula.
+//! Windowed KV caches: attention against a reference in f64 over the codecs' own definition; prompts in
+//! pieces, cuts, branches and sessions side by side against sessions that went alone; bytes against the
+//! formula.
 
 use ggml_types::turboquant::ScaleRule;
 use sterna::engine::{Engine, EngineOptions, Session};
@@ -45,8 +46,8 @@ fn sinks_and_window_may_be_larger() {
     attends_as(["turboquant"; 2], all, &[("codes", RIGHT)]);
 }
 
-/// Heads of every length, alone and in groups that a block takes as a whole, in parts, or in several tiles: on cards other kernels take
-/// them.
+/// Heads of every length, alone and in groups that a block takes as a whole, in parts, or in several tiles:
+/// on cards other kernels take them.
 #[test]
 fn heads_of_every_shape_attend() {
     let all =
@@ -83,7 +84,8 @@ fn values_may_be_small_or_large() {
     }
 }
 
-/// What is no number, or too large for f16, is put right where it is kept and counted, and the rows behind it go on.
+/// What is no number, or too large for f16, is put right where it is kept and counted, and the rows behind it
+/// go on.
 #[test]
 fn hostile_vectors_are_clamped_and_counted() {
     for name in ["turboquant", "turboquant-4", "q8_0", "q4_0"] {

@@ -1,5 +1,6 @@
-//! Steps that are queued before the host knows their token: fed on the device with what the step before picked, they give the
-//! tokens that steps fed by the host give, and one that turns out not to be wanted leaves no trace.
+//! Steps that are queued before the host knows their token: fed on the device with what the step before
+//! picked, they give the tokens that steps fed by the host give, and one that turns out not to be wanted
+//! leaves no trace.
 
 use sterna::backend::{Backend, NAMES};
 use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions, Session, StopReason};
@@ -26,7 +27,8 @@ fn queue(running: &mut Running<'_>, pages: &PageTable, seqs: &[u32], pos: u32, o
     running.backend.run(running.exec, &step).expect("a run");
 }
 
-/// Slots decode side by side, each step queued behind the one whose token it is fed with, and one slot rests now and then.
+/// Slots decode side by side, each step queued behind the one whose token it is fed with, and one slot rests
+/// now and then.
 #[test]
 fn a_fed_back_token_is_the_one_that_the_host_would_feed() {
     for model in [SMALL, Model { weights: "q8_0", ..SMALL }, Model { kv: "turboquant", ..SMALL }] {
@@ -121,8 +123,9 @@ fn next_token(running: &mut Running<'_>, way: Way, seq: u32, output: usize, logi
     }
 }
 
-/// Steps whose rows mix sequences that are sampled on the device (fed with their picks or by the host), by the host, or whose
-/// logits the caller reads, and rows of a prompt that ask for nothing: each sequence gets what it gets alone.
+/// Steps whose rows mix sequences that are sampled on the device (fed with their picks or by the host), by
+/// the host, or whose logits the caller reads, and rows of a prompt that ask for nothing: each sequence gets
+/// what it gets alone.
 #[test]
 fn mixed_steps_give_each_sequence_what_it_gets_alone() {
     let ways = [
@@ -264,7 +267,8 @@ fn say(session: &mut Session, prompt: &[u32], options: &GenerateOptions, pieces:
     Said { text, tokens, reason, seen: session.tokens().to_vec() }
 }
 
-/// A text, and what the same session says to another prompt afterwards: by the host alone, and as the backend likes.
+/// A text, and what the same session says to another prompt afterwards: by the host alone, and as the backend
+/// likes.
 fn assert_no_trace(engine: &Engine, options: &GenerateOptions, pieces: usize) -> Said {
     let prompt = engine.tokenizer().unwrap().encode(PROMPT, Special::Parse, true);
     let said = |options: &GenerateOptions| {

@@ -1,5 +1,5 @@
-//! Two backends side by side, stage by stage: both start every stage from the same buffers, and the first stage
-//! whose buffers differ is named by its label.
+//! Two backends side by side, stage by stage: both start every stage from the same buffers, and the first
+//! stage whose buffers differ is named by its label.
 //!
 //! Where a whole program goes astray, this says where: run it with the backends in question.
 
@@ -45,8 +45,8 @@ fn prompt(n: u32) -> Vec<Row> {
     (0..n).map(|pos| Row { token: pos * 37 % 300, pos, seq: 0, logits: pos + 1 == n }).collect()
 }
 
-/// One step of an int8 rounding is at most 1/127 of the largest input, and a few of them may flip where a norm
-/// differs in its last bit; float products differ by a few roundings alone.
+/// One step of an int8 rounding is at most 1/127 of the largest input, and a few of them may flip where a
+/// norm differs in its last bit; float products differ by a few roundings alone.
 fn tolerance(model: &Model) -> f32 {
     if [Some(model.weights), model.other].contains(&Some("i2_s")) { 2e-3 } else { 1e-5 }
 }
@@ -78,7 +78,8 @@ fn every_set_of_kernels_computes_what_plain_code_does() {
     }
 }
 
-/// Norms sum in pairs of floats there, so that int8 roundings are the CPU's but for a last place now and then.
+/// Norms sum in pairs of floats there, so that int8 roundings are the CPU's but for a last place now and
+/// then.
 #[test]
 fn cuda_kernels_compute_what_the_cpu_does() {
     // Norms of heads, over every kind of cache, and layers that no kernel has together.
@@ -107,7 +108,8 @@ fn cuda_kernels_compute_what_the_cpu_does() {
     }
 }
 
-/// Its norms sum in pairs of floats too. With codes in the cache, positions of several pages, so that codes are read.
+/// Its norms sum in pairs of floats too. With codes in the cache, positions of several pages, so that codes
+/// are read.
 #[test]
 fn wgpu_kernels_compute_what_the_cpu_does() {
     let caches = ["turboquant", "turboquant-4", "q8_0", "q4_0"].map(|kv| Model { kv, ..SMALL });

@@ -1,4 +1,5 @@
-//! What the wgpu backend says where a device, a limit or memory is missing, and that it says so instead of waiting.
+//! What the wgpu backend says where a device, a limit or memory is missing, and that it says so instead of
+//! waiting.
 #![cfg(feature = "wgpu")]
 
 use std::path::Path;
@@ -131,7 +132,8 @@ fn stages_are_timed_where_the_device_can() {
     assert_eq!(all[0], all[1]);
 }
 
-/// What a run has compiled is there for the next one; a file that is broken, or no file at all, is as if there were none.
+/// What a run has compiled is there for the next one; a file that is broken, or no file at all, is as if
+/// there were none.
 #[test]
 fn compiled_kernels_are_kept_on_disk_and_a_broken_file_is_ignored() {
     if gpu(&Options::default()).is_none() {
@@ -217,8 +219,8 @@ fn with_a_buffer_of(bytes: usize) -> Case {
     case
 }
 
-/// Where it is known that memory is short, nothing is allocated; where the driver has to say it, the error is its own. Both leave the device
-/// as it was.
+/// Where it is known that memory is short, nothing is allocated; where the driver has to say it, the error is
+/// its own. Both leave the device as it was.
 #[test]
 fn too_little_memory_is_an_error_and_the_device_goes_on() {
     let full = Options { memory_bytes: Some(4 << 20), ..Options::default() };

@@ -1,4 +1,5 @@
-//! The demo model inside the program: what it says, and that its logits are the ones another implementation has.
+//! The demo model inside the program: what it says, and that its logits are the ones another implementation
+//! has.
 //!
 //! What is expected lies in `tests/data/demo`; `tests/data/README.md` has the command that makes the texts.
 #![cfg(feature = "cli")]
@@ -102,8 +103,9 @@ fn greedy_texts_are_the_same_bytes_everywhere() {
     }
 }
 
-/// Greedy, and drawn on the device with the default filters. A sum in another order moves an int8 step now and then, and with it the
-/// logits by some hundredths: a draw that falls on a border between two tokens goes the other way sooner or later.
+/// Greedy, and drawn on the device with the default filters. A sum in another order moves an int8 step now
+/// and then, and with it the logits by some hundredths: a draw that falls on a border between two tokens goes
+/// the other way sooner or later.
 #[test]
 fn other_backends_tell_the_same_story() {
     let drawn = SamplerOptions { seed: Some(1), ..SamplerOptions::default() };
@@ -128,9 +130,10 @@ fn other_backends_tell_the_same_story() {
     }
 }
 
-/// A context of more than the positions that are kept exactly, so that codes are read, and 64 greedy tokens behind it. Where
-/// another backend takes another token, the two were as good as equal: an int8 step or a code that falls the other way moves the
-/// logits behind it. The CPU's own sets of kernels differ so, by up to 0.18 on this text, and by 0.52 with q4_0.
+/// A context of more than the positions that are kept exactly, so that codes are read, and 64 greedy tokens
+/// behind it. Where another backend takes another token, the two were as good as equal: an int8 step or a
+/// code that falls the other way moves the logits behind it. The CPU's own sets of kernels differ so, by up
+/// to 0.18 on this text, and by 0.52 with q4_0.
 #[test]
 fn other_backends_tell_the_same_story_from_every_cache() {
     const POSITIONS: usize = 200;

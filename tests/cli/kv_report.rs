@@ -1,4 +1,5 @@
-//! `sterna kv-report` as a user types it, and the gates that a model's next token must pass with codes in its cache.
+//! `sterna kv-report` as a user types it, and the gates that a model's next token must pass with codes in its
+//! cache.
 #![cfg(feature = "cli")]
 
 use std::path::Path;
@@ -141,8 +142,9 @@ fn a_cache_that_cannot_be_is_refused_where_it_is_named() {
     assert!(stderr.contains("one of f16, f32, q8_0") && stderr.contains("q5_1"), "{stderr}");
 }
 
-/// The demo model on text of its own. The README has the figures of more and other text: KL .0008 and 97.9 % for
-/// `turboquant`, where the gates are .008 and 97 %; a thousand positions are good to half a per cent of the choices.
+/// The demo model on text of its own. The README has the figures of more and other text: KL .0008 and 97.9 %
+/// for `turboquant`, where the gates are .008 and 97 %; a thousand positions are good to half a per cent of
+/// the choices.
 #[test]
 fn codes_leave_the_next_token_as_it_is() {
     let Some(model) = sterna::demo::model() else {

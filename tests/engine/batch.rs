@@ -172,8 +172,8 @@ fn together(batch: &mut Batch, arrivals: &[Arrival]) -> Vec<Said> {
     all
 }
 
-/// Any schedule on the CPU gives the bits of a sequence alone: random arrivals, cancellations, samplers and shared prefixes, in a
-/// pool that makes sequences wait and be preempted, with every KV codec.
+/// Any schedule on the CPU gives the bits of a sequence alone: random arrivals, cancellations, samplers and
+/// shared prefixes, in a pool that makes sequences wait and be preempted, with every KV codec.
 #[test]
 fn together_is_alone() {
     let pool = |options: &mut EngineOptions| options.kv_positions = Some(8 * PAGE);
@@ -211,11 +211,12 @@ fn together_is_alone() {
     }
 }
 
-/// On other backends the kernel of a row depends on how many rows a step has, so sums differ in their last bits. Greedy
-/// tokens are the same as alone, or at the first that differs the two had all but equal logits.
+/// On other backends the kernel of a row depends on how many rows a step has, so sums differ in their last
+/// bits. Greedy tokens are the same as alone, or at the first that differs the two had all but equal logits.
 #[test]
 fn together_is_alone_within_rounding_elsewhere() {
-    /// Logits of this model are some units apart; int8 activations that round the other way move them by hundredths.
+    /// Logits of this model are some units apart; int8 activations that round the other way move them by
+    /// hundredths.
     const TIE: f32 = 0.1;
     let there = |name: &&str| backend::NAMES.contains(name) && support::starts(name, backend::open(name, 1));
     for name in ["cuda-simt", "wgpu"].into_iter().filter(there) {
@@ -347,7 +348,8 @@ fn a_prompt_that_was_there_is_found_again() {
         assert_eq!((stats.queried_tokens, stats.hit_tokens), (780, 512), "{kv}");
         // 260 rows, and twice the 4 that lie behind the last full page.
         assert_eq!(batch.stats().prompt_rows, 268, "{kv}");
-        // A longer prompt goes on where the shorter one ended, another salt finds nothing, and neither does who wants none.
+        // A longer prompt goes on where the shorter one ended, another salt finds nothing, and neither does
+        // who wants none.
         request.prompt.extend(tokens(4, 10));
         let longer = alone_after(&engine, &mut batch, &request);
         assert_eq!(longer, 256, "{kv}");
@@ -440,8 +442,8 @@ fn a_cancelled_sequence_is_gone_with_the_next_step() {
     assert!(batch.step().unwrap().iter().all(|(id, _)| *id != ids[1]));
 }
 
-/// Of sequences with equal claims that decode none gets ahead of another by more than a token, though a step has rows for only
-/// two of them; and of two prompts none waits for the other's end.
+/// Of sequences with equal claims that decode none gets ahead of another by more than a token, though a step
+/// has rows for only two of them; and of two prompts none waits for the other's end.
 #[test]
 fn equal_claims_get_equal_shares() {
     let engine = engine(|options| {

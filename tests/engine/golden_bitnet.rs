@@ -213,7 +213,8 @@ fn greedy(path: &Path, backend: &str, kv: &str, prompt: &[u32], n: usize) -> Vec
     picked
 }
 
-/// The model, kernels, launches and recordings of a card, with the kernels run on the processor; and through wgpu.
+/// The model, kernels, launches and recordings of a card, with the kernels run on the processor; and through
+/// wgpu.
 #[test]
 fn other_backends_say_what_the_cpu_says() {
     let there = |name: &&&str| {

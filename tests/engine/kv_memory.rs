@@ -20,7 +20,8 @@ use sterna::synth::{Preset, Synth};
 
 const POSITIONS: usize = 131_072;
 
-/// A card that counts the bytes it is asked for, over another driver; or over none: then it holds nothing and runs nothing.
+/// A card that counts the bytes it is asked for, over another driver; or over none: then it holds nothing and
+/// runs nothing.
 struct Counting {
     on: Option<Box<dyn Driver>>,
     bytes: u64,
@@ -137,14 +138,16 @@ fn options(codec: &str) -> EngineOptions {
     }
 }
 
-/// What files have behind the codes of an I2_S tensor: its scale, which is a parameter of the kernels, and room.
+/// What files have behind the codes of an I2_S tensor: its scale, which is a parameter of the kernels, and
+/// room.
 fn scales(plan: &Plan, program: &Program) -> u64 {
     let n = program.weights.iter().filter(|w| w.ty.name() == "i2_s").count() as u64;
     assert!(n > 0 && plan.weights_bytes > 32 * n);
     32 * n
 }
 
-/// Uploads and compiles; the plan but for those scales, and the bytes that the weights and that everything else took.
+/// Uploads and compiles; the plan but for those scales, and the bytes that the weights and that everything
+/// else took.
 fn load(gguf: &Gguf, codec: &str, card: Counting) -> Result<(Plan, u64, u64), BackendError> {
     let (used, options) = (Arc::clone(&card.used), options(codec));
     let program = engine::program(gguf, &options).unwrap();
@@ -161,7 +164,8 @@ fn load(gguf: &Gguf, codec: &str, card: Counting) -> Result<(Plan, u64, u64), Ba
     Ok((plan, weights, used.load(Ordering::Relaxed) - weights))
 }
 
-/// Vectors of both sides, and exact pages: those of one sequence, and of the rows of one step; a mean of keys behind each.
+/// Vectors of both sides, and exact pages: those of one sequence, and of the rows of one step; a mean of keys
+/// behind each.
 fn formula(n_layers: u64, n_kv_heads: u64, vec_bytes: u64, exact_pages: u64) -> u64 {
     let exact = exact_pages * (2 * PAGE as u64 * 128 * 2 + 128 * 4);
     n_layers * n_kv_heads * (POSITIONS as u64 * 2 * vec_bytes + exact)
@@ -210,7 +214,8 @@ fn eight_billion_weights_and_131072_positions_fit_16_gigabytes() {
     assert!(matches!(refused, sterna::Error::DoesNotFit { .. }), "{refused}");
 }
 
-/// A token is one recording: five launches a layer, six where `append` keeps keys and values, and three around them.
+/// A token is one recording: five launches a layer, six where `append` keeps keys and values, and three
+/// around them.
 #[test]
 fn a_token_is_so_many_launches() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Sessions over every KV codec: ten runs, a cut, a branch and sessions in turn give what one session alone gives, to the bit.
+//! Sessions over every KV codec: ten runs, a cut, a branch and sessions in turn give what one session alone
+//! gives, to the bit.
 
 use ggml_types::kv;
 use sterna::engine::{Engine, EngineOptions, Session};

@@ -1,5 +1,5 @@
-//! Sessions saved and taken up again: on every backend and with every KV codec they go on to the bit, and what is damaged or of
-//! another engine is refused.
+//! Sessions saved and taken up again: on every backend and with every KV codec they go on to the bit, and
+//! what is damaged or of another engine is refused.
 
 use std::io::Cursor;
 

@@ -2,10 +2,10 @@
 //! models have them. 4096 keys of 128 elements; queries so long that scores have a deviation of 2, which
 //! makes attention peaky.
 //!
-//! An error of a score that has the variance `s` moves the softmax by a KL of about `s / 2`. Scores with a deviation of 2
-//! have errors of `4 dim var` on keys of the codec's `dim var` (`turboquant.rs`), so the KL of plain keys must be twice
-//! that: .0706 for 3 bits, .018 for 4. The gates leave a quarter of room above what was measured for such keys apart
-//! from this code, because a KL of few keys is good to a fifth.
+//! An error of a score that has the variance `s` moves the softmax by a KL of about `s / 2`. Scores with a
+//! deviation of 2 have errors of `4 dim var` on keys of the codec's `dim var` (`turboquant.rs`), so the KL of
+//! plain keys must be twice that: .0706 for 3 bits, .018 for 4. The gates leave a quarter of room above what
+//! was measured for such keys apart from this code, because a KL of few keys is good to a fifth.
 
 use std::f64::consts::PI;
 

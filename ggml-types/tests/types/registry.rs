@@ -168,7 +168,8 @@ proptest! {
             prop_assert!(bound >= 0.0);
             for (got, want) in decode(*ty, &bytes, 1, 0, values.len()).iter().zip(values) {
                 let error = (got - want).abs();
-                prop_assert!(error <= bound || bound.is_infinite(), "{}: {got} for {want}, bound {bound}", ty.name());
+                let within = error <= bound || bound.is_infinite();
+                prop_assert!(within, "{}: {got} for {want}, bound {bound}", ty.name());
             }
         }
     }
@@ -197,7 +198,8 @@ proptest! {
             // A codec that bears the name of a weight type has its error.
             let bound = by_name(codec.name()).map(|ty| ty.error_bound(1.0));
             if let (Some(bound), true) = (bound, values.iter().all(|value| value.abs() <= 1.0)) {
-                prop_assert!(back.iter().zip(values).all(|(a, b)| (a - b).abs() <= bound), "{}", codec.name());
+                let within = back.iter().zip(values).all(|(a, b)| (a - b).abs() <= bound);
+                prop_assert!(within, "{}", codec.name());
             }
         }
         prop_assert!(kv::REGISTRY.iter().all(|codec| codec.vec_bytes(usize::MAX).is_err()));

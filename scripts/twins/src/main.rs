@@ -1,5 +1,5 @@
-//! Makes the Rust twins of our C headers with bindgen, which takes libclang from the system. Its test, among those
-//! of `cargo test --workspace`, fails where a twin is stale.
+//! Makes the Rust twins of our C headers with bindgen, which takes libclang from the system. Its test, among
+//! those of `cargo test --workspace`, fails where a twin is stale.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

@@ -15,8 +15,8 @@ use sterna::program::{
 
 use crate::oracle::Oracle;
 
-/// Every backend of this build on this machine: the CPU with each set of kernels, and 1, 2 and 3 threads; CUDA kernels
-/// on the processor, with their threads shuffled; each kind of wgpu's kernels.
+/// Every backend of this build on this machine: the CPU with each set of kernels, and 1, 2 and 3 threads;
+/// CUDA kernels on the processor, with their threads shuffled; each kind of wgpu's kernels.
 pub fn backends() -> Vec<Box<dyn Backend>> {
     let mut backends = cpus(&[1, 2, 3]);
     backends.extend(simt(1));
@@ -55,9 +55,9 @@ pub fn simt(_: u64) -> Option<Box<dyn Backend>> {
     None
 }
 
-/// wgpu on the first adapter of this machine, software or not, with each kind of kernels: as the device wants them; with
-/// threads that meet in workgroup memory, products of floats, and weights in parts of few rows. Where there is no
-/// adapter, one line says so.
+/// wgpu on the first adapter of this machine, software or not, with each kind of kernels: as the device wants
+/// them; with threads that meet in workgroup memory, products of floats, and weights in parts of few rows.
+/// Where there is no adapter, one line says so.
 #[cfg(feature = "wgpu")]
 pub fn wgpus() -> Vec<Box<dyn Backend>> {
     use std::sync::{Arc, OnceLock};
@@ -93,7 +93,8 @@ pub fn wgpus() -> Vec<Box<dyn Backend>> {
     Vec::new()
 }
 
-/// What backends have no kernels for, a line each. A line goes when its kernel comes; see `tests/backends/conformance.rs`.
+/// What backends have no kernels for, a line each. A line goes when its kernel comes; see
+/// `tests/backends/conformance.rs`.
 pub const MISSING: &str = include_str!("../../missing.txt");
 
 /// A weight type of the registry.
@@ -246,7 +247,8 @@ impl Case {
         }
     }
 
-    /// Whether a backend has the kernels that the case needs; what it may lack is listed in `tests/missing.txt`.
+    /// Whether a backend has the kernels that the case needs; what it may lack is listed in
+    /// `tests/missing.txt`.
     pub fn has_kernels(&self, backend: &dyn Backend) -> bool {
         let missing = match backend.plan(&self.p) {
             Err(BackendError::Missing { missing, .. }) => missing,

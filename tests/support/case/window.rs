@@ -46,8 +46,8 @@ pub struct Rule {
     pub sink_pages: usize,
     /// The codecs of keys and of values, where there is no window.
     pub at_once: Option<[&'static dyn KvCodec; 2]>,
-    /// Whether codes of keys and the queries that meet them are rounded to bytes, as kernels for cards do, and values to bytes or, where
-    /// they go to tensor cores, halves.
+    /// Whether codes of keys and the queries that meet them are rounded to bytes, as kernels for cards do,
+    /// and values to bytes or, where they go to tensor cores, halves.
     pub rounding: Option<Rounded>,
 }
 
@@ -101,7 +101,8 @@ fn rotated(rule: Rule, keys: bool, x: &[f64]) -> Vec<f32> {
     x
 }
 
-/// Magnitudes of a codebook as whole numbers up to 127 of a unit, which is found as `src/backend/cuda/kv.rs` says.
+/// Magnitudes of a codebook as whole numbers up to 127 of a unit, which is found as `src/backend/cuda/kv.rs`
+/// says.
 fn as_bytes(book: &Codebook) -> Vec<f64> {
     let upper = &book.centroids()[book.centroids().len() / 2..];
     let worst =
@@ -111,7 +112,8 @@ fn as_bytes(book: &Codebook) -> Vec<f64> {
     upper.iter().map(|c| (c / unit).round() * unit).collect()
 }
 
-/// `x`, which a code stands for, with the magnitude of `bytes` that is nearest; `scale` is that of the vector.
+/// `x`, which a code stands for, with the magnitude of `bytes` that is nearest; `scale` is that of the
+/// vector.
 fn to_bytes(bytes: &[f64], scale: f64, x: f64) -> f64 {
     let distance = |c: &f64| (c * scale - x.abs()).abs();
     let nearest = bytes.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
@@ -187,13 +189,15 @@ impl Reference {
             };
             let ((keys, mean), (values, _)) = (side(true, &self.k), side(false, &self.v));
             for (pos, out) in out.iter_mut().enumerate() {
-                // The whole pages of positions up to this one, less those of the window, are read from their codes.
+                // The whole pages of positions up to this one, less those of the window, are read from their
+                // codes.
                 let coded_pages = ((pos + 1) / PAGE).saturating_sub(rule.window_pages);
                 let which = |p: usize| usize::from((rule.sink_pages..coded_pages).contains(&(p / PAGE)));
                 for i in 0..group {
                     let q = &self.q[pos][(head * group + i) * head_dim..][..head_dim];
                     let q = rotated(rule, true, q);
-                    // Kernels for cards round a query that meets codes: as a whole, or 16 elements at a time where it meets blocks.
+                    // Kernels for cards round a query that meets codes: as a whole, or 16 elements at a time
+                    // where it meets blocks.
                     let met = match rule.at_once {
                         _ if rule.rounding.is_none() => q.clone(),
                         None => in_steps(&q, head_dim),
@@ -304,8 +308,8 @@ fn distance_of_most(a: &[Vec<f64>], b: &[Vec<f64>], head_dim: usize, all_but: f6
     distance(&a, &b)
 }
 
-/// Attention with keys and values of such types is what the reference gives by `rule`, and far from what it gives by the
-/// wrong ones, on each of some backends.
+/// Attention with keys and values of such types is what the reference gives by `rule`, and far from what it
+/// gives by the wrong ones, on each of some backends.
 pub fn attends_as(
     heads: Heads,
     [k, v]: [&str; 2],
@@ -346,9 +350,9 @@ pub fn attends_as(
         }
         // f32 sums, and a few numbers that round to the other f16, or get the other code at a threshold.
         let error = distance(&got, want);
-        // A block is encoded anew for every input that is a rounding away: where two scales fit it as well, or an element lies
-        // on a border, all rows that see the vector move a little. So on a device whose products are not the CPU's to the bit
-        // nine heads in ten are as near as ever, and all of them near.
+        // A block is encoded anew for every input that is a rounding away: where two scales fit it as well,
+        // or an element lies on a border, all rows that see the vector move a little. So on a device whose
+        // products are not the CPU's to the bit nine heads in ten are as near as ever, and all of them near.
         let all_but = if on_wgpu && rule.at_once.is_some() { 0.1 } else { 0.0 };
         let most = distance_of_most(&got, want, heads.head_dim, all_but);
         let Heads { n_kv_heads, group, head_dim, value_scale } = heads;

@@ -201,7 +201,8 @@ impl<'a> Oracle<'a> {
         };
         let centred: Vec<Near> = x.iter().map(|x| x.plus(Near { v: -mean.v, ..mean })).collect();
         let mean_square = centred.iter().map(|x| x.v * x.v).sum::<f64>() / len + eps;
-        // Derivative of 1 / sqrt, relative: half the relative error of the mean square, and its own roundings.
+        // Derivative of 1 / sqrt, relative: half the relative error of the mean square, and its own
+        // roundings.
         let relative = centred.iter().map(|x| x.v.abs() * x.err).sum::<f64>() / len / mean_square + SUM;
         let factor = Near { v: mean_square.sqrt().recip(), err: relative / mean_square.sqrt() };
         let weight = &self.weights[norm.weight.0 as usize];

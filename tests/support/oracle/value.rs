@@ -3,9 +3,9 @@
 /// Distance of neighbouring f32 values at 1; one operation rounds by at most half of it.
 pub const EPS: f64 = f32::EPSILON as f64;
 
-/// Error of a sum of up to some ten thousand products, relative to the sum of their magnitudes. The worst case
-/// is proportional to their number, but roundings are as good as random: they grow with its square
-/// root, as the partial sums do, so that the error is about one EPS times that sum, whatever its length.
+/// Error of a sum of up to some ten thousand products, relative to the sum of their magnitudes. The worst
+/// case is proportional to their number, but roundings are as good as random: they grow with its square root,
+/// as the partial sums do, so that the error is about one EPS times that sum, whatever its length.
 pub const SUM: f64 = 8.0 * EPS;
 
 /// A value with a bound on the error of whoever computes it in f32.

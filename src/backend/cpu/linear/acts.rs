@@ -21,8 +21,8 @@ pub struct WorkspaceSize {
 }
 
 impl WorkspaceSize {
-    /// Also large enough for a layer: weights of that type and `cols` inputs, of which up to `rows` rows are rounded
-    /// as `kind` says.
+    /// Also large enough for a layer: weights of that type and `cols` inputs, of which up to `rows` rows are
+    /// rounded as `kind` says.
     #[must_use]
     pub fn with(self, k: &Kernels, ty: &dyn QuantType, cols: usize, kind: ActQuant, rows: usize) -> Self {
         let multiply = formats::of(ty).multiply(k, kind);
@@ -49,8 +49,8 @@ impl WorkspaceSize {
     }
 }
 
-/// The inputs of one linear layer at a time, and what threads need to multiply them. It allocates nothing after
-/// [`new`](Self::new).
+/// The inputs of one linear layer at a time, and what threads need to multiply them. It allocates nothing
+/// after [`new`](Self::new).
 pub struct Acts {
     rows: usize,
     cols: usize,
@@ -90,7 +90,8 @@ impl Acts {
         }
     }
 
-    /// Takes the inputs of a layer: `fill` writes row `row` (normed already), which is then rounded as `kind` says.
+    /// Takes the inputs of a layer: `fill` writes row `row` (normed already), which is then rounded as `kind`
+    /// says.
     ///
     /// # Panics
     /// Where the workspace is too small for such a layer.

@@ -1,9 +1,9 @@
 //! AMX: AVX-512 with VNNI, and tiles of 16 x 64 bytes that are multiplied as matrices.
 //!
-//! A tile product is 16 activation rows times 16 weight rows over 64 inputs, 16384 products of bytes in 16 cycles: eight
-//! times what VNNI does. The unpacked codes of a strip lie as a tile on the right wants them (four inputs of 16 rows a
-//! line), the activations as one on the left. The standard library has no stable functions for these instructions, so
-//! they stand here as assembly.
+//! A tile product is 16 activation rows times 16 weight rows over 64 inputs, 16384 products of bytes in 16
+//! cycles: eight times what VNNI does. The unpacked codes of a strip lie as a tile on the right wants them
+//! (four inputs of 16 rows a line), the activations as one on the left. The standard library has no stable
+//! functions for these instructions, so they stand here as assembly.
 #![allow(unsafe_code)]
 // Every function here calls instructions under the contract of `Lanes`: blocks would say nothing else.
 #![allow(unsafe_op_in_unsafe_fn)]
@@ -17,8 +17,8 @@ use super::lanes::Kernel;
 /// Activation rows of a tile.
 pub const TILE_ROWS: usize = 16;
 
-/// Whether the processor has AMX for bytes, and the system lets this process use it: Linux wants to be asked, because a
-/// thread's registers grow by 8 KiB.
+/// Whether the processor has AMX for bytes, and the system lets this process use it: Linux wants to be asked,
+/// because a thread's registers grow by 8 KiB.
 pub fn available() -> bool {
     /// `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
     const ARCH_PRCTL: i64 = 158;
@@ -32,8 +32,15 @@ pub fn available() -> bool {
     let result: i64;
     // SAFETY: a call of the system that takes two numbers and changes no memory of ours.
     unsafe {
-        asm!("syscall", inlateout("rax") ARCH_PRCTL => result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") XFEATURE_XTILEDATA,
-            out("rcx") _, out("r11") _, options(nostack));
+        asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => result,
+            in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") XFEATURE_XTILEDATA,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
     }
     result == 0
 }
@@ -125,12 +132,14 @@ impl Dot512 for Amx {
             stride = in(reg) stride,
             line = in(reg) 192_usize,
             sums = in(reg) sums,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _, out("tmm5") _, out("tmm6") _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _,
             options(nostack),
         );
     }
 
-    /// The unit sleeps after 500 ns without a product, and takes as long to wake up.
+    /// A product whose result nobody needs. Measured: after some 2000 cycles without one, the next block of
+    /// tiles took some 2000 cycles longer, as if the unit had to wake up.
     #[inline(always)]
     unsafe fn tiles_awake() {
         asm!("tdpbsud tmm0, tmm6, tmm3", out("tmm0") _, options(nostack, nomem));

@@ -24,7 +24,8 @@ pub trait Dot256: Copy + 'static {
     unsafe fn dot(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i;
 }
 
-/// `vpmaddubsw` and `vpmaddwd`. A pair of products is at most `2 * 3 * 128 = 768`, so four of them fit 16 bits.
+/// `vpmaddubsw` and `vpmaddwd`. A pair of products is at most `2 * 3 * 128 = 768`, so four of them fit 16
+/// bits.
 #[derive(Clone, Copy)]
 pub struct Madd;
 

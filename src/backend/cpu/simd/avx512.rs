@@ -43,8 +43,9 @@ pub trait Dot512: Copy + 'static {
 
 /// `vpdpbusd`.
 ///
-/// It takes the codes where they stand in their bytes: they count 1, 4, 16 and 64 there, each in a sum of its own.
-/// That saves three shifts of eleven operations on two ports, which is what a core needs to keep up with memory.
+/// It takes the codes where they stand in their bytes: they count 1, 4, 16 and 64 there, each in a sum of its
+/// own. That saves three shifts of eleven operations on two ports, which is what a core needs to keep up with
+/// memory.
 #[derive(Clone, Copy)]
 pub struct Vnni;
 
@@ -66,8 +67,8 @@ impl Dot512 for Vnni {
     }
 }
 
-/// `vpmaddubsw`, `vpmaddwd`, `vpaddd`. A pair of products is at most `2 * 128 * 128` in magnitude, and then negative:
-/// it fits 16 bits.
+/// `vpmaddubsw`, `vpmaddwd`, `vpaddd`. A pair of products is at most `2 * 128 * 128` in magnitude, and then
+/// negative: it fits 16 bits.
 #[derive(Clone, Copy)]
 pub struct Madd;
 

@@ -1,9 +1,10 @@
 //! Weights of real numbers times f32 activations.
 //!
-//! Lane `i` of a sum takes the inputs `k = i` modulo 16 in their order, each by one fused multiply-add; then the
-//! lanes are added in a fixed tree, and the inputs after the last whole 16 follow one by one. Every type decodes
-//! to exactly what `decode_row` says before it is multiplied. So a row's product has the same bits whether its
-//! weights were decoded on the way (few activation rows: the speed of memory) or beforehand (many).
+//! Lane `i` of a sum takes the inputs `k = i` modulo 16 in their order, each by one fused multiply-add; then
+//! the lanes are added in a fixed tree, and the inputs after the last whole 16 follow one by one. Every type
+//! decodes to exactly what `decode_row` says before it is multiplied. So a row's product has the same bits
+//! whether its weights were decoded on the way (few activation rows: the speed of memory) or beforehand
+//! (many).
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -16,7 +17,8 @@ use super::{F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, Product, Scratch, Til
 
 /// How a type keeps its weights.
 pub trait Form {
-    /// Weights of a block, which are decoded together; rows are whole blocks, but for types of single weights.
+    /// Weights of a block, which are decoded together; rows are whole blocks, but for types of single
+    /// weights.
     const BLOCK: usize;
     /// Bytes of a block.
     const BYTES: usize;
@@ -219,9 +221,9 @@ impl<F: Form> Float<'_, '_, F> {
         }
     }
 
-    /// Multiplies all activation rows. A piece of a strip of weight rows is decoded, and stays in the first cache while
-    /// `T` activation rows at a time (`LESS` where that is enough) pass over it, `R` weight rows at a time. Sums wait in
-    /// memory for the next piece.
+    /// Multiplies all activation rows. A piece of a strip of weight rows is decoded, and stays in the first
+    /// cache while `T` activation rows at a time (`LESS` where that is enough) pass over it, `R` weight rows
+    /// at a time. Sums wait in memory for the next piece.
     ///
     /// # Safety
     /// As [`Kernel::run`].
@@ -238,8 +240,8 @@ impl<F: Form> Float<'_, '_, F> {
                     let piece = start..whole.min(start + FLOAT_PIECE);
                     // SAFETY: as for this function; blocks lie within rows, and there are as many sums.
                     unsafe {
-                        // Of the next strip as much as is multiplied of this one: little by little, because the cache has
-                        // room for few questions at a time.
+                        // Of the next strip as much as is multiplied of this one: little by little, because
+                        // the cache has room for few questions at a time.
                         let mut ahead = self.ahead(first, piece.clone());
                         if rows.len() <= T && rows.len() > LESS {
                             let sums = &mut scratch.sums;
@@ -277,7 +279,8 @@ impl<F: Form> Float<'_, '_, F> {
                     let sums = &scratch.sums[(at - row) * FLOAT_STRIP * 16..][..n * FLOAT_STRIP * 16];
                     for (at_sum, sums) in sums.chunks(256).enumerate() {
                         let mut of_lanes = [0.0; 16];
-                        // SAFETY: as for this function; there are 16 vectors, or those that are summed one by one.
+                        // SAFETY: as for this function; there are 16 vectors, or those that are summed one by
+                        // one.
                         unsafe {
                             if sums.len() == 256 {
                                 L::store(of_lanes.as_mut_ptr(), L::sum_each(sums.as_ptr()));
@@ -397,7 +400,8 @@ impl<F: Form> Float<'_, '_, F> {
             // Rows beyond the last one repeat it; what comes out of them is not looked at.
             let row = self.product.row(first + r.min(last));
             for block in 0..piece.len() / F::BLOCK {
-                // SAFETY: as for this function; blocks lie within rows, and 16 floats from `i` within a block.
+                // SAFETY: as for this function; blocks lie within rows, and 16 floats from `i` within a
+                // block.
                 unsafe {
                     if block.is_multiple_of((64 / F::BYTES).max(1)) && ahead.lines > 0 {
                         L::prefetch_far(ahead.take(1));
@@ -445,7 +449,8 @@ impl<F: Form> Float<'_, '_, F> {
     }
 }
 
-/// Lines that the cache is asked for while a block is multiplied, where it is a whole piece: one every 16 inputs.
+/// Lines that the cache is asked for while a block is multiplied, where it is a whole piece: one every 16
+/// inputs.
 const BLOCK_LINES: usize = FLOAT_PIECE / 16;
 
 /// Neighbouring cache lines that will be wanted.
@@ -473,8 +478,8 @@ impl Ahead {
     }
 }
 
-/// Products of `R` weight rows and `T` activation rows, in lanes: `sums` is `[T, R, 16]`, and gets more where `go_on`
-/// says so.
+/// Products of `R` weight rows and `T` activation rows, in lanes: `sums` is `[T, R, 16]`, and gets more where
+/// `go_on` says so.
 ///
 /// # Safety
 /// As [`Lanes`]; all rows have the same multiple of 16 elements, and `sums` is there.

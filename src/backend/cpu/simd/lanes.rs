@@ -1,8 +1,8 @@
 //! What an instruction set must offer: 64 bytes, 16 integers or 16 floats at a time, in however many
 //! registers that takes. The kernels are written once over this.
 //!
-//! Everything inlines into [`Lanes::vectorize`], where the instruction set is known. The standard library's own
-//! functions need not: so kernels loop over arrays of vectors by index, never with `map` or an iterator.
+//! Everything inlines into [`Lanes::vectorize`], where the instruction set is known. The standard library's
+//! own functions need not: so kernels loop over arrays of vectors by index, never with `map` or an iterator.
 #![allow(unsafe_code)]
 
 /// Vectors of one instruction set.
@@ -33,7 +33,8 @@ pub unsafe trait Lanes: Copy + 'static {
     const FLOAT_BLOCK: (usize, usize);
     /// Columns of a block of four rows of a plain matrix product, in vectors.
     const GEMM_VECTORS: usize;
-    /// Activation rows that [`tile_sums`](Self::tile_sums) takes at most; 0 where there is no such instruction.
+    /// Activation rows that [`tile_sums`](Self::tile_sums) takes at most; 0 where there is no such
+    /// instruction.
     const TILE_ROWS: usize = 0;
 
     /// Runs the kernel compiled for this instruction set.
@@ -47,8 +48,8 @@ pub unsafe trait Lanes: Copy + 'static {
     unsafe fn store_bytes(p: *mut u8, bytes: Self::Bytes);
     /// 4 bytes, 16 times.
     unsafe fn splat4(p: *const i8) -> Self::Bytes;
-    /// 64 bytes of 16 rows (32, then 32 zeros, where not `whole`) with rows and columns exchanged: vector `i` holds
-    /// bytes `4 i ..` to `4 i + 4` of every row.
+    /// 64 bytes of 16 rows (32, then 32 zeros, where not `whole`) with rows and columns exchanged: vector `i`
+    /// holds bytes `4 i ..` to `4 i + 4` of every row.
     #[inline(always)]
     unsafe fn columns(rows: &[*const u8; 16], whole: bool) -> [Self::Bytes; 16] {
         // SAFETY: as for this function.
@@ -83,9 +84,9 @@ pub unsafe trait Lanes: Copy + 'static {
     /// Makes ready for [`tile_sums`](Self::tile_sums) of so many rows, on this thread.
     #[inline(always)]
     unsafe fn tiles_begin(_rows: usize) {}
-    /// The int8 matrix product of unpacked codes with the rows of activations that were announced, `stride` bytes apart,
-    /// over `quads` times four inputs (a multiple of 16): `sums` is `[rows, 16 STRIP_VECTORS]`, and is added to where
-    /// `go_on` says so. All begin at cache lines, for speed.
+    /// The int8 matrix product of unpacked codes with the rows of activations that were announced, `stride`
+    /// bytes apart, over `quads` times four inputs (a multiple of 16): `sums` is `[rows, 16 STRIP_VECTORS]`,
+    /// and is added to where `go_on` says so. All begin at cache lines, for speed.
     #[inline(always)]
     unsafe fn tile_sums(
         _codes: *const u8,
@@ -97,7 +98,8 @@ pub unsafe trait Lanes: Copy + 'static {
     ) {
         unreachable!("no tiles")
     }
-    /// Keeps what multiplies tiles from falling asleep between two products, on a thread that has begun with them.
+    /// Keeps what multiplies tiles from falling asleep between two products, on a thread that has begun with
+    /// them.
     #[inline(always)]
     unsafe fn tiles_awake() {}
     /// Gives back what [`tiles_begin`](Self::tiles_begin) took.
@@ -179,16 +181,18 @@ pub unsafe trait Lanes: Copy + 'static {
 
     /// 16 floats for look-ups.
     unsafe fn table(p: *const f32) -> Self::Table;
-    /// 16 of 64 columns, `part` below 4: of byte `b` of 16, the bits `2 part` and `2 part + 1` are an index below 4, and bit
-    /// `16 part + b` of the 8 bytes at `signs` says that the value is negative. The table repeats after 4.
+    /// 16 of 64 columns, `part` below 4: of byte `b` of 16, the bits `2 part` and `2 part + 1` are an index
+    /// below 4, and bit `16 part + b` of the 8 bytes at `signs` says that the value is negative. The table
+    /// repeats after 4.
     unsafe fn signed(p: *const u8, signs: *const u8, part: usize, table: Self::Table) -> Self::Floats;
     /// Of 16 bytes, the low halves are indices where `part` is 0, the high ones where it is 1.
     unsafe fn table4(p: *const u8, part: usize, table: Self::Table) -> Self::Floats;
 
     /// A f16 as f32.
     unsafe fn f16_to_f32(bits: u16) -> f32;
-    /// 128 weights of Q6_K, four times their value, in order: 4 low bits from 64 bytes (first all low nibbles, then all
-    /// high ones), 2 high bits from 32 bytes (bits 0, 2, 4 and 6 of each for a quarter), less 32.
+    /// 128 weights of Q6_K, four times their value, in order: 4 low bits from 64 bytes (first all low
+    /// nibbles, then all high ones), 2 high bits from 32 bytes (bits 0, 2, 4 and 6 of each for a quarter),
+    /// less 32.
     unsafe fn unpack_q6(low: *const u8, high: *const u8) -> [Self::Bytes; 2];
     /// Integer `4 g + e` has byte `16 g + 4 J + e` in its top bits and zeros below.
     unsafe fn top_bytes<const J: usize>(bytes: Self::Bytes) -> Self::Ints;

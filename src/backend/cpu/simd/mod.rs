@@ -1,5 +1,6 @@
 //! The arithmetic of the CPU backend, once for each instruction set: one file an instruction set, and the
-//! kernels themselves in `ternary.rs`, `float.rs`, `q6_k.rs`, `quantise.rs` and `real/`, written once over `lanes::Lanes`.
+//! kernels themselves in `ternary.rs`, `float.rs`, `q6_k.rs`, `quantise.rs` and `real/`, written once over
+//! `lanes::Lanes`.
 //!
 //! `scalar.rs` is plain code and the definition of what every other set computes. Nothing here knows a
 //! stage, a weight's name or a thread. Start at [`Kernels`].
@@ -41,8 +42,8 @@ use ternary::Ternary;
 pub struct Kernels {
     /// The word for it: `scalar`, `avx2`, ...
     pub name: &'static str,
-    /// Rounds one row to int8 as [`ActQuant::I8PerToken`](crate::program::ActQuant) says, and writes it in the
-    /// order of [`interleaved`]. `q` is `[padded(x.len())]`; its padding becomes 0.
+    /// Rounds one row to int8 as [`ActQuant::I8PerToken`](crate::program::ActQuant) says, and writes it in
+    /// the order of [`interleaved`]. `q` is `[padded(x.len())]`; its padding becomes 0.
     ///
     /// A row that holds a NaN, an infinity or a magnitude above [`MAX_ACT`] becomes all 0 with a scale of 0,
     /// and every product with it is NaN.
@@ -125,13 +126,15 @@ impl Product<'_> {
     }
 }
 
-/// From this many activation rows on, ternary weights are unpacked.
+/// From this many activation rows on, ternary weights are unpacked; from one more on where eight rows are few
+/// ([`Lanes::FEW_ROWS`]).
 pub const MANY_ROWS: usize = 8;
 
 /// Weight rows that are unpacked or decoded together, at most; a multiple of what any set takes together.
 pub const STRIP: usize = 48;
 
-/// Units of the weight rows of a strip that are unpacked together: half of a first cache of 48 KiB, with a strip of 48 rows.
+/// Units of the weight rows of a strip that are unpacked together: half of a first cache of 48 KiB, with a
+/// strip of 48 rows.
 const PIECE_UNITS: usize = 2;
 
 /// Activation rows that pass over a piece of unpacked weights, at most; their sums wait in memory.
@@ -203,7 +206,8 @@ pub struct Scratch {
     codes: Vec<u8>,
     /// Decoded weights, [`FLOAT_PIECE`] of [`FLOAT_STRIP`] rows; interleaved activations; scales.
     floats: Vec<f32>,
-    /// Sums: of [`SUMMED_ROWS`] activation rows with [`STRIP`] weight rows, or of [`FLOAT_ROWS`] with [`FLOAT_STRIP`], 16 each.
+    /// Sums: of [`SUMMED_ROWS`] activation rows with [`STRIP`] weight rows, or of [`FLOAT_ROWS`] with
+    /// [`FLOAT_STRIP`], 16 each.
     sums: Vec<f32>,
     /// Decoded weights, [`STRIP`] rows, for types that are decoded before a kernel sees them.
     pub decoded: Vec<f32>,
@@ -267,8 +271,8 @@ impl<'a> F32Rows<'a> {
 
 /// Where element `k` of a row lies among its int8 values.
 ///
-/// I2_S keeps 128 weights in 32 bytes: byte `b` has elements `b`, `32 + b`, `64 + b`, `96 + b`. So 64 bytes of
-/// weights, shifted four times, are 64 codes each of two such blocks, and the activations lie in the order
+/// I2_S keeps 128 weights in 32 bytes: byte `b` has elements `b`, `32 + b`, `64 + b`, `96 + b`. So 64 bytes
+/// of weights, shifted four times, are 64 codes each of two such blocks, and the activations lie in the order
 /// in which these come: unit of 256, group of 32 within the block, block, element. TQ2_0 has the same groups.
 pub const fn interleaved(k: usize) -> usize {
     let (unit, block, group, i) = (k / UNIT, k / 128 % 2, k / 32 % 4, k % 32);

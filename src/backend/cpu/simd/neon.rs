@@ -1,5 +1,5 @@
-//! NEON with the dot product of bytes: four registers a vector. Its tests were run in an emulator (QEMU 7.2), and not
-//! yet on a processor.
+//! NEON with the dot product of bytes: four registers a vector. Its tests were run in an emulator (QEMU 7.2),
+//! and not yet on a processor.
 #![allow(unsafe_code)]
 // Every function here calls instructions under the contract of `Lanes`: blocks would say nothing else.
 #![allow(unsafe_op_in_unsafe_fn)]
@@ -262,7 +262,8 @@ unsafe impl Lanes for Neon {
     }
 }
 
-/// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128, so they are signed as well.
+/// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128, so they are signed as
+/// well.
 #[inline(always)]
 unsafe fn sdot(acc: int32x4_t, codes: uint8x16_t, acts: uint8x16_t) -> int32x4_t {
     let mut acc = acc;

@@ -1,13 +1,14 @@
 //! Q6_K weights times f32 activations.
 //!
-//! What memory delivers has to be unpacked by two vector ports, so this kernel saves operations. 64 weights in a
-//! register are made floats where their bytes stand: vector `j` of four takes bytes `4 j` to `4 j + 3` of each group of
-//! 16, in the top bits of an integer, where their sign is right. The activations are put in the same order once for
-//! a tile. And four products of a lane are summed before their group's scale is multiplied in.
+//! What memory delivers has to be unpacked by two vector ports, so this kernel saves operations. 64 weights
+//! in a register are made floats where their bytes stand: vector `j` of four takes bytes `4 j` to `4 j + 3`
+//! of each group of 16, in the top bits of an integer, where their sign is right. The activations are put in
+//! the same order once for a tile. And four products of a lane are summed before their group's scale is
+//! multiplied in.
 //!
-//! So lane `4 g + e` of a row's sum takes, for each 64 inputs, `scale ((q0 x0) + q1 x1 + q2 x2 + q3 x3)` with the inputs
-//! `16 g + 4 j + e`; every `+` is a fused multiply-add, also the one to the lane. Weights count `2^26` times until the
-//! scale: activations above 1e28 overflow.
+//! So lane `4 g + e` of a row's sum takes, for each 64 inputs, `scale ((q0 x0) + q1 x1 + q2 x2 + q3 x3)` with
+//! the inputs `16 g + 4 j + e`; every `+` is a fused multiply-add, also the one to the lane. Weights count
+//! `2^26` times until the scale: activations above 1e28 overflow.
 #![allow(unsafe_code)]
 
 use super::lanes::{Kernel, Lanes};

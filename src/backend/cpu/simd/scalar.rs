@@ -63,7 +63,8 @@ fn tq2_0(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &
     }
 }
 
-/// The codes of a weight row in the order of the activations; `code(k)` has that of element `k` in its low bits.
+/// The codes of a weight row in the order of the activations; `code(k)` has that of element `k` in its low
+/// bits.
 fn unpack(scratch: &mut Scratch, cols: usize, code: impl Fn(usize) -> u8) -> &[u8] {
     let codes = &mut scratch.codes[..padded(cols)];
     codes.fill(0);

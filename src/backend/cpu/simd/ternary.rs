@@ -1,7 +1,7 @@
 //! Ternary weights times int8 activations.
 //!
-//! `sum((code - 1) q) = sum(code q) - sum(q)`: the codes 0 to 2 are the unsigned side of a product of bytes, and
-//! the sum over the activations is known. Sums are 32-bit integers, exact for rows of up to 2^23 inputs.
+//! `sum((code - 1) q) = sum(code q) - sum(q)`: the codes 0 to 2 are the unsigned side of a product of bytes,
+//! and the sum over the activations is known. Sums are 32-bit integers, exact for rows of up to 2^23 inputs.
 //!
 //! Few rows of activations: each 64 bytes of weights are shifted four times into 4 x 64 codes, and these are
 //! multiplied as they are; the weights are read once, at the speed of memory. Many rows: `many.rs`.
@@ -194,8 +194,8 @@ impl<F: Form> Ternary<'_, '_, F> {
         }
     }
 
-    /// Divides by the activations' scale, applies what the layer has, and writes `16 N` outputs, or those that there
-    /// are.
+    /// Divides by the activations' scale, applies what the layer has, and writes `16 N` outputs, or those
+    /// that there are.
     ///
     /// # Safety
     /// As [`Kernel::run`].
@@ -234,9 +234,9 @@ impl<F: Form> Ternary<'_, '_, F> {
 }
 
 /// What values are divided by, correctly rounded: a quotient from the reciprocal, mended twice by its exact
-/// remainder (Markstein). The divider takes 24 cycles for 16 quotients, this takes 3. The divisor is a scale of
-/// [`RowQuant`](super::RowQuant): far from where anything could overflow, or 0, where the result is NaN as it should be
-/// for 0.
+/// remainder (Markstein). The divider takes 24 cycles for 16 quotients, this takes 3. The divisor is a scale
+/// of [`RowQuant`](super::RowQuant): far from where anything could overflow, or 0, where the result is NaN as
+/// it should be for 0.
 struct Divisor<L: Lanes> {
     divisor: L::Floats,
     reciprocal: L::Floats,
@@ -322,7 +322,8 @@ unsafe fn dots<L: Lanes, F: Form, const T: usize, const R: usize>(
             let acts = acts.map(|acts| acts.add(unit * UNIT));
             let whole = F::SCALED || cols - unit * UNIT >= UNIT;
             if T == 8 {
-                // Each vector of activations is loaded once for all weight rows: there are no registers to keep it in.
+                // Each vector of activations is loaded once for all weight rows: there are no registers to
+                // keep it in.
                 let mut codes = [[L::splat4([0; 4].as_ptr()); 4]; R];
                 for r in 0..R {
                     let p = weights[r].add(unit * F::UNIT_BYTES);

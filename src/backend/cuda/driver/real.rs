@@ -88,10 +88,12 @@ impl<T> Called<T> for Result<T, DriverError> {
 fn no_kernels(archs: &str) -> &'static str {
     match archs {
         "none" => {
-            "this build has no CUDA kernels, because STERNA_CUDA_ARCHS=none left them out; build again without it"
+            "this build has no CUDA kernels, because STERNA_CUDA_ARCHS=none left them out; \
+             build again without it"
         }
         _ => {
-            "this build has no CUDA kernels, because nvcc was not found; run scripts/setup-cuda.sh and build again"
+            "this build has no CUDA kernels, because nvcc was not found; \
+             run scripts/setup-cuda.sh and build again"
         }
     }
 }

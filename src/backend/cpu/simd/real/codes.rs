@@ -1,5 +1,5 @@
-//! Matrix products whose right-hand side is codes: each is looked up in a register and multiplied there, for up to four
-//! rows of the left-hand side at once. Nothing decoded is ever written to memory.
+//! Matrix products whose right-hand side is codes: each is looked up in a register and multiplied there, for
+//! up to four rows of the left-hand side at once. Nothing decoded is ever written to memory.
 #![allow(unsafe_code)]
 
 use super::Matrices;
@@ -26,16 +26,18 @@ pub struct CodeMatrix<'a> {
 /// How the codes of 64 columns lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitOf {
-    /// 24 bytes: byte `b` of the first 16 has the magnitudes of the columns `b`, `16 + b`, `32 + b` and `48 + b`, 2 bits
-    /// each, low bits first; the other 8 have the signs, low bits first, 1 for a negative one. Magnitude `i` stands for
-    /// `values[i]`, and `values` repeat after 4.
+    /// 24 bytes: byte `b` of the first 16 has the magnitudes of the columns `b`, `16 + b`, `32 + b` and `48 +
+    /// b`, 2 bits each, low bits first; the other 8 have the signs, low bits first, 1 for a negative one.
+    /// Magnitude `i` stands for `values[i]`, and `values` repeat after 4.
     Signed3,
-    /// 16 bytes, as the first 16 of [`Signed3`](Self::Signed3): code `i` stands for `values[i]`, and `values` repeat after 4.
+    /// 16 bytes, as the first 16 of [`Signed3`](Self::Signed3): code `i` stands for `values[i]`, and `values`
+    /// repeat after 4.
     Table2,
-    /// 8 bytes, as the other 8 of [`Signed3`](Self::Signed3): every column is `values[0]`, or that with the other sign.
+    /// 8 bytes, as the other 8 of [`Signed3`](Self::Signed3): every column is `values[0]`, or that with the
+    /// other sign.
     Sign,
-    /// 32 bytes: byte `b` has column `b` in its low half and column `32 + b` in its high half. Code `i` stands for
-    /// `values[i]`.
+    /// 32 bytes: byte `b` has column `b` in its low half and column `32 + b` in its high half. Code `i`
+    /// stands for `values[i]`.
     Table4,
     /// 64 bytes: the numbers themselves, as `i8`.
     Int8,

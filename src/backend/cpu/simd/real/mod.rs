@@ -1,8 +1,8 @@
 //! Kernels of f32 values: what norms, attention and activation functions compute.
 //!
-//! `plain.rs` says what all of them are. Other sets are the same functions compiled for more instructions, with a
-//! matrix product of their own in `vector.rs`. Everything but that product gives the same bits in every set: no
-//! operation there is fused, and sums have the same partial sums.
+//! `plain.rs` says what all of them are. Other sets are the same functions compiled for more instructions,
+//! with a matrix product of their own in `vector.rs`. Everything but that product gives the same bits in
+//! every set: no operation there is fused, and sums have the same partial sums.
 
 mod codes;
 mod plain;
@@ -19,15 +19,15 @@ use crate::program::Act;
 
 /// The kernels of one instruction set.
 pub struct RealKernels {
-    /// `c = a b`, or `c += a b`, of row-major matrices. Every element of `c` is summed in the order of `k`, by
-    /// itself: no other row or column has a part in it.
+    /// `c = a b`, or `c += a b`, of row-major matrices. Every element of `c` is summed in the order of `k`,
+    /// by itself: no other row or column has a part in it.
     pub gemm: fn(shape: &Matrices, a: &[f32], b: &[f32], c: &mut [f32]),
-    /// The same with a `b` of f16: the bits that [`gemm`](Self::gemm) gives after [`widen`](Self::widen). Fast where
-    /// `m` is small, since it widens `b` once for every few rows.
+    /// The same with a `b` of f16: the bits that [`gemm`](Self::gemm) gives after [`widen`](Self::widen).
+    /// Fast where `m` is small, since it widens `b` once for every few rows.
     pub gemm_f16: fn(shape: &Matrices, a: &[f32], b: &[f16], c: &mut [f32]),
-    /// The same with a `b` of codes: `c = (a b) s`, or `c += (a b) s`, where column `j` of the product is multiplied by
-    /// `scales[j]`. Without scales every element is summed from what `c` holds on, as in [`gemm`](Self::gemm). `ldb` has
-    /// no meaning; columns are a multiple of 32.
+    /// The same with a `b` of codes: `c = (a b) s`, or `c += (a b) s`, where column `j` of the product is
+    /// multiplied by `scales[j]`. Without scales every element is summed from what `c` holds on, as in
+    /// [`gemm`](Self::gemm). `ldb` has no meaning; columns are a multiple of 32.
     pub gemm_codes: GemmCodes,
     /// The largest element; minus infinity for none; NaN is never the largest.
     pub max: fn(x: &[f32]) -> f32,

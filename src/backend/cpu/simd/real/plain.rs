@@ -6,7 +6,8 @@ use half::slice::HalfFloatSliceExt;
 use super::{Matrices, RealKernels, codes};
 use crate::program::Act;
 
-/// Partial sums of a sum: lane `i` has every `LANES`-th element from `i` on, and the lanes are added in order.
+/// Partial sums of a sum: lane `i` has every `LANES`-th element from `i` on, and the lanes are added in
+/// order.
 pub(super) const LANES: usize = 16;
 
 pub(in crate::backend::cpu::simd) static KERNELS: RealKernels = RealKernels {
@@ -145,7 +146,8 @@ fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
-/// `x / 2 (1 + tanh(u))` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, and `(1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u))`.
+/// `x / 2 (1 + tanh(u))` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, and `(1 + tanh(u)) / 2 = 1 / (1 + exp(-2
+/// u))`.
 #[inline(always)]
 fn gelu_tanh(x: f32) -> f32 {
     const TWO_SQRT_2_OVER_PI: f32 = 1.595_769;
@@ -154,7 +156,8 @@ fn gelu_tanh(x: f32) -> f32 {
 
 /// `e^x`, within 3e-7 of it (relative) for `x` in [-87, 88]; 0 below, the value at 88 above; NaN for NaN.
 ///
-/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`, and the Taylor series of `e^r` up to `r^7`, whose rest is below 6e-9.
+/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`, and the Taylor series of `e^r` up to `r^7`, whose rest is below
+/// 6e-9.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     /// ln 2 in two parts; `n` times the first is exact.

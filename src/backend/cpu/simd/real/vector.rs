@@ -104,8 +104,8 @@ impl Kernel for Widen<'_> {
     }
 }
 
-/// [`RealKernels::gemm`], the shapes checked. Lanes are columns; a block of `M` rows by `N` vectors of columns keeps
-/// its sums in registers.
+/// [`RealKernels::gemm`], the shapes checked. Lanes are columns; a block of `M` rows by `N` vectors of
+/// columns keeps its sums in registers.
 struct Gemm<'a, B> {
     shape: &'a Matrices,
     a: &'a [f32],

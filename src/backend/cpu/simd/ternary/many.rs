@@ -1,10 +1,10 @@
 //! Ternary weights times many rows of int8 activations.
 //!
-//! A strip of weight rows is unpacked piece by piece, four codes of 16 rows a vector. A piece stays in the first cache
-//! while all activation rows pass over it, and their sums wait in memory for the next piece. Where the instruction set
-//! multiplies tiles, 16 activation rows at a time do so; elsewhere a block's sums live in registers, and it reads 1
-//! vector of codes a `ROWS` products, 4 bytes of activations a `STRIP_VECTORS` products. While one piece is unpacked, the
-//! cache is asked for the next one.
+//! A strip of weight rows is unpacked piece by piece, four codes of 16 rows a vector. A piece stays in the
+//! first cache while all activation rows pass over it, and their sums wait in memory for the next piece.
+//! Where the instruction set multiplies tiles, 16 activation rows at a time do so; elsewhere a block's sums
+//! live in registers, and it reads 1 vector of codes a `ROWS` products, 4 bytes of activations a
+//! `STRIP_VECTORS` products. While one piece is unpacked, the cache is asked for the next one.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -60,15 +60,16 @@ impl<F: Form> Ternary<'_, '_, F> {
         &mut self.scratch.codes[start..][..PIECE_UNITS * UNIT * 16 * N]
     }
 
-    /// Where the sums of the rows begin, at a cache line: `[rows, 16 N]`, integers, or floats where units have scales.
+    /// Where the sums of the rows begin, at a cache line: `[rows, 16 N]`, integers, or floats where units
+    /// have scales.
     #[inline(always)]
     fn sums<const N: usize>(&mut self) -> *mut f32 {
         let start = self.scratch.sums.as_ptr().align_offset(64);
         self.scratch.sums[start..][..(SUMMED_ROWS + MOST_BLOCK_ROWS) * 16 * N].as_mut_ptr()
     }
 
-    /// Unpacks some units of `16 N` weight rows: for each four inputs, in the order of the activations, `N` vectors of
-    /// four codes of 16 rows. Rows beyond the last one repeat it.
+    /// Unpacks some units of `16 N` weight rows: for each four inputs, in the order of the activations, `N`
+    /// vectors of four codes of 16 rows. Rows beyond the last one repeat it.
     ///
     /// # Safety
     /// As [`Kernel::run`](super::super::lanes::Kernel::run).
@@ -77,7 +78,8 @@ impl<F: Form> Ternary<'_, '_, F> {
         let (weights, row_bytes, cols) = (self.product.weights, self.product.row_bytes, self.product.cols);
         let outputs = self.tile.cols().len();
         let row_of = |n: usize, i: usize| (first + 16 * n + i).min(outputs - 1) * row_bytes;
-        // The next strip is asked for in the order in which it lies in memory, as much at a time as is unpacked of this one.
+        // The next strip is asked for in the order in which it lies in memory, as much at a time as is
+        // unpacked of this one.
         let next = weights.as_ptr().wrapping_add((first + 16 * N) * row_bytes);
         let codes = self.codes::<N>().as_mut_ptr();
         for n in 0..N {
@@ -86,8 +88,8 @@ impl<F: Form> Ternary<'_, '_, F> {
                 rows[i] = weights[row_of(n, i)..][..row_bytes].as_ptr();
             }
             for (at, unit) in piece.clone().enumerate() {
-                // SAFETY: as for this function; a unit of each row lies behind its pointer, and a unit's codes are
-                // 64 times `N` vectors.
+                // SAFETY: as for this function; a unit of each row lies behind its pointer, and a unit's
+                // codes are 64 times `N` vectors.
                 unsafe {
                     let codes = codes.add(at * UNIT * 16 * N);
                     L::tiles_awake();
@@ -132,8 +134,8 @@ impl<F: Form> Ternary<'_, '_, F> {
         let mut of_unit = TileSums([[[0; 16]; N]; 16]);
         for row in rows.clone().step_by(L::TILE_ROWS) {
             let n = L::TILE_ROWS.min(rows.end - row);
-            // SAFETY: as for this function; `unpack` filled `codes`, every activation row is padded, and there is room for
-            // the sums.
+            // SAFETY: as for this function; `unpack` filled `codes`, every activation row is padded, and
+            // there is room for the sums.
             unsafe {
                 if n != *ready_for {
                     L::tiles_begin(n);
@@ -195,8 +197,8 @@ impl<F: Form> Ternary<'_, '_, F> {
         piece: Range<usize>,
     ) {
         let (codes, sums) = (self.codes::<N>().as_ptr(), self.sums::<N>());
-        // SAFETY: as for this function; `unpack` filled `codes`, every activation row is padded, and there is room for the
-        // sums of a block behind the last row.
+        // SAFETY: as for this function; `unpack` filled `codes`, every activation row is padded, and there is
+        // room for the sums of a block behind the last row.
         unsafe {
             let start = piece.start * UNIT;
             let acts: [*const i8; M] =
