@@ -1,8 +1,6 @@
 //! The backends of this build, and how one is opened.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
-use std::str::FromStr;
 
 use super::{Backend, BackendError, cpu};
 
@@ -36,6 +34,7 @@ pub struct DeviceOption {
 }
 
 /// Which device, for a backend that may find several.
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 pub const DEVICE: DeviceOption =
     DeviceOption { name: "device", about: "a number of the backend's list, or a part of a name" };
 
@@ -72,7 +71,8 @@ impl DeviceOptions {
     }
 
     /// As [`get`](Self::get), read as another type.
-    pub(super) fn parsed<T: FromStr<Err: Display>>(
+    #[cfg(feature = "wgpu")]
+    pub(super) fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(
         &self,
         backend: &'static str,
         option: &str,
