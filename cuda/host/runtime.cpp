@@ -119,7 +119,8 @@ struct Launch {
     std::atomic<uint64_t> next_block{0};
     std::atomic<bool> failed{false};
     bool cooperative = false;
-    // Of a cooperative launch: blocks that wait at the grid's barrier, how often it opened, and blocks that have ended.
+    // Of a cooperative launch: blocks that wait at the grid's barrier, how often it opened, and blocks that
+    // have ended.
     uint64_t waiting = 0, opened = 0, ended = 0;
     std::condition_variable moved;
     std::mutex mutex;
@@ -345,8 +346,8 @@ void check_access(const void* at, size_t bytes) {
     fail("%zu bytes at %p, outside every allocation", bytes, at);
 }
 
-// Each block of a cooperative launch has a thread of the system, which waits here with all its fibers: these are at the
-// block's own barrier, or nowhere.
+// Each block of a cooperative launch has a thread of the system, which waits here with all its fibers: these
+// are at the block's own barrier, or nowhere.
 void grid_barrier() {
     Launch& launch = *current->block->launch;
     if (!launch.cooperative) fail("a grid barrier wants a cooperative launch");

@@ -81,8 +81,8 @@ extern __thread Fiber* current;
 
 // Waits until `threads` threads of the block have come.
 void barrier(int id, uint32_t threads);
-// Ends the launch where [at, at + bytes) is not aligned to `bytes` or lies outside every allocation and the block's
-// shared memory.
+// Ends the launch where [at, at + bytes) is not aligned to `bytes` or lies outside every allocation and the
+// block's shared memory.
 void check_access(const void* at, size_t bytes);
 // Ends the launch with a message about the current thread.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));

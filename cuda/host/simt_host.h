@@ -133,9 +133,9 @@ DEVICE void cp_async16(void* to_shared, const void* from_global) {
 DEVICE void cp_async_commit() { simt::cp_async_commit(); }
 template <int Left> DEVICE void cp_async_wait() { simt::cp_async_wait(Left); }
 
-// Operand layouts are those of the PTX manual: lane = 4 group + member. A lane brings words of two rows of A and of
-// one column of B, two parts of each, and needs two whole rows and columns for its four values. It unpacks its own
-// words before the exchange: N elements a word, of type `Elem`.
+// Operand layouts are those of the PTX manual: lane = 4 group + member. A lane brings words of two rows of A
+// and of one column of B, two parts of each, and needs two whole rows and columns for its four values. It
+// unpacks its own words before the exchange: N elements a word, of type `Elem`.
 template <class Elem, int N>
 struct Operands {
     Elem row[2][8 * N], col[2][8 * N];

@@ -6,7 +6,8 @@
 //
 //   units()                    how many sets of rows there are, one a warp at a time
 //   row(unit, slot)            a WeightRow: which row of which weight the slot has, if any
-//   finish(unit, slot, row, y, other)   takes y = W n for a row of the step; `other` is that of the slot that lies half of
+//   finish(unit, slot, row, y, other) takes y = W n for a row of the step; `other` is that of the slot that
+//   lies half of
 //                              the slots away. One lane a slot calls it, where the slot has a row
 //
 // Blocks are persistent: at most two a multiprocessor, each with the input normed once. Loads run one batch

@@ -7,9 +7,11 @@
 // memory: a lane loads what its registers of an operand are made of. It is free which elements a lane names
 // k, as long as keys and queries agree, and which rows of a tile its values are:
 //
-//   scores: a lane has D / 4 neighbouring elements of the keys of two positions as bytes, from D / 64 pieces, and as many of one query.
+//   scores: a lane has D / 4 neighbouring elements of the keys of two positions as bytes, from D / 64 pieces,
+//   and as many of one query.
 //   weights: positions x heads as they come, transposed within the warp (transpose_matrix) to be an operand.
-//   values: a lane has D / 8 neighbouring elements of four positions, and makes words of two positions' halves by look-ups.
+//   values: a lane has D / 8 neighbouring elements of four positions, and makes words of two positions'
+//   halves by look-ups.
 //
 // Queries are rounded to 255 steps of their largest element, and products of bytes are summed exactly: scores
 // are those of dp4a. Values are halves nearest to the codebook. A weight times its value's scale is two

@@ -47,8 +47,8 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "N", default_value_t = -1)]
     #[arg(allow_negative_numbers = true, visible_alias = "predict")]
     n_predict: i64,
-    /// Continuations of the prompt, which is computed once; their seeds are that of --seed, and one more each
-    /// (also -np)
+    /// Continuations of the prompt, which is computed once, each behind a line with its number; their seeds
+    /// are that of --seed, and one more each (also -np)
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "prompt_cache")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,

@@ -265,8 +265,9 @@ impl Batch {
         let begun = Instant::now();
         if let Some(mut run) = self.queued.take() {
             // The next run overwrites them.
-            self.read_logits(&mut run)?;
+            let read = self.read_logits(&mut run);
             self.queued = Some(run);
+            read?;
         }
         self.admit()?;
         let parts = self.plan(&mut events);
@@ -314,13 +315,7 @@ impl Batch {
             *if part.is_prompt { &mut run.prompt_rows } else { &mut run.decode_rows } += part.n;
         }
         if let Err(err) = self.runner.run() {
-            for part in parts {
-                let seq = &mut self.tasks[part.task].seq;
-                self.runner.undo(seq);
-                // What was being picked behind the last token is picked again.
-                seq.cached = seq.cached.min(seq.tokens.len() - 1);
-                self.runner.trim(seq);
-            }
+            parts.iter().for_each(|part| self.run_again(part.task));
             return Err(err);
         }
         self.stats.steps += 1;
@@ -351,15 +346,36 @@ impl Batch {
         }
         run.logits.resize(wanted * n_vocab, 0.0);
         let read = run.outputs.iter().filter(|output| output.is_read);
-        for (output, logits) in read.zip(run.logits.chunks_exact_mut(n_vocab)) {
-            self.runner.logits(output.row, logits)?;
+        let mut rows = read.zip(run.logits.chunks_exact_mut(n_vocab));
+        let copied = rows.try_for_each(|(output, logits)| self.runner.logits(output.row, logits));
+        if copied.is_err() {
+            run.logits.clear();
         }
-        Ok(())
+        copied
     }
 
-    /// Takes the tokens of a run.
+    /// Takes the tokens of a run. After an error its sequences pick theirs again.
     fn collect(&mut self, mut run: Run, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
-        self.read_logits(&mut run)?;
+        let collected = self.read_logits(&mut run).and_then(|()| self.take_all(&mut run, events));
+        if collected.is_err() {
+            for output in &run.outputs {
+                let at = self.tasks.iter().position(|task| task.id == output.id);
+                at.into_iter().for_each(|at| self.run_again(at));
+            }
+        }
+        collected
+    }
+
+    /// Forgets what is queued for a sequence, so that its last token is run again and the next one picked.
+    fn run_again(&mut self, at: usize) {
+        let task = &mut self.tasks[at];
+        task.host_picks = false;
+        task.seq.land();
+        task.seq.cached = task.seq.cached.min(task.seq.tokens.len() - 1);
+        self.runner.trim(&mut task.seq);
+    }
+
+    fn take_all(&mut self, run: &mut Run, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
         let mut rows = run.logits.chunks_exact_mut(self.engine.hyper().n_vocab);
         for output in &run.outputs {
             let mut logits = if output.is_read { rows.next() } else { None };
@@ -464,7 +480,8 @@ impl Drop for Batch {
         }
         self.prefix.listener = None;
         self.prefix.clear(&mut self.runner.pages);
-        debug_assert_eq!(self.runner.pages.n_free(), self.runner.pages.n_pages());
+        let is_whole = self.runner.pages.n_free() == self.runner.pages.n_pages();
+        debug_assert!(is_whole || std::thread::panicking(), "somebody still holds pages");
     }
 }
 
