@@ -1,6 +1,7 @@
 //! Programs, and the engine that runs them: golden logits, generation, sessions, memory.
 
 mod batch;
+mod batch_faults;
 mod generation;
 mod golden_bitnet;
 mod hostile_model;

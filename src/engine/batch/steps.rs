@@ -76,6 +76,8 @@ pub struct Batch {
     turns: u64,
     /// The run whose tokens are not read yet, on a device.
     queued: Option<Run>,
+    /// What a step did that failed later on: the next one returns it.
+    events: Vec<(SeqId, Event)>,
 }
 
 /// A run that was queued.
@@ -141,6 +143,7 @@ impl Engine {
             stats: BatchStats::default(),
             turns: 0,
             queued: None,
+            events: Vec::new(),
         })
     }
 }
@@ -151,9 +154,9 @@ impl Batch {
         &self.engine
     }
 
-    /// Whether every sequence has ended.
+    /// Whether every sequence has ended, and every event has been returned.
     pub fn is_idle(&self) -> bool {
-        self.tasks.is_empty()
+        self.tasks.is_empty() && self.events.is_empty()
     }
 
     /// What it has done, and holds now.
@@ -258,30 +261,17 @@ impl Batch {
     /// a device the events are those of the run before, whose tokens this one is fed with.
     ///
     /// # Errors
-    /// [`Error::Backend`]: no sequence has lost a token then, and the next step tries again.
+    /// [`Error::Backend`]: no sequence has lost a token then, and the next step tries again and has the
+    /// events of this one.
     pub fn step(&mut self) -> Result<Vec<(SeqId, Event)>, Error> {
-        let mut events = Vec::new();
-        self.end_cancelled(&mut events);
-        let begun = Instant::now();
-        if let Some(mut run) = self.queued.take() {
-            // The next run overwrites them.
-            let read = self.read_logits(&mut run);
-            self.queued = Some(run);
-            read?;
+        let mut events = std::mem::take(&mut self.events);
+        match self.advance(&mut events) {
+            Ok(()) => Ok(events),
+            Err(err) => {
+                self.events = events;
+                Err(err)
+            }
         }
-        self.admit()?;
-        let parts = self.plan(&mut events);
-        let next = self.queue(&parts)?;
-        let due = match self.runner.is_device() {
-            true => std::mem::replace(&mut self.queued, next),
-            false => next,
-        };
-        if let Some(run) = due {
-            let (rows, decoded) = (run.prompt_rows, run.decode_rows > 0);
-            self.collect(run, &mut events)?;
-            self.budget.add(rows, decoded, begun.elapsed());
-        }
-        Ok(events)
     }
 
     /// Steps until every sequence has ended, and hands each event to `each`.
@@ -294,6 +284,30 @@ impl Batch {
     ) -> Result<(), E> {
         while !self.is_idle() {
             self.step()?.into_iter().try_for_each(|(id, event)| each(id, event))?;
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
+        self.end_cancelled(events);
+        let begun = Instant::now();
+        if let Some(mut run) = self.queued.take() {
+            // The next run overwrites them.
+            let read = self.read_logits(&mut run);
+            self.queued = Some(run);
+            read?;
+        }
+        self.admit()?;
+        let parts = self.plan(events);
+        let next = self.queue(&parts)?;
+        let due = match self.runner.is_device() {
+            true => std::mem::replace(&mut self.queued, next),
+            false => next,
+        };
+        if let Some(run) = due {
+            let (rows, decoded) = (run.prompt_rows, run.decode_rows > 0);
+            self.collect(run, events)?;
+            self.budget.add(rows, decoded, begun.elapsed());
         }
         Ok(())
     }
