@@ -24,7 +24,9 @@ from train_demo import END, Shape
 
 ARCHITECTURE = "bitnet-b1.58"
 
-CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }}{% if not loop.last %}\n\n{% endif %}{% endfor %}"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message.content }}{% if not loop.last %}\n\n{% endif %}{% endfor %}"
+)
 """Turns are paragraphs of one story: the model has never seen a conversation."""
 
 HF_NAMES = {

@@ -4,8 +4,8 @@
 #
 #   scripts/gpu-check.sh target/release/sterna [folder for the results]
 #
-# compute-sanitizer and ncu come with the CUDA toolkit; where one is missing, a line says so. What fails is named at the end; a
-# self-test that fails ends the run, because times of wrong results are worth nothing.
+# compute-sanitizer and ncu come with the CUDA toolkit; where one is missing, a line says so. What fails is
+# named at the end; a self-test that fails ends the run, because times of wrong results are worth nothing.
 set -euo pipefail
 
 sterna=${1:?usage: scripts/gpu-check.sh PATH-OF-STERNA [FOLDER]}
@@ -28,7 +28,8 @@ if ! grep -q '^cuda: [0-9]' "$out/log.txt"; then
   echo "nothing to check: this machine has no card that the CUDA driver finds" | keep
   exit 1
 fi
-nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,power.limit --format=csv 2>/dev/null | keep || true
+nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,power.limit --format=csv 2>/dev/null |
+  keep || true
 
 step "self-test"
 "$sterna" selftest --backend cuda 2>&1 | keep
@@ -56,7 +57,8 @@ for kv in q8_0 turboquant; do
     "$sterna" bench -m "$model" --kv-cache-type "$kv" --backend cuda -p 512 -n 128 -d 0,4096,32768 -r 5
 done
 
-# Of each kernel in the table that ncu writes: launches, their time, and the mean share of the memory's throughput.
+# Of each kernel in the table that ncu writes: launches, their time, and the mean share of the memory's
+# throughput.
 summary() {
   awk -F '","' '
     /^"ID"/ { for (i = 1; i <= NF; i++) { gsub(/"/, "", $i); at[$i] = i }; next }
@@ -67,7 +69,8 @@ summary() {
       if (metric == "Duration") { n[kernel]++; time[kernel] += value }
       if (metric == "DRAM Throughput") share[kernel] += value
     }
-    END { for (k in n) printf "%10.1f us  %4d x %-28s DRAM %5.1f %%\n", time[k] / 1000, n[k], k, share[k] / n[k] }
+    END { for (k in n) printf "%10.1f us  %4d x %-28s DRAM %5.1f %%\n",
+      time[k] / 1000, n[k], k, share[k] / n[k] }
   ' "$1" | sort -rn
 }
 

@@ -27,7 +27,9 @@ TOLERANCE = 0.02
 
 def build():
     """The program that runs a case. A package alone, so that it brings no more of the engine than it runs."""
-    command = ["cargo", "build", "--release", "--locked", "--package", "instructions", "--message-format=json"]
+    command = [
+        "cargo", "build", "--release", "--locked", "--package", "instructions", "--message-format=json"
+    ]
     out = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     return next(line["executable"] for line in map(json.loads, out.splitlines()) if line.get("executable"))
 

@@ -21,7 +21,9 @@ from transformers import AutoModelForCausalLM
 
 
 def golden(model, folder: Path) -> None:
-    sequences = [[int(id) for id in line.split()] for line in (folder / "tokens.txt").read_text().splitlines()]
+    sequences = [
+        [int(id) for id in line.split()] for line in (folder / "tokens.txt").read_text().splitlines()
+    ]
     logits = [model(torch.tensor([ids])).logits[0] for ids in sequences]
     np.save(folder / "logits.npy", torch.cat(logits).numpy())
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs the CUDA compiler into .cuda/ of this checkout: no root, no system CUDA, no GPU. build.rs looks there.
+# Installs the CUDA compiler into .cuda/ of this checkout: no root, no system CUDA, no GPU. build.rs looks
+# there.
 #
-# CUDA 13.0 compiles code that drivers of the 580 series load. Its cuobjdump and nvdisasm are published from 13.2 on
-# and read older code too.
+# CUDA 13.0 compiles code that drivers of the 580 series load. Its cuobjdump and nvdisasm are published from
+# 13.2 on and read older code too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

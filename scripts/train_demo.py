@@ -278,7 +278,11 @@ def real_valued(ternary: Tensor) -> Tensor:
     zero, scale = w == 0, w.abs().max()
     edge = zero.double().mean() / 2
     u = torch.rand_like(w)
-    z = torch.where(zero, torch.special.ndtri(0.5 + (2 * u - 1) * edge), torch.special.ndtri(0.5 + edge + u * (0.5 - edge)))
+    z = torch.where(
+        zero,
+        torch.special.ndtri(0.5 + (2 * u - 1) * edge),
+        torch.special.ndtri(0.5 + edge + u * (0.5 - edge)),
+    )
     z = torch.where(zero, z, z * w.sign())
     return (z * (scale / z.abs().mean())).float()
 
@@ -288,7 +292,9 @@ def begin_from(path: Path, model: BitNet) -> None:
     found = read_gguf(path)
     for name, weight in model.named_parameters():
         value = found[name.replace("layers.", "blk.") + ".weight"]
-        assert value.shape == weight.shape, f"{name}: {tuple(value.shape)} in {path}, {tuple(weight.shape)} here"
+        assert value.shape == weight.shape, (
+            f"{name}: {tuple(value.shape)} in {path}, {tuple(weight.shape)} here"
+        )
         inner = weight.ndim == 2 and name != "token_embd"
         weight.data.copy_(real_valued(value) if inner else value)
 
@@ -384,17 +390,33 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--decay", type=int, default=0, help="last steps, in which the rate falls [a third]")
     parser.add_argument("--stop", type=int, help="stop after this step of the schedule")
     parser.add_argument("--batch", type=int, default=8192, help="tokens a step")
-    parser.add_argument("--context", type=int, default=512, help="tokens of a sequence on the plateau; in the decay n_ctx")
-    parser.add_argument("--init", type=Path, help="GGUF of this shape to begin from, with its tokens, instead of random weights")
-    parser.add_argument("--simple", type=float, default=1.0, help="share of the documents, those in simplest words, that the decay uses")
-    parser.add_argument("--bf16", action="store_true", help="products in bfloat16: faster where the processor has instructions for it")
-    parser.add_argument("--part", type=int, default=2048, help="tokens of one forward pass; a step adds up its parts")
+    parser.add_argument(
+        "--context", type=int, default=512, help="tokens of a sequence on the plateau; in the decay n_ctx"
+    )
+    parser.add_argument(
+        "--init", type=Path,
+        help="GGUF of this shape to begin from, with its tokens, instead of random weights",
+    )
+    parser.add_argument(
+        "--simple", type=float, default=1.0,
+        help="share of the documents, those in simplest words, that the decay uses",
+    )
+    parser.add_argument(
+        "--bf16", action="store_true",
+        help="products in bfloat16: faster where the processor has instructions for it",
+    )
+    parser.add_argument(
+        "--part", type=int, default=2048, help="tokens of one forward pass; a step adds up its parts"
+    )
     parser.add_argument("--lr", type=float, default=5e-3)
     parser.add_argument("--warmup", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--compile", action="store_true", help="torch.compile: passes 1.5 times as fast on two cores, needs a C++ compiler")
+    parser.add_argument(
+        "--compile", action="store_true",
+        help="torch.compile: passes 1.5 times as fast on two cores, needs a C++ compiler",
+    )
     parser.add_argument("--check-every", type=int, default=250, help="steps between validations")
     parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints")
     return parser.parse_args()
@@ -415,7 +437,11 @@ def main() -> None:
     batches = Batches(train, args.batch, args.seed)
     chosen = [ids for ids, easy in zip(train, simple(train_texts, args.simple)) if easy]
     last_batches = Batches(chosen, args.batch, args.seed)
-    print(f"{len(train)} documents, {batches.pass_tokens} tokens; in the decay {len(chosen)}, {last_batches.pass_tokens}; validation {len(val)}, {sum(map(len, val))}", flush=True)
+    print(
+        f"{len(train)} documents, {batches.pass_tokens} tokens; in the decay {len(chosen)}, "
+        f"{last_batches.pass_tokens}; validation {len(val)}, {sum(map(len, val))}",
+        flush=True,
+    )
 
     model = BitNet(shape).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters())} weights", flush=True)
@@ -460,7 +486,9 @@ def main() -> None:
         rows.append([str(done), str(done * args.batch), f"{share:.4f}", f"{loss:.4f}", shown])
         if checked or done % 10 == 0:
             speed = (done - first) * args.batch / (time.monotonic() - began)
-            print(f"step {done}  loss {loss:.4f}  validation {shown or '-'}  {speed:.0f} tokens/s", flush=True)
+            print(
+                f"step {done}  loss {loss:.4f}  validation {shown or '-'}  {speed:.0f} tokens/s", flush=True
+            )
         if checked or done % args.save_every == 0:
             state = {"shape": asdict(shape), "step": done, "rows": rows}
             state |= {"model": model.state_dict(), "optimisers": [opt.state_dict() for opt in opts]}

@@ -32,11 +32,13 @@ __asm__(".text\n.globl " SYMBOL "\n" SYMBOL ":\n"
 __asm__(".text\n.balign 4\n.globl " SYMBOL "\n" SYMBOL ":\n"
         "sub sp, sp, #160\n"
         "stp x19, x20, [sp]\n stp x21, x22, [sp, #16]\n stp x23, x24, [sp, #32]\n stp x25, x26, [sp, #48]\n"
-        "stp x27, x28, [sp, #64]\n stp x29, x30, [sp, #80]\n stp d8, d9, [sp, #96]\n stp d10, d11, [sp, #112]\n"
+        "stp x27, x28, [sp, #64]\n stp x29, x30, [sp, #80]\n stp d8, d9, [sp, #96]\n "
+        "stp d10, d11, [sp, #112]\n"
         "stp d12, d13, [sp, #128]\n stp d14, d15, [sp, #144]\n"
         "mov x9, sp\n str x9, [x0]\n mov sp, x1\n"
         "ldp x19, x20, [sp]\n ldp x21, x22, [sp, #16]\n ldp x23, x24, [sp, #32]\n ldp x25, x26, [sp, #48]\n"
-        "ldp x27, x28, [sp, #64]\n ldp x29, x30, [sp, #80]\n ldp d8, d9, [sp, #96]\n ldp d10, d11, [sp, #112]\n"
+        "ldp x27, x28, [sp, #64]\n ldp x29, x30, [sp, #80]\n ldp d8, d9, [sp, #96]\n "
+        "ldp d10, d11, [sp, #112]\n"
         "ldp d12, d13, [sp, #128]\n ldp d14, d15, [sp, #144]\n"
         "add sp, sp, #160\n ret\n");
 #else
@@ -74,7 +76,8 @@ struct Workspace {
     void* scheduler = nullptr;
 
     Workspace() {
-        void* at = mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void* at = mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (at == MAP_FAILED) return;
         stacks = static_cast<uint8_t*>(at);
         // Stacks grow downwards, so the lowest page of each is the one that must not be touched.
@@ -226,8 +229,8 @@ void run_block(Launch& launch, Workspace& ws, Block& block) {
             for (uint32_t i = 0; i < n; i++) {
                 if (ws.fibers[i].done) continue;
                 snprintf(message, sizeof message,
-                         "%s: thread %u of block (%u, %u, %u) waits for ever at a barrier or warp exchange: %u of %u "
-                         "threads have ended",
+                         "%s: thread %u of block (%u, %u, %u) waits for ever at a barrier or warp exchange: "
+                         "%u of %u threads have ended",
                          launch.entry->name, i, block.index.x, block.index.y, block.index.z, n - left, n);
                 break;
             }
@@ -316,7 +319,8 @@ void* static_shared(const void* place, size_t bytes) {
     }
     size_t at = (fixed.used + 15) / 16 * 16;
     if (fixed.n == kStaticArrays) fail("more than %d arrays of static shared memory", kStaticArrays);
-    if (at + bytes > kStaticBytes) fail("%zu bytes of static shared memory, there are %zu", at + bytes, kStaticBytes);
+    if (at + bytes > kStaticBytes)
+        fail("%zu bytes of static shared memory, there are %zu", at + bytes, kStaticBytes);
     uint8_t* array = fixed.memory + at;
     // As dynamic shared memory.
     memset(array, 0xff, bytes);
@@ -328,7 +332,8 @@ void* static_shared(const void* place, size_t bytes) {
 
 void check_access(const void* at, size_t bytes) {
     const uint8_t* begin = static_cast<const uint8_t*>(at);
-    if (reinterpret_cast<uintptr_t>(at) % bytes != 0) fail("%zu bytes at %p, which is not aligned to them", bytes, at);
+    if (reinterpret_cast<uintptr_t>(at) % bytes != 0)
+        fail("%zu bytes at %p, which is not aligned to them", bytes, at);
     const Block& block = *current->block;
     if (begin >= block.shared && begin + bytes <= block.shared + block.shared_bytes) return;
     if (begin >= block.fixed.memory && begin + bytes <= block.fixed.memory + block.fixed.used) return;
@@ -339,8 +344,8 @@ void check_access(const void* at, size_t bytes) {
         const Allocation& a = *(after - 1);
         if (begin + bytes <= a.begin + a.bytes) return;
         if (begin <= a.begin + a.bytes + 4096) {
-            fail("%zu bytes at offset %zu of an allocation of %zu bytes", bytes, static_cast<size_t>(begin - a.begin),
-                 a.bytes);
+            fail("%zu bytes at offset %zu of an allocation of %zu bytes", bytes,
+                 static_cast<size_t>(begin - a.begin), a.bytes);
         }
     }
     fail("%zu bytes at %p, outside every allocation", bytes, at);
@@ -361,7 +366,8 @@ void grid_barrier() {
             launch.opened++;
             launch.moved.notify_all();
         }
-        while (launch.opened == before && !launch.failed && launch.waiting + launch.ended < blocks) launch.moved.wait(lock);
+        while (launch.opened == before && !launch.failed && launch.waiting + launch.ended < blocks)
+            launch.moved.wait(lock);
         hopeless = launch.opened == before;
     }
     if (hopeless) fail("waits for ever at a grid barrier: a block has ended");
@@ -476,8 +482,9 @@ bool simt_upload_constant(const char* name, const void* from, size_t bytes) {
     return false;
 }
 
-int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], uint32_t threads, size_t shared_bytes,
-                const void* params, bool cooperative, uint64_t seed, char* error, size_t error_bytes) {
+int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], uint32_t threads,
+                size_t shared_bytes, const void* params, bool cooperative, uint64_t seed, char* error,
+                size_t error_bytes) {
     Launch launch;
     launch.allocations = &device->allocations;
     launch.entry = find(name);
@@ -489,14 +496,15 @@ int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], ui
     launch.cooperative = cooperative;
     uint64_t blocks = uint64_t(grid[0]) * grid[1] * grid[2];
     // What a card refuses, too.
-    if (!launch.entry || blocks == 0 || grid[1] > 65535 || grid[2] > 65535 || threads == 0 || threads % 32 != 0 ||
-        threads > launch.entry->max_threads || shared_bytes % 16 != 0) {
-        snprintf(error, error_bytes, "%s: no launch of %u x %u x %u blocks of %u threads with %zu bytes", name, grid[0],
-                 grid[1], grid[2], threads, shared_bytes);
+    if (!launch.entry || blocks == 0 || grid[1] > 65535 || grid[2] > 65535 || threads == 0 ||
+        threads % 32 != 0 || threads > launch.entry->max_threads || shared_bytes % 16 != 0) {
+        snprintf(error, error_bytes, "%s: no launch of %u x %u x %u blocks of %u threads with %zu bytes",
+                 name, grid[0], grid[1], grid[2], threads, shared_bytes);
         return 1;
     }
     if (cooperative && blocks > kMaxCooperative) {
-        snprintf(error, error_bytes, "%s: no cooperative launch of %llu blocks", name, static_cast<unsigned long long>(blocks));
+        snprintf(error, error_bytes, "%s: no cooperative launch of %llu blocks", name,
+                 static_cast<unsigned long long>(blocks));
         return 1;
     }
     auto run = [&launch] {

@@ -172,6 +172,7 @@ bool simt_find(const char* name, uint32_t* max_threads, size_t* params_bytes);
 bool simt_upload_constant(const char* name, const void* from, size_t bytes);
 // Runs a kernel; 0, or not 0 with what went wrong in `error`. All blocks of a cooperative launch run at once.
 // `seed` picks the order in which threads run.
-int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], uint32_t threads, size_t shared_bytes,
-                const void* params, bool cooperative, uint64_t seed, char* error, size_t error_bytes);
+int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], uint32_t threads,
+                size_t shared_bytes, const void* params, bool cooperative, uint64_t seed, char* error,
+                size_t error_bytes);
 }

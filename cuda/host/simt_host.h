@@ -107,7 +107,8 @@ DEVICE unsigned long long atomicAdd(unsigned long long* at, unsigned long long b
 }
 DEVICE unsigned long long atomicMax(unsigned long long* at, unsigned long long value) {
     unsigned long long old = __atomic_load_n(at, __ATOMIC_SEQ_CST);
-    while (old < value && !__atomic_compare_exchange_n(at, &old, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    while (old < value &&
+           !__atomic_compare_exchange_n(at, &old, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
     return old;
 }
 

@@ -19,7 +19,8 @@
 DEVICE uint32_t pack_low(const uint8_t* codes) {
     uint32_t low = 0;
     for (uint32_t g = 0; g < 4; g++) {
-        for (uint32_t n = 0; n < 4; n++) low |= (codes[4 * g + n] & 3u) << (16 * (g / 2) + 4 * n + 2 * (g % 2));
+        for (uint32_t n = 0; n < 4; n++)
+            low |= (codes[4 * g + n] & 3u) << (16 * (g / 2) + 4 * n + 2 * (g % 2));
     }
     return low;
 }
@@ -130,7 +131,9 @@ struct Codes3 {
         for (uint32_t g = 0; g < 4; g++) join_bytes(low[g], high[g], out[2 * g], out[2 * g + 1]);
     }
 
-    DEVICE static void pairs(const Piece& a, const Piece& b, uint32_t eight, const uint32_t (&halves)[4], uint32_t (&out)[8]) {
+    DEVICE static void pairs(
+        const Piece& a, const Piece& b, uint32_t eight, const uint32_t (&halves)[4], uint32_t (&out)[8]
+    ) {
 #pragma unroll
         for (uint32_t odd = 0; odd < 2; odd++) {
             uint32_t low = mix_nibbles(a.low, b.low, odd) >> (16 * eight);
@@ -138,7 +141,9 @@ struct Codes3 {
 #pragma unroll
             for (uint32_t g = 0; g < 2; g++) {
                 uint32_t selector = (low >> (2 * g) & 0x3333u) | (top >> g & 0x4444u);
-                uint32_t bytes[2] = {__byte_perm(halves[0], halves[1], selector), __byte_perm(halves[2], halves[3], selector)};
+                uint32_t bytes[2] = {
+                    __byte_perm(halves[0], halves[1], selector), __byte_perm(halves[2], halves[3], selector)
+                };
                 join_bytes(bytes[0], bytes[1], out[4 * g + odd], out[4 * g + odd + 2]);
             }
         }
@@ -192,17 +197,21 @@ struct Codes4 {
         }
     }
 
-    DEVICE static void pairs(const Piece& a, const Piece& b, uint32_t eight, const uint32_t (&halves)[4], uint32_t (&out)[8]) {
+    DEVICE static void pairs(
+        const Piece& a, const Piece& b, uint32_t eight, const uint32_t (&halves)[4], uint32_t (&out)[8]
+    ) {
 #pragma unroll
         for (uint32_t odd = 0; odd < 2; odd++) {
-            uint32_t codes = mix_nibbles(eight ? a.y : a.x, eight ? b.y : b.x, odd), lower = ~codes >> 3 & 0x11111111u;
+            uint32_t codes = mix_nibbles(eight ? a.y : a.x, eight ? b.y : b.x, odd),
+                lower = ~codes >> 3 & 0x11111111u;
             uint32_t magnitudes = (codes & 0x77777777u) ^ (lower * 7);
 #pragma unroll
             for (uint32_t g = 0; g < 2; g++) {
                 uint32_t selector = magnitudes >> (16 * g) & 0xffffu;
                 uint32_t signs = __byte_perm(0x8000u, 0, lower >> (16 * g) & 0xffffu);
                 uint32_t high = __byte_perm(halves[2], halves[3], selector) ^ signs;
-                join_bytes(__byte_perm(halves[0], halves[1], selector), high, out[4 * g + odd], out[4 * g + odd + 2]);
+                join_bytes(__byte_perm(halves[0], halves[1], selector), high,
+                    out[4 * g + odd], out[4 * g + odd + 2]);
             }
         }
     }
@@ -260,7 +269,9 @@ DEVICE uint32_t exact_page(const StepTables& step, uint32_t seq, uint32_t i) {
 }
 
 // The exact page that a row with so many positions reads instead of the codes of page i, or NO_PAGE.
-DEVICE uint32_t exact_page_for(const CodedKvParams& kv, const StepTables& step, uint32_t seq, uint32_t n_positions, uint32_t i) {
+DEVICE uint32_t exact_page_for(
+    const CodedKvParams& kv, const StepTables& step, uint32_t seq, uint32_t n_positions, uint32_t i
+) {
     uint32_t window_page = n_positions / PAGE_POSITIONS;
     window_page = window_page > kv.newest_pages ? window_page - kv.newest_pages : 0;
     return i < kv.sink_pages || i >= window_page ? exact_page(step, seq, i) : NO_PAGE;

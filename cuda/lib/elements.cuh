@@ -19,7 +19,9 @@ struct Elements {
         elem = col % ELEMS;
     }
 
-    DEVICE static Row row(const LinearParams& w, uint32_t row) { return w.data + uint64_t(row) * w.chunks * 16; }
+    DEVICE static Row row(const LinearParams& w, uint32_t row) {
+        return w.data + uint64_t(row) * w.chunks * 16;
+    }
 
     DEVICE static Chunk load(Row row, uint32_t chunk) { return load_stream16(row + chunk * 16); }
 

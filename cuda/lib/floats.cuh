@@ -30,7 +30,9 @@ struct Floats {
     }
 
     template <int M>
-    DEVICE static void dot(Acc (&sums)[M], const Chunk& chunk, const uint8_t* acts, uint32_t at, uint32_t chunks) {
+    DEVICE static void dot(
+        Acc (&sums)[M], const Chunk& chunk, const uint8_t* acts, uint32_t at, uint32_t chunks
+    ) {
         uint4 codes = codes_of(chunk);
         uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
         float part[M] = {};
@@ -42,7 +44,8 @@ struct Floats {
                 float w[4];
                 // 2^23 + code has the code in its last place.
 #pragma unroll
-                for (int e = 0; e < 4; e++) w[e] = __uint_as_float(__byte_perm(four, 0x4b000000u, 0x7540u + e)) - 8388609.0f;
+                for (int e = 0; e < 4; e++)
+                    w[e] = __uint_as_float(__byte_perm(four, 0x4b000000u, 0x7540u + e)) - 8388609.0f;
 #pragma unroll
                 for (int m = 0; m < M; m++) {
                     uint4 x = load16(acts + m * (chunks * kElems * 4) + ((4 * group + i) * chunks + at) * 16);
@@ -61,4 +64,5 @@ struct Floats {
 };
 
 // STERNA_FLOATS_KERNELS(I2S, i2_s) makes logits__i2_s__floats, and logits__i2_s__floats__rows.
-#define STERNA_FLOATS_KERNELS(Type, type) STERNA_LINEAR_KERNELS(logits, LogitsParams, Floats<Type>, type##__floats)
+#define STERNA_FLOATS_KERNELS(Type, type) \
+    STERNA_LINEAR_KERNELS(logits, LogitsParams, Floats<Type>, type##__floats)

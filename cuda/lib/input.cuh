@@ -122,7 +122,8 @@ DEVICE void load_row(const InputParams& in, const float* x, uint32_t chunks, uin
                 for (uint32_t plane = 0; plane < T::kElems / 16; plane++) {
                     uint4 q = load16(acts + (plane * chunks + chunk) * 16);
                     uint32_t quads[4] = {q.x, q.y, q.z, q.w};
-                    for (uint32_t i = 0; i < 4; i++) of_chunk = __dp4a(0x01010101, static_cast<int32_t>(quads[i]), of_chunk);
+                    for (uint32_t i = 0; i < 4; i++)
+                        of_chunk = __dp4a(0x01010101, static_cast<int32_t>(quads[i]), of_chunk);
                 }
                 sums[chunk] = of_chunk;
             }
@@ -140,13 +141,16 @@ DEVICE void load_row(const InputParams& in, const float* x, uint32_t chunks, uin
 
 // Rows first .. first + n of the step, or of those that asked for logits. Ends with a barrier.
 template <class T, int M>
-DEVICE void load_rows(const StepTables& step, const InputParams& in, uint32_t chunks, uint32_t first, uint32_t n) {
+DEVICE void load_rows(
+    const StepTables& step, const InputParams& in, uint32_t chunks, uint32_t first, uint32_t n
+) {
     uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
     constexpr bool kBlock = M == 1;
     uint32_t warps = blockDim.x / kWarpSize;
     for (uint32_t m = kBlock ? 0 : threadIdx.x / kWarpSize; m < n; m += kBlock ? 1 : warps) {
         uint64_t row = in.of_outputs ? step.outputs[first + m] : first + m;
-        load_row<T, kBlock>(in, in.x + row * in.cols, chunks, acts + m * act_row_bytes<T>(chunks), row_quants() + m);
+        load_row<T, kBlock>(in, in.x + row * in.cols, chunks, acts + m * act_row_bytes<T>(chunks),
+            row_quants() + m);
     }
     __syncthreads();
 }

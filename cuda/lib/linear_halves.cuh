@@ -31,7 +31,8 @@ struct HalvesShared {
         uint32_t broken;
     } rows[MMA_ROWS];
 };
-static_assert(LINEAR_HEADER_BYTES + sizeof(HalvesShared) <= MMA_HALVES_SHARED_BYTES, "the host asks for less");
+static_assert(LINEAR_HEADER_BYTES + sizeof(HalvesShared) <= MMA_HALVES_SHARED_BYTES,
+    "the host asks for less");
 
 // A row's activation of a column, before it becomes two halves.
 DEVICE float activation(const InputParams& in, const HalvesShared::Row& row, float x, uint32_t col) {
@@ -84,7 +85,8 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
         for (int set = 0; set < kSets; set++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                rows[set][half] = unit + set < units ? task.row(unit + set, quartet + 8 * half) : WeightRow{nullptr, 0};
+                rows[set][half] =
+                    unit + set < units ? task.row(unit + set, quartet + 8 * half) : WeightRow{nullptr, 0};
             }
         }
         for (uint32_t base = 0; base < in.cols; base += kCols) {
@@ -126,8 +128,8 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                         for (int set = 0; set < kSets; set++) {
                             const typename T::Halves& upper = w[set][0];
                             const typename T::Halves& lower = w[set][1];
-                            uint32_t a[4] = {upper.words[2 * group], lower.words[2 * group], upper.words[2 * group + 1],
-                                             lower.words[2 * group + 1]};
+                            uint32_t a[4] = {upper.words[2 * group], lower.words[2 * group],
+                                             upper.words[2 * group + 1], lower.words[2 * group + 1]};
                             if constexpr (T::kGroupScales) {
                                 float part[4] = {};
                                 mma_f16_16x8x16(part, a, b_low);

@@ -17,12 +17,15 @@
 #include "linear_halves.cuh"
 
 template <class T, class Task>
-DEVICE void run_linear_ints(const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task) {
+DEVICE void run_linear_ints(
+    const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task
+) {
     static_assert(T::kInts, "int8 products");
     constexpr int kSets = T::kSets, kTiles = 4, kWords = 4;
     let_next_kernel_start();
     wait_for_previous_kernel();
-    uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows, first = blockIdx.y * in.tile_rows;
+    uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows,
+        first = blockIdx.y * in.tile_rows;
     if (first >= n_rows) return;
     uint32_t n = n_rows - first < in.tile_rows ? n_rows - first : in.tile_rows;
     load_rows<T, LINEAR_ROWS>(step, in, chunks, first, n);
@@ -31,7 +34,8 @@ DEVICE void run_linear_ints(const StepTables& step, const InputParams& in, uint3
     uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
     uint32_t warps = blockDim.x / kWarpSize, units = task.units();
     uint32_t stride = gridDim.x * warps * kSets;
-    for (uint32_t unit = (blockIdx.x * warps + threadIdx.x / kWarpSize) * kSets; unit < units; unit += stride) {
+    for (uint32_t unit = (blockIdx.x * warps + threadIdx.x / kWarpSize) * kSets; unit < units;
+         unit += stride) {
         int32_t sums[kSets][kTiles][4] = {};
         // With the scales of blocks, where there are such.
         float scaled[kSets][kTiles][4] = {};
@@ -41,7 +45,8 @@ DEVICE void run_linear_ints(const StepTables& step, const InputParams& in, uint3
         for (int set = 0; set < kSets; set++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                WeightRow at = unit + set < units ? task.row(unit + set, quartet + 8 * half) : WeightRow{nullptr, 0};
+                WeightRow at =
+                    unit + set < units ? task.row(unit + set, quartet + 8 * half) : WeightRow{nullptr, 0};
                 rows[set][half] = at.w ? T::row(*at.w, at.row) : typename T::Row{};
             }
         }
@@ -71,7 +76,9 @@ DEVICE void run_linear_ints(const StepTables& step, const InputParams& in, uint3
                     const uint8_t* row = acts + (8 * tile + quartet) * act_row_bytes<T>(chunks);
                     uint4 even = load16(row + (2 * pair * chunks + of_acts) * 16);
                     uint4 odd = load16(row + ((2 * pair + 1) * chunks + of_acts) * 16);
-                    uint32_t b[kWords][2] = {{even.x, odd.x}, {even.y, odd.y}, {even.z, odd.z}, {even.w, odd.w}};
+                    uint32_t b[kWords][2] = {
+                        {even.x, odd.x}, {even.y, odd.y}, {even.z, odd.z}, {even.w, odd.w}
+                    };
 #pragma unroll
                     for (int set = 0; set < kSets; set++) {
 #pragma unroll
@@ -100,7 +107,8 @@ DEVICE void run_linear_ints(const StepTables& step, const InputParams& in, uint3
                     for (int i = 0; i < 2; i++) {
                         const uint8_t* row = acts + (8 * tile + 2 * member + i) * act_row_bytes<T>(chunks);
                         uint4 of_chunks = load16(chunk_sums<T>(row, chunks) + base);
-                        int32_t less = static_cast<int32_t>(of_chunks.x + of_chunks.y + of_chunks.z + of_chunks.w);
+                        int32_t less =
+                            static_cast<int32_t>(of_chunks.x + of_chunks.y + of_chunks.z + of_chunks.w);
 #pragma unroll
                         for (int set = 0; set < kSets; set++) {
 #pragma unroll

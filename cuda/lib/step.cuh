@@ -17,7 +17,8 @@ DEVICE void prefetch_next(const StepTables& step) {
     constexpr uint64_t kLineBytes = 128;
     uint64_t block = (uint64_t(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
     uint64_t threads = uint64_t(gridDim.x) * gridDim.y * gridDim.z * blockDim.x;
-    for (uint64_t at = (block * blockDim.x + threadIdx.x) * kLineBytes; at < step.next.bytes; at += threads * kLineBytes) {
+    for (uint64_t at = (block * blockDim.x + threadIdx.x) * kLineBytes; at < step.next.bytes;
+         at += threads * kLineBytes) {
         prefetch_l2(step.next.data + at);
     }
 }

@@ -67,7 +67,8 @@ struct Appended {
         __syncthreads();
         for (uint32_t at = threadIdx.x; at <= r; at += blockDim.x) {
             StepRow other = p.step.rows[at];
-            if (other.seq == row.seq && other.pos / PAGE_POSITIONS == i) room.source[other.pos % PAGE_POSITIONS] = at;
+            if (other.seq == row.seq && other.pos / PAGE_POSITIONS == i)
+                room.source[other.pos % PAGE_POSITIONS] = at;
         }
         __syncthreads();
     }
@@ -149,7 +150,9 @@ struct Appended {
 
     // What a vector y has besides its codes, which stand for c.
     template <class C>
-    DEVICE void finish(const CodedPage<C>& to, uint32_t pos, const Vector& y, const Vector& c, float squares) const {
+    DEVICE void finish(
+        const CodedPage<C>& to, uint32_t pos, const Vector& y, const Vector& c, float squares
+    ) const {
         bool first_lane = threadIdx.x % kWarpSize == 0;
         if constexpr (C::kScales == 1) {
             // Keys have the scale without bias in inner products, values that with the smallest error.

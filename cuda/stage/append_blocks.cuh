@@ -104,7 +104,8 @@ DEVICE void append_blocks(const AppendBlocksParams& p) {
     uint32_t warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
     StepRow row = p.step.rows[r];
     if (warp == 0) {
-        Vector v = load_vector(p.raw + ((uint64_t(r) * 2 + part) * p.kv.n_kv_heads + head) * head_dim, head_dim);
+        Vector v =
+            load_vector(p.raw + ((uint64_t(r) * 2 + part) * p.kv.n_kv_heads + head) * head_dim, head_dim);
         BlockPage page(p.kv, page_of(p.step, row.seq, row.pos), part, head);
         uint32_t place = row.pos % PAGE_POSITIONS;
         if (page.form != BLOCKS_HALVES) {

@@ -77,7 +77,8 @@ DEVICE void attend(const AttendParams& p) {
     uint32_t end = first + per_split < n_positions ? first + per_split : n_positions;
 
     uint32_t kv_head_at = blockIdx.x / p.tiles, tile = blockIdx.x % p.tiles;
-    uint32_t heads = p.group - tile * ATTEND_HEADS < ATTEND_HEADS ? p.group - tile * ATTEND_HEADS : ATTEND_HEADS;
+    uint32_t heads =
+        p.group - tile * ATTEND_HEADS < ATTEND_HEADS ? p.group - tile * ATTEND_HEADS : ATTEND_HEADS;
     uint64_t first_head = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.group + tile * ATTEND_HEADS;
     const float* q = p.q + first_head * head_dim;
     float* out = p.out + first_head * head_dim;
@@ -124,7 +125,8 @@ DEVICE void attend(const AttendParams& p) {
                 float score = 0.0f;
 #pragma unroll
                 for (uint32_t e = 0; e < 8; e++) score = fmaf(query[h][e], k[e], score);
-                for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) score += __shfl_xor_sync(kWarp, score, mask);
+                for (uint32_t mask = lanes / 2; mask > 0; mask /= 2)
+                    score += __shfl_xor_sync(kWarp, score, mask);
                 scores[i][h] = there[i] ? score : -INFINITY;
             }
         }
@@ -169,5 +171,7 @@ DEVICE void attend(const AttendParams& p) {
     }
     uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.tiles + tile;
     Parts<ATTEND_HEADS> from{p.partial, p.arrived, at, splits, p.splits, 2 + stride};
-    merge_parts(from, split, groups, heads, head_dim, [&](uint32_t h, uint32_t e, float value) { out[h * head_dim + e] = value; });
+    merge_parts(from, split, groups, heads, head_dim, [&](uint32_t h, uint32_t e, float value) {
+        out[h * head_dim + e] = value;
+    });
 }

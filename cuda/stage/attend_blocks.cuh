@@ -29,11 +29,15 @@ struct BlockPosition {
     BlockPiece key, value;
     const BlockKvParams* kv;
 
-    DEVICE void load(const BlockPage& keys, const BlockPage& values, uint32_t place, uint32_t, uint32_t piece) {
+    DEVICE void load(
+        const BlockPage& keys, const BlockPage& values, uint32_t place, uint32_t, uint32_t piece
+    ) {
         key.load(keys, place, piece);
         value.load(values, place, piece);
     }
-    DEVICE void scores(const BlockQuery& q, uint32_t head_dim, uint32_t piece, uint32_t lanes, float (&out)[ATTEND_HEADS]) const {
+    DEVICE void scores(
+        const BlockQuery& q, uint32_t head_dim, uint32_t piece, uint32_t lanes, float (&out)[ATTEND_HEADS]
+    ) const {
         uint32_t form = kv->forms[0];
         if (form == BLOCKS_HALVES) {
             float k[CODES_PIECE];
@@ -59,10 +63,13 @@ struct BlockPosition {
         }
 #pragma unroll
         for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-            for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) out[h] += __shfl_xor_sync(kWarp, out[h], mask);
+            for (uint32_t mask = lanes / 2; mask > 0; mask /= 2)
+                out[h] += __shfl_xor_sync(kWarp, out[h], mask);
         }
     }
-    DEVICE float value_step() const { return kv->forms[1] == BLOCKS_HALVES ? 1.0f : float_of_half(value.scale); }
+    DEVICE float value_step() const {
+        return kv->forms[1] == BLOCKS_HALVES ? 1.0f : float_of_half(value.scale);
+    }
     DEVICE void values(float (&out)[CODES_PIECE]) const { value.floats(kv->forms[1], out); }
 };
 
@@ -81,13 +88,16 @@ DEVICE void attend_blocks(const AttendBlocksParams& p) {
         const float* query = q.floats + h * head_dim + of_thread.piece * CODES_PIECE;
         // As integers, the bits of magnitudes have their order, with NaN above everything: it stays.
         uint32_t largest = 0;
-        for (uint32_t e = 0; e < CODES_PIECE; e++) largest = Max::of(largest, __float_as_uint(query[e]) & 0x7fffffffu);
-        float most = __uint_as_float(largest), to_bytes = largest > 0 && largest < 0x7f800000u ? 127.0f / most : 0.0f;
+        for (uint32_t e = 0; e < CODES_PIECE; e++)
+            largest = Max::of(largest, __float_as_uint(query[e]) & 0x7fffffffu);
+        float most = __uint_as_float(largest),
+            to_bytes = largest > 0 && largest < 0x7f800000u ? 127.0f / most : 0.0f;
         q.step[h] = most / 127.0f;
         q.start[h] = 0;
         for (uint32_t i = 0; i < 4; i++) {
             q.bytes[h][i] = to_bytes > 0.0f ? bytes_of_floats(query + 4 * i, to_bytes) : 0u;
-            if (p.kv.forms[0] == BLOCKS_Q4_0) q.start[h] = __dp4a(int32_t(q.bytes[h][i]), int32_t(0xf8f8f8f8u), q.start[h]);
+            if (p.kv.forms[0] == BLOCKS_Q4_0)
+                q.start[h] = __dp4a(int32_t(q.bytes[h][i]), int32_t(0xf8f8f8f8u), q.start[h]);
         }
     }
 

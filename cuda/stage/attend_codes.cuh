@@ -51,7 +51,9 @@ struct CodedQuery : AttendQuery {
 struct ExactPosition {
     uint4 key[2], value[2];
 
-    DEVICE void load(const uint16_t* keys, const uint16_t* values, uint32_t place, uint32_t head_dim, uint32_t piece) {
+    DEVICE void load(
+        const uint16_t* keys, const uint16_t* values, uint32_t place, uint32_t head_dim, uint32_t piece
+    ) {
         uint32_t at = place * head_dim + piece * CODES_PIECE;
 #pragma unroll
         for (uint32_t i = 0; i < 2; i++) {
@@ -59,7 +61,9 @@ struct ExactPosition {
             value[i] = load16(values + at + 8 * i);
         }
     }
-    DEVICE void scores(const AttendQuery& q, uint32_t head_dim, uint32_t piece, uint32_t lanes, float (&out)[ATTEND_HEADS]) const {
+    DEVICE void scores(
+        const AttendQuery& q, uint32_t head_dim, uint32_t piece, uint32_t lanes, float (&out)[ATTEND_HEADS]
+    ) const {
         float k[CODES_PIECE];
         floats_of_halves(key, k);
 #pragma unroll
@@ -87,7 +91,10 @@ struct CodedPosition {
     uint16_t key_scales[K::kScales], value_scale;
     const CodesParams* codes;
 
-    DEVICE void load(const CodedPage<K>& keys, const CodedPage<V>& values, uint32_t place, uint32_t head_dim, uint32_t piece) {
+    DEVICE void load(
+        const CodedPage<K>& keys, const CodedPage<V>& values, uint32_t place, uint32_t head_dim,
+        uint32_t piece
+    ) {
         uint32_t n_pieces = head_dim / CODES_PIECE;
         key = K::load(keys.vector(head_dim, place), n_pieces, piece);
         value = V::load(values.vector(head_dim, place), n_pieces, piece);
@@ -131,8 +138,8 @@ struct CodedPosition {
 // not there.
 template <int N, class Position, class Query, class Keys, class Values>
 DEVICE void take_page(
-    AttendState& state, const Query& q, const Keys& keys, const Values& values, const Position& empty, uint32_t n,
-    uint32_t head_dim, uint32_t lanes
+    AttendState& state, const Query& q, const Keys& keys, const Values& values, const Position& empty,
+    uint32_t n, uint32_t head_dim, uint32_t lanes
 ) {
     uint32_t piece = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes, groups = blockDim.x / lanes;
     for (uint32_t base = 0; base < n; base += groups * N) {
@@ -175,7 +182,8 @@ DEVICE void take_page(
                 state.soft[h].sum += weight;
                 weight *= step;
 #pragma unroll
-                for (uint32_t e = 0; e < CODES_PIECE; e++) state.values[h][e] = fmaf(weight, v[e], state.values[h][e]);
+                for (uint32_t e = 0; e < CODES_PIECE; e++)
+                    state.values[h][e] = fmaf(weight, v[e], state.values[h][e]);
             }
         }
     }
@@ -226,7 +234,9 @@ struct PagesTask {
         float* floats = reinterpret_cast<float*>(shared_memory());
         uint32_t head_dim = p.kv.head_dim;
         for (uint32_t at = threadIdx.x; at < kHeads * head_dim; at += blockDim.x) {
-            floats[at] = at < heads * head_dim ? p.q[first_head * head_dim + at] * (p.scale * 1.4426950408889634f) : 0.0f;
+            floats[at] = at < heads * head_dim
+                ? p.q[first_head * head_dim + at] * (p.scale * 1.4426950408889634f)
+                : 0.0f;
         }
         __syncthreads();
         return floats;
@@ -346,7 +356,8 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
 
     AttendState state = no_state();
     for (uint32_t i = task.first_page; i < task.end_page; i++) {
-        uint32_t n = task.positions(i), exact = exact_page_for(p.kv, p.step, task.row.seq, task.n_positions, i);
+        uint32_t n = task.positions(i),
+            exact = exact_page_for(p.kv, p.step, task.row.seq, task.n_positions, i);
         if (exact != NO_PAGE) {
             const uint16_t* keys = exact_head(p.kv, exact, 0, task.kv_head);
             const uint16_t* values = exact_head(p.kv, exact, 1, task.kv_head);

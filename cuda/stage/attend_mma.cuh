@@ -52,16 +52,19 @@ static_assert(sizeof(AttendShared<128>) <= ATTEND_MMA_SHARED_BYTES_128, "the hos
 // of its largest magnitude.
 template <int D, class Params, class Keep>
 DEVICE void load_queries(
-    const Params& p, AttendShared<D>& shared, uint32_t first_row, uint32_t n, uint32_t heads, uint32_t first_head, Keep keep
+    const Params& p, AttendShared<D>& shared, uint32_t first_row, uint32_t n, uint32_t heads,
+    uint32_t first_head, Keep keep
 ) {
     uint32_t lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, head_dim = p.kv.head_dim;
     const float factor = p.scale * 1.4426950408889634f;
     for (uint32_t i = 16 * warp; i < 16 * warp + 16; i++) {
         bool exists = i < n;
-        const float* q = p.q + (uint64_t(first_row + i / heads) * p.kv.n_kv_heads * p.group + first_head + i % heads) * head_dim;
+        const float* q = p.q +
+            (uint64_t(first_row + i / heads) * p.kv.n_kv_heads * p.group + first_head + i % heads) * head_dim;
         auto vector = [&](uint32_t e) { return exists && e < head_dim ? q[e] * factor : 0.0f; };
         uint32_t largest = 0;
-        for (uint32_t e = lane; e < D; e += kWarpSize) largest = Max::of(largest, __float_as_uint(vector(e)) & 0x7fffffffu);
+        for (uint32_t e = lane; e < D; e += kWarpSize)
+            largest = Max::of(largest, __float_as_uint(vector(e)) & 0x7fffffffu);
         largest = reduce_lanes<Max>(largest, kWarpSize);
         bool broken = largest >= 0x7f800000u;
         PowerOfTwo power = PowerOfTwo::of(largest);
@@ -108,7 +111,9 @@ constexpr int kTiles = kSpan / 8;
 // Scores of a span whose keys are halves in shared memory, for the 16 query vectors from `first_vector` on: a
 // lane's as in attend_tiles.
 template <int D>
-DEVICE void scores_of_halves(const AttendShared<D>& shared, uint32_t first_vector, float (&scores)[kTiles][4]) {
+DEVICE void scores_of_halves(
+    const AttendShared<D>& shared, uint32_t first_vector, float (&scores)[kTiles][4]
+) {
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         uint32_t high[4], low[4];
@@ -153,8 +158,10 @@ DEVICE void find_broken(AttendShared<D>& shared) {
 // Adds the values of position `at` of a span that are no finite numbers, which the products took for 0.
 // `scores` and `out` are a lane's as in attend_tiles, `base` what scores are relative to.
 template <int kOut>
-DEVICE void add_broken(const AttendMmaParams& p, const uint16_t* values, uint32_t at, const float (&scores)[kTiles][4],
-                       const float (&base)[2], float (&out)[kOut][4]) {
+DEVICE void add_broken(
+    const AttendMmaParams& p, const uint16_t* values, uint32_t at, const float (&scores)[kTiles][4],
+    const float (&base)[2], float (&out)[kOut][4]
+) {
     uint32_t lane = threadIdx.x % kWarpSize, member = lane % 4;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -196,12 +203,14 @@ struct TileTask {
 // owns a vector.
 template <class Source, class Params>
 DEVICE void merge_splits(
-    const Source& source, const Params& p, const TileTask& task, uint32_t n, uint32_t heads, uint32_t first_row, uint32_t first_head
+    const Source& source, const Params& p, const TileTask& task, uint32_t n, uint32_t heads,
+    uint32_t first_row, uint32_t first_head
 ) {
     uint32_t head_dim = p.kv.head_dim;
     for (uint32_t vector = threadIdx.x / kWarpSize; vector < n; vector += blockDim.x / kWarpSize) {
         float largest = -INFINITY, sum = 0.0f;
-        for (uint32_t split = 0; split < task.splits; split++) largest = fmaxf(largest, *task.part(p, split, vector));
+        for (uint32_t split = 0; split < task.splits; split++)
+            largest = fmaxf(largest, *task.part(p, split, vector));
         Vector values = {};
         values.n = head_dim / kWarpSize;
         for (uint32_t split = 0; split < task.splits; split++) {
@@ -212,7 +221,8 @@ DEVICE void merge_splits(
             sum = fmaf(part[1], by, sum);
 #pragma unroll
             for (uint32_t j = 0; j < kLaneElems; j++) {
-                if (Vector::elem(j) < head_dim) values.x[j] = fmaf(part[2 + Vector::elem(j)], by, values.x[j]);
+                if (Vector::elem(j) < head_dim)
+                    values.x[j] = fmaf(part[2 + Vector::elem(j)], by, values.x[j]);
             }
         }
 #pragma unroll
@@ -244,13 +254,17 @@ struct HalvesSource {
         const uint8_t* of_head = kv_head(p.kv, page_of(p.step, seq, first), part, kv_head_at);
         return reinterpret_cast<const uint16_t*>(of_head) + first % PAGE_POSITIONS * p.kv.stride;
     }
-    DEVICE void load_queries(Shared& shared, uint32_t first_row, uint32_t n, uint32_t heads, uint32_t first_head) const {
+    DEVICE void load_queries(
+        Shared& shared, uint32_t first_row, uint32_t n, uint32_t heads, uint32_t first_head
+    ) const {
         ::load_queries<D>(p, shared, first_row, n, heads, first_head, [](uint32_t, auto, uint32_t) {});
     }
     // Starts to bring keys (part 0) or values (part 1) of the span that begins at `first`, where there is
     // one.
     DEVICE void start(Shared& shared, uint32_t part, uint32_t first) {
-        if (first < end) start_copy<D>(vectors(part, first), p.kv.stride, end - first, part == 0 ? shared.keys : shared.values);
+        if (first < end)
+            start_copy<D>(vectors(part, first), p.kv.stride, end - first,
+                part == 0 ? shared.keys : shared.values);
         cp_async_commit();
     }
     // What has been brought but for copies goes to shared memory.
@@ -297,7 +311,8 @@ DEVICE void attend_tiles(const Params& p) {
     Shared& shared = *reinterpret_cast<Shared*>(shared_memory());
     Source source(p, row, kv_head_at, end);
     // Behind the vectors, and the keys and values of positions that nobody asks for.
-    for (uint32_t at = threadIdx.x; at < kSpan * kPitch<D>; at += blockDim.x) shared.keys[at] = shared.values[at] = 0;
+    for (uint32_t at = threadIdx.x; at < kSpan * kPitch<D>; at += blockDim.x)
+        shared.keys[at] = shared.values[at] = 0;
     if (threadIdx.x < kSpan) shared.broken[threadIdx.x] = 0;
     __syncthreads();
     source.start(shared, 0, task.first);
@@ -394,7 +409,8 @@ DEVICE void attend_tiles(const Params& p) {
 #pragma unroll
             for (int t = 0; t < kOut; t += 2) {
                 uint32_t values[4];
-                load_matrices<true>(values, shared.values + 16 * two * kPitch<D> + 8 * t + block_at(kPitch<D>));
+                load_matrices<true>(values,
+                    shared.values + 16 * two * kPitch<D> + 8 * t + block_at(kPitch<D>));
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     uint32_t b[2] = {values[2 * i], values[2 * i + 1]};
@@ -422,7 +438,8 @@ DEVICE void attend_tiles(const Params& p) {
     for (int half = 0; half < 2; half++) {
         if (vector[half] >= n) continue;
         uint64_t to_row = tile.first + vector[half] / heads;
-        float* to = p.out + (to_row * p.kv.n_kv_heads * p.group + first_head + vector[half] % heads) * p.kv.head_dim;
+        float* to =
+            p.out + (to_row * p.kv.n_kv_heads * p.group + first_head + vector[half] % heads) * p.kv.head_dim;
         if (task.splits > 1) {
             to = task.part(p, task.split, vector[half]);
             if (member == 0) {

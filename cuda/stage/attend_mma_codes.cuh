@@ -51,14 +51,19 @@ struct CodesSource {
     DEVICE CodesSource(const AttendCodesMmaParams& p, const StepRow& row, uint32_t kv_head_at, uint32_t end)
         : p(p), seq(row.seq), n_positions(row.pos + 1), kv_head_at(kv_head_at), end(end) {}
 
-    DEVICE void load_queries(Shared& shared, uint32_t first_row, uint32_t n, uint32_t heads, uint32_t first_head) const {
+    DEVICE void load_queries(
+        Shared& shared, uint32_t first_row, uint32_t n, uint32_t heads, uint32_t first_head
+    ) const {
         // A sequence whose first page is not full has no mean, and no codes that would want one.
         bool has_mean = n_positions >= PAGE_POSITIONS;
         const float* mean = mean_of(p.kv, exact_page(p.step, seq, 0), kv_head_at);
-        ::load_queries<D>(p, shared, first_row, n, heads, first_head, [&](uint32_t i, auto vector, uint32_t largest) {
+        ::load_queries<D>(p, shared, first_row, n, heads, first_head, [&](
+            uint32_t i, auto vector, uint32_t largest
+        ) {
             uint8_t* to = reinterpret_cast<uint8_t*>(shared.bytes + i * kBytesPitch);
             bool broken = largest >= 0x7f800000u;
-            float most = __uint_as_float(largest), to_bytes = largest > 0 && !broken ? 127.0f / most : 0.0f, along = 0.0f;
+            float most = __uint_as_float(largest), to_bytes = largest > 0 && !broken ? 127.0f / most : 0.0f,
+                along = 0.0f;
             for (uint32_t e = threadIdx.x % kWarpSize; e < D; e += kWarpSize) {
                 float x = vector(e);
                 to[e] = broken ? uint8_t(0) : uint8_t(int32_t(rintf(x * to_bytes)));
@@ -73,7 +78,9 @@ struct CodesSource {
 
     // This thread's pieces of a span whose first position is `place` of a page.
     template <class Codes>
-    DEVICE static void fetch(const CodedPage<Codes>& page, uint32_t place, typename Codes::Piece (&to)[kOwn], uint16_t& scale) {
+    DEVICE static void fetch(
+        const CodedPage<Codes>& page, uint32_t place, typename Codes::Piece (&to)[kOwn], uint16_t& scale
+    ) {
 #pragma unroll
         for (uint32_t i = 0; i < kOwn; i++) {
             uint32_t at = threadIdx.x + i * ATTEND_THREADS;
@@ -93,7 +100,8 @@ struct CodesSource {
             } else if (part == 0) {
                 fetch(coded_keys<C>(p.kv, page_of(p.step, seq, first), kv_head_at), place, keys, scales[0]);
             } else {
-                fetch(coded_values<C>(p.kv, page_of(p.step, seq, first), kv_head_at), place, values, scales[1]);
+                fetch(coded_values<C>(p.kv, page_of(p.step, seq, first), kv_head_at),
+                    place, values, scales[1]);
             }
         }
         cp_async_commit();
@@ -109,7 +117,8 @@ struct CodesSource {
         if (part == 0 && threadIdx.x < kSpan) shared.key_scales[threadIdx.x] = float_of_half(scales[0]);
 #pragma unroll
         for (uint32_t i = 0; i < kOwn; i++) {
-            uint32_t at = threadIdx.x + i * ATTEND_THREADS, pos = at / kPieces, elem = at % kPieces * CODES_PIECE;
+            uint32_t at = threadIdx.x + i * ATTEND_THREADS, pos = at / kPieces,
+                elem = at % kPieces * CODES_PIECE;
             if (part == 0) {
                 uint32_t words[4];
                 K::bytes(keys[i], p.kv.codes.table, words);
@@ -134,11 +143,13 @@ struct CodesSource {
 #pragma unroll
         for (int k = 0; k < D / 32; k++) {
             uint32_t a[4];
-            load_matrices<false>(a, shared.bytes + first_vector * kBytesPitch + 16 * k + block_at(kBytesPitch));
+            load_matrices<false>(a,
+                shared.bytes + first_vector * kBytesPitch + 16 * k + block_at(kBytesPitch));
 #pragma unroll
             for (int two = 0; two < kTiles / 2; two++) {
                 uint32_t of_keys[4];
-                load_matrices<false>(of_keys, shared.keys + 16 * two * kBytesPitch + 16 * k + column_at(kBytesPitch));
+                load_matrices<false>(of_keys,
+                    shared.keys + 16 * two * kBytesPitch + 16 * k + column_at(kBytesPitch));
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     uint32_t b[2] = {of_keys[2 * i], of_keys[2 * i + 1]};
@@ -210,5 +221,7 @@ struct CodesSource {
     }
 };
 
-static_assert(sizeof(CodesSource<Alike<Codes3>, 64>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_64, "the host asks for less");
-static_assert(sizeof(CodesSource<Alike<Codes3>, 128>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_128, "the host asks for less");
+static_assert(sizeof(CodesSource<Alike<Codes3>, 64>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_64,
+    "the host asks for less");
+static_assert(sizeof(CodesSource<Alike<Codes3>, 128>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_128,
+    "the host asks for less");

@@ -57,7 +57,10 @@ struct RowQueries {
                 uint32_t elem = 4 * (w * kLanes + lane);
                 float4 of_query = *reinterpret_cast<const float4*>(q + h * D + elem), of_mean = {};
                 if (mean_keys != nullptr) of_mean = *reinterpret_cast<const float4*>(mean_keys + elem);
-                float four[2][4] = {{of_query.x, of_query.y, of_query.z, of_query.w}, {of_mean.x, of_mean.y, of_mean.z, of_mean.w}};
+                float four[2][4] = {
+                    {of_query.x, of_query.y, of_query.z, of_query.w},
+                    {of_mean.x, of_mean.y, of_mean.z, of_mean.w}
+                };
 #pragma unroll
                 for (uint32_t i = 0; i < 4; i++) {
                     float& to = x[4 * w + i];
@@ -74,12 +77,14 @@ struct RowQueries {
             PowerOfTwo power = PowerOfTwo::of(largest);
 #pragma unroll
             for (uint32_t w = 0; w < kWords; w++) {
-                uint32_t word = w * kLanes + lane, *to = reinterpret_cast<uint32_t*>(high + h * kPitch<D>) + 2 * word;
+                uint32_t word = w * kLanes + lane,
+                    *to = reinterpret_cast<uint32_t*>(high + h * kPitch<D>) + 2 * word;
                 uint32_t* rest = reinterpret_cast<uint32_t*>(low + h * kPitch<D>) + 2 * word;
                 bytes[h * (D / 4 + 4) + word] = broken ? 0u : bytes_of_floats(x + 4 * w, to_bytes);
 #pragma unroll
                 for (uint32_t i = 0; i < 2; i++) {
-                    float a = broken ? 0.0f : x[4 * w + 2 * i] * power.by, b = broken ? 0.0f : x[4 * w + 2 * i + 1] * power.by;
+                    float a = broken ? 0.0f : x[4 * w + 2 * i] * power.by,
+                        b = broken ? 0.0f : x[4 * w + 2 * i + 1] * power.by;
                     to[i] = half2_bits(a, b);
                     float2 there = floats_of_half2(to[i]);
                     rest[i] = half2_bits(a - there.x, b - there.y);
@@ -114,12 +119,15 @@ struct RowState {
 
     // Takes in the scores of positions quartet + {0, 8}, whose values count `steps`: [2 position + head].
     // Makes operands of the weights times the steps: their halves, and the halves nearest to what these lack.
-    DEVICE void take(const float (&scores)[4], const float (&steps)[2], uint32_t (&high)[2], uint32_t (&low)[2]) {
+    DEVICE void take(
+        const float (&scores)[4], const float (&steps)[2], uint32_t (&high)[2], uint32_t (&low)[2]
+    ) {
         float exponents[2] = {exponent_of(steps[0]), exponent_of(steps[1])}, by[2];
 #pragma unroll
         for (int head = 0; head < 2; head++) {
             float most = fmaxf(scores[head] + exponents[0], scores[2 + head] + exponents[1]);
-            for (int mask = 4; mask < kWarpSize; mask *= 2) most = fmaxf(most, __shfl_xor_sync(kWarp, most, mask));
+            for (int mask = 4; mask < kWarpSize; mask *= 2)
+                most = fmaxf(most, __shfl_xor_sync(kWarp, most, mask));
             most = fmaxf(most, base[head]);
             by[head] = rescale(base[head], most);
             base[head] = most;
@@ -149,7 +157,10 @@ struct RowState {
     }
 
     // Adds weighted values: elements 2 i and 2 i + 1 of positions 2 member + {0, 1} and of 2 member + {8, 9}.
-    DEVICE void add(int i, const uint32_t (&first)[2], const uint32_t (&second)[2], const uint32_t (&high)[2], const uint32_t (&low)[2]) {
+    DEVICE void add(
+        int i, const uint32_t (&first)[2], const uint32_t (&second)[2], const uint32_t (&high)[2],
+        const uint32_t (&low)[2]
+    ) {
         uint32_t a[4] = {first[0], first[1], second[0], second[1]};
         mma_f16_16x8x16(values[i], a, low);
         mma_f16_16x8x16(values[i], a, high);
@@ -158,7 +169,8 @@ struct RowState {
     // Leaves all of it for PagesTask::finish.
     DEVICE void leave() {
         Place at;
-        float* parts = reinterpret_cast<float*>(shared_memory()) + threadIdx.x / kWarpSize * ATTEND_ROW_HEADS * (2 + D);
+        float* parts =
+            reinterpret_cast<float*>(shared_memory()) + threadIdx.x / kWarpSize * ATTEND_ROW_HEADS * (2 + D);
 #pragma unroll
         for (int head = 0; head < 2; head++) {
             float all = sum[head], *part = parts + (2 * at.member + head) * (2 + D);
@@ -168,7 +180,8 @@ struct RowState {
                 part[1] = all;
             }
 #pragma unroll
-            for (int i = 0; i < D / 8; i++) part[2 + at.quartet * (D / 8) + i] = values[i / 2][2 * (i % 2) + head] / kWeightSteps;
+            for (int i = 0; i < D / 8; i++)
+                part[2 + at.quartet * (D / 8) + i] = values[i / 2][2 * (i % 2) + head] / kWeightSteps;
         }
     }
 };
@@ -181,7 +194,8 @@ DEVICE uint32_t word_of(const uint4& words, int i) {
 // one stands in, because nobody knows what lies there, and is not counted.
 template <int D>
 DEVICE void take_exact(
-    RowState<D>& state, const RowQueries<D>& queries, const uint16_t* keys, const uint16_t* values, uint32_t first, uint32_t n
+    RowState<D>& state, const RowQueries<D>& queries, const uint16_t* keys, const uint16_t* values,
+    uint32_t first, uint32_t n
 ) {
     Place at;
     auto read = [&](uint32_t place) { return (place < n ? place : n - 1) * D; };
@@ -194,15 +208,20 @@ DEVICE void take_exact(
         uint4 high = load16(queries.high + of_query), low = load16(queries.low + of_query);
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
-            uint32_t a[4] = {word_of(rows[0], i), word_of(rows[1], i), word_of(rows[0], i + 1), word_of(rows[1], i + 1)};
-            uint32_t of_low[2] = {word_of(low, i), word_of(low, i + 1)}, of_high[2] = {word_of(high, i), word_of(high, i + 1)};
+            uint32_t a[4] = {
+                word_of(rows[0], i), word_of(rows[1], i), word_of(rows[0], i + 1), word_of(rows[1], i + 1)
+            };
+            uint32_t of_low[2] = {word_of(low, i), word_of(low, i + 1)},
+                of_high[2] = {word_of(high, i), word_of(high, i + 1)};
             mma_f16_16x8x16(scores, a, of_low);
             mma_f16_16x8x16(scores, a, of_high);
         }
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        scores[i] = first + at.quartet + i / 2 * 8 < n ? scores[i] * queries.unscale[2 * at.member + i % 2] : -INFINITY;
+        scores[i] = first + at.quartet + i / 2 * 8 < n
+            ? scores[i] * queries.unscale[2 * at.member + i % 2]
+            : -INFINITY;
     }
     uint32_t high[2], low[2];
     state.take(scores, {1.0f, 1.0f}, high, low);
@@ -211,7 +230,8 @@ DEVICE void take_exact(
         uint4 v[4];
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
-            v[i] = load16(values + read(first + 2 * at.member + i % 2 + i / 2 * 8) + at.quartet * (D / 8) + 8 * c);
+            v[i] = load16(values +
+                read(first + 2 * at.member + i % 2 + i / 2 * 8) + at.quartet * (D / 8) + 8 * c);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -249,12 +269,14 @@ struct ByteOperands {
 // the page.
 template <class C, int D>
 DEVICE void take_codes(
-    RowState<D>& state, const ByteOperands<D>& q, const CodesParams& codes, const CodedPage<typename C::Keys>& keys,
-    const CodedPage<typename C::Values>& values, uint32_t first, uint32_t n
+    RowState<D>& state, const ByteOperands<D>& q, const CodesParams& codes,
+    const CodedPage<typename C::Keys>& keys, const CodedPage<typename C::Values>& values, uint32_t first,
+    uint32_t n
 ) {
     using K = typename C::Keys;
     using V = typename C::Values;
-    constexpr uint32_t kPieces = D / CODES_PIECE, kOfKey = kPieces / 4, kOfValue = kPieces > 8 ? kPieces / 8 : 1;
+    constexpr uint32_t kPieces = D / CODES_PIECE, kOfKey = kPieces / 4,
+        kOfValue = kPieces > 8 ? kPieces / 8 : 1;
     Place at;
     uint32_t place = first + at.quartet;
     typename K::Piece key[2][kOfKey];
@@ -269,8 +291,10 @@ DEVICE void take_codes(
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const uint8_t* vector = values.vector(D, first + 2 * at.member) + (i % 2 + i / 2 * 8) * CodedPage<V>::vector_bytes(D);
-        V::template load_row<kOfValue>(vector, kPieces, at.quartet * D / 8 / CODES_PIECE / kOfValue, value[i]);
+        const uint8_t* vector =
+            values.vector(D, first + 2 * at.member) + (i % 2 + i / 2 * 8) * CodedPage<V>::vector_bytes(D);
+        V::template load_row<kOfValue>(vector, kPieces,
+            at.quartet * D / 8 / CODES_PIECE / kOfValue, value[i]);
     }
 
     int32_t sums[4] = {};
@@ -304,7 +328,8 @@ DEVICE void take_codes(
         V::pairs(value[2][eight / 2], value[3][eight / 2], which, codes.halves, pairs[1]);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            state.add(4 * eight + i, {pairs[0][2 * i], pairs[0][2 * i + 1]}, {pairs[1][2 * i], pairs[1][2 * i + 1]}, high, low);
+            state.add(4 * eight + i, {pairs[0][2 * i], pairs[0][2 * i + 1]},
+                {pairs[1][2 * i], pairs[1][2 * i + 1]}, high, low);
         }
     }
 }

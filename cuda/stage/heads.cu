@@ -21,14 +21,16 @@ KERNEL(heads, HeadsParams, HEADS_THREADS) {
     let_next_kernel_start();
     wait_for_previous_kernel();
     uint32_t r = blockIdx.z, lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-    uint32_t at = blockIdx.x * (blockDim.x / kWarpSize) + warp, n_kv_heads = p.kv.n_kv_heads, head_dim = p.kv.head_dim;
+    uint32_t at = blockIdx.x * (blockDim.x / kWarpSize) + warp,
+        n_kv_heads = p.kv.n_kv_heads, head_dim = p.kv.head_dim;
     if (r >= p.step.counts->rows || at >= p.n_heads + 2 * n_kv_heads) return;
     bool of_queries = at < p.n_heads;
     // Of keys (0) or values (1).
     uint32_t part = !of_queries && at >= p.n_heads + n_kv_heads;
     uint32_t head = of_queries ? at : at - p.n_heads - part * n_kv_heads;
     float* query = p.q + (uint64_t(r) * p.n_heads + head) * head_dim;
-    const float* from = of_queries ? query : (part == 0 ? p.keys : p.values) + uint64_t(r) * p.pitch + head * head_dim;
+    const float* from =
+        of_queries ? query : (part == 0 ? p.keys : p.values) + uint64_t(r) * p.pitch + head * head_dim;
 
     InputParams in = {};
     in.cols = head_dim;
@@ -36,7 +38,8 @@ KERNEL(heads, HeadsParams, HEADS_THREADS) {
     if (part == 1) in.norm.kind = NORM_NONE;
     RowNorm norm = row_norm<false>(in, from, lane, kWarpSize);
     float* normed = reinterpret_cast<float*>(shared_memory()) + warp * head_dim;
-    for (uint32_t elem = lane; elem < head_dim; elem += kWarpSize) normed[elem] = norm.of(in.norm, from[elem], elem);
+    for (uint32_t elem = lane; elem < head_dim; elem += kWarpSize)
+        normed[elem] = norm.of(in.norm, from[elem], elem);
     __syncwarp();
 
     StepRow row = p.step.rows[r];

@@ -13,7 +13,9 @@
 #include "../lib/step.cuh"
 
 // The largest candidate of a row below `bound` that this block's grid stride meets.
-DEVICE Candidate largest_below(const float* logits, uint32_t n_vocab, Candidate bound, uint32_t block, uint32_t blocks) {
+DEVICE Candidate largest_below(
+    const float* logits, uint32_t n_vocab, Candidate bound, uint32_t block, uint32_t blocks
+) {
     Candidate best = 0;
     for (uint32_t id = block * blockDim.x + threadIdx.x; id < n_vocab; id += blocks * blockDim.x) {
         Candidate c = candidate(logits[id], id);

@@ -54,7 +54,9 @@ struct Q6K {
     }
 
     template <int M>
-    DEVICE static void dot(Acc (&sums)[M], const Chunk& chunk, const uint8_t* acts, uint32_t at, uint32_t chunks) {
+    DEVICE static void dot(
+        Acc (&sums)[M], const Chunk& chunk, const uint8_t* acts, uint32_t at, uint32_t chunks
+    ) {
         uint32_t high[4] = {chunk.high.x, chunk.high.y, chunk.high.z, chunk.high.w};
         float scale = float_of_half(chunk.scale);
 #pragma unroll
@@ -64,7 +66,8 @@ struct Q6K {
             float part[M] = {};
 #pragma unroll
             for (int quad = 0; quad < 4; quad++) {
-                uint32_t q = (low[quad] >> (i / 2 * 4) & 0x0f0f0f0fu) | (high[quad] >> (2 * i) & 0x03030303u) << 4;
+                uint32_t q = (low[quad] >> (i / 2 * 4) & 0x0f0f0f0fu) |
+                    (high[quad] >> (2 * i) & 0x03030303u) << 4;
                 float w[4];
                 floats_of_bytes(q, w);
 #pragma unroll

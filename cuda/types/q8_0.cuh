@@ -10,7 +10,8 @@
 DEVICE void floats_of_bytes(uint32_t bytes, float (&out)[4]) {
     bytes ^= 0x80808080u;
 #pragma unroll
-    for (int i = 0; i < 4; i++) out[i] = __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + i)) - 8388736.0f;
+    for (int i = 0; i < 4; i++)
+        out[i] = __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + i)) - 8388736.0f;
 }
 
 // The same as halves, two a word.

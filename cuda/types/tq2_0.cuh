@@ -42,13 +42,17 @@ struct TQ2_0 {
 
     DEVICE static uint4 load_codes(Row row, uint32_t chunk) { return load_stream16(row.codes + chunk * 16); }
     DEVICE static float scale(Row row, uint32_t chunk) { return float_of_half(row.scales[chunk / 4]); }
-    DEVICE static Chunk load(Row row, uint32_t chunk) { return {load_codes(row, chunk), row.scales[chunk / 4]}; }
+    DEVICE static Chunk load(Row row, uint32_t chunk) {
+        return {load_codes(row, chunk), row.scales[chunk / 4]};
+    }
 
     // Four neighbouring codes of one group.
     DEVICE static uint32_t codes(uint32_t word, int group) { return word >> (2 * group) & 0x03030303u; }
 
     template <int M>
-    DEVICE static void dot(Acc (&sums)[M], const Chunk& chunk, const uint8_t* acts, uint32_t at, uint32_t chunks) {
+    DEVICE static void dot(
+        Acc (&sums)[M], const Chunk& chunk, const uint8_t* acts, uint32_t at, uint32_t chunks
+    ) {
         uint32_t words[4] = {chunk.codes.x, chunk.codes.y, chunk.codes.z, chunk.codes.w};
         float scale = float_of_half(chunk.scale);
 #pragma unroll
@@ -61,7 +65,8 @@ struct TQ2_0 {
                 uint32_t quads[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    sum = __dp4a(static_cast<int32_t>(codes(words[i], group)), static_cast<int32_t>(quads[i]), sum);
+                    sum = __dp4a(static_cast<int32_t>(codes(words[i], group)),
+                        static_cast<int32_t>(quads[i]), sum);
                 }
             }
             sums[m] = fmaf(scale, static_cast<float>(sum), sums[m]);

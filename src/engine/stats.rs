@@ -15,8 +15,8 @@ pub struct Stats {
     pub generated_tokens: usize,
     /// From the first token until the last.
     pub generate_time: Duration,
-    /// Bytes that the steps after the prompt read: weights and KV cache. In a batch every sequence counts the weights,
-    /// which a step reads once.
+    /// Bytes that the steps after the prompt read: weights and KV cache. In a batch every sequence counts the
+    /// weights, which a step reads once.
     pub generate_bytes: u64,
 }
 

@@ -90,7 +90,8 @@ fn ternary_codes_without_a_meaning_are_refused_by_tensor_and_row() {
             bytes[info.bytes.start + row * row_bytes + row_bytes - 1] |= 0b0000_1100;
             let message = try_all(bytes).unwrap_err().to_string();
             let want = format!(
-                "tensor {}: want i2_s codes that stand for values, file has one that stands for none in row {row}",
+                "tensor {}: want i2_s codes that stand for values, file has one that stands for none \
+                 in row {row}",
                 info.name
             );
             assert_eq!(message, want);

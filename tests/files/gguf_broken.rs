@@ -299,7 +299,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
-    fn flipped_bytes_never_panic(flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+    fn flipped_bytes_never_panic(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)
+    ) {
         let mut bytes = small().str("k", "v").bytes();
         for (at, byte) in flips {
             let at = at.index(bytes.len());

@@ -68,7 +68,8 @@ macro_rules! golden {
 golden! {
     tiny_ids: "tokenizer/tiny-vocab.gguf", "tokenizer/tiny.jsonl", None;
     llama_bpe_ids: "tokenizer/ggml-vocab-llama-bpe.gguf", "tokenizer/llama-bpe.jsonl", None;
-    llama_bpe_with_default_ids: "tokenizer/ggml-vocab-llama-bpe.gguf", "tokenizer/llama-bpe.pre-default.jsonl", Some("default");
+    llama_bpe_with_default_ids: "tokenizer/ggml-vocab-llama-bpe.gguf",
+        "tokenizer/llama-bpe.pre-default.jsonl", Some("default");
     gpt_2_ids: "tokenizer/ggml-vocab-gpt-2.gguf", "tokenizer/gpt-2.jsonl", None;
     qwen2_ids: "tokenizer/ggml-vocab-qwen2.gguf", "tokenizer/qwen2.jsonl", None;
     falcon_ids: "tokenizer/ggml-vocab-falcon.gguf", "tokenizer/falcon.jsonl", None;

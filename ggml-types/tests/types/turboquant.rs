@@ -262,7 +262,9 @@ proptest! {
     #[test]
     fn counted_bits_are_the_product_of_bytes(
         (numbers, signs) in (1_usize..300)
-            .prop_flat_map(|n| (prop::collection::vec(any::<i8>(), n), prop::collection::vec(any::<u32>(), n.div_ceil(32)))),
+            .prop_flat_map(|n| (
+                prop::collection::vec(any::<i8>(), n), prop::collection::vec(any::<u32>(), n.div_ceil(32))
+            )),
     ) {
         let sign = |i: usize| if signs[i / 32] >> (i % 32) & 1 == 1 { 1 } else { -1 };
         let product = |numbers: &[i8]| -> i32 {

@@ -45,14 +45,20 @@ plain! {
     AttnInParams { step, in_, wq, wk, wv, rope, kv, q, raw }
     CodesParams { signs, shrink, unit, borders, magnitudes, table, halves }
     SignsParams { signs, factor, unit, borders, magnitudes, table }
-    CodedKvParams { codes, pages, exact, means, clamped, page_bytes, n_kv_heads, head_dim, sink_pages, newest_pages }
+    CodedKvParams {
+        codes, pages, exact, means, clamped, page_bytes, n_kv_heads, head_dim, sink_pages, newest_pages
+    }
     BlockKvParams { signs, shrink, n_kv_heads, head_dim, forms, reserved, pages, clamped, page_bytes }
     AppendParams { step, kv, raw, q, group, reserved }
     AppendBlocksParams { step, kv, raw, q, group, reserved }
     AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
     AttendCodesParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
-    AttendCodesMmaParams { step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, reserved }
-    AttendMmaParams { step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, reserved }
+    AttendCodesMmaParams {
+        step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, reserved
+    }
+    AttendMmaParams {
+        step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, reserved
+    }
     AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
     ProjAddParams { step, in_, w, x }
     FfnInParams { step, in_, gate, up, h, act, reserved }

@@ -47,8 +47,8 @@ const NAME: &str = "wgpu";
 /// How products of int8 activations are made. Both ways are exact.
 const INT8: DeviceOption = DeviceOption {
     name: "int8",
-    about: "how products of int8 activations are made: auto (floats on Metal, whose devices have no instruction for four \
-            products, packed elsewhere), packed (four at a time), floats",
+    about: "how products of int8 activations are made: auto (floats on Metal, whose devices have no \
+            instruction for four products, packed elsewhere), packed (four at a time), floats",
 };
 
 const PROFILE: DeviceOption =
