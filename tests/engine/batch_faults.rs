@@ -95,7 +95,8 @@ impl Backend for Failing {
     }
 }
 
-/// The tokens of each request, in a batch whose device fails at the `fails_at`-th call and every 7 calls later.
+/// The tokens of each request, in a batch whose device fails at the `fails_at`-th call and every 7 calls
+/// later.
 fn tokens(name: &str, requests: &[Request], fails_at: usize) -> (Vec<Vec<u32>>, usize) {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let calls_left = Arc::new(AtomicUsize::new(usize::MAX));
