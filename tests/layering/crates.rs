@@ -20,7 +20,8 @@ const OF_THE_COMMAND_LINE: &[&str] = &[
 /// Crates of `examples/generate.rs` without default features, proc-macros and this workspace included, on
 /// Linux. `tokenizers` alone brings 57 of them.
 const MOST: usize = 84;
-const MOST_BESIDE_TOKENIZERS: usize = 27;
+/// One of them is crossbeam-utils, for cache padding.
+const MOST_BESIDE_TOKENIZERS: usize = 28;
 
 /// The crates that a program builds which depends on the library.
 fn crates(args: &[&str]) -> BTreeSet<String> {
