@@ -67,7 +67,7 @@ impl Engine {
         self.shared.n_ctx
     }
 
-    /// The backend's word in `--backend`.
+    /// The backend's name.
     pub fn backend_name(&self) -> &'static str {
         self.shared.backend_name
     }
@@ -107,7 +107,8 @@ impl Engine {
         self.shared.program.cost(&Step { rows: &[row], pages: &pages, sampling: &[] })
     }
 
-    /// What each stage of the program has taken; `None` without [`EngineOptions::profile`].
+    /// What each stage of the program has taken; `None` unless the backend was opened with the
+    /// option `profile`.
     ///
     /// # Errors
     /// [`Error::InBatch`].

@@ -23,7 +23,8 @@ impl Engine {
     /// A new session with an empty context.
     ///
     /// # Errors
-    /// [`Error::NoSession`] if all [`EngineOptions::n_seqs`] are in use; [`Error::InBatch`] while a [`Batch`]
+    /// [`Error::NoSession`] if all [`EngineOptions::n_seqs`](super::EngineOptions::n_seqs) are in use;
+    /// [`Error::InBatch`] while a [`Batch`](super::Batch)
     /// has the engine.
     pub fn session(&self) -> Result<Session, Error> {
         let n_seqs = self.shared.program.limits.seqs;

@@ -19,7 +19,7 @@ const PROBED: usize = 16_384;
 /// Scores a text with two engines, side by side. `go_on` is asked before each step.
 ///
 /// # Errors
-/// As [`Session::feed_each`]; whatever `go_on` returns.
+/// As [`Session::logits_each`]; whatever `go_on` returns.
 pub fn compare<E: From<Error>>(
     base: &Engine,
     other: &Engine,

@@ -38,7 +38,7 @@ impl Scores {
 /// that came. The session's context is emptied first.
 ///
 /// # Errors
-/// As [`Session::feed_each`]; whatever `each` returns, at once.
+/// As [`Session::logits_each`]; whatever `each` returns, at once.
 pub fn score_chunk<E: From<Error>>(
     session: &mut Session,
     chunk: &[u32],

@@ -127,7 +127,7 @@ impl Product<'_> {
 }
 
 /// From this many activation rows on, ternary weights are unpacked; from one more on where eight rows are few
-/// ([`Lanes::FEW_ROWS`]).
+/// (`Lanes::FEW_ROWS`).
 pub const MANY_ROWS: usize = 8;
 
 /// Weight rows that are unpacked or decoded together, at most; a multiple of what any set takes together.
