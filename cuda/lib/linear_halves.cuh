@@ -79,7 +79,7 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
     for (uint32_t round = blockIdx.x * warps * kSets; round < units; round += stride) {
         uint32_t unit = round + warp * kSets;
         float sums[kSets][kTiles][4] = {};
-        // Each set's rows `quartet` and `quartet + 8`; null where there is none.
+        // Each set's rows `quartet` and `quartet + 8`; null if the row is missing.
         WeightRow rows[kSets][2];
 #pragma unroll
         for (int set = 0; set < kSets; set++) {

@@ -39,7 +39,7 @@ DEVICE void run_linear_ints(
         int32_t sums[kSets][kTiles][4] = {};
         // With the scales of blocks, where there are such.
         float scaled[kSets][kTiles][4] = {};
-        // Each set's rows `quartet` and `quartet + 8`; null where there is none.
+        // Each set's rows `quartet` and `quartet + 8`; null if the row is missing.
         typename T::Row rows[kSets][2];
 #pragma unroll
         for (int set = 0; set < kSets; set++) {

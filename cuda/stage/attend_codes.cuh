@@ -149,7 +149,7 @@ DEVICE void take_page(
 #pragma unroll
         for (int i = 0; i < N; i++) {
             uint32_t place = base + i * groups + group;
-            // The last position once more where there is none: it is not counted.
+            // Past the end, the last position once more: it is not counted.
             at[i].load(keys, values, place < n ? place : n - 1, head_dim, piece);
         }
         float scores[N][ATTEND_HEADS];

@@ -190,7 +190,7 @@ DEVICE uint32_t word_of(const uint4& words, int i) {
     return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
-// Takes in 16 positions of an exact page, of which the row sees the first n: where there is none, the last
+// Takes in 16 positions of an exact page, of which the row sees the first n: past the end, the last
 // one stands in, because nobody knows what lies there, and is not counted.
 template <int D>
 DEVICE void take_exact(

@@ -120,7 +120,7 @@ pub const NAMES: &[&str] = &{
     names
 };
 
-/// What there is to run on: the name of a backend, and a device or why there is none. `threads` is for
+/// What there is to run on: the name of a backend, and a device, or why it has no device. `threads` is for
 /// backends that run on the processor.
 pub fn devices(threads: usize) -> Vec<(&'static str, Result<String, BackendError>)> {
     let of = |entry: &'static Entry| (entry.devices)(threads).into_iter().map(|device| (entry.name, device));
@@ -197,7 +197,7 @@ mod tests {
             let options: BTreeSet<_> = entry.options.iter().map(|option| option.name).collect();
             assert_eq!(options.len(), entry.options.len(), "{name}: an option is named twice");
             assert!(entry.options.iter().all(|option| !option.about.is_empty()), "{name}");
-            assert!(!(entry.devices)(1).is_empty(), "{name}: neither a device nor why there is none");
+            assert!(!(entry.devices)(1).is_empty(), "{name}: neither a device nor a reason");
             let opened = open(name, 1);
             if (entry.devices)(1).iter().all(Result::is_err) {
                 assert!(opened.is_err(), "{name} opens without a device");

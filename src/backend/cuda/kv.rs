@@ -107,7 +107,7 @@ pub fn is_appended(decl: &KvDecl) -> bool {
     form(decl).is_some_and(|form| !matches!(form, Form::Elements(_)))
 }
 
-/// What of such a cache has no kernels, in words.
+/// What of such a cache has no kernels, for people to read.
 pub fn check(decl: &KvDecl) -> Result<(), String> {
     let (k, v, head_dim) = (decl.k.name(), decl.v.name(), decl.head_dim);
     match form(decl) {

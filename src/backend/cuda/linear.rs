@@ -22,7 +22,7 @@ pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
 /// each layer's products.
 ///
 /// # Errors
-/// What is missing, in words.
+/// What is missing, for people to read.
 pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<String>, String> {
     let names = |stage: &str, products: Products| {
         let mma = products.mma().map(|_| MMA);

@@ -170,7 +170,7 @@ impl Backend for Cuda {
     }
 }
 
-/// The kernels that a stage needs, or what is missing, in words.
+/// The kernels that a stage needs, or what is missing, for people to read.
 fn kernels(p: &Program, stage: &Stage) -> Result<Vec<String>, String> {
     match stage {
         Stage::Embed(s) => embed::kernels(p, s),

@@ -16,7 +16,7 @@ pub struct Image {
     wanted: Vec<u32>,
 }
 
-/// Where the page tables of all sequences lie, in words.
+/// Offset of the page tables of all sequences, in words of 32 bits.
 #[derive(Clone, Copy)]
 pub struct PagesAt {
     /// `[n_seqs, stride]`.

@@ -26,7 +26,7 @@ pub fn user_dir() -> Option<PathBuf> {
 }
 
 impl DiskCache {
-    /// The cache of an adapter's kernels in a folder, empty where there is none yet; none where the device
+    /// The cache of an adapter's kernels in a folder, empty at first; `None` if the device
     /// has no such thing.
     pub fn open(device: &Device, info: &AdapterInfo, dir: &Path) -> Option<Self> {
         if !device.features().contains(Features::PIPELINE_CACHE) {

@@ -53,7 +53,7 @@ pub struct Options {
     pub cache_dir: Option<PathBuf>,
 }
 
-/// What kernels need of a device, in words, and how much of it.
+/// What kernels need of a device, for people to read, and how much of it.
 pub const NEEDED: [(&str, u32); 3] =
     [("storage buffers", 8), ("threads of a workgroup", 256), ("bytes of workgroup memory", 16 << 10)];
 
@@ -203,8 +203,8 @@ impl Gpu {
     /// Opens a device.
     ///
     /// # Errors
-    /// [`BackendError::Device`] where there is none, it does not start, or it lacks a limit that the kernels
-    /// need.
+    /// [`BackendError::Device`] if no device is found, it does not start, or it lacks a limit that the
+    /// kernels need.
     pub fn open(options: &Options) -> Result<Self, BackendError> {
         let adapter = choose(options.device.as_deref())?;
         let (info, limits) = (adapter.get_info(), adapter.limits());

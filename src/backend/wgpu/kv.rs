@@ -97,7 +97,7 @@ fn declared(kv: &KvDecl, side: KvSide) -> &'static dyn KvCodec {
     }
 }
 
-/// What a cache lacks, in words.
+/// What a cache lacks, for people to read.
 pub fn unsupported(kv: &KvDecl) -> Option<String> {
     let (k, v) = (kv.k.name(), kv.v.name());
     let forms = SIDES.map(|side| Codec::of(declared(kv, side).form()).map(|codec| codec.form));

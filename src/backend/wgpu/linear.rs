@@ -14,7 +14,7 @@ pub const ABSENT: u32 = u32::MAX;
 /// Words of a norm in a kernel's parameters.
 pub type NormParams = [u32; 4];
 
-/// What a stage's layers lack, in words.
+/// What a stage's layers lack, for people to read.
 pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Linear]) -> Vec<String> {
     /// Where a sum of products of int8 leaves what a float has exactly.
     const MOST_COLS: usize = (1 << 24) / (2 * 127);

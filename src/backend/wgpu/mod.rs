@@ -192,7 +192,7 @@ impl Backend for Wgpu {
     }
 }
 
-/// What a stage lacks here, in words.
+/// What a stage lacks here, for people to read.
 fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
     match stage {
         Stage::Embed(s) => embed::missing(device, p, s),

@@ -83,7 +83,7 @@ pub trait Driver: Send {
     /// kernel that reads other values may be under way.
     ///
     /// # Errors
-    /// [`BackendError::Device`], where there is none of that name and size too.
+    /// [`BackendError::Device`], also if no constant has that name and size.
     fn upload_constant(&mut self, name: &str, bytes: &[u8]) -> Result<(), BackendError>;
 
     /// Queues a copy to the device. The bytes may change when it returns.
