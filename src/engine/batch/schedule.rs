@@ -140,8 +140,9 @@ impl Batch {
                     parts.push(Part { task: at, n: 1, ask: Ask::Pick, is_prompt });
                     (rows, outputs) = (rows - 1, outputs - 1);
                 }
-                Grown::Waits => {}
-                Grown::Alone => ended.push(self.tasks[at].id),
+                // While its last token is still being picked, it only does not run ahead.
+                Grown::Alone if self.tasks[at].seq.missing() > 0 => ended.push(self.tasks[at].id),
+                Grown::Waits | Grown::Alone => {}
             }
         }
         let most = rows.min(self.options.chunk.unwrap_or(rows));
