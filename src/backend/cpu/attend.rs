@@ -12,6 +12,7 @@
 
 use std::ops::Range;
 
+use super::aligned::Aligned;
 use super::kv::{KvCache, Place, Rows, page_of};
 use super::pool::{Grid, Tile};
 use super::simd::real::{Matrices, RealKernels, exp};
@@ -67,23 +68,23 @@ pub struct Scratch {
     threads: Vec<ThreadScratch>,
     /// Where tasks share splits: `[rows, KV heads, splits, partial]`, a partial result being `out` of each
     /// head of the group, then `max` and `total` of each.
-    partials: Vec<f32>,
+    partials: Aligned<f32>,
 }
 
 /// One thread's memory. `m` are the rows of the matrix products: queries times heads of a group.
 struct ThreadScratch {
     /// `[m, head_dim]`, scaled.
-    q: Vec<f32>,
+    q: Aligned<f32>,
     /// Of each, its projection, where the cache keeps signs of residuals.
-    projected: Vec<f32>,
+    projected: Aligned<f32>,
     /// Of each, its product with the mean of the keys, where the cache takes one off.
-    mean_scores: Vec<f32>,
+    mean_scores: Aligned<f32>,
     /// Keys or values of one page.
-    tile: Vec<f32>,
+    tile: Aligned<f32>,
     /// `[head_dim]`.
-    vector: Vec<f32>,
+    vector: Aligned<f32>,
     /// `[m, SPLIT]`.
-    scores: Vec<f32>,
+    scores: Aligned<f32>,
     /// Of the current split.
     part: Partial,
     /// Of all splits so far.
@@ -96,7 +97,7 @@ struct Partial {
     /// position.
     weight: Vec<Weight>,
     /// Values weighted with `exp(score - max)`, `[m, head_dim]`.
-    out: Vec<f32>,
+    out: Aligned<f32>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -110,20 +111,20 @@ impl Scratch {
     /// `max_pages` pages.
     pub fn new(shape: Shape, max_rows: usize, max_pages: usize, threads: usize) -> Self {
         let (m, head_dim) = (shape.block(), shape.head_dim);
-        let partial = || Partial { weight: vec![Weight::default(); m], out: vec![0.0; m * head_dim] };
+        let partial = || Partial { weight: vec![Weight::default(); m], out: Aligned::new(m * head_dim) };
         let thread = || ThreadScratch {
-            q: vec![0.0; m * head_dim],
-            projected: vec![0.0; m * head_dim],
-            mean_scores: vec![0.0; m],
-            tile: vec![0.0; head_dim * PAGE],
-            vector: vec![0.0; head_dim],
-            scores: vec![0.0; m * SPLIT],
+            q: Aligned::new(m * head_dim),
+            projected: Aligned::new(m * head_dim),
+            mean_scores: Aligned::new(m),
+            tile: Aligned::new(head_dim * PAGE),
+            vector: Aligned::new(head_dim),
+            scores: Aligned::new(m * SPLIT),
             part: partial(),
             sum: partial(),
         };
         Self {
             threads: (0..threads).map(|_| thread()).collect(),
-            partials: vec![0.0; shape.partials_elems(max_rows, max_pages, threads)],
+            partials: Aligned::new(shape.partials_elems(max_rows, max_pages, threads)),
         }
     }
 
@@ -255,7 +256,7 @@ impl Stage<'_> {
         }
         if let Some(mean) = first.and_then(|page| self.kv.key_mean(head, page as usize)) {
             let queries = scratch.q.chunks_exact(self.head_dim).take(block.len() * self.group);
-            queries.zip(&mut scratch.mean_scores).for_each(|(q, score)| *score = (self.k.dot)(q, mean));
+            queries.zip(scratch.mean_scores.iter_mut()).for_each(|(q, score)| *score = (self.k.dot)(q, mean));
         }
         if let Some(projection) = self.kv.key_projection() {
             let n = block.len() * group_cols;

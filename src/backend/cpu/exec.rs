@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::aligned::Aligned;
 use super::kv::KvCache;
 use super::layer::Layers;
 use super::linear::{Acts, CpuWeight, WorkspaceSize};
@@ -129,18 +130,17 @@ impl Compiled {
         plan(p, k, threads)?.check_free(NAME)?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let (sizes, limits) = (Sizes::of(p), p.limits);
-        let zeros = |len: usize| vec![0.0; len];
-        let buffer = |rows, cols| Buffer { cols, values: zeros(p.max_rows(rows) * cols) };
+        let buffer = |rows, cols| Buffer { cols, values: Aligned::new(p.max_rows(rows) * cols) };
         Ok(Self {
             bufs: p.bufs.iter().map(|buf| buffer(buf.rows, buf.cols)).collect(),
             kvs: p.kvs.iter().map(|kv| KvCache::new(kv, limits)).collect(),
             ropes: p.ropes.iter().map(|rope| RopeTable::new(rope, limits.rows)).collect(),
             acts: Acts::new(&workspace_size(p, k), threads),
             scratch: Scratch {
-                position: zeros(sizes.position),
-                k: zeros(limits.rows * sizes.kv_cols),
-                v: zeros(limits.rows * sizes.kv_cols),
-                gate: zeros(limits.rows * sizes.gate_cols),
+                position: vec![0.0; sizes.position],
+                k: Aligned::new(limits.rows * sizes.kv_cols),
+                v: Aligned::new(limits.rows * sizes.kv_cols),
+                gate: Aligned::new(limits.rows * sizes.gate_cols),
                 attend: attend::Scratch::new(sizes.attend, limits.rows, limits.pages, threads),
                 sampling: (0..threads).map(|_| sampling::Scratch::new(sizes.n_vocab)).collect(),
             },

@@ -22,6 +22,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use self::codes::{CodePage, Codes};
+use super::aligned::Aligned;
 use super::pool::Pool;
 use super::simd::real::{Matrices, RealKernels};
 use crate::backend::KvPage;
@@ -39,8 +40,7 @@ pub struct KvCache {
 /// The keys or the values: `[n_kv_heads, head_bytes]`.
 struct Plane {
     kept: Kept,
-    /// As words, so that elements of any codec are aligned.
-    words: Vec<u64>,
+    words: Aligned<u64>,
 }
 
 /// How keys or values are kept.
@@ -204,7 +204,7 @@ impl KvCache {
         let KvDecl { n_kv_heads, head_dim, k, v, window } = *decl;
         let plane = |codec, side| {
             let kept = Kept::new(codec, side, head_dim, window, limits).expect("the program was checked");
-            Plane { words: vec![0; n_kv_heads * kept.layout.head_bytes() / 8], kept }
+            Plane { words: Aligned::new(n_kv_heads * kept.layout.head_bytes() / 8), kept }
         };
         Self { n_kv_heads, head_dim, window, keys: plane(k, KvSide::Keys), values: plane(v, KvSide::Values) }
     }

@@ -4,6 +4,7 @@
 //! them knows a stage. Nothing here knows a model, a file or another backend. Start at [`Cpu`], then
 //! `proj_add.rs`.
 
+mod aligned;
 mod attend;
 mod attn_in;
 mod embed;
@@ -28,6 +29,7 @@ use ggml_types::{HostTensor, types};
 
 use super::{Auto, Backend, BackendError, Entry, Exec, KvPage, Plan, WeightId};
 use crate::program::{Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
+use aligned::Aligned;
 use exec::Compiled;
 use linear::CpuWeight;
 use norm::RowNorm;
@@ -228,7 +230,7 @@ impl<'a> Weights<'a> {
 /// An activation buffer, `[max_rows, cols]`.
 struct Buffer {
     cols: usize,
-    values: Vec<f32>,
+    values: Aligned<f32>,
 }
 
 impl Buffer {
@@ -254,11 +256,11 @@ struct Scratch {
     /// One row of learned positions.
     position: Vec<f32>,
     /// `[rows, n_kv_heads * head_dim]`.
-    k: Vec<f32>,
+    k: Aligned<f32>,
     /// `[rows, n_kv_heads * head_dim]`.
-    v: Vec<f32>,
+    v: Aligned<f32>,
     /// `[rows, ffn_dim]`.
-    gate: Vec<f32>,
+    gate: Aligned<f32>,
     attend: attend::Scratch,
     /// One a thread.
     sampling: Vec<sampling::Scratch>,

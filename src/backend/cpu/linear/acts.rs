@@ -3,6 +3,7 @@
 use ggml_types::QuantType;
 
 use super::formats::{self, Multiply};
+use crate::backend::cpu::aligned::Aligned;
 use crate::backend::cpu::pool::{Grid, Pool};
 use crate::backend::cpu::simd::{
     F32Rows, I8Rows, Kernels, RowQuant, Scratch, ScratchSize, interleaved, padded,
@@ -56,11 +57,11 @@ pub struct Acts {
     cols: usize,
     kind: ActQuant,
     /// `[rows, padded(cols)]`.
-    q: Aligned,
+    q: Aligned<i8>,
     /// `[rows]`.
     quant: Vec<RowQuant>,
     /// `[rows, cols]`.
-    x: Vec<f32>,
+    x: Aligned<f32>,
     /// One a thread.
     workspaces: Vec<Workspace>,
     /// One a thread.
@@ -69,7 +70,7 @@ pub struct Acts {
 
 /// What a thread needs to round rows.
 struct Workspace {
-    x: Vec<f32>,
+    x: Aligned<f32>,
     done: Vec<(usize, RowQuant)>,
 }
 
@@ -77,14 +78,15 @@ impl Acts {
     /// Allocates a workspace of such a size, for regions of a pool of `threads` threads.
     pub fn new(size: &WorkspaceSize, threads: usize) -> Self {
         let threads = threads.max(1);
-        let workspace = || Workspace { x: vec![0.0; size.workspace], done: Vec::with_capacity(size.quant) };
+        let workspace =
+            || Workspace { x: Aligned::new(size.workspace), done: Vec::with_capacity(size.quant) };
         Self {
             rows: 0,
             cols: 0,
             kind: ActQuant::None,
             q: Aligned::new(size.q),
             quant: vec![RowQuant::default(); size.quant],
-            x: vec![0.0; size.x],
+            x: Aligned::new(size.x),
             workspaces: (0..threads).map(|_| workspace()).collect(),
             scratch: (0..threads).map(|_| Scratch::new(&size.scratch)).collect(),
         }
@@ -111,7 +113,7 @@ impl Acts {
                 pool.chunks_mut(x, cols, fill);
             }
             ActQuant::I8PerToken => {
-                let q = self.q.slice_mut(rows * padded(cols));
+                let q = &mut self.q[..rows * padded(cols)];
                 let mut grids = [((), Grid::new(q, padded(cols)))];
                 pool.tiles_with(
                     &mut self.workspaces,
@@ -136,7 +138,7 @@ impl Acts {
     /// Writes the rounded rows as floats again, for weights without a kernel for integers.
     pub(super) fn dequantise(&mut self, pool: &Pool) {
         let cols = self.cols;
-        let q = I8Rows { q: self.q.slice(), quant: &self.quant, cols };
+        let q = I8Rows { q: &self.q, quant: &self.quant, cols };
         pool.chunks_mut(&mut self.x[..self.rows * cols], cols, |row, x| {
             let (values, quant) = (q.row(row), q.quant[row]);
             for (i, x) in x.iter_mut().enumerate() {
@@ -168,30 +170,9 @@ impl Acts {
             ActQuant::I8PerToken => (rows * padded(cols), self.x.len().min(rows * cols)),
         };
         (
-            I8Rows { q: &self.q.slice()[..q], quant: &self.quant, cols },
+            I8Rows { q: &self.q[..q], quant: &self.quant, cols },
             F32Rows { x: &self.x[..x], cols },
             &mut self.scratch,
         )
-    }
-}
-
-/// Bytes that begin at a multiple of 64, so that no load of a whole vector crosses a cache line.
-struct Aligned {
-    bytes: Vec<i8>,
-    start: usize,
-}
-
-impl Aligned {
-    fn new(len: usize) -> Self {
-        let bytes = vec![0; len + 64];
-        Self { start: bytes.as_ptr().align_offset(64).min(64), bytes }
-    }
-
-    fn slice(&self) -> &[i8] {
-        &self.bytes[self.start..]
-    }
-
-    fn slice_mut(&mut self, len: usize) -> &mut [i8] {
-        &mut self.bytes[self.start..][..len]
     }
 }

@@ -112,6 +112,9 @@ const SINGLE: usize = 16;
 /// From this many activation rows on, weights are decoded once for all.
 const MANY: usize = 4;
 
+/// Activation rows of a block, at most.
+const MOST_FLOAT_ROWS: usize = 8;
+
 /// Weight rows that are multiplied at once where there are few activation rows.
 const TOGETHER: usize = 2;
 
@@ -277,27 +280,28 @@ impl<F: Form> Float<'_, '_, F> {
                 for at in rows.clone().step_by(T) {
                     let (n, end) = (if rows.end - at <= LESS { LESS } else { T }, rows.end.min(at + T));
                     let sums = &scratch.sums[(at - row) * FLOAT_STRIP * 16..][..n * FLOAT_STRIP * 16];
-                    for (at_sum, sums) in sums.chunks(256).enumerate() {
-                        let mut of_lanes = [0.0; 16];
+                    let mut totals = [0.0; FLOAT_STRIP * MOST_FLOAT_ROWS];
+                    for (totals, sums) in totals.chunks_mut(16).zip(sums.chunks(256)) {
                         // SAFETY: as for this function; there are 16 vectors, or those that are summed one by
                         // one.
                         unsafe {
                             if sums.len() == 256 {
-                                L::store(of_lanes.as_mut_ptr(), L::sum_each(sums.as_ptr()));
+                                L::store(totals.as_mut_ptr(), L::sum_each(sums.as_ptr()));
                             } else {
-                                for (sum, lanes) in of_lanes.iter_mut().zip(sums.chunks_exact(16)) {
+                                for (sum, lanes) in totals.iter_mut().zip(sums.chunks_exact(16)) {
                                     *sum = L::sum(L::load(lanes.as_ptr()));
                                 }
                             }
                         }
-                        for (i, sum) in of_lanes.into_iter().take(sums.len() / 16).enumerate() {
-                            let i = 16 * at_sum + i;
-                            let (group, i) = (i / (R * n), i % (R * n));
-                            let (output, row) = (first + group * R + i % R, at + i / R);
-                            if row < end && output < outputs {
-                                let value = sum + tail::<F>(self.product.row(output), self.acts.row(row));
-                                self.finish(output, row, value);
-                            }
+                    }
+                    for (t, row) in (at..end).enumerate() {
+                        let acts = self.acts.row(row);
+                        let out = &mut self.tile.row_mut(row)[first..];
+                        for (i, out) in out.iter_mut().take(FLOAT_STRIP).enumerate() {
+                            let sum = totals[(i / R * n + t) * R + i % R];
+                            let tail =
+                                if cols > whole { tail::<F>(self.product.row(first + i), acts) } else { 0.0 };
+                            self.product.finish(out, first + i, sum + tail);
                         }
                     }
                 }

@@ -28,6 +28,7 @@ pub mod real;
 mod scalar;
 mod ternary;
 
+use super::aligned::Aligned;
 use super::pool::Tile;
 use float::Float;
 use lanes::Lanes;
@@ -144,9 +145,10 @@ const SUMMED_ROWS: usize = 512;
 const MOST_BLOCK_ROWS: usize = 8;
 
 /// Weight rows of real numbers that are decoded together, where there are many activation rows.
-const FLOAT_STRIP: usize = 12;
+const FLOAT_STRIP: usize = 6;
 
-/// Inputs that are decoded together: with [`FLOAT_STRIP`] rows, half of a first cache of 48 KiB.
+/// Inputs that are decoded together: with [`FLOAT_STRIP`] rows, a quarter of a first cache of 48 KiB, so that
+/// the activations and sums of a block have room beside them.
 const FLOAT_PIECE: usize = 512;
 
 /// Activation rows that pass over a decoded piece, at most; their sums wait in memory.
@@ -167,8 +169,7 @@ pub struct ScratchSize {
 impl ScratchSize {
     /// For ternary weights, of any number of inputs.
     pub fn of_ternary() -> Self {
-        // Codes and sums begin at a cache line.
-        let (codes, sums) = (STRIP * PIECE_UNITS * UNIT + 64, STRIP * (SUMMED_ROWS + MOST_BLOCK_ROWS) + 16);
+        let (codes, sums) = (STRIP * PIECE_UNITS * UNIT, STRIP * (SUMMED_ROWS + MOST_BLOCK_ROWS));
         Self { codes, floats: STRIP, sums, ..Self::default() }
     }
 
@@ -203,25 +204,24 @@ impl ScratchSize {
 #[derive(Default)]
 pub struct Scratch {
     /// Unpacked weights, [`PIECE_UNITS`] of [`STRIP`] rows.
-    codes: Vec<u8>,
+    codes: Aligned<u8>,
     /// Decoded weights, [`FLOAT_PIECE`] of [`FLOAT_STRIP`] rows; interleaved activations; scales.
-    floats: Vec<f32>,
+    floats: Aligned<f32>,
     /// Sums: of [`SUMMED_ROWS`] activation rows with [`STRIP`] weight rows, or of [`FLOAT_ROWS`] with
     /// [`FLOAT_STRIP`], 16 each.
-    sums: Vec<f32>,
+    sums: Aligned<f32>,
     /// Decoded weights, [`STRIP`] rows, for types that are decoded before a kernel sees them.
-    pub decoded: Vec<f32>,
+    pub decoded: Aligned<f32>,
 }
 
 impl Scratch {
     /// Allocates it.
     pub fn new(size: &ScratchSize) -> Self {
-        let floats = |len: usize| vec![0.0; len];
         Self {
-            codes: vec![0; size.codes],
-            floats: floats(size.floats),
-            sums: floats(size.sums),
-            decoded: floats(size.decoded),
+            codes: Aligned::new(size.codes),
+            floats: Aligned::new(size.floats),
+            sums: Aligned::new(size.sums),
+            decoded: Aligned::new(size.decoded),
         }
     }
 }

@@ -53,19 +53,10 @@ impl<F: Form> Ternary<'_, '_, F> {
         }
     }
 
-    /// Where the unpacked codes of a piece begin, at a cache line.
-    #[inline(always)]
-    fn codes<const N: usize>(&mut self) -> &mut [u8] {
-        let start = self.scratch.codes.as_ptr().align_offset(64);
-        &mut self.scratch.codes[start..][..PIECE_UNITS * UNIT * 16 * N]
-    }
-
-    /// Where the sums of the rows begin, at a cache line: `[rows, 16 N]`, integers, or floats where units
-    /// have scales.
+    /// The sums of the rows: `[rows, 16 N]`, integers, or floats where units have scales.
     #[inline(always)]
     fn sums<const N: usize>(&mut self) -> *mut f32 {
-        let start = self.scratch.sums.as_ptr().align_offset(64);
-        self.scratch.sums[start..][..(SUMMED_ROWS + MOST_BLOCK_ROWS) * 16 * N].as_mut_ptr()
+        self.scratch.sums[..(SUMMED_ROWS + MOST_BLOCK_ROWS) * 16 * N].as_mut_ptr()
     }
 
     /// Unpacks some units of `16 N` weight rows: for each four inputs, in the order of the activations, `N`
@@ -81,7 +72,7 @@ impl<F: Form> Ternary<'_, '_, F> {
         // The next strip is asked for in the order in which it lies in memory, as much at a time as is
         // unpacked of this one.
         let next = weights.as_ptr().wrapping_add((first + 16 * N) * row_bytes);
-        let codes = self.codes::<N>().as_mut_ptr();
+        let codes = self.scratch.codes[..PIECE_UNITS * UNIT * 16 * N].as_mut_ptr();
         for n in 0..N {
             let mut rows = [weights.as_ptr(); 16];
             for i in 0..16 {
@@ -129,7 +120,7 @@ impl<F: Form> Ternary<'_, '_, F> {
         piece: Range<usize>,
         ready_for: &mut usize,
     ) {
-        let (codes, sums) = (self.codes::<N>().as_ptr(), self.sums::<N>());
+        let (codes, sums) = (self.scratch.codes.as_ptr(), self.sums::<N>());
         let (stride, quads) = (padded(self.product.cols), piece.len() * UNIT / 4);
         let mut of_unit = TileSums([[[0; 16]; N]; 16]);
         for row in rows.clone().step_by(L::TILE_ROWS) {
@@ -196,7 +187,7 @@ impl<F: Form> Ternary<'_, '_, F> {
         row: usize,
         piece: Range<usize>,
     ) {
-        let (codes, sums) = (self.codes::<N>().as_ptr(), self.sums::<N>());
+        let (codes, sums) = (self.scratch.codes.as_ptr(), self.sums::<N>());
         // SAFETY: as for this function; `unpack` filled `codes`, every activation row is padded, and there is
         // room for the sums of a block behind the last row.
         unsafe {
