@@ -78,6 +78,44 @@ fn for_each_source<T: Send>(sources: &[PathBuf], task: impl Fn(&Path) -> T + Syn
     done.into_iter().map(|(_, result)| result).collect()
 }
 
+/// A file of a folder beside the profiles' own, so that what is compiled once serves every profile and set of
+/// features, and lints too. `made_of` is what its content depends on, besides the text of `source` and of the
+/// headers that it includes; `make` writes it, if it is not there.
+fn cached(folder: &str, source: &Path, ext: &str, made_of: &impl Hash, make: impl FnOnce(&Path)) -> PathBuf {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let folder = out.ancestors().nth(4).expect("OUT_DIR lies in the target folder").join(folder);
+    fs::create_dir_all(&folder).expect("the target folder can be written");
+    let mut hasher = DefaultHasher::new();
+    made_of.hash(&mut hasher);
+    for file in with_headers(source) {
+        fs::read(&file).unwrap_or_else(|err| panic!("{}: {err}", file.display())).hash(&mut hasher);
+    }
+    let file = folder.join(format!("{}-{:016x}.{ext}", unit(source), hasher.finish()));
+    if !file.exists() {
+        // Two builds at a time may want the same file: each writes its own and moves it there whole.
+        let own = file.with_extension(format!("{}.part", std::process::id()));
+        make(&own);
+        fs::rename(own, &file).expect("the target folder can be written");
+    }
+    file
+}
+
+/// A source and every header that it includes, directly or not.
+fn with_headers(source: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![source.to_owned()];
+    while let Some(file) = open.pop() {
+        let Ok(path) = file.canonicalize() else { continue };
+        if !found.insert(path) {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let names = text.lines().filter_map(|line| line.strip_prefix("#include \"")?.split('"').next());
+        open.extend(names.map(|name| file.parent().expect("a folder").join(name)));
+    }
+    found
+}
+
 mod device {
     use super::*;
 
@@ -107,22 +145,10 @@ mod device {
         };
         let flags = flags(&archs);
         let version = Command::new(&nvcc).arg("--version").output().expect("nvcc runs").stdout;
-        // What is compiled once serves every profile and set of features.
-        let cache = out.ancestors().nth(4).expect("OUT_DIR lies in the target folder").join("cuda-kernels");
-        fs::create_dir_all(&cache).expect("the target folder can be written");
-
         let sources = sources();
         let built = for_each_source(&sources, |source| {
-            let mut hasher = DefaultHasher::new();
-            (&flags, &version).hash(&mut hasher);
-            for file in with_headers(source) {
-                fs::read(&file).unwrap_or_else(|err| panic!("{}: {err}", file.display())).hash(&mut hasher);
-            }
-            let fatbin = cache.join(format!("{}-{:016x}.fatbin", unit(source), hasher.finish()));
-            if !fatbin.exists() {
-                compile(&nvcc, &flags, source, &fatbin);
-            }
-            fatbin
+            let make = |fatbin: &Path| compile(&nvcc, &flags, source, fatbin);
+            cached("cuda-kernels", source, "fatbin", &(&flags, &version), make)
         });
         let mut text = String::from("&[\n");
         for (source, fatbin) in sources.iter().zip(built) {
@@ -167,29 +193,10 @@ mod device {
     }
 
     fn compile(nvcc: &Path, flags: &[String], source: &Path, fatbin: &Path) {
-        // Two builds at a time may want the same file: each writes its own and moves it there whole.
-        let own = fatbin.with_extension(format!("{}.part", std::process::id()));
-        let run = Command::new(nvcc).args(flags).arg(source).arg("-o").arg(&own).output();
+        let run = Command::new(nvcc).args(flags).arg(source).arg("-o").arg(fatbin).output();
         let run = run.unwrap_or_else(|err| panic!("{}: {err}", nvcc.display()));
         let said = String::from_utf8_lossy(&run.stderr).into_owned() + &String::from_utf8_lossy(&run.stdout);
         assert!(run.status.success(), "{} {}:\n{said}", nvcc.display(), source.display());
-        fs::rename(own, fatbin).expect("the target folder can be written");
-    }
-
-    /// A source and every header that it includes, directly or not.
-    fn with_headers(source: &Path) -> BTreeSet<PathBuf> {
-        let mut found = BTreeSet::new();
-        let mut open = vec![source.to_owned()];
-        while let Some(file) = open.pop() {
-            let Ok(path) = file.canonicalize() else { continue };
-            if !found.insert(path) {
-                continue;
-            }
-            let text = fs::read_to_string(&file).unwrap_or_default();
-            let names = text.lines().filter_map(|line| line.strip_prefix("#include \"")?.split('"').next());
-            open.extend(names.map(|name| file.parent().expect("a folder").join(name)));
-        }
-        found
     }
 }
 
@@ -226,15 +233,21 @@ mod host {
         };
         let mut all = sources.clone();
         all.extend([PathBuf::from("cuda/host/runtime.cpp"), list]);
+        let tool = compiler().get_compiler();
+        let version = tool.to_command().arg("--version").output().expect("a compiler that runs").stdout;
+        let made_of = (tool.path(), tool.args(), version);
         let objects = for_each_source(&all, |source| {
-            let mut build = compiler();
-            if source.extension().is_some_and(|ext| ext == "cu") {
-                build.define("STERNA_UNIT", format!("sterna_simt_unit_{}", unit(source)).as_str());
-            }
-            build.file(source).compile_intermediates()
+            cached("simt-kernels", source, "o", &made_of, |object| {
+                let mut build = compiler();
+                if source.extension().is_some_and(|ext| ext == "cu") {
+                    build.define("STERNA_UNIT", format!("sterna_simt_unit_{}", unit(source)).as_str());
+                }
+                let made = build.file(source).compile_intermediates();
+                fs::copy(&made[0], object).expect("the target folder can be written");
+            })
         });
         let mut library = cc::Build::new();
-        library.cpp(true).objects(objects.iter().flatten()).compile("sterna_simt");
+        library.cpp(true).objects(objects).compile("sterna_simt");
         if sanitize {
             println!("cargo::rustc-link-lib=asan");
             println!("cargo::rustc-link-lib=ubsan");

@@ -2,8 +2,9 @@
 //! picked, they give the tokens that steps fed by the host give, and one that turns out not to be wanted
 //! leaves no trace.
 
-use sterna::backend::{Backend, NAMES};
+use sterna::backend::Backend;
 use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions, Session, StopReason};
+use sterna::gguf::Gguf;
 use sterna::program::sampling::argmax;
 use sterna::program::{Buf, PageTable, Row, Sampling, Step};
 use sterna::tokenizer::Special;
@@ -230,17 +231,11 @@ fn what_was_not_picked_cannot_be_fed() {
 
 const PROMPT: &str = "You may copy and distribute";
 
-fn engine(backend: &str, n_ctx: usize) -> Engine {
+fn engine(backend: Box<dyn Backend>, n_ctx: usize) -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
-    let backend = backend.into();
-    let options = EngineOptions {
-        n_ctx: Some(n_ctx),
-        threads: Some(1),
-        n_seqs: 2,
-        backend,
-        ..EngineOptions::default()
-    };
-    Engine::open(path, &options).unwrap()
+    let options =
+        EngineOptions { n_ctx: Some(n_ctx), threads: Some(1), n_seqs: 2, ..EngineOptions::default() };
+    Engine::on_backend(Gguf::open(&path).unwrap(), &options, backend, |_| ()).unwrap()
 }
 
 /// The same, picked by the host from logits that it reads, one step after the other.
@@ -291,9 +286,9 @@ fn assert_no_trace(engine: &Engine, options: &GenerateOptions, pieces: usize) ->
     got.0
 }
 
-fn backends() -> impl Iterator<Item = &'static str> {
-    let there = |name: &&str| NAMES.contains(name) && support::starts(name, sterna::backend::open(name, 1));
-    ["cpu", "cuda-simt", "wgpu"].into_iter().filter(there)
+fn engines(n_ctx: usize) -> impl Iterator<Item = Engine> {
+    let on = move |name| Some(engine(support::case::backend(name, 1)?, n_ctx));
+    ["cpu", "cuda-simt", "wgpu"].into_iter().filter_map(on)
 }
 
 fn warm(seed: u64) -> GenerateOptions {
@@ -303,8 +298,7 @@ fn warm(seed: u64) -> GenerateOptions {
 
 #[test]
 fn texts_are_the_same_whatever_ends_them() {
-    for backend in backends() {
-        let engine = engine(backend, 256);
+    for engine in engines(256) {
         let whole = assert_no_trace(&engine, &warm(3), usize::MAX);
         assert_eq!(whole.reason, Some(StopReason::Limit));
         let greedy = GenerateOptions { sampler: SamplerOptions::greedy(), ..warm(0) };
@@ -335,28 +329,26 @@ fn the_end_of_the_text_comes_where_it_comes() {
             SamplerOptions { temperature: 9.0, top_k: 256, top_p: 1.0, min_p: 0.0, ..warm(seed).sampler };
         GenerateOptions { sampler, ..warm(seed) }
     };
-    let cpu = engine("cpu", 256);
+    let cpu = engines(256).next().expect("the CPU");
     let ends = |seed: &u64| {
         let said = say(&mut cpu.session().unwrap(), &[636, 5, 6], &hot(*seed), usize::MAX);
         said.reason == Some(StopReason::EndOfText) && said.tokens.len() > 3
     };
     let seed = (0..200).find(ends).expect("a text that ends by itself");
-    for backend in backends() {
-        let engine = engine(backend, 256);
+    for engine in engines(256) {
         let said = |options: &GenerateOptions| {
             say(&mut engine.session().unwrap(), &[636, 5, 6], options, usize::MAX)
         };
         let want = said(&by_the_host(&hot(seed)));
         assert_eq!(want.reason, Some(StopReason::EndOfText));
-        assert_eq!(said(&hot(seed)), want, "{backend}");
+        assert_eq!(said(&hot(seed)), want, "{}", engine.backend_name());
     }
 }
 
 #[test]
 fn the_context_ends_where_it_ends() {
-    for backend in backends() {
-        for n_ctx in [30, 64] {
-            let engine = engine(backend, n_ctx);
+    for n_ctx in [30, 64] {
+        for engine in engines(n_ctx) {
             let endless = GenerateOptions { max_tokens: None, ..warm(1) };
             let said = assert_no_trace(&engine, &endless, usize::MAX);
             assert_eq!(said.reason, Some(StopReason::ContextFull));
@@ -368,8 +360,7 @@ fn the_context_ends_where_it_ends() {
 /// Two sessions take turns, each with a step on its way while the other's runs.
 #[test]
 fn sessions_that_take_turns_do_not_see_each_other() {
-    for backend in backends() {
-        let engine = engine(backend, 256);
+    for engine in engines(256) {
         let prompts = [[636, 5, 6], [636, 7, 8]];
         let alone: Vec<Said> = (0..2)
             .map(|i| say(&mut engine.session().unwrap(), &prompts[i], &warm(i as u64), usize::MAX))
@@ -391,7 +382,7 @@ fn sessions_that_take_turns_do_not_see_each_other() {
             }
         }
         for (said, text) in alone.iter().zip(&texts) {
-            assert_eq!(&said.text, text, "{backend}");
+            assert_eq!(&said.text, text, "{}", engine.backend_name());
         }
     }
 }

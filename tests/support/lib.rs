@@ -15,16 +15,3 @@ pub use golden::{Npy, golden, golden_dirs, npy, root};
 pub fn say(line: std::fmt::Arguments<'_>) {
     writeln!(std::io::stderr(), "{line}").expect("stderr takes a line");
 }
-
-/// Whether a backend of this build, tried on this machine, starts. One that needs an adapter may not, which
-/// one line says; any other must.
-pub fn starts<T, E: std::fmt::Display>(backend: &str, tried: Result<T, E>) -> bool {
-    match tried {
-        Ok(_) => true,
-        Err(err) if backend == "wgpu" => {
-            say(format_args!("wgpu: not run: no adapter ({err})"));
-            false
-        }
-        Err(err) => panic!("{backend}: {err}"),
-    }
-}

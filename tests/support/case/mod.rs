@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use ggml_types::{HostTensor, QuantType, by_name};
 use sterna::backend::cpu::{Cpu, simd};
-use sterna::backend::{Backend, BackendError, Exec};
+use sterna::backend::{Backend, BackendError, Exec, NAMES, open};
 use sterna::program::{
     ActQuant, Buf, Limits, Linear, Norm, NormKind, PAGE, PageTable, Program, Row, RowsOf, Sampling, Step,
     Weight,
@@ -91,6 +91,16 @@ pub fn wgpus() -> Vec<Box<dyn Backend>> {
 #[cfg(not(feature = "wgpu"))]
 pub fn wgpus() -> Vec<Box<dyn Backend>> {
     Vec::new()
+}
+
+/// A backend by its name, on the device that every case of a program shares, so that its kernels are made once.
+/// `None` for one that this build does not have, and for wgpu without an adapter, which one line says.
+pub fn backend(name: &str, threads: usize) -> Option<Box<dyn Backend>> {
+    match name {
+        "wgpu" => wgpus().into_iter().next(),
+        name if NAMES.contains(&name) => Some(open(name, threads).unwrap_or_else(|err| panic!("{err}"))),
+        _ => None,
+    }
 }
 
 /// What backends have no kernels for, a line each. A line goes when its kernel comes; see

@@ -295,10 +295,12 @@ pub fn all() -> Vec<&'static Kernels> {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::is_x86_feature_detected as has;
-        static AVX2: Kernels = table::<avx2::Avx2<avx2::Madd>>("avx2");
-        static AVX_VNNI: Kernels = table::<avx2::Avx2<avx_vnni::Vnni>>("avx-vnni");
-        static AVX512: Kernels = table::<avx512::Avx512<avx512::Madd>>("avx512");
-        static AVX512_VNNI: Kernels = table::<avx512::Avx512<avx512::Vnni>>("avx512-vnni");
+        type Avx2 = avx2::Avx2<avx2::Madd>;
+        type Avx512 = avx512::Avx512<avx512::Madd>;
+        static AVX2: Kernels = table::<Avx2, Avx2>("avx2");
+        static AVX_VNNI: Kernels = table::<Avx2, avx2::Avx2<avx_vnni::Vnni>>("avx-vnni");
+        static AVX512: Kernels = table::<Avx512, Avx512>("avx512");
+        static AVX512_VNNI: Kernels = table::<Avx512, avx512::Avx512<avx512::Vnni>>("avx512-vnni");
         let avx2 = has!("avx2") && has!("fma") && has!("f16c");
         let avx512 = avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
         all.extend(avx2.then_some(&AVX2));
@@ -307,26 +309,27 @@ pub fn all() -> Vec<&'static Kernels> {
         all.extend((avx512 && has!("avx512vnni")).then_some(&AVX512_VNNI));
         #[cfg(target_os = "linux")]
         {
-            static AMX: Kernels = table::<avx512::Avx512<amx::Amx>>("amx");
+            static AMX: Kernels = table::<Avx512, avx512::Avx512<amx::Amx>>("amx");
             all.extend((avx512 && has!("avx512vnni") && amx::available()).then_some(&AMX));
         }
     }
     #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
     {
-        static NEON: Kernels = table::<neon::Neon>("neon-dotprod");
+        static NEON: Kernels = table::<neon::Neon, neon::Neon>("neon-dotprod");
         let has = std::arch::is_aarch64_feature_detected!("dotprod");
         all.extend(has.then_some(&NEON));
     }
     all
 }
 
-/// The kernels compiled for one instruction set.
-const fn table<L: Lanes>(name: &'static str) -> Kernels {
+/// The kernels compiled for one instruction set: those of floats, and those of ternary weights, which may have
+/// more instructions. What two sets have in common is compiled once.
+const fn table<L: Lanes, T: Lanes>(name: &'static str) -> Kernels {
     Kernels {
         name,
         quantise: |x, q| L::vectorize(Quantise::new(x, q)),
-        i2_s: ternary::<L, ternary::I2S>,
-        tq2_0: ternary::<L, ternary::Tq2_0>,
+        i2_s: ternary::<T, ternary::I2S>,
+        tq2_0: ternary::<T, ternary::Tq2_0>,
         f32: float::<L, float::F32>,
         f16: float::<L, float::F16>,
         bf16: float::<L, float::Bf16>,
