@@ -4,8 +4,8 @@
     python scripts/export_demo.py run            # makes run/hf and run/stories-f32.gguf
     sterna quantize --type i2_s run/stories-f32.gguf assets/stories-bitnet.gguf
 
-The ternary rounding is left to `sterna quantize` and to transformers, which both round the same weights. The embedding
-is rounded to f16 in both, as it stands in the file.
+The ternary rounding is left to `sterna quantize` and to transformers, which both round the same weights. The
+embedding is rounded to f16 in both, as it stands in the file.
 
 Needs: torch, numpy, gguf, safetensors.
 """

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""What transformers' BitNet class makes of the demo model, in float32 on the CPU: independent values to compare with.
+"""What transformers' BitNet class makes of the demo model, in float32 on the CPU: independent values to
+compare with.
 
     python scripts/reference_demo.py run/hf --golden tests/data/demo
     python scripts/reference_demo.py run/hf --perplexity run/validation.txt --context 512
 
---golden reads FOLDER/tokens.txt, one sequence of ids a line, and writes FOLDER/logits.npy, f32 [all positions, n_vocab].
---perplexity scores a text as `sterna perplexity --special` does (its help says which positions count).
+--golden reads FOLDER/tokens.txt, one sequence of ids a line, and writes FOLDER/logits.npy, f32 [all
+positions, n_vocab]. --perplexity scores a text as `sterna perplexity --special` does (its help says which
+positions count).
 
 Needs: torch, numpy, tokenizers, transformers, accelerate.
 """

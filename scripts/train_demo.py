@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Trains the demo model: a small BitNet b1.58 on public-domain stories.
 
-The forward pass is the one that src/model/bitnet.rs writes down: ternary weights by absmean, int8 activations per
-token, squared ReLU, sub-norms, rotary embedding in halves, grouped queries, tied embedding. Gradients pass the two
-roundings unchanged (straight through).
+The forward pass is the one that src/model/bitnet.rs writes down: ternary weights by absmean, int8 activations
+per token, squared ReLU, sub-norms, rotary embedding in halves, grouped queries, tied embedding. Gradients
+pass the two roundings unchanged (straight through).
 
     python scripts/train_demo.py --corpus stories.txt --out run --steps 3000
 
-The folder `run` then holds tokenizer.json, checkpoint.pt, validation.txt, loss.csv and loss.png. Stopped at any time, the same command
-goes on from the last checkpoint; the result depends on the seed and the flags alone, not on where it was stopped.
-scripts/export_demo.py turns the checkpoint into a Hugging Face folder and a GGUF.
+The folder `run` then holds tokenizer.json, checkpoint.pt, validation.txt, loss.csv and loss.png. Stopped at
+any time, the same command goes on from the last checkpoint; the result depends on the seed and the flags
+alone, not on where it was stopped. scripts/export_demo.py turns the checkpoint into a Hugging Face folder and
+a GGUF.
 
 Needs: torch, numpy, tokenizers, matplotlib.
 """
@@ -105,7 +106,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal attention of [sequences, heads, positions, head_dim] over keys and values that all heads share.
 
-    Two plain products: PyTorch's fused attention took 40 % of a pass in bfloat16 on a CPU, and a pass with these was 1.1 times as fast.
+    Two plain products: PyTorch's fused attention took 40 % of a pass in bfloat16 on a CPU, and a pass with
+    these was 1.1 times as fast.
     """
     n_seqs, n_heads, n_pos, dim = q.shape
     scores = q.reshape(n_seqs, n_heads * n_pos, dim) @ k.transpose(1, 2)
@@ -208,7 +210,9 @@ class Batches:
 
 
 def simple(docs: list[str], share: float) -> list[bool]:
-    """Whether each document is of the `share` in simplest words: most of them among the text's 1500 most frequent."""
+    """Whether each document is of the `share` in simplest words: most of them among the text's 1500 most
+    frequent.
+    """
     words = [re.findall("[a-z']+", d.lower()) for d in docs]
     common = {w for w, _ in Counter(w for d in words for w in d).most_common(1500)}
     known = [sum(w in common for w in d) / max(1, len(d)) for d in words]
@@ -303,10 +307,11 @@ def begin_from(path: Path, model: BitNet) -> None:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose matrix is made orthogonal by Newton and Schulz's iteration, scaled to the size of an Adam step.
+    """Momentum whose matrix is made orthogonal by Newton and Schulz's iteration, scaled to the size of an
+    Adam step.
 
-    Keller Jordan's method with Moonlight's scale (arXiv:2502.16982). PyTorch's own class iterates in bfloat16, which
-    processors without such instructions emulate slowly; this one uses float32.
+    Keller Jordan's method with Moonlight's scale (arXiv:2502.16982). PyTorch's own class iterates in
+    bfloat16, which processors without such instructions emulate slowly; this one uses float32.
     """
 
     def __init__(self, matrices: list[nn.Parameter], lr: float, momentum: float = 0.95):
@@ -341,7 +346,7 @@ def optimisers(model: BitNet, lr: float) -> list[torch.optim.Optimizer]:
 
 
 def rate(step: int, steps: int, warmup: int, decay: int) -> float:
-    """Share of the learning rate: a rise, a plateau, and a straight way down to 0 in the last `decay` steps."""
+    """Share of the learning rate: a rise, a plateau, a straight way down to 0 in the last `decay` steps."""
     return min(1.0, (step + 1) / warmup, (steps - step) / decay)
 
 
