@@ -123,10 +123,9 @@ mod device {
         let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
         let list = out.join("kernels.rs");
         let archs = env::var("STERNA_CUDA_ARCHS").unwrap_or_else(|_| ARCHS.into());
-        println!("cargo::rustc-env=STERNA_CUDA_ARCHS={archs}");
         println!("cargo::rustc-env=STERNA_CUDA_PTX={PTX}");
         if archs == "none" {
-            fs::write(list, "&[]").expect("OUT_DIR can be written");
+            without_nvcc(&list, "none");
             return;
         }
         if let Some(wrong) = archs.split(',').find(|arch| !is_arch(arch)) {
@@ -140,11 +139,15 @@ mod device {
                 "cargo::warning=nvcc was not found, so this build has no CUDA kernels; \
                  scripts/setup-cuda.sh installs it without root"
             );
-            fs::write(list, "&[]").expect("OUT_DIR can be written");
+            without_nvcc(&list, "");
             return;
         };
         let flags = flags(&archs);
         let version = Command::new(&nvcc).arg("--version").output().expect("nvcc runs").stdout;
+        let release = String::from_utf8_lossy(&version);
+        let release = release.split("release ").nth(1).and_then(|text| text.split(',').next());
+        println!("cargo::rustc-env=STERNA_CUDA_ARCHS={archs}");
+        println!("cargo::rustc-env=STERNA_CUDA_TOOLKIT={}", release.expect("nvcc names its release"));
         let sources = sources();
         let built = for_each_source(&sources, |source| {
             let make = |fatbin: &Path| compile(&nvcc, &flags, source, fatbin);
@@ -154,10 +157,24 @@ mod device {
         for (source, fatbin) in sources.iter().zip(built) {
             let name = unit(source);
             fs::copy(fatbin, out.join(format!("{name}.fatbin"))).expect("OUT_DIR can be written");
-            writeln!(text, "    ({name:?}, include_bytes!(\"{name}.fatbin\")),").unwrap();
+            writeln!(text, "    ({name:?}, &Aligned(*include_bytes!(\"{name}.fatbin\")).0),").unwrap();
         }
         text.push_str("]\n");
         fs::write(list, text).expect("OUT_DIR can be written");
+    }
+
+    /// No machine code. With the host form of the kernels, images that no card takes and that the driver of
+    /// the tests (tests/stand-in) knows: the names of the files.
+    fn without_nvcc(list: &Path, archs: &str) {
+        let simt = env::var_os("CARGO_FEATURE_SIMT").is_some();
+        let mut text = String::from("&[\n");
+        for name in sources().iter().map(|source| unit(source)).filter(|_| simt) {
+            writeln!(text, "    ({name:?}, &Aligned(*b\"kernels of {name}\\n\").0),").unwrap();
+        }
+        text.push_str("]\n");
+        fs::write(list, text).expect("OUT_DIR can be written");
+        println!("cargo::rustc-env=STERNA_CUDA_ARCHS={}", if simt { "simt" } else { archs });
+        println!("cargo::rustc-env=STERNA_CUDA_TOOLKIT=");
     }
 
     /// Whether the kernels can be compiled for it, as far as numbers tell.
@@ -225,6 +242,8 @@ mod host {
             let mut build = cc::Build::new();
             build.cpp(true).std("c++17").opt_level(2).cargo_metadata(false).flag("-xc++");
             build.flag("-ffp-contract=off").flag_if_supported("-Wno-unknown-pragmas");
+            // In the shared library of tests/stand-in every access to the running fiber would be a call.
+            build.flag_if_supported("-ftls-model=initial-exec");
             if sanitize {
                 build.flag("-fsanitize=address,undefined").flag("-fno-sanitize-recover=undefined");
                 build.flag("-fno-omit-frame-pointer").flag("-g");
@@ -232,7 +251,8 @@ mod host {
             build
         };
         let mut all = sources.clone();
-        all.extend([PathBuf::from("cuda/host/runtime.cpp"), list]);
+        all.extend(["cuda/host/runtime.cpp", "cuda/host/switch.cpp"].map(PathBuf::from));
+        all.push(list);
         let tool = compiler().get_compiler();
         let version = tool.to_command().arg("--version").output().expect("a compiler that runs").stdout;
         let made_of = (tool.path(), tool.args(), version);

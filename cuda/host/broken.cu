@@ -86,6 +86,16 @@ KERNEL(halves_of_a_block, BrokenParams, 128) {
     if (threadIdx.x % 64 == 63) p.out[half] = values[threadIdx.x];
 }
 
+// Reads a word before it waits for the kernel before, and again behind the wait.
+KERNEL(broken_wait, BrokenParams, 32) {
+    uint32_t early = p.out[0];
+    wait_for_previous_kernel();
+    if (threadIdx.x == 0) {
+        p.out[1] = early;
+        p.out[2] = p.out[0];
+    }
+}
+
 // More static shared memory than a block has.
 KERNEL(broken_static_shared, BrokenParams, 32) {
     SHARED(uint32_t, first, 8 << 10);

@@ -10,40 +10,14 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+// switch.cpp has it.
 // Stores the callee-saved registers and the stack pointer of the running fiber, and takes those of another.
 extern "C" void sterna_simt_switch(void** save, void* load);
-
-#if defined(__APPLE__)
-#define SYMBOL "_sterna_simt_switch"
-#else
-#define SYMBOL "sterna_simt_switch"
-#endif
-
-#if defined(__x86_64__)
-__asm__(".text\n.globl " SYMBOL "\n" SYMBOL ":\n"
-        "push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
-        "mov %rsp, (%rdi)\n mov %rsi, %rsp\n"
-        "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret\n");
-#elif defined(__aarch64__)
-__asm__(".text\n.balign 4\n.globl " SYMBOL "\n" SYMBOL ":\n"
-        "sub sp, sp, #160\n"
-        "stp x19, x20, [sp]\n stp x21, x22, [sp, #16]\n stp x23, x24, [sp, #32]\n stp x25, x26, [sp, #48]\n"
-        "stp x27, x28, [sp, #64]\n stp x29, x30, [sp, #80]\n stp d8, d9, [sp, #96]\n "
-        "stp d10, d11, [sp, #112]\n"
-        "stp d12, d13, [sp, #128]\n stp d14, d15, [sp, #144]\n"
-        "mov x9, sp\n str x9, [x0]\n mov sp, x1\n"
-        "ldp x19, x20, [sp]\n ldp x21, x22, [sp, #16]\n ldp x23, x24, [sp, #32]\n ldp x25, x26, [sp, #48]\n"
-        "ldp x27, x28, [sp, #64]\n ldp x29, x30, [sp, #80]\n ldp d8, d9, [sp, #96]\n "
-        "ldp d10, d11, [sp, #112]\n"
-        "ldp d12, d13, [sp, #128]\n ldp d14, d15, [sp, #144]\n"
-        "add sp, sp, #160\n ret\n");
-#else
-#error "the host SIMT driver knows x86-64 and aarch64"
-#endif
 
 namespace simt {
 
@@ -57,6 +31,8 @@ constexpr size_t kStackBytes = 64 << 10;
 constexpr uint32_t kMaxThreads = 1024;
 // Blocks that a card of three multiprocessors holds at once, two on each.
 constexpr uint64_t kMaxCooperative = 6;
+// Blocks of a launch that start before the one before it has ended. Each keeps its stacks meanwhile.
+constexpr uint64_t kEarlyBlocks = 4;
 
 const Entry* entries = nullptr;
 const Constant* constants = nullptr;
@@ -72,7 +48,11 @@ struct Workspace {
     std::vector<Fiber> fibers{kMaxThreads};
     std::vector<Copies> copies{kMaxThreads};
     std::vector<Warp> warps{kMaxThreads / 32};
+    // Of the block that it runs: in which order, how many of its threads have not ended, and the state of
+    // the random numbers.
     std::vector<uint32_t> order;
+    uint32_t left = 0;
+    uint64_t random = 0;
     void* scheduler = nullptr;
 
     Workspace() {
@@ -109,12 +89,20 @@ void give_back(Workspace* ws) {
     idle.push_back(ws);
 }
 
+// A block that has started early.
+struct Started {
+    Workspace* ws;
+    Block block;
+};
+
 }  // namespace
 
 struct Launch {
+    uint32_t cores = 1;
     const std::vector<Allocation>* allocations;
     const Entry* entry;
-    const void* params;
+    // In words, so that they are aligned.
+    std::vector<uint64_t> params;
     Index grid;
     uint32_t threads;
     size_t shared_bytes;
@@ -122,12 +110,18 @@ struct Launch {
     std::atomic<uint64_t> next_block{0};
     std::atomic<bool> failed{false};
     bool cooperative = false;
+    // Whether the kernel before may still run; and what changes when it has ended.
+    bool early = false;
+    uint32_t previous_ended = 0;
+    std::vector<Started> started;
     // Of a cooperative launch: blocks that wait at the grid's barrier, how often it opened, and blocks that
     // have ended.
     uint64_t waiting = 0, opened = 0, ended = 0;
     std::condition_variable moved;
     std::mutex mutex;
     char error[512] = "";
+
+    uint64_t blocks() const { return uint64_t(grid.x) * grid.y * grid.z; }
 };
 
 __thread Fiber* current = nullptr;
@@ -141,7 +135,7 @@ void give_way() {
 // Where every fiber starts.
 void fiber_main() {
     const Launch* launch = current->block->launch;
-    launch->entry->run(launch->params);
+    launch->entry->run(launch->params.data());
     if (current->async->n_copies > 0) fail("the thread ends with copies that it never waited for");
     current->done = true;
     give_way();
@@ -178,7 +172,8 @@ void set_error(Launch& launch, const char* message) {
     launch.moved.notify_all();
 }
 
-void run_block(Launch& launch, Workspace& ws, Block& block) {
+// Gets all threads of a block ready to run.
+void start_block(Launch& launch, Workspace& ws, Block& block) {
     uint32_t n = launch.threads, n_warps = (n + 31) / 32;
     memset(block.barriers, 0, sizeof block.barriers);
     for (uint32_t w = 0; w < n_warps; w++) ws.warps[w].arrived = ws.warps[w].generation = 0;
@@ -201,17 +196,23 @@ void run_block(Launch& launch, Workspace& ws, Block& block) {
     }
     ws.order.resize(n);
     for (uint32_t i = 0; i < n; i++) ws.order[i] = i;
-    uint64_t random = mix(launch.seed + block.index.x);
+    ws.left = n;
+    ws.random = mix(launch.seed + block.index.x);
     for (uint32_t i = n - 1; launch.seed != 0 && i > 0; i--) {
-        random = mix(random);
-        std::swap(ws.order[i], ws.order[random % (i + 1)]);
+        ws.random = mix(ws.random);
+        std::swap(ws.order[i], ws.order[ws.random % (i + 1)]);
     }
-    uint32_t left = n, first = 0;
-    while (left > 0) {
+}
+
+// Runs them until all have ended, or the launch is early and they wait for the kernel before.
+void run_block(Launch& launch, Workspace& ws) {
+    workspace = &ws;
+    uint32_t n = launch.threads, first = 0;
+    while (ws.left > 0) {
         // Who comes first differs from round to round.
         if (launch.seed != 0) {
-            random = mix(random);
-            first = static_cast<uint32_t>(random % n);
+            ws.random = mix(ws.random);
+            first = static_cast<uint32_t>(ws.random % n);
         }
         bool progress = false;
         for (uint32_t at = 0; at < n; at++) {
@@ -222,16 +223,18 @@ void run_block(Launch& launch, Workspace& ws, Block& block) {
             current = &fiber;
             sterna_simt_switch(&ws.scheduler, fiber.stack_pointer);
             if (launch.failed) return;
-            left -= fiber.done;
+            ws.left -= fiber.done;
         }
         if (!progress) {
+            if (launch.early) return;
+            const Index& at = ws.fibers[0].block->index;
             char message[256];
             for (uint32_t i = 0; i < n; i++) {
                 if (ws.fibers[i].done) continue;
                 snprintf(message, sizeof message,
                          "%s: thread %u of block (%u, %u, %u) waits for ever at a barrier or warp exchange: "
                          "%u of %u threads have ended",
-                         launch.entry->name, i, block.index.x, block.index.y, block.index.z, n - left, n);
+                         launch.entry->name, i, at.x, at.y, at.z, n - ws.left, n);
                 break;
             }
             set_error(launch, message);
@@ -240,43 +243,57 @@ void run_block(Launch& launch, Workspace& ws, Block& block) {
     }
 }
 
-void work(Launch& launch, Workspace& ws) {
-    workspace = &ws;
-    Block block{};
+void make_block(Launch& launch, Block& block) {
+    block = {};
     block.launch = &launch;
     block.grid = launch.grid;
     block.threads = {launch.threads, 1, 1};
     block.shared_bytes = launch.shared_bytes;
     block.shared = static_cast<uint8_t*>(aligned_alloc(16, std::max<size_t>(launch.shared_bytes, 16)));
     block.fixed.memory = static_cast<uint8_t*>(aligned_alloc(16, kStaticBytes));
-    uint64_t total = uint64_t(launch.grid.x) * launch.grid.y * launch.grid.z;
-    for (;;) {
-        uint64_t at = launch.next_block++;
-        if (at >= total || launch.failed) break;
-        if (launch.seed % 2 == 1) at = total - 1 - at;
-        block.index = {static_cast<uint32_t>(at % launch.grid.x),
-                       static_cast<uint32_t>(at / launch.grid.x % launch.grid.y),
-                       static_cast<uint32_t>(at / launch.grid.x / launch.grid.y)};
-        run_block(launch, ws, block);
-        std::lock_guard<std::mutex> guard(launch.mutex);
-        launch.ended++;
-        launch.moved.notify_all();
-    }
+}
+
+void free_block(Block& block) {
     free(block.shared);
     free(block.fixed.memory);
     workspace = nullptr;
     current = nullptr;
 }
 
+// Which block is the next; false where there is none left.
+bool take_block(Launch& launch, Block& block) {
+    uint64_t total = launch.blocks(), at = launch.next_block++;
+    if (at >= total || launch.failed) return false;
+    if (launch.seed % 2 == 1) at = total - 1 - at;
+    block.index = {static_cast<uint32_t>(at % launch.grid.x),
+                   static_cast<uint32_t>(at / launch.grid.x % launch.grid.y),
+                   static_cast<uint32_t>(at / launch.grid.x / launch.grid.y)};
+    return true;
+}
+
+void work(Launch& launch, Workspace& ws) {
+    Block block;
+    make_block(launch, block);
+    while (take_block(launch, block)) {
+        start_block(launch, ws, block);
+        run_block(launch, ws);
+        std::lock_guard<std::mutex> guard(launch.mutex);
+        launch.ended++;
+        launch.moved.notify_all();
+    }
+    free_block(block);
+}
+
 }  // namespace
 
-Entry::Entry(const char* name, size_t params_bytes, uint32_t max_threads, void (*run)(const void*))
-    : name(name), params_bytes(params_bytes), max_threads(max_threads), run(run), next(entries) {
+Entry::Entry(const char* name, const char* unit, size_t params_bytes, uint32_t max_threads,
+             void (*run)(const void*))
+    : name(name), unit(unit), params_bytes(params_bytes), max_threads(max_threads), run(run), next(entries) {
     entries = this;
 }
 
-Constant::Constant(const char* name, void* at, size_t bytes)
-    : name(name), at(at), bytes(bytes), next(constants) {
+Constant::Constant(const char* name, const char* unit, void* at, size_t bytes)
+    : name(name), unit(unit), at(at), bytes(bytes), next(constants) {
     constants = this;
 }
 
@@ -356,7 +373,7 @@ void check_access(const void* at, size_t bytes) {
 void grid_barrier() {
     Launch& launch = *current->block->launch;
     if (!launch.cooperative) fail("a grid barrier wants a cooperative launch");
-    uint64_t blocks = uint64_t(launch.grid.x) * launch.grid.y * launch.grid.z;
+    uint64_t blocks = launch.blocks();
     bool hopeless = false;
     {
         std::unique_lock<std::mutex> lock(launch.mutex);
@@ -371,6 +388,11 @@ void grid_barrier() {
         hopeless = launch.opened == before;
     }
     if (hopeless) fail("waits for ever at a grid barrier: a block has ended");
+}
+
+void wait_for_previous_kernel() {
+    const Launch& launch = *current->block->launch;
+    if (launch.early) wait_for(&launch.previous_ended);
 }
 
 // A copy takes place when it is waited for and no sooner, so that reading too early shows.
@@ -425,7 +447,11 @@ using namespace simt;
 
 struct SimtDevice {
     uint32_t cores;
-    std::vector<Allocation> allocations;
+    std::vector<Allocation> allocations, freed;
+};
+
+struct SimtLaunch {
+    Launch launch;
 };
 
 // Made by build.rs: names every file of kernels.
@@ -433,11 +459,12 @@ extern "C" void sterna_simt_units();
 
 SimtDevice* simt_open(uint32_t cores) {
     sterna_simt_units();
-    return new SimtDevice{std::max(cores, 1u), {}};
+    return new SimtDevice{std::max(cores, 1u), {}, {}};
 }
 
 void simt_close(SimtDevice* device) {
     for (const Allocation& a : device->allocations) free(const_cast<uint8_t*>(a.begin));
+    for (const Allocation& a : device->freed) free(const_cast<uint8_t*>(a.begin));
     delete device;
 }
 
@@ -461,51 +488,84 @@ static const Entry* find(const char* name) {
     return nullptr;
 }
 
-bool simt_find(const char* name, uint32_t* max_threads, size_t* params_bytes) {
-    const Entry* entry = find(name);
-    if (!entry) return false;
-    *max_threads = entry->max_threads;
-    *params_bytes = entry->params_bytes;
+bool simt_free(SimtDevice* device, void* at) {
+    std::vector<Allocation>& all = device->allocations;
+    auto is_it = [at](const Allocation& a) { return a.begin == at; };
+    auto place = std::find_if(all.begin(), all.end(), is_it);
+    if (place == all.end()) return false;
+    memset(at, 0xff, place->bytes);
+    device->freed.push_back(*place);
+    all.erase(place);
     return true;
 }
 
-bool simt_upload_constant(const char* name, const void* from, size_t bytes) {
-    static std::mutex mutex;
-    std::lock_guard<std::mutex> lock(mutex);
+bool simt_find(const char* name, SimtKernel* kernel) {
+    const Entry* entry = find(name);
+    if (entry) *kernel = {entry->unit, entry->max_threads, entry->params_bytes};
+    return entry != nullptr;
+}
+
+bool simt_constant(const char* name, const char* unit, void** at, size_t* bytes) {
     for (const Constant* constant = constants; constant; constant = constant->next) {
-        if (strcmp(constant->name, name) != 0) continue;
-        if (constant->bytes != bytes) return false;
-        // Another device may be running a kernel: what it reads is not written again.
-        if (memcmp(constant->at, from, bytes) != 0) memcpy(constant->at, from, bytes);
+        if (strcmp(constant->name, name) != 0 || (unit && strcmp(constant->unit, unit) != 0)) continue;
+        *at = constant->at;
+        *bytes = constant->bytes;
         return true;
     }
     return false;
 }
 
-int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], uint32_t threads,
-                size_t shared_bytes, const void* params, bool cooperative, uint64_t seed, char* error,
-                size_t error_bytes) {
-    Launch launch;
-    launch.allocations = &device->allocations;
-    launch.entry = find(name);
-    launch.params = params;
-    launch.grid = {grid[0], grid[1], grid[2]};
-    launch.threads = threads;
-    launch.shared_bytes = shared_bytes;
-    launch.seed = seed;
-    launch.cooperative = cooperative;
+SimtLaunch* simt_begin(SimtDevice* device, const SimtConfig* config, const void* params, char* error,
+                       size_t error_bytes) {
+    const Entry* entry = find(config->name);
+    const uint32_t* grid = config->grid;
     uint64_t blocks = uint64_t(grid[0]) * grid[1] * grid[2];
     // What a card refuses, too.
-    if (!launch.entry || blocks == 0 || grid[1] > 65535 || grid[2] > 65535 || threads == 0 ||
-        threads % 32 != 0 || threads > launch.entry->max_threads || shared_bytes % 16 != 0) {
+    if (!entry || blocks == 0 || grid[1] > 65535 || grid[2] > 65535 || config->threads == 0 ||
+        config->threads % 32 != 0 || config->threads > entry->max_threads || config->shared_bytes % 16 != 0) {
         snprintf(error, error_bytes, "%s: no launch of %u x %u x %u blocks of %u threads with %zu bytes",
-                 name, grid[0], grid[1], grid[2], threads, shared_bytes);
-        return 1;
+                 config->name, grid[0], grid[1], grid[2], config->threads, config->shared_bytes);
+        return nullptr;
     }
-    if (cooperative && blocks > kMaxCooperative) {
-        snprintf(error, error_bytes, "%s: no cooperative launch of %llu blocks", name,
+    if (config->cooperative && blocks > kMaxCooperative) {
+        snprintf(error, error_bytes, "%s: no cooperative launch of %llu blocks", config->name,
                  static_cast<unsigned long long>(blocks));
-        return 1;
+        return nullptr;
+    }
+    SimtLaunch* begun = new SimtLaunch;
+    Launch& launch = begun->launch;
+    launch.cores = device->cores;
+    launch.allocations = &device->allocations;
+    launch.entry = entry;
+    launch.params.resize((entry->params_bytes + 7) / 8);
+    memcpy(launch.params.data(), params, entry->params_bytes);
+    launch.grid = {grid[0], grid[1], grid[2]};
+    launch.threads = config->threads;
+    launch.shared_bytes = config->shared_bytes;
+    launch.seed = config->seed;
+    launch.cooperative = config->cooperative;
+    launch.early = config->early && !config->cooperative;
+    launch.started.resize(launch.early ? std::min(blocks, kEarlyBlocks) : 0);
+    for (Started& started : launch.started) {
+        started.ws = take_workspace();
+        make_block(launch, started.block);
+        if (!started.ws->stacks) set_error(launch, "no memory for stacks");
+        if (!take_block(launch, started.block)) continue;
+        start_block(launch, *started.ws, started.block);
+        run_block(launch, *started.ws);
+    }
+    return begun;
+}
+
+int simt_finish(SimtLaunch* begun, char* error, size_t error_bytes) {
+    std::unique_ptr<SimtLaunch> owned(begun);
+    Launch& launch = begun->launch;
+    launch.early = false;
+    launch.previous_ended++;
+    for (Started& started : launch.started) {
+        if (!launch.failed) run_block(launch, *started.ws);
+        free_block(started.block);
+        give_back(started.ws);
     }
     auto run = [&launch] {
         Workspace* ws = take_workspace();
@@ -517,9 +577,10 @@ int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], ui
         give_back(ws);
     };
     std::vector<std::thread> others;
-    uint64_t at_once = cooperative ? blocks : std::min<uint64_t>(device->cores, blocks);
+    uint64_t blocks = launch.blocks() - std::min<uint64_t>(launch.started.size(), launch.blocks());
+    uint64_t at_once = launch.cooperative ? blocks : std::min<uint64_t>(launch.cores, blocks);
     for (uint64_t i = 1; i < at_once; i++) others.emplace_back(run);
-    run();
+    if (blocks > 0) run();
     for (std::thread& thread : others) thread.join();
     if (!launch.failed) return 0;
     snprintf(error, error_bytes, "%s", launch.error);

@@ -112,6 +112,9 @@ void* static_shared(const void* place, size_t bytes);
 // Waits until a thread of every block of a cooperative launch has come.
 void grid_barrier();
 
+// Waits, in a launch that simt_begin started early, until simt_finish says that what it waits for is done.
+void wait_for_previous_kernel();
+
 void cp_async(void* to, const void* from);
 void cp_async_commit();
 void cp_async_wait(int left);
@@ -136,23 +139,24 @@ inline float float_of_half(uint16_t bits) {
 
 uint16_t half_of_float(float x);
 
-// A kernel of the table.
+// A kernel of the table, and the file that it comes from, by its STERNA_UNIT.
 struct Entry {
-    const char* name;
+    const char *name, *unit;
     size_t params_bytes;
     uint32_t max_threads;
     void (*run)(const void* params);
     const Entry* next;
-    Entry(const char* name, size_t params_bytes, uint32_t max_threads, void (*run)(const void*));
+    Entry(const char* name, const char* unit, size_t params_bytes, uint32_t max_threads,
+          void (*run)(const void*));
 };
 
-// An array in constant memory.
+// An array in constant memory, and the file that it belongs to.
 struct Constant {
-    const char* name;
+    const char *name, *unit;
     void* at;
     size_t bytes;
     const Constant* next;
-    Constant(const char* name, void* at, size_t bytes);
+    Constant(const char* name, const char* unit, void* at, size_t bytes);
 };
 
 }  // namespace simt
@@ -160,19 +164,44 @@ struct Constant {
 // What the Rust side calls. A device owns allocations; one launch runs at a time.
 extern "C" {
 struct SimtDevice;
+struct SimtLaunch;
 SimtDevice* simt_open(uint32_t cores);
 void simt_close(SimtDevice* device);
 // Zeroed memory; null where there is none left.
 void* simt_alloc(SimtDevice* device, size_t bytes);
-// Largest number of threads a block and size of the parameters of a kernel; false where there is no such
-// kernel.
-bool simt_find(const char* name, uint32_t* max_threads, size_t* params_bytes);
-// Writes all of an array in constant memory; false where there is none of that name and size. Every device
-// has the same.
-bool simt_upload_constant(const char* name, const void* from, size_t bytes);
-// Runs a kernel; 0, or not 0 with what went wrong in `error`. All blocks of a cooperative launch run at once.
-// `seed` picks the order in which threads run.
-int simt_launch(SimtDevice* device, const char* name, const uint32_t grid[3], uint32_t threads,
-                size_t shared_bytes, const void* params, bool cooperative, uint64_t seed, char* error,
-                size_t error_bytes);
+// From here on kernels must not access the allocation that begins there. Its bytes are overwritten, and stay
+// where they are until the device is closed. False where none begins there.
+bool simt_free(SimtDevice* device, void* at);
+
+struct SimtKernel {
+    // The STERNA_UNIT of its file.
+    const char* unit;
+    uint32_t max_threads;
+    size_t params_bytes;
+};
+// False where there is no kernel of that name.
+bool simt_find(const char* name, SimtKernel* kernel);
+// Where an array in constant memory lies, of the file of a STERNA_UNIT, or of any where `unit` is null; false
+// where there is none of that name. Every device has the same.
+bool simt_constant(const char* name, const char* unit, void** at, size_t* bytes);
+
+// One run of a kernel.
+struct SimtConfig {
+    const char* name;
+    uint32_t grid[3];
+    uint32_t threads;
+    size_t shared_bytes;
+    // All blocks run at once.
+    bool cooperative;
+    // The first blocks run at once up to where they wait for the kernel before. All others start when the
+    // launch is finished.
+    bool early;
+    // Picks the order in which threads run.
+    uint64_t seed;
+};
+// Starts a run. Null, with what is wrong with it in `error`, where a card would refuse it.
+SimtLaunch* simt_begin(SimtDevice* device, const SimtConfig* config, const void* params, char* error,
+                       size_t error_bytes);
+// Finishes it, by the same thread; 0, or not 0 with what went wrong in `error`.
+int simt_finish(SimtLaunch* launch, char* error, size_t error_bytes);
 }

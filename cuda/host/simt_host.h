@@ -18,25 +18,29 @@ void STERNA_UNIT() {}
 #define __restrict__ __restrict
 #define __align__(n) alignas(n)
 
-// A kernel enters the table of its translation unit, which simt_launch searches.
-#define KERNEL(name, Params, threads)                                                                     \
-    static void name##_body(const Params& p);                                                             \
-    static const simt::Entry name##_entry(                                                                \
-        #name, sizeof(Params), threads, [](const void* p) { name##_body(*static_cast<const Params*>(p)); }); \
+#define STERNA_TEXT_OF(name) #name
+#define STERNA_TEXT(name) STERNA_TEXT_OF(name)
+
+// A kernel enters the table of its translation unit, which simt_find searches.
+#define KERNEL(name, Params, threads)                                                     \
+    static void name##_body(const Params& p);                                             \
+    static const simt::Entry name##_entry(                                                \
+        #name, STERNA_TEXT(STERNA_UNIT), sizeof(Params), threads,                         \
+        [](const void* p) { name##_body(*static_cast<const Params*>(p)); });              \
     static void name##_body(const Params& p)
 
 #define RESIDENT_KERNEL(name, Params, threads, blocks) KERNEL(name, Params, threads)
 
 #define CONSTANT(T, name, n) \
     static T name[n];        \
-    static const simt::Constant name##_constant(#name, name, sizeof name)
+    static const simt::Constant name##_constant(#name, STERNA_TEXT(STERNA_UNIT), name, sizeof name)
 
 #define SHARED(T, name, n)             \
     static const char name##_place = 0; \
     T(&name)[n] = *reinterpret_cast<T(*)[n]>(simt::static_shared(&name##_place, sizeof(T) * (n)))
 
-struct uint2 { uint32_t x, y; };
-struct float2 { float x, y; };
+struct alignas(8) uint2 { uint32_t x, y; };
+struct alignas(8) float2 { float x, y; };
 struct alignas(16) uint4 { uint32_t x, y, z, w; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) int4 { int32_t x, y, z, w; };
@@ -222,5 +226,5 @@ DEVICE void grid_barrier(uint32_t* word) {
     __syncthreads();
 }
 
-DEVICE void wait_for_previous_kernel() {}
+DEVICE void wait_for_previous_kernel() { simt::wait_for_previous_kernel(); }
 DEVICE void let_next_kernel_start() {}

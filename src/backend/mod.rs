@@ -105,6 +105,12 @@ pub trait Backend: Send {
         None
     }
 
+    /// Where a device, its driver and the kernels should pass a self-test before they run a model: what has
+    /// to be the same for a test that was passed to count.
+    fn to_be_tested(&self) -> Option<String> {
+        None
+    }
+
     /// The memory a program needs, before anything is allocated or uploaded.
     ///
     /// # Errors
@@ -217,6 +223,14 @@ pub trait Backend: Send {
         range: std::ops::Range<usize>,
         step: &Step<'_>,
     ) -> Result<(), BackendError>;
+}
+
+/// Where a user's caches lie: `$XDG_CACHE_HOME/sterna`, or `~/.cache/sterna`; on Windows
+/// `%LOCALAPPDATA%\\sterna`.
+pub fn cache_dir() -> Option<std::path::PathBuf> {
+    let of = |name| std::env::var_os(name).map(std::path::PathBuf::from).filter(|path| path.is_absolute());
+    let home = || of("HOME").map(|home| home.join(".cache"));
+    of("XDG_CACHE_HOME").or_else(home).or_else(|| of("LOCALAPPDATA")).map(|dir| dir.join("sterna"))
 }
 
 /// Physical cores that this process may use: how many threads arithmetic gains from.

@@ -108,6 +108,10 @@ impl Backend for Cuda {
         self.driver.device()
     }
 
+    fn to_be_tested(&self) -> Option<String> {
+        self.driver.to_be_tested()
+    }
+
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
         exec::plan(&*self.driver, p)
     }

@@ -19,12 +19,6 @@ pub struct DiskCache {
     path: PathBuf,
 }
 
-/// Where a user's caches lie: `$XDG_CACHE_HOME/sterna`, or `~/.cache/sterna`.
-pub fn user_dir() -> Option<PathBuf> {
-    let of = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    of("XDG_CACHE_HOME").or_else(|| of("HOME").map(|home| home.join(".cache"))).map(|dir| dir.join("sterna"))
-}
-
 impl DiskCache {
     /// The cache of an adapter's kernels in a folder, empty at first; `None` if the device
     /// has no such thing.

@@ -65,7 +65,7 @@ pub const ENTRY: Entry = Entry {
         let profile = options.parsed(NAME, PROFILE.name)?.unwrap_or(false);
         let int8: Option<Int8> = options.parsed(NAME, INT8.name)?;
         let device = options.get(registry::DEVICE.name).map(str::to_owned);
-        let (packed, cache_dir) = (int8.and_then(|how| how.packed), cache::user_dir());
+        let (packed, cache_dir) = (int8.and_then(|how| how.packed), super::cache_dir());
         Ok(Box::new(Wgpu::open(&Options { device, packed, profile, cache_dir, ..Options::default() })?))
     },
 };

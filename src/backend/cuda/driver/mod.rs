@@ -1,8 +1,9 @@
 //! What the CUDA backend needs of a device: memory, launches by name, recordings of launches.
 //!
-//! A driver must never know a stage or a program. `real.rs` is a card; `simt.rs` runs the same kernels on the
-//! processor. Start at [`Driver`].
+//! A driver must never know a stage or a program. `real` is a card; `simt` runs the same kernels on the
+//! processor; `cards.rs` is a table of cards. Start at [`Driver`].
 
+pub mod cards;
 pub mod real;
 #[cfg(feature = "simt")]
 pub mod simt;
@@ -59,6 +60,20 @@ pub struct Limits {
     pub prefetch_bytes: u64,
 }
 
+impl Limits {
+    /// Those of a card of some compute capability.
+    fn of(compute: (i32, i32), multiprocessors: u32, shared_bytes: u32, l2_bytes: u64) -> Self {
+        // A quarter, so that what the running kernel reads again stays there. Not measured.
+        let prefetch_bytes = if starts_early(compute) { 0 } else { l2_bytes / 4 };
+        Self { multiprocessors, shared_bytes, prefetch_bytes }
+    }
+}
+
+/// Whether a kernel may start before the one before it has ended (programmatic dependent launch).
+fn starts_early(compute: (i32, i32)) -> bool {
+    compute >= (9, 0)
+}
+
 /// A device. Everything is queued in order; reading waits.
 pub trait Driver: Send {
     /// The backend's name over this driver.
@@ -66,6 +81,11 @@ pub trait Driver: Send {
 
     /// The device, for people.
     fn device(&self) -> String;
+
+    /// As [`Backend::to_be_tested`](crate::backend::Backend::to_be_tested).
+    fn to_be_tested(&self) -> Option<String> {
+        None
+    }
 
     /// What geometry depends on.
     fn limits(&self) -> Limits;

@@ -1,45 +1,22 @@
 //! A driver over the host form of the kernels: `cuda/host/runtime.h` says how they run.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+pub mod host;
 
+use std::ffi::CString;
+
+use self::host::Host;
+use super::cards::{SMALL, Spec};
 use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Recording};
 use crate::backend::BackendError;
 
 const NAME: &str = "cuda-simt";
 
-/// A small card, so that persistent blocks have more than one round to make.
-const LIMITS: Limits = Limits { multiprocessors: 3, shared_bytes: 99 << 10, prefetch_bytes: 20 << 10 };
-
-#[repr(C)]
-struct SimtDevice {
-    _opaque: [u8; 0],
-}
-
-unsafe extern "C" {
-    fn simt_open(cores: u32) -> *mut SimtDevice;
-    fn simt_close(device: *mut SimtDevice);
-    fn simt_alloc(device: *mut SimtDevice, bytes: usize) -> *mut c_void;
-    fn simt_upload_constant(name: *const c_char, from: *const c_void, bytes: usize) -> bool;
-    fn simt_find(name: *const c_char, max_threads: *mut u32, params_bytes: *mut usize) -> bool;
-    fn simt_launch(
-        device: *mut SimtDevice,
-        name: *const c_char,
-        grid: *const u32,
-        threads: u32,
-        shared_bytes: usize,
-        params: *const c_void,
-        cooperative: bool,
-        seed: u64,
-        error: *mut c_char,
-        error_bytes: usize,
-    ) -> c_int;
-}
-
 /// The processor as a card.
 pub struct Simt {
-    device: *mut SimtDevice,
+    host: Host,
     cores: u32,
+    card: &'static Spec,
     /// Picks the order in which the threads of a block run.
     seed: u64,
     /// Names of the kernels that were asked for.
@@ -48,36 +25,23 @@ pub struct Simt {
     n_mailboxes: u32,
 }
 
-// SAFETY: the device is used by whoever has the driver, by one thread at a time; its own threads end with
-// each launch.
-unsafe impl Send for Simt {}
-
 impl Simt {
-    /// A card of `cores` cores. `seed` picks the order in which the threads of a block run: 0 is their own.
+    /// A small card of `cores` cores. `seed` picks the order in which the threads of a block run: 0 is their
+    /// own.
     pub fn new(cores: u32, seed: u64) -> Self {
-        // SAFETY: takes any number of cores, and never returns null.
-        let device = unsafe { simt_open(cores) };
+        Self::of_card(cores, seed, &SMALL)
+    }
+
+    /// The same with the geometry of some card.
+    pub fn of_card(cores: u32, seed: u64, card: &'static Spec) -> Self {
         let kernels = super::super::kernel_names().filter_map(|name| CString::new(name).ok());
-        let kernels = kernels.filter(|name| find(name).is_some()).collect();
-        Self { device, cores, seed, kernels, recordings: Vec::new(), n_mailboxes: 0 }
+        let kernels = kernels.filter(|name| host::kernel(name).is_some()).collect();
+        let host = Host::new(cores);
+        Self { host, cores, card, seed, kernels, recordings: Vec::new(), n_mailboxes: 0 }
     }
 
     fn fail(call: &'static str, detail: impl Into<String>) -> BackendError {
         BackendError::Device { backend: NAME, call, detail: detail.into() }
-    }
-}
-
-/// Bytes of a kernel's parameters.
-fn find(name: &CStr) -> Option<usize> {
-    let (mut threads, mut bytes) = (0, 0);
-    // SAFETY: the name ends with a zero, and both results are there to be written.
-    unsafe { simt_find(name.as_ptr(), &raw mut threads, &raw mut bytes) }.then_some(bytes)
-}
-
-impl Drop for Simt {
-    fn drop(&mut self) {
-        // SAFETY: opened in `new`, and closed once.
-        unsafe { simt_close(self.device) }
     }
 }
 
@@ -88,11 +52,12 @@ impl Driver for Simt {
 
     fn device(&self) -> String {
         let order = if self.seed == 0 { String::new() } else { format!(", order {}", self.seed) };
-        format!("CUDA kernels on the processor ({} cores{order})", self.cores)
+        let card = if *self.card == SMALL { String::new() } else { format!(", as {}", self.card.name) };
+        format!("CUDA kernels on the processor ({} cores{order}{card})", self.cores)
     }
 
     fn limits(&self) -> Limits {
-        LIMITS
+        self.card.limits()
     }
 
     fn free_bytes(&self) -> Option<u64> {
@@ -100,14 +65,8 @@ impl Driver for Simt {
     }
 
     fn alloc(&mut self, bytes: u64) -> Result<Address, BackendError> {
-        let at = usize::try_from(bytes).map_or(std::ptr::null_mut(), |bytes| {
-            // SAFETY: the device is open.
-            unsafe { simt_alloc(self.device, bytes) }
-        });
-        if at.is_null() {
-            return Err(BackendError::OutOfMemory { backend: NAME, need: bytes, free: 0 });
-        }
-        Ok(at as Address)
+        let none = BackendError::OutOfMemory { backend: NAME, need: bytes, free: 0 };
+        self.host.alloc(bytes).ok_or(none)
     }
 
     fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), BackendError> {
@@ -118,10 +77,8 @@ impl Driver for Simt {
 
     fn upload_constant(&mut self, name: &str, bytes: &[u8]) -> Result<(), BackendError> {
         let c_name = CString::new(name).map_err(|err| Self::fail("constants", err.to_string()))?;
-        // SAFETY: the name ends with a zero, and the bytes are there.
-        let written = unsafe { simt_upload_constant(c_name.as_ptr(), bytes.as_ptr().cast(), bytes.len()) };
         let missing = || Self::fail("constants", format!("no `{name}` of {} bytes", bytes.len()));
-        written.then_some(()).ok_or_else(missing)
+        host::upload_constant(&c_name, bytes).then_some(()).ok_or_else(missing)
     }
 
     fn read(&mut self, from: Address, out: &mut [u8]) -> Result<(), BackendError> {
@@ -153,31 +110,18 @@ impl Driver for Simt {
     }
 
     fn launch(&mut self, launch: &Launch) -> Result<(), BackendError> {
-        let name = &self.kernels[launch.kernel.0 as usize];
-        let bytes = size_of_val(launch.params.as_slice());
-        assert_eq!(find(name), Some(bytes), "bytes of {name:?}'s parameters");
-        let mut error = [0_u8; 512];
-        // SAFETY: the name ends with a zero; the parameters are as many bytes as the kernel takes, and name
-        // what the backend allocated; the error has the length that is given.
-        let failed = unsafe {
-            simt_launch(
-                self.device,
-                name.as_ptr(),
-                launch.grid.as_ptr(),
-                launch.threads,
-                launch.shared_bytes as usize,
-                launch.params.as_ptr().cast(),
-                launch.cooperative,
-                self.seed,
-                error.as_mut_ptr().cast(),
-                error.len(),
-            )
+        let config = host::Config {
+            name: &self.kernels[launch.kernel.0 as usize],
+            grid: launch.grid,
+            threads: launch.threads,
+            shared_bytes: launch.shared_bytes as usize,
+            cooperative: launch.cooperative,
+            early: false,
+            seed: self.seed,
         };
-        if failed == 0 {
-            return Ok(());
-        }
-        let text = CStr::from_bytes_until_nul(&error).unwrap_or_default().to_string_lossy();
-        Err(Self::fail("launch", text))
+        // SAFETY: the parameters name what the backend allocated, for this kernel.
+        let begun = unsafe { self.host.begin(&config, bytemuck::cast_slice(&launch.params)) };
+        begun.and_then(host::Begun::finish).map_err(|err| Self::fail("launch", err))
     }
 
     fn record(&mut self, launches: Vec<Launch>) -> Result<Recording, BackendError> {
@@ -195,6 +139,8 @@ impl Driver for Simt {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::CStr;
+
     use super::*;
 
     /// Runs one block of a kernel of `cuda/host/broken.cu` over 64 bytes that count from 0; their first word,
@@ -283,6 +229,28 @@ mod tests {
     #[test]
     fn a_copy_is_not_there_before_it_was_waited_for() {
         assert_eq!(run(c"broken_copy_read", 32, 0), Ok(u32::MAX));
+    }
+
+    /// What a kernel reads before it waits is what was there before the kernel ahead of it ran.
+    #[test]
+    fn a_missing_wait_for_the_kernel_before_shows() {
+        for (early, want) in [(true, [7, 0, 7]), (false, [7, 7, 7])] {
+            let mut simt = Simt::new(2, 1);
+            let out = simt.alloc(64).unwrap();
+            let (name, grid, seed) = (c"broken_wait", [1, 1, 1], 1);
+            let config =
+                host::Config { name, grid, threads: 32, shared_bytes: 0, cooperative: false, early, seed };
+            if !early {
+                simt.write(out, &7_u32.to_ne_bytes()).unwrap();
+            }
+            // SAFETY: the kernel takes this one address.
+            let begun = unsafe { simt.host.begin(&config, &out.to_ne_bytes()) }.unwrap();
+            simt.write(out, &7_u32.to_ne_bytes()).unwrap();
+            begun.finish().unwrap();
+            let mut words = [0_u32; 3];
+            simt.read(out, bytemuck::cast_slice_mut(&mut words)).unwrap();
+            assert_eq!(words, want, "early: {early}");
+        }
     }
 
     /// Each round doubles every value of a half.

@@ -1,0 +1,109 @@
+//! Cards as data: what geometry, occupancy and tests need to know of one.
+
+use super::Limits;
+
+/// A card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// As the driver names it.
+    pub name: &'static str,
+    /// Compute capability.
+    pub compute: (i32, i32),
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Most shared memory of a block, after it has asked for more than 48 KiB.
+    pub block_shared_bytes: u32,
+    /// Shared memory of a multiprocessor. Each block takes [`RESERVED_SHARED_BYTES`] of it beside its own.
+    pub shared_bytes: u32,
+    /// Registers of a multiprocessor, of 32 bits; no block can have more.
+    pub registers: u32,
+    /// Threads that a multiprocessor holds.
+    pub threads: u32,
+    /// L2 cache.
+    pub l2_bytes: u64,
+    /// Memory.
+    pub memory_bytes: u64,
+}
+
+/// Shared memory that a card keeps of every block, from compute capability 8.0 on.
+pub const RESERVED_SHARED_BYTES: u32 = 1 << 10;
+
+/// A small card of no maker: persistent blocks have more than one round to make, and a quarter of its cache
+/// is less than most weights.
+pub const SMALL: Spec = Spec {
+    name: "small card",
+    compute: (8, 0),
+    multiprocessors: 3,
+    block_shared_bytes: 99 << 10,
+    shared_bytes: 100 << 10,
+    registers: 64 << 10,
+    threads: 1536,
+    l2_bytes: 80 << 10,
+    memory_bytes: 2 << 30,
+};
+
+/// NVIDIA's own tables: the programming guide's of compute capabilities, and the white papers' of each card.
+pub const CARDS: &[Spec] = &[
+    Spec {
+        name: "NVIDIA H100 80GB HBM3",
+        compute: (9, 0),
+        multiprocessors: 132,
+        block_shared_bytes: 227 << 10,
+        shared_bytes: 228 << 10,
+        threads: 2048,
+        l2_bytes: 50 << 20,
+        memory_bytes: 80 << 30,
+        ..SMALL
+    },
+    Spec {
+        name: "NVIDIA GeForce RTX 5080",
+        compute: (12, 0),
+        multiprocessors: 84,
+        l2_bytes: 64 << 20,
+        memory_bytes: 16 << 30,
+        ..SMALL
+    },
+    Spec {
+        name: "NVIDIA GeForce RTX 3060",
+        compute: (8, 6),
+        multiprocessors: 28,
+        l2_bytes: 3 << 20,
+        memory_bytes: 12 << 30,
+        ..SMALL
+    },
+    SMALL,
+];
+
+impl Spec {
+    /// The first card whose name holds all words of `name`, such as "H100" or "rtx 3060".
+    pub fn find(name: &str) -> Option<&'static Self> {
+        let name = name.to_lowercase();
+        let has = |card: &&Self| name.split([' ', '-']).all(|word| card.name.to_lowercase().contains(word));
+        CARDS.iter().find(has)
+    }
+
+    /// What geometry depends on.
+    pub fn limits(&self) -> Limits {
+        Limits::of(self.compute, self.multiprocessors, self.block_shared_bytes, self.l2_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_are_found_by_parts_of_their_names() {
+        assert!(CARDS.iter().all(|card| Spec::find(card.name) == Some(card)));
+        assert_eq!(Spec::find("rtx-3060").map(|card| card.multiprocessors), Some(28));
+        assert_eq!(Spec::find("h100").map(|card| card.multiprocessors), Some(132));
+        assert_eq!(Spec::find("no such card"), None);
+    }
+
+    #[test]
+    fn a_block_and_what_the_card_keeps_of_it_fill_a_multiprocessor_at_most() {
+        for card in CARDS {
+            assert!(card.block_shared_bytes + RESERVED_SHARED_BYTES <= card.shared_bytes, "{}", card.name);
+        }
+    }
+}

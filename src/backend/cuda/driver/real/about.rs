@@ -1,0 +1,101 @@
+//! What a card is, and whether this build has code for it.
+#![allow(unsafe_code)]
+
+use cudarc::driver::{result, sys};
+
+use super::call::{Called, fail};
+use super::code;
+use crate::backend::BackendError;
+use crate::backend::cuda::driver::{Limits, starts_early};
+
+/// What a card is.
+pub struct About {
+    pub name: String,
+    pub compute: (i32, i32),
+    pub memory_bytes: usize,
+    pub limits: Limits,
+    /// Version of CUDA that the driver is for.
+    pub driver: (i32, i32),
+}
+
+/// Makes the driver ready, and counts its cards.
+pub fn count() -> Result<i32, BackendError> {
+    // SAFETY: loads and unloads a library.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(fail("open", "no NVIDIA driver on this machine (libcuda was not found)"));
+    }
+    match result::init() {
+        Err(result::DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
+        initialised => initialised.called("cuInit").and_then(|()| {
+            let n = result::device::get_count();
+            n.called("cuDeviceGetCount")
+        }),
+    }
+    .and_then(|n| if n > 0 { Ok(n) } else { Err(fail("open", "the NVIDIA driver finds no card")) })
+}
+
+/// Every card of this machine, for people: what it is, and whether this build has code for it.
+///
+/// # Errors
+/// [`BackendError::Device`] where there is no driver or no card.
+pub fn cards() -> Result<Vec<String>, BackendError> {
+    let card = |ordinal| {
+        let about = About::of(result::device::get(ordinal).called("cuDeviceGet")?)?;
+        let code = about.code().unwrap_or_else(|lacking| lacking);
+        Ok(format!("{about}: {code}"))
+    };
+    (0..count()?).map(card).collect()
+}
+
+fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i32, BackendError> {
+    // SAFETY: the device is one that the driver named.
+    unsafe { result::device::get_attribute(device, which) }.called("cuDeviceGetAttribute")
+}
+
+impl About {
+    pub fn of(device: sys::CUdevice) -> Result<Self, BackendError> {
+        use sys::CUdevice_attribute as Attribute;
+        let of = |which| attribute(device, which);
+        let compute = (
+            of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
+        let multiprocessors = of(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let shared = of(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let l2_bytes = of(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
+        let mut version = 0;
+        // SAFETY: the result is there to be written; the device is one that the driver named.
+        let memory_bytes = unsafe {
+            sys::cuDriverGetVersion(&raw mut version).result().called("cuDriverGetVersion")?;
+            result::device::total_mem(device).called("cuDeviceTotalMem")?
+        };
+        Ok(Self {
+            name: result::device::get_name(device).called("cuDeviceGetName")?,
+            compute,
+            memory_bytes,
+            limits: Limits::of(compute, multiprocessors as u32, shared as u32, l2_bytes as u64),
+            driver: (version / 1000, version % 1000 / 10),
+        })
+    }
+
+    /// Whether a kernel may start before the one before it has ended.
+    pub fn starts_early(&self) -> bool {
+        starts_early(self.compute)
+    }
+
+    /// The code that this build has for the card, or what is in the way and the way out.
+    pub fn code(&self) -> Result<String, String> {
+        code::code(self.compute, self.driver)
+    }
+}
+
+impl std::fmt::Display for About {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { name, compute: (major, minor), memory_bytes, driver: (driver, of_driver), .. } = self;
+        write!(
+            f,
+            "{name}, {} MiB, compute capability {major}.{minor}, driver for CUDA {driver}.{of_driver}",
+            memory_bytes >> 20
+        )
+    }
+}

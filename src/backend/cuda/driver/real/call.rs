@@ -1,0 +1,24 @@
+//! What the driver's calls say when they fail.
+
+use cudarc::driver::result::DriverError;
+
+use crate::backend::BackendError;
+
+/// The backend's name over a card.
+pub const NAME: &str = "cuda";
+
+/// What went wrong in a call.
+pub fn fail(call: &'static str, detail: impl std::fmt::Display) -> BackendError {
+    BackendError::Device { backend: NAME, call, detail: detail.to_string() }
+}
+
+/// Says which call failed.
+pub trait Called<T> {
+    fn called(self, call: &'static str) -> Result<T, BackendError>;
+}
+
+impl<T> Called<T> for Result<T, DriverError> {
+    fn called(self, call: &'static str) -> Result<T, BackendError> {
+        self.map_err(|err| fail(call, err))
+    }
+}

@@ -1,0 +1,152 @@
+//! The code of this build: its images, and which cards and drivers they are for.
+
+/// Aligned as strictly as a header of machine code may want.
+#[repr(C, align(64))]
+struct Aligned<T>(T);
+
+/// Machine code and PTX of every file in `cuda/`, by name. Empty where there was no nvcc.
+pub static FATBINS: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+
+/// Architectures that the kernels have machine code for, and the one of their PTX, as nvcc writes them;
+/// `simt` where nvcc was not found and the images are for tests alone (build.rs), and nothing where there are
+/// none.
+const ARCHS: &str = env!("STERNA_CUDA_ARCHS");
+const PTX: &str = env!("STERNA_CUDA_PTX");
+
+/// Version of the nvcc that made them, `13.0`; nothing where none did.
+const TOOLKIT: &str = env!("STERNA_CUDA_TOOLKIT");
+
+/// What an open card needs and this build lacks, where it does, and the way out.
+fn no_kernels(archs: &str) -> &'static str {
+    match archs {
+        "none" => {
+            "this build has no CUDA kernels, because STERNA_CUDA_ARCHS=none left them out; \
+             build again without it"
+        }
+        _ => {
+            "this build has no CUDA kernels, because nvcc was not found; \
+             run scripts/setup-cuda.sh and build again"
+        }
+    }
+}
+
+/// Which kernels these are.
+pub fn id() -> String {
+    let sum = FATBINS.iter().fold(crc32fast::Hasher::new(), |mut sum, (_, image)| {
+        sum.update(image);
+        sum
+    });
+    format!("sterna {} with kernels {:08x}", env!("CARGO_PKG_VERSION"), sum.finalize())
+}
+
+/// What no card can do without, where this build lacks it, and the way out.
+pub fn missing() -> Option<&'static str> {
+    FATBINS.is_empty().then(|| no_kernels(ARCHS))
+}
+
+/// The code for a card of some compute capability and its driver, or what is in the way and the way out.
+pub fn code(compute: (i32, i32), driver: (i32, i32)) -> Result<String, String> {
+    if let Some(missing) = missing() {
+        return Err(missing.into());
+    }
+    let code = code_for(ARCHS, PTX, compute)?;
+    match too_old(driver, TOOLKIT, code.starts_with("PTX")) {
+        Some(lacking) => Err(lacking),
+        None => Ok(code),
+    }
+}
+
+fn version(text: &str) -> Option<(i32, i32)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// What a build with machine code for `archs` and PTX of `ptx` has for a card of some compute capability,
+/// or that it has nothing. Machine code runs on later cards of its generation, and PTX on all later ones.
+fn code_for(archs: &str, ptx: &str, compute: (i32, i32)) -> Result<String, String> {
+    if archs == "simt" {
+        return Ok("kernels for the driver of the tests alone, because nvcc was not found".into());
+    }
+    let version = |arch: &str| arch.trim().parse().ok().map(|arch: i32| (arch / 10, arch % 10));
+    let serves =
+        |arch: &&str| version(arch).is_some_and(|(major, minor)| major == compute.0 && minor <= compute.1);
+    match (archs.split(',').filter(serves).max_by_key(|arch| version(arch)), version(ptx)) {
+        (Some(arch), _) => Ok(format!("machine code of sm_{arch}")),
+        (None, Some(least)) if least <= compute => {
+            Ok(format!("PTX of compute_{ptx}, compiled when it is first used"))
+        }
+        _ => Err(format!("no code (this build has sm_{}, and PTX from {ptx} on)", archs.replace(',', ", "))),
+    }
+}
+
+/// That a driver cannot run what a toolkit has made, where it cannot. Machine code runs on every driver of
+/// the toolkit's major version and on later ones; PTX wants a driver that is no older than the toolkit.
+fn too_old(driver: (i32, i32), toolkit: &str, is_ptx: bool) -> Option<String> {
+    let made_by = version(toolkit)?;
+    let least = if is_ptx { made_by } else { (made_by.0, 0) };
+    if driver >= least {
+        return None;
+    }
+    let series = match least.0 {
+        12 => " (series 525 or later)",
+        13 => " (series 580 or later)",
+        _ => "",
+    };
+    Some(format!(
+        "the driver is for CUDA {}.{}, older than the CUDA {toolkit} that the kernels of this build were \
+         compiled with; install a driver for CUDA {}.{}{series}, or build with an nvcc of CUDA {}",
+        driver.0, driver.1, least.0, least.1, driver.0
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_kernels_says_what_brings_them() {
+        assert!(no_kernels("").contains("nvcc was not found; run scripts/setup-cuda.sh and build again"));
+        assert!(no_kernels("none").contains("STERNA_CUDA_ARCHS=none left them out; build again without it"));
+    }
+
+    #[test]
+    fn code_is_for_its_generation_and_ptx_for_later_ones() {
+        let cases = [
+            ((7, 5), Err("no code")),
+            ((8, 0), Ok("machine code of sm_80")),
+            ((8, 7), Ok("machine code of sm_86")),
+            ((8, 9), Ok("machine code of sm_89")),
+            ((9, 0), Ok("machine code of sm_90")),
+            ((10, 0), Ok("PTX of compute_90")),
+            ((12, 1), Ok("machine code of sm_120")),
+        ];
+        for (compute, want) in cases {
+            let got = code_for("80,86,89,90,120", "90", compute);
+            let matches = match (&got, want) {
+                (Ok(got), Ok(want)) | (Err(got), Err(want)) => got.starts_with(want),
+                _ => false,
+            };
+            assert!(matches, "{compute:?}: {got:?}");
+        }
+    }
+
+    #[test]
+    fn a_driver_runs_what_toolkits_of_its_major_version_made() {
+        assert_eq!(too_old((13, 0), "13.0", true), None);
+        assert_eq!(too_old((13, 0), "13.1", false), None);
+        assert_eq!(too_old((14, 0), "13.1", true), None);
+        assert_eq!(too_old((12, 0), "", true), None, "nothing to run");
+        let said = too_old((12, 8), "13.0", false).expect("an old driver");
+        for part in ["CUDA 12.8", "CUDA 13.0", "series 580", "nvcc of CUDA 12"] {
+            assert!(said.contains(part), "{said}");
+        }
+        assert!(too_old((13, 0), "13.1", true).is_some_and(|said| said.contains("a driver for CUDA 13.1")));
+    }
+
+    #[test]
+    fn images_are_aligned() {
+        for (file, image) in FATBINS {
+            assert_eq!(image.as_ptr() as usize % 64, 0, "{file}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The kernels of this build on one card.
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_void};
+use std::ptr::null_mut;
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use super::about::About;
+use super::call::{Called, fail};
+use super::code::FATBINS;
+use crate::backend::BackendError;
+use crate::backend::cuda::driver::Launch;
+use crate::backend::cuda::kernel_names;
+
+/// Modules that are loaded, and what is in them.
+#[derive(Default)]
+pub struct Kernels {
+    modules: Vec<sys::CUmodule>,
+    /// One a name of [`kernel_names`], where there is such a kernel.
+    found: Vec<Option<Found>>,
+}
+
+struct Found {
+    function: sys::CUfunction,
+    /// Bytes of its parameters, where the driver can tell.
+    params_bytes: Option<usize>,
+}
+
+impl Kernels {
+    /// Loads everything, so that nothing is loaded in the middle of a step or of a recording.
+    ///
+    /// What was loaded before an error stays in `self`.
+    pub fn load(&mut self, about: &About) -> Result<(), BackendError> {
+        let code = about.code().map_err(|lacking| fail("open", lacking))?;
+        for (file, image) in FATBINS {
+            // SAFETY: the image is one that nvcc made.
+            let module = unsafe { result::module::load_data(image.as_ptr().cast()) };
+            let module = module.map_err(|err| fail("cuModuleLoadData", format!("{file}: {err} ({code})")))?;
+            self.modules.push(module);
+        }
+        for name in kernel_names() {
+            let found = self.find(&name)?.map(|function| Found::new(function, about)).transpose()?;
+            self.found.push(found);
+        }
+        Ok(())
+    }
+
+    /// A kernel, in whichever module it is.
+    fn find(&self, name: &str) -> Result<Option<sys::CUfunction>, BackendError> {
+        const CALL: &str = "cuModuleGetFunction";
+        let c_name = CString::new(name).map_err(|err| fail(CALL, err))?;
+        for (module, (file, _)) in self.modules.iter().zip(FATBINS) {
+            // SAFETY: the module is loaded.
+            match unsafe { result::module::get_function(*module, c_name.clone()) } {
+                Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)) => {}
+                Err(err) => return Err(fail(CALL, format!("{name} of {file}: {err}"))),
+                Ok(function) => return Ok(Some(function)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether there is a kernel of that place in [`kernel_names`].
+    pub fn has(&self, at: usize) -> bool {
+        self.found[at].is_some()
+    }
+
+    /// The kernel of a launch, whose parameters are as many bytes as it takes.
+    pub fn of(&self, launch: &Launch) -> Result<sys::CUfunction, BackendError> {
+        let at = launch.kernel.0 as usize;
+        let found = self.found[at].as_ref().expect("a kernel that this card has");
+        let bytes = size_of_val(launch.params.as_slice());
+        match found.params_bytes {
+            Some(want) if want != bytes => {
+                let name = kernel_names().nth(at).unwrap_or_default();
+                Err(fail("launch", format!("{bytes} bytes of parameters for {name}, which takes {want}")))
+            }
+            _ => Ok(found.function),
+        }
+    }
+
+    /// Every constant of that name.
+    pub fn globals(&self, name: &str) -> Result<Vec<(sys::CUdeviceptr, usize)>, BackendError> {
+        const CALL: &str = "cuModuleGetGlobal";
+        let c_name = CString::new(name).map_err(|err| fail(CALL, err))?;
+        let mut found = Vec::new();
+        for module in &self.modules {
+            // SAFETY: the module is loaded.
+            match unsafe { result::module::get_global(*module, c_name.clone()) } {
+                Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)) => {}
+                global => found.push(global.called(CALL)?),
+            }
+        }
+        if found.is_empty() { Err(fail(CALL, format!("no constants `{name}`"))) } else { Ok(found) }
+    }
+
+    /// Unloads what was loaded, as far as that is possible.
+    pub fn unload(&mut self) {
+        for module in self.modules.drain(..) {
+            // SAFETY: loaded, and no kernel of it runs.
+            let _ = unsafe { result::module::unload(module) };
+        }
+    }
+}
+
+impl Found {
+    /// A kernel that may have as much shared memory as the card gives a block.
+    fn new(function: sys::CUfunction, about: &About) -> Result<Self, BackendError> {
+        let shared = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let bytes = about.limits.shared_bytes as i32;
+        // SAFETY: the kernel belongs to a loaded module.
+        unsafe { result::function::set_function_attribute(function, shared, bytes) }
+            .called("cuFuncSetAttribute")?;
+        // The driver has had this call since CUDA 12.4.
+        if about.driver < (12, 4) {
+            return Ok(Self { function, params_bytes: None });
+        }
+        let (mut offset, mut bytes) = (0, 0);
+        // SAFETY: the kernel belongs to a loaded module, and the results are there to be written.
+        unsafe { sys::cuFuncGetParamInfo(function, 0, &raw mut offset, &raw mut bytes) }
+            .result()
+            .called("cuFuncGetParamInfo")?;
+        Ok(Self { function, params_bytes: Some(bytes) })
+    }
+}
+
+/// Queues a launch of a kernel, or puts it into the recording of the stream.
+pub fn launch(
+    stream: sys::CUstream,
+    function: sys::CUfunction,
+    launch: &Launch,
+    starts_early: bool,
+) -> Result<(), BackendError> {
+    // SAFETY: all bytes of the attribute are plain data.
+    let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+    if launch.cooperative {
+        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        attribute.value.cooperative = 1;
+    } else {
+        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+    }
+    let config = sys::CUlaunchConfig {
+        gridDimX: launch.grid[0],
+        gridDimY: launch.grid[1],
+        gridDimZ: launch.grid[2],
+        blockDimX: launch.threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: launch.shared_bytes,
+        hStream: stream,
+        attrs: &raw mut attribute,
+        // Before sm_90 kernels do not wait by themselves, so they must not start early.
+        numAttrs: u32::from(launch.cooperative || starts_early),
+    };
+    let mut params = [launch.params.as_ptr().cast_mut().cast::<c_void>()];
+    // SAFETY: the kernel takes one struct, whose bytes these are; its addresses are the backend's.
+    unsafe { sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), null_mut()) }
+        .result()
+        .called("cuLaunchKernelEx")
+}

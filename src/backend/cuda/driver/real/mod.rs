@@ -1,0 +1,290 @@
+//! A driver over an NVIDIA card, through the driver API that is found when the program runs.
+//!
+//! Nothing of cudarc's tracked types is used: their events would end up in recordings.
+#![allow(unsafe_code)]
+
+mod about;
+mod call;
+mod code;
+mod kernels;
+mod staging;
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use self::about::{About, count};
+use self::call::{Called, NAME, fail};
+use self::kernels::Kernels;
+use self::staging::Staging;
+use super::super::kernel_names;
+use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Recording};
+use crate::backend::BackendError;
+
+pub use self::about::cards;
+pub use self::code::FATBINS;
+
+/// One card.
+pub struct Card {
+    context: sys::CUcontext,
+    device: sys::CUdevice,
+    stream: sys::CUstream,
+    kernels: Kernels,
+    allocations: Vec<sys::CUdeviceptr>,
+    /// Made at opening.
+    staging: Option<Staging>,
+    mailboxes: Vec<Mailbox>,
+    recordings: Vec<sys::CUgraphExec>,
+    about: About,
+}
+
+/// Words of the host that kernels write.
+struct Mailbox {
+    at: *mut c_void,
+    /// One a word: when it was written.
+    marks: Vec<sys::CUevent>,
+}
+
+// SAFETY: handles of the driver may be used by any thread; each call makes the context current first.
+unsafe impl Send for Card {}
+
+impl Card {
+    /// Opens a card, and loads the kernels.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] where there are no kernels, no driver, no such card, or no code for it.
+    pub fn open(ordinal: i32) -> Result<Self, BackendError> {
+        if let Some(missing) = code::missing() {
+            return Err(fail("open", missing));
+        }
+        let n = count()?;
+        if !(0..n).contains(&ordinal) {
+            return Err(fail("open", format!("card {ordinal}, there are {n}")));
+        }
+        let device = result::device::get(ordinal).called("cuDeviceGet")?;
+        let about = About::of(device)?;
+        // SAFETY: the device is one that the driver named; `drop` gives the context back.
+        let context = unsafe { result::primary_ctx::retain(device) }.called("cuDevicePrimaryCtxRetain")?;
+        let mut card = Self {
+            context,
+            device,
+            stream: null_mut(),
+            kernels: Kernels::default(),
+            allocations: Vec::new(),
+            staging: None,
+            mailboxes: Vec::new(),
+            recordings: Vec::new(),
+            about,
+        };
+        card.bind()?;
+        card.stream =
+            result::stream::create(result::stream::StreamKind::NonBlocking).called("cuStreamCreate")?;
+        card.kernels.load(&card.about)?;
+        card.staging = Some(Staging::new()?);
+        Ok(card)
+    }
+
+    /// Makes the context this thread's current one.
+    fn bind(&self) -> Result<(), BackendError> {
+        // SAFETY: the context is retained until the card is dropped.
+        unsafe { result::ctx::set_current(self.context) }.called("cuCtxSetCurrent")
+    }
+
+    fn wait(&self) -> Result<(), BackendError> {
+        // SAFETY: the stream lives as long as the card.
+        unsafe { result::stream::synchronize(self.stream) }.called("cuStreamSynchronize")
+    }
+}
+
+impl Driver for Card {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn device(&self) -> String {
+        self.about.to_string()
+    }
+
+    fn to_be_tested(&self) -> Option<String> {
+        let uuid = result::device::get_uuid(self.device).ok()?;
+        let uuid: String = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+        Some(format!("{}, {uuid}, {}", self.about, code::id()))
+    }
+
+    fn limits(&self) -> Limits {
+        self.about.limits
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.bind().ok()?;
+        result::mem_get_info().ok().map(|(free, _)| free as u64)
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Result<Address, BackendError> {
+        self.bind()?;
+        // SAFETY: kept until the card is dropped, and zeroed below.
+        let at = unsafe { result::malloc_sync(bytes.max(1) as usize) };
+        let at = match at {
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                let free = self.free_bytes().unwrap_or(0);
+                return Err(BackendError::OutOfMemory { backend: NAME, need: bytes, free });
+            }
+            at => at.called("cuMemAlloc")?,
+        };
+        self.allocations.push(at);
+        if bytes > 0 {
+            // SAFETY: as many bytes as were allocated.
+            unsafe { result::memset_d8_async(at, 0, bytes as usize, self.stream) }
+                .called("cuMemsetD8Async")?;
+        }
+        Ok(at)
+    }
+
+    fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), BackendError> {
+        self.bind()?;
+        let staging = self.staging.as_mut().expect("made at opening");
+        staging.write(to, bytes, self.stream)
+    }
+
+    fn upload_constant(&mut self, name: &str, bytes: &[u8]) -> Result<(), BackendError> {
+        self.bind()?;
+        for (at, len) in self.kernels.globals(name)? {
+            if len != bytes.len() {
+                let sizes = format!("{len} bytes of `{name}`, have {}", bytes.len());
+                return Err(fail("cuModuleGetGlobal", sizes));
+            }
+            self.write(at, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, from: Address, out: &mut [u8]) -> Result<(), BackendError> {
+        self.bind()?;
+        // SAFETY: inside what the backend allocated; waited for before `out` is given back.
+        unsafe { result::memcpy_dtoh_async(out, from, self.stream) }.called("cuMemcpyDtoHAsync")?;
+        self.wait()
+    }
+
+    fn mailboxes(&mut self, n: usize) -> Result<Mailboxes, BackendError> {
+        self.bind()?;
+        // SAFETY: freed when the card is dropped; as many bytes are zeroed as were allocated.
+        let at = unsafe {
+            let at = result::malloc_host(4 * n.max(1), sys::CU_MEMHOSTALLOC_DEVICEMAP);
+            let at = at.called("cuMemHostAlloc")?;
+            at.cast::<u32>().write_bytes(0, n);
+            at
+        };
+        self.mailboxes.push(Mailbox { at, marks: Vec::with_capacity(n) });
+        let mailbox = self.mailboxes.last_mut().expect("pushed above");
+        for _ in 0..n {
+            let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+            mailbox.marks.push(result::event::create(flags).called("cuEventCreate")?);
+        }
+        let mut address = 0;
+        // SAFETY: the memory was allocated above, to be mapped.
+        unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut address, at, 0) }
+            .result()
+            .called("cuMemHostGetDevicePointer")?;
+        Ok(Mailboxes { at: address, id: self.mailboxes.len() as u32 - 1 })
+    }
+
+    fn mark(&mut self, mailboxes: Mailboxes, i: usize) -> Result<(), BackendError> {
+        self.bind()?;
+        // SAFETY: event and stream live as long as the card.
+        unsafe { result::event::record(self.mailboxes[mailboxes.id as usize].marks[i], self.stream) }
+            .called("cuEventRecord")
+    }
+
+    fn collect(&mut self, mailboxes: Mailboxes, i: usize) -> Result<u32, BackendError> {
+        self.bind()?;
+        let Mailbox { at, marks } = &self.mailboxes[mailboxes.id as usize];
+        // SAFETY: the event lives as long as the card; the memory has a word for each mark, and whoever
+        // writes this one next is queued after this call.
+        unsafe {
+            result::event::synchronize(marks[i]).called("cuEventSynchronize")?;
+            Ok(at.cast::<u32>().add(i).read_volatile())
+        }
+    }
+
+    fn kernel(&self, name: &str) -> Option<Kernel> {
+        let at = kernel_names().position(|kernel| kernel == name)?;
+        self.kernels.has(at).then_some(Kernel(at as u32))
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), BackendError> {
+        self.bind()?;
+        kernels::launch(self.stream, self.kernels.of(launch)?, launch, self.about.starts_early())
+    }
+
+    fn record(&mut self, launches: Vec<Launch>) -> Result<Recording, BackendError> {
+        self.bind()?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream lives as long as the card; the graph is destroyed once it is instantiated.
+        unsafe {
+            result::stream::begin_capture(self.stream, mode).called("cuStreamBeginCapture")?;
+            let queued = launches.iter().try_for_each(|launch| self.launch(launch));
+            let graph = result::stream::end_capture(self.stream).called("cuStreamEndCapture");
+            // What was wrong with a launch says more than what became of the recording.
+            let graph = queued.and(graph)?;
+            let exec = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            result::graph::destroy(graph).called("cuGraphDestroy")?;
+            let exec = exec.called("cuGraphInstantiate")?;
+            self.recordings.push(exec);
+            result::graph::upload(exec, self.stream).called("cuGraphUpload")?;
+        }
+        Ok(Recording(self.recordings.len() as u32 - 1))
+    }
+
+    fn replay(&mut self, recording: Recording) -> Result<(), BackendError> {
+        self.bind()?;
+        // SAFETY: both live as long as the card.
+        unsafe { result::graph::launch(self.recordings[recording.0 as usize], self.stream) }
+            .called("cuGraphLaunch")
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        // What fails here fails because the card is gone, and there is nobody left to tell.
+        let _ = self.bind();
+        // SAFETY: each was made by this card, and nothing is on its way once the stream is idle.
+        unsafe {
+            if !self.stream.is_null() {
+                let _ = result::stream::synchronize(self.stream);
+            }
+            for exec in self.recordings.drain(..) {
+                let _ = result::graph::exec_destroy(exec);
+            }
+            if let Some(staging) = self.staging.take() {
+                staging.free();
+            }
+            for Mailbox { at, marks } in self.mailboxes.drain(..) {
+                for mark in marks {
+                    let _ = result::event::destroy(mark);
+                }
+                let _ = result::free_host(at);
+            }
+            for at in self.allocations.drain(..) {
+                let _ = result::free_sync(at);
+            }
+            self.kernels.unload();
+            if !self.stream.is_null() {
+                let _ = result::stream::destroy(self.stream);
+            }
+            let _ = result::primary_ctx::release(self.device);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_that_is_not_there_is_not_opened() {
+        let said = Card::open(i32::MAX).err().expect("nobody has so many cards").to_string();
+        assert!(code::missing().is_none_or(|missing| said.contains(missing)), "{said}");
+    }
+}
