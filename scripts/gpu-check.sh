@@ -34,11 +34,12 @@ nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,power.li
 step "self-test"
 "$sterna" selftest --backend cuda 2>&1 | keep
 
-for tool in memcheck racecheck; do
+# The short self-test, because every access is watched: the four take ten minutes at most.
+for tool in memcheck racecheck synccheck initcheck; do
   step "compute-sanitizer $tool"
   if command -v compute-sanitizer >/dev/null; then
-    try "compute-sanitizer $tool" \
-      compute-sanitizer --tool "$tool" --error-exitcode 1 "$sterna" selftest --backend cuda
+    try "compute-sanitizer $tool" timeout 150 \
+      compute-sanitizer --tool "$tool" --error-exitcode 1 "$sterna" selftest --backend cuda --quick turboquant
   else
     echo "not run: compute-sanitizer is not here" | keep
   fi

@@ -17,7 +17,8 @@
 //!   of text; [`SamplerOptions`](engine::SamplerOptions) say how tokens are picked.
 //! - [`gguf`] reads and writes model files, [`tokenizer`] their vocabularies; [`quantize`] and [`synth`] make
 //!   models, and [`demo`] is one; [`eval`] measures them.
-//! - [`model`] turns a file into a [`program`], which a [`backend`] runs.
+//! - [`model`] turns a file into a [`program`], which a [`backend`] runs; [`selftest`] compares one with the
+//!   CPU.
 #![deny(unsafe_code)]
 
 pub mod backend;
@@ -31,6 +32,7 @@ pub mod model;
 mod parallel;
 pub mod program;
 pub mod quantize;
+pub mod selftest;
 pub mod synth;
 pub mod tokenizer;
 

@@ -27,6 +27,7 @@ mod selftest;
 pub mod source;
 mod synth;
 mod tokenize;
+mod trust;
 
 use std::io;
 use std::process::ExitCode;

@@ -8,7 +8,7 @@ use ggml_types::{Dialect, kv};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::source::Source;
-use super::{CliError, flags};
+use super::{CliError, flags, trust};
 use crate::backend::DeviceOptions;
 use crate::engine::{Engine, EngineOptions, HEAD_TYPES};
 use crate::gguf::OpenOptions;
@@ -39,6 +39,9 @@ pub struct LoadArgs {
     /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats [default: auto]
     #[arg(long, value_name = "HOW")]
     pub int8: Option<String>,
+    /// Runs on a card although it has not passed the self-test that a first run begins with
+    #[arg(long)]
+    pub no_self_test: bool,
     /// Most tokens of one prefill step
     #[arg(short, long, value_name = "N", default_value_t = 512, visible_alias = "ubatch-size")]
     pub batch_size: usize,
@@ -197,8 +200,9 @@ impl LoadArgs {
     /// Whatever [`Engine::open`] returns.
     pub fn load(&self, source: &Source, options: &EngineOptions) -> Result<Engine, CliError> {
         let gguf = source.open(OpenOptions { dialect: options.dialect })?;
+        let backends = trust::backends(options, !self.no_self_test);
         let bar = progress_bar();
-        let loaded = Engine::from_gguf(gguf, options, |progress| {
+        let loaded = Engine::on_first(gguf, options, backends, |progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
         });

@@ -1,0 +1,59 @@
+//! Backends that have proven themselves: a device that says so ([`Backend::to_be_tested`]) passes a short
+//! self-test before it runs its first model, and again when its driver or the kernels are others.
+
+use std::time::Instant;
+
+use ggml_types::kv_by_name;
+
+use super::flags;
+use crate::backend::{self, Backend, BackendError, Opened, cache_dir};
+use crate::engine::EngineOptions;
+use crate::selftest::{self, Passes};
+
+/// The backends that options stand for, in the order in which they are tried. One that computes something
+/// wrong is among them as the error that says what.
+pub fn backends(options: &EngineOptions, self_test: bool) -> Vec<Opened> {
+    let threads = options.n_threads();
+    let (name, device) = (options.backend.as_str(), &options.device);
+    let opened = match name {
+        "auto" if device.is_empty() => backend::auto(threads),
+        name => vec![backend::open_on(name, threads, device)],
+    };
+    match self_test {
+        true => opened.into_iter().map(|opened| trusted(opened?, options)).collect(),
+        false => opened,
+    }
+}
+
+/// A backend, once it has passed.
+fn trusted(mut backend: Box<dyn Backend>, options: &EngineOptions) -> Opened {
+    let codecs = [&options.cache_type_k, &options.cache_type_v].map(|name| kv_by_name(name));
+    // Codecs that do not exist, or that a backend lacks, are refused where the model is planned.
+    let (Some(device), [Some(k), Some(v)]) = (backend.to_be_tested(), codecs) else { return Ok(backend) };
+    let what = format!("{device}, KV {} and {}", k.name(), v.name());
+    let passes = Passes::in_folder(cache_dir());
+    if passes.has(&what) {
+        return Ok(backend);
+    }
+    let name = backend.name();
+    let wrong = |detail| BackendError::Device { backend: name, call: "self-test", detail };
+    let start = Instant::now();
+    match selftest::check(&mut *backend, k, v) {
+        Ok(None) => {}
+        Ok(Some(detail)) => return Err(wrong(format!("{detail} (--no-self-test runs it all the same)"))),
+        Err(err) => {
+            return match err.downcast().map(|err| *err) {
+                Ok(BackendError::Missing { .. }) => Ok(backend),
+                Ok(err) => Err(err),
+                Err(err) => Err(wrong(err.to_string())),
+            };
+        }
+    }
+    passes.keep(&what);
+    let seconds = start.elapsed().as_secs_f64();
+    let passed = "passed a self-test, which is not repeated until its driver or the kernels change";
+    flags::note("note", &format!("{name}: {} {passed} ({seconds:.1} s)", backend.device()));
+    // The models of the test go with the backend that ran them.
+    drop(backend);
+    backend::open_on(name, options.n_threads(), &options.device)
+}

@@ -1,0 +1,347 @@
+//! Whether a backend computes on this machine what the CPU does: random models, stage by stage, and recorded
+//! steps against the same stages one by one.
+//!
+//! `sterna selftest` prints all of it ([`stages`], [`replay`]); [`check`] is what a device has to pass before
+//! it runs anything, once, and `passes.rs` remembers that it did.
+
+mod passes;
+
+use std::ops::ControlFlow;
+
+use ggml_types::{KvCodec, KvSide, kv_on};
+
+pub use self::passes::Passes;
+use crate::backend::{Backend, BackendError, Exec, KvPage, WeightId};
+use crate::gguf::Gguf;
+use crate::model::{Hyper, Model, Options};
+use crate::program::{Buf, KvWindow, Limits, PAGE, PageTable, Program, Row, RowsOf, Sampling, Stage, Step};
+use crate::synth::{Preset, Spec, Synth};
+
+/// What ends a self-test before it has a result.
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// Rows of the steps, in order: single ones, a few, many, and single ones again. Together they are so many
+/// positions that caches with a window encode two pages and read them.
+const STEPS: &[usize] = &[1, 1, 7, 70, 1, 70, 33, 70, 1, 33, 1];
+
+/// Large steps before the others, where there are only a few: three bring a cache with a window to encode a
+/// page, and to read it.
+fn n_large(program: &Program) -> usize {
+    if program.limits.exact_pages > 0 { 3 } else { 1 }
+}
+
+/// The steps in short.
+fn few_steps(program: &Program) -> Vec<usize> {
+    [&[1, 7][..], &vec![70; n_large(program)], &[1]].concat()
+}
+
+/// Steps whose recordings are compared with their stages: single rows are fed with what the device picks.
+/// Those behind the large ones are in one page, and are run again and again.
+fn replayed(program: &Program) -> Vec<usize> {
+    [&vec![70; n_large(program)][..], &[9, 1, 1, 1, 1, 1, 1, 1, 1]].concat()
+}
+
+/// An int8 rounding that flips moves a product by at most 1/127 of one input's share; a few of them may flip
+/// where a norm differs in its last place.
+const TOLERANCE: f32 = 2e-3;
+
+/// Of attention over a cache of codes. CUDA rounds queries to 255 steps and what codes stand for to bytes,
+/// which is 7e-3 of the largest output here. Where a key or value differs in its last place, it may get the
+/// neighbouring code besides; each side reads its own cache.
+const TOLERANCE_OF_CODES: f32 = 2e-2;
+
+/// A model to be run: preset, head, codecs of keys and values, and what is changed of the preset's shape.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject {
+    /// Name of a preset.
+    pub preset: &'static str,
+    /// Type of the head.
+    pub head: &'static str,
+    /// Codec of keys.
+    pub k: &'static dyn KvCodec,
+    /// Codec of values.
+    pub v: &'static dyn KvCodec,
+    /// Layers.
+    pub n_layers: usize,
+    /// Tokens of the vocabulary.
+    pub n_vocab: usize,
+}
+
+/// A stage over steps of so many rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Line {
+    /// Name of the stage.
+    pub stage: &'static str,
+    /// Rows.
+    pub rows: usize,
+    /// The largest difference of any output from the CPU's, relative to the largest of them.
+    pub difference: f32,
+    /// How large it may be.
+    pub most: f32,
+}
+
+impl Line {
+    /// Whether the stage computes what the CPU does.
+    pub fn is_right(&self) -> bool {
+        self.difference <= self.most
+    }
+}
+
+impl Subject {
+    /// Two layers in miniature.
+    pub fn tiny(head: &'static str, k: &'static dyn KvCodec, v: &'static dyn KvCodec) -> Self {
+        Self { preset: "tiny", head, k, v, n_layers: 2, n_vocab: 640 }
+    }
+
+    /// The same over a codec of the registry, for keys and for values where it takes both.
+    pub fn of_codec(head: &'static str, codec: &'static dyn KvCodec) -> Self {
+        Self::tiny(head, codec, kv_on(KvSide::Values, codec))
+    }
+
+    /// The model, of random weights.
+    ///
+    /// # Errors
+    /// Where there is no such preset or head.
+    pub fn model(&self) -> Result<Model, Error> {
+        let preset = Preset::by_name(self.preset)?;
+        let spec =
+            Spec { n_layers: self.n_layers, n_vocab: self.n_vocab, ..preset.spec(None, Some(self.head), 7)? };
+        let mut bytes = Vec::new();
+        Synth::new(&spec)?.write(&mut bytes, |_| ControlFlow::Continue(()))?;
+        let gguf = Gguf::from_bytes(bytes.into())?;
+        let most = STEPS.iter().copied().max().unwrap_or(1);
+        let pages = STEPS.iter().sum::<usize>().div_ceil(PAGE);
+        let exact_pages = if self.k.windowed() || self.v.windowed() { pages } else { 0 };
+        let limits = Limits { rows: most, outputs: most, seqs: 1, pages, exact_pages };
+        let hyper = Hyper::read(gguf.metadata(), self.n_vocab)?;
+        let options = Options { limits, k: self.k, v: self.v, window: KvWindow::default() };
+        Ok(Model::build(&gguf, hyper, &options)?)
+    }
+
+    /// How far a stage may be off.
+    fn tolerance(&self, stage: &str) -> f32 {
+        let of_codes = self.k.rotates() || self.v.rotates();
+        if stage == "attend" && of_codes { TOLERANCE_OF_CODES } else { TOLERANCE }
+    }
+}
+
+/// What a device has to pass: stages against the CPU's over caches of such codecs, and recorded steps against
+/// their stages. Says what is wrong, if anything is.
+///
+/// # Errors
+/// Where the device fails, or lacks a kernel.
+pub fn check(
+    backend: &mut dyn Backend,
+    k: &'static dyn KvCodec,
+    v: &'static dyn KvCodec,
+) -> Result<Option<String>, Error> {
+    let subject = Subject::tiny("f16", k, v);
+    let model = subject.model()?;
+    let mut cpu = crate::backend::open("cpu", crate::backend::physical_cores())?;
+    let steps = few_steps(&model.program);
+    let lines = compare(&subject, (&model, backend), (&model, &mut *cpu), &steps)?;
+    if let Some(Line { stage, rows, difference, most }) = lines.into_iter().find(|line| !line.is_right()) {
+        let caches = format!("KV {} and {}", k.name(), v.name());
+        return Ok(Some(format!(
+            "stage {stage} over {rows} rows with {caches} is {difference:.1e} from what the CPU computes, \
+             and {most:.0e} is the most"
+        )));
+    }
+    replay(&model, backend, 2)
+}
+
+/// Every stage of a model on a backend and on the CPU.
+///
+/// # Errors
+/// Where one of the backends fails.
+pub fn stages(subject: &Subject, backend: &mut dyn Backend) -> Result<Vec<Line>, Error> {
+    let model = subject.model()?;
+    let mut cpu = crate::backend::open("cpu", crate::backend::physical_cores())?;
+    compare(subject, (&model, backend), (&model, &mut *cpu), STEPS)
+}
+
+fn load(model: &Model, backend: &mut dyn Backend) -> Result<Vec<WeightId>, BackendError> {
+    model.weights.iter().map(|w| backend.upload(w)).collect()
+}
+
+/// The pages of a sequence, backwards, so that no page lies where its number in the sequence would put it.
+fn pages(program: &Program) -> PageTable {
+    let mut pages = PageTable::new(1, program.limits.pages);
+    pages.seq_mut(0).extend((0..program.limits.pages as u32).rev());
+    pages.exact_mut(0).extend((0..program.limits.exact_pages as u32).map(Some));
+    pages
+}
+
+/// The same model on a backend and on the CPU. Both start every stage from the same values, so the first
+/// stage that goes wrong is the one that is named.
+fn compare(
+    subject: &Subject,
+    tested: (&Model, &mut dyn Backend),
+    on_cpu: (&Model, &mut dyn Backend),
+    steps: &[usize],
+) -> Result<Vec<Line>, Error> {
+    let ((model, tested), (of_cpu, cpu)) = (tested, on_cpu);
+    let program = &model.program;
+    let weights = load(model, tested)?;
+    let e = tested.compile(program, &weights)?;
+    let weights = load(of_cpu, cpu)?;
+    let of_cpu = cpu.compile(&of_cpu.program, &weights)?;
+    let pages = pages(program);
+    let mut lines: Vec<Line> = Vec::new();
+    let mut pos = 0;
+    for &n in steps {
+        let rows: Vec<Row> = (pos..pos + n)
+            .map(|pos| Row { token: (pos * 37 % 600) as u32, pos: pos as u32, seq: 0, logits: true })
+            .collect();
+        pos += n;
+        let sampling = vec![Some(Sampling::GREEDY); n];
+        let step = Step { rows: &rows, pages: &pages, sampling: &sampling };
+        for (i, (_, stage)) in program.stages.iter().enumerate() {
+            tested.run_stages(e, i..i + 1, &step)?;
+            cpu.run_stages(of_cpu, i..i + 1, &step)?;
+            let mut difference = 0.0_f32;
+            for (b, decl) in program.bufs.iter().enumerate() {
+                let buf = Buf(b as u32);
+                let n_rows = if decl.rows == RowsOf::Step { n } else { step.n_outputs() };
+                let [mut got, mut want] = [(); 2].map(|()| vec![0.0; n_rows * decl.cols]);
+                tested.read(e, buf, 0, &mut got)?;
+                cpu.read(of_cpu, buf, 0, &mut want)?;
+                difference = difference.max(relative(&got, &want));
+                tested.write(e, buf, 0, &want)?;
+            }
+            if let Stage::Sample(_) = stage {
+                let [mut got, mut want] = [(); 2].map(|()| vec![0; n]);
+                tested.tokens(e, 0, &mut got)?;
+                cpu.tokens(of_cpu, 0, &mut want)?;
+                difference = if got == want { 0.0 } else { f32::INFINITY };
+            }
+            let stage = stage.name();
+            match lines.iter_mut().find(|line| (line.stage, line.rows) == (stage, n)) {
+                Some(line) => line.difference = line.difference.max(difference),
+                None => lines.push(Line { stage, rows: n, difference, most: subject.tolerance(stage) }),
+            }
+        }
+    }
+    Ok(lines)
+}
+
+/// Steps as a backend runs them, each queued before the token of the one before is there, the last of them
+/// `times` over, against the same steps stage by stage: all buffers, picks and pages, to the bit. Says what
+/// differs.
+///
+/// # Errors
+/// Where the backend fails.
+pub fn replay(model: &Model, backend: &mut dyn Backend, times: usize) -> Result<Option<String>, Error> {
+    let program = &model.program;
+    let weights = load(model, backend)?;
+    let [by_stage, whole] = [backend.compile(program, &weights)?, backend.compile(program, &weights)?];
+    let want = everything(program, backend, by_stage, true, 0)?;
+    for time in 0..times {
+        let first = if time == 0 { 0 } else { n_large(program) };
+        let got = everything(program, backend, whole, false, first)?;
+        for ((what, got), (_, want)) in got.iter().zip(&want) {
+            let differ = got.iter().zip(want).filter(|(got, want)| got != want).count();
+            if differ > 0 {
+                let of = want.len();
+                return Ok(Some(format!(
+                    "{what} after steps as a whole: {differ} of {of} bytes are not those of the same stages \
+                     one by one"
+                )));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What the steps of [`replayed`] from `first` on leave, each with its name.
+fn everything(
+    program: &Program,
+    backend: &mut dyn Backend,
+    e: Exec,
+    by_stage: bool,
+    first: usize,
+) -> Result<Vec<(String, Vec<u8>)>, Error> {
+    let pages = pages(program);
+    let ahead = backend.runs_ahead(e, &Sampling::GREEDY);
+    let mut picks = Vec::new();
+    let steps = replayed(program);
+    for i in first..steps.len() {
+        let (pos, n): (usize, _) = (steps[..i].iter().sum(), steps[i]);
+        let is_fed = ahead && n == 1;
+        let row = |pos: usize| Row {
+            token: if is_fed { Row::PICKED } else { (pos * 37 % 600) as u32 },
+            pos: pos as u32,
+            seq: 0,
+            logits: pos + 1 == steps[..=i].iter().sum::<usize>(),
+        };
+        let rows: Vec<Row> = (pos..pos + n).map(row).collect();
+        let step = Step { rows: &rows, pages: &pages, sampling: &[Some(Sampling::GREEDY)] };
+        match by_stage {
+            true => (0..program.stages.len()).try_for_each(|i| backend.run_stages(e, i..i + 1, &step))?,
+            false => backend.run(e, &step)?,
+        }
+        if is_fed {
+            picks.extend(backend.picked(e, 0, 1)?.to_le_bytes());
+        }
+    }
+    let mut all = vec![("picks".to_owned(), picks)];
+    for (b, decl) in program.bufs.iter().enumerate() {
+        let mut row = vec![0.0; decl.cols];
+        backend.read(e, Buf(b as u32), 0, &mut row)?;
+        all.push((format!("buffer {}", decl.name), row.iter().flat_map(|x| x.to_le_bytes()).collect()));
+    }
+    let quantised = pages.seq(0).iter().map(|page| KvPage::Quantised(*page));
+    let exact = pages.exact(0).iter().flatten().map(|page| KvPage::Exact(*page));
+    for page in quantised.chain(exact) {
+        let mut bytes = vec![0; backend.page_bytes(e, page)];
+        backend.read_page(e, page, &mut bytes)?;
+        all.push((format!("{page:?} of the KV cache"), bytes));
+    }
+    Ok(all)
+}
+
+/// The largest difference, relative to the largest value; infinite where one side has no number.
+fn relative(got: &[f32], want: &[f32]) -> f32 {
+    let largest = want.iter().fold(f32::MIN_POSITIVE, |max, x| max.max(x.abs()));
+    got.iter().zip(want).fold(0.0, |worst: f32, (a, b)| {
+        let far = (a - b).abs() / largest;
+        if far.is_nan() { f32::INFINITY } else { worst.max(far) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use ggml_types::kv_by_name;
+
+    use super::*;
+
+    /// Attention with a cache of another kind is farther off than a cache of codes may be.
+    #[test]
+    fn one_cache_is_not_taken_for_another() {
+        for pair in [["q4_0", "q8_0"], ["turboquant", "turboquant-4"], ["tq3_0", "turboquant"]] {
+            let subjects = pair.map(|kv| Subject::of_codec("f16", kv_by_name(kv).unwrap()));
+            let models = subjects.map(|subject| subject.model().unwrap());
+            let [mut tested, mut cpu] = [(); 2].map(|()| crate::backend::open("cpu", 2).unwrap());
+            let (of_tested, of_cpu) = (&models[0], &models[1]);
+            let lines = compare(&subjects[0], (of_tested, &mut *tested), (of_cpu, &mut *cpu), STEPS).unwrap();
+            let of_attend = lines.iter().filter(|line| line.stage == "attend").map(|line| line.difference);
+            let most = of_attend.fold(0.0, f32::max);
+            assert!(most > 2.0 * TOLERANCE_OF_CODES, "{pair:?}: {most}");
+        }
+    }
+
+    /// In short, too; and the CPU passes.
+    #[test]
+    fn a_short_check_sees_codes_and_passes_the_cpu() {
+        let [a, b] = ["turboquant", "turboquant-4"].map(|kv| kv_by_name(kv).unwrap());
+        let subject = Subject::of_codec("f16", a);
+        let models = [subject, Subject::of_codec("f16", b)].map(|subject| subject.model().unwrap());
+        let [mut tested, mut cpu] = [(); 2].map(|()| crate::backend::open("cpu", 2).unwrap());
+        let (of_tested, of_cpu) = (&models[0], &models[1]);
+        let steps = few_steps(&of_tested.program);
+        let lines = compare(&subject, (of_tested, &mut *tested), (of_cpu, &mut *cpu), &steps).unwrap();
+        assert!(lines.iter().any(|line| line.stage == "attend" && !line.is_right()), "{lines:?}");
+        let passed = check(&mut *crate::backend::open("cpu", 2).unwrap(), a, a).unwrap();
+        assert_eq!(passed, None);
+    }
+}
