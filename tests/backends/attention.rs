@@ -12,20 +12,20 @@ use support::case::{Case, Turn, backends, cpus, limits, pages_for, rows, shuffle
 
 /// What an attention layer looks like.
 #[derive(Clone, Copy)]
-struct Shape {
-    n_heads: usize,
-    n_kv_heads: usize,
-    head_dim: usize,
-    codec: &'static dyn KvCodec,
-    act: ActQuant,
-    rope: Option<(RopeStyle, usize)>,
+pub(super) struct Shape {
+    pub n_heads: usize,
+    pub n_kv_heads: usize,
+    pub head_dim: usize,
+    pub codec: &'static dyn KvCodec,
+    pub act: ActQuant,
+    pub rope: Option<(RopeStyle, usize)>,
     /// RMS over queries and LayerNorm over keys.
-    head_norms: bool,
+    pub head_norms: bool,
     /// Types and rounding of Q, K and V, where `act` alone does not say.
-    layers: Option<[(&'static str, ActQuant); 3]>,
+    pub layers: Option<[(&'static str, ActQuant); 3]>,
 }
 
-fn plain() -> Shape {
+pub(super) fn plain() -> Shape {
     Shape {
         n_heads: 4,
         n_kv_heads: 1,
@@ -119,7 +119,8 @@ fn decodes_and_prefills(name: &str, shape: Shape, positions: &[u32]) {
     decodes_and_prefills_on(backends, name, shape, positions);
 }
 
-fn decodes_and_prefills_on(
+/// As [`decodes_and_prefills`], with some backends alone.
+pub(super) fn decodes_and_prefills_on(
     backends: fn() -> Vec<Box<dyn Backend>>,
     name: &str,
     shape: Shape,

@@ -7,7 +7,7 @@ use ggml_types::turboquant::{Codebook, Lloyd, Planes, Prod, Qjl, Rotation, Scale
 use half::f16;
 use sterna::backend::KvPage;
 use sterna::program::{ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, PageTable};
-use support::case::{Case, Running, Turn, rows, simt, windowed_limits, windowed_pages};
+use support::case::{Case, Running, Turn, rows, simt, simt_of_cards, windowed_limits, windowed_pages};
 
 const DIM: usize = 64;
 const N_KV_HEADS: usize = 2;
@@ -271,8 +271,9 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
 
 #[test]
 fn signs_are_counted_plane_by_plane() {
-    let Some(mut backend) = simt(1) else { return };
-    for head_dim in [64, 128] {
+    let small = [64, 128].into_iter().filter_map(|head_dim| Some((head_dim, simt(1)?)));
+    let large = simt_of_cards().into_iter().map(|card| (64, card));
+    for (head_dim, mut backend) in small.chain(large) {
         let mut attention = Attention::new("tq3_0", head_dim);
         let inputs = attention.case.numbers.values(N_ROWS as usize * DIM);
         let pages = windowed_pages(1, 4);

@@ -2,6 +2,7 @@
 
 mod attention;
 mod batches;
+mod cards;
 mod conformance;
 mod kernels;
 mod kv_codes;
@@ -9,4 +10,6 @@ mod kv_lengths;
 mod kv_window;
 mod run_ahead;
 mod stage_diff;
+#[cfg(all(feature = "simt", unix))]
+mod stand_in;
 mod wgpu;

@@ -11,7 +11,7 @@ use support::case::{
 };
 
 /// The first stage after which a buffer differs by more than `tolerance` of its largest magnitude.
-fn first_difference(
+pub(super) fn first_difference(
     case: &Case,
     pages: &PageTable,
     rows: &[Row],
@@ -41,7 +41,7 @@ fn first_difference(
     None
 }
 
-fn prompt(n: u32) -> Vec<Row> {
+pub(super) fn prompt(n: u32) -> Vec<Row> {
     (0..n).map(|pos| Row { token: pos * 37 % 300, pos, seq: 0, logits: pos + 1 == n }).collect()
 }
 

@@ -43,16 +43,34 @@ pub fn cpus(threads: &[usize]) -> Vec<Box<dyn Backend>> {
 }
 
 /// CUDA kernels on the processor, where this build has them. The seed picks the order in which threads run.
+/// In a process whose driver is the stand-in (`tests/backends/stand_in.rs`), its card takes their place.
 #[cfg(feature = "simt")]
 pub fn simt(seed: u64) -> Option<Box<dyn Backend>> {
     use sterna::backend::cuda::{Cuda, driver::simt::Simt};
-    Some(Box::new(Cuda::on(Box::new(Simt::new(2, seed)))))
+    let has_card = std::env::var_os("STAND_IN_CUDA").is_some();
+    let card = || Cuda::open(None).expect("the stand-in's card");
+    Some(Box::new(if has_card { card() } else { Cuda::on(Box::new(Simt::new(2, seed))) }))
+}
+
+/// The same with the geometry of each card of the table but the small one, which [`simt`] has.
+#[cfg(feature = "simt")]
+pub fn simt_of_cards() -> Vec<Box<dyn Backend>> {
+    use sterna::backend::cuda::driver::cards::{CARDS, SMALL};
+    use sterna::backend::cuda::{Cuda, driver::simt::Simt};
+    let cards = CARDS.iter().filter(|card| **card != SMALL);
+    cards.map(|card| Box::new(Cuda::on(Box::new(Simt::of_card(2, 1, card)))) as Box<dyn Backend>).collect()
 }
 
 /// CUDA kernels on the processor, where this build has them.
 #[cfg(not(feature = "simt"))]
 pub fn simt(_: u64) -> Option<Box<dyn Backend>> {
     None
+}
+
+/// None in this build.
+#[cfg(not(feature = "simt"))]
+pub fn simt_of_cards() -> Vec<Box<dyn Backend>> {
+    Vec::new()
 }
 
 /// wgpu on the first adapter of this machine, software or not, with each kind of kernels: as the device wants

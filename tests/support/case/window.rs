@@ -328,7 +328,7 @@ pub fn attends_as(
     for mut backend in backends {
         let device = backend.device();
         let on_wgpu = backend.name() == "wgpu";
-        let want = &wants[usize::from(backend.name() == "cuda-simt")];
+        let want = &wants[usize::from(backend.name().starts_with("cuda"))];
         let mut running = attention.case.on(&mut *backend);
         let mut got = Vec::new();
         let mut start = 0;

@@ -1,0 +1,242 @@
+//! `driver/real` on the CUDA driver of `tests/stand-in`, which does to it what a card may.
+//!
+//! The loader finds that driver by the environment that a process starts with. So each test here starts one:
+//! the program, or this binary again with one of the tests in [`child`], or with tests of other files, where
+//! its card takes the place of the CUDA kernels on the processor ([`support::case::simt`]).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+mod child;
+mod rules;
+
+/// The folder where a program looks for `libcuda.so` and finds the stand-in.
+fn folder() -> PathBuf {
+    let exe = std::env::current_exe().expect("this binary");
+    let library = exe.with_file_name("libstand_in_cuda.so");
+    assert!(library.exists(), "{library:?} is built with the tests");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stand-in");
+    std::fs::create_dir_all(&folder).expect("a folder for tests");
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        // Another process may be making the same.
+        let _ = std::os::unix::fs::symlink(&library, folder.join(name));
+    }
+    folder
+}
+
+fn on_stand_in(settings: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", folder()).env("STAND_IN_CUDA", settings);
+    command
+}
+
+/// What the program says, whose caches are in no folder.
+fn sterna(settings: &str, args: &[&str]) -> Output {
+    sterna_with_cache(settings, Path::new("/dev/null"), args)
+}
+
+fn sterna_with_cache(settings: &str, cache: &Path, args: &[&str]) -> Output {
+    let mut command = on_stand_in(settings, env!("CARGO_BIN_EXE_sterna"));
+    command.env("XDG_CACHE_HOME", cache).args(args).output().expect("sterna runs")
+}
+
+/// Runs tests of this binary whose names hold that: `least` of them or more.
+fn tests(settings: &str, of: &str, least: usize) {
+    let exe = std::env::current_exe().expect("this binary");
+    let args = ["--include-ignored", "--test-threads", "1", "--skip", "stand_in::on_the_stand_in"];
+    let output = on_stand_in(settings, exe).arg(of).args(args).output().expect("this binary runs");
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{settings}:\n{said}");
+    let passed = said.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+    assert!(passed.is_some_and(|passed: usize| passed >= least), "{settings}:\n{said}");
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Greedy, so that the card picks and runs ahead.
+const RUN: [&str; 11] =
+    ["run", "-p", "Once upon a time", "-n", "12", "--temp", "0", "--repeat-penalty", "1", "-t", "2"];
+
+/// Greedy text of the demo model, or what was wrong.
+fn greedy(settings: &str, backend: &str, more: &[&str]) -> Result<String, String> {
+    let output = sterna(settings, &[&RUN[..], &["--no-self-test", "--backend", backend], more].concat());
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+fn has_demo() -> bool {
+    let has = sterna::demo::model().is_some() && cfg!(feature = "cli");
+    if !has {
+        support::say(format_args!("not run: this build has no demo model (feature demo)"));
+    }
+    has
+}
+
+/// On cards that start kernels early and on one that does not, with threads in another order, and with a
+/// driver that works at once. A cache of blocks has the text of the same kernels without a driver, because
+/// they round queries where the CPU does not.
+#[test]
+fn texts_are_those_of_the_cpu() {
+    if !has_demo() {
+        return;
+    }
+    for (settings, like, more) in [
+        ("card=rtx-5080", "cpu", &[][..]),
+        ("card=h100 seed=3", "cpu", &[]),
+        ("card=rtx-3060", "cpu", &[]),
+        ("card=small prompt ordered", "cpu", &[]),
+        ("card=small", "cuda-simt", &["--kv-cache-type", "q8_0"]),
+    ] {
+        let want = greedy("", like, more).expect("a backend of this build");
+        assert!(want.len() > 20, "{want}");
+        let got = greedy(settings, "cuda", more);
+        assert_eq!(got.as_deref(), Ok(want.as_str()), "{settings} {more:?}");
+    }
+}
+
+#[test]
+fn cards_are_listed_and_chosen_by_number() {
+    let listed = text(&sterna("card=h100 card=rtx-3060 driver=13.1", &["devices"]).stdout);
+    for line in [
+        "cuda: 0: NVIDIA H100 80GB HBM3, 81920 MiB, compute capability 9.0, driver for CUDA 13.1: ",
+        "cuda: 1: NVIDIA GeForce RTX 3060, 12288 MiB, compute capability 8.6, driver for CUDA 13.1: ",
+    ] {
+        assert!(listed.contains(line), "{listed}");
+    }
+    if has_demo() {
+        let both = "card=h100 card=rtx-3060";
+        assert!(greedy(both, "cuda", &["--device", "1"]).is_ok());
+        let said = greedy(both, "cuda", &["--device", "2"]).unwrap_err();
+        assert!(said.contains("card 2, there are 2"), "{said}");
+    }
+}
+
+#[test]
+fn a_driver_without_cards_is_said_to_find_none() {
+    let said = greedy("card=none", "cuda", &[]).unwrap_err();
+    assert!(said.contains("the NVIDIA driver finds no card"), "{said}");
+}
+
+/// The machine's own driver would be found otherwise.
+#[test]
+fn a_machine_without_a_driver_is_said_to_have_none() {
+    let own = Command::new(env!("CARGO_BIN_EXE_sterna")).arg("devices").output().expect("sterna runs");
+    let listed = text(&own.stdout);
+    let has_own = listed.lines().any(|line| line.starts_with("cuda: 0: "));
+    assert!(has_own || listed.contains("cuda: "), "{listed}");
+    assert!(has_own || listed.contains("libcuda was not found") || listed.contains("no card"), "{listed}");
+}
+
+/// What the driver gives out is too little for the model, which is known before anything is uploaded.
+#[test]
+fn too_little_memory_is_said_with_the_way_out() {
+    if !has_demo() {
+        return;
+    }
+    let said = greedy("memory=20", "cuda", &["-c", "100000"]).unwrap_err();
+    for part in ["free", "-c"] {
+        assert!(said.contains(part), "`{part}` is not in: {said}");
+    }
+    // `auto` goes on where there is room.
+    let passed = greedy("memory=20", "auto", &[]);
+    assert!(passed.is_ok(), "{passed:?}");
+}
+
+/// A card that is lost ends the run with the call that found it gone, wherever that happens.
+#[test]
+fn a_lost_card_ends_the_run() {
+    if !has_demo() {
+        return;
+    }
+    for call in ["cuMemAlloc_v2@9", "cuGraphLaunch@4", "cuEventSynchronize@6", "cuStreamEndCapture@1"] {
+        let said = greedy(&format!("fail={call}"), "cuda", &[]).unwrap_err();
+        let (name, _) = call.split_once('@').expect("a call");
+        let name = name.trim_end_matches("_v2");
+        assert!(said.contains(name) && said.contains("CUDA_ERROR_UNKNOWN"), "{call}: {said}");
+        assert!(!said.contains("panicked"), "{call}: {said}");
+    }
+}
+
+/// A driver older than the kernels' toolkit is named with both versions, and `auto` does without the card.
+#[test]
+fn an_old_driver_is_named_with_the_way_out() {
+    let listed = text(&sterna("driver=11.8", &["devices"]).stdout);
+    if listed.contains("the driver of the tests alone") {
+        support::say(format_args!("not run: the kernels are of no toolkit (scripts/setup-cuda.sh)"));
+        return;
+    }
+    let said = greedy("driver=11.8", "cuda", &[]).unwrap_err();
+    for part in ["the driver is for CUDA 11.8, older than the CUDA ", "install a driver for CUDA "] {
+        assert!(said.contains(part) && listed.contains(part), "{said}\n{listed}");
+    }
+    assert!(greedy("driver=11.8", "auto", &["-n", "1"]).is_ok());
+}
+
+/// The first run of a card begins with a self-test, and the next one does not; another driver or cache is
+/// tested again.
+#[test]
+fn a_card_is_trusted_after_it_has_proven_itself() {
+    if !has_demo() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let tested = |settings: &str, more: &[&str]| {
+        let output = sterna_with_cache(
+            settings,
+            dir.path(),
+            &[&RUN[..], &["--backend", "cuda", "-n", "1"], more].concat(),
+        );
+        let stderr = text(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
+        stderr.contains("passed a self-test")
+    };
+    assert!(tested("ordered", &[]));
+    assert!(!tested("ordered", &[]));
+    assert!(tested("ordered driver=13.1", &[]));
+    assert!(tested("ordered", &["--kv-cache-type", "q8_0"]));
+    assert!(!tested("ordered card=h100", &["--no-self-test"]));
+}
+
+/// One kernel computes something else, always or in recordings alone: the run says which stage it is, and
+/// `auto` goes on without the card.
+#[test]
+fn a_card_that_computes_something_else_is_not_used() {
+    if !has_demo() {
+        return;
+    }
+    for (wrong, says) in [
+        ("wrong=attend__f16", "self-test: stage attend over 1 rows with KV f16 and f16 is "),
+        ("wrong=ffn_in__i2_s@graph", " after steps as a whole: "),
+    ] {
+        let run = |backend| sterna(wrong, &[&RUN[..], &["--backend", backend]].concat());
+        let refused = run("cuda");
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && refused.stdout.is_empty(), "{said}");
+        assert!(said.contains(says) && said.contains("--no-self-test"), "{said}");
+        let passed_over = run("auto");
+        let said = text(&passed_over.stderr);
+        assert!(passed_over.status.success(), "{said}");
+        assert!(said.contains(says) && said.contains("the next backend runs the model"), "{said}");
+        let want = greedy("", "cpu", &[]).expect("the CPU runs it");
+        assert_eq!(text(&passed_over.stdout), want);
+        assert_ne!(greedy(wrong, "cuda", &[]).as_ref(), Ok(&want), "--no-self-test uses it");
+    }
+}
+
+/// Tests that hold for every backend, with the stand-in's card in the place of CUDA on the processor.
+#[test]
+fn on_the_stand_in_other_tests_pass() {
+    tests("card=rtx-5080 seed=5", "stage_diff::cuda", 1);
+    tests("card=rtx-3060 prompt", "kv_codes::kernels", 1);
+}
+
+#[test]
+fn on_the_stand_in_replays_are_the_stages() {
+    tests("card=h100 card=h100 seed=1", "stand_in::child::", 3);
+}
+
+#[test]
+fn on_the_stand_in_rules_are_enforced() {
+    tests("card=h100 card=rtx-3060 card=small", "stand_in::rules::", 7);
+}

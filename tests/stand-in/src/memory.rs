@@ -1,0 +1,155 @@
+//! Calls about memory: that of a card, pinned memory of the host, and copies.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_uchar, c_uint, c_void};
+
+use cudarc::driver::sys::{CU_MEMHOSTALLOC_DEVICEMAP, CUdeviceptr, CUresult, CUstream};
+use sterna::backend::cuda::driver::Address;
+
+use crate::driver::{Card, Driver, Result, calls, put, say};
+use crate::stream::Op;
+
+/// What a card has given out, by where it begins.
+#[derive(Default)]
+pub struct Allocations {
+    blocks: BTreeMap<Address, Block>,
+    /// Of the card's own memory.
+    used: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Block {
+    bytes: u64,
+    place: Place,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Card,
+    /// A module's constant or variable.
+    Module,
+    Host {
+        mapped: bool,
+    },
+}
+
+impl Card {
+    fn alloc(&mut self, bytes: u64, place: Place) -> Result<Address> {
+        let on_card = if place == Place::Card { bytes } else { 0 };
+        if bytes == 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if self.memory.used + on_card > self.spec.memory_bytes {
+            return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        let at = self.host.as_ref().and_then(|host| host.alloc(bytes));
+        let at = at.ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        // SAFETY: allocated above. No documentation says what is there.
+        unsafe { (at as *mut u8).write_bytes(0xff, bytes as usize) };
+        self.memory.blocks.insert(at, Block { bytes, place });
+        self.memory.used += on_card;
+        Ok(at)
+    }
+
+    fn free(&mut self, at: Address, is_it: impl Fn(Place) -> bool) -> Result {
+        let block = self.memory.blocks.get(&at).filter(|block| is_it(block.place));
+        let block = *block.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        self.memory.blocks.remove(&at);
+        self.memory.used -= if block.place == Place::Card { block.bytes } else { 0 };
+        let freed = self.host.as_ref().is_some_and(|host| host.free(at));
+        assert!(freed, "the host knows what was allocated");
+        Ok(())
+    }
+
+    /// Makes a module's variable known.
+    pub fn know(&mut self, at: Address, bytes: u64) {
+        self.memory.blocks.insert(at, Block { bytes, place: Place::Module });
+    }
+
+    /// That some bytes lie in one piece of memory that the card may access.
+    pub fn check(&self, at: Address, bytes: u64) -> Result {
+        let block = self.memory.blocks.range(..=at).next_back();
+        match block {
+            Some((start, block)) if at + bytes <= start + block.bytes => Ok(()),
+            _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+}
+
+impl Driver {
+    /// Queues a copy, one or both of whose ends are the card's.
+    fn copy(&mut self, to: (Address, bool), from: (Address, bool), bytes: usize, stream: CUstream) -> Result {
+        let card = self.current()?;
+        for (at, on_card) in [to, from] {
+            if at == 0 {
+                return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            }
+            if on_card && let Err(refused) = self.cards[card].check(at, bytes as u64) {
+                say(format_args!("a copy of {bytes} bytes at {at:#x}, which no allocation has"));
+                return Err(refused);
+            }
+        }
+        self.queue(card, stream, Op::Copy { to, from, bytes })
+    }
+}
+
+calls! {
+    fn cuMemAlloc_v2(at: *mut CUdeviceptr, bytes: usize) = |driver| {
+        let card = driver.current_unless_recording()?;
+        put(at, driver.cards[card].alloc(bytes as u64, Place::Card)?)
+    }
+
+    fn cuMemFree_v2(at: CUdeviceptr) = |driver| {
+        let card = driver.current_unless_recording()?;
+        driver.cards[card].free(at, |place| place == Place::Card)
+    }
+
+    fn cuMemHostAlloc(at: *mut *mut c_void, bytes: usize, flags: c_uint) = |driver| {
+        let card = driver.current_unless_recording()?;
+        let place = Place::Host { mapped: flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 };
+        put(at, driver.cards[card].alloc(bytes as u64, place)? as *mut c_void)
+    }
+
+    fn cuMemFreeHost(at: *mut c_void) = |driver| {
+        let card = driver.current_unless_recording()?;
+        driver.cards[card].free(at as Address, |place| matches!(place, Place::Host { .. }))
+    }
+
+    fn cuMemHostGetDevicePointer_v2(to: *mut CUdeviceptr, at: *mut c_void, flags: c_uint) = |driver| {
+        let card = driver.current()?;
+        let block = driver.cards[card].memory.blocks.get(&(at as Address));
+        match block.map(|block| block.place) {
+            Some(Place::Host { mapped: true }) if flags == 0 => put(to, at as Address),
+            _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = |driver| {
+        let card = driver.current()?;
+        let (of_card, used) = (driver.cards[card].spec.memory_bytes, driver.cards[card].memory.used);
+        put(free, (of_card - used) as usize)?;
+        put(total, of_card as usize)
+    }
+
+    /// The documentation says nothing of no bytes, so nobody may ask for them.
+    fn cuMemsetD8Async(at: CUdeviceptr, value: c_uchar, bytes: usize, stream: CUstream) = |driver| {
+        let card = driver.current()?;
+        if bytes == 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        driver.cards[card].check(at, bytes as u64)?;
+        driver.queue(card, stream, Op::Fill { at, value, bytes })
+    }
+
+    fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream) = |driver| {
+        driver.copy((to, true), (from as Address, false), bytes, stream)
+    }
+
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream) = |driver| {
+        driver.copy((to as Address, false), (from, true), bytes, stream)
+    }
+
+    fn cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) = |driver| {
+        driver.copy((to, true), (from, true), bytes, stream)
+    }
+}

@@ -1,0 +1,84 @@
+//! What can be chosen of the stand-in, in the variable `STAND_IN_CUDA`: words with spaces between them.
+//!
+//! ```text
+//! card=h100            a card of the table; once for each card, `card=none` for none [default: rtx-5080]
+//! memory=512           MiB of every card [default: the card's own]
+//! driver=12.8          version of CUDA that the driver is for [default: 13.0]
+//! prompt               streams work at once, not when somebody waits
+//! ordered              no kernel starts before the one ahead of it has ended
+//! seed=7               order in which the threads of a block run
+//! wrong=attend__f16    launches of this kernel do nothing; `wrong=attend__f16@graph` only in graphs
+//! fail=cuGraphLaunch@3 the third call fails as if the card had gone, and so does every call after it
+//! ```
+
+use std::collections::HashMap;
+use std::ffi::CString;
+
+use sterna::backend::cuda::driver::cards::Spec;
+
+/// What was chosen.
+pub struct Settings {
+    pub cards: Vec<Spec>,
+    /// Major and minor.
+    pub driver: (i32, i32),
+    pub prompt: bool,
+    pub ordered: bool,
+    pub seed: u64,
+    /// A kernel, and whether it is wrong in graphs alone.
+    pub wrong: Option<(CString, bool)>,
+    /// Calls after which the card is gone.
+    pub fail: HashMap<String, u32>,
+}
+
+impl Settings {
+    /// # Panics
+    /// Where a word is none of the list.
+    pub fn read() -> Self {
+        let text = std::env::var("STAND_IN_CUDA").unwrap_or_default();
+        let mut settings = Self {
+            cards: Vec::new(),
+            driver: (13, 0),
+            prompt: false,
+            ordered: false,
+            seed: 0,
+            wrong: None,
+            fail: HashMap::new(),
+        };
+        let (mut memory, mut none) = (None, false);
+        for word in text.split_whitespace() {
+            settings.take(word, &mut memory, &mut none).unwrap_or_else(|| panic!("STAND_IN_CUDA: `{word}`"));
+        }
+        if settings.cards.is_empty() && !none {
+            settings.cards.extend(Spec::find("rtx-5080"));
+        }
+        if let Some(mib) = memory {
+            settings.cards.iter_mut().for_each(|card| card.memory_bytes = mib << 20);
+        }
+        settings
+    }
+
+    fn take(&mut self, word: &str, memory: &mut Option<u64>, none: &mut bool) -> Option<()> {
+        match word.split_once('=') {
+            None if word == "prompt" => self.prompt = true,
+            None if word == "ordered" => self.ordered = true,
+            Some(("card", "none")) => *none = true,
+            Some(("card", name)) => self.cards.push(*Spec::find(name)?),
+            Some(("memory", mib)) => *memory = Some(mib.parse().ok()?),
+            Some(("driver", version)) => {
+                let (major, minor) = version.split_once('.')?;
+                self.driver = (major.parse().ok()?, minor.parse().ok()?);
+            }
+            Some(("seed", seed)) => self.seed = seed.parse().ok()?,
+            Some(("wrong", kernel)) => {
+                let name = kernel.strip_suffix("@graph");
+                self.wrong = Some((CString::new(name.unwrap_or(kernel)).ok()?, name.is_some()));
+            }
+            Some(("fail", call)) => {
+                let (name, n) = call.split_once('@')?;
+                self.fail.insert(name.to_owned(), n.parse().ok()?);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}

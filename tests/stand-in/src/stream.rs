@@ -1,0 +1,367 @@
+//! Calls about streams, events, recordings and graphs; and the work of a stream.
+
+use std::collections::VecDeque;
+use std::ffi::{c_uint, c_ulonglong};
+use std::sync::Arc;
+use std::thread::ThreadId;
+use std::time::Instant;
+
+use cudarc::driver::sys::{
+    CUevent, CUevent_flags, CUgraph, CUgraphExec, CUresult, CUstream, CUstream_flags, CUstreamCaptureMode,
+};
+use sterna::backend::cuda::driver::Address;
+use sterna::backend::cuda::driver::simt::host::{Begun, Config};
+
+use crate::driver::{Driver, Result, calls, keep, put, say};
+use crate::module::Launch;
+
+/// Work of a stream.
+#[derive(Clone)]
+pub enum Op {
+    /// Between addresses, of which the card's are marked.
+    Copy {
+        to: (Address, bool),
+        from: (Address, bool),
+        bytes: usize,
+    },
+    Fill {
+        at: Address,
+        value: u8,
+        bytes: usize,
+    },
+    /// The event has happened.
+    Record {
+        event: usize,
+    },
+    /// An event of this stream or another, and how much of that stream's work it stands behind.
+    Wait {
+        stream: usize,
+        after: u64,
+    },
+    /// A kernel, and whether it may start before the one ahead of it has ended.
+    Launch {
+        launch: Arc<Launch>,
+        early: bool,
+        in_graph: bool,
+    },
+}
+
+#[derive(Default)]
+pub struct Stream {
+    queue: VecDeque<Op>,
+    /// How much work was queued, and how much of it is done.
+    queued: u64,
+    done: u64,
+    pub capture: Option<Capture>,
+}
+
+/// A recording that has begun.
+pub struct Capture {
+    ops: Vec<Op>,
+    mode: CUstreamCaptureMode,
+    thread: ThreadId,
+    /// Whether a call has spoilt it.
+    pub lost: bool,
+}
+
+#[derive(Default)]
+pub struct Event {
+    is_timed: bool,
+    /// The stream that it was recorded in, and the work that it stands behind, itself included.
+    recorded: Option<(usize, u64)>,
+    at: Option<Instant>,
+}
+
+/// A recording, or what can be launched of one.
+#[derive(Clone, Default)]
+pub struct Graph(Vec<Op>);
+
+impl Capture {
+    /// Whether calls that may be unsafe are forbidden to this thread.
+    pub fn forbids_unsafe_calls(&self) -> bool {
+        match self.mode {
+            CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL => true,
+            CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL => self.is_of_this_thread(),
+            CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED => false,
+        }
+    }
+
+    fn is_of_this_thread(&self) -> bool {
+        self.thread == std::thread::current().id()
+    }
+}
+
+impl Driver {
+    /// Queues work, or puts it into the stream's recording.
+    pub fn queue(&mut self, card: usize, handle: CUstream, op: Op) -> Result {
+        let stream = self.streams.get(handle, card)?;
+        if let Some(capture) = &mut stream.capture {
+            capture.ops.push(op);
+            return if capture.lost { Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) } else { Ok(()) };
+        }
+        stream.queue.push_back(op);
+        stream.queued += 1;
+        if self.settings.prompt { self.work_off(card, handle) } else { Ok(()) }
+    }
+
+    /// Works until everything that was queued in a stream is done.
+    fn work_off(&mut self, card: usize, handle: CUstream) -> Result {
+        let queued = self.streams.get(handle, card)?.queued;
+        self.work(card, handle as usize, queued)
+    }
+
+    /// Works until so much of a stream is done, and tells a fault of a kernel.
+    fn work(&mut self, card: usize, stream: usize, until: u64) -> Result {
+        let mut begun = None;
+        loop {
+            let of = self.streams.get(stream as CUstream, card)?;
+            if of.done >= until && begun.is_none() {
+                return Ok(());
+            }
+            let op = of.queue.pop_front().expect("work that was queued");
+            of.done += 1;
+            let next = of.queue.front().cloned();
+            if let Err(fault) = self.do_one(card, &op, next.as_ref(), &mut begun) {
+                // What has begun keeps threads, and is of no use any more.
+                let _ = begun.map(Begun::finish);
+                self.cards[card].fault = Some(fault);
+                return Err(fault);
+            }
+        }
+    }
+
+    /// One piece of work; `begun` is that of it which has started, and then of the next.
+    fn do_one(&mut self, card: usize, op: &Op, next: Option<&Op>, begun: &mut Option<Begun>) -> Result {
+        match op {
+            Op::Copy { to, from, bytes } => {
+                for (at, _) in [to, from].into_iter().filter(|(_, on_card)| *on_card) {
+                    self.cards[card].check(*at, *bytes as u64).map_err(|_| {
+                        say(format_args!("a copy of {bytes} bytes at {at:#x}, which were freed meanwhile"));
+                        CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+                    })?;
+                }
+                // SAFETY: checked above; the host's end is the caller's, who waits before it is gone.
+                unsafe { std::ptr::copy(from.0 as *const u8, to.0 as *mut u8, *bytes) };
+            }
+            Op::Fill { at, value, bytes } => {
+                let there = self.cards[card].check(*at, *bytes as u64);
+                there.map_err(|_| CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)?;
+                // SAFETY: checked above.
+                unsafe { (*at as *mut u8).write_bytes(*value, *bytes) };
+            }
+            Op::Record { event } => {
+                if let Ok(event) = self.events.get(*event as CUevent, card) {
+                    event.at = Some(Instant::now());
+                }
+            }
+            Op::Wait { stream, after } => self.work(card, *stream, *after)?,
+            Op::Launch { launch, in_graph, .. } => {
+                let mine = match begun.take() {
+                    Some(mine) => Some(mine),
+                    None => self.begin(card, launch, *in_graph, false)?,
+                };
+                if let Some(Op::Launch { launch, early: true, in_graph }) = next
+                    && !self.settings.ordered
+                {
+                    *begun = self.begin(card, launch, *in_graph, true)?;
+                }
+                mine.map_or(Ok(()), Begun::finish).map_err(|what| fault(&what))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a launch; nothing where its kernel is one that does nothing.
+    fn begin(&mut self, card: usize, launch: &Launch, in_graph: bool, early: bool) -> Result<Option<Begun>> {
+        let Launch { name, grid, threads, shared_bytes, cooperative, params } = launch;
+        let is_wrong = self
+            .settings
+            .wrong
+            .as_ref()
+            .is_some_and(|(wrong, graphs)| wrong == name && (in_graph || !graphs));
+        if is_wrong {
+            return Ok(None);
+        }
+        let config = Config {
+            name,
+            grid: *grid,
+            threads: *threads,
+            shared_bytes: *shared_bytes as usize,
+            cooperative: *cooperative,
+            early,
+            seed: self.settings.seed,
+        };
+        let host = self.cards[card].host.as_ref().expect("a context");
+        // SAFETY: the parameters are those that the caller launched the kernel with.
+        unsafe { host.begin(&config, params) }.map(Some).map_err(|what| fault(&what))
+    }
+}
+
+/// The code of what went wrong in a kernel.
+fn fault(what: &str) -> CUresult {
+    say(format_args!("{what}"));
+    if what.contains("not aligned") {
+        CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
+    } else if what.contains("allocation") {
+        CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+    } else {
+        CUresult::CUDA_ERROR_LAUNCH_FAILED
+    }
+}
+
+calls! {
+    fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) = |driver| {
+        let card = driver.current()?;
+        // A stream that waits for the legacy one would have to be told of it.
+        if flags != CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        keep(driver, stream, |driver| &mut driver.streams, card, Stream::default())
+    }
+
+    fn cuStreamDestroy_v2(stream: CUstream) = |driver| {
+        let card = driver.current()?;
+        driver.work_off(card, stream)?;
+        driver.streams.remove(stream, card).map(drop)
+    }
+
+    fn cuStreamSynchronize(stream: CUstream) = |driver| {
+        let card = driver.current_unless_recording()?;
+        driver.work_off(card, stream)
+    }
+
+    fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _flags: c_uint) = |driver| {
+        let card = driver.current()?;
+        match driver.events.get(event, card)?.recorded {
+            Some((of, after)) => driver.queue(card, stream, Op::Wait { stream: of, after }),
+            None => Ok(()),
+        }
+    }
+
+    fn cuEventCreate(event: *mut CUevent, flags: c_uint) = |driver| {
+        let card = driver.current()?;
+        let is_timed = flags & CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint == 0;
+        keep(driver, event, |driver| &mut driver.events, card, Event { is_timed, ..Event::default() })
+    }
+
+    fn cuEventDestroy_v2(event: CUevent) = |driver| {
+        let card = driver.current()?;
+        driver.events.remove(event, card).map(drop)
+    }
+
+    fn cuEventRecord(event: CUevent, stream: CUstream) = |driver| {
+        let card = driver.current()?;
+        driver.events.get(event, card)?;
+        let (handle, of) = (stream as usize, driver.streams.get(stream, card)?);
+        if of.capture.is_none() {
+            let after = of.queued + 1;
+            let event = driver.events.get(event, card)?;
+            (event.recorded, event.at) = (Some((handle, after)), None);
+        }
+        driver.queue(card, stream, Op::Record { event: event as usize })
+    }
+
+    fn cuEventSynchronize(event: CUevent) = |driver| {
+        let card = driver.current_unless_recording()?;
+        match driver.events.get(event, card)?.recorded {
+            Some((stream, after)) => driver.work(card, stream, after),
+            None => Ok(()),
+        }
+    }
+
+    /// Who asks again and again is not to wait for ever: some of the work is done each time.
+    fn cuEventQuery(event: CUevent) = |driver| {
+        let card = driver.current_unless_recording()?;
+        let Some((stream, after)) = driver.events.get(event, card)?.recorded else { return Ok(()) };
+        let done = driver.streams.get(stream as CUstream, card)?.done;
+        if done >= after {
+            return Ok(());
+        }
+        driver.work(card, stream, done + 1)?;
+        Err(CUresult::CUDA_ERROR_NOT_READY)
+    }
+
+    fn cuEventElapsedTime_v2(ms: *mut f32, start: CUevent, end: CUevent) = |driver| {
+        let card = driver.current()?;
+        let mut at = |event| {
+            let event = driver.events.get(event, card)?;
+            match (event.is_timed, event.recorded, event.at) {
+                (true, Some(_), Some(at)) => Ok(at),
+                (true, Some(_), None) => Err(CUresult::CUDA_ERROR_NOT_READY),
+                _ => Err(CUresult::CUDA_ERROR_INVALID_HANDLE),
+            }
+        };
+        let (start, end) = (at(start)?, at(end)?);
+        put(ms, end.saturating_duration_since(start).as_secs_f32() * 1e3)
+    }
+
+    fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) = |driver| {
+        let card = driver.current()?;
+        let stream = driver.streams.get(stream, card)?;
+        if stream.capture.is_some() {
+            return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
+        }
+        let thread = std::thread::current().id();
+        stream.capture = Some(Capture { ops: Vec::new(), mode, thread, lost: false });
+        Ok(())
+    }
+
+    fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) = |driver| {
+        let card = driver.current()?;
+        let stream = driver.streams.get(stream, card)?;
+        let relaxed = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        match &stream.capture {
+            None => return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE),
+            Some(capture) if capture.mode != relaxed && !capture.is_of_this_thread() => {
+                return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+            }
+            Some(_) => {}
+        }
+        let capture = stream.capture.take().expect("checked above");
+        if capture.lost {
+            put(graph, std::ptr::null_mut())?;
+            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        }
+        keep(driver, graph, |driver| &mut driver.graphs, card, Graph(capture.ops))
+    }
+
+    fn cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, _flags: c_ulonglong) = |driver| {
+        let card = driver.current()?;
+        let Graph(mut ops) = driver.graphs.get(graph, card)?.clone();
+        for (i, op) in ops.iter_mut().enumerate() {
+            let Op::Launch { early, in_graph, .. } = op else { continue };
+            // The first has none ahead of it in its graph, and waits for all that is queued.
+            *early &= i > 0;
+            *in_graph = true;
+        }
+        keep(driver, exec, |driver| &mut driver.execs, card, Graph(ops))
+    }
+
+    fn cuGraphDestroy(graph: CUgraph) = |driver| {
+        let card = driver.current()?;
+        driver.graphs.remove(graph, card).map(drop)
+    }
+
+    fn cuGraphUpload(exec: CUgraphExec, stream: CUstream) = |driver| {
+        let card = driver.current()?;
+        driver.execs.get(exec, card)?;
+        driver.streams.get(stream, card).map(drop)
+    }
+
+    fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) = |driver| {
+        let card = driver.current()?;
+        let Graph(ops) = driver.execs.get(exec, card)?.clone();
+        let of = driver.streams.get(stream, card)?;
+        if of.capture.is_some() {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        of.queued += ops.len() as u64;
+        of.queue.extend(ops);
+        if driver.settings.prompt { driver.work_off(card, stream) } else { Ok(()) }
+    }
+
+    fn cuGraphExecDestroy(exec: CUgraphExec) = |driver| {
+        let card = driver.current()?;
+        driver.execs.remove(exec, card).map(drop)
+    }
+}
