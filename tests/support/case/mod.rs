@@ -111,7 +111,8 @@ pub fn wgpus() -> Vec<Box<dyn Backend>> {
     Vec::new()
 }
 
-/// A backend by its name, on the device that every case of a program shares, so that its kernels are made once.
+/// A backend by its name, on the device that every case of a program shares, so that its kernels are made
+/// once.
 /// `None` for one that this build does not have, and for wgpu without an adapter, which one line says.
 pub fn backend(name: &str, threads: usize) -> Option<Box<dyn Backend>> {
     match name {

@@ -322,8 +322,8 @@ pub fn all() -> Vec<&'static Kernels> {
     all
 }
 
-/// The kernels compiled for one instruction set: those of floats, and those of ternary weights, which may have
-/// more instructions. What two sets have in common is compiled once.
+/// The kernels compiled for one instruction set: those of floats, and those of ternary weights, which may
+/// have more instructions. What two sets have in common is compiled once.
 const fn table<L: Lanes, T: Lanes>(name: &'static str) -> Kernels {
     Kernels {
         name,
