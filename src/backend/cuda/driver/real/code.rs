@@ -65,7 +65,7 @@ fn version(text: &str) -> Option<(i32, i32)> {
 /// or that it has nothing. Machine code runs on later cards of its generation, and PTX on all later ones.
 fn code_for(archs: &str, ptx: &str, compute: (i32, i32)) -> Result<String, String> {
     if archs == "simt" {
-        return Ok("kernels for the driver of the tests alone, because nvcc was not found".into());
+        return Ok("kernels for the driver of the tests alone (built without nvcc)".into());
     }
     let version = |arch: &str| arch.trim().parse().ok().map(|arch: i32| (arch / 10, arch % 10));
     let serves =
