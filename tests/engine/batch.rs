@@ -297,8 +297,8 @@ fn the_newest_sequence_gives_way() {
     }
 }
 
-/// A sequence that outgrows a pool which it has for itself ends as at the end of the context, with every token
-/// that there was room for: also where the device picks one while the host sees that no page is left.
+/// A sequence that outgrows a pool which it has for itself ends as at the end of the context, with every
+/// token that there was room for: also where the device picks one while the host sees that no page is left.
 #[test]
 fn a_pool_that_one_sequence_fills_ends_it() {
     for name in ["cpu", "cuda-simt", "wgpu"] {
