@@ -10,6 +10,6 @@ mod kv_lengths;
 mod kv_window;
 mod run_ahead;
 mod stage_diff;
-#[cfg(all(feature = "simt", unix))]
+#[cfg(all(feature = "simt", feature = "cli", unix))]
 mod stand_in;
 mod wgpu;

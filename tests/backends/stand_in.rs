@@ -66,7 +66,7 @@ fn greedy(settings: &str, backend: &str, more: &[&str]) -> Result<String, String
 }
 
 fn has_demo() -> bool {
-    let has = sterna::demo::model().is_some() && cfg!(feature = "cli");
+    let has = sterna::demo::model().is_some();
     if !has {
         support::say(format_args!("not run: this build has no demo model (feature demo)"));
     }
