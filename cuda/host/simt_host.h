@@ -180,10 +180,7 @@ DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_
         to[0] = simt::float_of_half(uint16_t(word));
         to[1] = simt::float_of_half(uint16_t(word >> 16));
     });
-    for (int i = 0; i < 4; i++) {
-        const float *row = of.row[i / 2], *col = of.col[i % 2];
-        for (int k = 0; k < 16; k += 2) c[i] += row[k] * col[k] + row[k + 1] * col[k + 1];
-    }
+    for (int i = 0; i < 4; i++) c[i] = simt::truncated_sum(c[i], of.row[i / 2], of.col[i % 2]);
 }
 
 template <bool Transposed>

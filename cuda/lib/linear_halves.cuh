@@ -7,7 +7,8 @@
 // of floats; the row's largest is brought to 2^10 first. Weights come from their layout into registers, as
 // halves, which have all their bits: a T::halves is what a lane has of 32 columns of a row, 4 of the first 16
 // and 4 of the others. A group of 16 columns is one product, whose sum its scale multiplies where the type
-// has scales.
+// has scales. It is added to the row's sum as a float: tensor cores cut off what an accumulator has no place
+// for, always towards zero, and over thousands of columns that would add up.
 //
 // x = share of the units, y = tile of the step's rows. Reads W once for each tile, and the tile's activations
 // once for each round of units. Tasks are those of lib/linear.cuh, with 16 slots, as in lib/linear_mma.cuh.
@@ -130,18 +131,18 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                             const typename T::Halves& lower = w[set][1];
                             uint32_t a[4] = {upper.words[2 * group], lower.words[2 * group],
                                              upper.words[2 * group + 1], lower.words[2 * group + 1]};
-                            if constexpr (T::kGroupScales) {
-                                float part[4] = {};
-                                mma_f16_16x8x16(part, a, b_low);
-                                mma_f16_16x8x16(part, a, b_high);
+                            float part[4] = {};
+                            mma_f16_16x8x16(part, a, b_low);
+                            mma_f16_16x8x16(part, a, b_high);
 #pragma unroll
-                                for (int i = 0; i < 4; i++) {
+                            for (int i = 0; i < 4; i++) {
+                                float& sum = sums[set][tile][i];
+                                if constexpr (T::kGroupScales) {
                                     float scale = i < 2 ? upper.scales[group] : lower.scales[group];
-                                    sums[set][tile][i] = fmaf(scale, part[i], sums[set][tile][i]);
+                                    sum = fmaf(scale, part[i], sum);
+                                } else {
+                                    sum += part[i];
                                 }
-                            } else {
-                                mma_f16_16x8x16(sums[set][tile], a, b_low);
-                                mma_f16_16x8x16(sums[set][tile], a, b_high);
                             }
                         }
                     }

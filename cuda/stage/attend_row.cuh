@@ -162,8 +162,12 @@ struct RowState {
         const uint32_t (&low)[2]
     ) {
         uint32_t a[4] = {first[0], first[1], second[0], second[1]};
-        mma_f16_16x8x16(values[i], a, low);
-        mma_f16_16x8x16(values[i], a, high);
+        // Not into the sum: tensor cores cut off what an accumulator has no place for, always towards zero.
+        float part[4] = {};
+        mma_f16_16x8x16(part, a, low);
+        mma_f16_16x8x16(part, a, high);
+#pragma unroll
+        for (int e = 0; e < 4; e++) values[i][e] += part[e];
     }
 
     // Leaves all of it for PagesTask::finish.
