@@ -6,6 +6,7 @@
 //
 //   units()                    how many sets of rows there are, one a warp at a time
 //   row(unit, slot)            a WeightRow: which row of which weight the slot has, if any
+//   weight(i)                  weight i
 //   finish(unit, slot, row, y, other) takes y = W n for a row of the step; `other` is that of the slot that
 //   lies half of
 //                              the slots away. One lane a slot calls it, where the slot has a row
@@ -17,29 +18,41 @@
 
 #include "input.cuh"
 
-// A row of a weight; null where the slot has none.
+// A row of one of a task's weights, if the slot has one.
 struct WeightRow {
-    const LinearParams* w;
-    uint32_t row;
+    bool exists;
+    uint32_t weight, row;
 };
 
+// One of two weights. It is a copy: reading parameters through an address that depends on the thread would
+// be a round trip to memory.
+DEVICE LinearParams select(bool first, const LinearParams& a, const LinearParams& b) {
+    return {first ? a.data : b.data,
+            first ? a.bias : b.bias,
+            first ? a.tensor_scale : b.tensor_scale,
+            first ? a.factor : b.factor,
+            first ? a.rows : b.rows,
+            first ? a.chunks : b.chunks};
+}
+
 // y of a slot, from the sum of its products with row m of the activations.
-template <class T>
-DEVICE float finished(const WeightRow& at, typename T::Acc sum, uint32_t m) {
-    if (!at.w) return 0.0f;
+template <class T, class Task>
+DEVICE float finished(const Task& task, const WeightRow& at, typename T::Acc sum, uint32_t m) {
+    if (!at.exists) return 0.0f;
+    const LinearParams w = task.weight(at.weight);
     float y;
     if constexpr (T::kInts) {
         RowQuant quant = row_quants()[m];
         if constexpr (T::kChunkSums) {
             y = sum / quant.scale;
         } else {
-            y = static_cast<float>(sum - quant.sum) / quant.scale * at.w->tensor_scale;
+            y = static_cast<float>(sum - quant.sum) / quant.scale * w.tensor_scale;
         }
     } else {
         y = sum;
     }
-    y *= at.w->factor;
-    return at.w->bias ? y + at.w->bias[at.row] : y;
+    y *= w.factor;
+    return w.bias ? y + w.bias[at.row] : y;
 }
 
 template <class T, int M, class Task>
@@ -55,26 +68,27 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     auto load = [&](typename T::Chunk(&to)[kUnroll], uint32_t unit, uint32_t chunk) {
         if (unit >= units) return;
         WeightRow at = task.row(unit, slot);
-        if (!at.w) return;
-        typename T::Row row = T::row(*at.w, at.row);
+        if (!at.exists) return;
+        typename T::Row row = T::row(task.weight(at.weight), at.row);
 #pragma unroll
         for (int u = 0; u < kUnroll; u++) {
             if (chunk + u * lanes < chunks) to[u] = T::load(row, chunk + u * lanes);
         }
     };
     load(now, first_unit, sub);
+    uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
+    if (M == 1 && n_rows > 0) prefetch_norm(in);
     let_next_kernel_start();
     wait_for_previous_kernel();
 
-    uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
     const uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
     for (uint32_t first = 0; first < n_rows; first += M) {
         uint32_t n = n_rows - first < M ? n_rows - first : M;
-        load_rows<T, M>(step, in, chunks, first, n);
+        load_rows<T, M, M == 1 ? kBlockQuads : kRowsQuads>(step, in, chunks, first, n);
         if (first > 0) load(now, first_unit, sub);
         for (uint32_t unit = first_unit; unit < units; unit += stride) {
             typename T::Acc sums[M] = {};
-            bool is_row = task.row(unit, slot).w != nullptr;
+            bool is_row = task.row(unit, slot).exists;
             for (uint32_t base = 0; base < chunks; base += kUnroll * lanes) {
                 bool last = base + kUnroll * lanes >= chunks;
                 load(next, last ? unit + stride : unit, last ? sub : base + kUnroll * lanes + sub);
@@ -91,12 +105,13 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
                 if (m >= static_cast<int>(n)) break;
                 typename T::Acc sum = reduce_lanes<Sum>(sums[m], static_cast<int>(lanes));
                 WeightRow at = task.row(unit, slot);
-                float y = finished<T>(at, sum, static_cast<uint32_t>(m));
+                float y = finished<T>(task, at, sum, static_cast<uint32_t>(m));
                 float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
-                if (sub == 0 && at.w) task.finish(unit, slot, first + m, y, other);
+                if (sub == 0 && at.exists) task.finish(unit, slot, first + m, y, other);
             }
         }
         __syncthreads();
+        if (M == 1 && first + 1 < n_rows) prefetch_norm(in);
     }
     // More rows have more work for a byte, and no registers to spare.
     if constexpr (M == 1) prefetch_next(step);

@@ -3,7 +3,7 @@
 use super::driver::{Address, Launch};
 use super::params::{
     InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, LogitsParams,
-    MMA_HALVES_SHARED_BYTES, MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS, NormParams,
+    MMA_HALVES_SHARED_BYTES, MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS, NORM_SHARED_COLS, NormParams,
 };
 use super::weight::{Mma, Products};
 use super::{Cx, words};
@@ -43,6 +43,12 @@ pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<Stri
 /// Bytes of shared memory for `rows` rows of activations at a time.
 pub fn shared_bytes(products: Products, cols: usize, rows: usize) -> usize {
     (LINEAR_HEADER_BYTES as usize + rows * products.act_bytes(cols)).next_multiple_of(16)
+}
+
+/// Bytes of shared memory for the norm's weights in a kernel for single rows.
+fn norm_bytes(input: &Input<'_>, cols: usize, suffix: &str) -> usize {
+    let shares = input.norm.is_some() && suffix.is_empty() && cols <= NORM_SHARED_COLS as usize;
+    if shares { (LINEAR_HEADER_BYTES as usize + 4 * cols).next_multiple_of(16) } else { 0 }
 }
 
 /// The input of a stage's layers.
@@ -89,7 +95,7 @@ pub fn launch<T: bytemuck::Pod>(
     let blocks = work.rows.div_ceil(slots * sets * warps).clamp(1, most);
     let shared = match products.mma() {
         Some(Mma::Halves) if suffix == MMA => MMA_HALVES_SHARED_BYTES as usize,
-        _ => shared_bytes(products, w.cols, tile_rows),
+        _ => shared_bytes(products, w.cols, tile_rows).max(norm_bytes(input, w.cols, suffix)),
     };
     assert!(shared <= room, "{stage}: {shared} bytes of shared memory, there are {room}");
     let params = params(InputParams {
