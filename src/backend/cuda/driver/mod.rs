@@ -54,8 +54,7 @@ pub struct Limits {
     pub multiprocessors: u32,
     /// Most dynamic shared memory of a block.
     pub shared_bytes: u32,
-    /// Bytes of the next kernel's weights that are worth bringing to the card's cache early; 0 where a kernel
-    /// may start, and load them, before the last one has ended.
+    /// Bytes of the next kernel's weights that are worth bringing to the card's cache early.
     pub prefetch_bytes: u64,
 }
 

@@ -203,7 +203,7 @@ impl Card {
         )?;
         let cache = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
         // A quarter, so that what the running kernel reads again stays there. Not measured.
-        let prefetch_bytes = if about.starts_early() { 0 } else { cache as u64 / 4 };
+        let prefetch_bytes = cache as u64 / 4;
         let limits =
             Limits { multiprocessors: multiprocessors as u32, shared_bytes: shared as u32, prefetch_bytes };
         // SAFETY: the device is one that the driver named; `drop` gives the context back.
