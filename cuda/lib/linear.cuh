@@ -62,7 +62,8 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     uint32_t lanes = 1u << in.lanes_log2, lane = threadIdx.x % kWarpSize;
     uint32_t slot = lane >> in.lanes_log2, sub = lane & (lanes - 1);
     uint32_t warps = blockDim.x / kWarpSize, stride = gridDim.x * warps;
-    uint32_t first_unit = blockIdx.x * warps + threadIdx.x / kWarpSize, units = task.units();
+    // Blocks first, so that every block has as many as any other, or one less a warp.
+    uint32_t first_unit = threadIdx.x / kWarpSize * gridDim.x + blockIdx.x, units = task.units();
 
     typename T::Chunk now[kUnroll], next[kUnroll];
     auto load = [&](typename T::Chunk(&to)[kUnroll], uint32_t unit, uint32_t chunk) {

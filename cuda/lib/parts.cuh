@@ -8,8 +8,8 @@
 // owns a head and a lane some parts of it while weights are made of their softmaxes; then a thread owns four
 // neighbouring elements, and has several parts of them on their way at a time. `dim` is a multiple of 4.
 //
-// Shared memory from its beginning: [kHeads] of Softmax for what a merge finds, a word that says which block is
-// the last, and 16 bytes further on the parts of the groups.
+// Shared memory from its beginning: [kHeads] of Softmax for what a merge finds, a word that says which block
+// is the last, and 16 bytes further on the parts of the groups.
 #pragma once
 
 #include "../params.h"
@@ -86,9 +86,9 @@ DEVICE bool comes_last(uint32_t* arrived, uint32_t blocks, uint32_t* word) {
     return *word;
 }
 
-// Merges n parts, N of a thread's four elements on their way at a time. Calls write(head, element, four values,
-// softmax) for every fourth element of each head. `weights` has room for n parts, rounded up to N; it may be
-// where the softmaxes are. Begins behind a barrier.
+// Merges n parts, N of a thread's four elements on their way at a time. Calls write(head, element, four
+// values, softmax) for every fourth element of each head. `weights` has room for n parts, rounded up to N; it
+// may be where the softmaxes are. Begins behind a barrier.
 template <uint32_t N, uint32_t kHeads, class Write>
 DEVICE void merge(
     const PartsAt<kHeads>& from, uint32_t n, uint32_t heads, Softmax* weights, Write write

@@ -243,8 +243,8 @@ struct PagesTask {
         return floats;
     }
 
-    // Merges what `groups` groups of the block have left in shared memory with other blocks' parts where there
-    // are some, and writes the result, transformed back by `rotation` where it was transformed.
+    // Merges what `groups` groups of the block have left in shared memory with other blocks' parts where
+    // there are some, and writes the result, transformed back by `rotation` where it was transformed.
     template <class Params, class Rotation>
     DEVICE void finish(const Params& p, uint32_t groups, const Rotation& rotation, bool transformed) const {
         uint32_t head_dim = p.kv.head_dim;
