@@ -119,10 +119,13 @@ struct RowPart {
     }
 };
 
-// Quads that threads hold where a block works on a row, and where warps do: with several rows, and on tensor
-// cores, there are few registers to spare.
-constexpr uint32_t kBlockQuads = 7, kRowsQuads = 2, kMmaQuads = 1;
-static_assert(RowPart<true, true, kBlockQuads>::kCols == NORM_SHARED_COLS, "the host asks for less");
+// Quads that threads hold where warps work on rows: with several rows, on tensor cores, and for types with
+// float products there are fewer registers to spare. And of a head. Where a block works on a row, they hold
+// T::kBlockQuads.
+template <class T>
+constexpr uint32_t kRowsQuads = T::kInts ? 2 : 1;
+constexpr uint32_t kMmaQuads = 1, kHeadQuads = 2;
+static_assert(RowPart<true, true, 7>::kCols == NORM_SHARED_COLS, "the host asks for less");
 
 // The mean and the factor of a row. Leaves the first part of the row loaded, as it is.
 template <bool Block, bool Whole, uint32_t Quads>
@@ -173,17 +176,20 @@ DEVICE RowNorm row_norm(const InputParams& in, const float* row, RowPart<Block, 
     return {mean.hi, reciprocal_root(add(mean_square, Wide{in.norm.eps, 0.0f}))};
 }
 
-// Whether the norm's weights come to shared memory, for a block that takes a row at a time.
+// Whether the norm's weights come to shared memory, for a block that takes a row at a time: where it has the
+// row in one part, because activations take their place.
+template <uint32_t Quads>
 DEVICE bool shares_norm(const InputParams& in) {
-    return in.norm.kind != NORM_NONE && in.cols % 4 == 0 && in.cols <= NORM_SHARED_COLS;
+    return in.norm.kind != NORM_NONE && in.cols % 4 == 0 && in.cols <= RowPart<true, true, Quads>::kCols;
 }
 
 // Starts to bring them; each thread brings what it will read.
+template <uint32_t Quads>
 DEVICE void prefetch_norm(const InputParams& in) {
-    if (!shares_norm(in)) return;
+    if (!shares_norm<Quads>(in)) return;
     float* to = reinterpret_cast<float*>(shared_memory() + LINEAR_HEADER_BYTES);
     const float* from = in.norm.weight;
-    RowPart<true, true, kBlockQuads>::each(0, in.cols, [&](uint32_t, uint32_t col) {
+    RowPart<true, true, Quads>::each(0, in.cols, [&](uint32_t, uint32_t col) {
         if (col < in.cols) cp_async16(to + col, from + col);
     });
     cp_async_commit();
@@ -197,7 +203,7 @@ DEVICE void load_row(const InputParams& in, const float* x, uint32_t chunks, uin
     RowPart<Block, T::kInts, Quads> held;
     RowNorm norm = row_norm(in, x, held);
     uint32_t parts = held.parts(in.cols);
-    bool shared_norm = Block && shares_norm(in);
+    bool shared_norm = Block && shares_norm<Quads>(in);
     uint32_t largest = 0;
     for (uint32_t part = 0; part < parts; part++) {
         if (part > 0) held.load(x, in.cols, part);
@@ -268,6 +274,7 @@ DEVICE void load_row(const InputParams& in, const float* x, uint32_t chunks, uin
             }
             uint32_t thread = Block ? threadIdx.x : threadIdx.x % kWarpSize;
             int32_t* sums = const_cast<int32_t*>(chunk_sums<T>(acts, chunks));
+#pragma unroll 1
             for (uint32_t chunk = thread; chunk < chunks; chunk += held.kThreads) {
                 int32_t of_chunk = 0;
                 for (uint32_t plane = 0; plane < T::kElems / 16; plane++) {

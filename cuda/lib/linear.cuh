@@ -20,25 +20,26 @@
 
 // A row of one of a task's weights, if the slot has one.
 struct WeightRow {
-    bool exists;
-    uint32_t weight, row;
+    static constexpr uint32_t kNone = 0xffffffffu;
+    uint32_t weight = 0, row = kNone;
+    DEVICE bool exists() const { return row != kNone; }
 };
 
-// One of two weights. It is a copy: reading parameters through an address that depends on the thread would
-// be a round trip to memory.
+// One of two weights of the same columns. It is a copy: reading parameters through an address that depends on
+// the thread would be a round trip to memory.
 DEVICE LinearParams select(bool first, const LinearParams& a, const LinearParams& b) {
     return {first ? a.data : b.data,
             first ? a.bias : b.bias,
             first ? a.tensor_scale : b.tensor_scale,
             first ? a.factor : b.factor,
             first ? a.rows : b.rows,
-            first ? a.chunks : b.chunks};
+            b.chunks};
 }
 
 // y of a slot, from the sum of its products with row m of the activations.
 template <class T, class Task>
 DEVICE float finished(const Task& task, const WeightRow& at, typename T::Acc sum, uint32_t m) {
-    if (!at.exists) return 0.0f;
+    if (!at.exists()) return 0.0f;
     const LinearParams w = task.weight(at.weight);
     float y;
     if constexpr (T::kInts) {
@@ -69,7 +70,7 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     auto load = [&](typename T::Chunk(&to)[kUnroll], uint32_t unit, uint32_t chunk) {
         if (unit >= units) return;
         WeightRow at = task.row(unit, slot);
-        if (!at.exists) return;
+        if (!at.exists()) return;
         typename T::Row row = T::row(task.weight(at.weight), at.row);
 #pragma unroll
         for (int u = 0; u < kUnroll; u++) {
@@ -78,18 +79,18 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     };
     load(now, first_unit, sub);
     uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
-    if (M == 1 && n_rows > 0) prefetch_norm(in);
+    if (M == 1 && n_rows > 0) prefetch_norm<T::kBlockQuads>(in);
     let_next_kernel_start();
     wait_for_previous_kernel();
 
     const uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
     for (uint32_t first = 0; first < n_rows; first += M) {
         uint32_t n = n_rows - first < M ? n_rows - first : M;
-        load_rows<T, M, M == 1 ? kBlockQuads : kRowsQuads>(step, in, chunks, first, n);
+        load_rows<T, M, M == 1 ? T::kBlockQuads : kRowsQuads<T>>(step, in, chunks, first, n);
         if (first > 0) load(now, first_unit, sub);
         for (uint32_t unit = first_unit; unit < units; unit += stride) {
             typename T::Acc sums[M] = {};
-            bool is_row = task.row(unit, slot).exists;
+            bool is_row = task.row(unit, slot).exists();
             for (uint32_t base = 0; base < chunks; base += kUnroll * lanes) {
                 bool last = base + kUnroll * lanes >= chunks;
                 load(next, last ? unit + stride : unit, last ? sub : base + kUnroll * lanes + sub);
@@ -108,11 +109,11 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
                 WeightRow at = task.row(unit, slot);
                 float y = finished<T>(task, at, sum, static_cast<uint32_t>(m));
                 float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
-                if (sub == 0 && at.exists) task.finish(unit, slot, first + m, y, other);
+                if (sub == 0 && at.exists()) task.finish(unit, slot, first + m, y, other);
             }
         }
         __syncthreads();
-        if (M == 1 && first + 1 < n_rows) prefetch_norm(in);
+        if (M == 1 && first + 1 < n_rows) prefetch_norm<T::kBlockQuads>(in);
     }
     // More rows have more work for a byte, and no registers to spare.
     if constexpr (M == 1) prefetch_next(step);

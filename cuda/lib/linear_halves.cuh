@@ -116,7 +116,7 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                     for (int half = 0; half < 2; half++) {
                         const WeightRow& at = rows[set][half];
                         w[set][half] = typename T::Halves{};
-                        if (at.exists)
+                        if (at.exists())
                             w[set][half] = T::halves(task.weight(at.weight), at.row, col, member);
                     }
                 }
@@ -165,8 +165,8 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                     float back = shared.rows[m].power.back;
                     float upper = finished<T>(task, rows[set][0], sums[set][tile][i] * back, m);
                     float lower = finished<T>(task, rows[set][1], sums[set][tile][2 + i] * back, m);
-                    if (rows[set][0].exists) task.finish(unit + set, quartet, first + m, upper, lower);
-                    if (rows[set][1].exists) task.finish(unit + set, quartet + 8, first + m, lower, upper);
+                    if (rows[set][0].exists()) task.finish(unit + set, quartet, first + m, upper, lower);
+                    if (rows[set][1].exists()) task.finish(unit + set, quartet + 8, first + m, lower, upper);
                 }
             }
         }

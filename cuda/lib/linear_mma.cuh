@@ -47,7 +47,7 @@ DEVICE void run_linear_ints(
             for (int half = 0; half < 2; half++) {
                 WeightRow at =
                     unit + set < units ? task.row(unit + set, quartet + 8 * half) : WeightRow{};
-                rows[set][half] = at.exists ? T::row(task.weight(at.weight), at.row) : typename T::Row{};
+                rows[set][half] = at.exists() ? T::row(task.weight(at.weight), at.row) : typename T::Row{};
             }
         }
         for (uint32_t base = 0; base < chunks; base += 4) {
@@ -145,8 +145,8 @@ DEVICE void run_linear_ints(
                     if (m >= n) continue;
                     float upper = finished<T>(task, at[0], sum_of(set, tile, i), m);
                     float lower = finished<T>(task, at[1], sum_of(set, tile, 2 + i), m);
-                    if (at[0].exists) task.finish(unit + set, quartet, first + m, upper, lower);
-                    if (at[1].exists) task.finish(unit + set, quartet + 8, first + m, lower, upper);
+                    if (at[0].exists()) task.finish(unit + set, quartet, first + m, upper, lower);
+                    if (at[1].exists()) task.finish(unit + set, quartet + 8, first + m, lower, upper);
                 }
             }
         }

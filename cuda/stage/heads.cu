@@ -36,7 +36,7 @@ KERNEL(heads, HeadsParams, HEADS_THREADS) {
     in.cols = head_dim;
     in.norm = of_queries ? p.q_norm : p.k_norm;
     if (part == 1) in.norm.kind = NORM_NONE;
-    RowPart<false, false, kRowsQuads> held;
+    RowPart<false, false, kHeadQuads> held;
     RowNorm norm = row_norm(in, from, held);
     held.apply(norm, in.norm, in.norm.weight, head_dim, 0);
     float* normed = reinterpret_cast<float*>(shared_memory()) + warp * head_dim;

@@ -13,7 +13,7 @@ struct LogitsTask {
 
     DEVICE WeightRow row(uint32_t unit, uint32_t slot) const {
         uint32_t row = unit * slots() + slot;
-        return {row < p.w.rows, 0, row};
+        return {0, row < p.w.rows ? row : WeightRow::kNone};
     }
     DEVICE const LinearParams& weight(uint32_t) const { return p.w; }
 

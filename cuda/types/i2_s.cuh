@@ -15,6 +15,8 @@ struct I2S {
     static constexpr int kElems = 64;
     static constexpr int kUnroll = 5;
     static constexpr int kRowsUnroll = 2;
+    // lib/input.cuh
+    static constexpr uint32_t kBlockQuads = 7;
     // On tensor cores.
     static constexpr int kSets = 2;
     using Acc = int32_t;

@@ -270,10 +270,10 @@ fn rows_together_attend_as_they_do_alone() {
     }
 }
 
-/// Tensor cores cut off what an accumulator has no place for, always towards zero, and so does the processor's
-/// form of the kernels: over thousands of positions the outputs of a tile must not shrink. Roundings of single
-/// elements cancel in the mean of the 1,536 outputs; one accumulator over all positions would be 3e-5 short
-/// in the mean.
+/// Tensor cores cut off what an accumulator has no place for, always towards zero, and so does the
+/// processor's form of the kernels: over thousands of positions the outputs of a tile must not shrink.
+/// Roundings of single elements cancel in the mean of the 1,536 outputs; one accumulator over all positions
+/// would be 3e-5 short in the mean.
 #[test]
 fn tiles_of_a_long_context_lose_nothing() {
     // As many KV heads as the kernels' blocks, so that no tile is split.

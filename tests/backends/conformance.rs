@@ -44,9 +44,9 @@ fn linear_layers_of_every_type() {
     }
 }
 
-/// As sums of many columns on tensor cores must not shrink either (attention.rs): 16 rows at once against the
-/// same rows one by one, whose sums are of floats. One accumulator over all columns would be 1e-5 short in the
-/// mean of the outputs.
+/// Sums of many columns on tensor cores must not shrink either (attention.rs): 16 rows at once against the
+/// same rows one by one, whose sums are of floats. One accumulator over all columns would be 5e-5 short in
+/// the mean of the outputs.
 #[test]
 fn sums_of_many_columns_lose_nothing() {
     let (n_rows, outputs, cols) = (16, 64, 6912);
