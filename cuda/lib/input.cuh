@@ -123,7 +123,7 @@ struct RowPart {
 // float products there are fewer registers to spare. And of a head. Where a block works on a row, they hold
 // T::kBlockQuads.
 template <class T>
-constexpr uint32_t kRowsQuads = T::kInts ? 2 : 1;
+constexpr uint32_t kRowsQuads = 1;
 constexpr uint32_t kMmaQuads = 1, kHeadQuads = 2;
 static_assert(RowPart<true, true, 7>::kCols == NORM_SHARED_COLS, "the host asks for less");
 

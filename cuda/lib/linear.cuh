@@ -79,7 +79,9 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     };
     load(now, first_unit, sub);
     uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
-    if (M == 1 && n_rows > 0) prefetch_norm<T::kBlockQuads>(in);
+    if constexpr (M == 1) {
+        if (n_rows > 0) prefetch_norm<T::kBlockQuads>(in);
+    }
     let_next_kernel_start();
     wait_for_previous_kernel();
 
@@ -90,14 +92,14 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
         if (first > 0) load(now, first_unit, sub);
         for (uint32_t unit = first_unit; unit < units; unit += stride) {
             typename T::Acc sums[M] = {};
-            bool is_row = task.row(unit, slot).exists();
+            WeightRow at = task.row(unit, slot);
             for (uint32_t base = 0; base < chunks; base += kUnroll * lanes) {
                 bool last = base + kUnroll * lanes >= chunks;
                 load(next, last ? unit + stride : unit, last ? sub : base + kUnroll * lanes + sub);
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) {
                     uint32_t chunk = base + u * lanes + sub;
-                    if (is_row && chunk < chunks) T::template dot<M>(sums, now[u], acts, chunk, chunks);
+                    if (at.exists() && chunk < chunks) T::template dot<M>(sums, now[u], acts, chunk, chunks);
                 }
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) now[u] = next[u];
@@ -106,7 +108,6 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
             for (int m = 0; m < M; m++) {
                 if (m >= static_cast<int>(n)) break;
                 typename T::Acc sum = reduce_lanes<Sum>(sums[m], static_cast<int>(lanes));
-                WeightRow at = task.row(unit, slot);
                 float y = finished<T>(task, at, sum, static_cast<uint32_t>(m));
                 float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
                 if (sub == 0 && at.exists()) task.finish(unit, slot, first + m, y, other);
