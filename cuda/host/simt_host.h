@@ -242,6 +242,7 @@ DEVICE uint32_t transpose_matrix(uint32_t two) {
     return to[0] | uint32_t(to[1]) << 16;
 }
 
+DEVICE uint32_t recomputed(uint32_t x) { return x; }
 DEVICE void prefetch_l2(const void* at) { simt::check_access(at, 1); }
 DEVICE void grid_barrier(uint32_t* word) {
     simt::check_access(word, sizeof *word);

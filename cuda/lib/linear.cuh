@@ -89,6 +89,8 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     for (uint32_t first = 0; first < n_rows; first += M) {
         uint32_t n = n_rows - first < M ? n_rows - first : M;
         load_rows<T, M, M == 1 ? T::kBlockQuads : kRowsQuads<T>>(step, in, chunks, first, n);
+        // That there is a unit is compared again, not remembered in a register meanwhile.
+        first_unit = recomputed(first_unit);
         if (first > 0) load(now, first_unit, sub);
         for (uint32_t unit = first_unit; unit < units; unit += stride) {
             typename T::Acc sums[M] = {};
