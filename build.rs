@@ -87,7 +87,9 @@ fn cached(folder: &str, source: &Path, ext: &str, made_of: &impl Hash, make: imp
     fs::create_dir_all(&folder).expect("the target folder can be written");
     let mut hasher = DefaultHasher::new();
     made_of.hash(&mut hasher);
-    for file in with_headers(source) {
+    // What only the other compiler reads.
+    let other = if ext == "fatbin" { "host/simt_host.h" } else { "simt_device.h" };
+    for file in with_headers(source, other) {
         fs::read(&file).unwrap_or_else(|err| panic!("{}: {err}", file.display())).hash(&mut hasher);
     }
     let file = folder.join(format!("{}-{:016x}.{ext}", unit(source), hasher.finish()));
@@ -100,8 +102,8 @@ fn cached(folder: &str, source: &Path, ext: &str, made_of: &impl Hash, make: imp
     file
 }
 
-/// A source and every header that it includes, directly or not.
-fn with_headers(source: &Path) -> BTreeSet<PathBuf> {
+/// A source and every header that it includes, directly or not, but for one.
+fn with_headers(source: &Path, other: &str) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut open = vec![source.to_owned()];
     while let Some(file) = open.pop() {
@@ -111,6 +113,7 @@ fn with_headers(source: &Path) -> BTreeSet<PathBuf> {
         }
         let text = fs::read_to_string(&file).unwrap_or_default();
         let names = text.lines().filter_map(|line| line.strip_prefix("#include \"")?.split('"').next());
+        let names = names.filter(|name| *name != other);
         open.extend(names.map(|name| file.parent().expect("a folder").join(name)));
     }
     found

@@ -41,6 +41,15 @@
 /* Positions of one KV page. */
 #define PAGE_POSITIONS 64
 
+/* Positions that a split of a row has at least, whole pages; how many splits a row has until each of them has
+ * ATTEND_LONG positions. So many are merged in three round trips to memory. */
+#define ATTEND_LEAST 64
+#define ATTEND_SPLITS 32
+#define ATTEND_LONG 256
+
+/* Parts of a row's positions that are merged at most: splits, or a block's groups of lanes. */
+#define MAX_PARTS 128
+
 /* Query heads that one block of `attend` serves. */
 #define ATTEND_HEADS 4
 
@@ -93,6 +102,10 @@
 /* Shared memory of a block of `sample`. */
 #define SAMPLE_SHARED_BYTES 17680
 
+/* Columns up to which a linear kernel for single rows brings the weights of its norm to shared memory, where
+ * they take 4 bytes each behind the header; activations take their place. */
+#define NORM_SHARED_COLS 7168
+
 /* Bytes before the activations in a linear kernel's shared memory, and how many rows the kernel for several
  * rows takes at a time, and the kernel on tensor cores at most. */
 #define LINEAR_HEADER_BYTES 768
@@ -144,7 +157,7 @@ struct StepSampling {
 };
 
 /* The beginning of the weights of the stage that follows, as far as they are worth bringing to the cache of
- * the card before it starts; of no bytes where kernels start before the last one has ended. */
+ * the card before it starts. */
 struct NextWeights {
     POINTER(const uint8_t) data;
     uint64_t bytes;
@@ -368,8 +381,7 @@ struct AttendParams {
     /* [rows, n_kv_heads, group, head_dim] */
     POINTER(const float) q;
     POINTER(float) out;
-    /* [rows, n_kv_heads, tiles, splits, ATTEND_HEADS, 2 + stride]: largest score, sum of weights, weighted
-     * values. */
+    /* [rows, n_kv_heads, tiles], each as cuda/lib/parts.cuh says, of up to `splits` splits. */
     POINTER(float) partial;
     /* [rows, n_kv_heads, tiles]: splits that have come; 0 between two launches. */
     POINTER(uint32_t) arrived;

@@ -5,19 +5,23 @@
 //   threadIdx.x blockIdx.{x,y,z} blockDim.x gridDim.x    indices; blocks have one dimension
 //   __syncthreads() named_barrier(id, threads)           barriers of a block
 //   __shfl_sync __shfl_xor_sync __ballot_sync __syncwarp a whole warp: the mask is kWarp
+//   __reduce_add_sync __reduce_max_sync                  of a warp's integers
 //   __dp4a __popc __byte_perm                            integers
+//   dp4a_unsigned                                        __dp4a whose first bytes have no sign
 //   atomicAdd atomicMax __threadfence                    memory that blocks share
+//   arrive                                               adds 1 to a counter of blocks, and orders memory
 //   shared_memory()                                      the launch's dynamic shared memory, 16-byte aligned
 //   load_stream16 load16 16 bytes: of weights, that nobody reads twice; of anything
 //   half_bits float_of_half                              halves as bits; conversions round to nearest even
 //   half2_bits floats_of_half2                           two of them in a word, the first one low
 //   floats_of_bfloat2                                    two bfloat16, the upper halves of floats
-//   exp2_fast                                            2^x, by the card's own instruction
+//   exp2_fast rsqrt_near                                 2^x, and about 1 / sqrt(x): the card's own
 //   cp_async16 cp_async_commit cp_async_wait copies from global to shared memory behind one's back
 //   mma_s8_16x8x32 mma_f16_16x8x16                       tensor cores, on a warp's registers
 //   load_matrices<transposed>                            their operands from shared memory
 //   transpose_matrix                                     an operand from the other lanes' registers
 //   wait_for_previous_kernel let_next_kernel_start programmatic dependent launch, where there is such a thing
+//   recomputed                                           a value of which the compiler remembers nothing
 //   prefetch_l2 brings a line of memory to the card's cache, 128 bytes
 //   grid_barrier                                         a barrier of all blocks of a cooperative launch
 //

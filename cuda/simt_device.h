@@ -57,6 +57,19 @@ DEVICE float exp2_fast(float x) {
     return y;
 }
 
+DEVICE int32_t dp4a_unsigned(uint32_t a, int32_t b, int32_t c) {
+    int32_t sum;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+    return sum;
+}
+
+// To two units in the last place.
+DEVICE float rsqrt_near(float x) {
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 DEVICE void cp_async16(void* to_shared, const void* from_global) {
     uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(to_shared));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from_global) : "memory");
@@ -114,8 +127,21 @@ DEVICE uint32_t transpose_matrix(uint32_t two) {
     return to;
 }
 
+DEVICE uint32_t recomputed(uint32_t x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 DEVICE void prefetch_l2(const void* at) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
+// Adds 1, and gives what was there before. What the block wrote before its last barrier is seen by the blocks
+// that arrive later, behind their next one.
+DEVICE uint32_t arrive(uint32_t* at) {
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(at) : "memory");
+    return before;
 }
 
 // All threads of all blocks come, and what they wrote before is seen by all afterwards. `word` is 0 before

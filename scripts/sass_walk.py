@@ -76,7 +76,8 @@ class Walk:
         self.code, self.index = code, {ins.at: i for i, ins in enumerate(code)}
         self.constants, self.memory, self.special = constants, memory, special
         self.latencies, self.found = latencies, found
-        self.files = {"R": [None] * 256, "UR": [None] * 256, "P": [None] * 8, "UP": [None] * 8}
+        # At first registers are whatever they are; 0 lets bits be kept in one of them.
+        self.files = {"R": [0] * 256, "UR": [0] * 256, "P": [None] * 8, "UP": [None] * 8}
         self.files["R"][255] = self.files["UR"][255] = 0
         self.files["P"][7] = self.files["UP"][7] = True
         self.shared = {}
@@ -214,7 +215,7 @@ class Walk:
                 if at is not None and at >= self.SHARED:
                     return table["LDS"], False
             streams = name != "MEMBAR" and "NA" in ins.mods
-            return table["stream" if streams else "MEMBAR" if name == "MEMBAR" else "global"], True
+            return table["stream" if streams else name if name in table else "global"], True
         if name in ("LDS", "LDSM") and ("128" in ins.mods or name == "LDSM"):
             return table["LDS"] + 4, False
         return table.get(name, table["other"]), False
@@ -310,7 +311,9 @@ class Walk:
         self.set64(ins.args[0], self.get(ins.args[1]))
 
     def do_LDC(self, ins):
-        _, (register, offset), _ = ins.args[1]
+        if ins.args[1][0] != "C":
+            return self.forget(ins)
+        register, offset = ins.args[1][1]
         words = 4 if "128" in ins.mods else 2 if "64" in ins.mods else 1
         self.set_words(ins.args[0], [self.get(("C", (register, offset + 4 * i), "")) for i in range(words)])
 
@@ -548,9 +551,11 @@ class Walk:
 
     def do_VOTE(self, ins):
         # All lanes agree with this one.
-        truth = self.get(ins.args[2])
-        self.set(ins.args[0], None if truth is None else LOW * truth)
-        self.set(ins.args[1], truth)
+        *to, truth = ins.args
+        truth = self.get(truth)
+        for arg in to:
+            word = arg[0] in ("R", "UR")
+            self.set(arg, LOW * truth if word and truth is not None else truth)
 
     do_VOTEU = do_VOTE
 

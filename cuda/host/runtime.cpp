@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -439,6 +440,29 @@ uint16_t half_of_float(float x) {
     }
     bits += 0xc8000fffu + (bits >> 13 & 1u);
     return static_cast<uint16_t>(sign | bits >> 13);
+}
+
+float truncated_sum(float c, const float* a, const float* b) {
+    double addends[17], largest = std::fabs(double(c)), plain = c;
+    addends[16] = c;
+    for (int k = 0; k < 16; k++) {
+        addends[k] = double(a[k]) * b[k];
+        plain += addends[k];
+        largest = std::max(largest, std::fabs(addends[k]));
+    }
+    // NaN, an infinity, or nothing at all.
+    if (!(std::fabs(plain) < HUGE_VAL) || largest == 0.0) return static_cast<float>(plain);
+    // The largest has its first bit at 2^25 then, and integers take what fits.
+    double scale = std::ldexp(1.0, 25 - std::ilogb(largest));
+    int64_t sum = 0;
+    for (double addend : addends) sum += static_cast<int64_t>(addend * scale);
+    double whole = static_cast<double>(sum);
+    uint64_t bits;
+    memcpy(&bits, &whole, 8);
+    // A double has 29 bits more than a float.
+    bits &= ~((uint64_t(1) << 29) - 1);
+    memcpy(&whole, &bits, 8);
+    return static_cast<float>(whole / scale);
 }
 
 }  // namespace simt

@@ -139,6 +139,12 @@ inline float float_of_half(uint16_t bits) {
 
 uint16_t half_of_float(float x);
 
+// c plus the products of 16 halves, as tensor cores add them up (Fasi, Higham, Mikaitis and Pranesh,
+// "Numerical behavior of NVIDIA tensor cores", 2021): all addends are aligned to the largest one, and what
+// does not fit below it is cut off; so is what the sum has beyond a float. Two more bits are kept there than
+// a float has, as on an H100.
+float truncated_sum(float c, const float* a, const float* b);
+
 // A kernel of the table, and the file that it comes from, by its STERNA_UNIT.
 struct Entry {
     const char *name, *unit;

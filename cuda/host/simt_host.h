@@ -47,6 +47,7 @@ struct alignas(16) int4 { int32_t x, y, z, w; };
 
 DEVICE uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 DEVICE float2 make_float2(float x, float y) { return {x, y}; }
+DEVICE float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 #define threadIdx (simt::current->index)
 #define blockIdx (simt::current->block->index)
@@ -82,8 +83,35 @@ DEVICE uint32_t __ballot_sync(uint32_t mask, bool vote) {
     return votes;
 }
 
+DEVICE int32_t __reduce_add_sync(uint32_t mask, int32_t value) {
+    const uint8_t* all = simt::exchange(mask, &value, sizeof value);
+    uint32_t sum = 0;
+    for (int lane = 0; lane < 32; lane++) {
+        uint32_t of_lane;
+        memcpy(&of_lane, all + lane * simt::kSlotBytes, sizeof of_lane);
+        sum += of_lane;
+    }
+    return static_cast<int32_t>(sum);
+}
+
+DEVICE uint32_t __reduce_max_sync(uint32_t mask, uint32_t value) {
+    const uint8_t* all = simt::exchange(mask, &value, sizeof value);
+    uint32_t most = 0;
+    for (int lane = 0; lane < 32; lane++) {
+        uint32_t of_lane;
+        memcpy(&of_lane, all + lane * simt::kSlotBytes, sizeof of_lane);
+        if (of_lane > most) most = of_lane;
+    }
+    return most;
+}
+
 DEVICE int32_t __dp4a(int32_t a, int32_t b, int32_t c) {
     for (int i = 0; i < 32; i += 8) c += int32_t(int8_t(a >> i)) * int32_t(int8_t(b >> i));
+    return c;
+}
+
+DEVICE int32_t dp4a_unsigned(uint32_t a, int32_t b, int32_t c) {
+    for (int i = 0; i < 32; i += 8) c += int32_t(uint8_t(a >> i)) * int32_t(int8_t(b >> i));
     return c;
 }
 
@@ -105,7 +133,9 @@ DEVICE float __uint_as_float(uint32_t bits) { return from_bits<float>(bits); }
 DEVICE float __int_as_float(int32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 DEVICE uint32_t __float_as_uint(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
 
+DEVICE int32_t atomicAdd(int32_t* at, int32_t by) { return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST); }
 DEVICE uint32_t atomicAdd(uint32_t* at, uint32_t by) { return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST); }
+DEVICE uint32_t arrive(uint32_t* at) { return __atomic_fetch_add(at, 1u, __ATOMIC_SEQ_CST); }
 DEVICE unsigned long long atomicAdd(unsigned long long* at, unsigned long long by) {
     return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST);
 }
@@ -129,6 +159,7 @@ DEVICE float2 floats_of_half2(uint32_t bits) {
 }
 DEVICE uint32_t half2_bits(float low, float high) { return half_bits(low) | uint32_t(half_bits(high)) << 16; }
 DEVICE float exp2_fast(float x) { return exp2f(x); }
+DEVICE float rsqrt_near(float x) { return 1.0f / sqrtf(x); }
 
 DEVICE void cp_async16(void* to_shared, const void* from_global) {
     simt::check_access(from_global, 16);
@@ -184,10 +215,7 @@ DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_
         to[0] = simt::float_of_half(uint16_t(word));
         to[1] = simt::float_of_half(uint16_t(word >> 16));
     });
-    for (int i = 0; i < 4; i++) {
-        const float *row = of.row[i / 2], *col = of.col[i % 2];
-        for (int k = 0; k < 16; k += 2) c[i] += row[k] * col[k] + row[k + 1] * col[k + 1];
-    }
+    for (int i = 0; i < 4; i++) c[i] = simt::truncated_sum(c[i], of.row[i / 2], of.col[i % 2]);
 }
 
 template <bool Transposed>
@@ -218,6 +246,7 @@ DEVICE uint32_t transpose_matrix(uint32_t two) {
     return to[0] | uint32_t(to[1]) << 16;
 }
 
+DEVICE uint32_t recomputed(uint32_t x) { return x; }
 DEVICE void prefetch_l2(const void* at) { simt::check_access(at, 1); }
 DEVICE void grid_barrier(uint32_t* word) {
     simt::check_access(word, sizeof *word);

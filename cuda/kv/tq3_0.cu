@@ -5,4 +5,5 @@
 #include "../lib/signs.cuh"
 
 KERNEL(append__tq3_0, AppendParams, APPEND_THREADS) { append<KeysWithSigns>(p); }
-RESIDENT_KERNEL(attend__tq3_0, AttendCodesParams, ATTEND_THREADS, 3) { attend_codes<KeysWithSigns>(p); }
+// Signs take registers: two blocks a multiprocessor.
+KERNEL(attend__tq3_0, AttendCodesParams, ATTEND_THREADS) { attend_codes<KeysWithSigns>(p); }

@@ -10,6 +10,8 @@ struct Elements {
     static constexpr int kElems = ELEMS;
     static constexpr int kUnroll = 5;
     static constexpr int kRowsUnroll = 2;
+    // lib/input.cuh
+    static constexpr uint32_t kBlockQuads = 3;
     using Acc = float;
     using Row = const uint8_t*;
     using Chunk = uint4;

@@ -13,6 +13,8 @@ struct Floats {
     static constexpr int kElems = T::kElems;
     static constexpr int kUnroll = 2;
     static constexpr int kRowsUnroll = 1;
+    // lib/input.cuh
+    static constexpr uint32_t kBlockQuads = 2;
     using Acc = float;
     using Row = typename T::Row;
     using Chunk = typename T::Chunk;

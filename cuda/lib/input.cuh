@@ -10,9 +10,13 @@
 // int8; for all others they are floats, even where the layer rounds to int8: then they are q / s. Behind the
 // int8 of a row lies, for types with T::kChunkSums, the sum of each chunk.
 //
-// With M = 1 the whole block works on the row; with more, each warp takes rows of its own.
+// With M = 1 the whole block works on the row; with more, each warp takes rows of its own. The row is read
+// once, a part at a time, into registers: one round trip to memory where one part has all of it. A block's
+// weights of the norm are on their way to shared memory before it waits for the previous kernel; they lie
+// where the activations will.
 #pragma once
 
+#include "quad.cuh"
 #include "reduce.cuh"
 #include "step.cuh"
 
@@ -54,70 +58,224 @@ struct RowNorm {
     }
 };
 
-template <bool Block>
-DEVICE RowNorm row_norm(const InputParams& in, const float* x, uint32_t thread, uint32_t threads) {
-    Wide* scratch = reinterpret_cast<Wide*>(shared_memory());
+// A part of a row in the registers of a block, or of a warp: neighbouring threads have neighbouring quads of
+// columns, Quads each. Elements beyond the row are 0. Rows of integer products are Whole quads.
+template <bool Block, bool Whole, uint32_t Quads>
+struct RowPart {
+    static constexpr uint32_t kThreads = Block ? LINEAR_THREADS : kWarpSize;
+    static constexpr uint32_t kCols = 4 * Quads * kThreads;
+
+    float x[Quads][4];
+
+    DEVICE static uint32_t parts(uint32_t cols) { return (cols + kCols - 1) / kCols; }
+
+    // Calls take(quad, column) for this thread's quads of a part, of which some thread's begin before column
+    // `cols`.
+    template <class Take>
+    DEVICE static void each(uint32_t part, uint32_t cols, Take take) {
+        uint32_t first = part * kCols;
+#pragma unroll
+        for (uint32_t quad = 0; quad < Quads; quad++) {
+            // The same for all threads.
+            if (first + 4 * quad * kThreads >= cols) break;
+            take(quad, first + 4 * (quad * kThreads + (Block ? threadIdx.x : threadIdx.x % kWarpSize)));
+        }
+    }
+
+    DEVICE void load(const float* row, uint32_t cols, uint32_t part) {
+#pragma unroll
+        for (uint32_t i = 0; i < 4 * Quads; i++) x[i / 4][i % 4] = 0.0f;
+        each(part, cols, [&](uint32_t quad, uint32_t col) {
+            if (col < cols) load_quad<Whole>(row, col, cols, x[quad]);
+        });
+    }
+
+    // Norms what has been loaded, with the norm's weights at `weight`.
+    DEVICE void apply(
+        const RowNorm& row, const NormParams& norm, const float* weight, uint32_t cols, uint32_t part
+    ) {
+        if (norm.kind == NORM_NONE) return;
+        each(part, cols, [&](uint32_t quad, uint32_t col) {
+            float w[4] = {}, b[4] = {};
+            if (col < cols) load_quad<Whole>(weight, col, cols, w);
+            if (col < cols && norm.bias) load_quad<Whole>(norm.bias, col, cols, b);
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                float n = (x[quad][i] - row.mean) * row.factor * w[i];
+                x[quad][i] = norm.bias ? n + b[i] : n;
+            }
+        });
+    }
+
+    // The bits of the largest magnitude: as integers they have the order of floats, with NaN above all.
+    DEVICE uint32_t largest(uint32_t so_far) const {
+#pragma unroll
+        for (uint32_t quad = 0; quad < Quads; quad++) {
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++)
+                so_far = Max::of(so_far, __float_as_uint(x[quad][i]) & 0x7fffffffu);
+        }
+        return so_far;
+    }
+};
+
+// Quads that threads hold where warps work on rows: with several rows, on tensor cores, and for types with
+// float products there are fewer registers to spare. And of a head. Where a block works on a row, they hold
+// T::kBlockQuads.
+template <class T>
+constexpr uint32_t kRowsQuads = 1;
+constexpr uint32_t kMmaQuads = 1, kHeadQuads = 2;
+static_assert(RowPart<true, true, 7>::kCols == NORM_SHARED_COLS, "the host asks for less");
+
+// The mean and the factor of a row. Leaves the first part of the row loaded, as it is.
+template <bool Block, bool Whole, uint32_t Quads>
+DEVICE RowNorm row_norm(const InputParams& in, const float* row, RowPart<Block, Whole, Quads>& held) {
+    held.load(row, in.cols, 0);
     if (in.norm.kind == NORM_NONE) return {0.0f, 1.0f};
-    float len = static_cast<float>(in.cols);
+    Wide* scratch = reinterpret_cast<Wide*>(shared_memory());
+    uint32_t parts = held.parts(in.cols);
+    float len = static_cast<float>(in.cols), one_over = 1.0f / len;
     Wide mean = {0.0f, 0.0f};
     if (in.norm.kind == NORM_LAYER) {
         Wide sum = {0.0f, 0.0f};
-        for (uint32_t col = thread; col < in.cols; col += threads) sum = add(sum, Wide{x[col], 0.0f});
-        mean = divide(reduce<Block, Sum>(sum, scratch + 8), len);
+        for (uint32_t part = 0; part < parts; part++) {
+            if (part > 0) held.load(row, in.cols, part);
+            held.each(part, in.cols, [&](uint32_t quad, uint32_t) {
+#pragma unroll
+                for (uint32_t i = 0; i < 4; i++) sum = add(sum, Wide{held.x[quad][i], 0.0f});
+            });
+        }
+        mean = divide(reduce<Block, Sum>(sum, scratch + 8), len, one_over);
+        if (parts > 1) held.load(row, in.cols, 0);
     }
-    Wide squares = {0.0f, 0.0f};
-    for (uint32_t col = thread; col < in.cols; col += threads) {
-        Wide centred = two_sum(x[col], -mean.hi);
-        squares = add_square(squares, centred.hi);
-        // Twice the product with what the difference lost; its square is below the last place.
-        squares.lo += 2.0f * centred.hi * (centred.lo - mean.lo);
+    // Four sums, which do not wait for each other.
+    Wide squares[4] = {};
+    for (uint32_t part = 0; part < parts; part++) {
+        if (part > 0) held.load(row, in.cols, part);
+        if (in.norm.kind == NORM_RMS) {
+            held.each(part, in.cols, [&](uint32_t quad, uint32_t) {
+#pragma unroll
+                for (uint32_t i = 0; i < 4; i++) squares[i] = add_square(squares[i], held.x[quad][i]);
+            });
+            continue;
+        }
+        held.each(part, in.cols, [&](uint32_t quad, uint32_t col) {
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                if (col + i >= in.cols) continue;
+                Wide centred = two_sum(held.x[quad][i], -mean.hi);
+                squares[i] = add_square(squares[i], centred.hi);
+                // Twice the product with what the difference lost; its square is below the last place.
+                squares[i].lo += 2.0f * centred.hi * (centred.lo - mean.lo);
+            }
+        });
     }
-    Wide mean_square = divide(reduce<Block, Sum>(squares, scratch), len);
+    if (parts > 1) held.load(row, in.cols, 0);
+    Wide all = add_alike(add_alike(squares[0], squares[1]), add_alike(squares[2], squares[3]));
+    Wide mean_square = divide(reduce<Block, SumAlike>(all, scratch), len, one_over);
     return {mean.hi, reciprocal_root(add(mean_square, Wide{in.norm.eps, 0.0f}))};
 }
 
+// Whether the norm's weights come to shared memory, for a block that takes a row at a time: where it has the
+// row in one part, because activations take their place.
+template <uint32_t Quads>
+DEVICE bool shares_norm(const InputParams& in) {
+    return in.norm.kind != NORM_NONE && in.cols % 4 == 0 && in.cols <= RowPart<true, true, Quads>::kCols;
+}
+
+// Starts to bring them; each thread brings what it will read.
+template <uint32_t Quads>
+DEVICE void prefetch_norm(const InputParams& in) {
+    if (!shares_norm<Quads>(in)) return;
+    float* to = reinterpret_cast<float*>(shared_memory() + LINEAR_HEADER_BYTES);
+    const float* from = in.norm.weight;
+    RowPart<true, true, Quads>::each(0, in.cols, [&](uint32_t, uint32_t col) {
+        if (col < in.cols) cp_async16(to + col, from + col);
+    });
+    cp_async_commit();
+}
+
 // One row, by the block or by a warp.
-template <class T, bool Block>
+template <class T, bool Block, uint32_t Quads>
 DEVICE void load_row(const InputParams& in, const float* x, uint32_t chunks, uint8_t* acts, RowQuant* quant) {
-    uint32_t thread = Block ? threadIdx.x : threadIdx.x % kWarpSize;
-    uint32_t threads = Block ? blockDim.x : kWarpSize;
-    RowNorm norm = row_norm<Block>(in, x, thread, threads);
+    bool first_thread = (Block ? threadIdx.x : threadIdx.x % kWarpSize) == 0;
+    if (Block && first_thread) quant->sum = 0;
+    RowPart<Block, T::kInts, Quads> held;
+    RowNorm norm = row_norm(in, x, held);
+    uint32_t parts = held.parts(in.cols);
+    bool shared_norm = Block && shares_norm<Quads>(in);
+    uint32_t largest = 0;
+    for (uint32_t part = 0; part < parts; part++) {
+        if (part > 0) held.load(x, in.cols, part);
+        if (shared_norm) {
+            cp_async_wait<0>();
+            const uint8_t* weight = shared_memory() + LINEAR_HEADER_BYTES;
+            held.apply(norm, in.norm, reinterpret_cast<const float*>(weight), in.cols, part);
+        } else {
+            held.apply(norm, in.norm, in.norm.weight, in.cols, part);
+        }
+        largest = held.largest(largest);
+    }
     float scale = 1.0f;
     bool broken = false;
     if (in.int8) {
-        // As integers, the bits of magnitudes have their order, with NaN above everything.
-        uint32_t largest = 0;
-        for (uint32_t col = thread; col < in.cols; col += threads) {
-            largest = Max::of(largest, __float_as_uint(norm.of(in.norm, x[col], col)) & 0x7fffffffu);
-        }
         largest = reduce<Block, Max>(largest, reinterpret_cast<uint32_t*>(shared_memory()) + 32);
         broken = largest > __float_as_uint(kMaxAct);
         scale = broken ? 0.0f : 127.0f / fmaxf(__uint_as_float(largest), 1e-5f);
+    } else if (shared_norm) {
+        // Activations come to where other threads may still read the norm.
+        __syncthreads();
     }
-    if constexpr (T::kInts) {
-        int32_t sum = 0;
-        // The columns of these types are whole chunks.
-        for (uint32_t col = 4 * thread; col < in.cols; col += 4 * threads) {
-            uint4 bits = load16(x + col);
-            uint32_t values[4] = {bits.x, bits.y, bits.z, bits.w};
-            uint32_t packed = 0;
-            for (uint32_t i = 0; i < 4; i++) {
-                float n = norm.of(in.norm, __uint_as_float(values[i]), col + i);
-                int32_t q = broken ? 0 : static_cast<int32_t>(rintf(n * scale));
-                sum += q;
-                packed |= (static_cast<uint32_t>(q) & 255u) << (8 * i);
-            }
+    int32_t sum = 0;
+    uint32_t cols = T::kInts ? in.cols : chunks * T::kElems;
+    for (uint32_t part = 0; part < held.parts(cols); part++) {
+        // There is no norm in shared memory if there are several parts.
+        if (parts > 1 || part > 0) {
+            held.load(x, in.cols, part);
+            held.apply(norm, in.norm, in.norm.weight, in.cols, part);
+        }
+        held.each(part, cols, [&](uint32_t quad, uint32_t col) {
+            if (col >= cols) return;
             uint32_t chunk, elem;
             T::place(col, chunk, elem);
-            *reinterpret_cast<uint32_t*>(acts + (elem / 16 * chunks + chunk) * 16 + elem % 16) = packed;
+            const float(&n)[4] = held.x[quad];
+            if constexpr (T::kInts) {
+                uint32_t packed = 0;
+#pragma unroll
+                for (uint32_t i = 0; i < 4; i++) {
+                    int32_t q = broken ? 0 : static_cast<int32_t>(rintf(n[i] * scale));
+                    sum += q;
+                    packed |= (static_cast<uint32_t>(q) & 255u) << (8 * i);
+                }
+                *reinterpret_cast<uint32_t*>(acts + (elem / 16 * chunks + chunk) * 16 + elem % 16) = packed;
+            } else {
+                float a[4];
+#pragma unroll
+                for (uint32_t i = 0; i < 4; i++)
+                    a[i] = in.int8 ? (broken ? 0.0f : rintf(n[i] * scale)) / scale : n[i];
+                float4* to = reinterpret_cast<float4*>(acts + (elem / 4 * chunks + chunk) * 16);
+                *to = make_float4(a[0], a[1], a[2], a[3]);
+            }
+        });
+    }
+    if constexpr (T::kInts) {
+        sum = reduce_warp<Sum>(sum);
+        if constexpr (Block) {
+            if (threadIdx.x % kWarpSize == 0) atomicAdd(&quant->sum, sum);
+            if (first_thread) quant->scale = scale;
+        } else if (first_thread) {
+            *quant = {scale, sum};
         }
-        sum = reduce<Block, Sum>(sum, reinterpret_cast<int32_t*>(shared_memory()) + 40);
-        if (thread == 0) *quant = {scale, sum};
         if constexpr (T::kChunkSums) {
-            // A reduction over the block has a barrier, one over a warp has none that memory waits at.
-            if constexpr (!Block) __syncwarp();
+            if constexpr (Block) {
+                __syncthreads();
+            } else {
+                __syncwarp();
+            }
+            uint32_t thread = Block ? threadIdx.x : threadIdx.x % kWarpSize;
             int32_t* sums = const_cast<int32_t*>(chunk_sums<T>(acts, chunks));
-            for (uint32_t chunk = thread; chunk < chunks; chunk += threads) {
+#pragma unroll 1
+            for (uint32_t chunk = thread; chunk < chunks; chunk += held.kThreads) {
                 int32_t of_chunk = 0;
                 for (uint32_t plane = 0; plane < T::kElems / 16; plane++) {
                     uint4 q = load16(acts + (plane * chunks + chunk) * 16);
@@ -128,19 +286,12 @@ DEVICE void load_row(const InputParams& in, const float* x, uint32_t chunks, uin
                 sums[chunk] = of_chunk;
             }
         }
-    } else {
-        for (uint32_t col = thread; col < chunks * T::kElems; col += threads) {
-            float n = col < in.cols ? norm.of(in.norm, x[col], col) : 0.0f;
-            if (in.int8) n = (broken ? 0.0f : rintf(n * scale)) / scale;
-            uint32_t chunk, elem;
-            T::place(col, chunk, elem);
-            *reinterpret_cast<float*>(acts + (elem / 4 * chunks + chunk) * 16 + elem % 4 * 4) = n;
-        }
     }
 }
 
-// Rows first .. first + n of the step, or of those that asked for logits. Ends with a barrier.
-template <class T, int M>
+// Rows first .. first + n of the step, or of those that asked for logits. Ends with a barrier. A block that
+// takes a row at a time has called prefetch_norm.
+template <class T, int M, uint32_t Quads>
 DEVICE void load_rows(
     const StepTables& step, const InputParams& in, uint32_t chunks, uint32_t first, uint32_t n
 ) {
@@ -149,7 +300,7 @@ DEVICE void load_rows(
     uint32_t warps = blockDim.x / kWarpSize;
     for (uint32_t m = kBlock ? 0 : threadIdx.x / kWarpSize; m < n; m += kBlock ? 1 : warps) {
         uint64_t row = in.of_outputs ? step.outputs[first + m] : first + m;
-        load_row<T, kBlock>(in, in.x + row * in.cols, chunks, acts + m * act_row_bytes<T>(chunks),
+        load_row<T, kBlock, Quads>(in, in.x + row * in.cols, chunks, acts + m * act_row_bytes<T>(chunks),
             row_quants() + m);
     }
     __syncthreads();

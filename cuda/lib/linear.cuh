@@ -6,6 +6,7 @@
 //
 //   units()                    how many sets of rows there are, one a warp at a time
 //   row(unit, slot)            a WeightRow: which row of which weight the slot has, if any
+//   weight(i)                  weight i
 //   finish(unit, slot, row, y, other) takes y = W n for a row of the step; `other` is that of the slot that
 //   lies half of
 //                              the slots away. One lane a slot calls it, where the slot has a row
@@ -17,29 +18,42 @@
 
 #include "input.cuh"
 
-// A row of a weight; null where the slot has none.
+// A row of one of a task's weights, if the slot has one.
 struct WeightRow {
-    const LinearParams* w;
-    uint32_t row;
+    static constexpr uint32_t kNone = 0xffffffffu;
+    uint32_t weight = 0, row = kNone;
+    DEVICE bool exists() const { return row != kNone; }
 };
 
+// One of two weights of the same columns. It is a copy: reading parameters through an address that depends on
+// the thread would be a round trip to memory.
+DEVICE LinearParams select(bool first, const LinearParams& a, const LinearParams& b) {
+    return {first ? a.data : b.data,
+            first ? a.bias : b.bias,
+            first ? a.tensor_scale : b.tensor_scale,
+            first ? a.factor : b.factor,
+            first ? a.rows : b.rows,
+            b.chunks};
+}
+
 // y of a slot, from the sum of its products with row m of the activations.
-template <class T>
-DEVICE float finished(const WeightRow& at, typename T::Acc sum, uint32_t m) {
-    if (!at.w) return 0.0f;
+template <class T, class Task>
+DEVICE float finished(const Task& task, const WeightRow& at, typename T::Acc sum, uint32_t m) {
+    if (!at.exists()) return 0.0f;
+    const LinearParams w = task.weight(at.weight);
     float y;
     if constexpr (T::kInts) {
         RowQuant quant = row_quants()[m];
         if constexpr (T::kChunkSums) {
             y = sum / quant.scale;
         } else {
-            y = static_cast<float>(sum - quant.sum) / quant.scale * at.w->tensor_scale;
+            y = static_cast<float>(sum - quant.sum) / quant.scale * w.tensor_scale;
         }
     } else {
         y = sum;
     }
-    y *= at.w->factor;
-    return at.w->bias ? y + at.w->bias[at.row] : y;
+    y *= w.factor;
+    return w.bias ? y + w.bias[at.row] : y;
 }
 
 template <class T, int M, class Task>
@@ -49,39 +63,45 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     uint32_t lanes = 1u << in.lanes_log2, lane = threadIdx.x % kWarpSize;
     uint32_t slot = lane >> in.lanes_log2, sub = lane & (lanes - 1);
     uint32_t warps = blockDim.x / kWarpSize, stride = gridDim.x * warps;
-    uint32_t first_unit = blockIdx.x * warps + threadIdx.x / kWarpSize, units = task.units();
+    // Blocks first, so that every block has as many as any other, or one less a warp.
+    uint32_t first_unit = threadIdx.x / kWarpSize * gridDim.x + blockIdx.x, units = task.units();
 
     typename T::Chunk now[kUnroll], next[kUnroll];
     auto load = [&](typename T::Chunk(&to)[kUnroll], uint32_t unit, uint32_t chunk) {
         if (unit >= units) return;
         WeightRow at = task.row(unit, slot);
-        if (!at.w) return;
-        typename T::Row row = T::row(*at.w, at.row);
+        if (!at.exists()) return;
+        typename T::Row row = T::row(task.weight(at.weight), at.row);
 #pragma unroll
         for (int u = 0; u < kUnroll; u++) {
             if (chunk + u * lanes < chunks) to[u] = T::load(row, chunk + u * lanes);
         }
     };
     load(now, first_unit, sub);
+    uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
+    if constexpr (M == 1) {
+        if (n_rows > 0) prefetch_norm<T::kBlockQuads>(in);
+    }
     let_next_kernel_start();
     wait_for_previous_kernel();
 
-    uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
     const uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
     for (uint32_t first = 0; first < n_rows; first += M) {
         uint32_t n = n_rows - first < M ? n_rows - first : M;
-        load_rows<T, M>(step, in, chunks, first, n);
+        load_rows<T, M, M == 1 ? T::kBlockQuads : kRowsQuads<T>>(step, in, chunks, first, n);
+        // That there is a unit is compared again, not remembered in a register meanwhile.
+        first_unit = recomputed(first_unit);
         if (first > 0) load(now, first_unit, sub);
         for (uint32_t unit = first_unit; unit < units; unit += stride) {
             typename T::Acc sums[M] = {};
-            bool is_row = task.row(unit, slot).w != nullptr;
+            WeightRow at = task.row(unit, slot);
             for (uint32_t base = 0; base < chunks; base += kUnroll * lanes) {
                 bool last = base + kUnroll * lanes >= chunks;
                 load(next, last ? unit + stride : unit, last ? sub : base + kUnroll * lanes + sub);
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) {
                     uint32_t chunk = base + u * lanes + sub;
-                    if (is_row && chunk < chunks) T::template dot<M>(sums, now[u], acts, chunk, chunks);
+                    if (at.exists() && chunk < chunks) T::template dot<M>(sums, now[u], acts, chunk, chunks);
                 }
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) now[u] = next[u];
@@ -90,13 +110,13 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
             for (int m = 0; m < M; m++) {
                 if (m >= static_cast<int>(n)) break;
                 typename T::Acc sum = reduce_lanes<Sum>(sums[m], static_cast<int>(lanes));
-                WeightRow at = task.row(unit, slot);
-                float y = finished<T>(at, sum, static_cast<uint32_t>(m));
+                float y = finished<T>(task, at, sum, static_cast<uint32_t>(m));
                 float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
-                if (sub == 0 && at.w) task.finish(unit, slot, first + m, y, other);
+                if (sub == 0 && at.exists()) task.finish(unit, slot, first + m, y, other);
             }
         }
         __syncthreads();
+        if (M == 1 && first + 1 < n_rows) prefetch_norm<T::kBlockQuads>(in);
     }
     // More rows have more work for a byte, and no registers to spare.
     if constexpr (M == 1) prefetch_next(step);

@@ -7,7 +7,8 @@
 // of floats; the row's largest is brought to 2^10 first. Weights come from their layout into registers, as
 // halves, which have all their bits: a T::halves is what a lane has of 32 columns of a row, 4 of the first 16
 // and 4 of the others. A group of 16 columns is one product, whose sum its scale multiplies where the type
-// has scales.
+// has scales. It is added to the row's sum as a float: tensor cores cut off what an accumulator has no place
+// for, always towards zero, and over thousands of columns that would add up.
 //
 // x = share of the units, y = tile of the step's rows. Reads W once for each tile, and the tile's activations
 // once for each round of units. Tasks are those of lib/linear.cuh, with 16 slots, as in lib/linear_mma.cuh.
@@ -43,12 +44,15 @@ DEVICE float activation(const InputParams& in, const HalvesShared::Row& row, flo
 // Finds what a row's activations are made with. A warp calls it.
 DEVICE void prepare_row(const InputParams& in, const float* x, HalvesShared::Row& row) {
     uint32_t lane = threadIdx.x % kWarpSize;
-    RowNorm norm = row_norm<false>(in, x, lane, kWarpSize);
+    RowPart<false, false, kMmaQuads> held;
+    RowNorm norm = row_norm(in, x, held);
     uint32_t largest = 0;
-    for (uint32_t col = lane; col < in.cols; col += kWarpSize) {
-        largest = Max::of(largest, __float_as_uint(norm.of(in.norm, x[col], col)) & 0x7fffffffu);
+    for (uint32_t part = 0; part < held.parts(in.cols); part++) {
+        if (part > 0) held.load(x, in.cols, part);
+        held.apply(norm, in.norm, in.norm.weight, in.cols, part);
+        largest = held.largest(largest);
     }
-    largest = reduce_lanes<Max>(largest, kWarpSize);
+    largest = reduce_warp<Max>(largest);
     if (lane != 0) return;
     uint32_t most = in.int8 ? __float_as_uint(kMaxAct) : 0x7f7fffffu;
     row.norm = norm;
@@ -86,7 +90,7 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 rows[set][half] =
-                    unit + set < units ? task.row(unit + set, quartet + 8 * half) : WeightRow{nullptr, 0};
+                    unit + set < units ? task.row(unit + set, quartet + 8 * half) : WeightRow{};
             }
         }
         for (uint32_t base = 0; base < in.cols; base += kCols) {
@@ -111,7 +115,9 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
                         const WeightRow& at = rows[set][half];
-                        w[set][half] = at.w ? T::halves(*at.w, at.row, col, member) : typename T::Halves{};
+                        w[set][half] = typename T::Halves{};
+                        if (at.exists())
+                            w[set][half] = T::halves(task.weight(at.weight), at.row, col, member);
                     }
                 }
 #pragma unroll
@@ -130,18 +136,18 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                             const typename T::Halves& lower = w[set][1];
                             uint32_t a[4] = {upper.words[2 * group], lower.words[2 * group],
                                              upper.words[2 * group + 1], lower.words[2 * group + 1]};
-                            if constexpr (T::kGroupScales) {
-                                float part[4] = {};
-                                mma_f16_16x8x16(part, a, b_low);
-                                mma_f16_16x8x16(part, a, b_high);
+                            float part[4] = {};
+                            mma_f16_16x8x16(part, a, b_low);
+                            mma_f16_16x8x16(part, a, b_high);
 #pragma unroll
-                                for (int i = 0; i < 4; i++) {
+                            for (int i = 0; i < 4; i++) {
+                                float& sum = sums[set][tile][i];
+                                if constexpr (T::kGroupScales) {
                                     float scale = i < 2 ? upper.scales[group] : lower.scales[group];
-                                    sums[set][tile][i] = fmaf(scale, part[i], sums[set][tile][i]);
+                                    sum = fmaf(scale, part[i], sum);
+                                } else {
+                                    sum += part[i];
                                 }
-                            } else {
-                                mma_f16_16x8x16(sums[set][tile], a, b_low);
-                                mma_f16_16x8x16(sums[set][tile], a, b_high);
                             }
                         }
                     }
@@ -157,10 +163,10 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                     uint32_t m = 8 * tile + 2 * member + i;
                     if (m >= n) continue;
                     float back = shared.rows[m].power.back;
-                    float upper = finished<T>(rows[set][0], sums[set][tile][i] * back, m);
-                    float lower = finished<T>(rows[set][1], sums[set][tile][2 + i] * back, m);
-                    if (rows[set][0].w) task.finish(unit + set, quartet, first + m, upper, lower);
-                    if (rows[set][1].w) task.finish(unit + set, quartet + 8, first + m, lower, upper);
+                    float upper = finished<T>(task, rows[set][0], sums[set][tile][i] * back, m);
+                    float lower = finished<T>(task, rows[set][1], sums[set][tile][2 + i] * back, m);
+                    if (rows[set][0].exists()) task.finish(unit + set, quartet, first + m, upper, lower);
+                    if (rows[set][1].exists()) task.finish(unit + set, quartet + 8, first + m, lower, upper);
                 }
             }
         }

@@ -28,7 +28,7 @@ DEVICE void run_linear_ints(
         first = blockIdx.y * in.tile_rows;
     if (first >= n_rows) return;
     uint32_t n = n_rows - first < in.tile_rows ? n_rows - first : in.tile_rows;
-    load_rows<T, LINEAR_ROWS>(step, in, chunks, first, n);
+    load_rows<T, LINEAR_ROWS, kMmaQuads>(step, in, chunks, first, n);
     const uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
 
     uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
@@ -46,8 +46,8 @@ DEVICE void run_linear_ints(
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 WeightRow at =
-                    unit + set < units ? task.row(unit + set, quartet + 8 * half) : WeightRow{nullptr, 0};
-                rows[set][half] = at.w ? T::row(*at.w, at.row) : typename T::Row{};
+                    unit + set < units ? task.row(unit + set, quartet + 8 * half) : WeightRow{};
+                rows[set][half] = at.exists() ? T::row(task.weight(at.weight), at.row) : typename T::Row{};
             }
         }
         for (uint32_t base = 0; base < chunks; base += 4) {
@@ -135,7 +135,7 @@ DEVICE void run_linear_ints(
             WeightRow at[2];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                at[half] = rows[set][half] ? task.row(unit + set, quartet + 8 * half) : WeightRow{nullptr, 0};
+                at[half] = rows[set][half] ? task.row(unit + set, quartet + 8 * half) : WeightRow{};
             }
 #pragma unroll
             for (int tile = 0; tile < kTiles; tile++) {
@@ -143,10 +143,10 @@ DEVICE void run_linear_ints(
                 for (int i = 0; i < 2; i++) {
                     uint32_t m = 8 * tile + 2 * member + i;
                     if (m >= n) continue;
-                    float upper = finished<T>(at[0], sum_of(set, tile, i), m);
-                    float lower = finished<T>(at[1], sum_of(set, tile, 2 + i), m);
-                    if (at[0].w) task.finish(unit + set, quartet, first + m, upper, lower);
-                    if (at[1].w) task.finish(unit + set, quartet + 8, first + m, lower, upper);
+                    float upper = finished<T>(task, at[0], sum_of(set, tile, i), m);
+                    float lower = finished<T>(task, at[1], sum_of(set, tile, 2 + i), m);
+                    if (at[0].exists()) task.finish(unit + set, quartet, first + m, upper, lower);
+                    if (at[1].exists()) task.finish(unit + set, quartet + 8, first + m, lower, upper);
                 }
             }
         }

@@ -1,12 +1,23 @@
 // Attention in parts: groups of lanes and whole blocks see some positions each, and what they found is
 // merged.
+//
+//   m = max m_i, w_i = 2^(m_i - m), out = sum w_i v_i / sum w_i s_i
+//
+// for parts of largest score m_i (in units of log2), sum of weights s_i and weighted values v_i. Parts lie as
+// [n, kHeads] of Softmax, then [n, kHeads, dim] of values, in shared memory and in `partial` alike. A warp
+// owns a head and a lane some parts of it while weights are made of their softmaxes; then a thread owns four
+// neighbouring elements, and has several parts of them on their way at a time. `dim` is a multiple of 4.
+//
+// Shared memory from its beginning: [kHeads] of Softmax for what a merge finds, a word that says which block
+// is the last, and 16 bytes further on the parts of the groups.
 #pragma once
 
 #include "../params.h"
 #include "../simt.h"
+#include "reduce.cuh"
 
 // A softmax under way: the largest score in units of log2, and the sum of weights relative to it.
-struct Softmax {
+struct alignas(8) Softmax {
     float largest, sum;
 };
 
@@ -15,12 +26,40 @@ DEVICE float rescale(float from, float to) {
     return from == to ? 1.0f : exp2_fast(from - to);
 }
 
-// The parts of the blocks that share one row and up to kHeads query heads. A part of a head is `len` floats:
-// largest score, sum of weights, and values weighted so; the first may be any number that both others are
-// relative to.
+// Positions of each split of a row but the last, a multiple of `unit`, where there may be `most` splits.
+DEVICE uint32_t positions_of_split(uint32_t n_positions, uint32_t most, uint32_t unit) {
+    uint32_t split = (n_positions + ATTEND_SPLITS - 1) / ATTEND_SPLITS;
+    if (split > ATTEND_LONG) split = ATTEND_LONG;
+    if (split < (n_positions + most - 1) / most) split = (n_positions + most - 1) / most;
+    if (split < ATTEND_LEAST) split = ATTEND_LEAST;
+    return (split + unit - 1) / unit * unit;
+}
+
+// Where n parts of up to kHeads query heads lie.
+template <uint32_t kHeads>
+struct PartsAt {
+    Softmax* softs;
+    float* values;
+    uint32_t dim;
+
+    DEVICE PartsAt(float* at, uint32_t n, uint32_t dim)
+        : softs(reinterpret_cast<Softmax*>(at)), values(at + 2 * n * kHeads), dim(dim) {}
+    DEVICE Softmax& soft(uint32_t part, uint32_t head) const { return softs[part * kHeads + head]; }
+    DEVICE float* of(uint32_t part, uint32_t head) const {
+        return values + (uint64_t(part) * kHeads + head) * dim;
+    }
+};
+
+// Those of a block's groups, in shared memory. A group that saw no position leaves a sum and values of 0.
+template <uint32_t kHeads>
+DEVICE PartsAt<kHeads> parts_of_groups(uint32_t groups, uint32_t dim) {
+    return {reinterpret_cast<float*>(shared_memory()) + 2 * kHeads + 4, groups, dim};
+}
+
+// The parts of the blocks that share one row and up to kHeads query heads.
 template <uint32_t kHeads>
 struct Parts {
-    // [.., max_splits, kHeads, len]
+    // [.., kHeads, max_splits, 2 + dim], a block of parts each.
     float* partial;
     // Blocks that have come; 0 between two launches.
     uint32_t* arrived;
@@ -28,61 +67,119 @@ struct Parts {
     uint64_t at;
     // How many they are, and how many there is room for.
     uint32_t splits, max_splits;
-    uint32_t len;
+    uint32_t dim;
+
+    DEVICE PartsAt<kHeads> of_splits() const {
+        return {partial + at * kHeads * max_splits * (2 + dim), max_splits, dim};
+    }
 };
 
-// Merges the parts of a block's groups, which lie in shared memory as [groups, kHeads, len]. One split is the
-// result; of more, each block leaves its own, and the last to come merges these. Calls write(head, element,
-// value) for the result, and says whether this block had it.
+// Whether this block is the last of `blocks` to come here, each with what it has written. The last one finds
+// what all have written, and `arrived` at 0 again. `word` is in shared memory.
+DEVICE bool comes_last(uint32_t* arrived, uint32_t blocks, uint32_t* word) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *word = arrive(arrived) == blocks - 1;
+        if (*word) *arrived = 0;
+    }
+    __syncthreads();
+    return *word;
+}
+
+// Merges n parts, N of a thread's four elements on their way at a time. Calls write(head, element, four
+// values, softmax) for every fourth element of each head. `weights` has room for n parts, rounded up to N; it
+// may be where the softmaxes are. Begins behind a barrier.
+template <uint32_t N, uint32_t kHeads, class Write>
+DEVICE void merge(
+    const PartsAt<kHeads>& from, uint32_t n, uint32_t heads, Softmax* weights, Write write
+) {
+    static_assert(MAX_PARTS % N == 0, "weights of parts that are not there");
+    Softmax* merged = reinterpret_cast<Softmax*>(shared_memory());
+    uint32_t dim = from.dim, quads = heads * dim / 4;
+    float4 values[N];
+    // Past the end, the last part once more, without a weight.
+    auto load = [&](uint32_t at, uint32_t first) {
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) {
+            uint32_t part = first + i < n ? first + i : n - 1;
+            values[i] = *reinterpret_cast<const float4*>(from.of(part, 0) + 4 * at);
+        }
+    };
+    // The first values are on their way while weights are made.
+    if (threadIdx.x < quads) load(threadIdx.x, 0);
+    for (uint32_t h = threadIdx.x / kWarpSize; h < heads; h += blockDim.x / kWarpSize) {
+        constexpr uint32_t kOwn = MAX_PARTS / kWarpSize;
+        uint32_t lane = threadIdx.x % kWarpSize;
+        Softmax mine[kOwn];
+        float largest = -INFINITY, sum = 0.0f;
+#pragma unroll
+        for (uint32_t i = 0; i < kOwn; i++) {
+            uint32_t part = i * kWarpSize + lane;
+            mine[i] = {-INFINITY, 0.0f};
+            if (part < n) mine[i] = from.soft(part, h);
+            largest = fmaxf(largest, mine[i].largest);
+        }
+        largest = reduce_lanes<Largest>(largest, kWarpSize);
+#pragma unroll
+        for (uint32_t i = 0; i < kOwn; i++) {
+            uint32_t part = i * kWarpSize + lane;
+            // A part without positions has no weight.
+            float by = mine[i].sum == 0.0f ? 0.0f : rescale(mine[i].largest, largest);
+            sum = fmaf(mine[i].sum, by, sum);
+            if (part < (n + N - 1) / N * N) weights[part * kHeads + h].largest = by;
+        }
+        sum = reduce_lanes<Sum>(sum, kWarpSize);
+        if (lane == 0) merged[h] = {largest, sum};
+    }
+    __syncthreads();
+    for (uint32_t at = threadIdx.x; at < quads; at += blockDim.x) {
+        uint32_t h = 4 * at / dim;
+        float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (uint32_t first = 0; first < n; first += N) {
+            if (first > 0 || at != threadIdx.x) load(at, first);
+#pragma unroll
+            for (uint32_t i = 0; i < N; i++) {
+                float by = weights[(first + i) * kHeads + h].largest;
+                total.x = fmaf(values[i].x, by, total.x);
+                total.y = fmaf(values[i].y, by, total.y);
+                total.z = fmaf(values[i].z, by, total.z);
+                total.w = fmaf(values[i].w, by, total.w);
+            }
+        }
+        write(h, 4 * at % dim, total, merged[h]);
+    }
+}
+
+// Parts of a block's groups, which are 4 at least, and of splits that are on their way at a time.
+constexpr uint32_t kGroupsAtOnce = 4, kSplitsAtOnce = 16;
+
+// Merges the parts of a block's groups. One split is the result; of more, each block leaves its own, and the
+// last to come merges these. Calls write(head, element, value) for the result, and says whether this block
+// had it.
 template <uint32_t kHeads, class Write>
 DEVICE bool merge_parts(
-    const Parts<kHeads>& p, uint32_t split, uint32_t groups, uint32_t heads, uint32_t head_dim, Write write
+    const Parts<kHeads>& p, uint32_t split, uint32_t groups, uint32_t heads, Write write
 ) {
-    float* left = p.partial + (p.at * p.max_splits + split) * kHeads * p.len;
-    uint32_t n = groups, from_stride = kHeads * p.len;
-    const float* from = reinterpret_cast<const float*>(shared_memory());
-    bool merged = false;
+    auto result = [&](uint32_t h, uint32_t e, float4 total, Softmax soft) {
+        write(h, e, total.x / soft.sum);
+        write(h, e + 1, total.y / soft.sum);
+        write(h, e + 2, total.z / soft.sum);
+        write(h, e + 3, total.w / soft.sum);
+    };
+    PartsAt<kHeads> of_groups = parts_of_groups<kHeads>(groups, p.dim), of_splits = p.of_splits();
     __syncthreads();
-    for (;;) {
-        bool final = p.splits == 1 || merged;
-        for (uint32_t at = threadIdx.x; at < heads * head_dim; at += blockDim.x) {
-            uint32_t h = at / head_dim, e = at % head_dim;
-            const float* part = from + h * p.len;
-            float largest = -INFINITY, sum = 0.0f, value = 0.0f;
-            for (uint32_t g = 0; g < n; g++) largest = fmaxf(largest, part[g * from_stride]);
-            for (uint32_t g = 0; g < n; g++) {
-                // A group that saw no position has no weight, and whatever else it has is no number.
-                if (part[g * from_stride + 1] == 0.0f) continue;
-                float by = rescale(part[g * from_stride], largest);
-                sum = fmaf(part[g * from_stride + 1], by, sum);
-                value = fmaf(part[g * from_stride + 2 + e], by, value);
-            }
-            if (final) {
-                write(h, e, value / sum);
-            } else {
-                float* to = left + h * p.len;
-                if (e == 0) {
-                    to[0] = largest;
-                    to[1] = sum;
-                }
-                to[2 + e] = value;
-            }
-        }
-        if (final) return true;
-
-        // The block that comes last sees what all others have left.
-        __threadfence();
-        __syncthreads();
-        uint32_t* last = reinterpret_cast<uint32_t*>(shared_memory());
-        if (threadIdx.x == 0) {
-            *last = atomicAdd(p.arrived + p.at, 1u) == p.splits - 1;
-            if (*last) p.arrived[p.at] = 0;
-        }
-        __syncthreads();
-        if (!*last) return false;
-        __threadfence();
-        from = p.partial + p.at * p.max_splits * kHeads * p.len;
-        n = p.splits;
-        merged = true;
+    if (p.splits == 1) {
+        merge<kGroupsAtOnce>(of_groups, groups, heads, of_groups.softs, result);
+        return true;
     }
+    auto leave = [&](uint32_t h, uint32_t e, float4 total, Softmax soft) {
+        if (e == 0) of_splits.soft(split, h) = soft;
+        *reinterpret_cast<float4*>(of_splits.of(split, h) + e) = total;
+    };
+    merge<kGroupsAtOnce>(of_groups, groups, heads, of_groups.softs, leave);
+    uint32_t* word = reinterpret_cast<uint32_t*>(shared_memory()) + 2 * kHeads;
+    if (!comes_last(p.arrived + p.at, p.splits, word)) return false;
+    // The groups' parts are not needed any more.
+    merge<kSplitsAtOnce>(of_splits, p.splits, heads, of_groups.softs, result);
+    return true;
 }

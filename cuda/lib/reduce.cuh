@@ -4,6 +4,7 @@
 // before the next __syncthreads().
 #pragma once
 
+#include "../params.h"
 #include "wide.cuh"
 
 DEVICE Wide shuffle_xor(Wide x, int mask) {
@@ -16,6 +17,7 @@ DEVICE V shuffle_xor(V x, int mask) {
 }
 
 struct Sum {
+    static constexpr bool kIdempotent = false;
     DEVICE static Wide of(Wide a, Wide b) { return add(a, b); }
     template <class V>
     DEVICE static V of(V a, V b) {
@@ -23,11 +25,24 @@ struct Sum {
     }
 };
 
+// Of numbers of one sign.
+struct SumAlike {
+    static constexpr bool kIdempotent = false;
+    DEVICE static Wide of(Wide a, Wide b) { return add_alike(a, b); }
+};
+
 struct Max {
+    // Whether a value may come twice.
+    static constexpr bool kIdempotent = true;
     template <class V>
     DEVICE static V of(V a, V b) {
         return a > b ? a : b;
     }
+};
+
+// Of floats, without NaN.
+struct Largest {
+    DEVICE static float of(float a, float b) { return fmaxf(a, b); }
 };
 
 // Over neighbouring `lanes` lanes, a power of two: each of them has the result.
@@ -37,23 +52,48 @@ DEVICE V reduce_lanes(V x, int lanes) {
     return x;
 }
 
-// Over the block: every thread has the result.
+// Over a warp, by the instructions that cards have for integers.
 template <class Op, class V>
-DEVICE V reduce_block(V x, V* scratch) {
-    x = reduce_lanes<Op>(x, kWarpSize);
-    if (threadIdx.x % kWarpSize == 0) scratch[threadIdx.x / kWarpSize] = x;
-    __syncthreads();
-    V all = scratch[0];
-    for (uint32_t warp = 1; warp < blockDim.x / kWarpSize; warp++) all = Op::of(all, scratch[warp]);
-    return all;
+DEVICE V reduce_warp(V x) {
+    return reduce_lanes<Op>(x, kWarpSize);
+}
+template <>
+DEVICE uint32_t reduce_warp<Max>(uint32_t x) {
+    return __reduce_max_sync(kWarp, x);
+}
+template <>
+DEVICE int32_t reduce_warp<Sum>(int32_t x) {
+    return __reduce_add_sync(kWarp, x);
 }
 
-// Over the block, or over the warp alone.
+// Over the values that a block's warps have left, lane i that of warp i % kWarps; each lane has the result.
+template <class Op, uint32_t kWarps, class V>
+DEVICE V reduce_warps(V x) {
+    if constexpr (Op::kIdempotent && sizeof(V) == 4) {
+        // Some several times, at the price of one instruction.
+        return reduce_warp<Op>(x);
+    } else {
+        return reduce_lanes<Op>(x, static_cast<int>(kWarps));
+    }
+}
+
+// Over a block of so many threads, whose warps are a power of two: every thread has the result. Every warp
+// merges what the warps have left, because that takes no longer than one doing it for all.
+template <class Op, uint32_t kThreads, class V>
+DEVICE V reduce_block(V x, V* scratch) {
+    constexpr uint32_t kWarps = kThreads / kWarpSize;
+    x = reduce_warp<Op>(x);
+    if (threadIdx.x % kWarpSize == 0) scratch[threadIdx.x / kWarpSize] = x;
+    __syncthreads();
+    return reduce_warps<Op, kWarps>(scratch[threadIdx.x % kWarps]);
+}
+
+// Over a block of LINEAR_THREADS, or over the warp alone.
 template <bool Block, class Op, class V>
 DEVICE V reduce(V x, V* scratch) {
     if constexpr (Block) {
-        return reduce_block<Op>(x, scratch);
+        return reduce_block<Op, LINEAR_THREADS>(x, scratch);
     } else {
-        return reduce_lanes<Op>(x, kWarpSize);
+        return reduce_warp<Op>(x);
     }
 }

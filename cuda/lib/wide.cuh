@@ -27,14 +27,21 @@ DEVICE Wide add_square(Wide sum, float x) {
     return {high.hi, sum.lo + (high.lo + fmaf(x, x, -square))};
 }
 
-DEVICE Wide divide(Wide a, float by) {
-    float quotient = a.hi / by;
-    return two_sum(quotient, (fmaf(-quotient, by, a.hi) + a.lo) / by);
+// a + b where both have one sign: what the larger parts lose goes to the smaller ones, which stay small.
+DEVICE Wide add_alike(Wide a, Wide b) {
+    Wide sum = two_sum(a.hi, b.hi);
+    return {sum.hi, sum.lo + (a.lo + b.lo)};
 }
 
-// 1 / sqrt(a), rounded once: the float nearest to it, and one Newton step on what it lacks.
+// a / by, with 1 / by known: a quotient next to the right one, and what it leaves over.
+DEVICE Wide divide(Wide a, float by, float one_over) {
+    float quotient = a.hi * one_over;
+    return two_sum(quotient, (fmaf(-quotient, by, a.hi) + a.lo) * one_over);
+}
+
+// 1 / sqrt(a), rounded once: a float next to it, and one Newton step on what it lacks.
 DEVICE float reciprocal_root(Wide a) {
-    float near = 1.0f / sqrtf(a.hi);
+    float near = rsqrt_near(a.hi);
     float square = near * near;
     float rest = fmaf(-a.hi, square, 1.0f);
     rest = fmaf(-a.hi, fmaf(near, near, -square), rest);

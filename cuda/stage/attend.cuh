@@ -7,15 +7,17 @@
 //
 // Each group of lanes, as many as 16-byte pieces (of halves) a vector has, rounded up to a power of two,
 // walks over positions of its own, kAtOnce at a time, with a softmax of its own: largest score, sum of
-// weights, weighted values, of which each lane keeps 8 elements for every query head. A block merges its
-// groups through shared memory. Where there is one split it writes the result; else it leaves its part in
-// `partial`, and the block that comes last merges the parts.
+// weights, weighted values, of which each lane keeps 8 elements for every query head. Keys and values of a
+// round are on their way while the round before it is multiplied, and so are the page numbers of the next
+// one. A block merges its groups through shared memory. Where there is one split it writes the result; else
+// it leaves its part in `partial`, and the block that comes last merges the parts.
 //
 // Reads (pos + 1) x 2 x head_dim elements a KV head. Needs head_dim <= 256, pages of PAGE_POSITIONS, zeros
 // behind each vector, `arrived` 0.
 #pragma once
 
 #include "../lib/parts.cuh"
+#include "../lib/quad.cuh"
 #include "../lib/reduce.cuh"
 #include "../lib/step.cuh"
 
@@ -56,23 +58,88 @@ struct Piece<float> {
     }
 };
 
+// Positions that splits are whole multiples of.
 constexpr int kStride = 16;
-constexpr int kAtOnce = 4;
+
+// Positions that a group of lanes takes at a time.
+constexpr uint32_t kAtOnce = 2;
+
+// What a group has of a round.
+template <class E>
+struct Round {
+    Piece<E> keys[kAtOnce], values[kAtOnce];
+};
+
+// What a group has found so far, of which a lane has 8 elements for every query head.
+struct GroupState {
+    float values[ATTEND_HEADS][8];
+    Softmax soft[ATTEND_HEADS];
+
+    // Takes in a round's positions, of which those `there` count. All lanes of a warp call it together.
+    template <class E>
+    DEVICE void take(
+        const float (&query)[ATTEND_HEADS][8], const Round<E>& round, const bool (&there)[kAtOnce],
+        uint32_t lanes
+    ) {
+        float scores[kAtOnce][ATTEND_HEADS];
+#pragma unroll
+        for (uint32_t i = 0; i < kAtOnce; i++) {
+            float k[8];
+            round.keys[i].floats(k);
+#pragma unroll
+            for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+                scores[i][h] = 0.0f;
+#pragma unroll
+                for (uint32_t e = 0; e < 8; e++) scores[i][h] = fmaf(query[h][e], k[e], scores[i][h]);
+            }
+        }
+        for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) {
+#pragma unroll
+            for (uint32_t i = 0; i < kAtOnce; i++) {
+#pragma unroll
+                for (uint32_t h = 0; h < ATTEND_HEADS; h++)
+                    scores[i][h] += __shfl_xor_sync(kWarp, scores[i][h], mask);
+            }
+        }
+#pragma unroll
+        for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+            float largest = soft[h].largest;
+#pragma unroll
+            for (uint32_t i = 0; i < kAtOnce; i++) {
+                if (!there[i]) scores[i][h] = -INFINITY;
+                largest = fmaxf(largest, scores[i][h]);
+            }
+            float by = rescale(soft[h].largest, largest);
+            soft[h] = {largest, soft[h].sum * by};
+#pragma unroll
+            for (uint32_t e = 0; e < 8; e++) values[h][e] *= by;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < kAtOnce; i++) {
+            if (!there[i]) continue;
+            float v[8];
+            round.values[i].floats(v);
+#pragma unroll
+            for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+                float weight = exp2_fast(scores[i][h] - soft[h].largest);
+                soft[h].sum += weight;
+#pragma unroll
+                for (uint32_t e = 0; e < 8; e++) values[h][e] = fmaf(weight, v[e], values[h][e]);
+            }
+        }
+    }
+};
 
 template <class E>
 DEVICE void attend(const AttendParams& p) {
     const uint32_t head_dim = p.kv.head_dim, stride = p.kv.stride;
-    let_next_kernel_start();
-    wait_for_previous_kernel();
-    // Few of the card's multiprocessors may have positions to read.
-    prefetch_next(p.step);
-    uint32_t r = blockIdx.z;
-    if (r >= p.step.counts->rows) return;
+    // The step's tables are there before its first kernel starts.
+    uint32_t r = blockIdx.z, n_rows = p.step.counts->rows;
     StepRow row = p.step.rows[r];
     uint32_t n_positions = row.pos + 1;
-    uint32_t per_split = (n_positions + p.splits * kStride - 1) / (p.splits * kStride) * kStride;
+    uint32_t per_split = positions_of_split(n_positions, p.splits, kStride);
     uint32_t splits = (n_positions + per_split - 1) / per_split, split = blockIdx.y;
-    if (split >= splits) return;
+    bool exists = r < n_rows && split < splits;
     uint32_t first = split * per_split;
     uint32_t end = first + per_split < n_positions ? first + per_split : n_positions;
 
@@ -86,92 +153,86 @@ DEVICE void attend(const AttendParams& p) {
     uint32_t lanes = 1;
     while (lanes * 8 < stride) lanes *= 2;
     uint32_t sub = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes, groups = blockDim.x / lanes;
-    uint32_t elem = 8 * sub;
+    uint32_t elem = 8 * sub, positions = groups * kAtOnce;
     bool has_piece = elem < stride;
 
-    // Scores come in units of log2, so that weights are powers of two.
-    const float factor = p.scale * 1.4426950408889634f;
-    float query[ATTEND_HEADS][8], values[ATTEND_HEADS][8] = {};
-    Softmax soft[ATTEND_HEADS];
-#pragma unroll
-    for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-        soft[h] = {-INFINITY, 0.0f};
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++) {
-            query[h][i] = h < heads && elem + i < head_dim ? q[h * head_dim + elem + i] * factor : 0.0f;
-        }
-    }
-
-    // All lanes of a warp make the same number of rounds, because they exchange scores.
-    for (uint32_t base = first; base < end; base += groups * kAtOnce) {
-        Piece<E> key[kAtOnce], value[kAtOnce];
-        bool there[kAtOnce];
+    uint32_t pages[kAtOnce] = {};
+    auto find = [&](uint32_t base) {
 #pragma unroll
         for (uint32_t i = 0; i < kAtOnce; i++) {
             uint32_t pos = base + i * groups + group;
-            there[i] = pos < end;
-            if (!there[i] || !has_piece) continue;
-            uint32_t page = page_of(p.step, row.seq, pos), place = pos % PAGE_POSITIONS * stride + elem;
-            key[i].load(reinterpret_cast<const E*>(kv_head(p.kv, page, 0, kv_head_at)) + place);
-            value[i].load(reinterpret_cast<const E*>(kv_head(p.kv, page, 1, kv_head_at)) + place);
+            if (pos < end) pages[i] = page_of(p.step, row.seq, pos);
         }
-        float scores[kAtOnce][ATTEND_HEADS];
+    };
+    auto load = [&](Round<E>& to, uint32_t base) {
 #pragma unroll
         for (uint32_t i = 0; i < kAtOnce; i++) {
-            float k[8] = {};
-            if (there[i] && has_piece) key[i].floats(k);
-#pragma unroll
-            for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-                float score = 0.0f;
-#pragma unroll
-                for (uint32_t e = 0; e < 8; e++) score = fmaf(query[h][e], k[e], score);
-                for (uint32_t mask = lanes / 2; mask > 0; mask /= 2)
-                    score += __shfl_xor_sync(kWarp, score, mask);
-                scores[i][h] = there[i] ? score : -INFINITY;
-            }
+            uint32_t pos = base + i * groups + group, place = pos % PAGE_POSITIONS * stride + elem;
+            to.keys[i] = to.values[i] = {};
+            if (pos >= end || !has_piece) continue;
+            to.keys[i].load(reinterpret_cast<const E*>(kv_head(p.kv, pages[i], 0, kv_head_at)) + place);
+            to.values[i].load(reinterpret_cast<const E*>(kv_head(p.kv, pages[i], 1, kv_head_at)) + place);
         }
+    };
+    if (exists) find(first);
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    // Few of the card's multiprocessors may have positions to read.
+    prefetch_next(p.step);
+    if (!exists) return;
+
+    Round<E> even, odd;
+    load(even, first);
+    find(first + positions);
+    // Scores come in units of log2, so that weights are powers of two.
+    const float factor = p.scale * 1.4426950408889634f;
+    float query[ATTEND_HEADS][8] = {};
 #pragma unroll
-        for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-            float largest = soft[h].largest;
+    for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
 #pragma unroll
-            for (uint32_t i = 0; i < kAtOnce; i++) largest = fmaxf(largest, scores[i][h]);
-            float by = rescale(soft[h].largest, largest);
-            soft[h] = {largest, soft[h].sum * by};
+        for (uint32_t i = 0; i < 8; i += 4) {
+            float four[4] = {};
+            if (h < heads && elem + i < head_dim)
+                load_quad<false>(q + h * head_dim, elem + i, head_dim, four);
 #pragma unroll
-            for (uint32_t e = 0; e < 8; e++) values[h][e] *= by;
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < kAtOnce; i++) {
-            if (!there[i]) continue;
-            float v[8] = {};
-            if (has_piece) value[i].floats(v);
-#pragma unroll
-            for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-                float weight = exp2_fast(scores[i][h] - soft[h].largest);
-                soft[h].sum += weight;
-#pragma unroll
-                for (uint32_t e = 0; e < 8; e++) values[h][e] = fmaf(weight, v[e], values[h][e]);
-            }
+            for (uint32_t e = 0; e < 4; e++) query[h][i + e] = four[e];
         }
     }
+    GroupState state = {};
+#pragma unroll
+    for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
+        state.soft[h] = {-INFINITY, 0.0f};
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) query[h][i] *= factor;
+    }
 
-    // [groups, heads, 2 + stride]
-    float* parts = reinterpret_cast<float*>(shared_memory());
-    uint32_t part_len = 2 + stride;
+    // All lanes of a warp make the same number of rounds, because they exchange scores.
+    auto round = [&](const Round<E>& now, Round<E>& next, uint32_t base) {
+        load(next, base + positions);
+        find(base + 2 * positions);
+        bool there[kAtOnce];
+#pragma unroll
+        for (uint32_t i = 0; i < kAtOnce; i++) there[i] = base + i * groups + group < end;
+        state.take(query, now, there, lanes);
+    };
+    for (uint32_t base = first; base < end; base += 2 * positions) {
+        round(even, odd, base);
+        if (base + positions >= end) break;
+        round(odd, even, base + positions);
+    }
+
+    PartsAt<ATTEND_HEADS> parts = parts_of_groups<ATTEND_HEADS>(groups, stride);
 #pragma unroll
     for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
         if (!has_piece) break;
-        float* part = parts + (group * ATTEND_HEADS + h) * part_len;
-        if (sub == 0) {
-            part[0] = soft[h].largest;
-            part[1] = soft[h].sum;
-        }
-#pragma unroll
-        for (uint32_t e = 0; e < 8; e++) part[2 + elem + e] = values[h][e];
+        if (sub == 0) parts.soft(group, h) = state.soft[h];
+        float4* to = reinterpret_cast<float4*>(parts.of(group, h) + elem);
+        to[0] = make_float4(state.values[h][0], state.values[h][1], state.values[h][2], state.values[h][3]);
+        to[1] = make_float4(state.values[h][4], state.values[h][5], state.values[h][6], state.values[h][7]);
     }
     uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.tiles + tile;
-    Parts<ATTEND_HEADS> from{p.partial, p.arrived, at, splits, p.splits, 2 + stride};
-    merge_parts(from, split, groups, heads, head_dim, [&](uint32_t h, uint32_t e, float value) {
-        out[h * head_dim + e] = value;
+    Parts<ATTEND_HEADS> from{p.partial, p.arrived, at, splits, p.splits, stride};
+    merge_parts(from, split, groups, heads, [&](uint32_t h, uint32_t e, float value) {
+        if (e < head_dim) out[h * head_dim + e] = value;
     });
 }

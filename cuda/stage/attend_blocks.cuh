@@ -74,10 +74,11 @@ struct BlockPosition {
 };
 
 DEVICE void attend_blocks(const AttendBlocksParams& p) {
+    // The step's tables are there before its first kernel starts.
+    PagesTask<ATTEND_HEADS> task(p);
     let_next_kernel_start();
     wait_for_previous_kernel();
     prefetch_next(p.step);
-    PagesTask<ATTEND_HEADS> task(p);
     if (!task.exists) return;
     uint32_t head_dim = p.kv.head_dim;
     PieceLanes of_thread(head_dim);

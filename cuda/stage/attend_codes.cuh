@@ -209,7 +209,8 @@ struct PagesTask {
         if (!exists) return;
         row = p.step.rows[r];
         n_positions = row.pos + 1;
-        uint32_t n_pages = row.pos / PAGE_POSITIONS + 1, per_split = (n_pages + p.splits - 1) / p.splits;
+        uint32_t n_pages = row.pos / PAGE_POSITIONS + 1;
+        uint32_t per_split = positions_of_split(n_positions, p.splits, PAGE_POSITIONS) / PAGE_POSITIONS;
         splits = (n_pages + per_split - 1) / per_split;
         split = blockIdx.y;
         exists = split < splits;
@@ -242,18 +243,16 @@ struct PagesTask {
         return floats;
     }
 
-    // Merges what `groups` groups of the block have left in shared memory, [groups, kHeads, 2 + head_dim],
-    // with other blocks' parts where there are some, and writes the result, transformed back by `rotation`
-    // where it was transformed.
+    // Merges what `groups` groups of the block have left in shared memory with other blocks' parts where
+    // there are some, and writes the result, transformed back by `rotation` where it was transformed.
     template <class Params, class Rotation>
     DEVICE void finish(const Params& p, uint32_t groups, const Rotation& rotation, bool transformed) const {
-        float* parts = reinterpret_cast<float*>(shared_memory());
-        uint32_t head_dim = p.kv.head_dim, len = 2 + head_dim;
-        float* merged = parts + groups * kHeads * len;
+        uint32_t head_dim = p.kv.head_dim;
+        float* merged = parts_of_groups<kHeads>(groups, head_dim).of(groups, 0);
         uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.tiles + tile;
-        Parts<kHeads> from{p.partial, p.arrived, at, splits, p.splits, len};
+        Parts<kHeads> from{p.partial, p.arrived, at, splits, p.splits, head_dim};
         auto write = [&](uint32_t h, uint32_t e, float value) { merged[h * head_dim + e] = value; };
-        if (!merge_parts(from, split, groups, heads, head_dim, write)) return;
+        if (!merge_parts(from, split, groups, heads, write)) return;
         __syncthreads();
         for (uint32_t h = threadIdx.x / kWarpSize; h < heads; h += blockDim.x / kWarpSize) {
             Vector v = load_vector(merged + h * head_dim, head_dim);
@@ -280,16 +279,15 @@ struct PieceLanes {
     // Leaves what the group has found for PagesTask::finish, where the queries were.
     DEVICE void leave(const AttendState& state, uint32_t head_dim) const {
         __syncthreads();
-        float* parts = reinterpret_cast<float*>(shared_memory());
+        PartsAt<ATTEND_HEADS> parts = parts_of_groups<ATTEND_HEADS>(groups, head_dim);
 #pragma unroll
         for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-            float* part = parts + (group * ATTEND_HEADS + h) * (2 + head_dim);
-            if (piece == 0) {
-                part[0] = state.soft[h].largest;
-                part[1] = state.soft[h].sum;
-            }
+            if (piece == 0) parts.soft(group, h) = state.soft[h];
+            float4* to = reinterpret_cast<float4*>(parts.of(group, h) + piece * CODES_PIECE);
+            const float(&v)[CODES_PIECE] = state.values[h];
 #pragma unroll
-            for (uint32_t e = 0; e < CODES_PIECE; e++) part[2 + piece * CODES_PIECE + e] = state.values[h][e];
+            for (uint32_t i = 0; i < CODES_PIECE; i += 4)
+                to[i / 4] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
         }
     }
 };
@@ -311,10 +309,11 @@ DEVICE uint32_t bytes_of_floats(const float* x, float by) {
 
 template <class C>
 DEVICE void attend_codes(const AttendCodesParams& p) {
+    // The step's tables are there before its first kernel starts.
+    PagesTask<ATTEND_HEADS> task(p);
     let_next_kernel_start();
     wait_for_previous_kernel();
     prefetch_next(p.step);
-    PagesTask<ATTEND_HEADS> task(p);
     if (!task.exists) return;
     uint32_t head_dim = p.kv.head_dim;
     PieceLanes of_thread(head_dim);

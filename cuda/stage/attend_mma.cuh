@@ -11,7 +11,9 @@
 //
 // The products are of halves with float sums (mma m16n8k16), and no worse than float products: a query vector
 // times a power of two, and a weight times 2^14, are each two halves, which keep 22 bits, and are multiplied
-// one after the other. The rescaling is exact.
+// one after the other. The rescaling is exact. Weighted values are summed by tensor cores over one span, and
+// spans as floats: tensor cores cut off what an accumulator has no place for, always towards zero, and over
+// thousands of positions that would add up.
 //
 // Positions that no row of the tile sees are zeros in shared memory. Where rows see different parts of a
 // span, a weight of 0 must not meet a value that is no finite number: such values become 0 there, and rows
@@ -385,9 +387,9 @@ DEVICE void attend_tiles(const Params& p) {
                 }
             }
         }
+        uint32_t high[kTiles / 2][4], low[kTiles / 2][4];
 #pragma unroll
         for (int two = 0; two < kTiles / 2; two++) {
-            uint32_t high[4], low[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 // Rows `quartet` and `quartet + 8` of the first 8 columns, then of the others.
@@ -403,21 +405,27 @@ DEVICE void attend_tiles(const Params& p) {
                 }
                 even = TwoHalves::of(a);
                 odd = TwoHalves::of(b);
-                high[i] = even.high | static_cast<uint32_t>(odd.high) << 16;
-                low[i] = even.low | static_cast<uint32_t>(odd.low) << 16;
+                high[two][i] = even.high | static_cast<uint32_t>(odd.high) << 16;
+                low[two][i] = even.low | static_cast<uint32_t>(odd.low) << 16;
             }
+        }
 #pragma unroll
-            for (int t = 0; t < kOut; t += 2) {
+        for (int t = 0; t < kOut; t += 2) {
+            float of_span[2][4] = {};
+#pragma unroll
+            for (int two = 0; two < kTiles / 2; two++) {
                 uint32_t values[4];
                 load_matrices<true>(values,
                     shared.values + 16 * two * kPitch<D> + 8 * t + block_at(kPitch<D>));
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     uint32_t b[2] = {values[2 * i], values[2 * i + 1]};
-                    mma_f16_16x8x16(out[t + i], low, b);
-                    mma_f16_16x8x16(out[t + i], high, b);
+                    mma_f16_16x8x16(of_span[i], low[two], b);
+                    mma_f16_16x8x16(of_span[i], high[two], b);
                 }
             }
+#pragma unroll
+            for (int i = 0; i < 8; i++) out[t + i / 4][i % 4] += of_span[i / 4][i % 4];
         }
         __syncthreads();
         if (Source::kMayBreak && cut && threadIdx.x < kSpan) shared.broken[threadIdx.x] = 0;

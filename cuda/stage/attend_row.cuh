@@ -162,26 +162,27 @@ struct RowState {
         const uint32_t (&low)[2]
     ) {
         uint32_t a[4] = {first[0], first[1], second[0], second[1]};
-        mma_f16_16x8x16(values[i], a, low);
-        mma_f16_16x8x16(values[i], a, high);
+        // Not into the sum: tensor cores cut off what an accumulator has no place for, always towards zero.
+        float part[4] = {};
+        mma_f16_16x8x16(part, a, low);
+        mma_f16_16x8x16(part, a, high);
+#pragma unroll
+        for (int e = 0; e < 4; e++) values[i][e] += part[e];
     }
 
     // Leaves all of it for PagesTask::finish.
     DEVICE void leave() {
         Place at;
-        float* parts =
-            reinterpret_cast<float*>(shared_memory()) + threadIdx.x / kWarpSize * ATTEND_ROW_HEADS * (2 + D);
+        uint32_t warp = threadIdx.x / kWarpSize;
+        auto parts = parts_of_groups<ATTEND_ROW_HEADS>(ATTEND_THREADS / kWarpSize, D);
 #pragma unroll
         for (int head = 0; head < 2; head++) {
-            float all = sum[head], *part = parts + (2 * at.member + head) * (2 + D);
+            float all = sum[head];
             for (int mask = 4; mask < kWarpSize; mask *= 2) all += __shfl_xor_sync(kWarp, all, mask);
-            if (at.quartet == 0) {
-                part[0] = base[head];
-                part[1] = all;
-            }
+            if (at.quartet == 0) parts.soft(warp, 2 * at.member + head) = {base[head], all};
+            float* to = parts.of(warp, 2 * at.member + head) + at.quartet * (D / 8);
 #pragma unroll
-            for (int i = 0; i < D / 8; i++)
-                part[2 + at.quartet * (D / 8) + i] = values[i / 2][2 * (i % 2) + head] / kWeightSteps;
+            for (int i = 0; i < D / 8; i++) to[i] = values[i / 2][2 * (i % 2) + head] / kWeightSteps;
         }
     }
 };
@@ -336,10 +337,11 @@ DEVICE void take_codes(
 
 template <class C, int D>
 DEVICE void attend_row(const AttendCodesParams& p) {
+    // The step's tables are there before its first kernel starts.
+    PagesTask<ATTEND_ROW_HEADS> task(p);
     let_next_kernel_start();
     wait_for_previous_kernel();
     prefetch_next(p.step);
-    PagesTask<ATTEND_ROW_HEADS> task(p);
     if (!task.exists) return;
     RowQueries<D>& queries = *reinterpret_cast<RowQueries<D>*>(shared_memory());
     // A sequence whose first page is not full has no mean, and no codes that would want one.

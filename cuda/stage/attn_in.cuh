@@ -42,9 +42,10 @@ struct AttnInTask {
 
     DEVICE WeightRow row(uint32_t unit, uint32_t slot) const {
         Pair at = pair(unit, slot);
-        const LinearParams* w = at.weight == 0 ? &p.wq : at.weight == 1 ? &p.wk : &p.wv;
-        return {at.exists ? w : nullptr, at.head * p.kv.head_dim + elem(at, slot >= half_slots())};
+        uint32_t row = at.head * p.kv.head_dim + elem(at, slot >= half_slots());
+        return {at.weight, at.exists ? row : WeightRow::kNone};
     }
+    DEVICE LinearParams weight(uint32_t i) const { return select(i == 0, p.wq, select(i == 1, p.wk, p.wv)); }
 
     DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float other) const {
         Pair at = pair(unit, slot);

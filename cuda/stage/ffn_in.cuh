@@ -30,7 +30,13 @@ struct FfnInTask {
     DEVICE WeightRow row(uint32_t unit, uint32_t slot) const {
         bool of_gate = p.gate.data && slot < width();
         uint32_t row = unit * width() + slot % width();
-        return {row >= p.up.rows ? nullptr : of_gate ? &p.gate : &p.up, row};
+        return {of_gate, row < p.up.rows ? row : WeightRow::kNone};
+    }
+    DEVICE LinearParams weight(uint32_t of_gate) const {
+        LinearParams w = select(of_gate, p.gate, p.up);
+        // A gate has as many.
+        w.rows = p.up.rows;
+        return w;
     }
 
     DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float other) const {

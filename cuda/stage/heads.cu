@@ -36,10 +36,13 @@ KERNEL(heads, HeadsParams, HEADS_THREADS) {
     in.cols = head_dim;
     in.norm = of_queries ? p.q_norm : p.k_norm;
     if (part == 1) in.norm.kind = NORM_NONE;
-    RowNorm norm = row_norm<false>(in, from, lane, kWarpSize);
+    RowPart<false, false, kHeadQuads> held;
+    RowNorm norm = row_norm(in, from, held);
+    held.apply(norm, in.norm, in.norm.weight, head_dim, 0);
     float* normed = reinterpret_cast<float*>(shared_memory()) + warp * head_dim;
-    for (uint32_t elem = lane; elem < head_dim; elem += kWarpSize)
-        normed[elem] = norm.of(in.norm, from[elem], elem);
+    held.each(0, head_dim, [&](uint32_t quad, uint32_t elem) {
+        for (uint32_t i = 0; i < 4 && elem + i < head_dim; i++) normed[elem + i] = held.x[quad][i];
+    });
     __syncwarp();
 
     StepRow row = p.step.rows[r];

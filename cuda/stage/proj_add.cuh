@@ -14,8 +14,9 @@ struct ProjAddTask {
 
     DEVICE WeightRow row(uint32_t unit, uint32_t slot) const {
         uint32_t row = unit * slots() + slot;
-        return {row < p.w.rows ? &p.w : nullptr, row};
+        return {0, row < p.w.rows ? row : WeightRow::kNone};
     }
+    DEVICE const LinearParams& weight(uint32_t) const { return p.w; }
 
     DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float) const {
         p.x[uint64_t(m) * p.w.rows + unit * slots() + slot] += y;

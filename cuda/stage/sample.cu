@@ -35,7 +35,7 @@ DEVICE void keep(const SampleParams& p, uint32_t row, uint32_t token) {
 
 DEVICE void greedy(const SampleParams& p, uint32_t row, const float* logits) {
     Candidate best = largest_below(logits, p.n_vocab, kAboveAll, blockIdx.x, gridDim.x);
-    best = reduce_block<Max>(best, reinterpret_cast<Candidate*>(shared_memory()));
+    best = reduce_block<Max, SAMPLE_THREADS>(best, reinterpret_cast<Candidate*>(shared_memory()));
     if (threadIdx.x != 0) return;
     atomicMax(p.best + row, best);
     __threadfence();
@@ -71,7 +71,8 @@ DEVICE void drawn(const SampleParams& p, uint32_t row, const float* logits) {
     } else {
         Candidate bound = kAboveAll;
         for (uint32_t i = 0; i < how.top_k; i++) {
-            bound = reduce_block<Max>(largest_below(logits, p.n_vocab, bound, 0, 1), draw.scratch);
+            Candidate next = largest_below(logits, p.n_vocab, bound, 0, 1);
+            bound = reduce_block<Max, SAMPLE_THREADS>(next, draw.scratch);
             if (threadIdx.x == 0) draw.kept[i] = bound;
             __syncthreads();
         }

@@ -12,6 +12,8 @@ struct Q4_0 {
     static constexpr int kElems = 32;
     static constexpr int kUnroll = 4;
     static constexpr int kRowsUnroll = 1;
+    // lib/input.cuh
+    static constexpr uint32_t kBlockQuads = 3;
     using Acc = float;
     struct Row {
         const uint8_t* ints;

@@ -19,6 +19,8 @@ struct Q6K {
     static constexpr int kElems = 64;
     static constexpr int kUnroll = 2;
     static constexpr int kRowsUnroll = 1;
+    // lib/input.cuh
+    static constexpr uint32_t kBlockQuads = 1;
     using Acc = float;
     struct Row {
         const uint8_t* low;

@@ -27,6 +27,8 @@ struct Q8_0 {
     static constexpr int kElems = 16;
     static constexpr int kUnroll = 5;
     static constexpr int kRowsUnroll = 2;
+    // lib/input.cuh
+    static constexpr uint32_t kBlockQuads = 3;
     using Acc = float;
     struct Row {
         const uint8_t* ints;

@@ -271,6 +271,47 @@ fn rows_together_attend_as_they_do_alone() {
     }
 }
 
+/// Tensor cores cut off what an accumulator has no place for, always towards zero, and so does the
+/// processor's form of the kernels: over thousands of positions the outputs of a tile must not shrink.
+/// Roundings of single elements cancel in the mean of the 1,536 outputs; one accumulator over all positions
+/// would be 3e-5 short in the mean.
+#[test]
+fn tiles_of_a_long_context_lose_nothing() {
+    // As many KV heads as the kernels' blocks, so that no tile is split.
+    let (n_heads, head_dim, n_positions) = (6, 16, 4096);
+    let shape = Shape { n_heads, n_kv_heads: n_heads, head_dim, rope: None, codec: codec("f16"), ..plain() };
+    let n_pages = n_positions as usize / PAGE;
+    let mut attention = Attention::new("the bias of a long context", shape, 512, 1, n_pages);
+    // Values of one sign add up.
+    let bias = attention.case.vector(n_heads * head_dim, 4.0);
+    let sterna::program::Stage::AttnIn(s) = &mut attention.case.p.stages[0].1 else { unreachable!() };
+    s.wv.bias = Some(bias);
+    let pages = shuffled_pages(1, n_pages);
+    let fill = attention.fill(0, n_positions - 16);
+    let together = attention.turn(ATTN_IN, rows(0, n_positions - 16..n_positions));
+    if let Some(mut backend) = simt(1) {
+        let mut running = attention.case.on(&mut *backend);
+        fill.iter().chain([&together]).for_each(|turn| running.turn(turn, &pages, &[]));
+        // Weights are about equal, so that every position counts.
+        let q: Vec<f32> = running.read(attention.q, 16).iter().map(|q| q / 32.0).collect();
+        running.write(attention.q, &q);
+        running.run(1..2, &together.step(&pages, &[]));
+        let got = running.read(attention.y, 16);
+        let cols = n_heads * head_dim;
+        let (mut lost, mut all) = (0.0_f64, 0.0);
+        for (i, row) in together.rows.iter().enumerate() {
+            running.write(attention.q, &q[i * cols..(i + 1) * cols]);
+            running.run(1..2, &Step { rows: &[*row], pages: &pages, sampling: &[] });
+            for (a, b) in got[i * cols..].iter().zip(running.read(attention.y, 1)) {
+                lost += f64::from(b - a) * f64::from(b.signum());
+                all += f64::from(b.abs());
+            }
+        }
+        println!("{:.1e} lost", lost / all);
+        assert!((lost / all).abs() < 1e-6, "{:.1e} of the outputs is lost", lost / all);
+    }
+}
+
 /// A value beyond the range of halves is infinite in its element, for the rows that see it: the same elements
 /// whether rows stand together or alone.
 #[test]

@@ -6,9 +6,10 @@
 
 use ggml_types::types::REGISTRY;
 use sterna::program::{
-    Act, ActQuant, Embed, FfnIn, Logits, NormKind, ProjAdd, Row, RowsOf, Sample, Sampling, sampling,
+    Act, ActQuant, Embed, FfnIn, Linear, Logits, NormKind, ProjAdd, Row, RowsOf, Sample, Sampling, Step,
+    sampling,
 };
-use support::case::{Case, Numbers, Turn, backends, few_backends, limits, rows, shuffled_pages, ty};
+use support::case::{Case, Numbers, Turn, backends, few_backends, limits, rows, shuffled_pages, simt, ty};
 
 const ACT_QUANTS: [ActQuant; 2] = [ActQuant::None, ActQuant::I8PerToken];
 
@@ -40,6 +41,40 @@ fn linear_layers_of_every_type() {
                 case.check(backends(), &shuffled_pages(1, 1), &[turn]);
             }
         }
+    }
+}
+
+/// Sums of many columns on tensor cores must not shrink either (attention.rs): 16 rows at once against the
+/// same rows one by one, whose sums are of floats. One accumulator over all columns would be 5e-5 short in
+/// the mean of the outputs.
+#[test]
+fn sums_of_many_columns_lose_nothing() {
+    let (n_rows, outputs, cols) = (16, 64, 6912);
+    let mut case = Case::new("the bias of many columns", limits(n_rows, 1, 1));
+    let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
+    let positive: Vec<f32> = case.numbers.values(outputs * cols).iter().map(|w| w.abs() / 64.0).collect();
+    let w = case.weight_of(ty("f16"), outputs, cols, &positive);
+    let w = Linear { w, bias: None, act: ActQuant::None, scale: 1.0 };
+    case.p.push("proj_add", ProjAdd { y, norm: None, w, x });
+    let inputs: Vec<f32> = case.numbers.values(n_rows * cols).iter().map(|y| y.abs()).collect();
+    let pages = shuffled_pages(1, 1);
+    if let Some(mut backend) = simt(1) {
+        let mut running = case.on(&mut *backend);
+        let mut products = |rows: Vec<Row>, inputs: &[f32]| {
+            running.write(y, inputs);
+            running.write(x, &vec![0.0; rows.len() * outputs]);
+            running.run(0..1, &Step { rows: &rows, pages: &pages, sampling: &[] });
+            running.read(x, rows.len())
+        };
+        let together = products(single(n_rows), &inputs);
+        let alone = inputs.chunks(cols).flat_map(|row| products(single(1), row));
+        let (mut lost, mut all) = (0.0_f64, 0.0);
+        for (a, b) in together.iter().zip(alone) {
+            lost += f64::from(b - a);
+            all += f64::from(b);
+        }
+        println!("{:.1e} lost", lost / all);
+        assert!((lost / all).abs() < 1e-6, "{:.1e} of the products is lost", lost / all);
     }
 }
 

@@ -16,7 +16,7 @@ use sterna::engine::{self, EngineOptions};
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
 use sterna::program::{PAGE, Program};
-use sterna::synth::{Preset, Synth};
+use sterna::synth::{Preset, Spec, Synth};
 
 const POSITIONS: usize = 131_072;
 
@@ -119,8 +119,12 @@ impl Driver for Counting {
 
 /// A model of that shape whose file has its descriptions and, instead of weights, a hole.
 fn hollow(preset: &str, dir: &Path) -> Gguf {
-    let synth = Synth::new(&Preset::by_name(preset).unwrap().spec(None, None, 1).unwrap()).unwrap();
-    let (path, bytes) = (dir.join(preset), synth.file_bytes());
+    hollow_of(&Preset::by_name(preset).unwrap().spec(None, None, 1).unwrap(), dir)
+}
+
+pub fn hollow_of(spec: &Spec, dir: &Path) -> Gguf {
+    let synth = Synth::new(spec).unwrap();
+    let (path, bytes) = (dir.join(&spec.name), synth.file_bytes());
     let file = File::create(&path).unwrap();
     let after_the_descriptions =
         |written| if written == 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };

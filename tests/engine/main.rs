@@ -2,6 +2,7 @@
 
 mod batch;
 mod batch_faults;
+mod cuda_waves;
 mod generation;
 mod golden_bitnet;
 mod hostile_model;

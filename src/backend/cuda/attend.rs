@@ -7,17 +7,14 @@ use ggml_types::{KvForm, kv as registry};
 use super::driver::{Launch, Limits};
 use super::kv::{self, Kept, stride};
 use super::params::{
-    ATTEND_HEADS, ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128, ATTEND_MMA_HEADS,
-    ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128, ATTEND_ROW_HEADS,
-    ATTEND_THREADS, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams, AttendMmaParams,
-    AttendParams, CODES_PIECE,
+    ATTEND_HEADS, ATTEND_LEAST, ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128,
+    ATTEND_MMA_HEADS, ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
+    ATTEND_ROW_HEADS, ATTEND_THREADS, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams,
+    AttendMmaParams, AttendParams, CODES_PIECE, MAX_PARTS,
 };
 use super::{Cx, words};
 use crate::backend::device::tiles::{Tiling, tiles};
 use crate::program::{Attend, KvDecl, PAGE, Program, Row, Stage};
-
-/// Positions that a split has at least: what the kernel's groups of lanes walk over in one round.
-const MIN_SPLIT: usize = 16;
 
 /// Threads of a warp.
 const WARP: usize = 32;
@@ -141,9 +138,8 @@ impl Cut {
         let tiles = group.div_ceil(by_rows(kv).1);
         // Four blocks of 128 threads a multiprocessor, and none without positions.
         let wanted = (4 * limits.multiprocessors as usize).div_ceil(kv.n_kv_heads * tiles * rows);
-        // Codes and blocks are read by whole pages.
-        let min_split = if kv::is_appended(kv) { PAGE } else { MIN_SPLIT };
-        let splits = wanted.min((p.limits.pages * PAGE).div_ceil(min_split));
+        let pages = (p.limits.pages * PAGE).div_ceil(ATTEND_LEAST as usize);
+        let splits = wanted.min(pages).min(MAX_PARTS as usize);
         Self { group, tiles, splits }
     }
 
@@ -185,11 +181,13 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
         }
     };
     let parts = ATTEND_THREADS as usize / lanes * heads;
+    // Before the parts, what a merge finds (cuda/lib/parts.cuh).
+    let found = 2 * heads + 4;
     Launch {
         kernel: cx.kernel(&kernel),
         grid: [decl.n_kv_heads as u32 * tiles, splits, rows as u32],
         threads: ATTEND_THREADS,
-        shared_bytes: ((parts * (2 + stride(decl)) + merged) * 4).next_multiple_of(16) as u32,
+        shared_bytes: ((found + parts * (2 + stride(decl)) + merged) * 4).next_multiple_of(16) as u32,
         cooperative: false,
         params,
     }

@@ -3,10 +3,10 @@
 use super::driver::{Address, Launch};
 use super::params::{
     InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, LogitsParams,
-    MMA_HALVES_SHARED_BYTES, MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS, NormParams,
+    MMA_HALVES_SHARED_BYTES, MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS, NORM_SHARED_COLS, NormParams,
 };
 use super::weight::{Mma, Products};
-use super::{Cx, words};
+use super::{Cx, occupancy, words};
 use crate::program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf, Weight};
 
 /// How layers of one input multiply, where one kernel has all of them.
@@ -43,6 +43,12 @@ pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<Stri
 /// Bytes of shared memory for `rows` rows of activations at a time.
 pub fn shared_bytes(products: Products, cols: usize, rows: usize) -> usize {
     (LINEAR_HEADER_BYTES as usize + rows * products.act_bytes(cols)).next_multiple_of(16)
+}
+
+/// Bytes of shared memory for the norm's weights in a kernel for single rows.
+fn norm_bytes(input: &Input<'_>, cols: usize, suffix: &str) -> usize {
+    let shares = input.norm.is_some() && suffix.is_empty() && cols <= NORM_SHARED_COLS as usize;
+    if shares { (LINEAR_HEADER_BYTES as usize + 4 * cols).next_multiple_of(16) } else { 0 }
 }
 
 /// The input of a stage's layers.
@@ -85,11 +91,19 @@ pub fn launch<T: bytemuck::Pod>(
     let slots = 32 >> lanes_log2;
     // On tensor cores a warp has two sets of rows at a time, and tiles of the step share the card.
     let (tiles, sets) = if suffix == MMA { (rows.div_ceil(tile_rows), 2) } else { (1, 1) };
-    let most = (cx.resident_blocks() as usize).div_ceil(tiles);
-    let blocks = work.rows.div_ceil(slots * sets * warps).clamp(1, most);
     let shared = match products.mma() {
         Some(Mma::Halves) if suffix == MMA => MMA_HALVES_SHARED_BYTES as usize,
-        _ => shared_bytes(products, w.cols, tile_rows),
+        _ => shared_bytes(products, w.cols, tile_rows).max(norm_bytes(input, w.cols, suffix)),
+    };
+    let units = work.rows.div_ceil(slots * sets);
+    let multiprocessors = cx.limits.multiprocessors as usize;
+    // Kernels have registers for two blocks a multiprocessor, shared memory may leave room for one.
+    let resident = multiprocessors * occupancy::by_shared(cx.limits, shared as u32).clamp(1, 2) as usize;
+    let blocks = if suffix == MMA {
+        units.div_ceil(warps).clamp(1, resident.div_ceil(tiles))
+    } else {
+        // Units go to blocks in turn: one block a multiprocessor where its warps are enough for all of them.
+        units.clamp(1, if units <= multiprocessors * warps { multiprocessors } else { resident })
     };
     assert!(shared <= room, "{stage}: {shared} bytes of shared memory, there are {room}");
     let params = params(InputParams {

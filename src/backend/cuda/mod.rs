@@ -18,6 +18,7 @@ mod kv;
 mod linear;
 mod logits;
 mod memory;
+pub mod occupancy;
 #[allow(missing_docs, dead_code)] // Generated: cuda/params.h has the words.
 #[rustfmt::skip]
 mod params;

@@ -84,7 +84,7 @@ impl Spec {
 
     /// What geometry depends on.
     pub fn limits(&self) -> Limits {
-        Limits::of(self.compute, self.multiprocessors, self.block_shared_bytes, self.l2_bytes)
+        Limits::of(self.multiprocessors, self.block_shared_bytes, self.l2_bytes)
     }
 }
 

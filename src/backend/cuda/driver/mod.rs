@@ -55,23 +55,16 @@ pub struct Limits {
     pub multiprocessors: u32,
     /// Most dynamic shared memory of a block.
     pub shared_bytes: u32,
-    /// Bytes of the next kernel's weights that are worth bringing to the card's cache early; 0 where a kernel
-    /// may start, and load them, before the last one has ended.
+    /// Bytes of the next kernel's weights that are worth bringing to the card's cache early.
     pub prefetch_bytes: u64,
 }
 
 impl Limits {
-    /// Those of a card of some compute capability.
-    fn of(compute: (i32, i32), multiprocessors: u32, shared_bytes: u32, l2_bytes: u64) -> Self {
+    /// Those of a card.
+    fn of(multiprocessors: u32, shared_bytes: u32, l2_bytes: u64) -> Self {
         // A quarter, so that what the running kernel reads again stays there. Not measured.
-        let prefetch_bytes = if starts_early(compute) { 0 } else { l2_bytes / 4 };
-        Self { multiprocessors, shared_bytes, prefetch_bytes }
+        Self { multiprocessors, shared_bytes, prefetch_bytes: l2_bytes / 4 }
     }
-}
-
-/// Whether a kernel may start before the one before it has ended (programmatic dependent launch).
-fn starts_early(compute: (i32, i32)) -> bool {
-    compute >= (9, 0)
 }
 
 /// A device. Everything is queued in order; reading waits.

@@ -6,7 +6,7 @@ use cudarc::driver::{result, sys};
 use super::call::{Called, fail};
 use super::code;
 use crate::backend::BackendError;
-use crate::backend::cuda::driver::{Limits, starts_early};
+use crate::backend::cuda::driver::Limits;
 
 /// What a card is.
 pub struct About {
@@ -73,14 +73,14 @@ impl About {
             name: result::device::get_name(device).called("cuDeviceGetName")?,
             compute,
             memory_bytes,
-            limits: Limits::of(compute, multiprocessors as u32, shared as u32, l2_bytes as u64),
+            limits: Limits::of(multiprocessors as u32, shared as u32, l2_bytes as u64),
             driver: (version / 1000, version % 1000 / 10),
         })
     }
 
-    /// Whether a kernel may start before the one before it has ended.
+    /// Whether a kernel may start before the one before it has ended (programmatic dependent launch).
     pub fn starts_early(&self) -> bool {
-        starts_early(self.compute)
+        self.compute >= (9, 0)
     }
 
     /// The code that this build has for the card, or what is in the way and the way out.

@@ -1,0 +1,215 @@
+//! How full the waves of every launch of a token are, for the shapes of published models on cards that nobody
+//! has at hand: blocks against places, from registers and shared memory.
+
+#![cfg(feature = "cuda")]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use sterna::backend::cuda::driver::cards::{CARDS, SMALL, Spec as Card};
+use sterna::backend::cuda::driver::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Recording};
+use sterna::backend::cuda::{Cuda, occupancy};
+use sterna::backend::{Backend, BackendError};
+use sterna::engine::{self, EngineOptions};
+use sterna::gguf::Gguf;
+use sterna::model::{Hyper, Model, Options};
+use sterna::synth::{Preset, Spec};
+
+use super::kv_memory::hollow_of;
+
+/// The cards that people have.
+fn cards() -> impl Iterator<Item = &'static Card> {
+    CARDS.iter().filter(|card| **card != SMALL)
+}
+
+/// Two layers of each shape: BitNet 2B-4T, Llama 3 8B, Llama 3.2 1B.
+fn models() -> Vec<Spec> {
+    let of = |preset| Preset::by_name(preset).unwrap().spec(None, None, 1).unwrap();
+    let small = Spec {
+        name: "BitNet in the size of Llama 3.2 1B".into(),
+        dim: 2048,
+        ffn_dim: 8192,
+        n_heads: 32,
+        n_kv_heads: 8,
+        head_dim: 64,
+        ..of("bitnet-8b")
+    };
+    let all = [of("bitnet-2b-4t"), of("bitnet-8b"), small];
+    all.into_iter().map(|spec| Spec { n_layers: 2, ..spec }).collect()
+}
+
+/// Full enough.
+const FULL: f64 = 0.85;
+
+/// Kernels whose waves are not, and why. A kernel is here by the beginning of its name.
+const REASONS: [(&str, &str); 4] = [
+    ("append__", "a block a KV head and side of it, and a token is one row"),
+    ("embed__", "a block a row, and a token is one row"),
+    ("attend__", "launched for the longest context; blocks without positions end at once"),
+    ("sample", "sixteen logits a thread; fewer would cost more atomics than they save"),
+];
+
+/// Takes note of launches, and holds and runs nothing.
+struct Dry {
+    limits: Limits,
+    used: u64,
+    kernels: Arc<Mutex<Vec<String>>>,
+    recorded: Arc<Mutex<Vec<Vec<Launch>>>>,
+}
+
+impl Driver for Dry {
+    fn name(&self) -> &'static str {
+        "dry"
+    }
+
+    fn device(&self) -> String {
+        "a card that is not there".into()
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Result<Address, BackendError> {
+        self.used += bytes.next_multiple_of(256);
+        Ok((1 << 40) + self.used)
+    }
+
+    fn upload_constant(&mut self, _: &str, _: &[u8]) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn write(&mut self, _: Address, _: &[u8]) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn read(&mut self, _: Address, _: &mut [u8]) -> Result<(), BackendError> {
+        unreachable!("nobody reads from what holds nothing")
+    }
+
+    fn mailboxes(&mut self, _: usize) -> Result<Mailboxes, BackendError> {
+        Ok(Mailboxes { at: 1 << 39, id: 0 })
+    }
+
+    fn mark(&mut self, _: Mailboxes, _: usize) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn collect(&mut self, _: Mailboxes, _: usize) -> Result<u32, BackendError> {
+        unreachable!("nobody waits for what runs nothing")
+    }
+
+    fn kernel(&self, name: &str) -> Option<Kernel> {
+        let mut kernels = self.kernels.lock().unwrap();
+        let at = kernels.iter().position(|kernel| kernel == name).unwrap_or_else(|| {
+            kernels.push(name.into());
+            kernels.len() - 1
+        });
+        Some(Kernel(at as u32))
+    }
+
+    fn launch(&mut self, _: &Launch) -> Result<(), BackendError> {
+        unreachable!("nobody runs it")
+    }
+
+    fn record(&mut self, launches: Vec<Launch>) -> Result<Recording, BackendError> {
+        self.recorded.lock().unwrap().push(launches);
+        Ok(Recording(0))
+    }
+
+    fn replay(&mut self, _: Recording) -> Result<(), BackendError> {
+        unreachable!("nobody runs it")
+    }
+}
+
+/// Launches of a token, with their kernels' names; equal ones once.
+fn launches(gguf: &Gguf, codec: &str, limits: Limits) -> Vec<(String, Launch)> {
+    let (kernels, recorded) = (Arc::default(), Arc::default());
+    let card = Dry { limits, used: 0, kernels: Arc::clone(&kernels), recorded: Arc::clone(&recorded) };
+    let options = EngineOptions {
+        n_ctx: Some(4096),
+        batch: 1,
+        cache_type_k: codec.into(),
+        cache_type_v: codec.into(),
+        ..EngineOptions::default()
+    };
+    let program = engine::program(gguf, &options).unwrap();
+    let hyper = Hyper::read(gguf.metadata(), program.weights[0].rows).unwrap();
+    let (k, v) = (program.kvs[0].k, program.kvs[0].v);
+    let build = Options { limits: program.limits, k, v, window: options.exact() };
+    let model = Model::build(gguf, hyper, &build).unwrap();
+    let mut cuda = Cuda::on(Box::new(card));
+    let ids: Vec<_> = model.weights.iter().map(|w| cuda.upload(w).unwrap()).collect();
+    cuda.compile(&program, &ids).unwrap();
+    let (kernels, recorded) = (kernels.lock().unwrap(), recorded.lock().unwrap());
+    let mut found: Vec<(String, Launch)> = Vec::new();
+    for launch in &recorded[0] {
+        let name = &kernels[launch.kernel.0 as usize];
+        let same = |(known, other): &(String, Launch)| {
+            (known, other.grid, other.shared_bytes) == (name, launch.grid, launch.shared_bytes)
+        };
+        if !found.iter().any(same) {
+            found.push((name.clone(), launch.clone()));
+        }
+    }
+    found
+}
+
+/// Registers of every kernel on an architecture, as the compiler allotted them.
+fn registers(arch: &str) -> BTreeMap<String, u32> {
+    let budgets: Value = serde_json::from_str(include_str!("../../benches/kernel-budgets.json")).unwrap();
+    let kernels = budgets["kernels"][arch].as_object().unwrap_or_else(|| panic!("no budgets of {arch}"));
+    kernels.iter().map(|(name, of)| (name.clone(), of["registers"].as_u64().unwrap() as u32)).collect()
+}
+
+/// The share of a launch's waves that has blocks. Of less than one wave, the share of the rounds in which
+/// every multiprocessor takes a block.
+fn fullness(card: &Card, launch: &Launch, registers: u32) -> f64 {
+    let Launch { threads, shared_bytes, .. } = *launch;
+    let resident = occupancy::blocks(card, threads, registers, shared_bytes);
+    assert!(resident > 0, "a block does not fit the card");
+    let blocks: u32 = launch.grid.iter().product();
+    let places = resident * card.multiprocessors;
+    let wave = if blocks > places { places } else { card.multiprocessors };
+    f64::from(blocks) / f64::from(blocks.div_ceil(wave) * wave)
+}
+
+#[test]
+fn every_wave_of_a_token_is_full_or_has_a_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut poor, mut used) = (Vec::new(), [false; REASONS.len()]);
+    for model in models() {
+        let gguf = hollow_of(&model, dir.path());
+        for card in cards() {
+            let (major, minor) = card.compute;
+            let registers = registers(&format!("sm_{major}{minor}"));
+            for codec in ["f16", "turboquant"] {
+                for (kernel, launch) in launches(&gguf, codec, card.limits()) {
+                    let of = *registers.get(&kernel).unwrap_or_else(|| panic!("no budget of {kernel}"));
+                    let full = fullness(card, &launch, of);
+                    if full >= FULL {
+                        continue;
+                    }
+                    match REASONS.iter().position(|(name, _)| kernel.starts_with(name)) {
+                        Some(reason) => used[reason] = true,
+                        None => poor.push(format!(
+                            "{} on an {}: {kernel}, {:?} blocks with {} bytes: {:.0} %",
+                            model.name,
+                            card.name,
+                            launch.grid,
+                            launch.shared_bytes,
+                            100.0 * full
+                        )),
+                    }
+                }
+            }
+        }
+    }
+    assert!(poor.is_empty(), "{}", poor.join("\n"));
+    assert!(used.iter().all(|used| *used), "a reason that nothing needs: {used:?}");
+}
