@@ -13,6 +13,7 @@ their scoreboard after a latency from a table; everything else is what the compi
 warps, caches and memory, instruction fetch and clocks are left out.
 """
 
+import operator
 import re
 import struct
 
@@ -42,14 +43,7 @@ def float_of(bits):
     return struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
-COMPARE = {
-    "LT": lambda a, b: a < b,
-    "EQ": lambda a, b: a == b,
-    "LE": lambda a, b: a <= b,
-    "GT": lambda a, b: a > b,
-    "NE": lambda a, b: a != b,
-    "GE": lambda a, b: a >= b,
-}
+COMPARE = {name: getattr(operator, name.lower()) for name in ("LT", "EQ", "LE", "GT", "NE", "GE")}
 
 
 def both(a, b):

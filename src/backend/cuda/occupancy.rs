@@ -9,8 +9,8 @@ const REGISTERS_AT_A_TIME: u32 = 256;
 /// Blocks that a multiprocessor has places for at most.
 const PLACES: u32 = 16;
 
-/// Blocks of a multiprocessor, as far as shared memory goes. A multiprocessor has as much more than a block may
-/// ask for as it keeps of each, on every card from compute capability 8.0 on.
+/// Blocks of a multiprocessor, as far as shared memory goes. A multiprocessor has as much more than a block
+/// may ask for as it keeps of each, on every card from compute capability 8.0 on.
 pub fn by_shared(limits: Limits, shared_bytes: u32) -> u32 {
     let of_block = shared_bytes + RESERVED_SHARED_BYTES;
     ((limits.shared_bytes + RESERVED_SHARED_BYTES) / of_block).min(PLACES)
