@@ -302,13 +302,22 @@ fn devices_version_help_completions_and_man() {
 
 #[test]
 fn the_example_of_the_library() {
-    // A plain `cargo test` has built it already; with `--test cli` it is built here.
+    // `cargo test --workspace` has built it already, with the features that the workspace has together; with
+    // `--test cli` it is built here.
     let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-    let output = Command::new(env!("CARGO"))
-        .args(["run", "--quiet", "--profile", profile, "--example", "generate", "--"])
-        .args([&model(), "You may copy"])
+    let features = if cfg!(feature = "simt") { "simt" } else { "" };
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--workspace", "--locked", "--profile", profile, "--features", features])
+        .args(["--example", "generate", "--message-format", "json"])
         .current_dir(support::root())
         .output()
         .unwrap();
+    let messages = ok(&built);
+    let example = messages.lines().rev().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        Some(message["executable"].as_str()?.to_owned())
+    });
+    let example = example.expect("cargo names what it has built");
+    let output = Command::new(example).args([&model(), "You may copy"]).output().unwrap();
     assert!(!ok(&output).is_empty());
 }
