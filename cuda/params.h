@@ -73,6 +73,7 @@
 #define SAMPLE_THREADS 256
 #define HEADS_THREADS 128
 #define COMBINE_THREADS 256
+#define STAMP_THREADS 32
 
 /* `sample` draws from at most so many logits of a row, no more than it has threads. */
 #define SAMPLE_MOST 256
@@ -477,6 +478,11 @@ struct FfnInParams {
     POINTER(float) h;
     uint32_t act;
     uint32_t reserved;
+};
+
+/* A time of the card's. */
+struct StampParams {
+    POINTER(uint64_t) at;
 };
 
 /* Rows of products that become what a stage writes. */

@@ -21,6 +21,7 @@
 //   load_matrices<transposed>                            their operands from shared memory
 //   transpose_matrix                                     an operand from the other lanes' registers
 //   wait_for_previous_kernel let_next_kernel_start programmatic dependent launch, where there is such a thing
+//   clock_ns                                             nanoseconds, from no point in particular
 //   recomputed                                           a value of which the compiler remembers nothing
 //   prefetch_l2 brings a line of memory to the card's cache, 128 bytes
 //   grid_barrier                                         a barrier of all blocks of a cooperative launch

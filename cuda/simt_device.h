@@ -162,6 +162,12 @@ DEVICE void grid_barrier(uint32_t* word) {
     __syncthreads();
 }
 
+DEVICE uint64_t clock_ns() {
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");
+    return ns;
+}
+
 DEVICE void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <memory>
@@ -394,6 +395,11 @@ void grid_barrier() {
 void wait_for_previous_kernel() {
     const Launch& launch = *current->block->launch;
     if (launch.early) wait_for(&launch.previous_ended);
+}
+
+uint64_t clock_ns() {
+    auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
 // A copy takes place when it is waited for and no sooner, so that reading too early shows.

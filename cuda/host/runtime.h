@@ -115,6 +115,9 @@ void grid_barrier();
 // Waits, in a launch that simt_begin started early, until simt_finish says that what it waits for is done.
 void wait_for_previous_kernel();
 
+// Nanoseconds of a clock that only goes on.
+uint64_t clock_ns();
+
 void cp_async(void* to, const void* from);
 void cp_async_commit();
 void cp_async_wait(int left);

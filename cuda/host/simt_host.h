@@ -255,5 +255,6 @@ DEVICE void grid_barrier(uint32_t* word) {
     __syncthreads();
 }
 
+DEVICE uint64_t clock_ns() { return simt::clock_ns(); }
 DEVICE void wait_for_previous_kernel() { simt::wait_for_previous_kernel(); }
 DEVICE void let_next_kernel_start() {}

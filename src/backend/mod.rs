@@ -111,6 +111,11 @@ pub trait Backend: Send {
         None
     }
 
+    /// How many devices share the layers of a program.
+    fn n_devices(&self) -> usize {
+        1
+    }
+
     /// The memory a program needs, before anything is allocated or uploaded.
     ///
     /// # Errors

@@ -35,8 +35,15 @@ pub struct DeviceOption {
 
 /// Which device, for a backend that may find several.
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
-pub const DEVICE: DeviceOption =
-    DeviceOption { name: "device", about: "a number of the backend's list, or a part of a name" };
+pub const DEVICE: DeviceOption = DeviceOption {
+    name: "device",
+    about: "a number of the backend's list, or a part of a name; cuda: several",
+};
+
+/// Whether stages are timed, for a backend that can.
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+pub const PROFILE: DeviceOption =
+    DeviceOption { name: "profile", about: "true: stages are timed, and runs wait for their end" };
 
 /// When a backend is taken unasked.
 #[derive(Debug)]
@@ -71,7 +78,7 @@ impl DeviceOptions {
     }
 
     /// As [`get`](Self::get), read as another type.
-    #[cfg(feature = "wgpu")]
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
     pub(super) fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(
         &self,
         backend: &'static str,
@@ -95,10 +102,13 @@ pub static REGISTRY: &[Entry] = &[
     Entry {
         name: "cuda-simt",
         about: "CUDA kernels on the processor, for tests",
-        options: &[],
+        options: &[PROFILE],
         auto: None,
         devices: |threads| vec![Ok(simt(threads).device())],
-        open: |threads, _| Ok(Box::new(simt(threads))),
+        open: |threads, options| {
+            let profile = options.parsed("cuda-simt", PROFILE.name)?.unwrap_or(false);
+            Ok(Box::new(simt(threads).profiled(profile)))
+        },
     },
     #[cfg(feature = "wgpu")]
     super::wgpu::ENTRY,

@@ -12,7 +12,10 @@ const WORDS: &[(&str, &str)] = &[
     ("-pps", "--prompt-shared"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
+    ("-dev", "--device"),
+    ("-sm", "--split-mode"),
     ("-sys", "--system-prompt"),
+    ("-ts", "--tensor-split"),
     ("-ub", "--batch-size"),
 ];
 

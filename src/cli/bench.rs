@@ -52,8 +52,8 @@ pub struct BenchArgs {
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
-    /// What each kind of stage takes of the device, on stderr; --backend wgpu alone. Runs wait for each step
-    /// then
+    /// What each kind of stage takes of the device, on stderr; --backend cuda and wgpu. Runs wait for each
+    /// step then
     #[arg(long)]
     profile: bool,
     /// How the result is written

@@ -10,6 +10,8 @@ const FLAGS: &[(&str, Option<&str>)] = &[
     ("DeviceOptions::device", Some("--device")),
     ("DeviceOptions::int8", Some("--int8")),
     ("DeviceOptions::profile", Some("--profile")),
+    ("DeviceOptions::split_mode", Some("--split-mode")),
+    ("DeviceOptions::tensor_split", Some("--tensor-split")),
     ("EngineOptions::batch", Some("--batch-size")),
     ("EngineOptions::cache_type_k", Some("--cache-type-k")),
     ("EngineOptions::cache_type_v", Some("--cache-type-v")),

@@ -33,12 +33,9 @@ pub struct LoadArgs {
     /// Where it runs: auto, or a backend that `sterna devices` lists
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub backend: String,
-    /// Which device of it: a number of `sterna devices`, or a part of a name
-    #[arg(long, value_name = "N|NAME")]
-    pub device: Option<String>,
-    /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats [default: auto]
-    #[arg(long, value_name = "HOW")]
-    pub int8: Option<String>,
+    /// Which device of it.
+    #[command(flatten)]
+    pub device: DeviceArgs,
     /// Runs on a card although it has not passed the self-test that a first run begins with
     #[arg(long)]
     pub no_self_test: bool,
@@ -54,6 +51,39 @@ pub struct LoadArgs {
     /// What the file does not say.
     #[command(flatten)]
     pub file: FileArgs,
+}
+
+/// What is chosen of a backend.
+#[derive(Args, Clone, Debug)]
+pub struct DeviceArgs {
+    /// Which device of the backend: a number of `sterna devices`, or a part of a name; for cuda also several
+    /// numbers, as in 0,2
+    #[arg(long, value_name = "N|NAME")]
+    device: Option<String>,
+    /// How cuda uses several cards: none of them but one, or layer, which divides the layers (also -sm)
+    /// [default: none, or layer with --tensor-split]
+    #[arg(long, value_name = "MODE")]
+    split_mode: Option<String>,
+    /// Proportions of the model that the cards get, as in 3,1 (also -ts) [default: by free memory]
+    #[arg(long, value_name = "LIST")]
+    tensor_split: Option<String>,
+    /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats [default: auto]
+    #[arg(long, value_name = "HOW")]
+    int8: Option<String>,
+}
+
+impl DeviceArgs {
+    /// As the backend takes them; `--int8 auto` is no choice, so every backend takes it.
+    pub(super) fn options(&self) -> DeviceOptions {
+        let set = [
+            ("device", self.device.as_deref()),
+            ("split_mode", self.split_mode.as_deref()),
+            ("tensor_split", self.tensor_split.as_deref()),
+            ("int8", self.int8.as_deref().filter(|how| *how != "auto")),
+        ];
+        let set = set.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        set.fold(DeviceOptions::default(), |options, (name, value)| options.with(name, value))
+    }
 }
 
 /// How long a sequence may become.
@@ -89,15 +119,6 @@ pub struct CacheArgs {
     /// Newest positions that are kept as f16
     #[arg(long, value_name = "N", help = window("Newest", KvWindow::DEFAULT_NEWEST))]
     pub kv_window: Option<usize>,
-}
-
-/// The flags that choose a device, as the backend takes them; `--int8 auto` is no choice, so every backend
-/// takes it.
-pub(super) fn device_options(device: Option<&str>, int8: Option<&str>) -> DeviceOptions {
-    let set = [("device", device), ("int8", int8.filter(|how| *how != "auto"))]
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)));
-    set.fold(DeviceOptions::default(), |options, (name, value)| options.with(name, value))
 }
 
 /// The help of `--kv-cache-type`, from the registry.
@@ -179,7 +200,7 @@ impl LoadArgs {
         let cache = &self.cache;
         EngineOptions {
             backend: self.backend.clone(),
-            device: device_options(self.device.as_deref(), self.int8.as_deref()),
+            device: self.device.options(),
             threads,
             n_ctx,
             batch: self.batch_size,

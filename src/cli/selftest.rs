@@ -6,7 +6,7 @@ use clap::Args;
 use ggml_types::{KvCodec, kv, kv_by_name};
 
 use super::CliError;
-use super::model_args::device_options;
+use super::model_args::DeviceArgs;
 use crate::backend::{self, Backend, BackendError};
 use crate::selftest::{self, Line, Subject};
 
@@ -24,12 +24,8 @@ pub struct SelftestArgs {
     /// What is tested
     #[arg(long, value_name = "NAME", default_value = "auto")]
     backend: String,
-    /// Which device of it: a number of `sterna devices`, or a part of a name
-    #[arg(long, value_name = "N|NAME")]
-    device: Option<String>,
-    /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats [default: auto]
-    #[arg(long, value_name = "HOW")]
-    int8: Option<String>,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Leaves out the layer of real size, which takes longest
     #[arg(long)]
     small: bool,
@@ -63,7 +59,7 @@ impl SelftestArgs {
     /// Where the backend does not start, or differs from the CPU.
     pub fn run(self) -> Result<(), CliError> {
         let mut out = io::stdout().lock();
-        let how = device_options(self.device.as_deref(), self.int8.as_deref());
+        let how = self.device.options();
         let open = || backend::open_on(&self.backend, backend::physical_cores(), &how);
         if let Some(kv) = &self.quick {
             let codec = kv_by_name(kv).ok_or_else(|| format!("no KV cache `{kv}`"))?;
@@ -83,7 +79,7 @@ impl SelftestArgs {
                 writeln!(out, "| model | stage | rows | largest difference | at most | |")?;
                 writeln!(out, "|---|---|---:|---:|---:|---|")?;
             }
-            wrong += table(&mut out, subject, &mut *tested)?;
+            wrong += table(&mut out, &subject.over(tested.n_devices()), &mut *tested)?;
             out.flush()?;
         }
         match wrong {

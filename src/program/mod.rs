@@ -3,10 +3,11 @@
 //! device, and prints as text.
 //!
 //! It must never know a backend, a file format, or an architecture. Start at [`stage`], then
-//! [`Program`]; `check` verifies every shape once, `cost` says what each stage reads.
+//! [`Program`]; `check` verifies every shape once, `cost` says what each stage reads, `part` cuts a program.
 
 pub mod check;
 pub mod cost;
+pub mod part;
 pub mod sampling;
 pub mod stage;
 pub mod step;
@@ -14,6 +15,7 @@ mod text;
 
 pub use check::CheckError;
 pub use cost::Cost;
+pub use part::Part;
 pub use sampling::Sampling;
 pub use stage::{
     Act, ActQuant, Attend, AttnIn, Embed, FfnIn, Linear, Logits, Norm, NormKind, ProjAdd, Rope, RopeStyle,

@@ -98,6 +98,12 @@ impl Subject {
         Self::tiny(head, codec, kv_on(KvSide::Values, codec))
     }
 
+    /// The same with a layer for each of some devices at least.
+    #[must_use]
+    pub fn over(self, n_devices: usize) -> Self {
+        Self { n_layers: self.n_layers.max(n_devices), ..self }
+    }
+
     /// The model, of random weights.
     ///
     /// # Errors
@@ -135,7 +141,7 @@ pub fn check(
     k: &'static dyn KvCodec,
     v: &'static dyn KvCodec,
 ) -> Result<Option<String>, Error> {
-    let subject = Subject::tiny("f16", k, v);
+    let subject = Subject::tiny("f16", k, v).over(backend.n_devices());
     let model = subject.model()?;
     let mut cpu = crate::backend::open("cpu", crate::backend::physical_cores())?;
     let steps = few_steps(&model.program);

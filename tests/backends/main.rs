@@ -8,7 +8,11 @@ mod kernels;
 mod kv_codes;
 mod kv_lengths;
 mod kv_window;
+#[cfg(feature = "simt")]
+mod profile;
 mod run_ahead;
+#[cfg(feature = "simt")]
+mod split;
 mod stage_diff;
 #[cfg(all(feature = "simt", feature = "cli", unix))]
 mod stand_in;

@@ -81,17 +81,20 @@ fn texts_are_those_of_the_cpu() {
     if !has_demo() {
         return;
     }
-    for (settings, like, more) in [
-        ("card=rtx-5080", "cpu", &[][..]),
-        ("card=h100 seed=3", "cpu", &[]),
-        ("card=rtx-3060", "cpu", &[]),
-        ("card=small prompt ordered", "cpu", &[]),
-        ("card=small", "cuda-simt", &["--kv-cache-type", "q8_0"]),
+    let blocks = &["--kv-cache-type", "q8_0"][..];
+    for (settings, like, both, on_card) in [
+        ("card=rtx-5080", "cpu", &[][..], &[][..]),
+        ("card=h100 seed=3", "cpu", &[], &[]),
+        ("card=rtx-3060", "cpu", &[], &[]),
+        ("card=small prompt ordered", "cpu", &[], &[]),
+        ("card=small", "cuda-simt", blocks, &[]),
+        ("card=h100 card=rtx-3060", "cpu", &[], &["--split-mode", "layer"]),
+        ("card=small card=small card=small apart", "cpu", &[], &["-ts", "1,0,2"]),
     ] {
-        let want = greedy("", like, more).expect("a backend of this build");
+        let want = greedy("", like, both).expect("a backend of this build");
         assert!(want.len() > 20, "{want}");
-        let got = greedy(settings, "cuda", more);
-        assert_eq!(got.as_deref(), Ok(want.as_str()), "{settings} {more:?}");
+        let got = greedy(settings, "cuda", &[both, on_card].concat());
+        assert_eq!(got.as_deref(), Ok(want.as_str()), "{settings} {both:?} {on_card:?}");
     }
 }
 
@@ -109,6 +112,10 @@ fn cards_are_listed_and_chosen_by_number() {
         assert!(greedy(both, "cuda", &["--device", "1"]).is_ok());
         let said = greedy(both, "cuda", &["--device", "2"]).unwrap_err();
         assert!(said.contains("card 2, there are 2"), "{said}");
+        let said = greedy(both, "cuda", &["-sm", "layer", "--device", "0,2"]).unwrap_err();
+        assert!(said.contains("card 2, there are 2"), "{said}");
+        let said = greedy(both, "cuda", &["--device", "0,1"]).unwrap_err();
+        assert!(said.contains("--device: several cards want a split mode of layer"), "{said}");
     }
 }
 
@@ -138,6 +145,11 @@ fn too_little_memory_is_said_with_the_way_out() {
     for part in ["free", "-c"] {
         assert!(said.contains(part), "`{part}` is not in: {said}");
     }
+    // Two such cards have room together.
+    let long = ["-c", "60000"];
+    assert!(greedy("card=small memory=110", "cuda", &long).unwrap_err().contains("free"));
+    let two = greedy("card=small card=small memory=110", "cuda", &[&long[..], &["-sm", "layer"]].concat());
+    assert!(two.is_ok(), "{two:?}");
     // `auto` goes on where there is room.
     let passed = greedy("memory=20", "auto", &[]);
     assert!(passed.is_ok(), "{passed:?}");
@@ -233,10 +245,10 @@ fn on_the_stand_in_other_tests_pass() {
 
 #[test]
 fn on_the_stand_in_replays_are_the_stages() {
-    tests("card=h100 card=h100 seed=1", "stand_in::child::", 3);
+    tests("card=h100 card=h100 seed=1", "stand_in::child::", 4);
 }
 
 #[test]
 fn on_the_stand_in_rules_are_enforced() {
-    tests("card=h100 card=rtx-3060 card=small", "stand_in::rules::", 7);
+    tests("card=h100 card=rtx-3060 card=small", "stand_in::rules::", 8);
 }

@@ -8,9 +8,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use ggml_types::HostTensor;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cuda::Cuda;
-use sterna::backend::cuda::driver::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Recording};
+use sterna::backend::cuda::driver::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording};
+use sterna::backend::cuda::split::Split;
 use sterna::backend::{Backend, BackendError, Plan};
 use sterna::engine::{self, EngineOptions};
 use sterna::gguf::Gguf;
@@ -84,6 +86,14 @@ impl Driver for Counting {
         self.on.as_mut().expect("nobody reads from what holds nothing").read(from, out)
     }
 
+    fn connect(&mut self, _: &mut dyn Driver) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn receive(&mut self, _: &mut dyn Driver, _: &[Piece]) -> Result<(), BackendError> {
+        unreachable!("nobody runs it")
+    }
+
     fn mailboxes(&mut self, n: usize) -> Result<Mailboxes, BackendError> {
         match &mut self.on {
             Some(on) => on.mailboxes(n),
@@ -150,19 +160,24 @@ fn scales(plan: &Plan, program: &Program) -> u64 {
     32 * n
 }
 
+/// The weights of a program that was made of a file.
+fn weights(gguf: &Gguf, program: &Program, options: &EngineOptions) -> Vec<HostTensor> {
+    let hyper = Hyper::read(gguf.metadata(), program.weights[0].rows).unwrap();
+    let (k, v) = (program.kvs[0].k, program.kvs[0].v);
+    let options = Options { limits: program.limits, k, v, window: options.exact() };
+    Model::build(gguf, hyper, &options).unwrap().weights
+}
+
 /// Uploads and compiles; the plan but for those scales, and the bytes that the weights and that everything
 /// else took.
 fn load(gguf: &Gguf, codec: &str, card: Counting) -> Result<(Plan, u64, u64), BackendError> {
     let (used, options) = (Arc::clone(&card.used), options(codec));
     let program = engine::program(gguf, &options).unwrap();
-    let hyper = Hyper::read(gguf.metadata(), program.weights[0].rows).unwrap();
-    let (k, v) = (program.kvs[0].k, program.kvs[0].v);
-    let model = Model::build(gguf, hyper, &Options { limits: program.limits, k, v, window: options.exact() })
-        .unwrap();
+    let all = weights(gguf, &program, &options);
     let mut cuda = Cuda::on(Box::new(card));
     let mut plan = cuda.plan(&program)?;
     plan.weights_bytes -= scales(&plan, &program);
-    let ids = model.weights.iter().map(|w| cuda.upload(w)).collect::<Result<Vec<_>, _>>()?;
+    let ids = all.iter().map(|w| cuda.upload(w)).collect::<Result<Vec<_>, _>>()?;
     let weights = used.load(Ordering::Relaxed);
     cuda.compile(&program, &ids)?;
     Ok((plan, weights, used.load(Ordering::Relaxed) - weights))
@@ -216,6 +231,39 @@ fn eight_billion_weights_and_131072_positions_fit_16_gigabytes() {
     assert!(engine::plan(&gguf, &options("turboquant"), &cuda).is_ok());
     let refused = engine::plan(&gguf, &options("f16"), &cuda).unwrap_err();
     assert!(matches!(refused, sterna::Error::DoesNotFit { .. }), "{refused}");
+}
+
+/// Layers over two cards: what each takes is what is planned, and a card that is too small is seen before
+/// anything is uploaded, whatever the other one has left.
+#[test]
+fn what_one_card_cannot_hold_two_can() {
+    let dir = tempfile::tempdir().unwrap();
+    let gguf = hollow("bitnet-8b", dir.path());
+    let options = options("f16");
+    let over = |cards: [Counting; 2], shares: &[f64]| {
+        let drivers = cards.map(|card| Box::new(card) as Box<dyn Driver>).into();
+        Split::on(drivers, Some(shares.to_vec())).unwrap()
+    };
+    let gigabytes = |n: u64| n * 1_000_000_000;
+    for (second, shares, fits) in [(16, [1.0, 1.0], true), (64, [1.0, 9.0], true), (64, [9.0, 1.0], false)] {
+        let cards = [16, second].map(|n| Counting::card(gigabytes(n)));
+        let used = cards.each_ref().map(|card| Arc::clone(&card.used));
+        let mut split = over(cards, &shares);
+        let planned = engine::plan(&gguf, &options, &split);
+        assert_eq!(used.each_ref().map(|used| used.load(Ordering::Relaxed)), [0, 0]);
+        if !fits {
+            assert!(matches!(planned, Err(sterna::Error::DoesNotFit { .. })), "{planned:?}");
+            continue;
+        }
+        let (program, mut plan) = (engine::program(&gguf, &options).unwrap(), planned.unwrap());
+        plan.weights_bytes -= scales(&plan, &program);
+        let ids: Vec<_> =
+            weights(&gguf, &program, &options).iter().map(|w| split.upload(w).unwrap()).collect();
+        split.compile(&program, &ids).unwrap();
+        let taken: u64 = used.iter().map(|used| used.load(Ordering::Relaxed)).sum();
+        assert_eq!(taken, plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes);
+        assert!(used.iter().all(|used| used.load(Ordering::Relaxed) > gigabytes(1)));
+    }
 }
 
 /// A token is one recording: five launches a layer, six where `append` keeps keys and values, and three

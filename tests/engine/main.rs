@@ -10,4 +10,5 @@ mod kv_memory;
 mod kv_sessions;
 mod kv_state;
 mod program;
+mod program_parts;
 mod program_text;

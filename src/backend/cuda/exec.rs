@@ -5,13 +5,15 @@ use std::ops::Range;
 use super::driver::{Address, Driver, Launch, Limits, Recording};
 use super::memory::{Memory, Sizes};
 use super::params::NextWeights;
+use super::picks::Picks;
+use super::profile::Profile;
 use super::weight::{DeviceWeight, Products, device_bytes};
 use super::{Cx, Shape, attend, kernels, launches, linear};
 use crate::backend::device::pages;
 use crate::backend::device::plan::Missing;
 use crate::backend::device::sampling::Sampler;
 use crate::backend::device::tiles::Tiling;
-use crate::backend::{BackendError, KvPage, Plan, assert_declared};
+use crate::backend::{BackendError, KvPage, Plan, StageTime, assert_declared};
 use crate::program::{Buf, Linear, Program, Sampling, Stage, Step};
 
 /// A program with its memory and launches.
@@ -23,6 +25,8 @@ pub struct Compiled {
     /// The tiles of rows that attention takes, where it can.
     tiling: Option<Tiling>,
     sampler: Sampler,
+    /// If stages are timed.
+    profile: Option<Profile>,
 }
 
 /// The launches for steps up to a shape.
@@ -111,11 +115,13 @@ impl Compiled {
         driver: &mut dyn Driver,
         p: &Program,
         weights: Vec<DeviceWeight>,
+        profile: bool,
     ) -> Result<Self, BackendError> {
         plan(driver, p)?.check_free(driver.name())?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let sizes = sizes(driver, p);
         let memory = Memory::new(driver, p, &sizes)?;
+        let profile = if profile { Some(Profile::new(driver, p.stages.len())?) } else { None };
         let mut variants = Vec::new();
         for shape in shapes(p) {
             let limits = driver.limits();
@@ -125,10 +131,15 @@ impl Compiled {
                 launches(&cx, stage)
             };
             let launches: Vec<_> = p.stages.iter().enumerate().map(of_stage).collect();
-            let recording = driver.record(launches.concat())?;
+            let all = match &profile {
+                Some(profile) => profile.around(driver, &launches),
+                None => launches.concat(),
+            };
+            let recording = driver.record(all)?;
             variants.push(Variant { shape, launches, recording });
         }
-        Ok(Self { program: p.clone(), memory, variants, tiling: attend::tiling(p), sampler: Sampler::new(p) })
+        let (program, tiling, sampler) = (p.clone(), attend::tiling(p), Sampler::new(p));
+        Ok(Self { program, memory, variants, tiling, sampler, profile })
     }
 
     /// Address of a row of a buffer.
@@ -145,7 +156,13 @@ impl Compiled {
         let all = 0..self.program.stages.len();
         let Some(variant) = self.prepare(driver, all.clone(), step)? else { return Ok(()) };
         driver.replay(self.variants[variant].recording)?;
-        self.keep_picks(driver, all, step)
+        self.keep_picks(driver, all, step)?;
+        self.profile.as_mut().map_or(Ok(()), |profile| profile.add(driver))
+    }
+
+    /// What each stage has taken, if that is known.
+    pub fn stage_times(&self) -> Option<Vec<StageTime>> {
+        self.profile.as_ref().map(|profile| profile.times.clone())
     }
 
     /// Runs some of the stages.
@@ -183,6 +200,17 @@ impl Compiled {
     /// Whether tokens are picked so without the host.
     pub fn picks_on_device(&self, how: &Sampling) -> bool {
         self.sampler.on_device(how)
+    }
+
+    /// Where the tokens are that were picked last for each slot, and their bytes.
+    pub fn newest_picks(&self) -> (Address, usize) {
+        (self.memory.picks.newest(), Picks::bytes(self.program.limits.seqs) as usize)
+    }
+
+    /// Takes note of a pick that another card's part of the program has made, and that is brought to
+    /// [`newest_picks`](Self::newest_picks).
+    pub fn know_pick(&mut self, seq: u32, on_device: bool) {
+        self.memory.picks.know(seq, on_device);
     }
 
     /// The token that was picked last for a slot, or the one before.

@@ -4,7 +4,7 @@
 //! kernel has together, `weight.rs` how weights lie on the device, `exec.rs` a compiled program, and
 //! `params.rs` the parameter structs of `cuda/params.h`. Everything here is the same code on a card and on
 //! the processor. Nothing here knows a model, a file or another backend. Start at [`Cuda`], then
-//! `proj_add.rs`.
+//! `proj_add.rs`. `split.rs` divides the layers among several cards, `open.rs` chooses them.
 
 mod attend;
 mod attn_in;
@@ -19,13 +19,16 @@ mod linear;
 mod logits;
 mod memory;
 pub mod occupancy;
+mod open;
 #[allow(missing_docs, dead_code)] // Generated: cuda/params.h has the words.
 #[rustfmt::skip]
 mod params;
 mod picks;
 mod pod;
+mod profile;
 mod proj_add;
 mod sample;
+pub mod split;
 mod step;
 mod weight;
 
@@ -33,7 +36,7 @@ use std::ops::Range;
 
 use ggml_types::HostTensor;
 
-use super::{Auto, Backend, BackendError, Entry, Exec, KvPage, Plan, WeightId, registry};
+use super::{Auto, Backend, BackendError, Entry, Exec, KvPage, Plan, StageTime, WeightId, registry};
 use crate::program::{Buf, Program, Sampling, Stage, Step};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::Compiled;
@@ -53,7 +56,7 @@ fn kernel_names() -> impl Iterator<Item = String> {
     };
     let of_codec = kv::kernel_names().chain(attend::mma_kernels());
     let with_kernels = weight::FORMATS.iter().filter(|format| format.kernels.is(format.ty));
-    let single = [sample::KERNEL, combine::KERNEL, heads::KERNEL].map(str::to_owned);
+    let single = [sample::KERNEL, combine::KERNEL, heads::KERNEL, profile::KERNEL].map(str::to_owned);
     with_kernels.flat_map(of_type).chain(of_codec).chain(single)
 }
 
@@ -63,40 +66,34 @@ const NAME: &str = "cuda";
 pub const ENTRY: Entry = Entry {
     name: NAME,
     about: "a card of NVIDIA's through CUDA",
-    options: &[registry::DEVICE],
+    options: &[registry::DEVICE, registry::PROFILE, open::SPLIT_MODE, open::TENSOR_SPLIT],
     auto: Some(Auto { rank: 2, is_there: || driver::real::cards().is_ok() }),
     devices: |_| match driver::real::cards() {
         Ok(cards) => cards.into_iter().enumerate().map(|(i, card)| Ok(format!("{i}: {card}"))).collect(),
         Err(err) => vec![Err(err)],
     },
-    open: |_, options| Ok(Box::new(Cuda::open(options.get(registry::DEVICE.name))?)),
+    open: |_, options| open::open(options),
 };
 
 /// Runs programs on a card.
 pub struct Cuda {
     driver: Box<dyn Driver>,
+    /// Whether stages are timed.
+    profile: bool,
     weights: Vec<DeviceWeight>,
     execs: Vec<Compiled>,
 }
 
 impl Cuda {
-    /// A backend on a card of this machine: the first, or that of a number in the list of
-    /// [`devices`](Entry::devices).
-    ///
-    /// # Errors
-    /// [`BackendError::Device`] where there are no kernels in this build, no driver, no such card, or no code
-    /// for it; [`BackendError::Option`] for what is no number.
-    pub fn open(device: Option<&str>) -> Result<Self, BackendError> {
-        let ordinal = device.map_or(Ok(0), str::parse).map_err(|_| {
-            let detail = format!("want the number of a card, got `{}`", device.unwrap_or_default());
-            BackendError::option(NAME, registry::DEVICE.name, detail)
-        })?;
-        Ok(Self::on(Box::new(driver::real::Card::open(ordinal)?)))
-    }
-
     /// A backend on a driver of the caller's.
     pub fn on(driver: Box<dyn Driver>) -> Self {
-        Self { driver, weights: Vec::new(), execs: Vec::new() }
+        Self { driver, profile: false, weights: Vec::new(), execs: Vec::new() }
+    }
+
+    /// The same, whose stages are timed or not.
+    #[must_use]
+    pub fn profiled(self, profile: bool) -> Self {
+        Self { profile, ..self }
     }
 }
 
@@ -124,7 +121,7 @@ impl Backend for Cuda {
 
     fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
         let weights = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
-        self.execs.push(Compiled::new(&mut *self.driver, p, weights)?);
+        self.execs.push(Compiled::new(&mut *self.driver, p, weights, self.profile)?);
         Ok(Exec(self.execs.len() as u32 - 1))
     }
 
@@ -152,6 +149,10 @@ impl Backend for Cuda {
 
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {
         self.execs[e.0 as usize].picked(&mut *self.driver, seq, back)
+    }
+
+    fn stage_times(&self, e: Exec) -> Option<Vec<StageTime>> {
+        self.execs[e.0 as usize].stage_times()
     }
 
     fn clamped(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {

@@ -31,6 +31,7 @@ pub const APPEND_THREADS: u32 = 128;
 pub const SAMPLE_THREADS: u32 = 256;
 pub const HEADS_THREADS: u32 = 128;
 pub const COMBINE_THREADS: u32 = 256;
+pub const STAMP_THREADS: u32 = 32;
 pub const SAMPLE_MOST: u32 = 256;
 pub const CODES_MAX_DIM: u32 = 256;
 pub const CODES_MIN_DIM: u32 = 32;
@@ -713,6 +714,17 @@ const _: () = {
     ["Offset of field: FfnInParams::h"][::std::mem::offset_of!(FfnInParams, h) - 184usize];
     ["Offset of field: FfnInParams::act"][::std::mem::offset_of!(FfnInParams, act) - 192usize];
     ["Offset of field: FfnInParams::reserved"][::std::mem::offset_of!(FfnInParams, reserved) - 196usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct StampParams {
+    pub at: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of StampParams"][::std::mem::size_of::<StampParams>() - 8usize];
+    ["Alignment of StampParams"][::std::mem::align_of::<StampParams>() - 8usize];
+    ["Offset of field: StampParams::at"][::std::mem::offset_of!(StampParams, at) - 0usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

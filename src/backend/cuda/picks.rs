@@ -63,6 +63,11 @@ impl Picks {
         if on_device { driver.mark(self.mailboxes, mailbox) } else { Ok(()) }
     }
 
+    /// Another card has made a pick for a slot, which is on its way to where the newest are.
+    pub fn know(&mut self, seq: u32, on_device: bool) {
+        self.slots.keep(seq, on_device);
+    }
+
     /// Waits for a pick for a slot: the newest, or the one before.
     pub fn wait(&self, driver: &mut dyn Driver, seq: u32, back: usize) -> Result<u32, BackendError> {
         driver.collect(self.mailboxes, self.slots.newest(seq, back))

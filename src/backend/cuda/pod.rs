@@ -7,8 +7,8 @@ use super::params::{
     AppendBlocksParams, AppendParams, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams,
     AttendMmaParams, AttendParams, AttnInParams, BlockKvParams, CodedKvParams, CodesParams, CombineParams,
     EmbedParams, FfnInParams, HeadsParams, InputParams, KvParams, LinearParams, LogitsParams, NextWeights,
-    NormParams, ProjAddParams, RopeParams, SampleParams, SignsParams, StepCounts, StepRow, StepSampling,
-    StepTables, StepTile,
+    NormParams, ProjAddParams, RopeParams, SampleParams, SignsParams, StampParams, StepCounts, StepRow,
+    StepSampling, StepTables, StepTile,
 };
 
 /// The size of a field that a closure names.
@@ -64,6 +64,7 @@ plain! {
     FfnInParams { step, in_, gate, up, h, act, reserved }
     HeadsParams { step, rope, q_norm, k_norm, kv, q, keys, values, raw, n_heads, pitch }
     CombineParams { step, gate, y, out, cols, act, add, reserved }
+    StampParams { at }
     LogitsParams { step, in_, w, logits }
     StepSampling { temperature, top_p, min_p, top_k, seed, counter, mailbox, reserved }
     SampleParams { step, sampling, logits, tokens, picked, mailboxes, best, arrived, n_vocab, reserved }

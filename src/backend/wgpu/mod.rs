@@ -51,18 +51,15 @@ const INT8: DeviceOption = DeviceOption {
             instruction for four products, packed elsewhere), packed (four at a time), floats",
 };
 
-const PROFILE: DeviceOption =
-    DeviceOption { name: "profile", about: "true: stages are timed, and runs wait for their end" };
-
 /// The wgpu backend in the registry.
 pub const ENTRY: Entry = Entry {
     name: NAME,
     about: "a GPU through Vulkan, Metal or DirectX 12",
-    options: &[registry::DEVICE, INT8, PROFILE],
+    options: &[registry::DEVICE, INT8, registry::PROFILE],
     auto: Some(Auto { rank: 1, is_there: device::has_gpu }),
     devices: |_| device::list(),
     open: |_, options| {
-        let profile = options.parsed(NAME, PROFILE.name)?.unwrap_or(false);
+        let profile = options.parsed(NAME, registry::PROFILE.name)?.unwrap_or(false);
         let int8: Option<Int8> = options.parsed(NAME, INT8.name)?;
         let device = options.get(registry::DEVICE.name).map(str::to_owned);
         let (packed, cache_dir) = (int8.and_then(|how| how.packed), super::cache_dir());

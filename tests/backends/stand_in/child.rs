@@ -1,16 +1,20 @@
 //! What [`super`] runs in processes whose driver is the stand-in: the CUDA backend on a card.
 
 use sterna::backend::Backend;
-use sterna::backend::cuda::Cuda;
 use sterna::backend::cuda::driver::{Driver, real::Card};
+use sterna::backend::cuda::{Cuda, split::Split};
 use sterna::program::{Buf, PageTable, Row, Sampling, Step};
 use support::case::model::{Model, SMALL};
 use support::case::{Case, Running, limits, shuffled_pages, windowed_limits, windowed_pages};
 
 const WHY: &str = "the stand-in's card";
 
-fn cuda(ordinal: &str) -> Box<dyn Backend> {
-    Box::new(Cuda::open(Some(ordinal)).expect(WHY))
+fn card(ordinal: i32) -> Box<dyn Driver> {
+    Box::new(Card::open(ordinal).expect(WHY))
+}
+
+fn cuda(ordinal: i32) -> Box<dyn Backend> {
+    Box::new(Cuda::on(card(ordinal)))
 }
 
 /// Queues a step of `n` rows from `pos` on, as one recording or stage by stage.
@@ -30,8 +34,11 @@ fn queue(running: &mut Running<'_>, pages: &PageTable, pos: u32, n: u32, by_stag
 /// Every buffer and the picks after a prompt, a step of a few rows, and single rows. Steps are queued without
 /// a wait between them, the last ones fed with what the card picked.
 fn everything(case: &Case, pages: &PageTable, by_stage: bool) -> Vec<u32> {
-    let mut card = cuda("0");
-    let mut running = case.on(&mut *card);
+    everything_on(cuda(0), case, pages, by_stage)
+}
+
+fn everything_on(mut on: Box<dyn Backend>, case: &Case, pages: &PageTable, by_stage: bool) -> Vec<u32> {
+    let mut running = case.on(&mut *on);
     let mut bits = Vec::new();
     let mut pos = 0;
     for n in [70, 9, 1, 1, 1, 1, 1, 1] {
@@ -60,6 +67,19 @@ fn replays_with_steps_that_run_ahead_are_the_stages_to_the_bit() {
         for _ in 0..3 {
             assert_eq!(everything(&case, &pages, false), want, "{model:?}");
         }
+    }
+}
+
+/// Layers over two cards: every step is queued on both before the first has begun.
+#[test]
+#[ignore = "runs where the driver is the stand-in"]
+fn layers_over_two_cards_are_the_bits_of_one() {
+    let (case, _) = Model { n_layers: 3, ..SMALL }.case("a small model", limits(70, 1, 2));
+    let pages = shuffled_pages(1, 2);
+    let want = everything(&case, &pages, true);
+    for by_stage in [true, false] {
+        let split = Split::on(vec![card(0), card(1)], None).expect(WHY);
+        assert!(everything_on(Box::new(split), &case, &pages, by_stage) == want, "by stage: {by_stage}");
     }
 }
 
@@ -96,7 +116,7 @@ fn copies_of_every_size_arrive() {
 fn cards_do_not_disturb_each_other() {
     let (case, logits) = SMALL.case("a small model", limits(4, 1, 1));
     let pages = shuffled_pages(1, 1);
-    let mut cards = [cuda("0"), cuda("1")];
+    let mut cards = [cuda(0), cuda(1)];
     let mut both: Vec<_> = cards.iter_mut().map(|card| case.on(&mut **card)).collect();
     for pos in 0..4 {
         both.iter_mut().for_each(|running| queue(running, &pages, pos, 1, false));

@@ -225,6 +225,33 @@ fn an_event_waits_for_what_was_queued_before_it() {
     }
 }
 
+/// A stream may wait for another card's event, and a copy between two cards begins when it is its turn.
+#[test]
+#[ignore = "runs where the driver is the stand-in"]
+fn cards_wait_for_each_other_and_copy() {
+    let (first, second) = (Context::of(0), Context::of(1));
+    let (there, mut event, mut can) = (second.alloc(4), null_mut(), 0);
+    unsafe {
+        assert_eq!(cuCtxSetCurrent(first.context), OK);
+        let here = first.alloc(4);
+        assert_eq!(cuDeviceCanAccessPeer(&raw mut can, first.device, second.device), OK);
+        assert_eq!(can, 1);
+        assert_eq!(cuCtxEnablePeerAccess(second.context, 0), OK);
+        let again = cuCtxEnablePeerAccess(second.context, 0);
+        assert_eq!(again, CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+        assert_eq!(cuEventCreate(&raw mut event, 2), OK);
+        assert_eq!(cuMemsetD8Async(here, 3, 4, first.stream), OK);
+        assert_eq!(cuEventRecord(event, first.stream), OK);
+        assert_eq!(cuCtxSetCurrent(second.context), OK);
+        assert_eq!(cuStreamWaitEvent(second.stream, event, 0), OK);
+        let copy =
+            |bytes| cuMemcpyPeerAsync(there, second.context, here, first.context, bytes, second.stream);
+        assert_eq!(copy(8), CUresult::CUDA_ERROR_INVALID_VALUE, "beyond the end of both");
+        assert_eq!(copy(4), OK);
+        assert_eq!(second.read(there), [3; 4]);
+    }
+}
+
 #[test]
 #[ignore = "runs where the driver is the stand-in"]
 fn handles_belong_to_the_context_that_made_them() {

@@ -12,7 +12,7 @@ use crate::driver::{Driver, Result, calls, put};
 const CONTEXT: usize = 0xc000;
 
 /// The card of a context, none for no context.
-fn card_of(driver: &Driver, context: CUcontext) -> Result<Option<usize>> {
+pub fn card_of(driver: &Driver, context: CUcontext) -> Result<Option<usize>> {
     match (context as usize).checked_sub(CONTEXT) {
         None if context.is_null() => Ok(None),
         Some(card) if card < driver.cards.len() => Ok(Some(card)),
@@ -119,6 +119,32 @@ calls! {
             return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
         }
         Driver::make_current(card);
+        Ok(())
+    }
+
+    /// A card of the table has no link to another of its kind where the settings say so.
+    fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) = |driver| {
+        driver.device(device)?;
+        driver.device(peer)?;
+        put(can, c_int::from(device != peer && !driver.settings.apart))
+    }
+
+    fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) = |driver| {
+        let card = driver.current()?;
+        let peer = card_of(driver, peer)?.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+        if flags != 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if peer == card || driver.settings.apart {
+            return Err(CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+        }
+        if driver.cards[peer].retained == 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        }
+        if driver.cards[card].peers.contains(&peer) {
+            return Err(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+        }
+        driver.cards[card].peers.push(peer);
         Ok(())
     }
 

@@ -40,6 +40,8 @@ pub struct Card {
     pub retained: u32,
     pub host: Option<Host>,
     pub memory: Allocations,
+    /// Cards whose memory its context may access.
+    pub peers: Vec<usize>,
     /// The fault of a kernel. Nothing works after it.
     pub fault: Option<CUresult>,
 }
@@ -52,6 +54,12 @@ impl<T> Table<T> {
     pub fn get<H>(&mut self, handle: *mut H, card: usize) -> Result<&mut T> {
         let found = self.0.get_mut(&(handle as usize)).filter(|(of, _)| *of == card);
         found.map(|(_, object)| object).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// The object of a handle that belongs to any card, and that card.
+    pub fn find<H>(&mut self, handle: *mut H) -> Result<(usize, &mut T)> {
+        let found = self.0.get_mut(&(handle as usize));
+        found.map(|(card, object)| (*card, object)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     }
 
     pub fn remove<H>(&mut self, handle: *mut H, card: usize) -> Result<T> {
@@ -123,6 +131,7 @@ impl Driver {
             retained: 0,
             host: None,
             memory: Allocations::default(),
+            peers: Vec::new(),
             fault: None,
         };
         Self {
@@ -197,6 +206,7 @@ impl Driver {
         self.graphs.drop_card(card);
         self.execs.drop_card(card);
         self.cards[card].memory = Allocations::default();
+        self.cards[card].peers.clear();
         self.cards[card].host = None;
     }
 

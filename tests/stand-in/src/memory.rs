@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_uchar, c_uint, c_void};
 
-use cudarc::driver::sys::{CU_MEMHOSTALLOC_DEVICEMAP, CUdeviceptr, CUresult, CUstream};
+use cudarc::driver::sys::{CU_MEMHOSTALLOC_DEVICEMAP, CUcontext, CUdeviceptr, CUresult, CUstream};
 use sterna::backend::cuda::driver::Address;
 
+use crate::device::card_of;
 use crate::driver::{Card, Driver, Result, calls, put, say};
 use crate::stream::Op;
 
@@ -77,14 +78,22 @@ impl Card {
 }
 
 impl Driver {
-    /// Queues a copy, one or both of whose ends are the card's.
-    fn copy(&mut self, to: (Address, bool), from: (Address, bool), bytes: usize, stream: CUstream) -> Result {
+    /// Queues a copy in a stream of the current card, between addresses of cards or the host.
+    fn copy(
+        &mut self,
+        to: (Address, Option<usize>),
+        from: (Address, Option<usize>),
+        bytes: usize,
+        stream: CUstream,
+    ) -> Result {
         let card = self.current()?;
-        for (at, on_card) in [to, from] {
+        for (at, of) in [to, from] {
             if at == 0 {
                 return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
             }
-            if on_card && let Err(refused) = self.cards[card].check(at, bytes as u64) {
+            if let Some(of) = of
+                && let Err(refused) = self.cards[of].check(at, bytes as u64)
+            {
                 say(format_args!("a copy of {bytes} bytes at {at:#x}, which no allocation has"));
                 return Err(refused);
             }
@@ -142,14 +151,33 @@ calls! {
     }
 
     fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream) = |driver| {
-        driver.copy((to, true), (from as Address, false), bytes, stream)
+        let card = driver.current()?;
+        driver.copy((to, Some(card)), (from as Address, None), bytes, stream)
     }
 
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream) = |driver| {
-        driver.copy((to as Address, false), (from, true), bytes, stream)
+        let card = driver.current()?;
+        driver.copy((to as Address, None), (from, Some(card)), bytes, stream)
     }
 
     fn cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) = |driver| {
-        driver.copy((to, true), (from, true), bytes, stream)
+        let card = driver.current()?;
+        driver.copy((to, Some(card)), (from, Some(card)), bytes, stream)
+    }
+
+    /// Works with and without access to the other card's memory, as the documentation says.
+    fn cuMemcpyPeerAsync(
+        to: CUdeviceptr,
+        to_context: CUcontext,
+        from: CUdeviceptr,
+        from_context: CUcontext,
+        bytes: usize,
+        stream: CUstream,
+    ) = |driver| {
+        let [to_card, from_card] = [to_context, from_context].map(|context| card_of(driver, context));
+        let [Some(to_card), Some(from_card)] = [to_card?, from_card?] else {
+            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        };
+        driver.copy((to, Some(to_card)), (from, Some(from_card)), bytes, stream)
     }
 }

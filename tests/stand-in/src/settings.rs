@@ -5,6 +5,7 @@
 //! memory=512           MiB of every card [default: the card's own]
 //! driver=12.8          version of CUDA that the driver is for [default: 13.0]
 //! prompt               streams work at once, not when somebody waits
+//! apart                no card can access another one's memory
 //! ordered              no kernel starts before the one ahead of it has ended
 //! seed=7               order in which the threads of a block run
 //! wrong=attend__f16    launches of this kernel do nothing; `wrong=attend__f16@graph` only in graphs
@@ -22,6 +23,7 @@ pub struct Settings {
     /// Major and minor.
     pub driver: (i32, i32),
     pub prompt: bool,
+    pub apart: bool,
     pub ordered: bool,
     pub seed: u64,
     /// A kernel, and whether it is wrong in graphs alone.
@@ -39,6 +41,7 @@ impl Settings {
             cards: Vec::new(),
             driver: (13, 0),
             prompt: false,
+            apart: false,
             ordered: false,
             seed: 0,
             wrong: None,
@@ -60,6 +63,7 @@ impl Settings {
     fn take(&mut self, word: &str, memory: &mut Option<u64>, none: &mut bool) -> Option<()> {
         match word.split_once('=') {
             None if word == "prompt" => self.prompt = true,
+            None if word == "apart" => self.apart = true,
             None if word == "ordered" => self.ordered = true,
             Some(("card", "none")) => *none = true,
             Some(("card", name)) => self.cards.push(*Spec::find(name)?),

@@ -18,10 +18,10 @@ use crate::module::Launch;
 /// Work of a stream.
 #[derive(Clone)]
 pub enum Op {
-    /// Between addresses, of which the card's are marked.
+    /// Between addresses, each with the card whose it is, if any.
     Copy {
-        to: (Address, bool),
-        from: (Address, bool),
+        to: (Address, Option<usize>),
+        from: (Address, Option<usize>),
         bytes: usize,
     },
     Fill {
@@ -33,8 +33,10 @@ pub enum Op {
     Record {
         event: usize,
     },
-    /// An event of this stream or another, and how much of that stream's work it stands behind.
+    /// An event of this stream or another, which may be another card's, and how much of that stream's work
+    /// it stands behind.
     Wait {
+        card: usize,
         stream: usize,
         after: u64,
     },
@@ -134,8 +136,8 @@ impl Driver {
     fn do_one(&mut self, card: usize, op: &Op, next: Option<&Op>, begun: &mut Option<Begun>) -> Result {
         match op {
             Op::Copy { to, from, bytes } => {
-                for (at, _) in [to, from].into_iter().filter(|(_, on_card)| *on_card) {
-                    self.cards[card].check(*at, *bytes as u64).map_err(|_| {
+                for (at, of) in [to, from].into_iter().filter_map(|(at, of)| Some((at, (*of)?))) {
+                    self.cards[of].check(*at, *bytes as u64).map_err(|_| {
                         say(format_args!("a copy of {bytes} bytes at {at:#x}, which were freed meanwhile"));
                         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
                     })?;
@@ -154,7 +156,12 @@ impl Driver {
                     event.at = Some(Instant::now());
                 }
             }
-            Op::Wait { stream, after } => self.work(card, *stream, *after)?,
+            // A stream that is gone has done its work.
+            Op::Wait { card, stream, after } => {
+                if self.streams.get(*stream as CUstream, *card).is_ok() {
+                    self.work(*card, *stream, *after)?;
+                }
+            }
             Op::Launch { launch, in_graph, .. } => {
                 let mine = match begun.take() {
                     Some(mine) => Some(mine),
@@ -230,10 +237,12 @@ calls! {
         driver.work_off(card, stream)
     }
 
+    /// The one call that takes another card's event.
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _flags: c_uint) = |driver| {
         let card = driver.current()?;
-        match driver.events.get(event, card)?.recorded {
-            Some((of, after)) => driver.queue(card, stream, Op::Wait { stream: of, after }),
+        let (of_card, event) = driver.events.find(event)?;
+        match event.recorded {
+            Some((of, after)) => driver.queue(card, stream, Op::Wait { card: of_card, stream: of, after }),
             None => Ok(()),
         }
     }

@@ -46,9 +46,9 @@ pub fn cpus(threads: &[usize]) -> Vec<Box<dyn Backend>> {
 /// In a process whose driver is the stand-in (`tests/backends/stand_in.rs`), its card takes their place.
 #[cfg(feature = "simt")]
 pub fn simt(seed: u64) -> Option<Box<dyn Backend>> {
-    use sterna::backend::cuda::{Cuda, driver::simt::Simt};
+    use sterna::backend::cuda::{Cuda, driver::real::Card, driver::simt::Simt};
     let has_card = std::env::var_os("STAND_IN_CUDA").is_some();
-    let card = || Cuda::open(None).expect("the stand-in's card");
+    let card = || Cuda::on(Box::new(Card::open(0).expect("the stand-in's card")));
     Some(Box::new(if has_card { card() } else { Cuda::on(Box::new(Simt::new(2, seed))) }))
 }
 

@@ -8,6 +8,8 @@ pub mod real;
 #[cfg(feature = "simt")]
 pub mod simt;
 
+use std::any::Any;
+
 use super::BackendError;
 
 /// An address on the device.
@@ -28,6 +30,17 @@ pub struct Mailboxes {
     pub at: Address,
     /// Which of a driver's.
     pub id: u32,
+}
+
+/// A copy from one device to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// On the device that receives it.
+    pub to: Address,
+    /// On the other.
+    pub from: Address,
+    /// Its length.
+    pub bytes: usize,
 }
 
 /// One run of a kernel.
@@ -68,7 +81,7 @@ impl Limits {
 }
 
 /// A device. Everything is queued in order; reading waits.
-pub trait Driver: Send {
+pub trait Driver: Any + Send {
     /// The backend's name over this driver.
     fn name(&self) -> &'static str;
 
@@ -111,6 +124,25 @@ pub trait Driver: Send {
     /// [`BackendError::Device`].
     fn read(&mut self, from: Address, out: &mut [u8]) -> Result<(), BackendError>;
 
+    /// Makes copies between this device and another one fast, in both directions, if there is a way.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    ///
+    /// # Panics
+    /// Where `other` is not of the same kind.
+    fn connect(&mut self, other: &mut dyn Driver) -> Result<(), BackendError>;
+
+    /// Queues copies from another device: they begin when what is queued there has been done, and what is
+    /// queued later, on either of the two, waits for their end. The host does not wait.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    ///
+    /// # Panics
+    /// Where `from` is not of the same kind.
+    fn receive(&mut self, from: &mut dyn Driver, pieces: &[Piece]) -> Result<(), BackendError>;
+
     /// `n` words of the host, zeroed, that kernels write; freed when the driver is dropped.
     ///
     /// # Errors
@@ -150,4 +182,9 @@ pub trait Driver: Send {
     /// # Errors
     /// [`BackendError::Device`].
     fn replay(&mut self, recording: Recording) -> Result<(), BackendError>;
+}
+
+/// Another device of the same kind.
+fn same_kind<D: Driver>(other: &mut dyn Driver) -> &mut D {
+    (other as &mut dyn Any).downcast_mut().expect("devices of one backend")
 }

@@ -20,7 +20,7 @@ use self::call::{Called, NAME, fail};
 use self::kernels::Kernels;
 use self::staging::Staging;
 use super::super::kernel_names;
-use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Recording};
+use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, same_kind};
 use crate::backend::BackendError;
 
 pub use self::about::cards;
@@ -31,6 +31,8 @@ pub struct Card {
     context: sys::CUcontext,
     device: sys::CUdevice,
     stream: sys::CUstream,
+    /// What another card waits for. Made at opening.
+    reached: sys::CUevent,
     kernels: Kernels,
     allocations: Vec<sys::CUdeviceptr>,
     /// Made at opening.
@@ -71,6 +73,7 @@ impl Card {
             context,
             device,
             stream: null_mut(),
+            reached: null_mut(),
             kernels: Kernels::default(),
             allocations: Vec::new(),
             staging: None,
@@ -81,6 +84,8 @@ impl Card {
         card.bind()?;
         card.stream =
             result::stream::create(result::stream::StreamKind::NonBlocking).called("cuStreamCreate")?;
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        card.reached = result::event::create(flags).called("cuEventCreate")?;
         card.kernels.load(&card.about)?;
         card.staging = Some(Staging::new()?);
         Ok(card)
@@ -90,6 +95,36 @@ impl Card {
     fn bind(&self) -> Result<(), BackendError> {
         // SAFETY: the context is retained until the card is dropped.
         unsafe { result::ctx::set_current(self.context) }.called("cuCtxSetCurrent")
+    }
+
+    /// What is queued here from now on waits for what is queued on another card.
+    fn wait_for(&self, other: &Self) -> Result<(), BackendError> {
+        // SAFETY: events and streams live as long as their cards.
+        unsafe {
+            other.bind()?;
+            result::event::record(other.reached, other.stream).called("cuEventRecord")?;
+            self.bind()?;
+            let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+            result::stream::wait_event(self.stream, other.reached, flags).called("cuStreamWaitEvent")
+        }
+    }
+
+    /// Lets this card read another one's memory itself, if it can.
+    fn enable_access(&self, other: &Self) -> Result<(), BackendError> {
+        let mut can = 0;
+        // SAFETY: the result is there to be written; both devices are those that the driver named.
+        let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, self.device, other.device) };
+        asked.result().called("cuDeviceCanAccessPeer")?;
+        if can == 0 {
+            // Copies go through memory of the host then, which the driver does itself.
+            return Ok(());
+        }
+        self.bind()?;
+        // SAFETY: the context is retained until the other card is dropped.
+        match unsafe { sys::cuCtxEnablePeerAccess(other.context, 0) } {
+            sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            enabled => enabled.result().called("cuCtxEnablePeerAccess"),
+        }
     }
 
     fn wait(&self) -> Result<(), BackendError> {
@@ -165,6 +200,24 @@ impl Driver for Card {
         // SAFETY: inside what the backend allocated; waited for before `out` is given back.
         unsafe { result::memcpy_dtoh_async(out, from, self.stream) }.called("cuMemcpyDtoHAsync")?;
         self.wait()
+    }
+
+    fn connect(&mut self, other: &mut dyn Driver) -> Result<(), BackendError> {
+        let other = same_kind::<Self>(other);
+        self.enable_access(other)?;
+        other.enable_access(self)
+    }
+
+    fn receive(&mut self, from: &mut dyn Driver, pieces: &[Piece]) -> Result<(), BackendError> {
+        let other = same_kind::<Self>(from);
+        self.wait_for(other)?;
+        for &Piece { to, from, bytes } in pieces {
+            // SAFETY: both ends are inside what the backend allocated, each on its card.
+            unsafe { sys::cuMemcpyPeerAsync(to, self.context, from, other.context, bytes, self.stream) }
+                .result()
+                .called("cuMemcpyPeerAsync")?;
+        }
+        other.wait_for(self)
     }
 
     fn mailboxes(&mut self, n: usize) -> Result<Mailboxes, BackendError> {
@@ -270,6 +323,9 @@ impl Drop for Card {
                 let _ = result::free_sync(at);
             }
             self.kernels.unload();
+            if !self.reached.is_null() {
+                let _ = result::event::destroy(self.reached);
+            }
             if !self.stream.is_null() {
                 let _ = result::stream::destroy(self.stream);
             }

@@ -7,7 +7,7 @@ use std::ffi::CString;
 
 use self::host::Host;
 use super::cards::{SMALL, Spec};
-use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Recording};
+use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, same_kind};
 use crate::backend::BackendError;
 
 const NAME: &str = "cuda-simt";
@@ -84,6 +84,20 @@ impl Driver for Simt {
     fn read(&mut self, from: Address, out: &mut [u8]) -> Result<(), BackendError> {
         // SAFETY: the backend reads inside what it allocated, and no launch is under way.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    fn connect(&mut self, other: &mut dyn Driver) -> Result<(), BackendError> {
+        same_kind::<Self>(other);
+        Ok(())
+    }
+
+    fn receive(&mut self, from: &mut dyn Driver, pieces: &[Piece]) -> Result<(), BackendError> {
+        same_kind::<Self>(from);
+        for &Piece { to, from, bytes } in pieces {
+            // SAFETY: both ends are inside what the backend allocated, and no launch is under way.
+            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        }
         Ok(())
     }
 

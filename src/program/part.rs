@@ -1,0 +1,162 @@
+//! Some stages of a program as a program of their own, for models whose layers lie on several devices.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::ops::Range;
+
+use super::{Buf, Kv, Linear, Norm, Program, RopeId, Stage, Weight};
+
+/// Consecutive stages of a program as a program of their own, and what its declarations are in the whole.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The stages, over declarations of what they name.
+    pub program: Program,
+    /// Which stages of the whole these are.
+    pub stages: Range<usize>,
+    /// Of each weight of the part, the weight of the whole.
+    pub weights: Vec<Weight>,
+    /// Of each buffer of the part, the buffer of the whole.
+    pub bufs: Vec<Buf>,
+    /// Of each cache of the part, the cache of the whole.
+    pub kvs: Vec<Kv>,
+}
+
+impl Part {
+    /// The part's buffer that stands for one of the whole, if its stages name that one.
+    pub fn buf(&self, of_whole: Buf) -> Option<Buf> {
+        self.bufs.iter().position(|buf| *buf == of_whole).map(|at| Buf(at as u32))
+    }
+}
+
+/// Something that a stage names.
+enum Named<'a> {
+    Weight(&'a mut Weight),
+    /// A buffer that the stage reads, and may then write.
+    In(&'a mut Buf),
+    /// A buffer that it only writes.
+    Out(&'a mut Buf),
+    Kv(&'a mut Kv),
+    Rope(&'a mut RopeId),
+}
+
+/// Everything that a stage names, inputs before outputs.
+fn named(stage: &mut Stage) -> Vec<Named<'_>> {
+    use Named::{In, Out};
+    match stage {
+        Stage::Embed(s) => {
+            let tables = [Some(&mut s.table), s.positions.as_mut()].into_iter().flatten();
+            tables.map(Named::Weight).chain([Out(&mut s.x)]).collect()
+        }
+        Stage::AttnIn(s) => {
+            let norms = [Some(&mut s.norm), s.q_norm.as_mut(), s.k_norm.as_mut()];
+            let mut all = vec![In(&mut s.x)];
+            all.extend(norms.into_iter().flatten().flat_map(of_norm));
+            all.extend([&mut s.wq, &mut s.wk, &mut s.wv].into_iter().flat_map(of_linear));
+            all.extend(s.rope.as_mut().map(Named::Rope));
+            all.extend([Named::Kv(&mut s.kv), Out(&mut s.q)]);
+            all
+        }
+        Stage::Attend(s) => vec![In(&mut s.q), Named::Kv(&mut s.kv), Out(&mut s.out)],
+        Stage::ProjAdd(s) => {
+            let mut all = vec![In(&mut s.y), In(&mut s.x)];
+            all.extend(s.norm.iter_mut().flat_map(of_norm).chain(of_linear(&mut s.w)));
+            all
+        }
+        Stage::FfnIn(s) => {
+            let mut all = vec![In(&mut s.x)];
+            all.extend(of_norm(&mut s.norm));
+            all.extend(s.gate.iter_mut().chain([&mut s.up]).flat_map(of_linear));
+            all.push(Out(&mut s.h));
+            all
+        }
+        Stage::Logits(s) => {
+            let mut all = vec![In(&mut s.x)];
+            all.extend(of_norm(&mut s.norm).chain(of_linear(&mut s.w)));
+            all.push(Out(&mut s.logits));
+            all
+        }
+        Stage::Sample(s) => vec![In(&mut s.logits)],
+    }
+}
+
+fn of_norm(norm: &mut Norm) -> impl Iterator<Item = Named<'_>> {
+    [Some(&mut norm.weight), norm.bias.as_mut()].into_iter().flatten().map(Named::Weight)
+}
+
+fn of_linear(linear: &mut Linear) -> impl Iterator<Item = Named<'_>> {
+    [Some(&mut linear.w), linear.bias.as_mut()].into_iter().flatten().map(Named::Weight)
+}
+
+/// The part's handle for one of the whole; a new one is declared.
+fn renamed<T: Copy + Eq + Hash>(
+    known: &mut HashMap<T, u32>,
+    order: &mut Vec<T>,
+    of_whole: T,
+    declare: impl FnOnce(),
+) -> u32 {
+    *known.entry(of_whole).or_insert_with(|| {
+        declare();
+        order.push(of_whole);
+        order.len() as u32 - 1
+    })
+}
+
+impl Program {
+    /// Some stages as a program of their own, with the limits of the whole.
+    ///
+    /// # Panics
+    /// Where there are no such stages, or they name what is not declared.
+    pub fn part(&self, stages: Range<usize>) -> Part {
+        let mut program = Program::new(self.name.clone(), self.limits);
+        let (mut weights, mut bufs, mut kvs, mut ropes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut known_weights, mut known_bufs) = (HashMap::new(), HashMap::new());
+        let (mut known_kvs, mut known_ropes) = (HashMap::new(), HashMap::new());
+        for (label, stage) in &self.stages[stages.clone()] {
+            let mut stage = stage.clone();
+            for named in named(&mut stage) {
+                match named {
+                    Named::Weight(w) => {
+                        let declare = || program.weights.push(self.weight_decl(*w).clone());
+                        *w = Weight(renamed(&mut known_weights, &mut weights, *w, declare));
+                    }
+                    Named::In(b) | Named::Out(b) => {
+                        let declare = || program.bufs.push(self.buf_decl(*b).clone());
+                        *b = Buf(renamed(&mut known_bufs, &mut bufs, *b, declare));
+                    }
+                    Named::Kv(kv) => {
+                        let declare = || program.kvs.push(self.kv_decl(*kv).clone());
+                        *kv = Kv(renamed(&mut known_kvs, &mut kvs, *kv, declare));
+                    }
+                    Named::Rope(rope) => {
+                        let declare = || program.ropes.push(self.ropes[rope.0 as usize].clone());
+                        *rope = RopeId(renamed(&mut known_ropes, &mut ropes, *rope, declare));
+                    }
+                }
+            }
+            program.push(label.clone(), stage);
+        }
+        Part { program, stages, weights, bufs, kvs }
+    }
+
+    /// The stages with which layers begin, the first layer's aside: between two devices a program is cut
+    /// there.
+    pub fn layer_starts(&self) -> Vec<usize> {
+        let attn_in = |at: &usize| matches!(self.stages[*at].1, Stage::AttnIn(_));
+        (0..self.stages.len()).filter(attn_in).skip(1).collect()
+    }
+
+    /// Buffers that a stage reads before one of this program has written them.
+    pub fn inputs(&self) -> Vec<Buf> {
+        let (mut inputs, mut written) = (Vec::new(), Vec::new());
+        for (_, stage) in &self.stages {
+            for named in named(&mut stage.clone()) {
+                match named {
+                    Named::In(buf) if !written.contains(buf) && !inputs.contains(buf) => inputs.push(*buf),
+                    Named::Out(buf) => written.push(*buf),
+                    _ => {}
+                }
+            }
+        }
+        inputs
+    }
+}

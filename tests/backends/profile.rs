@@ -1,0 +1,49 @@
+//! What a CUDA backend says that its stages take.
+
+use sterna::backend::Backend;
+use sterna::backend::cuda::driver::{Driver, simt::Simt};
+use sterna::backend::cuda::{Cuda, split::Split};
+use sterna::program::{Row, Step};
+use support::case::model::SMALL;
+use support::case::{limits, shuffled_pages};
+
+fn card() -> Box<dyn Driver> {
+    Box::new(Simt::new(2, 0))
+}
+
+/// Each stage of each run is timed once, on one card and over two, and computes what it does otherwise.
+#[test]
+fn stages_are_timed_and_compute_the_same() {
+    let (case, logits) = SMALL.case("a small model", limits(9, 1, 1));
+    let pages = shuffled_pages(1, 1);
+    let two = || Split::on(vec![card(), card()], None).expect("cards that are connected");
+    let backends: [(Box<dyn Backend>, bool); 4] = [
+        (Box::new(Cuda::on(card())), false),
+        (Box::new(Cuda::on(card()).profiled(true)), true),
+        (Box::new(two()), false),
+        (Box::new(two().profiled(true)), true),
+    ];
+    let mut rows_of_logits = Vec::new();
+    for (mut backend, is_timed) in backends {
+        let mut running = case.on(&mut *backend);
+        let exec = running.exec;
+        let mut pos = 0;
+        for n in [9, 1, 1] {
+            let row = |pos: u32| Row { token: 31 * pos % 300, pos, seq: 0, logits: pos + 1 == 11 };
+            let rows: Vec<Row> = (pos..pos + n).map(row).collect();
+            let step = Step { rows: &rows, pages: &pages, sampling: &[] };
+            running.backend.run(exec, &step).expect("a run");
+            pos += n;
+        }
+        rows_of_logits.push(running.read(logits, 1));
+        let times = running.backend.stage_times(exec);
+        assert_eq!(times.is_some(), is_timed);
+        let Some(times) = times else { continue };
+        assert_eq!(times.len(), case.p.stages.len());
+        for ((label, _), time) in case.p.stages.iter().zip(&times) {
+            assert_eq!(time.calls, 3, "{label}");
+            assert!(time.nanoseconds > 0, "{label}");
+        }
+    }
+    assert!(rows_of_logits.iter().all(|row| *row == rows_of_logits[0]));
+}
