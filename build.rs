@@ -254,7 +254,9 @@ mod host {
             build
         };
         let mut all = sources.clone();
-        all.extend(["cuda/host/runtime.cpp", "cuda/host/switch.cpp"].map(PathBuf::from));
+        all.extend(
+            ["cuda/host/runtime.cpp", "cuda/host/count.cpp", "cuda/host/switch.cpp"].map(PathBuf::from),
+        );
         all.push(list);
         let tool = compiler().get_compiler();
         let version = tool.to_command().arg("--version").output().expect("a compiler that runs").stdout;

@@ -216,7 +216,8 @@ struct InputParams {
     uint32_t lanes_log2;
     /* Rows of the step that a block on tensor cores takes: 8, 16, 24 or 32. */
     uint32_t tile_rows;
-    uint32_t reserved;
+    /* Bytes from one row of int8 to the next in shared memory, in kernels on tensor cores. */
+    uint32_t row_bytes;
 };
 
 /* One layer's cache. A page holds, for each KV head, PAGE_POSITIONS keys of `stride` elements, and then as

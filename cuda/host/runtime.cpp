@@ -50,6 +50,8 @@ struct Workspace {
     std::vector<Fiber> fibers{kMaxThreads};
     std::vector<Copies> copies{kMaxThreads};
     std::vector<Warp> warps{kMaxThreads / 32};
+    // Of a block whose accesses are counted.
+    std::vector<Log> logs{kMaxThreads};
     // Of the block that it runs: in which order, how many of its threads have not ended, and the state of
     // the random numbers.
     std::vector<uint32_t> order;
@@ -111,7 +113,8 @@ struct Launch {
     uint64_t seed;
     std::atomic<uint64_t> next_block{0};
     std::atomic<bool> failed{false};
-    bool cooperative = false;
+    bool cooperative = false, counted = false;
+    SimtCounts counts = {};
     // Whether the kernel before may still run; and what changes when it has ended.
     bool early = false;
     uint32_t previous_ended = 0;
@@ -195,6 +198,8 @@ void start_block(Launch& launch, Workspace& ws, Block& block) {
         fiber.generation = nullptr;
         fiber.async = &ws.copies[i];
         fiber.async->n_copies = fiber.async->n_groups = fiber.async->n_open = 0;
+        fiber.log = launch.counted ? &ws.logs[i] : nullptr;
+        ws.logs[i].clear();
     }
     ws.order.resize(n);
     for (uint32_t i = 0; i < n; i++) ws.order[i] = i;
@@ -265,8 +270,8 @@ void free_block(Block& block) {
 // Which block is the next; false where there is none left.
 bool take_block(Launch& launch, Block& block) {
     uint64_t total = launch.blocks(), at = launch.next_block++;
-    if (at >= total || launch.failed) return false;
-    if (launch.seed % 2 == 1) at = total - 1 - at;
+    if (at >= (launch.counted ? 1 : total) || launch.failed) return false;
+    if (launch.seed % 2 == 1 && !launch.counted) at = total - 1 - at;
     block.index = {static_cast<uint32_t>(at % launch.grid.x),
                    static_cast<uint32_t>(at / launch.grid.x % launch.grid.y),
                    static_cast<uint32_t>(at / launch.grid.x / launch.grid.y)};
@@ -279,6 +284,7 @@ void work(Launch& launch, Workspace& ws) {
     while (take_block(launch, block)) {
         start_block(launch, ws, block);
         run_block(launch, ws);
+        if (launch.counted) count_accesses(ws.logs, launch.threads, launch.counts);
         std::lock_guard<std::mutex> guard(launch.mutex);
         launch.ended++;
         launch.moved.notify_all();
@@ -349,13 +355,22 @@ void* static_shared(const void* place, size_t bytes) {
     return array;
 }
 
-void check_access(const void* at, size_t bytes) {
+// Not inlined, so that where it returns to is a place in the kernel's text.
+__attribute__((noinline)) void check_access(const void* at, size_t bytes) {
     const uint8_t* begin = static_cast<const uint8_t*>(at);
     if (reinterpret_cast<uintptr_t>(at) % bytes != 0)
         fail("%zu bytes at %p, which is not aligned to them", bytes, at);
     const Block& block = *current->block;
-    if (begin >= block.shared && begin + bytes <= block.shared + block.shared_bytes) return;
-    if (begin >= block.fixed.memory && begin + bytes <= block.fixed.memory + block.fixed.used) return;
+    auto is_in = [&](const uint8_t* memory, size_t size) {
+        return begin >= memory && begin + bytes <= memory + size;
+    };
+    bool shared = is_in(block.shared, block.shared_bytes) || is_in(block.fixed.memory, block.fixed.used);
+    // What is prefetched is a line, whatever is asked for.
+    if (current->log && bytes > 1) {
+        auto address = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(at));
+        current->log->push_back({__builtin_return_address(0), address, static_cast<uint32_t>(bytes), shared});
+    }
+    if (shared) return;
     const std::vector<Allocation>& all = *block.launch->allocations;
     auto after = std::upper_bound(all.begin(), all.end(), begin,
                                   [](const uint8_t* at, const Allocation& a) { return at < a.begin; });
@@ -458,8 +473,13 @@ float truncated_sum(float c, const float* a, const float* b) {
     }
     // NaN, an infinity, or nothing at all.
     if (!(std::fabs(plain) < HUGE_VAL) || largest == 0.0) return static_cast<float>(plain);
-    // The largest has its first bit at 2^25 then, and integers take what fits.
-    double scale = std::ldexp(1.0, 25 - std::ilogb(largest));
+    // The largest has its first bit at 2^25 then, and integers take what fits. Products of floats and halves
+    // are no subnormal doubles, and so far from the largest that the scale is none either.
+    uint64_t exponent;
+    memcpy(&exponent, &largest, 8);
+    exponent = (2 * 1023 + 25 - (exponent >> 52)) << 52;
+    double scale;
+    memcpy(&scale, &exponent, 8);
     int64_t sum = 0;
     for (double addend : addends) sum += static_cast<int64_t>(addend * scale);
     double whole = static_cast<double>(sum);
@@ -574,6 +594,7 @@ SimtLaunch* simt_begin(SimtDevice* device, const SimtConfig* config, const void*
     launch.shared_bytes = config->shared_bytes;
     launch.seed = config->seed;
     launch.cooperative = config->cooperative;
+    launch.counted = config->counted;
     launch.early = config->early && !config->cooperative;
     launch.started.resize(launch.early ? std::min(blocks, kEarlyBlocks) : 0);
     for (Started& started : launch.started) {
@@ -587,7 +608,7 @@ SimtLaunch* simt_begin(SimtDevice* device, const SimtConfig* config, const void*
     return begun;
 }
 
-int simt_finish(SimtLaunch* begun, char* error, size_t error_bytes) {
+int simt_finish(SimtLaunch* begun, SimtCounts* counts, char* error, size_t error_bytes) {
     std::unique_ptr<SimtLaunch> owned(begun);
     Launch& launch = begun->launch;
     launch.early = false;
@@ -612,6 +633,10 @@ int simt_finish(SimtLaunch* begun, char* error, size_t error_bytes) {
     for (uint64_t i = 1; i < at_once; i++) others.emplace_back(run);
     if (blocks > 0) run();
     for (std::thread& thread : others) thread.join();
+    counts->sectors += launch.counts.sectors;
+    counts->least_sectors += launch.counts.least_sectors;
+    counts->passes += launch.counts.passes;
+    counts->least_passes += launch.counts.least_passes;
     if (!launch.failed) return 0;
     snprintf(error, error_bytes, "%s", launch.error);
     return 1;

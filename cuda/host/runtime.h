@@ -9,6 +9,14 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <vector>
+
+// What the accesses of a launch's first block take (count.cpp): sectors of global memory and passes of shared
+// memory, and how few would do.
+struct SimtCounts {
+    uint64_t sectors, least_sectors, passes, least_passes;
+};
+
 namespace simt {
 
 // Bytes that one lane puts into a warp exchange at most.
@@ -62,6 +70,18 @@ struct Copies {
     int n_copies, groups[16], n_groups, n_open;
 };
 
+// An access of a thread: the place in the kernel's text, and what of shared or global memory.
+struct Access {
+    const void* site;
+    uint64_t at;
+    uint32_t bytes;
+    bool shared;
+};
+using Log = std::vector<Access>;
+
+// Adds up what the accesses of a block's threads take.
+void count_accesses(const std::vector<Log>& logs, uint32_t threads, SimtCounts& counts);
+
 struct Fiber {
     void* stack_pointer;
     Block* block;
@@ -74,6 +94,8 @@ struct Fiber {
     uint32_t seen;
     // Not in here: a round of a block goes through all its fibers, and they should be near one another.
     Copies* async;
+    // Of the thread's accesses, where they are counted.
+    Log* log;
 };
 
 // Not `thread_local`, whose every access from another file asks first whether it has been initialised.
@@ -205,12 +227,15 @@ struct SimtConfig {
     // The first blocks run at once up to where they wait for the kernel before. All others start when the
     // launch is finished.
     bool early;
+    // The first block runs alone, and its accesses are counted.
+    bool counted;
     // Picks the order in which threads run.
     uint64_t seed;
 };
 // Starts a run. Null, with what is wrong with it in `error`, where a card would refuse it.
 SimtLaunch* simt_begin(SimtDevice* device, const SimtConfig* config, const void* params, char* error,
                        size_t error_bytes);
-// Finishes it, by the same thread; 0, or not 0 with what went wrong in `error`.
-int simt_finish(SimtLaunch* launch, char* error, size_t error_bytes);
+// Finishes it, by the same thread; 0, or not 0 with what went wrong in `error`. What was counted is added to
+// `counts`.
+int simt_finish(SimtLaunch* launch, SimtCounts* counts, char* error, size_t error_bytes);
 }

@@ -290,18 +290,18 @@ DEVICE void load_row(const InputParams& in, const float* x, uint32_t chunks, uin
 }
 
 // Rows first .. first + n of the step, or of those that asked for logits. Ends with a barrier. A block that
-// takes a row at a time has called prefetch_norm.
+// takes a row at a time has called prefetch_norm. Rows lie `row_bytes` apart.
 template <class T, int M, uint32_t Quads>
 DEVICE void load_rows(
-    const StepTables& step, const InputParams& in, uint32_t chunks, uint32_t first, uint32_t n
+    const StepTables& step, const InputParams& in, uint32_t chunks, uint32_t first, uint32_t n,
+    uint32_t row_bytes
 ) {
     uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
     constexpr bool kBlock = M == 1;
     uint32_t warps = blockDim.x / kWarpSize;
     for (uint32_t m = kBlock ? 0 : threadIdx.x / kWarpSize; m < n; m += kBlock ? 1 : warps) {
         uint64_t row = in.of_outputs ? step.outputs[first + m] : first + m;
-        load_row<T, kBlock, Quads>(in, in.x + row * in.cols, chunks, acts + m * act_row_bytes<T>(chunks),
-            row_quants() + m);
+        load_row<T, kBlock, Quads>(in, in.x + row * in.cols, chunks, acts + m * row_bytes, row_quants() + m);
     }
     __syncthreads();
 }

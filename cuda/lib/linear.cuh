@@ -88,7 +88,8 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     const uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
     for (uint32_t first = 0; first < n_rows; first += M) {
         uint32_t n = n_rows - first < M ? n_rows - first : M;
-        load_rows<T, M, M == 1 ? T::kBlockQuads : kRowsQuads<T>>(step, in, chunks, first, n);
+        constexpr uint32_t kQuads = M == 1 ? T::kBlockQuads : kRowsQuads<T>;
+        load_rows<T, M, kQuads>(step, in, chunks, first, n, act_row_bytes<T>(chunks));
         // That there is a unit is compared again, not remembered in a register meanwhile.
         first_unit = recomputed(first_unit);
         if (first > 0) load(now, first_unit, sub);

@@ -10,6 +10,9 @@
 // A scale a block of 256 is one of four chunks, which a step of four lanes takes whole: the sums of integers
 // become floats there.
 //
+// Rows of activations lie an odd number of 64 bytes apart, so that what 8 lanes read of two of them is in
+// different banks.
+//
 // x = share of the units, y = tile of in.tile_rows rows of the step. Reads W once for each tile. Tasks are
 // those of lib/linear.cuh, with 16 slots: rows 0 to 7 of a set are the first half, rows 8 to 15 the other.
 #pragma once
@@ -28,7 +31,7 @@ DEVICE void run_linear_ints(
         first = blockIdx.y * in.tile_rows;
     if (first >= n_rows) return;
     uint32_t n = n_rows - first < in.tile_rows ? n_rows - first : in.tile_rows;
-    load_rows<T, LINEAR_ROWS, kMmaQuads>(step, in, chunks, first, n);
+    load_rows<T, LINEAR_ROWS, kMmaQuads>(step, in, chunks, first, n, in.row_bytes);
     const uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
 
     uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
@@ -73,7 +76,7 @@ DEVICE void run_linear_ints(
 #pragma unroll
                 for (int tile = 0; tile < kTiles; tile++) {
                     if (8 * tile >= static_cast<int>(n)) break;
-                    const uint8_t* row = acts + (8 * tile + quartet) * act_row_bytes<T>(chunks);
+                    const uint8_t* row = acts + (8 * tile + quartet) * in.row_bytes;
                     uint4 even = load16(row + (2 * pair * chunks + of_acts) * 16);
                     uint4 odd = load16(row + ((2 * pair + 1) * chunks + of_acts) * 16);
                     uint32_t b[kWords][2] = {
@@ -105,7 +108,7 @@ DEVICE void run_linear_ints(
                     if (8 * tile >= static_cast<int>(n)) break;
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
-                        const uint8_t* row = acts + (8 * tile + 2 * member + i) * act_row_bytes<T>(chunks);
+                        const uint8_t* row = acts + (8 * tile + 2 * member + i) * in.row_bytes;
                         uint4 of_chunks = load16(chunk_sums<T>(row, chunks) + base);
                         int32_t less =
                             static_cast<int32_t>(of_chunks.x + of_chunks.y + of_chunks.z + of_chunks.w);

@@ -1,5 +1,7 @@
 //! Every backend against the oracle, and against itself: stages, KV codecs, windows, batches, running ahead.
 
+#[cfg(feature = "simt")]
+mod accesses;
 mod attention;
 mod batches;
 mod cards;

@@ -114,7 +114,7 @@ pub fn launch<T: bytemuck::Pod>(
         of_outputs: u32::from(input.rows == RowsOf::Outputs),
         lanes_log2,
         tile_rows: tile_rows as u32,
-        reserved: 0,
+        row_bytes: products.act_bytes(w.cols) as u32,
     });
     Launch {
         kernel: cx.kernel(&products.kernel(stage, suffix)),

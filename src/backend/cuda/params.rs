@@ -209,7 +209,7 @@ pub struct InputParams {
     pub of_outputs: u32,
     pub lanes_log2: u32,
     pub tile_rows: u32,
-    pub reserved: u32,
+    pub row_bytes: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -222,7 +222,7 @@ const _: () = {
     ["Offset of field: InputParams::of_outputs"][::std::mem::offset_of!(InputParams, of_outputs) - 40usize];
     ["Offset of field: InputParams::lanes_log2"][::std::mem::offset_of!(InputParams, lanes_log2) - 44usize];
     ["Offset of field: InputParams::tile_rows"][::std::mem::offset_of!(InputParams, tile_rows) - 48usize];
-    ["Offset of field: InputParams::reserved"][::std::mem::offset_of!(InputParams, reserved) - 52usize];
+    ["Offset of field: InputParams::row_bytes"][::std::mem::offset_of!(InputParams, row_bytes) - 52usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

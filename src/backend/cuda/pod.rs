@@ -38,7 +38,7 @@ plain! {
     StepTables { counts, rows, outputs, pages, exact, pages_stride, reserved, next }
     NormParams { weight, bias, eps, kind }
     LinearParams { data, bias, tensor_scale, factor, rows, chunks }
-    InputParams { x, norm, cols, int8, of_outputs, lanes_log2, tile_rows, reserved }
+    InputParams { x, norm, cols, int8, of_outputs, lanes_log2, tile_rows, row_bytes }
     KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes }
     RopeParams { cos_sin, pairs, adjacent }
     EmbedParams { step, table, positions, picked, x, cols, reserved }

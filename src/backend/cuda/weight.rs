@@ -171,10 +171,16 @@ impl Products {
         self.format.chunks(cols)
     }
 
-    /// Bytes of one row of activations in shared memory.
+    /// Bytes of one row of activations in shared memory, with what divides rows of int8 on tensor cores.
     pub fn act_bytes(self, cols: usize) -> usize {
-        let Format { chunk_elems, act_chunk_bytes, .. } = *self.format;
-        self.chunks(cols) * if self.floats { 4 * chunk_elems } else { act_chunk_bytes }
+        let Format { chunk_elems, act_chunk_bytes, ints, .. } = *self.format;
+        let bytes = |of_chunk: usize| self.chunks(cols) * of_chunk;
+        match (self.floats, ints) {
+            (true, _) => bytes(4 * chunk_elems),
+            // cuda/lib/linear_mma.cuh says why.
+            (false, true) => bytes(act_chunk_bytes).next_multiple_of(64) | 64,
+            (false, false) => bytes(act_chunk_bytes),
+        }
     }
 }
 

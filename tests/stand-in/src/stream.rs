@@ -172,7 +172,7 @@ impl Driver {
                 {
                     *begun = self.begin(card, launch, *in_graph, true)?;
                 }
-                mine.map_or(Ok(()), Begun::finish).map_err(|what| fault(&what))?;
+                mine.map(Begun::finish).transpose().map_err(|what| fault(&what))?;
             }
         }
         Ok(())
@@ -196,6 +196,7 @@ impl Driver {
             shared_bytes: *shared_bytes as usize,
             cooperative: *cooperative,
             early,
+            counted: false,
             seed: self.settings.seed,
         };
         let host = self.cards[card].host.as_ref().expect("a context");

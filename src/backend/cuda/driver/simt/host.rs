@@ -31,7 +31,22 @@ struct SimtConfig {
     shared_bytes: usize,
     cooperative: bool,
     early: bool,
+    counted: bool,
     seed: u64,
+}
+
+/// What the accesses of a launch's first block take: those of 16 bytes, and asynchronous copies.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Sectors of 32 bytes of global memory.
+    pub sectors: u64,
+    /// How few sectors the bytes would fill.
+    pub least_sectors: u64,
+    /// Passes of shared memory, each of 8 threads.
+    pub passes: u64,
+    /// How few it would take without bank conflicts.
+    pub least_passes: u64,
 }
 
 unsafe extern "C" {
@@ -53,7 +68,21 @@ unsafe extern "C" {
         error: *mut c_char,
         error_bytes: usize,
     ) -> *mut SimtLaunch;
-    fn simt_finish(launch: *mut SimtLaunch, error: *mut c_char, error_bytes: usize) -> c_int;
+    fn simt_finish(
+        launch: *mut SimtLaunch,
+        counts: *mut Counts,
+        error: *mut c_char,
+        error_bytes: usize,
+    ) -> c_int;
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, more: Self) {
+        self.sectors += more.sectors;
+        self.least_sectors += more.least_sectors;
+        self.passes += more.passes;
+        self.least_passes += more.least_passes;
+    }
 }
 
 /// Memory, and threads of the system that run kernels.
@@ -90,6 +119,8 @@ pub struct Config<'a> {
     pub cooperative: bool,
     /// Whether the first blocks start at once, up to where they wait for the kernel before.
     pub early: bool,
+    /// Whether the first block runs alone, and its accesses are counted.
+    pub counted: bool,
     /// Picks the order in which the threads of a block run: 0 is their own.
     pub seed: u64,
 }
@@ -171,11 +202,19 @@ impl Host {
     /// # Safety
     /// The parameters are those of the kernel, and name memory that it may access until the launch has ended.
     pub unsafe fn begin(&self, config: &Config<'_>, params: &[u8]) -> Result<Begun, String> {
-        let Config { name, grid, threads, shared_bytes, cooperative, early, seed } = *config;
+        let Config { name, grid, threads, shared_bytes, cooperative, early, counted, seed } = *config;
         let bytes = kernel(name).map(|kernel| kernel.params_bytes);
         assert_eq!(bytes, Some(params.len()), "bytes of {name:?}'s parameters");
-        let config =
-            SimtConfig { name: name.as_ptr(), grid, threads, shared_bytes, cooperative, early, seed };
+        let config = SimtConfig {
+            name: name.as_ptr(),
+            grid,
+            threads,
+            shared_bytes,
+            cooperative,
+            early,
+            counted,
+            seed,
+        };
         let mut error = [0_u8; 512];
         // SAFETY: the name ends with a zero; the parameters are as many bytes as the kernel takes; the error
         // has the length that is given. The rest is the caller's promise.
@@ -195,15 +234,16 @@ impl Drop for Host {
 }
 
 impl Begun {
-    /// Runs it to its end.
+    /// Runs it to its end; what its accesses take, where they are counted.
     ///
     /// # Errors
     /// What went wrong in a thread of the kernel.
-    pub fn finish(self) -> Result<(), String> {
-        let mut error = [0_u8; 512];
-        // SAFETY: begun, and finished once; the error has the length that is given.
-        match unsafe { simt_finish(self.launch, error.as_mut_ptr().cast(), error.len()) } {
-            0 => Ok(()),
+    pub fn finish(self) -> Result<Counts, String> {
+        let (mut counts, mut error) = (Counts::default(), [0_u8; 512]);
+        // SAFETY: begun, and finished once; the results are there to be written, and the error has the length
+        // that is given.
+        match unsafe { simt_finish(self.launch, &raw mut counts, error.as_mut_ptr().cast(), error.len()) } {
+            0 => Ok(counts),
             _ => Err(text(&error)),
         }
     }

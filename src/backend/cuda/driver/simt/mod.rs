@@ -3,9 +3,11 @@
 
 pub mod host;
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use self::host::Host;
+use self::host::{Counts, Host};
 use super::cards::{SMALL, Spec};
 use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, same_kind};
 use crate::backend::BackendError;
@@ -23,6 +25,8 @@ pub struct Simt {
     kernels: Vec<CString>,
     recordings: Vec<Vec<Launch>>,
     n_mailboxes: u32,
+    /// By kernel, where accesses are counted.
+    counts: Option<Arc<Mutex<BTreeMap<String, Counts>>>>,
 }
 
 impl Simt {
@@ -37,7 +41,14 @@ impl Simt {
         let kernels = super::super::kernel_names().filter_map(|name| CString::new(name).ok());
         let kernels = kernels.filter(|name| host::kernel(name).is_some()).collect();
         let host = Host::new(cores);
-        Self { host, cores, card, seed, kernels, recordings: Vec::new(), n_mailboxes: 0 }
+        Self { host, cores, card, seed, kernels, recordings: Vec::new(), n_mailboxes: 0, counts: None }
+    }
+
+    /// The same, which runs the first block of each launch alone, and adds up by kernel what its accesses
+    /// take. Nothing that it computes is of use.
+    #[must_use]
+    pub fn counting(self, counts: Arc<Mutex<BTreeMap<String, Counts>>>) -> Self {
+        Self { counts: Some(counts), ..self }
     }
 
     fn fail(call: &'static str, detail: impl Into<String>) -> BackendError {
@@ -131,11 +142,17 @@ impl Driver for Simt {
             shared_bytes: launch.shared_bytes as usize,
             cooperative: launch.cooperative,
             early: false,
+            counted: self.counts.is_some(),
             seed: self.seed,
         };
         // SAFETY: the parameters name what the backend allocated, for this kernel.
         let begun = unsafe { self.host.begin(&config, bytemuck::cast_slice(&launch.params)) };
-        begun.and_then(host::Begun::finish).map_err(|err| Self::fail("launch", err))
+        let taken = begun.and_then(host::Begun::finish).map_err(|err| Self::fail("launch", err))?;
+        if let Some(counts) = &self.counts {
+            let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+            *counts.entry(config.name.to_string_lossy().into_owned()).or_default() += taken;
+        }
+        Ok(())
     }
 
     fn record(&mut self, launches: Vec<Launch>) -> Result<Recording, BackendError> {
@@ -252,8 +269,16 @@ mod tests {
             let mut simt = Simt::new(2, 1);
             let out = simt.alloc(64).unwrap();
             let (name, grid, seed) = (c"broken_wait", [1, 1, 1], 1);
-            let config =
-                host::Config { name, grid, threads: 32, shared_bytes: 0, cooperative: false, early, seed };
+            let config = host::Config {
+                name,
+                grid,
+                threads: 32,
+                shared_bytes: 0,
+                cooperative: false,
+                early,
+                counted: false,
+                seed,
+            };
             if !early {
                 simt.write(out, &7_u32.to_ne_bytes()).unwrap();
             }

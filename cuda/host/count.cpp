@@ -1,0 +1,80 @@
+// How a block's accesses to memory group into what a card does, for simt_finish's counts.
+//
+// An access is one of those that check_access sees: 16 bytes at a time, most of them. The n-th time that the
+// threads of a warp come to a place in the kernel's text is one request. A request to global memory moves
+// whole sectors of 32 bytes. One to shared memory is served 8 threads at a time, and takes as many passes as
+// the fullest of the 32 banks of 4 bytes has different words of these threads.
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "runtime.h"
+
+namespace simt {
+
+namespace {
+
+constexpr uint64_t kSectorBytes = 32, kBankBytes = 4, kBanks = 32;
+constexpr int kLanesAtOnce = 8;
+
+struct OfLane {
+    int lane;
+    uint64_t at;
+    uint32_t bytes;
+};
+
+using Request = std::vector<OfLane>;
+
+uint64_t distinct(std::vector<uint64_t>& all) {
+    std::sort(all.begin(), all.end());
+    return static_cast<uint64_t>(std::unique(all.begin(), all.end()) - all.begin());
+}
+
+void count_global(const Request& request, SimtCounts& counts) {
+    std::vector<uint64_t> sectors, bytes;
+    for (const OfLane& access : request) {
+        for (uint64_t i = 0; i < access.bytes; i++) bytes.push_back(access.at + i);
+        uint64_t first = access.at / kSectorBytes, last = (access.at + access.bytes - 1) / kSectorBytes;
+        for (uint64_t sector = first; sector <= last; sector++) sectors.push_back(sector);
+    }
+    counts.sectors += distinct(sectors);
+    counts.least_sectors += (distinct(bytes) + kSectorBytes - 1) / kSectorBytes;
+}
+
+void count_shared(const Request& request, SimtCounts& counts) {
+    for (int first = 0; first < 32; first += kLanesAtOnce) {
+        std::vector<uint64_t> words;
+        for (const OfLane& access : request) {
+            if (access.lane < first || access.lane >= first + kLanesAtOnce) continue;
+            uint64_t first = access.at / kBankBytes;
+            for (uint64_t i = 0; i < access.bytes / kBankBytes; i++) words.push_back(first + i);
+        }
+        if (words.empty()) continue;
+        uint64_t n = distinct(words), of_bank[kBanks] = {};
+        for (uint64_t i = 0; i < n; i++) of_bank[words[i] % kBanks]++;
+        counts.passes += *std::max_element(of_bank, of_bank + kBanks);
+        counts.least_passes += (n + kBanks - 1) / kBanks;
+    }
+}
+
+}  // namespace
+
+void count_accesses(const std::vector<Log>& logs, uint32_t threads, SimtCounts& counts) {
+    for (uint32_t warp = 0; warp < threads; warp += 32) {
+        std::map<std::pair<const void*, uint32_t>, Request> global, shared;
+        for (uint32_t lane = 0; lane < 32; lane++) {
+            std::map<const void*, uint32_t> times;
+            for (const Access& access : logs[warp + lane]) {
+                auto& requests = access.shared ? shared : global;
+                requests[{access.site, times[access.site]++}].push_back(
+                    {static_cast<int>(lane), access.at, access.bytes}
+                );
+            }
+        }
+        for (const auto& request : global) count_global(request.second, counts);
+        for (const auto& request : shared) count_shared(request.second, counts);
+    }
+}
+
+}  // namespace simt

@@ -1,0 +1,87 @@
+//! What the CUDA kernels' accesses to memory take, held as a file in `tests/snapshots`: sectors of global
+//! memory and passes of shared memory, as the host form of the kernels counts them in the first block of each
+//! launch. After a change on purpose, `STERNA_UPDATE_SNAPSHOTS=1 cargo test --features simt --test backends
+//! accesses` writes it anew.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+
+use sterna::backend::Backend;
+use sterna::backend::cuda::Cuda;
+use sterna::backend::cuda::driver::cards::Spec;
+use sterna::backend::cuda::driver::simt::{Simt, host::Counts};
+use sterna::program::{PageTable, Row, Step};
+use support::case::model::Model;
+use support::case::{Case, limits, shuffled_pages, windowed_limits, windowed_pages};
+
+/// One layer of BitNet 2B-4T, but for the vocabulary.
+const LAYER: Model = Model {
+    n_layers: 1,
+    dim: 2560,
+    ffn_dim: 6912,
+    n_heads: 20,
+    n_kv_heads: 5,
+    head_dim: 128,
+    n_vocab: 300,
+    weights: "i2_s",
+    kv: "f16",
+    head_norms: false,
+    other: None,
+};
+
+/// Shapes of one sequence of three pages.
+fn case(model: Model) -> (Case, PageTable) {
+    let windowed = model.kv == "turboquant";
+    let limits = if windowed { windowed_limits(64, 1, 3) } else { limits(64, 1, 3) };
+    let pages = if windowed { windowed_pages(1, 3) } else { shuffled_pages(1, 3) };
+    (model.case("a layer", limits).0, pages)
+}
+
+/// By kernel, what the last `n` of 64 and `n` rows take on an RTX 5080.
+fn counts(case: &Case, pages: &PageTable, n: u32) -> BTreeMap<String, Counts> {
+    let counts = Arc::default();
+    let card = Spec::find("rtx-5080").expect("a card of the table");
+    let driver = Simt::of_card(2, 0, card).counting(Arc::clone(&counts));
+    let mut backend: Box<dyn Backend> = Box::new(Cuda::on(Box::new(driver)));
+    let running = case.on(&mut *backend);
+    let row = |pos: u32| Row { token: pos % 300, pos, seq: 0, logits: pos + 1 == 64 + n };
+    let rows: Vec<Row> = (64..64 + n).map(row).collect();
+    running.backend.run(running.exec, &Step { rows: &rows, pages, sampling: &[] }).expect("a run");
+    let counts: &Mutex<BTreeMap<String, Counts>> = &counts;
+    counts.lock().expect("no launch panics").clone()
+}
+
+#[test]
+fn accesses_are_those_of_the_snapshot() {
+    let mut text = String::from(
+        "rows  kernel                          sectors  times the least  passes  times the least\n",
+    );
+    for (model, rows) in [
+        (LAYER, &[1, 8, 32][..]),
+        (Model { weights: "tq2_0", ..LAYER }, &[32]),
+        (Model { weights: "q8_0", ..LAYER }, &[1, 32]),
+        (Model { kv: "turboquant", ..LAYER }, &[1, 32]),
+    ] {
+        let (case, pages) = case(model);
+        writeln!(text, "weights {}, KV {}", model.weights, model.kv).expect("a text takes everything");
+        for &n in rows {
+            for (kernel, counts) in counts(&case, &pages, n) {
+                let Counts { sectors, least_sectors, passes, least_passes } = counts;
+                if counts == Counts::default() {
+                    continue;
+                }
+                let times = |n: u64, least: u64| if least == 0 { 0.0 } else { n as f64 / least as f64 };
+                let (global, shared) = (times(sectors, least_sectors), times(passes, least_passes));
+                writeln!(text, "{n:4}  {kernel:30} {sectors:8} {global:16.3} {passes:7} {shared:16.3}")
+                    .expect("a text takes everything");
+            }
+        }
+    }
+    let file = support::root().join("tests/snapshots/accesses.txt");
+    if std::env::var_os("STERNA_UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&file, &text).expect("a folder of snapshots");
+    }
+    let want = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(text == want, "{} is no longer what kernels do:\n{text}", file.display());
+}
