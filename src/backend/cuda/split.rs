@@ -60,7 +60,8 @@ impl Split {
         mut drivers: Vec<Box<dyn Driver>>,
         proportions: Option<Vec<f64>>,
     ) -> Result<Self, BackendError> {
-        let free = || drivers.iter().map(|driver| driver.free_bytes().map_or(1.0, |bytes| bytes as f64));
+        let free =
+            || drivers.iter().map(|driver| driver.free_bytes().map_or(1.0, |bytes| bytes.max(1) as f64));
         let proportions = proportions.unwrap_or_else(|| free().collect());
         let sum: f64 = proportions.iter().sum();
         assert!(proportions.len() == drivers.len() && sum > 0.0, "a proportion for each of some cards");
