@@ -1,4 +1,5 @@
-//! Sterna runs ternary language models (BitNet b1.58 and its family) from GGUF files.
+//! Sterna runs ternary language models (BitNet b1.58 and its family), and others of Llama's form, from GGUF
+//! files.
 //!
 //! ```no_run
 //! use sterna::engine::{Engine, EngineOptions, GenerateOptions};

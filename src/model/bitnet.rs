@@ -7,7 +7,7 @@
 
 use super::{Architecture, Builder, ModelError};
 use crate::program::{
-    Act, ActQuant, Attend, AttnIn, Embed, FfnIn, Linear, Logits, ProjAdd, RopeStyle, RowsOf, Sample,
+    Act, ActQuant, Attend, AttnIn, Embed, FfnIn, Logits, ProjAdd, RopeStyle, RowsOf, Sample,
 };
 
 /// BitNet b1.58 under each of its names.
@@ -57,12 +57,10 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm, w, x });
     }
     let norm = m.rms_norm("output_norm", dim)?;
-    let w = if m.has("output.weight") {
+    if m.has("output.weight") {
         m.note("the file has an output.weight, which is used as the head; bitnet.cpp ignores it");
-        m.linear("output", n_vocab, dim, ActQuant::None)?
-    } else {
-        Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0 }
-    };
+    }
+    let w = m.head("output", table, n_vocab, dim)?;
     m.push("logits", Logits { x, norm, w, logits });
     m.push("sample", Sample { logits });
     Ok(())

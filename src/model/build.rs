@@ -1,6 +1,8 @@
 //! What a model file is written with: declares weights by their GGUF names, checks each shape, and
 //! collects the program.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use ggml_types::{HostTensor, types};
 
@@ -19,18 +21,49 @@ pub struct Builder<'a> {
     program: Program,
     weights: Vec<HostTensor>,
     notes: Vec<String>,
+    /// Names of tensors that the architecture has asked for.
+    asked: HashSet<String>,
 }
 
 impl<'a> Builder<'a> {
     /// Starts the program of the model in `gguf`.
     pub fn new(gguf: &'a Gguf, hyper: Hyper, options: &'a Options) -> Self {
         let program = Program::new(hyper.architecture.clone(), options.limits);
-        Self { gguf, hyper, options, program, weights: Vec::new(), notes: Vec::new() }
+        let (weights, notes, asked) = (Vec::new(), Vec::new(), HashSet::new());
+        Self { gguf, hyper, options, program, weights, notes, asked }
     }
 
     /// What was made: the program, its weights, and what a user should know about the file.
-    pub fn finish(self) -> (Program, Vec<HostTensor>, Vec<String>) {
-        (self.program, self.weights, self.notes)
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] for a tensor that the architecture has not asked for: the file holds another
+    /// model under its name.
+    pub fn finish(self) -> Result<(Program, Vec<HostTensor>, Vec<String>), ModelError> {
+        // Scales of inputs belong to products that round them, which no product here does.
+        let is_known = |name: &str| self.asked.contains(name) || name.ends_with(".input_scale");
+        match self.gguf.tensors().iter().find(|tensor| !is_known(&tensor.name)) {
+            None => Ok((self.program, self.weights, self.notes)),
+            Some(tensor) => {
+                let want = format!("no such tensor in a model of architecture `{}`", self.hyper.architecture);
+                let got = format!("{} {}", shape(tensor.rows(), tensor.cols()), tensor.type_name);
+                Err(wrong(&tensor.name, want, got))
+            }
+        }
+    }
+
+    /// Refuses a file whose `key`, a number under its architecture's name, is above 0: it has `what`.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`].
+    pub fn refuse_above_zero(&self, key: &str, what: &str) -> Result<(), ModelError> {
+        let key = format!("{}.{key}", self.hyper.architecture);
+        match self.gguf.metadata().usize(&key)? {
+            None | Some(0) => Ok(()),
+            Some(got) => {
+                let want = format!("0, because {what} are not supported yet");
+                Err(ModelError::Metadata { key, want, got: got.to_string() })
+            }
+        }
     }
 
     /// Adds to what a user should know about the file: one sentence.
@@ -128,6 +161,45 @@ impl<'a> Builder<'a> {
         Ok(Linear { w, bias, act, scale })
     }
 
+    /// A linear layer of an architecture whose files do not say how inputs are rounded: to int8 where the
+    /// weight is of a type that is only ever trained so (I2_S), and not at all for other types.
+    ///
+    /// # Errors
+    /// As [`linear`](Self::linear).
+    pub fn layer(&mut self, stem: &str, outputs: usize, inputs: usize) -> Result<Linear, ModelError> {
+        let weight = self.gguf.find(&format!("{stem}.weight"));
+        let act = match weight.and_then(|weight| weight.ty).is_some_and(|ty| ty.is(&types::I2S)) {
+            true => ActQuant::I8PerToken,
+            false => ActQuant::None,
+        };
+        self.linear(stem, outputs, inputs, act)
+    }
+
+    /// The output head: `stem.weight` of `[n_vocab, dim]`, or the embedding's table in a file without it.
+    ///
+    /// # Errors
+    /// As [`linear`](Self::linear).
+    pub fn head(
+        &mut self,
+        stem: &str,
+        table: Weight,
+        n_vocab: usize,
+        dim: usize,
+    ) -> Result<Linear, ModelError> {
+        match self.has(&format!("{stem}.weight")) {
+            true => self.linear(stem, n_vocab, dim, ActQuant::None),
+            false => Ok(Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0 }),
+        }
+    }
+
+    /// That the file has a tensor of that shape.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] where it has not.
+    pub fn require(&mut self, name: &str, rows: usize, cols: usize) -> Result<(), ModelError> {
+        self.tensor(name, rows, cols).map(drop)
+    }
+
     /// An RMS norm: `stem.weight` of `[dim]`.
     ///
     /// # Errors
@@ -148,11 +220,12 @@ impl<'a> Builder<'a> {
         weight
     }
 
-    fn values(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+    fn values(&mut self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         decode(&self.tensor(name, 1, len)?)
     }
 
-    fn tensor(&self, name: &str, rows: usize, cols: usize) -> Result<HostTensor, ModelError> {
+    fn tensor(&mut self, name: &str, rows: usize, cols: usize) -> Result<HostTensor, ModelError> {
+        self.asked.insert(name.to_owned());
         if !self.has(name) {
             return Err(wrong(name, shape(rows, cols), "no tensor of that name".to_owned()));
         }

@@ -189,7 +189,10 @@ impl Keys<'_> {
             None | Some("linear") => Ok(RopeScaling::Linear { factor }),
             Some("yarn") => Ok(RopeScaling::Yarn {
                 factor,
-                original_ctx: self.count("rope.scaling.original_context_length")? as f64,
+                original_ctx: match self.metadata.get(&self.key("rope.scaling.original_context_length")) {
+                    Some(_) => self.count("rope.scaling.original_context_length")? as f64,
+                    None => self.count("context_length")? as f64,
+                },
                 attn_factor: self.positive("rope.scaling.attn_factor", 1.0)?,
             }),
             Some(other) => Err(self.wrong("rope.scaling.type", "none, linear or yarn", other)),

@@ -1,12 +1,15 @@
 //! Models: from a GGUF file to a [`Program`] and its weights. One file an architecture.
 //!
 //! A model file says what is computed, straight down the page, and checks every shape on the way. It
-//! must never know a backend or do arithmetic on activations. Start at [`bitnet`]; [`build::Builder`]
+//! must never know a backend or do arithmetic on activations. Start at [`llama`]; [`build::Builder`]
 //! is what it is written with.
 
 pub mod bitnet;
 pub mod build;
 pub mod hyper;
+pub mod llama;
+pub mod qwen2;
+pub mod qwen3;
 mod rope;
 
 use ggml_types::{HostTensor, KvCodec, QuantError};
@@ -27,9 +30,8 @@ pub struct Architecture {
 }
 
 /// Every architecture. A new one is its file and two lines here.
-pub static REGISTRY: &[&Architecture] = &[
-    &bitnet::ARCHITECTURE, //
-];
+pub static REGISTRY: &[&Architecture] =
+    &[&bitnet::ARCHITECTURE, &llama::ARCHITECTURE, &qwen2::ARCHITECTURE, &qwen3::ARCHITECTURE];
 
 /// What a caller chooses about a model's program.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +69,7 @@ impl Model {
         let architecture = by_name(&hyper.architecture)?;
         let mut builder = Builder::new(gguf, hyper.clone(), options);
         (architecture.build)(&mut builder)?;
-        let (program, weights, notes) = builder.finish();
+        let (program, weights, notes) = builder.finish()?;
         Ok(Self { program, weights, hyper, notes })
     }
 }

@@ -5,6 +5,7 @@ mod batch_faults;
 mod cuda_waves;
 mod generation;
 mod golden_bitnet;
+mod golden_llama;
 mod hostile_model;
 mod kv_memory;
 mod kv_sessions;

@@ -33,6 +33,16 @@ fn bitnet_with_a_tied_f16_head() {
 }
 
 #[test]
+fn llama_with_ternary_weights() {
+    check("llama-i2_s/tiny-i2_s.gguf", "llama-i2_s.txt");
+}
+
+#[test]
+fn qwen3_with_norms_of_heads() {
+    check("qwen3/tiny-f16.gguf", "qwen3.txt");
+}
+
+#[test]
 fn bitnet_with_a_q6_k_embedding() {
     check("bitnet/wide-i2_s-embq6k.gguf", "bitnet-b1.58-q6_k.txt");
 }

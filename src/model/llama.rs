@@ -1,0 +1,81 @@
+//! Llama and what is called so: Llama 2 and 3, Mistral, SmolLM2, TinyLlama, Falcon3; and the ternary
+//! Falcon-E, Falcon3-1.58bit, Llama3-8B-1.58 and TriLM.
+//!
+//! Files hold the rows of queries and keys permuted, so that RoPE rotates neighbouring elements. Weights of
+//! type I2_S were trained with int8 activations, and nothing in a file says so but the type. Mixtures of
+//! experts (Mixtral) are refused.
+
+use super::{Architecture, Builder, ModelError};
+use crate::program::{Act, Attend, AttnIn, Embed, FfnIn, Logits, Norm, ProjAdd, RopeStyle, RowsOf, Sample};
+
+/// Llama.
+pub static ARCHITECTURE: Architecture = Architecture {
+    names: &["llama"],
+    build: |m| decoder(m, &Form { rope: RopeStyle::Adjacent, qkv_bias: false, head_norms: false }),
+};
+
+/// What the architectures of this form differ in.
+pub(super) struct Form {
+    /// Which elements of a head RoPE rotates together.
+    pub rope: RopeStyle,
+    /// Whether queries, keys and values must have biases. Any layer may.
+    pub qkv_bias: bool,
+    /// Whether queries and keys have a norm over each head, before RoPE.
+    pub head_norms: bool,
+}
+
+/// Embedding, blocks of attention and a gated feed-forward network, head.
+pub(super) fn decoder(m: &mut Builder<'_>, form: &Form) -> Result<(), ModelError> {
+    m.refuse_above_zero("expert_count", "mixtures of experts")?;
+    let h = m.hyper().clone();
+    let (dim, ffn_dim, n_vocab) = (h.dim, h.ffn_dim, h.n_vocab);
+    let (q_dim, kv_dim) = (h.n_heads * h.head_dim, h.n_kv_heads * h.head_dim);
+    let scale = 1.0 / (h.head_dim as f32).sqrt();
+
+    let x = m.buf("x", RowsOf::Step, dim);
+    let q = m.buf("q", RowsOf::Step, q_dim);
+    let y = m.buf("y", RowsOf::Step, q_dim);
+    let hidden = m.buf("h", RowsOf::Step, ffn_dim);
+    let logits = m.buf("logits", RowsOf::Outputs, n_vocab);
+    let rope = Some(m.rope(form.rope)?);
+
+    let table = m.matrix("token_embd.weight", n_vocab, dim)?;
+    m.push("embed", Embed { table, positions: None, x });
+    for layer in 0..h.n_layers {
+        let blk = |name: &str| format!("blk.{layer}.{name}");
+        let kv = m.kv();
+
+        let norm = m.rms_norm(&blk("attn_norm"), dim)?;
+        let wq = m.layer(&blk("attn_q"), q_dim, dim)?;
+        let wk = m.layer(&blk("attn_k"), kv_dim, dim)?;
+        let wv = m.layer(&blk("attn_v"), kv_dim, dim)?;
+        if form.qkv_bias {
+            for (name, outputs) in [("attn_q.bias", q_dim), ("attn_k.bias", kv_dim), ("attn_v.bias", kv_dim)]
+            {
+                m.require(&blk(name), 1, outputs)?;
+            }
+        }
+        let mut head_norm = |name: &str| -> Result<Option<Norm>, ModelError> {
+            form.head_norms.then(|| m.rms_norm(&blk(name), h.head_dim)).transpose()
+        };
+        let (q_norm, k_norm) = (head_norm("attn_q_norm")?, head_norm("attn_k_norm")?);
+        m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
+        m.push(format!("{layer}.attend"), Attend { q, kv, scale, out: y });
+
+        let w = m.layer(&blk("attn_output"), dim, q_dim)?;
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, x });
+
+        let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
+        let gate = Some(m.layer(&blk("ffn_gate"), ffn_dim, dim)?);
+        let up = m.layer(&blk("ffn_up"), ffn_dim, dim)?;
+        m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::Silu, h: hidden });
+
+        let w = m.layer(&blk("ffn_down"), dim, ffn_dim)?;
+        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, x });
+    }
+    let norm = m.rms_norm("output_norm", dim)?;
+    let w = m.head("output", table, n_vocab, dim)?;
+    m.push("logits", Logits { x, norm, w, logits });
+    m.push("sample", Sample { logits });
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! Qwen2 and Qwen2.5, and distillations into them: Llama's form with biases on queries, keys and values, and
+//! RoPE over the halves of a head.
+
+use super::Architecture;
+use super::llama::{Form, decoder};
+use crate::program::RopeStyle;
+
+/// Qwen2.
+pub static ARCHITECTURE: Architecture = Architecture {
+    names: &["qwen2"],
+    build: |m| decoder(m, &Form { rope: RopeStyle::Halves, qkv_bias: true, head_norms: false }),
+};

@@ -1,0 +1,12 @@
+//! Qwen3 without experts, Bonsai and Ternary-Bonsai: Llama's form with norms over each query and key head,
+//! and RoPE over the halves of a head.
+
+use super::Architecture;
+use super::llama::{Form, decoder};
+use crate::program::RopeStyle;
+
+/// Qwen3.
+pub static ARCHITECTURE: Architecture = Architecture {
+    names: &["qwen3"],
+    build: |m| decoder(m, &Form { rope: RopeStyle::Halves, qkv_bias: false, head_norms: true }),
+};

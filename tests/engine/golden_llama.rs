@@ -1,0 +1,174 @@
+//! Models of Llama's form (`llama`, `qwen2`, `qwen3`) against what other implementations computed of them.
+//! `shared/golden/README.md` says how far correct implementations are apart.
+
+use std::path::PathBuf;
+
+use sterna::backend::cpu::simd;
+use sterna::engine::{Engine, EngineOptions};
+use sterna::gguf::Gguf;
+use support::case::{simt, wgpus};
+use support::logits::{Distance, all_logits, distance, sequences};
+use support::{golden, npy};
+
+/// A model, what Hugging Face computes of its weights in f32, and whether layers round their input to int8,
+/// which moves logits wherever a step flips.
+struct Case {
+    model: &'static str,
+    reference: &'static str,
+    int8: bool,
+}
+
+const fn plain(model: &'static str, reference: &'static str) -> Case {
+    Case { model, reference, int8: false }
+}
+
+const CASES: &[Case] = &[
+    plain("llama/tiny-f16.gguf", "llama/f16.hf-fp32"),
+    plain("llama/tiny-llama3rope-f16.gguf", "llama/llama3rope-f16.hf-fp32"),
+    plain("llama/tiny-q8_0.gguf", "llama/q8_0.hf-dequant-fp32"),
+    plain("llama/tiny-q6_k.gguf", "llama/q6_k.hf-dequant-fp32"),
+    plain("llama/tiny-q4_0.gguf", "llama/q4_0.hf-dequant-fp32"),
+    plain("llama/tiny-tq1_0.gguf", "llama/tq1_0.hf-dequant-fp32"),
+    plain("llama/tiny-tq2_0.gguf", "llama/tq2_0.hf-dequant-fp32"),
+    plain("qwen2/tiny-f16.gguf", "qwen2/f16.hf-fp32"),
+    plain("qwen3/tiny-f16.gguf", "qwen3/f16.hf-fp32"),
+    Case { model: "llama-i2_s/tiny-i2_s.gguf", reference: "llama-i2_s/i2_s.spec-fp64", int8: true },
+];
+
+impl Case {
+    /// The model's file and the reference's logits, where they are here.
+    fn found(&self) -> Option<(PathBuf, Vec<f32>)> {
+        let logits = npy(&golden(&format!("{}.logits.npy", self.reference))?);
+        assert_eq!(logits.shape, [180, 640]);
+        Some((golden(self.model)?, logits.f32s()))
+    }
+
+    /// Sums of f32 in another order, 1e-4 between the references; of int8 layers position 0 alone is sharp.
+    fn holds(&self, far: &Distance) -> bool {
+        match self.int8 {
+            false => far.first <= 1e-4 && far.mean <= 1e-5,
+            true => far.first <= 1e-3 && far.mean <= 0.04 && far.mean_cosine > 0.9993,
+        }
+    }
+}
+
+fn prompts() -> Vec<Vec<u32>> {
+    sequences(&golden("prompts.txt").expect("prompts.txt is in tests/data"))
+}
+
+#[test]
+fn logits_are_those_of_the_references() {
+    for case in CASES {
+        let Some((path, want)) = case.found() else { continue };
+        for kernels in simd::all() {
+            let gguf = Gguf::open(&path).expect("a golden file");
+            let engine = support::logits::engine(gguf, "f32", kernels, |_| ());
+            let far = distance(&all_logits(&engine, &prompts()), &want, &prompts());
+            eprintln!("{}, {}: {far:?}", case.model, kernels.name);
+            assert!(case.holds(&far), "{}, {}: {far:?}", case.model, kernels.name);
+        }
+    }
+}
+
+/// On devices, with caches of f32; and two models with caches of f16 and of codes, which are off the
+/// reference by what the cache rounds.
+#[test]
+fn logits_of_devices_are_those_of_the_references() {
+    for case in CASES {
+        let Some((path, want)) = case.found() else { continue };
+        let caches: &[(&str, f64)] = match case.model {
+            "llama/tiny-f16.gguf" | "qwen3/tiny-f16.gguf" => {
+                &[("f32", 0.0), ("f16", 2e-3), ("turboquant", 2e-3)]
+            }
+            _ => &[("f32", 0.0)],
+        };
+        for &(kv, most) in caches {
+            for backend in simt(1).into_iter().chain(wgpus().into_iter().take(1)) {
+                let device = backend.device();
+                let options = EngineOptions {
+                    n_ctx: Some(192),
+                    outputs: 64,
+                    cache_type_k: kv.into(),
+                    cache_type_v: kv.into(),
+                    ..EngineOptions::default()
+                };
+                let gguf = Gguf::open(&path).expect("a golden file");
+                let engine = Engine::on_backend(gguf, &options, backend, |_| ()).expect("kernels for it");
+                let far = distance(&all_logits(&engine, &prompts()), &want, &prompts());
+                let what = format!("{}, {kv}, {device}: {far:?}", case.model);
+                eprintln!("{what}");
+                assert!(if kv == "f32" { case.holds(&far) } else { far.mean <= most }, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn greedy_texts_are_the_references_wherever_their_margin_is_clear() {
+    /// Above what f32 sums in another order move a logit by, and int8 steps that flip.
+    fn clear(case: &Case) -> f32 {
+        if case.int8 { 0.1 } else { 2e-3 }
+    }
+    for case in CASES {
+        let Some((path, _)) = case.found() else { continue };
+        let file = |ext: &str| golden(&format!("{}.{ext}", case.reference)).expect("beside the logits");
+        let (texts, margins) = (sequences(&file("greedy.txt")), npy(&file("greedy-margin.npy")).f32s());
+        let gguf = Gguf::open(&path).expect("a golden file");
+        let engine = support::logits::engine(gguf, "f32", simd::best(), |_| ());
+        let mut n_compared = 0;
+        for ((prompt, text), margins) in prompts().iter().zip(&texts).zip(margins.chunks(48)) {
+            let mut session = engine.session().expect("room");
+            let mut fed = prompt.clone();
+            for (want, margin) in text.iter().zip(margins) {
+                let logits = session.logits(&fed).expect("a step");
+                let got = sterna::program::sampling::argmax(logits);
+                if *margin < clear(case) {
+                    break;
+                }
+                assert_eq!(got, *want, "{}: after {n_compared} tokens", case.model);
+                n_compared += 1;
+                fed = vec![*want];
+            }
+        }
+        assert!(
+            n_compared > if case.int8 { 20 } else { 100 },
+            "{}: {n_compared} tokens compared",
+            case.model
+        );
+    }
+}
+
+/// A file that holds another model under the architecture's name is refused by the tensor that gives it away,
+/// and one that lacks something by what it lacks.
+#[test]
+fn what_is_not_of_the_architecture_is_refused_by_name() {
+    let Some(path) = golden("qwen2/tiny-f16.gguf") else { return };
+    let bytes = std::fs::read(&path).expect("a golden file");
+    let refused = |from: &str, to: &str| {
+        assert_eq!(from.len(), to.len());
+        let mut bytes = bytes.clone();
+        let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).expect("a name");
+        bytes[at..at + from.len()].copy_from_slice(to.as_bytes());
+        let opened = Engine::from_bytes(bytes.into(), &EngineOptions::default());
+        opened.map(drop).expect_err("another model").to_string()
+    };
+    let said = refused("blk.1.attn_k.bias", "blk.1.attn_k.bios");
+    assert!(said.contains("blk.1.attn_k.bias: want [64]"), "{said}");
+    let said = refused("blk.1.attn_norm.weight", "blk.1.attn_normed.eigh");
+    assert!(said.contains("blk.1.attn_norm.weight"), "{said}");
+    let Some(path) = golden("qwen3moe/tiny-f16.gguf") else { return };
+    let said = Engine::open(&path, &EngineOptions::default()).map(drop).expect_err("experts").to_string();
+    assert!(said.contains("architecture `qwen3moe` is not known; known are: "), "{said}");
+    let Some(path) = golden("qwen3/tiny-f16.gguf") else { return };
+    let bytes = std::fs::read(&path).expect("a golden file");
+    // Under Qwen2's name its norms of heads are too much.
+    let text = |from: &str| from.as_bytes().to_vec();
+    let mut renamed = bytes.clone();
+    for at in 0..renamed.len() - 5 {
+        if renamed[at..at + 5] == text("qwen3")[..] {
+            renamed[at + 4] = b'2';
+        }
+    }
+    let said = Engine::from_bytes(renamed.into(), &EngineOptions::default()).map(drop).expect_err("biases");
+    assert!(said.to_string().contains("attn_q.bias"), "{said}");
+}
