@@ -108,6 +108,7 @@ fn small(n_layers: usize, kv: &'static str) -> (Case, PageTable) {
 fn layers_over_several_cards_are_the_bits_of_one() {
     for (n_layers, kv, proportions) in [
         (3, "f16", &[1.0, 1.0][..]),
+        (5, "f16", &[1.0, 1.0, 1.0, 1.0]),
         (3, "turboquant", &[1.0, 5.0]),
         (2, "q8_0", &[1.0, 0.0, 1.0, 0.0, 1.0]),
         (1, "f16", &[1.0, 1.0]),

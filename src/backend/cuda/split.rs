@@ -165,23 +165,24 @@ impl Split {
         self.return_picks(e, stages, step)
     }
 
-    /// Brings what the last card has picked to the first one, where the next step is fed with it.
+    /// Brings what the last card has picked to the first one, where the next step is fed with it, and tells
+    /// the others that it was picked.
     fn return_picks(&mut self, e: Exec, stages: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
         let last = self.last_part(e);
         if last == 0 || !self.execs[e.0 as usize].program.samples_in(stages) {
             return Ok(());
         }
-        let (compiled, _) = self.compiled(e, last);
-        let kept: Vec<(u32, bool)> =
-            step.kept_picks().map(|(_, seq, how)| (seq, compiled.picks_on_device(how))).collect();
-        let from = compiled.newest_picks();
-        let (first, _) = self.compiled(e, 0);
-        kept.iter().for_each(|&(seq, on_device)| first.know_pick(seq, on_device));
-        let (to, bytes) = first.newest_picks();
-        if kept.iter().any(|(_, on_device)| *on_device) {
-            self.hand_on(e, last, 0, &[Piece { to, from: from.0, bytes }])?;
+        let mut any = false;
+        for (_, seq, how) in step.kept_picks() {
+            let on_device = self.compiled(e, last).0.picks_on_device(how);
+            (0..last).for_each(|part| self.compiled(e, part).0.know_pick(seq, on_device));
+            any |= on_device;
         }
-        Ok(())
+        if !any {
+            return Ok(());
+        }
+        let [(from, _), (to, bytes)] = [last, 0].map(|part| self.compiled(e, part).0.newest_picks());
+        self.hand_on(e, last, 0, &[Piece { to, from, bytes }])
     }
 
     /// The part that has a buffer: the one that ran last, or the nearest to it.
