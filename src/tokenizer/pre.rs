@@ -49,7 +49,7 @@ const THREE_DIGITS: Rule = rule("[0-9][0-9][0-9]", GiveBack::Nothing);
 pub const REGISTRY: &[Kind] = &[
     Kind {
         name: "llama-bpe",
-        aliases: &["llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral"],
+        aliases: &["llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "pixtral"],
         rules: &[rule(
             concat!(
                 r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|",
@@ -90,6 +90,13 @@ pub const REGISTRY: &[Kind] = &[
         name: "falcon",
         aliases: &[],
         rules: &[rule(r"[\p{P}$+<=>^~|`]+", GiveBack::Nothing), GPT2, THREE_DIGITS],
+        ignore_merges: false,
+        add_bos: false,
+    },
+    Kind {
+        name: "falcon_e",
+        aliases: &[],
+        rules: &[rule(r"[\p{P}$+<=>^~|`]+", GiveBack::Nothing), GPT2, rule("[0-9]", GiveBack::Nothing)],
         ignore_merges: false,
         add_bos: false,
     },
@@ -225,6 +232,7 @@ mod tests {
         assert_eq!(split("llama-bpe", "12345"), ["123", "45"]);
         assert_eq!(split("qwen2", "123"), ["1", "2", "3"]);
         assert_eq!(split("falcon", "a 12345"), ["a", " ", "123", "45"]);
+        assert_eq!(split("falcon_e", "a` 123"), ["a", "`", " ", "1", "2", "3"]);
     }
 
     #[test]
