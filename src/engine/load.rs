@@ -313,6 +313,9 @@ fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize),
         limits.exact_pages = held + checkpoints * (window.newest_pages + 1);
     }
     let mut model = Model::build(gguf, hyper, &Options { limits, k, v, window })?;
+    if let Some(learned) = model.program.learned_positions() {
+        in_range("EngineOptions::n_ctx", n_ctx, learned)?;
+    }
     head::retype(&mut model, &options.head_type)?;
     Ok((model, limits, n_ctx))
 }

@@ -175,6 +175,45 @@ impl<'a> Builder<'a> {
         self.linear(stem, outputs, inputs, act)
     }
 
+    /// The layers of queries, keys and values of a block, `[q, dim]`, `[kv, dim]` and `[kv, dim]`: three
+    /// tensors, or the rows of one, `attn_qkv`.
+    ///
+    /// # Errors
+    /// As [`linear`](Self::linear); [`ModelError::Tensor`] where the one is of a type whose rows depend on
+    /// each other.
+    pub fn qkv(&mut self, blk: &str, q: usize, kv: usize, dim: usize) -> Result<[Linear; 3], ModelError> {
+        let stem = format!("{blk}.attn_qkv");
+        let name = format!("{stem}.weight");
+        if !self.has(&name) {
+            let [wq, wk, wv] = ["q", "k", "v"].map(|which| format!("{blk}.attn_{which}"));
+            return Ok([self.layer(&wq, q, dim)?, self.layer(&wk, kv, dim)?, self.layer(&wv, kv, dim)?]);
+        }
+        let all = q + 2 * kv;
+        let whole = self.tensor(&name, all, dim)?;
+        let quant = |source| ModelError::Quant { tensor: name.clone(), source };
+        let row_bytes = whole.ty.row_bytes(dim).map_err(quant)?;
+        if whole.ty.byte_len(all, dim).map_err(quant)? != all * row_bytes {
+            let want = "a type whose rows stand alone";
+            return Err(wrong(&name, want, whole.ty.name().to_owned()));
+        }
+        let bias = format!("{stem}.bias");
+        let bias = if self.has(&bias) { Some(self.values(&bias, all)?) } else { None };
+        let mut first = 0;
+        Ok([q, kv, kv].map(|rows| {
+            let part = first..first + rows;
+            first = part.end;
+            let name_of = |what: &str| format!("{stem}.{what} rows {} to {}", part.start, part.end - 1);
+            let bytes = whole.bytes.slice(part.start * row_bytes..part.end * row_bytes);
+            let w = self.declare(HostTensor { name: name_of("weight"), rows, bytes, ..whole.clone() });
+            let bias = bias.as_ref().map(|values| {
+                let bytes = Bytes::from(bytemuck::cast_slice::<f32, u8>(&values[part.clone()]).to_vec());
+                let (name, ty) = (name_of("bias"), &types::F32);
+                self.declare(HostTensor { name, ty, rows: 1, cols: rows, bytes })
+            });
+            Linear { w, bias, act: ActQuant::None, scale: 1.0 }
+        }))
+    }
+
     /// The output head: `stem.weight` of `[n_vocab, dim]`, or the embedding's table in a file without it.
     ///
     /// # Errors
@@ -192,12 +231,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// That the file has a tensor of that shape.
-    ///
-    /// # Errors
-    /// [`ModelError::Tensor`] where it has not.
-    pub fn require(&mut self, name: &str, rows: usize, cols: usize) -> Result<(), ModelError> {
-        self.tensor(name, rows, cols).map(drop)
+    /// That a vector of `[len]` is missing.
+    pub fn lacks(&self, name: &str, len: usize) -> ModelError {
+        wrong(name, shape(1, len), "no tensor of that name".to_owned())
     }
 
     /// An RMS norm: `stem.weight` of `[dim]`.
@@ -207,6 +243,16 @@ impl<'a> Builder<'a> {
     pub fn rms_norm(&mut self, stem: &str, dim: usize) -> Result<Norm, ModelError> {
         let weight = self.vector(&format!("{stem}.weight"), dim)?;
         Ok(Norm { kind: NormKind::Rms, weight, bias: None, eps: self.hyper.norm_eps })
+    }
+
+    /// A LayerNorm: `stem.weight` and `stem.bias` of `[dim]`.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] where one is missing or of another shape.
+    pub fn layer_norm(&mut self, stem: &str, dim: usize) -> Result<Norm, ModelError> {
+        let weight = self.vector(&format!("{stem}.weight"), dim)?;
+        let bias = Some(self.vector(&format!("{stem}.bias"), dim)?);
+        Ok(Norm { kind: NormKind::Layer, weight, bias, eps: self.hyper.norm_eps })
     }
 
     /// Appends a stage.

@@ -46,13 +46,10 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Form) -> Result<(), ModelError
         let kv = m.kv();
 
         let norm = m.rms_norm(&blk("attn_norm"), dim)?;
-        let wq = m.layer(&blk("attn_q"), q_dim, dim)?;
-        let wk = m.layer(&blk("attn_k"), kv_dim, dim)?;
-        let wv = m.layer(&blk("attn_v"), kv_dim, dim)?;
-        if form.qkv_bias {
-            for (name, outputs) in [("attn_q.bias", q_dim), ("attn_k.bias", kv_dim), ("attn_v.bias", kv_dim)]
-            {
-                m.require(&blk(name), 1, outputs)?;
+        let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
+        for (name, layer, outputs) in [("q", &wq, q_dim), ("k", &wk, kv_dim), ("v", &wv, kv_dim)] {
+            if form.qkv_bias && layer.bias.is_none() {
+                return Err(m.lacks(&blk(&format!("attn_{name}.bias")), outputs));
             }
         }
         let mut head_norm = |name: &str| -> Result<Option<Norm>, ModelError> {

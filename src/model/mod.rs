@@ -6,6 +6,7 @@
 
 pub mod bitnet;
 pub mod build;
+pub mod gpt2;
 pub mod hyper;
 pub mod llama;
 pub mod qwen2;
@@ -30,8 +31,13 @@ pub struct Architecture {
 }
 
 /// Every architecture. A new one is its file and two lines here.
-pub static REGISTRY: &[&Architecture] =
-    &[&bitnet::ARCHITECTURE, &llama::ARCHITECTURE, &qwen2::ARCHITECTURE, &qwen3::ARCHITECTURE];
+pub static REGISTRY: &[&Architecture] = &[
+    &bitnet::ARCHITECTURE,
+    &llama::ARCHITECTURE,
+    &qwen2::ARCHITECTURE,
+    &qwen3::ARCHITECTURE,
+    &gpt2::ARCHITECTURE,
+];
 
 /// What a caller chooses about a model's program.
 #[derive(Clone, Copy, Debug)]

@@ -202,6 +202,14 @@ impl Program {
         self.stages.iter().find_map(|(_, stage)| if let Stage::Logits(s) = stage { Some(s) } else { None })
     }
 
+    /// How many positions have an embedding of their own, if the model has such embeddings.
+    pub fn learned_positions(&self) -> Option<usize> {
+        self.stages.iter().find_map(|(_, stage)| match stage {
+            Stage::Embed(s) => Some(self.weight_decl(s.positions?).rows),
+            _ => None,
+        })
+    }
+
     /// The stage that picks tokens, if the program has one.
     pub fn sample(&self) -> Option<&Sample> {
         self.stages.iter().find_map(|(_, stage)| sample_of(stage))

@@ -1,4 +1,5 @@
-//! Models of Llama's form (`llama`, `qwen2`, `qwen3`) against what other implementations computed of them.
+//! Models of Llama's form (`llama`, `qwen2`, `qwen3`) and GPT-2 against what other implementations computed
+//! of them.
 //! `shared/golden/README.md` says how far correct implementations are apart.
 
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ const CASES: &[Case] = &[
     plain("llama/tiny-tq2_0.gguf", "llama/tq2_0.hf-dequant-fp32"),
     plain("qwen2/tiny-f16.gguf", "qwen2/f16.hf-fp32"),
     plain("qwen3/tiny-f16.gguf", "qwen3/f16.hf-fp32"),
+    plain("gpt2/tiny-f16.gguf", "gpt2/f16.hf-fp32"),
+    plain("gpt2/tiny-q8_0.gguf", "gpt2/q8_0.hf-dequant-fp32"),
     Case { model: "llama-i2_s/tiny-i2_s.gguf", reference: "llama-i2_s/i2_s.spec-fp64", int8: true },
 ];
 
@@ -171,4 +174,14 @@ fn what_is_not_of_the_architecture_is_refused_by_name() {
     }
     let said = Engine::from_bytes(renamed.into(), &EngineOptions::default()).map(drop).expect_err("biases");
     assert!(said.to_string().contains("attn_q.bias"), "{said}");
+}
+
+/// A context longer than the learned positions has no meaning.
+#[test]
+fn a_context_beyond_the_learned_positions_is_refused() {
+    let Some(path) = golden("gpt2/tiny-f16.gguf") else { return };
+    let of = |n_ctx| EngineOptions { n_ctx: Some(n_ctx), ..EngineOptions::default() };
+    let said = Engine::open(&path, &of(257)).map(drop).expect_err("256 positions").to_string();
+    assert!(said.contains("EngineOptions::n_ctx: want 1 to 256, got 257"), "{said}");
+    assert!(Engine::open(&path, &of(256)).is_ok());
 }
