@@ -25,17 +25,11 @@ COUNTS = ROOT / "benches" / "instructions.json"
 TOLERANCE = 0.02
 
 
-# What the engine is linked with and no case runs: optimised it would take as long to compile as the rest.
-UNUSED = ["aho-corasick", "fancy-regex", "minijinja", "regex-automata", "regex-syntax", "tokenizers"]
-
-
 def build():
     """The program that runs a case. A package alone, so that it brings no more of the engine than it runs."""
     command = [
         "cargo", "build", "--release", "--locked", "--package", "instructions", "--message-format=json"
     ]
-    for package in UNUSED:
-        command += ["--config", f"profile.release.package.{package}.opt-level=0"]
     out = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     return next(line["executable"] for line in map(json.loads, out.splitlines()) if line.get("executable"))
 
