@@ -8,6 +8,7 @@ mod block;
 #[rustfmt::skip]
 #[allow(missing_docs)] // Made by bindgen from include/ggml_type_ids.h, which says what they are.
 pub mod ids;
+mod k_groups;
 mod known;
 pub mod kv;
 pub mod planes;

@@ -1,7 +1,7 @@
 //! `sterna logits`, `perplexity`, `bench`, `devices`, `completions` and `man` as a user types them.
 #![cfg(feature = "cli")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use assert_cmd::Command;
@@ -300,24 +300,34 @@ fn devices_version_help_completions_and_man() {
     refused(&sterna(&["man", "walk"]), &["walk"]);
 }
 
+/// The example as `cargo test` has built it beside this program, if no source of it is newer.
+fn built_example() -> Option<PathBuf> {
+    let folder = std::env::current_exe().ok()?.parent()?.parent()?.join("examples");
+    let example = folder.join(format!("generate{}", std::env::consts::EXE_SUFFIX));
+    let built = std::fs::metadata(&example).ok()?.modified().ok()?;
+    let sources = std::fs::read_to_string(folder.join("generate.d")).ok()?;
+    let is_older = |source: &str| std::fs::metadata(source).is_ok_and(|of| of.modified().unwrap() <= built);
+    sources.split_once(": ")?.1.split_whitespace().all(is_older).then_some(example)
+}
+
 #[test]
 fn the_example_of_the_library() {
-    // `cargo test --workspace` has built it already, with the features that the workspace has together; with
-    // `--test cli` it is built here.
-    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-    let features = if cfg!(feature = "simt") { "simt" } else { "" };
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--workspace", "--locked", "--profile", profile, "--features", features])
-        .args(["--example", "generate", "--message-format", "json"])
-        .current_dir(support::root())
-        .output()
-        .unwrap();
-    let messages = ok(&built);
-    let example = messages.lines().rev().find_map(|line| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        Some(message["executable"].as_str()?.to_owned())
+    // With `--test cli` it is built here.
+    let example = built_example().unwrap_or_else(|| {
+        let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--profile", profile, "--example", "generate"])
+            .args(["--message-format", "json"])
+            .current_dir(support::root())
+            .output()
+            .unwrap();
+        let messages = ok(&built);
+        let example = messages.lines().rev().find_map(|line| {
+            let message: serde_json::Value = serde_json::from_str(line).ok()?;
+            Some(PathBuf::from(message["executable"].as_str()?))
+        });
+        example.expect("cargo names what it has built")
     });
-    let example = example.expect("cargo names what it has built");
     let output = Command::new(example).args([&model(), "You may copy"]).output().unwrap();
     assert!(!ok(&output).is_empty());
 }

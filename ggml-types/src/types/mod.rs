@@ -8,6 +8,9 @@ mod f16;
 mod f32;
 mod i2_s;
 pub(crate) mod q4_0;
+mod q4_k;
+mod q5_0;
+mod q5_k;
 mod q6_k;
 pub(crate) mod q8_0;
 pub(crate) mod tq1_0;
@@ -15,6 +18,9 @@ mod tq2_0;
 
 #[rustfmt::skip] // One a line, so that a new type is one line.
 pub use self::{
+    q5_0::Q5_0,
+    q5_k::Q5K,
+    q4_k::Q4K,
     tq2_0::Tq2_0,
     tq1_0::Tq1_0,
     i2_s::I2S,
@@ -29,6 +35,9 @@ pub use self::{
 /// Every weight type, the newest first.
 #[rustfmt::skip] // One a line, so that a new type is one line.
 pub static REGISTRY: &[&dyn QuantType] = &[
+    &Q5_0,
+    &Q5K,
+    &Q4K,
     &Tq2_0,
     &Tq1_0,
     &I2S,
