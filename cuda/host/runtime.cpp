@@ -267,7 +267,7 @@ void free_block(Block& block) {
     current = nullptr;
 }
 
-// Which block is the next; false where there is none left.
+// Which block is the next; false after the last one.
 bool take_block(Launch& launch, Block& block) {
     uint64_t total = launch.blocks(), at = launch.next_block++;
     if (at >= (launch.counted ? 1 : total) || launch.failed) return false;

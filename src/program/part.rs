@@ -1,7 +1,5 @@
 //! Some stages of a program as a program of their own, for models whose layers lie on several devices.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::ops::Range;
 
 use super::{Buf, Kv, Linear, Norm, Program, RopeId, Stage, Weight};
@@ -88,17 +86,13 @@ fn of_linear(linear: &mut Linear) -> impl Iterator<Item = Named<'_>> {
 }
 
 /// The part's handle for one of the whole; a new one is declared.
-fn renamed<T: Copy + Eq + Hash>(
-    known: &mut HashMap<T, u32>,
-    order: &mut Vec<T>,
-    of_whole: T,
-    declare: impl FnOnce(),
-) -> u32 {
-    *known.entry(of_whole).or_insert_with(|| {
+fn renamed<T: Copy + PartialEq>(known: &mut Vec<T>, of_whole: T, declare: impl FnOnce()) -> u32 {
+    let at = known.iter().position(|known| *known == of_whole).unwrap_or_else(|| {
         declare();
-        order.push(of_whole);
-        order.len() as u32 - 1
-    })
+        known.push(of_whole);
+        known.len() - 1
+    });
+    at as u32
 }
 
 impl Program {
@@ -109,27 +103,25 @@ impl Program {
     pub fn part(&self, stages: Range<usize>) -> Part {
         let mut program = Program::new(self.name.clone(), self.limits);
         let (mut weights, mut bufs, mut kvs, mut ropes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (mut known_weights, mut known_bufs) = (HashMap::new(), HashMap::new());
-        let (mut known_kvs, mut known_ropes) = (HashMap::new(), HashMap::new());
         for (label, stage) in &self.stages[stages.clone()] {
             let mut stage = stage.clone();
             for named in named(&mut stage) {
                 match named {
                     Named::Weight(w) => {
                         let declare = || program.weights.push(self.weight_decl(*w).clone());
-                        *w = Weight(renamed(&mut known_weights, &mut weights, *w, declare));
+                        *w = Weight(renamed(&mut weights, *w, declare));
                     }
                     Named::In(b) | Named::Out(b) => {
                         let declare = || program.bufs.push(self.buf_decl(*b).clone());
-                        *b = Buf(renamed(&mut known_bufs, &mut bufs, *b, declare));
+                        *b = Buf(renamed(&mut bufs, *b, declare));
                     }
                     Named::Kv(kv) => {
                         let declare = || program.kvs.push(self.kv_decl(*kv).clone());
-                        *kv = Kv(renamed(&mut known_kvs, &mut kvs, *kv, declare));
+                        *kv = Kv(renamed(&mut kvs, *kv, declare));
                     }
                     Named::Rope(rope) => {
                         let declare = || program.ropes.push(self.ropes[rope.0 as usize].clone());
-                        *rope = RopeId(renamed(&mut known_ropes, &mut ropes, *rope, declare));
+                        *rope = RopeId(renamed(&mut ropes, *rope, declare));
                     }
                 }
             }

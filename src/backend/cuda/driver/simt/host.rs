@@ -187,7 +187,7 @@ impl Host {
         (!at.is_null()).then_some(at as Address)
     }
 
-    /// Takes the allocation that begins there from the kernels; false if there is none. Its bytes are
+    /// Takes the allocation that begins there from the kernels; false if none begins there. Its bytes are
     /// overwritten, and stay until the host is dropped.
     pub fn free(&self, at: Address) -> bool {
         // SAFETY: the device is open, and looks the address up.
