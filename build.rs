@@ -156,26 +156,30 @@ mod device {
             let make = |fatbin: &Path| compile(&nvcc, &flags, source, fatbin);
             cached("cuda-kernels", source, "fatbin", &(&flags, &version), make)
         });
-        let mut text = String::from("&[\n");
+        let mut text = String::new();
         for (source, fatbin) in sources.iter().zip(built) {
             let name = unit(source);
             fs::copy(fatbin, out.join(format!("{name}.fatbin"))).expect("OUT_DIR can be written");
             writeln!(text, "    ({name:?}, &Aligned(*include_bytes!(\"{name}.fatbin\")).0),").unwrap();
         }
-        text.push_str("]\n");
-        fs::write(list, text).expect("OUT_DIR can be written");
+        write_list(list, &text);
+    }
+
+    /// Writes the images as an expression, aligned as strictly as a header of machine code may want.
+    fn write_list(list: &Path, images: &str) {
+        let aligned = if images.is_empty() { "" } else { "#[repr(C, align(64))]\nstruct Aligned<T>(T);\n" };
+        fs::write(list, format!("{{\n{aligned}&[\n{images}]\n}}\n")).expect("OUT_DIR can be written");
     }
 
     /// No machine code. With the host form of the kernels, images that no card takes and that the driver of
     /// the tests (tests/stand-in) knows: the names of the files.
     fn without_nvcc(list: &Path, archs: &str) {
         let simt = env::var_os("CARGO_FEATURE_SIMT").is_some();
-        let mut text = String::from("&[\n");
+        let mut text = String::new();
         for name in sources().iter().map(|source| unit(source)).filter(|_| simt) {
             writeln!(text, "    ({name:?}, &Aligned(*b\"kernels of {name}\\n\").0),").unwrap();
         }
-        text.push_str("]\n");
-        fs::write(list, text).expect("OUT_DIR can be written");
+        write_list(list, &text);
         println!("cargo::rustc-env=STERNA_CUDA_ARCHS={}", if simt { "simt" } else { archs });
         println!("cargo::rustc-env=STERNA_CUDA_TOOLKIT=");
     }

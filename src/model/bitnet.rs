@@ -30,7 +30,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let rope = Some(m.rope(RopeStyle::Halves)?);
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
-    m.push("embed", Embed { table, positions: None, x });
+    m.push("embed", Embed { table, scale: 1.0, positions: None, x });
     for layer in 0..h.n_layers {
         let blk = |name| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -41,11 +41,11 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let wv = m.linear(&blk("attn_v"), kv_dim, dim, int8)?;
         let (q_norm, k_norm) = (None, None);
         m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, out: y });
+        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, out: y });
 
         let norm = Some(m.rms_norm(&blk("attn_sub_norm"), q_dim)?);
         let w = m.linear(&blk("attn_output"), dim, q_dim, int8)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm, w, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm, w, post: None, x });
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         let gate = Some(m.linear(&blk("ffn_gate"), ffn_dim, dim, int8)?);
@@ -54,14 +54,14 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
         let norm = Some(m.rms_norm(&blk("ffn_sub_norm"), ffn_dim)?);
         let w = m.linear(&blk("ffn_down"), dim, ffn_dim, int8)?;
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm, w, x });
+        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm, w, post: None, x });
     }
     let norm = m.rms_norm("output_norm", dim)?;
     if m.has("output.weight") {
         m.note("the file has an output.weight, which is used as the head; bitnet.cpp ignores it");
     }
     let w = m.head("output", table, n_vocab, dim)?;
-    m.push("logits", Logits { x, norm, w, logits });
+    m.push("logits", Logits { x, norm, w, soft_cap: None, logits });
     m.push("sample", Sample { logits });
     Ok(())
 }

@@ -2,15 +2,35 @@
 //! collects the program.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use bytes::Bytes;
 use ggml_types::{HostTensor, types};
 
-use super::{Hyper, ModelError, Options, rope};
+use super::hyper::{RopeHyper, RopeScaling};
+use super::{Hyper, ModelError, Options, Windows, rope};
 use crate::gguf::Gguf;
 use crate::program::{
-    ActQuant, Buf, Kv, KvDecl, Linear, Norm, NormKind, Program, RopeId, RopeStyle, RowsOf, Stage, Weight,
+    ActQuant, Buf, Expert, Kv, KvDecl, Linear, Norm, NormKind, Program, RopeId, RopeStyle, RowsOf, Stage,
+    Weight,
 };
+
+/// Experts that any model may have; more are a broken file.
+const MAX_EXPERTS: usize = 4096;
+
+/// Columns that an expert may have.
+const MAX_WIDTH: usize = 1 << 24;
+
+/// How a model's experts are mixed.
+#[derive(Clone, Copy, Debug)]
+pub struct Mixture {
+    /// Experts of a layer.
+    pub n_experts: usize,
+    /// Experts that a row goes through.
+    pub n_used: usize,
+    /// Columns of an expert's hidden layer.
+    pub ffn_dim: usize,
+}
 
 /// A program that is being built, and the file it is built from.
 #[derive(Debug)]
@@ -47,21 +67,6 @@ impl<'a> Builder<'a> {
                 let want = format!("no such tensor in a model of architecture `{}`", self.hyper.architecture);
                 let got = format!("{} {}", shape(tensor.rows(), tensor.cols()), tensor.type_name);
                 Err(wrong(&tensor.name, want, got))
-            }
-        }
-    }
-
-    /// Refuses a file whose `key`, a number under its architecture's name, is above 0: it has `what`.
-    ///
-    /// # Errors
-    /// [`ModelError::Metadata`].
-    pub fn refuse_above_zero(&self, key: &str, what: &str) -> Result<(), ModelError> {
-        let key = format!("{}.{key}", self.hyper.architecture);
-        match self.gguf.metadata().usize(&key)? {
-            None | Some(0) => Ok(()),
-            Some(got) => {
-                let want = format!("0, because {what} are not supported yet");
-                Err(ModelError::Metadata { key, want, got: got.to_string() })
             }
         }
     }
@@ -113,6 +118,45 @@ impl<'a> Builder<'a> {
             return Err(wrong(FACTORS, "finite numbers above 0", bad.to_string()));
         }
         Ok(self.program.rope(rope::rope(&self.hyper.rope, style, factors.as_deref())))
+    }
+
+    /// Declares the rotary embedding of layers with a sliding window: its base is `rope.freq_base_swa`, or
+    /// `base` where the file does not say, and it is never stretched.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`].
+    pub fn rope_of_windows(&mut self, style: RopeStyle, base: f32) -> Result<RopeId, ModelError> {
+        let key = format!("{}.rope.freq_base_swa", self.hyper.architecture);
+        let base = self.gguf.metadata().f32(&key)?.unwrap_or(base);
+        if !(base.is_finite() && base > 1.0) {
+            return Err(ModelError::Metadata { key, want: "a number above 1".into(), got: base.to_string() });
+        }
+        let (dims, scaling) = (self.hyper.rope.dims, RopeScaling::None);
+        let hyper = RopeHyper { dims, freq_base: base.into(), scaling };
+        Ok(self.program.rope(rope::rope(&hyper, style, None)))
+    }
+
+    /// Which layers see a sliding window; every `period`-th does not, where the file has no pattern.
+    ///
+    /// # Errors
+    /// As [`Windows::read`].
+    pub fn windows(&self, period: usize) -> Result<Windows, ModelError> {
+        Windows::read(self.gguf.metadata(), &self.hyper.architecture, self.hyper.n_layers, period)
+    }
+
+    /// A bound on values under the architecture's `key`, where the file has one.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] for one that is not above 0.
+    pub fn soft_cap(&self, key: &str) -> Result<Option<f32>, ModelError> {
+        let key = format!("{}.{key}", self.hyper.architecture);
+        match self.gguf.metadata().f32(&key)? {
+            Some(cap) if !(cap.is_finite() && cap > 0.0) => {
+                let want = "a finite number above 0".into();
+                Err(ModelError::Metadata { key, want, got: cap.to_string() })
+            }
+            cap => Ok(cap),
+        }
     }
 
     /// Declares a weight of `[rows, cols]`, of whatever type the file has.
@@ -188,22 +232,34 @@ impl<'a> Builder<'a> {
             let [wq, wk, wv] = ["q", "k", "v"].map(|which| format!("{blk}.attn_{which}"));
             return Ok([self.layer(&wq, q, dim)?, self.layer(&wk, kv, dim)?, self.layer(&wv, kv, dim)?]);
         }
-        let all = q + 2 * kv;
-        let whole = self.tensor(&name, all, dim)?;
+        let rows = [0..q, q..q + kv, q + kv..q + 2 * kv];
+        let mut parts = self.parts(&stem, q + 2 * kv, dim, rows)?.into_iter();
+        Ok(std::array::from_fn(|_| parts.next().expect("one for each range")))
+    }
+
+    /// Layers that lie one behind the other in a tensor: `stem.weight` of `[rows, inputs]` and, where the file
+    /// has it, `stem.bias`, cut into ranges of rows.
+    fn parts(
+        &mut self,
+        stem: &str,
+        rows: usize,
+        inputs: usize,
+        ranges: impl IntoIterator<Item = Range<usize>>,
+    ) -> Result<Vec<Linear>, ModelError> {
+        let name = format!("{stem}.weight");
+        let whole = self.tensor(&name, rows, inputs)?;
         let quant = |source| ModelError::Quant { tensor: name.clone(), source };
-        let row_bytes = whole.ty.row_bytes(dim).map_err(quant)?;
-        if whole.ty.byte_len(all, dim).map_err(quant)? != all * row_bytes {
+        let row_bytes = whole.ty.row_bytes(inputs).map_err(quant)?;
+        if whole.ty.byte_len(rows, inputs).map_err(quant)? != rows * row_bytes {
             let want = "a type whose rows stand alone";
             return Err(wrong(&name, want, whole.ty.name().to_owned()));
         }
         let bias = format!("{stem}.bias");
-        let bias = if self.has(&bias) { Some(self.values(&bias, all)?) } else { None };
-        let mut first = 0;
-        Ok([q, kv, kv].map(|rows| {
-            let part = first..first + rows;
-            first = part.end;
+        let bias = if self.has(&bias) { Some(self.elements(&bias, rows)?) } else { None };
+        let part = |part: Range<usize>| {
             let name_of = |what: &str| format!("{stem}.{what} rows {} to {}", part.start, part.end - 1);
             let bytes = whole.bytes.slice(part.start * row_bytes..part.end * row_bytes);
+            let rows = part.len();
             let w = self.declare(HostTensor { name: name_of("weight"), rows, bytes, ..whole.clone() });
             let bias = bias.as_ref().map(|values| {
                 let bytes = Bytes::from(bytemuck::cast_slice::<f32, u8>(&values[part.clone()]).to_vec());
@@ -211,7 +267,69 @@ impl<'a> Builder<'a> {
                 self.declare(HostTensor { name, ty, rows: 1, cols: rows, bytes })
             });
             Linear { w, bias, act: ActQuant::None, scale: 1.0 }
-        }))
+        };
+        Ok(ranges.into_iter().map(part).collect())
+    }
+
+    /// The mixture of experts that the file's layers have in place of a feed-forward network.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] for numbers that make no sense.
+    pub fn mixture(&self) -> Result<Option<Mixture>, ModelError> {
+        let metadata = self.gguf.metadata();
+        let key = |name: &str| format!("{}.{name}", self.hyper.architecture);
+        let wrong = |name, want: String, got: usize| {
+            Err(ModelError::Metadata { key: key(name), want, got: got.to_string() })
+        };
+        let n_experts = match metadata.usize(&key("expert_count"))? {
+            None | Some(0) => return Ok(None),
+            Some(n) if n > MAX_EXPERTS => return wrong("expert_count", format!("0 to {MAX_EXPERTS}"), n),
+            Some(n) => n,
+        };
+        let n_used = metadata.require_usize(&key("expert_used_count"))?;
+        if !(1..=n_experts).contains(&n_used) {
+            return wrong("expert_used_count", format!("1 to the {n_experts} experts"), n_used);
+        }
+        const WIDTH: &str = "expert_feed_forward_length";
+        let ffn_dim = match metadata.usize(&key(WIDTH))? {
+            None => self.hyper.ffn_dim,
+            Some(n) if n == 0 || n > MAX_WIDTH => return wrong(WIDTH, format!("1 to {MAX_WIDTH}"), n),
+            Some(n) => n,
+        };
+        Ok(Some(Mixture { n_experts, n_used, ffn_dim }))
+    }
+
+    /// The experts of a block: `ffn_gate_exps`, `ffn_up_exps` and `ffn_down_exps`, one expert behind the other,
+    /// or gates and ups in one tensor, `ffn_gate_up_exps`.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] where a tensor is missing, of another shape, or of a type whose rows depend on
+    /// each other.
+    pub fn experts(
+        &mut self,
+        blk: &str,
+        n: usize,
+        ffn_dim: usize,
+        dim: usize,
+    ) -> Result<Vec<Expert>, ModelError> {
+        let each = |rows: usize| (0..n).map(move |i| i * rows..(i + 1) * rows);
+        let both = format!("{blk}.ffn_gate_up_exps");
+        let (gates, ups) = if self.has(&format!("{both}.weight")) {
+            let halves = each(ffn_dim * 2).flat_map(|rows| {
+                let middle = rows.start + ffn_dim;
+                [rows.start..middle, middle..rows.end]
+            });
+            let all = self.parts(&both, 2 * n * ffn_dim, dim, halves)?;
+            let half = |first| all.iter().skip(first).step_by(2).cloned().collect::<Vec<_>>();
+            (half(0), half(1))
+        } else {
+            let mut of =
+                |name: &str| self.parts(&format!("{blk}.ffn_{name}_exps"), n * ffn_dim, dim, each(ffn_dim));
+            (of("gate")?, of("up")?)
+        };
+        let downs = self.parts(&format!("{blk}.ffn_down_exps"), n * dim, ffn_dim, each(dim))?;
+        let layers = gates.into_iter().zip(ups).zip(downs);
+        Ok(layers.map(|((gate, up), down)| Expert { gate, up, down }).collect())
     }
 
     /// The output head: `stem.weight` of `[n_vocab, dim]`, or the embedding's table in a file without it.
@@ -268,6 +386,20 @@ impl<'a> Builder<'a> {
 
     fn values(&mut self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         decode(&self.tensor(name, 1, len)?)
+    }
+
+    /// Every element of a tensor of any number of dimensions.
+    fn elements(&mut self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+        let (rows, cols) = self.gguf.find(name).map_or((1, len), |tensor| (tensor.rows(), tensor.cols()));
+        let whole = rows.checked_mul(cols) == Some(len);
+        let (rows, cols) = if whole { (rows, cols) } else { (1, len) };
+        let tensor = self.tensor(name, rows, cols)?;
+        let mut values = vec![0.0; len];
+        for (row, values) in values.chunks_exact_mut(cols).enumerate() {
+            let decoded = tensor.ty.decode_row(&tensor.bytes, rows, row, values);
+            decoded.map_err(|source| ModelError::Quant { tensor: name.to_owned(), source })?;
+        }
+        Ok(values)
     }
 
     fn tensor(&mut self, name: &str, rows: usize, cols: usize) -> Result<HostTensor, ModelError> {

@@ -21,7 +21,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let positions = Some(m.matrix("position_embd.weight", h.n_ctx_train, dim)?);
-    m.push("embed", Embed { table, positions, x });
+    m.push("embed", Embed { table, scale: 1.0, positions, x });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -30,10 +30,10 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
         let (q_norm, k_norm, rope) = (None, None, None);
         m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, out: y });
+        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, out: y });
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });
 
         let norm = m.layer_norm(&blk("ffn_norm"), dim)?;
         let up = m.layer(&blk("ffn_up"), ffn_dim, dim)?;
@@ -41,11 +41,11 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate: None, up, act, h: hidden });
 
         let w = m.layer(&blk("ffn_down"), dim, ffn_dim)?;
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, x });
+        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, post: None, x });
     }
     let norm = m.layer_norm("output_norm", dim)?;
     let w = m.head("output", table, n_vocab, dim)?;
-    m.push("logits", Logits { x, norm, w, logits });
+    m.push("logits", Logits { x, norm, w, soft_cap: None, logits });
     m.push("sample", Sample { logits });
     Ok(())
 }

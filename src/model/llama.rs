@@ -1,12 +1,15 @@
-//! Llama and what is called so: Llama 2 and 3, Mistral, SmolLM2, TinyLlama, Falcon3; and the ternary
+//! Llama and what is called so: Llama 2 and 3, Mistral, Mixtral, SmolLM2, TinyLlama, Falcon3; and the ternary
 //! Falcon-E, Falcon3-1.58bit, Llama3-8B-1.58 and TriLM.
 //!
 //! Files hold the rows of queries and keys permuted, so that RoPE rotates neighbouring elements. Weights of
-//! type I2_S were trained with int8 activations, and nothing in a file says so but the type. Mixtures of
-//! experts (Mixtral) are refused.
+//! type I2_S were trained with int8 activations, and nothing in a file says so but the type. Files with
+//! experts (Mixtral) have a mixture in each layer in place of the feed-forward network.
 
+use super::build::Mixture;
 use super::{Architecture, Builder, ModelError};
-use crate::program::{Act, Attend, AttnIn, Embed, FfnIn, Logits, Norm, ProjAdd, RopeStyle, RowsOf, Sample};
+use crate::program::{
+    Act, ActQuant, Attend, AttnIn, Embed, Experts, FfnIn, Logits, Norm, ProjAdd, RopeStyle, RowsOf, Sample,
+};
 
 /// Llama.
 pub static ARCHITECTURE: Architecture = Architecture {
@@ -26,7 +29,7 @@ pub(super) struct Form {
 
 /// Embedding, blocks of attention and a gated feed-forward network, head.
 pub(super) fn decoder(m: &mut Builder<'_>, form: &Form) -> Result<(), ModelError> {
-    m.refuse_above_zero("expert_count", "mixtures of experts")?;
+    let mixture = m.mixture()?;
     let h = m.hyper().clone();
     let (dim, ffn_dim, n_vocab) = (h.dim, h.ffn_dim, h.n_vocab);
     let (q_dim, kv_dim) = (h.n_heads * h.head_dim, h.n_kv_heads * h.head_dim);
@@ -40,7 +43,7 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Form) -> Result<(), ModelError
     let rope = Some(m.rope(form.rope)?);
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
-    m.push("embed", Embed { table, positions: None, x });
+    m.push("embed", Embed { table, scale: 1.0, positions: None, x });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -57,22 +60,28 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Form) -> Result<(), ModelError
         };
         let (q_norm, k_norm) = (head_norm("attn_q_norm")?, head_norm("attn_k_norm")?);
         m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, out: y });
+        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, out: y });
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
+        if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
+            let router = m.linear(&blk("ffn_gate_inp"), n_experts, dim, ActQuant::None)?;
+            let experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
+            m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act: Act::Silu });
+            continue;
+        }
         let gate = Some(m.layer(&blk("ffn_gate"), ffn_dim, dim)?);
         let up = m.layer(&blk("ffn_up"), ffn_dim, dim)?;
         m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::Silu, h: hidden });
 
         let w = m.layer(&blk("ffn_down"), dim, ffn_dim)?;
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, x });
+        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, post: None, x });
     }
     let norm = m.rms_norm("output_norm", dim)?;
     let w = m.head("output", table, n_vocab, dim)?;
-    m.push("logits", Logits { x, norm, w, logits });
+    m.push("logits", Logits { x, norm, w, soft_cap: None, logits });
     m.push("sample", Sample { logits });
     Ok(())
 }

@@ -6,17 +6,20 @@
 
 pub mod bitnet;
 pub mod build;
+pub mod gemma3;
 pub mod gpt2;
 pub mod hyper;
 pub mod llama;
 pub mod qwen2;
 pub mod qwen3;
 mod rope;
+mod windows;
 
 use ggml_types::{HostTensor, KvCodec, QuantError};
 
 pub use build::Builder;
 pub use hyper::Hyper;
+pub use windows::Windows;
 
 use crate::gguf::{Gguf, GgufError};
 use crate::program::{KvWindow, Limits, Program};
@@ -37,6 +40,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
+    &gemma3::ARCHITECTURE,
 ];
 
 /// What a caller chooses about a model's program.

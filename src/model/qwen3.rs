@@ -1,5 +1,5 @@
-//! Qwen3 without experts, Bonsai and Ternary-Bonsai: Llama's form with norms over each query and key head,
-//! and RoPE over the halves of a head.
+//! Qwen3 with and without experts, Bonsai and Ternary-Bonsai: Llama's form with norms over each query and key
+//! head, and RoPE over the halves of a head.
 
 use super::Architecture;
 use super::llama::{Form, decoder};
@@ -7,6 +7,6 @@ use crate::program::RopeStyle;
 
 /// Qwen3.
 pub static ARCHITECTURE: Architecture = Architecture {
-    names: &["qwen3"],
+    names: &["qwen3", "qwen3moe"],
     build: |m| decoder(m, &Form { rope: RopeStyle::Halves, qkv_bias: false, head_norms: true }),
 };

@@ -3,8 +3,8 @@
 use ggml_types::{KvSide, types};
 
 use super::{
-    Attend, AttnIn, Buf, BufDecl, Embed, FfnIn, Kv, KvDecl, Linear, Logits, Norm, NormKind, PAGE, Program,
-    ProjAdd, RopeId, Row, RowsOf, Sample, Stage, Step, Weight, WeightDecl,
+    Attend, AttnIn, Buf, BufDecl, Embed, Experts, FfnIn, Kv, KvDecl, Linear, Logits, Norm, NormKind, PAGE,
+    Program, ProjAdd, RopeId, Row, RowsOf, Sample, Stage, Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that wrote it.
@@ -105,6 +105,7 @@ impl Program {
             Stage::Attend(s) => self.check_attend(s),
             Stage::ProjAdd(s) => self.check_proj_add(s),
             Stage::FfnIn(s) => self.check_ffn_in(s),
+            Stage::Experts(s) => self.check_experts(s),
             Stage::Logits(s) => self.check_logits(s),
             Stage::Sample(Sample { logits }) => self.want_buf("logits", *logits, RowsOf::Outputs).map(drop),
         }
@@ -113,6 +114,7 @@ impl Program {
     fn check_embed(&self, s: &Embed) -> Result<(), String> {
         let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
         let table = self.want_weight(s.table)?;
+        want_factor("the embedding's factor", s.scale)?;
         equal("x's columns", dim, &table.name, table.cols)?;
         if let Some(positions) = s.positions {
             let positions = self.want_weight(positions)?;
@@ -157,7 +159,10 @@ impl Program {
         if s.q == s.out {
             return Err("q and out are one buffer".into());
         }
-        Ok(())
+        if s.window == Some(0) {
+            return Err("a window of no position".into());
+        }
+        want_factor("the scores' factor", s.scale)
     }
 
     fn check_proj_add(&self, s: &ProjAdd) -> Result<(), String> {
@@ -168,6 +173,9 @@ impl Program {
         }
         if let Some(norm) = &s.norm {
             self.want_norm(norm, cols)?;
+        }
+        if let Some(post) = &s.post {
+            self.want_norm(post, dim)?;
         }
         self.want_linear(&s.w, dim, cols)
     }
@@ -185,10 +193,30 @@ impl Program {
         self.want_linear(&s.up, ffn_dim, dim)
     }
 
+    fn check_experts(&self, s: &Experts) -> Result<(), String> {
+        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
+        self.want_norm(&s.norm, dim)?;
+        let n_experts = s.experts.len();
+        if !(1..=n_experts).contains(&s.n_used) {
+            return Err(format!("{} of {n_experts} experts are used", s.n_used));
+        }
+        self.want_linear(&s.router, n_experts, dim)?;
+        let ffn_dim = self.want_weight(s.experts[0].up.w)?.rows;
+        for expert in &s.experts {
+            self.want_linear(&expert.gate, ffn_dim, dim)?;
+            self.want_linear(&expert.up, ffn_dim, dim)?;
+            self.want_linear(&expert.down, dim, ffn_dim)?;
+        }
+        Ok(())
+    }
+
     fn check_logits(&self, s: &Logits) -> Result<(), String> {
         let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
         let n_vocab = self.want_buf("logits", s.logits, RowsOf::Outputs)?.cols;
         self.want_norm(&s.norm, dim)?;
+        if s.soft_cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
+            return Err(format!("a soft cap of {:?}", s.soft_cap));
+        }
         self.want_linear(&s.w, n_vocab, dim)
     }
 
@@ -266,6 +294,10 @@ impl Program {
         }
         Ok(())
     }
+}
+
+fn want_factor(what: &str, factor: f32) -> Result<(), String> {
+    if factor.is_finite() { Ok(()) } else { Err(format!("{what} is {factor}")) }
 }
 
 fn equal(what: &str, want: usize, name: &str, got: usize) -> Result<(), String> {

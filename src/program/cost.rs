@@ -4,7 +4,7 @@ use std::ops::{Add, AddAssign};
 
 use ggml_types::KvCodec;
 
-use super::{Kv, Linear, PAGE, Program, Stage, Step, Weight};
+use super::{Expert, Kv, Linear, PAGE, Program, Row, Stage, Step, Weight};
 
 /// Bytes of one element in an exact page.
 const F16_BYTES: u64 = 2;
@@ -73,10 +73,11 @@ impl Program {
                 products.into_iter().sum::<Cost>() + Cost { kv_bytes: written, ..Cost::default() }
             }
             Stage::Attend(s) => {
-                let positions: u64 = step.rows.iter().map(|row| u64::from(row.pos) + 1).sum();
+                let seen = |row: &Row| u64::from(row.pos + 1 - s.first(row.pos));
+                let positions: u64 = step.rows.iter().map(seen).sum();
                 let q_cols = self.buf_decl(s.q).cols as u64;
                 Cost {
-                    kv_bytes: step.rows.iter().map(|row| self.read_bytes(s.kv, row.pos)).sum(),
+                    kv_bytes: step.rows.iter().map(|row| self.read_bytes(s.kv, row.pos, seen(row))).sum(),
                     macs: 2 * positions * q_cols,
                     ..Cost::default()
                 }
@@ -85,6 +86,19 @@ impl Program {
             Stage::FfnIn(s) => {
                 self.linear_cost(&s.up, n_rows)
                     + s.gate.as_ref().map_or(Cost::default(), |gate| self.linear_cost(gate, n_rows))
+            }
+            Stage::Experts(s) => {
+                let of = |expert: &Expert, rows| {
+                    let layers = [&expert.gate, &expert.up, &expert.down];
+                    layers.into_iter().map(|layer| self.linear_cost(layer, rows)).sum::<Cost>()
+                };
+                // As if no two rows chose the same expert, while there are others.
+                let n_passes = n_rows * s.n_used as u64;
+                let n_read = n_passes.min(s.experts.len() as u64);
+                let (weight_bytes, macs) =
+                    (of(&s.experts[0], 1).weight_bytes, of(&s.experts[0], n_passes).macs);
+                let of_experts = Cost { weight_bytes: n_read * weight_bytes, macs, ..Cost::default() };
+                self.linear_cost(&s.router, n_rows) + of_experts
             }
             Stage::Logits(s) => self.linear_cost(&s.w, n_outputs),
             Stage::Sample(_) => Cost::default(),
@@ -122,10 +136,10 @@ impl Program {
         [decl.k, decl.v].map(|codec| (bytes(codec), codec.windowed()))
     }
 
-    /// Bytes of one layer's cache that a row at `pos` reads.
-    fn read_bytes(&self, kv: Kv, pos: u32) -> u64 {
+    /// Bytes of one layer's cache that a row at `pos` reads, of the last `seen` positions.
+    fn read_bytes(&self, kv: Kv, pos: u32, seen: u64) -> u64 {
         let decl = self.kv_decl(kv);
-        let (seen, exact) = (u64::from(pos) + 1, decl.window.exact_positions(pos as usize) as u64);
+        let exact = seen.min(decl.window.exact_positions(pos as usize) as u64);
         let side = |(bytes, windowed): (u64, bool)| match windowed {
             true => exact * F16_BYTES * decl.head_dim as u64 + (seen - exact) * bytes,
             false => seen * bytes,

@@ -18,8 +18,8 @@ pub use cost::Cost;
 pub use part::Part;
 pub use sampling::Sampling;
 pub use stage::{
-    Act, ActQuant, Attend, AttnIn, Embed, FfnIn, Linear, Logits, Norm, NormKind, ProjAdd, Rope, RopeStyle,
-    Sample, Stage,
+    Act, ActQuant, Attend, AttnIn, Embed, Expert, Experts, FfnIn, Linear, Logits, Norm, NormKind, ProjAdd,
+    Rope, RopeStyle, Sample, Stage,
 };
 pub use step::{KvWindow, PAGE, PageTable, Row, Step};
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Buf, Kv, Linear, Norm, Program, RopeId, Stage, Weight};
+use super::{Buf, Expert, Kv, Linear, Norm, Program, RopeId, Stage, Weight};
 
 /// Consecutive stages of a program as a program of their own, and what its declarations are in the whole.
 #[derive(Clone, Debug)]
@@ -57,7 +57,8 @@ fn named(stage: &mut Stage) -> Vec<Named<'_>> {
         Stage::Attend(s) => vec![In(&mut s.q), Named::Kv(&mut s.kv), Out(&mut s.out)],
         Stage::ProjAdd(s) => {
             let mut all = vec![In(&mut s.y), In(&mut s.x)];
-            all.extend(s.norm.iter_mut().flat_map(of_norm).chain(of_linear(&mut s.w)));
+            all.extend(s.norm.iter_mut().chain(s.post.as_mut()).flat_map(of_norm));
+            all.extend(of_linear(&mut s.w));
             all
         }
         Stage::FfnIn(s) => {
@@ -65,6 +66,16 @@ fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all.extend(of_norm(&mut s.norm));
             all.extend(s.gate.iter_mut().chain([&mut s.up]).flat_map(of_linear));
             all.push(Out(&mut s.h));
+            all
+        }
+        Stage::Experts(s) => {
+            let mut all = vec![In(&mut s.x)];
+            all.extend(of_norm(&mut s.norm).chain(of_linear(&mut s.router)));
+            let layers = s.experts.iter_mut().flat_map(|expert| {
+                let Expert { gate, up, down } = expert;
+                [gate, up, down]
+            });
+            all.extend(layers.flat_map(of_linear));
             all
         }
         Stage::Logits(s) => {

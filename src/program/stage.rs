@@ -20,6 +20,8 @@ pub enum Stage {
     ProjAdd(ProjAdd),
     /// Norm and the first half of the feed-forward network.
     FfnIn(FfnIn),
+    /// A mixture of experts in place of the feed-forward network.
+    Experts(Experts),
     /// Final norm and output head, for the rows that asked.
     Logits(Logits),
     /// Picks a token from each row of logits.
@@ -35,6 +37,7 @@ impl Stage {
             Self::Attend(_) => "attend",
             Self::ProjAdd(_) => "proj_add",
             Self::FfnIn(_) => "ffn_in",
+            Self::Experts(_) => "experts",
             Self::Logits(_) => "logits",
             Self::Sample(_) => "sample",
         }
@@ -42,22 +45,27 @@ impl Stage {
 
     /// The linear layers of the stage, and which rows they multiply.
     pub fn linears(&self) -> (RowsOf, impl Iterator<Item = &Linear>) {
+        let experts: &[Expert] = if let Self::Experts(s) = self { &s.experts } else { &[] };
         let (rows, linears) = match self {
             Self::AttnIn(s) => (RowsOf::Step, [Some(&s.wq), Some(&s.wk), Some(&s.wv)]),
             Self::ProjAdd(s) => (RowsOf::Step, [Some(&s.w), None, None]),
             Self::FfnIn(s) => (RowsOf::Step, [Some(&s.up), s.gate.as_ref(), None]),
+            Self::Experts(s) => (RowsOf::Step, [Some(&s.router), None, None]),
             Self::Logits(s) => (RowsOf::Outputs, [Some(&s.w), None, None]),
             Self::Embed(_) | Self::Attend(_) | Self::Sample(_) => (RowsOf::Step, [None; 3]),
         };
-        (rows, linears.into_iter().flatten())
+        let experts = experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
+        (rows, linears.into_iter().flatten().chain(experts))
     }
 }
 
-/// `x[r] = table[token[r]]`, plus `positions[pos[r]]` where there is such a table.
+/// `x[r] = scale * table[token[r]]`, plus `positions[pos[r]]` where there is such a table.
 #[derive(Clone, Debug)]
 pub struct Embed {
     /// `[n_vocab, dim]`.
     pub table: Weight,
+    /// Factor on a token's row, 1 for most; Gemma's is `sqrt(dim)`.
+    pub scale: f32,
     /// `[n_ctx, dim]`, GPT-2's learned positions.
     pub positions: Option<Weight>,
     /// Out: `[rows, dim]`.
@@ -89,8 +97,8 @@ pub struct AttnIn {
     pub q: Buf,
 }
 
-/// `out[r] = softmax(scale * q[r] . K[..= pos[r]]) V`, each query head with KV head
-/// `head / (n_heads / n_kv_heads)`, over the row's own sequence.
+/// `out[r] = softmax(scale * q[r] . K[first ..= pos[r]]) V`, each query head with KV head
+/// `head / (n_heads / n_kv_heads)`, over the row's own sequence. `first` is 0, or what the window leaves.
 #[derive(Clone, Debug)]
 pub struct Attend {
     /// In: `[rows, n_heads * head_dim]`.
@@ -99,11 +107,13 @@ pub struct Attend {
     pub kv: Kv,
     /// Factor on every score, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
+    /// A sliding window: a row sees the last so many positions, its own included, at least 1.
+    pub window: Option<u32>,
     /// Out: `[rows, n_heads * head_dim]`.
     pub out: Buf,
 }
 
-/// `x[r] += W norm(y[r])`, or `x[r] += W y[r]` without a norm.
+/// `x[r] += post(W norm(y[r]))`, either norm being left out where the model has none.
 #[derive(Clone, Debug)]
 pub struct ProjAdd {
     /// In: `[rows, cols of w]`.
@@ -112,6 +122,8 @@ pub struct ProjAdd {
     pub norm: Option<Norm>,
     /// `[dim, cols]`.
     pub w: Linear,
+    /// Gemma's norm of what is added.
+    pub post: Option<Norm>,
     /// In and out: `[rows, dim]`.
     pub x: Buf,
 }
@@ -133,7 +145,37 @@ pub struct FfnIn {
     pub h: Buf,
 }
 
-/// `logits[o] = W norm(x[r])` for the `o`-th row `r` that asked for logits.
+/// `n = norm(x[r]); x[r] += sum of p_e Down_e (act(Gate_e n) * Up_e n)` over the `n_used` experts `e` with the
+/// largest `z = Router n`, the earlier of equal ones, where `p` is the softmax of their `z`.
+#[derive(Clone, Debug)]
+pub struct Experts {
+    /// In and out: `[rows, dim]`.
+    pub x: Buf,
+    /// Norm before the router and the experts.
+    pub norm: Norm,
+    /// `[experts, dim]`.
+    pub router: Linear,
+    /// At least one, all of one shape.
+    pub experts: Vec<Expert>,
+    /// Experts that a row goes through, at least one.
+    pub n_used: usize,
+    /// Activation function.
+    pub act: Act,
+}
+
+/// A feed-forward network that some rows go through.
+#[derive(Clone, Debug)]
+pub struct Expert {
+    /// `[ffn_dim, dim]`.
+    pub gate: Linear,
+    /// `[ffn_dim, dim]`.
+    pub up: Linear,
+    /// `[dim, ffn_dim]`.
+    pub down: Linear,
+}
+
+/// `logits[o] = cap(W norm(x[r]))` for the `o`-th row `r` that asked for logits, with
+/// `cap(z) = c tanh(z / c)` where there is a soft cap `c`.
 #[derive(Clone, Debug)]
 pub struct Logits {
     /// In: `[rows, dim]`.
@@ -142,6 +184,8 @@ pub struct Logits {
     pub norm: Norm,
     /// `[n_vocab, dim]`.
     pub w: Linear,
+    /// Gemma's bound on logits, above 0.
+    pub soft_cap: Option<f32>,
     /// Out: `[outputs, n_vocab]`.
     pub logits: Buf,
 }
@@ -222,6 +266,13 @@ pub struct Rope {
     pub magnitude: f32,
 }
 
+impl Attend {
+    /// The first position that a row at `pos` sees.
+    pub fn first(&self, pos: u32) -> u32 {
+        self.window.map_or(0, |window| (pos + 1).saturating_sub(window))
+    }
+}
+
 impl Rope {
     /// Cosines and sines of a position's angles, times the magnitude: `[pairs]` each, computed in f64.
     ///
@@ -254,4 +305,4 @@ macro_rules! from_struct {
         }
     )*};
 }
-from_struct!(Embed, AttnIn, Attend, ProjAdd, FfnIn, Logits, Sample);
+from_struct!(Embed, AttnIn, Attend, ProjAdd, FfnIn, Experts, Logits, Sample);

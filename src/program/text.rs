@@ -59,7 +59,8 @@ impl Program {
         match stage {
             Stage::Embed(s) => {
                 let positions = s.positions.map_or(String::new(), |w| format!(" + {}[pos]", self.name_of(w)));
-                format!("{} = {}[token]{positions}", self.buf_name(s.x), self.name_of(s.table))
+                let scale = factor(s.scale);
+                format!("{} = {scale}{}[token]{positions}", self.buf_name(s.x), self.name_of(s.table))
             }
             Stage::AttnIn(s) => {
                 let n = self.norm_text(&s.norm, self.buf_name(s.x));
@@ -79,8 +80,9 @@ impl Program {
                 )
             }
             Stage::Attend(s) => {
+                let window = s.window.map_or(String::new(), |window| format!(", window {window}"));
                 format!(
-                    "{} = attend({}, kv {}, scale {})",
+                    "{} = attend({}, kv {}, scale {}{window})",
                     self.buf_name(s.out),
                     self.buf_name(s.q),
                     s.kv.0,
@@ -90,14 +92,12 @@ impl Program {
             Stage::ProjAdd(s) => {
                 let y = self.buf_name(s.y).to_owned();
                 let y = s.norm.as_ref().map_or(y.clone(), |norm| self.norm_text(norm, &y));
-                format!("{} += {}", self.buf_name(s.x), self.linear_text(&s.w, &y))
+                let product = self.linear_text(&s.w, &y);
+                let product = s.post.as_ref().map_or(product.clone(), |post| self.norm_text(post, &product));
+                format!("{} += {product}", self.buf_name(s.x))
             }
             Stage::FfnIn(s) => {
-                let act = match s.act {
-                    Act::Relu2 => "relu2",
-                    Act::Silu => "silu",
-                    Act::GeluTanh => "gelu_tanh",
-                };
+                let act = act_text(s.act);
                 let n = self.norm_text(&s.norm, self.buf_name(s.x));
                 let up = self.linear_text(&s.up, "n");
                 let h = match &s.gate {
@@ -106,9 +106,21 @@ impl Program {
                 };
                 format!("n = {n}; {} = {h}", self.buf_name(s.h))
             }
+            Stage::Experts(s) => {
+                let x = self.buf_name(s.x);
+                let n = self.norm_text(&s.norm, x);
+                let (act, first) = (act_text(s.act), &s.experts[0]);
+                let [gate, up] = [&first.gate, &first.up].map(|layer| self.linear_text(layer, "n"));
+                let down = self.linear_text(&first.down, &format!("({act}({gate}) * {up})"));
+                let router = self.linear_text(&s.router, "n");
+                let (used, of) = (s.n_used, s.experts.len());
+                format!("n = {n}; {x} += {used} of {of} experts by {router}, the first being {down}")
+            }
             Stage::Logits(s) => {
                 let n = self.norm_text(&s.norm, self.buf_name(s.x));
-                format!("{} = {}", self.buf_name(s.logits), self.linear_text(&s.w, &n))
+                let logits = self.linear_text(&s.w, &n);
+                let logits = s.soft_cap.map_or(logits.clone(), |cap| format!("soft_cap({logits}, {cap})"));
+                format!("{} = {logits}", self.buf_name(s.logits))
             }
             Stage::Sample(s) => format!("token = sample({})", self.buf_name(s.logits)),
         }
@@ -136,8 +148,20 @@ impl Program {
             ActQuant::None => x.to_owned(),
             ActQuant::I8PerToken => format!("i8({x})"),
         };
-        let scale = if linear.scale == 1.0 { String::new() } else { format!("{} * ", linear.scale) };
+        let scale = factor(linear.scale);
         let bias = linear.bias.map_or(String::new(), |bias| format!(" + {}", self.name_of(bias)));
         format!("{scale}{} {x}{bias}", self.name_of(linear.w))
     }
+}
+
+fn act_text(act: Act) -> &'static str {
+    match act {
+        Act::Relu2 => "relu2",
+        Act::Silu => "silu",
+        Act::GeluTanh => "gelu_tanh",
+    }
+}
+
+fn factor(scale: f32) -> String {
+    if scale == 1.0 { String::new() } else { format!("{scale} * ") }
 }

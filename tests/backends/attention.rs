@@ -23,6 +23,8 @@ pub(super) struct Shape {
     pub head_norms: bool,
     /// Types and rounding of Q, K and V, where `act` alone does not say.
     pub layers: Option<[(&'static str, ActQuant); 3]>,
+    /// A sliding window.
+    pub window: Option<u32>,
 }
 
 pub(super) fn plain() -> Shape {
@@ -35,6 +37,7 @@ pub(super) fn plain() -> Shape {
         rope: Some((RopeStyle::Halves, 8)),
         head_norms: false,
         layers: None,
+        window: None,
     }
 }
 
@@ -80,7 +83,7 @@ impl Attention {
         });
         let scale = 1.0 / (head_dim as f32).sqrt();
         case.p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        case.p.push("attend", Attend { q, kv, scale, out: y });
+        case.p.push("attend", Attend { q, kv, scale, window: shape.window, out: y });
         Self { case, x, q, y }
     }
 
@@ -143,6 +146,41 @@ pub(super) fn decodes_and_prefills_on(
 #[test]
 fn grouped_heads() {
     decodes_and_prefills("4 heads, 1 KV head", plain(), &POSITIONS);
+}
+
+/// Windows below a page, of a page, across pages and beyond the positions, over caches of elements. What no
+/// row sees is no number, before the window as well as behind the row.
+#[test]
+fn sliding_windows() {
+    for (name, window, last, n_rows) in [
+        ("f32", 1, 70, 1),
+        ("f32", 1, 70, 7),
+        ("f32", 24, 23, 24),
+        ("f32", 24, 130, 40),
+        ("f32", 24, 256, 1),
+        ("f32", 64, 300, 40),
+        ("f32", 65, 128, 2),
+        ("f16", 200, 290, 40),
+        ("f16", 24, 300, 40),
+        ("f16", 300, 290, 7),
+        ("f32", 500, 900, 1),
+    ] {
+        let shape = Shape { codec: codec(name), window: Some(window), ..plain() };
+        let name = format!("{name}, window {window}, {n_rows} rows up to position {last}");
+        let n_pages = pages_for(last as usize + 1) + 1;
+        let mut attention = Attention::new(&name, shape, 64, 1, n_pages);
+        let pages = shuffled_pages(1, n_pages);
+        let first = last + 1 - n_rows;
+        let mut turns = attention.poison(&pages);
+        turns.extend(attention.fill(0, first));
+        let unseen = (first + 1).saturating_sub(window);
+        for rows in rows(0, 0..unseen).chunks(64) {
+            let inputs = vec![(attention.x, vec![f32::NAN; rows.len() * DIM])];
+            turns.push(Turn { rows: rows.to_vec(), stages: ATTN_IN, inputs, read: vec![] });
+        }
+        turns.push(attention.turn(BOTH, rows(0, first..last + 1)));
+        attention.case.check(backends(), &pages, &turns);
+    }
 }
 
 #[test]

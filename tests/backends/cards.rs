@@ -24,7 +24,7 @@ fn linear_layers_of_every_type() {
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
                 let norm = Some(case.norm(NormKind::Rms, cols));
                 let w = case.linear_with_bias(*ty, outputs, cols, act);
-                case.p.push("proj_add", ProjAdd { y, norm, w, x });
+                case.p.push("proj_add", ProjAdd { y, norm, w, post: None, x });
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
                 let rows = rows(0, 0..n_rows as u32);
@@ -64,7 +64,7 @@ fn logits_and_the_largest_of_them() {
         let (x, logits) = (case.buf("x", dim), case.p.buf("logits", RowsOf::Outputs, n_vocab));
         let norm = case.norm(NormKind::Rms, dim);
         let w = case.linear(ty(name), n_vocab, dim, ActQuant::None);
-        case.p.push("logits", Logits { x, norm, w, logits });
+        case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
         case.p.push("sample", Sample { logits });
         let mut rows = rows(0, 0..n_rows as u32);
         rows.iter_mut().for_each(|row| row.logits = true);

@@ -6,8 +6,8 @@
 
 use ggml_types::types::REGISTRY;
 use sterna::program::{
-    Act, ActQuant, Embed, FfnIn, Linear, Logits, NormKind, ProjAdd, Row, RowsOf, Sample, Sampling, Step,
-    sampling,
+    Act, ActQuant, Embed, Expert, Experts, FfnIn, Linear, Logits, NormKind, ProjAdd, Row, RowsOf, Sample,
+    Sampling, Step, sampling,
 };
 use support::case::{Case, Numbers, Turn, backends, few_backends, limits, rows, shuffled_pages, simt, ty};
 
@@ -34,7 +34,7 @@ fn linear_layers_of_every_type() {
                 let mut case = Case::new(&name, limits(n_rows + 1, 1, 1));
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
                 let w = case.linear(*ty, outputs, cols, act);
-                case.p.push("proj_add", ProjAdd { y, norm: None, w, x });
+                case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
                 let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
@@ -55,7 +55,7 @@ fn sums_of_many_columns_lose_nothing() {
     let positive: Vec<f32> = case.numbers.values(outputs * cols).iter().map(|w| w.abs() / 64.0).collect();
     let w = case.weight_of(ty("f16"), outputs, cols, &positive);
     let w = Linear { w, bias: None, act: ActQuant::None, scale: 1.0 };
-    case.p.push("proj_add", ProjAdd { y, norm: None, w, x });
+    case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
     let inputs: Vec<f32> = case.numbers.values(n_rows * cols).iter().map(|y| y.abs()).collect();
     let pages = shuffled_pages(1, 1);
     if let Some(mut backend) = simt(1) {
@@ -89,12 +89,61 @@ fn linear_layers_with_norm_bias_and_scale() {
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
                 let norm = Some(case.norm(kind, cols));
                 let w = case.linear_with_bias(*ty, outputs, cols, act);
-                case.p.push("proj_add", ProjAdd { y, norm, w, x });
+                case.p.push("proj_add", ProjAdd { y, norm, w, post: None, x });
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
                 let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
                 case.check(backends(), &shuffled_pages(1, 1), &[turn]);
             }
+        }
+    }
+}
+
+/// A product that is normed before it is added.
+#[test]
+fn norms_of_a_product() {
+    for (name, act) in [("f16", ActQuant::None), ("i2_s", ActQuant::I8PerToken)] {
+        for (kind, n_rows) in
+            [(NormKind::Rms, 1), (NormKind::Rms, 7), (NormKind::Layer, 2), (NormKind::Rms, 40)]
+        {
+            let (cols, outputs) = (128, 75);
+            let name_of_case = format!("proj_add {name}, {kind:?} of the product, {n_rows} rows");
+            let mut case = Case::new(&name_of_case, limits(n_rows + 1, 1, 1));
+            let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
+            let w = case.linear_with_bias(ty(name), outputs, cols, act);
+            let post = Some(case.norm(kind, outputs));
+            case.p.push("proj_add", ProjAdd { y, norm: None, w, post, x });
+            let inputs =
+                vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
+            let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+            case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+        }
+    }
+}
+
+/// Rows that share experts and rows that do not, one expert and all of them.
+#[test]
+fn mixtures_of_experts() {
+    for (name, n_experts, n_used) in [("f16", 4, 2), ("q8_0", 7, 1), ("q4_k", 5, 5), ("f32", 1, 1)] {
+        for n_rows in [1, 2, 9, 40] {
+            let (dim, ffn_dim) = (256, if name == "q4_k" { 256 } else { 96 });
+            let name_of_case = format!("{n_used} of {n_experts} experts of {name}, {n_rows} rows");
+            let mut case = Case::new(&name_of_case, limits(n_rows + 1, 1, 1));
+            let x = case.buf("x", dim);
+            let norm = case.norm(NormKind::Rms, dim);
+            let none = ActQuant::None;
+            let router = case.linear(ty("f32"), n_experts, dim, none);
+            let experts = (0..n_experts)
+                .map(|_| Expert {
+                    gate: case.linear_with_bias(ty(name), ffn_dim, dim, none),
+                    up: case.linear_with_bias(ty(name), ffn_dim, dim, none),
+                    down: case.linear_with_bias(ty(name), dim, ffn_dim, none),
+                })
+                .collect();
+            case.p.push("experts", Experts { x, norm, router, experts, n_used, act: Act::Silu });
+            let inputs = vec![(x, case.numbers.values(n_rows * dim))];
+            let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+            case.check(backends(), &shuffled_pages(1, 1), &[turn]);
         }
     }
 }
@@ -111,7 +160,7 @@ fn linear_layers_of_full_size() {
         let mut case = Case::new(&name_of_case, limits(n_rows, 1, 1));
         let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
         let w = case.linear(ty(name), outputs, cols, act);
-        case.p.push("proj_add", ProjAdd { y, norm: None, w, x });
+        case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
         let inputs = vec![(y, case.numbers.values(n_rows * cols)), (x, vec![0.0; n_rows * outputs])];
         let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
         case.check(few_backends(), &shuffled_pages(1, 1), &[turn]);
@@ -132,7 +181,7 @@ fn ternary_sums_are_exact() {
             let (y, x) = (case.buf("y", cols), case.buf("x", 7));
             let w = case.weight_of(ty("i2_s"), 7, cols, &codes);
             let w = sterna::program::Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0 };
-            case.p.push("proj_add", ProjAdd { y, norm: None, w, x });
+            case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
             // Integers up to 127, with 127 among them, are their own roundings: s is 1.
             let mut input: Vec<f32> = (0..n_rows * cols).map(|_| numbers.below(255) as f32 - 127.0).collect();
             input[..cols].fill(127.0);
@@ -166,7 +215,8 @@ fn embeddings_of_every_type() {
             let x = case.buf("x", cols);
             let table = case.weight(*ty, 11, cols);
             let positions = with_positions.then(|| case.weight(support::case::ty("f32"), 64, cols));
-            case.p.push("embed", Embed { table, positions, x });
+            let scale = if with_positions { 1.0 } else { 7.5 };
+            case.p.push("embed", Embed { table, scale, positions, x });
             let rows = [(0, 0), (10, 1), (3, 2), (3, 63)];
             let rows = rows.map(|(token, pos)| Row { token, pos, seq: 0, logits: false }).to_vec();
             let turn = Turn { rows, stages: 0..1, inputs: vec![], read: vec![x] };
@@ -237,13 +287,30 @@ fn logits_of_the_rows_that_asked() {
         let (x, logits) = (case.buf("x", dim), case.p.buf("logits", RowsOf::Outputs, n_vocab));
         let norm = case.norm(NormKind::Rms, dim);
         let w = case.linear(ty(name), n_vocab, dim, ActQuant::None);
-        case.p.push("logits", Logits { x, norm, w, logits });
+        case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
         let mut rows = single(5);
         asked.iter().for_each(|row: &usize| rows[*row].logits = true);
         let inputs = vec![(x, case.numbers.values(5 * dim))];
         let turn = Turn { rows, stages: 0..1, inputs, read: vec![logits] };
         case.check(backends(), &shuffled_pages(1, 1), &[turn]);
     }
+}
+
+/// Logits below, near and far above their bound.
+#[test]
+fn logits_with_a_soft_cap() {
+    let (dim, n_vocab) = (256, 333);
+    let mut case = Case::new("logits with a soft cap", limits(5, 1, 1));
+    let (x, logits) = (case.buf("x", dim), case.p.buf("logits", RowsOf::Outputs, n_vocab));
+    let norm = case.norm(NormKind::Rms, dim);
+    let mut w = case.linear(ty("f16"), n_vocab, dim, ActQuant::None);
+    w.scale = 3.0;
+    case.p.push("logits", Logits { x, norm, w, soft_cap: Some(30.0), logits });
+    let mut rows = single(5);
+    rows[1..].iter_mut().for_each(|row| row.logits = true);
+    let inputs = vec![(x, case.numbers.values(5 * dim))];
+    let turn = Turn { rows, stages: 0..1, inputs, read: vec![logits] };
+    case.check(backends(), &shuffled_pages(1, 1), &[turn]);
 }
 
 /// Every backend picks from `values`, a row for each of `how`, what the definition picks.

@@ -201,7 +201,7 @@ fn what_does_not_fit_a_buffer_is_named_before_anything_is_allocated() {
     let mut case = Case::new("a row that is too long", limits(1, 1, 1));
     let (y, x) = (case.buf("y", 512), case.buf("x", 3));
     let w = case.linear(ty("f32"), 3, 512, ActQuant::None);
-    case.p.push("proj_add", ProjAdd { y, norm: None, w, x });
+    case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
     let said = backend.plan(&case.p).unwrap_err().to_string();
     assert!(said.contains("a row of which takes 2048 bytes of the 1000"), "{said}");
 
@@ -209,7 +209,7 @@ fn what_does_not_fit_a_buffer_is_named_before_anything_is_allocated() {
     let (x, logits) = (case.buf("x", 8), case.p.buf("logits", RowsOf::Outputs, 1_000_000));
     let norm = case.norm(NormKind::Rms, 8);
     let w = case.linear(ty("f16"), 1_000_000, 8, ActQuant::None);
-    case.p.push("logits", Logits { x, norm, w, logits });
+    case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
     let said = backend.plan(&case.p).unwrap_err().to_string();
     assert!(said.contains("logits of 60000 rows, 240000000000 bytes"), "{said}");
 }
@@ -219,7 +219,7 @@ fn with_a_buffer_of(bytes: usize) -> Case {
     let mut case = Case::new("a large buffer", limits(bytes / 512, 1, 1));
     let (y, x) = (case.buf("y", 8), case.buf("x", 128));
     let w = case.linear(ty("f32"), 128, 8, ActQuant::None);
-    case.p.push("proj_add", ProjAdd { y, norm: None, w, x });
+    case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
     case
 }
 

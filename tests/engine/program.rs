@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use ggml_types::{by_name, kv_by_name};
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, Buf, Embed, FfnIn, Kv, KvDecl, KvWindow, Limits, Linear, Logits, Norm,
-    NormKind, PageTable, Program, ProjAdd, Rope, RopeId, RopeStyle, Row, RowsOf, Sample, Stage, Step, Weight,
+    Act, ActQuant, Attend, AttnIn, Buf, Embed, Expert, Experts, FfnIn, Kv, KvDecl, KvWindow, Limits, Linear,
+    Logits, Norm, NormKind, PageTable, Program, ProjAdd, Rope, RopeId, RopeStyle, Row, RowsOf, Sample, Stage,
+    Step, Weight,
 };
 
 /// Sizes of a BitNet model.
@@ -37,7 +38,7 @@ fn bitnet(s: &Shape) -> Program {
     let inv_freq: Arc<[f64]> = (0..HEAD_DIM / 2).map(|i| 500_000f64.powf(-(i as f64) / 64.0)).collect();
     let rope = Some(p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0 }));
     let table = p.weight("token_embd.weight", f16_type, s.n_vocab, s.dim);
-    p.push("embed", Embed { table, positions: None, x });
+    p.push("embed", Embed { table, scale: 1.0, positions: None, x });
     for layer in 0..s.n_layers {
         let mut linear = |name: &str, rows, cols| {
             let w = p.weight(format!("blk.{layer}.{name}.weight"), i2_s, rows, cols);
@@ -67,18 +68,21 @@ fn bitnet(s: &Shape) -> Program {
             format!("{layer}.attn_in"),
             AttnIn { x, norm: attn_norm, wq, wk, wv, q_norm, k_norm, rope, kv, q },
         );
-        p.push(format!("{layer}.attend"), Attend { q, kv, scale: 0.088, out: y });
-        p.push(format!("{layer}.attn_out"), ProjAdd { y, norm: Some(sub_norm), w: wo, x });
+        p.push(format!("{layer}.attend"), Attend { q, kv, scale: 0.088, window: None, out: y });
+        p.push(format!("{layer}.attn_out"), ProjAdd { y, norm: Some(sub_norm), w: wo, post: None, x });
         p.push(
             format!("{layer}.ffn_in"),
             FfnIn { x, norm: ffn_norm, gate: Some(gate), up, act: Act::Relu2, h },
         );
-        p.push(format!("{layer}.ffn_out"), ProjAdd { y: h, norm: Some(ffn_sub_norm), w: down, x });
+        p.push(
+            format!("{layer}.ffn_out"),
+            ProjAdd { y: h, norm: Some(ffn_sub_norm), w: down, post: None, x },
+        );
     }
     let weight = p.weight("output_norm.weight", f32_type, 1, s.dim);
     let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-5 };
     let w = Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0 };
-    p.push("logits", Logits { x, norm, w, logits });
+    p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
     p.push("sample", Sample { logits });
     p
 }
@@ -93,6 +97,17 @@ macro_rules! stage {
             })
             .expect("the label and kind of a stage")
     };
+}
+
+/// Puts a mixture of equal experts in place of the first layer's feed-forward network; the router is one row.
+fn put_experts(p: &mut Program, n: usize, n_used: usize) {
+    let FfnIn { x, norm, gate, up, .. } = stage!(p, "0.ffn_in", FfnIn).clone();
+    let down = stage!(p, "0.ffn_out", ProjAdd).w.clone();
+    let router = Linear { w: p.weight("router", by_name("f32").unwrap(), 1, 256), ..up.clone() };
+    let expert = Expert { gate: gate.expect("a gate"), up, down };
+    let stage = Experts { x, norm, router, experts: vec![expert; n], n_used, act: Act::Silu };
+    let at = p.stages.iter().position(|(label, _)| label == "0.ffn_in").expect("a stage");
+    p.stages[at] = ("0.experts".into(), stage.into());
 }
 
 /// A fault: its name, what it changes, and words that the message must hold.
@@ -130,6 +145,20 @@ const FAULTS: &[Fault] = &[
         },
         &["0.ffn_out", "one buffer"],
     ),
+    ("a window of nothing", |p| stage!(p, "0.attend", Attend).window = Some(0), &["0.attend", "window"]),
+    ("an infinite factor", |p| stage!(p, "embed", Embed).scale = f32::INFINITY, &["embed", "factor"]),
+    ("a soft cap of 0", |p| stage!(p, "logits", Logits).soft_cap = Some(0.0), &["logits", "soft cap"]),
+    (
+        "a norm of a product, of another width",
+        |p| {
+            let ffn_sub_norm = stage!(p, "0.ffn_out", ProjAdd).norm.clone();
+            stage!(p, "0.ffn_out", ProjAdd).post = ffn_sub_norm
+        },
+        &["0.ffn_out", "[256]"],
+    ),
+    ("more experts than there are", |p| put_experts(p, 1, 2), &["experts", "2 of 1 experts"]),
+    ("no expert for a row", |p| put_experts(p, 1, 0), &["experts", "0 of 1 experts"]),
+    ("a router for fewer experts", |p| put_experts(p, 2, 1), &["experts", "[2, 256]"]),
     (
         "bias of an RMS norm",
         |p| {

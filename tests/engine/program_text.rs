@@ -3,7 +3,7 @@
 
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
-use sterna::program::{KvWindow, Limits};
+use sterna::program::{KvWindow, Limits, Program};
 
 fn check(model: &str, snapshot: &str) {
     let Some(path) = support::golden(model) else { return };
@@ -17,6 +17,7 @@ fn check(model: &str, snapshot: &str) {
             .unwrap()
             .program;
     program.check().unwrap();
+    check_stages_as_parts(&program);
     let text = program.to_string();
     let file = support::root().join("tests/snapshots").join(snapshot);
     if std::env::var_os("STERNA_UPDATE_SNAPSHOTS").is_some() {
@@ -25,6 +26,37 @@ fn check(model: &str, snapshot: &str) {
     }
     let want = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(text == want, "{snapshot} is not the program of {model}, which now reads:\n{text}");
+}
+
+/// Each stage as a program of its own says what it says in the whole: it names the same things.
+fn check_stages_as_parts(whole: &Program) {
+    // Caches and rotary embeddings have numbers, which differ in a part.
+    let said = |program: &Program| -> Vec<String> {
+        let text = program.to_string();
+        let stages = text.lines().rev().take(program.stages.len());
+        let without_numbers = |line: &str| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let names = |i: &usize| *i == 0 || !["kv", "rope"].contains(&words[i - 1]);
+            (0..words.len()).filter(names).map(|i| words[i]).collect::<Vec<_>>().join(" ")
+        };
+        stages.map(without_numbers).collect()
+    };
+    let all = said(whole);
+    for (i, want) in all.iter().rev().enumerate() {
+        let part = whole.part(i..i + 1).program;
+        part.check().unwrap();
+        assert_eq!(said(&part), [want.as_str()]);
+    }
+}
+
+#[test]
+fn gemma3_with_windows_and_norms_of_products() {
+    check("gemma3/tiny-f16.gguf", "gemma3.txt");
+}
+
+#[test]
+fn qwen3_with_experts() {
+    check("qwen3moe/tiny-f16.gguf", "qwen3moe.txt");
 }
 
 #[test]

@@ -144,7 +144,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Attend) {
     let (n_kv_heads, head_dim, threads) = (kv.n_kv_heads(), kv.head_dim(), cx.pool.threads());
     let group = q_cols / (n_kv_heads * head_dim);
     let pages = cx.step.pages;
-    let stage = Stage { k: cx.k.real, kv, pages, rows, q, q_cols, scale: s.scale, head_dim, group };
+    let stage = Stage { k: cx.k.real, kv, pages, rows, q, q_cols, s, head_dim, group };
     let Scratch { threads: scratch, partials } = &mut cx.scratch.attend;
     let mut grids = [((), Grid::new(out.rows_mut(rows.len()), q_cols))];
     let group_cols = group * head_dim;
@@ -200,12 +200,23 @@ struct Stage<'a> {
     /// `[rows, q_cols]`.
     q: &'a [f32],
     q_cols: usize,
-    scale: f32,
+    s: &'a Attend,
     head_dim: usize,
     group: usize,
 }
 
 impl Stage<'_> {
+    /// The first position that a row sees.
+    fn first(&self, row: &Row) -> usize {
+        self.s.first(row.pos) as usize
+    }
+
+    /// Which of the `len` positions from `start` on a row sees.
+    fn seen(&self, row: &Row, start: usize, len: usize) -> Range<usize> {
+        let within = |at: usize| at.saturating_sub(start).min(len);
+        within(self.first(row))..within(row.pos as usize + 1)
+    }
+
     /// Calls `block` for every run of rows of one sequence.
     fn blocks(&self, rows: Range<usize>, mut block: impl FnMut(Range<usize>)) {
         let mut start = rows.start;
@@ -221,7 +232,8 @@ impl Stage<'_> {
         let (m, head_dim) = (block.len() * self.group, self.head_dim);
         scratch.sum.weight[..m].fill(Weight::default());
         let last = self.rows[block.clone()].iter().map(|row| row.pos as usize).max().unwrap_or(0);
-        for split in 0..=last / SPLIT {
+        let first = self.rows[block.clone()].iter().map(|row| self.first(row)).min().unwrap_or(0);
+        for split in first / SPLIT..=last / SPLIT {
             self.split(block.clone(), head, split, scratch);
             let (part, sum) = (&scratch.part, &mut scratch.sum);
             for i in 0..m {
@@ -252,7 +264,7 @@ impl Stage<'_> {
         let first = self.pages.exact_for(self.kv.window(), &self.rows[block.start], 0);
         for (row, to) in block.clone().zip(scratch.q.chunks_exact_mut(group_cols)) {
             let q = &self.q[row * self.q_cols + head * group_cols..][..group_cols];
-            to.iter_mut().zip(q).for_each(|(to, q)| *to = q * self.scale);
+            to.iter_mut().zip(q).for_each(|(to, q)| *to = q * self.s.scale);
         }
         if let Some(mean) = first.and_then(|page| self.kv.key_mean(head, page as usize)) {
             let queries = scratch.q.chunks_exact(self.head_dim).take(block.len() * self.group);
@@ -307,15 +319,16 @@ impl Stage<'_> {
 
         for (i, (scores, weight)) in scores.chunks_exact_mut(SPLIT).zip(&mut part.weight).enumerate() {
             let Some(row) = rows.get(i / group) else { break };
-            let scores = &mut scores[..seen(row, split_start).min(SPLIT)];
+            let scores = &mut scores[self.seen(row, split_start, SPLIT)];
             let max = (k.max)(scores);
             *weight = Weight { max, total: (k.exp_sum)(scores, max) };
         }
 
+        part.out[..rows.len() * group * head_dim].fill(0.0);
         for page in self.pages_of(rows, split) {
             let tile = &mut tile[..head_dim * PAGE];
             self.kv.values(k, page.place(head, group), tile, |positions, values| {
-                let mut multiply = |queries: Range<usize>, some: Range<usize>, add: bool| {
+                let mut multiply = |queries: Range<usize>, some: Range<usize>| {
                     let shape = Matrices {
                         m: queries.len() * group,
                         k: some.len(),
@@ -323,22 +336,27 @@ impl Stage<'_> {
                         lda: SPLIT,
                         ldb: head_dim,
                         ldc: head_dim,
-                        add,
+                        add: true,
                     };
                     let first = queries.start * group;
                     let scores = &scores[first * SPLIT + page.at + some.start..];
                     let skip = some.start - positions.start;
                     values.multiply(k, &shape, scores, skip, &mut part.out[first * head_dim..]);
                 };
-                let add = page.at + positions.start > 0;
-                let all = page.least.clamp(positions.start, positions.end);
-                multiply(page.rows.clone(), positions.start..all, add);
-                for i in page.rows.clone() {
-                    let seen = seen(&rows[i], split_start + page.at).min(positions.end);
-                    if seen > all {
-                        multiply(i..i + 1, all..seen, true);
-                    }
-                }
+                // What every row sees, and on both sides of it what some of them do: each row sums in the order
+                // of its positions, whichever rows are beside it.
+                let within = |at: usize| at.clamp(positions.start, positions.end);
+                let (start, end) = (within(page.all.start), within(page.all.end));
+                let all = start..end.max(start);
+                let alone = |part: Range<usize>| {
+                    page.rows.clone().map(move |i| {
+                        let seen = self.seen(&rows[i], split_start + page.at, PAGE);
+                        (i..i + 1, seen.start.max(part.start)..seen.end.min(part.end))
+                    })
+                };
+                let (before, after) = (alone(positions.start..all.start), alone(all.end..positions.end));
+                let runs = before.chain([(page.rows.clone(), all.clone())]).chain(after);
+                runs.filter(|(_, some)| !some.is_empty()).for_each(|(rows, some)| multiply(rows, some));
             });
         }
     }
@@ -347,15 +365,20 @@ impl Stage<'_> {
     /// exactly and later rows read its codes.
     fn pages_of(&self, rows: &[Row], split: usize) -> impl Iterator<Item = Page> {
         let starts = (split * SPLIT..(split + 1) * SPLIT).step_by(PAGE);
-        let seen_by = starts
-            .map_while(move |start| Some((start, rows.iter().position(|row| row.pos as usize >= start)?)));
-        seen_by.flat_map(move |(start, first)| {
+        // Rows are in the order of their positions, and so are the windows that slide with them.
+        let seen_by = starts.map(move |start| {
+            let first = rows.partition_point(|row| (row.pos as usize) < start);
+            (start, first..rows.partition_point(|row| self.first(row) < start + PAGE))
+        });
+        seen_by.filter(|(_, rows)| !rows.is_empty()).flat_map(move |(start, seeing)| {
+            let Range { start: first, end } = seeing;
             let i = start / PAGE;
             let exact_for = move |row: &Row| self.pages.exact_for(self.kv.window(), row, i);
-            let cut = first + rows[first..].partition_point(|row| exact_for(row).is_some());
-            let groups = [first..cut, cut..rows.len()].into_iter().filter(|rows| !rows.is_empty());
+            let cut = first + rows[first..end].partition_point(|row| exact_for(row).is_some());
+            let groups = [first..cut, cut..end].into_iter().filter(|rows| !rows.is_empty());
             groups.map(move |group| {
-                let seen = || rows[group.clone()].iter().map(|row| seen(row, start).min(PAGE));
+                let seen = || rows[group.clone()].iter().map(|row| self.seen(row, start, PAGE));
+                let all = seen().map(|seen| seen.start).max().zip(seen().map(|seen| seen.end).min());
                 Page {
                     number: page_of(self.pages, rows[first].seq, i),
                     exact: exact_for(&rows[group.start]).map(|page| page as usize),
@@ -364,8 +387,8 @@ impl Stage<'_> {
                         .exact_for(self.kv.window(), &rows[first], 0)
                         .map_or(0, |page| page as usize),
                     at: start % SPLIT,
-                    least: seen().min().unwrap_or(0),
-                    most: seen().max().unwrap_or(0),
+                    all: all.map_or(0..0, |(start, end)| start..end),
+                    most: seen().map(|seen| seen.end).max().unwrap_or(0),
                     rows: group,
                 }
             })
@@ -385,9 +408,9 @@ struct Page {
     at: usize,
     /// The rows that see it so.
     rows: Range<usize>,
-    /// Positions that every one of them sees.
-    least: usize,
-    /// Positions that any of them sees.
+    /// Positions that every one of them sees; of rows far apart, none.
+    all: Range<usize>,
+    /// The end of those that any of them sees.
     most: usize,
 }
 
@@ -397,11 +420,6 @@ impl Page {
         let Self { number: page, exact, mean, most: n, .. } = *self;
         Place { head, page, exact, mean, n, n_queries: self.rows.len() * group }
     }
-}
-
-/// Positions from `start` on that a row sees.
-fn seen(row: &Row, start: usize) -> usize {
-    (row.pos as usize + 1).saturating_sub(start)
 }
 
 /// Adds the partial result of a later split.

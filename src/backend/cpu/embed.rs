@@ -15,7 +15,12 @@ pub fn run(cx: &mut Cx<'_>, s: &Embed) {
         Row::PICKED => picks[row.seq as usize][0].expect("a pick for the row's slot"),
         id => id,
     };
-    cx.pool.chunks_mut(x.rows_mut(rows.len()), dim, |i, x| decode_row(table, token(&rows[i]), x));
+    cx.pool.chunks_mut(x.rows_mut(rows.len()), dim, |i, x| {
+        decode_row(table, token(&rows[i]), x);
+        if s.scale != 1.0 {
+            x.iter_mut().for_each(|x| *x *= s.scale);
+        }
+    });
     if let Some(positions) = positions {
         let position = &mut cx.scratch.position[..dim];
         for (row, x) in rows.iter().zip(x.rows_mut(rows.len()).chunks_exact_mut(dim)) {

@@ -9,9 +9,9 @@ use super::linear::{Acts, CpuWeight, WorkspaceSize};
 use super::pool::Pool;
 use super::rope::RopeTable;
 use super::simd::Kernels;
-use super::{Buffer, Cx, NAME, Picks, Scratch, Weights, attend, run_stage, system};
+use super::{Buffer, Cx, NAME, Picks, Scratch, Weights, attend, experts, run_stage, system};
 use crate::backend::{BackendError, KvPage, Plan, assert_declared};
-use crate::program::{CheckError, FfnIn, Program, RopeId, Stage, Step, sampling};
+use crate::program::{CheckError, FfnIn, Program, ProjAdd, RopeId, Stage, Step, sampling};
 
 /// A program with its buffers and caches.
 pub struct Compiled {
@@ -35,9 +35,10 @@ pub struct Compiled {
 struct Sizes {
     position: usize,
     kv_cols: usize,
-    gate_cols: usize,
+    product_cols: usize,
     n_vocab: usize,
     attend: attend::Shape,
+    experts: experts::Shape,
 }
 
 impl Sizes {
@@ -58,7 +59,11 @@ impl Sizes {
                     sizes.attend = sizes.attend.with(q_cols, kv.n_kv_heads, kv.head_dim);
                 }
                 Stage::FfnIn(FfnIn { gate: Some(_), h, .. }) => {
-                    sizes.gate_cols = sizes.gate_cols.max(p.buf_decl(*h).cols);
+                    sizes.product_cols = sizes.product_cols.max(p.buf_decl(*h).cols);
+                }
+                Stage::Experts(s) => sizes.experts = sizes.experts.with(p, s),
+                Stage::ProjAdd(ProjAdd { post: Some(_), x, .. }) => {
+                    sizes.product_cols = sizes.product_cols.max(p.buf_decl(*x).cols);
                 }
                 Stage::Embed(_)
                 | Stage::ProjAdd(_)
@@ -103,11 +108,12 @@ pub fn plan(p: &Program, k: &Kernels, threads: usize) -> Result<Plan, BackendErr
     let (sizes, rows, elem) = (Sizes::of(p), p.limits.rows as u64, size_of::<f32>() as u64);
     let bufs = p.bufs.iter().map(|buf| (p.max_rows(buf.rows) as u64).saturating_mul(buf.cols as u64 * elem));
     let ropes = p.ropes.iter().map(|rope| RopeTable::bytes(rope, p.limits.rows));
-    let scratch = rows.saturating_mul((2 * sizes.kv_cols + sizes.gate_cols) as u64 * elem);
+    let scratch = rows.saturating_mul((2 * sizes.kv_cols + sizes.product_cols) as u64 * elem);
     let sampling = (threads as u64).saturating_mul(sampling::Scratch::bytes(sizes.n_vocab));
     let attend = attend::Scratch::bytes(sizes.attend, p.limits.rows, p.limits.pages, threads);
-    let bufs_bytes =
-        bufs.chain(ropes).chain([workspace_size(p, k).bytes(threads), scratch, attend, sampling]);
+    let experts = experts::Scratch::bytes(sizes.experts, p.limits.rows);
+    let single = [workspace_size(p, k).bytes(threads), scratch, attend, experts, sampling];
+    let bufs_bytes = bufs.chain(ropes).chain(single);
     Ok(Plan {
         weights_bytes,
         kv_bytes,
@@ -140,8 +146,9 @@ impl Compiled {
                 position: vec![0.0; sizes.position],
                 k: Aligned::new(limits.rows * sizes.kv_cols),
                 v: Aligned::new(limits.rows * sizes.kv_cols),
-                gate: Aligned::new(limits.rows * sizes.gate_cols),
+                product: Aligned::new(limits.rows * sizes.product_cols),
                 attend: attend::Scratch::new(sizes.attend, limits.rows, limits.pages, threads),
+                experts: experts::Scratch::new(sizes.experts, limits.rows),
                 sampling: (0..threads).map(|_| sampling::Scratch::new(sizes.n_vocab)).collect(),
             },
             outputs: Vec::with_capacity(limits.outputs),

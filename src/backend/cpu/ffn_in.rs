@@ -16,7 +16,7 @@ pub fn run(cx: &mut Cx<'_>, s: &FfnIn) {
     let input = |row: usize, out: &mut [f32]| norm.apply(k, &x[row * x_cols..][..x_cols], out);
     match &s.gate {
         Some(gate) => {
-            let g = &mut cx.scratch.gate[..h.len()];
+            let g = &mut cx.scratch.product[..h.len()];
             cx.layers.run(n, input, false, [(gate, &mut *g), (&s.up, &mut *h)]);
             let g = &*g;
             cx.pool.chunks_mut(h, CHUNK, |i, h| (k.gate)(s.act, &g[i * CHUNK..][..h.len()], h));

@@ -3,6 +3,9 @@
 use super::{Cx, two};
 use crate::program::Logits;
 
+/// Elements of one task of the soft cap.
+const CHUNK: usize = 8192;
+
 pub fn run(cx: &mut Cx<'_>, s: &Logits) {
     let outputs = cx.outputs;
     if outputs.is_empty() {
@@ -13,5 +16,11 @@ pub fn run(cx: &mut Cx<'_>, s: &Logits) {
     let (x, logits) = two(cx.bufs, s.x, s.logits);
     let (x_cols, x) = (x.cols, x.rows(cx.step.rows.len()));
     let input = |i: usize, out: &mut [f32]| norm.apply(k, &x[outputs[i] * x_cols..][..x_cols], out);
-    cx.layers.run(outputs.len(), input, false, [(&s.w, logits.rows_mut(outputs.len()))]);
+    let logits = logits.rows_mut(outputs.len());
+    cx.layers.run(outputs.len(), input, false, [(&s.w, &mut *logits)]);
+    if let Some(cap) = s.soft_cap {
+        cx.pool.chunks_mut(logits, CHUNK, |_, logits| {
+            logits.iter_mut().for_each(|logit| *logit = cap * (*logit / cap).tanh());
+        });
+    }
 }

@@ -9,6 +9,7 @@ mod attend;
 mod attn_in;
 mod embed;
 mod exec;
+mod experts;
 mod ffn_in;
 mod kv;
 mod layer;
@@ -176,6 +177,7 @@ fn run_stage(cx: &mut Cx<'_>, stage: &Stage) {
         Stage::Attend(s) => attend::run(cx, s),
         Stage::ProjAdd(s) => proj_add::run(cx, s),
         Stage::FfnIn(s) => ffn_in::run(cx, s),
+        Stage::Experts(s) => experts::run(cx, s),
         Stage::Logits(s) => logits::run(cx, s),
         Stage::Sample(s) => sample::run(cx, s),
     }
@@ -259,9 +261,10 @@ struct Scratch {
     k: Aligned<f32>,
     /// `[rows, n_kv_heads * head_dim]`.
     v: Aligned<f32>,
-    /// `[rows, ffn_dim]`.
-    gate: Aligned<f32>,
+    /// Of a layer whose output is not yet what the stage writes, `[rows, outputs]`.
+    product: Aligned<f32>,
     attend: attend::Scratch,
+    experts: experts::Scratch,
     /// One a thread.
     sampling: Vec<sampling::Scratch>,
 }

@@ -36,6 +36,15 @@ impl RowNorm<'_> {
         self.add_bias(x);
     }
 
+    /// Adds the normalised `x` to `out`, both `[dim]`.
+    pub fn add(&self, k: &RealKernels, x: &[f32], out: &mut [f32]) {
+        let (mean, factor) = self.mean_and_factor(k, x);
+        for (i, (out, x)) in out.iter_mut().zip(x).enumerate() {
+            let bias = self.bias.map_or(0.0, |bias| bias[i]);
+            *out += (x - mean) * factor * self.weight[i] + bias;
+        }
+    }
+
     fn mean_and_factor(&self, k: &RealKernels, x: &[f32]) -> (f32, f32) {
         let len = x.len() as f64;
         let mean = match self.kind {

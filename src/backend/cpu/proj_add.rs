@@ -16,5 +16,11 @@ pub fn run(cx: &mut Cx<'_>, s: &ProjAdd) {
             None => out.copy_from_slice(y),
         }
     };
-    cx.layers.run(n, input, true, [(&s.w, x.rows_mut(n))]);
+    let (dim, x) = (x.cols, x.rows_mut(n));
+    let Some(post) = &s.post else { return cx.layers.run(n, input, true, [(&s.w, x)]) };
+    let post = cx.weights.norm(post);
+    let product = &mut cx.scratch.product[..x.len()];
+    cx.layers.run(n, input, false, [(&s.w, &mut *product)]);
+    let product = &*product;
+    cx.pool.chunks_mut(x, dim, |row, x| post.add(k, &product[row * dim..][..dim], x));
 }

@@ -179,12 +179,17 @@ impl Backend for Cuda {
 /// The kernels that a stage needs, or what is missing, for people to read.
 fn kernels(p: &Program, stage: &Stage) -> Result<Vec<String>, String> {
     match stage {
+        Stage::Embed(s) if s.scale != 1.0 => Err("embed with a factor".to_owned()),
+        Stage::Attend(s) if s.window.is_some() => Err("attend with a sliding window".to_owned()),
+        Stage::ProjAdd(s) if s.post.is_some() => Err("proj_add with a norm of the product".to_owned()),
+        Stage::Logits(s) if s.soft_cap.is_some() => Err("logits with a soft cap".to_owned()),
         Stage::Embed(s) => embed::kernels(p, s),
         Stage::AttnIn(s) => attn_in::kernels(p, s),
         Stage::Attend(s) => attend::kernels(p, s),
         Stage::ProjAdd(s) => proj_add::kernels(p, s),
         Stage::FfnIn(s) => ffn_in::kernels(p, s),
         Stage::Logits(s) => linear::kernels(p, "logits", &[&s.w]),
+        Stage::Experts(_) => Err("experts".to_owned()),
         Stage::Sample(_) => Ok(vec![sample::KERNEL.to_owned()]),
     }
 }
@@ -198,6 +203,7 @@ fn launches(cx: &Cx<'_>, stage: &Stage) -> Vec<Launch> {
         Stage::ProjAdd(s) => proj_add::launches(cx, s),
         Stage::FfnIn(s) => ffn_in::launches(cx, s),
         Stage::Logits(s) => vec![logits::launch(cx, s)],
+        Stage::Experts(_) => unreachable!("the plan names it as missing"),
         Stage::Sample(s) => vec![sample::launch(cx, s)],
     }
 }
@@ -208,7 +214,7 @@ fn products(p: &Program, stage: &Stage) -> usize {
         Stage::AttnIn(s) => attn_in::products(p, s),
         Stage::ProjAdd(s) => proj_add::products(p, s),
         Stage::FfnIn(s) => ffn_in::products(p, s),
-        Stage::Embed(_) | Stage::Attend(_) | Stage::Logits(_) | Stage::Sample(_) => 0,
+        Stage::Embed(_) | Stage::Attend(_) | Stage::Experts(_) | Stage::Logits(_) | Stage::Sample(_) => 0,
     }
 }
 

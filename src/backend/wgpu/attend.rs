@@ -84,7 +84,8 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     };
     kv::SIDES.iter().for_each(|side| of_cache.extend(kv::side_params(decl, *side, &cx.p.limits)));
     let mut params = of_cache.clone();
-    params.extend([group as u32, tiles as u32, s.scale.to_bits(), 0]);
+    let window = s.window.unwrap_or(u32::MAX);
+    params.extend([group as u32, tiles as u32, s.scale.to_bits(), 0, window]);
     let own = (decl.head_dim as u32).div_ceil(2 * THREADS);
     let blocks = (decl.n_kv_heads * tiles) as u32;
     let (q, out) = (&memory.bufs[s.q.0 as usize], &memory.bufs[s.out.0 as usize]);
@@ -95,7 +96,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     let head_tiles = group.div_ceil(tile_heads);
     let quads = (decl.head_dim as u32).div_ceil(4 * LANES).next_power_of_two();
     let mut of_tiles = of_cache;
-    of_tiles.extend([group as u32, head_tiles as u32, s.scale.to_bits(), tile_heads as u32]);
+    of_tiles.extend([group as u32, head_tiles as u32, s.scale.to_bits(), tile_heads as u32, window]);
     let tiled = tiling(cx.p).map(|_| Dispatch {
         kernels: vec![(usize::MAX, Kernel::AttendTile { k: k.codec, v: v.codec, quads })],
         params: of_tiles,

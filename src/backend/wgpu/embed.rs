@@ -31,7 +31,11 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
     let positions = positions.map_or(&cx.memory.constants, |positions| &positions.parts[0].buffer);
     let dispatch = |part| Dispatch {
         kernels: vec![(usize::MAX, kernel)],
-        params: table.params(part).into_iter().chain([table.cols as u32, stride as u32]).collect(),
+        params: table
+            .params(part)
+            .into_iter()
+            .chain([table.cols as u32, stride as u32, s.scale.to_bits()])
+            .collect(),
         buffers: vec![
             &cx.memory.step.buffer,
             &part.buffer,

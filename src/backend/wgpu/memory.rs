@@ -7,7 +7,7 @@ use super::device::Gpu;
 use super::picks::Picks;
 use super::step::StepMemory;
 use super::upload::DeviceWeight;
-use super::{attend, attn_in, kv, linear, sample};
+use super::{attend, attn_in, kv, linear, proj_add, sample};
 use crate::backend::BackendError;
 use crate::backend::device::tables;
 use crate::program::{KvDecl, PAGE, Program, Rope, Stage};
@@ -33,7 +33,8 @@ pub struct Memory {
     pub acts: Buffer,
     /// Scale and sum of each of their rows.
     pub quants: Buffer,
-    /// Keys and values of the step, before RoPE.
+    /// Products of the step that are not yet what their stage writes: keys and values before RoPE, and what is
+    /// normed before it is added.
     pub fresh: Buffer,
     /// Splits of attention.
     pub partial: Buffer,
@@ -85,9 +86,10 @@ impl Sizes {
                     partial = partial.max(attend::partial_bytes(p, s));
                     projected = projected.max(attend::projected_bytes(p, s));
                 }
+                Stage::ProjAdd(s) => fresh = fresh.max(proj_add::fresh_bytes(p, s)),
                 Stage::Embed(_)
-                | Stage::ProjAdd(_)
                 | Stage::FfnIn(_)
+                | Stage::Experts(_)
                 | Stage::Logits(_)
                 | Stage::Sample(_) => {}
             }
@@ -129,7 +131,7 @@ impl Sizes {
             ("tables of a step", self.step),
             ("inputs of layers", self.acts),
             ("scales of inputs", self.quants),
-            ("new keys and values", self.fresh),
+            ("new keys, values and products", self.fresh),
             ("splits of attention", self.partial),
             ("projected queries", self.projected),
             ("candidates", self.best),

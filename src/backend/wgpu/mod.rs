@@ -200,7 +200,12 @@ fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
             let linears: Vec<_> = s.gate.iter().chain([&s.up]).collect();
             linear::missing(device, p, "ffn_in", &linears)
         }
-        Stage::Logits(s) => linear::missing(device, p, "logits", &[&s.w]),
+        Stage::Logits(s) => {
+            let mut missing = linear::missing(device, p, "logits", &[&s.w]);
+            missing.extend(s.soft_cap.map(|_| "logits with a soft cap".to_owned()));
+            missing
+        }
+        Stage::Experts(_) => vec!["experts".to_owned()],
         Stage::Sample(_) => Vec::new(),
     }
 }
@@ -214,6 +219,7 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
         Stage::ProjAdd(s) => proj_add::dispatches(cx, s),
         Stage::FfnIn(s) => ffn_in::dispatches(cx, s),
         Stage::Logits(s) => logits::dispatches(cx, s),
+        Stage::Experts(_) => unreachable!("the plan names it as missing"),
         Stage::Sample(s) => sample::dispatches(cx, s),
     }
 }

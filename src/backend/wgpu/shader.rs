@@ -29,6 +29,7 @@ const FILES: &[(&str, &str)] = &[
     ("embed.wgsl", include_str!("shaders/embed.wgsl")),
     ("input.wgsl", include_str!("shaders/input.wgsl")),
     ("linear.wgsl", include_str!("shaders/linear.wgsl")),
+    ("post_norm.wgsl", include_str!("shaders/post_norm.wgsl")),
     ("attn_in.wgsl", include_str!("shaders/attn_in.wgsl")),
     ("append.wgsl", include_str!("shaders/append.wgsl")),
     ("project.wgsl", include_str!("shaders/project.wgsl")),
@@ -80,6 +81,8 @@ pub enum Kernel {
         /// Rows of the step that a workgroup multiplies.
         rows: u32,
     },
+    /// Norms a product and adds it.
+    PostNorm,
     /// Of a codec.
     AttnIn(KvForm),
     /// Of a codec: encodes pages that are full.
@@ -102,7 +105,7 @@ impl Kernel {
     /// Every kernel.
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
-        let mut all = vec![Self::SampleBest, Self::Sample, Self::Project];
+        let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::PostNorm];
         all.extend([true, false].map(|ints| Self::Input { ints }));
         all.extend([true, false].map(|rotates| Self::AttendMerge { rotates }));
         for format in FORMATS.iter().filter(|format| format.ty.is(format.kernels)) {
@@ -135,6 +138,7 @@ impl Kernel {
                 let ints = if ints { "__ints" } else { "" };
                 format!("{stage}__{ty}{ints}__{rows}")
             }
+            Self::PostNorm => "post_norm".to_owned(),
             Self::AttnIn(codec) => format!("attn_in__{}", name_of(codec)),
             Self::Append(codec) => format!("append__{}", name_of(codec)),
             Self::Project => "project".to_owned(),
@@ -158,6 +162,7 @@ impl Kernel {
             Self::Embed(_) => &[R, R, R, R, W],
             Self::Input { .. } => &[R, R, R, W, W],
             Self::Linear { .. } => &[R, R, R, R, R, W],
+            Self::PostNorm => &[R, R, R, W],
             Self::AttnIn(_) => &[R, R, R, R, W, W, W, W],
             Self::Append(_) => &[R, W, W, W],
             Self::Project => &[R, R, W],
@@ -182,7 +187,7 @@ impl Kernel {
 
     fn threads(self) -> u32 {
         match self {
-            Self::Input { .. } | Self::SampleBest | Self::Sample | Self::Embed(_) => 256,
+            Self::Input { .. } | Self::PostNorm | Self::SampleBest | Self::Sample | Self::Embed(_) => 256,
             Self::Linear { .. } | Self::AttnIn(_) | Self::Append(_) | Self::Project => THREADS,
             Self::Attend { .. } | Self::AttendTile { .. } | Self::AttendMerge { .. } => THREADS,
         }
@@ -199,6 +204,7 @@ impl Kernel {
             Self::Linear { stage, ty, ints, rows } => {
                 ("linear", context! { stage, type => ty, ints, rows, tiled => rows == TILE })
             }
+            Self::PostNorm => ("post_norm", context! {}),
             Self::AttnIn(codec) => ("attn_in", context! { codec => of_codec(codec) }),
             Self::Append(codec) => ("append", context! { codec => of_codec(codec) }),
             Self::Project => ("project", context! {}),

@@ -11,8 +11,8 @@ use std::ops::Range;
 
 use ggml_types::HostTensor;
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, Buf, Embed, FfnIn, Linear, Logits, Norm, NormKind, PAGE, Program, ProjAdd,
-    Rope, RopeStyle, Stage, Step, Weight,
+    Act, ActQuant, Attend, AttnIn, Buf, Embed, Expert, Experts, FfnIn, Linear, Logits, Norm, NormKind, PAGE,
+    Program, ProjAdd, Rope, RopeStyle, Stage, Step, Weight,
 };
 pub use value::Near;
 use value::{EPS, SUM};
@@ -75,6 +75,7 @@ impl<'a> Oracle<'a> {
                 Stage::Attend(s) => self.attend(s, step),
                 Stage::ProjAdd(s) => self.proj_add(s, step),
                 Stage::FfnIn(s) => self.ffn_in(s, step),
+                Stage::Experts(s) => self.experts(s, step),
                 Stage::Logits(s) => self.logits(s, step),
                 // Its definition is `sampling::pick`, which has tests of its own.
                 Stage::Sample(_) => {}
@@ -85,6 +86,9 @@ impl<'a> Oracle<'a> {
     fn embed(&mut self, s: &Embed, step: &Step<'_>) {
         for (r, row) in step.rows.iter().enumerate() {
             let mut x = self.weight_row(s.table, row.token as usize);
+            if s.scale != 1.0 {
+                x = x.iter().map(|x| x.times(Near::exact(f64::from(s.scale)))).collect();
+            }
             if let Some(positions) = s.positions {
                 let position = self.weight_row(positions, row.pos as usize);
                 x = x.iter().zip(position).map(|(a, b)| a.plus(b)).collect();
@@ -121,7 +125,9 @@ impl<'a> Oracle<'a> {
         let group = q_cols / head_dim / kv.n_kv_heads;
         for (r, row) in step.rows.iter().enumerate() {
             let cache = &self.kvs[s.kv.0 as usize];
-            let seen: Vec<_> = (0..=row.pos as usize).map(|pos| &cache[&place(step, row.seq, pos)]).collect();
+            let first = s.window.map_or(0, |window| (row.pos as usize + 1).saturating_sub(window as usize));
+            let seen = first..=row.pos as usize;
+            let seen: Vec<_> = seen.map(|pos| &cache[&place(step, row.seq, pos)]).collect();
             let mut out = Vec::with_capacity(q_cols);
             for (head, q) in self.row(s.q, r).chunks_exact(head_dim).enumerate() {
                 let at = head / group * head_dim..(head / group + 1) * head_dim;
@@ -138,6 +144,7 @@ impl<'a> Oracle<'a> {
             let y = self.row(s.y, r);
             let n = s.norm.as_ref().map_or(y.to_vec(), |norm| self.norm(norm, y));
             let product = self.linear(&s.w, &n);
+            let product = s.post.as_ref().map_or(product.clone(), |post| self.norm(post, &product));
             let x: Vec<_> = self.row(s.x, r).iter().zip(product).map(|(x, y)| x.plus(y)).collect();
             self.set_row(s.x, r, &x);
         }
@@ -158,11 +165,42 @@ impl<'a> Oracle<'a> {
         }
     }
 
+    fn experts(&mut self, s: &Experts, step: &Step<'_>) {
+        for r in 0..step.rows.len() {
+            let n = self.norm(&s.norm, self.row(s.x, r));
+            let z = self.linear(&s.router, &n);
+            let mut order: Vec<usize> = (0..z.len()).collect();
+            order.sort_by(|a, b| z[*b].v.total_cmp(&z[*a].v));
+            let chosen = &order[..s.n_used];
+            let largest = z[chosen[0]];
+            // As in attention: an error of z is a relative error of its weight, and the sum's is at most the
+            // largest of them.
+            let weights: Vec<f64> = chosen.iter().map(|e| (z[*e].v - largest.v).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            let worst = chosen.iter().map(|e| (z[*e].err + EPS * z[*e].v.abs()).exp_m1()).fold(0.0, f64::max);
+            let relative = 2.0 * worst + 2.0 * 3e-7 + 2.0 * SUM;
+            let mut sum = vec![Near::exact(0.0); n.len()];
+            for (e, weight) in chosen.iter().zip(weights) {
+                let Expert { gate, up, down } = &s.experts[*e];
+                let (gate, up) = (self.linear(gate, &n), self.linear(up, &n));
+                let h: Vec<_> = gate.iter().zip(up).map(|(g, u)| activated(s.act, *g).times(u)).collect();
+                let p = Near { v: weight / total, err: relative * weight / total };
+                for (sum, y) in sum.iter_mut().zip(self.linear(down, &h)) {
+                    *sum = sum.plus(y.times(p));
+                }
+            }
+            let x: Vec<_> = self.row(s.x, r).iter().zip(sum).map(|(x, y)| x.plus(y)).collect();
+            self.set_row(s.x, r, &x);
+        }
+    }
+
     fn logits(&mut self, s: &Logits, step: &Step<'_>) {
         let asked = step.rows.iter().enumerate().filter(|(_, row)| row.logits);
         for (o, (r, _)) in asked.enumerate() {
             let n = self.norm(&s.norm, self.row(s.x, r));
             let logits = self.linear(&s.w, &n);
+            let capped = |z: &Near| s.soft_cap.map_or(*z, |cap| capped(f64::from(cap), *z));
+            let logits: Vec<_> = logits.iter().map(capped).collect();
             self.set_row(s.logits, o, &logits);
         }
     }
@@ -326,6 +364,12 @@ fn attention(q: &[Near], keys: &[&[Near]], values: &[&[Near]], scale: f64) -> Ve
             Near { v: terms().map(|(w, x)| w * x.v).sum(), err }
         })
         .collect()
+}
+
+/// `cap tanh(z / cap)`: its slope is at most 1; tanh comes from exp (3e-7) and a few roundings.
+fn capped(cap: f64, z: Near) -> Near {
+    let v = cap * (z.v / cap).tanh();
+    Near { v, err: z.err + z.v.abs() * (3e-7 + 4.0 * EPS) }
 }
 
 fn activated(act: Act, x: Near) -> Near {

@@ -1,4 +1,5 @@
-// Attend: out[r] = softmax(scale * q[r] . K) V over the positions of the row's sequence up to its own.
+// Attend: out[r] = softmax(scale * q[r] . K) V over the positions of the row's sequence up to its own, or the
+// last of these.
 //
 // A workgroup owns one row of the step (y), up to 4 query heads of one KV head (x), and a split of the pages
 // (z); values over those heads are the four parts of a vector. For each page, thread t has position t: its
@@ -92,6 +93,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 
     let n_positions = row.pos + 1u;
     let n_pages = (n_positions + PAGE_POSITIONS - 1u) / PAGE_POSITIONS;
+    let first_pos = first_seen(row.pos);
+    let first_page = first_pos / PAGE_POSITIONS;
     var with_mean = vec4(0.0);
 #if k.windowed
     // A sequence whose first page is not full has no mean, and no codes that would want one.
@@ -103,23 +106,26 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     }
     with_mean = reduce_sum4(with_mean);
 #endif
-    let a_split = (n_pages + workgroups.z - 1u) / workgroups.z;
-    let end = min((workgroup.z + 1u) * a_split, n_pages);
+    let a_split = (n_pages - first_page + workgroups.z - 1u) / workgroups.z;
+    let end = min(first_page + (workgroup.z + 1u) * a_split, n_pages);
     var largest = vec4(LEAST);
     var sum = vec4(0.0);
     var of_pairs: array<array<vec4<f32>, 2>, OWN>;
-    for (var page = workgroup.z * a_split; page < end; page++) {
-        let n = min(n_positions - page * PAGE_POSITIONS, PAGE_POSITIONS);
+    for (var page = first_page + workgroup.z * a_split; page < end; page++) {
+        let page_at = page * PAGE_POSITIONS;
+        let start = max(first_pos, page_at) - page_at;
+        let n = min(n_positions - page_at, PAGE_POSITIONS);
+        let is_seen = thread >= start && thread < n;
         let key_page = key_page_to_read(row, page, heads.kv_head);
         let value_page = value_page_to_read(row, page, heads.kv_head);
         var score = vec4(LEAST);
-        if (thread < n) {
+        if (is_seen) {
             score = scores(key_page, thread, with_mean);
         }
         let now = max(largest, reduce_max4(score));
         let by = exp4(largest - now);
         var mine = vec4(0.0);
-        if (thread < n) {
+        if (is_seen) {
             mine = exp4(score - now);
         }
         weight[thread] = mine;
@@ -130,7 +136,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             of_pairs[i][1] *= by;
             let pair = thread + i * THREADS;
             if (2u * pair < head_dim) {
-                for (var p = 0u; p < n; p++) {
+                for (var p = start; p < n; p++) {
                     let value = value_pair(value_page, p, pair);
                     of_pairs[i][0] += weight[p] * value.x;
                     of_pairs[i][1] += weight[p] * value.y;

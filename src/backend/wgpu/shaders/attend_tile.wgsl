@@ -94,9 +94,14 @@ fn part_of_query(query: Query, kv_head: u32, quad: u32) -> vec4<f32> {
 }
 #endif
 
-// Adds the values of a page to the sums, weighted. A position that a query does not see, from `seen` on, may
-// hold anything, and 0 times that is not 0.
-fn add_values(source: PageAt, seen: vec4<u32>, sums: ptr<function, array<array<vec4<f32>, QUADS>, 4>>) {
+// Adds the values of a page to the sums, weighted. A position that a query does not see, before `hidden` and
+// from `seen` on, may hold anything, and 0 times that is not 0.
+fn add_values(
+    source: PageAt,
+    hidden: vec4<u32>,
+    seen: vec4<u32>,
+    sums: ptr<function, array<array<vec4<f32>, QUADS>, 4>>,
+) {
     let across = lane_of();
     let down = slot_of();
     let quads = params.cache.head_dim / 4u;
@@ -113,7 +118,7 @@ fn add_values(source: PageAt, seen: vec4<u32>, sums: ptr<function, array<array<v
         for (var p = 0u; p < AT_ONCE; p++) {
             for (var j = 0u; j < 4u; j++) {
                 let weight = weights[(first + p) * QUERIES + down + 8u * j];
-                if (first + p < seen[j]) {
+                if (first + p >= hidden[j] && first + p < seen[j]) {
                     for (var i = 0u; i < QUADS; i++) {
                         (*sums)[j][i] += weight * staged[p * (ACROSS * QUADS) + across + ACROSS * i];
                     }
@@ -166,7 +171,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     var total = vec4(0.0);
     var sums: array<array<vec4<f32>, QUADS>, 4>;
     let last_pos = row.pos + rows - 1u;
-    for (var page = 0u; page <= last_pos / PAGE_POSITIONS; page++) {
+    for (var page = first_seen(row.pos) / PAGE_POSITIONS; page <= last_pos / PAGE_POSITIONS; page++) {
         let key_page = key_page_to_read(row, page, kv_head);
         let value_page = value_page_to_read(row, page, kv_head);
         // Elements of a key and, behind them, those that meet the projected query.
@@ -208,16 +213,19 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
                     score[j][i] += with_mean[down + 8u * j];
                 }
 #endif
-                if (page * PAGE_POSITIONS + across + ACROSS * i > pos[j]) {
+                let position = page * PAGE_POSITIONS + across + ACROSS * i;
+                if (position > pos[j] || position < first_seen(pos[j])) {
                     score[j][i] = LEAST;
                 }
                 most[j] = max(most[j], score[j][i]);
             }
         }
         let all = max(largest, max_of_lanes(most));
+        var hidden: vec4<u32>;
         var seen: vec4<u32>;
         for (var j = 0u; j < 4u; j++) {
             seen[j] = max(pos[j] + 1u, page * PAGE_POSITIONS) - page * PAGE_POSITIONS;
+            hidden[j] = max(first_seen(pos[j]), page * PAGE_POSITIONS) - page * PAGE_POSITIONS;
             let now = all[j];
             let by = exp_near(largest[j] - now);
             total[j] *= by;
@@ -227,7 +235,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             for (var i = 0u; i < 8u; i++) {
                 let place = across + ACROSS * i;
                 var weight = 0.0;
-                if (place < seen[j]) {
+                if (place >= hidden[j] && place < seen[j]) {
                     weight = exp_near(score[j][i] - now);
                 }
                 total[j] += weight;
@@ -235,7 +243,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             }
         }
         largest = all;
-        add_values(value_page, seen, &sums);
+        add_values(value_page, hidden, seen, &sums);
     }
 
     total = sum_of_lanes(total);

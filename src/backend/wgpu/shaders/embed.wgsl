@@ -1,4 +1,4 @@
-// Embed: x[r] = table[token[r]] (+ positions[pos[r]]). The token may be the one that `sample` picked last for
+// Embed: x[r] = scale * table[token[r]] (+ positions[pos[r]]). The token may be the one that `sample` picked last for
 // the sequence.
 //
 // A workgroup owns one row of the step, a thread every THREADS-th chunk. Reads one row of the table. Of a
@@ -11,6 +11,7 @@ struct Params {
     cols: u32,
     // Floats of a row of positions; 0 without learned positions.
     positions_stride: u32,
+    scale: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -43,7 +44,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
                 if (col >= params.cols) {
                     continue;
                 }
-                var value = values[i][e];
+                var value = values[i][e] * params.scale;
                 if (params.positions_stride > 0u) {
                     value += positions[row.pos * params.positions_stride + col];
                 }

@@ -1,9 +1,5 @@
 //! The code of this build: its images, and which cards and drivers they are for.
 
-/// Aligned as strictly as a header of machine code may want.
-#[repr(C, align(64))]
-struct Aligned<T>(T);
-
 /// Machine code and PTX of every file in `cuda/`, by name. Empty where there was no nvcc.
 pub static FATBINS: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 

@@ -14,9 +14,16 @@ struct Params {
     scale: f32,
     // Heads of a tile of many rows.
     tile_heads: u32,
+    // Positions that a row sees, the last ones up to its own; all bits set if it sees every one.
+    window: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+
+// The first position that a row sees.
+fn first_seen(pos: u32) -> u32 {
+    return pos + 1u - min(pos + 1u, params.window);
+}
 
 // What no score is below; scores that no position has are it.
 const LEAST: f32 = -3.0e38;

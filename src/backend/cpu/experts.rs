@@ -1,0 +1,130 @@
+//! A mixture of experts: each row goes through the few experts that its router likes best.
+//!
+//! Rows are sorted by expert, so that an expert's weights are read once for all of its rows. A row adds up its
+//! experts in their order, whichever rows are beside it.
+
+use super::Cx;
+use super::aligned::Aligned;
+use crate::program::{Experts, Program};
+
+/// Elements of one task of the activation function.
+const CHUNK: usize = 8192;
+
+/// What the largest mixture of a program needs.
+#[derive(Clone, Copy, Default)]
+pub struct Shape {
+    n_experts: usize,
+    n_used: usize,
+    ffn_dim: usize,
+    dim: usize,
+}
+
+impl Shape {
+    /// The smallest shape that holds this one and a stage.
+    pub fn with(self, p: &Program, s: &Experts) -> Self {
+        let ffn_dim = s.experts.iter().map(|expert| p.weight_decl(expert.up.w).rows).max().unwrap_or(0);
+        Self {
+            n_experts: self.n_experts.max(s.experts.len()),
+            n_used: self.n_used.max(s.n_used),
+            ffn_dim: self.ffn_dim.max(ffn_dim),
+            dim: self.dim.max(p.buf_decl(s.x).cols),
+        }
+    }
+}
+
+/// Memory for mixtures.
+pub struct Scratch {
+    /// Of the router, `[rows, n_experts]`.
+    logits: Aligned<f32>,
+    /// A row's experts, from the one it likes best on; then every row's choices in the order of experts.
+    order: Vec<usize>,
+    choices: Vec<Choice>,
+    /// Of one expert's rows, `[rows, ffn_dim]`.
+    gate: Aligned<f32>,
+    /// Of one expert's rows, `[rows, ffn_dim]`.
+    h: Aligned<f32>,
+    /// Of one expert's rows, `[rows, dim]`.
+    product: Aligned<f32>,
+    /// Of every row, `[rows, dim]`.
+    sum: Aligned<f32>,
+}
+
+/// That a row goes through an expert.
+#[derive(Clone, Copy)]
+struct Choice {
+    expert: usize,
+    row: usize,
+    weight: f32,
+}
+
+impl Scratch {
+    /// Memory for stages of up to `shape`, in steps of up to `rows` rows.
+    pub fn new(shape: Shape, rows: usize) -> Self {
+        let Shape { n_experts, n_used, ffn_dim, dim } = shape;
+        Self {
+            logits: Aligned::new(rows * n_experts),
+            order: Vec::with_capacity(n_experts),
+            choices: Vec::with_capacity(rows * n_used),
+            gate: Aligned::new(rows * ffn_dim),
+            h: Aligned::new(rows * ffn_dim),
+            product: Aligned::new(rows * dim),
+            sum: Aligned::new(rows * dim),
+        }
+    }
+
+    /// Bytes that [`new`](Self::new) takes.
+    pub fn bytes(shape: Shape, rows: usize) -> u64 {
+        let Shape { n_experts, n_used, ffn_dim, dim } = shape;
+        let floats = 4 * (n_experts + 2 * ffn_dim + 2 * dim) + n_used * size_of::<Choice>();
+        rows.saturating_mul(floats) as u64 + (n_experts * size_of::<usize>()) as u64
+    }
+}
+
+pub fn run(cx: &mut Cx<'_>, s: &Experts) {
+    let n = cx.step.rows.len();
+    let k = cx.k.real;
+    let norm = cx.weights.norm(&s.norm);
+    let x = &mut cx.bufs[s.x.0 as usize];
+    let (dim, n_experts) = (x.cols, s.experts.len());
+    let Scratch { logits, order, choices, gate, h, product, sum } = &mut cx.scratch.experts;
+
+    let normed = |row: usize, out: &mut [f32]| norm.apply(k, &x.rows(n)[row * dim..][..dim], out);
+    let logits = &mut logits[..n * n_experts];
+    cx.layers.run(n, normed, false, [(&s.router, &mut *logits)]);
+    choices.clear();
+    for (row, z) in logits.chunks_exact(n_experts).enumerate() {
+        choose(z, s.n_used, row, order, choices);
+    }
+    choices.sort_unstable_by_key(|choice| (choice.expert, choice.row));
+
+    let sum = &mut sum[..n * dim];
+    sum.fill(0.0);
+    for rows in choices.chunk_by(|a, b| a.expert == b.expert) {
+        let expert = &s.experts[rows[0].expert];
+        let ffn_dim = cx.weights.get(expert.up.w).rows;
+        let (gate, h) = (&mut gate[..rows.len() * ffn_dim], &mut h[..rows.len() * ffn_dim]);
+        let input = |i: usize, out: &mut [f32]| normed(rows[i].row, out);
+        cx.layers.run(rows.len(), input, false, [(&expert.gate, &mut *gate), (&expert.up, &mut *h)]);
+        let gate = &*gate;
+        cx.pool.chunks_mut(h, CHUNK, |i, h| (k.gate)(s.act, &gate[i * CHUNK..][..h.len()], h));
+        let product = &mut product[..rows.len() * dim];
+        let input = |i: usize, out: &mut [f32]| out.copy_from_slice(&h[i * ffn_dim..][..ffn_dim]);
+        cx.layers.run(rows.len(), input, false, [(&expert.down, &mut *product)]);
+        for (choice, product) in rows.iter().zip(product.chunks_exact(dim)) {
+            let sum = &mut sum[choice.row * dim..][..dim];
+            sum.iter_mut().zip(product).for_each(|(sum, y)| *sum += choice.weight * y);
+        }
+    }
+    x.rows_mut(n).iter_mut().zip(sum).for_each(|(x, sum)| *x += *sum);
+}
+
+/// Appends the `n_used` experts of a row with the largest of `z`, and the softmax of these.
+fn choose(z: &[f32], n_used: usize, row: usize, order: &mut Vec<usize>, choices: &mut Vec<Choice>) {
+    order.clear();
+    order.extend(0..z.len());
+    order.sort_unstable_by(|a, b| z[*b].total_cmp(&z[*a]).then(a.cmp(b)));
+    let chosen = &order[..n_used];
+    let weight = |expert: &usize| (z[*expert] - z[chosen[0]]).exp();
+    let total: f32 = chosen.iter().map(weight).sum();
+    choices.extend(chosen.iter().map(|e| Choice { expert: *e, row, weight: weight(e) / total }));
+}

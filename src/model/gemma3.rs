@@ -1,0 +1,67 @@
+//! Gemma 3: norms behind the projections as well as before them, norms over each query and key head, and two
+//! kinds of layers. Most see a sliding window and rotate by a base of their own; every sixth sees everything.
+
+use super::{Architecture, Builder, ModelError};
+use crate::program::{Act, Attend, AttnIn, Embed, FfnIn, Logits, ProjAdd, RopeStyle, RowsOf, Sample};
+
+/// Gemma 3.
+pub static ARCHITECTURE: Architecture = Architecture { names: &["gemma3"], build };
+
+/// Layers from one that sees everything to the next, where a file does not say.
+const PERIOD: usize = 6;
+
+/// Base of the local layers' frequencies, where a file does not say.
+const LOCAL_BASE: f32 = 10000.0;
+
+fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
+    let h = m.hyper().clone();
+    let (dim, ffn_dim, n_vocab) = (h.dim, h.ffn_dim, h.n_vocab);
+    let (q_dim, kv_dim) = (h.n_heads * h.head_dim, h.n_kv_heads * h.head_dim);
+    // The 27B model alone divides by the width that a head would have without a length of its own.
+    let per_head = if h.n_layers == 62 { dim as f32 / h.n_heads as f32 } else { h.head_dim as f32 };
+    let scale = 1.0 / per_head.sqrt();
+    let windows = m.windows(PERIOD)?;
+    let soft_cap = m.soft_cap("final_logit_softcapping")?;
+
+    let x = m.buf("x", RowsOf::Step, dim);
+    let q = m.buf("q", RowsOf::Step, q_dim);
+    let y = m.buf("y", RowsOf::Step, q_dim);
+    let hidden = m.buf("h", RowsOf::Step, ffn_dim);
+    let logits = m.buf("logits", RowsOf::Outputs, n_vocab);
+    let global = m.rope(RopeStyle::Halves)?;
+    let local = m.rope_of_windows(RopeStyle::Halves, LOCAL_BASE)?;
+
+    let table = m.matrix("token_embd.weight", n_vocab, dim)?;
+    m.push("embed", Embed { table, scale: (dim as f32).sqrt(), positions: None, x });
+    for layer in 0..h.n_layers {
+        let blk = |name: &str| format!("blk.{layer}.{name}");
+        let kv = m.kv();
+        let window = windows.of(layer);
+        let rope = Some(if window.is_some() { local } else { global });
+
+        let norm = m.rms_norm(&blk("attn_norm"), dim)?;
+        let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
+        let q_norm = Some(m.rms_norm(&blk("attn_q_norm"), h.head_dim)?);
+        let k_norm = Some(m.rms_norm(&blk("attn_k_norm"), h.head_dim)?);
+        m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
+        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window, out: y });
+
+        let w = m.layer(&blk("attn_output"), dim, q_dim)?;
+        let post = Some(m.rms_norm(&blk("post_attention_norm"), dim)?);
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post, x });
+
+        let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
+        let gate = Some(m.layer(&blk("ffn_gate"), ffn_dim, dim)?);
+        let up = m.layer(&blk("ffn_up"), ffn_dim, dim)?;
+        m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::GeluTanh, h: hidden });
+
+        let w = m.layer(&blk("ffn_down"), dim, ffn_dim)?;
+        let post = Some(m.rms_norm(&blk("post_ffw_norm"), dim)?);
+        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, post, x });
+    }
+    let norm = m.rms_norm("output_norm", dim)?;
+    let w = m.head("output", table, n_vocab, dim)?;
+    m.push("logits", Logits { x, norm, w, soft_cap, logits });
+    m.push("sample", Sample { logits });
+    Ok(())
+}
