@@ -211,7 +211,7 @@ impl Chat {
             }
             StopReason::Cancelled => eprintln!("(stopped)"),
             StopReason::Limit => eprintln!("(--n-predict tokens)"),
-            StopReason::EndOfText | StopReason::StopString => {}
+            StopReason::EndOfText | StopReason::StopString | StopReason::Constraint => {}
         }
         Ok(())
     }

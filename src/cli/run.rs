@@ -88,6 +88,7 @@ impl RunArgs {
             show_special: self.show_special,
             past_eos: false,
             logprobs: None,
+            grammar: None,
             cancel: Some(cancel),
         };
         match self.parallel {

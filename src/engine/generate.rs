@@ -95,6 +95,7 @@ impl<'s> Generation<'s> {
         let event = self.advance();
         self.end = match &event {
             Ok(event) => event.end,
+            Err(Error::Constraint(_)) => Some(StopReason::Constraint),
             Err(_) => Some(StopReason::Cancelled),
         };
         Some(event)
@@ -107,7 +108,11 @@ impl<'s> Generation<'s> {
         let Some(token) = self.pick()? else { return Ok(self.decoder.finish(StopReason::Cancelled)) };
         let logprobs = self.options.logprobs.map(|n| LogProbs::of(self.session.last_logits(), token, n));
         let tokenizer = self.session.engine().tokenizer()?;
-        Ok(self.decoder.push(tokenizer, token, logprobs))
+        let mut event = self.decoder.push(tokenizer, token, logprobs);
+        if self.session.sampler().is_done() {
+            self.decoder.complete(&mut event);
+        }
+        Ok(event)
     }
 
     /// Why it must end before another token is picked.

@@ -405,7 +405,14 @@ impl Batch {
             let token = match (output.picked_by, &mut logits) {
                 (PickedBy::Host, Some(logits)) => {
                     task.host_picks = false;
-                    task.seq.sampler.pick(logits, task.seq.tokens.len())
+                    match task.seq.sampler.pick(logits, task.seq.tokens.len()) {
+                        Ok(token) => token,
+                        Err(fault) => {
+                            events.push((output.id, task.decoder.fail(fault)));
+                            self.end(at);
+                            continue;
+                        }
+                    }
                 }
                 _ => self.runner.collect(&mut task.seq)?,
             };
@@ -436,6 +443,9 @@ impl Batch {
             Some(first) => stats.generate_time = first.elapsed(),
         }
         let mut event = task.decoder.push(self.engine.tokenizer()?, token, logprobs);
+        if task.seq.sampler.is_done() {
+            task.decoder.complete(&mut event);
+        }
         // The token has no position.
         if event.end.is_none() && task.seq.tokens.len() > self.engine.n_ctx() {
             let last = task.decoder.finish(StopReason::ContextFull);
