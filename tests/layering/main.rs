@@ -24,6 +24,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("quantize", &["gguf", "parallel"]),
     ("selftest", &["program", "gguf", "model", "backend", "synth"]),
     ("engine", &["program", "gguf", "tokenizer", "model", "backend", "parallel"]),
+    ("grammar", &["tokenizer", "engine"]),
     ("eval", &["program", "gguf", "tokenizer", "model", "backend", "engine"]),
     (
         "cli",
@@ -38,6 +39,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "quantize",
             "selftest",
             "engine",
+            "grammar",
             "eval",
         ],
     ),
@@ -55,7 +57,7 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/backend/registry.rs", "which backends are built"),
     ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
     ("src/demo.rs", "whether the demo model is in the program"),
-    ("src/lib.rs", "whether the command line is in the library"),
+    ("src/lib.rs", "whether the command line and grammars are in the library"),
 ];
 
 /// Files of the root crate that may hold `unsafe`, with the reason. `ggml-types` forbids it.

@@ -6,30 +6,28 @@
 mod budget;
 mod environment;
 mod json;
+mod message;
 mod rewrite;
 mod time;
 
 #[cfg(test)]
 mod tests;
 
+use serde_json::{Map, Value as Json};
+
 use crate::gguf::Metadata;
 
 use super::Tokenizer;
 
-/// One turn of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// `system`, `user` or `assistant`.
-    pub role: String,
-    /// What was said.
-    pub content: String,
-}
+pub use message::{Message, ToolCall};
 
-impl Message {
-    /// A turn of `role`.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
-    }
+/// What a template is given beside the messages.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Extras {
+    /// The tools that may be called, as clients describe them: `{"type": "function", "function": {…}}`.
+    pub tools: Vec<Json>,
+    /// Variables of the template, as `enable_thinking`. None of them replaces what the template is given anyway.
+    pub variables: Map<String, Json>,
 }
 
 /// Why a conversation cannot be put into a template.
@@ -162,7 +160,20 @@ impl ChatTemplate {
     /// [`ChatError::Refused`] where the template raises an exception; [`ChatError::Template`] where it fails,
     /// or takes more than a template may.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatError> {
-        let context = environment::context(messages, &self.bos, &self.eos, add_generation_prompt);
+        self.render_with(messages, &Extras::default(), add_generation_prompt)
+    }
+
+    /// As [`render`](Self::render), with tools and variables.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn render_with(
+        &self,
+        messages: &[Message],
+        extras: &Extras,
+        add_generation_prompt: bool,
+    ) -> Result<String, ChatError> {
+        let context = environment::context(messages, extras, [&self.bos, &self.eos], add_generation_prompt);
         // A new environment has a new budget.
         let rendered = environment::with_template(NAME, &self.source)
             .and_then(|env| env.get_template(NAME)?.render(context));
