@@ -17,6 +17,7 @@
 //!   [`Session`](engine::Session) one sequence of tokens, a [`Generation`](engine::Generation) an iterator
 //!   of text; [`SamplerOptions`](engine::SamplerOptions) say how tokens are picked.
 //! - `grammar` (feature `grammar`) constrains text to JSON schemas, regular expressions and grammars.
+//! - [`tools`] reads and constrains the calls of tools in a model's text.
 //! - [`gguf`] reads and writes model files, [`tokenizer`] their vocabularies; [`quantize`] and [`synth`] make
 //!   models, and [`demo`] is one; [`eval`] measures them.
 //! - [`model`] turns a file into a [`program`], which a [`backend`] runs; [`selftest`] compares one with the
@@ -39,5 +40,6 @@ pub mod quantize;
 pub mod selftest;
 pub mod synth;
 pub mod tokenizer;
+pub mod tools;
 
 pub use engine::Error;

@@ -10,6 +10,7 @@ mod chunks;
 mod completions;
 mod devices;
 mod flags;
+mod grammar_args;
 mod input;
 mod inspect;
 mod kv_report;

@@ -1,8 +1,8 @@
 //! From picked tokens to events: ids, bytes, whole characters of text, log-probabilities, and why a sequence
 //! ended.
 
-use super::constraint::ConstraintError;
 use super::GenerateOptions;
+use super::constraint::ConstraintError;
 use super::logprobs::LogProbs;
 use super::stop::StopStrings;
 use crate::tokenizer::{Tokenizer, Utf8Stream};

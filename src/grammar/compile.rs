@@ -128,8 +128,8 @@ impl Shared {
         let checked = |text: &str| at_most("bytes", text.len(), self.limits.bytes);
         let lark = |text: &str| {
             checked(text)?;
-            schema::check_embedded(text, &self.limits)?;
-            Ok(TopLevelGrammar::from_lark(text.to_owned()))
+            let (text, notes) = schema::prepare_embedded(text, &self.limits)?;
+            Ok((TopLevelGrammar::from_lark(text), notes))
         };
         let grammar = match source {
             Source::JsonObject => {
@@ -144,17 +144,17 @@ impl Shared {
             Source::Regex(regex) => {
                 checked(regex)?;
                 match whole(regex) {
-                    "" => lark("start: \"\"")?,
+                    "" => return lark("start: \"\""),
                     regex => TopLevelGrammar::from_lark(format!("start: /{}/", regex_to_lark(regex, ""))),
                 }
             }
-            Source::Choice(choices) => lark(&choice(choices)?)?,
+            Source::Choice(choices) => return lark(&choice(choices)?),
             Source::Gbnf(text) if !text.trim_start().starts_with("%llguidance") => {
                 checked(text)?;
                 let text = gbnf::to_lark(text, &|name| self.vocabulary.find(name), self.vocabulary.len())?;
                 TopLevelGrammar::from_lark(text)
             }
-            Source::Lark(text) | Source::Gbnf(text) => lark(text)?,
+            Source::Lark(text) | Source::Gbnf(text) => return lark(text),
         };
         Ok((grammar, Vec::new()))
     }
@@ -268,7 +268,8 @@ mod tests {
 
     #[test]
     fn anchors_at_the_ends_are_dropped() {
-        let cases = [("^a$", "a"), ("a\\$", "a\\$"), ("a\\\\$", "a\\\\"), ("^", ""), ("$", ""), ("[^a]", "[^a]")];
+        let cases =
+            [("^a$", "a"), ("a\\$", "a\\$"), ("a\\\\$", "a\\\\"), ("^", ""), ("$", ""), ("[^a]", "[^a]")];
         for (regex, want) in cases {
             assert_eq!(whole(regex), want, "{regex}");
         }

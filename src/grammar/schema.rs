@@ -58,11 +58,7 @@ const SPACE: &str = r" |\n{1,2}[ \t]{0,20}";
 ///
 /// # Errors
 /// [`GrammarError`]. If `strict` is false, keywords that are not supported are left out instead.
-pub fn prepare(
-    schema: &Value,
-    strict: bool,
-    limits: &Limits,
-) -> Result<(Value, Vec<String>), GrammarError> {
+pub fn prepare(schema: &Value, strict: bool, limits: &Limits) -> Result<(Value, Vec<String>), GrammarError> {
     check(schema, limits)?;
     let mut notes = Vec::new();
     let mut schema = schema.clone();
@@ -89,7 +85,8 @@ pub fn prepare(
     // This key would change what the parser does; nobody but us may.
     match &mut schema {
         Value::Object(object) => {
-            object.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": SPACE, "lenient": !strict }));
+            object
+                .insert("x-guidance".to_owned(), json!({ "whitespace_pattern": SPACE, "lenient": !strict }));
         }
         Value::Bool(_) => {}
         _ => return Err(GrammarError::Invalid("a JSON schema is an object, or true or false".to_owned())),
@@ -97,19 +94,29 @@ pub fn prepare(
     Ok((schema, notes))
 }
 
-/// Checks the schemas in a text of Lark: whatever follows `%json`.
+/// A text of Lark with its schemas, which follow `%json`, [prepared](prepare); and what of them is not enforced.
+/// A schema with `"x-guidance": {"lenient": true}` may have keywords that are not supported.
 ///
 /// # Errors
 /// As [`prepare`].
-pub fn check_embedded(text: &str, limits: &Limits) -> Result<(), GrammarError> {
-    for (at, word) in text.match_indices("%json") {
-        let mut found = serde_json::Deserializer::from_str(&text[at + word.len()..]).into_iter::<Value>();
+pub fn prepare_embedded(text: &str, limits: &Limits) -> Result<(String, Vec<String>), GrammarError> {
+    const WORD: &str = "%json";
+    let (mut out, mut notes, mut rest) = (String::with_capacity(text.len()), Vec::new(), text);
+    while let Some(at) = rest.find(WORD) {
+        let (before, after) = rest.split_at(at + WORD.len());
+        out += before;
+        rest = after;
+        let mut found = serde_json::Deserializer::from_str(after).into_iter::<Value>();
         // What is no JSON is refused by the parser.
         if let Some(Ok(schema)) = found.next() {
-            check(&schema, limits)?;
+            let lenient = schema.pointer("/x-guidance/lenient") == Some(&Value::Bool(true));
+            let (schema, more) = prepare(&schema, !lenient, limits)?;
+            out += &format!(" {schema}");
+            notes.extend(more);
+            rest = &after[found.byte_offset()..];
         }
     }
-    Ok(())
+    Ok((out + rest, notes))
 }
 
 /// Checks what could take the parser's stack: the parser follows references one inside the other.
@@ -177,7 +184,9 @@ fn walk(
         let at = format!("{at}/{key}");
         match value {
             Value::Object(named) if OF_NAMED_SCHEMAS.contains(&key.as_str()) => {
-                named.iter_mut().try_for_each(|(name, schema)| walk(schema, &format!("{at}/{name}"), each))?;
+                named
+                    .iter_mut()
+                    .try_for_each(|(name, schema)| walk(schema, &format!("{at}/{name}"), each))?;
             }
             Value::Array(list) => {
                 let mut list = list.iter_mut().enumerate();
@@ -210,7 +219,8 @@ mod tests {
 
     #[test]
     fn words_of_constants_and_what_asserts_nothing_are_no_keywords() {
-        let schema = json!({"const": {"if": 1}, "enum": [{"not": 2}], "uniqueItems": false, "x-guidance": {"a": 1}});
+        let schema =
+            json!({"const": {"if": 1}, "enum": [{"not": 2}], "uniqueItems": false, "x-guidance": {"a": 1}});
         let (schema, notes) = prepared(schema, true).unwrap();
         assert_eq!(schema["const"], json!({"if": 1}));
         assert_eq!(schema["x-guidance"]["whitespace_pattern"], SPACE);
@@ -238,16 +248,25 @@ mod tests {
         assert!(prepared(chain(90), true).is_ok());
         assert!(matches!(prepared(chain(10_000), true), Err(GrammarError::TooLarge { .. })));
         let text = format!("start: %json {}", chain(200));
-        assert!(matches!(check_embedded(&text, &Limits::default()), Err(GrammarError::TooLarge { .. })));
-        let mut deep = json!({"type": "null"});
-        for _ in 0..5000 {
-            deep = json!({ "items": deep });
-        }
-        assert!(matches!(prepared(deep.clone(), true), Err(GrammarError::TooLarge { what: "levels", .. })));
-        // Dropping it takes a level of stack each.
-        std::mem::forget(deep);
+        assert!(matches!(prepare_embedded(&text, &Limits::default()), Err(GrammarError::TooLarge { .. })));
+        let deep = (0..300).fold(json!({"type": "null"}), |inner, _| json!({ "items": inner }));
+        assert!(matches!(prepared(deep, true), Err(GrammarError::TooLarge { what: "levels", .. })));
         let long: Vec<String> = (0..60_000).map(|i| i.to_string()).collect();
-        assert!(matches!(prepared(json!({"enum": long}), true), Err(GrammarError::TooLarge { what: "bytes", .. })));
+        assert!(matches!(
+            prepared(json!({"enum": long}), true),
+            Err(GrammarError::TooLarge { what: "bytes", .. })
+        ));
+    }
+
+    #[test]
+    fn schemas_in_lark_are_prepared_where_they_stand() {
+        let text = "start: a b\na: %json {\"type\": \"null\"}\nb: %json{\"x-guidance\": {\"lenient\": true}, \"not\": {}}\n%json";
+        let (lark, notes) = prepare_embedded(text, &Limits::default()).unwrap();
+        assert!(lark.starts_with("start: a b\na: %json {\"type\":\"null\",\"x-guidance\""), "{lark}");
+        assert!(lark.ends_with("}\n%json") && lark.contains("\"lenient\":true") && !lark.contains("\"not\""));
+        assert_eq!(notes, ["`not` at # is not enforced"]);
+        let strict = "start: %json {\"not\": {}}";
+        assert!(matches!(prepare_embedded(strict, &Limits::default()), Err(GrammarError::Keyword { .. })));
     }
 
     #[test]

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use sterna::Error;
 use sterna::engine::{
-    Batch, BatchOptions, Engine, EngineOptions, Event, GenerateOptions, LogProbs, PageEvent, Request,
-    SamplerOptions, SeqId, StopReason,
+    Batch, BatchOptions, Constraint, ConstraintError, Engine, EngineOptions, Event, GenerateOptions, Grammar,
+    LogProbs, PageEvent, Request, SamplerOptions, SeqId, StopReason, TokenMask,
 };
 use sterna::gguf::Gguf;
 use sterna::program::PAGE;
@@ -100,6 +100,47 @@ fn finish(batch: &mut Batch) -> BTreeMap<SeqId, Said> {
     all
 }
 
+/// Allows every fifth token, which ones depends on all that were said; complete after `most`, and from its
+/// seventh token on it fails at one of them.
+#[derive(Debug)]
+struct Remainders {
+    most: u32,
+}
+
+#[derive(Debug)]
+struct Remainder {
+    sum: u32,
+    said: u32,
+    most: u32,
+    mask: TokenMask,
+}
+
+impl Grammar for Remainders {
+    fn start(&self) -> Box<dyn Constraint> {
+        Box::new(Remainder { sum: 0, said: 0, most: self.most, mask: TokenMask::default() })
+    }
+}
+
+impl Constraint for Remainder {
+    fn mask(&mut self) -> Result<&TokenMask, ConstraintError> {
+        if self.said > 6 && self.sum.is_multiple_of(7) {
+            return Err(ConstraintError::Failed("a multiple of seven".into()));
+        }
+        self.mask = (0..512).filter(|token| token % 5 == self.sum % 5).collect();
+        Ok(&self.mask)
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
+        assert!(self.mask.allows(token) && !self.is_done(), "{token} after {}", self.said);
+        (self.sum, self.said) = (self.sum.wrapping_mul(31) + token + 1, self.said + 1);
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.said == self.most
+    }
+}
+
 /// A request, when it comes and when it is cancelled, in steps.
 #[derive(Clone, Debug)]
 struct Arrival {
@@ -121,7 +162,8 @@ impl Arrival {
         prompt
     }
 
-    /// One of: the most likely token; draws; draws that the host makes; penalties; logits with a bias.
+    /// One of: the most likely token; draws; draws that the host makes; penalties; logits with a bias; draws
+    /// that a grammar allows.
     fn options(&self, index: u32) -> GenerateOptions {
         let mut options = match self.sampler {
             0 => greedy(self.max_tokens),
@@ -131,6 +173,7 @@ impl Arrival {
             2 => options.sampler.top_k = 0,
             3 => (options.sampler.repeat_penalty, options.sampler.frequency_penalty) = (1.2, 0.1),
             4 => options.sampler.logit_bias = vec![(5, 3.0), (6, f32::NEG_INFINITY)],
+            5 => options.grammar = Some(Arc::new(Remainders { most: index + 4 })),
             _ => {}
         }
         options
@@ -140,7 +183,7 @@ impl Arrival {
 /// Up to `most` of them, whose prompts begin with up to `shared` tokens of one of two texts.
 fn arrivals(most: usize, shared: usize) -> impl Strategy<Value = Vec<Arrival>> {
     let prompt = (0..2_u32, 0..shared, 1..40_usize);
-    let how = (0..24_usize, 0..5_u32, 0..2_i32);
+    let how = (0..24_usize, 0..6_u32, 0..2_i32);
     let when = (0..30_usize, proptest::option::weighted(0.2, 0..20_usize));
     let arrival =
         (prompt, how, when).prop_map(|((text, shared, own), (n, sampler, priority), (comes, after))| {

@@ -18,6 +18,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("program", &[]),
     ("gguf", &[]),
     ("tokenizer", &["gguf"]),
+    ("tools", &["tokenizer"]),
     ("model", &["program", "gguf"]),
     ("backend", &["program"]),
     ("synth", &["gguf"]),
@@ -56,6 +57,7 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/backend/mod.rs", "which backends are built"),
     ("src/backend/registry.rs", "which backends are built"),
     ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
+    ("src/cli/grammar_args.rs", "whether grammars are in the library"),
     ("src/demo.rs", "whether the demo model is in the program"),
     ("src/lib.rs", "whether the command line and grammars are in the library"),
 ];

@@ -117,7 +117,8 @@ impl Writer<'_> {
 fn class(ranges: &[(char, char)], negated: bool) -> String {
     let mut out = String::from(if negated { "/[^" } else { "/[" });
     for (first, last) in ranges {
-        write!(out, "\\x{{{:X}}}-\\x{{{:X}}}", u32::from(*first), u32::from(*last)).expect("memory takes all");
+        write!(out, "\\x{{{:X}}}-\\x{{{:X}}}", u32::from(*first), u32::from(*last))
+            .expect("memory takes all");
     }
     out + "]/"
 }
@@ -155,9 +156,8 @@ fn words(rules: &[Rule]) -> Result<Vec<bool>, GrammarError> {
             n_open[index] += 1;
         }
     }
-    let has_token = |rule: &Rule| {
-        rule.choices.iter().flatten().any(|part| matches!(part.item, Item::Token { .. }))
-    };
+    let has_token =
+        |rule: &Rule| rule.choices.iter().flatten().any(|part| matches!(part.item, Item::Token { .. }));
     let is_free = |&index: &usize| n_open[index] == 0 && !has_token(&rules[index]);
     let mut level: Vec<usize> = (0..rules.len()).filter(is_free).collect();
     let mut is_word = vec![false; rules.len()];

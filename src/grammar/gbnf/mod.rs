@@ -28,13 +28,19 @@ struct Part {
 enum Item {
     Text(String),
     /// A character of these ranges, or of none of them.
-    Class { ranges: Vec<(char, char)>, negated: bool },
+    Class {
+        ranges: Vec<(char, char)>,
+        negated: bool,
+    },
     /// Any character.
     Any,
     /// Index of a rule.
     Rule(usize),
     /// A token, or any but it.
-    Token { id: u32, negated: bool },
+    Token {
+        id: u32,
+        negated: bool,
+    },
 }
 
 /// A rule.

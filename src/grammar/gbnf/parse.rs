@@ -40,7 +40,8 @@ impl<'t> Reader<'t> {
             self.rule()?;
             self.space(true);
         }
-        let missing = self.names.values().filter(|(index, _)| !self.defined[*index]).min_by_key(|(_, at)| *at);
+        let missing =
+            self.names.values().filter(|(index, _)| !self.defined[*index]).min_by_key(|(_, at)| *at);
         if let Some(&(index, at)) = missing {
             return Err(self.wrong_at(at, format!("the rule `{}` is not defined", self.rules[index].name)));
         }

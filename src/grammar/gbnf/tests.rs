@@ -61,7 +61,8 @@ castle   ::= "O-O" "-O"?
 
 #[test]
 fn characters_beyond_ascii() {
-    let grammar = "root ::= word ([ \\t\\n] word)* \"。\"?\nword ::= [ぁ-ゟ]+ | [ァ-ヿ]+ | [\\u4E00-\\U00009FFF]+";
+    let grammar =
+        "root ::= word ([ \\t\\n] word)* \"。\"?\nword ::= [ぁ-ゟ]+ | [ァ-ヿ]+ | [\\u4E00-\\U00009FFF]+";
     assert_texts(grammar, &["ひらがな カタカナ", "漢字。"], &["", "kana", "ひカ", "漢字。。"]);
     assert_texts("root ::= [^é]{2}", &["ab", "→\n"], &["é", "aé", "abc"]);
     assert_texts("root ::= . .", &["a\n", "é→"], &["a", "abc"]);
@@ -69,7 +70,11 @@ fn characters_beyond_ascii() {
 
 #[test]
 fn repetition() {
-    assert_texts("root ::= \"a\"{2} [bc]{1,3} \"d\"{,2} \"e\"{2,}", &["aabee", "aabcbddeeee"], &["abee", "aaee"]);
+    assert_texts(
+        "root ::= \"a\"{2} [bc]{1,3} \"d\"{,2} \"e\"{2,}",
+        &["aabee", "aabcbddeeee"],
+        &["abee", "aaee"],
+    );
     assert_texts("root ::= (\"x\"?){2} \"y\"**", &["", "x", "xx", "yyy"], &["xxx"]);
     assert_texts("root ::= \"a\"\n  | \"b\"\n  | \"c\"", &["a", "b", "c"], &["ab", ""]);
     assert_texts("root ::= item{2}\nitem ::= \"(\" item? \")\"", &["()()", "(())()"], &["()", "()()()"]);
@@ -78,7 +83,7 @@ fn repetition() {
 #[test]
 fn left_recursion_and_rules_that_are_empty() {
     assert_texts("root ::= root \"a\" | \"b\"", &["b", "ba", "baaa"], &["a", "ab", ""]);
-    assert_texts("root ::= a \"x\" a\na ::= | \"(\" a \")\"", &["x", "(x", "(())x()"], &["(", "((x"]);
+    assert_texts("root ::= a \"x\" a\na ::= | \"(\" a \")\"", &["x", "()x", "(())x()"], &["(", "(x"]);
 }
 
 #[test]

@@ -82,6 +82,8 @@ pub fn value(json: &Json) -> Value {
         },
         Json::String(text) => Value::from(text.as_str()),
         Json::Array(items) => Value::from(items.iter().map(value).collect::<Vec<_>>()),
-        Json::Object(object) => Value::from_pairs(object.iter().map(|(key, json)| (key.clone(), value(json)))),
+        Json::Object(object) => {
+            Value::from_pairs(object.iter().map(|(key, json)| (key.clone(), value(json))))
+        }
     }
 }

@@ -257,7 +257,9 @@ fn refuse_long_expressions(tokens: &[At<'_>]) -> Result<(), Error> {
     let starts = |item: &At<'_>| matches!(item.token, Token::BlockStart | Token::VariableStart);
     let mut blocks = tokens.chunk_by(|_, next| !starts(next));
     if blocks.any(|block| levels(block) > MAX_BLOCK_LEVELS) {
-        return Err(unbounded(&format!("an expression of more than {MAX_BLOCK_LEVELS} tokens without a comma")));
+        return Err(unbounded(&format!(
+            "an expression of more than {MAX_BLOCK_LEVELS} tokens without a comma"
+        )));
     }
     Ok(())
 }
