@@ -24,8 +24,8 @@ pub struct GenerateOptions {
     /// Log-probabilities of each picked token and of this many of the most likely ones; `None` is no
     /// log-probabilities, which spares reading a row of logits a token.
     pub logprobs: Option<usize>,
-    /// What texts are allowed; `None` is any. The host then picks the tokens, each of those that may come next,
-    /// and the sequence ends where nothing can follow.
+    /// What texts are allowed; `None` is any. The host then picks the tokens, each of those that may come
+    /// next, and the sequence ends where nothing can follow.
     pub grammar: Option<Arc<dyn Grammar>>,
     /// Looked at between steps; `true` ends the generation.
     pub cancel: Option<Arc<AtomicBool>>,

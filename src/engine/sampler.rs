@@ -155,8 +155,8 @@ impl Sampler {
         }
     }
 
-    /// Picks the token at `position` from `logits`, `[n_vocab]`, which the constraint, bias and penalties change
-    /// in place. The constraint goes on behind the token.
+    /// Picks the token at `position` from `logits`, `[n_vocab]`, which the constraint, bias and penalties
+    /// change in place. The constraint goes on behind the token.
     ///
     /// # Errors
     /// [`ConstraintError`], where there is a constraint.

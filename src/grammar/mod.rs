@@ -1,7 +1,7 @@
 //! Text by a grammar: JSON, JSON schemas, regular expressions, choices, Lark and GBNF.
 //!
-//! A [`Source`] is what a user asks for. [`Grammars`] compiles it for one vocabulary, on a thread with a large
-//! stack and within a time, because it comes from anyone. The result says which tokens may come next
+//! A [`Source`] is what a user asks for. [`Grammars`] compiles it for one vocabulary, on a thread with a
+//! large stack and within a time, because it comes from anyone. The result says which tokens may come next
 //! (`engine::Grammar`), each set made beside the model's step. The parser is llguidance; a GBNF grammar is
 //! read here and written as Lark (`gbnf/`).
 //!

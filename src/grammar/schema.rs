@@ -94,8 +94,8 @@ pub fn prepare(schema: &Value, strict: bool, limits: &Limits) -> Result<(Value, 
     Ok((schema, notes))
 }
 
-/// A text of Lark with its schemas, which follow `%json`, [prepared](prepare); and what of them is not enforced.
-/// A schema with `"x-guidance": {"lenient": true}` may have keywords that are not supported.
+/// A text of Lark with its schemas, which follow `%json`, [prepared](prepare); and what of them is not
+/// enforced. A schema with `"x-guidance": {"lenient": true}` may have keywords that are not supported.
 ///
 /// # Errors
 /// As [`prepare`].
@@ -152,8 +152,8 @@ fn levels(value: &Value, above: usize) -> Result<usize, GrammarError> {
     }
 }
 
-/// Every `$ref` of a schema once, with a place where it stands. What looks like one inside of a constant counts
-/// too: that can only make the check stricter.
+/// Every `$ref` of a schema once, with a place where it stands. What looks like one inside of a constant
+/// counts too: that can only make the check stricter.
 fn collect(value: &Value, at: &str, references: &mut BTreeMap<String, String>) {
     match value {
         Value::Array(items) => {
@@ -260,7 +260,8 @@ mod tests {
 
     #[test]
     fn schemas_in_lark_are_prepared_where_they_stand() {
-        let text = "start: a b\na: %json {\"type\": \"null\"}\nb: %json{\"x-guidance\": {\"lenient\": true}, \"not\": {}}\n%json";
+        let lenient = "b: %json{\"x-guidance\": {\"lenient\": true}, \"not\": {}}\n%json";
+        let text = &format!("start: a b\na: %json {{\"type\": \"null\"}}\n{lenient}");
         let (lark, notes) = prepare_embedded(text, &Limits::default()).unwrap();
         assert!(lark.starts_with("start: a b\na: %json {\"type\":\"null\",\"x-guidance\""), "{lark}");
         assert!(lark.ends_with("}\n%json") && lark.contains("\"lenient\":true") && !lark.contains("\"not\""));

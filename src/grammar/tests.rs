@@ -19,8 +19,8 @@ static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
 
 static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| Grammars::new(&TOKENIZER));
 
-/// Follows `text`, as few bytes a token as possible where `fine`. How many bytes of it are allowed, and whether
-/// it may end there.
+/// Follows `text`, as few bytes a token as possible where `fine`. How many bytes of it are allowed, and
+/// whether it may end there.
 fn follow(grammar: &Compiled, text: &str, fine: bool) -> (usize, bool) {
     let mut state = grammar.start();
     let mut done = 0;

@@ -124,8 +124,8 @@ fn plain(message: &Message) -> Message {
 fn introduce(tools: &[Tool]) -> String {
     let list: Vec<String> = tools.iter().map(|tool| tool.to_json().to_string()).collect();
     format!(
-        "These tools can be called:\n{}\n\nAnswer in JSON. To call tools: {{\"tool_calls\": [{{\"name\": NAME, \
-         \"arguments\": {{…}}}}]}}. To answer with text: {{\"response\": TEXT}}.",
+        "These tools can be called:\n{}\n\nAnswer in JSON. To call tools: {{\"tool_calls\": \
+         [{{\"name\": NAME, \"arguments\": {{…}}}}]}}. To answer with text: {{\"response\": TEXT}}.",
         list.join("\n")
     )
 }

@@ -1,8 +1,9 @@
 //! Tools: how a model is held to a format of calls, and how its text is read back, piece by piece.
 //!
 //! A model writes calls as it was trained to, which its template tells: [`Format::of_template`]. A format
-//! gives the grammar that a message with calls follows ([`Format::grammar`], Lark for the room `grammar`), and
-//! the [`Parser`] that turns pieces of text into [`Delta`]s. Reasoning in `<think>` is split off on the way.
+//! gives the grammar that a message with calls follows ([`Format::grammar`], Lark for the room `grammar`),
+//! and the [`Parser`] that turns pieces of text into [`Delta`]s. Reasoning in `<think>` is split off on the
+//! way.
 //!
 //! This module knows messages and templates, and must never know HTTP or an engine.
 

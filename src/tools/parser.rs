@@ -1,7 +1,7 @@
 //! From pieces of a model's text to what a client is sent: text, reasoning, calls.
 //!
-//! Every character is looked at a bounded number of times, and only what may begin a mark is held back. How the
-//! text is cut into pieces changes nothing but where the deltas are cut.
+//! Every character is looked at a bounded number of times, and only what may begin a mark is held back. How
+//! the text is cut into pieces changes nothing but where the deltas are cut.
 
 use super::json::Object;
 use super::scan::{Found, Prefix, find, prefix};

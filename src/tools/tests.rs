@@ -84,8 +84,9 @@ fn call(name: &str, arguments: &str) -> (String, String, bool) {
 #[test]
 fn hermes() {
     let options = options(Format::Hermes);
-    let text = "Let me look. <b>\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"B\\\"}é\", \
-                \"days\": [1, {}]}}\n</tool_call>\n<tool_call>{\"arguments\": {}, \"name\": \"b\"}</tool_call>";
+    let text = "Let me look. <b>\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \
+                \"B\\\"}é\", \"days\": [1, {}]}}\n</tool_call>\n\
+                <tool_call>{\"arguments\": {}, \"name\": \"b\"}</tool_call>";
     let said = read_any(&options, text);
     assert_eq!(said.content, "Let me look. <b>\n");
     let first = call("weather", "{\"city\": \"B\\\"}é\", \"days\": [1, {}]}");
@@ -122,8 +123,8 @@ fn llama3() {
 #[test]
 fn mistral() {
     let options = options(Format::Mistral);
-    let text = "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"]\"}, \"id\": \"abc123xyz\"}, \
-                {\"id\": \"000000001\", \"name\": \"b\"}]";
+    let text = "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"]\"}, \
+                \"id\": \"abc123xyz\"}, {\"id\": \"000000001\", \"name\": \"b\"}]";
     let said = read_any(&options, text);
     assert_eq!(said.calls, [call("weather", "{\"city\": \"]\"}"), call("b", "{}")]);
     assert_eq!(said.ids[1], "000000001");

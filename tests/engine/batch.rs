@@ -100,8 +100,7 @@ fn finish(batch: &mut Batch) -> BTreeMap<SeqId, Said> {
     all
 }
 
-/// Allows every fifth token, which ones depends on all that were said; complete after `most`, and from its
-/// seventh token on it fails at one of them.
+/// Allows every fifth token, by all that were said. Complete after `most`; may fail from the seventh on.
 #[derive(Debug)]
 struct Remainders {
     most: u32,
@@ -132,7 +131,7 @@ impl Constraint for Remainder {
 
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         assert!(self.mask.allows(token) && !self.is_done(), "{token} after {}", self.said);
-        (self.sum, self.said) = (self.sum.wrapping_mul(31) + token + 1, self.said + 1);
+        (self.sum, self.said) = (self.sum.wrapping_mul(31).wrapping_add(token), self.said + 1);
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! Text by a grammar, with the demo model and a model of random weights: what is generated fits the schema, and
-//! is the same in a batch and alone.
+//! Text by a grammar, with the demo model and a model of random weights: what is generated fits the schema,
+//! and is the same in a batch and alone.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -74,11 +74,18 @@ fn schemas() -> Vec<Value> {
         }),
         json!({
             "type": "object",
-            "properties": {"left": {"$ref": "#/$defs/leaf"}, "right": {"anyOf": [{"$ref": "#/$defs/leaf"}, {"type": "null"}]}},
+            "properties": {
+                "left": {"$ref": "#/$defs/leaf"},
+                "right": {"anyOf": [{"$ref": "#/$defs/leaf"}, {"type": "null"}]},
+            },
             "required": ["left", "right"],
             "additionalProperties": false,
-            "$defs": {"leaf": {"type": "array", "prefixItems": [{"type": "boolean"}, {"const": "x"}], "items": false,
-                "minItems": 2}},
+            "$defs": {"leaf": {
+                "type": "array",
+                "prefixItems": [{"type": "boolean"}, {"const": "x"}],
+                "items": false,
+                "minItems": 2,
+            }},
         }),
         json!({"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"}),
         json!({"type": "string", "format": "date"}),
@@ -262,8 +269,8 @@ fn calls_follow_their_format() {
     };
     let coder = |days: &str| {
         format!(
-            "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n<parameter=days>\n{days}\n\
-             </parameter>\n<parameter=unit>\nC\n</parameter>\n</function>\n</tool_call>"
+            "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n\
+             <parameter=days>\n{days}\n</parameter>\n<parameter=unit>\nC\n</parameter>\n</function>\n</tool_call>"
         )
     };
     let cases = [

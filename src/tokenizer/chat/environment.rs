@@ -227,8 +227,8 @@ fn charge_indent(budget: &Budget, args: &[Value]) -> Result<(), Error> {
     budget.spend((lines as u64).saturating_mul(width as u64))
 }
 
-/// Python's `text.format(…)` as far as templates need it: `{}` and `{0}`, and `{{` for a bracket. What says how
-/// a value is written, as `{:>9}`, is refused.
+/// Python's `text.format(…)` as far as templates need it: `{}` and `{0}`, and `{{` for a bracket. What says
+/// how a value is written, as `{:>9}`, is refused.
 fn fill_in(budget: &Budget, format: &Value, args: &[Value]) -> Result<Value, Error> {
     let wrong = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("format: {what}"));
     let mut rest = format.as_str().ok_or_else(|| Error::from(ErrorKind::UnknownMethod))?;

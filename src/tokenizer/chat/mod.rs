@@ -26,7 +26,8 @@ pub use message::{Message, ToolCall};
 pub struct Extras {
     /// The tools that may be called, as clients describe them: `{"type": "function", "function": {…}}`.
     pub tools: Vec<Json>,
-    /// Variables of the template, as `enable_thinking`. None of them replaces what the template is given anyway.
+    /// Variables of the template, as `enable_thinking`. None of them replaces what the template is given
+    /// anyway.
     pub variables: Map<String, Json>,
 }
 

@@ -23,8 +23,8 @@ pub struct Rewritten {
     pub longest_text: usize,
 }
 
-/// Most levels of one `{{ }}` or `{% %}`. minijinja walks expressions recursively, and what is chained between
-/// two commas, or nested in brackets there, has no more levels than tokens.
+/// Most levels of one `{{ }}` or `{% %}`. minijinja walks expressions recursively, and what is chained
+/// between two commas, or nested in brackets there, has no more levels than tokens.
 const MAX_BLOCK_LEVELS: usize = 512;
 
 /// Most `elif` in a template: each is one level deeper.
