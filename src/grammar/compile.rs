@@ -29,6 +29,9 @@ const MOST_THREADS: usize = 4;
 /// Most states of the automaton that finds words, 1 to 2 kB each.
 const MOST_LEXER_STATES: usize = 20_000;
 
+/// Most characters of what the parser says.
+const MOST_SAID: usize = 500;
+
 /// What a grammar may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -235,7 +238,12 @@ pub fn at_most(what: &'static str, got: usize, most: usize) -> Result<(), Gramma
 /// What the parser says, without the state and the traces that it appends.
 pub fn said(text: &str) -> String {
     let text = text.split("\n<").next().unwrap_or_default();
-    text.strip_prefix("panic: ").unwrap_or(text).trim().to_owned()
+    let text = text.strip_prefix("panic: ").unwrap_or(text).trim();
+    // It quotes the line that is wrong, however long.
+    match text.char_indices().nth(MOST_SAID) {
+        Some((end, _)) => format!("{} …", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// A regular expression without the anchors at its ends: it matches a whole text anyway.

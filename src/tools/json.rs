@@ -13,6 +13,8 @@ pub struct Object {
     name: Option<String>,
     id: Option<String>,
     has_begun: bool,
+    /// Name and id as they were known when the call began, until they are taken.
+    begun: Option<(String, Option<String>)>,
     has_arguments: bool,
     /// Arguments that were not taken yet.
     arguments: String,
@@ -144,7 +146,8 @@ impl Object {
 
     /// The call begins with its arguments, if the name is known by then, or with its end.
     fn begin(&mut self) {
-        if self.name.is_some() {
+        if let Some(name) = self.name.as_ref().filter(|_| !self.has_begun) {
+            self.begun = Some((name.clone(), self.id.clone()));
             self.has_begun = true;
             self.raw = String::new();
         }
@@ -173,7 +176,7 @@ impl Object {
 
     /// Name and id, once, when the call has begun.
     pub fn take_begun(&mut self) -> Option<(String, Option<String>)> {
-        if !self.has_begun { None } else { self.name.take().map(|name| (name, self.id.take())) }
+        self.begun.take()
     }
 
     /// The arguments that were read since the last time, if the call has begun.

@@ -39,8 +39,8 @@ impl Format {
         let is_forced = *wanted.choice != Choice::Auto;
         let parallel = wanted.parallel && self.is_parallel() && !matches!(wanted.choice, Choice::Named(_));
         let mut writer = Writer { out: String::new(), wanted, is_forced, parallel };
-        writer.out += "TEXT: /(.|\\n)*/\n";
-        let thinking = writer.thinking();
+        writer.out += "TEXT: /(.|\\n)*/\nSPACE: /[ \\n]{1,4}/\n";
+        let thinking = writer.thinking(self);
         let _ = writeln!(writer.out, "start: {thinking}message");
         match self {
             Self::Llama3 => writer.llama3(&tools),
@@ -83,18 +83,19 @@ impl Writer<'_> {
     }
 
     /// What comes before the message.
-    fn thinking(&mut self) -> &'static str {
-        if self.wanted.thinks {
-            self.up_to("thoughts", "</think>");
-            return "thoughts ";
-        }
-        if !self.is_forced {
+    fn thinking(&mut self, format: Format) -> &'static str {
+        if !self.wanted.thinks && !self.is_forced {
             // Free text may think as it likes.
             return "";
         }
         self.up_to("thoughts", "</think>");
+        if self.wanted.thinks {
+            // Text, and what could be taken for text, has blanks of its own.
+            let has_blanks = !self.is_forced && format != Format::Generic;
+            return if has_blanks { "thoughts " } else { "thoughts SPACE? " };
+        }
         let open = self.mark("<think>");
-        self.line(&format!("thinking: {open} thoughts"));
+        self.line(&format!("thinking: {open} thoughts SPACE?"));
         "thinking? "
     }
 
@@ -102,7 +103,8 @@ impl Writer<'_> {
     fn json_calls(&mut self, tools: &[&Tool], open: &str, between: &str, close: &str) {
         for (i, tool) in tools.iter().enumerate() {
             let head = quote(&format!("{open}{}{between}", json!(tool.name)));
-            self.line(&format!("call_{i}: {head} args_{i} {}", quote(close)));
+            self.line(&format!("call_{i}: HEAD_{i} args_{i} {}", quote(close)));
+            self.line(&format!("HEAD_{i}: /[ \\n]{{0,4}}/ {head}"));
             self.line(&format!("args_{i}: %json {}", arguments(tool)));
         }
         self.any_call(tools.len());
@@ -114,7 +116,7 @@ impl Writer<'_> {
     }
 
     fn hermes(&mut self, tools: &[&Tool]) {
-        self.json_calls(tools, "\n{\"name\": ", ", \"arguments\": ", "}\n");
+        self.json_calls(tools, "{\"name\": ", ", \"arguments\": ", "}\n");
         self.tagged_message();
     }
 
@@ -126,8 +128,7 @@ impl Writer<'_> {
             self.line(&format!("more: \"\\n\" {open} call {close}"));
         }
         if self.is_forced {
-            self.line("SPACE: /[ \\n]{1,4}/");
-            self.line(&format!("message: SPACE? {open} call {close}{more}"));
+            self.line(&format!("message: {open} call {close}{more}"));
         } else {
             self.up_to("head", "<tool_call>");
             self.line(&format!("message: TEXT | head call {close}{more}"));
@@ -154,16 +155,12 @@ impl Writer<'_> {
             Some(id) => format!("<[{id}]>? "),
             None => String::new(),
         };
-        if self.wanted.thinks || self.is_forced {
-            self.line("SPACE: /[ \\n]{1,4}/");
-            let free = if self.is_forced { "" } else { " | FREE" };
-            self.line(&format!("message: SPACE? {tag}call{free}"));
+        if self.is_forced {
+            self.line(&format!("message: {tag}call"));
         } else {
             self.line(&format!("message: {tag}call | FREE"));
-        }
-        if !self.is_forced {
             // A message that begins like a call is one.
-            self.line("FREE: TEXT & ~/[ \\n]*\\{\"name\": (.|\\n)*/");
+            self.line("FREE: TEXT & ~/[ \\n]{0,4}\\{\"name\": (.|\\n)*/");
         }
     }
 
@@ -171,14 +168,10 @@ impl Writer<'_> {
         self.json_calls(tools, "{\"name\": ", ", \"arguments\": ", "}");
         let more = if self.parallel { " (\", \" call)*" } else { "" };
         let calls = format!("\"{{\\\"tool_calls\\\": [\" call{more} \"]}}\"");
-        let space = if self.wanted.thinks { "SPACE? " } else { "" };
-        if self.wanted.thinks {
-            self.line("SPACE: /[ \\n]{1,4}/");
-        }
         if self.is_forced {
-            self.line(&format!("message: {space}{calls}"));
+            self.line(&format!("message: {calls}"));
         } else {
-            self.line(&format!("message: {space}({calls} | \"{{\\\"response\\\": \" said \"}}\")"));
+            self.line(&format!("message: ({calls} | \"{{\\\"response\\\": \" said \"}}\")"));
             self.line("said: %json {\"type\": \"string\"}");
         }
     }

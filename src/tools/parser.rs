@@ -452,7 +452,7 @@ impl Parser {
     fn id(&self, index: usize) -> String {
         const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
         let (head, n) = if self.options.format == Some(Format::Mistral) { ("", 9) } else { ("call_", 16) };
-        let mut state = self.options.seed ^ (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut state = self.options.seed.wrapping_add((index as u64).wrapping_mul(0xd134_2543_de82_ef95));
         let mut digit = || {
             // splitmix64
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

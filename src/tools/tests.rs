@@ -129,7 +129,8 @@ fn mistral() {
     assert_eq!(said.calls, [call("weather", "{\"city\": \"]\"}"), call("b", "{}")]);
     assert_eq!(said.ids[1], "000000001");
     let is_id = |id: &String| id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    assert!(said.ids.iter().all(is_id) && said.ids[0] != said.ids[1], "{:?}", said.ids);
+    // An id behind the arguments comes too late.
+    assert!(said.ids.iter().all(is_id) && said.ids[0] != "abc123xyz", "{:?}", said.ids);
     assert_eq!(read_any(&options, "a [TOOL_CALLS] b").content, "a [TOOL_CALLS] b");
 }
 
@@ -240,7 +241,8 @@ fn a_grammar_is_only_for_tools_that_may_be_called() {
     let tools = [weather()];
     let wanted = |choice| Wanted { tools: &tools, choice, parallel: true, thinks: false, token: &|_| None };
     assert_eq!(Format::Hermes.grammar(&wanted(&Choice::None)), None);
-    assert_eq!(Format::Hermes.grammar(&wanted(&Choice::Named("other".into()))), None);
+    let other = Choice::Named("other".into());
+    assert_eq!(Format::Hermes.grammar(&wanted(&other)), None);
     assert!(Format::Hermes.grammar(&wanted(&Choice::Auto)).is_some());
 }
 

@@ -270,7 +270,8 @@ fn calls_follow_their_format() {
     let coder = |days: &str| {
         format!(
             "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n\
-             <parameter=days>\n{days}\n</parameter>\n<parameter=unit>\nC\n</parameter>\n</function>\n</tool_call>"
+             <parameter=days>\n{days}\n</parameter>\n<parameter=unit>\nC\n</parameter>\n\
+             </function>\n</tool_call>"
         )
     };
     let cases = [

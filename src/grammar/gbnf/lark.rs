@@ -104,6 +104,7 @@ impl Writer<'_> {
         };
         match (part.least, part.most) {
             (1, Some(1)) => item,
+            (_, Some(0)) => "\"\"".to_owned(),
             (0, None) => format!("{item}*"),
             (1, None) => format!("{item}+"),
             (0, Some(1)) => format!("{item}?"),

@@ -75,6 +75,7 @@ fn repetition() {
         &["aabee", "aabcbddeeee"],
         &["abee", "aaee"],
     );
+    assert_texts("root ::= \"a\" \"b\"{0} \"c\"", &["ac"], &["abc"]);
     assert_texts("root ::= (\"x\"?){2} \"y\"**", &["", "x", "xx", "yyy"], &["xxx"]);
     assert_texts("root ::= \"a\"\n  | \"b\"\n  | \"c\"", &["a", "b", "c"], &["ab", ""]);
     assert_texts("root ::= item{2}\nitem ::= \"(\" item? \")\"", &["()()", "(())()"], &["()", "()()()"]);
