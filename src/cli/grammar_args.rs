@@ -74,6 +74,6 @@ fn compile(given: Given, engine: &Engine) -> Result<Arc<dyn Grammar>, CliError> 
 
 #[cfg(not(feature = "grammar"))]
 fn compile(given: Given, _: &Engine) -> Result<Arc<dyn Grammar>, CliError> {
-    let (Given::Gbnf(_) | Given::Schema(_)) = given;
+    let (Given::Gbnf(_unread) | Given::Schema(_unread)) = given;
     Err("this build follows no grammars: it was built without the feature `grammar`".into())
 }
