@@ -6,18 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory, regex_to_lark};
-use serde_json::Value;
 
 use super::matching::Matching;
 use super::vocabulary::Vocabulary;
 use super::workers::Workers;
-use super::{GrammarError, Source, gbnf, schema};
+use super::{GrammarError, Limits, Source, at_most, gbnf, quote, said, schema};
 use crate::engine::{Constraint, Grammar};
 use crate::tokenizer::Tokenizer;
 
@@ -28,26 +26,6 @@ const STACK_BYTES: usize = 256 << 20;
 const MOST_THREADS: usize = 4;
 /// Most states of the automaton that finds words, 1 to 2 kB each.
 const MOST_LEXER_STATES: usize = 20_000;
-
-/// Most characters of what the parser says.
-const MOST_SAID: usize = 500;
-
-/// What a grammar may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of its text.
-    pub bytes: usize,
-    /// Definitions that a JSON schema may refer to.
-    pub references: usize,
-    /// Time to compile it, once the vocabulary is ready.
-    pub time: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { bytes: 128 << 10, references: 100, time: Duration::from_secs(5) }
-    }
-}
 
 /// Compiles grammars for one vocabulary. Clones share what is built for it, at the first grammar.
 #[derive(Clone)]
@@ -229,23 +207,6 @@ impl fmt::Debug for Grammars {
     }
 }
 
-/// # Errors
-/// [`GrammarError::TooLarge`] for more than `most`.
-pub fn at_most(what: &'static str, got: usize, most: usize) -> Result<(), GrammarError> {
-    if got > most { Err(GrammarError::TooLarge { what, got, most }) } else { Ok(()) }
-}
-
-/// What the parser says, without the state and the traces that it appends.
-pub fn said(text: &str) -> String {
-    let text = text.split("\n<").next().unwrap_or_default();
-    let text = text.strip_prefix("panic: ").unwrap_or(text).trim();
-    // It quotes the line that is wrong, however long.
-    match text.char_indices().nth(MOST_SAID) {
-        Some((end, _)) => format!("{} …", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
 /// A regular expression without the anchors at its ends: it matches a whole text anyway.
 fn whole(regex: &str) -> &str {
     let regex = regex.strip_prefix('^').unwrap_or(regex);
@@ -263,11 +224,6 @@ fn choice(choices: &[String]) -> Result<String, GrammarError> {
     }
     let quoted: Vec<String> = choices.iter().map(|text| quote(text)).collect();
     Ok(format!("start: TEXT\nTEXT: {}\n", quoted.join(" | ")))
-}
-
-/// A text as a literal of Lark, which is JSON's but for the character U+007F.
-pub fn quote(text: &str) -> String {
-    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use llguidance::Matcher;
 
-use super::compile::said;
+use super::said;
 use super::workers::Workers;
 use crate::engine::{Constraint, ConstraintError, TokenMask};
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-pub use compile::{Compiled, Grammars, Limits};
+pub use compile::{Compiled, Grammars};
 pub use gbnf::to_lark;
 
 /// What texts are wanted.
@@ -104,4 +104,46 @@ pub enum GrammarError {
     /// No thread could be started.
     #[error("no thread for the grammar: {0}")]
     Thread(String),
+}
+
+/// What a grammar may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of its text.
+    pub bytes: usize,
+    /// Definitions that a JSON schema may refer to.
+    pub references: usize,
+    /// Time to compile it, once the vocabulary is ready.
+    pub time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { bytes: 128 << 10, references: 100, time: Duration::from_secs(5) }
+    }
+}
+
+/// # Errors
+/// [`GrammarError::TooLarge`] for more than `most`.
+fn at_most(what: &'static str, got: usize, most: usize) -> Result<(), GrammarError> {
+    if got > most { Err(GrammarError::TooLarge { what, got, most }) } else { Ok(()) }
+}
+
+/// Most characters of what the parser says.
+const MOST_SAID: usize = 500;
+
+/// What the parser says, without the state and the traces that it appends.
+fn said(text: &str) -> String {
+    let text = text.split("\n<").next().unwrap_or_default();
+    let text = text.strip_prefix("panic: ").unwrap_or(text).trim();
+    // It quotes the line that is wrong, however long.
+    match text.char_indices().nth(MOST_SAID) {
+        Some((end, _)) => format!("{} …", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// A text as a literal of Lark, which is JSON's but for the character U+007F.
+fn quote(text: &str) -> String {
+    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::compile::at_most;
-use super::{GrammarError, Limits};
+use super::{GrammarError, Limits, at_most};
 
 /// Most levels of lists and objects in a schema, as in `serde_json`.
 const MOST_LEVELS: usize = 128;

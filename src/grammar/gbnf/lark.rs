@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::super::compile::{at_most, quote};
+use super::super::{at_most, quote};
 use super::{GrammarError, Item, Part, Rule};
 
 /// Most words and rules, one inside the other: the parser walks them recursively.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::compile::at_most;
+use super::super::at_most;
 use super::{Choices, GrammarError, Item, Part, Rule};
 
 /// Most rules, groups included. The parser walks from one into the other.
