@@ -5,8 +5,10 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use sterna::gguf::{Array, Gguf, GgufWriter, Metadata};
+use sterna::grammar::to_lark;
 use sterna::tokenizer::chat::{ChatTemplate, Message};
 use sterna::tokenizer::{Special, StreamDecoder, Tokenizer, TokenizerOptions};
+use sterna::tools::{Delta, Format, Parser, ParserOptions, Tool};
 
 /// Opens a GGUF file, looks at everything in it, and writes it again: what comes out reads the same.
 pub fn gguf(data: &[u8]) {
@@ -118,4 +120,64 @@ pub fn chat_template(data: &[u8]) {
     let _ = template.render(&messages, true);
     let _ = template.render(&messages[1..2], false);
     let _ = template.render(&[], true);
+}
+
+/// Takes the input as a GBNF grammar: it becomes Lark or an error that says where.
+pub fn gbnf(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let find = |name: &str| (name.len() < 12).then_some(3);
+    if let Ok(lark) = to_lark(&text, &find, 100) {
+        assert!(lark.starts_with("start: ") && lark.ends_with('\n'), "{lark}");
+    }
+}
+
+/// Takes the input as a model's message with calls, in every format: a byte that says how it is cut, then the
+/// text. How it is cut makes no difference, and what calls say in tags is JSON.
+pub fn tools(data: &[u8]) {
+    let (&cut, text) = data.split_first().unwrap_or((&0, &[]));
+    let text = String::from_utf8_lossy(text);
+    let parameters = serde_json::json!({"properties": {"a": {"type": "string"}, "b": {"type": "integer"}}});
+    let tool = Tool { name: "f".into(), description: None, parameters, strict: false };
+    for (_, format) in Format::ALL {
+        let options = ParserOptions {
+            format: Some(*format),
+            tools: vec![tool.clone()],
+            reasoning: cut & 1 == 1,
+            thinks: cut & 2 == 2,
+            seed: 0,
+        };
+        let whole = deltas(&options, [&*text]);
+        let size = usize::from(cut / 4) + 1;
+        let chars: Vec<char> = text.chars().collect();
+        let pieces: Vec<String> = chars.chunks(size).map(|chars| chars.iter().collect()).collect();
+        assert_eq!(deltas(&options, pieces.iter().map(String::as_str)), whole, "{format:?}, cut by {size}");
+        let mut arguments = String::new();
+        for delta in whole {
+            match delta {
+                Delta::CallBegun { .. } => arguments.clear(),
+                Delta::Arguments { text, .. } => arguments += &text,
+                Delta::CallEnded { .. } if *format == Format::Qwen3Coder => {
+                    serde_json::from_str::<serde_json::Value>(&arguments).expect("tags become JSON");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What a parser makes of pieces, neighbours of a kind put together.
+fn deltas<'p>(options: &ParserOptions, pieces: impl IntoIterator<Item = &'p str>) -> Vec<Delta> {
+    let mut parser = Parser::new(options.clone());
+    let mut all: Vec<Delta> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();
+    all.extend(parser.finish());
+    let mut joined: Vec<Delta> = Vec::new();
+    for delta in all {
+        match (joined.last_mut(), delta) {
+            (Some(Delta::Content(last)), Delta::Content(text)) => *last += &text,
+            (Some(Delta::Reasoning(last)), Delta::Reasoning(text)) => *last += &text,
+            (Some(Delta::Arguments { text: last, .. }), Delta::Arguments { text, .. }) => *last += &text,
+            (_, delta) => joined.push(delta),
+        }
+    }
+    joined
 }

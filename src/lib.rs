@@ -16,6 +16,8 @@
 //! - [`engine`] is where to start: an [`Engine`](engine::Engine) is a loaded model, a
 //!   [`Session`](engine::Session) one sequence of tokens, a [`Generation`](engine::Generation) an iterator
 //!   of text; [`SamplerOptions`](engine::SamplerOptions) say how tokens are picked.
+//! - `grammar` (feature `grammar`) constrains text to JSON schemas, regular expressions and grammars.
+//! - [`tools`] reads and constrains the calls of tools in a model's text.
 //! - [`gguf`] reads and writes model files, [`tokenizer`] their vocabularies; [`quantize`] and [`synth`] make
 //!   models, and [`demo`] is one; [`eval`] measures them.
 //! - [`model`] turns a file into a [`program`], which a [`backend`] runs; [`selftest`] compares one with the
@@ -29,12 +31,17 @@ pub mod demo;
 pub mod engine;
 pub mod eval;
 pub mod gguf;
+#[cfg(feature = "grammar")]
+pub mod grammar;
 pub mod model;
 mod parallel;
 pub mod program;
 pub mod quantize;
 pub mod selftest;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod synth;
 pub mod tokenizer;
+pub mod tools;
 
 pub use engine::Error;

@@ -10,6 +10,7 @@ const WORDS: &[(&str, &str)] = &[
     ("-ntg", "--n-gen"),
     ("-pg", "--prompt-gen"),
     ("-pps", "--prompt-shared"),
+    ("-jf", "--json-schema-file"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
     ("-dev", "--device"),

@@ -154,5 +154,6 @@ fn words(reason: StopReason) -> &'static str {
         StopReason::Limit => "--n-predict tokens were generated",
         StopReason::ContextFull => "the context is full (--ctx-size sets it)",
         StopReason::Cancelled => "interrupted",
+        StopReason::Constraint => "the grammar could not be followed any further",
     }
 }

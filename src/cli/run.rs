@@ -7,10 +7,11 @@ use std::time::Instant;
 use clap::Args;
 
 use super::args::unescape;
+use super::grammar_args::GrammarArgs;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::prompt_cache::{PromptCacheArgs, keep};
 use super::sampling_args::SamplingArgs;
-use super::{CliError, Interrupted, input, report};
+use super::{CliError, Interrupted, flags, input, report};
 use crate::engine::{BatchOptions, Engine, GenerateOptions, Request, Stats, StopReason};
 use crate::tokenizer::Special;
 
@@ -27,6 +28,7 @@ use crate::tokenizer::Special;
   sterna run -m model.gguf -f prompt.txt --seed 7 --stop '\n\n' > out.txt
   sterna run -m model.gguf -f long.txt --prompt-cache long.cache
   sterna run -p 'Once upon a time' -n 50 -np 4
+  sterna run -m model.gguf -p 'A person:' --json-schema-file person.json
   echo 'def fib(n):' | sterna run -m model.gguf -n 64")]
 pub struct RunArgs {
     #[command(flatten)]
@@ -35,6 +37,8 @@ pub struct RunArgs {
     context: ContextArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    grammar: GrammarArgs,
     #[command(flatten)]
     cache: PromptCacheArgs,
     /// The prompt
@@ -88,6 +92,7 @@ impl RunArgs {
             show_special: self.show_special,
             past_eos: false,
             logprobs: None,
+            grammar: self.grammar.compile(&engine)?,
             cancel: Some(cancel),
         };
         match self.parallel {
@@ -157,7 +162,7 @@ fn continue_in_parallel(
     let seed = ids.first().and_then(|id| batch.seed_of(*id)).unwrap_or_default();
     let mut stdout = io::stdout().lock();
     let mut texts = vec![String::new(); n];
-    let (mut shown, mut has_ended, mut cancelled) = (0, vec![false; n], false);
+    let (mut shown, mut has_ended, mut cancelled, mut has_failed) = (0, vec![false; n], false, false);
     write!(stdout, "sequence 0:\n\n")?;
     batch.run(|id, event| -> Result<(), CliError> {
         let at = ids.iter().position(|of| *of == id).expect("a sequence of this request");
@@ -168,6 +173,10 @@ fn continue_in_parallel(
         texts[at] += &event.text;
         has_ended[at] = event.end.is_some();
         cancelled |= event.end == Some(StopReason::Cancelled);
+        if let Some(fault) = &event.fault {
+            flags::note("error", &format!("sequence {at}: {fault}"));
+            has_failed = true;
+        }
         loop {
             stdout.write_all(std::mem::take(&mut texts[shown]).as_bytes())?;
             stdout.flush()?;
@@ -182,5 +191,9 @@ fn continue_in_parallel(
     stats.generate_time = begun.elapsed().saturating_sub(stats.prompt_time);
     drop(batch);
     report::continued(&stats, n, seed);
-    if cancelled { Err(Interrupted.into()) } else { Ok(()) }
+    match (cancelled, has_failed) {
+        (true, _) => Err(Interrupted.into()),
+        (false, true) => Err("not every sequence could follow the grammar to its end".into()),
+        (false, false) => Ok(()),
+    }
 }

@@ -108,9 +108,15 @@ impl Conversation {
         let mut picked = generation.tokens().to_vec();
         drop(generation);
         let exact = match reason {
-            // The template writes the end of a turn itself.
-            StopReason::EndOfText => picked.pop().is_some(),
-            StopReason::Limit | StopReason::Cancelled | StopReason::ContextFull => true,
+            // The template writes the end of a turn itself. A grammar may end a text without a token for it.
+            StopReason::EndOfText => {
+                let tokenizer = self.session.engine().tokenizer()?;
+                picked.pop_if(|token| tokenizer.is_eog(*token));
+                true
+            }
+            StopReason::Limit | StopReason::Cancelled | StopReason::ContextFull | StopReason::Constraint => {
+                true
+            }
             // The tokens go on where the text was cut.
             StopReason::StopString => false,
         };

@@ -2,6 +2,7 @@
 //! ended.
 
 use super::GenerateOptions;
+use super::constraint::ConstraintError;
 use super::logprobs::LogProbs;
 use super::stop::StopStrings;
 use crate::tokenizer::{Tokenizer, Utf8Stream};
@@ -9,7 +10,7 @@ use crate::tokenizer::{Tokenizer, Utf8Stream};
 /// Why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The model said that its text or turn ends.
+    /// The model said that its text or turn ends, or nothing can follow by the grammar.
     EndOfText,
     /// A stop string was met.
     StopString,
@@ -19,6 +20,8 @@ pub enum StopReason {
     ContextFull,
     /// It was cancelled.
     Cancelled,
+    /// Its grammar failed, as [`Event::fault`] says.
+    Constraint,
 }
 
 /// A token that was picked.
@@ -42,6 +45,8 @@ pub struct Event {
     pub text: String,
     /// Why the sequence ended, if it did.
     pub end: Option<StopReason>,
+    /// Why its grammar failed, if it did.
+    pub fault: Option<ConstraintError>,
 }
 
 /// Makes events of the tokens of one sequence.
@@ -93,14 +98,14 @@ impl Decoder {
         let piece = self.utf8.push(tokenizer.shown_bytes(id, self.show_special));
         let (text, stopped) = self.stops.push(piece);
         if stopped {
-            return Event { token, text, end: Some(StopReason::StopString) };
+            return Event { token, text, end: Some(StopReason::StopString), fault: None };
         }
         match self.remaining() {
             0 => {
                 let last = self.finish(StopReason::Limit);
-                Event { token, text: text + &last.text, end: last.end }
+                Event { token, text: text + &last.text, ..last }
             }
-            _ => Event { token, text, end: None },
+            _ => Event { token, text, end: None, fault: None },
         }
     }
 
@@ -111,6 +116,26 @@ impl Decoder {
             text += &self.stops.flush();
         }
         let end = Some(if stopped { StopReason::StopString } else { reason });
-        Event { token: None, text, end }
+        Event { token: None, text, end, fault: None }
+    }
+
+    /// Ends the sequence because its grammar failed.
+    pub fn fail(&mut self, fault: ConstraintError) -> Event {
+        let last = self.finish(StopReason::Constraint);
+        Event { end: Some(StopReason::Constraint), fault: Some(fault), ..last }
+    }
+
+    /// Ends the sequence with the token of `event`, behind which nothing can follow. Being complete goes
+    /// before having reached the limit.
+    pub(super) fn complete(&mut self, event: &mut Event) {
+        match event.end {
+            None => {
+                let last = self.finish(StopReason::EndOfText);
+                event.text += &last.text;
+                event.end = last.end;
+            }
+            Some(StopReason::Limit) => event.end = Some(StopReason::EndOfText),
+            Some(_) => {}
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::model::ModelError;
 use crate::tokenizer::TokenizerError;
 use crate::tokenizer::chat::ChatError;
 
-use super::SamplerError;
+use super::{ConstraintError, SamplerError};
 
 /// Why the engine could not do what was asked. Each message says what was expected, what was found, and
 /// where; an option is named by its path, as in `EngineOptions::n_ctx`.
@@ -32,6 +32,9 @@ pub enum Error {
     /// A sampling option is outside its range.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
+    /// The constraint of a sequence fails, or leaves no token.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
     /// A saved session cannot be taken up, or not be saved.
     #[error(transparent)]
     State(#[from] StateError),

@@ -104,10 +104,19 @@ impl<'s> Generation<'s> {
         if let Some(reason) = self.due() {
             return Ok(self.decoder.finish(reason));
         }
-        let Some(token) = self.pick()? else { return Ok(self.decoder.finish(StopReason::Cancelled)) };
+        let token = match self.pick() {
+            Ok(Some(token)) => token,
+            Ok(None) => return Ok(self.decoder.finish(StopReason::Cancelled)),
+            Err(Error::Constraint(fault)) => return Ok(self.decoder.fail(fault)),
+            Err(err) => return Err(err),
+        };
         let logprobs = self.options.logprobs.map(|n| LogProbs::of(self.session.last_logits(), token, n));
         let tokenizer = self.session.engine().tokenizer()?;
-        Ok(self.decoder.push(tokenizer, token, logprobs))
+        let mut event = self.decoder.push(tokenizer, token, logprobs);
+        if self.session.sampler().is_done() {
+            self.decoder.complete(&mut event);
+        }
+        Ok(event)
     }
 
     /// Why it must end before another token is picked.
@@ -172,6 +181,7 @@ impl Iterator for Generation<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             match self.next_event()? {
+                Ok(Event { fault: Some(fault), .. }) => return Some(Err(fault.into())),
                 Ok(event) if event.text.is_empty() => {}
                 Ok(event) => return Some(Ok(event.text)),
                 Err(err) => return Some(Err(err)),

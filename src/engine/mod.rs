@@ -4,6 +4,7 @@
 //! a kernel. Start at [`Engine`], then [`Session`] and [`Generation`], then [`Batch`].
 
 mod batch;
+mod constraint;
 mod conversation;
 mod decoder;
 pub(crate) mod error;
@@ -23,7 +24,10 @@ mod state;
 mod stats;
 mod stop;
 
-pub use batch::{Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SeqId};
+pub use batch::{
+    Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SeqId, Standing,
+};
+pub use constraint::{Constraint, ConstraintError, Grammar, TokenMask};
 pub use conversation::{Answer, Conversation};
 pub use decoder::{Decoder, Event, PickedToken, StopReason};
 pub use error::{Error, StateError};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Error, Sampler, SamplerOptions};
+use super::{Error, Grammar, Sampler, SamplerOptions};
 use crate::tokenizer::Tokenizer;
 
 /// How to generate.
@@ -24,6 +24,9 @@ pub struct GenerateOptions {
     /// Log-probabilities of each picked token and of this many of the most likely ones; `None` is no
     /// log-probabilities, which spares reading a row of logits a token.
     pub logprobs: Option<usize>,
+    /// What texts are allowed; `None` is any. The host then picks the tokens, each of those that may come
+    /// next, and the sequence ends where nothing can follow.
+    pub grammar: Option<Arc<dyn Grammar>>,
     /// Looked at between steps; `true` ends the generation.
     pub cancel: Option<Arc<AtomicBool>>,
 }
@@ -35,7 +38,11 @@ impl GenerateOptions {
         if self.ignore_eos {
             options.logit_bias.extend(tokenizer.eog().map(|id| (id, f32::NEG_INFINITY)));
         }
-        Ok(Sampler::new(options)?)
+        let sampler = Sampler::new(options)?;
+        Ok(match &self.grammar {
+            Some(grammar) => sampler.constrained(grammar.start()),
+            None => sampler,
+        })
     }
 
     pub(super) fn is_cancelled(&self) -> bool {

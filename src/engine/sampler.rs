@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
+use super::constraint::{Constraint, ConstraintError};
 use crate::program::Sampling;
 use crate::program::sampling::{Scratch, pick};
 
@@ -79,6 +80,7 @@ pub struct Sampler {
     recent: VecDeque<u32>,
     counts: HashMap<u32, u32>,
     scratch: Scratch,
+    constraint: Option<Box<dyn Constraint>>,
 }
 
 impl Sampler {
@@ -89,7 +91,14 @@ impl Sampler {
     pub fn new(options: SamplerOptions) -> Result<Self, SamplerError> {
         check(&options)?;
         let seed = options.seed.unwrap_or_else(random_seed);
-        Ok(Self { options, seed, recent: VecDeque::new(), counts: HashMap::new(), scratch: Scratch::new(0) })
+        let (recent, counts, scratch) = (VecDeque::new(), HashMap::new(), Scratch::new(0));
+        Ok(Self { options, seed, recent, counts, scratch, constraint: None })
+    }
+
+    /// The same sampler, picking only tokens that `constraint` allows.
+    pub fn constrained(mut self, constraint: Box<dyn Constraint>) -> Self {
+        self.constraint = Some(constraint);
+        self
     }
 
     /// The seed: the given one, or the random one that was taken.
@@ -97,9 +106,14 @@ impl Sampler {
         self.seed
     }
 
-    /// Whether bias or penalties change the logits, so that the host must see them.
+    /// Whether a constraint, bias or penalties change the logits, so that the host must see them.
     pub fn changes_logits(&self) -> bool {
-        !self.options.logit_bias.is_empty() || self.penalises()
+        self.constraint.is_some() || !self.options.logit_bias.is_empty() || self.penalises()
+    }
+
+    /// Whether a constraint says that the text is complete and nothing can follow.
+    pub fn is_done(&self) -> bool {
+        self.constraint.as_ref().is_some_and(|constraint| constraint.is_done())
     }
 
     fn penalises(&self) -> bool {
@@ -141,11 +155,39 @@ impl Sampler {
         }
     }
 
-    /// Picks the token at `position` from `logits`, `[n_vocab]`, which bias and penalties change in place.
+    /// Picks the token at `position` from `logits`, `[n_vocab]`, which the constraint, bias and penalties
+    /// change in place. The constraint goes on behind the token.
+    ///
+    /// # Errors
+    /// [`ConstraintError`], where there is a constraint.
     ///
     /// # Panics
     /// If `logits` is empty.
-    pub fn pick(&mut self, logits: &mut [f32], position: usize) -> u32 {
+    pub fn pick(&mut self, logits: &mut [f32], position: usize) -> Result<u32, ConstraintError> {
+        let Some(mut constraint) = self.constraint.take() else { return Ok(self.pick_any(logits, position)) };
+        let picked = self.pick_allowed(&mut *constraint, logits, position);
+        self.constraint = Some(constraint);
+        picked
+    }
+
+    fn pick_allowed(
+        &mut self,
+        constraint: &mut dyn Constraint,
+        logits: &mut [f32],
+        position: usize,
+    ) -> Result<u32, ConstraintError> {
+        let mask = constraint.mask()?;
+        mask.apply(logits);
+        let token = self.pick_any(logits, position);
+        // Where every logit is minus infinity or no number, any token comes out.
+        if !mask.allows(token) || logits[token as usize] == f32::NEG_INFINITY {
+            return Err(ConstraintError::NoToken);
+        }
+        constraint.accept(token)?;
+        Ok(token)
+    }
+
+    fn pick_any(&mut self, logits: &mut [f32], position: usize) -> u32 {
         let o = &self.options;
         for &(token, bias) in &o.logit_bias {
             if let Some(logit) = logits.get_mut(token as usize) {
@@ -212,7 +254,7 @@ mod tests {
         let mut sampler = greedy(|o| o.repeat_penalty = 2.0);
         [0, 1, 1].into_iter().for_each(|token| sampler.accept(token));
         let mut logits = [4.0, -1.0, 3.0, 0.5];
-        assert_eq!(sampler.pick(&mut logits, 0), 2);
+        assert_eq!(sampler.pick(&mut logits, 0), Ok(2));
         assert_eq!(logits, [2.0, -2.0, 3.0, 0.5]);
     }
 
@@ -224,7 +266,7 @@ mod tests {
         });
         [0, 1, 1].into_iter().for_each(|token| sampler.accept(token));
         let mut logits = [1.0, 1.0, 1.0];
-        sampler.pick(&mut logits, 0);
+        sampler.pick(&mut logits, 0).unwrap();
         assert_eq!(logits, [0.25, -0.25, 1.0]);
     }
 
@@ -236,7 +278,7 @@ mod tests {
         });
         [0, 1, 2, 2].into_iter().for_each(|token| sampler.accept(token));
         let mut logits = [0.0; 3];
-        sampler.pick(&mut logits, 0);
+        sampler.pick(&mut logits, 0).unwrap();
         assert_eq!(logits, [0.0, 0.0, -1.0]);
         assert_eq!(sampler.recent.len(), 2);
     }
@@ -245,7 +287,7 @@ mod tests {
     fn bias_moves_a_token_and_minus_infinity_forbids_it() {
         let mut sampler = greedy(|o| o.logit_bias = vec![(0, f32::NEG_INFINITY), (2, 5.0), (99, 1.0)]);
         assert!(sampler.changes_logits());
-        assert_eq!(sampler.pick(&mut [9.0, 1.0, 0.0], 0), 2);
+        assert_eq!(sampler.pick(&mut [9.0, 1.0, 0.0], 0), Ok(2));
     }
 
     #[test]

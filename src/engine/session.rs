@@ -137,7 +137,7 @@ impl Session {
     /// backend picks if the sampler leaves the logits alone; the result is the same.
     ///
     /// # Errors
-    /// As [`logits`](Self::logits).
+    /// As [`logits`](Self::logits); [`Error::Constraint`].
     pub fn decode(&mut self, tokens: &[u32]) -> Result<u32, Error> {
         self.pick(tokens, false, false)
     }
@@ -174,8 +174,8 @@ impl Session {
         let position = self.position();
         if self.seq.queued.is_empty() {
             return Ok(match keeps_logits {
-                true => self.seq.sampler.pick(&mut self.logits.clone(), position),
-                false => self.seq.sampler.pick(&mut self.logits, position),
+                true => self.seq.sampler.pick(&mut self.logits.clone(), position)?,
+                false => self.seq.sampler.pick(&mut self.logits, position)?,
             });
         }
         let goes_on = goes_on && !keeps_logits && position < self.engine.n_ctx();

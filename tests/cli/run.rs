@@ -295,3 +295,38 @@ fn ctrl_c_ends_it_with_the_statistics() {
     assert_eq!(output.status.code(), Some(130), "{stderr}");
     assert!(stderr.contains("generation:") && stderr.contains("interrupted"), "{stderr}");
 }
+
+#[test]
+#[cfg(feature = "grammar")]
+fn a_grammar_says_what_may_be_written() {
+    let grammar = "root ::= \"yes\" | \"no\"";
+    let said = run(&["-p", "Well?", "--grammar", grammar, "-n", "20", "-s", "1"]);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    assert!(["yes", "no"].contains(&text(&said.stdout).as_str()), "{}", text(&said.stdout));
+    let dir = tempfile::tempdir().unwrap();
+    let (gbnf, schema) = (dir.path().join("a.gbnf"), dir.path().join("a.json"));
+    std::fs::write(&gbnf, grammar).unwrap();
+    std::fs::write(&schema, r#"{"type": "array", "items": {"type": "boolean"}, "maxItems": 3}"#).unwrap();
+    let by_file = run(&["-p", "Well?", "--grammar-file", gbnf.to_str().unwrap(), "-n", "20", "-s", "1"]);
+    assert_eq!(by_file.stdout, said.stdout);
+    let several = run(&["-p", "Well?", "-jf", schema.to_str().unwrap(), "-n", "60", "-s", "1", "-np", "2"]);
+    assert!(several.status.success(), "{}", text(&several.stderr));
+    for sequence in text(&several.stdout).split("sequence").skip(1) {
+        let json = sequence.split_once(':').unwrap().1;
+        let list: Vec<bool> = serde_json::from_str(json).unwrap_or_else(|err| panic!("{json}: {err}"));
+        assert!(list.len() <= 3);
+    }
+}
+
+#[test]
+#[cfg(feature = "grammar")]
+fn a_grammar_that_cannot_be_used_is_refused() {
+    let refuses = |args: &[&str], words: &[&str]| refused(&run(&[&["-p", "a"], args].concat()), words);
+    refuses(&["--grammar", "root ::= [z-a]"], &["GBNF", "line 1, column 11"]);
+    refuses(&["--grammar", "%llguidance {}\nstart: x"], &["unknown name"]);
+    refuses(&["-j", "{"], &["JSON schema"]);
+    refuses(&["-j", r#"{"type": "string", "not": {"const": "a"}}"#], &["`not`"]);
+    refuses(&["--grammar-file", "/nowhere.gbnf"], &["/nowhere.gbnf"]);
+    let both = run(&["-p", "a", "--grammar", "root ::= \"a\"", "-j", "{}"]);
+    assert!(!both.status.success() && text(&both.stderr).contains("cannot be used with"));
+}

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use sterna::Error;
 use sterna::engine::{
-    Batch, BatchOptions, Engine, EngineOptions, Event, GenerateOptions, LogProbs, PageEvent, Request,
-    SamplerOptions, SeqId, StopReason,
+    Batch, BatchOptions, Constraint, ConstraintError, Engine, EngineOptions, Event, GenerateOptions, Grammar,
+    LogProbs, PageEvent, Request, SamplerOptions, SeqId, StopReason, TokenMask,
 };
 use sterna::gguf::Gguf;
 use sterna::program::PAGE;
@@ -100,6 +100,46 @@ fn finish(batch: &mut Batch) -> BTreeMap<SeqId, Said> {
     all
 }
 
+/// Allows every fifth token, by all that were said. Complete after `most`; may fail from the seventh on.
+#[derive(Debug)]
+struct Remainders {
+    most: u32,
+}
+
+#[derive(Debug)]
+struct Remainder {
+    sum: u32,
+    said: u32,
+    most: u32,
+    mask: TokenMask,
+}
+
+impl Grammar for Remainders {
+    fn start(&self) -> Box<dyn Constraint> {
+        Box::new(Remainder { sum: 0, said: 0, most: self.most, mask: TokenMask::default() })
+    }
+}
+
+impl Constraint for Remainder {
+    fn mask(&mut self) -> Result<&TokenMask, ConstraintError> {
+        if self.said > 6 && self.sum.is_multiple_of(7) {
+            return Err(ConstraintError::Failed("a multiple of seven".into()));
+        }
+        self.mask = (0..512).filter(|token| token % 5 == self.sum % 5).collect();
+        Ok(&self.mask)
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
+        assert!(self.mask.allows(token) && !self.is_done(), "{token} after {}", self.said);
+        (self.sum, self.said) = (self.sum.wrapping_mul(31).wrapping_add(token), self.said + 1);
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.said == self.most
+    }
+}
+
 /// A request, when it comes and when it is cancelled, in steps.
 #[derive(Clone, Debug)]
 struct Arrival {
@@ -121,7 +161,8 @@ impl Arrival {
         prompt
     }
 
-    /// One of: the most likely token; draws; draws that the host makes; penalties; logits with a bias.
+    /// One of: the most likely token; draws; draws that the host makes; penalties; logits with a bias; draws
+    /// that a grammar allows.
     fn options(&self, index: u32) -> GenerateOptions {
         let mut options = match self.sampler {
             0 => greedy(self.max_tokens),
@@ -131,6 +172,7 @@ impl Arrival {
             2 => options.sampler.top_k = 0,
             3 => (options.sampler.repeat_penalty, options.sampler.frequency_penalty) = (1.2, 0.1),
             4 => options.sampler.logit_bias = vec![(5, 3.0), (6, f32::NEG_INFINITY)],
+            5 => options.grammar = Some(Arc::new(Remainders { most: index + 4 })),
             _ => {}
         }
         options
@@ -140,7 +182,7 @@ impl Arrival {
 /// Up to `most` of them, whose prompts begin with up to `shared` tokens of one of two texts.
 fn arrivals(most: usize, shared: usize) -> impl Strategy<Value = Vec<Arrival>> {
     let prompt = (0..2_u32, 0..shared, 1..40_usize);
-    let how = (0..24_usize, 0..5_u32, 0..2_i32);
+    let how = (0..24_usize, 0..6_u32, 0..2_i32);
     let when = (0..30_usize, proptest::option::weighted(0.2, 0..20_usize));
     let arrival =
         (prompt, how, when).prop_map(|((text, shared, own), (n, sampler, priority), (comes, after))| {
@@ -451,6 +493,40 @@ fn a_cancelled_sequence_is_gone_with_the_next_step() {
 
 /// Of sequences with equal claims that decode none gets ahead of another by more than a token, though a step
 /// has rows for only two of them; and of two prompts none waits for the other's end.
+/// Those that rest hold their slots until somebody needs them, and go on as if nothing had been.
+#[test]
+fn who_rests_gives_way() {
+    let engine = engine(|_| ());
+    let prompts: Vec<Vec<u32>> = (0..4).map(|i| tokens(i, 70 + i as usize)).collect();
+    let want: Vec<Said> = prompts.iter().map(|prompt| alone(&engine, prompt, &greedy(20))).collect();
+    let mut batch = engine.batch(BatchOptions::default()).unwrap();
+    let add =
+        |batch: &mut Batch, i: usize| batch.add(&Request::new(prompts[i].clone(), greedy(20))).unwrap()[0];
+    let ids: Vec<SeqId> = (0..3).map(|i| add(&mut batch, i)).collect();
+    let mut said: BTreeMap<SeqId, Said> = BTreeMap::new();
+    let mut step = |batch: &mut Batch| {
+        let events = batch.step().unwrap();
+        events.into_iter().for_each(|(id, event)| said.entry(id).or_default().take(event));
+    };
+    (0..8).for_each(|_| step(&mut batch));
+    ids.iter().for_each(|id| batch.pause(*id, true));
+    let before = batch.stats();
+    step(&mut batch);
+    assert_eq!((batch.stats().steps, batch.stats().resting), (before.steps, 3), "somebody ran");
+    let last = add(&mut batch, 3);
+    while batch.standings().any(|standing| standing.id == last) {
+        step(&mut batch);
+    }
+    assert_eq!(batch.stats_of(last).unwrap().generated_tokens, 20, "of a sequence that has just ended");
+    assert_eq!((batch.stats().resting, batch.stats().preemptions), (2, 1));
+    ids.iter().for_each(|id| batch.pause(*id, false));
+    while !batch.is_idle() {
+        step(&mut batch);
+    }
+    let said: Vec<&Said> = ids.iter().chain([&last]).map(|id| &said[id]).collect();
+    assert!(said.into_iter().eq(&want));
+}
+
 #[test]
 fn equal_claims_get_equal_shares() {
     let engine = engine(|options| {

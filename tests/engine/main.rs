@@ -13,3 +13,5 @@ mod kv_state;
 mod program;
 mod program_parts;
 mod program_text;
+#[cfg(feature = "grammar")]
+mod structured;

@@ -9,8 +9,13 @@ use std::fs;
 type Target = fn(&[u8]);
 
 /// Folder of `fuzz/corpus` and `fuzz/fuzz_targets`, and what is done with an input.
-const TARGETS: &[(&str, Target)] =
-    &[("chat_template", targets::chat_template), ("gguf", targets::gguf), ("tokenizer", targets::tokenizer)];
+const TARGETS: &[(&str, Target)] = &[
+    ("chat_template", targets::chat_template),
+    ("gbnf", targets::gbnf),
+    ("gguf", targets::gguf),
+    ("tokenizer", targets::tokenizer),
+    ("tools", targets::tools),
+];
 
 #[test]
 fn every_target_survives_its_corpus() {

@@ -1,5 +1,7 @@
 //! What is read from files and written to them: GGUF, weight types, vocabularies, broken input.
 
+// Its targets read grammars too.
+#[cfg(feature = "grammar")]
 mod fuzz_corpus;
 mod gguf;
 mod gguf_broken;

@@ -18,13 +18,16 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("program", &[]),
     ("gguf", &[]),
     ("tokenizer", &["gguf"]),
+    ("tools", &["tokenizer"]),
     ("model", &["program", "gguf"]),
     ("backend", &["program"]),
     ("synth", &["gguf"]),
     ("quantize", &["gguf", "parallel"]),
     ("selftest", &["program", "gguf", "model", "backend", "synth"]),
     ("engine", &["program", "gguf", "tokenizer", "model", "backend", "parallel"]),
+    ("grammar", &["tokenizer", "engine"]),
     ("eval", &["program", "gguf", "tokenizer", "model", "backend", "engine"]),
+    ("serve", &["program", "gguf", "tokenizer", "model", "engine"]),
     (
         "cli",
         &[
@@ -38,7 +41,9 @@ const ROOMS: &[(&str, &[&str])] = &[
             "quantize",
             "selftest",
             "engine",
+            "grammar",
             "eval",
+            "serve",
         ],
     ),
     // It names the rooms, and exports the engine's error.
@@ -54,8 +59,10 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/backend/mod.rs", "which backends are built"),
     ("src/backend/registry.rs", "which backends are built"),
     ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
+    ("src/cli/grammar_args.rs", "whether grammars are in the library"),
+    ("src/cli/mod.rs", "whether the server is in the program"),
     ("src/demo.rs", "whether the demo model is in the program"),
-    ("src/lib.rs", "whether the command line is in the library"),
+    ("src/lib.rs", "whether the command line, grammars and the server are in the library"),
 ];
 
 /// Files of the root crate that may hold `unsafe`, with the reason. `ggml-types` forbids it.

@@ -4,13 +4,13 @@ use std::sync::{Arc, LazyLock};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Value, ValueOrKwargs};
-use minijinja::{Environment, Error, ErrorKind, State, context, filters, functions};
+use minijinja::{Environment, Error, ErrorKind, State, filters, functions};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use regex::Regex;
 
 use super::budget::Budget;
 use super::rewrite::{self, CHARGE, FACTOR};
-use super::{Message, json, time};
+use super::{Extras, Message, json, message, time};
 
 /// How deep blocks, loops and macros may be nested; minijinja counts a macro as several.
 const MAX_RECURSION: usize = 100;
@@ -42,19 +42,26 @@ pub fn with_template(name: &'static str, source: &str) -> Result<Environment<'st
 }
 
 /// What a template sees.
-pub fn context(messages: &[Message], bos: &str, eos: &str, add_generation_prompt: bool) -> Value {
-    let messages: Vec<Value> = messages
-        .iter()
-        .map(|message| context! { role => message.role.as_str(), content => message.content.as_str() })
-        .collect();
-    context! {
-        messages => messages,
-        bos_token => bos,
-        eos_token => eos,
-        add_generation_prompt => add_generation_prompt,
-        tools => (),
-        documents => (),
-    }
+pub fn context(
+    messages: &[Message],
+    extras: &Extras,
+    [bos, eos]: [&str; 2],
+    add_generation_prompt: bool,
+) -> Value {
+    let messages: Vec<Value> = messages.iter().map(Message::value).collect();
+    let tools: Vec<Value> = extras.tools.iter().map(message::value).collect();
+    let variables = extras.variables.iter().map(|(key, json)| (key.clone(), message::value(json)));
+    let given = [
+        ("messages", Value::from(messages)),
+        ("bos_token", Value::from(bos)),
+        ("eos_token", Value::from(eos)),
+        ("add_generation_prompt", Value::from(add_generation_prompt)),
+        // Templates ask whether it is none.
+        ("tools", if tools.is_empty() { Value::from(()) } else { Value::from(tools) }),
+        ("documents", Value::from(())),
+    ];
+    // The last of equal keys counts.
+    Value::from_pairs(variables.chain(given.map(|(key, value)| (key.to_owned(), value))))
 }
 
 /// `{% generation %}` marks what a trainer learns from; a reader passes it by.
@@ -71,7 +78,7 @@ fn without_generation_blocks(source: &str) -> String {
 
 /// The filters that chat templates use and whose result is not much larger than what they are given.
 fn add_filters(env: &mut Environment<'static>, budget: &Arc<Budget>) {
-    for name in ["batch", "slice", "groupby", "chain", "zip", "pprint", "format", "indent", "attr"] {
+    for name in ["batch", "slice", "groupby", "chain", "zip", "pprint", "format", "attr"] {
         env.remove_filter(name);
     }
     let plain = [
@@ -127,6 +134,12 @@ fn add_filters(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         Value::from_function(filters::join).call(state, &args)
     });
     let spent = budget.clone();
+    env.add_filter("indent", move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+        let args = args.into_values();
+        charge_indent(&spent, &args)?;
+        Value::from_function(filters::indent).call(state, &args)
+    });
+    let spent = budget.clone();
     env.add_filter("tojson", move |value: Value, options: Kwargs| {
         let indent: Option<usize> = options.get("indent")?;
         let _: (Option<Value>, Option<Value>) = (options.get("ensure_ascii")?, options.get("sort_keys")?);
@@ -167,8 +180,9 @@ fn add_functions(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         match method {
             "replace" => charge_replace(&spent, &[std::slice::from_ref(value), args].concat())?,
             "join" => charge_join(&spent, args.first(), Some(value))?,
-            // Widths and precisions make text out of numbers.
-            "format" | "center" | "ljust" | "rjust" | "zfill" | "expandtabs" => {
+            "format" => return fill_in(&spent, value, args),
+            // Widths make text out of numbers.
+            "center" | "ljust" | "rjust" | "zfill" | "expandtabs" => {
                 return Err(Error::from(ErrorKind::UnknownMethod));
             }
             _ => {}
@@ -202,6 +216,46 @@ fn charge_join(budget: &Budget, items: Option<&Value>, separator: Option<&Value>
     let n_items = items.len().or_else(|| items.as_str().map(str::len)).unwrap_or(0) as u64;
     let separator_bytes = separator.and_then(Value::as_str).map_or(0, str::len) as u64;
     budget.spend(n_items.saturating_mul(separator_bytes + 32))
+}
+
+/// For `text | indent(width)`: each line grows by the width, which is the first argument or one by name.
+fn charge_indent(budget: &Budget, args: &[Value]) -> Result<(), Error> {
+    args.iter().try_for_each(|arg| budget.charge(arg))?;
+    let lines = args.first().and_then(Value::as_str).map_or(1, |text| text.matches('\n').count() + 1);
+    let named = args.last().and_then(|last| last.get_attr("width").ok()).and_then(|width| width.as_usize());
+    let width = args.get(1).and_then(Value::as_usize).or(named).unwrap_or(4);
+    budget.spend((lines as u64).saturating_mul(width as u64))
+}
+
+/// Python's `text.format(…)` as far as templates need it: `{}` and `{0}`, and `{{` for a bracket. What says
+/// how a value is written, as `{:>9}`, is refused.
+fn fill_in(budget: &Budget, format: &Value, args: &[Value]) -> Result<Value, Error> {
+    let wrong = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("format: {what}"));
+    let mut rest = format.as_str().ok_or_else(|| Error::from(ErrorKind::UnknownMethod))?;
+    let (mut out, mut next) = (String::new(), 0);
+    while let Some(at) = rest.find(['{', '}']) {
+        out += &rest[..at];
+        let bracket = &rest[at..=at];
+        rest = &rest[at + 1..];
+        if let Some(more) = rest.strip_prefix(bracket) {
+            out += bracket;
+            rest = more;
+            continue;
+        }
+        let end = rest.find('}').filter(|_| bracket == "{").ok_or_else(|| wrong("a single bracket"))?;
+        let index = match &rest[..end] {
+            "" => {
+                next += 1;
+                next - 1
+            }
+            digits => digits.parse().map_err(|_| wrong("only {} and {0} are supported"))?,
+        };
+        let value = args.get(index).ok_or_else(|| wrong("more places than values"))?;
+        budget.charge(value)?;
+        out += &value.to_string();
+        rest = &rest[end + 1..];
+    }
+    Ok(Value::from(out + rest))
 }
 
 /// Marks the errors that a template raises itself.

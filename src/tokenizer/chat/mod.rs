@@ -6,30 +6,31 @@
 mod budget;
 mod environment;
 mod json;
+mod message;
+mod plain;
 mod rewrite;
 mod time;
 
 #[cfg(test)]
 mod tests;
 
+use serde_json::{Map, Value as Json};
+
 use crate::gguf::Metadata;
 
-use super::Tokenizer;
+use super::{Special, Tokenizer};
+use plain::Mark;
 
-/// One turn of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// `system`, `user` or `assistant`.
-    pub role: String,
-    /// What was said.
-    pub content: String,
-}
+pub use message::{Message, ToolCall};
 
-impl Message {
-    /// A turn of `role`.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
-    }
+/// What a template is given beside the messages.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Extras {
+    /// The tools that may be called, as clients describe them: `{"type": "function", "function": {…}}`.
+    pub tools: Vec<Json>,
+    /// Variables of the template, as `enable_thinking`. None of them replaces what the template is given
+    /// anyway.
+    pub variables: Map<String, Json>,
 }
 
 /// Why a conversation cannot be put into a template.
@@ -90,6 +91,15 @@ fn names() -> String {
 /// The source of a built-in template.
 pub fn built_in(name: &str) -> Option<&'static str> {
     BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, source)| *source)
+}
+
+/// A conversation as a model reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// As text, control tokens spelled out.
+    pub text: String,
+    /// As tokens.
+    pub ids: Vec<u32>,
 }
 
 /// A template with what it needs of the vocabulary.
@@ -162,7 +172,20 @@ impl ChatTemplate {
     /// [`ChatError::Refused`] where the template raises an exception; [`ChatError::Template`] where it fails,
     /// or takes more than a template may.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatError> {
-        let context = environment::context(messages, &self.bos, &self.eos, add_generation_prompt);
+        self.render_with(messages, &Extras::default(), add_generation_prompt)
+    }
+
+    /// As [`render`](Self::render), with tools and variables.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn render_with(
+        &self,
+        messages: &[Message],
+        extras: &Extras,
+        add_generation_prompt: bool,
+    ) -> Result<String, ChatError> {
+        let context = environment::context(messages, extras, [&self.bos, &self.eos], add_generation_prompt);
         // A new environment has a new budget.
         let rendered = environment::with_template(NAME, &self.source)
             .and_then(|env| env.get_template(NAME)?.render(context));
@@ -179,8 +202,41 @@ impl ChatTemplate {
         if tokenizer.add_bos() && !spelled {
             ids.extend(tokenizer.bos());
         }
-        ids.extend(tokenizer.encode(rendered, super::Special::Parse, false));
+        ids.extend(tokenizer.encode(rendered, Special::Parse, false));
         ids
+    }
+
+    /// The conversation as tokens, in which no message can forge a turn: a control token that a message spells
+    /// is text. With `begun` the assistant's next message begins with these words, which are text too.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn prompt(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        extras: &Extras,
+        add_generation_prompt: bool,
+        begun: Option<&str>,
+    ) -> Result<Prompt, ChatError> {
+        let mark = Mark::unused(messages, extras, &[self.source.as_str(), begun.unwrap_or_default()])?;
+        let messages = mark.put_all(tokenizer, messages);
+        let extras = mark.put_extras(tokenizer, extras);
+        let mut marked = self.render_with(&messages, &extras, add_generation_prompt)?;
+        marked += &mark.put(tokenizer, begun.unwrap_or_default());
+        let (text, plain) = mark.take(&marked);
+        let spelled = !self.bos.is_empty() && text.starts_with(&self.bos) && plain.first() != Some(&0);
+        let mut ids = Vec::new();
+        if tokenizer.add_bos() && !spelled {
+            ids.extend(tokenizer.bos());
+        }
+        tokenizer.encode_but(&text, Special::Parse, &plain, &mut ids);
+        Ok(Prompt { text, ids })
+    }
+
+    /// The template as Jinja.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// What had to be guessed or replaced, a sentence each: to be said once.

@@ -23,9 +23,9 @@ pub struct Rewritten {
     pub longest_text: usize,
 }
 
-/// Most tokens of one `{{ }}` or `{% %}`. minijinja walks expressions recursively, and what is nested or
-/// chained in one has no more levels than tokens.
-const MAX_BLOCK_TOKENS: usize = 512;
+/// Most levels of one `{{ }}` or `{% %}`. minijinja walks expressions recursively, and what is chained
+/// between two commas, or nested in brackets there, has no more levels than tokens.
+const MAX_BLOCK_LEVELS: usize = 512;
 
 /// Most `elif` in a template: each is one level deeper.
 const MAX_ELIFS: usize = 128;
@@ -256,10 +256,52 @@ fn refuse_blocks(tokens: &[At<'_>]) -> Result<(), Error> {
 fn refuse_long_expressions(tokens: &[At<'_>]) -> Result<(), Error> {
     let starts = |item: &At<'_>| matches!(item.token, Token::BlockStart | Token::VariableStart);
     let mut blocks = tokens.chunk_by(|_, next| !starts(next));
-    if blocks.any(|block| block.len() > MAX_BLOCK_TOKENS) {
-        return Err(unbounded(&format!("an expression of more than {MAX_BLOCK_TOKENS} tokens")));
+    if blocks.any(|block| levels(block) > MAX_BLOCK_LEVELS) {
+        return Err(unbounded(&format!(
+            "an expression of more than {MAX_BLOCK_LEVELS} tokens without a comma"
+        )));
     }
     Ok(())
+}
+
+/// Most tokens one inside the other in a block: of what stands between two commas, all tokens at that depth
+/// and the deepest of the brackets among them.
+fn levels(block: &[At<'_>]) -> usize {
+    /// Of a pair of brackets, or of the block.
+    #[derive(Default)]
+    struct Open {
+        /// Tokens since the last comma.
+        own: usize,
+        /// The deepest brackets since then.
+        inner: usize,
+        /// The most before it.
+        most: usize,
+    }
+    impl Open {
+        fn levels(&self) -> usize {
+            self.most.max(self.own + self.inner)
+        }
+    }
+    let mut open = vec![Open::default()];
+    for item in block {
+        match step(&item.token) {
+            1 => open.push(Open::default()),
+            -1 if open.len() > 1 => {
+                let closed = open.pop().map_or(0, |closed| closed.levels());
+                if let Some(around) = open.last_mut() {
+                    around.inner = around.inner.max(closed);
+                }
+            }
+            _ => {}
+        }
+        let top = open.last_mut().expect("the block itself is never closed");
+        match item.token {
+            Token::Comma => *top = Open { most: top.levels(), ..Open::default() },
+            _ => top.own += 1,
+        }
+    }
+    // Brackets that are not closed.
+    open.iter().map(Open::levels).sum()
 }
 
 fn unbounded(what: &str) -> Error {

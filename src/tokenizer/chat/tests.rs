@@ -128,6 +128,85 @@ fn pythons_words() {
 }
 
 #[test]
+fn filters_and_methods_of_published_templates() {
+    let cases = [
+        (
+            "{{ 'a\nb\n\nc' | indent }}|{{ 'a\nb' | indent(2, true) }}|{{ 'a\nb' | indent(width=1) }}",
+            "a\n    b\n\n    c|  a\n  b|a\n b",
+        ),
+        ("{{ '{} and {0}: {{}} {}'.format('a', 3) }}", "a and a: {} 3"),
+        ("{{ [LIST] | length }}", "2000"),
+    ];
+    for (source, want) in cases {
+        let source = source.replace("LIST", &vec!["'x'"; 2000].join(", "));
+        assert_eq!(
+            render(&source, TALK).map_err(|err| err.to_string()).as_deref(),
+            Ok(want),
+            "{source:.100}"
+        );
+    }
+    for wrong in
+        ["{{ '{}{}'.format(1) }}", "{{ '{:>3}'.format(1) }}", "{{ '{'.format() }}", "{{ '}'.format() }}"]
+    {
+        assert!(render(wrong, TALK).is_err(), "{wrong}");
+    }
+}
+
+/// A template of the kind that knows tools: its own words are ours.
+const WITH_TOOLS: &str = "{%- if tools %}{{- 'TOOLS ' }}
+    {%- for tool in tools %}{{- tool | tojson }}{%- endfor %}
+{%- endif %}
+{%- for message in messages %}
+    {{- '<' + message.role + '>' }}
+    {%- if message.reasoning_content is defined %}{{- '(' + message.reasoning_content + ')' }}{% endif %}
+    {{- message.content }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '[' + call.id + ' ' + call.function.name + ' ' + (call.function.arguments | tojson) + ']' }}
+        {%- for key, value in call.function.arguments | items %}{{- key ~ '=' ~ value ~ ';' }}{%- endfor %}
+    {%- endfor %}
+    {%- if message.tool_call_id is defined %}
+        {{- '{' + message.tool_call_id + ' ' + message.name + '}' }}
+    {%- endif %}
+{%- endfor %}{% if enable_thinking is false %}!{% endif %}";
+
+#[test]
+fn tools_calls_and_answers() {
+    let template = ChatTemplate::with_tokens(WITH_TOOLS, String::new(), String::new()).unwrap();
+    let call =
+        ToolCall { id: Some("c1".into()), name: "f".into(), arguments: r#"{"z": 1.5, "a": ["é"]}"#.into() };
+    let text = ToolCall { id: Some("c2".into()), name: "g".into(), arguments: "no JSON".into() };
+    let messages = [
+        Message { name: Some("ann".into()), ..Message::new("user", "Hi") },
+        Message {
+            reasoning_content: Some("hm".into()),
+            tool_calls: vec![call],
+            ..Message::new("assistant", "")
+        },
+        Message { tool_call_id: Some("c1".into()), name: Some("f".into()), ..Message::new("tool", "4") },
+    ];
+    let tools = vec![serde_json::json!({"zeta": 1, "alpha": {"b": null, "a": true}})];
+    let variables =
+        serde_json::json!({"enable_thinking": false, "messages": [], "tools": null, "bos_token": "x"});
+    let variables = variables.as_object().unwrap().clone();
+    let rendered = template.render_with(&messages, &Extras { tools, variables }, true).unwrap();
+    assert_eq!(
+        rendered,
+        "TOOLS {\"zeta\": 1, \"alpha\": {\"b\": null, \"a\": true}}<user>Hi<assistant>(hm)\
+         [c1 f {\"z\": 1.5, \"a\": [\"é\"]}]z=1.5;a=['é'];<tool>4{c1 f}!"
+    );
+    let broken = [Message { tool_calls: vec![text], ..Message::new("assistant", "") }];
+    let quoted =
+        "{%- for call in messages[0].tool_calls %}{{ call.function.arguments | tojson }}{% endfor %}";
+    let template = ChatTemplate::with_tokens(quoted, String::new(), String::new()).unwrap();
+    assert_eq!(template.render(&broken, true).unwrap(), "\"no JSON\"");
+    let nested = [Message {
+        tool_calls: vec![ToolCall { arguments: "[".repeat(120) + &"]".repeat(120), ..ToolCall::default() }],
+        ..Message::new("assistant", "")
+    }];
+    assert!(template.render(&nested, true).is_err(), "nested too deep to be written");
+}
+
+#[test]
 fn long_conversations_fit() {
     let turn = "word ".repeat(2000);
     let list: Vec<_> = (0..101).map(|n| (["user", "assistant"][n % 2], turn.as_str())).collect();
@@ -162,6 +241,10 @@ fn harm_is_an_error() {
         "(ns.s ~ '') ~ (ns.s ~ '')",
         "'x' ~ ns.s ~ ns.s[0:]",
         "'{:>100000000}'.format('a')",
+        "'{}{}'.format(ns.s, ns.s)",
+        "'{0}{0}'.format(ns.s)",
+        "ns.s ~ (ns.s | indent(1000))",
+        "ns.s | indent(width=100000000)",
     ]
     .iter()
     .map(|body| doubling.replace("BODY", body))

@@ -1,0 +1,79 @@
+//! Flags that hold a text to a grammar, spelled as llama.cpp's users type them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+
+use super::CliError;
+use crate::engine::{Engine, Grammar};
+
+/// What texts are allowed.
+#[derive(Args, Clone, Debug)]
+#[group(multiple = false)]
+#[command(next_help_heading = "Grammar")]
+pub struct GrammarArgs {
+    /// Write what this grammar allows: GBNF, or Lark if it begins with %llguidance
+    #[arg(long, value_name = "GRAMMAR", allow_hyphen_values = true)]
+    grammar: Option<String>,
+    /// File with the grammar
+    #[arg(long, value_name = "FILE")]
+    grammar_file: Option<PathBuf>,
+    /// Write JSON that fits this schema; {"type": "object"} is any object
+    #[arg(short, long, value_name = "SCHEMA")]
+    json_schema: Option<String>,
+    /// File with the schema (also -jf)
+    #[arg(long, value_name = "FILE")]
+    json_schema_file: Option<PathBuf>,
+}
+
+/// What a flag gave.
+enum Given {
+    Gbnf(String),
+    Schema(String),
+}
+
+impl GrammarArgs {
+    /// The grammar, compiled for the model's vocabulary; `None` if none is asked for.
+    ///
+    /// # Errors
+    /// A file that cannot be read; a grammar or schema that cannot be used.
+    pub fn compile(&self, engine: &Engine) -> Result<Option<Arc<dyn Grammar>>, CliError> {
+        self.given()?.map(|given| compile(given, engine)).transpose()
+    }
+
+    fn given(&self) -> Result<Option<Given>, CliError> {
+        let read = |path: &Path| -> Result<String, CliError> {
+            std::fs::read_to_string(path).map_err(|err| format!("{}: {err}", path.display()).into())
+        };
+        Ok(match self {
+            Self { grammar: Some(text), .. } => Some(Given::Gbnf(text.clone())),
+            Self { grammar_file: Some(path), .. } => Some(Given::Gbnf(read(path)?)),
+            Self { json_schema: Some(text), .. } => Some(Given::Schema(text.clone())),
+            Self { json_schema_file: Some(path), .. } => Some(Given::Schema(read(path)?)),
+            _ => None,
+        })
+    }
+}
+
+#[cfg(feature = "grammar")]
+fn compile(given: Given, engine: &Engine) -> Result<Arc<dyn Grammar>, CliError> {
+    use crate::grammar::{Grammars, Source};
+
+    let source = match given {
+        Given::Gbnf(text) => Source::Gbnf(text),
+        Given::Schema(text) => {
+            let schema = serde_json::from_str(&text).map_err(|err| format!("the JSON schema: {err}"))?;
+            Source::JsonSchema { schema, strict: true }
+        }
+    };
+    let compiled = Grammars::new(engine.tokenizer()?).compile(&source)?;
+    compiled.notes().iter().for_each(|note| super::flags::note("note", note));
+    Ok(Arc::new(compiled))
+}
+
+#[cfg(not(feature = "grammar"))]
+fn compile(given: Given, _: &Engine) -> Result<Arc<dyn Grammar>, CliError> {
+    let (Given::Gbnf(_unread) | Given::Schema(_unread)) = given;
+    Err("this build follows no grammars: it was built without the feature `grammar`".into())
+}

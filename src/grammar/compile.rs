@@ -1,0 +1,247 @@
+//! From what a user asks for to a grammar that can be followed, within bounds of space and time.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::InferenceCapabilities;
+use llguidance::{Matcher, ParserFactory, regex_to_lark};
+
+use super::matching::Matching;
+use super::vocabulary::Vocabulary;
+use super::workers::Workers;
+use super::{GrammarError, Limits, Source, at_most, gbnf, quote, said, schema};
+use crate::engine::{Constraint, Grammar};
+use crate::tokenizer::Tokenizer;
+
+/// Stack of a thread that compiles, taken as it is used. The parser walks rules and references recursively: a
+/// chain of references takes about 10 KiB a link, and running out of stack would end the process.
+const STACK_BYTES: usize = 256 << 20;
+/// Grammars that may be compiled at a time. Those that took too long count until their threads end.
+const MOST_THREADS: usize = 4;
+/// Most states of the automaton that finds words, 1 to 2 kB each.
+const MOST_LEXER_STATES: usize = 20_000;
+
+/// Compiles grammars for one vocabulary. Clones share what is built for it, at the first grammar.
+#[derive(Clone)]
+pub struct Grammars {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    vocabulary: Vocabulary,
+    limits: Limits,
+    ready: OnceLock<Result<Ready, GrammarError>>,
+    n_running: AtomicUsize,
+}
+
+/// What is built for a vocabulary.
+struct Ready {
+    factory: ParserFactory,
+    workers: Arc<Workers>,
+}
+
+/// A grammar that can be followed, by any number of sequences.
+pub struct Compiled {
+    /// Of a sequence that has said nothing.
+    matcher: Mutex<Matcher>,
+    workers: Arc<Workers>,
+    notes: Vec<String>,
+}
+
+impl Grammars {
+    /// For the vocabulary of `tokenizer`, with the usual limits.
+    pub fn new(tokenizer: &Tokenizer) -> Self {
+        Self::with_limits(tokenizer, Limits::default())
+    }
+
+    /// For the vocabulary of `tokenizer`.
+    pub fn with_limits(tokenizer: &Tokenizer, limits: Limits) -> Self {
+        let vocabulary = Vocabulary::new(tokenizer);
+        let (ready, n_running) = (OnceLock::new(), AtomicUsize::new(0));
+        Self { shared: Arc::new(Shared { vocabulary, limits, ready, n_running }) }
+    }
+
+    /// Compiles a grammar. The first call also builds what the vocabulary needs, which takes about half a
+    /// second for 128 thousand tokens; then a usual grammar takes a few milliseconds.
+    ///
+    /// # Errors
+    /// [`GrammarError`]; whatever the grammar is, within [`Limits::time`].
+    pub fn compile(&self, source: &Source) -> Result<Compiled, GrammarError> {
+        let shared = &self.shared;
+        let (grammar, mut notes) = shared.read(source)?;
+        let ready = shared.ready.get_or_init(|| Ready::new(&shared.vocabulary)).as_ref();
+        let workers = Arc::clone(&ready.map_err(Clone::clone)?.workers);
+        let permit = Permit::new(shared)?;
+        let (send, built) = sync_channel(1);
+        let build = move || {
+            let ready = permit.0.ready.get().and_then(|ready| ready.as_ref().ok());
+            let matcher = ready.map(|ready| Matcher::new(ready.factory.create_parser(grammar)));
+            drop(permit);
+            // Nobody waits if it took too long.
+            let _ = send.send(matcher);
+        };
+        let thread = thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES).spawn(build);
+        thread.map_err(|err| GrammarError::Thread(err.to_string()))?;
+        let mut matcher = match built.recv_timeout(shared.limits.time) {
+            Ok(Some(matcher)) => matcher,
+            Err(RecvTimeoutError::Timeout) => return Err(GrammarError::TooSlow(shared.limits.time)),
+            Ok(None) | Err(RecvTimeoutError::Disconnected) => {
+                return Err(GrammarError::Invalid("the thread that compiles it has ended".to_owned()));
+            }
+        };
+        if let Some(err) = matcher.get_error() {
+            return Err(GrammarError::Invalid(said(&err)));
+        }
+        notes.extend(matcher.grammar_warnings());
+        Ok(Compiled { matcher: Mutex::new(matcher), workers, notes })
+    }
+}
+
+impl Shared {
+    /// Checks a source, and gives it as the parser takes it, with what of it is not enforced.
+    fn read(&self, source: &Source) -> Result<(TopLevelGrammar, Vec<String>), GrammarError> {
+        let checked = |text: &str| at_most("bytes", text.len(), self.limits.bytes);
+        let lark = |text: &str| {
+            checked(text)?;
+            let (text, notes) = schema::prepare_embedded(text, &self.limits)?;
+            Ok((TopLevelGrammar::from_lark(text), notes))
+        };
+        let grammar = match source {
+            Source::JsonObject => {
+                let object = serde_json::json!({ "type": "object" });
+                let (schema, _) = schema::prepare(&object, true, &self.limits)?;
+                TopLevelGrammar::from_json_schema(schema)
+            }
+            Source::JsonSchema { schema, strict } => {
+                let (schema, notes) = schema::prepare(schema, *strict, &self.limits)?;
+                return Ok((TopLevelGrammar::from_json_schema(schema), notes));
+            }
+            Source::Regex(regex) => {
+                checked(regex)?;
+                match whole(regex) {
+                    "" => return lark("start: \"\""),
+                    regex => TopLevelGrammar::from_lark(format!("start: /{}/", regex_to_lark(regex, ""))),
+                }
+            }
+            Source::Choice(choices) => return lark(&choice(choices)?),
+            Source::Gbnf(text) if !text.trim_start().starts_with("%llguidance") => {
+                checked(text)?;
+                let text = gbnf::to_lark(text, &|name| self.vocabulary.find(name), self.vocabulary.len())?;
+                TopLevelGrammar::from_lark(text)
+            }
+            Source::Lark(text) | Source::Gbnf(text) => return lark(text),
+        };
+        Ok((grammar, Vec::new()))
+    }
+}
+
+impl Ready {
+    fn new(vocabulary: &Vocabulary) -> Result<Self, GrammarError> {
+        // A file's vocabulary is foreign: what the trie asserts of it is an error here.
+        let built = catch_unwind(AssertUnwindSafe(|| {
+            let trie = vocabulary.trie()?;
+            let slices = SlicedBiasComputer::general_slices();
+            ParserFactory::new(&trie, InferenceCapabilities::default(), &slices)
+                .map_err(|err| GrammarError::Vocabulary(said(&err.to_string())))
+        }));
+        let wrong = || GrammarError::Vocabulary("its tokens make no trie".to_owned());
+        let mut factory = built.map_err(|_| wrong())??;
+        factory.quiet();
+        let limits = factory.limits_mut();
+        limits.max_lexer_states = MOST_LEXER_STATES;
+        limits.verbose_errors = false;
+        Ok(Self { factory, workers: Arc::new(Workers::new()) })
+    }
+}
+
+/// The right to compile one grammar.
+struct Permit(Arc<Shared>);
+
+impl Permit {
+    fn new(shared: &Arc<Shared>) -> Result<Self, GrammarError> {
+        if shared.n_running.fetch_add(1, Ordering::Relaxed) >= MOST_THREADS {
+            shared.n_running.fetch_sub(1, Ordering::Relaxed);
+            return Err(GrammarError::Busy(MOST_THREADS));
+        }
+        Ok(Self(Arc::clone(shared)))
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.n_running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Compiled {
+    /// What of the source is not enforced, a sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+impl Grammar for Compiled {
+    fn start(&self) -> Box<dyn Constraint> {
+        // A deep clone shares no cache: one sequence cannot fill or poison that of another.
+        let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
+        Box::new(Matching::new(matcher, Arc::clone(&self.workers)))
+    }
+}
+
+impl fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Compiled").field("notes", &self.notes).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Grammars {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { vocabulary, limits, .. } = &*self.shared;
+        f.debug_struct("Grammars").field("n_vocab", &vocabulary.len()).field("limits", limits).finish()
+    }
+}
+
+/// A regular expression without the anchors at its ends: it matches a whole text anyway.
+fn whole(regex: &str) -> &str {
+    let regex = regex.strip_prefix('^').unwrap_or(regex);
+    let escapes = |text: &str| text.bytes().rev().take_while(|byte| *byte == b'\\').count();
+    match regex.strip_suffix('$') {
+        Some(rest) if escapes(rest) % 2 == 0 => rest,
+        _ => regex,
+    }
+}
+
+/// A grammar of one word for several texts.
+fn choice(choices: &[String]) -> Result<String, GrammarError> {
+    if choices.is_empty() {
+        return Err(GrammarError::Invalid("there is nothing to choose from".to_owned()));
+    }
+    let quoted: Vec<String> = choices.iter().map(|text| quote(text)).collect();
+    Ok(format!("start: TEXT\nTEXT: {}\n", quoted.join(" | ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anchors_at_the_ends_are_dropped() {
+        let cases =
+            [("^a$", "a"), ("a\\$", "a\\$"), ("a\\\\$", "a\\\\"), ("^", ""), ("$", ""), ("[^a]", "[^a]")];
+        for (regex, want) in cases {
+            assert_eq!(whole(regex), want, "{regex}");
+        }
+    }
+
+    #[test]
+    fn only_what_went_wrong_is_said() {
+        assert_eq!(said("no rule\n<state>\nTokens"), "no rule");
+        assert_eq!(said("panic: assertion\n<backtrace>\n1: x\n</backtrace>"), "assertion");
+    }
+}

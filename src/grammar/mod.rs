@@ -1,0 +1,149 @@
+//! Text by a grammar: JSON, JSON schemas, regular expressions, choices, Lark and GBNF.
+//!
+//! A [`Source`] is what a user asks for. [`Grammars`] compiles it for one vocabulary, on a thread with a
+//! large stack and within a time, because it comes from anyone. The result says which tokens may come next
+//! (`engine::Grammar`), each set made beside the model's step. The parser is llguidance; a GBNF grammar is
+//! read here and written as Lark (`gbnf/`).
+//!
+//! This module knows the vocabulary and the engine's trait, and must never know HTTP or the command line.
+//! Start at [`Grammars::compile`].
+
+mod compile;
+mod gbnf;
+mod matching;
+mod schema;
+mod vocabulary;
+mod workers;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+pub use compile::{Compiled, Grammars};
+pub use gbnf::to_lark;
+
+/// What texts are wanted.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// Any JSON object.
+    JsonObject,
+    /// JSON that fits a schema.
+    JsonSchema {
+        /// The schema.
+        schema: Value,
+        /// Whether every keyword must be enforced. If not, [`Compiled::notes`] names those that are not.
+        strict: bool,
+    },
+    /// Text that a regular expression matches from its beginning to its end.
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// A grammar in llguidance's form of Lark, which begins with the rule `start`.
+    Lark(String),
+    /// A grammar in llama.cpp's GBNF, which begins with the rule `root`; or Lark, if its first word is
+    /// `%llguidance`, as in llama.cpp.
+    Gbnf(String),
+}
+
+/// Why a grammar cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrammarError {
+    /// It is larger than it may be.
+    #[error("the grammar has {got} {what}; at most {most} are allowed")]
+    TooLarge {
+        /// What is counted.
+        what: &'static str,
+        /// How many there are.
+        got: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// A keyword of JSON Schema that cannot be enforced.
+    #[error("the JSON schema has the keyword `{keyword}` at {at}, which is not supported")]
+    Keyword {
+        /// The keyword.
+        keyword: String,
+        /// Where it stands, as a JSON pointer.
+        at: String,
+    },
+    /// A reference that leads nowhere, or out of the schema.
+    #[error("the JSON schema has the reference `{reference}` at {at}: {why}")]
+    Reference {
+        /// The reference.
+        reference: String,
+        /// Where it stands, as a JSON pointer.
+        at: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The text of a GBNF grammar.
+    #[error("the GBNF grammar, line {line}, column {column}: {detail}")]
+    Gbnf {
+        /// Line, from 1.
+        line: usize,
+        /// Character of the line, from 1.
+        column: usize,
+        /// What was expected, and what was found.
+        detail: String,
+    },
+    /// It is not well formed, or beyond what the parser does.
+    #[error("the grammar cannot be used: {0}")]
+    Invalid(String),
+    /// It takes too long to compile.
+    #[error("the grammar takes more than {} s to compile", .0.as_secs_f32())]
+    TooSlow(Duration),
+    /// Too many grammars are being compiled that take too long.
+    #[error("{0} grammars are being compiled already; try again later")]
+    Busy(usize),
+    /// The vocabulary cannot be constrained.
+    #[error("the vocabulary cannot be used with a grammar: {0}")]
+    Vocabulary(String),
+    /// No thread could be started.
+    #[error("no thread for the grammar: {0}")]
+    Thread(String),
+}
+
+/// What a grammar may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of its text.
+    pub bytes: usize,
+    /// Definitions that a JSON schema may refer to.
+    pub references: usize,
+    /// Time to compile it, once the vocabulary is ready.
+    pub time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { bytes: 128 << 10, references: 100, time: Duration::from_secs(5) }
+    }
+}
+
+/// # Errors
+/// [`GrammarError::TooLarge`] for more than `most`.
+fn at_most(what: &'static str, got: usize, most: usize) -> Result<(), GrammarError> {
+    if got > most { Err(GrammarError::TooLarge { what, got, most }) } else { Ok(()) }
+}
+
+/// Most characters of what the parser says.
+const MOST_SAID: usize = 500;
+
+/// What the parser says, without the state and the traces that it appends.
+fn said(text: &str) -> String {
+    let text = text.split("\n<").next().unwrap_or_default();
+    let text = text.strip_prefix("panic: ").unwrap_or(text).trim();
+    // It quotes the line that is wrong, however long.
+    match text.char_indices().nth(MOST_SAID) {
+        Some((end, _)) => format!("{} …", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// A text as a literal of Lark, which is JSON's but for the character U+007F.
+fn quote(text: &str) -> String {
+    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}

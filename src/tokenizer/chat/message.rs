@@ -1,0 +1,89 @@
+//! What a conversation is made of, and how a template sees it.
+
+use minijinja::Value;
+use serde_json::Value as Json;
+
+/// One turn of a conversation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// `system`, `user`, `assistant` or `tool`.
+    pub role: String,
+    /// What was said.
+    pub content: String,
+    /// What an assistant thought before it said that.
+    pub reasoning_content: Option<String>,
+    /// What an assistant called.
+    pub tool_calls: Vec<ToolCall>,
+    /// Of a tool's answer: the [`ToolCall::id`] of the call.
+    pub tool_call_id: Option<String>,
+    /// Of a tool's answer: the tool. Otherwise, who speaks.
+    pub name: Option<String>,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToolCall {
+    /// What the tool's answer refers to.
+    pub id: Option<String>,
+    /// The tool.
+    pub name: String,
+    /// JSON in a text, as clients send it. Templates see what it says, its keys in their order; if it is not
+    /// JSON, the text.
+    pub arguments: String,
+}
+
+impl Message {
+    /// A turn of `role`.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into(), ..Self::default() }
+    }
+
+    /// The message as templates see it: keys that say nothing are not there.
+    pub(super) fn value(&self) -> Value {
+        let text = |key: &str, text: &Option<String>| Some((key.to_owned(), Value::from(text.as_deref()?)));
+        let calls = (!self.tool_calls.is_empty()).then(|| {
+            let calls = self.tool_calls.iter().map(ToolCall::value).collect::<Vec<_>>();
+            ("tool_calls".to_owned(), Value::from(calls))
+        });
+        let said = [("role", &self.role), ("content", &self.content)];
+        let said = said.map(|(key, text)| (key.to_owned(), Value::from(text.as_str())));
+        let more = [
+            text("reasoning_content", &self.reasoning_content),
+            calls,
+            text("tool_call_id", &self.tool_call_id),
+            text("name", &self.name),
+        ];
+        Value::from_pairs(said.into_iter().chain(more.into_iter().flatten()))
+    }
+}
+
+impl ToolCall {
+    fn value(&self) -> Value {
+        let arguments = match serde_json::from_str::<Json>(&self.arguments) {
+            Ok(arguments) => value(&arguments),
+            Err(_) => Value::from(self.arguments.as_str()),
+        };
+        let function = [("name", Value::from(self.name.as_str())), ("arguments", arguments)];
+        let id = self.id.as_deref().map(|id| ("id", Value::from(id)));
+        let rest = [("type", Value::from("function")), ("function", Value::from_pairs(function))];
+        Value::from_pairs(id.into_iter().chain(rest))
+    }
+}
+
+/// JSON as templates see it, keys in their order.
+pub fn value(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::from(()),
+        Json::Bool(is_true) => Value::from(*is_true),
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => Value::from(number),
+            (None, Some(number)) => Value::from(number),
+            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(items) => Value::from(items.iter().map(value).collect::<Vec<_>>()),
+        Json::Object(object) => {
+            Value::from_pairs(object.iter().map(|(key, json)| (key.clone(), value(json))))
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The grammar of a message with calls, in llguidance's Lark.
+//!
+//! Text before a call is read lazily: it ends with the first mark of a call, and from there on the call is
+//! held to the tool's schema. The room `grammar` checks the schemas in it.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::{Choice, Format, Tool, is_text};
+
+/// What a message may be.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The tools, at least one.
+    pub tools: &'a [Tool],
+    /// Which must be called.
+    pub choice: &'a Choice,
+    /// Whether there may be several calls.
+    pub parallel: bool,
+    /// Whether the template has opened `<think>` already.
+    pub thinks: bool,
+    /// Id of a token that steers the model, by its spelling; `None` if it is text or not in the vocabulary.
+    pub token: &'a dyn Fn(&str) -> Option<u32>,
+}
+
+impl Format {
+    /// The grammar that a message follows. `None` if it is free: no tool may be called, or there is none, or
+    /// none has the name that [`Choice::Named`] says.
+    pub fn grammar(self, wanted: &Wanted<'_>) -> Option<String> {
+        let tools: Vec<&Tool> = match wanted.choice {
+            Choice::None => return None,
+            Choice::Named(name) => wanted.tools.iter().filter(|tool| tool.name == *name).collect(),
+            Choice::Auto | Choice::Required => wanted.tools.iter().collect(),
+        };
+        if tools.is_empty() {
+            return None;
+        }
+        let is_forced = *wanted.choice != Choice::Auto;
+        let parallel = wanted.parallel && self.is_parallel() && !matches!(wanted.choice, Choice::Named(_));
+        let mut writer = Writer { out: String::new(), wanted, is_forced, parallel };
+        writer.out += "TEXT: /(.|\\n)*/\nSPACE: /[ \\n]{1,4}/\n";
+        let thinking = writer.thinking(self);
+        let _ = writeln!(writer.out, "start: {thinking}message");
+        match self {
+            Self::Llama3 => writer.llama3(&tools),
+            Self::Hermes => writer.hermes(&tools),
+            Self::Mistral => writer.mistral(&tools),
+            Self::Qwen3Coder => writer.qwen3_coder(&tools),
+            Self::Generic => writer.generic(&tools),
+        }
+        Some(writer.out)
+    }
+}
+
+struct Writer<'a> {
+    out: String,
+    wanted: &'a Wanted<'a>,
+    is_forced: bool,
+    parallel: bool,
+}
+
+impl Writer<'_> {
+    fn line(&mut self, text: &str) {
+        self.out += text;
+        self.out.push('\n');
+    }
+
+    /// A mark as the vocabulary has it: a token, or text.
+    fn mark(&self, spelling: &str) -> String {
+        match (self.wanted.token)(spelling) {
+            Some(id) => format!("<[{id}]>"),
+            None => quote(spelling),
+        }
+    }
+
+    /// A rule `name` for text up to a mark, the first one that comes.
+    fn up_to(&mut self, name: &str, spelling: &str) {
+        match (self.wanted.token)(spelling) {
+            Some(id) => self.line(&format!("{name}: TEXT <[{id}]>")),
+            None => self.line(&format!("{name}[lazy]: TEXT {}", quote(spelling))),
+        }
+    }
+
+    /// What comes before the message.
+    fn thinking(&mut self, format: Format) -> &'static str {
+        if !self.wanted.thinks && !self.is_forced {
+            // Free text may think as it likes.
+            return "";
+        }
+        self.up_to("thoughts", "</think>");
+        if self.wanted.thinks {
+            // Text, and what could be taken for text, has blanks of its own.
+            let has_blanks = !self.is_forced && format != Format::Generic;
+            return if has_blanks { "thoughts " } else { "thoughts SPACE? " };
+        }
+        let open = self.mark("<think>");
+        self.line(&format!("thinking: {open} thoughts SPACE?"));
+        "thinking? "
+    }
+
+    /// Rules `call_0`… for each tool: `open`, the name, `between`, arguments, `close`; and `call` for any.
+    fn json_calls(&mut self, tools: &[&Tool], open: &str, between: &str, close: &str) {
+        for (i, tool) in tools.iter().enumerate() {
+            let head = quote(&format!("{open}{}{between}", json!(tool.name)));
+            self.line(&format!("call_{i}: HEAD_{i} args_{i} {}", quote(close)));
+            self.line(&format!("HEAD_{i}: /[ \\n]{{0,4}}/ {head}"));
+            self.line(&format!("args_{i}: %json {}", arguments(tool)));
+        }
+        self.any_call(tools.len());
+    }
+
+    fn any_call(&mut self, n_tools: usize) {
+        let calls: Vec<String> = (0..n_tools).map(|i| format!("call_{i}")).collect();
+        self.line(&format!("call: {}", calls.join(" | ")));
+    }
+
+    fn hermes(&mut self, tools: &[&Tool]) {
+        self.json_calls(tools, "{\"name\": ", ", \"arguments\": ", "}\n");
+        self.tagged_message();
+    }
+
+    /// Calls between `<tool_call>` and `</tool_call>`.
+    fn tagged_message(&mut self) {
+        let (open, close) = (self.mark("<tool_call>"), self.mark("</tool_call>"));
+        let more = if self.parallel { " more*" } else { "" };
+        if self.parallel {
+            self.line(&format!("more: \"\\n\" {open} call {close}"));
+        }
+        if self.is_forced {
+            self.line(&format!("message: {open} call {close}{more}"));
+        } else {
+            self.up_to("head", "<tool_call>");
+            self.line(&format!("message: TEXT | head call {close}{more}"));
+        }
+    }
+
+    fn mistral(&mut self, tools: &[&Tool]) {
+        self.json_calls(tools, "{\"name\": ", ", \"arguments\": ", "");
+        let open = self.mark("[TOOL_CALLS]");
+        let more = if self.parallel { " (\", \" one)*" } else { "" };
+        self.line("one: call (\", \\\"id\\\": \\\"\" ID \"\\\"\")? \"}\"");
+        self.line("ID: /[a-zA-Z0-9]{9}/");
+        if self.is_forced {
+            self.line(&format!("message: {open} \"[\" one{more} \"]\""));
+        } else {
+            self.up_to("head", "[TOOL_CALLS]");
+            self.line(&format!("message: TEXT | head \"[\" one{more} \"]\""));
+        }
+    }
+
+    fn llama3(&mut self, tools: &[&Tool]) {
+        self.json_calls(tools, "{\"name\": ", ", \"parameters\": ", "}");
+        let tag = match (self.wanted.token)("<|python_tag|>") {
+            Some(id) => format!("<[{id}]>? "),
+            None => String::new(),
+        };
+        if self.is_forced {
+            self.line(&format!("message: {tag}call"));
+        } else {
+            self.line(&format!("message: {tag}call | FREE"));
+            // A message that begins like a call is one.
+            self.line("FREE: TEXT & ~/[ \\n]{0,4}\\{\"name\": (.|\\n)*/");
+        }
+    }
+
+    fn generic(&mut self, tools: &[&Tool]) {
+        self.json_calls(tools, "{\"name\": ", ", \"arguments\": ", "}");
+        let more = if self.parallel { " (\", \" call)*" } else { "" };
+        let calls = format!("\"{{\\\"tool_calls\\\": [\" call{more} \"]}}\"");
+        if self.is_forced {
+            self.line(&format!("message: {calls}"));
+        } else {
+            self.line(&format!("message: ({calls} | \"{{\\\"response\\\": \" said \"}}\")"));
+            self.line("said: %json {\"type\": \"string\"}");
+        }
+    }
+
+    fn qwen3_coder(&mut self, tools: &[&Tool]) {
+        self.line("value[lazy]: TEXT \"\\n</parameter>\\n\"");
+        for (i, tool) in tools.iter().enumerate() {
+            let mut parameters = Vec::new();
+            let required = tool.parameters.get("required").and_then(Value::as_array);
+            let properties = tool.parameters.get("properties").and_then(Value::as_object);
+            for (k, (name, schema)) in properties.into_iter().flatten().enumerate() {
+                let head = quote(&format!("<parameter={name}>\n"));
+                let choices = schema.get("enum").and_then(Value::as_array);
+                let texts = choices.filter(|_| is_text(schema)).map(|choices| {
+                    let texts = choices.iter().filter_map(Value::as_str);
+                    texts
+                        .map(|text| quote(&format!("{text}\n</parameter>\n")))
+                        .collect::<Vec<_>>()
+                        .join(" | ")
+                });
+                let body = match texts {
+                    Some(texts) => format!("({texts})"),
+                    None if is_text(schema) => "value".to_owned(),
+                    None => {
+                        let schema = referring(schema, &tool.parameters);
+                        self.line(&format!("value_{i}_{k}: %json {}", lenient(schema, tool.strict)));
+                        format!("value_{i}_{k} \"\\n</parameter>\\n\"")
+                    }
+                };
+                let is_required = required.is_some_and(|all| all.iter().any(|one| one == name));
+                let optional = if is_required { "" } else { "?" };
+                self.line(&format!("parameter_{i}_{k}: {head} {body}"));
+                parameters.push(format!("parameter_{i}_{k}{optional}"));
+            }
+            let head = quote(&format!("\n<function={}>\n", tool.name));
+            self.line(&format!("call_{i}: {head} {} \"</function>\\n\"", parameters.join(" ")));
+        }
+        self.any_call(tools.len());
+        self.tagged_message();
+    }
+}
+
+/// The schema of a tool's arguments: an object, whatever it says.
+fn arguments(tool: &Tool) -> Value {
+    let mut schema = match &tool.parameters {
+        Value::Object(schema) => Value::Object(schema.clone()),
+        _ => json!({}),
+    };
+    if schema.get("type").is_none() {
+        schema["type"] = json!("object");
+    }
+    lenient(schema, tool.strict)
+}
+
+/// A part of a schema that still finds what it refers to.
+fn referring(part: &Value, whole: &Value) -> Value {
+    let mut part = part.clone();
+    for key in ["$defs", "definitions"] {
+        if let (Some(defs), Some(part)) = (whole.get(key), part.as_object_mut()) {
+            part.entry(key).or_insert_with(|| defs.clone());
+        }
+    }
+    part
+}
+
+/// Marks a schema whose keywords need not all be enforced.
+fn lenient(mut schema: Value, strict: bool) -> Value {
+    if let Some(schema) = schema.as_object_mut() {
+        schema.insert("x-guidance".to_owned(), json!({ "lenient": !strict }));
+    }
+    schema
+}
+
+/// A literal of Lark.
+fn quote(text: &str) -> String {
+    json!(text).to_string().replace('\u{7f}', "\\u007f")
+}

@@ -1,0 +1,72 @@
+//! Tools: how a model is held to a format of calls, and how its text is read back, piece by piece.
+//!
+//! A model writes calls as it was trained to, which its template tells: [`Format::of_template`]. A format
+//! gives the grammar that a message with calls follows ([`Format::grammar`], Lark for the room `grammar`),
+//! and the [`Parser`] that turns pieces of text into [`Delta`]s. Reasoning in `<think>` is split off on the
+//! way.
+//!
+//! This module knows messages and templates, and must never know HTTP or an engine.
+
+mod format;
+mod json;
+mod lark;
+mod parser;
+mod scan;
+mod tagged;
+
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Value, json};
+
+pub use format::Format;
+pub use lark::Wanted;
+pub use parser::{Delta, Parser, ParserOptions};
+
+/// A tool that a model may call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// JSON schema of its arguments, an object.
+    pub parameters: Value,
+    /// Whether every keyword of the schema must be enforced.
+    pub strict: bool,
+}
+
+impl Tool {
+    /// The tool as templates and clients write it.
+    pub fn to_json(&self) -> Value {
+        let mut function = json!({ "name": self.name });
+        if let Some(description) = &self.description {
+            function["description"] = json!(description);
+        }
+        function["parameters"] = self.parameters.clone();
+        json!({ "type": "function", "function": function })
+    }
+
+    /// Whether the schema says that an argument is a text.
+    fn takes_text(&self, argument: &str) -> bool {
+        self.parameters.pointer("/properties").and_then(|all| all.get(argument)).is_some_and(is_text)
+    }
+}
+
+fn is_text(schema: &Value) -> bool {
+    schema.get("type").and_then(Value::as_str) == Some("string")
+}
+
+/// Which tools a message must, may or must not call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// Text, or calls, as the model likes.
+    #[default]
+    Auto,
+    /// At least one call.
+    Required,
+    /// A call of this tool.
+    Named(String),
+    /// Text alone.
+    None,
+}

@@ -1,0 +1,535 @@
+//! From pieces of a model's text to what a client is sent: text, reasoning, calls.
+//!
+//! Every character is looked at a bounded number of times, and only what may begin a mark is held back. How
+//! the text is cut into pieces changes nothing but where the deltas are cut.
+
+use super::json::Object;
+use super::scan::{Found, Prefix, find, prefix};
+use super::tagged::{Read, Tagged};
+use super::{Format, Tool};
+
+/// What a piece of text brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delta {
+    /// Text of the answer.
+    Content(String),
+    /// Text of the thoughts before it.
+    Reasoning(String),
+    /// A call begins.
+    CallBegun {
+        /// Counts calls from 0.
+        index: usize,
+        /// Made here; or the model's own, if it comes before the arguments.
+        id: String,
+        /// The tool.
+        name: String,
+    },
+    /// A piece of a call's arguments: of JSON, as the model writes it.
+    Arguments {
+        /// The call.
+        index: usize,
+        /// The piece.
+        text: String,
+    },
+    /// A call is complete. One that is cut off never is.
+    CallEnded {
+        /// The call.
+        index: usize,
+    },
+}
+
+/// How to read a text.
+#[derive(Clone, Debug, Default)]
+pub struct ParserOptions {
+    /// How calls are written; `None` looks for none.
+    pub format: Option<Format>,
+    /// The tools, for arguments that are written without their types.
+    pub tools: Vec<Tool>,
+    /// Whether `<think>` is split off.
+    pub reasoning: bool,
+    /// Whether the template has opened `<think>` already.
+    pub thinks: bool,
+    /// What ids are drawn from.
+    pub seed: u64,
+}
+
+/// Reads the text of one message.
+#[derive(Debug)]
+pub struct Parser {
+    options: ParserOptions,
+    stage: Stage,
+    /// Text that came and is not read, from `at` on.
+    held: String,
+    at: usize,
+    /// Blanks that are only shown if text follows.
+    space: String,
+    /// Of a call that has not begun: what is text after all if it never does.
+    begun_with: String,
+    n_calls: usize,
+    has_reasoned: bool,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Blanks before anything else, which are dropped behind thoughts and calls.
+    Start {
+        may_think: bool,
+        drops_space: bool,
+    },
+    Thoughts,
+    Text,
+    /// Behind the mark of a call: its first character comes.
+    Open,
+    /// In a list of calls: the next one, or the end.
+    Item,
+    Call(Box<Object>, bool),
+    Tags(Box<Tagged>),
+    /// Behind a call: the mark that closes it.
+    Close,
+    /// In the text of `{"response": "…"}`.
+    Response,
+    /// Nothing more is of interest.
+    Rest,
+}
+
+const OPEN_THOUGHTS: &str = "<think>";
+const CLOSE_THOUGHTS: &str = "</think>";
+const OPEN_CALL: &str = "<tool_call>";
+const CLOSE_CALL: &str = "</tool_call>";
+const FUNCTION: &str = "<function=";
+const PYTHON: &str = "<|python_tag|>";
+const CALLS: &str = "[TOOL_CALLS]";
+
+impl Parser {
+    /// A reader at the beginning of a message.
+    pub fn new(options: ParserOptions) -> Self {
+        let stage = match options.reasoning && options.thinks {
+            true => Stage::Thoughts,
+            false => Stage::Start { may_think: options.reasoning, drops_space: false },
+        };
+        Self {
+            options,
+            stage,
+            held: String::new(),
+            at: 0,
+            space: String::new(),
+            begun_with: String::new(),
+            n_calls: 0,
+            has_reasoned: false,
+        }
+    }
+
+    /// Calls that have begun.
+    pub fn n_calls(&self) -> usize {
+        self.n_calls
+    }
+
+    /// Takes the next piece of text.
+    pub fn push(&mut self, piece: &str) -> Vec<Delta> {
+        self.held += piece;
+        let mut out = Vec::new();
+        while self.step(&mut out, false) {}
+        self.held.drain(..self.at);
+        self.at = 0;
+        out
+    }
+
+    /// Ends the message: what was held back is what it looks like.
+    pub fn finish(&mut self) -> Vec<Delta> {
+        let mut out = Vec::new();
+        while self.step(&mut out, true) {}
+        let rest = std::mem::take(&mut self.held).split_off(self.at);
+        self.at = 0;
+        match std::mem::replace(&mut self.stage, Stage::Rest) {
+            Stage::Start { drops_space: false, .. } => {
+                let space = std::mem::take(&mut self.space);
+                content(&mut out, &(space + &rest));
+            }
+            Stage::Start { .. } | Stage::Text => content(&mut out, &rest),
+            Stage::Thoughts => self.reason(&mut out, &rest),
+            Stage::Open => {
+                let begun = std::mem::take(&mut self.begun_with);
+                content(&mut out, &(begun + &rest));
+            }
+            Stage::Call(mut object, _) => {
+                let begun = std::mem::take(&mut self.begun_with);
+                let raw = object.take_raw();
+                if !raw.is_empty() {
+                    content(&mut out, &(begun + &raw));
+                }
+            }
+            Stage::Tags(_) if !self.begun_with.is_empty() => {
+                let begun = std::mem::take(&mut self.begun_with);
+                content(&mut out, &(begun + &rest));
+            }
+            Stage::Item | Stage::Tags(_) | Stage::Close | Stage::Response | Stage::Rest => {}
+        }
+        out
+    }
+
+    fn rest(&self) -> &str {
+        &self.held[self.at..]
+    }
+
+    /// Passes `bytes` of the text, and returns them.
+    fn pass(&mut self, bytes: usize) -> String {
+        let passed = self.rest()[..bytes].to_owned();
+        self.at += bytes;
+        passed
+    }
+
+    /// Passes blanks. `false` if nothing comes behind them yet.
+    fn pass_blanks(&mut self) -> bool {
+        let rest = self.rest();
+        self.at += rest.len() - rest.trim_start().len();
+        !self.rest().is_empty()
+    }
+
+    /// Does one thing; `false` if more text is wanted for the next.
+    fn step(&mut self, out: &mut Vec<Delta>, at_end: bool) -> bool {
+        match self.stage {
+            Stage::Start { may_think, drops_space } => self.start(out, may_think, drops_space, at_end),
+            Stage::Thoughts => self.thoughts(out),
+            Stage::Text => self.text(out),
+            Stage::Open => self.open(out, at_end),
+            Stage::Item => self.item(),
+            Stage::Call(..) => self.call(out),
+            Stage::Tags(_) => self.tags(out),
+            Stage::Close => self.close(at_end),
+            Stage::Response => self.response(out),
+            Stage::Rest => {
+                self.at = self.held.len();
+                false
+            }
+        }
+    }
+
+    fn start(&mut self, out: &mut Vec<Delta>, may_think: bool, drops_space: bool, at_end: bool) -> bool {
+        let rest = self.rest();
+        let blanks = rest.len() - rest.trim_start().len();
+        let blanks = self.pass(blanks);
+        if !drops_space {
+            self.space += &blanks;
+        }
+        let rest = self.rest();
+        if rest.is_empty() {
+            return false;
+        }
+        if may_think && (rest.starts_with(OPEN_THOUGHTS) || !at_end && OPEN_THOUGHTS.starts_with(rest)) {
+            if rest.len() < OPEN_THOUGHTS.len() {
+                return false;
+            }
+            self.pass(OPEN_THOUGHTS.len());
+            self.space.clear();
+            self.stage = Stage::Thoughts;
+            return true;
+        }
+        match self.options.format {
+            Some(Format::Llama3) if rest.starts_with('{') => {
+                self.begun_with = std::mem::take(&mut self.space);
+                self.stage = Stage::Call(Box::default(), false);
+            }
+            Some(Format::Generic) if rest.starts_with('{') => {
+                let calls = prefix(rest, &["{", "\"tool_calls\"", ":", "["]);
+                let said = prefix(rest, &["{", "\"response\"", ":", "\""]);
+                match (calls, said) {
+                    (Prefix::Whole(bytes), _) => {
+                        self.pass(bytes);
+                        self.stage = Stage::Item;
+                    }
+                    (_, Prefix::Whole(bytes)) => {
+                        self.pass(bytes);
+                        self.stage = Stage::Response;
+                    }
+                    (Prefix::No, Prefix::No) => self.begin_text(out),
+                    _ if at_end => self.begin_text(out),
+                    _ => return false,
+                }
+            }
+            _ => self.begin_text(out),
+        }
+        true
+    }
+
+    fn begin_text(&mut self, out: &mut Vec<Delta>) {
+        let space = std::mem::take(&mut self.space);
+        content(out, &space);
+        self.stage = Stage::Text;
+    }
+
+    fn thoughts(&mut self, out: &mut Vec<Delta>) -> bool {
+        let (bytes, is_end) = match find(self.rest(), &[CLOSE_THOUGHTS]) {
+            Found::Mark(at, _) => (at, true),
+            Found::None(safe) => (safe, false),
+        };
+        let text = self.pass(bytes);
+        self.reason(out, &text);
+        if is_end {
+            self.pass(CLOSE_THOUGHTS.len());
+            self.space.clear();
+            self.stage = Stage::Start { may_think: false, drops_space: true };
+        }
+        is_end
+    }
+
+    /// Shows thoughts, without the blanks around them.
+    fn reason(&mut self, out: &mut Vec<Delta>, text: &str) {
+        let text = if self.has_reasoned { text } else { text.trim_start() };
+        let end = text.trim_end().len();
+        if end > 0 {
+            self.has_reasoned = true;
+            let space = std::mem::take(&mut self.space);
+            let text = space + &text[..end];
+            match out.last_mut() {
+                Some(Delta::Reasoning(last)) => *last += &text,
+                _ => out.push(Delta::Reasoning(text)),
+            }
+        }
+        self.space += &text[end..];
+    }
+
+    fn text(&mut self, out: &mut Vec<Delta>) -> bool {
+        let marks: &[&str] = match self.options.format {
+            Some(Format::Hermes) => &[OPEN_CALL],
+            Some(Format::Qwen3Coder) => &[OPEN_CALL, FUNCTION],
+            Some(Format::Mistral) => &[CALLS],
+            Some(Format::Llama3) => &[PYTHON],
+            Some(Format::Generic) | None => &[],
+        };
+        match find(self.rest(), marks) {
+            Found::Mark(at, which) => {
+                let text = self.pass(at);
+                content(out, &text);
+                // The tag of a function is read where calls open.
+                if marks[which] == FUNCTION {
+                    self.begun_with.clear();
+                } else {
+                    self.begun_with = self.pass(marks[which].len());
+                }
+                self.stage = Stage::Open;
+                true
+            }
+            Found::None(safe) => {
+                let text = self.pass(safe);
+                content(out, &text);
+                false
+            }
+        }
+    }
+
+    fn open(&mut self, out: &mut Vec<Delta>, at_end: bool) -> bool {
+        let rest = self.rest();
+        let blanks = rest.len() - rest.trim_start().len();
+        let blanks = self.pass(blanks);
+        self.begun_with += &blanks;
+        let wanted = match self.options.format {
+            Some(Format::Qwen3Coder) => FUNCTION,
+            Some(Format::Mistral) => "[",
+            _ => "{",
+        };
+        let rest = self.rest();
+        if rest.starts_with(wanted) {
+            match self.options.format {
+                Some(Format::Qwen3Coder) => {
+                    let mark = self.pass(FUNCTION.len());
+                    self.begun_with += &mark;
+                    self.stage = Stage::Tags(Box::default());
+                }
+                Some(Format::Mistral) => {
+                    self.pass(1);
+                    self.begun_with.clear();
+                    self.stage = Stage::Item;
+                }
+                _ => self.stage = Stage::Call(Box::default(), false),
+            }
+            return true;
+        }
+        if wanted.starts_with(rest) && !at_end {
+            return false;
+        }
+        self.no_call(out, "");
+        true
+    }
+
+    /// What looked like a call is text.
+    fn no_call(&mut self, out: &mut Vec<Delta>, more: &str) {
+        let text = std::mem::take(&mut self.begun_with) + more;
+        content(out, &text);
+        self.stage = Stage::Text;
+    }
+
+    fn item(&mut self) -> bool {
+        if !self.pass_blanks() {
+            return false;
+        }
+        match self.rest().as_bytes().first() {
+            Some(b'{') => self.stage = Stage::Call(Box::default(), true),
+            Some(b']') => {
+                self.pass(1);
+                self.stage = match self.options.format {
+                    Some(Format::Mistral) => Stage::Start { may_think: false, drops_space: true },
+                    _ => Stage::Rest,
+                };
+            }
+            // A comma, or what should not be here.
+            _ => self.at += self.rest().chars().next().map_or(0, char::len_utf8),
+        }
+        true
+    }
+
+    fn call(&mut self, out: &mut Vec<Delta>) -> bool {
+        let Stage::Call(object, in_list) = &mut self.stage else { return false };
+        let in_list = *in_list;
+        for c in self.held[self.at..].chars() {
+            if object.is_done() || !object.push(c) {
+                break;
+            }
+            self.at += c.len_utf8();
+        }
+        if object.is_wrong() {
+            let raw = object.take_raw();
+            self.no_call(out, &raw);
+            return true;
+        }
+        let (begun, arguments, is_done) = (object.take_begun(), object.take_arguments(), object.is_done());
+        if let Some((name, id)) = begun {
+            self.begin_call(out, name, id);
+        }
+        self.argue(out, arguments);
+        if is_done {
+            out.push(Delta::CallEnded { index: self.n_calls - 1 });
+            self.stage = match (in_list, self.options.format) {
+                (true, _) => Stage::Item,
+                (false, Some(Format::Hermes)) => Stage::Close,
+                (false, _) => Stage::Start { may_think: false, drops_space: true },
+            };
+        }
+        is_done
+    }
+
+    fn tags(&mut self, out: &mut Vec<Delta>) -> bool {
+        let Stage::Tags(tagged) = &mut self.stage else { return false };
+        match tagged.read(&self.held[self.at..], &self.options.tools) {
+            Read::More => return false,
+            Read::Wrong => self.no_call(out, ""),
+            Read::Begun(bytes, name) => {
+                self.at += bytes;
+                self.begin_call(out, name, None);
+            }
+            Read::Arguments(bytes, text) => {
+                self.at += bytes;
+                self.argue(out, text);
+            }
+            Read::Ended(bytes, text) => {
+                self.at += bytes;
+                self.argue(out, text);
+                out.push(Delta::CallEnded { index: self.n_calls - 1 });
+                self.stage = Stage::Close;
+            }
+        }
+        true
+    }
+
+    fn begin_call(&mut self, out: &mut Vec<Delta>, name: String, id: Option<String>) {
+        self.begun_with.clear();
+        let index = self.n_calls;
+        self.n_calls += 1;
+        let id = id.filter(|id| !id.is_empty()).unwrap_or_else(|| self.id(index));
+        out.push(Delta::CallBegun { index, id, name });
+    }
+
+    fn argue(&self, out: &mut Vec<Delta>, text: String) {
+        if text.is_empty() {
+            return;
+        }
+        match out.last_mut() {
+            Some(Delta::Arguments { text: last, .. }) => *last += &text,
+            _ => out.push(Delta::Arguments { index: self.n_calls - 1, text }),
+        }
+    }
+
+    /// Letters and digits: 9 of them, as Mistral's templates want, or behind `call_`.
+    fn id(&self, index: usize) -> String {
+        const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+        let (head, n) = if self.options.format == Some(Format::Mistral) { ("", 9) } else { ("call_", 16) };
+        let mut state = self.options.seed.wrapping_add((index as u64).wrapping_mul(0xd134_2543_de82_ef95));
+        let mut digit = || {
+            // splitmix64
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            char::from(DIGITS[((mixed ^ (mixed >> 31)) % 36) as usize])
+        };
+        head.chars().chain((0..n).map(|_| digit())).collect()
+    }
+
+    fn close(&mut self, at_end: bool) -> bool {
+        if !self.pass_blanks() {
+            return false;
+        }
+        if self.rest().starts_with(CLOSE_CALL) {
+            self.pass(CLOSE_CALL.len());
+        } else if CLOSE_CALL.starts_with(self.rest()) && !at_end {
+            return false;
+        }
+        self.stage = Stage::Start { may_think: false, drops_space: true };
+        true
+    }
+
+    /// The text of a JSON string.
+    fn response(&mut self, out: &mut Vec<Delta>) -> bool {
+        let rest = self.rest();
+        let end = rest.find(['"', '\\']).unwrap_or(rest.len());
+        if end > 0 {
+            let text = self.pass(end);
+            content(out, &text);
+            return true;
+        }
+        match rest.as_bytes() {
+            [b'"', ..] => {
+                self.stage = Stage::Rest;
+                true
+            }
+            [b'\\', escape @ ..] => {
+                let bytes = match escape {
+                    [] => return false,
+                    [b'u', digits @ ..] => {
+                        let is_pair =
+                            matches!(digits, [b'd' | b'D', b'8'..=b'9' | b'a'..=b'b' | b'A'..=b'B', ..]);
+                        if is_pair { 12 } else { 6 }
+                    }
+                    _ => 2,
+                };
+                // The kind of a `\u` shows in its second digit.
+                if matches!(escape, [b'u'] | [b'u', _]) || rest.len() < bytes {
+                    return false;
+                }
+                let written = rest.get(..bytes).map(|text| format!("\"{text}\""));
+                let text = written.and_then(|text| serde_json::from_str::<String>(&text).ok());
+                match text {
+                    Some(text) => {
+                        self.pass(bytes);
+                        content(out, &text);
+                    }
+                    None => {
+                        // Half of a pair, or no escape at all.
+                        self.pass(1);
+                        content(out, "\u{fffd}");
+                    }
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+fn content(out: &mut Vec<Delta>, text: &str) {
+    if text.is_empty() {
+        return;
+    }
+    match out.last_mut() {
+        Some(Delta::Content(last)) => *last += text,
+        _ => out.push(Delta::Content(text.to_owned())),
+    }
+}

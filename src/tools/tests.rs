@@ -1,0 +1,332 @@
+//! Messages in each format, cut everywhere.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::tokenizer::chat::{Message, ToolCall};
+
+/// A message as a client has it in the end.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Said {
+    content: String,
+    reasoning: String,
+    /// Name, arguments, whether it is complete.
+    calls: Vec<(String, String, bool)>,
+    ids: Vec<String>,
+}
+
+impl Said {
+    fn take(&mut self, deltas: Vec<Delta>) {
+        for delta in deltas {
+            match delta {
+                Delta::Content(text) => self.content += &text,
+                Delta::Reasoning(text) => self.reasoning += &text,
+                Delta::CallBegun { index, id, name } => {
+                    assert_eq!(index, self.calls.len(), "calls count from 0");
+                    self.calls.push((name, String::new(), false));
+                    self.ids.push(id);
+                }
+                Delta::Arguments { index, text } => {
+                    assert_eq!(index + 1, self.calls.len(), "arguments belong to the last call");
+                    assert!(!self.calls[index].2 && !text.is_empty());
+                    self.calls[index].1 += &text;
+                }
+                Delta::CallEnded { index } => self.calls[index].2 = true,
+            }
+        }
+    }
+}
+
+fn weather() -> Tool {
+    let parameters = json!({
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+        "required": ["city"],
+    });
+    Tool { name: "weather".into(), description: None, parameters, strict: true }
+}
+
+fn options(format: Format) -> ParserOptions {
+    ParserOptions {
+        format: Some(format),
+        tools: vec![weather()],
+        reasoning: true,
+        ..ParserOptions::default()
+    }
+}
+
+fn read<'p>(options: &ParserOptions, pieces: impl IntoIterator<Item = &'p str>) -> Said {
+    let (mut parser, mut said) = (Parser::new(options.clone()), Said::default());
+    pieces.into_iter().for_each(|piece| said.take(parser.push(piece)));
+    said.take(parser.finish());
+    said
+}
+
+/// Reads `text` whole, in characters, and cut in two at every character: always the same.
+fn read_any(options: &ParserOptions, text: &str) -> Said {
+    let whole = read(options, [text]);
+    let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    for &at in &starts {
+        assert_eq!(read(options, [&text[..at], &text[at..]]), whole, "{text:?} cut at {at}");
+    }
+    assert_eq!(
+        read(options, starts.windows(2).map(|at| &text[at[0]..at[1]])),
+        whole,
+        "{text:?} in characters"
+    );
+    whole
+}
+
+fn call(name: &str, arguments: &str) -> (String, String, bool) {
+    (name.to_owned(), arguments.to_owned(), true)
+}
+
+#[test]
+fn hermes() {
+    let options = options(Format::Hermes);
+    let text = "Let me look. <b>\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \
+                \"B\\\"}é\", \"days\": [1, {}]}}\n</tool_call>\n\
+                <tool_call>{\"arguments\": {}, \"name\": \"b\"}</tool_call>";
+    let said = read_any(&options, text);
+    assert_eq!(said.content, "Let me look. <b>\n");
+    let first = call("weather", "{\"city\": \"B\\\"}é\", \"days\": [1, {}]}");
+    assert_eq!(said.calls, [first, call("b", "{}")]);
+    let plain = "1 < 2 <tool_cal> <tool_call>no JSON</tool_call> <tool";
+    assert_eq!(read_any(&options, plain), Said { content: plain.into(), ..Said::default() });
+}
+
+#[test]
+fn a_call_that_is_cut_off_does_not_end() {
+    let cut = "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Ber";
+    let said = read_any(&options(Format::Hermes), cut);
+    assert_eq!(said.calls, [("weather".to_owned(), "{\"city\": \"Ber".to_owned(), false)]);
+    let unnamed = "<tool_call>{\"name\": \"wea";
+    assert_eq!(read_any(&options(Format::Hermes), unnamed).content, unnamed);
+}
+
+#[test]
+fn llama3() {
+    let options = options(Format::Llama3);
+    let object = "{\"name\": \"weather\", \"parameters\": {\"city\": \"Bern\"}}";
+    for text in [object.to_owned(), format!("\n {object}"), format!("<|python_tag|>{object}\n")] {
+        let said = read_any(&options, &text);
+        assert_eq!(
+            (said.content.as_str(), &said.calls[..]),
+            ("", &[call("weather", "{\"city\": \"Bern\"}")][..])
+        );
+    }
+    for text in ["{\"a\": 1} is JSON", " plain", "{", "<|python_tag|>print(1)"] {
+        assert_eq!(read_any(&options, text), Said { content: text.into(), ..Said::default() });
+    }
+}
+
+#[test]
+fn mistral() {
+    let options = options(Format::Mistral);
+    let text = "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"]\"}, \
+                \"id\": \"abc123xyz\"}, {\"id\": \"000000001\", \"name\": \"b\"}]";
+    let said = read_any(&options, text);
+    assert_eq!(said.calls, [call("weather", "{\"city\": \"]\"}"), call("b", "{}")]);
+    assert_eq!(said.ids[1], "000000001");
+    let is_id = |id: &String| id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    // An id behind the arguments comes too late.
+    assert!(said.ids.iter().all(is_id) && said.ids[0] != "abc123xyz", "{:?}", said.ids);
+    assert_eq!(read_any(&options, "a [TOOL_CALLS] b").content, "a [TOOL_CALLS] b");
+}
+
+#[test]
+fn qwen3_coder() {
+    let options = options(Format::Qwen3Coder);
+    let text = "Look:\n<tool_call>\n<function=weather>\n<parameter=city>\nNew\n\"York\"\n</parameter>\n\
+                <parameter=days>\n3\n</parameter>\n<parameter=else>\nx < y\n</parameter>\n</function>\n\
+                </tool_call>\n<function=b>\n</function>";
+    let said = read_any(&options, text);
+    assert_eq!(said.content, "Look:\n");
+    let first = "{\"city\": \"New\\n\\\"York\\\"\", \"days\": 3, \"else\": \"x < y\"}";
+    assert_eq!(said.calls, [call("weather", first), call("b", "{}")]);
+    let plain = "<tool_call> <funct <function=\nb>";
+    assert_eq!(read_any(&options, plain).content, plain);
+}
+
+#[test]
+fn generic() {
+    let options = options(Format::Generic);
+    let calls =
+        "{\"tool_calls\": [{\"name\": \"weather\", \"arguments\": {\"city\": \"a\"}}, {\"name\": \"b\"}]}\n";
+    let said = read_any(&options, calls);
+    assert_eq!(said.calls, [call("weather", "{\"city\": \"a\"}"), call("b", "{}")]);
+    let said = read_any(&options, " {\"response\": \"a\\n\\\"b\\\" \\u00e9\\ud83d\\ude00 →\"}");
+    assert_eq!(said.content, "a\n\"b\" é😀 →");
+    for plain in ["{\"responses\": 1}", "text", " {\"tool_c"] {
+        assert_eq!(read_any(&options, plain).content, plain);
+    }
+}
+
+#[test]
+fn reasoning_is_split_off() {
+    let hermes = options(Format::Hermes);
+    let text = "<think>\nWhy <b>?\n\nSo.\n</think>\n\nYes.<tool_call>{\"name\": \"b\"}</tool_call>";
+    let said = read_any(&hermes, text);
+    assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("Why <b>?\n\nSo.", "Yes."));
+    assert_eq!(said.calls.len(), 1);
+    let opened = ParserOptions { thinks: true, ..hermes.clone() };
+    let said = read_any(&opened, "So.\n</think>\n\n<tool_call>{\"name\": \"b\"}</tool_call>");
+    assert_eq!((said.reasoning.as_str(), said.content.as_str(), said.calls.len()), ("So.", "", 1));
+    assert_eq!(read_any(&opened, "So </thin").reasoning, "So </thin");
+    let later = "a <think> b </think>";
+    assert_eq!(read_any(&hermes, later).content, later);
+    let off = ParserOptions { reasoning: false, ..hermes };
+    assert_eq!(read_any(&off, "<think>a</think>").content, "<think>a</think>");
+}
+
+#[test]
+fn without_tools_text_is_text() {
+    let options = ParserOptions::default();
+    for text in [" a <tool_call>{}", "{\"name\": \"x\"}", "\n\n", ""] {
+        assert_eq!(read_any(&options, text).content, text);
+    }
+}
+
+#[test]
+fn only_what_may_begin_a_mark_is_held_back() {
+    let mut parser = Parser::new(options(Format::Hermes));
+    assert_eq!(parser.push("Hello <"), [Delta::Content("Hello ".into())]);
+    assert_eq!(parser.push("tool"), []);
+    assert_eq!(parser.push("s> <"), [Delta::Content("<tools> ".into())]);
+    let begun = parser.push("tool_call>{\"name\": \"b\", \"arguments\": {\"a\"");
+    assert!(matches!(&begun[0], Delta::CallBegun { index: 0, name, .. } if name == "b"), "{begun:?}");
+    assert_eq!(begun[1..], [Delta::Arguments { index: 0, text: "{\"a\"".into() }]);
+    assert_eq!(parser.push(": 1"), [Delta::Arguments { index: 0, text: ": 1".into() }]);
+}
+
+#[test]
+fn formats_by_template_and_by_name() {
+    let cases = [
+        ("{% if x %}<tool_call>\n{{ call | tojson }}\n</tool_call>", Format::Hermes),
+        ("<tool_call>\n<function={{ name }}>\n<parameter={{ key }}>", Format::Qwen3Coder),
+        ("{{ '[TOOL_CALLS][' }}", Format::Mistral),
+        ("{{ '<|python_tag|>' }}", Format::Llama3),
+        ("{{ messages }}", Format::Generic),
+    ];
+    for (source, format) in cases {
+        assert_eq!(Format::of_template(source), format);
+        assert_eq!(Format::by_name(format.name()), Some(format));
+    }
+    assert_eq!(Format::by_name("xml"), None);
+}
+
+#[test]
+fn generic_messages_tell_of_tools_and_calls() {
+    let call =
+        ToolCall { id: Some("1".into()), name: "weather".into(), arguments: "{\"b\": 1, \"a\": 2}".into() };
+    let messages = [
+        Message::new("system", "Be brief."),
+        Message::new("user", "Hi"),
+        Message { tool_calls: vec![call], ..Message::new("assistant", "") },
+        Message { name: Some("weather".into()), ..Message::new("tool", "rain") },
+        Message::new("tool", "sun"),
+    ];
+    let shown = Format::Generic.messages(&messages, &[weather()]);
+    assert!(
+        shown[0].content.starts_with("Be brief.\n\nThese tools") && shown[0].content.contains("\"weather\"")
+    );
+    assert_eq!(shown[2].content, "{\"tool_calls\":[{\"name\":\"weather\",\"arguments\":{\"b\":1,\"a\":2}}]}");
+    let answers = "{\"tool_response\": \"rain\", \"name\": \"weather\"}\n{\"tool_response\": \"sun\"}";
+    assert_eq!((shown[3].role.as_str(), shown[3].content.as_str(), shown.len()), ("user", answers, 4));
+    assert_eq!(Format::Hermes.messages(&messages, &[weather()]), messages);
+}
+
+#[test]
+fn a_grammar_is_only_for_tools_that_may_be_called() {
+    let tools = [weather()];
+    let wanted = |choice| Wanted { tools: &tools, choice, parallel: true, thinks: false, token: &|_| None };
+    assert_eq!(Format::Hermes.grammar(&wanted(&Choice::None)), None);
+    let other = Choice::Named("other".into());
+    assert_eq!(Format::Hermes.grammar(&wanted(&other)), None);
+    assert!(Format::Hermes.grammar(&wanted(&Choice::Auto)).is_some());
+}
+
+/// Pieces that matter to some format, in any order.
+fn message() -> impl Strategy<Value = String> {
+    let words = [
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "<function=",
+        "weather>",
+        "<parameter=",
+        "city>",
+        "</parameter>",
+        "</function>",
+        "[TOOL_CALLS]",
+        "<|python_tag|>",
+        "[",
+        "]",
+        "{",
+        "}",
+        "{\"name\": ",
+        "\"weather\"",
+        ", \"arguments\": ",
+        "\"parameters\": ",
+        "{\"tool_calls\": [",
+        "{\"response\": \"",
+        "\"",
+        "\\",
+        "\\u00e9",
+        "\\ud83d",
+        "\n",
+        " ",
+        "é→😀",
+        "text",
+        ",",
+        ":",
+        "1",
+        "<",
+        "\"id\": ",
+    ];
+    proptest::collection::vec(proptest::sample::select(words.to_vec()), 0..24)
+        .prop_map(|words| words.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_cut_gives_the_same(text in message(), cuts in proptest::collection::vec(any::<u16>(), 0..12)) {
+        let mut ends: Vec<usize> = cuts.iter().map(|cut| usize::from(*cut) % (text.len() + 1)).collect();
+        ends.retain(|at| text.is_char_boundary(*at));
+        ends.extend([0, text.len()]);
+        ends.sort_unstable();
+        for format in Format::ALL.iter().map(|(_, format)| Some(*format)).chain([None]) {
+            for thinks in [false, true] {
+                let options = ParserOptions { format, thinks, ..options(Format::Hermes) };
+                let whole = read(&options, [text.as_str()]);
+                prop_assert_eq!(&read(&options, ends.windows(2).map(|at| &text[at[0]..at[1]])), &whole);
+            }
+        }
+    }
+}
+
+/// Time grows with the text, not faster: what would take hours otherwise ends.
+#[test]
+fn long_texts_in_small_pieces() {
+    for (format, piece) in [
+        (Format::Hermes, "<tool_call"),
+        (Format::Hermes, " "),
+        (Format::Hermes, "<tool_call>{\"name\": \"a\", \"arguments\": {\"b\": 1}}</tool_call>"),
+        (Format::Qwen3Coder, "<function=a><parameter=b>\n\n</parameter>"),
+        (Format::Mistral, "[TOOL_CALLS]["),
+        (Format::Llama3, "{\"name\": \""),
+        (Format::Generic, "{\"response\": \"\\\\"),
+    ] {
+        let mut parser = Parser::new(options(format));
+        let mut bytes = 0;
+        for _ in 0..200_000 / piece.len() * 10 {
+            parser.push(piece);
+            bytes += piece.len();
+        }
+        parser.finish();
+        assert!(bytes > 1_000_000);
+    }
+}

@@ -1,0 +1,359 @@
+//! Text by a grammar, with the demo model and a model of random weights: what is generated fits the schema,
+//! and is the same in a batch and alone.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use serde_json::{Value, json};
+use sterna::Error;
+use sterna::engine::{
+    BatchOptions, Engine, EngineOptions, Event, GenerateOptions, Grammar, Request, SamplerOptions, SeqId,
+    StopReason,
+};
+use sterna::gguf::Gguf;
+use sterna::grammar::{Compiled, Grammars, Source};
+use sterna::tokenizer::{Special, Tokenizer};
+use sterna::tools::{Choice, Delta, Format, Parser, ParserOptions, Tool, Wanted};
+
+fn engine_of(gguf: Gguf, change: impl FnOnce(&mut EngineOptions)) -> Engine {
+    let mut options = EngineOptions {
+        n_ctx: Some(512),
+        threads: Some(1),
+        n_seqs: 4,
+        batch: 64,
+        ..EngineOptions::default()
+    };
+    change(&mut options);
+    let backend = support::case::backend("cpu", 1).unwrap();
+    Engine::on_backend(gguf, &options, backend, |_| ()).unwrap()
+}
+
+fn random(change: impl FnOnce(&mut EngineOptions)) -> Engine {
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    engine_of(Gguf::open(&path).unwrap(), change)
+}
+
+/// The random model, and the demo model if it is in this build.
+fn engines() -> Vec<(&'static str, Engine)> {
+    let demo =
+        sterna::demo::model().map(|bytes| ("demo", engine_of(Gguf::from_bytes(bytes).unwrap(), |_| ())));
+    [("random", random(|_| ()))].into_iter().chain(demo).collect()
+}
+
+fn options(grammar: Arc<dyn Grammar>, seed: u64, max_tokens: usize) -> GenerateOptions {
+    let sampler = SamplerOptions { seed: Some(seed), ..SamplerOptions::default() };
+    GenerateOptions {
+        sampler,
+        grammar: Some(grammar),
+        max_tokens: Some(max_tokens),
+        ..GenerateOptions::default()
+    }
+}
+
+/// What a session says, and why it ended.
+fn say(engine: &Engine, prompt: &str, options: &GenerateOptions) -> (String, StopReason) {
+    let prompt = engine.tokenizer().unwrap().encode(prompt, Special::Parse, true);
+    let mut session = engine.session().unwrap();
+    let mut generation = session.generate(&prompt, options).unwrap();
+    let text = generation.by_ref().map(Result::unwrap).collect();
+    (text, generation.stop_reason().unwrap())
+}
+
+fn schemas() -> Vec<Value> {
+    vec![
+        json!({
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 12},
+                "age": {"type": "integer", "minimum": 0, "maximum": 130},
+                "mood": {"enum": ["calm", "wild"]},
+                "tags": {"type": "array", "items": {"type": "string", "maxLength": 5}, "maxItems": 2},
+            },
+            "required": ["name", "age", "mood", "tags"],
+            "additionalProperties": false,
+        }),
+        json!({
+            "type": "object",
+            "properties": {
+                "left": {"$ref": "#/$defs/leaf"},
+                "right": {"anyOf": [{"$ref": "#/$defs/leaf"}, {"type": "null"}]},
+            },
+            "required": ["left", "right"],
+            "additionalProperties": false,
+            "$defs": {"leaf": {
+                "type": "array",
+                "prefixItems": [{"type": "boolean"}, {"const": "x"}],
+                "items": false,
+                "minItems": 2,
+            }},
+        }),
+        json!({"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"}),
+        json!({"type": "string", "format": "date"}),
+    ]
+}
+
+#[test]
+fn what_is_generated_fits_its_schema() {
+    for (name, engine) in engines() {
+        let grammars = Grammars::new(engine.tokenizer().unwrap());
+        for schema in schemas() {
+            let validator = jsonschema::validator_for(&schema).unwrap();
+            let source = Source::JsonSchema { schema: schema.clone(), strict: true };
+            let compiled = Arc::new(grammars.compile(&source).unwrap());
+            for seed in 0..4 {
+                let (text, end) = say(&engine, "Once upon a time", &options(compiled.clone(), seed, 300));
+                assert_eq!(end, StopReason::EndOfText, "{name}, {schema}: {text}");
+                let value: Value =
+                    serde_json::from_str(&text).unwrap_or_else(|err| panic!("{name}: {text}: {err}"));
+                assert!(validator.is_valid(&value), "{name}, {schema}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_text_that_can_only_end_ends_without_a_token_for_it() {
+    let engine = random(|_| ());
+    let grammars = Grammars::new(engine.tokenizer().unwrap());
+    let compiled = Arc::new(grammars.compile(&Source::Choice(vec!["yes".into(), "no".into()])).unwrap());
+    // Even if the end of the text is forbidden, and where the limit is reached with it.
+    let longest = engine.tokenizer().unwrap().encode("yes", Special::AsText, false).len();
+    for (ignore_eos, max_tokens) in [(false, 50), (true, 50), (false, 3)] {
+        let options = GenerateOptions { ignore_eos, ..options(compiled.clone(), 1, max_tokens.max(longest)) };
+        let (text, end) = say(&engine, "Well", &options);
+        assert!(["yes", "no"].contains(&text.as_str()), "{text}");
+        assert_eq!(end, StopReason::EndOfText);
+    }
+}
+
+#[test]
+fn a_bias_that_leaves_no_token_is_an_error_of_that_sequence_alone() {
+    let engine = random(|_| ());
+    let tokenizer = engine.tokenizer().unwrap();
+    let compiled = Arc::new(Grammars::new(tokenizer).compile(&Source::Regex("[0-9]{3}".into())).unwrap());
+    let mut barred = options(compiled.clone(), 0, 20);
+    let digits = (0..tokenizer.n_vocab() as u32)
+        .filter(|&id| tokenizer.token_bytes(id).iter().any(u8::is_ascii_digit));
+    barred.sampler.logit_bias = digits.map(|id| (id, f32::NEG_INFINITY)).collect();
+    let prompt = tokenizer.encode("Count:", Special::Parse, true);
+    let mut session = engine.session().unwrap();
+    let mut generation = session.generate(&prompt, &barred).unwrap();
+    assert!(matches!(generation.next(), Some(Err(Error::Constraint(_)))));
+    assert_eq!((generation.next().is_none(), generation.stop_reason()), (true, Some(StopReason::Constraint)));
+    drop(session);
+    let mut batch = engine.batch(BatchOptions::default()).unwrap();
+    let bad = batch.add(&Request::new(prompt.clone(), barred)).unwrap()[0];
+    let good = batch.add(&Request::new(prompt, options(compiled, 0, 20))).unwrap()[0];
+    let mut ends = BTreeMap::new();
+    batch
+        .run(|id, event| -> Result<(), Error> {
+            ends.extend(event.end.map(|end| (id, (end, event.fault))));
+            Ok(())
+        })
+        .unwrap();
+    assert!(matches!(ends[&bad], (StopReason::Constraint, Some(_))), "{ends:?}");
+    assert_eq!(ends[&good], (StopReason::EndOfText, None));
+}
+
+/// Every sequence of a batch says what it says alone: with grammars and without, several continuations of a
+/// prompt, and a pool of pages so small that sequences are preempted.
+#[test]
+fn together_is_alone_by_grammars_too() {
+    let engine = random(|options| options.kv_positions = Some(6 * 64));
+    let tokenizer = engine.tokenizer().unwrap();
+    let grammars = Grammars::new(tokenizer);
+    let compile = |source| -> Arc<dyn Grammar> { Arc::new(grammars.compile(&source).unwrap()) };
+    let sources = [
+        Some(compile(Source::JsonObject)),
+        Some(compile(Source::JsonSchema { schema: schemas()[0].clone(), strict: true })),
+        None,
+        Some(compile(Source::Gbnf("root ::= \"(\" root \")\" | [a-z]{20,}".into()))),
+    ];
+    let long = "word ".repeat(40);
+    let requests: Vec<(Vec<u32>, GenerateOptions)> = (0..12)
+        .map(|i| {
+            let prompt = tokenizer.encode(&format!("{long}{}", "x ".repeat(i * 7)), Special::Parse, true);
+            let mut options = options(sources[0].clone().unwrap(), i as u64, 40 + i);
+            options.grammar = sources[i % sources.len()].clone();
+            (prompt, options)
+        })
+        .collect();
+    let want: Vec<Vec<u32>> = requests
+        .iter()
+        .map(|(prompt, options)| {
+            let mut session = engine.session().unwrap();
+            let mut generation = session.generate(prompt, options).unwrap();
+            while let Some(event) = generation.next_event() {
+                event.unwrap();
+            }
+            generation.tokens().to_vec()
+        })
+        .collect();
+    let mut batch = engine.batch(BatchOptions::default()).unwrap();
+    let mut said: BTreeMap<SeqId, Vec<u32>> = BTreeMap::new();
+    let ids: Vec<SeqId> = requests
+        .iter()
+        .map(|(prompt, options)| batch.add(&Request::new(prompt.clone(), options.clone())).unwrap()[0])
+        .collect();
+    // Three continuations: the first has the seed of request 0, and its prompt.
+    let several = Request { n: 3, ..Request::new(requests[0].0.clone(), requests[0].1.clone()) };
+    let several = batch.add(&several).unwrap();
+    let take = |id: SeqId, event: Event| -> Result<(), Error> {
+        said.entry(id).or_default().extend(event.token.map(|token| token.id));
+        Ok(())
+    };
+    batch.run(take).unwrap();
+    assert!(batch.stats().preemptions > 0, "the pool is too large for this test");
+    for (id, want) in ids.iter().zip(&want) {
+        assert_eq!(&said[id], want);
+    }
+    assert_eq!(said[&several[0]], want[0]);
+    assert_ne!(said[&several[1]], want[0], "seeds differ");
+}
+
+static WEATHER: LazyLock<Vec<Tool>> = LazyLock::new(|| {
+    let parameters = json!({
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 10},
+            "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            "unit": {"type": "string", "enum": ["C", "F"]},
+        },
+        "required": ["city", "days", "unit"],
+        "additionalProperties": false,
+    });
+    let tool =
+        |name: &str, parameters| Tool { name: name.into(), description: None, parameters, strict: true };
+    vec![tool("weather", parameters), tool("time", json!({"type": "object", "additionalProperties": false}))]
+});
+
+fn tool_grammar(
+    grammars: &Grammars,
+    format: Format,
+    choice: &Choice,
+    parallel: bool,
+    thinks: bool,
+) -> Compiled {
+    let wanted = Wanted { tools: &WEATHER, choice, parallel, thinks, token: &|_| None };
+    let lark = format.grammar(&wanted).unwrap();
+    grammars.compile(&Source::Lark(lark.clone())).unwrap_or_else(|err| panic!("{format:?}: {err}\n{lark}"))
+}
+
+/// Whether a grammar allows a whole text.
+fn allows(tokenizer: &Tokenizer, grammar: &Compiled, text: &str) -> bool {
+    let mut state = grammar.start();
+    for token in tokenizer.encode(text, Special::AsText, false) {
+        if state.is_done() || !state.mask().unwrap().allows(token) {
+            return false;
+        }
+        state.accept(token).unwrap();
+    }
+    state.is_done() || tokenizer.eog().any(|id| state.mask().unwrap().allows(id))
+}
+
+#[test]
+fn calls_follow_their_format() {
+    let engine = random(|_| ());
+    let tokenizer = engine.tokenizer().unwrap();
+    let grammars = Grammars::new(tokenizer);
+    let arguments = "{\"city\": \"Bern\", \"days\": 3, \"unit\": \"C\"}";
+    let bad = "{\"city\": \"Bern\", \"days\": 30, \"unit\": \"C\"}";
+    let hermes = |arguments: &str| {
+        format!("<tool_call>\n{{\"name\": \"weather\", \"arguments\": {arguments}}}\n</tool_call>")
+    };
+    let llama3 = |arguments: &str| format!("{{\"name\": \"weather\", \"parameters\": {arguments}}}");
+    let mistral =
+        |arguments: &str| format!("[TOOL_CALLS][{{\"name\": \"weather\", \"arguments\": {arguments}}}]");
+    let generic = |arguments: &str| {
+        format!("{{\"tool_calls\": [{{\"name\": \"weather\", \"arguments\": {arguments}}}]}}")
+    };
+    let coder = |days: &str| {
+        format!(
+            "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n\
+             <parameter=days>\n{days}\n</parameter>\n<parameter=unit>\nC\n</parameter>\n\
+             </function>\n</tool_call>"
+        )
+    };
+    let cases = [
+        (Format::Hermes, hermes(arguments), hermes(bad), "I know: sunny."),
+        (Format::Llama3, llama3(arguments), llama3(bad), "{I know}: sunny."),
+        (Format::Mistral, mistral(arguments), mistral(bad), "I know: sunny."),
+        (Format::Generic, generic(arguments), generic(bad), "{\"response\": \"I know: sunny.\"}"),
+        (Format::Qwen3Coder, coder("3"), coder("30"), "I know: sunny."),
+    ];
+    for (format, call, bad, text) in cases {
+        let named = Choice::Named("weather".into());
+        for (choice, is_free) in [(&Choice::Auto, true), (&Choice::Required, false), (&named, false)] {
+            let grammar = tool_grammar(&grammars, format, choice, true, false);
+            assert!(allows(tokenizer, &grammar, &call), "{format:?}, {choice:?}: {call}");
+            assert!(!allows(tokenizer, &grammar, &bad), "{format:?}, {choice:?}: {bad}");
+            assert_eq!(allows(tokenizer, &grammar, text), is_free, "{format:?}, {choice:?}: {text}");
+            let thinks = tool_grammar(&grammars, format, choice, true, true);
+            assert!(allows(tokenizer, &thinks, &format!("Hm.\n</think>\n{call}")), "{format:?}, {choice:?}");
+            assert!(!allows(tokenizer, &thinks, &call), "{format:?}, {choice:?}: the thoughts have no end");
+        }
+        // What the parser reads of the call.
+        let options =
+            ParserOptions { format: Some(format), tools: WEATHER.clone(), ..ParserOptions::default() };
+        let mut parser = Parser::new(options);
+        let mut deltas = parser.push(&call);
+        deltas.extend(parser.finish());
+        let read: String = deltas
+            .iter()
+            .filter_map(|delta| match delta {
+                Delta::Arguments { text, .. } => Some(text.as_str()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(read, arguments, "{format:?}");
+        assert!(matches!(deltas.last(), Some(Delta::CallEnded { index: 0 })), "{format:?}: {deltas:?}");
+    }
+    let two = format!("{}\n{}", hermes(arguments), hermes(arguments));
+    for (parallel, choice) in [(true, Choice::Auto), (true, Choice::Required), (false, Choice::Auto)] {
+        let grammar = tool_grammar(&grammars, Format::Hermes, &choice, parallel, false);
+        assert_eq!(allows(tokenizer, &grammar, &two), parallel, "{choice:?}");
+    }
+}
+
+/// Calls that are forced from a model of random weights are complete, of a known tool, and fit its schema.
+#[test]
+fn forced_calls_fit_their_schema() {
+    let engine = random(|_| ());
+    let grammars = Grammars::new(engine.tokenizer().unwrap());
+    for (_, format) in Format::ALL {
+        let grammar = Arc::new(tool_grammar(&grammars, *format, &Choice::Required, false, false));
+        for seed in 0..4 {
+            let (text, end) = say(&engine, "Weather?", &options(grammar.clone(), seed, 400));
+            if end == StopReason::Limit {
+                // Text of an argument without a bound need not end.
+                continue;
+            }
+            let options =
+                ParserOptions { format: Some(*format), tools: WEATHER.clone(), ..ParserOptions::default() };
+            let mut parser = Parser::new(options);
+            let mut deltas = parser.push(&text);
+            deltas.extend(parser.finish());
+            let (mut name, mut arguments) = (String::new(), String::new());
+            for delta in &deltas {
+                match delta {
+                    Delta::CallBegun { name: of, .. } => name.clone_from(of),
+                    Delta::Arguments { text, .. } => arguments += text,
+                    Delta::CallEnded { index: 0 } => {}
+                    other => panic!("{format:?}: {other:?} in {text}"),
+                }
+            }
+            let tool =
+                WEATHER.iter().find(|tool| tool.name == name).unwrap_or_else(|| panic!("{format:?}: {text}"));
+            let value: Value =
+                serde_json::from_str(&arguments).unwrap_or_else(|err| panic!("{arguments}: {err}"));
+            let mut schema = tool.parameters.clone();
+            if *format == Format::Qwen3Coder {
+                // A plain text has no bound.
+                if let Some(city) = schema.pointer_mut("/properties/city") {
+                    *city = json!({ "type": "string" });
+                }
+            }
+            assert!(jsonschema::is_valid(&schema, &value), "{format:?}: {text}");
+        }
+    }
+}
