@@ -162,7 +162,7 @@ mod device {
             fs::copy(fatbin, out.join(format!("{name}.fatbin"))).expect("OUT_DIR can be written");
             writeln!(text, "    ({name:?}, &Aligned(*include_bytes!(\"{name}.fatbin\")).0),").unwrap();
         }
-        write_list(list, &text);
+        write_list(&list, &text);
     }
 
     /// Writes the images as an expression, aligned as strictly as a header of machine code may want.

@@ -1,32 +1,123 @@
-//! From the text of an answer to the parts of a message. This is where tool calls and reasoning are split off:
-//! every family of endpoints hands its text through here, as it comes.
+//! From the text of an answer to the parts of a message: tool calls and thoughts are split off on the way.
 
-use super::constraints::Constraints;
+use serde_json::{Value, json};
 
-/// A part of a message.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Delta {
-    /// Words of the answer.
-    Content(String),
-}
+pub use crate::tools::Delta;
+use crate::tools::{Parser, ParserOptions};
 
 /// Splits the text of one choice.
-#[derive(Clone, Debug, Default)]
-pub struct Splitter;
+#[derive(Debug, Default)]
+pub struct Splitter {
+    /// `None` if all of it is the answer's text.
+    parser: Option<Parser>,
+}
 
 impl Splitter {
-    /// For an answer of that form.
-    pub fn new(_constraints: &Constraints) -> Self {
-        Self
+    /// Reads text as `reading` says.
+    pub fn new(reading: ParserOptions) -> Self {
+        let splits = reading.format.is_some() || reading.reasoning;
+        Self { parser: splits.then(|| Parser::new(reading)) }
     }
 
     /// Takes text as it comes.
     pub fn push(&mut self, text: &str) -> Vec<Delta> {
-        if text.is_empty() { Vec::new() } else { vec![Delta::Content(text.to_owned())] }
+        match &mut self.parser {
+            Some(parser) => parser.push(text),
+            None if text.is_empty() => Vec::new(),
+            None => vec![Delta::Content(text.to_owned())],
+        }
     }
 
     /// What was held back, when the answer ends.
     pub fn finish(&mut self) -> Vec<Delta> {
-        Vec::new()
+        self.parser.as_mut().map(Parser::finish).unwrap_or_default()
+    }
+
+    /// Why a message ended: one that calls ends with its calls, unless it was cut off.
+    pub fn finish_reason(&self, reason: &'static str) -> &'static str {
+        let calls = self.parser.as_ref().is_some_and(|parser| parser.n_calls() > 0);
+        if calls && reason == "stop" { "tool_calls" } else { reason }
+    }
+}
+
+/// The words of an answer that is nothing else.
+pub fn words(deltas: Vec<Delta>) -> impl Iterator<Item = String> {
+    deltas.into_iter().filter_map(|delta| if let Delta::Content(text) = delta { Some(text) } else { None })
+}
+
+/// A part of a message as OpenAI's chunks have it; `None` if they say nothing of it.
+pub fn to_json(delta: Delta) -> Option<Value> {
+    match delta {
+        Delta::Content(text) => Some(json!({ "content": text })),
+        Delta::Reasoning(text) => Some(json!({ "reasoning_content": text })),
+        Delta::CallBegun { index, id, name } => Some(json!({ "tool_calls": [{
+            "index": index,
+            "id": id,
+            "type": "function",
+            "function": { "name": name, "arguments": "" },
+        }] })),
+        Delta::Arguments { index, text } => {
+            Some(json!({ "tool_calls": [{ "index": index, "function": { "arguments": text } }] }))
+        }
+        Delta::CallEnded { .. } => None,
+    }
+}
+
+/// A whole message as OpenAI's answers have it.
+pub fn message(deltas: Vec<Delta>) -> Value {
+    let (mut content, mut reasoning) = (String::new(), String::new());
+    let mut calls: Vec<(String, String, String)> = Vec::new();
+    for delta in deltas {
+        match delta {
+            Delta::Content(text) => content += &text,
+            Delta::Reasoning(text) => reasoning += &text,
+            Delta::CallBegun { id, name, .. } => calls.push((id, name, String::new())),
+            Delta::Arguments { index, text } => calls[index].2 += &text,
+            Delta::CallEnded { .. } => {}
+        }
+    }
+    let is_text = calls.is_empty() || !content.is_empty();
+    let mut message = json!({
+        "role": "assistant",
+        "content": is_text.then_some(content),
+        "refusal": null,
+    });
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = reasoning.into();
+    }
+    if !calls.is_empty() {
+        let calls = calls.into_iter().map(|(id, name, arguments)| {
+            json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
+        });
+        message["tool_calls"] = calls.collect();
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::Format;
+
+    #[test]
+    fn thoughts_and_calls_are_parts_of_a_message() {
+        let reading =
+            || ParserOptions { format: Some(Format::Hermes), reasoning: true, ..Default::default() };
+        let text =
+            "<think>hm</think>Well.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+        let mut splitter = Splitter::new(reading());
+        let mut deltas = splitter.push(text);
+        deltas.extend(splitter.finish());
+        assert_eq!(splitter.finish_reason("stop"), "tool_calls");
+        assert_eq!(splitter.finish_reason("length"), "length");
+        let chunks: Vec<Value> = deltas.iter().cloned().filter_map(to_json).collect();
+        assert!(chunks.iter().any(|chunk| chunk["tool_calls"][0]["function"]["name"] == "f"), "{chunks:?}");
+        let message = message(deltas);
+        assert_eq!(message["reasoning_content"], "hm");
+        assert_eq!(message["content"], "Well.");
+        assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"a\": 1}");
+        let mut plain = Splitter::new(ParserOptions::default());
+        assert_eq!(plain.push("<think>"), [Delta::Content("<think>".into())]);
+        assert_eq!(plain.finish_reason("stop"), "stop");
     }
 }

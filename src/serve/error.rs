@@ -62,6 +62,12 @@ impl ApiError {
         }
     }
 
+    /// The same with another message.
+    #[must_use]
+    pub fn with(self, message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..self }
+    }
+
     /// The prompt leaves no room for an answer.
     pub fn too_long(n_prompt: usize, n_ctx: usize) -> Self {
         // The words that clients look for, all of them.

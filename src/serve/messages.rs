@@ -1,15 +1,19 @@
 //! Messages of a conversation, as clients write them: roles, and content that is a text, nothing, or a list of
 //! parts of text.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use super::constraints::Constraints;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Served;
-use crate::tokenizer::chat::{Message, Prompt};
+use crate::tokenizer::chat::{Extras, Message, Prompt, ToolCall};
+use crate::tools::{Format, Tool};
 
 /// Most messages of a conversation.
 const MESSAGES: usize = 4096;
+/// Most calls of a message.
+const CALLS: usize = 128;
 /// Roles, and those that templates know them as.
 const ROLES: &[(&str, &str)] = &[
     ("system", "system"),
@@ -29,6 +33,8 @@ pub struct Talk {
     pub add_generation_prompt: bool,
     /// What the assistant has begun to say.
     pub begun: Option<String>,
+    /// What the template is given beside the messages.
+    pub extras: Extras,
 }
 
 impl Talk {
@@ -37,9 +43,10 @@ impl Talk {
     /// # Errors
     /// 400 if the template refuses it, or makes nothing of it.
     pub fn prompt(&self, served: &Served) -> Result<Prompt, ApiError> {
-        let Self { messages, add_generation_prompt, begun } = self;
+        let Self { messages, add_generation_prompt, begun, extras } = self;
+        let messages = Format::of_template(served.template.source()).messages(messages, &[]);
         let (template, tokenizer) = (&served.template, served.tokenizer());
-        let prompt = template.prompt(tokenizer, messages, *add_generation_prompt, begun.as_deref());
+        let prompt = template.prompt(tokenizer, &messages, extras, *add_generation_prompt, begun.as_deref());
         match prompt {
             Ok(prompt) if prompt.ids.is_empty() => {
                 Err(ApiError::bad("the chat template makes no tokens of these messages"))
@@ -48,6 +55,32 @@ impl Talk {
             Err(err) => Err(ApiError::bad(err.to_string())),
         }
     }
+}
+
+impl Talk {
+    /// The same where an answer has that form: the template shows the tools, in its words or in ours.
+    #[must_use]
+    pub fn offering(mut self, constraints: &Constraints, served: &Served) -> Self {
+        let format = Format::of_template(served.template.source());
+        if let Some(tools) = constraints.offered() {
+            match format {
+                Format::Generic => self.messages = format.messages(&self.messages, tools),
+                _ => self.extras.tools = tools.iter().map(Tool::to_json).collect(),
+            }
+        }
+        if constraints.leaves_no_thoughts() {
+            self.extras.variables.entry("enable_thinking").or_insert(Value::Bool(false));
+        }
+        self
+    }
+}
+
+/// The conversation of a request with `messages` and `tools`.
+///
+/// # Errors
+/// 400 that names the field.
+pub fn talk_with_tools(fields: &Fields, served: &Served) -> Result<Talk, ApiError> {
+    Ok(talk(fields)?.offering(&Constraints::of(fields, served)?, served))
 }
 
 /// The conversation of a request with `messages`.
@@ -64,6 +97,7 @@ pub fn talk(fields: &Fields) -> Result<Talk, ApiError> {
     let messages = list.iter().enumerate();
     let messages = messages.map(|(at, message)| self::message(format!("messages[{at}]"), message));
     let mut messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
+    let extras = extras(fields)?;
     let goes_on = fields.bool("continue_final_message")?;
     let opens = fields.bool("add_generation_prompt")?;
     let is_assistants = |at: usize| messages.get(at).is_some_and(|last| last.role == "assistant");
@@ -81,14 +115,14 @@ pub fn talk(fields: &Fields) -> Result<Talk, ApiError> {
         });
     }
     if !is_assistants(last) || goes_on == Some(false) {
-        return Ok(Talk { messages, add_generation_prompt: opens.unwrap_or(true), begun: None });
+        return Ok(Talk { messages, add_generation_prompt: opens.unwrap_or(true), begun: None, extras });
     }
     if last > 0 && is_assistants(last - 1) {
         let message = "`messages`: two messages of the assistant at the end; want one at most, to go on with";
         return Err(ApiError { param: Some("messages".into()), ..ApiError::bad(message) });
     }
     let begun = messages.pop().map(|last| last.content);
-    Ok(Talk { messages, add_generation_prompt: true, begun })
+    Ok(Talk { messages, add_generation_prompt: true, begun, extras })
 }
 
 /// One message, which stands at `name` of a request.
@@ -109,15 +143,58 @@ pub fn message(name: String, value: &Value) -> Result<Message, ApiError> {
             &role.into(),
         ));
     };
-    let calls =
-        fields.get("tool_calls").is_some_and(|calls| calls.as_array().is_none_or(|all| !all.is_empty()));
-    if calls || fields.get("function_call").is_some() {
-        return Err(ApiError::unsupported(fields.path("tool_calls")));
+    if fields.get("function_call").is_some() {
+        return Err(ApiError::unsupported(fields.path("function_call")));
     }
+    let tool_calls = fields.list("tool_calls", CALLS)?.unwrap_or_default().iter().enumerate();
+    let tool_calls = tool_calls.map(|(at, call)| self::call(fields.path(&format!("tool_calls[{at}]")), call));
+    let text = |name: &str| Ok::<_, ApiError>(fields.text(name)?.map(str::to_owned));
+    let reasoning = fields.first(&["reasoning_content", "reasoning"]).unwrap_or("reasoning_content");
     if fields.get("content").is_none() && *role != "assistant" {
         return Err(ApiError::missing(&fields.path("content"), "a text or a list of parts"));
     }
-    Ok(Message::new(*role, content(&fields.path("content"), fields.get("content"))?))
+    Ok(Message {
+        role: (*role).to_owned(),
+        content: content(&fields.path("content"), fields.get("content"))?,
+        reasoning_content: text(reasoning)?,
+        tool_calls: tool_calls.collect::<Result<_, _>>()?,
+        tool_call_id: text("tool_call_id")?,
+        name: text("name")?,
+    })
+}
+
+/// A call that an assistant made.
+fn call(name: String, value: &Value) -> Result<ToolCall, ApiError> {
+    let fields = Fields::inside(name, value)?;
+    let Some(function) = fields.object("function")? else {
+        return Err(ApiError::missing(&fields.path("function"), "an object with a name and arguments"));
+    };
+    let Some(name) = function.text("name")? else {
+        return Err(ApiError::missing(&function.path("name"), "a name"));
+    };
+    let arguments = match function.get("arguments") {
+        None => "{}".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(object @ Value::Object(_)) => object.to_string(),
+        Some(other) => {
+            return Err(ApiError::field(function.path("arguments"), "JSON in a text", other));
+        }
+    };
+    Ok(ToolCall { id: fields.text("id")?.map(str::to_owned), name: name.to_owned(), arguments })
+}
+
+/// What a request tells the template.
+fn extras(fields: &Fields) -> Result<Extras, ApiError> {
+    let mut variables = Map::new();
+    if let Some(effort) = fields.text("reasoning_effort")? {
+        variables.insert("reasoning_effort".into(), effort.into());
+    }
+    if fields.object("chat_template_kwargs")?.is_some()
+        && let Some(Value::Object(given)) = fields.get("chat_template_kwargs")
+    {
+        variables.extend(given.clone());
+    }
+    Ok(Extras { tools: Vec::new(), variables })
 }
 
 /// The text of a content: a text, nothing, or parts, a line each.

@@ -1,6 +1,9 @@
 //! The model that a server has: its engine, its template, and what it is called.
 
+use std::sync::OnceLock;
+
 use crate::engine::{Engine, Error, SamplerOptions};
+use crate::grammar::Grammars;
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer::chat::{ChatError, ChatTemplate};
 
@@ -40,6 +43,7 @@ pub struct Served {
     pub template_source: TemplateSource,
     /// Seconds since 1970 when it was loaded.
     pub created: u64,
+    grammars: OnceLock<Grammars>,
 }
 
 impl Served {
@@ -66,7 +70,8 @@ impl Served {
         let name = name.filter(|name| !name.trim().is_empty()).unwrap_or_else(|| fallback_name.to_owned());
         let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let created = created.map_or(0, |since| since.as_secs());
-        Ok(Self { engine, sampler, name, template, template_source, created })
+        let grammars = OnceLock::new();
+        Ok(Self { engine, sampler, name, template, template_source, created, grammars })
     }
 
     /// The vocabulary.
@@ -75,6 +80,11 @@ impl Served {
     /// Never: it was built when the model was loaded.
     pub fn tokenizer(&self) -> &Tokenizer {
         self.engine.tokenizer().expect("it was built before")
+    }
+
+    /// What compiles grammars for the vocabulary; made when the first one is asked for.
+    pub fn grammars(&self) -> &Grammars {
+        self.grammars.get_or_init(|| Grammars::new(self.tokenizer()))
     }
 
     /// Whether the model was made for turns: its file says how they are written, and by whom each is.

@@ -25,7 +25,6 @@ const NOT_DONE: &[(&str, IsNothing)] = &[
     ("stop_token_ids", |value| value.as_array().is_some_and(Vec::is_empty)),
     ("min_tokens", |value| value.as_u64() == Some(0)),
     ("include_stop_str_in_output", |value| value.as_bool() == Some(false)),
-    ("chat_template_kwargs", |value| value.as_object().is_some_and(serde_json::Map::is_empty)),
     ("lora", |value| value.as_array().is_some_and(Vec::is_empty)),
     ("n_cmpl", |value| value.as_u64() == Some(1)),
 ];

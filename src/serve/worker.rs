@@ -315,7 +315,7 @@ impl Worker {
             self.metrics.count_end(match end {
                 StopReason::EndOfText | StopReason::StopString => "stop",
                 StopReason::Limit | StopReason::ContextFull => "length",
-                StopReason::Cancelled => "abort",
+                StopReason::Cancelled | StopReason::Constraint => "abort",
             });
             self.metrics.whole.add_time(order.came.elapsed());
             self.metrics.decode.add_time(stats.generate_time);
@@ -326,8 +326,14 @@ impl Worker {
             of.out_of_time = true;
             self.batch.cancel(seq);
         }
-        if !order.updates.is_closed() {
-            held.push_back(Ok(Update::Event { choice: of.choice, event, stats }));
+        match &event.fault {
+            _ if order.updates.is_closed() => {}
+            // A grammar that was accepted, and is more than can be followed to its end.
+            Some(fault) => {
+                held.push_back(Err(JobError::Refused(fault.to_string())));
+                seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
+            }
+            None => held.push_back(Ok(Update::Event { choice: of.choice, event, stats })),
         }
         self.settle(id);
     }

@@ -13,7 +13,7 @@ use crate::engine::{GenerateOptions, Stats, StopReason};
 use crate::serve::answer::{Choice, collect};
 use crate::serve::app::App;
 use crate::serve::constraints::Constraints;
-use crate::serve::deltas::{Delta, Splitter};
+use crate::serve::deltas::{Splitter, words};
 use crate::serve::error::ApiError;
 use crate::serve::family::Family;
 use crate::serve::fields::Fields;
@@ -39,7 +39,7 @@ struct Asked {
 impl Asked {
     fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
-        let constraints = Constraints::of(fields)?;
+        let constraints = Constraints::none(fields)?;
         for (name, off) in [("thinking", "disabled"), ("output_config.format", "")] {
             let (outer, inner) = name.split_once('.').unwrap_or((name, "type"));
             let Some(object) = fields.object(outer)? else { continue };
@@ -94,16 +94,16 @@ async fn messages(State(app): State<Arc<App>>, request: Request) -> Answer {
     let handle = app.begin(asked.job.clone())?;
     let (id, model) = (app.name("msg_"), app.served()?.name.clone());
     if asked.stream {
-        let splitter = Splitter::new(&asked.constraints);
+        let splitter = Splitter::default();
         let events = Events { id, model, asked, splitter, choice: Choice::default(), is_open: false };
         return answer(&app.options, handle, Framing::Events, Duration::ZERO, events).await;
     }
     let choices = collect(handle, 1).await?;
     let choice = &choices[0];
-    let mut splitter = Splitter::new(&asked.constraints);
+    let mut splitter = Splitter::default();
     let mut deltas = splitter.push(&choice.text);
     deltas.extend(splitter.finish());
-    let content = deltas.into_iter().map(|Delta::Content(text)| json!({ "type": "text", "text": text }));
+    let content = words(deltas).map(|text| json!({ "type": "text", "text": text }));
     let content: Vec<Value> = content.collect();
     let (reason, sequence) = stop_reason(choice, &asked.job);
     let mut message = message(&id, &model, content.into());
@@ -187,7 +187,7 @@ impl Encoder for Events {
         if event.end.is_some() {
             deltas.extend(self.splitter.finish());
         }
-        for Delta::Content(text) in deltas {
+        for text in words(deltas) {
             self.text(&text, out);
         }
     }

@@ -12,7 +12,7 @@ use crate::engine::Stats;
 use crate::serve::answer::{Choice, collect, logprob_entry, timings, usage};
 use crate::serve::app::{App, now};
 use crate::serve::constraints::Constraints;
-use crate::serve::deltas::{Delta, Splitter};
+use crate::serve::deltas::{self, Delta, Splitter};
 use crate::serve::error::ApiError;
 use crate::serve::http::body::json;
 use crate::serve::http::stream::{Encoder, Framing, Out, answer};
@@ -20,6 +20,7 @@ use crate::serve::job::{Job, Update};
 use crate::serve::model::Served;
 use crate::serve::sampling::{self, TOP_LOGPROBS};
 use crate::serve::{family::Family, messages};
+use crate::tools::ParserOptions;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -32,7 +33,7 @@ pub fn routes() -> Router<Arc<App>> {
 /// What a request asks.
 struct Asked {
     job: Job,
-    constraints: Constraints,
+    reading: ParserOptions,
     stream: bool,
     include_usage: bool,
     logprobs: bool,
@@ -43,12 +44,12 @@ struct Asked {
 impl Asked {
     fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
-        let constraints = Constraints::of(fields)?;
+        let constraints = Constraints::of(fields, served)?;
         if fields.get("chat_template").is_some() {
             let message = "`chat_template`: a template is chosen when the server is started";
             return Err(ApiError { param: Some("chat_template".into()), ..ApiError::bad(message) });
         }
-        let talk = messages::talk(fields)?;
+        let talk = messages::talk(fields)?.offering(&constraints, served);
         let mut options = sampling::generation(fields, served)?;
         let logprobs = fields.bool("logprobs")?.unwrap_or(false);
         let top = fields.first(&["top_logprobs", "n_probs"]).unwrap_or("top_logprobs");
@@ -61,7 +62,10 @@ impl Asked {
         options.logprobs = logprobs.then(|| top.unwrap_or(0));
         let names = ["max_completion_tokens", "max_tokens", "n_predict"];
         let max_tokens = sampling::max_tokens(fields, &names)?;
-        let mut prompt = talk.prompt(served)?.ids;
+        let prompt = talk.prompt(served)?;
+        constraints.apply(served, &prompt, &mut options)?;
+        let reading = constraints.reading(served, &prompt, read.app.seed());
+        let mut prompt = prompt.ids;
         if let Some(last) = fields.count("truncate_prompt_tokens", 1, usize::MAX)? {
             prompt.drain(..prompt.len().saturating_sub(last));
         }
@@ -69,7 +73,7 @@ impl Asked {
         let stream_options = fields.object("stream_options")?.unwrap_or_default();
         Ok(Self {
             job: read.job(served, vec![prompt], options, n, max_tokens)?,
-            constraints,
+            reading,
             stream: fields.bool("stream")?.unwrap_or(false),
             include_usage: stream_options.bool("include_usage")?.unwrap_or(false),
             logprobs,
@@ -82,9 +86,20 @@ impl Asked {
     }
 }
 
+impl Asked {
+    /// What reads the text of a choice. Calls of no two choices have the same ids.
+    fn splitter(&self, choice: usize) -> Splitter {
+        Splitter::new(ParserOptions {
+            seed: self.reading.seed.wrapping_add(choice as u64),
+            ..self.reading.clone()
+        })
+    }
+}
+
 async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
     let read = Read::of(&app, request).await?;
-    let prompt = read.work(|read, served| messages::talk(&read.fields)?.prompt(served)).await?.ids;
+    let prompt =
+        read.work(|read, served| messages::talk_with_tools(&read.fields, served)?.prompt(served)).await?.ids;
     Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": prompt.len() })))
 }
 
@@ -94,7 +109,7 @@ async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
     let handle = app.begin(asked.job.clone())?;
     let head = Head { id: app.name("chatcmpl-"), created: now(), model: app.served()?.name.clone() };
     if asked.stream {
-        let choices = (0..n).map(|_| (Splitter::new(&asked.constraints), Choice::default())).collect();
+        let choices = (0..n).map(|at| (asked.splitter(at), Choice::default())).collect();
         let chunks = Chunks { app: Arc::clone(&app), head, asked, choices };
         return answer(&app.options, handle, Framing::Events, app.options.ping, chunks).await;
     }
@@ -111,15 +126,14 @@ struct Head {
 
 fn whole(app: &App, head: &Head, asked: &Asked, choices: &[Choice]) -> Value {
     let entries = choices.iter().enumerate().map(|(index, choice)| {
-        let mut splitter = Splitter::new(&asked.constraints);
+        let mut splitter = asked.splitter(index);
         let mut deltas = splitter.push(&choice.text);
         deltas.extend(splitter.finish());
-        let content: String = deltas.into_iter().map(|Delta::Content(text)| text).collect();
         let mut entry = json!({
             "index": index,
-            "message": { "role": "assistant", "content": content, "refusal": null },
+            "message": deltas::message(deltas),
             "logprobs": logprobs(app, asked, &choice.tokens),
-            "finish_reason": choice.finish_reason(),
+            "finish_reason": splitter.finish_reason(choice.finish_reason()),
         });
         if asked.return_tokens {
             let ids: Vec<u32> = choice.tokens.iter().map(|token| token.id).collect();
@@ -208,8 +222,8 @@ impl Encoder for Chunks {
             // A token without text of its own still has its log-probabilities.
             deltas.push(Delta::Content(String::new()));
         }
-        for (at, Delta::Content(text)) in deltas.into_iter().enumerate() {
-            let mut chunk = self.delta(index, json!({ "content": text }), None);
+        for (at, delta) in deltas.into_iter().filter_map(deltas::to_json).enumerate() {
+            let mut chunk = self.delta(index, delta, None);
             chunk["choices"][0]["logprobs"] = logprobs.take();
             if self.asked.return_tokens && at == 0 {
                 let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
@@ -221,7 +235,8 @@ impl Encoder for Chunks {
             out.data(&chunk);
         }
         if event.end.is_some() {
-            let reason = self.choices[index].1.finish_reason();
+            let (splitter, choice) = &self.choices[index];
+            let reason = splitter.finish_reason(choice.finish_reason());
             let mut chunk = self.delta(index, json!({}), Some(reason));
             chunk["timings"] = timings(&stats);
             out.data(&chunk);

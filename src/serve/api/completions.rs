@@ -20,6 +20,7 @@ use crate::serve::job::{Job, Update};
 use crate::serve::model::Served;
 use crate::serve::prompts::prompts;
 use crate::serve::sampling::{self, TOP_LOGPROBS};
+use crate::tokenizer::chat::Prompt;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/completions", post(completions))
@@ -38,8 +39,9 @@ struct Asked {
 impl Asked {
     fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
-        Constraints::of(fields)?;
         let mut options = sampling::generation(fields, served)?;
+        let no_prompt = Prompt { text: String::new(), ids: Vec::new() };
+        Constraints::of_text(fields)?.apply(served, &no_prompt, &mut options)?;
         let top = fields.first(&["logprobs", "n_probs"]).unwrap_or("logprobs");
         options.logprobs = fields.count(top, 0, TOP_LOGPROBS)?;
         let n = read.n(served)?;

@@ -20,6 +20,7 @@ use crate::serve::job::{Job, Update};
 use crate::serve::model::Served;
 use crate::serve::prompts::prompts;
 use crate::serve::sampling::{self, TOP_LOGPROBS};
+use crate::tokenizer::chat::Prompt;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/completion", post(completion)).route("/completions", post(completion))
@@ -44,8 +45,9 @@ struct Asked {
 impl Asked {
     fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
-        Constraints::of(fields)?;
         let mut options = sampling::generation(fields, served)?;
+        let no_prompt = Prompt { text: String::new(), ids: Vec::new() };
+        Constraints::of_text(fields)?.apply(served, &no_prompt, &mut options)?;
         let n_probs = fields.count("n_probs", 0, TOP_LOGPROBS)?.unwrap_or(0);
         options.logprobs = (n_probs > 0).then_some(n_probs);
         let prompts = prompts("prompt", fields.get("prompt"), served)?;

@@ -12,7 +12,7 @@ use crate::engine::{Stats, StopReason};
 use crate::serve::answer::{Choice, collect, logprob_entry};
 use crate::serve::app::{App, now};
 use crate::serve::constraints::Constraints;
-use crate::serve::deltas::{Delta, Splitter};
+use crate::serve::deltas::{Splitter, words};
 use crate::serve::error::ApiError;
 use crate::serve::family::Family;
 use crate::serve::fields::Fields;
@@ -24,7 +24,7 @@ use crate::serve::model::Served;
 use crate::serve::prompts;
 use crate::serve::sampling::{self, TOP_LOGPROBS};
 use crate::tokenizer::Special;
-use crate::tokenizer::chat::Message;
+use crate::tokenizer::chat::{Extras, Message};
 
 /// Clients compare it with the version that brought what they need.
 const VERSION: &str = "0.12.0";
@@ -125,7 +125,7 @@ struct Asked {
 impl Asked {
     fn of(kind: Kind, read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
-        let constraints = Constraints::of(fields)?;
+        let constraints = Constraints::none(fields)?;
         if fields.get("format").is_some_and(|format| format.as_str() != Some("")) {
             return Err(ApiError::unsupported("format"));
         }
@@ -187,7 +187,7 @@ fn generate_prompt(fields: &Fields, served: &Served) -> Result<Option<Vec<u32>>,
     let mut messages: Vec<Message> =
         system.map(|system| Message::new("system", system)).into_iter().collect();
     messages.push(Message::new("user", text));
-    let talk = Talk { messages, add_generation_prompt: true, begun: None };
+    let talk = Talk { messages, add_generation_prompt: true, begun: None, extras: Extras::default() };
     let mut ids = talk.prompt(served)?.ids;
     // A text begins once.
     if !context.is_empty() && ids.first().copied() == tokenizer.bos() {
@@ -210,7 +210,7 @@ async fn respond(app: &Arc<App>, request: Request, kind: Kind) -> Answer {
     let model = app.served()?.name.clone();
     let mut lines = Lines {
         app: Arc::clone(app),
-        splitter: Splitter::new(&asked.constraints),
+        splitter: Splitter::default(),
         model,
         asked,
         choice: Choice::default(),
@@ -229,7 +229,7 @@ async fn respond(app: &Arc<App>, request: Request, kind: Kind) -> Answer {
     lines.choice = choices.swap_remove(0);
     let mut deltas = lines.splitter.push(&lines.choice.text);
     deltas.extend(lines.splitter.finish());
-    let text: String = deltas.into_iter().map(|Delta::Content(text)| text).collect();
+    let text: String = words(deltas).collect();
     let mut last = lines.last(&text);
     if lines.asked.logprobs {
         last["logprobs"] = lines.logprobs(&lines.choice.tokens);
@@ -296,7 +296,7 @@ impl Encoder for Lines {
         if event.end.is_some() {
             deltas.extend(self.splitter.finish());
         }
-        let text: String = deltas.into_iter().map(|Delta::Content(text)| text).collect();
+        let text: String = words(deltas).collect();
         if !text.is_empty() || self.asked.logprobs && token.is_some() {
             let mut line = self.line(&text);
             if self.asked.logprobs {

@@ -12,7 +12,7 @@ use crate::engine::{Stats, StopReason};
 use crate::serve::answer::{Choice, collect};
 use crate::serve::app::{App, now};
 use crate::serve::constraints::Constraints;
-use crate::serve::deltas::{Delta, Splitter};
+use crate::serve::deltas::{Splitter, words};
 use crate::serve::error::ApiError;
 use crate::serve::fields::Fields;
 use crate::serve::http::body::json;
@@ -21,7 +21,7 @@ use crate::serve::job::{Job, Update};
 use crate::serve::messages::{self, Talk};
 use crate::serve::model::Served;
 use crate::serve::sampling;
-use crate::tokenizer::chat::Message;
+use crate::tokenizer::chat::{Extras, Message};
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -84,8 +84,8 @@ impl Asked {
         let is_function = |tool: &Value| tool.get("type").and_then(Value::as_str) == Some("function");
         let has_functions = fields.list("tools", ITEMS)?.is_some_and(|tools| tools.iter().any(is_function));
         let constraints = match has_functions {
-            true => Constraints::of(fields)?,
-            false => Constraints::of(&fields.without("tools"))?,
+            true => Constraints::none(fields)?,
+            false => Constraints::none(&fields.without("tools"))?,
         };
         let options = sampling::generation(fields, served)?;
         let max_tokens = sampling::max_tokens(fields, &["max_output_tokens"])?;
@@ -134,7 +134,7 @@ fn prompt(fields: &Fields, served: &Served) -> Result<Vec<u32>, ApiError> {
     if !system.is_empty() {
         talk.insert(0, Message::new("system", system.join("\n\n")));
     }
-    let talk = Talk { messages: talk, add_generation_prompt: true, begun: None };
+    let talk = Talk { messages: talk, add_generation_prompt: true, begun: None, extras: Extras::default() };
     Ok(talk.prompt(served)?.ids)
 }
 
@@ -151,7 +151,7 @@ async fn responses(State(app): State<Arc<App>>, request: Request) -> Answer {
         item: app.name("msg_"),
         model: app.served()?.name.clone(),
         created: now(),
-        splitter: Splitter::new(&asked.constraints),
+        splitter: Splitter::default(),
         asked,
         choice: Choice::default(),
         text: String::new(),
@@ -164,7 +164,7 @@ async fn responses(State(app): State<Arc<App>>, request: Request) -> Answer {
     events.choice = choices.swap_remove(0);
     let mut deltas = events.splitter.push(&events.choice.text);
     deltas.extend(events.splitter.finish());
-    events.text = deltas.into_iter().map(|Delta::Content(text)| text).collect();
+    events.text = words(deltas).collect();
     Ok(json(&events.last()))
 }
 
@@ -277,7 +277,7 @@ impl Encoder for Events {
         if event.end.is_some() {
             deltas.extend(self.splitter.finish());
         }
-        for Delta::Content(text) in deltas {
+        for text in words(deltas) {
             self.text += &text;
             let event = self.of_text(json!({ "delta": text, "logprobs": [] }));
             self.say(out, "response.output_text.delta", event);
