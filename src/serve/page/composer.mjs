@@ -40,6 +40,10 @@ export class Composer {
     if (!matchMedia("(pointer: coarse)").matches) this.#field.focus();
   }
 
+  get text() {
+    return this.#field.value;
+  }
+
   set(text) {
     this.#field.value = text;
     this.#size();
@@ -58,13 +62,15 @@ export class Composer {
       this.#button.replaceChildren(icon(running ? "stop" : "up"));
     }
     this.#button.disabled = !ready && !running;
-    const add = begun ? "Add to the text, or leave this empty and continue" : "Begin a text";
+    document.body.dataset.mode = mode;
+    $("keys").textContent = `Enter ${text ? "continues" : "sends"}, Shift Enter makes a new line`;
+    const add = begun ? "Add something, or just continue" : "Begin a text";
     this.#field.placeholder = text ? add : "Write a message";
     this.#field.setAttribute("aria-label", text ? "Text to add" : "Message");
   }
 
   /** The figures of the newest answer: how full the context is, and how fast text comes. */
-  figures(timings, nCtx) {
+  figures(timings, nCtx, running) {
     const used = contextUsed(timings);
     const known = used !== null && nCtx !== null;
     $("context").hidden = !known;
@@ -73,6 +79,7 @@ export class Composer {
       $("context-bar").value = Math.min(used, nCtx);
       $("context-text").textContent = `${count(used)} of ${count(nCtx)} tokens`;
     }
-    $("speed").textContent = speed(timings);
+    // When it is done, the figure stands below the answer.
+    $("speed").textContent = running ? speed(timings) : "";
   }
 }

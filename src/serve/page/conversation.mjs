@@ -51,18 +51,6 @@ export function chooseVersion(conversation, turn, step) {
   if (at >= 0 && at < fork.children.length) fork.chosen = at;
 }
 
-/** Removes a turn and what follows it; the version before it is shown. */
-export function removeTurn(conversation, turn) {
-  const fork = forkOf(conversation, turn.parent);
-  fork.children.splice(fork.children.indexOf(turn.id), 1);
-  fork.chosen = Math.max(0, Math.min(fork.chosen, fork.children.length - 1));
-  const gone = [turn];
-  for (let at = gone.pop(); at; at = gone.pop()) {
-    gone.push(...at.children.map((id) => conversation.turns[id]));
-    delete conversation.turns[at.id];
-  }
-}
-
 /** A new conversation of the turns up to `turn`, without their other versions. */
 export function branchOf(conversation, turn) {
   const branch = newConversation(conversation.mode);

@@ -153,7 +153,10 @@ class Page {
     if (this.#runs.has(conversation.id)) return;
     let saved = performance.now();
     const run = new Run(conversation, turn, () => {
-      if (conversation === this.conversation) this.#thread.grown(run);
+      if (conversation === this.conversation) {
+        this.#thread.grown(run);
+        this.#showFigures([turn], run);
+      }
       if (performance.now() - saved < SAVE_EVERY_MS) return;
       saved = performance.now();
       this.#save(conversation);
@@ -201,7 +204,12 @@ class Page {
     if (!begun) this.#showEmpty();
     const ready = this.server.state === "ready";
     this.#composer.update({ mode: conversation.mode, running: run !== null, begun, ready });
-    this.#composer.figures(path.findLast(({ timings }) => timings)?.timings, this.server.props.nCtx);
+    this.#showFigures(path, run);
+  }
+
+  #showFigures(path, run) {
+    const newest = path.findLast(({ timings }) => timings);
+    this.#composer.figures(newest?.timings, this.server.props.nCtx, run !== null);
   }
 
   #showEmpty() {
@@ -245,7 +253,12 @@ class Page {
       $("lock").showModal();
     }
     const untouched = tree.pathOf(this.conversation).length === 0;
-    if (state === "ready" && untouched && this.conversation.mode !== this.#preferredMode()) this.#new();
+    if (state === "ready" && untouched && this.conversation.mode !== this.#preferredMode()) {
+      // What was typed while the server was asked stays.
+      const draft = this.#composer.text;
+      this.#new();
+      if (draft !== "") this.#composer.set(draft);
+    }
     this.#update();
   }
 

@@ -26,6 +26,7 @@ export class SettingsView {
       const stops = target.value.split("\n").filter((line) => line !== "");
       choose("stop", stops.length > 0 ? stops : null);
     });
+    $("key-form").addEventListener("submit", (event) => event.preventDefault());
     $("key").addEventListener("change", ({ target }) => page.keyChanged(target.value.trim()));
     for (const radio of this.#dialog.querySelectorAll("[name=theme]")) {
       radio.addEventListener("change", () => setTheme(radio.value));
