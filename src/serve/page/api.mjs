@@ -20,7 +20,10 @@ export const key = {
   set: (value) => sessionStorage.setItem(KEY, value),
 };
 
-/** What `/props` says of a model, reduced to what is shown. `model` is null for the one that answers unasked. */
+/**
+ * What `/props` says of a model, reduced to what is shown. `model` is null for the one that answers
+ * unasked.
+ */
 export async function props(model) {
   const query = model === null ? "" : `?model=${encodeURIComponent(model)}`;
   const answer = await (await request(`props${query}`)).json();
@@ -54,7 +57,10 @@ export async function* chat(messages, settings, signal) {
     stream_options: { include_usage: true },
     ...REPORTS,
     // A last message of the assistant is continued. llama-server's kin do so unasked, others by these words.
-    ...(messages.at(-1)?.role === "assistant" && { continue_final_message: true, add_generation_prompt: false }),
+    ...(messages.at(-1)?.role === "assistant" && {
+      continue_final_message: true,
+      add_generation_prompt: false,
+    }),
   };
   for await (const answer of stream("v1/chat/completions", body, signal)) {
     const [choice] = answer.choices ?? [];
@@ -140,4 +146,8 @@ async function request(path, options = {}) {
 }
 
 const messageOf = ({ error }) => (typeof error === "string" ? error : (error?.message ?? null));
-const baseName = (path) => path?.split(/[\\/]/).at(-1).replace(/\.gguf$/, "");
+const baseName = (path) =>
+  path
+    ?.split(/[\\/]/)
+    .at(-1)
+    .replace(/\.gguf$/, "");

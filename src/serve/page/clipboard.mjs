@@ -4,7 +4,11 @@ import { element } from "./dom.mjs";
 
 /** A button that copies what `text()` returns, and says so for a moment. */
 export function copyButton(text, properties = {}) {
-  const button = element("button", { type: "button", class: "quiet", ...properties, onclick: copy }, "Copy");
+  const button = element(
+    "button",
+    { type: "button", class: "quiet", ...properties, onclick: copy },
+    "Copy",
+  );
   async function copy() {
     button.textContent = (await copied(text())) ? "Copied" : "Not copied";
     setTimeout(() => (button.textContent = "Copy"), 1600);

@@ -1,6 +1,6 @@
-// A conversation is a tree of turns. The text that is shown is one path through it: at every fork, the version
-// that was chosen. Editing and trying again add versions; nothing is overwritten. Plain data without DOM or
-// storage, so that a stored conversation is this object and no other.
+// A conversation is a tree of turns. The text that is shown is one path through it: at every fork, the
+// version that was chosen. Editing and trying again add versions; nothing is overwritten. Plain data
+// without DOM or storage, so that a stored conversation is this object and no other.
 //
 // Two modes. In `chat` turns of a user and of an assistant alternate and are rendered by a chat template. In
 // `text` they are passages of one text, written by the user or the model, with nothing between them.
@@ -8,7 +8,17 @@
 /** A conversation without turns. */
 export function newConversation(mode, now = Date.now()) {
   const id = crypto.randomUUID();
-  return { id, title: "", mode, system: "", created: now, updated: now, children: [], chosen: 0, turns: {} };
+  return {
+    id,
+    title: "",
+    mode,
+    system: "",
+    created: now,
+    updated: now,
+    children: [],
+    chosen: 0,
+    turns: {},
+  };
 }
 
 /** Adds a turn below `parent` (null: at the beginning) as the version that is shown, and returns it. */

@@ -5,8 +5,8 @@ const SVG = "http://www.w3.org/2000/svg";
 
 /**
  * An element. Of `properties`, functions are listeners (`onclick` listens to "click"), true is an attribute
- * without a value, and the rest are attributes. Children are nodes, strings, or lists of them. False, null and
- * undefined are left out in both.
+ * without a value, and the rest are attributes. Children are nodes, strings, or lists of them. False, null
+ * and undefined are left out in both.
  */
 export function element(name, properties = {}, ...children) {
   return filled(document.createElement(name), properties, children);

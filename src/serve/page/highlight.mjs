@@ -6,42 +6,48 @@ const LONGEST = 60_000;
 
 const words = (text) => new Set(text.split(" "));
 const C_LIKE = words(
-  "auto break case catch char class const constexpr continue default delete do double else enum extern float " +
-    "for goto if include define inline int long namespace new nullptr operator private protected public return " +
-    "short signed sizeof static struct switch template this throw try typedef typename union unsigned using " +
-    "virtual void volatile while bool true false uint8_t uint32_t uint64_t int32_t size_t package import " +
-    "extends implements interface final abstract super synchronized throws null boolean byte var string foreach " +
-    "internal override sealed async await get set",
+  "auto break case catch char class const constexpr continue default delete do double else enum " +
+    "extern float for goto if include define inline int long namespace new nullptr operator private " +
+    "protected public return short signed sizeof static struct switch template this throw try typedef " +
+    "typename union unsigned using virtual void volatile while bool true false uint8_t uint32_t " +
+    "uint64_t int32_t size_t package import extends implements interface final abstract super " +
+    "synchronized throws null boolean byte var string foreach internal override sealed async await get " +
+    "set",
 );
 const SCRIPT = words(
-  "as async await break case catch class const continue debugger default delete do else enum export extends " +
-    "false finally for from function if implements import in instanceof interface let new null of return static " +
-    "super switch this throw true try type typeof undefined var void while yield readonly private public",
+  "as async await break case catch class const continue debugger default delete do else enum export " +
+    "extends false finally for from function if implements import in instanceof interface let new null " +
+    "of return static super switch this throw true try type typeof undefined var void while yield " +
+    "readonly private public",
 );
 const RUST = words(
-  "as async await break const continue crate dyn else enum extern false fn for if impl in let loop match mod " +
-    "move mut pub ref return self Self static struct super trait true type unsafe use where while",
+  "as async await break const continue crate dyn else enum extern false fn for if impl in let loop " +
+    "match mod move mut pub ref return self Self static struct super trait true type unsafe use where " +
+    "while",
 );
 const PYTHON = words(
-  "and as assert async await break case class continue def del elif else except False finally for from global " +
-    "if import in is lambda match None nonlocal not or pass raise return self True try while with yield",
+  "and as assert async await break case class continue def del elif else except False finally for " +
+    "from global if import in is lambda match None nonlocal not or pass raise return self True try " +
+    "while with yield",
 );
 const GO = words(
-  "break case chan const continue default defer else fallthrough for func go goto if import interface map nil " +
-    "package range return select struct switch type var true false",
+  "break case chan const continue default defer else fallthrough for func go goto if import interface " +
+    "map nil package range return select struct switch type var true false",
 );
 const SHELL = words(
-  "if then else elif fi for while until do done case esac function in select return exit export local set unset " +
-    "echo cd source alias sudo",
+  "if then else elif fi for while until do done case esac function in select return exit export local " +
+    "set unset echo cd source alias sudo",
 );
 const SQL = words(
-  "select from where and or not insert into values update set delete create table drop alter index primary key " +
-    "foreign references join left right inner outer full on as group by order having limit offset union all " +
-    "distinct null is in like between case when then else end with exists count sum avg min max",
+  "select from where and or not insert into values update set delete create table drop alter index " +
+    "primary key foreign references join left right inner outer full on as group by order having limit " +
+    "offset union all distinct null is in like between case when then else end with exists count sum " +
+    "avg min max",
 );
 const RUBY = words(
-  "alias and begin break case class def do else elsif end ensure false for if in module next nil not or redo " +
-    "rescue retry return self super then true undef unless until when while yield require local function repeat",
+  "alias and begin break case class def do else elsif end ensure false for if in module next nil not " +
+    "or redo rescue retry return self super then true undef unless until when while yield require local " +
+    "function repeat",
 );
 const DATA = words("true false null yes no on off");
 
@@ -50,7 +56,10 @@ const slashes = { line: "//", block: ["/*", "*/"], quotes: "\"'" };
 const hashes = { line: "#", block: null, quotes: "\"'" };
 const LANGUAGES = new Map();
 const add = (names, rules) => names.split(" ").forEach((name) => LANGUAGES.set(name, rules));
-add("c h cpp c++ cc cuda cu java kotlin kt cs csharp c# swift scala php dart wgsl glsl", { ...slashes, words: C_LIKE });
+add("c h cpp c++ cc cuda cu java kotlin kt cs csharp c# swift scala php dart wgsl glsl", {
+  ...slashes,
+  words: C_LIKE,
+});
 add("js javascript mjs jsx ts typescript tsx", { ...slashes, quotes: "\"'`", words: SCRIPT });
 // A quote before a letter may be a lifetime.
 add("rust rs", { ...slashes, quotes: '"', words: RUST });
@@ -74,7 +83,7 @@ export function highlight(code, language) {
     if (last !== undefined && last.kind === kind) last.text += text;
     else parts.push({ kind, text });
   };
-  for (let at = 0; at < code.length; ) {
+  for (let at = 0; at < code.length;) {
     const [kind, length] = partAt(code, at, rules);
     put(kind, code.slice(at, at + length));
     at += length;

@@ -1,8 +1,8 @@
 // Markdown within a line: text -> a tree of plain objects. `render.mjs` makes DOM nodes of it.
 //
-// The text is a model's, so it may be anything. Every construct is found in time linear in the text: what would
-// be searched again and again (the end of a code span, the bracket that closes a link) is indexed once, and
-// the depth of what is nested is bounded.
+// The text is a model's, so it may be anything. Every construct is found in time linear in the text: what
+// would be searched again and again (the end of a code span, the bracket that closes a link) is indexed
+// once, and the depth of what is nested is bounded.
 //
 // Nodes: a string; {type: strong | em | del, children}; {type: link, href, children}; {type: code, text};
 // {type: math, tex, display}; {type: break}. HTML is text.
@@ -15,7 +15,14 @@ const URL_IN_TEXT = /https?:\/\/[^\s<>[\]`"*]{1,1024}/iy;
 const URL_IN_ANGLES = /<((?:https?:\/\/|mailto:)[^\s<>]{1,1024})>/iy;
 const LINE_BREAK = /<br ?\/?>/iy;
 const ENTITY = /&(?:amp|lt|gt|quot|nbsp|#39);/y;
-const ENTITIES = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&nbsp;": "\u00A0", "&#39;": "'" };
+const ENTITIES = {
+  "&amp;": "&",
+  "&lt;": "<",
+  "&gt;": ">",
+  "&quot;": '"',
+  "&nbsp;": "\u00A0",
+  "&#39;": "'",
+};
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
 

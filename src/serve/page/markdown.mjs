@@ -1,8 +1,9 @@
 // Markdown's blocks: lines -> a list of plain objects. `inline.mjs` reads the text within them.
 //
 // Made for what models write, which is CommonMark with tables, with these differences: HTML is text, four
-// spaces make no code (models indent without meaning it), a line of `---` is always a rule, and there are no
-// references. A block therefore depends on nothing outside itself, so that a stream is rendered block by block.
+// spaces make no code (models indent without meaning it), a line of `---` is always a rule, and there are
+// no references. A block therefore depends on nothing outside itself, so that a stream is rendered block by
+// block.
 
 /** Lists and quotations in one another; deeper ones are text. */
 const DEEPEST = 10;
@@ -59,7 +60,10 @@ function blockAt(lines, at, depth) {
   if (fence !== null) return code(lines, at, fence);
   const heading = HEADING.exec(line);
   if (heading !== null) {
-    const text = line.slice(heading[0].length).trim().replace(/(?:^|\s)#+$/, "");
+    const text = line
+      .slice(heading[0].length)
+      .trim()
+      .replace(/(?:^|\s)#+$/, "");
     return [{ type: "heading", level: heading[1].length, text: text.trim() }, at + 1];
   }
   if (RULE.test(line)) return [{ type: "rule" }, at + 1];
@@ -106,7 +110,10 @@ function code(lines, at, fence) {
   let end = at + 1;
   while (end < lines.length && !isEnd(lines[end])) end += 1;
   const unindented = (line) => line.slice(Math.min(indent, indentOf(line)));
-  const text = lines.slice(at + 1, end).map(unindented).join("\n");
+  const text = lines
+    .slice(at + 1, end)
+    .map(unindented)
+    .join("\n");
   return [{ type: "code", language, text, closed: end < lines.length }, Math.min(end + 1, lines.length)];
 }
 

@@ -1,7 +1,7 @@
 // Formulas: the part of TeX that models write -> MathML, which browsers lay out themselves.
 //
-// A formula with anything that is not in the tables below is shown as its source, unchanged: a formula that is
-// wrong in silence is worse than one that is plain.
+// A formula with anything that is not in the tables below is shown as its source, unchanged: a formula that
+// is wrong in silence is worse than one that is plain.
 
 import { element, mathElement } from "./dom.mjs";
 
@@ -15,20 +15,21 @@ const table = (text) => {
 };
 
 const LETTERS = table(
-  "alpha α beta β gamma γ delta δ epsilon ϵ varepsilon ε zeta ζ eta η theta θ vartheta ϑ iota ι kappa κ lambda λ " +
-    "mu μ nu ν xi ξ pi π varpi ϖ rho ρ varrho ϱ sigma σ varsigma ς tau τ upsilon υ phi ϕ varphi φ chi χ psi ψ " +
-    "omega ω Gamma Γ Delta Δ Theta Θ Lambda Λ Xi Ξ Pi Π Sigma Σ Upsilon Υ Phi Φ Psi Ψ Omega Ω ell ℓ hbar ℏ " +
-    "infty ∞ partial ∂ nabla ∇ emptyset ∅ varnothing ∅ aleph ℵ Re ℜ Im ℑ dots … ldots … cdots ⋯ vdots ⋮ ddots ⋱ " +
-    "degree ° angle ∠ triangle △ top ⊤ bot ⊥ imath ı jmath ȷ",
+  "alpha α beta β gamma γ delta δ epsilon ϵ varepsilon ε zeta ζ eta η theta θ vartheta ϑ iota ι kappa " +
+    "κ lambda λ mu μ nu ν xi ξ pi π varpi ϖ rho ρ varrho ϱ sigma σ varsigma ς tau τ upsilon υ phi ϕ " +
+    "varphi φ chi χ psi ψ omega ω Gamma Γ Delta Δ Theta Θ Lambda Λ Xi Ξ Pi Π Sigma Σ Upsilon Υ Phi Φ " +
+    "Psi Ψ Omega Ω ell ℓ hbar ℏ infty ∞ partial ∂ nabla ∇ emptyset ∅ varnothing ∅ aleph ℵ Re ℜ Im ℑ " +
+    "dots … ldots … cdots ⋯ vdots ⋮ ddots ⋱ degree ° angle ∠ triangle △ top ⊤ bot ⊥ imath ı jmath ȷ",
 );
 const OPERATORS = table(
-  "cdot ⋅ times × div ÷ pm ± mp ∓ ast ∗ star ⋆ circ ∘ bullet • oplus ⊕ otimes ⊗ odot ⊙ leq ≤ le ≤ geq ≥ ge ≥ " +
-    "neq ≠ ne ≠ approx ≈ equiv ≡ sim ∼ simeq ≃ cong ≅ propto ∝ ll ≪ gg ≫ in ∈ notin ∉ ni ∋ subset ⊂ supset ⊃ " +
-    "subseteq ⊆ supseteq ⊇ cup ∪ cap ∩ setminus ∖ land ∧ wedge ∧ lor ∨ vee ∨ neg ¬ lnot ¬ forall ∀ exists ∃ " +
-    "to → rightarrow → leftarrow ← gets ← Rightarrow ⇒ implies ⟹ Leftarrow ⇐ leftrightarrow ↔ Leftrightarrow ⇔ " +
-    "iff ⟺ mapsto ↦ uparrow ↑ downarrow ↓ longrightarrow ⟶ perp ⊥ parallel ∥ mid ∣ nmid ∤ colon : prime ′ " +
-    "therefore ∴ because ∵ langle ⟨ rangle ⟩ lfloor ⌊ rfloor ⌋ lceil ⌈ rceil ⌉ vert | Vert ‖ lVert ‖ rVert ‖ " +
-    "lvert | rvert | backslash \\ models ⊨ vdash ⊢ prec ≺ succ ≻ { { } } % % $ $ # # & & _ _ | ‖",
+  "cdot ⋅ times × div ÷ pm ± mp ∓ ast ∗ star ⋆ circ ∘ bullet • oplus ⊕ otimes ⊗ odot ⊙ leq ≤ le ≤ geq " +
+    "≥ ge ≥ neq ≠ ne ≠ approx ≈ equiv ≡ sim ∼ simeq ≃ cong ≅ propto ∝ ll ≪ gg ≫ in ∈ notin ∉ ni ∋ " +
+    "subset ⊂ supset ⊃ subseteq ⊆ supseteq ⊇ cup ∪ cap ∩ setminus ∖ land ∧ wedge ∧ lor ∨ vee ∨ neg ¬ " +
+    "lnot ¬ forall ∀ exists ∃ to → rightarrow → leftarrow ← gets ← Rightarrow ⇒ implies ⟹ Leftarrow ⇐ " +
+    "leftrightarrow ↔ Leftrightarrow ⇔ iff ⟺ mapsto ↦ uparrow ↑ downarrow ↓ longrightarrow ⟶ perp ⊥ " +
+    "parallel ∥ mid ∣ nmid ∤ colon : prime ′ therefore ∴ because ∵ langle ⟨ rangle ⟩ lfloor ⌊ rfloor ⌋ " +
+    "lceil ⌈ rceil ⌉ vert | Vert ‖ lVert ‖ rVert ‖ lvert | rvert | backslash \\ models ⊨ vdash ⊢ prec ≺ " +
+    "succ ≻ { { } } % % $ $ # # & & _ _ | ‖",
 );
 const LARGE = table(
   "sum ∑ prod ∏ coprod ∐ bigcup ⋃ bigcap ⋂ bigoplus ⨁ bigotimes ⨂ int ∫ iint ∬ iiint ∭ oint ∮",
@@ -36,12 +37,17 @@ const LARGE = table(
 const INTEGRALS = new Set(["int", "iint", "iiint", "oint"]);
 const LIMITS = new Set("lim max min sup inf limsup liminf argmax argmin".split(" "));
 const FUNCTIONS = new Set(
-  "sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log ln lg exp det dim ker gcd deg arg hom Pr".split(" "),
+  ("sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log ln lg exp det dim ker gcd deg arg " +
+    "hom Pr").split(" "),
 );
 const SPACES = table(", 0.167em : 0.222em ; 0.278em ! -0.167em quad 1em qquad 2em enspace 0.5em");
-const ACCENTS = table("hat ^ widehat ^ bar ¯ overline ¯ vec → dot ˙ ddot ¨ tilde ~ widetilde ~ overbrace ⏞");
+const ACCENTS = table(
+  "hat ^ widehat ^ bar ¯ overline ¯ vec → dot ˙ ddot ¨ tilde ~ widetilde ~ overbrace ⏞",
+);
 const BELOW = table("underline _ underbrace ⏟");
-const FENCES = table("matrix  pmatrix () bmatrix [] Bmatrix {} vmatrix || Vmatrix ‖‖".replace("  ", " .. "));
+const FENCES = table(
+  "matrix  pmatrix () bmatrix [] Bmatrix {} vmatrix || Vmatrix ‖‖".replace("  ", " .. "),
+);
 /** Where the letters of an alphabet begin in Unicode: capitals, small, digits. */
 const ALPHABETS = {
   mathbf: [0x1d400, 0x1d41a, 0x1d7ce],
@@ -108,7 +114,11 @@ class Reader {
     this.#depth += 1;
     if (this.#depth > DEEPEST) throw new NotKnown();
     const nodes = [];
-    for (let token = this.#peek(); token !== undefined && token !== "}" && !ends(token); token = this.#peek()) {
+    for (
+      let token = this.#peek();
+      token !== undefined && token !== "}" && !ends(token);
+      token = this.#peek()
+    ) {
       nodes.push(this.#scripted());
     }
     this.#depth -= 1;
@@ -122,7 +132,11 @@ class Reader {
     const limits = LIMITS.has(name) || (LARGE.has(name) && !INTEGRALS.has(name));
     const base = ["^", "_", "'"].includes(token) ? mathElement("mrow") : this.#term();
     let [below, above] = [null, null];
-    for (let mark = this.#peek(); ["^", "_", "'", "\\limits", "\\nolimits"].includes(mark); mark = this.#peek()) {
+    for (
+      let mark = this.#peek();
+      ["^", "_", "'", "\\limits", "\\nolimits"].includes(mark);
+      mark = this.#peek()
+    ) {
       this.#next();
       if (mark === "'") {
         let primes = "′";
@@ -157,7 +171,7 @@ class Reader {
   #words() {
     this.#expect("{");
     let text = "";
-    for (let open = 1; ; ) {
+    for (let open = 1; ;) {
       const token = this.#tokens[this.#at];
       if (token === undefined) throw new NotKnown();
       this.#at += 1;
@@ -193,7 +207,8 @@ class Reader {
       const accent = mathElement("mo", { stretchy: String(/wide|over/.test(name)) }, ACCENTS.get(name));
       return mathElement("mover", { accent: "true" }, this.#argument(), accent);
     }
-    if (BELOW.has(name)) return mathElement("munder", {}, this.#argument(), mathElement("mo", {}, BELOW.get(name)));
+    if (BELOW.has(name))
+      return mathElement("munder", {}, this.#argument(), mathElement("mo", {}, BELOW.get(name)));
     if (name in ALPHABETS) return mathElement("mi", {}, inAlphabet(this.#words(), name));
     return this.#structure(name);
   }

@@ -16,8 +16,8 @@ pub struct Asset {
 }
 
 impl Asset {
-    /// Its `ETag`, with quotes. With `Cache-Control: no-cache` a browser asks each time and is told 304, so that
-    /// it never runs files of two versions together.
+    /// Its `ETag`, with quotes. With `Cache-Control: no-cache` a browser asks each time and is told 304, so
+    /// that it never runs files of two versions together.
     pub fn etag(&self) -> String {
         format!("\"{:08x}-{:x}\"", crc32fast::hash(self.bytes), self.bytes.len())
     }
@@ -43,7 +43,10 @@ const CONTENT_SECURITY_POLICY: &str = concat!(
 /// The files of the page, each at its path.
 pub const ASSETS: &[Asset] = &[
     asset("/", "text/html; charset=utf-8", include_bytes!("index.html")),
-    asset("/page/page.css", "text/css; charset=utf-8", include_bytes!("page.css")),
+    asset("/page/base.css", STYLE, include_bytes!("base.css")),
+    asset("/page/dialogs.css", STYLE, include_bytes!("dialogs.css")),
+    asset("/page/frame.css", STYLE, include_bytes!("frame.css")),
+    asset("/page/reading.css", STYLE, include_bytes!("reading.css")),
     asset("/page/icon.svg", "image/svg+xml", include_bytes!("icon.svg")),
     asset("/page/theme.js", SCRIPT, include_bytes!("theme.js")),
     asset("/page/api.mjs", SCRIPT, include_bytes!("api.mjs")),
@@ -74,6 +77,7 @@ pub const ASSETS: &[Asset] = &[
     asset("/page/turn-view.mjs", SCRIPT, include_bytes!("turn-view.mjs")),
 ];
 
+const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 const fn asset(path: &'static str, media_type: &'static str, bytes: &'static [u8]) -> Asset {

@@ -1,6 +1,7 @@
 // The page: one conversation that is shown, the list of all, and the answers that are being written.
 //
-// Start reading here. `conversation.mjs` is the data, `run.mjs` how an answer gets into it, the views show it.
+// Start reading here. `conversation.mjs` is the data, `run.mjs` how an answer gets into it, the views show
+// it.
 
 import { key } from "./api.mjs";
 import { Composer } from "./composer.mjs";
@@ -38,6 +39,7 @@ class Page {
     version: (turn, step) => this.#version(turn, step),
     branch: (turn) => this.#branch(turn),
     rewrite: (text) => this.#rewrite(text),
+    shown: (run) => this.#showFigures([run.turn], run),
   });
   #composer = new Composer({
     send: (text) => this.#send(text),
@@ -53,7 +55,8 @@ class Page {
       return new Memory();
     });
     this.#store.listen((id) => this.#changedElsewhere(id));
-    for (const conversation of await this.#store.all()) this.#conversations.set(conversation.id, conversation);
+    for (const conversation of await this.#store.all())
+      this.#conversations.set(conversation.id, conversation);
     this.#openAddressed();
     addEventListener("hashchange", () => this.#openAddressed());
     await this.server.connect();
@@ -106,7 +109,12 @@ class Page {
     const last = shown.at(-1);
     let parent = last?.id ?? null;
     if (conversation.mode === "chat" || text !== "") {
-      parent = tree.addTurn(conversation, parent, "user", conversation.mode === "chat" ? text : spaced(last, text)).id;
+      parent = tree.addTurn(
+        conversation,
+        parent,
+        "user",
+        conversation.mode === "chat" ? text : spaced(last, text),
+      ).id;
     }
     if (parent === null) return;
     this.#conversations.set(conversation.id, conversation);
@@ -124,7 +132,8 @@ class Page {
   #edit(turn, text) {
     const { conversation } = this;
     const version = tree.addTurn(conversation, turn.parent, turn.role, text);
-    if (turn.role === "user") return this.#write(conversation, tree.addTurn(conversation, version.id, "assistant", ""));
+    if (turn.role === "user")
+      return this.#write(conversation, tree.addTurn(conversation, version.id, "assistant", ""));
     version.finish = "edited";
     return this.#touched(conversation);
   }
@@ -153,10 +162,7 @@ class Page {
     if (this.#runs.has(conversation.id)) return;
     let saved = performance.now();
     const run = new Run(conversation, turn, () => {
-      if (conversation === this.conversation) {
-        this.#thread.grown(run);
-        this.#showFigures([turn], run);
-      }
+      if (conversation === this.conversation) this.#thread.grown(run);
       if (performance.now() - saved < SAVE_EVERY_MS) return;
       saved = performance.now();
       this.#save(conversation);
@@ -217,7 +223,9 @@ class Page {
     const { name } = this.server.props;
     const known = this.server.state === "ready";
     $("empty-title").textContent = !known ? "" : text ? "Begin a text" : name;
-    const hint = text ? `${name} writes on from where you stop.` : "Ask something, or paste what you are working on.";
+    const hint = text
+      ? `${name} writes on from where you stop.`
+      : "Ask something, or paste what you are working on.";
     $("empty-hint").textContent = known ? hint : "";
     for (const button of $("modes").children) {
       button.setAttribute("aria-pressed", String(button.dataset.mode === this.conversation.mode));
@@ -249,7 +257,9 @@ class Page {
     }
     if (state === "locked" && !$("lock").open) {
       $("lock-hint").textContent =
-        key.get() === "" ? "It is forgotten when this tab is closed." : "The server did not take the last one.";
+        key.get() === ""
+          ? "It is forgotten when this tab is closed."
+          : "The server did not take the last one.";
       $("lock").showModal();
     }
     const untouched = tree.pathOf(this.conversation).length === 0;
@@ -352,7 +362,12 @@ class Page {
   // --- Buttons and keys.
 
   #wire() {
-    const drawings = { "close-list": "close", "open-list": "menu", "open-settings": "sliders", "close-settings": "close" };
+    const drawings = {
+      "close-list": "close",
+      "open-list": "menu",
+      "open-settings": "sliders",
+      "close-settings": "close",
+    };
     for (const [id, name] of Object.entries({ ...drawings, "to-end": "down" })) $(id).append(icon(name));
     $("theme").append(icon("sun"), icon("moon"));
     $("new").prepend(icon("plus"));
@@ -386,7 +401,10 @@ class Page {
     });
     menuOf($("title"), () => [
       { label: "Rename", action: () => this.#rename() },
-      { label: "Export", action: () => this.#export([this.conversation], fileName(tree.titleOf(this.conversation))) },
+      {
+        label: "Export",
+        action: () => this.#export([this.conversation], fileName(tree.titleOf(this.conversation))),
+      },
       { label: "Delete", action: () => this.#delete([this.conversation]) },
     ]);
     document.addEventListener("keydown", (event) => this.#pressed(event));
@@ -408,7 +426,8 @@ class Page {
 
 /** What the reader adds to a text, with a space before it if two words would become one. */
 function spaced(last, text) {
-  const glued = last !== undefined && /[\p{L}\p{N}.,;:!?'"]$/u.test(last.text) && /^[\p{L}\p{N}]/u.test(text);
+  const glued =
+    last !== undefined && /[\p{L}\p{N}.,;:!?'"]$/u.test(last.text) && /^[\p{L}\p{N}]/u.test(text);
   return glued ? ` ${text}` : text;
 }
 

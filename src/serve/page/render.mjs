@@ -13,8 +13,8 @@ export function render(text) {
 }
 
 /**
- * Renders a text that grows into `root`. What can no longer change is rendered once; only the block at the end
- * is made again, so that a long answer costs no more by the token than a short one.
+ * Renders a text that grows into `root`. What can no longer change is rendered once; only the block at the
+ * end is made again, so that a long answer costs no more by the token than a short one.
  */
 export class GrowingText {
   #root;
@@ -39,7 +39,10 @@ export class GrowingText {
     for (const block of blocks.slice(kept)) this.#root.append(blockNode(block));
 
     // A block is done when the next one has begun, which two lines decide: a table is known by its second.
-    const open = Math.max(blocks.findLastIndex((block) => block.line + 2 < lines.length), 0);
+    const open = Math.max(
+      blocks.findLastIndex((block) => block.line + 2 < lines.length),
+      0,
+    );
     this.#last = blocks[open] ?? null;
     this.#first += open;
     for (let line = this.#last?.line ?? 0; open > 0 && line > 0; line -= 1) {
@@ -50,7 +53,8 @@ export class GrowingText {
   /** Code that grows keeps its node, and with it the reader's selection and place: 1 if it was kept. */
   #keepCode(block) {
     const node = this.#root.childNodes[this.#first];
-    const same = block?.type === "code" && this.#last?.type === "code" && this.#last.language === block.language;
+    const same =
+      block?.type === "code" && this.#last?.type === "code" && this.#last.language === block.language;
     if (!same || node === undefined) return 0;
     if (this.#last.text !== block.text) fillCode(node.querySelector("code"), block);
     return 1;
@@ -85,14 +89,20 @@ function codeNode(block) {
   return element(
     "figure",
     { class: "code" },
-    element("figcaption", {}, element("span", {}, block.language || "text"), copyButton(() => code.textContent)),
+    element(
+      "figcaption",
+      {},
+      element("span", {}, block.language || "text"),
+      copyButton(() => code.textContent),
+    ),
     // It scrolls, so the keyboard must reach it.
     element("pre", { tabindex: 0, "aria-label": `Code, ${block.language || "text"}` }, code),
   );
 }
 
 function fillCode(code, { text, language }) {
-  const part = ({ kind, text }) => (kind === null ? text : element("span", { class: `code-${kind}` }, text));
+  const part = ({ kind, text }) =>
+    kind === null ? text : element("span", { class: `code-${kind}` }, text);
   code.replaceChildren(...highlight(text, language).map(part));
 }
 
@@ -113,7 +123,12 @@ function tableNode({ align, head, rows }) {
     return element(name, { class: align[at] && `align-${align[at]}` }, inlineNodes(text));
   };
   const row = (name) => (cells) => element("tr", {}, cells.map(cell(name)));
-  const table = element("table", {}, element("thead", {}, row("th")(head)), element("tbody", {}, rows.map(row("td"))));
+  const table = element(
+    "table",
+    {},
+    element("thead", {}, row("th")(head)),
+    element("tbody", {}, rows.map(row("td"))),
+  );
   return element("div", { class: "table", tabindex: 0, role: "region", "aria-label": "Table" }, table);
 }
 

@@ -5,7 +5,14 @@ import { messagesOf, pathTo, wholeText } from "./conversation.mjs";
 import { fields } from "./settings.mjs";
 
 /** What of a server's timings is kept with a turn. */
-const KEPT = ["cache_n", "prompt_n", "prompt_ms", "prompt_per_second", "predicted_n", "predicted_per_second"];
+const KEPT = [
+  "cache_n",
+  "prompt_n",
+  "prompt_ms",
+  "prompt_per_second",
+  "predicted_n",
+  "predicted_per_second",
+];
 
 /**
  * Writes into `turn`, which is the last of its path. Its `finish` is absent while it runs; then it is stop,
@@ -74,7 +81,10 @@ export class Run {
     }
     if (progress !== undefined) this.progress = progress;
     if (timings !== undefined) {
-      const numbers = KEPT.filter((name) => Number.isFinite(timings[name])).map((name) => [name, timings[name]]);
+      const numbers = KEPT.filter((name) => Number.isFinite(timings[name])).map((name) => [
+        name,
+        timings[name],
+      ]);
       turn.timings = Object.fromEntries(numbers);
     }
     if (finish !== undefined) turn.finish = finish;

@@ -3,20 +3,78 @@
 
 const STORED = "sterna.settings";
 
-// `name` is the server's. A parameter is offered only if `/props` has it; `always` are those that a server need
-// not list. `min` and `max` bound what can be typed, not what the server takes.
+// `name` is the server's. A parameter is offered only if `/props` has it; `always` are those that a server
+// need not list. `min` and `max` bound what can be typed, not what the server takes.
 export const PARAMETERS = [
-  { name: "temperature", label: "Temperature", min: 0, max: 5, step: 0.05, hint: "0 takes the likeliest token." },
-  { name: "top_k", label: "Top K", min: 0, max: 1000, step: 1, hint: "Draws from the K likeliest; 0 from all." },
-  { name: "top_p", label: "Top P", min: 0, max: 1, step: 0.01, hint: "Smallest set with this probability." },
-  { name: "min_p", label: "Min P", min: 0, max: 1, step: 0.01, hint: "Least share of the likeliest one's." },
+  {
+    name: "temperature",
+    label: "Temperature",
+    min: 0,
+    max: 5,
+    step: 0.05,
+    hint: "0 takes the likeliest token.",
+  },
+  {
+    name: "top_k",
+    label: "Top K",
+    min: 0,
+    max: 1000,
+    step: 1,
+    hint: "Draws from the K likeliest; 0 from all.",
+  },
+  {
+    name: "top_p",
+    label: "Top P",
+    min: 0,
+    max: 1,
+    step: 0.01,
+    hint: "Smallest set with this probability.",
+  },
+  {
+    name: "min_p",
+    label: "Min P",
+    min: 0,
+    max: 1,
+    step: 0.01,
+    hint: "Least share of the likeliest one's.",
+  },
   { name: "typical_p", label: "Typical P", min: 0, max: 1, step: 0.01, hint: "1 leaves it out." },
-  { name: "repeat_penalty", label: "Repeat penalty", min: 0.5, max: 3, step: 0.05, hint: "1 leaves it out." },
-  { name: "repeat_last_n", label: "Repeat window", min: -1, max: 65536, step: 1, hint: "Tokens looked back at." },
+  {
+    name: "repeat_penalty",
+    label: "Repeat penalty",
+    min: 0.5,
+    max: 3,
+    step: 0.05,
+    hint: "1 leaves it out.",
+  },
+  {
+    name: "repeat_last_n",
+    label: "Repeat window",
+    min: -1,
+    max: 65536,
+    step: 1,
+    hint: "Tokens looked back at.",
+  },
   { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.05 },
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.05 },
-  { name: "n_predict", label: "Most tokens", min: -1, max: 1_000_000, step: 1, always: true, hint: "-1: no limit." },
-  { name: "seed", label: "Seed", min: 0, max: 4_294_967_295, step: 1, always: true, hint: "Empty: another each time." },
+  {
+    name: "n_predict",
+    label: "Most tokens",
+    min: -1,
+    max: 1_000_000,
+    step: 1,
+    always: true,
+    hint: "-1: no limit.",
+  },
+  {
+    name: "seed",
+    label: "Seed",
+    min: 0,
+    max: 4_294_967_295,
+    step: 1,
+    always: true,
+    hint: "Empty: another each time.",
+  },
 ];
 
 /** In a text without turns a model may never stop, so a passage has a length that fits on a screen. */

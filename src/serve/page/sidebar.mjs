@@ -56,7 +56,8 @@ export class Sidebar {
       const found = conversations.filter((conversation) => matches(conversation, query));
       found.sort((one, other) => other.updated - one.updated);
       this.#list.replaceChildren(...found.map((conversation) => entry(conversation, current, running)));
-      const none = query === "" ? "Conversations appear here. They stay in this browser." : "Nothing found.";
+      const none =
+        query === "" ? "Conversations appear here. They stay in this browser." : "Nothing found.";
       $("list-empty").textContent = found.length === 0 ? none : "";
     };
     this.#show();
@@ -79,7 +80,11 @@ function entry(conversation, current, running) {
   const shown = conversation === current;
   const link = element(
     "a",
-    { href: `#${conversation.id}`, "aria-current": shown && "page", class: running(conversation) && "writing" },
+    {
+      href: `#${conversation.id}`,
+      "aria-current": shown && "page",
+      class: running(conversation) && "writing",
+    },
     titleOf(conversation),
   );
   return element("li", {}, link);

@@ -1,5 +1,5 @@
-// Server-sent events out of text that arrives in pieces. EventSource cannot send a POST, so the page reads the
-// body of a fetch itself.
+// Server-sent events out of text that arrives in pieces. EventSource cannot send a POST, so the page reads
+// the body of a fetch itself.
 
 /** Takes a stream's text piece by piece and gives the events that are complete: `{event, data}`. */
 export class EventReader {

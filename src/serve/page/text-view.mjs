@@ -46,7 +46,8 @@ export class TextView {
     this.#flow.replaceChildren();
     for (const turn of path) {
       const { number, count } = versionOf(this.#conversation, turn);
-      if (count > 1) this.#flow.append(versionSwitch(number, count, (step) => this.#actions.version(turn, step)));
+      if (count > 1)
+        this.#flow.append(versionSwitch(number, count, (step) => this.#actions.version(turn, step)));
       const who = turn.role === "user" ? "written" : "continued";
       const passage = element("span", { class: `passage ${who}` });
       this.#passages.set(turn.id, passage);
@@ -61,13 +62,15 @@ export class TextView {
     this.#note.hidden = note === "";
     this.#note.textContent = note;
     const state = `${run === null} ${last?.id} ${last?.finish}`;
-    if (state !== this.#shown) this.#tools.replaceChildren(...(run === null && last ? this.#buttons(path) : []));
+    if (state !== this.#shown)
+      this.#tools.replaceChildren(...(run === null && last ? this.#buttons(path) : []));
     this.#shown = state;
   }
 
   #buttons(path) {
     const last = path.at(-1);
-    const button = (text, action) => element("button", { type: "button", class: "quiet", onclick: action }, text);
+    const button = (text, action) =>
+      element("button", { type: "button", class: "quiet", onclick: action }, text);
     const rate = speed(last.timings);
     return [
       last.role === "assistant" && button("Try again", () => this.#actions.again(last)),

@@ -88,6 +88,7 @@ export class Thread {
     const follows = this.#atEnd();
     if (this.#text !== null) this.#text.update(pathOf(this.#conversation), run);
     else this.#views.get(run.turn.id)?.update(run);
+    this.#actions.shown(run);
     if (follows) this.toEnd();
     this.#place();
     const now = performance.now();

@@ -55,7 +55,8 @@ function turnFrom(value, id, where) {
     ...forkFrom(object, where),
   };
   if (object.reasoning !== undefined) turn.reasoning = stringAt(object.reasoning, `${where}.reasoning`);
-  if (object.reasoningMs !== undefined) turn.reasoningMs = numberAt(object.reasoningMs, `${where}.reasoningMs`);
+  if (object.reasoningMs !== undefined)
+    turn.reasoningMs = numberAt(object.reasoningMs, `${where}.reasoningMs`);
   if (object.finish !== undefined) turn.finish = stringAt(object.finish, `${where}.finish`);
   if (object.problem !== undefined) turn.problem = stringAt(object.problem, `${where}.problem`);
   if (object.timings !== undefined) {
@@ -81,7 +82,8 @@ function checkTree(conversation, where) {
   const { turns } = conversation;
   let hanging = 0;
   for (const [parent, { children }] of [[null, conversation], ...Object.entries(turns)]) {
-    if (new Set(children).size < children.length) throw new Error(`${where}: a turn stands twice in a list.`);
+    if (new Set(children).size < children.length)
+      throw new Error(`${where}: a turn stands twice in a list.`);
     for (const id of children) {
       if (turns[id]?.parent !== parent) throw new Error(`${where}: turn ${id} is not where its parent is.`);
       hanging += 1;

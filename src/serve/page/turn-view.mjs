@@ -32,7 +32,7 @@ export class TurnView {
     this.node = element(
       "article",
       { class: `turn ${turn.role}`, "aria-label": name },
-      ...[heading, this.#thinking, this.#body, this.#note, this.#tools],
+      ...[heading, turn.role === "assistant" && this.#thinking, this.#body, this.#note, this.#tools],
     );
     this.conversation = conversation;
   }
@@ -47,7 +47,11 @@ export class TurnView {
     this.#note.hidden = note === "";
     this.#note.textContent = note;
     // Buttons that are made anew lose the focus, so while text comes they stay.
-    const state = JSON.stringify([run === null, this.#turn.finish, versionOf(this.conversation, this.#turn)]);
+    const state = JSON.stringify([
+      run === null,
+      this.#turn.finish,
+      versionOf(this.conversation, this.#turn),
+    ]);
     if (this.#shown !== state) this.#tools.replaceChildren(...this.#buttons(run !== null));
     this.#shown = state;
   }
@@ -131,7 +135,13 @@ function waiting(run) {
 /** `‹ 2 of 3 ›`: goes to the version before or behind. */
 export function versionSwitch(number, count, step) {
   const button = (label, name, by, off) => {
-    const properties = { type: "button", class: "bare", "aria-label": label, disabled: off, onclick: () => step(by) };
+    const properties = {
+      type: "button",
+      class: "bare",
+      "aria-label": label,
+      disabled: off,
+      onclick: () => step(by),
+    };
     return element("button", properties, icon(name));
   };
   return element(

@@ -1,5 +1,5 @@
-// A server with the endpoints that the page asks, in the shapes of llama-server. It writes what the test wants:
-// a prompt that is a key of `replies` gets that reply, others get their own words back.
+// A server with the endpoints that the page asks, in the shapes of llama-server. It writes what the test
+// wants: a prompt that is a key of `replies` gets that reply, others get their own words back.
 
 import { readFile } from "node:fs/promises";
 import http from "node:http";
@@ -9,11 +9,14 @@ const PAGE = new URL("../../../src/serve/page/", import.meta.url);
 /** What the program serves, read off its own list, so that a file which it lacks is lacking here too. */
 async function assets() {
   const source = await readFile(new URL("mod.rs", PAGE), "utf8");
-  const script = /const SCRIPT: &str = "(.*)";/.exec(source)[1];
+  const types = new Map();
+  for (const [, name, type] of source.matchAll(/const ([A-Z]+): &str = "(.*)";/g)) types.set(name, type);
   const files = new Map();
-  for (const [, path, type, name] of source.matchAll(/asset\("(.*?)", (.*?), include_bytes!\("(.*?)"\)\)/g)) {
+  for (const [, path, type, name] of source.matchAll(
+    /asset\("(.*?)", (.*?), include_bytes!\("(.*?)"\)\)/g,
+  )) {
     const body = await readFile(new URL(name, PAGE));
-    files.set(path, { "Content-Type": type === "SCRIPT" ? script : type.slice(1, -1), body });
+    files.set(path, { "Content-Type": types.get(type) ?? type.slice(1, -1), body });
   }
   const [, parts] = /CONTENT_SECURITY_POLICY: &str = concat!\((.*?)\n\);/s.exec(source);
   const policy = [...parts.matchAll(/"(.*?)"/g)].map(([, part]) => part).join("");
@@ -21,8 +24,8 @@ async function assets() {
 }
 
 /**
- * Listens on a free port of 127.0.0.1. `options`: template (chat), nCtx, pieceMs (between pieces), key, status
- * (of everything but the page, until it is set back to 200), models, replies.
+ * Listens on a free port of 127.0.0.1. `options`: template (chat), nCtx, pieceMs (between pieces), key,
+ * status (of everything but the page, until it is set back to 200), models, replies.
  */
 export async function mock(options = {}) {
   const { files, policy } = await assets();
@@ -52,17 +55,25 @@ export async function mock(options = {}) {
     const file = files.get(pathname);
     if (file !== undefined) {
       const { body, ...headers } = file;
-      response.writeHead(200, { ...headers, "Content-Security-Policy": policy, "Cache-Control": "no-cache" });
+      response.writeHead(200, {
+        ...headers,
+        "Content-Security-Policy": policy,
+        "Cache-Control": "no-cache",
+      });
       return response.end(body);
     }
-    if (server.status !== 200) return refuse(response, server.status, "Loading model", { "Retry-After": "3" });
+    if (server.status !== 200)
+      return refuse(response, server.status, "Loading model", { "Retry-After": "3" });
     const authorised = server.key === null || request.headers.authorization === `Bearer ${server.key}`;
     if (!authorised) return refuse(response, 401, "Invalid API Key");
     switch (pathname) {
       case "/props":
         return json(response, 200, props());
       case "/v1/models":
-        return json(response, 200, { object: "list", data: server.models.map((id) => ({ id, object: "model" })) });
+        return json(response, 200, {
+          object: "list",
+          data: server.models.map((id) => ({ id, object: "model" })),
+        });
       case "/v1/chat/completions":
       case "/completion": {
         let text = "";
@@ -75,8 +86,18 @@ export async function mock(options = {}) {
   }
 
   function props() {
-    const params = { temperature: 0.800000011920929, top_k: 40, top_p: 0.949999988079071, min_p: 0.05, n_predict: -1,
-      repeat_penalty: 1, repeat_last_n: 64, presence_penalty: 0, frequency_penalty: 0, seed: 4294967295 };
+    const params = {
+      temperature: 0.800000011920929,
+      top_k: 40,
+      top_p: 0.949999988079071,
+      min_p: 0.05,
+      n_predict: -1,
+      repeat_penalty: 1,
+      repeat_last_n: 64,
+      presence_penalty: 0,
+      frequency_penalty: 0,
+      seed: 4294967295,
+    };
     return {
       default_generation_settings: { n_ctx: server.nCtx, params },
       total_slots: 1,
@@ -99,11 +120,12 @@ export async function mock(options = {}) {
       open = false;
     });
     const send = (value) => open && response.write(`data: ${JSON.stringify(value)}\n\n`);
-    const delta = (delta, rest = {}) => send({
-      object: "chat.completion.chunk",
-      choices: [{ index: 0, delta, finish_reason: null }],
-      ...rest,
-    });
+    const delta = (delta, rest = {}) =>
+      send({
+        object: "chat.completion.chunk",
+        choices: [{ index: 0, delta, finish_reason: null }],
+        ...rest,
+      });
     response.write(":\n\n");
     if (!native) delta({ role: "assistant", content: null });
     for (const word of pieces(reply.reasoning ?? "")) {
@@ -138,6 +160,8 @@ export async function mock(options = {}) {
     answer(request, response).catch((error) => response.destroy(error));
   });
   await new Promise((resolve) => http1.listen(0, "127.0.0.1", resolve));
+  // A test that fails does not come to `close`, and must end all the same.
+  http1.unref();
   server.url = `http://127.0.0.1:${http1.address().port}/`;
   server.close = () => {
     http1.closeAllConnections();
@@ -152,6 +176,13 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 function timingsOf(prompt, predicted) {
   const prompts = Math.ceil(prompt.length / 4);
-  return { cache_n: 0, prompt_n: prompts, prompt_ms: 10, prompt_per_second: 100 * prompts, predicted_n: predicted,
-    predicted_ms: 24 * predicted, predicted_per_second: 41.237 };
+  return {
+    cache_n: 0,
+    prompt_n: prompts,
+    prompt_ms: 10,
+    prompt_per_second: 100 * prompts,
+    predicted_n: predicted,
+    predicted_ms: 24 * predicted,
+    predicted_per_second: 41.237,
+  };
 }

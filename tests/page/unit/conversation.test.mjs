@@ -81,12 +81,20 @@ test("rewriting a text keeps the passages up to the change", () => {
 });
 
 test("titles and the search", () => {
-  const conversation = conversationOf("chat", "  How do\nterns find  their way over the whole ocean, from pole to pole? ");
+  const conversation = conversationOf(
+    "chat",
+    "  How do\nterns find  their way over the whole ocean, from pole to pole? ",
+  );
   assert.equal(tree.titleOf(conversation), "How do terns find their way over the whole…");
   assert.equal(tree.titleOf(tree.newConversation("text")), "New text");
   conversation.title = "Birds";
   assert.equal(tree.titleOf(conversation), "Birds");
-  for (const [query, found] of [["", true], ["bird POLE", true], ["terns  ocean", true], ["penguin", false]]) {
+  for (const [query, found] of [
+    ["", true],
+    ["bird POLE", true],
+    ["terns  ocean", true],
+    ["penguin", false],
+  ]) {
     assert.equal(tree.matches(conversation, query), found, query);
   }
 });
@@ -123,11 +131,14 @@ test("a file that is no export is refused with what is wrong", () => {
     [file((_, c, [turn]) => (turn.role = "system")), /role is "system"/],
     [file((_, c, [turn]) => (turn.timings = 4)), /timings is not an object/],
     // Two turns that are each other's parent.
-    [file((_, c, [a, b]) => {
-      c.children = [];
-      a.parent = b.id;
-      b.children = [a.id];
-    }), /hang nowhere/],
+    [
+      file((_, c, [a, b]) => {
+        c.children = [];
+        a.parent = b.id;
+        b.children = [a.id];
+      }),
+      /hang nowhere/,
+    ],
   ];
   for (const [text, message] of cases) assert.throws(() => imported(text), message, text);
 });

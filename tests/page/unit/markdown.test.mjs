@@ -14,8 +14,11 @@ const CASES = [
   ["plain", "<p>plain</p>"],
   ["two\nlines", "<p>two<br></br>lines</p>"],
   ["one\n\ntwo", "<p>one</p><p>two</p>"],
-  ["*a* _b_ **c** __d__ ***e*** ~~f~~", "<p><em>a</em> <em>b</em> <strong>c</strong> <strong>d</strong> " +
-    "<em><strong>e</strong></em> <del>f</del></p>"],
+  [
+    "*a* _b_ **c** __d__ ***e*** ~~f~~",
+    "<p><em>a</em> <em>b</em> <strong>c</strong> <strong>d</strong> " +
+      "<em><strong>e</strong></em> <del>f</del></p>",
+  ],
   ["**a *b* c**", "<p><strong>a <em>b</em> c</strong></p>"],
   ["snake_case_name 2 * 3 * 4 **", "<p>snake_case_name 2 * 3 * 4 **</p>"],
   ["*open **and `not * closed`", "<p>*open **and <code>not * closed</code></p>"],
@@ -31,15 +34,21 @@ const CASES = [
   ["3) a\n\n4) b", '<ol start="3"><li><p>a</p></li><li><p>b</p></li></ol>'],
   ["- a\nwrapped\n\n  more", "<ul><li><p>a<br></br>wrapped</p><p>more</p></li></ul>"],
   ["The year\n1984. was\n1. one", "<p>The year<br></br>1984. was</p><ol><li>one</li></ol>"],
-  ["- [x] a\n- [ ] b", '<ul><li class="task"><input type="checkbox" disabled="" checked=""></input>a</li>' +
-    '<li class="task"><input type="checkbox" disabled=""></input>b</li></ul>'],
-  ["[a *b*](https://x.org/y_(z) \"t\")", `<p><a href="https://x.org/y_(z)" ${link}>a <em>b</em></a></p>`],
+  [
+    "- [x] a\n- [ ] b",
+    '<ul><li class="task"><input type="checkbox" disabled="" checked=""></input>a</li>' +
+      '<li class="task"><input type="checkbox" disabled=""></input>b</li></ul>',
+  ],
+  ['[a *b*](https://x.org/y_(z) "t")', `<p><a href="https://x.org/y_(z)" ${link}>a <em>b</em></a></p>`],
   ["see https://x.org/a_b, ok", `<p>see <a href="https://x.org/a_b" ${link}>https://x.org/a_b</a>, ok</p>`],
   ["(https://x.org/a)", `<p>(<a href="https://x.org/a" ${link}>https://x.org/a</a>)</p>`],
   ["[https://x.org](https://y.org)", `<p><a href="https://y.org/" ${link}>https://x.org</a></p>`],
   ["<mailto:a@b.org>", `<p><a href="mailto:a@b.org" ${link}>a@b.org</a></p>`],
-  ["[a [b](https://x.org) c](https://y.org)", `<p>[a <a href="https://x.org/" ${link}>b</a> c](` +
-    `<a href="https://y.org/" ${link}>https://y.org</a>)</p>`],
+  [
+    "[a [b](https://x.org) c](https://y.org)",
+    `<p>[a <a href="https://x.org/" ${link}>b</a> c](` +
+      `<a href="https://y.org/" ${link}>https://y.org</a>)</p>`,
+  ],
   ["*a [b*](https://x.org)", `<p>*a <a href="https://x.org/" ${link}>b*</a></p>`],
   // An image is a link: to load it would tell its server who reads.
   ["![pic](https://x.org/p.png)", `<p><a href="https://x.org/p.png" ${link}>pic</a></p>`],
@@ -53,7 +62,11 @@ test("constructs", () => {
 test("code", () => {
   const code = (text) => {
     const [figure, ...rest] = render(text);
-    return { language: figure.childNodes[0].childNodes[0].textContent, text: figure.childNodes[1].textContent, rest };
+    return {
+      language: figure.childNodes[0].childNodes[0].textContent,
+      text: figure.childNodes[1].textContent,
+      rest,
+    };
   };
   const block = code("```js\nlet a = '<b>';\n```\nafter");
   assert.deepEqual([block.language, block.text, block.rest.length], ["js", "let a = '<b>';", 1]);
@@ -64,10 +77,15 @@ test("code", () => {
 });
 
 test("tables", () => {
-  const [node, ...rest] = render("before\n| a | b |\n|:--|--:|\n| 1 | `x\\|y` | extra |\n| only |\n\nafter");
+  const [node, ...rest] = render(
+    "before\n| a | b |\n|:--|--:|\n| 1 | `x\\|y` | extra |\n| only |\n\nafter",
+  );
   assert.equal(markup(node), "<p>before</p>");
   const [table, after] = rest;
-  assert.match(markup(table), /<tr><td class="align-left">1<\/td><td class="align-right"><code>x\|y<\/code><\/td><\/tr>/);
+  assert.match(
+    markup(table),
+    /<tr><td class="align-left">1<\/td><td class="align-right"><code>x\|y<\/code><\/td><\/tr>/,
+  );
   assert.match(markup(table), /<tr><td class="align-left">only<\/td><\/tr>/);
   assert.equal(markup(after), "<p>after</p>");
   // Heads and rules that do not agree, or no rule at all.
@@ -80,22 +98,53 @@ test("formulas", () => {
   const [p] = render("so $x_i^2$ and \\(\\frac{a}{b}\\)");
   assert.match(markup(p), /<msubsup><mi>x<\/mi><mi>i<\/mi><mn>2<\/mn><\/msubsup>/);
   assert.match(markup(p), /<mfrac><mi>a<\/mi><mi>b<\/mi><\/mfrac>/);
-  const [block] = render("$$\n\\sum_{k=1}^n \\left( k \\right) = \\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}\n$$");
+  const [block] = render(
+    "$$\n\\sum_{k=1}^n \\left( k \\right) = \\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}\n$$",
+  );
   assert.match(markup(block), /^<div class="formula"><math display="block"/);
   assert.match(markup(block), /<mtr><mtd><mn>3<\/mn><\/mtd><mtd><mn>4<\/mn><\/mtd><\/mtr>/);
   // What the tables lack stays as it was written.
-  for (const unknown of ["\\unknown{x}", "{a", "a}", "x^", "\\frac{a}", "\\begin{matrix} a", "a & b", "x^2^3"]) {
-    assert.equal(html(`$$${unknown}$$`), `<div class="formula"><code class="tex">${unknown.replace("&", "&amp;")}</code></div>`);
+  for (const unknown of [
+    "\\unknown{x}",
+    "{a",
+    "a}",
+    "x^",
+    "\\frac{a}",
+    "\\begin{matrix} a",
+    "a & b",
+    "x^2^3",
+  ]) {
+    assert.equal(
+      html(`$$${unknown}$$`),
+      `<div class="formula"><code class="tex">${unknown.replace("&", "&amp;")}</code></div>`,
+    );
   }
 });
 
 test("only http, https and mailto become links", () => {
-  const refused = ["javascript:alert(1)", " JaVaScRiPt:alert(1)", "java\nscript:alert(1)", "data:text/html,x", "vbscript:x",
-    "//x.org", "/props", "?q", "#a", "file:///etc/passwd", "\u0001javascript:alert(1)", "", "x"];
+  const refused = [
+    "javascript:alert(1)",
+    " JaVaScRiPt:alert(1)",
+    "java\nscript:alert(1)",
+    "data:text/html,x",
+    "vbscript:x",
+    "//x.org",
+    "/props",
+    "?q",
+    "#a",
+    "file:///etc/passwd",
+    "\u0001javascript:alert(1)",
+    "",
+    "x",
+  ];
   for (const address of refused) {
     assert.equal(safeLink(address), null, address);
     const nodes = render(`[a](${address}) [a](<${address}>) <${address}>`).flatMap(all);
-    assert.deepEqual(nodes.filter(({ name }) => name === "a"), [], address);
+    assert.deepEqual(
+      nodes.filter(({ name }) => name === "a"),
+      [],
+      address,
+    );
   }
   assert.equal(safeLink("HTTPS://X.org"), "https://x.org/");
 });
@@ -112,10 +161,12 @@ const HOSTILE = [
   "<svg><animate onbegin=alert(1)></svg> &lt;script&gt;alert(1)&lt;/script&gt;",
   "\u202Egnp.exe\u0000\uFFFF\uD800",
 ];
-const SAFE = "p br em strong del code a h3 h4 h5 h6 hr blockquote ul ol li input div table thead tbody tr th td figure " +
-  "figcaption span button pre math mrow mi mn mo mtext mspace mfrac msup msub msubsup munder mover munderover msqrt mroot " +
-  "mtable mtr mtd";
-const ATTRIBUTES = "href target rel class type disabled checked start tabindex role aria-label display width accent " +
+const SAFE =
+  "p br em strong del code a h3 h4 h5 h6 hr blockquote ul ol li input div table thead tbody tr th td " +
+    "figure figcaption span button pre math mrow mi mn mo mtext mspace mfrac msup msub msubsup munder " +
+    "mover munderover msqrt mroot mtable mtr mtd";
+const ATTRIBUTES =
+  "href target rel class type disabled checked start tabindex role aria-label display width accent " +
   "largeop movablelimits stretchy fence linethickness mathvariant";
 
 test("whatever the text is, only harmless elements and attributes come of it", () => {
@@ -135,19 +186,71 @@ test("whatever the text is, only harmless elements and attributes come of it", (
 
 /** Texts of the pieces that mean something, in any order: the same at every run. */
 function randomTexts(count) {
-  const pieces = ["*", "**", "_", "~~", "`", "```", "\n", "\n\n", "- ", "1. ", "> ", "# ", "| a |", "\n|---|\n", "[", "](",
-    "https://x.org", ")", "(", "<", ">", "$", "$$", "\\[", "\\]", "\\(", "\\)", "\\", " ", "  ", "    ", "word", "\\frac{",
-    "}", "^", "&", "---", "![", "\r\n", "\t", "é", "javascript:", "1.", "+ ", "[x] ", "~~~"];
+  const pieces = [
+    "*",
+    "**",
+    "_",
+    "~~",
+    "`",
+    "```",
+    "\n",
+    "\n\n",
+    "- ",
+    "1. ",
+    "> ",
+    "# ",
+    "| a |",
+    "\n|---|\n",
+    "[",
+    "](",
+    "https://x.org",
+    ")",
+    "(",
+    "<",
+    ">",
+    "$",
+    "$$",
+    "\\[",
+    "\\]",
+    "\\(",
+    "\\)",
+    "\\",
+    " ",
+    "  ",
+    "    ",
+    "word",
+    "\\frac{",
+    "}",
+    "^",
+    "&",
+    "---",
+    "![",
+    "\r\n",
+    "\t",
+    "é",
+    "javascript:",
+    "1.",
+    "+ ",
+    "[x] ",
+    "~~~",
+  ];
   let state = 7;
   const next = (limit) => {
     state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
     return Math.floor((state / 2 ** 32) * limit);
   };
-  return Array.from({ length: count }, () => Array.from({ length: next(60) }, () => pieces[next(pieces.length)]).join(""));
+  return Array.from({ length: count }, () =>
+    Array.from({ length: next(60) }, () => pieces[next(pieces.length)]).join(""),
+  );
 }
 
 test("a text that grows ends as one that was whole, wherever it was cut", () => {
-  const texts = [...CASES.map(([text]) => text), CASES.map(([text]) => text).join("\n\n"), ...HOSTILE, ...randomTexts(400)];
+  const texts = [
+    ...CASES.map(([text]) => text),
+    CASES.map(([text]) => text).join("\n\n"),
+    ...HOSTILE,
+    ...randomTexts(400),
+  ];
   for (const text of texts) {
     const whole = html(text);
     for (const step of [1, 3, 17]) {

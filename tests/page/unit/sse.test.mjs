@@ -22,7 +22,8 @@ test("comments and events without data are none", () => {
 });
 
 test("all three ends of line, cut anywhere, give the same events", () => {
-  const text = "\uFEFFdata: one\r\ndata: two\r\n\r\n:c\rdata: three\r\rdata:  four é\n\nevent: e\ndata: five\n\n";
+  const text =
+    "\uFEFFdata: one\r\ndata: two\r\n\r\n:c\rdata: three\r\rdata:  four é\n\nevent: e\ndata: five\n\n";
   const whole = read(text);
   assert.deepEqual(
     whole.map(({ data }) => data),
@@ -30,7 +31,11 @@ test("all three ends of line, cut anywhere, give the same events", () => {
   );
   for (let at = 0; at <= text.length; at += 1) {
     assert.deepEqual(read(text.slice(0, at), text.slice(at)), whole, `cut at ${at}`);
-    assert.deepEqual(read(text.slice(0, at), "", text.slice(at)), whole, `cut at ${at}, with an empty piece`);
+    assert.deepEqual(
+      read(text.slice(0, at), "", text.slice(at)),
+      whole,
+      `cut at ${at}, with an empty piece`,
+    );
   }
   assert.deepEqual(read(...text), whole);
 });

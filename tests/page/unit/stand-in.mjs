@@ -1,5 +1,5 @@
-// As much of a DOM as the renderer needs, so that it can be tested without a browser. It has no parser: what is
-// put in as text can only come out as text.
+// As much of a DOM as the renderer needs, so that it can be tested without a browser. It has no parser:
+// what is put in as text can only come out as text.
 
 class Node {
   childNodes = [];
@@ -83,7 +83,10 @@ export const standIn = {
   createElementNS: (namespace, name) => new Element(name, namespace),
 };
 
-/** A node and all elements below it. Not recursive: a hostile text must not end the test instead of the page. */
+/**
+ * A node and all elements below it. Not recursive: a hostile text must not end the test instead of the
+ * page.
+ */
 export function all(root) {
   const found = [];
   const next = [root];
