@@ -39,6 +39,19 @@ pub fn prompts(name: &str, value: Option<&Value>, served: &Served) -> Result<Vec
     each.collect()
 }
 
+/// A list of tokens, which may be empty.
+///
+/// # Errors
+/// 400 for anything else.
+pub fn tokens(name: &str, value: Option<&Value>, served: &Served) -> Result<Vec<u32>, ApiError> {
+    match value {
+        None => Ok(Vec::new()),
+        Some(Value::Array(list)) if list.is_empty() => Ok(Vec::new()),
+        Some(Value::Array(list)) if list.iter().all(Value::is_number) => prompt(name, list, served),
+        Some(other) => Err(ApiError::field(name, "a list of tokens", other)),
+    }
+}
+
 /// One prompt of texts and tokens.
 fn prompt(name: &str, parts: &[Value], served: &Served) -> Result<Vec<u32>, ApiError> {
     let (tokenizer, n_vocab) = (served.tokenizer(), served.engine.hyper().n_vocab);

@@ -1,9 +1,11 @@
 //! Endpoints: one file a family. Each turns its requests into jobs, and what becomes of them into its answers.
 
+mod anthropic;
 mod chat;
 mod completions;
 mod models;
 mod native;
+mod ollama;
 mod page;
 mod status;
 mod tokens;
@@ -28,10 +30,12 @@ use crate::engine::GenerateOptions;
 /// What answers the requests of a server.
 pub fn router(app: &Arc<App>) -> Router {
     let router = Router::new()
+        .merge(anthropic::routes())
         .merge(chat::routes())
         .merge(completions::routes())
         .merge(models::routes())
         .merge(native::routes())
+        .merge(ollama::routes())
         .merge(page::routes())
         .merge(status::routes())
         .merge(tokens::routes());
