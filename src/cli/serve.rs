@@ -138,10 +138,7 @@ const SWITCHES: &[(&str, &str)] = &[
 
 /// The command line of `serve` with what the environment says before the user's own flags, which override it.
 /// Other subcommands are left alone.
-pub fn with_environment(
-    args: Vec<OsString>,
-    get: impl Fn(&str) -> Option<OsString>,
-) -> Vec<OsString> {
+pub fn with_environment(args: Vec<OsString>, get: impl Fn(&str) -> Option<OsString>) -> Vec<OsString> {
     let Some(at) = args.iter().position(|arg| arg == "serve").filter(|at| *at == 1) else { return args };
     let mut all = args;
     let typed = all.split_off(at + 1);
@@ -153,7 +150,12 @@ pub fn with_environment(
         }
     }
     let is_on = |value: &OsString| ["1", "true", "on", "enabled"].iter().any(|on| value == on);
-    all.extend(SWITCHES.iter().filter(|(name, _)| get(name).as_ref().is_some_and(is_on)).map(|(_, flag)| flag.into()));
+    all.extend(
+        SWITCHES
+            .iter()
+            .filter(|(name, _)| get(name).as_ref().is_some_and(is_on))
+            .map(|(_, flag)| flag.into()),
+    );
     all.extend(typed);
     all
 }
@@ -171,18 +173,18 @@ impl ServeArgs {
         let address = (self.host.as_str(), self.port).to_socket_addrs();
         let address = address.map_err(|err| format!("--host {}: {err}", self.host))?.next();
         let address = address.ok_or_else(|| format!("--host {}: no such address", self.host))?;
-        let listener = TcpListener::bind(address).map_err(|err| format!("cannot listen on {address}: {err}"))?;
+        let listener =
+            TcpListener::bind(address).map_err(|err| format!("cannot listen on {address}: {err}"))?;
         let Self { model, context, sampling, parallel, kv_positions, .. } = self;
         let name = match &source {
-            super::source::Source::File(path) => path.file_stem().map(|stem| stem.to_string_lossy().into_owned()),
+            super::source::Source::File(path) => {
+                path.file_stem().map(|stem| stem.to_string_lossy().into_owned())
+            }
             demo => Some(demo.name()),
         };
         let load = move || {
-            let options = EngineOptions {
-                n_seqs: parallel.into(),
-                kv_positions,
-                ..model.options(context.n_ctx())
-            };
+            let options =
+                EngineOptions { n_seqs: parallel.into(), kv_positions, ..model.options(context.n_ctx()) };
             let engine = model.load(&source, &options)?;
             engine.tokenizer()?.notices().iter().for_each(|notice| flags::note("note", notice));
             let sampler = sampling.options(&engine)?;
@@ -192,7 +194,9 @@ impl ServeArgs {
         let address = server.address();
         eprintln!("listening on http://{address}");
         if !address.ip().is_loopback() && !has_keys {
-            eprintln!("warning: everybody who reaches {address} can use this model: --api-key asks for a key");
+            eprintln!(
+                "warning: everybody who reaches {address} can use this model: --api-key asks for a key"
+            );
         }
         let (stopper, was_told) = (server.stopper(), AtomicBool::new(false));
         ctrlc::set_handler(move || {
@@ -228,7 +232,12 @@ impl ServeArgs {
             }
         }
         if let Some(key) = keys.iter().find(|key| key.len() > ServeOptions::KEY_BYTES) {
-            return Err(format!("keys may have {} bytes, and one has {}", ServeOptions::KEY_BYTES, key.len()).into());
+            return Err(format!(
+                "keys may have {} bytes, and one has {}",
+                ServeOptions::KEY_BYTES,
+                key.len()
+            )
+            .into());
         }
         Ok(ServeOptions {
             alias: self.alias.clone(),

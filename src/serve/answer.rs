@@ -142,9 +142,8 @@ fn token_json(id: u32, bytes: &[u8], logprob: f32) -> Map<String, Value> {
 pub fn logprob_entry(tokenizer: &Tokenizer, token: &PickedToken) -> Option<Value> {
     let LogProbs { picked, top } = token.logprobs.as_ref()?;
     let mut entry = token_json(token.id, &token.bytes, *picked);
-    let top = top.iter().map(|(id, logprob)| {
-        Value::Object(token_json(*id, tokenizer.token_bytes(*id), *logprob))
-    });
+    let top =
+        top.iter().map(|(id, logprob)| Value::Object(token_json(*id, tokenizer.token_bytes(*id), *logprob)));
     entry.insert("top_logprobs".into(), top.collect());
     Some(Value::Object(entry))
 }

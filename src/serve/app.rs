@@ -70,9 +70,9 @@ impl App {
     /// 429 if too many wait; 503 if the server ends.
     pub fn begin(&self, job: Job) -> Result<Handle, ApiError> {
         self.served()?;
-        self.board.queue(self.options.queue).map_err(|waiting| {
-            ApiError::queue_full(waiting, self.retry_after(waiting))
-        })?;
+        self.board
+            .queue(self.options.queue)
+            .map_err(|waiting| ApiError::queue_full(waiting, self.retry_after(waiting)))?;
         let id = JobId(self.next_job.fetch_add(1, Ordering::Relaxed));
         let (sender, updates) = tokio::sync::mpsc::channel(UPDATES);
         let order = Order {

@@ -28,9 +28,8 @@ impl Constraints {
     /// # Errors
     /// 400 that names the field, for a form that is not supported.
     pub fn of(fields: &Fields) -> Result<Self, ApiError> {
-        let is_nothing = |value: &Value| {
-            value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty)
-        };
+        let is_nothing =
+            |value: &Value| value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty);
         for name in GRAMMARS {
             if fields.get(name).is_some_and(|value| !is_nothing(value)) {
                 return Err(ApiError::unsupported(*name));

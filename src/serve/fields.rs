@@ -127,8 +127,7 @@ impl Fields {
             Value::Array(list) => list.as_slice(),
             one => std::slice::from_ref(one),
         };
-        let texts: Option<Vec<String>> =
-            list.iter().map(|text| text.as_str().map(str::to_owned)).collect();
+        let texts: Option<Vec<String>> = list.iter().map(|text| text.as_str().map(str::to_owned)).collect();
         let texts = texts.ok_or_else(|| self.wrong(name, &want(), value))?;
         if texts.len() > most || texts.iter().any(|text| text.len() > max_bytes) {
             return Err(self.wrong(name, &want(), value));

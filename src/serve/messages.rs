@@ -78,9 +78,14 @@ fn message(at: usize, value: &Value) -> Result<Message, ApiError> {
     let known = ROLES.iter().find(|(name, _)| *name == role);
     let Some((_, role)) = known else {
         let names: Vec<&str> = ROLES.iter().map(|(name, _)| *name).collect();
-        return Err(ApiError::field(fields.path("role"), &format!("one of {}", names.join(", ")), &role.into()));
+        return Err(ApiError::field(
+            fields.path("role"),
+            &format!("one of {}", names.join(", ")),
+            &role.into(),
+        ));
     };
-    let calls = fields.get("tool_calls").is_some_and(|calls| calls.as_array().is_none_or(|all| !all.is_empty()));
+    let calls =
+        fields.get("tool_calls").is_some_and(|calls| calls.as_array().is_none_or(|all| !all.is_empty()));
     if calls || fields.get("function_call").is_some() {
         return Err(ApiError::unsupported(fields.path("tool_calls")));
     }

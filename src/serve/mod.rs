@@ -20,6 +20,7 @@ mod messages;
 mod metrics;
 mod model;
 mod options;
+mod page;
 mod prompts;
 mod sampling;
 mod server;

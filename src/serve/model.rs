@@ -77,6 +77,11 @@ impl Served {
         self.engine.tokenizer().expect("it was built before")
     }
 
+    /// Whether the model was made for turns: its file says how they are written, and by whom each is.
+    pub fn chats(&self) -> bool {
+        self.template_source != TemplateSource::Fallback && self.template.source().contains("role")
+    }
+
     /// Positions of a sequence.
     pub fn n_ctx(&self) -> usize {
         self.engine.n_ctx()

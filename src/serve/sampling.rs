@@ -59,9 +59,7 @@ pub fn sampler(fields: &Fields, served: &Served) -> Result<SamplerOptions, ApiEr
     logit_bias.extend(biases(fields, served)?);
     Ok(SamplerOptions {
         temperature: fields.float("temperature", -1.0..=100.0)?.unwrap_or(default.temperature),
-        top_k: fields
-            .int("top_k", -1..=i64::from(i32::MAX))?
-            .map_or(default.top_k, recommended::top_k),
+        top_k: fields.int("top_k", -1..=i64::from(i32::MAX))?.map_or(default.top_k, recommended::top_k),
         typical_p: typical(fields)?.unwrap_or(default.typical_p),
         top_p: fields.float("top_p", 0.0..=1.0)?.unwrap_or(default.top_p),
         min_p: fields.float("min_p", 0.0..=1.0)?.unwrap_or(default.min_p),

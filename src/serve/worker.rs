@@ -95,12 +95,7 @@ pub struct Worker {
 
 impl Worker {
     /// Over `batch`.
-    pub fn new(
-        batch: Batch,
-        commands: Receiver<Command>,
-        board: Arc<Board>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
+    pub fn new(batch: Batch, commands: Receiver<Command>, board: Arc<Board>, metrics: Arc<Metrics>) -> Self {
         Self {
             batch,
             commands,

@@ -42,7 +42,8 @@ impl SpecialTokens {
     /// Where `text` spells a token that is found on request only, in ascending order.
     pub fn spelled(&self, text: &str) -> Vec<usize> {
         let present = Bigrams::of(text);
-        let on_request = self.tokens.iter().filter(|token| token.on_request && present.may_contain(&token.text));
+        let on_request =
+            self.tokens.iter().filter(|token| token.on_request && present.may_contain(&token.text));
         let mut found = BTreeSet::new();
         for token in on_request {
             let finder = memmem::Finder::new(&token.text);
@@ -172,8 +173,14 @@ mod tests {
     #[test]
     fn control_tokens_only_on_request() {
         let special = tokens(&["<s>", "user"]);
-        assert_eq!(special.partition("<s>user", Special::Parse, &[]), [Fragment::Token(0), Fragment::Token(1)]);
-        assert_eq!(special.partition("<s>user", Special::AsText, &[]), [Fragment::Text(0..3), Fragment::Token(1)]);
+        assert_eq!(
+            special.partition("<s>user", Special::Parse, &[]),
+            [Fragment::Token(0), Fragment::Token(1)]
+        );
+        assert_eq!(
+            special.partition("<s>user", Special::AsText, &[]),
+            [Fragment::Text(0..3), Fragment::Token(1)]
+        );
         assert_eq!(special.partition("", Special::Parse, &[]), []);
     }
 

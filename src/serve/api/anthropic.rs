@@ -26,9 +26,7 @@ use crate::serve::sampling::{self, STOPS};
 use crate::tokenizer::chat::Message;
 
 pub fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/v1/messages", post(messages))
-        .route("/v1/messages/count_tokens", post(count_tokens))
+    Router::new().route("/v1/messages", post(messages)).route("/v1/messages/count_tokens", post(count_tokens))
 }
 
 /// What a request asks.
@@ -218,7 +216,8 @@ mod tests {
 
     #[test]
     fn a_checksum_in_the_first_line_is_left_out() {
-        let turn = |sum: &str| same_each_turn(&format!("x-anthropic-billing-header: v=1; cch={sum}; e=2;\ncch=1;"));
+        let turn =
+            |sum: &str| same_each_turn(&format!("x-anthropic-billing-header: v=1; cch={sum}; e=2;\ncch=1;"));
         assert_eq!(turn("abc"), turn("de"));
         assert_eq!(turn("abc"), "x-anthropic-billing-header: v=1; cch=; e=2;\ncch=1;");
         assert_eq!(same_each_turn("say cch=1; twice"), "say cch=1; twice");

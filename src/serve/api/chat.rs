@@ -74,9 +74,10 @@ impl Asked {
             include_usage: stream_options.bool("include_usage")?.unwrap_or(false),
             logprobs,
             timings_per_token: fields.bool("timings_per_token")?.unwrap_or(false),
-            return_tokens: fields.first(&["return_tokens", "return_token_ids"]).map_or(Ok(None), |name| {
-                fields.bool(name)
-            })? == Some(true),
+            return_tokens: fields
+                .first(&["return_tokens", "return_token_ids"])
+                .map_or(Ok(None), |name| fields.bool(name))?
+                == Some(true),
         })
     }
 }
@@ -87,7 +88,9 @@ fn prompt(served: &Served, talk: &messages::Talk) -> Result<Vec<u32>, ApiError> 
     let prompt =
         served.template.prompt(served.tokenizer(), &talk.messages, talk.add_generation_prompt, begun);
     match prompt {
-        Ok(prompt) if prompt.ids.is_empty() => Err(ApiError::bad("`messages`: the template makes nothing of them")),
+        Ok(prompt) if prompt.ids.is_empty() => {
+            Err(ApiError::bad("`messages`: the template makes nothing of them"))
+        }
         Ok(prompt) => Ok(prompt.ids),
         Err(err) => Err(ApiError::bad(err.to_string())),
     }

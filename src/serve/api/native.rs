@@ -51,12 +51,14 @@ impl Asked {
         let prompts = prompts("prompt", fields.get("prompt"), served)?;
         let max_tokens = sampling::max_tokens(fields, &["n_predict", "max_tokens"])?;
         let evaluate_only = max_tokens == Some(0);
-        let text =
-            |prompt: &Vec<u32>| String::from_utf8_lossy(&served.tokenizer().decode(prompt, true)).into_owned();
+        let text = |prompt: &Vec<u32>| {
+            String::from_utf8_lossy(&served.tokenizer().decode(prompt, true)).into_owned()
+        };
         let texts = prompts.iter().map(text).collect();
         let n = read.n(served)?;
         // To evaluate a prompt is to pick the token behind it, and not to tell.
-        let job = read.job(served, prompts, options, n, max_tokens.map(|max| if max == 0 { 1 } else { max }))?;
+        let job =
+            read.job(served, prompts, options, n, max_tokens.map(|max| if max == 0 { 1 } else { max }))?;
         Ok(Self {
             job,
             stream: fields.bool("stream")?.unwrap_or(false),

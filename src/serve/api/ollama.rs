@@ -20,7 +20,7 @@ use crate::serve::http::body::json;
 use crate::serve::http::stream::{Encoder, Framing, Out, answer};
 use crate::serve::job::{Job, Update};
 use crate::serve::messages;
-use crate::serve::model::{Served, TemplateSource};
+use crate::serve::model::Served;
 use crate::serve::prompts;
 use crate::serve::sampling::{self, TOP_LOGPROBS};
 use crate::tokenizer::Special;
@@ -30,7 +30,8 @@ use crate::tokenizer::chat::Message;
 const VERSION: &str = "0.12.0";
 
 pub fn routes() -> Router<Arc<App>> {
-    let not_here = || async { ApiError::not_here("this server has one model, which is chosen when it is started") };
+    let not_here =
+        || async { ApiError::not_here("this server has one model, which is chosen when it is started") };
     let mut router = Router::new()
         .route("/api/version", get(async || json(&json!({ "version": VERSION }))))
         .route("/api/tags", get(tags))
@@ -65,13 +66,8 @@ fn entry(served: &Served) -> Value {
         "size": served.engine.plan().weights_bytes,
         "digest": "",
         "details": details(served),
-        "capabilities": capabilities(served),
+        "capabilities": ["completion"],
     })
-}
-
-/// A model without a template of its own completes texts, and chats badly.
-fn capabilities(_served: &Served) -> Value {
-    json!(["completion"])
 }
 
 async fn tags(State(app): State<Arc<App>>) -> Answer {
@@ -97,17 +93,14 @@ async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
     info.insert(of("context_length"), hyper.n_ctx_train.into());
     info.insert(of("embedding_length"), hyper.dim.into());
     info.insert(of("block_count"), hyper.n_layers.into());
-    let template = match served.template_source {
-        TemplateSource::Fallback => "",
-        TemplateSource::Chosen | TemplateSource::File => served.template.source(),
-    };
+    let template = if served.chats() { served.template.source() } else { "" };
     Ok(json(&json!({
         "modelfile": "",
         "parameters": "",
         "template": template,
         "details": details(served),
         "model_info": info,
-        "capabilities": capabilities(served),
+        "capabilities": ["completion"],
         "modified_at": time(served.created),
     })))
 }
@@ -147,7 +140,8 @@ impl Asked {
         let mut generation = sampling::generation(&options, served)?;
         generation.logprobs = logprobs.then_some(top);
         let max_tokens = options.int("num_predict", -2..=i64::from(i32::MAX))?.map(|max| max.max(-1));
-        let job = prompt.map(|prompt| read.job(served, vec![prompt], generation, 1, max_tokens)).transpose()?;
+        let job =
+            prompt.map(|prompt| read.job(served, vec![prompt], generation, 1, max_tokens)).transpose()?;
         Ok(Self { kind, job, constraints, stream, logprobs })
     }
 }
@@ -184,14 +178,15 @@ fn generate_prompt(fields: &Fields, served: &Served) -> Result<Option<Vec<u32>>,
     if text.is_empty() && context.is_empty() {
         return Ok(None);
     }
-    let raw = fields.bool("raw")?.unwrap_or(false) || served.template_source == TemplateSource::Fallback;
+    let raw = fields.bool("raw")?.unwrap_or(false) || !served.chats();
     let tokenizer = served.tokenizer();
     if raw {
         let behind = tokenizer.encode(text, Special::Parse, context.is_empty());
         return Ok(Some([context, behind].concat()));
     }
     let system = fields.text("system")?.filter(|system| !system.is_empty());
-    let mut messages: Vec<Message> = system.map(|system| Message::new("system", system)).into_iter().collect();
+    let mut messages: Vec<Message> =
+        system.map(|system| Message::new("system", system)).into_iter().collect();
     messages.push(Message::new("user", text));
     let prompt = served.template.prompt(tokenizer, &messages, true, None);
     let mut ids = prompt.map_err(|err| ApiError::bad(err.to_string()))?.ids;

@@ -1,47 +1,37 @@
-//! The page: one file that needs nothing from elsewhere.
+//! The page, file by file.
 
 use std::sync::Arc;
-use std::sync::LazyLock;
 
 use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper::StatusCode;
-use hyper::header::HeaderValue;
+use hyper::header::{ETAG, HeaderName, HeaderValue, IF_NONE_MATCH};
 
 use crate::serve::app::App;
-
-const PAGE: &[u8] = include_bytes!("../page/index.html");
-
-/// What the page may do: run its own script, use its own style, ask this server. Nothing of another.
-const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
-                      img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
-                      frame-ancestors 'none'";
-
-/// Names this build's page.
-static TAG: LazyLock<String> = LazyLock::new(|| format!("\"{:08x}-{}\"", crc32fast::hash(PAGE), PAGE.len()));
+use crate::serve::page::{ASSETS, Asset, HEADERS};
 
 pub fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/", get(page))
-        .route("/index.html", get(page))
-        .route("/favicon.ico", get(async || StatusCode::NO_CONTENT))
+    ASSETS.iter().fold(Router::new(), |router, asset| {
+        router.route(asset.path, get(async move |request: Request| file(asset, &request)))
+    })
 }
 
-async fn page(request: Request) -> Response {
-    let known = request.headers().get("if-none-match").is_some_and(|tag| tag.as_bytes() == TAG.as_bytes());
+fn file(asset: &'static Asset, request: &Request) -> Response {
+    let tag = asset.etag();
+    let known = request.headers().get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
     let mut response = match known {
         true => StatusCode::NOT_MODIFIED.into_response(),
-        false => (StatusCode::OK, PAGE).into_response(),
+        false => (StatusCode::OK, asset.bytes).into_response(),
     };
     let headers = response.headers_mut();
-    headers.insert("content-type", HeaderValue::from_static("text/html; charset=utf-8"));
-    headers.insert("content-security-policy", HeaderValue::from_static(POLICY));
-    headers.insert("referrer-policy", HeaderValue::from_static("no-referrer"));
-    headers.insert("cache-control", HeaderValue::from_static("no-cache"));
-    if let Ok(tag) = HeaderValue::from_str(&TAG) {
-        headers.insert("etag", tag);
+    for (name, value) in HEADERS.iter().chain(&[("content-type", asset.media_type)]) {
+        let name = HeaderName::from_bytes(name.as_bytes()).expect("names of headers are written here");
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        headers.insert(ETAG, tag);
     }
     response
 }

@@ -59,7 +59,8 @@ async fn props(State(app): State<Arc<App>>) -> Answer {
         // Never a path of this machine.
         "model_path": served.name,
         "model_alias": served.name,
-        "chat_template": served.template.source(),
+        // A model that was not made for turns continues texts: clients offer that first.
+        "chat_template": if served.chats() { served.template.source() } else { "" },
         "chat_template_source": source,
         "chat_template_caps": {
             "supports_system_role": true,
@@ -111,7 +112,9 @@ async fn slots(State(app): State<Arc<App>>, request: Request) -> Answer {
 
 async fn metrics(State(app): State<Arc<App>>) -> Answer {
     if !app.options.metrics {
-        return Err(ApiError::not_here("this server does not tell its counters; it was started without them"));
+        return Err(ApiError::not_here(
+            "this server does not tell its counters; it was started without them",
+        ));
     }
     let text = app.metrics.text(&app.board.standing(), app.board.waiting());
     let mut response = (StatusCode::OK, text).into_response();

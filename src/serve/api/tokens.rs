@@ -91,10 +91,7 @@ async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Answer
     Ok(json(&answer.await?))
 }
 
-fn conversation(
-    served: &Served,
-    talk: &messages::Talk,
-) -> Result<crate::tokenizer::chat::Prompt, ApiError> {
+fn conversation(served: &Served, talk: &messages::Talk) -> Result<crate::tokenizer::chat::Prompt, ApiError> {
     let begun = talk.begun.as_deref();
     let prompt =
         served.template.prompt(served.tokenizer(), &talk.messages, talk.add_generation_prompt, begun);

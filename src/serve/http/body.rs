@@ -19,10 +19,7 @@ use crate::serve::options::ServeOptions;
 ///
 /// # Errors
 /// 400 for what is no JSON object, 408 for a body that does not come, 413 for one that is too large.
-pub async fn fields(
-    options: &ServeOptions,
-    request: hyper::Request<Body>,
-) -> Result<Fields, ApiError> {
+pub async fn fields(options: &ServeOptions, request: hyper::Request<Body>) -> Result<Fields, ApiError> {
     let bytes = match tokio::time::timeout(options.body_time, read(options.max_body_bytes, request)).await {
         Ok(bytes) => bytes?,
         Err(_) => return Err(ApiError::too_slow()),
@@ -44,7 +41,8 @@ async fn read(limit: usize, request: hyper::Request<Body>) -> Result<Vec<u8>, Ap
     let mut bytes = Vec::with_capacity(length);
     let mut body = request.into_body();
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-        let frame = frame.map_err(|err| ApiError::bad(format!("the body of the request broke off: {err}")))?;
+        let frame =
+            frame.map_err(|err| ApiError::bad(format!("the body of the request broke off: {err}")))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > limit {
             return Err(ApiError::too_large(limit));

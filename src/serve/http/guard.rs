@@ -18,6 +18,7 @@ use crate::serve::app::App;
 use crate::serve::error::ApiError;
 use crate::serve::family::Family;
 use crate::serve::options::ServeOptions;
+use crate::serve::page::ASSETS;
 
 /// Who asks: a number for each key, nothing if there are none.
 #[derive(Clone, Debug)]
@@ -77,7 +78,8 @@ fn check(app: &App, request: &Request<Body>) -> Result<Client, ApiError> {
     }
     if let Some(origin) = headers.get("origin") {
         let origin = origin.to_str().unwrap_or("?");
-        let is_own = host.is_some_and(|host| origin == format!("http://{host}") || origin == format!("https://{host}"));
+        let is_own = host
+            .is_some_and(|host| origin == format!("http://{host}") || origin == format!("https://{host}"));
         let listed = app.options.origins.iter().any(|known| known == "*" || known == origin);
         if !is_own && !listed {
             return Err(ApiError::forbidden(format!(
@@ -86,7 +88,8 @@ fn check(app: &App, request: &Request<Body>) -> Result<Client, ApiError> {
             )));
         }
     }
-    let is_open = matches!(request.uri().path(), "/" | "/index.html" | "/favicon.ico" | "/health" | "/v1/health");
+    let path = request.uri().path();
+    let is_open = matches!(path, "/health" | "/v1/health") || ASSETS.iter().any(|asset| asset.path == path);
     match client(&app.options.keys, headers) {
         Some(client) => Ok(client),
         None if is_open || request.method() == Method::OPTIONS => Ok(Client(Arc::from(""))),
@@ -149,7 +152,10 @@ fn preflight() -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let allowed = [
         ("access-control-allow-methods", "GET, POST, OPTIONS"),
-        ("access-control-allow-headers", "authorization, content-type, x-api-key, x-request-id, anthropic-version"),
+        (
+            "access-control-allow-headers",
+            "authorization, content-type, x-api-key, x-request-id, anthropic-version",
+        ),
         ("access-control-max-age", "600"),
     ];
     for (name, value) in allowed {
@@ -165,10 +171,14 @@ mod tests {
     #[test]
     fn hosts_that_are_this_machine() {
         let hosts = ["box.lan".to_owned()];
-        for own in ["localhost", "LocalHost:8080", "127.0.0.1:1", "127.9.9.9", "[::1]:8080", "[::1]", "box.lan:3"] {
+        for own in
+            ["localhost", "LocalHost:8080", "127.0.0.1:1", "127.9.9.9", "[::1]:8080", "[::1]", "box.lan:3"]
+        {
             assert!(is_own_host(own, &hosts), "{own}");
         }
-        for other in ["", "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil", "?"] {
+        for other in
+            ["", "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil", "?"]
+        {
             assert!(!is_own_host(other, &hosts), "{other}");
         }
     }
@@ -185,7 +195,9 @@ mod tests {
         assert_eq!(with("authorization", "bearer other").as_deref(), Some("key-1"));
         assert_eq!(with("x-api-key", "other").as_deref(), Some("key-1"));
         let long = "s".repeat(KEY_BYTES + 1);
-        for wrong in ["Bearer secre", "Bearer secret1", "Bearer ", "secret", "Basic secret", &format!("Bearer {long}")] {
+        for wrong in
+            ["Bearer secre", "Bearer secret1", "Bearer ", "secret", "Basic secret", &format!("Bearer {long}")]
+        {
             assert_eq!(with("authorization", wrong), None, "{wrong}");
         }
         assert!(client(&keys, &HeaderMap::new()).is_none());

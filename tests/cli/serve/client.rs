@@ -20,7 +20,7 @@ pub struct TestServer {
     ended: Option<std::thread::JoinHandle<Result<(), ServeError>>>,
 }
 
-pub fn engine() -> Engine {
+fn engine() -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let options = EngineOptions {
         backend: "cpu".into(),
