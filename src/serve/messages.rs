@@ -41,7 +41,8 @@ pub fn talk(fields: &Fields) -> Result<Talk, ApiError> {
     if list.is_empty() {
         return Err(ApiError::field(fields.path("messages"), "at least one message", &Value::Array(vec![])));
     }
-    let messages = list.iter().enumerate().map(|(at, message)| self::message(at, message));
+    let messages = list.iter().enumerate();
+    let messages = messages.map(|(at, message)| self::message(format!("messages[{at}]"), message));
     let mut messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
     let goes_on = fields.bool("continue_final_message")?;
     let opens = fields.bool("add_generation_prompt")?;
@@ -70,8 +71,12 @@ pub fn talk(fields: &Fields) -> Result<Talk, ApiError> {
     Ok(Talk { messages, add_generation_prompt: true, begun })
 }
 
-fn message(at: usize, value: &Value) -> Result<Message, ApiError> {
-    let fields = Fields::inside(format!("messages[{at}]"), value)?;
+/// One message, which stands at `name` of a request.
+///
+/// # Errors
+/// 400 that names the field.
+pub fn message(name: String, value: &Value) -> Result<Message, ApiError> {
+    let fields = Fields::inside(name, value)?;
     let Some(role) = fields.text("role")? else {
         return Err(ApiError::missing(&fields.path("role"), "a role"));
     };

@@ -7,6 +7,7 @@ mod models;
 mod native;
 mod ollama;
 mod page;
+mod responses;
 mod status;
 mod tokens;
 
@@ -37,6 +38,7 @@ pub fn router(app: &Arc<App>) -> Router {
         .merge(native::routes())
         .merge(ollama::routes())
         .merge(page::routes())
+        .merge(responses::routes())
         .merge(status::routes())
         .merge(tokens::routes());
     router

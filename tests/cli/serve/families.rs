@@ -1,4 +1,4 @@
-//! Anthropic's and ollama's endpoints.
+//! Anthropic's and ollama's endpoints, and OpenAI's responses.
 
 use serde_json::{Value, json};
 
@@ -79,4 +79,64 @@ fn ollamas_lines() {
     let refused = server.post("/api/pull", &json!({ "model": "x" }));
     assert_eq!(refused.status, 501);
     assert!(refused.json()["error"].is_string());
+}
+
+#[test]
+fn openais_responses() {
+    let server = TestServer::start(|_| ());
+    let body = json!({
+        "model": "any", "instructions": "Be brief.", "max_output_tokens": 6, "temperature": 0, "ignore_eos": true,
+        "tools": [{ "type": "web_search" }],
+        "input": [
+            { "role": "developer", "content": "Be kind." },
+            { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "Hi" }] },
+            { "type": "reasoning", "summary": [] },
+        ],
+    });
+    let plain = server.post("/v1/responses", &body).ok();
+    assert_eq!((&plain["object"], &plain["status"]), (&json!("response"), &json!("incomplete")));
+    assert_eq!(plain["incomplete_details"]["reason"], "max_output_tokens");
+    assert_eq!(plain["usage"]["output_tokens"], 6);
+    let counted = server.post("/v1/responses/input_tokens", &body).ok();
+    assert_eq!(plain["usage"]["input_tokens"], counted["input_tokens"]);
+
+    let mut streamed = body.clone();
+    streamed["stream"] = true.into();
+    let answer = server.post("/v1/responses", &streamed);
+    let events: Vec<Value> = answer.data().iter().map(|data| serde_json::from_str(data).unwrap()).collect();
+    for (at, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], at);
+    }
+    let names = answer.text.lines().filter_map(|line| line.strip_prefix("event: "));
+    assert!(names.eq(events.iter().map(|event| event["type"].as_str().unwrap())));
+    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let begin = [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ];
+    assert_eq!(kinds[..4], begin);
+    let end = [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.incomplete",
+    ];
+    assert_eq!(kinds[kinds.len() - 4..], end);
+    let deltas = events.iter().filter(|event| event["type"] == "response.output_text.delta");
+    let text: String = deltas.map(|event| event["delta"].as_str().unwrap()).collect();
+    assert_eq!(plain["output"][0]["content"][0]["text"], text);
+    let last = &events[events.len() - 1]["response"];
+    assert_eq!(last["output"][0]["content"][0]["text"], text);
+    assert_eq!(
+        (&last["id"], &last["output"][0]["id"]),
+        (&events[0]["response"]["id"], &events[2]["item"]["id"])
+    );
+
+    for (name, value) in [("previous_response_id", json!("x")), ("background", json!(true))] {
+        let mut other = body.clone();
+        other[name] = value;
+        assert_eq!(server.post("/v1/responses", &other).error(400)["param"], name);
+    }
 }
