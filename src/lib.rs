@@ -34,6 +34,8 @@ mod parallel;
 pub mod program;
 pub mod quantize;
 pub mod selftest;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod synth;
 pub mod tokenizer;
 

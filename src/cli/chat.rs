@@ -84,7 +84,7 @@ impl ChatArgs {
 }
 
 /// A built-in template's name as it is, a file's content otherwise.
-fn template_source(name: &str) -> Result<String, CliError> {
+pub(super) fn template_source(name: &str) -> Result<String, CliError> {
     if built_in(name).is_some() {
         return Ok(name.to_owned());
     }

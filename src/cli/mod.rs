@@ -24,6 +24,8 @@ pub mod report;
 mod run;
 pub mod sampling_args;
 mod selftest;
+#[cfg(feature = "serve")]
+mod serve;
 pub mod source;
 mod synth;
 mod tokenize;
@@ -52,6 +54,8 @@ pub struct Cli {
 enum Command {
     Run(run::RunArgs),
     Chat(chat::ChatArgs),
+    #[cfg(feature = "serve")]
+    Serve(serve::ServeArgs),
     Tokenize(tokenize::TokenizeArgs),
     Bench(bench::BenchArgs),
     BatchedBench(batched_bench::BatchedBenchArgs),
@@ -85,6 +89,8 @@ impl Interrupted {
 /// A reader that closed our stdout (`head`) has read enough: that is not an error.
 pub fn main() -> ExitCode {
     let args = args::normalise(std::env::args_os());
+    #[cfg(feature = "serve")]
+    let args = serve::with_environment(args, |name| std::env::var_os(name));
     let ended = match Cli::try_parse_from(args) {
         Ok(cli) => run(cli.command),
         // Help, too, which may meet a full disk.
@@ -115,6 +121,8 @@ fn run(command: Command) -> Result<(), CliError> {
     match command {
         Command::Run(args) => args.run(),
         Command::Chat(args) => args.run(),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => args.run(),
         Command::Tokenize(args) => args.run(),
         Command::Bench(args) => args.run(),
         Command::BatchedBench(args) => args.run(),

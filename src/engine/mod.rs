@@ -23,7 +23,9 @@ mod state;
 mod stats;
 mod stop;
 
-pub use batch::{Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SeqId};
+pub use batch::{
+    Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SeqId, Standing,
+};
 pub use conversation::{Answer, Conversation};
 pub use decoder::{Decoder, Event, PickedToken, StopReason};
 pub use error::{Error, StateError};

@@ -178,18 +178,28 @@ impl Tokenizer {
         if add_special && self.add_bos {
             ids.extend(self.bos);
         }
-        let mut after_special = true;
-        for fragment in self.specials.partition(text, special) {
-            match fragment {
-                Fragment::Token(id) => ids.push(id),
-                Fragment::Text(ref range) => self.encode_plain(&text[range.clone()], after_special, &mut ids),
-            }
-            after_special = matches!(fragment, Fragment::Token(_));
-        }
+        self.encode_but(text, special, &[], &mut ids);
         if add_special && self.add_eos {
             ids.extend(self.eos);
         }
         ids
+    }
+
+    /// Where `text` spells tokens that [`Special::Parse`] alone finds: positions in ascending order.
+    fn spelled(&self, text: &str) -> Vec<usize> {
+        self.specials.spelled(text)
+    }
+
+    /// The tokens of `text`, in which no control token covers any of `plain`, positions in ascending order.
+    fn encode_but(&self, text: &str, special: Special, plain: &[usize], ids: &mut Vec<u32>) {
+        let mut after_special = true;
+        for fragment in self.specials.partition(text, special, plain) {
+            match fragment {
+                Fragment::Token(id) => ids.push(id),
+                Fragment::Text(ref range) => self.encode_plain(&text[range.clone()], after_special, ids),
+            }
+            after_special = matches!(fragment, Fragment::Token(_));
+        }
     }
 
     fn encode_plain(&self, text: &str, after_special: bool, ids: &mut Vec<u32>) {

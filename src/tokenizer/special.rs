@@ -4,6 +4,7 @@
 //! still text, from left to right. It is not "leftmost longest": with tokens `ab` and `bcd`, `abcd` is
 //! `a` and then `bcd`.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use memchr::memmem;
@@ -38,14 +39,32 @@ pub struct SpecialTokens {
 }
 
 impl SpecialTokens {
+    /// Where `text` spells a token that is found on request only, in ascending order.
+    pub fn spelled(&self, text: &str) -> Vec<usize> {
+        let present = Bigrams::of(text);
+        let on_request =
+            self.tokens.iter().filter(|token| token.on_request && present.may_contain(&token.text));
+        let mut found = BTreeSet::new();
+        for token in on_request {
+            let finder = memmem::Finder::new(&token.text);
+            let mut from = 0;
+            while let Some(at) = finder.find(&text.as_bytes()[from..]) {
+                found.insert(from + at);
+                from += at + 1;
+            }
+        }
+        found.into_iter().collect()
+    }
+
     /// Orders `tokens`, whose ids must ascend.
     pub fn new(mut tokens: Vec<SpecialToken>) -> Self {
         tokens.sort_by_key(|token| std::cmp::Reverse(token.text.len()));
         Self { tokens }
     }
 
-    /// Cuts `text` into plain stretches and special tokens.
-    pub fn partition(&self, text: &str, special: Special) -> Vec<Fragment> {
+    /// Cuts `text` into plain stretches and special tokens. Tokens that are found on request only are not
+    /// found over any of `plain`, which are positions of `text` in ascending order.
+    pub fn partition(&self, text: &str, special: Special, plain: &[usize]) -> Vec<Fragment> {
         if text.is_empty() {
             return Vec::new();
         }
@@ -62,7 +81,7 @@ impl SpecialTokens {
             let mut finer = Vec::with_capacity(fragments.len() + 2);
             for fragment in fragments {
                 match fragment {
-                    Fragment::Text(range) => cut(text, range, token, &finder, &mut finer),
+                    Fragment::Text(range) => cut(text, range, token, &finder, plain, &mut finer),
                     Fragment::Token(_) => finer.push(fragment),
                 }
             }
@@ -77,19 +96,29 @@ fn cut(
     mut range: Range<usize>,
     token: &SpecialToken,
     finder: &memmem::Finder<'_>,
+    plain: &[usize],
     out: &mut Vec<Fragment>,
 ) {
-    while let Some(at) = finder.find(&text.as_bytes()[range.clone()]) {
-        if at > 0 {
-            out.push(Fragment::Text(range.start..range.start + at));
+    let mut from = range.start;
+    while let Some(at) = finder.find(&text.as_bytes()[from..range.end]) {
+        let found = from + at..from + at + token.text.len();
+        let next = plain.partition_point(|&position| position < found.start);
+        if token.on_request && plain.get(next).is_some_and(|position| *position < found.end) {
+            // The next one may begin within this one, at its next character.
+            from = found.start + text[found].chars().next().map_or(1, char::len_utf8);
+            continue;
+        }
+        if found.start > range.start {
+            out.push(Fragment::Text(range.start..found.start));
         }
         out.push(Fragment::Token(token.id));
-        range.start += at + token.text.len();
+        range.start = found.end;
         if token.strip_right {
             let rest = &text[range.clone()];
             range.start +=
                 rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']).len();
         }
+        from = range.start;
     }
     if !range.is_empty() {
         out.push(Fragment::Text(range));
@@ -134,7 +163,7 @@ mod tests {
 
     #[test]
     fn longest_first_not_leftmost() {
-        let found = tokens(&["ab", "bcd"]).partition("abcd ab", Special::Parse);
+        let found = tokens(&["ab", "bcd"]).partition("abcd ab", Special::Parse, &[]);
         assert_eq!(
             found,
             [Fragment::Text(0..1), Fragment::Token(1), Fragment::Text(4..5), Fragment::Token(0)]
@@ -144,14 +173,37 @@ mod tests {
     #[test]
     fn control_tokens_only_on_request() {
         let special = tokens(&["<s>", "user"]);
-        assert_eq!(special.partition("<s>user", Special::Parse), [Fragment::Token(0), Fragment::Token(1)]);
-        assert_eq!(special.partition("<s>user", Special::AsText), [Fragment::Text(0..3), Fragment::Token(1)]);
-        assert_eq!(special.partition("", Special::Parse), []);
+        assert_eq!(
+            special.partition("<s>user", Special::Parse, &[]),
+            [Fragment::Token(0), Fragment::Token(1)]
+        );
+        assert_eq!(
+            special.partition("<s>user", Special::AsText, &[]),
+            [Fragment::Text(0..3), Fragment::Token(1)]
+        );
+        assert_eq!(special.partition("", Special::Parse, &[]), []);
+    }
+
+    #[test]
+    fn what_is_marked_as_plain_is_no_token() {
+        let special = tokens(&["<s>", "<<s>", "user"]);
+        let text = "<s>user<<s><s>";
+        assert_eq!(special.spelled(text), [0, 7, 8, 11]);
+        // The longer token is refused where it covers the mark, and so is the shorter one behind it.
+        let found = special.partition(text, Special::Parse, &[0, 7, 8]);
+        assert_eq!(
+            found,
+            [Fragment::Text(0..3), Fragment::Token(2), Fragment::Text(7..11), Fragment::Token(0)]
+        );
+        let found = special.partition("<<s>", Special::Parse, &[0]);
+        assert_eq!(found, [Fragment::Text(0..1), Fragment::Token(0)]);
+        let found = special.partition("<<s>", Special::Parse, &[2]);
+        assert_eq!(found, [Fragment::Text(0..4)]);
     }
 
     #[test]
     fn whitespace_after_a_stripping_token_goes() {
-        let found = tokens(&["x_"]).partition("x_ \n\tyx_", Special::AsText);
+        let found = tokens(&["x_"]).partition("x_ \n\tyx_", Special::AsText, &[]);
         assert_eq!(found, [Fragment::Token(0), Fragment::Text(5..6), Fragment::Token(0)]);
     }
 }

@@ -4,6 +4,7 @@ mod demo;
 mod kv_report;
 mod quantize;
 mod run;
+mod serve;
 mod synth;
 mod text;
 mod tools;

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Crates that only the command line needs.
+/// Crates that only the command line and the server need.
 const OF_THE_COMMAND_LINE: &[&str] = &[
+    "axum",
     "clap",
     "clap_builder",
     "clap_complete",
@@ -13,8 +14,11 @@ const OF_THE_COMMAND_LINE: &[&str] = &[
     "console",
     "ctrlc",
     "fs4",
+    "hyper",
     "indicatif",
     "rustyline",
+    "tokio",
+    "tracing",
 ];
 
 /// Crates of `examples/generate.rs` without default features, proc-macros and this workspace included, on

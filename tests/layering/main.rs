@@ -25,6 +25,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("selftest", &["program", "gguf", "model", "backend", "synth"]),
     ("engine", &["program", "gguf", "tokenizer", "model", "backend", "parallel"]),
     ("eval", &["program", "gguf", "tokenizer", "model", "backend", "engine"]),
+    ("serve", &["program", "gguf", "tokenizer", "model", "engine"]),
     (
         "cli",
         &[
@@ -39,6 +40,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "selftest",
             "engine",
             "eval",
+            "serve",
         ],
     ),
     // It names the rooms, and exports the engine's error.
@@ -54,8 +56,9 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/backend/mod.rs", "which backends are built"),
     ("src/backend/registry.rs", "which backends are built"),
     ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
+    ("src/cli/mod.rs", "whether the server is in the program"),
     ("src/demo.rs", "whether the demo model is in the program"),
-    ("src/lib.rs", "whether the command line is in the library"),
+    ("src/lib.rs", "whether the command line and the server are in the library"),
 ];
 
 /// Files of the root crate that may hold `unsafe`, with the reason. `ggml-types` forbids it.

@@ -14,4 +14,4 @@ mod task;
 
 pub use prefix::{PageEvent, PageListener, PrefixStats};
 pub use steps::{Batch, BatchOptions, BatchStats};
-pub use task::{Request, SeqId};
+pub use task::{Request, SeqId, Standing};

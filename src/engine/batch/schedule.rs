@@ -27,7 +27,10 @@ impl Batch {
     /// overtaken.
     pub(super) fn admit(&mut self) -> Result<(), Error> {
         loop {
-            let waits = |at: &usize| !self.tasks[*at].is_running() && !self.waits_for_fork(*at);
+            let waits = |at: &usize| {
+                let task = &self.tasks[*at];
+                !task.is_running() && !task.is_paused && !self.waits_for_fork(*at)
+            };
             let Some(at) = (0..self.tasks.len()).find(waits) else { return Ok(()) };
             if self.fork(at)? {
                 continue;
@@ -122,7 +125,7 @@ impl Batch {
         let mut parts: Vec<Part> = Vec::new();
         let mut ended = Vec::new();
         // If a step has too few rows for all, those go first that ran longest ago.
-        let is_prompt = |at: &usize| self.tasks[*at].is_running() && self.tasks[*at].seq.missing() > 1;
+        let is_prompt = |at: &usize| self.tasks[*at].prefills();
         let decode = !self.options.prompts_first || !(0..self.tasks.len()).any(|at| is_prompt(&at));
         let decodes = |at: &usize| decode && self.tasks[*at].decodes();
         let mut order: Vec<usize> = (0..self.tasks.len()).filter(decodes).collect();
@@ -147,7 +150,7 @@ impl Batch {
         }
         let most = rows.min(self.options.chunk.unwrap_or(rows));
         let mut rows = if parts.is_empty() { most } else { most.min(self.budget.rows()) };
-        let is_prompt = |at: &usize| self.tasks[*at].is_running() && self.tasks[*at].seq.missing() > 1;
+        let is_prompt = |at: &usize| self.tasks[*at].prefills();
         let prompts: Vec<usize> = (0..self.tasks.len()).filter(is_prompt).take(PROMPTS).collect();
         for (i, &at) in prompts.iter().enumerate() {
             let task = &self.tasks[at];
@@ -223,7 +226,8 @@ impl Batch {
                 return Grown::Alone;
             }
             let is_planned = |other: usize| parts.iter().any(|part| part.task == other);
-            let victim = running().rfind(|&other| !is_planned(other)).unwrap_or(at);
+            let rests = running().rfind(|&other| self.tasks[other].is_paused);
+            let victim = rests.or_else(|| running().rfind(|&other| !is_planned(other))).unwrap_or(at);
             self.preempt(victim);
             if victim == at {
                 return Grown::Waits;

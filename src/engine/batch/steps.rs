@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::budget::Budget;
 use super::prefix::{Block, PageListener, PrefixCache, PrefixStats};
-use super::task::{Part, Request, SeqId, Task};
+use super::task::{Part, Request, SeqId, Standing, Task};
 use crate::engine::handle::Shared;
 use crate::engine::logprobs::LogProbs;
 use crate::engine::pages::pages_for;
@@ -76,6 +76,8 @@ pub struct Batch {
     turns: u64,
     /// The run whose tokens are not read yet, on a device.
     queued: Option<Run>,
+    /// Sequences that ended with the last step.
+    ended: Vec<(SeqId, Stats)>,
     /// What a step did that failed later on: the next one returns it.
     events: Vec<(SeqId, Event)>,
 }
@@ -143,6 +145,7 @@ impl Engine {
             stats: BatchStats::default(),
             turns: 0,
             queued: None,
+            ended: Vec::new(),
             events: Vec::new(),
         })
     }
@@ -172,9 +175,21 @@ impl Batch {
         }
     }
 
-    /// Counts and times of a sequence that has not ended.
+    /// Counts and times of a sequence that has not ended, or ended with the last step.
     pub fn stats_of(&self, id: SeqId) -> Option<Stats> {
-        self.tasks.iter().find(|task| task.id == id).map(|task| task.stats)
+        let ended = || self.ended.iter().find(|(ended, _)| *ended == id).map(|(_, stats)| *stats);
+        self.tasks.iter().find(|task| task.id == id).map(|task| task.stats).or_else(ended)
+    }
+
+    /// Where the sequences stand that have not ended, by claim.
+    pub fn standings(&self) -> impl Iterator<Item = Standing> {
+        self.tasks.iter().map(|task| Standing {
+            id: task.id,
+            slot: task.seq.slot,
+            n_prompt: task.n_prompt,
+            n_cached: task.seq.cached,
+            stats: task.stats,
+        })
     }
 
     /// The seed that a sequence which has not ended draws with.
@@ -239,6 +254,7 @@ impl Batch {
                 host_picks: false,
                 turn: 0,
                 is_cancelled: false,
+                is_paused: false,
                 stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
                 added: Instant::now(),
                 first: None,
@@ -257,6 +273,14 @@ impl Batch {
         }
     }
 
+    /// Lets a sequence rest, or go on: one that rests runs nothing, and keeps its pages as long as nobody else
+    /// needs them. On a device a token that is being picked still comes.
+    pub fn pause(&mut self, id: SeqId, rests: bool) {
+        if let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) {
+            task.is_paused = rests;
+        }
+    }
+
     /// Makes one run, and returns what it did for each sequence that it picked a token for or that ended. On
     /// a device the events are those of the run before, whose tokens this one is fed with.
     ///
@@ -265,6 +289,8 @@ impl Batch {
     /// events of this one.
     pub fn step(&mut self) -> Result<Vec<(SeqId, Event)>, Error> {
         let mut events = std::mem::take(&mut self.events);
+        let is_told = |(id, _): &(SeqId, Stats)| events.iter().all(|(other, _)| other != id);
+        self.ended.retain(|ended| !is_told(ended));
         match self.advance(&mut events) {
             Ok(()) => Ok(events),
             Err(err) => {
@@ -466,6 +492,7 @@ impl Batch {
     pub(super) fn end(&mut self, at: usize) {
         self.keep_pages(at, true);
         let mut task = self.tasks.remove(at);
+        self.ended.push((task.id, task.stats));
         self.runner.release(&mut task.seq);
         self.tasks
             .iter_mut()

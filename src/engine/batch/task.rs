@@ -37,6 +37,21 @@ impl Request {
     }
 }
 
+/// Where a sequence of a batch stands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Standing {
+    /// Its name.
+    pub id: SeqId,
+    /// Its slot, below [`EngineOptions::n_seqs`](crate::engine::EngineOptions::n_seqs); `None` while it waits.
+    pub slot: Option<u32>,
+    /// Tokens of its prompt.
+    pub n_prompt: usize,
+    /// Its tokens that are in the KV cache.
+    pub n_cached: usize,
+    /// Counts and times.
+    pub stats: Stats,
+}
+
 /// A sequence of a batch.
 #[derive(Debug)]
 pub(super) struct Task {
@@ -57,6 +72,8 @@ pub(super) struct Task {
     /// Grows whenever it runs: who has the smallest is next.
     pub turn: u64,
     pub is_cancelled: bool,
+    /// Whether it keeps what it has and runs nothing.
+    pub is_paused: bool,
     pub stats: Stats,
     /// When it was added.
     pub added: Instant,
@@ -75,9 +92,14 @@ impl Task {
         self.is_running() && self.seq.cached >= self.n_prompt
     }
 
+    /// Whether rows of its prompt can run.
+    pub fn prefills(&self) -> bool {
+        self.is_running() && !self.is_paused && self.seq.missing() > 1
+    }
+
     /// Whether its next row is the only one that it can run: a token that was picked, or is being picked.
     pub fn decodes(&self) -> bool {
-        self.is_running() && !self.host_picks && self.seq.missing() <= 1
+        self.is_running() && !self.is_paused && !self.host_picks && self.seq.missing() <= 1
     }
 
     /// Whether it is of a larger claim than `other`: priority, then age.

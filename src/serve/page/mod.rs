@@ -27,7 +27,6 @@ impl Asset {
 pub const HEADERS: &[(&str, &str)] = &[
     ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
     ("Cache-Control", "no-cache"),
-    ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Referrer-Policy", "no-referrer"),
     ("X-Content-Type-Options", "nosniff"),
 ];

@@ -6,6 +6,7 @@
 mod budget;
 mod environment;
 mod json;
+mod plain;
 mod rewrite;
 mod time;
 
@@ -14,7 +15,8 @@ mod tests;
 
 use crate::gguf::Metadata;
 
-use super::Tokenizer;
+use super::{Special, Tokenizer};
+use plain::Mark;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +92,15 @@ fn names() -> String {
 /// The source of a built-in template.
 pub fn built_in(name: &str) -> Option<&'static str> {
     BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, source)| *source)
+}
+
+/// A conversation as a model reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// As text, control tokens spelled out.
+    pub text: String,
+    /// As tokens.
+    pub ids: Vec<u32>,
 }
 
 /// A template with what it needs of the vocabulary.
@@ -179,8 +190,40 @@ impl ChatTemplate {
         if tokenizer.add_bos() && !spelled {
             ids.extend(tokenizer.bos());
         }
-        ids.extend(tokenizer.encode(rendered, super::Special::Parse, false));
+        ids.extend(tokenizer.encode(rendered, Special::Parse, false));
         ids
+    }
+
+    /// The conversation as tokens, in which no message can forge a turn: a control token that a message spells
+    /// is text. With `begun` the assistant's next message begins with these words, which are text too.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn prompt(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        begun: Option<&str>,
+    ) -> Result<Prompt, ChatError> {
+        let contents = messages.iter().map(|message| message.content.as_str());
+        let mark = Mark::unused(contents.chain(begun).chain([self.source.as_str()]))?;
+        let messages = mark.put_all(tokenizer, messages);
+        let mut marked = self.render(&messages, add_generation_prompt)?;
+        marked += &mark.put(tokenizer, begun.unwrap_or_default());
+        let (text, plain) = mark.take(&marked);
+        let spelled = !self.bos.is_empty() && text.starts_with(&self.bos) && plain.first() != Some(&0);
+        let mut ids = Vec::new();
+        if tokenizer.add_bos() && !spelled {
+            ids.extend(tokenizer.bos());
+        }
+        tokenizer.encode_but(&text, Special::Parse, &plain, &mut ids);
+        Ok(Prompt { text, ids })
+    }
+
+    /// The template as Jinja.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// What had to be guessed or replaced, a sentence each: to be said once.

@@ -1,0 +1,279 @@
+//! `sterna serve`: a model behind HTTP.
+
+use std::ffi::OsString;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::chat::template_source;
+use super::model_args::{ContextArgs, ModelArgs};
+use super::sampling_args::SamplingArgs;
+use super::{CliError, Interrupted, flags};
+use crate::engine::EngineOptions;
+use crate::serve::{Loaded, ServeOptions, Server};
+
+/// Answers requests of OpenAI's API, llama-server's, Anthropic's and ollama's.
+///
+/// A page to talk with the model is at /. Ctrl-C or SIGTERM lets answers end, and then ends the server; a
+/// second one ends it at once. Environment variables named as llama-server's (`LLAMA_ARG_PORT`, ...) stand in
+/// for flags that are not given.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sterna serve
+  sterna serve -m model.gguf -c 8192 -np 8 --port 8000
+  sterna serve -m model.gguf --host 0.0.0.0 --api-key-file keys.txt --metrics
+  curl 127.0.0.1:8080/completion -d '{\"prompt\": \"Once upon a time\", \"n_predict\": 32}'")]
+pub struct ServeArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    context: ContextArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: String,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    port: u16,
+    /// Key that requests must bring, or several with commas; --api-key-file keeps it out of `ps`
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+    /// File with keys, one a line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Sequences that run at a time (also -np)
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    parallel: u16,
+    /// Positions of the KV cache for all sequences together [default: the context of each]
+    #[arg(long, value_name = "N")]
+    kv_positions: Option<usize>,
+    /// Name of the model [default: the one in its file]
+    #[arg(short, long, value_name = "NAME")]
+    alias: Option<String>,
+    /// Most tokens of an answer if the request does not say; -1 is as many as the context holds
+    #[arg(short, long, value_name = "N", default_value_t = -1)]
+    #[arg(allow_negative_numbers = true, visible_alias = "predict")]
+    n_predict: i64,
+    /// Chat template instead of the file's: bitnet, chatml, llama3, or a file with Jinja
+    #[arg(long, value_name = "NAME|FILE", visible_alias = "chat-template-file")]
+    chat_template: Option<String>,
+    /// Answer at /metrics
+    #[arg(long)]
+    metrics: bool,
+    /// Answer at /slots (it does by default)
+    #[arg(long, overrides_with = "no_slots")]
+    slots: bool,
+    /// Do not answer at /slots
+    #[arg(long)]
+    no_slots: bool,
+    /// Compute every prompt anew unless the request says otherwise
+    #[arg(long)]
+    no_cache_prompt: bool,
+    /// Requests that may wait for a slot; more are refused
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    queue: usize,
+    /// Origins of web pages that may ask, with commas, or *
+    #[arg(long, value_name = "LIST")]
+    cors_origins: Option<String>,
+    /// Names by which clients may call a server on loopback beside localhost, with commas
+    #[arg(long, value_name = "LIST")]
+    allowed_hosts: Option<String>,
+    /// Seconds that a client may leave an answer unread
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    timeout: u64,
+    /// Seconds of silence after which a stream says that it is still there
+    #[arg(long, value_name = "S", default_value_t = 30)]
+    sse_ping_interval: u64,
+    /// How the log is written
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+    /// Also log what is of use when something is wrong
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// How a log is written.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+/// Environment variables of llama-server, and the flags that they stand for.
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("LLAMA_ARG_MODEL", "--model"),
+    ("LLAMA_ARG_ALIAS", "--alias"),
+    ("LLAMA_ARG_HOST", "--host"),
+    ("LLAMA_ARG_PORT", "--port"),
+    ("LLAMA_API_KEY", "--api-key"),
+    ("LLAMA_ARG_CTX_SIZE", "--ctx-size"),
+    ("LLAMA_ARG_N_PARALLEL", "--parallel"),
+    ("LLAMA_ARG_N_PREDICT", "--n-predict"),
+    ("LLAMA_ARG_BATCH", "--batch-size"),
+    ("LLAMA_ARG_UBATCH", "--batch-size"),
+    ("LLAMA_ARG_THREADS", "--threads"),
+    ("LLAMA_ARG_CACHE_TYPE_K", "--cache-type-k"),
+    ("LLAMA_ARG_CACHE_TYPE_V", "--cache-type-v"),
+    ("LLAMA_ARG_CHAT_TEMPLATE", "--chat-template"),
+    ("LLAMA_ARG_CHAT_TEMPLATE_FILE", "--chat-template"),
+    ("LLAMA_ARG_DEVICE", "--device"),
+    ("LLAMA_ARG_SPLIT_MODE", "--split-mode"),
+    ("LLAMA_ARG_TENSOR_SPLIT", "--tensor-split"),
+    ("LLAMA_ARG_TIMEOUT", "--timeout"),
+];
+/// The same for flags that are on or off.
+const SWITCHES: &[(&str, &str)] = &[
+    ("LLAMA_ARG_ENDPOINT_METRICS", "--metrics"),
+    ("LLAMA_ARG_ENDPOINT_SLOTS", "--slots"),
+    ("LLAMA_ARG_NO_ENDPOINT_SLOTS", "--no-slots"),
+    ("LLAMA_ARG_NO_CACHE_PROMPT", "--no-cache-prompt"),
+];
+
+/// The command line of `serve` with what the environment says before the user's own flags, which override it.
+/// Other subcommands are left alone.
+pub fn with_environment(args: Vec<OsString>, get: impl Fn(&str) -> Option<OsString>) -> Vec<OsString> {
+    let Some(at) = args.iter().position(|arg| arg == "serve").filter(|at| *at == 1) else { return args };
+    let mut all = args;
+    let typed = all.split_off(at + 1);
+    for (name, flag) in ENVIRONMENT {
+        if let Some(value) = get(name).filter(|value| !value.is_empty()) {
+            let mut arg = OsString::from(format!("{flag}="));
+            arg.push(value);
+            all.push(arg);
+        }
+    }
+    let is_on = |value: &OsString| ["1", "true", "on", "enabled"].iter().any(|on| value == on);
+    all.extend(
+        SWITCHES
+            .iter()
+            .filter(|(name, _)| get(name).as_ref().is_some_and(is_on))
+            .map(|(_, flag)| flag.into()),
+    );
+    all.extend(typed);
+    all
+}
+
+impl ServeArgs {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// An address that cannot be listened on, whatever loading returns, an engine that failed.
+    pub fn run(self) -> Result<(), CliError> {
+        let source = self.model.source()?;
+        self.log();
+        let options = self.options()?;
+        let has_keys = !options.keys.is_empty();
+        let address = (self.host.as_str(), self.port).to_socket_addrs();
+        let address = address.map_err(|err| format!("--host {}: {err}", self.host))?.next();
+        let address = address.ok_or_else(|| format!("--host {}: no such address", self.host))?;
+        let listener =
+            TcpListener::bind(address).map_err(|err| format!("cannot listen on {address}: {err}"))?;
+        let Self { model, context, sampling, parallel, kv_positions, .. } = self;
+        let name = match &source {
+            super::source::Source::File(path) => {
+                path.file_stem().map(|stem| stem.to_string_lossy().into_owned())
+            }
+            demo => Some(demo.name()),
+        };
+        let load = move || {
+            let options =
+                EngineOptions { n_seqs: parallel.into(), kv_positions, ..model.options(context.n_ctx()) };
+            let engine = model.load(&source, &options)?;
+            engine.tokenizer()?.notices().iter().for_each(|notice| flags::note("note", notice));
+            let sampler = sampling.options(&engine)?;
+            Ok(Loaded { engine, sampler })
+        };
+        let server = Server::start(listener, options, name.as_deref().unwrap_or("model"), load)?;
+        let address = server.address();
+        eprintln!("listening on http://{address}");
+        if !address.ip().is_loopback() && !has_keys {
+            eprintln!(
+                "warning: everybody who reaches {address} can use this model: --api-key asks for a key"
+            );
+        }
+        let (stopper, was_told) = (server.stopper(), AtomicBool::new(false));
+        ctrlc::set_handler(move || {
+            if was_told.swap(true, Ordering::Relaxed) {
+                std::process::exit(Interrupted::EXIT_CODE.into());
+            }
+            stopper.stop();
+        })?;
+        Ok(server.wait()?)
+    }
+
+    fn log(&self) {
+        let level = if self.verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
+        let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
+        match self.log_format {
+            LogFormat::Text => log.with_target(false).with_ansi(false).init(),
+            LogFormat::Json => log.json().flatten_event(true).init(),
+        }
+    }
+
+    fn options(&self) -> Result<ServeOptions, CliError> {
+        let list = |list: &Option<String>| -> Vec<String> {
+            let entries = list.iter().flat_map(|list| list.split(','));
+            entries.map(|entry| entry.trim().to_owned()).filter(|entry| !entry.is_empty()).collect()
+        };
+        let mut keys = list(&self.api_key);
+        if let Some(path) = &self.api_key_file {
+            let text = std::fs::read_to_string(path).map_err(|err| format!("{}: {err}", path.display()))?;
+            let of_file = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned);
+            keys.extend(of_file);
+            if keys.is_empty() {
+                return Err(format!("{}: want keys, one a line, and there is none", path.display()).into());
+            }
+        }
+        if let Some(key) = keys.iter().find(|key| key.len() > ServeOptions::KEY_BYTES) {
+            return Err(format!(
+                "keys may have {} bytes, and one has {}",
+                ServeOptions::KEY_BYTES,
+                key.len()
+            )
+            .into());
+        }
+        Ok(ServeOptions {
+            alias: self.alias.clone(),
+            keys,
+            origins: list(&self.cors_origins),
+            hosts: list(&self.allowed_hosts),
+            metrics: self.metrics,
+            slots: !self.no_slots,
+            template: self.chat_template.as_deref().map(template_source).transpose()?,
+            max_tokens: usize::try_from(self.n_predict).ok(),
+            cache_prompt: !self.no_cache_prompt,
+            queue: self.queue,
+            write_time: Duration::from_secs(self.timeout.max(1)),
+            ping: Duration::from_secs(self.sse_ping_interval.max(1)),
+            ..ServeOptions::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_stands_before_what_is_typed() {
+        let get = |name: &str| match name {
+            "LLAMA_ARG_PORT" => Some("9000".into()),
+            "LLAMA_ARG_ENDPOINT_METRICS" => Some("1".into()),
+            "LLAMA_ARG_NO_ENDPOINT_SLOTS" => Some("0".into()),
+            "LLAMA_ARG_HOST" => Some(OsString::new()),
+            _ => None,
+        };
+        let args = |args: &[&str]| -> Vec<OsString> { args.iter().map(OsString::from).collect() };
+        let with = with_environment(args(&["sterna", "serve", "--port", "1"]), get);
+        assert_eq!(with, args(&["sterna", "serve", "--port=9000", "--metrics", "--port", "1"]));
+        let run = args(&["sterna", "run", "-p", "serve"]);
+        assert_eq!(with_environment(run.clone(), get), run);
+    }
+}

@@ -1,0 +1,259 @@
+//! OpenAI's chat completions, with the fields that llama-server and vLLM add.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::routing::post;
+use serde_json::{Value, json};
+
+use super::{Answer, BUILD, Read};
+use crate::engine::Stats;
+use crate::serve::answer::{Choice, collect, logprob_entry, timings, usage};
+use crate::serve::app::{App, now};
+use crate::serve::constraints::Constraints;
+use crate::serve::deltas::{Delta, Splitter};
+use crate::serve::error::ApiError;
+use crate::serve::http::body::json;
+use crate::serve::http::stream::{Encoder, Framing, Out, answer};
+use crate::serve::job::{Job, Update};
+use crate::serve::model::Served;
+use crate::serve::sampling::{self, TOP_LOGPROBS};
+use crate::serve::{family::Family, messages};
+
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/chat/completions", post(completions))
+        .route("/chat/completions", post(completions))
+        .route("/v1/chat/completions/input_tokens", post(input_tokens))
+        .route("/chat/completions/input_tokens", post(input_tokens))
+}
+
+/// What a request asks.
+struct Asked {
+    job: Job,
+    constraints: Constraints,
+    stream: bool,
+    include_usage: bool,
+    logprobs: bool,
+    timings_per_token: bool,
+    return_tokens: bool,
+}
+
+impl Asked {
+    fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
+        let fields = &read.fields;
+        let constraints = Constraints::of(fields)?;
+        if fields.get("chat_template").is_some() {
+            let message = "`chat_template`: a template is chosen when the server is started";
+            return Err(ApiError { param: Some("chat_template".into()), ..ApiError::bad(message) });
+        }
+        let talk = messages::talk(fields)?;
+        let mut options = sampling::generation(fields, served)?;
+        let logprobs = fields.bool("logprobs")?.unwrap_or(false);
+        let top = fields.first(&["top_logprobs", "n_probs"]).unwrap_or("top_logprobs");
+        let top = fields.count(top, 0, TOP_LOGPROBS)?;
+        if top.is_some_and(|top| top > 0) && !logprobs && fields.get("top_logprobs").is_some() {
+            let message = "`top_logprobs` wants `logprobs` to be true";
+            return Err(ApiError { param: Some("top_logprobs".into()), ..ApiError::bad(message) });
+        }
+        let logprobs = logprobs || top.is_some_and(|top| top > 0);
+        options.logprobs = logprobs.then(|| top.unwrap_or(0));
+        let names = ["max_completion_tokens", "max_tokens", "n_predict"];
+        let max_tokens = sampling::max_tokens(fields, &names)?;
+        let mut prompt = prompt(served, &talk)?;
+        if let Some(last) = fields.count("truncate_prompt_tokens", 1, usize::MAX)? {
+            prompt.drain(..prompt.len().saturating_sub(last));
+        }
+        let n = read.n(served)?;
+        let stream_options = fields.object("stream_options")?.unwrap_or_default();
+        Ok(Self {
+            job: read.job(served, vec![prompt], options, n, max_tokens)?,
+            constraints,
+            stream: fields.bool("stream")?.unwrap_or(false),
+            include_usage: stream_options.bool("include_usage")?.unwrap_or(false),
+            logprobs,
+            timings_per_token: fields.bool("timings_per_token")?.unwrap_or(false),
+            return_tokens: fields
+                .first(&["return_tokens", "return_token_ids"])
+                .map_or(Ok(None), |name| fields.bool(name))?
+                == Some(true),
+        })
+    }
+}
+
+/// The tokens of a conversation.
+fn prompt(served: &Served, talk: &messages::Talk) -> Result<Vec<u32>, ApiError> {
+    let begun = talk.begun.as_deref();
+    let prompt =
+        served.template.prompt(served.tokenizer(), &talk.messages, talk.add_generation_prompt, begun);
+    match prompt {
+        Ok(prompt) if prompt.ids.is_empty() => {
+            Err(ApiError::bad("`messages`: the template makes nothing of them"))
+        }
+        Ok(prompt) => Ok(prompt.ids),
+        Err(err) => Err(ApiError::bad(err.to_string())),
+    }
+}
+
+async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let read = Read::of(&app, request).await?;
+    let prompt = read.work(|read, served| prompt(served, &messages::talk(&read.fields)?)).await?;
+    Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": prompt.len() })))
+}
+
+async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let asked = Read::of(&app, request).await?.work(Asked::of).await?;
+    let n = asked.job.n;
+    let handle = app.begin(asked.job.clone())?;
+    let head = Head { id: app.name("chatcmpl-"), created: now(), model: app.served()?.name.clone() };
+    if asked.stream {
+        let choices = (0..n).map(|_| (Splitter::new(&asked.constraints), Choice::default())).collect();
+        let chunks = Chunks { app: Arc::clone(&app), head, asked, choices };
+        return answer(&app.options, handle, Framing::Events, app.options.ping, chunks).await;
+    }
+    let choices = collect(handle, n).await?;
+    Ok(json(&whole(&app, &head, &asked, &choices)))
+}
+
+/// What is the same in all pieces of an answer.
+struct Head {
+    id: String,
+    created: u64,
+    model: String,
+}
+
+fn whole(app: &App, head: &Head, asked: &Asked, choices: &[Choice]) -> Value {
+    let entries = choices.iter().enumerate().map(|(index, choice)| {
+        let mut splitter = Splitter::new(&asked.constraints);
+        let mut deltas = splitter.push(&choice.text);
+        deltas.extend(splitter.finish());
+        let content: String = deltas.into_iter().map(|Delta::Content(text)| text).collect();
+        let mut entry = json!({
+            "index": index,
+            "message": { "role": "assistant", "content": content, "refusal": null },
+            "logprobs": logprobs(app, asked, &choice.tokens),
+            "finish_reason": choice.finish_reason(),
+        });
+        if asked.return_tokens {
+            let ids: Vec<u32> = choice.tokens.iter().map(|token| token.id).collect();
+            entry["token_ids"] = ids.into();
+        }
+        entry
+    });
+    let entries: Vec<Value> = entries.collect();
+    let stats: Vec<Stats> = choices.iter().map(|choice| choice.stats).collect();
+    json!({
+        "id": head.id,
+        "object": "chat.completion",
+        "created": head.created,
+        "model": head.model,
+        "system_fingerprint": BUILD,
+        "choices": entries,
+        "usage": usage(&stats, asked.job.n),
+        "timings": timings(&stats[0]),
+    })
+}
+
+fn logprobs(app: &App, asked: &Asked, tokens: &[crate::engine::PickedToken]) -> Value {
+    let (true, Some(served)) = (asked.logprobs, app.served.get()) else { return Value::Null };
+    let entries = tokens.iter().filter_map(|token| logprob_entry(served.tokenizer(), token));
+    json!({ "content": entries.collect::<Vec<_>>(), "refusal": null })
+}
+
+/// The answer in chunks.
+struct Chunks {
+    app: Arc<App>,
+    head: Head,
+    asked: Asked,
+    choices: Vec<(Splitter, Choice)>,
+}
+
+impl Chunks {
+    fn chunk(&self, choices: Value) -> Value {
+        let mut chunk = json!({
+            "id": self.head.id,
+            "object": "chat.completion.chunk",
+            "created": self.head.created,
+            "model": self.head.model,
+            "system_fingerprint": BUILD,
+            "choices": choices,
+        });
+        if self.asked.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    fn delta(&self, index: usize, delta: Value, finish_reason: Option<&str>) -> Value {
+        let choice =
+            json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": finish_reason });
+        self.chunk(json!([choice]))
+    }
+}
+
+impl Encoder for Chunks {
+    fn begin(&mut self, out: &mut Out) {
+        for index in 0..self.choices.len() {
+            out.data(&self.delta(index, json!({ "role": "assistant", "content": null }), None));
+        }
+    }
+
+    fn update(&mut self, update: Update, out: &mut Out) {
+        let (index, event, stats) = match update {
+            Update::Progress { choice, total, cached, processed, time } => {
+                let mut chunk = self.delta(choice, json!({}), None);
+                chunk["prompt_progress"] = json!({
+                    "total": total, "cache": cached, "processed": processed, "time_ms": time.as_millis() as u64,
+                });
+                return out.data(&chunk);
+            }
+            Update::Event { choice, event, stats } => (choice, event, stats),
+        };
+        let (splitter, choice) = &mut self.choices[index];
+        let token = choice.take(&event, stats, false);
+        let mut deltas = splitter.push(&event.text);
+        if event.end.is_some() {
+            deltas.extend(splitter.finish());
+        }
+        let tokens = token.as_slice();
+        let mut logprobs = logprobs(&self.app, &self.asked, tokens);
+        if deltas.is_empty() && !tokens.is_empty() && (self.asked.logprobs || self.asked.return_tokens) {
+            // A token without text of its own still has its log-probabilities.
+            deltas.push(Delta::Content(String::new()));
+        }
+        for (at, Delta::Content(text)) in deltas.into_iter().enumerate() {
+            let mut chunk = self.delta(index, json!({ "content": text }), None);
+            chunk["choices"][0]["logprobs"] = logprobs.take();
+            if self.asked.return_tokens && at == 0 {
+                let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+                chunk["choices"][0]["token_ids"] = ids.into();
+            }
+            if self.asked.timings_per_token {
+                chunk["timings"] = timings(&stats);
+            }
+            out.data(&chunk);
+        }
+        if event.end.is_some() {
+            let reason = self.choices[index].1.finish_reason();
+            let mut chunk = self.delta(index, json!({}), Some(reason));
+            chunk["timings"] = timings(&stats);
+            out.data(&chunk);
+        }
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut Out) {
+        out.data(&Family::OpenAi.error_body(error));
+    }
+
+    fn end(&mut self, out: &mut Out) {
+        if self.asked.include_usage {
+            let stats: Vec<Stats> = self.choices.iter().map(|(_, choice)| choice.stats).collect();
+            let mut chunk = self.chunk(json!([]));
+            chunk["usage"] = usage(&stats, self.asked.job.n);
+            chunk["timings"] = timings(&stats[0]);
+            out.data(&chunk);
+        }
+        out.done();
+    }
+}

@@ -1,0 +1,346 @@
+//! Ollama's API: lines of JSON, streamed unless the request says otherwise.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::routing::{get, post};
+use serde_json::{Map, Value, json};
+
+use super::{Answer, Read};
+use crate::engine::{Stats, StopReason};
+use crate::serve::answer::{Choice, collect, logprob_entry};
+use crate::serve::app::{App, now};
+use crate::serve::constraints::Constraints;
+use crate::serve::deltas::{Delta, Splitter};
+use crate::serve::error::ApiError;
+use crate::serve::family::Family;
+use crate::serve::fields::Fields;
+use crate::serve::http::body::json;
+use crate::serve::http::stream::{Encoder, Framing, Out, answer};
+use crate::serve::job::{Job, Update};
+use crate::serve::messages;
+use crate::serve::model::Served;
+use crate::serve::prompts;
+use crate::serve::sampling::{self, TOP_LOGPROBS};
+use crate::tokenizer::Special;
+use crate::tokenizer::chat::Message;
+
+/// Clients compare it with the version that brought what they need.
+const VERSION: &str = "0.12.0";
+
+pub fn routes() -> Router<Arc<App>> {
+    let not_here =
+        || async { ApiError::not_here("this server has one model, which is chosen when it is started") };
+    let mut router = Router::new()
+        .route("/api/version", get(async || json(&json!({ "version": VERSION }))))
+        .route("/api/tags", get(tags))
+        .route("/api/ps", get(ps))
+        .route("/api/show", post(show))
+        .route("/api/chat", post(chat))
+        .route("/api/generate", post(generate));
+    for path in ["/api/pull", "/api/push", "/api/create", "/api/copy", "/api/embed", "/api/embeddings"] {
+        router = router.route(path, post(not_here));
+    }
+    router.route("/api/delete", axum::routing::delete(not_here))
+}
+
+fn details(served: &Served) -> Value {
+    let family = &served.engine.hyper().architecture;
+    json!({
+        "parent_model": "",
+        "format": "gguf",
+        "family": family,
+        "families": [family],
+        "parameter_size": "",
+        "quantization_level": "",
+        "context_length": served.n_ctx(),
+    })
+}
+
+fn entry(served: &Served) -> Value {
+    json!({
+        "name": served.name,
+        "model": served.name,
+        "modified_at": time(served.created),
+        "size": served.engine.plan().weights_bytes,
+        "digest": "",
+        "details": details(served),
+        "capabilities": ["completion"],
+    })
+}
+
+async fn tags(State(app): State<Arc<App>>) -> Answer {
+    Ok(json(&json!({ "models": [entry(app.served()?)] })))
+}
+
+async fn ps(State(app): State<Arc<App>>) -> Answer {
+    let served = app.served()?;
+    let mut entry = entry(served);
+    entry["size_vram"] = 0.into();
+    entry["context_length"] = served.n_ctx().into();
+    entry["expires_at"] = time(now() + 86_400).into();
+    Ok(json(&json!({ "models": [entry] })))
+}
+
+async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let read = Read::of(&app, request).await?;
+    let served = read.app.served()?;
+    let hyper = served.engine.hyper();
+    let of = |name: &str| format!("{}.{name}", hyper.architecture);
+    let mut info = Map::new();
+    info.insert("general.architecture".into(), hyper.architecture.as_str().into());
+    info.insert(of("context_length"), hyper.n_ctx_train.into());
+    info.insert(of("embedding_length"), hyper.dim.into());
+    info.insert(of("block_count"), hyper.n_layers.into());
+    let template = if served.chats() { served.template.source() } else { "" };
+    Ok(json(&json!({
+        "modelfile": "",
+        "parameters": "",
+        "template": template,
+        "details": details(served),
+        "model_info": info,
+        "capabilities": ["completion"],
+        "modified_at": time(served.created),
+    })))
+}
+
+/// Which of the two endpoints.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Chat,
+    Generate,
+}
+
+/// What a request asks.
+struct Asked {
+    kind: Kind,
+    /// `None` only loads the model, which is loaded.
+    job: Option<Job>,
+    constraints: Constraints,
+    stream: bool,
+    logprobs: bool,
+}
+
+impl Asked {
+    fn of(kind: Kind, read: &Read, served: &Served) -> Result<Self, ApiError> {
+        let fields = &read.fields;
+        let constraints = Constraints::of(fields)?;
+        let stream = fields.bool("stream")?.unwrap_or(true);
+        let logprobs = fields.bool("logprobs")?.unwrap_or(false);
+        let top = fields.count("top_logprobs", 0, TOP_LOGPROBS)?.unwrap_or(0);
+        let prompt = match kind {
+            Kind::Chat => talk(fields, served)?,
+            Kind::Generate => generate_prompt(fields, served)?,
+        };
+        if fields.get("think").is_some_and(|think| think.as_bool() != Some(false)) {
+            return Err(ApiError::unsupported("think"));
+        }
+        let options = fields.object("options")?.unwrap_or_default();
+        let mut generation = sampling::generation(&options, served)?;
+        generation.logprobs = logprobs.then_some(top);
+        let max_tokens = options.int("num_predict", -2..=i64::from(i32::MAX))?.map(|max| max.max(-1));
+        let job =
+            prompt.map(|prompt| read.job(served, vec![prompt], generation, 1, max_tokens)).transpose()?;
+        Ok(Self { kind, job, constraints, stream, logprobs })
+    }
+}
+
+/// The tokens of a conversation; `None` if nothing is said.
+fn talk(fields: &Fields, served: &Served) -> Result<Option<Vec<u32>>, ApiError> {
+    if fields.list("messages", usize::MAX)?.is_none_or(<[Value]>::is_empty) {
+        return Ok(None);
+    }
+    for (at, message) in fields.list("messages", usize::MAX)?.into_iter().flatten().enumerate() {
+        if message.get("images").and_then(Value::as_array).is_some_and(|images| !images.is_empty()) {
+            return Err(ApiError::unsupported(format!("messages[{at}].images")));
+        }
+    }
+    let talk = messages::talk(fields)?;
+    let begun = talk.begun.as_deref();
+    let prompt =
+        served.template.prompt(served.tokenizer(), &talk.messages, talk.add_generation_prompt, begun);
+    Ok(Some(prompt.map_err(|err| ApiError::bad(err.to_string()))?.ids))
+}
+
+/// The tokens of a prompt: raw, or as a user's message if the model has a template of its own.
+fn generate_prompt(fields: &Fields, served: &Served) -> Result<Option<Vec<u32>>, ApiError> {
+    for name in ["suffix", "template"] {
+        if fields.text(name)?.is_some_and(|text| !text.is_empty()) {
+            return Err(ApiError::unsupported(name));
+        }
+    }
+    if fields.list("images", usize::MAX)?.is_some_and(|images| !images.is_empty()) {
+        return Err(ApiError::unsupported("images"));
+    }
+    let text = fields.text("prompt")?.unwrap_or_default();
+    let context = prompts::tokens("context", fields.get("context"), served)?;
+    if text.is_empty() && context.is_empty() {
+        return Ok(None);
+    }
+    let raw = fields.bool("raw")?.unwrap_or(false) || !served.chats();
+    let tokenizer = served.tokenizer();
+    if raw {
+        let behind = tokenizer.encode(text, Special::Parse, context.is_empty());
+        return Ok(Some([context, behind].concat()));
+    }
+    let system = fields.text("system")?.filter(|system| !system.is_empty());
+    let mut messages: Vec<Message> =
+        system.map(|system| Message::new("system", system)).into_iter().collect();
+    messages.push(Message::new("user", text));
+    let prompt = served.template.prompt(tokenizer, &messages, true, None);
+    let mut ids = prompt.map_err(|err| ApiError::bad(err.to_string()))?.ids;
+    // A text begins once.
+    if !context.is_empty() && ids.first().copied() == tokenizer.bos() {
+        ids.remove(0);
+    }
+    Ok(Some([context, ids].concat()))
+}
+
+async fn chat(State(app): State<Arc<App>>, request: Request) -> Answer {
+    respond(&app, request, Kind::Chat).await
+}
+
+async fn generate(State(app): State<Arc<App>>, request: Request) -> Answer {
+    respond(&app, request, Kind::Generate).await
+}
+
+async fn respond(app: &Arc<App>, request: Request, kind: Kind) -> Answer {
+    let read = Read::of(app, request).await?;
+    let asked = read.work(move |read, served| Asked::of(kind, read, served)).await?;
+    let model = app.served()?.name.clone();
+    let mut lines = Lines {
+        app: Arc::clone(app),
+        splitter: Splitter::new(&asked.constraints),
+        model,
+        asked,
+        choice: Choice::default(),
+    };
+    let Some(job) = lines.asked.job.clone() else {
+        let mut line = lines.line("");
+        line["done"] = true.into();
+        line["done_reason"] = "load".into();
+        return Ok(json(&line));
+    };
+    let handle = app.begin(job)?;
+    if lines.asked.stream {
+        return answer(&app.options, handle, Framing::Lines, app.options.ping, lines).await;
+    }
+    let mut choices = collect(handle, 1).await?;
+    lines.choice = choices.swap_remove(0);
+    let mut deltas = lines.splitter.push(&lines.choice.text);
+    deltas.extend(lines.splitter.finish());
+    let text: String = deltas.into_iter().map(|Delta::Content(text)| text).collect();
+    let mut last = lines.last(&text);
+    if lines.asked.logprobs {
+        last["logprobs"] = lines.logprobs(&lines.choice.tokens);
+    }
+    Ok(json(&last))
+}
+
+/// The answer as lines.
+struct Lines {
+    app: Arc<App>,
+    model: String,
+    asked: Asked,
+    splitter: Splitter,
+    choice: Choice,
+}
+
+impl Lines {
+    fn line(&self, text: &str) -> Value {
+        let mut line = json!({ "model": self.model, "created_at": time(now()), "done": false });
+        match self.asked.kind {
+            Kind::Chat => line["message"] = json!({ "role": "assistant", "content": text }),
+            Kind::Generate => line["response"] = text.into(),
+        }
+        line
+    }
+
+    fn last(&self, text: &str) -> Value {
+        let Stats { prompt_tokens, prompt_time, generated_tokens, generate_time, .. } = self.choice.stats;
+        let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let mut line = self.line(text);
+        line["done"] = true.into();
+        line["done_reason"] = match self.choice.end {
+            Some(StopReason::EndOfText | StopReason::StopString) => "stop".into(),
+            _ => "length".into(),
+        };
+        line["total_duration"] = ns(prompt_time + generate_time).into();
+        line["load_duration"] = 0.into();
+        line["prompt_eval_count"] = prompt_tokens.into();
+        line["prompt_eval_duration"] = ns(prompt_time).into();
+        line["eval_count"] = generated_tokens.into();
+        line["eval_duration"] = ns(generate_time).into();
+        if self.asked.kind == Kind::Generate {
+            let prompt = self.asked.job.iter().flat_map(|job| &job.prompts[0]);
+            let context = prompt.copied().chain(self.choice.tokens.iter().map(|token| token.id));
+            line["context"] = context.collect::<Vec<u32>>().into();
+        }
+        line
+    }
+
+    fn logprobs(&self, tokens: &[crate::engine::PickedToken]) -> Value {
+        let Some(served) = self.app.served.get() else { return Value::Null };
+        tokens.iter().filter_map(|token| logprob_entry(served.tokenizer(), token)).collect()
+    }
+}
+
+impl Encoder for Lines {
+    fn begin(&mut self, _: &mut Out) {}
+
+    fn update(&mut self, update: Update, out: &mut Out) {
+        let Update::Event { event, stats, .. } = update else { return };
+        let token = self.choice.take(&event, stats, false);
+        self.choice.tokens.extend(token.clone());
+        let mut deltas = self.splitter.push(&event.text);
+        if event.end.is_some() {
+            deltas.extend(self.splitter.finish());
+        }
+        let text: String = deltas.into_iter().map(|Delta::Content(text)| text).collect();
+        if !text.is_empty() || self.asked.logprobs && token.is_some() {
+            let mut line = self.line(&text);
+            if self.asked.logprobs {
+                line["logprobs"] = self.logprobs(token.as_slice());
+            }
+            out.line(&line);
+        }
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut Out) {
+        out.line(&Family::Ollama.error_body(error));
+    }
+
+    fn end(&mut self, out: &mut Out) {
+        out.line(&self.last(""));
+    }
+}
+
+/// Seconds since 1970 as RFC 3339, in UTC.
+fn time(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years that begin in March have their leap day at the end; eras of 400 years are alike.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_clients_read_them() {
+        assert_eq!(time(0), "1970-01-01T00:00:00Z");
+        assert_eq!(time(951_827_696), "2000-02-29T12:34:56Z");
+        assert_eq!(time(1_709_251_199), "2024-02-29T23:59:59Z");
+        assert_eq!(time(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+}

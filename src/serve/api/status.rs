@@ -1,0 +1,125 @@
+//! How the server is: health, properties, slots, counters.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use hyper::StatusCode;
+use hyper::header::HeaderValue;
+use serde_json::{Value, json};
+
+use super::native::settings;
+use super::{Answer, BUILD};
+use crate::engine::GenerateOptions;
+use crate::serve::app::App;
+use crate::serve::error::ApiError;
+use crate::serve::http::body::json;
+use crate::serve::model::TemplateSource;
+
+pub fn routes() -> Router<Arc<App>> {
+    let no_saves = || async { ApiError::not_here("slots cannot be saved, restored or erased yet") };
+    Router::new()
+        .route("/health", get(health))
+        .route("/v1/health", get(health))
+        .route("/props", get(props))
+        .route("/slots", get(slots))
+        .route("/slots/{id}", axum::routing::post(no_saves))
+        .route("/metrics", get(metrics))
+}
+
+async fn health(State(app): State<Arc<App>>) -> Answer {
+    app.served()?;
+    Ok(json(&json!({ "status": "ok" })))
+}
+
+async fn props(State(app): State<Arc<App>>) -> Answer {
+    let served = app.served()?;
+    let tokenizer = served.tokenizer();
+    let spelled = |id: Option<u32>| {
+        id.map(|id| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned()).unwrap_or_default()
+    };
+    let options = GenerateOptions {
+        sampler: served.sampler.clone(),
+        max_tokens: app.options.max_tokens,
+        ..GenerateOptions::default()
+    };
+    let source = match served.template_source {
+        TemplateSource::Chosen => "chosen",
+        TemplateSource::File => "file",
+        TemplateSource::Fallback => "fallback",
+    };
+    Ok(json(&json!({
+        "default_generation_settings": {
+            "n_ctx": served.n_ctx(),
+            "params": settings(&options, served),
+        },
+        "total_slots": served.n_slots(),
+        // Never a path of this machine.
+        "model_path": served.name,
+        "model_alias": served.name,
+        // A model that was not made for turns continues texts: clients offer that first.
+        "chat_template": if served.chats() { served.template.source() } else { "" },
+        "chat_template_source": source,
+        "chat_template_caps": {
+            "supports_system_role": true,
+            "supports_tools": false,
+            "supports_tool_calls": false,
+            "supports_parallel_tool_calls": false,
+        },
+        "modalities": { "vision": false, "audio": false },
+        "bos_token": spelled(tokenizer.bos()),
+        "eos_token": spelled(tokenizer.eos()),
+        "build_info": BUILD,
+        "is_sleeping": false,
+    })))
+}
+
+async fn slots(State(app): State<Arc<App>>, request: Request) -> Answer {
+    if !app.options.slots {
+        return Err(ApiError::not_here("this server does not tell its slots"));
+    }
+    let served = app.served()?;
+    let standing = app.board.standing();
+    let slots = (0..served.n_slots() as u32).map(|id| {
+        let slot = standing.slots.iter().find(|slot| slot.id == id);
+        let mut entry = json!({
+            "id": id,
+            "n_ctx": served.n_ctx(),
+            "speculative": false,
+            "is_processing": slot.is_some(),
+        });
+        if let Some(slot) = slot {
+            entry["id_task"] = slot.job.into();
+            entry["n_prompt_tokens"] = slot.n_prompt.into();
+            entry["n_past"] = slot.n_past.into();
+            entry["next_token"] = json!([{
+                "has_next_token": true,
+                "n_decoded": slot.n_generated,
+                "n_remain": slot.n_remaining.map_or(-1, |left| left as i64),
+            }]);
+        }
+        entry
+    });
+    let slots: Vec<Value> = slots.collect();
+    let fails = request.uri().query().unwrap_or_default().split('&').any(|pair| pair == "fail_on_no_slot=1");
+    if fails && standing.slots.len() >= served.n_slots() {
+        return Err(ApiError::unavailable("no slot is free"));
+    }
+    Ok(json(&slots.into()))
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> Answer {
+    if !app.options.metrics {
+        return Err(ApiError::not_here(
+            "this server does not tell its counters; it was started without them",
+        ));
+    }
+    let text = app.metrics.text(&app.board.standing(), app.board.waiting());
+    let mut response = (StatusCode::OK, text).into_response();
+    let headers = response.headers_mut();
+    headers.insert("content-type", HeaderValue::from_static("text/plain; version=0.0.4"));
+    headers.insert("process-start-time-unix", app.started.into());
+    Ok(response)
+}

@@ -1,0 +1,170 @@
+//! What a client is told when it cannot have what it asked for.
+
+use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+/// An error with its status, in OpenAI's words. Families of endpoints with another form of errors turn it
+/// into theirs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApiError {
+    /// Status of the answer.
+    pub status: StatusCode,
+    /// `invalid_request_error` and its like.
+    pub kind: &'static str,
+    /// What programs look for.
+    pub code: Option<&'static str>,
+    /// The field that is meant.
+    pub param: Option<String>,
+    /// What was expected, what was found, and where.
+    pub message: String,
+    /// Fields of the error object beside these.
+    pub more: Vec<(&'static str, Value)>,
+    /// After how many seconds it is worth another try.
+    pub retry_after: Option<u64>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { status, kind, code: None, param: None, message, more: Vec::new(), retry_after: None }
+    }
+
+    /// The request is wrong.
+    pub fn bad(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// A field of the request has another value than it may.
+    pub fn field(name: impl Into<String>, want: &str, got: &Value) -> Self {
+        let name = name.into();
+        let mut shown = got.to_string();
+        if shown.len() > 80 {
+            let end = (0..=77).rev().find(|&at| shown.is_char_boundary(at)).unwrap_or(0);
+            shown.truncate(end);
+            shown += "...";
+        }
+        Self { param: Some(name.clone()), ..Self::bad(format!("`{name}`: want {want}, got {shown}")) }
+    }
+
+    /// A field that must be there is not.
+    pub fn missing(name: &str, want: &str) -> Self {
+        Self { param: Some(name.to_owned()), ..Self::bad(format!("`{name}` is missing: want {want}")) }
+    }
+
+    /// A field asks for something that this server does not do.
+    pub fn unsupported(name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self {
+            code: Some("unsupported_parameter"),
+            param: Some(name.clone()),
+            ..Self::bad(format!("`{name}` is not supported yet"))
+        }
+    }
+
+    /// The prompt leaves no room for an answer.
+    pub fn too_long(n_prompt: usize, n_ctx: usize) -> Self {
+        // The words that clients look for, all of them.
+        let message = format!(
+            "context_length_exceeded: this model's maximum context length is {n_ctx} tokens, and the request \
+             of {n_prompt} tokens exceeds the available context size"
+        );
+        Self {
+            code: Some("context_length_exceeded"),
+            more: vec![("n_prompt_tokens", n_prompt.into()), ("n_ctx", n_ctx.into())],
+            ..Self::bad(message)
+        }
+    }
+
+    /// No key, or a wrong one.
+    pub fn unauthorised() -> Self {
+        let message = "the API key is missing or wrong: send it as `Authorization: Bearer KEY`";
+        let code = Some("invalid_api_key");
+        Self { code, ..Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message) }
+    }
+
+    /// The request comes from somewhere it may not come from.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "permission_error", message)
+    }
+
+    /// There is no such thing.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found_error", message)
+    }
+
+    /// The path is right and the method is not.
+    pub fn wrong_method() -> Self {
+        let message = "this path does not take this method; the header Allow lists those that it takes";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
+    }
+
+    /// The request did not arrive in time.
+    pub fn too_slow() -> Self {
+        let message = "the body of the request did not arrive in time";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+    }
+
+    /// The body is larger than it may be.
+    pub fn too_large(limit: usize) -> Self {
+        let message = format!("the body of the request is larger than {limit} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    }
+
+    /// Too many requests wait.
+    pub fn queue_full(waiting: usize, retry_after: u64) -> Self {
+        let message = format!("{waiting} requests are waiting already; try again in {retry_after} s");
+        Self {
+            code: Some("queue_full"),
+            retry_after: Some(retry_after),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+        }
+    }
+
+    /// The endpoint is switched off, or not part of this build.
+    pub fn not_here(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
+    }
+
+    /// The model is being loaded, or the server ends.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self {
+            retry_after: Some(2),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
+        }
+    }
+
+    /// Our own fault.
+    pub fn ours(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    }
+
+    /// As OpenAI's API has it.
+    pub fn to_json(&self) -> Value {
+        let mut error = json!({
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.code,
+        });
+        self.more.iter().for_each(|(name, value)| error[*name] = value.clone());
+        json!({ "error": error })
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, self.to_json().to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert("content-type", hyper::header::HeaderValue::from_static("application/json"));
+        if let Some(seconds) = self.retry_after {
+            headers.insert("retry-after", seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert("www-authenticate", hyper::header::HeaderValue::from_static("Bearer"));
+        }
+        // For families of endpoints that say it otherwise.
+        response.extensions_mut().insert(self);
+        response
+    }
+}

@@ -1,0 +1,61 @@
+//! The body of a request: read within limits, and understood as JSON whatever its content type says (`curl -d`
+//! says that it is a form).
+
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use axum::body::{Body, HttpBody};
+use axum::http::header::CONTENT_LENGTH;
+use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+use hyper::header::HeaderValue;
+use serde_json::Value;
+
+use crate::serve::error::ApiError;
+use crate::serve::fields::Fields;
+use crate::serve::options::ServeOptions;
+
+/// The fields of a request.
+///
+/// # Errors
+/// 400 for what is no JSON object, 408 for a body that does not come, 413 for one that is too large.
+pub async fn fields(options: &ServeOptions, request: hyper::Request<Body>) -> Result<Fields, ApiError> {
+    let bytes = match tokio::time::timeout(options.body_time, read(options.max_body_bytes, request)).await {
+        Ok(bytes) => bytes?,
+        Err(_) => return Err(ApiError::too_slow()),
+    };
+    if bytes.is_empty() {
+        return Err(ApiError::bad("the request has no body: want a JSON object"));
+    }
+    let value: Value = serde_json::from_slice(&bytes)
+        .map_err(|err| ApiError::bad(format!("the body of the request is not JSON: {err}")))?;
+    Fields::of(value)
+}
+
+async fn read(limit: usize, request: hyper::Request<Body>) -> Result<Vec<u8>, ApiError> {
+    let length = request.headers().get(CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok()).unwrap_or(0);
+    if length > limit {
+        return Err(ApiError::too_large(limit));
+    }
+    let mut bytes = Vec::with_capacity(length);
+    let mut body = request.into_body();
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let frame =
+            frame.map_err(|err| ApiError::bad(format!("the body of the request broke off: {err}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > limit {
+            return Err(ApiError::too_large(limit));
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes)
+}
+
+/// An answer of JSON.
+pub fn json(value: &Value) -> Response {
+    let mut response = (StatusCode::OK, value.to_string()).into_response();
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+    response
+}

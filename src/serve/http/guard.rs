@@ -1,0 +1,206 @@
+//! What every request passes: its name, where it comes from, its key; and the log.
+//!
+//! A server on loopback is open to every web page that its user visits, unless it looks at `Host` (a page can
+//! point a name of its own at 127.0.0.1) and at `Origin` (a page can post text to other servers).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use subtle::ConstantTimeEq;
+
+use crate::serve::app::App;
+use crate::serve::error::ApiError;
+use crate::serve::family::Family;
+use crate::serve::options::ServeOptions;
+use crate::serve::page::ASSETS;
+
+/// Who asks: a number for each key, nothing if there are none.
+#[derive(Clone, Debug)]
+pub struct Client(pub Arc<str>);
+
+/// Longest key that is compared.
+const KEY_BYTES: usize = ServeOptions::KEY_BYTES;
+
+/// Lets a request through, or refuses it; and logs it.
+pub async fn guard(State(app): State<Arc<App>>, mut request: Request<Body>, next: Next) -> Response {
+    let begun = Instant::now();
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let id = request_id(request.headers()).unwrap_or_else(|| app.name("req-"));
+    let origin = request.headers().get("origin").cloned();
+    let mut response = match check(&app, &request) {
+        Ok(_) if method == Method::OPTIONS && origin.is_some() => preflight(),
+        Ok(client) => {
+            request.extensions_mut().insert(client);
+            next.run(request).await
+        }
+        Err(err) => err.into_response(),
+    };
+    if let Some(err) = response.extensions().get::<ApiError>() {
+        response = Family::of(&path).error(err);
+    }
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert("x-request-id", id);
+    }
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    if let Some(origin) = origin.filter(|_| response.status() != StatusCode::FORBIDDEN) {
+        let headers = response.headers_mut();
+        headers.insert("access-control-allow-origin", origin);
+        headers.insert("vary", HeaderValue::from_static("origin"));
+        headers.insert("access-control-expose-headers", HeaderValue::from_static("x-request-id"));
+    }
+    let status = response.status().as_u16();
+    let ms = begun.elapsed().as_millis() as u64;
+    // The path may hold anything, terminal escapes included; the query may hold secrets.
+    let shown: String = path.escape_debug().take(200).collect();
+    tracing::info!(target: "sterna::access", id, %method, path = shown, status, ms);
+    response
+}
+
+fn check(app: &App, request: &Request<Body>) -> Result<Client, ApiError> {
+    let headers = request.headers();
+    let host = headers.get("host").map(|host| host.to_str().unwrap_or("?"));
+    if app.on_loopback
+        && let Some(host) = host
+        && !is_own_host(host, &app.options.hosts)
+    {
+        return Err(ApiError::forbidden(format!(
+            "the server listens on loopback alone and is not called `{}`",
+            host.escape_debug()
+        )));
+    }
+    if let Some(origin) = headers.get("origin") {
+        let origin = origin.to_str().unwrap_or("?");
+        let is_own = host
+            .is_some_and(|host| origin == format!("http://{host}") || origin == format!("https://{host}"));
+        let listed = app.options.origins.iter().any(|known| known == "*" || known == origin);
+        if !is_own && !listed {
+            return Err(ApiError::forbidden(format!(
+                "web pages of `{}` may not ask this server",
+                origin.escape_debug()
+            )));
+        }
+    }
+    let path = request.uri().path();
+    let is_open = matches!(path, "/health" | "/v1/health") || ASSETS.iter().any(|asset| asset.path == path);
+    match client(&app.options.keys, headers) {
+        Some(client) => Ok(client),
+        None if is_open || request.method() == Method::OPTIONS => Ok(Client(Arc::from(""))),
+        None => Err(ApiError::unauthorised()),
+    }
+}
+
+/// Whether `Host` names this machine, or is one of `hosts`.
+fn is_own_host(host: &str, hosts: &[String]) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    let is_loopback = name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    is_loopback
+        || name.eq_ignore_ascii_case("localhost")
+        || hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// Who brings a key that is known; everybody, if there are none.
+fn client(keys: &[String], headers: &HeaderMap) -> Option<Client> {
+    if keys.is_empty() {
+        return Some(Client(Arc::from("")));
+    }
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = text("authorization").and_then(|value| {
+        let (scheme, key) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
+    });
+    let given = bearer.or_else(|| text("x-api-key"))?;
+    // All keys are compared, and all bytes of each: how long it takes says nothing.
+    let given = padded(given)?;
+    let mut found = None;
+    for (at, key) in keys.iter().enumerate() {
+        let is_same = padded(key).map(|key| bool::from(key[..].ct_eq(&given[..])));
+        if is_same == Some(true) {
+            found = Some(at);
+        }
+    }
+    found.map(|at| Client(Arc::from(format!("key-{at}"))))
+}
+
+/// A key with its length before it, in an array whose size does not depend on it.
+fn padded(key: &str) -> Option<[u8; KEY_BYTES + 2]> {
+    let mut bytes = [0; KEY_BYTES + 2];
+    bytes.get_mut(2..2 + key.len())?.copy_from_slice(key.as_bytes());
+    bytes[..2].copy_from_slice(&(key.len() as u16).to_le_bytes());
+    Some(bytes)
+}
+
+/// A name that the client gave its request, if it is one that can be written anywhere.
+fn request_id(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get("x-request-id")?.to_str().ok()?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    ((1..=128).contains(&id.len()) && id.chars().all(is_plain)).then(|| id.to_owned())
+}
+
+/// What a browser asks before it sends a request of another origin.
+fn preflight() -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    let allowed = [
+        ("access-control-allow-methods", "GET, POST, OPTIONS"),
+        (
+            "access-control-allow-headers",
+            "authorization, content-type, x-api-key, x-request-id, anthropic-version",
+        ),
+        ("access-control-max-age", "600"),
+    ];
+    for (name, value) in allowed {
+        response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_that_are_this_machine() {
+        let hosts = ["box.lan".to_owned()];
+        for own in
+            ["localhost", "LocalHost:8080", "127.0.0.1:1", "127.9.9.9", "[::1]:8080", "[::1]", "box.lan:3"]
+        {
+            assert!(is_own_host(own, &hosts), "{own}");
+        }
+        for other in
+            ["", "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil", "?"]
+        {
+            assert!(!is_own_host(other, &hosts), "{other}");
+        }
+    }
+
+    #[test]
+    fn keys_are_compared_whole() {
+        let keys = ["secret".to_owned(), "other".to_owned()];
+        let with = |name: &'static str, value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_str(value).unwrap());
+            client(&keys, &headers).map(|client| client.0.to_string())
+        };
+        assert_eq!(with("authorization", "Bearer secret").as_deref(), Some("key-0"));
+        assert_eq!(with("authorization", "bearer other").as_deref(), Some("key-1"));
+        assert_eq!(with("x-api-key", "other").as_deref(), Some("key-1"));
+        let long = "s".repeat(KEY_BYTES + 1);
+        for wrong in
+            ["Bearer secre", "Bearer secret1", "Bearer ", "secret", "Basic secret", &format!("Bearer {long}")]
+        {
+            assert_eq!(with("authorization", wrong), None, "{wrong}");
+        }
+        assert!(client(&keys, &HeaderMap::new()).is_none());
+        assert!(client(&[], &HeaderMap::new()).is_some());
+    }
+}

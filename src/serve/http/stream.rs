@@ -1,0 +1,190 @@
+//! Answers that come in pieces: events of a job, written as a family of endpoints has it, as server-sent events
+//! or as lines of JSON.
+//!
+//! Nothing is sent before the first update is there, so that a request which fails at once fails with its
+//! status. A client that leaves drops the job; one that does not read lets the sequence rest, and is left after
+//! a while.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hyper::body::Frame;
+use hyper::header::HeaderValue;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::serve::error::ApiError;
+use crate::serve::job::{Handle, JobError, Update};
+use crate::serve::options::ServeOptions;
+
+/// What a family of endpoints makes of the updates of a job.
+pub trait Encoder: Send + 'static {
+    /// What comes before everything else.
+    fn begin(&mut self, out: &mut Out);
+    /// What an update becomes.
+    fn update(&mut self, update: Update, out: &mut Out);
+    /// What is said of an error in the midst of an answer; nothing follows.
+    fn fail(&mut self, error: &ApiError, out: &mut Out);
+    /// What comes when every choice has ended.
+    fn end(&mut self, out: &mut Out);
+}
+
+/// How pieces are framed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// `text/event-stream`.
+    Events,
+    /// `application/x-ndjson`.
+    Lines,
+}
+
+/// What is to be sent.
+#[derive(Debug, Default)]
+pub struct Out(String);
+
+impl Out {
+    /// An event without a name.
+    pub fn data(&mut self, value: &Value) {
+        self.0 += "data: ";
+        self.0 += &value.to_string();
+        self.0 += "\n\n";
+    }
+
+    /// An event with a name.
+    pub fn event(&mut self, name: &str, value: &Value) {
+        self.0 += "event: ";
+        self.0 += name;
+        self.0.push('\n');
+        self.data(value);
+    }
+
+    /// A line.
+    pub fn line(&mut self, value: &Value) {
+        self.0 += &value.to_string();
+        self.0.push('\n');
+    }
+
+    /// The end that OpenAI's clients wait for.
+    pub fn done(&mut self) {
+        self.0 += "data: [DONE]\n\n";
+    }
+}
+
+/// Pieces that wait for the connection.
+const PIECES: usize = 4;
+/// Updates are put into one piece up to this size, if they are there already.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// An answer in pieces. It begins with the first update, or without one after `patience`.
+///
+/// # Errors
+/// What became of the job, if it failed before anything was sent.
+pub async fn answer(
+    options: &ServeOptions,
+    mut handle: Handle,
+    framing: Framing,
+    patience: Duration,
+    encoder: impl Encoder,
+) -> Result<Response, ApiError> {
+    if let Ok(Some(Err(err))) = tokio::time::timeout(patience, handle.ready()).await {
+        return Err(api_error(err));
+    }
+    let (sender, receiver) = mpsc::channel(PIECES);
+    let pump = Pump { sender, framing, ping: options.ping, write_time: options.write_time };
+    tokio::spawn(pump.run(handle, encoder));
+    let mut response = Body::new(Pieces(receiver)).into_response();
+    let headers = response.headers_mut();
+    let kind = match framing {
+        Framing::Events => "text/event-stream",
+        Framing::Lines => "application/x-ndjson",
+    };
+    headers.insert("content-type", HeaderValue::from_static(kind));
+    headers.insert("cache-control", HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// What a client is told of a job's end.
+pub fn api_error(err: &JobError) -> ApiError {
+    match err {
+        JobError::Refused(message) => ApiError::bad(message.clone()),
+        JobError::Failed(message) => ApiError::ours(message.clone()),
+        JobError::Ending => ApiError::unavailable(err.to_string()),
+    }
+}
+
+struct Pump {
+    sender: mpsc::Sender<Bytes>,
+    framing: Framing,
+    ping: Duration,
+    write_time: Duration,
+}
+
+impl Pump {
+    async fn run(self, mut handle: Handle, mut encoder: impl Encoder) {
+        let mut out = Out::default();
+        encoder.begin(&mut out);
+        loop {
+            if !self.send(&mut out).await {
+                return;
+            }
+            let next = tokio::select! {
+                biased;
+                () = self.sender.closed() => return,
+                next = handle.next() => next,
+                () = tokio::time::sleep(self.ping), if self.framing == Framing::Events => {
+                    out.0 += ":\n\n";
+                    continue;
+                }
+            };
+            let mut next = Some(next);
+            while let Some(update) = next {
+                match update {
+                    Some(Ok(update)) => encoder.update(update, &mut out),
+                    Some(Err(err)) => {
+                        encoder.fail(&api_error(&err), &mut out);
+                        self.send(&mut out).await;
+                        return;
+                    }
+                    None => {
+                        encoder.end(&mut out);
+                        self.send(&mut out).await;
+                        return;
+                    }
+                }
+                next = match out.0.len() < PIECE_BYTES {
+                    true => handle.try_next().map(Some),
+                    false => None,
+                };
+            }
+        }
+    }
+
+    /// Sends what there is. `false` if nobody takes it.
+    async fn send(&self, out: &mut Out) -> bool {
+        if out.0.is_empty() {
+            return true;
+        }
+        let piece = Bytes::from(std::mem::take(&mut out.0));
+        matches!(tokio::time::timeout(self.write_time, self.sender.send(piece)).await, Ok(Ok(())))
+    }
+}
+
+/// A body that is written by somebody else.
+struct Pieces(mpsc::Receiver<Bytes>);
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.0.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+}

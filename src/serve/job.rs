@@ -1,0 +1,211 @@
+//! What is asked of the engine thread, and what it answers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::{Receiver, error::TryRecvError};
+
+use crate::engine::{Event, GenerateOptions, Stats};
+
+/// Text to be generated: what every family of endpoints turns its requests into.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Tokens of each prompt.
+    pub prompts: Vec<Vec<u32>>,
+    /// How to go on behind them. A seed is given: choice `i` of a prompt draws with the seed plus `i`.
+    pub options: GenerateOptions,
+    /// Choices of each prompt.
+    pub n: usize,
+    /// Who asks: nobody's requests keep those of others waiting for longer than their own.
+    pub client: Arc<str>,
+    /// Prompts find each other's pages if their salts are equal.
+    pub salt: Arc<str>,
+    /// Whether pages of earlier prompts are looked for, and its own kept.
+    pub cache_prompt: bool,
+    /// Whether it wants to be told how far its prompts are.
+    pub progress: bool,
+    /// How long it may generate behind its first token.
+    pub time_limit: Option<Duration>,
+}
+
+impl Job {
+    /// Sequences that it needs.
+    pub fn n_choices(&self) -> usize {
+        self.prompts.len() * self.n
+    }
+}
+
+/// Names a job; none is used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub u64);
+
+/// What the engine has done for a job.
+#[derive(Clone, Debug)]
+pub enum Update {
+    /// Its prompt has come further.
+    Progress {
+        /// Which choice: prompt times `n`, plus the choice of the prompt.
+        choice: usize,
+        /// Tokens of the prompt.
+        total: usize,
+        /// Those that were there already.
+        cached: usize,
+        /// Those that are computed, the cached ones included.
+        processed: usize,
+        /// Since it began.
+        time: Duration,
+    },
+    /// A choice has a token more, or has ended.
+    Event {
+        /// Which choice.
+        choice: usize,
+        /// What it is.
+        event: Event,
+        /// Counts and times of the choice.
+        stats: Stats,
+    },
+}
+
+/// Why a job has no answer, or no more of it.
+#[derive(Clone, Debug, thiserror::Error, PartialEq)]
+pub enum JobError {
+    /// The engine refuses it.
+    #[error("{0}")]
+    Refused(String),
+    /// The device or the engine failed.
+    #[error("{0}")]
+    Failed(String),
+    /// The server ends.
+    #[error("the server is shutting down")]
+    Ending,
+}
+
+/// What the engine thread is told.
+pub enum Command {
+    /// Do this.
+    Add(Order),
+    /// Nobody waits for that job any more.
+    Leave(JobId),
+    /// Its reader has caught up.
+    Resume(JobId),
+    /// End all jobs that are there.
+    EndAll,
+    /// End the thread, when the jobs that are there have ended.
+    Stop,
+}
+
+/// A job, and where its updates go.
+pub struct Order {
+    /// Its name.
+    pub id: JobId,
+    /// What is asked.
+    pub job: Job,
+    /// Where updates go.
+    pub updates: tokio::sync::mpsc::Sender<Result<Update, JobError>>,
+    /// Set while the engine waits for its reader.
+    pub waits_for_reader: Arc<AtomicBool>,
+    /// When it came.
+    pub came: Instant,
+}
+
+/// The reader's end of a job. Dropping it cancels the job.
+pub struct Handle {
+    id: JobId,
+    updates: Receiver<Result<Update, JobError>>,
+    waits_for_reader: Arc<AtomicBool>,
+    commands: Sender<Command>,
+    /// What was looked at and not taken.
+    back: VecDeque<Result<Update, JobError>>,
+    /// Choices that have not ended.
+    open: usize,
+}
+
+impl Handle {
+    /// The end of `order`'s channel.
+    pub fn new(
+        order: &Order,
+        updates: Receiver<Result<Update, JobError>>,
+        commands: Sender<Command>,
+    ) -> Self {
+        Self {
+            id: order.id,
+            updates,
+            waits_for_reader: Arc::clone(&order.waits_for_reader),
+            commands,
+            back: VecDeque::new(),
+            open: order.job.n_choices(),
+        }
+    }
+
+    /// The next update; `None` when every choice has ended.
+    pub async fn next(&mut self) -> Option<Result<Update, JobError>> {
+        if let Some(update) = self.back.pop_front() {
+            return Some(self.count(update));
+        }
+        if self.open == 0 {
+            return None;
+        }
+        let update = match self.updates.recv().await {
+            Some(update) => update,
+            // The engine thread says goodbye before it drops a job, unless it panics.
+            None => Err(JobError::Failed("the engine has stopped".into())),
+        };
+        self.resume();
+        Some(self.count(update))
+    }
+
+    /// The next update if it is there already.
+    pub fn try_next(&mut self) -> Option<Result<Update, JobError>> {
+        if let Some(update) = self.back.pop_front() {
+            return Some(self.count(update));
+        }
+        let update = match self.updates.try_recv() {
+            Ok(update) => update,
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => return None,
+        };
+        self.resume();
+        Some(self.count(update))
+    }
+
+    /// Waits until there is an update or the end, and leaves it there.
+    pub async fn ready(&mut self) -> Option<&Result<Update, JobError>> {
+        if self.back.is_empty() {
+            let update = self.next().await?;
+            self.open += usize::from(ends(&update));
+            self.back.push_back(update);
+        }
+        self.back.front()
+    }
+
+    fn resume(&self) {
+        if self.waits_for_reader.swap(false, Ordering::SeqCst) {
+            // A thread that is gone needs no telling.
+            let _ = self.commands.send(Command::Resume(self.id));
+        }
+    }
+
+    fn count(&mut self, update: Result<Update, JobError>) -> Result<Update, JobError> {
+        match &update {
+            Err(_) => self.open = 0,
+            update if ends(update) => self.open -= 1,
+            Ok(_) => {}
+        }
+        update
+    }
+}
+
+/// Whether an update is the last of its choice.
+fn ends(update: &Result<Update, JobError>) -> bool {
+    matches!(update, Ok(Update::Event { event, .. }) if event.end.is_some())
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.open > 0 {
+            let _ = self.commands.send(Command::Leave(self.id));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Counters and histograms, and their text form for Prometheus: under llama.cpp's names, and vLLM's.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::board::Standing;
+
+/// Upper bounds of the buckets of times, in seconds.
+const SECONDS: [f64; 16] =
+    [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+/// Upper bounds of the buckets of rows of a step.
+const ROWS: [f64; 16] = [
+    1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0,
+    65536.0,
+];
+
+/// A histogram that any thread may add to.
+#[derive(Debug)]
+pub struct Histogram {
+    bounds: &'static [f64; 16],
+    counts: [AtomicU64; 17],
+    /// In millionths.
+    sum: AtomicU64,
+}
+
+impl Histogram {
+    fn new(bounds: &'static [f64; 16]) -> Self {
+        Self { bounds, counts: Default::default(), sum: AtomicU64::new(0) }
+    }
+
+    /// Counts a value.
+    pub fn add(&self, value: f64) {
+        let at = self.bounds.partition_point(|bound| *bound < value);
+        self.counts[at].fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add((value * 1e6) as u64, Ordering::Relaxed);
+    }
+
+    /// Counts a time.
+    pub fn add_time(&self, time: Duration) {
+        self.add(time.as_secs_f64());
+    }
+
+    /// The mean of all values; 0 if there is none.
+    pub fn mean(&self) -> f64 {
+        let n: u64 = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        self.sum.load(Ordering::Relaxed) as f64 / 1e6 / n.max(1) as f64
+    }
+
+    fn write(&self, out: &mut String, name: &str, help: &str) {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
+        let mut below = 0;
+        for (bound, count) in self.bounds.iter().zip(&self.counts) {
+            below += count.load(Ordering::Relaxed);
+            let _ = writeln!(out, "{name}_bucket{{le=\"{bound}\"}} {below}");
+        }
+        below += self.counts[16].load(Ordering::Relaxed);
+        let sum = self.sum.load(Ordering::Relaxed) as f64 / 1e6;
+        let _ = writeln!(out, "{name}_bucket{{le=\"+Inf\"}} {below}\n{name}_sum {sum}\n{name}_count {below}");
+    }
+}
+
+/// Why answers ended, as vLLM counts them.
+const REASONS: [&str; 3] = ["stop", "length", "abort"];
+
+/// What a server has counted since it began.
+#[derive(Debug)]
+pub struct Metrics {
+    /// Tokens of prompts that were computed.
+    pub prompt_tokens: AtomicU64,
+    /// Time in which they were, in microseconds.
+    pub prompt_us: AtomicU64,
+    /// Tokens that were generated.
+    pub generated_tokens: AtomicU64,
+    /// Time from the first to the last of each answer, in microseconds.
+    pub generate_us: AtomicU64,
+    /// The largest number of tokens that a sequence had.
+    pub most_tokens: AtomicU64,
+    ended: [AtomicU64; 3],
+    /// From a request's arrival to its first token.
+    pub first_token: Histogram,
+    /// Between two tokens of a sequence.
+    pub between_tokens: Histogram,
+    /// From a request's arrival to its last token.
+    pub whole: Histogram,
+    /// From a request's arrival to its first step.
+    pub queued: Histogram,
+    /// From the first step to the first token.
+    pub prefill: Histogram,
+    /// From the first to the last token.
+    pub decode: Histogram,
+    /// Rows of a step.
+    pub rows: Histogram,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let seconds = || Histogram::new(&SECONDS);
+        Self {
+            prompt_tokens: AtomicU64::new(0),
+            prompt_us: AtomicU64::new(0),
+            generated_tokens: AtomicU64::new(0),
+            generate_us: AtomicU64::new(0),
+            most_tokens: AtomicU64::new(0),
+            ended: Default::default(),
+            first_token: seconds(),
+            between_tokens: seconds(),
+            whole: seconds(),
+            queued: seconds(),
+            prefill: seconds(),
+            decode: seconds(),
+            rows: Histogram::new(&ROWS),
+        }
+    }
+}
+
+/// Adds to a counter.
+pub fn count(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
+impl Metrics {
+    /// Counts an answer that ended because of `reason`: `stop`, `length` or `abort`.
+    pub fn count_end(&self, reason: &str) {
+        let at = REASONS.iter().position(|known| *known == reason);
+        at.into_iter().for_each(|at| count(&self.ended[at], 1));
+    }
+
+    /// All of it as text; `now` is what the engine holds.
+    pub fn text(&self, now: &Standing, waiting: usize) -> String {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let seconds = |counter: &AtomicU64| get(counter) as f64 / 1e6;
+        let rate = |tokens: &AtomicU64, time: &AtomicU64| match get(time) {
+            0 => 0.0,
+            _ => get(tokens) as f64 / seconds(time),
+        };
+        let stats = &now.stats;
+        let running = stats.running as f64;
+        let waiting = (waiting + stats.waiting) as f64;
+        let used = stats.pages.saturating_sub(stats.free_pages) as f64 / stats.pages.max(1) as f64;
+        let busy = stats.decode_rows as f64 / stats.steps.max(1) as f64;
+        let prompt_rate = rate(&self.prompt_tokens, &self.prompt_us);
+        let generate_rate = rate(&self.generated_tokens, &self.generate_us);
+        let mut out = String::new();
+        let mut one = |name: &str, kind: &str, help: &str, value: f64| {
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+        };
+        let llama = |name: &str| format!("llamacpp:{name}");
+        let mut both = |names: &[String], kind: &str, help: &str, value: f64| {
+            names.iter().for_each(|name| one(name, kind, help, value));
+        };
+        let vllm = |name: &str| format!("vllm:{name}");
+        let counter = "counter";
+        let gauge = "gauge";
+        let prompt_tokens = get(&self.prompt_tokens) as f64;
+        let generated = get(&self.generated_tokens) as f64;
+        both(
+            &[llama("prompt_tokens_total"), vllm("prompt_tokens_total")],
+            counter,
+            "Tokens of prompts that were computed.",
+            prompt_tokens,
+        );
+        both(
+            &[llama("tokens_predicted_total"), vllm("generation_tokens_total")],
+            counter,
+            "Tokens that were generated.",
+            generated,
+        );
+        let help = "Time in which prompts were computed.";
+        both(&[llama("prompt_seconds_total")], counter, help, seconds(&self.prompt_us));
+        let help = "Time in which tokens were generated.";
+        both(&[llama("tokens_predicted_seconds_total")], counter, help, seconds(&self.generate_us));
+        let help = "Steps of the model.";
+        both(&[llama("n_decode_total")], counter, help, stats.steps as f64);
+        let help = "The largest number of tokens of a sequence.";
+        both(&[llama("n_tokens_max")], counter, help, get(&self.most_tokens) as f64);
+        let help = "Sequences that decode in a step, on average.";
+        both(&[llama("n_busy_slots_per_decode")], gauge, help, busy);
+        let help = "Tokens of prompts a second, on average.";
+        both(&[llama("prompt_tokens_seconds")], gauge, help, prompt_rate);
+        let help = "Tokens a second of one answer, on average.";
+        both(&[llama("predicted_tokens_seconds")], gauge, help, generate_rate);
+        let help = "Sequences that run.";
+        both(&[llama("requests_processing"), vllm("num_requests_running")], gauge, help, running);
+        let help = "Requests and sequences that wait.";
+        both(&[llama("requests_deferred"), vllm("num_requests_waiting")], gauge, help, waiting);
+        let help = "Share of the KV cache that is held, the prefix cache included.";
+        both(&[llama("kv_cache_usage_ratio"), vllm("kv_cache_usage_perc")], gauge, help, used);
+        let help = "Tokens of prompts that the prefix cache was asked for.";
+        let (queried, hit) = (stats.prefix.queried_tokens as f64, stats.prefix.hit_tokens as f64);
+        both(&[vllm("prefix_cache_queries_total")], counter, help, queried);
+        let help = "Tokens of prompts that the prefix cache had.";
+        both(&[vllm("prefix_cache_hits_total")], counter, help, hit);
+        let help = "Sequences that had to give their pages back before their end.";
+        both(&[vllm("num_preemptions_total")], counter, help, stats.preemptions as f64);
+        let name = vllm("request_success_total");
+        let _ = writeln!(out, "# HELP {name} Answers by how they ended.\n# TYPE {name} counter");
+        for (reason, ended) in REASONS.iter().zip(&self.ended) {
+            let _ = writeln!(out, "{name}{{finished_reason=\"{reason}\"}} {}", get(ended));
+        }
+        let histograms = [
+            ("time_to_first_token_seconds", "From arrival to the first token.", &self.first_token),
+            ("inter_token_latency_seconds", "Between two tokens of an answer.", &self.between_tokens),
+            ("e2e_request_latency_seconds", "From arrival to the last token.", &self.whole),
+            ("request_queue_time_seconds", "From arrival to the first step.", &self.queued),
+            ("request_prefill_time_seconds", "From the first step to the first token.", &self.prefill),
+            ("request_decode_time_seconds", "From the first token to the last.", &self.decode),
+            ("iteration_tokens_total", "Rows of a step.", &self.rows),
+        ];
+        histograms.iter().for_each(|(name, help, histogram)| histogram.write(&mut out, &vllm(name), help));
+        out
+    }
+}

@@ -1,0 +1,71 @@
+//! What an operator says of a server.
+
+use std::time::Duration;
+
+/// How a server behaves, whatever model it serves.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// What the model is called; `None` takes the name in its file.
+    pub alias: Option<String>,
+    /// Keys of which a request must bring one; none means that everybody may ask.
+    pub keys: Vec<String>,
+    /// Origins of web pages that may ask, beside the server's own; `*` is all.
+    pub origins: Vec<String>,
+    /// Names by which the server may be called in `Host` if it listens on loopback, beside loopback's own.
+    pub hosts: Vec<String>,
+    /// Whether `/metrics` answers.
+    pub metrics: bool,
+    /// Whether `/slots` answers.
+    pub slots: bool,
+    /// Chat template in place of the file's: a built-in one's name or Jinja.
+    pub template: Option<String>,
+    /// Most tokens of an answer if the request does not say; `None` is as many as the context holds.
+    pub max_tokens: Option<usize>,
+    /// Whether prompts find pages of earlier ones if the request does not say.
+    pub cache_prompt: bool,
+    /// Most requests that wait for a slot.
+    pub queue: usize,
+    /// Most bytes of a request's body.
+    pub max_body_bytes: usize,
+    /// Most connections at a time.
+    pub max_connections: usize,
+    /// How long the head of a request may take, and a connection may be silent between two.
+    pub header_time: Duration,
+    /// How long the body of a request may take.
+    pub body_time: Duration,
+    /// How long a client may leave an answer unread.
+    pub write_time: Duration,
+    /// After how long a silence a stream says that it is still there.
+    pub ping: Duration,
+    /// How long requests may go on once the server has been told to end.
+    pub drain_time: Duration,
+}
+
+impl ServeOptions {
+    /// Longest key, in bytes.
+    pub const KEY_BYTES: usize = 256;
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self {
+            alias: None,
+            keys: Vec::new(),
+            origins: Vec::new(),
+            hosts: Vec::new(),
+            metrics: false,
+            slots: true,
+            template: None,
+            max_tokens: None,
+            cache_prompt: true,
+            queue: 64,
+            max_body_bytes: 8 << 20,
+            max_connections: 1024,
+            header_time: Duration::from_secs(75),
+            body_time: Duration::from_secs(30),
+            write_time: Duration::from_secs(60),
+            ping: Duration::from_secs(30),
+            drain_time: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Prompts of completions: a text, a list of tokens, a mixture of both, or several of them.
+
+use serde_json::Value;
+
+use super::error::ApiError;
+use super::fields::int;
+use super::model::Served;
+use crate::tokenizer::Special;
+
+/// Most prompts of a request.
+const PROMPTS: usize = 64;
+
+/// The tokens of each prompt. Control tokens that a text spells are parsed: who writes a prompt writes it as
+/// the model reads it.
+///
+/// # Errors
+/// 400 for what is no prompt, is empty, or names tokens that the model does not have.
+pub fn prompts(name: &str, value: Option<&Value>, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> {
+    let want = "a text, a list of tokens, or a list of those";
+    let Some(value) = value else { return Err(ApiError::missing(name, want)) };
+    let list = match value {
+        Value::Array(list) => list,
+        one => return Ok(vec![prompt(name, std::slice::from_ref(one), served)?]),
+    };
+    let is_one = list.iter().any(Value::is_number);
+    if is_one {
+        return Ok(vec![prompt(name, list, served)?]);
+    }
+    if list.is_empty() || list.len() > PROMPTS {
+        return Err(ApiError::field(name, &format!("1 to {PROMPTS} prompts"), value));
+    }
+    let each = list.iter().enumerate().map(|(at, one)| {
+        let name = format!("{name}[{at}]");
+        match one {
+            Value::Array(parts) => prompt(&name, parts, served),
+            one => prompt(&name, std::slice::from_ref(one), served),
+        }
+    });
+    each.collect()
+}
+
+/// A list of tokens, which may be empty.
+///
+/// # Errors
+/// 400 for anything else.
+pub fn tokens(name: &str, value: Option<&Value>, served: &Served) -> Result<Vec<u32>, ApiError> {
+    match value {
+        None => Ok(Vec::new()),
+        Some(Value::Array(list)) if list.is_empty() => Ok(Vec::new()),
+        Some(Value::Array(list)) if list.iter().all(Value::is_number) => prompt(name, list, served),
+        Some(other) => Err(ApiError::field(name, "a list of tokens", other)),
+    }
+}
+
+/// One prompt of texts and tokens.
+fn prompt(name: &str, parts: &[Value], served: &Served) -> Result<Vec<u32>, ApiError> {
+    let (tokenizer, n_vocab) = (served.tokenizer(), served.engine.hyper().n_vocab);
+    let mut tokens = Vec::new();
+    for (at, part) in parts.iter().enumerate() {
+        let text = part.as_str().or_else(|| part.get("prompt_string")?.as_str());
+        match (text, part) {
+            // What goes before a text goes before the first alone.
+            (Some(text), _) => tokens.extend(tokenizer.encode(text, Special::Parse, at == 0)),
+            (None, Value::Number(_)) => {
+                let id = int(part).and_then(|id| u32::try_from(id).ok());
+                match id.filter(|id| (*id as usize) < n_vocab) {
+                    Some(id) => tokens.push(id),
+                    None => return Err(ApiError::field(name, &format!("tokens below {n_vocab}"), part)),
+                }
+            }
+            (None, other) => return Err(ApiError::field(name, "a text or tokens", other)),
+        }
+    }
+    match tokens.is_empty() {
+        true => Err(ApiError::field(name, "at least one token", &Value::Array(parts.to_vec()))),
+        false => Ok(tokens),
+    }
+}

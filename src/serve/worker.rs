@@ -1,0 +1,382 @@
+//! The engine thread: it alone has the batch. Commands come in by a channel, updates go out by one bounded
+//! channel a job, and it waits for nobody: a sequence whose reader is behind rests until the reader has caught
+//! up.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::board::{Board, Slot, Standing};
+use super::job::{Command, JobError, JobId, Order, Update};
+use super::metrics::{Metrics, count};
+use crate::engine::{Batch, Error, Event, Request, SeqId, Stats, StopReason};
+
+/// Updates that wait for a reader before its sequences rest.
+pub const UPDATES: usize = 256;
+/// Steps in a row that may fail before those who wait are told.
+const TRIES: u32 = 3;
+/// How long the thread sleeps if nothing can run.
+const NAP: Duration = Duration::from_millis(20);
+
+/// A sequence of a job.
+struct Seq {
+    id: SeqId,
+    choice: usize,
+    /// When its last token came.
+    last: Option<Instant>,
+    /// Tokens of its prompt that its reader has been told of.
+    told: usize,
+    out_of_time: bool,
+    has_ended: bool,
+}
+
+/// A job whose sequences are in the batch, or whose updates are not all read.
+struct Live {
+    order: Order,
+    seqs: Vec<Seq>,
+    /// Updates that found no room.
+    held: VecDeque<Result<Update, JobError>>,
+    rests: bool,
+    /// When it was handed to the batch.
+    begun: Instant,
+}
+
+impl Live {
+    /// Sends what is held, as far as there is room. `Err` if nobody reads.
+    fn flush(&mut self) -> Result<(), ()> {
+        while let Some(update) = self.held.pop_front() {
+            match self.order.updates.try_send(update) {
+                Ok(()) => {}
+                Err(TrySendError::Full(update)) => {
+                    self.held.push_front(update);
+                    return Ok(());
+                }
+                Err(TrySendError::Closed(_)) => return Err(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is held, or asks the reader to say when there is room. `Err` if nobody reads.
+    fn send(&mut self) -> Result<(), ()> {
+        self.flush()?;
+        if !self.held.is_empty() {
+            self.order.waits_for_reader.store(true, Ordering::SeqCst);
+            // The reader may have emptied its channel before it could see that.
+            self.flush()?;
+        }
+        if self.held.is_empty() {
+            self.order.waits_for_reader.store(false, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.held.is_empty() && self.seqs.iter().all(|seq| seq.has_ended)
+    }
+}
+
+/// Who runs the jobs.
+pub struct Worker {
+    batch: Batch,
+    commands: Receiver<Command>,
+    board: Arc<Board>,
+    metrics: Arc<Metrics>,
+    queue: VecDeque<Order>,
+    jobs: BTreeMap<JobId, Live>,
+    by_seq: HashMap<SeqId, JobId>,
+    failures: u32,
+    stops: bool,
+}
+
+impl Worker {
+    /// Over `batch`.
+    pub fn new(batch: Batch, commands: Receiver<Command>, board: Arc<Board>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            batch,
+            commands,
+            board,
+            metrics,
+            queue: VecDeque::new(),
+            jobs: BTreeMap::new(),
+            by_seq: HashMap::new(),
+            failures: 0,
+            stops: false,
+        }
+    }
+
+    /// Does what comes, until it is told to stop.
+    pub fn run(mut self) {
+        loop {
+            while let Ok(command) = self.commands.try_recv() {
+                self.take(command);
+            }
+            self.hand_over();
+            if self.batch.is_idle() {
+                self.publish();
+                if self.stops && self.jobs.is_empty() {
+                    return;
+                }
+                match self.commands.recv() {
+                    Ok(command) => self.take(command),
+                    Err(_) => return,
+                }
+                continue;
+            }
+            let steps = self.batch.stats().steps;
+            let came = self.step();
+            self.publish();
+            if came == 0 && self.batch.stats().steps == steps {
+                // Every sequence rests, or the device fails: only a command or time helps.
+                match self.commands.recv_timeout(NAP) {
+                    Ok(command) => self.take(command),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Add(order) => self.queue.push_back(order),
+            Command::Leave(id) => self.leave(id),
+            Command::Resume(id) => self.settle(id),
+            Command::EndAll => self.end_all(&JobError::Ending),
+            Command::Stop => self.stops = true,
+        }
+    }
+
+    /// Nobody reads a job any more.
+    fn leave(&mut self, id: JobId) {
+        if let Some(at) = self.queue.iter().position(|order| order.id == id) {
+            self.queue.remove(at);
+            self.board.leave_queue();
+            self.board.changed.notify_waiters();
+        }
+        if let Some(live) = self.jobs.get_mut(&id) {
+            live.held.clear();
+            live.seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
+        }
+        self.settle(id);
+    }
+
+    /// Sends what a job has to tell. Its sequences rest while its reader is behind, and end if there is none.
+    fn settle(&mut self, id: JobId) {
+        let Some(live) = self.jobs.get_mut(&id) else { return };
+        if live.send().is_err() {
+            live.held.clear();
+            live.seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
+        }
+        let rests = !live.held.is_empty();
+        if live.rests != rests {
+            live.rests = rests;
+            live.seqs.iter().for_each(|seq| self.batch.pause(seq.id, rests));
+        }
+        if live.is_done() {
+            self.jobs.remove(&id);
+            self.board.changed.notify_waiters();
+        }
+    }
+
+    /// Ends every job, and says why.
+    fn end_all(&mut self, why: &JobError) {
+        for order in std::mem::take(&mut self.queue) {
+            self.board.leave_queue();
+            // Its reader may have left.
+            let _ = order.updates.try_send(Err(why.clone()));
+        }
+        let ids: Vec<JobId> = self.jobs.keys().copied().collect();
+        for id in ids {
+            let live = self.jobs.get_mut(&id).expect("a job of the list");
+            live.held.push_back(Err(why.clone()));
+            live.seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
+            self.settle(id);
+        }
+    }
+
+    /// Hands waiting jobs to the batch, as long as it has slots for them: first those of clients that have the
+    /// fewest running, the oldest first.
+    fn hand_over(&mut self) {
+        let n_seqs = self.batch.engine().program().limits.seqs;
+        while !self.queue.is_empty() {
+            let stats = self.batch.stats();
+            let running = |order: &Order| {
+                self.jobs.values().filter(|live| live.order.job.client == order.job.client).count()
+            };
+            let next = (0..self.queue.len()).min_by_key(|&at| (running(&self.queue[at]), self.queue[at].id));
+            let next = next.expect("the queue is not empty");
+            let need = self.queue[next].job.n_choices().min(n_seqs);
+            if stats.waiting > 0 || stats.running + need > n_seqs {
+                return;
+            }
+            let order = self.queue.remove(next).expect("an order of the queue");
+            self.board.leave_queue();
+            self.begin(order);
+        }
+    }
+
+    fn begin(&mut self, order: Order) {
+        let job = &order.job;
+        let mut seqs: Vec<Seq> = Vec::with_capacity(job.n_choices());
+        let mut refused = None;
+        for prompt in &job.prompts {
+            let request = Request {
+                n: job.n,
+                salt: Arc::clone(&job.salt),
+                cache_prompt: job.cache_prompt,
+                ..Request::new(prompt.clone(), job.options.clone())
+            };
+            match self.batch.add(&request) {
+                Ok(ids) => seqs.extend(ids.into_iter().map(|id| Seq::new(id, 0))),
+                Err(err) => refused = Some(err),
+            }
+        }
+        seqs.iter_mut().enumerate().for_each(|(choice, seq)| seq.choice = choice);
+        self.metrics.queued.add_time(order.came.elapsed());
+        let (id, begun) = (order.id, Instant::now());
+        self.by_seq.extend(seqs.iter().map(|seq| (seq.id, id)));
+        let mut live = Live { order, seqs, held: VecDeque::new(), rests: false, begun };
+        if let Some(err) = refused {
+            live.held.push_back(Err(JobError::Refused(err.to_string())));
+            live.seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
+        }
+        self.jobs.insert(id, live);
+        self.settle(id);
+    }
+
+    /// Makes a step. Returns how many events it had.
+    fn step(&mut self) -> usize {
+        let before = self.batch.stats();
+        let events = match self.batch.step() {
+            Ok(events) => events,
+            Err(err) => {
+                self.failed(&err);
+                return 0;
+            }
+        };
+        self.failures = 0;
+        let after = self.batch.stats();
+        let rows = after.prompt_rows + after.decode_rows - before.prompt_rows - before.decode_rows;
+        if rows > 0 {
+            self.metrics.rows.add(rows as f64);
+        }
+        self.tell_progress();
+        let n_events = events.len();
+        for (seq, event) in events {
+            self.deliver(seq, event);
+        }
+        n_events
+    }
+
+    /// The device failed. It may come back; if it does not, those who wait are told.
+    fn failed(&mut self, err: &Error) {
+        self.failures += 1;
+        tracing::error!(failures = self.failures, "a step failed: {err}");
+        if self.failures >= TRIES {
+            self.failures = 0;
+            self.end_all(&JobError::Failed(err.to_string()));
+        }
+    }
+
+    fn deliver(&mut self, seq: SeqId, mut event: Event) {
+        let Some(&id) = self.by_seq.get(&seq) else { return };
+        let stats = self.batch.stats_of(seq).unwrap_or_default();
+        let live = self.jobs.get_mut(&id).expect("a job lives as long as its sequences");
+        let Live { order, seqs, held, begun, .. } = live;
+        let of = seqs.iter_mut().find(|of| of.id == seq).expect("a sequence of the job");
+        if event.token.is_some() {
+            count(&self.metrics.generated_tokens, 1);
+            match of.last.replace(Instant::now()) {
+                Some(last) => self.metrics.between_tokens.add_time(last.elapsed()),
+                None => {
+                    let computed = stats.prompt_tokens - stats.cached_tokens;
+                    count(&self.metrics.prompt_tokens, computed as u64);
+                    count(&self.metrics.prompt_us, stats.prompt_time.as_micros() as u64);
+                    self.metrics.first_token.add_time(order.came.elapsed());
+                    self.metrics.prefill.add_time(begun.elapsed());
+                    if order.job.progress && of.told < stats.prompt_tokens {
+                        held.push_back(Ok(progress(of.choice, &stats, stats.prompt_tokens, *begun)));
+                    }
+                }
+            }
+        }
+        if event.end == Some(StopReason::Cancelled) && of.out_of_time {
+            event.end = Some(StopReason::Limit);
+        }
+        if let Some(end) = event.end {
+            of.has_ended = true;
+            self.by_seq.remove(&seq);
+            self.metrics.count_end(match end {
+                StopReason::EndOfText | StopReason::StopString => "stop",
+                StopReason::Limit | StopReason::ContextFull => "length",
+                StopReason::Cancelled => "abort",
+            });
+            self.metrics.whole.add_time(order.came.elapsed());
+            self.metrics.decode.add_time(stats.generate_time);
+            count(&self.metrics.generate_us, stats.generate_time.as_micros() as u64);
+            let n_tokens = (stats.prompt_tokens + stats.generated_tokens) as u64;
+            self.metrics.most_tokens.fetch_max(n_tokens, Ordering::Relaxed);
+        } else if order.job.time_limit.is_some_and(|limit| stats.generate_time > limit) {
+            of.out_of_time = true;
+            self.batch.cancel(seq);
+        }
+        if !order.updates.is_closed() {
+            held.push_back(Ok(Update::Event { choice: of.choice, event, stats }));
+        }
+        self.settle(id);
+    }
+
+    /// Tells those who want to know how far their prompts are.
+    fn tell_progress(&mut self) {
+        let mut told = Vec::new();
+        for standing in self.batch.standings().filter(|standing| standing.stats.generated_tokens == 0) {
+            let Some(id) = self.by_seq.get(&standing.id) else { continue };
+            let live = self.jobs.get_mut(id).expect("a job lives as long as its sequences");
+            if !live.order.job.progress {
+                continue;
+            }
+            let seq = live.seqs.iter_mut().find(|seq| seq.id == standing.id).expect("one of the job");
+            let processed = standing.n_cached.min(standing.n_prompt);
+            if processed > seq.told {
+                seq.told = processed;
+                live.held.push_back(Ok(progress(seq.choice, &standing.stats, processed, live.begun)));
+                told.push(*id);
+            }
+        }
+        told.into_iter().for_each(|id| self.settle(id));
+    }
+
+    /// Lets everybody see how things stand.
+    fn publish(&self) {
+        let slot = |standing: crate::engine::Standing| {
+            let job = *self.by_seq.get(&standing.id)?;
+            let limit = self.jobs.get(&job)?.order.job.options.max_tokens;
+            Some(Slot {
+                id: standing.slot?,
+                job: job.0,
+                n_prompt: standing.n_prompt,
+                n_past: standing.n_cached,
+                n_generated: standing.stats.generated_tokens,
+                n_remaining: limit.map(|limit| limit.saturating_sub(standing.stats.generated_tokens)),
+            })
+        };
+        let slots = self.batch.standings().filter_map(slot).collect();
+        self.board.publish(Standing { stats: self.batch.stats(), slots });
+    }
+}
+
+impl Seq {
+    fn new(id: SeqId, choice: usize) -> Self {
+        Self { id, choice, last: None, told: 0, out_of_time: false, has_ended: false }
+    }
+}
+
+fn progress(choice: usize, stats: &Stats, processed: usize, begun: Instant) -> Update {
+    let (total, cached) = (stats.prompt_tokens, stats.cached_tokens);
+    Update::Progress { choice, total, cached, processed, time: begun.elapsed() }
+}

@@ -1,0 +1,290 @@
+//! What OpenAI's and llama-server's endpoints answer.
+
+use serde_json::{Value, json};
+use sterna::tokenizer::Special;
+
+use super::client::{N_CTX, SLOTS, TestServer};
+
+fn chat(more: Value) -> Value {
+    let mut body = json!({
+        "messages": [{ "role": "user", "content": "Tell me of the sea." }],
+        "max_tokens": 8, "seed": 5, "ignore_eos": true,
+    });
+    let Value::Object(more) = more else { panic!("an object") };
+    more.into_iter().for_each(|(name, value)| body[name] = value);
+    body
+}
+
+/// The texts of the choices of a streamed chat, and their reasons.
+fn told(chunks: &[Value], n: usize) -> Vec<(String, String)> {
+    let mut told = vec![(String::new(), String::new()); n];
+    for choice in chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap()) {
+        let (text, reason) = &mut told[choice["index"].as_u64().unwrap() as usize];
+        assert_eq!(reason, "", "a chunk behind the end");
+        *text += choice["delta"]["content"].as_str().unwrap_or_default();
+        *reason = choice["finish_reason"].as_str().unwrap_or_default().to_owned();
+    }
+    told
+}
+
+#[test]
+fn a_streamed_chat_is_the_plain_one_in_pieces() {
+    let server = TestServer::start(|_| ());
+    let plain =
+        server.post("/v1/chat/completions", &chat(json!({ "n": 2, "logprobs": true, "top_logprobs": 2 })));
+    let plain = plain.ok();
+    assert_eq!(plain["object"], "chat.completion");
+    assert!(plain["id"].as_str().unwrap().starts_with("chatcmpl-"));
+    assert!(plain["system_fingerprint"].as_str().unwrap().starts_with('b'));
+    assert_eq!(plain["usage"]["completion_tokens"], 16);
+    assert_eq!(plain["choices"][0]["message"]["role"], "assistant");
+    assert_ne!(plain["choices"][0]["message"]["content"], plain["choices"][1]["message"]["content"]);
+
+    let more = json!({
+        "n": 2, "logprobs": true, "top_logprobs": 2, "stream": true, "stream_options": { "include_usage": true },
+    });
+    let answer = server.post("/v1/chat/completions", &chat(more));
+    assert_eq!(answer.header("cache-control"), Some("no-cache"));
+    let chunks = answer.chunks();
+    for (index, chunk) in chunks.iter().take(2).enumerate() {
+        assert_eq!(chunk["choices"][0]["index"], index);
+        assert_eq!(chunk["choices"][0]["delta"], json!({ "role": "assistant", "content": null }));
+    }
+    let (last, others) = chunks.split_last().unwrap();
+    assert_eq!(last["choices"], json!([]));
+    assert_eq!(last["usage"]["total_tokens"], plain["usage"]["total_tokens"]);
+    for chunk in others {
+        assert!(chunk["usage"].is_null() && chunk.get("usage").is_some());
+        assert_eq!((&chunk["id"], &chunk["created"]), (&last["id"], &last["created"]));
+    }
+    for (index, (text, reason)) in told(&chunks, 2).into_iter().enumerate() {
+        let choice = &plain["choices"][index];
+        assert_eq!(choice["message"]["content"], text);
+        assert_eq!((choice["finish_reason"].as_str(), reason.as_str()), (Some("length"), "length"));
+        let of_choice = others.iter().map(|chunk| &chunk["choices"][0]).filter(|one| one["index"] == index);
+        let entries = of_choice.filter_map(|one| one["logprobs"]["content"].as_array());
+        let entries: Vec<Value> = entries.flatten().cloned().collect();
+        assert_eq!(choice["logprobs"]["content"], Value::from(entries.clone()));
+        assert_eq!(entries.len(), 8);
+        for entry in &entries {
+            assert_eq!(entry["top_logprobs"].as_array().unwrap().len(), 2);
+            assert!(entry["logprob"].as_f64().unwrap() <= 0.0);
+        }
+    }
+    // Without `include_usage` no chunk is without choices.
+    let chunks = server.post("/v1/chat/completions", &chat(json!({ "stream": true }))).chunks();
+    assert!(chunks.iter().all(|chunk| chunk["choices"].as_array().unwrap().len() == 1));
+}
+
+#[test]
+fn seeds_stops_and_biases() {
+    let server = TestServer::start(|_| ());
+    let text = |more: Value| {
+        let answer = server.post("/v1/chat/completions", &chat(more)).ok();
+        answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(text(json!({})), text(json!({})));
+    assert_ne!(text(json!({ "max_tokens": 24 })), text(json!({ "max_tokens": 24, "seed": 6 })));
+    let greedy = text(json!({ "temperature": 0, "max_tokens": 24 }));
+    let stop: String = greedy.chars().skip(6).take(3).collect();
+    let before = greedy.split(&stop).next().unwrap();
+    for stream in [false, true] {
+        let more =
+            json!({ "temperature": 0, "max_tokens": 24, "stop": [stop, "never said"], "stream": stream });
+        let answer = server.post("/v1/chat/completions", &chat(more));
+        let (text, reason) = match stream {
+            true => told(&answer.chunks(), 1).swap_remove(0),
+            false => {
+                let choice = answer.ok()["choices"][0].clone();
+                let text = |value: &Value| value.as_str().unwrap().to_owned();
+                (text(&choice["message"]["content"]), text(&choice["finish_reason"]))
+            }
+        };
+        assert_eq!((text.as_str(), reason.as_str()), (before, "stop"));
+    }
+    let native = json!({ "prompt": "You", "n_predict": 4, "temperature": 0, "ignore_eos": true,
+        "logit_bias": [[9, 1000.0]], "return_tokens": true });
+    assert_eq!(server.post("/completion", &native).ok()["tokens"], json!([9, 9, 9, 9]));
+    let openai = json!({ "prompt": "You", "max_tokens": 3, "temperature": 0, "logit_bias": { "9": 1000 }, "logprobs": 1 });
+    let tokens = server.post("/v1/completions", &openai).ok()["choices"][0]["logprobs"]["tokens"].clone();
+    assert_eq!(tokens.as_array().unwrap().len(), 3);
+    assert_eq!(tokens[0], tokens[2]);
+}
+
+#[test]
+fn completions_of_many_prompts_and_kinds() {
+    let server = TestServer::start(|_| ());
+    let tokens = server.engine.tokenizer().unwrap().encode("You may", Special::Parse, true);
+    let ask = |prompt: Value, more: Value| {
+        let mut body = json!({ "prompt": prompt, "max_tokens": 6, "temperature": 0, "ignore_eos": true });
+        more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+        server.post("/v1/completions", &body)
+    };
+    let one = ask(json!("You may"), json!({})).ok();
+    assert_eq!(one["object"], "text_completion");
+    let text = one["choices"][0]["text"].as_str().unwrap().to_owned();
+    assert!(!text.is_empty());
+    assert_eq!(ask(json!(tokens), json!({})).ok()["choices"][0]["text"], text);
+    let many = ask(json!(["You may", tokens, "The"]), json!({ "n": 2 })).ok();
+    let many = many["choices"].as_array().unwrap();
+    assert_eq!(many.len(), 6);
+    for (at, choice) in many.iter().enumerate() {
+        assert_eq!(choice["index"], at);
+        assert!(at >= 4 || choice["text"] == text, "{choice}");
+    }
+    let echoed = ask(json!("You may"), json!({ "echo": true })).ok();
+    assert_eq!(echoed["choices"][0]["text"], format!("You may{text}"));
+    let chunks = ask(json!("You may"), json!({ "stream": true, "echo": true })).chunks();
+    let streamed: String = chunks.iter().map(|chunk| chunk["choices"][0]["text"].as_str().unwrap()).collect();
+    assert_eq!(streamed, format!("You may{text}"));
+}
+
+#[test]
+fn llama_servers_completion() {
+    let server = TestServer::start(|_| ());
+    let ask = |more: Value| {
+        let mut body = json!({ "prompt": "You may", "n_predict": 6, "temperature": 0, "ignore_eos": true });
+        more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+        server.post("/completion", &body)
+    };
+    let plain = ask(json!({ "n_probs": 3 })).ok();
+    assert_eq!((&plain["stop"], &plain["stop_type"]), (&json!(true), &json!("limit")));
+    assert_eq!(plain["tokens_predicted"], 6);
+    assert_eq!(plain["completion_probabilities"].as_array().unwrap().len(), 6);
+    for (name, value) in plain["timings"].as_object().unwrap() {
+        assert!(value.as_f64().is_some_and(f64::is_finite), "{name}: {value}");
+    }
+    let probabilities = ask(json!({ "n_probs": 3, "post_sampling_probs": true })).ok();
+    let first = &probabilities["completion_probabilities"][0];
+    assert!(first["prob"].as_f64().unwrap() > 0.0 && first["top_probs"].as_array().unwrap().len() == 3);
+
+    let streamed = ask(json!({ "stream": true, "return_progress": true })).data();
+    let pieces: Vec<Value> = streamed.iter().map(|data| serde_json::from_str(data).unwrap()).collect();
+    assert_eq!(pieces[0]["prompt_progress"]["total"], plain["tokens_evaluated"]);
+    let text: String = pieces.iter().map(|piece| piece["content"].as_str().unwrap()).collect();
+    assert_eq!(plain["content"], text);
+    let (last, others) = pieces.split_last().unwrap();
+    assert!(others.iter().all(|piece| piece["stop"] == false) && last["stop"] == true);
+
+    let chosen = ask(json!({ "response_fields": ["content", "timings/predicted_n", "nothing"] })).ok();
+    assert_eq!(chosen, json!({ "content": text, "predicted_n": 6 }));
+    let word: String = text.chars().skip(3).take(2).collect();
+    let stopped = ask(json!({ "stop": ["never", word] })).ok();
+    assert_eq!((&stopped["stop_type"], &stopped["stopping_word"]), (&json!("word"), &json!(word)));
+    let evaluated = ask(json!({ "n_predict": 0 })).ok();
+    assert_eq!((&evaluated["content"], &evaluated["tokens_predicted"]), (&json!(""), &json!(0)));
+    let two = ask(json!({ "prompt": ["You may", "You may"] })).ok();
+    assert_eq!(two.as_array().unwrap().iter().filter(|one| one["content"] == text.as_str()).count(), 2);
+}
+
+#[test]
+fn tokens_and_templates() {
+    let server = TestServer::start(|_| ());
+    let tokenizer = server.engine.tokenizer().unwrap();
+    let ids = tokenizer.encode("You may", Special::Parse, false);
+    let answer = server.post("/tokenize", &json!({ "content": "You may" })).ok();
+    assert_eq!(answer["tokens"], json!(ids));
+    let pieces = server.post("/tokenize", &json!({ "content": "You may", "with_pieces": true })).ok();
+    let text: String =
+        pieces["tokens"].as_array().unwrap().iter().map(|one| one["piece"].as_str().unwrap()).collect();
+    assert_eq!(text, "You may");
+    assert_eq!(server.post("/tokenize", &json!({ "prompt": "You may" })).ok()["max_model_len"], N_CTX);
+    assert_eq!(server.post("/detokenize", &json!({ "tokens": ids })).ok()["content"], "You may");
+    let error = server.post("/detokenize", &json!({ "tokens": [1 << 30] })).error(400);
+    assert_eq!(error["param"], "tokens");
+    let talk = json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "Hi" }] }] });
+    let prompt = server.post("/apply-template", &talk).ok()["prompt"].as_str().unwrap().to_owned();
+    assert!(prompt.contains("Hi"), "{prompt}");
+}
+
+/// The token that ends a turn, where the template writes it and where a message spells it.
+#[test]
+fn no_message_forges_a_turn() {
+    let server = TestServer::start(|options| options.template = Some("chatml".into()));
+    let tokenizer = server.engine.tokenizer().unwrap();
+    let eos = tokenizer.eos().expect("the model has an end of text");
+    let spelled = String::from_utf8(tokenizer.token_bytes(eos).to_vec()).unwrap();
+    let tokens = |content: &str| {
+        let body = json!({ "messages": [{ "role": "user", "content": content }] });
+        let answer = server.post("/tokenize", &body).ok();
+        serde_json::from_value::<Vec<u32>>(answer["tokens"].clone()).unwrap()
+    };
+    assert!(tokenizer.encode(&spelled, Special::Parse, false).contains(&eos));
+    assert!(!tokens(&format!("a {spelled} b{spelled}")).contains(&eos), "{spelled}");
+    // Text without control tokens has the tokens that it always had.
+    let plain = "<|im_start|>user\nHonest text.<|im_end|>\n<|im_start|>assistant\n";
+    assert_eq!(tokens("Honest text."), tokenizer.encode(plain, Special::Parse, true));
+    // The text of it is not changed by what guards it.
+    let body = json!({ "messages": [{ "role": "user", "content": spelled }] });
+    let prompt = server.post("/apply-template", &body).ok()["prompt"].clone();
+    assert_eq!(prompt, format!("<|im_start|>user\n{spelled}<|im_end|>\n<|im_start|>assistant\n"));
+    // A prompt of a completion is as the model reads it.
+    let ids = server.post("/tokenize", &json!({ "content": spelled })).ok()["tokens"].clone();
+    assert_eq!(ids, json!([eos]));
+}
+
+#[test]
+fn an_assistants_message_goes_on() {
+    let server = TestServer::start(|_| ());
+    let begun = |more: Value| {
+        let mut body = json!({ "messages": [
+            { "role": "user", "content": "Hi" }, { "role": "assistant", "content": "I say" }] });
+        more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+        server.post("/apply-template", &body)
+    };
+    let prompt = begun(json!({})).ok()["prompt"].as_str().unwrap().to_owned();
+    assert!(prompt.ends_with("I say"), "{prompt}");
+    let told = begun(json!({ "continue_final_message": true, "add_generation_prompt": false })).ok();
+    assert_eq!(told["prompt"], prompt);
+    let closed =
+        begun(json!({ "continue_final_message": false })).ok()["prompt"].as_str().unwrap().to_owned();
+    assert!(!closed.ends_with("I say"), "{closed}");
+    let both = begun(json!({ "continue_final_message": true, "add_generation_prompt": true })).error(400);
+    assert_eq!(both["param"], "continue_final_message");
+    let twice = json!({ "messages": [
+        { "role": "assistant", "content": "a" }, { "role": "assistant", "content": "b" }] });
+    assert_eq!(server.post("/apply-template", &twice).error(400)["param"], "messages");
+}
+
+#[test]
+fn what_the_server_says_of_itself() {
+    let server = TestServer::start(|options| options.alias = Some("small/one".into()));
+    let props = server.get("/props").ok();
+    assert_eq!((&props["model_alias"], &props["total_slots"]), (&json!("small/one"), &json!(SLOTS)));
+    assert_eq!(props["default_generation_settings"]["n_ctx"], N_CTX);
+    assert!(!props.to_string().contains(env!("CARGO_MANIFEST_DIR")), "a path of this machine");
+    let models = server.get("/v1/models").ok();
+    assert_eq!(models["data"][0]["id"], "small/one");
+    assert_eq!(server.get("/v1/models/small/one").ok(), models["data"][0]);
+    assert_eq!(server.get("/v1/models/other").error(404)["code"], "model_not_found");
+    let slots = server.get("/slots").ok();
+    assert_eq!(slots.as_array().unwrap().len(), SLOTS);
+    assert_eq!(server.get("/v1/health").ok(), json!({ "status": "ok" }));
+    let page = server.get("/");
+    assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
+    let tag = page.header("etag").unwrap();
+    let again =
+        format!("GET / HTTP/1.1\r\nHost: localhost\r\nIf-None-Match: {tag}\r\nConnection: close\r\n\r\n");
+    assert_eq!(server.send(&again).status, 304);
+    server.still_answers();
+    let metrics = server.get("/metrics");
+    assert!(metrics.header("process-start-time-unix").is_some());
+    assert_eq!(server.metric("llamacpp:tokens_predicted_total"), 2.0);
+    assert_eq!(server.metric("vllm:time_to_first_token_seconds_count"), 1.0);
+    assert_eq!(server.metric("vllm:request_success_total{finished_reason=\"length\"}"), 1.0);
+}
+
+#[test]
+fn equal_beginnings_are_found_again() {
+    let server = TestServer::start(|_| ());
+    let prompt: Vec<u32> = (1..200).collect();
+    let ask = |more: Value| {
+        let mut body = json!({ "prompt": prompt, "n_predict": 2 });
+        more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+        server.post("/completion", &body).ok()["timings"]["cache_n"].clone()
+    };
+    assert_eq!(ask(json!({})), 0);
+    assert_eq!(ask(json!({})), 192);
+    assert_eq!(ask(json!({ "cache_prompt": false })), 0);
+    assert_eq!(ask(json!({ "cache_salt": "another" })), 0);
+}

@@ -1,0 +1,236 @@
+//! A server in this process on a free port, and a client that knows as little HTTP as it can.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sterna::engine::{Engine, EngineOptions, SamplerOptions};
+use sterna::serve::{Loaded, ServeError, ServeOptions, Server, Stopper};
+
+/// Slots of the test server.
+pub const SLOTS: usize = 3;
+/// Positions of a sequence.
+pub const N_CTX: usize = 320;
+
+pub struct TestServer {
+    pub address: SocketAddr,
+    pub engine: Engine,
+    stopper: Stopper,
+    ended: Option<std::thread::JoinHandle<Result<(), ServeError>>>,
+}
+
+fn engine() -> Engine {
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let options = EngineOptions {
+        backend: "cpu".into(),
+        n_ctx: Some(N_CTX),
+        threads: Some(1),
+        n_seqs: SLOTS,
+        batch: 64,
+        ..EngineOptions::default()
+    };
+    Engine::open(path, &options).unwrap()
+}
+
+impl TestServer {
+    pub fn start(change: impl FnOnce(&mut ServeOptions)) -> Self {
+        Self::with_engine(engine(), change)
+    }
+
+    pub fn with_engine(engine: Engine, change: impl FnOnce(&mut ServeOptions)) -> Self {
+        let mut options = ServeOptions { metrics: true, ..ServeOptions::default() };
+        change(&mut options);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let loaded = Loaded { engine: engine.clone(), sampler: SamplerOptions::default() };
+        let server = Server::start(listener, options, "tiny", move || Ok(loaded)).unwrap();
+        let (address, stopper) = (server.address(), server.stopper());
+        let ended = Some(std::thread::spawn(move || server.wait()));
+        let this = Self { address, engine, stopper, ended };
+        let begun = Instant::now();
+        while this.get("/health").status != 200 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the server does not become ready");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        this
+    }
+
+    /// Ends it, and says how it ended.
+    pub fn stop(mut self) -> Result<(), ServeError> {
+        self.stopper.stop();
+        self.ended.take().unwrap().join().unwrap()
+    }
+
+    /// How it ended without being told.
+    pub fn wait(mut self) -> Result<(), ServeError> {
+        self.ended.take().unwrap().join().unwrap()
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.post_with(path, "", body.to_string().as_bytes())
+    }
+
+    /// With more header lines, each with its end.
+    pub fn post_with(&self, path: &str, headers: &str, body: &[u8]) -> Answer {
+        let mut stream = self.connect();
+        send(&mut stream, path, headers, body);
+        Answer::read(stream)
+    }
+
+    /// A request that is answered in pieces, as far as its head.
+    pub fn begin(&self, path: &str, body: &Value) -> BufReader<TcpStream> {
+        let mut stream = self.connect();
+        send(&mut stream, path, "", body.to_string().as_bytes());
+        BufReader::new(stream)
+    }
+
+    pub fn send(&self, request: &str) -> Answer {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        Answer::read(stream)
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+        stream
+    }
+
+    /// The value of a line of `/metrics`.
+    pub fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").text;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} is not in:\n{text}")).parse().unwrap()
+    }
+
+    /// Waits until `done` says yes.
+    pub fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
+        let begun = Instant::now();
+        while !done(self) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A plain request, which must be answered whatever was sent before.
+    pub fn still_answers(&self) {
+        let answer = self.post("/completion", &serde_json::json!({ "prompt": "You", "n_predict": 2 }));
+        assert_eq!(answer.status, 200, "{}", answer.text);
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(ended) = self.ended.take() {
+            let ended = ended.join();
+            assert!(std::thread::panicking() || ended.is_ok_and(|ended| ended.is_ok()));
+        }
+    }
+}
+
+fn send(stream: &mut TcpStream, path: &str, headers: &str, body: &[u8]) {
+    let host = if headers.to_lowercase().contains("host:") { "" } else { "Host: localhost\r\n" };
+    let head = format!(
+        "POST {path} HTTP/1.1\r\n{host}{headers}Connection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // A server that refuses a body need not read it.
+    let _ = stream.write_all(body);
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    /// Lines of the head, in lower case.
+    pub head: Vec<String>,
+    pub text: String,
+}
+
+impl Answer {
+    pub fn read(stream: TcpStream) -> Self {
+        let mut stream = BufReader::new(stream);
+        let (status, head) = read_head(&mut stream);
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        let is_chunked = head.iter().any(|line| line == "transfer-encoding: chunked");
+        let bytes = if is_chunked { unchunked(&rest) } else { rest };
+        Self { status, head, text: String::from_utf8(bytes).unwrap() }
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|err| panic!("{err}: {}", self.text))
+    }
+
+    /// As JSON, of an answer that must be a good one.
+    pub fn ok(&self) -> Value {
+        assert_eq!(self.status, 200, "{}", self.text);
+        self.json()
+    }
+
+    /// The error object, of an answer with that status.
+    pub fn error(&self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", self.text);
+        let error = self.json()["error"].clone();
+        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{}", self.text);
+        error
+    }
+
+    /// Data of server-sent events; what frames them is checked.
+    pub fn data(&self) -> Vec<String> {
+        assert_eq!(self.status, 200, "{}", self.text);
+        assert_eq!(self.header("content-type"), Some("text/event-stream"));
+        let events = self.text.strip_suffix("\n\n").unwrap_or_else(|| panic!("cut off: {:?}", self.text));
+        let data = events.split("\n\n").filter(|event| *event != ":");
+        data.map(|event| {
+            let line = event.lines().find_map(|line| line.strip_prefix("data: "));
+            line.unwrap_or_else(|| panic!("no data: {event:?}")).to_owned()
+        })
+        .collect()
+    }
+
+    /// Data as JSON, up to the `[DONE]` that must come last.
+    pub fn chunks(&self) -> Vec<Value> {
+        let mut data = self.data();
+        assert_eq!(data.pop().as_deref(), Some("[DONE]"));
+        data.iter().map(|data| serde_json::from_str(data).unwrap()).collect()
+    }
+}
+
+/// The status and the head, in lower case.
+pub fn read_head(stream: &mut impl BufRead) -> (u16, Vec<String>) {
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).unwrap_or(0) == 0 || line.trim().is_empty() {
+            break;
+        }
+        lines.push(line.trim().to_lowercase());
+    }
+    let status = lines.first().and_then(|line| line.split(' ').nth(1)?.parse().ok());
+    (status.unwrap_or(0), lines)
+}
+
+fn unchunked(mut rest: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while let Some(end) = rest.windows(2).position(|pair| pair == b"\r\n") {
+        let size = std::str::from_utf8(&rest[..end]).unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        if size == 0 {
+            break;
+        }
+        bytes.extend_from_slice(&rest[end + 2..end + 2 + size]);
+        rest = &rest[end + 4 + size..];
+    }
+    bytes
+}

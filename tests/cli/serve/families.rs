@@ -1,0 +1,142 @@
+//! Anthropic's and ollama's endpoints, and OpenAI's responses.
+
+use serde_json::{Value, json};
+
+use super::client::TestServer;
+
+#[test]
+fn anthropics_messages() {
+    let server = TestServer::start(|_| ());
+    let body = json!({
+        "model": "any", "max_tokens": 8, "temperature": 0, "ignore_eos": true, "system": [{ "type": "text", "text": "Be brief." }],
+        "messages": [{ "role": "user", "content": [{ "type": "text", "text": "Tell me of the sea." }] }],
+    });
+    let plain = server.post("/v1/messages", &body).ok();
+    assert_eq!((&plain["type"], &plain["stop_reason"]), (&json!("message"), &json!("max_tokens")));
+    assert!(plain["id"].as_str().unwrap().starts_with("msg_"));
+    let text = plain["content"][0]["text"].as_str().unwrap().to_owned();
+    let counted = server.post("/v1/messages/count_tokens", &body).ok()["input_tokens"].clone();
+    assert_eq!(plain["usage"]["input_tokens"], counted);
+
+    let mut streamed = body.clone();
+    streamed["stream"] = true.into();
+    let answer = server.post("/v1/messages", &streamed);
+    let events: Vec<Value> = answer.data().iter().map(|data| serde_json::from_str(data).unwrap()).collect();
+    let names = answer.text.lines().filter_map(|line| line.strip_prefix("event: "));
+    assert!(names.eq(events.iter().map(|event| event["type"].as_str().unwrap())));
+    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds[..2], ["message_start", "content_block_start"]);
+    assert_eq!(kinds[kinds.len() - 3..], ["content_block_stop", "message_delta", "message_stop"]);
+    let told: String = events.iter().filter_map(|event| event["delta"]["text"].as_str()).collect();
+    assert_eq!(told, text);
+
+    let mut stopped = body.clone();
+    let word: String = text.chars().skip(4).take(3).collect();
+    stopped["stop_sequences"] = json!(["never", word]);
+    let stopped = server.post("/v1/messages", &stopped).ok();
+    assert_eq!((&stopped["stop_reason"], &stopped["stop_sequence"]), (&json!("stop_sequence"), &json!(word)));
+
+    let mut endless = body;
+    endless.as_object_mut().unwrap().remove("max_tokens");
+    let answer = server.post("/v1/messages", &endless);
+    assert_eq!(answer.error(400)["type"], "invalid_request_error");
+    assert_eq!(answer.json()["type"], "error");
+}
+
+#[test]
+fn ollamas_lines() {
+    let server = TestServer::start(|options| options.template = Some("chatml".into()));
+    let options = json!({ "num_predict": 6, "temperature": 0, "seed": 1 });
+    let body =
+        json!({ "model": "any", "messages": [{ "role": "user", "content": "Hi" }], "options": options });
+    let answer = server.post("/api/chat", &body);
+    assert_eq!(answer.header("content-type"), Some("application/x-ndjson"));
+    let lines: Vec<Value> = answer.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (last, others) = lines.split_last().unwrap();
+    assert!(others.iter().all(|line| line["done"] == false) && last["done"] == true);
+    assert!(last["eval_count"].as_u64().unwrap() <= 6);
+    let text: String = lines.iter().map(|line| line["message"]["content"].as_str().unwrap()).collect();
+    let mut plain = body.clone();
+    plain["stream"] = false.into();
+    assert_eq!(server.post("/api/chat", &plain).ok()["message"]["content"], text);
+
+    let body = json!({ "prompt": "You may", "raw": true, "stream": false, "options": options });
+    let first = server.post("/api/generate", &body).ok();
+    let native = json!({ "prompt": "You may", "n_predict": 6, "temperature": 0, "seed": 1 });
+    assert_eq!(first["response"], server.post("/completion", &native).ok()["content"]);
+    let on = json!({ "context": first["context"], "raw": true, "prompt": "", "stream": false, "options": options });
+    assert_eq!(
+        server.post("/api/generate", &on).ok()["prompt_eval_count"],
+        first["context"].as_array().unwrap().len()
+    );
+    assert_eq!(server.post("/api/generate", &json!({ "model": "any" })).ok()["done_reason"], "load");
+
+    assert!(server.get("/api/version").ok()["version"].as_str().unwrap().starts_with("0."));
+    let name = server.get("/api/tags").ok()["models"][0]["name"].clone();
+    assert_eq!(server.get("/api/ps").ok()["models"][0]["name"], name);
+    let show = server.post("/api/show", &json!({ "model": name })).ok();
+    assert_eq!(show["capabilities"], json!(["completion"]));
+    let refused = server.post("/api/pull", &json!({ "model": "x" }));
+    assert_eq!(refused.status, 501);
+    assert!(refused.json()["error"].is_string());
+}
+
+#[test]
+fn openais_responses() {
+    let server = TestServer::start(|_| ());
+    let body = json!({
+        "model": "any", "instructions": "Be brief.", "max_output_tokens": 6, "temperature": 0, "ignore_eos": true,
+        "tools": [{ "type": "web_search" }],
+        "input": [
+            { "role": "developer", "content": "Be kind." },
+            { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "Hi" }] },
+            { "type": "reasoning", "summary": [] },
+        ],
+    });
+    let plain = server.post("/v1/responses", &body).ok();
+    assert_eq!((&plain["object"], &plain["status"]), (&json!("response"), &json!("incomplete")));
+    assert_eq!(plain["incomplete_details"]["reason"], "max_output_tokens");
+    assert_eq!(plain["usage"]["output_tokens"], 6);
+    let counted = server.post("/v1/responses/input_tokens", &body).ok();
+    assert_eq!(plain["usage"]["input_tokens"], counted["input_tokens"]);
+
+    let mut streamed = body.clone();
+    streamed["stream"] = true.into();
+    let answer = server.post("/v1/responses", &streamed);
+    let events: Vec<Value> = answer.data().iter().map(|data| serde_json::from_str(data).unwrap()).collect();
+    for (at, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], at);
+    }
+    let names = answer.text.lines().filter_map(|line| line.strip_prefix("event: "));
+    assert!(names.eq(events.iter().map(|event| event["type"].as_str().unwrap())));
+    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let begin = [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ];
+    assert_eq!(kinds[..4], begin);
+    let end = [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.incomplete",
+    ];
+    assert_eq!(kinds[kinds.len() - 4..], end);
+    let deltas = events.iter().filter(|event| event["type"] == "response.output_text.delta");
+    let text: String = deltas.map(|event| event["delta"].as_str().unwrap()).collect();
+    assert_eq!(plain["output"][0]["content"][0]["text"], text);
+    let last = &events[events.len() - 1]["response"];
+    assert_eq!(last["output"][0]["content"][0]["text"], text);
+    assert_eq!(
+        (&last["id"], &last["output"][0]["id"]),
+        (&events[0]["response"]["id"], &events[2]["item"]["id"])
+    );
+
+    for (name, value) in [("previous_response_id", json!("x")), ("background", json!(true))] {
+        let mut other = body.clone();
+        other[name] = value;
+        assert_eq!(server.post("/v1/responses", &other).error(400)["param"], name);
+    }
+}

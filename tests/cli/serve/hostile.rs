@@ -1,0 +1,258 @@
+//! Requests that mean harm or make no sense: each is answered in clear words, and a good one behind it as ever.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::client::{Answer, N_CTX, SLOTS, TestServer};
+
+#[test]
+fn bodies_that_are_no_request() {
+    let server = TestServer::start(|options| options.max_body_bytes = 1 << 16);
+    let nested = format!("{{\"messages\": {}1{}}}", "[".repeat(5000), "]".repeat(5000));
+    let bodies: [&[u8]; 9] = [
+        b"",
+        b"{",
+        b"[]",
+        b"\"text\"",
+        b"null",
+        b"{\"prompt\": \"\xff\xfe\"}",
+        b"{\"prompt\": \"a\", \"temperature\": 1e999}",
+        b"prompt=You&n_predict=3",
+        nested.as_bytes(),
+    ];
+    for path in [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/completion",
+        "/tokenize",
+        "/detokenize",
+        "/apply-template",
+    ] {
+        for body in bodies {
+            let answer = server.post_with(path, "", body);
+            assert_eq!(answer.error(400)["type"], "invalid_request_error", "{path} {body:?}");
+        }
+    }
+    server.still_answers();
+    assert_eq!(server.post_with("/completion", "", &[b' '; 70_000]).status, 413);
+    // A length that lies in either direction.
+    let long = "POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n";
+    assert_eq!(server.send(long).status, 413);
+    let mut stream = server.connect();
+    stream
+        .write_all(b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{\"prompt\"")
+        .unwrap();
+    drop(stream);
+    // curl says that JSON is a form.
+    let form = "Content-Type: application/x-www-form-urlencoded\r\n";
+    let answer = server.post_with("/completion", form, br#"{"prompt": "You", "n_predict": 1}"#);
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    server.still_answers();
+}
+
+#[test]
+fn values_outside_their_range() {
+    let server = TestServer::start(|_| ());
+    let huge = json!(1e300);
+    let fields: Vec<(&str, Vec<Value>)> = vec![
+        ("temperature", vec![json!("hot"), huge.clone(), json!([]), json!(-50)]),
+        ("top_p", vec![json!(2), json!(-1)]),
+        ("min_p", vec![json!(2)]),
+        ("top_k", vec![json!(-7), json!(1.5), huge.clone()]),
+        ("repeat_penalty", vec![json!(0), json!(-1)]),
+        ("repeat_last_n", vec![json!(-2), huge.clone()]),
+        ("seed", vec![json!("x"), json!(1.5), huge.clone()]),
+        ("n_predict", vec![json!(-2), json!("many"), huge.clone()]),
+        ("stop", vec![json!(3), json!(vec!["x"; 17]), json!("y".repeat(300)), json!([1])]),
+        (
+            "logit_bias",
+            vec![json!(1), json!([[1]]), json!({ "x": 1 }), json!({ "1": "much" }), json!([[99_999_999, 1]])],
+        ),
+        ("n", vec![json!(0), json!(SLOTS + 1), json!(1_000_000_000), json!(-1)]),
+        ("stream", vec![json!("yes"), json!(1)]),
+        ("n_probs", vec![json!(21), json!(-1)]),
+        (
+            "prompt",
+            vec![
+                json!({}),
+                json!([]),
+                json!([[]]),
+                json!([-1]),
+                json!([99_999_999]),
+                json!([1.5]),
+                json!([null]),
+            ],
+        ),
+    ];
+    for (name, values) in fields {
+        for value in values {
+            let mut body = json!({ "prompt": "You", "n_predict": 1 });
+            body[name] = value.clone();
+            let error = server.post("/completion", &body).error(400);
+            let param = error["param"].as_str().unwrap_or_else(|| panic!("{name}: {error}"));
+            assert!(param.starts_with(name), "{name}: {error}");
+        }
+    }
+    server.still_answers();
+    let good = json!({ "prompt": "You", "n_predict": 1, "temperature": null, "unknown": { "a": [1] }, "n_discard": -5,
+        "n_keep": -1, "seed": -1, "user": "me", "samplers": ["top_k"], "mirostat": 2 });
+    assert_eq!(server.post("/completion", &good).status, 200);
+}
+
+#[test]
+fn conversations_that_make_no_sense() {
+    let server = TestServer::start(|_| ());
+    let user = json!({ "role": "user", "content": "Hi" });
+    let talks = [
+        json!(null),
+        json!("Hi"),
+        json!([]),
+        json!([1]),
+        json!([{ "content": "Hi" }]),
+        json!([{ "role": "king", "content": "Hi" }]),
+        json!([{ "role": "user" }]),
+        json!([{ "role": "user", "content": 3 }]),
+        json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "http://x" } }] }]),
+        json!([user, { "role": "assistant", "tool_calls": [{ "id": "x" }] }]),
+        json!(vec![user.clone(); 5000]),
+    ];
+    for talk in talks {
+        let error =
+            server.post("/v1/chat/completions", &json!({ "messages": talk, "max_tokens": 1 })).error(400);
+        assert!(error["param"].as_str().is_some_and(|param| param.starts_with("messages")), "{error}");
+    }
+    let not_yet = [
+        ("response_format", json!({ "type": "json_object" })),
+        ("tools", json!([{ "type": "function", "function": { "name": "f" } }])),
+        ("functions", json!([{ "name": "f" }])),
+        ("grammar", json!("root ::= \"a\"")),
+        ("json_schema", json!({})),
+        ("structured_outputs", json!({ "regex": "a" })),
+        ("chat_template", json!("{{ 1 }}")),
+        ("chat_template_kwargs", json!({ "messages": [] })),
+        ("stop_token_ids", json!([1])),
+    ];
+    for (name, value) in not_yet {
+        let mut body = json!({ "messages": [user], "max_tokens": 1 });
+        body[name] = value;
+        assert_eq!(server.post("/v1/chat/completions", &body).error(400)["param"], name);
+    }
+    let none = json!({ "messages": [user], "max_tokens": 1, "tools": [{ "type": "function" }], "tool_choice": "none" });
+    assert_eq!(server.post("/v1/chat/completions", &none).status, 200);
+    let text =
+        json!({ "messages": [user], "max_tokens": 1, "response_format": { "type": "text" }, "tools": [] });
+    assert_eq!(server.post("/v1/chat/completions", &text).status, 200);
+}
+
+#[test]
+fn prompts_that_are_too_long() {
+    let server = TestServer::start(|_| ());
+    let error = server.post("/v1/completions", &json!({ "prompt": vec![5; N_CTX] })).error(400);
+    assert_eq!(error["code"], "context_length_exceeded");
+    assert_eq!((&error["n_prompt_tokens"], &error["n_ctx"]), (&json!(N_CTX), &json!(N_CTX)));
+    let message = error["message"].as_str().unwrap();
+    for phrase in
+        ["context_length_exceeded", "exceeds the available context size", "maximum context length is"]
+    {
+        assert!(message.contains(phrase), "{message}");
+    }
+    let full = json!({ "prompt": vec![5; N_CTX - 2], "n_predict": 50, "ignore_eos": true });
+    let answer = server.post("/completion", &full).ok();
+    assert_eq!(answer["stop_type"], "limit");
+    assert!(answer["tokens_predicted"].as_u64().unwrap() <= 3);
+}
+
+#[test]
+fn paths_and_methods() {
+    let server = TestServer::start(|options| (options.metrics, options.slots) = (false, false));
+    assert_eq!(server.get("/v1/nothing").error(404)["type"], "not_found_error");
+    assert_eq!(server.get("/v1/chat/completions").error(405)["type"], "invalid_request_error");
+    assert_eq!(server.get("/page/../../etc/passwd").status, 404);
+    for path in ["/v1/embeddings", "/infill"] {
+        assert_eq!(server.post(path, &json!({})).error(501)["type"], "not_supported_error");
+    }
+    assert_eq!(server.get("/metrics").status, 501);
+    assert_eq!(server.get("/slots").status, 501);
+    let long = format!("GET /health HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
+    let mut stream = server.connect();
+    let _ = stream.write_all(long.as_bytes());
+    assert!([0, 431].contains(&Answer::read(stream).status));
+    assert_eq!(server.send("nonsense\r\n\r\n").status, 400);
+    server.still_answers();
+}
+
+#[test]
+fn keys_guard_everything_but_health_and_the_page() {
+    let server = TestServer::start(|options| options.keys = vec!["first".into(), "second".into()]);
+    assert_eq!(server.get("/").status, 200);
+    for path in ["/props", "/slots", "/metrics", "/v1/models", "/api/tags", "/nothing"] {
+        assert_eq!(server.get(path).status, 401, "{path}");
+    }
+    let body = br#"{"prompt": "You", "n_predict": 1}"#;
+    for path in ["/completion", "/tokenize", "/v1/completions", "/v1/messages", "/api/generate"] {
+        assert_eq!(server.post_with(path, "", body).status, 401, "{path}");
+    }
+    let wrong = server.post_with("/completion", "Authorization: Bearer firs\r\n", body);
+    assert_eq!(wrong.error(401)["code"], "invalid_api_key");
+    assert_eq!(wrong.header("www-authenticate"), Some("bearer"));
+    for header in
+        ["Authorization: Bearer first\r\n", "authorization: bearer second\r\n", "x-api-key: second\r\n"]
+    {
+        assert_eq!(server.post_with("/completion", header, body).status, 200, "{header}");
+    }
+}
+
+#[test]
+fn pages_of_other_places_are_refused() {
+    let server = TestServer::start(|options| options.origins = vec!["https://friend.example".into()]);
+    let body = br#"{"prompt": "You", "n_predict": 1}"#;
+    let port = server.address.port();
+    let with = |headers: &str| server.post_with("/completion", headers, body);
+    assert_eq!(with("Host: evil.example\r\n").error(403)["type"], "permission_error");
+    assert_eq!(with(&format!("Host: 127.0.0.1.evil.example:{port}\r\n")).status, 403);
+    assert_eq!(with("Origin: http://evil.example\r\nContent-Type: text/plain\r\n").status, 403);
+    assert_eq!(with("Origin: null\r\n").status, 403);
+    let own = format!("Host: localhost:{port}\r\nOrigin: http://localhost:{port}\r\n");
+    assert_eq!(with(&own).status, 200);
+    let friend = with("Origin: https://friend.example\r\n");
+    assert_eq!(friend.status, 200);
+    assert_eq!(friend.header("access-control-allow-origin"), Some("https://friend.example"));
+    assert_eq!(with("").header("access-control-allow-origin"), None);
+    let preflight = |origin: &str| {
+        server.send(&format!(
+            "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\nConnection: close\r\n\r\n"
+        ))
+    };
+    assert_eq!(preflight("https://friend.example").status, 204);
+    assert_eq!(preflight("https://evil.example").status, 403);
+}
+
+#[test]
+fn connections_that_say_nothing_are_closed() {
+    let server = TestServer::start(|options| {
+        options.header_time = Duration::from_millis(200);
+        options.body_time = Duration::from_millis(200);
+    });
+    for begun in ["", "POST /comp", "GET /health HTTP/1.1\r\nHost: loc"] {
+        let mut stream = server.connect();
+        stream.write_all(begun.as_bytes()).unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+    }
+    let slow =
+        "POST /completion HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{";
+    assert_eq!(server.send(slow).status, 408);
+    server.still_answers();
+}
+
+#[test]
+fn names_of_requests() {
+    let server = TestServer::start(|_| ());
+    let named = server.post_with("/tokenize", "X-Request-Id: mine-1\r\n", br#"{"content": ""}"#);
+    assert_eq!(named.header("x-request-id"), Some("mine-1"));
+    let forged = server.post_with("/tokenize", "X-Request-Id: a b\"c\r\n", br#"{"content": ""}"#);
+    assert!(forged.header("x-request-id").unwrap().starts_with("req-"));
+    assert_eq!(server.get("/health").header("x-content-type-options"), Some("nosniff"));
+}

@@ -1,0 +1,283 @@
+//! Many clients, slow ones, ones that leave, and engines that fail.
+
+use std::io::{BufRead, Read};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ggml_types::HostTensor;
+use serde_json::{Value, json};
+use sterna::backend::{self, Backend, BackendError, Exec, KvPage, Plan, WeightId};
+use sterna::engine::{Engine, EngineOptions};
+use sterna::gguf::Gguf;
+use sterna::program::{Buf, Program, Sampling, Step};
+use sterna::serve::ServeError;
+
+use super::client::{N_CTX, SLOTS, TestServer, read_head};
+
+/// A request of a client, which differs from all others.
+fn request(at: u64) -> Value {
+    let prompt: Vec<u64> = (0..20 + 37 * at % 150).map(|i| (i * i * 7 + at * 131) % 500).collect();
+    json!({
+        "prompt": prompt, "n_predict": 3 + at % 9, "seed": at, "ignore_eos": true, "return_tokens": true,
+        "temperature": if at.is_multiple_of(3) { 0.0 } else { 1.0 },
+        "repeat_penalty": if at.is_multiple_of(2) { 1.0 } else { 1.3 },
+    })
+}
+
+#[test]
+fn every_client_is_told_what_it_would_be_told_alone() {
+    let server = TestServer::start(|_| ());
+    let said = |at: u64| {
+        let answer = server.post("/completion", &request(at)).ok();
+        (answer["content"].clone(), answer["tokens"].clone())
+    };
+    let alone: Vec<_> = (0..16).map(said).collect();
+    std::thread::scope(|scope| {
+        for client in 0..8 {
+            let (said, alone, server) = (&said, &alone, &server);
+            scope.spawn(move || {
+                for at in [client, 15 - client, client + 8] {
+                    assert_eq!(said(at), alone[at as usize], "request {at}");
+                    // One that leaves in the midst of it.
+                    let mut leaves = request(at + 20);
+                    leaves["stream"] = true.into();
+                    leaves["n_predict"] = 200.into();
+                    let mut stream = server.begin("/completion", &leaves);
+                    let mut line = String::new();
+                    stream.read_line(&mut line).unwrap();
+                }
+            });
+        }
+    });
+    server.until("all are gone", |server| server.metric("llamacpp:requests_processing") == 0.0);
+    assert!(server.metric("vllm:request_success_total{finished_reason=\"abort\"}") >= 1.0);
+}
+
+/// An answer of many tokens that nobody ends.
+fn endless() -> Value {
+    json!({ "prompt": "You", "n_predict": -1, "ignore_eos": true, "stream": true, "n_probs": 20 })
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_pages() {
+    let server = TestServer::start(|options| options.cache_prompt = false);
+    let mut stream = server.begin("/completion", &endless());
+    assert_eq!(read_head(&mut stream).0, 200);
+    let mut piece = [0; 64];
+    stream.read_exact(&mut piece).unwrap();
+    assert_eq!(server.metric("llamacpp:requests_processing"), 1.0);
+    drop(stream);
+    server.until("it is cancelled", |server| server.metric("llamacpp:requests_processing") == 0.0);
+    assert_eq!(server.metric("vllm:kv_cache_usage_perc"), 0.0);
+    // One that leaves before its first token, and one that waits.
+    let stream = server.begin("/completion", &endless());
+    drop(stream);
+    server.until("it is cancelled", |server| server.metric("llamacpp:requests_processing") == 0.0);
+    server.still_answers();
+}
+
+#[test]
+fn a_full_queue_says_when_to_come_again() {
+    let slow = engine_that(|_| Act::Sleep(Duration::from_millis(20)));
+    let server = TestServer::with_engine(slow, |options| options.queue = 1);
+    let mut streams: Vec<_> = (0..SLOTS).map(|_| server.begin("/completion", &endless())).collect();
+    streams.iter_mut().for_each(|stream| assert_eq!(read_head(stream).0, 200));
+    let waits = server.begin("/completion", &endless());
+    server.until("one waits", |server| server.metric("llamacpp:requests_deferred") == 1.0);
+    let refused =
+        server.post("/v1/chat/completions", &json!({ "messages": [{ "role": "user", "content": "Hi" }] }));
+    assert_eq!(refused.error(429)["code"], "queue_full");
+    assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    assert_eq!(server.get("/health").status, 200);
+    drop((streams, waits));
+    server.until("all are gone", |server| server.metric("llamacpp:requests_deferred") == 0.0);
+    server.still_answers();
+}
+
+/// One client reads nothing: others are answered meanwhile, and it is left after a while.
+#[test]
+fn a_client_that_does_not_read_holds_nobody_up() {
+    let server = TestServer::start(|options| options.write_time = Duration::from_millis(300));
+    let many: Vec<_> = (0..40)
+        .map(|_| {
+            let mut body = endless();
+            body["n_predict"] = (N_CTX - 10).into();
+            body["prompt"] = json!([[5], [6], [7]]);
+            server.begin("/completion", &body)
+        })
+        .collect();
+    // Their sockets are full long before the answers end; who reads is answered all the same.
+    server.still_answers();
+    drop(many);
+    server.until("all are gone", |server| {
+        server.metric("llamacpp:requests_processing") + server.metric("llamacpp:requests_deferred") == 0.0
+    });
+    server.still_answers();
+}
+
+#[test]
+fn a_server_that_ends_lets_answers_end() {
+    let server = TestServer::start(|_| ());
+    let mut body = endless();
+    body["n_predict"] = 40.into();
+    let mut stream = server.begin("/completion", &body);
+    assert_eq!(read_head(&mut stream).0, 200);
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    });
+    server.stop().unwrap();
+    let text = reader.join().unwrap();
+    assert!(text.contains("\"stop\":true"), "{text}");
+}
+
+#[test]
+fn a_server_that_may_not_wait_says_so() {
+    let server = TestServer::with_engine(engine_that(|_| Act::Sleep(Duration::from_millis(20))), |options| {
+        options.drain_time = Duration::from_millis(50)
+    });
+    let mut stream = server.begin("/completion", &endless());
+    assert_eq!(read_head(&mut stream).0, 200);
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = stream.read_to_string(&mut text);
+        text
+    });
+    server.stop().unwrap();
+    let text = reader.join().unwrap();
+    assert!(text.contains("\"error\"") && text.contains("shutting down"), "{text}");
+}
+
+#[test]
+fn a_device_that_fails_for_a_moment_is_not_noticed() {
+    let server =
+        TestServer::with_engine(engine_that(|run| if run == 4 { Act::Fail } else { Act::Run }), |_| ());
+    let body = json!({ "prompt": "You may", "n_predict": 8, "seed": 1, "ignore_eos": true });
+    let answer = server.post("/completion", &body).ok();
+    let alone = TestServer::start(|_| ());
+    assert_eq!(answer["content"], alone.post("/completion", &body).ok()["content"]);
+}
+
+#[test]
+fn a_device_that_fails_for_good_ends_requests_not_the_server() {
+    let server = TestServer::with_engine(
+        engine_that(|run| if (4..7).contains(&run) { Act::Fail } else { Act::Run }),
+        |_| (),
+    );
+    let body = json!({ "prompt": "You may", "n_predict": 8, "ignore_eos": true });
+    let error = server.post("/completion", &body).error(500);
+    assert!(error["message"].as_str().unwrap().contains("on purpose"), "{error}");
+    server.still_answers();
+}
+
+#[test]
+fn a_bug_in_the_engine_ends_requests_and_the_server() {
+    let server =
+        TestServer::with_engine(engine_that(|run| if run == 4 { Act::Panic } else { Act::Run }), |_| ());
+    let plain = json!({ "prompt": "You may", "n_predict": 8, "ignore_eos": true });
+    let error = server.post("/completion", &plain).error(500);
+    assert_eq!(error["type"], "server_error");
+    let ended = server.wait();
+    assert!(matches!(&ended, Err(ServeError::Panicked(said)) if said.contains("on purpose")), "{ended:?}");
+}
+
+/// What a run does.
+enum Act {
+    Run,
+    Sleep(Duration),
+    Fail,
+    Panic,
+}
+
+/// An engine whose runs do what `act` says of their number.
+fn engine_that(act: impl Fn(usize) -> Act + Send + Sync + 'static) -> Engine {
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let options = EngineOptions { n_ctx: Some(N_CTX), n_seqs: SLOTS, batch: 64, ..EngineOptions::default() };
+    let inner = backend::open_on("cpu", 1, &backend::DeviceOptions::default()).unwrap();
+    let acting = Acting { inner, runs: AtomicUsize::new(0), act: Arc::new(act) };
+    Engine::on_backend(Gguf::open(&path).unwrap(), &options, Box::new(acting), |_| ()).unwrap()
+}
+
+struct Acting {
+    inner: Box<dyn Backend>,
+    runs: AtomicUsize,
+    act: Arc<dyn Fn(usize) -> Act + Send + Sync>,
+}
+
+impl Backend for Acting {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn device(&self) -> String {
+        self.inner.device()
+    }
+
+    fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
+        self.inner.plan(p)
+    }
+
+    fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
+        self.inner.upload(w)
+    }
+
+    fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
+        self.inner.compile(p, weights)
+    }
+
+    fn run(&mut self, e: Exec, step: &Step<'_>) -> Result<(), BackendError> {
+        match (self.act)(self.runs.fetch_add(1, Ordering::Relaxed)) {
+            Act::Run => {}
+            Act::Sleep(time) => std::thread::sleep(time),
+            Act::Fail => {
+                let (call, detail) = ("run", "on purpose".into());
+                return Err(BackendError::Device { backend: "acting", call, detail });
+            }
+            Act::Panic => panic!("on purpose"),
+        }
+        self.inner.run(e, step)
+    }
+
+    fn read(&mut self, e: Exec, b: Buf, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
+        self.inner.read(e, b, first_row, out)
+    }
+
+    fn write(&mut self, e: Exec, b: Buf, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
+        self.inner.write(e, b, first_row, values)
+    }
+
+    fn tokens(&mut self, e: Exec, first_row: usize, out: &mut [u32]) -> Result<(), BackendError> {
+        self.inner.tokens(e, first_row, out)
+    }
+
+    fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool {
+        self.inner.runs_ahead(e, how)
+    }
+
+    fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {
+        self.inner.picked(e, seq, back)
+    }
+
+    fn clamped(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
+        self.inner.clamped(e)
+    }
+
+    fn page_bytes(&self, e: Exec, page: KvPage) -> usize {
+        self.inner.page_bytes(e, page)
+    }
+
+    fn read_page(&mut self, e: Exec, page: KvPage, out: &mut [u8]) -> Result<(), BackendError> {
+        self.inner.read_page(e, page, out)
+    }
+
+    fn write_page(&mut self, e: Exec, page: KvPage, bytes: &[u8]) -> Result<(), BackendError> {
+        self.inner.write_page(e, page, bytes)
+    }
+
+    fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
+        self.inner.run_stages(e, range, step)
+    }
+}

@@ -1,0 +1,8 @@
+//! `sterna serve`: what clients send and see, and what hostile ones try.
+#![cfg(feature = "serve")]
+
+mod answers;
+mod client;
+mod families;
+mod hostile;
+mod load;
