@@ -57,7 +57,7 @@ impl App {
     /// 503 as long as it is not there, or when it is there no more.
     pub fn served(&self) -> Result<&Served, ApiError> {
         match (self.board.phase(), self.served.get()) {
-            (Phase::Failed, _) => Err(ApiError::ours("the engine has stopped; the server is ending")),
+            (Phase::Failed, _) => Err(ApiError::unavailable("the engine has stopped")),
             (Phase::Ending, _) => Err(ApiError::unavailable("the server is shutting down")),
             (_, Some(served)) => Ok(served),
             (_, None) => Err(ApiError::unavailable("Loading model")),

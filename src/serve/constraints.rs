@@ -19,7 +19,6 @@ const GRAMMARS: &[&str] = &[
     "guided_regex",
     "guided_choice",
     "guided_grammar",
-    "format",
 ];
 
 impl Constraints {
@@ -39,13 +38,6 @@ impl Constraints {
             && format.text("type")?.unwrap_or("text") != "text"
         {
             return Err(ApiError::unsupported("response_format"));
-        }
-        // The Responses API has it one level further in.
-        if let Some(text) = fields.object("text")?
-            && let Some(format) = text.object("format")?
-            && format.text("type")?.unwrap_or("text") != "text"
-        {
-            return Err(ApiError::unsupported("text.format"));
         }
         let none = |name: &str| fields.get(name).and_then(Value::as_str) == Some("none");
         for (tools, choice) in [("tools", "tool_choice"), ("functions", "function_call")] {

@@ -87,7 +87,7 @@ impl Server {
         listener.set_nonblocking(true)?;
         let (commands, orders) = channel();
         let places = Arc::new(Semaphore::new(options.max_connections));
-        let header_time = options.header_time;
+        let (header_time, write_time) = (options.header_time, options.write_time);
         let app = Arc::new(App::new(options, address.ip().is_loopback(), commands));
         let runtime = Builder::new_multi_thread()
             .worker_threads(HTTP_THREADS)
@@ -97,7 +97,8 @@ impl Server {
             .enable_time()
             .build()?;
         let (ending, is_ending) = watch::channel(false);
-        let connections = Connections { places: Arc::clone(&places), header_time, ending: is_ending };
+        let places_of = Arc::clone(&places);
+        let connections = Connections { places: places_of, header_time, write_time, ending: is_ending };
         let guard = runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener)?;
         drop(guard);

@@ -6,6 +6,7 @@ mod completions;
 mod models;
 mod native;
 mod ollama;
+mod openapi;
 mod page;
 mod responses;
 mod status;
@@ -37,6 +38,7 @@ pub fn router(app: &Arc<App>) -> Router {
         .merge(models::routes())
         .merge(native::routes())
         .merge(ollama::routes())
+        .merge(openapi::routes())
         .merge(page::routes())
         .merge(responses::routes())
         .merge(status::routes())

@@ -126,6 +126,9 @@ impl Asked {
     fn of(kind: Kind, read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
         let constraints = Constraints::of(fields)?;
+        if fields.get("format").is_some_and(|format| format.as_str() != Some("")) {
+            return Err(ApiError::unsupported("format"));
+        }
         let stream = fields.bool("stream")?.unwrap_or(true);
         let logprobs = fields.bool("logprobs")?.unwrap_or(false);
         let top = fields.count("top_logprobs", 0, TOP_LOGPROBS)?.unwrap_or(0);

@@ -72,6 +72,12 @@ impl Asked {
         if include.iter().any(|what| what.as_str().is_some_and(|what| what.contains("logprobs"))) {
             return Err(ApiError::unsupported("include"));
         }
+        if let Some(text) = fields.object("text")?
+            && let Some(format) = text.object("format")?
+            && format.text("type")?.unwrap_or("text") != "text"
+        {
+            return Err(ApiError::unsupported("text.format"));
+        }
         // Tools that the server of somebody else would run are passed over.
         let is_function = |tool: &Value| tool.get("type").and_then(Value::as_str) == Some("function");
         let has_functions = fields.list("tools", ITEMS)?.is_some_and(|tools| tools.iter().any(is_function));

@@ -38,7 +38,8 @@ async fn read(limit: usize, request: hyper::Request<Body>) -> Result<Vec<u8>, Ap
     if length > limit {
         return Err(ApiError::too_large(limit));
     }
-    let mut bytes = Vec::with_capacity(length);
+    // A length is a promise, and promises are cheap.
+    let mut bytes = Vec::with_capacity(length.min(64 << 10));
     let mut body = request.into_body();
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let frame =

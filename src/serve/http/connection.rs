@@ -1,14 +1,19 @@
 //! Connections: how many, how long they may be silent, and how they end.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, Sleep};
 
 /// Largest head of a request, in bytes.
 const HEAD_BYTES: usize = 64 << 10;
@@ -20,6 +25,8 @@ pub struct Connections {
     pub places: Arc<Semaphore>,
     /// How long a head may take, and a silence.
     pub header_time: Duration,
+    /// How long a client may leave what it is sent unread.
+    pub write_time: Duration,
     /// Becomes true when no new requests are taken.
     pub ending: watch::Receiver<bool>,
 }
@@ -54,6 +61,7 @@ impl Connections {
     async fn serve(mut self, stream: TcpStream, router: Router) {
         // Tokens are small, and each is wanted at once.
         let _ = stream.set_nodelay(true);
+        let stream = Watched::new(stream, self.write_time);
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.header_time)
@@ -71,5 +79,76 @@ impl Connections {
 fn log(ended: hyper::Result<()>) {
     if let Err(err) = ended {
         tracing::debug!("a connection broke: {err}");
+    }
+}
+
+/// A socket whose other end must read now and then: one that takes nothing for a while is closed.
+struct Watched {
+    stream: TcpStream,
+    patience: Duration,
+    /// When it runs out, while something waits to be written.
+    until: Pin<Box<Sleep>>,
+    waits: bool,
+}
+
+impl Watched {
+    fn new(stream: TcpStream, patience: Duration) -> Self {
+        Self { stream, patience, until: Box::pin(tokio::time::sleep(patience)), waits: false }
+    }
+
+    /// What a write came to; an error if it has waited for too long.
+    fn watched<T>(&mut self, wrote: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if wrote.is_ready() {
+            self.waits = false;
+            return wrote;
+        }
+        if !self.waits {
+            self.waits = true;
+            self.until.as_mut().reset(Instant::now() + self.patience);
+        }
+        ready!(self.until.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watched(wrote, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.watched(wrote, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

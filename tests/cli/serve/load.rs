@@ -62,7 +62,8 @@ fn endless() -> Value {
 
 #[test]
 fn a_client_that_leaves_frees_its_pages() {
-    let server = TestServer::start(|options| options.cache_prompt = false);
+    let slow = engine_that(|_| Act::Sleep(Duration::from_millis(5)));
+    let server = TestServer::with_engine(slow, |options| options.cache_prompt = false);
     let mut stream = server.begin("/completion", &endless());
     assert_eq!(read_head(&mut stream).0, 200);
     let mut piece = [0; 64];
@@ -96,25 +97,55 @@ fn a_full_queue_says_when_to_come_again() {
     server.still_answers();
 }
 
-/// One client reads nothing: others are answered meanwhile, and it is left after a while.
+/// More than the system keeps for a client that does not read.
+fn long() -> Value {
+    let prompts: Vec<[u32; 2]> = (0..64).map(|at| [5, 6 + at]).collect();
+    json!({ "prompt": prompts, "n_predict": 120, "ignore_eos": true, "temperature": 0, "n_probs": 20 })
+}
+
+fn streamed(mut body: Value) -> Value {
+    body["stream"] = true.into();
+    body
+}
+
 #[test]
-fn a_client_that_does_not_read_holds_nobody_up() {
-    let server = TestServer::start(|options| options.write_time = Duration::from_millis(300));
-    let many: Vec<_> = (0..40)
-        .map(|_| {
-            let mut body = endless();
-            body["n_predict"] = (N_CTX - 10).into();
-            body["prompt"] = json!([[5], [6], [7]]);
-            server.begin("/completion", &body)
-        })
-        .collect();
-    // Their sockets are full long before the answers end; who reads is answered all the same.
+fn a_client_that_reads_late_is_told_everything() {
+    let server = TestServer::start(|_| ());
+    let mut late = server.begin("/completion", &streamed(long()));
+    let generated = |server: &TestServer| server.metric("llamacpp:tokens_predicted_total");
+    server.until("its sequences rest", |server| {
+        let before = generated(server);
+        std::thread::sleep(Duration::from_millis(300));
+        before > 0.0 && generated(server) == before
+    });
+    let total = 64.0 * 120.0;
+    assert!(generated(&server) < total, "everything was generated for nobody");
+    // Others are answered meanwhile.
     server.still_answers();
-    drop(many);
-    server.until("all are gone", |server| {
-        server.metric("llamacpp:requests_processing") + server.metric("llamacpp:requests_deferred") == 0.0
+    let mut text = String::new();
+    late.read_to_string(&mut text).unwrap();
+    let mut contents = vec![String::new(); 64];
+    for data in text.lines().filter_map(|line| line.strip_prefix("data: ")) {
+        let piece: Value = serde_json::from_str(data).unwrap();
+        contents[piece["index"].as_u64().unwrap() as usize] += piece["content"].as_str().unwrap();
+    }
+    let mut plain = long();
+    plain["n_probs"] = 0.into();
+    for (at, answer) in server.post("/completion", &plain).ok().as_array().unwrap().iter().enumerate() {
+        assert_eq!(answer["content"], contents[at], "prompt {at}");
+    }
+}
+
+#[test]
+fn a_client_that_never_reads_is_left() {
+    let server = TestServer::start(|options| options.write_time = Duration::from_millis(300));
+    let never = server.begin("/completion", &streamed(long()));
+    server.until("it is left", |server| {
+        server.metric("vllm:request_success_total{finished_reason=\"abort\"}") > 0.0
+            && server.metric("llamacpp:requests_processing") == 0.0
     });
     server.still_answers();
+    drop(never);
 }
 
 #[test]

@@ -1,0 +1,52 @@
+//! The description of all endpoints, for programs (OpenAPI 3.1).
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use hyper::header::CONTENT_TYPE;
+
+use crate::serve::app::App;
+
+const DOCUMENT: &str = include_str!("openapi.json");
+
+pub fn routes() -> Router<Arc<App>> {
+    let document = async || ([(CONTENT_TYPE, "application/json")], DOCUMENT).into_response();
+    Router::new().route("/openapi.json", get(document))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn every_endpoint_is_described_and_nothing_else() {
+        let document: Value = serde_json::from_str(DOCUMENT).unwrap();
+        assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+        let described: BTreeSet<String> = document["paths"].as_object().unwrap().keys().cloned().collect();
+        let mut found = BTreeSet::new();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/serve/api");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            for list in [".route(\"", "for path in [\""] {
+                for (at, start) in text.match_indices(list) {
+                    let rest = &text[at + start.len() - 1..];
+                    let end = if list.starts_with("for") {
+                        rest.find(']')
+                    } else {
+                        rest[1..].find('"').map(|at| at + 2)
+                    };
+                    let paths = rest[..end.unwrap()].split('"').filter(|word| word.starts_with('/'));
+                    found.extend(paths.map(|path| path.replace("{*", "{")));
+                }
+            }
+        }
+        assert_eq!(found, described);
+    }
+}
