@@ -19,6 +19,7 @@ export class Composer {
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (this.#running) return stop();
+      if (this.#button.disabled) return undefined;
       const text = this.#field.value;
       if (text.trim() === "" && this.#mode === "chat") return undefined;
       this.set("");

@@ -61,6 +61,7 @@ pub const ASSETS: &[Asset] = &[
     asset("/page/math.mjs", SCRIPT, include_bytes!("math.mjs")),
     asset("/page/menu.mjs", SCRIPT, include_bytes!("menu.mjs")),
     asset("/page/page.mjs", SCRIPT, include_bytes!("page.mjs")),
+    asset("/page/preferences.mjs", SCRIPT, include_bytes!("preferences.mjs")),
     asset("/page/render.mjs", SCRIPT, include_bytes!("render.mjs")),
     asset("/page/run.mjs", SCRIPT, include_bytes!("run.mjs")),
     asset("/page/server.mjs", SCRIPT, include_bytes!("server.mjs")),

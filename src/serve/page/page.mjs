@@ -9,6 +9,7 @@ import * as tree from "./conversation.mjs";
 import { element } from "./dom.mjs";
 import { icon } from "./icons.mjs";
 import { menuOf } from "./menu.mjs";
+import { keep, recall } from "./preferences.mjs";
 import { Run } from "./run.mjs";
 import { Server } from "./server.mjs";
 import { SettingsView, isDark, setTheme } from "./settings-view.mjs";
@@ -22,7 +23,6 @@ const $ = (id) => document.getElementById(id);
 /** Beginnings that suit a model which continues text. The first stands in the field on a first visit. */
 const OPENINGS = ["Once upon a time", "There was once a king", "The little rabbit"];
 const SAVE_EVERY_MS = 1000;
-const MODE = "sterna.mode";
 
 class Page {
   conversation = tree.newConversation("chat");
@@ -65,7 +65,7 @@ class Page {
   /** What the settings change. */
   systemChanged(text) {
     this.conversation.system = text;
-    if (this.#conversations.has(this.conversation.id)) this.#save(this.conversation);
+    this.#save(this.conversation);
   }
 
   keyChanged(text) {
@@ -100,7 +100,7 @@ class Page {
   /** A model without a chat template continues text, unless this reader has chosen otherwise for it. */
   #preferredMode() {
     const { name, chats } = this.server.props;
-    return localStorage.getItem(`${MODE}.${name}`) ?? (chats ? "chat" : "text");
+    return recall(`mode.${name}`) ?? (chats ? "chat" : "text");
   }
 
   #send(text) {
@@ -146,6 +146,7 @@ class Page {
   #version(turn, step) {
     tree.chooseVersion(this.conversation, turn, step);
     this.#touched(this.conversation);
+    this.#thread.focusVersions(turn, step);
   }
 
   #branch(turn) {
@@ -187,6 +188,8 @@ class Page {
   }
 
   async #save(conversation) {
+    // It has not begun, or was deleted while an answer was written.
+    if (!this.#conversations.has(conversation.id)) return;
     try {
       await this.#store.put(conversation);
     } catch (error) {
@@ -388,7 +391,7 @@ class Page {
     });
     for (const button of $("modes").children) {
       button.addEventListener("click", () => {
-        localStorage.setItem(`${MODE}.${this.server.props.name}`, button.dataset.mode);
+        keep(`mode.${this.server.props.name}`, button.dataset.mode);
         this.#new(button.dataset.mode);
       });
     }

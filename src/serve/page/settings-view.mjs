@@ -2,6 +2,7 @@
 
 import { key } from "./api.mjs";
 import { element } from "./dom.mjs";
+import { keep } from "./preferences.mjs";
 import { PARAMETERS, choose, chosen, defaultOf, offered, reset } from "./settings.mjs";
 
 const $ = (id) => document.getElementById(id);
@@ -68,7 +69,9 @@ function parameterField(parameter, params, mode) {
     ...{ min, max, step },
     onchange: () => {
       const value = field.valueAsNumber;
-      if (Number.isFinite(value) && !field.validity.valid) return field.reportValidity();
+      // A step is how far a key goes; for a parameter that is no whole number, what lies between is fine.
+      const { rangeUnderflow, rangeOverflow, stepMismatch } = field.validity;
+      if (rangeUnderflow || rangeOverflow || (step === 1 && stepMismatch)) return field.reportValidity();
       return choose(name, Number.isFinite(value) ? value : null);
     },
   });
@@ -86,8 +89,7 @@ function parameterField(parameter, params, mode) {
 /** Sets light, dark, or system, and remembers it. */
 export function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
-  if (theme === "system") localStorage.removeItem("sterna.theme");
-  else localStorage.setItem("sterna.theme", theme);
+  keep("theme", theme === "system" ? null : theme);
 }
 
 /** Whether the page is dark now, whoever chose it. */

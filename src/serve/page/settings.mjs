@@ -1,7 +1,9 @@
 // The parameters of sampling. Their defaults are the server's, from `/props`; only what differs from them is
 // kept and sent, so that a change on the server reaches every page that did not choose otherwise.
 
-const STORED = "sterna.settings";
+import { keep, recall } from "./preferences.mjs";
+
+const STORED = "settings";
 
 // `name` is the server's. A parameter is offered only if `/props` has it; `always` are those that a server
 // need not list. `min` and `max` bound what can be typed, not what the server takes.
@@ -83,7 +85,7 @@ const PASSAGE_TOKENS = 200;
 /** What was chosen, of all that was offered: {parameter name: number}, and `stop`, a list of strings. */
 export function chosen() {
   try {
-    const stored = JSON.parse(localStorage.getItem(STORED) ?? "{}");
+    const stored = JSON.parse(recall(STORED) ?? "{}");
     return typeof stored === "object" && stored !== null ? stored : {};
   } catch {
     return {};
@@ -94,12 +96,12 @@ export function chosen() {
 export function choose(name, value) {
   const { [name]: _, ...rest } = chosen();
   const settings = value === null ? rest : { ...rest, [name]: value };
-  localStorage.setItem(STORED, JSON.stringify(settings));
+  keep(STORED, JSON.stringify(settings));
 }
 
 /** Forgets all choices. */
 export function reset() {
-  localStorage.removeItem(STORED);
+  keep(STORED, null);
 }
 
 /** What the server uses where nothing is chosen, or null if it draws or says nothing. */

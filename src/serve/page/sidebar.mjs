@@ -2,10 +2,11 @@
 
 import { matches, titleOf } from "./conversation.mjs";
 import { element } from "./dom.mjs";
+import { keep, recall } from "./preferences.mjs";
 
 const $ = (id) => document.getElementById(id);
 const NARROW = matchMedia("(max-width: 52rem)");
-const CLOSED = "sterna.list-closed";
+const CLOSED = "list-closed";
 
 export class Sidebar {
   #list = $("list");
@@ -34,7 +35,7 @@ export class Sidebar {
   /** Opens or closes the list; on a wide screen that is remembered. */
   toggle(open = document.body.classList.contains("list-closed")) {
     this.#set(open);
-    if (!NARROW.matches) localStorage.setItem(CLOSED, String(!open));
+    if (!NARROW.matches) keep(CLOSED, String(!open));
     (open ? $("close-list") : $("open-list")).focus();
   }
 
@@ -64,7 +65,7 @@ export class Sidebar {
   }
 
   #place() {
-    this.#set(!NARROW.matches && localStorage.getItem(CLOSED) !== "true");
+    this.#set(!NARROW.matches && recall(CLOSED) !== "true");
   }
 
   #set(open) {

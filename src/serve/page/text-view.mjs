@@ -45,9 +45,9 @@ export class TextView {
     this.#passages.clear();
     this.#flow.replaceChildren();
     for (const turn of path) {
-      const { number, count } = versionOf(this.#conversation, turn);
+      const { count } = versionOf(this.#conversation, turn);
       if (count > 1)
-        this.#flow.append(versionSwitch(number, count, (step) => this.#actions.version(turn, step)));
+        this.#flow.append(versionSwitch(this.#conversation, turn, this.#actions.version));
       const who = turn.role === "user" ? "written" : "continued";
       const passage = element("span", { class: `passage ${who}` });
       this.#passages.set(turn.id, passage);

@@ -99,6 +99,14 @@ export class Thread {
     this.#scroll.scrollTop = this.#scroll.scrollHeight;
   }
 
+  /** Keeps the focus on the arrows of a fork when the version beside `turn` has taken its place. */
+  focusVersions(turn, step) {
+    const fork = turn.parent ?? "";
+    const arrows = this.#turns.querySelectorAll(`.versions[data-fork="${fork}"] button`);
+    const [next, other] = step < 0 ? arrows : [...arrows].reverse();
+    (next?.disabled ? other : next)?.focus();
+  }
+
   /** Opens the reader's last turn for editing. */
   editLast() {
     const mine = this.#turns.querySelectorAll(".turn.user");

@@ -90,8 +90,8 @@ export class TurnView {
   #buttons(running) {
     const turn = this.#turn;
     const actions = this.#actions;
-    const { number, count } = versionOf(this.conversation, turn);
-    const versions = count > 1 && versionSwitch(number, count, (step) => actions.version(turn, step));
+    const { count } = versionOf(this.conversation, turn);
+    const versions = count > 1 && versionSwitch(this.conversation, turn, actions.version);
     if (running) return [versions].filter(Boolean);
     const button = (text, action) => {
       return element("button", { type: "button", class: "quiet", onclick: () => action(turn) }, text);
@@ -132,21 +132,21 @@ function waiting(run) {
   return `Reading the prompt, ${Math.floor((100 * progress.done) / progress.total)} %`;
 }
 
-/** `‹ 2 of 3 ›`: goes to the version before or behind. */
-export function versionSwitch(number, count, step) {
-  const button = (label, name, by, off) => {
-    const properties = {
-      type: "button",
-      class: "bare",
-      "aria-label": label,
-      disabled: off,
-      onclick: () => step(by),
-    };
-    return element("button", properties, icon(name));
+/** `‹ 2/3 ›`: calls `go(turn, step)` for the version before or behind. */
+export function versionSwitch(conversation, turn, go) {
+  const { number, count } = versionOf(conversation, turn);
+  const button = (label, name, step, disabled) => {
+    const properties = { type: "button", class: "bare", "aria-label": label, disabled };
+    return element("button", { ...properties, onclick: () => go(turn, step) }, icon(name));
   };
   return element(
     "span",
-    { class: "versions", role: "group", "aria-label": `Version ${number} of ${count}` },
+    {
+      class: "versions",
+      role: "group",
+      "aria-label": `Version ${number} of ${count}`,
+      "data-fork": turn.parent ?? "",
+    },
     button("Previous version", "left", -1, number === 1),
     element("span", { class: "figure" }, `${number}/${count}`),
     button("Next version", "right", 1, number === count),

@@ -159,8 +159,11 @@ test("regenerate, edit and branch keep every version", async () => {
   await page.waitForSelector(".turn.assistant .versions");
   await finished(page);
   assert.match(await page.innerText(".turn.assistant .versions"), /2\/2/);
-  await page.click(".turn.assistant [aria-label='Previous version']");
+  await page.focus(".turn.assistant [aria-label='Previous version']");
+  await page.keyboard.press("Enter");
   assert.deepEqual(await bodies(page, "assistant"), [before]);
+  // There is nothing before it, so the focus has gone to the other arrow.
+  assert.equal(await page.evaluate(() => document.activeElement.ariaLabel), "Next version");
   await page.hover(".turn.user");
   await page.click(".turn.user >> text=Edit");
   await page.fill(".editor textarea", "Second");

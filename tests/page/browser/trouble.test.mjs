@@ -229,6 +229,24 @@ test("reasoning is folded, and answers go on while another conversation is read"
   server.close();
 });
 
+test("a conversation that is deleted while it is written does not come back", async () => {
+  const server = await mock({ replies: { go: { text: "word ".repeat(400), pieceMs: 10 } } });
+  const { page, close } = await visit(browser, server.url);
+  await page.fill("#prompt", "go");
+  await page.press("#prompt", "Enter");
+  await page.waitForFunction(() => document.querySelector(".turn.assistant .markdown")?.innerText.length > 50);
+  await page.click("#title");
+  await page.click("[role=menuitem] >> text=Delete");
+  await page.waitForSelector("#empty:not([hidden])");
+  await page.waitForTimeout(300);
+  assert.equal(server.aborted, 1);
+  await page.reload();
+  await page.waitForSelector("#modes:not([hidden])");
+  assert.equal(await page.locator("#list a").count(), 0);
+  await close();
+  server.close();
+});
+
 test("two tabs show the same conversations", async () => {
   const server = await mock();
   const { page, profile, close } = await visit(browser, server.url);
