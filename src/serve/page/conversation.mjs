@@ -67,11 +67,11 @@ export function branchOf(conversation, turn) {
   branch.title = conversation.title;
   branch.system = conversation.system;
   let parent = null;
-  for (const { role, text, ...rest } of pathTo(conversation, turn)) {
-    const { id, children, chosen, parent: _, ...details } = rest;
-    const copy = addTurn(branch, parent, role, text);
-    Object.assign(copy, details);
-    parent = copy.id;
+  for (const original of pathTo(conversation, turn)) {
+    const copy = addTurn(branch, parent, original.role, original.text);
+    const { id, children, chosen } = copy;
+    Object.assign(copy, original, { id, parent, children, chosen });
+    parent = id;
   }
   return branch;
 }

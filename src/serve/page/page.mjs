@@ -46,10 +46,10 @@ class Page {
     stop: () => this.#runs.get(this.conversation.id)?.stop(),
     recall: () => this.#thread.editLast(),
   });
-  #settings = new SettingsView(this);
 
   async start() {
     this.#wire();
+    new SettingsView(this);
     this.#store = await Store.open().catch(() => {
       this.#toast("This browser keeps no data for this page: conversations end with the tab.");
       return new Memory();
@@ -234,12 +234,12 @@ class Page {
       button.setAttribute("aria-pressed", String(button.dataset.mode === this.conversation.mode));
     }
     $("modes").hidden = !known;
-    const opening = (text) => {
+    const opening = (words) => {
       const take = () => {
-        this.#composer.set(text);
+        this.#composer.set(words);
         this.#composer.focus();
       };
-      return element("button", { type: "button", class: "outline", onclick: take }, text);
+      return element("button", { type: "button", class: "outline", onclick: take }, words);
     };
     $("openings").replaceChildren(...(text && known ? OPENINGS.map(opening) : []));
   }
@@ -292,10 +292,10 @@ class Page {
     const box = $("title-box");
     const field = element("input", { class: "field", "aria-label": "Title" });
     field.value = tree.titleOf(conversation);
-    const close = (keep) => {
+    const close = (kept) => {
       if (!box.classList.contains("editing")) return;
       box.classList.remove("editing");
-      if (keep) conversation.title = field.value.trim();
+      if (kept) conversation.title = field.value.trim();
       field.remove();
       this.#touched(conversation);
       $("title").focus();
@@ -314,9 +314,9 @@ class Page {
     for (const { id } of conversations) {
       this.#runs.get(id)?.stop();
       this.#conversations.delete(id);
-      await this.#store.delete(id);
     }
     this.#new();
+    for (const { id } of conversations) await this.#store.delete(id);
     const undo = async () => {
       for (const conversation of conversations) {
         this.#conversations.set(conversation.id, conversation);

@@ -101,8 +101,8 @@ function codeNode(block) {
 }
 
 function fillCode(code, { text, language }) {
-  const part = ({ kind, text }) =>
-    kind === null ? text : element("span", { class: `code-${kind}` }, text);
+  const part = ({ kind, text: words }) =>
+    kind === null ? words : element("span", { class: `code-${kind}` }, words);
   code.replaceChildren(...highlight(text, language).map(part));
 }
 

@@ -104,7 +104,7 @@ export class TurnView {
       more && button("Continue", actions.more),
       model && button(turn.finish === "problem" ? "Try again" : "Regenerate", actions.again),
       turn.text !== "" && copyButton(() => turn.text),
-      turn.text !== "" && button("Edit", (turn) => this.#edit(turn)),
+      turn.text !== "" && button("Edit", () => this.#edit(turn)),
       turn.text !== "" && button("Branch", actions.branch),
       rate !== "" && element("span", { class: "figure", title: figures(turn.timings) }, rate),
     ].filter(Boolean);

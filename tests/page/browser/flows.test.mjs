@@ -336,11 +336,13 @@ test("delete, undo, export and import", async () => {
   const file = await (await download).path();
   assert.equal((await download).suggestedFilename(), "Keep-me.json");
   await menu("Delete");
+  await page.waitForSelector("text=Undo");
   assert.equal(await page.locator("#list a").count(), 0);
   await page.click("text=Undo");
   await page.waitForSelector(".turn");
   assert.deepEqual(await bodies(page, "assistant"), answers);
   await menu("Delete");
+  await page.waitForSelector("text=Undo");
   await page.reload();
   await page.waitForSelector("#modes:not([hidden])");
   assert.equal(await page.locator("#list a").count(), 0);
