@@ -234,7 +234,7 @@ test("a conversation that is deleted while it is written does not come back", as
   const { page, close } = await visit(browser, server.url);
   await page.fill("#prompt", "go");
   await page.press("#prompt", "Enter");
-  await page.waitForFunction(() => document.querySelector(".turn.assistant .markdown")?.innerText.length > 50);
+  await page.waitForSelector(".turn.assistant .markdown >> text=word word word");
   await page.click("#title");
   await page.click("[role=menuitem] >> text=Delete");
   await page.waitForSelector("#empty:not([hidden])");
