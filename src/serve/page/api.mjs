@@ -5,19 +5,38 @@ import { eventsOf } from "./sse.mjs";
 
 const KEY = "sterna.key";
 
-/** An answer that is none. `status` is 0 if the server could not be reached or the connection broke. */
+/**
+ * An answer that is none. `status` is 0 if the server could not be reached or the connection broke. `details`
+ * may have retryAfter (seconds), and if a prompt is too long, needed and room (tokens).
+ */
 export class ServerError extends Error {
-  constructor(status, message, retryAfter = null) {
+  constructor(status, message, details = {}) {
     super(message);
     this.status = status;
-    this.retryAfter = retryAfter;
+    this.details = details;
   }
 }
 
+let held = "";
+
 /** The key that the server asks for, if it does. It ends with the tab. */
 export const key = {
-  get: () => sessionStorage.getItem(KEY) ?? "",
-  set: (value) => sessionStorage.setItem(KEY, value),
+  get() {
+    try {
+      return sessionStorage.getItem(KEY) ?? held;
+    } catch {
+      // The browser keeps nothing for this page; then the key ends with it.
+      return held;
+    }
+  },
+  set(value) {
+    held = value;
+    try {
+      sessionStorage.setItem(KEY, value);
+    } catch {
+      // As above.
+    }
+  },
 };
 
 /**
@@ -133,16 +152,14 @@ async function request(path, options = {}) {
     throw new ServerError(0, "The server cannot be reached.");
   }
   if (response.ok) return response;
-  const text = await response.text().catch(() => "");
-  let message = null;
-  try {
-    message = messageOf(JSON.parse(text));
-  } catch {
-    // A proxy's page, not the server's words.
-  }
-  const seconds = Number.parseFloat(response.headers.get("Retry-After") ?? "");
-  const retryAfter = Number.isFinite(seconds) ? seconds : null;
-  throw new ServerError(response.status, message ?? `The server answered ${response.status}.`, retryAfter);
+  // A proxy's page is no JSON, and not the server's words.
+  const answer = (await response.json().catch(() => null)) ?? {};
+  const message = messageOf(answer) ?? `The server answered ${response.status}.`;
+  throw new ServerError(response.status, message, {
+    retryAfter: Number.parseFloat(response.headers.get("Retry-After") ?? ""),
+    needed: answer.error?.n_prompt_tokens,
+    room: answer.error?.n_ctx,
+  });
 }
 
 const messageOf = ({ error }) => (typeof error === "string" ? error : (error?.message ?? null));

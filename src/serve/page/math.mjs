@@ -37,8 +37,10 @@ const LARGE = table(
 const INTEGRALS = new Set(["int", "iint", "iiint", "oint"]);
 const LIMITS = new Set("lim max min sup inf limsup liminf argmax argmin".split(" "));
 const FUNCTIONS = new Set(
-  ("sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log ln lg exp det dim ker gcd deg arg " +
-    "hom Pr").split(" "),
+  (
+    "sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log ln lg exp det dim ker gcd deg arg " +
+    "hom Pr"
+  ).split(" "),
 );
 const SPACES = table(", 0.167em : 0.222em ; 0.278em ! -0.167em quad 1em qquad 2em enspace 0.5em");
 const ACCENTS = table(

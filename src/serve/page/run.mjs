@@ -3,6 +3,7 @@
 import { ServerError, chat, completion } from "./api.mjs";
 import { messagesOf, pathTo, wholeText } from "./conversation.mjs";
 import { fields } from "./settings.mjs";
+import { count } from "./text.mjs";
 
 /** What of a server's timings is kept with a turn. */
 const KEPT = [
@@ -105,7 +106,11 @@ export class Run {
 
 /** The server's words, and what can be done about it. */
 function explained(error) {
-  const wait = error.retryAfter === null ? "in a moment" : `in ${Math.ceil(error.retryAfter)} s`;
+  const { retryAfter, needed, room } = error.details;
+  if (Number.isFinite(needed) && Number.isFinite(room)) {
+    return `This is ${count(needed)} tokens long, and the context of the model holds ${count(room)}.`;
+  }
+  const wait = Number.isFinite(retryAfter) ? `in ${Math.ceil(retryAfter)} s` : "in a moment";
   if (error.status === 401 || error.status === 403) return "The server asks for a key.";
   if (error.status === 429) return `The server is busy. Try again ${wait}.`;
   if (error.status === 503) return `The server is not ready: ${error.message}`;

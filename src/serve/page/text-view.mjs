@@ -46,8 +46,7 @@ export class TextView {
     this.#flow.replaceChildren();
     for (const turn of path) {
       const { count } = versionOf(this.#conversation, turn);
-      if (count > 1)
-        this.#flow.append(versionSwitch(this.#conversation, turn, this.#actions.version));
+      if (count > 1) this.#flow.append(versionSwitch(this.#conversation, turn, this.#actions.version));
       const who = turn.role === "user" ? "written" : "continued";
       const passage = element("span", { class: `passage ${who}` });
       this.#passages.set(turn.id, passage);
@@ -57,8 +56,7 @@ export class TextView {
 
   #finish(path, run) {
     const last = path.at(-1);
-    // That a passage ends at its limit is its nature here, and no news.
-    const note = last === undefined || last.finish === "length" ? "" : ending(last, run !== null);
+    const note = last === undefined ? "" : ended(last, run !== null);
     this.#note.hidden = note === "";
     this.#note.textContent = note;
     const state = `${run === null} ${last?.id} ${last?.finish}`;
@@ -84,4 +82,10 @@ export class TextView {
     const keep = this.#actions.rewrite;
     edit(this.node, null, { text: wholeText(path), label: "The whole text", submit: "Keep", keep });
   }
+}
+
+/** Why a text goes no further. That a passage ends at its limit is its nature, and no news. */
+function ended(turn, running) {
+  if (running || (turn.finish === "length" && turn.text !== "")) return "";
+  return turn.finish === "stop" ? "The model ends the text here." : ending(turn, running);
 }

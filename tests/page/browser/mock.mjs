@@ -46,8 +46,8 @@ export async function mock(options = {}) {
     response.writeHead(status, { "Content-Type": "application/json", ...headers });
     response.end(JSON.stringify(value));
   };
-  const refuse = (response, status, message, headers) => {
-    json(response, status, { error: { code: status, message, type: "error" } }, headers);
+  const refuse = (response, status, message, headers, details) => {
+    json(response, status, { error: { code: status, message, type: "error", ...details } }, headers);
   };
 
   async function answer(request, response) {
@@ -112,7 +112,7 @@ export async function mock(options = {}) {
     const prompt = native ? body.prompt : body.messages.findLast(({ role }) => role === "user").content;
     const tries = server.requests.filter((other) => JSON.stringify(other) === JSON.stringify(body)).length;
     const reply = server.replies[prompt] ?? { text: ` You said "${prompt}", in try ${tries}.` };
-    if (reply.status) return refuse(response, reply.status, reply.message, reply.headers);
+    if (reply.status) return refuse(response, reply.status, reply.message, reply.headers, reply.details);
     response.writeHead(200, { "Content-Type": "text/event-stream", "Cache-Control": "no-cache" });
     let open = true;
     response.on("close", () => {

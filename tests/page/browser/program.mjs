@@ -11,13 +11,15 @@ export async function program(path, { template = null, key = null } = {}) {
   const args = ["serve", "--host", "127.0.0.1", "--port", String(port)];
   if (template !== null) args.push("--chat-template", template);
   if (key !== null) args.push("--api-key", key);
-  const child = spawn(path, args, { stdio: ["ignore", "inherit", "inherit"] });
+  const child = spawn(path, args, { stdio: ["ignore", "ignore", "pipe"] });
+  let log = "";
+  child.stderr.setEncoding("utf8").on("data", (text) => (log += text));
   let ended = null;
   child.on("exit", (code, signal) => (ended = code ?? signal));
   const url = `http://127.0.0.1:${port}/`;
   for (let tries = 0; (await statusOf(`${url}health`)) !== 200; tries += 1) {
-    assert.equal(ended, null, `the server ended with ${ended}`);
-    assert.ok(tries < 600, "the server was not ready within a minute");
+    assert.equal(ended, null, `the server ended with ${ended}: ${log}`);
+    assert.ok(tries < 600, `the server was not ready within a minute: ${log}`);
     await new Promise((resolve) => setTimeout(resolve, 100));
   }
   return { url, close: () => child.kill("SIGTERM") };

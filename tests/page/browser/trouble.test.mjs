@@ -159,17 +159,20 @@ test("a stream that breaks keeps what came, and can be continued", async () => {
 });
 
 test("errors are the server's words, below the turn, and it can be tried again", async () => {
-  const full = "the request exceeds the available context size (4096 tokens)";
   const replies = {
-    long: { status: 400, message: full },
+    odd: { status: 400, message: "`top_k`: expected a number" },
+    long: { status: 400, message: "too long", details: { n_prompt_tokens: 5000, n_ctx: 4096 } },
     busy: { status: 429, message: "queue full", headers: { "Retry-After": "7" } },
   };
   const server = await mock({ replies });
   const { page, close } = await visit(browser, server.url, { expected: [FAILED] });
+  await ask(page, "odd");
+  assert.equal(await note(page), "`top_k`: expected a number");
   await ask(page, "long");
+  const full = "This is 5,000 tokens long, and the context of the model holds 4,096.";
   assert.equal(await note(page), full);
   server.replies.long = { text: " Now it fits." };
-  await page.click("text=Try again");
+  await page.locator("text=Try again").last().click();
   await page.waitForSelector("text=Now it fits.");
   assert.equal(await page.locator(".versions").count(), 0, "a failure is no version");
   await ask(page, "busy");

@@ -163,8 +163,8 @@ const HOSTILE = [
 ];
 const SAFE =
   "p br em strong del code a h3 h4 h5 h6 hr blockquote ul ol li input div table thead tbody tr th td " +
-    "figure figcaption span button pre math mrow mi mn mo mtext mspace mfrac msup msub msubsup munder " +
-    "mover munderover msqrt mroot mtable mtr mtd";
+  "figure figcaption span button pre math mrow mi mn mo mtext mspace mfrac msup msub msubsup munder " +
+  "mover munderover msqrt mroot mtable mtr mtd";
 const ATTRIBUTES =
   "href target rel class type disabled checked start tabindex role aria-label display width accent " +
   "largeop movablelimits stretchy fence linethickness mathvariant";
