@@ -211,7 +211,7 @@ impl Worker {
             let next = (0..self.queue.len()).min_by_key(|&at| (running(&self.queue[at]), self.queue[at].id));
             let next = next.expect("the queue is not empty");
             let need = self.queue[next].job.n_choices().min(n_seqs);
-            if stats.waiting > 0 || stats.running + need > n_seqs {
+            if stats.waiting > 0 || stats.running - stats.resting + need > n_seqs {
                 return;
             }
             let order = self.queue.remove(next).expect("an order of the queue");

@@ -83,8 +83,13 @@ fn a_client_that_leaves_frees_its_pages() {
 fn a_full_queue_says_when_to_come_again() {
     let slow = engine_that(|_| Act::Sleep(Duration::from_millis(20)));
     let server = TestServer::with_engine(slow, |options| options.queue = 1);
-    let mut streams: Vec<_> = (0..SLOTS).map(|_| server.begin("/completion", &endless())).collect();
-    streams.iter_mut().for_each(|stream| assert_eq!(read_head(stream).0, 200));
+    // One after the other: there is one place to wait in.
+    let begin = |_| {
+        let mut stream = server.begin("/completion", &endless());
+        assert_eq!(read_head(&mut stream).0, 200);
+        stream
+    };
+    let streams: Vec<_> = (0..SLOTS).map(begin).collect();
     let waits = server.begin("/completion", &endless());
     server.until("one waits", |server| server.metric("llamacpp:requests_deferred") == 1.0);
     let refused =
