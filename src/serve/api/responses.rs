@@ -33,8 +33,10 @@ pub fn routes() -> Router<Arc<App>> {
 
 /// Most items of an input.
 const ITEMS: usize = 4096;
+/// Makes the value of a field that is not given.
+type Missing = fn() -> Value;
 /// Fields of a request that its answer repeats, and what stands there if they are not given.
-const REPEATED: &[(&str, fn() -> Value)] = &[
+const REPEATED: &[(&str, Missing)] = &[
     ("instructions", || Value::Null),
     ("max_output_tokens", || Value::Null),
     ("metadata", || json!({})),
