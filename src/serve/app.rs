@@ -83,17 +83,17 @@ impl App {
             came: Instant::now(),
         };
         let handle = Handle::new(&order, updates, self.commands.clone());
-        match self.commands.send(Command::Add(order)) {
+        match self.commands.send(Command::Add(Box::new(order))) {
             Ok(()) => Ok(handle),
             Err(_) => Err(ApiError::ours("the engine has stopped; the server is ending")),
         }
     }
 
     /// Seconds until half of those who wait will have been answered, as far as can be told.
-    fn retry_after(&self, waiting: usize) -> u64 {
+    fn retry_after(&self, waiting: usize) -> u32 {
         let slots = self.served.get().map_or(1, Served::n_slots);
         let seconds = self.metrics.whole.mean() * waiting as f64 / (2 * slots) as f64;
-        (seconds.ceil() as u64).clamp(1, 120)
+        (seconds.ceil() as u32).clamp(1, 120)
     }
 
     /// A name that has not been given before: `prefix`, and 24 letters and digits.

@@ -21,7 +21,7 @@ pub struct ApiError {
     /// Fields of the error object beside these.
     pub more: Vec<(&'static str, Value)>,
     /// After how many seconds it is worth another try.
-    pub retry_after: Option<u64>,
+    pub retry_after: Option<u32>,
 }
 
 impl ApiError {
@@ -112,7 +112,7 @@ impl ApiError {
     }
 
     /// Too many requests wait.
-    pub fn queue_full(waiting: usize, retry_after: u64) -> Self {
+    pub fn queue_full(waiting: usize, retry_after: u32) -> Self {
         let message = format!("{waiting} requests are waiting already; try again in {retry_after} s");
         Self {
             code: Some("queue_full"),

@@ -86,7 +86,7 @@ pub enum JobError {
 /// What the engine thread is told.
 pub enum Command {
     /// Do this.
-    Add(Order),
+    Add(Box<Order>),
     /// Nobody waits for that job any more.
     Leave(JobId),
     /// Its reader has caught up.

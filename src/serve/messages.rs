@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::Fields;
-use crate::tokenizer::chat::Message;
+use super::model::Served;
+use crate::tokenizer::chat::{Message, Prompt};
 
 /// Most messages of a conversation.
 const MESSAGES: usize = 4096;
@@ -28,6 +29,25 @@ pub struct Talk {
     pub add_generation_prompt: bool,
     /// What the assistant has begun to say.
     pub begun: Option<String>,
+}
+
+impl Talk {
+    /// The conversation as the model reads it.
+    ///
+    /// # Errors
+    /// 400 if the template refuses it, or makes nothing of it.
+    pub fn prompt(&self, served: &Served) -> Result<Prompt, ApiError> {
+        let Self { messages, add_generation_prompt, begun } = self;
+        let (template, tokenizer) = (&served.template, served.tokenizer());
+        let prompt = template.prompt(tokenizer, messages, *add_generation_prompt, begun.as_deref());
+        match prompt {
+            Ok(prompt) if prompt.ids.is_empty() => {
+                Err(ApiError::bad("the chat template makes no tokens of these messages"))
+            }
+            Ok(prompt) => Ok(prompt),
+            Err(err) => Err(ApiError::bad(err.to_string())),
+        }
+    }
 }
 
 /// The conversation of a request with `messages`.

@@ -135,7 +135,7 @@ impl Metrics {
             _ => get(tokens) as f64 / seconds(time),
         };
         let stats = &now.stats;
-        let running = stats.running as f64;
+        let running = (stats.running - stats.resting) as f64;
         let waiting = (waiting + stats.waiting) as f64;
         let used = stats.pages.saturating_sub(stats.free_pages) as f64 / stats.pages.max(1) as f64;
         let busy = stats.decode_rows as f64 / stats.steps.max(1) as f64;

@@ -17,8 +17,10 @@ pub const TOP_LOGPROBS: usize = 20;
 /// Most entries of `logit_bias`.
 const BIASES: usize = 1024;
 
-/// What vLLM's clients may ask that is not done here, and the value that asks for nothing.
-const NOT_DONE: &[(&str, fn(&Value) -> bool)] = &[
+/// Whether a value asks for nothing.
+type IsNothing = fn(&Value) -> bool;
+/// What vLLM's clients may ask that is not done here, and which values ask for nothing.
+const NOT_DONE: &[(&str, IsNothing)] = &[
     ("suffix", |value| value.as_str() == Some("")),
     ("stop_token_ids", |value| value.as_array().is_some_and(Vec::is_empty)),
     ("min_tokens", |value| value.as_u64() == Some(0)),

@@ -129,7 +129,6 @@ impl Worker {
             }
             let steps = self.batch.stats().steps;
             let came = self.step();
-            self.publish();
             if came == 0 && self.batch.stats().steps == steps {
                 // Every sequence rests, or the device fails: only a command or time helps.
                 match self.commands.recv_timeout(NAP) {
@@ -143,7 +142,7 @@ impl Worker {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Add(order) => self.queue.push_back(order),
+            Command::Add(order) => self.queue.push_back(*order),
             Command::Leave(id) => self.leave(id),
             Command::Resume(id) => self.settle(id),
             Command::EndAll => self.end_all(&JobError::Ending),
@@ -211,7 +210,7 @@ impl Worker {
             let next = (0..self.queue.len()).min_by_key(|&at| (running(&self.queue[at]), self.queue[at].id));
             let next = next.expect("the queue is not empty");
             let need = self.queue[next].job.n_choices().min(n_seqs);
-            if stats.waiting > 0 || stats.running + need > n_seqs {
+            if stats.waiting > 0 || stats.running - stats.resting + need > n_seqs {
                 return;
             }
             let order = self.queue.remove(next).expect("an order of the queue");
@@ -265,6 +264,8 @@ impl Worker {
         if rows > 0 {
             self.metrics.rows.add(rows as f64);
         }
+        // Who is told of an end may look for the pages that it freed.
+        self.publish();
         self.tell_progress();
         let n_events = events.len();
         for (seq, event) in events {

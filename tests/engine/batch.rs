@@ -451,6 +451,40 @@ fn a_cancelled_sequence_is_gone_with_the_next_step() {
 
 /// Of sequences with equal claims that decode none gets ahead of another by more than a token, though a step
 /// has rows for only two of them; and of two prompts none waits for the other's end.
+/// Those that rest hold their slots until somebody needs them, and go on as if nothing had been.
+#[test]
+fn who_rests_gives_way() {
+    let engine = engine(|_| ());
+    let prompts: Vec<Vec<u32>> = (0..4).map(|i| tokens(i, 70 + i as usize)).collect();
+    let want: Vec<Said> = prompts.iter().map(|prompt| alone(&engine, prompt, &greedy(20))).collect();
+    let mut batch = engine.batch(BatchOptions::default()).unwrap();
+    let add =
+        |batch: &mut Batch, i: usize| batch.add(&Request::new(prompts[i].clone(), greedy(20))).unwrap()[0];
+    let ids: Vec<SeqId> = (0..3).map(|i| add(&mut batch, i)).collect();
+    let mut said: BTreeMap<SeqId, Said> = BTreeMap::new();
+    let mut step = |batch: &mut Batch| {
+        let events = batch.step().unwrap();
+        events.into_iter().for_each(|(id, event)| said.entry(id).or_default().take(event));
+    };
+    (0..8).for_each(|_| step(&mut batch));
+    ids.iter().for_each(|id| batch.pause(*id, true));
+    let before = batch.stats();
+    step(&mut batch);
+    assert_eq!((batch.stats().steps, batch.stats().resting), (before.steps, 3), "somebody ran");
+    let last = add(&mut batch, 3);
+    while batch.standings().any(|standing| standing.id == last) {
+        step(&mut batch);
+    }
+    assert_eq!(batch.stats_of(last).unwrap().generated_tokens, 20, "of a sequence that has just ended");
+    assert_eq!((batch.stats().resting, batch.stats().preemptions), (2, 1));
+    ids.iter().for_each(|id| batch.pause(*id, false));
+    while !batch.is_idle() {
+        step(&mut batch);
+    }
+    let said: Vec<&Said> = ids.iter().chain([&last]).map(|id| &said[id]).collect();
+    assert!(said.into_iter().eq(&want));
+}
+
 #[test]
 fn equal_claims_get_equal_shares() {
     let engine = engine(|options| {

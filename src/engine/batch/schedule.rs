@@ -99,11 +99,13 @@ impl Batch {
         true
     }
 
-    /// Takes the pages of a sequence of lower priority than that of `at`, the newest first.
+    /// Takes the pages of a sequence that rests, or has a lower priority than that of `at`, the newest first.
     fn make_way(&mut self, at: usize) -> bool {
         let priority = self.tasks[at].priority;
+        let rests = |other: &usize| self.tasks[*other].is_running() && self.tasks[*other].is_paused;
         let lower = |other: &usize| self.tasks[*other].is_running() && self.tasks[*other].priority < priority;
-        let Some(victim) = (0..self.tasks.len()).rev().find(lower) else { return false };
+        let newest = || (0..self.tasks.len()).rev();
+        let Some(victim) = newest().find(rests).or_else(|| newest().find(lower)) else { return false };
         self.preempt(victim);
         true
     }

@@ -52,7 +52,9 @@ pub struct BatchStats {
     pub prefix: PrefixStats,
     /// Sequences that hold pages.
     pub running: usize,
-    /// Sequences that wait.
+    /// Those of them that rest ([`Batch::pause`]): others get their pages as soon as they need them.
+    pub resting: usize,
+    /// Sequences that wait for pages.
     pub waiting: usize,
     /// Pages of the pool.
     pub pages: usize,
@@ -164,11 +166,12 @@ impl Batch {
 
     /// What it has done, and holds now.
     pub fn stats(&self) -> BatchStats {
-        let running = self.tasks.iter().filter(|task| task.is_running()).count();
+        let count = |wanted: fn(&Task) -> bool| self.tasks.iter().filter(|task| wanted(task)).count();
         BatchStats {
             prefix: self.prefix.stats(),
-            running,
-            waiting: self.tasks.len() - running,
+            running: count(Task::is_running),
+            resting: count(|task| task.is_running() && task.is_paused),
+            waiting: count(|task| !task.is_running() && !task.is_paused),
             pages: self.runner.pages.n_pages(),
             free_pages: self.runner.pages.n_free(),
             ..self.stats
@@ -273,8 +276,8 @@ impl Batch {
         }
     }
 
-    /// Lets a sequence rest, or go on: one that rests runs nothing, and keeps its pages as long as nobody else
-    /// needs them. On a device a token that is being picked still comes.
+    /// Lets a sequence rest, or go on: one that rests runs nothing, and keeps its slot and pages as long as
+    /// nobody else needs them. On a device a token that is being picked still comes.
     pub fn pause(&mut self, id: SeqId, rests: bool) {
         if let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) {
             task.is_paused = rests;

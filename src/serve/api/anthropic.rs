@@ -20,7 +20,7 @@ use crate::serve::fields::Fields;
 use crate::serve::http::body::json;
 use crate::serve::http::stream::{Encoder, Framing, Out, answer};
 use crate::serve::job::{Job, Update};
-use crate::serve::messages::{self, Talk};
+use crate::serve::messages;
 use crate::serve::model::Served;
 use crate::serve::sampling::{self, STOPS};
 use crate::tokenizer::chat::Message;
@@ -70,10 +70,7 @@ fn prompt(fields: &Fields, served: &Served) -> Result<Vec<u32>, ApiError> {
     if !system.is_empty() {
         talk.messages.insert(0, Message::new("system", same_each_turn(&system)));
     }
-    let Talk { messages, add_generation_prompt, begun } = talk;
-    let prompt =
-        served.template.prompt(served.tokenizer(), &messages, add_generation_prompt, begun.as_deref());
-    Ok(prompt.map_err(|err| ApiError::bad(err.to_string()))?.ids)
+    Ok(talk.prompt(served)?.ids)
 }
 
 /// The system's text without a checksum of the conversation that some agents put into its first line: it is

@@ -61,7 +61,7 @@ impl Asked {
         options.logprobs = logprobs.then(|| top.unwrap_or(0));
         let names = ["max_completion_tokens", "max_tokens", "n_predict"];
         let max_tokens = sampling::max_tokens(fields, &names)?;
-        let mut prompt = prompt(served, &talk)?;
+        let mut prompt = talk.prompt(served)?.ids;
         if let Some(last) = fields.count("truncate_prompt_tokens", 1, usize::MAX)? {
             prompt.drain(..prompt.len().saturating_sub(last));
         }
@@ -82,23 +82,9 @@ impl Asked {
     }
 }
 
-/// The tokens of a conversation.
-fn prompt(served: &Served, talk: &messages::Talk) -> Result<Vec<u32>, ApiError> {
-    let begun = talk.begun.as_deref();
-    let prompt =
-        served.template.prompt(served.tokenizer(), &talk.messages, talk.add_generation_prompt, begun);
-    match prompt {
-        Ok(prompt) if prompt.ids.is_empty() => {
-            Err(ApiError::bad("`messages`: the template makes nothing of them"))
-        }
-        Ok(prompt) => Ok(prompt.ids),
-        Err(err) => Err(ApiError::bad(err.to_string())),
-    }
-}
-
 async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
     let read = Read::of(&app, request).await?;
-    let prompt = read.work(|read, served| prompt(served, &messages::talk(&read.fields)?)).await?;
+    let prompt = read.work(|read, served| messages::talk(&read.fields)?.prompt(served)).await?.ids;
     Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": prompt.len() })))
 }
 

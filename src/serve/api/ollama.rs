@@ -19,7 +19,7 @@ use crate::serve::fields::Fields;
 use crate::serve::http::body::json;
 use crate::serve::http::stream::{Encoder, Framing, Out, answer};
 use crate::serve::job::{Job, Update};
-use crate::serve::messages;
+use crate::serve::messages::{self, Talk};
 use crate::serve::model::Served;
 use crate::serve::prompts;
 use crate::serve::sampling::{self, TOP_LOGPROBS};
@@ -159,11 +159,7 @@ fn talk(fields: &Fields, served: &Served) -> Result<Option<Vec<u32>>, ApiError> 
             return Err(ApiError::unsupported(format!("messages[{at}].images")));
         }
     }
-    let talk = messages::talk(fields)?;
-    let begun = talk.begun.as_deref();
-    let prompt =
-        served.template.prompt(served.tokenizer(), &talk.messages, talk.add_generation_prompt, begun);
-    Ok(Some(prompt.map_err(|err| ApiError::bad(err.to_string()))?.ids))
+    Ok(Some(messages::talk(fields)?.prompt(served)?.ids))
 }
 
 /// The tokens of a prompt: raw, or as a user's message if the model has a template of its own.
@@ -191,8 +187,8 @@ fn generate_prompt(fields: &Fields, served: &Served) -> Result<Option<Vec<u32>>,
     let mut messages: Vec<Message> =
         system.map(|system| Message::new("system", system)).into_iter().collect();
     messages.push(Message::new("user", text));
-    let prompt = served.template.prompt(tokenizer, &messages, true, None);
-    let mut ids = prompt.map_err(|err| ApiError::bad(err.to_string()))?.ids;
+    let talk = Talk { messages, add_generation_prompt: true, begun: None };
+    let mut ids = talk.prompt(served)?.ids;
     // A text begins once.
     if !context.is_empty() && ids.first().copied() == tokenizer.bos() {
         ids.remove(0);

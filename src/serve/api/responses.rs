@@ -18,7 +18,7 @@ use crate::serve::fields::Fields;
 use crate::serve::http::body::json;
 use crate::serve::http::stream::{Encoder, Framing, Out, answer};
 use crate::serve::job::{Job, Update};
-use crate::serve::messages;
+use crate::serve::messages::{self, Talk};
 use crate::serve::model::Served;
 use crate::serve::sampling;
 use crate::tokenizer::chat::Message;
@@ -33,8 +33,10 @@ pub fn routes() -> Router<Arc<App>> {
 
 /// Most items of an input.
 const ITEMS: usize = 4096;
+/// Makes the value of a field that is not given.
+type Missing = fn() -> Value;
 /// Fields of a request that its answer repeats, and what stands there if they are not given.
-const REPEATED: &[(&str, fn() -> Value)] = &[
+const REPEATED: &[(&str, Missing)] = &[
     ("instructions", || Value::Null),
     ("max_output_tokens", || Value::Null),
     ("metadata", || json!({})),
@@ -132,8 +134,8 @@ fn prompt(fields: &Fields, served: &Served) -> Result<Vec<u32>, ApiError> {
     if !system.is_empty() {
         talk.insert(0, Message::new("system", system.join("\n\n")));
     }
-    let prompt = served.template.prompt(served.tokenizer(), &talk, true, None);
-    Ok(prompt.map_err(|err| ApiError::bad(err.to_string()))?.ids)
+    let talk = Talk { messages: talk, add_generation_prompt: true, begun: None };
+    Ok(talk.prompt(served)?.ids)
 }
 
 async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {

@@ -13,7 +13,6 @@ use crate::serve::error::ApiError;
 use crate::serve::fields::int;
 use crate::serve::http::body::json;
 use crate::serve::messages;
-use crate::serve::model::Served;
 use crate::tokenizer::Special;
 
 pub fn routes() -> Router<Arc<App>> {
@@ -29,10 +28,7 @@ async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
         let (fields, tokenizer) = (&read.fields, served.tokenizer());
         let vllm = fields.first(&["prompt", "messages"]);
         let ids = match vllm {
-            Some("messages") => {
-                let talk = messages::talk(fields)?;
-                conversation(served, &talk)?.ids
-            }
+            Some("messages") => messages::talk(fields)?.prompt(served)?.ids,
             other => {
                 let name = other.unwrap_or("content");
                 let Some(text) = fields.text(name)? else {
@@ -85,15 +81,8 @@ async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
 
 async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Answer {
     let answer = Read::of(&app, request).await?.work(|read, served| {
-        let talk = messages::talk(&read.fields)?;
-        Ok(json!({ "prompt": conversation(served, &talk)?.text }))
+        let prompt = messages::talk(&read.fields)?.prompt(served)?;
+        Ok(json!({ "prompt": prompt.text }))
     });
     Ok(json(&answer.await?))
-}
-
-fn conversation(served: &Served, talk: &messages::Talk) -> Result<crate::tokenizer::chat::Prompt, ApiError> {
-    let begun = talk.begun.as_deref();
-    let prompt =
-        served.template.prompt(served.tokenizer(), &talk.messages, talk.add_generation_prompt, begun);
-    prompt.map_err(|err| ApiError::bad(err.to_string()))
 }

@@ -62,13 +62,13 @@ fn endless() -> Value {
 
 #[test]
 fn a_client_that_leaves_frees_its_pages() {
-    let slow = engine_that(|_| Act::Sleep(Duration::from_millis(5)));
+    let slow = engine_that(|_| Act::Sleep(Duration::from_millis(20)));
     let server = TestServer::with_engine(slow, |options| options.cache_prompt = false);
     let mut stream = server.begin("/completion", &endless());
     assert_eq!(read_head(&mut stream).0, 200);
     let mut piece = [0; 64];
     stream.read_exact(&mut piece).unwrap();
-    assert_eq!(server.metric("llamacpp:requests_processing"), 1.0);
+    assert_eq!(server.metric("llamacpp:requests_processing"), 1.0, "it has ended");
     drop(stream);
     server.until("it is cancelled", |server| server.metric("llamacpp:requests_processing") == 0.0);
     assert_eq!(server.metric("vllm:kv_cache_usage_perc"), 0.0);
@@ -83,8 +83,13 @@ fn a_client_that_leaves_frees_its_pages() {
 fn a_full_queue_says_when_to_come_again() {
     let slow = engine_that(|_| Act::Sleep(Duration::from_millis(20)));
     let server = TestServer::with_engine(slow, |options| options.queue = 1);
-    let mut streams: Vec<_> = (0..SLOTS).map(|_| server.begin("/completion", &endless())).collect();
-    streams.iter_mut().for_each(|stream| assert_eq!(read_head(stream).0, 200));
+    // One after the other: there is one place to wait in.
+    let begin = |_| {
+        let mut stream = server.begin("/completion", &endless());
+        assert_eq!(read_head(&mut stream).0, 200);
+        stream
+    };
+    let streams: Vec<_> = (0..SLOTS).map(begin).collect();
     let waits = server.begin("/completion", &endless());
     server.until("one waits", |server| server.metric("llamacpp:requests_deferred") == 1.0);
     let refused =
@@ -100,7 +105,7 @@ fn a_full_queue_says_when_to_come_again() {
 /// More than the system keeps for a client that does not read.
 fn long() -> Value {
     let prompts: Vec<[u32; 2]> = (0..64).map(|at| [5, 6 + at]).collect();
-    json!({ "prompt": prompts, "n_predict": 120, "ignore_eos": true, "temperature": 0, "n_probs": 20 })
+    json!({ "prompt": prompts, "n_predict": 90, "ignore_eos": true, "temperature": 0, "n_probs": 20 })
 }
 
 fn streamed(mut body: Value) -> Value {
@@ -118,7 +123,7 @@ fn a_client_that_reads_late_is_told_everything() {
         std::thread::sleep(Duration::from_millis(300));
         before > 0.0 && generated(server) == before
     });
-    let total = 64.0 * 120.0;
+    let total = 64.0 * 90.0;
     assert!(generated(&server) < total, "everything was generated for nobody");
     // Others are answered meanwhile.
     server.still_answers();
@@ -131,6 +136,7 @@ fn a_client_that_reads_late_is_told_everything() {
     }
     let mut plain = long();
     plain["n_probs"] = 0.into();
+    plain["prompt"].as_array_mut().unwrap().truncate(8);
     for (at, answer) in server.post("/completion", &plain).ok().as_array().unwrap().iter().enumerate() {
         assert_eq!(answer["content"], contents[at], "prompt {at}");
     }
