@@ -160,7 +160,12 @@ class Page {
   // --- Answers.
 
   async #write(conversation, turn) {
-    if (this.#runs.has(conversation.id)) return;
+    // One answer at a time in a conversation: asking for another ends the one before.
+    const running = () => this.#runs.get(conversation.id);
+    for (let before = running(); before !== undefined; before = running()) {
+      before.stop();
+      await before.ended;
+    }
     let saved = performance.now();
     const run = new Run(conversation, turn, () => {
       if (conversation === this.conversation) this.#thread.grown(run);

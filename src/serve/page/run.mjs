@@ -26,6 +26,8 @@ export class Run {
   progress = null;
   /** Why it failed, a `ServerError`, or null. */
   error = null;
+  /** Settles when it has ended. */
+  ended = null;
   /** When the first word of reasoning came. */
   thinkingSince = null;
   #abort = new AbortController();
@@ -43,7 +45,12 @@ export class Run {
   }
 
   /** Runs to the end. Never throws for what a server does. */
-  async go({ props, model }) {
+  go(server) {
+    this.ended = this.#write(server);
+    return this.ended;
+  }
+
+  async #write({ props, model }) {
     const { turn } = this;
     delete turn.finish;
     delete turn.problem;

@@ -46,7 +46,7 @@ export class Thread {
     this.#run = run;
     const path = pathOf(this.#conversation);
     if (this.#text !== null) {
-      this.#text.update(path, run);
+      this.#text.update(path, path.at(-1) === run?.turn ? run : null);
       this.#turns.replaceChildren(...(path.length > 0 ? [this.#text.node] : []));
     } else {
       this.#chat(path, run);
@@ -86,7 +86,8 @@ export class Thread {
     if (run === null || run.conversation !== this.#conversation) return;
     const began = performance.now();
     const follows = this.#atEnd();
-    if (this.#text !== null) this.#text.update(pathOf(this.#conversation), run);
+    const path = this.#text === null ? [] : pathOf(this.#conversation);
+    if (path.at(-1) === run.turn) this.#text.update(path, run);
     else this.#views.get(run.turn.id)?.update(run);
     this.#actions.shown(run);
     if (follows) this.toEnd();

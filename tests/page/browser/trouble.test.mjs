@@ -250,6 +250,26 @@ test("a conversation that is deleted while it is written does not come back", as
   server.close();
 });
 
+test("asking for another answer ends the one that is written", async () => {
+  const server = await mock({ replies: { go: { text: "word ".repeat(400), pieceMs: 10 } } });
+  const { page, close } = await visit(browser, server.url);
+  await ask(page, "Hello");
+  await page.fill("#prompt", "go");
+  await page.press("#prompt", "Enter");
+  await page.waitForSelector(".turn.assistant >> text=word word");
+  await page.locator(".turn.assistant").first().hover();
+  await page.locator(".turn.assistant").first().locator("text=Regenerate").click();
+  await page.waitForSelector(".versions >> text=2/2");
+  await page.waitForSelector("#send:not([aria-label=Stop])");
+  assert.equal(server.aborted, 1);
+  assert.match(await page.innerText(".turn.assistant .markdown"), /in try 2/);
+  assert.equal(await page.locator(".turn").count(), 2);
+  await page.click("[aria-label='Previous version']");
+  assert.equal(await note(page), "Stopped.");
+  await close();
+  server.close();
+});
+
 test("two tabs show the same conversations", async () => {
   const server = await mock();
   const { page, profile, close } = await visit(browser, server.url);
