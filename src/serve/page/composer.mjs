@@ -78,7 +78,7 @@ export class Composer {
     if (known) {
       $("context-bar").max = nCtx;
       $("context-bar").value = Math.min(used, nCtx);
-      $("context-text").textContent = `${count(used)} of ${count(nCtx)} tokens`;
+      $("context-text").textContent = `${count(Math.min(used, nCtx))} of ${count(nCtx)} tokens`;
     }
     // When it is done, the figure stands below the answer.
     $("speed").textContent = running ? speed(timings) : "";

@@ -3,7 +3,7 @@
 import { ServerError, chat, completion } from "./api.mjs";
 import { messagesOf, pathTo, wholeText } from "./conversation.mjs";
 import { fields } from "./settings.mjs";
-import { count } from "./text.mjs";
+import { contextUsed, count } from "./text.mjs";
 
 /** What of a server's timings is kept with a turn. */
 const KEPT = [
@@ -17,7 +17,8 @@ const KEPT = [
 
 /**
  * Writes into `turn`, which is the last of its path. Its `finish` is absent while it runs; then it is stop,
- * length, stopped (by the reader), dropped (the connection ended), or problem, with the reason in `problem`.
+ * length, full (the context), stopped (by the reader), dropped (the connection ended), or problem, with the
+ * reason in `problem`.
  */
 export class Run {
   conversation;
@@ -60,6 +61,8 @@ export class Run {
         this.#changed();
       }
       turn.finish ??= "dropped";
+      const full = props.nCtx !== null && contextUsed(turn.timings) >= props.nCtx;
+      if (turn.finish === "length" && full) turn.finish = "full";
     } catch (error) {
       this.#fail(error);
     }

@@ -37,6 +37,8 @@ export function ending(turn, running) {
       return "";
     case "length":
       return "The limit of tokens was reached.";
+    case "full":
+      return "The context of the model is full.";
     case "stopped":
       return "Stopped.";
     case "problem":

@@ -97,7 +97,7 @@ export class TurnView {
       return element("button", { type: "button", class: "quiet", onclick: () => action(turn) }, text);
     };
     const model = turn.role === "assistant";
-    const more = model && turn.text !== "" && turn.finish !== "stop";
+    const more = model && turn.text !== "" && !["stop", "full"].includes(turn.finish);
     const rate = speed(turn.timings);
     return [
       versions,

@@ -181,6 +181,20 @@ test("errors are the server's words, below the turn, and it can be tried again",
   server.close();
 });
 
+test("an answer that fills the context says so", async () => {
+  const server = await mock({ nCtx: 10, replies: { go: { text: "word ".repeat(40) } } });
+  const { page, close } = await visit(browser, server.url);
+  await page.click("#open-settings");
+  await page.fill("#parameter-n_predict", "9");
+  await page.click("#close-settings");
+  await ask(page, "go");
+  assert.equal(await note(page), "The context of the model is full.");
+  assert.equal(await page.innerText("#context-text"), "10 of 10 tokens");
+  assert.equal(await page.locator("text=Continue").count(), 0);
+  await close();
+  server.close();
+});
+
 test("a server that goes away is noticed, and found again", async () => {
   const server = await mock();
   const { page, close } = await visit(browser, server.url, { expected: [FAILED] });
