@@ -197,6 +197,7 @@ fn grammars_that_mean_harm_are_errors_within_a_bounded_time() {
 
 #[test]
 fn grammars_that_are_hard_to_follow_fail_or_go_on_within_a_bounded_time() {
+    let properties: Value = (0..500).map(|i| (format!("a{i}"), json!({}))).collect();
     let sources = [
         Source::Regex("((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000}".into()),
         Source::Regex("(a|b)*a(a|b){18}c(a|b)*b(a|b){18}".into()),
@@ -204,10 +205,7 @@ fn grammars_that_are_hard_to_follow_fail_or_go_on_within_a_bounded_time() {
         Source::Gbnf("root ::= (((\"a\" root?){9999}){9999}){9999}".into()),
         Source::Gbnf("root ::= root root | \"a\" | \"aa\" | \"\"".into()),
         Source::JsonSchema { schema: json!({"$ref": "#"}), strict: true },
-        Source::JsonSchema {
-            schema: json!({"type": "object", "properties": (0..500).map(|i| (format!("a{i}"), json!({}))).collect::<Value>()}),
-            strict: true,
-        },
+        Source::JsonSchema { schema: json!({"type": "object", "properties": properties}), strict: true },
     ];
     let letter = TOKENIZER.encode("a", Special::AsText, false)[0];
     for source in sources {

@@ -24,8 +24,8 @@ const OF_THE_COMMAND_LINE: &[&str] = &[
 /// Crates of `examples/generate.rs` without default features, proc-macros and this workspace included, on
 /// Linux. `tokenizers` alone brings 57 of them.
 const MOST: usize = 88;
-/// One of them is crossbeam-utils, for cache padding. Eight are serde_json and what keeps the order of keys: the
-/// arguments of tool calls.
+/// One of them is crossbeam-utils, for cache padding. Eight are serde_json and what keeps the order of
+/// keys: the arguments of tool calls.
 const MOST_BESIDE_TOKENIZERS: usize = 36;
 
 /// The crates that a program builds which depends on the library.

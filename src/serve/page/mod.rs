@@ -1,9 +1,13 @@
-//! The page at `/`. The files beside this one are served as they are.
+//! The page at `/`: a chat, and a text that a model continues, in the reader's browser.
+//!
+//! The files beside this one are served as they are; there is no build step. They ask nobody but this server,
+//! and store conversations in the browser alone. Start reading at `page.mjs`. What they need of the server is
+//! in `api.mjs`: `/props`, `/v1/models`, `/v1/chat/completions`, `/completion`.
 
 /// A file of the page.
 #[derive(Debug)]
 pub struct Asset {
-    /// Where it is served.
+    /// Where it is served, below the prefix of the server, if there is one.
     pub path: &'static str,
     /// Its `Content-Type`.
     pub media_type: &'static str,
@@ -12,7 +16,8 @@ pub struct Asset {
 }
 
 impl Asset {
-    /// Its `ETag`, with quotes.
+    /// Its `ETag`, with quotes. With `Cache-Control: no-cache` a browser asks each time and is told 304, so
+    /// that it never runs files of two versions together.
     pub fn etag(&self) -> String {
         format!("\"{:08x}-{:x}\"", crc32fast::hash(self.bytes), self.bytes.len())
     }
@@ -20,14 +25,61 @@ impl Asset {
 
 /// Headers of every file of the page, beside its type and its tag.
 pub const HEADERS: &[(&str, &str)] = &[
-    (
-        "Content-Security-Policy",
-        "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
+    ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
     ("Cache-Control", "no-cache"),
     ("Referrer-Policy", "no-referrer"),
+    ("X-Content-Type-Options", "nosniff"),
 ];
 
+/// Only the page's own files run, nothing is asked of another server, and `require-trusted-types-for` has the
+/// browser refuse every way to make HTML from text.
+const CONTENT_SECURITY_POLICY: &str = concat!(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; ",
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ",
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+);
+
 /// The files of the page, each at its path.
-pub const ASSETS: &[Asset] =
-    &[Asset { path: "/", media_type: "text/html; charset=utf-8", bytes: include_bytes!("index.html") }];
+pub const ASSETS: &[Asset] = &[
+    asset("/", "text/html; charset=utf-8", include_bytes!("index.html")),
+    asset("/page/base.css", STYLE, include_bytes!("base.css")),
+    asset("/page/dialogs.css", STYLE, include_bytes!("dialogs.css")),
+    asset("/page/frame.css", STYLE, include_bytes!("frame.css")),
+    asset("/page/reading.css", STYLE, include_bytes!("reading.css")),
+    asset("/page/icon.svg", "image/svg+xml", include_bytes!("icon.svg")),
+    asset("/page/theme.js", SCRIPT, include_bytes!("theme.js")),
+    asset("/page/api.mjs", SCRIPT, include_bytes!("api.mjs")),
+    asset("/page/clipboard.mjs", SCRIPT, include_bytes!("clipboard.mjs")),
+    asset("/page/composer.mjs", SCRIPT, include_bytes!("composer.mjs")),
+    asset("/page/conversation.mjs", SCRIPT, include_bytes!("conversation.mjs")),
+    asset("/page/dom.mjs", SCRIPT, include_bytes!("dom.mjs")),
+    asset("/page/editor.mjs", SCRIPT, include_bytes!("editor.mjs")),
+    asset("/page/highlight.mjs", SCRIPT, include_bytes!("highlight.mjs")),
+    asset("/page/icons.mjs", SCRIPT, include_bytes!("icons.mjs")),
+    asset("/page/inline.mjs", SCRIPT, include_bytes!("inline.mjs")),
+    asset("/page/markdown.mjs", SCRIPT, include_bytes!("markdown.mjs")),
+    asset("/page/math.mjs", SCRIPT, include_bytes!("math.mjs")),
+    asset("/page/menu.mjs", SCRIPT, include_bytes!("menu.mjs")),
+    asset("/page/page.mjs", SCRIPT, include_bytes!("page.mjs")),
+    asset("/page/preferences.mjs", SCRIPT, include_bytes!("preferences.mjs")),
+    asset("/page/render.mjs", SCRIPT, include_bytes!("render.mjs")),
+    asset("/page/run.mjs", SCRIPT, include_bytes!("run.mjs")),
+    asset("/page/server.mjs", SCRIPT, include_bytes!("server.mjs")),
+    asset("/page/settings-view.mjs", SCRIPT, include_bytes!("settings-view.mjs")),
+    asset("/page/settings.mjs", SCRIPT, include_bytes!("settings.mjs")),
+    asset("/page/sidebar.mjs", SCRIPT, include_bytes!("sidebar.mjs")),
+    asset("/page/sse.mjs", SCRIPT, include_bytes!("sse.mjs")),
+    asset("/page/store.mjs", SCRIPT, include_bytes!("store.mjs")),
+    asset("/page/text-view.mjs", SCRIPT, include_bytes!("text-view.mjs")),
+    asset("/page/text.mjs", SCRIPT, include_bytes!("text.mjs")),
+    asset("/page/thread.mjs", SCRIPT, include_bytes!("thread.mjs")),
+    asset("/page/transfer.mjs", SCRIPT, include_bytes!("transfer.mjs")),
+    asset("/page/turn-view.mjs", SCRIPT, include_bytes!("turn-view.mjs")),
+];
+
+const STYLE: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+const fn asset(path: &'static str, media_type: &'static str, bytes: &'static [u8]) -> Asset {
+    Asset { path, media_type, bytes }
+}

@@ -1,0 +1,31 @@
+// The page's few drawings: lines in a square of 24, in the colour of the text beside them.
+
+import { drawing } from "./dom.mjs";
+
+const LINES = {
+  menu: "M4 7h16M4 12h16M4 17h10",
+  plus: "M12 5v14M5 12h14",
+  close: "M6 6l12 12M18 6L6 18",
+  up: "M12 19V6M6 11.5l6-6 6 6",
+  down: "M12 5v13M6 12.5l6 6 6-6",
+  stop: "M8 8h8v8H8z",
+  left: "M14 6l-6 6 6 6",
+  right: "M10 6l6 6-6 6",
+  open: "M6 9l6 6 6-6",
+  sliders: "M4 8h8M18 8h2M4 16h2M12 16h8M15 5.5v5M9 13.5v5",
+  sun:
+    "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 2.5v2M12 19.5v2M2.5 12h2M19.5 12h2M5.3 5.3l1.4 1.4" +
+    "M17.3 17.3l1.4 1.4M18.7 5.3l-1.4 1.4M6.7 17.3l-1.4 1.4",
+  moon: "M20 14.5A8.5 8.5 0 0 1 9.5 4 8.5 8.5 0 1 0 20 14.5z",
+};
+
+/** A drawing beside or instead of a label, which names what it does. */
+export function icon(name) {
+  const properties = {
+    class: `icon icon-${name}`,
+    viewBox: "0 0 24 24",
+    "aria-hidden": "true",
+    focusable: "false",
+  };
+  return drawing("svg", properties, drawing("path", { d: LINES[name] }));
+}

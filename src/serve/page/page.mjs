@@ -1,0 +1,447 @@
+// The page: one conversation that is shown, the list of all, and the answers that are being written.
+//
+// Start reading here. `conversation.mjs` is the data, `run.mjs` how an answer gets into it, the views show
+// it.
+
+import { key } from "./api.mjs";
+import { Composer } from "./composer.mjs";
+import * as tree from "./conversation.mjs";
+import { element } from "./dom.mjs";
+import { icon } from "./icons.mjs";
+import { menuOf } from "./menu.mjs";
+import { keep, recall } from "./preferences.mjs";
+import { Run } from "./run.mjs";
+import { Server } from "./server.mjs";
+import { SettingsView, isDark, setTheme } from "./settings-view.mjs";
+import { Sidebar } from "./sidebar.mjs";
+import { Memory, Store } from "./store.mjs";
+import { Thread } from "./thread.mjs";
+import { exported, imported } from "./transfer.mjs";
+
+const $ = (id) => document.getElementById(id);
+
+/** Beginnings that suit a model which continues text. The first stands in the field on a first visit. */
+const OPENINGS = ["Once upon a time", "There was once a king", "The little rabbit"];
+const SAVE_EVERY_MS = 1000;
+
+class Page {
+  conversation = tree.newConversation("chat");
+  server = new Server(() => this.#serverChanged());
+  #store = null;
+  #conversations = new Map();
+  /** The answers that are being written, by the conversation's id. */
+  #runs = new Map();
+  #sidebar = new Sidebar();
+  #thread = new Thread({
+    again: (turn) => this.#again(turn),
+    more: (turn) => this.#write(this.conversation, turn),
+    edit: (turn, text) => this.#edit(turn, text),
+    version: (turn, step) => this.#version(turn, step),
+    branch: (turn) => this.#branch(turn),
+    rewrite: (text) => this.#rewrite(text),
+    shown: (run) => this.#showFigures([run.turn], run),
+  });
+  #composer = new Composer({
+    send: (text) => this.#send(text),
+    stop: () => this.#runs.get(this.conversation.id)?.stop(),
+    recall: () => this.#thread.editLast(),
+  });
+
+  async start() {
+    this.#wire();
+    new SettingsView(this);
+    this.#store = await Store.open().catch(() => {
+      this.#toast("This browser keeps no data for this page: conversations end with the tab.");
+      return new Memory();
+    });
+    this.#store.listen((id) => this.#changedElsewhere(id));
+    for (const conversation of await this.#store.all())
+      this.#conversations.set(conversation.id, conversation);
+    this.#openAddressed();
+    addEventListener("hashchange", () => this.#openAddressed());
+    await this.server.connect();
+  }
+
+  /** What the settings change. */
+  systemChanged(text) {
+    this.conversation.system = text;
+    this.#save(this.conversation);
+  }
+
+  keyChanged(text) {
+    key.set(text);
+    this.server.connect();
+  }
+
+  // --- The conversation that is shown.
+
+  #openAddressed() {
+    const id = decodeURIComponent(location.hash.slice(1));
+    const found = this.#conversations.get(id);
+    if (found === undefined) this.#new();
+    else if (found !== this.conversation) this.#open(found);
+  }
+
+  #open(conversation) {
+    this.conversation = conversation;
+    this.#thread.open(conversation);
+    if (this.#conversations.has(conversation.id)) location.hash = conversation.id;
+    this.#sidebar.settle();
+    this.#update();
+    this.#composer.focus();
+  }
+
+  #new(mode = this.#preferredMode()) {
+    if (location.hash !== "") history.pushState(null, "", location.pathname + location.search);
+    this.#open(tree.newConversation(mode));
+    this.#composer.set(mode === "text" && this.#conversations.size === 0 ? OPENINGS[0] : "");
+  }
+
+  /** A model without a chat template continues text, unless this reader has chosen otherwise for it. */
+  #preferredMode() {
+    const { name, chats } = this.server.props;
+    return recall(`mode.${name}`) ?? (chats ? "chat" : "text");
+  }
+
+  #send(text) {
+    const { conversation } = this;
+    const shown = tree.pathOf(conversation);
+    const last = shown.at(-1);
+    let parent = last?.id ?? null;
+    if (conversation.mode === "chat" || text !== "") {
+      parent = tree.addTurn(
+        conversation,
+        parent,
+        "user",
+        conversation.mode === "chat" ? text : spaced(last, text),
+      ).id;
+    }
+    if (parent === null) return;
+    this.#conversations.set(conversation.id, conversation);
+    location.hash = conversation.id;
+    this.#write(conversation, tree.addTurn(conversation, parent, "assistant", ""));
+    this.#thread.toEnd();
+  }
+
+  #again(turn) {
+    // A turn that holds nothing but an error is no version worth keeping.
+    if (turn.text === "" && turn.finish !== undefined) return this.#write(this.conversation, turn);
+    return this.#write(this.conversation, tree.addTurn(this.conversation, turn.parent, "assistant", ""));
+  }
+
+  #edit(turn, text) {
+    const { conversation } = this;
+    const version = tree.addTurn(conversation, turn.parent, turn.role, text);
+    if (turn.role === "user")
+      return this.#write(conversation, tree.addTurn(conversation, version.id, "assistant", ""));
+    version.finish = "edited";
+    return this.#touched(conversation);
+  }
+
+  #rewrite(text) {
+    tree.rewrite(this.conversation, text);
+    this.#touched(this.conversation);
+  }
+
+  #version(turn, step) {
+    tree.chooseVersion(this.conversation, turn, step);
+    this.#touched(this.conversation);
+    this.#thread.focusVersions(turn, step);
+  }
+
+  #branch(turn) {
+    const branch = tree.branchOf(this.conversation, turn);
+    this.#conversations.set(branch.id, branch);
+    this.#save(branch);
+    this.#open(branch);
+    this.#toast("A conversation of its own, up to this turn.");
+  }
+
+  // --- Answers.
+
+  async #write(conversation, turn) {
+    // One answer at a time in a conversation: asking for another ends the one before.
+    const running = () => this.#runs.get(conversation.id);
+    for (let before = running(); before !== undefined; before = running()) {
+      before.stop();
+      await before.ended;
+    }
+    let saved = performance.now();
+    const run = new Run(conversation, turn, () => {
+      if (conversation === this.conversation) this.#thread.grown(run);
+      if (performance.now() - saved < SAVE_EVERY_MS) return;
+      saved = performance.now();
+      this.#save(conversation);
+    });
+    this.#runs.set(conversation.id, run);
+    this.#touched(conversation);
+    try {
+      await run.go(this.server);
+    } finally {
+      this.#runs.delete(conversation.id);
+      this.#touched(conversation);
+    }
+    if (run.error !== null) this.server.failed(run.error);
+    // Once and whole: read out piece by piece, it could not be followed.
+    if (conversation === this.conversation) $("announcer").textContent = turn.text;
+  }
+
+  #touched(conversation) {
+    conversation.updated = Date.now();
+    this.#save(conversation);
+    this.#update();
+  }
+
+  async #save(conversation) {
+    // It has not begun, or was deleted while an answer was written.
+    if (!this.#conversations.has(conversation.id)) return;
+    try {
+      await this.#store.put(conversation);
+    } catch (error) {
+      this.#toast(`This conversation could not be stored: ${error.message}`);
+    }
+  }
+
+  // --- What is shown around them.
+
+  #update() {
+    const { conversation } = this;
+    const run = this.#runs.get(conversation.id) ?? null;
+    const path = tree.pathOf(conversation);
+    this.#thread.update(run);
+    this.#sidebar.update([...this.#conversations.values()], conversation, ({ id }) => this.#runs.has(id));
+    const begun = path.length > 0;
+    $("empty").hidden = begun;
+    $("title-text").textContent = begun ? tree.titleOf(conversation) : "New conversation";
+    $("title").disabled = !begun;
+    document.title = begun ? `${tree.titleOf(conversation)} · Sterna` : "Sterna";
+    if (!begun) this.#showEmpty();
+    const ready = this.server.state === "ready";
+    this.#composer.update({ mode: conversation.mode, running: run !== null, begun, ready });
+    this.#showFigures(path, run);
+  }
+
+  #showFigures(path, run) {
+    const newest = path.findLast(({ timings }) => timings);
+    this.#composer.figures(newest?.timings, this.server.props.nCtx, run !== null);
+  }
+
+  #showEmpty() {
+    const text = this.conversation.mode === "text";
+    const { name } = this.server.props;
+    const known = this.server.state === "ready";
+    $("empty-title").textContent = !known ? "" : text ? "Begin a text" : name;
+    const hint = text
+      ? `${name} writes on from where you stop.`
+      : "Ask something, or paste what you are working on.";
+    $("empty-hint").textContent = known ? hint : "";
+    for (const button of $("modes").children) {
+      button.setAttribute("aria-pressed", String(button.dataset.mode === this.conversation.mode));
+    }
+    $("modes").hidden = !known;
+    const opening = (words) => {
+      const take = () => {
+        this.#composer.set(words);
+        this.#composer.focus();
+      };
+      return element("button", { type: "button", class: "outline", onclick: take }, words);
+    };
+    $("openings").replaceChildren(...(text && known ? OPENINGS.map(opening) : []));
+  }
+
+  #serverChanged() {
+    const { state, props, models, model } = this.server;
+    const words = {
+      loading: "The model is being loaded.",
+      unreachable: "The server cannot be reached. Trying again.",
+      locked: "The server asks for a key.",
+    };
+    $("status").textContent = words[state] ?? "";
+    $("model-name").textContent = state === "ready" && models.length < 2 ? props.name : "";
+    $("model").hidden = models.length < 2;
+    if (models.length > 1) {
+      const option = (id) => element("option", { value: id, selected: id === (model ?? props.name) }, id);
+      $("model").replaceChildren(...models.map(option));
+    }
+    if (state === "locked" && !$("lock").open) {
+      $("lock-hint").textContent =
+        key.get() === ""
+          ? "It is forgotten when this tab is closed."
+          : "The server did not take the last one.";
+      $("lock").showModal();
+    }
+    const untouched = tree.pathOf(this.conversation).length === 0;
+    if (state === "ready" && untouched && this.conversation.mode !== this.#preferredMode()) {
+      // What was typed while the server was asked stays.
+      const draft = this.#composer.text;
+      this.#new();
+      if (draft !== "") this.#composer.set(draft);
+    }
+    this.#update();
+  }
+
+  async #changedElsewhere(id) {
+    // What is written here is newer than what another tab has of it.
+    if (this.#runs.has(id)) return;
+    const stored = await this.#store.get(id);
+    if (stored === undefined) this.#conversations.delete(id);
+    else this.#conversations.set(id, stored);
+    if (this.conversation.id === id && stored !== undefined) this.#open(stored);
+    else this.#update();
+  }
+
+  // --- Conversations as a whole.
+
+  #rename() {
+    const { conversation } = this;
+    const box = $("title-box");
+    const field = element("input", { class: "field", "aria-label": "Title" });
+    field.value = tree.titleOf(conversation);
+    const close = (kept) => {
+      if (!box.classList.contains("editing")) return;
+      box.classList.remove("editing");
+      if (kept) conversation.title = field.value.trim();
+      field.remove();
+      this.#touched(conversation);
+      $("title").focus();
+    };
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") event.stopPropagation();
+      if (event.key === "Escape" || event.key === "Enter") close(event.key === "Enter");
+    });
+    field.addEventListener("blur", () => close(true));
+    box.classList.add("editing");
+    box.append(field);
+    field.select();
+  }
+
+  async #delete(conversations) {
+    for (const { id } of conversations) {
+      this.#runs.get(id)?.stop();
+      this.#conversations.delete(id);
+    }
+    this.#new();
+    for (const { id } of conversations) await this.#store.delete(id);
+    const undo = async () => {
+      for (const conversation of conversations) {
+        this.#conversations.set(conversation.id, conversation);
+        await this.#save(conversation);
+      }
+      this.#open(conversations[0]);
+    };
+    const what = conversations.length === 1 ? "The conversation was" : "All conversations were";
+    this.#toast(`${what} deleted.`, "Undo", undo);
+  }
+
+  #export(conversations, name) {
+    const file = new Blob([exported(conversations)], { type: "application/json" });
+    const address = URL.createObjectURL(file);
+    element("a", { href: address, download: `${name}.json` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  }
+
+  async #import(file) {
+    try {
+      const conversations = imported(await file.text());
+      for (const conversation of conversations) {
+        // One that is here already may have gone on since: both are kept.
+        if (this.#conversations.has(conversation.id)) conversation.id = crypto.randomUUID();
+        this.#conversations.set(conversation.id, conversation);
+        await this.#save(conversation);
+      }
+      this.#update();
+      this.#toast(`${conversations.length} imported.`);
+    } catch (error) {
+      this.#toast(error.message);
+    }
+  }
+
+  #toast(text, action = null, act = null) {
+    const button = element("button", { type: "button", class: "link" }, action ?? "");
+    const note = element("div", { class: "toast" }, element("span", {}, text), action && button);
+    button.addEventListener("click", () => {
+      note.remove();
+      act();
+    });
+    $("toast").replaceChildren(note);
+    setTimeout(() => note.remove(), 8000);
+  }
+
+  // --- Buttons and keys.
+
+  #wire() {
+    const drawings = {
+      "close-list": "close",
+      "open-list": "menu",
+      "open-settings": "sliders",
+      "close-settings": "close",
+    };
+    for (const [id, name] of Object.entries({ ...drawings, "to-end": "down" })) $(id).append(icon(name));
+    $("theme").append(icon("sun"), icon("moon"));
+    $("new").prepend(icon("plus"));
+    $("title").append(icon("open"));
+
+    const click = (id, action) => $(id).addEventListener("click", action);
+    click("new", () => this.#new());
+    click("theme", () => setTheme(isDark() ? "light" : "dark"));
+    click("export-all", () => this.#export([...this.#conversations.values()], "sterna-conversations"));
+    click("import", () => $("import-file").click());
+    click("delete-all", () => {
+      $("settings").close();
+      if (this.#conversations.size > 0) this.#delete([...this.#conversations.values()]);
+    });
+    $("import-file").addEventListener("change", async ({ target }) => {
+      for (const file of target.files) await this.#import(file);
+      target.value = "";
+    });
+    for (const button of $("modes").children) {
+      button.addEventListener("click", () => {
+        keep(`mode.${this.server.props.name}`, button.dataset.mode);
+        this.#new(button.dataset.mode);
+      });
+    }
+    $("model").addEventListener("change", ({ target }) => this.server.pick(target.value));
+    $("lock-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      $("lock").close();
+      this.keyChanged($("lock-key").value.trim());
+      $("lock-key").value = "";
+    });
+    menuOf($("title"), () => [
+      { label: "Rename", action: () => this.#rename() },
+      {
+        label: "Export",
+        action: () => this.#export([this.conversation], fileName(tree.titleOf(this.conversation))),
+      },
+      { label: "Delete", action: () => this.#delete([this.conversation]) },
+    ]);
+    document.addEventListener("keydown", (event) => this.#pressed(event));
+  }
+
+  #pressed(event) {
+    const command = event.ctrlKey || event.metaKey;
+    if (event.key === "Escape" && document.querySelector("dialog[open]") === null) {
+      this.#runs.get(this.conversation.id)?.stop();
+    } else if (command && event.shiftKey && event.key.toLowerCase() === "o") {
+      event.preventDefault();
+      this.#new();
+    } else if (command && !event.shiftKey && event.key.toLowerCase() === "k") {
+      event.preventDefault();
+      this.#sidebar.search();
+    }
+  }
+}
+
+/** What the reader adds to a text, with a space before it if two words would become one. */
+function spaced(last, text) {
+  const glued =
+    last !== undefined && /[\p{L}\p{N}.,;:!?'"]$/u.test(last.text) && /^[\p{L}\p{N}]/u.test(text);
+  return glued ? ` ${text}` : text;
+}
+
+/** A title as the name of a file. */
+function fileName(title) {
+  return title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "") || "conversation";
+}
+
+new Page().start();

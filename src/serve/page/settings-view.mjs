@@ -1,0 +1,99 @@
+// The dialog of settings.
+
+import { key } from "./api.mjs";
+import { element } from "./dom.mjs";
+import { keep } from "./preferences.mjs";
+import { PARAMETERS, choose, chosen, defaultOf, offered, reset } from "./settings.mjs";
+
+const $ = (id) => document.getElementById(id);
+
+/** `page` has: conversation, server, and the actions systemChanged, keyChanged. */
+export class SettingsView {
+  #dialog = $("settings");
+  #page;
+
+  constructor(page) {
+    this.#page = page;
+    $("open-settings").addEventListener("click", () => this.open());
+    $("close-settings").addEventListener("click", () => this.#dialog.close());
+    // A click beside the dialog hits the dialog itself, whose content fills it.
+    this.#dialog.addEventListener("click", ({ target }) => target === this.#dialog && this.#dialog.close());
+    $("system").addEventListener("change", ({ target }) => page.systemChanged(target.value));
+    $("reset").addEventListener("click", () => {
+      reset();
+      this.#parameters();
+    });
+    $("stop").addEventListener("change", ({ target }) => {
+      const stops = target.value.split("\n").filter((line) => line !== "");
+      choose("stop", stops.length > 0 ? stops : null);
+    });
+    $("key-form").addEventListener("submit", (event) => event.preventDefault());
+    $("key").addEventListener("change", ({ target }) => page.keyChanged(target.value.trim()));
+    for (const radio of this.#dialog.querySelectorAll("[name=theme]")) {
+      radio.addEventListener("change", () => setTheme(radio.value));
+    }
+  }
+
+  open() {
+    const { conversation, server } = this.#page;
+    $("system-part").hidden = conversation.mode !== "chat";
+    $("system").value = conversation.system;
+    $("key").value = key.get();
+    $("about").textContent = [server.props.name, server.props.build].filter(Boolean).join(" · ");
+    for (const radio of this.#dialog.querySelectorAll("[name=theme]")) {
+      radio.checked = radio.value === document.documentElement.dataset.theme;
+    }
+    this.#parameters();
+    this.#dialog.showModal();
+  }
+
+  #parameters() {
+    const { params } = this.#page.server.props;
+    const { mode } = this.#page.conversation;
+    const shown = PARAMETERS.filter((parameter) => offered(parameter, params));
+    $("parameters").replaceChildren(...shown.map((parameter) => parameterField(parameter, params, mode)));
+    $("stop").value = (chosen().stop ?? []).join("\n");
+  }
+}
+
+/** Label, number and the server's default as the field's placeholder. */
+function parameterField(parameter, params, mode) {
+  const { name, label, min, max, step, hint } = parameter;
+  const standard = defaultOf(parameter, params, mode);
+  const field = element("input", {
+    id: `parameter-${name}`,
+    type: "number",
+    inputmode: "decimal",
+    placeholder: standard ?? "random",
+    "aria-describedby": hint && `hint-${name}`,
+    ...{ min, max, step },
+    onchange: () => {
+      const value = field.valueAsNumber;
+      // A step is how far a key goes; for a parameter that is no whole number, what lies between is fine.
+      const { rangeUnderflow, rangeOverflow, stepMismatch } = field.validity;
+      if (rangeUnderflow || rangeOverflow || (step === 1 && stepMismatch)) return field.reportValidity();
+      return choose(name, Number.isFinite(value) ? value : null);
+    },
+  });
+  const value = chosen()[name];
+  if (Number.isFinite(value)) field.value = String(value);
+  return element(
+    "div",
+    { class: "parameter" },
+    element("label", { for: field.id }, label),
+    field,
+    hint && element("p", { class: "hint", id: `hint-${name}` }, hint),
+  );
+}
+
+/** Sets light, dark, or system, and remembers it. */
+export function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  keep("theme", theme === "system" ? null : theme);
+}
+
+/** Whether the page is dark now, whoever chose it. */
+export function isDark() {
+  const { theme } = document.documentElement.dataset;
+  return theme === "dark" || (theme === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
+}

@@ -1,0 +1,132 @@
+// The parameters of sampling. Their defaults are the server's, from `/props`; only what differs from them is
+// kept and sent, so that a change on the server reaches every page that did not choose otherwise.
+
+import { keep, recall } from "./preferences.mjs";
+
+const STORED = "settings";
+
+// `name` is the server's. A parameter is offered only if `/props` has it; `always` are those that a server
+// need not list. `min` and `max` bound what can be typed, not what the server takes.
+export const PARAMETERS = [
+  {
+    name: "temperature",
+    label: "Temperature",
+    min: 0,
+    max: 5,
+    step: 0.05,
+    hint: "0 takes the likeliest token.",
+  },
+  {
+    name: "top_k",
+    label: "Top K",
+    min: 0,
+    max: 1000,
+    step: 1,
+    hint: "Draws from the K likeliest; 0 from all.",
+  },
+  {
+    name: "top_p",
+    label: "Top P",
+    min: 0,
+    max: 1,
+    step: 0.01,
+    hint: "Smallest set with this probability.",
+  },
+  {
+    name: "min_p",
+    label: "Min P",
+    min: 0,
+    max: 1,
+    step: 0.01,
+    hint: "Least share of the likeliest one's.",
+  },
+  { name: "typical_p", label: "Typical P", min: 0, max: 1, step: 0.01, hint: "1 leaves it out." },
+  {
+    name: "repeat_penalty",
+    label: "Repeat penalty",
+    min: 0.5,
+    max: 3,
+    step: 0.05,
+    hint: "1 leaves it out.",
+  },
+  {
+    name: "repeat_last_n",
+    label: "Repeat window",
+    min: -1,
+    max: 65536,
+    step: 1,
+    hint: "Tokens looked back at.",
+  },
+  { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.05 },
+  { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.05 },
+  {
+    name: "n_predict",
+    label: "Most tokens",
+    min: -1,
+    max: 1_000_000,
+    step: 1,
+    always: true,
+    hint: "-1: no limit.",
+  },
+  {
+    name: "seed",
+    label: "Seed",
+    min: 0,
+    max: 4_294_967_295,
+    step: 1,
+    always: true,
+    hint: "Empty: another each time.",
+  },
+];
+
+/** In a text without turns a model may never stop, so a passage has a length that fits on a screen. */
+const PASSAGE_TOKENS = 200;
+
+/** What was chosen, of all that was offered: {parameter name: number}, and `stop`, a list of strings. */
+export function chosen() {
+  try {
+    const stored = JSON.parse(recall(STORED) ?? "{}");
+    return typeof stored === "object" && stored !== null ? stored : {};
+  } catch {
+    return {};
+  }
+}
+
+/** Keeps a choice; null goes back to the server's. */
+export function choose(name, value) {
+  const { [name]: _, ...rest } = chosen();
+  const settings = value === null ? rest : { ...rest, [name]: value };
+  keep(STORED, JSON.stringify(settings));
+}
+
+/** Forgets all choices. */
+export function reset() {
+  keep(STORED, null);
+}
+
+/** What the server uses where nothing is chosen, or null if it draws or says nothing. */
+export function defaultOf(parameter, params, mode) {
+  const value = params[parameter.name];
+  if (parameter.name === "seed") return null;
+  if (parameter.name === "n_predict" && !(value > 0)) return mode === "text" ? PASSAGE_TOKENS : -1;
+  // An f32 in JSON: 0.800000011920929 is 0.8.
+  return Number.isFinite(value) ? Number(value.toPrecision(6)) : null;
+}
+
+/** Whether a server with these `params` has the parameter. */
+export const offered = (parameter, params) => parameter.always || Number.isFinite(params[parameter.name]);
+
+/** The fields of a request in `mode`. */
+export function fields(mode, params) {
+  const choice = chosen();
+  const known = PARAMETERS.filter((parameter) => offered(parameter, params) && parameter.name in choice);
+  const sent = Object.fromEntries(known.map(({ name }) => [name, choice[name]]));
+  if (!("n_predict" in sent)) sent.n_predict = defaultOf({ name: "n_predict" }, params, mode);
+  if (choice.stop?.length > 0) sent.stop = choice.stop;
+  // The chat endpoint knows the limit by OpenAI's name, where no limit is no field.
+  if (mode === "chat") {
+    const { n_predict: limit, ...rest } = sent;
+    return limit >= 0 ? { ...rest, max_tokens: limit } : rest;
+  }
+  return sent;
+}

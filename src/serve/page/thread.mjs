@@ -1,0 +1,127 @@
+// The turns of the conversation that is shown, and the place in it that is read.
+
+import { pathOf } from "./conversation.mjs";
+import { TextView } from "./text-view.mjs";
+import { TurnView } from "./turn-view.mjs";
+
+const $ = (id) => document.getElementById(id);
+
+/** Nearer to the end than this, in pixels, a reader follows what is written. */
+const AT_END = 64;
+/** A frame's share of the time, at most: text that is slow to lay out is shown less often. */
+const RENDER_SHARE = 0.25;
+
+export class Thread {
+  #scroll = $("scroll");
+  #turns = $("turns");
+  #actions;
+  #conversation = null;
+  /** Of a text, its one view; of a chat, views by the turn's id. */
+  #text = null;
+  #views = new Map();
+  #run = null;
+  #waits = false;
+  #rested = 0;
+
+  constructor(actions) {
+    this.#actions = actions;
+    this.#scroll.addEventListener("scroll", () => this.#place(), { passive: true });
+    $("to-end").addEventListener("click", () => this.toEnd());
+    new ResizeObserver(() => this.#place()).observe(this.#scroll);
+  }
+
+  /** Shows another conversation, from its end. */
+  open(conversation) {
+    this.#conversation = conversation;
+    this.#views.clear();
+    this.#text = conversation.mode === "text" ? new TextView(conversation, this.#actions) : null;
+    this.#turns.replaceChildren();
+    this.#turns.className = conversation.mode;
+    requestAnimationFrame(() => this.toEnd());
+  }
+
+  /** Turns have come or gone, or an answer has begun or ended. */
+  update(run) {
+    const follows = this.#atEnd();
+    this.#run = run;
+    const path = pathOf(this.#conversation);
+    if (this.#text !== null) {
+      this.#text.update(path, path.at(-1) === run?.turn ? run : null);
+      this.#turns.replaceChildren(...(path.length > 0 ? [this.#text.node] : []));
+    } else {
+      this.#chat(path, run);
+    }
+    if (follows) this.toEnd();
+    this.#place();
+  }
+
+  #chat(path, run) {
+    const views = path.map((turn) => {
+      if (!this.#views.has(turn.id)) {
+        this.#views.set(turn.id, new TurnView(this.#conversation, turn, this.#actions));
+      }
+      const view = this.#views.get(turn.id);
+      view.update(run?.turn === turn ? run : null);
+      return view.node;
+    });
+    // Nodes that stay where they are keep focus and selection.
+    const stays = views.findIndex((node, at) => this.#turns.children[at] !== node);
+    const from = stays < 0 ? views.length : stays;
+    while (this.#turns.children.length > from) this.#turns.lastChild.remove();
+    this.#turns.append(...views.slice(from));
+  }
+
+  /** More of an answer has come. It is shown with the next frame, or later if frames have become slow. */
+  grown(run) {
+    this.#run = run;
+    if (this.#waits) return;
+    this.#waits = true;
+    const wait = Math.max(0, this.#rested - performance.now());
+    setTimeout(() => requestAnimationFrame(() => this.#frame()), wait);
+  }
+
+  #frame() {
+    this.#waits = false;
+    const run = this.#run;
+    if (run === null || run.conversation !== this.#conversation) return;
+    const began = performance.now();
+    const follows = this.#atEnd();
+    const path = this.#text === null ? [] : pathOf(this.#conversation);
+    if (path.at(-1) === run.turn) this.#text.update(path, run);
+    else this.#views.get(run.turn.id)?.update(run);
+    this.#actions.shown(run);
+    if (follows) this.toEnd();
+    this.#place();
+    const now = performance.now();
+    this.#rested = now + (now - began) * (1 / RENDER_SHARE - 1);
+  }
+
+  toEnd() {
+    this.#scroll.scrollTop = this.#scroll.scrollHeight;
+  }
+
+  /** Keeps the focus on the arrows of a fork when the version beside `turn` has taken its place. */
+  focusVersions(turn, step) {
+    const fork = turn.parent ?? "";
+    const arrows = this.#turns.querySelectorAll(`.versions[data-fork="${fork}"] button`);
+    const [next, other] = step < 0 ? arrows : [...arrows].reverse();
+    (next?.disabled ? other : next)?.focus();
+  }
+
+  /** Opens the reader's last turn for editing. */
+  editLast() {
+    const mine = this.#turns.querySelectorAll(".turn.user");
+    [...(mine[mine.length - 1]?.querySelectorAll(".tools button") ?? [])]
+      .find((button) => button.textContent === "Edit")
+      ?.click();
+  }
+
+  #atEnd() {
+    const { scrollHeight, scrollTop, clientHeight } = this.#scroll;
+    return scrollHeight - scrollTop - clientHeight < AT_END;
+  }
+
+  #place() {
+    $("to-end").hidden = this.#atEnd();
+  }
+}

@@ -1,0 +1,65 @@
+// A browser for the tests, and what every test holds the page to: no error in the console, no exception, no
+// request to anybody but its own server.
+
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { chromium } from "playwright-core";
+
+const PROGRAMS = [
+  process.env.CHROMIUM,
+  "/usr/bin/chromium",
+  "/usr/bin/chromium-browser",
+  "/usr/bin/google-chrome",
+];
+const FLAGS = [
+  "--disable-gpu",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  "--disable-quic",
+];
+
+/** Starts Chromium without its sandbox, which a container often lacks; it opens our own pages only. */
+export async function launch() {
+  const executablePath = PROGRAMS.find((path) => path && existsSync(path));
+  assert.ok(executablePath, "Chromium was not found: install it, or set CHROMIUM to its path");
+  return chromium.launch({ executablePath, chromiumSandbox: false, args: FLAGS });
+}
+
+/**
+ * A fresh profile with one tab, watched. `expected` are patterns of console errors that the test provokes.
+ * Call `close` at the end: it fails if anything was seen that may not be.
+ */
+export async function visit(browser, url, { expected = [], ...context } = {}) {
+  const profile = await browser.newContext({
+    viewport: { width: 1280, height: 800 },
+    reducedMotion: "reduce",
+    ...context,
+  });
+  const seen = [];
+  const origin = new URL(url).origin;
+  profile.on("request", (request) => {
+    const own = request.url().startsWith(origin) || /^(data|blob):/.test(request.url());
+    if (!own) seen.push(`a request to ${request.url()}`);
+  });
+  profile.on("weberror", (error) => seen.push(`an exception: ${error.error().stack}`));
+  profile.on("console", (message) => {
+    if (!["error", "warning"].includes(message.type())) return;
+    if (!expected.some((pattern) => pattern.test(message.text())))
+      seen.push(`${message.type()}: ${message.text()}`);
+  });
+  profile.on("dialog", (dialog) => {
+    seen.push(`a dialog: ${dialog.message()}`);
+    dialog.dismiss();
+  });
+  const page = await profile.newPage();
+  page.setDefaultTimeout(20_000);
+  await page.goto(url);
+  await page.waitForSelector("#empty:not([hidden]) #modes:not([hidden]), #lock[open], #status:not(:empty)");
+  const close = async () => {
+    await profile.close();
+    assert.deepEqual(seen, []);
+  };
+  return { page, profile, close };
+}

@@ -1,0 +1,333 @@
+// What goes wrong: hostile answers, keys, servers that are not ready, are busy, or go away. Only the mock
+// server does these at will, so they do not run against the program.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { launch, visit } from "./browser.mjs";
+import { mock } from "./mock.mjs";
+
+const FAILED = /Failed to load resource|net::ERR/;
+
+let browser;
+
+before(async () => {
+  browser = await launch();
+});
+after(() => browser?.close());
+
+async function ask(page, words) {
+  await page.fill("#prompt", words);
+  await page.press("#prompt", "Enter");
+  await page.waitForSelector("#send:not([aria-label=Stop])");
+}
+
+const note = (page) => page.locator(".turn.assistant .note").last().innerText();
+
+/** Answers that would do something on a page that made HTML of them. */
+const HOSTILE = [
+  "<script>window.harmed = 1</script>",
+  "<img src=x onerror='window.harmed = 1'>",
+  "<svg onload='window.harmed = 1'><iframe src='javascript:parent.harmed = 1'></iframe></svg>",
+  "[click](javascript:window.harmed=1) <javascript:window.harmed=1> ![i](https://tracker.example/p.png)",
+  "```<img src=x onerror='window.harmed = 1'>\n<script>window.harmed = 1</script>\n```",
+  "| <img src=x onerror='window.harmed = 1'> |\n|---|\n| <style>* { display: none }</style> |",
+  "$\\text{<img src=x onerror='window.harmed = 1'>}$",
+  "<base href='https://tracker.example/'><meta http-equiv=refresh content='0;url=https://tracker.example/'>",
+  "<form action='https://tracker.example/'><input name=q autofocus></form>",
+].join("\n\n");
+
+test("a hostile answer does nothing", async () => {
+  const server = await mock({ replies: { go: { text: HOSTILE, reasoning: HOSTILE } } });
+  const { page, close } = await visit(browser, server.url);
+  await ask(page, "go");
+  await page.click("summary");
+  await page.reload();
+  await page.waitForSelector(".turn.assistant > .markdown p");
+  assert.equal(await page.evaluate(() => window.harmed), undefined);
+  const made =
+    "#turns :is(script, img, svg:not(.icon), iframe, style, base, meta, object, form, [onerror], [onload])";
+  assert.equal(await page.locator(made).count(), 0);
+  const addresses = await page.locator("#turns a").evaluateAll((links) => links.map((link) => link.href));
+  assert.ok(
+    addresses.length > 0 && addresses.every((href) => href.startsWith("https://")),
+    String(addresses),
+  );
+  const text = await page.innerText(".turn.assistant > .markdown");
+  assert.ok(text.includes("<script>window.harmed = 1</script>"), "it is shown as the text that it is");
+  assert.equal(await page.evaluate(() => document.title), "go · Sterna");
+  await close();
+  server.close();
+});
+
+test("the browser itself refuses HTML from text, other origins and inline code", async () => {
+  const server = await mock();
+  const { page, close } = await visit(browser, server.url, {
+    expected: [/Trusted(HTML|Script)|Content Security Policy/],
+  });
+  const outcome = await page.evaluate(async () => {
+    const tried = {};
+    try {
+      document.createElement("div").innerHTML = "<b>x</b>";
+      tried.html = "done";
+    } catch (error) {
+      tried.html = error.name;
+    }
+    const script = document.createElement("script");
+    try {
+      script.textContent = "window.harmed = 1";
+      document.body.append(script);
+    } catch (error) {
+      tried.script = error.name;
+    }
+    tried.harmed = window.harmed;
+    tried.violation = await new Promise((resolve) => {
+      document.addEventListener("securitypolicyviolation", ({ effectiveDirective }) => {
+        if (effectiveDirective === "img-src") resolve(effectiveDirective);
+      });
+      const image = document.createElement("img");
+      image.src = "data:image/png;base64,AAAA";
+      document.body.append(image);
+    });
+    return tried;
+  });
+  assert.equal(outcome.html, "TypeError");
+  assert.equal(outcome.harmed, undefined);
+  assert.equal(outcome.violation, "img-src");
+  await close();
+  server.close();
+});
+
+test("a server with a key asks for it, says when it is wrong, and keeps it for the tab", async () => {
+  const server = await mock({ key: "secret" });
+  const { page, profile, close } = await visit(browser, server.url, { expected: [FAILED] });
+  await page.waitForSelector("#lock[open]");
+  await page.fill("#lock-key", "wrong");
+  await page.press("#lock-key", "Enter");
+  await page.waitForSelector("#lock[open] >> text=did not take the last one");
+  await page.fill("#lock-key", "secret");
+  await page.press("#lock-key", "Enter");
+  await page.waitForSelector("#modes:not([hidden])");
+  await ask(page, "Hello");
+  assert.equal(await page.locator(".turn.assistant .markdown").count(), 1);
+  await page.reload();
+  await page.waitForSelector(".turn.assistant .markdown");
+  assert.equal(await page.locator("#lock[open]").count(), 0);
+  assert.equal(await page.evaluate(() => JSON.stringify(localStorage).includes("secret")), false);
+  const other = await profile.newPage();
+  await other.goto(server.url);
+  await other.waitForSelector("#lock[open]");
+  // It is changed while the page is open: the next answer fails, and the page asks again.
+  server.key = "changed";
+  await ask(page, "And now");
+  await page.waitForSelector("#lock[open]");
+  assert.equal(await note(page), "The server asks for a key.");
+  await close();
+  server.close();
+});
+
+test("while the model is loaded the page says so, and is ready when it is", async () => {
+  const server = await mock({ status: 503 });
+  const { page, close } = await visit(browser, server.url, { expected: [FAILED] });
+  assert.equal(await page.innerText("#status"), "The model is being loaded.");
+  assert.equal(await page.locator("#send").isDisabled(), true);
+  await page.fill("#prompt", "typed early");
+  server.status = 200;
+  await page.waitForSelector("#modes:not([hidden])");
+  assert.equal(await page.innerText("#status"), "");
+  assert.equal(await page.inputValue("#prompt"), "typed early");
+  await ask(page, "Hello");
+  assert.equal(await page.locator(".turn.assistant .note:visible").count(), 0);
+  await close();
+  server.close();
+});
+
+test("a stream that breaks keeps what came, and can be continued", async () => {
+  const reply = { text: "one two three four five six", dropAfter: 2 };
+  const server = await mock({ replies: { go: reply }, pieceMs: 40 });
+  const { page, close } = await visit(browser, server.url, { expected: [FAILED] });
+  await ask(page, "go");
+  assert.equal(await note(page), "The connection ended before the answer did.");
+  assert.equal((await page.innerText(".turn.assistant .markdown")).trim(), "one two three");
+  server.replies.go = { text: " four five six" };
+  await page.waitForFunction(() => document.getElementById("status").textContent === "");
+  await page.click("text=Continue");
+  await page.waitForSelector("#send:not([aria-label=Stop])");
+  assert.equal((await page.innerText(".turn.assistant .markdown")).trim(), "one two three four five six");
+  assert.deepEqual(server.requests.at(-1).messages.at(-1), { role: "assistant", content: "one two three" });
+  await close();
+  server.close();
+});
+
+test("errors are the server's words, below the turn, and it can be tried again", async () => {
+  const replies = {
+    odd: { status: 400, message: "`top_k`: expected a number" },
+    long: { status: 400, message: "too long", details: { n_prompt_tokens: 5000, n_ctx: 4096 } },
+    busy: { status: 429, message: "queue full", headers: { "Retry-After": "7" } },
+  };
+  const server = await mock({ replies });
+  const { page, close } = await visit(browser, server.url, { expected: [FAILED] });
+  await ask(page, "odd");
+  assert.equal(await note(page), "`top_k`: expected a number");
+  await ask(page, "long");
+  const full = "This is 5,000 tokens long, and the context of the model holds 4,096.";
+  assert.equal(await note(page), full);
+  server.replies.long = { text: " Now it fits." };
+  await page.locator("text=Try again").last().click();
+  await page.waitForSelector("text=Now it fits.");
+  assert.equal(await page.locator(".versions").count(), 0, "a failure is no version");
+  await ask(page, "busy");
+  assert.equal(await note(page), "The server is busy. Try again in 7 s.");
+  await close();
+  server.close();
+});
+
+test("an answer that fills the context says so", async () => {
+  const server = await mock({ nCtx: 10, replies: { go: { text: "word ".repeat(40) } } });
+  const { page, close } = await visit(browser, server.url);
+  await page.click("#open-settings");
+  await page.fill("#parameter-n_predict", "9");
+  await page.click("#close-settings");
+  await ask(page, "go");
+  assert.equal(await note(page), "The context of the model is full.");
+  assert.equal(await page.innerText("#context-text"), "10 of 10 tokens");
+  assert.equal(await page.locator("text=Continue").count(), 0);
+  await close();
+  server.close();
+});
+
+test("a server that goes away is noticed, and found again", async () => {
+  const server = await mock();
+  const { page, close } = await visit(browser, server.url, { expected: [FAILED] });
+  await page.route("**/{props,v1/**}", (route) => route.abort());
+  await ask(page, "Hello");
+  assert.equal(await note(page), "The server cannot be reached.");
+  await page.waitForSelector("#status >> text=cannot be reached");
+  await page.unroute("**/{props,v1/**}");
+  await page.waitForFunction(() => document.getElementById("status").textContent === "");
+  await page.click("text=Try again");
+  await page.waitForSelector("text=You said");
+  await close();
+  server.close();
+});
+
+test("a page that is closed in the middle of an answer has what came when it opens again", async () => {
+  const server = await mock({ replies: { go: { text: "word ".repeat(400), pieceMs: 10 } } });
+  const { page, close } = await visit(browser, server.url);
+  await page.fill("#prompt", "go");
+  await page.press("#prompt", "Enter");
+  await page.waitForFunction(
+    () => document.querySelector(".turn.assistant .markdown")?.innerText.length > 700,
+  );
+  await page.reload();
+  await page.waitForSelector(".turn.assistant .note");
+  assert.equal(await note(page), "This answer was interrupted.");
+  assert.ok((await page.innerText(".turn.assistant .markdown")).length > 300);
+  await close();
+  server.close();
+});
+
+test("reasoning is folded, and answers go on while another conversation is read", async () => {
+  const server = await mock({
+    replies: { think: { reasoning: "Let me see.", text: "Yes. ".repeat(60), pieceMs: 15 } },
+  });
+  const { page, close } = await visit(browser, server.url);
+  await page.fill("#prompt", "think");
+  await page.press("#prompt", "Enter");
+  await page.waitForSelector(".reasoning:not([hidden])");
+  assert.equal(await page.locator(".reasoning").evaluate((node) => node.open), false);
+  await page.click("#new");
+  await ask(page, "Meanwhile");
+  assert.deepEqual(await page.locator(".turn.user .plain").allInnerTexts(), ["Meanwhile"]);
+  await page.click("#list a >> text=think");
+  await page.waitForSelector(".turn.assistant .tools button");
+  assert.match(await page.innerText("summary"), /^Thought for \d+ s$/);
+  assert.equal((await page.innerText(".turn.assistant > .markdown")).trim(), "Yes. ".repeat(60).trim());
+  await close();
+  server.close();
+});
+
+test("a conversation that is deleted while it is written does not come back", async () => {
+  const server = await mock({ replies: { go: { text: "word ".repeat(400), pieceMs: 10 } } });
+  const { page, close } = await visit(browser, server.url);
+  await page.fill("#prompt", "go");
+  await page.press("#prompt", "Enter");
+  await page.waitForSelector(".turn.assistant .markdown >> text=word word word");
+  await page.click("#title");
+  await page.click("[role=menuitem] >> text=Delete");
+  await page.waitForSelector("#empty:not([hidden])");
+  await page.waitForTimeout(300);
+  assert.equal(server.aborted, 1);
+  await page.reload();
+  await page.waitForSelector("#modes:not([hidden])");
+  assert.equal(await page.locator("#list a").count(), 0);
+  await close();
+  server.close();
+});
+
+test("asking for another answer ends the one that is written", async () => {
+  const server = await mock({ replies: { go: { text: "word ".repeat(400), pieceMs: 10 } } });
+  const { page, close } = await visit(browser, server.url);
+  await ask(page, "Hello");
+  await page.fill("#prompt", "go");
+  await page.press("#prompt", "Enter");
+  await page.waitForSelector(".turn.assistant >> text=word word");
+  await page.locator(".turn.assistant").first().hover();
+  await page.locator(".turn.assistant").first().locator("text=Regenerate").click();
+  await page.waitForSelector(".versions >> text=2/2");
+  await page.waitForSelector("#send:not([aria-label=Stop])");
+  assert.equal(server.aborted, 1);
+  assert.match(await page.innerText(".turn.assistant .markdown"), /in try 2/);
+  assert.equal(await page.locator(".turn").count(), 2);
+  await page.click("[aria-label='Previous version']");
+  assert.equal(await note(page), "Stopped.");
+  await close();
+  server.close();
+});
+
+test("two tabs show the same conversations", async () => {
+  const server = await mock();
+  const { page, profile, close } = await visit(browser, server.url);
+  const other = await profile.newPage();
+  await other.goto(server.url);
+  await other.waitForSelector("#modes:not([hidden])");
+  await ask(page, "Hello");
+  await other.click("#list a >> text=Hello");
+  await other.waitForSelector(".turn.assistant .markdown");
+  await ask(other, "From here");
+  await page.waitForFunction(() => document.querySelectorAll(".turn").length === 4);
+  await close();
+  server.close();
+});
+
+test("a server with several models lets the reader pick", async () => {
+  const server = await mock({ models: ["one", "two"] });
+  const { page, close } = await visit(browser, server.url);
+  await page.selectOption("#model", "two");
+  await page.waitForFunction(() => document.getElementById("model").value === "two");
+  await ask(page, "Hello");
+  assert.equal(server.requests.at(-1).model, "two");
+  await close();
+  server.close();
+});
+
+test("a long answer keeps the page quick, and the reader's place", async () => {
+  const paragraph = "Some *words* of `text` in a paragraph that is about as long as they are.\n\n";
+  const server = await mock({ replies: { go: { text: paragraph.repeat(400), pieceMs: 0 } }, pieceMs: 0 });
+  const { page, close } = await visit(browser, server.url);
+  await page.fill("#prompt", "go");
+  await page.press("#prompt", "Enter");
+  await page.waitForFunction(() => document.getElementById("scroll").scrollHeight > 3000);
+  // While it is written the end is followed, until the reader scrolls away from it.
+  await page.evaluate(() => (document.getElementById("scroll").scrollTop = 100));
+  await page.waitForSelector("#send:not([aria-label=Stop])", { timeout: 60_000 });
+  assert.equal(await page.evaluate(() => document.getElementById("scroll").scrollTop), 100);
+  assert.equal(await page.locator(".turn.assistant .markdown > p").count(), 400);
+  await page.click("#to-end");
+  const left = await page.evaluate(() => {
+    const { scrollHeight, scrollTop, clientHeight } = document.getElementById("scroll");
+    return scrollHeight - scrollTop - clientHeight;
+  });
+  assert.ok(left < 2, `${left} pixels from the end`);
+  await close();
+  server.close();
+});
