@@ -32,14 +32,13 @@ pub fn routes() -> Router<Arc<App>> {
 /// What a request asks.
 struct Asked {
     job: Job,
-    constraints: Constraints,
     stream: bool,
 }
 
 impl Asked {
     fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
-        let constraints = Constraints::none(fields)?;
+        Constraints::none(fields)?;
         for (name, off) in [("thinking", "disabled"), ("output_config.format", "")] {
             let (outer, inner) = name.split_once('.').unwrap_or((name, "type"));
             let Some(object) = fields.object(outer)? else { continue };
@@ -57,7 +56,6 @@ impl Asked {
         };
         Ok(Self {
             job: read.job(served, vec![prompt], options, 1, Some(max_tokens))?,
-            constraints,
             stream: fields.bool("stream")?.unwrap_or(false),
         })
     }

@@ -117,7 +117,6 @@ struct Asked {
     kind: Kind,
     /// `None` only loads the model, which is loaded.
     job: Option<Job>,
-    constraints: Constraints,
     stream: bool,
     logprobs: bool,
 }
@@ -125,7 +124,7 @@ struct Asked {
 impl Asked {
     fn of(kind: Kind, read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
-        let constraints = Constraints::none(fields)?;
+        Constraints::none(fields)?;
         if fields.get("format").is_some_and(|format| format.as_str() != Some("")) {
             return Err(ApiError::unsupported("format"));
         }
@@ -145,7 +144,7 @@ impl Asked {
         let max_tokens = options.int("num_predict", -2..=i64::from(i32::MAX))?.map(|max| max.max(-1));
         let job =
             prompt.map(|prompt| read.job(served, vec![prompt], generation, 1, max_tokens)).transpose()?;
-        Ok(Self { kind, job, constraints, stream, logprobs })
+        Ok(Self { kind, job, stream, logprobs })
     }
 }
 

@@ -53,7 +53,6 @@ const REPEATED: &[(&str, Missing)] = &[
 /// What a request asks.
 struct Asked {
     job: Job,
-    constraints: Constraints,
     stream: bool,
     /// What of it the answer repeats.
     repeated: Value,
@@ -83,7 +82,7 @@ impl Asked {
         // Tools that the server of somebody else would run are passed over.
         let is_function = |tool: &Value| tool.get("type").and_then(Value::as_str) == Some("function");
         let has_functions = fields.list("tools", ITEMS)?.is_some_and(|tools| tools.iter().any(is_function));
-        let constraints = match has_functions {
+        match has_functions {
             true => Constraints::none(fields)?,
             false => Constraints::none(&fields.without("tools"))?,
         };
@@ -96,7 +95,6 @@ impl Asked {
         }
         Ok(Self {
             job: read.job(served, vec![prompt(fields, served)?], options, 1, max_tokens)?,
-            constraints,
             stream: fields.bool("stream")?.unwrap_or(false),
             repeated,
         })

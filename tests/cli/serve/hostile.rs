@@ -123,23 +123,51 @@ fn conversations_that_make_no_sense() {
             server.post("/v1/chat/completions", &json!({ "messages": talk, "max_tokens": 1 })).error(400);
         assert!(error["param"].as_str().is_some_and(|param| param.starts_with("messages")), "{error}");
     }
-    let not_yet = [
-        ("response_format", json!({ "type": "json_object" })),
-        ("tools", json!([{ "type": "function", "function": { "name": "f" } }])),
-        ("functions", json!([{ "name": "f" }])),
-        ("grammar", json!("root ::= \"a\"")),
-        ("json_schema", json!({})),
-        ("structured_outputs", json!({ "regex": "a" })),
-        ("chat_template", json!("{{ 1 }}")),
-        ("chat_template_kwargs", json!({ "messages": [] })),
-        ("stop_token_ids", json!([1])),
+    let wrong = [
+        ("response_format.type", json!({ "response_format": { "type": "yaml" } })),
+        ("response_format.json_schema", json!({ "response_format": { "type": "json_schema" } })),
+        (
+            "response_format",
+            json!({ "response_format": { "type": "json_schema", "json_schema": { "schema": {
+            "type": "object", "properties": { "a": { "$ref": "http://example.com/a" } } }, "strict": true } } }),
+        ),
+        ("tools[0].function", json!({ "tools": [{ "type": "function" }] })),
+        ("tools[0].type", json!({ "tools": [{ "type": "web_search" }] })),
+        (
+            "tools[0].function.name",
+            json!({ "tools": [{ "type": "function", "function": { "name": "a b" } }] }),
+        ),
+        ("tool_choice", json!({ "tool_choice": "required" })),
+        (
+            "tool_choice",
+            json!({ "tools": [{ "type": "function", "function": { "name": "f" } }],
+            "tool_choice": { "type": "function", "function": { "name": "g" } } }),
+        ),
+        (
+            "grammar",
+            json!({ "tools": [{ "type": "function", "function": { "name": "f" } }],
+            "grammar": "root ::= \"a\"" }),
+        ),
+        ("json_schema", json!({ "grammar": "root ::= \"a\"", "json_schema": {} })),
+        ("functions", json!({ "functions": [{ "name": "f" }] })),
+        ("grammar", json!({ "grammar": "root ::= (" })),
+        ("grammar", json!({ "grammar": 3 })),
+        ("structured_outputs.regex", json!({ "structured_outputs": { "regex": "(" } })),
+        ("structured_outputs.choice", json!({ "structured_outputs": { "choice": [1] } })),
+        ("chat_template", json!({ "chat_template": "{{ 1 }}" })),
+        ("chat_template_kwargs", json!({ "chat_template_kwargs": [] })),
+        ("stop_token_ids", json!({ "stop_token_ids": [1] })),
     ];
-    for (name, value) in not_yet {
+    for (name, fields) in wrong {
         let mut body = json!({ "messages": [user], "max_tokens": 1 });
-        body[name] = value;
-        assert_eq!(server.post("/v1/chat/completions", &body).error(400)["param"], name);
+        fields.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+        let error = server.post("/v1/chat/completions", &body).error(400);
+        assert_eq!(error["param"], name, "{error}");
     }
-    let none = json!({ "messages": [user], "max_tokens": 1, "tools": [{ "type": "function" }], "tool_choice": "none" });
+    let replaces = json!({ "messages": [user], "max_tokens": 1, "chat_template_kwargs": { "messages": [] } });
+    assert_eq!(server.post("/v1/chat/completions", &replaces).status, 200);
+    let none = json!({ "messages": [user], "max_tokens": 1, "tools": [{ "type": "function",
+        "function": { "name": "f" } }], "tool_choice": "none" });
     assert_eq!(server.post("/v1/chat/completions", &none).status, 200);
     let text =
         json!({ "messages": [user], "max_tokens": 1, "response_format": { "type": "text" }, "tools": [] });

@@ -6,3 +6,4 @@ mod client;
 mod families;
 mod hostile;
 mod load;
+mod structured;

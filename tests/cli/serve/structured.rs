@@ -1,0 +1,128 @@
+//! Answers of a given form: grammars, schemas, calls of tools. The model is random, so that it writes what it is
+//! held to and nothing else makes sense.
+
+use serde_json::{Value, json};
+
+use super::client::TestServer;
+
+fn chat(more: Value) -> Value {
+    let mut body = json!({ "messages": [{ "role": "user", "content": "Go." }], "max_tokens": 60, "seed": 3 });
+    let Value::Object(more) = more else { panic!("an object") };
+    more.into_iter().for_each(|(name, value)| body[name] = value);
+    body
+}
+
+fn content(answer: &Value) -> &str {
+    answer["choices"][0]["message"]["content"].as_str().unwrap_or_default()
+}
+
+#[test]
+fn text_by_a_grammar_of_every_kind() {
+    let server = TestServer::start(|_| ());
+    let schema = json!({ "type": "object", "properties": { "a": { "enum": [1, 2] } }, "required": ["a"],
+        "additionalProperties": false });
+    let is_schema = |text: &str| {
+        let json: Value = serde_json::from_str(text).unwrap_or_default();
+        json["a"] == 1 || json["a"] == 2
+    };
+    let is_word = |text: &str| text == "yes" || text == "no";
+    type Holds<'a> = &'a dyn Fn(&str) -> bool;
+    let cases: Vec<(Value, Holds<'_>)> = vec![
+        (
+            json!({ "response_format": { "type": "json_schema", "json_schema": { "schema": schema } } }),
+            &is_schema,
+        ),
+        (json!({ "response_format": { "type": "json_object", "schema": schema } }), &is_schema),
+        (json!({ "json_schema": schema }), &is_schema),
+        (json!({ "guided_json": schema.to_string() }), &is_schema),
+        (json!({ "structured_outputs": { "json": schema } }), &is_schema),
+        (json!({ "grammar": "root ::= \"yes\" | \"no\"" }), &is_word),
+        (json!({ "structured_outputs": { "choice": ["yes", "no"] } }), &is_word),
+        (json!({ "guided_regex": "yes|no" }), &is_word),
+    ];
+    for (fields, holds) in &cases {
+        let answer = server.post("/v1/chat/completions", &chat(fields.clone())).ok();
+        assert!(holds(content(&answer)), "{fields}: {answer}");
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{fields}");
+    }
+    let answer = server.post(
+        "/completion",
+        &json!({ "prompt": "A", "n_predict": 9, "grammar": "root ::= \"yes\" | \"no\"" }),
+    );
+    assert!(is_word(answer.ok()["content"].as_str().unwrap()));
+    let body = json!({ "prompt": ["A", "B"], "max_tokens": 9, "n": 2,
+        "structured_outputs": { "choice": ["yes", "no"] } });
+    let answer = server.post("/v1/completions", &body).ok();
+    let choices = answer["choices"].as_array().unwrap();
+    assert!(choices.len() == 4 && choices.iter().all(|choice| is_word(choice["text"].as_str().unwrap())));
+}
+
+/// A call is a call, streamed or not: its name once, its arguments in pieces that make JSON of the schema.
+#[test]
+fn calls_of_tools() {
+    let server = TestServer::start(|_| ());
+    let tool = |name: &str| {
+        json!({ "type": "function", "function": { "name": name, "parameters": { "type": "object",
+            "properties": { "c": { "enum": ["x", "y"] } }, "required": ["c"], "additionalProperties": false } } })
+    };
+    let named = json!({ "type": "function", "function": { "name": "g" } });
+    let body = chat(json!({ "tools": [tool("f"), tool("g")], "tool_choice": named }));
+    let answer = server.post("/v1/chat/completions", &body).ok();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!((&call["type"], &call["function"]["name"]), (&json!("function"), &json!("g")));
+    assert!(choice["message"]["content"].is_null());
+    let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+    assert!(arguments["c"] == "x" || arguments["c"] == "y", "{arguments}");
+
+    let mut streamed = body.clone();
+    streamed["stream"] = true.into();
+    let chunks = server.post("/v1/chat/completions", &streamed).chunks();
+    let deltas: Vec<&Value> = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]).collect();
+    let calls: Vec<&Value> = deltas.iter().filter_map(|delta| delta.get("tool_calls")).collect();
+    assert!(calls.iter().all(|calls| calls[0]["index"] == 0));
+    let names: Vec<&str> = calls.iter().filter_map(|calls| calls[0]["function"]["name"].as_str()).collect();
+    assert_eq!(names, ["g"]);
+    let pieces: String =
+        calls.iter().filter_map(|calls| calls[0]["function"]["arguments"].as_str()).collect();
+    assert_eq!(serde_json::from_str::<Value>(&pieces).unwrap(), arguments);
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+
+    // The next turn has the call and what the tool said.
+    let mut next = chat(json!({ "tools": [tool("g")], "tool_choice": "none", "max_tokens": 2 }));
+    let talk = next["messages"].as_array_mut().unwrap();
+    talk.push(choice["message"].clone());
+    talk.push(json!({ "role": "tool", "tool_call_id": call["id"], "content": "7" }));
+    assert_eq!(server.post("/v1/chat/completions", &next).status, 200);
+    let shown = server.post("/apply-template", &next).ok();
+    assert!(shown["prompt"].as_str().unwrap().contains("tool_response"), "{shown}");
+
+    // Cut off within a call: it is no call that could be run.
+    let mut short = body;
+    short["max_tokens"] = 3.into();
+    let answer = server.post("/v1/chat/completions", &short).ok();
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+}
+
+/// Sequences that are held to grammars and others run in the same steps, and each says what it says alone.
+#[test]
+fn grammars_beside_free_text() {
+    let server = TestServer::start(|_| ());
+    let bodies: Vec<Value> = (0..6)
+        .map(|i| match i % 2 {
+            0 => chat(json!({ "seed": i, "max_tokens": 12, "ignore_eos": true })),
+            _ => chat(json!({ "seed": i, "guided_regex": "[a-f]{5,9}" })),
+        })
+        .collect();
+    let say = |body: &Value| content(&server.post("/v1/chat/completions", body).ok()).to_owned();
+    let alone: Vec<String> = bodies.iter().map(say).collect();
+    let together: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = bodies.iter().map(|body| scope.spawn(|| say(body))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(together, alone);
+    for text in alone.iter().skip(1).step_by(2) {
+        assert!((5..=9).contains(&text.len()) && text.chars().all(|c| ('a'..='f').contains(&c)), "{text:?}");
+    }
+}
