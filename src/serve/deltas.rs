@@ -1,5 +1,5 @@
-//! From the text of an answer to the parts of a message. This is where tool calls and reasoning are split off:
-//! every family of endpoints hands its text through here, as it comes.
+//! From the text of an answer to the parts of a message. This is where tool calls and reasoning are split
+//! off: every family of endpoints hands its text through here, as it comes.
 
 use super::constraints::Constraints;
 

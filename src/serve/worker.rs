@@ -1,6 +1,6 @@
 //! The engine thread: it alone has the batch. Commands come in by a channel, updates go out by one bounded
-//! channel a job, and it waits for nobody: a sequence whose reader is behind rests until the reader has caught
-//! up.
+//! channel a job, and it waits for nobody: a sequence whose reader is behind rests until the reader has
+//! caught up.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
