@@ -25,7 +25,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("selftest", &["program", "gguf", "model", "backend", "synth"]),
     ("engine", &["program", "gguf", "tokenizer", "model", "backend", "parallel"]),
     ("eval", &["program", "gguf", "tokenizer", "model", "backend", "engine"]),
-    ("serve", &["program", "gguf", "tokenizer", "model", "engine"]),
+    ("serve", &["tokenizer", "engine"]),
     (
         "cli",
         &[
