@@ -1,4 +1,5 @@
-//! The answer to a job: its choices put together, and the parts that several families of endpoints show alike.
+//! The answer to a job: its choices put together, and the parts that several families of endpoints show
+//! alike.
 
 use serde_json::{Map, Value, json};
 

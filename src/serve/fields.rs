@@ -1,5 +1,5 @@
-//! The fields of a request, read with care: `null` is absent, unknown fields are left alone, and an error names
-//! the field, what it may be, and what it was.
+//! The fields of a request, read with care: `null` is absent, unknown fields are left alone, and an error
+//! names the field, what it may be, and what it was.
 
 use std::ops::RangeInclusive;
 
@@ -193,7 +193,8 @@ mod tests {
     #[test]
     fn null_is_absent_and_wrong_values_are_named() {
         let fields = Fields::of(json!({
-            "n": null, "k": 3.0, "big": 1e300, "neg": -1, "t": 0.5, "s": "x", "stop": ["a", ""], "o": {"b": 1},
+            "n": null, "k": 3.0, "big": 1e300, "neg": -1, "t": 0.5, "s": "x", "stop": ["a", ""],
+            "o": {"b": 1},
         }))
         .unwrap();
         assert_eq!(fields.count("n", 1, 4), Ok(None));

@@ -121,6 +121,7 @@ pub struct Handle {
     back: VecDeque<Result<Update, JobError>>,
     /// Choices that have not ended.
     open: usize,
+    has_failed: bool,
 }
 
 impl Handle {
@@ -137,6 +138,7 @@ impl Handle {
             commands,
             back: VecDeque::new(),
             open: order.job.n_choices(),
+            has_failed: false,
         }
     }
 
@@ -145,7 +147,7 @@ impl Handle {
         if let Some(update) = self.back.pop_front() {
             return Some(self.count(update));
         }
-        if self.open == 0 {
+        if self.open == 0 || self.has_failed {
             return None;
         }
         let update = match self.updates.recv().await {
@@ -174,7 +176,9 @@ impl Handle {
     pub async fn ready(&mut self) -> Option<&Result<Update, JobError>> {
         if self.back.is_empty() {
             let update = self.next().await?;
+            // It has not been taken yet.
             self.open += usize::from(ends(&update));
+            self.has_failed = false;
             self.back.push_back(update);
         }
         self.back.front()
@@ -189,7 +193,7 @@ impl Handle {
 
     fn count(&mut self, update: Result<Update, JobError>) -> Result<Update, JobError> {
         match &update {
-            Err(_) => self.open = 0,
+            Err(_) => self.has_failed = true,
             update if ends(update) => self.open -= 1,
             Ok(_) => {}
         }

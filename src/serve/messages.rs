@@ -1,5 +1,5 @@
-//! Messages of a conversation, as clients write them: roles, and content that is a text, nothing, or a list of
-//! parts of text.
+//! Messages of a conversation, as clients write them: roles, and content that is a text, nothing, or a list
+//! of parts of text.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,5 @@
-//! How a request wants its text: sampling, length, stops. The names are those of OpenAI, llama-server and vLLM.
+//! How a request wants its text: sampling, length, stops. The names are those of OpenAI, llama-server and
+//! vLLM.
 
 use std::time::Duration;
 
@@ -102,7 +103,8 @@ pub fn generation(fields: &Fields, served: &Served) -> Result<GenerateOptions, A
     })
 }
 
-/// The first of several fields that say how many tokens an answer may have; -1 is as many as there is room for.
+/// The first of several fields that say how many tokens an answer may have; -1 is as many as there is room
+/// for.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -120,8 +122,8 @@ pub fn time_limit(fields: &Fields) -> Result<Option<Duration>, ApiError> {
     Ok(ms.filter(|ms| *ms > 0).map(|ms| Duration::from_millis(ms as u64)))
 }
 
-/// `logit_bias`: OpenAI's object of ids, or llama-server's list of pairs, in which a text stands for its tokens
-/// and `false` for never.
+/// `logit_bias`: OpenAI's object of ids, or llama-server's list of pairs, in which a text stands for its
+/// tokens and `false` for never.
 fn biases(fields: &Fields, served: &Served) -> Result<Vec<(u32, f32)>, ApiError> {
     let name = fields.path("logit_bias");
     let Some(value) = fields.get("logit_bias") else { return Ok(Vec::new()) };

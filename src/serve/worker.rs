@@ -1,6 +1,6 @@
 //! The engine thread: it alone has the batch. Commands come in by a channel, updates go out by one bounded
-//! channel a job, and it waits for nobody: a sequence whose reader is behind rests until the reader has caught
-//! up.
+//! channel a job, and it waits for nobody: a sequence whose reader is behind rests until the reader has
+//! caught up.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -37,11 +37,13 @@ struct Seq {
 /// A job whose sequences are in the batch, or whose updates are not all read.
 struct Live {
     order: Order,
+    /// Prompts that the batch has been handed.
+    n_handed: usize,
     seqs: Vec<Seq>,
     /// Updates that found no room.
     held: VecDeque<Result<Update, JobError>>,
     rests: bool,
-    /// When it was handed to the batch.
+    /// When the batch was handed the first of it.
     begun: Instant,
 }
 
@@ -76,7 +78,23 @@ impl Live {
     }
 
     fn is_done(&self) -> bool {
-        self.held.is_empty() && self.seqs.iter().all(|seq| seq.has_ended)
+        self.held.is_empty() && !self.has_more() && self.seqs.iter().all(|seq| seq.has_ended)
+    }
+
+    /// Whether prompts of it wait.
+    fn has_more(&self) -> bool {
+        self.n_handed < self.order.job.prompts.len()
+    }
+
+    /// Sequences that have not ended.
+    fn n_open(&self) -> usize {
+        self.seqs.iter().filter(|seq| !seq.has_ended).count()
+    }
+
+    /// Ends what runs, and hands over nothing more.
+    fn cancel(&mut self, batch: &mut Batch) {
+        self.n_handed = self.order.job.prompts.len();
+        self.seqs.iter().for_each(|seq| batch.cancel(seq.id));
     }
 }
 
@@ -159,7 +177,7 @@ impl Worker {
         }
         if let Some(live) = self.jobs.get_mut(&id) {
             live.held.clear();
-            live.seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
+            live.cancel(&mut self.batch);
         }
         self.settle(id);
     }
@@ -169,7 +187,7 @@ impl Worker {
         let Some(live) = self.jobs.get_mut(&id) else { return };
         if live.send().is_err() {
             live.held.clear();
-            live.seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
+            live.cancel(&mut self.batch);
         }
         let rests = !live.held.is_empty();
         if live.rests != rests {
@@ -193,59 +211,66 @@ impl Worker {
         for id in ids {
             let live = self.jobs.get_mut(&id).expect("a job of the list");
             live.held.push_back(Err(why.clone()));
-            live.seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
+            live.cancel(&mut self.batch);
             self.settle(id);
         }
     }
 
-    /// Hands waiting jobs to the batch, as long as it has slots for them: first those of clients that have the
-    /// fewest running, the oldest first.
+    /// Hands waiting prompts to the batch, as long as it has slots for their choices: first those of clients
+    /// that have the fewest sequences running, the oldest first.
     fn hand_over(&mut self) {
         let n_seqs = self.batch.engine().program().limits.seqs;
-        while !self.queue.is_empty() {
-            let stats = self.batch.stats();
-            let running = |order: &Order| {
-                self.jobs.values().filter(|live| live.order.job.client == order.job.client).count()
+        loop {
+            let running = |order: &Order| -> usize {
+                let same = |live: &&Live| live.order.job.client == order.job.client;
+                self.jobs.values().filter(same).map(Live::n_open).sum()
             };
-            let next = (0..self.queue.len()).min_by_key(|&at| (running(&self.queue[at]), self.queue[at].id));
-            let next = next.expect("the queue is not empty");
-            let need = self.queue[next].job.n_choices().min(n_seqs);
-            if stats.waiting > 0 || stats.running - stats.resting + need > n_seqs {
+            let begun = self.jobs.values().filter(|live| live.has_more() && !live.rests);
+            let waiting = begun.map(|live| &live.order).chain(&self.queue);
+            let Some(next) = waiting.min_by_key(|order| (running(order), order.id)) else { return };
+            let (id, n, stats) = (next.id, next.job.n, self.batch.stats());
+            if stats.running - stats.resting + stats.waiting + n > n_seqs {
                 return;
             }
-            let order = self.queue.remove(next).expect("an order of the queue");
-            self.board.leave_queue();
-            self.begin(order);
+            if let Some(at) = self.queue.iter().position(|order| order.id == id) {
+                self.board.leave_queue();
+                let order = self.queue.remove(at).expect("an order of the queue");
+                self.begin(order);
+            }
+            self.add_prompt(id);
         }
     }
 
     fn begin(&mut self, order: Order) {
-        let job = &order.job;
-        let mut seqs: Vec<Seq> = Vec::with_capacity(job.n_choices());
-        let mut refused = None;
-        for prompt in &job.prompts {
-            let request = Request {
-                n: job.n,
-                salt: Arc::clone(&job.salt),
-                cache_prompt: job.cache_prompt,
-                ..Request::new(prompt.clone(), job.options.clone())
-            };
-            match self.batch.add(&request) {
-                Ok(ids) => seqs.extend(ids.into_iter().map(|id| Seq::new(id, 0))),
-                Err(err) => refused = Some(err),
-            }
-        }
-        seqs.iter_mut().enumerate().for_each(|(choice, seq)| seq.choice = choice);
         self.metrics.queued.add_time(order.came.elapsed());
         let (id, begun) = (order.id, Instant::now());
-        self.by_seq.extend(seqs.iter().map(|seq| (seq.id, id)));
-        let mut live = Live { order, seqs, held: VecDeque::new(), rests: false, begun };
-        if let Some(err) = refused {
-            live.held.push_back(Err(JobError::Refused(err.to_string())));
-            live.seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
+        let (seqs, held) = (Vec::with_capacity(order.job.n_choices()), VecDeque::new());
+        self.jobs.insert(id, Live { order, n_handed: 0, seqs, held, rests: false, begun });
+    }
+
+    /// Hands the batch the next prompt of a job.
+    fn add_prompt(&mut self, id: JobId) {
+        let live = self.jobs.get_mut(&id).expect("a job that has begun");
+        let job = &live.order.job;
+        let request = Request {
+            n: job.n,
+            salt: Arc::clone(&job.salt),
+            cache_prompt: job.cache_prompt,
+            ..Request::new(job.prompts[live.n_handed].clone(), job.options.clone())
+        };
+        live.n_handed += 1;
+        match self.batch.add(&request) {
+            Ok(ids) => {
+                self.by_seq.extend(ids.iter().map(|seq| (*seq, id)));
+                let first = live.seqs.len();
+                live.seqs.extend(ids.into_iter().enumerate().map(|(at, seq)| Seq::new(seq, first + at)));
+            }
+            Err(err) => {
+                live.held.push_back(Err(JobError::Refused(err.to_string())));
+                live.cancel(&mut self.batch);
+                self.settle(id);
+            }
         }
-        self.jobs.insert(id, live);
-        self.settle(id);
     }
 
     /// Makes a step. Returns how many events it had.

@@ -27,7 +27,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("engine", &["program", "gguf", "tokenizer", "model", "backend", "parallel"]),
     ("grammar", &["tokenizer", "engine"]),
     ("eval", &["program", "gguf", "tokenizer", "model", "backend", "engine"]),
-    ("serve", &["program", "gguf", "tokenizer", "tools", "grammar", "model", "engine"]),
+    ("serve", &["tokenizer", "tools", "grammar", "engine"]),
     (
         "cli",
         &[

@@ -42,7 +42,8 @@ impl Request {
 pub struct Standing {
     /// Its name.
     pub id: SeqId,
-    /// Its slot, below [`EngineOptions::n_seqs`](crate::engine::EngineOptions::n_seqs); `None` while it waits.
+    /// Its slot, below [`EngineOptions::n_seqs`](crate::engine::EngineOptions::n_seqs); `None` while it
+    /// waits.
     pub slot: Option<u32>,
     /// Tokens of its prompt.
     pub n_prompt: usize,

@@ -184,7 +184,8 @@ impl Encoder for Chunks {
             Update::Progress { choice, total, cached, processed, time } => {
                 let mut chunk = self.text(choice, "", Value::Null, None);
                 chunk["prompt_progress"] = json!({
-                    "total": total, "cache": cached, "processed": processed, "time_ms": time.as_millis() as u64,
+                    "total": total, "cache": cached, "processed": processed,
+                    "time_ms": time.as_millis() as u64,
                 });
                 return out.data(&chunk);
             }

@@ -1,4 +1,5 @@
-//! Endpoints: one file a family. Each turns its requests into jobs, and what becomes of them into its answers.
+//! Endpoints: one file a family. Each turns its requests into jobs, and what becomes of them into its
+//! answers.
 
 mod anthropic;
 mod chat;

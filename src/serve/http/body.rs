@@ -1,5 +1,5 @@
-//! The body of a request: read within limits, and understood as JSON whatever its content type says (`curl -d`
-//! says that it is a form).
+//! The body of a request: read within limits, and understood as JSON whatever its content type says (`curl
+//! -d` says that it is a form).
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -1,9 +1,9 @@
-//! Answers that come in pieces: events of a job, written as a family of endpoints has it, as server-sent events
-//! or as lines of JSON.
+//! Answers that come in pieces: events of a job, written as a family of endpoints has it, as server-sent
+//! events or as lines of JSON.
 //!
 //! Nothing is sent before the first update is there, so that a request which fails at once fails with its
-//! status. A client that leaves drops the job; one that does not read lets the sequence rest, and is left after
-//! a while.
+//! status. A client that leaves drops the job; one that does not read lets the sequence rest, and is left
+//! after a while.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -206,8 +206,8 @@ impl ChatTemplate {
         ids
     }
 
-    /// The conversation as tokens, in which no message can forge a turn: a control token that a message spells
-    /// is text. With `begun` the assistant's next message begins with these words, which are text too.
+    /// The conversation as tokens, in which no message can forge a turn: a control token that a message
+    /// spells is text. With `begun` the assistant's next message begins with these words, which are text too.
     ///
     /// # Errors
     /// As [`render`](Self::render).

@@ -41,7 +41,8 @@ fn a_streamed_chat_is_the_plain_one_in_pieces() {
     assert_ne!(plain["choices"][0]["message"]["content"], plain["choices"][1]["message"]["content"]);
 
     let more = json!({
-        "n": 2, "logprobs": true, "top_logprobs": 2, "stream": true, "stream_options": { "include_usage": true },
+        "n": 2, "logprobs": true, "top_logprobs": 2, "stream": true,
+        "stream_options": { "include_usage": true },
     });
     let answer = server.post("/v1/chat/completions", &chat(more));
     assert_eq!(answer.header("cache-control"), Some("no-cache"));
@@ -105,7 +106,8 @@ fn seeds_stops_and_biases() {
     let native = json!({ "prompt": "You", "n_predict": 4, "temperature": 0, "ignore_eos": true,
         "logit_bias": [[9, 1000.0]], "return_tokens": true });
     assert_eq!(server.post("/completion", &native).ok()["tokens"], json!([9, 9, 9, 9]));
-    let openai = json!({ "prompt": "You", "max_tokens": 3, "temperature": 0, "logit_bias": { "9": 1000 }, "logprobs": 1 });
+    let openai = json!({ "prompt": "You", "max_tokens": 3, "temperature": 0,
+        "logit_bias": { "9": 1000 }, "logprobs": 1 });
     let tokens = server.post("/v1/completions", &openai).ok()["choices"][0]["logprobs"]["tokens"].clone();
     assert_eq!(tokens.as_array().unwrap().len(), 3);
     assert_eq!(tokens[0], tokens[2]);

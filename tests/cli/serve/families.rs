@@ -8,7 +8,8 @@ use super::client::TestServer;
 fn anthropics_messages() {
     let server = TestServer::start(|_| ());
     let body = json!({
-        "model": "any", "max_tokens": 8, "temperature": 0, "ignore_eos": true, "system": [{ "type": "text", "text": "Be brief." }],
+        "model": "any", "max_tokens": 8, "temperature": 0, "ignore_eos": true,
+        "system": [{ "type": "text", "text": "Be brief." }],
         "messages": [{ "role": "user", "content": [{ "type": "text", "text": "Tell me of the sea." }] }],
     });
     let plain = server.post("/v1/messages", &body).ok();
@@ -64,7 +65,8 @@ fn ollamas_lines() {
     let first = server.post("/api/generate", &body).ok();
     let native = json!({ "prompt": "You may", "n_predict": 6, "temperature": 0, "seed": 1 });
     assert_eq!(first["response"], server.post("/completion", &native).ok()["content"]);
-    let on = json!({ "context": first["context"], "raw": true, "prompt": "", "stream": false, "options": options });
+    let on = json!({ "context": first["context"], "raw": true, "prompt": "",
+        "stream": false, "options": options });
     assert_eq!(
         server.post("/api/generate", &on).ok()["prompt_eval_count"],
         first["context"].as_array().unwrap().len()
@@ -85,7 +87,8 @@ fn ollamas_lines() {
 fn openais_responses() {
     let server = TestServer::start(|_| ());
     let body = json!({
-        "model": "any", "instructions": "Be brief.", "max_output_tokens": 6, "temperature": 0, "ignore_eos": true,
+        "model": "any", "instructions": "Be brief.", "max_output_tokens": 6, "temperature": 0,
+        "ignore_eos": true,
         "tools": [{ "type": "web_search" }],
         "input": [
             { "role": "developer", "content": "Be kind." },

@@ -1,4 +1,5 @@
-//! Requests that mean harm or make no sense: each is answered in clear words, and a good one behind it as ever.
+//! Requests that mean harm or make no sense: each is answered in clear words, and a good one behind it as
+//! ever.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -96,7 +97,8 @@ fn values_outside_their_range() {
         }
     }
     server.still_answers();
-    let good = json!({ "prompt": "You", "n_predict": 1, "temperature": null, "unknown": { "a": [1] }, "n_discard": -5,
+    let good = json!({ "prompt": "You", "n_predict": 1, "temperature": null, "unknown": { "a": [1] },
+        "n_discard": -5,
         "n_keep": -1, "seed": -1, "user": "me", "samplers": ["top_k"], "mirostat": 2 });
     assert_eq!(server.post("/completion", &good).status, 200);
 }
@@ -250,7 +252,8 @@ fn pages_of_other_places_are_refused() {
     assert_eq!(with("").header("access-control-allow-origin"), None);
     let preflight = |origin: &str| {
         server.send(&format!(
-            "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\nConnection: close\r\n\r\n"
+            "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\n\
+             Connection: close\r\n\r\n"
         ))
     };
     assert_eq!(preflight("https://friend.example").status, 204);
