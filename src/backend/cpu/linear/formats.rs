@@ -38,7 +38,12 @@ static FORMATS: &[(&dyn QuantType, Format)] = &[
     (&types::Q8_0, Format { float: Some(|k| k.q8_0), ..DECODED }),
     (&types::Q6K, Format { float: Some(|k| k.q6_k), ..DECODED }),
     (&types::I2S, Format { int8: Some(|k| k.i2_s), ..DECODED }),
-    (&types::Tq2_0, Format { int8: Some(|k| k.tq2_0), ..DECODED }),
+    (&types::Q4_0, Format { float: Some(|k| k.q4_0), ..DECODED }),
+    (&types::Q5_0, Format { float: Some(|k| k.q5_0), ..DECODED }),
+    (&types::Q4K, Format { float: Some(|k| k.q4_k), ..DECODED }),
+    (&types::Q5K, Format { float: Some(|k| k.q5_k), ..DECODED }),
+    (&types::Tq1_0, Format { float: Some(|k| k.tq1_0_float), ..DECODED }),
+    (&types::Tq2_0, Format { int8: Some(|k| k.tq2_0), float: Some(|k| k.tq2_0_float) }),
 ];
 
 /// The format of a type.
@@ -49,11 +54,9 @@ pub fn of(ty: &dyn QuantType) -> &'static Format {
 impl Format {
     /// How to multiply with inputs of that kind.
     pub fn multiply(&self, k: &Kernels, kind: ActQuant) -> Multiply {
-        match kind {
-            ActQuant::I8PerToken => self.int8.map(|kernel| Multiply::Int8(kernel(k))),
-            ActQuant::None => self.float.map(|kernel| Multiply::Float(kernel(k))),
-        }
-        .unwrap_or(Multiply::Decoded)
+        let int8 = self.int8.filter(|_| kind == ActQuant::I8PerToken).map(|kernel| Multiply::Int8(kernel(k)));
+        // Rounded inputs are multiplied as floats by weights without a kernel for integers.
+        int8.or(self.float.map(|kernel| Multiply::Float(kernel(k)))).unwrap_or(Multiply::Decoded)
     }
 }
 

@@ -30,7 +30,7 @@ mod ternary;
 
 use super::aligned::Aligned;
 use super::pool::Tile;
-use float::Float;
+use float::{Float, blocks, k_blocks, trits};
 use lanes::Lanes;
 use q6_k::Q6K;
 use quantise::Quantise;
@@ -63,6 +63,18 @@ pub struct Kernels {
     pub q8_0: FloatFn,
     /// Products with Q6_K rows.
     pub q6_k: FloatFn,
+    /// Products with Q4_0 rows.
+    pub q4_0: FloatFn,
+    /// Products with Q5_0 rows.
+    pub q5_0: FloatFn,
+    /// Products with Q4_K rows.
+    pub q4_k: FloatFn,
+    /// Products with Q5_K rows.
+    pub q5_k: FloatFn,
+    /// Products of TQ1_0 rows with floats.
+    pub tq1_0_float: FloatFn,
+    /// Products of TQ2_0 rows with floats.
+    pub tq2_0_float: FloatFn,
     /// Norms, attention and activation functions.
     pub real: &'static RealKernels,
 }
@@ -335,6 +347,12 @@ const fn table<L: Lanes, T: Lanes>(name: &'static str) -> Kernels {
         bf16: float::<L, float::Bf16>,
         q8_0: float::<L, float::Q8_0>,
         q6_k: |product, acts, scratch, tile| L::vectorize(Q6K::new(product, acts, scratch, tile)),
+        q4_0: float::<L, blocks::Q4_0>,
+        q5_0: float::<L, blocks::Q5_0>,
+        q4_k: float::<L, k_blocks::Q4K>,
+        q5_k: float::<L, k_blocks::Q5K>,
+        tq1_0_float: float::<L, trits::Tq1_0>,
+        tq2_0_float: float::<L, trits::Tq2_0>,
         real: &const { real::table::<L>() },
     }
 }

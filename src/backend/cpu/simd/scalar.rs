@@ -1,5 +1,6 @@
 //! Plain code: the definition of every kernel. It shares no arithmetic with the vector kernels.
 
+use ggml_types::{QuantType, types};
 use half::{bf16, f16};
 
 use super::{F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, interleaved, padded, real};
@@ -14,6 +15,12 @@ pub(super) static KERNELS: Kernels = Kernels {
     bf16: |product, acts, scratch, tile| float(product, acts, scratch, tile, bf16_at),
     q8_0: |product, acts, scratch, tile| float(product, acts, scratch, tile, q8_0_at),
     q6_k: |product, acts, scratch, tile| float(product, acts, scratch, tile, q6_k_at),
+    q4_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q4_0),
+    q5_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q5_0),
+    q4_k: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q4K),
+    q5_k: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q5K),
+    tq1_0_float: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Tq1_0),
+    tq2_0_float: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Tq2_0),
     real: &real::PLAIN,
 };
 
@@ -84,9 +91,35 @@ fn float(
     tile: &mut Tile<'_, f32>,
     weight: impl Fn(&[u8], usize) -> f32,
 ) {
-    for col in 0..tile.cols().len() {
-        let (bytes, weights) = (product.row(col), &mut scratch.floats[..product.cols]);
+    rows(product, acts, scratch, tile, |bytes, weights| {
         weights.iter_mut().enumerate().for_each(|(k, w)| *w = weight(bytes, k));
+    });
+}
+
+/// Weights as the type itself decodes them.
+fn decoded(
+    product: &Product<'_>,
+    acts: F32Rows<'_>,
+    scratch: &mut Scratch,
+    tile: &mut Tile<'_, f32>,
+    ty: &dyn QuantType,
+) {
+    rows(product, acts, scratch, tile, |bytes, weights| {
+        ty.decode_row(bytes, 1, 0, weights).expect("a row of the type");
+    });
+}
+
+/// `decode(row, weights)` writes the elements of a weight row.
+fn rows(
+    product: &Product<'_>,
+    acts: F32Rows<'_>,
+    scratch: &mut Scratch,
+    tile: &mut Tile<'_, f32>,
+    decode: impl Fn(&[u8], &mut [f32]),
+) {
+    for col in 0..tile.cols().len() {
+        let weights = &mut scratch.floats[..product.cols];
+        decode(product.row(col), weights);
         for row in tile.rows() {
             let value = acts.row(row).iter().zip(&*weights).map(|(x, w)| x * w).sum();
             product.finish(&mut tile.row_mut(row)[col], col, value);
