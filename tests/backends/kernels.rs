@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use ggml_types::{HostTensor, QuantType, by_name};
+use ggml_types::{HostTensor, QuantType, by_name, types::REGISTRY};
 use proptest::prelude::*;
 use sterna::backend::cpu::linear::{Acts, CpuWeight, Part, WorkspaceSize, matmul};
 use sterna::backend::cpu::pool::Pool;
@@ -268,7 +268,7 @@ proptest! {
     #[test]
     fn float_products_are_the_same_within_a_set(
         seed in 1_u64..,
-        ty in proptest::sample::select(vec!["f32", "f16", "bf16", "q8_0", "q4_0", "q6_k", "i2_s", "tq1_0"]),
+        ty in proptest::sample::select(REGISTRY),
         units in 1_usize..5,
         odd in 0_usize..40,
         outputs in 1_usize..60,
@@ -277,7 +277,6 @@ proptest! {
         int8: bool,
     ) {
         let mut noise = Noise(seed);
-        let ty = by_name(ty).unwrap();
         let cols = if ty.block_elems() == 1 { 32 * units + odd } else { units * ty.block_elems() };
         let kind = if int8 { ActQuant::I8PerToken } else { ActQuant::None };
         let w = CpuWeight::new(&tensor(ty, outputs, cols, &mut noise));

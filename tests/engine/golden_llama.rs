@@ -45,6 +45,13 @@ const CASES: &[Case] = &[
     on_cpu("llama/tiny-q4_k_m.gguf", "llama/q4_k_m.hf-dequant-fp32"),
     on_cpu("llama/tiny-q5_k.gguf", "llama/q5_k.hf-dequant-fp32"),
     on_cpu("llama/tiny-q5_0.gguf", "llama/q5_0.hf-dequant-fp32"),
+    on_cpu("llama/tiny-q2_k.gguf", "llama/q2_k.hf-dequant-fp32"),
+    on_cpu("llama/tiny-q3_k.gguf", "llama/q3_k.hf-dequant-fp32"),
+    on_cpu("llama/tiny-iq4_xs.gguf", "llama/iq4_xs.hf-dequant-fp32"),
+    on_cpu("llama/tiny-mxfp4.gguf", "llama/mxfp4.hf-dequant-fp32"),
+    on_cpu("qwen3/tiny-yarn-q1_0.gguf", "qwen3/yarn-q1_0.hf-dequant-fp32"),
+    on_cpu("qwen3/tiny-q2_0.gguf", "qwen3/q2_0.hf-dequant-fp32"),
+    on_cpu("qwen3/tiny-q2_0-g128.gguf", "qwen3/q2_0-g128.hf-dequant-fp32"),
     Case { int8: true, ..plain("llama-i2_s/tiny-i2_s.gguf", "llama-i2_s/i2_s.spec-fp64") },
 ];
 

@@ -71,6 +71,28 @@ pub struct Kernels {
     pub q4_k: FloatFn,
     /// Products with Q5_K rows.
     pub q5_k: FloatFn,
+    /// Products with Q4_1 rows.
+    pub q4_1: FloatFn,
+    /// Products with Q5_1 rows.
+    pub q5_1: FloatFn,
+    /// Products with IQ4_NL rows.
+    pub iq4_nl: FloatFn,
+    /// Products with MXFP4 rows.
+    pub mxfp4: FloatFn,
+    /// Products with Q1_0 rows.
+    pub q1_0: FloatFn,
+    /// Products with Q2_0 rows.
+    pub q2_0: FloatFn,
+    /// Products with PQ2_0 rows.
+    pub pq2_0: FloatFn,
+    /// Products with PTQ1_0 rows.
+    pub ptq1_0: FloatFn,
+    /// Products with Q2_K rows.
+    pub q2_k: FloatFn,
+    /// Products with Q3_K rows.
+    pub q3_k: FloatFn,
+    /// Products with IQ4_XS rows.
+    pub iq4_xs: FloatFn,
     /// Products of TQ1_0 rows with floats.
     pub tq1_0_float: FloatFn,
     /// Products of TQ2_0 rows with floats.
@@ -351,6 +373,17 @@ const fn table<L: Lanes, T: Lanes>(name: &'static str) -> Kernels {
         q5_0: float::<L, blocks::Q5_0>,
         q4_k: float::<L, k_blocks::Q4K>,
         q5_k: float::<L, k_blocks::Q5K>,
+        q4_1: float::<L, blocks::Q4_1>,
+        q5_1: float::<L, blocks::Q5_1>,
+        iq4_nl: float::<L, blocks::Iq4Nl>,
+        mxfp4: float::<L, blocks::Mxfp4>,
+        q1_0: float::<L, blocks::Q1_0>,
+        q2_0: float::<L, blocks::TwoBits<64>>,
+        pq2_0: float::<L, blocks::TwoBits<128>>,
+        ptq1_0: float::<L, trits::Ptq1_0>,
+        q2_k: float::<L, k_blocks::Q2K>,
+        q3_k: float::<L, k_blocks::Q3K>,
+        iq4_xs: float::<L, k_blocks::Iq4Xs>,
         tq1_0_float: float::<L, trits::Tq1_0>,
         tq2_0_float: float::<L, trits::Tq2_0>,
         real: &const { real::table::<L>() },

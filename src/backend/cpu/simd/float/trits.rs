@@ -2,15 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::Form;
-use super::blocks::{look_up_in, splat_f16};
+use super::blocks::{NONE, TERNARY, look_up_in, splat_f16};
 use crate::backend::cpu::simd::lanes::Lanes;
-
-/// What 2 bits stand for, less 1, again and again.
-static TERNARY: [f32; 16] =
-    [-1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0];
-
-/// No signs beside codes.
-static NONE: [u8; 8] = [0; 8];
 
 /// 64 bytes of 2-bit codes, then an f16 scale.
 pub struct Tq2_0;
@@ -76,12 +69,48 @@ impl Form for Tq1_0 {
             let mut last = [0; 16];
             let four = block.add(48).cast::<[u8; 4]>().read();
             for (i, last) in last.iter_mut().enumerate() {
-                *last = four[i % 4].wrapping_mul([1, 3, 9, 27][i / 4]);
+                *last = four[i % 4].wrapping_mul(THREE_TO[i / 4]);
             }
             each(240, next::<L>(&mut L::load_u8(last.as_ptr()), scale));
         }
     }
 }
+
+/// 24 bytes of five trits and 2 of four, then an f16 scale.
+pub struct Ptq1_0;
+
+impl Form for Ptq1_0 {
+    const BLOCK: usize = 128;
+    const BYTES: usize = 28;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        unsafe {
+            let scale = splat_f16::<L>(block.add(26));
+            let mut fractions = L::load_u8(block);
+            for trit in 0..5 {
+                each(16 * trit, next::<L>(&mut fractions, scale));
+            }
+            // Two trits of 8 bytes are 16 weights; so are the fifth ones with four of 2 bytes.
+            let (eight, two) =
+                (block.add(16).cast::<[u8; 8]>().read(), block.add(24).cast::<[u8; 2]>().read());
+            let mut rest = [[0; 16]; 3];
+            for i in 0..8 {
+                for trit in 0..5 {
+                    rest[trit / 2][trit % 2 * 8 + i] = eight[i].wrapping_mul(THREE_TO[trit]);
+                }
+                rest[2][8 + i] = two[i % 2].wrapping_mul(THREE_TO[i / 2]);
+            }
+            for i in 0..3 {
+                each(80 + 16 * i, next::<L>(&mut L::load_u8(rest[i].as_ptr()), scale));
+            }
+        }
+    }
+}
+
+/// Powers of 3.
+const THREE_TO: [u8; 5] = [1, 3, 9, 27, 81];
 
 /// Takes the next trits off 16 bytes, and gives the weights that they are. A byte is a fraction of 256: three
 /// times that has its trit above the byte.
