@@ -219,9 +219,13 @@ fn every_type_is_multiplied_as_its_decode_row_says() {
 #[test]
 fn rows_far_down_are_multiplied_like_the_first() {
     let mut noise = Noise(4);
-    for (ty, kind) in
-        [("i2_s", ActQuant::I8PerToken), ("tq2_0", ActQuant::I8PerToken), ("f16", ActQuant::None)]
-    {
+    for (ty, kind) in [
+        ("i2_s", ActQuant::I8PerToken),
+        ("tq1_0", ActQuant::I8PerToken),
+        ("tq2_0", ActQuant::I8PerToken),
+        ("f16", ActQuant::None),
+        ("q4_k", ActQuant::None),
+    ] {
         let w = CpuWeight::new(&tensor(by_name(ty).unwrap(), 35, 512, &mut noise));
         let x = noise.floats(541 * 512);
         for k in simd::all() {
@@ -245,11 +249,11 @@ proptest! {
         outputs in 1_usize..120,
         rows in 1_usize..20,
         threads in 1_usize..4,
-        scaled: bool,
+        (ty, unit) in proptest::sample::select(vec![("i2_s", 128), ("tq2_0", 256), ("tq1_0", 256)]),
         add: bool,
     ) {
         let mut noise = Noise(seed);
-        let (ty, cols) = if scaled { ("tq2_0", 256 * units) } else { ("i2_s", 128 * units) };
+        let (cols, scaled) = (unit * units, unit == 256);
         let w = CpuWeight::new(&tensor(by_name(ty).unwrap(), outputs, cols, &mut noise));
         let (x, bias) = (noise.floats(rows * cols), noise.floats(outputs));
         let with = (0.7, scaled.then_some(&bias[..]), add);

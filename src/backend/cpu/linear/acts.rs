@@ -35,7 +35,7 @@ impl WorkspaceSize {
             x: self.x.max(when(!matches!(multiply, Multiply::Int8(_)), rows.saturating_mul(cols))),
             workspace: self.workspace.max(when(int8, cols)),
             scratch: self.scratch.max(match multiply {
-                Multiply::Int8(_) => ScratchSize::of_ternary(),
+                Multiply::Int8(_) => ScratchSize::of_ternary(cols),
                 Multiply::Float(_) => ScratchSize::of_floats(cols),
                 Multiply::Decoded => ScratchSize::of_decoded(cols),
             }),

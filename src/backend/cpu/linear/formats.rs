@@ -53,7 +53,7 @@ static FORMATS: &[(&dyn QuantType, Format)] = &[
     (&types::Q2K, Format { float: Some(|k| k.q2_k), ..DECODED }),
     (&types::Q3K, Format { float: Some(|k| k.q3_k), ..DECODED }),
     (&types::Iq4Xs, Format { float: Some(|k| k.iq4_xs), ..DECODED }),
-    (&types::Tq1_0, Format { float: Some(|k| k.tq1_0_float), ..DECODED }),
+    (&types::Tq1_0, Format { int8: Some(|k| k.tq1_0), float: Some(|k| k.tq1_0_float) }),
     (&types::Tq2_0, Format { int8: Some(|k| k.tq2_0), float: Some(|k| k.tq2_0_float) }),
 ];
 

@@ -53,6 +53,8 @@ pub struct Kernels {
     pub i2_s: TernaryFn,
     /// Products with TQ2_0 rows.
     pub tq2_0: TernaryFn,
+    /// Products with TQ1_0 rows.
+    pub tq1_0: TernaryFn,
     /// Products with F32 rows (little-endian bytes).
     pub f32: FloatFn,
     /// Products with F16 rows.
@@ -198,13 +200,14 @@ pub struct ScratchSize {
     floats: usize,
     sums: usize,
     decoded: usize,
+    unpacked: usize,
 }
 
 impl ScratchSize {
-    /// For ternary weights, of any number of inputs.
-    pub fn of_ternary() -> Self {
+    /// For ternary weights of `cols` inputs.
+    pub fn of_ternary(cols: usize) -> Self {
         let (codes, sums) = (STRIP * PIECE_UNITS * UNIT, STRIP * (SUMMED_ROWS + MOST_BLOCK_ROWS));
-        Self { codes, floats: STRIP, sums, ..Self::default() }
+        Self { codes, floats: STRIP, sums, unpacked: STRIP * cols.div_ceil(UNIT) * 66, ..Self::default() }
     }
 
     /// For weights of real numbers of `cols` inputs.
@@ -225,12 +228,13 @@ impl ScratchSize {
             floats: self.floats.max(other.floats),
             sums: self.sums.max(other.sums),
             decoded: self.decoded.max(other.decoded),
+            unpacked: self.unpacked.max(other.unpacked),
         }
     }
 
     /// Bytes of it.
     pub fn bytes(&self) -> usize {
-        self.codes + 4 * (self.floats + self.sums + self.decoded)
+        self.codes + self.unpacked + 4 * (self.floats + self.sums + self.decoded)
     }
 }
 
@@ -246,6 +250,8 @@ pub struct Scratch {
     sums: Aligned<f32>,
     /// Decoded weights, [`STRIP`] rows, for types that are decoded before a kernel sees them.
     pub decoded: Aligned<f32>,
+    /// TQ1_0 as TQ2_0, [`STRIP`] rows.
+    unpacked: Aligned<u8>,
 }
 
 impl Scratch {
@@ -256,6 +262,7 @@ impl Scratch {
             floats: Aligned::new(size.floats),
             sums: Aligned::new(size.sums),
             decoded: Aligned::new(size.decoded),
+            unpacked: Aligned::new(size.unpacked),
         }
     }
 }
@@ -364,6 +371,7 @@ const fn table<L: Lanes, T: Lanes>(name: &'static str) -> Kernels {
         quantise: |x, q| L::vectorize(Quantise::new(x, q)),
         i2_s: ternary::<T, ternary::I2S>,
         tq2_0: ternary::<T, ternary::Tq2_0>,
+        tq1_0: ternary::trits::tq1_0::<T>,
         f32: float::<L, float::F32>,
         f16: float::<L, float::F16>,
         bf16: float::<L, float::Bf16>,

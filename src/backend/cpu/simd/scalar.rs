@@ -10,6 +10,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     quantise,
     i2_s,
     tq2_0,
+    tq1_0,
     f32: |product, acts, scratch, tile| float(product, acts, scratch, tile, f32_at),
     f16: |product, acts, scratch, tile| float(product, acts, scratch, tile, f16_at),
     bf16: |product, acts, scratch, tile| float(product, acts, scratch, tile, bf16_at),
@@ -65,16 +66,40 @@ fn i2_s(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &m
 }
 
 fn tq2_0(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &mut Tile<'_, f32>) {
+    let code = |block: &[u8], k: usize| block[k / 128 * 32 + k % 32] >> (2 * (k / 32 % 4));
+    scaled::<66>(product, acts, scratch, tile, code);
+}
+
+fn tq1_0(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &mut Tile<'_, f32>) {
+    let code = |block: &[u8], k: usize| {
+        let (byte, trit) = match k {
+            0..160 => (k % 32, k / 32),
+            160..240 => (32 + k % 16, (k - 160) / 16),
+            _ => (48 + k % 4, (k - 240) / 4),
+        };
+        let fraction = u32::from(block[byte]) * 3_u32.pow(trit as u32) % 256;
+        (fraction * 3 / 256) as u8
+    };
+    scaled::<54>(product, acts, scratch, tile, code);
+}
+
+/// Blocks of 256 weights that end with an f16 scale; `code(block, k)` has that of element `k` in its low bits.
+fn scaled<const BYTES: usize>(
+    product: &Product<'_>,
+    acts: I8Rows<'_>,
+    scratch: &mut Scratch,
+    tile: &mut Tile<'_, f32>,
+    code: impl Fn(&[u8], usize) -> u8,
+) {
     for col in 0..tile.cols().len() {
         let weights = product.row(col);
-        let byte = |k: usize| weights[k / 256 * 66 + k % 256 / 128 * 32 + k % 32];
-        let codes = unpack(scratch, product.cols, |k| byte(k) >> (2 * (k / 32 % 4)));
+        let codes = unpack(scratch, product.cols, |k| code(&weights[k / 256 * BYTES..], k % 256));
         for row in tile.rows() {
             let mut value = 0.0;
             let units = codes.chunks_exact(256).zip(acts.row(row).chunks_exact(256));
-            for ((codes, q), block) in units.zip(weights.chunks_exact(66)) {
+            for ((codes, q), block) in units.zip(weights.chunks_exact(BYTES)) {
                 let sum = dot(codes, q) - q.iter().map(|q| i32::from(*q)).sum::<i32>();
-                value += f16_le(&block[64..]) * sum as f32;
+                value += f16_le(&block[BYTES - 2..]) * sum as f32;
             }
             product.finish(&mut tile.row_mut(row)[col], col, value / acts.quant[row].scale);
         }
