@@ -278,11 +278,10 @@ proptest! {
         outputs in 1_usize..60,
         rows in 1_usize..15,
         threads in 1_usize..4,
-        int8: bool,
+        kind in proptest::sample::select(vec![ActQuant::None, ActQuant::I8PerToken, ActQuant::I8PerBlock]),
     ) {
         let mut noise = Noise(seed);
         let cols = if ty.block_elems() == 1 { 32 * units + odd } else { units * ty.block_elems() };
-        let kind = if int8 { ActQuant::I8PerToken } else { ActQuant::None };
         let w = CpuWeight::new(&tensor(ty, outputs, cols, &mut noise));
         let x = noise.floats(rows * cols);
         for k in simd::all() {

@@ -90,6 +90,28 @@ fn logits_are_those_of_the_references() {
     }
 }
 
+/// With inputs rounded by block, as far from the reference as llama.cpp is, which rounds them likewise, and
+/// no farther; every kernel set alike.
+#[test]
+fn logits_of_inputs_rounded_by_block_are_as_near_as_llama_cpps() {
+    for name in ["q4_0", "q2_k", "q4_k", "q5_k", "q6_k", "q4_k_m"] {
+        let model = golden(&format!("llama/tiny-{name}.gguf"));
+        let logits =
+            |tag: &str| golden(&format!("llama/{name}.{tag}.logits.npy")).map(|path| npy(&path).f32s());
+        let (Some(model), Some(want)) = (model, logits("hf-dequant-fp32")) else { return };
+        let theirs = distance(&logits("llamacpp-kvf32").expect("beside it"), &want, &prompts());
+        for kernels in simd::all() {
+            let gguf = Gguf::open(&model).expect("a golden file");
+            let engine = support::logits::engine(gguf, "f32", kernels, |options| {
+                options.act_type = "i8-block".into();
+            });
+            let far = distance(&all_logits(&engine, &prompts()), &want, &prompts());
+            eprintln!("{name}, {}: {far:?}, llama.cpp {theirs:?}", kernels.name);
+            assert!((0.2..1.1).contains(&(far.mean / theirs.mean)), "{name}, {}: {far:?}", kernels.name);
+        }
+    }
+}
+
 /// On devices, with caches of f32; and two models with caches of f16 and of codes, which are off the
 /// reference by what the cache rounds.
 #[test]

@@ -66,6 +66,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cpu/simd/avx2.rs", "instructions"),
     ("src/backend/cpu/simd/avx512.rs", "instructions"),
     ("src/backend/cpu/simd/avx_vnni.rs", "instructions"),
+    ("src/backend/cpu/simd/by_block.rs", "kernels over an instruction set's vectors"),
     ("src/backend/cpu/simd/float.rs", "kernels over an instruction set's vectors"),
     ("src/backend/cpu/simd/float/blocks.rs", "decoding into an instruction set's vectors"),
     ("src/backend/cpu/simd/float/k_blocks.rs", "decoding into an instruction set's vectors"),

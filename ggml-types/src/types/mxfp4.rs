@@ -1,5 +1,5 @@
-//! MXFP4: 32 floats of 4 bits (a sign, two bits of exponent, one of mantissa) under a power of two, as the Open
-//! Compute Project's Microscaling Formats define it.
+//! MXFP4: 32 floats of 4 bits (a sign, two bits of exponent, one of mantissa) under a power of two, as the
+//! Microscaling Formats of the Open Compute Project define it.
 
 use crate::block::{Block, absmax, reciprocal, upstream_id};
 use crate::{Dialect, ids};

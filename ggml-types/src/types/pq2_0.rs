@@ -1,5 +1,5 @@
-//! PQ2_0: Q2_0 with blocks twice as long, by PrismML. Their older files number it as Q2_0; it is told apart by
-//! the size of its tensors.
+//! PQ2_0: Q2_0 with blocks twice as long, by PrismML. Their older files number it as Q2_0; it is told apart
+//! by the size of its tensors.
 
 use super::q2_0;
 use crate::block::{Block, f16_rounding, upstream_id};

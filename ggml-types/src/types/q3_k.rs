@@ -12,9 +12,9 @@ const SCALE: usize = 108;
 /// Elements under one group scale.
 const GROUP: usize = 16;
 
-/// 110 bytes: 32 bytes whose bit `g` is the third bit of an element of 32 elements' group `g`; 64 bytes of the
-/// low two bits as in Q2_K; 12 bytes of 16 6-bit scales less 32, four low bits of each in the first eight and
-/// two high ones in the others; f16 scale.
+/// 110 bytes: 32 bytes whose bit `g` is the third bit of an element of the 32 elements from `32 g` on; 64
+/// bytes of the low two bits as in Q2_K; 12 bytes of 16 6-bit scales less 32, four low bits of each in the
+/// first eight and two high ones in the others; f16 scale.
 #[derive(Debug)]
 pub struct Q3K;
 

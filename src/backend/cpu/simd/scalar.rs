@@ -3,7 +3,9 @@
 use ggml_types::{QuantType, types};
 use half::{bf16, f16};
 
-use super::{F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, interleaved, padded, real};
+use super::{
+    F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, by_block, interleaved, padded, real,
+};
 
 pub(super) static KERNELS: Kernels = Kernels {
     name: "scalar",
@@ -33,6 +35,8 @@ pub(super) static KERNELS: Kernels = Kernels {
     iq4_xs: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq4Xs),
     tq1_0_float: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Tq1_0),
     tq2_0_float: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Tq2_0),
+    round_blocks: by_block::round,
+    blocks: None,
     real: &real::PLAIN,
 };
 
@@ -83,7 +87,8 @@ fn tq1_0(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &
     scaled::<54>(product, acts, scratch, tile, code);
 }
 
-/// Blocks of 256 weights that end with an f16 scale; `code(block, k)` has that of element `k` in its low bits.
+/// Blocks of 256 weights that end with an f16 scale; `code(block, k)` has that of element `k` in its low
+/// bits.
 fn scaled<const BYTES: usize>(
     product: &Product<'_>,
     acts: I8Rows<'_>,

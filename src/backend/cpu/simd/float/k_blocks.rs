@@ -1,8 +1,8 @@
 //! Blocks of 256 weights in groups, whose scales and minimums are small integers under one scale each.
 //!
-//! Scale and minimum of a group are products of an f16 with an integer of up to 6 bits, and a code has at most
-//! 5 (what an index of IQ4_XS stands for, 7): `scale x code` is exact, so a fused multiply-add gives the bits of
-//! `scale x code - minimum`.
+//! Scale and minimum of a group are products of an f16 with an integer of up to 6 bits, and a code has at
+//! most 5 (what an index of IQ4_XS stands for, 7): `scale x code` is exact, so a fused multiply-add gives the
+//! bits of `scale x code - minimum`.
 #![allow(unsafe_code)]
 
 use super::Form;
@@ -165,8 +165,8 @@ impl Form for Q3K {
         // SAFETY: as for this function.
         unsafe {
             let packed = block.add(96).cast::<[u32; 3]>().read_unaligned();
-            // Low bits of groups 0 to 7 in the lower halves of 8 bytes, of 8 to 15 in the upper ones; high bits
-            // of every fourth group in a byte.
+            // Low bits of groups 0 to 7 in the lower halves of 8 bytes, of 8 to 15 in the upper ones; high
+            // bits of every fourth group in a byte.
             let (four, two) = (0x0f0f_0f0f, 0x0303_0303);
             let unpacked: [u32; 4] = [
                 packed[0] & four | (packed[2] & two) << 4,
