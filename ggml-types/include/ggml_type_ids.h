@@ -42,6 +42,8 @@
 #define GGML_TYPE_NVFP4 40
 #define GGML_TYPE_Q1_0 41
 #define GGML_TYPE_Q2_0 42
+#define GGML_TYPE_PQ2_0 142
+#define GGML_TYPE_PTQ1_0 143
 
 #define BITNET_TYPE_I2_S 36
 #define BITNET_TYPE_TL1 38

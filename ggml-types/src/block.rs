@@ -32,6 +32,14 @@ macro_rules! same_id {
 }
 pub(crate) use same_id;
 
+/// An id of upstream's above those that both dialects share.
+macro_rules! upstream_id {
+    ($id:expr) => {
+        &[($crate::Dialect::Ggml, $id)]
+    };
+}
+pub(crate) use upstream_id;
+
 impl<B: Block> QuantType for B {
     fn name(&self) -> &'static str {
         B::NAME

@@ -60,6 +60,9 @@ pub(crate) static KNOWN: &[Known] = &[
     ggml(GGML_TYPE_NVFP4, "nvfp4", 64, 36),
     ggml(GGML_TYPE_Q1_0, "q1_0", 128, 18),
     ggml(GGML_TYPE_Q2_0, "q2_0", 64, 18),
+    // PrismML's own, in files of upstream's numbering.
+    ggml(GGML_TYPE_PQ2_0, "pq2_0", 128, 34),
+    ggml(GGML_TYPE_PTQ1_0, "ptq1_0", 128, 28),
     bitnet(BITNET_TYPE_I2_S, "i2_s"),
     bitnet(BITNET_TYPE_TL1, "tl1"),
     bitnet(BITNET_TYPE_TL2_OLD, "tl2"),

@@ -4,6 +4,7 @@
 //! Start at [`QuantType`] and read one file of `types/`; `types/mod.rs` lists them all.
 #![forbid(unsafe_code)]
 
+mod affine;
 mod block;
 #[rustfmt::skip]
 #[allow(missing_docs)] // Made by bindgen from include/ggml_type_ids.h, which says what they are.
@@ -17,6 +18,7 @@ mod scale_search;
 mod tensor;
 pub mod turboquant;
 pub mod types;
+mod uneven;
 
 pub use known::{byte_len_of, id_name};
 pub use kv::{CodeValues, KvCodec, KvCodes, KvForm, KvSide, KvVectors, kv_by_name, kv_on};

@@ -12,6 +12,7 @@ const FLAGS: &[(&str, Option<&str>)] = &[
     ("DeviceOptions::profile", Some("--profile")),
     ("DeviceOptions::split_mode", Some("--split-mode")),
     ("DeviceOptions::tensor_split", Some("--tensor-split")),
+    ("EngineOptions::act_type", Some("--act-type")),
     ("EngineOptions::batch", Some("--batch-size")),
     ("EngineOptions::cache_type_k", Some("--cache-type-k")),
     ("EngineOptions::cache_type_v", Some("--cache-type-v")),

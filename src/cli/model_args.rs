@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::source::Source;
 use super::{CliError, flags, trust};
 use crate::backend::DeviceOptions;
-use crate::engine::{Engine, EngineOptions, HEAD_TYPES};
+use crate::engine::{ACT_TYPES, Engine, EngineOptions, HEAD_TYPES};
 use crate::gguf::OpenOptions;
 use crate::program::{KvWindow, PAGE};
 
@@ -45,6 +45,9 @@ pub struct LoadArgs {
     /// Type of the output head
     #[arg(long, value_name = "TYPE", default_value = HEAD_TYPES[0], help = head_types())]
     pub head_type: String,
+    /// How inputs of linear layers are rounded
+    #[arg(long, value_name = "HOW", default_value = ACT_TYPES[0], help = act_types())]
+    pub act_type: String,
     /// KV cache.
     #[command(flatten)]
     pub cache: CacheArgs,
@@ -136,6 +139,15 @@ fn head_types() -> String {
     )
 }
 
+/// The help of `--act-type`.
+fn act_types() -> String {
+    let [auto, f32, token, block] = ACT_TYPES;
+    format!(
+        "How inputs of linear layers are rounded: {auto} (as the model was trained), {f32} (not), {token} \
+         (each token), {block} (each 32 inputs, CPU only: near what llama.cpp does)"
+    )
+}
+
 /// The help of `--kv-sinks` and `--kv-window`: the codecs that have a window, from the registry.
 fn window(which: &str, default: usize) -> String {
     let windowed = kv::REGISTRY.iter().filter(|codec| codec.windowed()).map(|codec| codec.name());
@@ -209,6 +221,7 @@ impl LoadArgs {
             kv_sinks: cache.kv_sinks,
             kv_window: cache.kv_window,
             head_type: self.head_type.clone(),
+            act_type: self.act_type.clone(),
             dialect: self.file.dialect,
             tokenizer_pre: self.file.tokenizer_pre.clone(),
             ..EngineOptions::default()

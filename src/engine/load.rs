@@ -6,12 +6,11 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, kv, kv_by_name, kv_on};
 
-use super::Engine;
 use super::error::Error;
 use super::handle::Shared;
-use super::head;
 use super::pages::{Pages, exact_pages_for, pages_for};
 use super::runner::{Desk, Runner};
+use super::{Engine, act, head};
 use crate::backend::{self, Backend, BackendError, DeviceOptions, Plan};
 use crate::gguf::{Gguf, OpenOptions};
 use crate::model;
@@ -65,6 +64,9 @@ pub struct EngineOptions {
     pub kv_window: Option<usize>,
     /// Type of the output head: `keep`, or `q8_0` or `q6_k`, which it is encoded in when it is loaded.
     pub head_type: String,
+    /// How inputs of linear layers are rounded: one of [`ACT_TYPES`](super::ACT_TYPES). `auto` is the model's
+    /// own way, `f32` not at all, `i8` each token, and `i8-block` each 32 inputs.
+    pub act_type: String,
     /// Whose type ids the file uses, if it leaves doubt.
     pub dialect: Option<Dialect>,
     /// Pre-tokenizer, if the file names none or a wrong one.
@@ -116,6 +118,7 @@ impl Default for EngineOptions {
             kv_sinks: None,
             kv_window: None,
             head_type: head::HEAD_TYPES[0].into(),
+            act_type: act::ACT_TYPES[0].into(),
             dialect: None,
             tokenizer_pre: None,
         }
@@ -317,6 +320,7 @@ fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize),
         in_range("EngineOptions::n_ctx", n_ctx, learned)?;
     }
     head::retype(&mut model, &options.head_type)?;
+    act::round(&mut model, &options.act_type)?;
     Ok((model, limits, n_ctx))
 }
 

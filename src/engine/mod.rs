@@ -3,6 +3,7 @@
 //! It knows the model as a program and the device as a backend, and must never know an architecture or
 //! a kernel. Start at [`Engine`], then [`Session`] and [`Generation`], then [`Batch`].
 
+mod act;
 mod batch;
 mod constraint;
 mod conversation;
@@ -24,6 +25,7 @@ mod state;
 mod stats;
 mod stop;
 
+pub use act::ACT_TYPES;
 pub use batch::{
     Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SeqId, Standing,
 };

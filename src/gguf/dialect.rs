@@ -2,6 +2,7 @@
 
 use ggml_types::{Dialect, byte_len_of, id_name};
 
+use super::types::by_id_and_size;
 use super::{GgufError, Metadata};
 
 /// I2_S in the forks, nothing upstream any more.
@@ -28,9 +29,15 @@ pub(super) struct Evidence {
 impl Evidence {
     /// Whether the tensor as `dialect` has it fills the span.
     fn fits(&self, dialect: Dialect) -> bool {
-        byte_len_of(dialect, self.type_id, self.rows, self.cols)
-            .and_then(|want| self.span_bytes.checked_sub(want))
-            .is_some_and(|padding| padding < self.alignment)
+        let shape = (self.rows, self.cols);
+        let ty = by_id_and_size((dialect, self.type_id), shape, self.span_bytes, self.alignment);
+        // Of a type without an implementation the size may be known.
+        ty.map_or_else(
+            || byte_len_of(dialect, self.type_id, self.rows, self.cols),
+            |ty| ty.byte_len(self.rows, self.cols).ok(),
+        )
+        .and_then(|want| self.span_bytes.checked_sub(want))
+        .is_some_and(|padding| padding < self.alignment)
     }
 }
 

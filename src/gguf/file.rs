@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use ggml_types::{Dialect, HostTensor, QuantType, by_id, byte_len_of, id_name};
+use ggml_types::{Dialect, HostTensor, QuantType, byte_len_of, id_name};
 
 use super::dialect::{self, Evidence};
 use super::parse::{Part, RawTensor};
+use super::types::by_id_and_size;
 use super::{GgufError, Metadata, split};
 
 /// What the user knows about a file that the file does not say.
@@ -215,7 +216,8 @@ impl Gguf {
         let (version, metadata) = (parts[0].version, parts[0].metadata.clone());
         for (number, (part, ends)) in parts.into_iter().zip(ends).enumerate() {
             for (raw, end) in part.tensors.into_iter().zip(ends) {
-                let info = tensor_info(raw, number, end, dialect.as_ref().ok().copied(), part.bytes.len())?;
+                let dialect = dialect.as_ref().ok().copied();
+                let info = tensor_info(raw, number, end, dialect, part.alignment, part.bytes.len())?;
                 if index.insert(info.name.clone(), tensors.len()).is_some() {
                     let (name, offset) = (info.name, info.bytes.start);
                     return Err(GgufError::Duplicate { what: "tensor", name, offset });
@@ -251,10 +253,16 @@ fn tensor_info(
     part: usize,
     end: usize,
     dialect: Option<Dialect>,
+    alignment: usize,
     file_bytes: usize,
 ) -> Result<TensorInfo, GgufError> {
+    let cols = raw.dims.last().copied().unwrap_or(1);
+    let shape = (raw.dims.iter().rev().skip(1).product(), cols);
     // Where the two agree on an id, either can stand for a doubtful file.
-    let of = |dialect| (by_id(dialect, raw.type_id), id_name(dialect, raw.type_id));
+    let of = |dialect| {
+        let ty = by_id_and_size((dialect, raw.type_id), shape, end - raw.start, alignment);
+        (ty, ty.map(|ty| ty.name()).or_else(|| id_name(dialect, raw.type_id)))
+    };
     let (ty, known_name) = match dialect {
         Some(dialect) => of(dialect),
         None if !dialect::clashes(raw.type_id) => of(Dialect::Ggml),

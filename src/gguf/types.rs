@@ -1,7 +1,8 @@
 //! How files name and number weight types.
 
+use ggml_types::ids;
 use ggml_types::types::{self, REGISTRY};
-use ggml_types::{Dialect, QuantType, by_name};
+use ggml_types::{Dialect, QuantType, by_id, by_name};
 
 use super::GgufError;
 
@@ -10,17 +11,52 @@ static FILE_TYPES: &[(&dyn QuantType, u32)] = &[
     (&types::F32, 0),
     (&types::F16, 1),
     (&types::Q4_0, 2),
+    (&types::Q4_1, 3),
     (&types::Q8_0, 7),
     (&types::Q5_0, 8),
+    (&types::Q5_1, 9),
+    (&types::Q2K, 10),
+    (&types::Q3K, 11),
     (&types::Q4K, 14),
     (&types::Q5K, 16),
     (&types::Q6K, 18),
+    (&types::Iq4Nl, 25),
+    (&types::Iq4Xs, 30),
     (&types::Bf16, 32),
     (&types::Tq1_0, 36),
     (&types::Tq2_0, 37),
+    (&types::Mxfp4, 38),
+    (&types::Q1_0, 40),
+    (&types::Q2_0, 41),
+    (&types::Pq2_0, 141),
+    (&types::Ptq1_0, 143),
     // In the forks of microsoft/BitNet; upstream has another type there.
     (&types::I2S, 40),
 ];
+
+/// Types that some files number as another one. Their tensors have other sizes.
+static OTHER_LAYOUTS: &[(Dialect, u32, &dyn QuantType)] = &[
+    // PrismML's files of before they had an id of their own.
+    (Dialect::Ggml, ids::GGML_TYPE_Q2_0, &types::Pq2_0),
+];
+
+/// The type that `dialect` numbers `id`, of those whose tensor of `rows` x `cols` fills a span of bytes to
+/// less than `alignment`; the usual one where none does.
+pub(super) fn by_id_and_size(
+    (dialect, id): (Dialect, u32),
+    (rows, cols): (usize, usize),
+    span_bytes: usize,
+    alignment: usize,
+) -> Option<&'static dyn QuantType> {
+    let fills = |ty: &&dyn QuantType| {
+        let padding = ty.byte_len(rows, cols).ok().and_then(|want| span_bytes.checked_sub(want));
+        padding.is_some_and(|padding| padding < alignment)
+    };
+    let usual = by_id(dialect, id);
+    let others =
+        OTHER_LAYOUTS.iter().filter(|other| (other.0, other.1) == (dialect, id)).map(|other| other.2);
+    usual.into_iter().chain(others).find(fills).or(usual)
+}
 
 /// The type called `name`, in capitals or not, if files can carry it.
 ///

@@ -43,6 +43,18 @@ impl Stage {
         }
     }
 
+    /// The same linear layers as [`linears`](Self::linears), to be changed.
+    pub fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        let linears = match self {
+            Self::AttnIn(s) => [Some(&mut s.wq), Some(&mut s.wk), Some(&mut s.wv)],
+            Self::ProjAdd(s) => [Some(&mut s.w), None, None],
+            Self::FfnIn(s) => [Some(&mut s.up), s.gate.as_mut(), None],
+            Self::Logits(s) => [Some(&mut s.w), None, None],
+            Self::Embed(_) | Self::Attend(_) | Self::Sample(_) => [None, None, None],
+        };
+        linears.into_iter().flatten()
+    }
+
     /// The linear layers of the stage, and which rows they multiply.
     pub fn linears(&self) -> (RowsOf, impl Iterator<Item = &Linear>) {
         let experts: &[Expert] = if let Self::Experts(s) = self { &s.experts } else { &[] };
@@ -219,6 +231,17 @@ pub enum ActQuant {
     /// BitNet's: `s = f32(127 / max(absmax, 1e-5))`, `q = clamp(round_half_even(x s), -128, 127)` for
     /// each row, and the product is `sum(w q) / s`. The sum over ternary codes is an exact integer.
     I8PerToken,
+    /// For each [`BLOCK`](Self::BLOCK) inputs `q = round_half_even(x 127 / absmax)` and `s = absmax / 127`,
+    /// both in f32, and 0 where `absmax` is below [`NOTHING`](Self::NOTHING): the product is of real numbers,
+    /// with `q s` for `x`. This is near what llama.cpp does before it multiplies quantised weights.
+    I8PerBlock,
+}
+
+impl ActQuant {
+    /// Inputs that [`I8PerBlock`](Self::I8PerBlock) rounds together, or those that are left of a row.
+    pub const BLOCK: usize = 32;
+    /// Below this magnitude [`I8PerBlock`](Self::I8PerBlock) keeps nothing.
+    pub const NOTHING: f32 = 1e-30;
 }
 
 /// A normalisation over the last dimension.

@@ -147,6 +147,7 @@ impl Program {
         let x = match linear.act {
             ActQuant::None => x.to_owned(),
             ActQuant::I8PerToken => format!("i8({x})"),
+            ActQuant::I8PerBlock => format!("i8_of_{}({x})", ActQuant::BLOCK),
         };
         let scale = factor(linear.scale);
         let bias = linear.bias.map_or(String::new(), |bias| format!(" + {}", self.name_of(bias)));

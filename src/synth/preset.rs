@@ -184,6 +184,18 @@ pub static PRESETS: &[Preset] = &[
         tied: false,
     },
     Preset {
+        name: "llama-3.2-1b",
+        about: "meta-llama/Llama-3.2-1B",
+        family: Family::Llama,
+        size: [16, 2048, 8192],
+        heads: [32, 8, 64],
+        n_vocab: 128_256,
+        n_ctx: 131_072,
+        rope_base: 500_000.0,
+        norm_eps: 1e-5,
+        tied: true,
+    },
+    Preset {
         name: "gpt2",
         about: "GPT-2 of 124 million parameters",
         family: Family::Gpt2,
@@ -213,14 +225,17 @@ impl Preset {
     }
 
     /// The shape, with `ty` for the blocks' matrices and `head_ty` for embedding and head; where they are
-    /// not given, what the published model has (I2_S and F16; F16 throughout for GPT-2).
+    /// not given, what the published model has (I2_S and F16; F16 throughout for GPT-2 and Llama 3.2).
     ///
     /// # Errors
     /// [`SynthError::Spec`] for a type that is not there.
     pub fn spec(&self, ty: Option<&str>, head_ty: Option<&str>, seed: u64) -> Result<Spec, SynthError> {
         let [n_layers, dim, ffn_dim] = self.size;
         let [n_heads, n_kv_heads, head_dim] = self.heads;
-        let usual = if self.family == Family::Gpt2 { "f16" } else { "i2_s" };
+        let usual = match (self.family, self.name) {
+            (Family::Gpt2, _) | (_, "llama-3.2-1b") => "f16",
+            _ => "i2_s",
+        };
         Ok(Spec {
             name: format!("synthetic {}", self.name),
             family: self.family,

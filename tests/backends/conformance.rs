@@ -11,7 +11,7 @@ use sterna::program::{
 };
 use support::case::{Case, Numbers, Turn, backends, few_backends, limits, rows, shuffled_pages, simt, ty};
 
-const ACT_QUANTS: [ActQuant; 2] = [ActQuant::None, ActQuant::I8PerToken];
+const ACT_QUANTS: [ActQuant; 3] = [ActQuant::None, ActQuant::I8PerToken, ActQuant::I8PerBlock];
 
 /// Columns for every type: one block, and an odd number of blocks, of at least `least` elements.
 fn cols_of(block: usize, least: usize) -> usize {

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use ggml_types::{HostTensor, QuantType, by_name};
+use ggml_types::{HostTensor, QuantType, by_name, types::REGISTRY};
 use proptest::prelude::*;
 use sterna::backend::cpu::linear::{Acts, CpuWeight, Part, WorkspaceSize, matmul};
 use sterna::backend::cpu::pool::Pool;
@@ -219,9 +219,13 @@ fn every_type_is_multiplied_as_its_decode_row_says() {
 #[test]
 fn rows_far_down_are_multiplied_like_the_first() {
     let mut noise = Noise(4);
-    for (ty, kind) in
-        [("i2_s", ActQuant::I8PerToken), ("tq2_0", ActQuant::I8PerToken), ("f16", ActQuant::None)]
-    {
+    for (ty, kind) in [
+        ("i2_s", ActQuant::I8PerToken),
+        ("tq1_0", ActQuant::I8PerToken),
+        ("tq2_0", ActQuant::I8PerToken),
+        ("f16", ActQuant::None),
+        ("q4_k", ActQuant::None),
+    ] {
         let w = CpuWeight::new(&tensor(by_name(ty).unwrap(), 35, 512, &mut noise));
         let x = noise.floats(541 * 512);
         for k in simd::all() {
@@ -245,11 +249,11 @@ proptest! {
         outputs in 1_usize..120,
         rows in 1_usize..20,
         threads in 1_usize..4,
-        scaled: bool,
+        (ty, unit) in proptest::sample::select(vec![("i2_s", 128), ("tq2_0", 256), ("tq1_0", 256)]),
         add: bool,
     ) {
         let mut noise = Noise(seed);
-        let (ty, cols) = if scaled { ("tq2_0", 256 * units) } else { ("i2_s", 128 * units) };
+        let (cols, scaled) = (unit * units, unit == 256);
         let w = CpuWeight::new(&tensor(by_name(ty).unwrap(), outputs, cols, &mut noise));
         let (x, bias) = (noise.floats(rows * cols), noise.floats(outputs));
         let with = (0.7, scaled.then_some(&bias[..]), add);
@@ -268,18 +272,16 @@ proptest! {
     #[test]
     fn float_products_are_the_same_within_a_set(
         seed in 1_u64..,
-        ty in proptest::sample::select(vec!["f32", "f16", "bf16", "q8_0", "q4_0", "q6_k", "i2_s", "tq1_0"]),
+        ty in proptest::sample::select(REGISTRY),
         units in 1_usize..5,
         odd in 0_usize..40,
         outputs in 1_usize..60,
         rows in 1_usize..15,
         threads in 1_usize..4,
-        int8: bool,
+        kind in proptest::sample::select(vec![ActQuant::None, ActQuant::I8PerToken, ActQuant::I8PerBlock]),
     ) {
         let mut noise = Noise(seed);
-        let ty = by_name(ty).unwrap();
         let cols = if ty.block_elems() == 1 { 32 * units + odd } else { units * ty.block_elems() };
-        let kind = if int8 { ActQuant::I8PerToken } else { ActQuant::None };
         let w = CpuWeight::new(&tensor(ty, outputs, cols, &mut noise));
         let x = noise.floats(rows * cols);
         for k in simd::all() {

@@ -47,6 +47,13 @@ const CASES: &[Case] = &[
     on_cpu("llama/tiny-q4_k_m.gguf", "llama/q4_k_m.hf-dequant-fp32"),
     on_cpu("llama/tiny-q5_k.gguf", "llama/q5_k.hf-dequant-fp32"),
     on_cpu("llama/tiny-q5_0.gguf", "llama/q5_0.hf-dequant-fp32"),
+    on_cpu("llama/tiny-q2_k.gguf", "llama/q2_k.hf-dequant-fp32"),
+    on_cpu("llama/tiny-q3_k.gguf", "llama/q3_k.hf-dequant-fp32"),
+    on_cpu("llama/tiny-iq4_xs.gguf", "llama/iq4_xs.hf-dequant-fp32"),
+    on_cpu("llama/tiny-mxfp4.gguf", "llama/mxfp4.hf-dequant-fp32"),
+    on_cpu("qwen3/tiny-yarn-q1_0.gguf", "qwen3/yarn-q1_0.hf-dequant-fp32"),
+    on_cpu("qwen3/tiny-q2_0.gguf", "qwen3/q2_0.hf-dequant-fp32"),
+    on_cpu("qwen3/tiny-q2_0-g128.gguf", "qwen3/q2_0-g128.hf-dequant-fp32"),
     Case { int8: true, ..plain("llama-i2_s/tiny-i2_s.gguf", "llama-i2_s/i2_s.spec-fp64") },
 ];
 
@@ -81,6 +88,28 @@ fn logits_are_those_of_the_references() {
             let far = distance(&all_logits(&engine, &prompts()), &want, &prompts());
             eprintln!("{}, {}: {far:?}", case.model, kernels.name);
             assert!(case.holds(&far), "{}, {}: {far:?}", case.model, kernels.name);
+        }
+    }
+}
+
+/// With inputs rounded by block, as far from the reference as llama.cpp is, which rounds them likewise, and
+/// no farther; every kernel set alike.
+#[test]
+fn logits_of_inputs_rounded_by_block_are_as_near_as_llama_cpps() {
+    for name in ["q4_0", "q2_k", "q4_k", "q5_k", "q6_k", "q4_k_m"] {
+        let model = golden(&format!("llama/tiny-{name}.gguf"));
+        let logits =
+            |tag: &str| golden(&format!("llama/{name}.{tag}.logits.npy")).map(|path| npy(&path).f32s());
+        let (Some(model), Some(want)) = (model, logits("hf-dequant-fp32")) else { return };
+        let theirs = distance(&logits("llamacpp-kvf32").expect("beside it"), &want, &prompts());
+        for kernels in simd::all() {
+            let gguf = Gguf::open(&model).expect("a golden file");
+            let engine = support::logits::engine(gguf, "f32", kernels, |options| {
+                options.act_type = "i8-block".into();
+            });
+            let far = distance(&all_logits(&engine, &prompts()), &want, &prompts());
+            eprintln!("{name}, {}: {far:?}, llama.cpp {theirs:?}", kernels.name);
+            assert!((0.2..1.1).contains(&(far.mean / theirs.mean)), "{name}, {}: {far:?}", kernels.name);
         }
     }
 }

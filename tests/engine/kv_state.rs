@@ -152,6 +152,7 @@ fn another_engine_says_what_differs() {
     refused(EngineOptions { kv_window: Some(200), ..same.clone() }, "exact pages 1 first, 1 newest");
     refused(EngineOptions { n_ctx: Some(256), ..same.clone() }, "300 more are needed; EngineOptions::n_ctx");
     refused(EngineOptions { head_type: "q8_0".into(), ..same.clone() }, "saved with model");
+    refused(EngineOptions { act_type: "f32".into(), ..same.clone() }, "saved with model");
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let mut file = std::fs::read(path).unwrap();
     // The last bit of an element of the embedding.

@@ -214,6 +214,28 @@ fn the_dialect_is_told_from_sizes_and_architecture() {
     assert_eq!(told.find("w").unwrap().type_name, "q2_0");
 }
 
+/// Three layouts bear the id 42 in files with upstream's numbering; the size says which it is.
+#[test]
+fn layouts_under_one_id_are_told_from_sizes() {
+    let file = |bytes: usize| {
+        let raw = Raw::default().str("general.architecture", "qwen3").tensor("w", &[4096], 42, 0);
+        raw.tensor("next", &[8], 0, bytes as u64).data(bytes + 32).open().unwrap()
+    };
+    for (bytes, name) in [(1152, "q2_0"), (1088, "pq2_0")] {
+        let file = file(bytes);
+        let info = file.find("w").unwrap();
+        assert_eq!((info.type_name.as_str(), info.bytes.len()), (name, bytes));
+        assert_eq!(file.tensor("w").unwrap().ty.name(), name);
+    }
+    // 42 bytes for each 256 weights: neither.
+    refused(file(672).tensor("w").map_err(|err| err.to_string()), "cannot tell whose type ids the file uses");
+    // PrismML's own numbers.
+    let own =
+        Raw::default().tensor("a", &[128], 142, 0).tensor("b", &[128], 143, 64).data(96).open().unwrap();
+    assert_eq!(own.tensor("a").unwrap().ty.name(), "pq2_0");
+    assert_eq!(own.tensor("b").unwrap().ty.name(), "ptq1_0");
+}
+
 fn write(dir: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     let path = dir.join(name);
     fs::write(&path, bytes).unwrap();

@@ -259,7 +259,11 @@ fn every_tensor_gets_the_type_that_its_role_asks_for() {
         let file_type = file_type.metadata().require_u32("general.file_type").unwrap();
         let of_floats = [("f32", 0), ("f16", 1), ("bf16", 32)];
         let of_blocks = [("q4_0", 2), ("q8_0", 7), ("q5_0", 8), ("q4_k", 14), ("q5_k", 16), ("q6_k", 18)];
-        let want = [&of_floats[..], &of_blocks, &[("tq1_0", 36)]].concat();
+        let of_uneven =
+            [("q4_1", 3), ("q5_1", 9), ("q2_k", 10), ("q3_k", 11), ("iq4_nl", 25), ("iq4_xs", 30)];
+        let others =
+            [("tq1_0", 36), ("mxfp4", 38), ("q1_0", 40), ("q2_0", 41), ("pq2_0", 141), ("ptq1_0", 143)];
+        let want = [&of_floats[..], &of_blocks, &of_uneven, &others].concat();
         match want.iter().find(|(name, _)| *name == made.name()) {
             Some((name, want)) => assert_eq!(file_type, *want, "{name}"),
             None => assert!(["tq2_0", "i2_s"].contains(&made.name()), "{} is not looked at", made.name()),

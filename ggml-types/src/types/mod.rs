@@ -7,9 +7,20 @@ mod bf16;
 mod f16;
 mod f32;
 mod i2_s;
+mod iq4_nl;
+mod iq4_xs;
+mod mxfp4;
+mod pq2_0;
+mod ptq1_0;
+mod q1_0;
+mod q2_0;
+mod q2_k;
+mod q3_k;
 pub(crate) mod q4_0;
+mod q4_1;
 mod q4_k;
 mod q5_0;
+mod q5_1;
 mod q5_k;
 mod q6_k;
 pub(crate) mod q8_0;
@@ -18,6 +29,17 @@ mod tq2_0;
 
 #[rustfmt::skip] // One a line, so that a new type is one line.
 pub use self::{
+    mxfp4::Mxfp4,
+    iq4_xs::Iq4Xs,
+    iq4_nl::Iq4Nl,
+    q5_1::Q5_1,
+    q4_1::Q4_1,
+    q2_k::Q2K,
+    q3_k::Q3K,
+    ptq1_0::Ptq1_0,
+    pq2_0::Pq2_0,
+    q2_0::Q2_0,
+    q1_0::Q1_0,
     q5_0::Q5_0,
     q5_k::Q5K,
     q4_k::Q4K,
@@ -35,6 +57,17 @@ pub use self::{
 /// Every weight type, the newest first.
 #[rustfmt::skip] // One a line, so that a new type is one line.
 pub static REGISTRY: &[&dyn QuantType] = &[
+    &Mxfp4,
+    &Iq4Xs,
+    &Iq4Nl,
+    &Q5_1,
+    &Q4_1,
+    &Q2K,
+    &Q3K,
+    &Ptq1_0,
+    &Pq2_0,
+    &Q2_0,
+    &Q1_0,
     &Q5_0,
     &Q5K,
     &Q4K,

@@ -7,28 +7,63 @@ use super::tq2_0;
 use crate::block::{Block, absmax, f16_rounding, read_f16, reciprocal, same_id, ternary_code};
 use crate::{Dialect, ids};
 
-/// Runs of bytes: where they start, how many, trits a byte, and the first element. Byte `b` of a run of
-/// `n` holds the elements `first + b`, `first + b + n`, and so on.
-const RUNS: [(usize, usize, usize, usize); 3] = [(0, 32, 5, 0), (32, 16, 5, 160), (48, 4, 4, 240)];
+/// A run of bytes. Byte `b` of `n_bytes` holds the elements `first + b`, `first + b + n_bytes`, and so on.
+pub(super) struct Run {
+    pub start: usize,
+    pub n_bytes: usize,
+    /// Of a byte.
+    pub n_trits: usize,
+    pub first: usize,
+}
+
+const RUNS: [Run; 3] = [
+    Run { start: 0, n_bytes: 32, n_trits: 5, first: 0 },
+    Run { start: 32, n_bytes: 16, n_trits: 5, first: 160 },
+    Run { start: 48, n_bytes: 4, n_trits: 4, first: 240 },
+];
 const SCALE: usize = 52;
 
 /// Hands on the elements of a block and their trits.
-fn each_trit(block: &[u8], mut each: impl FnMut(usize, u8)) {
-    for (start, n_bytes, n_trits, first) in RUNS {
-        for byte in 0..n_bytes {
-            let mut fraction = block[start + byte];
-            for trit in 0..n_trits {
+fn each_trit(runs: &[Run], block: &[u8], mut each: impl FnMut(usize, u8)) {
+    for run in runs {
+        for byte in 0..run.n_bytes {
+            let mut fraction = block[run.start + byte];
+            for trit in 0..run.n_trits {
                 let shifted = u16::from(fraction) * 3;
-                each(first + trit * n_bytes + byte, (shifted >> 8) as u8);
+                each(run.first + trit * run.n_bytes + byte, (shifted >> 8) as u8);
                 fraction = shifted as u8;
             }
         }
     }
 }
 
+/// A block of any runs, whose scale stands at `at`.
+pub(super) fn decode(runs: &[Run], block: &[u8], at: usize, out: &mut [f32]) {
+    let scale = read_f16(&block[at..]);
+    each_trit(runs, block, |elem, trit| out[elem] = (f32::from(trit) - 1.0) * scale);
+}
+
+/// A block of any runs, whose scale stands at `at`.
+pub(super) fn encode(runs: &[Run], values: &[f32], at: usize, block: &mut [u8]) {
+    let scale = absmax(values);
+    let inverse = reciprocal(scale);
+    for run in runs {
+        for byte in 0..run.n_bytes {
+            // A byte of four has a fifth trit of 0.
+            let number = (0..5).fold(0, |number, trit| {
+                let elem = run.first + trit * run.n_bytes + byte;
+                let code = if trit < run.n_trits { ternary_code(values[elem] * inverse) } else { 0 };
+                number * 3 + u32::from(code)
+            });
+            block[run.start + byte] = (number * 256).div_ceil(243) as u8;
+        }
+    }
+    block[at..].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
+}
+
 /// The same weights as a block of TQ2_0, 66 bytes, all 0.
 pub(crate) fn to_tq2_0(block: &[u8], out: &mut [u8]) {
-    each_trit(block, |elem, trit| {
+    each_trit(&RUNS, block, |elem, trit| {
         let (byte, shift) = tq2_0::place(elem);
         out[byte] |= trit << shift;
     });
@@ -47,25 +82,11 @@ impl Block for Tq1_0 {
     const TERNARY: bool = true;
 
     fn decode(block: &[u8], out: &mut [f32]) {
-        let scale = read_f16(&block[SCALE..]);
-        each_trit(block, |elem, trit| out[elem] = (f32::from(trit) - 1.0) * scale);
+        decode(&RUNS, block, SCALE, out);
     }
 
     fn encode(values: &[f32], block: &mut [u8]) {
-        let scale = absmax(values);
-        let inverse = reciprocal(scale);
-        for (start, n_bytes, n_trits, first) in RUNS {
-            for byte in 0..n_bytes {
-                // A byte of four has a fifth trit of 0.
-                let number = (0..5).fold(0, |number, trit| {
-                    let at = first + trit * n_bytes + byte;
-                    let code = if trit < n_trits { ternary_code(values[at] * inverse) } else { 0 };
-                    number * 3 + u32::from(code)
-                });
-                block[start + byte] = (number * 256).div_ceil(243) as u8;
-            }
-        }
-        block[SCALE..].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
+        encode(&RUNS, values, SCALE, block);
     }
 
     fn error_bound(absmax: f32) -> f32 {

@@ -28,6 +28,9 @@ pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<Stri
         let mma = products.mma().map(|_| MMA);
         ["", ROWS].into_iter().chain(mma).map(|kind| products.kernel(stage, kind)).collect::<Vec<_>>()
     };
+    if linears.iter().any(|linear| linear.act == ActQuant::I8PerBlock) {
+        return Err(format!("{stage} of inputs that are rounded by block"));
+    }
     if let Some(products) = together(p, linears) {
         return Ok(names(stage, products));
     }

@@ -26,6 +26,9 @@ pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Lin
             missing.push(format!("{stage}__{ty}"));
             continue;
         };
+        if linear.act == ActQuant::I8PerBlock {
+            missing.push(format!("{stage} of inputs that are rounded by block"));
+        }
         if format.multiplies_ints(linear.act) && !cx.gpu.caps.packed && decl.cols > MOST_COLS {
             missing.push(format!("{stage}__{ty} of {} columns in floats", decl.cols));
         }

@@ -215,6 +215,10 @@ impl<'a> Oracle<'a> {
                 let exact = decl.ty.name() == "i2_s";
                 rows.map(|w| int8_dot(w, &q, s, exact)).collect()
             }
+            ActQuant::I8PerBlock => {
+                let x: Vec<Near> = x.chunks(ActQuant::BLOCK).flat_map(rounded_block).collect();
+                rows.map(|w| dot(w, &x)).collect()
+            }
         };
         let scaled = products.into_iter().map(|y| y.times(Near::exact(f64::from(linear.scale))));
         match linear.bias {
@@ -304,6 +308,30 @@ fn rounded(x: &[Near]) -> (Vec<Near>, Near) {
         Near { v: q, err: if !inputs_are_exact && from_half <= open { 1.0 } else { 0.0 } }
     };
     (x.iter().map(round).collect(), s)
+}
+
+/// Inputs that are rounded together, as the numbers that they then stand for.
+fn rounded_block(x: &[Near]) -> Vec<Near> {
+    if x.iter().any(|x| !x.v.is_finite()) {
+        return vec![Near::exact(f64::NAN); x.len()];
+    }
+    let largest = x.iter().fold(Near::exact(0.0), |max, x| if x.v.abs() > max.v.abs() { *x } else { max });
+    let absmax = largest.v.abs() as f32;
+    if absmax < ActQuant::NOTHING {
+        return vec![Near::exact(0.0); x.len()];
+    }
+    let (s, inverse) = (f64::from(absmax / 127.0), f64::from(127.0 / absmax));
+    let round = |x: &Near| {
+        let scaled = f64::from(x.v as f32 * inverse as f32);
+        let q = scaled.round_ties_even().clamp(-127.0, 127.0);
+        // Where the inputs are exact, so is the rounding. Otherwise it is open near a half.
+        let open = x.err * inverse + scaled.abs() * (largest.err / f64::from(absmax) + 2.0 * EPS);
+        let from_half = (scaled - scaled.floor() - 0.5).abs();
+        let inputs_are_exact = x.err == 0.0 && largest.err == 0.0;
+        let flips = if !inputs_are_exact && from_half <= open { s } else { 0.0 };
+        Near { v: q * s, err: flips + (q * s).abs() * (largest.err / f64::from(absmax) + EPS) }
+    };
+    x.iter().map(round).collect()
 }
 
 /// `sum(w q) / s`. With one scale a tensor the integer sum is exact, and only what follows it rounds.

@@ -6,7 +6,7 @@ use super::formats::{self, Multiply};
 use crate::backend::cpu::aligned::Aligned;
 use crate::backend::cpu::pool::{Grid, Pool};
 use crate::backend::cpu::simd::{
-    F32Rows, I8Rows, Kernels, RowQuant, Scratch, ScratchSize, interleaved, padded,
+    BlockRows, F32Rows, I8Rows, Kernels, RowQuant, Scratch, ScratchSize, interleaved, padded,
 };
 use crate::program::ActQuant;
 
@@ -27,15 +27,16 @@ impl WorkspaceSize {
     #[must_use]
     pub fn with(self, k: &Kernels, ty: &dyn QuantType, cols: usize, kind: ActQuant, rows: usize) -> Self {
         let multiply = formats::of(ty).multiply(k, kind);
-        let int8 = kind == ActQuant::I8PerToken;
         let when = |wanted: bool, elems: usize| if wanted { elems } else { 0 };
+        let of_floats = matches!(multiply, Multiply::Float(_) | Multiply::Decoded);
         Self {
-            q: self.q.max(when(int8, rows.saturating_mul(padded(cols)))),
-            quant: self.quant.max(when(int8, rows)),
-            x: self.x.max(when(!matches!(multiply, Multiply::Int8(_)), rows.saturating_mul(cols))),
-            workspace: self.workspace.max(when(int8, cols)),
+            q: self.q.max(rows.saturating_mul(q_bytes(kind, cols))),
+            quant: self.quant.max(when(kind == ActQuant::I8PerToken, rows)),
+            x: self.x.max(when(of_floats, rows.saturating_mul(cols))),
+            workspace: self.workspace.max(when(kind != ActQuant::None, cols)),
             scratch: self.scratch.max(match multiply {
-                Multiply::Int8(_) => ScratchSize::of_ternary(),
+                Multiply::Blocks(_) => ScratchSize::of_blocks(),
+                Multiply::Int8(_) => ScratchSize::of_ternary(cols),
                 Multiply::Float(_) => ScratchSize::of_floats(cols),
                 Multiply::Decoded => ScratchSize::of_decoded(cols),
             }),
@@ -50,13 +51,22 @@ impl WorkspaceSize {
     }
 }
 
+/// Bytes that a rounded row takes.
+fn q_bytes(kind: ActQuant, cols: usize) -> usize {
+    match kind {
+        ActQuant::None => 0,
+        ActQuant::I8PerToken => padded(cols),
+        ActQuant::I8PerBlock => BlockRows::stride(cols),
+    }
+}
+
 /// The inputs of one linear layer at a time, and what threads need to multiply them. It allocates nothing
 /// after [`new`](Self::new).
 pub struct Acts {
     rows: usize,
     cols: usize,
     kind: ActQuant,
-    /// `[rows, padded(cols)]`.
+    /// `[rows, padded(cols)]`, or rows of [`BlockRows`].
     q: Aligned<i8>,
     /// `[rows]`.
     quant: Vec<RowQuant>,
@@ -66,6 +76,14 @@ pub struct Acts {
     workspaces: Vec<Workspace>,
     /// One a thread.
     scratch: Vec<Scratch>,
+}
+
+/// The rows as each kind of kernel takes them.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub int8: I8Rows<'a>,
+    pub blocks: BlockRows<'a>,
+    pub floats: F32Rows<'a>,
 }
 
 /// What a thread needs to round rows.
@@ -112,6 +130,17 @@ impl Acts {
                 let x = &mut self.x[..rows * cols];
                 pool.chunks_mut(x, cols, fill);
             }
+            ActQuant::I8PerBlock => {
+                let stride = BlockRows::stride(cols);
+                let mut grids = [((), Grid::new(&mut self.q[..rows * stride], stride))];
+                pool.tiles_with(&mut self.workspaces, &mut grids, 1, stride, |(), mut tile, workspace| {
+                    let row = tile.rows().start;
+                    let x = &mut workspace.x[..cols];
+                    fill(row, x);
+                    let (q, blocks) = tile.row_mut(row).split_at_mut(padded(cols));
+                    (k.round_blocks)(x, &mut q[..cols], bytemuck::cast_slice_mut(blocks));
+                });
+            }
             ActQuant::I8PerToken => {
                 let q = &mut self.q[..rows * padded(cols)];
                 let mut grids = [((), Grid::new(q, padded(cols)))];
@@ -138,6 +167,16 @@ impl Acts {
     /// Writes the rounded rows as floats again, for weights without a kernel for integers.
     pub(super) fn dequantise(&mut self, pool: &Pool) {
         let cols = self.cols;
+        if self.kind == ActQuant::I8PerBlock {
+            let rows = BlockRows { bytes: &self.q, cols };
+            pool.chunks_mut(&mut self.x[..self.rows * cols], cols, |row, x| {
+                let (q, blocks) = rows.row(row);
+                for (i, (x, q)) in x.iter_mut().zip(q).enumerate() {
+                    *x = f32::from(*q) * blocks[i / ActQuant::BLOCK][0];
+                }
+            });
+            return;
+        }
         let q = I8Rows { q: &self.q, quant: &self.quant, cols };
         pool.chunks_mut(&mut self.x[..self.rows * cols], cols, |row, x| {
             let (values, quant) = (q.row(row), q.quant[row]);
@@ -162,17 +201,15 @@ impl Acts {
         self.kind
     }
 
-    /// Both forms of the rows (one of them may be out of date) and every thread's scratch.
-    pub(super) fn split(&mut self) -> (I8Rows<'_>, F32Rows<'_>, &mut [Scratch]) {
+    /// All forms of the rows (but one may be out of date) and every thread's scratch.
+    pub(super) fn split(&mut self) -> (Rows<'_>, &mut [Scratch]) {
         let (rows, cols) = (self.rows, self.cols);
-        let (q, x) = match self.kind {
-            ActQuant::None => (0, rows * cols),
-            ActQuant::I8PerToken => (rows * padded(cols), self.x.len().min(rows * cols)),
+        let bytes = &self.q[..rows * q_bytes(self.kind, cols)];
+        let rows = Rows {
+            int8: I8Rows { q: bytes, quant: &self.quant, cols },
+            blocks: BlockRows { bytes, cols },
+            floats: F32Rows { x: &self.x[..self.x.len().min(rows * cols)], cols },
         };
-        (
-            I8Rows { q: &self.q[..q], quant: &self.quant, cols },
-            F32Rows { x: &self.x[..x], cols },
-            &mut self.scratch,
-        )
+        (rows, &mut self.scratch)
     }
 }

@@ -4,7 +4,9 @@ use ggml_types::{QuantType, types};
 
 use super::CpuWeight;
 use crate::backend::cpu::pool::Tile;
-use crate::backend::cpu::simd::{F32Rows, FloatFn, Kernels, Product, STRIP, Scratch, TernaryFn};
+use crate::backend::cpu::simd::{
+    BlockFn, BlockKernels, F32Rows, FloatFn, Kernels, Product, STRIP, Scratch, TernaryFn,
+};
 use crate::program::ActQuant;
 
 /// How a weight type is multiplied.
@@ -12,6 +14,8 @@ use crate::program::ActQuant;
 pub struct Format {
     /// With int8 activations.
     int8: Option<fn(&Kernels) -> TernaryFn>,
+    /// With activations that are int8 by block.
+    blocks: Option<fn(&BlockKernels) -> BlockFn>,
     /// With f32 activations.
     float: Option<fn(&Kernels) -> FloatFn>,
 }
@@ -21,6 +25,8 @@ pub struct Format {
 pub enum Multiply {
     /// Integer products with int8 activations.
     Int8(TernaryFn),
+    /// Integer products with activations that are int8 by block.
+    Blocks(BlockFn),
     /// Products with f32 activations.
     Float(FloatFn),
     /// The type's own `decode_row` first.
@@ -28,7 +34,7 @@ pub enum Multiply {
 }
 
 /// For types that are not listed below.
-static DECODED: Format = Format { int8: None, float: None };
+static DECODED: Format = Format { int8: None, blocks: None, float: None };
 
 /// Types with kernels of their own.
 static FORMATS: &[(&dyn QuantType, Format)] = &[
@@ -36,9 +42,25 @@ static FORMATS: &[(&dyn QuantType, Format)] = &[
     (&types::F16, Format { float: Some(|k| k.f16), ..DECODED }),
     (&types::Bf16, Format { float: Some(|k| k.bf16), ..DECODED }),
     (&types::Q8_0, Format { float: Some(|k| k.q8_0), ..DECODED }),
-    (&types::Q6K, Format { float: Some(|k| k.q6_k), ..DECODED }),
+    (&types::Q6K, Format { blocks: Some(|k| k.q6_k), float: Some(|k| k.q6_k), ..DECODED }),
     (&types::I2S, Format { int8: Some(|k| k.i2_s), ..DECODED }),
-    (&types::Tq2_0, Format { int8: Some(|k| k.tq2_0), ..DECODED }),
+    (&types::Q4_0, Format { blocks: Some(|k| k.q4_0), float: Some(|k| k.q4_0), ..DECODED }),
+    (&types::Q5_0, Format { blocks: Some(|k| k.q5_0), float: Some(|k| k.q5_0), ..DECODED }),
+    (&types::Q4K, Format { blocks: Some(|k| k.q4_k), float: Some(|k| k.q4_k), ..DECODED }),
+    (&types::Q5K, Format { blocks: Some(|k| k.q5_k), float: Some(|k| k.q5_k), ..DECODED }),
+    (&types::Q4_1, Format { blocks: Some(|k| k.q4_1), float: Some(|k| k.q4_1), ..DECODED }),
+    (&types::Q5_1, Format { blocks: Some(|k| k.q5_1), float: Some(|k| k.q5_1), ..DECODED }),
+    (&types::Iq4Nl, Format { float: Some(|k| k.iq4_nl), ..DECODED }),
+    (&types::Mxfp4, Format { float: Some(|k| k.mxfp4), ..DECODED }),
+    (&types::Q1_0, Format { float: Some(|k| k.q1_0), ..DECODED }),
+    (&types::Q2_0, Format { float: Some(|k| k.q2_0), ..DECODED }),
+    (&types::Pq2_0, Format { float: Some(|k| k.pq2_0), ..DECODED }),
+    (&types::Ptq1_0, Format { float: Some(|k| k.ptq1_0), ..DECODED }),
+    (&types::Q2K, Format { blocks: Some(|k| k.q2_k), float: Some(|k| k.q2_k), ..DECODED }),
+    (&types::Q3K, Format { blocks: Some(|k| k.q3_k), float: Some(|k| k.q3_k), ..DECODED }),
+    (&types::Iq4Xs, Format { float: Some(|k| k.iq4_xs), ..DECODED }),
+    (&types::Tq1_0, Format { int8: Some(|k| k.tq1_0), float: Some(|k| k.tq1_0_float), ..DECODED }),
+    (&types::Tq2_0, Format { int8: Some(|k| k.tq2_0), float: Some(|k| k.tq2_0_float), ..DECODED }),
 ];
 
 /// The format of a type.
@@ -49,11 +71,15 @@ pub fn of(ty: &dyn QuantType) -> &'static Format {
 impl Format {
     /// How to multiply with inputs of that kind.
     pub fn multiply(&self, k: &Kernels, kind: ActQuant) -> Multiply {
-        match kind {
+        let int8 = match kind {
+            ActQuant::None => None,
             ActQuant::I8PerToken => self.int8.map(|kernel| Multiply::Int8(kernel(k))),
-            ActQuant::None => self.float.map(|kernel| Multiply::Float(kernel(k))),
-        }
-        .unwrap_or(Multiply::Decoded)
+            ActQuant::I8PerBlock => {
+                self.blocks.zip(k.blocks).map(|(kernel, kernels)| Multiply::Blocks(kernel(kernels)))
+            }
+        };
+        // Rounded inputs are multiplied as floats by weights without a kernel for integers.
+        int8.or(self.float.map(|kernel| Multiply::Float(kernel(k)))).unwrap_or(Multiply::Decoded)
     }
 }
 

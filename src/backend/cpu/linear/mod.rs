@@ -75,7 +75,8 @@ pub fn matmul<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, parts: 
     let (rows, kind) = (acts.rows(), acts.kind());
     let weights = parts.each_ref().map(|part| part.w);
     let multiply = weights.map(|w| w.format.multiply(k, kind));
-    if kind == ActQuant::I8PerToken && multiply.iter().any(|m| !matches!(m, Multiply::Int8(_))) {
+    let of_floats = |multiply: &Multiply| matches!(multiply, Multiply::Float(_) | Multiply::Decoded);
+    if kind != ActQuant::None && multiply.iter().any(of_floats) {
         acts.dequantise(pool);
     }
     let mut multiply = multiply.into_iter();
@@ -88,7 +89,7 @@ pub fn matmul<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, parts: 
         ((w, scale, bias, add, multiply), Grid::new(out, w.rows))
     });
     let (height, width) = tile_shape(rows, weights.iter().map(|w| w.rows).sum(), pool.threads());
-    let (i8_rows, f32_rows, scratch) = acts.split();
+    let (rows, scratch) = acts.split();
     pool.tiles_with(
         scratch,
         &mut grids,
@@ -106,9 +107,10 @@ pub fn matmul<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, parts: 
                 add: *add,
             };
             match multiply {
-                Multiply::Int8(kernel) => kernel(&product, i8_rows, scratch, &mut tile),
-                Multiply::Float(kernel) => kernel(&product, f32_rows, scratch, &mut tile),
-                Multiply::Decoded => formats::decoded(k, w, &product, f32_rows, scratch, &mut tile),
+                Multiply::Int8(kernel) => kernel(&product, rows.int8, scratch, &mut tile),
+                Multiply::Blocks(kernel) => kernel(&product, rows.blocks, scratch, &mut tile),
+                Multiply::Float(kernel) => kernel(&product, rows.floats, scratch, &mut tile),
+                Multiply::Decoded => formats::decoded(k, w, &product, rows.floats, scratch, &mut tile),
             }
         },
     );

@@ -162,6 +162,29 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
         halves!(_mm256_add_epi32, a, b)
     }
     #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> Self::Ints {
+        let halves = [_mm_loadl_epi64(p.cast()), _mm_loadl_epi64(p.add(8).cast())];
+        halves!(_mm256_cvtepu8_epi32, halves)
+    }
+    #[inline(always)]
+    unsafe fn shift_right(ints: Self::Ints, n: usize) -> Self::Ints {
+        let n = [_mm_cvtsi32_si128(n as i32); 2];
+        halves!(_mm256_srl_epi32, ints, n)
+    }
+    #[inline(always)]
+    unsafe fn shift_left(ints: Self::Ints, n: usize) -> Self::Ints {
+        let n = [_mm_cvtsi32_si128(n as i32); 2];
+        halves!(_mm256_sll_epi32, ints, n)
+    }
+    #[inline(always)]
+    unsafe fn and(a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        halves!(_mm256_and_si256, a, b)
+    }
+    #[inline(always)]
+    unsafe fn or(a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        halves!(_mm256_or_si256, a, b)
+    }
+    #[inline(always)]
     unsafe fn sum_ints(ints: Self::Ints) -> i32 {
         let eight = _mm256_add_epi32(ints[0], ints[1]);
         let four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
@@ -286,6 +309,28 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
             values[i] = _mm256_blendv_ps(low, high, upper);
         }
         values
+    }
+    #[inline(always)]
+    unsafe fn table2(p: *const u8, table: Self::Table) -> Self::Floats {
+        let places = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+        let mut values = table;
+        for i in 0..2 {
+            let codes = _mm256_set1_epi32(i32::from(p.add(2 * i).cast::<u16>().read_unaligned()));
+            // Three bits of an index count; the table repeats, so the upper one may be anything.
+            values[i] = _mm256_permutevar8x32_ps(table[0], _mm256_srlv_epi32(codes, places));
+        }
+        values
+    }
+    #[inline(always)]
+    unsafe fn add_where(bits: *const u8, x: Self::Floats, y: Self::Floats) -> Self::Floats {
+        let each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+        let mut sums = x;
+        for i in 0..2 {
+            let set = _mm256_and_si256(_mm256_set1_epi32(i32::from(*bits.add(i))), each);
+            let set = _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, each));
+            sums[i] = _mm256_blendv_ps(x[i], _mm256_add_ps(x[i], y[i]), set);
+        }
+        sums
     }
 
     #[inline(always)]

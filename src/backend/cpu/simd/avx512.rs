@@ -232,6 +232,26 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
         _mm512_add_epi32(a, b)
     }
     #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> __m512i {
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn shift_right(ints: __m512i, n: usize) -> __m512i {
+        _mm512_srl_epi32(ints, _mm_cvtsi32_si128(n as i32))
+    }
+    #[inline(always)]
+    unsafe fn shift_left(ints: __m512i, n: usize) -> __m512i {
+        _mm512_sll_epi32(ints, _mm_cvtsi32_si128(n as i32))
+    }
+    #[inline(always)]
+    unsafe fn and(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_and_si512(a, b)
+    }
+    #[inline(always)]
+    unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_or_si512(a, b)
+    }
+    #[inline(always)]
     unsafe fn sum_ints(ints: __m512i) -> i32 {
         _mm512_reduce_add_epi32(ints)
     }
@@ -340,6 +360,17 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
     unsafe fn table4(p: *const u8, part: usize, table: __m512) -> __m512 {
         let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
         _mm512_permutexvar_ps(_mm512_srl_epi32(bytes, _mm_cvtsi32_si128(4 * part as i32)), table)
+    }
+    #[inline(always)]
+    unsafe fn table2(p: *const u8, table: __m512) -> __m512 {
+        let places = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        let codes = _mm512_set1_epi32(p.cast::<i32>().read_unaligned());
+        // Four bits of an index count; the table repeats, so the upper two may be anything.
+        _mm512_permutexvar_ps(_mm512_srlv_epi32(codes, places), table)
+    }
+    #[inline(always)]
+    unsafe fn add_where(bits: *const u8, x: __m512, y: __m512) -> __m512 {
+        _mm512_mask_add_ps(x, bits.cast::<__mmask16>().read_unaligned(), x, y)
     }
 
     #[inline(always)]

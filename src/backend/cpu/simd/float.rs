@@ -5,7 +5,13 @@
 //! decodes to exactly what `decode_row` says before it is multiplied. So a row's product has the same bits
 //! whether its weights were decoded on the way (few activation rows: the speed of memory) or beforehand
 //! (many).
+//!
+//! The types that are blocks of codes under scales are in `float/`.
 #![allow(unsafe_code)]
+
+pub mod blocks;
+pub mod k_blocks;
+pub mod trits;
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -30,7 +36,9 @@ pub trait Form {
     unsafe fn decode<L: Lanes>(block: *const u8, each: impl FnMut(usize, L::Floats));
 
     /// One weight, for types whose rows may end within a block.
-    fn one(bytes: &[u8]) -> f32;
+    fn one(_: &[u8]) -> f32 {
+        unreachable!("rows are whole blocks")
+    }
 }
 
 /// Little-endian f32.
@@ -100,10 +108,6 @@ impl Form for Q8_0 {
             each(16, L::mul(scale, L::load_i8(block.add(18).cast())));
         }
     }
-
-    fn one(_: &[u8]) -> f32 {
-        unreachable!("rows are whole blocks")
-    }
 }
 
 /// Rows of types that have this block may end anywhere.
@@ -114,6 +118,10 @@ const MANY: usize = 4;
 
 /// Activation rows of a block, at most.
 const MOST_FLOAT_ROWS: usize = 8;
+
+/// Weights of a block that is multiplied while it is decoded where there are some more activation rows: those
+/// of several weight rows must fit into registers.
+const DIRECT: usize = 32;
 
 /// Weight rows that are multiplied at once where there are few activation rows.
 const TOGETHER: usize = 2;
@@ -194,7 +202,9 @@ impl<F: Form> Float<'_, '_, F> {
                 for block in 0..self.product.cols / F::BLOCK {
                     for r in 0..TOGETHER {
                         let bytes = weights[r].as_ptr().add(block * F::BYTES);
-                        L::prefetch(bytes.wrapping_add(ahead));
+                        for line in (0..F::BYTES).step_by(64) {
+                            L::prefetch(bytes.wrapping_add(ahead + line));
+                        }
                         F::decode::<L>(
                             bytes,
                             #[inline(always)]
@@ -246,7 +256,7 @@ impl<F: Form> Float<'_, '_, F> {
                         // Of the next strip as much as is multiplied of this one: little by little, because
                         // the cache has room for few questions at a time.
                         let mut ahead = self.ahead(first, piece.clone());
-                        if rows.len() <= T && rows.len() > LESS {
+                        if F::BLOCK <= DIRECT && rows.len() <= T && rows.len() > LESS {
                             let sums = &mut scratch.sums;
                             self.direct::<L, R, T>(rows.clone(), first, piece.clone(), ahead, sums);
                             continue;
@@ -346,7 +356,7 @@ impl<F: Form> Float<'_, '_, F> {
                     }
                 }
                 for block in 0..n_blocks {
-                    let mut vectors = [[L::splat(0.0); 2]; R];
+                    let mut vectors = [[L::splat(0.0); DIRECT / 16]; R];
                     for i in 0..R {
                         // As many questions as there are weights: a line each 64 bytes, spread over the rows.
                         if (block * R + i) * F::BYTES % 64 < F::BYTES {
@@ -407,8 +417,10 @@ impl<F: Form> Float<'_, '_, F> {
                 // SAFETY: as for this function; blocks lie within rows, and 16 floats from `i` within a
                 // block.
                 unsafe {
-                    if block.is_multiple_of((64 / F::BYTES).max(1)) && ahead.lines > 0 {
-                        L::prefetch_far(ahead.take(1));
+                    if block.is_multiple_of((64 / F::BYTES).max(1)) {
+                        for _ in 0..F::BYTES.div_ceil(64).min(ahead.lines) {
+                            L::prefetch_far(ahead.take(1));
+                        }
                     }
                     F::decode::<L>(
                         row.as_ptr().add((piece.start / F::BLOCK + block) * F::BYTES),

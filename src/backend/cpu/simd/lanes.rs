@@ -121,6 +121,16 @@ pub unsafe trait Lanes: Copy + 'static {
     unsafe fn store_ints(p: *mut i32, ints: Self::Ints);
     /// `a + b`.
     unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    /// 16 bytes without a sign.
+    unsafe fn load_u8(p: *const u8) -> Self::Ints;
+    /// `ints >> n`, of integers that are not negative.
+    unsafe fn shift_right(ints: Self::Ints, n: usize) -> Self::Ints;
+    /// `ints << n`.
+    unsafe fn shift_left(ints: Self::Ints, n: usize) -> Self::Ints;
+    /// The bits that both have.
+    unsafe fn and(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    /// The bits that either has.
+    unsafe fn or(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     /// Sum of the 16.
     unsafe fn sum_ints(ints: Self::Ints) -> i32;
     /// Sum of each of 16 vectors.
@@ -187,6 +197,10 @@ pub unsafe trait Lanes: Copy + 'static {
     unsafe fn signed(p: *const u8, signs: *const u8, part: usize, table: Self::Table) -> Self::Floats;
     /// Of 16 bytes, the low halves are indices where `part` is 0, the high ones where it is 1.
     unsafe fn table4(p: *const u8, part: usize, table: Self::Table) -> Self::Floats;
+    /// 16 codes of 2 bits, low bits first, are indices; the table repeats after 4.
+    unsafe fn table2(p: *const u8, table: Self::Table) -> Self::Floats;
+    /// `x + y` where the bit is set, of 16 bits, low bits first; elsewhere `x`.
+    unsafe fn add_where(bits: *const u8, x: Self::Floats, y: Self::Floats) -> Self::Floats;
 
     /// A f16 as f32.
     unsafe fn f16_to_f32(bits: u16) -> f32;

@@ -18,6 +18,7 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx_vnni;
+mod by_block;
 mod float;
 mod lanes;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
@@ -30,10 +31,12 @@ mod ternary;
 
 use super::aligned::Aligned;
 use super::pool::Tile;
-use float::Float;
+use crate::program::ActQuant;
+use by_block::{Blocks, codes};
+use float::{Float, blocks, k_blocks, trits};
 use lanes::Lanes;
 use q6_k::Q6K;
-use quantise::Quantise;
+use quantise::{Quantise, RoundBlocks};
 use real::RealKernels;
 use ternary::Ternary;
 
@@ -53,6 +56,8 @@ pub struct Kernels {
     pub i2_s: TernaryFn,
     /// Products with TQ2_0 rows.
     pub tq2_0: TernaryFn,
+    /// Products with TQ1_0 rows.
+    pub tq1_0: TernaryFn,
     /// Products with F32 rows (little-endian bytes).
     pub f32: FloatFn,
     /// Products with F16 rows.
@@ -63,9 +68,73 @@ pub struct Kernels {
     pub q8_0: FloatFn,
     /// Products with Q6_K rows.
     pub q6_k: FloatFn,
+    /// Products with Q4_0 rows.
+    pub q4_0: FloatFn,
+    /// Products with Q5_0 rows.
+    pub q5_0: FloatFn,
+    /// Products with Q4_K rows.
+    pub q4_k: FloatFn,
+    /// Products with Q5_K rows.
+    pub q5_k: FloatFn,
+    /// Products with Q4_1 rows.
+    pub q4_1: FloatFn,
+    /// Products with Q5_1 rows.
+    pub q5_1: FloatFn,
+    /// Products with IQ4_NL rows.
+    pub iq4_nl: FloatFn,
+    /// Products with MXFP4 rows.
+    pub mxfp4: FloatFn,
+    /// Products with Q1_0 rows.
+    pub q1_0: FloatFn,
+    /// Products with Q2_0 rows.
+    pub q2_0: FloatFn,
+    /// Products with PQ2_0 rows.
+    pub pq2_0: FloatFn,
+    /// Products with PTQ1_0 rows.
+    pub ptq1_0: FloatFn,
+    /// Products with Q2_K rows.
+    pub q2_k: FloatFn,
+    /// Products with Q3_K rows.
+    pub q3_k: FloatFn,
+    /// Products with IQ4_XS rows.
+    pub iq4_xs: FloatFn,
+    /// Products of TQ1_0 rows with floats.
+    pub tq1_0_float: FloatFn,
+    /// Products of TQ2_0 rows with floats.
+    pub tq2_0_float: FloatFn,
+    /// Rounds one row to int8 as [`ActQuant::I8PerBlock`] says, in its own order: the values, and for each 32
+    /// of them their scale, and the sums of the first 16, the last 16 and all of them, times the scale.
+    pub round_blocks: fn(x: &[f32], q: &mut [i8], blocks: &mut [[f32; 4]]),
+    /// Products with inputs that are rounded so; without, they are products of floats.
+    pub blocks: Option<&'static BlockKernels>,
     /// Norms, attention and activation functions.
     pub real: &'static RealKernels,
 }
+
+/// Products of weight rows with activations that are int8 by block.
+pub struct BlockKernels {
+    /// With Q4_0 rows.
+    pub q4_0: BlockFn,
+    /// With Q4_1 rows.
+    pub q4_1: BlockFn,
+    /// With Q5_0 rows.
+    pub q5_0: BlockFn,
+    /// With Q5_1 rows.
+    pub q5_1: BlockFn,
+    /// With Q2_K rows.
+    pub q2_k: BlockFn,
+    /// With Q3_K rows.
+    pub q3_k: BlockFn,
+    /// With Q4_K rows.
+    pub q4_k: BlockFn,
+    /// With Q5_K rows.
+    pub q5_k: BlockFn,
+    /// With Q6_K rows.
+    pub q6_k: BlockFn,
+}
+
+/// Multiplies weight rows with activation rows that are int8 by block, and finishes the tile.
+pub type BlockFn = fn(&Product<'_>, BlockRows<'_>, &mut Scratch, &mut Tile<'_, f32>);
 
 /// Multiplies ternary weight rows with int8 activation rows and finishes the tile.
 pub type TernaryFn = fn(&Product<'_>, I8Rows<'_>, &mut Scratch, &mut Tile<'_, f32>);
@@ -141,6 +210,10 @@ const PIECE_UNITS: usize = 2;
 /// Activation rows that pass over a piece of unpacked weights, at most; their sums wait in memory.
 const SUMMED_ROWS: usize = 512;
 
+/// Inputs of 16 weight rows that are unpacked together for activations that are int8 by block: a third of a
+/// first cache of 48 KiB, as codes in the order of the rows and in that of the inputs.
+const BLOCK_PIECE: usize = 512;
+
 /// Activation rows of a block of the int8 matrix product, at most.
 const MOST_BLOCK_ROWS: usize = 8;
 
@@ -164,13 +237,21 @@ pub struct ScratchSize {
     floats: usize,
     sums: usize,
     decoded: usize,
+    unpacked: usize,
 }
 
 impl ScratchSize {
-    /// For ternary weights, of any number of inputs.
-    pub fn of_ternary() -> Self {
+    /// For ternary weights of `cols` inputs.
+    pub fn of_ternary(cols: usize) -> Self {
         let (codes, sums) = (STRIP * PIECE_UNITS * UNIT, STRIP * (SUMMED_ROWS + MOST_BLOCK_ROWS));
-        Self { codes, floats: STRIP, sums, ..Self::default() }
+        Self { codes, floats: STRIP, sums, unpacked: STRIP * cols.div_ceil(UNIT) * 66, ..Self::default() }
+    }
+
+    /// For activations that are int8 by block.
+    pub fn of_blocks() -> Self {
+        let elems = by_block::TOGETHER * BLOCK_PIECE;
+        let (codes, floats, sums) = (2 * elems, 2 * elems / 16, by_block::TOGETHER * SUMMED_ROWS);
+        Self { codes, floats, sums, ..Self::default() }
     }
 
     /// For weights of real numbers of `cols` inputs.
@@ -191,12 +272,13 @@ impl ScratchSize {
             floats: self.floats.max(other.floats),
             sums: self.sums.max(other.sums),
             decoded: self.decoded.max(other.decoded),
+            unpacked: self.unpacked.max(other.unpacked),
         }
     }
 
     /// Bytes of it.
     pub fn bytes(&self) -> usize {
-        self.codes + 4 * (self.floats + self.sums + self.decoded)
+        self.codes + self.unpacked + 4 * (self.floats + self.sums + self.decoded)
     }
 }
 
@@ -212,6 +294,8 @@ pub struct Scratch {
     sums: Aligned<f32>,
     /// Decoded weights, [`STRIP`] rows, for types that are decoded before a kernel sees them.
     pub decoded: Aligned<f32>,
+    /// TQ1_0 as TQ2_0, [`STRIP`] rows.
+    unpacked: Aligned<u8>,
 }
 
 impl Scratch {
@@ -222,6 +306,7 @@ impl Scratch {
             floats: Aligned::new(size.floats),
             sums: Aligned::new(size.sums),
             decoded: Aligned::new(size.decoded),
+            unpacked: Aligned::new(size.unpacked),
         }
     }
 }
@@ -251,6 +336,29 @@ impl<'a> I8Rows<'a> {
     pub fn row(&self, row: usize) -> &'a [i8] {
         let stride = padded(self.cols);
         &self.q[row * stride..][..stride]
+    }
+}
+
+/// Rows of activations that are int8 by block, as [`Kernels::round_blocks`] gives them.
+#[derive(Clone, Copy)]
+pub struct BlockRows<'a> {
+    /// `[rows, stride(cols)]`: values, and from [`padded(cols)`](padded) on the blocks.
+    pub bytes: &'a [i8],
+    /// Elements of a row.
+    pub cols: usize,
+}
+
+impl<'a> BlockRows<'a> {
+    /// Bytes of a row.
+    pub const fn stride(cols: usize) -> usize {
+        padded(cols) + cols.div_ceil(ActQuant::BLOCK) * size_of::<[f32; 4]>()
+    }
+
+    /// The row's values and blocks.
+    pub fn row(&self, row: usize) -> (&'a [i8], &'a [[f32; 4]]) {
+        let stride = Self::stride(self.cols);
+        let (q, blocks) = self.bytes[row * stride..][..stride].split_at(padded(self.cols));
+        (&q[..self.cols], bytemuck::cast_slice(blocks))
     }
 }
 
@@ -330,13 +438,56 @@ const fn table<L: Lanes, T: Lanes>(name: &'static str) -> Kernels {
         quantise: |x, q| L::vectorize(Quantise::new(x, q)),
         i2_s: ternary::<T, ternary::I2S>,
         tq2_0: ternary::<T, ternary::Tq2_0>,
+        tq1_0: ternary::trits::tq1_0::<T>,
         f32: float::<L, float::F32>,
         f16: float::<L, float::F16>,
         bf16: float::<L, float::Bf16>,
         q8_0: float::<L, float::Q8_0>,
         q6_k: |product, acts, scratch, tile| L::vectorize(Q6K::new(product, acts, scratch, tile)),
+        q4_0: float::<L, blocks::Q4_0>,
+        q5_0: float::<L, blocks::Q5_0>,
+        q4_k: float::<L, k_blocks::Q4K>,
+        q5_k: float::<L, k_blocks::Q5K>,
+        q4_1: float::<L, blocks::Q4_1>,
+        q5_1: float::<L, blocks::Q5_1>,
+        iq4_nl: float::<L, blocks::Iq4Nl>,
+        mxfp4: float::<L, blocks::Mxfp4>,
+        q1_0: float::<L, blocks::Q1_0>,
+        q2_0: float::<L, blocks::TwoBits<64>>,
+        pq2_0: float::<L, blocks::TwoBits<128>>,
+        ptq1_0: float::<L, trits::Ptq1_0>,
+        q2_k: float::<L, k_blocks::Q2K>,
+        q3_k: float::<L, k_blocks::Q3K>,
+        iq4_xs: float::<L, k_blocks::Iq4Xs>,
+        tq1_0_float: float::<L, trits::Tq1_0>,
+        tq2_0_float: float::<L, trits::Tq2_0>,
+        round_blocks: |x, q, blocks| L::vectorize(RoundBlocks { x, q, blocks }),
+        blocks: Some(&const { block_table::<T>() }),
         real: &const { real::table::<L>() },
     }
+}
+
+const fn block_table<T: Lanes>() -> BlockKernels {
+    BlockKernels {
+        q4_0: block::<T, codes::Q4_0>,
+        q4_1: block::<T, codes::Q4_1>,
+        q5_0: block::<T, codes::Q5_0>,
+        q5_1: block::<T, codes::Q5_1>,
+        q2_k: block::<T, codes::Q2K>,
+        q3_k: block::<T, codes::Q3K>,
+        q4_k: block::<T, codes::Q4K>,
+        q5_k: block::<T, codes::Q5K>,
+        q6_k: block::<T, codes::Q6K>,
+    }
+}
+
+fn block<L: Lanes, F: codes::Coded>(
+    product: &Product<'_>,
+    acts: BlockRows<'_>,
+    scratch: &mut Scratch,
+    tile: &mut Tile<'_, f32>,
+) {
+    L::vectorize(Blocks::<F>::new(product, acts, scratch, tile));
 }
 
 fn ternary<L: Lanes, F: ternary::Form>(

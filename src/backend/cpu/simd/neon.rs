@@ -110,6 +110,36 @@ unsafe impl Lanes for Neon {
         quarters!(vaddq_s32, a, b)
     }
     #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> Self::Ints {
+        let bytes = vld1q_u8(p);
+        let words = [vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes)];
+        let ints = [
+            vmovl_u16(vget_low_u16(words[0])),
+            vmovl_high_u16(words[0]),
+            vmovl_u16(vget_low_u16(words[1])),
+            vmovl_high_u16(words[1]),
+        ];
+        quarters!(vreinterpretq_s32_u32, ints)
+    }
+    #[inline(always)]
+    unsafe fn shift_right(ints: Self::Ints, n: usize) -> Self::Ints {
+        let left = [vdupq_n_s32(-(n as i32)); 4];
+        quarters!(vshlq_s32, ints, left)
+    }
+    #[inline(always)]
+    unsafe fn shift_left(ints: Self::Ints, n: usize) -> Self::Ints {
+        let left = [vdupq_n_s32(n as i32); 4];
+        quarters!(vshlq_s32, ints, left)
+    }
+    #[inline(always)]
+    unsafe fn and(a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        quarters!(vandq_s32, a, b)
+    }
+    #[inline(always)]
+    unsafe fn or(a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        quarters!(vorrq_s32, a, b)
+    }
+    #[inline(always)]
     unsafe fn sum_ints(ints: Self::Ints) -> i32 {
         vaddvq_s32(vaddq_s32(vaddq_s32(ints[0], ints[1]), vaddq_s32(ints[2], ints[3])))
     }
@@ -218,6 +248,27 @@ unsafe impl Lanes for Neon {
     unsafe fn table4(p: *const u8, part: usize, table: Self::Table) -> Self::Floats {
         let index = vandq_u8(vshlq_u8(vld1q_u8(p), vdupq_n_s8(-4 * part as i8)), vdupq_n_u8(15));
         look_up(table, index, vdupq_n_u8(0))
+    }
+    #[inline(always)]
+    unsafe fn table2(p: *const u8, table: Self::Table) -> Self::Floats {
+        // Each byte four times, shifted by 0, 2, 4 and 6.
+        const BYTES: [u8; 16] = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3];
+        const RIGHT: [i8; 16] = [0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6];
+        let codes = vreinterpretq_u8_u32(vdupq_n_u32(p.cast::<u32>().read_unaligned()));
+        let codes = vqtbl1q_u8(codes, vld1q_u8(BYTES.as_ptr()));
+        let index = vandq_u8(vshlq_u8(codes, vld1q_s8(RIGHT.as_ptr())), vdupq_n_u8(3));
+        look_up(table, index, vdupq_n_u8(0))
+    }
+    #[inline(always)]
+    unsafe fn add_where(bits: *const u8, x: Self::Floats, y: Self::Floats) -> Self::Floats {
+        const BITS: [u32; 4] = [1, 2, 4, 8];
+        let bits = bits.cast::<u16>().read_unaligned();
+        let mut sums = x;
+        for i in 0..4 {
+            let set = vtstq_u32(vdupq_n_u32(u32::from(bits) >> (4 * i)), vld1q_u32(BITS.as_ptr()));
+            sums[i] = vbslq_f32(set, vaddq_f32(x[i], y[i]), x[i]);
+        }
+        sums
     }
 
     #[inline(always)]

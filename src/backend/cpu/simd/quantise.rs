@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::lanes::{Kernel, Lanes};
-use super::{MAX_ACT, RowQuant, interleaved, padded};
+use super::{MAX_ACT, RowQuant, by_block, interleaved, padded};
 
 /// [`Kernels::quantise`](super::Kernels::quantise).
 pub struct Quantise<'a> {
@@ -55,5 +55,21 @@ impl Kernel for Quantise<'_> {
             }
             RowQuant { scale, sum }
         }
+    }
+}
+
+/// [`Kernels::round_blocks`](super::Kernels::round_blocks): plain code that the compiler vectorises.
+pub struct RoundBlocks<'a> {
+    pub x: &'a [f32],
+    pub q: &'a mut [i8],
+    pub blocks: &'a mut [[f32; 4]],
+}
+
+impl Kernel for RoundBlocks<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        by_block::round(self.x, self.q, self.blocks);
     }
 }

@@ -1,19 +1,42 @@
 //! Plain code: the definition of every kernel. It shares no arithmetic with the vector kernels.
 
+use ggml_types::{QuantType, types};
 use half::{bf16, f16};
 
-use super::{F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, interleaved, padded, real};
+use super::{
+    F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, by_block, interleaved, padded, real,
+};
 
 pub(super) static KERNELS: Kernels = Kernels {
     name: "scalar",
     quantise,
     i2_s,
     tq2_0,
+    tq1_0,
     f32: |product, acts, scratch, tile| float(product, acts, scratch, tile, f32_at),
     f16: |product, acts, scratch, tile| float(product, acts, scratch, tile, f16_at),
     bf16: |product, acts, scratch, tile| float(product, acts, scratch, tile, bf16_at),
     q8_0: |product, acts, scratch, tile| float(product, acts, scratch, tile, q8_0_at),
     q6_k: |product, acts, scratch, tile| float(product, acts, scratch, tile, q6_k_at),
+    q4_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q4_0),
+    q5_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q5_0),
+    q4_k: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q4K),
+    q5_k: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q5K),
+    q4_1: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q4_1),
+    q5_1: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q5_1),
+    iq4_nl: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq4Nl),
+    mxfp4: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Mxfp4),
+    q1_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q1_0),
+    q2_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q2_0),
+    pq2_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Pq2_0),
+    ptq1_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Ptq1_0),
+    q2_k: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q2K),
+    q3_k: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q3K),
+    iq4_xs: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq4Xs),
+    tq1_0_float: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Tq1_0),
+    tq2_0_float: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Tq2_0),
+    round_blocks: by_block::round,
+    blocks: None,
     real: &real::PLAIN,
 };
 
@@ -47,16 +70,41 @@ fn i2_s(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &m
 }
 
 fn tq2_0(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &mut Tile<'_, f32>) {
+    let code = |block: &[u8], k: usize| block[k / 128 * 32 + k % 32] >> (2 * (k / 32 % 4));
+    scaled::<66>(product, acts, scratch, tile, code);
+}
+
+fn tq1_0(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &mut Tile<'_, f32>) {
+    let code = |block: &[u8], k: usize| {
+        let (byte, trit) = match k {
+            0..160 => (k % 32, k / 32),
+            160..240 => (32 + k % 16, (k - 160) / 16),
+            _ => (48 + k % 4, (k - 240) / 4),
+        };
+        let fraction = u32::from(block[byte]) * 3_u32.pow(trit as u32) % 256;
+        (fraction * 3 / 256) as u8
+    };
+    scaled::<54>(product, acts, scratch, tile, code);
+}
+
+/// Blocks of 256 weights that end with an f16 scale; `code(block, k)` has that of element `k` in its low
+/// bits.
+fn scaled<const BYTES: usize>(
+    product: &Product<'_>,
+    acts: I8Rows<'_>,
+    scratch: &mut Scratch,
+    tile: &mut Tile<'_, f32>,
+    code: impl Fn(&[u8], usize) -> u8,
+) {
     for col in 0..tile.cols().len() {
         let weights = product.row(col);
-        let byte = |k: usize| weights[k / 256 * 66 + k % 256 / 128 * 32 + k % 32];
-        let codes = unpack(scratch, product.cols, |k| byte(k) >> (2 * (k / 32 % 4)));
+        let codes = unpack(scratch, product.cols, |k| code(&weights[k / 256 * BYTES..], k % 256));
         for row in tile.rows() {
             let mut value = 0.0;
             let units = codes.chunks_exact(256).zip(acts.row(row).chunks_exact(256));
-            for ((codes, q), block) in units.zip(weights.chunks_exact(66)) {
+            for ((codes, q), block) in units.zip(weights.chunks_exact(BYTES)) {
                 let sum = dot(codes, q) - q.iter().map(|q| i32::from(*q)).sum::<i32>();
-                value += f16_le(&block[64..]) * sum as f32;
+                value += f16_le(&block[BYTES - 2..]) * sum as f32;
             }
             product.finish(&mut tile.row_mut(row)[col], col, value / acts.quant[row].scale);
         }
@@ -84,9 +132,35 @@ fn float(
     tile: &mut Tile<'_, f32>,
     weight: impl Fn(&[u8], usize) -> f32,
 ) {
-    for col in 0..tile.cols().len() {
-        let (bytes, weights) = (product.row(col), &mut scratch.floats[..product.cols]);
+    rows(product, acts, scratch, tile, |bytes, weights| {
         weights.iter_mut().enumerate().for_each(|(k, w)| *w = weight(bytes, k));
+    });
+}
+
+/// Weights as the type itself decodes them.
+fn decoded(
+    product: &Product<'_>,
+    acts: F32Rows<'_>,
+    scratch: &mut Scratch,
+    tile: &mut Tile<'_, f32>,
+    ty: &dyn QuantType,
+) {
+    rows(product, acts, scratch, tile, |bytes, weights| {
+        ty.decode_row(bytes, 1, 0, weights).expect("a row of the type");
+    });
+}
+
+/// `decode(row, weights)` writes the elements of a weight row.
+fn rows(
+    product: &Product<'_>,
+    acts: F32Rows<'_>,
+    scratch: &mut Scratch,
+    tile: &mut Tile<'_, f32>,
+    decode: impl Fn(&[u8], &mut [f32]),
+) {
+    for col in 0..tile.cols().len() {
+        let weights = &mut scratch.floats[..product.cols];
+        decode(product.row(col), weights);
         for row in tile.rows() {
             let value = acts.row(row).iter().zip(&*weights).map(|(x, w)| x * w).sum();
             product.finish(&mut tile.row_mut(row)[col], col, value);

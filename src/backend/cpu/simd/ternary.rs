@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 mod many;
+pub mod trits;
 
 use std::marker::PhantomData;
 

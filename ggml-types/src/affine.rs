@@ -1,0 +1,143 @@
+//! Scales and minimums that fit values best: value = scale x code - minimum.
+
+use half::f16;
+
+use crate::block::{f16_rounding, reciprocal};
+
+/// Elements of a block of groups.
+const BLOCK: usize = 256;
+
+/// A block of `N` groups, whose scales and minimums are small integers times one f16 each.
+pub(crate) struct Fit<const N: usize> {
+    /// Scale of the scales, and of the minimums.
+    pub of_scales: f16,
+    pub of_mins: f16,
+    /// Scale and minimum of each group.
+    pub groups: [(u8, u8); N],
+    pub codes: [u8; BLOCK],
+}
+
+impl<const N: usize> Fit<N> {
+    /// With codes of 0 to `levels`, and scales and minimums of 0 to `most`.
+    pub fn of(values: &[f32], levels: u8, most: f32) -> Self {
+        let group_elems = BLOCK / N;
+        let mut found = [(0.0, 0.0); N];
+        for (found, group) in found.iter_mut().zip(values.chunks_exact(group_elems)) {
+            *found = best_affine(group, levels);
+        }
+        let (largest_scale, largest_min) =
+            found.iter().fold((0f32, 0f32), |(scale, min), of| (scale.max(of.0), min.max(of.1)));
+        let [of_scales, of_mins] = [largest_scale, largest_min].map(|largest| f16::from_f32(largest / most));
+        let mut fit = Self { of_scales, of_mins, groups: [(0, 0); N], codes: [0; BLOCK] };
+        let [of_scales, of_mins] = [of_scales, of_mins].map(f16::to_f32);
+        let near = |value: f32, unit: f32| {
+            let nearest = (value * reciprocal(unit)).round().min(most);
+            [nearest, nearest - 1.0, nearest + 1.0]
+                .into_iter()
+                .filter(move |near| (0.0..=most).contains(near))
+        };
+        for (group, (values, (scale, min))) in values.chunks_exact(group_elems).zip(found).enumerate() {
+            // Rounded together they may be better than each by itself.
+            let (mut best, mut least) = ((0.0, 0.0), f32::INFINITY);
+            for scale in near(scale, of_scales) {
+                for min in near(min, of_mins) {
+                    let off = error(values, levels, of_scales * scale, of_mins * min);
+                    if off < least {
+                        (best, least) = ((scale, min), off);
+                    }
+                }
+            }
+            fit.groups[group] = (best.0 as u8, best.1 as u8);
+            let (inverse, min) = (reciprocal(of_scales * best.0), of_mins * best.1);
+            for (code, value) in fit.codes[group * group_elems..].iter_mut().zip(values) {
+                *code = code_of(value + min, inverse, levels);
+            }
+        }
+        fit
+    }
+}
+
+/// One group under an f16 scale and an f16 offset, of either sign: both, and the codes. The better of the
+/// least-squares fit and the plain range.
+pub(crate) fn fit_group<const N: usize>(values: &[f32], levels: u8) -> (f16, f16, [u8; N]) {
+    let low = values.iter().copied().fold(f32::INFINITY, f32::min);
+    let high = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let plain = ((high - low) / f32::from(levels), -low);
+    let fits = [plain, best_affine(values, levels)].map(|(scale, min)| [scale, min].map(f16::from_f32));
+    let errors = fits.map(|[scale, min]| error(values, levels, scale.to_f32(), min.to_f32()));
+    let [scale, min] = if errors[1] < errors[0] { fits[1] } else { fits[0] };
+    let inverse = reciprocal(scale.to_f32());
+    let mut codes = [0; N];
+    for (code, value) in codes.iter_mut().zip(values) {
+        *code = code_of(value + min.to_f32(), inverse, levels);
+    }
+    (scale, -min, codes)
+}
+
+/// Bound on the error of [`fit_group`].
+pub(crate) fn group_error_bound(absmax: f32, levels: u8) -> f32 {
+    // The plain range, whose values are all within half a step of theirs, has no smaller sum of squares: so
+    // one value of 32 may be the root of 32 halves off, 5.7 of them. An f16 is rounded for each step, and
+    // once for the offset.
+    let levels = f32::from(levels);
+    let step = 2.0 * absmax / levels;
+    3.0 * step + 6.0 * (levels * f16_rounding(2.0 * step) + f16_rounding(absmax))
+}
+
+/// The nearest code to a value above the minimum.
+pub(crate) fn code_of(above: f32, inverse: f32, levels: u8) -> u8 {
+    (above * inverse).round_ties_even().clamp(0.0, f32::from(levels)) as u8
+}
+
+/// The sum of squared errors of values that are kept with a scale and a minimum.
+pub(crate) fn error(values: &[f32], levels: u8, scale: f32, min: f32) -> f32 {
+    let inverse = reciprocal(scale);
+    let off = |value: &f32| scale * f32::from(code_of(value + min, inverse, levels)) - min - value;
+    values.iter().map(|value| off(value).powi(2)).sum()
+}
+
+/// A scale and a minimum, none below 0, so that `scale x code - minimum` is near the values in the mean
+/// square: of some first guesses at the scale, and the least-squares fits to the codes that each gives.
+pub(crate) fn best_affine(values: &[f32], levels: u8) -> (f32, f32) {
+    let low = values.iter().fold(0f32, |low, value| low.min(*value));
+    let high = values.iter().fold(0f32, |high, value| high.max(*value));
+    let range = high - low;
+    if range <= 0.0 || !range.is_finite() {
+        return (0.0, -low);
+    }
+    let plain = (range / f32::from(levels), -low);
+    let (mut best, mut least) = (plain, error(values, levels, plain.0, plain.1));
+    // Each fit gives other codes, and these another fit.
+    let mut start = plain;
+    for step in -20..=40 {
+        if step % 2 == 0 {
+            start = (range / (f32::from(levels) + 0.05 * step as f32), -low);
+        }
+        let inverse = reciprocal(start.0);
+        let (mut sum_q, mut sum_qq, mut sum_x, mut sum_xq) = (0.0, 0.0, 0.0, 0.0);
+        for value in values {
+            let q = f32::from(code_of(value + start.1, inverse, levels));
+            (sum_q, sum_qq) = (sum_q + q, sum_qq + q * q);
+            (sum_x, sum_xq) = (sum_x + value, sum_xq + value * q);
+        }
+        let n = values.len() as f32;
+        let determinant = n * sum_qq - sum_q * sum_q;
+        if determinant <= 0.0 {
+            continue;
+        }
+        let mut scale = (n * sum_xq - sum_x * sum_q) / determinant;
+        let mut min = -(sum_qq * sum_x - sum_q * sum_xq) / determinant;
+        if min < 0.0 {
+            (scale, min) = (sum_xq / sum_qq, 0.0);
+        }
+        if scale <= 0.0 {
+            continue;
+        }
+        start = (scale, min);
+        let off = error(values, levels, scale, min);
+        if off < least {
+            (best, least) = ((scale, min), off);
+        }
+    }
+    best
+}

@@ -1,0 +1,223 @@
+//! Blocks of weights of 1 to 5 bits under one scale.
+//!
+//! 16 values of a block, one for each low half of a code, are made at once; the codes are looked up in them.
+//! All arithmetic but one addition of an offset is exact: an f16 times an integer of a few bits.
+#![allow(unsafe_code)]
+
+use super::Form;
+use crate::backend::cpu::simd::lanes::Lanes;
+
+/// The values of 4 bits, and those less 8 and less 16.
+pub(super) static FROM_0: [f32; 16] = from(0.0);
+static FROM_MINUS_8: [f32; 16] = from(-8.0);
+static FROM_MINUS_16: [f32; 16] = from(-16.0);
+
+const fn from(first: f32) -> [f32; 16] {
+    let (mut values, mut i) = ([first; 16], 1);
+    while i < 16 {
+        values[i] = values[i - 1] + 1.0;
+        i += 1;
+    }
+    values
+}
+
+/// What 2 bits stand for, less 1, again and again.
+pub(super) static TERNARY: [f32; 16] =
+    [-1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0];
+
+/// No signs beside magnitudes, or no magnitudes beside signs.
+pub(super) static NONE: [u8; 16] = [0; 16];
+
+/// The values of IQ4_NL and IQ4_XS.
+pub(super) static UNEVEN: [f32; 16] = [
+    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
+];
+
+/// Twice the floats of 4 bits of MXFP4.
+static FLOATS: [f32; 16] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
+
+/// f16 scale, then 16 bytes of 4 bits: value = scale x (code - 8).
+pub struct Q4_0;
+/// f16 scale, f16 offset, then 16 bytes of 4 bits: value = scale x code + offset.
+pub struct Q4_1;
+/// f16 scale, the fifth bits of 32 codes, then 16 bytes of 4 bits: value = scale x (code - 16).
+pub struct Q5_0;
+/// f16 scale, f16 offset, the fifth bits, then 16 bytes of 4 bits: value = scale x code + offset.
+pub struct Q5_1;
+/// f16 scale, then 16 bytes of indices.
+pub struct Iq4Nl;
+/// Exponent, then 16 bytes of floats of 4 bits.
+pub struct Mxfp4;
+/// f16 scale, then `N` codes of 2 bits, four neighbours a byte: value = scale x (code - 1).
+pub struct TwoBits<const N: usize>;
+/// f16 scale, then 128 signs.
+pub struct Q1_0;
+
+impl Form for Q4_0 {
+    const BLOCK: usize = 32;
+    const BYTES: usize = 18;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        unsafe {
+            let values = L::mul(splat_f16::<L>(block), L::load(FROM_MINUS_8.as_ptr()));
+            nibbles::<L>(block.add(2), values, &mut each);
+        }
+    }
+}
+
+impl Form for Q4_1 {
+    const BLOCK: usize = 32;
+    const BYTES: usize = 20;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        unsafe {
+            let (scale, offset) = (splat_f16::<L>(block), splat_f16::<L>(block.add(2)));
+            let values = L::fma(scale, L::load(FROM_0.as_ptr()), offset);
+            nibbles::<L>(block.add(4), values, &mut each);
+        }
+    }
+}
+
+impl Form for Iq4Nl {
+    const BLOCK: usize = 32;
+    const BYTES: usize = 18;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        unsafe {
+            let values = L::mul(splat_f16::<L>(block), L::load(UNEVEN.as_ptr()));
+            nibbles::<L>(block.add(2), values, &mut each);
+        }
+    }
+}
+
+impl Form for Mxfp4 {
+    const BLOCK: usize = 32;
+    const BYTES: usize = 17;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        unsafe {
+            let half_scale = f32::from_bits(match block.read() {
+                exponent @ 0..2 => 0x0020_0000 << exponent,
+                exponent => (u32::from(exponent) - 1) << 23,
+            });
+            nibbles::<L>(block.add(1), L::mul(L::splat(half_scale), L::load(FLOATS.as_ptr())), &mut each);
+        }
+    }
+}
+
+/// 32 indices of 4 bits of 16 values: byte `b` of 16 has those of `b` and `16 + b`.
+///
+/// # Safety
+/// As [`Form::decode`].
+#[inline(always)]
+unsafe fn nibbles<L: Lanes>(codes: *const u8, values: L::Floats, each: &mut impl FnMut(usize, L::Floats)) {
+    // SAFETY: as for this function.
+    unsafe {
+        let table = look_up_in::<L>(values);
+        each(0, L::table4(codes, 0, table));
+        each(16, L::table4(codes, 1, table));
+    }
+}
+
+impl Form for Q5_0 {
+    const BLOCK: usize = 32;
+    const BYTES: usize = 22;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        unsafe {
+            let scale = splat_f16::<L>(block);
+            let table = look_up_in::<L>(L::mul(scale, L::load(FROM_MINUS_16.as_ptr())));
+            let fifth = L::mul(scale, L::splat(16.0));
+            each(0, L::add_where(block.add(2), L::table4(block.add(6), 0, table), fifth));
+            each(16, L::add_where(block.add(4), L::table4(block.add(6), 1, table), fifth));
+        }
+    }
+}
+
+impl Form for Q5_1 {
+    const BLOCK: usize = 32;
+    const BYTES: usize = 24;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        unsafe {
+            let (scale, offset) = (splat_f16::<L>(block), splat_f16::<L>(block.add(2)));
+            let table = look_up_in::<L>(L::mul(scale, L::load(FROM_0.as_ptr())));
+            let fifth = L::mul(scale, L::splat(16.0));
+            // The offset last: nothing before it is rounded.
+            let first = L::add_where(block.add(4), L::table4(block.add(8), 0, table), fifth);
+            each(0, L::add(first, offset));
+            let second = L::add_where(block.add(6), L::table4(block.add(8), 1, table), fifth);
+            each(16, L::add(second, offset));
+        }
+    }
+}
+
+impl<const N: usize> Form for TwoBits<N> {
+    const BLOCK: usize = N;
+    const BYTES: usize = 2 + N / 4;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        unsafe {
+            let table = look_up_in::<L>(L::mul(splat_f16::<L>(block), L::load(TERNARY.as_ptr())));
+            for at in (0..N).step_by(16) {
+                each(at, L::table2(block.add(2 + at / 4), table));
+            }
+        }
+    }
+}
+
+impl Form for Q1_0 {
+    const BLOCK: usize = 128;
+    const BYTES: usize = 18;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        unsafe {
+            // The sign is turned where the bit is set.
+            let table = look_up_in::<L>(L::mul(splat_f16::<L>(block), L::splat(-1.0)));
+            for at in (0..128).step_by(16) {
+                each(at, L::signed(NONE.as_ptr(), block.add(2 + at / 8), 0, table));
+            }
+        }
+    }
+}
+
+/// The f16 at an address, 16 times.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn splat_f16<L: Lanes>(p: *const u8) -> L::Floats {
+    // SAFETY: as for this function.
+    unsafe { L::splat(L::f16_to_f32(p.cast::<u16>().read_unaligned())) }
+}
+
+/// A table of those values.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn look_up_in<L: Lanes>(values: L::Floats) -> L::Table {
+    let mut table = [0.0; 16];
+    // SAFETY: as for this function; there are 16 values.
+    unsafe {
+        L::store(table.as_mut_ptr(), values);
+        L::table(table.as_ptr())
+    }
+}

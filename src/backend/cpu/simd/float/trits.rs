@@ -1,0 +1,128 @@
+//! Ternary weights whose inputs are not rounded.
+#![allow(unsafe_code)]
+
+use super::Form;
+use super::blocks::{NONE, TERNARY, look_up_in, splat_f16};
+use crate::backend::cpu::simd::lanes::Lanes;
+
+/// 64 bytes of 2-bit codes, then an f16 scale.
+pub struct Tq2_0;
+/// 48 bytes of five trits and 4 of four, then an f16 scale.
+pub struct Tq1_0;
+
+impl Form for Tq2_0 {
+    const BLOCK: usize = 256;
+    const BYTES: usize = 66;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        unsafe {
+            let table = look_up_in::<L>(L::mul(splat_f16::<L>(block.add(64)), L::load(TERNARY.as_ptr())));
+            for half in 0..2 {
+                let codes = block.add(32 * half);
+                two_bits::<L, 0>(codes, table, 128 * half, &mut each);
+                two_bits::<L, 1>(codes, table, 128 * half + 32, &mut each);
+                two_bits::<L, 2>(codes, table, 128 * half + 64, &mut each);
+                two_bits::<L, 3>(codes, table, 128 * half + 96, &mut each);
+            }
+        }
+    }
+}
+
+/// 32 weights of TQ2_0, from `at` on: those of one place in 32 bytes.
+///
+/// # Safety
+/// As [`Form::decode`].
+#[inline(always)]
+unsafe fn two_bits<L: Lanes, const PLACE: usize>(
+    codes: *const u8,
+    table: L::Table,
+    at: usize,
+    each: &mut impl FnMut(usize, L::Floats),
+) {
+    // SAFETY: as for this function.
+    unsafe {
+        each(at, L::signed(codes, NONE.as_ptr(), PLACE, table));
+        each(at + 16, L::signed(codes.add(16), NONE.as_ptr(), PLACE, table));
+    }
+}
+
+impl Form for Tq1_0 {
+    const BLOCK: usize = 256;
+    const BYTES: usize = 54;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        unsafe {
+            let scale = splat_f16::<L>(block.add(52));
+            let mut fractions = [L::load_u8(block), L::load_u8(block.add(16))];
+            for trit in 0..5 {
+                each(32 * trit, next::<L>(&mut fractions[0], scale));
+                each(32 * trit + 16, next::<L>(&mut fractions[1], scale));
+            }
+            let mut fractions = L::load_u8(block.add(32));
+            for trit in 0..5 {
+                each(160 + 16 * trit, next::<L>(&mut fractions, scale));
+            }
+            let mut last = [0; 16];
+            let four = block.add(48).cast::<[u8; 4]>().read();
+            for (i, last) in last.iter_mut().enumerate() {
+                *last = four[i % 4].wrapping_mul(THREE_TO[i / 4]);
+            }
+            each(240, next::<L>(&mut L::load_u8(last.as_ptr()), scale));
+        }
+    }
+}
+
+/// 24 bytes of five trits and 2 of four, then an f16 scale.
+pub struct Ptq1_0;
+
+impl Form for Ptq1_0 {
+    const BLOCK: usize = 128;
+    const BYTES: usize = 28;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        unsafe {
+            let scale = splat_f16::<L>(block.add(26));
+            let mut fractions = L::load_u8(block);
+            for trit in 0..5 {
+                each(16 * trit, next::<L>(&mut fractions, scale));
+            }
+            // Two trits of 8 bytes are 16 weights; so are the fifth ones with four of 2 bytes.
+            let (eight, two) =
+                (block.add(16).cast::<[u8; 8]>().read(), block.add(24).cast::<[u8; 2]>().read());
+            let mut rest = [[0; 16]; 3];
+            for i in 0..8 {
+                for trit in 0..5 {
+                    rest[trit / 2][trit % 2 * 8 + i] = eight[i].wrapping_mul(THREE_TO[trit]);
+                }
+                rest[2][8 + i] = two[i % 2].wrapping_mul(THREE_TO[i / 2]);
+            }
+            for i in 0..3 {
+                each(80 + 16 * i, next::<L>(&mut L::load_u8(rest[i].as_ptr()), scale));
+            }
+        }
+    }
+}
+
+/// Powers of 3.
+const THREE_TO: [u8; 5] = [1, 3, 9, 27, 81];
+
+/// Takes the next trits off 16 bytes, and gives the weights that they are. A byte is a fraction of 256: three
+/// times that has its trit above the byte.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn next<L: Lanes>(fractions: &mut L::Ints, scale: L::Floats) -> L::Floats {
+    // SAFETY: as for this function.
+    unsafe {
+        let tripled = L::add_ints(*fractions, L::shift_left(*fractions, 1));
+        *fractions = L::and(tripled, L::splat_int(255));
+        L::mul(scale, L::add(L::to_floats(L::shift_right(tripled, 8)), L::splat(-1.0)))
+    }
+}
