@@ -41,14 +41,11 @@
 /* Positions of one KV page. */
 #define PAGE_POSITIONS 64
 
-/* Positions that a split of a row has at least, whole pages; how many splits a row has until each of them has
- * ATTEND_LONG positions. So many are merged in three round trips to memory. */
-#define ATTEND_LEAST 64
-#define ATTEND_SPLITS 32
-#define ATTEND_LONG 256
+/* Positions that a split of a row has at least: what a wide block of `attend` takes in one round. */
+#define ATTEND_LEAST 48
 
-/* Parts of a row's positions that are merged at most: splits, or a block's groups of lanes. */
-#define MAX_PARTS 128
+/* Parts of a row's positions that are merged at most: splits, or a block's warps or groups of lanes. */
+#define MAX_PARTS 112
 
 /* Query heads that one block of `attend` serves. */
 #define ATTEND_HEADS 4
@@ -69,6 +66,7 @@
 #define LINEAR_THREADS 256
 #define EMBED_THREADS 256
 #define ATTEND_THREADS 128
+#define ATTEND_WIDE_THREADS 384
 #define APPEND_THREADS 128
 #define SAMPLE_THREADS 256
 #define HEADS_THREADS 128
@@ -424,6 +422,9 @@ struct AttendCodesParams {
     POINTER(float) out;
     POINTER(float) partial;
     POINTER(uint32_t) arrived;
+    /* [2, n_kv_heads, head_dim], where the kernel itself does for a step of one row what `append` does for
+     * others; or null. Then a KV head's query heads are one tile. */
+    POINTER(const float) raw;
     float scale;
     uint32_t group;
     uint32_t tiles;

@@ -77,6 +77,8 @@ class Walk:
         self.shared = {}
         # Cycles, serial round trips to global memory so far, and instructions.
         self.now = self.trips = self.issued = 0
+        # Products on tensor cores among these, by name.
+        self.names = []
         # Of each scoreboard: when it is clear, and after how many round trips.
         self.boards = [(0, 0)] * 6
         # Asynchronous copies: of groups that are closed, and of the open one.
@@ -164,6 +166,8 @@ class Walk:
                 guard = self.files[kind][at]
                 guard = guard if guard is None else guard != inverted
             self.issued += 1
+            if ins.name in ("IMMA", "HMMA") and guard is not False:
+                self.names.append(ins.name)
             if self.issued > 400_000:
                 raise Lost(f"no end in sight at {ins.at:#x}")
             taken = self.step(ins, guard, pc) if guard is not False else None
@@ -544,8 +548,12 @@ class Walk:
                 self.set(("P", i, ""), None if value is None else bool(value >> i & 1))
 
     def do_VOTE(self, ins):
-        # All lanes agree with this one.
         *to, truth = ins.args
+        if "ANY" in ins.mods and truth[:2] in (("P", 7), ("UP", 7)):
+            # Which lanes are here, as code asks that lets one of them do an atomic operation for all: this
+            # one.
+            return [self.set(arg, 1) for arg in to if arg[0] in ("R", "UR")]
+        # All lanes agree with this one.
         truth = self.get(truth)
         for arg in to:
             word = arg[0] in ("R", "UR")

@@ -1,6 +1,7 @@
 //! Norm, Q, K, V, rotary embedding, KV write: pairs of rows that RoPE rotates together share a warp. Norms of
 //! heads, and layers that no kernel has together, leave what follows the products to `heads`. For caches of
-//! codes or blocks, `append` does the rest: a block a row, KV head, and its keys or its values.
+//! codes or blocks, `append` does the rest: a block a row, KV head, and its keys or its values; or attention
+//! itself, for a step of one row.
 
 use super::driver::{Address, Launch};
 use super::kv::{self, Kept};
@@ -9,7 +10,7 @@ use super::params::{
     APPEND_BLOCKS_SHARED_BYTES, APPEND_THREADS, AppendBlocksParams, AppendParams, AttnInParams, KvParams,
     RopeParams,
 };
-use super::{Cx, heads, memory, words};
+use super::{Cx, attend, heads, memory, words};
 use crate::program::{AttnIn, PAGE, Program, RowsOf};
 
 /// Whether [`heads`] follows the products: for norms of heads, and for layers that no kernel has together.
@@ -82,6 +83,9 @@ fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Vec<Launch> {
 
 fn append(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Option<Launch> {
     let decl = cx.p.kv_decl(s.kv);
+    if attend::appends(cx, s.kv) {
+        return None;
+    }
     let (step, raw, q) = (cx.tables(), cx.memory.raw, cx.memory.bufs[s.q.0 as usize]);
     let group = (cx.p.buf_decl(s.q).cols / (decl.n_kv_heads * decl.head_dim)) as u32;
     let (params, shared) = match *kept {

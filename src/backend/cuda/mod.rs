@@ -222,6 +222,8 @@ struct Cx<'a> {
     shape: Shape,
     /// Of the stage that follows.
     next: NextWeights,
+    /// Whether all stages run together, so that one may do what another is to do.
+    whole: bool,
 }
 
 impl Cx<'_> {

@@ -12,10 +12,8 @@ pub const TOKEN_PICKED: u32 = 4294967295;
 pub const NO_MAILBOX: u32 = 4294967295;
 pub const MAILBOXES: u32 = 2;
 pub const PAGE_POSITIONS: u32 = 64;
-pub const ATTEND_LEAST: u32 = 64;
-pub const ATTEND_SPLITS: u32 = 32;
-pub const ATTEND_LONG: u32 = 256;
-pub const MAX_PARTS: u32 = 128;
+pub const ATTEND_LEAST: u32 = 48;
+pub const MAX_PARTS: u32 = 112;
 pub const ATTEND_HEADS: u32 = 4;
 pub const ATTEND_MMA_ROWS: u32 = 64;
 pub const ATTEND_MMA_HEADS: u32 = 16;
@@ -27,6 +25,7 @@ pub const ATTEND_ROW_HEADS: u32 = 8;
 pub const LINEAR_THREADS: u32 = 256;
 pub const EMBED_THREADS: u32 = 256;
 pub const ATTEND_THREADS: u32 = 128;
+pub const ATTEND_WIDE_THREADS: u32 = 384;
 pub const APPEND_THREADS: u32 = 128;
 pub const SAMPLE_THREADS: u32 = 256;
 pub const HEADS_THREADS: u32 = 128;
@@ -568,6 +567,7 @@ pub struct AttendCodesParams {
     pub out: u64,
     pub partial: u64,
     pub arrived: u64,
+    pub raw: u64,
     pub scale: f32,
     pub group: u32,
     pub tiles: u32,
@@ -575,7 +575,7 @@ pub struct AttendCodesParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 296usize];
+    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 304usize];
     ["Alignment of AttendCodesParams"][::std::mem::align_of::<AttendCodesParams>() - 8usize];
     ["Offset of field: AttendCodesParams::step"][::std::mem::offset_of!(AttendCodesParams, step) - 0usize];
     ["Offset of field: AttendCodesParams::kv"][::std::mem::offset_of!(AttendCodesParams, kv) - 64usize];
@@ -585,14 +585,15 @@ const _: () = {
         [::std::mem::offset_of!(AttendCodesParams, partial) - 264usize];
     ["Offset of field: AttendCodesParams::arrived"]
         [::std::mem::offset_of!(AttendCodesParams, arrived) - 272usize];
+    ["Offset of field: AttendCodesParams::raw"][::std::mem::offset_of!(AttendCodesParams, raw) - 280usize];
     ["Offset of field: AttendCodesParams::scale"]
-        [::std::mem::offset_of!(AttendCodesParams, scale) - 280usize];
+        [::std::mem::offset_of!(AttendCodesParams, scale) - 288usize];
     ["Offset of field: AttendCodesParams::group"]
-        [::std::mem::offset_of!(AttendCodesParams, group) - 284usize];
+        [::std::mem::offset_of!(AttendCodesParams, group) - 292usize];
     ["Offset of field: AttendCodesParams::tiles"]
-        [::std::mem::offset_of!(AttendCodesParams, tiles) - 288usize];
+        [::std::mem::offset_of!(AttendCodesParams, tiles) - 296usize];
     ["Offset of field: AttendCodesParams::splits"]
-        [::std::mem::offset_of!(AttendCodesParams, splits) - 292usize];
+        [::std::mem::offset_of!(AttendCodesParams, splits) - 300usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

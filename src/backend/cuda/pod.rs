@@ -52,7 +52,7 @@ plain! {
     AppendParams { step, kv, raw, q, group, reserved }
     AppendBlocksParams { step, kv, raw, q, group, reserved }
     AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
-    AttendCodesParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
+    AttendCodesParams { step, kv, q, out, partial, arrived, raw, scale, group, tiles, splits }
     AttendCodesMmaParams {
         step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, reserved
     }
