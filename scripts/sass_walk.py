@@ -75,10 +75,8 @@ class Walk:
         self.files["R"][255] = self.files["UR"][255] = 0
         self.files["P"][7] = self.files["UP"][7] = True
         self.shared = {}
-        # Cycles, serial round trips to global memory so far, and instructions.
-        self.now = self.trips = self.issued = 0
-        # Products on tensor cores among these, by name.
-        self.names = []
+        # Cycles, serial round trips to global memory so far, instructions, and products of bytes among these.
+        self.now = self.trips = self.issued = self.imma = 0
         # Of each scoreboard: when it is clear, and after how many round trips.
         self.boards = [(0, 0)] * 6
         # Asynchronous copies: of groups that are closed, and of the open one.
@@ -166,8 +164,7 @@ class Walk:
                 guard = self.files[kind][at]
                 guard = guard if guard is None else guard != inverted
             self.issued += 1
-            if ins.name in ("IMMA", "HMMA") and guard is not False:
-                self.names.append(ins.name)
+            self.imma += ins.name == "IMMA"
             if self.issued > 400_000:
                 raise Lost(f"no end in sight at {ins.at:#x}")
             taken = self.step(ins, guard, pc) if guard is not False else None
@@ -550,11 +547,9 @@ class Walk:
     def do_VOTE(self, ins):
         *to, truth = ins.args
         if "ANY" in ins.mods and truth[:2] in (("P", 7), ("UP", 7)):
-            # Which lanes are here, as code asks that lets one of them do an atomic operation for all: this
-            # one.
-            return [self.set(arg, 1) for arg in to if arg[0] in ("R", "UR")]
-        # All lanes agree with this one.
-        truth = self.get(truth)
+            # Which lanes are here, where one of them does an atomic operation for all: this one.
+            return self.set(to[0], 1)
+        truth = self.get(truth)  # All lanes agree with this one.
         for arg in to:
             word = arg[0] in ("R", "UR")
             self.set(arg, LOW * truth if word and truth is not None else truth)
