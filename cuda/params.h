@@ -41,14 +41,11 @@
 /* Positions of one KV page. */
 #define PAGE_POSITIONS 64
 
-/* Positions that a split of a row has at least, whole pages; how many splits a row has until each of them has
- * ATTEND_LONG positions. So many are merged in three round trips to memory. */
-#define ATTEND_LEAST 64
-#define ATTEND_SPLITS 32
-#define ATTEND_LONG 256
+/* Positions that a split of a row has at least: what a wide block of `attend` takes in one round. */
+#define ATTEND_LEAST 48
 
-/* Parts of a row's positions that are merged at most: splits, or a block's groups of lanes. */
-#define MAX_PARTS 128
+/* Parts of a row's positions that are merged at most: splits, or a block's warps or groups of lanes. */
+#define MAX_PARTS 112
 
 /* Query heads that one block of `attend` serves. */
 #define ATTEND_HEADS 4
@@ -69,6 +66,7 @@
 #define LINEAR_THREADS 256
 #define EMBED_THREADS 256
 #define ATTEND_THREADS 128
+#define ATTEND_WIDE_THREADS 384
 #define APPEND_THREADS 128
 #define SAMPLE_THREADS 256
 #define HEADS_THREADS 128
@@ -108,10 +106,18 @@
 #define NORM_SHARED_COLS 7168
 
 /* Bytes before the activations in a linear kernel's shared memory, and how many rows the kernel for several
- * rows takes at a time, and the kernel on tensor cores at most. */
+ * rows takes at a time, and the kernel on tensor cores. */
 #define LINEAR_HEADER_BYTES 768
 #define LINEAR_ROWS 8
 #define MMA_ROWS 32
+
+/* Of a linear kernel on tensor cores for integers: how many columns of its rows are in shared memory at a
+ * time, bytes that a row of these takes there, how many such stages there are, and all of its shared memory.
+ * */
+#define MMA_INTS_COLS 256
+#define MMA_INTS_PITCH 320
+#define MMA_INTS_STAGES 4
+#define MMA_INTS_SHARED_BYTES 44800
 
 /* Shared memory of a linear kernel on tensor cores for weights that are no integers throughout. */
 #define MMA_HALVES_SHARED_BYTES 38400
@@ -201,11 +207,31 @@ struct LinearParams {
     uint32_t chunks;
 };
 
-/* The input of a linear layer: rows of a buffer, normed and rounded on the way. */
+/* What makes int8 of a row: q = x scale, rounded; and the sum of q. */
+struct RowQuant {
+    float scale;
+    int32_t sum;
+};
+
+/* Rows of int8 that `round` leaves to the products on tensor cores, and where blocks of these meet that share
+ * a tile's columns. */
+struct RoundedParams {
+    /* [rows, row_bytes] as cuda/lib/input.cuh has them in shared memory, and a RowQuant each; both end with
+     * the room of a tile. */
+    POINTER(uint8_t) rows;
+    POINTER(struct RowQuant) quants;
+    /* [blocks, 2], the sums of a tile's warps each; and [tiles]: blocks that have come, 0 between two
+     * launches. */
+    POINTER(int32_t) sums;
+    POINTER(uint32_t) arrived;
+};
+
+/* The input of a linear layer: rows of a buffer, normed and rounded on the way, or beforehand. */
 struct InputParams {
     /* [rows, cols] */
     POINTER(const float) x;
     struct NormParams norm;
+    struct RoundedParams rounded;
     uint32_t cols;
     /* Whether it is rounded to int8. */
     uint32_t int8;
@@ -214,10 +240,9 @@ struct InputParams {
     /* log2 of the lanes that share one row of weights: 3, 4 or 5; 1 on tensor cores, where a set has 16 rows.
      * */
     uint32_t lanes_log2;
-    /* Rows of the step that a block on tensor cores takes: 8, 16, 24 or 32. */
-    uint32_t tile_rows;
-    /* Bytes from one row of int8 to the next in shared memory, in kernels on tensor cores. */
+    /* Bytes from one row of int8 to the next. */
     uint32_t row_bytes;
+    uint32_t reserved;
 };
 
 /* One layer's cache. A page holds, for each KV head, PAGE_POSITIONS keys of `stride` elements, and then as
@@ -424,6 +449,9 @@ struct AttendCodesParams {
     POINTER(float) out;
     POINTER(float) partial;
     POINTER(uint32_t) arrived;
+    /* [2, n_kv_heads, head_dim], where the kernel itself does for a step of one row what `append` does for
+     * others; or null. Then a KV head's query heads are one tile. */
+    POINTER(const float) raw;
     float scale;
     uint32_t group;
     uint32_t tiles;
@@ -459,6 +487,15 @@ struct AttendBlocksParams {
     uint32_t group;
     uint32_t tiles;
     uint32_t splits;
+};
+
+/* Rows of a step that are normed and rounded once, for products on tensor cores. */
+struct RoundParams {
+    struct StepTables step;
+    struct InputParams in;
+    /* Chunks of a row. */
+    uint32_t chunks;
+    uint32_t reserved;
 };
 
 struct ProjAddParams {

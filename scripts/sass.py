@@ -72,8 +72,8 @@ class Instruction:
 
 
 UNIFORM = {
-    "MOV", "IADD3", "LOP3", "PLOP3", "SHF", "LEA", "ISETP", "SEL", "IMAD", "FLO", "POPC", "I2F", "PRMT",
-    "VIMNMX", "VIADD", "BREV",
+    "MOV", "IADD3", "LOP3", "PLOP3", "SHF", "LEA", "ISETP", "SEL", "IMAD", "FLO", "POPC", "I2F", "F2I",
+    "PRMT", "VIMNMX", "VIADD", "BREV",
 }  # fmt: skip
 
 

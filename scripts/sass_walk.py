@@ -75,8 +75,8 @@ class Walk:
         self.files["R"][255] = self.files["UR"][255] = 0
         self.files["P"][7] = self.files["UP"][7] = True
         self.shared = {}
-        # Cycles, serial round trips to global memory so far, and instructions.
-        self.now = self.trips = self.issued = 0
+        # Cycles, serial round trips to global memory so far, instructions, and products of bytes among these.
+        self.now = self.trips = self.issued = self.imma = 0
         # Of each scoreboard: when it is clear, and after how many round trips.
         self.boards = [(0, 0)] * 6
         # Asynchronous copies: of groups that are closed, and of the open one.
@@ -164,6 +164,7 @@ class Walk:
                 guard = self.files[kind][at]
                 guard = guard if guard is None else guard != inverted
             self.issued += 1
+            self.imma += ins.name == "IMMA"
             if self.issued > 400_000:
                 raise Lost(f"no end in sight at {ins.at:#x}")
             taken = self.step(ins, guard, pc) if guard is not False else None
@@ -544,9 +545,11 @@ class Walk:
                 self.set(("P", i, ""), None if value is None else bool(value >> i & 1))
 
     def do_VOTE(self, ins):
-        # All lanes agree with this one.
         *to, truth = ins.args
-        truth = self.get(truth)
+        if "ANY" in ins.mods and truth[:2] in (("P", 7), ("UP", 7)):
+            # Which lanes are here, where one of them does an atomic operation for all: this one.
+            return self.set(to[0], 1)
+        truth = self.get(truth)  # All lanes agree with this one.
         for arg in to:
             word = arg[0] in ("R", "UR")
             self.set(arg, LOW * truth if word and truth is not None else truth)

@@ -45,6 +45,7 @@ struct alignas(16) uint4 { uint32_t x, y, z, w; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) int4 { int32_t x, y, z, w; };
 
+DEVICE int4 make_int4(int32_t x, int32_t y, int32_t z, int32_t w) { return {x, y, z, w}; }
 DEVICE uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 DEVICE float2 make_float2(float x, float y) { return {x, y}; }
 DEVICE float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }

@@ -1,4 +1,4 @@
 // Floats: [PAGE_POSITIONS, stride] a head and part of a page.
 #include "../stage/attend.cuh"
 
-KERNEL(attend__f32, AttendParams, ATTEND_THREADS) { attend<float>(p); }
+RESIDENT_KERNEL(attend__f32, AttendParams, ATTEND_WIDE_THREADS, 1) { attend<float>(p); }

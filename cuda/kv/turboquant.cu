@@ -4,10 +4,10 @@
 
 KERNEL(append__turboquant, AppendParams, APPEND_THREADS) { append<Alike<Codes3>>(p); }
 RESIDENT_KERNEL(attend__turboquant, AttendCodesParams, ATTEND_THREADS, 3) { attend_codes<Alike<Codes3>>(p); }
-RESIDENT_KERNEL(attend__turboquant__row64, AttendCodesParams, ATTEND_THREADS, 4) {
+RESIDENT_KERNEL(attend__turboquant__row64, AttendCodesParams, ATTEND_WIDE_THREADS, 1) {
     attend_row<Alike<Codes3>, 64>(p);
 }
-RESIDENT_KERNEL(attend__turboquant__row128, AttendCodesParams, ATTEND_THREADS, 3) {
+RESIDENT_KERNEL(attend__turboquant__row128, AttendCodesParams, ATTEND_WIDE_THREADS, 1) {
     attend_row<Alike<Codes3>, 128>(p);
 }
 KERNEL(attend__turboquant__mma64, AttendCodesMmaParams, ATTEND_THREADS) {

@@ -6,10 +6,10 @@ KERNEL(append__turboquant_4, AppendParams, APPEND_THREADS) { append<Alike<Codes4
 RESIDENT_KERNEL(attend__turboquant_4, AttendCodesParams, ATTEND_THREADS, 3) {
     attend_codes<Alike<Codes4>>(p);
 }
-RESIDENT_KERNEL(attend__turboquant_4__row64, AttendCodesParams, ATTEND_THREADS, 4) {
+RESIDENT_KERNEL(attend__turboquant_4__row64, AttendCodesParams, ATTEND_WIDE_THREADS, 1) {
     attend_row<Alike<Codes4>, 64>(p);
 }
-RESIDENT_KERNEL(attend__turboquant_4__row128, AttendCodesParams, ATTEND_THREADS, 3) {
+RESIDENT_KERNEL(attend__turboquant_4__row128, AttendCodesParams, ATTEND_WIDE_THREADS, 1) {
     attend_row<Alike<Codes4>, 128>(p);
 }
 KERNEL(attend__turboquant_4__mma64, AttendCodesMmaParams, ATTEND_THREADS) {

@@ -4,11 +4,11 @@
 // functions: `load`, which reads a piece of 16 elements, `pack`, which stores 16 codes of a vector of
 // n_pieces pieces, and `bytes`, which makes four words of them, element 4 i + b in byte b of word i, by
 // look-ups with __byte_perm. Query is what it wants of a query besides its bytes. What tensor cores take has
-// three more: `load_row`, which reads neighbouring pieces, `halves`, which makes eight words of a piece's
-// elements as halves, and `pairs`, which makes words of elements 8 eight to 8 eight + 7 of two positions'
-// pieces, halves of an element each, that of `a` low. A codec's plugin names two of these: Keys and Values. A
-// code is how many of the quantiser's borders lie at or below the element, so the upper half of the codes is
-// positive.
+// three more: `Row`, N neighbouring pieces as they are read, from N row on, `halves`, which makes eight words
+// of a piece's elements as halves, and `pairs`, which makes words of elements 8 eight to 8 eight + 7 of two
+// positions' pieces, halves of an element each, that of `a` low. A codec's plugin names two of these: Keys
+// and Values. A code is how many of the quantiser's borders lie at or below the element, so the upper half of
+// the codes is positive.
 #pragma once
 
 #include "../params.h"
@@ -92,19 +92,21 @@ struct Codes3 {
         };
     }
 
-    // Pieces N row to N row + N - 1.
     template <int N>
-    DEVICE static void load_row(const uint8_t* vector, uint32_t n_pieces, uint32_t row, Piece (&to)[N]) {
-        if constexpr (N == 1) {
-            to[0] = load(vector, n_pieces, row);
-        } else {
-            uint32_t low[N], tops[N / 2];
+    struct Row {
+        uint32_t low[N], tops[(N + 1) / 2];
+
+        DEVICE void load(const uint8_t* vector, uint32_t n_pieces, uint32_t row) {
             load_words<N>(vector + 4 * N * row, low);
-            load_words<N / 2>(vector + 4 * n_pieces + 2 * N * row, tops);
-#pragma unroll
-            for (int i = 0; i < N; i++) to[i] = {low[i], uint16_t(tops[i / 2] >> (16 * (i % 2)))};
+            const uint8_t* at = vector + 4 * n_pieces + 2 * N * row;
+            if constexpr (N == 1) {
+                tops[0] = *reinterpret_cast<const uint16_t*>(at);
+            } else {
+                load_words<N / 2>(at, tops);
+            }
         }
-    }
+        DEVICE Piece piece(int i) const { return {low[i], uint16_t(tops[i / 2] >> (16 * (i % 2)))}; }
+    };
 
     DEVICE static void pack(uint8_t* vector, uint32_t n_pieces, uint32_t piece, const uint8_t* codes) {
         uint32_t top = 0;
@@ -161,12 +163,14 @@ struct Codes4 {
     }
 
     template <int N>
-    DEVICE static void load_row(const uint8_t* vector, uint32_t, uint32_t row, Piece (&to)[N]) {
+    struct Row {
         uint32_t words[2 * N];
-        load_words<2 * N>(vector + 8 * N * row, words);
-#pragma unroll
-        for (int i = 0; i < N; i++) to[i] = {words[2 * i], words[2 * i + 1]};
-    }
+
+        DEVICE void load(const uint8_t* vector, uint32_t, uint32_t row) {
+            load_words<2 * N>(vector + 8 * N * row, words);
+        }
+        DEVICE Piece piece(int i) const { return {words[2 * i], words[2 * i + 1]}; }
+    };
 
     DEVICE static void pack(uint8_t* vector, uint32_t, uint32_t piece, const uint8_t* codes) {
         uint32_t words[2] = {};

@@ -66,5 +66,6 @@ struct Floats {
 };
 
 // STERNA_FLOATS_KERNELS(I2S, i2_s) makes logits__i2_s__floats, and logits__i2_s__floats__rows.
-#define STERNA_FLOATS_KERNELS(Type, type) \
-    STERNA_LINEAR_KERNELS(logits, LogitsParams, Floats<Type>, type##__floats)
+#define STERNA_FLOATS_KERNELS(Type, type)                                  \
+    STERNA_ROW_KERNEL(logits, LogitsParams, Floats<Type>, type##__floats)  \
+    STERNA_ROWS_KERNEL(logits, LogitsParams, Floats<Type>, type##__floats)

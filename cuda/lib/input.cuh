@@ -10,20 +10,16 @@
 // int8; for all others they are floats, even where the layer rounds to int8: then they are q / s. Behind the
 // int8 of a row lies, for types with T::kChunkSums, the sum of each chunk.
 //
-// With M = 1 the whole block works on the row; with more, each warp takes rows of its own. The row is read
-// once, a part at a time, into registers: one round trip to memory where one part has all of it. A block's
-// weights of the norm are on their way to shared memory before it waits for the previous kernel; they lie
-// where the activations will.
+// Steps of more rows are normed and rounded so by a kernel of its own, where products are of integers on
+// tensor cores (stage/round.cuh). With M = 1 the whole block works on the row; with more, each warp takes
+// rows of its own. The row is read once, a part at a time, into registers: one round trip to memory where one
+// part has all of it. A block's weights of the norm are on their way to shared memory before it waits for the
+// previous kernel; they lie where the activations will.
 #pragma once
 
 #include "quad.cuh"
 #include "reduce.cuh"
 #include "step.cuh"
-
-struct RowQuant {
-    float scale;
-    int32_t sum;
-};
 
 // Above it a row counts as broken: every product with it is NaN.
 constexpr float kMaxAct = 1e30f;

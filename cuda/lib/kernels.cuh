@@ -1,5 +1,7 @@
 // The kernels of one weight type. STERNA_KERNELS(F16, f16) makes embed__f16, attn_in__f16 for single rows,
-// attn_in__f16__rows for several, and so on; STERNA_MMA_KERNELS(I2S, i2_s) attn_in__i2_s__mma for many.
+// attn_in__f16__rows for several, and so on; STERNA_MMA_KERNELS(F16, f16) attn_in__f16__mma for many. Types
+// of integers have STERNA_ROUND_KERNEL besides, and go without those for several rows where tensor cores have
+// the same sums.
 #pragma once
 
 #include "../stage/attn_in.cuh"
@@ -7,20 +9,32 @@
 #include "../stage/ffn_in.cuh"
 #include "../stage/logits.cuh"
 #include "../stage/proj_add.cuh"
+#include "../stage/round.cuh"
 
-#define STERNA_LINEAR_KERNELS(stage, Params, Type, type)                                  \
-    KERNEL(stage##__##type, Params, LINEAR_THREADS) { stage<Type, 1>(p); }                \
+#define STERNA_ROW_KERNEL(stage, Params, Type, type) \
+    KERNEL(stage##__##type, Params, LINEAR_THREADS) { stage<Type, 1>(p); }
+#define STERNA_ROWS_KERNEL(stage, Params, Type, type) \
     KERNEL(stage##__##type##__rows, Params, LINEAR_THREADS) { stage<Type, LINEAR_ROWS>(p); }
 
-#define STERNA_KERNELS(Type, type)                                        \
+#define STERNA_ROW_KERNELS(Type, type)                                    \
     KERNEL(embed__##type, EmbedParams, EMBED_THREADS) { embed<Type>(p); } \
-    STERNA_LINEAR_KERNELS(attn_in, AttnInParams, Type, type)              \
-    STERNA_LINEAR_KERNELS(proj_add, ProjAddParams, Type, type)            \
-    STERNA_LINEAR_KERNELS(ffn_in, FfnInParams, Type, type)                \
-    STERNA_LINEAR_KERNELS(logits, LogitsParams, Type, type)
+    STERNA_ROW_KERNEL(attn_in, AttnInParams, Type, type)                  \
+    STERNA_ROW_KERNEL(proj_add, ProjAddParams, Type, type)                \
+    STERNA_ROW_KERNEL(ffn_in, FfnInParams, Type, type)                    \
+    STERNA_ROW_KERNEL(logits, LogitsParams, Type, type)
+
+#define STERNA_KERNELS(Type, type)                          \
+    STERNA_ROW_KERNELS(Type, type)                          \
+    STERNA_ROWS_KERNEL(attn_in, AttnInParams, Type, type)   \
+    STERNA_ROWS_KERNEL(proj_add, ProjAddParams, Type, type) \
+    STERNA_ROWS_KERNEL(ffn_in, FfnInParams, Type, type)     \
+    STERNA_ROWS_KERNEL(logits, LogitsParams, Type, type)
 
 #define STERNA_MMA_KERNELS(Type, type)                                                     \
     KERNEL(attn_in__##type##__mma, AttnInParams, LINEAR_THREADS) { attn_in_mma<Type>(p); }    \
     KERNEL(proj_add__##type##__mma, ProjAddParams, LINEAR_THREADS) { proj_add_mma<Type>(p); } \
     KERNEL(ffn_in__##type##__mma, FfnInParams, LINEAR_THREADS) { ffn_in_mma<Type>(p); }       \
     KERNEL(logits__##type##__mma, LogitsParams, LINEAR_THREADS) { logits_mma<Type>(p); }
+
+#define STERNA_ROUND_KERNEL(Type, type) \
+    KERNEL(round__##type, RoundParams, LINEAR_THREADS) { round_rows<Type>(p); }

@@ -7,9 +7,9 @@
 //   units()                    how many sets of rows there are, one a warp at a time
 //   row(unit, slot)            a WeightRow: which row of which weight the slot has, if any
 //   weight(i)                  weight i
-//   finish(unit, slot, row, y, other) takes y = W n for a row of the step; `other` is that of the slot that
-//   lies half of
-//                              the slots away. One lane a slot calls it, where the slot has a row
+//   around(unit, slot, row, step_row)  what finish reads of memory, which may be on its way before y is there
+//   finish(unit, slot, row, y, other, around) takes y = W n for a row of the step; `other` is that of the
+//   slot that lies half of the slots away. One lane a slot calls it, where the slot has a row
 //
 // Blocks are persistent: at most two a multiprocessor, each with the input normed once. Loads run one batch
 // of kUnroll chunks ahead of the products, across rows, and the first batch is on its way before the previous
@@ -36,14 +36,13 @@ DEVICE LinearParams select(bool first, const LinearParams& a, const LinearParams
             b.chunks};
 }
 
-// y of a slot, from the sum of its products with row m of the activations.
+// y of a slot, from the sum of its products with a row of activations.
 template <class T, class Task>
-DEVICE float finished(const Task& task, const WeightRow& at, typename T::Acc sum, uint32_t m) {
+DEVICE float finished(const Task& task, const WeightRow& at, typename T::Acc sum, const RowQuant& quant) {
     if (!at.exists()) return 0.0f;
     const LinearParams w = task.weight(at.weight);
     float y;
     if constexpr (T::kInts) {
-        RowQuant quant = row_quants()[m];
         if constexpr (T::kChunkSums) {
             y = sum / quant.scale;
         } else {
@@ -111,9 +110,11 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
             for (int m = 0; m < M; m++) {
                 if (m >= static_cast<int>(n)) break;
                 typename T::Acc sum = reduce_lanes<Sum>(sums[m], static_cast<int>(lanes));
-                float y = finished<T>(task, at, sum, static_cast<uint32_t>(m));
+                float y = finished<T>(task, at, sum, row_quants()[m]);
                 float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
-                if (sub == 0 && at.exists()) task.finish(unit, slot, first + m, y, other);
+                if (sub != 0 || !at.exists()) continue;
+                task.finish(unit, slot, first + m, y, other,
+                    task.around(unit, slot, first + m, step.rows[first + m]));
             }
         }
         __syncthreads();

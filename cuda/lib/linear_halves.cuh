@@ -163,10 +163,15 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                     uint32_t m = 8 * tile + 2 * member + i;
                     if (m >= n) continue;
                     float back = shared.rows[m].power.back;
-                    float upper = finished<T>(task, rows[set][0], sums[set][tile][i] * back, m);
-                    float lower = finished<T>(task, rows[set][1], sums[set][tile][2 + i] * back, m);
-                    if (rows[set][0].exists()) task.finish(unit + set, quartet, first + m, upper, lower);
-                    if (rows[set][1].exists()) task.finish(unit + set, quartet + 8, first + m, lower, upper);
+                    float upper = finished<T>(task, rows[set][0], sums[set][tile][i] * back, {});
+                    float lower = finished<T>(task, rows[set][1], sums[set][tile][2 + i] * back, {});
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        if (!rows[set][half].exists()) continue;
+                        uint32_t slot = quartet + 8 * half;
+                        task.finish(unit + set, slot, first + m, half ? lower : upper, half ? upper : lower,
+                            task.around(unit + set, slot, first + m, step.rows[first + m]));
+                    }
                 }
             }
         }

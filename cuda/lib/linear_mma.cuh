@@ -1,158 +1,350 @@
-// The products of a linear kernel for many rows of activations, on tensor cores: int8 mma.sync m16n8k32.
+// The products of a linear kernel for several rows of activations, on tensor cores: int8 mma.sync m16n8k32.
 //
-// A warp owns a unit of kSets sets of 16 rows of weights, and all rows of activations that the block has in
-// shared memory, 8 at a time. Which columns a step of 32 multiplies is free as long as both operands agree,
-// so that weights come straight from the file's layout: a lane's 16-byte chunk is 4 words of 4 groups, and
-// each word, shifted and masked for one group, is an operand as it stands; the activations of that group and
-// word are one word of a plane (lib/input.cuh). 4 neighbouring lanes take 4 neighbouring chunks, and 8 such
-// quartets take 8 rows.
+// A tile is the rows of weights of a block's warps, 16 each, times up to MMA_ROWS rows of the step, which a
+// kernel of its own has rounded (stage/round.cuh). Its columns come a span of MMA_INTS_COLS at a time:
+// weights to registers, two spans ahead, and activations to one of MMA_INTS_STAGES places in shared memory.
+// Spans of all tiles are handed to blocks in equal shares, one stretch each, so that no block has more than
+// one span more than another, whatever the shape. Where a tile's spans belong to several blocks, each but the
+// last to come leaves its sums; the last one adds them up. They are integers, so nothing depends on who that
+// is. Types with a scale a block have sums of floats: their tiles belong to one block as a whole.
 //
-// A scale a block of 256 is one of four chunks, which a step of four lanes takes whole: the sums of integers
-// become floats there.
+// Which columns a step of 32 multiplies is free as long as both operands agree, so that weights come straight
+// from the file's layout: a lane's 16-byte chunk is 4 words of 4 groups, and each word, shifted and masked
+// for one group, is an operand as it stands; the activations of that group and word are one word of a plane
+// (lib/input.cuh). 4 neighbouring lanes take 4 neighbouring chunks, which are a span, and 8 such quartets
+// take 8 rows. A scale a block of 256 is one of four chunks: the sums of integers become floats there.
 //
 // Rows of activations lie an odd number of 64 bytes apart, so that what 8 lanes read of two of them is in
 // different banks.
 //
-// x = share of the units, y = tile of in.tile_rows rows of the step. Reads W once for each tile. Tasks are
-// those of lib/linear.cuh, with 16 slots: rows 0 to 7 of a set are the first half, rows 8 to 15 the other.
+// x = share of the spans. Reads W once for each MMA_ROWS rows of the step. Tasks are those of lib/linear.cuh,
+// with 16 slots: rows 0 to 7 of a set are the first half, rows 8 to 15 the other. `arrived` is 0.
 #pragma once
 
 #include "linear_halves.cuh"
+#include "parts.cuh"
+
+constexpr uint32_t kMmaWarps = LINEAR_THREADS / kWarpSize, kMmaTiles = MMA_ROWS / 8;
+
+// What a block has in shared memory of a span: activations in planes as in lib/input.cuh, of four chunks,
+// behind each row's the sums of these chunks, and what its rows are and were rounded with.
+struct SpanOfActs {
+    uint8_t rows[MMA_ROWS * MMA_INTS_PITCH];
+    RowQuant quants[MMA_ROWS];
+    StepRow step_rows[MMA_ROWS];
+};
+static_assert(LINEAR_HEADER_BYTES + MMA_INTS_STAGES * sizeof(SpanOfActs) == MMA_INTS_SHARED_BYTES,
+    "the host asks for as much");
+
+// Spans in order: columns of a tile first, then rows of the step, then rows of weights.
+struct SpanAt {
+    uint32_t tile, span;
+
+    DEVICE SpanAt(uint32_t at, uint32_t spans) : tile(at / spans), span(at % spans) {}
+    DEVICE void go_on(uint32_t spans) {
+        if (++span == spans) {
+            span = 0;
+            tile++;
+        }
+    }
+};
+
+// How spans are handed to blocks, `whole` of them at a time.
+struct Shares {
+    uint32_t each, more, whole;
+
+    DEVICE Shares(uint32_t n, uint32_t blocks, uint32_t whole)
+        : each(n / whole / blocks), more(n / whole % blocks), whole(whole) {}
+    DEVICE uint32_t begin(uint32_t block) const {
+        return (block * each + (block < more ? block : more)) * whole;
+    }
+    // Whose a span is.
+    DEVICE uint32_t owner(uint32_t at) const {
+        uint32_t longer = more * (each + 1);
+        at /= whole;
+        return at < longer ? at / (each + 1) : more + (at - longer) / each;
+    }
+};
+
+// Sums of a warp's 16 rows of weights with a tile's rows of the step.
+template <class T>
+struct TileSums {
+    int32_t ints[kMmaTiles][4];
+    // With the scales of blocks, where there are such.
+    float scaled[kMmaTiles][4];
+
+    DEVICE void clear() {
+#pragma unroll
+        for (uint32_t i = 0; i < 4 * kMmaTiles; i++) {
+            ints[i / 4][i % 4] = 0;
+            scaled[i / 4][i % 4] = 0.0f;
+        }
+    }
+    DEVICE typename T::Acc of(uint32_t tile, int i) const {
+        if constexpr (T::kChunkSums) {
+            return scaled[tile][i];
+        } else {
+            return ints[tile][i];
+        }
+    }
+
+    // Adds the products with a lane's chunks of the upper and the lower eight rows of weights.
+    DEVICE void add(const uint4 (&words)[2], const SpanOfActs& acts, uint32_t n) {
+        uint32_t quartet = threadIdx.x % kWarpSize / 4, member = threadIdx.x % 4;
+        uint32_t upper[4] = {words[0].x, words[0].y, words[0].z, words[0].w};
+        uint32_t lower[4] = {words[1].x, words[1].y, words[1].z, words[1].w};
+#pragma unroll
+        for (int pair = 0; pair < 2; pair++) {
+            uint32_t a[4][4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                a[i][0] = T::codes(upper[i], 2 * pair);
+                a[i][1] = T::codes(lower[i], 2 * pair);
+                a[i][2] = T::codes(upper[i], 2 * pair + 1);
+                a[i][3] = T::codes(lower[i], 2 * pair + 1);
+            }
+#pragma unroll
+            for (uint32_t tile = 0; tile < kMmaTiles; tile++) {
+                if (8 * tile >= n) break;
+                const uint8_t* row = acts.rows + (8 * tile + quartet) * MMA_INTS_PITCH + member * 16;
+                uint4 even = load16(row + 2 * pair * 64), odd = load16(row + (2 * pair + 1) * 64);
+                uint32_t b[4][2] = {{even.x, odd.x}, {even.y, odd.y}, {even.z, odd.z}, {even.w, odd.w}};
+#pragma unroll
+                for (int i = 0; i < 4; i++) mma_s8_16x8x32(ints[tile], a[i], b[i]);
+            }
+        }
+    }
+
+    // Makes floats of the sums of a block of 256, with its scales.
+    DEVICE void scale(const float (&scales)[2], const SpanOfActs& acts, uint32_t n) {
+#pragma unroll
+        for (uint32_t tile = 0; tile < kMmaTiles; tile++) {
+            if (8 * tile >= n) break;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t m = 8 * tile + 2 * (threadIdx.x % 4) + i;
+                uint4 of_chunks = load16(acts.rows + m * MMA_INTS_PITCH + MMA_INTS_COLS);
+                int32_t less = static_cast<int32_t>(of_chunks.x + of_chunks.y + of_chunks.z + of_chunks.w);
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    int at = 2 * half + i;
+                    float sum = static_cast<float>(ints[tile][at] - less);
+                    scaled[tile][at] = fmaf(scales[half], sum, scaled[tile][at]);
+                    ints[tile][at] = 0;
+                }
+            }
+        }
+    }
+
+    // Where the sums of n rows of the step are left: each thread where it will look for its own.
+    DEVICE static int4* place(int32_t* sums, uint32_t place, uint32_t tile) {
+        return reinterpret_cast<int4*>(sums) + (place * kMmaTiles + tile) * LINEAR_THREADS + threadIdx.x;
+    }
+    DEVICE void leave(int32_t* sums, uint32_t at, uint32_t n) const {
+#pragma unroll
+        for (uint32_t tile = 0; tile < kMmaTiles; tile++) {
+            if (8 * tile >= n) break;
+            const int32_t(&v)[4] = ints[tile];
+            *place(sums, at, tile) = make_int4(v[0], v[1], v[2], v[3]);
+        }
+    }
+
+    // Adds what the blocks from `first` to `last` have left, but for this one, which has it: several of them
+    // at a time. place_of(block) is which place.
+    template <class PlaceOf>
+    DEVICE void take(int32_t* sums, uint32_t first, uint32_t last, uint32_t n, PlaceOf place_of) {
+        constexpr uint32_t kAtOnce = 5;
+#pragma unroll
+        for (uint32_t tile = 0; tile < kMmaTiles; tile++) {
+            if (8 * tile >= n) break;
+#pragma unroll 1
+            for (uint32_t block = first; block <= last; block += kAtOnce) {
+                int4 v[kAtOnce];
+#pragma unroll
+                for (uint32_t i = 0; i < kAtOnce; i++) {
+                    bool of_other = block + i <= last && block + i != blockIdx.x;
+                    v[i] = of_other ? *place(sums, place_of(block + i), tile) : make_int4(0, 0, 0, 0);
+                }
+#pragma unroll
+                for (uint32_t i = 0; i < kAtOnce; i++) {
+                    ints[tile][0] += v[i].x;
+                    ints[tile][1] += v[i].y;
+                    ints[tile][2] += v[i].z;
+                    ints[tile][3] += v[i].w;
+                }
+            }
+        }
+    }
+};
 
 template <class T, class Task>
 DEVICE void run_linear_ints(
     const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task
 ) {
-    static_assert(T::kInts, "int8 products");
-    constexpr int kSets = T::kSets, kTiles = 4, kWords = 4;
-    let_next_kernel_start();
-    wait_for_previous_kernel();
-    uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows,
-        first = blockIdx.y * in.tile_rows;
-    if (first >= n_rows) return;
-    uint32_t n = n_rows - first < in.tile_rows ? n_rows - first : in.tile_rows;
-    load_rows<T, LINEAR_ROWS, kMmaQuads>(step, in, chunks, first, n, in.row_bytes);
-    const uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
-
+    static_assert(T::kInts && T::kElems * 4 == MMA_INTS_COLS, "a span is four chunks");
+    SpanOfActs* stages = reinterpret_cast<SpanOfActs*>(shared_memory() + LINEAR_HEADER_BYTES);
+    uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
     uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
-    uint32_t warps = blockDim.x / kWarpSize, units = task.units();
-    uint32_t stride = gridDim.x * warps * kSets;
-    for (uint32_t unit = (blockIdx.x * warps + threadIdx.x / kWarpSize) * kSets; unit < units;
-         unit += stride) {
-        int32_t sums[kSets][kTiles][4] = {};
-        // With the scales of blocks, where there are such.
-        float scaled[kSets][kTiles][4] = {};
-        // Each set's rows `quartet` and `quartet + 8`; null if the row is missing.
-        typename T::Row rows[kSets][2];
-#pragma unroll
-        for (int set = 0; set < kSets; set++) {
+    uint32_t units = task.units(), spans = (chunks + 3) / 4;
+    uint32_t tiles_of_rows = (n_rows + MMA_ROWS - 1) / MMA_ROWS;
+    uint32_t n = (units + kMmaWarps - 1) / kMmaWarps * tiles_of_rows * spans;
+    Shares shares(n, gridDim.x, T::kChunkSums ? spans : 1);
+    uint32_t begin = shares.begin(blockIdx.x), end = shares.begin(blockIdx.x + 1);
+    auto unit_of = [&](uint32_t tile) { return tile / tiles_of_rows * kMmaWarps + threadIdx.x / kWarpSize; };
+    auto rows_of = [&](uint32_t tile) {
+        uint32_t left = n_rows - tile % tiles_of_rows * MMA_ROWS;
+        return left < MMA_ROWS ? left : MMA_ROWS;
+    };
+
+    // A lane's chunks of a span, with their scales where there are such: of rows `quartet` and `quartet + 8`
+    // of the warp's set.
+    struct Weights {
+        uint4 words[2];
+        float scales[2];
+    };
+    SpanAt of_weights(begin, spans), of_acts = of_weights, now = of_weights;
+    uint32_t left = end - begin, tile_of_rows = ~0u;
+    typename T::Row rows[2] = {};
+    auto load = [&](Weights& to) {
+        if (of_weights.tile * spans + of_weights.span >= end) return;
+        if (of_weights.tile != tile_of_rows) {
+            tile_of_rows = of_weights.tile;
+            uint32_t unit = unit_of(tile_of_rows);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                WeightRow at =
-                    unit + set < units ? task.row(unit + set, quartet + 8 * half) : WeightRow{};
-                rows[set][half] = at.exists() ? T::row(task.weight(at.weight), at.row) : typename T::Row{};
+                WeightRow at = unit < units ? task.row(unit, quartet + 8 * half) : WeightRow{};
+                rows[half] = at.exists() ? T::row(task.weight(at.weight), at.row) : typename T::Row{};
             }
         }
-        for (uint32_t base = 0; base < chunks; base += 4) {
-            uint32_t chunk = base + member;
-            uint32_t words[kSets][2][kWords] = {};
+        uint32_t chunk = 4 * of_weights.span + member;
 #pragma unroll
-            for (int set = 0; set < kSets; set++) {
+        for (int half = 0; half < 2; half++) {
+            bool exists = rows[half] && chunk < chunks;
+            // Weights that are not there are 0, so any activations will do.
+            to.words[half] = exists ? T::load_codes(rows[half], chunk) : make_uint4(0, 0, 0, 0);
+            if constexpr (T::kChunkSums) to.scales[half] = exists ? T::scale(rows[half], chunk) : 0.0f;
+        }
+        of_weights.go_on(spans);
+    };
+    auto bring = [&](uint32_t stage) {
+        if (of_acts.tile * spans + of_acts.span < end) {
+            SpanOfActs& to = stages[stage];
+            uint32_t first = of_acts.tile % tiles_of_rows * MMA_ROWS, base = 4 * of_acts.span;
+            const uint8_t* from = in.rounded.rows + uint64_t(first) * in.row_bytes;
+            uint32_t n = rows_of(of_acts.tile);
+            // 16 threads a row: a chunk of a plane each.
+            uint32_t plane = threadIdx.x / 4 % 4, chunk = base + threadIdx.x % 4;
+#pragma unroll
+            for (uint32_t half = 0; half < MMA_ROWS * 16 / LINEAR_THREADS; half++) {
+                uint32_t m = threadIdx.x / 16 + half * (LINEAR_THREADS / 16);
+                if (m < n && chunk < chunks)
+                    cp_async16(to.rows + m * MMA_INTS_PITCH + threadIdx.x % 16 * 16,
+                        from + uint64_t(m) * in.row_bytes + (plane * chunks + chunk) * 16);
+            }
+            // What the tile's rows are, and were rounded with, two at a time; and the sums of chunks.
+            if (threadIdx.x < n) {
+                cp_async16(to.step_rows + threadIdx.x, step.rows + first + threadIdx.x);
+            } else if (threadIdx.x >= LINEAR_THREADS - MMA_ROWS / 2) {
+                uint32_t two = 2 * (threadIdx.x - (LINEAR_THREADS - MMA_ROWS / 2));
+                cp_async16(to.quants + two, in.rounded.quants + first + two);
+            }
+            if constexpr (T::kChunkSums) {
+                if (threadIdx.x < n)
+                    cp_async16(to.rows + threadIdx.x * MMA_INTS_PITCH + MMA_INTS_COLS,
+                        from + uint64_t(threadIdx.x) * in.row_bytes + chunks * T::kElems + base * 4);
+            }
+            of_acts.go_on(spans);
+        }
+        cp_async_commit();
+    };
+
+    TileSums<T> sums;
+    sums.clear();
+    // What the block has of a tile: says whether it is to finish it, with all sums.
+    auto complete = [&](uint32_t tile) {
+        if constexpr (T::kChunkSums) return true;
+        uint32_t first = tile * spans;
+        uint32_t first_block = shares.owner(first), last_block = shares.owner(first + spans - 1);
+        if (first_block == last_block) return true;
+        // A block may have the end of one tile and the beginning of another.
+        auto place_of = [&](uint32_t block) { return 2 * block + (block == first_block); };
+        uint32_t n = rows_of(tile);
+        sums.leave(in.rounded.sums, place_of(blockIdx.x), n);
+        uint32_t* word = reinterpret_cast<uint32_t*>(shared_memory());
+        if (!comes_last(in.rounded.arrived + tile, last_block - first_block + 1, word)) return false;
+        sums.take(in.rounded.sums, first_block, last_block, n, place_of);
+        return true;
+    };
+    auto finish = [&](uint32_t tile, const SpanOfActs& acts) {
+        uint32_t unit = unit_of(tile), first = tile % tiles_of_rows * MMA_ROWS, n = rows_of(tile);
+        if (unit >= units) return;
+        WeightRow at[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) at[half] = task.row(unit, quartet + 8 * half);
+#pragma unroll
+        for (uint32_t of_rows = 0; of_rows < kMmaTiles; of_rows++) {
+            if (8 * of_rows >= n) break;
+            // What is read of memory is on its way before the first value is written, because nobody knows
+            // that these are not the same.
+            typename Task::Around around[2][2];
+            uint32_t rows[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t m = 8 * of_rows + 2 * member + i;
+                rows[i] = m < n ? m : n - 1;
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    if (!rows[set][half] || chunk >= chunks) continue;
-                    uint4 w = T::load_codes(rows[set][half], chunk);
-                    words[set][half][0] = w.x;
-                    words[set][half][1] = w.y;
-                    words[set][half][2] = w.z;
-                    words[set][half][3] = w.w;
+                    // The first slot of a unit has a row.
+                    uint32_t slot = at[half].exists() ? quartet + 8 * half : 0;
+                    around[i][half] = task.around(unit, slot, first + rows[i], acts.step_rows[rows[i]]);
                 }
             }
-            // Weights beyond the last chunk are 0, so any activations will do.
-            uint32_t of_acts = chunk < chunks ? chunk : chunks - 1;
-            // Two groups at a time: unrolled, the operands of all four would not fit into registers.
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                if (8 * of_rows + 2 * member + i >= n) continue;
+                RowQuant quant = acts.quants[rows[i]];
+                float upper = finished<T>(task, at[0], sums.of(of_rows, i), quant);
+                float lower = finished<T>(task, at[1], sums.of(of_rows, 2 + i), quant);
+                uint32_t m = first + rows[i];
+                if (at[0].exists()) task.finish(unit, quartet, m, upper, lower, around[i][0]);
+                if (at[1].exists()) task.finish(unit, quartet + 8, m, lower, upper, around[i][1]);
+            }
+        }
+    };
+
+    Weights even, odd;
+    load(even);
+    load(odd);
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    if (left == 0) return;
 #pragma unroll 1
-            for (int pair = 0; pair < 2; pair++) {
-#pragma unroll
-                for (int tile = 0; tile < kTiles; tile++) {
-                    if (8 * tile >= static_cast<int>(n)) break;
-                    const uint8_t* row = acts + (8 * tile + quartet) * in.row_bytes;
-                    uint4 even = load16(row + (2 * pair * chunks + of_acts) * 16);
-                    uint4 odd = load16(row + ((2 * pair + 1) * chunks + of_acts) * 16);
-                    uint32_t b[kWords][2] = {
-                        {even.x, odd.x}, {even.y, odd.y}, {even.z, odd.z}, {even.w, odd.w}
-                    };
-#pragma unroll
-                    for (int set = 0; set < kSets; set++) {
-#pragma unroll
-                        for (int i = 0; i < kWords; i++) {
-                            uint32_t upper = words[set][0][i], lower = words[set][1][i];
-                            uint32_t a[4] = {T::codes(upper, 2 * pair), T::codes(lower, 2 * pair),
-                                             T::codes(upper, 2 * pair + 1), T::codes(lower, 2 * pair + 1)};
-                            mma_s8_16x8x32(sums[set][tile], a, b[i]);
-                        }
-                    }
-                }
-            }
-            if constexpr (T::kChunkSums) {
-                float scales[kSets][2];
-#pragma unroll
-                for (int set = 0; set < kSets; set++) {
-#pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        scales[set][half] = rows[set][half] ? T::scale(rows[set][half], base) : 0.0f;
-                    }
-                }
-#pragma unroll
-                for (int tile = 0; tile < kTiles; tile++) {
-                    if (8 * tile >= static_cast<int>(n)) break;
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        const uint8_t* row = acts + (8 * tile + 2 * member + i) * in.row_bytes;
-                        uint4 of_chunks = load16(chunk_sums<T>(row, chunks) + base);
-                        int32_t less =
-                            static_cast<int32_t>(of_chunks.x + of_chunks.y + of_chunks.z + of_chunks.w);
-#pragma unroll
-                        for (int set = 0; set < kSets; set++) {
-#pragma unroll
-                            for (int half = 0; half < 2; half++) {
-                                int at = 2 * half + i;
-                                float sum = static_cast<float>(sums[set][tile][at] - less);
-                                scaled[set][tile][at] = fmaf(scales[set][half], sum, scaled[set][tile][at]);
-                                sums[set][tile][at] = 0;
-                            }
-                        }
-                    }
-                }
-            }
+    for (uint32_t stage = 0; stage + 1 < MMA_INTS_STAGES; stage++) bring(stage);
+    uint32_t stage = 0;
+    auto take = [&](Weights& weights) {
+        cp_async_wait<MMA_INTS_STAGES - 2>();
+        __syncthreads();
+        // Everybody has left the place before this one.
+        bring((stage + MMA_INTS_STAGES - 1) % MMA_INTS_STAGES);
+        const SpanOfActs& acts = stages[stage];
+        uint32_t n = rows_of(now.tile);
+        sums.add(weights.words, acts, n);
+        if constexpr (T::kChunkSums) sums.scale(weights.scales, acts, n);
+        load(weights);
+        left--;
+        if (now.span == spans - 1 || left == 0) {
+            if (complete(now.tile)) finish(now.tile, acts);
+            sums.clear();
         }
-        auto sum_of = [&](int set, int tile, int i) {
-            if constexpr (T::kChunkSums) {
-                return scaled[set][tile][i];
-            } else {
-                return sums[set][tile][i];
-            }
-        };
-#pragma unroll
-        for (int set = 0; set < kSets; set++) {
-            WeightRow at[2];
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                at[half] = rows[set][half] ? task.row(unit + set, quartet + 8 * half) : WeightRow{};
-            }
-#pragma unroll
-            for (int tile = 0; tile < kTiles; tile++) {
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    uint32_t m = 8 * tile + 2 * member + i;
-                    if (m >= n) continue;
-                    float upper = finished<T>(task, at[0], sum_of(set, tile, i), m);
-                    float lower = finished<T>(task, at[1], sum_of(set, tile, 2 + i), m);
-                    if (at[0].exists()) task.finish(unit + set, quartet, first + m, upper, lower);
-                    if (at[1].exists()) task.finish(unit + set, quartet + 8, first + m, lower, upper);
-                }
-            }
-        }
+        now.go_on(spans);
+        stage = (stage + 1) % MMA_INTS_STAGES;
+    };
+#pragma unroll 1
+    while (true) {
+        take(even);
+        if (left == 0) break;
+        take(odd);
+        if (left == 0) break;
     }
 }
 

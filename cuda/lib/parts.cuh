@@ -1,4 +1,4 @@
-// Attention in parts: groups of lanes and whole blocks see some positions each, and what they found is
+// Attention in parts: groups of lanes, warps and whole blocks see some positions each, and what they found is
 // merged.
 //
 //   m = max m_i, w_i = 2^(m_i - m), out = sum w_i v_i / sum w_i s_i
@@ -26,11 +26,31 @@ DEVICE float rescale(float from, float to) {
     return from == to ? 1.0f : exp2_fast(from - to);
 }
 
+// Joins what the groups of `lanes` neighbouring lanes of a warp have found, of which a lane has kElems values
+// of every head: afterwards the first group has it all.
+template <uint32_t kHeads, uint32_t kElems>
+DEVICE void join_groups(Softmax (&softs)[kHeads], float (&values)[kHeads][kElems], uint32_t lanes) {
+    for (uint32_t mask = lanes; mask < kWarpSize; mask *= 2) {
+#pragma unroll
+        for (uint32_t h = 0; h < kHeads; h++) {
+            Softmax other = {
+                __shfl_xor_sync(kWarp, softs[h].largest, mask), __shfl_xor_sync(kWarp, softs[h].sum, mask)
+            };
+            float largest = fmaxf(softs[h].largest, other.largest);
+            float by = rescale(softs[h].largest, largest), by_other = rescale(other.largest, largest);
+            softs[h] = {largest, fmaf(other.sum, by_other, softs[h].sum * by)};
+#pragma unroll
+            for (uint32_t e = 0; e < kElems; e++) {
+                float theirs = __shfl_xor_sync(kWarp, values[h][e], mask);
+                values[h][e] = fmaf(theirs, by_other, values[h][e] * by);
+            }
+        }
+    }
+}
+
 // Positions of each split of a row but the last, a multiple of `unit`, where there may be `most` splits.
 DEVICE uint32_t positions_of_split(uint32_t n_positions, uint32_t most, uint32_t unit) {
-    uint32_t split = (n_positions + ATTEND_SPLITS - 1) / ATTEND_SPLITS;
-    if (split > ATTEND_LONG) split = ATTEND_LONG;
-    if (split < (n_positions + most - 1) / most) split = (n_positions + most - 1) / most;
+    uint32_t split = (n_positions + most - 1) / most;
     if (split < ATTEND_LEAST) split = ATTEND_LEAST;
     return (split + unit - 1) / unit * unit;
 }
@@ -50,7 +70,8 @@ struct PartsAt {
     }
 };
 
-// Those of a block's groups, in shared memory. A group that saw no position leaves a sum and values of 0.
+// Those of a block's warps, or of its groups of lanes, in shared memory. One that saw no position leaves a
+// sum and values of 0.
 template <uint32_t kHeads>
 DEVICE PartsAt<kHeads> parts_of_groups(uint32_t groups, uint32_t dim) {
     return {reinterpret_cast<float*>(shared_memory()) + 2 * kHeads + 4, groups, dim};
@@ -95,7 +116,7 @@ DEVICE void merge(
 ) {
     static_assert(MAX_PARTS % N == 0, "weights of parts that are not there");
     Softmax* merged = reinterpret_cast<Softmax*>(shared_memory());
-    uint32_t dim = from.dim, quads = heads * dim / 4;
+    uint32_t dim = from.dim, quads = heads * dim / 4, rounded = (n + N - 1) / N * N;
     float4 values[N];
     // Past the end, the last part once more, without a weight.
     auto load = [&](uint32_t at, uint32_t first) {
@@ -108,7 +129,7 @@ DEVICE void merge(
     // The first values are on their way while weights are made.
     if (threadIdx.x < quads) load(threadIdx.x, 0);
     for (uint32_t h = threadIdx.x / kWarpSize; h < heads; h += blockDim.x / kWarpSize) {
-        constexpr uint32_t kOwn = MAX_PARTS / kWarpSize;
+        constexpr uint32_t kOwn = (MAX_PARTS + kWarpSize - 1) / kWarpSize;
         uint32_t lane = threadIdx.x % kWarpSize;
         Softmax mine[kOwn];
         float largest = -INFINITY, sum = 0.0f;
@@ -116,17 +137,20 @@ DEVICE void merge(
         for (uint32_t i = 0; i < kOwn; i++) {
             uint32_t part = i * kWarpSize + lane;
             mine[i] = {-INFINITY, 0.0f};
+            // Most rows have few parts: the rest costs no more than a branch of the whole warp.
+            if (i * kWarpSize >= rounded) continue;
             if (part < n) mine[i] = from.soft(part, h);
             largest = fmaxf(largest, mine[i].largest);
         }
         largest = reduce_lanes<Largest>(largest, kWarpSize);
 #pragma unroll
         for (uint32_t i = 0; i < kOwn; i++) {
+            if (i * kWarpSize >= rounded) continue;
             uint32_t part = i * kWarpSize + lane;
             // A part without positions has no weight.
             float by = mine[i].sum == 0.0f ? 0.0f : rescale(mine[i].largest, largest);
             sum = fmaf(mine[i].sum, by, sum);
-            if (part < (n + N - 1) / N * N) weights[part * kHeads + h].largest = by;
+            if (part < rounded) weights[part * kHeads + h].largest = by;
         }
         sum = reduce_lanes<Sum>(sum, kWarpSize);
         if (lane == 0) merged[h] = {largest, sum};
@@ -150,8 +174,9 @@ DEVICE void merge(
     }
 }
 
-// Parts of a block's groups, which are 4 at least, and of splits that are on their way at a time.
-constexpr uint32_t kGroupsAtOnce = 4, kSplitsAtOnce = 16;
+// Parts of a block's warps or groups, and of splits, that are on their way at a time: of more than a few
+// splits, as many as an H100 has of a row with 5 KV heads, so that one round trip brings all of them.
+constexpr uint32_t kGroupsAtOnce = 4, kFewSplits = 8, kSplitsAtOnce = 28;
 
 // Merges the parts of a block's groups. One split is the result; of more, each block leaves its own, and the
 // last to come merges these. Calls write(head, element, value) for the result, and says whether this block
@@ -180,6 +205,10 @@ DEVICE bool merge_parts(
     uint32_t* word = reinterpret_cast<uint32_t*>(shared_memory()) + 2 * kHeads;
     if (!comes_last(p.arrived + p.at, p.splits, word)) return false;
     // The groups' parts are not needed any more.
-    merge<kSplitsAtOnce>(of_splits, p.splits, heads, of_groups.softs, result);
+    if (p.splits <= kFewSplits) {
+        merge<kFewSplits>(of_splits, p.splits, heads, of_groups.softs, result);
+    } else {
+        merge<kSplitsAtOnce>(of_splits, p.splits, heads, of_groups.softs, result);
+    }
     return true;
 }

@@ -19,6 +19,7 @@ struct Vector {
 };
 
 DEVICE void hadamard(Vector& v) {
+#pragma unroll
     for (uint32_t half = 1; half < kWarpSize; half *= 2) {
 #pragma unroll
         for (uint32_t j = 0; j < kLaneElems; j++) {
@@ -74,6 +75,14 @@ DEVICE Vector load_vector(const float* from, uint32_t head_dim) {
 #pragma unroll
     for (uint32_t j = 0; j < kLaneElems; j++) v.x[j] = j < v.n ? from[Vector::elem(j)] : 0.0f;
     return v;
+}
+
+// The reverse.
+DEVICE void store_vector(const Vector& v, float* to) {
+#pragma unroll
+    for (uint32_t j = 0; j < kLaneElems; j++) {
+        if (j < v.n) to[Vector::elem(j)] = v.x[j];
+    }
 }
 
 constexpr float kLargestHalf = 65504.0f;

@@ -2,10 +2,11 @@
 // encodes the pages that the step has filled.
 //
 // A block owns one row of the step, one KV head, and its keys or its values: x = 2 KV head + part, z = row. A
-// warp owns a vector at a time. The block of the row that fills a page encodes it: it transforms what the
-// step brought of the page itself, because other blocks store it at the same time, and reads what was there
-// before. Of a sequence's first page it takes the mean of the keys instead, in double precision and in the
-// order of positions, as src/backend/cpu/kv.rs does.
+// warp owns a vector at a time. Steps of one row have no launch of it where attention is on tensor cores: the
+// blocks of attend_row.cuh do it, with what is here. The block of the row that fills a page encodes it: it
+// transforms what the step brought of the page itself, because other blocks store it at the same time, and
+// reads what was there before. Of a sequence's first page it takes the mean of the keys instead, in double
+// precision and in the order of positions, as src/backend/cpu/kv.rs does.
 //
 // Codes are those of ggml-types/src/turboquant/lloyd.rs and prod.rs, but where an element is within float's
 // rounding of a border.
@@ -38,26 +39,32 @@ struct AppendRoom {
 constexpr uint32_t kNoRow = 0xffffffffu;
 
 struct Appended {
-    const AppendParams& p;
+    const StepTables& step;
+    const CodedKvParams& kv;
+    const float* raw;
     AppendRoom room;
     uint32_t r, head, part;
     StepRow row;
 
-    DEVICE uint32_t head_dim() const { return p.kv.head_dim; }
+    DEVICE uint32_t head_dim() const { return kv.head_dim; }
     DEVICE uint32_t warp() const { return threadIdx.x / kWarpSize; }
     DEVICE uint32_t warps() const { return blockDim.x / kWarpSize; }
 
-    // The key or value that a row brings, transformed.
+    // The key or value that a row brings, as it is.
+    DEVICE const float* brought_raw(uint32_t by) const {
+        return raw + ((uint64_t(by) * 2 + part) * kv.n_kv_heads + head) * head_dim();
+    }
+
+    // The same, transformed.
     DEVICE Vector brought(uint32_t by) const {
-        uint64_t vector = (uint64_t(by) * 2 + part) * p.kv.n_kv_heads + head;
-        Vector v = load_vector(p.raw + vector * head_dim(), head_dim());
-        rotate(v, p.kv.codes);
+        Vector v = load_vector(brought_raw(by), head_dim());
+        rotate(v, kv.codes);
         return v;
     }
 
     // The halves of page i of the row's sequence.
     DEVICE uint16_t* exact(uint32_t i) const {
-        return exact_head(p.kv, exact_page(p.step, row.seq, i), part, head);
+        return exact_head(kv, exact_page(step, row.seq, i), part, head);
     }
 
     // Finds which positions of page i the step brings, up to this row.
@@ -66,7 +73,7 @@ struct Appended {
         for (uint32_t at = threadIdx.x; at < PAGE_POSITIONS; at += blockDim.x) room.source[at] = kNoRow;
         __syncthreads();
         for (uint32_t at = threadIdx.x; at <= r; at += blockDim.x) {
-            StepRow other = p.step.rows[at];
+            StepRow other = step.rows[at];
             if (other.seq == row.seq && other.pos / PAGE_POSITIONS == i)
                 room.source[other.pos % PAGE_POSITIONS] = at;
         }
@@ -117,7 +124,7 @@ struct Appended {
         }
         find(0);
         if (room.source[PAGE_POSITIONS - 1] == kNoRow) {
-            const float* mean = mean_of(p.kv, exact_page(p.step, row.seq, 0), head);
+            const float* mean = mean_of(kv, exact_page(step, row.seq, 0), head);
             for (uint32_t e = threadIdx.x; e < head_dim(); e += blockDim.x) room.mean[e] = mean[e];
         } else {
             load(0);
@@ -165,7 +172,7 @@ struct Appended {
             along = reduce_lanes<Sum>(along, kWarpSize);
             code_squares = reduce_lanes<Sum>(code_squares, kWarpSize);
             float scale = squares == 0.0f ? 0.0f : part == 0 ? squares / along : along / code_squares;
-            count_clamped(p.kv.clamped, scale > kLargestHalf);
+            count_clamped(kv.clamped, scale > kLargestHalf);
             if (first_lane) *to.scale(pos) = scale_bits(scale);
         } else {
             // The norm, and what it leaves over as a reader will see it.
@@ -179,7 +186,7 @@ struct Appended {
                 left = fmaf(residual.x[j], residual.x[j], left);
             }
             left = reduce_lanes<Sum>(left, kWarpSize);
-            count_clamped(p.kv.clamped, sqrtf(squares) > kLargestHalf || sqrtf(left) > kLargestHalf);
+            count_clamped(kv.clamped, sqrtf(squares) > kLargestHalf || sqrtf(left) > kLargestHalf);
             C::pack_signs(to.vector(head_dim(), pos), head_dim(), residual);
             if (first_lane) {
                 *to.scale(pos, 0) = norm_bits;
@@ -221,12 +228,39 @@ struct Appended {
     // Encodes it as page i of the row's sequence.
     template <class C>
     DEVICE void encode(uint32_t i) const {
-        uint32_t page = page_of(p.step, row.seq, i * PAGE_POSITIONS);
+        uint32_t page = page_of(step, row.seq, i * PAGE_POSITIONS);
         if (part == 0) {
-            encode(coded_keys<C>(p.kv, page, head), C::key_book(p.kv));
+            encode(coded_keys<C>(kv, page, head), C::key_book(kv));
         } else {
-            encode(coded_values<C>(p.kv, page, head), value_book(p.kv));
+            encode(coded_values<C>(kv, page, head), value_book(kv));
         }
+    }
+
+    // Keeps what the row brings, transformed; a warp calls it.
+    DEVICE void keep(const Vector& v) const {
+        uint16_t* to = exact(row.pos / PAGE_POSITIONS) + row.pos % PAGE_POSITIONS * head_dim();
+        count_clamped(kv.clamped, store_halves(v, to));
+    }
+
+    DEVICE bool fills_page() const { return row.pos % PAGE_POSITIONS == PAGE_POSITIONS - 1; }
+
+    // Encodes the page that the row fills, and takes the mean of a sequence's first page.
+    template <class C>
+    DEVICE void fill() const {
+        uint32_t page = row.pos / PAGE_POSITIONS;
+        if (page == 0 && part == 0) {
+            find(0);
+            load(0);
+            take_mean();
+            float* to = mean_of(kv, exact_page(step, row.seq, 0), head);
+            for (uint32_t e = threadIdx.x; e < head_dim(); e += blockDim.x) to[e] = room.mean[e];
+        }
+        // The first pages are never read from codes.
+        if (page < kv.sink_pages) return;
+        find_mean();
+        find(page);
+        load(page);
+        encode<C>(page);
     }
 
     // What is beyond halves becomes their largest.
@@ -240,36 +274,16 @@ DEVICE void append(const AppendParams& p) {
     uint32_t r = blockIdx.z;
     if (r >= p.step.counts->rows) return;
     uint32_t head_dim = p.kv.head_dim, head = blockIdx.x / 2, part = blockIdx.x % 2;
-    Appended it{p, AppendRoom(head_dim), r, head, part, p.step.rows[r]};
-    uint32_t page = it.row.pos / PAGE_POSITIONS, place = it.row.pos % PAGE_POSITIONS;
+    Appended it{p.step, p.kv, p.raw, AppendRoom(head_dim), r, head, part, p.step.rows[r]};
 
-    if (it.warp() == 0) {
-        count_clamped(p.kv.clamped, Appended::store_halves(it.brought(r), it.exact(page) + place * head_dim));
-    }
+    if (it.warp() == 0) it.keep(it.brought(r));
     if (part == 0) {
         for (uint32_t h = it.warp(); h < p.group; h += it.warps()) {
             float* q = p.q + ((uint64_t(r) * p.kv.n_kv_heads + head) * p.group + h) * head_dim;
             Vector v = load_vector(q, head_dim);
             rotate(v, p.kv.codes);
-#pragma unroll
-            for (uint32_t j = 0; j < kLaneElems; j++) {
-                if (j < v.n) q[Vector::elem(j)] = v.x[j];
-            }
+            store_vector(v, q);
         }
     }
-    if (place != PAGE_POSITIONS - 1) return;
-
-    if (page == 0 && part == 0) {
-        it.find(0);
-        it.load(0);
-        it.take_mean();
-        float* to = mean_of(p.kv, exact_page(p.step, it.row.seq, 0), head);
-        for (uint32_t e = threadIdx.x; e < head_dim; e += blockDim.x) to[e] = it.room.mean[e];
-    }
-    // The first pages are never read from codes.
-    if (page < p.kv.sink_pages) return;
-    it.find_mean();
-    it.find(page);
-    it.load(page);
-    it.encode<C>(page);
+    if (it.fills_page()) it.template fill<C>();
 }

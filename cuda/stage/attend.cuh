@@ -9,8 +9,9 @@
 // walks over positions of its own, kAtOnce at a time, with a softmax of its own: largest score, sum of
 // weights, weighted values, of which each lane keeps 8 elements for every query head. Keys and values of a
 // round are on their way while the round before it is multiplied, and so are the page numbers of the next
-// one. A block merges its groups through shared memory. Where there is one split it writes the result; else
-// it leaves its part in `partial`, and the block that comes last merges the parts.
+// one. A warp joins its groups by shuffles, and a block its warps through shared memory. Where there is one
+// split it writes the result; else it leaves its part in `partial`, and the block that comes last merges the
+// parts.
 //
 // Reads (pos + 1) x 2 x head_dim elements a KV head. Needs head_dim <= 256, pages of PAGE_POSITIONS, zeros
 // behind each vector, `arrived` 0.
@@ -221,18 +222,20 @@ DEVICE void attend(const AttendParams& p) {
         round(odd, even, base + positions);
     }
 
-    PartsAt<ATTEND_HEADS> parts = parts_of_groups<ATTEND_HEADS>(groups, stride);
+    join_groups(state.soft, state.values, lanes);
+    uint32_t warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
+    PartsAt<ATTEND_HEADS> parts = parts_of_groups<ATTEND_HEADS>(warps, stride);
 #pragma unroll
     for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
-        if (!has_piece) break;
-        if (sub == 0) parts.soft(group, h) = state.soft[h];
-        float4* to = reinterpret_cast<float4*>(parts.of(group, h) + elem);
+        if (!has_piece || threadIdx.x % kWarpSize >= lanes) break;
+        if (sub == 0) parts.soft(warp, h) = state.soft[h];
+        float4* to = reinterpret_cast<float4*>(parts.of(warp, h) + elem);
         to[0] = make_float4(state.values[h][0], state.values[h][1], state.values[h][2], state.values[h][3]);
         to[1] = make_float4(state.values[h][4], state.values[h][5], state.values[h][6], state.values[h][7]);
     }
     uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.tiles + tile;
     Parts<ATTEND_HEADS> from{p.partial, p.arrived, at, splits, p.splits, stride};
-    merge_parts(from, split, groups, heads, [&](uint32_t h, uint32_t e, float value) {
+    merge_parts(from, split, warps, heads, [&](uint32_t h, uint32_t e, float value) {
         if (e < head_dim) out[h * head_dim + e] = value;
     });
 }

@@ -110,5 +110,5 @@ DEVICE void attend_blocks(const AttendBlocksParams& p) {
         take_page<kCodesAtOnce>(state, q, keys, values, empty, task.positions(i), head_dim, of_thread.lanes);
     }
     of_thread.leave(state, head_dim);
-    task.finish(p, of_thread.groups, p.kv, p.kv.forms[1] != BLOCKS_HALVES);
+    task.finish(p, of_thread.groups, head_dim, p.kv, p.kv.forms[1] != BLOCKS_HALVES);
 }

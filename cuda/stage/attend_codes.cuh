@@ -196,10 +196,10 @@ constexpr int kCodesAtOnce = 2;
 // pages.
 template <uint32_t kHeads>
 struct PagesTask {
-    StepRow row;
-    uint32_t r, n_positions, first_page, end_page, split, splits;
-    uint32_t kv_head, tile, heads;
-    uint64_t first_head;
+    StepRow row = {};
+    uint32_t r, n_positions = 0, first_page = 0, end_page = 0, split = 0, splits = 0;
+    uint32_t kv_head = 0, tile = 0, heads = 0;
+    uint64_t first_head = 0;
     bool exists;
 
     template <class Params>
@@ -246,8 +246,9 @@ struct PagesTask {
     // Merges what `groups` groups of the block have left in shared memory with other blocks' parts where
     // there are some, and writes the result, transformed back by `rotation` where it was transformed.
     template <class Params, class Rotation>
-    DEVICE void finish(const Params& p, uint32_t groups, const Rotation& rotation, bool transformed) const {
-        uint32_t head_dim = p.kv.head_dim;
+    DEVICE void finish(
+        const Params& p, uint32_t groups, uint32_t head_dim, const Rotation& rotation, bool transformed
+    ) const {
         float* merged = parts_of_groups<kHeads>(groups, head_dim).of(groups, 0);
         uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.tiles + tile;
         Parts<kHeads> from{p.partial, p.arrived, at, splits, p.splits, head_dim};
@@ -257,10 +258,7 @@ struct PagesTask {
         for (uint32_t h = threadIdx.x / kWarpSize; h < heads; h += blockDim.x / kWarpSize) {
             Vector v = load_vector(merged + h * head_dim, head_dim);
             if (transformed) transform_back(v, rotation);
-#pragma unroll
-            for (uint32_t j = 0; j < kLaneElems; j++) {
-                if (j < v.n) p.out[(first_head + h) * head_dim + Vector::elem(j)] = v.x[j];
-            }
+            store_vector(v, p.out + (first_head + h) * head_dim);
         }
     }
 };
@@ -371,5 +369,5 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
         }
     }
     of_thread.leave(state, head_dim);
-    task.finish(p, of_thread.groups, p.kv.codes, true);
+    task.finish(p, of_thread.groups, head_dim, p.kv.codes, true);
 }

@@ -2,7 +2,7 @@
 // attend_codes.cuh whose keys have one scale, and heads of D elements.
 //
 // Split-K flash decode, page by page and merged as there: a block owns one row, one KV head with up to
-// ATTEND_ROW_HEADS of its query heads, and some pages, of which each of its 4 warps takes 16 positions. Query
+// ATTEND_ROW_HEADS of its query heads, and some pages, of which a warp takes 16 positions at a time. Query
 // heads are the columns of the products, positions or elements their rows, and no code passes through shared
 // memory: a lane loads what its registers of an operand are made of. It is free which elements a lane names
 // k, as long as keys and queries agree, and which rows of a tile its values are:
@@ -22,10 +22,13 @@
 // the largest weight, so that what is multiplied is below 2^15, and large where it matters, whatever the
 // scales are. Of 40 powers of two that scales span, a weight itself loses nothing as a float.
 //
-// Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head, and 4 x D for exact positions. Queries come
-// transformed (append.cuh), and the output is transformed back here. Needs head_dim = D, `arrived` 0.
+// For a step of one row a block transforms its queries itself, and the one with the newest page appends the
+// row's key and value to it (append.cuh); of steps of more rows queries come transformed. The output is
+// transformed back here. Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head, and 4 x D for exact
+// positions. Needs head_dim = D, `arrived` 0.
 #pragma once
 
+#include "append.cuh"
 #include "attend_codes.cuh"
 
 // Positions that a warp takes at a time.
@@ -44,7 +47,7 @@ struct RowQueries {
     // One over the power of two, what a product of bytes is worth, and the product with the mean of the keys.
     float unscale[ATTEND_ROW_HEADS], step[ATTEND_ROW_HEADS], mean[ATTEND_ROW_HEADS];
 
-    // Neighbouring lanes share a head; each takes whole words of four elements. `mean_keys` may be null.
+    // Neighbouring lanes share a head; each takes whole words of four elements.
     DEVICE void load(const AttendCodesParams& p, const float* q, uint32_t heads, const float* mean_keys) {
         constexpr uint32_t kLanes = D / 4 < kWarpSize ? D / 4 : kWarpSize, kWords = D / 4 / kLanes;
         const float factor = p.scale * 1.4426950408889634f;
@@ -55,8 +58,8 @@ struct RowQueries {
 #pragma unroll
             for (uint32_t w = 0; w < kWords && h < heads; w++) {
                 uint32_t elem = 4 * (w * kLanes + lane);
-                float4 of_query = *reinterpret_cast<const float4*>(q + h * D + elem), of_mean = {};
-                if (mean_keys != nullptr) of_mean = *reinterpret_cast<const float4*>(mean_keys + elem);
+                float4 of_query = *reinterpret_cast<const float4*>(q + h * D + elem);
+                float4 of_mean = *reinterpret_cast<const float4*>(mean_keys + elem);
                 float four[2][4] = {
                     {of_query.x, of_query.y, of_query.z, of_query.w},
                     {of_mean.x, of_mean.y, of_mean.z, of_mean.w}
@@ -104,7 +107,8 @@ struct RowQueries {
 // member + {0, 1}.
 struct Place {
     uint32_t quartet, member;
-    DEVICE Place() : quartet(threadIdx.x % kWarpSize / 4), member(threadIdx.x % 4) {}
+    DEVICE explicit Place(uint32_t thread) : quartet(thread % kWarpSize / 4), member(thread % 4) {}
+    DEVICE Place() : Place(threadIdx.x) {}
 };
 
 // What a warp has found so far for its heads, of which a lane has two: 2 member + {0, 1}.
@@ -172,9 +176,10 @@ struct RowState {
 
     // Leaves all of it for PagesTask::finish.
     DEVICE void leave() {
-        Place at;
+        // Not kept in registers meanwhile.
+        Place at(recomputed(threadIdx.x));
         uint32_t warp = threadIdx.x / kWarpSize;
-        auto parts = parts_of_groups<ATTEND_ROW_HEADS>(ATTEND_THREADS / kWarpSize, D);
+        auto parts = parts_of_groups<ATTEND_ROW_HEADS>(ATTEND_WIDE_THREADS / kWarpSize, D);
 #pragma unroll
         for (int head = 0; head < 2; head++) {
             float all = sum[head];
@@ -266,55 +271,74 @@ struct ByteOperands {
     }
 };
 
-// Takes in 16 positions of a page of codes, which has all of them, and of which the row sees the first n of
-// the page.
+// What a lane has of 16 positions of a page of codes.
 template <class C, int D>
-DEVICE void take_codes(
-    RowState<D>& state, const ByteOperands<D>& q, const CodesParams& codes,
-    const CodedPage<typename C::Keys>& keys, const CodedPage<typename C::Values>& values, uint32_t first,
-    uint32_t n
-) {
+struct CodesTile {
     using K = typename C::Keys;
     using V = typename C::Values;
-    constexpr uint32_t kPieces = D / CODES_PIECE, kOfKey = kPieces / 4,
+    static constexpr uint32_t kPieces = D / CODES_PIECE, kOfKey = kPieces / 4,
         kOfValue = kPieces > 8 ? kPieces / 8 : 1;
+
+    typename K::template Row<kOfKey> key[2];
+    typename V::template Row<kOfValue> value[4];
+    uint16_t key_scales[2], value_scales[2];
+
+    DEVICE void load(const CodedPage<K>& keys, const CodedPage<V>& values, uint32_t first) {
+        Place at;
+        uint32_t place = first + at.quartet;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint8_t* vector = keys.vector(D, place) + i * 8 * CodedPage<K>::vector_bytes(D);
+            key[i].load(vector, kPieces, at.member);
+            key_scales[i] = keys.scale(place)[8 * i];
+            value_scales[i] = values.scale(place)[8 * i];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint8_t* vector = values.vector(D, first + 2 * at.member)
+                + (i % 2 + i / 2 * 8) * CodedPage<V>::vector_bytes(D);
+            value[i].load(vector, kPieces, at.quartet * D / 8 / CODES_PIECE / kOfValue);
+        }
+    }
+};
+
+// Takes in 16 positions of a page of codes, which has all of them, and of which the row sees the first n of
+// the page. Calls load_next() as soon as nobody waits for the tile any more: a scoreboard that loads of two
+// tiles share is clear when the later one is there.
+template <class C, int D, class LoadNext>
+DEVICE void take_codes(
+    RowState<D>& state, const ByteOperands<D>& q, const CodesParams& codes, const CodesTile<C, D>& tile,
+    uint32_t first, uint32_t n, LoadNext load_next
+) {
+    using Tile = CodesTile<C, D>;
     Place at;
     uint32_t place = first + at.quartet;
-    typename K::Piece key[2][kOfKey];
-    typename V::Piece value[4][kOfValue];
     float key_scales[2], steps[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const uint8_t* vector = keys.vector(D, place) + i * 8 * CodedPage<K>::vector_bytes(D);
-        K::template load_row<kOfKey>(vector, kPieces, at.member, key[i]);
-        key_scales[i] = float_of_half(keys.scale(place)[8 * i]);
-        steps[i] = float_of_half(values.scale(place)[8 * i]);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint8_t* vector =
-            values.vector(D, first + 2 * at.member) + (i % 2 + i / 2 * 8) * CodedPage<V>::vector_bytes(D);
-        V::template load_row<kOfValue>(vector, kPieces,
-            at.quartet * D / 8 / CODES_PIECE / kOfValue, value[i]);
+        key_scales[i] = float_of_half(tile.key_scales[i]);
+        steps[i] = float_of_half(tile.value_scales[i]);
     }
 
-    int32_t sums[4] = {};
+    // Two sums, which do not wait for each other.
+    int32_t sums[2][4] = {};
 #pragma unroll
-    for (uint32_t piece = 0; piece < kOfKey; piece++) {
+    for (uint32_t piece = 0; piece < Tile::kOfKey; piece++) {
         uint32_t bytes[2][4];
-        K::bytes(key[0][piece], codes.table, bytes[0]);
-        K::bytes(key[1][piece], codes.table, bytes[1]);
+        Tile::K::bytes(tile.key[0].piece(piece), codes.table, bytes[0]);
+        Tile::K::bytes(tile.key[1].piece(piece), codes.table, bytes[1]);
 #pragma unroll
         for (uint32_t i = 0; i < 4; i += 2) {
             uint32_t a[4] = {bytes[0][i], bytes[1][i], bytes[0][i + 1], bytes[1][i + 1]};
             uint32_t b[2] = {q.bytes[4 * piece + i], q.bytes[4 * piece + i + 1]};
-            mma_s8_16x8x32(sums, a, b);
+            mma_s8_16x8x32(sums[i / 2], a, b);
         }
     }
+    load_next();
     float scores[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float score = fmaf(float(sums[i]), q.step[i % 2] * key_scales[i / 2], q.mean[i % 2]);
+        float score = fmaf(float(sums[0][i] + sums[1][i]), q.step[i % 2] * key_scales[i / 2], q.mean[i % 2]);
         scores[i] = place + i / 2 * 8 < n ? score : -INFINITY;
     }
     uint32_t high[2], low[2];
@@ -325,8 +349,11 @@ DEVICE void take_codes(
         // Of heads that are too short for whole pieces, a lane has half of one.
         uint32_t which = D < 128 ? at.quartet % 2 : eight % 2;
         uint32_t pairs[2][8];
-        V::pairs(value[0][eight / 2], value[1][eight / 2], which, codes.halves, pairs[0]);
-        V::pairs(value[2][eight / 2], value[3][eight / 2], which, codes.halves, pairs[1]);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            auto a = tile.value[2 * i].piece(eight / 2), b = tile.value[2 * i + 1].piece(eight / 2);
+            Tile::V::pairs(a, b, which, codes.halves, pairs[i]);
+        }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             state.add(4 * eight + i, {pairs[0][2 * i], pairs[0][2 * i + 1]},
@@ -335,40 +362,127 @@ DEVICE void take_codes(
     }
 }
 
+// Brings the block's queries to shared memory at `to`, [heads, head_dim], and the mean of the keys, or zeros,
+// to `to_mean`. For a step of one row they are
+// transformed on the way, and the block with the newest page keeps the row's key and value there, and encodes
+// the page if it is full: what `append` does for steps of more rows. Ends behind a barrier.
+template <class C, int D>
+DEVICE void bring_row(
+    const AttendCodesParams& p, const PagesTask<ATTEND_ROW_HEADS>& task, const float* mean, float* to,
+    float* to_mean
+) {
+    constexpr uint32_t kWarps = ATTEND_WIDE_THREADS / kWarpSize;
+    uint32_t warp = threadIdx.x / kWarpSize;
+    const float* q = p.q + task.first_head * D;
+    // By a warp that has nothing else to wait for: queries, a key and a value are fewer than warps.
+    static_assert(ATTEND_ROW_HEADS + 2 < kWarps, "a warp for the mean");
+    auto bring_mean = [&] {
+        if (warp != kWarps - 1) return;
+        for (uint32_t at = threadIdx.x % kWarpSize; at < D; at += kWarpSize)
+            to_mean[at] = mean ? mean[at] : 0.0f;
+    };
+    if (!p.raw) {
+        bring_mean();
+        for (uint32_t at = threadIdx.x; at < task.heads * D; at += blockDim.x) to[at] = q[at];
+        __syncthreads();
+        return;
+    }
+    bool newest = task.split == task.splits - 1;
+    auto appended = [&](uint32_t part) {
+        return Appended{p.step, p.kv, p.raw, AppendRoom(D), task.r, task.kv_head, part, task.row};
+    };
+    if (newest && appended(0).fills_page()) {
+#pragma unroll 1
+        for (uint32_t part = 0; part < 2; part++) appended(part).template fill<C>();
+        __syncthreads();
+    }
+    bring_mean();
+    if (warp < task.heads + 2 * newest) {
+        bool of_query = warp < task.heads;
+        Appended it = appended(warp - task.heads);
+        Vector v = load_vector(of_query ? q + warp * D : it.brought_raw(task.r), D);
+        rotate(v, p.kv.codes);
+        if (of_query) {
+            store_vector(v, to + warp * D);
+        } else {
+            it.keep(v);
+        }
+    }
+    __syncthreads();
+}
+
 template <class C, int D>
 DEVICE void attend_row(const AttendCodesParams& p) {
     // The step's tables are there before its first kernel starts.
     PagesTask<ATTEND_ROW_HEADS> task(p);
+    constexpr uint32_t kWarpsOfPage = PAGE_POSITIONS / kTilePositions;
+    uint32_t warp = threadIdx.x / kWarpSize, stride = blockDim.x / kWarpSize / kWarpsOfPage;
+    uint32_t begin = task.first_page + warp / kWarpsOfPage, first = warp % kWarpsOfPage * kTilePositions;
+    // Of a warp's pages: the exact one, and the one of codes where there is no exact one.
+    auto exact = [&](uint32_t i) {
+        return exact_page_for(p.kv, p.step, task.row.seq, task.n_positions, i);
+    };
+    auto coded = [&](uint32_t i) {
+        if (i >= task.end_page || exact(i) != NO_PAGE) return uint32_t(NO_PAGE);
+        return page_of(p.step, task.row.seq, i * PAGE_POSITIONS);
+    };
+    uint32_t page = NO_PAGE, page_of_next = NO_PAGE, first_exact = NO_PAGE, exact_of_mean = NO_PAGE;
+    if (task.exists) {
+        // A sequence whose first page is not full has no mean, and no codes that would want one.
+        if (task.n_positions > PAGE_POSITIONS) exact_of_mean = exact_page(p.step, task.row.seq, 0);
+        if (begin < task.end_page) first_exact = exact(begin);
+        page = coded(begin);
+        page_of_next = coded(begin + stride);
+    }
     let_next_kernel_start();
     wait_for_previous_kernel();
     prefetch_next(p.step);
     if (!task.exists) return;
+    CodesTile<C, D> even, odd;
+    auto load = [&](CodesTile<C, D>& to, uint32_t page) {
+        if (page == NO_PAGE) return;
+        to.load(coded_keys<C>(p.kv, page, task.kv_head), coded_values<C>(p.kv, page, task.kv_head), first);
+    };
     RowQueries<D>& queries = *reinterpret_cast<RowQueries<D>*>(shared_memory());
-    // A sequence whose first page is not full has no mean, and no codes that would want one.
-    bool has_mean = task.n_positions > PAGE_POSITIONS;
-    const float* mean = has_mean ? mean_of(p.kv, exact_page(p.step, task.row.seq, 0), task.kv_head) : nullptr;
-    queries.load(p, p.q + task.first_head * D, task.heads, mean);
+    float* floats = reinterpret_cast<float*>(shared_memory() + sizeof(RowQueries<D>));
+    float* mean = floats + ATTEND_ROW_HEADS * D;
+    const float* mean_from = exact_of_mean != NO_PAGE ? mean_of(p.kv, exact_of_mean, task.kv_head) : nullptr;
+    bring_row<C, D>(p, task, mean_from, floats, mean);
+    load(even, page);
+    queries.load(p, floats, task.heads, mean);
     __syncthreads();
-    ByteOperands<D> q(queries);
 
     RowState<D> state;
-    uint32_t first = threadIdx.x / kWarpSize * kTilePositions;
-    for (uint32_t i = task.first_page; i < task.end_page; i++) {
-        uint32_t n = task.positions(i);
-        if (first >= n) continue;
-        uint32_t exact = exact_page_for(p.kv, p.step, task.row.seq, task.n_positions, i);
-        if (exact != NO_PAGE) {
-            const uint16_t* keys = exact_head(p.kv, exact, 0, task.kv_head);
-            const uint16_t* values = exact_head(p.kv, exact, 1, task.kv_head);
-            take_exact<D>(state, queries, keys, values, first, n);
+#pragma unroll 1
+    for (uint32_t i = begin; i < task.end_page; i += stride) {
+        uint32_t at = i == begin ? first_exact : exact(i), n = task.positions(i);
+        if (at == NO_PAGE || first >= n) continue;
+        const uint16_t* keys = exact_head(p.kv, at, 0, task.kv_head);
+        take_exact<D>(state, queries, keys, exact_head(p.kv, at, 1, task.kv_head), first, n);
+    }
+    // The codes of a warp's next page are on their way while those of one are multiplied, and so is the
+    // number of the page behind it.
+    ByteOperands<D> q(queries);
+    auto take = [&](const CodesTile<C, D>& now, CodesTile<C, D>& next, uint32_t& page, uint32_t next_page,
+                    uint32_t i) {
+        bool is_coded = page != NO_PAGE;
+        auto load_next = [&] {
+            load(next, next_page);
+            page = coded(i + 2 * stride);
+        };
+        if (is_coded) {
+            take_codes<C, D>(state, q, p.kv.codes, now, first, task.positions(i), load_next);
         } else {
-            uint32_t page = page_of(p.step, task.row.seq, i * PAGE_POSITIONS);
-            auto keys = coded_keys<C>(p.kv, page, task.kv_head);
-            auto values = coded_values<C>(p.kv, page, task.kv_head);
-            take_codes<C, D>(state, q, p.kv.codes, keys, values, first, n);
+            load_next();
         }
+    };
+#pragma unroll 1
+    for (uint32_t i = begin; i < task.end_page; i += 2 * stride) {
+        take(even, odd, page, page_of_next, i);
+        if (i + stride >= task.end_page) break;
+        take(odd, even, page_of_next, page, i + stride);
     }
     __syncthreads();
     state.leave();
-    task.finish(p, blockDim.x / kWarpSize, p.kv.codes, true);
+    task.finish(p, ATTEND_WIDE_THREADS / kWarpSize, D, p.kv.codes, true);
 }

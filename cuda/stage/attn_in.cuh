@@ -47,15 +47,29 @@ struct AttnInTask {
     }
     DEVICE LinearParams weight(uint32_t i) const { return select(i == 0, p.wq, select(i == 1, p.wk, p.wv)); }
 
-    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float other) const {
+    struct Around {
+        uint32_t pos, page;
+        float cos, sin;
+    };
+    DEVICE Around around(uint32_t unit, uint32_t slot, uint32_t, const StepRow& row) const {
         Pair at = pair(unit, slot);
-        uint32_t second = slot >= half_slots();
-        StepRow row = p.step.rows[m];
+        Around out = {row.pos, 0, 1.0f, 0.0f};
         if (at.rotates) {
             const float* cos_sin = p.rope.cos_sin + uint64_t(row.pos) * 2 * p.rope.pairs;
-            float cos = cos_sin[at.number], sin = cos_sin[p.rope.pairs + at.number];
-            y = second ? other * sin + y * cos : y * cos - other * sin;
+            out.cos = cos_sin[at.number];
+            out.sin = cos_sin[p.rope.pairs + at.number];
         }
+        if (at.weight > 0 && !p.raw) out.page = page_of(p.step, row.seq, row.pos);
+        return out;
+    }
+
+    DEVICE void finish(
+        uint32_t unit, uint32_t slot, uint32_t m, float y, float other, const Around& around
+    ) const {
+        Pair at = pair(unit, slot);
+        uint32_t second = slot >= half_slots();
+        if (at.rotates)
+            y = second ? other * around.sin + y * around.cos : y * around.cos - other * around.sin;
         uint32_t to = elem(at, second);
         if (at.weight == 0) {
             p.q[uint64_t(m) * p.wq.rows + at.head * p.kv.head_dim + to] = y;
@@ -66,8 +80,8 @@ struct AttnInTask {
             p.raw[vector * p.kv.head_dim + to] = y;
             return;
         }
-        uint8_t* head = kv_head(p.kv, page_of(p.step, row.seq, row.pos), at.weight - 1, at.head);
-        uint32_t place = row.pos % PAGE_POSITIONS * p.kv.stride + to;
+        uint8_t* head = kv_head(p.kv, around.page, at.weight - 1, at.head);
+        uint32_t place = around.pos % PAGE_POSITIONS * p.kv.stride + to;
         if (p.kv.elem_bytes == 2) {
             reinterpret_cast<uint16_t*>(head)[place] = half_bits(y);
         } else {

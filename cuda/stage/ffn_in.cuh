@@ -39,7 +39,9 @@ struct FfnInTask {
         return w;
     }
 
-    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float other) const {
+    struct Around {};
+    DEVICE Around around(uint32_t, uint32_t, uint32_t, const StepRow&) const { return {}; }
+    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float other, const Around&) const {
         if (slot >= width()) return;
         float value = activated(p.act, y);
         if (p.gate.data) value = other * value;

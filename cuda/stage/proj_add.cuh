@@ -18,8 +18,16 @@ struct ProjAddTask {
     }
     DEVICE const LinearParams& weight(uint32_t) const { return p.w; }
 
-    DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float) const {
-        p.x[uint64_t(m) * p.w.rows + unit * slots() + slot] += y;
+    struct Around {
+        float x;
+    };
+    DEVICE Around around(uint32_t unit, uint32_t slot, uint32_t m, const StepRow&) const {
+        return {p.x[uint64_t(m) * p.w.rows + unit * slots() + slot]};
+    }
+    DEVICE void finish(
+        uint32_t unit, uint32_t slot, uint32_t m, float y, float, const Around& around
+    ) const {
+        p.x[uint64_t(m) * p.w.rows + unit * slots() + slot] = around.x + y;
     }
 };
 

@@ -17,8 +17,6 @@ struct I2S {
     static constexpr int kRowsUnroll = 2;
     // lib/input.cuh
     static constexpr uint32_t kBlockQuads = 7;
-    // On tensor cores.
-    static constexpr int kSets = 2;
     using Acc = int32_t;
     using Row = const uint8_t*;
     using Chunk = uint4;

@@ -17,8 +17,6 @@ struct TQ2_0 {
     static constexpr int kRowsUnroll = 1;
     // lib/input.cuh
     static constexpr uint32_t kBlockQuads = 4;
-    // On tensor cores: sums of integers and of floats take registers.
-    static constexpr int kSets = 1;
     using Acc = float;
     struct Row {
         const uint8_t* codes;

@@ -45,14 +45,21 @@ impl Stage {
 
     /// The same linear layers as [`linears`](Self::linears), to be changed.
     pub fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        let linears = match self {
-            Self::AttnIn(s) => [Some(&mut s.wq), Some(&mut s.wk), Some(&mut s.wv)],
-            Self::ProjAdd(s) => [Some(&mut s.w), None, None],
-            Self::FfnIn(s) => [Some(&mut s.up), s.gate.as_mut(), None],
-            Self::Logits(s) => [Some(&mut s.w), None, None],
-            Self::Embed(_) | Self::Attend(_) | Self::Sample(_) => [None, None, None],
+        let linears: Vec<&mut Linear> = match self {
+            Self::AttnIn(s) => vec![&mut s.wq, &mut s.wk, &mut s.wv],
+            Self::ProjAdd(s) => vec![&mut s.w],
+            Self::FfnIn(s) => s.gate.iter_mut().chain([&mut s.up]).collect(),
+            Self::Experts(s) => {
+                let layers = s.experts.iter_mut().flat_map(|expert| {
+                    let Expert { gate, up, down } = expert;
+                    [gate, up, down]
+                });
+                layers.chain([&mut s.router]).collect()
+            }
+            Self::Logits(s) => vec![&mut s.w],
+            Self::Embed(_) | Self::Attend(_) | Self::Sample(_) => Vec::new(),
         };
-        linears.into_iter().flatten()
+        linears.into_iter()
     }
 
     /// The linear layers of the stage, and which rows they multiply.

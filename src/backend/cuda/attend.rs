@@ -1,6 +1,7 @@
 //! Causal attention: a block a row, tile of query heads, and split of the positions; or, where many rows of a
 //! sequence stand together, a block a tile of rows, or a split of its positions, on tensor cores. Codes go to
-//! tensor cores row by row, too, where a kernel takes heads of their length.
+//! tensor cores row by row, too, where a kernel takes heads of their length; for steps of one row such a
+//! kernel does what `append` does for others.
 
 use ggml_types::{KvForm, kv as registry};
 
@@ -9,12 +10,12 @@ use super::kv::{self, Kept, stride};
 use super::params::{
     ATTEND_HEADS, ATTEND_LEAST, ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128,
     ATTEND_MMA_HEADS, ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
-    ATTEND_ROW_HEADS, ATTEND_THREADS, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams,
-    AttendMmaParams, AttendParams, CODES_PIECE, MAX_PARTS,
+    ATTEND_ROW_HEADS, ATTEND_THREADS, ATTEND_WIDE_THREADS, AttendBlocksParams, AttendCodesMmaParams,
+    AttendCodesParams, AttendMmaParams, AttendParams, CODES_PIECE, MAX_PARTS,
 };
 use super::{Cx, words};
 use crate::backend::device::tiles::{Tiling, tiles};
-use crate::program::{Attend, KvDecl, PAGE, Program, Row, Stage};
+use crate::program::{Attend, Kv, KvDecl, PAGE, Program, Row, Stage};
 
 /// Threads of a warp.
 const WARP: usize = 32;
@@ -60,13 +61,59 @@ fn row_kernel(codec: &str, elems: usize) -> String {
     format!("{}__row{elems}", kv::name("attend", codec))
 }
 
-/// The kernel for rows one by one, and the query heads that a block of it takes.
-fn by_rows(kv: &KvDecl) -> (String, usize) {
+/// The kernel for rows one by one.
+struct ByRows {
+    kernel: String,
+    /// Query heads that a block takes.
+    heads: usize,
+    /// Threads of a block, and how many of them a multiprocessor has registers for.
+    threads: u32,
+    blocks: usize,
+    /// Parts that a block merges: one a warp, or one a group of lanes.
+    parts: usize,
+}
+
+fn by_rows(kv: &KvDecl) -> ByRows {
     let form = kv.k.form();
+    let wide = ATTEND_WIDE_THREADS as usize;
     if form == kv.v.form() && row_sizes(form).contains(&kv.head_dim) {
-        return (row_kernel(kv.k.name(), kv.head_dim), ATTEND_ROW_HEADS as usize);
+        return ByRows {
+            kernel: row_kernel(kv.k.name(), kv.head_dim),
+            heads: ATTEND_ROW_HEADS as usize,
+            threads: ATTEND_WIDE_THREADS,
+            blocks: 1,
+            parts: wide / WARP,
+        };
     }
-    (kv::kernel("attend", kv), ATTEND_HEADS as usize)
+    let (kernel, heads) = (kv::kernel("attend", kv), ATTEND_HEADS as usize);
+    if !kv::is_appended(kv) {
+        return ByRows { kernel, heads, threads: ATTEND_WIDE_THREADS, blocks: 1, parts: wide / WARP };
+    }
+    let parts = ATTEND_THREADS as usize / (kv.head_dim / CODES_PIECE as usize);
+    ByRows { kernel, heads, threads: ATTEND_THREADS, blocks: 3, parts }
+}
+
+/// Whether attention over a cache itself appends what the step brings: for a step of one row that runs as a
+/// whole, where its kernel can, and where attention comes right behind the only stage that writes the cache
+/// and nothing else reads it.
+pub fn appends(cx: &Cx<'_>, kv: Kv) -> bool {
+    let (p, decl) = (cx.p, cx.p.kv_decl(kv));
+    let on_tensor_cores = decl.k.form() == decl.v.form() && row_sizes(decl.k.form()).contains(&decl.head_dim);
+    if !cx.whole || cx.shape.rows != 1 || !on_tensor_cores {
+        return false;
+    }
+    let of_cache = |stage: &Stage| match stage {
+        Stage::AttnIn(s) => s.kv == kv,
+        Stage::Attend(s) => s.kv == kv,
+        _ => false,
+    };
+    let mut stages = p.stages.iter().map(|(_, stage)| stage).enumerate().filter(|(_, stage)| of_cache(stage));
+    match (stages.next(), stages.next(), stages.next()) {
+        (Some((i, Stage::AttnIn(_))), Some((j, Stage::Attend(s))), None) => {
+            j == i + 1 && group(p, s) <= ATTEND_ROW_HEADS as usize
+        }
+        _ => false,
+    }
 }
 
 fn mma_kernel(codec: &str, elems: usize) -> String {
@@ -118,7 +165,7 @@ pub fn kernels(p: &Program, s: &Attend) -> Result<Vec<String>, String> {
     let decl = p.kv_decl(s.kv);
     kv::check(decl)?;
     let mma = mma(decl).map(|(elems, _)| mma_kernel(decl.k.name(), elems));
-    Ok([by_rows(decl).0].into_iter().chain(mma).collect())
+    Ok([by_rows(decl).kernel].into_iter().chain(mma).collect())
 }
 
 /// How the work of one attention is cut, for steps of up to `rows` rows.
@@ -134,10 +181,12 @@ pub struct Cut {
 impl Cut {
     pub fn new(p: &Program, s: &Attend, limits: Limits, rows: usize) -> Self {
         let kv = p.kv_decl(s.kv);
-        let group = group(p, s);
-        let tiles = group.div_ceil(by_rows(kv).1);
-        // Four blocks of 128 threads a multiprocessor, and none without positions.
-        let wanted = (4 * limits.multiprocessors as usize).div_ceil(kv.n_kv_heads * tiles * rows);
+        let (group, of_block) = (group(p, s), by_rows(kv));
+        let tiles = group.div_ceil(of_block.heads);
+        // No more than the card has room for at a time, and none without positions: blocks beyond these would
+        // be a second wave, and each part takes time to merge.
+        let places = of_block.blocks * limits.multiprocessors as usize;
+        let wanted = (places / (kv.n_kv_heads * tiles * rows)).max(1);
         let pages = (p.limits.pages * PAGE).div_ceil(ATTEND_LEAST as usize);
         let splits = wanted.min(pages).min(MAX_PARTS as usize);
         Self { group, tiles, splits }
@@ -146,7 +195,7 @@ impl Cut {
     /// Floats of the splits' parts, which are merged at the end.
     pub fn partial_floats(&self, kv: &KvDecl, rows: usize) -> usize {
         let parts = if self.splits > 1 { rows * kv.n_kv_heads * self.tiles * self.splits } else { 0 };
-        parts * by_rows(kv).1 * (2 + stride(kv))
+        parts * by_rows(kv).heads * (2 + stride(kv))
     }
 }
 
@@ -160,34 +209,34 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     let (q, out) = (cx.memory.bufs[s.q.0 as usize], cx.memory.bufs[s.out.0 as usize]);
     let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
     let [group, tiles, splits] = [group, tiles, splits].map(|n| n as u32);
-    let (kernel, heads) = by_rows(decl);
+    let ByRows { kernel, heads, threads, parts, .. } = by_rows(decl);
     // The result of each head may be transformed back in shared memory.
-    let (by_pieces, merged) = (decl.head_dim / CODES_PIECE as usize, heads * decl.head_dim);
-    let (params, lanes, merged) = match cx.memory.kvs[s.kv.0 as usize] {
+    let merged = heads * decl.head_dim;
+    let (params, merged) = match cx.memory.kvs[s.kv.0 as usize] {
         Kept::Elements(kv) => {
             let params = AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits };
-            (words(&params), (stride(decl) / 8).next_power_of_two(), 0)
+            (words(&params), 0)
         }
         Kept::Codes(kv) => {
+            let raw = if appends(cx, s.kv) { cx.memory.raw } else { 0 };
             let params =
-                AttendCodesParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits };
-            // On tensor cores a warp shares its positions.
-            (words(&params), if heads == ATTEND_ROW_HEADS as usize { WARP } else { by_pieces }, merged)
+                AttendCodesParams { step, kv, q, out, partial, arrived, raw, scale, group, tiles, splits };
+            (words(&params), merged)
         }
         Kept::Blocks(kv) => {
             let params =
                 AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits };
-            (words(&params), by_pieces, merged)
+            (words(&params), merged)
         }
     };
-    let parts = ATTEND_THREADS as usize / lanes * heads;
-    // Before the parts, what a merge finds (cuda/lib/parts.cuh).
+    // Before the parts, what a merge finds (cuda/lib/parts.cuh); the weights of splits take their place.
     let found = 2 * heads + 4;
+    let parts = (parts * (2 + stride(decl))).max(2 * MAX_PARTS as usize) * heads;
     Launch {
         kernel: cx.kernel(&kernel),
         grid: [decl.n_kv_heads as u32 * tiles, splits, rows as u32],
-        threads: ATTEND_THREADS,
-        shared_bytes: ((found + parts * (2 + stride(decl)) + merged) * 4).next_multiple_of(16) as u32,
+        threads,
+        shared_bytes: ((found + parts + merged) * 4).next_multiple_of(16) as u32,
         cooperative: false,
         params,
     }

@@ -1,6 +1,7 @@
 //! Norm, Q, K, V, rotary embedding, KV write: pairs of rows that RoPE rotates together share a warp. Norms of
 //! heads, and layers that no kernel has together, leave what follows the products to `heads`. For caches of
-//! codes or blocks, `append` does the rest: a block a row, KV head, and its keys or its values.
+//! codes or blocks, `append` does the rest: a block a row, KV head, and its keys or its values; or attention
+//! itself, for a step of one row.
 
 use super::driver::{Address, Launch};
 use super::kv::{self, Kept};
@@ -9,7 +10,7 @@ use super::params::{
     APPEND_BLOCKS_SHARED_BYTES, APPEND_THREADS, AppendBlocksParams, AppendParams, AttnInParams, KvParams,
     RopeParams,
 };
-use super::{Cx, heads, memory, words};
+use super::{Cx, attend, heads, memory, words};
 use crate::program::{AttnIn, PAGE, Program, RowsOf};
 
 /// Whether [`heads`] follows the products: for norms of heads, and for layers that no kernel has together.
@@ -44,18 +45,18 @@ pub fn launches(cx: &Cx<'_>, s: &AttnIn) -> Vec<Launch> {
     } else {
         let (kv, raw) = kept.for_attn_in(cx.memory.raw);
         let rope = s.rope.map_or(memory::NO_ROPE, |rope| cx.memory.ropes[rope.0 as usize]);
-        vec![at_once(cx, s, rope, kv, raw)]
+        at_once(cx, s, rope, kv, raw)
     };
     first.into_iter().chain(append(cx, s, kept)).collect()
 }
 
-/// The kernel that has all three layers.
-fn at_once(cx: &Cx<'_>, s: &AttnIn, rope: RopeParams, kv: KvParams, raw: Address) -> Launch {
+/// The kernels that have all three layers.
+fn at_once(cx: &Cx<'_>, s: &AttnIn, rope: RopeParams, kv: KvParams, raw: Address) -> Vec<Launch> {
     let [wq, wk, wv] = [&s.wq, &s.wk, &s.wv].map(|w| linear::linear(cx, w));
     let work = Work { rows: (wq.rows + wk.rows + wv.rows) as usize, paired: true };
     let (step, q) = (cx.tables(), cx.memory.bufs[s.q.0 as usize]);
     let params = |in_| AttnInParams { step, in_, wq, wk, wv, rope, kv, q, raw };
-    linear::launch(cx, "attn_in", &s.wq, &input(s), work, params)
+    linear::launches(cx, "attn_in", &s.wq, &input(s), work, params)
 }
 
 fn input(s: &AttnIn) -> Input<'_> {
@@ -71,17 +72,21 @@ fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Vec<Launch> {
         // As `append` takes them.
         let (kv, _) = kept.for_attn_in(0);
         let from = heads::KeysAndValues { keys, values: keys + 4 * kv_cols as u64, pitch: 2 * kv_cols };
-        return vec![at_once(cx, s, memory::NO_ROPE, kv, keys), heads::launch(cx, s, &from)];
+        let products = at_once(cx, s, memory::NO_ROPE, kv, keys);
+        return products.into_iter().chain([heads::launch(cx, s, &from)]).collect();
     }
     let values = keys + (4 * cx.p.limits.rows * kv_cols) as u64;
     let from = heads::KeysAndValues { keys, values, pitch: kv_cols };
     let layers = [(&s.wq, cx.memory.bufs[s.q.0 as usize]), (&s.wk, keys), (&s.wv, values)];
-    let launches = layers.map(|(layer, to)| linear::product(cx, layer, &input(s), to));
-    launches.into_iter().chain([heads::launch(cx, s, &from)]).collect()
+    let launches = layers.into_iter().flat_map(|(layer, to)| linear::product(cx, layer, &input(s), to));
+    launches.chain([heads::launch(cx, s, &from)]).collect()
 }
 
 fn append(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Option<Launch> {
     let decl = cx.p.kv_decl(s.kv);
+    if attend::appends(cx, s.kv) {
+        return None;
+    }
     let (step, raw, q) = (cx.tables(), cx.memory.raw, cx.memory.bufs[s.q.0 as usize]);
     let group = (cx.p.buf_decl(s.q).cols / (decl.n_kv_heads * decl.head_dim)) as u32;
     let (params, shared) = match *kept {

@@ -32,9 +32,9 @@ pub struct Compiled {
 /// The launches for steps up to a shape.
 struct Variant {
     shape: Shape,
-    /// Of each stage.
+    /// Of each stage by itself.
     launches: Vec<Vec<Launch>>,
-    /// All of them.
+    /// Those of all stages together.
     recording: Recording,
 }
 
@@ -125,15 +125,18 @@ impl Compiled {
         let mut variants = Vec::new();
         for shape in shapes(p) {
             let limits = driver.limits();
-            let of_stage = |(i, (_, stage)): (usize, &(String, Stage))| {
-                let next = next_weights(p, &weights, limits, i);
-                let cx = Cx { p, driver: &*driver, limits, weights: &weights, memory: &memory, shape, next };
-                launches(&cx, stage)
+            let of_stages = |whole: bool| -> Vec<_> {
+                let of_stage = |(i, (_, stage)): (usize, &(String, Stage))| {
+                    let (driver, next) = (&*driver, next_weights(p, &weights, limits, i));
+                    let cx = Cx { p, driver, limits, weights: &weights, memory: &memory, shape, next, whole };
+                    launches(&cx, stage)
+                };
+                p.stages.iter().enumerate().map(of_stage).collect()
             };
-            let launches: Vec<_> = p.stages.iter().enumerate().map(of_stage).collect();
+            let (launches, recorded) = (of_stages(false), of_stages(true));
             let all = match &profile {
-                Some(profile) => profile.around(driver, &launches),
-                None => launches.concat(),
+                Some(profile) => profile.around(driver, &recorded),
+                None => recorded.concat(),
             };
             let recording = driver.record(all)?;
             variants.push(Variant { shape, launches, recording });

@@ -34,7 +34,7 @@ pub fn launches(cx: &Cx<'_>, s: &FfnIn) -> Vec<Launch> {
     if linear::together(cx.p, &linears(s)).is_none() {
         let gate = s.gate.as_ref().map(|gate| (gate, cx.memory.products));
         let products = gate.into_iter().chain([(&s.up, h)]);
-        let products = products.map(|(layer, to)| linear::product(cx, layer, &input, to));
+        let products = products.flat_map(|(layer, to)| linear::product(cx, layer, &input, to));
         let (gate, cols) = (gate.map(|(_, at)| at), cx.p.buf_decl(s.h).cols);
         let combine = Combine { gate, y: h, out: h, cols, act: Some(s.act), add: false };
         return products.chain([combine::launch(cx, &combine)]).collect();
@@ -44,5 +44,5 @@ pub fn launches(cx: &Cx<'_>, s: &FfnIn) -> Vec<Launch> {
     let work = Work { rows: (gate.rows + up.rows) as usize, paired: s.gate.is_some() };
     let params =
         |in_| FfnInParams { step: cx.tables(), in_, gate, up, h, act: combine::act(s.act), reserved: 0 };
-    vec![linear::launch(cx, "ffn_in", &s.up, &input, work, params)]
+    linear::launches(cx, "ffn_in", &s.up, &input, work, params)
 }

@@ -1,9 +1,12 @@
 //! What the stages with linear layers share: their kernels, their input, and the geometry of their launches.
+//! Products of integers on tensor cores are two launches: one that norms and rounds the step's rows, a block
+//! a row, and the products.
 
-use super::driver::{Address, Launch};
+use super::driver::{Address, Launch, Limits};
 use super::params::{
     InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, LogitsParams,
-    MMA_HALVES_SHARED_BYTES, MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS, NORM_SHARED_COLS, NormParams,
+    MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS, MMA_INTS_SHARED_BYTES, MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS,
+    NORM_SHARED_COLS, NextWeights, NormParams, RoundParams, RowQuant,
 };
 use super::weight::{Mma, Products};
 use super::{Cx, occupancy, words};
@@ -25,8 +28,11 @@ pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
 /// What is missing, for people to read.
 pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<String>, String> {
     let names = |stage: &str, products: Products| {
-        let mma = products.mma().map(|_| MMA);
-        ["", ROWS].into_iter().chain(mma).map(|kind| products.kernel(stage, kind)).collect::<Vec<_>>()
+        let mma = products.mma();
+        let rows = Some(ROWS).filter(|_| mma != Some(Mma::Ints));
+        let kinds = [""].into_iter().chain(rows).chain(mma.map(|_| MMA));
+        let round = mma.filter(|mma| mma.rounds()).map(|_| products.kernel(ROUND, ""));
+        kinds.map(|kind| products.kernel(stage, kind)).chain(round).collect::<Vec<_>>()
     };
     if linears.iter().any(|linear| linear.act == ActQuant::I8PerBlock) {
         return Err(format!("{stage} of inputs that are rounded by block"));
@@ -73,15 +79,15 @@ pub struct Work {
     pub paired: bool,
 }
 
-/// The launch of a linear stage; `params` makes its parameters.
-pub fn launch<T: bytemuck::Pod>(
+/// The launches of a linear stage; `params` makes the parameters of the last one.
+pub fn launches<T: bytemuck::Pod>(
     cx: &Cx<'_>,
     stage: &str,
     linear: &Linear,
     input: &Input<'_>,
     work: Work,
     params: impl FnOnce(InputParams) -> T,
-) -> Launch {
+) -> Vec<Launch> {
     let w = &cx.weights[linear.w.0 as usize];
     let products = Products::of(w.ty, linear.act).expect("it was uploaded");
     let rows = match input.rows {
@@ -90,59 +96,134 @@ pub fn launch<T: bytemuck::Pod>(
     };
     let room = cx.limits.shared_bytes as usize;
     let Kind { suffix, tile_rows, lanes_log2 } = kind(cx, products, w.cols, rows, work);
-    let warps = LINEAR_THREADS as usize / 32;
-    let slots = 32 >> lanes_log2;
-    // On tensor cores a warp has two sets of rows at a time, and tiles of the step share the card.
-    let (tiles, sets) = if suffix == MMA { (rows.div_ceil(tile_rows), 2) } else { (1, 1) };
-    let shared = match products.mma() {
-        Some(Mma::Halves) if suffix == MMA => MMA_HALVES_SHARED_BYTES as usize,
-        _ => shared_bytes(products, w.cols, tile_rows).max(norm_bytes(input, w.cols, suffix)),
+    let on_tensor_cores = products.mma().filter(|_| suffix == MMA);
+    let single = shared_bytes(products, w.cols, 1).max(norm_bytes(input, w.cols, ""));
+    let shared = match on_tensor_cores {
+        Some(Mma::Halves) => MMA_HALVES_SHARED_BYTES as usize,
+        Some(Mma::Ints | Mma::IntBlocks) => MMA_INTS_SHARED_BYTES as usize,
+        None if suffix.is_empty() => single,
+        None => shared_bytes(products, w.cols, tile_rows),
     };
-    let units = work.rows.div_ceil(slots * sets);
+    assert!(shared <= room, "{stage}: {shared} bytes of shared memory, there are {room}");
+    let warps = LINEAR_THREADS as usize / 32;
+    let units = work.rows.div_ceil(32 >> lanes_log2);
     let multiprocessors = cx.limits.multiprocessors as usize;
     // Kernels have registers for two blocks a multiprocessor, shared memory may leave room for one.
     let resident = multiprocessors * occupancy::by_shared(cx.limits, shared as u32).clamp(1, 2) as usize;
-    let blocks = if suffix == MMA {
-        units.div_ceil(warps).clamp(1, resident.div_ceil(tiles))
-    } else {
+    let (blocks, tiles) = match on_tensor_cores {
+        Some(Mma::Halves) => {
+            // A warp has two sets of rows at a time, and tiles of the step share the card.
+            let tiles = rows.div_ceil(tile_rows);
+            (units.div_ceil(2 * warps).clamp(1, resident.div_ceil(tiles)), tiles)
+        }
+        Some(mma) => {
+            // Blocks have equal shares of all spans of columns, or of all tiles where these are whole.
+            let tiles = tiles_of_ints(work.rows, rows);
+            let spans = if mma == Mma::Ints { w.cols.div_ceil(MMA_INTS_COLS as usize) } else { 1 };
+            let shares = tiles * spans;
+            let full = if shares < resident { multiprocessors } else { resident };
+            (shares.min(full), 1)
+        }
         // Units go to blocks in turn: one block a multiprocessor where its warps are enough for all of them.
-        units.clamp(1, if units <= multiprocessors * warps { multiprocessors } else { resident })
+        None => {
+            (units.clamp(1, if units <= multiprocessors * warps { multiprocessors } else { resident }), 1)
+        }
     };
-    assert!(shared <= room, "{stage}: {shared} bytes of shared memory, there are {room}");
-    let params = params(InputParams {
+    let input_params = InputParams {
         x: cx.memory.bufs[input.x.0 as usize],
         norm: norm(cx, input.norm),
         cols: w.cols as u32,
         int8: u32::from(linear.act == ActQuant::I8PerToken),
         of_outputs: u32::from(input.rows == RowsOf::Outputs),
+        rounded: cx.memory.rounded,
         lanes_log2,
-        tile_rows: tile_rows as u32,
         row_bytes: products.act_bytes(w.cols) as u32,
-    });
-    Launch {
-        kernel: cx.kernel(&products.kernel(stage, suffix)),
-        grid: [blocks as u32, tiles as u32, 1],
+        reserved: 0,
+    };
+    let of = |kernel: String, grid: [usize; 2], shared: usize, params: Vec<u64>| Launch {
+        kernel: cx.kernel(&kernel),
+        grid: [grid[0] as u32, grid[1] as u32, 1],
         threads: LINEAR_THREADS,
         shared_bytes: shared as u32,
         cooperative: false,
-        params: words(&params),
+        params,
+    };
+    let round = on_tensor_cores.filter(|mma| mma.rounds()).map(|_| {
+        // The weights of the products come to the card's cache meanwhile.
+        let bytes = w.ty.row_bytes(w.cols).expect("it was uploaded") * w.rows;
+        let next = NextWeights { data: w.data, bytes: (bytes as u64).min(cx.limits.prefetch_bytes) };
+        let step = cx.memory.step.tables(next);
+        let chunks = products.chunks(w.cols) as u32;
+        let params = RoundParams { step, in_: input_params, chunks, reserved: 0 };
+        of(products.kernel(ROUND, ""), [rows, 1], single, words(&params))
+    });
+    let params = words(&params(input_params));
+    let products = of(products.kernel(stage, suffix), [blocks, tiles], shared, params);
+    round.into_iter().chain([products]).collect()
+}
+
+/// Tiles of products of integers on tensor cores: so many rows of weights, by rows of the step.
+fn tiles_of_ints(of_weights: usize, rows: usize) -> usize {
+    of_weights.div_ceil(16 * LINEAR_THREADS as usize / 32) * rows.div_ceil(MMA_ROWS as usize)
+}
+
+/// Bytes of what products of integers on tensor cores exchange, for steps of up to `rows` rows.
+pub struct RoundedSizes {
+    /// Rows of int8.
+    pub rows: u64,
+    /// What made them.
+    pub quants: u64,
+    /// Sums of blocks.
+    pub sums: u64,
+    /// Counters of blocks.
+    pub arrived: u64,
+}
+
+impl RoundedSizes {
+    pub fn of(p: &Program, limits: Limits) -> Self {
+        // Whole tiles of rows are brought to shared memory.
+        let rows = p.limits.rows.next_multiple_of(MMA_ROWS as usize);
+        let (mut row_bytes, mut tiles) = (0, 0);
+        for (_, stage) in &p.stages {
+            let linears: Vec<_> = stage.linears().1.collect();
+            let of_weights: usize = linears.iter().map(|linear| p.weight_decl(linear.w).rows).sum();
+            for linear in linears {
+                let w = p.weight_decl(linear.w);
+                let Some(products) = Products::of(w.ty, linear.act) else { continue };
+                if p.limits.rows > 1 && products.mma().is_some_and(Mma::rounds) {
+                    row_bytes = row_bytes.max(products.act_bytes(w.cols));
+                    tiles = tiles.max(tiles_of_ints(of_weights, p.limits.rows));
+                }
+            }
+        }
+        let any = u64::from(tiles > 0);
+        // A block leaves the sums of two tiles at most, of 4 bytes.
+        let tile_bytes = 4 * (16 * LINEAR_THREADS / 32 * MMA_ROWS) as u64;
+        Self {
+            rows: (rows * row_bytes) as u64,
+            quants: any * (rows * size_of::<RowQuant>()) as u64,
+            sums: any * 2 * 2 * u64::from(limits.multiprocessors) * tile_bytes,
+            arrived: 4 * tiles as u64,
+        }
+    }
+
+    pub fn sum(&self) -> u64 {
+        self.rows + self.quants + self.sums + self.arrived
     }
 }
 
-/// The launch of one layer by itself, which writes rows of its outputs at `to`: what `logits` computes, of
+/// The launches of one layer by itself, which writes rows of its outputs at `to`: what `logits` computes, of
 /// the rows of the input.
-pub fn product(cx: &Cx<'_>, layer: &Linear, input: &Input<'_>, to: Address) -> Launch {
+pub fn product(cx: &Cx<'_>, layer: &Linear, input: &Input<'_>, to: Address) -> Vec<Launch> {
     let w = linear(cx, layer);
     let work = Work { rows: w.rows as usize, paired: false };
-    launch(cx, "logits", layer, input, work, |in_| LogitsParams { step: cx.tables(), in_, w, logits: to })
+    launches(cx, "logits", layer, input, work, |in_| LogitsParams { step: cx.tables(), in_, w, logits: to })
 }
 
-/// The kernels for several rows, and those on tensor cores.
-const ROWS: &str = "__rows";
-const MMA: &str = "__mma";
-
-/// Rows from which these are worth it.
-const MMA_LEAST: usize = 2 * LINEAR_ROWS as usize;
+/// The kernels for several rows, those on tensor cores, and the stage of those that round rows for these.
+pub const ROWS: &str = "__rows";
+pub const MMA: &str = "__mma";
+pub const ROUND: &str = "round";
 
 /// Which of a stage's kernels multiplies, and how.
 struct Kind {
@@ -156,12 +237,10 @@ fn kind(cx: &Cx<'_>, products: Products, cols: usize, rows: usize, work: Work) -
     let fits = |rows: usize| shared_bytes(products, cols, rows) <= cx.limits.shared_bytes as usize;
     let lanes_log2 = lanes_log2(cx, products.chunks(cols), work);
     let eight = LINEAR_ROWS as usize;
-    let mma_rows = products.mma().and_then(|mma| match mma {
-        Mma::Ints => (1..=MMA_ROWS as usize / eight).map(|n| n * eight).rev().find(|rows| fits(*rows)),
-        Mma::Halves => Some(MMA_ROWS as usize),
-    });
-    match mma_rows {
-        Some(tile_rows) if rows >= MMA_LEAST => Kind { suffix: MMA, tile_rows, lanes_log2: 1 },
+    match products.mma() {
+        Some(mma) if rows >= mma.least_rows() => {
+            Kind { suffix: MMA, tile_rows: MMA_ROWS as usize, lanes_log2: 1 }
+        }
         _ if rows > 1 && fits(eight) => Kind { suffix: ROWS, tile_rows: eight, lanes_log2 },
         _ => Kind { suffix: "", tile_rows: 1, lanes_log2 },
     }

@@ -3,7 +3,8 @@
 use super::attend::{self, Cut};
 use super::driver::{Address, Driver, Limits};
 use super::kv::{self, Kept};
-use super::params::RopeParams;
+use super::linear::RoundedSizes;
+use super::params::{RopeParams, RoundedParams};
 use super::picks::Picks;
 use super::step::StepMemory;
 use crate::backend::BackendError;
@@ -22,6 +23,8 @@ pub struct Memory {
     pub raw: Address,
     /// Products of a stage's layers before its last launch has taken them.
     pub products: Address,
+    /// What products of integers on tensor cores exchange.
+    pub rounded: RoundedParams,
     /// One a rotary embedding.
     pub ropes: Vec<RopeParams>,
     /// What changes between two steps.
@@ -54,6 +57,8 @@ pub struct Sizes {
     pub raw: u64,
     /// Products that wait.
     pub products: u64,
+    /// Of products of integers on tensor cores.
+    pub rounded: RoundedSizes,
     /// Cosines and sines of every position.
     pub ropes: Vec<u64>,
     pub partial: u64,
@@ -88,6 +93,7 @@ impl Sizes {
             kvs: p.kvs.iter().map(|decl| kv::Sizes::of(decl, &p.limits).sum()).collect(),
             raw: p.kvs.iter().map(|decl| kv::raw_bytes(decl, p.limits.rows)).max().unwrap_or(0),
             products: 4 * (products * p.limits.rows) as u64,
+            rounded: RoundedSizes::of(p, limits),
             ropes: p.ropes.iter().map(|rope| tables::rope_bytes(rope, p.limits.pages * PAGE)).collect(),
             partial,
             attend_arrived: arrived,
@@ -104,7 +110,8 @@ impl Sizes {
     /// Bytes of everything but the caches.
     pub fn other_bytes(&self) -> u64 {
         let Self { raw, products, partial, attend_arrived, step, sample, .. } = *self;
-        let single = [raw, products, partial, attend_arrived, step, sample, CLAMPED_BYTES];
+        let rounded = self.rounded.sum();
+        let single = [raw, products, rounded, partial, attend_arrived, step, sample, CLAMPED_BYTES];
         self.bufs.iter().chain(&self.ropes).chain(&single).fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 }
@@ -127,12 +134,20 @@ impl Memory {
             });
         }
         let outputs = p.limits.outputs as u64;
+        let mut if_any = |bytes: u64| if bytes > 0 { driver.alloc(bytes) } else { Ok(0) };
+        let rounded = RoundedParams {
+            rows: if_any(sizes.rounded.rows)?,
+            quants: if_any(sizes.rounded.quants)?,
+            sums: if_any(sizes.rounded.sums)?,
+            arrived: if_any(sizes.rounded.arrived)?,
+        };
         Ok(Self {
             bufs,
             kvs,
             clamped,
-            raw: if sizes.raw > 0 { driver.alloc(sizes.raw)? } else { 0 },
-            products: if sizes.products > 0 { driver.alloc(sizes.products)? } else { 0 },
+            raw: if_any(sizes.raw)?,
+            products: if_any(sizes.products)?,
+            rounded,
             ropes,
             step: StepMemory::new(driver, &p.limits)?,
             partial: driver.alloc(sizes.partial)?,

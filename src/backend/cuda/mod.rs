@@ -42,17 +42,20 @@ use driver::{Driver, Kernel, Launch, Limits};
 use exec::Compiled;
 use memory::Memory;
 use params::{NextWeights, StepTables};
-use weight::DeviceWeight;
+use weight::{DeviceWeight, Mma};
 
 /// Every kernel that this backend may ask a driver for; [`Kernel`] is an index into it.
 fn kernel_names() -> impl Iterator<Item = String> {
     let linear = ["attn_in", "proj_add", "ffn_in", "logits"];
     let of_type = move |ty: &weight::Format| {
-        let (ty, mma, floats) = (ty.ty.name(), ty.mma.is_some(), ty.ints);
-        let of_stage = move |stage| ["", "__rows", "__mma"].map(|kind| format!("{stage}__{ty}{kind}"));
-        let all = linear.into_iter().flat_map(of_stage).filter(move |name| mma || !name.ends_with("__mma"));
-        let of_floats = ["", "__rows"].map(|kind| format!("logits__{ty}{}{kind}", weight::FLOATS));
-        all.chain(of_floats.into_iter().filter(move |_| floats)).chain([format!("embed__{ty}")])
+        let (ty, mma, floats) = (ty.ty.name(), ty.mma, ty.ints);
+        let rows = Some(linear::ROWS).filter(|_| mma != Some(Mma::Ints));
+        let kinds = [""].into_iter().chain(rows).chain(mma.map(|_| linear::MMA));
+        let all = kinds.flat_map(move |kind| linear.map(|stage| format!("{stage}__{ty}{kind}")));
+        let of_floats = ["", linear::ROWS].map(|kind| format!("logits__{ty}{}{kind}", weight::FLOATS));
+        let round = mma.filter(|mma| mma.rounds()).map(|_| format!("{}__{ty}", linear::ROUND));
+        let embed = format!("embed__{ty}");
+        all.chain(of_floats.into_iter().filter(move |_| floats)).chain(round).chain([embed])
     };
     let of_codec = kv::kernel_names().chain(attend::mma_kernels());
     let with_kernels = weight::FORMATS.iter().filter(|format| format.kernels.is(format.ty));
@@ -202,8 +205,8 @@ fn launches(cx: &Cx<'_>, stage: &Stage) -> Vec<Launch> {
         Stage::Attend(s) => vec![attend::launch(cx, s)],
         Stage::ProjAdd(s) => proj_add::launches(cx, s),
         Stage::FfnIn(s) => ffn_in::launches(cx, s),
-        Stage::Logits(s) => vec![logits::launch(cx, s)],
         Stage::Experts(_) => unreachable!("the plan names it as missing"),
+        Stage::Logits(s) => logits::launches(cx, s),
         Stage::Sample(s) => vec![sample::launch(cx, s)],
     }
 }
@@ -228,6 +231,8 @@ struct Cx<'a> {
     shape: Shape,
     /// Of the stage that follows.
     next: NextWeights,
+    /// Whether all stages run together, so that one may do what another is to do.
+    whole: bool,
 }
 
 impl Cx<'_> {

@@ -12,10 +12,8 @@ pub const TOKEN_PICKED: u32 = 4294967295;
 pub const NO_MAILBOX: u32 = 4294967295;
 pub const MAILBOXES: u32 = 2;
 pub const PAGE_POSITIONS: u32 = 64;
-pub const ATTEND_LEAST: u32 = 64;
-pub const ATTEND_SPLITS: u32 = 32;
-pub const ATTEND_LONG: u32 = 256;
-pub const MAX_PARTS: u32 = 128;
+pub const ATTEND_LEAST: u32 = 48;
+pub const MAX_PARTS: u32 = 112;
 pub const ATTEND_HEADS: u32 = 4;
 pub const ATTEND_MMA_ROWS: u32 = 64;
 pub const ATTEND_MMA_HEADS: u32 = 16;
@@ -27,6 +25,7 @@ pub const ATTEND_ROW_HEADS: u32 = 8;
 pub const LINEAR_THREADS: u32 = 256;
 pub const EMBED_THREADS: u32 = 256;
 pub const ATTEND_THREADS: u32 = 128;
+pub const ATTEND_WIDE_THREADS: u32 = 384;
 pub const APPEND_THREADS: u32 = 128;
 pub const SAMPLE_THREADS: u32 = 256;
 pub const HEADS_THREADS: u32 = 128;
@@ -48,6 +47,10 @@ pub const NORM_SHARED_COLS: u32 = 7168;
 pub const LINEAR_HEADER_BYTES: u32 = 768;
 pub const LINEAR_ROWS: u32 = 8;
 pub const MMA_ROWS: u32 = 32;
+pub const MMA_INTS_COLS: u32 = 256;
+pub const MMA_INTS_PITCH: u32 = 320;
+pub const MMA_INTS_STAGES: u32 = 4;
+pub const MMA_INTS_SHARED_BYTES: u32 = 44800;
 pub const MMA_HALVES_SHARED_BYTES: u32 = 38400;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -201,28 +204,60 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct RowQuant {
+    pub scale: f32,
+    pub sum: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of RowQuant"][::std::mem::size_of::<RowQuant>() - 8usize];
+    ["Alignment of RowQuant"][::std::mem::align_of::<RowQuant>() - 4usize];
+    ["Offset of field: RowQuant::scale"][::std::mem::offset_of!(RowQuant, scale) - 0usize];
+    ["Offset of field: RowQuant::sum"][::std::mem::offset_of!(RowQuant, sum) - 4usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct RoundedParams {
+    pub rows: u64,
+    pub quants: u64,
+    pub sums: u64,
+    pub arrived: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of RoundedParams"][::std::mem::size_of::<RoundedParams>() - 32usize];
+    ["Alignment of RoundedParams"][::std::mem::align_of::<RoundedParams>() - 8usize];
+    ["Offset of field: RoundedParams::rows"][::std::mem::offset_of!(RoundedParams, rows) - 0usize];
+    ["Offset of field: RoundedParams::quants"][::std::mem::offset_of!(RoundedParams, quants) - 8usize];
+    ["Offset of field: RoundedParams::sums"][::std::mem::offset_of!(RoundedParams, sums) - 16usize];
+    ["Offset of field: RoundedParams::arrived"][::std::mem::offset_of!(RoundedParams, arrived) - 24usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct InputParams {
     pub x: u64,
     pub norm: NormParams,
+    pub rounded: RoundedParams,
     pub cols: u32,
     pub int8: u32,
     pub of_outputs: u32,
     pub lanes_log2: u32,
-    pub tile_rows: u32,
     pub row_bytes: u32,
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of InputParams"][::std::mem::size_of::<InputParams>() - 56usize];
+    ["Size of InputParams"][::std::mem::size_of::<InputParams>() - 88usize];
     ["Alignment of InputParams"][::std::mem::align_of::<InputParams>() - 8usize];
     ["Offset of field: InputParams::x"][::std::mem::offset_of!(InputParams, x) - 0usize];
     ["Offset of field: InputParams::norm"][::std::mem::offset_of!(InputParams, norm) - 8usize];
-    ["Offset of field: InputParams::cols"][::std::mem::offset_of!(InputParams, cols) - 32usize];
-    ["Offset of field: InputParams::int8"][::std::mem::offset_of!(InputParams, int8) - 36usize];
-    ["Offset of field: InputParams::of_outputs"][::std::mem::offset_of!(InputParams, of_outputs) - 40usize];
-    ["Offset of field: InputParams::lanes_log2"][::std::mem::offset_of!(InputParams, lanes_log2) - 44usize];
-    ["Offset of field: InputParams::tile_rows"][::std::mem::offset_of!(InputParams, tile_rows) - 48usize];
-    ["Offset of field: InputParams::row_bytes"][::std::mem::offset_of!(InputParams, row_bytes) - 52usize];
+    ["Offset of field: InputParams::rounded"][::std::mem::offset_of!(InputParams, rounded) - 32usize];
+    ["Offset of field: InputParams::cols"][::std::mem::offset_of!(InputParams, cols) - 64usize];
+    ["Offset of field: InputParams::int8"][::std::mem::offset_of!(InputParams, int8) - 68usize];
+    ["Offset of field: InputParams::of_outputs"][::std::mem::offset_of!(InputParams, of_outputs) - 72usize];
+    ["Offset of field: InputParams::lanes_log2"][::std::mem::offset_of!(InputParams, lanes_log2) - 76usize];
+    ["Offset of field: InputParams::row_bytes"][::std::mem::offset_of!(InputParams, row_bytes) - 80usize];
+    ["Offset of field: InputParams::reserved"][::std::mem::offset_of!(InputParams, reserved) - 84usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -404,17 +439,17 @@ pub struct AttnInParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttnInParams"][::std::mem::size_of::<AttnInParams>() - 280usize];
+    ["Size of AttnInParams"][::std::mem::size_of::<AttnInParams>() - 312usize];
     ["Alignment of AttnInParams"][::std::mem::align_of::<AttnInParams>() - 8usize];
     ["Offset of field: AttnInParams::step"][::std::mem::offset_of!(AttnInParams, step) - 0usize];
     ["Offset of field: AttnInParams::in_"][::std::mem::offset_of!(AttnInParams, in_) - 64usize];
-    ["Offset of field: AttnInParams::wq"][::std::mem::offset_of!(AttnInParams, wq) - 120usize];
-    ["Offset of field: AttnInParams::wk"][::std::mem::offset_of!(AttnInParams, wk) - 152usize];
-    ["Offset of field: AttnInParams::wv"][::std::mem::offset_of!(AttnInParams, wv) - 184usize];
-    ["Offset of field: AttnInParams::rope"][::std::mem::offset_of!(AttnInParams, rope) - 216usize];
-    ["Offset of field: AttnInParams::kv"][::std::mem::offset_of!(AttnInParams, kv) - 232usize];
-    ["Offset of field: AttnInParams::q"][::std::mem::offset_of!(AttnInParams, q) - 264usize];
-    ["Offset of field: AttnInParams::raw"][::std::mem::offset_of!(AttnInParams, raw) - 272usize];
+    ["Offset of field: AttnInParams::wq"][::std::mem::offset_of!(AttnInParams, wq) - 152usize];
+    ["Offset of field: AttnInParams::wk"][::std::mem::offset_of!(AttnInParams, wk) - 184usize];
+    ["Offset of field: AttnInParams::wv"][::std::mem::offset_of!(AttnInParams, wv) - 216usize];
+    ["Offset of field: AttnInParams::rope"][::std::mem::offset_of!(AttnInParams, rope) - 248usize];
+    ["Offset of field: AttnInParams::kv"][::std::mem::offset_of!(AttnInParams, kv) - 264usize];
+    ["Offset of field: AttnInParams::q"][::std::mem::offset_of!(AttnInParams, q) - 296usize];
+    ["Offset of field: AttnInParams::raw"][::std::mem::offset_of!(AttnInParams, raw) - 304usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -568,6 +603,7 @@ pub struct AttendCodesParams {
     pub out: u64,
     pub partial: u64,
     pub arrived: u64,
+    pub raw: u64,
     pub scale: f32,
     pub group: u32,
     pub tiles: u32,
@@ -575,7 +611,7 @@ pub struct AttendCodesParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 296usize];
+    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 304usize];
     ["Alignment of AttendCodesParams"][::std::mem::align_of::<AttendCodesParams>() - 8usize];
     ["Offset of field: AttendCodesParams::step"][::std::mem::offset_of!(AttendCodesParams, step) - 0usize];
     ["Offset of field: AttendCodesParams::kv"][::std::mem::offset_of!(AttendCodesParams, kv) - 64usize];
@@ -585,14 +621,15 @@ const _: () = {
         [::std::mem::offset_of!(AttendCodesParams, partial) - 264usize];
     ["Offset of field: AttendCodesParams::arrived"]
         [::std::mem::offset_of!(AttendCodesParams, arrived) - 272usize];
+    ["Offset of field: AttendCodesParams::raw"][::std::mem::offset_of!(AttendCodesParams, raw) - 280usize];
     ["Offset of field: AttendCodesParams::scale"]
-        [::std::mem::offset_of!(AttendCodesParams, scale) - 280usize];
+        [::std::mem::offset_of!(AttendCodesParams, scale) - 288usize];
     ["Offset of field: AttendCodesParams::group"]
-        [::std::mem::offset_of!(AttendCodesParams, group) - 284usize];
+        [::std::mem::offset_of!(AttendCodesParams, group) - 292usize];
     ["Offset of field: AttendCodesParams::tiles"]
-        [::std::mem::offset_of!(AttendCodesParams, tiles) - 288usize];
+        [::std::mem::offset_of!(AttendCodesParams, tiles) - 296usize];
     ["Offset of field: AttendCodesParams::splits"]
-        [::std::mem::offset_of!(AttendCodesParams, splits) - 292usize];
+        [::std::mem::offset_of!(AttendCodesParams, splits) - 300usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -677,6 +714,23 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct RoundParams {
+    pub step: StepTables,
+    pub in_: InputParams,
+    pub chunks: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of RoundParams"][::std::mem::size_of::<RoundParams>() - 160usize];
+    ["Alignment of RoundParams"][::std::mem::align_of::<RoundParams>() - 8usize];
+    ["Offset of field: RoundParams::step"][::std::mem::offset_of!(RoundParams, step) - 0usize];
+    ["Offset of field: RoundParams::in_"][::std::mem::offset_of!(RoundParams, in_) - 64usize];
+    ["Offset of field: RoundParams::chunks"][::std::mem::offset_of!(RoundParams, chunks) - 152usize];
+    ["Offset of field: RoundParams::reserved"][::std::mem::offset_of!(RoundParams, reserved) - 156usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct ProjAddParams {
     pub step: StepTables,
     pub in_: InputParams,
@@ -685,12 +739,12 @@ pub struct ProjAddParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of ProjAddParams"][::std::mem::size_of::<ProjAddParams>() - 160usize];
+    ["Size of ProjAddParams"][::std::mem::size_of::<ProjAddParams>() - 192usize];
     ["Alignment of ProjAddParams"][::std::mem::align_of::<ProjAddParams>() - 8usize];
     ["Offset of field: ProjAddParams::step"][::std::mem::offset_of!(ProjAddParams, step) - 0usize];
     ["Offset of field: ProjAddParams::in_"][::std::mem::offset_of!(ProjAddParams, in_) - 64usize];
-    ["Offset of field: ProjAddParams::w"][::std::mem::offset_of!(ProjAddParams, w) - 120usize];
-    ["Offset of field: ProjAddParams::x"][::std::mem::offset_of!(ProjAddParams, x) - 152usize];
+    ["Offset of field: ProjAddParams::w"][::std::mem::offset_of!(ProjAddParams, w) - 152usize];
+    ["Offset of field: ProjAddParams::x"][::std::mem::offset_of!(ProjAddParams, x) - 184usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -705,15 +759,15 @@ pub struct FfnInParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of FfnInParams"][::std::mem::size_of::<FfnInParams>() - 200usize];
+    ["Size of FfnInParams"][::std::mem::size_of::<FfnInParams>() - 232usize];
     ["Alignment of FfnInParams"][::std::mem::align_of::<FfnInParams>() - 8usize];
     ["Offset of field: FfnInParams::step"][::std::mem::offset_of!(FfnInParams, step) - 0usize];
     ["Offset of field: FfnInParams::in_"][::std::mem::offset_of!(FfnInParams, in_) - 64usize];
-    ["Offset of field: FfnInParams::gate"][::std::mem::offset_of!(FfnInParams, gate) - 120usize];
-    ["Offset of field: FfnInParams::up"][::std::mem::offset_of!(FfnInParams, up) - 152usize];
-    ["Offset of field: FfnInParams::h"][::std::mem::offset_of!(FfnInParams, h) - 184usize];
-    ["Offset of field: FfnInParams::act"][::std::mem::offset_of!(FfnInParams, act) - 192usize];
-    ["Offset of field: FfnInParams::reserved"][::std::mem::offset_of!(FfnInParams, reserved) - 196usize];
+    ["Offset of field: FfnInParams::gate"][::std::mem::offset_of!(FfnInParams, gate) - 152usize];
+    ["Offset of field: FfnInParams::up"][::std::mem::offset_of!(FfnInParams, up) - 184usize];
+    ["Offset of field: FfnInParams::h"][::std::mem::offset_of!(FfnInParams, h) - 216usize];
+    ["Offset of field: FfnInParams::act"][::std::mem::offset_of!(FfnInParams, act) - 224usize];
+    ["Offset of field: FfnInParams::reserved"][::std::mem::offset_of!(FfnInParams, reserved) - 228usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -761,12 +815,12 @@ pub struct LogitsParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of LogitsParams"][::std::mem::size_of::<LogitsParams>() - 160usize];
+    ["Size of LogitsParams"][::std::mem::size_of::<LogitsParams>() - 192usize];
     ["Alignment of LogitsParams"][::std::mem::align_of::<LogitsParams>() - 8usize];
     ["Offset of field: LogitsParams::step"][::std::mem::offset_of!(LogitsParams, step) - 0usize];
     ["Offset of field: LogitsParams::in_"][::std::mem::offset_of!(LogitsParams, in_) - 64usize];
-    ["Offset of field: LogitsParams::w"][::std::mem::offset_of!(LogitsParams, w) - 120usize];
-    ["Offset of field: LogitsParams::logits"][::std::mem::offset_of!(LogitsParams, logits) - 152usize];
+    ["Offset of field: LogitsParams::w"][::std::mem::offset_of!(LogitsParams, w) - 152usize];
+    ["Offset of field: LogitsParams::logits"][::std::mem::offset_of!(LogitsParams, logits) - 184usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -7,8 +7,8 @@ use super::params::{
     AppendBlocksParams, AppendParams, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams,
     AttendMmaParams, AttendParams, AttnInParams, BlockKvParams, CodedKvParams, CodesParams, CombineParams,
     EmbedParams, FfnInParams, HeadsParams, InputParams, KvParams, LinearParams, LogitsParams, NextWeights,
-    NormParams, ProjAddParams, RopeParams, SampleParams, SignsParams, StampParams, StepCounts, StepRow,
-    StepSampling, StepTables, StepTile,
+    NormParams, ProjAddParams, RopeParams, RoundParams, RoundedParams, RowQuant, SampleParams, SignsParams,
+    StampParams, StepCounts, StepRow, StepSampling, StepTables, StepTile,
 };
 
 /// The size of a field that a closure names.
@@ -38,7 +38,10 @@ plain! {
     StepTables { counts, rows, outputs, pages, exact, pages_stride, reserved, next }
     NormParams { weight, bias, eps, kind }
     LinearParams { data, bias, tensor_scale, factor, rows, chunks }
-    InputParams { x, norm, cols, int8, of_outputs, lanes_log2, tile_rows, row_bytes }
+    RowQuant { scale, sum }
+    RoundedParams { rows, quants, sums, arrived }
+    InputParams { x, norm, rounded, cols, int8, of_outputs, lanes_log2, row_bytes, reserved }
+    RoundParams { step, in_, chunks, reserved }
     KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes }
     RopeParams { cos_sin, pairs, adjacent }
     EmbedParams { step, table, positions, picked, x, cols, reserved }
@@ -52,7 +55,7 @@ plain! {
     AppendParams { step, kv, raw, q, group, reserved }
     AppendBlocksParams { step, kv, raw, q, group, reserved }
     AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
-    AttendCodesParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
+    AttendCodesParams { step, kv, q, out, partial, arrived, raw, scale, group, tiles, splits }
     AttendCodesMmaParams {
         step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, reserved
     }

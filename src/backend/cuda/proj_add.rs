@@ -25,10 +25,11 @@ pub fn launches(cx: &Cx<'_>, s: &ProjAdd) -> Vec<Launch> {
         let y = cx.memory.products;
         let cols = cx.p.weight_decl(s.w.w).rows;
         let combine = Combine { gate: None, y, out: x, cols, act: None, add: true };
-        return vec![linear::product(cx, &s.w, &input, y), combine::launch(cx, &combine)];
+        let products = linear::product(cx, &s.w, &input, y);
+        return products.into_iter().chain([combine::launch(cx, &combine)]).collect();
     }
     let w = linear::linear(cx, &s.w);
     let work = Work { rows: w.rows as usize, paired: false };
     let params = |in_| ProjAddParams { step: cx.tables(), in_, w, x };
-    vec![linear::launch(cx, "proj_add", &s.w, &input, work, params)]
+    linear::launches(cx, "proj_add", &s.w, &input, work, params)
 }

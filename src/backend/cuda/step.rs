@@ -37,7 +37,8 @@ const fn words<T>() -> usize {
 impl Sections {
     fn of(limits: &Limits) -> Self {
         let sampling = words::<StepCounts>();
-        let rows = sampling + limits.outputs * words::<StepSampling>();
+        // Kernels copy rows 16 bytes at a time.
+        let rows = (sampling + limits.outputs * words::<StepSampling>()).next_multiple_of(4);
         let outputs = rows + limits.rows * words::<StepRow>();
         let tiles = (outputs + limits.outputs).next_multiple_of(4);
         let pages = (tiles + attend::most_tiles(limits.rows) * words::<StepTile>()).next_multiple_of(4);

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use ggml_types::{HostTensor, QuantType, planes, types};
 
 use super::driver::{Address, Driver};
-use super::params::LinearParams;
+use super::params::{LINEAR_ROWS, LinearParams};
 use crate::backend::BackendError;
 use crate::program::{ActQuant, WeightDecl};
 
@@ -30,10 +30,25 @@ pub struct Format {
 /// What a type's kernels on tensor cores multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mma {
-    /// Integers: rows of activations lie in shared memory as a whole.
+    /// Integers with one scale a tensor: sums are the same whoever adds them up, so there are no other
+    /// kernels for several rows.
     Ints,
-    /// Halves: some columns of many rows lie there at a time.
+    /// Integers with a scale a block.
+    IntBlocks,
+    /// Halves.
     Halves,
+}
+
+impl Mma {
+    /// Whether rows are normed and rounded by a launch of their own.
+    pub fn rounds(self) -> bool {
+        self != Mma::Halves
+    }
+
+    /// Rows from which these kernels are worth it.
+    pub fn least_rows(self) -> usize {
+        if self == Mma::Ints { 2 } else { 2 * LINEAR_ROWS as usize }
+    }
 }
 
 /// Every type with kernels.
@@ -53,7 +68,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         act_chunk_bytes: 64 + 4,
         ints: true,
-        mma: Some(Mma::Ints),
+        mma: Some(Mma::IntBlocks),
         pack: |w| Cow::Owned(planes::tq2_0(&rows_as_they_are(w))),
     },
     Format {
@@ -62,7 +77,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         act_chunk_bytes: 64 + 4,
         ints: true,
-        mma: Some(Mma::Ints),
+        mma: Some(Mma::IntBlocks),
         pack: |w| Cow::Owned(planes::tq1_0(&rows_as_they_are(w))),
     },
     Format {
@@ -171,16 +186,11 @@ impl Products {
         self.format.chunks(cols)
     }
 
-    /// Bytes of one row of activations in shared memory, with what divides rows of int8 on tensor cores.
+    /// Bytes of one row of activations in shared memory.
     pub fn act_bytes(self, cols: usize) -> usize {
-        let Format { chunk_elems, act_chunk_bytes, ints, .. } = *self.format;
+        let Format { chunk_elems, act_chunk_bytes, .. } = *self.format;
         let bytes = |of_chunk: usize| self.chunks(cols) * of_chunk;
-        match (self.floats, ints) {
-            (true, _) => bytes(4 * chunk_elems),
-            // cuda/lib/linear_mma.cuh says why.
-            (false, true) => bytes(act_chunk_bytes).next_multiple_of(64) | 64,
-            (false, false) => bytes(act_chunk_bytes),
-        }
+        if self.floats { bytes(4 * chunk_elems) } else { bytes(act_chunk_bytes) }
     }
 }
 

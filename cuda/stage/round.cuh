@@ -1,0 +1,25 @@
+// Round: rows of a buffer, normed and rounded to int8 once for all blocks of the products on tensor cores
+// that follow (lib/linear_mma.cuh): the same values as a kernel for single rows makes of them
+// (lib/input.cuh).
+//
+// A block owns a row. Leaves it in the order in which the type T multiplies it, with its sums of chunks where
+// the type has them, and its scale and sum. Meanwhile the weights of the products come to the card's cache.
+#pragma once
+
+#include "../lib/input.cuh"
+
+template <class T>
+DEVICE void round_rows(const RoundParams& p) {
+    static_assert(T::kInts, "rows of integers");
+    uint32_t r = blockIdx.x, n_rows = p.in.of_outputs ? p.step.counts->outputs : p.step.counts->rows;
+    if (r < n_rows) prefetch_norm<T::kBlockQuads>(p.in);
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    prefetch_next(p.step);
+    if (r >= n_rows) return;
+    load_rows<T, 1, T::kBlockQuads>(p.step, p.in, p.chunks, r, 1, 0);
+    const uint4* from = reinterpret_cast<const uint4*>(shared_memory() + LINEAR_HEADER_BYTES);
+    uint4* to = reinterpret_cast<uint4*>(p.in.rounded.rows + uint64_t(r) * p.in.row_bytes);
+    for (uint32_t i = threadIdx.x; i < p.in.row_bytes / 16; i += blockDim.x) to[i] = from[i];
+    if (threadIdx.x == 0) p.in.rounded.quants[r] = row_quants()[0];
+}
