@@ -8,6 +8,7 @@
 //   row(unit, slot)            a WeightRow: which row of which weight the slot has, if any
 //   weight(i)                  weight i
 //   around(unit, slot, row, step_row)  what finish reads of memory, which may be on its way before y is there
+//   late(unit, slot, row, step_row)  the same, read when finish wants it
 //   finish(unit, slot, row, y, other, around) takes y = W n for a row of the step; `other` is that of the
 //   slot that lies half of the slots away. One lane a slot calls it, where the slot has a row
 //
@@ -114,7 +115,7 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
                 float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
                 if (sub != 0 || !at.exists()) continue;
                 task.finish(unit, slot, first + m, y, other,
-                    task.around(unit, slot, first + m, step.rows[first + m]));
+                    task.late(unit, slot, first + m, step.rows[first + m]));
             }
         }
         __syncthreads();

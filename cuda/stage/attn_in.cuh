@@ -63,13 +63,32 @@ struct AttnInTask {
         return out;
     }
 
+    // The same, read only when it is wanted: kernels that have few registers left spill otherwise.
+    struct Late {
+        StepRow row;
+    };
+    DEVICE Late late(uint32_t, uint32_t, uint32_t, const StepRow& row) const { return {row}; }
+
+    DEVICE float2 angle(const Pair&, const Around& around) const { return {around.cos, around.sin}; }
+    DEVICE float2 angle(const Pair& at, const Late& late) const {
+        const float* cos_sin = p.rope.cos_sin + uint64_t(late.row.pos) * 2 * p.rope.pairs;
+        return {cos_sin[at.number], cos_sin[p.rope.pairs + at.number]};
+    }
+    DEVICE uint32_t pos(const Around& around) const { return around.pos; }
+    DEVICE uint32_t pos(const Late& late) const { return late.row.pos; }
+    DEVICE uint32_t page(const Around& around) const { return around.page; }
+    DEVICE uint32_t page(const Late& late) const { return page_of(p.step, late.row.seq, late.row.pos); }
+
+    template <class Around>
     DEVICE void finish(
         uint32_t unit, uint32_t slot, uint32_t m, float y, float other, const Around& around
     ) const {
         Pair at = pair(unit, slot);
         uint32_t second = slot >= half_slots();
-        if (at.rotates)
-            y = second ? other * around.sin + y * around.cos : y * around.cos - other * around.sin;
+        if (at.rotates) {
+            float2 by = angle(at, around);
+            y = second ? other * by.y + y * by.x : y * by.x - other * by.y;
+        }
         uint32_t to = elem(at, second);
         if (at.weight == 0) {
             p.q[uint64_t(m) * p.wq.rows + at.head * p.kv.head_dim + to] = y;
@@ -80,8 +99,8 @@ struct AttnInTask {
             p.raw[vector * p.kv.head_dim + to] = y;
             return;
         }
-        uint8_t* head = kv_head(p.kv, around.page, at.weight - 1, at.head);
-        uint32_t place = around.pos % PAGE_POSITIONS * p.kv.stride + to;
+        uint8_t* head = kv_head(p.kv, page(around), at.weight - 1, at.head);
+        uint32_t place = pos(around) % PAGE_POSITIONS * p.kv.stride + to;
         if (p.kv.elem_bytes == 2) {
             reinterpret_cast<uint16_t*>(head)[place] = half_bits(y);
         } else {

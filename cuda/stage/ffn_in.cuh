@@ -41,6 +41,7 @@ struct FfnInTask {
 
     struct Around {};
     DEVICE Around around(uint32_t, uint32_t, uint32_t, const StepRow&) const { return {}; }
+    DEVICE Around late(uint32_t, uint32_t, uint32_t, const StepRow&) const { return {}; }
     DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float other, const Around&) const {
         if (slot >= width()) return;
         float value = activated(p.act, y);

@@ -19,6 +19,7 @@ struct LogitsTask {
 
     struct Around {};
     DEVICE Around around(uint32_t, uint32_t, uint32_t, const StepRow&) const { return {}; }
+    DEVICE Around late(uint32_t, uint32_t, uint32_t, const StepRow&) const { return {}; }
     DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float, const Around&) const {
         p.logits[uint64_t(m) * p.w.rows + unit * slots() + slot] = y;
     }

@@ -24,6 +24,9 @@ struct ProjAddTask {
     DEVICE Around around(uint32_t unit, uint32_t slot, uint32_t m, const StepRow&) const {
         return {p.x[uint64_t(m) * p.w.rows + unit * slots() + slot]};
     }
+    DEVICE Around late(uint32_t unit, uint32_t slot, uint32_t m, const StepRow& row) const {
+        return around(unit, slot, m, row);
+    }
     DEVICE void finish(
         uint32_t unit, uint32_t slot, uint32_t m, float y, float, const Around& around
     ) const {

@@ -56,7 +56,8 @@ pub(super) fn resolve(metadata: &Metadata, tensors: &[Evidence]) -> Result<Diale
     let from_fork = FORK_ARCHITECTURES.contains(&architecture);
     match (n_bitnet > 0, n_ggml > 0) {
         (true, false) => Ok(Dialect::BitNet),
-        (false, true) if !from_fork => Ok(Dialect::Ggml),
+        // A model of the forks that llama.cpp's types were given to, as `quantize` does.
+        (false, true) if !from_fork || n_ggml == clashing().count() => Ok(Dialect::Ggml),
         (false, false) if from_fork || clashing().any(|tensor| tensor.type_id == I2_S) => Ok(Dialect::BitNet),
         _ => {
             let file_type = metadata.get("general.file_type").map_or("none".into(), |value| value.describe());

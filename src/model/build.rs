@@ -237,8 +237,8 @@ impl<'a> Builder<'a> {
         Ok(std::array::from_fn(|_| parts.next().expect("one for each range")))
     }
 
-    /// Layers that lie one behind the other in a tensor: `stem.weight` of `[rows, inputs]` and, where the file
-    /// has it, `stem.bias`, cut into ranges of rows.
+    /// Layers that lie one behind the other in a tensor: `stem.weight` of `[rows, inputs]` and, where the
+    /// file has it, `stem.bias`, cut into ranges of rows.
     fn parts(
         &mut self,
         stem: &str,
@@ -299,8 +299,8 @@ impl<'a> Builder<'a> {
         Ok(Some(Mixture { n_experts, n_used, ffn_dim }))
     }
 
-    /// The experts of a block: `ffn_gate_exps`, `ffn_up_exps` and `ffn_down_exps`, one expert behind the other,
-    /// or gates and ups in one tensor, `ffn_gate_up_exps`.
+    /// The experts of a block: `ffn_gate_exps`, `ffn_up_exps` and `ffn_down_exps`, one expert behind the
+    /// other, or gates and ups in one tensor, `ffn_gate_up_exps`.
     ///
     /// # Errors
     /// [`ModelError::Tensor`] where a tensor is missing, of another shape, or of a type whose rows depend on

@@ -16,11 +16,11 @@ use sterna::program::PAGE;
 
 const N_CTX: usize = 320;
 
-fn engine(change: impl FnOnce(&mut EngineOptions)) -> Engine {
+pub(super) fn engine(change: impl FnOnce(&mut EngineOptions)) -> Engine {
     engine_on("cpu", change).expect("the CPU")
 }
 
-fn engine_on(backend: &str, change: impl FnOnce(&mut EngineOptions)) -> Option<Engine> {
+pub(super) fn engine_on(backend: &str, change: impl FnOnce(&mut EngineOptions)) -> Option<Engine> {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let mut options = EngineOptions {
         n_ctx: Some(N_CTX),
@@ -39,11 +39,11 @@ fn codec(options: &mut EngineOptions, name: &str) {
 }
 
 /// Any tokens: the model's text does not matter.
-fn tokens(seed: u32, n: usize) -> Vec<u32> {
+pub(super) fn tokens(seed: u32, n: usize) -> Vec<u32> {
     (0..n as u32).map(|i| (seed * 131 + i * i * 7 + i * 13) % 500).collect()
 }
 
-fn greedy(max_tokens: usize) -> GenerateOptions {
+pub(super) fn greedy(max_tokens: usize) -> GenerateOptions {
     GenerateOptions {
         sampler: SamplerOptions::greedy(),
         max_tokens: Some(max_tokens),
@@ -52,22 +52,22 @@ fn greedy(max_tokens: usize) -> GenerateOptions {
     }
 }
 
-fn seeded(seed: u64, max_tokens: usize) -> GenerateOptions {
+pub(super) fn seeded(seed: u64, max_tokens: usize) -> GenerateOptions {
     let sampler = SamplerOptions { seed: Some(seed), ..SamplerOptions::default() };
     GenerateOptions { sampler, ignore_eos: false, ..greedy(max_tokens) }
 }
 
 /// What became of a sequence.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Said {
-    tokens: Vec<u32>,
-    text: String,
-    logprobs: Vec<LogProbs>,
-    end: Option<StopReason>,
+pub(super) struct Said {
+    pub tokens: Vec<u32>,
+    pub text: String,
+    pub logprobs: Vec<LogProbs>,
+    pub end: Option<StopReason>,
 }
 
 impl Said {
-    fn take(&mut self, event: Event) {
+    pub fn take(&mut self, event: Event) {
         assert_eq!(self.end, None, "an event behind the end");
         if let Some(token) = event.token {
             self.tokens.push(token.id);
@@ -79,7 +79,7 @@ impl Said {
 }
 
 /// What a session says that has the engine for itself.
-fn alone(engine: &Engine, prompt: &[u32], options: &GenerateOptions) -> Said {
+pub(super) fn alone(engine: &Engine, prompt: &[u32], options: &GenerateOptions) -> Said {
     let mut session = engine.session().unwrap();
     let mut generation = session.generate(prompt, options).unwrap();
     let mut said = Said::default();
@@ -90,7 +90,7 @@ fn alone(engine: &Engine, prompt: &[u32], options: &GenerateOptions) -> Said {
 }
 
 /// Runs a batch to its end.
-fn finish(batch: &mut Batch) -> BTreeMap<SeqId, Said> {
+pub(super) fn finish(batch: &mut Batch) -> BTreeMap<SeqId, Said> {
     let mut all: BTreeMap<SeqId, Said> = BTreeMap::new();
     let take = |id, event| {
         all.entry(id).or_default().take(event);
@@ -493,40 +493,6 @@ fn a_cancelled_sequence_is_gone_with_the_next_step() {
 
 /// Of sequences with equal claims that decode none gets ahead of another by more than a token, though a step
 /// has rows for only two of them; and of two prompts none waits for the other's end.
-/// Those that rest hold their slots until somebody needs them, and go on as if nothing had been.
-#[test]
-fn who_rests_gives_way() {
-    let engine = engine(|_| ());
-    let prompts: Vec<Vec<u32>> = (0..4).map(|i| tokens(i, 70 + i as usize)).collect();
-    let want: Vec<Said> = prompts.iter().map(|prompt| alone(&engine, prompt, &greedy(20))).collect();
-    let mut batch = engine.batch(BatchOptions::default()).unwrap();
-    let add =
-        |batch: &mut Batch, i: usize| batch.add(&Request::new(prompts[i].clone(), greedy(20))).unwrap()[0];
-    let ids: Vec<SeqId> = (0..3).map(|i| add(&mut batch, i)).collect();
-    let mut said: BTreeMap<SeqId, Said> = BTreeMap::new();
-    let mut step = |batch: &mut Batch| {
-        let events = batch.step().unwrap();
-        events.into_iter().for_each(|(id, event)| said.entry(id).or_default().take(event));
-    };
-    (0..8).for_each(|_| step(&mut batch));
-    ids.iter().for_each(|id| batch.pause(*id, true));
-    let before = batch.stats();
-    step(&mut batch);
-    assert_eq!((batch.stats().steps, batch.stats().resting), (before.steps, 3), "somebody ran");
-    let last = add(&mut batch, 3);
-    while batch.standings().any(|standing| standing.id == last) {
-        step(&mut batch);
-    }
-    assert_eq!(batch.stats_of(last).unwrap().generated_tokens, 20, "of a sequence that has just ended");
-    assert_eq!((batch.stats().resting, batch.stats().preemptions), (2, 1));
-    ids.iter().for_each(|id| batch.pause(*id, false));
-    while !batch.is_idle() {
-        step(&mut batch);
-    }
-    let said: Vec<&Said> = ids.iter().chain([&last]).map(|id| &said[id]).collect();
-    assert!(said.into_iter().eq(&want));
-}
-
 #[test]
 fn equal_claims_get_equal_shares() {
     let engine = engine(|options| {
@@ -568,33 +534,6 @@ fn a_long_prompt_does_not_stop_others() {
         assert!(batch.step().unwrap().iter().any(|(of, _)| *of == id));
     }
     assert!(batch.stats().prompt_rows < 20 + 300);
-}
-
-/// A sequence of higher priority takes the place of one of lower, which ends later with the same text.
-#[test]
-fn priority_goes_first() {
-    let engine = engine(|options| options.n_seqs = 1);
-    let want = alone(&engine, &tokens(1, 70), &greedy(20));
-    let mut batch = engine.batch(BatchOptions::default()).unwrap();
-    let low = batch.add(&Request::new(tokens(1, 70), greedy(20))).unwrap()[0];
-    for _ in 0..5 {
-        batch.step().unwrap();
-    }
-    let n_before = batch.stats_of(low).unwrap().generated_tokens;
-    let urgent = Request { priority: 1, ..Request::new(tokens(2, 30), greedy(5)) };
-    let high = batch.add(&urgent).unwrap()[0];
-    let mut order = Vec::new();
-    let mut said = Said::default();
-    let take = |id, event: Event| {
-        order.extend(event.end.map(|_| id));
-        if id == low {
-            said.take(event);
-        }
-        Ok::<(), Error>(())
-    };
-    batch.run(take).unwrap();
-    assert_eq!(order, [high, low]);
-    assert_eq!(said.tokens, want.tokens[n_before..]);
 }
 
 #[test]

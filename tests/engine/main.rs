@@ -1,6 +1,7 @@
 //! Programs, and the engine that runs them: golden logits, generation, sessions, memory.
 
 mod batch;
+mod batch_claims;
 mod batch_faults;
 mod cuda_waves;
 mod generation;

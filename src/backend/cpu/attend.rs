@@ -343,7 +343,7 @@ impl Stage<'_> {
                     let skip = some.start - positions.start;
                     values.multiply(k, &shape, scores, skip, &mut part.out[first * head_dim..]);
                 };
-                // What every row sees, and on both sides of it what some of them do: each row sums in the order
+                // What every row sees, and on both sides of it what some do: each row sums in the order
                 // of its positions, whichever rows are beside it.
                 let within = |at: usize| at.clamp(positions.start, positions.end);
                 let (start, end) = (within(page.all.start), within(page.all.end));

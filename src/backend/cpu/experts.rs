@@ -1,7 +1,7 @@
 //! A mixture of experts: each row goes through the few experts that its router likes best.
 //!
-//! Rows are sorted by expert, so that an expert's weights are read once for all of its rows. A row adds up its
-//! experts in their order, whichever rows are beside it.
+//! Rows are sorted by expert, so that an expert's weights are read once for all of its rows. A row adds up
+//! its experts in their order, whichever rows are beside it.
 
 use super::Cx;
 use super::aligned::Aligned;

@@ -33,8 +33,8 @@ pub struct Memory {
     pub acts: Buffer,
     /// Scale and sum of each of their rows.
     pub quants: Buffer,
-    /// Products of the step that are not yet what their stage writes: keys and values before RoPE, and what is
-    /// normed before it is added.
+    /// Products of the step that are not yet what their stage writes: keys and values before RoPE, and what
+    /// is normed before it is added.
     pub fresh: Buffer,
     /// Splits of attention.
     pub partial: Buffer,

@@ -20,11 +20,12 @@ pub struct TestServer {
     ended: Option<std::thread::JoinHandle<Result<(), ServeError>>>,
 }
 
-fn engine() -> Engine {
+/// An engine with `n_ctx` positions for each of [`SLOTS`] sequences.
+pub fn engine(n_ctx: usize) -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let options = EngineOptions {
         backend: "cpu".into(),
-        n_ctx: Some(N_CTX),
+        n_ctx: Some(n_ctx),
         threads: Some(1),
         n_seqs: SLOTS,
         batch: 64,
@@ -35,7 +36,7 @@ fn engine() -> Engine {
 
 impl TestServer {
     pub fn start(change: impl FnOnce(&mut ServeOptions)) -> Self {
-        Self::with_engine(engine(), change)
+        Self::with_engine(engine(N_CTX), change)
     }
 
     pub fn with_engine(engine: Engine, change: impl FnOnce(&mut ServeOptions)) -> Self {

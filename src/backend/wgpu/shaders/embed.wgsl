@@ -1,5 +1,5 @@
-// Embed: x[r] = scale * table[token[r]] (+ positions[pos[r]]). The token may be the one that `sample` picked last for
-// the sequence.
+// Embed: x[r] = scale * table[token[r]] (+ positions[pos[r]]). The token may be the one that `sample` picked
+// last for the sequence.
 //
 // A workgroup owns one row of the step, a thread every THREADS-th chunk. Reads one row of the table. Of a
 // table in several parts, each is a dispatch of its own, which leaves the rows of other parts alone.
