@@ -114,7 +114,7 @@ mod tests {
         assert!(chunks.iter().any(|chunk| chunk["tool_calls"][0]["function"]["name"] == "f"), "{chunks:?}");
         let message = message(deltas);
         assert_eq!(message["reasoning_content"], "hm");
-        assert_eq!(message["content"], "Well.");
+        assert_eq!(message["content"], "Well.\n");
         assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"a\": 1}");
         let mut plain = Splitter::new(ParserOptions::default());
         assert_eq!(plain.push("<think>"), [Delta::Content("<think>".into())]);

@@ -82,6 +82,7 @@ mod tests {
         let of_c = of_c.replace("const ", "").replace("struct ", "");
         match of_c.as_str() {
             "uint64_t" => "u64".into(),
+            "int32_t" => "i32".into(),
             "uint32_t" => "u32".into(),
             "float" => "f32".into(),
             pointer if pointer.starts_with("POINTER(") => "u64".into(),
