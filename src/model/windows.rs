@@ -13,9 +13,9 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Reads `attention.sliding_window` and its pattern under the name of `architecture`. A pattern is a truth
-    /// value for each layer, or a number `n`: layers `n - 1`, `2 n - 1` and so on see everything. Without one,
-    /// `n` is `period`.
+    /// Reads `attention.sliding_window` and its pattern under the name of `architecture`. A pattern is a
+    /// truth value for each layer, or a number `n`: layers `n - 1`, `2 n - 1` and so on see everything.
+    /// Without one, `n` is `period`.
     ///
     /// # Errors
     /// [`ModelError`] for a window of 0 or none at all, and for a pattern that does not fit the layers.

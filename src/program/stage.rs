@@ -164,8 +164,8 @@ pub struct FfnIn {
     pub h: Buf,
 }
 
-/// `n = norm(x[r]); x[r] += sum of p_e Down_e (act(Gate_e n) * Up_e n)` over the `n_used` experts `e` with the
-/// largest `z = Router n`, the earlier of equal ones, where `p` is the softmax of their `z`.
+/// `n = norm(x[r]); x[r] += sum of p_e Down_e (act(Gate_e n) * Up_e n)` over the `n_used` experts `e` with
+/// the largest `z = Router n`, the earlier of equal ones, where `p` is the softmax of their `z`.
 #[derive(Clone, Debug)]
 pub struct Experts {
     /// In and out: `[rows, dim]`.

@@ -64,7 +64,8 @@ fn choice(value: &Value) -> Option<Source> {
 }
 
 impl Constraints {
-    /// Those of a conversation: a grammar or tools, and thoughts that are split off if the template knows them.
+    /// Those of a conversation: a grammar or tools; and thoughts, which are split off if the template knows
+    /// them.
     ///
     /// # Errors
     /// 400 that names the field.

@@ -131,7 +131,8 @@ fn conversations_that_make_no_sense() {
         (
             "response_format",
             json!({ "response_format": { "type": "json_schema", "json_schema": { "schema": {
-            "type": "object", "properties": { "a": { "$ref": "http://example.com/a" } } }, "strict": true } } }),
+            "type": "object", "properties": { "a": { "$ref": "http://example.com/a" } } },
+            "strict": true } } }),
         ),
         ("tools[0].function", json!({ "tools": [{ "type": "function" }] })),
         ("tools[0].type", json!({ "tools": [{ "type": "web_search" }] })),

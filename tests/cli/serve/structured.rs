@@ -1,5 +1,5 @@
-//! Answers of a given form: grammars, schemas, calls of tools. The model is random, so that it writes what it is
-//! held to and nothing else makes sense.
+//! Answers of a given form: grammars, schemas, calls of tools. The model is random, so that it writes what it
+//! is held to and nothing else makes sense.
 
 use serde_json::{Value, json};
 
@@ -64,7 +64,8 @@ fn calls_of_tools() {
     let server = TestServer::with_engine(engine(1024), |_| ());
     let tool = |name: &str| {
         json!({ "type": "function", "function": { "name": name, "parameters": { "type": "object",
-            "properties": { "c": { "enum": ["x", "y"] } }, "required": ["c"], "additionalProperties": false } } })
+            "properties": { "c": { "enum": ["x", "y"] } }, "required": ["c"],
+            "additionalProperties": false } } })
     };
     let named = json!({ "type": "function", "function": { "name": "g" } });
     // Who is to call may think first, and a random model does not come to an end.
