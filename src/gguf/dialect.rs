@@ -39,6 +39,13 @@ impl Evidence {
         .and_then(|want| self.span_bytes.checked_sub(want))
         .is_some_and(|padding| padding < self.alignment)
     }
+
+    /// Whether the span may hold a type of the forks, of which TL1 and TL2 have no size of their own: they
+    /// take up to 2 bits a weight, a scale and padding.
+    fn may_be_bitnet(&self) -> bool {
+        let most = (self.rows.saturating_mul(self.cols) / 4).saturating_add(64 + self.alignment);
+        id_name(Dialect::BitNet, self.type_id).is_some() && self.span_bytes < most
+    }
 }
 
 /// Decides from tensor sizes first, which cannot lie, then from the architecture's name.
@@ -56,8 +63,8 @@ pub(super) fn resolve(metadata: &Metadata, tensors: &[Evidence]) -> Result<Diale
     let from_fork = FORK_ARCHITECTURES.contains(&architecture);
     match (n_bitnet > 0, n_ggml > 0) {
         (true, false) => Ok(Dialect::BitNet),
-        // A model of the forks that llama.cpp's types were given to, as `quantize` does.
-        (false, true) if !from_fork || n_ggml == clashing().count() => Ok(Dialect::Ggml),
+        // Models of the forks are given llama.cpp's types too, by `quantize` for one.
+        (false, true) if !from_fork || !clashing().any(Evidence::may_be_bitnet) => Ok(Dialect::Ggml),
         (false, false) if from_fork || clashing().any(|tensor| tensor.type_id == I2_S) => Ok(Dialect::BitNet),
         _ => {
             let file_type = metadata.get("general.file_type").map_or("none".into(), |value| value.describe());
