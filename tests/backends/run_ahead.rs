@@ -13,7 +13,7 @@ use support::case::{Running, cpus, limits, shuffled_pages, simt, wgpus, windowed
 
 const WARM: Sampling = Sampling { temperature: 1e3, top_k: 20, top_p: 1.0, seed: 3, ..Sampling::GREEDY };
 const N_SEQS: usize = 3;
-const N_STEPS: u32 = 24;
+const N_STEPS: u32 = 16;
 
 fn all_backends() -> Vec<Box<dyn Backend>> {
     cpus(&[2]).into_iter().chain(simt(0)).chain(simt(5)).chain(wgpus()).collect()
@@ -293,7 +293,7 @@ fn engines(n_ctx: usize) -> impl Iterator<Item = Engine> {
 
 fn warm(seed: u64) -> GenerateOptions {
     let sampler = SamplerOptions { seed: Some(seed), ..SamplerOptions::default() };
-    GenerateOptions { sampler, max_tokens: Some(20), ..GenerateOptions::default() }
+    GenerateOptions { sampler, max_tokens: Some(12), ..GenerateOptions::default() }
 }
 
 #[test]

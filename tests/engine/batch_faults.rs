@@ -146,7 +146,8 @@ fn what_fails_is_done_again() {
         let (want, none) = tokens(name, &requests, usize::MAX);
         assert_eq!(none, 0);
         assert!(want.iter().all(|tokens| tokens.len() == 9));
-        for fails_at in 0..7 {
+        // A step of the processor's form takes far longer than the CPU's.
+        for fails_at in (0..7).step_by(if name == "cpu" { 1 } else { 3 }) {
             let (got, n_errors) = tokens(name, &requests, fails_at);
             assert!(n_errors > 2, "{name}: {n_errors} errors");
             assert_eq!(got, want, "{name}: from call {fails_at} on");
