@@ -19,11 +19,12 @@ pub(crate) struct Fit<const N: usize> {
 
 impl<const N: usize> Fit<N> {
     /// With codes of 0 to `levels`, and scales and minimums of 0 to `most`.
-    pub fn of(values: &[f32], levels: u8, most: f32) -> Self {
+    pub fn of(values: &[f32], weights: &[f32], levels: u8, most: f32) -> Self {
         let group_elems = BLOCK / N;
         let mut found = [(0.0, 0.0); N];
-        for (found, group) in found.iter_mut().zip(values.chunks_exact(group_elems)) {
-            *found = best_affine(group, levels);
+        let groups = || values.chunks_exact(group_elems).zip(weights.chunks_exact(group_elems));
+        for (found, (group, weights)) in found.iter_mut().zip(groups()) {
+            *found = best_affine(group, weights, levels);
         }
         let (largest_scale, largest_min) =
             found.iter().fold((0f32, 0f32), |(scale, min), of| (scale.max(of.0), min.max(of.1)));
@@ -40,12 +41,12 @@ impl<const N: usize> Fit<N> {
                 .into_iter()
                 .filter(move |near| (0.0..=most).contains(near))
         };
-        for (group, (values, (scale, min))) in values.chunks_exact(group_elems).zip(found).enumerate() {
+        for (group, ((values, weights), (scale, min))) in groups().zip(found).enumerate() {
             // Rounded together they may be better than each by itself.
             let (mut best, mut least) = ((0.0, 0.0), f32::INFINITY);
             for scale in near(scale, of_scales) {
                 for min in near(min, of_mins) {
-                    let off = error(values, levels, of_scales * scale, of_mins * min);
+                    let off = error(values, weights, levels, of_scales * scale, of_mins * min);
                     if off < least {
                         (best, least) = ((scale, min), off);
                     }
@@ -63,12 +64,13 @@ impl<const N: usize> Fit<N> {
 
 /// One group under an f16 scale and an f16 offset, of either sign: both, and the codes. The better of the
 /// least-squares fit and the plain range.
-pub(crate) fn fit_group<const N: usize>(values: &[f32], levels: u8) -> (f16, f16, [u8; N]) {
+pub(crate) fn fit_group<const N: usize>(values: &[f32], weights: &[f32], levels: u8) -> (f16, f16, [u8; N]) {
     let low = values.iter().copied().fold(f32::INFINITY, f32::min);
     let high = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let plain = ((high - low) / f32::from(levels), -low);
-    let fits = [plain, best_affine(values, levels)].map(|(scale, min)| [scale, min].map(f16::from_f32));
-    let errors = fits.map(|[scale, min]| error(values, levels, scale.to_f32(), min.to_f32()));
+    let fits =
+        [plain, best_affine(values, weights, levels)].map(|(scale, min)| [scale, min].map(f16::from_f32));
+    let errors = fits.map(|[scale, min]| error(values, weights, levels, scale.to_f32(), min.to_f32()));
     let [scale, min] = if errors[1] < errors[0] { fits[1] } else { fits[0] };
     let inverse = reciprocal(scale.to_f32());
     let mut codes = [0; N];
@@ -93,16 +95,17 @@ pub(crate) fn code_of(above: f32, inverse: f32, levels: u8) -> u8 {
     (above * inverse).round_ties_even().clamp(0.0, f32::from(levels)) as u8
 }
 
-/// The sum of squared errors of values that are kept with a scale and a minimum.
-pub(crate) fn error(values: &[f32], levels: u8, scale: f32, min: f32) -> f32 {
+/// The weighted sum of squared errors of values that are kept with a scale and a minimum.
+pub(crate) fn error(values: &[f32], weights: &[f32], levels: u8, scale: f32, min: f32) -> f32 {
     let inverse = reciprocal(scale);
     let off = |value: &f32| scale * f32::from(code_of(value + min, inverse, levels)) - min - value;
-    values.iter().map(|value| off(value).powi(2)).sum()
+    values.iter().zip(weights).map(|(value, weight)| weight * off(value).powi(2)).sum()
 }
 
 /// A scale and a minimum, none below 0, so that `scale x code - minimum` is near the values in the mean
-/// square: of some first guesses at the scale, and the least-squares fits to the codes that each gives.
-pub(crate) fn best_affine(values: &[f32], levels: u8) -> (f32, f32) {
+/// square, each with its weight: of some first guesses at the scale, and the least-squares fits to the codes
+/// that each gives.
+pub(crate) fn best_affine(values: &[f32], weights: &[f32], levels: u8) -> (f32, f32) {
     let low = values.iter().fold(0f32, |low, value| low.min(*value));
     let high = values.iter().fold(0f32, |high, value| high.max(*value));
     let range = high - low;
@@ -110,7 +113,8 @@ pub(crate) fn best_affine(values: &[f32], levels: u8) -> (f32, f32) {
         return (0.0, -low);
     }
     let plain = (range / f32::from(levels), -low);
-    let (mut best, mut least) = (plain, error(values, levels, plain.0, plain.1));
+    let (mut best, mut least) = (plain, error(values, weights, levels, plain.0, plain.1));
+    let n: f32 = weights.iter().sum();
     // Each fit gives other codes, and these another fit.
     let mut start = plain;
     for step in -20..=40 {
@@ -119,12 +123,11 @@ pub(crate) fn best_affine(values: &[f32], levels: u8) -> (f32, f32) {
         }
         let inverse = reciprocal(start.0);
         let (mut sum_q, mut sum_qq, mut sum_x, mut sum_xq) = (0.0, 0.0, 0.0, 0.0);
-        for value in values {
+        for (value, weight) in values.iter().zip(weights) {
             let q = f32::from(code_of(value + start.1, inverse, levels));
-            (sum_q, sum_qq) = (sum_q + q, sum_qq + q * q);
-            (sum_x, sum_xq) = (sum_x + value, sum_xq + value * q);
+            (sum_q, sum_qq) = (sum_q + weight * q, sum_qq + weight * (q * q));
+            (sum_x, sum_xq) = (sum_x + weight * value, sum_xq + weight * (value * q));
         }
-        let n = values.len() as f32;
         let determinant = n * sum_qq - sum_q * sum_q;
         if determinant <= 0.0 {
             continue;
@@ -138,7 +141,7 @@ pub(crate) fn best_affine(values: &[f32], levels: u8) -> (f32, f32) {
             continue;
         }
         start = (scale, min);
-        let off = error(values, levels, scale, min);
+        let off = error(values, weights, levels, scale, min);
         if off < least {
             (best, least) = ((scale, min), off);
         }

@@ -13,15 +13,59 @@ pub(crate) trait Block: fmt::Debug + Sync {
     const BYTES: usize;
     /// Whether values are -scale, 0 and scale.
     const TERNARY: bool = false;
+    /// How errors are weighted where columns have an importance; `None` where the encoding has no choice.
+    const WEIGHING: Option<Weighing> = None;
 
     /// `block` is `BYTES` long, `out` is `ELEMS` long.
     fn decode(block: &[u8], out: &mut [f32]);
 
-    /// `values` is `ELEMS` long, `block` is `BYTES` long and zero.
-    fn encode(values: &[f32], block: &mut [u8]);
+    /// `values` is `ELEMS` long, and so are `weights`, by which squared errors are multiplied; `block` is
+    /// `BYTES` long and zero.
+    fn encode(values: &[f32], weights: &[f32], block: &mut [u8]);
 
     /// See [`QuantType::error_bound`].
     fn error_bound(absmax: f32) -> f32;
+}
+
+/// How much an element's squared error counts, beside the importance of its column: upstream's choices, which
+/// have large weights count more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Weighing {
+    /// No more than that.
+    Plain,
+    /// Times the root of the square added to the row's mean square.
+    Row,
+    /// Likewise with so many times the block's mean square.
+    Block(f32),
+}
+
+/// The largest block there is, of elements that count the same.
+pub(crate) const ONES: [f32; 256] = [1.0; 256];
+
+impl Weighing {
+    fn weigh(self, values: &[f32], importance: &[f32], of_row: f32, out: &mut [f32]) {
+        let square = match self {
+            Self::Plain => None,
+            Self::Row => Some(of_row),
+            Self::Block(times) => Some(times * mean_square(values)),
+        };
+        for ((out, value), importance) in out.iter_mut().zip(values).zip(importance) {
+            *out = importance * square.map_or(1.0, |square| (square + value * value).sqrt());
+        }
+        // Sums of products must not overflow, and where no column matters all of them do a little: an element
+        // without a weight could become anything.
+        let largest = absmax(out);
+        if largest > 0.0 && largest.is_finite() {
+            out.iter_mut().for_each(|weight| *weight = (*weight / largest).max(1e-6));
+        } else {
+            out.fill(1.0);
+        }
+    }
+}
+
+/// The mean of the squares.
+fn mean_square(values: &[f32]) -> f32 {
+    values.iter().map(|value| value * value).sum::<f32>() / values.len().max(1) as f32
 }
 
 /// The same id in both dialects.
@@ -81,7 +125,25 @@ impl<B: Block> QuantType for B {
         check_values(B::NAME, values, rows, cols)?;
         let mut bytes = vec![0; self.byte_len(rows, cols)?];
         for (values, block) in values.chunks_exact(B::ELEMS).zip(bytes.chunks_exact_mut(B::BYTES)) {
-            B::encode(values, block);
+            B::encode(values, &ONES[..B::ELEMS], block);
+        }
+        Ok(bytes)
+    }
+
+    fn weighs(&self) -> bool {
+        B::WEIGHING.is_some()
+    }
+
+    fn encode_weighted(&self, values: &[f32], importance: &[f32]) -> Result<Vec<u8>, QuantError> {
+        let Some(weighing) = B::WEIGHING else { return self.encode(values, 1, values.len()) };
+        check_values(B::NAME, importance, 1, values.len())?;
+        let mut bytes = vec![0; self.byte_len(1, values.len())?];
+        let of_row = mean_square(values);
+        let mut weights = vec![0.0; B::ELEMS];
+        let blocks = values.chunks_exact(B::ELEMS).zip(importance.chunks_exact(B::ELEMS));
+        for ((values, importance), block) in blocks.zip(bytes.chunks_exact_mut(B::BYTES)) {
+            weighing.weigh(values, importance, of_row, &mut weights);
+            B::encode(values, &weights, block);
         }
         Ok(bytes)
     }

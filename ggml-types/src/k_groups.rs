@@ -35,8 +35,8 @@ fn put_scale_and_min(block: &mut [u8], group: usize, scale: u8, min: u8) {
 }
 
 /// Finds scales and minimums of a block's groups, writes them, and gives each element's code, 0 to `levels`.
-pub(crate) fn encode(values: &[f32], levels: u8, block: &mut [u8]) -> [u8; GROUP * GROUPS] {
-    let fit = Fit::<GROUPS>::of(values, levels, MOST);
+pub(crate) fn encode(values: &[f32], weights: &[f32], levels: u8, block: &mut [u8]) -> [u8; GROUP * GROUPS] {
+    let fit = Fit::<GROUPS>::of(values, weights, levels, MOST);
     block[..2].copy_from_slice(&fit.of_scales.to_le_bytes());
     block[2..4].copy_from_slice(&fit.of_mins.to_le_bytes());
     for (group, (scale, min)) in fit.groups.into_iter().enumerate() {

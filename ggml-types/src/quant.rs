@@ -82,6 +82,22 @@ pub trait QuantType: fmt::Debug + Sync {
     /// [`QuantError::Shape`] where `values` is not `rows x cols` or the type cannot hold such rows.
     fn encode(&self, values: &[f32], rows: usize, cols: usize) -> Result<Vec<u8>, QuantError>;
 
+    /// Whether [`encode_weighted`](Self::encode_weighted) heeds the importance of columns.
+    fn weighs(&self) -> bool {
+        false
+    }
+
+    /// Encodes one row so that errors count the more, the larger the mean square of a column's inputs is:
+    /// `importance` is as long as `values`, finite, and not negative. A type whose encoding leaves no choice
+    /// does not look at it.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode); [`QuantError::Shape`] where the lengths differ.
+    fn encode_weighted(&self, values: &[f32], importance: &[f32]) -> Result<Vec<u8>, QuantError> {
+        let _ = importance;
+        self.encode(values, 1, values.len())
+    }
+
     /// Bound on |decode(encode(v)) - v| for a block whose largest magnitude is `absmax`; what the
     /// type promises for arbitrary finite input. Held by a test over the whole registry.
     fn error_bound(&self, absmax: f32) -> f32;

@@ -1,9 +1,9 @@
 //! The scale that makes small signed integers fit a block best.
 
 /// Searches `scale` so that `scale * q[i]` with `q[i]` in `-limit..limit` is near `values[i]` in the mean
-/// square. Starts where the value of largest magnitude becomes `-limit`, and tries 18 neighbours of
-/// that. 0 where all values are (next to) nothing.
-pub(crate) fn best_scale(values: &[f32], limit: i32) -> f32 {
+/// square, each with its weight. Starts where the value of largest magnitude becomes `-limit`, and tries 18
+/// neighbours of that. 0 where all values are (next to) nothing.
+pub(crate) fn best_scale(values: &[f32], weights: &[f32], limit: i32) -> f32 {
     let extreme = values.iter().fold(0f32, |max, &value| if value.abs() > max.abs() { value } else { max });
     if extreme.abs() < 1e-15 {
         return 0.0;
@@ -13,10 +13,10 @@ pub(crate) fn best_scale(values: &[f32], limit: i32) -> f32 {
     for step in [0].into_iter().chain(-9..0).chain(1..10) {
         let inverse = -(limit as f32 + 0.1 * step as f32) / extreme;
         let (mut sum_xq, mut sum_qq) = (0f32, 0f32);
-        for &value in values {
+        for (&value, weight) in values.iter().zip(weights) {
             let q = quantise(value, inverse, limit) as f32;
-            sum_xq += value * q;
-            sum_qq += q * q;
+            sum_xq += weight * (value * q);
+            sum_qq += weight * (q * q);
         }
         // What the fit explains of the sum of squares is sum_xq^2 / sum_qq.
         if sum_qq > 0.0 && sum_xq * sum_xq > best * sum_qq {

@@ -12,19 +12,20 @@ pub(crate) fn nearest(value: f32) -> u8 {
     VALUES.windows(2).take_while(|pair| f32::from(pair[0]) + f32::from(pair[1]) < 2.0 * value).count() as u8
 }
 
-/// The scale so that `scale * VALUES[i]` with some index each is near `values` in the mean square: of some
+/// The scale so that `scale * VALUES[i]` with some index each is near `values` in the mean square, each
+/// with its weight: of some
 /// first guesses, where the value of largest magnitude is near either end, the best least-squares fit.
-pub(crate) fn best_scale(values: &[f32]) -> f32 {
+pub(crate) fn best_scale(values: &[f32], weights: &[f32]) -> f32 {
     let extreme = values.iter().fold(0f32, |max, &value| if value.abs() > max.abs() { value } else { max });
     let (mut scale, mut best) = (0.0, 0.0);
     for end in [VALUES[0], VALUES[15]] {
         for step in -14..=14 {
             let inverse = (f32::from(end) + 1.5 * step as f32) * reciprocal(extreme);
             let (mut sum_xq, mut sum_qq) = (0f32, 0f32);
-            for &value in values {
+            for (&value, weight) in values.iter().zip(weights) {
                 let q = f32::from(VALUES[usize::from(nearest(value * inverse))]);
-                sum_xq += value * q;
-                sum_qq += q * q;
+                sum_xq += weight * (value * q);
+                sum_qq += weight * (q * q);
             }
             // What the fit explains of the sum of squares is sum_xq^2 / sum_qq.
             if sum_xq * sum_xq > best * sum_qq {

@@ -7,7 +7,7 @@ use clap::Args;
 use super::{CliError, flags};
 use crate::engine::Engine;
 use crate::eval::Chunks;
-use crate::tokenizer::Special;
+use crate::tokenizer::{Special, Tokenizer};
 
 /// Which text, and how it is cut.
 #[derive(Args, Debug)]
@@ -43,6 +43,11 @@ impl TextArgs {
         Ok(String::from_utf8(bytes).map_err(|err| fail(&err))?)
     }
 
+    /// Its name.
+    pub fn name(&self) -> String {
+        self.file.display().to_string()
+    }
+
     /// The text as whole chunks of tokens; says what the tokenizer has to say.
     ///
     /// # Errors
@@ -50,11 +55,26 @@ impl TextArgs {
     pub fn chunked(&self, text: &str, engine: &Engine) -> Result<Chunks, CliError> {
         let tokenizer = engine.tokenizer()?;
         tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));
+        self.cut(text, tokenizer, engine.hyper().n_vocab, 2)
+    }
+
+    /// The text as at least so many whole chunks of tokens, for a model of `n_vocab` tokens.
+    ///
+    /// # Errors
+    /// Where the text is shorter.
+    pub fn cut(
+        &self,
+        text: &str,
+        tokenizer: &Tokenizer,
+        n_vocab: usize,
+        least: usize,
+    ) -> Result<Chunks, CliError> {
         let special = if self.special { Special::Parse } else { Special::AsText };
         let (mut tokens, n_ctx) = (tokenizer.encode(text, special, true), self.n_ctx());
-        if tokens.len() < 2 * n_ctx {
+        if tokens.len() < least * n_ctx {
+            let wanted = if least == 1 { "one chunk" } else { "two chunks" };
             return Err(format!(
-                "the text has {} tokens; at least two chunks of {n_ctx} are needed (--ctx-size sets their \
+                "the text has {} tokens; at least {wanted} of {n_ctx} are needed (--ctx-size sets their \
                  length)",
                 tokens.len()
             )
@@ -62,6 +82,6 @@ impl TextArgs {
         }
         let n_chunks = (tokens.len() / n_ctx).min(self.chunks.unwrap_or(usize::MAX)).max(1);
         tokens.truncate(n_chunks * n_ctx);
-        Ok(Chunks { n_ctx, n_vocab: engine.hyper().n_vocab, tokens })
+        Ok(Chunks { n_ctx, n_vocab, tokens })
     }
 }

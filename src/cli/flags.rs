@@ -26,6 +26,8 @@ const FLAGS: &[(&str, Option<&str>)] = &[
     ("EngineOptions::outputs", None),
     ("OpenOptions::dialect", Some("--dialect")),
     ("Preset::name", Some("--preset")),
+    ("QuantizeOptions::imatrix", Some("--imatrix")),
+    ("QuantizeOptions::pure", Some("--pure")),
     ("Request::n", Some("--parallel")),
     ("SamplerOptions::frequency_penalty", Some("--frequency-penalty")),
     ("SamplerOptions::logit_bias", Some("--logit-bias")),

@@ -15,6 +15,7 @@ use super::source::Source;
 use crate::backend;
 use crate::engine::{self, EngineOptions};
 use crate::gguf::{Array, Gguf, OpenOptions, TensorInfo, Value};
+use crate::quantize;
 
 /// Elements of an array, and characters of a string, that are shown unless --full asks for all.
 const SHOWN_ELEMS: usize = 6;
@@ -100,6 +101,9 @@ impl InspectArgs {
             )?;
         }
 
+        if let Some(mix) = mix(gguf) {
+            writeln!(out, "\nmix       {mix}")?;
+        }
         writeln!(out, "\ntypes")?;
         for (name, total) in totals(gguf) {
             let note = if total.supported { "" } else { "  (no implementation in this build)" };
@@ -160,6 +164,7 @@ impl InspectArgs {
             "dialect": gguf.dialect().ok().map(dialect_name),
             "metadata": metadata,
             "tensors": tensors,
+            "mix": mix(gguf),
             "types": types,
             "backends": backends,
         })
@@ -261,6 +266,15 @@ fn backends(gguf: &Gguf) -> Vec<(&'static str, Result<backend::Plan, String>)> {
         engine::plan(gguf, &EngineOptions::default(), backend.as_ref()).map_err(|err| with_flags(&err))
     };
     backend::NAMES.iter().map(|name| (*name, answer(name))).collect()
+}
+
+/// The mix by whose rules every tensor has its type, as llama-quantize calls it: of several the one that
+/// `general.file_type` names. Names of files and that number alone prove nothing.
+fn mix(gguf: &Gguf) -> Option<&'static str> {
+    let said = gguf.metadata().u32("general.file_type").ok().flatten();
+    let mixes = quantize::mixes_of(gguf);
+    let found = mixes.iter().find(|mix| Some(mix.file_type) == said).or(mixes.first());
+    found.map(|mix| mix.name)
 }
 
 /// Text from a file, without what could steer a terminal.

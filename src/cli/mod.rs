@@ -11,6 +11,7 @@ mod completions;
 mod devices;
 mod flags;
 mod grammar_args;
+mod imatrix;
 mod input;
 mod inspect;
 mod kv_report;
@@ -65,6 +66,7 @@ enum Command {
     KvReport(kv_report::KvReportArgs),
     Inspect(inspect::InspectArgs),
     Synth(synth::SynthArgs),
+    Imatrix(imatrix::ImatrixArgs),
     Quantize(quantize::QuantizeArgs),
     Devices(devices::DevicesArgs),
     Selftest(selftest::SelftestArgs),
@@ -132,6 +134,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::KvReport(args) => args.run(),
         Command::Inspect(args) => args.run(),
         Command::Synth(args) => args.run(),
+        Command::Imatrix(args) => args.run(),
         Command::Quantize(args) => args.run(),
         Command::Devices(args) => args.run(),
         Command::Selftest(args) => args.run(),

@@ -33,9 +33,7 @@ impl OutFile<'_> {
         write: impl FnOnce(&mut dyn Write, &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<T, String>,
     ) -> Result<T, CliError> {
         let Self { path, bytes, force } = *self;
-        if !force && path.is_file() {
-            return Err(is_there(path));
-        }
+        is_free(path, force)?;
         let dir = match path.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
@@ -64,6 +62,14 @@ impl OutFile<'_> {
         partial.rename(path, force)?;
         Ok(result)
     }
+}
+
+/// That no file has this name yet, unless `force` lets it be replaced.
+///
+/// # Errors
+/// As it says.
+pub fn is_free(path: &Path, force: bool) -> Result<(), CliError> {
+    if !force && path.is_file() { Err(is_there(path)) } else { Ok(()) }
 }
 
 /// [`Interrupted`], and a line about it, after ctrl-C.

@@ -13,14 +13,18 @@ use super::model_args::dialect;
 use super::out_file::OutFile;
 use crate::backend::physical_cores;
 use crate::gguf::{Gguf, OpenOptions, type_id, type_named};
-use crate::quantize::{QuantizeError, QuantizeOptions, Quantizer, TensorReport};
+use crate::quantize::{Imatrix, Override, QuantizeError, QuantizeOptions, Quantizer, Recipe, TensorReport};
 
 /// Makes a model of another weight type, as llama-quantize does.
 ///
 /// IN.gguf (or any part of a split model) has f32, f16 or bf16 weights; a tensor that is quantised already is
-/// refused unless it has the wanted type. Linear weights get the type, vectors such as norms f32. The
-/// embedding and the output head get the type too, but f16 with ternary weights, as bitnet.cpp's files
-/// have it. A tensor whose rows the type cannot hold stays f16, and a note says so.
+/// refused unless it has the wanted type. TYPE is a mix such as Q4_K_M, or a type.
+///
+/// A mix chooses the type of every tensor by llama.cpp's rules; --tensor-type, --token-embedding-type and
+/// --output-tensor-type say otherwise for some, --pure gives the mix's own type to all. By a type that is no
+/// mix, linear weights get it, vectors such as norms f32, and the embedding and the output head the type too,
+/// but f16 with ternary weights, as bitnet.cpp's files have it. A tensor whose rows a type cannot hold gets
+/// another one, and a note says so.
 ///
 /// i2_s has one scale a tensor, and weights that are not ternary yet are rounded by BitNet's rule: scale =
 /// mean |w|, taken in double precision, and code = clamp(round(w / scale), -1, 1), halves to even. Weights
@@ -30,10 +34,12 @@ use crate::quantize::{QuantizeError, QuantizeOptions, Quantizer, TensorReport};
 /// stdout gets a line a tensor: the error is the root of the sum of squared differences over that of squares.
 #[derive(Args, Debug)]
 #[command(override_usage = "sterna quantize [OPTIONS] <IN.gguf> <OUT.gguf> <TYPE>
-       sterna quantize [OPTIONS] --type <TYPE> <IN.gguf> <OUT.gguf>")]
+       sterna quantize [OPTIONS] --type <TYPE> <IN.gguf> <OUT.gguf>
+       sterna quantize --dry-run [OPTIONS] --type <TYPE> <IN.gguf>")]
 #[command(after_help = "Examples:
-  sterna quantize bitnet-f32.gguf bitnet-i2_s.gguf --type i2_s
-  sterna quantize model-f16.gguf model-q8_0.gguf Q8_0
+  sterna quantize model-f16.gguf model-q4_k_m.gguf Q4_K_M
+  sterna quantize --imatrix imatrix.gguf model-f16.gguf model-q3_k_m.gguf Q3_K_M
+  sterna quantize --tensor-type 'ffn_down=q8_0' --dry-run --type Q4_K_S model-f16.gguf
   sterna quantize --type i2_s --head-type q6_k bitnet-bf16-00001-of-00002.gguf bitnet.gguf
   sterna quantize --type tq2_0 --absmean bitnet-f32.gguf bitnet-tq2_0.gguf")]
 pub struct QuantizeArgs {
@@ -41,8 +47,8 @@ pub struct QuantizeArgs {
     #[arg(value_name = "IN.gguf")]
     input: PathBuf,
     /// The file to make
-    #[arg(value_name = "OUT.gguf")]
-    out: PathBuf,
+    #[arg(value_name = "OUT.gguf", required_unless_present = "dry_run")]
+    out: Option<PathBuf>,
     #[command(flatten)]
     ty: TypeArgs,
     /// Type of the embedding and the output head
@@ -57,6 +63,21 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "TYPE", value_parser = type_parser())]
     #[arg(ignore_case = true, hide_possible_values = true)]
     output_tensor_type: Option<&'static dyn QuantType>,
+    /// Leave the output head (output.weight) as it is
+    #[arg(long, conflicts_with_all = ["output_tensor_type", "head_type"])]
+    leave_output_tensor: bool,
+    /// Type of the tensors in whose names a regular expression is found; several are tried in their order
+    #[arg(long, value_name = "REGEX=TYPE", value_parser = tensor_type)]
+    tensor_type: Vec<Override>,
+    /// One type for all matrices, the embedding and the output head included
+    #[arg(long)]
+    pure: bool,
+    /// Which columns matter: a file of sterna imatrix or llama-imatrix (GGUF or .dat)
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+    /// Show what would become of every tensor, and write nothing
+    #[arg(long)]
+    dry_run: bool,
     /// Round linear weights to ternary by BitNet's rule before they are encoded (i2_s always does)
     #[arg(long)]
     absmean: bool,
@@ -75,56 +96,77 @@ pub struct QuantizeArgs {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 struct TypeArgs {
-    /// Type of the weights
-    #[arg(value_name = "TYPE", value_parser = type_parser(), ignore_case = true)]
-    positional: Option<&'static dyn QuantType>,
+    /// Mix, or type of the weights
+    #[arg(value_name = "TYPE", value_parser = recipe_parser(), ignore_case = true)]
+    positional: Option<Recipe>,
     /// The same as a flag
-    #[arg(long = "type", value_name = "TYPE", value_parser = type_parser())]
+    #[arg(long = "type", value_name = "TYPE", value_parser = recipe_parser())]
     #[arg(ignore_case = true, hide_possible_values = true)]
-    flag: Option<&'static dyn QuantType>,
+    flag: Option<Recipe>,
 }
 
 impl QuantizeArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// An input that cannot be read or quantised; an output that is the input, is there already, does not fit
-    /// the disk, or cannot be written; [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is left
-    /// behind then.
+    /// An input that cannot be read or quantised; an importance matrix that cannot be read, or is of another
+    /// model; an output that is the input, is there already, does not fit the disk, or cannot be written;
+    /// [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is left behind then.
     pub fn run(self) -> Result<(), CliError> {
         let gguf = Gguf::open_with(&self.input, OpenOptions { dialect: self.dialect })?;
-        if let Some(path) = gguf.paths().iter().find(|path| is_same_file(path, &self.out)) {
-            let (out, input) = (self.out.display(), path.display());
+        let of_input = |err: QuantizeError| format!("{}: {err}", self.input.display());
+        let quantizer = Quantizer::new(&gguf, self.options()?).map_err(of_input)?;
+        let (in_bytes, bytes) = (gguf.file_bytes().sum(), quantizer.file_bytes());
+        let Some(out_path) = self.out.as_deref().filter(|_| !self.dry_run) else {
+            let reports = quantizer.plan().map_err(of_input)?;
+            notes(&reports);
+            return Ok(print(&reports, false, in_bytes, bytes)?);
+        };
+        if let Some(path) = gguf.paths().iter().find(|path| is_same_file(path, out_path)) {
+            let (out, input) = (out_path.display(), path.display());
             return Err(format!("{out} is {input}, which is to be read; name another file").into());
         }
-        let of_input = |err: QuantizeError| format!("{}: {err}", self.input.display());
-        let quantizer = Quantizer::new(&gguf, &self.options()?).map_err(of_input)?;
-        let bytes = quantizer.file_bytes();
-        let file = OutFile { path: &self.out, bytes, force: self.force };
+        let file = OutFile { path: out_path, bytes, force: self.force };
         let reports = file.write(|out, progress| {
             quantizer.write(out, progress).map_err(|err| match err {
-                QuantizeError::Gguf(err) => format!("{}: {err}", self.out.display()),
+                QuantizeError::Gguf(err) => format!("{}: {err}", out_path.display()),
                 err => of_input(err),
             })
         })?;
-        for TensorReport { name, note, to, .. } in &reports {
-            if let Some(note) = note {
-                eprintln!("note: {} is {}, because {note}", name.escape_debug(), to.0);
-            }
-        }
-        Ok(print(&reports, gguf.file_bytes().sum(), bytes)?)
+        notes(&reports);
+        Ok(print(&reports, true, in_bytes, bytes)?)
     }
 
     fn options(&self) -> Result<QuantizeOptions, CliError> {
-        let ty = self.ty.flag.or(self.ty.positional).ok_or("no type was given")?;
+        let recipe = self.ty.flag.or(self.ty.positional).ok_or("no type was given")?;
+        let read = |path: &PathBuf| Imatrix::open(path).map_err(|err| format!("{}: {err}", path.display()));
         Ok(QuantizeOptions {
-            ty,
+            pure: self.pure,
+            overrides: self.tensor_type.clone(),
             token_embd: self.token_embedding_type.or(self.head_type),
             output: self.output_tensor_type.or(self.head_type),
+            leave_output: self.leave_output_tensor,
             absmean: self.absmean,
+            imatrix: self.imatrix.as_ref().map(read).transpose()?,
             threads: self.threads.map_or_else(physical_cores, usize::from),
+            ..QuantizeOptions::new(recipe)
         })
     }
+}
+
+/// Reads the name of a mix, or of a type that files can carry.
+fn recipe_parser() -> impl TypedValueParser<Value = Recipe> {
+    PossibleValuesParser::new(Recipe::names())
+        .try_map(|name| Recipe::named(&name).ok_or_else(|| format!("`{name}` is neither a mix nor a type")))
+}
+
+/// Reads `REGEX=TYPE`.
+fn tensor_type(text: &str) -> Result<Override, String> {
+    let (pattern, ty) = text.rsplit_once('=').ok_or("want REGEX=TYPE, as in ffn_down=q6_k")?;
+    if pattern.is_empty() {
+        return Err("want a regular expression before the `=`".to_owned());
+    }
+    Override::new(pattern, ty).map_err(|err| err.to_string())
 }
 
 /// Reads the name of a type that files can carry.
@@ -141,16 +183,26 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-fn print(reports: &[TensorReport], in_bytes: usize, out_bytes: u64) -> io::Result<()> {
+/// Says what became of tensors that somebody may not expect.
+fn notes(reports: &[TensorReport]) {
+    for report in reports {
+        for note in &report.notes {
+            eprintln!("note: {} {note}", report.name.escape_debug());
+        }
+    }
+}
+
+fn print(reports: &[TensorReport], errors: bool, in_bytes: usize, out_bytes: u64) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(
-        out,
-        "{:<34} {:<16} {:<6} {:<6} {:>12} {:>9}",
-        "tensor", "shape", "from", "to", "bytes", "error"
-    )?;
+    let line = |name: &str, shape: &str, [from, to]: [&str; 2], bytes: &str, error: String| {
+        let line = format!("{name:<34} {shape:<16} {from:<6} {to:<6} {bytes:>12}");
+        if errors { format!("{line} {error:>9}") } else { line }
+    };
+    writeln!(out, "{}", line("tensor", "shape", ["from", "to"], "bytes", "error".to_owned()))?;
     for TensorReport { name, dims, from, to, error, .. } in reports {
         let (name, shape) = (name.escape_debug().to_string(), format!("{dims:?}"));
-        writeln!(out, "{name:<34} {shape:<16} {:<6} {:<6} {:>12} {error:>9.6}", from.0, to.0, to.1)?;
+        let error = format!("{error:.6}");
+        writeln!(out, "{}", line(&name, &shape, [from.0, to.0], &to.1.to_string(), error))?;
     }
     let share = 100.0 * out_bytes as f64 / in_bytes as f64;
     writeln!(

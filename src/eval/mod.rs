@@ -8,6 +8,7 @@
 pub mod bandwidth;
 pub mod cache;
 mod chunks;
+pub mod importance;
 pub mod log_probs;
 pub mod needle;
 pub mod perplexity;

@@ -154,8 +154,11 @@ impl Target {
         }
         let ternary: Option<Vec<f32>> =
             absmean.map(|absmean| weights.iter().map(|weight| absmean.round(*weight)).collect());
-        let encoded = self.ty.encode(ternary.as_deref().unwrap_or(&weights), n_rows, cols);
-        let mut bytes = encoded.expect("the shape was checked");
+        let rounded = ternary.as_deref().unwrap_or(&weights);
+        let mut bytes = match &self.importance {
+            None => self.ty.encode(rounded, n_rows, cols).expect("the shape was checked"),
+            Some(importance) => self.encode_weighted(rounded, rows.clone(), importance),
+        };
         let (mut squares, mut kept) = (Squares::default(), vec![0.0; cols]);
         for (at, weights) in weights.chunks_exact(cols).enumerate() {
             self.ty.decode_row(&bytes, n_rows, at, &mut kept).expect("the row was encoded");
@@ -169,6 +172,20 @@ impl Target {
         }
         bytes.truncate(n_rows * self.ty.row_bytes(cols).expect("the shape was checked"));
         Ok((bytes.into(), squares))
+    }
+
+    /// The same, row by row, each with the importance of its matrix's columns.
+    fn encode_weighted(&self, weights: &[f32], rows: Range<usize>, importance: &[f32]) -> Vec<u8> {
+        let (all, cols) = self.shape();
+        let parts = self.source.cols / cols;
+        let rows_a_matrix = all / (importance.len() / self.source.cols);
+        let mut bytes = Vec::new();
+        for (row, weights) in rows.zip(weights.chunks_exact(cols)) {
+            let start = row / rows_a_matrix * self.source.cols + row % parts * cols;
+            let encoded = self.ty.encode_weighted(weights, &importance[start..start + cols]);
+            bytes.extend(encoded.expect("the shape was checked"));
+        }
+        bytes
     }
 
     fn lost(&self, row: usize, col: usize, value: f32) -> QuantizeError {

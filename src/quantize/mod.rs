@@ -1,19 +1,31 @@
 //! From a model of real-valued weights to one of another type: a GGUF file in, a GGUF file out.
 //!
-//! It must never know a program or a backend. Start at [`Quantizer`]: it decides what becomes of every tensor
-//! before a byte is written; `encode.rs` then turns one tensor after the other, and `ternary.rs` is BitNet's
-//! rule.
+//! It must never know a program or a backend. Start at [`Quantizer`]: it decides what becomes of every
+//! tensor before a byte is written, by the tables of `mix.rs` and the names in `choice.rs`. `encode.rs` then
+//! turns one tensor after the other; `ternary.rs` is BitNet's rule, and `imatrix.rs` says which columns
+//! matter.
 
+mod choice;
 mod encode;
+mod imatrix;
+mod mix;
 mod ternary;
 
 use std::io::Write;
 use std::ops::ControlFlow;
 
 use ggml_types::{HostTensor, QuantType, Ternary, types};
+use regex::{Regex, RegexBuilder};
 
-use crate::gguf::{Gguf, GgufError, GgufWriter, Metadata, TensorInfo, Watched, file_type, type_id};
+use crate::gguf::{
+    Gguf, GgufError, GgufWriter, Metadata, TensorInfo, Watched, file_type, type_id, type_named,
+};
+use choice::Role;
 use encode::Encoder;
+
+pub use choice::mixes_of;
+pub use imatrix::{Imatrix, ImatrixError};
+pub use mix::{MIXES, Mix};
 
 /// Why a model cannot be quantised.
 #[derive(Debug, thiserror::Error)]
@@ -51,25 +63,156 @@ pub enum QuantizeError {
     /// A type that no file can carry.
     #[error("no file can carry {0}")]
     Type(&'static str),
+    /// A pattern that is none.
+    #[error("{0}")]
+    Pattern(Box<regex::Error>),
+    /// A pattern without a tensor.
+    #[error("no tensor's name has a match for `{}`", pattern.escape_debug())]
+    Unmatched {
+        /// The pattern.
+        pattern: String,
+    },
+    /// An architecture that llama.cpp has rules of its own for.
+    #[error(
+        "{mix} of architecture {} follows rules that are not here; QuantizeOptions::pure gives one type to \
+         all matrices",
+        found.escape_debug()
+    )]
+    Architecture {
+        /// `general.architecture`.
+        found: String,
+        /// The mix.
+        mix: &'static str,
+    },
+    /// An expert that belongs to no layer.
+    #[error("tensor {}: want a name of blk. and a number below {n_layers}", name.escape_debug())]
+    Layer {
+        /// GGUF name.
+        name: String,
+        /// Layers that metadata speaks of.
+        n_layers: usize,
+    },
+    /// An importance matrix of another model.
+    #[error("the importance matrix has {got} columns for tensor {}, which has {want}", name.escape_debug())]
+    Importance {
+        /// GGUF name.
+        name: String,
+        /// Columns of all its matrices.
+        want: usize,
+        /// Columns that are listed.
+        got: usize,
+    },
+    /// An importance matrix of another model altogether.
+    #[error("of the {n_entries} entries of the importance matrix none is named as a tensor of this model")]
+    Foreign {
+        /// Entries there are.
+        n_entries: usize,
+    },
+    /// A type that is useless without an importance matrix.
+    #[error(
+        "{mix} needs an importance matrix with an entry for tensor {}: give one (QuantizeOptions::imatrix), \
+         or take another mix",
+        name.escape_debug()
+    )]
+    NoImportance {
+        /// GGUF name.
+        name: String,
+        /// The mix.
+        mix: &'static str,
+    },
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// What to make of a model.
+/// Which types the tensors of a file get.
 #[derive(Clone, Copy, Debug)]
-pub struct QuantizeOptions {
-    /// Type of the linear weights, and of the embedding and the output head where nothing else is said.
+pub enum Recipe {
+    /// One type for all linear weights: ternary ones as in the files of bitnet.cpp, with an embedding and a
+    /// head of f16.
+    Type(&'static dyn QuantType),
+    /// One of llama.cpp's rules.
+    Mix(&'static Mix),
+}
+
+/// A type for the tensors whose names a pattern is found in.
+#[derive(Clone, Debug)]
+pub struct Override {
+    /// What is looked for.
+    pub pattern: Regex,
+    /// What such tensors become.
     pub ty: &'static dyn QuantType,
-    /// Type of `token_embd`. `None`: f16 for ternary weights, else that of the weights.
+}
+
+impl Recipe {
+    /// The mix of this name, or else the type, in capitals or not.
+    pub fn named(name: &str) -> Option<Self> {
+        let mix = || Mix::by_name(name).map(Self::Mix);
+        mix().or_else(|| type_named(name).ok().map(Self::Type))
+    }
+
+    /// Every name that [`named`](Self::named) knows: mixes as llama-quantize spells them, and the types that
+    /// are no mix.
+    pub fn names() -> Vec<&'static str> {
+        let mut names: Vec<&'static str> = MIXES.iter().flat_map(|mix| [mix.name, mix.alias]).collect();
+        names.dedup();
+        let types = types::REGISTRY.iter().filter(|ty| type_id(**ty).is_some()).map(|ty| ty.name());
+        names.extend(types.filter(|name| Mix::by_name(name).is_none()));
+        names
+    }
+}
+
+impl Override {
+    /// `pattern` is a regular expression that is found anywhere in a name, in capitals or not.
+    ///
+    /// # Errors
+    /// [`QuantizeError::Pattern`]; [`QuantizeError::Gguf`] for an unknown type, with the known ones.
+    pub fn new(pattern: &str, ty: &str) -> Result<Self, QuantizeError> {
+        let pattern = RegexBuilder::new(pattern).case_insensitive(true).build();
+        let pattern = pattern.map_err(|error| QuantizeError::Pattern(Box::new(error)))?;
+        Ok(Self { pattern, ty: type_named(ty)? })
+    }
+}
+
+/// What to make of a model.
+#[derive(Clone, Debug)]
+pub struct QuantizeOptions {
+    /// The types where nothing else is said.
+    pub recipe: Recipe,
+    /// The recipe's own type for every matrix, the embedding and the head included.
+    pub pure: bool,
+    /// Types of single tensors; the first one that matches counts.
+    pub overrides: Vec<Override>,
+    /// Type of `token_embd`.
     pub token_embd: Option<&'static dyn QuantType>,
-    /// Type of `output`, likewise.
+    /// Type of `output`; by a mix also of `token_embd` where that is the head.
     pub output: Option<&'static dyn QuantType>,
+    /// Leave `output` as it is.
+    pub leave_output: bool,
     /// Round linear weights to ternary by BitNet's rule before they are encoded, whatever their type. A type
     /// of one scale a tensor (I2_S) has no other way.
     pub absmean: bool,
+    /// Which columns matter, for the types that search.
+    pub imatrix: Option<Imatrix>,
     /// Threads that encode; the result does not depend on it. At least 1.
     pub threads: usize,
+}
+
+impl QuantizeOptions {
+    /// With nothing but the recipe, on one thread.
+    pub fn new(recipe: Recipe) -> Self {
+        Self {
+            recipe,
+            pure: false,
+            overrides: Vec::new(),
+            token_embd: None,
+            output: None,
+            leave_output: false,
+            absmean: false,
+            imatrix: None,
+            threads: 1,
+        }
+    }
 }
 
 /// What became of one tensor.
@@ -85,8 +228,8 @@ pub struct TensorReport {
     pub to: (&'static str, usize),
     /// Root of the sum of squared differences over the sum of squares; 0 for what was copied.
     pub error: f64,
-    /// Why it does not have the type that was asked for.
-    pub note: Option<String>,
+    /// What somebody who asked for it may not expect, each as the end of a sentence about the tensor.
+    pub notes: Vec<String>,
 }
 
 /// A model ready to be written in other types.
@@ -107,52 +250,42 @@ struct Target {
     copied: bool,
     /// Whether the weights are rounded to ternary first.
     absmean: bool,
-    note: Option<String>,
-}
-
-/// What a tensor is for, as far as its type depends on it.
-enum Role {
-    /// Norms, biases, tables of positions: small, and never multiplied by a matrix kernel.
-    Vector,
-    TokenEmbd,
-    Output,
-    Linear,
-}
-
-/// Tensors of two dimensions that are small and sensitive, or added instead of multiplied.
-const KEPT: [&str; 4] = ["position_embd.weight", "token_types.weight", "_norm.weight", "ffn_gate_inp.weight"];
-
-impl Role {
-    fn of(info: &TensorInfo) -> Self {
-        let name = info.name.as_str();
-        match name {
-            _ if info.dims.len() < 2 || !name.ends_with(".weight") => Self::Vector,
-            _ if KEPT.iter().any(|kept| name.ends_with(kept)) => Self::Vector,
-            "token_embd.weight" => Self::TokenEmbd,
-            "output.weight" => Self::Output,
-            _ => Self::Linear,
-        }
-    }
+    /// Of each column, `[matrices, cols]`.
+    importance: Option<Vec<f32>>,
+    notes: Vec<String>,
 }
 
 impl Quantizer {
-    /// Decides the type of every tensor: vectors become f32; the embedding, the head and linear weights what
-    /// the options say, or f16 where the type cannot hold their rows. Metadata is taken over, with
+    /// Decides the type of every tensor. By a mix that is llama.cpp's choice, and what is never quantised
+    /// stays as it is. By a type, vectors become f32; the embedding, the head and linear weights what the
+    /// options say, or f16 where the type cannot hold their rows. Metadata is taken over, with
     /// `general.file_type` and `general.quantization_version` set and what describes a split file left out.
     ///
     /// # Errors
     /// [`QuantizeError::Quantized`] for a tensor that is neither real-valued nor of its wanted type;
-    /// [`QuantizeError::Gguf`] for one of unknown type.
-    pub fn new(gguf: &Gguf, options: &QuantizeOptions) -> Result<Self, QuantizeError> {
-        let mut writer = GgufWriter::new(metadata(gguf.metadata(), options.ty))?;
-        let mut targets = Vec::with_capacity(gguf.tensors().len());
-        for info in gguf.tensors() {
-            let target = Target::new(gguf.host_tensor(info)?, info, options)?;
+    /// [`QuantizeError::Gguf`] for one of unknown type and for metadata that a mix asks for;
+    /// [`QuantizeError::Unmatched`], [`QuantizeError::Architecture`], [`QuantizeError::Layer`]; of an
+    /// importance matrix, [`QuantizeError::Importance`], [`QuantizeError::NoImportance`] and
+    /// [`QuantizeError::Foreign`].
+    pub fn new(gguf: &Gguf, options: QuantizeOptions) -> Result<Self, QuantizeError> {
+        let wanted = wanted(gguf, &options)?;
+        let mut writer = GgufWriter::new(metadata(gguf.metadata(), &options))?;
+        let mut targets = Vec::with_capacity(wanted.len());
+        for (info, want) in gguf.tensors().iter().zip(wanted) {
+            let target = Target::new(gguf.host_tensor(info)?, info, want, &options)?;
             let id = type_id(target.ty).ok_or(QuantizeError::Type(target.ty.name()))?;
             writer.tensor(&info.name, &info.dims, id, target.bytes()? as u64)?;
             targets.push(target);
         }
         Ok(Self { targets, writer, threads: options.threads.max(1) })
+    }
+
+    /// What would become of every tensor, in the order of the file. No error is known yet.
+    ///
+    /// # Errors
+    /// [`QuantizeError::Gguf`] where a tensor is too large to be addressed.
+    pub fn plan(&self) -> Result<Vec<TensorReport>, QuantizeError> {
+        self.targets.iter().map(|target| target.report(0.0)).collect()
     }
 
     /// Bytes of the file.
@@ -190,20 +323,67 @@ impl Quantizer {
     }
 }
 
+/// The type that every tensor is to have, as far as rows can be had in it; `None` for what stays as it is.
+fn wanted(
+    gguf: &Gguf,
+    options: &QuantizeOptions,
+) -> Result<Vec<Option<&'static dyn QuantType>>, QuantizeError> {
+    let infos = gguf.tensors();
+    for rule in &options.overrides {
+        if !infos.iter().any(|info| rule.pattern.is_match(&info.name)) {
+            return Err(QuantizeError::Unmatched { pattern: rule.pattern.to_string() });
+        }
+    }
+    if let Some(imatrix) = &options.imatrix
+        && !infos.iter().any(|info| imatrix.of(&info.name).is_some())
+    {
+        return Err(QuantizeError::Foreign { n_entries: imatrix.len() });
+    }
+    let ty = match options.recipe {
+        Recipe::Mix(mix) => {
+            let asked = choice::Asked {
+                token_embd: options.token_embd,
+                output: options.output,
+                leave_output: options.leave_output,
+                pure: options.pure,
+                overrides: &options.overrides,
+                has_imatrix: options.imatrix.is_some(),
+            };
+            return choice::types(gguf, mix, asked);
+        }
+        Recipe::Type(ty) => ty,
+    };
+    let beside = if ty.ternary().is_some() && !options.pure { &types::F16 } else { ty };
+    let of = |info: &TensorInfo| {
+        let said = options.overrides.iter().find(|rule| rule.pattern.is_match(&info.name));
+        let said = said.map(|rule| rule.ty);
+        match Role::of(info) {
+            Role::Kept => Some(&types::F32 as &'static dyn QuantType),
+            Role::Output if options.leave_output => None,
+            Role::TokenEmbd => options.token_embd.or(said).or(Some(beside)),
+            Role::Output => options.output.or(said).or(Some(beside)),
+            _ => said.or(Some(ty)),
+        }
+    };
+    Ok(infos.iter().map(of).collect())
+}
+
 impl Target {
-    fn new(source: HostTensor, info: &TensorInfo, options: &QuantizeOptions) -> Result<Self, QuantizeError> {
-        let beside = if options.ty.ternary().is_some() { &types::F16 } else { options.ty };
+    fn new(
+        source: HostTensor,
+        info: &TensorInfo,
+        want: Option<&'static dyn QuantType>,
+        options: &QuantizeOptions,
+    ) -> Result<Self, QuantizeError> {
         let role = Role::of(info);
-        let mut ty = match role {
-            Role::Vector => &types::F32,
-            Role::TokenEmbd => options.token_embd.unwrap_or(beside),
-            Role::Output => options.output.unwrap_or(beside),
-            Role::Linear => options.ty,
-        };
-        let mut note = None;
+        let mut ty = want.unwrap_or(source.ty);
+        let mut notes = Vec::new();
         if let Err(error) = ty.byte_len(source.rows, source.cols) {
-            note = Some(error.to_string());
-            ty = &types::F16;
+            ty = match options.recipe {
+                Recipe::Mix(_) => mix::that_holds(ty, source.cols),
+                Recipe::Type(_) => &types::F16,
+            };
+            notes.push(format!("is {}, because {error}", ty.name()));
         }
         // Types of one element a block are plain numbers; all others have lost some of theirs.
         let (is_real, is_same) = (source.ty.block_elems() == 1, source.ty.is(ty));
@@ -211,9 +391,36 @@ impl Target {
             let (from, want) = (source.ty.name(), ty.name());
             return Err(QuantizeError::Quantized { name: source.name, from, want });
         }
-        let is_asked = options.absmean && matches!(role, Role::Linear);
+        let is_linear = !matches!(role, Role::Kept | Role::TokenEmbd | Role::Output);
+        let is_asked = options.absmean && is_linear;
         let absmean = is_real && (is_asked || ty.ternary() == Some(Ternary::PerTensor));
-        Ok(Self { source, dims: info.dims.clone(), ty, copied: is_same && !absmean, absmean, note })
+        let copied = is_same && !absmean;
+        let mut importance = None;
+        if let Some(imatrix) = &options.imatrix
+            && !copied
+            && ty.weighs()
+        {
+            let matrices: usize = info.dims.iter().rev().skip(2).product();
+            importance = imatrix.of(&info.name).map(<[f32]>::to_vec);
+            match &importance {
+                Some(found) if found.len() != matrices * source.cols => {
+                    let (want, got) = (matrices * source.cols, found.len());
+                    return Err(QuantizeError::Importance { name: source.name, want, got });
+                }
+                None if is_linear => notes.push("has no entry in the importance matrix".to_owned()),
+                _ => {}
+            }
+        }
+        if let Recipe::Mix(mix) = options.recipe
+            && mix.needs_imatrix
+            && is_linear
+            && !copied
+            && ty.is(mix.body)
+            && importance.is_none()
+        {
+            return Err(QuantizeError::NoImportance { name: source.name, mix: mix.name });
+        }
+        Ok(Self { source, dims: info.dims.clone(), ty, copied, absmean, importance, notes })
     }
 
     fn bytes(&self) -> Result<usize, QuantizeError> {
@@ -221,21 +428,20 @@ impl Target {
         Ok(self.ty.byte_len(self.source.rows, self.source.cols).map_err(of_tensor)?)
     }
 
-    fn report(self, error: f64) -> Result<TensorReport, QuantizeError> {
-        let bytes = self.bytes()?;
+    fn report(&self, error: f64) -> Result<TensorReport, QuantizeError> {
         Ok(TensorReport {
             from: (self.source.ty.name(), self.source.bytes.len()),
-            to: (self.ty.name(), bytes),
-            name: self.source.name,
-            dims: self.dims,
-            note: self.note,
+            to: (self.ty.name(), self.bytes()?),
+            name: self.source.name.clone(),
+            dims: self.dims.clone(),
+            notes: self.notes.clone(),
             error,
         })
     }
 }
 
-/// The source's metadata as it is true of one file with weights of type `ty`.
-fn metadata(source: &Metadata, ty: &dyn QuantType) -> Metadata {
+/// The source's metadata as it is true of one file made with these options.
+fn metadata(source: &Metadata, options: &QuantizeOptions) -> Metadata {
     /// The layout of blocks that all files of today have.
     const QUANTIZATION_VERSION: u32 = 2;
     let mut out = Metadata::default();
@@ -243,9 +449,16 @@ fn metadata(source: &Metadata, ty: &dyn QuantType) -> Metadata {
     for (key, value) in source.iter().filter(|(key, _)| kept(key)) {
         out.set(key, value.clone());
     }
-    if let Some(file_type) = file_type(ty) {
-        out.set("general.file_type", file_type);
+    let number = match options.recipe {
+        Recipe::Mix(mix) => Some(mix.file_type),
+        Recipe::Type(ty) => file_type(ty),
+    };
+    if let Some(number) = number {
+        out.set("general.file_type", number);
     }
     out.set("general.quantization_version", QUANTIZATION_VERSION);
+    if let Some(imatrix) = &options.imatrix {
+        imatrix.describe(&mut out);
+    }
     out
 }

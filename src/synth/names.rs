@@ -28,6 +28,18 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     } else {
         out.set(format!("{architecture}.attention.layer_norm_epsilon"), spec.norm_eps);
     }
+    match spec.family {
+        Family::Qwen3Moe { n_experts, n_used } => {
+            let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
+            set("expert_count", n_experts);
+            set("expert_used_count", n_used);
+            set("expert_feed_forward_length", spec.ffn_dim);
+        }
+        Family::Gemma3 { window } => {
+            out.set(format!("{architecture}.attention.sliding_window"), window as u32);
+        }
+        Family::BitNet | Family::Llama | Family::Gpt2 | Family::Qwen2 | Family::Qwen3 => {}
+    }
     if let Some(file_type) = gguf::file_type(spec.ty) {
         out.set("general.file_type", file_type);
     }
@@ -46,7 +58,7 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     out.set("tokenizer.ggml.padding_token_id", vocab.pad);
     if spec.family != Family::Gpt2 {
         out.set("tokenizer.ggml.eot_token_id", vocab.eot);
-        out.set("tokenizer.ggml.add_bos_token", true);
+        out.set("tokenizer.ggml.add_bos_token", spec.family.adds_bos());
     }
     out
 }
@@ -80,24 +92,39 @@ struct Tensors<'a> {
 
 impl Tensors<'_> {
     fn block(&mut self, blk: &str) {
-        let Spec { dim, ffn_dim, .. } = *self.spec;
-        let (q_dim, kv_dim) =
-            (self.spec.n_heads * self.spec.head_dim, self.spec.n_kv_heads * self.spec.head_dim);
-        let sub_norms = self.spec.family == Family::BitNet;
+        let Spec { family, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
+        let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
+        let sub_norms = family == Family::BitNet;
+        let post_norms = matches!(family, Family::Gemma3 { .. });
         self.norm(&format!("{blk}.attn_norm"), dim);
-        if self.spec.family == Family::Gpt2 {
+        if family == Family::Gpt2 {
             self.linear(&format!("{blk}.attn_qkv"), 3 * dim, dim);
         } else {
             self.linear(&format!("{blk}.attn_q"), q_dim, dim);
             self.linear(&format!("{blk}.attn_k"), kv_dim, dim);
             self.linear(&format!("{blk}.attn_v"), kv_dim, dim);
         }
+        if family.has_head_norms() {
+            self.norm(&format!("{blk}.attn_q_norm"), head_dim);
+            self.norm(&format!("{blk}.attn_k_norm"), head_dim);
+        }
         if sub_norms {
             self.norm(&format!("{blk}.attn_sub_norm"), q_dim);
         }
         self.linear(&format!("{blk}.attn_output"), dim, q_dim);
+        if post_norms {
+            self.norm(&format!("{blk}.post_attention_norm"), dim);
+        }
         self.norm(&format!("{blk}.ffn_norm"), dim);
-        if self.spec.family != Family::Gpt2 {
+        if let Family::Qwen3Moe { n_experts, .. } = family {
+            let fill = Fill::Dense(1.0 / (dim as f32).sqrt());
+            self.vector(&format!("{blk}.ffn_gate_inp.weight"), &[n_experts, dim], fill);
+            self.matrices(&format!("{blk}.ffn_gate_exps"), &[n_experts, ffn_dim, dim], false);
+            self.matrices(&format!("{blk}.ffn_up_exps"), &[n_experts, ffn_dim, dim], false);
+            self.matrices(&format!("{blk}.ffn_down_exps"), &[n_experts, dim, ffn_dim], false);
+            return;
+        }
+        if family != Family::Gpt2 {
             self.linear(&format!("{blk}.ffn_gate"), ffn_dim, dim);
         }
         self.linear(&format!("{blk}.ffn_up"), ffn_dim, dim);
@@ -105,6 +132,9 @@ impl Tensors<'_> {
             self.norm(&format!("{blk}.ffn_sub_norm"), ffn_dim);
         }
         self.linear(&format!("{blk}.ffn_down"), dim, ffn_dim);
+        if post_norms {
+            self.norm(&format!("{blk}.post_ffw_norm"), dim);
+        }
     }
 
     fn linear(&mut self, name: &str, rows: usize, cols: usize) {
@@ -113,6 +143,11 @@ impl Tensors<'_> {
     }
 
     fn matrix(&mut self, name: &str, rows: usize, cols: usize, head: bool) {
+        self.matrices(name, &[rows, cols], head);
+    }
+
+    fn matrices(&mut self, name: &str, dims: &[usize], head: bool) {
+        let cols = dims[dims.len() - 1];
         let ty = if head { self.spec.head_ty } else { self.spec.ty };
         // Ternary values are exact in the ternary types, and ordinary numbers in all others.
         let fill = if head || self.spec.family == Family::Gpt2 {
@@ -120,7 +155,7 @@ impl Tensors<'_> {
         } else {
             Fill::Ternary((2.0 / cols as f32).sqrt())
         };
-        self.tensors.push(Tensor { name: format!("{name}.weight"), dims: vec![rows, cols], ty, fill });
+        self.tensors.push(Tensor { name: format!("{name}.weight"), dims: dims.to_vec(), ty, fill });
     }
 
     fn norm(&mut self, name: &str, len: usize) {
@@ -128,9 +163,15 @@ impl Tensors<'_> {
         self.bias(name, len);
     }
 
-    /// GPT-2's alone.
+    /// Where the family has one.
     fn bias(&mut self, name: &str, len: usize) {
-        if self.spec.family == Family::Gpt2 {
+        let of_attention = || ["attn_q", "attn_k", "attn_v"].iter().any(|part| name.ends_with(part));
+        let has_one = match self.spec.family {
+            Family::Gpt2 => true,
+            Family::Qwen2 => of_attention(),
+            _ => false,
+        };
+        if has_one {
             self.vector(&format!("{name}.bias"), &[len], Fill::Dense(0.02));
         }
     }

@@ -13,6 +13,22 @@ pub enum Family {
     Llama,
     /// `gpt2`: LayerNorm, biases, learned positions.
     Gpt2,
+    /// `qwen2`: biases on queries, keys and values.
+    Qwen2,
+    /// `qwen3`: norms over query and key heads.
+    Qwen3,
+    /// `qwen3moe`: likewise, with experts in place of the feed-forward network.
+    Qwen3Moe {
+        /// Experts of a layer.
+        n_experts: usize,
+        /// Experts that a row goes through.
+        n_used: usize,
+    },
+    /// `gemma3`: those norms, norms behind the projections, sliding windows.
+    Gemma3 {
+        /// Positions that most layers see.
+        window: usize,
+    },
 }
 
 impl Family {
@@ -22,7 +38,21 @@ impl Family {
             Self::BitNet => "bitnet-b1.58",
             Self::Llama => "llama",
             Self::Gpt2 => "gpt2",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+            Self::Qwen3Moe { .. } => "qwen3moe",
+            Self::Gemma3 { .. } => "gemma3",
         }
+    }
+
+    /// Whether there are norms over query and key heads.
+    pub(super) fn has_head_norms(self) -> bool {
+        matches!(self, Self::Qwen3 | Self::Qwen3Moe { .. } | Self::Gemma3 { .. })
+    }
+
+    /// Whether texts begin with BOS.
+    pub(super) fn adds_bos(self) -> bool {
+        matches!(self, Self::BitNet | Self::Llama | Self::Gemma3 { .. })
     }
 }
 
@@ -207,6 +237,66 @@ pub static PRESETS: &[Preset] = &[
         norm_eps: 1e-5,
         tied: true,
     },
+    Preset {
+        name: "qwen2.5-0.5b",
+        about: "Qwen/Qwen2.5-0.5B, whose rows are no whole number of blocks of 256",
+        family: Family::Qwen2,
+        size: [24, 896, 4864],
+        heads: [14, 2, 64],
+        n_vocab: 151_936,
+        n_ctx: 32_768,
+        rope_base: 1_000_000.0,
+        norm_eps: 1e-6,
+        tied: true,
+    },
+    Preset {
+        name: "qwen3-0.6b",
+        about: "Qwen/Qwen3-0.6B",
+        family: Family::Qwen3,
+        size: [28, 1024, 3072],
+        heads: [16, 8, 128],
+        n_vocab: 151_936,
+        n_ctx: 40_960,
+        rope_base: 1_000_000.0,
+        norm_eps: 1e-6,
+        tied: true,
+    },
+    Preset {
+        name: "qwen3-1.7b",
+        about: "Qwen/Qwen3-1.7B, and Bonsai of that size",
+        family: Family::Qwen3,
+        size: [28, 2048, 6144],
+        heads: [16, 8, 128],
+        n_vocab: 151_936,
+        n_ctx: 40_960,
+        rope_base: 1_000_000.0,
+        norm_eps: 1e-6,
+        tied: true,
+    },
+    Preset {
+        name: "qwen3moe-small",
+        about: "Qwen/Qwen3-30B-A3B with a quarter of its layers, half its width, 16 of its 128 experts",
+        family: Family::Qwen3Moe { n_experts: 16, n_used: 4 },
+        size: [12, 1024, 768],
+        heads: [16, 4, 128],
+        n_vocab: 151_936,
+        n_ctx: 40_960,
+        rope_base: 1_000_000.0,
+        norm_eps: 1e-6,
+        tied: false,
+    },
+    Preset {
+        name: "gemma-3-1b",
+        about: "google/gemma-3-1b-it",
+        family: Family::Gemma3 { window: 512 },
+        size: [26, 1152, 6912],
+        heads: [4, 1, 256],
+        n_vocab: 262_144,
+        n_ctx: 32_768,
+        rope_base: 1_000_000.0,
+        norm_eps: 1e-6,
+        tied: true,
+    },
 ];
 
 impl Preset {
@@ -225,7 +315,7 @@ impl Preset {
     }
 
     /// The shape, with `ty` for the blocks' matrices and `head_ty` for embedding and head; where they are
-    /// not given, what the published model has (I2_S and F16; F16 throughout for GPT-2 and Llama 3.2).
+    /// not given, what the published model has (I2_S and F16 for ternary ones, F16 throughout for others).
     ///
     /// # Errors
     /// [`SynthError::Spec`] for a type that is not there.
@@ -233,8 +323,9 @@ impl Preset {
         let [n_layers, dim, ffn_dim] = self.size;
         let [n_heads, n_kv_heads, head_dim] = self.heads;
         let usual = match (self.family, self.name) {
-            (Family::Gpt2, _) | (_, "llama-3.2-1b") => "f16",
-            _ => "i2_s",
+            (_, "llama-3.2-1b") => "f16",
+            (Family::BitNet | Family::Llama, _) => "i2_s",
+            _ => "f16",
         };
         Ok(Spec {
             name: format!("synthetic {}", self.name),
@@ -253,6 +344,7 @@ impl Preset {
             pre: match (self.family, self.name) {
                 (_, "bitnet-2b-4t") => None,
                 (Family::Gpt2, _) => Some("gpt-2"),
+                (Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe { .. }, _) => Some("qwen2"),
                 _ => Some("llama-bpe"),
             },
             ty: type_named("Spec::ty", ty.unwrap_or(usual))?,

@@ -80,6 +80,7 @@ const CONTROL_SPELLINGS: &[(&str, Ends)] = &[
     ("<|end_of_text|>", Ends::Turn),
     ("<EOT>", Ends::Turn),
     ("_<EOT>", Ends::Turn),
+    ("[EOT]", Ends::Turn),
     ("<｜end▁of▁sentence｜>", Ends::Turn),
     ("<end_of_utterance>", Ends::Turn),
     ("<|eom_id|>", Ends::Generation),
@@ -88,6 +89,8 @@ const CONTROL_SPELLINGS: &[(&str, Ends)] = &[
     ("<|flush|>", Ends::Generation),
     ("<|calls|>", Ends::Generation),
     ("</s>", Ends::Generation),
+    ("<eos>", Ends::Generation),
+    ("[EOS]", Ends::Generation),
     ("<|fim_pad|>", Ends::Generation),
     ("<fim-pad>", Ends::Generation),
     ("<fim_pad>", Ends::Generation),
@@ -172,13 +175,16 @@ impl Tokenizer {
     }
 
     /// The tokens of `text`. Where `add_special`, BOS before and EOS after it, as far as the file asks for
-    /// them.
+    /// them; no second BOS before a text that spells one itself, as a rendered chat template may.
     pub fn encode(&self, text: &str, special: Special, add_special: bool) -> Vec<u32> {
         let mut ids = Vec::new();
         if add_special && self.add_bos {
             ids.extend(self.bos);
         }
         self.encode_but(text, special, &[], &mut ids);
+        if ids.len() > 1 && add_special && self.add_bos() && ids[1] == ids[0] {
+            ids.remove(0);
+        }
         if add_special && self.add_eos {
             ids.extend(self.eos);
         }
@@ -296,7 +302,7 @@ impl Tokenizer {
 
 /// Makes control tokens of what is spelled like one, and gives the tokens that end a generation.
 fn mark_control_tokens(vocab: &mut Vocab) -> BTreeSet<u32> {
-    let mut eog = BTreeSet::from_iter(vocab.eos);
+    let mut eog: BTreeSet<u32> = vocab.eos.into_iter().chain(vocab.ends.iter().copied()).collect();
     let mut by_turn_order = [None; CONTROL_SPELLINGS.len()];
     for id in 0..vocab.tokens.len() {
         let spelling = vocab.tokens[id].as_str();

@@ -60,7 +60,56 @@ pub const REGISTRY: &[Kind] = &[
         ignore_merges: true,
         add_bos: true,
     },
-    Kind { name: "gpt-2", aliases: &["phi-2"], rules: &[GPT2], ignore_merges: false, add_bos: false },
+    Kind {
+        name: "gpt-2",
+        aliases: &["phi-2", "olmo", "exaone4"],
+        rules: &[GPT2],
+        ignore_merges: false,
+        add_bos: false,
+    },
+    Kind {
+        name: "tekken",
+        aliases: &[],
+        rules: &[rule(
+            concat!(
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|",
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|",
+                r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
+            ),
+            GiveBack::WhitespaceButNewlines,
+        )],
+        ignore_merges: true,
+        add_bos: true,
+    },
+    Kind {
+        name: "gpt-4o",
+        aliases: &["llama4", "kanana2"],
+        rules: &[rule(
+            concat!(
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+                r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|",
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+                r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|",
+                r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
+            ),
+            GiveBack::WhitespaceButNewlines,
+        )],
+        ignore_merges: false,
+        add_bos: false,
+    },
+    Kind {
+        name: "qwen35",
+        aliases: &[],
+        rules: &[rule(
+            concat!(
+                r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|",
+                r"\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
+            ),
+            GiveBack::WhitespaceButNewlines,
+        )],
+        ignore_merges: false,
+        add_bos: false,
+    },
     Kind {
         name: "default",
         aliases: &[],
@@ -203,8 +252,8 @@ mod tests {
 
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
-        let message = by_name("tekken").err().unwrap().to_string();
-        for want in ["tekken", "TokenizerOptions::pre", "llama-bpe", "smollm"] {
+        let message = by_name("superbpe").err().unwrap().to_string();
+        for want in ["superbpe", "TokenizerOptions::pre", "llama-bpe", "tekken", "smollm"] {
             assert!(message.contains(want), "{message}");
         }
     }
@@ -233,6 +282,25 @@ mod tests {
         assert_eq!(split("qwen2", "123"), ["1", "2", "3"]);
         assert_eq!(split("falcon", "a 12345"), ["a", " ", "123", "45"]);
         assert_eq!(split("falcon_e", "a` 123"), ["a", "`", " ", "1", "2", "3"]);
+    }
+
+    /// Pieces by Hugging Face's `tokenizers` from the published expressions, look-ahead included.
+    #[test]
+    fn pieces_are_those_of_the_published_expressions() {
+        const RECORDED: &str = include_str!("../../tests/data/golden/tokenizer/pieces.jsonl");
+        #[derive(serde::Deserialize)]
+        struct Case {
+            pre: String,
+            text: String,
+            pieces: Vec<String>,
+        }
+        let mut n_cases = 0;
+        for line in RECORDED.lines() {
+            let Case { pre, text, pieces } = serde_json::from_str(line).unwrap();
+            assert_eq!(split(&pre, &text), pieces, "{pre} of {text:?}");
+            n_cases += 1;
+        }
+        assert!(n_cases >= 90, "only {n_cases}");
     }
 
     #[test]

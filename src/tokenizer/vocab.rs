@@ -48,6 +48,14 @@ pub enum Algorithm {
     ScoredBpe,
 }
 
+/// Keys of tokens that end a generation, beside those of EOS and of the end of a turn.
+const ENDS: [&str; 4] = [
+    "tokenizer.ggml.eom_token_id",
+    "tokenizer.ggml.fim_pad_token_id",
+    "tokenizer.ggml.fim_rep_token_id",
+    "tokenizer.ggml.fim_sep_token_id",
+];
+
 /// A vocabulary before anything is built from it.
 #[derive(Clone, Debug)]
 pub struct Vocab {
@@ -69,6 +77,8 @@ pub struct Vocab {
     pub eos: Option<u32>,
     /// End of a turn, where the file names one.
     pub eot: Option<u32>,
+    /// Other tokens that the file says end a generation: of a message, and of what is filled in the middle.
+    pub ends: Vec<u32>,
     /// Stands for what the vocabulary cannot say.
     pub unk: Option<u32>,
     /// Whether texts begin with `bos`; `None` where the file does not say.
@@ -133,6 +143,7 @@ impl Vocab {
             bos: None,
             eos: None,
             eot: None,
+            ends: Vec::new(),
             unk: None,
             add_bos: metadata.bool("tokenizer.ggml.add_bos_token")?,
             add_eos: metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
@@ -145,6 +156,10 @@ impl Vocab {
         vocab.eos = vocab.special_id(metadata, "tokenizer.ggml.eos_token_id", usual(2))?;
         vocab.unk = vocab.special_id(metadata, "tokenizer.ggml.unknown_token_id", usual(0))?;
         vocab.eot = vocab.special_id(metadata, "tokenizer.ggml.eot_token_id", None)?;
+        for key in ENDS {
+            let found = vocab.special_id(metadata, key, None)?;
+            vocab.ends.extend(found);
+        }
         Ok(vocab)
     }
 

@@ -105,7 +105,7 @@ fn heads_have_their_own_types_and_misfits_are_named() {
     ok(&sterna(dir.path(), &[&["synth", "--type", "f16", "in.gguf"], &shape[..]].concat()));
     let (.., notes) = types(&["tq2_0"]);
     let fits = |name: &str| {
-        !notes.contains(&format!("note: {name} is f16, because tq2_0: want columns in blocks of 256"))
+        !notes.contains(&format!("note: {name} is q4_0, because tq2_0: want columns in blocks of 256"))
     };
     assert!(!fits("blk.0.attn_q.weight") && fits("blk.0.ffn_down.weight"), "{notes}");
 }
@@ -205,5 +205,154 @@ fn split_models_become_one_file() {
     ok(&sterna(dir.path(), &["quantize", "in.gguf", "whole.gguf", "i2_s"]));
     assert!(
         fs::read(dir.path().join("split.gguf")).unwrap() == fs::read(dir.path().join("whole.gguf")).unwrap()
+    );
+}
+
+#[test]
+fn mixes_are_chosen_shown_and_named() {
+    let dir = with_model();
+    let plan = ok(&sterna(dir.path(), &["quantize", "--dry-run", "--type", "q4_k_m", "in.gguf"]));
+    assert_eq!(files(dir.path()), ["in.gguf"], "--dry-run wrote something");
+    let line = |text: &str, name: &str| {
+        let line =
+            text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(line(&plan, "output.weight"), ["output.weight", "[640,", "256]", "f32", "q6_k", "134400"]);
+    let made = ok(&sterna(dir.path(), &["quantize", "in.gguf", "out.gguf", "Q4_K_M"]));
+    // What was planned is what was done, but for the errors.
+    assert_eq!(line(&made, "output.weight")[..6], line(&plan, "output.weight"));
+    assert_eq!(plan.lines().last(), made.lines().last());
+    let inspected = ok(&sterna(dir.path(), &["inspect", "out.gguf"]));
+    assert!(inspected.contains("\nmix       Q4_K_M\n") && inspected.contains("cpu: yes"), "{inspected}");
+    assert!(!ok(&sterna(dir.path(), &["inspect", "in.gguf"])).contains("\nmix "));
+    let json: serde_json::Value =
+        serde_json::from_str(&ok(&sterna(dir.path(), &["inspect", "out.gguf", "--json"]))).unwrap();
+    assert_eq!(
+        (&json["mix"], &json["metadata"]["general.file_type"]["value"]),
+        (&"Q4_K_M".into(), &15.into())
+    );
+
+    let asked = [
+        "--tensor-type",
+        "blk.0.ffn_(up|gate)=Q5_0",
+        "--tensor-type",
+        "ffn_up=q8_0",
+        "--leave-output-tensor",
+    ];
+    let plan = ok(&sterna(
+        dir.path(),
+        &[&["quantize", "--dry-run", "--type", "Q4_K", "in.gguf"], &asked[..]].concat(),
+    ));
+    let ty = |name: &str| line(&plan, name)[4].clone();
+    assert_eq!(
+        ["blk.0.ffn_gate", "blk.0.ffn_up", "blk.1.ffn_up", "blk.1.ffn_gate", "output.weight"].map(ty),
+        ["q5_0", "q5_0", "q8_0", "q4_k", "f32"]
+    );
+    let pure = ["quantize", "--dry-run", "--pure", "--type", "Q4_K", "in.gguf"];
+    assert_eq!(line(&ok(&sterna(dir.path(), &pure)), "output.weight")[4], "q4_k");
+
+    let quantize =
+        |args: &[&str]| sterna(dir.path(), &[&["quantize", "in.gguf", "x.gguf", "Q4_K_M"], args].concat());
+    refused(&quantize(&["--tensor-type", "ffn_up"]), 2, &["--tensor-type", "REGEX=TYPE"]);
+    refused(&quantize(&["--tensor-type", "=q8_0"]), 2, &["a regular expression before the `=`"]);
+    refused(&quantize(&["--tensor-type", "ffn_(up=q8_0"]), 2, &["unclosed group"]);
+    refused(&quantize(&["--tensor-type", "ffn_up=q9_9"]), 2, &["q9_9", "iq4_xs", "q8_0"]);
+    refused(&quantize(&["--tensor-type", "ffn_upp=q8_0"]), 1, &["no tensor's name", "ffn_upp"]);
+    refused(
+        &quantize(&["--leave-output-tensor", "--output-tensor-type", "q8_0"]),
+        2,
+        &["cannot be used with"],
+    );
+    refused(
+        &sterna(dir.path(), &["quantize", "in.gguf", "x.gguf", "Q9_K_M"]),
+        2,
+        &["Q9_K_M", "Q4_K_M", "i2_s"],
+    );
+    refused(
+        &sterna(dir.path(), &["quantize", "in.gguf", "x.gguf", "Q2_K_S"]),
+        1,
+        &["Q2_K_S needs", "--imatrix"],
+    );
+    assert_eq!(files(dir.path()), ["in.gguf", "out.gguf"]);
+}
+
+#[test]
+fn an_importance_matrix_is_made_and_used() {
+    let dir = with_model();
+    let text = "The quick brown fox jumps over the lazy dog. ".repeat(30);
+    fs::write(dir.path().join("text.txt"), text).unwrap();
+    let imatrix = |args: &[&str]| {
+        let fixed = ["imatrix", "-m", "in.gguf", "-f", "text.txt", "-c", "64", "-t", "1"];
+        sterna(dir.path(), &[&fixed[..], args].concat())
+    };
+    ok(&imatrix(&["-o", "i.gguf", "--chunks", "2"]));
+    let gguf = Gguf::open(&dir.path().join("i.gguf")).unwrap();
+    assert_eq!(gguf.tensors().len(), 2 * 2 * 7);
+    assert_eq!(gguf.metadata().require_u32("imatrix.chunk_count").unwrap(), 2);
+    let counts = gguf.tensor("blk.1.ffn_down.weight.counts").unwrap();
+    assert_eq!(counts.bytes, 128f32.to_le_bytes().to_vec());
+    refused(&imatrix(&["-o", "i.gguf"]), 1, &["i.gguf is there already", "--force"]);
+    ok(&imatrix(&["-o", "i.gguf", "--force", "--chunks", "1"]));
+
+    let with = |out: &str, args: &[&str]| {
+        ok(&sterna(dir.path(), &[&["quantize", "in.gguf", out], args].concat()));
+        fs::read(dir.path().join(out)).unwrap()
+    };
+    assert!(with("a.gguf", &["Q3_K_M", "--imatrix", "i.gguf"]) != with("b.gguf", &["Q3_K_M"]));
+    with("c.gguf", &["Q2_K_S", "--imatrix", "i.gguf"]);
+    ok(&sterna(dir.path(), &["run", "-p", "You may", "-n", "4", "-t", "1", "-m", "c.gguf"]));
+    let inspected = ok(&sterna(dir.path(), &["inspect", "c.gguf"]));
+    assert!(inspected.contains("mix       Q2_K_S") && inspected.contains("i.gguf"), "{inspected}");
+
+    let quantize =
+        |file: &str| sterna(dir.path(), &["quantize", "in.gguf", "x.gguf", "Q4_K_M", "--imatrix", file]);
+    refused(&quantize("none.gguf"), 1, &["none.gguf: cannot read"]);
+    refused(&quantize("in.gguf"), 1, &["in.gguf: no importance matrix", "want general.type imatrix"]);
+    refused(&quantize("text.txt"), 1, &["text.txt: no importance matrix", "more bytes"]);
+    fs::write(dir.path().join("empty"), "").unwrap();
+    refused(&quantize("empty"), 1, &["empty: no importance matrix", "want 4 more bytes, found 0"]);
+    ok(&sterna(
+        dir.path(),
+        &["synth", "--dim", "512", "--heads", "4", "--kv-heads", "2", "--type", "f32", "w.gguf"],
+    ));
+    let wider = sterna(dir.path(), &["quantize", "w.gguf", "x.gguf", "Q4_K_M", "--imatrix", "i.gguf"]);
+    refused(
+        &wider,
+        1,
+        &["w.gguf: the importance matrix has 256 columns for tensor blk.0.attn_q.weight, which has 512"],
+    );
+
+    let experts = [
+        "synth",
+        "--preset",
+        "qwen3moe-small",
+        "--layers",
+        "1",
+        "--dim",
+        "256",
+        "--ffn-dim",
+        "256",
+        "--heads",
+        "2",
+        "--kv-heads",
+        "1",
+        "--vocab",
+        "640",
+        "--ctx",
+        "64",
+        "moe.gguf",
+    ];
+    ok(&sterna(dir.path(), &experts));
+    let refusal =
+        sterna(dir.path(), &["imatrix", "-m", "moe.gguf", "-f", "text.txt", "-c", "64", "-o", "m.gguf"]);
+    refused(&refusal, 1, &["the inputs of experts are not measured"]);
+    refused(&imatrix(&["-o", "none/i.gguf"]), 1, &["none"]);
+    fs::write(dir.path().join("text.txt"), "Too short.").unwrap();
+    refused(&imatrix(&["-o", "m.gguf"]), 1, &["at least one chunk of 64", "--ctx-size"]);
+    assert!(
+        files(dir.path())
+            .iter()
+            .all(|name| !name.contains("partial") && name != "m.gguf" && name != "x.gguf")
     );
 }

@@ -65,6 +65,11 @@ fn every_preset_and_type_is_a_model() {
         "falcon3-10b",
         "llama3-8b-1.58",
         "gpt2",
+        "qwen2.5-0.5b",
+        "qwen3-0.6b",
+        "qwen3-1.7b",
+        "qwen3moe-small",
+        "gemma-3-1b",
     ] {
         let kv_heads = if preset == "gpt2" { "4" } else { "2" };
         let more = ["--kv-heads", kv_heads, "--ctx", "64", "--force"];
@@ -73,6 +78,8 @@ fn every_preset_and_type_is_a_model() {
         let architecture = gguf.metadata().require_str("general.architecture").unwrap();
         assert_eq!(gguf.metadata().require_u32(&format!("{architecture}.block_count")).unwrap(), 1);
         assert_eq!(gguf.find("token_embd.weight").unwrap().dims, [640, 256]);
+        let inspected = ok(&sterna(dir.path(), &["inspect", "m.gguf"]));
+        assert!(inspected.contains("cpu: yes"), "{preset}: {inspected}");
     }
     for ty in ggml_types::types::REGISTRY.iter().map(|ty| ty.name()) {
         ok(&sterna(dir.path(), &["synth", "--type", ty, "--head-type", "q6_k", "--force", "m.gguf"]));
@@ -82,8 +89,8 @@ fn every_preset_and_type_is_a_model() {
         let mut row = vec![f32::NAN; tensor.cols];
         tensor.ty.decode_row(&tensor.bytes, tensor.rows, 7, &mut row).unwrap();
         let mean_square = row.iter().map(|value| value * value).sum::<f32>() / 512.0;
-        // What keeps activations near 1, within what 512 draws and 4 bits leave. One bit has no 0, which half of
-        // ternary values are: with their mean magnitude in its place, half of the mean square is left.
+        // What keeps activations near 1, within what 512 draws and 4 bits leave. One bit has no 0, which half
+        // of ternary values are: with their mean magnitude in its place, half of the mean square is left.
         let kept = if ty == "q1_0" { 0.5 } else { 1.0 };
         assert!((0.7..1.4).contains(&(mean_square * 512.0 / kept)), "{ty}: {mean_square}");
     }

@@ -57,7 +57,7 @@ fn wrong_input_is_one_message() {
     let cases: [(&[&str], &[u8], &str); 4] = [
         (&["--ids"], b"a\xffb", "stdin is not UTF-8 text: invalid utf-8 sequence of 1 bytes from index 1"),
         (&["-f", "/nowhere/text"], b"", "/nowhere/text"),
-        (&["--tokenizer-pre", "tekken", "x"], b"", "--tokenizer-pre: llama-bpe, gpt-2, default"),
+        (&["--tokenizer-pre", "superbpe", "x"], b"", "--tokenizer-pre: llama-bpe, gpt-2, tekken"),
         (&["-m", "/nowhere/model", "x"], b"", "/nowhere/model"),
     ];
     for (args, stdin, want) in cases {

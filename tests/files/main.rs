@@ -5,6 +5,7 @@
 mod fuzz_corpus;
 mod gguf;
 mod gguf_broken;
+mod mixes;
 mod quantize;
 mod tokenizer;
 mod types;

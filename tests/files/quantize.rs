@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use ggml_types::{QuantType, by_name, types::REGISTRY};
 use sterna::gguf::{Gguf, GgufWriter, Metadata, type_id};
-use sterna::quantize::{QuantizeError, QuantizeOptions, Quantizer, TensorReport};
+use sterna::quantize::{QuantizeError, QuantizeOptions, Quantizer, Recipe, TensorReport};
 use support::{golden, npy};
 
 fn ty(name: &str) -> &'static dyn QuantType {
@@ -12,7 +12,7 @@ fn ty(name: &str) -> &'static dyn QuantType {
 }
 
 fn options(name: &str) -> QuantizeOptions {
-    QuantizeOptions { ty: ty(name), token_embd: None, output: None, absmean: false, threads: 1 }
+    QuantizeOptions::new(Recipe::Type(ty(name)))
 }
 
 /// Name, dimensions, type, and the values that it is to hold.
@@ -39,7 +39,7 @@ fn model(tensors: &[Given<'_>]) -> Gguf {
 }
 
 fn quantize(gguf: &Gguf, options: &QuantizeOptions) -> Result<(Gguf, Vec<TensorReport>), QuantizeError> {
-    let quantizer = Quantizer::new(gguf, options)?;
+    let quantizer = Quantizer::new(gguf, options.clone())?;
     let (mut out, bytes) = (Vec::new(), quantizer.file_bytes());
     let reports = quantizer.write(&mut out, |_| ControlFlow::Continue(()))?;
     assert_eq!(out.len() as u64, bytes, "the file has another size than was said");
@@ -138,7 +138,7 @@ fn ternary_weights_come_back_as_bitnet_cpp_packed_them() {
         .collect();
     let bytes = file(packed.metadata().clone(), &tensors);
     let (made, reports) = quantize(&Gguf::from_bytes(bytes.into()).unwrap(), &options("i2_s")).unwrap();
-    assert!(reports.iter().all(|report| report.error == 0.0 && report.note.is_none()), "{reports:?}");
+    assert!(reports.iter().all(|report| report.error == 0.0 && report.notes.is_empty()), "{reports:?}");
     assert_eq!(made.metadata().require_u32("general.file_type").unwrap(), 40);
     let mut n_packed = 0;
     for info in packed.tensors() {
@@ -243,7 +243,7 @@ fn every_tensor_gets_the_type_that_its_role_asks_for() {
             assert_eq!((&info.type_name[..], &info.dims), (report.to.0, &report.dims), "{}", info.name);
             assert_eq!(info.bytes.len(), report.to.1);
         }
-        let notes = reports.iter().filter(|report| report.note.is_some()).count();
+        let notes = reports.iter().filter(|report| !report.notes.is_empty()).count();
         (got.join(" "), notes)
     };
     let none = 0;
@@ -333,14 +333,14 @@ fn weights_that_no_type_can_hold_are_named() {
 #[test]
 fn the_caller_may_stop_and_the_output_may_fail() {
     let gguf = model(&[("blk.0.ffn_up.weight", &[2000, 256], "f32", &noise(2000 * 256))]);
-    let quantizer = Quantizer::new(&gguf, &options("q8_0")).unwrap();
+    let quantizer = Quantizer::new(&gguf, options("q8_0")).unwrap();
     let mut calls = 0;
     let stopped = quantizer.write(Vec::new(), |written| {
         calls += 1;
         if written > 100_000 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     assert!(matches!(stopped, Err(QuantizeError::Interrupted)) && calls > 2);
-    let quantizer = Quantizer::new(&gguf, &options("q8_0")).unwrap();
+    let quantizer = Quantizer::new(&gguf, options("q8_0")).unwrap();
     let mut small = [0; 100_000];
     let full = quantizer.write(&mut small[..], |_| ControlFlow::Continue(()));
     assert!(matches!(full, Err(QuantizeError::Gguf(_))));

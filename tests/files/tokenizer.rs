@@ -138,6 +138,53 @@ fn a_vocabulary_like_llama_3s_without_a_pre_tokenizer_gets_llama_3s() {
     assert_eq!(other.pre(), Some("default"));
 }
 
+/// The set of llama.cpp: what the file names, and every spelling that is known to end something.
+#[test]
+fn what_ends_a_generation() {
+    let ends = |tokens: &[&str], ids: &[(&str, u32)]| {
+        let mut metadata = vocabulary("gpt2", tokens, &[]);
+        ids.iter().for_each(|(key, id)| metadata.set(format!("tokenizer.ggml.{key}_token_id"), *id));
+        build(&metadata).unwrap().eog().collect::<Vec<_>>()
+    };
+    let spelled = [
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "</s>",
+        "<|eom_id|>",
+        "<EOT>",
+        "<|end_of_text|>",
+        "<end_of_utterance>",
+        "<eos>",
+        "<|fim_pad|>",
+        "<|fim_repo|>",
+        "<|file_sep|>",
+        "[EOS]",
+        "a",
+    ];
+    assert_eq!(ends(&spelled, &[]), (0..16).collect::<Vec<_>>());
+    // gpt-oss ends parts of a message with `<|end|>`, and goes on.
+    assert_eq!(ends(&["<|end|>", "<|return|>", "<|call|>"], &[]), [1, 2]);
+    let plain = ["a", "b", "c", "d", "e", "f", "g"];
+    let named = [("eos", 0), ("eot", 1), ("eom", 2), ("fim_pad", 3), ("fim_rep", 4), ("fim_sep", 5)];
+    assert_eq!(ends(&plain, &named), [0, 1, 2, 3, 4, 5]);
+    assert!(ends(&plain, &[("eom", 99)]).is_empty());
+}
+
+#[test]
+fn bos_is_not_put_before_itself() {
+    let tokenizer = tiny();
+    let once = tokenizer.encode("<|begin_of_text|>a b", Special::Parse, true);
+    assert_eq!(once, tokenizer.encode("a b", Special::AsText, true));
+    // As text it is no BOS.
+    let text = tokenizer.encode("<|begin_of_text|>a b", Special::AsText, true);
+    assert!(text[0] == 636 && text.len() > once.len() + 1, "{text:?}");
+    assert_eq!(tokenizer.encode("", Special::Parse, true), [636]);
+}
+
 #[test]
 fn scores_decide_and_then_the_position() {
     let tokens = ["<unk>", "<s>", "</s>", "▁", "a", "b", "aa", "ab", "aaa", "<0x41>"];

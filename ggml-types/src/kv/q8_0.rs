@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use half::f16;
 
 use super::{CodeValues, KvCodes};
-use crate::block::Block;
+use crate::block::{Block, ONES};
 use crate::types::q8_0;
 use crate::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
 
@@ -73,13 +73,13 @@ impl<B: CodedBlock> KvVectors for Blocks<B> {
         let mut whole = true;
         for (x, block) in x.chunks_exact(B::ELEMS).zip(out.chunks_exact_mut(B::BYTES)) {
             if x.iter().all(|x| x.abs() <= LARGEST) {
-                B::encode(x, block);
+                B::encode(x, &ONES[..B::ELEMS], block);
             } else {
                 let mut clamped = [0.0; 32];
                 for (to, x) in clamped[..B::ELEMS].iter_mut().zip(x) {
                     *to = if x.is_finite() { x.clamp(-LARGEST, LARGEST) } else { 0.0 };
                 }
-                B::encode(&clamped[..B::ELEMS], block);
+                B::encode(&clamped[..B::ELEMS], &ONES[..B::ELEMS], block);
                 whole = false;
             }
         }

@@ -17,7 +17,7 @@ impl Block for Bf16 {
         out[0] = half::bf16::from_le_bytes([block[0], block[1]]).to_f32();
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
         block.copy_from_slice(&half::bf16::from_f32(values[0]).to_le_bytes());
     }
 

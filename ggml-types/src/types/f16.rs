@@ -17,7 +17,7 @@ impl Block for F16 {
         out[0] = read_f16(block);
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
         block.copy_from_slice(&half::f16::from_f32(values[0]).to_le_bytes());
     }
 

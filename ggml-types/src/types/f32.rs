@@ -17,7 +17,7 @@ impl Block for F32 {
         out[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
         block.copy_from_slice(&values[0].to_le_bytes());
     }
 

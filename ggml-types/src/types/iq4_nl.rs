@@ -1,6 +1,6 @@
 //! IQ4_NL: 32 4-bit indices of 16 unevenly spaced values, with one f16 scale before them.
 
-use crate::block::{Block, f16_rounding, read_f16, reciprocal, same_id};
+use crate::block::{Block, Weighing, f16_rounding, read_f16, reciprocal, same_id};
 use crate::uneven::{VALUES, best_scale, nearest};
 use crate::{Dialect, ids};
 
@@ -13,6 +13,7 @@ impl Block for Iq4Nl {
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_IQ4_NL);
     const ELEMS: usize = 32;
     const BYTES: usize = 18;
+    const WEIGHING: Option<Weighing> = Some(Weighing::Block(2.0));
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let scale = read_f16(block);
@@ -22,8 +23,8 @@ impl Block for Iq4Nl {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
-        let scale = half::f16::from_f32(best_scale(values));
+    fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
+        let scale = half::f16::from_f32(best_scale(values, weights));
         let inverse = reciprocal(scale.to_f32());
         block[..2].copy_from_slice(&scale.to_le_bytes());
         for (elem, value) in values.iter().enumerate() {

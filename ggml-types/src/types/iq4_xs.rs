@@ -1,7 +1,7 @@
 //! IQ4_XS: 256 4-bit indices of 16 unevenly spaced values in 8 groups; value = group scale x block scale x
 //! what the index stands for.
 
-use crate::block::{Block, f16_rounding, read_f16, reciprocal, same_id};
+use crate::block::{Block, Weighing, f16_rounding, read_f16, reciprocal, same_id};
 use crate::scale_search::quantise;
 use crate::uneven::{VALUES, best_scale, nearest};
 use crate::{Dialect, ids};
@@ -23,6 +23,7 @@ impl Block for Iq4Xs {
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_IQ4_XS);
     const ELEMS: usize = 256;
     const BYTES: usize = 136;
+    const WEIGHING: Option<Weighing> = Some(Weighing::Block(2.0));
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let of_scales = read_f16(block);
@@ -37,10 +38,11 @@ impl Block for Iq4Xs {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
         let mut scales = [0f32; 8];
-        for (scale, group) in scales.iter_mut().zip(values.chunks_exact(GROUP)) {
-            *scale = best_scale(group);
+        let groups = values.chunks_exact(GROUP).zip(weights.chunks_exact(GROUP));
+        for (scale, (group, weights)) in scales.iter_mut().zip(groups) {
+            *scale = best_scale(group, weights);
         }
         let extreme =
             scales.iter().fold(0f32, |max, &scale| if scale.abs() > max.abs() { scale } else { max });

@@ -34,7 +34,7 @@ impl Block for Mxfp4 {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
         // The power of two below the largest value is 4 of 6, the largest code's exponent. 254 is the largest
         // that is a number, and the reciprocal of half of that of 0 is none.
         let largest = absmax(values);

@@ -20,7 +20,7 @@ impl Block for Pq2_0 {
         q2_0::decode(block, out);
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
         q2_0::encode(values, block);
     }
 

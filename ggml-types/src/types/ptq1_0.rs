@@ -27,7 +27,7 @@ impl Block for Ptq1_0 {
         tq1_0::decode(&RUNS, block, SCALE, out);
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
         tq1_0::encode(&RUNS, values, SCALE, block);
     }
 

@@ -20,7 +20,7 @@ impl Block for Q1_0 {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
         // In f64, where a sum of the largest numbers is still one.
         let sum: f64 = values.iter().map(|value| f64::from(value.abs())).sum();
         let scale = (sum / values.len() as f64) as f32;

@@ -38,7 +38,7 @@ impl Block for Q2_0 {
         decode(block, out);
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
         encode(values, block);
     }
 

@@ -1,7 +1,7 @@
 //! Q2_K: 256 2-bit integers in 16 groups; value = q x group scale - group minimum.
 
 use crate::affine::Fit;
-use crate::block::{Block, f16_rounding, read_f16, same_id};
+use crate::block::{Block, Weighing, f16_rounding, read_f16, same_id};
 use crate::{Dialect, ids};
 
 /// Where the codes begin, and the two f16.
@@ -30,6 +30,7 @@ impl Block for Q2K {
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q2_K);
     const ELEMS: usize = 256;
     const BYTES: usize = 84;
+    const WEIGHING: Option<Weighing> = Some(Weighing::Block(1.0));
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let (of_scales, of_mins) = (read_f16(&block[OF_SCALES..]), read_f16(&block[OF_MINS..]));
@@ -41,8 +42,8 @@ impl Block for Q2K {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
-        let fit = Fit::<16>::of(values, LEVELS, MOST);
+    fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
+        let fit = Fit::<16>::of(values, weights, LEVELS, MOST);
         for (byte, (scale, min)) in block.iter_mut().zip(fit.groups) {
             *byte = scale | min << 4;
         }

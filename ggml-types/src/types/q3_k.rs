@@ -1,7 +1,7 @@
 //! Q3_K: 256 3-bit integers in 16 groups; value = (q - 4) x group scale x block scale.
 
 use super::q2_k::place;
-use crate::block::{Block, f16_rounding, read_f16, same_id};
+use crate::block::{Block, Weighing, f16_rounding, read_f16, reciprocal, same_id};
 use crate::scale_search::{best_scale, quantise};
 use crate::{Dialect, ids};
 
@@ -28,6 +28,7 @@ impl Block for Q3K {
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q3_K);
     const ELEMS: usize = 256;
     const BYTES: usize = 110;
+    const WEIGHING: Option<Weighing> = Some(Weighing::Block(2.0));
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let of_scales = read_f16(&block[SCALE..]);
@@ -43,22 +44,44 @@ impl Block for Q3K {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
         let mut scales = [0f32; 16];
-        for (scale, group) in scales.iter_mut().zip(values.chunks_exact(GROUP)) {
-            *scale = best_scale(group, 4);
+        let groups = values.chunks_exact(GROUP).zip(weights.chunks_exact(GROUP));
+        for (scale, (group, weights)) in scales.iter_mut().zip(groups) {
+            *scale = best_scale(group, weights, 4);
         }
         let extreme =
             scales.iter().fold(0f32, |max, &scale| if scale.abs() > max.abs() { scale } else { max });
         if extreme.abs() < 1e-15 {
             return;
         }
-        // The largest group scale becomes -32.
-        let inverse = -32.0 / extreme;
-        let stored = half::f16::from_f32(1.0 / inverse);
+        let groups = || values.chunks_exact(GROUP).zip(weights.chunks_exact(GROUP));
+        let error = |values: &[f32], weights: &[f32], step: f32| -> f32 {
+            let inverse = reciprocal(step);
+            let off = |value: &f32| value - step * quantise(value * inverse, 1.0, 4) as f32;
+            values.iter().zip(weights).map(|(value, weight)| weight * off(value).powi(2)).sum()
+        };
+        // The largest group scale becomes -32, or a little less where the others are nearer to integers then.
+        let fit = |largest: f32| {
+            let stored = half::f16::from_f32(-extreme / largest);
+            let (mut group_scales, mut sum) = ([0; 16], 0.0);
+            for ((out, scale), (values, weights)) in group_scales.iter_mut().zip(scales).zip(groups()) {
+                let nearest = quantise(scale, -largest / extreme, 32);
+                let near =
+                    [nearest, nearest - 1, nearest + 1].into_iter().filter(|near| (-32..32).contains(near));
+                let with_errors =
+                    near.map(|near| (near, error(values, weights, stored.to_f32() * near as f32)));
+                let best = with_errors.min_by(|a, b| a.1.total_cmp(&b.1)).expect("the nearest is one");
+                *out = best.0;
+                sum += best.1;
+            }
+            (stored, group_scales, sum)
+        };
+        let fits = [32.0, 32.5, 31.5, 31.0, 30.5, 30.0, 29.0].map(fit);
+        let best = fits.into_iter().min_by(|a, b| a.2.total_cmp(&b.2)).expect("there are seven");
+        let (stored, group_scales, _) = best;
         block[SCALE..].copy_from_slice(&stored.to_le_bytes());
-        for (group, (values, scale)) in values.chunks_exact(GROUP).zip(scales).enumerate() {
-            let group_scale = quantise(scale, inverse, 32);
+        for (group, (values, group_scale)) in values.chunks_exact(GROUP).zip(group_scales).enumerate() {
             let code = (group_scale + 32) as u8;
             let [(low, low_shift), (high, high_shift)] = places(group);
             block[low] |= (code & 15) << low_shift;

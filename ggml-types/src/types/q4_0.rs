@@ -1,6 +1,6 @@
 //! Q4_0: 32 4-bit integers with one f16 scale before them; value = (q - 8) x scale.
 
-use crate::block::{Block, f16_rounding, read_f16, reciprocal, same_id};
+use crate::block::{Block, Weighing, f16_rounding, read_f16, reciprocal, same_id};
 use crate::scale_search::{best_scale, quantise};
 use crate::{Dialect, ids};
 
@@ -13,6 +13,7 @@ impl Block for Q4_0 {
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q4_0);
     const ELEMS: usize = 32;
     const BYTES: usize = 18;
+    const WEIGHING: Option<Weighing> = Some(Weighing::Row);
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let scale = read_f16(block);
@@ -23,8 +24,8 @@ impl Block for Q4_0 {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
-        let scale = best_scale(values, 8);
+    fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
+        let scale = best_scale(values, weights, 8);
         let inverse = reciprocal(scale);
         block[..2].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
         for (at, value) in values.iter().enumerate() {

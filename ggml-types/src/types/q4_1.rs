@@ -1,7 +1,7 @@
 //! Q4_1: 32 4-bit integers with an f16 scale and an f16 offset before them; value = q x scale + offset.
 
 use crate::affine::{fit_group, group_error_bound};
-use crate::block::{Block, read_f16, same_id};
+use crate::block::{Block, Weighing, read_f16, same_id};
 use crate::{Dialect, ids};
 
 /// 20 bytes: f16 scale, f16 offset, then 16 bytes; byte b holds element b in its low and b + 16 in its high
@@ -14,6 +14,7 @@ impl Block for Q4_1 {
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q4_1);
     const ELEMS: usize = 32;
     const BYTES: usize = 20;
+    const WEIGHING: Option<Weighing> = Some(Weighing::Row);
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let (scale, offset) = (read_f16(block), read_f16(&block[2..]));
@@ -22,8 +23,8 @@ impl Block for Q4_1 {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
-        let (scale, offset, codes) = fit_group::<32>(values, 15);
+    fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
+        let (scale, offset, codes) = fit_group::<32>(values, weights, 15);
         block[..2].copy_from_slice(&scale.to_le_bytes());
         block[2..4].copy_from_slice(&offset.to_le_bytes());
         for (elem, code) in codes.into_iter().enumerate() {

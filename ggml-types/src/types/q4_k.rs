@@ -1,6 +1,6 @@
 //! Q4_K: 256 4-bit integers in 8 groups; value = q x group scale - group minimum.
 
-use crate::block::{Block, same_id};
+use crate::block::{Block, Weighing, same_id};
 use crate::k_groups::{self, GROUP};
 use crate::{Dialect, ids};
 
@@ -19,6 +19,7 @@ impl Block for Q4K {
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q4_K);
     const ELEMS: usize = 256;
     const BYTES: usize = 144;
+    const WEIGHING: Option<Weighing> = Some(Weighing::Block(2.0));
 
     fn decode(block: &[u8], out: &mut [f32]) {
         for (group, out) in out.chunks_exact_mut(GROUP).enumerate() {
@@ -30,8 +31,8 @@ impl Block for Q4K {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
-        for (elem, code) in k_groups::encode(values, LEVELS, block).into_iter().enumerate() {
+    fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
+        for (elem, code) in k_groups::encode(values, weights, LEVELS, block).into_iter().enumerate() {
             let group = elem / GROUP;
             block[CODES + group / 2 * GROUP + elem % GROUP] |= code << (group % 2 * 4);
         }

@@ -1,7 +1,7 @@
 //! Q5_1: 32 5-bit integers with an f16 scale and an f16 offset before them; value = q x scale + offset.
 
 use crate::affine::{fit_group, group_error_bound};
-use crate::block::{Block, read_f16, same_id};
+use crate::block::{Block, Weighing, read_f16, same_id};
 use crate::{Dialect, ids};
 
 /// Where the fifth bits begin, and the low halves.
@@ -18,6 +18,7 @@ impl Block for Q5_1 {
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q5_1);
     const ELEMS: usize = 32;
     const BYTES: usize = 24;
+    const WEIGHING: Option<Weighing> = Some(Weighing::Row);
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let (scale, offset) = (read_f16(block), read_f16(&block[2..]));
@@ -28,8 +29,8 @@ impl Block for Q5_1 {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
-        let (scale, offset, codes) = fit_group::<32>(values, 31);
+    fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
+        let (scale, offset, codes) = fit_group::<32>(values, weights, 31);
         block[..2].copy_from_slice(&scale.to_le_bytes());
         block[2..4].copy_from_slice(&offset.to_le_bytes());
         for (elem, code) in codes.into_iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Q5_K: 256 5-bit integers in 8 groups; value = q x group scale - group minimum.
 
-use crate::block::{Block, same_id};
+use crate::block::{Block, Weighing, same_id};
 use crate::k_groups::{self, GROUP};
 use crate::{Dialect, ids};
 
@@ -20,6 +20,7 @@ impl Block for Q5K {
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q5_K);
     const ELEMS: usize = 256;
     const BYTES: usize = 176;
+    const WEIGHING: Option<Weighing> = Some(Weighing::Block(2.0));
 
     fn decode(block: &[u8], out: &mut [f32]) {
         for (group, out) in out.chunks_exact_mut(GROUP).enumerate() {
@@ -32,8 +33,8 @@ impl Block for Q5K {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
-        for (elem, code) in k_groups::encode(values, LEVELS, block).into_iter().enumerate() {
+    fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
+        for (elem, code) in k_groups::encode(values, weights, LEVELS, block).into_iter().enumerate() {
             let (group, at) = (elem / GROUP, elem % GROUP);
             block[LOW + group / 2 * GROUP + at] |= (code & 15) << (group % 2 * 4);
             block[HIGH + at] |= (code >> 4) << group;

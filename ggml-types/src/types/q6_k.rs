@@ -1,6 +1,6 @@
 //! Q6_K: 256 6-bit integers in 16 groups; value = (q - 32) x group scale x block scale.
 
-use crate::block::{Block, f16_rounding, read_f16, same_id};
+use crate::block::{Block, Weighing, f16_rounding, read_f16, same_id};
 use crate::scale_search::{best_scale, quantise};
 use crate::{Dialect, ids};
 
@@ -30,6 +30,7 @@ impl Block for Q6K {
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q6_K);
     const ELEMS: usize = 256;
     const BYTES: usize = 210;
+    const WEIGHING: Option<Weighing> = Some(Weighing::Plain);
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let scale = read_f16(&block[SCALE..]);
@@ -42,10 +43,11 @@ impl Block for Q6K {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], weights: &[f32], block: &mut [u8]) {
         let mut scales = [0f32; 16];
-        for (scale, group) in scales.iter_mut().zip(values.chunks_exact(GROUP)) {
-            *scale = best_scale(group, 32);
+        let groups = values.chunks_exact(GROUP).zip(weights.chunks_exact(GROUP));
+        for (scale, (group, weights)) in scales.iter_mut().zip(groups) {
+            *scale = best_scale(group, weights, 32);
         }
         let extreme =
             scales.iter().fold(0f32, |max, &scale| if scale.abs() > max.abs() { scale } else { max });

@@ -20,7 +20,7 @@ impl Block for Q8_0 {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
         let scale = absmax(values) / 127.0;
         // The integers are taken with the scale before it is rounded to f16, as upstream does.
         let inverse = reciprocal(scale);

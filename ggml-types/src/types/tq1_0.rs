@@ -85,7 +85,7 @@ impl Block for Tq1_0 {
         decode(&RUNS, block, SCALE, out);
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
         encode(&RUNS, values, SCALE, block);
     }
 

@@ -30,7 +30,7 @@ impl Block for Tq2_0 {
         }
     }
 
-    fn encode(values: &[f32], block: &mut [u8]) {
+    fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
         let scale = absmax(values);
         let inverse = reciprocal(scale);
         for (elem, value) in values.iter().enumerate() {

@@ -1,0 +1,95 @@
+//! `sterna imatrix`: which columns of a model's weights matter on a text.
+
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::Args;
+
+use super::chunks::TextArgs;
+use super::model_args::FileArgs;
+use super::out_file::{Partial, go_on, is_free};
+use super::source::Source;
+use super::{CliError, flags, report};
+use crate::engine::EngineOptions;
+use crate::eval::as_fed;
+use crate::eval::importance::Importance;
+use crate::gguf::OpenOptions;
+use crate::quantize::Imatrix;
+use crate::tokenizer::{Tokenizer, TokenizerOptions};
+
+/// Computes an importance matrix for sterna quantize --imatrix, as llama-imatrix does.
+///
+/// The text is cut into chunks of C tokens (--ctx-size) that each start with an empty context, with BOS in
+/// place of the first token where the model wants one. For each matrix in the blocks, the file has the sums
+/// of the squares of its inputs, column by column, and the number of rows: llama.cpp's GGUF layout, which
+/// llama-quantize reads too. The output head has no entry. It runs on the CPU; models with a mixture of
+/// experts are refused.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sterna imatrix -m model-f16.gguf -f calibration.txt -o imatrix.gguf
+  sterna quantize --imatrix imatrix.gguf model-f16.gguf model-q3_k_m.gguf Q3_K_M")]
+pub struct ImatrixArgs {
+    /// GGUF file, or any part of a split one [default: the demo model in this program]
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    text: TextArgs,
+    /// The file to make
+    #[arg(short, long, value_name = "OUT.gguf", default_value = "imatrix.gguf")]
+    output: PathBuf,
+    /// Threads [default: physical cores]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Replace the file where it is there already
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    of_file: FileArgs,
+}
+
+impl ImatrixArgs {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// Whatever reading, loading or running returns; a text that is too short; a file that is there already
+    /// or cannot be written; [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is left behind then.
+    pub fn run(self) -> Result<(), CliError> {
+        is_free(&self.output, self.force)?;
+        let text = self.text.read()?;
+        let source = Source::choose(self.model.as_deref(), "-m")?;
+        let gguf = source.open(OpenOptions { dialect: self.of_file.dialect })?;
+        let pre = self.of_file.tokenizer_pre.as_deref();
+        let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions { pre })?;
+        tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));
+        let n_ctx = self.text.n_ctx();
+        let text = self.text.cut(&text, &tokenizer, tokenizer.n_vocab(), 1)?;
+        let options = EngineOptions { threads: self.threads.map(usize::from), ..EngineOptions::default() };
+        let mut importance = Importance::new(&gguf, &options, n_ctx)?;
+
+        let cancel = Arc::new(AtomicBool::new(false));
+        report::cancel_on_ctrl_c(&cancel)?;
+        let partial = Partial::create(&self.output)?;
+        let n_chunks = text.n_chunks();
+        for (index, chunk) in text.iter().enumerate() {
+            go_on(&cancel)?;
+            importance.add(&as_fed(&tokenizer, chunk))?;
+            eprintln!("chunk {} of {n_chunks}", index + 1);
+        }
+        let mut imatrix = Imatrix::new(&self.text.name(), n_chunks as u32, n_ctx as u32);
+        let rows = importance.n_rows() as f32;
+        for (name, sums) in importance.sums() {
+            imatrix.add(name, &sums.iter().map(|sum| *sum as f32).collect::<Vec<_>>(), &[rows])?;
+        }
+        let unwritable = |err: &dyn std::fmt::Display| format!("{}: {err}", self.output.display());
+        let mut out = BufWriter::new(partial.file()?);
+        imatrix.write(&mut out).map_err(|err| unwritable(&err))?;
+        out.flush().map_err(|err| unwritable(&err))?;
+        drop(out);
+        go_on(&cancel)?;
+        partial.rename(&self.output, self.force)?;
+        eprintln!("{}: {} tensors, {rows} rows", self.output.display(), imatrix.len());
+        Ok(())
+    }
+}

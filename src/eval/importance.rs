@@ -1,0 +1,202 @@
+//! How large the inputs of a model's products are on a text, column by column: what importance matrices hold.
+//!
+//! It never looks into a backend: what a product multiplies is read from the buffer before its stage, and
+//! normalised here as the stage's definition says.
+
+use crate::backend::{self, Backend, Exec};
+use crate::engine::{self, EngineOptions, Error};
+use crate::gguf::Gguf;
+use crate::model::Model;
+use crate::program::{Buf, Limits, Linear, Norm, NormKind, PageTable, Program, Row, Stage, Step};
+
+/// Why inputs cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportanceError {
+    /// The model cannot be loaded or run.
+    #[error(transparent)]
+    Engine(#[from] Error),
+    /// A model whose products are inside a stage.
+    #[error("the inputs of experts are not measured: the model has a mixture of experts ({0})")]
+    Experts(String),
+    /// An input that is not a number.
+    #[error("{name}: input column {col} is {value}")]
+    Value {
+        /// The first weight that multiplies it.
+        name: String,
+        /// From 0.
+        col: usize,
+        /// What it is.
+        value: f64,
+    },
+}
+
+/// A model on the CPU backend whose products' inputs are summed up.
+pub struct Importance {
+    backend: Box<dyn Backend>,
+    exec: Exec,
+    program: Program,
+    inputs: Vec<Inputs>,
+    n_rows: u64,
+}
+
+/// What some products multiply.
+struct Inputs {
+    /// The stage before which `buf` holds it.
+    stage: usize,
+    buf: Buf,
+    norm: Option<Normalise>,
+    /// GGUF names of the weights.
+    names: Vec<String>,
+    /// Of the squares, `[cols]`.
+    sums: Vec<f64>,
+}
+
+/// A norm with its weights at hand.
+struct Normalise {
+    kind: NormKind,
+    eps: f64,
+    weight: Vec<f32>,
+    bias: Option<Vec<f32>>,
+}
+
+impl Importance {
+    /// For texts of up to `n` tokens, of the model that `gguf` describes. Of the options count threads and
+    /// the rounding of activations.
+    ///
+    /// # Errors
+    /// [`ImportanceError::Experts`]; as [`Engine::from_gguf`](crate::engine::Engine::from_gguf).
+    pub fn new(gguf: &Gguf, options: &EngineOptions, n: usize) -> Result<Self, ImportanceError> {
+        let options = EngineOptions {
+            n_ctx: Some(n),
+            batch: n,
+            outputs: 1,
+            n_seqs: 1,
+            head_type: EngineOptions::default().head_type,
+            ..options.with_cache("f32", "f32")
+        };
+        let model = engine::model(gguf, &options)?;
+        let inputs = inputs(&model)?;
+        let Model { program, weights, .. } = model;
+        let mut backend = backend::open("cpu", options.n_threads()).map_err(Error::from)?;
+        engine::fits(&backend.plan(&program).map_err(Error::from)?, n)?;
+        let ids = weights.iter().map(|w| backend.upload(w)).collect::<Result<Vec<_>, _>>();
+        let exec = backend.compile(&program, &ids.map_err(Error::from)?).map_err(Error::from)?;
+        Ok(Self { backend, exec, program, inputs, n_rows: 0 })
+    }
+
+    /// Runs a text from an empty context, and adds its inputs.
+    ///
+    /// # Errors
+    /// [`Error::Token`], [`Error::ContextFull`], [`Error::Backend`]; [`ImportanceError::Value`].
+    pub fn add(&mut self, tokens: &[u32]) -> Result<(), ImportanceError> {
+        let Limits { rows: n_ctx, pages, .. } = self.program.limits;
+        let n = tokens.len();
+        if n > n_ctx {
+            return Err(Error::ContextFull { n_ctx, used: 0, more: n }.into());
+        }
+        let n_vocab = self.program.weights[0].rows;
+        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= n_vocab) {
+            return Err(Error::Token { token, n_vocab }.into());
+        }
+        let rows: Vec<Row> =
+            (0..n).map(|i| Row { token: tokens[i], pos: i as u32, seq: 0, logits: false }).collect();
+        let mut table = PageTable::new(1, pages);
+        table.seq_mut(0).extend(0..pages as u32);
+        let step = Step { rows: &rows, pages: &table, sampling: &[] };
+        let mut start = 0;
+        for inputs in &mut self.inputs {
+            self.backend.run_stages(self.exec, start..inputs.stage, &step).map_err(Error::from)?;
+            start = inputs.stage;
+            let mut values = vec![0.0; n * self.program.buf_decl(inputs.buf).cols];
+            self.backend.read(self.exec, inputs.buf, 0, &mut values).map_err(Error::from)?;
+            inputs.add(&values);
+            if let Some(col) = inputs.sums.iter().position(|sum| !sum.is_finite()) {
+                let (name, value) = (inputs.names[0].clone(), inputs.sums[col]);
+                return Err(ImportanceError::Value { name, col, value });
+            }
+        }
+        self.n_rows += n as u64;
+        Ok(())
+    }
+
+    /// Rows so far.
+    pub fn n_rows(&self) -> u64 {
+        self.n_rows
+    }
+
+    /// Each weight's name, and the sums of the squares of its inputs.
+    pub fn sums(&self) -> impl Iterator<Item = (&str, &[f64])> {
+        self.inputs
+            .iter()
+            .flat_map(|inputs| inputs.names.iter().map(|name| (name.as_str(), &inputs.sums[..])))
+    }
+}
+
+impl Inputs {
+    /// Adds rows of the buffer.
+    fn add(&mut self, values: &[f32]) {
+        let mut row = vec![0.0; self.sums.len()];
+        for values in values.chunks_exact(self.sums.len()) {
+            row.iter_mut().zip(values).for_each(|(x, value)| *x = f64::from(*value));
+            if let Some(norm) = &self.norm {
+                norm.apply(&mut row);
+            }
+            self.sums.iter_mut().zip(&row).for_each(|(sum, x)| *sum += x * x);
+        }
+    }
+}
+
+impl Normalise {
+    fn of(norm: &Norm, model: &Model) -> Self {
+        let values = |weight: crate::program::Weight| {
+            let tensor = &model.weights[weight.0 as usize];
+            let mut values = vec![0.0; tensor.cols];
+            tensor
+                .ty
+                .decode_row(&tensor.bytes, tensor.rows, 0, &mut values)
+                .expect("the program was checked");
+            values
+        };
+        let Norm { kind, weight, bias, eps } = *norm;
+        Self { kind, eps: f64::from(eps), weight: values(weight), bias: bias.map(values) }
+    }
+
+    fn apply(&self, row: &mut [f64]) {
+        let n = row.len() as f64;
+        if self.kind == NormKind::Layer {
+            let mean = row.iter().sum::<f64>() / n;
+            row.iter_mut().for_each(|x| *x -= mean);
+        }
+        let scale = 1.0 / (row.iter().map(|x| x * x).sum::<f64>() / n + self.eps).sqrt();
+        row.iter_mut().zip(&self.weight).for_each(|(x, weight)| *x *= scale * f64::from(*weight));
+        for (x, bias) in row.iter_mut().zip(self.bias.iter().flatten()) {
+            *x += f64::from(*bias);
+        }
+    }
+}
+
+/// What the products of a model multiply, stage by stage; the head is left out, as llama-imatrix does.
+fn inputs(model: &Model) -> Result<Vec<Inputs>, ImportanceError> {
+    let program = &model.program;
+    let mut found = Vec::new();
+    for (stage, (label, what)) in program.stages.iter().enumerate() {
+        let (buf, norm, linears): (_, _, Vec<&Linear>) = match what {
+            Stage::AttnIn(s) => (s.x, Some(&s.norm), vec![&s.wq, &s.wk, &s.wv]),
+            Stage::ProjAdd(s) => (s.y, s.norm.as_ref(), vec![&s.w]),
+            Stage::FfnIn(s) => (s.x, Some(&s.norm), s.gate.iter().chain([&s.up]).collect()),
+            Stage::Experts(_) => return Err(ImportanceError::Experts(label.clone())),
+            Stage::Embed(_) | Stage::Attend(_) | Stage::Logits(_) | Stage::Sample(_) => continue,
+        };
+        // Parts of a fused tensor are declared under its name and their rows.
+        let name = |linear: &&Linear| {
+            let name = program.weight_decl(linear.w).name.as_str();
+            name.split_once(" rows ").map_or(name, |(name, _)| name).to_owned()
+        };
+        let mut names: Vec<String> = linears.iter().map(name).collect();
+        names.dedup();
+        let norm = norm.map(|norm| Normalise::of(norm, model));
+        let sums = vec![0.0; program.buf_decl(buf).cols];
+        found.push(Inputs { stage, buf, norm, names, sums });
+    }
+    Ok(found)
+}
