@@ -17,7 +17,11 @@ mod inspect;
 mod kv_report;
 mod logits;
 pub mod model_args;
+#[cfg(feature = "serve")]
+mod models_args;
 mod npy;
+#[cfg(feature = "serve")]
+mod others_args;
 mod out_file;
 mod perplexity;
 mod prompt_cache;
@@ -57,7 +61,7 @@ enum Command {
     Run(run::RunArgs),
     Chat(chat::ChatArgs),
     #[cfg(feature = "serve")]
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     Tokenize(tokenize::TokenizeArgs),
     Bench(bench::BenchArgs),
     BatchedBench(batched_bench::BatchedBenchArgs),

@@ -1,7 +1,7 @@
 //! Flags that every subcommand with a model takes, and loading it with them.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use ggml_types::{Dialect, kv};
@@ -9,9 +9,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::source::Source;
 use super::{CliError, flags, trust};
-use crate::backend::DeviceOptions;
-use crate::engine::{ACT_TYPES, Engine, EngineOptions, HEAD_TYPES};
-use crate::gguf::OpenOptions;
+use crate::backend::{Backend, DeviceOptions, Opened, Plan};
+use crate::engine::{self, ACT_TYPES, Engine, EngineOptions, Error, HEAD_TYPES};
+use crate::gguf::{Gguf, OpenOptions};
 use crate::program::{KvWindow, PAGE};
 
 /// Which model, and how it is run.
@@ -196,6 +196,19 @@ impl ModelArgs {
     pub fn load(&self, source: &Source, options: &EngineOptions) -> Result<Engine, CliError> {
         self.load.load(source, options)
     }
+
+    /// Opens the model's file, and the backends that it may be loaded onto.
+    ///
+    /// # Errors
+    /// As [`Source::open`].
+    pub fn open(&self, source: &Source, options: &EngineOptions) -> Result<OpenModel, CliError> {
+        self.load.open(source, options)
+    }
+
+    /// The file that was named.
+    pub fn file(&self) -> Option<&Path> {
+        self.load.model.as_deref()
+    }
 }
 
 impl LoadArgs {
@@ -233,10 +246,46 @@ impl LoadArgs {
     /// # Errors
     /// Whatever [`Engine::open`] returns.
     pub fn load(&self, source: &Source, options: &EngineOptions) -> Result<Engine, CliError> {
+        self.open(source, options)?.load(options)
+    }
+
+    /// Opens the model's file, and the backends that it may be loaded onto.
+    ///
+    /// # Errors
+    /// As [`Source::open`].
+    pub fn open(&self, source: &Source, options: &EngineOptions) -> Result<OpenModel, CliError> {
         let gguf = source.open(OpenOptions { dialect: options.dialect })?;
-        let backends = trust::backends(options, !self.no_self_test);
+        Ok(OpenModel { gguf, backends: trust::backends(options, !self.no_self_test) })
+    }
+}
+
+/// A model's file, and the backends that it may be loaded onto.
+pub struct OpenModel {
+    gguf: Gguf,
+    backends: Vec<Opened>,
+}
+
+impl OpenModel {
+    /// What the model will take: weights, KV cache and buffers, whatever is free now. 0 if no backend can run
+    /// it, which loading says.
+    pub fn bytes(&self, options: &EngineOptions) -> u64 {
+        let plan = |backend: &dyn Backend| match engine::plan(&self.gguf, options, backend) {
+            Ok(Plan { weights_bytes, kv_bytes, bufs_bytes, .. })
+            | Err(Error::DoesNotFit { weights_bytes, kv_bytes, bufs_bytes, .. }) => {
+                Some(weights_bytes + kv_bytes + bufs_bytes)
+            }
+            Err(_) => None,
+        };
+        self.backends.iter().flatten().find_map(|backend| plan(&**backend)).unwrap_or(0)
+    }
+
+    /// Loads it, with a progress bar where stderr is a terminal, and says what it warns of.
+    ///
+    /// # Errors
+    /// Whatever [`Engine::open`] returns.
+    pub fn load(self, options: &EngineOptions) -> Result<Engine, CliError> {
         let bar = progress_bar();
-        let loaded = Engine::on_first(gguf, options, backends, |progress| {
+        let loaded = Engine::on_first(self.gguf, options, self.backends, |progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
         });

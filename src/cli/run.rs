@@ -94,6 +94,7 @@ impl RunArgs {
             logprobs: None,
             grammar: self.grammar.compile(&engine)?,
             cancel: Some(cancel),
+            ..GenerateOptions::default()
         };
         match self.parallel {
             1 => self.generate(engine, &prompt, &options),

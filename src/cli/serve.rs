@@ -10,10 +10,14 @@ use clap::{Args, ValueEnum};
 
 use super::chat::template_source;
 use super::model_args::{ContextArgs, ModelArgs};
+use super::models_args::ModelFile;
+use super::models_args::ModelsArgs;
+use super::others_args::OthersArgs;
 use super::sampling_args::SamplingArgs;
+use super::source::Source;
 use super::{CliError, Interrupted, flags};
 use crate::engine::EngineOptions;
-use crate::serve::{Loaded, ServeOptions, Server};
+use crate::serve::{Loaded, ModelSource, Opened, ServeOptions, Server, TlsFiles};
 
 /// Answers requests of OpenAI's API, llama-server's, Anthropic's and ollama's.
 ///
@@ -24,6 +28,7 @@ use crate::serve::{Loaded, ServeOptions, Server};
 #[command(after_help = "Examples:
   sterna serve
   sterna serve -m model.gguf -c 8192 -np 8 --port 8000
+  sterna serve --models-dir models --models-max 2
   sterna serve -m model.gguf --host 0.0.0.0 --api-key-file keys.txt --metrics
   curl 127.0.0.1:8080/completion -d '{\"prompt\": \"Once upon a time\", \"n_predict\": 32}'")]
 pub struct ServeArgs {
@@ -33,6 +38,8 @@ pub struct ServeArgs {
     context: ContextArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    models: ModelsArgs,
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
@@ -45,6 +52,12 @@ pub struct ServeArgs {
     /// File with keys, one a line
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// Private key, PEM: with --ssl-cert-file the server speaks HTTPS (builds with the feature `tls`)
+    #[arg(long, value_name = "FILE", requires = "ssl_cert_file")]
+    ssl_key_file: Option<PathBuf>,
+    /// Certificate, PEM, and those that vouch for it
+    #[arg(long, value_name = "FILE", requires = "ssl_key_file")]
+    ssl_cert_file: Option<PathBuf>,
     /// Sequences that run at a time (also -np)
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -71,6 +84,9 @@ pub struct ServeArgs {
     /// Do not answer at /slots
     #[arg(long)]
     no_slots: bool,
+    /// Folder in which /slots/N?action=save keeps what a slot has computed
+    #[arg(long, value_name = "DIR")]
+    slot_save_path: Option<PathBuf>,
     /// Compute every prompt anew unless the request says otherwise
     #[arg(long)]
     no_cache_prompt: bool,
@@ -92,10 +108,15 @@ pub struct ServeArgs {
     /// How the log is written
     #[arg(long, value_name = "HOW", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
+    #[command(flatten)]
+    of_others: OthersArgs,
     /// Also log what is of use when something is wrong
     #[arg(short, long)]
     verbose: bool,
 }
+
+/// Rows of a step whose logits are kept at least.
+const SCORED_ROWS: usize = 32;
 
 /// How a log is written.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -113,6 +134,8 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("LLAMA_ARG_HOST", "--host"),
     ("LLAMA_ARG_PORT", "--port"),
     ("LLAMA_API_KEY", "--api-key"),
+    ("LLAMA_ARG_SSL_KEY_FILE", "--ssl-key-file"),
+    ("LLAMA_ARG_SSL_CERT_FILE", "--ssl-cert-file"),
     ("LLAMA_ARG_CTX_SIZE", "--ctx-size"),
     ("LLAMA_ARG_N_PARALLEL", "--parallel"),
     ("LLAMA_ARG_N_PREDICT", "--n-predict"),
@@ -127,6 +150,16 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("LLAMA_ARG_SPLIT_MODE", "--split-mode"),
     ("LLAMA_ARG_TENSOR_SPLIT", "--tensor-split"),
     ("LLAMA_ARG_TIMEOUT", "--timeout"),
+    ("LLAMA_ARG_CORS_ORIGINS", "--cors-origins"),
+    ("LLAMA_ARG_SSE_PING_INTERVAL", "--sse-ping-interval"),
+    ("LLAMA_ARG_TEMPERATURE", "--temp"),
+    ("LLAMA_ARG_TOP_K", "--top-k"),
+    ("LLAMA_ARG_TOP_P", "--top-p"),
+    ("LLAMA_ARG_MIN_P", "--min-p"),
+    ("LLAMA_ARG_SEED", "--seed"),
+    ("LLAMA_ARG_MODELS_DIR", "--models-dir"),
+    ("LLAMA_ARG_MODELS_MAX", "--models-max"),
+    ("LLAMA_ARG_SLOT_SAVE_PATH", "--slot-save-path"),
 ];
 /// The same for flags that are on or off.
 const SWITCHES: &[(&str, &str)] = &[
@@ -166,33 +199,43 @@ impl ServeArgs {
     /// # Errors
     /// An address that cannot be listened on, whatever loading returns, an engine that failed.
     pub fn run(self) -> Result<(), CliError> {
-        let source = self.model.source()?;
+        self.of_others.check()?;
+        let files = self.models.files(self.model.file())?;
+        // Without a list there is one model, which may be the demo model.
+        let source = files.is_empty().then(|| self.model.source()).transpose()?;
+        if !files.is_empty() && self.alias.is_some() {
+            return Err("--alias names a single model; of several, --models NAME=FILE names each".into());
+        }
         self.log();
         let options = self.options()?;
         let has_keys = !options.keys.is_empty();
+        let scheme = if options.tls.is_some() { "https" } else { "http" };
         let address = (self.host.as_str(), self.port).to_socket_addrs();
         let address = address.map_err(|err| format!("--host {}: {err}", self.host))?.next();
         let address = address.ok_or_else(|| format!("--host {}: no such address", self.host))?;
         let listener =
             TcpListener::bind(address).map_err(|err| format!("cannot listen on {address}: {err}"))?;
-        let Self { model, context, sampling, parallel, kv_positions, .. } = self;
-        let name = match &source {
-            super::source::Source::File(path) => {
-                path.file_stem().map(|stem| stem.to_string_lossy().into_owned())
+        let server = match source {
+            Some(source) => {
+                let name = match &source {
+                    Source::File(path) => path.file_stem().map(|stem| stem.to_string_lossy().into_owned()),
+                    demo => Some(demo.name()),
+                };
+                let load = self.loader(source);
+                let load = move || (load()?.load)();
+                Server::start(listener, options, name.as_deref().unwrap_or("model"), load)
             }
-            demo => Some(demo.name()),
+            None => {
+                let sources = files.into_iter().map(|ModelFile { name, path }| {
+                    let file_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
+                    ModelSource { name, file_bytes, open: Box::new(self.loader(Source::File(path))) }
+                });
+                Server::start_many(listener, options, sources.collect())
+            }
         };
-        let load = move || {
-            let options =
-                EngineOptions { n_seqs: parallel.into(), kv_positions, ..model.options(context.n_ctx()) };
-            let engine = model.load(&source, &options)?;
-            engine.tokenizer()?.notices().iter().for_each(|notice| flags::note("note", notice));
-            let sampler = sampling.options(&engine)?;
-            Ok(Loaded { engine, sampler })
-        };
-        let server = Server::start(listener, options, name.as_deref().unwrap_or("model"), load)?;
+        let server = server.map_err(|err| err.to_string())?;
         let address = server.address();
-        eprintln!("listening on http://{address}");
+        eprintln!("listening on {scheme}://{address}");
         if !address.ip().is_loopback() && !has_keys {
             eprintln!(
                 "warning: everybody who reaches {address} can use this model: --api-key asks for a key"
@@ -206,6 +249,30 @@ impl ServeArgs {
             stopper.stop();
         })?;
         Ok(server.wait()?)
+    }
+
+    /// What opens a model, and then loads it.
+    fn loader(&self, source: Source) -> impl Fn() -> Result<Opened, CliError> + Send + Sync + use<> {
+        let (model, sampling) = (self.model.clone(), self.sampling.clone());
+        let options = EngineOptions {
+            n_seqs: self.parallel.into(),
+            // A prompt is scored in steps of as many rows: /v1/completions with echo and logprobs.
+            outputs: usize::from(self.parallel).max(SCORED_ROWS),
+            kv_positions: self.kv_positions,
+            ..self.model.options(self.context.n_ctx())
+        };
+        move || {
+            let opened = model.open(&source, &options)?;
+            let bytes = opened.bytes(&options);
+            let (options, sampling) = (options.clone(), sampling.clone());
+            let load = move || {
+                let engine = opened.load(&options)?;
+                engine.tokenizer()?.notices().iter().for_each(|notice| flags::note("note", notice));
+                let sampler = sampling.options(&engine)?;
+                Ok(Loaded { engine, sampler })
+            };
+            Ok(Opened { bytes, load: Box::new(load) })
+        }
     }
 
     fn log(&self) {
@@ -222,6 +289,9 @@ impl ServeArgs {
             let entries = list.iter().flat_map(|list| list.split(','));
             entries.map(|entry| entry.trim().to_owned()).filter(|entry| !entry.is_empty()).collect()
         };
+        if let Some(folder) = self.slot_save_path.as_deref().filter(|folder| !folder.is_dir()) {
+            return Err(format!("--slot-save-path {}: there is no such folder", folder.display()).into());
+        }
         let mut keys = list(&self.api_key);
         if let Some(path) = &self.api_key_file {
             let text = std::fs::read_to_string(path).map_err(|err| format!("{}: {err}", path.display()))?;
@@ -239,17 +309,23 @@ impl ServeArgs {
             )
             .into());
         }
+        let tls = self.ssl_key_file.clone().zip(self.ssl_cert_file.clone());
+        let tls = tls.map(|(key, certificates)| TlsFiles { key, certificates });
         Ok(ServeOptions {
             alias: self.alias.clone(),
             keys,
+            tls,
             origins: list(&self.cors_origins),
             hosts: list(&self.allowed_hosts),
             metrics: self.metrics,
             slots: !self.no_slots,
+            slot_folder: self.slot_save_path.clone(),
             template: self.chat_template.as_deref().map(template_source).transpose()?,
             max_tokens: usize::try_from(self.n_predict).ok(),
             cache_prompt: !self.no_cache_prompt,
             queue: self.queue,
+            models_max: self.models.max(),
+            models_bytes: self.models.bytes(),
             write_time: Duration::from_secs(self.timeout.max(1)),
             ping: Duration::from_secs(self.sse_ping_interval.max(1)),
             ..ServeOptions::default()

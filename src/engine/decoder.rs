@@ -56,6 +56,8 @@ pub struct Decoder {
     stops: StopStrings,
     show_special: bool,
     past_eos: bool,
+    stop_tokens: Vec<u32>,
+    min_tokens: usize,
     max_tokens: usize,
     n_tokens: usize,
 }
@@ -65,9 +67,11 @@ impl Decoder {
     pub fn new(options: &GenerateOptions) -> Self {
         Self {
             utf8: Utf8Stream::default(),
-            stops: StopStrings::new(&options.stop),
+            stops: StopStrings::new(&options.stop, options.show_stop),
             show_special: options.show_special,
             past_eos: options.past_eos,
+            stop_tokens: options.stop_tokens.clone(),
+            min_tokens: options.min_tokens,
             max_tokens: options.max_tokens.unwrap_or(usize::MAX),
             n_tokens: 0,
         }
@@ -92,11 +96,14 @@ impl Decoder {
         self.n_tokens += 1;
         let bytes = tokenizer.shown_bytes(id, true).to_vec();
         let token = Some(PickedToken { id, bytes, logprobs });
-        if !self.past_eos && tokenizer.is_eog(id) {
+        if !self.past_eos && tokenizer.is_eog(id) || self.stop_tokens.contains(&id) {
             return Event { token, ..self.finish(StopReason::EndOfText) };
         }
         let piece = self.utf8.push(tokenizer.shown_bytes(id, self.show_special));
-        let (text, stopped) = self.stops.push(piece);
+        let (text, stopped) = match self.n_tokens < self.min_tokens {
+            true => (piece.to_owned(), false),
+            false => self.stops.push(piece),
+        };
         if stopped {
             return Event { token, text, end: Some(StopReason::StopString), fault: None };
         }

@@ -35,7 +35,8 @@ impl Session {
 
 impl<'s> Generation<'s> {
     fn new(session: &'s mut Session, prompt: &[u32], options: &GenerateOptions) -> Result<Self, Error> {
-        let mut sampler = options.sampler(session.engine().tokenizer()?)?;
+        let n_before = session.tokens().len() + prompt.len();
+        let mut sampler = options.sampler(session.engine().tokenizer()?, n_before)?;
         session.tokens().iter().for_each(|&token| sampler.accept(token));
         session.set_sampler(sampler);
         Ok(Self {

@@ -15,6 +15,12 @@ pub struct GenerateOptions {
     pub max_tokens: Option<usize>,
     /// Generation ends before any of these; they may span tokens and are not shown.
     pub stop: Vec<String>,
+    /// Whether the stop string that was met is shown as well.
+    pub show_stop: bool,
+    /// Tokens that end the text as the model's own end-of-text tokens do.
+    pub stop_tokens: Vec<u32>,
+    /// Fewest tokens: before that no token ends the text, and stop strings are not looked for.
+    pub min_tokens: usize,
     /// Forbid the end-of-text and end-of-turn tokens.
     pub ignore_eos: bool,
     /// Go on after an end-of-text token instead of ending there: for measurements.
@@ -32,13 +38,17 @@ pub struct GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// The sampler that these options want.
-    pub(super) fn sampler(&self, tokenizer: &Tokenizer) -> Result<Sampler, Error> {
+    /// The sampler that these options want behind `n_before` tokens.
+    pub(super) fn sampler(&self, tokenizer: &Tokenizer, n_before: usize) -> Result<Sampler, Error> {
         let mut options = self.sampler.clone();
         if self.ignore_eos {
             options.logit_bias.extend(tokenizer.eog().map(|id| (id, f32::NEG_INFINITY)));
         }
-        let sampler = Sampler::new(options)?;
+        let mut sampler = Sampler::new(options)?;
+        if self.min_tokens > 0 {
+            let ends = tokenizer.eog().chain(self.stop_tokens.iter().copied()).collect();
+            sampler = sampler.forbidding(ends, n_before.saturating_add(self.min_tokens));
+        }
         Ok(match &self.grammar {
             Some(grammar) => sampler.constrained(grammar.start()),
             None => sampler,

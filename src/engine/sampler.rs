@@ -81,6 +81,8 @@ pub struct Sampler {
     counts: HashMap<u32, u32>,
     scratch: Scratch,
     constraint: Option<Box<dyn Constraint>>,
+    /// Tokens that are not picked at positions before this one.
+    forbidden: Option<(Vec<u32>, usize)>,
 }
 
 impl Sampler {
@@ -92,12 +94,18 @@ impl Sampler {
         check(&options)?;
         let seed = options.seed.unwrap_or_else(random_seed);
         let (recent, counts, scratch) = (VecDeque::new(), HashMap::new(), Scratch::new(0));
-        Ok(Self { options, seed, recent, counts, scratch, constraint: None })
+        Ok(Self { options, seed, recent, counts, scratch, constraint: None, forbidden: None })
     }
 
     /// The same sampler, picking only tokens that `constraint` allows.
     pub fn constrained(mut self, constraint: Box<dyn Constraint>) -> Self {
         self.constraint = Some(constraint);
+        self
+    }
+
+    /// The same sampler, picking none of `tokens` at positions before `position`.
+    pub fn forbidding(mut self, tokens: Vec<u32>, position: usize) -> Self {
+        self.forbidden = Some((tokens, position));
         self
     }
 
@@ -108,7 +116,10 @@ impl Sampler {
 
     /// Whether a constraint, bias or penalties change the logits, so that the host must see them.
     pub fn changes_logits(&self) -> bool {
-        self.constraint.is_some() || !self.options.logit_bias.is_empty() || self.penalises()
+        self.constraint.is_some()
+            || self.forbidden.is_some()
+            || !self.options.logit_bias.is_empty()
+            || self.penalises()
     }
 
     /// Whether a constraint says that the text is complete and nothing can follow.
@@ -188,6 +199,12 @@ impl Sampler {
     }
 
     fn pick_any(&mut self, logits: &mut [f32], position: usize) -> u32 {
+        let forbidden = self.forbidden.iter().filter(|(_, from)| position < *from);
+        for &token in forbidden.flat_map(|(tokens, _)| tokens) {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
         let o = &self.options;
         for &(token, bias) in &o.logit_bias {
             if let Some(logit) = logits.get_mut(token as usize) {

@@ -13,6 +13,7 @@ use crc32fast::Hasher;
 
 use super::error::{Error, STATE_TITLE as TITLE, StateError};
 use super::pages::pages_for;
+use super::runner::Runner;
 use super::{Engine, Session};
 use crate::backend::KvPage;
 
@@ -29,39 +30,18 @@ impl Session {
     /// [`StateError::Io`]; [`Error::Backend`].
     pub fn save(&mut self, out: &mut impl Write) -> Result<(), Error> {
         self.complete()?;
-        let mut out = Summed { inner: out, sum: Hasher::new() };
-        self.write(&mut out)?;
-        let sum = out.sum.finalize();
-        out.inner.write_all(&sum.to_le_bytes()).map_err(StateError::Io)?;
-        Ok(())
-    }
-
-    fn write(&self, out: &mut impl Write) -> Result<(), Error> {
+        let mut out = Summed::new(out);
         let tokens = self.tokens();
-        let exact: Vec<bool> = {
-            let runner = self.engine().runner()?;
-            let exact = runner.pages.table().exact(self.slot());
-            (0..pages_for(tokens.len())).map(|i| exact.get(i).is_some_and(Option::is_some)).collect()
-        };
-        let mut head = format!("{TITLE}\n");
-        self.engine().form()?.iter().for_each(|(name, value)| head += &format!("{name}: {value}\n"));
-        let mut head = (head + "\n").into_bytes();
-        head.extend((tokens.len() as u64).to_le_bytes());
-        head.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-        head.extend(exact.iter().map(|exact| u8::from(*exact)));
-        out.write_all(&head).map_err(StateError::Io)?;
+        let exact = exact_of(&*self.engine().runner()?, self.slot(), tokens.len());
+        out.write_all(&head(self.engine(), tokens, &exact)?).map_err(StateError::Io)?;
         let mut bytes = Vec::new();
         for i in 0..exact.len() {
             for page in self.pages_at(i)? {
-                let mut runner = self.engine().runner()?;
-                let exec = runner.exec;
-                bytes.resize(runner.backend.page_bytes(exec, page), 0);
-                runner.backend.read_page(exec, page, &mut bytes)?;
-                drop(runner);
+                read_page(&mut *self.engine().runner()?, page, &mut bytes)?;
                 out.write_all(&bytes).map_err(StateError::Io)?;
             }
         }
-        Ok(())
+        out.end()
     }
 
     /// Page `i`, and its exact page if it has one.
@@ -80,47 +60,47 @@ impl Engine {
     /// [`Error::Token`] if a damaged one names a token that the vocabulary does not have; [`Error::Backend`].
     /// No slot is taken then.
     pub fn restore(&self, from: &mut impl BufRead) -> Result<Session, Error> {
-        let mut from = Summed { inner: from, sum: Hasher::new() };
-        self.check_header(&mut from)?;
-        let n_tokens = u64::from_le_bytes(array(&mut from)?);
+        let mut from = Summed::new(from);
+        let (tokens, exact) = self.read_head(&mut from)?;
+        let session = self.session()?;
+        if !self.runner()?.pages.hold(session.slot(), tokens.len(), &exact) {
+            return Err(no_such_pages());
+        }
+        let mut bytes = Vec::new();
+        for i in 0..exact.len() {
+            for page in session.pages_at(i)? {
+                write_page(&mut *self.runner()?, page, &mut bytes, &mut from)?;
+            }
+        }
+        from.check()?;
+        Ok(session.of_pages(&tokens))
+    }
+
+    /// The tokens of a saved session, and which of its pages are there as exact ones, too.
+    pub(super) fn read_head<R: BufRead>(
+        &self,
+        from: &mut Summed<&mut R>,
+    ) -> Result<(Vec<u32>, Vec<bool>), Error> {
+        self.check_header(from)?;
+        let n_tokens = u64::from_le_bytes(array(from)?);
         let (n_ctx, more) = (self.n_ctx(), usize::try_from(n_tokens).unwrap_or(usize::MAX));
         if more > n_ctx {
             return Err(Error::ContextFull { n_ctx, used: 0, more });
         }
         let mut tokens = Vec::with_capacity(more);
         for _ in 0..more {
-            tokens.push(u32::from_le_bytes(array(&mut from)?));
+            tokens.push(u32::from_le_bytes(array(from)?));
         }
         let n_vocab = self.hyper().n_vocab;
         if let Some(&token) = tokens.iter().find(|token| **token as usize >= n_vocab) {
             return Err(Error::Token { token, n_vocab });
         }
         let mut exact = vec![0; pages_for(more)];
-        fill(&mut from, &mut exact)?;
+        fill(from, &mut exact)?;
         if exact.iter().any(|exact| *exact > 1) {
             return Err(StateError::Damaged("a page is neither exact nor not").into());
         }
-        let exact: Vec<bool> = exact.into_iter().map(|exact| exact == 1).collect();
-        let session = self.session()?;
-        if !self.runner()?.pages.hold(session.slot(), more, &exact) {
-            return Err(StateError::Damaged("no session has such pages").into());
-        }
-        let mut bytes = Vec::new();
-        for i in 0..exact.len() {
-            for page in session.pages_at(i)? {
-                let bytes_there = self.runner().map(|runner| runner.backend.page_bytes(runner.exec, page))?;
-                bytes.resize(bytes_there, 0);
-                fill(&mut from, &mut bytes)?;
-                let mut runner = self.runner()?;
-                let exec = runner.exec;
-                runner.backend.write_page(exec, page, &bytes)?;
-            }
-        }
-        let Summed { mut inner, sum } = from;
-        if array(&mut inner)? != sum.finalize().to_le_bytes() {
-            return Err(StateError::Damaged("its checksum is another").into());
-        }
-        Ok(session.of_pages(&tokens))
+        Ok((tokens, exact.into_iter().map(|exact| exact == 1).collect()))
     }
 
     /// Reads the lines of text, and compares them with this engine's.
@@ -191,10 +171,74 @@ impl Engine {
     }
 }
 
+/// What stands before the pages: lines of text, tokens, and which pages are there as exact ones, too.
+pub(super) fn head(engine: &Engine, tokens: &[u32], exact: &[bool]) -> Result<Vec<u8>, Error> {
+    let mut head = format!("{TITLE}\n");
+    engine.form()?.iter().for_each(|(name, value)| head += &format!("{name}: {value}\n"));
+    let mut head = (head + "\n").into_bytes();
+    head.extend((tokens.len() as u64).to_le_bytes());
+    head.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+    head.extend(exact.iter().map(|exact| u8::from(*exact)));
+    Ok(head)
+}
+
+/// Which of the pages of `slot`, which holds `positions`, are there as exact ones, too.
+pub(super) fn exact_of(runner: &Runner, slot: u32, positions: usize) -> Vec<bool> {
+    let exact = runner.pages.table().exact(slot);
+    (0..pages_for(positions)).map(|i| exact.get(i).is_some_and(Option::is_some)).collect()
+}
+
+/// Copies a page to `bytes`.
+pub(super) fn read_page(runner: &mut Runner, page: KvPage, bytes: &mut Vec<u8>) -> Result<(), Error> {
+    bytes.resize(runner.backend.page_bytes(runner.exec, page), 0);
+    Ok(runner.backend.read_page(runner.exec, page, bytes)?)
+}
+
+/// Fills a page from a file, by way of `bytes`.
+pub(super) fn write_page(
+    runner: &mut Runner,
+    page: KvPage,
+    bytes: &mut Vec<u8>,
+    from: &mut impl Read,
+) -> Result<(), Error> {
+    bytes.resize(runner.backend.page_bytes(runner.exec, page), 0);
+    fill(from, bytes)?;
+    Ok(runner.backend.write_page(runner.exec, page, bytes)?)
+}
+
+/// Of pages that contradict each other.
+pub(super) fn no_such_pages() -> Error {
+    StateError::Damaged("no session has such pages").into()
+}
+
 /// Adds up what passes.
-struct Summed<T> {
+pub(super) struct Summed<T> {
     inner: T,
     sum: Hasher,
+}
+
+impl<T> Summed<T> {
+    pub fn new(inner: T) -> Self {
+        Self { inner, sum: Hasher::new() }
+    }
+}
+
+impl<T: Write> Summed<T> {
+    /// Writes the checksum, which comes last.
+    pub fn end(mut self) -> Result<(), Error> {
+        let sum = self.sum.finalize();
+        Ok(self.inner.write_all(&sum.to_le_bytes()).map_err(StateError::Io)?)
+    }
+}
+
+impl<T: Read> Summed<T> {
+    /// Reads the checksum, and compares it.
+    pub fn check(mut self) -> Result<(), Error> {
+        match array(&mut self.inner)? == self.sum.finalize().to_le_bytes() {
+            true => Ok(()),
+            false => Err(StateError::Damaged("its checksum is another").into()),
+        }
+    }
 }
 
 impl<T: Read> Read for Summed<T> {

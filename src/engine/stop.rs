@@ -4,21 +4,26 @@
 #[derive(Clone, Debug, Default)]
 pub struct StopStrings {
     stops: Vec<String>,
+    /// Whether the one that was met is shown.
+    shown: bool,
     held: String,
 }
 
 impl StopStrings {
-    /// Watches for `stops`; empty strings are ignored.
-    pub fn new(stops: &[String]) -> Self {
-        Self { stops: stops.iter().filter(|s| !s.is_empty()).cloned().collect(), held: String::new() }
+    /// Watches for `stops`, of which the one that is met is `shown` or not; empty strings are ignored.
+    pub fn new(stops: &[String], shown: bool) -> Self {
+        let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
+        Self { stops, shown, held: String::new() }
     }
 
     /// Takes the next piece; returns the text that may be shown now, and whether a stop string was met.
     /// What follows a stop string is dropped with it.
     pub fn push(&mut self, piece: &str) -> (String, bool) {
         self.held.push_str(piece);
-        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
-            self.held.truncate(at);
+        let met = |stop: &String| Some((self.held.find(stop.as_str())?, stop.len()));
+        // Of two that begin together the shorter was met first.
+        if let Some((at, len)) = self.stops.iter().filter_map(met).min() {
+            self.held.truncate(if self.shown { at + len } else { at });
             return (std::mem::take(&mut self.held), true);
         }
         let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
@@ -47,7 +52,7 @@ mod tests {
 
     fn shown(stops: &[&str], pieces: &[&str]) -> (String, bool) {
         let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
-        let mut watch = StopStrings::new(&stops);
+        let mut watch = StopStrings::new(&stops, false);
         let mut out = String::new();
         for piece in pieces {
             let (text, stopped) = watch.push(piece);
@@ -86,8 +91,15 @@ mod tests {
     }
 
     #[test]
+    fn the_stop_string_that_was_met_may_be_shown() {
+        let mut watch = StopStrings::new(&["ends".into(), "end".into()], true);
+        assert_eq!(watch.push("the en"), ("the ".into(), false));
+        assert_eq!(watch.push("ds here"), ("end".into(), true));
+    }
+
+    #[test]
     fn no_stop_strings_hold_nothing_back() {
-        let mut watch = StopStrings::new(&[String::new()]);
+        let mut watch = StopStrings::new(&[String::new()], false);
         assert_eq!(watch.push("abc"), ("abc".into(), false));
         assert_eq!(watch.flush(), "");
     }

@@ -20,6 +20,10 @@ pub struct Choice {
     pub end: Option<StopReason>,
     /// Counts and times.
     pub stats: Stats,
+    /// Scores of its prompt, if it is the first choice of that and they were asked for.
+    pub scores: Vec<LogProbs>,
+    /// The slot that it is remembered as, once it has ended.
+    pub slot: Option<u32>,
     /// What was picked and is not shown.
     hidden: Hidden,
 }
@@ -78,8 +82,13 @@ impl Choice {
 pub async fn collect(mut handle: Handle, n: usize) -> Result<Vec<Choice>, ApiError> {
     let mut choices = vec![Choice::default(); n];
     while let Some(update) = handle.next().await {
-        if let Update::Event { choice, event, stats } = update.map_err(|err| api_error(&err))? {
-            choices[choice].take(&event, stats, true);
+        match update.map_err(|err| api_error(&err))? {
+            Update::Progress { .. } => {}
+            Update::Scores { choice, scores } => choices[choice].scores = scores,
+            Update::Event { choice, event, stats, slot } => {
+                choices[choice].take(&event, stats, true);
+                choices[choice].slot = slot;
+            }
         }
     }
     Ok(choices)

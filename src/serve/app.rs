@@ -1,18 +1,17 @@
-//! What every handler has: options, the board, and the way to the engine thread.
+//! What every handler has: options, how the server is, and the way to its models.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
-use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::board::{Board, Phase};
-use super::error::ApiError;
-use super::job::{Command, Handle, Job, JobId, Order};
+use super::board::{Life, Phase};
+use super::error::{ApiError, ServeError};
+use super::instance::Instance;
+use super::job::{Handle, Job};
 use super::metrics::Metrics;
-use super::model::Served;
+use super::models::Models;
 use super::options::ServeOptions;
-use super::worker::UPDATES;
 
 /// The state of a server.
 pub struct App {
@@ -20,80 +19,70 @@ pub struct App {
     pub options: ServeOptions,
     /// Whether the server listens on loopback alone.
     pub on_loopback: bool,
-    /// How things stand.
-    pub board: Arc<Board>,
+    /// What the server is doing.
+    pub life: Arc<Life>,
     /// What has been counted.
     pub metrics: Arc<Metrics>,
-    /// The model, once it is loaded.
-    pub served: Arc<OnceLock<Served>>,
-    /// The way to the engine thread.
-    pub commands: Sender<Command>,
+    /// What it can be asked for.
+    pub models: Models,
     /// Seconds since 1970 when the server began.
     pub started: u64,
-    next_job: AtomicU64,
+    /// Why it fails, once it does.
+    failure: Mutex<Option<ServeError>>,
+    seeds: AtomicU64,
     /// Names of answers and requests rest on it, so that two runs of a server give different ones.
     random: RandomState,
 }
 
 impl App {
     /// The state of a server that begins now.
-    pub fn new(options: ServeOptions, on_loopback: bool, commands: Sender<Command>) -> Self {
+    pub fn new(options: ServeOptions, on_loopback: bool, models: Models) -> Self {
         Self {
             options,
             on_loopback,
-            board: Arc::default(),
+            life: Arc::default(),
             metrics: Arc::default(),
-            served: Arc::default(),
-            commands,
+            models,
             started: now(),
-            next_job: AtomicU64::new(0),
+            failure: Mutex::new(None),
+            seeds: AtomicU64::new(0),
             random: RandomState::new(),
         }
     }
 
-    /// The model.
+    /// Whether requests are taken.
     ///
     /// # Errors
-    /// 503 as long as it is not there, or when it is there no more.
-    pub fn served(&self) -> Result<&Served, ApiError> {
-        match (self.board.phase(), self.served.get()) {
-            (Phase::Failed, _) => Err(ApiError::unavailable("the engine has stopped")),
-            (Phase::Ending, _) => Err(ApiError::unavailable("the server is shutting down")),
-            (_, Some(served)) => Ok(served),
-            (_, None) => Err(ApiError::unavailable("Loading model")),
+    /// 503 if the server ends, or while its only model is being loaded.
+    pub fn check(&self) -> Result<(), ApiError> {
+        match self.life.phase() {
+            Phase::Failed => Err(ApiError::unavailable("the engine has stopped")),
+            Phase::Ending => Err(ApiError::unavailable("the server is shutting down")),
+            Phase::Loading => Err(ApiError::unavailable("Loading model")),
+            Phase::Ready => Ok(()),
         }
     }
 
-    /// Hands a job to the engine thread.
+    /// Hands a job to the engine thread of its model.
     ///
     /// # Errors
     /// 429 if too many wait; 503 if the server ends.
-    pub fn begin(&self, job: Job) -> Result<Handle, ApiError> {
-        self.served()?;
-        self.board
-            .queue(self.options.queue)
-            .map_err(|waiting| ApiError::queue_full(waiting, self.retry_after(waiting)))?;
-        let id = JobId(self.next_job.fetch_add(1, Ordering::Relaxed));
-        let (sender, updates) = tokio::sync::mpsc::channel(UPDATES);
-        let order = Order {
-            id,
-            job,
-            updates: sender,
-            waits_for_reader: Arc::new(AtomicBool::new(false)),
-            came: Instant::now(),
-        };
-        let handle = Handle::new(&order, updates, self.commands.clone());
-        match self.commands.send(Command::Add(Box::new(order))) {
-            Ok(()) => Ok(handle),
-            Err(_) => Err(ApiError::ours("the engine has stopped; the server is ending")),
-        }
+    pub fn begin(&self, model: &Instance, job: Job) -> Result<Handle, ApiError> {
+        self.check()?;
+        model.begin(job, self.options.queue, self.metrics.whole.mean())
     }
 
-    /// Seconds until half of those who wait will have been answered, as far as can be told.
-    fn retry_after(&self, waiting: usize) -> u32 {
-        let slots = self.served.get().map_or(1, Served::n_slots);
-        let seconds = self.metrics.whole.mean() * waiting as f64 / (2 * slots) as f64;
-        (seconds.ceil() as u32).clamp(1, 120)
+    /// Ends the server because of `failure`.
+    pub fn fail(&self, failure: ServeError) {
+        let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(failure);
+        drop(first);
+        self.life.advance(Phase::Failed);
+    }
+
+    /// Why the server failed, for the one who asks first.
+    pub fn failure(&self) -> Option<ServeError> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// A name that has not been given before: `prefix`, and 24 letters and digits.
@@ -114,7 +103,7 @@ impl App {
 
     /// A seed for a request that names none.
     pub fn seed(&self) -> u64 {
-        RandomState::new().hash_one(self.next_job.load(Ordering::Relaxed)) >> 32
+        RandomState::new().hash_one(self.seeds.fetch_add(1, Ordering::Relaxed)) >> 32
     }
 }
 

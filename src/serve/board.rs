@@ -1,5 +1,5 @@
-//! What the engine thread lets everybody see: published after each step, so that nobody waits for a device to
-//! learn how things stand.
+//! What a server is doing, and what its engine threads let everybody see: published after each step, so that
+//! nobody waits for a device to learn how things stand.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,29 +49,41 @@ pub struct Standing {
     pub slots: Vec<Slot>,
 }
 
-/// Where it is published.
-#[derive(Debug)]
-pub struct Board {
-    phase: AtomicU8,
-    /// Requests that wait for a slot, and have not been handed to the batch.
-    waiting: AtomicUsize,
-    standing: Mutex<Arc<Standing>>,
-    /// Told whenever the phase changes or a request has ended.
-    pub changed: Notify,
-}
+impl Standing {
+    /// Adds what another engine has done and holds.
+    pub fn add(&mut self, other: &Self) {
+        let (stats, more) = (&mut self.stats, &other.stats);
+        stats.steps += more.steps;
+        stats.prompt_rows += more.prompt_rows;
+        stats.decode_rows += more.decode_rows;
+        stats.preemptions += more.preemptions;
+        stats.prefix.queried_tokens += more.prefix.queried_tokens;
+        stats.prefix.hit_tokens += more.prefix.hit_tokens;
+        stats.running += more.running;
+        stats.resting += more.resting;
+        stats.waiting += more.waiting;
+        stats.pages += more.pages;
+        stats.free_pages += more.free_pages;
+        self.slots.extend(&other.slots);
+    }
 
-impl Default for Board {
-    fn default() -> Self {
-        Self {
-            phase: AtomicU8::new(0),
-            waiting: AtomicUsize::new(0),
-            standing: Mutex::default(),
-            changed: Notify::new(),
-        }
+    /// What is left to tell of an engine that is gone: what it has done.
+    pub fn done(&self) -> Self {
+        let BatchStats { steps, prompt_rows, decode_rows, preemptions, prefix, .. } = self.stats;
+        let stats =
+            BatchStats { steps, prompt_rows, decode_rows, preemptions, prefix, ..BatchStats::default() };
+        Self { stats, slots: Vec::new() }
     }
 }
 
-impl Board {
+/// What a server is doing, as one of its phases.
+#[derive(Debug, Default)]
+pub struct Life {
+    phase: AtomicU8,
+    changed: Notify,
+}
+
+impl Life {
     /// What the server is doing.
     pub fn phase(&self) -> Phase {
         PHASES[usize::from(self.phase.load(Ordering::SeqCst))]
@@ -83,6 +95,28 @@ impl Board {
         self.changed.notify_waiters();
     }
 
+    /// Waits until the phase is one of `wanted`.
+    pub async fn until(&self, wanted: impl Fn(Phase) -> bool) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if wanted(self.phase()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// Where an engine thread publishes how things stand.
+#[derive(Debug, Default)]
+pub struct Board {
+    /// Requests that wait for a slot, and have not been handed to the batch.
+    waiting: AtomicUsize,
+    standing: Mutex<Arc<Standing>>,
+}
+
+impl Board {
     /// How things stood after the last step.
     pub fn standing(&self) -> Arc<Standing> {
         Arc::clone(&self.standing.lock().unwrap_or_else(PoisonError::into_inner))

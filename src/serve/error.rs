@@ -1,8 +1,24 @@
-//! What a client is told when it cannot have what it asked for.
+//! What a client is told when it cannot have what it asked for, and the operator when the server fails.
+
+use std::io;
 
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
 use serde_json::{Value, json};
+
+/// Why a server has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// It could not be set up.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Its model could not be loaded.
+    #[error(transparent)]
+    Load(Box<dyn std::error::Error + Send + Sync>),
+    /// Its engine came upon a bug.
+    #[error("the engine thread panicked: {0}")]
+    Panicked(String),
+}
 
 /// An error with its status, in OpenAI's words. Families of endpoints with another form of errors turn it
 /// into theirs.
@@ -97,6 +113,13 @@ impl ApiError {
     /// There is no such thing.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found_error", message)
+    }
+
+    /// The request names a model that is not here.
+    pub fn unknown_model(name: &str) -> Self {
+        let shown: String = name.escape_debug().take(80).collect();
+        let message = format!("The model `{shown}` does not exist: /v1/models lists those that do");
+        Self { code: Some("model_not_found"), param: Some("model".into()), ..Self::not_found(message) }
     }
 
     /// The path is right and the method is not.

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
-use crate::engine::{Event, GenerateOptions, Stats};
+use super::slots::SlotOrder;
+use crate::engine::{Event, GenerateOptions, LogProbs, Stats};
 
 /// Text to be generated: what every family of endpoints turns its requests into.
 #[derive(Clone, Debug)]
@@ -25,10 +26,14 @@ pub struct Job {
     pub salt: Arc<str>,
     /// Whether pages of earlier prompts are looked for, and its own kept.
     pub cache_prompt: bool,
+    /// Whether the tokens of its prompts are scored, and how many beside each.
+    pub score_prompt: Option<usize>,
     /// Whether it wants to be told how far its prompts are.
     pub progress: bool,
     /// How long it may generate behind its first token.
     pub time_limit: Option<Duration>,
+    /// The slot that it is remembered as, in place of the one that it has.
+    pub slot: Option<u32>,
 }
 
 impl Job {
@@ -58,6 +63,14 @@ pub enum Update {
         /// Since it began.
         time: Duration,
     },
+    /// The prompt of a choice has been computed, and scored: log-probabilities of all its tokens but the
+    /// first.
+    Scores {
+        /// Which choice: the first of the prompt.
+        choice: usize,
+        /// One a token.
+        scores: Vec<LogProbs>,
+    },
     /// A choice has a token more, or has ended.
     Event {
         /// Which choice.
@@ -66,6 +79,8 @@ pub enum Update {
         event: Event,
         /// Counts and times of the choice.
         stats: Stats,
+        /// The slot that the choice is remembered as, when it has ended.
+        slot: Option<u32>,
     },
 }
 
@@ -91,6 +106,8 @@ pub enum Command {
     Leave(JobId),
     /// Its reader has caught up.
     Resume(JobId),
+    /// Save a slot, or take one up.
+    Slot(SlotOrder),
     /// End all jobs that are there.
     EndAll,
     /// End the thread, when the jobs that are there have ended.

@@ -1,4 +1,4 @@
-//! The model that a server has: its engine, its template, and what it is called.
+//! A model of a server: where it comes from, its engine, its template, and what it is called.
 
 use std::sync::OnceLock;
 
@@ -7,7 +7,26 @@ use crate::grammar::Grammars;
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer::chat::{ChatError, ChatTemplate};
 
-use super::options::ServeOptions;
+/// Why a model could not be loaded.
+pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A model that a server may load, more than once if it gives way to others.
+pub struct ModelSource {
+    /// What requests call it.
+    pub name: String,
+    /// Bytes of its file, for lists; 0 if it has none.
+    pub file_bytes: u64,
+    /// Opens its file. It is loaded on the same thread.
+    pub open: Box<dyn Fn() -> Result<Opened, LoadError> + Send + Sync>,
+}
+
+/// A model whose file has been read as far as its descriptions.
+pub struct Opened {
+    /// What it will take: weights, KV cache and buffers.
+    pub bytes: u64,
+    /// Loads it.
+    pub load: Box<dyn FnOnce() -> Result<Loaded, LoadError>>,
+}
 
 /// A model that has been loaded, and how it is sampled if a request says nothing.
 #[derive(Clone, Debug)]
@@ -47,15 +66,14 @@ pub struct Served {
 }
 
 impl Served {
-    /// A loaded model under the name and the template that `options` say.
+    /// A loaded model that is called `name`, with the template that was chosen for it or its file's.
     ///
     /// # Errors
     /// [`Error::Chat`] for a template that is no Jinja; [`Error::Tokenizer`].
-    pub fn new(loaded: Loaded, options: &ServeOptions, fallback_name: &str) -> Result<Self, Error> {
+    pub fn new(loaded: Loaded, name: String, chosen: Option<&str>) -> Result<Self, Error> {
         let Loaded { engine, sampler } = loaded;
         let tokenizer = engine.tokenizer()?;
         let metadata = engine.gguf().metadata();
-        let chosen = options.template.as_deref();
         let (template, template_source) = match ChatTemplate::choose(metadata, tokenizer, chosen) {
             Ok(template) if chosen.is_some() => (template, TemplateSource::Chosen),
             Ok(template) => (template, TemplateSource::File),
@@ -66,8 +84,6 @@ impl Served {
             }
             Err(err) => return Err(err.into()),
         };
-        let name = options.alias.clone().or_else(|| engine.hyper().name.clone());
-        let name = name.filter(|name| !name.trim().is_empty()).unwrap_or_else(|| fallback_name.to_owned());
         let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let created = created.map_or(0, |since| since.as_secs());
         let grammars = OnceLock::new();

@@ -1,6 +1,16 @@
 //! What an operator says of a server.
 
+use std::path::PathBuf;
 use std::time::Duration;
+
+/// Where a server's key and certificate are.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The private key, PEM.
+    pub key: PathBuf,
+    /// The certificate and those that vouch for it, PEM, the server's own first.
+    pub certificates: PathBuf,
+}
 
 /// How a server behaves, whatever model it serves.
 #[derive(Clone, Debug)]
@@ -9,6 +19,8 @@ pub struct ServeOptions {
     pub alias: Option<String>,
     /// Keys of which a request must bring one; none means that everybody may ask.
     pub keys: Vec<String>,
+    /// Key and certificate for TLS, in builds with the feature `tls`; `None` serves plain HTTP.
+    pub tls: Option<TlsFiles>,
     /// Origins of web pages that may ask, beside the server's own; `*` is all.
     pub origins: Vec<String>,
     /// Names by which the server may be called in `Host` if it listens on loopback, beside loopback's own.
@@ -17,6 +29,8 @@ pub struct ServeOptions {
     pub metrics: bool,
     /// Whether `/slots` answers.
     pub slots: bool,
+    /// Folder in which slots are saved; `None` saves none.
+    pub slot_folder: Option<PathBuf>,
     /// Chat template in place of the file's: a built-in one's name or Jinja.
     pub template: Option<String>,
     /// Most tokens of an answer if the request does not say; `None` is as many as the context holds.
@@ -25,6 +39,10 @@ pub struct ServeOptions {
     pub cache_prompt: bool,
     /// Most requests that wait for a slot.
     pub queue: usize,
+    /// Most models that are loaded at a time, if there are several.
+    pub models_max: usize,
+    /// Most bytes that loaded models may take together, if there are several.
+    pub models_bytes: u64,
     /// Most bytes of a request's body.
     pub max_body_bytes: usize,
     /// Most connections at a time.
@@ -51,14 +69,18 @@ impl Default for ServeOptions {
         Self {
             alias: None,
             keys: Vec::new(),
+            tls: None,
             origins: Vec::new(),
             hosts: Vec::new(),
             metrics: false,
             slots: true,
+            slot_folder: None,
             template: None,
             max_tokens: None,
             cache_prompt: true,
             queue: 64,
+            models_max: 4,
+            models_bytes: u64::MAX,
             max_body_bytes: 8 << 20,
             max_connections: 1024,
             header_time: Duration::from_secs(75),

@@ -23,9 +23,6 @@ type IsNothing = fn(&Value) -> bool;
 /// What vLLM's clients may ask that is not done here, and which values ask for nothing.
 const NOT_DONE: &[(&str, IsNothing)] = &[
     ("suffix", |value| value.as_str() == Some("")),
-    ("stop_token_ids", |value| value.as_array().is_some_and(Vec::is_empty)),
-    ("min_tokens", |value| value.as_u64() == Some(0)),
-    ("include_stop_str_in_output", |value| value.as_bool() == Some(false)),
     ("lora", |value| value.as_array().is_some_and(Vec::is_empty)),
     ("n_cmpl", |value| value.as_u64() == Some(1)),
 ];
@@ -97,10 +94,24 @@ pub fn generation(fields: &Fields, served: &Served) -> Result<GenerateOptions, A
     Ok(GenerateOptions {
         sampler,
         stop: fields.texts("stop", STOPS.0, STOPS.1)?,
+        show_stop: fields.bool("include_stop_str_in_output")?.unwrap_or(false),
+        stop_tokens: stop_tokens(fields, served)?,
+        min_tokens: fields.count("min_tokens", 0, served.n_ctx())?.unwrap_or(0),
         ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
         show_special: fields.bool("skip_special_tokens")? == Some(false),
         ..GenerateOptions::default()
     })
+}
+
+/// Tokens that end an answer.
+fn stop_tokens(fields: &Fields, served: &Served) -> Result<Vec<u32>, ApiError> {
+    let n_vocab = served.engine.hyper().n_vocab;
+    let id = |value: &Value| {
+        let id = int(value).and_then(|id| u32::try_from(id).ok()).filter(|id| (*id as usize) < n_vocab);
+        let want = format!("token ids below {n_vocab}");
+        id.ok_or_else(|| ApiError::field(fields.path("stop_token_ids"), &want, value))
+    };
+    fields.list("stop_token_ids", STOPS.1)?.unwrap_or_default().iter().map(id).collect()
 }
 
 /// The first of several fields that say how many tokens an answer may have; -1 is as many as there is room

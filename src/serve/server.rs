@@ -2,10 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
@@ -13,13 +10,16 @@ use tokio::sync::{Semaphore, watch};
 
 use super::api;
 use super::app::App;
-use super::board::{Board, Phase, Standing};
+use super::board::{Life, Phase};
+use super::engine_thread;
+use super::error::ServeError;
 use super::http::connection::Connections;
+use super::http::tls::Acceptor;
+use super::instance::Rooms;
 use super::job::Command;
-use super::model::{Loaded, Served};
+use super::model::{LoadError, Loaded, ModelSource, Opened};
+use super::models::Models;
 use super::options::ServeOptions;
-use super::worker::Worker;
-use crate::engine::{BatchOptions, Error};
 
 /// Threads that speak HTTP. The cores are for the model.
 const HTTP_THREADS: usize = 2;
@@ -28,32 +28,11 @@ const TEXT_THREADS: usize = 2;
 /// How long answers that were ended may take to reach their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Why a server has ended.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// It could not be set up.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// Its model could not be loaded.
-    #[error(transparent)]
-    Load(Box<dyn std::error::Error + Send + Sync>),
-    /// Its engine came upon a bug.
-    #[error("the engine thread panicked: {0}")]
-    Panicked(String),
-}
-
-impl From<Error> for ServeError {
-    fn from(err: Error) -> Self {
-        Self::Load(err.into())
-    }
-}
-
-/// A server that runs. It listens before its model is loaded, and says so meanwhile.
+/// A server that runs. It listens before a model is loaded, and says so meanwhile.
 pub struct Server {
     address: SocketAddr,
     app: Arc<App>,
     runtime: Runtime,
-    engine: JoinHandle<Result<(), ServeError>>,
     places: Arc<Semaphore>,
     ending: watch::Sender<bool>,
 }
@@ -61,19 +40,20 @@ pub struct Server {
 /// Tells a server to end, from any thread.
 #[derive(Clone)]
 pub struct Stopper {
-    board: Arc<Board>,
+    life: Arc<Life>,
 }
 
 impl Stopper {
     /// No new requests; those that are there may end within
     /// [`drain_time`](ServeOptions::drain_time).
     pub fn stop(&self) {
-        self.board.advance(Phase::Ending);
+        self.life.advance(Phase::Ending);
     }
 }
 
 impl Server {
-    /// Serves what `load` loads, under `fallback_name` if the file has no name for it.
+    /// Serves what `load` loads, under `fallback_name` if the file has no name for it. Requests may call it
+    /// what they like.
     ///
     /// # Errors
     /// What the system says to threads and sockets. What `load` says comes from [`wait`](Self::wait).
@@ -81,14 +61,53 @@ impl Server {
         listener: TcpListener,
         options: ServeOptions,
         fallback_name: &str,
-        load: impl FnOnce() -> Result<Loaded, Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
+        load: impl FnOnce() -> Result<Loaded, LoadError> + Send + 'static,
+    ) -> io::Result<Self> {
+        let load = Mutex::new(Some(load));
+        let open = move || {
+            let load = load.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let load = load.ok_or("the model was loaded before")?;
+            Ok(Opened { bytes: 0, load: Box::new(load) })
+        };
+        let source = ModelSource { name: fallback_name.to_owned(), file_bytes: 0, open: Box::new(open) };
+        Self::with(listener, options, vec![source], false)
+    }
+
+    /// Serves several models, which requests choose by name. Each is loaded when the first request asks for
+    /// it, and gives way to others as [`ServeOptions::models_max`] and [`ServeOptions::models_bytes`] say.
+    /// Requests that name none mean the first.
+    ///
+    /// # Errors
+    /// What the system says to threads and sockets.
+    ///
+    /// # Panics
+    /// If there are no models.
+    pub fn start_many(
+        listener: TcpListener,
+        options: ServeOptions,
+        models: Vec<ModelSource>,
+    ) -> io::Result<Self> {
+        assert!(!models.is_empty(), "a server has a model");
+        Self::with(listener, options, models, true)
+    }
+
+    fn with(
+        listener: TcpListener,
+        options: ServeOptions,
+        sources: Vec<ModelSource>,
+        by_name: bool,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
-        let (commands, orders) = channel();
+        let tls = options.tls.as_ref().map(Acceptor::new).transpose()?;
         let places = Arc::new(Semaphore::new(options.max_connections));
         let (header_time, write_time) = (options.header_time, options.write_time);
-        let app = Arc::new(App::new(options, address.ip().is_loopback(), commands));
+        let rooms = match by_name {
+            true => Rooms::new(options.models_max, options.models_bytes),
+            false => Rooms::new(1, u64::MAX),
+        };
+        let models = Models::new(sources, by_name, rooms);
+        let app = Arc::new(App::new(options, address.ip().is_loopback(), models));
         let runtime = Builder::new_multi_thread()
             .worker_threads(HTTP_THREADS)
             .max_blocking_threads(TEXT_THREADS)
@@ -98,25 +117,16 @@ impl Server {
             .build()?;
         let (ending, is_ending) = watch::channel(false);
         let places_of = Arc::clone(&places);
-        let connections = Connections { places: places_of, header_time, write_time, ending: is_ending };
+        let connections = Connections { places: places_of, header_time, write_time, tls, ending: is_ending };
         let guard = runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener)?;
         drop(guard);
         runtime.spawn(connections.accept(listener, api::router(&app)));
-        let (of_engine, name) = (Arc::clone(&app), fallback_name.to_owned());
-        let engine = std::thread::Builder::new().name("engine".into()).spawn(move || {
-            let run = || run(&of_engine, &name, load, orders);
-            let ended = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-                let said = panic.downcast_ref::<String>().map(String::as_str);
-                let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
-                Err(ServeError::Panicked(said.unwrap_or("without a word").to_owned()))
-            });
-            if ended.is_err() {
-                of_engine.board.advance(Phase::Failed);
-            }
-            ended
-        })?;
-        Ok(Self { address, app, runtime, engine, places, ending })
+        match by_name {
+            true => app.life.advance(Phase::Ready),
+            false => engine_thread::begin_first(&app)?,
+        }
+        Ok(Self { address, app, runtime, places, ending })
     }
 
     /// Where it listens.
@@ -126,74 +136,41 @@ impl Server {
 
     /// What ends it.
     pub fn stopper(&self) -> Stopper {
-        Stopper { board: Arc::clone(&self.app.board) }
+        Stopper { life: Arc::clone(&self.app.life) }
     }
 
     /// Waits until the server has been told to end and has ended, or has failed.
     ///
     /// # Errors
-    /// Why it failed: its model could not be loaded, or its engine panicked.
+    /// Why it failed: its only model could not be loaded, or an engine panicked.
     pub fn wait(self) -> Result<(), ServeError> {
-        let Self { app, runtime, engine, places, ending, .. } = self;
+        let Self { app, runtime, places, ending, .. } = self;
         let n_places = u32::try_from(app.options.max_connections).unwrap_or(u32::MAX);
         runtime.block_on(async {
-            until(&app.board, |phase| phase >= Phase::Ending).await;
+            app.life.until(|phase| phase >= Phase::Ending).await;
             ending.send_replace(true);
             let all_closed = || async { drop(places.acquire_many(n_places).await) };
             let drained = tokio::select! {
                 () = all_closed() => true,
                 () = tokio::time::sleep(app.options.drain_time) => false,
-                () = until(&app.board, |phase| phase == Phase::Failed) => false,
+                () = app.life.until(|phase| phase == Phase::Failed) => false,
             };
             if !drained {
-                stop(&app.commands, Command::EndAll);
+                tell_all(&app.models, || Command::EndAll);
                 let _ = tokio::time::timeout(LAST_WORDS, all_closed()).await;
             }
         });
-        stop(&app.commands, Command::Stop);
-        let was_loading = app.served.get().is_none();
+        tell_all(&app.models, || Command::Stop);
         runtime.shutdown_timeout(LAST_WORDS);
-        // Loading cannot be interrupted, and nobody waits for it any more.
-        if was_loading && !engine.is_finished() && app.board.phase() != Phase::Failed {
-            return Ok(());
+        app.models.end();
+        match app.failure() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
         }
-        drop(app);
-        engine.join().unwrap_or_else(|_| Err(ServeError::Panicked("outside its loop".into())))
     }
 }
 
-/// Tells the engine thread something. One that is gone needs no telling.
-fn stop(commands: &Sender<Command>, command: Command) {
-    let _ = commands.send(command);
-}
-
-/// Waits until the server's phase is one of `wanted`.
-async fn until(board: &Board, wanted: impl Fn(Phase) -> bool) {
-    loop {
-        let mut changed = std::pin::pin!(board.changed.notified());
-        changed.as_mut().enable();
-        if wanted(board.phase()) {
-            return;
-        }
-        changed.await;
-    }
-}
-
-/// What the engine thread does.
-fn run(
-    app: &App,
-    name: &str,
-    load: impl FnOnce() -> Result<Loaded, Box<dyn std::error::Error + Send + Sync>>,
-    orders: Receiver<Command>,
-) -> Result<(), ServeError> {
-    let loaded = load().map_err(ServeError::Load)?;
-    let served = Served::new(loaded, &app.options, name)?;
-    let batch = served.engine.batch(BatchOptions::default())?;
-    app.board.publish(Standing { stats: batch.stats(), slots: Vec::new() });
-    tracing::info!(model = served.name, n_ctx = served.n_ctx(), slots = served.n_slots(), "ready");
-    // It is set here alone.
-    let _ = app.served.set(served);
-    app.board.advance(Phase::Ready);
-    Worker::new(batch, orders, Arc::clone(&app.board), Arc::clone(&app.metrics)).run();
-    Ok(())
+/// Tells all engine threads something. One that is gone needs no telling.
+fn tell_all(models: &Models, command: impl Fn() -> Command) {
+    models.alive().iter().for_each(|instance| drop(instance.tell(command())));
 }

@@ -13,6 +13,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::board::{Board, Slot, Standing};
 use super::job::{Command, JobError, JobId, Order, Update};
 use super::metrics::{Metrics, count};
+use super::slots::Slots;
 use crate::engine::{Batch, Error, Event, Request, SeqId, Stats, StopReason};
 
 /// Updates that wait for a reader before its sequences rest.
@@ -107,6 +108,7 @@ pub struct Worker {
     queue: VecDeque<Order>,
     jobs: BTreeMap<JobId, Live>,
     by_seq: HashMap<SeqId, JobId>,
+    slots: Slots,
     failures: u32,
     stops: bool,
 }
@@ -114,8 +116,10 @@ pub struct Worker {
 impl Worker {
     /// Over `batch`.
     pub fn new(batch: Batch, commands: Receiver<Command>, board: Arc<Board>, metrics: Arc<Metrics>) -> Self {
+        let slots = Slots::new(batch.engine().program().limits.seqs);
         Self {
             batch,
+            slots,
             commands,
             board,
             metrics,
@@ -163,6 +167,7 @@ impl Worker {
             Command::Add(order) => self.queue.push_back(*order),
             Command::Leave(id) => self.leave(id),
             Command::Resume(id) => self.settle(id),
+            Command::Slot(order) => self.slots.take(order, &mut self.batch),
             Command::EndAll => self.end_all(&JobError::Ending),
             Command::Stop => self.stops = true,
         }
@@ -173,7 +178,6 @@ impl Worker {
         if let Some(at) = self.queue.iter().position(|order| order.id == id) {
             self.queue.remove(at);
             self.board.leave_queue();
-            self.board.changed.notify_waiters();
         }
         if let Some(live) = self.jobs.get_mut(&id) {
             live.held.clear();
@@ -196,7 +200,6 @@ impl Worker {
         }
         if live.is_done() {
             self.jobs.remove(&id);
-            self.board.changed.notify_waiters();
         }
     }
 
@@ -256,6 +259,7 @@ impl Worker {
             n: job.n,
             salt: Arc::clone(&job.salt),
             cache_prompt: job.cache_prompt,
+            score_prompt: job.score_prompt,
             ..Request::new(job.prompts[live.n_handed].clone(), job.options.clone())
         };
         live.n_handed += 1;
@@ -323,6 +327,10 @@ impl Worker {
                     let computed = stats.prompt_tokens - stats.cached_tokens;
                     count(&self.metrics.prompt_tokens, computed as u64);
                     count(&self.metrics.prompt_us, stats.prompt_time.as_micros() as u64);
+                    if order.job.score_prompt.is_some() && of.choice % order.job.n == 0 {
+                        let scores = self.batch.take_scores(seq);
+                        held.push_back(Ok(Update::Scores { choice: of.choice, scores }));
+                    }
                     self.metrics.first_token.add_time(order.came.elapsed());
                     self.metrics.prefill.add_time(begun.elapsed());
                     if order.job.progress && of.told < stats.prompt_tokens {
@@ -334,8 +342,14 @@ impl Worker {
         if event.end == Some(StopReason::Cancelled) && of.out_of_time {
             event.end = Some(StopReason::Limit);
         }
+        let mut slot = None;
         if let Some(end) = event.end {
             of.has_ended = true;
+            if let Some((own, tokens)) = self.batch.take_ended(seq) {
+                let as_slot = order.job.slot.unwrap_or(own);
+                self.slots.hold(as_slot, tokens, &order.job.salt, &order.job.client);
+                slot = Some(as_slot);
+            }
             self.by_seq.remove(&seq);
             self.metrics.count_end(match end {
                 StopReason::EndOfText | StopReason::StopString => "stop",
@@ -358,7 +372,7 @@ impl Worker {
                 held.push_back(Err(JobError::Refused(fault.to_string())));
                 seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
             }
-            None => held.push_back(Ok(Update::Event { choice: of.choice, event, stats })),
+            None => held.push_back(Ok(Update::Event { choice: of.choice, event, stats, slot })),
         }
         self.settle(id);
     }

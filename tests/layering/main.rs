@@ -62,6 +62,7 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/cli/grammar_args.rs", "whether grammars are in the library"),
     ("src/cli/mod.rs", "whether the server is in the program"),
     ("src/demo.rs", "whether the demo model is in the program"),
+    ("src/serve/http/mod.rs", "whether the server has TLS"),
     ("src/lib.rs", "whether the command line, grammars and the server are in the library"),
 ];
 

@@ -8,6 +8,7 @@
 
 mod budget;
 mod prefix;
+mod saved;
 mod schedule;
 mod steps;
 mod task;

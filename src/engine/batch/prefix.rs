@@ -210,6 +210,22 @@ impl PrefixCache {
     pub fn evict(&mut self, pages: &mut Pages) -> bool {
         let is_end = |node: &Node| node.children == 0 && pages.has_one_holder(node.held.page);
         let Some(id) = self.oldest(is_end) else { return false };
+        self.remove(pages, id);
+        true
+    }
+
+    /// Evicts the pages of a chain that nobody else holds, from its end on.
+    pub fn forget(&mut self, pages: &mut Pages, chain: &[NodeId]) {
+        for &id in chain.iter().rev() {
+            let node = self.node(id);
+            if node.children > 0 || !pages.has_one_holder(node.held.page) {
+                return;
+            }
+            self.remove(pages, id);
+        }
+    }
+
+    fn remove(&mut self, pages: &mut Pages, id: NodeId) {
         let node = self.nodes[id as usize].take().expect("it was found");
         self.free.push(id);
         if let Some(parent) = node.parent {
@@ -223,7 +239,6 @@ impl PrefixCache {
         pages.release(node.held);
         self.stats.evicted_pages += 1;
         self.tell(|| PageEvent::Removed { key: node.key });
-        true
     }
 
     /// Gives an exact page of the least recently used checkpoint back. `false` if the cache alone holds none.

@@ -162,15 +162,23 @@ impl Batch {
             let share = rows.div_ceil(prompts.len() - i);
             let missing = task.seq.missing();
             // Without an output the last token waits for the next step.
-            let n = share.min(if outputs == 0 { missing - 1 } else { missing });
+            let n = match task.is_scored() {
+                // The last row picks, in a step of its own.
+                true => share.min(outputs).min(task.n_prompt - 1 - task.seq.cached),
+                false => share.min(if outputs == 0 { missing - 1 } else { missing }),
+            };
             if n == 0 {
                 continue;
             }
             match self.grow(at, task.seq.cached + n, &parts) {
                 Grown::To(positions) => {
                     let n = positions - self.tasks[at].seq.cached;
-                    let ask = if n == missing { Ask::Pick } else { Ask::Nothing };
-                    outputs -= usize::from(n == missing);
+                    let ask = match self.tasks[at].is_scored() {
+                        true => Ask::All,
+                        false if n == missing => Ask::Pick,
+                        false => Ask::Nothing,
+                    };
+                    outputs -= if ask == Ask::All { n } else { usize::from(n == missing) };
                     rows -= n;
                     parts.push(Part { task: at, n, ask, is_prompt: true });
                 }

@@ -79,9 +79,18 @@ pub struct Batch {
     /// The run whose tokens are not read yet, on a device.
     queued: Option<Run>,
     /// Sequences that ended with the last step.
-    ended: Vec<(SeqId, Stats)>,
+    ended: Vec<(SeqId, Ended)>,
     /// What a step did that failed later on: the next one returns it.
     events: Vec<(SeqId, Event)>,
+}
+
+/// What is left of a sequence that ended.
+struct Ended {
+    stats: Stats,
+    /// The slot that it had, if it had one.
+    slot: Option<u32>,
+    tokens: Vec<u32>,
+    scores: Vec<LogProbs>,
 }
 
 /// A run that was queued.
@@ -100,6 +109,8 @@ struct Output {
     picked_by: PickedBy,
     /// Whether the host needs the logits.
     is_read: bool,
+    /// Position of the prompt whose next token they score; nothing is picked then.
+    scores: Option<usize>,
 }
 
 /// The desk of an engine that is kept alive.
@@ -180,8 +191,14 @@ impl Batch {
 
     /// Counts and times of a sequence that has not ended, or ended with the last step.
     pub fn stats_of(&self, id: SeqId) -> Option<Stats> {
-        let ended = || self.ended.iter().find(|(ended, _)| *ended == id).map(|(_, stats)| *stats);
+        let ended = || self.ended.iter().find(|(ended, _)| *ended == id).map(|(_, ended)| ended.stats);
         self.tasks.iter().find(|task| task.id == id).map(|task| task.stats).or_else(ended)
+    }
+
+    /// The slot of a sequence that ended with the last step, and all its tokens, which are taken out.
+    pub fn take_ended(&mut self, id: SeqId) -> Option<(u32, Vec<u32>)> {
+        let (_, ended) = self.ended.iter_mut().find(|(ended, _)| *ended == id)?;
+        Some((ended.slot?, std::mem::take(&mut ended.tokens)))
     }
 
     /// Where the sequences stand that have not ended, by claim.
@@ -193,6 +210,14 @@ impl Batch {
             n_cached: task.seq.cached,
             stats: task.stats,
         })
+    }
+
+    /// The scores of a sequence's prompt, which are taken out: none of its first token, which nothing stands
+    /// before. Empty unless [`Request::score_prompt`] asked for them.
+    pub fn take_scores(&mut self, id: SeqId) -> Vec<LogProbs> {
+        let ended = self.ended.iter_mut().find(|(ended, _)| *ended == id).map(|(_, ended)| &mut ended.scores);
+        let task = self.tasks.iter_mut().find(|task| task.id == id).map(|task| &mut task.scores);
+        task.or(ended).map(std::mem::take).unwrap_or_default()
     }
 
     /// The seed that a sequence which has not ended draws with.
@@ -217,7 +242,7 @@ impl Batch {
     /// [`Error::EmptyPrompt`], [`Error::Token`], [`Error::Sampler`]; [`Error::ContextFull`] and
     /// [`Error::NeverFits`] for a prompt that could never run here; [`Error::Option`] for no sequences.
     pub fn add(&mut self, request: &Request) -> Result<Vec<SeqId>, Error> {
-        let Request { prompt, options, n, priority, salt, cache_prompt } = request;
+        let Request { prompt, options, n, priority, salt, cache_prompt, score_prompt } = request;
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
@@ -238,7 +263,7 @@ impl Batch {
         let mut ids = Vec::with_capacity(*n);
         for i in 0..*n {
             options.sampler.seed = seed.map(|seed| seed.wrapping_add(i as u64));
-            let mut seq = Sequence::new(options.sampler(self.engine.tokenizer()?)?);
+            let mut seq = Sequence::new(options.sampler(self.engine.tokenizer()?, prompt.len())?);
             seq.tokens.clone_from(prompt);
             prompt.iter().for_each(|&token| seq.sampler.accept(token));
             let id = SeqId(self.next_id);
@@ -250,8 +275,10 @@ impl Batch {
                 options: options.clone(),
                 priority: *priority,
                 salt: Arc::clone(salt),
-                cache_prompt: *cache_prompt && self.options.prefix_cache,
+                cache_prompt: *cache_prompt && self.options.prefix_cache && score_prompt.is_none(),
                 n_prompt: prompt.len(),
+                score_prompt: score_prompt.filter(|_| ids.is_empty()),
+                scores: Vec::new(),
                 nodes: Vec::new(),
                 fork_of: ids.first().copied(),
                 host_picks: false,
@@ -292,7 +319,7 @@ impl Batch {
     /// events of this one.
     pub fn step(&mut self) -> Result<Vec<(SeqId, Event)>, Error> {
         let mut events = std::mem::take(&mut self.events);
-        let is_told = |(id, _): &(SeqId, Stats)| events.iter().all(|(other, _)| other != id);
+        let is_told = |(id, _): &(SeqId, Ended)| events.iter().all(|(other, _)| other != id);
         self.ended.retain(|ended| !is_told(ended));
         match self.advance(&mut events) {
             Ok(()) => Ok(events),
@@ -353,12 +380,19 @@ impl Batch {
             if let Some(row) = self.runner.push(&task.seq, part.n, part.ask) {
                 let picked_by = self.runner.picked_by(&task.seq);
                 let is_read = picked_by == PickedBy::Host || task.options.logprobs.is_some();
-                run.outputs.push(Output { id: task.id, row, picked_by, is_read });
+                let (id, first) = (task.id, task.seq.cached);
+                match part.ask {
+                    Ask::All => run.outputs.extend((0..part.n).map(|i| {
+                        let (row, scores) = (row + 1 + i - part.n, Some(first + i));
+                        Output { id, row, picked_by: PickedBy::Host, is_read: true, scores }
+                    })),
+                    _ => run.outputs.push(Output { id, row, picked_by, is_read, scores: None }),
+                }
             }
             *if part.is_prompt { &mut run.prompt_rows } else { &mut run.decode_rows } += part.n;
         }
         if let Err(err) = self.runner.run() {
-            parts.iter().for_each(|part| self.run_again(part.task));
+            parts.iter().for_each(|part| self.run_again(part.task, None));
             return Err(err);
         }
         self.stats.steps += 1;
@@ -403,18 +437,19 @@ impl Batch {
         if collected.is_err() {
             for output in &run.outputs {
                 let at = self.tasks.iter().position(|task| task.id == output.id);
-                at.into_iter().for_each(|at| self.run_again(at));
+                at.into_iter().for_each(|at| self.run_again(at, output.scores));
             }
         }
         collected
     }
 
-    /// Forgets what is queued for a sequence, so that its last token is run again and the next one picked.
-    fn run_again(&mut self, at: usize) {
+    /// Forgets what is queued for a sequence, so that its last token is run again and the next one picked, or
+    /// all from position `scores` on.
+    fn run_again(&mut self, at: usize, scores: Option<usize>) {
         let task = &mut self.tasks[at];
         task.host_picks = false;
         task.seq.land();
-        task.seq.cached = task.seq.cached.min(task.seq.tokens.len() - 1);
+        task.seq.cached = task.seq.cached.min(scores.unwrap_or(task.seq.tokens.len() - 1));
         self.runner.trim(&mut task.seq);
     }
 
@@ -426,6 +461,10 @@ impl Batch {
             // picks it again.
             let Some(at) = self.tasks.iter().position(|task| task.id == output.id) else { continue };
             let task = &mut self.tasks[at];
+            if let (Some(at), Some(logits)) = (output.scores, &logits) {
+                task.score(at, logits);
+                continue;
+            }
             if !task.is_running() || output.picked_by == PickedBy::Device && task.seq.queued.is_empty() {
                 continue;
             }
@@ -505,8 +544,10 @@ impl Batch {
     pub(super) fn end(&mut self, at: usize) {
         self.keep_pages(at, true);
         let mut task = self.tasks.remove(at);
-        self.ended.push((task.id, task.stats));
+        let slot = task.seq.slot;
         self.runner.release(&mut task.seq);
+        let (stats, tokens, scores) = (task.stats, task.seq.tokens, task.scores);
+        self.ended.push((task.id, Ended { stats, slot, tokens, scores }));
         self.tasks
             .iter_mut()
             .filter(|other| other.fork_of == Some(task.id))

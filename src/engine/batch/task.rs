@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::prefix::NodeId;
 use crate::engine::runner::Ask;
 use crate::engine::sequence::Sequence;
-use crate::engine::{Decoder, GenerateOptions, Stats};
+use crate::engine::{Decoder, GenerateOptions, LogProbs, Stats};
 
 /// Names a sequence of a batch. Later sequences have larger ones, and none is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,12 +28,24 @@ pub struct Request {
     pub salt: Arc<str>,
     /// Whether its pages may be found by others, and others' by it.
     pub cache_prompt: bool,
+    /// Log-probabilities of the prompt's tokens, and of this many of the most likely ones in the place of
+    /// each. All of the prompt is computed then, in steps of at most
+    /// [`EngineOptions::outputs`](crate::engine::EngineOptions::outputs) rows.
+    pub score_prompt: Option<usize>,
 }
 
 impl Request {
     /// One sequence of ordinary priority.
     pub fn new(prompt: Vec<u32>, options: GenerateOptions) -> Self {
-        Self { prompt, options, n: 1, priority: 0, salt: Arc::from(""), cache_prompt: true }
+        Self {
+            prompt,
+            options,
+            n: 1,
+            priority: 0,
+            salt: Arc::from(""),
+            cache_prompt: true,
+            score_prompt: None,
+        }
     }
 }
 
@@ -64,6 +76,10 @@ pub(super) struct Task {
     pub salt: Arc<str>,
     pub cache_prompt: bool,
     pub n_prompt: usize,
+    /// Whether its prompt is scored, and how many tokens beside each.
+    pub score_prompt: Option<usize>,
+    /// Of the prompt's second token and those behind it, as far as they are known.
+    pub scores: Vec<LogProbs>,
     /// The nodes of its first pages in the prefix cache.
     pub nodes: Vec<NodeId>,
     /// The sequence whose prompt it goes on from, until it does or that one is gone.
@@ -101,6 +117,19 @@ impl Task {
     /// Whether its next row is the only one that it can run: a token that was picked, or is being picked.
     pub fn decodes(&self) -> bool {
         self.is_running() && !self.is_paused && !self.host_picks && self.seq.missing() <= 1
+    }
+
+    /// Whether rows that it is about to run are scored: all of its prompt but the last.
+    pub fn is_scored(&self) -> bool {
+        self.score_prompt.is_some() && self.seq.cached + 1 < self.n_prompt
+    }
+
+    /// Takes the logits behind position `at` of the prompt.
+    pub fn score(&mut self, at: usize, logits: &[f32]) {
+        // A prompt whose pages were taken is computed again.
+        if let (Some(n_top), true) = (self.score_prompt, self.scores.len() == at) {
+            self.scores.push(LogProbs::of(logits, self.seq.tokens[at + 1], n_top));
+        }
     }
 
     /// Whether it is of a larger claim than `other`: priority, then age.

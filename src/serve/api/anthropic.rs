@@ -19,6 +19,7 @@ use crate::serve::family::Family;
 use crate::serve::fields::Fields;
 use crate::serve::http::body::json;
 use crate::serve::http::stream::{Encoder, Framing, Out, answer};
+use crate::serve::instance::Instance;
 use crate::serve::job::{Job, Update};
 use crate::serve::messages;
 use crate::serve::model::Served;
@@ -71,15 +72,17 @@ fn prompt(fields: &Fields, served: &Served) -> Result<Vec<u32>, ApiError> {
     Ok(talk.prompt(served)?.ids)
 }
 
-/// The system's text without a checksum of the conversation that some agents put into its first line: it is
-/// another one each turn, and no prompt would ever find the pages of the turn before.
+/// The system's text with one value for a checksum of the conversation that some agents put into its first
+/// line: it changes each turn, and no prompt would ever find the pages of the turn before. The field stays,
+/// as it does in llama-server.
 fn same_each_turn(system: &str) -> String {
     let (first, rest) = system.split_at(system.find('\n').unwrap_or(system.len()));
     let Some(at) = first.find("cch=").filter(|_| first.starts_with("x-anthropic-")) else {
         return system.to_owned();
     };
-    let end = first[at..].find(';').map_or(first.len(), |len| at + len);
-    format!("{}{}{rest}", &first[..at], &first[end..])
+    let value = at + "cch=".len();
+    let end = first[value..].find(';').map_or(first.len(), |len| value + len);
+    format!("{}fffff{}{rest}", &first[..value], &first[end..])
 }
 
 async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
@@ -88,9 +91,8 @@ async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
 }
 
 async fn messages(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let asked = Read::of(&app, request).await?.work(Asked::of).await?;
-    let handle = app.begin(asked.job.clone())?;
-    let (id, model) = (app.name("msg_"), app.served()?.name.clone());
+    let (model, asked, handle) = Read::of(&app, request).await?.begin(Asked::of, |asked| &asked.job).await?;
+    let id = app.name("msg_");
     if asked.stream {
         let splitter = Splitter::default();
         let events = Events { id, model, asked, splitter, choice: Choice::default(), is_open: false };
@@ -104,7 +106,7 @@ async fn messages(State(app): State<Arc<App>>, request: Request) -> Answer {
     let content = words(deltas).map(|text| json!({ "type": "text", "text": text }));
     let content: Vec<Value> = content.collect();
     let (reason, sequence) = stop_reason(choice, &asked.job);
-    let mut message = message(&id, &model, content.into());
+    let mut message = message(&id, &model.served.name, content.into());
     message["stop_reason"] = reason.into();
     message["stop_sequence"] = sequence;
     message["usage"] = usage(&choice.stats);
@@ -144,7 +146,7 @@ fn usage(stats: &Stats) -> Value {
 /// The answer as events.
 struct Events {
     id: String,
-    model: String,
+    model: Arc<Instance>,
     asked: Asked,
     splitter: Splitter,
     choice: Choice,
@@ -170,7 +172,7 @@ impl Events {
 impl Encoder for Events {
     fn begin(&mut self, out: &mut Out) {
         let prompt_tokens = self.asked.job.prompts[0].len();
-        let mut message = message(&self.id, &self.model, json!([]));
+        let mut message = message(&self.id, &self.model.served.name, json!([]));
         message["usage"] = usage(&Stats { prompt_tokens, ..Stats::default() });
         out.event("message_start", &json!({ "type": "message_start", "message": message }));
     }
@@ -178,6 +180,7 @@ impl Encoder for Events {
     fn update(&mut self, update: Update, out: &mut Out) {
         let (event, stats) = match update {
             Update::Progress { .. } => return out.event("ping", &json!({ "type": "ping" })),
+            Update::Scores { .. } => return,
             Update::Event { event, stats, .. } => (event, stats),
         };
         self.choice.take(&event, stats, false);
@@ -210,11 +213,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checksum_in_the_first_line_is_left_out() {
+    fn a_checksum_in_the_first_line_is_the_same_each_turn() {
         let turn =
             |sum: &str| same_each_turn(&format!("x-anthropic-billing-header: v=1; cch={sum}; e=2;\ncch=1;"));
         assert_eq!(turn("abc"), turn("de"));
-        assert_eq!(turn("abc"), "x-anthropic-billing-header: v=1; ; e=2;\ncch=1;");
+        assert_eq!(turn("abc"), "x-anthropic-billing-header: v=1; cch=fffff; e=2;\ncch=1;");
         assert_eq!(same_each_turn("say cch=1; twice"), "say cch=1; twice");
     }
 }

@@ -16,6 +16,7 @@ use crate::serve::deltas::{self, Delta, Splitter};
 use crate::serve::error::ApiError;
 use crate::serve::http::body::json;
 use crate::serve::http::stream::{Encoder, Framing, Out, answer};
+use crate::serve::instance::Instance;
 use crate::serve::job::{Job, Update};
 use crate::serve::model::Served;
 use crate::serve::sampling::{self, TOP_LOGPROBS};
@@ -104,27 +105,26 @@ async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
 }
 
 async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let asked = Read::of(&app, request).await?.work(Asked::of).await?;
+    let (model, asked, handle) = Read::of(&app, request).await?.begin(Asked::of, |asked| &asked.job).await?;
     let n = asked.job.n;
-    let handle = app.begin(asked.job.clone())?;
-    let head = Head { id: app.name("chatcmpl-"), created: now(), model: app.served()?.name.clone() };
+    let head = Head { id: app.name("chatcmpl-"), created: now(), model };
     if asked.stream {
         let choices = (0..n).map(|at| (asked.splitter(at), Choice::default())).collect();
-        let chunks = Chunks { app: Arc::clone(&app), head, asked, choices };
+        let chunks = Chunks { head, asked, choices };
         return answer(&app.options, handle, Framing::Events, app.options.ping, chunks).await;
     }
     let choices = collect(handle, n).await?;
-    Ok(json(&whole(&app, &head, &asked, &choices)))
+    Ok(json(&whole(&head, &asked, &choices)))
 }
 
 /// What is the same in all pieces of an answer.
 struct Head {
     id: String,
     created: u64,
-    model: String,
+    model: Arc<Instance>,
 }
 
-fn whole(app: &App, head: &Head, asked: &Asked, choices: &[Choice]) -> Value {
+fn whole(head: &Head, asked: &Asked, choices: &[Choice]) -> Value {
     let entries = choices.iter().enumerate().map(|(index, choice)| {
         let mut splitter = asked.splitter(index);
         let mut deltas = splitter.push(&choice.text);
@@ -132,7 +132,7 @@ fn whole(app: &App, head: &Head, asked: &Asked, choices: &[Choice]) -> Value {
         let mut entry = json!({
             "index": index,
             "message": deltas::message(deltas),
-            "logprobs": logprobs(app, asked, &choice.tokens),
+            "logprobs": logprobs(&head.model.served, asked, &choice.tokens),
             "finish_reason": splitter.finish_reason(choice.finish_reason()),
         });
         if asked.return_tokens {
@@ -147,7 +147,7 @@ fn whole(app: &App, head: &Head, asked: &Asked, choices: &[Choice]) -> Value {
         "id": head.id,
         "object": "chat.completion",
         "created": head.created,
-        "model": head.model,
+        "model": head.model.served.name,
         "system_fingerprint": BUILD,
         "choices": entries,
         "usage": usage(&stats, asked.job.n),
@@ -155,15 +155,16 @@ fn whole(app: &App, head: &Head, asked: &Asked, choices: &[Choice]) -> Value {
     })
 }
 
-fn logprobs(app: &App, asked: &Asked, tokens: &[crate::engine::PickedToken]) -> Value {
-    let (true, Some(served)) = (asked.logprobs, app.served.get()) else { return Value::Null };
+fn logprobs(served: &Served, asked: &Asked, tokens: &[crate::engine::PickedToken]) -> Value {
+    if !asked.logprobs {
+        return Value::Null;
+    }
     let entries = tokens.iter().filter_map(|token| logprob_entry(served.tokenizer(), token));
     json!({ "content": entries.collect::<Vec<_>>(), "refusal": null })
 }
 
 /// The answer in chunks.
 struct Chunks {
-    app: Arc<App>,
     head: Head,
     asked: Asked,
     choices: Vec<(Splitter, Choice)>,
@@ -175,7 +176,7 @@ impl Chunks {
             "id": self.head.id,
             "object": "chat.completion.chunk",
             "created": self.head.created,
-            "model": self.head.model,
+            "model": self.head.model.served.name,
             "system_fingerprint": BUILD,
             "choices": choices,
         });
@@ -209,7 +210,8 @@ impl Encoder for Chunks {
                 });
                 return out.data(&chunk);
             }
-            Update::Event { choice, event, stats } => (choice, event, stats),
+            Update::Scores { .. } => return,
+            Update::Event { choice, event, stats, .. } => (choice, event, stats),
         };
         let (splitter, choice) = &mut self.choices[index];
         let token = choice.take(&event, stats, false);
@@ -218,7 +220,7 @@ impl Encoder for Chunks {
             deltas.extend(splitter.finish());
         }
         let tokens = token.as_slice();
-        let mut logprobs = logprobs(&self.app, &self.asked, tokens);
+        let mut logprobs = logprobs(&self.head.model.served, &self.asked, tokens);
         if deltas.is_empty() && !tokens.is_empty() && (self.asked.logprobs || self.asked.return_tokens) {
             // A token without text of its own still has its log-probabilities.
             deltas.push(Delta::Content(String::new()));

@@ -8,7 +8,7 @@ use axum::routing::post;
 use serde_json::{Map, Value, json};
 
 use super::{Answer, BUILD, Read};
-use crate::engine::{PickedToken, Stats};
+use crate::engine::{LogProbs, PickedToken, Stats};
 use crate::serve::answer::{Choice, collect, finite, timings, usage};
 use crate::serve::app::{App, now};
 use crate::serve::constraints::Constraints;
@@ -16,6 +16,7 @@ use crate::serve::error::ApiError;
 use crate::serve::family::Family;
 use crate::serve::http::body::json;
 use crate::serve::http::stream::{Encoder, Framing, Out, answer};
+use crate::serve::instance::Instance;
 use crate::serve::job::{Job, Update};
 use crate::serve::model::Served;
 use crate::serve::prompts::prompts;
@@ -31,8 +32,10 @@ struct Asked {
     job: Job,
     stream: bool,
     include_usage: bool,
-    /// What goes before the text of each prompt's choices.
-    echo: Vec<String>,
+    /// The tokens that go before the text of each prompt's choices.
+    echo: Option<Vec<Vec<u32>>>,
+    /// Whether nothing goes behind them: to score a prompt is to pick the token behind it, and not to tell.
+    scores_only: bool,
     timings_per_token: bool,
 }
 
@@ -50,19 +53,15 @@ impl Asked {
         }
         let prompts = prompts("prompt", fields.get("prompt"), served)?;
         let echo = fields.bool("echo")?.unwrap_or(false);
-        if echo && options.logprobs.is_some() {
-            // Log-probabilities of a prompt's own tokens.
-            return Err(ApiError::unsupported("echo"));
-        }
-        let text = |prompt: &Vec<u32>| match echo {
-            true => String::from_utf8_lossy(&served.tokenizer().decode(prompt, false)).into_owned(),
-            false => String::new(),
-        };
-        let echo = prompts.iter().map(text).collect();
         let max_tokens = sampling::max_tokens(fields, &["max_tokens", "max_completion_tokens", "n_predict"])?;
         let stream_options = fields.object("stream_options")?.unwrap_or_default();
+        let score_prompt = options.logprobs.filter(|_| echo);
+        let scores_only = score_prompt.is_some() && max_tokens == Some(0);
+        let echo = echo.then(|| prompts.clone());
+        let max_tokens = if scores_only { Some(1) } else { max_tokens };
         Ok(Self {
-            job: read.job(served, prompts, options, n, max_tokens)?,
+            job: Job { score_prompt, ..read.job(served, prompts, options, n, max_tokens)? },
+            scores_only,
             stream: fields.bool("stream")?.unwrap_or(false),
             include_usage: stream_options.bool("include_usage")?.unwrap_or(false),
             echo,
@@ -70,33 +69,60 @@ impl Asked {
         })
     }
 
-    fn echo_of(&self, index: usize) -> &str {
-        &self.echo[index / self.job.n]
+    /// The tokens that go before the text of a choice.
+    fn echo_of(&self, index: usize) -> &[u32] {
+        self.echo.as_ref().map_or(&[], |echo| &echo[index / self.job.n])
+    }
+
+    /// Counts, without a token that is not shown.
+    fn told(&self, stats: Stats) -> Stats {
+        let generated_tokens = if self.scores_only { 0 } else { stats.generated_tokens };
+        Stats { generated_tokens, ..stats }
+    }
+
+    /// The same with their scores, if these are wanted: `scores` has them but for the first token, which
+    /// nothing stands before.
+    fn scored(&self, served: &Served, index: usize, scores: &[LogProbs]) -> Vec<PickedToken> {
+        if self.job.score_prompt.is_none() {
+            return Vec::new();
+        }
+        let tokens = self.echo_of(index).iter().zip(std::iter::once(None).chain(scores.iter().map(Some)));
+        let token = |(&id, scores): (&u32, Option<&LogProbs>)| {
+            let bytes = served.tokenizer().shown_bytes(id, false).to_vec();
+            PickedToken { id, bytes, logprobs: scores.cloned() }
+        };
+        tokens.map(token).collect()
     }
 }
 
 async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let asked = Read::of(&app, request).await?.work(Asked::of).await?;
+    let (model, asked, handle) = Read::of(&app, request).await?.begin(Asked::of, |asked| &asked.job).await?;
     let n_choices = asked.job.n_choices();
-    let handle = app.begin(asked.job.clone())?;
-    let head = Head { id: app.name("cmpl-"), created: now(), model: app.served()?.name.clone() };
+    let head = Head { id: app.name("cmpl-"), created: now(), model };
     if asked.stream {
         let choices = vec![(Choice::default(), 0); n_choices];
-        let chunks = Chunks { app: Arc::clone(&app), head, asked, choices };
+        let chunks = Chunks { head, asked, choices };
         return answer(&app.options, handle, Framing::Events, app.options.ping, chunks).await;
     }
     let choices = collect(handle, n_choices).await?;
+    let served = &head.model.served;
     let entries = choices.iter().enumerate().map(|(index, choice)| {
-        let echo = asked.echo_of(index);
+        let scores = &choices[index / asked.job.n * asked.job.n].scores;
+        let mut tokens = asked.scored(served, index, scores);
+        let mut text = served.tokenizer().decode(asked.echo_of(index), false);
+        if !asked.scores_only {
+            tokens.extend(choice.tokens.iter().cloned());
+            text.extend(choice.text.as_bytes());
+        }
         json!({
             "index": index,
-            "text": format!("{echo}{}", choice.text),
-            "logprobs": logprobs(&app, &asked.job, &choice.tokens, echo.chars().count()),
+            "text": String::from_utf8_lossy(&text),
+            "logprobs": logprobs(served, &asked.job, &tokens, 0),
             "finish_reason": choice.finish_reason(),
         })
     });
     let entries: Value = entries.collect();
-    let stats: Vec<Stats> = choices.iter().map(|choice| choice.stats).collect();
+    let stats: Vec<Stats> = choices.iter().map(|choice| asked.told(choice.stats)).collect();
     let mut whole = head.object(entries);
     whole["usage"] = usage(&stats, asked.job.n);
     whole["timings"] = timings(&stats[0]);
@@ -107,7 +133,7 @@ async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
 struct Head {
     id: String,
     created: u64,
-    model: String,
+    model: Arc<Instance>,
 }
 
 impl Head {
@@ -116,7 +142,7 @@ impl Head {
             "id": self.id,
             "object": "text_completion",
             "created": self.created,
-            "model": self.model,
+            "model": self.model.served.name,
             "system_fingerprint": BUILD,
             "choices": choices,
         })
@@ -125,28 +151,34 @@ impl Head {
 
 /// Log-probabilities in the old form: lists beside each other, and where each token begins in the text, in
 /// characters.
-fn logprobs(app: &App, job: &Job, tokens: &[PickedToken], offset: usize) -> Value {
-    let (Some(_), Some(served)) = (job.options.logprobs, app.served.get()) else { return Value::Null };
+fn logprobs(served: &Served, job: &Job, tokens: &[PickedToken], offset: usize) -> Value {
+    if job.options.logprobs.is_none() {
+        return Value::Null;
+    }
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut offset = offset;
     let (mut texts, mut each, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
     for token in tokens {
-        let Some(logprobs) = &token.logprobs else { continue };
         let shown = text(&token.bytes);
         offsets.push(offset);
         offset += shown.chars().count();
         texts.push(shown);
-        each.push(finite(logprobs.picked));
+        // Of a prompt's first token there is nothing to say.
+        let Some(logprobs) = &token.logprobs else {
+            each.push(Value::Null);
+            tops.push(Value::Null);
+            continue;
+        };
+        each.push(finite(logprobs.picked).into());
         let top = logprobs.top.iter();
         let top = top.map(|(id, x)| (text(served.tokenizer().token_bytes(*id)), Value::from(finite(*x))));
-        tops.push(top.collect::<Map<String, Value>>());
+        tops.push(top.collect::<Map<String, Value>>().into());
     }
     json!({ "tokens": texts, "token_logprobs": each, "top_logprobs": tops, "text_offset": offsets })
 }
 
 /// The answer in chunks.
 struct Chunks {
-    app: Arc<App>,
     head: Head,
     asked: Asked,
     /// Choices, and characters of their tokens so far.
@@ -168,13 +200,29 @@ impl Chunks {
     }
 }
 
+impl Chunks {
+    /// The chunk of a choice's prompt.
+    fn echo(&mut self, index: usize, scores: &[LogProbs], out: &mut Out) {
+        let served = &self.head.model.served;
+        let text = served.tokenizer().decode(self.asked.echo_of(index), false);
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let tokens = self.asked.scored(served, index, scores);
+        let logprobs = match tokens.is_empty() {
+            true => Value::Null,
+            false => logprobs(served, &self.asked.job, &tokens, 0),
+        };
+        self.choices[index].1 = text.chars().count();
+        if !text.is_empty() {
+            out.data(&self.text(index, &text, logprobs, None));
+        }
+    }
+}
+
 impl Encoder for Chunks {
     fn begin(&mut self, out: &mut Out) {
         for index in 0..self.choices.len() {
-            let echo = self.asked.echo_of(index);
-            self.choices[index].1 = echo.chars().count();
-            if !echo.is_empty() {
-                out.data(&self.text(index, echo, Value::Null, None));
+            if self.asked.job.score_prompt.is_none() {
+                self.echo(index, &[], out);
             }
         }
     }
@@ -189,13 +237,17 @@ impl Encoder for Chunks {
                 });
                 return out.data(&chunk);
             }
-            Update::Event { choice, event, stats } => (choice, event, stats),
+            Update::Scores { choice, scores } => {
+                return (choice..choice + self.asked.job.n).for_each(|index| self.echo(index, &scores, out));
+            }
+            Update::Event { choice, event, stats, .. } => (choice, event, stats),
         };
         let (choice, offset) = &mut self.choices[index];
         let token = choice.take(&event, stats, false);
-        let logprobs = logprobs(&self.app, &self.asked.job, token.as_slice(), *offset);
+        let logprobs = logprobs(&self.head.model.served, &self.asked.job, token.as_slice(), *offset);
         *offset += token.map_or(0, |token| String::from_utf8_lossy(&token.bytes).chars().count());
-        if !event.text.is_empty() || logprobs["tokens"].get(0).is_some() {
+        let has_text = !event.text.is_empty() || logprobs["tokens"].get(0).is_some();
+        if has_text && !self.asked.scores_only {
             let mut chunk = self.text(index, &event.text, logprobs, None);
             if self.asked.timings_per_token {
                 chunk["timings"] = timings(&stats);
@@ -216,7 +268,8 @@ impl Encoder for Chunks {
 
     fn end(&mut self, out: &mut Out) {
         if self.asked.include_usage {
-            let stats: Vec<Stats> = self.choices.iter().map(|(choice, _)| choice.stats).collect();
+            let stats = self.choices.iter().map(|(choice, _)| self.asked.told(choice.stats));
+            let stats: Vec<Stats> = stats.collect();
             let mut chunk = self.chunk(json!([]));
             chunk["usage"] = usage(&stats, self.asked.job.n);
             out.data(&chunk);

@@ -10,6 +10,7 @@ mod ollama;
 mod openapi;
 mod page;
 mod responses;
+mod slot_files;
 mod status;
 mod tokens;
 
@@ -21,13 +22,15 @@ use axum::extract::Request;
 use axum::response::Response;
 
 use super::app::App;
+use super::engine_thread;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::http::body;
 use super::http::guard::{Client, guard};
-use super::job::Job;
+use super::instance::Instance;
+use super::job::{Handle, Job};
 use super::model::Served;
-use super::sampling;
+use super::{sampling, slots};
 use crate::engine::GenerateOptions;
 
 /// What answers the requests of a server.
@@ -42,6 +45,7 @@ pub fn router(app: &Arc<App>) -> Router {
         .merge(openapi::routes())
         .merge(page::routes())
         .merge(responses::routes())
+        .merge(slot_files::routes())
         .merge(status::routes())
         .merge(tokens::routes());
     router
@@ -76,9 +80,12 @@ async fn unknown(request: Request) -> ApiError {
     }
 }
 
-/// A request that has been read.
+/// A request that has been read, and the model that it is for.
 struct Read {
     app: Arc<App>,
+    model: Arc<Instance>,
+    /// Which of the server's models it is.
+    at: usize,
     fields: Fields,
     client: Client,
 }
@@ -86,11 +93,14 @@ struct Read {
 impl Read {
     async fn of(app: &Arc<App>, request: hyper::Request<Body>) -> Result<Self, ApiError> {
         // Whoever cannot be answered need not be read.
-        app.served()?;
+        app.check()?;
         let client = request.extensions().get::<Client>().cloned();
         let client = client.unwrap_or_else(|| Client(Arc::from("")));
         let fields = body::fields(&app.options, request).await?;
-        Ok(Self { app: Arc::clone(app), fields, client })
+        let name = if app.models.by_name { fields.text("model")? } else { None };
+        let at = app.models.find(name)?;
+        let model = engine_thread::model(app, name).await?;
+        Ok(Self { app: Arc::clone(app), model, at, fields, client })
     }
 
     /// Does what may take long (templates, tokens) beside the threads that answer everybody.
@@ -98,8 +108,20 @@ impl Read {
         self,
         work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let done = tokio::task::spawn_blocking(move || work(&self, self.app.served()?)).await;
+        let done = tokio::task::spawn_blocking(move || work(&self, &self.model.served)).await;
         done.unwrap_or_else(|_| Err(ApiError::ours("the request could not be worked on")))
+    }
+
+    /// What is asked as `work` reads it, and the job of that, which begins.
+    async fn begin<T: Send + 'static>(
+        self,
+        work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
+        job: impl FnOnce(&T) -> &Job,
+    ) -> Result<(Arc<Instance>, T, Handle), ApiError> {
+        let (app, model) = (Arc::clone(&self.app), Arc::clone(&self.model));
+        let asked = self.work(work).await?;
+        let handle = app.begin(&model, job(&asked).clone())?;
+        Ok((model, asked, handle))
     }
 
     /// The job of a request: `max_tokens` is what it says of the length of its answer.
@@ -129,10 +151,12 @@ impl Read {
             options,
             n,
             client: Arc::clone(client),
-            salt: Arc::from(format!("{client}\n{}", salt.unwrap_or_default())),
+            salt: slots::salt(client, salt.unwrap_or_default()),
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(app.options.cache_prompt),
+            score_prompt: None,
             progress: fields.bool("return_progress")?.unwrap_or(false),
             time_limit: sampling::time_limit(fields)?,
+            slot: slot(fields, served)?,
         })
     }
 
@@ -142,8 +166,50 @@ impl Read {
     }
 }
 
+/// The slot that an answer is to be remembered as; -1 is any.
+fn slot(fields: &Fields, served: &Served) -> Result<Option<u32>, ApiError> {
+    let slot = fields.int("id_slot", -1..=served.n_slots() as i64 - 1)?;
+    Ok(slot.and_then(|slot| u32::try_from(slot).ok()))
+}
+
 /// What a handler gives.
 type Answer = Result<Response, ApiError>;
 
 /// The program and its version, as OpenAI's `system_fingerprint` and llama-server's `build_info` have it.
 const BUILD: &str = concat!("b1-sterna-", env!("CARGO_PKG_VERSION"));
+
+/// The model that `?model=` of a request names, or the first one.
+async fn model_of_query(app: &Arc<App>, uri: &hyper::Uri) -> Result<Arc<Instance>, ApiError> {
+    let name = query(uri, "model");
+    engine_thread::model(app, name.as_deref()).await
+}
+
+/// A value of a query.
+fn query(uri: &hyper::Uri, name: &str) -> Option<String> {
+    let mut pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(key, _)| *key == name)?;
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.as_bytes();
+    while let [first, behind @ ..] = rest {
+        let escaped = (*first == b'%').then(|| behind.first_chunk::<2>()).flatten();
+        let code = escaped.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok());
+        rest = if code.is_some() { &behind[2..] } else { behind };
+        bytes.push(code.unwrap_or(if *first == b'+' { b' ' } else { *first }));
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_a_query() {
+        let of = |text: &str| query(&text.parse().unwrap(), "model");
+        assert_eq!(of("/slots?a=1&model=x%2Fy+z.gguf").as_deref(), Some("x/y z.gguf"));
+        assert_eq!(of("/slots?model=100%").as_deref(), Some("100%"));
+        for none in ["/slots", "/slots?models=x", "/slots?model", "/slots?model=%ff"] {
+            assert_eq!(of(none), None, "{none}");
+        }
+    }
+}

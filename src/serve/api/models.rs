@@ -1,17 +1,20 @@
-//! What models there are: one.
+//! What models there are, and which are loaded.
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, State};
-use axum::routing::get;
+use axum::extract::{Path, Request, State};
+use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use super::Answer;
 use crate::serve::app::App;
+use crate::serve::engine_thread;
 use crate::serve::error::ApiError;
-use crate::serve::http::body::json;
-use crate::serve::model::Served;
+use crate::serve::http::body::{fields, json};
+use crate::serve::instance::Instance;
+use crate::serve::model::ModelSource;
+use crate::serve::models::Status;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -19,60 +22,103 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .route("/models/{*id}", get(model))
+        .route("/models/load", post(load))
+        .route("/models/unload", post(unload))
 }
 
 async fn models(State(app): State<Arc<App>>) -> Answer {
-    let served = app.served()?;
-    let details = json!({
-        "format": "gguf",
-        "family": served.engine.hyper().architecture,
-        "families": [served.engine.hyper().architecture],
-        "parameter_size": "",
-        "quantization_level": "",
+    app.check()?;
+    let list = app.models.list();
+    let entries = list.iter().map(|(source, status, model)| entry(&app, source, *status, model.as_deref()));
+    let of_ollama = list.iter().map(|(source, _, model)| {
+        let architecture = model.as_ref().map(|model| model.served.engine.hyper().architecture.as_str());
+        let name = name(source, model.as_deref());
+        json!({
+            "name": name,
+            "model": name,
+            "type": "model",
+            "capabilities": ["completion"],
+            "details": {
+                "format": "gguf",
+                "family": architecture.unwrap_or_default(),
+                "families": architecture.as_slice(),
+                "parameter_size": "",
+                "quantization_level": "",
+            },
+        })
     });
     Ok(json(&json!({
         "object": "list",
-        "data": [entry(served)],
-        "models": [{
-            "name": served.name,
-            "model": served.name,
-            "type": "model",
-            "capabilities": ["completion"],
-            "details": details,
-        }],
+        "data": entries.collect::<Value>(),
+        "models": of_ollama.collect::<Value>(),
     })))
 }
 
 async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
-    let served = app.served()?;
-    match id == served.name {
-        true => Ok(json(&entry(served))),
-        false => {
-            let message = format!("there is no model `{}`; this is `{}`", id.escape_debug(), served.name);
-            Err(ApiError { code: Some("model_not_found"), ..ApiError::not_found(message) })
-        }
+    app.check()?;
+    let list = app.models.list();
+    let found = list.iter().find(|(source, _, model)| name(source, model.as_deref()) == id);
+    let (source, status, model) = found.ok_or_else(|| ApiError::unknown_model(&id))?;
+    Ok(json(&entry(&app, source, *status, model.as_deref())))
+}
+
+/// Loads a model before it is needed, and answers when it is loaded.
+async fn load(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let name = named(&app, request).await?;
+    engine_thread::model(&app, Some(&name)).await?;
+    Ok(json(&json!({ "success": true })))
+}
+
+/// Unloads a model when its requests have ended.
+async fn unload(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let name = named(&app, request).await?;
+    match app.models.unload(app.models.find(Some(&name))?) {
+        true => Ok(json(&json!({ "success": true }))),
+        false => Err(ApiError::bad(format!("the model `{}` is not loaded", name.escape_debug()))),
     }
 }
 
-fn entry(served: &Served) -> Value {
-    let hyper = served.engine.hyper();
-    let tensors = served.engine.gguf().tensors();
-    let n_params: usize = tensors.iter().map(|tensor| tensor.dims.iter().product::<usize>()).sum();
-    json!({
-        "id": served.name,
+/// The name in a request to load or unload a model.
+async fn named(app: &App, request: Request) -> Result<String, ApiError> {
+    app.check()?;
+    if !app.models.by_name {
+        return Err(ApiError::not_here("this server has one model, which stays loaded"));
+    }
+    let fields = fields(&app.options, request).await?;
+    let name = fields.text("model")?.ok_or_else(|| ApiError::missing("model", "the name of a model"))?;
+    Ok(name.to_owned())
+}
+
+/// What a model is called: a single one by its file, once that has been read.
+fn name<'m>(source: &'m ModelSource, model: Option<&'m Instance>) -> &'m str {
+    model.map_or(&source.name, |model| &model.served.name)
+}
+
+fn entry(app: &App, source: &ModelSource, status: Status, model: Option<&Instance>) -> Value {
+    let mut entry = json!({
+        "id": name(source, model),
         "aliases": [],
         "tags": [],
         "object": "model",
-        "created": served.created,
+        "created": model.map_or(app.started, |model| model.served.created),
         "owned_by": "sterna",
-        "max_model_len": served.n_ctx(),
-        "meta": {
-            "n_vocab": hyper.n_vocab,
-            "n_ctx": served.n_ctx(),
-            "n_ctx_train": hyper.n_ctx_train,
-            "n_embd": hyper.dim,
-            "n_params": n_params,
-            "size": served.engine.plan().weights_bytes,
-        },
-    })
+        "status": { "value": status.name() },
+    });
+    if status == Status::Failed {
+        entry["status"]["failed"] = true.into();
+    }
+    let Some(served) = model.map(|model| &model.served) else { return entry };
+    let hyper = served.engine.hyper();
+    let tensors = served.engine.gguf().tensors();
+    let n_params: usize = tensors.iter().map(|tensor| tensor.dims.iter().product::<usize>()).sum();
+    entry["max_model_len"] = served.n_ctx().into();
+    entry["meta"] = json!({
+        "n_vocab": hyper.n_vocab,
+        "n_ctx": served.n_ctx(),
+        "n_ctx_train": hyper.n_ctx_train,
+        "n_embd": hyper.dim,
+        "n_params": n_params,
+        "size": served.engine.plan().weights_bytes,
+    });
+    entry
 }

@@ -16,6 +16,7 @@ use crate::serve::error::ApiError;
 use crate::serve::family::Family;
 use crate::serve::http::body::json;
 use crate::serve::http::stream::{Encoder, Framing, Out, answer};
+use crate::serve::instance::Instance;
 use crate::serve::job::{Job, Update};
 use crate::serve::model::Served;
 use crate::serve::prompts::prompts;
@@ -75,16 +76,15 @@ impl Asked {
 }
 
 async fn completion(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let asked = Read::of(&app, request).await?.work(Asked::of).await?;
+    let (model, asked, handle) = Read::of(&app, request).await?.begin(Asked::of, |asked| &asked.job).await?;
     let n_choices = asked.job.n_choices();
-    let handle = app.begin(asked.job.clone())?;
     if asked.stream {
         let choices = vec![Choice::default(); n_choices];
-        let pieces = Pieces { app: Arc::clone(&app), asked, choices };
+        let pieces = Pieces { model, asked, choices };
         return answer(&app.options, handle, Framing::Events, app.options.ping, pieces).await;
     }
     let choices = collect(handle, n_choices).await?;
-    let served = app.served()?;
+    let served = &model.served;
     let all = choices.iter().enumerate().map(|(index, choice)| asked.last(served, index, choice, true));
     let mut all: Vec<Value> = all.collect();
     Ok(json(&if n_choices == 1 { all.swap_remove(0) } else { all.into() }))
@@ -112,7 +112,7 @@ impl Asked {
             "index": index,
             "content": text,
             "tokens": ids,
-            "id_slot": index,
+            "id_slot": choice.slot,
             "stop": true,
             "model": served.name,
             "tokens_predicted": if self.evaluate_only { 0 } else { stats.generated_tokens },
@@ -189,7 +189,7 @@ pub fn settings(options: &GenerateOptions, served: &Served) -> Value {
 
 /// The answer in pieces.
 struct Pieces {
-    app: Arc<App>,
+    model: Arc<Instance>,
     asked: Asked,
     choices: Vec<Choice>,
 }
@@ -208,14 +208,18 @@ impl Encoder for Pieces {
                     },
                 }));
             }
-            Update::Event { choice, event, stats } => (choice, event, stats),
+            Update::Scores { .. } => return,
+            Update::Event { choice, event, stats, slot } => {
+                self.choices[choice].slot = slot;
+                (choice, event, stats)
+            }
         };
         let token = self.choices[index].take(&event, stats, false);
-        let Some(served) = self.app.served.get() else { return };
+        let served = &self.model.served;
         if !self.asked.evaluate_only && (token.is_some() || !event.text.is_empty()) {
             let ids: Vec<u32> = token.iter().map(|token| token.id).collect();
             let mut piece = json!({
-                "index": index, "content": event.text, "tokens": ids, "stop": false, "id_slot": index,
+                "index": index, "content": event.text, "tokens": ids, "stop": false,
                 "tokens_predicted": stats.generated_tokens, "tokens_evaluated": stats.prompt_tokens,
             });
             if self.asked.job.options.logprobs.is_some() {

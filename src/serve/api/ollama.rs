@@ -18,6 +18,7 @@ use crate::serve::family::Family;
 use crate::serve::fields::Fields;
 use crate::serve::http::body::json;
 use crate::serve::http::stream::{Encoder, Framing, Out, answer};
+use crate::serve::instance::Instance;
 use crate::serve::job::{Job, Update};
 use crate::serve::messages::{self, Talk};
 use crate::serve::model::Served;
@@ -31,7 +32,7 @@ const VERSION: &str = "0.12.0";
 
 pub fn routes() -> Router<Arc<App>> {
     let not_here =
-        || async { ApiError::not_here("this server has one model, which is chosen when it is started") };
+        || async { ApiError::not_here("which models there are is chosen when the server is started") };
     let mut router = Router::new()
         .route("/api/version", get(async || json(&json!({ "version": VERSION }))))
         .route("/api/tags", get(tags))
@@ -71,21 +72,41 @@ fn entry(served: &Served) -> Value {
 }
 
 async fn tags(State(app): State<Arc<App>>) -> Answer {
-    Ok(json(&json!({ "models": [entry(app.served()?)] })))
+    app.check()?;
+    let models = app.models.list();
+    let entries = models.iter().map(|(source, _, instance)| match instance {
+        Some(instance) => entry(&instance.served),
+        None => json!({
+            "name": source.name,
+            "model": source.name,
+            "modified_at": time(app.started),
+            "size": source.file_bytes,
+            "digest": "",
+            "details": { "format": "gguf", "family": "", "families": [], "parameter_size": "",
+                "quantization_level": "" },
+        }),
+    });
+    Ok(json(&json!({ "models": entries.collect::<Value>() })))
 }
 
 async fn ps(State(app): State<Arc<App>>) -> Answer {
-    let served = app.served()?;
-    let mut entry = entry(served);
-    entry["size_vram"] = 0.into();
-    entry["context_length"] = served.n_ctx().into();
-    entry["expires_at"] = time(now() + 86_400).into();
-    Ok(json(&json!({ "models": [entry] })))
+    app.check()?;
+    let models = app.models.list();
+    let loaded = models.iter().filter_map(|(.., instance)| instance.as_ref());
+    let entries = loaded.map(|instance| {
+        let served = &instance.served;
+        let mut entry = entry(served);
+        entry["size_vram"] = 0.into();
+        entry["context_length"] = served.n_ctx().into();
+        entry["expires_at"] = time(now() + 86_400).into();
+        entry
+    });
+    Ok(json(&json!({ "models": entries.collect::<Value>() })))
 }
 
 async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
     let read = Read::of(&app, request).await?;
-    let served = read.app.served()?;
+    let served = &read.model.served;
     let hyper = served.engine.hyper();
     let of = |name: &str| format!("{}.{name}", hyper.architecture);
     let mut info = Map::new();
@@ -115,8 +136,9 @@ enum Kind {
 /// What a request asks.
 struct Asked {
     kind: Kind,
-    /// `None` only loads the model, which is loaded.
+    /// `None` only loads the model, or unloads it.
     job: Option<Job>,
+    unloads: bool,
     stream: bool,
     logprobs: bool,
 }
@@ -144,7 +166,18 @@ impl Asked {
         let max_tokens = options.int("num_predict", -2..=i64::from(i32::MAX))?.map(|max| max.max(-1));
         let job =
             prompt.map(|prompt| read.job(served, vec![prompt], generation, 1, max_tokens)).transpose()?;
-        Ok(Self { kind, job, stream, logprobs })
+        // Without a prompt it is told how long to stay loaded: not at all, for one that can be loaded again.
+        let unloads = job.is_none() && read.app.models.by_name && is_zero(fields.get("keep_alive"));
+        Ok(Self { kind, job, unloads, stream, logprobs })
+    }
+}
+
+/// Whether a time is none: 0, or a text as `0s`.
+fn is_zero(time: Option<&Value>) -> bool {
+    match time {
+        Some(Value::String(text)) => text.trim_end_matches(char::is_alphabetic) == "0",
+        Some(number) => number.as_f64() == Some(0.0),
+        None => false,
     }
 }
 
@@ -205,22 +238,19 @@ async fn generate(State(app): State<Arc<App>>, request: Request) -> Answer {
 
 async fn respond(app: &Arc<App>, request: Request, kind: Kind) -> Answer {
     let read = Read::of(app, request).await?;
+    let (model, at) = (Arc::clone(&read.model), read.at);
     let asked = read.work(move |read, served| Asked::of(kind, read, served)).await?;
-    let model = app.served()?.name.clone();
-    let mut lines = Lines {
-        app: Arc::clone(app),
-        splitter: Splitter::default(),
-        model,
-        asked,
-        choice: Choice::default(),
-    };
+    let mut lines = Lines { splitter: Splitter::default(), model, asked, choice: Choice::default() };
     let Some(job) = lines.asked.job.clone() else {
         let mut line = lines.line("");
         line["done"] = true.into();
-        line["done_reason"] = "load".into();
+        line["done_reason"] = if lines.asked.unloads { "unload" } else { "load" }.into();
+        if lines.asked.unloads {
+            app.models.unload(at);
+        }
         return Ok(json(&line));
     };
-    let handle = app.begin(job)?;
+    let handle = app.begin(&lines.model, job)?;
     if lines.asked.stream {
         return answer(&app.options, handle, Framing::Lines, app.options.ping, lines).await;
     }
@@ -238,8 +268,7 @@ async fn respond(app: &Arc<App>, request: Request, kind: Kind) -> Answer {
 
 /// The answer as lines.
 struct Lines {
-    app: Arc<App>,
-    model: String,
+    model: Arc<Instance>,
     asked: Asked,
     splitter: Splitter,
     choice: Choice,
@@ -247,7 +276,7 @@ struct Lines {
 
 impl Lines {
     fn line(&self, text: &str) -> Value {
-        let mut line = json!({ "model": self.model, "created_at": time(now()), "done": false });
+        let mut line = json!({ "model": self.model.served.name, "created_at": time(now()), "done": false });
         match self.asked.kind {
             Kind::Chat => line["message"] = json!({ "role": "assistant", "content": text }),
             Kind::Generate => line["response"] = text.into(),
@@ -279,8 +308,8 @@ impl Lines {
     }
 
     fn logprobs(&self, tokens: &[crate::engine::PickedToken]) -> Value {
-        let Some(served) = self.app.served.get() else { return Value::Null };
-        tokens.iter().filter_map(|token| logprob_entry(served.tokenizer(), token)).collect()
+        let tokenizer = self.model.served.tokenizer();
+        tokens.iter().filter_map(|token| logprob_entry(tokenizer, token)).collect()
     }
 }
 

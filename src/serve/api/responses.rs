@@ -17,6 +17,7 @@ use crate::serve::error::ApiError;
 use crate::serve::fields::Fields;
 use crate::serve::http::body::json;
 use crate::serve::http::stream::{Encoder, Framing, Out, answer};
+use crate::serve::instance::Instance;
 use crate::serve::job::{Job, Update};
 use crate::serve::messages::{self, Talk};
 use crate::serve::model::Served;
@@ -142,12 +143,11 @@ async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
 }
 
 async fn responses(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let asked = Read::of(&app, request).await?.work(Asked::of).await?;
-    let handle = app.begin(asked.job.clone())?;
+    let (model, asked, handle) = Read::of(&app, request).await?.begin(Asked::of, |asked| &asked.job).await?;
     let mut events = Events {
         id: app.name("resp_"),
         item: app.name("msg_"),
-        model: app.served()?.name.clone(),
+        model,
         created: now(),
         splitter: Splitter::default(),
         asked,
@@ -170,7 +170,7 @@ async fn responses(State(app): State<Arc<App>>, request: Request) -> Answer {
 struct Events {
     id: String,
     item: String,
-    model: String,
+    model: Arc<Instance>,
     created: u64,
     asked: Asked,
     splitter: Splitter,
@@ -191,7 +191,7 @@ impl Events {
             "background": false,
             "error": null,
             "incomplete_details": null,
-            "model": self.model,
+            "model": self.model.served.name,
             "output": output,
             "previous_response_id": null,
             "store": false,

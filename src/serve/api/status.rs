@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use hyper::StatusCode;
 use hyper::header::HeaderValue;
+use hyper::{StatusCode, Uri};
 use serde_json::{Value, json};
 
 use super::native::settings;
-use super::{Answer, BUILD};
+use super::{Answer, BUILD, model_of_query, query};
 use crate::engine::GenerateOptions;
 use crate::serve::app::App;
 use crate::serve::error::ApiError;
@@ -19,23 +19,22 @@ use crate::serve::http::body::json;
 use crate::serve::model::TemplateSource;
 
 pub fn routes() -> Router<Arc<App>> {
-    let no_saves = || async { ApiError::not_here("slots cannot be saved, restored or erased yet") };
     Router::new()
         .route("/health", get(health))
         .route("/v1/health", get(health))
         .route("/props", get(props))
         .route("/slots", get(slots))
-        .route("/slots/{id}", axum::routing::post(no_saves))
         .route("/metrics", get(metrics))
 }
 
 async fn health(State(app): State<Arc<App>>) -> Answer {
-    app.served()?;
+    app.check()?;
     Ok(json(&json!({ "status": "ok" })))
 }
 
-async fn props(State(app): State<Arc<App>>) -> Answer {
-    let served = app.served()?;
+async fn props(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+    let model = model_of_query(&app, &uri).await?;
+    let served = &model.served;
     let tokenizer = served.tokenizer();
     let spelled = |id: Option<u32>| {
         id.map(|id| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned()).unwrap_or_default()
@@ -76,12 +75,12 @@ async fn props(State(app): State<Arc<App>>) -> Answer {
     })))
 }
 
-async fn slots(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn slots(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     if !app.options.slots {
         return Err(ApiError::not_here("this server does not tell its slots"));
     }
-    let served = app.served()?;
-    let standing = app.board.standing();
+    let model = model_of_query(&app, &uri).await?;
+    let (served, standing) = (&model.served, model.board.standing());
     let slots = (0..served.n_slots() as u32).map(|id| {
         let slot = standing.slots.iter().find(|slot| slot.id == id);
         let mut entry = json!({
@@ -103,8 +102,7 @@ async fn slots(State(app): State<Arc<App>>, request: Request) -> Answer {
         entry
     });
     let slots: Vec<Value> = slots.collect();
-    let fails = request.uri().query().unwrap_or_default().split('&').any(|pair| pair == "fail_on_no_slot=1");
-    if fails && standing.slots.len() >= served.n_slots() {
+    if query(&uri, "fail_on_no_slot").as_deref() == Some("1") && standing.slots.len() >= served.n_slots() {
         return Err(ApiError::unavailable("no slot is free"));
     }
     Ok(json(&slots.into()))
@@ -116,7 +114,8 @@ async fn metrics(State(app): State<Arc<App>>) -> Answer {
             "this server does not tell its counters; it was started without them",
         ));
     }
-    let text = app.metrics.text(&app.board.standing(), app.board.waiting());
+    let (standing, waiting) = app.models.standing();
+    let text = app.metrics.text(&standing, waiting);
     let mut response = (StatusCode::OK, text).into_response();
     let headers = response.headers_mut();
     headers.insert("content-type", HeaderValue::from_static("text/plain; version=0.0.4"));

@@ -15,6 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, Sleep};
 
+use super::tls::Acceptor;
+
 /// Largest head of a request, in bytes.
 const HEAD_BYTES: usize = 64 << 10;
 
@@ -27,6 +29,8 @@ pub struct Connections {
     pub header_time: Duration,
     /// How long a client may leave what it is sent unread.
     pub write_time: Duration,
+    /// What makes a connection one of TLS, if it is to be one.
+    pub tls: Option<Acceptor>,
     /// Becomes true when no new requests are taken.
     pub ending: watch::Receiver<bool>,
 }
@@ -45,7 +49,7 @@ impl Connections {
                 Ok((stream, _)) => {
                     let (this, router) = (self.clone(), router.clone());
                     tokio::spawn(async move {
-                        this.serve(stream, router).await;
+                        this.begin(stream, router).await;
                         drop(place);
                     });
                 }
@@ -58,9 +62,18 @@ impl Connections {
         }
     }
 
-    async fn serve(mut self, stream: TcpStream, router: Router) {
+    async fn begin(self, stream: TcpStream, router: Router) {
         // Tokens are small, and each is wanted at once.
         let _ = stream.set_nodelay(true);
+        let Some(tls) = &self.tls else { return self.serve(stream, router).await };
+        match tokio::time::timeout(self.header_time, tls.accept(stream)).await {
+            Ok(Ok(stream)) => self.serve(stream, router).await,
+            Ok(Err(err)) => tracing::debug!("no TLS: {err}"),
+            Err(_) => tracing::debug!("no TLS: the client did not speak in time"),
+        }
+    }
+
+    async fn serve(mut self, stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
         let stream = Watched::new(stream, self.write_time);
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -83,16 +96,16 @@ fn log(ended: hyper::Result<()>) {
 }
 
 /// A socket whose other end must read now and then: one that takes nothing for a while is closed.
-struct Watched {
-    stream: TcpStream,
+struct Watched<S> {
+    stream: S,
     patience: Duration,
     /// When it runs out, while something waits to be written.
     until: Pin<Box<Sleep>>,
     waits: bool,
 }
 
-impl Watched {
-    fn new(stream: TcpStream, patience: Duration) -> Self {
+impl<S> Watched<S> {
+    fn new(stream: S, patience: Duration) -> Self {
         Self { stream, patience, until: Box::pin(tokio::time::sleep(patience)), waits: false }
     }
 
@@ -111,7 +124,7 @@ impl Watched {
     }
 }
 
-impl AsyncRead for Watched {
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -121,7 +134,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -4,3 +4,8 @@ pub mod body;
 pub mod connection;
 pub mod guard;
 pub mod stream;
+#[cfg(feature = "tls")]
+pub mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+pub mod tls;

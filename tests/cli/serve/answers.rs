@@ -116,7 +116,7 @@ fn seeds_stops_and_biases() {
 #[test]
 fn completions_of_many_prompts_and_kinds() {
     let server = TestServer::start(|_| ());
-    let tokens = server.engine.tokenizer().unwrap().encode("You may", Special::Parse, true);
+    let tokens = server.engine().tokenizer().unwrap().encode("You may", Special::Parse, true);
     let ask = |prompt: Value, more: Value| {
         let mut body = json!({ "prompt": prompt, "max_tokens": 6, "temperature": 0, "ignore_eos": true });
         more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
@@ -182,7 +182,7 @@ fn llama_servers_completion() {
 #[test]
 fn tokens_and_templates() {
     let server = TestServer::start(|_| ());
-    let tokenizer = server.engine.tokenizer().unwrap();
+    let tokenizer = server.engine().tokenizer().unwrap();
     let ids = tokenizer.encode("You may", Special::Parse, false);
     let answer = server.post("/tokenize", &json!({ "content": "You may" })).ok();
     assert_eq!(answer["tokens"], json!(ids));
@@ -203,7 +203,7 @@ fn tokens_and_templates() {
 #[test]
 fn no_message_forges_a_turn() {
     let server = TestServer::start(|options| options.template = Some("chatml".into()));
-    let tokenizer = server.engine.tokenizer().unwrap();
+    let tokenizer = server.engine().tokenizer().unwrap();
     let eos = tokenizer.eos().expect("the model has an end of text");
     let spelled = String::from_utf8(tokenizer.token_bytes(eos).to_vec()).unwrap();
     let tokens = |content: &str| {
@@ -289,4 +289,80 @@ fn equal_beginnings_are_found_again() {
     assert_eq!(ask(json!({})), 192);
     assert_eq!(ask(json!({ "cache_prompt": false })), 0);
     assert_eq!(ask(json!({ "cache_salt": "another" })), 0);
+}
+
+#[test]
+fn tokens_that_end_an_answer_and_the_fewest_that_it_has() {
+    let server = TestServer::start(|_| ());
+    let body = json!({ "prompt": [5, 6, 7], "n_predict": 12, "temperature": 1, "seed": 3, "ignore_eos": true,
+        "return_tokens": true });
+    let with = |more: Value| {
+        let mut body = body.clone();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/completion", &body).ok()
+    };
+    let plain = with(json!({}));
+    let tokens = plain["tokens"].as_array().unwrap();
+    let end = (2..tokens.len()).find(|at| !tokens[..*at].contains(&tokens[*at])).unwrap();
+    let stopped = with(json!({ "stop_token_ids": [tokens[end]] }));
+    assert_eq!(stopped["tokens"].as_array().unwrap(), &tokens[..end]);
+    assert_eq!(stopped["stop_type"], "eos");
+    let longer = with(json!({ "stop_token_ids": [tokens[end]], "min_tokens": 12 }));
+    let longer = longer["tokens"].as_array().unwrap();
+    assert!(longer.len() == 12 && longer[..end] == tokens[..end] && !longer.contains(&tokens[end]));
+
+    let text = plain["content"].as_str().unwrap();
+    let word: String = text.chars().skip(2).take(2).collect();
+    let shown = with(json!({ "stop": [word], "include_stop_str_in_output": true }));
+    let shown = shown["content"].as_str().unwrap();
+    assert!(shown.ends_with(&word) && text.starts_with(shown), "{shown:?} of {text:?}");
+    assert_eq!(with(json!({ "stop": [word], "min_tokens": 12 }))["content"], text);
+    for (name, bad) in [("stop_token_ids", json!([1e9])), ("min_tokens", json!(-1))] {
+        let mut body = body.clone();
+        body[name] = bad;
+        assert_eq!(server.post("/completion", &body).error(400)["param"], name);
+    }
+}
+
+#[test]
+fn a_prompt_is_scored_as_what_was_generated_was() {
+    let server = TestServer::start(|_| ());
+    let prompt: Vec<u64> = (0..70).map(|i| i * i * 7 % 500).collect();
+    let body =
+        json!({ "prompt": prompt, "n_predict": 9, "temperature": 0, "ignore_eos": true, "n_probs": 3 });
+    let said = server.post("/completion", &body).ok();
+    let said = said["completion_probabilities"].as_array().unwrap();
+    let all: Vec<Value> =
+        prompt.iter().map(|id| json!(id)).chain(said.iter().map(|token| token["id"].clone())).collect();
+    let body = json!({ "prompt": all, "echo": true, "logprobs": 2, "max_tokens": 0, "n": 2 });
+    let answer = server.post("/v1/completions", &body).ok();
+    assert_eq!(
+        (&answer["usage"]["completion_tokens"], &answer["usage"]["prompt_tokens"]),
+        (&json!(0), &json!(79))
+    );
+    let logprobs = &answer["choices"][0]["logprobs"];
+    let scores = logprobs["token_logprobs"].as_array().unwrap();
+    assert_eq!((scores.len(), &scores[0]), (79, &Value::Null));
+    let generated: Vec<&Value> = said.iter().map(|token| &token["logprob"]).collect();
+    assert_eq!(scores[70..].iter().collect::<Vec<_>>(), generated);
+    assert_eq!(answer["choices"][1]["logprobs"], *logprobs);
+    assert!(logprobs["top_logprobs"][5].as_object().unwrap().len() <= 2);
+    let pieces: String =
+        logprobs["tokens"].as_array().unwrap().iter().map(|token| token.as_str().unwrap()).collect();
+    assert!(pieces.chars().count() >= answer["choices"][0]["text"].as_str().unwrap().chars().count());
+
+    let mut streamed = body.clone();
+    streamed["stream"] = true.into();
+    let chunks = server.post("/v1/completions", &streamed).chunks();
+    let first = chunks.iter().find(|chunk| chunk["choices"][0]["index"] == 0).unwrap();
+    assert_eq!(first["choices"][0]["text"], answer["choices"][0]["text"]);
+    assert_eq!(first["choices"][0]["logprobs"], *logprobs);
+
+    // With something said behind it, and of a single token, which nothing stands before.
+    let on = json!({ "prompt": prompt, "echo": true, "logprobs": 0, "max_tokens": 2, "temperature": 0 });
+    let on = server.post("/v1/completions", &on).ok();
+    assert_eq!(on["choices"][0]["logprobs"]["tokens"].as_array().unwrap().len(), 72);
+    let one = json!({ "prompt": [5], "echo": true, "logprobs": 1, "max_tokens": 0 });
+    let one = server.post("/v1/completions", &one).ok();
+    assert_eq!(one["choices"][0]["logprobs"]["token_logprobs"], json!([null]));
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sterna::engine::{Engine, EngineOptions, SamplerOptions};
-use sterna::serve::{Loaded, ServeError, ServeOptions, Server, Stopper};
+use sterna::serve::{Loaded, ModelSource, ServeError, ServeOptions, Server, Stopper};
 
 /// Slots of the test server.
 pub const SLOTS: usize = 3;
@@ -15,28 +15,44 @@ pub const N_CTX: usize = 320;
 
 pub struct TestServer {
     pub address: SocketAddr,
-    pub engine: Engine,
+    /// Of a server with one model.
+    engine: Option<Engine>,
     stopper: Stopper,
     ended: Option<std::thread::JoinHandle<Result<(), ServeError>>>,
 }
 
 /// An engine with `n_ctx` positions for each of [`SLOTS`] sequences.
 pub fn engine(n_ctx: usize) -> Engine {
+    engine_with(|options| EngineOptions { n_ctx: Some(n_ctx), ..options })
+}
+
+/// An engine whose options are changed.
+pub fn engine_with(change: impl FnOnce(EngineOptions) -> EngineOptions) -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let options = EngineOptions {
         backend: "cpu".into(),
-        n_ctx: Some(n_ctx),
+        n_ctx: Some(N_CTX),
         threads: Some(1),
         n_seqs: SLOTS,
         batch: 64,
         ..EngineOptions::default()
     };
-    Engine::open(path, &options).unwrap()
+    Engine::open(path, &change(options)).unwrap()
 }
 
 impl TestServer {
     pub fn start(change: impl FnOnce(&mut ServeOptions)) -> Self {
         Self::with_engine(engine(N_CTX), change)
+    }
+
+    /// One that is not asked whether it is ready.
+    #[cfg(feature = "tls")]
+    pub fn start_unasked(change: impl FnOnce(&mut ServeOptions)) -> Self {
+        let mut options = ServeOptions::default();
+        change(&mut options);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let loaded = Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default() };
+        Self::unasked(Server::start(listener, options, "tiny", move || Ok(loaded)).unwrap(), None)
     }
 
     pub fn with_engine(engine: Engine, change: impl FnOnce(&mut ServeOptions)) -> Self {
@@ -45,9 +61,30 @@ impl TestServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let loaded = Loaded { engine: engine.clone(), sampler: SamplerOptions::default() };
         let server = Server::start(listener, options, "tiny", move || Ok(loaded)).unwrap();
+        Self::of(server, Some(engine))
+    }
+
+    /// With models that requests choose by name.
+    pub fn several(models: Vec<ModelSource>, change: impl FnOnce(&mut ServeOptions)) -> Self {
+        let mut options = ServeOptions { metrics: true, ..ServeOptions::default() };
+        change(&mut options);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::of(Server::start_many(listener, options, models).unwrap(), None)
+    }
+
+    /// The engine of a server with one model.
+    pub fn engine(&self) -> &Engine {
+        self.engine.as_ref().expect("it has one model")
+    }
+
+    fn unasked(server: Server, engine: Option<Engine>) -> Self {
         let (address, stopper) = (server.address(), server.stopper());
         let ended = Some(std::thread::spawn(move || server.wait()));
-        let this = Self { address, engine, stopper, ended };
+        Self { address, engine, stopper, ended }
+    }
+
+    fn of(server: Server, engine: Option<Engine>) -> Self {
+        let this = Self::unasked(server, engine);
         let begun = Instant::now();
         while this.get("/health").status != 200 {
             assert!(begun.elapsed() < Duration::from_secs(60), "the server does not become ready");
@@ -135,7 +172,7 @@ impl Drop for TestServer {
     }
 }
 
-fn send(stream: &mut TcpStream, path: &str, headers: &str, body: &[u8]) {
+pub fn send(stream: &mut TcpStream, path: &str, headers: &str, body: &[u8]) {
     let host = if headers.to_lowercase().contains("host:") { "" } else { "Host: localhost\r\n" };
     let head = format!(
         "POST {path} HTTP/1.1\r\n{host}{headers}Connection: close\r\nContent-Length: {}\r\n\r\n",

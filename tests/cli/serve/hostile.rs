@@ -159,7 +159,8 @@ fn conversations_that_make_no_sense() {
         ("structured_outputs.choice", json!({ "structured_outputs": { "choice": [1] } })),
         ("chat_template", json!({ "chat_template": "{{ 1 }}" })),
         ("chat_template_kwargs", json!({ "chat_template_kwargs": [] })),
-        ("stop_token_ids", json!({ "stop_token_ids": [1] })),
+        ("stop_token_ids", json!({ "stop_token_ids": [-1] })),
+        ("suffix", json!({ "suffix": "x" })),
     ];
     for (name, fields) in wrong {
         let mut body = json!({ "messages": [user], "max_tokens": 1 });

@@ -6,4 +6,7 @@ mod client;
 mod families;
 mod hostile;
 mod load;
+mod several;
+mod slots;
 mod structured;
+mod tls;

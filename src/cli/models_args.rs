@@ -1,0 +1,159 @@
+//! Flags of a server with several models: which files there are, and how many are loaded at a time.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::CliError;
+
+/// Several models, which requests choose by name.
+#[derive(Args, Clone, Debug)]
+pub struct ModelsArgs {
+    /// Folder whose GGUF files, and those of the folders in it, are models by the names of their files
+    #[arg(long, value_name = "DIR", help_heading = "Several models, each loaded when it is asked for")]
+    models_dir: Option<PathBuf>,
+    /// More models, with commas or repeated; what asks for no model gets -m's, or else the first of these
+    #[arg(long, value_name = "[NAME=]FILE", value_delimiter = ',', value_parser = named)]
+    #[arg(help_heading = "Several models, each loaded when it is asked for")]
+    models: Vec<ModelFile>,
+    /// Models that are loaded at a time; 0 sets no limit
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(help_heading = "Several models, each loaded when it is asked for")]
+    models_max: usize,
+    /// Memory of all loaded models in MiB; 0 sets no limit but the machine's
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    #[arg(help_heading = "Several models, each loaded when it is asked for")]
+    models_memory: u64,
+}
+
+/// A model by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelFile {
+    /// What requests call it.
+    pub name: String,
+    /// Its file.
+    pub path: PathBuf,
+}
+
+impl ModelFile {
+    /// A file under its own name, without what says that it is the first of several parts. `None` for other
+    /// files, and for the other parts.
+    fn of(path: PathBuf) -> Option<Self> {
+        let stem = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
+        let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let part = stem.rsplit_once("-of-").and_then(|(rest, n)| {
+            let (name, part) = rest.rsplit_once('-')?;
+            (is_number(n) && is_number(part)).then_some((name, part))
+        });
+        let name = match part {
+            Some((name, "00001")) => name,
+            Some(_) => return None,
+            None => stem,
+        };
+        let is_shown = !name.is_empty() && !name.starts_with('.');
+        is_shown.then(|| Self { name: name.to_owned(), path: path.clone() })
+    }
+}
+
+/// Reads `NAME=FILE`, or `FILE`. A name has no slash, so that a path with `=` in a folder's name is a path.
+fn named(text: &str) -> Result<ModelFile, String> {
+    match text.split_once('=').filter(|(name, _)| !name.is_empty() && !name.contains(['/', '\\'])) {
+        Some((name, path)) => Ok(ModelFile { name: name.to_owned(), path: path.into() }),
+        None => ModelFile::of(text.into())
+            .ok_or_else(|| format!("want NAME=FILE, or a file that ends in .gguf; got `{text}`")),
+    }
+}
+
+impl ModelsArgs {
+    /// The models, `single` first; none if there is no list.
+    ///
+    /// # Errors
+    /// A folder that cannot be read or has no models; two models of one name.
+    pub fn files(&self, single: Option<&Path>) -> Result<Vec<ModelFile>, CliError> {
+        if self.models_dir.is_none() && self.models.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut files = Vec::new();
+        if let Some(path) = single {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let plain = ModelFile { name: stem, path: path.to_path_buf() };
+            files.push(ModelFile::of(path.to_path_buf()).unwrap_or(plain));
+        }
+        files.extend(self.models.iter().cloned());
+        if let Some(folder) = &self.models_dir {
+            let found = in_folder(folder)?;
+            if found.is_empty() {
+                return Err(format!("--models-dir {}: no file ends in .gguf", folder.display()).into());
+            }
+            // A file that was named before is not listed again.
+            files.extend(
+                found
+                    .into_iter()
+                    .filter(|file| files.iter().all(|known| known.path != file.path))
+                    .collect::<Vec<_>>(),
+            );
+        }
+        let mut names = BTreeSet::new();
+        match files.iter().find(|file| !names.insert(file.name.clone())) {
+            Some(ModelFile { name, path }) => {
+                let path = path.display();
+                Err(format!(
+                    "two models are called `{name}`, one of them {path}: --models NAME=FILE names it"
+                )
+                .into())
+            }
+            None => Ok(files),
+        }
+    }
+
+    /// Most models at a time.
+    pub fn max(&self) -> usize {
+        if self.models_max == 0 { usize::MAX } else { self.models_max }
+    }
+
+    /// Most bytes of all.
+    pub fn bytes(&self) -> u64 {
+        if self.models_memory == 0 { u64::MAX } else { self.models_memory.saturating_mul(1 << 20) }
+    }
+}
+
+/// Models of a folder and of the folders in it, by name.
+fn in_folder(folder: &Path) -> Result<Vec<ModelFile>, CliError> {
+    let list = |folder: &Path| -> Result<Vec<PathBuf>, CliError> {
+        let fail = |err: std::io::Error| format!("{}: {err}", folder.display());
+        let entries = std::fs::read_dir(folder).map_err(fail)?;
+        let paths: Result<Vec<PathBuf>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
+        Ok(paths.map_err(fail)?)
+    };
+    let mut files = Vec::new();
+    for path in list(folder)? {
+        match path.is_dir() {
+            true => files.extend(list(&path)?.into_iter().filter(|path| path.is_file())),
+            false => files.push(path),
+        }
+    }
+    let mut models: Vec<ModelFile> = files.into_iter().filter_map(ModelFile::of).collect();
+    models.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(models)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_have_the_names_that_requests_use() {
+        let name = |path: &str| ModelFile::of(path.into()).map(|file| file.name);
+        assert_eq!(name("a/b-Q4_0.gguf").as_deref(), Some("b-Q4_0"));
+        assert_eq!(name("big-00001-of-00003.gguf").as_deref(), Some("big"));
+        assert_eq!(name("x-1-of-2.gguf").as_deref(), Some("x-1-of-2"));
+        for other in ["big-00002-of-00003.gguf", "a.bin", ".hidden.gguf", ".gguf", ""] {
+            assert_eq!(name(other), None, "{other}");
+        }
+        assert_eq!(named("x=a.bin").unwrap(), ModelFile { name: "x".into(), path: "a.bin".into() });
+        assert_eq!(named("d=1/a.gguf").unwrap(), ModelFile { name: "d".into(), path: "1/a.gguf".into() });
+        assert_eq!(named("/d=1/a.gguf").unwrap().name, "a");
+        assert!(named("a.bin").unwrap_err().contains("NAME=FILE"));
+    }
+}

@@ -1,0 +1,88 @@
+//! llama-server's actions on slots: save, restore, erase.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::routing::post;
+use axum::{Extension, Router};
+use serde_json::{Value, json};
+
+use super::{Answer, model_of_query, query};
+use crate::engine::{Error, StateError};
+use crate::serve::app::App;
+use crate::serve::error::ApiError;
+use crate::serve::http::body::{fields, json};
+use crate::serve::http::guard::Client;
+use crate::serve::job::Command;
+use crate::serve::slots::{Action, Done, SlotError, SlotOrder, is_plain_name};
+
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/slots/{id}", post(act))
+}
+
+async fn act(
+    State(app): State<Arc<App>>,
+    Extension(Client(client)): Extension<Client>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Answer {
+    let uri = request.uri().clone();
+    let model = model_of_query(&app, &uri).await?;
+    let n_slots = model.served.n_slots();
+    let slot = id.parse().ok().filter(|slot| (*slot as usize) < n_slots);
+    let slot: u32 = slot.ok_or_else(|| {
+        ApiError::bad(format!("want a slot from 0 to {}, got `{}`", n_slots - 1, id.escape_debug()))
+    })?;
+    let name = query(&uri, "action").unwrap_or_default();
+    let (action, file) = match name.as_str() {
+        "erase" => (Action::Erase, None),
+        "save" | "restore" => {
+            let Some(folder) = &app.options.slot_folder else {
+                return Err(ApiError::not_here("this server was started without a folder for slots"));
+            };
+            let fields = fields(&app.options, request).await?;
+            let want = "1 to 64 letters, digits, `.`, `_` and `-`, of which the first is no `.`";
+            let file = fields.text("filename")?.ok_or_else(|| ApiError::missing("filename", want))?;
+            if !is_plain_name(file) {
+                return Err(ApiError::field("filename", want, &file.into()));
+            }
+            let path = folder.join(file).into_boxed_path();
+            (if name == "save" { Action::Save(path) } else { Action::Restore(path) }, Some(file.to_owned()))
+        }
+        _ => {
+            let message = format!("want action=save, restore or erase, got `{}`", name.escape_debug());
+            return Err(ApiError { param: Some("action".into()), ..ApiError::bad(message) });
+        }
+    };
+    let (reply, done) = tokio::sync::oneshot::channel();
+    model.tell(Command::Slot(SlotOrder { slot, action, client, reply }))?;
+    let done = done.await.map_err(|_| ApiError::ours("the engine has stopped; the server is ending"))?;
+    let done = done.map_err(|err| api_error(&err))?;
+    Ok(json(&answer(slot, &name, file.as_deref(), done)))
+}
+
+fn answer(slot: u32, action: &str, file: Option<&str>, done: Done) -> Value {
+    let Done { tokens, bytes, time } = done;
+    let ms = time.as_secs_f64() * 1e3;
+    match action {
+        "save" => json!({ "id_slot": slot, "filename": file, "n_saved": tokens, "n_written": bytes,
+            "timings": { "save_ms": ms } }),
+        "restore" => json!({ "id_slot": slot, "filename": file, "n_restored": tokens, "n_read": bytes,
+            "timings": { "restore_ms": ms } }),
+        _ => json!({ "id_slot": slot, "n_erased": tokens }),
+    }
+}
+
+fn api_error(err: &SlotError) -> ApiError {
+    match err {
+        SlotError::Empty(_) => ApiError::bad(err.to_string()),
+        SlotError::NoFile => ApiError::not_found(err.to_string()),
+        SlotError::Engine(Error::NoSession { .. } | Error::OutOfPages { .. }) => {
+            ApiError::unavailable(err.to_string())
+        }
+        SlotError::Engine(Error::State(StateError::Io(_)) | Error::Backend(_)) | SlotError::Write(_) => {
+            ApiError::ours(err.to_string())
+        }
+        SlotError::Engine(_) => ApiError { param: Some("filename".into()), ..ApiError::bad(err.to_string()) },
+    }
+}

@@ -1,0 +1,87 @@
+//! The thread of a model: loads it, runs its jobs, and says what became of it.
+
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+
+use super::app::App;
+use super::board::{Board, Phase, Standing};
+use super::error::{ApiError, ServeError};
+use super::instance::Instance;
+use super::model::{LoadError, Loaded, Served};
+use super::worker::Worker;
+use crate::engine::{Batch, BatchOptions};
+
+/// The model that is called `name`, or the first one; it is loaded if it has to be.
+///
+/// # Errors
+/// As [`App::check`]; 404 for a model that is not here, 500 if it cannot be loaded.
+pub async fn model(app: &Arc<App>, name: Option<&str>) -> Result<Arc<Instance>, ApiError> {
+    app.check()?;
+    let at = app.models.find(name)?;
+    let no_thread = |err| ApiError::ours(format!("no thread for the model: {err}"));
+    app.models.get(at, || spawn(app, at).map_err(no_thread)).await
+}
+
+/// Begins to load the first model, before anybody asks for it.
+///
+/// # Errors
+/// If the system has no thread for it.
+pub fn begin_first(app: &Arc<App>) -> io::Result<()> {
+    app.models.first(|| spawn(app, 0))
+}
+
+fn spawn(app: &Arc<App>, at: usize) -> io::Result<JoinHandle<()>> {
+    let app = Arc::clone(app);
+    std::thread::Builder::new().name("engine".into()).spawn(move || {
+        let ended = catch_unwind(AssertUnwindSafe(|| run(&app, at)));
+        let failure = match ended {
+            Ok(Ok(())) => return,
+            Ok(Err(err)) if app.models.by_name => {
+                tracing::error!(model = app.models.source(at).name, "it could not be loaded: {err}");
+                return app.models.failed(at, &format!("the model could not be loaded: {err}"));
+            }
+            Ok(Err(err)) => ServeError::Load(err),
+            Err(panic) => ServeError::Panicked(said(&*panic)),
+        };
+        app.models.failed(at, "the engine has stopped");
+        app.fail(failure);
+    })
+}
+
+/// What a panic said.
+fn said(panic: &(dyn Any + Send)) -> String {
+    let said = panic.downcast_ref::<String>().map(String::as_str);
+    said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word").to_owned()
+}
+
+fn run(app: &App, at: usize) -> Result<(), LoadError> {
+    let ((served, batch), room) = app.models.load(at, &app.life, |loaded| ready(app, at, loaded))?;
+    let (commands, orders) = channel();
+    let board: Arc<Board> = Arc::default();
+    board.publish(Standing { stats: batch.stats(), slots: Vec::new() });
+    tracing::info!(model = served.name, n_ctx = served.n_ctx(), slots = served.n_slots(), "ready");
+    let instance = Instance::new(served, Arc::clone(&board), commands, Arc::clone(&room));
+    app.models.arrived(at, Arc::new(instance));
+    app.life.advance(Phase::Ready);
+    Worker::new(batch, orders, Arc::clone(&board), Arc::clone(&app.metrics)).run();
+    app.models.rooms.remember(&board.standing());
+    drop(room);
+    Ok(())
+}
+
+/// A loaded model under its name, with its engine's batch.
+fn ready(app: &App, at: usize, loaded: Loaded) -> Result<(Served, Batch), LoadError> {
+    let name = match app.models.by_name {
+        true => None,
+        false => app.options.alias.clone().or_else(|| loaded.engine.hyper().name.clone()),
+    };
+    let name = name.filter(|name| !name.trim().is_empty());
+    let name = name.unwrap_or_else(|| app.models.source(at).name.clone());
+    let served = Served::new(loaded, name, app.options.template.as_deref())?;
+    let batch = served.engine.batch(BatchOptions::default())?;
+    Ok((served, batch))
+}

@@ -1,0 +1,183 @@
+//! Slots that are saved, taken up and erased.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use sterna::engine::{Engine, EngineOptions};
+
+use super::client::{Answer, TestServer, engine_with};
+
+const LONG: usize = 200;
+
+/// A prompt of `n` tokens.
+fn prompt(n: usize) -> Value {
+    let tokens: Vec<usize> = (0..n).map(|i| (i * i * 7) % 500).collect();
+    json!({ "prompt": tokens, "n_predict": 4, "temperature": 0, "ignore_eos": true, "id_slot": 1 })
+}
+
+fn act(server: &TestServer, action: &str, file: &str) -> Answer {
+    server.post(&format!("/slots/1?action={action}"), &json!({ "filename": file }))
+}
+
+fn with_cache(cache: &str) -> Engine {
+    engine_with(|options| EngineOptions {
+        cache_type_k: cache.into(),
+        cache_type_v: cache.into(),
+        // As little as there is, so that most pages are codes.
+        kv_sinks: (cache == "turboquant").then_some(64),
+        kv_window: (cache == "turboquant").then_some(64),
+        ..options
+    })
+}
+
+fn serve(engine: Engine, folder: &Path) -> TestServer {
+    TestServer::with_engine(engine, |options| options.slot_folder = Some(folder.to_path_buf()))
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn another_server_goes_on_where_one_was() {
+    for cache in ["f16", "turboquant"] {
+        let folder = tempfile::tempdir().unwrap();
+        let first = serve(with_cache(cache), folder.path());
+        let said = first.post("/completion", &prompt(LONG)).ok();
+        assert_eq!((&said["id_slot"], &said["timings"]["cache_n"]), (&json!(1), &json!(0)));
+        let saved = act(&first, "save", "a.bin").ok();
+        assert_eq!(saved["n_saved"], LONG / 64 * 64);
+        let bytes = std::fs::metadata(folder.path().join("a.bin")).unwrap().len();
+        assert_eq!((&saved["filename"], &saved["n_written"]), (&json!("a.bin"), &json!(bytes)));
+        assert_eq!(names(folder.path()), ["a.bin"]);
+        drop(first);
+
+        let second = serve(with_cache(cache), folder.path());
+        let restored = act(&second, "restore", "a.bin").ok();
+        assert_eq!((&restored["n_restored"], &restored["n_read"]), (&saved["n_saved"], &json!(bytes)));
+        let again = second.post("/completion", &prompt(LONG)).ok();
+        assert_eq!(again["timings"]["cache_n"], saved["n_saved"], "{cache}");
+        assert_eq!(again["content"], said["content"]);
+
+        // What is erased is computed again.
+        let erased = act(&second, "erase", "").ok();
+        assert!(erased["n_erased"].as_u64().unwrap() > LONG as u64);
+        assert_eq!(second.post("/completion", &prompt(LONG)).ok()["timings"]["cache_n"], 0);
+    }
+}
+
+#[test]
+fn files_of_others_and_names_that_lead_elsewhere_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve(with_cache("f16"), folder.path());
+    assert!(act(&server, "save", "a").error(400)["message"].as_str().unwrap().contains("64 tokens"));
+    server.post("/completion", &prompt(40)).ok();
+    assert_eq!(act(&server, "save", "a").status, 400, "it is shorter than a page");
+    assert!(names(folder.path()).is_empty());
+    server.post("/completion", &prompt(LONG)).ok();
+    act(&server, "save", "good").ok();
+    for bad in ["", ".", "..", ".x", "../x", "a/b", "/etc/passwd", "a b", &"x".repeat(65)] {
+        for action in ["save", "restore"] {
+            assert_eq!(act(&server, action, bad).error(400)["param"], "filename", "{bad}");
+        }
+    }
+    assert_eq!(act(&server, "restore", "none").status, 404);
+    assert_eq!(act(&server, "burn", "good").error(400)["param"], "action");
+    let body = json!({ "filename": "good" });
+    assert_eq!(server.post("/slots/3?action=save", &body).status, 400, "there are three slots");
+    assert_eq!(server.post("/slots/x?action=save", &body).status, 400);
+    let mut other = prompt(LONG);
+    other["id_slot"] = 3.into();
+    assert_eq!(server.post("/completion", &other).error(400)["param"], "id_slot");
+
+    // Cut off, changed, and no such file at all.
+    let good = std::fs::read(folder.path().join("good")).unwrap();
+    let mut changed = good.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    let cases: [(&str, &[u8]); 4] =
+        [("empty", b""), ("cut", &good[..good.len() / 2]), ("changed", &changed), ("text", b"hello\n")];
+    for (name, bytes) in cases {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+        assert_eq!(act(&server, "restore", name).error(400)["param"], "filename", "{name}");
+    }
+    // Another model's, here one with another KV cache: what differs is said.
+    let other = serve(with_cache("q8_0"), folder.path());
+    let message = act(&other, "restore", "good").error(400)["message"].clone();
+    let message = message.as_str().unwrap();
+    assert!(message.contains("f16") && message.contains("q8_0"), "{message}");
+    other.still_answers();
+    server.still_answers();
+    assert_eq!(server.metric("llamacpp:requests_processing"), 0.0);
+
+    let none = TestServer::start(|_| ());
+    assert_eq!(act(&none, "save", "a").status, 501);
+}
+
+#[test]
+fn slots_of_one_key_are_not_those_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TestServer::with_engine(with_cache("f16"), |options| {
+        options.slot_folder = Some(folder.path().to_path_buf());
+        options.keys = vec!["one".into(), "two".into()];
+    });
+    let send = |key: &str, path: &str, body: &Value| {
+        server.post_with(path, &format!("x-api-key: {key}\r\n"), body.to_string().as_bytes())
+    };
+    send("one", "/completion", &prompt(LONG)).ok();
+    let body = json!({ "filename": "a" });
+    assert_eq!(send("two", "/slots/1?action=save", &body).status, 400);
+    assert_eq!(send("two", "/slots/1?action=erase", &body).ok()["n_erased"], 0);
+    send("one", "/slots/1?action=save", &body).ok();
+}
+
+/// A process that may write files of 16 KiB at most: what a full disk says, without one.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_leaves_no_broken_file() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    let folder = tempfile::tempdir().unwrap();
+    let model = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let script = "trap '' XFSZ; ulimit -f 32; exec \"$0\" \"$@\"";
+    let mut server = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_sterna"), "serve", "--backend", "cpu", "--port", "0"])
+        .args(["-c", "320", "-t", "1", "--slot-save-path"])
+        .arg(folder.path())
+        .arg("-m")
+        .arg(model)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let address = lines.by_ref().find_map(|line| Some(line.strip_prefix("listening on http://")?.to_owned()));
+    let ready = lines.by_ref().any(|line| line.contains(" ready"));
+    assert!(ready, "it ended");
+    // Nobody else reads its log, and a full pipe would stop it.
+    let log = std::thread::spawn(move || lines.for_each(drop));
+    let address = address.unwrap();
+    let save = |name: &str| {
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        super::client::send(
+            &mut stream,
+            "/slots/1?action=save",
+            "",
+            json!({ "filename": name }).to_string().as_bytes(),
+        );
+        Answer::read(stream)
+    };
+    let ask = |tokens| {
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        super::client::send(&mut stream, "/completion", "", prompt(tokens).to_string().as_bytes());
+        Answer::read(stream).ok()
+    };
+    ask(LONG);
+    let failed = save("a").error(500);
+    assert!(failed["message"].as_str().unwrap().contains("could not be written"), "{failed}");
+    assert!(names(folder.path()).is_empty(), "{:?}", names(folder.path()));
+    ask(LONG);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    log.join().unwrap();
+}
