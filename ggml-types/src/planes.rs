@@ -1,8 +1,28 @@
 //! Blocks taken apart into planes, for devices whose loads want 16 bytes at multiples of 16: all integers of
 //! a run of blocks, then what else they have, plane after plane. As many bytes come out as went in, but of
-//! TQ1_0.
+//! TQ1_0 and PTQ1_0 and where [`split`] fills a plane up.
+
+use std::ops::Range;
 
 use crate::types;
+
+/// Any blocks: a plane for each of `of_block`, the bytes of a block that it has; together they are the block.
+/// A plane begins at a multiple of 16 bytes.
+///
+/// # Panics
+/// Where `bytes` are no whole blocks: a bug of the caller.
+pub fn split(bytes: &[u8], of_block: &[Range<usize>]) -> Vec<u8> {
+    let block_bytes = of_block.iter().map(Range::len).sum();
+    whole_blocks(bytes, block_bytes);
+    let mut out = Vec::with_capacity(bytes.len() + 16 * of_block.len());
+    for of_block in of_block {
+        out.resize(out.len().next_multiple_of(16), 0);
+        for block in bytes.chunks_exact(block_bytes) {
+            out.extend(&block[of_block.clone()]);
+        }
+    }
+    out
+}
 
 /// Q8_0: integers, 32 bytes a block; then scales.
 ///
@@ -87,6 +107,18 @@ pub fn tq1_0(bytes: &[u8]) -> Vec<u8> {
     tq2_0(&unpacked)
 }
 
+/// PTQ1_0, unpacked to the codes of PQ2_0, 32 bytes a block, and then its scales: 34 bytes for 28.
+///
+/// # Panics
+/// Where `bytes` are no whole blocks: a bug of the caller.
+pub fn ptq1_0(bytes: &[u8]) -> Vec<u8> {
+    let mut unpacked = vec![0; whole_blocks(bytes, 28) * 34];
+    for (from, to) in bytes.chunks_exact(28).zip(unpacked.chunks_exact_mut(34)) {
+        types::ptq1_0::to_pq2_0(from, to);
+    }
+    split(&unpacked, &[2..34, 0..2])
+}
+
 /// Bytes of a block of TQ2_0.
 const TQ2_0_BYTES: usize = 66;
 
@@ -125,11 +157,21 @@ mod tests {
     }
 
     #[test]
+    fn planes_of_any_blocks_begin_at_multiples_of_16_bytes() {
+        let from: Vec<u8> = (0..3 * 22).collect();
+        let out = split(&from, &[6..22, 2..6, 0..2]);
+        assert_eq!((&out[..16], &out[32..48]), (&from[6..22], &from[50..66]));
+        assert_eq!((&out[48..52], &out[56..60], &out[60..64]), (&from[2..6], &from[46..50], &[0; 4][..]));
+        assert_eq!(out[64..], [from[0], from[1], from[22], from[23], from[44], from[45]]);
+    }
+
+    #[test]
     fn trits_unpack_to_the_weights_that_they_are() {
         let (rows, cols) = (3, 512);
         let value = |i: usize| (i * i % 7 % 3) as f32 - 1.0;
         let values: Vec<f32> = (0..rows * cols).map(value).collect();
         let encode = |name| by_name(name).unwrap().encode(&values, rows, cols).unwrap();
         assert_eq!(tq1_0(&encode("tq1_0")), tq2_0(&encode("tq2_0")));
+        assert_eq!(ptq1_0(&encode("ptq1_0")), split(&encode("pq2_0"), &[2..34, 0..2]));
     }
 }

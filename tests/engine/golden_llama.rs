@@ -25,8 +25,8 @@ const fn plain(model: &'static str, reference: &'static str) -> Case {
     Case { model, reference, int8: false, lacks: &[] }
 }
 
-const fn on_cpu(model: &'static str, reference: &'static str) -> Case {
-    Case { lacks: &["cuda", "wgpu"], ..plain(model, reference) }
+const fn not_on_cuda(model: &'static str, reference: &'static str) -> Case {
+    Case { lacks: &["cuda"], ..plain(model, reference) }
 }
 
 const CASES: &[Case] = &[
@@ -40,20 +40,20 @@ const CASES: &[Case] = &[
     plain("qwen2/tiny-f16.gguf", "qwen2/f16.hf-fp32"),
     plain("qwen3/tiny-f16.gguf", "qwen3/f16.hf-fp32"),
     plain("gpt2/tiny-f16.gguf", "gpt2/f16.hf-fp32"),
-    on_cpu("qwen3moe/tiny-f16.gguf", "qwen3moe/f16.hf-fp32"),
-    Case { lacks: &["cuda"], ..plain("gemma3/tiny-f16.gguf", "gemma3/f16.hf-fp32") },
+    not_on_cuda("qwen3moe/tiny-f16.gguf", "qwen3moe/f16.hf-fp32"),
+    not_on_cuda("gemma3/tiny-f16.gguf", "gemma3/f16.hf-fp32"),
     plain("gpt2/tiny-q8_0.gguf", "gpt2/q8_0.hf-dequant-fp32"),
-    on_cpu("llama/tiny-q4_k.gguf", "llama/q4_k.hf-dequant-fp32"),
-    on_cpu("llama/tiny-q4_k_m.gguf", "llama/q4_k_m.hf-dequant-fp32"),
-    on_cpu("llama/tiny-q5_k.gguf", "llama/q5_k.hf-dequant-fp32"),
-    on_cpu("llama/tiny-q5_0.gguf", "llama/q5_0.hf-dequant-fp32"),
-    on_cpu("llama/tiny-q2_k.gguf", "llama/q2_k.hf-dequant-fp32"),
-    on_cpu("llama/tiny-q3_k.gguf", "llama/q3_k.hf-dequant-fp32"),
-    on_cpu("llama/tiny-iq4_xs.gguf", "llama/iq4_xs.hf-dequant-fp32"),
-    on_cpu("llama/tiny-mxfp4.gguf", "llama/mxfp4.hf-dequant-fp32"),
-    on_cpu("qwen3/tiny-yarn-q1_0.gguf", "qwen3/yarn-q1_0.hf-dequant-fp32"),
-    on_cpu("qwen3/tiny-q2_0.gguf", "qwen3/q2_0.hf-dequant-fp32"),
-    on_cpu("qwen3/tiny-q2_0-g128.gguf", "qwen3/q2_0-g128.hf-dequant-fp32"),
+    not_on_cuda("llama/tiny-q4_k.gguf", "llama/q4_k.hf-dequant-fp32"),
+    not_on_cuda("llama/tiny-q4_k_m.gguf", "llama/q4_k_m.hf-dequant-fp32"),
+    not_on_cuda("llama/tiny-q5_k.gguf", "llama/q5_k.hf-dequant-fp32"),
+    not_on_cuda("llama/tiny-q5_0.gguf", "llama/q5_0.hf-dequant-fp32"),
+    not_on_cuda("llama/tiny-q2_k.gguf", "llama/q2_k.hf-dequant-fp32"),
+    not_on_cuda("llama/tiny-q3_k.gguf", "llama/q3_k.hf-dequant-fp32"),
+    not_on_cuda("llama/tiny-iq4_xs.gguf", "llama/iq4_xs.hf-dequant-fp32"),
+    not_on_cuda("llama/tiny-mxfp4.gguf", "llama/mxfp4.hf-dequant-fp32"),
+    not_on_cuda("qwen3/tiny-yarn-q1_0.gguf", "qwen3/yarn-q1_0.hf-dequant-fp32"),
+    not_on_cuda("qwen3/tiny-q2_0.gguf", "qwen3/q2_0.hf-dequant-fp32"),
+    not_on_cuda("qwen3/tiny-q2_0-g128.gguf", "qwen3/q2_0-g128.hf-dequant-fp32"),
     Case { int8: true, ..plain("llama-i2_s/tiny-i2_s.gguf", "llama-i2_s/i2_s.spec-fp64") },
 ];
 

@@ -11,7 +11,7 @@ mod iq4_nl;
 mod iq4_xs;
 mod mxfp4;
 mod pq2_0;
-mod ptq1_0;
+pub(crate) mod ptq1_0;
 mod q1_0;
 mod q2_0;
 mod q2_k;

@@ -12,6 +12,12 @@ const RUNS: [Run; 3] = [
 ];
 const SCALE: usize = 26;
 
+/// The same weights as a block of PQ2_0, 34 bytes, all 0.
+pub(crate) fn to_pq2_0(block: &[u8], out: &mut [u8]) {
+    out[..2].copy_from_slice(&block[SCALE..]);
+    tq1_0::each_trit(&RUNS, block, |elem, trit| out[2 + elem / 4] |= trit << (elem % 4 * 2));
+}
+
 /// 28 bytes of 128 weights: 24 bytes of five, 2 bytes of four, f16 scale.
 #[derive(Debug)]
 pub struct Ptq1_0;

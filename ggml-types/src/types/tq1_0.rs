@@ -24,7 +24,7 @@ const RUNS: [Run; 3] = [
 const SCALE: usize = 52;
 
 /// Hands on the elements of a block and their trits.
-fn each_trit(runs: &[Run], block: &[u8], mut each: impl FnMut(usize, u8)) {
+pub(super) fn each_trit(runs: &[Run], block: &[u8], mut each: impl FnMut(usize, u8)) {
     for run in runs {
         for byte in 0..run.n_bytes {
             let mut fraction = block[run.start + byte];

@@ -28,7 +28,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
     let positions = s.positions.map(|positions| &cx.weights[positions.0 as usize]);
     // Rows of f32 weights are padded to 8 elements.
     let stride = positions.map_or(0, |positions| positions.cols.next_multiple_of(8));
-    let positions = positions.map_or(&cx.memory.constants, |positions| &positions.parts[0].buffer);
+    let positions = positions.map_or(&cx.memory.constants, |positions| positions.parts[0].alone());
     let dispatch = |part| Dispatch {
         kernels: vec![(usize::MAX, kernel)],
         params: table
@@ -38,7 +38,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
             .collect(),
         buffers: vec![
             &cx.memory.step.buffer,
-            &part.buffer,
+            part.alone(),
             positions,
             &cx.memory.picks.newest,
             &cx.memory.bufs[s.x.0 as usize],

@@ -266,13 +266,20 @@ impl Ready {
                 (if splits < least || counts.tiles.is_some() { 0 } else { rows }, x, splits)
             }
             Grid::Tiles { x } => (counts.tiles.unwrap_or(0), x, 1),
+            Grid::Experts { of_weight, experts, .. } => (counts.rows, of_weight, experts),
+            Grid::Once => (counts.rows.min(1), 1, 1),
             Grid::Filled { x } => (counts.filled, x, 1),
             Grid::Sampled { x } => (counts.sampled, x, 1),
         };
         if rows == 0 {
             return;
         }
-        let fitting = self.pipelines.iter().find(|(most, ..)| rows <= *most);
+        // Of experts, what each has if rows choose evenly.
+        let typical = match self.grid {
+            Grid::Experts { chosen: [used, of], .. } => (rows * used).div_ceil(of),
+            _ => rows,
+        };
+        let fitting = self.pipelines.iter().find(|(most, ..)| typical <= *most);
         let (_, pipeline, [width, height]) = fitting.expect("the last takes any number");
         pass.set_pipeline(pipeline);
         pass.set_bind_group(0, &self.bind_group, &[]);

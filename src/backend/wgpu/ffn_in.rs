@@ -5,15 +5,20 @@ use super::{Cx, Dispatch};
 use crate::program::{Act, FfnIn, RowsOf};
 
 /// In the parameters of `up` behind a gate.
-const TIMES: u32 = 3;
+pub const TIMES: u32 = 3;
 
-pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
-    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
-    let act = match s.act {
+/// In the parameters of what has an activation function.
+pub fn activation(act: Act) -> u32 {
+    match act {
         Act::Relu2 => 0,
         Act::Silu => 1,
         Act::GeluTanh => 2,
-    };
+    }
+}
+
+pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
+    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
+    let act = activation(s.act);
     let (out, out_cols) = (&cx.memory.bufs[s.h.0 as usize], cx.p.buf_decl(s.h).cols);
     let layer = |linear, what| Layer { linear, out, out_cols, out_at: 0, what };
     let layers = match &s.gate {

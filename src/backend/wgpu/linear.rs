@@ -96,7 +96,14 @@ fn ints(cx: &Cx<'_>, linear: &Linear) -> bool {
     Format::of(cx.p.weight_decl(linear.w).ty).expect("the plan was made").multiplies_ints(linear.act)
 }
 
-fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &Linear) -> Dispatch<'a> {
+/// Whether two layers over one input want it rounded in one way.
+pub fn is_same_input(cx: &Cx<'_>, a: &Linear, b: &Linear) -> bool {
+    // Rows of activations may be as long as the chunks of a type.
+    (a.act, ints(cx, a), act_words(cx.p, a)) == (b.act, ints(cx, b), act_words(cx.p, b))
+}
+
+/// The dispatch that norms and rounds the input of a layer.
+pub fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &Linear) -> Dispatch<'a> {
     let mut params = norm(cx, input.norm).to_vec();
     params.extend([
         cx.p.buf_decl(input.x).cols as u32,
@@ -128,7 +135,7 @@ fn products<'a>(
     let (linear, memory) = (layer.linear, cx.memory);
     let weight = &cx.weights[linear.w.0 as usize];
     let (ty, ints) = (Format::of(weight.ty).expect("it was uploaded").kernels.name(), ints(cx, linear));
-    let kernel = move |rows| Kernel::Linear { stage, ty, ints, rows };
+    let kernel = move |rows| Kernel::Linear { stage, ty, ints, rows, experts: false };
     let shared = [
         act_words(cx.p, linear) as u32 / 4,
         u32::from(rows == RowsOf::Outputs),
@@ -148,7 +155,7 @@ fn products<'a>(
         buffers: vec![
             &memory.step.buffer,
             &memory.constants,
-            &part.buffer,
+            part.alone(),
             &memory.acts,
             &memory.quants,
             out,

@@ -7,6 +7,8 @@ use crate::program::{Logits, RowsOf};
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Logits) -> Vec<Dispatch<'a>> {
     let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Outputs };
     let out = &cx.memory.bufs[s.logits.0 as usize];
-    let layer = Layer { linear: &s.w, out, out_cols: cx.p.buf_decl(s.logits).cols, out_at: 0, what: 0 };
+    // No bits are no cap: a cap is above 0.
+    let cap = s.soft_cap.map_or(0, f32::to_bits);
+    let layer = Layer { linear: &s.w, out, out_cols: cx.p.buf_decl(s.logits).cols, out_at: 0, what: cap };
     linear::dispatches(cx, "logits", input, vec![layer])
 }

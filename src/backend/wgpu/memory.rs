@@ -1,5 +1,7 @@
 //! The memory of a compiled program, all of it allocated before the first step.
 
+use std::collections::HashMap;
+
 use ggml_types::{KvSide, types};
 use wgpu::{Buffer, BufferUsages};
 
@@ -7,10 +9,10 @@ use super::device::Gpu;
 use super::picks::Picks;
 use super::step::StepMemory;
 use super::upload::DeviceWeight;
-use super::{attend, attn_in, kv, linear, proj_add, sample};
+use super::{attend, attn_in, experts, kv, linear, proj_add, sample};
 use crate::backend::BackendError;
 use crate::backend::device::tables;
-use crate::program::{KvDecl, PAGE, Program, Rope, Stage};
+use crate::program::{KvDecl, PAGE, Program, Rope, Stage, Weight};
 
 /// Bytes of the count of what was put right: one number.
 pub const CLAMPED_BYTES: u64 = 4;
@@ -36,6 +38,10 @@ pub struct Memory {
     /// Products of the step that are not yet what their stage writes: keys and values before RoPE, and what
     /// is normed before it is added.
     pub fresh: Buffer,
+    /// Which rows go through which experts.
+    pub routes: Buffer,
+    /// Biases and factors of the experts of a layer, by the weight of the first.
+    pub expert_tables: HashMap<Weight, Buffer>,
     /// Splits of attention.
     pub partial: Buffer,
     /// Queries of attention, projected for keys that keep signs.
@@ -61,6 +67,8 @@ pub struct Sizes {
     pub acts: u64,
     pub quants: u64,
     pub fresh: u64,
+    pub routes: u64,
+    pub expert_tables: u64,
     pub partial: u64,
     pub projected: u64,
     pub best: u64,
@@ -72,10 +80,15 @@ impl Sizes {
     pub fn of(p: &Program) -> Self {
         let (limits, positions) = (p.limits, p.limits.pages * PAGE);
         let (mut acts, mut quants, mut fresh) = (0, 0, 0);
-        let (mut partial, mut projected) = (0, 0);
+        let (mut partial, mut projected, mut routes, mut expert_tables) = (0, 0, 0, 0);
         for (_, stage) in &p.stages {
             let (rows, linears) = stage.linears();
-            let rows = linear::padded_rows(p.max_rows(rows)) as u64;
+            let rows = match stage {
+                // Down's inputs are the rows of every expert.
+                Stage::Experts(s) => experts::slots(p, s),
+                _ => p.max_rows(rows),
+            };
+            let rows = linear::padded_rows(rows) as u64;
             for linear in linears {
                 acts = acts.max(4 * rows * linear::act_words(p, linear) as u64);
                 quants = quants.max(8 * rows);
@@ -87,11 +100,12 @@ impl Sizes {
                     projected = projected.max(attend::projected_bytes(p, s));
                 }
                 Stage::ProjAdd(s) => fresh = fresh.max(proj_add::fresh_bytes(p, s)),
-                Stage::Embed(_)
-                | Stage::FfnIn(_)
-                | Stage::Experts(_)
-                | Stage::Logits(_)
-                | Stage::Sample(_) => {}
+                Stage::Experts(s) => {
+                    fresh = fresh.max(experts::fresh_bytes(p, s));
+                    routes = routes.max(experts::route_bytes(p, s));
+                    expert_tables += 3 * 8 * s.experts.len() as u64;
+                }
+                Stage::Embed(_) | Stage::FfnIn(_) | Stage::Logits(_) | Stage::Sample(_) => {}
             }
         }
         let of_buf = |buf: &crate::program::BufDecl| {
@@ -116,6 +130,8 @@ impl Sizes {
             acts,
             quants,
             fresh,
+            routes,
+            expert_tables,
             partial,
             projected,
             best: 8 * (sample::blocks(p.picked_from()) * limits.outputs) as u64,
@@ -132,6 +148,8 @@ impl Sizes {
             ("inputs of layers", self.acts),
             ("scales of inputs", self.quants),
             ("new keys, values and products", self.fresh),
+            ("rows of experts", self.routes),
+            ("biases of experts", self.expert_tables),
             ("splits of attention", self.partial),
             ("projected queries", self.projected),
             ("candidates", self.best),
@@ -186,10 +204,22 @@ impl Memory {
         let mut encoder = gpu.encoder();
         for ((i, cols), place) in constants(p).zip(constant_places(p).into_iter().flatten()) {
             assert!(weights[i].ty.is(&types::F32), "vectors of f32 alone are constants");
-            let from = &weights[i].parts[0].buffer;
+            let from = weights[i].parts[0].alone();
             encoder.copy_buffer_to_buffer(from, 0, &constants_buffer, 4 * u64::from(place), 4 * cols as u64);
         }
         gpu.submit(encoder)?;
+        let places = constant_places(p);
+        let mut expert_tables = HashMap::new();
+        for s in experts::mixtures(p) {
+            for layer in experts::LAYERS {
+                let layers: Vec<_> = s.experts.iter().map(layer).collect();
+                let place = |w: Weight| places[w.0 as usize].expect("a vector of f32");
+                let table = experts::table(&layers, place);
+                let buffer = gpu.storage(4 * table.len() as u64)?;
+                gpu.upload(&buffer, bytemuck::cast_slice(&table))?;
+                expert_tables.insert(layers[0].w, buffer);
+            }
+        }
         Ok(Self {
             bufs: many(&sizes.bufs)?,
             kvs: pairs,
@@ -200,6 +230,8 @@ impl Memory {
             acts: gpu.storage(sizes.acts)?,
             quants: gpu.storage(sizes.quants)?,
             fresh: gpu.storage(sizes.fresh)?,
+            routes: gpu.storage(sizes.routes)?,
+            expert_tables,
             partial: gpu.storage(sizes.partial)?,
             projected: gpu.storage(sizes.projected)?,
             clamped: gpu.storage(CLAMPED_BYTES)?,

@@ -12,6 +12,7 @@ mod cache;
 pub mod device;
 mod embed;
 mod exec;
+mod experts;
 mod ffn_in;
 mod kv;
 mod linear;
@@ -132,6 +133,8 @@ impl Backend for Wgpu {
     }
 
     fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
+        exec::plan(&self.gpu, p)?;
+        experts::join(&self.gpu, p, &mut self.weights, |w| weights[w.0 as usize].0 as usize)?;
         let weights: Vec<_> = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
         self.execs.push(Compiled::new(&self.gpu, p, &weights)?);
         Ok(Exec(self.execs.len() as u32 - 1))
@@ -200,12 +203,8 @@ fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
             let linears: Vec<_> = s.gate.iter().chain([&s.up]).collect();
             linear::missing(device, p, "ffn_in", &linears)
         }
-        Stage::Logits(s) => {
-            let mut missing = linear::missing(device, p, "logits", &[&s.w]);
-            missing.extend(s.soft_cap.map(|_| "logits with a soft cap".to_owned()));
-            missing
-        }
-        Stage::Experts(_) => vec!["experts".to_owned()],
+        Stage::Experts(s) => experts::missing(device, p, s),
+        Stage::Logits(s) => linear::missing(device, p, "logits", &[&s.w]),
         Stage::Sample(_) => Vec::new(),
     }
 }
@@ -219,7 +218,7 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
         Stage::ProjAdd(s) => proj_add::dispatches(cx, s),
         Stage::FfnIn(s) => ffn_in::dispatches(cx, s),
         Stage::Logits(s) => logits::dispatches(cx, s),
-        Stage::Experts(_) => unreachable!("the plan names it as missing"),
+        Stage::Experts(s) => experts::dispatches(cx, s),
         Stage::Sample(s) => sample::dispatches(cx, s),
     }
 }
@@ -268,6 +267,11 @@ enum Grid {
     Tiles { x: u32 },
     /// One a row that fills a page, times `x`.
     Filled { x: u32 },
+    /// One a tile of the kernel's size, over rows of a weight and of the step, for each of some experts; a
+    /// row chooses so many of so many.
+    Experts { of_weight: u32, experts: u32, chosen: [usize; 2] },
+    /// A single one.
+    Once,
     /// One a row of logits that is sampled.
     Sampled { x: u32 },
 }

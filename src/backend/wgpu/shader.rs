@@ -21,12 +21,16 @@ pub const THREADS: u32 = 64;
 /// Up to how many rows of the step a workgroup multiplies: single ones, a few, and tiles of many.
 pub const ROWS: [u32; 3] = [1, 8, TILE];
 
+/// Experts that the kernel of the router's choice has room for.
+pub const MOST_EXPERTS: usize = 4096;
+
 /// Rows of weights and of the step that a tile has.
 const TILE: u32 = 32;
 
 /// Kernels, and what they share. Weight types and codecs have their own registries.
 const FILES: &[(&str, &str)] = &[
     ("embed.wgsl", include_str!("shaders/embed.wgsl")),
+    ("experts.wgsl", include_str!("shaders/experts.wgsl")),
     ("input.wgsl", include_str!("shaders/input.wgsl")),
     ("linear.wgsl", include_str!("shaders/linear.wgsl")),
     ("post_norm.wgsl", include_str!("shaders/post_norm.wgsl")),
@@ -41,6 +45,12 @@ const FILES: &[(&str, &str)] = &[
     ("lib/floats.wgsl", include_str!("shaders/lib/floats.wgsl")),
     ("lib/norm.wgsl", include_str!("shaders/lib/norm.wgsl")),
     ("lib/matrix.wgsl", include_str!("shaders/lib/matrix.wgsl")),
+    ("lib/nibbles.wgsl", include_str!("shaders/lib/nibbles.wgsl")),
+    ("lib/pairs.wgsl", include_str!("shaders/lib/pairs.wgsl")),
+    ("lib/halves.wgsl", include_str!("shaders/lib/halves.wgsl")),
+    ("lib/k_groups.wgsl", include_str!("shaders/lib/k_groups.wgsl")),
+    ("lib/table.wgsl", include_str!("shaders/lib/table.wgsl")),
+    ("lib/uneven.wgsl", include_str!("shaders/lib/uneven.wgsl")),
     ("lib/cache.wgsl", include_str!("shaders/lib/cache.wgsl")),
     ("lib/attention.wgsl", include_str!("shaders/lib/attention.wgsl")),
 ];
@@ -80,7 +90,15 @@ pub enum Kernel {
         ints: bool,
         /// Rows of the step that a workgroup multiplies.
         rows: u32,
+        /// Whether it is a layer of many experts.
+        experts: bool,
     },
+    /// Chooses the experts of each row.
+    Route,
+    /// Sorts rows by expert.
+    Group,
+    /// Adds up what experts have left.
+    Mix,
     /// Norms a product and adds it.
     PostNorm,
     /// Of a codec.
@@ -106,6 +124,7 @@ impl Kernel {
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::PostNorm];
+        all.extend([Self::Route, Self::Group, Self::Mix]);
         all.extend([true, false].map(|ints| Self::Input { ints }));
         all.extend([true, false].map(|rotates| Self::AttendMerge { rotates }));
         for format in FORMATS.iter().filter(|format| format.ty.is(format.kernels)) {
@@ -113,8 +132,11 @@ impl Kernel {
             all.push(Self::Embed(ty));
             for stage in ["proj_add", "ffn_in", "logits"] {
                 for rows in ROWS {
-                    let of = |ints| Self::Linear { stage, ty, ints, rows };
+                    let of = |ints| Self::Linear { stage, ty, ints, rows, experts: false };
                     all.extend([false, true].into_iter().filter(|ints| !ints || format.ints).map(of));
+                    let is_of_experts = stage != "proj_add" && !format.ints;
+                    let of_experts = Self::Linear { stage, ty, ints: false, rows, experts: true };
+                    all.extend(is_of_experts.then_some(of_experts));
                 }
             }
         }
@@ -134,10 +156,14 @@ impl Kernel {
         match self {
             Self::Embed(ty) => format!("embed__{ty}"),
             Self::Input { ints } => (if ints { "input__ints" } else { "input" }).to_owned(),
-            Self::Linear { stage, ty, ints, rows } => {
+            Self::Linear { stage, ty, ints, rows, experts } => {
+                let of = if experts { "experts_" } else { "" };
                 let ints = if ints { "__ints" } else { "" };
-                format!("{stage}__{ty}{ints}__{rows}")
+                format!("{of}{stage}__{ty}{ints}__{rows}")
             }
+            Self::Route => "route".to_owned(),
+            Self::Group => "group".to_owned(),
+            Self::Mix => "mix".to_owned(),
             Self::PostNorm => "post_norm".to_owned(),
             Self::AttnIn(codec) => format!("attn_in__{}", name_of(codec)),
             Self::Append(codec) => format!("append__{}", name_of(codec)),
@@ -161,7 +187,11 @@ impl Kernel {
         match self {
             Self::Embed(_) => &[R, R, R, R, W],
             Self::Input { .. } => &[R, R, R, W, W],
+            Self::Linear { experts: true, .. } => &[R, R, R, R, R, W, R, R],
             Self::Linear { .. } => &[R, R, R, R, R, W],
+            Self::Route => &[R, R, W],
+            Self::Group => &[R, W],
+            Self::Mix => &[R, R, R, W],
             Self::PostNorm => &[R, R, R, W],
             Self::AttnIn(_) => &[R, R, R, R, W, W, W, W],
             Self::Append(_) => &[R, W, W, W],
@@ -181,6 +211,7 @@ impl Kernel {
         match self {
             Self::Linear { rows: TILE, .. } => [TILE; 2],
             Self::Linear { rows, .. } => [THREADS / LANES, rows],
+            Self::Mix => [self.threads(), 1],
             _ => [1, 1],
         }
     }
@@ -188,6 +219,7 @@ impl Kernel {
     fn threads(self) -> u32 {
         match self {
             Self::Input { .. } | Self::PostNorm | Self::SampleBest | Self::Sample | Self::Embed(_) => 256,
+            Self::Route | Self::Group | Self::Mix => 256,
             Self::Linear { .. } | Self::AttnIn(_) | Self::Append(_) | Self::Project => THREADS,
             Self::Attend { .. } | Self::AttendTile { .. } | Self::AttendMerge { .. } => THREADS,
         }
@@ -201,9 +233,12 @@ impl Kernel {
         let (file, values) = match self {
             Self::Embed(ty) => ("embed", context! { type => ty }),
             Self::Input { ints } => ("input", context! { ints }),
-            Self::Linear { stage, ty, ints, rows } => {
+            Self::Linear { stage, ty, ints, rows, experts: _ } => {
                 ("linear", context! { stage, type => ty, ints, rows, tiled => rows == TILE })
             }
+            Self::Route => ("experts", context! { part => "route", most_experts => MOST_EXPERTS }),
+            Self::Group => ("experts", context! { part => "group" }),
+            Self::Mix => ("experts", context! { part => "mix" }),
             Self::PostNorm => ("post_norm", context! {}),
             Self::AttnIn(codec) => ("attn_in", context! { codec => of_codec(codec) }),
             Self::Append(codec) => ("append", context! { codec => of_codec(codec) }),
@@ -221,7 +256,9 @@ impl Kernel {
             Self::Sample => ("sample", context! { best => false }),
         };
         let Caps { subgroups, packed } = caps;
-        let all = context! { threads => self.threads(), lanes => LANES, subgroups, packed, ..values };
+        let experts = matches!(self, Self::Linear { experts: true, .. });
+        let all =
+            context! { threads => self.threads(), lanes => LANES, subgroups, packed, experts, ..values };
         let text = TEMPLATES.get_template(&format!("{file}.wgsl")).and_then(|template| template.render(all));
         text.unwrap_or_else(|err| panic!("{}: {err:#}", self.name()))
     }

@@ -30,8 +30,30 @@ pub struct DeviceWeight {
 pub struct Part {
     /// Which.
     pub rows: Range<usize>,
-    /// Their bytes.
+    /// Their bytes, perhaps among those of others.
     pub buffer: Buffer,
+    /// Where they begin in the buffer, and how many they are: multiples of 16.
+    pub at: u64,
+    /// See above.
+    pub bytes: u64,
+    /// Whether the buffer has the weights of several experts.
+    is_joined: bool,
+}
+
+impl Part {
+    /// The buffer of a part that has one of its own.
+    ///
+    /// # Panics
+    /// For a part of an expert: its weights belong to no other layer.
+    pub fn alone(&self) -> &Buffer {
+        assert!(!self.is_joined, "the weights of an expert belong to no other layer");
+        &self.buffer
+    }
+
+    /// Whether this one lies right behind another one.
+    pub fn follows(&self, before: &Self) -> bool {
+        self.buffer == before.buffer && self.at == before.at + before.bytes
+    }
 }
 
 /// Rows of a weight that one buffer may hold, and one dispatch multiply.
@@ -77,7 +99,8 @@ impl DeviceWeight {
                 last[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
                 gpu.write(&buffer, whole as u64, &last);
             }
-            parts.push(Part { rows, buffer });
+            let bytes = buffer.size();
+            parts.push(Part { rows, buffer, at: 0, bytes, is_joined: false });
         }
         let tensor_scale = w.ty.tensor_scale(&w.bytes, w.rows, w.cols).expect("a whole tensor");
         Ok(Self { ty: w.ty, rows: w.rows, cols: w.cols, parts: parts.into(), tensor_scale })
@@ -88,6 +111,34 @@ impl DeviceWeight {
         let chunks = Format::of(self.ty).expect("it was uploaded").chunks(self.cols);
         [part.rows.len() as u32, part.rows.start as u32, chunks as u32, self.tensor_scale.to_bits()]
     }
+}
+
+/// Brings weights of one type and shape into as few buffers as may be, one behind the other, so that one
+/// dispatch can have many of them. What is there already stays.
+pub fn join(gpu: &Gpu, all: &mut [DeviceWeight], ids: &[usize]) -> Result<(), BackendError> {
+    if ids.iter().all(|id| all[*id].parts.iter().all(|part| part.is_joined)) {
+        return Ok(());
+    }
+    let mut joined: Vec<Vec<Part>> = ids.iter().map(|_| Vec::new()).collect();
+    for i in 0..all[ids[0]].parts.len() {
+        let bytes = all[ids[0]].parts[i].bytes;
+        let together = (gpu.max_part_bytes / bytes).max(1) as usize;
+        for (ids, joined) in ids.chunks(together).zip(joined.chunks_mut(together)) {
+            let buffer = gpu.storage(bytes * ids.len() as u64)?;
+            let mut encoder = gpu.encoder();
+            for ((id, parts), at) in ids.iter().zip(joined).zip((0..).step_by(bytes as usize)) {
+                let from = &all[*id].parts[i];
+                encoder.copy_buffer_to_buffer(&from.buffer, from.at, &buffer, at, bytes);
+                let (rows, buffer) = (from.rows.clone(), buffer.clone());
+                parts.push(Part { rows, buffer, at, bytes, is_joined: true });
+            }
+            gpu.submit(encoder)?;
+        }
+    }
+    for (id, parts) in ids.iter().zip(joined) {
+        all[*id].parts = parts.into();
+    }
+    Ok(())
 }
 
 #[cfg(test)]

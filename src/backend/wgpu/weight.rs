@@ -107,6 +107,132 @@ pub static FORMATS: &[Format] = &[
         quarter_bytes: 66,
         pack: |w, rows| Cow::Owned(planes::tq1_0(bytes_of(w, rows))),
     },
+    Format {
+        ty: &types::Q4K,
+        kernels: &types::Q4K,
+        shader: include_str!("shaders/types/q4_k.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 144,
+        pack: rows_as_they_are,
+    },
+    Format {
+        ty: &types::Q5K,
+        kernels: &types::Q5K,
+        shader: include_str!("shaders/types/q5_k.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 176,
+        pack: rows_as_they_are,
+    },
+    Format {
+        ty: &types::Q3K,
+        kernels: &types::Q3K,
+        shader: include_str!("shaders/types/q3_k.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 112,
+        pack: padded_blocks::<16>,
+    },
+    Format {
+        ty: &types::Q2K,
+        kernels: &types::Q2K,
+        shader: include_str!("shaders/types/q2_k.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 84,
+        pack: |w, rows| split(w, rows, [0..80, 80..84]),
+    },
+    Format {
+        ty: &types::Q4_1,
+        kernels: &types::Q4_1,
+        shader: include_str!("shaders/types/q4_1.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 80,
+        pack: |w, rows| split(w, rows, [4..20, 0..4]),
+    },
+    Format {
+        ty: &types::Q5_0,
+        kernels: &types::Q5_0,
+        shader: include_str!("shaders/types/q5_0.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 88,
+        pack: |w, rows| split(w, rows, [6..22, 2..6, 0..2]),
+    },
+    Format {
+        ty: &types::Q5_1,
+        kernels: &types::Q5_1,
+        shader: include_str!("shaders/types/q5_1.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 96,
+        pack: |w, rows| split(w, rows, [8..24, 0..4, 4..8]),
+    },
+    Format {
+        ty: &types::Iq4Nl,
+        kernels: &types::Iq4Nl,
+        shader: include_str!("shaders/types/iq4_nl.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 72,
+        pack: |w, rows| split(w, rows, [2..18, 0..2]),
+    },
+    Format {
+        ty: &types::Iq4Xs,
+        kernels: &types::Iq4Xs,
+        shader: include_str!("shaders/types/iq4_xs.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 68,
+        pack: |w, rows| split(w, rows, [8..136, 0..8]),
+    },
+    Format {
+        ty: &types::Mxfp4,
+        kernels: &types::Mxfp4,
+        shader: include_str!("shaders/types/mxfp4.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 68,
+        pack: |w, rows| split(w, rows, [1..17, 0..1]),
+    },
+    Format {
+        ty: &types::Q1_0,
+        kernels: &types::Q1_0,
+        shader: include_str!("shaders/types/q1_0.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 36,
+        pack: |w, rows| split(w, rows, [2..18, 0..2]),
+    },
+    Format {
+        ty: &types::Q2_0,
+        kernels: &types::Q2_0,
+        shader: include_str!("shaders/types/q2_0.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 72,
+        pack: |w, rows| split(w, rows, [2..18, 0..2]),
+    },
+    Format {
+        ty: &types::Pq2_0,
+        kernels: &types::Pq2_0,
+        shader: include_str!("shaders/types/pq2_0.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 68,
+        pack: |w, rows| split(w, rows, [2..34, 0..2]),
+    },
+    Format {
+        ty: &types::Ptq1_0,
+        kernels: &types::Pq2_0,
+        shader: include_str!("shaders/types/pq2_0.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 68,
+        pack: |w, rows| Cow::Owned(planes::ptq1_0(bytes_of(w, rows))),
+    },
 ];
 
 impl Format {
@@ -145,15 +271,30 @@ fn rows_as_they_are(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
     Cow::Borrowed(bytes_of(w, rows))
 }
 
+/// Blocks taken apart into planes.
+fn split<const N: usize>(w: &HostTensor, rows: Range<usize>, of_block: [Range<usize>; N]) -> Cow<'_, [u8]> {
+    Cow::Owned(planes::split(bytes_of(w, rows), &of_block))
+}
+
 /// Rows padded with zeros to multiples of `ALIGN` bytes.
 fn padded_rows<const ALIGN: usize>(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
-    let from = row_bytes(w);
-    let to = from.next_multiple_of(ALIGN);
+    padded(bytes_of(w, rows), row_bytes(w), ALIGN)
+}
+
+/// Blocks padded with zeros to multiples of `ALIGN` bytes.
+fn padded_blocks<const ALIGN: usize>(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
+    let block_bytes = w.ty.row_bytes(w.ty.block_elems()).expect("one block");
+    padded(bytes_of(w, rows), block_bytes, ALIGN)
+}
+
+/// Pieces of `from` bytes padded with zeros to multiples of `align` bytes.
+fn padded(bytes: &[u8], from: usize, align: usize) -> Cow<'_, [u8]> {
+    let to = from.next_multiple_of(align);
     if from == to {
-        return rows_as_they_are(w, rows);
+        return Cow::Borrowed(bytes);
     }
-    let mut out = vec![0; rows.len() * to];
-    for (to, from) in out.chunks_exact_mut(to).zip(bytes_of(w, rows).chunks_exact(from)) {
+    let mut out = vec![0; bytes.len() / from * to];
+    for (to, from) in out.chunks_exact_mut(to).zip(bytes.chunks_exact(from)) {
         to[..from.len()].copy_from_slice(from);
     }
     Cow::Owned(out)

@@ -1,7 +1,8 @@
 // Embed: x[r] = scale * table[token[r]] (+ positions[pos[r]]). The token may be the one that `sample` picked
 // last for the sequence.
 //
-// A workgroup owns one row of the step, a thread every THREADS-th chunk. Reads one row of the table. Of a
+// A workgroup owns one row of the step, a thread every THREADS-th quad of columns, for which it decodes a
+// whole chunk: stores of a chunk, unrolled, took drivers seconds to compile. Reads one row of the table. Of a
 // table in several parts, each is a dispatch of its own, which leaves the rows of other parts alone.
 #include "lib/main.wgsl"
 #include "lib/matrix.wgsl"
@@ -36,20 +37,22 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     if (at >= params.w.rows) {
         return;
     }
-    for (var chunk = thread; chunk < params.w.chunks; chunk += THREADS) {
-        let values = decode(at, chunk);
-        for (var i = 0u; i < CHUNK_QUADS; i++) {
-            for (var e = 0u; e < 4u; e++) {
-                let col = 4u * place(chunk, i) + e;
-                if (col >= params.cols) {
-                    continue;
-                }
-                var value = values[i][e] * params.scale;
-                if (params.positions_stride > 0u) {
-                    value += positions[row.pos * params.positions_stride + col];
-                }
-                x[r * params.cols + col] = value;
+    let quads = params.w.chunks * CHUNK_QUADS;
+    for (var quad = thread; quad < quads; quad += THREADS) {
+        let chunk = quad / CHUNK_QUADS;
+        let i = quad % CHUNK_QUADS;
+        let values = decode(at, chunk)[i] * params.scale;
+        let first = 4u * place(chunk, i);
+        for (var e = 0u; e < 4u; e++) {
+            let col = first + e;
+            if (col >= params.cols) {
+                continue;
             }
+            var value = values[e];
+            if (params.positions_stride > 0u) {
+                value += positions[row.pos * params.positions_stride + col];
+            }
+            x[r * params.cols + col] = value;
         }
     }
 }

@@ -3,9 +3,9 @@
 //   n = (x - mean) * factor * weight + bias
 //   s = 127 / max(absmax(n), 1e-5), q = round_half_even(n s)
 //
-// A workgroup owns one row. For products of integers, acts holds four int8 a word and quants has (s, sum of
-// q) of each row; otherwise acts holds floats: n, or q / s if the layer rounds to int8. Elements beyond the
-// columns are 0.
+// A workgroup owns one row; where a row of the step has several, they lie side by side (x). For products of
+// integers, acts holds four int8 a word and quants has (s, sum of q) of each row; otherwise acts holds
+// floats: n, or q / s if the layer rounds to int8. Elements beyond the columns are 0.
 #set reduce = [
     ("reduce_wide", "vec2<f32>", "add_wide"),
     ("reduce_max", "u32", "max_bits"),
@@ -53,7 +53,7 @@ fn rounded(n: f32, scale: f32) -> f32 {
 }
 
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
-    let r = workgroup.y;
+    let r = workgroup.y * workgroups.x + workgroup.x;
     var source_row = r;
     if (params.of_outputs == 1u) {
         source_row = output_row(r);

@@ -25,6 +25,16 @@ struct Params {
     out_at: u32,
     // The stage's own.
     what: u32,
+#if experts
+    // Vectors of 16 bytes before the part of the dispatch's first expert, and from one to the next.
+    first_at: u32,
+    apart: u32,
+    // The first of the dispatch's experts, and how many the layer has.
+    first_expert: u32,
+    n_experts: u32,
+    // 1 where rows of acts are those of the step, 0 where they are slots of the experts.
+    gathers: u32,
+#endif
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -36,6 +46,49 @@ struct Params {
 
 const ABSENT: u32 = 0xffffffffu;
 
+#if experts
+// The rows that go through an expert, whose products go to slots of its own (experts.wgsl); a workgroup has
+// one expert (z).
+@group(0) @binding(7) var<storage, read> routes: array<u32>;
+// x = place of an expert's bias in constants, or ABSENT; y = its factor.
+@group(0) @binding(8) var<storage, read> of_experts: array<vec2<u32>>;
+
+var<private> expert: u32;
+
+fn choose_expert(z: u32) {
+    expert = params.first_expert + z;
+    part_at = params.first_at + z * params.apart;
+}
+
+fn first_slot() -> u32 {
+    return routes[expert];
+}
+
+fn n_rows() -> u32 {
+    return routes[expert + 1u] - routes[expert];
+}
+
+// The row of acts of the expert's r-th row; of the last where there are not as many.
+fn act_row(r: u32) -> u32 {
+    let slot = first_slot() + min(r, n_rows() - 1u);
+    if (params.gathers == 1u) {
+        return routes[params.n_experts + 1u + slot];
+    }
+    return slot;
+}
+
+fn out_row(r: u32) -> u32 {
+    return first_slot() + r;
+}
+
+fn factor() -> f32 {
+    return bitcast<f32>(of_experts[expert].y);
+}
+
+fn bias_at() -> u32 {
+    return of_experts[expert].x;
+}
+#else
 fn n_rows() -> u32 {
     if (params.of_outputs == 1u) {
         return step_outputs();
@@ -43,13 +96,30 @@ fn n_rows() -> u32 {
     return step_rows();
 }
 
+fn act_row(r: u32) -> u32 {
+    return r;
+}
+
+fn out_row(r: u32) -> u32 {
+    return r;
+}
+
+fn factor() -> f32 {
+    return params.factor;
+}
+
+fn bias_at() -> u32 {
+    return params.bias;
+}
+#endif
+
 fn finished(sum: Acc, row: u32, r: u32) {
-    var y = scaled(sum, r) * params.factor;
+    var y = scaled(sum, r) * factor();
     let of_weight = params.w.first_row + row;
-    if (params.bias != ABSENT) {
-        y += constants[params.bias + of_weight];
+    if (bias_at() != ABSENT) {
+        y += constants[bias_at() + of_weight];
     }
-    finish(params.out_at + r * params.out_cols + of_weight, y);
+    finish(params.out_at + out_row(r) * params.out_cols + of_weight, y);
 }
 
 #if ints
@@ -89,6 +159,12 @@ fn scaled(sum: Acc, r: u32) -> f32 {
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let row = workgroup.x * (THREADS / LANES) + slot_of();
     let first = workgroup.y * ROWS;
+#if experts
+    choose_expert(workgroup.z);
+    if (first >= n_rows()) {
+        return;
+    }
+#endif
     var sums: array<Acc, ROWS>;
     if (row < params.w.rows) {
         for (var chunk = lane_of(); chunk < params.w.chunks; chunk += LANES) {
@@ -110,7 +186,7 @@ fn sum(a: Acc, b: Acc) -> Acc {
 // Adds the products of a chunk of a row of W with that of rows first .. first + ROWS.
 fn add_products(row: u32, chunk: u32, first: u32, sums: ptr<function, array<Acc, ROWS>>) {
 #if ints
-    let bits = weights[row * params.w.chunks + chunk];
+    let bits = bits_at(row * params.w.chunks + chunk);
     var code: array<vec4<u32>, 4>;
     for (var group = 0u; group < 4u; group++) {
         code[group] = codes(bits, group);
@@ -130,8 +206,9 @@ fn add_products(row: u32, chunk: u32, first: u32, sums: ptr<function, array<Acc,
     let values = decode(row, chunk);
     for (var m = 0u; m < ROWS; m++) {
         var sum = 0.0;
+        let row_at = act_row(first + m) * params.stride;
         for (var i = 0u; i < CHUNK_QUADS; i++) {
-            sum += dot(values[i], bitcast<vec4<f32>>(acts[(first + m) * params.stride + place(chunk, i)]));
+            sum += dot(values[i], bitcast<vec4<f32>>(acts[row_at + place(chunk, i)]));
         }
         (*sums)[m] += sum;
     }
@@ -148,6 +225,12 @@ alias Sums = array<array<Acc, 4>, 4>;
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let first_row = workgroup.x * TILE;
     let first = workgroup.y * TILE;
+#if experts
+    choose_expert(workgroup.z);
+    if (first >= n_rows()) {
+        return;
+    }
+#endif
     let across = thread % 8u;
     let down = thread / 8u;
     var sums: Sums;
@@ -184,7 +267,7 @@ fn bring(piece: u32, first_row: u32, first: u32) {
     let row = first_row + thread / 2u;
     var bits = vec4(0u);
     if (row < params.w.rows) {
-        bits = weights[row * params.w.chunks + 2u * piece + thread % 2u];
+        bits = bits_at(row * params.w.chunks + 2u * piece + thread % 2u);
     }
     tile_of_w[thread % 2u * TILE + thread / 2u] = bits;
     for (var at = thread; at < 8u * TILE; at += THREADS) {
@@ -238,7 +321,7 @@ fn bring(piece: u32, first_row: u32, first: u32) {
         let chunk = first_chunk + at % TILE_QUADS / CHUNK_QUADS;
         var value = vec4(0.0);
         if (chunk < params.w.chunks) {
-            let r = first + at / TILE_QUADS;
+            let r = act_row(first + at / TILE_QUADS);
             value = bitcast<vec4<f32>>(acts[r * params.stride + place(chunk, at % CHUNK_QUADS)]);
         }
         tile_of_acts[at % TILE_QUADS * TILE + at / TILE_QUADS] = value;
@@ -297,8 +380,16 @@ fn activated(act: u32, x: f32) -> f32 {
     return x / (1.0 + exp_near(-2.0 * u));
 }
 #elif stage == "logits"
-// Logits: logits[o] = W norm(x[outputs[o]]). AttnIn's products are written the same way.
+#include "lib/floats.wgsl"
+
+// Logits: logits[o] = cap(W norm(x[outputs[o]])). Products that are merely written, such as AttnIn's, have no
+// cap.
 fn finish(at: u32, y: f32) {
-    out[at] = y;
+    let cap = bitcast<f32>(params.what);
+    if (params.what == 0u) {
+        out[at] = y;
+    } else {
+        out[at] = cap * tanh_near(divide_rounded(y, cap));
+    }
 }
 #endif

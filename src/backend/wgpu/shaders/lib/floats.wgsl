@@ -74,19 +74,40 @@ fn exp_near(x: f32) -> f32 {
         return x;
     }
     // Beyond it the result is 0 or infinite.
-    let within = clamp(x, -110.0, 110.0);
-    let n = round(within * 1.44269504);
-    let r = (within - n * 0.693359375) + n * 2.12194440e-4;
+    let n = powers_of_2(clamp(x, -110.0, 110.0));
+    let near = 1.0 + less_1(clamp(x, -110.0, 110.0), n);
+    // Two powers, because one alone may be beyond what a float has.
+    let half = i32(n) / 2;
+    return near * power_of_2(half) * power_of_2(i32(n) - half);
+}
+
+fn powers_of_2(x: f32) -> f32 {
+    return round(x * 1.44269504);
+}
+
+// exp(x - n ln 2) - 1 for the n of `powers_of_2`.
+fn less_1(x: f32, n: f32) -> f32 {
+    let r = (x - n * 0.693359375) + n * 2.12194440e-4;
     let series = 0.5
         + r * (0.166666667
         + r * (0.0416666667
         + r * (8.33333333e-3
         + r * (1.38888889e-3
         + r * 1.98412698e-4))));
-    let near = 1.0 + (r + r * r * series);
-    // Two powers, because one alone may be beyond what a float has.
-    let half = i32(n) / 2;
-    return near * power_of_2(half) * power_of_2(i32(n) - half);
+    return r + r * r * series;
+}
+
+// tanh(x) = (exp(2 x) - 1) / (exp(2 x) + 1), relative to x as near as exp is.
+fn tanh_near(x: f32) -> f32 {
+    if (x != x) {
+        return x;
+    }
+    // Beyond it the result is 1 or -1.
+    let twice = clamp(2.0 * x, -40.0, 40.0);
+    let n = powers_of_2(twice);
+    let power = power_of_2(i32(n));
+    let minus_1 = less_1(twice, n) * power + (power - 1.0);
+    return divide_rounded(minus_1, minus_1 + 2.0);
 }
 
 fn power_of_2(n: i32) -> f32 {

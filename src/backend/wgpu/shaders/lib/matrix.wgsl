@@ -11,9 +11,28 @@ struct Matrix {
     scale: f32,
 }
 
-// The i-th half behind a place in the weights.
+#if experts
+// Where the part of the workgroup's expert begins, in vectors of 16 bytes.
+var<private> part_at: u32;
+
+// The i-th vector of 16 bytes of the part.
+fn bits_at(i: u32) -> vec4<u32> {
+    return weights[part_at + i];
+}
+#else
+// The i-th vector of 16 bytes of the part.
+fn bits_at(i: u32) -> vec4<u32> {
+    return weights[i];
+}
+#endif
+
+// The i-th word behind a vector of the part, and the i-th half.
+fn word_at(base: u32, i: u32) -> u32 {
+    return bits_at(base + i / 4u)[i % 4u];
+}
+
 fn half_at(base: u32, i: u32) -> f32 {
-    return unpack2x16float(weights[base + i / 8u][i / 2u % 4u])[i % 2u];
+    return unpack2x16float(word_at(base, i / 2u))[i % 2u];
 }
 
 #include "types/" ~ type ~ ".wgsl"

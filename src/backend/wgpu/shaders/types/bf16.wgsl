@@ -7,7 +7,7 @@ fn place(chunk: u32, i: u32) -> u32 {
 }
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
-    let bits = weights[row * params.w.chunks + chunk];
+    let bits = bits_at(row * params.w.chunks + chunk);
     let even = bitcast<vec4<f32>>(bits << vec4(16u));
     let odd = bitcast<vec4<f32>>(bits & vec4(0xffff0000u));
     return array(vec4(even.x, odd.x, even.y, odd.y), vec4(even.z, odd.z, even.w, odd.w));

@@ -7,7 +7,7 @@ fn place(chunk: u32, i: u32) -> u32 {
 }
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
-    let bits = weights[row * params.w.chunks + chunk];
+    let bits = bits_at(row * params.w.chunks + chunk);
     return array(
         vec4(unpack2x16float(bits.x), unpack2x16float(bits.y)),
         vec4(unpack2x16float(bits.z), unpack2x16float(bits.w)),

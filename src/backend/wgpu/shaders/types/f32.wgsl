@@ -8,5 +8,5 @@ fn place(chunk: u32, i: u32) -> u32 {
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let at = 2u * (row * params.w.chunks + chunk);
-    return array(bitcast<vec4<f32>>(weights[at]), bitcast<vec4<f32>>(weights[at + 1u]));
+    return array(bitcast<vec4<f32>>(bits_at(at)), bitcast<vec4<f32>>(bits_at(at + 1u)));
 }

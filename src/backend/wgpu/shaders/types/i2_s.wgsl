@@ -22,7 +22,7 @@ fn ternary(code: u32) -> vec4<f32> {
 }
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
-    let bits = weights[row * params.w.chunks + chunk];
+    let bits = bits_at(row * params.w.chunks + chunk);
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var group = 0u; group < 4u; group++) {
         let four = codes(bits, group);

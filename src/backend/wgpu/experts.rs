@@ -1,0 +1,208 @@
+//! A mixture of experts: the router, the choice of each row, the experts' layers over the rows that chose
+//! them, and the weighted sum. A layer of all experts is one dispatch where its weights fit in one buffer:
+//! its workgroups find their expert, and those that have no row end at once.
+
+use wgpu::Buffer;
+
+use super::linear::{self, ABSENT, Input, Layer};
+use super::shader::{Kernel, MOST_EXPERTS, ROWS};
+use super::upload::{self, DeviceWeight};
+use super::weight::Format;
+use super::{Cx, Device, Dispatch, Grid, ffn_in};
+use crate::backend::BackendError;
+use crate::program::{ActQuant, Expert, Experts, Linear, Program, RowsOf, Stage, Weight};
+
+/// The layers of an expert.
+pub const LAYERS: [fn(&Expert) -> &Linear; 3] =
+    [|expert| &expert.gate, |expert| &expert.up, |expert| &expert.down];
+
+/// What a mixture lacks, for people to read.
+pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
+    let mut missing = linear::missing(cx, p, "experts", &[&s.router]);
+    if s.experts.len() > MOST_EXPERTS {
+        missing.push(format!("more than {MOST_EXPERTS} experts"));
+    }
+    for layer in LAYERS {
+        let first = layer(&s.experts[0]);
+        let ty = p.weight_decl(first.w).ty;
+        missing.extend(linear::missing(cx, p, "experts", &[first]));
+        // One factor a tensor, which the parameters of a dispatch have.
+        if Format::of(ty).is_some_and(|format| format.ints) {
+            missing.push(format!("experts__{}", ty.name()));
+        }
+        let is_alike =
+            |expert: &Expert| p.weight_decl(layer(expert).w).ty.is(ty) && layer(expert).act == first.act;
+        if !s.experts.iter().all(is_alike) {
+            missing.push("experts of different types".to_owned());
+        }
+    }
+    if s.experts[0].gate.act != s.experts[0].up.act {
+        missing.push("experts whose gate and up round their inputs in different ways".to_owned());
+    }
+    missing
+}
+
+/// Rows of a step times the experts of each.
+pub fn slots(p: &Program, s: &Experts) -> usize {
+    p.limits.rows.saturating_mul(s.n_used)
+}
+
+/// Bytes of the router's products, of the hidden rows of all experts, or of their products.
+pub fn fresh_bytes(p: &Program, s: &Experts) -> u64 {
+    let hidden = p.weight_decl(s.experts[0].up.w).rows.max(p.buf_decl(s.x).cols);
+    let products = slots(p, s).saturating_mul(hidden);
+    4 * products.max(p.limits.rows.saturating_mul(s.experts.len())) as u64
+}
+
+/// Bytes of who goes where; shaders/experts.wgsl says how they lie.
+pub fn route_bytes(p: &Program, s: &Experts) -> u64 {
+    4 * slots(p, s).saturating_mul(4).saturating_add(s.experts.len() + 1) as u64
+}
+
+/// Brings the weights of each layer's experts side by side.
+pub fn join(
+    gpu: &super::Gpu,
+    p: &Program,
+    all: &mut [DeviceWeight],
+    id_of: impl Fn(Weight) -> usize,
+) -> Result<(), BackendError> {
+    for s in mixtures(p) {
+        for layer in LAYERS {
+            let ids: Vec<_> = s.experts.iter().map(|expert| id_of(layer(expert).w)).collect();
+            upload::join(gpu, all, &ids)?;
+        }
+    }
+    Ok(())
+}
+
+/// The mixtures of a program.
+pub fn mixtures(p: &Program) -> impl Iterator<Item = &Experts> {
+    p.stages.iter().filter_map(|(_, stage)| if let Stage::Experts(s) = stage { Some(s) } else { None })
+}
+
+/// For each expert of a layer: the place of its bias among the constants, and its factor.
+pub fn table(layers: &[&Linear], constant: impl Fn(Weight) -> u32) -> Vec<u32> {
+    layers.iter().flat_map(|linear| [linear.bias.map_or(ABSENT, &constant), linear.scale.to_bits()]).collect()
+}
+
+/// A layer of every expert: its output is `[slots, out_cols]`.
+struct Products<'a> {
+    /// Whose `finish` it has.
+    stage: &'static str,
+    layers: Vec<&'a Linear>,
+    out: &'a Buffer,
+    out_cols: usize,
+    /// The stage's own word.
+    what: u32,
+    /// Whether its inputs are rows of the step, or of slots.
+    gathers: bool,
+}
+
+pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
+    let (memory, dim) = (cx.memory, cx.p.buf_decl(s.x).cols);
+    let (n_experts, n_used) = (s.experts.len(), s.n_used as u32);
+    let ffn_dim = cx.p.weight_decl(s.experts[0].up.w).rows;
+    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
+    let (fresh, routes) = (&memory.fresh, &memory.routes);
+    let router = Layer { linear: &s.router, out: fresh, out_cols: n_experts, out_at: 0, what: 0 };
+    // Products that are merely written, as logits are.
+    let mut all = linear::dispatches(cx, "logits", input, vec![router]);
+
+    let params = vec![n_experts as u32, n_used, slots(cx.p, s) as u32, dim as u32];
+    let on_routes = |kernel, buffers, grid| Dispatch {
+        kernels: vec![(usize::MAX, kernel)],
+        params: params.clone(),
+        buffers,
+        grid,
+    };
+    let a_row = |x| Grid::Rows { x, rows: RowsOf::Step };
+    all.push(on_routes(Kernel::Route, vec![&memory.step.buffer, fresh, routes], a_row(1)));
+    all.push(on_routes(Kernel::Group, vec![&memory.step.buffer, routes], Grid::Once));
+
+    let [gates, ups, downs] = LAYERS.map(|layer| s.experts.iter().map(layer).collect::<Vec<_>>());
+    let (first, down) = (gates[0], downs[0]);
+    if !linear::is_same_input(cx, &s.router, first) {
+        all.push(linear::input_dispatch(cx, input, first));
+    }
+    let hidden = |layers, what| {
+        let (stage, out_cols) = ("ffn_in", ffn_dim);
+        products(cx, &Products { stage, layers, out: fresh, out_cols, what, gathers: true }, s)
+    };
+    all.extend(hidden(gates, ffn_in::activation(s.act)));
+    all.extend(hidden(ups, ffn_in::TIMES));
+
+    let mut params = linear::norm(cx, None).to_vec();
+    let is_int8 = down.act == ActQuant::I8PerToken;
+    params.extend([ffn_dim as u32, linear::act_words(cx.p, down) as u32, u32::from(is_int8), 0]);
+    all.push(Dispatch {
+        kernels: vec![(usize::MAX, Kernel::Input { ints: false })],
+        params,
+        buffers: vec![&memory.step.buffer, &memory.constants, fresh, &memory.acts, &memory.quants],
+        grid: a_row(n_used),
+    });
+    let of_down =
+        Products { stage: "logits", layers: downs, out: fresh, out_cols: dim, what: 0, gathers: false };
+    all.extend(products(cx, &of_down, s));
+    let x = &memory.bufs[s.x.0 as usize];
+    all.push(on_routes(Kernel::Mix, vec![&memory.step.buffer, fresh, routes, x], a_row(dim as u32)));
+    all
+}
+
+fn products<'a>(cx: &Cx<'a>, of: &Products<'a>, s: &Experts) -> Vec<Dispatch<'a>> {
+    let memory = cx.memory;
+    let weights: Vec<&DeviceWeight> =
+        of.layers.iter().map(|linear| &cx.weights[linear.w.0 as usize]).collect();
+    let (first, stage) = (of.layers[0], of.stage);
+    let ty = Format::of(weights[0].ty).expect("it was uploaded").kernels.name();
+    let (n_experts, table) = (weights.len(), &memory.expert_tables[&first.w]);
+    let most = ROWS[ROWS.len() - 1];
+    let kernel = |rows| Kernel::Linear { stage, ty, ints: false, rows, experts: true };
+    let mut all = Vec::new();
+    for part in 0..weights[0].parts.len() {
+        let mut next = 0;
+        while next < n_experts {
+            let at = |expert: usize| &weights[expert].parts[part];
+            let follows = |expert: &usize| at(*expert).follows(at(expert - 1));
+            let n = 1 + (next + 1..n_experts).take_while(follows).count();
+            let mut params = weights[next].params(at(next)).to_vec();
+            params.extend([
+                linear::act_words(cx.p, first) as u32 / 4,
+                0,
+                first.scale.to_bits(),
+                ABSENT,
+                of.out_cols as u32,
+                0,
+                of.what,
+                (at(next).at / 16) as u32,
+                (at(next).bytes / 16) as u32,
+                next as u32,
+                n_experts as u32,
+                u32::from(of.gathers),
+            ]);
+            all.push(Dispatch {
+                kernels: ROWS
+                    .iter()
+                    .map(|&rows| (if rows == most { usize::MAX } else { rows as usize }, kernel(rows)))
+                    .collect(),
+                params,
+                buffers: vec![
+                    &memory.step.buffer,
+                    &memory.constants,
+                    &cx.weights[of.layers[next].w.0 as usize].parts[part].buffer,
+                    &memory.acts,
+                    &memory.quants,
+                    of.out,
+                    &memory.routes,
+                    table,
+                ],
+                grid: Grid::Experts {
+                    of_weight: at(next).rows.len() as u32,
+                    experts: n as u32,
+                    chosen: [s.n_used, n_experts],
+                },
+            });
+            next += n;
+        }
+    }
+    all
+}

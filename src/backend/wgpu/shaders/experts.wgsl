@@ -1,0 +1,165 @@
+// Experts: which rows go through which experts, and what becomes of their products. Three kernels. `route`
+// chooses the experts of each row, `group` sorts rows by expert; then the layers of the experts run
+// (linear.wgsl), and `mix` adds what they have left.
+//
+// `routes`, in words, of a mixture of E experts of which a row goes through K, with room for R rows:
+//
+//   [E + 1]: the slot at which an expert's rows begin
+//   [R K]: the row of the step that each slot belongs to
+//   [R K]: a row's experts, in order
+//   [R K]: their slots
+//   [R K]: their weights
+//
+// The rows of an expert have their order in the step. So what a row gets does not depend on how threads run.
+#if part == "route"
+#set reduce = [("reduce_max", "u32", "max_bits"), ("reduce_sum", "f32", "add")]
+#endif
+#include "lib/main.wgsl"
+
+struct Params {
+    n_experts: u32,
+    n_used: u32,
+    // R K.
+    slots: u32,
+    dim: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+
+fn rows_at(i: u32) -> u32 {
+    return params.n_experts + 1u + i;
+}
+
+fn experts_at(i: u32) -> u32 {
+    return rows_at(params.slots + i);
+}
+
+fn slots_at(i: u32) -> u32 {
+    return rows_at(2u * params.slots + i);
+}
+
+fn weights_at(i: u32) -> u32 {
+    return rows_at(3u * params.slots + i);
+}
+#if part == "route"
+#include "lib/floats.wgsl"
+
+// A workgroup owns one row of the step (y), a thread every THREADS-th expert, which it compares with all.
+// Reads the router's products [rows, E].
+@group(0) @binding(2) var<storage, read> router: array<u32>;
+@group(0) @binding(3) var<storage, read_write> routes: array<u32>;
+
+// A bit an expert.
+var<workgroup> chosen: array<atomic<u32>, #{most_experts // 32}>;
+
+// Bits that have the order of floats, NaN above all others.
+fn ordered(bits: u32) -> u32 {
+    return select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u);
+}
+
+fn float_of(ordered: u32) -> f32 {
+    return bitcast<f32>(select(~ordered, ordered & 0x7fffffffu, (ordered & 0x80000000u) != 0u));
+}
+
+fn max_bits(a: u32, b: u32) -> u32 {
+    return max(a, b);
+}
+
+fn add(a: f32, b: f32) -> f32 {
+    return a + b;
+}
+
+fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
+    let of_row = workgroup.y * params.n_experts;
+    for (var i = thread; 32u * i < params.n_experts; i += THREADS) {
+        atomicStore(&chosen[i], 0u);
+    }
+    var most = 0u;
+    for (var expert = thread; expert < params.n_experts; expert += THREADS) {
+        most = max(most, ordered(router[of_row + expert]));
+    }
+    let largest = float_of(reduce_max(most));
+    var sum = 0.0;
+    for (var expert = thread; expert < params.n_experts; expert += THREADS) {
+        let mine = ordered(router[of_row + expert]);
+        var better = 0u;
+        for (var other = 0u; other < params.n_experts; other++) {
+            let its = ordered(router[of_row + other]);
+            better += u32(its > mine || (its == mine && other < expert));
+        }
+        if (better < params.n_used) {
+            atomicOr(&chosen[expert / 32u], 1u << (expert % 32u));
+            sum += exp_near(float_of(mine) - largest);
+        }
+    }
+    let total = reduce_sum(sum);
+    for (var expert = thread; expert < params.n_experts; expert += THREADS) {
+        let word = atomicLoad(&chosen[expert / 32u]);
+        if ((word >> (expert % 32u) & 1u) == 1u) {
+            // Experts of lower numbers come before it.
+            var before = countOneBits(word & ((1u << (expert % 32u)) - 1u));
+            for (var i = 0u; i < expert / 32u; i++) {
+                before += countOneBits(atomicLoad(&chosen[i]));
+            }
+            let at = workgroup.y * params.n_used + before;
+            let weight = exp_near(float_of(ordered(router[of_row + expert])) - largest);
+            routes[experts_at(at)] = expert;
+            routes[weights_at(at)] = bitcast<u32>(divide_rounded(weight, total));
+        }
+    }
+}
+#elif part == "group"
+// One workgroup; a thread owns every THREADS-th expert and goes through the choices of all rows.
+@group(0) @binding(2) var<storage, read_write> routes: array<u32>;
+
+fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
+    let choices = step_rows() * params.n_used;
+    for (var expert = thread; expert < params.n_experts; expert += THREADS) {
+        var count = 0u;
+        for (var i = 0u; i < choices; i++) {
+            count += u32(routes[experts_at(i)] == expert);
+        }
+        routes[expert + 1u] = count;
+    }
+    storageBarrier();
+    if (thread == 0u) {
+        var sum = 0u;
+        routes[0] = 0u;
+        for (var expert = 0u; expert < params.n_experts; expert++) {
+            sum += routes[expert + 1u];
+            routes[expert + 1u] = sum;
+        }
+    }
+    storageBarrier();
+    for (var expert = thread; expert < params.n_experts; expert += THREADS) {
+        var slot = routes[expert];
+        for (var i = 0u; i < choices; i++) {
+            if (routes[experts_at(i)] == expert) {
+                routes[rows_at(slot)] = i / params.n_used;
+                routes[slots_at(i)] = slot;
+                slot += 1u;
+            }
+        }
+    }
+}
+#else
+// x[r] += sum of the products of its experts, in their order. A workgroup owns THREADS columns (x) of one row
+// of the step (y).
+@group(0) @binding(2) var<storage, read> products: array<f32>;
+@group(0) @binding(3) var<storage, read> routes: array<u32>;
+@group(0) @binding(4) var<storage, read_write> x: array<f32>;
+
+fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
+    let col = workgroup.x * THREADS + thread;
+    if (col >= params.dim) {
+        return;
+    }
+    var sum = 0.0;
+    for (var i = 0u; i < params.n_used; i++) {
+        let at = workgroup.y * params.n_used + i;
+        let weight = bitcast<f32>(routes[weights_at(at)]);
+        sum += weight * products[routes[slots_at(at)] * params.dim + col];
+    }
+    x[workgroup.y * params.dim + col] += sum;
+}
+#endif

@@ -1,0 +1,10 @@
+// Q2_0: 64 codes of 2 bits under one half scale; ternary weights, and code 3 stands for twice the scale.
+//
+// Two planes, each over all rows: the codes, 16 bytes a block; the scales.
+#include "lib/pairs.wgsl"
+
+fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
+    let at = row * params.w.chunks + chunk;
+    let scale = half_at(params.w.rows * params.w.chunks, at);
+    return of_pairs(bits_at(at), scale);
+}

@@ -1,0 +1,19 @@
+// Q5_1: 32 5-bit integers under a half scale and a half offset, value = q x scale + offset.
+//
+// Three planes, each over all rows: the low 4 bits, 16 bytes a block; scale and offset, a word a block; the
+// fifth bits, a word a block.
+#include "lib/nibbles.wgsl"
+
+fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
+    let blocks = params.w.rows * params.w.chunks;
+    let at = row * params.w.chunks + chunk;
+    let low = bits_at(at);
+    let line = unpack2x16float(word_at(blocks, at));
+    let high = word_at(blocks + (blocks + 3u) / 4u, at);
+    var values: array<vec4<f32>, CHUNK_QUADS>;
+    for (var i = 0u; i < CHUNK_QUADS; i++) {
+        let q = nibbles(low, i) | bits_of_quad(high, i) << 4u;
+        values[i] = vec4<f32>(unpack4xU8(q)) * line.x + line.y;
+    }
+    return values;
+}
