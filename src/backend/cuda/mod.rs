@@ -42,6 +42,7 @@ use driver::{Driver, Kernel, Launch, Limits};
 use exec::Compiled;
 use memory::Memory;
 use params::{NextWeights, StepTables};
+pub use profile::Profiling;
 use weight::{DeviceWeight, Mma};
 
 /// Every kernel that this backend may ask a driver for; [`Kernel`] is an index into it.
@@ -81,8 +82,8 @@ pub const ENTRY: Entry = Entry {
 /// Runs programs on a card.
 pub struct Cuda {
     driver: Box<dyn Driver>,
-    /// Whether stages are timed.
-    profile: bool,
+    /// How stages are timed, if they are.
+    profiling: Option<Profiling>,
     weights: Vec<DeviceWeight>,
     execs: Vec<Compiled>,
 }
@@ -90,13 +91,13 @@ pub struct Cuda {
 impl Cuda {
     /// A backend on a driver of the caller's.
     pub fn on(driver: Box<dyn Driver>) -> Self {
-        Self { driver, profile: false, weights: Vec::new(), execs: Vec::new() }
+        Self { driver, profiling: None, weights: Vec::new(), execs: Vec::new() }
     }
 
-    /// The same, whose stages are timed or not.
+    /// The same, whose stages are timed so, or not.
     #[must_use]
-    pub fn profiled(self, profile: bool) -> Self {
-        Self { profile, ..self }
+    pub fn profiled(self, profiling: Option<Profiling>) -> Self {
+        Self { profiling, ..self }
     }
 }
 
@@ -124,7 +125,7 @@ impl Backend for Cuda {
 
     fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
         let weights = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
-        self.execs.push(Compiled::new(&mut *self.driver, p, weights, self.profile)?);
+        self.execs.push(Compiled::new(&mut *self.driver, p, weights, self.profiling)?);
         Ok(Exec(self.execs.len() as u32 - 1))
     }
 
