@@ -25,6 +25,7 @@ mod open;
 mod params;
 mod picks;
 mod pod;
+mod post_norm;
 mod profile;
 mod proj_add;
 mod sample;
@@ -60,8 +61,8 @@ fn kernel_names() -> impl Iterator<Item = String> {
     };
     let of_codec = kv::kernel_names().chain(attend::mma_kernels());
     let with_kernels = weight::FORMATS.iter().filter(|format| format.kernels.is(format.ty));
-    let single = [sample::KERNEL, combine::KERNEL, heads::KERNEL, profile::KERNEL].map(str::to_owned);
-    with_kernels.flat_map(of_type).chain(of_codec).chain(single)
+    let single = [sample::KERNEL, combine::KERNEL, heads::KERNEL, post_norm::KERNEL, profile::KERNEL];
+    with_kernels.flat_map(of_type).chain(of_codec).chain(single.map(str::to_owned))
 }
 
 const NAME: &str = "cuda";
@@ -183,10 +184,6 @@ impl Backend for Cuda {
 /// The kernels that a stage needs, or what is missing, for people to read.
 fn kernels(p: &Program, stage: &Stage) -> Result<Vec<String>, String> {
     match stage {
-        Stage::Embed(s) if s.scale != 1.0 => Err("embed with a factor".to_owned()),
-        Stage::Attend(s) if s.window.is_some() => Err("attend with a sliding window".to_owned()),
-        Stage::ProjAdd(s) if s.post.is_some() => Err("proj_add with a norm of the product".to_owned()),
-        Stage::Logits(s) if s.soft_cap.is_some() => Err("logits with a soft cap".to_owned()),
         Stage::Embed(s) => embed::kernels(p, s),
         Stage::AttnIn(s) => attn_in::kernels(p, s),
         Stage::Attend(s) => attend::kernels(p, s),
