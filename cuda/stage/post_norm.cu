@@ -1,8 +1,8 @@
 // PostNorm: x[r] += norm(product[r]), behind the layer of a ProjAdd whose product is normed.
 //
 // A block owns a row: x = row. The norm's weights come to shared memory before the product is there, and x is
-// on its way while the product is normed, so one round trip to memory waits for the previous kernel where a row
-// has at most NORM_SHARED_COLS columns. Reads and writes a row of x.
+// on its way while the product is normed, so one round trip to memory waits for the previous kernel where a
+// row has at most NORM_SHARED_COLS columns. Reads and writes a row of x.
 #include "../lib/input.cuh"
 
 constexpr uint32_t kPostQuads = 7;

@@ -108,7 +108,8 @@ pub static REGISTRY: &[Entry] = &[
         auto: None,
         devices: |threads| vec![Ok(simt(threads).device())],
         open: |threads, options| {
-            let profiling = super::cuda::Profiling::of(options, "cuda-simt")?;
+            let value = options.get(PROFILE.name);
+            let profiling = super::cuda::Profiling::of("cuda-simt", PROFILE.name, value)?;
             Ok(Box::new(simt(threads).profiled(profiling)))
         },
     },

@@ -11,8 +11,8 @@ fn card() -> Box<dyn Driver> {
     Box::new(Simt::new(2, 0))
 }
 
-/// Each stage of each run is timed once, by stamps and by events, on one card and over two, and computes what it
-/// does otherwise.
+/// Each stage of each run is timed once, by stamps and by events, on one card and over two, and computes what
+/// it does otherwise.
 #[test]
 fn stages_are_timed_and_compute_the_same() {
     let (case, logits) = SMALL.case("a small model", limits(9, 1, 1));

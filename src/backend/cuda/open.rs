@@ -5,7 +5,7 @@ use super::driver::real::{Card, cards};
 use super::split::Split;
 use super::{Cuda, NAME, Profiling};
 use crate::backend::BackendError;
-use crate::backend::registry::{DEVICE, DeviceOption, DeviceOptions, Opened};
+use crate::backend::registry::{DEVICE, DeviceOption, DeviceOptions, Opened, PROFILE};
 
 /// Whether layers are divided among several cards.
 pub const SPLIT_MODE: DeviceOption =
@@ -32,7 +32,7 @@ pub fn open(options: &DeviceOptions) -> Opened {
         None => proportions.is_some(),
         Some(other) => return Err(refused(&SPLIT_MODE, format!("want none or layer, got `{other}`"))),
     };
-    let profiling = Profiling::of(options, NAME)?;
+    let profiling = Profiling::of(NAME, PROFILE.name, options.get(PROFILE.name))?;
     let one =
         |ordinal| -> Opened { Ok(Box::new(Cuda::on(Box::new(Card::open(ordinal)?)).profiled(profiling))) };
     let chosen = options.get(DEVICE.name).map(|list| list.split(',').map(ordinal).collect());

@@ -55,7 +55,9 @@ plain! {
     AppendParams { step, kv, raw, q, group, reserved }
     AppendBlocksParams { step, kv, raw, q, group, reserved }
     AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits, window, reserved }
-    AttendCodesParams { step, kv, q, out, partial, arrived, raw, scale, group, tiles, splits, window, reserved }
+    AttendCodesParams {
+        step, kv, q, out, partial, arrived, raw, scale, group, tiles, splits, window, reserved
+    }
     AttendCodesMmaParams {
         step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, window
     }

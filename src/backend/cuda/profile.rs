@@ -4,7 +4,6 @@
 use super::driver::{Address, Driver, Launch};
 use super::params::{STAMP_THREADS, StampParams};
 use super::words;
-use crate::backend::registry::{DeviceOptions, PROFILE};
 use crate::backend::{BackendError, StageTime};
 
 pub const KERNEL: &str = "stamp";
@@ -19,18 +18,22 @@ pub enum Profiling {
 }
 
 impl Profiling {
-    /// What the option asks of a backend.
+    /// What the value of an option asks of a backend.
     ///
     /// # Errors
     /// [`BackendError::Option`] for any other value.
-    pub fn of(options: &DeviceOptions, backend: &'static str) -> Result<Option<Self>, BackendError> {
-        match options.get(PROFILE.name) {
+    pub fn of(
+        backend: &'static str,
+        option: &str,
+        value: Option<&str>,
+    ) -> Result<Option<Self>, BackendError> {
+        match value {
             None | Some("false") => Ok(None),
             Some("true") => Ok(Some(Self::Stamps)),
             Some("events") => Ok(Some(Self::Events)),
             Some(other) => {
                 let want = format!("want true, false or events, got `{other}`");
-                Err(BackendError::option(backend, PROFILE.name, want))
+                Err(BackendError::option(backend, option, want))
             }
         }
     }
