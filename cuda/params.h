@@ -345,7 +345,8 @@ struct EmbedParams {
     /* [rows, cols] */
     POINTER(float) x;
     uint32_t cols;
-    uint32_t reserved;
+    /* Factor on a token's row. */
+    float scale;
 };
 
 struct AttnInParams {
@@ -417,6 +418,9 @@ struct AttendParams {
     uint32_t group;
     uint32_t tiles;
     uint32_t splits;
+    /* Positions that a row sees, the last ones up to its own; all bits set where it sees every one. */
+    uint32_t window;
+    uint32_t reserved;
 };
 
 struct AttendMmaParams {
@@ -438,7 +442,8 @@ struct AttendMmaParams {
     uint32_t head_tiles;
     /* How many blocks a step of few tiles is to have, by splits of its positions. */
     uint32_t blocks;
-    uint32_t reserved;
+    /* As in AttendParams. */
+    uint32_t window;
 };
 
 struct AttendCodesParams {
@@ -456,6 +461,8 @@ struct AttendCodesParams {
     uint32_t group;
     uint32_t tiles;
     uint32_t splits;
+    uint32_t window;
+    uint32_t reserved;
 };
 
 struct AttendCodesMmaParams {
@@ -472,7 +479,8 @@ struct AttendCodesMmaParams {
     uint32_t heads;
     uint32_t head_tiles;
     uint32_t blocks;
-    uint32_t reserved;
+    /* As in AttendParams. */
+    uint32_t window;
 };
 
 struct AttendBlocksParams {
@@ -487,6 +495,8 @@ struct AttendBlocksParams {
     uint32_t group;
     uint32_t tiles;
     uint32_t splits;
+    uint32_t window;
+    uint32_t reserved;
 };
 
 /* Rows of a step that are normed and rounded once, for products on tensor cores. */
@@ -537,12 +547,26 @@ struct CombineParams {
     uint32_t reserved;
 };
 
+/* Rows of products that are normed and added. */
+struct PostNormParams {
+    struct StepTables step;
+    struct NormParams norm;
+    /* [rows, cols] */
+    POINTER(const float) product;
+    POINTER(float) x;
+    uint32_t cols;
+    uint32_t reserved;
+};
+
 struct LogitsParams {
     struct StepTables step;
     struct InputParams in;
     struct LinearParams w;
     /* [outputs, w.rows]; or [rows, w.rows], where the input is that of the step's rows. */
     POINTER(float) logits;
+    /* A bound on their magnitude, or 0. */
+    float soft_cap;
+    uint32_t reserved;
 };
 
 struct SampleParams {

@@ -12,6 +12,7 @@
 //   arrive                                               adds 1 to a counter of blocks, and orders memory
 //   shared_memory()                                      the launch's dynamic shared memory, 16-byte aligned
 //   load_stream16 load16 16 bytes: of weights, that nobody reads twice; of anything
+//   load8 load4                                          so many bytes, that are checked and counted alike
 //   half_bits float_of_half                              halves as bits; conversions round to nearest even
 //   half2_bits floats_of_half2                           two of them in a word, the first one low
 //   floats_of_bfloat2                                    two bfloat16, the upper halves of floats

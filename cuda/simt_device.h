@@ -34,6 +34,14 @@ DEVICE uint4 load16(const void* at) {
     return *static_cast<const uint4*>(at);
 }
 
+DEVICE uint2 load8(const void* at) {
+    return *static_cast<const uint2*>(at);
+}
+
+DEVICE uint32_t load4(const void* at) {
+    return *static_cast<const uint32_t*>(at);
+}
+
 DEVICE float float_of_half(uint16_t bits) {
     return __half2float(__ushort_as_half(bits));
 }

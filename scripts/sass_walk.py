@@ -75,14 +75,13 @@ class Walk:
         self.files["R"][255] = self.files["UR"][255] = 0
         self.files["P"][7] = self.files["UP"][7] = True
         self.shared = {}
-        # Cycles, serial round trips to global memory so far, instructions, and products of bytes among these.
-        self.now = self.trips = self.issued = self.imma = 0
+        # Cycles, serial round trips to global memory so far, instructions, products of bytes and of halves.
+        self.now = self.trips = self.issued = self.imma = self.hmma = 0
         # Of each scoreboard: when it is clear, and after how many round trips.
         self.boards = [(0, 0)] * 6
         # Asynchronous copies: of groups that are closed, and of the open one.
         self.copies, self.open = [], (0, 0)
-        # (what, cycle, trips) of barriers and of atomic operations whose result somebody waits for.
-        self.events = []
+        self.events = []  # (what, cycle, trips) of barriers and of atomic operations that are waited for.
 
     # Values. Unknown is None.
 
@@ -165,6 +164,7 @@ class Walk:
                 guard = guard if guard is None else guard != inverted
             self.issued += 1
             self.imma += ins.name == "IMMA"
+            self.hmma += ins.name == "HMMA"
             if self.issued > 400_000:
                 raise Lost(f"no end in sight at {ins.at:#x}")
             taken = self.step(ins, guard, pc) if guard is not False else None

@@ -1,9 +1,9 @@
 // How a block's accesses to memory group into what a card does, for simt_finish's counts.
 //
-// An access is one of those that check_access sees: 16 bytes at a time, most of them. The n-th time that the
+// An access is one of those that check_access sees: 16, 8 or 4 bytes at a time. The n-th time that the
 // threads of a warp come to a place in the kernel's text is one request. A request to global memory moves
-// whole sectors of 32 bytes. One to shared memory is served 8 threads at a time, and takes as many passes as
-// the fullest of the 32 banks of 4 bytes has different words of these threads.
+// whole sectors of 32 bytes. One to shared memory is served as many threads at a time as ask for 128 bytes,
+// and takes as many passes as the fullest of the 32 banks of 4 bytes has different words of these threads.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -16,7 +16,7 @@ namespace simt {
 namespace {
 
 constexpr uint64_t kSectorBytes = 32, kBankBytes = 4, kBanks = 32;
-constexpr int kLanesAtOnce = 8;
+constexpr uint32_t kBytesAtOnce = 128;
 
 struct OfLane {
     int lane;
@@ -43,10 +43,11 @@ void count_global(const Request& request, SimtCounts& counts) {
 }
 
 void count_shared(const Request& request, SimtCounts& counts) {
-    for (int first = 0; first < 32; first += kLanesAtOnce) {
+    int at_once = static_cast<int>(kBytesAtOnce / request.front().bytes);
+    for (int first = 0; first < 32; first += at_once) {
         std::vector<uint64_t> words;
         for (const OfLane& access : request) {
-            if (access.lane < first || access.lane >= first + kLanesAtOnce) continue;
+            if (access.lane < first || access.lane >= first + at_once) continue;
             uint64_t first = access.at / kBankBytes;
             for (uint64_t i = 0; i < access.bytes / kBankBytes; i++) words.push_back(first + i);
         }

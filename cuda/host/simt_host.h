@@ -151,6 +151,14 @@ DEVICE uint4 load16(const void* at) {
     simt::check_access(at, 16);
     return *static_cast<const uint4*>(at);
 }
+DEVICE uint2 load8(const void* at) {
+    simt::check_access(at, 8);
+    return *static_cast<const uint2*>(at);
+}
+DEVICE uint32_t load4(const void* at) {
+    simt::check_access(at, 4);
+    return *static_cast<const uint32_t*>(at);
+}
 DEVICE uint4 load_stream16(const void* at) { return load16(at); }
 
 DEVICE float float_of_half(uint16_t bits) { return simt::float_of_half(bits); }

@@ -127,8 +127,7 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                     for (int tile = 0; tile < kTiles; tile++) {
                         if (8 * tile >= static_cast<int>(n)) break;
                         uint32_t from = (8 * tile + quartet) * kColsPitch + place;
-                        uint2 high = *reinterpret_cast<const uint2*>(shared.high + from);
-                        uint2 low = *reinterpret_cast<const uint2*>(shared.low + from);
+                        uint2 high = load8(shared.high + from), low = load8(shared.low + from);
                         uint32_t b_high[2] = {high.x, high.y}, b_low[2] = {low.x, low.y};
 #pragma unroll
                         for (int set = 0; set < kSets; set++) {

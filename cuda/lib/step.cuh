@@ -23,6 +23,11 @@ DEVICE void prefetch_next(const StepTables& step) {
     }
 }
 
+// The first position that a row at `pos` sees, which may see the last `window` up to its own.
+DEVICE uint32_t first_seen(uint32_t pos, uint32_t window) {
+    return pos < window ? 0 : pos + 1 - window;
+}
+
 // The page of a position.
 DEVICE uint32_t page_of(const StepTables& step, uint32_t seq, uint32_t pos) {
     return step.pages[seq * step.pages_stride + pos / PAGE_POSITIONS];

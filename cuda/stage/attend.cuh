@@ -1,9 +1,10 @@
-// Attend: out[r] = softmax(scale q[r] . K[..= pos]) V, over the row's own sequence.
+// Attend: out[r] = softmax(scale q[r] . K[first ..= pos]) V, over the row's own sequence; `first` is 0, or
+// what a sliding window leaves. What lies before it is not read.
 //
 // Split-K flash decode. A block owns one row of the step, one KV head with up to ATTEND_HEADS of its query
 // heads, and one split of the positions: x = KV head and tile of query heads, y = split, z = row. So each key
 // and value is read once for all query heads of a tile. The splits are whole strides of kStride positions, as
-// many as are worth it: how many follows from the position alone, which is read on the device.
+// many as are worth it: how many follows from the position, which is read on the device, and the window.
 //
 // Each group of lanes, as many as 16-byte pieces (of halves) a vector has, rounded up to a power of two,
 // walks over positions of its own, kAtOnce at a time, with a softmax of its own: largest score, sum of
@@ -13,8 +14,8 @@
 // split it writes the result; else it leaves its part in `partial`, and the block that comes last merges the
 // parts.
 //
-// Reads (pos + 1) x 2 x head_dim elements a KV head. Needs head_dim <= 256, pages of PAGE_POSITIONS, zeros
-// behind each vector, `arrived` 0.
+// Reads 2 x head_dim elements of each position and KV head. Needs head_dim <= 256, pages of PAGE_POSITIONS,
+// zeros behind each vector, `arrived` 0.
 #pragma once
 
 #include "../lib/parts.cuh"
@@ -137,12 +138,12 @@ DEVICE void attend(const AttendParams& p) {
     // The step's tables are there before its first kernel starts.
     uint32_t r = blockIdx.z, n_rows = p.step.counts->rows;
     StepRow row = p.step.rows[r];
-    uint32_t n_positions = row.pos + 1;
+    uint32_t seen = first_seen(row.pos, p.window), n_positions = row.pos + 1 - seen;
     uint32_t per_split = positions_of_split(n_positions, p.splits, kStride);
     uint32_t splits = (n_positions + per_split - 1) / per_split, split = blockIdx.y;
     bool exists = r < n_rows && split < splits;
-    uint32_t first = split * per_split;
-    uint32_t end = first + per_split < n_positions ? first + per_split : n_positions;
+    uint32_t first = seen + split * per_split;
+    uint32_t end = first + per_split < row.pos + 1 ? first + per_split : row.pos + 1;
 
     uint32_t kv_head_at = blockIdx.x / p.tiles, tile = blockIdx.x % p.tiles;
     uint32_t heads =

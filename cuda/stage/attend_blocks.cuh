@@ -1,13 +1,13 @@
-// Attend over blocks: out[r] = softmax(scale q[r] . K[..= pos]) V, for caches whose keys, values or both are
-// blocks of transformed vectors (lib/blocks.cuh). Split-K flash decode, page by page, as in attend_codes.cuh,
-// but no page is exact and no mean is taken off.
+// Attend over blocks: out[r] = softmax(scale q[r] . K[first ..= pos]) V, for caches whose keys, values or
+// both are blocks of transformed vectors (lib/blocks.cuh). Split-K flash decode, page by page, as in
+// attend_codes.cuh, but no page is exact and no mean is taken off.
 //
 // Scores of blocks are products of bytes: a lane rounds its piece of a query to 255 steps of the piece's
 // largest element, dp4a adds up its products with the piece of a key exactly, and the product of both scales
 // makes a float of it. Scores of halves are products of floats. Values are whole numbers, times weight and
 // scale as floats, or halves.
 //
-// Reads (pos + 1) x head_dim elements of keys and of values a KV head, and their scales. Queries come
+// Reads head_dim elements of keys and of values of each position and KV head, and their scales. Queries come
 // transformed where keys are (append_blocks.cuh), and the output is transformed back here where values are.
 #pragma once
 
@@ -107,7 +107,8 @@ DEVICE void attend_blocks(const AttendBlocksParams& p) {
         uint32_t page = page_of(p.step, task.row.seq, i * PAGE_POSITIONS);
         BlockPage keys(p.kv, page, 0, task.kv_head), values(p.kv, page, 1, task.kv_head);
         BlockPosition empty{{}, {}, &p.kv};
-        take_page<kCodesAtOnce>(state, q, keys, values, empty, task.positions(i), head_dim, of_thread.lanes);
+        take_page<kCodesAtOnce>(state, q, keys, values, empty, task.hidden(i), task.positions(i), head_dim,
+            of_thread.lanes);
     }
     of_thread.leave(state, head_dim);
     task.finish(p, of_thread.groups, head_dim, p.kv, p.kv.forms[1] != BLOCKS_HALVES);

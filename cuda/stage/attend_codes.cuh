@@ -1,5 +1,5 @@
-// Attend over codes: out[r] = softmax(scale q[r] . K[..= pos]) V, for caches whose older pages are codes of
-// transformed vectors.
+// Attend over codes: out[r] = softmax(scale q[r] . K[first ..= pos]) V, for caches whose older pages are
+// codes of transformed vectors.
 //
 // Split-K flash decode as in attend.cuh, and merged as there; but a block goes page by page, because a page
 // is read as a whole from its codes or from its exact page: which of the two follows from the position of the
@@ -11,8 +11,8 @@
 // counted from bit-planes (lib/signs.cuh). What the mean of the keys adds is the same for all positions.
 // Values are bytes too, times weight and scale as floats. No page is decoded into memory.
 //
-// Reads (pos + 1) x 2 x (2 + bits x head_dim / 8) bytes a KV head, 2 more for each position with signs, and 4
-// x head_dim for exact positions. Queries come transformed (append.cuh), and the output is transformed back
+// Reads 2 x (2 + bits x head_dim / 8) bytes of each position and KV head, 2 more with signs, and 4 x head_dim
+// of an exact position. Queries come transformed (append.cuh), and the output is transformed back
 // here.
 #pragma once
 
@@ -133,16 +133,16 @@ struct CodedPosition {
     }
 };
 
-// Takes in the first n positions of a page, N for each group of lanes at a time. All lanes of a warp make the
-// same number of rounds, because they exchange scores; `empty` is what has been loaded of a position that is
-// not there.
+// Takes in positions `first` to n of a page, N for each group of lanes at a time. All lanes of a warp make
+// the same number of rounds, because they exchange scores; `empty` is what has been loaded of a position that
+// is not there.
 template <int N, class Position, class Query, class Keys, class Values>
 DEVICE void take_page(
     AttendState& state, const Query& q, const Keys& keys, const Values& values, const Position& empty,
-    uint32_t n, uint32_t head_dim, uint32_t lanes
+    uint32_t first, uint32_t n, uint32_t head_dim, uint32_t lanes
 ) {
     uint32_t piece = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes, groups = blockDim.x / lanes;
-    for (uint32_t base = 0; base < n; base += groups * N) {
+    for (uint32_t base = first; base < n; base += groups * N) {
         Position at[N];
 #pragma unroll
         for (int i = 0; i < N; i++) at[i] = empty;
@@ -198,6 +198,8 @@ template <uint32_t kHeads>
 struct PagesTask {
     StepRow row = {};
     uint32_t r, n_positions = 0, first_page = 0, end_page = 0, split = 0, splits = 0;
+    // The first position that the row sees.
+    uint32_t seen = 0;
     uint32_t kv_head = 0, tile = 0, heads = 0;
     uint64_t first_head = 0;
     bool exists;
@@ -209,12 +211,14 @@ struct PagesTask {
         if (!exists) return;
         row = p.step.rows[r];
         n_positions = row.pos + 1;
-        uint32_t n_pages = row.pos / PAGE_POSITIONS + 1;
-        uint32_t per_split = positions_of_split(n_positions, p.splits, PAGE_POSITIONS) / PAGE_POSITIONS;
-        splits = (n_pages + per_split - 1) / per_split;
+        seen = first_seen(row.pos, p.window);
+        uint32_t before = seen / PAGE_POSITIONS, n_pages = row.pos / PAGE_POSITIONS + 1;
+        uint32_t n_read = n_positions - before * PAGE_POSITIONS;
+        uint32_t per_split = positions_of_split(n_read, p.splits, PAGE_POSITIONS) / PAGE_POSITIONS;
+        splits = (n_pages - before + per_split - 1) / per_split;
         split = blockIdx.y;
         exists = split < splits;
-        first_page = split * per_split;
+        first_page = before + split * per_split;
         end_page = first_page + per_split < n_pages ? first_page + per_split : n_pages;
         kv_head = blockIdx.x / p.tiles;
         tile = blockIdx.x % p.tiles;
@@ -222,10 +226,13 @@ struct PagesTask {
         first_head = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.group + tile * kHeads;
     }
 
-    // Positions of page i that the row sees.
+    // Of page i, the position behind the last one that the row sees, and the first one that it sees.
     DEVICE uint32_t positions(uint32_t i) const {
         uint32_t left = n_positions - i * PAGE_POSITIONS;
         return left < PAGE_POSITIONS ? left : PAGE_POSITIONS;
+    }
+    DEVICE uint32_t hidden(uint32_t i) const {
+        return i == seen / PAGE_POSITIONS ? seen % PAGE_POSITIONS : 0;
     }
 
     // Brings the queries to shared memory, [kHeads, head_dim]. Scores come in units of log2, so that weights
@@ -353,19 +360,19 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
 
     AttendState state = no_state();
     for (uint32_t i = task.first_page; i < task.end_page; i++) {
-        uint32_t n = task.positions(i),
+        uint32_t n = task.positions(i), hidden = task.hidden(i),
             exact = exact_page_for(p.kv, p.step, task.row.seq, task.n_positions, i);
         if (exact != NO_PAGE) {
             const uint16_t* keys = exact_head(p.kv, exact, 0, task.kv_head);
             const uint16_t* values = exact_head(p.kv, exact, 1, task.kv_head);
-            take_page<1>(state, q, keys, values, ExactPosition{}, n, head_dim, lanes);
+            take_page<1>(state, q, keys, values, ExactPosition{}, hidden, n, head_dim, lanes);
         } else {
             uint32_t page = page_of(p.step, task.row.seq, i * PAGE_POSITIONS);
             auto keys = coded_keys<C>(p.kv, page, task.kv_head);
             auto values = coded_values<C>(p.kv, page, task.kv_head);
             CodedPosition<C> empty{};
             empty.codes = &p.kv.codes;
-            take_page<kCodesAtOnce>(state, q, keys, values, empty, n, head_dim, lanes);
+            take_page<kCodesAtOnce>(state, q, keys, values, empty, hidden, n, head_dim, lanes);
         }
     }
     of_thread.leave(state, head_dim);

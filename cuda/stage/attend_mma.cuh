@@ -1,4 +1,4 @@
-// Attend for many rows of one sequence: out[r] = softmax(scale q[r] . K[..= pos]) V, on tensor cores.
+// Attend for many rows of one sequence: out[r] = softmax(scale q[r] . K[first ..= pos]) V, on tensor cores.
 //
 // Flash attention over a cache of halves. A block owns a tile of the step, up to ATTEND_MMA_ROWS / heads
 // neighbouring rows at neighbouring positions of one sequence, and one KV head with up to `heads` of its
@@ -15,14 +15,14 @@
 // spans as floats: tensor cores cut off what an accumulator has no place for, always towards zero, and over
 // thousands of positions that would add up.
 //
-// Positions that no row of the tile sees are zeros in shared memory. Where rows see different parts of a
-// span, a weight of 0 must not meet a value that is no finite number: such values become 0 there, and rows
-// that do see them add them one by one.
+// Spans before the windows of all rows of a tile are not read, and positions that lie behind its last row are
+// zeros in shared memory. Where rows see different parts of a span, a weight of 0 must not meet a value that
+// is no finite number: such values become 0 there, and rows that do see them add them one by one.
 //
 // The frame is a template over a source, which has keys and values brought to shared memory and makes scores
 // of them: here of a cache of halves, in attend_mma_codes.cuh of one of codes.
 //
-// Reads 2 (pos + 1) head_dim halves a KV head and tile. Needs head_dim <= D, zeros behind each vector,
+// Reads 2 head_dim halves of each position, KV head and tile. Needs head_dim <= D, zeros behind each vector,
 // `arrived` 0.
 #pragma once
 
@@ -49,9 +49,12 @@ struct AttendShared {
 static_assert(sizeof(AttendShared<64>) <= ATTEND_MMA_SHARED_BYTES_64, "the host asks for less");
 static_assert(sizeof(AttendShared<128>) <= ATTEND_MMA_SHARED_BYTES_128, "the host asks for less");
 
-// Brings the query vectors to shared memory, one at a time a warp; vectors that the tile lacks are 0. Calls
-// keep(i, vector, largest) for each as well: its number, a function that gives an element of it, and the bits
-// of its largest magnitude.
+// Query vectors that a warp has on their way at a time.
+constexpr uint32_t kQueriesAtOnce = 4;
+
+// Brings the query vectors to shared memory, each by a warp; vectors that the tile lacks are 0. Calls keep(i,
+// vector, largest) for each as well: its number, what a lane has of it, elements lane + 32 j, and the bits of
+// its largest magnitude.
 template <int D, class Params, class Keep>
 DEVICE void load_queries(
     const Params& p, AttendShared<D>& shared, uint32_t first_row, uint32_t n, uint32_t heads,
@@ -59,24 +62,41 @@ DEVICE void load_queries(
 ) {
     uint32_t lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, head_dim = p.kv.head_dim;
     const float factor = p.scale * 1.4426950408889634f;
-    for (uint32_t i = 16 * warp; i < 16 * warp + 16; i++) {
-        bool exists = i < n;
-        const float* q = p.q +
-            (uint64_t(first_row + i / heads) * p.kv.n_kv_heads * p.group + first_head + i % heads) * head_dim;
-        auto vector = [&](uint32_t e) { return exists && e < head_dim ? q[e] * factor : 0.0f; };
-        uint32_t largest = 0;
-        for (uint32_t e = lane; e < D; e += kWarpSize)
-            largest = Max::of(largest, __float_as_uint(vector(e)) & 0x7fffffffu);
-        largest = reduce_lanes<Max>(largest, kWarpSize);
-        bool broken = largest >= 0x7f800000u;
-        PowerOfTwo power = PowerOfTwo::of(largest);
-        for (uint32_t e = lane; e < D; e += kWarpSize) {
-            TwoHalves halves = TwoHalves::of(vector(e) * power.by);
-            shared.high[i * kPitch<D> + e] = broken ? 0x7e00u : halves.high;
-            shared.low[i * kPitch<D> + e] = broken ? 0u : halves.low;
+    constexpr uint32_t kOwn = D / kWarpSize;
+#pragma unroll 1
+    for (uint32_t base = 16 * warp; base < 16 * warp + 16; base += kQueriesAtOnce) {
+        float x[kQueriesAtOnce][kOwn];
+#pragma unroll
+        for (uint32_t v = 0; v < kQueriesAtOnce; v++) {
+            uint32_t i = base + v, row = first_row + i / heads, head = first_head + i % heads;
+            const float* q = p.q + (uint64_t(row) * p.kv.n_kv_heads * p.group + head) * head_dim;
+#pragma unroll
+            for (uint32_t j = 0; j < kOwn; j++) {
+                uint32_t e = lane + kWarpSize * j;
+                x[v][j] = i < n && e < head_dim ? q[e] : 0.0f;
+            }
         }
-        if (lane == 0) shared.unscale[i] = broken ? 1.0f : power.back;
-        keep(i, vector, largest);
+#pragma unroll
+        for (uint32_t v = 0; v < kQueriesAtOnce; v++) {
+            uint32_t i = base + v, largest = 0;
+#pragma unroll
+            for (uint32_t j = 0; j < kOwn; j++) {
+                x[v][j] *= factor;
+                largest = Max::of(largest, __float_as_uint(x[v][j]) & 0x7fffffffu);
+            }
+            largest = reduce_warp<Max>(largest);
+            bool broken = largest >= 0x7f800000u;
+            PowerOfTwo power = PowerOfTwo::of(largest);
+#pragma unroll
+            for (uint32_t j = 0; j < kOwn; j++) {
+                TwoHalves halves = TwoHalves::of(x[v][j] * power.by);
+                uint32_t at = i * kPitch<D> + lane + kWarpSize * j;
+                shared.high[at] = broken ? 0x7e00u : halves.high;
+                shared.low[at] = broken ? 0u : halves.low;
+            }
+            if (lane == 0) shared.unscale[i] = broken ? 1.0f : power.back;
+            keep(i, x[v], largest);
+        }
     }
 }
 
@@ -259,7 +279,7 @@ struct HalvesSource {
     DEVICE void load_queries(
         Shared& shared, uint32_t first_row, uint32_t n, uint32_t heads, uint32_t first_head
     ) const {
-        ::load_queries<D>(p, shared, first_row, n, heads, first_head, [](uint32_t, auto, uint32_t) {});
+        ::load_queries<D>(p, shared, first_row, n, heads, first_head, [](uint32_t, const auto&, uint32_t) {});
     }
     // Starts to bring keys (part 0) or values (part 1) of the span that begins at `first`, where there is
     // one.
@@ -298,13 +318,16 @@ DEVICE void attend_tiles(const Params& p) {
     uint32_t kv_head_at = blockIdx.x / p.head_tiles, head_tile = blockIdx.x % p.head_tiles;
     uint32_t heads = p.group - head_tile * p.heads < p.heads ? p.group - head_tile * p.heads : p.heads;
     uint32_t first_head = kv_head_at * p.group + head_tile * p.heads;
-    uint32_t n = tile.rows * heads, n_spans = (row.pos + tile.rows + kSpan - 1) / kSpan;
+    // Of the tile's rows, the first one sees most before it, and the last one least.
+    uint32_t before = first_seen(row.pos, p.window) / kSpan,
+        all_see = first_seen(row.pos + tile.rows - 1, p.window);
+    uint32_t n = tile.rows * heads, n_spans = (row.pos + tile.rows + kSpan - 1) / kSpan - before;
     uint32_t spans = (n_spans + most_splits - 1) / most_splits;
     spans = spans > kLeastSpans ? spans : kLeastSpans;
     task.splits = (n_spans + spans - 1) / spans;
     task.split = blockIdx.y % most_splits;
     if (task.split >= task.splits) return;
-    task.first = task.split * spans * kSpan;
+    task.first = (before + task.split * spans) * kSpan;
     task.end = task.first + spans * kSpan;
     if (task.end > row.pos + tile.rows) task.end = row.pos + tile.rows;
     uint32_t end = task.end;
@@ -341,7 +364,7 @@ DEVICE void attend_tiles(const Params& p) {
         source.arrive(shared, 1);
         __syncthreads();
         source.start(shared, 0, first + kSpan);
-        bool cut = first + kSpan > row.pos + 1;
+        bool cut = first + kSpan > row.pos + 1 || first < all_see;
         if (Source::kMayBreak && cut) {
             find_broken<D>(shared);
             __syncthreads();
@@ -353,7 +376,8 @@ DEVICE void attend_tiles(const Params& p) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 uint32_t at = 8 * t + 2 * member + i % 2;
-                if (cut && first + at > pos[i / 2]) scores[t][i] = -INFINITY;
+                uint32_t last = pos[i / 2];
+                if (cut && (first + at > last || last - (first + at) >= p.window)) scores[t][i] = -INFINITY;
                 float product = scores[t][i];
                 if (Source::kSteps) product += source.exponent(shared, at);
                 highest[i / 2] = fmaxf(highest[i / 2], product);

@@ -10,8 +10,9 @@
 // product with a value's scale, and values are halves nearest to the codebook, all as in attend_row.cuh, so a
 // prompt's rows see what single rows see.
 //
-// Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head and tile, and 4 x D for exact positions. Queries
-// come transformed (append.cuh), and the output is transformed back here. Needs head_dim = D, `arrived` 0.
+// Reads 2 x (2 + bits x D / 8) bytes of each position, KV head and tile, and 4 x D of an exact position.
+// Queries come transformed (append.cuh), and the output is transformed back here. Needs head_dim = D,
+// `arrived` 0.
 #pragma once
 
 #include "attend_mma.cuh"
@@ -57,20 +58,27 @@ struct CodesSource {
         // A sequence whose first page is not full has no mean, and no codes that would want one.
         bool has_mean = n_positions >= PAGE_POSITIONS;
         const float* mean = mean_of(p.kv, exact_page(p.step, seq, 0), kv_head_at);
+        uint32_t lane = threadIdx.x % kWarpSize;
+        float of_mean[D / kWarpSize] = {};
+#pragma unroll
+        for (uint32_t j = 0; j < D / kWarpSize; j++) {
+            if (has_mean) of_mean[j] = mean[lane + kWarpSize * j];
+        }
         ::load_queries<D>(p, shared, first_row, n, heads, first_head, [&](
-            uint32_t i, auto vector, uint32_t largest
+            uint32_t i, const auto& vector, uint32_t largest
         ) {
             uint8_t* to = reinterpret_cast<uint8_t*>(shared.bytes + i * kBytesPitch);
             bool broken = largest >= 0x7f800000u;
             float most = __uint_as_float(largest), to_bytes = largest > 0 && !broken ? 127.0f / most : 0.0f,
                 along = 0.0f;
-            for (uint32_t e = threadIdx.x % kWarpSize; e < D; e += kWarpSize) {
-                float x = vector(e);
-                to[e] = broken ? uint8_t(0) : uint8_t(int32_t(rintf(x * to_bytes)));
-                if (has_mean) along = fmaf(x, mean[e], along);
+#pragma unroll
+            for (uint32_t j = 0; j < D / kWarpSize; j++) {
+                float x = vector[j];
+                to[lane + kWarpSize * j] = broken ? uint8_t(0) : uint8_t(int32_t(rintf(x * to_bytes)));
+                if (has_mean) along = fmaf(x, of_mean[j], along);
             }
             along = reduce_lanes<Sum>(along, kWarpSize);
-            if (threadIdx.x % kWarpSize != 0) return;
+            if (lane != 0) return;
             shared.of_bytes[i] = broken ? NAN : most / 127.0f * p.kv.codes.unit;
             shared.of_mean[i] = along;
         });

@@ -1,4 +1,4 @@
-// Attend over codes on tensor cores: out[r] = softmax(scale q[r] . K[..= pos]) V, for the codecs of
+// Attend over codes on tensor cores: out[r] = softmax(scale q[r] . K[first ..= pos]) V, for the codecs of
 // attend_codes.cuh whose keys have one scale, and heads of D elements.
 //
 // Split-K flash decode, page by page and merged as there: a block owns one row, one KV head with up to
@@ -24,8 +24,8 @@
 //
 // For a step of one row a block transforms its queries itself, and the one with the newest page appends the
 // row's key and value to it (append.cuh); of steps of more rows queries come transformed. The output is
-// transformed back here. Reads (pos + 1) x 2 x (2 + bits x D / 8) bytes a KV head, and 4 x D for exact
-// positions. Needs head_dim = D, `arrived` 0.
+// transformed back here. Reads 2 x (2 + bits x D / 8) bytes of each position and KV head, and 4 x D of an
+// exact one. Needs head_dim = D, `arrived` 0.
 #pragma once
 
 #include "append.cuh"
@@ -196,15 +196,16 @@ DEVICE uint32_t word_of(const uint4& words, int i) {
     return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
-// Takes in 16 positions of an exact page, of which the row sees the first n: past the end, the last
-// one stands in, because nobody knows what lies there, and is not counted.
+// Takes in 16 positions of an exact page, of which the row sees those from `hidden` to n, at least one of
+// these: for others, the nearest that it sees stands in, because nobody knows what lies there, and is not
+// counted.
 template <int D>
 DEVICE void take_exact(
     RowState<D>& state, const RowQueries<D>& queries, const uint16_t* keys, const uint16_t* values,
-    uint32_t first, uint32_t n
+    uint32_t first, uint32_t hidden, uint32_t n
 ) {
     Place at;
-    auto read = [&](uint32_t place) { return (place < n ? place : n - 1) * D; };
+    auto read = [&](uint32_t place) { return (place < hidden ? hidden : place < n ? place : n - 1) * D; };
     const uint16_t* of_keys[2] = {keys + read(first + at.quartet), keys + read(first + at.quartet + 8)};
     float scores[4] = {};
 #pragma unroll
@@ -225,9 +226,9 @@ DEVICE void take_exact(
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        scores[i] = first + at.quartet + i / 2 * 8 < n
-            ? scores[i] * queries.unscale[2 * at.member + i % 2]
-            : -INFINITY;
+        uint32_t place = first + at.quartet + i / 2 * 8;
+        scores[i] =
+            place >= hidden && place < n ? scores[i] * queries.unscale[2 * at.member + i % 2] : -INFINITY;
     }
     uint32_t high[2], low[2];
     state.take(scores, {1.0f, 1.0f}, high, low);
@@ -302,13 +303,13 @@ struct CodesTile {
     }
 };
 
-// Takes in 16 positions of a page of codes, which has all of them, and of which the row sees the first n of
-// the page. Calls load_next() as soon as nobody waits for the tile any more: a scoreboard that loads of two
-// tiles share is clear when the later one is there.
+// Takes in 16 positions of a page of codes, which has all of them, and of which the row sees those of the
+// page from `hidden` to n, at least one of these. Calls load_next() as soon as nobody waits for the tile any
+// more: a scoreboard that loads of two tiles share is clear when the later one is there.
 template <class C, int D, class LoadNext>
 DEVICE void take_codes(
     RowState<D>& state, const ByteOperands<D>& q, const CodesParams& codes, const CodesTile<C, D>& tile,
-    uint32_t first, uint32_t n, LoadNext load_next
+    uint32_t first, uint32_t hidden, uint32_t n, LoadNext load_next
 ) {
     using Tile = CodesTile<C, D>;
     Place at;
@@ -339,7 +340,7 @@ DEVICE void take_codes(
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float score = fmaf(float(sums[0][i] + sums[1][i]), q.step[i % 2] * key_scales[i / 2], q.mean[i % 2]);
-        scores[i] = place + i / 2 * 8 < n ? score : -INFINITY;
+        scores[i] = place + i / 2 * 8 >= hidden && place + i / 2 * 8 < n ? score : -INFINITY;
     }
     uint32_t high[2], low[2];
     state.take(scores, steps, high, low);
@@ -456,22 +457,25 @@ DEVICE void attend_row(const AttendCodesParams& p) {
 #pragma unroll 1
     for (uint32_t i = begin; i < task.end_page; i += stride) {
         uint32_t at = i == begin ? first_exact : exact(i), n = task.positions(i);
-        if (at == NO_PAGE || first >= n) continue;
+        uint32_t hidden = task.hidden(i);
+        if (at == NO_PAGE || first >= n || first + kTilePositions <= hidden) continue;
         const uint16_t* keys = exact_head(p.kv, at, 0, task.kv_head);
-        take_exact<D>(state, queries, keys, exact_head(p.kv, at, 1, task.kv_head), first, n);
+        take_exact<D>(state, queries, keys, exact_head(p.kv, at, 1, task.kv_head), first, hidden, n);
     }
     // The codes of a warp's next page are on their way while those of one are multiplied, and so is the
     // number of the page behind it.
     ByteOperands<D> q(queries);
     auto take = [&](const CodesTile<C, D>& now, CodesTile<C, D>& next, uint32_t& page, uint32_t next_page,
                     uint32_t i) {
-        bool is_coded = page != NO_PAGE;
+        bool is_coded = page != NO_PAGE && first + kTilePositions > task.hidden(i);
         auto load_next = [&] {
             load(next, next_page);
             page = coded(i + 2 * stride);
         };
         if (is_coded) {
-            take_codes<C, D>(state, q, p.kv.codes, now, first, task.positions(i), load_next);
+            take_codes<C, D>(
+                state, q, p.kv.codes, now, first, task.hidden(i), task.positions(i), load_next
+            );
         } else {
             load_next();
         }

@@ -1,4 +1,4 @@
-// Logits: logits[o] = W norm(x[outputs[o]]).
+// Logits: logits[o] = cap(W norm(x[outputs[o]])), with cap(z) = c tanh(z / c) where there is a soft cap c.
 //
 // A slot of a warp owns one output. Reads W once for every M rows that asked; nothing where none did.
 #pragma once
@@ -21,6 +21,7 @@ struct LogitsTask {
     DEVICE Around around(uint32_t, uint32_t, uint32_t, const StepRow&) const { return {}; }
     DEVICE Around late(uint32_t, uint32_t, uint32_t, const StepRow&) const { return {}; }
     DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float, const Around&) const {
+        if (p.soft_cap > 0.0f) y = p.soft_cap * tanhf(y / p.soft_cap);
         p.logits[uint64_t(m) * p.w.rows + unit * slots() + slot] = y;
     }
 };

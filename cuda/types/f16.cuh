@@ -22,7 +22,7 @@ struct F16 : Elements<F16, 8> {
             uint32_t first = col + 16 * group + 4 * member;
             // Chunks are padded with zeros, but rows are not padded to 32 columns.
             if (first >= w.chunks * kElems) continue;
-            uint2 four = *reinterpret_cast<const uint2*>(at + first * 2);
+            uint2 four = load8(at + first * 2);
             out.words[2 * group] = four.x;
             out.words[2 * group + 1] = four.y;
         }

@@ -65,7 +65,7 @@ struct Q4_0 {
 
     DEVICE static Halves halves(const LinearParams& w, uint32_t row, uint32_t col, uint32_t member) {
         Row at = Q4_0::row(w, row);
-        uint32_t four = reinterpret_cast<const uint32_t*>(at.ints + col / 2)[member];
+        uint32_t four = load4(at.ints + col / 2 + 4 * member);
         Halves out;
         out.scales[0] = out.scales[1] = float_of_half(at.scales[col / 32]);
         halves_of_bytes(four & 0x0f0f0f0fu, 8.0f, out.words[0], out.words[1]);

@@ -86,9 +86,9 @@ struct Q8_0 {
         Row at = Q8_0::row(w, row);
         Halves out;
         out.scales[0] = out.scales[1] = float_of_half(at.scales[col / 32]);
-        const uint32_t* ints = reinterpret_cast<const uint32_t*>(at.ints + col) + member;
-        halves_of_bytes(ints[0], 0.0f, out.words[0], out.words[1]);
-        halves_of_bytes(ints[4], 0.0f, out.words[2], out.words[3]);
+        const uint8_t* ints = at.ints + col + 4 * member;
+        halves_of_bytes(load4(ints), 0.0f, out.words[0], out.words[1]);
+        halves_of_bytes(load4(ints + 16), 0.0f, out.words[2], out.words[3]);
         return out;
     }
 

@@ -42,8 +42,10 @@ pub const DEVICE: DeviceOption = DeviceOption {
 
 /// Whether stages are timed, for a backend that can.
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
-pub const PROFILE: DeviceOption =
-    DeviceOption { name: "profile", about: "true: stages are timed, and runs wait for their end" };
+pub const PROFILE: DeviceOption = DeviceOption {
+    name: "profile",
+    about: "true: stages are timed, and runs wait for their end; cuda: events, one by one",
+};
 
 /// When a backend is taken unasked.
 #[derive(Debug)]
@@ -106,8 +108,9 @@ pub static REGISTRY: &[Entry] = &[
         auto: None,
         devices: |threads| vec![Ok(simt(threads).device())],
         open: |threads, options| {
-            let profile = options.parsed("cuda-simt", PROFILE.name)?.unwrap_or(false);
-            Ok(Box::new(simt(threads).profiled(profile)))
+            let value = options.get(PROFILE.name);
+            let profiling = super::cuda::Profiling::of("cuda-simt", PROFILE.name, value)?;
+            Ok(Box::new(simt(threads).profiled(profiling)))
         },
     },
     #[cfg(feature = "wgpu")]

@@ -53,9 +53,10 @@ pub struct BenchArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
     /// What each kind of stage takes of the device, on stderr; --backend cuda and wgpu. Runs wait for each
-    /// step then
-    #[arg(long)]
-    profile: bool,
+    /// step then. With =events, stages run one by one between events of the card (cuda)
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(value_parser = ["true", "events"])]
+    profile: Option<String>,
     /// How the result is written
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Md)]
     output: Format,
@@ -81,8 +82,8 @@ impl BenchArgs {
                 batch: self.load.batch_size.min(longest),
                 ..self.load.options(Some(longest), threads)
             };
-            if self.profile {
-                options.device = options.device.with("profile", "true");
+            if let Some(how) = &self.profile {
+                options.device = options.device.with("profile", how);
             }
             let threads = options.n_threads();
             let read_bandwidth = bandwidth::measure(threads, BANDWIDTH_BYTES);

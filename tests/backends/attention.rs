@@ -164,6 +164,7 @@ fn sliding_windows() {
         ("f16", 24, 300, 40),
         ("f16", 300, 290, 7),
         ("f32", 500, 900, 1),
+        ("f16", 100, 900, 33),
     ] {
         let shape = Shape { codec: codec(name), window: Some(window), ..plain() };
         let name = format!("{name}, window {window}, {n_rows} rows up to position {last}");

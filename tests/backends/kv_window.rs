@@ -68,6 +68,27 @@ fn heads_of_every_shape_attend() {
     }
 }
 
+/// Windows that begin within a page of codes, within one that stays exact, and with a page, of heads that
+/// other kernels take on cards, row by row and in tiles.
+#[test]
+fn windows_slide_over_codes_and_blocks() {
+    let right = |bits, sliding| Rule { bits, sliding: Some(sliding), ..RIGHT };
+    let blocks = Rule { at_once: Some(["q8_0"; 2].map(codec)), ..right(3, 90) };
+    for (names, rule, head_dim) in [
+        (["turboquant"; 2], right(3, 100), 64),
+        (["turboquant"; 2], right(3, 1), 64),
+        (["turboquant-4"; 2], right(4, 128), 128),
+        (["turboquant"; 2], right(3, 77), 32),
+        (["q8_0"; 2], blocks, 64),
+    ] {
+        let heads = Heads { head_dim, ..TWO_OF_TWO };
+        let backends = cpus(&[1]).into_iter().chain(wgpus()).chain(simt(1)).collect();
+        let longer = Rule { sliding: rule.sliding.map(|n| n + 1), ..rule };
+        let wrong = [("a position more", longer), ("no window", Rule { sliding: None, ..rule })];
+        support::case::window::attends_as(heads, names, rule, &wrong, 260, backends);
+    }
+}
+
 /// Values near the smallest normal half, and near the largest.
 #[test]
 fn values_may_be_small_or_large() {

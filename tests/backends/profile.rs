@@ -2,7 +2,7 @@
 
 use sterna::backend::Backend;
 use sterna::backend::cuda::driver::{Driver, simt::Simt};
-use sterna::backend::cuda::{Cuda, split::Split};
+use sterna::backend::cuda::{Cuda, Profiling, split::Split};
 use sterna::program::{Row, Step};
 use support::case::model::SMALL;
 use support::case::{limits, shuffled_pages};
@@ -11,17 +11,21 @@ fn card() -> Box<dyn Driver> {
     Box::new(Simt::new(2, 0))
 }
 
-/// Each stage of each run is timed once, on one card and over two, and computes what it does otherwise.
+/// Each stage of each run is timed once, by stamps and by events, on one card and over two, and computes what
+/// it does otherwise.
 #[test]
 fn stages_are_timed_and_compute_the_same() {
     let (case, logits) = SMALL.case("a small model", limits(9, 1, 1));
     let pages = shuffled_pages(1, 1);
     let two = || Split::on(vec![card(), card()], None).expect("cards that are connected");
-    let backends: [(Box<dyn Backend>, bool); 4] = [
+    let (stamps, events) = (Some(Profiling::Stamps), Some(Profiling::Events));
+    let backends: [(Box<dyn Backend>, bool); 6] = [
         (Box::new(Cuda::on(card())), false),
-        (Box::new(Cuda::on(card()).profiled(true)), true),
+        (Box::new(Cuda::on(card()).profiled(stamps)), true),
+        (Box::new(Cuda::on(card()).profiled(events)), true),
         (Box::new(two()), false),
-        (Box::new(two().profiled(true)), true),
+        (Box::new(two().profiled(stamps)), true),
+        (Box::new(two().profiled(events)), true),
     ];
     let mut rows_of_logits = Vec::new();
     for (mut backend, is_timed) in backends {

@@ -89,6 +89,7 @@ fn texts_are_those_of_the_cpu() {
         ("card=small prompt ordered", "cpu", &[], &[]),
         ("card=small", "cuda-simt", blocks, &[]),
         ("card=h100 card=rtx-3060", "cpu", &[], &["--split-mode", "layer"]),
+        ("card=rtx-5080 card=rtx-3060 card=h100", "cpu", &[], &["--split-mode", "layer"]),
         ("card=small card=small card=small apart", "cpu", &[], &["-ts", "1,0,2"]),
     ] {
         let want = greedy("", like, both).expect("a backend of this build");
@@ -116,6 +117,23 @@ fn cards_are_listed_and_chosen_by_number() {
         assert!(said.contains("card 2, there are 2"), "{said}");
         let said = greedy(both, "cuda", &["--device", "0,1"]).unwrap_err();
         assert!(said.contains("--device: several cards want a split mode of layer"), "{said}");
+    }
+}
+
+/// By stamps in recordings and by events around stages, each kind of stage of a step is timed.
+#[test]
+fn stages_are_timed_on_a_card() {
+    if !has_demo() {
+        return;
+    }
+    for how in ["--profile", "--profile=events"] {
+        let args = ["bench", "--backend", "cuda", "--no-self-test", "-p", "0", "-n", "1", "-r", "1", how];
+        let output = sterna("card=h100", &args);
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{how}: {said}");
+        for kind in ["embed", "attn_in", "attend", "proj_add", "ffn_in", "logits"] {
+            assert!(said.contains(kind), "{how}: no {kind} in {said}");
+        }
     }
 }
 

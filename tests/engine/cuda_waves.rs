@@ -132,6 +132,10 @@ impl Driver for Dry {
         Ok(Recording(0))
     }
 
+    fn time(&mut self, _: &[Vec<Launch>]) -> Result<Vec<u64>, BackendError> {
+        unreachable!("nobody runs it")
+    }
+
     fn replay(&mut self, _: Recording) -> Result<(), BackendError> {
         unreachable!("nobody runs it")
     }

@@ -41,7 +41,7 @@ const CASES: &[Case] = &[
     plain("qwen3/tiny-f16.gguf", "qwen3/f16.hf-fp32"),
     plain("gpt2/tiny-f16.gguf", "gpt2/f16.hf-fp32"),
     not_on_cuda("qwen3moe/tiny-f16.gguf", "qwen3moe/f16.hf-fp32"),
-    not_on_cuda("gemma3/tiny-f16.gguf", "gemma3/f16.hf-fp32"),
+    plain("gemma3/tiny-f16.gguf", "gemma3/f16.hf-fp32"),
     plain("gpt2/tiny-q8_0.gguf", "gpt2/q8_0.hf-dequant-fp32"),
     not_on_cuda("llama/tiny-q4_k.gguf", "llama/q4_k.hf-dequant-fp32"),
     not_on_cuda("llama/tiny-q4_k_m.gguf", "llama/q4_k_m.hf-dequant-fp32"),

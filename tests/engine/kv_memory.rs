@@ -122,6 +122,10 @@ impl Driver for Counting {
         self.on.as_mut().map_or(Ok(Recording(0)), |on| on.record(launches))
     }
 
+    fn time(&mut self, groups: &[Vec<Launch>]) -> Result<Vec<u64>, BackendError> {
+        self.on.as_mut().map_or(Ok(Vec::new()), |on| on.time(groups))
+    }
+
     fn replay(&mut self, recording: Recording) -> Result<(), BackendError> {
         self.on.as_mut().map_or(Ok(()), |on| on.replay(recording))
     }

@@ -137,6 +137,11 @@ fn group(p: &Program, s: &Attend) -> usize {
     p.buf_decl(s.q).cols / (kv.n_kv_heads * kv.head_dim)
 }
 
+/// Positions that a row sees at most, the last ones up to its own, as kernels take it.
+fn window(s: &Attend) -> u32 {
+    s.window.unwrap_or(u32::MAX)
+}
+
 /// The tiles of a program, where every attention of it has a kernel on tensor cores for them.
 pub fn tiling(p: &Program) -> Option<Tiling> {
     let of_stage = |(_, stage): &(String, Stage)| match stage {
@@ -187,8 +192,8 @@ impl Cut {
         // be a second wave, and each part takes time to merge.
         let places = of_block.blocks * limits.multiprocessors as usize;
         let wanted = (places / (kv.n_kv_heads * tiles * rows)).max(1);
-        let pages = (p.limits.pages * PAGE).div_ceil(ATTEND_LEAST as usize);
-        let splits = wanted.min(pages).min(MAX_PARTS as usize);
+        let positions = (p.limits.pages * PAGE).min(window(s) as usize);
+        let splits = wanted.min(positions.div_ceil(ATTEND_LEAST as usize)).min(MAX_PARTS as usize);
         Self { group, tiles, splits }
     }
 
@@ -209,23 +214,62 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     let (q, out) = (cx.memory.bufs[s.q.0 as usize], cx.memory.bufs[s.out.0 as usize]);
     let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
     let [group, tiles, splits] = [group, tiles, splits].map(|n| n as u32);
+    let (window, reserved) = (window(s), 0);
     let ByRows { kernel, heads, threads, parts, .. } = by_rows(decl);
     // The result of each head may be transformed back in shared memory.
     let merged = heads * decl.head_dim;
     let (params, merged) = match cx.memory.kvs[s.kv.0 as usize] {
         Kept::Elements(kv) => {
-            let params = AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits };
+            let params = AttendParams {
+                step,
+                kv,
+                q,
+                out,
+                partial,
+                arrived,
+                scale,
+                group,
+                tiles,
+                splits,
+                window,
+                reserved,
+            };
             (words(&params), 0)
         }
         Kept::Codes(kv) => {
             let raw = if appends(cx, s.kv) { cx.memory.raw } else { 0 };
-            let params =
-                AttendCodesParams { step, kv, q, out, partial, arrived, raw, scale, group, tiles, splits };
+            let params = AttendCodesParams {
+                step,
+                kv,
+                q,
+                out,
+                partial,
+                arrived,
+                raw,
+                scale,
+                group,
+                tiles,
+                splits,
+                window,
+                reserved,
+            };
             (words(&params), merged)
         }
         Kept::Blocks(kv) => {
-            let params =
-                AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits };
+            let params = AttendBlocksParams {
+                step,
+                kv,
+                q,
+                out,
+                partial,
+                arrived,
+                scale,
+                group,
+                tiles,
+                splits,
+                window,
+                reserved,
+            };
             (words(&params), merged)
         }
     };
@@ -264,7 +308,7 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
     let (q, out) = (cx.memory.bufs[s.q.0 as usize], cx.memory.bufs[s.out.0 as usize]);
     let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
     let [group, heads, head_tiles] = [group, heads, head_tiles].map(|n| n as u32);
-    let (blocks, reserved) = (mma_blocks(cx.limits), 0);
+    let (blocks, window) = (mma_blocks(cx.limits), window(s));
     let params = match cx.memory.kvs[s.kv.0 as usize] {
         Kept::Elements(kv) => words(&AttendMmaParams {
             step,
@@ -279,7 +323,7 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
             heads,
             head_tiles,
             blocks,
-            reserved,
+            window,
         }),
         Kept::Codes(kv) => words(&AttendCodesMmaParams {
             step,
@@ -294,7 +338,7 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
             heads,
             head_tiles,
             blocks,
-            reserved,
+            window,
         }),
         Kept::Blocks(_) => panic!("tensor cores take no blocks"),
     };

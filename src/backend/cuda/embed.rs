@@ -31,7 +31,7 @@ pub fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
         picked: cx.memory.picks.newest(),
         x: cx.memory.bufs[s.x.0 as usize],
         cols: table.cols as u32,
-        reserved: 0,
+        scale: s.scale,
     };
     let kernels = Format::of(table.ty).expect("it was uploaded").kernels.name();
     Launch {

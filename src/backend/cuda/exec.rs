@@ -6,7 +6,7 @@ use super::driver::{Address, Driver, Launch, Limits, Recording};
 use super::memory::{Memory, Sizes};
 use super::params::NextWeights;
 use super::picks::Picks;
-use super::profile::Profile;
+use super::profile::{Profile, Profiling};
 use super::weight::{DeviceWeight, Products, device_bytes};
 use super::{Cx, Shape, attend, kernels, launches, linear};
 use crate::backend::device::pages;
@@ -115,13 +115,13 @@ impl Compiled {
         driver: &mut dyn Driver,
         p: &Program,
         weights: Vec<DeviceWeight>,
-        profile: bool,
+        profiling: Option<Profiling>,
     ) -> Result<Self, BackendError> {
         plan(driver, p)?.check_free(driver.name())?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let sizes = sizes(driver, p);
         let memory = Memory::new(driver, p, &sizes)?;
-        let profile = if profile { Some(Profile::new(driver, p.stages.len())?) } else { None };
+        let profile = profiling.map(|how| Profile::new(driver, how, p.stages.len())).transpose()?;
         let mut variants = Vec::new();
         for shape in shapes(p) {
             let limits = driver.limits();
@@ -158,9 +158,16 @@ impl Compiled {
     pub fn run(&mut self, driver: &mut dyn Driver, step: &Step<'_>) -> Result<(), BackendError> {
         let all = 0..self.program.stages.len();
         let Some(variant) = self.prepare(driver, all.clone(), step)? else { return Ok(()) };
-        driver.replay(self.variants[variant].recording)?;
+        let Variant { launches, recording, .. } = &self.variants[variant];
+        let by_events = match &mut self.profile {
+            Some(profile) => profile.runs(driver, launches)?,
+            None => false,
+        };
+        if !by_events {
+            driver.replay(*recording)?;
+        }
         self.keep_picks(driver, all, step)?;
-        self.profile.as_mut().map_or(Ok(()), |profile| profile.add(driver))
+        self.profile.as_mut().map_or(Ok(()), |profile| profile.read(driver))
     }
 
     /// What each stage has taken, if that is known.

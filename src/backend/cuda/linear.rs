@@ -54,10 +54,10 @@ pub fn shared_bytes(products: Products, cols: usize, rows: usize) -> usize {
     (LINEAR_HEADER_BYTES as usize + rows * products.act_bytes(cols)).next_multiple_of(16)
 }
 
-/// Bytes of shared memory for the norm's weights in a kernel for single rows.
-fn norm_bytes(input: &Input<'_>, cols: usize, suffix: &str) -> usize {
-    let shares = input.norm.is_some() && suffix.is_empty() && cols <= NORM_SHARED_COLS as usize;
-    if shares { (LINEAR_HEADER_BYTES as usize + 4 * cols).next_multiple_of(16) } else { 0 }
+/// Bytes of shared memory for the norm of a row by a block, with the norm's weights where they go there.
+pub fn norm_bytes(cols: usize) -> usize {
+    let shares = cols <= NORM_SHARED_COLS as usize;
+    (LINEAR_HEADER_BYTES as usize + if shares { 4 * cols } else { 0 }).next_multiple_of(16)
 }
 
 /// The input of a stage's layers.
@@ -97,7 +97,7 @@ pub fn launches<T: bytemuck::Pod>(
     let room = cx.limits.shared_bytes as usize;
     let Kind { suffix, tile_rows, lanes_log2 } = kind(cx, products, w.cols, rows, work);
     let on_tensor_cores = products.mma().filter(|_| suffix == MMA);
-    let single = shared_bytes(products, w.cols, 1).max(norm_bytes(input, w.cols, ""));
+    let single = shared_bytes(products, w.cols, 1).max(input.norm.map_or(0, |_| norm_bytes(w.cols)));
     let shared = match on_tensor_cores {
         Some(Mma::Halves) => MMA_HALVES_SHARED_BYTES as usize,
         Some(Mma::Ints | Mma::IntBlocks) => MMA_INTS_SHARED_BYTES as usize,
@@ -213,11 +213,30 @@ impl RoundedSizes {
 }
 
 /// The launches of one layer by itself, which writes rows of its outputs at `to`: what `logits` computes, of
-/// the rows of the input.
-pub fn product(cx: &Cx<'_>, layer: &Linear, input: &Input<'_>, to: Address) -> Vec<Launch> {
+/// the rows of the input, within a bound on their magnitude if there is one.
+pub fn capped(
+    cx: &Cx<'_>,
+    layer: &Linear,
+    input: &Input<'_>,
+    to: Address,
+    soft_cap: Option<f32>,
+) -> Vec<Launch> {
     let w = linear(cx, layer);
     let work = Work { rows: w.rows as usize, paired: false };
-    launches(cx, "logits", layer, input, work, |in_| LogitsParams { step: cx.tables(), in_, w, logits: to })
+    let params = |in_| LogitsParams {
+        step: cx.tables(),
+        in_,
+        w,
+        logits: to,
+        soft_cap: soft_cap.unwrap_or(0.0),
+        reserved: 0,
+    };
+    launches(cx, "logits", layer, input, work, params)
+}
+
+/// The same without a bound.
+pub fn product(cx: &Cx<'_>, layer: &Linear, input: &Input<'_>, to: Address) -> Vec<Launch> {
+    capped(cx, layer, input, to, None)
 }
 
 /// The kernels for several rows, those on tensor cores, and the stage of those that round rows for these.

@@ -7,5 +7,5 @@ use crate::program::{Logits, RowsOf};
 
 pub fn launches(cx: &Cx<'_>, s: &Logits) -> Vec<Launch> {
     let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Outputs };
-    linear::product(cx, &s.w, &input, cx.memory.bufs[s.logits.0 as usize])
+    linear::capped(cx, &s.w, &input, cx.memory.bufs[s.logits.0 as usize], s.soft_cap)
 }

@@ -25,6 +25,7 @@ mod open;
 mod params;
 mod picks;
 mod pod;
+mod post_norm;
 mod profile;
 mod proj_add;
 mod sample;
@@ -42,6 +43,7 @@ use driver::{Driver, Kernel, Launch, Limits};
 use exec::Compiled;
 use memory::Memory;
 use params::{NextWeights, StepTables};
+pub use profile::Profiling;
 use weight::{DeviceWeight, Mma};
 
 /// Every kernel that this backend may ask a driver for; [`Kernel`] is an index into it.
@@ -59,8 +61,8 @@ fn kernel_names() -> impl Iterator<Item = String> {
     };
     let of_codec = kv::kernel_names().chain(attend::mma_kernels());
     let with_kernels = weight::FORMATS.iter().filter(|format| format.kernels.is(format.ty));
-    let single = [sample::KERNEL, combine::KERNEL, heads::KERNEL, profile::KERNEL].map(str::to_owned);
-    with_kernels.flat_map(of_type).chain(of_codec).chain(single)
+    let single = [sample::KERNEL, combine::KERNEL, heads::KERNEL, post_norm::KERNEL, profile::KERNEL];
+    with_kernels.flat_map(of_type).chain(of_codec).chain(single.map(str::to_owned))
 }
 
 const NAME: &str = "cuda";
@@ -81,8 +83,8 @@ pub const ENTRY: Entry = Entry {
 /// Runs programs on a card.
 pub struct Cuda {
     driver: Box<dyn Driver>,
-    /// Whether stages are timed.
-    profile: bool,
+    /// How stages are timed, if they are.
+    profiling: Option<Profiling>,
     weights: Vec<DeviceWeight>,
     execs: Vec<Compiled>,
 }
@@ -90,13 +92,13 @@ pub struct Cuda {
 impl Cuda {
     /// A backend on a driver of the caller's.
     pub fn on(driver: Box<dyn Driver>) -> Self {
-        Self { driver, profile: false, weights: Vec::new(), execs: Vec::new() }
+        Self { driver, profiling: None, weights: Vec::new(), execs: Vec::new() }
     }
 
-    /// The same, whose stages are timed or not.
+    /// The same, whose stages are timed so, or not.
     #[must_use]
-    pub fn profiled(self, profile: bool) -> Self {
-        Self { profile, ..self }
+    pub fn profiled(self, profiling: Option<Profiling>) -> Self {
+        Self { profiling, ..self }
     }
 }
 
@@ -124,7 +126,7 @@ impl Backend for Cuda {
 
     fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
         let weights = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
-        self.execs.push(Compiled::new(&mut *self.driver, p, weights, self.profile)?);
+        self.execs.push(Compiled::new(&mut *self.driver, p, weights, self.profiling)?);
         Ok(Exec(self.execs.len() as u32 - 1))
     }
 
@@ -182,10 +184,6 @@ impl Backend for Cuda {
 /// The kernels that a stage needs, or what is missing, for people to read.
 fn kernels(p: &Program, stage: &Stage) -> Result<Vec<String>, String> {
     match stage {
-        Stage::Embed(s) if s.scale != 1.0 => Err("embed with a factor".to_owned()),
-        Stage::Attend(s) if s.window.is_some() => Err("attend with a sliding window".to_owned()),
-        Stage::ProjAdd(s) if s.post.is_some() => Err("proj_add with a norm of the product".to_owned()),
-        Stage::Logits(s) if s.soft_cap.is_some() => Err("logits with a soft cap".to_owned()),
         Stage::Embed(s) => embed::kernels(p, s),
         Stage::AttnIn(s) => attn_in::kernels(p, s),
         Stage::Attend(s) => attend::kernels(p, s),

@@ -3,7 +3,7 @@
 use super::driver::Driver;
 use super::driver::real::{Card, cards};
 use super::split::Split;
-use super::{Cuda, NAME};
+use super::{Cuda, NAME, Profiling};
 use crate::backend::BackendError;
 use crate::backend::registry::{DEVICE, DeviceOption, DeviceOptions, Opened, PROFILE};
 
@@ -32,9 +32,9 @@ pub fn open(options: &DeviceOptions) -> Opened {
         None => proportions.is_some(),
         Some(other) => return Err(refused(&SPLIT_MODE, format!("want none or layer, got `{other}`"))),
     };
-    let profile = options.parsed(NAME, PROFILE.name)?.unwrap_or(false);
+    let profiling = Profiling::of(NAME, PROFILE.name, options.get(PROFILE.name))?;
     let one =
-        |ordinal| -> Opened { Ok(Box::new(Cuda::on(Box::new(Card::open(ordinal)?)).profiled(profile))) };
+        |ordinal| -> Opened { Ok(Box::new(Cuda::on(Box::new(Card::open(ordinal)?)).profiled(profiling))) };
     let chosen = options.get(DEVICE.name).map(|list| list.split(',').map(ordinal).collect());
     let chosen: Option<Vec<i32>> = chosen.transpose()?;
     if !is_split {
@@ -58,7 +58,7 @@ pub fn open(options: &DeviceOptions) -> Opened {
     }
     let card = |ordinal: i32| Ok(Box::new(Card::open(ordinal)?) as Box<dyn Driver>);
     let drivers = chosen.into_iter().map(card).collect::<Result<_, BackendError>>()?;
-    Ok(Box::new(Split::on(drivers, proportions)?.profiled(profile)))
+    Ok(Box::new(Split::on(drivers, proportions)?.profiled(profiling)))
 }
 
 fn refused(option: &DeviceOption, detail: impl Into<String>) -> BackendError {
@@ -105,6 +105,7 @@ mod tests {
             (&[("tensor_split", "1,-1")], "got `1,-1`"),
             (&[("tensor_split", "1,nan")], "got `1,nan`"),
             (&[("tensor_split", "")], "got ``"),
+            (&[("profile", "yes")], "DeviceOptions::profile: want true, false or events, got `yes`"),
         ] {
             let said = said(choices);
             assert!(said.contains(want), "{choices:?}: {said}");

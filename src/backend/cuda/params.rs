@@ -410,7 +410,7 @@ pub struct EmbedParams {
     pub picked: u64,
     pub x: u64,
     pub cols: u32,
-    pub reserved: u32,
+    pub scale: f32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -422,7 +422,7 @@ const _: () = {
     ["Offset of field: EmbedParams::picked"][::std::mem::offset_of!(EmbedParams, picked) - 128usize];
     ["Offset of field: EmbedParams::x"][::std::mem::offset_of!(EmbedParams, x) - 136usize];
     ["Offset of field: EmbedParams::cols"][::std::mem::offset_of!(EmbedParams, cols) - 144usize];
-    ["Offset of field: EmbedParams::reserved"][::std::mem::offset_of!(EmbedParams, reserved) - 148usize];
+    ["Offset of field: EmbedParams::scale"][::std::mem::offset_of!(EmbedParams, scale) - 148usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -539,10 +539,12 @@ pub struct AttendParams {
     pub group: u32,
     pub tiles: u32,
     pub splits: u32,
+    pub window: u32,
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendParams"][::std::mem::size_of::<AttendParams>() - 144usize];
+    ["Size of AttendParams"][::std::mem::size_of::<AttendParams>() - 152usize];
     ["Alignment of AttendParams"][::std::mem::align_of::<AttendParams>() - 8usize];
     ["Offset of field: AttendParams::step"][::std::mem::offset_of!(AttendParams, step) - 0usize];
     ["Offset of field: AttendParams::kv"][::std::mem::offset_of!(AttendParams, kv) - 64usize];
@@ -554,6 +556,8 @@ const _: () = {
     ["Offset of field: AttendParams::group"][::std::mem::offset_of!(AttendParams, group) - 132usize];
     ["Offset of field: AttendParams::tiles"][::std::mem::offset_of!(AttendParams, tiles) - 136usize];
     ["Offset of field: AttendParams::splits"][::std::mem::offset_of!(AttendParams, splits) - 140usize];
+    ["Offset of field: AttendParams::window"][::std::mem::offset_of!(AttendParams, window) - 144usize];
+    ["Offset of field: AttendParams::reserved"][::std::mem::offset_of!(AttendParams, reserved) - 148usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -570,7 +574,7 @@ pub struct AttendMmaParams {
     pub heads: u32,
     pub head_tiles: u32,
     pub blocks: u32,
-    pub reserved: u32,
+    pub window: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -591,8 +595,7 @@ const _: () = {
     ["Offset of field: AttendMmaParams::head_tiles"]
         [::std::mem::offset_of!(AttendMmaParams, head_tiles) - 148usize];
     ["Offset of field: AttendMmaParams::blocks"][::std::mem::offset_of!(AttendMmaParams, blocks) - 152usize];
-    ["Offset of field: AttendMmaParams::reserved"]
-        [::std::mem::offset_of!(AttendMmaParams, reserved) - 156usize];
+    ["Offset of field: AttendMmaParams::window"][::std::mem::offset_of!(AttendMmaParams, window) - 156usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -608,10 +611,12 @@ pub struct AttendCodesParams {
     pub group: u32,
     pub tiles: u32,
     pub splits: u32,
+    pub window: u32,
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 304usize];
+    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 312usize];
     ["Alignment of AttendCodesParams"][::std::mem::align_of::<AttendCodesParams>() - 8usize];
     ["Offset of field: AttendCodesParams::step"][::std::mem::offset_of!(AttendCodesParams, step) - 0usize];
     ["Offset of field: AttendCodesParams::kv"][::std::mem::offset_of!(AttendCodesParams, kv) - 64usize];
@@ -630,6 +635,10 @@ const _: () = {
         [::std::mem::offset_of!(AttendCodesParams, tiles) - 296usize];
     ["Offset of field: AttendCodesParams::splits"]
         [::std::mem::offset_of!(AttendCodesParams, splits) - 300usize];
+    ["Offset of field: AttendCodesParams::window"]
+        [::std::mem::offset_of!(AttendCodesParams, window) - 304usize];
+    ["Offset of field: AttendCodesParams::reserved"]
+        [::std::mem::offset_of!(AttendCodesParams, reserved) - 308usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -646,7 +655,7 @@ pub struct AttendCodesMmaParams {
     pub heads: u32,
     pub head_tiles: u32,
     pub blocks: u32,
-    pub reserved: u32,
+    pub window: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -674,8 +683,8 @@ const _: () = {
         [::std::mem::offset_of!(AttendCodesMmaParams, head_tiles) - 300usize];
     ["Offset of field: AttendCodesMmaParams::blocks"]
         [::std::mem::offset_of!(AttendCodesMmaParams, blocks) - 304usize];
-    ["Offset of field: AttendCodesMmaParams::reserved"]
-        [::std::mem::offset_of!(AttendCodesMmaParams, reserved) - 308usize];
+    ["Offset of field: AttendCodesMmaParams::window"]
+        [::std::mem::offset_of!(AttendCodesMmaParams, window) - 308usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -690,10 +699,12 @@ pub struct AttendBlocksParams {
     pub group: u32,
     pub tiles: u32,
     pub splits: u32,
+    pub window: u32,
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendBlocksParams"][::std::mem::size_of::<AttendBlocksParams>() - 192usize];
+    ["Size of AttendBlocksParams"][::std::mem::size_of::<AttendBlocksParams>() - 200usize];
     ["Alignment of AttendBlocksParams"][::std::mem::align_of::<AttendBlocksParams>() - 8usize];
     ["Offset of field: AttendBlocksParams::step"][::std::mem::offset_of!(AttendBlocksParams, step) - 0usize];
     ["Offset of field: AttendBlocksParams::kv"][::std::mem::offset_of!(AttendBlocksParams, kv) - 64usize];
@@ -711,6 +722,10 @@ const _: () = {
         [::std::mem::offset_of!(AttendBlocksParams, tiles) - 184usize];
     ["Offset of field: AttendBlocksParams::splits"]
         [::std::mem::offset_of!(AttendBlocksParams, splits) - 188usize];
+    ["Offset of field: AttendBlocksParams::window"]
+        [::std::mem::offset_of!(AttendBlocksParams, window) - 192usize];
+    ["Offset of field: AttendBlocksParams::reserved"]
+        [::std::mem::offset_of!(AttendBlocksParams, reserved) - 196usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -807,20 +822,46 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct PostNormParams {
+    pub step: StepTables,
+    pub norm: NormParams,
+    pub product: u64,
+    pub x: u64,
+    pub cols: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of PostNormParams"][::std::mem::size_of::<PostNormParams>() - 112usize];
+    ["Alignment of PostNormParams"][::std::mem::align_of::<PostNormParams>() - 8usize];
+    ["Offset of field: PostNormParams::step"][::std::mem::offset_of!(PostNormParams, step) - 0usize];
+    ["Offset of field: PostNormParams::norm"][::std::mem::offset_of!(PostNormParams, norm) - 64usize];
+    ["Offset of field: PostNormParams::product"][::std::mem::offset_of!(PostNormParams, product) - 88usize];
+    ["Offset of field: PostNormParams::x"][::std::mem::offset_of!(PostNormParams, x) - 96usize];
+    ["Offset of field: PostNormParams::cols"][::std::mem::offset_of!(PostNormParams, cols) - 104usize];
+    ["Offset of field: PostNormParams::reserved"]
+        [::std::mem::offset_of!(PostNormParams, reserved) - 108usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct LogitsParams {
     pub step: StepTables,
     pub in_: InputParams,
     pub w: LinearParams,
     pub logits: u64,
+    pub soft_cap: f32,
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of LogitsParams"][::std::mem::size_of::<LogitsParams>() - 192usize];
+    ["Size of LogitsParams"][::std::mem::size_of::<LogitsParams>() - 200usize];
     ["Alignment of LogitsParams"][::std::mem::align_of::<LogitsParams>() - 8usize];
     ["Offset of field: LogitsParams::step"][::std::mem::offset_of!(LogitsParams, step) - 0usize];
     ["Offset of field: LogitsParams::in_"][::std::mem::offset_of!(LogitsParams, in_) - 64usize];
     ["Offset of field: LogitsParams::w"][::std::mem::offset_of!(LogitsParams, w) - 152usize];
     ["Offset of field: LogitsParams::logits"][::std::mem::offset_of!(LogitsParams, logits) - 184usize];
+    ["Offset of field: LogitsParams::soft_cap"][::std::mem::offset_of!(LogitsParams, soft_cap) - 192usize];
+    ["Offset of field: LogitsParams::reserved"][::std::mem::offset_of!(LogitsParams, reserved) - 196usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

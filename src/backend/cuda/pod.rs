@@ -7,8 +7,8 @@ use super::params::{
     AppendBlocksParams, AppendParams, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams,
     AttendMmaParams, AttendParams, AttnInParams, BlockKvParams, CodedKvParams, CodesParams, CombineParams,
     EmbedParams, FfnInParams, HeadsParams, InputParams, KvParams, LinearParams, LogitsParams, NextWeights,
-    NormParams, ProjAddParams, RopeParams, RoundParams, RoundedParams, RowQuant, SampleParams, SignsParams,
-    StampParams, StepCounts, StepRow, StepSampling, StepTables, StepTile,
+    NormParams, PostNormParams, ProjAddParams, RopeParams, RoundParams, RoundedParams, RowQuant,
+    SampleParams, SignsParams, StampParams, StepCounts, StepRow, StepSampling, StepTables, StepTile,
 };
 
 /// The size of a field that a closure names.
@@ -44,7 +44,7 @@ plain! {
     RoundParams { step, in_, chunks, reserved }
     KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes }
     RopeParams { cos_sin, pairs, adjacent }
-    EmbedParams { step, table, positions, picked, x, cols, reserved }
+    EmbedParams { step, table, positions, picked, x, cols, scale }
     AttnInParams { step, in_, wq, wk, wv, rope, kv, q, raw }
     CodesParams { signs, shrink, unit, borders, magnitudes, table, halves }
     SignsParams { signs, factor, unit, borders, magnitudes, table }
@@ -54,21 +54,24 @@ plain! {
     BlockKvParams { signs, shrink, n_kv_heads, head_dim, forms, reserved, pages, clamped, page_bytes }
     AppendParams { step, kv, raw, q, group, reserved }
     AppendBlocksParams { step, kv, raw, q, group, reserved }
-    AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
-    AttendCodesParams { step, kv, q, out, partial, arrived, raw, scale, group, tiles, splits }
+    AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits, window, reserved }
+    AttendCodesParams {
+        step, kv, q, out, partial, arrived, raw, scale, group, tiles, splits, window, reserved
+    }
     AttendCodesMmaParams {
-        step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, reserved
+        step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, window
     }
     AttendMmaParams {
-        step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, reserved
+        step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, window
     }
-    AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits }
+    AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits, window, reserved }
     ProjAddParams { step, in_, w, x }
     FfnInParams { step, in_, gate, up, h, act, reserved }
     HeadsParams { step, rope, q_norm, k_norm, kv, q, keys, values, raw, n_heads, pitch }
     CombineParams { step, gate, y, out, cols, act, add, reserved }
     StampParams { at }
-    LogitsParams { step, in_, w, logits }
+    LogitsParams { step, in_, w, logits, soft_cap, reserved }
+    PostNormParams { step, norm, product, x, cols, reserved }
     StepSampling { temperature, top_p, min_p, top_k, seed, counter, mailbox, reserved }
     SampleParams { step, sampling, logits, tokens, picked, mailboxes, best, arrived, n_vocab, reserved }
 }

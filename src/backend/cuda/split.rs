@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use ggml_types::HostTensor;
 
-use super::Cuda;
 use super::driver::{Driver, Piece};
 use super::exec::Compiled;
+use super::{Cuda, Profiling};
 use crate::backend::{Backend, BackendError, Exec, KvPage, Plan, StageTime, WeightId};
 use crate::program::{Buf, Part, Program, RowsOf, Sampling, Step};
 
@@ -77,10 +77,10 @@ impl Split {
         })
     }
 
-    /// The same, whose stages are timed or not.
+    /// The same, whose stages are timed so, or not.
     #[must_use]
-    pub fn profiled(mut self, profile: bool) -> Self {
-        self.cards = self.cards.into_iter().map(|card| card.profiled(profile)).collect();
+    pub fn profiled(mut self, profiling: Option<Profiling>) -> Self {
+        self.cards = self.cards.into_iter().map(|card| card.profiled(profiling)).collect();
         self
     }
 

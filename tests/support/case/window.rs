@@ -4,7 +4,9 @@ use ggml_types::turboquant::{Codebook, Lloyd, Rotation, ScaleRule};
 use ggml_types::{KvCodec, KvSide, kv_by_name};
 use half::f16;
 use sterna::backend::Backend;
-use sterna::program::{ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, Weight};
+use sterna::program::{
+    ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, Stage, Weight,
+};
 
 use super::{Case, Turn, rows, ty, windowed_limits, windowed_pages};
 
@@ -44,6 +46,8 @@ pub struct Rule {
     pub window_pages: usize,
     /// Pages from the first on that every row reads exactly.
     pub sink_pages: usize,
+    /// Positions that a row sees at most, its own included, if attention has a sliding window.
+    pub sliding: Option<u32>,
     /// The codecs of keys and of values, where there is no window.
     pub at_once: Option<[&'static dyn KvCodec; 2]>,
     /// Whether codes of keys and the queries that meet them are rounded to bytes, as kernels for cards do,
@@ -59,6 +63,7 @@ pub const RIGHT: Rule = Rule {
     rotated: true,
     window_pages: 1,
     sink_pages: 1,
+    sliding: None,
     at_once: None,
     rounding: None,
 };
@@ -211,10 +216,12 @@ impl Reference {
                         0 if rule.at_once.is_none() => dot(&q, &keys[p][0]),
                         _ => dot(&met, &keys[p][1]) + dot(&q, &mean),
                     };
-                    let scores: Vec<f64> = (0..=pos).map(|p| (self.scale * score(p)).exp()).collect();
+                    let first = rule.sliding.map_or(0, |n| (pos + 1).saturating_sub(n as usize));
+                    let seen = || first..=pos;
+                    let scores: Vec<f64> = seen().map(|p| (self.scale * score(p)).exp()).collect();
                     let total: f64 = scores.iter().sum();
                     let mut sum = vec![0.0_f64; head_dim];
-                    for (p, score) in scores.iter().enumerate() {
+                    for (p, score) in seen().zip(&scores) {
                         sum.iter_mut()
                             .zip(&values[p][which(p)])
                             .for_each(|(sum, v)| *sum += score / total * v);
@@ -263,6 +270,12 @@ impl Attention {
         case.p.push("attn_in", attn_in.clone());
         case.p.push("attend", Attend { q, kv, scale: 0.125, window: None, out: y });
         Self { case, x, y, attn_in, heads }
+    }
+
+    /// Gives attention a sliding window.
+    fn slide(&mut self, window: Option<u32>) {
+        let Stage::Attend(s) = &mut self.case.p.stages[1].1 else { unreachable!("the second stage attends") };
+        s.window = window;
     }
 
     fn floats(&self, w: Weight) -> Vec<f64> {
@@ -320,6 +333,7 @@ pub fn attends_as(
 ) {
     let window = KvWindow { sink_pages: rule.sink_pages, newest_pages: rule.window_pages };
     let mut attention = Attention::new(heads, k, v, window);
+    attention.slide(rule.sliding);
     let inputs = attention.case.numbers.values(n_rows as usize * DIM);
     let reference = attention.reference(&inputs);
     let pages = windowed_pages(1, 6);

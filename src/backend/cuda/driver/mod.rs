@@ -177,6 +177,13 @@ pub trait Driver: Any + Send {
     /// [`BackendError::Device`].
     fn record(&mut self, launches: Vec<Launch>) -> Result<Recording, BackendError>;
 
+    /// Queues groups of launches, not as a recording, waits for them, and says how many nanoseconds of the
+    /// device each group has taken.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn time(&mut self, groups: &[Vec<Launch>]) -> Result<Vec<u64>, BackendError>;
+
     /// Queues all launches of a recording.
     ///
     /// # Errors

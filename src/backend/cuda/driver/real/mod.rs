@@ -133,6 +133,33 @@ impl Card {
     }
 }
 
+impl Card {
+    /// Queues groups of launches with an event before each and one behind the last, which are added to
+    /// `events`, waits for all of them, and says how many nanoseconds lie between two.
+    fn between_events(
+        &mut self,
+        groups: &[Vec<Launch>],
+        events: &mut Vec<sys::CUevent>,
+    ) -> Result<Vec<u64>, BackendError> {
+        for group in 0..=groups.len() {
+            let event =
+                result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).called("cuEventCreate")?;
+            events.push(event);
+            // SAFETY: the event was made above, and the stream lives as long as the card.
+            unsafe { result::event::record(event, self.stream) }.called("cuEventRecord")?;
+            groups.get(group).into_iter().flatten().try_for_each(|launch| self.launch(launch))?;
+        }
+        // SAFETY: all of them were recorded, and each is destroyed after this call.
+        unsafe { result::event::synchronize(events[groups.len()]) }.called("cuEventSynchronize")?;
+        let between = |pair: &[sys::CUevent]| {
+            // SAFETY: as above.
+            let ms = unsafe { result::event::elapsed(pair[0], pair[1]) }.called("cuEventElapsedTime")?;
+            Ok((f64::from(ms) * 1e6) as u64)
+        };
+        events.windows(2).map(between).collect()
+    }
+}
+
 impl Driver for Card {
     fn name(&self) -> &'static str {
         NAME
@@ -288,6 +315,17 @@ impl Driver for Card {
             result::graph::upload(exec, self.stream).called("cuGraphUpload")?;
         }
         Ok(Recording(self.recordings.len() as u32 - 1))
+    }
+
+    fn time(&mut self, groups: &[Vec<Launch>]) -> Result<Vec<u64>, BackendError> {
+        self.bind()?;
+        let mut events = Vec::with_capacity(groups.len() + 1);
+        let timed = self.between_events(groups, &mut events);
+        for event in events {
+            // SAFETY: made by this card, and in no recording.
+            unsafe { result::event::destroy(event) }.called("cuEventDestroy")?;
+        }
+        timed
     }
 
     fn replay(&mut self, recording: Recording) -> Result<(), BackendError> {

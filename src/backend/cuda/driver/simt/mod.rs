@@ -6,6 +6,7 @@ pub mod host;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use self::host::{Counts, Host};
 use super::cards::{SMALL, Spec};
@@ -158,6 +159,15 @@ impl Driver for Simt {
     fn record(&mut self, launches: Vec<Launch>) -> Result<Recording, BackendError> {
         self.recordings.push(launches);
         Ok(Recording(self.recordings.len() as u32 - 1))
+    }
+
+    fn time(&mut self, groups: &[Vec<Launch>]) -> Result<Vec<u64>, BackendError> {
+        let of_group = |launches: &Vec<Launch>| {
+            let start = Instant::now();
+            launches.iter().try_for_each(|launch| self.launch(launch))?;
+            Ok(start.elapsed().as_nanos() as u64)
+        };
+        groups.iter().map(of_group).collect()
     }
 
     fn replay(&mut self, recording: Recording) -> Result<(), BackendError> {

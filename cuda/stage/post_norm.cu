@@ -1,0 +1,44 @@
+// PostNorm: x[r] += norm(product[r]), behind the layer of a ProjAdd whose product is normed.
+//
+// A block owns a row: x = row. The norm's weights come to shared memory before the product is there, and x is
+// on its way while the product is normed, so one round trip to memory waits for the previous kernel where a
+// row has at most NORM_SHARED_COLS columns. Reads and writes a row of x.
+#include "../lib/input.cuh"
+
+constexpr uint32_t kPostQuads = 7;
+static_assert(RowPart<true, false, kPostQuads>::kCols == NORM_SHARED_COLS, "the host asks for less");
+
+KERNEL(post_norm, PostNormParams, LINEAR_THREADS) {
+    InputParams in = {};
+    in.cols = p.cols;
+    in.norm = p.norm;
+    uint32_t r = blockIdx.x;
+    bool exists = r < p.step.counts->rows;
+    if (exists) prefetch_norm<kPostQuads>(in);
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    if (!exists) return;
+    const float* product = p.product + uint64_t(r) * p.cols;
+    float* x = p.x + uint64_t(r) * p.cols;
+    RowPart<true, false, kPostQuads> stream, held;
+    stream.load(x, p.cols, 0);
+    RowNorm norm = row_norm(in, product, held);
+    const float* weight = in.norm.weight;
+    if (shares_norm<kPostQuads>(in)) {
+        cp_async_wait<0>();
+        weight = reinterpret_cast<const float*>(shared_memory() + LINEAR_HEADER_BYTES);
+    }
+    for (uint32_t part = 0; part < held.parts(p.cols); part++) {
+        if (part > 0) {
+            stream.load(x, p.cols, part);
+            held.load(product, p.cols, part);
+        }
+        held.apply(norm, in.norm, weight, p.cols, part);
+        held.each(part, p.cols, [&](uint32_t quad, uint32_t col) {
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                if (col + i < p.cols) x[col + i] = stream.x[quad][i] + held.x[quad][i];
+            }
+        });
+    }
+}
