@@ -226,15 +226,18 @@ impl Models {
             if !is_short || models == 0 {
                 return Err(err);
             }
-            self.give_way();
+            let mut gave_way = self.give_way();
             while !self.rooms.wait(returns) {
                 is_ending(life)?;
+                gave_way = gave_way || self.give_way();
             }
         }
     }
 
     /// Room for `bytes`: as many models give way as it takes, one after the other.
     fn room(&self, bytes: u64, life: &Life) -> Result<Arc<Room>, LoadError> {
+        // A model that was loaded just now may not have its seat yet, and cannot give way before.
+        let mut asked = None;
         loop {
             let returns = match self.rooms.take(bytes) {
                 Ok(room) => return Ok(room),
@@ -244,15 +247,16 @@ impl Models {
                     return Err(format!("the model takes {bytes} bytes, and models may take {most}").into());
                 }
             };
-            self.give_way();
-            while !self.rooms.wait(returns) {
-                is_ending(life)?;
+            if asked != Some(returns) && self.give_way() {
+                asked = Some(returns);
             }
+            self.rooms.wait(returns);
+            is_ending(life)?;
         }
     }
 
-    /// Takes the seat of the model that can best be done without.
-    fn give_way(&self) {
+    /// Takes the seat of the model that can best be done without. `false` if none has one.
+    fn give_way(&self) -> bool {
         let mut state = self.state();
         let claim = |seat: &Seat| match seat {
             // The seat itself holds it once.
@@ -267,7 +271,7 @@ impl Models {
         });
         // Its memory may take a while to be freed.
         drop(state);
-        drop(gone);
+        gone.is_some()
     }
 
     /// Unloads a model. `false` if it was not loaded.
