@@ -98,8 +98,8 @@ struct Q6K {
 #pragma unroll
         for (int t = 0; t < 2; t++) {
             uint32_t chunk = col / 128 * 2 + t;
-            uint32_t low = load4(at.low + chunk * 32 + i % 2 * 16 + 4 * member);
-            uint32_t high = load4(at.high + chunk * 16 + 4 * member);
+            uint32_t low = reinterpret_cast<const uint32_t*>(at.low + chunk * 32 + i % 2 * 16)[member];
+            uint32_t high = reinterpret_cast<const uint32_t*>(at.high + chunk * 16)[member];
             uint32_t q = (low >> (i / 2 * 4) & 0x0f0f0f0fu) | (high >> (2 * i) & 0x03030303u) << 4;
             halves_of_bytes(q, 32.0f, out.words[2 * t], out.words[2 * t + 1]);
             out.scales[t] = scale * static_cast<float>(static_cast<int8_t>(at.groups[chunk] >> (8 * i)));
