@@ -37,7 +37,7 @@ use std::ops::Range;
 use ggml_types::HostTensor;
 
 use super::{Auto, Backend, BackendError, Entry, Exec, KvPage, Plan, StageTime, WeightId, registry};
-use crate::program::{Buf, Program, Sampling, Stage, Step};
+use crate::program::{Act, Buf, Program, Sampling, Stage, Step};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::Compiled;
 use memory::Memory;
@@ -184,6 +184,8 @@ fn kernels(p: &Program, stage: &Stage) -> Result<Vec<String>, String> {
     match stage {
         Stage::Embed(s) if s.scale != 1.0 => Err("embed with a factor".to_owned()),
         Stage::Attend(s) if s.window.is_some() => Err("attend with a sliding window".to_owned()),
+        Stage::Attend(s) if s.sinks.is_some() => Err("attend with sinks".to_owned()),
+        Stage::FfnIn(s) if s.act == Act::ClampedSwiglu => Err("ffn_in with a clamped SwiGLU".to_owned()),
         Stage::ProjAdd(s) if s.post.is_some() => Err("proj_add with a norm of the product".to_owned()),
         Stage::Logits(s) if s.soft_cap.is_some() => Err("logits with a soft cap".to_owned()),
         Stage::Embed(s) => embed::kernels(p, s),
