@@ -65,7 +65,10 @@ fn layer() -> (Program, Vec<HostTensor>) {
         [DIM, N_KV_HEADS * HEAD_DIM, N_KV_HEADS * HEAD_DIM].map(|rows| linear(&mut p, &mut all, rows, DIM));
     let (q_norm, k_norm) = (None, None);
     p.push("attn_in", AttnIn { x, norm: attn_norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-    p.push("attend", Attend { q, kv, scale: 1.0 / (HEAD_DIM as f32).sqrt(), window: None, out: y });
+    p.push(
+        "attend",
+        Attend { q, kv, scale: 1.0 / (HEAD_DIM as f32).sqrt(), window: None, sinks: None, out: y },
+    );
     let (sub_norm, w) = (norm(&mut p, &mut all, DIM), linear(&mut p, &mut all, DIM, DIM));
     p.push("attn_out", ProjAdd { y, norm: Some(sub_norm), w, post: None, x });
     let ffn_norm = norm(&mut p, &mut all, DIM);
@@ -135,7 +138,10 @@ fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
         p.kv(KvDecl { n_kv_heads: N_KV_HEADS, head_dim: HEAD_DIM, k: codec, v, window: KvWindow::default() });
     let (q_norm, k_norm, rope) = (None, None, None);
     p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-    p.push("attend", Attend { q, kv, scale: 1.0 / (HEAD_DIM as f32).sqrt(), window: None, out: y });
+    p.push(
+        "attend",
+        Attend { q, kv, scale: 1.0 / (HEAD_DIM as f32).sqrt(), window: None, sinks: None, out: y },
+    );
     (p, all)
 }
 

@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use sterna::gguf::{Array, Gguf, GgufWriter, Metadata};
 use sterna::grammar::to_lark;
+use sterna::model::{self, Model};
+use sterna::program::{KvWindow, Limits};
 use sterna::tokenizer::chat::{ChatTemplate, Message};
 use sterna::tokenizer::{Special, StreamDecoder, Tokenizer, TokenizerOptions};
 use sterna::tools::{Delta, Format, Parser, ParserOptions, Tool};
@@ -21,6 +23,15 @@ pub fn gguf(data: &[u8]) {
                 .ty
                 .decode_row(&tensor.bytes, tensor.rows, last, &mut row)
                 .expect("checked when it was opened");
+        }
+    }
+    if let Ok(hyper) = model::hyper(&file) {
+        // A program, or what is wrong with the numbers or the tensors.
+        let kv = ggml_types::kv_by_name("f16").expect("a codec of the registry");
+        let limits = Limits { rows: 4, outputs: 1, seqs: 1, pages: 1, exact_pages: 0 };
+        let options = model::Options { limits, k: kv, v: kv, window: KvWindow::default() };
+        if let Ok(model) = Model::build(&file, hyper, &options) {
+            model.program.check().expect("what a model writes is sound");
         }
     }
     let mut writer = GgufWriter::new(file.metadata().clone()).expect("its alignment was good before");

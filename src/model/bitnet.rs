@@ -41,7 +41,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let wv = m.linear(&blk("attn_v"), kv_dim, dim, int8)?;
         let (q_norm, k_norm) = (None, None);
         m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, out: y });
+        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, sinks: None, out: y });
 
         let norm = Some(m.rms_norm(&blk("attn_sub_norm"), q_dim)?);
         let w = m.linear(&blk("attn_output"), dim, q_dim, int8)?;

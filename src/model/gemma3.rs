@@ -44,7 +44,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let q_norm = Some(m.rms_norm(&blk("attn_q_norm"), h.head_dim)?);
         let k_norm = Some(m.rms_norm(&blk("attn_k_norm"), h.head_dim)?);
         m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window, out: y });
+        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window, sinks: None, out: y });
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
         let post = Some(m.rms_norm(&blk("post_attention_norm"), dim)?);

@@ -30,7 +30,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
         let (q_norm, k_norm, rope) = (None, None, None);
         m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, out: y });
+        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, sinks: None, out: y });
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
         m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });

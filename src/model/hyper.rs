@@ -187,16 +187,27 @@ impl Keys<'_> {
             Some("none") => Ok(RopeScaling::None),
             None | Some("linear") if factor == 1.0 => Ok(RopeScaling::None),
             None | Some("linear") => Ok(RopeScaling::Linear { factor }),
-            Some("yarn") => Ok(RopeScaling::Yarn {
-                factor,
-                original_ctx: match self.metadata.get(&self.key("rope.scaling.original_context_length")) {
-                    Some(_) => self.count("rope.scaling.original_context_length")? as f64,
-                    None => self.count("context_length")? as f64,
-                },
-                attn_factor: self.positive("rope.scaling.attn_factor", 1.0)?,
-            }),
+            Some("yarn") => self.yarn(factor),
             Some(other) => Err(self.wrong("rope.scaling.type", "none, linear or yarn", other)),
         }
+    }
+
+    fn yarn(&self, factor: f64) -> Result<RopeScaling, ModelError> {
+        /// Far above what any model has; the factor on queries and keys stays a number in f32.
+        const MOST: f64 = 1e6;
+        if !(1.0..=MOST).contains(&factor) {
+            return Err(self.wrong("rope.scaling.factor", format_args!("1 to {MOST} for YaRN"), factor));
+        }
+        const ORIGINAL: &str = "rope.scaling.original_context_length";
+        let original_ctx = match self.metadata.get(&self.key(ORIGINAL)) {
+            Some(_) => self.count(ORIGINAL)?,
+            None => self.count("context_length")?,
+        };
+        let attn_factor = self.positive("rope.scaling.attn_factor", 1.0)?;
+        if attn_factor > MOST {
+            return Err(self.wrong("rope.scaling.attn_factor", format_args!("up to {MOST}"), attn_factor));
+        }
+        Ok(RopeScaling::Yarn { factor, original_ctx: original_ctx as f64, attn_factor })
     }
 
     fn positive(&self, name: &str, default: f32) -> Result<f64, ModelError> {
@@ -262,12 +273,55 @@ mod tests {
             ("rope.freq_base", 0.0f32),
             ("rope.freq_base", f32::NAN),
             ("rope.scaling.factor", -1.0),
+            ("rope.scaling.factor", 0.0),
+            ("rope.scaling.factor", f32::NAN),
+            ("rope.scale_linear", f32::INFINITY),
             ("attention.layer_norm_rms_epsilon", f32::INFINITY),
         ] {
             let mut m = metadata();
             m.set(format!("bitnet-b1.58.{key}"), value);
             let message = Hyper::read(&m, 128256).unwrap_err().to_string();
             assert!(message.contains(key), "{key} = {value}: {message}");
+        }
+    }
+
+    #[test]
+    fn yarn_that_makes_no_sense_is_refused_by_key() {
+        for (key, value) in [
+            ("factor", 0.0f32),
+            ("factor", -4.0),
+            ("factor", f32::NAN),
+            // Below 1 the logarithm of the factor turns queries and keys around.
+            ("factor", 1e-30),
+            ("factor", f32::MAX),
+            ("attn_factor", 0.0),
+            ("attn_factor", -1.0),
+            ("attn_factor", f32::NAN),
+            ("attn_factor", f32::MAX),
+        ] {
+            let mut m = metadata();
+            m.set("bitnet-b1.58.rope.scaling.type", "yarn");
+            m.set("bitnet-b1.58.rope.scaling.factor", 4f32);
+            m.set(format!("bitnet-b1.58.rope.scaling.{key}"), value);
+            let message = Hyper::read(&m, 128256).unwrap_err().to_string();
+            assert!(message.contains(&format!("rope.scaling.{key}: want ")), "{key} = {value}: {message}");
+        }
+        let mut m = metadata();
+        m.set("bitnet-b1.58.rope.scaling.type", "yarn");
+        m.set("bitnet-b1.58.rope.scaling.original_context_length", 0u32);
+        let message = Hyper::read(&m, 128256).unwrap_err().to_string();
+        assert!(message.contains("original_context_length: want 1 to"), "{message}");
+    }
+
+    /// A number for each layer, which some published models have and no architecture here.
+    #[test]
+    fn counts_that_are_arrays_are_refused_by_key() {
+        use crate::gguf::{Array, Value};
+        for key in ["attention.head_count", "attention.head_count_kv", "feed_forward_length"] {
+            let mut m = metadata();
+            m.set(format!("bitnet-b1.58.{key}"), Value::Array(Array::from_i32s([4; 30].into_iter())));
+            let message = Hyper::read(&m, 128256).unwrap_err().to_string();
+            assert!(message.contains(key) && message.contains("array"), "{key}: {message}");
         }
     }
 

@@ -60,7 +60,7 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Form) -> Result<(), ModelError
         };
         let (q_norm, k_norm) = (head_norm("attn_q_norm")?, head_norm("attn_k_norm")?);
         m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, out: y });
+        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, sinks: None, out: y });
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
         m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });

@@ -8,6 +8,7 @@ pub mod bitnet;
 pub mod build;
 pub mod gemma3;
 pub mod gpt2;
+pub mod gpt_oss;
 pub mod hyper;
 pub mod llama;
 pub mod qwen2;
@@ -41,6 +42,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &qwen3::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
+    &gpt_oss::ARCHITECTURE,
 ];
 
 /// What a caller chooses about a model's program.

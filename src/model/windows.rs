@@ -8,8 +8,16 @@ use crate::gguf::{Metadata, Value};
 pub struct Windows {
     /// Positions, those of the row itself included.
     size: u32,
-    /// Whether each layer slides.
-    slides: Vec<bool>,
+    pattern: Pattern,
+}
+
+/// Which layers slide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pattern {
+    /// All but every so-manyth. A number, because layers are whatever a file claims.
+    AllButEvery(usize),
+    /// Those whose truth value says so.
+    Listed(Vec<bool>),
 }
 
 impl Windows {
@@ -33,31 +41,35 @@ impl Windows {
             return Err(wrong("sliding_window", "at least 1 position".into(), "0".into()));
         }
         const PATTERN: &str = "sliding_window_pattern";
-        let every = |n: usize| (0..n_layers).map(|layer| layer % n != n - 1).collect();
-        let slides: Vec<bool> = match metadata.get(&key(PATTERN)) {
-            None => every(period),
+        let pattern = match metadata.get(&key(PATTERN)) {
+            None => Pattern::AllButEvery(period),
             Some(Value::Array(array)) => {
                 let truth = |value: Value| match value {
                     Value::Bool(slides) => Some(slides),
                     value => value.as_int().map(|int| int != 0),
                 };
                 let slides: Option<Vec<bool>> = array.values().map(truth).collect();
-                slides.filter(|slides| slides.len() >= n_layers).ok_or_else(|| {
+                let slides = slides.filter(|slides| slides.len() >= n_layers).ok_or_else(|| {
                     let got = format!("{} of {}", array.len(), array.elem_type().name());
                     wrong(PATTERN, format!("a truth value for each of {n_layers} layers"), got)
-                })?
+                })?;
+                Pattern::Listed(slides)
             }
             Some(_) => match metadata.require_usize(&key(PATTERN))? {
                 0 => return Err(wrong(PATTERN, "a number of layers from 1".into(), "0".into())),
-                n => every(n),
+                n => Pattern::AllButEvery(n),
             },
         };
-        Ok(Self { size, slides })
+        Ok(Self { size, pattern })
     }
 
     /// The window of a layer, where it has one.
     pub fn of(&self, layer: usize) -> Option<u32> {
-        self.slides[layer].then_some(self.size)
+        let slides = match &self.pattern {
+            Pattern::AllButEvery(n) => layer % n != n - 1,
+            Pattern::Listed(slides) => slides[layer],
+        };
+        slides.then_some(self.size)
     }
 }
 

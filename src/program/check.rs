@@ -3,8 +3,8 @@
 use ggml_types::{KvSide, types};
 
 use super::{
-    Attend, AttnIn, Buf, BufDecl, Embed, Experts, FfnIn, Kv, KvDecl, Linear, Logits, Norm, NormKind, PAGE,
-    Program, ProjAdd, RopeId, Row, RowsOf, Sample, Stage, Step, Weight, WeightDecl,
+    Act, Attend, AttnIn, Buf, BufDecl, Embed, Experts, FfnIn, Kv, KvDecl, Linear, Logits, Norm, NormKind,
+    PAGE, Program, ProjAdd, RopeId, Row, RowsOf, Sample, Stage, Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that wrote it.
@@ -162,6 +162,9 @@ impl Program {
         if s.window == Some(0) {
             return Err("a window of no position".into());
         }
+        if let Some(sinks) = s.sinks {
+            self.want_vector(sinks, q_cols / self.kv_decl(s.kv).head_dim)?;
+        }
         want_factor("the scores' factor", s.scale)
     }
 
@@ -189,6 +192,9 @@ impl Program {
         }
         if s.h == s.x {
             return Err("h and x are one buffer".into());
+        }
+        if s.gate.is_none() && s.act == Act::ClampedSwiglu {
+            return Err("a clamped SwiGLU without a gate".into());
         }
         self.want_linear(&s.up, ffn_dim, dim)
     }

@@ -54,7 +54,12 @@ fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all.extend([Named::Kv(&mut s.kv), Out(&mut s.q)]);
             all
         }
-        Stage::Attend(s) => vec![In(&mut s.q), Named::Kv(&mut s.kv), Out(&mut s.out)],
+        Stage::Attend(s) => {
+            let mut all = vec![In(&mut s.q), Named::Kv(&mut s.kv)];
+            all.extend(s.sinks.as_mut().map(Named::Weight));
+            all.push(Out(&mut s.out));
+            all
+        }
         Stage::ProjAdd(s) => {
             let mut all = vec![In(&mut s.y), In(&mut s.x)];
             all.extend(s.norm.iter_mut().chain(s.post.as_mut()).flat_map(of_norm));

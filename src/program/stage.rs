@@ -117,7 +117,8 @@ pub struct AttnIn {
 }
 
 /// `out[r] = softmax(scale * q[r] . K[first ..= pos[r]]) V`, each query head with KV head
-/// `head / (n_heads / n_kv_heads)`, over the row's own sequence. `first` is 0, or what the window leaves.
+/// `head / (n_heads / n_kv_heads)`, over the row's own sequence. `first` is 0, or what the window leaves. Where
+/// heads have sinks, the sum of each softmax has one more term, `exp(sink[head])`, which has no value.
 #[derive(Clone, Debug)]
 pub struct Attend {
     /// In: `[rows, n_heads * head_dim]`.
@@ -128,6 +129,8 @@ pub struct Attend {
     pub scale: f32,
     /// A sliding window: a row sees the last so many positions, its own included, at least 1.
     pub window: Option<u32>,
+    /// `[n_heads]`, f32: a logit of each head for no position at all (GPT-OSS).
+    pub sinks: Option<Weight>,
     /// Out: `[rows, n_heads * head_dim]`.
     pub out: Buf,
 }
@@ -273,6 +276,13 @@ pub enum NormKind {
     Layer,
 }
 
+impl Act {
+    /// What [`ClampedSwiglu`](Self::ClampedSwiglu) clamps to, and its factor in the exponent.
+    pub const CLAMP: f32 = 7.0;
+    /// See above.
+    pub const ALPHA: f32 = 1.702;
+}
+
 /// Activation function of the feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
@@ -282,6 +292,9 @@ pub enum Act {
     Silu,
     /// GPT-2's tanh approximation of GELU.
     GeluTanh,
+    /// GPT-OSS's, of a gate `g` and what it multiplies, `u`, which it changes too: with `m = min(g, 7)`,
+    /// `m / (1 + exp(-1.702 m)) * (clamp(u, -7, 7) + 1)`. There is no such network without a gate.
+    ClampedSwiglu,
 }
 
 /// A rotary position embedding: pair `i` of a head is rotated by `pos * inv_freq[i]`.

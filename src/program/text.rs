@@ -81,8 +81,9 @@ impl Program {
             }
             Stage::Attend(s) => {
                 let window = s.window.map_or(String::new(), |window| format!(", window {window}"));
+                let sinks = s.sinks.map_or(String::new(), |w| format!(", sinks {}", self.name_of(w)));
                 format!(
-                    "{} = attend({}, kv {}, scale {}{window})",
+                    "{} = attend({}, kv {}, scale {}{window}{sinks})",
                     self.buf_name(s.out),
                     self.buf_name(s.q),
                     s.kv.0,
@@ -160,6 +161,7 @@ fn act_text(act: Act) -> &'static str {
         Act::Relu2 => "relu2",
         Act::Silu => "silu",
         Act::GeluTanh => "gelu_tanh",
+        Act::ClampedSwiglu => "clamped_swiglu",
     }
 }
 

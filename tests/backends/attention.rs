@@ -25,6 +25,8 @@ pub(super) struct Shape {
     pub layers: Option<[(&'static str, ActQuant); 3]>,
     /// A sliding window.
     pub window: Option<u32>,
+    /// Whether heads have sinks.
+    pub sinks: bool,
 }
 
 pub(super) fn plain() -> Shape {
@@ -38,6 +40,7 @@ pub(super) fn plain() -> Shape {
         head_norms: false,
         layers: None,
         window: None,
+        sinks: false,
     }
 }
 
@@ -83,7 +86,8 @@ impl Attention {
         });
         let scale = 1.0 / (head_dim as f32).sqrt();
         case.p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        case.p.push("attend", Attend { q, kv, scale, window: shape.window, out: y });
+        let sinks = shape.sinks.then(|| case.vector(n_heads, 0.0));
+        case.p.push("attend", Attend { q, kv, scale, window: shape.window, sinks, out: y });
         Self { case, x, q, y }
     }
 
@@ -182,6 +186,20 @@ fn sliding_windows() {
         turns.push(attention.turn(BOTH, rows(0, first..last + 1)));
         attention.case.check(backends(), &pages, &turns);
     }
+}
+
+/// One row, rows that share splits, and tiles of rows, with heads that do not fill a tile.
+#[test]
+fn heads_with_sinks() {
+    let sinks = Shape { sinks: true, ..plain() };
+    decodes_and_prefills("sinks", sinks, &[0, 64, 300]);
+    let shape = Shape { n_heads: 6, n_kv_heads: 2, window: Some(24), ..sinks };
+    decodes_and_prefills("sinks and a window", shape, &[130]);
+    decodes_and_prefills(
+        "sinks over codes",
+        Shape { codec: codec("turboquant"), head_dim: 32, ..sinks },
+        &[200],
+    );
 }
 
 #[test]

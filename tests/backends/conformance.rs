@@ -124,7 +124,7 @@ fn norms_of_a_product() {
 /// Rows that share experts and rows that do not, one expert and all of them.
 #[test]
 fn mixtures_of_experts() {
-    for (name, n_experts, n_used) in [("f16", 4, 2), ("q8_0", 7, 1), ("q4_k", 5, 5), ("f32", 1, 1)] {
+    for (name, n_experts, n_used) in [("f16", 4, 2), ("mxfp4", 7, 3), ("q4_k", 5, 5), ("f32", 1, 1)] {
         for n_rows in [1, 2, 9, 40] {
             let (dim, ffn_dim) = (256, if name == "q4_k" { 256 } else { 96 });
             let name_of_case = format!("{n_used} of {n_experts} experts of {name}, {n_rows} rows");
@@ -132,7 +132,7 @@ fn mixtures_of_experts() {
             let x = case.buf("x", dim);
             let norm = case.norm(NormKind::Rms, dim);
             let none = ActQuant::None;
-            let router = case.linear(ty("f32"), n_experts, dim, none);
+            let router = case.linear_with_bias(ty("f32"), n_experts, dim, none);
             let experts = (0..n_experts)
                 .map(|_| Expert {
                     gate: case.linear_with_bias(ty(name), ffn_dim, dim, none),
@@ -140,7 +140,8 @@ fn mixtures_of_experts() {
                     down: case.linear_with_bias(ty(name), dim, ffn_dim, none),
                 })
                 .collect();
-            case.p.push("experts", Experts { x, norm, router, experts, n_used, act: Act::Silu });
+            let act = if name == "mxfp4" { Act::ClampedSwiglu } else { Act::Silu };
+            case.p.push("experts", Experts { x, norm, router, experts, n_used, act });
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
             let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
             case.check(backends(), &shuffled_pages(1, 1), &[turn]);
@@ -227,8 +228,8 @@ fn embeddings_of_every_type() {
 
 #[test]
 fn feed_forward_of_every_activation() {
-    for act in [Act::Relu2, Act::Silu, Act::GeluTanh] {
-        for with_gate in [false, true] {
+    for act in [Act::Relu2, Act::Silu, Act::GeluTanh, Act::ClampedSwiglu] {
+        for with_gate in [false, true].into_iter().filter(|gate| *gate || act != Act::ClampedSwiglu) {
             for (quant, name) in [(ActQuant::None, "f16"), (ActQuant::I8PerToken, "i2_s")] {
                 for kind in [NormKind::Rms, NormKind::Layer] {
                     for n_rows in [1, 7] {

@@ -47,7 +47,7 @@ impl Attention {
             case.p.kv(KvDecl { n_kv_heads: N_KV_HEADS, head_dim, k: codec, v, window: KvWindow::default() });
         let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
         case.p.push("attn_in", attn_in);
-        case.p.push("attend", Attend { q, kv, scale: 0.125, window: None, out: y });
+        case.p.push("attend", Attend { q, kv, scale: 0.125, window: None, sinks: None, out: y });
         Self { case, x, q, y }
     }
 

@@ -79,7 +79,7 @@ impl Attention {
         let kv = case.p.kv(KvDecl { n_kv_heads: 1, head_dim: HEAD_DIM, k, v, window: KvWindow::default() });
         let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
         case.p.push("attn_in", attn_in.clone());
-        case.p.push("attend", Attend { q, kv, scale: SCALE, window: None, out: y });
+        case.p.push("attend", Attend { q, kv, scale: SCALE, window: None, sinks: None, out: y });
         Self { case, x, q, y, attn_in, pages: windowed_pages(n_seqs, n_pages), codecs }
     }
 

@@ -226,6 +226,35 @@ fn what_is_not_of_the_architecture_is_refused_by_name() {
     assert!(said.contains("_norm.weight: want no such tensor in a model of architecture `llama`"), "{said}");
 }
 
+/// GPT-OSS: a model that scripts/reference_gpt_oss.py made, and what transformers computes with it, on the CPU
+/// and through wgpu.
+#[test]
+fn logits_of_gpt_oss_are_those_of_transformers() {
+    let [model, tokens, logits] = ["tiny-mxfp4.gguf", "mxfp4.tokens.npy", "mxfp4.hf-fp32.logits.npy"]
+        .map(|name| golden(&format!("gpt-oss/{name}")).expect("it is in tests/data"));
+    let prompt: Vec<u32> = npy(&tokens).f32s().into_iter().map(|token| token as u32).collect();
+    let want = npy(&logits).f32s();
+    let options = EngineOptions {
+        n_ctx: Some(64),
+        outputs: 64,
+        cache_type_k: "f32".into(),
+        cache_type_v: "f32".into(),
+        ..EngineOptions::default()
+    };
+    let cpus = support::case::cpus(&[2]).into_iter();
+    for backend in cpus.chain(wgpus().into_iter().take(1)) {
+        let device = backend.device();
+        let gguf = Gguf::open(&model).expect("a golden file");
+        let engine = Engine::on_backend(gguf, &options, backend, |_| ()).expect("kernels for it");
+        let got = all_logits(&engine, std::slice::from_ref(&prompt));
+        let off = got.iter().zip(&want).map(|(got, want)| f64::from((got - want).abs()));
+        let (mean, most) = off.fold((0.0, 0.0_f64), |(mean, most), off| (mean + off, most.max(off)));
+        let mean = mean / want.len() as f64;
+        eprintln!("{device}: {mean:.1e} in the mean, {most:.1e} at most");
+        assert!(got.len() == want.len() && mean < 1e-5 && most < 2e-4, "{device}: {mean:e}, {most:e}");
+    }
+}
+
 /// Numbers of a mixture that make no sense, each by its key.
 #[test]
 fn experts_that_make_no_sense_are_refused() {

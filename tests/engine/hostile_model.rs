@@ -48,7 +48,12 @@ fn every_cut_is_refused() {
 
 /// The model with one metadata value replaced.
 fn with(key: &str, value: Value) -> Vec<u8> {
-    let gguf = Gguf::from_bytes(Bytes::from(model())).unwrap();
+    with_in(model(), key, value)
+}
+
+/// A file with one metadata value replaced.
+fn with_in(file: Vec<u8>, key: &str, value: Value) -> Vec<u8> {
+    let gguf = Gguf::from_bytes(Bytes::from(file)).unwrap();
     let mut metadata = gguf.metadata().clone();
     metadata.set(key, value);
     let mut writer = GgufWriter::new(metadata).unwrap();
@@ -75,6 +80,42 @@ fn numbers_that_contradict_the_tensors_are_refused_by_tensor_or_key() {
     ] {
         let message = try_all(with(&format!("bitnet-b1.58.{key}"), value.into())).unwrap_err().to_string();
         assert!(message.contains(word), "{key} = {value}: {message}");
+    }
+}
+
+/// What only some architectures read: each by its key, and no number of layers takes memory of its own.
+#[test]
+fn numbers_of_windows_caps_and_experts_that_make_no_sense_are_refused_by_key() {
+    for (file, key, values) in [
+        ("gemma3/tiny-f16.gguf", "attention.sliding_window", vec![Value::from(0u32)]),
+        ("gemma3/tiny-f16.gguf", "attention.sliding_window_pattern", vec![Value::from(0u32)]),
+        ("gemma3/tiny-f16.gguf", "block_count", vec![Value::from(1u32 << 30)]),
+        (
+            "gemma3/tiny-f16.gguf",
+            "final_logit_softcapping",
+            [0.0, -1.0, f32::NAN, f32::INFINITY].map(Value::from).to_vec(),
+        ),
+        ("gemma3/tiny-f16.gguf", "rope.freq_base_swa", [0.0, 1.0, -1e6, f32::NAN].map(Value::from).to_vec()),
+        ("gpt-oss/tiny-mxfp4.gguf", "expert_count", vec![Value::from(0u32), Value::from(1u32 << 31)]),
+        ("gpt-oss/tiny-mxfp4.gguf", "expert_used_count", vec![Value::from(0u32), Value::from(7u32)]),
+        ("gpt-oss/tiny-mxfp4.gguf", "expert_feed_forward_length", vec![Value::from(0u32)]),
+        ("gpt-oss/tiny-mxfp4.gguf", "attention.sliding_window", vec![Value::from(0u32)]),
+        (
+            "gpt-oss/tiny-mxfp4.gguf",
+            "rope.scaling.factor",
+            [0.0, -1.0, f32::NAN, 1e-9].map(Value::from).to_vec(),
+        ),
+    ] {
+        let Some(path) = support::golden(file) else { continue };
+        let good = std::fs::read(path).unwrap();
+        let architecture = file.split('/').next().expect("a folder");
+        for value in values {
+            let said = format!("{value:?}");
+            let broken = with_in(good.clone(), &format!("{architecture}.{key}"), value);
+            let message = try_all(broken).unwrap_err().to_string();
+            let named = if key == "block_count" { "blk." } else { key };
+            assert!(message.contains(named), "{file}, {key} = {said}: {message}");
+        }
     }
 }
 

@@ -68,7 +68,7 @@ fn bitnet(s: &Shape) -> Program {
             format!("{layer}.attn_in"),
             AttnIn { x, norm: attn_norm, wq, wk, wv, q_norm, k_norm, rope, kv, q },
         );
-        p.push(format!("{layer}.attend"), Attend { q, kv, scale: 0.088, window: None, out: y });
+        p.push(format!("{layer}.attend"), Attend { q, kv, scale: 0.088, window: None, sinks: None, out: y });
         p.push(format!("{layer}.attn_out"), ProjAdd { y, norm: Some(sub_norm), w: wo, post: None, x });
         p.push(
             format!("{layer}.ffn_in"),

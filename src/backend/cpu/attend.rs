@@ -144,7 +144,8 @@ pub fn run(cx: &mut Cx<'_>, s: &Attend) {
     let (n_kv_heads, head_dim, threads) = (kv.n_kv_heads(), kv.head_dim(), cx.pool.threads());
     let group = q_cols / (n_kv_heads * head_dim);
     let pages = cx.step.pages;
-    let stage = Stage { k: cx.k.real, kv, pages, rows, q, q_cols, s, head_dim, group };
+    let sinks = s.sinks.map(|w| cx.weights.vector(w));
+    let stage = Stage { k: cx.k.real, kv, pages, rows, q, q_cols, s, sinks, head_dim, group };
     let Scratch { threads: scratch, partials } = &mut cx.scratch.attend;
     let mut grids = [((), Grid::new(out.rows_mut(rows.len()), q_cols))];
     let group_cols = group * head_dim;
@@ -185,7 +186,8 @@ pub fn run(cx: &mut Cx<'_>, s: &Attend) {
                 let part = Weight { max: weights[2 * i], total: weights[2 * i + 1] };
                 merge(&mut sum, out, part, &part_out[i * head_dim..][..head_dim]);
             }
-            out.iter_mut().for_each(|out| *out /= sum.total);
+            let total = stage.total(sum, head * group + i);
+            out.iter_mut().for_each(|out| *out /= total);
             stage.transform_back(out);
         }
     });
@@ -201,6 +203,8 @@ struct Stage<'a> {
     q: &'a [f32],
     q_cols: usize,
     s: &'a Attend,
+    /// `[n_heads]`.
+    sinks: Option<&'a [f32]>,
     head_dim: usize,
     group: usize,
 }
@@ -242,13 +246,19 @@ impl Stage<'_> {
             }
         }
         let sums = scratch.sum.out.chunks_exact(head_dim).zip(&scratch.sum.weight);
-        let mut sums = sums.map(|(out, weight)| (out, weight.total));
+        let heads = (head * self.group..(head + 1) * self.group).cycle();
+        let mut sums = sums.zip(heads).map(|((out, weight), head)| (out, self.total(*weight, head)));
         for row in block {
             for (out, (sum, total)) in out.row_mut(row).chunks_exact_mut(head_dim).zip(&mut sums) {
                 out.iter_mut().zip(sum).for_each(|(out, sum)| *out = sum / total);
                 self.transform_back(out);
             }
         }
+    }
+
+    /// The sum of a head's weights, relative to its largest score, with that of its sink.
+    fn total(&self, sum: Weight, head: usize) -> f32 {
+        self.sinks.map_or(sum.total, |sinks| sum.total + exp(sinks[head] - sum.max))
     }
 
     /// Undoes the rotation of the values that `out`, `[head_dim]`, is a mean of.

@@ -25,6 +25,7 @@ pub fn act(act: Act) -> u32 {
         Act::Relu2 => ACT_RELU2,
         Act::Silu => ACT_SILU,
         Act::GeluTanh => ACT_GELU_TANH,
+        Act::ClampedSwiglu => unreachable!("the plan names it as missing"),
     }
 }
 

@@ -38,7 +38,7 @@ use std::ops::Range;
 use ggml_types::HostTensor;
 
 use super::{Auto, Backend, BackendError, Entry, Exec, KvPage, Plan, StageTime, WeightId, registry};
-use crate::program::{Buf, Program, Sampling, Stage, Step};
+use crate::program::{Act, Buf, Program, Sampling, Stage, Step};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::Compiled;
 use memory::Memory;
@@ -184,6 +184,8 @@ impl Backend for Cuda {
 /// The kernels that a stage needs, or what is missing, for people to read.
 fn kernels(p: &Program, stage: &Stage) -> Result<Vec<String>, String> {
     match stage {
+        Stage::Attend(s) if s.sinks.is_some() => Err("attend with sinks".to_owned()),
+        Stage::FfnIn(s) if s.act == Act::ClampedSwiglu => Err("ffn_in with a clamped SwiGLU".to_owned()),
         Stage::Embed(s) => embed::kernels(p, s),
         Stage::AttnIn(s) => attn_in::kernels(p, s),
         Stage::Attend(s) => attend::kernels(p, s),

@@ -5,6 +5,7 @@
 use ggml_types::KvSide;
 
 use super::kv::Form;
+use super::linear::ABSENT;
 use super::shader::{Kernel, LANES, THREADS};
 use super::{Cx, Dispatch, Grid, kv};
 use crate::backend::device::tiles::{Tiling, tiles};
@@ -85,29 +86,31 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     kv::SIDES.iter().for_each(|side| of_cache.extend(kv::side_params(decl, *side, &cx.p.limits)));
     let mut params = of_cache.clone();
     let window = s.window.unwrap_or(u32::MAX);
-    params.extend([group as u32, tiles as u32, s.scale.to_bits(), 0, window]);
+    let sinks = s.sinks.map_or(ABSENT, |sinks| cx.constant(sinks));
+    params.extend([group as u32, tiles as u32, s.scale.to_bits(), 0, window, sinks]);
     let own = (decl.head_dim as u32).div_ceil(2 * THREADS);
     let blocks = (decl.n_kv_heads * tiles) as u32;
     let (q, out) = (&memory.bufs[s.q.0 as usize], &memory.bufs[s.out.0 as usize]);
     let [keys, values] = &memory.kvs[s.kv.0 as usize];
+    let (step, constants) = (&memory.step.buffer, &memory.constants);
     let [k, v] = kv::SIDES.map(|side| kv::codec(decl, side));
     let projected = projects(cx.p, s).then_some(&memory.projected);
     let tile_heads = group.min(QUERIES);
     let head_tiles = group.div_ceil(tile_heads);
     let quads = (decl.head_dim as u32).div_ceil(4 * LANES).next_power_of_two();
     let mut of_tiles = of_cache;
-    of_tiles.extend([group as u32, head_tiles as u32, s.scale.to_bits(), tile_heads as u32, window]);
+    of_tiles.extend([group as u32, head_tiles as u32, s.scale.to_bits(), tile_heads as u32, window, sinks]);
     let tiled = tiling(cx.p).map(|_| Dispatch {
         kernels: vec![(usize::MAX, Kernel::AttendTile { k: k.codec, v: v.codec, quads })],
         params: of_tiles,
-        buffers: [&memory.step.buffer, q, keys, values, out].into_iter().chain(projected).collect(),
+        buffers: [step, constants, q, keys, values, out].into_iter().chain(projected).collect(),
         grid: Grid::Tiles { x: (decl.n_kv_heads * head_tiles) as u32 },
     });
     let by_row = [
         Dispatch {
             kernels: vec![(usize::MAX, Kernel::Attend { k: k.codec, v: v.codec, own })],
             params: params.clone(),
-            buffers: [&memory.step.buffer, q, keys, values, out, &memory.partial]
+            buffers: [step, constants, q, keys, values, out, &memory.partial]
                 .into_iter()
                 .chain(projected)
                 .collect(),
@@ -116,7 +119,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
         Dispatch {
             kernels: vec![(usize::MAX, Kernel::AttendMerge { rotates: v.form.rotates() })],
             params,
-            buffers: vec![&memory.step.buffer, &memory.partial, out],
+            buffers: vec![step, constants, &memory.partial, out],
             grid: Grid::Splits { x: blocks, least: 2, rows: RowsOf::Step },
         },
     ];

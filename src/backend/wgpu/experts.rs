@@ -129,7 +129,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
         products(cx, &Products { stage, layers, out: fresh, out_cols, what, gathers: true }, s)
     };
     all.extend(hidden(gates, ffn_in::activation(s.act)));
-    all.extend(hidden(ups, ffn_in::TIMES));
+    all.extend(hidden(ups, ffn_in::times(s.act)));
 
     let mut params = linear::norm(cx, None).to_vec();
     let is_int8 = down.act == ActQuant::I8PerToken;

@@ -5,7 +5,9 @@ use super::{Cx, Dispatch};
 use crate::program::{Act, FfnIn, RowsOf};
 
 /// In the parameters of `up` behind a gate.
-pub const TIMES: u32 = 3;
+pub fn times(act: Act) -> u32 {
+    if act == Act::ClampedSwiglu { 5 } else { 3 }
+}
 
 /// In the parameters of what has an activation function.
 pub fn activation(act: Act) -> u32 {
@@ -13,6 +15,7 @@ pub fn activation(act: Act) -> u32 {
         Act::Relu2 => 0,
         Act::Silu => 1,
         Act::GeluTanh => 2,
+        Act::ClampedSwiglu => 4,
     }
 }
 
@@ -22,7 +25,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
     let (out, out_cols) = (&cx.memory.bufs[s.h.0 as usize], cx.p.buf_decl(s.h).cols);
     let layer = |linear, what| Layer { linear, out, out_cols, out_at: 0, what };
     let layers = match &s.gate {
-        Some(gate) => vec![layer(gate, act), layer(&s.up, TIMES)],
+        Some(gate) => vec![layer(gate, act), layer(&s.up, times(s.act))],
         None => vec![layer(&s.up, act)],
     };
     linear::dispatches(cx, "ffn_in", input, layers)

@@ -71,7 +71,7 @@ impl Model {
             let (q_norm, k_norm) = (head_norm(), head_norm());
             case.p.push(format!("{i}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
             let scale = 1.0 / (head_dim as f32).sqrt();
-            case.p.push(format!("{i}.attend"), Attend { q, kv, scale, window: None, out: y });
+            case.p.push(format!("{i}.attend"), Attend { q, kv, scale, window: None, sinks: None, out: y });
             let norm = Some(case.norm(NormKind::Rms, q_cols));
             let w = case.linear(weights, dim, q_cols, act);
             case.p.push(format!("{i}.attn_out"), ProjAdd { y, norm, w, post: None, x });

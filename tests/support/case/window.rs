@@ -268,7 +268,7 @@ impl Attention {
         let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: codec(k), v: codec(v), window });
         let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
         case.p.push("attn_in", attn_in.clone());
-        case.p.push("attend", Attend { q, kv, scale: 0.125, window: None, out: y });
+        case.p.push("attend", Attend { q, kv, scale: 0.125, window: None, sinks: None, out: y });
         Self { case, x, y, attn_in, heads }
     }
 

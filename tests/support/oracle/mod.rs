@@ -133,7 +133,8 @@ impl<'a> Oracle<'a> {
                 let at = head / group * head_dim..(head / group + 1) * head_dim;
                 let keys: Vec<_> = seen.iter().map(|(k, _)| &k[at.clone()]).collect();
                 let values: Vec<_> = seen.iter().map(|(_, v)| &v[at.clone()]).collect();
-                out.extend(attention(q, &keys, &values, f64::from(s.scale)));
+                let sink = s.sinks.map(|w| self.weights[w.0 as usize][head]);
+                out.extend(attention(q, &keys, &values, f64::from(s.scale), sink));
             }
             self.set_row(s.out, r, &out);
         }
@@ -157,7 +158,7 @@ impl<'a> Oracle<'a> {
             let h: Vec<_> = match &s.gate {
                 Some(gate) => {
                     let gate = self.linear(gate, &n);
-                    gate.iter().zip(up).map(|(g, u)| activated(s.act, *g).times(u)).collect()
+                    gate.iter().zip(up).map(|(g, u)| gated(s.act, *g, u)).collect()
                 }
                 None => up.iter().map(|u| activated(s.act, *u)).collect(),
             };
@@ -183,7 +184,7 @@ impl<'a> Oracle<'a> {
             for (e, weight) in chosen.iter().zip(weights) {
                 let Expert { gate, up, down } = &s.experts[*e];
                 let (gate, up) = (self.linear(gate, &n), self.linear(up, &n));
-                let h: Vec<_> = gate.iter().zip(up).map(|(g, u)| activated(s.act, *g).times(u)).collect();
+                let h: Vec<_> = gate.iter().zip(up).map(|(g, u)| gated(s.act, *g, u)).collect();
                 let p = Near { v: weight / total, err: relative * weight / total };
                 for (sum, y) in sum.iter_mut().zip(self.linear(down, &h)) {
                     *sum = sum.plus(y.times(p));
@@ -367,8 +368,8 @@ fn turned(rope: &Rope, pos: u32, head: &[Near]) -> Vec<Near> {
     out
 }
 
-/// One query over all that it sees.
-fn attention(q: &[Near], keys: &[&[Near]], values: &[&[Near]], scale: f64) -> Vec<Near> {
+/// One query over all that it sees; a sink is one more score, which is exact and has no value.
+fn attention(q: &[Near], keys: &[&[Near]], values: &[&[Near]], scale: f64, sink: Option<f64>) -> Vec<Near> {
     let score = |key: &&[Near]| {
         let mut sum = Near::exact(0.0);
         for (q, k) in q.iter().zip(*key) {
@@ -380,7 +381,7 @@ fn attention(q: &[Near], keys: &[&[Near]], values: &[&[Near]], scale: f64) -> Ve
     let scores: Vec<Near> = keys.iter().map(score).collect();
     let max = scores.iter().fold(f64::NEG_INFINITY, |max, s| max.max(s.v));
     let weights: Vec<f64> = scores.iter().map(|s| (s.v - max).exp()).collect();
-    let total: f64 = weights.iter().sum();
+    let total: f64 = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
     // A score's error is a relative error of its weight, to first order; the total has at most the same; the
     // difference to the largest score rounds to f32, and exp is good to 3e-7.
     let worst = scores.iter().fold(0.0, |worst: f64, s| worst.max(s.err.exp_m1() + EPS * (s.v - max).abs()));
@@ -400,6 +401,18 @@ fn capped(cap: f64, z: Near) -> Near {
     Near { v, err: z.err + z.v.abs() * (3e-7 + 4.0 * EPS) }
 }
 
+/// What a gate makes of what it multiplies.
+fn gated(act: Act, gate: Near, up: Near) -> Near {
+    if act != Act::ClampedSwiglu {
+        return activated(act, gate).times(up);
+    }
+    // Clamping moves no error; the rest is SiLU of 1.702 times the gate, over 1.702.
+    let gate = Near { v: gate.v.min(7.0), ..gate };
+    let v = gate.v / (1.0 + (-f64::from(1.702_f32) * gate.v).exp());
+    let gate = Near { v, err: 1.13 * gate.err + v.abs() * (3e-7 + 4.0 * EPS) };
+    gate.times(Near { v: up.v.clamp(-7.0, 7.0), ..up }.plus(Near::exact(1.0)))
+}
+
 fn activated(act: Act, x: Near) -> Near {
     let Near { v, err } = x;
     match act {
@@ -415,5 +428,6 @@ fn activated(act: Act, x: Near) -> Near {
             let u = (2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v * v * v);
             Near { v: 0.5 * v * (1.0 + u.tanh()), err: 1.13 * err + v.abs() * (3e-7 + 5.0 * EPS) }
         }
+        Act::ClampedSwiglu => unreachable!("check wants a gate for it"),
     }
 }

@@ -37,6 +37,16 @@ fn heads_of(workgroup: vec3<u32>) -> Heads {
     return Heads(kv_head, at, min(params.group - first, 4u));
 }
 
+// The weights of the heads' sinks, relative to their largest scores.
+fn weights_of_sinks(heads: Heads, largest: vec4<f32>) -> vec4<f32> {
+    let first = heads.at % (params.cache.n_kv_heads * params.group);
+    var weights = vec4(0.0);
+    for (var h = 0u; h < heads.n; h++) {
+        weights[h] = weight_of_sink(first + h, largest[h]);
+    }
+    return weights;
+}
+
 // Writes every `stride`th element of the heads from `first` on, which all threads have left in `of_heads`.
 fn put_heads(heads: Heads, first: u32, stride: u32) {
 #if rotates
@@ -56,11 +66,12 @@ fn put_heads(heads: Heads, first: u32, stride: u32) {
 }
 
 #if not merges
-@group(0) @binding(2) var<storage, read> q: array<f32>;
-@group(0) @binding(3) var<storage, read> keys: array<u32>;
-@group(0) @binding(4) var<storage, read> values: array<u32>;
-@group(0) @binding(5) var<storage, read_write> out: array<f32>;
-@group(0) @binding(6) var<storage, read_write> partial: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> constants: array<f32>;
+@group(0) @binding(3) var<storage, read> q: array<f32>;
+@group(0) @binding(4) var<storage, read> keys: array<u32>;
+@group(0) @binding(5) var<storage, read> values: array<u32>;
+@group(0) @binding(6) var<storage, read_write> out: array<f32>;
+@group(0) @binding(7) var<storage, read_write> partial: array<vec4<f32>>;
 
 const OWN: u32 = #{own}u;
 
@@ -151,6 +162,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         partial[part_at] = largest;
         partial[part_at + 1u] = sum;
     }
+    let total = sum + weights_of_sinks(heads, largest);
     for (var i = 0u; i < OWN; i++) {
         for (var of_pair = 0u; of_pair < 2u; of_pair++) {
             let e = (thread + i * THREADS) * 2u + of_pair;
@@ -158,7 +170,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
                 if (workgroups.z > 1u) {
                     partial[part_at + 2u + e] = of_pairs[i][of_pair];
                 } else {
-                    of_heads[e] = of_pairs[i][of_pair] / sum;
+                    of_heads[e] = of_pairs[i][of_pair] / total;
                 }
             }
         }
@@ -198,7 +210,7 @@ fn element_scores(at: u32, place: u32) -> vec4<f32> {
 #endif
 #if k.form == "signs"
 // [n_rows, n_heads * head_dim]: queries as project.wgsl has left them, which meet the signs of keys.
-@group(0) @binding(7) var<storage, read> projected: array<f32>;
+@group(0) @binding(8) var<storage, read> projected: array<f32>;
 
 var<workgroup> of_projected: array<vec4<f32>, MAX_HEAD_DIM>;
 
@@ -261,8 +273,9 @@ fn code_scores(at: u32, place: u32) -> vec4<f32> {
 // A workgroup owns a part of the elements (z) of one row of the step (y) and up to 4 query heads of one KV
 // head (x); all of them if the output is rotated back. There are as many workgroups as there are splits, so
 // that the grid is that of the first kernel.
-@group(0) @binding(2) var<storage, read> partial: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+@group(0) @binding(2) var<storage, read> constants: array<f32>;
+@group(0) @binding(3) var<storage, read> partial: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> out: array<f32>;
 
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 #if rotates
@@ -280,9 +293,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     for (var split = 0u; split < splits; split++) {
         largest = max(largest, partial[parts_at + split * part_len]);
     }
+    let heads = heads_of(workgroup);
+    let of_sinks = weights_of_sinks(heads, largest);
     let first = workgroup.z * THREADS + thread;
     for (var e = first; e < params.cache.head_dim; e += parts * THREADS) {
-        var sum = vec4(0.0);
+        var sum = of_sinks;
         var value = vec4(0.0);
         for (var split = 0u; split < splits; split++) {
             let part = parts_at + split * part_len;
@@ -292,6 +307,6 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         }
         of_heads[e] = value / sum;
     }
-    put_heads(heads_of(workgroup), first, parts * THREADS);
+    put_heads(heads, first, parts * THREADS);
 }
 #endif

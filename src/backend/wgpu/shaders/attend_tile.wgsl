@@ -18,13 +18,14 @@
 #include "lib/floats.wgsl"
 #include "lib/attention.wgsl"
 
-@group(0) @binding(2) var<storage, read> q: array<f32>;
-@group(0) @binding(3) var<storage, read> keys: array<u32>;
-@group(0) @binding(4) var<storage, read> values: array<u32>;
-@group(0) @binding(5) var<storage, read_write> out: array<f32>;
+@group(0) @binding(2) var<storage, read> constants: array<f32>;
+@group(0) @binding(3) var<storage, read> q: array<f32>;
+@group(0) @binding(4) var<storage, read> keys: array<u32>;
+@group(0) @binding(5) var<storage, read> values: array<u32>;
+@group(0) @binding(6) var<storage, read_write> out: array<f32>;
 #if k.form == "signs"
 // [n_rows, n_heads * head_dim]: queries as project.wgsl has left them, which meet the signs of keys.
-@group(0) @binding(6) var<storage, read> projected: array<f32>;
+@group(0) @binding(7) var<storage, read> projected: array<f32>;
 #endif
 
 const QUERIES: u32 = 32u;
@@ -248,6 +249,10 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 
     total = sum_of_lanes(total);
     for (var j = 0u; j < 4u; j++) {
+        let of_sums = query_of(down + 8u * j, first, rows, first_head, heads);
+        if (of_sums.there) {
+            total[j] += weight_of_sink(kv_head * params.group + of_sums.head, largest[j]);
+        }
         for (var i = 0u; i < QUADS; i++) {
             let e = 4u * (across + ACROSS * i);
             if (e < head_dim) {

@@ -358,10 +358,24 @@ fn finish(at: u32, y: f32) {
 const ACT_RELU2: u32 = 0u;
 const ACT_SILU: u32 = 1u;
 const TIMES: u32 = 3u;
+// GPT-OSS's: the gate leaves m / (1 + exp(-1.702 m)), m = min(g, 7), and up's multiplies clamp(u, -7, 7) + 1.
+const ACT_CLAMPED: u32 = 4u;
+const TIMES_CLAMPED: u32 = 5u;
+
+// Both keep NaN, which min and max may drop.
+fn at_most(x: f32, most: f32) -> f32 {
+    return select(x, most, x > most);
+}
+
+fn at_least(x: f32, least: f32) -> f32 {
+    return select(x, least, x < least);
+}
 
 fn finish(at: u32, y: f32) {
     if (params.what == TIMES) {
         out[at] *= y;
+    } else if (params.what == TIMES_CLAMPED) {
+        out[at] *= at_least(at_most(y, 7.0), -7.0) + 1.0;
     } else {
         out[at] = activated(params.what, y);
     }
@@ -374,6 +388,10 @@ fn activated(act: u32, x: f32) -> f32 {
     }
     if (act == ACT_SILU) {
         return x / (1.0 + exp_near(-x));
+    }
+    if (act == ACT_CLAMPED) {
+        let clamped = at_most(x, 7.0);
+        return clamped / (1.0 + exp_near(-1.702 * clamped));
     }
     let u = 0.7978845608028654 * (x + 0.044715 * x * x * x);
     // 0.5 (1 + tanh u) is the logistic function of 2 u.

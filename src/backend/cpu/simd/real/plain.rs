@@ -120,6 +120,7 @@ pub(super) fn act(act: Act, h: &mut [f32]) {
         Act::Relu2 => h.iter_mut().for_each(|h| *h = relu2(*h)),
         Act::Silu => h.iter_mut().for_each(|h| *h = silu(*h)),
         Act::GeluTanh => h.iter_mut().for_each(|h| *h = gelu_tanh(*h)),
+        Act::ClampedSwiglu => unreachable!("check wants a gate for it"),
     }
 }
 
@@ -131,7 +132,15 @@ pub(super) fn gate(act: Act, gate: &[f32], h: &mut [f32]) {
         Act::Relu2 => pairs.for_each(|(h, g)| *h *= relu2(*g)),
         Act::Silu => pairs.for_each(|(h, g)| *h *= silu(*g)),
         Act::GeluTanh => pairs.for_each(|(h, g)| *h *= gelu_tanh(*g)),
+        Act::ClampedSwiglu => pairs.for_each(|(h, g)| *h = clamped_swiglu(*g, *h)),
     }
+}
+
+/// Written so that NaN stays NaN.
+#[inline(always)]
+fn clamped_swiglu(gate: f32, up: f32) -> f32 {
+    let gate = if gate > Act::CLAMP { Act::CLAMP } else { gate };
+    gate / (1.0 + exp(-Act::ALPHA * gate)) * (up.clamp(-Act::CLAMP, Act::CLAMP) + 1.0)
 }
 
 #[inline(always)]

@@ -16,7 +16,11 @@ struct Params {
     tile_heads: u32,
     // Positions that a row sees, the last ones up to its own; all bits set if it sees every one.
     window: u32,
+    // Place of the heads' sinks in constants, or ABSENT.
+    sinks: u32,
 }
+
+const ABSENT: u32 = 0xffffffffu;
 
 @group(0) @binding(0) var<uniform> params: Params;
 
@@ -27,6 +31,14 @@ fn first_seen(pos: u32) -> u32 {
 
 // What no score is below; scores that no position has are it.
 const LEAST: f32 = -3.0e38;
+
+// The weight of a head's sink relative to its largest score, which the sum of its weights has too.
+fn weight_of_sink(head: u32, largest: f32) -> f32 {
+    if (params.sinks == ABSENT) {
+        return 0.0;
+    }
+    return exp_near(constants[params.sinks + head] - largest);
+}
 
 fn max4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
     return max(a, b);

@@ -1,0 +1,80 @@
+//! GPT-OSS: a mixture of experts in every layer, biases everywhere, and a sink for each head of attention. Even
+//! layers see a sliding window.
+
+use super::build::Mixture;
+use super::{Architecture, Builder, ModelError};
+use crate::program::{
+    Act, ActQuant, Attend, AttnIn, Embed, Experts, Linear, Logits, ProjAdd, RopeStyle, RowsOf, Sample,
+};
+
+/// GPT-OSS.
+pub static ARCHITECTURE: Architecture = Architecture { names: &["gpt-oss"], build };
+
+/// Layers from one that sees everything to the next, where a file does not say.
+const PERIOD: usize = 2;
+
+fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
+    let Some(Mixture { n_experts, n_used, ffn_dim }) = m.mixture()? else {
+        let (key, want) = ("gpt-oss.expert_count".to_owned(), "at least 1 expert".to_owned());
+        return Err(ModelError::Metadata { key, want, got: "none".to_owned() });
+    };
+    let h = m.hyper().clone();
+    let (dim, n_vocab) = (h.dim, h.n_vocab);
+    let (q_dim, kv_dim) = (h.n_heads * h.head_dim, h.n_kv_heads * h.head_dim);
+    let scale = 1.0 / (h.head_dim as f32).sqrt();
+    let windows = m.windows(PERIOD)?;
+
+    let x = m.buf("x", RowsOf::Step, dim);
+    let q = m.buf("q", RowsOf::Step, q_dim);
+    let y = m.buf("y", RowsOf::Step, q_dim);
+    let logits = m.buf("logits", RowsOf::Outputs, n_vocab);
+    let rope = Some(m.rope(RopeStyle::Halves)?);
+
+    let table = m.matrix("token_embd.weight", n_vocab, dim)?;
+    m.push("embed", Embed { table, scale: 1.0, positions: None, x });
+    for layer in 0..h.n_layers {
+        let blk = |name: &str| format!("blk.{layer}.{name}");
+        let kv = m.kv();
+
+        let norm = m.rms_norm(&blk("attn_norm"), dim)?;
+        let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
+        for (name, linear, outputs) in [("q", &wq, q_dim), ("k", &wk, kv_dim), ("v", &wv, kv_dim)] {
+            want_bias(m, linear, &blk(&format!("attn_{name}")), outputs)?;
+        }
+        let sinks = Some(m.vector(&blk("attn_sinks.weight"), h.n_heads)?);
+        let (q_norm, k_norm, window) = (None, None, windows.of(layer));
+        m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
+        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window, sinks, out: y });
+
+        let w = m.layer(&blk("attn_output"), dim, q_dim)?;
+        want_bias(m, &w, &blk("attn_output"), dim)?;
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });
+
+        // The norm before the experts, whatever its name.
+        let norm = m.rms_norm(&blk("post_attention_norm"), dim)?;
+        let router = m.linear(&blk("ffn_gate_inp"), n_experts, dim, ActQuant::None)?;
+        want_bias(m, &router, &blk("ffn_gate_inp"), n_experts)?;
+        let experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
+        let first = &experts[0];
+        for (name, linear, outputs) in
+            [("gate", &first.gate, ffn_dim), ("up", &first.up, ffn_dim), ("down", &first.down, dim)]
+        {
+            want_bias(m, linear, &blk(&format!("ffn_{name}_exps")), n_experts * outputs)?;
+        }
+        let act = Act::ClampedSwiglu;
+        m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act });
+    }
+    let norm = m.rms_norm("output_norm", dim)?;
+    let w = m.head("output", table, n_vocab, dim)?;
+    m.push("logits", Logits { x, norm, w, soft_cap: None, logits });
+    m.push("sample", Sample { logits });
+    Ok(())
+}
+
+/// That a layer has a bias, as every one but the head's has.
+fn want_bias(m: &Builder<'_>, linear: &Linear, stem: &str, outputs: usize) -> Result<(), ModelError> {
+    match linear.bias {
+        Some(_) => Ok(()),
+        None => Err(m.lacks(&format!("{stem}.bias"), outputs)),
+    }
+}
