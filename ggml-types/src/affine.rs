@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use crate::block::{absmax, f16_rounding, reciprocal};
+use crate::block::{absmax, f16_rounding, fitted_f16, reciprocal};
 
 /// Elements of a block of groups.
 const BLOCK: usize = 256;
@@ -28,11 +28,9 @@ impl<const N: usize> Fit<N> {
         }
         let (largest_scale, largest_min) =
             found.iter().fold((0f32, 0f32), |(scale, min), of| (scale.max(of.0), min.max(of.1)));
-        // Of values within an f16's range the fit may lie a little beyond it.
-        let in_range = f16_rounding(absmax(values) / most).is_finite();
-        let limit = if in_range { f16::MAX.to_f32() } else { f32::INFINITY };
-        let of = |largest: f32| f16::from_f32((largest / most).min(limit));
-        let [of_scales, of_mins] = [largest_scale, largest_min].map(of);
+        let plain = absmax(values) / most;
+        let [of_scales, of_mins] =
+            [largest_scale, largest_min].map(|largest| fitted_f16(largest / most, plain));
         let mut fit = Self { of_scales, of_mins, groups: [(0, 0); N], codes: [0; BLOCK] };
         let [of_scales, of_mins] = [of_scales, of_mins].map(f16::to_f32);
         let near = |value: f32, unit: f32| {

@@ -319,7 +319,7 @@ mod tests {
         use crate::gguf::{Array, Value};
         for key in ["attention.head_count", "attention.head_count_kv", "feed_forward_length"] {
             let mut m = metadata();
-            m.set(format!("bitnet-b1.58.{key}"), Value::Array(Array::from_i32s([4; 30].into_iter())));
+            m.set(format!("bitnet-b1.58.{key}"), Value::Array(Array::from_i32s([4; 30])));
             let message = Hyper::read(&m, 128256).unwrap_err().to_string();
             assert!(message.contains(key) && message.contains("array"), "{key}: {message}");
         }

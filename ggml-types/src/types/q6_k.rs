@@ -1,6 +1,6 @@
 //! Q6_K: 256 6-bit integers in 16 groups; value = (q - 32) x group scale x block scale.
 
-use crate::block::{Block, Weighing, f16_rounding, read_f16, same_id};
+use crate::block::{Block, Weighing, absmax, f16_rounding, fitted_f16, read_f16, same_id};
 use crate::scale_search::{best_scale, quantise};
 use crate::{Dialect, ids};
 
@@ -56,7 +56,7 @@ impl Block for Q6K {
         }
         // The largest group scale becomes -128.
         let inverse = -128.0 / extreme;
-        let stored = half::f16::from_f32(1.0 / inverse);
+        let stored = fitted_f16(1.0 / inverse, absmax(values) / 31.0 / 128.0);
         block[SCALE..].copy_from_slice(&stored.to_le_bytes());
         for (group, (values, scale)) in values.chunks_exact(GROUP).zip(scales).enumerate() {
             let group_scale = quantise(scale, inverse, 128);
