@@ -201,8 +201,8 @@ pub(crate) fn f16_rounding(value: f32) -> f32 {
     if value >= 65520.0 { f32::INFINITY } else { (value * 2f32.powi(-11)).max(2f32.powi(-25)) }
 }
 
-/// A fitted scale as an f16. Of values whose `plain` scale an f16 holds, the fitted one may lie a little beyond
-/// its range, and becomes the largest there is.
+/// A fitted scale as an f16. Of values whose `plain` scale an f16 holds, the fitted one may lie a little
+/// beyond its range, and becomes the largest there is.
 pub(crate) fn fitted_f16(scale: f32, plain: f32) -> half::f16 {
     let limit = if f16_rounding(plain).is_finite() { half::f16::MAX.to_f32() } else { f32::INFINITY };
     half::f16::from_f32(scale.clamp(-limit, limit))

@@ -1,5 +1,5 @@
-//! GPT-OSS: a mixture of experts in every layer, biases everywhere, and a sink for each head of attention. Even
-//! layers see a sliding window.
+//! GPT-OSS: a mixture of experts in every layer, biases everywhere, and a sink for each head of attention.
+//! Even layers see a sliding window.
 
 use super::build::Mixture;
 use super::{Architecture, Builder, ModelError};

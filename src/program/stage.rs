@@ -117,7 +117,7 @@ pub struct AttnIn {
 }
 
 /// `out[r] = softmax(scale * q[r] . K[first ..= pos[r]]) V`, each query head with KV head
-/// `head / (n_heads / n_kv_heads)`, over the row's own sequence. `first` is 0, or what the window leaves. Where
+/// `head / (n_heads / n_kv_heads)`, over the row's own sequence. `first` is 0, or what the window leaves. If
 /// heads have sinks, the sum of each softmax has one more term, `exp(sink[head])`, which has no value.
 #[derive(Clone, Debug)]
 pub struct Attend {
