@@ -226,8 +226,8 @@ fn what_is_not_of_the_architecture_is_refused_by_name() {
     assert!(said.contains("_norm.weight: want no such tensor in a model of architecture `llama`"), "{said}");
 }
 
-/// GPT-OSS: a model that scripts/reference_gpt_oss.py made, and what transformers computes with it, on the CPU
-/// and through wgpu.
+/// GPT-OSS: a model that scripts/reference_gpt_oss.py made, and what transformers computes with it, on the
+/// CPU and through wgpu.
 #[test]
 fn logits_of_gpt_oss_are_those_of_transformers() {
     let [model, tokens, logits] = ["tiny-mxfp4.gguf", "mxfp4.tokens.npy", "mxfp4.hf-fp32.logits.npy"]
