@@ -63,10 +63,12 @@ fn run(app: &App, at: usize) -> Result<(), LoadError> {
     let (commands, orders) = channel();
     let board: Arc<Board> = Arc::default();
     board.publish(Standing { stats: batch.stats(), slots: Vec::new() });
-    tracing::info!(model = served.name, n_ctx = served.n_ctx(), slots = served.n_slots(), "ready");
+    let (name, n_ctx, slots) = (served.name.clone(), served.n_ctx(), served.n_slots());
     let instance = Instance::new(served, Arc::clone(&board), commands, Arc::clone(&room));
     app.models.arrived(at, Arc::new(instance));
     app.life.advance(Phase::Ready);
+    // Whoever reads this may ask at once.
+    tracing::info!(model = name, n_ctx, slots, "ready");
     Worker::new(batch, orders, Arc::clone(&board), Arc::clone(&app.metrics)).run();
     app.models.rooms.remember(&board.standing());
     drop(room);
