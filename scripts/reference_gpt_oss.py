@@ -4,7 +4,8 @@
     pip install torch transformers gguf
     scripts/reference_gpt_oss.py tests/data/golden/gpt-oss
 
-The experts are MXFP4, everything else is F16 or F32; transformers computes in f32 with the dequantised weights.
+The experts are MXFP4, everything else is F16 or F32; transformers computes in f32 with the dequantised
+weights.
 """
 
 import sys
@@ -29,7 +30,8 @@ def main(folder: Path) -> None:
         max_position_embeddings=ORIGINAL * int(FACTOR), rms_norm_eps=1e-5, attn_implementation="eager",
         layer_types=["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(LAYERS)],
         rope_parameters={
-            "rope_type": "yarn", "rope_theta": 150000.0, "factor": FACTOR, "beta_fast": 32.0, "beta_slow": 1.0,
+            "rope_type": "yarn", "rope_theta": 150000.0, "factor": FACTOR,
+            "beta_fast": 32.0, "beta_slow": 1.0,
             "original_max_position_embeddings": ORIGINAL, "truncate": True,
         },
     )

@@ -1,7 +1,7 @@
 """What published clients make of a running server: python serve_clients.py http://127.0.0.1:8080
 
-scripts/serve-clients starts one with the demo model. The clients check types and the order of events themselves;
-here their results are compared with each other.
+scripts/serve-clients starts one with the demo model. The clients check types and the order of events
+themselves; here their results are compared with each other.
 """
 
 import asyncio
@@ -48,7 +48,8 @@ def chat():
 
     for bad in [{"messages": []}, {"temperature": 1e9}, {"n": 10**9}, {"response_format": {"type": "none"}}]:
         assert refused(openai.BadRequestError, create, **{**ask, **bad}).param.split(".")[0] in bad
-    assert refused(openai.InternalServerError, client.embeddings.create, model="any", input="a").status_code == 501
+    error = refused(openai.InternalServerError, client.embeddings.create, model="any", input="a")
+    assert error.status_code == 501
 
 
 async def chats_at_once():
@@ -57,7 +58,8 @@ async def chats_at_once():
     async def one(seed):
         text = ""
         create = client.chat.completions.create
-        async for chunk in await create(model="any", messages=MESSAGES, max_tokens=12, seed=seed, stream=True):
+        asked = {"messages": MESSAGES, "max_tokens": 12, "seed": seed, "stream": True}
+        async for chunk in await create(model="any", **asked):
             text += chunk.choices[0].delta.content or ""
         return text
 
@@ -122,4 +124,5 @@ def langchain():
 
 for check in [chat, lambda: asyncio.run(chats_at_once()), responses, messages, ollamas, langchain]:
     check()
-print("openai", openai.__version__, "anthropic", anthropic.__version__, "ollama and LangChain agree with the server")
+versions = f"openai {openai.__version__}, anthropic {anthropic.__version__}"
+print(f"{versions}, ollama and LangChain agree with the server")

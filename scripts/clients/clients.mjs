@@ -1,7 +1,7 @@
 // What published clients for Node make of a running server: node clients.mjs http://127.0.0.1:8080
 //
-// scripts/serve-clients installs them as the lock file says. The clients check the form of answers themselves;
-// here their results are compared with each other.
+// scripts/serve-clients installs them as the lock file says. The clients check the form of answers
+// themselves; here their results are compared with each other.
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
@@ -21,7 +21,8 @@ for await (const chunk of await client.chat.completions.create({ ...ask, stream:
 assert.equal(streamed, text);
 const final = await client.chat.completions.stream(ask).finalChatCompletion();
 assert.equal(final.choices[0].message.content, text);
-const response = await client.responses.create({ model: "any", input: "Once upon a time", max_output_tokens: 8 });
+const asked = { model: "any", input: "Once upon a time", max_output_tokens: 8 };
+const response = await client.responses.create(asked);
 assert.ok(response.output_text.length > 0);
 await assert.rejects(client.chat.completions.create({ ...ask, messages: [] }), OpenAI.BadRequestError);
 assert.ok((await client.models.list()).data.length > 0);
