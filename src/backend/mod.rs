@@ -183,7 +183,7 @@ pub trait Backend: Send {
     /// [`BackendError::Device`].
     ///
     /// # Panics
-    /// Where there is no such pick, or the host had to make it.
+    /// If there is no such pick, or the host had to make it.
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError>;
 
     /// What each stage of a program has taken since it was compiled; nothing unless the backend was opened

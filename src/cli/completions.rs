@@ -44,7 +44,7 @@ impl ManArgs {
     /// Runs the subcommand for the whole command line.
     ///
     /// # Errors
-    /// Where there is no such subcommand, and where stdout cannot be written.
+    /// If there is no such subcommand, and where stdout cannot be written.
     pub fn run(self, sterna: Command) -> Result<(), CliError> {
         let command = match &self.subcommand {
             None => sterna,

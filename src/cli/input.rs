@@ -8,7 +8,7 @@ use super::CliError;
 /// The text of `file`, or of stdin if no file is given. Nothing is stripped.
 ///
 /// # Errors
-/// A file that cannot be read; text that is not UTF-8, with the place; `nothing_given` where there is no
+/// A file that cannot be read; text that is not UTF-8, with the place; `nothing_given` if there is no
 /// file and stdin is a terminal.
 pub fn text(file: Option<&Path>, nothing_given: &'static str) -> Result<String, CliError> {
     let (bytes, name) = match file {

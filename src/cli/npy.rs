@@ -28,7 +28,7 @@ impl NpyWriter {
     /// Whatever the system says.
     ///
     /// # Panics
-    /// Where there is no row left, or the row has another length.
+    /// If there is no row left, or the row has another length.
     pub fn row(&mut self, values: &[f32]) -> io::Result<()> {
         assert_eq!(values.len(), self.cols);
         self.rows_left = self.rows_left.checked_sub(1).expect("a row beyond the shape");

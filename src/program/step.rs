@@ -129,7 +129,7 @@ impl PageTable {
     /// The pages of a sequence, in the order of its positions.
     ///
     /// # Panics
-    /// Where there is no such slot.
+    /// If there is no such slot.
     pub fn seq(&self, seq: u32) -> &[u32] {
         &self.seqs[seq as usize]
     }
@@ -137,7 +137,7 @@ impl PageTable {
     /// The pages of a sequence, to change.
     ///
     /// # Panics
-    /// Where there is no such slot.
+    /// If there is no such slot.
     pub fn seq_mut(&mut self, seq: u32) -> &mut Vec<u32> {
         &mut self.seqs[seq as usize]
     }
@@ -146,7 +146,7 @@ impl PageTable {
     /// Shorter where no codec is windowed.
     ///
     /// # Panics
-    /// Where there is no such slot.
+    /// If there is no such slot.
     pub fn exact(&self, seq: u32) -> &[Option<u32>] {
         &self.exact[seq as usize]
     }
@@ -154,7 +154,7 @@ impl PageTable {
     /// The exact pages of a sequence, to change.
     ///
     /// # Panics
-    /// Where there is no such slot.
+    /// If there is no such slot.
     pub fn exact_mut(&mut self, seq: u32) -> &mut Vec<Option<u32>> {
         &mut self.exact[seq as usize]
     }

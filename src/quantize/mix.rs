@@ -55,7 +55,7 @@ pub(super) enum Layers {
     Part(usize),
     /// Likewise, where there is an importance matrix.
     PartWith(usize),
-    /// Likewise, where there is no importance matrix.
+    /// Likewise, if there is no importance matrix.
     PartWithout(usize),
     /// All, where four or more query heads share a KV head.
     Grouped,

@@ -107,7 +107,7 @@ impl Subject {
     /// The model, of random weights.
     ///
     /// # Errors
-    /// Where there is no such preset or head.
+    /// If there is no such preset or head.
     pub fn model(&self) -> Result<Model, Error> {
         let preset = Preset::by_name(self.preset)?;
         let spec =

@@ -12,7 +12,7 @@ use sterna::program::{ActQuant, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
 use support::case::model::SMALL;
 use support::case::{Case, limits, shuffled_pages, ty};
 
-/// A device of this test's own; nothing where there is no adapter, which a line says.
+/// A device of this test's own; nothing if there is no adapter, which a line says.
 fn gpu(options: &Options) -> Option<Arc<Gpu>> {
     support::case::wgpus().first().map(|_| Arc::new(Gpu::open(options).expect("it opened before")))
 }

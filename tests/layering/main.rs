@@ -282,7 +282,7 @@ fn lines_end_at_110_columns() {
     assert!(long.is_empty(), "{}", long.join("\n"));
 }
 
-/// Every file below a folder of the project; none where there is no such folder yet.
+/// Every file below a folder of the project; none if there is no such folder yet.
 fn files(root: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(root)];

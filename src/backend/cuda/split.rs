@@ -55,7 +55,7 @@ impl Split {
     /// [`BackendError::Device`] where two cards cannot be connected.
     ///
     /// # Panics
-    /// Where there is no card, or not a proportion for each, or all of them are 0.
+    /// If there is no card, or not a proportion for each, or all of them are 0.
     pub fn on(
         mut drivers: Vec<Box<dyn Driver>>,
         proportions: Option<Vec<f64>>,

@@ -49,7 +49,7 @@ impl DiskCache {
             .and_then(|()| fs::write(&partial, bytes))
             .and_then(|()| fs::rename(&partial, &self.path));
         if written.is_err() {
-            // The next run compiles anew. Where there is no such file, there is nothing to remove.
+            // The next run compiles anew. If there is no such file, there is nothing to remove.
             let _ = fs::remove_file(&partial);
         }
     }

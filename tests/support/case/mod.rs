@@ -75,7 +75,7 @@ pub fn simt_of_cards() -> Vec<Box<dyn Backend>> {
 
 /// wgpu on the first adapter of this machine, software or not, with each kind of kernels: as the device wants
 /// them; with threads that meet in workgroup memory, products of floats, and weights in parts of few rows.
-/// Where there is no adapter, one line says so.
+/// If there is no adapter, one line says so.
 #[cfg(feature = "wgpu")]
 pub fn wgpus() -> Vec<Box<dyn Backend>> {
     use std::sync::{Arc, OnceLock};

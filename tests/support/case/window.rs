@@ -48,7 +48,7 @@ pub struct Rule {
     pub sink_pages: usize,
     /// Positions that a row sees at most, its own included, if attention has a sliding window.
     pub sliding: Option<u32>,
-    /// The codecs of keys and of values, where there is no window.
+    /// The codecs of keys and of values, if there is no window.
     pub at_once: Option<[&'static dyn KvCodec; 2]>,
     /// Whether codes of keys and the queries that meet them are rounded to bytes, as kernels for cards do,
     /// and values to bytes or, where they go to tensor cores, halves.

@@ -33,7 +33,7 @@ pub unsafe trait Lanes: Copy + 'static {
     const FLOAT_BLOCK: (usize, usize);
     /// Columns of a block of four rows of a plain matrix product, in vectors.
     const GEMM_VECTORS: usize;
-    /// Activation rows that [`tile_sums`](Self::tile_sums) takes at most; 0 where there is no such
+    /// Activation rows that [`tile_sums`](Self::tile_sums) takes at most; 0 if there is no such
     /// instruction.
     const TILE_ROWS: usize = 0;
 

@@ -169,7 +169,7 @@ pub struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Bytes of the weights of output `output`; the last one's, where there is no such output.
+    /// Bytes of the weights of output `output`; the last one's, if there is no such output.
     fn row(&self, output: usize) -> &[u8] {
         let output = output.min(self.weights.len() / self.row_bytes - 1);
         &self.weights[output * self.row_bytes..][..self.row_bytes]

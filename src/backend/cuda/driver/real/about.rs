@@ -37,7 +37,7 @@ pub fn count() -> Result<i32, BackendError> {
 /// Every card of this machine, for people: what it is, and whether this build has code for it.
 ///
 /// # Errors
-/// [`BackendError::Device`] where there is no driver or no card.
+/// [`BackendError::Device`] if there is no driver or no card.
 pub fn cards() -> Result<Vec<String>, BackendError> {
     let card = |ordinal| {
         let about = About::of(result::device::get(ordinal).called("cuDeviceGet")?)?;
