@@ -13,8 +13,8 @@ pub(crate) fn nearest(value: f32) -> u8 {
 }
 
 /// The scale so that `scale * VALUES[i]` with some index each is near `values` in the mean square, each
-/// with its weight: of some
-/// first guesses, where the value of largest magnitude is near either end, the best least-squares fit.
+/// with its weight: of some first guesses, where the value of largest magnitude is near either end, the best
+/// least-squares fit.
 pub(crate) fn best_scale(values: &[f32], weights: &[f32]) -> f32 {
     let extreme = values.iter().fold(0f32, |max, &value| if value.abs() > max.abs() { value } else { max });
     let (mut scale, mut best) = (0.0, 0.0);

@@ -298,7 +298,7 @@ impl ServeArgs {
             let of_file = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned);
             keys.extend(of_file);
             if keys.is_empty() {
-                return Err(format!("{}: want keys, one a line, and there is none", path.display()).into());
+                return Err(format!("{}: want keys, one a line, found no key", path.display()).into());
             }
         }
         if let Some(key) = keys.iter().find(|key| key.len() > ServeOptions::KEY_BYTES) {

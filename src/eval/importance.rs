@@ -66,14 +66,7 @@ impl Importance {
     /// # Errors
     /// [`ImportanceError::Experts`]; as [`Engine::from_gguf`](crate::engine::Engine::from_gguf).
     pub fn new(gguf: &Gguf, options: &EngineOptions, n: usize) -> Result<Self, ImportanceError> {
-        let options = EngineOptions {
-            n_ctx: Some(n),
-            batch: n,
-            outputs: 1,
-            n_seqs: 1,
-            head_type: EngineOptions::default().head_type,
-            ..options.with_cache("f32", "f32")
-        };
+        let options = super::one_text(options, n);
         let model = engine::model(gguf, &options)?;
         let inputs = inputs(&model)?;
         let Model { program, weights, .. } = model;

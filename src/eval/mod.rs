@@ -17,6 +17,21 @@ pub mod score;
 
 pub use chunks::{Chunks, as_fed};
 
+use crate::engine::EngineOptions;
+
 /// Rows whose logits are held at a time: [`EngineOptions::outputs`](crate::engine::EngineOptions::outputs) of
 /// engines that are measured.
 pub const OUTPUTS: usize = 64;
+
+/// The options of an engine that takes one text of up to `n` tokens at once, with an exact cache and the head
+/// of the file. Of the given ones count threads and the rounding of activations.
+fn one_text(options: &EngineOptions, n: usize) -> EngineOptions {
+    EngineOptions {
+        n_ctx: Some(n),
+        batch: n,
+        outputs: 1,
+        n_seqs: 1,
+        head_type: EngineOptions::default().head_type,
+        ..options.with_cache("f32", "f32")
+    }
+}

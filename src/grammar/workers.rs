@@ -34,7 +34,7 @@ impl Workers {
         Self { jobs, n_threads }
     }
 
-    /// Runs `job` on one of the threads; at once if there are none.
+    /// Runs `job` on one of the threads; at once without threads.
     pub fn run(&self, job: Job) {
         match self.n_threads {
             0 => job(),

@@ -41,7 +41,7 @@ impl Histogram {
         self.add(time.as_secs_f64());
     }
 
-    /// The mean of all values; 0 if there is none.
+    /// The mean of all values; 0 before the first one.
     pub fn mean(&self) -> f64 {
         let n: u64 = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         self.sum.load(Ordering::Relaxed) as f64 / 1e6 / n.max(1) as f64

@@ -186,7 +186,7 @@ impl Worker {
         self.settle(id);
     }
 
-    /// Sends what a job has to tell. Its sequences rest while its reader is behind, and end if there is none.
+    /// Sends what a job has to tell. Its sequences rest while its reader is behind, and end once it has left.
     fn settle(&mut self, id: JobId) {
         let Some(live) = self.jobs.get_mut(&id) else { return };
         if live.send().is_err() {

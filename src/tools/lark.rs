@@ -25,7 +25,7 @@ pub struct Wanted<'a> {
 }
 
 impl Format {
-    /// The grammar that a message follows. `None` if it is free: no tool may be called, or there is none, or
+    /// The grammar that a message follows. `None` if it is free: no tool may be called, no tool is given, or
     /// none has the name that [`Choice::Named`] says.
     pub fn grammar(self, wanted: &Wanted<'_>) -> Option<String> {
         let tools: Vec<&Tool> = match wanted.choice {

@@ -19,7 +19,7 @@ impl Batch {
     }
 
     /// Writes what the prefix cache has of `tokens`, which are full pages. Returns how many tokens these are;
-    /// nothing is written if there are none. A writer with a buffer serves best.
+    /// if it has no page of them, 0, and nothing is written. A writer with a buffer serves best.
     ///
     /// # Errors
     /// [`StateError::Io`]; [`Error::NoSession`] if all slots are taken; [`Error::Backend`].

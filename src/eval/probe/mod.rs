@@ -63,14 +63,7 @@ impl Probe {
     /// # Errors
     /// As [`Engine::from_gguf`](crate::engine::Engine::from_gguf).
     pub fn new(gguf: &Gguf, options: &EngineOptions, n: usize) -> Result<Self, Error> {
-        let options = EngineOptions {
-            n_ctx: Some(n),
-            batch: n,
-            outputs: 1,
-            n_seqs: 1,
-            head_type: EngineOptions::default().head_type,
-            ..options.with_cache("f32", "f32")
-        };
+        let options = super::one_text(options, n);
         let Model { mut program, weights, .. } = engine::model(gguf, &options)?;
         let layers = read_out(&mut program);
         let mut backend = backend::open("cpu", options.n_threads())?;

@@ -20,7 +20,7 @@ use crate::serve::family::Family;
 use crate::serve::options::ServeOptions;
 use crate::serve::page::ASSETS;
 
-/// Who asks: a number for each key, nothing if there are none.
+/// Who asks: a number for each key, nothing on a server without keys.
 #[derive(Clone, Debug)]
 pub struct Client(pub Arc<str>);
 
@@ -109,7 +109,7 @@ fn is_own_host(host: &str, hosts: &[String]) -> bool {
         || hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Who brings a key that is known; everybody, if there are none.
+/// Who brings a key that is known; everybody, on a server without keys.
 fn client(keys: &[String], headers: &HeaderMap) -> Option<Client> {
     if keys.is_empty() {
         return Some(Client(Arc::from("")));

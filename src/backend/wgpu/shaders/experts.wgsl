@@ -2,7 +2,7 @@
 // chooses the experts of each row, `group` sorts rows by expert; then the layers of the experts run
 // (linear.wgsl), and `mix` adds what they have left.
 //
-// `routes`, in words, of a mixture of E experts of which a row goes through K, with room for R rows:
+// `routes`: 32-bit words, of a mixture of E experts of which a row goes through K, with room for R rows:
 //
 //   [E + 1]: the slot at which an expert's rows begin
 //   [R K]: the row of the step that each slot belongs to
