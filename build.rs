@@ -10,7 +10,9 @@ use std::{env, fs, thread};
 
 /// Machine code that the binary carries. `STERNA_CUDA_ARCHS=90,120` narrows the list for quick builds, and
 /// `STERNA_CUDA_ARCHS=none` leaves nvcc out.
-const ARCHS: &str = "80,86,89,90,120";
+/// What nvcc makes for sm_89 is the machine code of sm_86, to the byte in every kernel, and cards of 89 run
+/// that of 86.
+const ARCHS: &str = "80,86,90,120";
 
 /// Cards that none of these serves compile it from this one's PTX.
 const PTX: &str = "90";
@@ -228,6 +230,19 @@ mod device {
 mod host {
     use super::*;
 
+    /// What the compiler may use of this processor, if it is the one that the program is for.
+    fn processor() -> &'static [&'static str] {
+        #[cfg(target_arch = "x86_64")]
+        if env::var_os("HOST") == env::var_os("TARGET")
+            && std::is_x86_feature_detected!("avx2")
+            && std::is_x86_feature_detected!("fma")
+            && std::is_x86_feature_detected!("f16c")
+        {
+            return &["-mavx2", "-mfma", "-mf16c"];
+        }
+        &[]
+    }
+
     pub fn build() {
         let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
         let mut sources = sources();
@@ -251,6 +266,10 @@ mod host {
             build.flag("-ffp-contract=off").flag_if_supported("-Wno-unknown-pragmas");
             // In the shared library of tests/stand-in every access to the running fiber would be a call.
             build.flag_if_supported("-ftls-model=initial-exec");
+            // Halves and `fmaf` by instructions: the same numbers, sooner.
+            for flag in processor() {
+                build.flag_if_supported(flag);
+            }
             if sanitize {
                 build.flag("-fsanitize=address,undefined").flag("-fno-sanitize-recover=undefined");
                 build.flag("-fno-omit-frame-pointer").flag("-g");

@@ -57,6 +57,12 @@ struct Workspace {
     std::vector<uint32_t> order;
     uint32_t left = 0;
     uint64_t random = 0;
+    bool shuffled = false;
+    // Of a round, in which every thread that can goes on once: with whom it began, how many have had their
+    // turn, and whether any went on.
+    uint32_t first = 0, turns = 0;
+    bool progress = false;
+    // Where run_block waits.
     void* scheduler = nullptr;
 
     Workspace() {
@@ -133,8 +139,47 @@ __thread Fiber* current = nullptr;
 
 namespace {
 
-void give_way() {
-    sterna_simt_switch(&current->stack_pointer, workspace->scheduler);
+uint64_t mix(uint64_t z) {
+    z += 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+void begin_round(Workspace& ws) {
+    ws.turns = 0;
+    ws.progress = false;
+    // Who comes first differs from round to round.
+    if (ws.shuffled) {
+        ws.random = mix(ws.random);
+        ws.first = static_cast<uint32_t>(ws.random % ws.order.size());
+    }
+}
+
+// The thread whose turn it is, in this round or the next one; null if none can go on.
+Fiber* next_fiber(Workspace& ws) {
+    auto n = static_cast<uint32_t>(ws.order.size());
+    for (;;) {
+        while (ws.turns < n) {
+            uint32_t at = ws.first + ws.turns++;
+            Fiber& fiber = ws.fibers[ws.order[at < n ? at : at - n]];
+            if (fiber.done || (fiber.generation && *fiber.generation == fiber.seen)) continue;
+            fiber.generation = nullptr;
+            ws.progress = true;
+            return &fiber;
+        }
+        if (ws.left == 0 || !ws.progress) return nullptr;
+        begin_round(ws);
+    }
+}
+
+// To the next thread that can go on, and back to run_block where there is none or the launch has failed. From
+// thread to thread every switch comes from the same place, and the processor foresees where it returns to.
+__attribute__((noinline)) void give_way() {
+    Fiber* from = current;
+    Fiber* to = from->block->launch->failed ? nullptr : next_fiber(*workspace);
+    if (to) current = to;
+    sterna_simt_switch(&from->stack_pointer, to ? to->stack_pointer : workspace->scheduler);
 }
 
 // Where every fiber starts.
@@ -143,6 +188,7 @@ void fiber_main() {
     launch->entry->run(launch->params.data());
     if (current->async->n_copies > 0) fail("the thread ends with copies that it never waited for");
     current->done = true;
+    workspace->left--;
     give_way();
     abort();
 }
@@ -162,13 +208,6 @@ void* first_stack_pointer(uint8_t* stack, uint32_t thread) {
     top[11] = reinterpret_cast<void*>(&fiber_main);
 #endif
     return top;
-}
-
-uint64_t mix(uint64_t z) {
-    z += 0x9e3779b97f4a7c15ull;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
 }
 
 void set_error(Launch& launch, const char* message) {
@@ -204,8 +243,10 @@ void start_block(Launch& launch, Workspace& ws, Block& block) {
     ws.order.resize(n);
     for (uint32_t i = 0; i < n; i++) ws.order[i] = i;
     ws.left = n;
+    ws.shuffled = launch.seed != 0;
+    ws.first = 0;
     ws.random = mix(launch.seed + block.index.x);
-    for (uint32_t i = n - 1; launch.seed != 0 && i > 0; i--) {
+    for (uint32_t i = n - 1; ws.shuffled && i > 0; i--) {
         ws.random = mix(ws.random);
         std::swap(ws.order[i], ws.order[ws.random % (i + 1)]);
     }
@@ -214,40 +255,21 @@ void start_block(Launch& launch, Workspace& ws, Block& block) {
 // Runs them until all have ended, or the launch is early and they wait for the kernel before.
 void run_block(Launch& launch, Workspace& ws) {
     workspace = &ws;
-    uint32_t n = launch.threads, first = 0;
-    while (ws.left > 0) {
-        // Who comes first differs from round to round.
-        if (launch.seed != 0) {
-            ws.random = mix(ws.random);
-            first = static_cast<uint32_t>(ws.random % n);
-        }
-        bool progress = false;
-        for (uint32_t at = 0; at < n; at++) {
-            Fiber& fiber = ws.fibers[ws.order[first + at < n ? first + at : first + at - n]];
-            if (fiber.done || (fiber.generation && *fiber.generation == fiber.seen)) continue;
-            fiber.generation = nullptr;
-            progress = true;
-            current = &fiber;
-            sterna_simt_switch(&ws.scheduler, fiber.stack_pointer);
-            if (launch.failed) return;
-            ws.left -= fiber.done;
-        }
-        if (!progress) {
-            if (launch.early) return;
-            const Index& at = ws.fibers[0].block->index;
-            char message[256];
-            for (uint32_t i = 0; i < n; i++) {
-                if (ws.fibers[i].done) continue;
-                snprintf(message, sizeof message,
-                         "%s: thread %u of block (%u, %u, %u) waits for ever at a barrier or warp exchange: "
-                         "%u of %u threads have ended",
-                         launch.entry->name, i, at.x, at.y, at.z, n - ws.left, n);
-                break;
-            }
-            set_error(launch, message);
-            return;
-        }
+    begin_round(ws);
+    if (Fiber* fiber = next_fiber(ws)) {
+        current = fiber;
+        sterna_simt_switch(&ws.scheduler, fiber->stack_pointer);
     }
+    if (ws.left == 0 || launch.failed || launch.early) return;
+    const Index& at = ws.fibers[0].block->index;
+    uint32_t waiting = 0;
+    while (ws.fibers[waiting].done) waiting++;
+    char message[256];
+    snprintf(message, sizeof message,
+             "%s: thread %u of block (%u, %u, %u) waits for ever at a barrier or warp exchange: "
+             "%u of %u threads have ended",
+             launch.entry->name, waiting, at.x, at.y, at.z, launch.threads - ws.left, launch.threads);
+    set_error(launch, message);
 }
 
 void make_block(Launch& launch, Block& block) {
