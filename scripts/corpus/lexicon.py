@@ -9,7 +9,7 @@ import hashlib
 
 def split(text: str) -> list[str]:
     """The entries of a table written with commas."""
-    return [entry.strip() for entry in text.replace("\n", " ").split(",") if entry.strip()]
+    return [" ".join(entry.split()) for entry in text.split(",") if entry.strip()]
 
 
 def pairs(text: str) -> dict[str, str]:
@@ -57,7 +57,7 @@ GIRLS = split("""Mila, Tilda, Nora, Lily, Ada, Rosa, Ella, Hanna, Ivy, Mara, Cla
 BOYS = split("""Otto, Bruno, Max, Tom, Ben, Finn, Hugo, Karl, Leo, Milo, Ned, Oscar, Paul, Rolf, Sam, Tim,
     Viktor, Will, Adam, Bert, Carl, Dan, Emil, Felix, Gus, Hans, Ivan, Jack, Kurt, Luke, Mark, Nico, Peter,
     Ralf, Simon, Toby, Udo, Walt, Alfred, Boris, Conrad, David, Eric, Fred, George, Harry, Jonas, Kaspar, Linus,
-    Martin, Noah, Olaf, Philip, Robin, Sven, Theo, Urs, Vincent, Willy, Zeno""")
+    Martin, Noah, Olaf, Philip, Rufus, Sven, Theo, Urs, Vincent, Willy, Zeno""")
 SYLLABLES = split("ba, be, bo, da, do, fi, ga, jo, ka, ki, la, le, lo, lu, ma, me, mi, mo, na, ni, no, pa, pi, ra, "
                   "ri, ro, sa, si, so, ta, ti, to, va, vi, wa, za")
 
@@ -187,3 +187,14 @@ LESSONS = {
     "missed": split("""not every wish comes true at once, a sad day can still end well, some good things come by
         another road, it helps to share a sorrow, there is always another morning"""),
 }
+
+MEETINGS = split("""on the way, at the crossing, by the road, behind a bush, on a log, under a tree, at the gate,
+    near a big stone, on a bench, beside a cart""")
+MISHAPS = split("""[fall] into the river, [break] into pieces, [sink] into the mud, [fly] away with the wind,
+    [slide] down the slope and [be] gone""")
+FAILURES = split("it [go] wrong, it [look] silly, nothing [go] right, it [be] much too hard")
+PRACTICE = split("three days, a whole week, many days, seven evenings")
+BARRIERS = {"a wide river": "water", "a steep wall": "high", "a dark tunnel": "dark", "a deep ditch": "high",
+            "a fallen tree": "heavy"}
+BAD_SHELTER = split("a bush, an old cart, a bridge, a thin tree, a wall")
+TREATS = split("warm soup, hot milk, sweet tea, fresh bread, warm cocoa")

@@ -63,7 +63,8 @@ class Story:
 def article(noun: str) -> str:
     if noun.startswith(("a ", "an ", "some ")):
         return noun
-    return ("an " if noun[0] in "aeiou" and not noun.startswith(("uni", "one")) else "a ") + noun
+    vowel = noun[0] in "aeiou" and not noun.startswith(("uni", "one"))
+    return ("an " if vowel or noun.startswith(("honest", "hour")) else "a ") + noun
 
 
 WILLING = {"kind", "gentle", "cheerful", "brave", "honest", "curious", "careful", "clever", "patient", "quiet"}
@@ -75,8 +76,7 @@ def meet(s: Story) -> Character:
     a, b = s.hero, s.other
     if not s.facts.get("met"):
         s.facts["met"] = True
-        s.add("meet", a, b, where=s.rng.choice(["on the way", "at the crossing", "by the road", "behind a bush",
-                                                 "on a log", "under a tree", "at the gate", "near a big stone"]))
+        s.add("meet", a, b, where=s.rng.choice(lex.MEETINGS))
         if a.trait == "shy":
             s.detail("shy", a, b, chance=0.9)
         if b.trait in UNWILLING:
@@ -96,6 +96,7 @@ def ask_help(s: Story, what: str) -> bool:
         s.add("condition", b, a, duty=duty)
         if a.trait == "lazy" and s.rng.random() < 0.5:
             s.add("refuse_duty", a, b, link="but")
+            s.facts["left"] = True
             return False
         s.add("do_duty", a, b, link="so", duty=duty)
         s.facts["duty"] = duty
@@ -140,8 +141,7 @@ def overcome(s: Story, t: str, obstacle: str, spot: str) -> bool:
     if not b.able(obstacle):
         s.add("together", a, b, t=t, tool=lex.TOOLS[obstacle])
         if rng.random() < 0.4:
-            s.add("gone", a, b, t=t, link="but", where=rng.choice(["fell into the river", "broke into pieces",
-                  "sank into the mud", "flew away with the wind", "slid down the slope and was gone"]))
+            s.add("gone", a, b, t=t, link="but", where=rng.choice(lex.MISHAPS))
             s.facts["helper"] = b
             return False
         s.add("got_together", a, b, t=t, link="at last")
@@ -165,7 +165,7 @@ def close(s: Story, won: bool, ending: dict):
     else:
         s.outcome = "missed"
         s.add("end_missed", a, b, link="at last", want=s.want)
-        if s.facts.get("met"):
+        if s.facts.get("met") and not s.facts.get("left"):
             gift = s.rng.choice([t for t in lex.THINGS if t not in s.thing])
             s.add("console", b, a, gift=gift, link="but")
             s.facts["gift"] = gift
@@ -198,7 +198,7 @@ def find(s: Story):
     s.reason = s.rng.choice(lex.LOSSES)
     s.add("own", s.hero, t=s.thing)
     s.add("lost", s.hero, t=s.thing, link="one day")
-    s.detail("reason", reason=s.reason, chance=0.8)
+    s.detail("reason", s.hero, reason=s.reason, chance=0.8)
     s.add("want", s.hero, want=s.want, link="so")
     search(s)
     close(s, overcome(s, s.thing, *obstacle(s)), {"t": s.thing})
@@ -212,7 +212,7 @@ def eat(s: Story):
     s.add("hungry", s.hero, link="one day")
     s.add("want", s.hero, want=s.want, link="so")
     s.add("walk", s.hero, place=s.facts["goal"], season=s.season)
-    s.detail("carry", s.hero, t=s.thing, chance=0.9)
+    s.add("carry", s.hero, t=s.thing)
     close(s, overcome(s, food, *obstacle(s)), {"t": food})
 
 
@@ -227,9 +227,8 @@ def reach(s: Story):
     s.add("set_out", s.hero, link="one day", far=far)
     a, b = s.hero, s.other
     s.detail("scene_way", a, scene=s.rng.choice(lex.SCENES[s.season]))
-    barrier = s.rng.choice(["a wide river", "a steep wall", "a dark tunnel", "a deep ditch", "a fallen tree"])
-    ob = {"a wide river": "water", "a steep wall": "high", "a dark tunnel": "dark", "a deep ditch": "high",
-          "a fallen tree": "heavy"}[barrier]
+    barrier = s.rng.choice(list(lex.BARRIERS))
+    ob = lex.BARRIERS[barrier]
     s.facts |= {"barrier": barrier, "obstacle": ob}
     s.add("barrier", a, barrier=barrier, link="but")
     if a.able(ob) and a.fear != lex.FEAR_OF[ob]:
@@ -259,7 +258,7 @@ def friend(s: Story):
     s.add("alone", a)
     s.add("want", a, want=s.want, link="so")
     s.add("walk", a, place=s.facts["goal"], season=s.season, link="one day")
-    s.detail("carry", a, t=s.thing, chance=0.9)
+    s.add("carry", a, t=s.thing)
     meet(s)
     s.facts["helper"] = b
     kind = s.rng.choice(["sad", "share", "play"])
@@ -279,6 +278,7 @@ def friend(s: Story):
         s.add("accept_play", b, a, t=s.thing)
     if b.trait in ("grumpy", "proud", "busy") and kind == "play":
         s.add("still_no", b, a, link="but")
+        s.facts["left"] = True
         return close(s, False, {})
     close(s, True, {})
 
@@ -293,7 +293,7 @@ def make(s: Story):
     s.add("want", a, want=s.want, link="one day")
     s.add("needs", a, first=first, second=second, dish=dish)
     s.add("fetch", a, first=first, place=s.facts["goal"], link="first")
-    s.detail("carry", a, t=s.thing, chance=0.9)
+    s.add("carry", a, t=s.thing)
     s.add("lacks", a, second=second, link="but")
     meet(s)
     s.add("b_has", b, a, second=second)
@@ -312,15 +312,14 @@ def skill(s: Story):
     s.reason = "envy"
     s.add("watch_skill", a, skill=skill, place=s.facts["goal"])
     s.add("want", a, want=s.want, link="so")
-    s.detail("carry", a, t=s.thing, chance=0.9)
+    s.add("carry", a, t=s.thing)
     s.add("try_skill", a, skill=skill)
-    s.add("fail_skill", a, link="but", how=rng.choice(["it [go] wrong", "it [look] silly", "nothing [go] right",
-                                                        "it [be] much too hard"]))
+    s.add("fail_skill", a, link="but", how=rng.choice(lex.FAILURES))
     meet(s)
     if not ask_help(s, "teach"):
         return close(s, False, {})
     s.add("teach", b, a, skill=skill)
-    s.add("practise", a, b, days=rng.choice(["three days", "a whole week", "many days", "seven evenings"]))
+    s.add("practise", a, b, days=rng.choice(lex.PRACTICE))
     if a.trait == "lazy" and rng.random() < 0.5:
         s.add("stop_practice", a, link="but")
         return close(s, False, {})
@@ -357,18 +356,18 @@ def shelter(s: Story):
     s.want = "to get warm" if s.season in ("winter", "autumn") else "to get dry"
     s.reason = "storm"
     s.add("walk", a, place=s.facts["goal"], season=s.season, link="one day")
-    s.detail("carry", a, t=s.thing, chance=0.9)
+    s.add("carry", a, t=s.thing)
     storm = "snow" if s.season == "winter" else "rain"
     s.add("storm", a, storm=storm)
     s.add("want", a, want=s.want)
-    s.add("try_shelter", a, tree=s.rng.choice(["a bush", "an old cart", "a bridge", "a thin tree", "a wall"]))
+    s.add("try_shelter", a, tree=s.rng.choice(lex.BAD_SHELTER))
     s.add("light", a, link="then")
     s.add("knock", a, b)
     s.add("opens", b, a)
     s.facts |= {"met": True, "helper": b}
     if not ask_help(s, "come in"):
         return close(s, False, {})
-    s.add("fire", a, b, food=s.rng.choice(["warm soup", "hot milk", "sweet tea", "fresh bread", "warm cocoa"]))
+    s.add("fire", a, b, food=s.rng.choice(lex.TREATS))
     close(s, True, {"state": s.want.split()[-1]})
 
 

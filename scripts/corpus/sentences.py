@@ -11,31 +11,31 @@ def table(text: str) -> list[str]:
 
 
 INTRO = table("""
-    {the place.cap} [be] the home of {hero.a} named {A}.
+    {the place} [be] the home of {hero.a} named {A}.
     There once [be] {hero.a} named {A}, who [live] {in place}.
     {A} [be] {hero.a} who [live] {in place}.
-    {In place} [live] {hero.a}, and {A.her} name [be] {A}.
+    {in place} [live] {hero.a}, and {A.her} name [be] {A}.
     Once upon a time, {hero.a} called {A} [live] {in place}.
     This is the story of {A}, {hero.a} from {the place}.
     {A}, {hero.a}, [live] {in place}.
-    {In place} there [be] {hero.a} whose name [be] {A}.
-    {Article hero} named {A} [have] a home {in place}.
+    {in place} there [be] {hero.a} whose name [be] {A}.
+    {hero.a} named {A} [have] a home {in place}.
     Everyone {in place} [know] {A}, {hero.a}.
-    {In place}, not far from the road, [live] {A}, {hero.a}.
-    Do you know {A}? {A.she.cap} [be] {hero.a}, and {A.she} [live] {in place}.
+    {in place}, not far from the road, [live] {A}, {hero.a}.
+    Do you know {A}? {A.she} [be] {hero.a}, and {A.she} [live] {in place}.
     Long ago, {hero.a} named {A} [live] {in place}.
     {A} [be] the name of {hero.a} who [live] {in place}.
     Listen to the tale of {A}, {hero.a} who [live] {in place}.
-    Not long ago {hero.a} lived {in place}, and {A.her} friends called {A.him} {A}.
+    Not long ago {hero.a} [live] {in place}, and {A.her} friends called {A.him} {A}.
 """)
 
 SCENE = table("""
     It [be] {season}, and {scene}.
     It [be] {weather.a} day in {season}.
     It [be] {weather.a} {season} day, and {scene}.
-    One {weather} day in {season}, {scene}.
+    It [be] a time of {weather} days in {season}, and {scene}.
     In {season}, when {scene}, this [happen].
-    {Season} [be] here: {scene}.
+    {season} [be] here: {scene}.
     The {season} [be] {weather} that year.
     All this [happen] in {season}, when {scene}.
     That {season}, {scene}.
@@ -54,8 +54,8 @@ EVENTS: dict[str, list[str]] = {
     "meet": table("""
         {A} [meet] {other.a} named {B} {where}.
         There {A} [meet] {B}, {other.a}.
-        {Where.cap} [sit] {other.a} whose name [be] {B}.
-        {Article other} called {B} [come] along.
+        {where} [sit] {other.a} whose name [be] {B}.
+        {other.a} called {B} [come] along.
         {A} [see] {other.a} {where}, and {B.her} name [be] {B}.
         "Hello, I am {B}," [say] {other.a} {where}.
         "Who are you?" [ask] {other.a} {where}. The stranger's name [be] {B}.
@@ -127,17 +127,17 @@ EVENTS: dict[str, list[str]] = {
     "see_at": table("""
         {A} [see] {t} {spot}.
         {A} [find] {t} {spot}.
-        {t.cap} [be] {spot}.
-        {Spot} [lie] {t}.
+        {A} [discover] {t} {spot}.
+        {spot} [lie] {t}.
         {A} [look] up and down and [see] {t} {spot}.
-        "There it is!" [cry] {A}. {t.cap} [be] {spot}.
+        "There it is!" [cry] {A}. {t} [be] {spot}.
     """),
     "manage": table("""
         {A} {how} and [get] {t}.
         That [be] easy for {A}, who {how} and [come] back with {t}.
         Without any help {A} {how} and [bring] {t} back.
         {A} {how} and [take] {t}.
-        "I can do that," [say] {A}. {A.she.cap} {how} and [get] {t}.
+        "I can do that," [say] {A}. {A.she} {how} and [get] {t}.
     """),
     "afraid": table("""
         {A} [be] afraid of {fear}.
@@ -175,7 +175,7 @@ EVENTS: dict[str, list[str]] = {
         {A} [know] that {A.she} [can] not {why}.
         "Oh no, I cannot {why}," [say] {A}.
         Sadly {A} [can] not {why}.
-        {A} [try], but {A.she} [can] not {why}.
+        {A} [try] and [see] that {A.she} [can] not {why}.
     """),
     "think": table("""
         {A} [think] hard and [remember] {tool.a} in the shed.
@@ -201,7 +201,7 @@ EVENTS: dict[str, list[str]] = {
         {A} [hold] {t} in {A.her} hands, thanks to {B}.
     """),
     "gone": table("""
-        {t.cap} {where}.
+        {t} {where}.
         something [go] wrong: {t} {where}.
         {t} {where}, and nobody [can] do anything.
     """),
@@ -222,15 +222,15 @@ EVENTS: dict[str, list[str]] = {
     """),
     "search": table("""
         {A} [look] {spot}, but {t} [be] not there.
-        {A} [look] for {t} {spot}, but found nothing.
-        First {A} [search] {spot}, and {t} [be] not there.
+        {A} [look] for {t} {spot}, but [find] nothing.
+        {A} [search] {spot}, and {t} [be] not there.
         "Where is it?" [ask] {A}, who [look] {spot} and [find] nothing.
     """),
     "search_on": table("""
-        {A.she.cap} [look] {spot} and {spot2}, too.
+        {A.she} [look] {spot} and {spot2}, too.
         {A} [search] {spot} and even {spot2}.
         it [be] neither {spot} nor {spot2}.
-        {Spot} [be] only dust, and {spot2} [be] nothing at all.
+        {spot} [be] only dust, and {spot2} [be] nothing at all.
     """),
     "ask_where": table("""
         {A} [ask] {B} about {t}.
@@ -258,9 +258,9 @@ EVENTS: dict[str, list[str]] = {
         {t} [be] not in its place.
     """),
     "reason": table("""
-        {reason.cap}.
+        {reason}.
         Perhaps {reason}.
-        {A.she.cap} [do] not know it, but {reason}.
+        {A.she} [do] not know it, but {reason}.
     """),
     "want": table("""
         {A} [want] {want}.
@@ -289,13 +289,13 @@ EVENTS: dict[str, list[str]] = {
         In {A.her} bag {A} [have] {t.a}.
         {A} never [go] anywhere without {A.her} {t.bare}.
         {A} [hold] {A.her} {t.bare} tightly.
-        {A.she.cap} [take] {A.her} {t.bare} along for luck.
+        {A.she} [take] {A.her} {t.bare} along for luck.
     """),
     "never_seen": table("""
         {A} [have] never seen the {far}.
         {A} only [know] the {far} from stories.
         Travellers [talk+] of the {far}, and {A} [have] never been there.
-        An old song told of the {far}, and {A} [know] every verse.
+        An old song [tell] of the {far}, and {A} [know] every verse.
     """),
     "pack": table("""
         {A} [put] {food.a} into a bag and [take] {t.a} along.
@@ -310,7 +310,7 @@ EVENTS: dict[str, list[str]] = {
     """),
     "scene_way": table("""
         Along the way {scene}.
-        {scene.cap}, and {A} [be] happy.
+        {scene}, and {A} [be] happy.
         {A} [see] that {scene}.
     """),
     "barrier": table("""
@@ -362,7 +362,7 @@ EVENTS: dict[str, list[str]] = {
     "found_at": table("""
         {A} [find] {t} {spot}.
         {t} [be] {spot}.
-        {Spot} {A} [find] {t}.
+        {spot} {A} [find] {t}.
         "Here it is!" [call] {A}, for {t} [be] {spot}.
     """),
     "b_hungry": table("""
@@ -405,8 +405,8 @@ EVENTS: dict[str, list[str]] = {
     """),
     "lacks": table("""
         {A} [have] no {second.bare} at all.
-        there [be] no {second.bare} anywhere.
-        {second} [be+] hard to find.
+        nobody [sell] {second.bare} that day.
+        It [be] hard to find {second}.
         {A} [look] for {second} in vain.
     """),
     "b_has": table("""
@@ -427,7 +427,7 @@ EVENTS: dict[str, list[str]] = {
         {A} [roll] up {A.her} sleeves while {B} [sing].
     """),
     "watch_skill": table("""
-        {In place} someone [show] how to {skill}, and {A} [watch].
+        {in place} someone [show] how to {skill}, and {A} [watch].
         {A} [see] a stranger {skill} {in place}.
         Every child {in place} [can] {skill}, but {A} [can] not.
     """),
@@ -487,7 +487,7 @@ EVENTS: dict[str, list[str]] = {
     """),
     "stop_noise": table("""
         {A} [stop] at once and [say] sorry.
-        {A} [have] not known that it [be] so late and [stop].
+        {A} [see] how late it [be] and [stop].
         "I am sorry, I will stop," [say] {A}.
     """),
     "not_quiet": table("""
@@ -506,7 +506,7 @@ EVENTS: dict[str, list[str]] = {
         "You look so tired. I will stop," [say] {A}.
     """),
     "storm": table("""
-        {storm.cap} [begin] to fall.
+        {storm} [begin] to fall.
         The sky [turn] black, and heavy {storm} [fall].
         A cold wind [bring] {storm}, and {A} [shiver].
         {A} [be] caught by {storm} and wind.
@@ -527,7 +527,7 @@ EVENTS: dict[str, list[str]] = {
         "Is anyone at home?" [call] {A} at the door.
     """),
     "opens": table("""
-        {Article self} named {A} [open] the door.
+        {self.a} named {A} [open] the door.
         The door [open], and there [stand] {A}, {self.a}.
         It [be] the house of {self.a} whose name [be] {A}.
         "I am {A}," [say] {self.a} at the door.
@@ -650,14 +650,18 @@ EVENTS: dict[str, list[str]] = {
         From that day on everyone [know] that {lesson}.
         And that shows that {lesson}.
         It is true that {lesson}.
-        For {lesson}.
+        As old people say, {lesson}.
         Remember: {lesson}.
     """),
 }
 
+MANNERS = ["softly", "quietly", "happily", "kindly", "at once", "in a low voice", "after a while", "gravely", "slowly",
+           "from above", "without a smile", "in surprise"]
+"""How something is said, put behind the speaker now and then."""
+
 LINKS: dict[str, list[str]] = {
     "": ["", "", "", "Then ", "Soon ", "A little later ", "After that "],
-    "so": ["So ", "And so ", "Therefore "],
+    "so": ["So ", "So ", "So ", "And so ", "Therefore "],
     "but": ["But "],
     "then": ["Then ", "After that ", "Now "],
     "first": ["First ", "In the morning ", "To begin with, "],
