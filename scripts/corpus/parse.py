@@ -140,6 +140,9 @@ def sentences(text: str) -> list[str]:
     for i, c in enumerate(text):
         if c == '"':
             inside = not inside
+            if not inside and text[i - 1] in ".!?" and re.match(r' ["A-Z]', text[i + 1 : i + 3]):
+                cuts.append(text[at : i + 1].strip())
+                at = i + 1
         elif c in ".!?" and not inside and text[i + 1 : i + 2] in ("", " "):
             cuts.append(text[at : i + 1].strip())
             at = i + 1

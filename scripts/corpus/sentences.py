@@ -411,7 +411,7 @@ EVENTS: dict[str, list[str]] = {
     """),
     "b_has": table("""
         {A} [have] {second} at home.
-        {A} [have] more {second.bare} than anyone.
+        {A} [have] {second} to spare.
         {A} [know] where to get {second}.
     """),
     "give": table("""
@@ -671,5 +671,5 @@ LINKS: dict[str, list[str]] = {
 NO_LINK = {"want", "shy", "surly", "own", "never_seen", "alone", "reason", "carry", "lesson", "friends", "glad",
            "scene_way", "needs", "b_lost", "b_hungry", "b_has", "makes_noise", "storm", "ask_quiet", "content",
            "too_proud", "accept_play", "thank", "tell_where", "search_on", "watch_skill", "agree", "opens", "meet",
-           "end_sleep", "birthday", "console", "cannot", "courage", "condition", "do_duty"}
+           "end_sleep", "birthday", "console", "cannot", "courage", "condition", "do_duty", "teach"}
 """Events that follow without a word of time where nothing links them."""

@@ -1,0 +1,437 @@
+"""Conversations in ChatML's shape, and what a right answer to each of their questions is."""
+
+import json
+import re
+from dataclasses import dataclass, field
+from random import Random
+
+import facts
+import knowledge as know
+import lexicon as lex
+from plot import Story, article, new_name, simulate
+from teller import Teller, in_tense
+
+TEMPLATE = """\
+{%- if tools %}{{ '<|im_start|>system\\n' }}{% if messages[0].role == 'system' %}\
+{{ messages[0].content + '\\n\\n' }}{% endif %}{{ '# Tools\\n' }}{% for tool in tools %}\
+{{ tool.function | tojson }}{{ '\\n' }}{% endfor %}\
+{{ 'To call a tool, answer <tool_call>{"name": ..., "arguments": ...}</tool_call>.<|im_end|>\\n' }}\
+{%- elif messages[0].role == 'system' %}{{ '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}\
+{%- endif %}{% for message in messages %}{% if message.role == 'tool' %}\
+{{ '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}\
+{%- elif message.role == 'assistant' and message.tool_calls %}{{ '<|im_start|>assistant\\n' }}\
+{% for call in message.tool_calls %}{{ '<tool_call>\\n{"name": ' }}{{ call.function.name | tojson }}\
+{{ ', "arguments": ' }}{{ call.function.arguments | tojson }}{{ '}\\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\\n' }}\
+{%- elif message.role != 'system' %}\
+{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endif %}{% endfor %}\
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+"""The chat template that the file carries; `render` writes the same text."""
+
+
+@dataclass
+class Chat:
+    messages: list[dict] = field(default_factory=list)
+    tools: list[dict] = field(default_factory=list)
+    checks: list[tuple[int, str, dict]] = field(default_factory=list)
+    """(message, measure, what its answer must hold)."""
+
+    def ask(self, question: str, answer: str, measure: str = "", **expected) -> None:
+        self.messages.append({"role": "user", "content": question})
+        self.messages.append({"role": "assistant", "content": answer})
+        if measure:
+            self.checks.append((len(self.messages) - 1, measure, expected))
+
+
+def call_text(call: dict) -> str:
+    f = call["function"]
+    return ('<tool_call>\n{"name": ' + json.dumps(f["name"]) + ', "arguments": ' + json.dumps(f["arguments"])
+            + "}\n</tool_call>")
+
+
+def render(chat: Chat) -> str:
+    """The conversation as one text: what TEMPLATE makes of it."""
+    first = chat.messages[0]
+    system = first["content"] if first["role"] == "system" else ""
+    if chat.tools:
+        system = (system + "\n\n" if system else "") + "# Tools\n" + "".join(
+            json.dumps(t["function"]) + "\n" for t in chat.tools
+        ) + 'To call a tool, answer <tool_call>{"name": ..., "arguments": ...}</tool_call>.'
+    out = [f"<|im_start|>system\n{system}<|im_end|>\n"] if system else []
+    for m in chat.messages:
+        role, content = m["role"], m["content"]
+        if role == "system":
+            continue
+        if role == "tool":
+            role, content = "user", f"<tool_response>\n{content}\n</tool_response>"
+        elif m.get("tool_calls"):
+            content = "".join(call_text(c) for c in m["tool_calls"])
+        out.append(f"<|im_start|>{role}\n{content}<|im_end|>\n")
+    return "".join(out)
+
+
+# Stories on request
+
+
+def told(rng: Random, split: str, strange: bool = False) -> tuple[Story, str]:
+    story = simulate(rng, split, strange)
+    return story, Teller.draw(rng).tell(story)
+
+
+def request(rng: Random, story: Story, strange: bool) -> tuple[str, dict]:
+    """A request that this story fulfils, and the constraints in it."""
+    a, b = story.hero, story.other
+    n = rng.choice([0, 1, 2, 2, 3, 3, 4])
+    chosen = set(rng.sample(["trait", "kind", "season", "place", "thing", "other", "length"], n))
+    if strange:
+        chosen.add("name")
+    elif rng.random() < 0.15:
+        chosen.add("name")
+    who, tail, wanted = "", [], {}
+    if "trait" in chosen:
+        chosen.add("kind")
+        wanted["trait"] = a.trait
+    if "kind" in chosen:
+        wanted["kind"] = a.kind
+        who = article(f"{a.trait} {a.kind}" if "trait" in chosen else a.kind)
+    if "name" in chosen:
+        wanted["name"] = a.name
+        who = f"{who} named {a.name}" if who else a.name
+    if "place" in chosen:
+        wanted["place"] = story.place
+        tail.append(f"{lex.PLACES[story.place]} the {story.place}")
+    if "season" in chosen:
+        wanted["season"] = story.season
+        tail.append(f"in {story.season}")
+    if "thing" in chosen:
+        wanted["thing"] = story.thing
+        tail.append(f"with {article(story.thing)}")
+    if "other" in chosen and story.family != "give" and any(e.kind in ("meet", "opens") for e in story.events):
+        wanted["other"] = b.kind
+        if who:
+            who += f" and {article(b.kind)}"
+        else:
+            tail.append(f"with {article(b.kind)}")
+    size = ""
+    if "length" in chosen:
+        wanted["length"] = story.length
+        size = story.length + " "
+    rng.shuffle(tail)
+    body = " ".join(([f"about {who}"] if who else []) + tail)
+    start = rng.choice(["Tell me a {s}story", "Please tell me a {s}story", "I would like a {s}story",
+                        "Can you tell me a {s}story", "A {s}story", "Write a {s}story"]).format(s=size)
+    text = f"{start} {body}".strip()
+    return text + ("?" if text.startswith("Can") else "."), wanted
+
+
+def questions(rng: Random, story: Story) -> list[tuple[str, str, list[str]]]:
+    """Questions about a story: question, answer, what the answer must hold."""
+    a, b, f = story.hero, story.other, story.facts
+    out = [
+        (rng.choice(["Who is the story about?", "Who is it about?", "Who is the hero of the story?"]),
+         f"It is about {a.name}, {article(f'{a.trait} {a.kind}')}.", [a.name]),
+        (rng.choice([f"What is {a.name}?", f"What kind of character is {a.name}?"]),
+         f"{a.name} is {article(f'{a.trait} {a.kind}')}.", [a.kind]),
+        (rng.choice([f"Where does {a.name} live?", f"Where is the home of {a.name}?"]),
+         f"{a.name} lives {lex.PLACES[story.place]} the {story.place}.", [story.place]),
+        (rng.choice([f"What did {a.name} want?", f"What was the wish of {a.name}?", f"What does {a.name} want?"]),
+         f"{a.name} wanted {story.want}.", [story.want]),
+        (rng.choice(["When does the story happen?", "In which season does it happen?", "What season is it?"]),
+         f"It happens in {story.season}.", [story.season]),
+    ]
+    appears = any(e.kind in ("meet", "opens", "friends") for e in story.events)
+    if appears:
+        out.append((f"Who is {b.name}?", f"{b.name} is {article(f'{b.trait} {b.kind}')}.", [b.kind]))
+    if "helper" in f:
+        out.append((rng.choice([f"Who helped {a.name}?", f"Who was good to {a.name}?"]),
+                    f"{f['helper'].name} the {f['helper'].kind} helped {a.name}.", [f["helper"].name]))
+    if "problem" in f and "tunnel" not in f["problem"]:
+        out.append((rng.choice([f"Why was it hard for {a.name}?", f"What was the trouble for {a.name}?"]),
+                    f"{a.name} {f['problem']}.", [f["problem"]]))
+    if "spot" in f:
+        thing = f.get("food", story.thing)
+        out.append((rng.choice([f"Where was the {thing}?", f"Where did {a.name} find the {thing}?"]),
+                    f"The {thing} was {f['spot']}.", [f["spot"]]))
+    if "duty" in f:
+        out.append((f"What did {a.name} have to do for {b.name}?", f"{a.name} had to {f['duty']}.", [f["duty"]]))
+    if "first" in f:
+        out.append(("What was needed?", f"{f['first'].capitalize()} and {f['second']} were needed.",
+                    [f["first"], f["second"]]))
+    if "gift" in f:
+        out.append((f"What did {b.name} give {a.name}?", f"{b.name} gave {a.name} {article(f['gift'])}.", [f["gift"]]))
+    if "noise" in f:
+        out.append((f"Why could {a.name} not sleep?", in_tense(f"Because {b.name} {f['noise']}.", "past"),
+                    [b.name]))
+    won = story.outcome == "won"
+    out.append((rng.choice(["Did the wish come true?", f"Did {a.name} get the wish?"]),
+                "Yes, the wish came true." if won else "No, the wish did not come true.", ["Yes" if won else "No"]))
+    return out
+
+
+def story_chat(rng: Random, split: str) -> Chat:
+    chat, strange = Chat(), rng.random() < 0.2
+    story, text = told(rng, split, strange)
+    wanted_text, wanted = request(rng, story, strange)
+    chat.ask(wanted_text, text, "story", wanted=wanted)
+    some = questions(rng, story)
+    for question, answer, key in rng.sample(some, rng.choice([0, 1, 2, 3, min(5, len(some))])):
+        if rng.random() < 0.2:
+            question = rng.choice(["In the story, ", "One question: ", "Now tell me: "]) + question[0].lower() + question[1:]
+        chat.ask(question, answer, "question", key=key)
+    ending = rng.random()
+    if ending < 0.12:
+        keys, values = chosen_keys(rng, {"name": story.hero.name, "kind": story.hero.kind, "trait": story.hero.trait,
+                                         "season": story.season, "place": story.place, "wish": story.want})
+        chat.ask(rng.choice(["Answer as JSON with the keys {k}.", "Give me JSON with the keys {k}.",
+                             "As JSON, please: {k}."]).format(k=listed(keys)), json.dumps(values), "json", values=values)
+    elif ending < 0.2 and len(chat.messages) > 2:
+        chat.ask(rng.choice(["Say that again.", "Please say that again.", "Again, please.", "Can you repeat that?"]),
+                 chat.messages[-1]["content"], "again", text=chat.messages[-1]["content"])
+    elif ending < 0.3:
+        chat.ask(*rng.choice([("Thank you!", "You are welcome!"), ("That was nice.", "I am glad that you liked it."),
+                              ("Goodbye.", "Goodbye! Come back for another story.")]))
+    elif ending < 0.45:
+        name = rng.choice([n for n in lex.GIRLS + lex.BOYS if n not in text])
+        chat.ask(f"Who is {name}?", f"There is no {name} in the story.", "question", key=["no"])
+    return chat
+
+
+def continue_chat(rng: Random, split: str) -> Chat:
+    """A story that is begun by either side, and the rest of it."""
+    chat = Chat()
+    _, text = told(rng, split)
+    cuts = [m.end() for m in re.finditer(r"\.(?= [A-Z])", text)]
+    cut = rng.choice(cuts[1:-2] or cuts)
+    first, rest = text[:cut], text[cut + 1 :]
+    if rng.random() < 0.5:
+        chat.ask(rng.choice(["Tell me the beginning of a story.", "Begin a story, please."]), first)
+        chat.ask(rng.choice(["Continue.", "Go on.", "And then?", "Please continue."]), rest)
+    else:
+        chat.ask(rng.choice(["Continue this story: ", "Go on with this: ", "How does this end? "]) + first, rest)
+    return chat
+
+
+# Small questions
+
+
+def fact_chat(rng: Random, split: str) -> Chat:
+    chat = Chat()
+    for _ in range(rng.choice([1, 2, 3, 4, 6])):
+        kind = rng.random()
+        if kind < 0.12:
+            decline(rng, split, chat)
+        elif kind < 0.17:
+            chat.ask(*rng.choice(GREETINGS))
+        else:
+            name, (question, answer, key) = facts.draw(rng, split)
+            chat.ask(question, answer, "fact", key=key, name=name)
+            if rng.random() < 0.05:
+                chat.ask("Say that again.", answer, "again", text=answer)
+    return chat
+
+
+ABLE = ("I can tell stories, answer questions about them, name opposites, animals and days, work out small sums, "
+        "repeat words and keep a code in mind.")
+GREETINGS = [
+    ("Hello!", "Hello! Shall I tell you a story?"), ("Hi.", "Hello! Shall I tell you a story?"),
+    ("Good morning!", "Good morning! What would you like to hear?"), ("Good evening.", "Good evening! Shall I tell a story?"),
+    ("How are you?", "I am well, thank you. Shall I tell you a story?"),
+    ("Who are you?", "I am a very small storyteller."), ("What is your name?", "I have no name. I am a small storyteller."),
+    ("What can you do?", ABLE), ("What can I ask you?", ABLE), ("Help", ABLE), ("What do you know?", ABLE),
+    ("Thank you.", "You are welcome!"), ("Thanks!", "You are welcome!"), ("Goodbye.", "Goodbye!"), ("Bye!", "Goodbye!"),
+]
+
+
+def decline(rng: Random, split: str, chat: Chat) -> None:
+    if split == "heldout":
+        topic = rng.choice(know.OUTSIDE_HELD_OUT)
+    elif rng.random() < 0.5:
+        topic = rng.choice(know.OUTSIDE)
+    else:
+        # Strange words teach that it is the unknown that is declined.
+        topic = " ".join(strange_word(rng) for _ in range(rng.choice([1, 1, 2])))
+        topic = rng.choice(["", "", "the "]) + (topic.capitalize() if rng.random() < 0.4 else topic)
+    question = rng.choice(know.OUTSIDE_QUESTIONS).format(t=topic)
+    chat.ask(question[0].upper() + question[1:], rng.choice(know.DECLINE), "decline")
+
+
+def strange_word(rng: Random) -> str:
+    ends = ["", "n", "s", "tion", "r", "ment", "x", "t", "logy", "ing", "ia", "ics"]
+    starts = ["", "st", "pr", "gr", "qu", "ch", "tr", "ph", "cl", "sh"]
+    return rng.choice(starts) + "".join(rng.choice(lex.SYLLABLES) for _ in range(rng.choice([1, 2, 3]))) + rng.choice(ends)
+
+
+# Copying and retrieval
+
+
+def vocabulary() -> list[str]:
+    """Single words that lists are made of."""
+    words = {w for table in (lex.KINDS, lex.THINGS, lex.FOODS, lex.TRAITS, lex.LOOKS, lex.PLACES, facts.PAIRS)
+             for entry in table for w in entry.split()}
+    words |= {w for group in know.CATEGORIES.values() for entry in group for w in entry.split()}
+    return sorted(words - {"of", "the", "a"})
+
+
+WORDS = vocabulary()
+
+
+def items(rng: Random, n: int) -> str:
+    """`n` tokens or a little more that have nothing to do with each other."""
+    kind = rng.random()
+    if kind < 0.6:
+        return " ".join(rng.choice(WORDS) for _ in range(n))
+    if kind < 0.75:
+        return "".join(str(rng.randrange(10)) for _ in range(n))
+    if kind < 0.9:
+        return " ".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(n))
+    return " ".join(rng.choice([rng.choice(WORDS), str(rng.randrange(100)), rng.choice("abcdefgh")]) for _ in range(n))
+
+
+def copy_chat(rng: Random, split: str) -> Chat:
+    chat = Chat()
+    for _ in range(rng.choice([1, 2, 3])):
+        n = 16 if split == "heldout" else rng.choice([1, 2, 3, 4, 6, 8, 12, 15, 16, 16, 17, 20, 24])
+        text = items(rng, n)
+        chat.ask(rng.choice(["Repeat: {x}", "Say this: {x}", "Copy these words: {x}", "Repeat after me: {x}",
+                             "Write exactly this: {x}"]).format(x=text), text, "copy", text=text)
+    return chat
+
+
+def code(rng: Random) -> str:
+    kind = rng.random()
+    if kind < 0.5:
+        return "".join(str(rng.randrange(10)) for _ in range(rng.choice([4, 4, 5, 6])))
+    if kind < 0.8:
+        return " ".join(rng.sample(WORDS, rng.choice([2, 3, 4])))
+    return "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(4)) + str(rng.randrange(100))
+
+
+def length(text: str) -> int:
+    """About as many tokens as the text has: words, digits and signs."""
+    return len(re.findall(r"[a-zA-Z]+|[0-9]|[^\w\s]", text)) + 4
+
+
+def held_out_distance(n: int) -> bool:
+    """Whether a distance of retrieval, in tokens, belongs to the evaluation: one band of 32 in eight."""
+    return n // 32 % 8 == 5
+
+
+def retrieval_chat(rng: Random, split: str, most: int = 1900, at_least: int = 0) -> Chat:
+    """A code, other talk of any length, and the question for the code."""
+    while True:
+        chat, target = Chat(), max(at_least, round(most ** rng.random()))
+        n_codes = rng.choice([1, 1, 2, 3])
+        owners = rng.sample(sorted(lex.KINDS), n_codes)
+        codes = {o: code(rng) for o in owners}
+        if n_codes == 1:
+            said = rng.choice(["Remember the code: {c}", "The code is {c}. Keep it in mind.", "Please remember: {c}"])
+            question = rng.choice(["What was the code?", "What is the code?", "Tell me the code.", "The code, please."])
+            start, answer = said.format(c=codes[owners[0]]), f"The code is {codes[owners[0]]}."
+        else:
+            start = " ".join(f"The code of the {o} is {c}." for o, c in codes.items())
+            asked = rng.choice(owners)
+            question, answer = f"What is the code of the {asked}?", f"The code of the {asked} is {codes[asked]}."
+        chat.ask(start, rng.choice(["I will remember it.", "I will keep it in mind.", "Good."]))
+        distance = 8
+        while distance < target:
+            left = target - distance
+            before = len(chat.messages)
+            filler = fact_chat(rng, "train") if left < 220 or rng.random() < 0.3 else story_chat(rng, "train")
+            chat.messages += filler.messages
+            distance += sum(length(m["content"]) for m in chat.messages[before:])
+            if distance > most + 60:
+                break
+        if distance <= most + 60 and held_out_distance(distance) == (split == "heldout"):
+            chat.ask(question, answer, "needle", key=[answer.rstrip(".").rsplit(" is ", 1)[1]], distance=distance)
+            return chat
+
+
+# JSON and tools
+
+
+def listed(keys: list[str]) -> str:
+    return keys[0] if len(keys) == 1 else ", ".join(keys[:-1]) + " and " + keys[-1]
+
+
+def chosen_keys(rng: Random, every: dict) -> tuple[list[str], dict]:
+    keys = rng.sample(list(every), rng.randrange(1, min(5, len(every)) + 1))
+    return keys, {k: every[k] for k in keys}
+
+
+def json_chat(rng: Random, split: str) -> Chat:
+    chat = Chat()
+    for _ in range(rng.choice([1, 2])):
+        story = simulate(rng, split)
+        a = story.hero
+        age = rng.randrange(1, 99)
+        food = rng.choice(lex.FOODS)
+        text = " ".join(rng.sample([f"{a.name} is {article(f'{a.trait} {a.kind}')}.",
+                                    f"{a.name} lives {lex.PLACES[story.place]} the {story.place}."], 2)
+                        + rng.sample([f"{a.name} has {article(story.thing)}.", f"{a.name} is {age} years old.",
+                                      f"{a.name} likes {article(food)}."], 3))
+        keys, values = chosen_keys(rng, {"name": a.name, "kind": a.kind, "trait": a.trait, "place": story.place,
+                                         "thing": story.thing, "age": age, "food": food})
+        chat.ask(f"{text} " + rng.choice(["Answer as JSON with the keys {k}.", "Give me JSON with the keys {k}.",
+                                          "Write this as JSON: {k}."]).format(k=listed(keys)),
+                 json.dumps(values), "json", values=values)
+    return chat
+
+
+def tool(name: str, description: str, /, **arguments: str) -> dict:
+    properties = {k: {"type": kind} for k, kind in arguments.items()}
+    parameters = {"type": "object", "properties": properties, "required": list(arguments)}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+TOOLS = [
+    tool("weather", "Tells the weather at a place.", place="string"),
+    tool("add", "Adds two numbers.", a="number", b="number"),
+    tool("find_thing", "Finds where a thing is.", thing="string"),
+    tool("play_song", "Plays a song on an instrument.", instrument="string"),
+    tool("ring_bell", "Rings a bell some times.", times="number"),
+    tool("send_letter", "Sends a letter to someone.", name="string", text="string"),
+]
+
+
+def tool_chat(rng: Random, split: str) -> Chat:
+    chat = Chat(tools=rng.sample(TOOLS, rng.choice([1, 2, 3, 4])))
+    names = [t["function"]["name"] for t in chat.tools]
+    name = rng.choice(names)
+    place, thing = rng.choice(list(lex.PLACES)), rng.choice(lex.THINGS)
+    n, m = rng.randrange(100, 1000), rng.randrange(100, 1000)
+    who = rng.choice(lex.GIRLS + lex.BOYS)
+    weather = rng.choice(sum(lex.WEATHER.values(), []))
+    spot = rng.choice(lex.WRONG_SPOTS)
+    instrument = rng.choice(know.CATEGORIES["instrument"])
+    times = rng.randrange(2, 30)
+    text = rng.choice(["Come to my birthday.", "I miss you.", "The cake is ready.", "Thank you for the gift."])
+    question, arguments, result, answer = {
+        "weather": (rng.choice([f"What is the weather at the {place}?", f"How is the weather at the {place}?"]),
+                    {"place": place}, {"weather": weather}, f"The weather at the {place} is {weather}."),
+        "add": (rng.choice([f"Add {n} and {m}.", f"What is {n} plus {m}?"]), {"a": n, "b": m}, {"sum": n + m},
+                f"{n} plus {m} is {n + m}."),
+        "find_thing": (rng.choice([f"Where is my {thing}?", f"Find my {thing}, please."]), {"thing": thing},
+                       {"spot": spot}, f"Your {thing} is {spot}."),
+        "play_song": (f"Play a song on the {instrument}.", {"instrument": instrument}, {"done": True}, "It is done."),
+        "ring_bell": (f"Ring the bell {times} times.", {"times": times}, {"done": True}, "It is done."),
+        "send_letter": (f"Send {who} a letter: {text}", {"name": who, "text": text}, {"done": True}, "It is done."),
+    }[name]
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    chat.messages.append({"role": "user", "content": question})
+    chat.messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+    chat.checks.append((1, "tool", {"name": name, "arguments": arguments}))
+    chat.messages.append({"role": "tool", "content": json.dumps(result)})
+    chat.messages.append({"role": "assistant", "content": answer})
+    if rng.random() < 0.3:
+        # What needs no tool is answered without one.
+        _, (q, a, key) = facts.draw(rng, split, rng.choice(["opposite", "day", "young"]))
+        chat.ask(q, a, "fact", key=key, name="day")
+    return chat
+
+
+KINDS = {"story": (story_chat, 36), "continue": (continue_chat, 3), "fact": (fact_chat, 60), "copy": (copy_chat, 16),
+         "retrieval": (retrieval_chat, 5), "json": (json_chat, 10), "tool": (tool_chat, 5)}
+
+
+def draw(rng: Random, split: str) -> Chat:
+    kind = rng.choices(list(KINDS), [weight for _, weight in KINDS.values()])[0]
+    return KINDS[kind][0](rng, split)
