@@ -77,7 +77,13 @@ def told(rng: Random, split: str, strange: bool = False) -> tuple[Story, str]:
     return story, Teller.draw(rng).tell(story)
 
 
-def request(rng: Random, story: Story, strange: bool) -> tuple[str, dict]:
+def size_of(text: str) -> str:
+    """What a request may call a story: short, long, or neither."""
+    n = len(text.split())
+    return "short" if n <= 115 else "long" if n >= 155 else ""
+
+
+def request(rng: Random, story: Story, text: str, strange: bool) -> tuple[str, dict]:
     """A request that this story fulfils, and the constraints in it."""
     a, b = story.hero, story.other
     n = rng.choice([0, 1, 2, 2, 3, 3, 4])
@@ -112,9 +118,9 @@ def request(rng: Random, story: Story, strange: bool) -> tuple[str, dict]:
         else:
             tail.append(f"with {article(b.kind)}")
     size = ""
-    if "length" in chosen:
-        wanted["length"] = story.length
-        size = story.length + " "
+    if "length" in chosen and size_of(text):
+        wanted["length"] = size_of(text)
+        size = wanted["length"] + " "
     rng.shuffle(tail)
     body = " ".join(([f"about {who}"] if who else []) + tail)
     start = rng.choice(["Tell me a {s}story", "Please tell me a {s}story", "I would like a {s}story",
@@ -170,7 +176,7 @@ def questions(rng: Random, story: Story) -> list[tuple[str, str, list[str]]]:
 def story_chat(rng: Random, split: str) -> Chat:
     chat, strange = Chat(), rng.random() < 0.2
     story, text = told(rng, split, strange)
-    wanted_text, wanted = request(rng, story, strange)
+    wanted_text, wanted = request(rng, story, text, strange)
     chat.ask(wanted_text, text, "story", wanted=wanted)
     some = questions(rng, story)
     for question, answer, key in rng.sample(some, rng.choice([0, 1, 2, 3, min(5, len(some))])):
