@@ -8,25 +8,8 @@ from random import Random
 import facts
 import knowledge as know
 import lexicon as lex
-from plot import Story, article, new_name, simulate
+from plot import Story, article, simulate
 from teller import Teller, in_tense
-
-TEMPLATE = """\
-{%- if tools %}{{ '<|im_start|>system\\n' }}{% if messages[0].role == 'system' %}\
-{{ messages[0].content + '\\n\\n' }}{% endif %}{{ '# Tools\\n' }}{% for tool in tools %}\
-{{ tool.function | tojson }}{{ '\\n' }}{% endfor %}\
-{{ 'To call a tool, answer <tool_call>{"name": ..., "arguments": ...}</tool_call>.<|im_end|>\\n' }}\
-{%- elif messages[0].role == 'system' %}{{ '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}\
-{%- endif %}{% for message in messages %}{% if message.role == 'tool' %}\
-{{ '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}\
-{%- elif message.role == 'assistant' and message.tool_calls %}{{ '<|im_start|>assistant\\n' }}\
-{% for call in message.tool_calls %}{{ '<tool_call>\\n{"name": ' }}{{ call.function.name | tojson }}\
-{{ ', "arguments": ' }}{{ call.function.arguments | tojson }}{{ '}\\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\\n' }}\
-{%- elif message.role != 'system' %}\
-{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endif %}{% endfor %}\
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
-"""The chat template that the file carries; `render` writes the same text."""
-
 
 @dataclass
 class Chat:
@@ -49,7 +32,7 @@ def call_text(call: dict) -> str:
 
 
 def render(chat: Chat) -> str:
-    """The conversation as one text: what TEMPLATE makes of it."""
+    """The conversation as one text: what template.py makes of it."""
     first = chat.messages[0]
     system = first["content"] if first["role"] == "system" else ""
     if chat.tools:
@@ -72,9 +55,16 @@ def render(chat: Chat) -> str:
 # Stories on request
 
 
+WORDS_A_STORY = range(60, 251)
+
+
 def told(rng: Random, split: str, strange: bool = False) -> tuple[Story, str]:
-    story = simulate(rng, split, strange)
-    return story, Teller.draw(rng).tell(story)
+    """A story and its text, of a length that a request may expect."""
+    while True:
+        story = simulate(rng, split, strange)
+        text = Teller.draw(rng).tell(story)
+        if len(text.split()) in WORDS_A_STORY:
+            return story, text
 
 
 def size_of(text: str) -> str:
@@ -324,7 +314,8 @@ def held_out_distance(n: int) -> bool:
 def retrieval_chat(rng: Random, split: str, most: int = 1900, at_least: int = 0) -> Chat:
     """A code, other talk of any length, and the question for the code."""
     while True:
-        chat, target = Chat(), max(at_least, round(most ** rng.random()))
+        far = rng.randrange(8, most) if rng.random() < 0.5 else round(most ** rng.random())
+        chat, target = Chat(), max(at_least, far)
         n_codes = rng.choice([1, 1, 2, 3])
         owners = rng.sample(sorted(lex.KINDS), n_codes)
         codes = {o: code(rng) for o in owners}

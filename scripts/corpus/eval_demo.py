@@ -65,11 +65,11 @@ def checked_items(make: Callable, measure: str) -> Callable:
     return items
 
 
-def fact_items(rng: Random) -> list[Item]:
-    """Sums, opposites and days in equal parts."""
-    name = rng.choice(["total", "opposite", "day"])
-    _, (question, answer, key) = facts.draw(rng, "heldout", name)
-    return [Item("fact", [{"role": "user", "content": question}], [], answer, {"key": key, "name": name})]
+def fact_items(name: str) -> Callable:
+    def items(rng: Random) -> list[Item]:
+        _, (question, answer, key) = facts.draw(rng, "heldout", name)
+        return [Item("fact", [{"role": "user", "content": question}], [], answer, {"key": key, "name": name})]
+    return items
 
 
 def decline_items(rng: Random) -> list[Item]:
@@ -104,7 +104,9 @@ def make_items(n: int, seed: int) -> list[Item]:
     makers = {
         "story": story_items,
         "question": checked_items(chat.story_chat, "question"),
-        "fact": fact_items,
+        "total": fact_items("total"),
+        "opposite": fact_items("opposite"),
+        "day": fact_items("day"),
         "decline": decline_items,
         "copy": checked_items(chat.copy_chat, "copy"),
         "json": checked_items(chat.json_chat, "json"),

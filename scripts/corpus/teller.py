@@ -149,6 +149,12 @@ class Teller:
             return self.rng.choice(speech)
         return self.rng.choice(plain)
 
+    def in_its_time(self, patterns: list[str]) -> str:
+        """One of the patterns; what says that it was long ago is for the past tense."""
+        if self.tense == "present":
+            patterns = [p for p in patterns if not re.search(r"\b(ago|[Oo]nce|that year|That|called)\b", p)]
+        return self.rng.choice(patterns)
+
     def note(self, text: str, story: Story, subject: Character | None):
         known = (story.hero, story.other)
         self.mentioned = {c.name for c in known if c.name in text or f"the {c.kind}" in text}
@@ -171,11 +177,11 @@ class Teller:
         scenes = [s for s in lex.SCENES[story.season] if sunny or not ("cloud" in s or "sun" in s)]
         scenes = [s for s in scenes if "frozen" not in s or story.facts.get("obstacle") != "water"]
         roles["scene"] = rng.choice(scenes)
-        parts = [self.fill(rng.choice(INTRO), story, roles)]
+        parts = [self.fill(self.in_its_time(INTRO), story, roles)]
         if story.length == "long" or rng.random() < 0.3:
             self.note(parts[0], story, None)
             parts.append(self.fill(rng.choice(HABIT), story, roles))
-        scene = self.fill(rng.choice(SCENE), story, roles)
+        scene = self.fill(self.in_its_time(SCENE), story, roles)
         parts = [scene, *parts] if self.order == "scene" else [*parts, scene]
         self.note(parts[-1], story, None)
         if self.order == "want" and story.family != "give":
