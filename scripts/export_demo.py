@@ -116,7 +116,9 @@ def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Ten
     out = gguf.GGUFWriter(path, ARCHITECTURE)
     out.add_name("stories-bitnet")
     if world:
-        out.add_description("A small BitNet b1.58 that tells stories and talks of them, trained on a simulated world")
+        out.add_description(
+            "A small BitNet b1.58 that tells stories and talks of them, trained on a simulated world"
+        )
     else:
         out.add_description("A small BitNet b1.58 that tells stories, trained on public-domain books")
     out.add_license("MIT OR Apache-2.0")

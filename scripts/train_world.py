@@ -35,17 +35,21 @@ from torch import Tensor
 from train_demo import END, BitNet, Shape, is_validation, optimisers, plot, save
 
 SPECIALS = [END, "<|im_start|>", "<|im_end|>"]
-SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-         r"|\s+(?!\S)|\s+")
+SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
 """The pre-tokenizer that GGUF names `qwen2`: each digit is a piece."""
 IGNORED = -100
 """A target that adds nothing to the loss."""
 
 SHAPES = {
-    "wide": Shape(n_vocab=4096, n_layers=4, dim=320, n_heads=5, n_kv_heads=1, head_dim=64, ffn_dim=1024, n_ctx=2048),
-    "deep": Shape(n_vocab=4096, n_layers=6, dim=256, n_heads=2, n_kv_heads=1, head_dim=128, ffn_dim=768, n_ctx=2048),
-    "heads": Shape(n_vocab=4096, n_layers=6, dim=256, n_heads=4, n_kv_heads=2, head_dim=64, ffn_dim=768, n_ctx=2048),
+    "deep": Shape(n_layers=6, dim=256, n_heads=2, n_kv_heads=1, head_dim=128, ffn_dim=768, n_ctx=2048),
+    "heads": Shape(n_layers=6, dim=256, n_heads=4, n_kv_heads=2, head_dim=64, ffn_dim=768, n_ctx=2048),
+    "wide": Shape(n_layers=4, dim=384, n_heads=3, n_kv_heads=1, head_dim=128, ffn_dim=1024, n_ctx=2048),
+    "tiny": Shape(n_layers=2, dim=128, n_heads=2, n_kv_heads=1, head_dim=64, ffn_dim=256, n_ctx=2048),
 }
+"""Columns of I2_S come in blocks of 128. All but `tiny`, which is for trying the scripts, fit in 6 MB."""
 
 
 # Text
@@ -63,14 +67,17 @@ def tokenizer(path: Path, texts: list[str], n_vocab: int):
 
     if not path.exists():
         made = Tokenizer(models.BPE())
-        made.pre_tokenizer = pre_tokenizers.Sequence([
-            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ])
+        made.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
         made.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=n_vocab, special_tokens=SPECIALS, initial_alphabet=alphabet,
-                                      min_frequency=3)
+        trainer = trainers.BpeTrainer(
+            vocab_size=n_vocab, special_tokens=SPECIALS, initial_alphabet=alphabet, min_frequency=3
+        )
         made.train_from_iterator(texts[:40000], trainer)
         made.save(str(path))
     return Tokenizer.from_file(str(path))
@@ -137,7 +144,9 @@ class Windows:
         self.taken += 1
         parts, learned, filled = [], [], 0
         room = size
-        inserted = rng.integers(6, 20) if needles and self.n_ctx >= 1024 else rng.integers(1, 5) if needles else 0
+        inserted = (
+            rng.integers(6, 20) if needles and self.n_ctx >= 1024 else rng.integers(1, 5) if needles else 0
+        )
         room -= inserted * 16
         while filled < room:
             i = self._next()
@@ -158,7 +167,9 @@ class Windows:
         order = rng.permutation(2 * n).reshape(n, 2)
         firsts, seconds = order.min(1), order.max(1)
         pieces, masks, at = [], [], 0
-        owner = {int(p): (r, False) for r, p in enumerate(firsts)} | {int(p): (r, True) for r, p in enumerate(seconds)}
+        owner = {int(p): (r, False) for r, p in enumerate(firsts)} | {
+            int(p): (r, True) for r, p in enumerate(seconds)
+        }
         for number, place in enumerate(places):
             run, again = owner[number]
             pieces += [ids[at:place], runs[run]]
@@ -177,8 +188,9 @@ def batch(windows: Windows, n: int, needles: float, step: int) -> tuple[Tensor, 
 
 def loss_of(model: BitNet, ids: Tensor, targets: Tensor) -> Tensor:
     """Sum of the loss over the learned targets: parts of a batch hold different numbers of them."""
-    return F.cross_entropy(model.logits(ids).flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED,
-                           reduction="sum")
+    return F.cross_entropy(
+        model.logits(ids).flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
 
 
 class Loss(torch.nn.Module):
@@ -205,10 +217,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shape", choices=SHAPES, default="deep")
     parser.add_argument("--batch", type=int, default=8192, help="tokens a step")
     parser.add_argument("--context", type=int, default=512, help="tokens of a short window")
-    parser.add_argument("--long-every", type=int, default=6,
-                        help="of so many steps one has windows of all positions, after a fifth of the run")
+    parser.add_argument(
+        "--long-every",
+        type=int,
+        default=6,
+        help="of so many steps one has windows of all positions, after a fifth of the run",
+    )
     parser.add_argument("--needles", type=float, default=0.4, help="share of windows with random runs twice")
-    parser.add_argument("--decay", type=float, default=0.4, help="last share of the run, in which the rate falls")
+    parser.add_argument(
+        "--decay", type=float, default=0.4, help="last share of the run, in which the rate falls"
+    )
     parser.add_argument("--part", type=int, default=4096, help="tokens of one forward pass")
     parser.add_argument("--lr", type=float, default=5e-3)
     parser.add_argument("--warmup", type=int, default=50)
@@ -240,8 +258,11 @@ def main() -> None:
     long = Windows(text, shape.n_ctx, every, args.seed, len(SPECIALS))
     check = Windows(val, args.context, np.arange(len(val)), 0, len(SPECIALS))
     val_x, val_y = batch(check, 32, 0, 0)
-    print(f"{len(text)} documents, {len(text.ids)} tokens, {text.learned.mean():.0%} learned, "
-          f"{(lengths > args.context).mean():.1%} longer than {args.context}", flush=True)
+    print(
+        f"{len(text)} documents, {len(text.ids)} tokens, {text.learned.mean():.0%} learned, "
+        f"{(lengths > args.context).mean():.1%} longer than {args.context}",
+        flush=True,
+    )
 
     model = BitNet(shape).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters())} weights", flush=True)
@@ -295,14 +316,21 @@ def main() -> None:
         shown = ""
         if checked:
             with torch.no_grad(), torch.autocast(args.device, torch.bfloat16, enabled=args.bf16):
-                sums = [loss_fn(a.to(args.device), b.to(args.device)).item()
-                        for a, b in zip(val_x.split(args.part // args.context), val_y.split(args.part // args.context))]
+                sums = [
+                    loss_fn(a.to(args.device), b.to(args.device)).item()
+                    for a, b in zip(
+                        val_x.split(args.part // args.context), val_y.split(args.part // args.context)
+                    )
+                ]
             shown = f"{sum(sums) / int((val_y != IGNORED).sum()):.4f}"
         rows.append([str(done), str(done * args.batch), f"{share:.4f}", f"{total:.4f}", shown])
         if checked or done % 10 == 0:
             speed = (done - began_tokens) * args.batch / (time.monotonic() - began)
-            print(f"step {done}  {trained_s / 60:.1f} min  rate {share:.2f}  loss {total:.4f}{' long' * is_long}  "
-                  f"validation {shown or '-'}  {speed:.0f} tokens/s", flush=True)
+            print(
+                f"step {done}  {trained_s / 60:.1f} min  rate {share:.2f}  loss {total:.4f}{' long' * is_long}  "
+                f"validation {shown or '-'}  {speed:.0f} tokens/s",
+                flush=True,
+            )
         if checked or done % args.save_every == 0:
             state = {"shape": asdict(shape), "step": done, "trained_s": trained_s, "rows": rows}
             state |= {"long_steps": long_steps, "model": model.state_dict()}

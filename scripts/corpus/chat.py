@@ -11,6 +11,7 @@ import lexicon as lex
 from plot import Story, article, simulate
 from teller import Teller, in_tense
 
+
 @dataclass
 class Chat:
     messages: list[dict] = field(default_factory=list)
@@ -27,8 +28,13 @@ class Chat:
 
 def call_text(call: dict) -> str:
     f = call["function"]
-    return ('<tool_call>\n{"name": ' + json.dumps(f["name"]) + ', "arguments": ' + json.dumps(f["arguments"])
-            + "}\n</tool_call>")
+    return (
+        '<tool_call>\n{"name": '
+        + json.dumps(f["name"])
+        + ', "arguments": '
+        + json.dumps(f["arguments"])
+        + "}\n</tool_call>"
+    )
 
 
 def render(chat: Chat) -> str:
@@ -36,9 +42,12 @@ def render(chat: Chat) -> str:
     first = chat.messages[0]
     system = first["content"] if first["role"] == "system" else ""
     if chat.tools:
-        system = (system + "\n\n" if system else "") + "# Tools\n" + "".join(
-            json.dumps(t["function"]) + "\n" for t in chat.tools
-        ) + 'To call a tool, answer <tool_call>{"name": ..., "arguments": ...}</tool_call>.'
+        system = (
+            (system + "\n\n" if system else "")
+            + "# Tools\n"
+            + "".join(json.dumps(t["function"]) + "\n" for t in chat.tools)
+            + 'To call a tool, answer <tool_call>{"name": ..., "arguments": ...}</tool_call>.'
+        )
     out = [f"<|im_start|>system\n{system}<|im_end|>\n"] if system else []
     for m in chat.messages:
         role, content = m["role"], m["content"]
@@ -101,7 +110,11 @@ def request(rng: Random, story: Story, text: str, strange: bool) -> tuple[str, d
     if "thing" in chosen:
         wanted["thing"] = story.thing
         tail.append(f"with {article(story.thing)}")
-    if "other" in chosen and story.family != "give" and any(e.kind in ("meet", "opens") for e in story.events):
+    if (
+        "other" in chosen
+        and story.family != "give"
+        and any(e.kind in ("meet", "opens") for e in story.events)
+    ):
         wanted["other"] = b.kind
         if who:
             who += f" and {article(b.kind)}"
@@ -113,8 +126,16 @@ def request(rng: Random, story: Story, text: str, strange: bool) -> tuple[str, d
         size = wanted["length"] + " "
     rng.shuffle(tail)
     body = " ".join(([f"about {who}"] if who else []) + tail)
-    start = rng.choice(["Tell me a {s}story", "Please tell me a {s}story", "I would like a {s}story",
-                        "Can you tell me a {s}story", "A {s}story", "Write a {s}story"]).format(s=size)
+    start = rng.choice(
+        [
+            "Tell me a {s}story",
+            "Please tell me a {s}story",
+            "I would like a {s}story",
+            "Can you tell me a {s}story",
+            "A {s}story",
+            "Write a {s}story",
+        ]
+    ).format(s=size)
     text = f"{start} {body}".strip()
     return text + ("?" if text.startswith("Can") else "."), wanted
 
@@ -123,43 +144,96 @@ def questions(rng: Random, story: Story) -> list[tuple[str, str, list[str]]]:
     """Questions about a story: question, answer, what the answer must hold."""
     a, b, f = story.hero, story.other, story.facts
     out = [
-        (rng.choice(["Who is the story about?", "Who is it about?", "Who is the hero of the story?"]),
-         f"It is about {a.name}, {article(f'{a.trait} {a.kind}')}.", [a.name]),
-        (rng.choice([f"What is {a.name}?", f"What kind of character is {a.name}?"]),
-         f"{a.name} is {article(f'{a.trait} {a.kind}')}.", [a.kind]),
-        (rng.choice([f"Where does {a.name} live?", f"Where is the home of {a.name}?"]),
-         f"{a.name} lives {lex.PLACES[story.place]} the {story.place}.", [story.place]),
-        (rng.choice([f"What did {a.name} want?", f"What was the wish of {a.name}?", f"What does {a.name} want?"]),
-         f"{a.name} wanted {story.want}.", [story.want]),
-        (rng.choice(["When does the story happen?", "In which season does it happen?", "What season is it?"]),
-         f"It happens in {story.season}.", [story.season]),
+        (
+            rng.choice(["Who is the story about?", "Who is it about?", "Who is the hero of the story?"]),
+            f"It is about {a.name}, {article(f'{a.trait} {a.kind}')}.",
+            [a.name],
+        ),
+        (
+            rng.choice([f"What is {a.name}?", f"What kind of character is {a.name}?"]),
+            f"{a.name} is {article(f'{a.trait} {a.kind}')}.",
+            [a.kind],
+        ),
+        (
+            rng.choice([f"Where does {a.name} live?", f"Where is the home of {a.name}?"]),
+            f"{a.name} lives {lex.PLACES[story.place]} the {story.place}.",
+            [story.place],
+        ),
+        (
+            rng.choice(
+                [f"What did {a.name} want?", f"What was the wish of {a.name}?", f"What does {a.name} want?"]
+            ),
+            f"{a.name} wanted {story.want}.",
+            [story.want],
+        ),
+        (
+            rng.choice(
+                ["When does the story happen?", "In which season does it happen?", "What season is it?"]
+            ),
+            f"It happens in {story.season}.",
+            [story.season],
+        ),
     ]
     appears = any(e.kind in ("meet", "opens", "friends") for e in story.events)
     if appears:
         out.append((f"Who is {b.name}?", f"{b.name} is {article(f'{b.trait} {b.kind}')}.", [b.kind]))
     if "helper" in f:
-        out.append((rng.choice([f"Who helped {a.name}?", f"Who was good to {a.name}?"]),
-                    f"{f['helper'].name} the {f['helper'].kind} helped {a.name}.", [f["helper"].name]))
+        out.append(
+            (
+                rng.choice([f"Who helped {a.name}?", f"Who was good to {a.name}?"]),
+                f"{f['helper'].name} the {f['helper'].kind} helped {a.name}.",
+                [f["helper"].name],
+            )
+        )
     if "problem" in f and "tunnel" not in f["problem"]:
-        out.append((rng.choice([f"Why was it hard for {a.name}?", f"What was the trouble for {a.name}?"]),
-                    f"{a.name} {f['problem']}.", [f["problem"]]))
+        out.append(
+            (
+                rng.choice([f"Why was it hard for {a.name}?", f"What was the trouble for {a.name}?"]),
+                f"{a.name} {f['problem']}.",
+                [f["problem"]],
+            )
+        )
     if "spot" in f:
         thing = f.get("food", story.thing)
-        out.append((rng.choice([f"Where was the {thing}?", f"Where did {a.name} find the {thing}?"]),
-                    f"The {thing} was {f['spot']}.", [f["spot"]]))
+        out.append(
+            (
+                rng.choice([f"Where was the {thing}?", f"Where did {a.name} find the {thing}?"]),
+                f"The {thing} was {f['spot']}.",
+                [f["spot"]],
+            )
+        )
     if "duty" in f:
-        out.append((f"What did {a.name} have to do for {b.name}?", f"{a.name} had to {f['duty']}.", [f["duty"]]))
+        out.append(
+            (f"What did {a.name} have to do for {b.name}?", f"{a.name} had to {f['duty']}.", [f["duty"]])
+        )
     if "first" in f:
-        out.append(("What was needed?", f"{f['first'].capitalize()} and {f['second']} were needed.",
-                    [f["first"], f["second"]]))
+        out.append(
+            (
+                "What was needed?",
+                f"{f['first'].capitalize()} and {f['second']} were needed.",
+                [f["first"], f["second"]],
+            )
+        )
     if "gift" in f:
-        out.append((f"What did {b.name} give {a.name}?", f"{b.name} gave {a.name} {article(f['gift'])}.", [f["gift"]]))
+        out.append(
+            (
+                f"What did {b.name} give {a.name}?",
+                f"{b.name} gave {a.name} {article(f['gift'])}.",
+                [f["gift"]],
+            )
+        )
     if "noise" in f:
-        out.append((f"Why could {a.name} not sleep?", in_tense(f"Because {b.name} {f['noise']}.", "past"),
-                    [b.name]))
+        out.append(
+            (f"Why could {a.name} not sleep?", in_tense(f"Because {b.name} {f['noise']}.", "past"), [b.name])
+        )
     won = story.outcome == "won"
-    out.append((rng.choice(["Did the wish come true?", f"Did {a.name} get the wish?"]),
-                "Yes, the wish came true." if won else "No, the wish did not come true.", ["Yes" if won else "No"]))
+    out.append(
+        (
+            rng.choice(["Did the wish come true?", f"Did {a.name} get the wish?"]),
+            "Yes, the wish came true." if won else "No, the wish did not come true.",
+            ["Yes" if won else "No"],
+        )
+    )
     return out
 
 
@@ -171,20 +245,56 @@ def story_chat(rng: Random, split: str) -> Chat:
     some = questions(rng, story)
     for question, answer, key in rng.sample(some, rng.choice([0, 1, 2, 3, min(5, len(some))])):
         if rng.random() < 0.2:
-            question = rng.choice(["In the story, ", "One question: ", "Now tell me: "]) + question[0].lower() + question[1:]
+            question = (
+                rng.choice(["In the story, ", "One question: ", "Now tell me: "])
+                + question[0].lower()
+                + question[1:]
+            )
         chat.ask(question, answer, "question", key=key)
     ending = rng.random()
     if ending < 0.12:
-        keys, values = chosen_keys(rng, {"name": story.hero.name, "kind": story.hero.kind, "trait": story.hero.trait,
-                                         "season": story.season, "place": story.place, "wish": story.want})
-        chat.ask(rng.choice(["Answer as JSON with the keys {k}.", "Give me JSON with the keys {k}.",
-                             "As JSON, please: {k}."]).format(k=listed(keys)), json.dumps(values), "json", values=values)
+        keys, values = chosen_keys(
+            rng,
+            {
+                "name": story.hero.name,
+                "kind": story.hero.kind,
+                "trait": story.hero.trait,
+                "season": story.season,
+                "place": story.place,
+                "wish": story.want,
+            },
+        )
+        chat.ask(
+            rng.choice(
+                [
+                    "Answer as JSON with the keys {k}.",
+                    "Give me JSON with the keys {k}.",
+                    "As JSON, please: {k}.",
+                ]
+            ).format(k=listed(keys)),
+            json.dumps(values),
+            "json",
+            values=values,
+        )
     elif ending < 0.2 and len(chat.messages) > 2:
-        chat.ask(rng.choice(["Say that again.", "Please say that again.", "Again, please.", "Can you repeat that?"]),
-                 chat.messages[-1]["content"], "again", text=chat.messages[-1]["content"])
+        chat.ask(
+            rng.choice(
+                ["Say that again.", "Please say that again.", "Again, please.", "Can you repeat that?"]
+            ),
+            chat.messages[-1]["content"],
+            "again",
+            text=chat.messages[-1]["content"],
+        )
     elif ending < 0.3:
-        chat.ask(*rng.choice([("Thank you!", "You are welcome!"), ("That was nice.", "I am glad that you liked it."),
-                              ("Goodbye.", "Goodbye! Come back for another story.")]))
+        chat.ask(
+            *rng.choice(
+                [
+                    ("Thank you!", "You are welcome!"),
+                    ("That was nice.", "I am glad that you liked it."),
+                    ("Goodbye.", "Goodbye! Come back for another story."),
+                ]
+            )
+        )
     elif ending < 0.45:
         name = rng.choice([n for n in lex.GIRLS + lex.BOYS if n not in text])
         chat.ask(f"Who is {name}?", f"There is no {name} in the story.", "question", key=["no"])
@@ -202,7 +312,9 @@ def continue_chat(rng: Random, split: str) -> Chat:
         chat.ask(rng.choice(["Tell me the beginning of a story.", "Begin a story, please."]), first)
         chat.ask(rng.choice(["Continue.", "Go on.", "And then?", "Please continue."]), rest)
     else:
-        chat.ask(rng.choice(["Continue this story: ", "Go on with this: ", "How does this end? "]) + first, rest)
+        chat.ask(
+            rng.choice(["Continue this story: ", "Go on with this: ", "How does this end? "]) + first, rest
+        )
     return chat
 
 
@@ -225,15 +337,26 @@ def fact_chat(rng: Random, split: str) -> Chat:
     return chat
 
 
-ABLE = ("I can tell stories, answer questions about them, name opposites, animals and days, work out small sums, "
-        "repeat words and keep a code in mind.")
+ABLE = (
+    "I can tell stories, answer questions about them, name opposites, animals and days, work out small sums, "
+    "repeat words and keep a code in mind."
+)
 GREETINGS = [
-    ("Hello!", "Hello! Shall I tell you a story?"), ("Hi.", "Hello! Shall I tell you a story?"),
-    ("Good morning!", "Good morning! What would you like to hear?"), ("Good evening.", "Good evening! Shall I tell a story?"),
+    ("Hello!", "Hello! Shall I tell you a story?"),
+    ("Hi.", "Hello! Shall I tell you a story?"),
+    ("Good morning!", "Good morning! What would you like to hear?"),
+    ("Good evening.", "Good evening! Shall I tell a story?"),
     ("How are you?", "I am well, thank you. Shall I tell you a story?"),
-    ("Who are you?", "I am a very small storyteller."), ("What is your name?", "I have no name. I am a small storyteller."),
-    ("What can you do?", ABLE), ("What can I ask you?", ABLE), ("Help", ABLE), ("What do you know?", ABLE),
-    ("Thank you.", "You are welcome!"), ("Thanks!", "You are welcome!"), ("Goodbye.", "Goodbye!"), ("Bye!", "Goodbye!"),
+    ("Who are you?", "I am a very small storyteller."),
+    ("What is your name?", "I have no name. I am a small storyteller."),
+    ("What can you do?", ABLE),
+    ("What can I ask you?", ABLE),
+    ("Help", ABLE),
+    ("What do you know?", ABLE),
+    ("Thank you.", "You are welcome!"),
+    ("Thanks!", "You are welcome!"),
+    ("Goodbye.", "Goodbye!"),
+    ("Bye!", "Goodbye!"),
 ]
 
 
@@ -253,7 +376,11 @@ def decline(rng: Random, split: str, chat: Chat) -> None:
 def strange_word(rng: Random) -> str:
     ends = ["", "n", "s", "tion", "r", "ment", "x", "t", "logy", "ing", "ia", "ics"]
     starts = ["", "st", "pr", "gr", "qu", "ch", "tr", "ph", "cl", "sh"]
-    return rng.choice(starts) + "".join(rng.choice(lex.SYLLABLES) for _ in range(rng.choice([1, 2, 3]))) + rng.choice(ends)
+    return (
+        rng.choice(starts)
+        + "".join(rng.choice(lex.SYLLABLES) for _ in range(rng.choice([1, 2, 3])))
+        + rng.choice(ends)
+    )
 
 
 # Copying and retrieval
@@ -261,8 +388,12 @@ def strange_word(rng: Random) -> str:
 
 def vocabulary() -> list[str]:
     """Single words that lists are made of."""
-    words = {w for table in (lex.KINDS, lex.THINGS, lex.FOODS, lex.TRAITS, lex.LOOKS, lex.PLACES, facts.PAIRS)
-             for entry in table for w in entry.split()}
+    words = {
+        w
+        for table in (lex.KINDS, lex.THINGS, lex.FOODS, lex.TRAITS, lex.LOOKS, lex.PLACES, facts.PAIRS)
+        for entry in table
+        for w in entry.split()
+    }
     words |= {w for group in know.CATEGORIES.values() for entry in group for w in entry.split()}
     return sorted(words - {"of", "the", "a"})
 
@@ -279,7 +410,9 @@ def items(rng: Random, n: int) -> str:
         return "".join(str(rng.randrange(10)) for _ in range(n))
     if kind < 0.9:
         return " ".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(n))
-    return " ".join(rng.choice([rng.choice(WORDS), str(rng.randrange(100)), rng.choice("abcdefgh")]) for _ in range(n))
+    return " ".join(
+        rng.choice([rng.choice(WORDS), str(rng.randrange(100)), rng.choice("abcdefgh")]) for _ in range(n)
+    )
 
 
 def copy_chat(rng: Random, split: str) -> Chat:
@@ -287,8 +420,20 @@ def copy_chat(rng: Random, split: str) -> Chat:
     for _ in range(rng.choice([1, 2, 3])):
         n = 16 if split == "heldout" else rng.choice([1, 2, 3, 4, 6, 8, 12, 15, 16, 16, 17, 20, 24])
         text = items(rng, n)
-        chat.ask(rng.choice(["Repeat: {x}", "Say this: {x}", "Copy these words: {x}", "Repeat after me: {x}",
-                             "Write exactly this: {x}"]).format(x=text), text, "copy", text=text)
+        chat.ask(
+            rng.choice(
+                [
+                    "Repeat: {x}",
+                    "Say this: {x}",
+                    "Copy these words: {x}",
+                    "Repeat after me: {x}",
+                    "Write exactly this: {x}",
+                ]
+            ).format(x=text),
+            text,
+            "copy",
+            text=text,
+        )
     return chat
 
 
@@ -320,13 +465,20 @@ def retrieval_chat(rng: Random, split: str, most: int = 1900, at_least: int = 0)
         owners = rng.sample(sorted(lex.KINDS), n_codes)
         codes = {o: code(rng) for o in owners}
         if n_codes == 1:
-            said = rng.choice(["Remember the code: {c}", "The code is {c}. Keep it in mind.", "Please remember: {c}"])
-            question = rng.choice(["What was the code?", "What is the code?", "Tell me the code.", "The code, please."])
+            said = rng.choice(
+                ["Remember the code: {c}", "The code is {c}. Keep it in mind.", "Please remember: {c}"]
+            )
+            question = rng.choice(
+                ["What was the code?", "What is the code?", "Tell me the code.", "The code, please."]
+            )
             start, answer = said.format(c=codes[owners[0]]), f"The code is {codes[owners[0]]}."
         else:
             start = " ".join(f"The code of the {o} is {c}." for o, c in codes.items())
             asked = rng.choice(owners)
-            question, answer = f"What is the code of the {asked}?", f"The code of the {asked} is {codes[asked]}."
+            question, answer = (
+                f"What is the code of the {asked}?",
+                f"The code of the {asked} is {codes[asked]}.",
+            )
         chat.ask(start, rng.choice(["I will remember it.", "I will keep it in mind.", "Good."]))
         distance = 8
         while distance < target:
@@ -338,7 +490,9 @@ def retrieval_chat(rng: Random, split: str, most: int = 1900, at_least: int = 0)
             if distance > most + 60:
                 break
         if distance <= most + 60 and held_out_distance(distance) == (split == "heldout"):
-            chat.ask(question, answer, "needle", key=[answer.rstrip(".").rsplit(" is ", 1)[1]], distance=distance)
+            chat.ask(
+                question, answer, "needle", key=[answer.rstrip(".").rsplit(" is ", 1)[1]], distance=distance
+            )
             return chat
 
 
@@ -361,22 +515,58 @@ def json_chat(rng: Random, split: str) -> Chat:
         a = story.hero
         age = rng.randrange(1, 99)
         food = rng.choice(lex.FOODS)
-        text = " ".join(rng.sample([f"{a.name} is {article(f'{a.trait} {a.kind}')}.",
-                                    f"{a.name} lives {lex.PLACES[story.place]} the {story.place}."], 2)
-                        + rng.sample([f"{a.name} has {article(story.thing)}.", f"{a.name} is {age} years old.",
-                                      f"{a.name} likes {article(food)}."], 3))
-        keys, values = chosen_keys(rng, {"name": a.name, "kind": a.kind, "trait": a.trait, "place": story.place,
-                                         "thing": story.thing, "age": age, "food": food})
-        chat.ask(f"{text} " + rng.choice(["Answer as JSON with the keys {k}.", "Give me JSON with the keys {k}.",
-                                          "Write this as JSON: {k}."]).format(k=listed(keys)),
-                 json.dumps(values), "json", values=values)
+        text = " ".join(
+            rng.sample(
+                [
+                    f"{a.name} is {article(f'{a.trait} {a.kind}')}.",
+                    f"{a.name} lives {lex.PLACES[story.place]} the {story.place}.",
+                ],
+                2,
+            )
+            + rng.sample(
+                [
+                    f"{a.name} has {article(story.thing)}.",
+                    f"{a.name} is {age} years old.",
+                    f"{a.name} likes {article(food)}.",
+                ],
+                3,
+            )
+        )
+        keys, values = chosen_keys(
+            rng,
+            {
+                "name": a.name,
+                "kind": a.kind,
+                "trait": a.trait,
+                "place": story.place,
+                "thing": story.thing,
+                "age": age,
+                "food": food,
+            },
+        )
+        chat.ask(
+            f"{text} "
+            + rng.choice(
+                [
+                    "Answer as JSON with the keys {k}.",
+                    "Give me JSON with the keys {k}.",
+                    "Write this as JSON: {k}.",
+                ]
+            ).format(k=listed(keys)),
+            json.dumps(values),
+            "json",
+            values=values,
+        )
     return chat
 
 
 def tool(name: str, description: str, /, **arguments: str) -> dict:
     properties = {k: {"type": kind} for k, kind in arguments.items()}
     parameters = {"type": "object", "properties": properties, "required": list(arguments)}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": parameters},
+    }
 
 
 TOOLS = [
@@ -400,17 +590,41 @@ def tool_chat(rng: Random, split: str) -> Chat:
     spot = rng.choice(lex.WRONG_SPOTS)
     instrument = rng.choice(know.CATEGORIES["instrument"])
     times = rng.randrange(2, 30)
-    text = rng.choice(["Come to my birthday.", "I miss you.", "The cake is ready.", "Thank you for the gift."])
+    text = rng.choice(
+        ["Come to my birthday.", "I miss you.", "The cake is ready.", "Thank you for the gift."]
+    )
     question, arguments, result, answer = {
-        "weather": (rng.choice([f"What is the weather at the {place}?", f"How is the weather at the {place}?"]),
-                    {"place": place}, {"weather": weather}, f"The weather at the {place} is {weather}."),
-        "add": (rng.choice([f"Add {n} and {m}.", f"What is {n} plus {m}?"]), {"a": n, "b": m}, {"sum": n + m},
-                f"{n} plus {m} is {n + m}."),
-        "find_thing": (rng.choice([f"Where is my {thing}?", f"Find my {thing}, please."]), {"thing": thing},
-                       {"spot": spot}, f"Your {thing} is {spot}."),
-        "play_song": (f"Play a song on the {instrument}.", {"instrument": instrument}, {"done": True}, "It is done."),
+        "weather": (
+            rng.choice([f"What is the weather at the {place}?", f"How is the weather at the {place}?"]),
+            {"place": place},
+            {"weather": weather},
+            f"The weather at the {place} is {weather}.",
+        ),
+        "add": (
+            rng.choice([f"Add {n} and {m}.", f"What is {n} plus {m}?"]),
+            {"a": n, "b": m},
+            {"sum": n + m},
+            f"{n} plus {m} is {n + m}.",
+        ),
+        "find_thing": (
+            rng.choice([f"Where is my {thing}?", f"Find my {thing}, please."]),
+            {"thing": thing},
+            {"spot": spot},
+            f"Your {thing} is {spot}.",
+        ),
+        "play_song": (
+            f"Play a song on the {instrument}.",
+            {"instrument": instrument},
+            {"done": True},
+            "It is done.",
+        ),
         "ring_bell": (f"Ring the bell {times} times.", {"times": times}, {"done": True}, "It is done."),
-        "send_letter": (f"Send {who} a letter: {text}", {"name": who, "text": text}, {"done": True}, "It is done."),
+        "send_letter": (
+            f"Send {who} a letter: {text}",
+            {"name": who, "text": text},
+            {"done": True},
+            "It is done.",
+        ),
     }[name]
     call = {"type": "function", "function": {"name": name, "arguments": arguments}}
     chat.messages.append({"role": "user", "content": question})
@@ -425,8 +639,15 @@ def tool_chat(rng: Random, split: str) -> Chat:
     return chat
 
 
-KINDS = {"story": (story_chat, 36), "continue": (continue_chat, 3), "fact": (fact_chat, 60), "copy": (copy_chat, 16),
-         "retrieval": (retrieval_chat, 5), "json": (json_chat, 10), "tool": (tool_chat, 5)}
+KINDS = {
+    "story": (story_chat, 36),
+    "continue": (continue_chat, 3),
+    "fact": (fact_chat, 60),
+    "copy": (copy_chat, 16),
+    "retrieval": (retrieval_chat, 5),
+    "json": (json_chat, 10),
+    "tool": (tool_chat, 5),
+}
 
 
 def draw(rng: Random, split: str) -> Chat:

@@ -48,7 +48,7 @@ ENCOUNTERS: dict[str, list[str]] = {
         "{B}, can you help me?" [ask] {A}.
         "I need your help," [say] {A} to {B}.
         {A} [beg] {B} to help.
-        Politely {A} [ask] {B} for a little help.
+        {A} politely [ask] {B} for a little help.
     """),
     "condition": table("""
         {A} [will] only help if {B} [do] some work: {B} [have] to {duty}.

@@ -53,6 +53,7 @@ def story_items(rng: Random) -> list[Item]:
 
 def checked_items(make: Callable, measure: str) -> Callable:
     """One question of a conversation that has some of this measure, or none."""
+
     def items(rng: Random) -> list[Item]:
         made = make(rng, "heldout")
         found = [c for c in made.checks if c[1] == measure]
@@ -62,6 +63,7 @@ def checked_items(make: Callable, measure: str) -> Callable:
         own = made.messages[at]
         said = own["content"] or "".join(chat.call_text(c) for c in own["tool_calls"])
         return [Item(measure, made.messages[:at], made.tools, said, expected)]
+
     return items
 
 
@@ -69,6 +71,7 @@ def fact_items(name: str) -> Callable:
     def items(rng: Random) -> list[Item]:
         _, (question, answer, key) = facts.draw(rng, "heldout", name)
         return [Item("fact", [{"role": "user", "content": question}], [], answer, {"key": key, "name": name})]
+
     return items
 
 
@@ -95,8 +98,9 @@ def needle_items(rng: Random, depth: int) -> list[Item]:
                 before += filler.messages
                 room -= used
         messages = before + made.messages
-        return [Item("needle", messages[:-1], [], messages[-1]["content"],
-                     made.checks[-1][2] | {"depth": depth})]
+        return [
+            Item("needle", messages[:-1], [], messages[-1]["content"], made.checks[-1][2] | {"depth": depth})
+        ]
 
 
 def make_items(n: int, seed: int) -> list[Item]:
@@ -200,16 +204,39 @@ def vocabulary(documents: int = 8000) -> set[str]:
 
 
 def known_words() -> set[str]:
-    tables = [lex.KINDS, lex.TRAITS, lex.THINGS, lex.LOOKS, lex.FOODS, lex.PLACES, lex.HOBBIES, lex.DUTIES, facts.PAIRS]
+    tables = [
+        lex.KINDS,
+        lex.TRAITS,
+        lex.THINGS,
+        lex.LOOKS,
+        lex.FOODS,
+        lex.PLACES,
+        lex.HOBBIES,
+        lex.DUTIES,
+        facts.PAIRS,
+    ]
     entries = [e for t in tables for e in t] + [e for g in know.CATEGORIES.values() for e in g]
     return {w.lower() for e in entries for w in re.findall("[A-Za-z]+", e)}
 
 
-WANTED = [("constraints kept", 95), ("nobody acts who was not introduced", 95), ("the ending follows from the want", 85),
-          ("sentences that a teller can say", None), ("questions about the story", 90), ("sums", 98), ("opposites", 98), ("days", 98),
-          ("unknown declined", 90), ("copying 16 tokens", 98), ("said again", None), ("needles, all depths", 95),
-          ("valid JSON", 90), ("JSON with the right values", None), ("tool calls", None),
-          ("words outside the vocabulary", 0)]
+WANTED = [
+    ("constraints kept", 95),
+    ("nobody acts who was not introduced", 95),
+    ("the ending follows from the want", 85),
+    ("sentences that a teller can say", None),
+    ("questions about the story", 90),
+    ("sums", 98),
+    ("opposites", 98),
+    ("days", 98),
+    ("unknown declined", 90),
+    ("copying 16 tokens", 98),
+    ("said again", None),
+    ("needles, all depths", 95),
+    ("valid JSON", 90),
+    ("JSON with the right values", None),
+    ("tool calls", None),
+    ("words outside the vocabulary", 0),
+]
 
 
 def table(items: list[Item], answers: list[str], known: set[str]) -> list[tuple[str, float, int]]:
@@ -227,7 +254,8 @@ def table(items: list[Item], answers: list[str], known: set[str]) -> list[tuple[
             add("nobody acts who was not introduced", verdict.introduced)
             add("the ending follows from the want", verdict.follows)
             tally.setdefault("sentences that a teller can say", []).extend(
-                [True] * (verdict.total - verdict.unread) + [False] * verdict.unread)
+                [True] * (verdict.total - verdict.unread) + [False] * verdict.unread
+            )
             asked = {w.lower() for w in re.findall("[A-Za-z]+", item.messages[-1]["content"])}
             # Names of syllables are no words; that nobody strange appears is measured above.
             story = [w.lower() for w in re.findall(r"\b[a-z]+\b", answer)]
@@ -236,12 +264,18 @@ def table(items: list[Item], answers: list[str], known: set[str]) -> list[tuple[
             continue
         good = right(item, answer)
         match item.measure:
-            case "question": add("questions about the story", good)
-            case "fact": add({"total": "sums", "opposite": "opposites", "day": "days"}[item.expected["name"]], good)
-            case "decline": add("unknown declined", good)
-            case "copy": add("copying 16 tokens", good)
-            case "again": add("said again", good)
-            case "tool": add("tool calls", good)
+            case "question":
+                add("questions about the story", good)
+            case "fact":
+                add({"total": "sums", "opposite": "opposites", "day": "days"}[item.expected["name"]], good)
+            case "decline":
+                add("unknown declined", good)
+            case "copy":
+                add("copying 16 tokens", good)
+            case "again":
+                add("said again", good)
+            case "tool":
+                add("tool calls", good)
             case "json":
                 add("JSON with the right values", good)
                 add("valid JSON", is_json(answer))
@@ -263,13 +297,18 @@ def ask(url: str, item: Item, timeout: float) -> str:
     body = {"messages": item.messages, "max_tokens": 500}
     if item.tools:
         body["tools"] = item.tools
-    request = urllib.request.Request(url.rstrip("/") + "/v1/chat/completions", json.dumps(body).encode(),
-                                     {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        url.rstrip("/") + "/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
     with urllib.request.urlopen(request, timeout=timeout) as reply:
         message = json.load(reply)["choices"][0]["message"]
     calls = message.get("tool_calls") or []
-    written = [{"function": {"name": c["function"]["name"], "arguments": json.loads(c["function"]["arguments"])}}
-               for c in calls]
+    written = [
+        {"function": {"name": c["function"]["name"], "arguments": json.loads(c["function"]["arguments"])}}
+        for c in calls
+    ]
     return (message.get("content") or "") + "".join(chat.call_text(c) for c in written)
 
 
@@ -297,8 +336,13 @@ def main() -> None:
     if args.answers:
         with open(args.answers, "w") as out:
             for item, answer in zip(items, answers):
-                row = {"measure": item.measure, "messages": item.messages, "expected": item.expected,
-                       "answer": answer, "own": item.own}
+                row = {
+                    "measure": item.measure,
+                    "messages": item.messages,
+                    "expected": item.expected,
+                    "answer": answer,
+                    "own": item.own,
+                }
                 out.write(json.dumps(row) + "\n")
     wanted = dict(WANTED)
     print("| measure | wanted | reached | of |\n|---|---:|---:|---:|")

@@ -34,49 +34,52 @@ COLOURS = pairs("""grass: green, snow: white, blood: red, a lemon: yellow, a ban
     bear: white, a flamingo: pink, an elephant: grey, a mouse: grey, silver: grey, wood: brown, honey: golden,
     a cucumber: green, chalk: white, soot: black, a fire engine: red, a daffodil: yellow, a raspberry: red""")
 
-CATEGORIES: dict[str, list[str]] = {name: split(text) for name, text in {
-    "fruit": """apple, pear, plum, cherry, peach, grape, melon, banana, lemon, orange, apricot, fig, date, mango,
+CATEGORIES: dict[str, list[str]] = {
+    name: split(text)
+    for name, text in {
+        "fruit": """apple, pear, plum, cherry, peach, grape, melon, banana, lemon, orange, apricot, fig, date, mango,
         strawberry, raspberry, blackberry, blueberry, gooseberry, pineapple, lime, coconut""",
-    "vegetable": """carrot, turnip, potato, cabbage, onion, bean, pea, leek, spinach, radish, cucumber, lettuce,
+        "vegetable": """carrot, turnip, potato, cabbage, onion, bean, pea, leek, spinach, radish, cucumber, lettuce,
         celery, beetroot, garlic, parsnip, cauliflower, pepper""",
-    "tree": "oak, beech, birch, pine, fir, willow, maple, elm, chestnut, poplar, ash, cedar, spruce, lime tree",
-    "flower": """rose, tulip, daisy, lily, violet, poppy, daffodil, sunflower, snowdrop, lilac, primrose, buttercup,
+        "tree": "oak, beech, birch, pine, fir, willow, maple, elm, chestnut, poplar, ash, cedar, spruce, lime tree",
+        "flower": """rose, tulip, daisy, lily, violet, poppy, daffodil, sunflower, snowdrop, lilac, primrose, buttercup,
         dandelion, orchid, bluebell, crocus, carnation, iris""",
-    "bird": """owl, crow, robin, swallow, stork, magpie, pigeon, sparrow, heron, duck, goose, swan, hen, eagle, hawk,
+        "bird": """owl, crow, robin, swallow, stork, magpie, pigeon, sparrow, heron, duck, goose, swan, hen, eagle, hawk,
         falcon, parrot, penguin, cuckoo, lark, nightingale, woodpecker, thrush, wren, ostrich, peacock, turkey""",
-    "fish": "salmon, trout, herring, pike, carp, shark, eel, cod, tuna, perch",
-    "insect": """ant, bee, beetle, wasp, fly, butterfly, moth, cricket, ladybird, dragonfly, grasshopper, mosquito,
+        "fish": "salmon, trout, herring, pike, carp, shark, eel, cod, tuna, perch",
+        "insect": """ant, bee, beetle, wasp, fly, butterfly, moth, cricket, ladybird, dragonfly, grasshopper, mosquito,
         flea""",
-    "tool": """hammer, saw, shovel, spade, rake, axe, needle, scissors, pliers, file, drill, chisel, screwdriver, broom,
+        "tool": """hammer, saw, shovel, spade, rake, axe, needle, scissors, pliers, file, drill, chisel, screwdriver, broom,
         brush, ladder, wrench, anvil, pitchfork, sickle""",
-    "instrument": """drum, flute, fiddle, trumpet, harp, piano, guitar, bell, whistle, organ, cello, horn, accordion,
+        "instrument": """drum, flute, fiddle, trumpet, harp, piano, guitar, bell, whistle, organ, cello, horn, accordion,
         clarinet, banjo, triangle, oboe""",
-    "piece of clothing": """scarf, hat, coat, mitten, boot, cap, shirt, skirt, dress, jacket, sock, glove, apron, vest,
+        "piece of clothing": """scarf, hat, coat, mitten, boot, cap, shirt, skirt, dress, jacket, sock, glove, apron, vest,
         jumper, sandal, shawl, blouse, slipper, cloak""",
-    "piece of furniture": "table, chair, bed, cupboard, bench, shelf, desk, stool, sofa, wardrobe, cradle, armchair",
-    "drink": "milk, water, tea, juice, cocoa, lemonade, coffee, cider",
-    "toy": "kite, ball, doll, top, puppet, marble, rattle, yo-yo, teddy bear, hoop, jigsaw, rocking horse",
-    "part of the body": """head, arm, leg, hand, foot, nose, ear, eye, mouth, knee, elbow, shoulder, finger, toe, neck,
+        "piece of furniture": "table, chair, bed, cupboard, bench, shelf, desk, stool, sofa, wardrobe, cradle, armchair",
+        "drink": "milk, water, tea, juice, cocoa, lemonade, coffee, cider",
+        "toy": "kite, ball, doll, top, puppet, marble, rattle, yo-yo, teddy bear, hoop, jigsaw, rocking horse",
+        "part of the body": """head, arm, leg, hand, foot, nose, ear, eye, mouth, knee, elbow, shoulder, finger, toe, neck,
         back, chin, cheek, heel, thumb, wrist, ankle, stomach, forehead""",
-    "job": """farmer, baker, miller, gardener, shepherd, fisherman, tailor, smith, carpenter, teacher, doctor, nurse,
+        "job": """farmer, baker, miller, gardener, shepherd, fisherman, tailor, smith, carpenter, teacher, doctor, nurse,
         sailor, cook, painter, barber, butcher, weaver, potter, hunter, judge, postman, mason, cobbler, singer,
         clown, librarian, dentist, plumber, pilot, grocer, beekeeper""",
-    "vehicle": "wagon, cart, sled, boat, ship, train, bicycle, bus, car, tractor, carriage, truck, ferry, canoe, tram",
-    "colour": "red, blue, green, yellow, white, black, brown, grey, orange, purple, pink, golden, silver, turquoise",
-    "metal": "iron, gold, silver, copper, tin, lead, steel, brass, bronze",
-    "shape": "circle, square, triangle, rectangle, star, oval, heart, diamond, cube",
-    "mammal": """dog, cat, cow, horse, sheep, goat, pig, fox, wolf, bear, otter, beaver, squirrel, mole, rabbit,
+        "vehicle": "wagon, cart, sled, boat, ship, train, bicycle, bus, car, tractor, carriage, truck, ferry, canoe, tram",
+        "colour": "red, blue, green, yellow, white, black, brown, grey, orange, purple, pink, golden, silver, turquoise",
+        "metal": "iron, gold, silver, copper, tin, lead, steel, brass, bronze",
+        "shape": "circle, square, triangle, rectangle, star, oval, heart, diamond, cube",
+        "mammal": """dog, cat, cow, horse, sheep, goat, pig, fox, wolf, bear, otter, beaver, squirrel, mole, rabbit,
         badger, mouse, bat, elephant, lion, tiger, monkey, deer, hare, seal, whale, kangaroo, camel, giraffe, zebra,
         dolphin, hippo, rhino, leopard, panda, koala, walrus, buffalo, weasel, rat, hamster""",
-    "kind of weather": "rain, snow, wind, fog, hail, thunder, frost, sunshine, storm, drizzle, mist, lightning",
-    "kind of food": """bread, cheese, butter, soup, cake, pie, honey, jam, egg, rice, porridge, sausage, pancake, salad,
+        "kind of weather": "rain, snow, wind, fog, hail, thunder, frost, sunshine, storm, drizzle, mist, lightning",
+        "kind of food": """bread, cheese, butter, soup, cake, pie, honey, jam, egg, rice, porridge, sausage, pancake, salad,
         noodles, pudding, stew, biscuit, ham, dumpling, yoghurt, cream, mustard, vinegar""",
-    "part of a house": """door, window, roof, wall, floor, stairs, cellar, attic, kitchen, bedroom, chimney, hall,
+        "part of a house": """door, window, roof, wall, floor, stairs, cellar, attic, kitchen, bedroom, chimney, hall,
         balcony, bathroom, ceiling, doorstep, pantry""",
-    "member of the family": """mother, father, sister, brother, grandmother, grandfather, aunt, uncle, cousin, niece,
+        "member of the family": """mother, father, sister, brother, grandmother, grandfather, aunt, uncle, cousin, niece,
         nephew, daughter, son""",
-    "gem": "ruby, diamond, emerald, pearl, sapphire, amber, opal, topaz",
-}.items()}
+        "gem": "ruby, diamond, emerald, pearl, sapphire, amber, opal, topaz",
+    }.items()
+}
 
 PURPOSES = pairs("""key: to open a lock, umbrella: to stay dry in the rain, needle: to sew, spoon: to eat soup, broom: to
     sweep the floor, lantern: to see in the dark, clock: to tell the time, ladder: to climb up high, hammer: to drive
@@ -95,7 +98,9 @@ PLACES_OF_WORK = pairs("""baker: bakes bread, farmer: grows food, tailor: sews c
     singer: sings songs, clown: makes people laugh, hunter: hunts in the woods, mason: builds with stone""")
 
 DAYS = split("Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday")
-MONTHS = split("""January, February, March, April, May, June, July, August, September, October, November, December""")
+MONTHS = split(
+    """January, February, March, April, May, June, July, August, September, October, November, December"""
+)
 NUMBERS = split("""zero, one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, thirteen, fourteen,
     fifteen, sixteen, seventeen, eighteen, nineteen, twenty""")
 LEGS = pairs("""dog: four, cat: four, bird: two, spider: eight, ant: six, beetle: six, snake: no, horse: four, cow: four,
@@ -118,8 +123,11 @@ OUTSIDE_QUESTIONS = split("""What do you know about {t}?, Tell me about {t}., Ca
     facts about {t}., Write a report on {t}., What is new about {t}?, Why is everyone talking about {t}?, Please
     describe {t}., When did people begin to study {t}?, Do you know anything about {t}?, Who discovered {t}?, How
     much does one pay for {t}?, Is {t} important?""")
-DECLINE = ["I do not know that. I only know my small world.", "I am sorry, I do not know that.",
-           "That is outside my small world, so I do not know.",
-           "I do not know anything about that. Ask me for a story instead!",
-           "I do not know. I know stories, animals, opposites, days and small sums.",
-           "Sorry, I do not know that. Shall I tell you a story?"]
+DECLINE = [
+    "I do not know that. I only know my small world.",
+    "I am sorry, I do not know that.",
+    "That is outside my small world, so I do not know.",
+    "I do not know anything about that. Ask me for a story instead!",
+    "I do not know. I know stories, animals, opposites, days and small sums.",
+    "Sorry, I do not know that. Shall I tell you a story?",
+]

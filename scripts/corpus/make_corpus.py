@@ -91,7 +91,8 @@ def main() -> None:
         parser.error("say how much: --documents or --words")
     number, written = args.first, 0
     while (args.documents is None or number < args.first + args.documents) and (
-            args.words is None or written < args.words):
+        args.words is None or written < args.words
+    ):
         text = document(args.seed, number, args.split, args.stories)
         sys.stdout.write(text + "\n" + END + "\n")
         written += len(tokens(text))

@@ -17,31 +17,84 @@ KINDS = "|".join(lex.KINDS)
 TRAITS = "|".join(lex.TRAITS)
 PLACES = "|".join(lex.PLACES)
 NAME = r"[A-Z][a-z]+"
-NO_NAME = r"(?!(?:The|So|But|And|Then|In|At|On|One|It|There|Soon|First|Now|After|A|An|His|Her|To|For|With|That)\b)"
+NO_NAME = (
+    r"(?!(?:The|So|But|And|Then|In|At|On|One|It|There|Soon|First|Now|After|A|An|His|Her|To|For|With|That)\b)"
+)
 PHRASE = rf"(?:{NO_NAME}{NAME}|[Hh]e|[Ss]he|[Tt]he (?:{KINDS}))"
 WORDS = "[A-Za-z][a-z' ]*?"
 STUFF = {bare(x) for both in lex.DISHES.values() for x in both}
-NOUN = (f"(?:(?:{'|'.join(lex.LOOKS)}) )?(?:"
-        + "|".join(sorted({*lex.THINGS, *lex.FOODS, *lex.DISHES, *STUFF}, key=len, reverse=True)) + ")")
-WANT = (f"to (?:find the {NOUN}|eat an? {NOUN}|make an? {NOUN}|see the (?:{'|'.join(lex.FAR_PLACES)})|have a friend"
-        f"|learn to (?:{'|'.join(lex.SKILLS)})|sleep|get (?:warm|dry)|give {NAME} the {NOUN})")
-SOLVED = {"manage", "dare", "dare_alone", "use_tool", "got_together", "helper_does", "pass_self", "pass_both",
-          "show_way", "share", "found_at", "accept_play", "work", "teach", "practise", "stop_noise", "sorry",
-          "bed_away", "fire", "hand_over", "give"}
+NOUN = (
+    f"(?:(?:{'|'.join(lex.LOOKS)}) )?(?:"
+    + "|".join(sorted({*lex.THINGS, *lex.FOODS, *lex.DISHES, *STUFF}, key=len, reverse=True))
+    + ")"
+)
+WANT = (
+    f"to (?:find the {NOUN}|eat an? {NOUN}|make an? {NOUN}|see the (?:{'|'.join(lex.FAR_PLACES)})|have a friend"
+    f"|learn to (?:{'|'.join(lex.SKILLS)})|sleep|get (?:warm|dry)|give {NAME} the {NOUN})"
+)
+SOLVED = {
+    "manage",
+    "dare",
+    "dare_alone",
+    "use_tool",
+    "got_together",
+    "helper_does",
+    "pass_self",
+    "pass_both",
+    "show_way",
+    "share",
+    "found_at",
+    "accept_play",
+    "work",
+    "teach",
+    "practise",
+    "stop_noise",
+    "sorry",
+    "bed_away",
+    "fire",
+    "hand_over",
+    "give",
+}
 """Events by which a want comes true."""
-FAILED = {"gone", "refuse_duty", "still_no", "stop_practice", "not_quiet", "bed_away", "cannot", "alone_fails"}
+FAILED = {
+    "gone",
+    "refuse_duty",
+    "still_no",
+    "stop_practice",
+    "not_quiet",
+    "bed_away",
+    "cannot",
+    "alone_fails",
+}
 """Events by which it does not."""
 ABLE = {how: {ability} for ability, how in lex.HOW.items()}
 
 
 CLOSED = {
-    "how": [*lex.HOW.values(), *lex.FAILURES], "reason": lex.LOSSES, "noise": lex.NOISES, "barrier": [*lex.BARRIERS, *(bare(b) for b in lex.BARRIERS)],
-    "scene": [s for group in lex.SCENES.values() for s in group], "lesson": sum(lex.LESSONS.values(), []),
-    "spot": [*sum(lex.SPOTS.values(), []), *lex.WRONG_SPOTS], "spot2": lex.WRONG_SPOTS, "hobby": lex.HOBBIES,
-    "hobby2": lex.HOBBIES, "duty": lex.DUTIES, "why": lex.WHY_NOT.values(), "fear": lex.FEARS, "skill": lex.SKILLS,
-    "season": lex.SEASONS, "weather": sum(lex.WEATHER.values(), []), "days": lex.PRACTICE,
-    "where": [*lex.MEETINGS, *lex.MISHAPS], "tree": lex.BAD_SHELTER, "far": lex.FAR_PLACES,
-    "tool": lex.TOOLS.values(), "storm": ["rain", "snow"], "state": ["warm", "dry"],
+    "how": [*lex.HOW.values(), *lex.FAILURES],
+    "reason": lex.LOSSES,
+    "noise": lex.NOISES,
+    "barrier": [*lex.BARRIERS, *(bare(b) for b in lex.BARRIERS)],
+    "scene": [s for group in lex.SCENES.values() for s in group],
+    "lesson": sum(lex.LESSONS.values(), []),
+    "spot": [*sum(lex.SPOTS.values(), []), *lex.WRONG_SPOTS],
+    "spot2": lex.WRONG_SPOTS,
+    "hobby": lex.HOBBIES,
+    "hobby2": lex.HOBBIES,
+    "duty": lex.DUTIES,
+    "why": lex.WHY_NOT.values(),
+    "fear": lex.FEARS,
+    "skill": lex.SKILLS,
+    "season": lex.SEASONS,
+    "weather": sum(lex.WEATHER.values(), []),
+    "days": lex.PRACTICE,
+    "incident": lex.INCIDENTS,
+    "where": [*lex.MEETINGS, *lex.MISHAPS],
+    "tree": lex.BAD_SHELTER,
+    "far": lex.FAR_PLACES,
+    "tool": lex.TOOLS.values(),
+    "storm": ["rain", "snow"],
+    "state": ["warm", "dry"],
 }
 """Slots that hold an entry of one of these tables."""
 
@@ -130,7 +183,8 @@ def grammar() -> list[tuple[str, re.Pattern, re.Pattern | None]]:
 PRELUDE = re.compile(
     rf'"(?:I want|How I would like|If only I had one wish:) (?P<want>{WANT})[,!]" (?:said|says) (?P<A>{NAME})'
     rf"(?: again and again)?\.|(?P<A2>{NAME}) (?:had|has) one great wish: (?P<want2>{WANT})\."
-    rf"|What (?:did|does) (?P<A3>{NAME}) want\? (?P<want3>T{WANT[1:]})\.")
+    rf"|What (?:did|does) (?P<A3>{NAME}) want\? (?P<want3>T{WANT[1:]})\."
+)
 
 
 def sentences(text: str) -> list[str]:
@@ -171,8 +225,11 @@ def joined(text: str) -> list[tuple[str, dict]]:
         first = [(k, m.groupdict()) for k, w, _ in grammar() if (m := w.fullmatch(left))]
         if not first:
             continue
-        second = [(k, {**m.groupdict(), "A": first[0][1].get("A")}) for k, _, r in grammar()
-                  if r and (m := r.fullmatch(right))]
+        second = [
+            (k, {**m.groupdict(), "A": first[0][1].get("A")})
+            for k, _, r in grammar()
+            if r and (m := r.fullmatch(right))
+        ]
         if second:
             return first + second
     return []
@@ -255,8 +312,15 @@ def judge(text: str) -> Verdict:
     unread = sum(not s.readings for s in told)
     if not cast:
         strangers = "nobody is introduced"
-    return Verdict(unread, len(told), {n: (t, k) for n, (t, k, _) in cast.items()}, not strangers, follows, want,
-                   strangers or why)
+    return Verdict(
+        unread,
+        len(told),
+        {n: (t, k) for n, (t, k, _) in cast.items()},
+        not strangers,
+        follows,
+        want,
+        strangers or why,
+    )
 
 
 def ending(told: list[Sentence], cast: dict) -> tuple[str | None, bool, str]:

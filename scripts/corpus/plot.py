@@ -67,7 +67,18 @@ def article(noun: str) -> str:
     return ("an " if vowel or noun.startswith(("honest", "hour")) else "a ") + noun
 
 
-WILLING = {"kind", "gentle", "cheerful", "brave", "honest", "curious", "careful", "clever", "patient", "quiet"}
+WILLING = {
+    "kind",
+    "gentle",
+    "cheerful",
+    "brave",
+    "honest",
+    "curious",
+    "careful",
+    "clever",
+    "patient",
+    "quiet",
+}
 UNWILLING = {"greedy", "lazy", "grumpy", "busy", "stubborn", "proud"}
 
 
@@ -111,7 +122,7 @@ def overcome(s: Story, t: str, obstacle: str, spot: str) -> bool:
     """The hero gets `t` from a spot that not everyone can reach, or does not."""
     a, b, rng = s.hero, s.other, s.rng
     s.facts |= {"spot": spot, "obstacle": obstacle}
-    s.add("see_at", a, t=t, spot=spot, link="at last")
+    s.add("see_at", a, t=t, spot=spot, link="found")
     afraid = a.fear == lex.FEAR_OF[obstacle]
     if a.able(obstacle) and not afraid:
         ability = rng.choice(sorted(lex.KINDS[a.kind] & lex.NEEDS[obstacle]))
@@ -144,7 +155,7 @@ def overcome(s: Story, t: str, obstacle: str, spot: str) -> bool:
             s.add("gone", a, b, t=t, link="but", where=rng.choice(lex.MISHAPS))
             s.facts["helper"] = b
             return False
-        s.add("got_together", a, b, t=t, link="at last")
+        s.add("got_together", a, b, t=t, link="found")
         s.facts["how"] = "together"
         return True
     ability = rng.choice(sorted(lex.KINDS[b.kind] & lex.NEEDS[obstacle]))
@@ -187,6 +198,7 @@ def search(s: Story):
     s.add("search", a, spot=spots[0], t=s.thing)
     if s.length == "long":
         s.add("search_on", a, spot=spots[1], spot2=spots[2])
+        s.detail("incident", a, incident=s.rng.choice(lex.INCIDENTS), chance=0.4)
     if s.rng.random() < 0.5:
         meet(s)
         s.add("ask_where", a, b, t=s.thing)
@@ -213,6 +225,7 @@ def eat(s: Story):
     s.add("want", s.hero, want=s.want, link="so")
     s.add("walk", s.hero, place=s.facts["goal"], season=s.season)
     s.add("carry", s.hero, t=s.thing)
+    s.detail("incident", s.hero, incident=s.rng.choice(lex.INCIDENTS))
     close(s, overcome(s, food, *obstacle(s)), {"t": food})
 
 
@@ -226,6 +239,7 @@ def reach(s: Story):
     s.add("pack", s.hero, t=s.thing, food=s.rng.choice(lex.FOODS))
     s.add("set_out", s.hero, link="one day", far=far)
     a, b = s.hero, s.other
+    s.detail("incident", a, incident=s.rng.choice(lex.INCIDENTS))
     s.detail("scene_way", a, scene=s.rng.choice(lex.SCENES[s.season]))
     barrier = s.rng.choice(list(lex.BARRIERS))
     ob = lex.BARRIERS[barrier]
@@ -259,6 +273,7 @@ def friend(s: Story):
     s.add("want", a, want=s.want, link="so")
     s.add("walk", a, place=s.facts["goal"], season=s.season, link="one day")
     s.add("carry", a, t=s.thing)
+    s.detail("incident", a, incident=s.rng.choice(lex.INCIDENTS))
     meet(s)
     s.facts["helper"] = b
     kind = s.rng.choice(["sad", "share", "play"])
@@ -267,7 +282,7 @@ def friend(s: Story):
         s.add("b_lost", b, a, t=lost)
         s.add("look_both", a, b, t=lost, link="so")
         spot = s.rng.choice(lex.WRONG_SPOTS)
-        s.add("found_at", a, t=lost, spot=spot, link="at last")
+        s.add("found_at", a, t=lost, spot=spot, link="found")
         s.facts["gave"] = lost
     elif kind == "share":
         food = s.rng.choice(lex.FOODS)
@@ -306,7 +321,15 @@ def make(s: Story):
 
 def skill(s: Story):
     a, b, rng = s.hero, s.other, s.rng
-    skill = rng.choice(sorted(lex.SKILLS))
+    # Nobody learns what comes with the kind, and nobody teaches what only others can.
+    natural = {"swim": {lex.SWIM}, "climb trees": {lex.CLIMB, lex.FLY}}
+    skill = rng.choice(
+        [
+            k
+            for k in lex.SKILLS
+            if k not in natural or natural[k].isdisjoint(lex.KINDS[a.kind]) and natural[k] & lex.KINDS[b.kind]
+        ]
+    )
     s.facts["skill"] = skill
     s.want = f"to learn to {skill}"
     s.reason = "envy"
@@ -357,6 +380,7 @@ def shelter(s: Story):
     s.reason = "storm"
     s.add("walk", a, place=s.facts["goal"], season=s.season, link="one day")
     s.add("carry", a, t=s.thing)
+    s.detail("incident", a, incident=s.rng.choice(lex.INCIDENTS))
     storm = "snow" if s.season == "winter" else "rain"
     s.add("storm", a, storm=storm)
     s.add("want", a, want=s.want)
@@ -384,7 +408,7 @@ def give(s: Story):
     search_spots = s.rng.sample(lex.WRONG_SPOTS, 2)
     s.add("search", a, spot=search_spots[0], t=s.thing)
     s.facts |= {"spot": spot, "obstacle": spot_kind}
-    s.add("see_at", a, t=s.thing, spot=spot, link="at last")
+    s.add("see_at", a, t=s.thing, spot=spot, link="found")
     if a.able(spot_kind) and a.fear != lex.FEAR_OF[spot_kind]:
         ability = s.rng.choice(sorted(lex.KINDS[a.kind] & lex.NEEDS[spot_kind]))
         s.add("manage", a, how=lex.HOW[ability], t=s.thing)
@@ -429,7 +453,9 @@ def character(rng: Random, split: str, taken: set[str], fixed: dict | None = Non
     kind = fixed.get("kind") or rng.choice([k for k in lex.KINDS if k not in taken])
     sex = fixed.get("sex") or lex.ALONE.get(kind) or rng.choice("fm")
     names = [n for n in (lex.GIRLS if sex == "f" else lex.BOYS) if n not in taken]
-    return Character(fixed.get("name") or rng.choice(names), kind, sex, fixed.get("trait") or rng.choice(lex.TRAITS))
+    return Character(
+        fixed.get("name") or rng.choice(names), kind, sex, fixed.get("trait") or rng.choice(lex.TRAITS)
+    )
 
 
 def combination(rng: Random, split: str) -> tuple[str, str, str, str]:

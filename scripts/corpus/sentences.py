@@ -5,7 +5,6 @@ with its article, `{t.a}` with the indefinite one, `{t.bare}` without. `[go]` is
 `[go+]` its plural. A sentence that begins with a quotation mark is for tellers who like dialogue.
 """
 
-
 from encounters import ENCOUNTERS, table
 
 INTRO = table("""
@@ -89,6 +88,13 @@ EVENTS: dict[str, list[str]] = ENCOUNTERS | {
         {A} [wander] {to place} and [look] around.
         {A} [set] out and [come] {to place}.
         The road [lead] {A} {to place}.
+    """),
+    "incident": table("""
+        On the way {A} {incident}.
+        {A} {incident} and [go] on.
+        {A} {incident}.
+        On a narrow path {A} {incident}.
+        It [be] a long way, and {A} {incident}.
     """),
     "carry": table("""
         {A} [carry] {t.a}, as always.
@@ -255,7 +261,7 @@ EVENTS: dict[str, list[str]] = ENCOUNTERS | {
     """),
     "practise": table("""
         {A} [practise] for {days}.
-        For {days} {A} [practise], and {B} [help].
+        {A} [practise] for {days}, and {B} [help].
         {A} [make] many mistakes, but after {days} there [be+] fewer.
     """),
     "stop_practice": table("""
@@ -461,8 +467,20 @@ EVENTS: dict[str, list[str]] = ENCOUNTERS | {
     """),
 }
 
-MANNERS = ["softly", "quietly", "happily", "kindly", "at once", "in a low voice", "after a while", "gravely", "slowly",
-           "from above", "without a smile", "in surprise"]
+MANNERS = [
+    "softly",
+    "quietly",
+    "happily",
+    "kindly",
+    "at once",
+    "in a low voice",
+    "after a while",
+    "gravely",
+    "slowly",
+    "from above",
+    "without a smile",
+    "in surprise",
+]
 """How something is said, put behind the speaker now and then."""
 
 LINKS: dict[str, list[str]] = {
@@ -471,11 +489,57 @@ LINKS: dict[str, list[str]] = {
     "but": ["But "],
     "then": ["Then ", "After that ", "Now "],
     "first": ["First ", "In the morning ", "To begin with, "],
+    "found": ["Soon ", "Then ", "A little later ", "There ", "Finally "],
     "at last": ["At last ", "In the end ", "Finally ", "After a long while "],
-    "one day": ["One day ", "One morning ", "One {season} day ", "One evening ", "One {weather} day ", "Then, one day, "],
+    "one day": [
+        "One day ",
+        "One morning ",
+        "One {season} day ",
+        "One evening ",
+        "One {weather} day ",
+        "Then, one day, ",
+    ],
 }
-NO_LINK = {"want", "shy", "surly", "own", "never_seen", "alone", "reason", "carry", "lesson", "friends", "glad",
-           "scene_way", "needs", "b_lost", "b_hungry", "b_has", "makes_noise", "storm", "ask_quiet", "content",
-           "too_proud", "accept_play", "thank", "tell_where", "search_on", "watch_skill", "agree", "opens", "meet",
-           "end_sleep", "birthday", "console", "cannot", "courage", "condition", "do_duty", "teach"}
+NO_LINK = {
+    "want",
+    "shy",
+    "surly",
+    "own",
+    "never_seen",
+    "alone",
+    "reason",
+    "carry",
+    "lesson",
+    "friends",
+    "glad",
+    "scene_way",
+    "needs",
+    "b_lost",
+    "b_hungry",
+    "b_has",
+    "makes_noise",
+    "storm",
+    "ask_quiet",
+    "content",
+    "too_proud",
+    "accept_play",
+    "thank",
+    "tell_where",
+    "search_on",
+    "watch_skill",
+    "agree",
+    "opens",
+    "meet",
+    "end_sleep",
+    "birthday",
+    "console",
+    "cannot",
+    "courage",
+    "condition",
+    "do_duty",
+    "teach",
+    "afraid",
+    "incident",
+    "share",
+}
 """Events that follow without a word of time where nothing links them."""

@@ -10,7 +10,7 @@ from sentences import EVENTS, HABIT, INTRO, LINKS, MANNERS, NO_LINK, SCENE
 
 IRREGULAR = lex.pairs("""be: was, have: had, do: did, go: went, come: came, see: saw, find: found, get: got, take: took,
     give: gave, say: said, tell: told, know: knew, think: thought, begin: began, run: ran, sit: sat, stand: stood,
-    speak: spoke, hide: hid, make: made, bring: brought, hold: held, eat: ate, break: broke, sink: sank, slide: slid, sell: sold, sleep: slept, feel: felt, fall: fell,
+    speak: spoke, hide: hid, make: made, bring: brought, hold: held, eat: ate, break: broke, sink: sank, slide: slid, sell: sold, hear: heard, drink: drank, catch: caught, step: stepped, slip: slipped, wave: waved, rest: rested, sleep: slept, feel: felt, fall: fell,
     fly: flew, swim: swam, sing: sang, blow: blew, ring: rang, shine: shone, wake: woke, lie: lay, set: set,
     put: put, cut: cut, leave: left, lead: led, meet: met, shake: shook, keep: kept, lose: lost, become: became,
     forget: forgot, teach: taught, read: read, rise: rose, hang: hung, grow: grew, spin: spun, build: built,
@@ -76,6 +76,8 @@ class Teller:
     """Share of events told by speech where a sentence with speech exists."""
     joins: float = 0.3
     order: str = "plain"
+    opener: str = ""
+    """The last word of time, which is not said twice running."""
     subject: Character | None = None
     """Of the sentence before."""
     mentioned: set[str] = field(default_factory=set)
@@ -84,8 +86,13 @@ class Teller:
 
     @staticmethod
     def draw(rng: Random) -> "Teller":
-        return Teller(rng, rng.choice(["past", "past", "past", "present"]), rng.choice([0.0, 0.3, 0.6, 0.9]),
-                      rng.choice([0.1, 0.3, 0.5]), rng.choice(["plain", "plain", "scene", "want"]))
+        return Teller(
+            rng,
+            rng.choice(["past", "past", "past", "present"]),
+            rng.choice([0.0, 0.3, 0.6, 0.9]),
+            rng.choice([0.1, 0.3, 0.5]),
+            rng.choice(["plain", "plain", "scene", "want"]),
+        )
 
     def described(self, c: Character) -> str:
         age = self.ages.get(c.name, "")
@@ -95,8 +102,9 @@ class Teller:
         """Name, pronoun, or kind, whichever says without doubt who is meant."""
         same_sex = any(o.sex == c.sex for o in others if o is not c)
         if first and self.subject is c and pattern.startswith("{A} "):
-            doubt = same_sex or any(o.sex == c.sex and o.name in self.mentioned
-                                    for o in (story.hero, story.other) if o is not c)
+            doubt = same_sex or any(
+                o.sex == c.sex and o.name in self.mentioned for o in (story.hero, story.other) if o is not c
+            )
             if not doubt and self.rng.random() < 0.5:
                 return PRONOUNS[c.sex]["she"]
         if self.rng.random() < 0.2 and c.name not in pattern:
@@ -114,8 +122,11 @@ class Teller:
                 c = a if slot == "A" else b
                 called = pattern[: match.start()].count('"') % 2 == 1
                 plain = introduces and not (slot == "A" and "other.a" in pattern)
-                return c.name if plain or called or "name [be] {A}" in pattern else self.noun_phrase(
-                    c, story, pattern, slot == "A", others)
+                return (
+                    c.name
+                    if plain or called or "name [be] {A}" in pattern
+                    else self.noun_phrase(c, story, pattern, slot == "A", others)
+                )
             if slot[:2] in ("A.", "B."):
                 return PRONOUNS[(a if slot[0] == "A" else b).sex][slot[2:]]
             if slot in ("hero.a", "self.a"):
@@ -163,7 +174,9 @@ class Teller:
     def link(self, event: Event, story: Story) -> str:
         if not event.link and event.kind in NO_LINK:
             return ""
-        opener = self.rng.choice(LINKS[event.link])
+        openers = LINKS[event.link]
+        opener = self.rng.choice([o for o in openers if not o or o != self.opener] or openers)
+        self.opener = opener or self.opener
         return opener.format(season=story.season, weather=story.weather)
 
     def tell(self, story: Story) -> str:
@@ -185,9 +198,18 @@ class Teller:
         parts = [scene, *parts] if self.order == "scene" else [*parts, scene]
         self.note(parts[-1], story, None)
         if self.order == "want" and story.family != "give":
-            parts.insert(0, rng.choice(['"I want {w}," [say] {n} again and again.', '"How I would like {w}!" [say] {n}.',
-                                        '"If only I had one wish: {w}," [say] {n}.', "{n} [have] one great wish: {w}.",
-                                        "What [do] {n} want? {w}."]).format(w=story.want, n=story.hero.name))
+            parts.insert(
+                0,
+                rng.choice(
+                    [
+                        '"I want {w}," [say] {n} again and again.',
+                        '"How I would like {w}!" [say] {n}.',
+                        '"If only I had one wish: {w}," [say] {n}.',
+                        "{n} [have] one great wish: {w}.",
+                        "What [do] {n} want? {w}.",
+                    ]
+                ).format(w=story.want, n=story.hero.name),
+            )
             parts[0] = in_tense(parts[0], self.tense)
         events, i = story.events, 0
         while i < len(events):
@@ -196,14 +218,21 @@ class Teller:
             opener = self.link(event, story)
             if pattern.startswith('"'):
                 opener = ""
-            if re.search(r"(say|ask|answer|call|whisper)\] \{A\}( to \{B\})?\.$", pattern) and self.rng.random() < 0.3:
+            if (
+                re.search(r"(say|ask|answer|call|whisper)\] \{A\}( to \{B\})?\.$", pattern)
+                and self.rng.random() < 0.3
+            ):
                 pattern = f"{pattern[:-1]} {self.rng.choice(MANNERS)}."
             if opener and not pattern.startswith("{"):
                 pattern = pattern[0].lower() + pattern[1:]
             text = opener + self.fill(pattern, story, event.roles)
             following = events[i + 1] if i + 1 < len(events) else None
             if self.joinable(event, pattern, following):
-                second = [p for p in EVENTS[following.kind] if p.startswith("{A} [") and " and " not in p]
+                second = [
+                    p
+                    for p in EVENTS[following.kind]
+                    if p.startswith("{A} [") and not re.search(r" and |,|:", p)
+                ]
                 if second and rng.random() < self.joins:
                     tail = self.fill(rng.choice(second).removeprefix("{A} "), story, following.roles)
                     text, i = f"{text[:-1]} and {tail}", i + 1
@@ -215,6 +244,14 @@ class Teller:
 
     @staticmethod
     def joinable(event: Event, pattern: str, following: Event | None) -> bool:
-        return (following is not None and following.roles["A"] is event.roles["A"] and not following.link
-                and pattern.startswith("{A} [") and pattern.endswith(".") and len(pattern) < 60
-                and not any(mark in pattern for mark in (" and ", ":", ",", '"', "{how}", "{noise}", " who ")))
+        return (
+            following is not None
+            and following.roles["A"] is event.roles["A"]
+            and not following.link
+            and pattern.startswith("{A} [")
+            and pattern.endswith(".")
+            and len(pattern) < 60
+            and not any(
+                mark in pattern for mark in (" and ", ":", ",", '"', "{how}", "{noise}", " who ", "] not ")
+            )
+        )

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of the demo model's world: what it promises, and that the rules which judge a model can fail.
 
-    python3 scripts/corpus/test_corpus.py
+python3 scripts/corpus/test_corpus.py
 """
 
 import re
@@ -26,8 +26,16 @@ def stories(n: int, split: str = "heldout", seed: str = "stories"):
 
 class Corpus(unittest.TestCase):
     def test_a_document_is_a_function_of_seed_and_number(self):
-        command = [sys.executable, Path(__file__).with_name("make_corpus.py"), "--seed", "3", "--first", "4",
-                   "--documents", "2"]
+        command = [
+            sys.executable,
+            Path(__file__).with_name("make_corpus.py"),
+            "--seed",
+            "3",
+            "--first",
+            "4",
+            "--documents",
+            "2",
+        ]
         again = "".join(make_corpus.document(3, i, "train") + "\n<|endoftext|>\n" for i in (4, 5))
         self.assertEqual(subprocess.run(command, capture_output=True, text=True, check=True).stdout, again)
 
@@ -35,9 +43,14 @@ class Corpus(unittest.TestCase):
         for split, held in (("train", False), ("heldout", True)):
             for story, _ in stories(300, split):
                 a, b = story.hero, story.other
-                thing = next(t for t in lex.THINGS if story.thing.endswith(t)
-                             and t in (story.thing, story.thing.split(" ", 1)[-1]))
-                unseen = lex.held_out("kind trait", a.kind, a.trait) or lex.held_out("place thing", story.place, thing)
+                thing = next(
+                    t
+                    for t in lex.THINGS
+                    if story.thing.endswith(t) and t in (story.thing, story.thing.split(" ", 1)[-1])
+                )
+                unseen = lex.held_out("kind trait", a.kind, a.trait) or lex.held_out(
+                    "place thing", story.place, thing
+                )
                 self.assertEqual(unseen, held)
                 self.assertFalse(lex.held_out("kind trait", b.kind, b.trait))
         for i in range(100):
@@ -70,7 +83,9 @@ class Corpus(unittest.TestCase):
         for i in range(200):
             made = chat.draw(Random(i), "train")
             self.assertEqual(template.render(messages=made.messages, tools=made.tools), chat.render(made))
-        with_system = chat.Chat([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi."}])
+        with_system = chat.Chat(
+            [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi."}]
+        )
         self.assertEqual(template.render(messages=with_system.messages), chat.render(with_system))
 
 
@@ -97,7 +112,8 @@ class Rules(unittest.TestCase):
         def change(story, text):
             # The last sentence that has the hero's name is about someone else.
             at = text.rfind(story.hero.name)
-            return text[:at] + "Zamuro" + text[at + len(story.hero.name):] if at > len(text) / 2 else None
+            return text[:at] + "Zamuro" + text[at + len(story.hero.name) :] if at > len(text) / 2 else None
+
         self.assertFalse(any(v.introduced for v in self.corrupted(change)))
 
     def test_an_introduction_left_out_is_seen(self):
@@ -106,16 +122,19 @@ class Rules(unittest.TestCase):
             kept = [s.text for s in told if not any(k in ("meet", "opens", "friends") for k, _ in s.readings)]
             left = " ".join(kept)
             return left if story.other.name in left else None
+
         self.assertFalse(any(v.introduced for v in self.corrupted(change)))
 
     def test_an_ending_of_another_want_is_seen(self):
         other = {"find": "slept the whole night", "sleep": "reached the island"}
+
         def change(story, text):
             told = parse.read(text)
             end = next(i for i, s in enumerate(told) if any(k.startswith("end_") for k, _ in s.readings))
             words = [s.text for s in told]
             words[end] = f"At last {story.hero.name} {other.get(story.family, 'slept the whole night')}."
             return " ".join(words) if story.family != "sleep" or story.outcome == "missed" else None
+
         self.assertFalse(any(v.follows for v in self.corrupted(change)))
 
     def test_an_ending_about_another_thing_is_seen(self):
@@ -126,25 +145,37 @@ class Rules(unittest.TestCase):
             words = [s.text for s in told]
             words[end] = words[end].replace(thing, "silver anvil")
             return " ".join(words)
+
         self.assertFalse(any(v.follows for v in self.corrupted(change)))
 
     def test_an_ending_that_nothing_brings_about_is_seen(self):
         def change(story, text):
             told = parse.read(text)
-            kept = [s.text for s in told
-                    if not any(k in parse.SOLVED | parse.FAILED for k, _ in s.readings)]
+            kept = [s.text for s in told if not any(k in parse.SOLVED | parse.FAILED for k, _ in s.readings)]
             return " ".join(kept)
+
         verdicts = self.corrupted(change)
         self.assertLess(sum(v.follows for v in verdicts) / len(verdicts), 0.05)
 
     def test_a_constraint_that_is_not_kept_is_seen(self):
         for story, text in stories(40):
             verdict = parse.judge(text)
-            wanted = {"kind": story.hero.kind, "trait": story.hero.trait, "season": story.season,
-                      "place": story.place, "thing": story.thing, "name": story.hero.name}
+            wanted = {
+                "kind": story.hero.kind,
+                "trait": story.hero.trait,
+                "season": story.season,
+                "place": story.place,
+                "thing": story.thing,
+                "name": story.hero.name,
+            }
             self.assertEqual(eval_demo.kept(text, wanted, verdict), [])
-            for key, other in (("kind", "walrus"), ("trait", "jolly"), ("place", "volcano"), ("thing", "anvil"),
-                               ("name", "Zamuro")):
+            for key, other in (
+                ("kind", "walrus"),
+                ("trait", "jolly"),
+                ("place", "volcano"),
+                ("thing", "anvil"),
+                ("name", "Zamuro"),
+            ):
                 self.assertIn(key, eval_demo.kept(text, wanted | {key: other}, verdict))
 
     def test_the_generator_passes_its_own_evaluation_and_wrong_answers_do_not(self):
@@ -152,14 +183,18 @@ class Rules(unittest.TestCase):
         known = eval_demo.vocabulary(3000)
         for name, share, n in eval_demo.table(items, [item.own for item in items], known):
             self.assertGreater(n, 0, name)
-            self.assertLess(share, 0.5) if name.startswith("words outside") else self.assertEqual(share, 100, name)
+            self.assertLess(share, 0.5) if name.startswith("words outside") else self.assertEqual(
+                share, 100, name
+            )
         # Everyone gets the answer of the next question of the same kind that has another one.
         wrong = []
         for item in items:
             if item.measure == "decline":
                 wrong.append("It is green.")
             else:
-                wrong.append(next(i.own for i in items[::-1] if i.measure == item.measure and i.own != item.own))
+                wrong.append(
+                    next(i.own for i in items[::-1] if i.measure == item.measure and i.own != item.own)
+                )
         of_texts = ("nobody", "the ending", "sentences", "valid JSON", "words outside", "constraints")
         for name, share, _ in eval_demo.table(items, wrong, known):
             if not name.startswith(of_texts):
