@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Turns a run of train_demo.py or train_world.py into a Hugging Face folder and a GGUF of real-valued weights.
+"""Turns a run of train_demo.py or train_world.py into a Hugging Face folder and a GGUF of real-valued
+weights.
 
     python scripts/export_demo.py run            # makes run/hf and run/stories-f32.gguf
     sterna quantize --type i2_s run/stories-f32.gguf assets/stories-bitnet.gguf
 
-A run of train_world.py is known by the tokens of its conversations: it gets the chat template of the small world
-and its pre-tokenizer.
+A run of train_world.py is known by the tokens of its conversations: it gets the chat template of the small
+world and its pre-tokenizer.
 
-The ternary rounding is left to `sterna quantize` and to transformers, which both round the same weights. The
-embedding is rounded to f16 in both, as it stands in the file.
+The ternary rounding is left to `sterna quantize` and to transformers, which both round the same weights.
+The embedding is rounded to f16 in both, as it stands in the file.
 
 Needs: torch, numpy, gguf, safetensors.
 """

@@ -5,14 +5,14 @@
     python scripts/train_world.py --corpus world.txt --out run --minutes 150 --compile --bf16
     python scripts/export_demo.py run
 
-The model, the optimisers and the straight-through rounding are those of train_demo.py: ternary from the first
-step. What differs is the text: documents are packed whole into windows, what a user says is read but not
-learned, digits are tokens of their own, and in some windows random tokens come twice, far apart, so that the
-model learns to bring back what it has seen.
+The model, the optimisers and the straight-through rounding are those of train_demo.py: ternary from the
+first step. What differs is the text: documents are packed whole into windows, what a user says is read but
+not learned, digits are tokens of their own, and in some windows random tokens come twice, far apart, so
+that the model learns to bring back what it has seen.
 
-The run ends after `--minutes` of training, or after `--steps`; stopped before, the same command goes on from
-the last checkpoint. With `--steps` the result depends on the flags and the library alone; with `--minutes` on
-the machine's speed, too, and the number of steps is printed at the end.
+The run ends after `--minutes` of training, or after `--steps`; stopped before, the same command goes on
+from the last checkpoint. With `--steps` the result depends on the flags and the library alone; with
+`--minutes` on the machine's speed, too, and the number of steps is printed at the end.
 
 The folder `run` then holds tokenizer.json, checkpoint.pt, validation.txt, loss.csv and loss.png.
 
@@ -22,7 +22,6 @@ Needs: torch, numpy, tokenizers, matplotlib. Written with torch 2.15.
 import argparse
 import csv
 import math
-import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -203,7 +202,8 @@ class Loss(torch.nn.Module):
 
 
 def rate(step: int, progress: float, warmup: int, decay: float) -> float:
-    """Share of the learning rate: a rise, a plateau, a straight way down to 0 in the last share of the run."""
+    """Share of the learning rate: a rise, a plateau, a straight way down to 0 in the last share of the
+    run."""
     return max(0.0, min(1.0, (step + 1) / warmup, (1 - progress) / decay))
 
 
@@ -327,7 +327,8 @@ def main() -> None:
         if checked or done % 10 == 0:
             speed = (done - began_tokens) * args.batch / (time.monotonic() - began)
             print(
-                f"step {done}  {trained_s / 60:.1f} min  rate {share:.2f}  loss {total:.4f}{' long' * is_long}  "
+                f"step {done}  {trained_s / 60:.1f} min  rate {share:.2f}  "
+                f"loss {total:.4f}{' long' * is_long}  "
                 f"validation {shown or '-'}  {speed:.0f} tokens/s",
                 flush=True,
             )

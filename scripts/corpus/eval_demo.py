@@ -6,8 +6,8 @@
     python3 scripts/corpus/eval_demo.py --self          # the generator's own answers: a check of this script
 
 The questions come from `make_corpus.py --split heldout`, 300 for each measure; answers are read by the
-simulation's own rules (parse.py). Sampling is the server's: what the file recommends. Questions about a story
-are asked about one that the generator told, so that the right answer is known.
+simulation's own rules (parse.py). Sampling is the server's: what the file recommends. Questions about a
+story are asked about one that the generator told, so that the right answer is known.
 
 Needs Python's standard library alone.
 """
@@ -23,11 +23,13 @@ from random import Random
 from typing import Callable
 
 import chat
+import dialogue
 import facts
 import knowledge as know
 import lexicon as lex
 import make_corpus
 import parse
+import tasks
 
 DEPTHS = 11
 NEEDLE_TOKENS = 1850
@@ -61,7 +63,7 @@ def checked_items(make: Callable, measure: str) -> Callable:
             return []
         at, _, expected = rng.choice(found)
         own = made.messages[at]
-        said = own["content"] or "".join(chat.call_text(c) for c in own["tool_calls"])
+        said = own["content"] or "".join(dialogue.call_text(c) for c in own["tool_calls"])
         return [Item(measure, made.messages[:at], made.tools, said, expected)]
 
     return items
@@ -76,7 +78,7 @@ def fact_items(name: str) -> Callable:
 
 
 def decline_items(rng: Random) -> list[Item]:
-    made = chat.Chat()
+    made = dialogue.Chat()
     chat.decline(rng, "heldout", made)
     return [Item("decline", made.messages[:1], [], made.messages[1]["content"], {})]
 
@@ -86,14 +88,14 @@ def needle_items(rng: Random, depth: int) -> list[Item]:
     while True:
         after = (DEPTHS - 1 - depth) * (NEEDLE_TOKENS - 60) // (DEPTHS - 1)
         low = max(after - 150, 8)
-        made = chat.retrieval_chat(rng, "heldout", max(after, 300), low)
+        made = tasks.retrieval_chat(rng, "heldout", max(after, 300), low)
         if abs(made.checks[-1][2]["distance"] - max(after, 180)) > 200:
             continue
         before: list[dict] = []
-        room = NEEDLE_TOKENS - sum(chat.length(m["content"]) for m in made.messages)
+        room = NEEDLE_TOKENS - sum(dialogue.length(m["content"]) for m in made.messages)
         while room > 60:
             filler = chat.fact_chat(rng, "train") if room < 300 else chat.story_chat(rng, "train")
-            used = sum(chat.length(m["content"]) for m in filler.messages)
+            used = sum(dialogue.length(m["content"]) for m in filler.messages)
             if used <= room:
                 before += filler.messages
                 room -= used
@@ -112,9 +114,9 @@ def make_items(n: int, seed: int) -> list[Item]:
         "opposite": fact_items("opposite"),
         "day": fact_items("day"),
         "decline": decline_items,
-        "copy": checked_items(chat.copy_chat, "copy"),
-        "json": checked_items(chat.json_chat, "json"),
-        "tool": checked_items(chat.tool_chat, "tool"),
+        "copy": checked_items(tasks.copy_chat, "copy"),
+        "json": checked_items(tasks.json_chat, "json"),
+        "tool": checked_items(tasks.tool_chat, "tool"),
         "again": checked_items(chat.fact_chat, "again"),
     }
     out: list[Item] = []
@@ -309,7 +311,7 @@ def ask(url: str, item: Item, timeout: float) -> str:
         {"function": {"name": c["function"]["name"], "arguments": json.loads(c["function"]["arguments"])}}
         for c in calls
     ]
-    return (message.get("content") or "") + "".join(chat.call_text(c) for c in written)
+    return (message.get("content") or "") + "".join(dialogue.call_text(c) for c in written)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Small questions with one right answer: opposites, animals, colours, kinds of things, days, counting, sums.
 
-Each function gives a question, the answer, and the words that a right answer must hold. Sums and counting leave
-out the cases that belong to the evaluation.
+Each function gives a question, the answer, and the words that a right answer must hold. Sums and counting
+leave out the cases that belong to the evaluation.
 """
 
 from random import Random

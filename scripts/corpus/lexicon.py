@@ -1,7 +1,7 @@
 """The words of the demo model's world: who lives in it, what can be found, where, and what is known of it.
 
-Tables only. What follows from an entry (who can swim, what lies high up) is here too, so that the simulation
-and the parser read the same facts.
+Tables only. What follows from an entry (who can swim, what lies high up) is here too, so that the
+simulation and the parser read the same facts.
 """
 
 import hashlib
@@ -103,14 +103,14 @@ TRAITS = split("""shy, brave, curious, clever, kind, proud, lazy, patient, cheer
 ALONE: dict[str, str] = {"girl": "f", "boy": "m", "cow": "f", "hen": "f", "ox": "m", "fisherman": "m"}
 """Kinds whose characters are all of one sex."""
 
-GIRLS = split("""Mila, Tilda, Nora, Lily, Ada, Rosa, Ella, Hanna, Ivy, Mara, Clara, Dora, Elsa, Fanny, Greta,
-    Ida, June, Kate, Lena, Molly, Nell, Olive, Polly, Ruby, Sally, Tess, Una, Vera, Wanda, Anna, Bella, Daisy,
-    Emma, Flora, Gina, Hazel, Iris, Julia, Lucy, Maya, Nina, Pearl, Rita, Stella, Tina, Willow, Zoe, Alma,
-    Betty, Carla, Edith, Freya, Helga, Jenny, Luna, Mina, Paula, Sonja, Thea, Viola""")
+GIRLS = split("""Mila, Tilda, Nora, Lily, Ada, Rosa, Ella, Hanna, Ivy, Mara, Clara, Dora, Elsa, Fanny,
+    Greta, Ida, June, Kate, Lena, Molly, Nell, Olive, Polly, Ruby, Sally, Tess, Una, Vera, Wanda, Anna,
+    Bella, Daisy, Emma, Flora, Gina, Hazel, Iris, Julia, Lucy, Maya, Nina, Pearl, Rita, Stella, Tina,
+    Willow, Zoe, Alma, Betty, Carla, Edith, Freya, Helga, Jenny, Luna, Mina, Paula, Sonja, Thea, Viola""")
 BOYS = split("""Otto, Bruno, Max, Tom, Ben, Finn, Hugo, Karl, Leo, Milo, Ned, Oscar, Paul, Rolf, Sam, Tim,
     Viktor, Will, Adam, Bert, Carl, Dan, Emil, Felix, Gus, Hans, Ivan, Jack, Kurt, Luke, Mark, Nico, Peter,
-    Ralf, Simon, Toby, Udo, Walt, Alfred, Boris, Conrad, David, Eric, Fred, George, Harry, Jonas, Kaspar, Linus,
-    Martin, Noah, Olaf, Philip, Rufus, Sven, Theo, Urs, Vincent, Willy, Zeno""")
+    Ralf, Simon, Toby, Udo, Walt, Alfred, Boris, Conrad, David, Eric, Fred, George, Harry, Jonas, Kaspar,
+    Linus, Martin, Noah, Olaf, Philip, Rufus, Sven, Theo, Urs, Vincent, Willy, Zeno""")
 SYLLABLES = split(
     "ba, be, bo, da, do, fi, ga, jo, ka, ki, la, le, lo, lu, ma, me, mi, mo, na, ni, no, pa, pi, ra, "
     "ri, ro, sa, si, so, ta, ti, to, va, vi, wa, za"
@@ -127,15 +127,16 @@ SCENES = {
     "spring": split("""the snow [have] melted, the first flowers [be+] out, the birds [build+] their nests,
         young leaves [grow+] on every branch, the brook [be] full of water, the meadow [smell] of wet earth,
         lambs [jump+] in the fields, bees [hum+] around the cherry trees, a cuckoo [call] from far away"""),
-    "summer": split("""the grass [be] tall and dry, the sun [stand] high in the sky, butterflies [dance+] over the
-        clover, the strawberries [be+] ripe, the days [be+] long and warm, crickets [sing+] in the hay, children
-        [swim+] in the bay, the wheat [be] yellow, not a cloud [be] to be seen"""),
-    "autumn": split("""red leaves [fall+] from the trees, mushrooms [grow+] under the oaks, the apples [be+] ripe,
-        the swallows [have+] flown south, fog [lie] over the fields, nuts [drop+] into the moss, the farmers
-        [bring+] in the corn, the evenings [grow+] dark early, spiders [spin+] their webs in the hedges"""),
-    "winter": split("""snow [lie] on all the roofs, the water [be] frozen, icicles [hang+] from the branches, smoke
-        [rise] from every chimney, the nights [be+] long and still, the fields [be+] white, frost [cover] the
-        windows, the wind [blow] from the north, the sparrows [sit+] close together"""),
+    "summer": split("""the grass [be] tall and dry, the sun [stand] high in the sky, butterflies [dance+]
+        over the clover, the strawberries [be+] ripe, the days [be+] long and warm, crickets [sing+] in the
+        hay, children [swim+] in the bay, the wheat [be] yellow, not a cloud [be] to be seen"""),
+    "autumn": split("""red leaves [fall+] from the trees, mushrooms [grow+] under the oaks, the apples [be+]
+        ripe, the swallows [have+] flown south, fog [lie] over the fields, nuts [drop+] into the moss, the
+        farmers [bring+] in the corn, the evenings [grow+] dark early, spiders [spin+] their webs in the
+        hedges"""),
+    "winter": split("""snow [lie] on all the roofs, the water [be] frozen, icicles [hang+] from the
+        branches, smoke [rise] from every chimney, the nights [be+] long and still, the fields [be+] white,
+        frost [cover] the windows, the wind [blow] from the north, the sparrows [sit+] close together"""),
 }
 """What a season looks like; a verb in brackets follows the teller's tense, with + for the plural."""
 
@@ -192,22 +193,23 @@ PLACES: dict[str, str] = {
 }
 """Places and the word that stands before each."""
 
-FAR_PLACES = split("""sea, mountain, lighthouse, castle, island, waterfall, town, harbour, great forest, desert,
-    big city, market, old tower, blue lake, glass palace""")
+FAR_PLACES = split("""sea, mountain, lighthouse, castle, island, waterfall, town, harbour, great forest,
+    desert, big city, market, old tower, blue lake, glass palace""")
 
 THINGS = split("""kite, drum, lantern, scarf, ball, hat, key, boat, bell, whistle, basket, blanket, mirror,
-    flute, spoon, bucket, rope, umbrella, coat, ring, button, coin, book, map, feather, shell, wheel, hammer,
-    shovel, broom, candle, cup, bowl, kettle, needle, ribbon, mitten, boot, slipper, cap, belt, bag, box,
-    fiddle, trumpet, harp, doll, top, puppet, marble, wagon, sled, ladder, net, brush, comb, pillow, clock,
-    letter, picture, pencil, stone, pearl, necklace, saddle, horseshoe, cowbell, teapot, jar, spade, rake,
-    watering can, fishing rod, wooden horse, toy ship, snow globe, paper star, music box, walking stick""")
+    flute, spoon, bucket, rope, umbrella, coat, ring, button, coin, book, map, feather, shell, wheel,
+    hammer, shovel, broom, candle, cup, bowl, kettle, needle, ribbon, mitten, boot, slipper, cap, belt, bag,
+    box, fiddle, trumpet, harp, doll, top, puppet, marble, wagon, sled, ladder, net, brush, comb, pillow,
+    clock, letter, picture, pencil, stone, pearl, necklace, saddle, horseshoe, cowbell, teapot, jar, spade,
+    rake, watering can, fishing rod, wooden horse, toy ship, snow globe, paper star, music box, walking
+    stick""")
 LOOKS = split("""red, blue, green, yellow, white, black, brown, grey, golden, silver, purple, orange, pink,
     round, tiny, old, new, shiny, wooden, striped, spotted, heavy, soft, broken, pretty""")
 
-FOODS = split("""apple, pear, plum, cherry, peach, strawberry, carrot, turnip, potato, cabbage, onion, bean, nut,
-    acorn, mushroom, berry, loaf of bread, piece of cheese, honey cake, bun, biscuit, pancake, pie, egg,
-    dumpling, sausage, pumpkin, melon, grape, raisin bun, slice of ham, bowl of soup, cup of milk, jar of jam,
-    pot of honey, bag of nuts, gingerbread heart, apple tart, corn cake, oat cookie""")
+FOODS = split("""apple, pear, plum, cherry, peach, strawberry, carrot, turnip, potato, cabbage, onion, bean,
+    nut, acorn, mushroom, berry, loaf of bread, piece of cheese, honey cake, bun, biscuit, pancake, pie,
+    egg, dumpling, sausage, pumpkin, melon, grape, raisin bun, slice of ham, bowl of soup, cup of milk, jar
+    of jam, pot of honey, bag of nuts, gingerbread heart, apple tart, corn cake, oat cookie""")
 
 DISHES: dict[str, tuple[str, str]] = {
     "apple pie": ("flour", "apples"),
@@ -261,20 +263,20 @@ SKILLS: dict[str, str] = {
     "walk on stilts": "walk",
 }
 
-HOBBIES = split("""count clouds, paint shells, collect feathers, tell riddles, watch the stars, roll down hills,
-    bake biscuits, read old maps, hum slow songs, splash in puddles, polish spoons, plant seeds, carve sticks,
-    chase butterflies, listen to the rain, draw circles in the sand, build towers of stones, tidy the
-    cupboard, whistle to the birds, look at the moon, press flowers, mend socks, skip over ditches, stack
-    firewood, feed the fish, weave baskets, play chess, blow bubbles, ring bells, make up rhymes, sweep the
-    steps, gather herbs, spin tops, ride on wagons, lie in the hay, taste honey, sort buttons, fold paper birds,
-    water the roses, climb over fences, dig for worms, guess the weather""")
+HOBBIES = split("""count clouds, paint shells, collect feathers, tell riddles, watch the stars, roll down
+    hills, bake biscuits, read old maps, hum slow songs, splash in puddles, polish spoons, plant seeds,
+    carve sticks, chase butterflies, listen to the rain, draw circles in the sand, build towers of stones,
+    tidy the cupboard, whistle to the birds, look at the moon, press flowers, mend socks, skip over ditches,
+    stack firewood, feed the fish, weave baskets, play chess, blow bubbles, ring bells, make up rhymes,
+    sweep the steps, gather herbs, spin tops, ride on wagons, lie in the hay, taste honey, sort buttons,
+    fold paper birds, water the roses, climb over fences, dig for worms, guess the weather""")
 
 FEARS = split(
     "high places, deep water, the dark, heavy stones, sharp thorns, thunder, loud noises, strangers, spiders"
 )
-DUTIES = split("""carry some firewood, pick some berries, sweep the yard, find a lost button, fetch some water,
-    sing a song, tell a riddle, mend a fence, feed the chickens, sort some nuts, wash the windows, water the
-    beans, stack the plates, roll a barrel, shake the carpet, clean a pot""")
+DUTIES = split("""carry some firewood, pick some berries, sweep the yard, find a lost button, fetch some
+    water, sing a song, tell a riddle, mend a fence, feed the chickens, sort some nuts, wash the windows,
+    water the beans, stack the plates, roll a barrel, shake the carpet, clean a pot""")
 
 SPOTS: dict[str, list[str]] = {
     "high": split(
@@ -329,39 +331,40 @@ HOW = {
     SMALL: "[squeeze] inside",
 }
 WRONG_SPOTS = split("""under the bed, behind the door, in the tall grass, under the table, beside the well,
-    behind the barn, in the old basket, under the bench, near the gate, among the leaves, in the cupboard, behind
-    the curtain, on the stairs, beside the fence, in the flower bed, under the bridge, in the hay, by the
-    fireplace, behind the stove, in the ditch""")
-LOSSES = split("""the wind [have] blown it away, it [have] fallen out of a pocket, a gust of wind [have] taken it,
-    the rain [have] washed it away, someone [have] moved it, it [have] rolled down a slope, it [have] slipped
-    through a hole in a bag, it [have] been left outside at night""")
-NOISES = split("""[play] the drum, [blow] a trumpet, [hammer] on a board, [scratch] on a fiddle, [ring] a big bell,
-    [saw] thick planks, [whistle] the same tune again and again, [bang] two pans together""")
+    behind the barn, in the old basket, under the bench, near the gate, among the leaves, in the cupboard,
+    behind the curtain, on the stairs, beside the fence, in the flower bed, under the bridge, in the hay, by
+    the fireplace, behind the stove, in the ditch""")
+LOSSES = split("""the wind [have] blown it away, it [have] fallen out of a pocket, a gust of wind [have]
+    taken it, the rain [have] washed it away, someone [have] moved it, it [have] rolled down a slope, it
+    [have] slipped through a hole in a bag, it [have] been left outside at night""")
+NOISES = split("""[play] the drum, [blow] a trumpet, [hammer] on a board, [scratch] on a fiddle, [ring] a
+    big bell, [saw] thick planks, [whistle] the same tune again and again, [bang] two pans together""")
 
 LESSONS = {
     "helped": split("""a friend makes hard things easy, two can do what one cannot, asking for help is wise,
-        kindness finds its way back, good friends are worth more than gold,
-        nobody has to do everything alone, a helping hand weighs more than a full purse, whoever asks gets an
-        answer, a favour is never forgotten"""),
+        kindness finds its way back, good friends are worth more than gold, nobody has to do everything
+        alone, a helping hand weighs more than a full purse, whoever asks gets an answer, a favour is never
+        forgotten"""),
     "alone": split("""trying is the first step, a calm head finds the way, practice helps more than luck,
-        small feet can go far, courage grows with every step,
-        patience opens many doors, a good idea is half the work, one should know what one can do"""),
-    "missed": split("""not every wish comes true at once, a sad day can still end well, some good things come by
-        another road, it helps to share a sorrow, there is always another morning,
-        a small comfort is better than a big complaint, losing something is not the end of the world"""),
+        small feet can go far, courage grows with every step, patience opens many doors, a good idea is half
+        the work, one should know what one can do"""),
+    "missed": split("""not every wish comes true at once, a sad day can still end well, some good things
+        come by another road, it helps to share a sorrow, there is always another morning, a small comfort
+        is better than a big complaint, losing something is not the end of the world"""),
 }
 
-MEETINGS = split("""on the way, at the crossing, by the road, behind a bush, on a log, under a tree, at the gate,
-    near a big stone, on a bench, beside a cart""")
-MISHAPS = split("""[fall] into the river, [sink] into the mud, [slip] away and [be] lost, [roll] into the swamp,
-    [slide] down the slope and [be] gone, [drop] into the well""")
-INCIDENTS = split("""[step] into a puddle, [hear] a cuckoo call, [count] eleven ducks, [lose] the path and [find] it again,
-    [rest] on a low wall, [drink] from a cool brook, [greet] an old miller, [jump] over a ditch, [see] a rainbow,
-    [pick] a blue flower, [wave] to a passing ship, [listen] to a blackbird, [sing] a marching song, [slip] on wet
-    leaves, [watch] two beetles fight, [shelter] under a chestnut tree, [find] a silver penny, [laugh] at a funny cloud,
-    [climb] over a broken gate, [stop] to smell the herbs, [follow] a narrow track, [talk] to a scarecrow, [chase] a
-    yellow leaf, [meet] a row of caterpillars, [hide] from a passing dog, [get] mud on both feet, [read] an old
-    signpost, [balance] on a log, [catch] a falling feather, [look] back at the smoke of the chimneys""")
+MEETINGS = split("""on the way, at the crossing, by the road, behind a bush, on a log, under a tree, at the
+    gate, near a big stone, on a bench, beside a cart""")
+MISHAPS = split("""[fall] into the river, [sink] into the mud, [slip] away and [be] lost, [roll] into the
+    swamp, [slide] down the slope and [be] gone, [drop] into the well""")
+INCIDENTS = split("""[step] into a puddle, [hear] a cuckoo call, [count] eleven ducks, [lose] the path and
+    [find] it again, [rest] on a low wall, [drink] from a cool brook, [greet] an old miller, [jump] over a
+    ditch, [see] a rainbow, [pick] a blue flower, [wave] to a passing ship, [listen] to a blackbird, [sing]
+    a marching song, [slip] on wet leaves, [watch] two beetles fight, [shelter] under a chestnut tree,
+    [find] a silver penny, [laugh] at a funny cloud, [climb] over a broken gate, [stop] to smell the herbs,
+    [follow] a narrow track, [talk] to a scarecrow, [chase] a yellow leaf, [meet] a row of caterpillars,
+    [hide] from a passing dog, [get] mud on both feet, [read] an old signpost, [balance] on a log, [catch] a
+    falling feather, [look] back at the smoke of the chimneys""")
 FAILURES = split("it [go] wrong, it [look] silly, nothing [go] right, it [be] much too hard")
 PRACTICE = split("three days, a whole week, many days, seven evenings")
 BARRIERS = {

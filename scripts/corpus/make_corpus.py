@@ -5,9 +5,10 @@
     python3 scripts/corpus/make_corpus.py --split heldout --seed 7 --documents 20
     python3 scripts/corpus/make_corpus.py --measure
 
-Documents end with <|endoftext|>. Document number i is a function of (seed, i) alone, so the same command writes
-the same bytes, and streams may be cut and joined. `--split heldout` draws from the combinations, names, sums,
-topics and distances of retrieval that `--split train` never shows. `--measure` prints how repetitive the text is.
+Documents end with <|endoftext|>. Document number i is a function of (seed, i) alone, so the same command
+writes the same bytes, and streams may be cut and joined. `--split heldout` draws from the combinations,
+names, sums, topics and distances of retrieval that `--split train` never shows. `--measure` prints how
+repetitive the text is.
 
 Needs Python's standard library alone.
 """
@@ -19,18 +20,37 @@ from collections import Counter
 from random import Random
 
 import chat
+import dialogue
 import parse
+import tasks
 
 END = "<|endoftext|>"
 STORIES = 0.3
 """Share of documents that are a story without a conversation."""
 
 
+CONVERSATIONS = {
+    chat.story_chat: 36,
+    chat.continue_chat: 3,
+    chat.fact_chat: 60,
+    tasks.copy_chat: 16,
+    tasks.retrieval_chat: 5,
+    tasks.json_chat: 10,
+    tasks.tool_chat: 5,
+}
+"""Kinds of conversations and how often each is drawn. Small questions are short, so they take many."""
+
+
+def conversation(rng: Random, split: str) -> dialogue.Chat:
+    make = rng.choices(list(CONVERSATIONS), list(CONVERSATIONS.values()))[0]
+    return make(rng, split)
+
+
 def document(seed: int, number: int, split: str, stories: float = STORIES) -> str:
     rng = Random(f"{split} {seed} {number}")
     if rng.random() < stories:
         return chat.told(rng, split)[1]
-    return chat.render(chat.draw(rng, split))
+    return dialogue.render(conversation(rng, split))
 
 
 def tokens(text: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Reads a told story back: which event each sentence is, and whether the whole obeys the simulation's rules.
 
-The expressions are made of the tellers' own table (sentences.py), so the parser knows exactly the sentences that
-a teller can say. What it does not know counts as unread; nothing is guessed.
+The expressions are made of the tellers' own table (sentences.py), so the parser knows exactly the sentences
+that a teller can say. What it does not know counts as unread; nothing is guessed.
 """
 
 import re
@@ -29,8 +29,8 @@ NOUN = (
     + ")"
 )
 WANT = (
-    f"to (?:find the {NOUN}|eat an? {NOUN}|make an? {NOUN}|see the (?:{'|'.join(lex.FAR_PLACES)})|have a friend"
-    f"|learn to (?:{'|'.join(lex.SKILLS)})|sleep|get (?:warm|dry)|give {NAME} the {NOUN})"
+    f"to (?:find the {NOUN}|eat an? {NOUN}|make an? {NOUN}|have a friend"
+    f"|see the (?:{'|'.join(lex.FAR_PLACES)})|learn to (?:{'|'.join(lex.SKILLS)})|sleep|get (?:warm|dry)|give {NAME} the {NOUN})"
 )
 SOLVED = {
     "manage",
@@ -188,7 +188,8 @@ PRELUDE = re.compile(
 
 
 def sentences(text: str) -> list[str]:
-    """Cut where a full stop, or the end of a speech without a speaker, is followed by a capital or a quote."""
+    """Cut where a full stop, or the end of a speech without a speaker, is followed by a capital or a
+    quote."""
     text = " ".join(text.split())
     cuts, at, inside = [], 0, False
     for i, c in enumerate(text):

@@ -1,8 +1,8 @@
 """What happens in a story: characters with wants, traits and fears act in a world, step by step.
 
-An event needs something of the state (a place, a thing, what a character can do or dares) and changes it. The
-families of wants below differ in what stands between a character and the want; how it ends follows from what
-the characters can do and how they treat each other. Nothing here knows how a story is told.
+An event needs something of the state (a place, a thing, what a character can do or dares) and changes it.
+The families of wants below differ in what stands between a character and the want; how it ends follows from
+what the characters can do and how they treat each other. Nothing here knows how a story is told.
 """
 
 from dataclasses import dataclass, field
@@ -96,7 +96,8 @@ def meet(s: Story) -> Character:
 
 
 def ask_help(s: Story, what: str) -> bool:
-    """The hero asks; whether the other one helps follows from that one's trait and from what the hero does."""
+    """The hero asks; whether the other one helps follows from that one's trait and from what the hero
+    does."""
     a, b = s.hero, meet(s)
     if a.trait in ("proud", "stubborn") and s.rng.random() < 0.8:
         s.add("too_proud", a, b)

@@ -1,8 +1,9 @@
 """Every sentence that a teller can say of an event. The parser reads the same table backwards.
 
-`{A}` and `{B}` are who acts and the other one; `{A.her}`, `{A.she}`, `{A.him}` their pronouns. `{t}` is a thing
-with its article, `{t.a}` with the indefinite one, `{t.bare}` without. `[go]` is a verb in the teller's tense,
-`[go+]` its plural. A sentence that begins with a quotation mark is for tellers who like dialogue.
+`{A}` and `{B}` are who acts and the other one; `{A.her}`, `{A.she}`, `{A.him}` their pronouns. `{t}` is a
+thing with its article, `{t.a}` with the indefinite one, `{t.bare}` without. `[go]` is a verb in the
+teller's tense, `[go+]` its plural. A sentence that begins with a quotation mark is for tellers who like
+dialogue.
 """
 
 from encounters import ENCOUNTERS, table

@@ -8,13 +8,19 @@ import lexicon as lex
 from plot import Character, Event, Story, article
 from sentences import EVENTS, HABIT, INTRO, LINKS, MANNERS, NO_LINK, SCENE
 
-IRREGULAR = lex.pairs("""be: was, have: had, do: did, go: went, come: came, see: saw, find: found, get: got, take: took,
-    give: gave, say: said, tell: told, know: knew, think: thought, begin: began, run: ran, sit: sat, stand: stood,
-    speak: spoke, hide: hid, make: made, bring: brought, hold: held, eat: ate, break: broke, sink: sank, slide: slid, sell: sold, hear: heard, drink: drank, catch: caught, step: stepped, slip: slipped, wave: waved, rest: rested, sleep: slept, feel: felt, fall: fell,
+IRREGULAR = lex.pairs("""be: was, have: had, do: did, go: went, come: came, see: saw, find: found, get: got,
+take: took,
+    give: gave, say: said, tell: told, know: knew, think: thought, begin: began, run: ran, sit: sat, stand:
+    stood,
+    speak: spoke, hide: hid, make: made, bring: brought, hold: held, eat: ate, break: broke, sink: sank,
+    slide: slid, sell: sold, hear: heard, drink: drank, catch: caught, step: stepped, slip: slipped, wave:
+    waved, rest: rested, sleep: slept, feel: felt, fall: fell,
     fly: flew, swim: swam, sing: sang, blow: blew, ring: rang, shine: shone, wake: woke, lie: lay, set: set,
-    put: put, cut: cut, leave: left, lead: led, meet: met, shake: shook, keep: kept, lose: lost, become: became,
+    put: put, cut: cut, leave: left, lead: led, meet: met, shake: shook, keep: kept, lose: lost, become:
+    became,
     forget: forgot, teach: taught, read: read, rise: rose, hang: hung, grow: grew, spin: spun, build: built,
-    creep: crept, can: could, will: would, cry: cried, try: tried, carry: carried, hurry: hurried, nod: nodded,
+    creep: crept, can: could, will: would, cry: cried, try: tried, carry: carried, hurry: hurried, nod:
+    nodded,
     beg: begged, stop: stopped, clap: clapped, shiver: shivered, sob: sobbed, drop: dropped, hum: hummed,
     play: played, stay: stayed""")
 

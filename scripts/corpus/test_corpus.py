@@ -4,7 +4,6 @@
 python3 scripts/corpus/test_corpus.py
 """
 
-import re
 import subprocess
 import sys
 import unittest
@@ -12,10 +11,12 @@ from pathlib import Path
 from random import Random
 
 import chat
+import dialogue
 import eval_demo
 import lexicon as lex
 import make_corpus
 import parse
+import tasks
 from template import TEMPLATE
 
 
@@ -56,8 +57,8 @@ class Corpus(unittest.TestCase):
         for i in range(100):
             name = chat.told(Random(i), "train", strange=True)[0].hero.name
             self.assertFalse(lex.held_out("name", name, share=8))
-            made = chat.retrieval_chat(Random(i), "train", 600)
-            self.assertFalse(chat.held_out_distance(made.checks[-1][2]["distance"]))
+            made = tasks.retrieval_chat(Random(i), "train", 600)
+            self.assertFalse(tasks.held_out_distance(made.checks[-1][2]["distance"]))
 
     def test_stories_keep_to_their_length_and_words(self):
         told = [text for _, text in stories(300, "train")]
@@ -81,12 +82,12 @@ class Corpus(unittest.TestCase):
         environment.filters["tojson"] = json.dumps
         template = environment.from_string(TEMPLATE)
         for i in range(200):
-            made = chat.draw(Random(i), "train")
-            self.assertEqual(template.render(messages=made.messages, tools=made.tools), chat.render(made))
-        with_system = chat.Chat(
+            made = make_corpus.conversation(Random(i), "train")
+            self.assertEqual(template.render(messages=made.messages, tools=made.tools), dialogue.render(made))
+        with_system = dialogue.Chat(
             [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi."}]
         )
-        self.assertEqual(template.render(messages=with_system.messages), chat.render(with_system))
+        self.assertEqual(template.render(messages=with_system.messages), dialogue.render(with_system))
 
 
 class Rules(unittest.TestCase):
