@@ -129,10 +129,20 @@ class Windows:
         self.n_vocab = int(text.ids.max()) + 1
         self.taken, self.number, self.order, self.at = 0, 0, np.empty(0, int), 0
 
+    def state(self) -> list[int]:
+        return [self.taken, self.number, self.at]
+
+    def restore(self, state: list[int]) -> None:
+        self.taken, self.number, self.at = state
+        if self.number:
+            self.order = self._order(self.number - 1)
+
+    def _order(self, number: int) -> np.ndarray:
+        return np.random.default_rng((self.seed, self.n_ctx, number)).permutation(self.chosen)
+
     def _next(self) -> int:
         if self.at == len(self.order):
-            rng = np.random.default_rng((self.seed, self.n_ctx, self.number))
-            self.order, self.at, self.number = rng.permutation(self.chosen), 0, self.number + 1
+            self.order, self.at, self.number = self._order(self.number), 0, self.number + 1
         self.at += 1
         return self.order[self.at - 1]
 
@@ -214,6 +224,7 @@ def arguments() -> argparse.Namespace:
     budget = parser.add_mutually_exclusive_group(required=True)
     budget.add_argument("--minutes", type=float, help="training time, over all starts of the run")
     budget.add_argument("--steps", type=int)
+    parser.add_argument("--stop", type=int, help="stop after this step of the schedule")
     parser.add_argument("--shape", choices=SHAPES, default="deep")
     parser.add_argument("--batch", type=int, default=8192, help="tokens a step")
     parser.add_argument("--context", type=int, default=512, help="tokens of a short window")
@@ -277,24 +288,18 @@ def main() -> None:
             opt.load_state_dict(saved)
         done, trained_s, rows = state["step"], state["trained_s"], state["rows"]
         print(f"going on from step {done}, after {trained_s / 60:.1f} minutes", flush=True)
-        # The windows that were taken are taken again, so that the run sees what it would have seen.
-        for step, n in enumerate(state["long_steps"]):
-            windows = long if n else short
-            batch(windows, args.batch // windows.n_ctx, args.needles, step)
-        long_steps = state["long_steps"]
-    else:
-        long_steps = []
+        short.restore(state["short"])
+        long.restore(state["long"])
 
     loss_fn = torch.compile(Loss(model), dynamic=False) if args.compile else Loss(model)
     began, began_tokens, before = time.monotonic(), done, trained_s
     while True:
         trained_s = before + time.monotonic() - began
         progress = done / args.steps if args.steps else trained_s / (60 * args.minutes)
-        if progress >= 1:
+        if progress >= 1 or done == args.stop:
             break
         is_long = progress > 0.2 and done % args.long_every == args.long_every - 1
         windows = long if is_long else short
-        long_steps.append(int(is_long))
         x, y = batch(windows, args.batch // windows.n_ctx, args.needles, done)
         share = rate(done, progress, args.warmup, args.decay)
         n_learned, total = int((y != IGNORED).sum()), 0.0
@@ -311,7 +316,7 @@ def main() -> None:
             opt.zero_grad()
         done += 1
         trained_s = before + time.monotonic() - began
-        last = done >= args.steps if args.steps else trained_s >= 60 * args.minutes
+        last = done == args.stop or (done >= args.steps if args.steps else trained_s >= 60 * args.minutes)
         checked = last or done % args.check_every == 0
         shown = ""
         if checked:
@@ -334,7 +339,7 @@ def main() -> None:
             )
         if checked or done % args.save_every == 0:
             state = {"shape": asdict(shape), "step": done, "trained_s": trained_s, "rows": rows}
-            state |= {"long_steps": long_steps, "model": model.state_dict()}
+            state |= {"short": short.state(), "long": long.state(), "model": model.state_dict()}
             save(checkpoint, state | {"optimisers": [opt.state_dict() for opt in opts]})
             with open(args.out / "loss.csv", "w", newline="") as out:
                 csv.writer(out).writerows([["step", "tokens", "rate", "loss", "validation"], *rows])

@@ -29,8 +29,8 @@ NOUN = (
     + ")"
 )
 WANT = (
-    f"to (?:find the {NOUN}|eat an? {NOUN}|make an? {NOUN}|have a friend"
-    f"|see the (?:{'|'.join(lex.FAR_PLACES)})|learn to (?:{'|'.join(lex.SKILLS)})|sleep|get (?:warm|dry)|give {NAME} the {NOUN})"
+    f"to (?:find the {NOUN}|eat an? {NOUN}|make an? {NOUN}|give {NAME} the {NOUN}|have a friend|sleep"
+    f"|see the (?:{'|'.join(lex.FAR_PLACES)})|learn to (?:{'|'.join(lex.SKILLS)})|get (?:warm|dry))"
 )
 SOLVED = {
     "manage",
