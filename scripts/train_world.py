@@ -111,11 +111,31 @@ class Text:
                 self.starts.append(self.starts[-1] + len(doc))
         self.ids, self.learned = np.concatenate(ids), np.concatenate(learned)
 
+        self.starts = np.array(self.starts)
+
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def length(self, i: int) -> int:
-        return self.starts[i + 1] - self.starts[i]
+
+def prepare(corpus: Path, out: Path, n_vocab: int) -> tuple[Text, Text]:
+    """Training and validation text, from the run's folder if they are there."""
+    kept = out / "text.pt"
+    if not kept.exists():
+        train, val = documents(corpus)
+        tok = tokenizer(out / "tokenizer.json", train, n_vocab)
+        assert tok.get_vocab_size() == n_vocab, f"{tok.get_vocab_size()} tokens: the corpus is too small"
+        (out / "validation.txt").write_text(END.join(val[:300]))
+        texts = [vars(Text(tok, train)), vars(Text(tok, val[:600]))]
+        arrays = [{name: torch.from_numpy(array) for name, array in text.items()} for text in texts]
+        save(kept, {"bytes": corpus.stat().st_size, "texts": arrays})
+    state = torch.load(kept, weights_only=True)
+    assert state["bytes"] == corpus.stat().st_size, f"{kept} was made of another corpus"
+    texts = []
+    for arrays in state["texts"]:
+        text = Text.__new__(Text)
+        vars(text).update({name: array.numpy() for name, array in arrays.items()})
+        texts.append(text)
+    return texts[0], texts[1]
 
 
 class Windows:
@@ -258,11 +278,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     shape = SHAPES[args.shape]
 
-    train_texts, val_texts = documents(args.corpus)
-    tok = tokenizer(args.out / "tokenizer.json", train_texts, shape.n_vocab)
-    assert tok.get_vocab_size() == shape.n_vocab, f"{tok.get_vocab_size()} tokens: the corpus is too small"
-    (args.out / "validation.txt").write_text(END.join(val_texts[:300]))
-    text, val = Text(tok, train_texts), Text(tok, val_texts[:600])
+    text, val = prepare(args.corpus, args.out, shape.n_vocab)
     lengths = np.diff(text.starts)
     every = np.arange(len(text))
     short = Windows(text, args.context, every[lengths <= args.context], args.seed, len(SPECIALS))
