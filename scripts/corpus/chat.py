@@ -188,7 +188,9 @@ def questions(rng: Random, story: Story) -> list[tuple[str, str, list[str]]]:
 
 
 def listed(keys: list[str]) -> str:
-    return keys[0] if len(keys) == 1 else ", ".join(keys[:-1]) + " and " + keys[-1]
+    if len(keys) == 1:
+        return f"key {keys[0]}"
+    return f"keys {', '.join(keys[:-1])} and {keys[-1]}"
 
 
 def chosen_keys(rng: Random, every: dict) -> tuple[list[str], dict]:
@@ -226,9 +228,9 @@ def story_chat(rng: Random, split: str) -> Chat:
         chat.ask(
             rng.choice(
                 [
-                    "Answer as JSON with the keys {k}.",
-                    "Give me JSON with the keys {k}.",
-                    "As JSON, please: {k}.",
+                    "Answer as JSON with the {k}.",
+                    "Give me JSON with the {k}.",
+                    "As JSON, please, the {k}.",
                 ]
             ).format(k=listed(keys)),
             json.dumps(values),

@@ -13,8 +13,8 @@ ENCOUNTERS: dict[str, list[str]] = {
         {other.a} called {B} [come] along.
         {A} [see] {other.a} {where}, and {B.her} name [be] {B}.
         "Hello, I am {B}," [say] {other.a} {where}.
-        "Who are you?" [ask] {other.a} {where}. The stranger's name [be] {B}.
-        "Good day!" [call] {B}, {other.a} {where}.
+        "Who (are you|goes there|is coming)?" [ask] {other.a} {where}. The stranger's name [be] {B}.
+        "(Good day|Good morning|Hello there|Greetings)!" [call] {B}, {other.a} {where}.
     """),
     "shy": table("""
         {A} [be] shy and [look] at the ground.
@@ -43,8 +43,8 @@ ENCOUNTERS: dict[str, list[str]] = {
     """),
     "ask": table("""
         {A} [ask] {B} for help.
-        {A} [tell] {B} everything and [ask] for help.
-        "Will you help me, please?" [ask] {A}.
+        {A} [tell] {B} (everything|the whole story|all about it) and [ask] for help.
+        "(Will you|Could you|Would you) (help me|lend me a hand|stand by me), please?" [ask] {A}.
         "{B}, can you help me?" [ask] {A}.
         "I need your help," [say] {A} to {B}.
         {A} [beg] {B} to help.
@@ -61,9 +61,9 @@ ENCOUNTERS: dict[str, list[str]] = {
     "do_duty": table("""
         {A} [do] all that {B} [have] asked.
         {A} [go] to {duty}, and {B} [watch].
-        {A} [set] to work at once, for it [be] fair.
+        {A} [set] to work (at once|gladly|with a sigh), for it [be] (fair|only right).
         {A} [work] until it [be] done.
-        It [take] an hour to {duty}, and {A} [do] not complain.
+        It [take] (an hour|some time|all morning) to {duty}, and {A} [do] not (complain|stop|mind).
     """),
     "refuse_duty": table("""
         {A} [be] too lazy for that and [go] away.
@@ -74,17 +74,17 @@ ENCOUNTERS: dict[str, list[str]] = {
         {A} [be] glad to help.
         {A} [nod].
         {A} [agree] to help {B}.
-        "Of course I will help you," [say] {A}.
-        "Yes, let me see," [say] {A} with a smile.
-        "I will help you gladly," [answer] {A}.
-        {A} [think] for a moment and then [say] yes.
+        "(Of course|Surely|Yes,) I will (help you|do that|try)," [say] {A}.
+        "(Yes, let me|Well, let us) see," [say] {A} with a (smile|nod|wink).
+        "I (will|can) help you (gladly|with that|if you like)," [answer] {A}.
+        {A} [think] (for a moment|about it|a little) and then [say] yes.
     """),
     "see_at": table("""
         {A} [see] {t} {spot}.
         {A} [find] {t} {spot}.
         {A} [discover] {t} {spot}.
         {spot} [lie] {t}.
-        {A} [look] up and down and [see] {t} {spot}.
+        {A} [look] (up and down|all around|twice) and [see] {t} {spot}.
         "There it is!" [cry] {A}. {t} [be] {spot}.
     """),
     "manage": table("""
@@ -147,7 +147,7 @@ ENCOUNTERS: dict[str, list[str]] = {
     "together": table("""
         {A} and {B} [take+] {tool.a} and [try+] it together.
         {A} and {B} [work+] side by side with {tool.a}.
-        "Let us try it together," [say] {B}, and {A} [bring] {tool.a}.
+        "Let us try it (together|side by side|as a pair)," [say] {B}, and {A} [bring] {tool.a}.
         {B} [can] not do it alone either, so {A} and {B} [use+] {tool.a}.
     """),
     "got_together": table("""
@@ -168,11 +168,11 @@ ENCOUNTERS: dict[str, list[str]] = {
         {A} {how} and [give] {t} to {B}.
     """),
     "thank": table("""
-        {A} [thank] {B} with all {A.her} heart.
+        {A} [thank] {B} (again and again|warmly|three times|very much).
         {A} [thank] {B} and [give] {B.him} {food.a}.
         "Thank you, {B}!" [say] {A}.
         To thank {B}, {A} [share] {food.a} with {B.him}.
-        "I will never forget this," [say] {A} to {B}.
+        "I will (never|not) forget (this|it|your kindness)," [say] {A} to {B}.
         {A} and {B} [shake+] hands, and then they [eat+] {food.a} together.
     """),
     "search": table("""
@@ -190,12 +190,12 @@ ENCOUNTERS: dict[str, list[str]] = {
     "ask_where": table("""
         {A} [ask] {B} about {t}.
         "Have you seen {t.my}?" [ask] {A}.
-        "I am looking for {t.my}," [say] {A} to {B}.
+        "I (am looking|have been looking) for {t.my}," [say] {A} to {B}.
     """),
     "tell_where": table("""
         {A} [have] seen {t} and [show] {B} the way.
         {A} [tell] {B} where to look.
-        "Yes, I saw it this morning. Come with me," [say] {A}.
-        "I think I know where it is," [say] {A}.
+        "Yes, I saw it (this morning|yesterday|on my walk). (Come with me|Follow me)," [say] {A}.
+        "I (think|believe) I know where it (is|lies|may be)," [say] {A}.
     """),
 }

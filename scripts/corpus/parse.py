@@ -11,7 +11,7 @@ from functools import lru_cache
 import lexicon as lex
 from plot import article
 from sentences import EVENTS, HABIT, INTRO, LINKS, MANNERS, SCENE
-from teller import SLOT, VERB, bare, conjugate
+from teller import EITHER, SLOT, VERB, bare, conjugate
 
 KINDS = "|".join(lex.KINDS)
 TRAITS = "|".join(lex.TRAITS)
@@ -141,9 +141,14 @@ def expression(pattern: str) -> str:
         return before + group(name, {"want": WANT, "t": NOUN}.get(name, inner))
 
     parts, at = [], 0
-    for match in re.finditer(rf"{SLOT.pattern}|{VERB.pattern}", pattern):
+    for match in re.finditer(rf"{SLOT.pattern}|{VERB.pattern}|{EITHER.pattern}", pattern):
         parts.append(literal(pattern[at : match.start()], at == 0))
-        parts.append(slot(match[1]) if match[1] else verb(re.match(VERB, match[0])))
+        if match[1]:
+            parts.append(slot(match[1]))
+        elif match[2]:
+            parts.append(verb(re.match(VERB, match[0])))
+        else:
+            parts.append("(?:" + "|".join(map(re.escape, match[4].split("|"))) + ")")
         at = match.end()
     parts.append(literal(pattern[at:], at == 0))
     text = "".join(parts).replace(r"(?:can|could)\ not", "(?:cannot|could not)")
@@ -289,7 +294,7 @@ def names_in(text: str) -> set[str]:
     return {n for n in found if n.lower() not in COMMON}
 
 
-COMMON = {"he", "she", "the", "it", "there", "i", "spring", "summer", "autumn", "winter"}
+COMMON = {"sundays", "he", "she", "the", "it", "there", "i", "spring", "summer", "autumn", "winter"}
 
 
 def judge(text: str) -> Verdict:

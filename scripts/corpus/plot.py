@@ -156,7 +156,7 @@ def overcome(s: Story, t: str, obstacle: str, spot: str) -> bool:
             s.add("gone", a, b, t=t, link="but", where=rng.choice(lex.MISHAPS))
             s.facts["helper"] = b
             return False
-        s.add("got_together", a, b, t=t, link="found")
+        s.add("got_together", a, b, t=t, link="then")
         s.facts["how"] = "together"
         return True
     ability = rng.choice(sorted(lex.KINDS[b.kind] & lex.NEEDS[obstacle]))
@@ -241,7 +241,10 @@ def reach(s: Story):
     s.add("set_out", s.hero, link="one day", far=far)
     a, b = s.hero, s.other
     s.detail("incident", a, incident=s.rng.choice(lex.INCIDENTS))
-    s.detail("scene_way", a, scene=s.rng.choice(lex.SCENES[s.season]))
+    # What can be seen along a way, and not what is so of a whole season.
+    lasting = ("[have", "frozen", "nights", "evenings", "days", "cloud")
+    sights = [t for t in lex.SCENES[s.season] if not any(word in t for word in lasting)]
+    s.detail("scene_way", a, scene=s.rng.choice(sights))
     barrier = s.rng.choice(list(lex.BARRIERS))
     ob = lex.BARRIERS[barrier]
     s.facts |= {"barrier": barrier, "obstacle": ob}

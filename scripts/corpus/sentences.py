@@ -2,7 +2,8 @@
 
 `{A}` and `{B}` are who acts and the other one; `{A.her}`, `{A.she}`, `{A.him}` their pronouns. `{t}` is a
 thing with its article, `{t.a}` with the indefinite one, `{t.bare}` without. `[go]` is a verb in the
-teller's tense, `[go+]` its plural. A sentence that begins with a quotation mark is for tellers who like
+teller's tense, `[go+]` its plural, and `(at once|soon)` one of
+several wordings. A sentence that begins with a quotation mark is for tellers who like
 dialogue.
 """
 
@@ -19,7 +20,7 @@ INTRO = table("""
     {in place} there [be] {hero.a} whose name [be] {A}.
     {hero.a} named {A} [have] a home {in place}.
     Everyone {in place} [know] {A}, {hero.a}.
-    {in place}, not far from the road, [live] {A}, {hero.a}.
+    {in place}, (not far from the road|behind a tall hedge|next to a pear tree|in a small house), [live] {A}, {hero.a}.
     Do you know {A}? {A.she} [be] {hero.a}, and {A.she} [live] {in place}.
     Long ago, {hero.a} named {A} [live] {in place}.
     {A} [be] the name of {hero.a} who [live] {in place}.
@@ -31,8 +32,8 @@ SCENE = table("""
     It [be] {season}, and {scene}.
     It [be] {weather.a} day in {season}.
     It [be] {weather.a} {season} day, and {scene}.
-    It [be] a time of {weather} days in {season}, and {scene}.
-    In {season}, when {scene}, this [happen].
+    It [be] a time of {weather} (days|hours|weeks) in {season}, and {scene}.
+    In {season}, when {scene}, (this|our story|something) [happen].
     {season} [be] here: {scene}.
     The {season} [be] {weather} that year.
     All this [happen] in {season}, when {scene}.
@@ -41,10 +42,10 @@ SCENE = table("""
 
 HABIT = table("""
     {A} [like] to {hobby}.
-    Every morning {A} [like] to {hobby}.
+    (Every morning|In the evenings|On Sundays|Now and then|After lunch) {A} [like] to {hobby}.
     {A} [love] to {hobby} and to {hobby2}.
     Most of all {A} [like] to {hobby}.
-    When the work [be] done, {A} [like] to {hobby}.
+    When (the work|the day|breakfast|the meal) [be] (done|over), {A} [like] to {hobby}.
     Nobody [can] {hobby} as well as {A}.
 """)
 
@@ -100,9 +101,9 @@ EVENTS: dict[str, list[str]] = ENCOUNTERS | {
     "carry": table("""
         {A} [carry] {t.a}, as always.
         In {A.her} bag {A} [have] {t.a}.
-        {A} never [go] anywhere without {A.her} {t.bare}.
+        {A} never [go] (anywhere|out|far|on a walk) without {A.her} {t.bare}.
         {A} [hold] {A.her} {t.bare} tightly.
-        {A.she} [take] {A.her} {t.bare} along for luck.
+        {A.she} [take] {A.her} {t.bare} along (for luck|as well|once more).
     """),
     "never_seen": table("""
         {A} [have] never seen the {far}.
@@ -257,13 +258,13 @@ EVENTS: dict[str, list[str]] = ENCOUNTERS | {
     "teach": table("""
         {A} [show] {B} how to {skill}.
         {A} [teach] {B} slowly and with patience.
-        "Watch me and do the same," [say] {A} to {B}.
+        "(Watch me|Look here|Look closely) and do (the same|as I do)," [say] {A} to {B}.
         {A} [know] well how to {skill} and [teach] {B}.
     """),
     "practise": table("""
         {A} [practise] for {days}.
         {A} [practise] for {days}, and {B} [help].
-        {A} [make] many mistakes, but after {days} there [be+] fewer.
+        {A} [make] (many|some|a lot of) mistakes, but after {days} there [be+] (fewer|hardly any).
     """),
     "stop_practice": table("""
         {A} [get] tired of it and [stop].
@@ -285,7 +286,7 @@ EVENTS: dict[str, list[str]] = ENCOUNTERS | {
     "go_see": table("""
         {A} [get] up, [take] {A.her} {t.bare} and [go] outside.
         {A} [put] {A.her} {t.bare} aside and [look] out of the door.
-        {A} [go] to see what it [be], with {A.her} {t.bare} in one hand.
+        {A} [go] (to see|to find out) what it [be], with {A.her} {t.bare} in one hand.
     """),
     "makes_noise": table("""
         {A} {noise}.
@@ -294,14 +295,14 @@ EVENTS: dict[str, list[str]] = ENCOUNTERS | {
     """),
     "ask_quiet": table("""
         {A} [ask] {B} to be quiet.
-        "Please be quiet, I want to sleep," [say] {A}.
+        "(Please|Please, please) be quiet, I want to (sleep|rest|go to bed)," [say] {A}.
         {A} [beg] {B} to stop.
         "Could you do that tomorrow?" [ask] {A}.
     """),
     "stop_noise": table("""
-        {A} [stop] at once and [say] sorry.
+        {A} [stop] (at once|in surprise|right away) and [say] sorry.
         {A} [see] how late it [be] and [stop].
-        "I am sorry, I will stop," [say] {A}.
+        "(I am sorry|Oh, forgive me|Excuse me), I will (stop|be quiet)," [say] {A}.
     """),
     "not_quiet": table("""
         {A} [do] not stop.
@@ -400,7 +401,7 @@ EVENTS: dict[str, list[str]] = ENCOUNTERS | {
         {A} and {B} [be+] friends.
         {A} [have] a friend, and {B} [have] one, too.
         {A} and {B} [become+] the best of friends.
-        {A} [be] not alone any more, because {B} [be] a friend.
+        {A} [be] not (alone|lonely|sad) any more, (because|for|since) {B} [be] a friend.
     """),
     "end_make": table("""
         {t} [be] ready, and {A} [be] proud.
@@ -417,7 +418,7 @@ EVENTS: dict[str, list[str]] = ENCOUNTERS | {
     "end_sleep": table("""
         it [be] quiet, and {A} [sleep] until noon.
         {A} [fall] asleep.
-        {A} [sleep] deeply and [dream] of the sea.
+        {A} [sleep] deeply and [dream] of (the sea|sweet pears|white clouds|home).
         {A} [sleep] the whole night.
     """),
     "end_shelter": table("""
@@ -441,7 +442,7 @@ EVENTS: dict[str, list[str]] = ENCOUNTERS | {
         {A} [give] {B} {gift.a} to cheer {B.him} up.
         {A} [come] back and [bring] {B} {gift.a}.
         "Do not be sad," [say] {A}, who [give] {B} {gift.a}.
-        {A} [show] {B} how to play with {gift.a}, and they [laugh+].
+        {A} [bring] {gift.a} for {B}, and soon they [laugh+].
     """),
     "content": table("""
         {A} [say] to {A.her} own heart that tomorrow [be] another day.
@@ -449,21 +450,21 @@ EVENTS: dict[str, list[str]] = ENCOUNTERS | {
         {A} [look] at the stars and [be] not sad for long.
     """),
     "glad": table("""
-        {A} [be] the happiest one in the world.
+        {A} [be] the happiest one (in the world|of all|far and wide).
         {A} [smile] all evening.
-        {A} [sing] all the way home.
-        {A} [jump] for joy.
+        {A} [sing] all the way (home|back|to the garden gate).
+        {A} [jump] (for joy|up and down|into the air).
         {A.her} heart [be] light.
-        "What a good day!" [say] {A}.
+        "What a (good|fine|lucky|happy) day!" [say] {A}.
         {A} [laugh] and [clap] {A.her} hands.
         {A} never [forget] that day.
     """),
     "lesson": table("""
         So it is: {lesson}.
-        From that day on everyone [know] that {lesson}.
-        And that shows that {lesson}.
-        It is true that {lesson}.
-        As old people say, {lesson}.
+        From that (day|time|hour) on (everyone|all the neighbours|young and old) [know] that {lesson}.
+        And (that|this|their tale) shows that {lesson}.
+        It is (true|well known|clear|no secret) that {lesson}.
+        As (old people|the wise|grandmothers|the elders) say, {lesson}.
         Remember: {lesson}.
     """),
 }
@@ -541,6 +542,7 @@ NO_LINK = {
     "teach",
     "afraid",
     "incident",
+    "want_give",
     "share",
 }
 """Events that follow without a word of time where nothing links them."""

@@ -161,9 +161,9 @@ def json_chat(rng: Random, split: str) -> Chat:
             f"{text} "
             + rng.choice(
                 [
-                    "Answer as JSON with the keys {k}.",
-                    "Give me JSON with the keys {k}.",
-                    "Write this as JSON: {k}.",
+                    "Answer as JSON with the {k}.",
+                    "Give me JSON with the {k}.",
+                    "Write this as JSON, with the {k}.",
                 ]
             ).format(k=listed(keys)),
             json.dumps(values),

@@ -51,6 +51,7 @@ def conjugate(verb: str, plural: bool, tense: str) -> str:
 
 
 VERB = re.compile(r"\[([a-z]+)(\+?)\]")
+EITHER = re.compile(r"\(([^()]*\|[^()]*)\)")
 SLOT = re.compile(r"\{([^}]+)\}")
 
 
@@ -155,6 +156,7 @@ class Teller:
             return text
 
         # A slot's text may hold verbs of its own.
+        pattern = EITHER.sub(lambda m: self.rng.choice(m[1].split("|")), pattern)
         return in_tense(SLOT.sub(value, pattern), self.tense)
 
     def choose(self, event: Event) -> str:
