@@ -251,7 +251,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--long-every",
         type=int,
-        default=6,
+        default=8,
         help="of so many steps one has windows of all positions, after a fifth of the run",
     )
     parser.add_argument("--needles", type=float, default=0.4, help="share of windows with random runs twice")

@@ -2,9 +2,8 @@
 
 `{A}` and `{B}` are who acts and the other one; `{A.her}`, `{A.she}`, `{A.him}` their pronouns. `{t}` is a
 thing with its article, `{t.a}` with the indefinite one, `{t.bare}` without. `[go]` is a verb in the
-teller's tense, `[go+]` its plural, and `(at once|soon)` one of
-several wordings. A sentence that begins with a quotation mark is for tellers who like
-dialogue.
+teller's tense, `[go+]` its plural, and `(at once|soon)` one of several wordings. A sentence that begins
+with a quotation mark is for tellers who like dialogue.
 """
 
 from encounters import ENCOUNTERS, table
