@@ -104,8 +104,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention of queries [sequences, heads, positions, head_dim] over keys and values of as many heads
-    or fewer, each shared by neighbouring query heads.
+    """Causal attention of queries [sequences, heads, positions, head_dim] over keys and values of as many
+    heads or fewer, each shared by neighbouring query heads.
 
     Two plain products: PyTorch's fused attention took 40 % of a pass in bfloat16 on a CPU, and a pass with
     these was 1.1 times as fast.

@@ -19,7 +19,7 @@ INTRO = table("""
     {in place} there [be] {hero.a} whose name [be] {A}.
     {hero.a} named {A} [have] a home {in place}.
     Everyone {in place} [know] {A}, {hero.a}.
-    {in place}, (not far from the road|behind a tall hedge|next to a pear tree|in a small house), [live] {A}, {hero.a}.
+    {in place}, (not far from the road|behind a hedge|near a pear tree|in a hut), [live] {A}, {hero.a}.
     Do you know {A}? {A.she} [be] {hero.a}, and {A.she} [live] {in place}.
     Long ago, {hero.a} named {A} [live] {in place}.
     {A} [be] the name of {hero.a} who [live] {in place}.
