@@ -57,9 +57,10 @@ def request(rng: Random, story: Story, text: str, strange: bool) -> tuple[str, d
     if "season" in chosen:
         wanted["season"] = story.season
         tail.append(f"in {story.season}")
+    along = ""
     if "thing" in chosen:
         wanted["thing"] = story.thing
-        tail.append(f"with {article(story.thing)}")
+        along = f"with {article(story.thing)}"
     if (
         "other" in chosen
         and story.family != "give"
@@ -69,7 +70,9 @@ def request(rng: Random, story: Story, text: str, strange: bool) -> tuple[str, d
         if who:
             who += f" and {article(b.kind)}"
         else:
-            tail.append(f"with {article(b.kind)}")
+            along = f"{along} and {article(b.kind)}" if along else f"with {article(b.kind)}"
+    if along:
+        tail.append(along)
     size = ""
     if "length" in chosen and size_of(text):
         wanted["length"] = size_of(text)

@@ -468,20 +468,7 @@ EVENTS: dict[str, list[str]] = ENCOUNTERS | {
     """),
 }
 
-MANNERS = [
-    "softly",
-    "quietly",
-    "happily",
-    "kindly",
-    "at once",
-    "in a low voice",
-    "after a while",
-    "gravely",
-    "slowly",
-    "from above",
-    "without a smile",
-    "in surprise",
-]
+MANNERS = ["softly", "quietly", "kindly", "at once", "in a low voice", "after a while", "slowly", "politely"]
 """How something is said, put behind the speaker now and then."""
 
 LINKS: dict[str, list[str]] = {
