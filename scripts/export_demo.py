@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Turns a run of train_demo.py into a Hugging Face folder and a GGUF of real-valued weights.
+"""Turns a run of train_demo.py or train_world.py into a Hugging Face folder and a GGUF of real-valued
+weights.
 
     python scripts/export_demo.py run            # makes run/hf and run/stories-f32.gguf
     sterna quantize --type i2_s run/stories-f32.gguf assets/stories-bitnet.gguf
 
-The ternary rounding is left to `sterna quantize` and to transformers, which both round the same weights. The
-embedding is rounded to f16 in both, as it stands in the file.
+A run of train_world.py is known by the tokens of its conversations: it gets the chat template of the small
+world and its pre-tokenizer.
+
+The ternary rounding is left to `sterna quantize` and to transformers, which both round the same weights.
+The embedding is rounded to f16 in both, as it stands in the file.
 
 Needs: torch, numpy, gguf, safetensors.
 """
@@ -20,9 +24,12 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from corpus.template import TEMPLATE
 from train_demo import END, Shape
 
 ARCHITECTURE = "bitnet-b1.58"
+TURN_ENDS = "<|im_end|>"
+TURN_BEGINS = "<|im_start|>"
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message.content }}{% if not loop.last %}\n\n{% endif %}{% endfor %}"
@@ -44,6 +51,12 @@ HF_NAMES = {
 }
 
 
+def vocabulary(run: Path) -> dict[str, int]:
+    """Token -> id. Special tokens stand beside the merges in some versions of the file."""
+    file = json.loads((run / "tokenizer.json").read_text())
+    return file["model"]["vocab"] | {t["content"]: t["id"] for t in file["added_tokens"]}
+
+
 def load(run: Path) -> tuple[Shape, dict[str, torch.Tensor]]:
     """Shape and weights of a checkpoint, the embedding rounded to f16; all f32."""
     state = torch.load(run / "checkpoint.pt", map_location="cpu", weights_only=True)
@@ -55,6 +68,8 @@ def load(run: Path) -> tuple[Shape, dict[str, torch.Tensor]]:
 def hugging_face(folder: Path, run: Path, shape: Shape, weights: dict[str, torch.Tensor]) -> None:
     """Writes config.json, model.safetensors and tokenizer.json."""
     folder.mkdir(exist_ok=True)
+    ids = vocabulary(run)
+    ends = [ids[END], ids[TURN_ENDS]] if TURN_ENDS in ids else ids[END]
     named = {"model.embed_tokens.weight": weights["token_embd"], "model.norm.weight": weights["output_norm"]}
     for layer in range(shape.n_layers):
         for ours, theirs in HF_NAMES.items():
@@ -75,8 +90,8 @@ def hugging_face(folder: Path, run: Path, shape: Shape, weights: dict[str, torch
         "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_base},
         "rms_norm_eps": shape.norm_eps,
         "tie_word_embeddings": True,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
+        "bos_token_id": ids[END],
+        "eos_token_id": ends,
         "torch_dtype": "float32",
         "quantization_config": {
             "quant_method": "bitnet",
@@ -91,14 +106,22 @@ def hugging_face(folder: Path, run: Path, shape: Shape, weights: dict[str, torch
 def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Tensor]) -> None:
     """Writes the same model as GGUF: matrices f32, embedding f16."""
     bpe = json.loads((run / "tokenizer.json").read_text())["model"]
-    tokens = sorted(bpe["vocab"], key=bpe["vocab"].get)
+    ids = vocabulary(run)
+    tokens = sorted(ids, key=ids.get)
+    world = TURN_ENDS in ids
+    control = {END, TURN_BEGINS, TURN_ENDS}
     merges = [m if isinstance(m, str) else " ".join(m) for m in bpe["merges"]]
-    end = tokens.index(END)
-    kinds = [gguf.TokenType.CONTROL if id == end else gguf.TokenType.NORMAL for id in range(len(tokens))]
+    end = ids[END]
+    kinds = [gguf.TokenType.CONTROL if token in control else gguf.TokenType.NORMAL for token in tokens]
 
     out = gguf.GGUFWriter(path, ARCHITECTURE)
     out.add_name("stories-bitnet")
-    out.add_description("A small BitNet b1.58 that tells stories, trained on public-domain books")
+    if world:
+        out.add_description(
+            "A small BitNet b1.58 that tells stories and talks of them, trained on a simulated world"
+        )
+    else:
+        out.add_description("A small BitNet b1.58 that tells stories, trained on public-domain books")
     out.add_license("MIT OR Apache-2.0")
     out.add_vocab_size(shape.n_vocab)
     out.add_context_length(shape.n_ctx)
@@ -114,17 +137,22 @@ def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Ten
     out.add_layer_norm_rms_eps(shape.norm_eps)
     out.add_file_type(gguf.LlamaFileType.ALL_F32)
     out.add_tokenizer_model("gpt2")
-    out.add_tokenizer_pre("gpt-2")
+    out.add_tokenizer_pre("qwen2" if world else "gpt-2")
     out.add_token_list(tokens)
     out.add_token_types(kinds)
     out.add_token_merges(merges)
     out.add_bos_token_id(end)
     out.add_eos_token_id(end)
     out.add_add_bos_token(True)
-    out.add_chat_template(CHAT_TEMPLATE)
-    # What reads best of so small a model (assets/README.md): llama.cpp's keys.
-    out.add_float32("general.sampling.temp", 0.6)
-    out.add_float32("general.sampling.penalty_repeat", 1.1)
+    out.add_chat_template(TEMPLATE if world else CHAT_TEMPLATE)
+    if world:
+        out.add_eot_token_id(ids[TURN_ENDS])
+        # A penalty would keep names from coming back, and sums from having the same digit twice.
+        out.add_float32("general.sampling.temp", 0.3)
+    else:
+        # What reads best of so small a model (assets/README.md): llama.cpp's keys.
+        out.add_float32("general.sampling.temp", 0.6)
+        out.add_float32("general.sampling.penalty_repeat", 1.1)
 
     out.add_tensor("token_embd.weight", weights["token_embd"].numpy().astype(np.float16))
     for layer in range(shape.n_layers):
