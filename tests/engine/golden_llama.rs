@@ -230,8 +230,36 @@ fn what_is_not_of_the_architecture_is_refused_by_name() {
 /// CPU and through wgpu.
 #[test]
 fn logits_of_gpt_oss_are_those_of_transformers() {
-    let [model, tokens, logits] = ["tiny-mxfp4.gguf", "mxfp4.tokens.npy", "mxfp4.hf-fp32.logits.npy"]
-        .map(|name| golden(&format!("gpt-oss/{name}")).expect("it is in tests/data"));
+    let cpus = support::case::cpus(&[2]).into_iter();
+    logits_are_those_of_transformers("gpt-oss", "mxfp4", cpus.chain(wgpus().into_iter().take(1)));
+}
+
+/// MiniCPM: a model that scripts/reference_minicpm.py made, of NVFP4 with a factor beside each matrix, and of
+/// every type of points of a codebook; on the CPU. Other backends name what they have no kernels for.
+#[test]
+fn logits_of_minicpm_are_those_of_transformers() {
+    logits_are_those_of_transformers("minicpm", "points", support::case::cpus(&[2]).into_iter());
+    for backend in wgpus().into_iter().take(1).chain(support::case::simt(1)) {
+        let model = golden("minicpm/tiny-points.gguf").expect("it is in tests/data");
+        let (gguf, options) = (Gguf::open(&model).expect("a golden file"), EngineOptions::default());
+        let opened = Engine::on_backend(gguf, &options, backend, |_| ());
+        let said = opened.map(drop).expect_err("no kernels").to_string();
+        for name in ["iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m"] {
+            assert!(said.contains(&format!("__{name}")), "{name} is not in: {said}");
+        }
+    }
+}
+
+/// A made model of `tests/data`, on some backends.
+fn logits_are_those_of_transformers(
+    folder: &str,
+    stem: &str,
+    backends: impl Iterator<Item = Box<dyn sterna::backend::Backend>>,
+) {
+    let names =
+        [format!("tiny-{stem}.gguf"), format!("{stem}.tokens.npy"), format!("{stem}.hf-fp32.logits.npy")];
+    let [model, tokens, logits] =
+        names.map(|name| golden(&format!("{folder}/{name}")).expect("it is in tests/data"));
     let prompt: Vec<u32> = npy(&tokens).f32s().into_iter().map(|token| token as u32).collect();
     let want = npy(&logits).f32s();
     let options = EngineOptions {
@@ -241,8 +269,7 @@ fn logits_of_gpt_oss_are_those_of_transformers() {
         cache_type_v: "f32".into(),
         ..EngineOptions::default()
     };
-    let cpus = support::case::cpus(&[2]).into_iter();
-    for backend in cpus.chain(wgpus().into_iter().take(1)) {
+    for backend in backends {
         let device = backend.device();
         let gguf = Gguf::open(&model).expect("a golden file");
         let engine = Engine::on_backend(gguf, &options, backend, |_| ()).expect("kernels for it");
