@@ -2,11 +2,13 @@
 //! of them.
 //! `shared/golden/README.md` says how far correct implementations are apart.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use sterna::backend::cpu::simd;
 use sterna::engine::{Engine, EngineOptions};
 use sterna::gguf::Gguf;
+use sterna::quantize::{QuantizeOptions, Quantizer, Recipe};
 use support::case::{simt, wgpus};
 use support::logits::{Distance, all_logits, distance, sequences};
 use support::{golden, npy};
@@ -246,6 +248,32 @@ fn logits_of_minicpm_are_those_of_transformers() {
         let said = opened.map(drop).expect_err("no kernels").to_string();
         for name in ["iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m"] {
             assert!(said.contains(&format!("__{name}")), "{name} is not in: {said}");
+        }
+    }
+}
+
+/// The same ternary weights with a scale a row: sums are of integers, and are multiplied by the same scale.
+#[test]
+fn rows_with_a_scale_have_the_logits_of_i2_s_to_the_bit() {
+    let path = golden("llama-i2_s/tiny-i2_s.gguf").expect("it is in tests/data");
+    let file = bytes::Bytes::from(std::fs::read(path).expect("a golden file"));
+    let open = |file: &bytes::Bytes| Gguf::from_bytes(file.clone()).expect("a whole file");
+    let options = EngineOptions { outputs: 12, n_ctx: Some(64), ..EngineOptions::default() };
+    let prompt = [(0..12).map(|i| i * 53 % 640).collect::<Vec<u32>>()];
+    for name in ["iq2_bn", "iq2_bn_r4"] {
+        let recipe = Recipe::Type(support::case::ty(name));
+        let mut rows = Vec::new();
+        let quantizer = Quantizer::new(&open(&file), QuantizeOptions::new(recipe)).expect("ternary weights");
+        quantizer.write(&mut rows, |_| ControlFlow::Continue(())).expect("scales that fit");
+        let rows = bytes::Bytes::from(rows);
+        for (one, other) in support::case::cpus(&[2]).into_iter().zip(support::case::cpus(&[1])) {
+            let device = one.device();
+            let [one, other] = [(&rows, one), (&file, other)].map(|(file, backend)| {
+                let engine =
+                    Engine::on_backend(open(file), &options, backend, |_| ()).expect("kernels for it");
+                all_logits(&engine, &prompt)
+            });
+            assert!(one == other, "{name}, {device}");
         }
     }
 }
