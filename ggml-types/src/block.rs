@@ -1,30 +1,47 @@
-//! What the types have in common that are blocks of a fixed size and nothing else.
+//! What the types have in common whose rows are blocks of a fixed size, and perhaps a scale before them.
 
 use std::fmt;
 
 use crate::{Dialect, QuantError, QuantType, Ternary};
 
-/// A type whose tensor is its blocks, one after the other. Implementing it makes a [`QuantType`].
+/// A type whose rows are blocks, one after the other. Implementing it makes a [`QuantType`].
 pub(crate) trait Block: fmt::Debug + Sync {
     const NAME: &'static str;
     const IDS: &'static [(Dialect, u32)];
     /// Elements and bytes of one block.
     const ELEMS: usize;
     const BYTES: usize;
+    /// Bytes of a row before its blocks: what they share.
+    const HEAD_BYTES: usize = 0;
     /// Whether values are -scale, 0 and scale.
     const TERNARY: bool = false;
+    /// Whether there is an encoder.
+    const ENCODES: bool = true;
     /// How errors are weighted where columns have an importance; `None` where the encoding has no choice.
     const WEIGHING: Option<Weighing> = None;
 
     /// `block` is `BYTES` long, `out` is `ELEMS` long.
     fn decode(block: &[u8], out: &mut [f32]);
 
+    /// Applies what a row's blocks share to the decoded row; `head` is `HEAD_BYTES` long.
+    fn apply_head(_head: &[u8], _out: &mut [f32]) {}
+
+    /// Writes what a row's blocks share, `head`, which is zero, and gives the number that they are to be
+    /// encoded as multiples of.
+    fn encode_head(_values: &[f32], _head: &mut [u8]) -> f32 {
+        1.0
+    }
+
     /// `values` is `ELEMS` long, and so are `weights`, by which squared errors are multiplied; `block` is
     /// `BYTES` long and zero.
-    fn encode(values: &[f32], weights: &[f32], block: &mut [u8]);
+    fn encode(_values: &[f32], _weights: &[f32], _block: &mut [u8]) {
+        unreachable!("{} says that it has no encoder", Self::NAME)
+    }
 
     /// See [`QuantType::error_bound`].
-    fn error_bound(absmax: f32) -> f32;
+    fn error_bound(_absmax: f32) -> f32 {
+        f32::INFINITY
+    }
 }
 
 /// How much an element's squared error counts, beside the importance of its column: upstream's choices, which
@@ -98,12 +115,14 @@ impl<B: Block> QuantType for B {
     }
 
     fn ternary(&self) -> Option<Ternary> {
-        B::TERNARY.then_some(Ternary::PerBlock)
+        B::TERNARY.then_some(if B::HEAD_BYTES > 0 { Ternary::PerRow } else { Ternary::PerBlock })
     }
 
     fn row_bytes(&self, cols: usize) -> Result<usize, QuantError> {
         let n_blocks = n_blocks(B::NAME, cols, B::ELEMS)?;
-        n_blocks.checked_mul(B::BYTES).ok_or(QuantError::Overflow { ty: B::NAME, rows: 1, cols })
+        let blocks_bytes = n_blocks.checked_mul(B::BYTES);
+        let row_bytes = blocks_bytes.and_then(|bytes| bytes.checked_add(B::HEAD_BYTES));
+        row_bytes.ok_or(QuantError::Overflow { ty: B::NAME, rows: 1, cols })
     }
 
     fn byte_len(&self, rows: usize, cols: usize) -> Result<usize, QuantError> {
@@ -114,16 +133,31 @@ impl<B: Block> QuantType for B {
     fn decode_row(&self, bytes: &[u8], rows: usize, row: usize, out: &mut [f32]) -> Result<(), QuantError> {
         check_tensor(self, bytes, rows, row, out.len())?;
         let row_bytes = self.row_bytes(out.len())?;
-        let blocks = bytes[row * row_bytes..][..row_bytes].chunks_exact(B::BYTES);
-        for (block, out) in blocks.zip(out.chunks_exact_mut(B::ELEMS)) {
+        let (head, blocks) = bytes[row * row_bytes..][..row_bytes].split_at(B::HEAD_BYTES);
+        for (block, out) in blocks.chunks_exact(B::BYTES).zip(out.chunks_exact_mut(B::ELEMS)) {
             B::decode(block, out);
         }
+        B::apply_head(head, out);
         Ok(())
+    }
+
+    fn encodes(&self) -> bool {
+        B::ENCODES
     }
 
     fn encode(&self, values: &[f32], rows: usize, cols: usize) -> Result<Vec<u8>, QuantError> {
         check_values(B::NAME, values, rows, cols)?;
         let mut bytes = vec![0; self.byte_len(rows, cols)?];
+        if !B::ENCODES {
+            return Err(QuantError::ReadOnly { ty: B::NAME });
+        }
+        if B::HEAD_BYTES > 0 {
+            let row_bytes = self.row_bytes(cols)?;
+            for (values, row) in values.chunks_exact(cols.max(1)).zip(bytes.chunks_exact_mut(row_bytes)) {
+                encode_row::<B>(values, row);
+            }
+            return Ok(bytes);
+        }
         for (values, block) in values.chunks_exact(B::ELEMS).zip(bytes.chunks_exact_mut(B::BYTES)) {
             B::encode(values, &ONES[..B::ELEMS], block);
         }
@@ -150,6 +184,17 @@ impl<B: Block> QuantType for B {
 
     fn error_bound(&self, absmax: f32) -> f32 {
         B::error_bound(absmax)
+    }
+}
+
+/// Encodes a row of blocks that share something.
+fn encode_row<B: Block>(values: &[f32], row: &mut [u8]) {
+    let (head, blocks) = row.split_at_mut(B::HEAD_BYTES);
+    let unit = B::encode_head(values, head);
+    let mut multiples = vec![0.0; B::ELEMS];
+    for (values, block) in values.chunks_exact(B::ELEMS).zip(blocks.chunks_exact_mut(B::BYTES)) {
+        multiples.iter_mut().zip(values).for_each(|(multiple, value)| *multiple = value / unit);
+        B::encode(&multiples, &ONES[..B::ELEMS], block);
     }
 }
 

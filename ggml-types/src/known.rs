@@ -9,18 +9,23 @@ pub(crate) const FIRST_CLASH: u32 = 36;
 /// What is known of an id without an implementation.
 pub(crate) struct Known {
     pub name: &'static str,
-    pub dialect: Dialect,
+    /// `None` for an id of ik_llama.cpp's own, which means the same in files of either.
+    pub dialect: Option<Dialect>,
     pub id: u32,
     /// Elements and bytes of a block, where the type has blocks of one size.
     pub block: Option<(usize, usize)>,
 }
 
 const fn ggml(id: u32, name: &'static str, block_elems: usize, block_bytes: usize) -> Known {
-    Known { name, dialect: Dialect::Ggml, id, block: Some((block_elems, block_bytes)) }
+    Known { name, dialect: Some(Dialect::Ggml), id, block: Some((block_elems, block_bytes)) }
 }
 
 const fn bitnet(id: u32, name: &'static str) -> Known {
-    Known { name, dialect: Dialect::BitNet, id, block: None }
+    Known { name, dialect: Some(Dialect::BitNet), id, block: None }
+}
+
+const fn ik(id: u32, name: &'static str) -> Known {
+    Known { name, dialect: None, id, block: None }
 }
 
 /// Every id of `ggml_type_ids.h`.
@@ -67,16 +72,76 @@ pub(crate) static KNOWN: &[Known] = &[
     bitnet(BITNET_TYPE_TL1, "tl1"),
     bitnet(BITNET_TYPE_TL2_OLD, "tl2"),
     bitnet(BITNET_TYPE_TL2, "tl2"),
+    ik(IK_TYPE_Q6_0, "q6_0"),
+    ik(IK_TYPE_IQ1_BN, "iq1_bn"),
+    ik(IK_TYPE_IQ2_BN, "iq2_bn"),
+    ik(IK_TYPE_Q8_K64, "q8_k64"),
+    ik(IK_TYPE_IQ2_K, "iq2_k"),
+    ik(IK_TYPE_IQ3_K, "iq3_k"),
+    ik(IK_TYPE_IQ4_K, "iq4_k"),
+    ik(IK_TYPE_IQ5_K, "iq5_k"),
+    ik(IK_TYPE_IQ6_K, "iq6_k"),
+    ik(IK_TYPE_IQ4_KS, "iq4_ks"),
+    ik(IK_TYPE_IQ2_KS, "iq2_ks"),
+    ik(IK_TYPE_IQ4_KSS, "iq4_kss"),
+    ik(IK_TYPE_Q8_K16, "q8_k16"),
+    ik(IK_TYPE_Q8_K32, "q8_k32"),
+    ik(IK_TYPE_Q8_KR8, "q8_kr8"),
+    ik(IK_TYPE_Q8_K128, "q8_k128"),
+    ik(IK_TYPE_Q8_KV, "q8_kv"),
+    ik(IK_TYPE_IQ5_KS, "iq5_ks"),
+    ik(IK_TYPE_IQ2_KT, "iq2_kt"),
+    ik(IK_TYPE_IQ3_KT, "iq3_kt"),
+    ik(IK_TYPE_IQ4_KT, "iq4_kt"),
+    ik(IK_TYPE_IQ3_KS, "iq3_ks"),
+    ik(IK_TYPE_IQ2_KL, "iq2_kl"),
+    ik(IK_TYPE_IQ1_KT, "iq1_kt"),
+    ik(IK_TYPE_Q4_0_R8, "q4_0_r8"),
+    ik(IK_TYPE_Q5_0_R4, "q5_0_r4"),
+    ik(IK_TYPE_Q8_0_R8, "q8_0_r8"),
+    ik(IK_TYPE_Q2_K_R4, "q2_k_r4"),
+    ik(IK_TYPE_Q3_K_R4, "q3_k_r4"),
+    ik(IK_TYPE_Q4_K_R4, "q4_k_r4"),
+    ik(IK_TYPE_Q5_K_R4, "q5_k_r4"),
+    ik(IK_TYPE_Q6_K_R4, "q6_k_r4"),
+    ik(IK_TYPE_IQ2_XXS_R4, "iq2_xxs_r4"),
+    ik(IK_TYPE_IQ2_XS_R4, "iq2_xs_r4"),
+    ik(IK_TYPE_IQ3_XXS_R4, "iq3_xxs_r4"),
+    ik(IK_TYPE_IQ1_S_R4, "iq1_s_r4"),
+    ik(IK_TYPE_IQ4_NL_R4, "iq4_nl_r4"),
+    ik(IK_TYPE_IQ3_S_R4, "iq3_s_r4"),
+    ik(IK_TYPE_IQ2_S_R4, "iq2_s_r4"),
+    ik(IK_TYPE_IQ4_XS_R8, "iq4_xs_r8"),
+    ik(IK_TYPE_IQ1_M_R4, "iq1_m_r4"),
+    ik(IK_TYPE_BF16_R16, "bf16_r16"),
+    ik(IK_TYPE_Q6_0_R4, "q6_0_r4"),
+    ik(IK_TYPE_IQ2_BN_R4, "iq2_bn_r4"),
+    ik(IK_TYPE_IQ2_K_R4, "iq2_k_r4"),
+    ik(IK_TYPE_IQ3_K_R4, "iq3_k_r4"),
+    ik(IK_TYPE_IQ4_K_R4, "iq4_k_r4"),
+    ik(IK_TYPE_IQ5_K_R4, "iq5_k_r4"),
+    ik(IK_TYPE_IQ4_KS_R4, "iq4_ks_r4"),
+    ik(IK_TYPE_IQ5_KS_R4, "iq5_ks_r4"),
+    ik(IK_TYPE_MXFP4_R8, "mxfp4_r8"),
+    ik(IK_TYPE_Q8_K_R16, "q8_k_r16"),
+    ik(IK_TYPE_Q8_KV_R8, "q8_kv_r8"),
+    ik(IK_TYPE_Q8_K_R8, "q8_k_r8"),
 ];
 
 fn known(dialect: Dialect, id: u32) -> Option<&'static Known> {
-    let same = |known: &&Known| known.id == id && (known.dialect == dialect || id < FIRST_CLASH);
+    let same =
+        |known: &&Known| known.id == id && (known.dialect.is_none_or(|of| of == dialect) || id < FIRST_CLASH);
     KNOWN.iter().find(same)
+}
+
+/// The name that files' makers gave a type id.
+pub(crate) fn name(dialect: Dialect, id: u32) -> Option<&'static str> {
+    known(dialect, id).map(|known| known.name)
 }
 
 /// The name of a type id, for people: also of types that have no implementation here.
 pub fn id_name(dialect: Dialect, id: u32) -> Option<&'static str> {
-    by_id(dialect, id).map(|ty| ty.name()).or_else(|| known(dialect, id).map(|known| known.name))
+    by_id(dialect, id).map(|ty| ty.name()).or_else(|| name(dialect, id))
 }
 
 /// Bytes of a tensor of `rows` x `cols` by type id, also of types that have no implementation here.
@@ -116,7 +181,11 @@ mod tests {
         assert!(header.len() > 30, "{header:?}");
         assert_eq!(constants(IDS, "pub const ", ": u32 = ", ";"), header, "run scripts/bindgen.sh");
         for (name, id) in header {
-            let dialect = if name.starts_with("GGML_") { Dialect::Ggml } else { Dialect::BitNet };
+            let dialect = match name.split_once('_').map(|(of, _)| of) {
+                Some("GGML") => Some(Dialect::Ggml),
+                Some("BITNET") => Some(Dialect::BitNet),
+                _ => None,
+            };
             assert!(KNOWN.iter().any(|known| (known.dialect, known.id) == (dialect, id)), "{name}");
         }
     }

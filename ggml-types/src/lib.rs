@@ -6,6 +6,7 @@
 
 mod affine;
 mod block;
+pub mod codebooks;
 #[rustfmt::skip]
 #[allow(missing_docs)] // Made by bindgen from include/ggml_type_ids.h, which says what they are.
 pub mod ids;
@@ -14,6 +15,7 @@ mod known;
 pub mod kv;
 pub mod planes;
 mod quant;
+mod register;
 mod scale_search;
 mod tensor;
 pub mod turboquant;
@@ -23,5 +25,6 @@ mod uneven;
 pub use known::{byte_len_of, id_name};
 pub use kv::{CodeValues, KvCodec, KvCodes, KvForm, KvSide, KvVectors, kv_by_name, kv_on};
 pub use quant::{Dialect, QuantError, QuantType, Ternary};
+pub use register::{RegisterError, register};
 pub use tensor::HostTensor;
 pub use types::{by_id, by_name};

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::types;
+use crate::{HostTensor, QuantType, types};
 
 /// Any blocks: a plane for each of `of_block`, the bytes of a block that it has; together they are the block.
 /// A plane begins at a multiple of 16 bytes.
@@ -22,6 +22,46 @@ pub fn split(bytes: &[u8], of_block: &[Range<usize>]) -> Vec<u8> {
         }
     }
     out
+}
+
+/// IQ2_BN, some rows: their codes, 16 bytes a block; then an f32 scale a row.
+///
+/// # Panics
+/// Where the tensor is of another type, or has no such rows: a bug of the caller.
+pub fn iq2_bn(w: &HostTensor, rows: Range<usize>) -> Vec<u8> {
+    rows_of(w, rows, |bytes, _, row| row.copy_from_slice(bytes))
+}
+
+/// IQ2_BN_R4, some rows, as the planes of [`iq2_bn`].
+///
+/// # Panics
+/// As there.
+pub fn iq2_bn_r4(w: &HostTensor, rows: Range<usize>) -> Vec<u8> {
+    rows_of(w, rows, types::iq2_bn_r4::row_of)
+}
+
+/// IQ1_BN, some rows, as the planes of [`iq2_bn`].
+///
+/// # Panics
+/// As there.
+pub fn iq1_bn(w: &HostTensor, rows: Range<usize>) -> Vec<u8> {
+    rows_of(w, rows, |bytes, _, row| types::iq1_bn::to_iq2_bn(bytes, row))
+}
+
+/// Some rows; `write` makes a row of IQ2_BN of the rows that lie together and the number of one among them.
+fn rows_of(w: &HostTensor, rows: Range<usize>, write: impl Fn(&[u8], usize, &mut [u8])) -> Vec<u8> {
+    let bytes_of = |ty: &dyn QuantType| ty.row_bytes(w.cols).expect("a shape that the type can hold");
+    let (together, row_bytes) = (w.ty.rows_together(), bytes_of(w.ty));
+    let mut row = vec![0; bytes_of(&types::Iq2Bn)];
+    let (mut codes, mut scales) = (Vec::with_capacity(rows.len() * row.len()), Vec::new());
+    for at in rows {
+        let first = at / together * together;
+        write(&w.bytes[first * row_bytes..][..together * row_bytes], at - first, &mut row);
+        scales.extend_from_slice(&row[..types::iq2_bn::HEAD]);
+        codes.extend_from_slice(&row[types::iq2_bn::HEAD..]);
+    }
+    codes.extend(scales);
+    codes
 }
 
 /// Q8_0: integers, 32 bytes a block; then scales.
@@ -163,6 +203,30 @@ mod tests {
         assert_eq!((&out[..16], &out[32..48]), (&from[6..22], &from[50..66]));
         assert_eq!((&out[48..52], &out[56..60], &out[60..64]), (&from[2..6], &from[46..50], &[0; 4][..]));
         assert_eq!(out[64..], [from[0], from[1], from[22], from[23], from[44], from[45]]);
+    }
+
+    /// The three types of ik_llama.cpp have the same planes of the same ternary rows.
+    #[test]
+    fn ternary_rows_have_their_codes_and_their_scales() {
+        let (rows, cols) = (8, 192);
+        let value = |at: usize| [0.0, -1.0, 1.0][at * at % 11 % 3] * (at / cols + 1) as f32;
+        let values: Vec<f32> = (0..rows * cols).map(value).collect();
+        let planes_of = |name, planes: fn(&HostTensor, Range<usize>) -> Vec<u8>| {
+            let ty = by_name(name).unwrap();
+            let bytes = ty.encode(&values, rows, cols).unwrap().into();
+            planes(&HostTensor { name: name.to_owned(), ty, rows, cols, bytes }, 3..8)
+        };
+        let planes = planes_of("iq2_bn", iq2_bn);
+        let (codes, scales) = planes.split_at(5 * 48);
+        assert_eq!(
+            scales.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect::<Vec<_>>(),
+            [4.0, 5.0, 6.0, 7.0, 8.0]
+        );
+        // Of the second row, elements 64 + 5 and those 16, 32 and 48 further.
+        let code = |elem: usize| (values[4 * cols + elem] / 5.0 + 1.0) as u8;
+        assert_eq!(codes[48 + 16 + 5], code(69) | code(85) << 2 | code(101) << 4 | code(117) << 6);
+        assert_eq!(planes_of("iq2_bn_r4", iq2_bn_r4), planes);
+        assert_eq!(planes_of("iq1_bn", iq1_bn), planes);
     }
 
     #[test]

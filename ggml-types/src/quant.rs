@@ -16,6 +16,8 @@ pub enum Dialect {
 pub enum Ternary {
     /// Each block has a scale of its own.
     PerBlock,
+    /// Each row has one, which is kept before its blocks.
+    PerRow,
     /// The whole tensor has one, which is kept behind its rows.
     PerTensor,
 }
@@ -23,7 +25,8 @@ pub enum Ternary {
 /// A tensor type: how many bytes it takes, and what its bytes mean.
 ///
 /// A row's columns are contiguous and rows follow each other without padding; whatever a type
-/// keeps once a tensor (I2_S: its scale) lies behind the last row.
+/// keeps once a tensor (I2_S: its scale) lies behind the last row, and what it keeps once a row (IQ2_BN: its
+/// scale) before that row's blocks. So rows need not begin at multiples of anything.
 pub trait QuantType: fmt::Debug + Sync {
     /// Lower-case name, as on the command line and in file names: `i2_s`.
     fn name(&self) -> &'static str;
@@ -33,6 +36,11 @@ pub trait QuantType: fmt::Debug + Sync {
 
     /// Elements of one block. The columns of a row are a multiple of it.
     fn block_elems(&self) -> usize;
+
+    /// Rows that are kept together: the rows of a tensor are a multiple of it. 1 where each row stands alone.
+    fn rows_together(&self) -> usize {
+        1
+    }
 
     /// How scales are shared in a type whose values are -scale, 0 and scale; `None` for any other type.
     fn ternary(&self) -> Option<Ternary> {
@@ -58,7 +66,8 @@ pub trait QuantType: fmt::Debug + Sync {
     /// Bytes of a whole tensor of `rows` x `cols`.
     ///
     /// # Errors
-    /// As [`row_bytes`](Self::row_bytes).
+    /// As [`row_bytes`](Self::row_bytes); [`QuantError::Shape`] where `rows` is no multiple of
+    /// [`rows_together`](Self::rows_together).
     fn byte_len(&self, rows: usize, cols: usize) -> Result<usize, QuantError>;
 
     /// Decodes one row of a tensor: `bytes` is the whole tensor, `out` is `[cols]`. This is the
@@ -76,10 +85,16 @@ pub trait QuantType: fmt::Debug + Sync {
         true
     }
 
+    /// Whether [`encode`](Self::encode) is there: `false` for a type that is only ever read.
+    fn encodes(&self) -> bool {
+        true
+    }
+
     /// Encodes `[rows, cols]` values (row after row) into a whole tensor.
     ///
     /// # Errors
-    /// [`QuantError::Shape`] where `values` is not `rows x cols` or the type cannot hold such rows.
+    /// [`QuantError::Shape`] where `values` is not `rows x cols` or the type cannot hold such rows;
+    /// [`QuantError::ReadOnly`] for a type that is only ever read.
     fn encode(&self, values: &[f32], rows: usize, cols: usize) -> Result<Vec<u8>, QuantError>;
 
     /// Whether [`encode_weighted`](Self::encode_weighted) heeds the importance of columns.
@@ -130,6 +145,15 @@ pub enum QuantError {
         ty: &'static str,
         /// Expected and found.
         detail: String,
+    },
+    /// Values for a type that is only ever read.
+    #[error(
+        "{ty}: its weights can be read, not made: quantise to q2_k or q3_k, or with llama-quantize of \
+         llama.cpp"
+    )]
+    ReadOnly {
+        /// Name of the type.
+        ty: &'static str,
     },
     /// The byte count does not fit the address space.
     #[error("{ty}: {rows} x {cols} elements overflow the address space")]

@@ -79,8 +79,8 @@ impl ImatrixArgs {
         }
         let mut imatrix = Imatrix::new(&self.text.name(), n_chunks as u32, n_ctx as u32);
         let rows = importance.n_rows() as f32;
-        for (name, sums) in importance.sums() {
-            imatrix.add(name, &sums.iter().map(|sum| *sum as f32).collect::<Vec<_>>(), &[rows])?;
+        for (name, sums, counts) in importance.sums() {
+            imatrix.add(name, &sums.iter().map(|sum| *sum as f32).collect::<Vec<_>>(), &counts)?;
         }
         let unwritable = |err: &dyn std::fmt::Display| format!("{}: {err}", self.output.display());
         let mut out = BufWriter::new(partial.file()?);

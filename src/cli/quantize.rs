@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use ggml_types::types::REGISTRY;
 use ggml_types::{Dialect, QuantType};
 
@@ -156,7 +156,8 @@ impl QuantizeArgs {
 
 /// Reads the name of a mix, or of a type that files can carry.
 fn recipe_parser() -> impl TypedValueParser<Value = Recipe> {
-    PossibleValuesParser::new(Recipe::names())
+    let read_only = REGISTRY.iter().filter(|ty| !ty.encodes()).map(|ty| hidden(ty.name()));
+    PossibleValuesParser::new(Recipe::names().into_iter().map(PossibleValue::new).chain(read_only))
         .try_map(|name| Recipe::named(&name).ok_or_else(|| format!("`{name}` is neither a mix nor a type")))
 }
 
@@ -171,8 +172,17 @@ fn tensor_type(text: &str) -> Result<Override, String> {
 
 /// Reads the name of a type that files can carry.
 fn type_parser() -> impl TypedValueParser<Value = &'static dyn QuantType> {
-    let names = REGISTRY.iter().filter(|ty| type_id(**ty).is_some()).map(|ty| ty.name());
+    let name = |ty: &&dyn QuantType| match ty.encodes() {
+        true => PossibleValue::new(ty.name()),
+        false => hidden(ty.name()),
+    };
+    let names = REGISTRY.iter().filter(|ty| type_id(**ty).is_some()).map(name);
     PossibleValuesParser::new(names).try_map(|name| type_named(&name))
+}
+
+/// A type that can only be read is none to choose, but who does gets to know why.
+fn hidden(name: &'static str) -> PossibleValue {
+    PossibleValue::new(name).hide(true)
 }
 
 /// Whether both are there and lead to one file, links followed.

@@ -3,11 +3,14 @@
 //! It never looks into a backend: what a product multiplies is read from the buffer before its stage, and
 //! normalised here as the stage's definition says.
 
+mod experts;
+
 use crate::backend::{self, Backend, Exec};
 use crate::engine::{self, EngineOptions, Error};
 use crate::gguf::Gguf;
 use crate::model::Model;
 use crate::program::{Buf, Limits, Linear, Norm, NormKind, PageTable, Program, Row, Stage, Step};
+use experts::Mixtures;
 
 /// Why inputs cannot be measured.
 #[derive(Debug, thiserror::Error)]
@@ -15,9 +18,6 @@ pub enum ImportanceError {
     /// The model cannot be loaded or run.
     #[error(transparent)]
     Engine(#[from] Error),
-    /// A model whose products are inside a stage.
-    #[error("the inputs of experts are not measured: the model has a mixture of experts ({0})")]
-    Experts(String),
     /// An input that is not a number.
     #[error("{name}: input column {col} is {value}")]
     Value {
@@ -36,6 +36,7 @@ pub struct Importance {
     exec: Exec,
     program: Program,
     inputs: Vec<Inputs>,
+    mixtures: Option<Mixtures>,
     n_rows: u64,
 }
 
@@ -64,17 +65,19 @@ impl Importance {
     /// the rounding of activations.
     ///
     /// # Errors
-    /// [`ImportanceError::Experts`]; as [`Engine::from_gguf`](crate::engine::Engine::from_gguf).
+    /// As [`Engine::from_gguf`](crate::engine::Engine::from_gguf).
     pub fn new(gguf: &Gguf, options: &EngineOptions, n: usize) -> Result<Self, ImportanceError> {
         let options = super::one_text(options, n);
         let model = engine::model(gguf, &options)?;
-        let inputs = inputs(&model)?;
+        let inputs = inputs(&model);
         let Model { program, weights, .. } = model;
         let mut backend = backend::open("cpu", options.n_threads()).map_err(Error::from)?;
         engine::fits(&backend.plan(&program).map_err(Error::from)?, n)?;
         let ids = weights.iter().map(|w| backend.upload(w)).collect::<Result<Vec<_>, _>>();
-        let exec = backend.compile(&program, &ids.map_err(Error::from)?).map_err(Error::from)?;
-        Ok(Self { backend, exec, program, inputs, n_rows: 0 })
+        let ids = ids.map_err(Error::from)?;
+        let exec = backend.compile(&program, &ids).map_err(Error::from)?;
+        let mixtures = Mixtures::new(&program, &mut *backend, &ids).map_err(Error::from)?;
+        Ok(Self { backend, exec, program, inputs, mixtures, n_rows: 0 })
     }
 
     /// Runs a text from an empty context, and adds its inputs.
@@ -103,6 +106,10 @@ impl Importance {
             let mut values = vec![0.0; n * self.program.buf_decl(inputs.buf).cols];
             self.backend.read(self.exec, inputs.buf, 0, &mut values).map_err(Error::from)?;
             inputs.add(&values);
+            if let (Some(mixtures), Some(norm)) = (&mut self.mixtures, &inputs.norm) {
+                let added = mixtures.add(inputs.stage, &values, norm, &mut *self.backend, &table);
+                added.map_err(Error::from)?;
+            }
             if let Some(col) = inputs.sums.iter().position(|sum| !sum.is_finite()) {
                 let (name, value) = (inputs.names[0].clone(), inputs.sums[col]);
                 return Err(ImportanceError::Value { name, col, value });
@@ -117,11 +124,14 @@ impl Importance {
         self.n_rows
     }
 
-    /// Each weight's name, and the sums of the squares of its inputs.
-    pub fn sums(&self) -> impl Iterator<Item = (&str, &[f64])> {
-        self.inputs
-            .iter()
-            .flat_map(|inputs| inputs.names.iter().map(|name| (name.as_str(), &inputs.sums[..])))
+    /// Each weight's name, the sums of the squares of its inputs, `[matrices, cols]`, and the rows that each
+    /// matrix has seen: of experts, which are many matrices, those that the router sent there.
+    pub fn sums(&self) -> impl Iterator<Item = (&str, &[f64], Vec<f32>)> {
+        let of_products = self.inputs.iter().flat_map(move |inputs| {
+            let entry = move |name| (name, &inputs.sums[..], vec![self.n_rows as f32]);
+            inputs.names.iter().map(String::as_str).map(entry)
+        });
+        of_products.chain(self.mixtures.iter().flat_map(Mixtures::sums))
     }
 }
 
@@ -169,27 +179,29 @@ impl Normalise {
 }
 
 /// What the products of a model multiply, stage by stage; the head is left out, as llama-imatrix does.
-fn inputs(model: &Model) -> Result<Vec<Inputs>, ImportanceError> {
+fn inputs(model: &Model) -> Vec<Inputs> {
     let program = &model.program;
     let mut found = Vec::new();
-    for (stage, (label, what)) in program.stages.iter().enumerate() {
+    for (stage, (_, what)) in program.stages.iter().enumerate() {
         let (buf, norm, linears): (_, _, Vec<&Linear>) = match what {
             Stage::AttnIn(s) => (s.x, Some(&s.norm), vec![&s.wq, &s.wk, &s.wv]),
             Stage::ProjAdd(s) => (s.y, s.norm.as_ref(), vec![&s.w]),
             Stage::FfnIn(s) => (s.x, Some(&s.norm), s.gate.iter().chain([&s.up]).collect()),
-            Stage::Experts(_) => return Err(ImportanceError::Experts(label.clone())),
+            // The experts themselves: see `experts.rs`.
+            Stage::Experts(s) => (s.x, Some(&s.norm), vec![&s.router]),
             Stage::Embed(_) | Stage::Attend(_) | Stage::Logits(_) | Stage::Sample(_) => continue,
         };
-        // Parts of a fused tensor are declared under its name and their rows.
-        let name = |linear: &&Linear| {
-            let name = program.weight_decl(linear.w).name.as_str();
-            name.split_once(" rows ").map_or(name, |(name, _)| name).to_owned()
-        };
-        let mut names: Vec<String> = linears.iter().map(name).collect();
+        let mut names: Vec<String> = linears.iter().map(|linear| name_of(program, linear)).collect();
         names.dedup();
         let norm = norm.map(|norm| Normalise::of(norm, model));
         let sums = vec![0.0; program.buf_decl(buf).cols];
         found.push(Inputs { stage, buf, norm, names, sums });
     }
-    Ok(found)
+    found
+}
+
+/// GGUF name of a layer's weight. Parts of a tensor are declared under its name and their rows.
+fn name_of(program: &Program, linear: &Linear) -> String {
+    let name = program.weight_decl(linear.w).name.as_str();
+    name.split_once(" rows ").map_or(name, |(name, _)| name).to_owned()
 }

@@ -26,10 +26,15 @@ static FILE_TYPES: &[(&dyn QuantType, u32)] = &[
     (&types::Tq1_0, 36),
     (&types::Tq2_0, 37),
     (&types::Mxfp4, 38),
+    (&types::Nvfp4, 39),
     (&types::Q1_0, 40),
     (&types::Q2_0, 41),
     (&types::Pq2_0, 141),
     (&types::Ptq1_0, 143),
+    // In files of ik_llama.cpp.
+    (&types::Iq1Bn, 136),
+    (&types::Iq2Bn, 137),
+    (&types::Iq2BnR4, 337),
     // In the forks of microsoft/BitNet; upstream has another type there.
     (&types::I2S, 40),
 ];

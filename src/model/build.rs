@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use bytes::Bytes;
-use ggml_types::{HostTensor, types};
+use ggml_types::{HostTensor, Ternary, types};
 
 use super::hyper::{RopeHyper, RopeScaling};
 use super::{Hyper, ModelError, Options, Windows, rope};
@@ -159,6 +159,22 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// A factor under the architecture's `key`, or `default` where the file does not say.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] for one that is not above 0, or beyond what a factor may be.
+    pub fn factor(&self, key: &str, default: f32) -> Result<f32, ModelError> {
+        let key = format!("{}.{key}", self.hyper.architecture);
+        let factor = self.gguf.metadata().f32(&key)?.unwrap_or(default);
+        match (1e-6..=1e6).contains(&factor) {
+            true => Ok(factor),
+            false => {
+                let want = "a number from 1e-6 to 1e6".to_owned();
+                Err(ModelError::Metadata { key, want, got: factor.to_string() })
+            }
+        }
+    }
+
     /// Declares a weight of `[rows, cols]`, of whatever type the file has.
     ///
     /// # Errors
@@ -183,7 +199,7 @@ impl<'a> Builder<'a> {
     }
 
     /// A linear layer: `stem.weight` of `[outputs, inputs]`, with `stem.bias` and `stem.scale` where the
-    /// file has them.
+    /// file has them. The scale is of the product alone.
     ///
     /// # Errors
     /// [`ModelError::Tensor`] where a tensor is missing or of another shape.
@@ -197,24 +213,53 @@ impl<'a> Builder<'a> {
         let w = self.matrix(&format!("{stem}.weight"), outputs, inputs)?;
         let bias = format!("{stem}.bias");
         let bias = if self.has(&bias) { Some(self.vector(&bias, outputs)?) } else { None };
-        let scale = format!("{stem}.scale");
-        let scale = if self.has(&scale) { self.values(&scale, 1)?[0] } else { 1.0 };
-        if !scale.is_finite() {
-            return Err(wrong(&format!("{stem}.scale"), "a finite number", scale.to_string()));
+        Ok(Linear { w, bias, act, scale: self.scales(stem, 1)?[0] })
+    }
+
+    /// The factors of products, `stem.scale` of `[n]` where the file has it: what types of few bits have
+    /// no room for.
+    fn scales(&mut self, stem: &str, n: usize) -> Result<Vec<f32>, ModelError> {
+        let name = format!("{stem}.scale");
+        if !self.has(&name) {
+            return Ok(vec![1.0; n]);
         }
-        Ok(Linear { w, bias, act, scale })
+        let scales = self.values(&name, n)?;
+        match scales.iter().find(|scale| !scale.is_finite()) {
+            Some(scale) => Err(wrong(&name, "finite numbers", scale.to_string())),
+            None => Ok(scales),
+        }
+    }
+
+    /// A linear layer of a feed-forward network, whose scale llama.cpp applies behind the bias and not
+    /// before.
+    ///
+    /// # Errors
+    /// As [`linear`](Self::linear); [`ModelError::Tensor`] for a file with both, which nobody has made.
+    pub fn ffn_layer(&mut self, stem: &str, outputs: usize, inputs: usize) -> Result<Linear, ModelError> {
+        self.check_scale(stem)?;
+        self.layer(stem, outputs, inputs)
+    }
+
+    /// That a layer of a feed-forward network has not both a scale and a bias.
+    fn check_scale(&self, stem: &str) -> Result<(), ModelError> {
+        let [scale, bias] = ["scale", "bias"].map(|what| format!("{stem}.{what}"));
+        match self.has(&scale) && self.has(&bias) {
+            true => Err(wrong(&scale, "no scale beside a bias in a feed-forward network", "both".to_owned())),
+            false => Ok(()),
+        }
     }
 
     /// A linear layer of an architecture whose files do not say how inputs are rounded: to int8 where the
-    /// weight is of a type that is only ever trained so (I2_S), and not at all for other types.
+    /// weight is of a type that is only ever trained so (a ternary one whose scale is a tensor's or a row's:
+    /// I2_S, IQ2_BN), and not at all for other types.
     ///
     /// # Errors
     /// As [`linear`](Self::linear).
     pub fn layer(&mut self, stem: &str, outputs: usize, inputs: usize) -> Result<Linear, ModelError> {
         let weight = self.gguf.find(&format!("{stem}.weight"));
-        let act = match weight.and_then(|weight| weight.ty).is_some_and(|ty| ty.is(&types::I2S)) {
-            true => ActQuant::I8PerToken,
-            false => ActQuant::None,
+        let act = match weight.and_then(|weight| weight.ty).and_then(|ty| ty.ternary()) {
+            Some(Ternary::PerTensor | Ternary::PerRow) => ActQuant::I8PerToken,
+            Some(Ternary::PerBlock) | None => ActQuant::None,
         };
         self.linear(stem, outputs, inputs, act)
     }
@@ -233,8 +278,9 @@ impl<'a> Builder<'a> {
             return Ok([self.layer(&wq, q, dim)?, self.layer(&wk, kv, dim)?, self.layer(&wv, kv, dim)?]);
         }
         let rows = [0..q, q..q + kv, q + kv..q + 2 * kv];
+        let scale = self.scales(&stem, 1)?[0];
         let mut parts = self.parts(&stem, q + 2 * kv, dim, rows)?.into_iter();
-        Ok(std::array::from_fn(|_| parts.next().expect("one for each range")))
+        Ok(std::array::from_fn(|_| Linear { scale, ..parts.next().expect("one for each range") }))
     }
 
     /// Layers that lie one behind the other in a tensor: `stem.weight` of `[rows, inputs]` and, where the
@@ -250,10 +296,19 @@ impl<'a> Builder<'a> {
         let whole = self.tensor(&name, rows, inputs)?;
         let quant = |source| ModelError::Quant { tensor: name.clone(), source };
         let row_bytes = whole.ty.row_bytes(inputs).map_err(quant)?;
-        if whole.ty.byte_len(rows, inputs).map_err(quant)? != rows * row_bytes {
+        let ranges: Vec<Range<usize>> = ranges.into_iter().collect();
+        let together = whole.ty.rows_together();
+        let is_whole =
+            |range: &Range<usize>| [range.start, range.end].iter().all(|row| row.is_multiple_of(together));
+        if whole.ty.byte_len(rows, inputs).map_err(quant)? != rows * row_bytes || !ranges.iter().all(is_whole)
+        {
             let want = "a type whose rows stand alone";
             return Err(wrong(&name, want, whole.ty.name().to_owned()));
         }
+        let act = match whole.ty.ternary() {
+            Some(Ternary::PerRow) => ActQuant::I8PerToken,
+            _ => ActQuant::None,
+        };
         let bias = format!("{stem}.bias");
         let bias = if self.has(&bias) { Some(self.elements(&bias, rows)?) } else { None };
         let part = |part: Range<usize>| {
@@ -266,7 +321,7 @@ impl<'a> Builder<'a> {
                 let (name, ty) = (name_of("bias"), &types::F32);
                 self.declare(HostTensor { name, ty, rows: 1, cols: rows, bytes })
             });
-            Linear { w, bias, act: ActQuant::None, scale: 1.0 }
+            Linear { w, bias, act, scale: 1.0 }
         };
         Ok(ranges.into_iter().map(part).collect())
     }
@@ -314,20 +369,32 @@ impl<'a> Builder<'a> {
     ) -> Result<Vec<Expert>, ModelError> {
         let each = |rows: usize| (0..n).map(move |i| i * rows..(i + 1) * rows);
         let both = format!("{blk}.ffn_gate_up_exps");
+        for name in ["gate", "up", "down", "gate_up"] {
+            self.check_scale(&format!("{blk}.ffn_{name}_exps"))?;
+        }
+        let scaled = |layers: Vec<Linear>, scales: Vec<f32>| -> Vec<Linear> {
+            layers.into_iter().zip(scales).map(|(layer, scale)| Linear { scale, ..layer }).collect()
+        };
         let (gates, ups) = if self.has(&format!("{both}.weight")) {
             let halves = each(ffn_dim * 2).flat_map(|rows| {
                 let middle = rows.start + ffn_dim;
                 [rows.start..middle, middle..rows.end]
             });
             let all = self.parts(&both, 2 * n * ffn_dim, dim, halves)?;
+            let scales = self.scales(&both, n)?;
             let half = |first| all.iter().skip(first).step_by(2).cloned().collect::<Vec<_>>();
-            (half(0), half(1))
+            (scaled(half(0), scales.clone()), scaled(half(1), scales))
         } else {
-            let mut of =
-                |name: &str| self.parts(&format!("{blk}.ffn_{name}_exps"), n * ffn_dim, dim, each(ffn_dim));
+            let mut of = |name: &str| -> Result<Vec<Linear>, ModelError> {
+                let stem = format!("{blk}.ffn_{name}_exps");
+                let layers = self.parts(&stem, n * ffn_dim, dim, each(ffn_dim))?;
+                Ok(scaled(layers, self.scales(&stem, n)?))
+            };
             (of("gate")?, of("up")?)
         };
-        let downs = self.parts(&format!("{blk}.ffn_down_exps"), n * dim, ffn_dim, each(dim))?;
+        let stem = format!("{blk}.ffn_down_exps");
+        let downs = self.parts(&stem, n * dim, ffn_dim, each(dim))?;
+        let downs = scaled(downs, self.scales(&stem, n)?);
         let layers = gates.into_iter().zip(ups).zip(downs);
         Ok(layers.map(|((gate, up), down)| Expert { gate, up, down }).collect())
     }

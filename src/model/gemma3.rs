@@ -51,11 +51,11 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post, x });
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
-        let gate = Some(m.layer(&blk("ffn_gate"), ffn_dim, dim)?);
-        let up = m.layer(&blk("ffn_up"), ffn_dim, dim)?;
+        let gate = Some(m.ffn_layer(&blk("ffn_gate"), ffn_dim, dim)?);
+        let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
         m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::GeluTanh, h: hidden });
 
-        let w = m.layer(&blk("ffn_down"), dim, ffn_dim)?;
+        let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
         let post = Some(m.rms_norm(&blk("post_ffw_norm"), dim)?);
         m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, post, x });
     }

@@ -36,11 +36,11 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });
 
         let norm = m.layer_norm(&blk("ffn_norm"), dim)?;
-        let up = m.layer(&blk("ffn_up"), ffn_dim, dim)?;
+        let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
         let act = Act::GeluTanh;
         m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate: None, up, act, h: hidden });
 
-        let w = m.layer(&blk("ffn_down"), dim, ffn_dim)?;
+        let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
         m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, post: None, x });
     }
     let norm = m.layer_norm("output_norm", dim)?;

@@ -8,14 +8,13 @@
 use super::build::Mixture;
 use super::{Architecture, Builder, ModelError};
 use crate::program::{
-    Act, ActQuant, Attend, AttnIn, Embed, Experts, FfnIn, Logits, Norm, ProjAdd, RopeStyle, RowsOf, Sample,
+    Act, ActQuant, Attend, AttnIn, Embed, Experts, FfnIn, Linear, Logits, Norm, ProjAdd, RopeStyle, RowsOf,
+    Sample,
 };
 
 /// Llama.
-pub static ARCHITECTURE: Architecture = Architecture {
-    names: &["llama"],
-    build: |m| decoder(m, &Form { rope: RopeStyle::Adjacent, qkv_bias: false, head_norms: false }),
-};
+pub static ARCHITECTURE: Architecture =
+    Architecture { names: &["llama"], build: |m| decoder(m, &Form::PLAIN) };
 
 /// What the architectures of this form differ in.
 pub(super) struct Form {
@@ -25,6 +24,33 @@ pub(super) struct Form {
     pub qkv_bias: bool,
     /// Whether queries and keys have a norm over each head, before RoPE.
     pub head_norms: bool,
+    /// Factors of the embedding, of what each network adds to the residual stream, and of the logits.
+    pub embedding: f32,
+    /// See above.
+    pub residual: f32,
+    /// See above.
+    pub logits: f32,
+}
+
+impl Form {
+    /// Llama's own.
+    pub(super) const PLAIN: Self = Self {
+        rope: RopeStyle::Adjacent,
+        qkv_bias: false,
+        head_norms: false,
+        embedding: 1.0,
+        residual: 1.0,
+        logits: 1.0,
+    };
+}
+
+/// A layer whose product counts so many times.
+fn times(factor: f32, layer: Linear) -> Result<Linear, ModelError> {
+    if factor != 1.0 && layer.bias.is_some() {
+        let (want, got) = ("no bias where products are scaled".to_owned(), "one".to_owned());
+        return Err(ModelError::Tensor { tensor: "attn_output.bias or ffn_down.bias".to_owned(), want, got });
+    }
+    Ok(Linear { scale: factor * layer.scale, ..layer })
 }
 
 /// Embedding, blocks of attention and a gated feed-forward network, head.
@@ -43,7 +69,7 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Form) -> Result<(), ModelError
     let rope = Some(m.rope(form.rope)?);
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
-    m.push("embed", Embed { table, scale: 1.0, positions: None, x });
+    m.push("embed", Embed { table, scale: form.embedding, positions: None, x });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -62,25 +88,28 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Form) -> Result<(), ModelError
         m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
         m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, sinks: None, out: y });
 
-        let w = m.layer(&blk("attn_output"), dim, q_dim)?;
+        let w = times(form.residual, m.layer(&blk("attn_output"), dim, q_dim)?)?;
         m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
             let router = m.linear(&blk("ffn_gate_inp"), n_experts, dim, ActQuant::None)?;
-            let experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
+            let mut experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
+            for expert in &mut experts {
+                expert.down = times(form.residual, expert.down.clone())?;
+            }
             m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act: Act::Silu });
             continue;
         }
-        let gate = Some(m.layer(&blk("ffn_gate"), ffn_dim, dim)?);
-        let up = m.layer(&blk("ffn_up"), ffn_dim, dim)?;
+        let gate = Some(m.ffn_layer(&blk("ffn_gate"), ffn_dim, dim)?);
+        let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
         m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::Silu, h: hidden });
 
-        let w = m.layer(&blk("ffn_down"), dim, ffn_dim)?;
+        let w = times(form.residual, m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?)?;
         m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, post: None, x });
     }
     let norm = m.rms_norm("output_norm", dim)?;
-    let w = m.head("output", table, n_vocab, dim)?;
+    let w = times(form.logits, m.head("output", table, n_vocab, dim)?)?;
     m.push("logits", Logits { x, norm, w, soft_cap: None, logits });
     m.push("sample", Sample { logits });
     Ok(())

@@ -11,6 +11,7 @@ pub mod gpt2;
 pub mod gpt_oss;
 pub mod hyper;
 pub mod llama;
+pub mod minicpm;
 pub mod qwen2;
 pub mod qwen3;
 mod rope;
@@ -38,6 +39,7 @@ pub struct Architecture {
 pub static REGISTRY: &[&Architecture] = &[
     &bitnet::ARCHITECTURE,
     &llama::ARCHITECTURE,
+    &minicpm::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
     &gpt2::ARCHITECTURE,

@@ -8,5 +8,5 @@ use crate::program::RopeStyle;
 /// Qwen2.
 pub static ARCHITECTURE: Architecture = Architecture {
     names: &["qwen2"],
-    build: |m| decoder(m, &Form { rope: RopeStyle::Halves, qkv_bias: true, head_norms: false }),
+    build: |m| decoder(m, &Form { rope: RopeStyle::Halves, qkv_bias: true, ..Form::PLAIN }),
 };

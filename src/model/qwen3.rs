@@ -8,5 +8,5 @@ use crate::program::RopeStyle;
 /// Qwen3.
 pub static ARCHITECTURE: Architecture = Architecture {
     names: &["qwen3", "qwen3moe"],
-    build: |m| decoder(m, &Form { rope: RopeStyle::Halves, qkv_bias: false, head_norms: true }),
+    build: |m| decoder(m, &Form { rope: RopeStyle::Halves, head_norms: true, ..Form::PLAIN }),
 };

@@ -50,7 +50,7 @@ impl<'a> Encoder<'a> {
             return Ok(Self { target, absmean: None, threads, tasks, pieces, tail: None, squares, failed });
         }
         let (rows, cols) = target.shape();
-        let step = (TASK_ELEMS / cols).max(1);
+        let step = (TASK_ELEMS / cols).max(1).next_multiple_of(target.ty.rows_together());
         let tasks: Vec<_> = (0..rows).step_by(step).map(|row| row..rows.min(row + step)).collect();
         let absmean = if target.absmean { Some(target.census(&tasks, threads)?.absmean()) } else { None };
         let tail = absmean.map(|absmean| tail(target.ty, absmean));
@@ -103,12 +103,13 @@ impl Iterator for Encoder<'_> {
 }
 
 impl Target {
-    /// Rows and columns as tasks see them: a row that is too long for a task is several. Blocks follow each
-    /// other without a gap, so the bytes are the same.
+    /// Rows and columns as tasks see them: a row that is too long for a task is several, but where its blocks
+    /// share something. Blocks follow each other without a gap, so the bytes are the same.
     fn shape(&self) -> (usize, usize) {
         let (rows, cols) = (self.source.rows, self.source.cols);
         let block = self.ty.block_elems();
-        let part = match cols <= TASK_ELEMS {
+        let has_head = self.ty.row_bytes(0).is_ok_and(|bytes| bytes > 0);
+        let part = match cols <= TASK_ELEMS || has_head {
             true => cols,
             // Both are whole blocks, and so is what divides them.
             false => common_divisor(cols, TASK_ELEMS / block * block),
@@ -163,7 +164,7 @@ impl Target {
         for (at, weights) in weights.chunks_exact(cols).enumerate() {
             self.ty.decode_row(&bytes, n_rows, at, &mut kept).expect("the row was encoded");
             for (col, (weight, kept)) in weights.iter().zip(&kept).enumerate() {
-                if !kept.is_finite() {
+                if !kept.is_finite() || self.exact && kept != weight {
                     return Err(self.lost(rows.start + at, col, *weight));
                 }
                 squares.weights += f64::from(*weight).powi(2);
@@ -202,9 +203,9 @@ fn common_divisor(a: usize, b: usize) -> usize {
 
 /// What the type stores after the rows of a tensor with this scale.
 fn tail(ty: &dyn QuantType, absmean: Absmean) -> Bytes {
-    let block = ty.block_elems();
-    let mut values = vec![0.0; block];
+    let (rows, block) = (ty.rows_together(), ty.block_elems());
+    let mut values = vec![0.0; rows * block];
     values[0] = absmean.scale;
-    let mut bytes = ty.encode(&values, 1, block).expect("one block");
-    bytes.split_off(ty.row_bytes(block).expect("one block")).into()
+    let mut bytes = ty.encode(&values, rows, block).expect("one block");
+    bytes.split_off(rows * ty.row_bytes(block).expect("one block")).into()
 }

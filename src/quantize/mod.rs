@@ -14,7 +14,7 @@ mod ternary;
 use std::io::Write;
 use std::ops::ControlFlow;
 
-use ggml_types::{HostTensor, QuantType, Ternary, types};
+use ggml_types::{HostTensor, QuantError, QuantType, Ternary, types};
 use regex::{Regex, RegexBuilder};
 
 use crate::gguf::{
@@ -33,7 +33,7 @@ pub enum QuantizeError {
     /// The input is broken or unknown, or the output cannot be written.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// Weights that have lost precision already.
+    /// Weights that have lost precision already; ternary ones may become another ternary type.
     #[error(
         "tensor {} is {from} already, which cannot become {want}: quantise the original of f32, f16 or bf16",
         name.escape_debug()
@@ -156,7 +156,8 @@ impl Recipe {
     pub fn names() -> Vec<&'static str> {
         let mut names: Vec<&'static str> = MIXES.iter().flat_map(|mix| [mix.name, mix.alias]).collect();
         names.dedup();
-        let types = types::REGISTRY.iter().filter(|ty| type_id(**ty).is_some()).map(|ty| ty.name());
+        let is_made = |ty: &&&dyn QuantType| ty.encodes() && type_id(**ty).is_some();
+        let types = types::REGISTRY.iter().filter(is_made).map(|ty| ty.name());
         names.extend(types.filter(|name| Mix::by_name(name).is_none()));
         names
     }
@@ -190,7 +191,7 @@ pub struct QuantizeOptions {
     /// Leave `output` as it is.
     pub leave_output: bool,
     /// Round linear weights to ternary by BitNet's rule before they are encoded, whatever their type. A type
-    /// of one scale a tensor (I2_S) has no other way.
+    /// of one scale a tensor or row (I2_S, IQ2_BN) has no other way.
     pub absmean: bool,
     /// Which columns matter, for the types that search.
     pub imatrix: Option<Imatrix>,
@@ -250,6 +251,8 @@ struct Target {
     copied: bool,
     /// Whether the weights are rounded to ternary first.
     absmean: bool,
+    /// Whether they must be what they were.
+    exact: bool,
     /// Of each column, `[matrices, cols]`.
     importance: Option<Vec<f32>>,
     notes: Vec<String>,
@@ -387,14 +390,24 @@ impl Target {
         }
         // Types of one element a block are plain numbers; all others have lost some of theirs.
         let (is_real, is_same) = (source.ty.block_elems() == 1, source.ty.is(ty));
-        if !is_real && !is_same {
+        // Ternary weights are the same in any ternary type whose scales they share, or else refused.
+        let exact = !is_same && source.ty.ternary().is_some() && ty.ternary().is_some();
+        if !is_real && !is_same && !exact {
             let (from, want) = (source.ty.name(), ty.name());
             return Err(QuantizeError::Quantized { name: source.name, from, want });
         }
         let is_linear = !matches!(role, Role::Kept | Role::TokenEmbd | Role::Output);
         let is_asked = options.absmean && is_linear;
-        let absmean = is_real && (is_asked || ty.ternary() == Some(Ternary::PerTensor));
+        let is_shared = matches!(ty.ternary(), Some(Ternary::PerTensor | Ternary::PerRow));
+        let absmean = match exact {
+            true => ty.ternary() == Some(Ternary::PerTensor),
+            false => is_real && (is_asked || is_shared),
+        };
         let copied = is_same && !absmean;
+        if !copied && !ty.encodes() {
+            let error = QuantError::ReadOnly { ty: ty.name() };
+            return Err(GgufError::Quant { name: source.name, error }.into());
+        }
         let mut importance = None;
         if let Some(imatrix) = &options.imatrix
             && !copied
@@ -420,7 +433,7 @@ impl Target {
         {
             return Err(QuantizeError::NoImportance { name: source.name, mix: mix.name });
         }
-        Ok(Self { source, dims: info.dims.clone(), ty, copied, absmean, importance, notes })
+        Ok(Self { source, dims: info.dims.clone(), ty, copied, absmean, exact, importance, notes })
     }
 
     fn bytes(&self) -> Result<usize, QuantizeError> {

@@ -14,7 +14,7 @@ mod weights;
 use std::io::Write;
 use std::ops::ControlFlow;
 
-use ggml_types::QuantType;
+use ggml_types::{QuantError, QuantType};
 
 use crate::gguf::{self, GgufError, GgufWriter, Watched};
 
@@ -79,10 +79,11 @@ impl Synth {
         let mut writer = GgufWriter::new(names::metadata(spec))?;
         for tensor in &tensors {
             let (rows, cols) = tensor.shape();
-            let bytes = tensor
-                .ty
-                .byte_len(rows, cols)
-                .map_err(|error| GgufError::Quant { name: tensor.name.clone(), error })?;
+            let wrong = |error| GgufError::Quant { name: tensor.name.clone(), error };
+            if !tensor.ty.encodes() {
+                return Err(wrong(QuantError::ReadOnly { ty: tensor.ty.name() }).into());
+            }
+            let bytes = tensor.ty.byte_len(rows, cols).map_err(wrong)?;
             let id = gguf::type_id(tensor.ty).ok_or_else(|| {
                 let detail = format!("no file can carry {}", tensor.ty.name());
                 SynthError::Spec { what: "Spec::ty", detail }

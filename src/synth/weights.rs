@@ -6,7 +6,8 @@ use super::{Fill, Tensor};
 /// Values that are drawn and encoded for one tensor. A larger one is put together from them: that is as
 /// fast as copying, and keeps the reference encoders out of the way.
 const POOL_ELEMS: usize = 1 << 16;
-/// Elements that are copied together, at most; at least a block.
+/// Elements that are copied together, at most; at least a block, and at least whole rows where these share
+/// something.
 const UNIT_ELEMS: usize = 64;
 /// Bytes that a piece has at least, except the last.
 const PIECE_BYTES: usize = 1 << 18;
@@ -31,13 +32,17 @@ impl Pieces {
         let (ty, block) = (tensor.ty, tensor.ty.block_elems());
         let unit_blocks =
             (1..=UNIT_ELEMS / block).rev().find(|n| cols.is_multiple_of(n * block)).unwrap_or(1);
-        let unit = unit_blocks * block;
-        let units_left = rows * (cols / unit);
-        let pool_units = units_left.min((POOL_ELEMS / unit).max(1));
+        // What is before the blocks of a row, or of some rows.
+        let has_head = ty.row_bytes(0).is_ok_and(|bytes| bytes > 0);
+        let unit = if has_head { cols } else { unit_blocks * block };
+        let together = ty.rows_together();
+        let units_left = rows / together * (cols / unit);
+        let pool_units = units_left.min((POOL_ELEMS / unit / together).max(1));
         let mut random = Random::new(seed, &tensor.name);
-        let values: Vec<f32> = (0..pool_units * unit).map(|_| tensor.fill.draw(&mut random)).collect();
-        let mut pool = ty.encode(&values, pool_units, unit).expect("a multiple of the block");
-        let unit_bytes = ty.row_bytes(unit).expect("a multiple of the block");
+        let n_rows = pool_units * together;
+        let values: Vec<f32> = (0..n_rows * unit).map(|_| tensor.fill.draw(&mut random)).collect();
+        let mut pool = ty.encode(&values, n_rows, unit).expect("a multiple of the block");
+        let unit_bytes = together * ty.row_bytes(unit).expect("a multiple of the block");
         let tail = pool.split_off(pool_units * unit_bytes);
         Self { pool, unit_bytes, whole: pool_units == units_left, units_left, tail: Some(tail), random }
     }

@@ -27,9 +27,10 @@ fn linear_layers_of_every_type() {
     for ty in REGISTRY {
         for act in ACT_QUANTS {
             for (n_rows, outputs, least) in
-                [(1, 1, 1), (1, 37, 700), (2, 5, 300), (5, 16, 1), (17, 67, 300), (33, 3, 520)]
+                [(1, 1_usize, 1), (1, 37, 700), (2, 5, 300), (5, 16, 1), (17, 67, 300), (33, 3, 520)]
             {
                 let cols = cols_of(ty.block_elems(), least);
+                let outputs = outputs.next_multiple_of(ty.rows_together());
                 let name = format!("proj_add {} {act:?} {n_rows} x [{outputs}, {cols}]", ty.name());
                 let mut case = Case::new(&name, limits(n_rows + 1, 1, 1));
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
@@ -83,7 +84,8 @@ fn linear_layers_with_norm_bias_and_scale() {
     for ty in REGISTRY {
         for act in ACT_QUANTS {
             for (kind, n_rows) in [(NormKind::Rms, 4), (NormKind::Layer, 4), (NormKind::Layer, 18)] {
-                let (outputs, cols) = (21, cols_of(ty.block_elems(), 500));
+                let cols = cols_of(ty.block_elems(), 500);
+                let outputs = 21_usize.next_multiple_of(ty.rows_together());
                 let name = format!("proj_add {} {act:?} {kind:?} {n_rows}", ty.name());
                 let mut case = Case::new(&name, limits(n_rows + 2, 1, 1));
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
@@ -214,7 +216,7 @@ fn embeddings_of_every_type() {
             let cols = cols_of(ty.block_elems(), 100);
             let mut case = Case::new(&format!("embed {}", ty.name()), limits(6, 1, 1));
             let x = case.buf("x", cols);
-            let table = case.weight(*ty, 11, cols);
+            let table = case.weight(*ty, 11_usize.next_multiple_of(ty.rows_together()), cols);
             let positions = with_positions.then(|| case.weight(support::case::ty("f32"), 64, cols));
             let scale = if with_positions { 1.0 } else { 7.5 };
             case.p.push("embed", Embed { table, scale, positions, x });

@@ -10,6 +10,7 @@ use sterna::backend::cpu::linear::{Acts, CpuWeight, Part, WorkspaceSize, matmul}
 use sterna::backend::cpu::pool::Pool;
 use sterna::backend::cpu::simd::{self, Kernels};
 use sterna::program::ActQuant;
+use support::case::random_points;
 use support::{golden, npy};
 
 /// A simple generator, for inputs that are the same in every run.
@@ -33,11 +34,14 @@ impl Noise {
 /// A tensor of random values of that type, at an odd address.
 fn tensor(ty: &'static dyn QuantType, rows: usize, cols: usize, noise: &mut Noise) -> HostTensor {
     let mut values = noise.floats(rows * cols);
-    if ["i2_s", "tq1_0", "tq2_0"].contains(&ty.name()) {
+    if ty.ternary().is_some() {
         values.iter_mut().for_each(|x| *x = (*x * 1.5).round().clamp(-1.0, 1.0) * 0.75);
     }
     let mut bytes = vec![0xff];
-    bytes.extend(ty.encode(&values, rows, cols).unwrap());
+    bytes.extend(match ty.encodes() {
+        true => ty.encode(&values, rows, cols).unwrap(),
+        false => random_points(ty, rows, cols, || noise.next() as u8),
+    });
     HostTensor { name: ty.name().to_owned(), ty, rows, cols, bytes: Bytes::from(bytes).slice(1..) }
 }
 
@@ -167,8 +171,8 @@ fn rows_without_a_meaning_stay_alone() {
 #[test]
 fn ternary_products_are_what_the_program_says() {
     let mut noise = Noise(2);
-    for name in ["i2_s", "tq2_0", "tq1_0"] {
-        let tensor = tensor(by_name(name).unwrap(), 35, 2560, &mut noise);
+    for name in ["i2_s", "tq2_0", "tq1_0", "iq2_bn", "iq2_bn_r4", "iq1_bn"] {
+        let tensor = tensor(by_name(name).unwrap(), 36, 2560, &mut noise);
         let x = noise.floats(7 * 2560);
         let want = exact(&tensor, &x);
         let w = CpuWeight::new(&tensor);
@@ -187,7 +191,8 @@ fn ternary_products_are_what_the_program_says() {
 fn every_type_is_multiplied_as_its_decode_row_says() {
     let mut noise = Noise(3);
     for ty in ggml_types::types::REGISTRY {
-        for (rows, cols) in [(19, 512), (3, 256)] {
+        for (rows, cols) in [(19_usize, 512), (3, 256)] {
+            let rows = rows.next_multiple_of(ty.rows_together());
             let tensor = tensor(*ty, rows, cols, &mut noise);
             let x = noise.floats(6 * cols);
             let w = CpuWeight::new(&tensor);
@@ -223,6 +228,7 @@ fn rows_far_down_are_multiplied_like_the_first() {
         ("i2_s", ActQuant::I8PerToken),
         ("tq1_0", ActQuant::I8PerToken),
         ("tq2_0", ActQuant::I8PerToken),
+        ("iq1_bn", ActQuant::I8PerToken),
         ("f16", ActQuant::None),
         ("q4_k", ActQuant::None),
     ] {
@@ -249,12 +255,14 @@ proptest! {
         outputs in 1_usize..120,
         rows in 1_usize..20,
         threads in 1_usize..4,
-        (ty, unit) in proptest::sample::select(vec![("i2_s", 128), ("tq2_0", 256), ("tq1_0", 256)]),
+        ty in proptest::sample::select(vec!["i2_s", "tq2_0", "tq1_0", "iq2_bn", "iq2_bn_r4", "iq1_bn"]),
         add: bool,
     ) {
         let mut noise = Noise(seed);
-        let (cols, scaled) = (unit * units, unit == 256);
-        let w = CpuWeight::new(&tensor(by_name(ty).unwrap(), outputs, cols, &mut noise));
+        let ty = by_name(ty).unwrap();
+        let outputs = outputs.next_multiple_of(ty.rows_together());
+        let (cols, scaled) = (ty.block_elems() * units, ty.block_elems() == 256);
+        let w = CpuWeight::new(&tensor(ty, outputs, cols, &mut noise));
         let (x, bias) = (noise.floats(rows * cols), noise.floats(outputs));
         let with = (0.7, scaled.then_some(&bias[..]), add);
         let sets = simd::all();
@@ -281,6 +289,7 @@ proptest! {
         kind in proptest::sample::select(vec![ActQuant::None, ActQuant::I8PerToken, ActQuant::I8PerBlock]),
     ) {
         let mut noise = Noise(seed);
+        let outputs = outputs.next_multiple_of(ty.rows_together());
         let cols = if ty.block_elems() == 1 { 32 * units + odd } else { units * ty.block_elems() };
         let w = CpuWeight::new(&tensor(ty, outputs, cols, &mut noise));
         let x = noise.floats(rows * cols);

@@ -2,11 +2,13 @@
 //! of them.
 //! `shared/golden/README.md` says how far correct implementations are apart.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use sterna::backend::cpu::simd;
 use sterna::engine::{Engine, EngineOptions};
 use sterna::gguf::Gguf;
+use sterna::quantize::{QuantizeOptions, Quantizer, Recipe};
 use support::case::{simt, wgpus};
 use support::logits::{Distance, all_logits, distance, sequences};
 use support::{golden, npy};
@@ -230,8 +232,62 @@ fn what_is_not_of_the_architecture_is_refused_by_name() {
 /// CPU and through wgpu.
 #[test]
 fn logits_of_gpt_oss_are_those_of_transformers() {
-    let [model, tokens, logits] = ["tiny-mxfp4.gguf", "mxfp4.tokens.npy", "mxfp4.hf-fp32.logits.npy"]
-        .map(|name| golden(&format!("gpt-oss/{name}")).expect("it is in tests/data"));
+    let cpus = support::case::cpus(&[2]).into_iter();
+    logits_are_those_of_transformers("gpt-oss", "mxfp4", cpus.chain(wgpus().into_iter().take(1)));
+}
+
+/// MiniCPM: a model that scripts/reference_minicpm.py made, of NVFP4 with a factor beside each matrix, and of
+/// every type of points of a codebook; on the CPU. Other backends name what they have no kernels for.
+#[test]
+fn logits_of_minicpm_are_those_of_transformers() {
+    logits_are_those_of_transformers("minicpm", "points", support::case::cpus(&[2]).into_iter());
+    for backend in wgpus().into_iter().take(1).chain(support::case::simt(1)) {
+        let model = golden("minicpm/tiny-points.gguf").expect("it is in tests/data");
+        let (gguf, options) = (Gguf::open(&model).expect("a golden file"), EngineOptions::default());
+        let opened = Engine::on_backend(gguf, &options, backend, |_| ());
+        let said = opened.map(drop).expect_err("no kernels").to_string();
+        for name in ["iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m"] {
+            assert!(said.contains(&format!("__{name}")), "{name} is not in: {said}");
+        }
+    }
+}
+
+/// The same ternary weights with a scale a row: sums are of integers, and are multiplied by the same scale.
+#[test]
+fn rows_with_a_scale_have_the_logits_of_i2_s_to_the_bit() {
+    let path = golden("llama-i2_s/tiny-i2_s.gguf").expect("it is in tests/data");
+    let file = bytes::Bytes::from(std::fs::read(path).expect("a golden file"));
+    let open = |file: &bytes::Bytes| Gguf::from_bytes(file.clone()).expect("a whole file");
+    let options = EngineOptions { outputs: 12, n_ctx: Some(64), ..EngineOptions::default() };
+    let prompt = [(0..12).map(|i| i * 53 % 640).collect::<Vec<u32>>()];
+    for name in ["iq2_bn", "iq2_bn_r4"] {
+        let recipe = Recipe::Type(support::case::ty(name));
+        let mut rows = Vec::new();
+        let quantizer = Quantizer::new(&open(&file), QuantizeOptions::new(recipe)).expect("ternary weights");
+        quantizer.write(&mut rows, |_| ControlFlow::Continue(())).expect("scales that fit");
+        let rows = bytes::Bytes::from(rows);
+        for (one, other) in support::case::cpus(&[2]).into_iter().zip(support::case::cpus(&[1])) {
+            let device = one.device();
+            let [one, other] = [(&rows, one), (&file, other)].map(|(file, backend)| {
+                let engine =
+                    Engine::on_backend(open(file), &options, backend, |_| ()).expect("kernels for it");
+                all_logits(&engine, &prompt)
+            });
+            assert!(one == other, "{name}, {device}");
+        }
+    }
+}
+
+/// A made model of `tests/data`, on some backends.
+fn logits_are_those_of_transformers(
+    folder: &str,
+    stem: &str,
+    backends: impl Iterator<Item = Box<dyn sterna::backend::Backend>>,
+) {
+    let names =
+        [format!("tiny-{stem}.gguf"), format!("{stem}.tokens.npy"), format!("{stem}.hf-fp32.logits.npy")];
+    let [model, tokens, logits] =
+        names.map(|name| golden(&format!("{folder}/{name}")).expect("it is in tests/data"));
     let prompt: Vec<u32> = npy(&tokens).f32s().into_iter().map(|token| token as u32).collect();
     let want = npy(&logits).f32s();
     let options = EngineOptions {
@@ -241,8 +297,7 @@ fn logits_of_gpt_oss_are_those_of_transformers() {
         cache_type_v: "f32".into(),
         ..EngineOptions::default()
     };
-    let cpus = support::case::cpus(&[2]).into_iter();
-    for backend in cpus.chain(wgpus().into_iter().take(1)) {
+    for backend in backends {
         let device = backend.device();
         let gguf = Gguf::open(&model).expect("a golden file");
         let engine = Engine::on_backend(gguf, &options, backend, |_| ()).expect("kernels for it");

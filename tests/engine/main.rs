@@ -11,6 +11,7 @@ mod hostile_model;
 mod kv_memory;
 mod kv_sessions;
 mod kv_state;
+mod own_type;
 mod program;
 mod program_parts;
 mod program_text;

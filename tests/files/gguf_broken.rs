@@ -341,3 +341,35 @@ proptest! {
         }
     }
 }
+
+/// Rows of ik_llama.cpp's types begin with a scale, which counts.
+#[test]
+fn rows_with_a_scale_are_counted_whole() {
+    for (id, name, dims, bytes) in [
+        (135, "iq2_bn", [192, 3], 3 * (4 + 48)),
+        (134, "iq1_bn", [192, 3], 3 * (2 + 39)),
+        (335, "iq2_bn_r4", [192, 4], 4 * (4 + 48)),
+    ] {
+        for architecture in ["llama", "bitnet-25"] {
+            let file = Raw::default().str("general.architecture", architecture).tensor("a", &dims, id, 0);
+            let gguf = file.clone().data(bytes).open().unwrap();
+            let info = gguf.find("a").unwrap();
+            assert_eq!((&info.type_name[..], info.bytes.len()), (name, bytes));
+            assert!(gguf.tensor("a").is_ok());
+            let said = file.data(bytes - 1).open().unwrap_err();
+            assert!(said.contains(&format!("{name} ({bytes} bytes), file has {}", bytes - 1)), "{said}");
+        }
+    }
+    for (id, dims, want) in [
+        (135, [100, 3], "iq2_bn: want columns in blocks of 64, found 100"),
+        (134, [32, 4], "iq1_bn: want columns in blocks of 64, found 32"),
+        (335, [64, 6], "iq2_bn_r4: want rows in fours, found 6"),
+    ] {
+        let said = Raw::default().tensor("a", &dims, id, 0).data(4096).open().unwrap_err();
+        assert!(said.contains(want), "{said}");
+    }
+    // Its other types have names and no size.
+    let gguf = Raw::default().tensor("a", &[256, 2], 144, 0).data(4096).open().unwrap();
+    let said = gguf.tensor("a").unwrap_err().to_string();
+    assert!(said.contains("iq4_ks") && said.contains("supported are"), "{said}");
+}

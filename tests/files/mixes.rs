@@ -324,7 +324,7 @@ fn sums_of_inputs_are_llama_cpps() {
     let tokens: Vec<u32> = tokens.map(|word| word.parse().unwrap()).collect();
     let mut importance = Importance::new(&gguf, &EngineOptions::default(), tokens.len()).unwrap();
     importance.add(&tokens).unwrap();
-    let ours: BTreeMap<&str, &[f64]> = importance.sums().collect();
+    let ours: BTreeMap<&str, &[f64]> = importance.sums().map(|(name, sums, _)| (name, sums)).collect();
     assert_eq!(ours.len(), 2 * 7, "{:?}", ours.keys());
     assert_eq!(ours["blk.1.attn_v.weight"], ours["blk.1.attn_q.weight"]);
     let text = std::fs::read_to_string(golden("quantize/qwen3-importance.jsonl").unwrap()).unwrap();
@@ -339,6 +339,48 @@ fn sums_of_inputs_are_llama_cpps() {
         }
     }
     assert_eq!(text.lines().count(), 8);
+}
+
+/// Experts have a row of sums each. Every row goes through three of them, so that their sums over what the
+/// router multiplies are three times the router's; and the quantiser takes what comes out.
+#[test]
+fn experts_have_sums_of_their_own() {
+    let gguf = Gguf::open(&golden("gpt-oss/tiny-mxfp4.gguf").expect("it is in tests/data")).unwrap();
+    let (n_experts, n_used, dim, ffn_dim) = (6, 3, 64, 32);
+    let mut importance = Importance::new(&gguf, &EngineOptions::default(), 24).unwrap();
+    for chunk in 0..2 {
+        importance.add(&(0..24).map(|i| (i * 29 + chunk * 7) % 96).collect::<Vec<u32>>()).unwrap();
+    }
+    let mut imatrix = Imatrix::new("numbers", 2, 24);
+    let mut found = BTreeMap::new();
+    for (name, sums, counts) in importance.sums() {
+        imatrix.add(name, &sums.iter().map(|sum| *sum as f32).collect::<Vec<_>>(), &counts).unwrap();
+        found.insert(name.to_owned(), (sums.to_vec(), counts));
+    }
+    // Of each layer: q, k, v, output, router, gate, up, down.
+    assert_eq!(found.len(), 3 * 8, "{:?}", found.keys());
+    for layer in 0..3 {
+        let of = |name: &str| &found[&format!("blk.{layer}.{name}.weight")];
+        let (router, gate, down) = (of("ffn_gate_inp"), of("ffn_gate_exps"), of("ffn_down_exps"));
+        assert_eq!(router.1, [48.0]);
+        assert_eq!((gate, gate.1.len()), (of("ffn_up_exps"), n_experts));
+        assert_eq!(gate.1.iter().sum::<f32>(), (n_used * 48) as f32);
+        assert_eq!(down.1, gate.1);
+        assert!(gate.1.iter().any(|count| *count != gate.1[0]), "every expert has as many rows");
+        for col in 0..dim {
+            let all: f64 = gate.0.chunks_exact(dim).map(|sums| sums[col]).sum();
+            let want = n_used as f64 * router.0[col];
+            assert!((all - want).abs() < 1e-9 * want, "layer {layer}, column {col}: {all} for {want}");
+        }
+        assert_eq!(down.0.len(), n_experts * ffn_dim);
+        for (sums, count) in down.0.chunks_exact(ffn_dim).zip(&down.1) {
+            assert_eq!(sums.iter().all(|sum| *sum > 0.0), *count > 0.0);
+        }
+    }
+    let mut file = Vec::new();
+    imatrix.write(&mut file).unwrap();
+    let back = Imatrix::from_gguf(&Gguf::from_bytes(file.into()).unwrap()).unwrap();
+    assert_eq!(back.of("blk.0.ffn_down_exps.weight").map(<[f32]>::len), Some(n_experts * ffn_dim));
 }
 
 fn entries(imatrix: &Imatrix, names: &[&str]) -> Vec<Vec<f32>> {

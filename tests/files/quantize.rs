@@ -210,7 +210,7 @@ fn long_rows_are_encoded_as_they_would_be_at_once() {
     const COLS: usize = (3 << 18) + 256;
     let ternary: Vec<f32> = noise(2 * COLS).iter().map(|weight| (weight * 1.5).round() * 0.25).collect();
     let mut gguf = model(&[("blk.0.ffn_up.weight", &[2, COLS], "f32", &ternary)]);
-    for name in ["i2_s", "q8_0", "tq1_0", "f16"] {
+    for name in ["i2_s", "q8_0", "tq1_0", "iq2_bn", "f16"] {
         let (made, _) = quantize(&gguf, &QuantizeOptions { threads: 2, ..options(name) }).unwrap();
         let want = ty(name).encode(&ternary, 2, COLS).unwrap();
         assert!(made.tensor("blk.0.ffn_up.weight").unwrap().bytes == want, "{name}");
@@ -220,6 +220,46 @@ fn long_rows_are_encoded_as_they_would_be_at_once() {
     gguf = model(&[("blk.0.ffn_up.weight", &[2, COLS], "f32", &weights)]);
     let error = quantize(&gguf, &options("q8_0")).unwrap_err().to_string();
     assert!(error.contains("row 1, column 700000: inf"), "{error}");
+}
+
+/// Ternary weights are the same in every ternary type that can hold their scales; where one cannot, the
+/// weight is named.
+#[test]
+fn ternary_types_become_each_other_exactly() {
+    let weights: Vec<f32> = noise(8 * 256).iter().map(|weight| (weight * 1.5).round() * 0.375).collect();
+    const NAME: &str = "blk.0.ffn_up.weight";
+    let names = ["i2_s", "tq2_0", "tq1_0", "iq2_bn", "iq1_bn", "iq2_bn_r4"];
+    for from in names {
+        let gguf = model(&[(NAME, &[8, 256], from, &weights)]);
+        for to in names {
+            let (made, reports) = quantize(&gguf, &options(to)).unwrap();
+            assert_eq!((values(&made, NAME), reports[0].error), (weights.clone(), 0.0), "{from} to {to}");
+            let whole = ty(to).encode(&weights, 8, 256).unwrap();
+            assert!(made.tensor(NAME).unwrap().bytes == whole, "{from} to {to}");
+        }
+    }
+    // A scale for each row, which no tensor of one scale holds.
+    let rows: Vec<f32> = weights.iter().enumerate().map(|(at, w)| w * (at / 256 + 1) as f32).collect();
+    let gguf = model(&[(NAME, &[8, 256], "iq2_bn", &rows)]);
+    assert_eq!(values(&quantize(&gguf, &options("tq2_0")).unwrap().0, NAME), rows);
+    let said = quantize(&gguf, &options("i2_s")).unwrap_err().to_string();
+    assert!(said.contains("cannot be kept as i2_s"), "{said}");
+    // One that an f16 does not hold.
+    let fine: Vec<f32> = weights.iter().map(|w| w * 1.000_01).collect();
+    let gguf = model(&[(NAME, &[8, 256], "iq2_bn", &fine)]);
+    assert_eq!(values(&quantize(&gguf, &options("i2_s")).unwrap().0, NAME), fine);
+    let said = quantize(&gguf, &options("iq1_bn")).unwrap_err().to_string();
+    assert!(said.contains("cannot be kept as iq1_bn"), "{said}");
+}
+
+#[test]
+fn types_that_can_only_be_read_are_refused_with_the_way_out() {
+    let gguf = model(&[("blk.0.ffn_up.weight", &[4, 256], "f32", &noise(4 * 256))]);
+    for made in REGISTRY.iter().filter(|ty| !ty.encodes()) {
+        let said = quantize(&gguf, &options(made.name())).unwrap_err().to_string();
+        let want = [made.name(), "blk.0.ffn_up.weight", "quantise to q2_k or q3_k, or with llama-quantize"];
+        assert!(want.iter().all(|want| said.contains(want)), "{said}");
+    }
 }
 
 #[test]
@@ -254,7 +294,7 @@ fn every_tensor_gets_the_type_that_its_role_asks_for() {
     let heads = QuantizeOptions { token_embd: Some(ty("q6_k")), output: Some(ty("q8_0")), ..options("i2_s") };
     assert_eq!(types(&heads), ("q6_k f32 f32 i2_s f32 i2_s i2_s q8_0".into(), none));
     assert_eq!(types(&options("f32")).0, "f32 f32 f32 f32 f32 f32 f32 f32");
-    for made in REGISTRY {
+    for made in REGISTRY.iter().filter(|ty| ty.encodes()) {
         let file_type = quantize(&gguf, &options(made.name())).unwrap().0;
         let file_type = file_type.metadata().require_u32("general.file_type").unwrap();
         let of_floats = [("f32", 0), ("f16", 1), ("bf16", 32)];
@@ -263,7 +303,8 @@ fn every_tensor_gets_the_type_that_its_role_asks_for() {
             [("q4_1", 3), ("q5_1", 9), ("q2_k", 10), ("q3_k", 11), ("iq4_nl", 25), ("iq4_xs", 30)];
         let others =
             [("tq1_0", 36), ("mxfp4", 38), ("q1_0", 40), ("q2_0", 41), ("pq2_0", 141), ("ptq1_0", 143)];
-        let want = [&of_floats[..], &of_blocks, &of_uneven, &others].concat();
+        let of_rows = [("nvfp4", 39), ("iq1_bn", 136), ("iq2_bn", 137), ("iq2_bn_r4", 337)];
+        let want = [&of_floats[..], &of_blocks, &of_uneven, &others, &of_rows].concat();
         match want.iter().find(|(name, _)| *name == made.name()) {
             Some((name, want)) => assert_eq!(file_type, *want, "{name}"),
             None => assert!(["tq2_0", "i2_s"].contains(&made.name()), "{} is not looked at", made.name()),

@@ -1,11 +1,15 @@
 //! The types against upstream's own blocks and their dequantised values, which are exact.
 
-use ggml_types::{Dialect, QuantType, byte_len_of, types::REGISTRY};
+use ggml_types::{Dialect, QuantType, Ternary, byte_len_of, types::REGISTRY};
 use support::{golden, npy};
 
 /// Values that upstream quantised: `[5, 768]`.
 const ROWS: usize = 5;
 const COLS: usize = 768;
+
+/// Types that upstream does not have: BitNet's, PrismML's and ik_llama.cpp's; and of F32 it keeps nothing
+/// beside the source.
+const OTHERS: [&str; 7] = ["i2_s", "f32", "pq2_0", "ptq1_0", "iq2_bn", "iq2_bn_r4", "iq1_bn"];
 
 /// Upstream's blocks of a type, and what they stand for.
 fn reference(ty: &dyn QuantType) -> Option<(Vec<u8>, Vec<f32>)> {
@@ -31,8 +35,7 @@ fn squared_error(values: &[f32], of: &[f32]) -> f64 {
 
 #[test]
 fn every_golden_block_decodes_to_the_same_bits() {
-    // Upstream has no I2_S and nothing of PrismML's, and keeps no F32 beside the source.
-    for ty in REGISTRY.iter().filter(|ty| !["i2_s", "f32", "pq2_0", "ptq1_0"].contains(&ty.name())) {
+    for ty in REGISTRY.iter().filter(|ty| !OTHERS.contains(&ty.name())) {
         let Some((bytes, want)) = reference(*ty) else { return };
         let got = decode(*ty, &bytes, ROWS, COLS);
         for (at, (got, want)) in got.iter().zip(&want).enumerate() {
@@ -50,8 +53,7 @@ fn encoding_is_upstreams_or_better() {
     const WITHOUT_A_CHOICE: [&str; 7] = ["f16", "bf16", "q8_0", "tq1_0", "tq2_0", "q1_0", "q2_0"];
     for ty in REGISTRY {
         let name = ty.name();
-        let left_out = ["i2_s", "f32", "pq2_0", "ptq1_0"].contains(&name);
-        if left_out {
+        if OTHERS.contains(&name) || !ty.encodes() {
             continue;
         }
         let Some((want_bytes, want)) = reference(*ty) else { return };
@@ -85,4 +87,18 @@ fn block_sizes_are_upstreams() {
         }
     }
     assert!(n_types >= 20, "only {n_types} types looked at");
+}
+
+/// The rows that `tests/data/README.md` describes, as ik_llama.cpp's own quantiser writes them.
+#[test]
+fn ternary_rows_are_ik_llama_cpps_to_the_byte() {
+    let Some(dir) = golden("ik") else { return };
+    let (rows, cols) = (8, 192);
+    let value = |at: usize| ((at * at * 7 + at * 13 + at / cols * 5) % 31 % 3) as f32 - 1.0;
+    let values: Vec<f32> = (0..rows * cols).map(|at| value(at) * 0.375 * (at / cols + 1) as f32).collect();
+    for ty in REGISTRY.iter().filter(|ty| ty.ternary() == Some(Ternary::PerRow)) {
+        let want = std::fs::read(dir.join(format!("{}.bin", ty.name()))).expect("a file of the type");
+        assert_eq!(ty.encode(&values, rows, cols).unwrap(), want, "{}", ty.name());
+        assert_eq!(decode(*ty, &want, rows, cols), values, "{}", ty.name());
+    }
 }

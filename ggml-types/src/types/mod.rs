@@ -1,15 +1,26 @@
 //! The registry of weight types. A new type is one file here and its lines below: the last
 //! `mod`, the first `pub use`, the first entry.
 
-use crate::{Dialect, QuantType};
+use crate::{Dialect, QuantType, register};
 
 mod bf16;
 mod f16;
 mod f32;
 mod i2_s;
+pub(crate) mod iq1_bn;
+mod iq1_m;
+mod iq1_s;
+pub(crate) mod iq2_bn;
+pub(crate) mod iq2_bn_r4;
+mod iq2_s;
+mod iq2_xs;
+mod iq2_xxs;
+mod iq3_s;
+mod iq3_xxs;
 mod iq4_nl;
 mod iq4_xs;
 mod mxfp4;
+mod nvfp4;
 mod pq2_0;
 pub(crate) mod ptq1_0;
 mod q1_0;
@@ -29,6 +40,17 @@ mod tq2_0;
 
 #[rustfmt::skip] // One a line, so that a new type is one line.
 pub use self::{
+    nvfp4::Nvfp4,
+    iq1_m::Iq1M,
+    iq1_s::Iq1S,
+    iq2_xxs::Iq2Xxs,
+    iq2_xs::Iq2Xs,
+    iq2_s::Iq2S,
+    iq3_xxs::Iq3Xxs,
+    iq3_s::Iq3S,
+    iq2_bn_r4::Iq2BnR4,
+    iq1_bn::Iq1Bn,
+    iq2_bn::Iq2Bn,
     mxfp4::Mxfp4,
     iq4_xs::Iq4Xs,
     iq4_nl::Iq4Nl,
@@ -57,6 +79,17 @@ pub use self::{
 /// Every weight type, the newest first.
 #[rustfmt::skip] // One a line, so that a new type is one line.
 pub static REGISTRY: &[&dyn QuantType] = &[
+    &Nvfp4,
+    &Iq1M,
+    &Iq1S,
+    &Iq2Xxs,
+    &Iq2Xs,
+    &Iq2S,
+    &Iq3Xxs,
+    &Iq3S,
+    &Iq2BnR4,
+    &Iq1Bn,
+    &Iq2Bn,
     &Mxfp4,
     &Iq4Xs,
     &Iq4Nl,
@@ -82,12 +115,14 @@ pub static REGISTRY: &[&dyn QuantType] = &[
     &F32,
 ];
 
-/// The type that `dialect` numbers `id`.
+/// The type that `dialect` numbers `id`, of the registry or [registered](crate::register) by the program.
 pub fn by_id(dialect: Dialect, id: u32) -> Option<&'static dyn QuantType> {
-    REGISTRY.iter().copied().find(|ty| ty.ids().contains(&(dialect, id)))
+    let has = |ty: &dyn QuantType| ty.ids().contains(&(dialect, id));
+    REGISTRY.iter().copied().find(|ty| has(*ty)).or_else(|| register::find(has))
 }
 
-/// The type called `name`.
+/// The type called `name`, likewise.
 pub fn by_name(name: &str) -> Option<&'static dyn QuantType> {
-    REGISTRY.iter().copied().find(|ty| ty.name() == name)
+    let is = |ty: &dyn QuantType| ty.name() == name;
+    REGISTRY.iter().copied().find(|ty| is(*ty)).or_else(|| register::find(is))
 }

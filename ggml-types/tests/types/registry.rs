@@ -16,6 +16,11 @@ fn files(dir: &str) -> BTreeSet<String> {
     names.filter_map(|name| Some(name.strip_suffix(".rs")?.to_owned())).filter(|name| name != "mod").collect()
 }
 
+/// Types that can be encoded.
+fn encoded() -> impl Iterator<Item = &'static dyn QuantType> {
+    REGISTRY.iter().copied().filter(|ty| ty.encodes())
+}
+
 fn decode(ty: &dyn QuantType, bytes: &[u8], rows: usize, row: usize, cols: usize) -> Vec<f32> {
     let mut out = vec![f32::NAN; cols];
     ty.decode_row(bytes, rows, row, &mut out).expect("a whole tensor");
@@ -71,36 +76,49 @@ fn byte_arithmetic_is_checked() {
     for ty in REGISTRY {
         let (name, block) = (ty.name(), ty.block_elems());
         let (row_bytes, tail) = (ty.row_bytes(2 * block).unwrap(), ty.byte_len(0, 2 * block).unwrap());
-        for rows in 1..5 {
-            assert_eq!(ty.byte_len(rows, 2 * block), Ok(row_bytes * rows + tail), "{name}");
+        for rows in 1..9 {
+            match rows % ty.rows_together() {
+                0 => assert_eq!(ty.byte_len(rows, 2 * block), Ok(row_bytes * rows + tail), "{name}"),
+                _ => assert!(matches!(ty.byte_len(rows, block), Err(QuantError::Shape { .. })), "{name}"),
+            }
         }
+        let together = ty.rows_together();
         let widest = usize::MAX / block * block;
-        assert!(matches!(ty.byte_len(usize::MAX, widest), Err(QuantError::Overflow { .. })), "{name}");
-        assert!(matches!(ty.byte_len(usize::MAX, block * 8), Err(QuantError::Overflow { .. })), "{name}");
+        let most = usize::MAX / together * together;
+        assert!(matches!(ty.byte_len(most, widest), Err(QuantError::Overflow { .. })), "{name}");
+        assert!(matches!(ty.byte_len(most, block * 8), Err(QuantError::Overflow { .. })), "{name}");
         if block > 1 {
             assert!(matches!(ty.row_bytes(block + 1), Err(QuantError::Shape { .. })), "{name}");
             assert!(matches!(ty.encode(&vec![0.0; block + 1], 1, block + 1), Err(QuantError::Shape { .. })));
         }
-        assert!(matches!(ty.encode(&vec![0.0; block], 2, block), Err(QuantError::Shape { .. })), "{name}");
-        assert!(matches!(ty.encode(&[], usize::MAX, widest), Err(QuantError::Shape { .. })), "{name}");
+        let few = ty.encode(&vec![0.0; block], 2 * together, block);
+        assert!(matches!(few, Err(QuantError::Shape { .. })), "{name}");
+        let none = ty.encode(&[], most, widest);
+        assert!(matches!(none, Err(QuantError::Shape { .. } | QuantError::Overflow { .. })), "{name}");
+        let all = ty.encode(&vec![0.0; together * block], together, block);
+        assert_eq!(all == Err(QuantError::ReadOnly { ty: name }), !ty.encodes(), "{name}");
+        assert_eq!(all.is_ok(), ty.encodes(), "{name}");
     }
 }
 
 #[test]
 fn truncated_tensors_and_wrong_rows_are_errors() {
     for ty in REGISTRY {
-        let (name, cols) = (ty.name(), 2 * ty.block_elems());
-        let bytes = ty.encode(&vec![0.5; 3 * cols], 3, cols).unwrap();
-        assert_eq!(Ok(bytes.len()), ty.byte_len(3, cols), "{name}");
+        let (name, cols, rows) = (ty.name(), 2 * ty.block_elems(), 3 * ty.rows_together());
+        let bytes = vec![0; ty.byte_len(rows, cols).unwrap()];
+        if ty.encodes() {
+            assert_eq!(ty.encode(&vec![0.5; rows * cols], rows, cols).unwrap().len(), bytes.len(), "{name}");
+        }
         let mut out = vec![0.0; cols];
         for len in 0..bytes.len() {
-            let result = ty.decode_row(&bytes[..len], 3, 0, &mut out);
+            let result = ty.decode_row(&bytes[..len], rows, 0, &mut out);
             assert_eq!(result, Err(QuantError::Truncated { ty: name, want: bytes.len(), got: len }));
         }
-        assert!(matches!(ty.decode_row(&bytes, 3, 3, &mut out), Err(QuantError::Shape { .. })), "{name}");
+        let beyond = ty.decode_row(&bytes, rows, rows, &mut out);
+        assert!(matches!(beyond, Err(QuantError::Shape { .. })), "{name}");
         if cols > 2 {
             let odd = &mut out[..cols - 1];
-            assert!(matches!(ty.decode_row(&bytes, 3, 0, odd), Err(QuantError::Shape { .. })), "{name}");
+            assert!(matches!(ty.decode_row(&bytes, rows, 0, odd), Err(QuantError::Shape { .. })), "{name}");
         }
     }
 }
@@ -108,21 +126,23 @@ fn truncated_tensors_and_wrong_rows_are_errors() {
 /// A type that calls itself ternary has one magnitude a scale, and no other type has.
 #[test]
 fn ternary_types_say_so() {
-    for ty in REGISTRY {
-        let (name, cols) = (ty.name(), ty.block_elems().max(32));
-        let values: Vec<f32> = (0..2 * cols).map(|at| (at % cols) as f32 - 3.0).collect();
-        let (first, second) = values.split_at(cols);
-        let second: Vec<f32> = second.iter().map(|value| value * 0.5).collect();
-        let bytes = ty.encode(&[first, &second].concat(), 2, cols).unwrap();
-        let magnitudes: BTreeSet<u32> = (0..2)
-            .flat_map(|row| decode(*ty, &bytes, 2, row, cols))
+    for ty in encoded() {
+        let (name, cols, rows) = (ty.name(), ty.block_elems().max(32), 2 * ty.rows_together());
+        let first = (0..cols).map(|at| at as f32 - 3.0);
+        let values: Vec<f32> =
+            (0..rows).flat_map(|row| first.clone().map(move |value| value * [1.0, 0.5][row % 2])).collect();
+        let bytes = ty.encode(&values, rows, cols).unwrap();
+        let magnitudes: BTreeSet<u32> = (0..rows)
+            .flat_map(|row| decode(ty, &bytes, rows, row, cols))
             .filter(|value| *value != 0.0)
             .map(|value| value.abs().to_bits())
             .collect();
         let has_tail = ty.byte_len(0, cols).unwrap() > 0;
         match ty.ternary() {
             Some(Ternary::PerTensor) => assert!(magnitudes.len() == 1 && has_tail, "{name}"),
-            Some(Ternary::PerBlock) => assert!(magnitudes.len() == 2 && !has_tail, "{name}"),
+            Some(Ternary::PerBlock | Ternary::PerRow) => {
+                assert!(magnitudes.len() == 2 && !has_tail, "{name}")
+            }
             // One bit a weight, and no zero.
             None if name == "q1_0" => assert!(magnitudes.len() == 2 && !has_tail),
             None => assert!(magnitudes.len() > 4, "{name}"),
@@ -133,17 +153,18 @@ fn ternary_types_say_so() {
 /// A row decodes to the same values wherever it stands in a tensor.
 #[test]
 fn rows_decode_from_anywhere() {
-    for ty in REGISTRY {
-        let (rows, cols) = (5, 3 * ty.block_elems().max(8));
+    for ty in encoded() {
+        let together = ty.rows_together();
+        let (rows, cols) = (5_usize.next_multiple_of(together), 3 * ty.block_elems().max(8));
         // All rows have the same largest magnitude, so that a scale a tensor keeps is every row's own.
         let value = |at: usize| [1.0, 0.0, -1.0, 0.25, -0.75][(at * at + at / 7) % 5];
         let values: Vec<f32> = (0..rows * cols).map(value).collect();
         let whole = ty.encode(&values, rows, cols).unwrap();
         for (row, values) in values.chunks_exact(cols).enumerate() {
-            let alone = ty.encode(values, 1, cols).unwrap();
+            let alone = ty.encode(&values.repeat(together), together, cols).unwrap();
             assert_eq!(
-                decode(*ty, &whole, rows, row, cols),
-                decode(*ty, &alone, 1, 0, cols),
+                decode(ty, &whole, rows, row, cols),
+                decode(ty, &alone, together, 0, cols),
                 "{}",
                 ty.name()
             );
@@ -169,13 +190,13 @@ fn block_at_the_end_of_f16(elems: usize) -> impl Strategy<Value = Vec<f32>> {
 }
 
 fn errors_are_within_the_bound(values: &[f32]) -> Result<(), TestCaseError> {
-    for ty in REGISTRY {
-        let values = &values[..ty.block_elems()];
+    for ty in encoded() {
+        let (values, together) = (&values[..ty.block_elems()], ty.rows_together());
         let absmax = values.iter().fold(0f32, |max, value| max.max(value.abs()));
-        let bytes = ty.encode(values, 1, values.len()).unwrap();
+        let bytes = ty.encode(&values.repeat(together), together, values.len()).unwrap();
         let bound = ty.error_bound(absmax);
         prop_assert!(bound >= 0.0);
-        for (got, want) in decode(*ty, &bytes, 1, 0, values.len()).iter().zip(values) {
+        for (got, want) in decode(ty, &bytes, together, together - 1, values.len()).iter().zip(values) {
             let error = (got - want).abs();
             let within = error <= bound || bound.is_infinite();
             prop_assert!(within, "{}: {got} for {want}, bound {bound}", ty.name());
@@ -200,7 +221,7 @@ proptest! {
     #[test]
     fn any_bytes_decode(bytes in prop::collection::vec(any::<u8>(), 1100)) {
         for ty in REGISTRY {
-            decode(*ty, &bytes, 1, 0, ty.block_elems());
+            decode(*ty, &bytes, ty.rows_together(), 0, ty.block_elems());
         }
     }
 
@@ -244,14 +265,30 @@ fn every_codec_has_a_form_of_its_own() {
 
 #[test]
 fn scales_of_tensors_are_those_that_were_encoded() {
-    for ty in REGISTRY {
-        let (rows, cols) = (3, ty.block_elems());
+    for ty in encoded() {
+        let (rows, cols) = (3 * ty.rows_together(), ty.block_elems());
         let values: Vec<f32> = (0..rows * cols).map(|i| 0.25 * (i % 3) as f32 - 0.25).collect();
         let bytes = ty.encode(&values, rows, cols).unwrap();
         let want = if ty.ternary() == Some(Ternary::PerTensor) { 0.25 } else { 1.0 };
         assert_eq!(ty.tensor_scale(&bytes, rows, cols), Ok(want), "{}", ty.name());
         let cut = ty.tensor_scale(&bytes[..bytes.len() - 1], rows, cols);
         assert_eq!(cut.is_err(), want != 1.0, "{}", ty.name());
-        assert!(ty.is(*ty) && REGISTRY.iter().filter(|other| ty.is(**other)).count() == 1);
+        assert!(ty.is(ty) && REGISTRY.iter().filter(|other| ty.is(**other)).count() == 1);
+    }
+}
+
+/// Rows with a scale of their own, in fours or not, come back to the bit if they are ternary, whatever the
+/// scales are.
+#[test]
+fn ternary_rows_come_back_exactly() {
+    for ty in encoded().filter(|ty| ty.ternary() == Some(Ternary::PerRow)) {
+        let (rows, cols) = (8, 3 * ty.block_elems());
+        // Scales that an f16 holds.
+        let value = |at: usize| [0.0, -1.0, 1.0][at * at % 11 % 3] * (at / cols + 1) as f32 * 0.375;
+        let values: Vec<f32> = (0..rows * cols).map(value).collect();
+        let bytes = ty.encode(&values, rows, cols).unwrap();
+        for (row, values) in values.chunks_exact(cols).enumerate() {
+            assert_eq!(decode(ty, &bytes, rows, row, cols), values, "{}", ty.name());
+        }
     }
 }

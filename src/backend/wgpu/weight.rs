@@ -198,6 +198,42 @@ pub static FORMATS: &[Format] = &[
         pack: |w, rows| split(w, rows, [1..17, 0..1]),
     },
     Format {
+        ty: &types::Nvfp4,
+        kernels: &types::Nvfp4,
+        shader: include_str!("shaders/types/nvfp4.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 72,
+        pack: |w, rows| split(w, rows, [4..36, 0..4]),
+    },
+    Format {
+        ty: &types::Iq2Bn,
+        kernels: &types::Iq2Bn,
+        shader: include_str!("shaders/types/iq2_bn.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 64,
+        pack: |w, rows| Cow::Owned(planes::iq2_bn(w, rows)),
+    },
+    Format {
+        ty: &types::Iq2BnR4,
+        kernels: &types::Iq2Bn,
+        shader: include_str!("shaders/types/iq2_bn.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 64,
+        pack: |w, rows| Cow::Owned(planes::iq2_bn_r4(w, rows)),
+    },
+    Format {
+        ty: &types::Iq1Bn,
+        kernels: &types::Iq2Bn,
+        shader: include_str!("shaders/types/iq2_bn.wgsl"),
+        chunk_elems: 64,
+        ints: false,
+        quarter_bytes: 64,
+        pack: |w, rows| Cow::Owned(planes::iq1_bn(w, rows)),
+    },
+    Format {
         ty: &types::Q1_0,
         kernels: &types::Q1_0,
         shader: include_str!("shaders/types/q1_0.wgsl"),
@@ -248,7 +284,9 @@ impl Format {
 
     /// Bytes of a row on the device, rounded up.
     pub fn row_bytes(&self, cols: usize) -> usize {
-        (self.chunks(cols) * self.quarter_bytes).div_ceil(4)
+        // Where a row shares something, that comes on top of its blocks.
+        let shared = self.kernels.row_bytes(0).unwrap_or(0);
+        (self.chunks(cols) * self.quarter_bytes).div_ceil(4) + shared
     }
 
     /// Whether the products of a layer are of integers.

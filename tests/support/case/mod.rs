@@ -164,6 +164,28 @@ impl Numbers {
     }
 }
 
+/// A tensor of a type that nobody encodes: any bytes are codes of it, under scales of about a 50th of what a
+/// row's inverse root is.
+pub fn random_points(ty: &dyn QuantType, rows: usize, cols: usize, mut byte: impl FnMut() -> u8) -> Vec<u8> {
+    let block_bytes = ty.row_bytes(ty.block_elems()).expect("a block");
+    let mut bytes: Vec<u8> =
+        (0..ty.byte_len(rows, cols).expect("a shape of the type")).map(|_| byte()).collect();
+    for block in bytes.chunks_exact_mut(block_bytes) {
+        // An f16 between 2^-11 and 2^-9 of either sign, by the bits that the random ones leave.
+        let scale = u16::from_le_bytes([block[0], block[1]]) & 0x87ff | 0x1000;
+        match ty.name() {
+            // In the top bits of the last four words.
+            "iq1_m" => {
+                for (i, high) in block[48..].iter_mut().skip(1).step_by(2).enumerate() {
+                    *high = *high & 15 | ((scale >> (4 * i) & 15) << 4) as u8;
+                }
+            }
+            _ => block[..2].copy_from_slice(&scale.to_le_bytes()),
+        }
+    }
+    bytes
+}
+
 /// A program with its weights.
 pub struct Case {
     pub p: Program,
@@ -180,8 +202,7 @@ impl Case {
     /// A weight of random values, about `1 / sqrt(cols)` large.
     pub fn weight(&mut self, ty: &'static dyn QuantType, rows: usize, cols: usize) -> Weight {
         let size = 1.0 / (cols as f32).sqrt();
-        let ternary = ["i2_s", "tq1_0", "tq2_0"].contains(&ty.name());
-        let value = |numbers: &mut Numbers| match ternary {
+        let value = |numbers: &mut Numbers| match ty.ternary().is_some() {
             true => size * (numbers.below(3) as f32 - 1.0),
             false => size * numbers.value(),
         };
@@ -197,7 +218,11 @@ impl Case {
         values: &[f32],
     ) -> Weight {
         let name = format!("w{}", self.weights.len());
-        let bytes = ty.encode(values, rows, cols).expect("a shape of the type").into();
+        let bytes = match ty.encodes() {
+            true => ty.encode(values, rows, cols).expect("a shape of the type"),
+            false => random_points(ty, rows, cols, || self.numbers.below(256) as u8),
+        };
+        let bytes = bytes.into();
         self.weights.push(HostTensor { name: name.clone(), ty, rows, cols, bytes });
         self.p.weight(name, ty, rows, cols)
     }

@@ -102,6 +102,7 @@ pub fn matmul<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, parts: 
                 row_bytes: w.row_bytes,
                 cols: w.cols,
                 tensor_scale: w.tensor_scale,
+                row_scales: None,
                 factor: *scale,
                 bias: bias.map(|bias| &bias[outputs.clone()]),
                 add: *add,

@@ -11,6 +11,7 @@
 
 pub mod blocks;
 pub mod k_blocks;
+pub mod points;
 pub mod trits;
 
 use std::marker::PhantomData;

@@ -33,7 +33,8 @@ use super::aligned::Aligned;
 use super::pool::Tile;
 use crate::program::ActQuant;
 use by_block::{Blocks, codes};
-use float::{Float, blocks, k_blocks, trits};
+use float::{Float, blocks, k_blocks, points, trits};
+use ggml_types::types;
 use lanes::Lanes;
 use q6_k::Q6K;
 use quantise::{Quantise, RoundBlocks};
@@ -58,6 +59,12 @@ pub struct Kernels {
     pub tq2_0: TernaryFn,
     /// Products with TQ1_0 rows.
     pub tq1_0: TernaryFn,
+    /// Products with IQ2_BN rows.
+    pub iq2_bn: TernaryFn,
+    /// Products with IQ2_BN_R4 rows.
+    pub iq2_bn_r4: TernaryFn,
+    /// Products with IQ1_BN rows.
+    pub iq1_bn: TernaryFn,
     /// Products with F32 rows (little-endian bytes).
     pub f32: FloatFn,
     /// Products with F16 rows.
@@ -84,6 +91,8 @@ pub struct Kernels {
     pub iq4_nl: FloatFn,
     /// Products with MXFP4 rows.
     pub mxfp4: FloatFn,
+    /// Products with NVFP4 rows.
+    pub nvfp4: FloatFn,
     /// Products with Q1_0 rows.
     pub q1_0: FloatFn,
     /// Products with Q2_0 rows.
@@ -98,6 +107,20 @@ pub struct Kernels {
     pub q3_k: FloatFn,
     /// Products with IQ4_XS rows.
     pub iq4_xs: FloatFn,
+    /// Products with IQ1_M rows.
+    pub iq1_m: FloatFn,
+    /// Products with IQ1_S rows.
+    pub iq1_s: FloatFn,
+    /// Products with IQ2_XXS rows.
+    pub iq2_xxs: FloatFn,
+    /// Products with IQ2_XS rows.
+    pub iq2_xs: FloatFn,
+    /// Products with IQ2_S rows.
+    pub iq2_s: FloatFn,
+    /// Products with IQ3_XXS rows.
+    pub iq3_xxs: FloatFn,
+    /// Products with IQ3_S rows.
+    pub iq3_s: FloatFn,
     /// Products of TQ1_0 rows with floats.
     pub tq1_0_float: FloatFn,
     /// Products of TQ2_0 rows with floats.
@@ -160,6 +183,8 @@ pub struct Product<'a> {
     pub cols: usize,
     /// Scale that belongs to the whole weight, 1 for types without one.
     pub tensor_scale: f32,
+    /// Instead of it those of the tile's columns, for kernels that take rows apart first.
+    pub row_scales: Option<&'a [f32; STRIP]>,
     /// The layer's own factor.
     pub factor: f32,
     /// Bias of the tile's columns.
@@ -439,6 +464,9 @@ const fn table<L: Lanes, T: Lanes>(name: &'static str) -> Kernels {
         i2_s: ternary::<T, ternary::I2S>,
         tq2_0: ternary::<T, ternary::Tq2_0>,
         tq1_0: ternary::trits::tq1_0::<T>,
+        iq2_bn: ternary::rows::multiply::<T, ternary::rows::Iq2Bn>,
+        iq2_bn_r4: ternary::rows::multiply::<T, ternary::rows::Iq2BnR4>,
+        iq1_bn: ternary::rows::multiply::<T, ternary::rows::Iq1Bn>,
         f32: float::<L, float::F32>,
         f16: float::<L, float::F16>,
         bf16: float::<L, float::Bf16>,
@@ -452,6 +480,7 @@ const fn table<L: Lanes, T: Lanes>(name: &'static str) -> Kernels {
         q5_1: float::<L, blocks::Q5_1>,
         iq4_nl: float::<L, blocks::Iq4Nl>,
         mxfp4: float::<L, blocks::Mxfp4>,
+        nvfp4: float::<L, blocks::Nvfp4>,
         q1_0: float::<L, blocks::Q1_0>,
         q2_0: float::<L, blocks::TwoBits<64>>,
         pq2_0: float::<L, blocks::TwoBits<128>>,
@@ -459,6 +488,13 @@ const fn table<L: Lanes, T: Lanes>(name: &'static str) -> Kernels {
         q2_k: float::<L, k_blocks::Q2K>,
         q3_k: float::<L, k_blocks::Q3K>,
         iq4_xs: float::<L, k_blocks::Iq4Xs>,
+        iq1_m: float::<L, points::Points<types::Iq1M>>,
+        iq1_s: float::<L, points::Points<types::Iq1S>>,
+        iq2_xxs: float::<L, points::Points<types::Iq2Xxs>>,
+        iq2_xs: float::<L, points::Points<types::Iq2Xs>>,
+        iq2_s: float::<L, points::Points<types::Iq2S>>,
+        iq3_xxs: float::<L, points::Points<types::Iq3Xxs>>,
+        iq3_s: float::<L, points::Points<types::Iq3S>>,
         tq1_0_float: float::<L, trits::Tq1_0>,
         tq2_0_float: float::<L, trits::Tq2_0>,
         round_blocks: |x, q, blocks| L::vectorize(RoundBlocks { x, q, blocks }),

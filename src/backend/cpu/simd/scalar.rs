@@ -13,6 +13,9 @@ pub(super) static KERNELS: Kernels = Kernels {
     i2_s,
     tq2_0,
     tq1_0,
+    iq2_bn,
+    iq2_bn_r4,
+    iq1_bn,
     f32: |product, acts, scratch, tile| float(product, acts, scratch, tile, f32_at),
     f16: |product, acts, scratch, tile| float(product, acts, scratch, tile, f16_at),
     bf16: |product, acts, scratch, tile| float(product, acts, scratch, tile, bf16_at),
@@ -26,6 +29,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     q5_1: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q5_1),
     iq4_nl: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq4Nl),
     mxfp4: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Mxfp4),
+    nvfp4: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Nvfp4),
     q1_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q1_0),
     q2_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q2_0),
     pq2_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Pq2_0),
@@ -33,6 +37,13 @@ pub(super) static KERNELS: Kernels = Kernels {
     q2_k: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q2K),
     q3_k: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q3K),
     iq4_xs: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq4Xs),
+    iq1_m: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq1M),
+    iq1_s: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq1S),
+    iq2_xxs: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq2Xxs),
+    iq2_xs: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq2Xs),
+    iq2_s: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq2S),
+    iq3_xxs: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq3Xxs),
+    iq3_s: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq3S),
     tq1_0_float: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Tq1_0),
     tq2_0_float: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Tq2_0),
     round_blocks: by_block::round,
@@ -85,6 +96,52 @@ fn tq1_0(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &
         (fraction * 3 / 256) as u8
     };
     scaled::<54>(product, acts, scratch, tile, code);
+}
+
+fn iq2_bn(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &mut Tile<'_, f32>) {
+    let scale = |col: usize| f32_at(product.row(col), 0);
+    let code = |col: usize, k: usize| product.row(col)[4 + k / 64 * 16 + k % 16] >> (k % 64 / 16 * 2);
+    of_rows(product, acts, scratch, tile, scale, code);
+}
+
+fn iq2_bn_r4(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &mut Tile<'_, f32>) {
+    let four = |col: usize| &product.weights[col / 4 * 4 * product.row_bytes..];
+    let scale = |col: usize| f32_at(four(col), col % 4);
+    let code = |col: usize, k: usize| {
+        let sixteen = 16 + k / 16 * 16;
+        four(col)[sixteen + col % 4 * 4 + k % 4] >> (k % 16 / 4 * 2)
+    };
+    of_rows(product, acts, scratch, tile, scale, code);
+}
+
+fn iq1_bn(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: &mut Tile<'_, f32>) {
+    let scale = |col: usize| f16_le(product.row(col));
+    let code = |col: usize, k: usize| {
+        let (sixteen, at) = (k % 64 / 16, k % 16);
+        let (byte, digit) = if at == 15 { (12, sixteen) } else { (3 * sixteen + at / 5, at % 5) };
+        let byte = product.row(col)[2 + k / 64 * 13 + byte];
+        (u32::from(byte) * 3_u32.pow(4 - digit as u32) % 256 * 3 / 256) as u8
+    };
+    of_rows(product, acts, scratch, tile, scale, code);
+}
+
+/// Rows with a scale each: `scale(col)`; `code(col, k)` has that of element `k` in its low bits.
+fn of_rows(
+    product: &Product<'_>,
+    acts: I8Rows<'_>,
+    scratch: &mut Scratch,
+    tile: &mut Tile<'_, f32>,
+    scale: impl Fn(usize) -> f32,
+    code: impl Fn(usize, usize) -> u8,
+) {
+    for col in 0..tile.cols().len() {
+        let codes = unpack(scratch, product.cols, |k| code(col, k));
+        for row in tile.rows() {
+            let quant = acts.quant[row];
+            let value = (dot(codes, acts.row(row)) - quant.sum) as f32 / quant.scale * scale(col);
+            product.finish(&mut tile.row_mut(row)[col], col, value);
+        }
+    }
 }
 
 /// Blocks of 256 weights that end with an f16 scale; `code(block, k)` has that of element `k` in its low

@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 mod many;
+pub mod rows;
 pub mod trits;
 
 use std::marker::PhantomData;
@@ -61,6 +62,15 @@ pub struct Tq2_0;
 impl Form for Tq2_0 {
     const UNIT_BYTES: usize = 66;
     const SCALED: bool = true;
+    const HIGH_FIRST: bool = false;
+}
+
+/// Group 0 in the low bits; each row has a scale, which lies elsewhere. A row may end with half a unit.
+pub struct OfRows;
+
+impl Form for OfRows {
+    const UNIT_BYTES: usize = 64;
+    const SCALED: bool = false;
     const HIGH_FIRST: bool = false;
 }
 
@@ -210,7 +220,11 @@ impl<F: Form> Ternary<'_, '_, F> {
             for n in 0..N {
                 let mut value = by.divide(values[n]);
                 if !F::SCALED {
-                    value = L::mul(value, L::splat(product.tensor_scale));
+                    let scale = match product.row_scales {
+                        Some(scales) => L::load(scales[first + 16 * n..][..16].as_ptr()),
+                        None => L::splat(product.tensor_scale),
+                    };
+                    value = L::mul(value, scale);
                 }
                 if out.len() < 16 * (n + 1) {
                     let mut values = [0.0; 16];

@@ -49,6 +49,8 @@ pub struct Q5_1;
 pub struct Iq4Nl;
 /// Exponent, then 16 bytes of floats of 4 bits.
 pub struct Mxfp4;
+/// Four scales of 8 bits, then 8 bytes of floats of 4 bits for each.
+pub struct Nvfp4;
 /// f16 scale, then `N` codes of 2 bits, four neighbours a byte: value = scale x (code - 1).
 pub struct TwoBits<const N: usize>;
 /// f16 scale, then 128 signs.
@@ -110,6 +112,41 @@ impl Form for Mxfp4 {
                 exponent => (u32::from(exponent) - 1) << 23,
             });
             nibbles::<L>(block.add(1), L::mul(L::splat(half_scale), L::load(FLOATS.as_ptr())), &mut each);
+        }
+    }
+}
+
+/// Half of what each scale of NVFP4 stands for: 4 bits of exponent, 3 of mantissa, no sign.
+static HALF_SCALES: [f32; 256] = {
+    let (mut scales, mut code) = ([0.0; 256], 0);
+    while code < 256 {
+        let (exponent, mantissa) = (code as u32 >> 3 & 15, code as u32 & 7);
+        scales[code] = match (code, exponent) {
+            (0x7f, _) => 0.0,
+            (_, 0) => mantissa as f32 / 1024.0,
+            _ => f32::from_bits((exponent + 119) << 23 | mantissa << 20),
+        };
+        code += 1;
+    }
+    scales
+};
+
+impl Form for Nvfp4 {
+    const BLOCK: usize = 64;
+    const BYTES: usize = 36;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        unsafe {
+            for group in 0..4 {
+                let half_scale = L::splat(HALF_SCALES[usize::from(block.add(group).read())]);
+                let table = look_up_in::<L>(L::mul(half_scale, L::load(FLOATS.as_ptr())));
+                let codes = block.add(4 + 8 * group).cast::<u64>().read_unaligned();
+                let low = 0x0f0f_0f0f_0f0f_0f0f;
+                let indices = [codes & low, codes >> 4 & low];
+                each(16 * group, L::table4(indices.as_ptr().cast(), 0, table));
+            }
         }
     }
 }

@@ -1,0 +1,34 @@
+//! Blocks of 256 weights that are points of a codebook.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+
+use ggml_types::codebooks::{BLOCK, Coded, GROUP};
+
+use super::Form;
+use crate::backend::cpu::simd::lanes::Lanes;
+
+/// The blocks of a type of points: signed bytes of a look-up, times an f16 and a factor, which is exact.
+pub struct Points<T>(PhantomData<T>);
+
+impl<T: Coded> Form for Points<T> {
+    const BLOCK: usize = BLOCK;
+    const BYTES: usize = T::BLOCK_BYTES;
+
+    #[inline(always)]
+    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: as for this function.
+        let bytes = unsafe { std::slice::from_raw_parts(block, T::BLOCK_BYTES) };
+        for group in 0..BLOCK / GROUP {
+            let (points, factors) = T::group(bytes, group);
+            // SAFETY: as for this function; each half of the points is 16 bytes.
+            unsafe {
+                let scale = L::f16_to_f32(T::scale(bytes));
+                for half in 0..2 {
+                    let integers = L::load_i8(points[2 * half..].as_ptr().cast());
+                    each(GROUP * group + 16 * half, L::mul(L::splat(scale * factors[half]), integers));
+                }
+            }
+        }
+    }
+}

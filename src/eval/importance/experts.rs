@@ -1,0 +1,153 @@
+//! The inputs of experts, which lie inside a stage: the router, and the first half of each expert, run once
+//! more as stages of a program of their own, on the rows that the router sends to the expert.
+
+use super::{Normalise, name_of};
+use crate::backend::{Backend, BackendError, Exec, WeightId};
+use crate::program::{Buf, Experts, FfnIn, PageTable, Program, ProjAdd, Row, RowsOf, Stage, Step};
+
+/// The mixtures of a model.
+pub(super) struct Mixtures {
+    program: Program,
+    exec: Exec,
+    x: Buf,
+    layers: Vec<Layer>,
+}
+
+/// One mixture.
+pub(super) struct Layer {
+    /// Number of its stage in the model's program.
+    stage: usize,
+    /// Its first stage in the program of the mixtures: the router, then the experts.
+    first: usize,
+    n_used: usize,
+    /// Of the router.
+    z: Buf,
+    /// Of an expert.
+    h: Buf,
+    /// GGUF names of the weights that multiply the rows, and of the one that multiplies what becomes of them.
+    outer: Vec<String>,
+    inner: String,
+    /// Of the squares, `[experts, cols]`.
+    outer_sums: Vec<f64>,
+    inner_sums: Vec<f64>,
+    /// Rows that went through each expert.
+    counts: Vec<u64>,
+}
+
+impl Mixtures {
+    /// Those of a program whose weights are uploaded; `None` where it has no mixture.
+    pub fn new(
+        model: &Program,
+        backend: &mut dyn Backend,
+        weights: &[WeightId],
+    ) -> Result<Option<Self>, BackendError> {
+        let mut program = Program::new(model.name.clone(), model.limits);
+        program.weights.clone_from(&model.weights);
+        let mut layers = Vec::new();
+        let mut x = None;
+        for (stage, (label, what)) in model.stages.iter().enumerate() {
+            let Stage::Experts(s) = what else { continue };
+            let dim = model.buf_decl(s.x).cols;
+            let x = *x.get_or_insert_with(|| program.buf("x", RowsOf::Step, dim));
+            layers.push(Layer::new(stage, label, s, &mut program, x));
+        }
+        let Some(x) = x else { return Ok(None) };
+        let exec = backend.compile(&program, weights)?;
+        Ok(Some(Self { program, exec, x, layers }))
+    }
+
+    /// Adds the rows that come to a mixture, `[rows, dim]`; nothing for a stage that is none.
+    pub fn add(
+        &mut self,
+        stage: usize,
+        values: &[f32],
+        norm: &Normalise,
+        backend: &mut dyn Backend,
+        pages: &PageTable,
+    ) -> Result<(), BackendError> {
+        let Some(layer) = self.layers.iter_mut().find(|layer| layer.stage == stage) else { return Ok(()) };
+        let (n_experts, dim) = (layer.counts.len(), self.program.buf_decl(self.x).cols);
+        let n = values.len() / dim;
+        let rows: Vec<Row> = (0..n).map(|i| Row { token: 0, pos: i as u32, seq: 0, logits: false }).collect();
+        let mut z = vec![0.0; n * n_experts];
+        backend.write(self.exec, self.x, 0, values)?;
+        backend.write(self.exec, layer.z, 0, &z)?;
+        let step = Step { rows: &rows, pages, sampling: &[] };
+        backend.run_stages(self.exec, layer.first..layer.first + 1, &step)?;
+        backend.read(self.exec, layer.z, 0, &mut z)?;
+        let mut chosen: Vec<Vec<usize>> = vec![Vec::new(); n_experts];
+        for (row, z) in z.chunks_exact(n_experts).enumerate() {
+            let mut order: Vec<usize> = (0..n_experts).collect();
+            order.sort_by(|a, b| z[*b].total_cmp(&z[*a]));
+            order[..layer.n_used].iter().for_each(|expert| chosen[*expert].push(row));
+        }
+        let ffn_dim = self.program.buf_decl(layer.h).cols;
+        for (expert, chosen) in chosen.iter().enumerate().filter(|(_, chosen)| !chosen.is_empty()) {
+            let own: Vec<f32> = chosen.iter().flat_map(|row| &values[row * dim..][..dim]).copied().collect();
+            backend.write(self.exec, self.x, 0, &own)?;
+            let step = Step { rows: &rows[..chosen.len()], pages, sampling: &[] };
+            let stage = layer.first + 1 + expert;
+            backend.run_stages(self.exec, stage..stage + 1, &step)?;
+            let mut hidden = vec![0.0; chosen.len() * ffn_dim];
+            backend.read(self.exec, layer.h, 0, &mut hidden)?;
+            let sums = &mut layer.outer_sums[expert * dim..][..dim];
+            for row in own.chunks_exact(dim) {
+                let mut row: Vec<f64> = row.iter().map(|x| f64::from(*x)).collect();
+                norm.apply(&mut row);
+                sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x * x);
+            }
+            let sums = &mut layer.inner_sums[expert * ffn_dim..][..ffn_dim];
+            for row in hidden.chunks_exact(ffn_dim) {
+                sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x).powi(2));
+            }
+            layer.counts[expert] += chosen.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Each weight's name, sums and rows: see [`Importance::sums`](super::Importance::sums).
+    pub fn sums(&self) -> impl Iterator<Item = (&str, &[f64], Vec<f32>)> {
+        self.layers.iter().flat_map(|layer| {
+            let counts = || layer.counts.iter().map(|n| *n as f32).collect();
+            let outer = layer.outer.iter().map(move |name| (name.as_str(), &layer.outer_sums[..], counts()));
+            outer.chain([(layer.inner.as_str(), &layer.inner_sums[..], counts())])
+        })
+    }
+}
+
+impl Layer {
+    fn new(stage: usize, label: &str, s: &Experts, program: &mut Program, x: Buf) -> Self {
+        let (n_experts, dim) = (s.experts.len(), program.buf_decl(x).cols);
+        let ffn_dim = program.weight_decl(s.experts[0].up.w).rows;
+        // Of all mixtures of one shape.
+        let mut buf = |name: &'static str, cols: usize| {
+            let there = program.bufs.iter().position(|buf| buf.name == name && buf.cols == cols);
+            there.map_or_else(|| program.buf(name, RowsOf::Step, cols), |at| Buf(at as u32))
+        };
+        let (z, h) = (buf("z", n_experts), buf("h", ffn_dim));
+        let first = program.stages.len();
+        let norm = Some(s.norm.clone());
+        program
+            .push(format!("{label}.router"), ProjAdd { y: x, norm, w: s.router.clone(), post: None, x: z });
+        for (i, expert) in s.experts.iter().enumerate() {
+            let (gate, up) = (Some(expert.gate.clone()), expert.up.clone());
+            let stage = FfnIn { x, norm: s.norm.clone(), gate, up, act: s.act, h };
+            program.push(format!("{label}.{i}"), stage);
+        }
+        let [gate, up, down] = [&s.experts[0].gate, &s.experts[0].up, &s.experts[0].down];
+        let mut outer = vec![name_of(program, gate), name_of(program, up)];
+        outer.dedup();
+        Self {
+            stage,
+            first,
+            n_used: s.n_used,
+            z,
+            h,
+            outer,
+            inner: name_of(program, down),
+            outer_sums: vec![0.0; n_experts * dim],
+            inner_sums: vec![0.0; n_experts * ffn_dim],
+            counts: vec![0; n_experts],
+        }
+    }
+}

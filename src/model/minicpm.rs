@@ -1,0 +1,19 @@
+//! MiniCPM and BitCPM: Llama's form, whose embedding, networks and logits are scaled so that models of any
+//! width and depth can be trained alike.
+
+use super::llama::{Form, decoder};
+use super::{Architecture, Builder, ModelError};
+
+/// MiniCPM.
+pub static ARCHITECTURE: Architecture = Architecture { names: &["minicpm"], build };
+
+/// Width of the model whose logits are not scaled, where a file does not say by how much.
+const BASE_DIM: f32 = 256.0;
+
+fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
+    let (dim, n_layers) = (m.hyper().dim as f32, m.hyper().n_layers as f32);
+    let embedding = m.factor("embedding_scale", 12.0)?;
+    let residual = m.factor("residual_scale", 1.4 / n_layers.sqrt())?;
+    let logits = 1.0 / m.factor("logit_scale", dim / BASE_DIM)?;
+    decoder(m, &Form { embedding, residual, logits, ..Form::PLAIN })
+}
