@@ -146,10 +146,12 @@ pub fn request(data: &[u8]) {
     let (head, answer) = send(server(), "POST", path, body);
     let status = head.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
     assert!(status.is_some_and(|status| status < 500 || status == 501), "{path}: {head}\n{answer}");
-    let lines: Vec<&str> = match () {
-        () if head.contains("text/event-stream") => events(&answer),
-        () if head.contains("application/x-ndjson") => answer.lines().collect(),
-        () => vec![&answer],
+    let lines = if head.contains("text/event-stream") {
+        events(&answer)
+    } else if head.contains("application/x-ndjson") {
+        answer.lines().collect()
+    } else {
+        vec![answer.as_str()]
     };
     for line in lines.into_iter().filter(|line| *line != "[DONE]") {
         serde_json::from_str::<Value>(line).unwrap_or_else(|err| panic!("{path}: {err}: {line}"));

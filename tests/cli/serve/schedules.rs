@@ -5,9 +5,10 @@ use std::io::BufRead;
 use serde_json::{Value, json};
 use sterna::engine::{Engine, EngineOptions};
 
-use super::client::{SLOTS, TestServer, engine_with};
+use super::client::{TestServer, engine_with};
 
 const CACHES: [&str; 7] = ["f16", "f32", "q8_0", "q4_0", "turboquant", "turboquant-4", "tq3_0"];
+/// More than there are slots.
 const CLIENTS: u64 = 8;
 /// Pages for all sequences together: fewer than they grow to, so that some give theirs back and begin again.
 const PAGES: usize = 7;
@@ -95,5 +96,4 @@ fn any_schedule_says_what_is_said_alone() {
         preemptions += server.metric("vllm:num_preemptions_total");
     }
     assert!(preemptions > 0.0, "nobody had to give pages back");
-    assert!(SLOTS < CLIENTS as usize, "everybody had a slot");
 }
