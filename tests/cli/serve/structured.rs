@@ -132,8 +132,8 @@ fn grammars_beside_free_text() {
     }
 }
 
-/// Grammars that are deep, long, endless or no grammar: each is refused or followed, and a good request behind
-/// it is answered.
+/// Grammars that are deep, long, endless or no grammar: each is refused or followed, and a good request
+/// behind it is answered.
 #[test]
 fn hostile_grammars_harm_nobody() {
     let server = TestServer::start(|_| ());
