@@ -1,13 +1,20 @@
 //! What each fuzz target does with its input. Shared with `tests/files/fuzz_corpus.rs`, which replays the
 //! corpora without a fuzzer.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use bytes::Bytes;
+use serde_json::{Value, json};
+use sterna::engine::{Engine, EngineOptions, SamplerOptions};
 use sterna::gguf::{Array, Gguf, GgufWriter, Metadata};
 use sterna::grammar::to_lark;
 use sterna::model::{self, Model};
 use sterna::program::{KvWindow, Limits};
+use sterna::quantize::Imatrix;
+use sterna::serve::{Loaded, ServeOptions, Server};
 use sterna::tokenizer::chat::{ChatTemplate, Message};
 use sterna::tokenizer::{Special, StreamDecoder, Tokenizer, TokenizerOptions};
 use sterna::tools::{Delta, Format, Parser, ParserOptions, Tool};
@@ -52,6 +59,140 @@ pub fn gguf(data: &[u8]) {
         // A tensor of unknown size reaches to the next one, so that padding may have come in.
         assert!(again.raw_bytes(after).starts_with(&file.raw_bytes(before)));
     }
+}
+
+/// Takes the input as an importance matrix of either form: one that is read is written again, and reads the
+/// same.
+pub fn imatrix(data: &[u8]) {
+    let read = |data: &[u8]| match data.starts_with(b"GGUF") {
+        true => Imatrix::from_gguf(&Gguf::from_bytes(Bytes::copy_from_slice(data)).ok()?).ok(),
+        false => Imatrix::from_dat(data).ok(),
+    };
+    let Some(found) = read(data).filter(|found| !found.is_empty()) else { return };
+    let mut written = Vec::new();
+    // Products of what was read may be too large for a number, and are refused then.
+    found.write(&mut written).expect("memory takes all");
+    if let Some(again) = read(&written) {
+        assert_eq!(again.len(), found.len());
+    }
+}
+
+/// Where requests of the last two targets go, in the order of their first byte.
+const PATHS: &[&str] = &[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/completion",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/responses",
+    "/api/chat",
+    "/api/generate",
+    "/api/show",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+    "/slots/0?action=erase",
+];
+
+/// A server in this process, with a tiny model and short answers.
+fn server() -> SocketAddr {
+    static ADDRESS: LazyLock<SocketAddr> = LazyLock::new(|| {
+        let options = EngineOptions {
+            backend: "cpu".into(),
+            n_ctx: Some(128),
+            threads: Some(1),
+            n_seqs: 2,
+            batch: 64,
+            ..EngineOptions::default()
+        };
+        let file = Bytes::from_static(include_bytes!("../tests/data/golden/bitnet/tiny-i2_s.gguf"));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port of this machine");
+        let serve = ServeOptions { max_tokens: Some(8), ..ServeOptions::default() };
+        let server = Server::start(listener, serve, "tiny", move || {
+            let engine = Engine::from_bytes(file, &options)?;
+            Ok(Loaded { engine, sampler: SamplerOptions::default() })
+        });
+        let server = server.expect("threads");
+        let address = server.address();
+        while !send(address, "GET", "/health", b"").0.contains(" 200 ") {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // It lives as long as the process.
+        std::mem::forget(server);
+        address
+    });
+    *ADDRESS
+}
+
+/// The head of the answer, and its body.
+fn send(address: SocketAddr, method: &str, path: &str, body: &[u8]) -> (String, String) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
+    let length = body.len();
+    let head = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(&[head.as_bytes(), body].concat()).expect("it reads");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("it answers, and ends");
+    let answer = String::from_utf8(answer).expect("it speaks UTF-8");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    (head.to_owned(), body.to_owned())
+}
+
+/// Takes the input as the body of a request; its first byte says of which. It is answered, never with 500,
+/// and with JSON, events or lines.
+pub fn request(data: &[u8]) {
+    let (&path, body) = data.split_first().unwrap_or((&0, &[]));
+    let path = PATHS[usize::from(path) % PATHS.len()];
+    let (head, answer) = send(server(), "POST", path, body);
+    let status = head.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
+    assert!(status.is_some_and(|status| status < 500 || status == 501), "{path}: {head}\n{answer}");
+    let lines = if head.contains("text/event-stream") {
+        events(&answer)
+    } else if head.contains("application/x-ndjson") {
+        answer.lines().collect()
+    } else {
+        vec![answer.as_str()]
+    };
+    for line in lines.into_iter().filter(|line| *line != "[DONE]") {
+        serde_json::from_str::<Value>(line).unwrap_or_else(|err| panic!("{path}: {err}: {line}"));
+    }
+}
+
+/// The data of server-sent events, whose form is checked.
+fn events(answer: &str) -> Vec<&str> {
+    fn data(event: &str) -> Option<&str> {
+        let data = match event.strip_prefix("event: ") {
+            Some(named) => named.split_once('\n')?.1,
+            None => event,
+        };
+        data.strip_prefix("data: ").filter(|data| !data.contains('\n'))
+    }
+    let events = answer.strip_suffix("\n\n").unwrap_or_else(|| panic!("cut off: {answer:?}"));
+    let events = events.split("\n\n").filter(|event| *event != ":");
+    events.map(|event| data(event).unwrap_or_else(|| panic!("no data: {event:?}"))).collect()
+}
+
+/// A text in pieces is the text as a whole, whatever stops it: a byte for the seed, then stop texts and a
+/// prompt, apart by zeros.
+pub fn sse(data: &[u8]) {
+    let (&seed, rest) = data.split_first().unwrap_or((&0, &[]));
+    let rest = String::from_utf8_lossy(rest);
+    let (stop, prompt) = rest.rsplit_once('\0').unwrap_or(("", &rest));
+    let stop: Vec<&str> = stop.split('\0').filter(|stop| stop.len() <= 256).take(16).collect();
+    let mut body =
+        json!({ "prompt": prompt, "stop": stop, "seed": seed, "n_predict": 48, "ignore_eos": true });
+    let (head, whole) = send(server(), "POST", "/completion", body.to_string().as_bytes());
+    if !head.contains(" 200 ") {
+        assert!(head.contains(" 400 "), "{head}\n{whole}");
+        return;
+    }
+    let whole: Value = serde_json::from_str(&whole).expect("an object");
+    body["stream"] = true.into();
+    let (_, pieces) = send(server(), "POST", "/completion", body.to_string().as_bytes());
+    let pieces =
+        events(&pieces).into_iter().map(|data| serde_json::from_str::<Value>(data).expect("an object"));
+    let text: String = pieces.map(|piece| piece["content"].as_str().expect("a text").to_owned()).collect();
+    assert_eq!(whole["content"], text, "{stop:?}");
 }
 
 /// Takes the input as a text for a real vocabulary, and as a vocabulary with a text for it.

@@ -93,6 +93,9 @@ pub struct ServeArgs {
     /// Requests that may wait for a slot; more are refused
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: usize,
+    /// Connections at a time; further ones wait until one is closed
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    connections: usize,
     /// Origins of web pages that may ask, with commas, or *
     #[arg(long, value_name = "LIST")]
     cors_origins: Option<String>,
@@ -324,6 +327,7 @@ impl ServeArgs {
             max_tokens: usize::try_from(self.n_predict).ok(),
             cache_prompt: !self.no_cache_prompt,
             queue: self.queue,
+            max_connections: self.connections.max(1),
             models_max: self.models.max(),
             models_bytes: self.models.bytes(),
             write_time: Duration::from_secs(self.timeout.max(1)),

@@ -190,7 +190,7 @@ impl Metrics {
         let (queried, hit) = (stats.prefix.queried_tokens as f64, stats.prefix.hit_tokens as f64);
         both(&[vllm("prefix_cache_queries_total")], counter, help, queried);
         let help = "Tokens of prompts that the prefix cache had.";
-        both(&[vllm("prefix_cache_hits_total")], counter, help, hit);
+        both(&[llama("prompt_tokens_cached_total"), vllm("prefix_cache_hits_total")], counter, help, hit);
         let help = "Sequences that had to give their pages back before their end.";
         both(&[vllm("num_preemptions_total")], counter, help, stats.preemptions as f64);
         let name = vllm("request_success_total");

@@ -57,6 +57,9 @@ fn prompt(name: &str, parts: &[Value], served: &Served) -> Result<Vec<u32>, ApiE
     let (tokenizer, n_vocab) = (served.tokenizer(), served.engine.hyper().n_vocab);
     let mut tokens = Vec::new();
     for (at, part) in parts.iter().enumerate() {
+        if part.get("multimodal_data").is_some_and(|data| !data.is_null()) {
+            return Err(ApiError::unsupported(format!("{name}.multimodal_data")));
+        }
         let text = part.as_str().or_else(|| part.get("prompt_string")?.as_str());
         match (text, part) {
             // What goes before a text goes before the first alone.

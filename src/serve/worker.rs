@@ -29,8 +29,8 @@ struct Seq {
     choice: usize,
     /// When its last token came.
     last: Option<Instant>,
-    /// Tokens of its prompt that its reader has been told of.
-    told: usize,
+    /// Tokens of its prompt that its reader has been told of, if of any.
+    told: Option<usize>,
     out_of_time: bool,
     has_ended: bool,
 }
@@ -333,8 +333,8 @@ impl Worker {
                     }
                     self.metrics.first_token.add_time(order.came.elapsed());
                     self.metrics.prefill.add_time(begun.elapsed());
-                    if order.job.progress && of.told < stats.prompt_tokens {
-                        held.push_back(Ok(progress(of.choice, &stats, stats.prompt_tokens, *begun)));
+                    if order.job.progress {
+                        held.extend(of.progress(&stats, stats.prompt_tokens, *begun).into_iter().map(Ok));
                     }
                 }
             }
@@ -388,9 +388,9 @@ impl Worker {
             }
             let seq = live.seqs.iter_mut().find(|seq| seq.id == standing.id).expect("one of the job");
             let processed = standing.n_cached.min(standing.n_prompt);
-            if processed > seq.told {
-                seq.told = processed;
-                live.held.push_back(Ok(progress(seq.choice, &standing.stats, processed, live.begun)));
+            let news = seq.progress(&standing.stats, processed, live.begun);
+            if !news.is_empty() {
+                live.held.extend(news.into_iter().map(Ok));
                 told.push(*id);
             }
         }
@@ -418,11 +418,20 @@ impl Worker {
 
 impl Seq {
     fn new(id: SeqId, choice: usize) -> Self {
-        Self { id, choice, last: None, told: 0, out_of_time: false, has_ended: false }
+        Self { id, choice, last: None, told: None, out_of_time: false, has_ended: false }
     }
-}
 
-fn progress(choice: usize, stats: &Stats, processed: usize, begun: Instant) -> Update {
-    let (total, cached) = (stats.prompt_tokens, stats.cached_tokens);
-    Update::Progress { choice, total, cached, processed, time: begun.elapsed() }
+    /// What its reader does not know yet of its prompt: first what the cache had, then how much there is.
+    fn progress(&mut self, stats: &Stats, processed: usize, begun: Instant) -> Vec<Update> {
+        let (total, cached) = (stats.prompt_tokens, stats.cached_tokens);
+        let steps = [(cached, Duration::ZERO), (processed, begun.elapsed())];
+        let mut news = Vec::new();
+        for (processed, time) in steps {
+            if self.told.is_none_or(|told| told < processed) {
+                self.told = Some(processed);
+                news.push(Update::Progress { choice: self.choice, total, cached, processed, time });
+            }
+        }
+        news
+    }
 }

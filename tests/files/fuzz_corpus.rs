@@ -13,6 +13,9 @@ const TARGETS: &[(&str, Target)] = &[
     ("chat_template", targets::chat_template),
     ("gbnf", targets::gbnf),
     ("gguf", targets::gguf),
+    ("imatrix", targets::imatrix),
+    ("request", targets::request),
+    ("sse", targets::sse),
     ("tokenizer", targets::tokenizer),
     ("tools", targets::tools),
 ];

@@ -1,7 +1,7 @@
 //! What is read from files and written to them: GGUF, weight types, vocabularies, broken input.
 
-// Its targets read grammars too.
-#[cfg(feature = "grammar")]
+// Its targets read grammars and requests too.
+#[cfg(feature = "serve")]
 mod fuzz_corpus;
 mod gguf;
 mod gguf_broken;

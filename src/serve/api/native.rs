@@ -8,7 +8,7 @@ use axum::routing::post;
 use serde_json::{Map, Value, json};
 
 use super::{Answer, Read};
-use crate::engine::{GenerateOptions, StopReason};
+use crate::engine::{GenerateOptions, Stats, StopReason};
 use crate::serve::answer::{Choice, as_probabilities, collect, logprob_entry, timings};
 use crate::serve::app::App;
 use crate::serve::constraints::Constraints;
@@ -145,7 +145,7 @@ impl Asked {
         let mut chosen = Map::new();
         for path in &self.response_fields {
             if let Some(value) = answer.pointer(&format!("/{path}")) {
-                chosen.insert(path.rsplit('/').next().unwrap_or(path).to_owned(), value.clone());
+                chosen.insert(path.clone(), value.clone());
             }
         }
         chosen.into()
@@ -200,13 +200,19 @@ impl Encoder for Pieces {
     fn update(&mut self, update: Update, out: &mut Out) {
         let (index, event, stats) = match update {
             Update::Progress { choice, total, cached, processed, time } => {
-                return out.data(&json!({
+                let mut piece = json!({
                     "index": choice, "content": "", "tokens": [], "stop": false,
                     "prompt_progress": {
                         "total": total, "cache": cached, "processed": processed,
                         "time_ms": time.as_millis() as u64,
                     },
-                }));
+                });
+                if self.asked.timings_per_token {
+                    let (prompt_tokens, cached_tokens, prompt_time) = (processed, cached, time);
+                    let stats = Stats { prompt_tokens, cached_tokens, prompt_time, ..Stats::default() };
+                    piece["timings"] = timings(&stats);
+                }
+                return out.data(&piece);
             }
             Update::Scores { .. } => return,
             Update::Event { choice, event, stats, slot } => {

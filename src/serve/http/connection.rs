@@ -79,6 +79,8 @@ impl Connections {
             .timer(TokioTimer::new())
             .header_read_timeout(self.header_time)
             .max_buf_size(HEAD_BYTES)
+            // Some clients look for `Content-Type` and no other form of it.
+            .title_case_headers(true)
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
         let mut connection = std::pin::pin!(connection);
         tokio::select! {

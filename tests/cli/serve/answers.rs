@@ -1,5 +1,7 @@
 //! What OpenAI's and llama-server's endpoints answer.
 
+use std::io::{Read, Write};
+
 use serde_json::{Value, json};
 use sterna::tokenizer::Special;
 
@@ -162,14 +164,18 @@ fn llama_servers_completion() {
 
     let streamed = ask(json!({ "stream": true, "return_progress": true })).data();
     let pieces: Vec<Value> = streamed.iter().map(|data| serde_json::from_str(data).unwrap()).collect();
-    assert_eq!(pieces[0]["prompt_progress"]["total"], plain["tokens_evaluated"]);
+    let progress = &pieces[0]["prompt_progress"];
+    assert_eq!(progress["total"], plain["tokens_evaluated"]);
+    // The first says what there was before anything was computed.
+    assert_eq!((&progress["processed"], &progress["time_ms"]), (&progress["cache"], &json!(0)));
+    assert_eq!(pieces[1]["prompt_progress"]["processed"], progress["total"]);
     let text: String = pieces.iter().map(|piece| piece["content"].as_str().unwrap()).collect();
     assert_eq!(plain["content"], text);
     let (last, others) = pieces.split_last().unwrap();
     assert!(others.iter().all(|piece| piece["stop"] == false) && last["stop"] == true);
 
     let chosen = ask(json!({ "response_fields": ["content", "timings/predicted_n", "nothing"] })).ok();
-    assert_eq!(chosen, json!({ "content": text, "predicted_n": 6 }));
+    assert_eq!(chosen, json!({ "content": text, "timings/predicted_n": 6 }));
     let word: String = text.chars().skip(3).take(2).collect();
     let stopped = ask(json!({ "stop": ["never", word] })).ok();
     assert_eq!((&stopped["stop_type"], &stopped["stopping_word"]), (&json!("word"), &json!(word)));
@@ -271,6 +277,12 @@ fn what_the_server_says_of_itself() {
     server.still_answers();
     let metrics = server.get("/metrics");
     assert!(metrics.header("process-start-time-unix").is_some());
+    // Names of headers are written as everybody writes them.
+    let mut raw = String::new();
+    let mut stream = server.connect();
+    stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    stream.read_to_string(&mut raw).unwrap();
+    assert!(raw.contains("\r\nContent-Type: application/json\r\n"), "{raw}");
     assert_eq!(server.metric("llamacpp:tokens_predicted_total"), 2.0);
     assert_eq!(server.metric("vllm:time_to_first_token_seconds_count"), 1.0);
     assert_eq!(server.metric("vllm:request_success_total{finished_reason=\"length\"}"), 1.0);

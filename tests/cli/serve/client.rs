@@ -173,14 +173,19 @@ impl Drop for TestServer {
 }
 
 pub fn send(stream: &mut TcpStream, path: &str, headers: &str, body: &[u8]) {
-    let host = if headers.to_lowercase().contains("host:") { "" } else { "Host: localhost\r\n" };
-    let head = format!(
-        "POST {path} HTTP/1.1\r\n{host}{headers}Connection: close\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).unwrap();
+    let request = request(path, headers, body);
     // A server that refuses a body need not read it.
-    let _ = stream.write_all(body);
+    let _ = stream.write_all(&request);
+}
+
+/// The bytes of a request.
+pub fn request(path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let host = if headers.to_lowercase().contains("host:") { "" } else { "Host: localhost\r\n" };
+    let length = body.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\n{host}{headers}Connection: close\r\nContent-Length: {length}\r\n\r\n"
+    );
+    [head.as_bytes(), body].concat()
 }
 
 /// What came back.

@@ -78,6 +78,7 @@ fn values_outside_their_range() {
             "prompt",
             vec![
                 json!({}),
+                json!({ "prompt_string": "You", "multimodal_data": ["aGk="] }),
                 json!([]),
                 json!([[]]),
                 json!([-1]),

@@ -1,6 +1,6 @@
 //! Many clients, slow ones, ones that leave, and engines that fail.
 
-use std::io::{BufRead, Read};
+use std::io::{BufRead, Read, Write};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use sterna::gguf::Gguf;
 use sterna::program::{Buf, Program, Sampling, Step};
 use sterna::serve::ServeError;
 
-use super::client::{N_CTX, SLOTS, TestServer, read_head};
+use super::client::{self, N_CTX, SLOTS, TestServer, read_head};
 
 /// A request of a client, which differs from all others.
 fn request(at: u64) -> Value {
@@ -76,6 +76,23 @@ fn a_client_that_leaves_frees_its_pages() {
     let stream = server.begin("/completion", &endless());
     drop(stream);
     server.until("it is cancelled", |server| server.metric("llamacpp:requests_processing") == 0.0);
+    server.still_answers();
+}
+
+#[test]
+fn a_client_may_leave_at_any_byte() {
+    let server = TestServer::start(|_| ());
+    let body = json!({ "prompt": "You may", "n_predict": -1, "ignore_eos": true, "stream": true });
+    let request = client::request("/completion", "", body.to_string().as_bytes());
+    for sent in 1..=request.len() {
+        let mut stream = server.connect();
+        stream.write_all(&request[..sent]).unwrap();
+        drop(stream);
+        if sent.is_multiple_of(16) {
+            server.still_answers();
+        }
+    }
+    server.until("all are gone", |server| server.metric("llamacpp:requests_processing") == 0.0);
     server.still_answers();
 }
 

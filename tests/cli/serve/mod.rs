@@ -6,6 +6,7 @@ mod client;
 mod families;
 mod hostile;
 mod load;
+mod schedules;
 mod several;
 mod slots;
 mod structured;

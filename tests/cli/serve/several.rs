@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use assert_cmd::Command;
 use serde_json::{Value, json};
-use sterna::engine::SamplerOptions;
+use sterna::engine::{Error, SamplerOptions};
 use sterna::serve::{Loaded, ModelSource, Opened};
 
 use super::client::{N_CTX, TestServer, engine, read_head};
@@ -180,6 +180,48 @@ fn models_stay_within_their_memory() {
     let message = refused["message"].as_str().unwrap();
     assert!(message.contains("101") && message.contains("100"), "{message}");
     server.post("/v1/completions", &ask("a")).ok();
+}
+
+/// The limits allow both, but the machine does not: a model that does not fit beside another one has it give
+/// way, and one that does not fit an empty machine is refused.
+#[test]
+fn a_model_that_does_not_fit_has_another_give_way() {
+    let loads = Arc::default();
+    let tries = Arc::new(AtomicUsize::new(0));
+    // Fits at the second try of the first request, and never again.
+    let counted = Arc::clone(&tries);
+    let open = move || {
+        let counted = Arc::clone(&counted);
+        let load = move || match counted.fetch_add(1, Ordering::SeqCst) {
+            1 => Ok(Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default() }),
+            _ => {
+                let (weights_bytes, free_bytes) = (7 << 20, 5 << 20);
+                let short =
+                    Error::DoesNotFit { weights_bytes, kv_bytes: 0, bufs_bytes: 0, free_bytes, n_ctx: 64 };
+                Err(short.into())
+            }
+        };
+        Ok(Opened { bytes: 10, load: Box::new(load) as Box<dyn FnOnce() -> _> })
+    };
+    let large = ModelSource { name: "large".into(), file_bytes: 0, open: Box::new(open) };
+    let sources = vec![source("a", 10, &loads), source("b", 10, &loads), large];
+    let server = TestServer::several(sources, |options| options.models_bytes = 100);
+    for model in ["b", "a"] {
+        server.post("/v1/completions", &ask(model)).ok();
+    }
+    assert_eq!(loaded(&server), ["a", "b"]);
+    server.post("/v1/completions", &ask("large")).ok();
+    // `b` was asked for the longest ago, and one was enough.
+    assert_eq!(loaded(&server), ["a", "large"]);
+    assert_eq!(tries.load(Ordering::SeqCst), 2);
+    server.post("/models/unload", &json!({ "model": "large" })).ok();
+    let refused = server.post("/v1/completions", &ask("large")).error(500);
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("7.0 MiB") && message.contains("5.0 MiB"), "{message}");
+    // It was tried beside `a`, and alone.
+    assert!(tries.load(Ordering::SeqCst) >= 4);
+    assert_eq!(loaded(&server), [""; 0]);
+    assert_eq!(server.post("/v1/completions", &ask("a")).ok()["model"], "a");
 }
 
 #[test]

@@ -131,3 +131,42 @@ fn grammars_beside_free_text() {
         assert!((5..=9).contains(&text.len()) && text.chars().all(|c| ('a'..='f').contains(&c)), "{text:?}");
     }
 }
+
+/// Grammars that are deep, long, endless or no grammar: each is refused or followed, and a good request
+/// behind it is answered.
+#[test]
+fn hostile_grammars_harm_nobody() {
+    let server = TestServer::start(|_| ());
+    let deep = (0..60).fold(json!({}), |inner, _| json!({ "type": "object", "properties": { "a": inner } }));
+    let link = |at: usize| (format!("a{at}"), json!({ "$ref": format!("#/$defs/a{}", at + 1) }));
+    let chain: Value = (0..500).map(link).collect::<serde_json::Map<_, _>>().into();
+    let words: Vec<String> = (0..20_000).map(|at| format!("word{at}")).collect();
+    let hostile = [
+        json!({ "json_schema": deep }),
+        json!({ "json_schema": { "$ref": "#/$defs/a0", "$defs": chain } }),
+        json!({ "json_schema": { "$ref": "#" } }),
+        json!({ "json_schema": { "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/a" } } } }),
+        json!({ "json_schema": { "$ref": "file:///etc/passwd" } }),
+        json!({ "json_schema": { "enum": words } }),
+        json!({ "json_schema": { "type": "string", "minLength": 1_000_000_000 } }),
+        json!({ "json_schema": { "type": "array", "minItems": -1, "maxItems": 1e300 } }),
+        json!({ "json_schema": { "type": "string", "pattern": "(?=a)\\1" } }),
+        json!({ "json_schema": { "x-guidance": { "item_separator": "(" }, "type": "array" } }),
+        json!({ "guided_regex": "((a{1,1000}){1,1000}){1,1000}" }),
+        json!({ "guided_regex": "(".repeat(5000) + &")".repeat(5000) }),
+        json!({ "guided_regex": "(a|a)*".repeat(300) + "b" }),
+        json!({ "grammar": "root ::= root \"a\" | root" }),
+        json!({ "grammar": "root ::= \"a\"{1000000000}" }),
+        json!({ "grammar": "root ::= ".to_owned() + &"(".repeat(20_000) }),
+        json!({ "grammar": "root ::= missing" }),
+        json!({ "grammar": "start: %json { \"$ref\": \"http://127.0.0.1:9/\" }" }),
+    ];
+    for fields in hostile {
+        let mut body = json!({ "prompt": "You", "n_predict": 3 });
+        fields.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+        let answer = server.post("/completion", &body);
+        let shown: String = fields.to_string().chars().take(80).collect();
+        assert!([200, 400].contains(&answer.status), "{shown}: {} {}", answer.status, answer.text);
+        server.still_answers();
+    }
+}

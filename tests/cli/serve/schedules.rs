@@ -1,0 +1,99 @@
+//! Any schedule says what each request is told alone, to the byte, over HTTP and for every KV cache.
+
+use std::io::BufRead;
+
+use serde_json::{Value, json};
+use sterna::engine::{Engine, EngineOptions};
+
+use super::client::{TestServer, engine_with};
+
+const CACHES: [&str; 7] = ["f16", "f32", "q8_0", "q4_0", "turboquant", "turboquant-4", "tq3_0"];
+/// More than there are slots.
+const CLIENTS: u64 = 8;
+/// Pages for all sequences together: fewer than they grow to, so that some give theirs back and begin again.
+const PAGES: usize = 7;
+
+fn with_cache(cache: &str, pages: Option<usize>) -> Engine {
+    let has_window = cache.starts_with('t');
+    engine_with(|options| EngineOptions {
+        cache_type_k: cache.into(),
+        cache_type_v: cache.into(),
+        // As little as there is, so that most pages are codes.
+        kv_sinks: has_window.then_some(64),
+        kv_window: has_window.then_some(64),
+        kv_positions: pages.map(|pages| 64 * pages),
+        ..options
+    })
+}
+
+/// A request that differs from all others. Its prompt begins as those of three others do.
+fn request(at: u64) -> Value {
+    let shared = (0..140).map(|i| (i * i * 7 + at % 4 * 131) % 500);
+    let own = (0..at * 23 % 40).map(|i| (i * 11 + at * 17) % 500);
+    let prompt: Vec<u64> = shared.chain(own).collect();
+    json!({
+        "prompt": prompt, "max_tokens": 4 + at * 13 % 30, "seed": at, "ignore_eos": true,
+        "n": if at.is_multiple_of(5) { 2 } else { 1 },
+        "temperature": if at.is_multiple_of(3) { 0.0 } else { 1.0 },
+        "repeat_penalty": if at.is_multiple_of(2) { 1.0 } else { 1.3 },
+    })
+}
+
+/// The texts of an answer, choice by choice, and how many tokens they have together.
+fn said(answer: &Value) -> (Vec<Value>, Value) {
+    let choices = answer["choices"].as_array().unwrap();
+    let texts = choices.iter().map(|choice| choice["text"].clone()).collect();
+    (texts, answer["usage"]["completion_tokens"].clone())
+}
+
+/// The same of a stream.
+fn streamed(server: &TestServer, mut body: Value) -> (Vec<Value>, Value) {
+    body["stream"] = true.into();
+    body["stream_options"] = json!({ "include_usage": true });
+    let n = body["n"].as_u64().unwrap() as usize;
+    let (mut texts, mut tokens) = (vec![String::new(); n], Value::Null);
+    for chunk in server.post_with("/v1/completions", "", body.to_string().as_bytes()).chunks() {
+        for choice in chunk["choices"].as_array().unwrap() {
+            texts[choice["index"].as_u64().unwrap() as usize] += choice["text"].as_str().unwrap();
+        }
+        if !chunk["usage"].is_null() {
+            tokens = chunk["usage"]["completion_tokens"].clone();
+        }
+    }
+    (texts.into_iter().map(Value::from).collect(), tokens)
+}
+
+#[test]
+fn any_schedule_says_what_is_said_alone() {
+    let mut preemptions = 0.0;
+    for cache in CACHES {
+        let alone = TestServer::with_engine(with_cache(cache, None), |options| options.cache_prompt = false);
+        let alone: Vec<_> =
+            (0..2 * CLIENTS).map(|at| said(&alone.post("/v1/completions", &request(at)).ok())).collect();
+        let server = TestServer::with_engine(with_cache(cache, Some(PAGES)), |_| ());
+        std::thread::scope(|scope| {
+            for client in 0..CLIENTS {
+                let (alone, server) = (&alone, &server);
+                scope.spawn(move || {
+                    for at in [client, 2 * CLIENTS - 1 - client] {
+                        let now = match at % 2 {
+                            0 => said(&server.post("/v1/completions", &request(at)).ok()),
+                            _ => streamed(server, request(at)),
+                        };
+                        assert_eq!(now, alone[at as usize], "{cache}: request {at}");
+                        // One that leaves in the midst of it.
+                        let mut leaves = request(at + 2 * CLIENTS);
+                        leaves["stream"] = true.into();
+                        (leaves["n"], leaves["max_tokens"]) = (1.into(), 100.into());
+                        let mut line = String::new();
+                        server.begin("/v1/completions", &leaves).read_line(&mut line).unwrap();
+                    }
+                });
+            }
+        });
+        server.until("all are gone", |server| server.metric("llamacpp:requests_processing") == 0.0);
+        assert!(server.metric("vllm:prefix_cache_hits_total") > 0.0, "{cache}: no prompt was found again");
+        preemptions += server.metric("vllm:num_preemptions_total");
+    }
+    assert!(preemptions > 0.0, "nobody had to give pages back");
+}
