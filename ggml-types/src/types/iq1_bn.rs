@@ -109,8 +109,8 @@ mod tests {
             let mut bytes = [0; 15];
             (bytes[1], bytes[2]) = (0x3c, (number * 256).div_ceil(243) as u8);
             Iq1Bn.decode_row(&bytes, 1, 0, &mut out).unwrap();
-            for digit in 0..5 {
-                assert_eq!(out[digit] + 1.0, f32::from(number / 3_u16.pow(digit as u32) % 3), "{number}");
+            for (digit, value) in (0..).zip(&out[..5]) {
+                assert_eq!(value + 1.0, f32::from(number / 3_u16.pow(digit) % 3), "{number}");
             }
         }
     }
