@@ -3,6 +3,7 @@
 
 mod answers;
 mod client;
+mod dialects;
 mod families;
 mod hostile;
 mod load;

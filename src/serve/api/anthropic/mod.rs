@@ -1,4 +1,6 @@
-//! Anthropic's messages.
+//! Anthropic's messages. `request.rs` reads what clients write; here is what they are answered.
+
+mod request;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,21 +12,18 @@ use serde_json::{Value, json};
 
 use super::{Answer, Read};
 use crate::engine::{GenerateOptions, Stats, StopReason};
-use crate::serve::answer::{Choice, collect};
+use crate::serve::answer::collect;
 use crate::serve::app::App;
-use crate::serve::constraints::Constraints;
-use crate::serve::deltas::{Splitter, words};
+use crate::serve::blocks::{Block, Change, Kind, Reader};
 use crate::serve::error::ApiError;
 use crate::serve::family::Family;
-use crate::serve::fields::Fields;
 use crate::serve::http::body::json;
 use crate::serve::http::stream::{Encoder, Framing, Out, answer};
 use crate::serve::instance::Instance;
 use crate::serve::job::{Job, Update};
-use crate::serve::messages;
 use crate::serve::model::Served;
 use crate::serve::sampling::{self, STOPS};
-use crate::tokenizer::chat::Message;
+use crate::tools::ParserOptions;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/messages", post(messages)).route("/v1/messages/count_tokens", post(count_tokens))
@@ -33,83 +32,56 @@ pub fn routes() -> Router<Arc<App>> {
 /// What a request asks.
 struct Asked {
     job: Job,
+    reading: ParserOptions,
     stream: bool,
 }
 
 impl Asked {
     fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
-        Constraints::none(fields)?;
-        for (name, off) in [("thinking", "disabled"), ("output_config.format", "")] {
-            let (outer, inner) = name.split_once('.').unwrap_or((name, "type"));
-            let Some(object) = fields.object(outer)? else { continue };
-            if object.get(inner).is_some_and(|value| value.as_str() != Some(off)) {
-                return Err(ApiError::unsupported(name));
-            }
-        }
         let Some(max_tokens) = fields.int("max_tokens", 1..=i64::from(i32::MAX))? else {
             return Err(ApiError::missing("max_tokens", "a whole number"));
         };
-        let prompt = prompt(fields, served)?;
-        let options = GenerateOptions {
+        if fields.list("mcp_servers", usize::MAX)?.is_some_and(|servers| !servers.is_empty()) {
+            return Err(ApiError::unsupported("mcp_servers"));
+        }
+        let (talk, constraints) = request::read(fields, served)?;
+        let mut options = GenerateOptions {
             stop: fields.texts("stop_sequences", STOPS.0, STOPS.1)?,
             ..sampling::generation(fields, served)?
         };
+        let (prompt, reading) = read.turn(served, talk, &constraints, &mut options)?;
         Ok(Self {
             job: read.job(served, vec![prompt], options, 1, Some(max_tokens))?,
+            reading,
             stream: fields.bool("stream")?.unwrap_or(false),
         })
     }
 }
 
-/// The conversation, with the system's text before it, as tokens.
-fn prompt(fields: &Fields, served: &Served) -> Result<Vec<u32>, ApiError> {
-    let mut talk = messages::talk(fields)?;
-    let system = messages::content("system", fields.get("system"))?;
-    if !system.is_empty() {
-        talk.messages.insert(0, Message::new("system", same_each_turn(&system)));
-    }
-    Ok(talk.prompt(served)?.ids)
-}
-
-/// The system's text with one value for a checksum of the conversation that some agents put into its first
-/// line: it changes each turn, and no prompt would ever find the pages of the turn before. The field stays,
-/// as it does in llama-server.
-fn same_each_turn(system: &str) -> String {
-    let (first, rest) = system.split_at(system.find('\n').unwrap_or(system.len()));
-    let Some(at) = first.find("cch=").filter(|_| first.starts_with("x-anthropic-")) else {
-        return system.to_owned();
-    };
-    let value = at + "cch=".len();
-    let end = first[value..].find(';').map_or(first.len(), |len| value + len);
-    format!("{}fffff{}{rest}", &first[..value], &first[end..])
-}
-
 async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let prompt = Read::of(&app, request).await?.work(|read, served| prompt(&read.fields, served)).await?;
-    Ok(json(&json!({ "input_tokens": prompt.len() })))
+    let count = Read::of(&app, request).await?.work(|read, served| {
+        let (talk, constraints) = request::read(&read.fields, served)?;
+        Ok(talk.offering(&constraints, served).prompt(served)?.ids.len())
+    });
+    Ok(json(&json!({ "input_tokens": count.await? })))
 }
 
 async fn messages(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (model, asked, handle) = Read::of(&app, request).await?.begin(Asked::of, |asked| &asked.job).await?;
     let id = app.name("msg_");
     if asked.stream {
-        let splitter = Splitter::default();
-        let events = Events { id, model, asked, splitter, choice: Choice::default(), is_open: false };
+        let reader = Reader::new(asked.reading.clone());
+        let events = Events { id, model, asked, reader };
         return answer(&app.options, handle, Framing::Events, Duration::ZERO, events).await;
     }
-    let choices = collect(handle, 1).await?;
-    let choice = &choices[0];
-    let mut splitter = Splitter::default();
-    let mut deltas = splitter.push(&choice.text);
-    deltas.extend(splitter.finish());
-    let content = words(deltas).map(|text| json!({ "type": "text", "text": text }));
-    let content: Vec<Value> = content.collect();
-    let (reason, sequence) = stop_reason(choice, &asked.job);
-    let mut message = message(&id, &model.served.name, content.into());
+    let mut choices = collect(handle, 1).await?;
+    let reader = Reader::of(asked.reading, choices.swap_remove(0));
+    let mut message = message(&id, &model.served.name, reader.blocks().iter().filter_map(block).collect());
+    let (reason, sequence) = stop_reason(&reader, &asked.job);
     message["stop_reason"] = reason.into();
     message["stop_sequence"] = sequence;
-    message["usage"] = usage(&choice.stats);
+    message["usage"] = usage(&reader.choice.stats);
     Ok(json(&message))
 }
 
@@ -125,10 +97,26 @@ fn message(id: &str, model: &str, content: Value) -> Value {
     })
 }
 
-fn stop_reason(choice: &Choice, job: &Job) -> (&'static str, Value) {
-    match choice.end {
+/// A block as it is shown. A call that was cut off is no block: its input would be no object.
+fn block(block: &Block) -> Option<Value> {
+    let text = block.text.as_str();
+    Some(match &block.kind {
+        // Nobody signs here what a model thought.
+        Kind::Thoughts => json!({ "type": "thinking", "thinking": text, "signature": "" }),
+        Kind::Text => json!({ "type": "text", "text": text }),
+        Kind::Call { id, name, .. } => {
+            json!({ "type": "tool_use", "id": id, "name": name, "input": block.arguments()? })
+        }
+    })
+}
+
+fn stop_reason(reader: &Reader, job: &Job) -> (&'static str, Value) {
+    match reader.choice.end {
+        Some(StopReason::EndOfText) if reader.calls() => ("tool_use", Value::Null),
         Some(StopReason::EndOfText) => ("end_turn", Value::Null),
-        Some(StopReason::StopString) => ("stop_sequence", choice.stopping_word(&job.options.stop).into()),
+        Some(StopReason::StopString) => {
+            ("stop_sequence", reader.choice.stopping_word(&job.options.stop).into())
+        }
         _ => ("max_tokens", Value::Null),
     }
 }
@@ -148,23 +136,37 @@ struct Events {
     id: String,
     model: Arc<Instance>,
     asked: Asked,
-    splitter: Splitter,
-    choice: Choice,
-    is_open: bool,
+    reader: Reader,
 }
 
-impl Events {
-    fn text(&mut self, text: &str, out: &mut Out) {
-        if !self.is_open {
-            self.is_open = true;
-            let block = json!({ "type": "text", "text": "" });
-            let start = json!({ "type": "content_block_start", "index": 0, "content_block": block });
-            out.event("content_block_start", &start);
+/// What happens to a block, as events.
+fn tell(out: &mut Out, index: usize, block: &Block, change: Change<'_>) {
+    let mut delta = |delta: Value| {
+        let event = json!({ "type": "content_block_delta", "index": index, "delta": delta });
+        out.event("content_block_delta", &event);
+    };
+    match (change, &block.kind) {
+        (Change::Begun, kind) => {
+            let block = match kind {
+                Kind::Thoughts => json!({ "type": "thinking", "thinking": "", "signature": "" }),
+                Kind::Text => json!({ "type": "text", "text": "" }),
+                Kind::Call { id, name, .. } => {
+                    json!({ "type": "tool_use", "id": id, "name": name, "input": {} })
+                }
+            };
+            let event = json!({ "type": "content_block_start", "index": index, "content_block": block });
+            out.event("content_block_start", &event);
         }
-        if !text.is_empty() {
-            let delta = json!({ "type": "text_delta", "text": text });
-            let delta = json!({ "type": "content_block_delta", "index": 0, "delta": delta });
-            out.event("content_block_delta", &delta);
+        (Change::More(text), Kind::Thoughts) => delta(json!({ "type": "thinking_delta", "thinking": text })),
+        (Change::More(text), Kind::Text) => delta(json!({ "type": "text_delta", "text": text })),
+        (Change::More(text), Kind::Call { .. }) => {
+            delta(json!({ "type": "input_json_delta", "partial_json": text }));
+        }
+        (Change::Ended, kind) => {
+            if *kind == Kind::Thoughts {
+                delta(json!({ "type": "signature_delta", "signature": "" }));
+            }
+            out.event("content_block_stop", &json!({ "type": "content_block_stop", "index": index }));
         }
     }
 }
@@ -178,18 +180,12 @@ impl Encoder for Events {
     }
 
     fn update(&mut self, update: Update, out: &mut Out) {
-        let (event, stats) = match update {
-            Update::Progress { .. } => return out.event("ping", &json!({ "type": "ping" })),
-            Update::Scores { .. } => return,
-            Update::Event { event, stats, .. } => (event, stats),
-        };
-        self.choice.take(&event, stats, false);
-        let mut deltas = self.splitter.push(&event.text);
-        if event.end.is_some() {
-            deltas.extend(self.splitter.finish());
-        }
-        for text in words(deltas) {
-            self.text(&text, out);
+        match update {
+            Update::Progress { .. } => out.event("ping", &json!({ "type": "ping" })),
+            Update::Scores { .. } => {}
+            Update::Event { event, stats, .. } => {
+                self.reader.take(&event, stats, |index, block, change| tell(out, index, block, change));
+            }
         }
     }
 
@@ -198,26 +194,11 @@ impl Encoder for Events {
     }
 
     fn end(&mut self, out: &mut Out) {
-        self.text("", out);
-        out.event("content_block_stop", &json!({ "type": "content_block_stop", "index": 0 }));
-        let (reason, sequence) = stop_reason(&self.choice, &self.asked.job);
+        self.reader.end(|index, block, change| tell(out, index, block, change));
+        let (reason, sequence) = stop_reason(&self.reader, &self.asked.job);
         let delta = json!({ "stop_reason": reason, "stop_sequence": sequence });
-        let delta = json!({ "type": "message_delta", "delta": delta, "usage": usage(&self.choice.stats) });
-        out.event("message_delta", &delta);
+        let usage = usage(&self.reader.choice.stats);
+        out.event("message_delta", &json!({ "type": "message_delta", "delta": delta, "usage": usage }));
         out.event("message_stop", &json!({ "type": "message_stop" }));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_checksum_in_the_first_line_is_the_same_each_turn() {
-        let turn =
-            |sum: &str| same_each_turn(&format!("x-anthropic-billing-header: v=1; cch={sum}; e=2;\ncch=1;"));
-        assert_eq!(turn("abc"), turn("de"));
-        assert_eq!(turn("abc"), "x-anthropic-billing-header: v=1; cch=fffff; e=2;\ncch=1;");
-        assert_eq!(same_each_turn("say cch=1; twice"), "say cch=1; twice");
     }
 }
