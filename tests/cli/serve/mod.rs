@@ -2,6 +2,7 @@
 #![cfg(feature = "serve")]
 
 mod answers;
+mod attacks;
 mod client;
 mod dialects;
 mod families;
