@@ -225,10 +225,16 @@ mod tests {
         Event { token: None, text: text.to_owned(), end, fault: None }
     }
 
+    /// A choice that has ended.
+    fn choice(text: &str, end: StopReason) -> Choice {
+        let mut choice = Choice::default();
+        choice.take(&event(text, Some(end)), Stats::default(), true);
+        choice
+    }
+
     #[test]
     fn blocks_are_the_same_however_the_text_comes() {
-        let choice = Choice { text: TEXT.into(), end: Some(StopReason::Limit), ..Choice::default() };
-        let whole = Reader::of(reading(), choice);
+        let whole = Reader::of(reading(), choice(TEXT, StopReason::Limit));
         let kinds: Vec<bool> = whole.blocks().iter().map(|block| block.is_whole).collect();
         assert_eq!(kinds, [true, true, true, false]);
         assert_eq!((whole.thoughts().as_str(), whole.text().as_str()), ("hm", "Well."));
@@ -261,8 +267,7 @@ mod tests {
 
     #[test]
     fn an_answer_without_words_is_an_empty_text() {
-        let choice = Choice { end: Some(StopReason::EndOfText), ..Choice::default() };
-        let reader = Reader::of(ParserOptions::default(), choice);
+        let reader = Reader::of(ParserOptions::default(), choice("", StopReason::EndOfText));
         assert_eq!(reader.blocks(), [Block { kind: Kind::Text, text: String::new(), is_whole: true }]);
     }
 }
