@@ -5,16 +5,44 @@ themselves; here their results are compared with each other.
 """
 
 import asyncio
+import json
 import sys
+import urllib.request
+from typing import Literal
 
 import anthropic
 import ollama
 import openai
 from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
 
 BASE = sys.argv[1]
 MESSAGES = [{"role": "user", "content": "Once upon a time"}]
 GREEDY = {"num_predict": 8, "temperature": 0}
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"where": {"enum": ["here", "there"]}},
+    "required": ["where"],
+    "additionalProperties": False,
+}
+LOOK = {"name": "look", "description": "Looks.", "parameters": SCHEMA, "strict": True}
+
+
+class Place(BaseModel):
+    where: Literal["here", "there"]
+
+
+def no_thoughts():
+    """Who must call a tool may think first, and this model would not come to an end of that."""
+    body = json.dumps({"content": "<"}).encode()
+    with urllib.request.urlopen(f"{BASE}/tokenize", data=body) as answer:
+        return {"logit_bias": {str(json.load(answer)["tokens"][0]): -100}}
+
+
+def is_place(arguments):
+    return arguments in ({"where": "here"}, {"where": "there"})
 
 
 def refused(error, call, **arguments):
@@ -40,6 +68,19 @@ def chat():
     with client.chat.completions.stream(**ask) as stream:
         kinds = [event.type for event in stream]
     assert kinds.count("content.delta") > 1 and "content.done" in kinds
+
+    tools = [{"type": "function", "function": LOOK}]
+    ask = {"model": "any", "messages": MESSAGES, "tools": tools, "tool_choice": "required", **no_thoughts()}
+    ask |= {"seed": 1, "parallel_tool_calls": False}
+    plain = create(**ask)
+    (call,) = plain.choices[0].message.tool_calls
+    assert is_place(json.loads(call.function.arguments)) and plain.choices[0].finish_reason == "tool_calls"
+    with client.chat.completions.stream(**ask) as stream:
+        done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
+        (last,) = stream.get_final_completion().choices[0].message.tool_calls
+    assert done[0].parsed_arguments == last.function.parsed_arguments == json.loads(call.function.arguments)
+    parsed = client.chat.completions.parse(model="any", messages=MESSAGES, response_format=Place)
+    assert parsed.choices[0].message.parsed.where in ("here", "there")
 
     completions = client.completions.create(model="any", prompt=["a", "b"], max_tokens=4, logprobs=2)
     assert [choice.index for choice in completions.choices] == [0, 1]
@@ -79,6 +120,26 @@ def responses():
     assert events[-1].response.output[0].content[0].text == plain.output_text
     refused(openai.BadRequestError, client.responses.create, **ask, previous_response_id="resp_1")
 
+    choice = {"type": "function", "name": "look"}
+    ask = {"model": "any", "input": MESSAGES, "tools": [{"type": "function", **LOOK}], "tool_choice": choice}
+    ask |= {"extra_body": {**no_thoughts(), "seed": 1}, "parallel_tool_calls": False}
+    plain = client.responses.create(**ask)
+    (call,) = plain.output
+    assert plain.status == "completed" and is_place(json.loads(call.arguments))
+    with client.responses.stream(**ask) as stream:
+        kinds = [event.type for event in stream]
+        last = stream.get_final_response()
+    assert "response.function_call_arguments.done" in kinds
+    assert last.output[0].parsed_arguments == json.loads(call.arguments)
+    said = {"type": "function_call_output", "call_id": call.call_id, "output": "a wood"}
+    turn = [*MESSAGES, call.model_dump(exclude_none=True), said]
+    ask |= {"input": turn, "tool_choice": "none", "max_output_tokens": 4}
+    assert client.responses.create(**ask).output_text
+    parsed = client.responses.parse(model="any", input=MESSAGES, text_format=Place)
+    assert parsed.output_parsed.where in ("here", "there")
+    hosted = {"model": "any", "input": MESSAGES, "tools": [{"type": "web_search"}]}
+    assert refused(openai.BadRequestError, client.responses.create, **hosted).param == "tools[0].type"
+
 
 def messages():
     client = anthropic.Anthropic(base_url=BASE, api_key="none", max_retries=0)
@@ -92,6 +153,26 @@ def messages():
     assert client.messages.count_tokens(model="any", messages=MESSAGES).input_tokens > 0
     refused(anthropic.BadRequestError, client.messages.create, model="any", max_tokens=8, messages=[])
 
+    tool = {"name": "look", "description": "Looks.", "input_schema": SCHEMA}
+    choice = {"type": "tool", "name": "look", "disable_parallel_tool_use": True}
+    ask = {"model": "any", "max_tokens": 100, "messages": MESSAGES, "tools": [tool]}
+    forced = {**ask, "tool_choice": choice, "extra_body": {**no_thoughts(), "seed": 1}}
+    plain = client.messages.create(**forced)
+    (call,) = plain.content
+    assert plain.stop_reason == "tool_use" and is_place(call.input)
+    with client.messages.stream(**forced) as stream:
+        kinds = [event.type for event in stream]
+        last = stream.get_final_message()
+    assert "input_json" in kinds and last.content[0].input == call.input and last.stop_reason == "tool_use"
+    said = {"type": "tool_result", "tool_use_id": call.id, "content": "no wood", "is_error": True}
+    turns = [{"role": "assistant", "content": plain.content}, {"role": "user", "content": [said]}]
+    ask["messages"] = [*MESSAGES, *turns]
+    counted = client.messages.count_tokens(model="any", messages=ask["messages"], tools=[tool]).input_tokens
+    after = client.messages.create(**{**ask, "max_tokens": 4})
+    assert after.usage.input_tokens + after.usage.cache_read_input_tokens == counted
+    hosted = [{"type": "web_search_20250305", "name": "web_search"}]
+    refused(anthropic.BadRequestError, client.messages.create, **{**ask, "tools": hosted})
+
 
 def ollamas():
     client = ollama.Client(host=BASE)
@@ -100,6 +181,18 @@ def ollamas():
     assert "".join(piece.message.content for piece in pieces) == plain.message.content
     assert plain.eval_count == 8
     assert client.generate(model="any", prompt="Once upon a time", options=GREEDY).response
+    said = client.chat(model="any", messages=MESSAGES, format=SCHEMA, options={"num_predict": 100})
+    assert is_place(json.loads(said.message.content))
+    call = {"function": {"name": "look", "arguments": {"where": "here"}}}
+    turn = [*MESSAGES, {"role": "assistant", "tool_calls": [call]}]
+    turn += [{"role": "tool", "tool_name": "look", "content": "a wood"}]
+    ask = {"model": "any", "messages": turn, "tools": [{"type": "function", "function": LOOK}]}
+    ask["options"] = {"num_predict": 100, "temperature": 0}
+    plain, pieces = client.chat(**ask).message, [piece.message for piece in client.chat(**ask, stream=True)]
+    assert "".join(piece.content for piece in pieces) == plain.content
+    calls = [call.function for piece in pieces for call in piece.tool_calls or []]
+    assert calls == [call.function for call in plain.tool_calls or []]
+    assert all(is_place(call.arguments) for call in calls)
     name = client.list().models[0].model
     assert client.show(name).capabilities == ["completion"] and client.ps().models[0].model == name
     assert refused(ollama.ResponseError, client.embed, model="any", input="a").status_code == 501

@@ -94,8 +94,9 @@ pub async fn collect(mut handle: Handle, n: usize) -> Result<Vec<Choice>, ApiErr
     Ok(choices)
 }
 
-/// OpenAI's count of tokens. Choices of one prompt count it once: `n` is how many a prompt has.
-pub fn usage(stats: &[Stats], n: usize) -> Value {
+/// OpenAI's count of tokens. Choices of one prompt count it once: `n` is how many a prompt has. Of what was
+/// generated, `n_thoughts` are thoughts.
+pub fn usage(stats: &[Stats], n: usize, n_thoughts: usize) -> Value {
     let prompts = || stats.iter().step_by(n.max(1));
     let prompt: usize = prompts().map(|stats| stats.prompt_tokens).sum();
     let cached: usize = prompts().map(|stats| stats.cached_tokens).sum();
@@ -105,7 +106,7 @@ pub fn usage(stats: &[Stats], n: usize) -> Value {
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": { "cached_tokens": cached },
-        "completion_tokens_details": { "reasoning_tokens": 0 },
+        "completion_tokens_details": { "reasoning_tokens": n_thoughts.min(completion) },
     })
 }
 

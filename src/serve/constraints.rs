@@ -7,25 +7,18 @@ use serde_json::Value;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Served;
+use super::offer::Offer;
 use crate::engine::GenerateOptions;
 use crate::grammar::{GrammarError, Source};
 use crate::tokenizer::chat::Prompt;
 use crate::tools::{Choice, Format, ParserOptions, Tool, Wanted};
-
-/// Most tools of a request.
-const TOOLS: usize = 128;
-/// Most characters of a tool's name.
-const NAME: usize = 64;
 
 /// The form that an answer must have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Constraints {
     /// The field that asks for a grammar, and the grammar.
     grammar: Option<(String, Source)>,
-    /// The tools that may be called.
-    tools: Vec<Tool>,
-    choice: Choice,
-    parallel: bool,
+    offer: Offer,
     /// Whether thoughts are split off.
     reasoning: bool,
 }
@@ -50,7 +43,7 @@ const STRUCTURED: &[(&str, Read)] = &[
 ];
 
 /// A schema, which may also be a text that holds one.
-fn schema(value: &Value, strict: bool) -> Option<Source> {
+pub fn schema(value: &Value, strict: bool) -> Option<Source> {
     match value {
         Value::Object(_) | Value::Bool(_) => Some(Source::JsonSchema { schema: value.clone(), strict }),
         Value::String(text) => Some(Source::JsonSchema { schema: serde_json::from_str(text).ok()?, strict }),
@@ -64,27 +57,38 @@ fn choice(value: &Value) -> Option<Source> {
 }
 
 impl Constraints {
-    /// Those of a conversation: a grammar or tools; and thoughts, which are split off if the template knows
-    /// them.
+    /// Those of OpenAI's chat completions.
     ///
     /// # Errors
     /// 400 that names the field.
-    pub fn of(fields: &Fields, served: &Served) -> Result<Self, ApiError> {
-        let Self { grammar, .. } = Self::of_text(fields)?;
-        let mut tools = tools(fields)?;
-        let choice = tool_choice(fields, &mut tools)?;
-        if let (Some((name, _)), false) = (&grammar, tools.is_empty() || choice == Choice::None) {
-            let message = format!("`{name}` and `tools` exclude each other");
-            return Err(ApiError { param: Some(name.clone()), ..ApiError::bad(message) });
+    pub fn of_chat(fields: &Fields, served: &Served) -> Result<Self, ApiError> {
+        Self::of_talk(fields, None, Offer::chat(fields)?, served)
+    }
+
+    /// Those of a conversation: a grammar, one of `fields` or `grammar` with the name of its field; or tools;
+    /// and thoughts, which are split off if the template knows them.
+    ///
+    /// # Errors
+    /// 400 that names the field.
+    pub fn of_talk(
+        fields: &Fields,
+        grammar: Option<(String, Source)>,
+        offer: Offer,
+        served: &Served,
+    ) -> Result<Self, ApiError> {
+        let excludes = |one: &str, other: &str| {
+            let message = format!("`{one}` and `{other}` exclude each other");
+            ApiError { param: Some(one.to_owned()), ..ApiError::bad(message) }
+        };
+        let grammar = match (Self::of_text(fields)?.grammar, grammar) {
+            (Some((other, _)), Some((name, _))) => return Err(excludes(&name, &other)),
+            (one, other) => one.or(other),
+        };
+        if let (Some((name, _)), false) = (&grammar, offer.tools.is_empty() || offer.choice == Choice::None) {
+            return Err(excludes(name, "tools"));
         }
         let splits = !matches!(fields.text("reasoning_format")?, Some("none"));
-        Ok(Self {
-            grammar,
-            tools,
-            choice,
-            parallel: fields.bool("parallel_tool_calls")?.unwrap_or(true),
-            reasoning: splits && served.template.source().contains("<think>"),
-        })
+        Ok(Self { grammar, offer, reasoning: splits && served.thinks() })
     }
 
     /// Those of a text: a grammar.
@@ -109,36 +113,14 @@ impl Constraints {
             read(&inner, STRUCTURED)?;
         }
         if let Some(format) = fields.object("response_format")? {
-            found.extend(response_format(&format)?.map(|source| ("response_format".to_owned(), source)));
+            let source = response_format(&format, true)?;
+            found.extend(source.map(|source| ("response_format".to_owned(), source)));
         }
         if let [(first, _), (second, _), ..] = &found[..] {
             let message = format!("`{first}` and `{second}` exclude each other");
             return Err(ApiError { param: Some(second.clone()), ..ApiError::bad(message) });
         }
         Ok(Self { grammar: found.pop(), ..Self::default() })
-    }
-
-    /// Free text, of a family of endpoints that has no other yet.
-    ///
-    /// # Errors
-    /// 400 that names the field, for a request that asks for more.
-    pub fn none(fields: &Fields) -> Result<Self, ApiError> {
-        let Self { grammar, .. } = Self::of_text(fields)?;
-        if let Some((name, _)) = grammar {
-            return Err(ApiError::unsupported(name));
-        }
-        let is_none = |name: &str| {
-            let value = fields.get(name);
-            let kind = value.and_then(|value| value.get("type")).or(value);
-            kind.and_then(Value::as_str) == Some("none")
-        };
-        let asks = |name: &str| {
-            fields.get(name).is_some_and(|tools| tools.as_array().is_none_or(|tools| !tools.is_empty()))
-        };
-        match asks("tools") && !is_none("tool_choice") {
-            true => Err(ApiError::unsupported("tools")),
-            false => Ok(Self::default()),
-        }
     }
 
     /// Whether the answer is held to a grammar that leaves no room for thoughts.
@@ -148,7 +130,7 @@ impl Constraints {
 
     /// The tools that the model is told of.
     pub fn offered(&self) -> Option<&[Tool]> {
-        (!self.tools.is_empty() && self.choice != Choice::None).then_some(&self.tools[..])
+        (!self.offer.tools.is_empty() && self.offer.choice != Choice::None).then_some(&self.offer.tools[..])
     }
 
     /// How calls are written, if there may be some.
@@ -172,9 +154,9 @@ impl Constraints {
                 let token =
                     |spelling: &str| tokenizer.token_id(spelling).filter(|id| tokenizer.is_special(*id));
                 let wanted = Wanted {
-                    tools: &self.tools,
-                    choice: &self.choice,
-                    parallel: self.parallel,
+                    tools: &self.offer.tools,
+                    choice: &self.offer.choice,
+                    parallel: self.offer.parallel,
                     thinks: thinks(prompt),
                     token: &token,
                 };
@@ -200,7 +182,7 @@ impl Constraints {
     pub fn reading(&self, served: &Served, prompt: &Prompt, seed: u64) -> ParserOptions {
         ParserOptions {
             format: self.format(served),
-            tools: self.tools.clone(),
+            tools: self.offer.tools.clone(),
             reasoning: self.reasoning,
             thinks: thinks(prompt),
             seed,
@@ -213,7 +195,11 @@ fn thinks(prompt: &Prompt) -> bool {
     prompt.text.trim_end().ends_with("<think>")
 }
 
-fn response_format(format: &Fields) -> Result<Option<Source>, ApiError> {
+/// OpenAI's formats of answers. The schema is `nested` in an object `json_schema`, or stands beside `type`.
+///
+/// # Errors
+/// 400 that names the field.
+pub fn response_format(format: &Fields, nested: bool) -> Result<Option<Source>, ApiError> {
     let of = |holder: &Fields, name: &str, strict| match holder.get(name) {
         None => Ok(None),
         Some(value) => match schema(value, strict) {
@@ -226,7 +212,11 @@ fn response_format(format: &Fields) -> Result<Option<Source>, ApiError> {
         // llama-server takes a schema here, too.
         "json_object" => Ok(Some(of(format, "schema", true)?.unwrap_or(Source::JsonObject))),
         "json_schema" => {
-            let Some(holder) = format.object("json_schema")? else {
+            let holder = match nested {
+                true => format.object("json_schema")?,
+                false => Some(format.clone()),
+            };
+            let Some(holder) = holder else {
                 return Err(ApiError::missing(&format.path("json_schema"), "an object with a schema"));
             };
             let strict = holder.bool("strict")?.unwrap_or(false);
@@ -240,77 +230,4 @@ fn response_format(format: &Fields) -> Result<Option<Source>, ApiError> {
             Err(ApiError::field(format.path("type"), want, &other.into()))
         }
     }
-}
-
-/// The tools of a request.
-fn tools(fields: &Fields) -> Result<Vec<Tool>, ApiError> {
-    for old in ["functions", "function_call"] {
-        if fields.get(old).is_some_and(|value| value.as_str() != Some("none")) {
-            let message = format!("`{old}` is not supported: `tools` and `tool_choice` say the same");
-            return Err(ApiError::unsupported(old).with(message));
-        }
-    }
-    let list = fields.list("tools", TOOLS)?.unwrap_or_default().iter().enumerate();
-    list.map(|(at, value)| tool(&fields.path(&format!("tools[{at}]")), value)).collect()
-}
-
-fn tool(path: &str, value: &Value) -> Result<Tool, ApiError> {
-    let outer = Fields::inside(path, value)?;
-    let kind = outer.text("type")?.unwrap_or("function");
-    if kind != "function" {
-        return Err(ApiError::field(outer.path("type"), "`function`", &kind.into()));
-    }
-    let Some(function) = outer.object("function")? else {
-        return Err(ApiError::missing(&outer.path("function"), "an object with a name"));
-    };
-    let name = function.text("name")?.unwrap_or_default();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    if !(1..=NAME).contains(&name.len()) || !name.chars().all(is_plain) {
-        let want = format!("1 to {NAME} letters, digits, `_`, `-` and `.`");
-        return Err(ApiError::field(function.path("name"), &want, &name.into()));
-    }
-    let parameters = match function.object("parameters")? {
-        Some(_) => function.get("parameters").cloned().unwrap_or_default(),
-        None => serde_json::json!({ "type": "object", "properties": {} }),
-    };
-    Ok(Tool {
-        name: name.to_owned(),
-        description: function.text("description")?.map(str::to_owned),
-        parameters,
-        strict: function.bool("strict")?.unwrap_or(false),
-    })
-}
-
-/// Which of the tools are to be called; those that are not allowed go.
-fn tool_choice(fields: &Fields, tools: &mut Vec<Tool>) -> Result<Choice, ApiError> {
-    const WANT: &str = "none, auto, required, or a tool of `tools`";
-    let Some(value) = fields.get("tool_choice") else { return Ok(Choice::Auto) };
-    let wrong = || ApiError::field(fields.path("tool_choice"), WANT, value);
-    let name_of = |value: &Value| -> Option<String> {
-        let function = value.get("function").unwrap_or(value);
-        Some(function.get("name")?.as_str()?.to_owned())
-    };
-    let choice = match value.as_str().or_else(|| value.get("type")?.as_str()).ok_or_else(wrong)? {
-        "none" => Choice::None,
-        "auto" => Choice::Auto,
-        "required" | "any" => Choice::Required,
-        "function" => Choice::Named(name_of(value).ok_or_else(wrong)?),
-        "allowed_tools" => {
-            let allowed = value.get("allowed_tools").unwrap_or(value);
-            let names = allowed.get("tools").and_then(Value::as_array).ok_or_else(wrong)?;
-            let names: Vec<String> = names.iter().filter_map(name_of).collect();
-            tools.retain(|tool| names.contains(&tool.name));
-            match allowed.get("mode").and_then(Value::as_str) {
-                Some("required") => Choice::Required,
-                _ => Choice::Auto,
-            }
-        }
-        _ => return Err(wrong()),
-    };
-    let is_there = match &choice {
-        Choice::None | Choice::Auto => true,
-        Choice::Required => !tools.is_empty(),
-        Choice::Named(name) => tools.iter().any(|tool| tool.name == *name),
-    };
-    if is_there { Ok(choice) } else { Err(wrong()) }
 }

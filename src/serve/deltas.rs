@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::tokenizer::{Special, Tokenizer};
 pub use crate::tools::Delta;
 use crate::tools::{Parser, ParserOptions};
 
@@ -10,19 +11,23 @@ use crate::tools::{Parser, ParserOptions};
 pub struct Splitter {
     /// `None` if all of it is the answer's text.
     parser: Option<Parser>,
+    thoughts: String,
 }
 
 impl Splitter {
     /// Reads text as `reading` says.
     pub fn new(reading: ParserOptions) -> Self {
         let splits = reading.format.is_some() || reading.reasoning;
-        Self { parser: splits.then(|| Parser::new(reading)) }
+        Self { parser: splits.then(|| Parser::new(reading)), thoughts: String::new() }
     }
 
     /// Takes text as it comes.
     pub fn push(&mut self, text: &str) -> Vec<Delta> {
         match &mut self.parser {
-            Some(parser) => parser.push(text),
+            Some(parser) => {
+                let deltas = parser.push(text);
+                self.note(deltas)
+            }
             None if text.is_empty() => Vec::new(),
             None => vec![Delta::Content(text.to_owned())],
         }
@@ -30,7 +35,22 @@ impl Splitter {
 
     /// What was held back, when the answer ends.
     pub fn finish(&mut self) -> Vec<Delta> {
-        self.parser.as_mut().map(Parser::finish).unwrap_or_default()
+        let deltas = self.parser.as_mut().map(Parser::finish).unwrap_or_default();
+        self.note(deltas)
+    }
+
+    fn note(&mut self, deltas: Vec<Delta>) -> Vec<Delta> {
+        for delta in &deltas {
+            if let Delta::Reasoning(text) = delta {
+                self.thoughts += text;
+            }
+        }
+        deltas
+    }
+
+    /// How many tokens its thoughts are: as many as their text has, since nobody knows where they were cut.
+    pub fn n_thoughts(&self, tokenizer: &Tokenizer) -> usize {
+        tokenizer.encode(&self.thoughts, Special::AsText, false).len()
     }
 
     /// Why a message ended: one that calls ends with its calls, unless it was cut off.
@@ -38,11 +58,6 @@ impl Splitter {
         let calls = self.parser.as_ref().is_some_and(|parser| parser.n_calls() > 0);
         if calls && reason == "stop" { "tool_calls" } else { reason }
     }
-}
-
-/// The words of an answer that is nothing else.
-pub fn words(deltas: Vec<Delta>) -> impl Iterator<Item = String> {
-    deltas.into_iter().filter_map(|delta| if let Delta::Content(text) = delta { Some(text) } else { None })
 }
 
 /// A part of a message as OpenAI's chunks have it; `None` if they say nothing of it.

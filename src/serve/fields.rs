@@ -39,13 +39,6 @@ impl Fields {
         }
     }
 
-    /// The same without one field.
-    pub fn without(&self, name: &str) -> Self {
-        let mut other = self.clone();
-        other.map.remove(name);
-        other
-    }
-
     /// The path of a field, as messages name it.
     pub fn path(&self, name: &str) -> String {
         format!("{}{name}", self.path)

@@ -80,7 +80,7 @@ impl Talk {
 /// # Errors
 /// 400 that names the field.
 pub fn talk_with_tools(fields: &Fields, served: &Served) -> Result<Talk, ApiError> {
-    Ok(talk(fields)?.offering(&Constraints::of(fields, served)?, served))
+    Ok(talk(fields)?.offering(&Constraints::of_chat(fields, served)?, served))
 }
 
 /// The conversation of a request with `messages`.
@@ -96,12 +96,18 @@ pub fn talk(fields: &Fields) -> Result<Talk, ApiError> {
     }
     let messages = list.iter().enumerate();
     let messages = messages.map(|(at, message)| self::message(format!("messages[{at}]"), message));
-    let mut messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
-    let extras = extras(fields)?;
+    going_on(fields, messages.collect::<Result<_, _>>()?, extras(fields, Thinking::of_chat(fields)?)?)
+}
+
+/// The conversation of these messages, of which the last may be one of the assistant's to go on with.
+///
+/// # Errors
+/// 400 that names the field.
+pub fn going_on(fields: &Fields, mut messages: Vec<Message>, extras: Extras) -> Result<Talk, ApiError> {
     let goes_on = fields.bool("continue_final_message")?;
     let opens = fields.bool("add_generation_prompt")?;
     let is_assistants = |at: usize| messages.get(at).is_some_and(|last| last.role == "assistant");
-    let last = messages.len() - 1;
+    let last = messages.len().saturating_sub(1);
     if goes_on == Some(true) && opens == Some(true) {
         return Err(ApiError {
             param: Some("continue_final_message".into()),
@@ -114,11 +120,24 @@ pub fn talk(fields: &Fields) -> Result<Talk, ApiError> {
             ..ApiError::bad("`continue_final_message`: the last message is not the assistant's")
         });
     }
-    if !is_assistants(last) || goes_on == Some(false) {
+    // A message that calls has ended with its calls.
+    let has_called = messages.last().is_some_and(|last| !last.tool_calls.is_empty());
+    if has_called && goes_on == Some(true) {
+        return Err(ApiError {
+            param: Some("continue_final_message".into()),
+            ..ApiError::bad("`continue_final_message`: the last message ends with calls of tools")
+        });
+    }
+    if !is_assistants(last) || has_called || goes_on == Some(false) {
         return Ok(Talk { messages, add_generation_prompt: opens.unwrap_or(true), begun: None, extras });
     }
     if last > 0 && is_assistants(last - 1) {
         let message = "`messages`: two messages of the assistant at the end; want one at most, to go on with";
+        return Err(ApiError { param: Some("messages".into()), ..ApiError::bad(message) });
+    }
+    if extras.variables.get("enable_thinking") == Some(&Value::Bool(true)) {
+        let message = "`messages`: an assistant's message to go on with leaves no room for thoughts before \
+                       it: switch them off, or leave it out";
         return Err(ApiError { param: Some("messages".into()), ..ApiError::bad(message) });
     }
     let begun = messages.pop().map(|last| last.content);
@@ -149,7 +168,9 @@ pub fn message(name: String, value: &Value) -> Result<Message, ApiError> {
     let tool_calls = fields.list("tool_calls", CALLS)?.unwrap_or_default().iter().enumerate();
     let tool_calls = tool_calls.map(|(at, call)| self::call(fields.path(&format!("tool_calls[{at}]")), call));
     let text = |name: &str| Ok::<_, ApiError>(fields.text(name)?.map(str::to_owned));
-    let reasoning = fields.first(&["reasoning_content", "reasoning"]).unwrap_or("reasoning_content");
+    let reasoning =
+        fields.first(&["reasoning_content", "reasoning", "thinking"]).unwrap_or("reasoning_content");
+    let name = fields.first(&["name", "tool_name"]).unwrap_or("name");
     if fields.get("content").is_none() && *role != "assistant" {
         return Err(ApiError::missing(&fields.path("content"), "a text or a list of parts"));
     }
@@ -159,7 +180,7 @@ pub fn message(name: String, value: &Value) -> Result<Message, ApiError> {
         reasoning_content: text(reasoning)?,
         tool_calls: tool_calls.collect::<Result<_, _>>()?,
         tool_call_id: text("tool_call_id")?,
-        name: text("name")?,
+        name: text(name)?,
     })
 }
 
@@ -183,11 +204,44 @@ fn call(name: String, value: &Value) -> Result<ToolCall, ApiError> {
     Ok(ToolCall { id: fields.text("id")?.map(str::to_owned), name: name.to_owned(), arguments })
 }
 
-/// What a request tells the template.
-fn extras(fields: &Fields) -> Result<Extras, ApiError> {
+/// Whether the model is to think before it speaks, as templates are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Thinking {
+    /// `None` leaves it to the template.
+    pub on: Option<bool>,
+    /// How much, in a word.
+    pub effort: Option<String>,
+}
+
+impl Thinking {
+    /// As much as `effort` says; `none` is not at all.
+    pub fn by_effort(effort: Option<&str>) -> Self {
+        match effort {
+            Some("none") => Self { on: Some(false), effort: None },
+            other => Self { on: None, effort: other.map(str::to_owned) },
+        }
+    }
+
+    fn of_chat(fields: &Fields) -> Result<Self, ApiError> {
+        Ok(Self::by_effort(fields.text("reasoning_effort")?))
+    }
+}
+
+/// What a request tells the template. Its own variables go before what else it says.
+///
+/// # Errors
+/// 400 that names the field.
+pub fn extras(fields: &Fields, thinking: Thinking) -> Result<Extras, ApiError> {
+    if fields.get("chat_template").is_some() {
+        let message = "`chat_template`: a template is chosen when the server is started";
+        return Err(ApiError { param: Some("chat_template".into()), ..ApiError::bad(message) });
+    }
     let mut variables = Map::new();
-    if let Some(effort) = fields.text("reasoning_effort")? {
+    if let Some(effort) = thinking.effort {
         variables.insert("reasoning_effort".into(), effort.into());
+    }
+    if let Some(on) = thinking.on {
+        variables.insert("enable_thinking".into(), on.into());
     }
     if fields.object("chat_template_kwargs")?.is_some()
         && let Some(Value::Object(given)) = fields.get("chat_template_kwargs")
@@ -211,15 +265,17 @@ pub fn content(name: &str, value: Option<&Value>) -> Result<String, ApiError> {
     let mut texts = Vec::with_capacity(parts.len());
     for (at, part) in parts.iter().enumerate() {
         let fields = Fields::inside(format!("{name}[{at}]"), part)?;
-        match fields.text("type")?.unwrap_or("text") {
-            "text" | "input_text" | "output_text" => {}
+        let kind = fields.text("type")?.unwrap_or("text");
+        let holder = if kind == "refusal" { kind } else { "text" };
+        match kind {
+            "text" | "input_text" | "output_text" | "refusal" => {}
             other => {
                 let want = "`text`: this model reads nothing else";
                 return Err(ApiError::field(fields.path("type"), want, &other.into()));
             }
         }
-        let Some(text) = fields.text("text")? else {
-            return Err(ApiError::missing(&fields.path("text"), "a text"));
+        let Some(text) = fields.text(holder)? else {
+            return Err(ApiError::missing(&fields.path(holder), "a text"));
         };
         texts.push(text.to_owned());
     }

@@ -1,14 +1,16 @@
 //! The HTTP server: models to clients that know OpenAI's API, llama-server's, Anthropic's or ollama's.
 //!
 //! One thread a loaded model owns its engine's batch (`worker.rs`); a few others speak HTTP. `models.rs` says
-//! which models are loaded. A family of endpoints is a file
-//! of `api/`, which turns requests into jobs (`job.rs`) and what becomes of these into answers; it knows no
-//! other family. `constraints.rs` and `deltas.rs` are where the form of answers comes in. Nothing here knows
-//! a flag or a device. Start at [`Server`], then `api/mod.rs`.
+//! which models are loaded. A family of endpoints is a file or a folder of `api/`, which turns requests into
+//! jobs (`job.rs`) and what becomes of these into answers; it knows no other family. What they share is what
+//! they turn requests into: a conversation (`messages.rs`), the tools that it offers (`offer.rs`), the form
+//! of its answer (`constraints.rs`); and what they make answers of: `deltas.rs`, `blocks.rs`. Nothing here
+//! knows a flag or a device. Start at [`Server`], then `api/mod.rs`.
 
 mod answer;
 mod api;
 mod app;
+mod blocks;
 mod board;
 mod constraints;
 mod deltas;
@@ -23,6 +25,7 @@ mod messages;
 mod metrics;
 mod model;
 mod models;
+mod offer;
 mod options;
 mod page;
 mod prompts;

@@ -108,6 +108,11 @@ impl Served {
         self.template_source != TemplateSource::Fallback && self.template.source().contains("role")
     }
 
+    /// Whether the template knows thoughts, which are split off.
+    pub fn thinks(&self) -> bool {
+        self.template.source().contains("<think>")
+    }
+
     /// Positions of a sequence.
     pub fn n_ctx(&self) -> usize {
         self.engine.n_ctx()

@@ -25,6 +25,8 @@ const NOT_DONE: &[(&str, IsNothing)] = &[
     ("suffix", |value| value.as_str() == Some("")),
     ("lora", |value| value.as_array().is_some_and(Vec::is_empty)),
     ("n_cmpl", |value| value.as_u64() == Some(1)),
+    ("priority", |value| value.as_f64() == Some(0.0)),
+    ("thinking_token_budget", |_| false),
 ];
 /// Samplers of other servers, which change nothing here.
 const OTHER_SAMPLERS: &[&str] = &[

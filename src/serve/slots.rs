@@ -159,7 +159,10 @@ impl Slots {
             io::ErrorKind::NotFound => SlotError::NoFile,
             _ => Error::from(StateError::Io(err)).into(),
         })?;
-        let bytes = file.metadata().map_or(0, |file| file.len());
+        let bytes = match file.metadata() {
+            Ok(file) if file.is_dir() => return Err(SlotError::NoFile),
+            file => file.map_or(0, |file| file.len()),
+        };
         let salt = salt(client, "");
         let tokens = batch.restore(&mut BufReader::with_capacity(BUFFER, file), &salt)?;
         let n_tokens = tokens.len();
@@ -177,6 +180,8 @@ impl Slots {
 
 /// Writes a text. It is on the disk when this returns.
 fn write(path: &Path, text: &Text, batch: &mut Batch) -> Result<(usize, u64), SlotError> {
+    // That of a key is made when it saves for the first time.
+    fs::create_dir_all(path.parent().unwrap_or(Path::new(""))).map_err(SlotError::Write)?;
     let file = File::create(path).map_err(SlotError::Write)?;
     let mut file = BufWriter::with_capacity(BUFFER, file);
     let saved = batch.save(&text.tokens, &text.salt, &mut file).map_err(|err| match err {

@@ -45,12 +45,11 @@ struct Asked {
 impl Asked {
     fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
-        let constraints = Constraints::of(fields, served)?;
-        if fields.get("chat_template").is_some() {
-            let message = "`chat_template`: a template is chosen when the server is started";
-            return Err(ApiError { param: Some("chat_template".into()), ..ApiError::bad(message) });
+        if fields.bool("echo")?.unwrap_or(false) {
+            return Err(ApiError::unsupported("echo"));
         }
-        let talk = messages::talk(fields)?.offering(&constraints, served);
+        let constraints = Constraints::of_chat(fields, served)?;
+        let talk = messages::talk(fields)?;
         let mut options = sampling::generation(fields, served)?;
         let logprobs = fields.bool("logprobs")?.unwrap_or(false);
         let top = fields.first(&["top_logprobs", "n_probs"]).unwrap_or("top_logprobs");
@@ -63,10 +62,7 @@ impl Asked {
         options.logprobs = logprobs.then(|| top.unwrap_or(0));
         let names = ["max_completion_tokens", "max_tokens", "n_predict"];
         let max_tokens = sampling::max_tokens(fields, &names)?;
-        let prompt = talk.prompt(served)?;
-        constraints.apply(served, &prompt, &mut options)?;
-        let reading = constraints.reading(served, &prompt, read.app.seed());
-        let mut prompt = prompt.ids;
+        let (mut prompt, reading) = read.turn(served, talk, &constraints, &mut options)?;
         if let Some(last) = fields.count("truncate_prompt_tokens", 1, usize::MAX)? {
             prompt.drain(..prompt.len().saturating_sub(last));
         }
@@ -125,10 +121,13 @@ struct Head {
 }
 
 fn whole(head: &Head, asked: &Asked, choices: &[Choice]) -> Value {
+    let tokenizer = head.model.served.tokenizer();
+    let mut n_thoughts = 0;
     let entries = choices.iter().enumerate().map(|(index, choice)| {
         let mut splitter = asked.splitter(index);
         let mut deltas = splitter.push(&choice.text);
         deltas.extend(splitter.finish());
+        n_thoughts += splitter.n_thoughts(tokenizer);
         let mut entry = json!({
             "index": index,
             "message": deltas::message(deltas),
@@ -150,7 +149,7 @@ fn whole(head: &Head, asked: &Asked, choices: &[Choice]) -> Value {
         "model": head.model.served.name,
         "system_fingerprint": BUILD,
         "choices": entries,
-        "usage": usage(&stats, asked.job.n),
+        "usage": usage(&stats, asked.job.n, n_thoughts),
         "timings": timings(&stats[0]),
     })
 }
@@ -253,8 +252,10 @@ impl Encoder for Chunks {
     fn end(&mut self, out: &mut Out) {
         if self.asked.include_usage {
             let stats: Vec<Stats> = self.choices.iter().map(|(_, choice)| choice.stats).collect();
+            let tokenizer = self.head.model.served.tokenizer();
+            let n_thoughts = self.choices.iter().map(|(splitter, _)| splitter.n_thoughts(tokenizer)).sum();
             let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = usage(&stats, self.asked.job.n);
+            chunk["usage"] = usage(&stats, self.asked.job.n, n_thoughts);
             chunk["timings"] = timings(&stats[0]);
             out.data(&chunk);
         }

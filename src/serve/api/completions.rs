@@ -124,7 +124,7 @@ async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
     let entries: Value = entries.collect();
     let stats: Vec<Stats> = choices.iter().map(|choice| asked.told(choice.stats)).collect();
     let mut whole = head.object(entries);
-    whole["usage"] = usage(&stats, asked.job.n);
+    whole["usage"] = usage(&stats, asked.job.n, 0);
     whole["timings"] = timings(&stats[0]);
     Ok(json(&whole))
 }
@@ -271,7 +271,7 @@ impl Encoder for Chunks {
             let stats = self.choices.iter().map(|(choice, _)| self.asked.told(choice.stats));
             let stats: Vec<Stats> = stats.collect();
             let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = usage(&stats, self.asked.job.n);
+            chunk["usage"] = usage(&stats, self.asked.job.n, 0);
             out.data(&chunk);
         }
         out.done();

@@ -22,6 +22,7 @@ use axum::extract::Request;
 use axum::response::Response;
 
 use super::app::App;
+use super::constraints::Constraints;
 use super::engine_thread;
 use super::error::ApiError;
 use super::fields::Fields;
@@ -29,9 +30,11 @@ use super::http::body;
 use super::http::guard::{Client, guard};
 use super::instance::Instance;
 use super::job::{Handle, Job};
+use super::messages::Talk;
 use super::model::Served;
 use super::{sampling, slots};
 use crate::engine::GenerateOptions;
+use crate::tools::ParserOptions;
 
 /// What answers the requests of a server.
 pub fn router(app: &Arc<App>) -> Router {
@@ -158,6 +161,21 @@ impl Read {
             time_limit: sampling::time_limit(fields)?,
             slot: slot(fields, served)?,
         })
+    }
+
+    /// What the model reads of a conversation, and how its answer is read; `options` holds the answer to its
+    /// form.
+    fn turn(
+        &self,
+        served: &Served,
+        talk: Talk,
+        constraints: &Constraints,
+        options: &mut GenerateOptions,
+    ) -> Result<(Vec<u32>, ParserOptions), ApiError> {
+        let prompt = talk.offering(constraints, served).prompt(served)?;
+        constraints.apply(served, &prompt, options)?;
+        let reading = constraints.reading(served, &prompt, self.app.seed());
+        Ok((prompt.ids, reading))
     }
 
     /// How many choices are asked for.

@@ -8,11 +8,12 @@ use axum::routing::{get, post};
 use serde_json::{Map, Value, json};
 
 use super::{Answer, Read};
-use crate::engine::{Stats, StopReason};
-use crate::serve::answer::{Choice, collect, logprob_entry};
+use crate::engine::{GenerateOptions, PickedToken, Stats};
+use crate::grammar::Source;
+use crate::serve::answer::{collect, logprob_entry};
 use crate::serve::app::{App, now};
-use crate::serve::constraints::Constraints;
-use crate::serve::deltas::{Splitter, words};
+use crate::serve::blocks::{Block, Change, Kind as Part, Reader};
+use crate::serve::constraints::{Constraints, schema};
 use crate::serve::error::ApiError;
 use crate::serve::family::Family;
 use crate::serve::fields::Fields;
@@ -20,12 +21,14 @@ use crate::serve::http::body::json;
 use crate::serve::http::stream::{Encoder, Framing, Out, answer};
 use crate::serve::instance::Instance;
 use crate::serve::job::{Job, Update};
-use crate::serve::messages::{self, Talk};
+use crate::serve::messages::{self, Talk, Thinking};
 use crate::serve::model::Served;
+use crate::serve::offer::Offer;
 use crate::serve::prompts;
 use crate::serve::sampling::{self, TOP_LOGPROBS};
 use crate::tokenizer::Special;
-use crate::tokenizer::chat::{Extras, Message};
+use crate::tokenizer::chat::{Message, Prompt};
+use crate::tools::ParserOptions;
 
 /// Clients compare it with the version that brought what they need.
 const VERSION: &str = "0.12.0";
@@ -67,8 +70,14 @@ fn entry(served: &Served) -> Value {
         "size": served.engine.plan().weights_bytes,
         "digest": "",
         "details": details(served),
-        "capabilities": ["completion"],
+        "capabilities": capabilities(served),
     })
+}
+
+/// What clients decide by whether they offer tools, and a switch for thoughts.
+fn capabilities(served: &Served) -> Vec<&'static str> {
+    let all = [("completion", true), ("tools", served.chats()), ("thinking", served.thinks())];
+    all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
 }
 
 async fn tags(State(app): State<Arc<App>>) -> Answer {
@@ -121,7 +130,7 @@ async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
         "template": template,
         "details": details(served),
         "model_info": info,
-        "capabilities": ["completion"],
+        "capabilities": capabilities(served),
         "modified_at": time(served.created),
     })))
 }
@@ -133,43 +142,76 @@ enum Kind {
     Generate,
 }
 
+/// Most messages of a conversation.
+const MESSAGES: usize = 4096;
+
 /// What a request asks.
 struct Asked {
     kind: Kind,
     /// `None` only loads the model, or unloads it.
     job: Option<Job>,
+    reading: ParserOptions,
     unloads: bool,
     stream: bool,
     logprobs: bool,
 }
 
+/// What the model reads, and how its answer is read.
+type Turn = (Vec<u32>, ParserOptions);
+
 impl Asked {
     fn of(kind: Kind, read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
-        Constraints::none(fields)?;
-        if fields.get("format").is_some_and(|format| format.as_str() != Some("")) {
-            return Err(ApiError::unsupported("format"));
-        }
         let stream = fields.bool("stream")?.unwrap_or(true);
         let logprobs = fields.bool("logprobs")?.unwrap_or(false);
         let top = fields.count("top_logprobs", 0, TOP_LOGPROBS)?.unwrap_or(0);
-        let prompt = match kind {
-            Kind::Chat => talk(fields, served)?,
-            Kind::Generate => generate_prompt(fields, served)?,
-        };
-        if fields.get("think").is_some_and(|think| think.as_bool() != Some(false)) {
-            return Err(ApiError::unsupported("think"));
-        }
         let options = fields.object("options")?.unwrap_or_default();
         let mut generation = sampling::generation(&options, served)?;
         generation.logprobs = logprobs.then_some(top);
+        let turn = match kind {
+            Kind::Chat => talk(read, served, &mut generation)?,
+            Kind::Generate => generate_prompt(read, served, &mut generation)?,
+        };
+        let (prompt, reading) =
+            turn.map_or_else(Default::default, |(prompt, reading)| (Some(prompt), reading));
         let max_tokens = options.int("num_predict", -2..=i64::from(i32::MAX))?.map(|max| max.max(-1));
         let job =
             prompt.map(|prompt| read.job(served, vec![prompt], generation, 1, max_tokens)).transpose()?;
         // Without a prompt it is told how long to stay loaded: not at all, for one that can be loaded again.
         let unloads = job.is_none() && read.app.models.by_name && is_zero(fields.get("keep_alive"));
-        Ok(Self { kind, job, unloads, stream, logprobs })
+        Ok(Self { kind, job, reading, unloads, stream, logprobs })
     }
+}
+
+/// The form of an answer: `"json"`, or a schema, of which what cannot be enforced is left out.
+fn format(fields: &Fields) -> Result<Option<(String, Source)>, ApiError> {
+    let source = match fields.get("format") {
+        None => return Ok(None),
+        Some(Value::String(text)) if text.is_empty() => return Ok(None),
+        Some(Value::String(text)) if text == "json" => Some(Source::JsonObject),
+        Some(value @ Value::Object(_)) => schema(value, false),
+        Some(_) => None,
+    };
+    let wrong =
+        || ApiError::field("format", "`json` or a JSON schema", fields.get("format").unwrap_or(&Value::Null));
+    Ok(Some(("format".to_owned(), source.ok_or_else(wrong)?)))
+}
+
+/// Whether the model is to think: true, false, or how much.
+fn thinking(fields: &Fields, served: &Served) -> Result<Thinking, ApiError> {
+    let thinking = match fields.get("think") {
+        None => Thinking::default(),
+        Some(Value::Bool(on)) => Thinking { on: Some(*on), effort: None },
+        Some(Value::String(word)) if matches!(word.as_str(), "low" | "medium" | "high" | "max") => {
+            Thinking { on: Some(true), effort: Some(word.clone()) }
+        }
+        Some(other) => return Err(ApiError::field("think", "true, false, low, medium or high", other)),
+    };
+    if thinking.on == Some(true) && !served.thinks() {
+        let message = "`think`: the template of this model knows no thoughts";
+        return Err(ApiError::unsupported("think").with(message));
+    }
+    Ok(thinking)
 }
 
 /// Whether a time is none: 0, or a text as `0s`.
@@ -181,21 +223,33 @@ fn is_zero(time: Option<&Value>) -> bool {
     }
 }
 
-/// The tokens of a conversation; `None` if nothing is said.
-fn talk(fields: &Fields, served: &Served) -> Result<Option<Vec<u32>>, ApiError> {
-    if fields.list("messages", usize::MAX)?.is_none_or(<[Value]>::is_empty) {
-        return Ok(None);
-    }
-    for (at, message) in fields.list("messages", usize::MAX)?.into_iter().flatten().enumerate() {
+/// A conversation; `None` if nothing is said.
+fn talk(read: &Read, served: &Served, generation: &mut GenerateOptions) -> Result<Option<Turn>, ApiError> {
+    let fields = &read.fields;
+    let list = fields.list("messages", MESSAGES)?.unwrap_or_default();
+    let mut messages = Vec::with_capacity(list.len());
+    for (at, message) in list.iter().enumerate() {
         if message.get("images").and_then(Value::as_array).is_some_and(|images| !images.is_empty()) {
             return Err(ApiError::unsupported(format!("messages[{at}].images")));
         }
+        messages.push(messages::message(format!("messages[{at}]"), message)?);
     }
-    Ok(Some(messages::talk(fields)?.prompt(served)?.ids))
+    let constraints = Constraints::of_talk(fields, format(fields)?, Offer::ollama(fields)?, served)?;
+    let extras = messages::extras(fields, thinking(fields, served)?)?;
+    if messages.is_empty() {
+        return Ok(None);
+    }
+    let talk = messages::going_on(fields, messages, extras)?;
+    read.turn(served, talk, &constraints, generation).map(Some)
 }
 
-/// The tokens of a prompt: raw, or as a user's message if the model has a template of its own.
-fn generate_prompt(fields: &Fields, served: &Served) -> Result<Option<Vec<u32>>, ApiError> {
+/// A prompt: raw, or as a user's message if the model has a template of its own.
+fn generate_prompt(
+    read: &Read,
+    served: &Served,
+    generation: &mut GenerateOptions,
+) -> Result<Option<Turn>, ApiError> {
+    let fields = &read.fields;
     for name in ["suffix", "template"] {
         if fields.text(name)?.is_some_and(|text| !text.is_empty()) {
             return Err(ApiError::unsupported(name));
@@ -206,6 +260,8 @@ fn generate_prompt(fields: &Fields, served: &Served) -> Result<Option<Vec<u32>>,
     }
     let text = fields.text("prompt")?.unwrap_or_default();
     let context = prompts::tokens("context", fields.get("context"), served)?;
+    let thinking = thinking(fields, served)?;
+    let constraints = Constraints::of_talk(fields, format(fields)?, Offer::default(), served)?;
     if text.is_empty() && context.is_empty() {
         return Ok(None);
     }
@@ -213,19 +269,23 @@ fn generate_prompt(fields: &Fields, served: &Served) -> Result<Option<Vec<u32>>,
     let tokenizer = served.tokenizer();
     if raw {
         let behind = tokenizer.encode(text, Special::Parse, context.is_empty());
-        return Ok(Some([context, behind].concat()));
+        let prompt = Prompt { text: text.to_owned(), ids: [context, behind].concat() };
+        constraints.apply(served, &prompt, generation)?;
+        // Whoever writes the prompt reads what comes as it comes.
+        return Ok(Some((prompt.ids, ParserOptions::default())));
     }
     let system = fields.text("system")?.filter(|system| !system.is_empty());
     let mut messages: Vec<Message> =
         system.map(|system| Message::new("system", system)).into_iter().collect();
     messages.push(Message::new("user", text));
-    let talk = Talk { messages, add_generation_prompt: true, begun: None, extras: Extras::default() };
-    let mut ids = talk.prompt(served)?.ids;
+    let extras = messages::extras(fields, thinking)?;
+    let talk = Talk { messages, add_generation_prompt: true, begun: None, extras };
+    let (mut ids, reading) = read.turn(served, talk, &constraints, generation)?;
     // A text begins once.
     if !context.is_empty() && ids.first().copied() == tokenizer.bos() {
         ids.remove(0);
     }
-    Ok(Some([context, ids].concat()))
+    Ok(Some(([context, ids].concat(), reading)))
 }
 
 async fn chat(State(app): State<Arc<App>>, request: Request) -> Answer {
@@ -240,9 +300,10 @@ async fn respond(app: &Arc<App>, request: Request, kind: Kind) -> Answer {
     let read = Read::of(app, request).await?;
     let (model, at) = (Arc::clone(&read.model), read.at);
     let asked = read.work(move |read, served| Asked::of(kind, read, served)).await?;
-    let mut lines = Lines { splitter: Splitter::default(), model, asked, choice: Choice::default() };
+    let reader = Reader::new(asked.reading.clone());
+    let mut lines = Lines { model, asked, reader, tokens: Vec::new() };
     let Some(job) = lines.asked.job.clone() else {
-        let mut line = lines.line("");
+        let mut line = lines.line(Vec::new());
         line["done"] = true.into();
         line["done_reason"] = if lines.asked.unloads { "unload" } else { "load" }.into();
         if lines.asked.unloads {
@@ -255,44 +316,67 @@ async fn respond(app: &Arc<App>, request: Request, kind: Kind) -> Answer {
         return answer(&app.options, handle, Framing::Lines, app.options.ping, lines).await;
     }
     let mut choices = collect(handle, 1).await?;
-    lines.choice = choices.swap_remove(0);
-    let mut deltas = lines.splitter.push(&lines.choice.text);
-    deltas.extend(lines.splitter.finish());
-    let text: String = words(deltas).collect();
-    let mut last = lines.last(&text);
+    lines.reader = Reader::of(lines.asked.reading.clone(), choices.swap_remove(0));
+    lines.tokens = std::mem::take(&mut lines.reader.choice.tokens);
+    let calls: Vec<Value> = lines.reader.blocks().iter().filter_map(call).collect();
+    let mut said = vec![("content", lines.reader.text().into())];
+    let thoughts = lines.reader.thoughts();
+    if !thoughts.is_empty() {
+        said.push(("thinking", thoughts.into()));
+    }
+    if !calls.is_empty() {
+        said.push(("tool_calls", calls.into()));
+    }
+    let mut last = lines.last(said);
     if lines.asked.logprobs {
-        last["logprobs"] = lines.logprobs(&lines.choice.tokens);
+        last["logprobs"] = lines.logprobs(&lines.tokens);
     }
     Ok(json(&last))
 }
+
+/// A call that can be run; `None` for other blocks.
+fn call(block: &Block) -> Option<Value> {
+    let Part::Call { index, id, name } = &block.kind else { return None };
+    let arguments = block.arguments()?;
+    Some(json!({ "id": id, "function": { "index": index, "name": name, "arguments": arguments } }))
+}
+
+/// Parts of a message, by their names.
+type Said = Vec<(&'static str, Value)>;
 
 /// The answer as lines.
 struct Lines {
     model: Arc<Instance>,
     asked: Asked,
-    splitter: Splitter,
-    choice: Choice,
+    reader: Reader,
+    /// Tokens of the answer.
+    tokens: Vec<PickedToken>,
 }
 
 impl Lines {
-    fn line(&self, text: &str) -> Value {
+    fn line(&self, said: Said) -> Value {
         let mut line = json!({ "model": self.model.served.name, "created_at": time(now()), "done": false });
         match self.asked.kind {
-            Kind::Chat => line["message"] = json!({ "role": "assistant", "content": text }),
-            Kind::Generate => line["response"] = text.into(),
+            Kind::Chat => {
+                line["message"] = json!({ "role": "assistant", "content": "" });
+                said.into_iter().for_each(|(name, value)| line["message"][name] = value);
+            }
+            Kind::Generate => {
+                line["response"] = "".into();
+                let name = |name| if name == "content" { "response" } else { name };
+                said.into_iter().for_each(|(key, value)| line[name(key)] = value);
+            }
         }
         line
     }
 
-    fn last(&self, text: &str) -> Value {
-        let Stats { prompt_tokens, prompt_time, generated_tokens, generate_time, .. } = self.choice.stats;
+    fn last(&self, said: Said) -> Value {
+        let stats = self.reader.choice.stats;
+        let Stats { prompt_tokens, prompt_time, generated_tokens, generate_time, .. } = stats;
         let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let mut line = self.line(text);
+        let mut line = self.line(said);
         line["done"] = true.into();
-        line["done_reason"] = match self.choice.end {
-            Some(StopReason::EndOfText | StopReason::StopString) => "stop".into(),
-            _ => "length".into(),
-        };
+        line["done_reason"] = if self.reader.is_whole() { "stop" } else { "length" }.into();
         line["total_duration"] = ns(prompt_time + generate_time).into();
         line["load_duration"] = 0.into();
         line["prompt_eval_count"] = prompt_tokens.into();
@@ -301,13 +385,13 @@ impl Lines {
         line["eval_duration"] = ns(generate_time).into();
         if self.asked.kind == Kind::Generate {
             let prompt = self.asked.job.iter().flat_map(|job| &job.prompts[0]);
-            let context = prompt.copied().chain(self.choice.tokens.iter().map(|token| token.id));
+            let context = prompt.copied().chain(self.tokens.iter().map(|token| token.id));
             line["context"] = context.collect::<Vec<u32>>().into();
         }
         line
     }
 
-    fn logprobs(&self, tokens: &[crate::engine::PickedToken]) -> Value {
+    fn logprobs(&self, tokens: &[PickedToken]) -> Value {
         let tokenizer = self.model.served.tokenizer();
         tokens.iter().filter_map(|token| logprob_entry(tokenizer, token)).collect()
     }
@@ -318,17 +402,25 @@ impl Encoder for Lines {
 
     fn update(&mut self, update: Update, out: &mut Out) {
         let Update::Event { event, stats, .. } = update else { return };
-        let token = self.choice.take(&event, stats, false);
-        self.choice.tokens.extend(token.clone());
-        let mut deltas = self.splitter.push(&event.text);
-        if event.end.is_some() {
-            deltas.extend(self.splitter.finish());
+        let mut said: Said = Vec::new();
+        let token = self.reader.take(&event, stats, |_, block, change| match (change, &block.kind) {
+            (Change::More(text), Part::Text) => said.push(("content", text.into())),
+            (Change::More(text), Part::Thoughts) => said.push(("thinking", text.into())),
+            (Change::Ended, Part::Call { .. }) => {
+                said.extend(call(block).map(|call| ("tool_calls", json!([call]))));
+            }
+            _ => {}
+        });
+        self.tokens.extend(token.clone());
+        let with_logprobs = self.asked.logprobs && token.is_some();
+        if said.is_empty() && with_logprobs {
+            // A token without text of its own still has its log-probabilities.
+            said.push(("content", "".into()));
         }
-        let text: String = words(deltas).collect();
-        if !text.is_empty() || self.asked.logprobs && token.is_some() {
-            let mut line = self.line(&text);
-            if self.asked.logprobs {
-                line["logprobs"] = self.logprobs(token.as_slice());
+        for (at, part) in said.into_iter().enumerate() {
+            let mut line = self.line(vec![part]);
+            if with_logprobs {
+                line["logprobs"] = self.logprobs(if at == 0 { token.as_slice() } else { &[] });
             }
             out.line(&line);
         }
@@ -339,7 +431,8 @@ impl Encoder for Lines {
     }
 
     fn end(&mut self, out: &mut Out) {
-        out.line(&self.last(""));
+        self.reader.end(|_, _, _| ());
+        out.line(&self.last(Vec::new()));
     }
 }
 

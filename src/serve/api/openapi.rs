@@ -31,9 +31,16 @@ mod tests {
         assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
         let described: BTreeSet<String> = document["paths"].as_object().unwrap().keys().cloned().collect();
         let mut found = BTreeSet::new();
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/serve/api");
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/serve/api")];
+        let mut files = Vec::new();
+        while let Some(folder) = folders.pop() {
+            let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+            let (inner, plain): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+            folders.extend(inner);
+            files.extend(plain);
+        }
+        for file in files {
+            let text = std::fs::read_to_string(file).unwrap();
             for list in [".route(\"", "for path in [\""] {
                 for (at, start) in text.match_indices(list) {
                     let rest = &text[at + start.len() - 1..];

@@ -46,7 +46,8 @@ async fn act(
             if !is_plain_name(file) {
                 return Err(ApiError::field("filename", want, &file.into()));
             }
-            let path = folder.join(file).into_boxed_path();
+            // What a key saves is its own. Without keys there is nobody to keep it from.
+            let path = folder.join(&*client).join(file).into_boxed_path();
             (if name == "save" { Action::Save(path) } else { Action::Restore(path) }, Some(file.to_owned()))
         }
         _ => {

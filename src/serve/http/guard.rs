@@ -20,7 +20,8 @@ use crate::serve::family::Family;
 use crate::serve::options::ServeOptions;
 use crate::serve::page::ASSETS;
 
-/// Who asks: a number for each key, nothing on a server without keys.
+/// Who asks: a name for each key, which does not change with the others and is that of a folder; nothing on a
+/// server without keys.
 #[derive(Clone, Debug)]
 pub struct Client(pub Arc<str>);
 
@@ -129,7 +130,17 @@ fn client(keys: &[String], headers: &HeaderMap) -> Option<Client> {
             found = Some(at);
         }
     }
-    found.map(|at| Client(Arc::from(format!("key-{at}"))))
+    found.map(|at| Client(name(keys, at)))
+}
+
+/// What a key's client is called. It tells 32 bits of the key to those who see files that are saved.
+fn name(keys: &[String], at: usize) -> Arc<str> {
+    let sum = |key: &String| crc32fast::hash(key.as_bytes());
+    let own = sum(&keys[at]);
+    match keys[..at].iter().filter(|key| sum(key) == own).count() {
+        0 => Arc::from(format!("key-{own:08x}")),
+        same => Arc::from(format!("key-{own:08x}-{same}")),
+    }
 }
 
 /// A key with its length before it, in an array whose size does not depend on it.
@@ -184,6 +195,16 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_a_key_does_not_depend_on_the_others() {
+        // Two texts with one checksum.
+        let keys = ["plumless", "key", "buckeroo"].map(str::to_owned);
+        let names: Vec<Arc<str>> = (0..3).map(|at| name(&keys, at)).collect();
+        assert_eq!(crc32fast::hash(b"plumless"), crc32fast::hash(b"buckeroo"));
+        assert_eq!(*names[2], format!("{}-1", names[0]));
+        assert_eq!(name(&keys[1..2], 0), names[1]);
+    }
+
+    #[test]
     fn keys_are_compared_whole() {
         let keys = ["secret".to_owned(), "other".to_owned()];
         let with = |name: &'static str, value: &str| {
@@ -191,9 +212,11 @@ mod tests {
             headers.insert(name, HeaderValue::from_str(value).unwrap());
             client(&keys, &headers).map(|client| client.0.to_string())
         };
-        assert_eq!(with("authorization", "Bearer secret").as_deref(), Some("key-0"));
-        assert_eq!(with("authorization", "bearer other").as_deref(), Some("key-1"));
-        assert_eq!(with("x-api-key", "other").as_deref(), Some("key-1"));
+        let (first, second) = (name(&keys, 0), name(&keys, 1));
+        assert_ne!(first, second);
+        assert_eq!(with("authorization", "Bearer secret").as_deref(), Some(&*first));
+        assert_eq!(with("authorization", "bearer other").as_deref(), Some(&*second));
+        assert_eq!(with("x-api-key", "other").as_deref(), Some(&*second));
         let long = "s".repeat(KEY_BYTES + 1);
         for wrong in
             ["Bearer secre", "Bearer secret1", "Bearer ", "secret", "Basic secret", &format!("Bearer {long}")]

@@ -58,10 +58,12 @@ export async function props(model) {
   };
 }
 
-/** The names of the models that the server can run. */
+/** The models that the server can run: {id, loaded}. */
 export async function models() {
   const answer = await (await request("v1/models")).json();
-  return (answer.data ?? []).map(({ id }) => id);
+  // Other servers say nothing of a status.
+  const isLoaded = (status) => (status?.value ?? "loaded") === "loaded";
+  return (answer.data ?? []).map(({ id, status }) => ({ id, loaded: isLoaded(status) }));
 }
 
 /**

@@ -251,16 +251,20 @@ class Page {
 
   #serverChanged() {
     const { state, props, models, model } = this.server;
+    const several = models.length > 1;
     const words = {
-      loading: "The model is being loaded.",
+      loading: several ? `${model ?? models[0].id} is being loaded.` : "The model is being loaded.",
+      failed: `${model ?? "The model"} could not be loaded: ${this.server.failure}`,
       unreachable: "The server cannot be reached. Trying again.",
       locked: "The server asks for a key.",
     };
     $("status").textContent = words[state] ?? "";
-    $("model-name").textContent = state === "ready" && models.length < 2 ? props.name : "";
-    $("model").hidden = models.length < 2;
-    if (models.length > 1) {
-      const option = (id) => element("option", { value: id, selected: id === (model ?? props.name) }, id);
+    $("model-name").textContent = state === "ready" && !several ? props.name : "";
+    $("model").hidden = !several;
+    if (several) {
+      const picked = model ?? models[0].id;
+      const option = ({ id, loaded }) =>
+        element("option", { value: id, selected: id === picked }, loaded ? id : `${id} (not loaded)`);
       $("model").replaceChildren(...models.map(option));
     }
     if (state === "locked" && !$("lock").open) {

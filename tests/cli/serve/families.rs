@@ -77,7 +77,7 @@ fn ollamas_lines() {
     let name = server.get("/api/tags").ok()["models"][0]["name"].clone();
     assert_eq!(server.get("/api/ps").ok()["models"][0]["name"], name);
     let show = server.post("/api/show", &json!({ "model": name })).ok();
-    assert_eq!(show["capabilities"], json!(["completion"]));
+    assert_eq!(show["capabilities"], json!(["completion", "tools"]));
     let refused = server.post("/api/pull", &json!({ "model": "x" }));
     assert_eq!(refused.status, 501);
     assert!(refused.json()["error"].is_string());
@@ -89,7 +89,6 @@ fn openais_responses() {
     let body = json!({
         "model": "any", "instructions": "Be brief.", "max_output_tokens": 6, "temperature": 0,
         "ignore_eos": true,
-        "tools": [{ "type": "web_search" }],
         "input": [
             { "role": "developer", "content": "Be kind." },
             { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "Hi" }] },

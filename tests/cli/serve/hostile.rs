@@ -162,6 +162,9 @@ fn conversations_that_make_no_sense() {
         ("chat_template_kwargs", json!({ "chat_template_kwargs": [] })),
         ("stop_token_ids", json!({ "stop_token_ids": [-1] })),
         ("suffix", json!({ "suffix": "x" })),
+        ("echo", json!({ "echo": true })),
+        ("priority", json!({ "priority": 1 })),
+        ("thinking_token_budget", json!({ "thinking_token_budget": 5 })),
     ];
     for (name, fields) in wrong {
         let mut body = json!({ "messages": [user], "max_tokens": 1 });

@@ -2,7 +2,9 @@
 #![cfg(feature = "serve")]
 
 mod answers;
+mod attacks;
 mod client;
+mod dialects;
 mod families;
 mod hostile;
 mod load;

@@ -129,6 +129,31 @@ fn slots_of_one_key_are_not_those_of_another() {
     assert_eq!(send("two", "/slots/1?action=save", &body).status, 400);
     assert_eq!(send("two", "/slots/1?action=erase", &body).ok()["n_erased"], 0);
     send("one", "/slots/1?action=save", &body).ok();
+
+    // So are the files. Another key's file of that name is another one.
+    assert_eq!(send("two", "/slots/1?action=restore", &body).status, 404);
+    send("two", "/completion", &prompt(LONG - 64)).ok();
+    let saved = send("two", "/slots/1?action=save", &body).ok();
+    let restored = send("two", "/slots/1?action=restore", &body).ok();
+    assert_eq!(restored["n_restored"], saved["n_saved"]);
+    assert_eq!(send("one", "/slots/1?action=restore", &body).ok()["n_restored"], LONG / 64 * 64);
+    assert_eq!(names(folder.path()).len(), 2);
+    drop(server);
+    // A server with the keys in another order, and one more, knows whose they are.
+    let server = TestServer::with_engine(with_cache("f16"), |options| {
+        options.slot_folder = Some(folder.path().to_path_buf());
+        options.keys = vec!["three".into(), "two".into(), "one".into()];
+    });
+    let restore = |key: &str| {
+        server.post_with(
+            "/slots/1?action=restore",
+            &format!("x-api-key: {key}\r\n"),
+            body.to_string().as_bytes(),
+        )
+    };
+    assert_eq!(restore("one").ok()["n_restored"], LONG / 64 * 64);
+    assert_eq!(restore("two").ok()["n_restored"], saved["n_saved"]);
+    assert_eq!(restore("three").status, 404);
 }
 
 /// A process that may write files of 16 KiB at most: what a full disk says, without one.

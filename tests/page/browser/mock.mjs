@@ -25,7 +25,8 @@ async function assets() {
 
 /**
  * Listens on a free port of 127.0.0.1. `options`: template (chat), nCtx, pieceMs (between pieces), key,
- * status (of everything but the page, until it is set back to 200), models, replies.
+ * status (of everything but the page, until it is set back to 200), models, loaded (names of those that are;
+ * null for all), loadMs (how long another one takes), broken (a model that cannot be loaded), replies.
  */
 export async function mock(options = {}) {
   const { files, policy } = await assets();
@@ -36,6 +37,9 @@ export async function mock(options = {}) {
     key: null,
     status: 200,
     models: ["stand-in"],
+    loaded: null,
+    loadMs: 0,
+    broken: null,
     replies: {},
     requests: [],
     aborted: 0,
@@ -51,7 +55,7 @@ export async function mock(options = {}) {
   };
 
   async function answer(request, response) {
-    const { pathname } = new URL(request.url, "http://127.0.0.1");
+    const { pathname, searchParams } = new URL(request.url, "http://127.0.0.1");
     const file = files.get(pathname);
     if (file !== undefined) {
       const { body, ...headers } = file;
@@ -67,13 +71,18 @@ export async function mock(options = {}) {
     const authorised = server.key === null || request.headers.authorization === `Bearer ${server.key}`;
     if (!authorised) return refuse(response, 401, "Invalid API Key");
     switch (pathname) {
-      case "/props":
-        return json(response, 200, props());
+      case "/props": {
+        const name = searchParams.get("model") ?? server.models[0];
+        if (!server.models.includes(name)) return refuse(response, 404, `no model ${name}`);
+        if (server.loaded !== null && !server.loaded.includes(name)) {
+          await pause(server.loadMs);
+          if (name === server.broken) return refuse(response, 500, "it is no GGUF file");
+          server.loaded.push(name);
+        }
+        return json(response, 200, props(name));
+      }
       case "/v1/models":
-        return json(response, 200, {
-          object: "list",
-          data: server.models.map((id) => ({ id, object: "model" })),
-        });
+        return json(response, 200, { object: "list", data: server.models.map(entry) });
       case "/v1/chat/completions":
       case "/completion": {
         let text = "";
@@ -85,7 +94,12 @@ export async function mock(options = {}) {
     }
   }
 
-  function props() {
+  function entry(id) {
+    const status = { value: server.loaded?.includes(id) ? "loaded" : "unloaded" };
+    return { id, object: "model", ...(server.loaded !== null && { status }) };
+  }
+
+  function props(name) {
     const params = {
       temperature: 0.800000011920929,
       top_k: 40,
@@ -101,7 +115,7 @@ export async function mock(options = {}) {
     return {
       default_generation_settings: { n_ctx: server.nCtx, params },
       total_slots: 1,
-      model_alias: server.models[0],
+      model_alias: name,
       chat_template: server.template,
       build_info: "b1-mock",
     };

@@ -299,13 +299,43 @@ test("two tabs show the same conversations", async () => {
   server.close();
 });
 
-test("a server with several models lets the reader pick", async () => {
-  const server = await mock({ models: ["one", "two"] });
-  const { page, close } = await visit(browser, server.url);
+test("a server with several models lets the reader pick, and remembers it", async () => {
+  const models = ["one", "two", "three"];
+  const server = await mock({ models, loaded: ["one"], loadMs: 400, broken: "three" });
+  const { page, close } = await visit(browser, server.url, { expected: [FAILED] });
+  const options = () => page.locator("#model option").allInnerTexts();
+  await page.waitForSelector("#model:not([hidden])");
+  assert.deepEqual(await options(), ["one", "two (not loaded)", "three (not loaded)"]);
   await page.selectOption("#model", "two");
-  await page.waitForFunction(() => document.getElementById("model").value === "two");
+  await page.waitForFunction(() => document.getElementById("status").textContent === "two is being loaded.");
+  assert.equal(await page.locator("#send").isDisabled(), true);
+  await page.waitForFunction(() => document.getElementById("status").textContent === "");
+  assert.deepEqual(await options(), ["one", "two", "three (not loaded)"]);
   await ask(page, "Hello");
   assert.equal(server.requests.at(-1).model, "two");
+
+  await page.reload();
+  await page.waitForFunction(() => document.getElementById("model").value === "two");
+  await ask(page, "Again");
+  assert.equal(server.requests.at(-1).model, "two");
+
+  await page.selectOption("#model", "three");
+  const failed = "three could not be loaded: it is no GGUF file";
+  await page.waitForFunction((words) => document.getElementById("status").textContent === words, failed);
+  assert.equal(await page.locator("#send").isDisabled(), true);
+  await page.selectOption("#model", "one");
+  await page.waitForFunction(() => document.getElementById("status").textContent === "");
+  await ask(page, "And now");
+  assert.equal(server.requests.at(-1).model, "one");
+
+  // A model that is gone is not asked for.
+  await page.selectOption("#model", "two");
+  await page.waitForFunction(() => document.getElementById("status").textContent === "");
+  server.models = ["one", "four"];
+  await page.reload();
+  await page.waitForFunction(() => document.getElementById("model").value === "one");
+  await ask(page, "Once more");
+  assert.notEqual(server.requests.at(-1).model, "two");
   await close();
   server.close();
 });

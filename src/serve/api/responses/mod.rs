@@ -1,0 +1,131 @@
+//! OpenAI's responses, without memory: clients send the whole conversation each time. `input.rs` reads it;
+//! `output.rs` is what they are answered.
+
+mod input;
+mod output;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::routing::post;
+use serde_json::{Value, json};
+
+use super::{Answer, Read};
+use crate::serve::answer::collect;
+use crate::serve::app::{App, now};
+use crate::serve::blocks::Reader;
+use crate::serve::error::ApiError;
+use crate::serve::fields::Fields;
+use crate::serve::http::body::json;
+use crate::serve::http::stream::{Framing, answer};
+use crate::serve::job::Job;
+use crate::serve::model::Served;
+use crate::serve::sampling;
+use crate::tools::ParserOptions;
+use output::{Events, Head};
+
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/responses", post(responses))
+        .route("/responses", post(responses))
+        .route("/v1/responses/input_tokens", post(input_tokens))
+        .route("/responses/input_tokens", post(input_tokens))
+}
+
+/// Makes the value of a field that is not given.
+type Missing = fn() -> Value;
+/// Fields of a request that its answer repeats, and what stands there if they are not given.
+const REPEATED: &[(&str, Missing)] = &[
+    ("instructions", || Value::Null),
+    ("max_output_tokens", || Value::Null),
+    ("max_tool_calls", || Value::Null),
+    ("metadata", || json!({})),
+    ("parallel_tool_calls", || true.into()),
+    ("prompt_cache_key", || Value::Null),
+    ("reasoning", || json!({ "effort": null, "summary": null })),
+    ("safety_identifier", || Value::Null),
+    ("service_tier", || "default".into()),
+    ("text", || json!({ "format": { "type": "text" } })),
+    ("tool_choice", || "auto".into()),
+    ("tools", || json!([])),
+    ("truncation", || "disabled".into()),
+    ("user", || Value::Null),
+];
+
+/// What a request asks.
+struct Asked {
+    job: Job,
+    reading: ParserOptions,
+    stream: bool,
+    /// What of it the answer repeats.
+    repeated: Value,
+}
+
+impl Asked {
+    fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
+        let fields = &read.fields;
+        refuse(fields)?;
+        let (talk, constraints) = input::read(fields, served)?;
+        let mut options = sampling::generation(fields, served)?;
+        let max_tokens = sampling::max_tokens(fields, &["max_output_tokens"])?;
+        let mut repeated = json!({
+            "temperature": options.sampler.temperature, "top_p": options.sampler.top_p, "top_logprobs": 0,
+        });
+        for (name, default) in REPEATED {
+            repeated[*name] = fields.get(name).cloned().unwrap_or_else(default);
+        }
+        let (prompt, reading) = read.turn(served, talk, &constraints, &mut options)?;
+        Ok(Self {
+            job: read.job(served, vec![prompt], options, 1, max_tokens)?,
+            reading,
+            stream: fields.bool("stream")?.unwrap_or(false),
+            repeated,
+        })
+    }
+}
+
+/// Refuses what wants a server with a memory, or is not here.
+fn refuse(fields: &Fields) -> Result<(), ApiError> {
+    for name in ["previous_response_id", "conversation", "prompt"] {
+        if fields.get(name).is_some() {
+            let message =
+                format!("`{name}`: this server remembers no responses: send the conversation as `input`");
+            return Err(ApiError::unsupported(name).with(message));
+        }
+    }
+    if fields.bool("background")?.unwrap_or(false) {
+        return Err(ApiError::unsupported("background"));
+    }
+    if fields.text("truncation")?.is_some_and(|word| word != "disabled") {
+        return Err(ApiError::unsupported("truncation"));
+    }
+    if fields.count("top_logprobs", 0, sampling::TOP_LOGPROBS)?.is_some_and(|top| top > 0) {
+        return Err(ApiError::unsupported("top_logprobs"));
+    }
+    let include = fields.list("include", 64)?.unwrap_or_default();
+    match include.iter().any(|what| what.as_str().is_some_and(|what| what.contains("logprobs"))) {
+        true => Err(ApiError::unsupported("include")),
+        false => Ok(()),
+    }
+}
+
+async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let count = Read::of(&app, request).await?.work(|read, served| {
+        refuse(&read.fields)?;
+        let (talk, constraints) = input::read(&read.fields, served)?;
+        Ok(talk.offering(&constraints, served).prompt(served)?.ids.len())
+    });
+    Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": count.await? })))
+}
+
+async fn responses(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (model, asked, handle) = Read::of(&app, request).await?.begin(Asked::of, |asked| &asked.job).await?;
+    let head = Head { id: app.name(""), created: now(), model, repeated: asked.repeated };
+    if asked.stream {
+        let events = Events::new(head, Reader::new(asked.reading));
+        return answer(&app.options, handle, Framing::Events, app.options.ping, events).await;
+    }
+    let mut choices = collect(handle, 1).await?;
+    Ok(json(&head.ended(&Reader::of(asked.reading, choices.swap_remove(0)))))
+}

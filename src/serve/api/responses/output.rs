@@ -1,0 +1,222 @@
+//! A response: its items, whole or as events.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::engine::Stats;
+use crate::serve::app::now;
+use crate::serve::blocks::{Block, Change, Kind, Reader};
+use crate::serve::error::ApiError;
+use crate::serve::http::stream::{Encoder, Out};
+use crate::serve::instance::Instance;
+use crate::serve::job::Update;
+
+/// What is the same in a response from its beginning to its end.
+pub struct Head {
+    /// What its id and those of its items have in common.
+    pub id: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The model that answers.
+    pub model: Arc<Instance>,
+    /// Fields of the request that are repeated.
+    pub repeated: Value,
+}
+
+impl Head {
+    /// The response, as far as it has come.
+    fn response(&self, status: &str, output: Value) -> Value {
+        let mut response = json!({
+            "id": format!("resp_{}", self.id),
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": null,
+            "status": status,
+            "background": false,
+            "conversation": null,
+            "error": null,
+            "incomplete_details": null,
+            "model": self.model.served.name,
+            "output": output,
+            "previous_response_id": null,
+            "prompt": null,
+            "store": false,
+            "usage": null,
+        });
+        for (name, value) in self.repeated.as_object().into_iter().flatten() {
+            response[name] = value.clone();
+        }
+        response
+    }
+
+    /// The response at its end.
+    pub fn ended(&self, reader: &Reader) -> Value {
+        let status = status(reader.is_whole());
+        let items = reader.blocks().iter().enumerate();
+        let items = items.map(|(at, block)| self.item(at, block, self::status(block.is_whole)));
+        let mut response = self.response(status, items.collect());
+        match reader.is_whole() {
+            true => response["completed_at"] = now().into(),
+            false => response["incomplete_details"] = json!({ "reason": "max_output_tokens" }),
+        }
+        let Stats { prompt_tokens, cached_tokens, generated_tokens, .. } = reader.choice.stats;
+        let n_thoughts = reader.n_thoughts(self.model.served.tokenizer());
+        response["usage"] = json!({
+            "input_tokens": prompt_tokens,
+            "input_tokens_details": { "cached_tokens": cached_tokens, "cache_write_tokens": 0 },
+            "output_tokens": generated_tokens,
+            "output_tokens_details": { "reasoning_tokens": n_thoughts.min(generated_tokens) },
+            "total_tokens": prompt_tokens + generated_tokens,
+        });
+        response
+    }
+
+    /// What an item is called.
+    fn item_id(&self, at: usize, kind: &Kind) -> String {
+        let head = match kind {
+            Kind::Thoughts => "rs",
+            Kind::Text => "msg",
+            Kind::Call { .. } => "fc",
+        };
+        format!("{head}_{}{at}", self.id)
+    }
+
+    /// An item, as far as it has come.
+    fn item(&self, at: usize, block: &Block, status: &str) -> Value {
+        let id = self.item_id(at, &block.kind);
+        let content = if status == "in_progress" { json!([]) } else { json!([part(block)]) };
+        match &block.kind {
+            Kind::Thoughts => {
+                json!({ "type": "reasoning", "id": id, "status": status, "summary": [], "content": content })
+            }
+            Kind::Text => json!({
+                "type": "message", "id": id, "status": status, "role": "assistant", "content": content,
+            }),
+            Kind::Call { id: call_id, name, .. } => json!({
+                "type": "function_call", "id": id, "status": status, "call_id": call_id, "name": name,
+                "arguments": block.text,
+            }),
+        }
+    }
+}
+
+fn status(is_whole: bool) -> &'static str {
+    if is_whole { "completed" } else { "incomplete" }
+}
+
+/// The one part of an item that has content.
+fn part(block: &Block) -> Value {
+    match block.kind {
+        Kind::Thoughts => json!({ "type": "reasoning_text", "text": block.text }),
+        _ => json!({ "type": "output_text", "text": block.text, "annotations": [], "logprobs": [] }),
+    }
+}
+
+/// The response as events.
+pub struct Events {
+    head: Head,
+    reader: Reader,
+    teller: Teller,
+}
+
+impl Events {
+    /// Those of a response that begins.
+    pub fn new(head: Head, reader: Reader) -> Self {
+        Self { head, reader, teller: Teller::default() }
+    }
+}
+
+/// Counts events.
+#[derive(Debug, Default)]
+struct Teller {
+    number: u64,
+}
+
+impl Teller {
+    fn say(&mut self, out: &mut Out, kind: &str, mut event: Value) {
+        event["type"] = kind.into();
+        event["sequence_number"] = self.number.into();
+        self.number += 1;
+        out.event(kind, &event);
+    }
+
+    /// What happens to a block.
+    fn tell(&mut self, out: &mut Out, head: &Head, at: usize, block: &Block, change: Change<'_>) {
+        let item = |status: &str| json!({ "output_index": at, "item": head.item(at, block, status) });
+        let of_item = |mut more: Value| {
+            more["item_id"] = head.item_id(at, &block.kind).into();
+            more["output_index"] = at.into();
+            if !matches!(block.kind, Kind::Call { .. }) {
+                more["content_index"] = 0.into();
+            }
+            more
+        };
+        let (name, has_part) = match &block.kind {
+            Kind::Thoughts => ("reasoning_text", true),
+            Kind::Text => ("output_text", true),
+            Kind::Call { .. } => ("function_call_arguments", false),
+        };
+        let with_logprobs = |mut more: Value| {
+            if block.kind == Kind::Text {
+                more["logprobs"] = json!([]);
+            }
+            of_item(more)
+        };
+        match change {
+            Change::Begun => {
+                self.say(out, "response.output_item.added", item("in_progress"));
+                if has_part {
+                    let event = of_item(json!({ "part": part(block) }));
+                    self.say(out, "response.content_part.added", event);
+                }
+            }
+            Change::More(text) => {
+                let event = with_logprobs(json!({ "delta": text }));
+                self.say(out, &format!("response.{name}.delta"), event);
+            }
+            Change::Ended => {
+                let mut event = match &block.kind {
+                    Kind::Call { name, .. } => json!({ "name": name, "arguments": block.text }),
+                    _ => json!({ "text": block.text }),
+                };
+                event = with_logprobs(event);
+                self.say(out, &format!("response.{name}.done"), event);
+                if has_part {
+                    let event = of_item(json!({ "part": part(block) }));
+                    self.say(out, "response.content_part.done", event);
+                }
+                self.say(out, "response.output_item.done", item(status(block.is_whole)));
+            }
+        }
+    }
+}
+
+impl Encoder for Events {
+    fn begin(&mut self, out: &mut Out) {
+        for kind in ["response.created", "response.in_progress"] {
+            let response = self.head.response("in_progress", json!([]));
+            self.teller.say(out, kind, json!({ "response": response }));
+        }
+    }
+
+    fn update(&mut self, update: Update, out: &mut Out) {
+        let Update::Event { event, stats, .. } = update else { return };
+        let Self { head, reader, teller } = self;
+        reader.take(&event, stats, |at, block, change| teller.tell(out, head, at, block, change));
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut Out) {
+        let mut response = self.head.response("failed", json!([]));
+        response["error"] = json!({ "code": "server_error", "message": error.message });
+        self.teller.say(out, "response.failed", json!({ "response": response }));
+    }
+
+    fn end(&mut self, out: &mut Out) {
+        let Self { head, reader, teller } = self;
+        reader.end(|at, block, change| teller.tell(out, head, at, block, change));
+        let kind = format!("response.{}", status(reader.is_whole()));
+        let response = head.ended(reader);
+        teller.say(out, &kind, json!({ "response": response }));
+    }
+}
