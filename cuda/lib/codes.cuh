@@ -5,10 +5,10 @@
 // n_pieces pieces, and `bytes`, which makes four words of them, element 4 i + b in byte b of word i, by
 // look-ups with __byte_perm. Query is what it wants of a query besides its bytes. What tensor cores take has
 // four more: `Row`, N neighbouring pieces as they are read, from N row on, `halves`, which makes eight words
-// of a piece's elements as halves, `mix`, which joins two positions' pieces, and `pairs`, which makes words of elements
-// 8 eight to 8 eight + 7 of these, halves of an element each, that of the first position low. A codec's
-// plugin names two of these: Keys and Values. A code is how many of the quantiser's borders lie at or below
-// the element, so the upper half of the codes is positive.
+// of a piece's elements as halves, `mix`, which joins two positions' pieces, and `pairs`, which makes words
+// of elements 8 eight to 8 eight + 7 of these, halves of an element each, that of the first position low. A
+// codec's plugin names two of these: Keys and Values. A code is how many of the quantiser's borders lie at or
+// below the element, so the upper half of the codes is positive.
 #pragma once
 
 #include "../params.h"
@@ -244,7 +244,8 @@ struct Codes4 {
     ) {
 #pragma unroll
         for (uint32_t odd = 0; odd < 2; odd++) {
-            uint32_t codes = eight ? mixed.codes[1][odd] : mixed.codes[0][odd], lower = ~codes >> 3 & 0x11111111u;
+            uint32_t codes = eight ? mixed.codes[1][odd] : mixed.codes[0][odd],
+                lower = ~codes >> 3 & 0x11111111u;
             uint32_t magnitudes = (codes & 0x77777777u) ^ (lower * 7);
 #pragma unroll
             for (uint32_t g = 0; g < 2; g++) {
@@ -309,7 +310,7 @@ DEVICE uint32_t exact_page(const StepTables& step, uint32_t seq, uint32_t i) {
     return step.exact[seq * step.pages_stride + i];
 }
 
-// The first page of which a row with so many positions reads an exact one, if there is one, because it is new.
+// The first page of which a row with so many positions reads an exact one because it is new, if there is one.
 DEVICE uint32_t window_page(const CodedKvParams& kv, uint32_t n_positions) {
     uint32_t newest = n_positions / PAGE_POSITIONS;
     return newest > kv.newest_pages ? newest - kv.newest_pages : 0;

@@ -6,8 +6,8 @@
 // Shared memory, LINEAR_HEADER_BYTES first: scratch of reductions, then RowQuant of each row. Behind it, for
 // each row, the activations in the order in which the type T multiplies them: chunk c of T::kElems elements
 // lies in planes of 16 bytes, plane p of chunk c at 16 (p chunks + c), so that neighbouring lanes read
-// neighbouring 16 bytes. Of several rows, M, the same 16 bytes of each lie together (acts_at). Elements beyond
-// the columns are 0. For types with integer products the elements are
+// neighbouring 16 bytes. Of several rows, M, the same 16 bytes of each lie together (acts_at). Elements
+// beyond the columns are 0. For types with integer products the elements are
 // int8; for all others they are floats, even where the layer rounds to int8: then they are q / s. Behind
 // the int8 lies, for types with T::kChunkSums, the sum of each chunk.
 //
@@ -38,9 +38,9 @@ DEVICE uint32_t act_row_bytes(uint32_t chunks) {
     }
 }
 
-// Where 16 bytes of chunk `chunk` of a row's plane lie, for the row that comes at `place` of M there. Row m is
-// at m ^ (chunk % M): so the M rows of a lane's chunk are next to each other, and still neighbouring lanes,
-// whose chunks are neighbours, find the 16 bytes at one place in different banks.
+// Where 16 bytes of chunk `chunk` of a row's plane lie, for the row at `place` of M there. Row m is at
+// m ^ (chunk % M): so the M rows of a lane's chunk are next to each other, and neighbouring lanes, whose
+// chunks are neighbours, still find the 16 bytes of one place in different banks.
 template <int M>
 DEVICE uint32_t acts_at(uint32_t plane, uint32_t chunk, uint32_t chunks, uint32_t place) {
     return ((plane * chunks + chunk) * M + place) * 16;

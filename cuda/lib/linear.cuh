@@ -57,9 +57,9 @@ DEVICE float finished(const Task& task, const WeightRow& at, typename T::Acc sum
     return w.bias ? y + w.bias[at.row] : y;
 }
 
-// Of M rows' sums, a lane's in the order of acts_at, those of one row over all lanes of a slot: of row
-// sub / (lanes / M). Sums are joined in the order of reduce_lanes; but a lane goes on with half of what it had,
-// the rows whose number has the bit that the lane has, and gives the other half away.
+// Of M rows' sums, a lane's in the order of acts_at, that of one row over all lanes of a slot: of row
+// sub / (lanes / M). Sums are joined in the order of reduce_lanes; but a lane goes on with half of what it
+// had, the rows whose number has the bit that the lane has, and gives the other half away.
 template <int M, class Acc>
 DEVICE Acc reduce_rows(Acc (&sums)[M], uint32_t lanes, uint32_t sub) {
     if constexpr (M == 1) {
@@ -69,7 +69,7 @@ DEVICE Acc reduce_rows(Acc (&sums)[M], uint32_t lanes, uint32_t sub) {
         uint32_t mask = lanes / 2;
 #pragma unroll
         for (uint32_t half = M / 2; half > 0; half /= 2, mask /= 2) {
-            // What is at places `half` and up are rows with the bit `half`, unless chunks of this lane have it.
+            // At places from `half` on are rows with the bit `half`, unless chunks of this lane have it.
             bool upper = ((sub & mask) != 0) != ((sub & half) != 0);
 #pragma unroll
             for (uint32_t i = 0; i < half; i++) {
@@ -91,8 +91,8 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     // Blocks first, so that every block has as many as any other, or one less a warp.
     uint32_t first_unit = threadIdx.x / kWarpSize * gridDim.x + blockIdx.x, units = task.units();
 
-    // Several rows have no registers for two batches: each chunk's place is filled again as soon as it has been
-    // multiplied.
+    // Several rows have no registers for two batches: each chunk's place is filled again as soon as it has
+    // been multiplied.
     constexpr bool kTwoBatches = M == 1;
     typename T::Chunk now[kUnroll], next[kTwoBatches ? kUnroll : 1];
     auto load_chunk = [&](typename T::Chunk& to, uint32_t unit, uint32_t chunk) {

@@ -154,8 +154,8 @@ struct RowState {
         }
     }
 
-    // After take(), once for each eight: adds weighted values of the lane's elements 8 eight to 8 eight + 7: `first` has those of positions
-    // 2 member + {0, 1}, and `second` those of 2 member + {8, 9}.
+    // After take(), once for each eight: adds weighted values of the lane's elements 8 eight to 8 eight + 7.
+    // `first` has those of positions 2 member + {0, 1}, and `second` those of 2 member + {8, 9}.
     DEVICE void add(
         uint32_t eight, const uint32_t (&first)[8], const uint32_t (&second)[8], const uint32_t (&high)[2],
         const uint32_t (&low)[2]
@@ -163,7 +163,8 @@ struct RowState {
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             uint32_t a[4] = {first[2 * i], first[2 * i + 1], second[2 * i], second[2 * i + 1]};
-            // Not into the sum: tensor cores cut off what an accumulator has no place for, always towards zero.
+            // Not into the sum: tensor cores cut off what an accumulator has no place for, always towards
+            // zero.
             float part[4] = {};
             mma_f16_16x8x16(part, a, low);
             mma_f16_16x8x16(part, a, high);
@@ -314,9 +315,9 @@ struct CodesTile {
     }
 };
 
-// Takes in 16 positions of a page of codes, which has all of them. Calls load_next() as soon as nothing is left
-// in `tile` that is wanted, and hide(scores), which makes those of positions -inf that the row does not see: all
-// but one at most.
+// Takes in 16 positions of a page of codes, which has all of them. Calls load_next() as soon as nothing is
+// left in `tile` that is wanted, and hide(scores), which makes those of positions -inf that the row does not
+// see: all but one at most.
 template <class C, int D, class LoadNext, class Hide>
 DEVICE void take_codes(
     RowState<D>& state, const ByteOperands<D>& q, const CodesParams& codes, const CodesTile<C, D>& tile,
@@ -417,7 +418,8 @@ DEVICE void attend_row(const AttendCodesParams& p) {
         return exact_page_for(p.kv, p.step, task.row.seq, task.n_positions, i);
     };
     // Pages that are codes and are seen whole, as most are: from `inner` on, so many.
-    uint32_t window = window_page(p.kv, task.n_positions), behind = window < task.end_page ? window : task.end_page;
+    uint32_t window = window_page(p.kv, task.n_positions),
+        behind = window < task.end_page ? window : task.end_page;
     uint32_t seen = (task.seen + PAGE_POSITIONS - 1) / PAGE_POSITIONS;
     uint32_t inner = seen < p.kv.sink_pages ? p.kv.sink_pages : seen;
     uint32_t n_inner = behind > inner ? behind - inner : 0;
@@ -474,8 +476,8 @@ DEVICE void attend_row(const AttendCodesParams& p) {
         const uint16_t* keys = exact_head(p.kv, at, 0, task.kv_head);
         take_exact<D>(state, queries, keys, exact_head(p.kv, at, 1, task.kv_head), first, hidden, n);
     }
-    // The codes of a warp's next page are on their way while weights and values of one are computed, and so is
-    // the number of the page behind it.
+    // The codes of a warp's next page are on their way while weights and values of one are computed, and so
+    // is the number of the page behind it.
     ByteOperands<D> q(queries);
 #pragma unroll 1
     for (uint32_t i = begin; i < task.end_page; i += kStride) {
