@@ -132,7 +132,7 @@ struct RowPart {
 // Quads that threads hold where warps work on rows: with several rows, on tensor cores, and for types with
 // float products there are fewer registers to spare. And of a head. Where a block works on a row, they hold
 // T::kBlockQuads.
-constexpr uint32_t kRowsQuads = 2;
+constexpr uint32_t kRowsQuads = 1;
 constexpr uint32_t kMmaQuads = 1, kHeadQuads = 2;
 static_assert(RowPart<true, true, 7>::kCols == NORM_SHARED_COLS, "the host asks for less");
 

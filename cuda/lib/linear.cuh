@@ -95,11 +95,6 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     // been multiplied.
     constexpr bool kTwoBatches = M == 1;
     typename T::Chunk now[kUnroll], next[kTwoBatches ? kUnroll : 1];
-    auto load_chunk = [&](typename T::Chunk& to, uint32_t unit, uint32_t chunk) {
-        if (unit >= units || chunk >= chunks) return;
-        WeightRow at = task.row(unit, slot);
-        if (at.exists()) to = T::load(T::row(task.weight(at.weight), at.row), chunk);
-    };
     auto load = [&](typename T::Chunk(&to)[kUnroll], uint32_t unit, uint32_t chunk) {
         if (unit >= units) return;
         WeightRow at = task.row(unit, slot);
@@ -132,11 +127,15 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
                 bool last = base + kUnroll * lanes >= chunks;
                 uint32_t next_unit = last ? unit + stride : unit, ahead = last ? 0 : base + kUnroll * lanes;
                 if constexpr (kTwoBatches) load(next, next_unit, ahead + sub);
+                WeightRow of_next = next_unit < units ? task.row(next_unit, slot) : WeightRow{};
+                typename T::Row row = T::row(task.weight(of_next.weight), of_next.exists() ? of_next.row : 0);
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) {
                     uint32_t chunk = base + u * lanes + sub;
                     if (at.exists() && chunk < chunks) T::template dot<M>(sums, now[u], acts, chunk, chunks);
-                    if constexpr (!kTwoBatches) load_chunk(now[u], next_unit, ahead + u * lanes + sub);
+                    if (kTwoBatches) continue;
+                    chunk = ahead + u * lanes + sub;
+                    if (of_next.exists() && chunk < chunks) now[u] = T::load(row, chunk);
                 }
                 if constexpr (kTwoBatches) {
 #pragma unroll
