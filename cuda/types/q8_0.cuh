@@ -30,7 +30,7 @@ struct Q8_0 {
     static constexpr bool kInts = false;
     static constexpr int kElems = 16;
     static constexpr int kUnroll = 5;
-    static constexpr int kRowsUnroll = 2;
+    static constexpr int kRowsUnroll = 1;
     // lib/input.cuh
     static constexpr uint32_t kBlockQuads = 3;
     using Acc = float;
