@@ -4,11 +4,11 @@
 // functions: `load`, which reads a piece of 16 elements, `pack`, which stores 16 codes of a vector of
 // n_pieces pieces, and `bytes`, which makes four words of them, element 4 i + b in byte b of word i, by
 // look-ups with __byte_perm. Query is what it wants of a query besides its bytes. What tensor cores take has
-// three more: `Row`, N neighbouring pieces as they are read, from N row on, `halves`, which makes eight words
-// of a piece's elements as halves, and `pairs`, which makes words of elements 8 eight to 8 eight + 7 of two
-// positions' pieces, halves of an element each, that of `a` low. A codec's plugin names two of these: Keys
-// and Values. A code is how many of the quantiser's borders lie at or below the element, so the upper half of
-// the codes is positive.
+// four more: `Row`, N neighbouring pieces as they are read, from N row on, `halves`, which makes eight words
+// of a piece's elements as halves, `mix`, which joins two positions' pieces, and `pairs`, which makes words
+// of elements 8 eight to 8 eight + 7 of these, halves of an element each, that of the first position low. A
+// codec's plugin names two of these: Keys and Values. A code is how many of the quantiser's borders lie at or
+// below the element, so the upper half of the codes is positive.
 #pragma once
 
 #include "../params.h"
@@ -29,9 +29,12 @@ DEVICE uint32_t select_low(uint32_t low, uint32_t g) {
     return low >> (16 * (g / 2) + 2 * (g % 2)) & 0x3333u;
 }
 
+// Bits of `a` where `mask` has ones, and of `b` elsewhere; written so that it is one instruction.
+DEVICE uint32_t choose_bits(uint32_t mask, uint32_t a, uint32_t b) { return ((a ^ b) & mask) ^ b; }
+
 // Nibbles of two words in turn, those of `a` low: the even ones of each (`odd` = 0), or the odd ones.
 DEVICE uint32_t mix_nibbles(uint32_t a, uint32_t b, uint32_t odd) {
-    return odd ? (a >> 4 & 0x0f0f0f0fu) | (b & 0xf0f0f0f0u) : (a & 0x0f0f0f0fu) | (b << 4 & 0xf0f0f0f0u);
+    return choose_bits(0x0f0f0f0fu, odd ? a >> 4 : a, odd ? b : b << 4);
 }
 
 // Two words of halves from four low and four high bytes.
@@ -117,12 +120,21 @@ struct Codes3 {
         reinterpret_cast<uint16_t*>(vector + 4 * n_pieces)[piece] = uint16_t(top);
     }
 
-    DEVICE static void bytes(const Piece& piece, const uint32_t (&table)[2], uint32_t (&out)[4]) {
-        uint32_t low = piece.low, top = uint32_t(piece.top) << 2;
+    // Of a piece's two words: selectors of elements 4 g + n in the lower half of word g, and of elements
+    // 4 (g + 2) + n in the upper one.
+    DEVICE static void selectors(uint32_t low, uint32_t top, uint32_t (&out)[2]) {
+        // The bits of n = 3 that both have a place for are no part of a selector.
+        uint32_t tops = top << 2 | top << 16;
 #pragma unroll
-        for (uint32_t g = 0; g < 4; g++) {
-            out[g] = __byte_perm(table[0], table[1], select_low(low, g) | (top >> g & 0x4444u));
-        }
+        for (uint32_t g = 0; g < 2; g++) out[g] = (low >> (2 * g) & 0x33333333u) | (tops >> g & 0x44444444u);
+    }
+
+    DEVICE static void bytes(const Piece& piece, const uint32_t (&table)[2], uint32_t (&out)[4]) {
+        uint32_t select[2];
+        selectors(piece.low, piece.top, select);
+#pragma unroll
+        for (uint32_t g = 0; g < 4; g++)
+            out[g] = __byte_perm(table[0], table[1], select[g % 2] >> (16 * (g / 2)));
     }
 
     DEVICE static void halves(const Piece& piece, const uint32_t (&halves)[4], uint32_t (&out)[8]) {
@@ -133,16 +145,27 @@ struct Codes3 {
         for (uint32_t g = 0; g < 4; g++) join_bytes(low[g], high[g], out[2 * g], out[2 * g + 1]);
     }
 
+    // Selectors of even and of odd elements.
+    struct Mixed {
+        uint32_t select[2][2];
+    };
+
+    DEVICE static Mixed mix(const Piece& a, const Piece& b) {
+        Mixed out;
+#pragma unroll
+        for (uint32_t odd = 0; odd < 2; odd++)
+            selectors(mix_nibbles(a.low, b.low, odd), mix_nibbles(a.top, b.top, odd), out.select[odd]);
+        return out;
+    }
+
     DEVICE static void pairs(
-        const Piece& a, const Piece& b, uint32_t eight, const uint32_t (&halves)[4], uint32_t (&out)[8]
+        const Mixed& mixed, uint32_t eight, const uint32_t (&halves)[4], uint32_t (&out)[8]
     ) {
 #pragma unroll
         for (uint32_t odd = 0; odd < 2; odd++) {
-            uint32_t low = mix_nibbles(a.low, b.low, odd) >> (16 * eight);
-            uint32_t top = mix_nibbles(a.top, b.top, odd) << 2 >> (2 * eight);
 #pragma unroll
             for (uint32_t g = 0; g < 2; g++) {
-                uint32_t selector = (low >> (2 * g) & 0x3333u) | (top >> g & 0x4444u);
+                uint32_t selector = mixed.select[odd][g] >> (16 * eight);
                 uint32_t bytes[2] = {
                     __byte_perm(halves[0], halves[1], selector), __byte_perm(halves[2], halves[3], selector)
                 };
@@ -201,12 +224,27 @@ struct Codes4 {
         }
     }
 
+    // Even and odd elements, of each eight.
+    struct Mixed {
+        uint32_t codes[2][2];
+    };
+
+    DEVICE static Mixed mix(const Piece& a, const Piece& b) {
+        Mixed out;
+#pragma unroll
+        for (uint32_t odd = 0; odd < 2; odd++) {
+            out.codes[0][odd] = mix_nibbles(a.x, b.x, odd);
+            out.codes[1][odd] = mix_nibbles(a.y, b.y, odd);
+        }
+        return out;
+    }
+
     DEVICE static void pairs(
-        const Piece& a, const Piece& b, uint32_t eight, const uint32_t (&halves)[4], uint32_t (&out)[8]
+        const Mixed& mixed, uint32_t eight, const uint32_t (&halves)[4], uint32_t (&out)[8]
     ) {
 #pragma unroll
         for (uint32_t odd = 0; odd < 2; odd++) {
-            uint32_t codes = mix_nibbles(eight ? a.y : a.x, eight ? b.y : b.x, odd),
+            uint32_t codes = eight ? mixed.codes[1][odd] : mixed.codes[0][odd],
                 lower = ~codes >> 3 & 0x11111111u;
             uint32_t magnitudes = (codes & 0x77777777u) ^ (lower * 7);
 #pragma unroll
@@ -272,11 +310,15 @@ DEVICE uint32_t exact_page(const StepTables& step, uint32_t seq, uint32_t i) {
     return step.exact[seq * step.pages_stride + i];
 }
 
+// The first page of which a row with so many positions reads an exact one because it is new, if there is one.
+DEVICE uint32_t window_page(const CodedKvParams& kv, uint32_t n_positions) {
+    uint32_t newest = n_positions / PAGE_POSITIONS;
+    return newest > kv.newest_pages ? newest - kv.newest_pages : 0;
+}
+
 // The exact page that a row with so many positions reads instead of the codes of page i, or NO_PAGE.
 DEVICE uint32_t exact_page_for(
     const CodedKvParams& kv, const StepTables& step, uint32_t seq, uint32_t n_positions, uint32_t i
 ) {
-    uint32_t window_page = n_positions / PAGE_POSITIONS;
-    window_page = window_page > kv.newest_pages ? window_page - kv.newest_pages : 0;
-    return i < kv.sink_pages || i >= window_page ? exact_page(step, seq, i) : NO_PAGE;
+    return i < kv.sink_pages || i >= window_page(kv, n_positions) ? exact_page(step, seq, i) : NO_PAGE;
 }

@@ -114,19 +114,20 @@ struct Place {
 // What a warp has found so far for its heads, of which a lane has two: 2 member + {0, 1}.
 template <int D>
 struct RowState {
-    // What weights are relative to, in units of log2, and the sum of weights of the lane's positions.
-    float base[2], sum[2];
+    // What weights are relative to, in units of log2, the sum of weights of the lane's positions, and what
+    // the values so far are multiplied with when the next ones are added.
+    float base[2], sum[2], by[2];
     // For elements quartet D / 8 + 2 i + e of head h, weighted values times kWeightSteps: [i][2 e + h].
     float values[D / 16][4];
 
-    DEVICE RowState() : base{-INFINITY, -INFINITY}, sum{}, values{} {}
+    DEVICE RowState() : base{-INFINITY, -INFINITY}, sum{}, by{1.0f, 1.0f}, values{} {}
 
     // Takes in the scores of positions quartet + {0, 8}, whose values count `steps`: [2 position + head].
     // Makes operands of the weights times the steps: their halves, and the halves nearest to what these lack.
     DEVICE void take(
         const float (&scores)[4], const float (&steps)[2], uint32_t (&high)[2], uint32_t (&low)[2]
     ) {
-        float exponents[2] = {exponent_of(steps[0]), exponent_of(steps[1])}, by[2];
+        float exponents[2] = {exponent_of(steps[0]), exponent_of(steps[1])};
 #pragma unroll
         for (int head = 0; head < 2; head++) {
             float most = fmaxf(scores[head] + exponents[0], scores[2 + head] + exponents[1]);
@@ -136,13 +137,6 @@ struct RowState {
             by[head] = rescale(base[head], most);
             base[head] = most;
             sum[head] *= by[head];
-        }
-        if (__ballot_sync(kWarp, by[0] != 1.0f || by[1] != 1.0f) != 0) {
-#pragma unroll
-            for (int i = 0; i < D / 16; i++) {
-#pragma unroll
-                for (int e = 0; e < 4; e++) values[i][e] *= by[e % 2];
-            }
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -160,18 +154,24 @@ struct RowState {
         }
     }
 
-    // Adds weighted values: elements 2 i and 2 i + 1 of positions 2 member + {0, 1} and of 2 member + {8, 9}.
+    // After take(), once for each eight: adds weighted values of the lane's elements 8 eight to 8 eight + 7.
+    // `first` has those of positions 2 member + {0, 1}, and `second` those of 2 member + {8, 9}.
     DEVICE void add(
-        int i, const uint32_t (&first)[2], const uint32_t (&second)[2], const uint32_t (&high)[2],
+        uint32_t eight, const uint32_t (&first)[8], const uint32_t (&second)[8], const uint32_t (&high)[2],
         const uint32_t (&low)[2]
     ) {
-        uint32_t a[4] = {first[0], first[1], second[0], second[1]};
-        // Not into the sum: tensor cores cut off what an accumulator has no place for, always towards zero.
-        float part[4] = {};
-        mma_f16_16x8x16(part, a, low);
-        mma_f16_16x8x16(part, a, high);
 #pragma unroll
-        for (int e = 0; e < 4; e++) values[i][e] += part[e];
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t a[4] = {first[2 * i], first[2 * i + 1], second[2 * i], second[2 * i + 1]};
+            // Not into the sum: tensor cores cut off what an accumulator has no place for, always towards
+            // zero.
+            float part[4] = {};
+            mma_f16_16x8x16(part, a, low);
+            mma_f16_16x8x16(part, a, high);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                values[4 * eight + i][e] = fmaf(values[4 * eight + i][e], by[e % 2], part[e]);
+        }
     }
 
     // Leaves all of it for PagesTask::finish.
@@ -227,8 +227,8 @@ DEVICE void take_exact(
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         uint32_t place = first + at.quartet + i / 2 * 8;
-        scores[i] =
-            place >= hidden && place < n ? scores[i] * queries.unscale[2 * at.member + i % 2] : -INFINITY;
+        bool seen = place - hidden < n - hidden;
+        scores[i] = seen ? scores[i] * queries.unscale[2 * at.member + i % 2] : -INFINITY;
     }
     uint32_t high[2], low[2];
     state.take(scores, {1.0f, 1.0f}, high, low);
@@ -240,17 +240,14 @@ DEVICE void take_exact(
             v[i] = load16(values +
                 read(first + 2 * at.member + i % 2 + i / 2 * 8) + at.quartet * (D / 8) + 8 * c);
         }
+        uint32_t pairs[2][8];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t pairs[2][2];
-#pragma unroll
-            for (int two = 0; two < 2; two++) {
-                uint32_t a = word_of(v[2 * two], i), b = word_of(v[2 * two + 1], i);
-                pairs[two][0] = __byte_perm(a, b, 0x5410u);
-                pairs[two][1] = __byte_perm(a, b, 0x7632u);
-            }
-            state.add(4 * c + i, pairs[0], pairs[1], high, low);
+        for (int i = 0; i < 8; i++) {
+            uint32_t a = word_of(v[i / 4 * 2], i % 4), b = word_of(v[i / 4 * 2 + 1], i % 4);
+            pairs[i / 4][2 * (i % 4)] = __byte_perm(a, b, 0x5410u);
+            pairs[i / 4][2 * (i % 4) + 1] = __byte_perm(a, b, 0x7632u);
         }
+        state.add(c, pairs[0], pairs[1], high, low);
     }
 }
 
@@ -301,65 +298,61 @@ struct CodesTile {
             value[i].load(vector, kPieces, at.quartet * D / 8 / CODES_PIECE / kOfValue);
         }
     }
+    // Products of the keys with queries: two sums, which do not wait for each other.
+    DEVICE void multiply(const ByteOperands<D>& q, const CodesParams& codes, int32_t (&sums)[2][4]) const {
+#pragma unroll
+        for (uint32_t piece = 0; piece < kOfKey; piece++) {
+            uint32_t bytes[2][4];
+            K::bytes(key[0].piece(piece), codes.table, bytes[0]);
+            K::bytes(key[1].piece(piece), codes.table, bytes[1]);
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i += 2) {
+                uint32_t a[4] = {bytes[0][i], bytes[1][i], bytes[0][i + 1], bytes[1][i + 1]};
+                uint32_t b[2] = {q.bytes[4 * piece + i], q.bytes[4 * piece + i + 1]};
+                mma_s8_16x8x32(sums[i / 2], a, b);
+            }
+        }
+    }
 };
 
-// Takes in 16 positions of a page of codes, which has all of them, and of which the row sees those of the
-// page from `hidden` to n, at least one of these. Calls load_next() as soon as nobody waits for the tile any
-// more: a scoreboard that loads of two tiles share is clear when the later one is there.
-template <class C, int D, class LoadNext>
+// Takes in 16 positions of a page of codes, which has all of them. Calls load_next() as soon as nothing is
+// left in `tile` that is wanted, and hide(scores), which makes those of positions -inf that the row does not
+// see: all but one at most.
+template <class C, int D, class LoadNext, class Hide>
 DEVICE void take_codes(
     RowState<D>& state, const ByteOperands<D>& q, const CodesParams& codes, const CodesTile<C, D>& tile,
-    uint32_t first, uint32_t hidden, uint32_t n, LoadNext load_next
+    LoadNext load_next, Hide hide
 ) {
-    using Tile = CodesTile<C, D>;
-    Place at;
-    uint32_t place = first + at.quartet;
-    float key_scales[2], steps[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        key_scales[i] = float_of_half(tile.key_scales[i]);
-        steps[i] = float_of_half(tile.value_scales[i]);
-    }
-
-    // Two sums, which do not wait for each other.
+    using V = typename C::Values;
+    constexpr uint32_t kPieces = CodesTile<C, D>::kOfValue;
     int32_t sums[2][4] = {};
+    tile.multiply(q, codes, sums);
+    float scores[4], steps[2];
 #pragma unroll
-    for (uint32_t piece = 0; piece < Tile::kOfKey; piece++) {
-        uint32_t bytes[2][4];
-        Tile::K::bytes(tile.key[0].piece(piece), codes.table, bytes[0]);
-        Tile::K::bytes(tile.key[1].piece(piece), codes.table, bytes[1]);
+    for (uint32_t i = 0; i < 4; i++) {
+        float by = q.step[i % 2] * float_of_half(tile.key_scales[i / 2]);
+        scores[i] = fmaf(float(sums[0][i] + sums[1][i]), by, q.mean[i % 2]);
+    }
+    typename V::Mixed mixed[kPieces][2];
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i += 2) {
-            uint32_t a[4] = {bytes[0][i], bytes[1][i], bytes[0][i + 1], bytes[1][i + 1]};
-            uint32_t b[2] = {q.bytes[4 * piece + i], q.bytes[4 * piece + i + 1]};
-            mma_s8_16x8x32(sums[i / 2], a, b);
-        }
+    for (uint32_t i = 0; i < 2; i++) {
+        steps[i] = float_of_half(tile.value_scales[i]);
+#pragma unroll
+        for (uint32_t piece = 0; piece < kPieces; piece++)
+            mixed[piece][i] = V::mix(tile.value[2 * i].piece(piece), tile.value[2 * i + 1].piece(piece));
     }
     load_next();
-    float scores[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float score = fmaf(float(sums[0][i] + sums[1][i]), q.step[i % 2] * key_scales[i / 2], q.mean[i % 2]);
-        scores[i] = place + i / 2 * 8 >= hidden && place + i / 2 * 8 < n ? score : -INFINITY;
-    }
+    hide(scores);
     uint32_t high[2], low[2];
     state.take(scores, steps, high, low);
-
+    // Of heads that are too short for whole pieces, a lane has half of one.
+    constexpr uint32_t kEights = D < 128 ? 1 : 2;
 #pragma unroll
-    for (int eight = 0; eight < D / 64; eight++) {
-        // Of heads that are too short for whole pieces, a lane has half of one.
-        uint32_t which = D < 128 ? at.quartet % 2 : eight % 2;
-        uint32_t pairs[2][8];
+    for (uint32_t at = 0; at < kPieces * kEights; at++) {
+        uint32_t pairs[2][8], which = D < 128 ? Place().quartet % 2 : at % 2;
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            auto a = tile.value[2 * i].piece(eight / 2), b = tile.value[2 * i + 1].piece(eight / 2);
-            Tile::V::pairs(a, b, which, codes.halves, pairs[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            state.add(4 * eight + i, {pairs[0][2 * i], pairs[0][2 * i + 1]},
-                {pairs[1][2 * i], pairs[1][2 * i + 1]}, high, low);
-        }
+        for (int i = 0; i < 2; i++) V::pairs(mixed[at / kEights][i], which, codes.halves, pairs[i]);
+        state.add(at, pairs[0], pairs[1], high, low);
     }
 }
 
@@ -416,75 +409,98 @@ template <class C, int D>
 DEVICE void attend_row(const AttendCodesParams& p) {
     // The step's tables are there before its first kernel starts.
     PagesTask<ATTEND_ROW_HEADS> task(p);
-    constexpr uint32_t kWarpsOfPage = PAGE_POSITIONS / kTilePositions;
-    uint32_t warp = threadIdx.x / kWarpSize, stride = blockDim.x / kWarpSize / kWarpsOfPage;
+    constexpr uint32_t kWarps = ATTEND_WIDE_THREADS / kWarpSize;
+    uint32_t warp = threadIdx.x / kWarpSize;
+    constexpr uint32_t kWarpsOfPage = PAGE_POSITIONS / kTilePositions, kStride = kWarps / kWarpsOfPage;
     uint32_t begin = task.first_page + warp / kWarpsOfPage, first = warp % kWarpsOfPage * kTilePositions;
     // Of a warp's pages: the exact one, and the one of codes where there is no exact one.
     auto exact = [&](uint32_t i) {
         return exact_page_for(p.kv, p.step, task.row.seq, task.n_positions, i);
     };
+    // Pages that are codes and are seen whole, as most are: from `inner` on, so many.
+    uint32_t window = window_page(p.kv, task.n_positions),
+        behind = window < task.end_page ? window : task.end_page;
+    uint32_t seen = (task.seen + PAGE_POSITIONS - 1) / PAGE_POSITIONS;
+    uint32_t inner = seen < p.kv.sink_pages ? p.kv.sink_pages : seen;
+    uint32_t n_inner = behind > inner ? behind - inner : 0;
     auto coded = [&](uint32_t i) {
-        if (i >= task.end_page || exact(i) != NO_PAGE) return uint32_t(NO_PAGE);
+        if (i - inner >= n_inner) {
+            if (i >= task.end_page || first + kTilePositions <= task.hidden(i)) return uint32_t(NO_PAGE);
+            if (exact(i) != NO_PAGE) return uint32_t(NO_PAGE);
+        }
         return page_of(p.step, task.row.seq, i * PAGE_POSITIONS);
     };
+    // The first of the warp's pages from i on that can be exact.
+    auto next_exact = [&](uint32_t i) {
+        if (i < p.kv.sink_pages || i >= window) return i;
+        return i + (window - i + kStride - 1) / kStride * kStride;
+    };
+    uint32_t begin_exact = next_exact(begin);
     uint32_t page = NO_PAGE, page_of_next = NO_PAGE, first_exact = NO_PAGE, exact_of_mean = NO_PAGE;
     if (task.exists) {
         // A sequence whose first page is not full has no mean, and no codes that would want one.
         if (task.n_positions > PAGE_POSITIONS) exact_of_mean = exact_page(p.step, task.row.seq, 0);
-        if (begin < task.end_page) first_exact = exact(begin);
+        if (begin_exact < task.end_page) first_exact = exact(begin_exact);
         page = coded(begin);
-        page_of_next = coded(begin + stride);
+        // One of codes is on its way while an exact one is multiplied.
+        if (page == NO_PAGE) {
+            begin += kStride;
+            page = coded(begin);
+        }
+        page_of_next = coded(begin + kStride);
     }
     let_next_kernel_start();
     wait_for_previous_kernel();
     prefetch_next(p.step);
     if (!task.exists) return;
-    CodesTile<C, D> even, odd;
-    auto load = [&](CodesTile<C, D>& to, uint32_t page) {
+    CodesTile<C, D> tile;
+    auto load = [&](uint32_t page) {
         if (page == NO_PAGE) return;
-        to.load(coded_keys<C>(p.kv, page, task.kv_head), coded_values<C>(p.kv, page, task.kv_head), first);
+        tile.load(coded_keys<C>(p.kv, page, task.kv_head), coded_values<C>(p.kv, page, task.kv_head), first);
     };
     RowQueries<D>& queries = *reinterpret_cast<RowQueries<D>*>(shared_memory());
     float* floats = reinterpret_cast<float*>(shared_memory() + sizeof(RowQueries<D>));
     float* mean = floats + ATTEND_ROW_HEADS * D;
     const float* mean_from = exact_of_mean != NO_PAGE ? mean_of(p.kv, exact_of_mean, task.kv_head) : nullptr;
     bring_row<C, D>(p, task, mean_from, floats, mean);
-    load(even, page);
+    load(page);
     queries.load(p, floats, task.heads, mean);
     __syncthreads();
 
     RowState<D> state;
 #pragma unroll 1
-    for (uint32_t i = begin; i < task.end_page; i += stride) {
-        uint32_t at = i == begin ? first_exact : exact(i), n = task.positions(i);
+    for (uint32_t i = begin_exact; i < task.end_page; i = next_exact(i + kStride)) {
+        uint32_t at = i == begin_exact ? first_exact : exact(i), n = task.positions(i);
         uint32_t hidden = task.hidden(i);
         if (at == NO_PAGE || first >= n || first + kTilePositions <= hidden) continue;
         const uint16_t* keys = exact_head(p.kv, at, 0, task.kv_head);
         take_exact<D>(state, queries, keys, exact_head(p.kv, at, 1, task.kv_head), first, hidden, n);
     }
-    // The codes of a warp's next page are on their way while those of one are multiplied, and so is the
-    // number of the page behind it.
+    // The codes of a warp's next page are on their way while weights and values of one are computed, and so
+    // is the number of the page behind it.
     ByteOperands<D> q(queries);
-    auto take = [&](const CodesTile<C, D>& now, CodesTile<C, D>& next, uint32_t& page, uint32_t next_page,
-                    uint32_t i) {
-        bool is_coded = page != NO_PAGE && first + kTilePositions > task.hidden(i);
+#pragma unroll 1
+    for (uint32_t i = begin; i < task.end_page; i += kStride) {
+        bool is_coded = page != NO_PAGE;
         auto load_next = [&] {
-            load(next, next_page);
-            page = coded(i + 2 * stride);
+            load(page_of_next);
+            page = page_of_next;
+            page_of_next = coded(i + 2 * kStride);
+        };
+        auto hide = [&](float (&scores)[4]) {
+            if (i - inner < n_inner) return;
+            uint32_t hidden = task.hidden(i), n = task.positions(i);
+#pragma unroll
+            for (uint32_t at = 0; at < 4; at++) {
+                uint32_t place = first + Place().quartet + at / 2 * 8;
+                if (place - hidden >= n - hidden) scores[at] = -INFINITY;
+            }
         };
         if (is_coded) {
-            take_codes<C, D>(
-                state, q, p.kv.codes, now, first, task.hidden(i), task.positions(i), load_next
-            );
+            take_codes<C, D>(state, q, p.kv.codes, tile, load_next, hide);
         } else {
             load_next();
         }
-    };
-#pragma unroll 1
-    for (uint32_t i = begin; i < task.end_page; i += 2 * stride) {
-        take(even, odd, page, page_of_next, i);
-        if (i + stride >= task.end_page) break;
-        take(odd, even, page_of_next, page, i + stride);
     }
     __syncthreads();
     state.leave();
