@@ -8,21 +8,16 @@ use clap::Args;
 use super::CliError;
 use super::model_args::LoadArgs;
 use crate::engine::EngineOptions;
-use crate::eval::bandwidth;
 use measure::{Measured, Stages, Taken, Test, measure};
 use table::{Format, Table};
-
-/// Read for the bandwidth column: several times the last cache of large machines.
-const BANDWIDTH_BYTES: usize = 512 << 20;
 
 /// Measures prefill and decode as llama-bench does.
 ///
 /// Rows: `pp512` feeds 512 random tokens and picks the one that follows, `tg128` feeds a random token and
 /// then 127 times the one that was picked, the most likely, as `sterna run --temp 0` does; `pp512+tg128` is
 /// one after the other, and `@ d4096` has 4096 tokens in the cache already. Each is run once to warm up and
-/// then -r times; t/s is the mean over the runs with its standard deviation. The bandwidth is bytes of
-/// weights and KV cache over time, and its share is of what a plain read of memory reaches with the same
-/// threads, measured before the model is loaded. LISTs are divided by commas.
+/// then -r times; t/s is the mean over the runs with its standard deviation. GB/s is bytes of weights and KV
+/// cache over time. LISTs are divided by commas.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna bench -m model.gguf
@@ -86,7 +81,6 @@ impl BenchArgs {
                 options.device = options.device.with("profile", how);
             }
             let threads = options.n_threads();
-            let read_bandwidth = bandwidth::measure(threads, BANDWIDTH_BYTES);
             let engine = self.load.load(&source, &options)?;
             let table = match &mut table {
                 Some(table) => table,
@@ -94,7 +88,7 @@ impl BenchArgs {
             };
             for &test in &tests {
                 let Taken { seconds, decode_bytes, stages } = measure(&engine, test, self.repetitions)?;
-                table.row(&Measured { test, threads, seconds, decode_bytes, read_bandwidth })?;
+                table.row(&Measured { test, threads, seconds, decode_bytes })?;
                 if let Some(stages) = stages {
                     eprint!("{}", profile_table(&test.name(), &stages));
                 }

@@ -77,7 +77,7 @@ impl ChatArgs {
         let Chat { conversation, stats, n_answers, .. } = chat;
         drop(conversation);
         if n_answers > 0 {
-            report::took(&stats, n_answers, engine.threads());
+            report::took(&stats, n_answers);
         }
         result
     }

@@ -7,11 +7,7 @@ use super::model_args::{ContextArgs, ModelArgs};
 use super::source::Source;
 use super::{CliError, flags};
 use crate::engine::{Engine, EngineOptions, Stats, StopReason};
-use crate::eval::bandwidth;
 use crate::program::{KvDecl, PAGE};
-
-/// Read for the roofline: several times the last cache of most machines, and read in a tenth of a second.
-const ROOFLINE_BYTES: usize = 256 << 20;
 
 /// Sets `cancel` at ctrl-C; a second ctrl-C ends the process at once.
 ///
@@ -104,9 +100,9 @@ pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<Str
     Ok(lines)
 }
 
-/// Says what a generation took, why it ended, and its seed. `threads` are those of the roofline.
-pub fn finished(stats: &Stats, reason: Option<StopReason>, seed: u64, threads: usize) {
-    took(stats, 1, threads);
+/// Says what a generation took, why it ended, and its seed.
+pub fn finished(stats: &Stats, reason: Option<StopReason>, seed: u64) {
+    took(stats, 1);
     eprintln!("ended:      {}, seed {seed}", reason.map_or("by an error", words));
 }
 
@@ -125,8 +121,8 @@ pub fn continued(stats: &Stats, n: usize, seed: u64) {
     );
 }
 
-/// Says what `n` generations took together. `threads` are those of the roofline.
-pub fn took(stats: &Stats, n: u32, threads: usize) {
+/// Says what `n` generations took together.
+pub fn took(stats: &Stats, n: u32) {
     eprintln!(
         "prompt:     {} tokens, {:.2} tokens/s, first token after {:.0} ms",
         stats.prompt_tokens,
@@ -135,14 +131,8 @@ pub fn took(stats: &Stats, n: u32, threads: usize) {
     );
     eprint!("generation: {} tokens", stats.generated_tokens);
     if stats.generated_tokens > 1 {
-        let (got, roof) = (stats.generate_bandwidth(), bandwidth::measure(threads, ROOFLINE_BYTES));
-        eprint!(
-            ", {:.2} tokens/s, {:.2} GB/s: {:.0} % of the {:.2} GB/s that {threads} threads read",
-            stats.generate_rate(),
-            got / 1e9,
-            100.0 * got / roof,
-            roof / 1e9
-        );
+        let bandwidth = stats.generate_bandwidth() / 1e9;
+        eprint!(", {:.2} tokens/s, {bandwidth:.2} GB/s", stats.generate_rate());
     }
     eprintln!();
 }

@@ -120,13 +120,12 @@ impl RunArgs {
             writeln!(stdout)?;
         }
         let (stats, reason, seed) = (generation.stats(), generation.stop_reason(), generation.seed());
-        let threads = engine.threads();
         drop(generation);
         self.cache.at_end().map_or(Ok(()), |path| keep(&mut session, path))?;
         let cache = report::cache(&engine, session.position(), self.verbose)?;
         drop(session);
         drop(engine);
-        report::finished(&stats, reason, seed, threads);
+        report::finished(&stats, reason, seed);
         cache.iter().for_each(|line| eprintln!("{line}"));
         if reason == Some(StopReason::Cancelled) { Err(Interrupted.into()) } else { Ok(()) }
     }

@@ -1,11 +1,9 @@
-//! Measures a model: how well it predicts a text, how far a KV cache or another build moves it, and what the
-//! machine could reach at best.
+//! Measures a model: how well it predicts a text, and how far a KV cache or another build moves it.
 //!
 //! It runs models through [`engine`](crate::engine) and knows the backend as a trait; it must never know a
 //! flag, a file format of reports, or a terminal. [`Chunks`] is the text that is measured on. Start at
 //! [`perplexity`], then [`cache`], which compares two KV caches.
 
-pub mod bandwidth;
 pub mod cache;
 mod chunks;
 pub mod importance;

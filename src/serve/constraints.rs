@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::fields::Fields;
@@ -11,7 +11,7 @@ use super::offer::Offer;
 use crate::engine::GenerateOptions;
 use crate::grammar::{GrammarError, Source};
 use crate::tokenizer::chat::Prompt;
-use crate::tools::{Choice, Format, ParserOptions, Tool, Wanted};
+use crate::tools::{Choice, Format, ParserOptions, Tool, Wanted, json_behind_thoughts};
 
 /// The form that an answer must have.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -148,11 +148,10 @@ impl Constraints {
         prompt: &Prompt,
         options: &mut GenerateOptions,
     ) -> Result<(), ApiError> {
+        let tokenizer = served.tokenizer();
+        let token = |spelling: &str| tokenizer.token_id(spelling).filter(|id| tokenizer.is_special(*id));
         let (name, source) = match (self.format(served), &self.grammar) {
             (Some(format), _) => {
-                let tokenizer = served.tokenizer();
-                let token =
-                    |spelling: &str| tokenizer.token_id(spelling).filter(|id| tokenizer.is_special(*id));
                 let wanted = Wanted {
                     tools: &self.offer.tools,
                     choice: &self.offer.choice,
@@ -164,7 +163,21 @@ impl Constraints {
                 let Some(grammar) = format.grammar(&wanted) else { return Ok(()) };
                 ("tools", Source::Lark(grammar))
             }
-            (None, Some((name, source))) => (name.as_str(), source.clone()),
+            (None, Some((name, source))) => {
+                let (schema, strict) = match source {
+                    Source::JsonObject => (Some(json!({ "type": "object" })), true),
+                    Source::JsonSchema { schema, strict } => {
+                        (schema.is_object().then(|| schema.clone()), *strict)
+                    }
+                    _ => (None, true),
+                };
+                match schema.filter(|_| self.reasoning && thinks(prompt)) {
+                    Some(schema) => {
+                        (name.as_str(), Source::Lark(json_behind_thoughts(schema, strict, &token)))
+                    }
+                    None => (name.as_str(), source.clone()),
+                }
+            }
             (None, None) => return Ok(()),
         };
         match served.grammars().compile(&source) {

@@ -39,7 +39,7 @@ impl Format {
         let is_forced = *wanted.choice != Choice::Auto;
         let parallel = wanted.parallel && self.is_parallel() && !matches!(wanted.choice, Choice::Named(_));
         let mut writer = Writer { out: String::new(), wanted, is_forced, parallel };
-        writer.out += "TEXT: /(.|\\n)*/\nSPACE: /[ \\n]{1,4}/\n";
+        writer.terminals();
         let thinking = writer.thinking(self);
         let _ = writeln!(writer.out, "start: {thinking}message");
         match self {
@@ -53,6 +53,18 @@ impl Format {
     }
 }
 
+/// The grammar of an answer behind thoughts that the template has opened: any text up to `</think>`, then JSON
+/// that fits `schema`. `token` is that of [`Wanted`].
+pub fn json_behind_thoughts(schema: Value, strict: bool, token: &dyn Fn(&str) -> Option<u32>) -> String {
+    let wanted = Wanted { tools: &[], choice: &Choice::None, parallel: false, thinks: true, token };
+    let mut writer = Writer { out: String::new(), wanted: &wanted, is_forced: true, parallel: false };
+    writer.terminals();
+    writer.up_to("thoughts", "</think>");
+    writer.line("start: thoughts SPACE? answer");
+    writer.line(&format!("answer: %json {}", lenient(schema, strict)));
+    writer.out
+}
+
 struct Writer<'a> {
     out: String,
     wanted: &'a Wanted<'a>,
@@ -64,6 +76,10 @@ impl Writer<'_> {
     fn line(&mut self, text: &str) {
         self.out += text;
         self.out.push('\n');
+    }
+
+    fn terminals(&mut self) {
+        self.line("TEXT: /(.|\\n)*/\nSPACE: /[ \\n]{1,4}/");
     }
 
     /// A mark as the vocabulary has it: a token, or text.

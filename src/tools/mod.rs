@@ -20,7 +20,7 @@ mod tests;
 use serde_json::{Value, json};
 
 pub use format::Format;
-pub use lark::Wanted;
+pub use lark::{Wanted, json_behind_thoughts};
 pub use parser::{Delta, Parser, ParserOptions};
 
 /// A tool that a model may call.

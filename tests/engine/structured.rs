@@ -13,7 +13,7 @@ use sterna::engine::{
 use sterna::gguf::Gguf;
 use sterna::grammar::{Compiled, Grammars, Source};
 use sterna::tokenizer::{Special, Tokenizer};
-use sterna::tools::{Choice, Delta, Format, Parser, ParserOptions, Tool, Wanted};
+use sterna::tools::{Choice, Delta, Format, Parser, ParserOptions, Tool, Wanted, json_behind_thoughts};
 
 fn engine_of(gguf: Gguf, change: impl FnOnce(&mut EngineOptions)) -> Engine {
     let mut options = EngineOptions {
@@ -313,6 +313,22 @@ fn calls_follow_their_format() {
         let grammar = tool_grammar(&grammars, Format::Hermes, &choice, parallel, false);
         assert_eq!(allows(tokenizer, &grammar, &two), parallel, "{choice:?}");
     }
+}
+
+/// Behind thoughts that a template has opened, the text is JSON by its schema.
+#[test]
+fn json_follows_thoughts() {
+    let engine = random(|_| ());
+    let tokenizer = engine.tokenizer().unwrap();
+    let lark = json_behind_thoughts(WEATHER[0].parameters.clone(), true, &|_| None);
+    let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
+    let arguments = "{\"city\": \"Bern\", \"days\": 3, \"unit\": \"C\"}";
+    for thoughts in ["</think>", "Hm, {\"city\": 3}?\n</think>\n\n"] {
+        assert!(allows(tokenizer, &grammar, &format!("{thoughts}{arguments}")), "{thoughts}");
+        assert!(!allows(tokenizer, &grammar, &format!("{thoughts}{{\"city\": 3}}")), "{thoughts}");
+        assert!(!allows(tokenizer, &grammar, thoughts));
+    }
+    assert!(!allows(tokenizer, &grammar, arguments), "the thoughts have no end");
 }
 
 /// Calls that are forced from a model of random weights are complete, of a known tool, and fit its schema.

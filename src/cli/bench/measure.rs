@@ -30,8 +30,6 @@ pub struct Measured {
     pub seconds: Vec<f64>,
     /// Bytes that one run reads, where it has single-token steps alone.
     pub decode_bytes: Option<u64>,
-    /// Bytes a second of a plain read with the same threads.
-    pub read_bandwidth: f64,
 }
 
 impl Test {
@@ -151,7 +149,7 @@ mod tests {
     fn the_rate_is_the_mean_of_rates_with_the_samples_deviation() {
         let test = Test { n_prompt: 0, n_gen: 10, n_depth: 0 };
         let seconds = vec![1.0, 0.5];
-        let measured = Measured { test, threads: 1, seconds, decode_bytes: Some(100), read_bandwidth: 1.0 };
+        let measured = Measured { test, threads: 1, seconds, decode_bytes: Some(100) };
         let (mean, deviation) = measured.rate();
         assert_eq!(mean, 15.0);
         assert!((deviation - 50f64.sqrt()).abs() < 1e-12);

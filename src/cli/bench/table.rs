@@ -40,8 +40,6 @@ struct Row {
     avg_ts: f64,
     stddev_ts: f64,
     bytes_per_s: Option<f64>,
-    read_bytes_per_s: f64,
-    share_of_read: Option<f64>,
     samples_ts: Vec<f64>,
 }
 
@@ -94,22 +92,13 @@ impl Table {
             Format::Md => {
                 writeln!(
                     out,
-                    "| {:<24} | {:>10} | {:>8} | {:<5} | {:<7} | {:>7} | {:>16} | {:>18} | {:>8} | {:>9} |",
-                    "model",
-                    "size",
-                    "params",
-                    "head",
-                    "backend",
-                    "threads",
-                    "test",
-                    "t/s",
-                    "GB/s",
-                    "% of read"
+                    "| {:<24} | {:>10} | {:>8} | {:<5} | {:<7} | {:>7} | {:>16} | {:>18} | {:>8} |",
+                    "model", "size", "params", "head", "backend", "threads", "test", "t/s", "GB/s"
                 )?;
                 writeln!(
                     out,
                     "| {0:-<24} | {0:->9}: | {0:->7}: | {0:-<5} | {0:-<7} | {0:->6}: | {0:->15}: | {0:->17}: \
-                     | {0:->7}: | {0:->8}: |",
+                     | {0:->7}: |",
                     ""
                 )?;
             }
@@ -174,20 +163,14 @@ impl Table {
             avg_ts,
             stddev_ts,
             bytes_per_s,
-            read_bytes_per_s: measured.read_bandwidth,
-            share_of_read: bytes_per_s.map(|bytes| bytes / measured.read_bandwidth),
             samples_ts: measured.seconds.iter().map(|seconds| n_tokens / seconds).collect(),
         }
     }
 
     fn markdown(&self, out: &mut impl Write, row: &Row) -> io::Result<()> {
-        let optional = |value: Option<f64>, factor: f64, digits: usize| match value {
-            Some(value) => format!("{:.digits$}", value * factor),
-            None => "-".to_owned(),
-        };
         writeln!(
             out,
-            "| {:<24} | {:>10} | {:>8} | {:<5} | {:<7} | {:>7} | {:>16} | {:>18} | {:>8} | {:>9} |",
+            "| {:<24} | {:>10} | {:>8} | {:<5} | {:<7} | {:>7} | {:>16} | {:>18} | {:>8} |",
             row.model_type,
             size(row.model_size),
             params(row.model_n_params),
@@ -196,8 +179,7 @@ impl Table {
             row.n_threads,
             row.test,
             format!("{:.2} ± {:.2}", row.avg_ts, row.stddev_ts),
-            optional(row.bytes_per_s, 1e-9, 2),
-            optional(row.share_of_read, 100.0, 1),
+            row.bytes_per_s.map_or("-".to_owned(), |bytes| format!("{:.2}", bytes * 1e-9)),
         )
     }
 }
