@@ -264,6 +264,8 @@ mod host {
             let mut build = cc::Build::new();
             build.cpp(true).std("c++17").opt_level(2).cargo_metadata(false).flag("-xc++");
             build.flag("-ffp-contract=off").flag_if_supported("-Wno-unknown-pragmas");
+            // A chunk of weights is loaded and multiplied under one condition, which gcc does not follow.
+            build.flag_if_supported("-Wno-maybe-uninitialized");
             // In the shared library of tests/stand-in every access to the running fiber would be a call.
             build.flag_if_supported("-ftls-model=initial-exec");
             // Halves and `fmaf` by instructions: the same numbers, sooner.
