@@ -9,7 +9,7 @@ struct Elements {
     static constexpr bool kInts = false;
     static constexpr int kElems = ELEMS;
     static constexpr int kUnroll = 5;
-    static constexpr int kRowsUnroll = 3;
+    static constexpr int kRowsUnroll = 2;
     // lib/input.cuh
     static constexpr uint32_t kBlockQuads = 3;
     using Acc = float;
@@ -32,10 +32,11 @@ struct Elements {
         float w[ELEMS];
         Type::floats(chunk, w);
 #pragma unroll
-        for (int plane = 0; plane < ELEMS / 4; plane++) {
+        for (int m = 0; m < M; m++) {
+            const uint8_t* row = acts + m * (chunks * ELEMS * 4);
 #pragma unroll
-            for (int m = 0; m < M; m++) {
-                uint4 x = load16(acts + acts_at<M>(plane, at, chunks, m));
+            for (int plane = 0; plane < ELEMS / 4; plane++) {
+                uint4 x = load16(row + (plane * chunks + at) * 16);
                 sums[m] = fmaf(w[4 * plane], __uint_as_float(x.x), sums[m]);
                 sums[m] = fmaf(w[4 * plane + 1], __uint_as_float(x.y), sums[m]);
                 sums[m] = fmaf(w[4 * plane + 2], __uint_as_float(x.z), sums[m]);

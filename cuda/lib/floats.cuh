@@ -50,7 +50,7 @@ struct Floats {
                     w[e] = __uint_as_float(__byte_perm(four, 0x4b000000u, 0x7540u + e)) - 8388609.0f;
 #pragma unroll
                 for (int m = 0; m < M; m++) {
-                    uint4 x = load16(acts + acts_at<M>(4 * group + i, at, chunks, m));
+                    uint4 x = load16(acts + m * (chunks * kElems * 4) + ((4 * group + i) * chunks + at) * 16);
                     part[m] = fmaf(w[0], __uint_as_float(x.x), part[m]);
                     part[m] = fmaf(w[1], __uint_as_float(x.y), part[m]);
                     part[m] = fmaf(w[2], __uint_as_float(x.z), part[m]);

@@ -6,10 +6,9 @@
 // Shared memory, LINEAR_HEADER_BYTES first: scratch of reductions, then RowQuant of each row. Behind it, for
 // each row, the activations in the order in which the type T multiplies them: chunk c of T::kElems elements
 // lies in planes of 16 bytes, plane p of chunk c at 16 (p chunks + c), so that neighbouring lanes read
-// neighbouring 16 bytes. Of several rows, M, the same 16 bytes of each lie together (acts_at). Elements
-// beyond the columns are 0. For types with integer products the elements are
-// int8; for all others they are floats, even where the layer rounds to int8: then they are q / s. Behind
-// the int8 lies, for types with T::kChunkSums, the sum of each chunk.
+// neighbouring 16 bytes. Elements beyond the columns are 0. For types with integer products the elements are
+// int8; for all others they are floats, even where the layer rounds to int8: then they are q / s. Behind the
+// int8 of a row lies, for types with T::kChunkSums, the sum of each chunk.
 //
 // Steps of more rows are normed and rounded so by a kernel of its own, where products are of integers on
 // tensor cores (stage/round.cuh). With M = 1 the whole block works on the row; with more, each warp takes
@@ -38,23 +37,10 @@ DEVICE uint32_t act_row_bytes(uint32_t chunks) {
     }
 }
 
-// Where 16 bytes of chunk `chunk` of a row's plane lie, for the row at `place` of M there. Row m is at
-// m ^ (chunk % M): so the M rows of a lane's chunk are next to each other, and neighbouring lanes, whose
-// chunks are neighbours, still find the 16 bytes of one place in different banks.
-template <int M>
-DEVICE uint32_t acts_at(uint32_t plane, uint32_t chunk, uint32_t chunks, uint32_t place) {
-    return ((plane * chunks + chunk) * M + place) * 16;
-}
-
-// Sums of the chunks of M rows, [chunks, M], with rows in the order of acts_at.
-template <class T, int M>
-DEVICE int32_t* chunk_sums(uint8_t* acts, uint32_t chunks) {
-    constexpr uint32_t kBytes = T::kInts ? 1 : 4;
-    return reinterpret_cast<int32_t*>(acts + M * chunks * T::kElems * kBytes);
-}
-template <class T, int M>
+// Sums of the chunks of a row.
+template <class T>
 DEVICE const int32_t* chunk_sums(const uint8_t* acts, uint32_t chunks) {
-    return chunk_sums<T, M>(const_cast<uint8_t*>(acts), chunks);
+    return reinterpret_cast<const int32_t*>(acts + chunks * T::kElems);
 }
 
 // The row's mean and factor as the norm has them.
@@ -132,6 +118,7 @@ struct RowPart {
 // Quads that threads hold where warps work on rows: with several rows, on tensor cores, and for types with
 // float products there are fewer registers to spare. And of a head. Where a block works on a row, they hold
 // T::kBlockQuads.
+template <class T>
 constexpr uint32_t kRowsQuads = 1;
 constexpr uint32_t kMmaQuads = 1, kHeadQuads = 2;
 static_assert(RowPart<true, true, 7>::kCols == NORM_SHARED_COLS, "the host asks for less");
@@ -204,12 +191,9 @@ DEVICE void prefetch_norm(const InputParams& in) {
     cp_async_commit();
 }
 
-// Row m of M, by the block, which has no other row in shared memory, or by a warp.
-template <class T, int M, uint32_t Quads>
-DEVICE void load_row(
-    const InputParams& in, const float* x, uint32_t chunks, uint8_t* acts, uint32_t m, RowQuant* quant
-) {
-    constexpr bool Block = M == 1;
+// One row, by the block or by a warp.
+template <class T, bool Block, uint32_t Quads>
+DEVICE void load_row(const InputParams& in, const float* x, uint32_t chunks, uint8_t* acts, RowQuant* quant) {
     bool first_thread = (Block ? threadIdx.x : threadIdx.x % kWarpSize) == 0;
     if (Block && first_thread) quant->sum = 0;
     RowPart<Block, T::kInts, Quads> held;
@@ -259,15 +243,14 @@ DEVICE void load_row(
                     sum += q;
                     packed |= (static_cast<uint32_t>(q) & 255u) << (8 * i);
                 }
-                uint32_t at = acts_at<M>(elem / 16, chunk, chunks, m ^ chunk % M);
-                *reinterpret_cast<uint32_t*>(acts + at + elem % 16) = packed;
+                *reinterpret_cast<uint32_t*>(acts + (elem / 16 * chunks + chunk) * 16 + elem % 16) = packed;
             } else {
                 float a[4];
 #pragma unroll
                 for (uint32_t i = 0; i < 4; i++)
                     a[i] = in.int8 ? (broken ? 0.0f : rintf(n[i] * scale)) / scale : n[i];
-                uint32_t at = acts_at<M>(elem / 4, chunk, chunks, m ^ chunk % M);
-                *reinterpret_cast<float4*>(acts + at) = make_float4(a[0], a[1], a[2], a[3]);
+                float4* to = reinterpret_cast<float4*>(acts + (elem / 4 * chunks + chunk) * 16);
+                *to = make_float4(a[0], a[1], a[2], a[3]);
             }
         });
     }
@@ -286,34 +269,35 @@ DEVICE void load_row(
                 __syncwarp();
             }
             uint32_t thread = Block ? threadIdx.x : threadIdx.x % kWarpSize;
-            int32_t* sums = chunk_sums<T, M>(acts, chunks);
+            int32_t* sums = const_cast<int32_t*>(chunk_sums<T>(acts, chunks));
 #pragma unroll 1
             for (uint32_t chunk = thread; chunk < chunks; chunk += held.kThreads) {
                 int32_t of_chunk = 0;
                 for (uint32_t plane = 0; plane < T::kElems / 16; plane++) {
-                    uint4 q = load16(acts + acts_at<M>(plane, chunk, chunks, m ^ chunk % M));
+                    uint4 q = load16(acts + (plane * chunks + chunk) * 16);
                     uint32_t quads[4] = {q.x, q.y, q.z, q.w};
                     for (uint32_t i = 0; i < 4; i++)
                         of_chunk = __dp4a(0x01010101, static_cast<int32_t>(quads[i]), of_chunk);
                 }
-                sums[chunk * M + (m ^ chunk % M)] = of_chunk;
+                sums[chunk] = of_chunk;
             }
         }
     }
 }
 
 // Rows first .. first + n of the step, or of those that asked for logits. Ends with a barrier. A block that
-// takes a row at a time has called prefetch_norm.
+// takes a row at a time has called prefetch_norm. Rows lie `row_bytes` apart.
 template <class T, int M, uint32_t Quads>
 DEVICE void load_rows(
-    const StepTables& step, const InputParams& in, uint32_t chunks, uint32_t first, uint32_t n
+    const StepTables& step, const InputParams& in, uint32_t chunks, uint32_t first, uint32_t n,
+    uint32_t row_bytes
 ) {
     uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
     constexpr bool kBlock = M == 1;
     uint32_t warps = blockDim.x / kWarpSize;
     for (uint32_t m = kBlock ? 0 : threadIdx.x / kWarpSize; m < n; m += kBlock ? 1 : warps) {
         uint64_t row = in.of_outputs ? step.outputs[first + m] : first + m;
-        load_row<T, M, Quads>(in, in.x + row * in.cols, chunks, acts, m, row_quants() + m);
+        load_row<T, kBlock, Quads>(in, in.x + row * in.cols, chunks, acts + m * row_bytes, row_quants() + m);
     }
     __syncthreads();
 }

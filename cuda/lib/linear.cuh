@@ -10,8 +10,7 @@
 //   around(unit, slot, row, step_row)  what finish reads of memory, which may be on its way before y is there
 //   late(unit, slot, row, step_row)  the same, read when finish wants it
 //   finish(unit, slot, row, y, other, around) takes y = W n for a row of the step; `other` is that of the
-//   slot that lies half of the slots away. One lane a slot calls it for each row, where the slot has a row of
-//   weights
+//   slot that lies half of the slots away. One lane a slot calls it, where the slot has a row
 //
 // Blocks are persistent: at most two a multiprocessor, each with the input normed once. Loads run one batch
 // of kUnroll chunks ahead of the products, across rows, and the first batch is on its way before the previous
@@ -57,30 +56,6 @@ DEVICE float finished(const Task& task, const WeightRow& at, typename T::Acc sum
     return w.bias ? y + w.bias[at.row] : y;
 }
 
-// Of M rows' sums, a lane's in the order of acts_at, that of one row over all lanes of a slot: of row
-// sub / (lanes / M). Sums are joined in the order of reduce_lanes; but a lane goes on with half of what it
-// had, the rows whose number has the bit that the lane has, and gives the other half away.
-template <int M, class Acc>
-DEVICE Acc reduce_rows(Acc (&sums)[M], uint32_t lanes, uint32_t sub) {
-    if constexpr (M == 1) {
-        return reduce_lanes<Sum>(sums[0], static_cast<int>(lanes));
-    } else {
-        static_assert(M == 8, "three bits");
-        uint32_t mask = lanes / 2;
-#pragma unroll
-        for (uint32_t half = M / 2; half > 0; half /= 2, mask /= 2) {
-            // At places from `half` on are rows with the bit `half`, unless chunks of this lane have it.
-            bool upper = ((sub & mask) != 0) != ((sub & half) != 0);
-#pragma unroll
-            for (uint32_t i = 0; i < half; i++) {
-                Acc keep = upper ? sums[half + i] : sums[i], give = upper ? sums[i] : sums[half + i];
-                sums[i] = keep + __shfl_xor_sync(kWarp, give, mask);
-            }
-        }
-        return reduce_lanes<Sum>(sums[0], static_cast<int>(lanes) / M);
-    }
-}
-
 template <class T, int M, class Task>
 DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task) {
     // Several rows keep the multipliers busy; a single one is all loads.
@@ -91,10 +66,7 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     // Blocks first, so that every block has as many as any other, or one less a warp.
     uint32_t first_unit = threadIdx.x / kWarpSize * gridDim.x + blockIdx.x, units = task.units();
 
-    // Several rows have no registers for two batches: each chunk's place is filled again as soon as it has
-    // been multiplied.
-    constexpr bool kTwoBatches = M == 1;
-    typename T::Chunk now[kUnroll], next[kTwoBatches ? kUnroll : 1];
+    typename T::Chunk now[kUnroll], next[kUnroll];
     auto load = [&](typename T::Chunk(&to)[kUnroll], uint32_t unit, uint32_t chunk) {
         if (unit >= units) return;
         WeightRow at = task.row(unit, slot);
@@ -116,7 +88,8 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     const uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
     for (uint32_t first = 0; first < n_rows; first += M) {
         uint32_t n = n_rows - first < M ? n_rows - first : M;
-        load_rows<T, M, M == 1 ? T::kBlockQuads : kRowsQuads>(step, in, chunks, first, n);
+        constexpr uint32_t kQuads = M == 1 ? T::kBlockQuads : kRowsQuads<T>;
+        load_rows<T, M, kQuads>(step, in, chunks, first, n, act_row_bytes<T>(chunks));
         // That there is a unit is compared again, not remembered in a register meanwhile.
         first_unit = recomputed(first_unit);
         if (first > 0) load(now, first_unit, sub);
@@ -125,32 +98,25 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
             WeightRow at = task.row(unit, slot);
             for (uint32_t base = 0; base < chunks; base += kUnroll * lanes) {
                 bool last = base + kUnroll * lanes >= chunks;
-                uint32_t next_unit = last ? unit + stride : unit, ahead = last ? 0 : base + kUnroll * lanes;
-                if constexpr (kTwoBatches) load(next, next_unit, ahead + sub);
-                WeightRow of_next = next_unit < units ? task.row(next_unit, slot) : WeightRow{};
-                typename T::Row row = T::row(task.weight(of_next.weight), of_next.exists() ? of_next.row : 0);
+                load(next, last ? unit + stride : unit, last ? sub : base + kUnroll * lanes + sub);
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) {
                     uint32_t chunk = base + u * lanes + sub;
                     if (at.exists() && chunk < chunks) T::template dot<M>(sums, now[u], acts, chunk, chunks);
-                    if (kTwoBatches) continue;
-                    chunk = ahead + u * lanes + sub;
-                    if (of_next.exists() && chunk < chunks) now[u] = T::load(row, chunk);
                 }
-                if constexpr (kTwoBatches) {
 #pragma unroll
-                    for (int u = 0; u < kUnroll; u++) now[u] = next[u];
-                }
+                for (int u = 0; u < kUnroll; u++) now[u] = next[u];
             }
-            // The host gives a row 8 lanes at least.
-            uint32_t lanes_of_row = lanes / M, m = M == 1 ? 0 : sub / lanes_of_row;
-            RowQuant quant = row_quants()[m];
-            float y = finished<T>(task, at, reduce_rows<M>(sums, lanes, sub), quant);
-            float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
-            if (M == 1 ? sub != 0 : sub % lanes_of_row != 0 || m >= n) continue;
-            if (!at.exists()) continue;
-            uint32_t r = first + m;
-            task.finish(unit, slot, r, y, other, task.late(unit, slot, r, step.rows[r]));
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                if (m >= static_cast<int>(n)) break;
+                typename T::Acc sum = reduce_lanes<Sum>(sums[m], static_cast<int>(lanes));
+                float y = finished<T>(task, at, sum, row_quants()[m]);
+                float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
+                if (sub != 0 || !at.exists()) continue;
+                task.finish(unit, slot, first + m, y, other,
+                    task.late(unit, slot, first + m, step.rows[first + m]));
+            }
         }
         __syncthreads();
         if (M == 1 && first + 1 < n_rows) prefetch_norm<T::kBlockQuads>(in);

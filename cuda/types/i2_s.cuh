@@ -40,21 +40,38 @@ struct I2S {
     template <int M>
     DEVICE static void dot(Acc (&sums)[M], Chunk chunk, const uint8_t* acts, uint32_t at, uint32_t chunks) {
         uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
-        static_assert(M == 1, "tensor cores have several rows");
-        // Codes stay where they are in their bytes, and each group's sum is shifted instead: it is whole.
-        int32_t of_groups[4] = {};
+        if constexpr (M == 1) {
+            // Codes stay where they are in their bytes, and each group's sum is shifted instead: it is whole.
+            int32_t of_groups[4] = {};
 #pragma unroll
-        for (int group = 0; group < 4; group++) {
-            uint4 q = load16(acts + acts_at<M>(group, at, chunks, 0));
-            uint32_t quads[4] = {q.x, q.y, q.z, q.w};
+            for (int group = 0; group < 4; group++) {
+                uint4 q = load16(acts + (group * chunks + at) * 16);
+                uint32_t quads[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                uint32_t shifted = words[i] & 0x03030303u << (6 - 2 * group);
-                of_groups[group] = dp4a_unsigned(shifted, static_cast<int32_t>(quads[i]), of_groups[group]);
+                for (int i = 0; i < 4; i++) {
+                    uint32_t shifted = words[i] & 0x03030303u << (6 - 2 * group);
+                    of_groups[group] =
+                        dp4a_unsigned(shifted, static_cast<int32_t>(quads[i]), of_groups[group]);
+                }
+            }
+#pragma unroll
+            for (int group = 0; group < 4; group++) sums[0] += of_groups[group] >> (6 - 2 * group);
+        } else {
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                const uint8_t* row = acts + m * (chunks * kElems);
+#pragma unroll
+                for (int group = 0; group < 4; group++) {
+                    uint4 q = load16(row + (group * chunks + at) * 16);
+                    uint32_t quads[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        int32_t w = static_cast<int32_t>(codes(words[i], group));
+                        sums[m] = __dp4a(w, static_cast<int32_t>(quads[i]), sums[m]);
+                    }
+                }
             }
         }
-#pragma unroll
-        for (int group = 0; group < 4; group++) sums[0] += of_groups[group] >> (6 - 2 * group);
     }
 
     // Code 3, which no quantiser writes, counts as 0.

@@ -46,14 +46,14 @@ struct Q4_0 {
 #pragma unroll
         for (int plane = 0; plane < 8; plane++) {
             float w[4];
-            floats_of_codes(words[plane % 4] >> (plane / 4 * 4) & 0x0f0f0f0fu, 8, w);
+            floats_of_bytes(words[plane % 4] >> (plane / 4 * 4) & 0x0f0f0f0fu, w);
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                uint4 x = load16(acts + acts_at<M>(plane, at, chunks, m));
-                part[m] = fmaf(w[0], __uint_as_float(x.x), part[m]);
-                part[m] = fmaf(w[1], __uint_as_float(x.y), part[m]);
-                part[m] = fmaf(w[2], __uint_as_float(x.z), part[m]);
-                part[m] = fmaf(w[3], __uint_as_float(x.w), part[m]);
+                uint4 x = load16(acts + m * (chunks * kElems * 4) + (plane * chunks + at) * 16);
+                part[m] = fmaf(w[0] - 8.0f, __uint_as_float(x.x), part[m]);
+                part[m] = fmaf(w[1] - 8.0f, __uint_as_float(x.y), part[m]);
+                part[m] = fmaf(w[2] - 8.0f, __uint_as_float(x.z), part[m]);
+                part[m] = fmaf(w[3] - 8.0f, __uint_as_float(x.w), part[m]);
             }
         }
 #pragma unroll

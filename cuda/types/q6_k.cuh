@@ -71,14 +71,14 @@ struct Q6K {
                 uint32_t q = (low[quad] >> (i / 2 * 4) & 0x0f0f0f0fu) |
                     (high[quad] >> (2 * i) & 0x03030303u) << 4;
                 float w[4];
-                floats_of_codes(q, 32, w);
+                floats_of_bytes(q, w);
 #pragma unroll
                 for (int m = 0; m < M; m++) {
-                    uint4 x = load16(acts + acts_at<M>(4 * i + quad, at, chunks, m));
-                    part[m] = fmaf(w[0], __uint_as_float(x.x), part[m]);
-                    part[m] = fmaf(w[1], __uint_as_float(x.y), part[m]);
-                    part[m] = fmaf(w[2], __uint_as_float(x.z), part[m]);
-                    part[m] = fmaf(w[3], __uint_as_float(x.w), part[m]);
+                    uint4 x = load16(acts + m * (chunks * kElems * 4) + ((4 * i + quad) * chunks + at) * 16);
+                    part[m] = fmaf(w[0] - 32.0f, __uint_as_float(x.x), part[m]);
+                    part[m] = fmaf(w[1] - 32.0f, __uint_as_float(x.y), part[m]);
+                    part[m] = fmaf(w[2] - 32.0f, __uint_as_float(x.z), part[m]);
+                    part[m] = fmaf(w[3] - 32.0f, __uint_as_float(x.w), part[m]);
                 }
             }
             float group = scale * static_cast<float>(static_cast<int8_t>(chunk.groups >> (8 * i)));

@@ -6,16 +6,12 @@
 
 #include "../lib/input.cuh"
 
-// Four codes less `zero` as floats: 2^23 + code has the code in its last place, and what comes off is exact.
-DEVICE void floats_of_codes(uint32_t codes, int32_t zero, float (&out)[4]) {
+// Four signed bytes as floats: 2^23 + (byte + 128) has the byte in its last place.
+DEVICE void floats_of_bytes(uint32_t bytes, float (&out)[4]) {
+    bytes ^= 0x80808080u;
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        out[i] = __uint_as_float(__byte_perm(codes, 0x4b000000u, 0x7540u + i)) - float(8388608 + zero);
-}
-
-// Four signed bytes as floats.
-DEVICE void floats_of_bytes(uint32_t bytes, float (&out)[4]) {
-    floats_of_codes(bytes ^ 0x80808080u, 128, out);
+        out[i] = __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + i)) - 8388736.0f;
 }
 
 // The same as halves, two a word.
@@ -30,7 +26,7 @@ struct Q8_0 {
     static constexpr bool kInts = false;
     static constexpr int kElems = 16;
     static constexpr int kUnroll = 5;
-    static constexpr int kRowsUnroll = 1;
+    static constexpr int kRowsUnroll = 2;
     // lib/input.cuh
     static constexpr uint32_t kBlockQuads = 3;
     using Acc = float;
@@ -68,7 +64,7 @@ struct Q8_0 {
             floats_of_bytes(words[plane], w);
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                uint4 x = load16(acts + acts_at<M>(plane, at, chunks, m));
+                uint4 x = load16(acts + m * (chunks * kElems * 4) + (plane * chunks + at) * 16);
                 part[m] = fmaf(w[0], __uint_as_float(x.x), part[m]);
                 part[m] = fmaf(w[1], __uint_as_float(x.y), part[m]);
                 part[m] = fmaf(w[2], __uint_as_float(x.z), part[m]);

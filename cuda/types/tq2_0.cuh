@@ -57,10 +57,11 @@ struct TQ2_0 {
         float scale = float_of_half(chunk.scale);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            int32_t sum = -chunk_sums<TQ2_0, M>(acts, chunks)[at * M + m];
+            const uint8_t* row = acts + m * act_row_bytes<TQ2_0>(chunks);
+            int32_t sum = -chunk_sums<TQ2_0>(row, chunks)[at];
 #pragma unroll
             for (int group = 0; group < 4; group++) {
-                uint4 q = load16(acts + acts_at<M>(group, at, chunks, m));
+                uint4 q = load16(row + (group * chunks + at) * 16);
                 uint32_t quads[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
                 for (int i = 0; i < 4; i++) {

@@ -53,8 +53,8 @@ impl Format {
     }
 }
 
-/// The grammar of an answer behind thoughts that the template has opened: any text up to `</think>`, then JSON
-/// that fits `schema`. `token` is that of [`Wanted`].
+/// The grammar of an answer behind thoughts that the template has opened: any text up to `</think>`, then
+/// JSON that fits `schema`. `token` is that of [`Wanted`].
 pub fn json_behind_thoughts(schema: Value, strict: bool, token: &dyn Fn(&str) -> Option<u32>) -> String {
     let wanted = Wanted { tools: &[], choice: &Choice::None, parallel: false, thinks: true, token };
     let mut writer = Writer { out: String::new(), wanted: &wanted, is_forced: true, parallel: false };

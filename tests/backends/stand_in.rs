@@ -18,8 +18,14 @@ fn folder() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stand-in");
     std::fs::create_dir_all(&folder).expect("a folder for tests");
     for name in ["libcuda.so", "libcuda.so.1"] {
-        // Another process may be making the same.
-        let _ = std::os::unix::fs::symlink(&library, folder.join(name));
+        let link = folder.join(name);
+        if std::fs::read_link(&link).is_ok_and(|to| to == library) {
+            continue;
+        }
+        // Another process or thread may be making the same.
+        let own = folder.join(format!("{name}.{}", std::process::id()));
+        let _ = std::os::unix::fs::symlink(&library, &own);
+        let _ = std::fs::rename(&own, link);
     }
     folder
 }

@@ -41,7 +41,7 @@ fn text_on_stdout_and_timings_on_stderr() {
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{stderr}");
     assert!(!stdout.is_empty() && !stdout.contains("tokens/s"));
-    for word in ["prompt:", "first token after", "generation: 12 tokens", "% of the", "seed 3"] {
+    for word in ["prompt:", "first token after", "generation: 12 tokens", " GB/s", "seed 3"] {
         assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
     }
     assert_eq!(output.stdout, run(&["-p", "You may copy", "-n", "12", "--seed", "3"]).stdout);

@@ -217,7 +217,7 @@ fn bench_writes_llama_benchs_rows() {
         (&4.into(), &32.into(), &"f16".into())
     );
     assert_eq!(decode["samples_ts"].as_array().unwrap().len(), 2);
-    assert!(decode["share_of_read"].as_f64().unwrap() > 0.0);
+    assert!(decode["bytes_per_s"].as_f64().unwrap() > 0.0);
 
     let csv = ok(&with_model("bench", &[&args[..], &["-o", "csv"]].concat()));
     assert_eq!(csv.lines().count(), 7);
