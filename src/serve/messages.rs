@@ -11,7 +11,7 @@ use crate::tokenizer::chat::{Extras, Message, Prompt, ToolCall};
 use crate::tools::{Format, Tool};
 
 /// Most messages of a conversation.
-const MESSAGES: usize = 4096;
+pub const MESSAGES: usize = 4096;
 /// Most calls of a message.
 const CALLS: usize = 128;
 /// Roles, and those that templates know them as.
@@ -83,18 +83,26 @@ pub fn talk_with_tools(fields: &Fields, served: &Served) -> Result<Talk, ApiErro
     Ok(talk(fields)?.offering(&Constraints::of_chat(fields, served)?, served))
 }
 
+/// The entries of `messages`, at least one.
+///
+/// # Errors
+/// 400 that names the field.
+pub fn list(fields: &Fields) -> Result<&[Value], ApiError> {
+    match fields.list("messages", MESSAGES)? {
+        None => Err(ApiError::missing(&fields.path("messages"), "a list of messages")),
+        Some([]) => {
+            Err(ApiError::field(fields.path("messages"), "at least one message", &Value::Array(vec![])))
+        }
+        Some(list) => Ok(list),
+    }
+}
+
 /// The conversation of a request with `messages`.
 ///
 /// # Errors
 /// 400 that names the field.
 pub fn talk(fields: &Fields) -> Result<Talk, ApiError> {
-    let Some(list) = fields.list("messages", MESSAGES)? else {
-        return Err(ApiError::missing(&fields.path("messages"), "a list of messages"));
-    };
-    if list.is_empty() {
-        return Err(ApiError::field(fields.path("messages"), "at least one message", &Value::Array(vec![])));
-    }
-    let messages = list.iter().enumerate();
+    let messages = list(fields)?.iter().enumerate();
     let messages = messages.map(|(at, message)| self::message(format!("messages[{at}]"), message));
     going_on(fields, messages.collect::<Result<_, _>>()?, extras(fields, Thinking::of_chat(fields)?)?)
 }

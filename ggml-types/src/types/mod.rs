@@ -1,6 +1,9 @@
 //! The registry of weight types. A new type is one file here and its lines below: the last
 //! `mod`, the first `pub use`, the first entry.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use crate::{Dialect, QuantType, register};
 
 mod bf16;
@@ -115,10 +118,14 @@ pub static REGISTRY: &[&dyn QuantType] = &[
     &F32,
 ];
 
+/// The registry by number: opening a file asks for each of its tensors.
+static BY_ID: LazyLock<HashMap<(Dialect, u32), &'static dyn QuantType>> =
+    LazyLock::new(|| REGISTRY.iter().flat_map(|ty| ty.ids().iter().map(|id| (*id, *ty))).collect());
+
 /// The type that `dialect` numbers `id`, of the registry or [registered](crate::register) by the program.
 pub fn by_id(dialect: Dialect, id: u32) -> Option<&'static dyn QuantType> {
-    let has = |ty: &dyn QuantType| ty.ids().contains(&(dialect, id));
-    REGISTRY.iter().copied().find(|ty| has(*ty)).or_else(|| register::find(has))
+    let own = || register::find(|ty| ty.ids().contains(&(dialect, id)));
+    BY_ID.get(&(dialect, id)).copied().or_else(own)
 }
 
 /// The type called `name`, likewise.

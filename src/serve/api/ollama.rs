@@ -142,9 +142,6 @@ enum Kind {
     Generate,
 }
 
-/// Most messages of a conversation.
-const MESSAGES: usize = 4096;
-
 /// What a request asks.
 struct Asked {
     kind: Kind,
@@ -226,7 +223,7 @@ fn is_zero(time: Option<&Value>) -> bool {
 /// A conversation; `None` if nothing is said.
 fn talk(read: &Read, served: &Served, generation: &mut GenerateOptions) -> Result<Option<Turn>, ApiError> {
     let fields = &read.fields;
-    let list = fields.list("messages", MESSAGES)?.unwrap_or_default();
+    let list = fields.list("messages", messages::MESSAGES)?.unwrap_or_default();
     let mut messages = Vec::with_capacity(list.len());
     for (at, message) in list.iter().enumerate() {
         if message.get("images").and_then(Value::as_array).is_some_and(|images| !images.is_empty()) {

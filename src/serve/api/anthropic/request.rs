@@ -13,20 +13,13 @@ use crate::serve::model::Served;
 use crate::serve::offer::Offer;
 use crate::tokenizer::chat::{Message, ToolCall};
 
-/// Most messages of a conversation.
-const MESSAGES: usize = 4096;
 /// Most blocks of a message.
 const BLOCKS: usize = 1024;
 
 /// The conversation, and the form of the answer.
 pub fn read(fields: &Fields, served: &Served) -> Result<(Talk, Constraints), ApiError> {
     let constraints = Constraints::of_talk(fields, format(fields)?, Offer::messages(fields)?, served)?;
-    let Some(list) = fields.list("messages", MESSAGES)? else {
-        return Err(ApiError::missing("messages", "a list of messages"));
-    };
-    if list.is_empty() {
-        return Err(ApiError::field("messages", "at least one message", &Value::Array(vec![])));
-    }
+    let list = messages::list(fields)?;
     let mut said = Conversation::default();
     let system = messages::content("system", fields.get("system"))?;
     if !system.is_empty() {
