@@ -137,6 +137,7 @@ impl Worker {
             while let Ok(command) = self.commands.try_recv() {
                 self.take(command);
             }
+            self.end_cancelled();
             self.hand_over();
             if self.batch.is_idle() {
                 self.publish();
@@ -184,6 +185,15 @@ impl Worker {
             live.cancel(&mut self.batch);
         }
         self.settle(id);
+    }
+
+    /// Ends what was cancelled: who has left holds no pages during the next step.
+    fn end_cancelled(&mut self) {
+        let events = self.batch.end_cancelled();
+        if !events.is_empty() {
+            self.publish();
+            events.into_iter().for_each(|(seq, event)| self.deliver(seq, event));
+        }
     }
 
     /// Sends what a job has to tell. Its sequences rest while its reader is behind, and end once it has left.

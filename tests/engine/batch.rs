@@ -206,6 +206,10 @@ fn together(batch: &mut Batch, arrivals: &[Arrival]) -> Vec<Said> {
             }
             if arrival.cancelled == Some(step) {
                 of(&ids, i).into_iter().for_each(|id| batch.cancel(id));
+                // Some with the next step, some without.
+                if i % 2 == 1 {
+                    batch.end_cancelled().into_iter().for_each(|(id, event)| all[ids[&id]].take(event));
+                }
             }
         }
         for (id, event) in batch.step().unwrap() {
@@ -489,6 +493,15 @@ fn a_cancelled_sequence_is_gone_with_the_next_step() {
     assert_eq!(batch.stats().running + batch.stats().waiting, 2);
     batch.cancel(ids[1]);
     assert!(batch.step().unwrap().iter().all(|(id, _)| *id != ids[1]));
+    // And without a step, if that is asked for.
+    let before = batch.stats();
+    batch.cancel(ids[2]);
+    let events = batch.end_cancelled();
+    assert_eq!(events.len(), 1);
+    assert_eq!((events[0].0, events[0].1.end), (ids[2], Some(StopReason::Cancelled)));
+    let after = batch.stats();
+    assert!(after.free_pages > before.free_pages && after.steps == before.steps);
+    assert!(batch.end_cancelled().is_empty());
 }
 
 /// Of sequences with equal claims that decode none gets ahead of another by more than a token, though a step

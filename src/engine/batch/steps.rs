@@ -303,6 +303,14 @@ impl Batch {
         }
     }
 
+    /// Ends the sequences that were cancelled, as the next step would, and returns their last events: their
+    /// pages are free without a step.
+    pub fn end_cancelled(&mut self) -> Vec<(SeqId, Event)> {
+        let mut events = Vec::new();
+        self.sweep(&mut events);
+        events
+    }
+
     /// Lets a sequence rest, or go on: one that rests runs nothing, and keeps its slot and pages as long as
     /// nobody else needs them. On a device a token that is being picked still comes.
     pub fn pause(&mut self, id: SeqId, rests: bool) {
@@ -345,7 +353,7 @@ impl Batch {
     }
 
     fn advance(&mut self, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
-        self.end_cancelled(events);
+        self.sweep(events);
         let begun = Instant::now();
         if let Some(mut run) = self.queued.take() {
             // The next run overwrites them.
@@ -554,7 +562,7 @@ impl Batch {
             .for_each(|other| other.fork_of = None);
     }
 
-    fn end_cancelled(&mut self, events: &mut Vec<(SeqId, Event)>) {
+    fn sweep(&mut self, events: &mut Vec<(SeqId, Event)>) {
         for at in (0..self.tasks.len()).rev() {
             let task = &mut self.tasks[at];
             let reason = match (task.is_cancelled || task.options.is_cancelled(), task.decoder.remaining()) {
