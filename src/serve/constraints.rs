@@ -84,7 +84,12 @@ impl Constraints {
             (Some((other, _)), Some((name, _))) => return Err(excludes(&name, &other)),
             (one, other) => one.or(other),
         };
-        if let (Some((name, _)), false) = (&grammar, offer.tools.is_empty() || offer.choice == Choice::None) {
+        let may_call = !offer.tools.is_empty() && offer.choice != Choice::None;
+        // An answer beside calls may be JSON, and nothing else, by a grammar.
+        if let Some((name, source)) = &grammar
+            && may_call
+            && json_form(source).is_none()
+        {
             return Err(excludes(name, "tools"));
         }
         let splits = !matches!(fields.text("reasoning_format")?, Some("none"));
@@ -150,6 +155,7 @@ impl Constraints {
     ) -> Result<(), ApiError> {
         let tokenizer = served.tokenizer();
         let token = |spelling: &str| tokenizer.token_id(spelling).filter(|id| tokenizer.is_special(*id));
+        let answer = self.grammar.as_ref().and_then(|(_, source)| json_form(source));
         let (name, source) = match (self.format(served), &self.grammar) {
             (Some(format), _) => {
                 let wanted = Wanted {
@@ -157,27 +163,19 @@ impl Constraints {
                     choice: &self.offer.choice,
                     parallel: self.offer.parallel,
                     thinks: thinks(prompt),
+                    answer: answer.as_ref().map(|(schema, strict)| (schema, *strict)),
                     token: &token,
                 };
                 options.show_special |= format.needs_special();
                 let Some(grammar) = format.grammar(&wanted) else { return Ok(()) };
                 ("tools", Source::Lark(grammar))
             }
-            (None, Some((name, source))) => {
-                let (schema, strict) = match source {
-                    Source::JsonObject => (Some(json!({ "type": "object" })), true),
-                    Source::JsonSchema { schema, strict } => {
-                        (schema.is_object().then(|| schema.clone()), *strict)
-                    }
-                    _ => (None, true),
-                };
-                match schema.filter(|_| self.reasoning && thinks(prompt)) {
-                    Some(schema) => {
-                        (name.as_str(), Source::Lark(json_behind_thoughts(schema, strict, &token)))
-                    }
-                    None => (name.as_str(), source.clone()),
+            (None, Some((name, source))) => match answer.filter(|_| self.reasoning && thinks(prompt)) {
+                Some((schema, strict)) => {
+                    (name.as_str(), Source::Lark(json_behind_thoughts(&schema, strict, &token)))
                 }
-            }
+                None => (name.as_str(), source.clone()),
+            },
             (None, None) => return Ok(()),
         };
         match served.grammars().compile(&source) {
@@ -200,6 +198,15 @@ impl Constraints {
             thinks: thinks(prompt),
             seed,
         }
+    }
+}
+
+/// The schema of a grammar for JSON, and whether all of its keywords are enforced. `None` for other grammars.
+fn json_form(source: &Source) -> Option<(Value, bool)> {
+    match source {
+        Source::JsonObject => Some((json!({ "type": "object" }), true)),
+        Source::JsonSchema { schema, strict } => schema.is_object().then(|| (schema.clone(), *strict)),
+        _ => None,
     }
 }
 

@@ -20,6 +20,9 @@ pub struct Wanted<'a> {
     pub parallel: bool,
     /// Whether the template has opened `<think>` already.
     pub thinks: bool,
+    /// What a message without a call is: JSON by this schema, whose keywords are all enforced if it is
+    /// strict. `None` for any text.
+    pub answer: Option<(&'a Value, bool)>,
     /// Id of a token that steers the model, by its spelling; `None` if it is text or not in the vocabulary.
     pub token: &'a dyn Fn(&str) -> Option<u32>,
 }
@@ -42,6 +45,7 @@ impl Format {
         writer.terminals();
         let thinking = writer.thinking(self);
         let _ = writeln!(writer.out, "start: {thinking}message");
+        writer.answer();
         match self {
             Self::Llama3 => writer.llama3(&tools),
             Self::Hermes => writer.hermes(&tools),
@@ -55,13 +59,14 @@ impl Format {
 
 /// The grammar of an answer behind thoughts that the template has opened: any text up to `</think>`, then
 /// JSON that fits `schema`. `token` is that of [`Wanted`].
-pub fn json_behind_thoughts(schema: Value, strict: bool, token: &dyn Fn(&str) -> Option<u32>) -> String {
-    let wanted = Wanted { tools: &[], choice: &Choice::None, parallel: false, thinks: true, token };
-    let mut writer = Writer { out: String::new(), wanted: &wanted, is_forced: true, parallel: false };
+pub fn json_behind_thoughts(schema: &Value, strict: bool, token: &dyn Fn(&str) -> Option<u32>) -> String {
+    let answer = Some((schema, strict));
+    let wanted = Wanted { tools: &[], choice: &Choice::None, parallel: false, thinks: true, answer, token };
+    let mut writer = Writer { out: String::new(), wanted: &wanted, is_forced: false, parallel: false };
     writer.terminals();
     writer.up_to("thoughts", "</think>");
     writer.line("start: thoughts SPACE? answer");
-    writer.line(&format!("answer: %json {}", lenient(schema, strict)));
+    writer.answer();
     writer.out
 }
 
@@ -98,16 +103,33 @@ impl Writer<'_> {
         }
     }
 
+    /// The rule `answer` for a message without a call, if it is JSON.
+    fn answer(&mut self) {
+        if let (Some((schema, strict)), false) = (self.wanted.answer, self.is_forced) {
+            self.line(&format!("answer: %json {}", lenient(schema.clone(), strict)));
+        }
+    }
+
+    /// The choice of an answer beside calls.
+    fn or_answer(&self) -> &'static str {
+        if self.is_forced { "" } else { " | answer" }
+    }
+
+    /// Whether a message may be any text.
+    fn is_free(&self) -> bool {
+        !self.is_forced && self.wanted.answer.is_none()
+    }
+
     /// What comes before the message.
     fn thinking(&mut self, format: Format) -> &'static str {
-        if !self.wanted.thinks && !self.is_forced {
+        if !self.wanted.thinks && self.is_free() {
             // Free text may think as it likes.
             return "";
         }
         self.up_to("thoughts", "</think>");
         if self.wanted.thinks {
             // Text, and what could be taken for text, has blanks of its own.
-            let has_blanks = !self.is_forced && format != Format::Generic;
+            let has_blanks = self.is_free() && format != Format::Generic;
             return if has_blanks { "thoughts " } else { "thoughts SPACE? " };
         }
         let open = self.mark("<think>");
@@ -143,11 +165,12 @@ impl Writer<'_> {
         if self.parallel {
             self.line(&format!("more: \"\\n\" {open} call {close}"));
         }
-        if self.is_forced {
-            self.line(&format!("message: {open} call {close}{more}"));
-        } else {
+        if self.is_free() {
             self.up_to("head", "<tool_call>");
             self.line(&format!("message: TEXT | head call {close}{more}"));
+        } else {
+            let or = self.or_answer();
+            self.line(&format!("message: {open} call {close}{more}{or}"));
         }
     }
 
@@ -157,11 +180,12 @@ impl Writer<'_> {
         let more = if self.parallel { " (\", \" one)*" } else { "" };
         self.line("one: call (\", \\\"id\\\": \\\"\" ID \"\\\"\")? \"}\"");
         self.line("ID: /[a-zA-Z0-9]{9}/");
-        if self.is_forced {
-            self.line(&format!("message: {open} \"[\" one{more} \"]\""));
-        } else {
+        if self.is_free() {
             self.up_to("head", "[TOOL_CALLS]");
             self.line(&format!("message: TEXT | head \"[\" one{more} \"]\""));
+        } else {
+            let or = self.or_answer();
+            self.line(&format!("message: {open} \"[\" one{more} \"]\"{or}"));
         }
     }
 
@@ -171,12 +195,13 @@ impl Writer<'_> {
             Some(id) => format!("<[{id}]>? "),
             None => String::new(),
         };
-        if self.is_forced {
-            self.line(&format!("message: {tag}call"));
-        } else {
+        if self.is_free() {
             self.line(&format!("message: {tag}call | FREE"));
             // A message that begins like a call is one.
             self.line("FREE: TEXT & ~/[ \\n]{0,4}\\{\"name\": (.|\\n)*/");
+        } else {
+            let or = self.or_answer();
+            self.line(&format!("message: {tag}call{or}"));
         }
     }
 
@@ -184,11 +209,12 @@ impl Writer<'_> {
         self.json_calls(tools, "{\"name\": ", ", \"arguments\": ", "}");
         let more = if self.parallel { " (\", \" call)*" } else { "" };
         let calls = format!("\"{{\\\"tool_calls\\\": [\" call{more} \"]}}\"");
-        if self.is_forced {
-            self.line(&format!("message: {calls}"));
-        } else {
+        if self.is_free() {
             self.line(&format!("message: ({calls} | \"{{\\\"response\\\": \" said \"}}\")"));
             self.line("said: %json {\"type\": \"string\"}");
+        } else {
+            let or = self.or_answer();
+            self.line(&format!("message: {calls}{or}"));
         }
     }
 

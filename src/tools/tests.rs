@@ -239,7 +239,14 @@ fn generic_messages_tell_of_tools_and_calls() {
 #[test]
 fn a_grammar_is_only_for_tools_that_may_be_called() {
     let tools = [weather()];
-    let wanted = |choice| Wanted { tools: &tools, choice, parallel: true, thinks: false, token: &|_| None };
+    let wanted = |choice| Wanted {
+        tools: &tools,
+        choice,
+        parallel: true,
+        thinks: false,
+        answer: None,
+        token: &|_| None,
+    };
     assert_eq!(Format::Hermes.grammar(&wanted(&Choice::None)), None);
     let other = Choice::Named("other".into());
     assert_eq!(Format::Hermes.grammar(&wanted(&other)), None);

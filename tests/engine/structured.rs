@@ -234,7 +234,7 @@ fn tool_grammar(
     parallel: bool,
     thinks: bool,
 ) -> Compiled {
-    let wanted = Wanted { tools: &WEATHER, choice, parallel, thinks, token: &|_| None };
+    let wanted = Wanted { tools: &WEATHER, choice, parallel, thinks, answer: None, token: &|_| None };
     let lark = format.grammar(&wanted).unwrap();
     grammars.compile(&Source::Lark(lark.clone())).unwrap_or_else(|err| panic!("{format:?}: {err}\n{lark}"))
 }
@@ -251,37 +251,42 @@ fn allows(tokenizer: &Tokenizer, grammar: &Compiled, text: &str) -> bool {
     state.is_done() || tokenizer.eog().any(|id| state.mask().unwrap().allows(id))
 }
 
+/// What a call of three days has as arguments.
+const ARGUMENTS: &str = "{\"city\": \"Bern\", \"days\": 3, \"unit\": \"C\"}";
+
+/// A call for the weather of some days, as a format writes it.
+fn weather_call(format: Format, days: u8) -> String {
+    let json = |key: &str| {
+        let arguments = ARGUMENTS.replace('3', &days.to_string());
+        format!("{{\"name\": \"weather\", \"{key}\": {arguments}}}")
+    };
+    match format {
+        Format::Hermes => format!("<tool_call>\n{}\n</tool_call>", json("arguments")),
+        Format::Llama3 => json("parameters"),
+        Format::Mistral => format!("[TOOL_CALLS][{}]", json("arguments")),
+        Format::Generic => format!("{{\"tool_calls\": [{}]}}", json("arguments")),
+        Format::Qwen3Coder => format!(
+            "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n\
+             <parameter=days>\n{days}\n</parameter>\n<parameter=unit>\nC\n</parameter>\n\
+             </function>\n</tool_call>"
+        ),
+    }
+}
+
 #[test]
 fn calls_follow_their_format() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
     let grammars = Grammars::new(tokenizer);
-    let arguments = "{\"city\": \"Bern\", \"days\": 3, \"unit\": \"C\"}";
-    let bad = "{\"city\": \"Bern\", \"days\": 30, \"unit\": \"C\"}";
-    let hermes = |arguments: &str| {
-        format!("<tool_call>\n{{\"name\": \"weather\", \"arguments\": {arguments}}}\n</tool_call>")
-    };
-    let llama3 = |arguments: &str| format!("{{\"name\": \"weather\", \"parameters\": {arguments}}}");
-    let mistral =
-        |arguments: &str| format!("[TOOL_CALLS][{{\"name\": \"weather\", \"arguments\": {arguments}}}]");
-    let generic = |arguments: &str| {
-        format!("{{\"tool_calls\": [{{\"name\": \"weather\", \"arguments\": {arguments}}}]}}")
-    };
-    let coder = |days: &str| {
-        format!(
-            "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n\
-             <parameter=days>\n{days}\n</parameter>\n<parameter=unit>\nC\n</parameter>\n\
-             </function>\n</tool_call>"
-        )
-    };
     let cases = [
-        (Format::Hermes, hermes(arguments), hermes(bad), "I know: sunny."),
-        (Format::Llama3, llama3(arguments), llama3(bad), "{I know}: sunny."),
-        (Format::Mistral, mistral(arguments), mistral(bad), "I know: sunny."),
-        (Format::Generic, generic(arguments), generic(bad), "{\"response\": \"I know: sunny.\"}"),
-        (Format::Qwen3Coder, coder("3"), coder("30"), "I know: sunny."),
+        (Format::Hermes, "I know: sunny."),
+        (Format::Llama3, "{I know}: sunny."),
+        (Format::Mistral, "I know: sunny."),
+        (Format::Generic, "{\"response\": \"I know: sunny.\"}"),
+        (Format::Qwen3Coder, "I know: sunny."),
     ];
-    for (format, call, bad, text) in cases {
+    for (format, text) in cases {
+        let (call, bad) = (weather_call(format, 3), weather_call(format, 30));
         let named = Choice::Named("weather".into());
         for (choice, is_free) in [(&Choice::Auto, true), (&Choice::Required, false), (&named, false)] {
             let grammar = tool_grammar(&grammars, format, choice, true, false);
@@ -305,13 +310,54 @@ fn calls_follow_their_format() {
                 _ => None,
             })
             .collect();
-        assert_eq!(read, arguments, "{format:?}");
+        assert_eq!(read, ARGUMENTS, "{format:?}");
         assert!(matches!(deltas.last(), Some(Delta::CallEnded { index: 0 })), "{format:?}: {deltas:?}");
     }
-    let two = format!("{}\n{}", hermes(arguments), hermes(arguments));
+    let two = format!("{0}\n{0}", weather_call(Format::Hermes, 3));
     for (parallel, choice) in [(true, Choice::Auto), (true, Choice::Required), (false, Choice::Auto)] {
         let grammar = tool_grammar(&grammars, Format::Hermes, &choice, parallel, false);
         assert_eq!(allows(tokenizer, &grammar, &two), parallel, "{choice:?}");
+    }
+}
+
+/// Beside tools that may be called an answer may be held to a schema: then a message is such JSON or a call.
+#[test]
+fn json_stands_beside_calls() {
+    let engine = random(|_| ());
+    let tokenizer = engine.tokenizer().unwrap();
+    let grammars = Grammars::new(tokenizer);
+    let schema = json!({
+        "type": "object",
+        "properties": {"sunny": {"type": "boolean"}},
+        "required": ["sunny"],
+        "additionalProperties": false,
+    });
+    let (json, other) = ("{\"sunny\": true}", "{\"sunny\": 3}");
+    for format in [Format::Hermes, Format::Llama3, Format::Mistral, Format::Generic, Format::Qwen3Coder] {
+        for (choice, may_answer) in [(&Choice::Auto, true), (&Choice::Required, false)] {
+            for (thinks, before) in [(false, ""), (true, "Hm.\n</think>\n")] {
+                let (answer, token) = (Some((&schema, true)), &|_: &str| None);
+                let wanted = Wanted { tools: &WEATHER, choice, parallel: true, thinks, answer, token };
+                let lark = format.grammar(&wanted).unwrap();
+                let grammar = grammars.compile(&Source::Lark(lark)).unwrap();
+                let allows = |text: &str| allows(tokenizer, &grammar, &format!("{before}{text}"));
+                assert!(allows(&weather_call(format, 3)), "{format:?}, {choice:?}");
+                assert!(!allows(&weather_call(format, 30)), "{format:?}, {choice:?}");
+                assert_eq!(allows(json), may_answer, "{format:?}, {choice:?}");
+                assert!(!allows(other) && !allows("It is sunny."), "{format:?}, {choice:?}");
+            }
+        }
+        // Such an answer is read as one.
+        let options =
+            ParserOptions { format: Some(format), tools: WEATHER.clone(), ..ParserOptions::default() };
+        let mut parser = Parser::new(options);
+        let mut deltas = parser.push(json);
+        deltas.extend(parser.finish());
+        let text = |delta: &Delta| match delta {
+            Delta::Content(text) => text.clone(),
+            other => panic!("{format:?}: {other:?}"),
+        };
+        assert_eq!(deltas.iter().map(text).collect::<String>(), json, "{format:?}");
     }
 }
 
@@ -320,15 +366,14 @@ fn calls_follow_their_format() {
 fn json_follows_thoughts() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
-    let lark = json_behind_thoughts(WEATHER[0].parameters.clone(), true, &|_| None);
+    let lark = json_behind_thoughts(&WEATHER[0].parameters, true, &|_| None);
     let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
-    let arguments = "{\"city\": \"Bern\", \"days\": 3, \"unit\": \"C\"}";
     for thoughts in ["</think>", "Hm, {\"city\": 3}?\n</think>\n\n"] {
-        assert!(allows(tokenizer, &grammar, &format!("{thoughts}{arguments}")), "{thoughts}");
+        assert!(allows(tokenizer, &grammar, &format!("{thoughts}{ARGUMENTS}")), "{thoughts}");
         assert!(!allows(tokenizer, &grammar, &format!("{thoughts}{{\"city\": 3}}")), "{thoughts}");
         assert!(!allows(tokenizer, &grammar, thoughts));
     }
-    assert!(!allows(tokenizer, &grammar, arguments), "the thoughts have no end");
+    assert!(!allows(tokenizer, &grammar, ARGUMENTS), "the thoughts have no end");
 }
 
 /// Calls that are forced from a model of random weights are complete, of a known tool, and fit its schema.

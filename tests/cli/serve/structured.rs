@@ -94,6 +94,16 @@ fn calls_of_tools() {
     assert_eq!(serde_json::from_str::<Value>(&pieces).unwrap(), arguments);
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
 
+    // Who may call and does not, answers by the schema that stands beside the tools.
+    let schema = json!({ "type": "json_schema", "json_schema": { "schema": { "enum": [1, 2] } } });
+    let bias = body["logit_bias"].clone();
+    let fields = json!({ "tools": [tool("f")], "response_format": schema, "logit_bias": bias });
+    let answer = server.post("/v1/chat/completions", &chat(fields)).ok();
+    assert!(["1", "2"].contains(&content(&answer)), "{answer}");
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    let other = chat(json!({ "tools": [tool("f")], "guided_regex": "a" }));
+    assert_eq!(server.post("/v1/chat/completions", &other).error(400)["param"], "guided_regex");
+
     // The next turn has the call and what the tool said.
     let mut next = chat(json!({ "tools": [tool("g")], "tool_choice": "none", "max_tokens": 2 }));
     let talk = next["messages"].as_array_mut().unwrap();
