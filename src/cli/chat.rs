@@ -8,6 +8,7 @@ use clap::Args;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
+use super::llama_flags::{OfChat, Others};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::sampling_args::SamplingArgs;
 use super::{CliError, flags, report};
@@ -27,6 +28,7 @@ Ctrl-C stops an answer. A line that ends in \\ goes on in the next one.";
 /// turns are forgotten.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
+  sterna chat
   sterna chat -m model.gguf
   sterna chat -m model.gguf -sys 'You are a terse assistant.' --temp 0.6
   sterna chat -m model.gguf --chat-template llama3 -c 8192
@@ -51,6 +53,8 @@ pub struct ChatArgs {
     /// Also say what was loaded and what it takes
     #[arg(short, long)]
     verbose: bool,
+    #[command(flatten)]
+    others: Others<OfChat>,
 }
 
 impl ChatArgs {

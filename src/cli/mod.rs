@@ -15,13 +15,12 @@ mod imatrix;
 mod input;
 mod inspect;
 mod kv_report;
+mod llama_flags;
 mod logits;
 pub mod model_args;
 #[cfg(feature = "serve")]
 mod models_args;
 mod npy;
-#[cfg(feature = "serve")]
-mod others_args;
 mod out_file;
 mod perplexity;
 mod prompt_cache;

@@ -7,6 +7,7 @@ use clap::Args;
 use ggml_types::{Dialect, kv};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::llama_flags::{OfModels, Others};
 use super::source::Source;
 use super::{CliError, flags, trust};
 use crate::backend::{Backend, DeviceOptions, Opened, Plan};
@@ -54,6 +55,8 @@ pub struct LoadArgs {
     /// What the file does not say.
     #[command(flatten)]
     pub file: FileArgs,
+    #[command(flatten)]
+    others: Others<OfModels>,
 }
 
 /// What is chosen of a backend.

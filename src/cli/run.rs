@@ -8,9 +8,11 @@ use clap::Args;
 
 use super::args::unescape;
 use super::grammar_args::GrammarArgs;
+use super::llama_flags::{OfRun, Others};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::prompt_cache::{PromptCacheArgs, keep};
 use super::sampling_args::SamplingArgs;
+use super::source::Source;
 use super::{CliError, Interrupted, flags, input, report};
 use crate::engine::{BatchOptions, Engine, GenerateOptions, Request, Stats, StopReason};
 use crate::tokenizer::Special;
@@ -19,9 +21,10 @@ use crate::tokenizer::Special;
 ///
 /// The text goes to stdout and nothing else does; timings go to stderr. The prompt is -p, -f or stdin, and
 /// special tokens that are spelled out in it are parsed. One newline at the end of a file or of stdin is
-/// dropped.
+/// dropped. The demo model needs no prompt: it begins a story by itself.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
+  sterna run
   sterna run -p 'Once upon a time'
   sterna run -m model.gguf -p 'The capital of France is' -n 32
   sterna run -m model.gguf -p 'Once upon a time' --temp 0 -c 2048 -t 4
@@ -71,6 +74,8 @@ pub struct RunArgs {
     /// Also say what was loaded and what it takes, and at the end how large the KV cache is
     #[arg(short, long)]
     verbose: bool,
+    #[command(flatten)]
+    others: Others<OfRun>,
 }
 
 impl RunArgs {
@@ -80,7 +85,7 @@ impl RunArgs {
     /// Whatever loading, generating or writing returns; [`Interrupted`] after ctrl-C.
     pub fn run(self) -> Result<(), CliError> {
         let source = self.model.source()?;
-        let prompt = self.read_prompt()?;
+        let prompt = self.read_prompt(&source)?;
         let (engine, cancel) =
             report::load(&self.model, &source, &self.context, usize::from(self.parallel), self.verbose)?;
         let prompt = engine.tokenizer()?.encode(&prompt, Special::Parse, true);
@@ -135,9 +140,13 @@ impl RunArgs {
         if self.no_escape { text.to_owned() } else { unescape(text) }
     }
 
-    fn read_prompt(&self) -> Result<String, CliError> {
+    fn read_prompt(&self, source: &Source) -> Result<String, CliError> {
         if let Some(prompt) = &self.prompt {
             return Ok(self.typed(prompt));
+        }
+        if self.file.is_none() && source.is_demo() && io::stdin().is_terminal() {
+            // It begins a story by itself.
+            return Ok(String::new());
         }
         let text = input::text(
             self.file.as_deref(),

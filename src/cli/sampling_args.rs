@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::CliError;
+use super::llama_flags::{OfSampling, Others};
 use crate::engine::{Engine, SamplerOptions, recommended};
 
 /// How each token is picked.
@@ -44,6 +45,8 @@ pub struct SamplingArgs {
     /// Add to the logit of a token: 15043+1.5, 15043-1, 15043-inf (repeatable; also -l)
     #[arg(short, long, value_name = "TOKEN(+/-)BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
     pub logit_bias: Vec<(u32, f32)>,
+    #[command(flatten)]
+    others: Others<OfSampling>,
 }
 
 impl SamplingArgs {

@@ -9,10 +9,10 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::chat::template_source;
+use super::llama_flags::{OfServer, Others};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::models_args::ModelFile;
 use super::models_args::ModelsArgs;
-use super::others_args::OthersArgs;
 use super::sampling_args::SamplingArgs;
 use super::source::Source;
 use super::{CliError, Interrupted, flags};
@@ -112,7 +112,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "HOW", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(flatten)]
-    of_others: OthersArgs,
+    others: Others<OfServer>,
     /// Also log what is of use when something is wrong
     #[arg(short, long)]
     verbose: bool,
@@ -202,7 +202,6 @@ impl ServeArgs {
     /// # Errors
     /// An address that cannot be listened on, whatever loading returns, an engine that failed.
     pub fn run(self) -> Result<(), CliError> {
-        self.of_others.check()?;
         let files = self.models.files(self.model.file())?;
         // Without a list there is one model, which may be the demo model.
         let source = files.is_empty().then(|| self.model.source()).transpose()?;

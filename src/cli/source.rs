@@ -39,6 +39,11 @@ impl Source {
         Ok(Self::Demo(model))
     }
 
+    /// Whether this is the demo model.
+    pub fn is_demo(&self) -> bool {
+        matches!(self, Self::Demo(_))
+    }
+
     /// Reads the descriptions.
     ///
     /// # Errors

@@ -1,0 +1,326 @@
+//! Flags that llama.cpp's programs have and their users type: those that ask for what is done anyway are
+//! taken, the others are refused, each with the way out.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
+
+/// A flag that a subcommand does not have, and its help does not show.
+pub struct Flag {
+    /// Long names without dashes. Messages have the first.
+    names: &'static [&'static str],
+    short: Option<char>,
+    value: Value,
+    verdict: Verdict,
+}
+
+/// Whether a value follows a flag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Value {
+    None,
+    Maybe,
+    One,
+}
+
+enum Verdict {
+    Taken,
+    /// What to do instead.
+    Refused(&'static str),
+    /// The same by the value; `None` if it is taken.
+    By(fn(&str) -> Option<&'static str>),
+}
+
+const fn taken(names: &'static [&'static str]) -> Flag {
+    Flag { names, short: None, value: Value::None, verdict: Verdict::Taken }
+}
+
+const fn refused(names: &'static [&'static str], value: Value, instead: &'static str) -> Flag {
+    Flag { names, short: None, value, verdict: Verdict::Refused(instead) }
+}
+
+const fn by(names: &'static [&'static str], value: Value, judge: fn(&str) -> Option<&'static str>) -> Flag {
+    Flag { names, short: None, value, verdict: Verdict::By(judge) }
+}
+
+// Ways out that several flags share.
+const TEXT: &str = "models read text alone";
+const DOWNLOAD: &str = "download the file, and name it with -m";
+const WHOLE: &str = "a model runs on one backend whole; --backend names it";
+const MAPPED: &str = "leave it out: files are mapped, and stay in memory while there is room";
+const POSITIONS: &str = "the file says how positions are encoded; write it there";
+const SAMPLERS: &str = "there are --temp, --top-k, --top-p, --min-p, --typical and penalties";
+const LONGER: &str = "a text ends where its context does; -c makes it longer";
+const SILENCE: &str = "the log is on stderr; 2>/dev/null leaves it out";
+
+fn gpu_layers(n: &str) -> Option<&'static str> {
+    match n {
+        "99" | "999" | "-1" | "all" | "auto" => None,
+        "0" => Some("--backend cpu runs a model without a card"),
+        _ => Some(WHOLE),
+    }
+}
+
+fn unless_zero(n: &str) -> Option<&'static str> {
+    (n.parse::<f64>() != Ok(0.0)).then_some(SAMPLERS)
+}
+
+fn mapped(n: &str) -> Option<&'static str> {
+    (n != "1").then_some(MAPPED)
+}
+
+/// Flags of every program that loads a model.
+#[derive(Clone, Debug)]
+pub struct OfModels;
+
+/// Flags that choose how tokens are picked.
+#[derive(Clone, Debug)]
+pub struct OfSampling;
+
+/// Flags of llama-cli where it continues a text.
+#[derive(Clone, Debug)]
+pub struct OfRun;
+
+/// Flags of llama-cli where it talks.
+#[derive(Clone, Debug)]
+pub struct OfChat;
+
+/// Flags of llama-server.
+#[cfg(feature = "serve")]
+#[derive(Clone, Debug)]
+pub struct OfServer;
+
+/// The flags of a kind of program.
+pub trait List: Clone + fmt::Debug + Send + Sync + 'static {
+    /// None of them is one of ours.
+    const FLAGS: &'static [Flag];
+}
+
+impl List for OfModels {
+    const FLAGS: &'static [Flag] = &[
+        by(&["gpu-layers", "n-gpu-layers"], Value::One, gpu_layers),
+        Flag { names: &["flash-attn"], short: None, value: Value::Maybe, verdict: Verdict::Taken },
+        taken(&["no-warmup"]),
+        taken(&["warmup"]),
+        taken(&["offline"]),
+        by(&["mmap"], Value::One, mapped),
+        refused(&["no-mmap"], Value::None, MAPPED),
+        refused(&["mlock"], Value::None, MAPPED),
+        refused(&["threads-batch"], Value::One, "-t sets the threads of prompts, too"),
+        refused(&["numa"], Value::One, "numactl places a program"),
+        refused(&["main-gpu"], Value::One, "--device names the card"),
+        refused(&["no-kv-offload"], Value::None, WHOLE),
+        refused(&["override-tensor"], Value::One, WHOLE),
+        refused(&["cpu-moe"], Value::None, WHOLE),
+        refused(&["n-cpu-moe"], Value::One, WHOLE),
+        refused(&["lora"], Value::One, "merge the adapter into the model's file"),
+        refused(&["control-vector"], Value::One, "steering vectors are not there"),
+        refused(&["model-draft"], Value::One, "there is no speculative decoding"),
+        refused(&["mmproj"], Value::One, TEXT),
+        refused(&["hf-repo"], Value::One, DOWNLOAD),
+        refused(&["hf-file"], Value::One, DOWNLOAD),
+        refused(&["model-url"], Value::One, DOWNLOAD),
+        refused(&["rope-scaling"], Value::One, POSITIONS),
+        refused(&["rope-freq-base"], Value::One, POSITIONS),
+        refused(&["rope-freq-scale"], Value::One, POSITIONS),
+        refused(&["yarn-orig-ctx"], Value::One, POSITIONS),
+        refused(&["override-kv"], Value::One, "write it into the file, with gguf-py's gguf_set_metadata"),
+        refused(&["log-disable"], Value::None, SILENCE),
+    ];
+}
+
+impl List for OfSampling {
+    const FLAGS: &'static [Flag] = &[
+        by(&["mirostat"], Value::One, unless_zero),
+        by(&["dry-multiplier"], Value::One, unless_zero),
+        by(&["xtc-probability"], Value::One, unless_zero),
+        by(&["dynatemp-range"], Value::One, unless_zero),
+        refused(&["top-nsigma", "top-n-sigma"], Value::One, SAMPLERS),
+        refused(&["samplers"], Value::One, SAMPLERS),
+        refused(&["sampling-seq", "sampler-seq"], Value::One, SAMPLERS),
+    ];
+}
+
+/// What llama-cli has whether it talks or not.
+macro_rules! of_llama_cli {
+    ($($flag:expr),* $(,)?) => {
+        &[
+            taken(&["jinja"]),
+            taken(&["simple-io"]),
+            taken(&["no-context-shift"]),
+            taken(&["no-display-prompt"]),
+            refused(&["context-shift"], Value::None, LONGER),
+            refused(&["keep"], Value::One, LONGER),
+            refused(&["color"], Value::Maybe, "leave it out: a model's text has one colour"),
+            refused(&["multiline-input"], Value::None, "a line that ends in \\ goes on in the next one"),
+            $($flag),*
+        ]
+    };
+}
+
+const TALK: &str = "`sterna chat` talks";
+const PIPED: &str = "pipe the message into `sterna chat`, which ends with its input";
+
+impl List for OfRun {
+    const FLAGS: &'static [Flag] = of_llama_cli![
+        Flag { names: &["escape"], short: Some('e'), value: Value::None, verdict: Verdict::Taken },
+        taken(&["no-conversation"]),
+        refused(&["conversation"], Value::None, TALK),
+        refused(&["single-turn"], Value::None, PIPED),
+        refused(&["system-prompt"], Value::One, TALK),
+        refused(&["chat-template"], Value::One, TALK),
+        Flag {
+            names: &["interactive"],
+            short: Some('i'),
+            value: Value::None,
+            verdict: Verdict::Refused(TALK)
+        },
+    ];
+}
+
+impl List for OfChat {
+    const FLAGS: &'static [Flag] = of_llama_cli![
+        taken(&["conversation"]),
+        Flag { names: &["interactive"], short: Some('i'), value: Value::None, verdict: Verdict::Taken },
+        refused(&["no-conversation"], Value::None, "`sterna run` continues a text"),
+        refused(&["single-turn"], Value::None, PIPED),
+        refused(&["system-prompt-file"], Value::One, "-sys \"$(cat FILE)\" gives the text"),
+    ];
+}
+
+#[cfg(feature = "serve")]
+impl List for OfServer {
+    const FLAGS: &'static [Flag] = &[
+        taken(&["jinja"]),
+        taken(&["kv-unified", "cont-batching"]),
+        taken(&["cache-prompt"]),
+        taken(&["props"]),
+        taken(&["no-context-shift"]),
+        refused(&["no-cont-batching"], Value::None, "requests always share steps"),
+        refused(&["context-shift"], Value::None, "an answer ends where its context does; -c makes it longer"),
+        refused(&["embedding", "embeddings"], Value::None, "this server generates text"),
+        refused(&["reranking", "rerank"], Value::None, "this server generates text"),
+        refused(&["api-prefix"], Value::One, "let a proxy take the prefix off"),
+        refused(
+            &["no-ui", "no-webui"],
+            Value::None,
+            "the page cannot be switched off; a proxy can leave it out",
+        ),
+    ];
+}
+
+/// The flags of a list. It holds nothing: what was typed is judged while it is read.
+#[derive(Clone, Debug)]
+pub struct Others<L>(PhantomData<L>);
+
+impl Flag {
+    fn id(&self) -> &'static str {
+        self.names[0]
+    }
+
+    fn arg(&self) -> Arg {
+        let arg = Arg::new(self.id()).long(self.id()).aliases(self.names[1..].iter().copied()).hide(true);
+        let arg = self.short.map_or(arg.clone(), |short| arg.short(short));
+        match self.value {
+            Value::None => arg.action(ArgAction::SetTrue),
+            Value::Maybe => arg.num_args(0..=1),
+            Value::One => arg.num_args(1).allow_negative_numbers(true),
+        }
+    }
+
+    /// What to do instead, if the flag was typed and asks for something that is not there.
+    fn judge(&self, matches: &ArgMatches) -> Option<&'static str> {
+        if matches.value_source(self.id()) != Some(ValueSource::CommandLine) {
+            return None;
+        }
+        match self.verdict {
+            Verdict::Taken => None,
+            Verdict::Refused(instead) => Some(instead),
+            Verdict::By(judge) => judge(matches.get_one::<String>(self.id())?),
+        }
+    }
+}
+
+impl<L: List> Args for Others<L> {
+    fn augment_args(command: Command) -> Command {
+        command.args(L::FLAGS.iter().map(Flag::arg))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<L: List> FromArgMatches for Others<L> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        match L::FLAGS.iter().find_map(|flag| Some((flag.id(), flag.judge(matches)?))) {
+            Some((name, instead)) => {
+                Err(Error::raw(ErrorKind::InvalidValue, format!("--{name} is not supported: {instead}")))
+            }
+            None => Ok(Self(PhantomData)),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::super::Cli;
+    use super::super::args::normalise;
+
+    /// What a command line comes to: nothing, or the message.
+    fn parsed(line: &str) -> Result<(), String> {
+        let args = normalise(line.split_whitespace().map(Into::into));
+        Cli::try_parse_from(args).map(drop).map_err(|err| err.to_string())
+    }
+
+    #[test]
+    fn flags_of_llama_cpp_are_taken_or_refused_with_the_way_out() {
+        for line in [
+            "sterna run -m model.gguf -p Hello -n 32 -ngl 99 -fa on -c 4096 -no-cnv --no-warmup",
+            "sterna run -fa -ngl all --jinja -e --no-display-prompt --mirostat 0",
+            "sterna chat -cnv -fa 1 -ngl -1 --interactive --xtc-probability 0.0",
+            "sterna bench -ngl 99 -fa 1 -mmp 1 -p 512 -n 128",
+            "sterna perplexity -f wiki.txt -ngl 99",
+        ] {
+            assert_eq!(parsed(line), Ok(()), "{line}");
+        }
+        for (line, flag, way) in [
+            ("sterna run -ngl 20", "--gpu-layers", "--backend"),
+            ("sterna run -ngl 0", "--gpu-layers", "--backend cpu"),
+            ("sterna run -cnv", "--conversation", "sterna chat"),
+            ("sterna run -hf a/b", "--hf-repo", "-m"),
+            ("sterna chat -no-cnv", "--no-conversation", "sterna run"),
+            ("sterna chat --mlock", "--mlock", "mapped"),
+            ("sterna chat --mirostat 2", "--mirostat", "--top-p"),
+            ("sterna bench -mmp 0", "--mmap", "mapped"),
+        ] {
+            let message = parsed(line).unwrap_err();
+            let wanted = format!("error: {flag} is not supported: ");
+            assert!(message.starts_with(&wanted) && message.contains(way), "{line}: {message}");
+        }
+    }
+
+    #[cfg(feature = "serve")]
+    #[test]
+    fn flags_of_llama_server_are_taken_or_refused_with_the_way_out() {
+        for line in ["sterna serve --jinja -cb -ngl 99 -fa on", "sterna serve --embeddings --port 1"] {
+            assert_eq!(parsed(line).is_ok(), !line.contains("embeddings"), "{line}");
+        }
+        assert!(parsed("sterna serve --no-webui").unwrap_err().contains("page"));
+    }
+
+    /// No flag has two meanings: clap checks names within a subcommand.
+    #[test]
+    fn none_is_a_flag_of_ours() {
+        Cli::command().debug_assert();
+    }
+}
