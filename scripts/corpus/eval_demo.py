@@ -306,12 +306,16 @@ def ask(url: str, item: Item, timeout: float) -> str:
     )
     with urllib.request.urlopen(request, timeout=timeout) as reply:
         message = json.load(reply)["choices"][0]["message"]
-    calls = message.get("tool_calls") or []
-    written = [
-        {"function": {"name": c["function"]["name"], "arguments": json.loads(c["function"]["arguments"])}}
-        for c in calls
-    ]
-    return (message.get("content") or "") + "".join(dialogue.call_text(c) for c in written)
+    answer = message.get("content") or ""
+    for call in message.get("tool_calls") or []:
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        try:
+            written = {"function": {"name": name, "arguments": json.loads(arguments)}}
+        except ValueError:
+            # Cut off by the limit.
+            return f"{answer}{name}: {arguments}"
+        answer += dialogue.call_text(written)
+    return answer
 
 
 def main() -> None:
