@@ -19,9 +19,12 @@ pub struct Flag {
 
 /// Whether a value follows a flag.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Value {
+pub enum Value {
+    /// No.
     None,
+    /// One, or none.
     Maybe,
+    /// Yes.
     One,
 }
 
@@ -33,11 +36,13 @@ enum Verdict {
     By(fn(&str) -> Option<&'static str>),
 }
 
-const fn taken(names: &'static [&'static str]) -> Flag {
+/// A flag that is taken.
+pub const fn taken(names: &'static [&'static str]) -> Flag {
     Flag { names, short: None, value: Value::None, verdict: Verdict::Taken }
 }
 
-const fn refused(names: &'static [&'static str], value: Value, instead: &'static str) -> Flag {
+/// A flag that is refused, with what to do instead.
+pub const fn refused(names: &'static [&'static str], value: Value, instead: &'static str) -> Flag {
     Flag { names, short: None, value, verdict: Verdict::Refused(instead) }
 }
 
@@ -52,7 +57,8 @@ const WHOLE: &str = "a model runs on one backend whole; --backend names it";
 const MAPPED: &str = "leave it out: files are mapped, and stay in memory while there is room";
 const POSITIONS: &str = "the file says how positions are encoded; write it there";
 const SAMPLERS: &str = "there are --temp, --top-k, --top-p, --min-p, --typical and penalties";
-const LONGER: &str = "a text ends where its context does; -c makes it longer";
+/// Of a text that is to be longer than its context.
+pub const LONGER: &str = "a text ends where its context does; -c makes it longer";
 const SILENCE: &str = "the log is on stderr; 2>/dev/null leaves it out";
 
 fn gpu_layers(n: &str) -> Option<&'static str> {
@@ -86,11 +92,6 @@ pub struct OfRun;
 /// Flags of llama-cli where it talks.
 #[derive(Clone, Debug)]
 pub struct OfChat;
-
-/// Flags of llama-server.
-#[cfg(feature = "serve")]
-#[derive(Clone, Debug)]
-pub struct OfServer;
 
 /// The flags of a kind of program.
 pub trait List: Clone + fmt::Debug + Send + Sync + 'static {
@@ -190,27 +191,6 @@ impl List for OfChat {
     ];
 }
 
-#[cfg(feature = "serve")]
-impl List for OfServer {
-    const FLAGS: &'static [Flag] = &[
-        taken(&["jinja"]),
-        taken(&["kv-unified", "cont-batching"]),
-        taken(&["cache-prompt"]),
-        taken(&["props"]),
-        taken(&["no-context-shift"]),
-        refused(&["no-cont-batching"], Value::None, "requests always share steps"),
-        refused(&["context-shift"], Value::None, "an answer ends where its context does; -c makes it longer"),
-        refused(&["embedding", "embeddings"], Value::None, "this server generates text"),
-        refused(&["reranking", "rerank"], Value::None, "this server generates text"),
-        refused(&["api-prefix"], Value::One, "let a proxy take the prefix off"),
-        refused(
-            &["no-ui", "no-webui"],
-            Value::None,
-            "the page cannot be switched off; a proxy can leave it out",
-        ),
-    ];
-}
-
 /// The flags of a list. It holds nothing: what was typed is judged while it is read.
 #[derive(Clone, Debug)]
 pub struct Others<L>(PhantomData<L>);
@@ -307,15 +287,6 @@ mod tests {
             let wanted = format!("error: {flag} is not supported: ");
             assert!(message.starts_with(&wanted) && message.contains(way), "{line}: {message}");
         }
-    }
-
-    #[cfg(feature = "serve")]
-    #[test]
-    fn flags_of_llama_server_are_taken_or_refused_with_the_way_out() {
-        for line in ["sterna serve --jinja -cb -ngl 99 -fa on", "sterna serve --embeddings --port 1"] {
-            assert_eq!(parsed(line).is_ok(), !line.contains("embeddings"), "{line}");
-        }
-        assert!(parsed("sterna serve --no-webui").unwrap_err().contains("page"));
     }
 
     /// No flag has two meanings: clap checks names within a subcommand.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::chat::template_source;
-use super::llama_flags::{OfServer, Others};
+use super::llama_flags::{Flag, LONGER, List, Others, Value, refused, taken};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::models_args::ModelFile;
 use super::models_args::ModelsArgs;
@@ -116,6 +116,30 @@ pub struct ServeArgs {
     /// Also log what is of use when something is wrong
     #[arg(short, long)]
     verbose: bool,
+}
+
+/// Flags of llama-server that this one does not have.
+#[derive(Clone, Debug)]
+struct OfServer;
+
+impl List for OfServer {
+    const FLAGS: &'static [Flag] = &[
+        taken(&["jinja"]),
+        taken(&["kv-unified", "cont-batching"]),
+        taken(&["cache-prompt"]),
+        taken(&["props"]),
+        taken(&["no-context-shift"]),
+        refused(&["no-cont-batching"], Value::None, "requests always share steps"),
+        refused(&["context-shift"], Value::None, LONGER),
+        refused(&["embedding", "embeddings"], Value::None, "this server generates text"),
+        refused(&["reranking", "rerank"], Value::None, "this server generates text"),
+        refused(&["api-prefix"], Value::One, "let a proxy take the prefix off"),
+        refused(
+            &["no-ui", "no-webui"],
+            Value::None,
+            "the page cannot be switched off; a proxy can leave it out",
+        ),
+    ];
 }
 
 /// Rows of a step whose logits are kept at least.
@@ -338,7 +362,23 @@ impl ServeArgs {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::{Cli, args};
+
+    #[test]
+    fn flags_of_llama_server_are_taken_or_refused_with_the_way_out() {
+        let parsed = |line: &str| {
+            let args = args::normalise(line.split_whitespace().map(Into::into));
+            Cli::try_parse_from(args).map(drop).map_err(|err| err.to_string())
+        };
+        assert_eq!(parsed("sterna serve --jinja -cb -ngl 99 -fa on --no-context-shift"), Ok(()));
+        for (line, way) in [("--embeddings", "generates text"), ("--no-webui", "page"), ("-nocb", "steps")] {
+            let message = parsed(&format!("sterna serve {line}")).unwrap_err();
+            assert!(message.contains("is not supported") && message.contains(way), "{message}");
+        }
+    }
 
     #[test]
     fn the_environment_stands_before_what_is_typed() {

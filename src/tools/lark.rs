@@ -105,14 +105,19 @@ impl Writer<'_> {
 
     /// The rule `answer` for a message without a call, if it is JSON.
     fn answer(&mut self) {
-        if let (Some((schema, strict)), false) = (self.wanted.answer, self.is_forced) {
+        if let Some((schema, strict)) = self.wanted.answer.filter(|_| !self.is_forced) {
             self.line(&format!("answer: %json {}", lenient(schema.clone(), strict)));
         }
     }
 
+    /// Whether a message without a call is JSON.
+    fn is_answer(&self) -> bool {
+        !self.is_forced && self.wanted.answer.is_some()
+    }
+
     /// The choice of an answer beside calls.
     fn or_answer(&self) -> &'static str {
-        if self.is_forced { "" } else { " | answer" }
+        if self.is_answer() { " | answer" } else { "" }
     }
 
     /// Whether a message may be any text.
@@ -140,9 +145,13 @@ impl Writer<'_> {
     /// Rules `call_0`… for each tool: `open`, the name, `between`, arguments, `close`; and `call` for any.
     fn json_calls(&mut self, tools: &[&Tool], open: &str, between: &str, close: &str) {
         for (i, tool) in tools.iter().enumerate() {
-            let head = quote(&format!("{open}{}{between}", json!(tool.name)));
-            self.line(&format!("call_{i}: HEAD_{i} args_{i} {}", quote(close)));
-            self.line(&format!("HEAD_{i}: /[ \\n]{{0,4}}/ {head}"));
+            let head = format!("{open}{}{between}", json!(tool.name));
+            if open.starts_with('{') && close == "}" && self.is_answer() {
+                self.line(&format!("call_{i}: {} args_{i} {}", pieces(&head), quote(close)));
+            } else {
+                self.line(&format!("call_{i}: HEAD_{i} args_{i} {}", quote(close)));
+                self.line(&format!("HEAD_{i}: /[ \\n]{{0,4}}/ {}", quote(&head)));
+            }
             self.line(&format!("args_{i}: %json {}", arguments(tool)));
         }
         self.any_call(tools.len());
@@ -208,7 +217,9 @@ impl Writer<'_> {
     fn generic(&mut self, tools: &[&Tool]) {
         self.json_calls(tools, "{\"name\": ", ", \"arguments\": ", "}");
         let more = if self.parallel { " (\", \" call)*" } else { "" };
-        let calls = format!("\"{{\\\"tool_calls\\\": [\" call{more} \"]}}\"");
+        let head = "{\"tool_calls\": [";
+        let head = if self.is_answer() { pieces(head) } else { quote(head) };
+        let calls = format!("{head} call{more} \"]}}\"");
         if self.is_free() {
             self.line(&format!("message: ({calls} | \"{{\\\"response\\\": \" said \"}}\")"));
             self.line("said: %json {\"type\": \"string\"}");
@@ -254,6 +265,22 @@ impl Writer<'_> {
         self.any_call(tools.len());
         self.tagged_message();
     }
+}
+
+/// The beginning of a JSON text, each mark and each text in it by itself: the lexer reads as far as anything
+/// matches, and never goes back. So what an answer may begin with, too, must not be part of a longer piece.
+fn pieces(head: &str) -> String {
+    let mut out = Vec::new();
+    let mut rest = head;
+    while let Some(first) = rest.chars().next() {
+        let len = match first {
+            '"' => 2 + rest[1..].find('"').expect("a text has an end"),
+            _ => 1,
+        };
+        out.push(if first == ' ' { "SPACE?".to_owned() } else { quote(&rest[..len]) });
+        rest = &rest[len..];
+    }
+    out.join(" ")
 }
 
 /// The schema of a tool's arguments: an object, whatever it says.
