@@ -187,6 +187,18 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("LLAMA_ARG_MODELS_DIR", "--models-dir"),
     ("LLAMA_ARG_MODELS_MAX", "--models-max"),
     ("LLAMA_ARG_SLOT_SAVE_PATH", "--slot-save-path"),
+    // Taken, or refused with the way out.
+    ("LLAMA_ARG_API_PREFIX", "--api-prefix"),
+    ("LLAMA_ARG_FLASH_ATTN", "--flash-attn"),
+    ("LLAMA_ARG_HF_FILE", "--hf-file"),
+    ("LLAMA_ARG_HF_REPO", "--hf-repo"),
+    ("LLAMA_ARG_MAIN_GPU", "--main-gpu"),
+    ("LLAMA_ARG_MMPROJ", "--mmproj"),
+    ("LLAMA_ARG_MODEL_DRAFT", "--model-draft"),
+    ("LLAMA_ARG_MODEL_URL", "--model-url"),
+    ("LLAMA_ARG_N_GPU_LAYERS", "--gpu-layers"),
+    ("LLAMA_ARG_NUMA", "--numa"),
+    ("LLAMA_ARG_THREADS_BATCH", "--threads-batch"),
 ];
 /// The same for flags that are on or off.
 const SWITCHES: &[(&str, &str)] = &[
@@ -194,6 +206,13 @@ const SWITCHES: &[(&str, &str)] = &[
     ("LLAMA_ARG_ENDPOINT_SLOTS", "--slots"),
     ("LLAMA_ARG_NO_ENDPOINT_SLOTS", "--no-slots"),
     ("LLAMA_ARG_NO_CACHE_PROMPT", "--no-cache-prompt"),
+    // Taken, or refused with the way out.
+    ("LLAMA_ARG_CONTEXT_SHIFT", "--context-shift"),
+    ("LLAMA_ARG_EMBEDDINGS", "--embedding"),
+    ("LLAMA_ARG_JINJA", "--jinja"),
+    ("LLAMA_ARG_MLOCK", "--mlock"),
+    ("LLAMA_ARG_NO_MMAP", "--no-mmap"),
+    ("LLAMA_ARG_RERANKING", "--reranking"),
 ];
 
 /// The command line of `serve` with what the environment says before the user's own flags, which override it.
@@ -362,7 +381,7 @@ impl ServeArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     use super::*;
     use crate::cli::{Cli, args};
@@ -377,6 +396,16 @@ mod tests {
         for (line, way) in [("--embeddings", "generates text"), ("--no-webui", "page"), ("-nocb", "steps")] {
             let message = parsed(&format!("sterna serve {line}")).unwrap_err();
             assert!(message.contains("is not supported") && message.contains(way), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_environment_names_flags_of_serve() {
+        let cli = Cli::command();
+        let serve = cli.find_subcommand("serve").unwrap();
+        for (name, flag) in ENVIRONMENT.iter().chain(SWITCHES) {
+            let is_known = serve.get_arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"));
+            assert!(is_known, "{name}: {flag}");
         }
     }
 
