@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Trains a BitNet b1.58 on the small world of scripts/corpus: stories and conversations.
 
-    python3 scripts/corpus/make_corpus.py --seed 1 --words 60000000 > world.txt
-    python scripts/train_world.py --corpus world.txt --out run --minutes 150 --compile --bf16
+    python3 scripts/corpus/make_corpus.py --seed 1 --documents 420000 > world.txt
+    python scripts/train_world.py --corpus world.txt --out run --steps 3600 --compile --bf16
     python scripts/export_demo.py run
 
 The model, the optimisers and the straight-through rounding are those of train_demo.py: ternary from the
-first step. What differs is the text: documents are packed whole into windows, what a user says is read but
-not learned, digits are tokens of their own, and in some windows random tokens come twice, far apart, so
-that the model learns to bring back what it has seen.
+first step. It begins from weights that can nearly copy (begin.py). Documents are packed whole into windows,
+what a user says is read but not learned, digits are tokens of their own, and in some windows random tokens
+come twice or more often, so that the model learns to bring back what it has seen.
 
 The run ends after `--minutes` of training, or after `--steps`; stopped before, the same command goes on
 from the last checkpoint. With `--steps` the result depends on the flags and the library alone; with
@@ -29,8 +29,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from begin import begin
 from train_demo import END, BitNet, Shape, is_validation, optimisers, plot, save
 
 SPECIALS = [END, "<|im_start|>", "<|im_end|>"]
@@ -39,14 +40,15 @@ SPLIT = (
     r"|\s+(?!\S)|\s+"
 )
 """The pre-tokenizer that GGUF names `qwen2`: each digit is a piece."""
+REPEATS = (0.5, 0.15)
+"""Shares of windows that are repeats: while copying is learned, and later."""
 IGNORED = -100
 """A target that adds nothing to the loss."""
 
 SHAPES = {
-    "deep": Shape(n_layers=6, dim=256, n_heads=2, n_kv_heads=1, head_dim=128, ffn_dim=768, n_ctx=2048),
-    "heads": Shape(n_layers=6, dim=256, n_heads=4, n_kv_heads=2, head_dim=64, ffn_dim=768, n_ctx=2048),
-    "wide": Shape(n_layers=4, dim=384, n_heads=3, n_kv_heads=1, head_dim=128, ffn_dim=1024, n_ctx=2048),
-    "tiny": Shape(n_layers=2, dim=128, n_heads=2, n_kv_heads=1, head_dim=64, ffn_dim=256, n_ctx=2048),
+    "deep": Shape(n_layers=6, dim=256, n_heads=2, n_kv_heads=2, head_dim=128, ffn_dim=768, n_ctx=2048),
+    "heads": Shape(n_layers=6, dim=256, n_heads=4, n_kv_heads=4, head_dim=64, ffn_dim=768, n_ctx=2048),
+    "tiny": Shape(n_layers=2, dim=128, n_heads=1, n_kv_heads=1, head_dim=128, ffn_dim=256, n_ctx=2048),
 }
 """Columns of I2_S come in blocks of 128. All but `tiny`, which is for trying the scripts, fit in 6 MB."""
 
@@ -166,16 +168,17 @@ class Windows:
         self.at += 1
         return self.order[self.at - 1]
 
-    def take(self, needles: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets of one window."""
+    def take(self, needles: bool, repeats: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of one window: of documents, with needles in them or not, or of repeats."""
         size = self.n_ctx + 1
         rng = np.random.default_rng((self.seed, self.n_ctx, 7, self.taken))
         self.taken += 1
+        if repeats:
+            ids, mask = self._repeats(size, rng)
+            return ids[:-1], np.where(mask, ids, IGNORED)[1:]
         parts, learned, filled = [], [], 0
         room = size
-        inserted = (
-            rng.integers(6, 20) if needles and self.n_ctx >= 1024 else rng.integers(1, 5) if needles else 0
-        )
+        inserted = rng.integers(self.n_ctx // 128, self.n_ctx // 64) if needles else 0
         room -= inserted * 16
         while filled < room:
             i = self._next()
@@ -187,6 +190,23 @@ class Windows:
         if inserted:
             ids, mask = self._with_needles(ids, mask, int(inserted), rng)
         return ids[:-1], np.where(mask, ids, IGNORED)[1:]
+
+    def _repeats(self, size: int, rng) -> tuple[np.ndarray, np.ndarray]:
+        """Some runs of random ids, over and over in any order; what comes again is learned."""
+        most = self.n_ctx // 512
+        n = int(rng.choice([1, 1, 2, 3, 6, 10])) * most
+        runs = [rng.integers(self.specials, self.n_vocab, rng.integers(4, 33)) for _ in range(n)]
+        seen, parts, masks, filled = set(), [], [], 0
+        while filled < size:
+            which = int(rng.integers(n))
+            mask = np.full(len(runs[which]), which in seen)
+            # Nobody can tell which run begins.
+            mask[0] = False
+            seen.add(which)
+            parts.append(runs[which])
+            masks.append(mask)
+            filled += len(mask)
+        return np.concatenate(parts)[:size], np.concatenate(masks)[:size]
 
     def _with_needles(self, ids, mask, n: int, rng) -> tuple[np.ndarray, np.ndarray]:
         """Each of `n` runs of eight random ids stands in the window twice; what follows its first ids the
@@ -207,8 +227,9 @@ class Windows:
         return np.concatenate([*pieces, ids[at:]]), np.concatenate([*masks, mask[at:]])
 
 
-def batch(windows: Windows, n: int, needles: float, step: int) -> tuple[Tensor, Tensor]:
-    pairs = [windows.take((step * 7 + i) % 10 < needles * 10) for i in range(n)]
+def batch(windows: Windows, n: int, needles: float, step: int, repeats: float = 0) -> tuple[Tensor, Tensor]:
+    turns = [(step * 7 + i) % 10 / 10 for i in range(n)]
+    pairs = [windows.take(turn < needles, turn >= 1 - repeats) for turn in turns]
     return tuple(torch.from_numpy(np.stack(t)) for t in zip(*pairs))
 
 
@@ -231,6 +252,17 @@ class Loss(torch.nn.Module):
         return loss_of(self.model, ids, targets)
 
 
+@torch.no_grad()
+def validation(loss_fn: nn.Module, x: Tensor, y: Tensor, args: argparse.Namespace) -> float:
+    """Mean loss over the learned targets."""
+    n = args.part // args.context
+    with torch.autocast(args.device, torch.bfloat16, enabled=args.bf16):
+        sums = [
+            loss_fn(a.to(args.device), b.to(args.device)).item() for a, b in zip(x.split(n), y.split(n))
+        ]
+    return sum(sums) / int((y != IGNORED).sum())
+
+
 def rate(step: int, progress: float, warmup: int, decay: float) -> float:
     """Share of the learning rate: a rise, a plateau, a straight way down to 0 in the last share of the
     run."""
@@ -245,20 +277,26 @@ def arguments() -> argparse.Namespace:
     budget.add_argument("--minutes", type=float, help="training time, over all starts of the run")
     budget.add_argument("--steps", type=int)
     parser.add_argument("--stop", type=int, help="stop after this step of the schedule")
-    parser.add_argument("--shape", choices=SHAPES, default="deep")
+    parser.add_argument("--shape", choices=SHAPES, default="heads")
     parser.add_argument("--batch", type=int, default=8192, help="tokens a step")
     parser.add_argument("--context", type=int, default=512, help="tokens of a short window")
     parser.add_argument(
         "--long-every",
         type=int,
-        default=8,
-        help="of so many steps one has windows of all positions, after a fifth of the run",
+        default=6,
+        help="of so many steps one has windows of all positions, after a quarter of the run",
     )
-    parser.add_argument("--needles", type=float, default=0.4, help="share of windows with random runs twice")
+    parser.add_argument(
+        "--copying",
+        type=float,
+        default=0.03,
+        help="first share of the run, in which half of the windows are repeats of random tokens",
+    )
+    parser.add_argument("--needles", type=float, default=0.3, help="share of windows with random runs twice")
     parser.add_argument(
         "--decay", type=float, default=0.4, help="last share of the run, in which the rate falls"
     )
-    parser.add_argument("--part", type=int, default=4096, help="tokens of one forward pass")
+    parser.add_argument("--part", type=int, default=8192, help="tokens of one forward pass")
     parser.add_argument("--lr", type=float, default=5e-3)
     parser.add_argument("--warmup", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
@@ -285,13 +323,16 @@ def main() -> None:
     long = Windows(text, shape.n_ctx, every, args.seed, len(SPECIALS))
     check = Windows(val, args.context, np.arange(len(val)), 0, len(SPECIALS))
     val_x, val_y = batch(check, 32, 0, 0)
+    copy_x, copy_y = batch(check, 8, 0, 0, 1)
     print(
         f"{len(text)} documents, {len(text.ids)} tokens, {text.learned.mean():.0%} learned, "
         f"{(lengths > args.context).mean():.1%} longer than {args.context}",
         flush=True,
     )
 
-    model = BitNet(shape).to(args.device)
+    model = BitNet(shape)
+    begin(model, args.seed)
+    model.to(args.device)
     print(f"{sum(p.numel() for p in model.parameters())} weights", flush=True)
     opts = optimisers(model, args.lr)
     done, trained_s, rows = 0, 0.0, []
@@ -314,9 +355,10 @@ def main() -> None:
         progress = done / args.steps if args.steps else trained_s / (60 * args.minutes)
         if progress >= 1 or done == args.stop:
             break
-        is_long = progress > 0.2 and done % args.long_every == args.long_every - 1
+        is_long = progress > 0.25 and done % args.long_every == args.long_every - 1
         windows = long if is_long else short
-        x, y = batch(windows, args.batch // windows.n_ctx, args.needles, done)
+        repeats = REPEATS[progress >= args.copying]
+        x, y = batch(windows, args.batch // windows.n_ctx, args.needles, done, repeats)
         share = rate(done, progress, args.warmup, args.decay)
         n_learned, total = int((y != IGNORED).sum()), 0.0
         rows_a_part = max(1, args.part // windows.n_ctx)
@@ -328,29 +370,24 @@ def main() -> None:
         for opt in opts:
             for group in opt.param_groups:
                 group["lr"] = args.lr * share
-            opt.step()
+            with torch.autocast(args.device, torch.bfloat16, enabled=args.bf16):
+                opt.step()
             opt.zero_grad()
         done += 1
         trained_s = before + time.monotonic() - began
         last = done == args.stop or (done >= args.steps if args.steps else trained_s >= 60 * args.minutes)
         checked = last or done % args.check_every == 0
-        shown = ""
+        shown = copied = ""
         if checked:
-            with torch.no_grad(), torch.autocast(args.device, torch.bfloat16, enabled=args.bf16):
-                sums = [
-                    loss_fn(a.to(args.device), b.to(args.device)).item()
-                    for a, b in zip(
-                        val_x.split(args.part // args.context), val_y.split(args.part // args.context)
-                    )
-                ]
-            shown = f"{sum(sums) / int((val_y != IGNORED).sum()):.4f}"
+            shown = f"{validation(loss_fn, val_x, val_y, args):.4f}"
+            copied = f"  repeats {validation(loss_fn, copy_x, copy_y, args):.4f}"
         rows.append([str(done), str(done * args.batch), f"{share:.4f}", f"{total:.4f}", shown])
         if checked or done % 10 == 0:
             speed = (done - began_tokens) * args.batch / (time.monotonic() - began)
             print(
                 f"step {done}  {trained_s / 60:.1f} min  rate {share:.2f}  "
                 f"loss {total:.4f}{' long' * is_long}  "
-                f"validation {shown or '-'}  {speed:.0f} tokens/s",
+                f"validation {shown or '-'}{copied}  {speed:.0f} tokens/s",
                 flush=True,
             )
         if checked or done % args.save_every == 0:

@@ -1,0 +1,82 @@
+"""Where the training of the demo model begins: attention that can nearly copy."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from train_demo import BitNet
+
+SLOW, FAST = 0.006, 0.3
+"""Angles, in radians a position, of pairs of the rotary embedding: to slower ones all places of a text look
+alike, to faster ones not even neighbours do."""
+
+
+@torch.no_grad()
+def begin(model: BitNet, seed: int) -> None:
+    """Sets the weights to where training begins: attention that can copy, but for its strength.
+
+    From random weights it took this model more than six million tokens not to find out how to copy a word.
+    So every head gives back what it takes up; head 0 of layer 0 looks at the token before, and head 0 of the
+    layers 1 and 3 at what followed the same token earlier (an induction head). All of it is real weights in
+    dense matrices, which the rounding to ternary leaves about where they were.
+    """
+    shape, generator = model.shape, torch.Generator().manual_seed(seed)
+    dim, head, half = shape.dim, shape.head_dim, shape.head_dim // 2
+    angles = [shape.rope_base ** (-pair / half) for pair in range(half)]
+    matched = [pair for pair, angle in enumerate(angles) if angle < SLOW]
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator)
+
+    def without(rows: Tensor, direction: Tensor) -> Tensor:
+        return rows - torch.outer(rows @ direction, direction) / dim
+
+    # What all tokens have in common, and what each has for itself.
+    common = normal(dim).sign()
+    model.token_embd.copy_(0.3 * (normal(shape.n_vocab, dim) + common))
+    model.output_norm.fill_(0.1)
+    moved = None
+    for number, layer in enumerate(model.layers):
+        layer.attn_sub_norm.fill_(0.5)
+        layer.ffn_sub_norm.fill_(0.1)
+        for matrix in (layer.attn_q, layer.attn_k):
+            matrix.copy_(normal(*matrix.shape) * 0.04)
+        for h in range(shape.n_heads):
+            kv = h * shape.n_kv_heads // shape.n_heads
+            values = layer.attn_v[kv * head : (kv + 1) * head]
+            layer.attn_output[:, h * head : (h + 1) * head] = values.T
+        q, k = layer.attn_q[:head], layer.attn_k[:head]
+        if number == 0:
+            # Constants that the rotary embedding turns, one place apart: as many signs of the common part
+            # are flipped as make a cosine.
+            q.zero_()
+            k.copy_(without(k, common) * 0.1)
+            for pair, angle in enumerate(angles):
+                if angle < FAST:
+                    break
+                for matrix, row, value in (
+                    (k, pair, 1.0),
+                    (q, pair, math.cos(angle)),
+                    (q, pair + half, -math.sin(angle)),
+                ):
+                    flipped = torch.rand(dim, generator=generator) < (1 - value) / 2
+                    matrix[row] = torch.where(flipped, -common, common) * 0.15
+            output = layer.attn_output[:, :head]
+            output.copy_(normal(dim, head) * 0.02)
+            layer.attn_sub_norm[:head] = 2.0
+            moved = rounded(output) @ rounded(layer.attn_v[:head])
+        if number in (1, 3):
+            # A key is what layer 0 has brought from the token before, a query the token itself.
+            layer.attn_norm.fill_(5.0)
+            layer.attn_sub_norm[:head] = 1.0
+            q.zero_()
+            rows = torch.tensor([*matched, *(pair + half for pair in matched)])
+            keys = without(normal(len(rows), dim), common)
+            queries = without(keys @ moved, common)
+            k[rows], q[rows] = keys * 0.15, queries / queries.std() * 0.15
+
+
+def rounded(w: Tensor) -> Tensor:
+    """The codes -1, 0 and 1 of `w`, as train_demo.ternary has them."""
+    return (w / w.abs().mean().clamp(min=1e-5)).round().clamp(-1, 1)
