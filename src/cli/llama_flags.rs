@@ -62,9 +62,11 @@ pub const LONGER: &str = "a text ends where its context does; -c makes it longer
 const SILENCE: &str = "the log is on stderr; 2>/dev/null leaves it out";
 
 fn gpu_layers(n: &str) -> Option<&'static str> {
-    match n {
-        "99" | "999" | "-1" | "all" | "auto" => None,
-        "0" => Some("--backend cpu runs a model without a card"),
+    match n.parse::<i64>() {
+        _ if ["all", "auto"].contains(&n) => None,
+        // All of them: more than any model has.
+        Ok(-1 | 99..) => None,
+        Ok(0) => Some("--backend cpu runs a model without a card"),
         _ => Some(WHOLE),
     }
 }
@@ -268,7 +270,7 @@ mod tests {
             "sterna run -m model.gguf -p Hello -n 32 -ngl 99 -fa on -c 4096 -no-cnv --no-warmup",
             "sterna run -fa -ngl all --jinja -e --no-display-prompt --mirostat 0",
             "sterna chat -cnv -fa 1 -ngl -1 --interactive --xtc-probability 0.0",
-            "sterna bench -ngl 99 -fa 1 -mmp 1 -p 512 -n 128",
+            "sterna bench -ngl 9999 -fa 1 -mmp 1 -p 512 -n 128",
             "sterna perplexity -f wiki.txt -ngl 99",
         ] {
             assert_eq!(parsed(line), Ok(()), "{line}");
