@@ -40,8 +40,8 @@ SPLIT = (
     r"|\s+(?!\S)|\s+"
 )
 """The pre-tokenizer that GGUF names `qwen2`: each digit is a piece."""
-REPEATS = (0.5, 0.15)
-"""Shares of windows that are repeats: while copying is learned, and later."""
+REPEATS = (0.5, 0.1)
+"""Shares of windows that are repeats, in tenths: while copying is learned, and later."""
 IGNORED = -100
 """A target that adds nothing to the loss."""
 

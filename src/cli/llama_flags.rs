@@ -203,8 +203,8 @@ impl Flag {
     }
 
     fn arg(&self) -> Arg {
-        let arg = Arg::new(self.id()).long(self.id()).aliases(self.names[1..].iter().copied()).hide(true);
-        let arg = self.short.map_or(arg.clone(), |short| arg.short(short));
+        let aliases = self.names[1..].iter().copied();
+        let arg = Arg::new(self.id()).long(self.id()).aliases(aliases).short(self.short).hide(true);
         match self.value {
             Value::None => arg.action(ArgAction::SetTrue),
             Value::Maybe => arg.num_args(0..=1),
