@@ -195,6 +195,7 @@ impl Caps {
         Self {
             subgroups: subgroups && options.subgroups.unwrap_or(true),
             packed: options.packed.unwrap_or(packed),
+            browser: info.backend == wgpu::Backend::BrowserWebGpu,
         }
     }
 }

@@ -62,6 +62,8 @@ pub struct Caps {
     pub subgroups: bool,
     /// Four packed int8 products are an instruction.
     pub packed: bool,
+    /// A browser compiles the text, and wants extensions of WGSL enabled by name. Naga refuses such a line.
+    pub browser: bool,
 }
 
 /// A storage buffer of a kernel, behind the parameters.
@@ -255,10 +257,9 @@ impl Kernel {
             Self::SampleBest => ("sample", context! { best => true }),
             Self::Sample => ("sample", context! { best => false }),
         };
-        let Caps { subgroups, packed } = caps;
+        let Caps { subgroups, packed, browser } = caps;
         let experts = matches!(self, Self::Linear { experts: true, .. });
-        let all =
-            context! { threads => self.threads(), lanes => LANES, subgroups, packed, experts, ..values };
+        let all = context! { threads => self.threads(), lanes => LANES, subgroups, packed, browser, experts, ..values };
         let text = TEMPLATES.get_template(&format!("{file}.wgsl")).and_then(|template| template.render(all));
         text.unwrap_or_else(|err| panic!("{}: {err:#}", self.name()))
     }

@@ -17,7 +17,7 @@ static VARIANTS: LazyLock<Vec<(String, Kernel, Module, ModuleInfo)>> = LazyLock:
         for subgroups in [false, true] {
             for packed in [false, true] {
                 let name = format!("{}, subgroups: {subgroups}, packed: {packed}", kernel.name());
-                let text = kernel.source(Caps { subgroups, packed });
+                let text = kernel.source(Caps { subgroups, packed, browser: false });
                 if !seen.insert(text.clone()) {
                     continue;
                 }
@@ -105,14 +105,18 @@ fn every_variant_becomes_hlsl() {
 }
 
 #[test]
-#[ignore = "writes files: the text of every variant, to read it or to compare it with another commit's"]
+#[ignore = "writes files: the text of every variant, for scripts/tint, to read it or to compare commits"]
 fn write_every_variant() {
     let dir = std::env::temp_dir().join("sterna-wgsl");
-    std::fs::create_dir_all(&dir).unwrap();
-    for kernel in Kernel::all() {
-        for (subgroups, packed) in [(false, false), (false, true), (true, false), (true, true)] {
-            let file = format!("{}-{subgroups}-{packed}.wgsl", kernel.name());
-            std::fs::write(dir.join(file), kernel.source(Caps { subgroups, packed })).unwrap();
+    for (folder, browser) in [("native", false), ("browser", true)] {
+        let folder = dir.join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        for kernel in Kernel::all() {
+            for (subgroups, packed) in [(false, false), (false, true), (true, false), (true, true)] {
+                let file = format!("{}-{subgroups}-{packed}.wgsl", kernel.name());
+                let text = kernel.source(Caps { subgroups, packed, browser });
+                std::fs::write(folder.join(file), text).unwrap();
+            }
         }
     }
     println!("{}", dir.display());

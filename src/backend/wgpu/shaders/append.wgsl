@@ -154,7 +154,7 @@ fn encode(source: u32, to: u32, of_v: bool) {
     if (is_beyond_halves(of_norm) || is_beyond_halves(of_rest)) {
         atomicAdd(&clamped, 1u);
     }
-    keys[to + params.side.scales_at + place] = within_halves(of_norm) | within_halves(of_rest) << 16u;
+    keys[to + params.side.scales_at + place] = within_halves(of_norm) | (within_halves(of_rest) << 16u);
 
     // What the codes stand for is known when they can be read back.
     storageBarrier();
@@ -226,7 +226,7 @@ fn encode(source: u32, to: u32, of_v: bool) {
     scales[place] = within_halves(of_scale);
     workgroupBarrier();
     if (thread < PAGE_POSITIONS / 2u) {
-        let pair = scales[2u * thread] | scales[2u * thread + 1u] << 16u;
+        let pair = scales[2u * thread] | (scales[2u * thread + 1u] << 16u);
         if (of_v) {
             values[to + params.side.scales_at + thread] = pair;
         } else {

@@ -235,7 +235,7 @@ fn code_scores(at: u32, place: u32) -> vec4<f32> {
             for (var i = run * KEY_RUN; i < (run + 1u) * KEY_RUN; i++) {
                 of_codes += of_heads[chunk * CHUNK + i] * key_number_of(key_code_in(words, i));
                 let query = of_projected[chunk * CHUNK + i];
-                of_signs += select(-query, query, (words.y >> i & 1u) == 1u);
+                of_signs += select(-query, query, ((words.y >> i) & 1u) == 1u);
             }
         }
     }

@@ -95,7 +95,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let total = reduce_sum(sum);
     for (var expert = thread; expert < params.n_experts; expert += THREADS) {
         let word = atomicLoad(&chosen[expert / 32u]);
-        if ((word >> (expert % 32u) & 1u) == 1u) {
+        if (((word >> (expert % 32u)) & 1u) == 1u) {
             // Experts of lower numbers come before it.
             var before = countOneBits(word & ((1u << (expert % 32u)) - 1u));
             for (var i = 0u; i < expert / 32u; i++) {

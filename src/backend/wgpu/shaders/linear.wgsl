@@ -64,8 +64,12 @@ fn first_slot() -> u32 {
     return routes[expert];
 }
 
+fn rows_of(e: u32) -> u32 {
+    return routes[e + 1u] - routes[e];
+}
+
 fn n_rows() -> u32 {
-    return routes[expert + 1u] - routes[expert];
+    return rows_of(expert);
 }
 
 // The row of acts of the expert's r-th row; of the last where there are not as many.
@@ -160,10 +164,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let row = workgroup.x * (THREADS / LANES) + slot_of();
     let first = workgroup.y * ROWS;
 #if experts
-    choose_expert(workgroup.z);
-    if (first >= n_rows()) {
+    // Not by `expert`: a private variable may differ between threads, for all that a compiler knows.
+    if (first >= rows_of(params.first_expert + workgroup.z)) {
         return;
     }
+    choose_expert(workgroup.z);
 #endif
     var sums: array<Acc, ROWS>;
     if (row < params.w.rows) {
@@ -226,10 +231,10 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let first_row = workgroup.x * TILE;
     let first = workgroup.y * TILE;
 #if experts
-    choose_expert(workgroup.z);
-    if (first >= n_rows()) {
+    if (first >= rows_of(params.first_expert + workgroup.z)) {
         return;
     }
+    choose_expert(workgroup.z);
 #endif
     let across = thread % 8u;
     let down = thread / 8u;

@@ -284,7 +284,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         return;
     }
     collect(o * params.n_vocab, how.top_k);
-    let first = kept[0];
+    let first = workgroupUniformLoad(&kept[0]);
     // An infinite maximum leaves no distribution to draw from.
     if ((first.x == 0xff800000u) || first.x <= 0x007fffffu) {
         if (thread == 0u) {

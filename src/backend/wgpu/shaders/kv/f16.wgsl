@@ -7,6 +7,6 @@ fn #{side}_elems_of(word: u32) -> vec2<f32> {
 
 #if writes
 fn word_of(a: f32, b: f32) -> u32 {
-    return half_bits(a) | half_bits(b) << 16u;
+    return half_bits(a) | (half_bits(b) << 16u);
 }
 #endif

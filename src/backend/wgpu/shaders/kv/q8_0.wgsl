@@ -9,7 +9,7 @@ fn #{side}_words_of(run: u32) -> vec2<u32> {
 }
 
 fn #{side}_code_in(words: vec2<u32>, i: u32) -> u32 {
-    return words.x >> (8u * (i % 4u)) & 255u;
+    return (words.x >> (8u * (i % 4u))) & 255u;
 }
 
 fn #{side}_number_of(code: u32) -> f32 {

@@ -17,7 +17,7 @@ fn #{side}_words_of(run: u32) -> vec2<u32> {
 }
 
 fn #{side}_code_in(words: vec2<u32>, i: u32) -> u32 {
-    return words.x >> (4u * (i % 8u)) & 15u;
+    return (words.x >> (4u * (i % 8u))) & 15u;
 }
 #else
 const #{SIDE}_BITS: u32 = 3u;
@@ -31,9 +31,9 @@ fn #{side}_words_of(run: u32) -> vec2<u32> {
 
 fn #{side}_code_in(words: vec2<u32>, i: u32) -> u32 {
 #if codec.form == "signs"
-    return words.x >> (2u * (i % 16u)) & 3u;
+    return (words.x >> (2u * (i % 16u))) & 3u;
 #else
-    return (words.x >> (2u * (i % 16u)) & 3u) | (words.y >> i & 1u) << 2u;
+    return ((words.x >> (2u * (i % 16u))) & 3u) | (((words.y >> i) & 1u) << 2u);
 #endif
 }
 #endif
@@ -59,7 +59,7 @@ fn put_code(words: ptr<function, array<u32, SIDE_BITS>>, i: u32, code: u32) {
     (*words)[i / 16u] |= code << (2u * (i % 16u));
 #else
     (*words)[i / 16u] |= (code & 3u) << (2u * (i % 16u));
-    (*words)[2] |= code >> 2u << i;
+    (*words)[2] |= (code >> 2u) << i;
 #endif
 }
 #endif

@@ -106,6 +106,6 @@ fn projected_sign_of(e: u32) -> f32 {
 }
 
 fn sign_in(word: u32, e: u32) -> f32 {
-    return 1.0 - 2.0 * f32(word >> (e % 32u) & 1u);
+    return 1.0 - 2.0 * f32((word >> (e % 32u)) & 1u);
 }
 #endif

@@ -11,10 +11,10 @@ fn place(chunk: u32, i: u32) -> u32 {
 
 // x = scale, y = minimum of a group.
 fn scale_and_min(header: vec4<u32>, group: u32) -> vec2<f32> {
-    let packed = header.yzw >> vec3(8u * (group % 4u)) & vec3(255u);
+    let packed = (header.yzw >> vec3(8u * (group % 4u))) & vec3(255u);
     var six = packed.xy & vec2(63u);
     if (group >= 4u) {
-        six = vec2(packed.z & 15u, packed.z >> 4u) | packed.xy >> vec2(6u) << vec2(4u);
+        six = vec2(packed.z & 15u, packed.z >> 4u) | ((packed.xy >> vec2(6u)) << vec2(4u));
     }
     return unpack2x16float(header.x) * vec2<f32>(six);
 }

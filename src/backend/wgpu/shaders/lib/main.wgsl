@@ -4,6 +4,14 @@
 // A kernel sets `reduce`, its reductions over a workgroup, each (name, type, function of two values), and
 // `reduce_lanes`, those over the LANES threads of a slot, each (name, function), all over values of
 // `lanes_type`.
+#if subgroups
+#if browser
+enable subgroups;
+#endif
+// Loops over the lanes of a subgroup end where a variable says, which is the same for all of them.
+diagnostic(off, subgroup_uniformity);
+#endif
+
 const THREADS: u32 = #{threads}u;
 const LANES: u32 = #{lanes}u;
 

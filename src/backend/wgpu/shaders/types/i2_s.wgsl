@@ -11,7 +11,7 @@ fn place(chunk: u32, i: u32) -> u32 {
 }
 
 fn codes(chunk: vec4<u32>, group: u32) -> vec4<u32> {
-    return chunk >> vec4(6u - 2u * group) & vec4(0x03030303u);
+    return (chunk >> vec4(6u - 2u * group)) & vec4(0x03030303u);
 }
 
 // Code 3, which no quantiser writes, counts as 0.

@@ -15,7 +15,7 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let scale = bitcast<f32>(word_at(params.w.rows * params.w.chunks, row));
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var i = 0u; i < CHUNK_QUADS; i++) {
-        let codes = bits[i % 4u] >> (2u * (i / 4u)) & 0x03030303u;
+        let codes = (bits[i % 4u] >> (2u * (i / 4u))) & 0x03030303u;
         values[i] = (vec4<f32>(unpack4xU8(codes)) - 1.0) * scale;
     }
     return values;

@@ -13,9 +13,9 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let block = at / 8u;
     let group = at % 8u;
     let first = word_at(groups, 2u * block);
-    let low = word_at(groups, 2u * block + 1u) >> (4u * group) & 15u;
-    let high = first >> (16u + 2u * group) & 3u;
-    let scale = unpack2x16float(first).x * (f32(low | high << 4u) - 32.0);
+    let low = (word_at(groups, 2u * block + 1u) >> (4u * group)) & 15u;
+    let high = (first >> (16u + 2u * group)) & 3u;
+    let scale = unpack2x16float(first).x * (f32(low | (high << 4u)) - 32.0);
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var i = 0u; i < CHUNK_QUADS; i++) {
         values[i] = of_table(nibbles(bits, i)) * scale;

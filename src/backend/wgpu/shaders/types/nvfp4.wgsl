@@ -15,9 +15,9 @@ const TABLE: vec4<u32> = vec4(0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu
 
 // Half of what a scale stands for; the largest code but for the sign stands for 0.
 fn half_scale(code: u32) -> f32 {
-    let exponent = code >> 3u & 15u;
+    let exponent = (code >> 3u) & 15u;
     let mantissa = code & 7u;
-    let usual = bitcast<f32>((exponent + 119u) << 23u | mantissa << 20u);
+    let usual = bitcast<f32>(((exponent + 119u) << 23u) | (mantissa << 20u));
     let small = f32(mantissa) / 1024.0;
     return select(select(usual, small, exponent == 0u), 0.0, code == 0x7fu);
 }
@@ -30,8 +30,8 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     for (var i = 0u; i < CHUNK_QUADS; i++) {
         // Of each group: the low halves of two words, then their high halves.
         let group = i / 4u;
-        let codes = bits[2u * group + i % 2u] >> (4u * (i / 2u % 2u)) & 0x0f0f0f0fu;
-        values[i] = of_table(codes) * half_scale(four >> (8u * group) & 255u);
+        let codes = (bits[2u * group + i % 2u] >> (4u * (i / 2u % 2u))) & 0x0f0f0f0fu;
+        values[i] = of_table(codes) * half_scale((four >> (8u * group)) & 255u);
     }
     return values;
 }

@@ -16,7 +16,7 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
         let group = part / 2u * 8u + 2u * shift + part % 2u;
         let byte = groups[group / 4u] >> (8u * (group % 4u));
         let line = of_block * vec2<f32>(vec2(byte, byte >> 4u) & vec2(15u));
-        let q = bits >> vec4(2u * shift) & vec4(0x03030303u);
+        let q = (bits >> vec4(2u * shift)) & vec4(0x03030303u);
         for (var i = 0u; i < 4u; i++) {
             values[4u * shift + i] = vec4<f32>(unpack4xU8(q[i])) * line.x - line.y;
         }

@@ -16,11 +16,11 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     for (var shift = 0u; shift < 4u; shift++) {
         // The group's number modulo 8; of each scale the low four bits, and the high two.
         let group = 2u * shift + part % 2u;
-        let four = scales[group / 4u] >> (8u * (group % 4u) + part / 2u * 4u) & 15u;
-        let two = scales.z >> (8u * (group % 4u) + part / 2u * 4u + shift / 2u * 2u) & 3u;
-        let scale = of_block * (f32(four | two << 4u) - 32.0);
-        let third = high >> vec4(part / 2u * 4u + shift) & vec4(0x01010101u);
-        let q = low >> vec4(2u * shift) & vec4(0x03030303u) | third << vec4(2u);
+        let four = (scales[group / 4u] >> (8u * (group % 4u) + part / 2u * 4u)) & 15u;
+        let two = (scales.z >> (8u * (group % 4u) + part / 2u * 4u + shift / 2u * 2u)) & 3u;
+        let scale = of_block * (f32(four | (two << 4u)) - 32.0);
+        let third = (high >> vec4(part / 2u * 4u + shift)) & vec4(0x01010101u);
+        let q = ((low >> vec4(2u * shift)) & vec4(0x03030303u)) | (third << vec4(2u));
         for (var i = 0u; i < 4u; i++) {
             values[4u * shift + i] = (vec4<f32>(unpack4xU8(q[i])) - 4.0) * scale;
         }

@@ -12,7 +12,7 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     for (var odd = 0u; odd < 2u; odd++) {
         let line = scale_and_min(header, 2u * pair + odd);
         for (var part = 0u; part < 2u; part++) {
-            let q = bits_at(block + 1u + 2u * pair + part) >> vec4(4u * odd) & vec4(0x0f0f0f0fu);
+            let q = (bits_at(block + 1u + 2u * pair + part) >> vec4(4u * odd)) & vec4(0x0f0f0f0fu);
             for (var i = 0u; i < 4u; i++) {
                 values[8u * odd + 4u * part + i] = vec4<f32>(unpack4xU8(q[i])) * line.x - line.y;
             }

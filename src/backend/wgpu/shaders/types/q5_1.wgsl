@@ -12,7 +12,7 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let high = word_at(blocks + (blocks + 3u) / 4u, at);
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var i = 0u; i < CHUNK_QUADS; i++) {
-        let q = nibbles(low, i) | bits_of_quad(high, i) << 4u;
+        let q = nibbles(low, i) | (bits_of_quad(high, i) << 4u);
         values[i] = vec4<f32>(unpack4xU8(q)) * line.x + line.y;
     }
     return values;

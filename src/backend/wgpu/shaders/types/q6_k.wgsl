@@ -25,8 +25,8 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let scale = half_at(3u * chunks + chunks / 4u, at / 4u);
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var i = 0u; i < 4u; i++) {
-        let low = bits_at(2u * at + i % 2u) >> vec4(i / 2u * 4u) & vec4(0x0f0f0f0fu);
-        let q = low | (high >> vec4(2u * i) & vec4(0x03030303u)) << vec4(4u);
+        let low = (bits_at(2u * at + i % 2u) >> vec4(i / 2u * 4u)) & vec4(0x0f0f0f0fu);
+        let q = low | (((high >> vec4(2u * i)) & vec4(0x03030303u)) << vec4(4u));
         for (var quad = 0u; quad < 4u; quad++) {
             values[4u * i + quad] = (vec4<f32>(unpack4xU8(q[quad])) - 32.0) * (scale * groups[i]);
         }

@@ -18,7 +18,7 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let scale = half_at(params.w.rows * params.w.chunks, at / 4u);
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var group = 0u; group < 4u; group++) {
-        let four = bits >> vec4(2u * group) & vec4(0x03030303u);
+        let four = (bits >> vec4(2u * group)) & vec4(0x03030303u);
         for (var i = 0u; i < 4u; i++) {
             values[4u * group + i] = (vec4<f32>(unpack4xU8(four[i])) - 1.0) * scale;
         }
