@@ -1,6 +1,6 @@
 //! Text from a session, piece by piece.
 
-use std::time::Instant;
+use web_time::Instant;
 
 use super::logprobs::LogProbs;
 use super::{Decoder, Error, Event, GenerateOptions, Session, Stats, StopReason};

@@ -2,7 +2,6 @@
 //! [`program::sampling`](crate::program::sampling), on the backend if nothing changes them.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, Hasher, RandomState};
 
 use super::constraint::{Constraint, ConstraintError};
 use crate::program::Sampling;
@@ -251,9 +250,11 @@ fn check(o: &SamplerOptions) -> Result<(), SamplerError> {
     }
 }
 
-/// 32 bits, short enough to type again; the standard library's hash keys are its source of randomness.
+/// 32 bits, short enough to type again, from the platform's source of randomness.
 fn random_seed() -> u64 {
-    RandomState::new().build_hasher().finish() >> 32
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes).expect("a platform with a source of randomness");
+    u32::from_le_bytes(bytes).into()
 }
 
 #[cfg(test)]

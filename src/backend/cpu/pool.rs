@@ -16,9 +16,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
+use web_time::Instant;
 
 /// How long a thread without work spins before it sleeps: longer than the serial work between two regions
 /// of a token, shorter than anybody notices in `top`.

@@ -2,13 +2,9 @@
 //! fails.
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use wgpu::{
     Adapter, AdapterInfo, BindGroupLayout, Buffer, BufferUsages, DeviceType, Features, SubmissionIndex,
@@ -17,10 +13,8 @@ use wgpu::{
 use super::NAME;
 use super::cache::DiskCache;
 use super::shader::{Binding, Caps, Kernel, LANES};
+use super::wait::{self, now};
 use crate::backend::BackendError;
-
-/// A step that takes longer than this is given up: the device hangs.
-const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Most bytes that are brought or fetched at a time.
 const PIECE_BYTES: usize = 16 << 20;
@@ -89,7 +83,10 @@ pub struct Gpu {
 /// Every adapter of this machine.
 fn adapters() -> Vec<Adapter> {
     let mut desc = wgpu::InstanceDescriptor::new_without_display_handle();
-    desc.backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+    desc.backends = wgpu::Backends::VULKAN
+        | wgpu::Backends::METAL
+        | wgpu::Backends::DX12
+        | wgpu::Backends::BROWSER_WEBGPU;
     desc.flags = wgpu::InstanceFlags::empty();
     now(wgpu::Instance::new(desc).enumerate_adapters(wgpu::Backends::all()))
 }
@@ -385,9 +382,9 @@ impl Gpu {
     /// # Errors
     /// [`BackendError::Device`] where the device was lost or hangs.
     fn wait(&self, submission_index: Option<SubmissionIndex>) -> Result<(), BackendError> {
-        let waited = self.device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(PATIENCE) });
+        let waited = wait::done(&self.device, &self.queue, submission_index);
         self.check()?;
-        waited.map(drop).map_err(|err| error("waiting for the device", err.to_string()))
+        waited.map_err(|detail| error("waiting for the device", detail))
     }
 
     /// Waits, and copies bytes from a buffer; offset and length are multiples of 4.
@@ -430,22 +427,8 @@ impl Gpu {
             return Ok(());
         }
         let range = 0..out.len() as u64;
-        let (told, answer) = mpsc::channel();
-        // Nobody listens any more where waiting failed.
-        staging.map_async(wgpu::MapMode::Read, range.clone(), move |mapped| drop(told.send(mapped)));
         let failed = |detail: String| error("mapping memory", detail);
-        let patience = Instant::now() + PATIENCE;
-        loop {
-            self.wait(run.clone())?;
-            // A thread that waits for the same device may have got this answer, and hands it over a little
-            // later.
-            match answer.recv_timeout(Duration::from_millis(1)) {
-                Ok(Ok(())) => break,
-                Ok(Err(err)) => return Err(failed(err.to_string())),
-                Err(_) if Instant::now() < patience => {}
-                Err(_) => return Err(failed("the device never answered".to_owned())),
-            }
-        }
+        wait::mapped(staging, range.end, || self.wait(run.clone()))?.map_err(failed)?;
         let view = staging.get_mapped_range(range).map_err(|err| failed(err.to_string()))?;
         out.copy_from_slice(&view);
         drop(view);
@@ -567,12 +550,4 @@ pub(super) fn error(call: &'static str, detail: String) -> BackendError {
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The answer of a future of wgpu's, which on these backends is there at once.
-fn now<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => unreachable!("wgpu answers at once where there is no browser"),
-    }
 }

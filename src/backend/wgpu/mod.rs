@@ -25,6 +25,7 @@ mod sample;
 mod shader;
 mod step;
 mod upload;
+mod wait;
 mod weight;
 
 use std::ops::Range;

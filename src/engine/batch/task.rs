@@ -1,7 +1,8 @@
 //! A sequence of a batch, and what its request asked for.
 
 use std::sync::Arc;
-use std::time::Instant;
+
+use web_time::Instant;
 
 use super::prefix::NodeId;
 use crate::engine::runner::Ask;

@@ -1,6 +1,6 @@
 //! `strftime_now`: templates ask for today's date.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use web_time::{SystemTime, UNIX_EPOCH};
 
 const MONTHS: [&str; 12] = [
     "January",

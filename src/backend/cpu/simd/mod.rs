@@ -9,6 +9,8 @@
 //! alone, to the bit, whatever other rows the same call works on. And integer sums are exact.
 // Arrays of vectors are indexed, never iterated: `lanes.rs` says why.
 #![allow(clippy::needless_range_loop)]
+// WebAssembly has the scalar kernels only.
+#![cfg_attr(target_arch = "wasm32", allow(dead_code, unused_mut))]
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;

@@ -1,0 +1,88 @@
+//! Suspends the stack of the module (JSPI). Whatever leads here from JavaScript is an export with
+//! `#[wasm_bindgen(jspi)]`.
+// wasm-bindgen calls its support of JSPI experimental by a deprecation.
+#![allow(deprecated)]
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+
+use futures_channel::oneshot;
+use js_sys::futures::{future_to_promise, jspi_block_on_promise};
+use js_sys::{Array, Function, Promise};
+use wasm_bindgen::JsValue;
+use wasm_bindgen::prelude::wasm_bindgen;
+use wgpu::{Buffer, Device, Queue, SubmissionIndex};
+
+use super::PATIENCE;
+
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(js_name = setTimeout)]
+    fn set_timeout(then: &Function, milliseconds: u32) -> JsValue;
+    #[wasm_bindgen(js_name = clearTimeout)]
+    fn clear_timeout(timer: &JsValue);
+}
+
+/// The answer of a future of wgpu's.
+pub fn now<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
+    let (promise, answer) = promised(future);
+    jspi_block_on_promise(&promise).expect("a promise that is never rejected");
+    answer.take().expect("an answer of a future that has ended")
+}
+
+/// Waits for everything that is queued: a browser cannot wait for one submission.
+///
+/// # Errors
+/// Where the device hangs.
+pub fn done(_: &Device, queue: &Queue, _: Option<SubmissionIndex>) -> Result<(), String> {
+    let (told, answer) = oneshot::channel();
+    queue.on_submitted_work_done(move || {
+        // Nobody waits any more after too long a time.
+        let _ = told.send(());
+    });
+    in_time(answer)
+}
+
+/// Maps the first bytes of a buffer for reading, once what writes them has ended.
+///
+/// # Errors
+/// The inner one where mapping fails.
+pub fn mapped<E>(
+    buffer: &Buffer,
+    bytes: u64,
+    _: impl FnMut() -> Result<(), E>,
+) -> Result<Result<(), String>, E> {
+    let (told, answer) = oneshot::channel();
+    buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |mapped| drop(told.send(mapped)));
+    Ok(in_time(answer).and_then(|mapped| mapped.map_err(|err| err.to_string())))
+}
+
+/// What a callback sends, unless it takes too long.
+fn in_time<T: 'static>(answer: oneshot::Receiver<T>) -> Result<T, String> {
+    let (promise, answer) = promised(answer);
+    let mut timer = JsValue::UNDEFINED;
+    let timeout = Promise::new(&mut |resolve, _| {
+        timer = set_timeout(&resolve, PATIENCE.as_millis() as u32);
+    });
+    let first = Promise::race(&Array::of2(&promise, &timeout));
+    jspi_block_on_promise(&first).expect("promises that are never rejected");
+    clear_timeout(&timer);
+    match answer.take() {
+        Some(Ok(answer)) => Ok(answer),
+        // The callback was dropped.
+        Some(Err(_)) => Err("the device was lost".to_owned()),
+        None => Err("the device never answered".to_owned()),
+    }
+}
+
+/// A promise that settles when the future ends, and where its answer then is.
+fn promised<T: 'static>(future: impl Future<Output = T> + 'static) -> (Promise, Rc<Cell<Option<T>>>) {
+    let answer = Rc::new(Cell::new(None));
+    let told = Rc::clone(&answer);
+    let promise = future_to_promise(async move {
+        told.set(Some(future.await));
+        Ok(JsValue::UNDEFINED)
+    });
+    (promise, answer)
+}
