@@ -27,6 +27,7 @@
 pub mod backend;
 #[cfg(feature = "cli")]
 pub mod cli;
+mod clock;
 pub mod demo;
 pub mod engine;
 pub mod eval;

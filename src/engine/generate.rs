@@ -1,9 +1,8 @@
 //! Text from a session, piece by piece.
 
-use web_time::Instant;
-
 use super::logprobs::LogProbs;
 use super::{Decoder, Error, Event, GenerateOptions, Session, Stats, StopReason};
+use crate::clock::Instant;
 
 /// An iterator of pieces of text, each whole characters and none empty; [`next_event`](Self::next_event)
 /// gives the tokens too. After `None`, [`stop_reason`](Self::stop_reason) says why it ended.

@@ -14,17 +14,18 @@ use graph::Graph;
 /// one below it.
 const ROOMS: &[(&str, &[&str])] = &[
     ("demo", &[]),
+    ("clock", &[]),
     ("parallel", &[]),
     ("program", &[]),
     ("gguf", &[]),
-    ("tokenizer", &["gguf"]),
+    ("tokenizer", &["clock", "gguf"]),
     ("tools", &["tokenizer"]),
     ("model", &["program", "gguf"]),
-    ("backend", &["program"]),
+    ("backend", &["clock", "program"]),
     ("synth", &["gguf"]),
     ("quantize", &["gguf", "parallel"]),
     ("selftest", &["program", "gguf", "model", "backend", "synth"]),
-    ("engine", &["program", "gguf", "tokenizer", "model", "backend", "parallel"]),
+    ("engine", &["clock", "program", "gguf", "tokenizer", "model", "backend", "parallel"]),
     ("grammar", &["tokenizer", "engine"]),
     ("eval", &["program", "gguf", "tokenizer", "model", "backend", "engine"]),
     ("serve", &["tokenizer", "tools", "grammar", "engine"]),
@@ -291,6 +292,9 @@ fn files(root: &str) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(&folder) else { continue };
         for entry in entries {
             let path = entry.unwrap().path();
+            if path.ends_with("node_modules") {
+                continue;
+            }
             if path.is_dir() { folders.push(path) } else { found.push(path) }
         }
     }

@@ -19,7 +19,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use web_time::Instant;
+
+use crate::clock::Instant;
 
 /// How long a thread without work spins before it sleeps: longer than the serial work between two regions
 /// of a token, shorter than anybody notices in `top`.

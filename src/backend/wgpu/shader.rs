@@ -259,7 +259,8 @@ impl Kernel {
         };
         let Caps { subgroups, packed, browser } = caps;
         let experts = matches!(self, Self::Linear { experts: true, .. });
-        let all = context! { threads => self.threads(), lanes => LANES, subgroups, packed, browser, experts, ..values };
+        let values = context! { subgroups, packed, browser, ..values };
+        let all = context! { threads => self.threads(), lanes => LANES, experts, ..values };
         let text = TEMPLATES.get_template(&format!("{file}.wgsl")).and_then(|template| template.render(all));
         text.unwrap_or_else(|err| panic!("{}: {err:#}", self.name()))
     }

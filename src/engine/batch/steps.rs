@@ -5,11 +5,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use web_time::Instant;
-
 use super::budget::Budget;
 use super::prefix::{Block, PageListener, PrefixCache, PrefixStats};
 use super::task::{Part, Request, SeqId, Standing, Task};
+use crate::clock::Instant;
 use crate::engine::handle::Shared;
 use crate::engine::logprobs::LogProbs;
 use crate::engine::pages::pages_for;

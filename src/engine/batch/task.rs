@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use web_time::Instant;
-
 use super::prefix::NodeId;
+use crate::clock::Instant;
 use crate::engine::runner::Ask;
 use crate::engine::sequence::Sequence;
 use crate::engine::{Decoder, GenerateOptions, LogProbs, Stats};

@@ -1,6 +1,6 @@
 //! `strftime_now`: templates ask for today's date.
 
-use web_time::{SystemTime, UNIX_EPOCH};
+use crate::clock::SystemTime;
 
 const MONTHS: [&str; 12] = [
     "January",
@@ -20,7 +20,7 @@ const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday",
 
 /// Now (UTC) in the form that `format` asks for.
 pub fn strftime_now(format: &str) -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     strftime(format, since.as_secs())
 }
 
