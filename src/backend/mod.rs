@@ -8,12 +8,15 @@ pub mod cpu;
 pub mod cuda;
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 mod device;
+mod memory;
 mod registry;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
+pub use memory::{DeviceMemory, MemoryKind, MemoryPart, Overhead};
 pub use registry::{
-    Auto, DeviceOption, DeviceOptions, Entry, NAMES, Opened, REGISTRY, auto, devices, open, open_on,
+    Auto, CardOnPaper, DeviceOption, DeviceOptions, Entry, NAMES, Opened, REGISTRY, auto, devices, on_paper,
+    open, open_on,
 };
 
 use ggml_types::{HostTensor, QuantType};
@@ -122,6 +125,23 @@ pub trait Backend: Send {
     /// [`BackendError::Program`] for a program that does not check; [`BackendError::Missing`] with every
     /// missing kernel at once.
     fn plan(&self, p: &Program) -> Result<Plan, BackendError>;
+
+    /// The same, part by part, of each device that takes a part of the program. What [`plan`](Self::plan)
+    /// says are the sums.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan).
+    fn memory(&self, p: &Program) -> Result<Vec<DeviceMemory>, BackendError> {
+        let Plan { weights_bytes, kv_bytes, bufs_bytes, free_bytes } = self.plan(p)?;
+        let part = |kind, name: &str, bytes| MemoryPart { kind, name: name.to_owned(), bytes };
+        let parts = vec![
+            part(MemoryKind::Weights, "weights", weights_bytes),
+            part(MemoryKind::Kv, "KV cache", kv_bytes),
+            part(MemoryKind::Buffers, "buffers", bufs_bytes),
+        ];
+        let (device, overhead) = (self.device(), Vec::new());
+        Ok(vec![DeviceMemory { device, parts, overhead, free_bytes, margin_bytes: 0 }])
+    }
 
     /// Takes a weight; may repack it, or keep sharing the caller's bytes.
     ///

@@ -183,6 +183,32 @@ pub fn open_on(name: &str, threads: usize, options: &DeviceOptions) -> Opened {
     }
 }
 
+/// A card that is not here, and that programs are planned for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CardOnPaper {
+    /// Words of its name, such as `rtx 5080`; without them, the card with the memory that is closest.
+    pub card: Option<String>,
+    /// Its memory in bytes, if that is another than the card's own.
+    pub memory_bytes: Option<u64>,
+}
+
+/// The CUDA backend on a card that is not here: it plans by the code that plans on one, needs neither a
+/// driver nor compiled kernels, and runs nothing.
+///
+/// # Errors
+/// [`BackendError::Option`] with all cards that are known, for another one; [`BackendError::Unknown`] in a
+/// build without the backend.
+pub fn on_paper(card: &CardOnPaper) -> Opened {
+    #[cfg(feature = "cuda")]
+    return Ok(Box::new(super::cuda::on_paper(card.card.as_deref(), card.memory_bytes)?));
+    #[cfg(not(feature = "cuda"))]
+    {
+        let CardOnPaper { .. } = card;
+        let detail = format!("cards are planned for by it; this build has {}", NAMES.join(", "));
+        Err(BackendError::Unknown { name: "cuda".to_owned(), detail })
+    }
+}
+
 /// Who has an option that a backend has not.
 fn no_such_option(option: &str) -> String {
     let has = |entry: &&Entry| entry.options.iter().any(|known| known.name == option);

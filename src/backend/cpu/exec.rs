@@ -10,8 +10,9 @@ use super::pool::Pool;
 use super::rope::RopeTable;
 use super::simd::Kernels;
 use super::{Buffer, Cx, NAME, Picks, Scratch, Weights, attend, experts, run_stage, system};
-use crate::backend::{BackendError, KvPage, Plan, assert_declared};
-use crate::program::{CheckError, FfnIn, Program, ProjAdd, RopeId, Stage, Step, sampling};
+use crate::backend::memory::{self, Parts};
+use crate::backend::{BackendError, DeviceMemory, KvPage, MemoryKind, MemoryPart, assert_declared};
+use crate::program::{CheckError, FfnIn, Program, ProjAdd, RopeId, RowsOf, Stage, Step, sampling};
 
 /// A program with its buffers and caches.
 pub struct Compiled {
@@ -89,37 +90,42 @@ fn workspace_size(p: &Program, k: &Kernels) -> WorkspaceSize {
     size
 }
 
-/// Memory that [`Compiled::new`] will take.
-pub fn plan(p: &Program, k: &Kernels, threads: usize) -> Result<Plan, BackendError> {
+/// Memory that [`Compiled::new`] will take, and the weights, which stay in the file's.
+pub fn plan(p: &Program, k: &Kernels, threads: usize) -> Result<Vec<MemoryPart>, BackendError> {
     p.check()?;
     let fail = |label: &str, err: &dyn std::fmt::Display| {
         BackendError::Program(CheckError { label: label.to_owned(), detail: err.to_string() })
     };
-    let mut weights_bytes = 0_u64;
     for w in &p.weights {
-        let bytes = w.ty.byte_len(w.rows, w.cols).map_err(|err| fail(&w.name, &err))?;
-        weights_bytes = weights_bytes.saturating_add(bytes as u64);
+        w.ty.byte_len(w.rows, w.cols).map_err(|err| fail(&w.name, &err))?;
     }
-    let mut kv_bytes = 0_u64;
+    let weights =
+        memory::weights(p, |w| (None, w.ty.byte_len(w.rows, w.cols).map_or(u64::MAX, |n| n as u64)));
+    let mut caches = Vec::with_capacity(p.kvs.len());
     for kv in &p.kvs {
-        let bytes = KvCache::bytes(kv, p.limits).map_err(|err| fail("kvs", &err))?;
-        kv_bytes = kv_bytes.saturating_add(bytes);
+        let [pages, exact] = KvCache::bytes(kv, p.limits).map_err(|err| fail("kvs", &err))?;
+        caches.push((kv, pages, exact));
     }
     let (sizes, rows, elem) = (Sizes::of(p), p.limits.rows as u64, size_of::<f32>() as u64);
-    let bufs = p.bufs.iter().map(|buf| (p.max_rows(buf.rows) as u64).saturating_mul(buf.cols as u64 * elem));
-    let ropes = p.ropes.iter().map(|rope| RopeTable::bytes(rope, p.limits.rows));
-    let scratch = rows.saturating_mul((2 * sizes.kv_cols + sizes.product_cols) as u64 * elem);
-    let sampling = (threads as u64).saturating_mul(sampling::Scratch::bytes(sizes.n_vocab));
-    let attend = attend::Scratch::bytes(sizes.attend, p.limits.rows, p.limits.pages, threads);
-    let experts = experts::Scratch::bytes(sizes.experts, p.limits.rows);
-    let single = [workspace_size(p, k).bytes(threads), scratch, attend, experts, sampling];
-    let bufs_bytes = bufs.chain(ropes).chain(single);
-    Ok(Plan {
-        weights_bytes,
-        kv_bytes,
-        bufs_bytes: bufs_bytes.fold(0, u64::saturating_add),
-        free_bytes: system::free_bytes(),
-    })
+    let mut bufs = Parts::new(MemoryKind::Buffers);
+    for buf in &p.bufs {
+        let name = if buf.rows == RowsOf::Outputs { "logits" } else { "activations" };
+        bufs.add(name, (p.max_rows(buf.rows) as u64).saturating_mul(buf.cols as u64 * elem));
+    }
+    bufs.add("inputs of layers, rounded", workspace_size(p, k).bytes(threads));
+    let products = (2 * sizes.kv_cols + sizes.product_cols) as u64 * elem;
+    bufs.add("new keys, values and products", rows.saturating_mul(products));
+    bufs.add("attention", attend::Scratch::bytes(sizes.attend, p.limits.rows, p.limits.pages, threads));
+    bufs.add("experts", experts::Scratch::bytes(sizes.experts, p.limits.rows));
+    p.ropes.iter().for_each(|rope| bufs.add("RoPE", RopeTable::bytes(rope, p.limits.rows)));
+    bufs.add("sampling", (threads as u64).saturating_mul(sampling::Scratch::bytes(sizes.n_vocab)));
+    Ok([weights, memory::caches(caches), bufs.finish()].concat())
+}
+
+/// The memory of the machine, of which a program takes some parts.
+pub fn device_memory(device: String, parts: Vec<MemoryPart>) -> DeviceMemory {
+    let free_bytes = system::free_bytes();
+    DeviceMemory { device, parts, overhead: Vec::new(), free_bytes, margin_bytes: 0 }
 }
 
 impl Compiled {
@@ -133,7 +139,7 @@ impl Compiled {
         k: &Kernels,
         threads: usize,
     ) -> Result<Self, BackendError> {
-        plan(p, k, threads)?.check_free(NAME)?;
+        device_memory(String::new(), plan(p, k, threads)?).plan().check_free(NAME)?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let (sizes, limits) = (Sizes::of(p), p.limits);
         let buffer = |rows, cols| Buffer { cols, values: Aligned::new(p.max_rows(rows) * cols) };

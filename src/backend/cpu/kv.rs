@@ -209,15 +209,18 @@ impl KvCache {
         Self { n_kv_heads, head_dim, window, keys: plane(k, KvSide::Keys), values: plane(v, KvSide::Values) }
     }
 
-    /// Bytes of a cache.
+    /// Bytes of a cache: of the pages that every position has, and of exact pages.
     ///
     /// # Errors
     /// Where a codec cannot hold such a head.
-    pub fn bytes(decl: &KvDecl, limits: Limits) -> Result<u64, QuantError> {
-        let mut bytes = 0_u64;
+    pub fn bytes(decl: &KvDecl, limits: Limits) -> Result<[u64; 2], QuantError> {
+        let mut bytes = [0_u64; 2];
         for (codec, side) in [(decl.k, KvSide::Keys), (decl.v, KvSide::Values)] {
-            let head_bytes = Layout::of(codec, side, decl.head_dim, limits)?.head_bytes();
-            bytes = bytes.saturating_add((head_bytes as u64).saturating_mul(decl.n_kv_heads as u64));
+            let layout = Layout::of(codec, side, decl.head_dim, limits)?;
+            let of_head = [layout.pages * layout.page_bytes, layout.exact_pages * layout.exact_bytes];
+            for (bytes, of_head) in bytes.iter_mut().zip(of_head) {
+                *bytes = bytes.saturating_add((of_head as u64).saturating_mul(decl.n_kv_heads as u64));
+            }
         }
         Ok(bytes)
     }

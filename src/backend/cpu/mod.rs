@@ -28,7 +28,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use ggml_types::{HostTensor, types};
 
-use super::{Auto, Backend, BackendError, Entry, Exec, KvPage, Plan, WeightId};
+use super::{Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Plan, WeightId};
 use crate::program::{Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
 use aligned::Aligned;
 use exec::Compiled;
@@ -92,7 +92,13 @@ impl Backend for Cpu {
     }
 
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
-        exec::plan(p, self.kernels, self.pool.threads())
+        let parts = exec::plan(p, self.kernels, self.pool.threads())?;
+        Ok(exec::device_memory(String::new(), parts).plan())
+    }
+
+    fn memory(&self, p: &Program) -> Result<Vec<DeviceMemory>, BackendError> {
+        let parts = exec::plan(p, self.kernels, self.pool.threads())?;
+        Ok(vec![exec::device_memory(self.device(), parts)])
     }
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {

@@ -7,13 +7,13 @@ use super::memory::{Memory, Sizes};
 use super::params::NextWeights;
 use super::picks::Picks;
 use super::profile::{Profile, Profiling};
-use super::weight::{DeviceWeight, Products, device_bytes};
-use super::{Cx, Shape, attend, kernels, launches, linear};
+use super::weight::{DeviceWeight, Products, on_device};
+use super::{Cx, Shape, attend, kernels, kv, launches, linear};
 use crate::backend::device::pages;
 use crate::backend::device::plan::Missing;
 use crate::backend::device::sampling::Sampler;
 use crate::backend::device::tiles::Tiling;
-use crate::backend::{BackendError, KvPage, Plan, StageTime, assert_declared};
+use crate::backend::{BackendError, DeviceMemory, KvPage, Overhead, StageTime, assert_declared, memory};
 use crate::program::{Buf, Linear, Program, Sampling, Stage, Step};
 
 /// A program with its memory and launches.
@@ -61,8 +61,22 @@ fn sizes(driver: &dyn Driver, p: &Program) -> Sizes {
     Sizes::of(p, driver.limits(), &rows)
 }
 
+/// Bytes that the driver takes for a recording. Ours have not been measured on a card.
+const RECORDING_BYTES: u64 = 24 << 20;
+
+/// Bytes that should stay free on a card at least, or 3 % of what is free: modules are loaded when they are
+/// first used, and threads that spill take memory of their own.
+const LEAST_MARGIN_BYTES: u64 = 512 << 20;
+
+/// Bytes that a driver adds to a block; it puts several small ones together.
+fn rounding_bytes(block_bytes: u64) -> u64 {
+    const PAGE_BYTES: u64 = 2 << 20;
+    let rounded = block_bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(block_bytes);
+    if block_bytes >= PAGE_BYTES / 2 { rounded - block_bytes } else { 0 }
+}
+
 /// Memory that a program takes.
-pub fn plan(driver: &dyn Driver, p: &Program) -> Result<Plan, BackendError> {
+pub fn plan(driver: &dyn Driver, p: &Program) -> Result<DeviceMemory, BackendError> {
     p.check()?;
     let mut missing = Missing::of_rows(p.limits.rows);
     for (_, stage) in &p.stages {
@@ -83,12 +97,31 @@ pub fn plan(driver: &dyn Driver, p: &Program) -> Result<Plan, BackendError> {
         }
     }
     missing.check(driver.name())?;
-    let sizes = sizes(driver, p);
-    Ok(Plan {
-        weights_bytes: p.weights.iter().fold(0, |sum: u64, decl| sum.saturating_add(device_bytes(decl))),
-        kv_bytes: sizes.kv_bytes(),
-        bufs_bytes: sizes.other_bytes(),
-        free_bytes: driver.free_bytes(),
+    let kvs: Vec<_> = p.kvs.iter().map(|decl| kv::Sizes::of(decl, &p.limits)).collect();
+    let caches = p.kvs.iter().zip(&kvs).map(|(decl, sizes)| (decl, sizes.pages(), sizes.exact()));
+    let (caches, sizes) = (memory::caches(caches), sizes(driver, p));
+    let of_weights = p.weights.iter().map(|decl| on_device(decl).1);
+    let of_kvs = kvs.iter().flat_map(|sizes| [sizes.pages(), sizes.exact()]);
+    let blocks = of_weights.chain(of_kvs).chain(sizes.bufs.iter().copied());
+    let rounding = Overhead {
+        name: "blocks rounded up to 2 MiB".to_owned(),
+        bytes: blocks.map(rounding_bytes).fold(0, u64::saturating_add),
+        source: "pages of cuMemAlloc, not measured",
+    };
+    let n_recordings = shapes(p).len();
+    let recordings = Overhead {
+        name: format!("{n_recordings} recorded graphs"),
+        bytes: n_recordings as u64 * RECORDING_BYTES,
+        source: "24 MiB each, by vLLM #50780",
+    };
+    let overhead = driver.overhead().into_iter().chain([recordings, rounding]);
+    let free_bytes = driver.free_bytes();
+    Ok(DeviceMemory {
+        device: driver.device(),
+        parts: [memory::weights(p, on_device), caches, sizes.others(p)].concat(),
+        overhead: overhead.filter(|part| part.bytes > 0).collect(),
+        free_bytes,
+        margin_bytes: free_bytes.map_or(0, |free| LEAST_MARGIN_BYTES.max(free / 100 * 3)),
     })
 }
 
@@ -117,7 +150,7 @@ impl Compiled {
         weights: Vec<DeviceWeight>,
         profiling: Option<Profiling>,
     ) -> Result<Self, BackendError> {
-        plan(driver, p)?.check_free(driver.name())?;
+        plan(driver, p)?.plan().check_free(driver.name())?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let sizes = sizes(driver, p);
         let memory = Memory::new(driver, p, &sizes)?;

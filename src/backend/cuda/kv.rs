@@ -152,8 +152,14 @@ impl Sizes {
         Self { pages: page_bytes(decl).saturating_mul(limits.pages as u64), exact, means }
     }
 
-    pub fn sum(&self) -> u64 {
-        self.pages.saturating_add(self.exact).saturating_add(self.means)
+    /// Of the pages that every position has.
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Of exact pages, with the means of keys.
+    pub fn exact(&self) -> u64 {
+        self.exact.saturating_add(self.means)
     }
 }
 

@@ -7,9 +7,10 @@ use super::linear::RoundedSizes;
 use super::params::{RopeParams, RoundedParams};
 use super::picks::Picks;
 use super::step::StepMemory;
-use crate::backend::BackendError;
 use crate::backend::device::tables;
-use crate::program::{PAGE, Program, RopeStyle, Stage};
+use crate::backend::memory::Parts;
+use crate::backend::{BackendError, MemoryKind, MemoryPart};
+use crate::program::{PAGE, Program, RopeStyle, RowsOf, Stage};
 
 /// Where everything lies.
 pub struct Memory {
@@ -52,7 +53,6 @@ const CLAMPED_BYTES: u64 = 8;
 /// Bytes of each kind, as a program needs them.
 pub struct Sizes {
     pub bufs: Vec<u64>,
-    pub kvs: Vec<u64>,
     /// Keys and values of a step.
     pub raw: u64,
     /// Products that wait.
@@ -90,7 +90,6 @@ impl Sizes {
                 .iter()
                 .map(|b| (p.max_rows(b.rows) as u64).saturating_mul(4 * b.cols as u64))
                 .collect(),
-            kvs: p.kvs.iter().map(|decl| kv::Sizes::of(decl, &p.limits).sum()).collect(),
             raw: p.kvs.iter().map(|decl| kv::raw_bytes(decl, p.limits.rows)).max().unwrap_or(0),
             products: 4 * (products * p.limits.rows) as u64,
             rounded: RoundedSizes::of(p, limits),
@@ -102,17 +101,21 @@ impl Sizes {
         }
     }
 
-    /// Bytes of all caches.
-    pub fn kv_bytes(&self) -> u64 {
-        self.kvs.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
-    }
-
-    /// Bytes of everything but the caches.
-    pub fn other_bytes(&self) -> u64 {
+    /// Everything but the caches, by a name for people.
+    pub fn others(&self, p: &Program) -> Vec<MemoryPart> {
         let Self { raw, products, partial, attend_arrived, step, sample, .. } = *self;
-        let rounded = self.rounded.sum();
-        let single = [raw, products, rounded, partial, attend_arrived, step, sample, CLAMPED_BYTES];
-        self.bufs.iter().chain(&self.ropes).chain(&single).fold(0, |sum, bytes| sum.saturating_add(*bytes))
+        let mut parts = Parts::new(MemoryKind::Buffers);
+        for (decl, bytes) in p.bufs.iter().zip(&self.bufs) {
+            parts.add(if decl.rows == RowsOf::Outputs { "logits" } else { "activations" }, *bytes);
+        }
+        parts.add("inputs of layers, rounded", self.rounded.sum());
+        parts.add("products that wait", products);
+        parts.add("new keys and values", raw);
+        parts.add("splits of attention", partial.saturating_add(attend_arrived));
+        self.ropes.iter().for_each(|bytes| parts.add("RoPE", *bytes));
+        parts.add("tables of a step", step);
+        parts.add("sampling and counters", sample.saturating_add(CLAMPED_BYTES));
+        parts.finish()
     }
 }
 

@@ -37,8 +37,11 @@ use std::ops::Range;
 
 use ggml_types::HostTensor;
 
-use super::{Auto, Backend, BackendError, Entry, Exec, KvPage, Plan, StageTime, WeightId, registry};
+use super::{
+    Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Plan, StageTime, WeightId, registry,
+};
 use crate::program::{Act, Buf, Program, Sampling, Stage, Step};
+use driver::cards::{self, Spec};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::Compiled;
 use memory::Memory;
@@ -89,6 +92,20 @@ pub struct Cuda {
     execs: Vec<Compiled>,
 }
 
+/// A backend on a card that is not here; see [`registry::on_paper`].
+pub fn on_paper(card: Option<&str>, memory_bytes: Option<u64>) -> Result<Cuda, BackendError> {
+    let bytes = memory_bytes.unwrap_or(cards::DEFAULT.memory_bytes);
+    let card = match card {
+        Some(name) => Spec::find(name).ok_or_else(|| {
+            let known: Vec<_> = Spec::made().map(|card| card.name).collect();
+            let detail = format!("no card `{name}` is known; known are {}", known.join(", "));
+            BackendError::option(NAME, "card", detail)
+        })?,
+        None => Spec::with_memory(bytes),
+    };
+    Ok(Cuda::on(Box::new(driver::OnPaper::new(card, memory_bytes.unwrap_or(card.memory_bytes)))))
+}
+
 impl Cuda {
     /// A backend on a driver of the caller's.
     pub fn on(driver: Box<dyn Driver>) -> Self {
@@ -116,7 +133,11 @@ impl Backend for Cuda {
     }
 
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
-        exec::plan(&*self.driver, p)
+        Ok(exec::plan(&*self.driver, p)?.plan())
+    }
+
+    fn memory(&self, p: &Program) -> Result<Vec<DeviceMemory>, BackendError> {
+        Ok(vec![exec::plan(&*self.driver, p)?])
     }
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {

@@ -11,7 +11,7 @@ use ggml_types::HostTensor;
 use super::driver::{Driver, Piece};
 use super::exec::Compiled;
 use super::{Cuda, Profiling};
-use crate::backend::{Backend, BackendError, Exec, KvPage, Plan, StageTime, WeightId};
+use crate::backend::{Backend, BackendError, DeviceMemory, Exec, KvPage, Plan, StageTime, WeightId};
 use crate::program::{Buf, Part, Program, RowsOf, Sampling, Step};
 
 /// Runs programs on several cards.
@@ -265,6 +265,12 @@ impl Backend for Split {
         }
         sum.free_bytes = sum.free_bytes.map(|free| if fits { free } else { usable });
         Ok(sum)
+    }
+
+    fn memory(&self, p: &Program) -> Result<Vec<DeviceMemory>, BackendError> {
+        p.check()?;
+        let of_cards = self.parts(p).into_iter().map(|(card, part)| self.cards[card].memory(&part.program));
+        Ok(of_cards.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {

@@ -23,6 +23,8 @@ pub struct Format {
     pub ints: bool,
     /// Its kernels on tensor cores, where it has some.
     pub mma: Option<Mma>,
+    /// Whether rows are filled up to multiples of 16 bytes.
+    pads: bool,
     /// The bytes as the kernels read them.
     pack: fn(&HostTensor) -> Cow<'_, [u8]>,
 }
@@ -60,6 +62,7 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 64,
         ints: true,
         mma: Some(Mma::Ints),
+        pads: false,
         pack: rows_as_they_are,
     },
     Format {
@@ -69,6 +72,7 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 64 + 4,
         ints: true,
         mma: Some(Mma::IntBlocks),
+        pads: false,
         pack: |w| Cow::Owned(planes::tq2_0(&rows_as_they_are(w))),
     },
     Format {
@@ -78,6 +82,7 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 64 + 4,
         ints: true,
         mma: Some(Mma::IntBlocks),
+        pads: false,
         pack: |w| Cow::Owned(planes::tq1_0(&rows_as_they_are(w))),
     },
     Format {
@@ -87,6 +92,7 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 32,
         ints: false,
         mma: Some(Mma::Halves),
+        pads: true,
         pack: padded_rows,
     },
     Format {
@@ -96,6 +102,7 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 32,
         ints: false,
         mma: None,
+        pads: true,
         pack: padded_rows,
     },
     Format {
@@ -105,6 +112,7 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 16,
         ints: false,
         mma: None,
+        pads: true,
         pack: padded_rows,
     },
     Format {
@@ -114,6 +122,7 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 64,
         ints: false,
         mma: Some(Mma::Halves),
+        pads: false,
         pack: |w| Cow::Owned(planes::q8_0(&rows_as_they_are(w))),
     },
     Format {
@@ -123,6 +132,7 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 128,
         ints: false,
         mma: Some(Mma::Halves),
+        pads: false,
         pack: |w| Cow::Owned(planes::q4_0(&rows_as_they_are(w))),
     },
     Format {
@@ -132,6 +142,7 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 256,
         ints: false,
         mma: Some(Mma::Halves),
+        pads: false,
         pack: |w| Cow::Owned(planes::q6_k(&rows_as_they_are(w))),
     },
 ];
@@ -197,10 +208,13 @@ impl Products {
 /// Kernels that multiply ternary weights with floats.
 pub const FLOATS: &str = "__floats";
 
-/// Bytes of a weight on the device, but for the zeros behind rows.
-pub fn device_bytes(decl: &WeightDecl) -> u64 {
-    let ty = Format::of(decl.ty).map_or(decl.ty, |format| format.kernels);
-    ty.byte_len(decl.rows, decl.cols).map_or(u64::MAX, |bytes| bytes as u64)
+/// What a weight lies on the device as, and its bytes there, as packing makes them.
+pub fn on_device(decl: &WeightDecl) -> (Option<&'static str>, u64) {
+    let format = Format::of(decl.ty);
+    let (ty, pads) = format.map_or((decl.ty, false), |format| (format.kernels, format.pads));
+    let row_bytes = ty.row_bytes(decl.cols).map_or(u64::MAX, |bytes| bytes as u64);
+    let row_bytes = if pads { row_bytes.next_multiple_of(16) } else { row_bytes };
+    (format.map(|format| format.kernels.name()), row_bytes.saturating_mul(decl.rows as u64))
 }
 
 /// A weight on the device.

@@ -147,6 +147,11 @@ fn short(info: &AdapterInfo) -> String {
     format!("{} ({kind}, {:?}{driver})", info.name, info.backend)
 }
 
+/// Bytes of a buffer for so many.
+pub(super) fn buffer_bytes(bytes: u64) -> u64 {
+    bytes.max(16).checked_next_multiple_of(16).unwrap_or(u64::MAX)
+}
+
 fn max_buffer_bytes(limits: &wgpu::Limits) -> u64 {
     limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)
 }
@@ -295,7 +300,7 @@ impl Gpu {
     /// [`BackendError::OutOfMemory`] where it is known that there is not as much, [`BackendError::Device`]
     /// where the driver says so.
     pub(super) fn buffer(&self, bytes: u64, usage: BufferUsages) -> Result<Buffer, BackendError> {
-        let size = bytes.max(16).next_multiple_of(16);
+        let size = buffer_bytes(bytes);
         if let Some(free) = self.free_bytes().filter(|free| size > *free) {
             return Err(BackendError::OutOfMemory { backend: NAME, need: size, free });
         }

@@ -2,20 +2,22 @@
 
 use std::ops::Range;
 
+use ggml_types::KvSide;
 use wgpu::{BindGroup, Buffer, BufferUsages, ComputePass, ComputePipeline};
 
-use super::device::Gpu;
+use super::device::{Gpu, buffer_bytes};
 use super::memory::{Memory, Sizes, constant_places};
 use super::profile::Profile;
 use super::step::filled;
-use super::upload::DeviceWeight;
+use super::upload::{self, DeviceWeight};
+use super::weight::Format;
 use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing};
 use crate::backend::device::pages;
 use crate::backend::device::plan::Missing;
 use crate::backend::device::sampling::{Sampler, device_rows};
 use crate::backend::device::tiles::{Tiling, tiles};
-use crate::backend::{BackendError, KvPage, Plan, StageTime, assert_declared};
-use crate::program::{Buf, PAGE, Program, RowsOf, Sampling, Step};
+use crate::backend::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
+use crate::program::{Buf, KvDecl, Limits, PAGE, Program, RowsOf, Sampling, Step};
 
 /// A program with its memory and dispatches.
 pub struct Compiled {
@@ -74,8 +76,8 @@ impl Counts {
     }
 }
 
-/// Memory that a program takes.
-pub fn plan(gpu: &Gpu, p: &Program) -> Result<Plan, BackendError> {
+/// Memory that a program takes, but for the parameters of its dispatches, less than 4 KiB a stage.
+pub fn plan(gpu: &Gpu, p: &Program) -> Result<DeviceMemory, BackendError> {
     p.check()?;
     let device = Device { gpu };
     let mut lacks = Missing::of_rows(p.limits.rows);
@@ -86,14 +88,21 @@ pub fn plan(gpu: &Gpu, p: &Program) -> Result<Plan, BackendError> {
         lacks.add(format!("{name}, {bytes} bytes of the {most} that a buffer has"));
     }
     lacks.check(NAME)?;
-    let bytes = sizes.all().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes));
-    let kv_bytes = sizes.kv_bytes();
-    Ok(Plan {
-        weights_bytes: p.weights_bytes(),
-        kv_bytes,
-        bufs_bytes: bytes.saturating_sub(kv_bytes),
-        free_bytes: gpu.free_bytes(),
-    })
+    let weights = memory::weights(p, |decl| {
+        let format = Format::of(decl.ty).expect("nothing is missing");
+        (Some(format.kernels.name()), upload::device_bytes(gpu, format, decl.rows, decl.cols))
+    });
+    let caches = p.kvs.iter().map(|decl| {
+        let of = |bytes: fn(&KvDecl, KvSide, &Limits) -> u64| {
+            [KvSide::Keys, KvSide::Values].map(|side| bytes(decl, side, &p.limits))
+        };
+        let exact: u64 = of(kv::exact_bytes).into_iter().sum();
+        let all: u64 = of(kv::bytes).into_iter().map(buffer_bytes).sum();
+        (decl, all - exact, exact)
+    });
+    let parts = [weights, memory::caches(caches), sizes.others(p)].concat();
+    let (device, free_bytes) = (gpu.description(), gpu.free_bytes());
+    Ok(DeviceMemory { device, parts, overhead: Vec::new(), free_bytes, margin_bytes: 0 })
 }
 
 impl Compiled {
@@ -102,7 +111,7 @@ impl Compiled {
     /// # Panics
     /// Where the weights are not the declared ones.
     pub fn new(gpu: &Gpu, p: &Program, weights: &[DeviceWeight]) -> Result<Self, BackendError> {
-        plan(gpu, p)?.check_free(NAME)?;
+        plan(gpu, p)?.plan().check_free(NAME)?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let memory = Memory::new(gpu, p, weights, &Sizes::of(p))?;
         let constants = constant_places(p);

@@ -167,6 +167,12 @@ pub fn bytes(kv: &KvDecl, side: KvSide, limits: &Limits) -> u64 {
     pages.saturating_add(exact).saturating_mul(4 * kv.n_kv_heads as u64)
 }
 
+/// Those of them that are exact pages, with the means of keys.
+pub fn exact_bytes(kv: &KvDecl, side: KvSide, limits: &Limits) -> u64 {
+    let pages = Limits { exact_pages: 0, ..*limits };
+    bytes(kv, side, limits).saturating_sub(bytes(kv, side, &pages))
+}
+
 /// Where a page of one side of a cache lies, and its bytes: one stretch, or an exact page and the mean of its
 /// keys, or nothing.
 pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Vec<(u64, usize)> {

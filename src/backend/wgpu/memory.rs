@@ -5,17 +5,21 @@ use std::collections::HashMap;
 use ggml_types::{KvSide, types};
 use wgpu::{Buffer, BufferUsages};
 
-use super::device::Gpu;
+use super::device::{Gpu, buffer_bytes};
 use super::picks::Picks;
 use super::step::StepMemory;
 use super::upload::DeviceWeight;
 use super::{attend, attn_in, experts, kv, linear, proj_add, sample};
-use crate::backend::BackendError;
 use crate::backend::device::tables;
-use crate::program::{KvDecl, PAGE, Program, Rope, Stage, Weight};
+use crate::backend::memory::Parts;
+use crate::backend::{BackendError, MemoryKind, MemoryPart};
+use crate::program::{KvDecl, PAGE, Program, Rope, RowsOf, Stage, Weight};
 
 /// Bytes of the count of what was put right: one number.
 pub const CLAMPED_BYTES: u64 = 4;
+
+/// What the tables of a mixture's layers are for.
+const EXPERTS: &str = "biases of experts";
 
 /// Where everything lies.
 pub struct Memory {
@@ -142,28 +146,47 @@ impl Sizes {
 
     /// Every buffer.
     pub fn all(&self) -> impl Iterator<Item = (String, u64)> {
-        let single = [
-            ("norms and biases", self.constants),
+        let many = self.bufs.iter().chain(&self.kvs).chain(&self.ropes).cloned();
+        many.chain(self.single().map(|(name, bytes)| (name.to_owned(), bytes)))
+    }
+
+    /// Those of which there is one.
+    fn single(&self) -> [(&'static str, u64); 13] {
+        [
+            ("norms and biases, together", self.constants),
             ("tables of a step", self.step),
             ("inputs of layers", self.acts),
             ("scales of inputs", self.quants),
             ("new keys, values and products", self.fresh),
             ("rows of experts", self.routes),
-            ("biases of experts", self.expert_tables),
+            (EXPERTS, self.expert_tables),
             ("splits of attention", self.partial),
             ("projected queries", self.projected),
             ("candidates", self.best),
             ("tokens", self.tokens),
             ("picks", self.picks),
             ("a count", CLAMPED_BYTES),
-        ];
-        let many = self.bufs.iter().chain(&self.kvs).chain(&self.ropes).cloned();
-        many.chain(single.map(|(name, bytes)| (name.to_owned(), bytes)))
+        ]
     }
 
-    /// Bytes of all caches.
-    pub fn kv_bytes(&self) -> u64 {
-        self.kvs.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    /// Everything but the caches, by a name for people: what the buffers take.
+    pub fn others(&self, p: &Program) -> Vec<MemoryPart> {
+        let mut parts = Parts::new(MemoryKind::Buffers);
+        for (decl, (_, bytes)) in p.bufs.iter().zip(&self.bufs) {
+            let name = if decl.rows == RowsOf::Outputs { "logits" } else { "activations" };
+            parts.add(name, buffer_bytes(*bytes));
+        }
+        self.ropes.iter().for_each(|(_, bytes)| parts.add("RoPE", buffer_bytes(*bytes)));
+        for (name, bytes) in self.single().into_iter().filter(|(name, _)| *name != EXPERTS) {
+            parts.add(name, buffer_bytes(bytes));
+        }
+        // Each layer of a mixture has a table of its own.
+        for s in experts::mixtures(p) {
+            let bytes = 8 * s.experts.len() as u64;
+            parts.add(EXPERTS, experts::LAYERS.len() as u64 * buffer_bytes(bytes));
+        }
+        parts.add("tokens on the host's side", buffer_bytes(self.tokens) + Picks::host_bytes(p.limits.seqs));
+        parts.finish()
     }
 }
 

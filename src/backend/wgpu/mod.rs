@@ -35,7 +35,8 @@ use ggml_types::HostTensor;
 use wgpu::Buffer;
 
 use super::{
-    Auto, Backend, BackendError, DeviceOption, Entry, Exec, KvPage, Plan, StageTime, WeightId, registry,
+    Auto, Backend, BackendError, DeviceMemory, DeviceOption, Entry, Exec, KvPage, Plan, StageTime, WeightId,
+    registry,
 };
 use crate::program::{Buf, Program, RowsOf, Sampling, Stage, Step, Weight};
 use device::{Gpu, Options};
@@ -125,7 +126,11 @@ impl Backend for Wgpu {
     }
 
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
-        exec::plan(&self.gpu, p)
+        Ok(exec::plan(&self.gpu, p)?.plan())
+    }
+
+    fn memory(&self, p: &Program) -> Result<Vec<DeviceMemory>, BackendError> {
+        Ok(vec![exec::plan(&self.gpu, p)?])
     }
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {

@@ -3,7 +3,7 @@
 
 use wgpu::{Buffer, BufferUsages, CommandEncoder, SubmissionIndex};
 
-use super::device::Gpu;
+use super::device::{Gpu, buffer_bytes};
 use crate::backend::BackendError;
 use crate::backend::device::picks::{MAILBOXES, Slots};
 use crate::program::Step;
@@ -28,6 +28,11 @@ impl Picks {
     /// Bytes on the device.
     pub fn bytes(seqs: usize) -> u64 {
         4 * seqs as u64
+    }
+
+    /// Bytes of the buffers that the host reads.
+    pub fn host_bytes(seqs: usize) -> u64 {
+        (seqs * MAILBOXES) as u64 * buffer_bytes(4)
     }
 
     pub fn new(gpu: &Gpu, seqs: usize) -> Result<Self, BackendError> {

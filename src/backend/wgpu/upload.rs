@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ggml_types::{HostTensor, QuantType};
 use wgpu::Buffer;
 
-use super::device::{Gpu, error};
+use super::device::{Gpu, buffer_bytes, error};
 use super::shader::{LANES, THREADS};
 use super::weight::Format;
 use crate::backend::BackendError;
@@ -78,6 +78,12 @@ pub fn unsupported(gpu: &Gpu, name: &str, format: &Format, cols: usize) -> Optio
         .then(|| format!("{name}, a row of which takes {bytes} bytes of the {most} that a buffer has"))
 }
 
+/// Bytes of the buffers of a weight.
+pub fn device_bytes(gpu: &Gpu, format: &Format, rows: usize, cols: usize) -> u64 {
+    let most = rows_of_part(gpu.max_part_bytes, format, cols).max(1);
+    parts_of(rows, most).map(|part| buffer_bytes(format.packed_bytes(part.len(), cols))).sum()
+}
+
 impl DeviceWeight {
     /// Packs and uploads a weight.
     ///
@@ -90,7 +96,7 @@ impl DeviceWeight {
         }
         let mut parts = Vec::new();
         for rows in parts_of(w.rows, rows_of_part(gpu.max_part_bytes, format, w.cols)) {
-            let bytes = (format.pack)(w, rows.clone());
+            let bytes = format.packed(w, rows.clone());
             let buffer = gpu.storage(bytes.len() as u64)?;
             let whole = bytes.len() / 4 * 4;
             gpu.upload(&buffer, &bytes[..whole])?;
@@ -145,7 +151,21 @@ pub fn join(gpu: &Gpu, all: &mut [DeviceWeight], ids: &[usize]) -> Result<(), Ba
 mod tests {
     use ggml_types::types;
 
+    use super::super::weight::FORMATS;
     use super::*;
+
+    #[test]
+    fn as_many_bytes_are_planned_as_packing_makes() {
+        for format in FORMATS {
+            let (rows, cols) = (8, 256 * 3);
+            let Ok(bytes) = format.ty.encode(&vec![0.5; rows * cols], rows, cols) else { continue };
+            let w = HostTensor { name: String::new(), ty: format.ty, rows, cols, bytes: bytes.into() };
+            for part in [0..4, 4..8, 0..8] {
+                let (name, planned) = (format.ty.name(), format.packed_bytes(part.len(), cols));
+                assert_eq!(planned, format.packed(&w, part).len() as u64, "{name}");
+            }
+        }
+    }
 
     #[test]
     fn a_weight_has_as_many_parts_as_its_rows_need_of_the_limit() {

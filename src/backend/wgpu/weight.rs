@@ -20,8 +20,24 @@ pub struct Format {
     pub ints: bool,
     /// Bytes of a chunk on the device, all planes together, times 4.
     quarter_bytes: usize,
-    /// Some rows as the kernels read them.
-    pub pack: fn(&HostTensor, Range<usize>) -> Cow<'_, [u8]>,
+    /// How rows become what the kernels read.
+    pack: Pack,
+}
+
+/// How rows become what kernels read.
+enum Pack {
+    /// They are that.
+    AsTheyAre,
+    /// Each filled up with zeros to a multiple of so many bytes.
+    PadRows(usize),
+    /// Each block likewise.
+    PadBlocks(usize),
+    /// As planes of the bytes of every block, each from a multiple of 16 bytes on.
+    Split(&'static [Range<usize>]),
+    /// As planes, one right behind the other, as many bytes as the rows of the kernels' type have.
+    Planes(fn(&HostTensor, Range<usize>) -> Vec<u8>),
+    /// As planes of another type's blocks.
+    PlanesOf(fn(&HostTensor, Range<usize>) -> Vec<u8>, &'static [Range<usize>]),
 }
 
 /// Every type with kernels.
@@ -33,7 +49,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: true,
         quarter_bytes: 64,
-        pack: rows_as_they_are,
+        pack: Pack::AsTheyAre,
     },
     Format {
         ty: &types::F16,
@@ -42,7 +58,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 8,
         ints: false,
         quarter_bytes: 64,
-        pack: padded_rows::<16>,
+        pack: Pack::PadRows(16),
     },
     Format {
         ty: &types::F32,
@@ -51,7 +67,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 8,
         ints: false,
         quarter_bytes: 128,
-        pack: padded_rows::<32>,
+        pack: Pack::PadRows(32),
     },
     Format {
         ty: &types::Q8_0,
@@ -60,7 +76,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 16,
         ints: false,
         quarter_bytes: 68,
-        pack: |w, rows| Cow::Owned(planes::q8_0(bytes_of(w, rows))),
+        pack: Pack::Planes(|w, rows| planes::q8_0(bytes_of(w, rows))),
     },
     Format {
         ty: &types::Q6K,
@@ -69,7 +85,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 210,
-        pack: |w, rows| Cow::Owned(planes::q6_k(bytes_of(w, rows))),
+        pack: Pack::Planes(|w, rows| planes::q6_k(bytes_of(w, rows))),
     },
     Format {
         ty: &types::Q4_0,
@@ -78,7 +94,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 72,
-        pack: |w, rows| Cow::Owned(planes::q4_0(bytes_of(w, rows))),
+        pack: Pack::Planes(|w, rows| planes::q4_0(bytes_of(w, rows))),
     },
     Format {
         ty: &types::Bf16,
@@ -87,7 +103,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 8,
         ints: false,
         quarter_bytes: 64,
-        pack: padded_rows::<16>,
+        pack: Pack::PadRows(16),
     },
     Format {
         ty: &types::Tq2_0,
@@ -96,7 +112,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 66,
-        pack: |w, rows| Cow::Owned(planes::tq2_0(bytes_of(w, rows))),
+        pack: Pack::Planes(|w, rows| planes::tq2_0(bytes_of(w, rows))),
     },
     Format {
         ty: &types::Tq1_0,
@@ -105,7 +121,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 66,
-        pack: |w, rows| Cow::Owned(planes::tq1_0(bytes_of(w, rows))),
+        pack: Pack::Planes(|w, rows| planes::tq1_0(bytes_of(w, rows))),
     },
     Format {
         ty: &types::Q4K,
@@ -114,7 +130,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 144,
-        pack: rows_as_they_are,
+        pack: Pack::AsTheyAre,
     },
     Format {
         ty: &types::Q5K,
@@ -123,7 +139,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 176,
-        pack: rows_as_they_are,
+        pack: Pack::AsTheyAre,
     },
     Format {
         ty: &types::Q3K,
@@ -132,7 +148,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 112,
-        pack: padded_blocks::<16>,
+        pack: Pack::PadBlocks(16),
     },
     Format {
         ty: &types::Q2K,
@@ -141,7 +157,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 84,
-        pack: |w, rows| split(w, rows, [0..80, 80..84]),
+        pack: Pack::Split(&[0..80, 80..84]),
     },
     Format {
         ty: &types::Q4_1,
@@ -150,7 +166,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 80,
-        pack: |w, rows| split(w, rows, [4..20, 0..4]),
+        pack: Pack::Split(&[4..20, 0..4]),
     },
     Format {
         ty: &types::Q5_0,
@@ -159,7 +175,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 88,
-        pack: |w, rows| split(w, rows, [6..22, 2..6, 0..2]),
+        pack: Pack::Split(&[6..22, 2..6, 0..2]),
     },
     Format {
         ty: &types::Q5_1,
@@ -168,7 +184,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 96,
-        pack: |w, rows| split(w, rows, [8..24, 0..4, 4..8]),
+        pack: Pack::Split(&[8..24, 0..4, 4..8]),
     },
     Format {
         ty: &types::Iq4Nl,
@@ -177,7 +193,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 72,
-        pack: |w, rows| split(w, rows, [2..18, 0..2]),
+        pack: Pack::Split(&[2..18, 0..2]),
     },
     Format {
         ty: &types::Iq4Xs,
@@ -186,7 +202,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 68,
-        pack: |w, rows| split(w, rows, [8..136, 0..8]),
+        pack: Pack::Split(&[8..136, 0..8]),
     },
     Format {
         ty: &types::Mxfp4,
@@ -195,7 +211,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 68,
-        pack: |w, rows| split(w, rows, [1..17, 0..1]),
+        pack: Pack::Split(&[1..17, 0..1]),
     },
     Format {
         ty: &types::Nvfp4,
@@ -204,7 +220,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 72,
-        pack: |w, rows| split(w, rows, [4..36, 0..4]),
+        pack: Pack::Split(&[4..36, 0..4]),
     },
     Format {
         ty: &types::Iq2Bn,
@@ -213,7 +229,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 64,
-        pack: |w, rows| Cow::Owned(planes::iq2_bn(w, rows)),
+        pack: Pack::Planes(planes::iq2_bn),
     },
     Format {
         ty: &types::Iq2BnR4,
@@ -222,7 +238,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 64,
-        pack: |w, rows| Cow::Owned(planes::iq2_bn_r4(w, rows)),
+        pack: Pack::Planes(planes::iq2_bn_r4),
     },
     Format {
         ty: &types::Iq1Bn,
@@ -231,7 +247,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 64,
-        pack: |w, rows| Cow::Owned(planes::iq1_bn(w, rows)),
+        pack: Pack::Planes(planes::iq1_bn),
     },
     Format {
         ty: &types::Q1_0,
@@ -240,7 +256,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 36,
-        pack: |w, rows| split(w, rows, [2..18, 0..2]),
+        pack: Pack::Split(&[2..18, 0..2]),
     },
     Format {
         ty: &types::Q2_0,
@@ -249,7 +265,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 72,
-        pack: |w, rows| split(w, rows, [2..18, 0..2]),
+        pack: Pack::Split(&[2..18, 0..2]),
     },
     Format {
         ty: &types::Pq2_0,
@@ -258,7 +274,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 68,
-        pack: |w, rows| split(w, rows, [2..34, 0..2]),
+        pack: Pack::Split(&[2..34, 0..2]),
     },
     Format {
         ty: &types::Ptq1_0,
@@ -267,7 +283,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 68,
-        pack: |w, rows| Cow::Owned(planes::ptq1_0(bytes_of(w, rows))),
+        pack: Pack::PlanesOf(|w, rows| planes::ptq1_0(bytes_of(w, rows)), &[2..34, 0..2]),
     },
 ];
 
@@ -289,6 +305,40 @@ impl Format {
         (self.chunks(cols) * self.quarter_bytes).div_ceil(4) + shared
     }
 
+    /// Some rows as the kernels read them.
+    pub fn packed<'a>(&self, w: &'a HostTensor, rows: Range<usize>) -> Cow<'a, [u8]> {
+        match &self.pack {
+            Pack::AsTheyAre => Cow::Borrowed(bytes_of(w, rows)),
+            Pack::PadRows(align) => padded(bytes_of(w, rows), row_bytes(w), *align),
+            Pack::PadBlocks(align) => {
+                let block_bytes = w.ty.row_bytes(w.ty.block_elems()).expect("one block");
+                padded(bytes_of(w, rows), block_bytes, *align)
+            }
+            Pack::Split(of_block) => Cow::Owned(planes::split(bytes_of(w, rows), of_block)),
+            Pack::Planes(planes) | Pack::PlanesOf(planes, _) => Cow::Owned(planes(w, rows)),
+        }
+    }
+
+    /// Bytes that [`packed`](Self::packed) makes of so many rows of a shape that the type can hold.
+    pub fn packed_bytes(&self, rows: usize, cols: usize) -> u64 {
+        let of = |ty: &dyn QuantType, cols| ty.row_bytes(cols).map_or(0, |bytes| bytes as u64);
+        let (rows, row_bytes) = (rows as u64, of(self.kernels, cols));
+        match &self.pack {
+            Pack::AsTheyAre | Pack::Planes(_) => rows * row_bytes,
+            Pack::PadRows(align) => rows * row_bytes.next_multiple_of(*align as u64),
+            Pack::PadBlocks(align) => {
+                let block_bytes = of(self.kernels, self.kernels.block_elems());
+                rows * row_bytes / block_bytes * block_bytes.next_multiple_of(*align as u64)
+            }
+            Pack::Split(of_block) | Pack::PlanesOf(_, of_block) => {
+                let block_bytes: usize = of_block.iter().map(Range::len).sum();
+                let blocks = rows * row_bytes / block_bytes as u64;
+                let planes = of_block.iter().map(|of_block| blocks * of_block.len() as u64);
+                planes.fold(0, |at: u64, bytes| at.next_multiple_of(16) + bytes)
+            }
+        }
+    }
+
     /// Whether the products of a layer are of integers.
     pub fn multiplies_ints(&self, act: ActQuant) -> bool {
         self.ints && act == ActQuant::I8PerToken
@@ -303,26 +353,6 @@ fn row_bytes(w: &HostTensor) -> usize {
 fn bytes_of(w: &HostTensor, rows: Range<usize>) -> &[u8] {
     let bytes = row_bytes(w);
     &w.bytes[rows.start * bytes..rows.end * bytes]
-}
-
-fn rows_as_they_are(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
-    Cow::Borrowed(bytes_of(w, rows))
-}
-
-/// Blocks taken apart into planes.
-fn split<const N: usize>(w: &HostTensor, rows: Range<usize>, of_block: [Range<usize>; N]) -> Cow<'_, [u8]> {
-    Cow::Owned(planes::split(bytes_of(w, rows), &of_block))
-}
-
-/// Rows padded with zeros to multiples of `ALIGN` bytes.
-fn padded_rows<const ALIGN: usize>(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
-    padded(bytes_of(w, rows), row_bytes(w), ALIGN)
-}
-
-/// Blocks padded with zeros to multiples of `ALIGN` bytes.
-fn padded_blocks<const ALIGN: usize>(w: &HostTensor, rows: Range<usize>) -> Cow<'_, [u8]> {
-    let block_bytes = w.ty.row_bytes(w.ty.block_elems()).expect("one block");
-    padded(bytes_of(w, rows), block_bytes, ALIGN)
 }
 
 /// Pieces of `from` bytes padded with zeros to multiples of `align` bytes.

@@ -74,12 +74,60 @@ pub const CARDS: &[Spec] = &[
     SMALL,
 ];
 
+/// More of them, which memory is planned for, and whose geometry no test looks at.
+pub const FOR_PLANS: &[Spec] = &[
+    Spec {
+        name: "NVIDIA GeForce RTX 5090",
+        compute: (12, 0),
+        multiprocessors: 170,
+        l2_bytes: 96 << 20,
+        memory_bytes: 32 << 30,
+        ..SMALL
+    },
+    Spec {
+        name: "NVIDIA GeForce RTX 4090",
+        compute: (8, 9),
+        multiprocessors: 128,
+        l2_bytes: 72 << 20,
+        memory_bytes: 24 << 30,
+        ..SMALL
+    },
+    Spec {
+        name: "NVIDIA GeForce RTX 4060 Ti",
+        compute: (8, 9),
+        multiprocessors: 34,
+        l2_bytes: 32 << 20,
+        memory_bytes: 8 << 30,
+        ..SMALL
+    },
+];
+
+/// The card that memory is planned for, if nobody says which.
+pub const DEFAULT: &Spec = &CARDS[1];
+
 impl Spec {
+    /// The card whose memory is closest to so many bytes; of several, the one with the most multiprocessors.
+    pub fn with_memory(bytes: u64) -> &'static Self {
+        let distance = |card: &&Self| (card.memory_bytes.abs_diff(bytes), u32::MAX - card.multiprocessors);
+        Self::made().min_by_key(distance).unwrap_or(DEFAULT)
+    }
+
+    /// All cards.
+    pub fn known() -> impl Iterator<Item = &'static Self> {
+        CARDS.iter().chain(FOR_PLANS)
+    }
+
+    /// Those of a maker.
+    pub fn made() -> impl Iterator<Item = &'static Self> {
+        Self::known().filter(|card| **card != SMALL)
+    }
+
     /// The first card whose name holds all words of `name`, such as "H100" or "rtx 3060".
     pub fn find(name: &str) -> Option<&'static Self> {
         let name = name.to_lowercase();
-        let has = |card: &&Self| name.split([' ', '-']).all(|word| card.name.to_lowercase().contains(word));
-        CARDS.iter().find(has)
+        let has =
+            |card: &&'static Self| name.split([' ', '-']).all(|word| card.name.to_lowercase().contains(word));
+        Self::known().find(has)
     }
 
     /// What geometry depends on.
@@ -94,15 +142,26 @@ mod tests {
 
     #[test]
     fn cards_are_found_by_parts_of_their_names() {
-        assert!(CARDS.iter().all(|card| Spec::find(card.name) == Some(card)));
+        assert!(Spec::known().all(|card| Spec::find(card.name) == Some(card)));
         assert_eq!(Spec::find("rtx-3060").map(|card| card.multiprocessors), Some(28));
         assert_eq!(Spec::find("h100").map(|card| card.multiprocessors), Some(132));
         assert_eq!(Spec::find("no such card"), None);
     }
 
     #[test]
+    fn a_size_of_memory_stands_for_the_card_that_is_closest() {
+        for (gib, want) in
+            [(8, "4060 Ti"), (12, "3060"), (16, "5080"), (15, "5080"), (96, "H100"), (2, "4060 Ti")]
+        {
+            let name = Spec::with_memory(gib << 30).name;
+            assert!(name.contains(want), "{gib} GiB: {name}");
+        }
+        assert!(DEFAULT.name.contains("5080"));
+    }
+
+    #[test]
     fn a_block_and_what_the_card_keeps_of_it_fill_a_multiprocessor_at_most() {
-        for card in CARDS {
+        for card in Spec::known() {
             assert!(card.block_shared_bytes + RESERVED_SHARED_BYTES <= card.shared_bytes, "{}", card.name);
         }
     }

@@ -4,6 +4,7 @@
 //! processor; `cards.rs` is a table of cards. Start at [`Driver`].
 
 pub mod cards;
+mod on_paper;
 pub mod real;
 #[cfg(feature = "simt")]
 pub mod simt;
@@ -11,6 +12,9 @@ pub mod simt;
 use std::any::Any;
 
 use super::BackendError;
+use crate::backend::Overhead;
+
+pub use on_paper::OnPaper;
 
 /// An address on the device.
 pub type Address = u64;
@@ -98,6 +102,11 @@ pub trait Driver: Any + Send {
 
     /// Bytes of memory that are free, where the device can tell.
     fn free_bytes(&self) -> Option<u64>;
+
+    /// What the driver itself will take of that, and has not taken yet.
+    fn overhead(&self) -> Vec<Overhead> {
+        Vec::new()
+    }
 
     /// Zeroed memory, aligned to 256 bytes; freed when the driver is dropped.
     ///

@@ -1,0 +1,165 @@
+//! The memory that a program takes, part by part: what a plan adds up.
+
+use super::Plan;
+use crate::program::{KvDecl, Program, Stage, Weight, WeightDecl};
+
+/// What a part of memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MemoryKind {
+    /// Weights.
+    Weights,
+    /// Keys and values.
+    Kv,
+    /// Activation buffers, tables and scratch.
+    Buffers,
+}
+
+impl MemoryKind {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 3] = [Self::Weights, Self::Kv, Self::Buffers];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "weights",
+            Self::Kv => "kv",
+            Self::Buffers => "buffers",
+        }
+    }
+}
+
+/// A part of the memory that a program takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryPart {
+    /// What it is for.
+    pub kind: MemoryKind,
+    /// What it is, for people: `layers (i2_s)`.
+    pub name: String,
+    /// Bytes that are asked of the device.
+    pub bytes: u64,
+}
+
+/// What a driver takes beside that. It is an estimate: nobody can ask for it in advance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overhead {
+    /// What it is, for people.
+    pub name: String,
+    /// About so many bytes.
+    pub bytes: u64,
+    /// Where the estimate comes from.
+    pub source: &'static str,
+}
+
+/// The memory of one device that a program takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// The device, for people.
+    pub device: String,
+    /// What is asked of it; none is 0.
+    pub parts: Vec<MemoryPart>,
+    /// What its driver will take on top, where it has not done so yet.
+    pub overhead: Vec<Overhead>,
+    /// Bytes that are free for both, where somebody knows.
+    pub free_bytes: Option<u64>,
+    /// Bytes that should stay free besides: for what the driver and others take later.
+    pub margin_bytes: u64,
+}
+
+impl DeviceMemory {
+    /// Bytes that are asked of the device for one thing.
+    pub fn bytes_of(&self, kind: MemoryKind) -> u64 {
+        let of_kind = self.parts.iter().filter(|part| part.kind == kind);
+        of_kind.fold(0, |sum, part| sum.saturating_add(part.bytes))
+    }
+
+    /// Bytes that are asked of the device.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
+    }
+
+    /// About as many as its driver takes on top.
+    pub fn overhead_bytes(&self) -> u64 {
+        self.overhead.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
+    }
+
+    /// The sums alone.
+    pub fn plan(&self) -> Plan {
+        Plan {
+            weights_bytes: self.bytes_of(MemoryKind::Weights),
+            kv_bytes: self.bytes_of(MemoryKind::Kv),
+            bufs_bytes: self.bytes_of(MemoryKind::Buffers),
+            free_bytes: self.free_bytes,
+        }
+    }
+}
+
+/// Parts of one kind under construction: equal names are one part, in the order of the first.
+pub(super) struct Parts {
+    kind: MemoryKind,
+    parts: Vec<MemoryPart>,
+}
+
+impl Parts {
+    pub fn new(kind: MemoryKind) -> Self {
+        Self { kind, parts: Vec::new() }
+    }
+
+    pub fn add(&mut self, name: impl Into<String>, bytes: u64) {
+        let (kind, name) = (self.kind, name.into());
+        match self.parts.iter_mut().find(|part| part.name == name) {
+            Some(part) => part.bytes = part.bytes.saturating_add(bytes),
+            None => self.parts.push(MemoryPart { kind, name, bytes }),
+        }
+    }
+
+    /// Those that take something.
+    pub fn finish(self) -> Vec<MemoryPart> {
+        self.parts.into_iter().filter(|part| part.bytes > 0).collect()
+    }
+}
+
+/// The weights of a program: embedding and head apart, norms and biases, and all others by type. `on_device`
+/// says of a declaration what it lies there as, if that is another type, and its bytes.
+pub(super) fn weights(
+    p: &Program,
+    on_device: impl Fn(&WeightDecl) -> (Option<&'static str>, u64),
+) -> Vec<MemoryPart> {
+    let head = p.logits().map(|s| s.w.w);
+    let is_table = |w: Weight, of: fn(&Stage, Weight) -> bool| p.stages.iter().any(|(_, stage)| of(stage, w));
+    let mut parts = Parts::new(MemoryKind::Weights);
+    for (i, decl) in p.weights.iter().enumerate() {
+        let w = Weight(i as u32);
+        let embeds = is_table(w, |stage, w| matches!(stage, Stage::Embed(s) if s.table == w));
+        let places = is_table(w, |stage, w| matches!(stage, Stage::Embed(s) if s.positions == Some(w)));
+        let role = match (embeds, head == Some(w)) {
+            (true, true) => "embedding and output head",
+            (true, false) => "embedding",
+            (false, true) => "output head",
+            (false, false) if places => "positions",
+            (false, false) if decl.rows == 1 => "norms and biases",
+            (false, false) => "layers",
+        };
+        let (lies_as, bytes) = on_device(decl);
+        let ty = decl.ty.name();
+        let of =
+            lies_as.filter(|other| *other != ty).map_or(ty.to_owned(), |other| format!("{ty} as {other}"));
+        parts.add(format!("{role} ({of})"), bytes);
+    }
+    parts.finish()
+}
+
+/// What a cache keeps keys and values as, for people: `keys q8_0, values f16`.
+pub(super) fn codecs(decl: &KvDecl) -> String {
+    let (k, v) = (decl.k.name(), decl.v.name());
+    if k == v { k.to_owned() } else { format!("keys {k}, values {v}") }
+}
+
+/// The parts of caches from what each has: bytes of its pages, and of its exact pages with the means of keys.
+pub(super) fn caches<'a>(caches: impl IntoIterator<Item = (&'a KvDecl, u64, u64)>) -> Vec<MemoryPart> {
+    let (mut pages, mut exact) = (Parts::new(MemoryKind::Kv), Parts::new(MemoryKind::Kv));
+    for (decl, page_bytes, exact_bytes) in caches {
+        pages.add(format!("KV cache ({})", codecs(decl)), page_bytes);
+        exact.add("exact pages of the KV cache (f16)", exact_bytes);
+    }
+    [pages.finish(), exact.finish()].concat()
+}
