@@ -159,9 +159,10 @@ pub enum StateError {
 pub(super) const STATE_TITLE: &str = concat!("sterna ", env!("CARGO_PKG_VERSION"), " session");
 
 /// Bytes for people, in binary units.
-fn binary_units(bytes: u64) -> String {
+pub(crate) fn binary_units(bytes: u64) -> String {
     match bytes {
-        0..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        0..0x400 => format!("{bytes} B"),
+        0x400..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
         0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / 1048576.0),
         _ => format!("{:.2} GiB", bytes as f64 / 1073741824.0),
     }

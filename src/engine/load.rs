@@ -11,8 +11,8 @@ use super::handle::Shared;
 use super::pages::{Pages, exact_pages_for, pages_for};
 use super::runner::{Desk, Runner};
 use super::{Engine, act, head};
-use crate::backend::{self, Backend, BackendError, DeviceOptions, Plan};
-use crate::gguf::{Gguf, OpenOptions};
+use crate::backend::{self, Backend, BackendError, DeviceMemory, DeviceOptions, Plan};
+use crate::gguf::{Gguf, GgufError, OpenOptions};
 use crate::model;
 use crate::model::{Hyper, Model, ModelError, Options};
 use crate::parallel::in_parallel;
@@ -231,6 +231,9 @@ impl Engine {
         mut notes: Vec<String>,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, Error> {
+        if gguf.is_header() {
+            return Err(GgufError::HeaderOnly.into());
+        }
         let (Model { program, weights, hyper, notes: of_file }, limits, n_ctx) = build(&gguf, options)?;
         let plan = backend.plan(&program)?;
         fits(&plan, n_ctx)?;
@@ -285,6 +288,18 @@ pub fn plan(gguf: &Gguf, options: &EngineOptions, backend: &dyn Backend) -> Resu
     let plan = backend.plan(&model.program)?;
     fits(&plan, n_ctx)?;
     Ok(plan)
+}
+
+/// The memory that a model would take on a backend, part by part, whether or not it is free.
+///
+/// # Errors
+/// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] with every kernel that is missing.
+pub fn memory(
+    gguf: &Gguf,
+    options: &EngineOptions,
+    backend: &dyn Backend,
+) -> Result<Vec<DeviceMemory>, Error> {
+    Ok(backend.memory(&build(gguf, options)?.0.program)?)
 }
 
 /// A model's forward pass, without a backend.

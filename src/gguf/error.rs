@@ -52,6 +52,20 @@ pub enum GgufError {
         /// Bytes that are left.
         got: u64,
     },
+    /// The descriptions go on behind the first bytes that were given of a file.
+    #[error(
+        "the first {have} bytes hold a part of its descriptions: want {} more at least",
+        need - *have as u64
+    )]
+    MoreOfHeader {
+        /// Bytes that were given.
+        have: usize,
+        /// Bytes from the start of the file that are needed to read on; it may be more then.
+        need: u64,
+    },
+    /// A file of which only the descriptions were read, where its weights are wanted.
+    #[error("only the descriptions of this file were read, and its weights are wanted")]
+    HeaderOnly,
     /// The bytes are there and mean nothing.
     #[error("{what} at {offset:#x}: {detail}")]
     Malformed {

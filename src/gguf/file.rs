@@ -8,6 +8,8 @@ use bytes::Bytes;
 use ggml_types::{Dialect, HostTensor, QuantType, byte_len_of, id_name};
 
 use super::dialect::{self, Evidence};
+use super::header::{self, Header};
+use super::map::map;
 use super::parse::{Part, RawTensor};
 use super::types::by_id_and_size;
 use super::{GgufError, Metadata, split};
@@ -31,6 +33,8 @@ pub struct Gguf {
     paths: Vec<PathBuf>,
     /// The words for it where it could not be told; then clashing types stay unresolved.
     dialect: Result<Dialect, String>,
+    /// Whether the tensors' bytes are not there.
+    is_header: bool,
 }
 
 /// What a file says about one tensor.
@@ -86,7 +90,29 @@ impl Gguf {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_with(path: &Path, options: OpenOptions) -> Result<Self, GgufError> {
-        Self::build(split::open(path)?, options).map_err(|error| error.in_file(path))
+        let parts = split::open(path, |path| map(path).and_then(Part::parse))?;
+        Self::build(parts, options).map_err(|error| error.in_file(path))
+    }
+
+    /// Reads the descriptions of a file, and nothing else of it: for what a model is and takes. The bytes of
+    /// its tensors are zero. It need not have them all on a disk, as long as it has its size.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_header(path: &Path, options: OpenOptions) -> Result<Self, GgufError> {
+        let gguf = Self::build(split::open(path, header::of_file)?, options);
+        Ok(Self { is_header: true, ..gguf.map_err(|error| error.in_file(path))? })
+    }
+
+    /// The same of a model that lies elsewhere, from the header of each of its files in order.
+    ///
+    /// # Errors
+    /// [`GgufError`]: [`MoreOfHeader`](GgufError::MoreOfHeader) where the descriptions go on behind the bytes
+    /// that are there, and [`Split`](GgufError::Split) where the files are not those of one model.
+    pub fn from_headers(headers: &[Header], options: OpenOptions) -> Result<Self, GgufError> {
+        let parts = headers.iter().map(Header::part).collect::<Result<Vec<_>, _>>()?;
+        split::check(&parts)?;
+        Ok(Self { is_header: true, ..Self::build(parts, options)? })
     }
 
     /// Reads a model that is in memory: embedded in the program, or made by a test.
@@ -102,13 +128,14 @@ impl Gguf {
     /// # Errors
     /// As [`from_bytes`](Self::from_bytes).
     pub fn from_bytes_with(bytes: Bytes, options: OpenOptions) -> Result<Self, GgufError> {
-        let part = Part::parse(bytes)?;
-        match split::count(&part)? {
-            1 => Self::build(vec![part], options),
-            n_parts => {
-                Err(GgufError::Split { detail: format!("one of {n_parts} parts, want a whole model") })
-            }
-        }
+        let parts = vec![Part::parse(bytes)?];
+        split::check(&parts)?;
+        Self::build(parts, options)
+    }
+
+    /// Whether only the descriptions were read, and all bytes of tensors are zero.
+    pub fn is_header(&self) -> bool {
+        self.is_header
     }
 
     /// 2 or 3. The two differ in nothing that a little-endian reader sees.
@@ -227,7 +254,7 @@ impl Gguf {
             files.push(part.bytes);
             paths.extend(part.path);
         }
-        Ok(Self { version, metadata, tensors, index, parts: files, paths, dialect })
+        Ok(Self { version, metadata, tensors, index, parts: files, paths, dialect, is_header: false })
     }
 }
 

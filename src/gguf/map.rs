@@ -1,4 +1,4 @@
-//! The mapped file: the one place in `gguf/` with `unsafe`.
+//! The mapped file: the one place in `gguf/` with `unsafe`; and addresses in place of a file.
 //!
 //! A mapping shows the file as it is *now*. Where another process overwrites the file in place, the
 //! weights change under the running model; where it truncates the file, the next access beyond the
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 
 use bytes::Bytes;
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapOptions};
 
 use super::GgufError;
 
@@ -19,21 +19,41 @@ use super::GgufError;
 /// # Errors
 /// [`GgufError::Io`], and [`GgufError::NotAFile`] for a directory, a pipe, a device or an empty file.
 pub(super) fn map(path: &Path) -> Result<Bytes, GgufError> {
-    // The kind is asked for first because opening a pipe would wait for its other end.
-    let kind = fs::metadata(path).map_err(|error| GgufError::Io { call: "open", error })?;
-    if kind.is_dir() {
-        return Err(GgufError::NotAFile { found: "a directory" });
-    }
-    if !kind.is_file() {
-        return Err(GgufError::NotAFile { found: "a pipe or a device, which cannot be mapped" });
-    }
+    is_file(path)?;
     let file = fs::File::open(path).map_err(|error| GgufError::Io { call: "open", error })?;
-    let len = file.metadata().map_err(|error| GgufError::Io { call: "open", error })?.len();
-    if len == 0 {
-        return Err(GgufError::NotAFile { found: "an empty file" });
-    }
     // SAFETY: the map is private to this process, read-only and only ever seen as bytes, for which every
     // value is valid. That another process may change or truncate the file is said above and accepted.
     let map = unsafe { Mmap::map(&file) }.map_err(|error| GgufError::Io { call: "map", error })?;
     Ok(Bytes::from_owner(map))
+}
+
+/// That a path is a file that is not empty.
+///
+/// # Errors
+/// As [`map`].
+pub(super) fn is_file(path: &Path) -> Result<(), GgufError> {
+    // Before it is opened: opening a pipe would wait for its other end.
+    let kind = fs::metadata(path).map_err(|error| GgufError::Io { call: "open", error })?;
+    let found = match (kind.is_dir(), kind.is_file(), kind.len()) {
+        (true, ..) => "a directory",
+        (_, false, _) => "a pipe or a device, which cannot be mapped",
+        (.., 0) => "an empty file",
+        _ => return Ok(()),
+    };
+    Err(GgufError::NotAFile { found })
+}
+
+/// As many bytes as a file has, of which the first are given and all others are zero. They are addresses, and
+/// take memory only where somebody reads them.
+///
+/// # Errors
+/// [`GgufError::Io`] where there are not as many addresses.
+pub(super) fn reserve(first: &[u8], file_bytes: u64) -> Result<Bytes, GgufError> {
+    let refused = |error| GgufError::Io { call: "reserve as many addresses as the file has bytes", error };
+    let bytes = usize::try_from(file_bytes).ok().filter(|bytes| isize::try_from(*bytes).is_ok());
+    let bytes = bytes.ok_or_else(|| refused(std::io::ErrorKind::OutOfMemory.into()))?;
+    let mut map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(refused)?;
+    let n = first.len().min(bytes);
+    map[..n].copy_from_slice(&first[..n]);
+    Ok(Bytes::from_owner(map.make_read_only().map_err(refused)?))
 }

@@ -9,6 +9,7 @@ mod cursor;
 mod dialect;
 mod error;
 mod file;
+mod header;
 mod map;
 mod metadata;
 mod parse;
@@ -20,6 +21,7 @@ mod writer;
 
 pub use error::GgufError;
 pub use file::{Gguf, OpenOptions, TensorInfo};
+pub use header::Header;
 pub use metadata::Metadata;
 pub use types::{file_type, type_id, type_named};
 pub use value::{Array, Value, ValueType};

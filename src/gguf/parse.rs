@@ -51,7 +51,13 @@ pub(super) struct RawTensor {
 
 impl Part {
     pub fn parse(bytes: Bytes) -> Result<Self, GgufError> {
-        let mut cursor = Cursor::new(&bytes);
+        Ok(Self { bytes: bytes.clone(), ..Self::described(&bytes, bytes.len() as u64)? })
+    }
+
+    /// What the first bytes of a file of `file_bytes` bytes say; its bytes are left empty.
+    pub fn described(first: &Bytes, file_bytes: u64) -> Result<Self, GgufError> {
+        let file_bytes = usize::try_from(file_bytes).unwrap_or(usize::MAX);
+        let mut cursor = Cursor::new(first);
         let version = header(&mut cursor)?;
         let n_tensors = count(&mut cursor, "tensor count")?;
         let n_keys = count(&mut cursor, "metadata count")?;
@@ -69,14 +75,14 @@ impl Part {
                 )));
             }
             tensor.start =
-                data_start.checked_add(offset).filter(|start| *start < bytes.len()).ok_or_else(|| {
+                data_start.checked_add(offset).filter(|start| *start < file_bytes).ok_or_else(|| {
                     invalid(format!(
                         "starts {offset} bytes into the data, which has {}",
-                        bytes.len().saturating_sub(data_start)
+                        file_bytes.saturating_sub(data_start)
                     ))
                 })?;
         }
-        Ok(Self { version, metadata, tensors, alignment, bytes, path: None })
+        Ok(Self { version, metadata, tensors, alignment, bytes: Bytes::new(), path: None })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{GgufError, map::map, parse::Part};
+use super::{GgufError, parse::Part};
 
 const COUNT_KEY: &str = "split.count";
 const NUMBER_KEY: &str = "split.no";
@@ -13,9 +13,13 @@ pub(super) fn count(part: &Part) -> Result<u32, GgufError> {
     Ok(part.metadata.u32(COUNT_KEY)?.unwrap_or(1).max(1))
 }
 
-/// Maps and parses a file and, where it is one of several, all the others next to it, in order.
-pub(super) fn open(path: &Path) -> Result<Vec<Part>, GgufError> {
-    let read = |path: &Path| match map(path).and_then(Part::parse) {
+/// Parses a file and, where it is one of several, all the others next to it, in order. `read` makes a part of
+/// a file.
+pub(super) fn open(
+    path: &Path,
+    read: impl Fn(&Path) -> Result<Part, GgufError>,
+) -> Result<Vec<Part>, GgufError> {
+    let read = |path: &Path| match read(path) {
         Ok(part) => Ok(Part { path: Some(path.to_path_buf()), ..part }),
         Err(error) => Err(error.in_file(path)),
     };
@@ -43,6 +47,19 @@ pub(super) fn open(path: &Path) -> Result<Vec<Part>, GgufError> {
     }
     check_total(&parts).map_err(|error| error.in_file(path))?;
     Ok(parts)
+}
+
+/// That some parts are those of one model, in order.
+pub(super) fn check(parts: &[Part]) -> Result<(), GgufError> {
+    let n_parts = parts.len() as u32;
+    if n_parts > 1 {
+        (1..).zip(parts).try_for_each(|(number, part)| check_part(part, number, n_parts))?;
+        return check_total(parts);
+    }
+    match parts.first().map_or(Ok(0), count)? {
+        1 => Ok(()),
+        n_parts => Err(GgufError::Split { detail: format!("one of {n_parts} parts, want a whole model") }),
+    }
 }
 
 /// `NAME` and the number of parts in a path that ends in `NAME-00001-of-00003.gguf`.

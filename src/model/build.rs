@@ -114,6 +114,8 @@ impl<'a> Builder<'a> {
             true => Some(self.values(FACTORS, self.hyper.rope.dims / 2)?),
             false => None,
         };
+        // A header has no numbers, and what a program takes does not depend on them.
+        let factors = factors.filter(|_| !self.gguf.is_header());
         if let Some(bad) = factors.iter().flatten().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
             return Err(wrong(FACTORS, "finite numbers above 0", bad.to_string()));
         }

@@ -103,6 +103,17 @@ impl Synth {
         self.tensors.len()
     }
 
+    /// What the file begins with, up to the weights. Followed by zeros up to [`file_bytes`](Self::file_bytes)
+    /// it is a model of this shape.
+    ///
+    /// # Errors
+    /// [`SynthError::Gguf`].
+    pub fn descriptions(self) -> Result<Vec<u8>, SynthError> {
+        let mut out = Vec::new();
+        self.writer.begin(&mut out)?;
+        Ok(out)
+    }
+
     /// Writes the file piece by piece; `progress` gets the bytes written so far and may say stop.
     ///
     /// # Errors

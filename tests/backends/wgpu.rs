@@ -9,8 +9,8 @@ use sterna::backend::wgpu::Wgpu;
 use sterna::backend::wgpu::device::{Gpu, NEEDED, Options};
 use sterna::backend::{Backend, BackendError, DeviceOptions, auto, open_on};
 use sterna::program::{ActQuant, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
-use support::case::model::SMALL;
-use support::case::{Case, limits, shuffled_pages, ty};
+use support::case::model::{Model, SMALL};
+use support::case::{Case, limits, shuffled_pages, ty, windowed_limits};
 
 /// A device of this test's own; nothing if there is no adapter, which a line says.
 fn gpu(options: &Options) -> Option<Arc<Gpu>> {
@@ -255,6 +255,43 @@ fn too_little_memory_is_an_error_and_the_device_goes_on() {
     assert!(said.contains("allocating memory: 24000000000000 bytes: "), "{said}");
     assert!(said.contains("a KV cache of q8_0"), "{said}");
     attends_to(&mut backend, &small);
+}
+
+/// What is planned is what buffers are made for, but for the parameters of dispatches.
+#[test]
+fn buffers_take_what_was_planned() {
+    /// Parameters of a stage's dispatches: a few, and each begins at a multiple of 256 bytes.
+    const PARAMS_BYTES: u64 = 4096;
+    for (weights, kv) in
+        [("i2_s", "f16"), ("q6_k", "q8_0"), ("tq1_0", "turboquant"), ("q4_0", "q4_0"), ("f16", "f32")]
+    {
+        // A few rows a part, so that there are several.
+        let options =
+            Options { memory_bytes: Some(1 << 40), max_part_bytes: Some(32 << 10), ..Options::default() };
+        let Some(gpu) = gpu(&options) else { return };
+        let mut backend = Wgpu::on(gpu);
+        let windowed = kv == "turboquant";
+        let limits = if windowed { windowed_limits(96, 1, 6) } else { limits(96, 1, 6) };
+        let (case, _) = Model { weights, kv, ffn_dim: 512, ..SMALL }.case("a small model", limits);
+        if !case.has_kernels(&backend) {
+            continue;
+        }
+        let plan = backend.plan(&case.p).expect("kernels for all");
+        let free =
+            |backend: &Wgpu| backend.plan(&case.p).expect("as before").free_bytes.expect("it is limited");
+        let before = free(&backend);
+        let ids: Vec<_> = case.weights.iter().map(|w| backend.upload(w).expect("there is room")).collect();
+        let after = free(&backend);
+        assert_eq!(before - after, plan.weights_bytes, "{weights}");
+        backend.compile(&case.p, &ids).expect("there is room");
+        let planned = plan.kv_bytes + plan.bufs_bytes;
+        let taken = after - free(&backend);
+        let params = PARAMS_BYTES * case.p.stages.len() as u64;
+        assert!(
+            (planned..=planned + params).contains(&taken),
+            "{weights}, {kv}: {planned} planned, {taken} taken"
+        );
+    }
 }
 
 /// A backend does what it should.

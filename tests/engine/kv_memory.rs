@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use ggml_types::HostTensor;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cuda::Cuda;
+use sterna::backend::cuda::driver::cards::Spec as Card;
 use sterna::backend::cuda::driver::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording};
 use sterna::backend::cuda::split::Split;
 use sterna::backend::{Backend, BackendError, Plan};
@@ -24,17 +25,24 @@ const POSITIONS: usize = 131_072;
 
 /// A card that counts the bytes it is asked for, over another driver; or over none: then it holds nothing and
 /// runs nothing.
-struct Counting {
+pub struct Counting {
     on: Option<Box<dyn Driver>>,
     bytes: u64,
-    used: Arc<AtomicU64>,
+    pub used: Arc<AtomicU64>,
+    limits: Limits,
     /// Launches of each recording, in order.
     recorded: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Counting {
-    fn card(bytes: u64) -> Self {
-        Self { on: None, bytes, used: Arc::default(), recorded: Arc::default() }
+    pub fn card(bytes: u64) -> Self {
+        let limits = Limits { multiprocessors: 48, shared_bytes: 99 << 10, prefetch_bytes: 0 };
+        Self { on: None, bytes, used: Arc::default(), limits, recorded: Arc::default() }
+    }
+
+    /// With the geometry of a card that exists.
+    pub fn like(card: &Card, bytes: u64) -> Self {
+        Self { limits: card.limits(), ..Self::card(bytes) }
     }
 }
 
@@ -50,7 +58,7 @@ impl Driver for Counting {
     fn limits(&self) -> Limits {
         match &self.on {
             Some(on) => on.limits(),
-            None => Limits { multiprocessors: 48, shared_bytes: 99 << 10, prefetch_bytes: 0 },
+            None => self.limits,
         }
     }
 
@@ -156,31 +164,22 @@ fn options(codec: &str) -> EngineOptions {
     }
 }
 
-/// What files have behind the codes of an I2_S tensor: its scale, which is a parameter of the kernels, and
-/// room.
-fn scales(plan: &Plan, program: &Program) -> u64 {
-    let n = program.weights.iter().filter(|w| w.ty.name() == "i2_s").count() as u64;
-    assert!(n > 0 && plan.weights_bytes > 32 * n);
-    32 * n
-}
-
 /// The weights of a program that was made of a file.
-fn weights(gguf: &Gguf, program: &Program, options: &EngineOptions) -> Vec<HostTensor> {
+pub fn weights(gguf: &Gguf, program: &Program, options: &EngineOptions) -> Vec<HostTensor> {
     let hyper = Hyper::read(gguf.metadata(), program.weights[0].rows).unwrap();
     let (k, v) = (program.kvs[0].k, program.kvs[0].v);
     let options = Options { limits: program.limits, k, v, window: options.exact() };
     Model::build(gguf, hyper, &options).unwrap().weights
 }
 
-/// Uploads and compiles; the plan but for those scales, and the bytes that the weights and that everything
+/// Uploads and compiles; the plan, and the bytes that the weights and that everything
 /// else took.
 fn load(gguf: &Gguf, codec: &str, card: Counting) -> Result<(Plan, u64, u64), BackendError> {
     let (used, options) = (Arc::clone(&card.used), options(codec));
     let program = engine::program(gguf, &options).unwrap();
     let all = weights(gguf, &program, &options);
     let mut cuda = Cuda::on(Box::new(card));
-    let mut plan = cuda.plan(&program)?;
-    plan.weights_bytes -= scales(&plan, &program);
+    let plan = cuda.plan(&program)?;
     let ids = all.iter().map(|w| cuda.upload(w)).collect::<Result<Vec<_>, _>>()?;
     let weights = used.load(Ordering::Relaxed);
     cuda.compile(&program, &ids)?;
@@ -259,8 +258,7 @@ fn what_one_card_cannot_hold_two_can() {
             assert!(matches!(planned, Err(sterna::Error::DoesNotFit { .. })), "{planned:?}");
             continue;
         }
-        let (program, mut plan) = (engine::program(&gguf, &options).unwrap(), planned.unwrap());
-        plan.weights_bytes -= scales(&plan, &program);
+        let (program, plan) = (engine::program(&gguf, &options).unwrap(), planned.unwrap());
         let ids: Vec<_> =
             weights(&gguf, &program, &options).iter().map(|w| split.upload(w).unwrap()).collect();
         split.compile(&program, &ids).unwrap();
@@ -298,8 +296,7 @@ fn what_the_kernels_run_in_is_what_the_plan_says() {
         let options = EngineOptions { n_ctx: Some(384), batch, ..options(codec) };
         let gguf = Gguf::open(&path).unwrap();
         let engine = Engine::on_backend(gguf, &options, Box::new(Cuda::on(Box::new(card))), |_| ()).unwrap();
-        let mut plan = engine.plan();
-        plan.weights_bytes -= scales(&plan, engine.program());
+        let plan = engine.plan();
         assert_eq!(plan.kv_bytes, engine.program().kv_bytes(), "{codec}");
         let all = plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes;
         assert_eq!(used.load(Ordering::Relaxed), all, "{codec}");

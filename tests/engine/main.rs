@@ -12,6 +12,7 @@ mod kv_memory;
 mod kv_sessions;
 mod kv_state;
 mod own_type;
+mod plan;
 mod program;
 mod program_parts;
 mod program_text;

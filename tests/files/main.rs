@@ -5,6 +5,7 @@
 mod fuzz_corpus;
 mod gguf;
 mod gguf_broken;
+mod gguf_header;
 mod mixes;
 mod quantize;
 mod tokenizer;

@@ -1,0 +1,246 @@
+//! Chooses the context and the codecs of the KV cache so that a model fits: a search over plans, which
+//! allocates nothing.
+
+use super::error::Error;
+use super::load::{EngineOptions, memory};
+use crate::backend::{Backend, BackendError, DeviceMemory};
+use crate::gguf::Gguf;
+
+/// What may be chosen, and between what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// Positions of a sequence that are wanted: no choice has more.
+    pub most_ctx: usize,
+    /// Positions that a choice has at least; those that are wanted, where they are fewer.
+    pub least_ctx: usize,
+    /// Between the two, contexts are so many positions apart.
+    pub step: usize,
+    /// Codecs of keys and of values: the first that leaves room for the least context is chosen.
+    pub codecs: Vec<[String; 2]>,
+    /// Bytes that are to stay free on each device; `None` is what its backend asks for
+    /// ([`DeviceMemory::margin_bytes`]).
+    pub margin_bytes: Option<u64>,
+}
+
+/// What was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Positions of a sequence.
+    pub n_ctx: usize,
+    /// Codec of keys.
+    pub cache_type_k: String,
+    /// Codec of values.
+    pub cache_type_v: String,
+    /// Layers whose weights lie on the device; `None` is all of them.
+    pub resident_layers: Option<usize>,
+}
+
+/// What a device has, and what is wanted of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes of the program and, about, of the driver.
+    pub need_bytes: u64,
+    /// Bytes that are to stay free.
+    pub margin_bytes: u64,
+    /// Bytes that are free, where somebody knows.
+    pub free_bytes: Option<u64>,
+}
+
+impl Room {
+    /// On a device, with a margin of its backend's or another one.
+    pub fn on(device: &DeviceMemory, margin_bytes: Option<u64>) -> Self {
+        Self {
+            need_bytes: device.bytes().saturating_add(device.overhead_bytes()),
+            margin_bytes: margin_bytes.unwrap_or(device.margin_bytes),
+            free_bytes: device.free_bytes,
+        }
+    }
+
+    /// Bytes that are missing; 0 if it fits, or if nobody knows what is free.
+    pub fn short_bytes(&self) -> u64 {
+        let want = self.need_bytes.saturating_add(self.margin_bytes);
+        self.free_bytes.map_or(0, |free| want.saturating_sub(free))
+    }
+
+    /// Bytes that are left above the margin, where somebody knows.
+    pub fn left_bytes(&self) -> Option<u64> {
+        Some(self.free_bytes?.saturating_sub(self.need_bytes.saturating_add(self.margin_bytes)))
+    }
+
+    /// Whether it fits, where somebody knows what is free.
+    pub fn fits(&self) -> Option<bool> {
+        self.free_bytes.map(|_| self.short_bytes() == 0)
+    }
+}
+
+/// The codecs that are tried if none was asked for, in this order: each takes less than the one before it,
+/// and changes what a model says more.
+pub const CODECS: [&str; 3] = ["f16", "q8_0", "turboquant"];
+
+/// The longest context of the first codecs that leave room for the least one. `fits` says whether a context
+/// and two codecs fit; whatever takes more than something that does not fit must not fit either.
+///
+/// # Errors
+/// What `fits` returns.
+pub fn choose<E>(
+    fit: &Fit,
+    mut fits: impl FnMut(usize, &[String; 2]) -> Result<bool, E>,
+) -> Result<Option<Choice>, E> {
+    let step = fit.step.max(1);
+    let least = fit.least_ctx.min(fit.most_ctx);
+    let n_steps = (fit.most_ctx - least).div_ceil(step);
+    let context = |n: usize| (least + n * step).min(fit.most_ctx);
+    for codecs in &fit.codecs {
+        if !fits(least, codecs)? {
+            continue;
+        }
+        // All up to `low` fit, and none above `high` does.
+        let (mut low, mut high) = (0, n_steps);
+        while low < high {
+            let middle = high - (high - low) / 2;
+            match fits(context(middle), codecs)? {
+                true => low = middle,
+                false => high = middle - 1,
+            }
+        }
+        let [cache_type_k, cache_type_v] = codecs.clone();
+        return Ok(Some(Choice { n_ctx: context(low), cache_type_k, cache_type_v, resident_layers: None }));
+    }
+    Ok(None)
+}
+
+impl EngineOptions {
+    /// The same with what was chosen.
+    pub fn with_choice(&self, choice: &Choice) -> Self {
+        let n_ctx = Some(choice.n_ctx);
+        Self { n_ctx, ..self.with_cache(&choice.cache_type_k, &choice.cache_type_v) }
+    }
+}
+
+/// Whether a model fits a backend with these options, with a margin of its own or another one; not if the
+/// backend lacks kernels for it.
+///
+/// # Errors
+/// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] but for missing kernels.
+pub fn fits(
+    gguf: &Gguf,
+    options: &EngineOptions,
+    backend: &dyn Backend,
+    margin_bytes: Option<u64>,
+) -> Result<bool, Error> {
+    match memory(gguf, options, backend) {
+        Ok(devices) => Ok(devices.iter().all(|device| Room::on(device, margin_bytes).short_bytes() == 0)),
+        Err(Error::Backend(BackendError::Missing { .. })) => Ok(false),
+        Err(err) => Err(err),
+    }
+}
+
+/// [`choose`] for a model on a backend; nothing if nothing fits.
+///
+/// # Errors
+/// As [`fits`].
+pub fn fit(
+    gguf: &Gguf,
+    options: &EngineOptions,
+    backend: &dyn Backend,
+    fit: &Fit,
+) -> Result<Option<Choice>, Error> {
+    choose(fit, |n_ctx, [k, v]| {
+        let options = EngineOptions { n_ctx: Some(n_ctx), ..options.with_cache(k, v) };
+        fits(gguf, &options, backend, fit.margin_bytes)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::convert::Infallible;
+
+    use super::*;
+
+    fn both(codec: &str) -> [String; 2] {
+        [codec.to_owned(), codec.to_owned()]
+    }
+
+    fn wish(most_ctx: usize, least_ctx: usize) -> Fit {
+        let codecs = CODECS.map(both).into();
+        Fit { most_ctx, least_ctx, step: 256, codecs, margin_bytes: None }
+    }
+
+    /// Bytes of a position by codec, and of what does not depend on it.
+    fn need(n_ctx: usize, codecs: &[String; 2]) -> u64 {
+        let of_position = match codecs[0].as_str() {
+            "f16" => 100,
+            "q8_0" => 50,
+            _ => 20,
+        };
+        1_000_000 + n_ctx as u64 * of_position
+    }
+
+    fn chosen(fit: &Fit, free: u64) -> Option<(usize, String)> {
+        let asked = RefCell::new(0);
+        let choice = choose::<Infallible>(fit, |n_ctx, codecs| {
+            *asked.borrow_mut() += 1;
+            assert!(n_ctx <= fit.most_ctx);
+            Ok(need(n_ctx, codecs) <= free)
+        });
+        assert!(*asked.borrow() < 40, "{asked:?} plans");
+        let choice = choice.unwrap()?;
+        assert_eq!((&choice.cache_type_k, choice.resident_layers), (&choice.cache_type_v, None));
+        Some((choice.n_ctx, choice.cache_type_k))
+    }
+
+    #[test]
+    fn the_first_codec_with_room_for_the_least_context_gets_as_much_as_fits() {
+        let fit = wish(131_072, 4096);
+        for (free, want) in [
+            (20_000_000, Some((131_072, "f16"))),
+            (1_000_000 + 100 * 131_072, Some((131_072, "f16"))),
+            // One byte less is a step less.
+            (1_000_000 + 100 * 131_072 - 1, Some((131_072 - 256, "f16"))),
+            (1_000_000 + 100 * 4096, Some((4096, "f16"))),
+            (1_000_000 + 100 * 4096 - 1, Some((7936, "q8_0"))),
+            (1_000_000 + 50 * 4096, Some((4096, "q8_0"))),
+            (1_000_000 + 50 * 4096 - 1, Some((9984, "turboquant"))),
+            (1_000_000 + 20 * 4096, Some((4096, "turboquant"))),
+            (1_000_000 + 20 * 4096 - 1, None),
+            (0, None),
+        ] {
+            assert_eq!(chosen(&fit, free), want.map(|(n, codec)| (n, codec.to_owned())), "{free} bytes");
+        }
+    }
+
+    /// What the search finds is what trying every context finds.
+    #[test]
+    fn nothing_better_is_passed_over() {
+        for (most, least, step) in
+            [(5000, 100, 64), (4096, 4096, 256), (100, 4096, 256), (1, 1, 1), (777, 1, 50)]
+        {
+            let fit = Fit { step, ..wish(most, least) };
+            for free in (1_000_000..1_600_000).step_by(7919) {
+                let least = least.min(most);
+                let contexts: Vec<_> = (least..most).step_by(step).chain([most]).collect();
+                let of_codec = |codec: &&str| {
+                    let fitting = contexts.iter().rev().find(|n| need(**n, &both(codec)) <= free);
+                    fitting.map(|n| (*n, (*codec).to_owned()))
+                };
+                assert_eq!(chosen(&fit, free), CODECS.iter().find_map(of_codec), "{fit:?}, {free} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_ends_the_search() {
+        let failed = choose(&wish(8192, 4096), |_, _| Err("a broken file"));
+        assert_eq!(failed, Err("a broken file"));
+    }
+
+    #[test]
+    fn room_counts_what_the_driver_takes_and_what_is_to_stay_free() {
+        let of = |free_bytes| Room { need_bytes: 700, margin_bytes: 200, free_bytes };
+        assert_eq!((of(Some(900)).short_bytes(), of(Some(900)).fits()), (0, Some(true)));
+        assert_eq!((of(Some(899)).short_bytes(), of(Some(899)).fits()), (1, Some(false)));
+        assert_eq!((of(Some(1000)).left_bytes(), of(Some(1)).left_bytes()), (Some(100), Some(0)));
+        assert_eq!((of(None).short_bytes(), of(None).fits(), of(None).left_bytes()), (0, None, None));
+    }
+}

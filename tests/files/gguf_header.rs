@@ -1,0 +1,138 @@
+//! Models of which the descriptions alone are read: from the first bytes of a file, wherever it lies.
+
+use std::cell::Cell;
+use std::io;
+use std::path::Path;
+
+use bytes::Bytes;
+use sterna::engine::{Engine, EngineOptions};
+use sterna::gguf::{Gguf, GgufError, Header, OpenOptions};
+use sterna::synth::{Preset, Synth};
+
+fn tiny() -> Bytes {
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    std::fs::read(path).unwrap().into()
+}
+
+/// Where the weights begin.
+fn head_bytes(gguf: &Gguf) -> usize {
+    gguf.tensors().iter().map(|tensor| tensor.bytes.start).min().unwrap()
+}
+
+fn of_first(first: Bytes, file_bytes: usize) -> Result<Gguf, GgufError> {
+    Gguf::from_headers(&[Header { first, file_bytes: file_bytes as u64 }], OpenOptions::default())
+}
+
+#[test]
+fn the_first_bytes_say_what_the_whole_file_says() {
+    let all = tiny();
+    let whole = Gguf::from_bytes(all.clone()).unwrap();
+    let gguf = of_first(all.slice(..head_bytes(&whole)), all.len()).unwrap();
+    assert!(gguf.is_header() && !whole.is_header());
+    let described = |gguf: &Gguf| {
+        let metadata: Vec<_> = gguf.metadata().iter().collect();
+        format!("{metadata:?} {:?} {:?}", gguf.tensors(), gguf.dialect())
+    };
+    assert!(described(&gguf) == described(&whole));
+    assert_eq!(gguf.file_bytes().collect::<Vec<_>>(), [all.len()]);
+    // What was not read is zero, and no weight of a model.
+    let zeros = |info| gguf.raw_bytes(info).iter().all(|byte| *byte == 0);
+    assert!(gguf.tensors().iter().all(zeros));
+    let refused = Engine::from_gguf(gguf, &EngineOptions::default(), |_| ()).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("only the descriptions"), "{refused}");
+}
+
+/// Every number of bytes that is too small is told how many more there must be: never too many, and asking
+/// for these comes to an end.
+#[test]
+fn too_few_first_bytes_are_an_error_that_says_how_many_more() {
+    let all = tiny();
+    let whole = Gguf::from_bytes(all.clone()).unwrap();
+    let head = head_bytes(&whole);
+    let mut have = 0;
+    let mut n_asked = 0;
+    let gguf = loop {
+        match of_first(all.slice(..have), all.len()) {
+            Ok(gguf) => break gguf,
+            Err(GgufError::MoreOfHeader { have: said, need }) => {
+                assert_eq!(said, have);
+                assert!(need > have as u64 && need <= head as u64, "{have} bytes: {need}");
+                have = need as usize;
+            }
+            Err(other) => panic!("{have} bytes: {other}"),
+        }
+        n_asked += 1;
+    };
+    assert!(n_asked > 100 && have <= head && gguf.tensors().len() == whole.tensors().len());
+    for have in (0..head - 32).step_by(97) {
+        let refused = of_first(all.slice(..have), all.len()).map(drop).unwrap_err();
+        assert!(refused.to_string().contains(&format!("the first {have} bytes hold a part")), "{refused}");
+    }
+    // The whole file is no longer than that: then it is broken.
+    let refused = of_first(all.slice(..200), 200).map(drop).unwrap_err();
+    assert!(!matches!(refused, GgufError::MoreOfHeader { .. }), "{refused}");
+    // Weights that the file's size has no room for.
+    let refused = of_first(all.slice(..head), all.len() - 4096).map(drop).unwrap_err();
+    assert!(matches!(refused, GgufError::Tensor { .. }), "{refused}");
+}
+
+/// Of a file of gigabytes, no more than its descriptions is asked for.
+#[test]
+fn a_reader_is_asked_for_no_more_than_the_descriptions() {
+    let spec = Preset::by_name("bitnet-2b-4t").unwrap().spec(None, None, 1).unwrap();
+    let synth = Synth::new(&spec).unwrap();
+    let file_bytes = synth.file_bytes();
+    let head = Bytes::from(synth.descriptions().unwrap());
+    assert!(file_bytes > 1_000_000_000 && head.len() > 1 << 20);
+    let most = Cell::new(0);
+    let header = Header::read(file_bytes, |n| {
+        most.set(most.get().max(n));
+        let mut first = head.to_vec();
+        // What lies behind is of no meaning.
+        first.resize(n.max(head.len()), 0xff);
+        Ok(Bytes::from(first).slice(..n))
+    })
+    .unwrap();
+    assert!(most.get() < 2 * head.len().next_power_of_two(), "{} of {}", most.get(), head.len());
+    let gguf = Gguf::from_headers(&[header], OpenOptions::default()).unwrap();
+    assert_eq!(gguf.file_bytes().sum::<usize>() as u64, file_bytes);
+    let program = sterna::engine::program(&gguf, &EngineOptions::default()).unwrap();
+    assert_eq!(program.weights.len(), gguf.tensors().len());
+}
+
+#[test]
+fn what_a_reader_cannot_do_is_an_error() {
+    let all = tiny();
+    let len = all.len() as u64;
+    let broken = Header::read(len, |_| Err(io::Error::other("the line is dead"))).unwrap_err();
+    assert!(broken.to_string().contains("the line is dead"), "{broken}");
+    let short = Header::read(len, |n| Ok(all.slice(..n / 2))).unwrap_err();
+    assert!(short.to_string().contains("of the first"), "{short}");
+    let other = Header::read(100, |n| Ok(vec![b'<'; n].into())).unwrap_err();
+    assert!(matches!(other, GgufError::NotGguf { .. }), "{other}");
+    // A size that no file has.
+    let vast = of_first(all, usize::MAX).map(drop).unwrap_err();
+    assert!(vast.to_string().contains("reserve as many addresses"), "{vast}");
+    let none = Gguf::from_headers(&[], OpenOptions::default()).map(drop).unwrap_err();
+    assert!(matches!(none, GgufError::Split { .. }), "{none}");
+}
+
+#[test]
+fn headers_of_files() {
+    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
+    let gguf = Gguf::open_header(&path, OpenOptions::default()).unwrap();
+    let whole = Gguf::open(&path).unwrap();
+    assert_eq!(format!("{:?}", gguf.tensors()), format!("{:?}", whole.tensors()));
+    assert_eq!(gguf.paths(), whole.paths());
+    for (path, want) in
+        [("/", "a directory"), ("/dev/null", "a pipe or a device"), ("/no such file", "cannot open")]
+    {
+        let refused = Gguf::open_header(Path::new(path), OpenOptions::default()).map(drop).unwrap_err();
+        assert!(refused.to_string().contains(want), "{refused}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cut = dir.path().join("cut.gguf");
+    std::fs::write(&cut, &tiny()[..1000]).unwrap();
+    let refused = Gguf::open_header(&cut, OpenOptions::default()).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("cut.gguf"), "{refused}");
+}
