@@ -7,6 +7,7 @@ use std::fmt::Display;
 const FLAGS: &[(&str, Option<&str>)] = &[
     ("BatchOptions::chunk", None),
     ("ChatTemplate::choose", Some("--chat-template")),
+    ("DeviceOptions::card", Some("--card")),
     ("DeviceOptions::device", Some("--device")),
     ("DeviceOptions::int8", Some("--int8")),
     ("DeviceOptions::profile", Some("--profile")),

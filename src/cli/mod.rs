@@ -9,6 +9,7 @@ mod chat;
 mod chunks;
 mod completions;
 mod devices;
+mod fit_args;
 mod flags;
 mod grammar_args;
 mod imatrix;
@@ -23,6 +24,7 @@ mod models_args;
 mod npy;
 mod out_file;
 mod perplexity;
+mod plan;
 mod prompt_cache;
 mod quantize;
 pub mod report;
@@ -35,6 +37,7 @@ pub mod source;
 mod synth;
 mod tokenize;
 mod trust;
+mod units;
 
 use std::io;
 use std::process::ExitCode;
@@ -49,6 +52,7 @@ use clap::{CommandFactory, Parser, Subcommand};
   sterna run -m model.gguf -p 'The capital of France is' -n 32
   sterna bench -m model.gguf -p 512 -n 128 -t 1,2,4
   sterna inspect model.gguf
+  sterna plan -m model.gguf --vram 16G
   sterna synth --preset tiny --type i2_s tiny.gguf")]
 pub struct Cli {
     #[command(subcommand)]
@@ -68,6 +72,7 @@ enum Command {
     Perplexity(perplexity::PerplexityArgs),
     KvReport(kv_report::KvReportArgs),
     Inspect(inspect::InspectArgs),
+    Plan(Box<plan::PlanArgs>),
     Synth(synth::SynthArgs),
     Imatrix(imatrix::ImatrixArgs),
     Quantize(quantize::QuantizeArgs),
@@ -136,6 +141,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Perplexity(args) => args.run(),
         Command::KvReport(args) => args.run(),
         Command::Inspect(args) => args.run(),
+        Command::Plan(args) => args.run(),
         Command::Synth(args) => args.run(),
         Command::Imatrix(args) => args.run(),
         Command::Quantize(args) => args.run(),

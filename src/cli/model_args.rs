@@ -7,10 +7,11 @@ use clap::Args;
 use ggml_types::{Dialect, kv};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::fit_args::FitArgs;
 use super::llama_flags::{OfModels, Others};
 use super::source::Source;
 use super::{CliError, flags, trust};
-use crate::backend::{Backend, DeviceOptions, Opened, Plan};
+use crate::backend::{Backend, BackendError, DeviceOptions, Opened, Plan};
 use crate::engine::{self, ACT_TYPES, Engine, EngineOptions, Error, HEAD_TYPES};
 use crate::gguf::{Gguf, OpenOptions};
 use crate::program::{KvWindow, PAGE};
@@ -98,6 +99,9 @@ pub struct ContextArgs {
     /// Positions of the context; 0 takes the trained one, at most 4096
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     pub ctx_size: usize,
+    /// What is chosen where it is left out.
+    #[command(flatten)]
+    pub fit: FitArgs,
 }
 
 impl ContextArgs {
@@ -111,8 +115,8 @@ impl ContextArgs {
 #[derive(Args, Clone, Debug)]
 pub struct CacheArgs {
     /// Codec of keys and of values
-    #[arg(long, value_name = "TYPE", default_value = "f16", help = cache_types())]
-    pub kv_cache_type: String,
+    #[arg(long, value_name = "TYPE", help = cache_types())]
+    pub kv_cache_type: Option<String>,
     /// The same for keys alone (also -ctk)
     #[arg(long, value_name = "TYPE")]
     pub cache_type_k: Option<String>,
@@ -129,7 +133,22 @@ pub struct CacheArgs {
 
 /// The help of `--kv-cache-type`, from the registry.
 fn cache_types() -> String {
-    format!("How the KV cache keeps numbers: {}", ggml_types::kv::names_with_notes())
+    format!("How the KV cache keeps numbers: {} [default: f16]", ggml_types::kv::names_with_notes())
+}
+
+impl CacheArgs {
+    /// Codecs of keys and values.
+    pub fn codecs(&self) -> [String; 2] {
+        [&self.cache_type_k, &self.cache_type_v].map(|own| {
+            let both = own.as_ref().or(self.kv_cache_type.as_ref());
+            both.map_or_else(|| EngineOptions::default().cache_type_k, Clone::clone)
+        })
+    }
+
+    /// Whether one of them was chosen.
+    pub fn is_given(&self) -> bool {
+        [&self.kv_cache_type, &self.cache_type_k, &self.cache_type_v].into_iter().any(Option::is_some)
+    }
 }
 
 /// The help of `--head-type`.
@@ -226,14 +245,15 @@ impl LoadArgs {
     /// The options as the engine takes them, for sessions of `n_ctx` positions.
     pub fn options(&self, n_ctx: Option<usize>, threads: Option<usize>) -> EngineOptions {
         let cache = &self.cache;
+        let [cache_type_k, cache_type_v] = cache.codecs();
         EngineOptions {
             backend: self.backend.clone(),
             device: self.device.options(),
             threads,
             n_ctx,
             batch: self.batch_size,
-            cache_type_k: cache.cache_type_k.as_ref().unwrap_or(&cache.kv_cache_type).clone(),
-            cache_type_v: cache.cache_type_v.as_ref().unwrap_or(&cache.kv_cache_type).clone(),
+            cache_type_k,
+            cache_type_v,
             kv_sinks: cache.kv_sinks,
             kv_window: cache.kv_window,
             head_type: self.head_type.clone(),
@@ -258,7 +278,9 @@ impl LoadArgs {
     /// As [`Source::open`].
     pub fn open(&self, source: &Source, options: &EngineOptions) -> Result<OpenModel, CliError> {
         let gguf = source.open(OpenOptions { dialect: options.dialect })?;
-        Ok(OpenModel { gguf, backends: trust::backends(options, !self.no_self_test) })
+        let self_test = !self.no_self_test;
+        let backends = trust::backends(options, self_test);
+        Ok(OpenModel { gguf, backends, has_codecs: self.cache.is_given(), self_test })
     }
 }
 
@@ -266,6 +288,10 @@ impl LoadArgs {
 pub struct OpenModel {
     gguf: Gguf,
     backends: Vec<Opened>,
+    /// Whether the user chose how keys and values are kept.
+    has_codecs: bool,
+    /// Whether a card passes a self-test before it runs its first model.
+    self_test: bool,
 }
 
 impl OpenModel {
@@ -280,6 +306,29 @@ impl OpenModel {
             Err(_) => None,
         };
         self.backends.iter().flatten().find_map(|backend| plan(&**backend)).unwrap_or(0)
+    }
+
+    /// The model, and the options with what is chosen so that it fits the backend that it goes onto.
+    /// A card passes its self-test with the codecs that were chosen, too.
+    ///
+    /// # Errors
+    /// As [`FitArgs::fitted`].
+    pub fn fitted(self, options: EngineOptions, fit: &FitArgs) -> Result<(Self, EngineOptions), CliError> {
+        let runs = |backend: &dyn Backend| {
+            let planned = engine::memory(&self.gguf, &options, backend);
+            !matches!(planned, Err(Error::Backend(BackendError::Missing { .. })))
+        };
+        let mut opened = self.backends.iter().flatten();
+        let Some(backend) = opened.find(|backend| runs(&***backend)) else { return Ok((self, options)) };
+        let fitted = fit.fitted(&self.gguf, &**backend, &options, self.has_codecs)?;
+        let codecs = |options: &EngineOptions| [options.cache_type_k.clone(), options.cache_type_v.clone()];
+        if codecs(&fitted) == codecs(&options) {
+            return Ok((self, fitted));
+        }
+        let Self { gguf, backends, has_codecs, self_test } = self;
+        drop(backends);
+        let backends = trust::backends(&fitted, self_test);
+        Ok((Self { gguf, backends, has_codecs, self_test }, fitted))
     }
 
     /// Loads it, with a progress bar where stderr is a terminal, and says what it warns of.

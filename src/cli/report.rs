@@ -39,7 +39,9 @@ pub fn load(
     let cancel = Arc::new(AtomicBool::new(false));
     cancel_on_ctrl_c(&cancel)?;
     let options = EngineOptions { n_seqs, ..model.options(context.n_ctx()) };
-    let engine = model.load(source, &options)?;
+    let opened = model.open(source, &options)?;
+    let (opened, options) = opened.fitted(options, &context.fit)?;
+    let engine = opened.load(&options)?;
     if verbose {
         loaded(&engine);
     }

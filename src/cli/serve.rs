@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::chat::template_source;
+use super::fit_args::FitArgs;
 use super::llama_flags::{Flag, LONGER, List, Others, Value, refused, taken};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::models_args::ModelFile;
@@ -266,14 +267,14 @@ impl ServeArgs {
                     Source::File(path) => path.file_stem().map(|stem| stem.to_string_lossy().into_owned()),
                     demo => Some(demo.name()),
                 };
-                let load = self.loader(source);
+                let load = self.loader(source, Some(self.context.fit.clone()));
                 let load = move || (load()?.load)();
                 Server::start(listener, options, name.as_deref().unwrap_or("model"), load)
             }
             None => {
                 let sources = files.into_iter().map(|ModelFile { name, path }| {
                     let file_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
-                    ModelSource { name, file_bytes, open: Box::new(self.loader(Source::File(path))) }
+                    ModelSource { name, file_bytes, open: Box::new(self.loader(Source::File(path), None)) }
                 });
                 Server::start_many(listener, options, sources.collect())
             }
@@ -296,8 +297,13 @@ impl ServeArgs {
         Ok(server.wait()?)
     }
 
-    /// What opens a model, and then loads it.
-    fn loader(&self, source: Source) -> impl Fn() -> Result<Opened, CliError> + Send + Sync + use<> {
+    /// What opens a model, and then loads it. Of several, none is fitted to what the others leave: those go
+    /// when it needs room.
+    fn loader(
+        &self,
+        source: Source,
+        fit: Option<FitArgs>,
+    ) -> impl Fn() -> Result<Opened, CliError> + Send + Sync + use<> {
         let (model, sampling) = (self.model.clone(), self.sampling.clone());
         let options = EngineOptions {
             n_seqs: self.parallel.into(),
@@ -308,8 +314,12 @@ impl ServeArgs {
         };
         move || {
             let opened = model.open(&source, &options)?;
+            let (opened, options) = match &fit {
+                Some(fit) => opened.fitted(options.clone(), fit)?,
+                None => (opened, options.clone()),
+            };
             let bytes = opened.bytes(&options);
-            let (options, sampling) = (options.clone(), sampling.clone());
+            let sampling = sampling.clone();
             let load = move || {
                 let engine = opened.load(&options)?;
                 engine.tokenizer()?.notices().iter().for_each(|notice| flags::note("note", notice));

@@ -1,5 +1,6 @@
 //! `sterna synth`: a model of random weights.
 
+use std::fs::File;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -59,6 +60,10 @@ pub struct SynthArgs {
     /// Everything random follows from it
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Write the descriptions alone, and a hole in place of the weights, which takes no room on most disks:
+    /// what `sterna plan` wants
+    #[arg(long)]
+    no_weights: bool,
     /// Replace the file where it is there already
     #[arg(long)]
     force: bool,
@@ -82,11 +87,27 @@ impl SynthArgs {
     pub fn run(self) -> Result<(), CliError> {
         let synth = Synth::new(&self.spec()?)?;
         let (bytes, n_tensors) = (synth.file_bytes(), synth.n_tensors());
+        if self.no_weights {
+            return self.write_descriptions(synth);
+        }
         let file = OutFile { path: &self.out, bytes, force: self.force };
         file.write(|out, progress| {
             synth.write(out, progress).map_err(|err| format!("{}: {err}", self.out.display()))
         })?;
         eprintln!("{}: {n_tensors} tensors, {bytes} bytes", self.out.display());
+        Ok(())
+    }
+
+    /// Writes the file without its weights.
+    fn write_descriptions(&self, synth: Synth) -> Result<(), CliError> {
+        let (bytes, n_tensors) = (synth.file_bytes(), synth.n_tensors());
+        let said = |err: &dyn std::fmt::Display| format!("{}: {err}", self.out.display());
+        let head = synth.descriptions()?;
+        let file = OutFile { path: &self.out, bytes: head.len() as u64, force: self.force };
+        file.write(|out, _| out.write_all(&head).map_err(|err| said(&err)))?;
+        let file = File::options().write(true).open(&self.out).map_err(|err| said(&err))?;
+        file.set_len(bytes).map_err(|err| said(&err))?;
+        eprintln!("{}: {n_tensors} tensors, {bytes} bytes, without weights", self.out.display());
         Ok(())
     }
 

@@ -276,3 +276,33 @@ fn on_the_stand_in_replays_are_the_stages() {
 fn on_the_stand_in_rules_are_enforced() {
     tests("card=h100 card=rtx-3060 card=small", "stand_in::rules::", 8);
 }
+
+/// A card that is too small for what is usual gets a context or a cache that fits, and a line says so.
+#[test]
+fn what_does_not_fit_a_card_is_chosen_smaller() {
+    if !has_demo() {
+        return;
+    }
+    let run = |memory: u32, more: &[&str]| {
+        let common = ["--no-self-test", "--backend", "cuda", "--fit-target", "0", "--fit-ctx", "64", "-v"];
+        let common = [&common[..], &["-n", "2"]].concat();
+        let output = sterna(&format!("memory={memory}"), &[&RUN[..], &common[..], more].concat());
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{memory} MiB, {more:?}: {said}");
+        (text(&output.stdout), said)
+    };
+    let (usual, said) = run(4096, &[]);
+    assert!(!said.contains("--fit"), "{said}");
+    // Buffers of 1024 positions and the graphs take 163 MiB.
+    let (fitted, said) = run(161, &["--fit-codecs", "f16"]);
+    assert!(said.contains("--fit chose a context of") && said.contains("instead of 1024: "), "{said}");
+    assert_eq!(fitted, usual);
+    let (_, said) = run(130, &["-c", "1024"]);
+    assert!(said.contains("--fit chose a KV cache of q8_0 instead of f16"), "{said}");
+    assert!(said.contains("keys q8_0, values q8_0"), "{said}");
+    // What the user chose stays, whatever it takes; so does everything with `off`.
+    let (_, said) = run(130, &["-c", "1024", "--kv-cache-type", "f16"]);
+    assert!(said.contains("--fit: no KV cache of 1024 positions fits this device; -c "), "{said}");
+    let (_, said) = run(130, &["--fit", "off"]);
+    assert!(!said.contains("--fit") && said.contains("keys f16"), "{said}");
+}

@@ -2,6 +2,7 @@
 
 mod demo;
 mod kv_report;
+mod plan;
 mod quantize;
 mod run;
 mod serve;

@@ -1,0 +1,160 @@
+//! Flags that let a model fit its device: which context and which KV cache are taken where nobody says.
+
+use clap::{Args, ValueEnum};
+
+use super::{CliError, flags};
+use crate::backend::Backend;
+use crate::engine::error::binary_units as binary;
+use crate::engine::fit::{self, CODECS, Choice, Fit, Room};
+use crate::engine::{self, EngineOptions};
+use crate::gguf::Gguf;
+use crate::model;
+use crate::program::PAGE;
+
+/// What is chosen where it was left open, so that a model fits.
+#[derive(Args, Clone, Debug)]
+pub struct FitArgs {
+    /// Chooses context and KV cache type, where they are left out, so that the model fits. on: as near to the
+    /// defaults as fits; max: the longest context that fits; off [default: on, off on the processor]
+    #[arg(long, value_name = "HOW", num_args = 0..=1, default_missing_value = "on", value_enum)]
+    fit: Option<How>,
+    /// MiB that --fit leaves free on each device [default: the larger of 512 and 3 % of what is free]
+    #[arg(long, value_name = "MIB")]
+    fit_target: Option<u32>,
+    /// Fewest positions of a context that --fit may choose
+    #[arg(long, value_name = "N", default_value_t = EngineOptions::DEFAULT_CTX, value_parser = positions)]
+    fit_ctx: usize,
+    /// KV cache types that --fit may choose, in this order; one alone is never changed
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = CODECS)]
+    fit_codecs: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum How {
+    On,
+    Max,
+    Off,
+}
+
+fn positions(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "want a number above 0".to_owned())
+}
+
+/// The search for a model on a card: between its trained context and as few positions as `least_ctx`.
+pub(super) fn wish(
+    options: &EngineOptions,
+    most_ctx: usize,
+    least_ctx: usize,
+    codecs: Vec<[String; 2]>,
+) -> Fit {
+    let (most_ctx, least_ctx) = match options.n_ctx {
+        Some(n_ctx) => (n_ctx, n_ctx),
+        None => (most_ctx, least_ctx),
+    };
+    Fit { most_ctx, least_ctx, step: 4 * PAGE, codecs, margin_bytes: None }
+}
+
+/// Keys and values of one type.
+pub(super) fn both(codec: &str) -> [String; 2] {
+    [codec.to_owned(), codec.to_owned()]
+}
+
+impl FitArgs {
+    /// Bytes that are to stay free.
+    fn margin_bytes(&self) -> Option<u64> {
+        self.fit_target.map(|mib| u64::from(mib) << 20)
+    }
+
+    /// The options with what is chosen for a model on a backend, which one line on stderr says. They stay as
+    /// they are where they fit, where nothing fits, which loading says, and where nobody knows what is free.
+    ///
+    /// # Errors
+    /// A codec that does not exist; whatever reading the model returns.
+    pub fn fitted(
+        &self,
+        gguf: &Gguf,
+        backend: &dyn Backend,
+        options: &EngineOptions,
+        has_codecs: bool,
+    ) -> Result<EngineOptions, CliError> {
+        let how = self.fit.unwrap_or(if backend.name() == "cpu" { How::Off } else { How::On });
+        let rooms = rooms(gguf, options, backend, self.margin_bytes());
+        if how == How::Off || rooms.iter().all(|room| room.free_bytes.is_none()) {
+            return Ok(options.clone());
+        }
+        let trained = model::hyper(gguf)?.n_ctx_train;
+        let least = self.fit_ctx.min(trained);
+        let most = if how == How::Max { trained } else { EngineOptions::DEFAULT_CTX.min(trained).max(least) };
+        let own = [options.cache_type_k.clone(), options.cache_type_v.clone()];
+        let codecs = match has_codecs {
+            true => vec![own.clone()],
+            false => self.fit_codecs.iter().map(|codec| both(codec)).collect(),
+        };
+        let wish = Fit { margin_bytes: self.margin_bytes(), ..wish(options, most, least, codecs) };
+        let Some(choice) = fit::fit(gguf, options, backend, &wish)? else {
+            self.say_what_would_fit(gguf, options, backend, &wish)?;
+            return Ok(options.clone());
+        };
+        let usual = options.n_ctx.unwrap_or(EngineOptions::DEFAULT_CTX.min(trained));
+        if (choice.n_ctx, [&choice.cache_type_k, &choice.cache_type_v]) != (usual, [&own[0], &own[1]]) {
+            let short = rooms.iter().map(Room::short_bytes).max().unwrap_or(0);
+            self.say(&choice, options, usual, short);
+        }
+        Ok(options.with_choice(&choice))
+    }
+
+    /// What was chosen, and why.
+    fn say(&self, choice: &Choice, options: &EngineOptions, usual: usize, short: u64) {
+        let mut changes = Vec::new();
+        if choice.n_ctx != usual {
+            changes.push(format!("a context of {} positions instead of {usual}", choice.n_ctx));
+        }
+        let (k, v) = (&choice.cache_type_k, &choice.cache_type_v);
+        if (k, v) != (&options.cache_type_k, &options.cache_type_v) {
+            let own = &options.cache_type_k;
+            changes.push(format!(
+                "a KV cache of {k} instead of {own}, which changes what the model says a little"
+            ));
+        }
+        let why = match short {
+            0 => "so much fits".to_owned(),
+            short => format!("{} are missing otherwise, with what is to stay free", binary(short)),
+        };
+        flags::note(
+            "note",
+            &format!("--fit chose {}: {why}; --fit off keeps the defaults", changes.join(" and ")),
+        );
+    }
+
+    /// What would fit, where nothing that was asked for does.
+    fn say_what_would_fit(
+        &self,
+        gguf: &Gguf,
+        options: &EngineOptions,
+        backend: &dyn Backend,
+        wish: &Fit,
+    ) -> Result<(), CliError> {
+        let codecs = self.fit_codecs.iter().map(|codec| both(codec)).collect();
+        let least = Fit { least_ctx: 1, step: PAGE, codecs, ..wish.clone() };
+        let smaller = match fit::fit(gguf, options, backend, &least)? {
+            Some(Choice { n_ctx, cache_type_k: codec, .. }) => {
+                format!("-c {n_ctx} with --kv-cache-type {codec} would")
+            }
+            None => "no context does: `sterna plan` says what takes how much".to_owned(),
+        };
+        let wanted = wish.least_ctx;
+        flags::note("note", &format!("--fit: no KV cache of {wanted} positions fits this device; {smaller}"));
+        Ok(())
+    }
+}
+
+/// What each device has for a model; nothing where it cannot run there, which loading says.
+fn rooms(
+    gguf: &Gguf,
+    options: &EngineOptions,
+    backend: &dyn Backend,
+    margin_bytes: Option<u64>,
+) -> Vec<Room> {
+    let devices = engine::memory(gguf, options, backend).unwrap_or_default();
+    devices.iter().map(|device| Room::on(device, margin_bytes)).collect()
+}

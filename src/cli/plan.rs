@@ -1,0 +1,284 @@
+//! `sterna plan`: the memory that a model takes, and what fits, before anything is loaded.
+
+mod json;
+mod table;
+
+use std::io::{self, Write};
+
+use clap::Args;
+use ggml_types::{kv, kv_by_name};
+
+use super::CliError;
+use super::fit_args::{both, wish};
+use super::model_args::LoadArgs;
+use super::source::Source;
+use super::units::memory_size;
+use crate::backend::{self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions};
+use crate::engine::fit::{self, CODECS, Choice, Fit, Room};
+use crate::engine::{self, EngineOptions, Error};
+use crate::gguf::{Gguf, GgufError, OpenOptions};
+use crate::model::{self, Hyper};
+use crate::program::PAGE;
+
+/// Shows the memory that a model takes, part by part, and the contexts that fit a device.
+///
+/// Only the descriptions in the file are read, and nothing is allocated. With --vram or --card the device is
+/// an NVIDIA card that need not be here. Sums of weights, KV cache and buffers are what is allocated; what a
+/// driver takes on top is an estimate, and said to be one.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sterna plan -m model.gguf
+  sterna plan -m model.gguf --vram 16G
+  sterna plan -m model.gguf --card 'rtx 4090' -c 65536 -ctk q8_0 -ctv q8_0 -np 4
+  sterna plan -m model.gguf --vram 16G --json | jq .best")]
+pub struct PlanArgs {
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Positions of the context [default: the trained one, at most 4096]
+    #[arg(short, long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    ctx_size: usize,
+    /// Sequences that run at a time (also -np)
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    parallel: u16,
+    /// Plans for an NVIDIA card with so much memory, such as 16G
+    #[arg(long, value_name = "SIZE", value_parser = memory_size, conflicts_with = "device")]
+    vram: Option<u64>,
+    /// Plans for this NVIDIA card, by words of its name, such as 'rtx 5080' [default: the one with --vram]
+    #[arg(long, value_name = "NAME", conflicts_with = "device")]
+    card: Option<String>,
+    /// MiB that stay free on each device [default: on a card the larger of 512 and 3 % of what is free]
+    #[arg(long, value_name = "MIB")]
+    fit_target: Option<u32>,
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is shown.
+struct Shown {
+    source: String,
+    file_bytes: u64,
+    hyper: Hyper,
+    /// Those that were asked for, with the context that stands for none.
+    options: EngineOptions,
+    backend: &'static str,
+    devices: Vec<(DeviceMemory, Room)>,
+    /// Codecs of keys and of values, one pair a column.
+    codecs: Vec<[String; 2]>,
+    /// A row for each context: a cell for each pair of codecs.
+    rows: Vec<(usize, Vec<Option<Cell>>)>,
+    /// The longest context of each pair, none if none fits; empty if nobody knows what is free.
+    longest: Vec<Option<usize>>,
+    /// The most that was looked for.
+    most_ctx: usize,
+    best: Option<Choice>,
+}
+
+/// What a context takes with some codecs.
+#[derive(Clone, Copy)]
+struct Cell {
+    /// Bytes on all devices.
+    bytes: u64,
+    /// Whether it fits, where somebody knows.
+    fits: Option<bool>,
+}
+
+impl Shown {
+    /// Whether the options fit, where somebody knows what is free.
+    fn fits(&self) -> Option<bool> {
+        all_fit(self.devices.iter().map(|(_, room)| *room))
+    }
+}
+
+/// Whether everything fits, where somebody knows.
+fn all_fit(rooms: impl Iterator<Item = Room>) -> Option<bool> {
+    rooms.map(|room| room.fits()).try_fold(true, |all, fits| fits.map(|fits| all && fits))
+}
+
+/// What a pair of codecs is called: one name where both are the same.
+fn pair_name([k, v]: &[String; 2]) -> String {
+    if k == v { k.clone() } else { format!("{k}/{v}") }
+}
+
+impl PlanArgs {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// A file that is no model; a backend or a card that is not known; kernels that it lacks; stdout that
+    /// cannot be written.
+    pub fn run(self) -> Result<(), CliError> {
+        let source = self.load.source()?;
+        let options = self.options();
+        let gguf = self.gguf(&source)?;
+        let backend = self.backend(&gguf, &options)?;
+        let shown = self.plan(&gguf, &source, options, &*backend)?;
+        let mut out = io::stdout().lock();
+        if self.json {
+            serde_json::to_writer_pretty(&mut out, &json::of(&shown))?;
+            writeln!(out)?;
+        } else {
+            table::write(&shown, &mut out)?;
+        }
+        Ok(out.flush()?)
+    }
+
+    fn options(&self) -> EngineOptions {
+        let n_ctx = (self.ctx_size > 0).then_some(self.ctx_size);
+        EngineOptions { n_seqs: self.parallel.into(), ..self.load.options(n_ctx, None) }
+    }
+
+    /// The descriptions of the model.
+    fn gguf(&self, source: &Source) -> Result<Gguf, GgufError> {
+        let open = OpenOptions { dialect: self.load.file.dialect };
+        match source {
+            Source::File(path) => Gguf::open_header(path, open),
+            Source::Demo(_) => source.open(open),
+        }
+    }
+
+    /// What is planned for: a card on paper, the backend that was named, or the first that can run the model.
+    fn backend(&self, gguf: &Gguf, options: &EngineOptions) -> Result<Box<dyn Backend>, CliError> {
+        let name = options.backend.as_str();
+        if self.vram.is_some() || self.card.is_some() {
+            if !["auto", "cuda"].contains(&name) {
+                return Err(
+                    format!("--vram and --card plan for an NVIDIA card: leave out --backend {name}").into()
+                );
+            }
+            let card = CardOnPaper { card: self.card.clone(), memory_bytes: self.vram };
+            return Ok(backend::on_paper(&card)?);
+        }
+        let threads = options.n_threads();
+        if name != "auto" || options.device != DeviceOptions::default() {
+            return Ok(backend::open_on(name, threads, &options.device)?);
+        }
+        let is_missing = |backend: &dyn Backend| {
+            let planned = engine::memory(gguf, options, backend);
+            matches!(planned, Err(Error::Backend(BackendError::Missing { .. })))
+        };
+        let opened = backend::auto(threads).into_iter().flatten().find(|backend| !is_missing(&**backend));
+        match opened {
+            Some(backend) => Ok(backend),
+            None => Ok(backend::open("cpu", threads)?),
+        }
+    }
+
+    /// The columns of the table: what the user chose, and every codec but f32.
+    fn pairs(&self, options: &EngineOptions) -> Vec<[String; 2]> {
+        let own = [options.cache_type_k.clone(), options.cache_type_v.clone()];
+        let mut pairs = if self.load.cache.is_given() { vec![own] } else { Vec::new() };
+        let all = kv::REGISTRY.iter().map(|codec| codec.name()).filter(|name| *name != "f32");
+        for pair in all.map(both) {
+            if !pairs.contains(&pair) {
+                pairs.push(pair);
+            }
+        }
+        pairs
+    }
+
+    fn plan(
+        &self,
+        gguf: &Gguf,
+        source: &Source,
+        options: EngineOptions,
+        backend: &dyn Backend,
+    ) -> Result<Shown, CliError> {
+        let margin_bytes = self.fit_target.map(|mib| u64::from(mib) << 20);
+        let hyper = model::hyper(gguf)?;
+        let trained = hyper.n_ctx_train;
+        let n_ctx = options.n_ctx.unwrap_or(trained.min(EngineOptions::DEFAULT_CTX));
+        let at = EngineOptions { n_ctx: Some(n_ctx), ..options.clone() };
+        let with_room = |device: DeviceMemory| (device.clone(), Room::on(&device, margin_bytes));
+        let devices: Vec<_> = engine::memory(gguf, &at, backend)?.into_iter().map(with_room).collect();
+
+        let most_ctx = trained.max(n_ctx);
+        let cell = |n_ctx: usize, [k, v]: &[String; 2]| -> Result<Option<Cell>, Error> {
+            let options = EngineOptions { n_ctx: Some(n_ctx), ..options.with_cache(k, v) };
+            let devices = match engine::memory(gguf, &options, backend) {
+                Ok(devices) => devices,
+                Err(Error::Backend(BackendError::Missing { .. })) => return Ok(None),
+                Err(err) => return Err(err),
+            };
+            let rooms: Vec<_> = devices.iter().map(|device| Room::on(device, margin_bytes)).collect();
+            let bytes = rooms.iter().fold(0, |sum: u64, room| sum.saturating_add(room.need_bytes));
+            Ok(Some(Cell { bytes, fits: all_fit(rooms.into_iter()) }))
+        };
+        let codecs = self.pairs(&options);
+        let mut rows = Vec::new();
+        for n_ctx in contexts(n_ctx, most_ctx) {
+            let cells = codecs.iter().map(|pair| cell(n_ctx, pair)).collect::<Result<_, _>>()?;
+            rows.push((n_ctx, cells));
+        }
+        let is_known = devices.iter().all(|(device, _)| device.free_bytes.is_some());
+        let longest_of = |pair: &[String; 2]| {
+            let codecs = vec![pair.clone()];
+            let fit = Fit { most_ctx, least_ctx: PAGE, step: PAGE, codecs, margin_bytes };
+            Ok::<_, Error>(fit::fit(gguf, &options, backend, &fit)?.map(|choice| choice.n_ctx))
+        };
+        let pairs = if is_known { codecs.as_slice() } else { &[] };
+        let longest = pairs.iter().map(longest_of).collect::<Result<_, _>>()?;
+        let best = match is_known {
+            true => self.best(gguf, &options, backend, trained, margin_bytes)?,
+            false => None,
+        };
+        Ok(Shown {
+            source: source.name(),
+            file_bytes: gguf.file_bytes().map(|bytes| bytes as u64).sum(),
+            hyper,
+            options: at,
+            backend: backend.name(),
+            devices,
+            codecs,
+            rows,
+            longest,
+            most_ctx,
+            best,
+        })
+    }
+
+    /// The longest context of the first of the usual codecs that leave room for 4096 positions, or, if none
+    /// does, for any; what the user chose stays.
+    fn best(
+        &self,
+        gguf: &Gguf,
+        options: &EngineOptions,
+        backend: &dyn Backend,
+        trained: usize,
+        margin_bytes: Option<u64>,
+    ) -> Result<Option<Choice>, Error> {
+        let codecs: Vec<_> = match self.load.cache.is_given() {
+            true => vec![[options.cache_type_k.clone(), options.cache_type_v.clone()]],
+            false => CODECS.into_iter().filter(|name| kv_by_name(name).is_some()).map(both).collect(),
+        };
+        for least in [EngineOptions::DEFAULT_CTX.min(trained), PAGE] {
+            let fit = Fit { margin_bytes, ..wish(options, trained, least, codecs.clone()) };
+            if let Some(choice) = fit::fit(gguf, options, backend, &fit)? {
+                return Ok(Some(choice));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Contexts of the table: the one that was asked for, and powers of two around it up to the most.
+fn contexts(asked: usize, most: usize) -> Vec<usize> {
+    let powers = (10..).map(|power| 1_usize << power).take_while(|n| *n < most).filter(|n| *n >= 2048);
+    let mut all: Vec<_> = powers.chain([asked, most]).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_the_context_that_was_asked_for_and_the_trained_one() {
+        assert_eq!(contexts(4096, 8192), [2048, 4096, 8192]);
+        assert_eq!(contexts(5000, 40_960), [2048, 4096, 5000, 8192, 16_384, 32_768, 40_960]);
+        assert_eq!(contexts(512, 512), [512]);
+        assert_eq!(contexts(16_384, 16_384), [2048, 4096, 8192, 16_384]);
+    }
+}

@@ -1,0 +1,78 @@
+//! A plan as JSON; docs/plan.md lists the fields, which stay as they are.
+
+use serde_json::{Value as Json, json};
+
+use super::{Shown, pair_name};
+use crate::backend::{DeviceMemory, MemoryKind};
+use crate::engine::fit::Room;
+
+pub fn of(shown: &Shown) -> Json {
+    let Shown { hyper, options, .. } = shown;
+    let contexts = shown.rows.iter().flat_map(|(n_ctx, cells)| {
+        let of_cell = move |(pair, cell): (&[String; 2], &Option<super::Cell>)| {
+            json!({
+                "n_ctx": n_ctx,
+                "cache_type": pair_name(pair),
+                "has_kernels": cell.is_some(),
+                "bytes": cell.map(|cell| cell.bytes),
+                "fits": cell.and_then(|cell| cell.fits),
+            })
+        };
+        shown.codecs.iter().zip(cells).map(of_cell)
+    });
+    let longest = shown.codecs.iter().zip(&shown.longest);
+    let longest = longest.map(|(pair, n_ctx)| json!({"cache_type": pair_name(pair), "n_ctx": n_ctx}));
+    json!({
+        "model": {
+            "file": shown.source,
+            "file_bytes": shown.file_bytes,
+            "name": hyper.name,
+            "architecture": hyper.architecture,
+            "n_layers": hyper.n_layers,
+            "n_ctx_train": hyper.n_ctx_train,
+        },
+        "options": {
+            "n_ctx": options.n_ctx,
+            "cache_type_k": options.cache_type_k,
+            "cache_type_v": options.cache_type_v,
+            "batch": options.batch,
+            "parallel": options.n_seqs,
+            "head_type": options.head_type,
+        },
+        "backend": shown.backend,
+        "devices": shown.devices.iter().map(|(device, room)| of_device(device, room)).collect::<Vec<_>>(),
+        "fits": shown.fits(),
+        "contexts": contexts.collect::<Vec<_>>(),
+        "longest": longest.collect::<Vec<_>>(),
+        "best": shown.best.as_ref().map(|best| json!({
+            "n_ctx": best.n_ctx,
+            "cache_type_k": best.cache_type_k,
+            "cache_type_v": best.cache_type_v,
+            "resident_layers": best.resident_layers,
+        })),
+    })
+}
+
+fn of_device(device: &DeviceMemory, room: &Room) -> Json {
+    let parts = device
+        .parts
+        .iter()
+        .map(|part| json!({"kind": part.kind.name(), "name": part.name, "bytes": part.bytes}));
+    let overhead = device.overhead.iter().map(
+        |part| json!({"name": part.name, "bytes": part.bytes, "is_estimate": true, "source": part.source}),
+    );
+    json!({
+        "device": device.device,
+        "parts": parts.collect::<Vec<_>>(),
+        "weights_bytes": device.bytes_of(MemoryKind::Weights),
+        "kv_bytes": device.bytes_of(MemoryKind::Kv),
+        "buffers_bytes": device.bytes_of(MemoryKind::Buffers),
+        "overhead": overhead.collect::<Vec<_>>(),
+        "overhead_bytes": device.overhead_bytes(),
+        "margin_bytes": room.margin_bytes,
+        "total_bytes": room.need_bytes.saturating_add(room.margin_bytes),
+        "free_bytes": room.free_bytes,
+        "fits": room.fits(),
+        "short_bytes": room.short_bytes(),
+    })
+}

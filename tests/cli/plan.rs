@@ -1,0 +1,146 @@
+//! `sterna plan` as a user types it.
+#![cfg(feature = "cli")]
+
+use std::path::Path;
+use std::process::Output;
+
+use assert_cmd::Command;
+use serde_json::Value as Json;
+
+fn sterna(dir: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
+    command.timeout(std::time::Duration::from_secs(120)).current_dir(dir).args(args).output().unwrap()
+}
+
+fn ok(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn json(dir: &Path, args: &[&str]) -> Json {
+    serde_json::from_str(&ok(&sterna(dir, &[&["plan", "--json"], args].concat()))).unwrap()
+}
+
+/// A model of so many gigabytes whose file takes next to none.
+fn hollow(dir: &Path, preset: &str) -> String {
+    let name = format!("{preset}.gguf");
+    ok(&sterna(dir, &["synth", "--preset", preset, "--no-weights", &name]));
+    name
+}
+
+fn sum(parts: &Json) -> u64 {
+    parts.as_array().unwrap().iter().map(|part| part["bytes"].as_u64().unwrap()).sum()
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn eight_billion_weights_on_a_card_that_is_not_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = hollow(dir.path(), "bitnet-8b");
+    let file = std::fs::metadata(dir.path().join(&model)).unwrap();
+    assert!(file.len() > 2_500_000_000);
+    let args = ["-m", &model, "--vram", "16G"];
+    let plan = json(dir.path(), &args);
+    let device = &plan["devices"][0];
+    assert_eq!(
+        (&plan["fits"], &device["fits"], &device["short_bytes"]),
+        (&true.into(), &true.into(), &0.into())
+    );
+    let bytes = |field: &str| device[field].as_u64().unwrap();
+    assert_eq!(sum(&device["parts"]), bytes("weights_bytes") + bytes("kv_bytes") + bytes("buffers_bytes"));
+    assert_eq!(sum(&device["overhead"]), bytes("overhead_bytes"));
+    let all = ["weights_bytes", "kv_bytes", "buffers_bytes", "overhead_bytes", "margin_bytes"];
+    assert_eq!(all.map(bytes).iter().sum::<u64>(), bytes("total_bytes"));
+    // 32 layers of 8 heads of 128, keys and values, 2 bytes, 4096 positions.
+    assert_eq!(bytes("kv_bytes"), 32 * 8 * 128 * 2 * 2 * 4096);
+    assert_eq!(plan["options"]["n_ctx"], 4096);
+
+    // The table says what a plan of that context says.
+    let cell = |plan: &Json, n_ctx: u64, codec: &str| {
+        let cells = plan["contexts"].as_array().unwrap();
+        let found = cells.iter().find(|cell| cell["n_ctx"] == n_ctx && cell["cache_type"] == codec);
+        found.unwrap_or_else(|| panic!("no {n_ctx} of {codec}")).clone()
+    };
+    assert_eq!(cell(&plan, 131_072, "f16")["fits"], false);
+    assert_eq!(cell(&plan, 131_072, "turboquant")["fits"], true);
+    let long = json(dir.path(), &[&args[..], &["-c", "131072", "--kv-cache-type", "turboquant"]].concat());
+    let total = long["devices"][0]["total_bytes"].as_u64().unwrap()
+        - long["devices"][0]["margin_bytes"].as_u64().unwrap();
+    assert_eq!(cell(&plan, 131_072, "turboquant")["bytes"], total);
+
+    // The longest context fits, the next page does not, and the best is that of f16.
+    let longest = plan["longest"].as_array().unwrap();
+    let of = |codec: &str| {
+        longest.iter().find(|one| one["cache_type"] == codec).unwrap()["n_ctx"].as_u64().unwrap()
+    };
+    assert!(of("f16") < of("q8_0") && of("q8_0") <= of("turboquant") && of("turboquant") == 131_072);
+    let fits =
+        |n_ctx: u64| json(dir.path(), &[&args[..], &["-c", &n_ctx.to_string()]].concat())["fits"].clone();
+    assert_eq!([fits(of("f16")), fits(of("f16") + 64)], [true.into(), Json::from(false)]);
+    let best = &plan["best"];
+    assert_eq!((best["cache_type_k"].as_str(), best["resident_layers"].is_null()), (Some("f16"), true));
+    assert!((0..256).contains(&(of("f16") - best["n_ctx"].as_u64().unwrap())), "{best}");
+
+    // The same for people, and where it is short.
+    let text = ok(&sterna(dir.path(), &[&["plan"], &args[..]].concat()));
+    for word in [
+        "layers (i2_s)",
+        "embedding and output head (f16)",
+        "KV cache (f16)",
+        "fits, ",
+        "about: ",
+        "longest",
+        "best      -c ",
+    ] {
+        assert!(text.contains(word), "`{word}` is not in: {text}");
+    }
+    let text = ok(&sterna(dir.path(), &["plan", "-m", &model, "--vram", "3G"]));
+    assert!(text.contains("short by ") && text.contains("! "), "{text}");
+    let small = json(dir.path(), &["-m", &model, "--vram", "2G"]);
+    assert_eq!((small["fits"].as_bool(), small["best"].is_null()), (Some(false), true));
+    // More sequences, more pages.
+    let four = json(dir.path(), &[&args[..], &["-np", "4"]].concat());
+    assert_eq!(four["devices"][0]["kv_bytes"], 4 * bytes("kv_bytes"));
+}
+
+#[test]
+fn the_processor_of_this_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = hollow(dir.path(), "tiny");
+    let plan = json(dir.path(), &["-m", &model, "--backend", "cpu", "-ctk", "q8_0"]);
+    assert_eq!(
+        (plan["backend"].as_str(), plan["contexts"][0]["cache_type"].as_str()),
+        (Some("cpu"), Some("q8_0/f16"))
+    );
+    assert_eq!(plan["devices"][0]["overhead"], Json::Array(Vec::new()));
+    assert_eq!(plan["model"]["n_ctx_train"], 512);
+    assert_eq!(plan["best"]["cache_type_k"], "q8_0");
+    // A model without weights is one to plan with.
+    let there = sterna(dir.path(), &["synth", "--preset", "tiny", "--no-weights", &model]);
+    assert!(String::from_utf8_lossy(&there.stderr).contains("is there already"));
+}
+
+#[test]
+fn what_cannot_be_planned_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("text.gguf"), "no model, but text").unwrap();
+    let refused = |args: &[&str], words: &[&str]| {
+        let output = sterna(dir.path(), &[&["plan"], args].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{args:?}");
+        for word in words {
+            assert!(said.contains(word), "{args:?}: `{word}` is not in: {said}");
+        }
+    };
+    refused(&["-m", "text.gguf"], &["text.gguf", "no GGUF"]);
+    refused(&["-m", "absent.gguf"], &["absent.gguf", "cannot open"]);
+    refused(&["--vram", "16"], &["--vram", "a size with a unit"]);
+    refused(&["--vram", "999T"], &["no device has", "16384.00 GiB"]);
+    refused(&["--vram", "16G", "--device", "0"], &["cannot be used with"]);
+    let model = hollow(dir.path(), "qwen3moe-small");
+    if cfg!(feature = "cuda") {
+        refused(&["-m", &model, "--card", "geforce 256"], &["--card", "`geforce 256`", "RTX 5080"]);
+        refused(&["-m", &model, "--vram", "16G"], &["no kernel for: experts"]);
+        refused(&["-m", &model, "--vram", "16G", "--backend", "cpu"], &["leave out --backend cpu"]);
+    }
+}
