@@ -20,6 +20,7 @@
 //! - [`tools`] reads and constrains the calls of tools in a model's text.
 //! - [`gguf`] reads and writes model files, [`tokenizer`] their vocabularies; [`quantize`] and [`synth`] make
 //!   models, and [`demo`] is one; [`eval`] measures them.
+//! - `hub` (feature `hub`) gets models from the Hugging Face hub.
 //! - [`model`] turns a file into a [`program`], which a [`backend`] runs; [`selftest`] compares one with the
 //!   CPU.
 #![deny(unsafe_code)]
@@ -34,6 +35,8 @@ pub mod eval;
 pub mod gguf;
 #[cfg(feature = "grammar")]
 pub mod grammar;
+#[cfg(feature = "hub")]
+pub mod hub;
 pub mod model;
 mod parallel;
 pub mod program;

@@ -6,6 +6,8 @@ mod fuzz_corpus;
 mod gguf;
 mod gguf_broken;
 mod gguf_header;
+#[cfg(feature = "hub")]
+mod hub;
 mod mixes;
 mod quantize;
 mod tokenizer;

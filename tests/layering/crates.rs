@@ -19,6 +19,7 @@ const OF_THE_COMMAND_LINE: &[&str] = &[
     "rustyline",
     "tokio",
     "tracing",
+    "ureq",
 ];
 
 /// Crates of `examples/generate.rs` without default features, proc-macros and this workspace included, on

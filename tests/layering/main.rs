@@ -15,6 +15,7 @@ use graph::Graph;
 const ROOMS: &[(&str, &[&str])] = &[
     ("demo", &[]),
     ("clock", &[]),
+    ("hub", &[]),
     ("parallel", &[]),
     ("program", &[]),
     ("gguf", &[]),
@@ -35,6 +36,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "demo",
             "program",
             "gguf",
+            "hub",
             "tokenizer",
             "model",
             "backend",
@@ -61,10 +63,11 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/backend/registry.rs", "which backends are built"),
     ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
     ("src/cli/grammar_args.rs", "whether grammars are in the library"),
-    ("src/cli/mod.rs", "whether the server is in the program"),
+    ("src/cli/hub_args.rs", "whether models of the hub can be got"),
+    ("src/cli/mod.rs", "whether the server and the hub are in the program"),
     ("src/demo.rs", "whether the demo model is in the program"),
     ("src/serve/http/mod.rs", "whether the server has TLS"),
-    ("src/lib.rs", "whether the command line, grammars and the server are in the library"),
+    ("src/lib.rs", "whether the command line, grammars, the hub and the server are in the library"),
 ];
 
 /// Files of the root crate that may hold `unsafe`, with the reason. `ggml-types` forbids it.

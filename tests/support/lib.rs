@@ -6,6 +6,7 @@ use std::io::Write as _;
 
 pub mod case;
 mod golden;
+pub mod hub;
 pub mod logits;
 pub mod oracle;
 

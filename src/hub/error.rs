@@ -1,0 +1,240 @@
+//! What can go wrong between a name and a file on the disk.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a model of the hub is not to be had. No message holds a token or a signed address.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HubError {
+    /// A name that cannot be one.
+    #[error("`{name}` is not the name of a model on the hub: {why}")]
+    Name {
+        /// What was given.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A path, or a revision, that could lead out of its folder or is no name on some system.
+    #[error("`{}` is no path inside a repository", path.escape_debug())]
+    Path {
+        /// What was given or listed.
+        path: String,
+    },
+    /// An option that cannot be used.
+    #[error("{0}")]
+    Options(String),
+    /// The repository does not exist, or is private.
+    #[error("{repo} is not on {host}, or is private{}", token_hint(*.has_token))]
+    NoRepo {
+        /// `USER/NAME`.
+        repo: String,
+        /// Whom we asked.
+        host: String,
+        /// Whether a token was sent.
+        has_token: bool,
+    },
+    /// The owner lets nobody read it who has not agreed to something.
+    #[error(
+        "{repo} is gated: agree to its terms on {page}, and give the token of that account, as HF_TOKEN or \
+         HubOptions::token{}",
+        if *.has_token { " (the token that was sent has no access)" } else { "" }
+    )]
+    Gated {
+        /// `USER/NAME`.
+        repo: String,
+        /// Where to agree.
+        page: String,
+        /// Whether a token was sent.
+        has_token: bool,
+    },
+    /// The token is not accepted.
+    #[error("{host} does not accept the token: {said}. A new one comes from the account's settings there")]
+    Token {
+        /// Whom we asked.
+        host: String,
+        /// Its answer.
+        said: String,
+    },
+    /// No such branch, tag or commit.
+    #[error("{repo} has no revision `{revision}`")]
+    NoRevision {
+        /// `USER/NAME`.
+        repo: String,
+        /// What was asked for.
+        revision: String,
+    },
+    /// No such file.
+    #[error("{repo} has no file {file}{}", there_is(known))]
+    NoFile {
+        /// `USER/NAME`.
+        repo: String,
+        /// What was asked for.
+        file: String,
+        /// Models that it has.
+        known: Vec<String>,
+    },
+    /// No model of that type.
+    #[error("{repo} has no GGUF file that is called {tag}{}", there_is(known))]
+    NoTag {
+        /// `USER/NAME`.
+        repo: String,
+        /// What was asked for.
+        tag: String,
+        /// Models that it has.
+        known: Vec<String>,
+    },
+    /// Nothing to run.
+    #[error(
+        "{repo} has no GGUF file{}",
+        if *.has_checkpoint { ", but safetensors, of which one can be made" } else { "" }
+    )]
+    NoGguf {
+        /// `USER/NAME`.
+        repo: String,
+        /// Whether there are safetensors.
+        has_checkpoint: bool,
+    },
+    /// Nothing to convert.
+    #[error("{repo} has no safetensors")]
+    NoCheckpoint {
+        /// `USER/NAME`.
+        repo: String,
+    },
+    /// Parts of a split model are missing.
+    #[error("{file} is one of {wanted} parts, and {found} of them are there")]
+    Shards {
+        /// The part that was chosen.
+        file: String,
+        /// How many there are.
+        found: usize,
+        /// How many there should be.
+        wanted: usize,
+    },
+    /// Not in the cache, and nobody may be asked.
+    #[error(
+        "{name} is not in the cache {}, and HubOptions::offline (HF_HUB_OFFLINE) forbids to ask for it",
+        cache.display()
+    )]
+    Offline {
+        /// What is wanted.
+        name: String,
+        /// Where it was looked for.
+        cache: PathBuf,
+    },
+    /// Not in the cache.
+    #[error("{name} is not in the cache {}", cache.display())]
+    NotCached {
+        /// What is wanted.
+        name: String,
+        /// Where it was looked for.
+        cache: PathBuf,
+    },
+    /// Nobody answers.
+    #[error("{host} cannot be reached: {why}")]
+    Network {
+        /// Who was asked.
+        host: String,
+        /// What the system says.
+        why: String,
+    },
+    /// An answer that does not help, after all tries.
+    #[error("{host} answered {status}{}", if .said.is_empty() { String::new() } else { format!(": {said}") })]
+    Status {
+        /// Who was asked.
+        host: String,
+        /// HTTP status.
+        status: u16,
+        /// What it said about it.
+        said: String,
+    },
+    /// An answer that is not what the hub's interface says.
+    #[error("{host} gave an answer that cannot be used: {why}")]
+    Answer {
+        /// Who was asked.
+        host: String,
+        /// What was expected, and what came.
+        why: String,
+    },
+    /// A file that is not what the repository lists.
+    #[error("{file}: {why}; it was not kept")]
+    Corrupt {
+        /// Path in the repository.
+        file: String,
+        /// What was expected, and what came.
+        why: String,
+    },
+    /// No room.
+    #[error(
+        "{file} needs {needed} bytes more in {}, {free} bytes are free there; HF_HUB_CACHE names another \
+         folder",
+        folder.display()
+    )]
+    Full {
+        /// Path in the repository.
+        file: String,
+        /// The folder of the blobs.
+        folder: PathBuf,
+        /// Bytes still to come.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
+    /// The cache cannot be written.
+    #[error("{}: {cause}; HF_HUB_CACHE names another folder for the cache", path.display())]
+    Cache {
+        /// File or folder.
+        path: PathBuf,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// Somebody writes what is to be removed.
+    #[error("{} is being written by another process", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Stopped by [`Stopper`](super::Stopper): what has come stays, and the next time goes on from there.
+    #[error("stopped")]
+    Stopped,
+}
+
+impl HubError {
+    /// An error of the cache.
+    pub(super) fn cache(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |cause| Self::Cache { path: path.to_owned(), cause }
+    }
+
+    /// Whether nobody could be asked: no network, or a server out of order. What is in the cache may do then.
+    pub fn is_network(&self) -> bool {
+        match self {
+            Self::Network { .. } => true,
+            Self::Status { status, .. } => *status >= 500 || *status == 429,
+            _ => false,
+        }
+    }
+}
+
+fn token_hint(has_token: bool) -> &'static str {
+    match has_token {
+        true => " to the account whose token was sent",
+        false => "; a private one wants HF_TOKEN or HubOptions::token",
+    }
+}
+
+/// The models that a repository has, as the end of a message.
+fn there_is(known: &[String]) -> String {
+    const SHOWN: usize = 40;
+    let mut text = String::new();
+    if known.is_empty() {
+        return text;
+    }
+    text.push_str("; it has");
+    for file in known.iter().take(SHOWN) {
+        text += &format!("\n  {}", file.escape_debug());
+    }
+    if known.len() > SHOWN {
+        text += &format!("\n  and {} more", known.len() - SHOWN);
+    }
+    text
+}

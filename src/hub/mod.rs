@@ -1,0 +1,277 @@
+//! Models from the Hugging Face hub, into the cache that huggingface_hub and llama.cpp share.
+//!
+//! [`Name`] is what a user calls a model. [`Hub::find`] asks which commit and which files that means,
+//! [`Hub::fetch`] gets those that are not in the cache, [`Hub::cached`] asks nobody, and [`Hub::read_range`]
+//! reads a part of a file without keeping it. [`Cached`] lists and removes what is there.
+//!
+//! No file stands under its name whose size and hash are not those that the repository lists. This room
+//! knows nothing of models, and says nothing itself: a [`Listener`] is told. Start at [`Hub`]; `transfer.rs`
+//! is where bytes come, `http.rs` who may see the token.
+
+mod api;
+mod cache;
+mod error;
+mod http;
+mod names;
+mod options;
+mod transfer;
+
+use std::io::Read;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+pub use api::RemoteFile;
+pub use cache::{Cached, CachedFile, repositories};
+pub use error::HubError;
+pub use http::Stopper;
+pub use names::{Choice, DEFAULTS, Name, Repo, is_gguf, is_prefixed};
+pub use options::{HubOptions, Token};
+pub use transfer::{Event, Listener};
+
+use http::{About, Client, Fault};
+use transfer::{Transfer, address};
+
+/// Files that come at a time.
+const AT_A_TIME: usize = 4;
+
+/// A hub, and the cache for what comes from it.
+#[derive(Debug)]
+pub struct Hub {
+    client: Client,
+    options: HubOptions,
+}
+
+/// What a name means, as the hub says now.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What was asked for.
+    pub name: Name,
+    /// The commit, 40 hexadecimal digits.
+    pub commit: String,
+    /// The files: of a split model all parts in their order.
+    pub files: Vec<RemoteFile>,
+}
+
+impl Found {
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.size).sum()
+    }
+}
+
+/// Files that are in the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// The commit.
+    pub commit: String,
+    /// The folder of the commit, which is laid out as the repository.
+    pub folder: PathBuf,
+    /// Paths below it, in the order of [`Found::files`]. There is at least one.
+    pub files: Vec<PathBuf>,
+}
+
+impl Hub {
+    /// A hub by its options.
+    ///
+    /// # Errors
+    /// [`HubError::Options`].
+    pub fn new(options: HubOptions) -> Result<Self, HubError> {
+        Ok(Self { client: Client::new(&options)?, options })
+    }
+
+    /// Ends what it does, from another thread.
+    pub fn stopper(&self) -> Stopper {
+        self.client.stopper()
+    }
+
+    /// The folder of the cache.
+    pub fn cache(&self) -> &Path {
+        &self.options.cache
+    }
+
+    /// Whether it asks nobody.
+    pub fn is_offline(&self) -> bool {
+        self.options.offline
+    }
+
+    /// What a repository has in the cache.
+    pub fn repository(&self, repo: &Repo) -> Cached {
+        Cached::new(&self.options.cache, repo)
+    }
+
+    /// Asks what a name means now.
+    ///
+    /// # Errors
+    /// [`HubError::Offline`]; a repository, revision or file that is not there or may not be read; no
+    /// network.
+    pub fn find(&self, name: &Name) -> Result<Found, HubError> {
+        if self.options.offline {
+            return Err(self.not_cached(name));
+        }
+        let commit = api::commit(&self.client, &name.repo, name.revision())?;
+        let listed = api::files(&self.client, &name.repo, &commit)?;
+        let paths: Vec<&str> = listed.iter().map(|file| file.path.as_str()).collect();
+        let chosen = names::choose(name, &paths)?;
+        let file = |path: &str| listed.iter().find(|file| file.path == path).cloned();
+        let files = chosen.into_iter().filter_map(file).collect();
+        Ok(Found { name: name.clone(), commit, files })
+    }
+
+    /// What a name means by the cache alone: the revision is that of the last time, and a file is chosen of
+    /// those that are there.
+    ///
+    /// # Errors
+    /// [`HubError::NotCached`], or [`HubError::Offline`] where nobody may be asked; [`HubError::Shards`];
+    /// [`HubError::Cache`].
+    pub fn cached(&self, name: &Name) -> Result<Local, HubError> {
+        let cached = self.repository(&name.repo);
+        let commit = cached.commit(name.revision()).ok_or_else(|| self.not_cached(name))?;
+        let files = cached.files(&commit)?;
+        let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+        let chosen = names::choose(name, &paths).map_err(|err| match err {
+            HubError::NoFile { .. } | HubError::NoTag { .. } | HubError::NoGguf { .. } => {
+                self.not_cached(name)
+            }
+            HubError::NoCheckpoint { .. } => self.not_cached(name),
+            err => err,
+        })?;
+        let folder = cached.snapshot(&commit);
+        let files = chosen.iter().map(|path| folder.join(path)).collect();
+        Ok(Local { commit, folder, files })
+    }
+
+    fn not_cached(&self, name: &Name) -> HubError {
+        let (name, cache) = (name.to_string(), self.options.cache.clone());
+        if self.options.offline {
+            HubError::Offline { name, cache }
+        } else {
+            HubError::NotCached { name, cache }
+        }
+    }
+
+    /// Bytes that are still to come, and whether any file lacks.
+    pub fn missing(&self, found: &Found) -> u64 {
+        self.lacking(found).iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Files that are not there, with their bytes that are not.
+    fn lacking<'a>(&self, found: &'a Found) -> Vec<(&'a RemoteFile, u64)> {
+        let cached = self.repository(&found.name.repo);
+        let lacking = found.files.iter().filter(|file| !cached.has(&found.commit, file));
+        let to_come = |file: &RemoteFile| match cache::is_whole(&cached.blob(file), file.size) {
+            true => 0,
+            // A part that is too long is begun anew.
+            false => match std::fs::metadata(cached.part(file)).map_or(0, |part| part.len()) {
+                done if done <= file.size => file.size - done,
+                _ => file.size,
+            },
+        };
+        lacking.map(|file| (file, to_come(file))).collect()
+    }
+
+    /// Gets the files that are not in the cache, four at a time, and then notes the commit of the revision.
+    ///
+    /// # Errors
+    /// What is in the way of the first file that failed. What has come of each stays, and the next time goes
+    /// on from there.
+    pub fn fetch(&self, found: &Found, tell: Listener<'_>) -> Result<Local, HubError> {
+        let cached = self.repository(&found.name.repo);
+        let lacking = self.lacking(found);
+        if !lacking.is_empty() {
+            self.room(&cached, &lacking)?;
+        }
+        let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let first_error = Mutex::new(None);
+        let transfer =
+            Transfer { client: &self.client, cached: &cached, commit: &found.commit, tell, failed: &failed };
+        std::thread::scope(|scope| {
+            for _ in 0..AT_A_TIME.min(lacking.len()) {
+                scope.spawn(|| {
+                    while let Some((file, _)) = lacking.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        if let Err(err) = transfer.get(file) {
+                            let mut first = first_error.lock().unwrap_or_else(PoisonError::into_inner);
+                            first.get_or_insert(err);
+                            failed.store(true, Ordering::Relaxed);
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        if let Some(err) = first_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(err);
+        }
+        let noted = cached.set_ref(found.name.revision(), &found.commit);
+        // A cache that cannot be written will do where all is there.
+        noted.or_else(|err| if lacking.is_empty() { Ok(()) } else { Err(err) })?;
+        let folder = cached.snapshot(&found.commit);
+        let files = found.files.iter().map(|file| folder.join(&file.path)).collect();
+        Ok(Local { commit: found.commit.clone(), folder, files })
+    }
+
+    /// Whether the disk has room for what is to come.
+    fn room(&self, cached: &Cached, lacking: &[(&RemoteFile, u64)]) -> Result<(), HubError> {
+        let blobs = cached.blobs();
+        std::fs::create_dir_all(&blobs).map_err(HubError::cache(&blobs))?;
+        let needed = lacking.iter().map(|(_, bytes)| bytes).sum();
+        let free = fs4::available_space(&blobs).map_err(HubError::cache(&blobs))?;
+        let file = lacking.iter().max_by_key(|(_, bytes)| *bytes).map(|(file, _)| file.path.clone());
+        match needed > free {
+            true => Err(HubError::Full { file: file.unwrap_or_default(), folder: blobs, needed, free }),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads bytes of a file where it is, without keeping them: fewer than asked for if the file ends before.
+    /// [`RemoteFile::size`] says how long it is.
+    ///
+    /// # Errors
+    /// No access; no network; an answer that is not of these bytes.
+    pub fn read_range(
+        &self,
+        found: &Found,
+        file: &RemoteFile,
+        range: Range<u64>,
+    ) -> Result<Vec<u8>, HubError> {
+        let range = range.start..range.end.min(file.size);
+        let mut tries = self.client.tries();
+        while !range.is_empty() {
+            match self.read_once(found, file, &range) {
+                Ok(bytes) => return Ok(bytes),
+                Err(fault) => tries.again(fault, |_, _| {})?,
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn read_once(&self, found: &Found, file: &RemoteFile, range: &Range<u64>) -> Result<Vec<u8>, Fault> {
+        let repo = found.name.repo.to_string();
+        let url = address(&self.client, &repo, &found.commit, &file.path);
+        let asked = format!("bytes={}-{}", range.start, range.end - 1);
+        let about = About { repo: &repo, revision: &found.commit, file: Some(&file.path) };
+        let mut answer = self.client.check(self.client.get(&url, Some(&asked))?, about)?;
+        // A server that ignores ranges sends all from the first byte.
+        let before = match answer.content_range() {
+            _ if answer.status == 200 => range.start,
+            Some((sent, _)) if sent.start == range.start => 0,
+            _ => {
+                let why = format!("{asked} was asked for, and it sent other bytes");
+                return Err(HubError::Answer { host: answer.host, why }.into());
+            }
+        };
+        let host = answer.host.clone();
+        let mut reader = answer.body.as_reader();
+        let mut bytes = Vec::new();
+        let skipped = std::io::copy(&mut reader.by_ref().take(before), &mut std::io::sink());
+        let read = skipped.and_then(|_| reader.take(range.end - range.start).read_to_end(&mut bytes));
+        read.map_err(|err| self.client.broken(&host, &err))?;
+        if (bytes.len() as u64) < range.end - range.start {
+            let why = format!("the connection ended after {} bytes", bytes.len());
+            return Err(Fault::Passing(HubError::Network { host, why }, None));
+        }
+        Ok(bytes)
+    }
+}
