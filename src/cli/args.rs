@@ -17,6 +17,8 @@ const WORDS: &[(&str, &str)] = &[
     ("-fitt", "--fit-target"),
     ("-hf", "--hf-repo"),
     ("-hff", "--hf-file"),
+    ("-hfr", "--hf-repo"),
+    ("-hft", "--hf-token"),
     ("-jf", "--json-schema-file"),
     ("-kvu", "--kv-unified"),
     ("-md", "--model-draft"),

@@ -25,6 +25,8 @@ const FLAGS: &[(&str, Option<&str>)] = &[
     ("EngineOptions::n_ctx", Some("--ctx-size")),
     ("EngineOptions::n_seqs", Some("--parallel")),
     ("EngineOptions::outputs", None),
+    ("HubOptions::offline", Some("--offline")),
+    ("HubOptions::token", Some("--hf-token")),
     ("OpenOptions::dialect", Some("--dialect")),
     ("Preset::name", Some("--preset")),
     ("QuantizeOptions::imatrix", Some("--imatrix")),

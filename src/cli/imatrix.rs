@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 
 use super::chunks::TextArgs;
+use super::hub_args::HubArgs;
 use super::model_args::FileArgs;
 use super::out_file::{Partial, go_on, is_free};
 use super::source::Source;
@@ -35,6 +36,8 @@ pub struct ImatrixArgs {
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     #[command(flatten)]
+    hub: HubArgs,
+    #[command(flatten)]
     text: TextArgs,
     /// The file to make
     #[arg(short, long, value_name = "OUT.gguf", default_value = "imatrix.gguf")]
@@ -58,7 +61,7 @@ impl ImatrixArgs {
     pub fn run(self) -> Result<(), CliError> {
         is_free(&self.output, self.force)?;
         let text = self.text.read()?;
-        let source = Source::choose(self.model.as_deref(), "-m")?;
+        let source = Source::choose(self.model.as_deref(), &self.hub, "-m")?;
         let gguf = source.open(OpenOptions { dialect: self.of_file.dialect })?;
         let pre = self.of_file.tokenizer_pre.as_deref();
         let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions { pre })?;

@@ -10,6 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::CliError;
 use super::flags::with_flags;
+use super::hub_args::HubArgs;
 use super::model_args::dialect;
 use super::source::Source;
 use crate::backend;
@@ -33,6 +34,8 @@ pub struct InspectArgs {
     /// GGUF file, or any part of a split one [default: the demo model in this program]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubArgs,
     /// Write JSON
     #[arg(long)]
     json: bool,
@@ -54,7 +57,7 @@ impl InspectArgs {
     /// A file that is not GGUF, or is broken; with --program, one that holds no known model; stdout that
     /// cannot be written.
     pub fn run(self) -> Result<(), CliError> {
-        let source = Source::choose(self.file.as_deref(), "FILE")?;
+        let source = Source::choose(self.file.as_deref(), &self.hub, "FILE")?;
         let gguf = source.open(OpenOptions { dialect: self.dialect })?;
         let mut out = io::stdout().lock();
         if self.program {

@@ -52,7 +52,7 @@ const fn by(names: &'static [&'static str], value: Value, judge: fn(&str) -> Opt
 
 // Ways out that several flags share.
 const TEXT: &str = "models read text alone";
-const DOWNLOAD: &str = "download the file, and name it with -m";
+const DOWNLOAD: &str = "-m takes addresses of the Hugging Face hub; of elsewhere, download the file";
 const WHOLE: &str = "a model runs on one backend whole; --backend names it";
 const MAPPED: &str = "leave it out: files are mapped, and stay in memory while there is room";
 const POSITIONS: &str = "the file says how positions are encoded; write it there";
@@ -107,7 +107,6 @@ impl List for OfModels {
         Flag { names: &["flash-attn"], short: None, value: Value::Maybe, verdict: Verdict::Taken },
         taken(&["no-warmup"]),
         taken(&["warmup"]),
-        taken(&["offline"]),
         by(&["mmap"], Value::One, mapped),
         refused(&["no-mmap"], Value::None, MAPPED),
         refused(&["mlock"], Value::None, MAPPED),
@@ -122,8 +121,6 @@ impl List for OfModels {
         refused(&["control-vector"], Value::One, "steering vectors are not there"),
         refused(&["model-draft"], Value::One, "there is no speculative decoding"),
         refused(&["mmproj"], Value::One, TEXT),
-        refused(&["hf-repo"], Value::One, DOWNLOAD),
-        refused(&["hf-file"], Value::One, DOWNLOAD),
         refused(&["model-url"], Value::One, DOWNLOAD),
         refused(&["rope-scaling"], Value::One, POSITIONS),
         refused(&["rope-freq-base"], Value::One, POSITIONS),
@@ -272,6 +269,9 @@ mod tests {
             "sterna chat -cnv -fa 1 -ngl -1 --interactive --xtc-probability 0.0",
             "sterna bench -ngl 9999 -fa 1 -mmp 1 -p 512 -n 128",
             "sterna perplexity -f wiki.txt -ngl 99",
+            "sterna run -hf a/b:Q4_0 -hff x.gguf -hft word --offline",
+            "sterna bench -hfr a/b",
+            "sterna tokenize -hf=a/b Hello",
         ] {
             assert_eq!(parsed(line), Ok(()), "{line}");
         }
@@ -279,7 +279,7 @@ mod tests {
             ("sterna run -ngl 20", "--gpu-layers", "--backend"),
             ("sterna run -ngl 0", "--gpu-layers", "--backend cpu"),
             ("sterna run -cnv", "--conversation", "sterna chat"),
-            ("sterna run -hf a/b", "--hf-repo", "-m"),
+            ("sterna run -mu https://a.co/x.gguf", "--model-url", "-m"),
             ("sterna chat -no-cnv", "--no-conversation", "sterna run"),
             ("sterna chat --mlock", "--mlock", "mapped"),
             ("sterna chat --mirostat 2", "--mirostat", "--top-p"),

@@ -5,13 +5,19 @@
 pub mod args;
 mod batched_bench;
 mod bench;
+#[cfg(feature = "hub")]
+mod cached;
 mod chat;
 mod chunks;
 mod completions;
+mod ctrl_c;
 mod devices;
+#[cfg(feature = "hub")]
+mod fetch;
 mod fit_args;
 mod flags;
 mod grammar_args;
+pub mod hub_args;
 mod imatrix;
 mod input;
 mod inspect;
@@ -26,6 +32,8 @@ mod out_file;
 mod perplexity;
 mod plan;
 mod prompt_cache;
+#[cfg(feature = "hub")]
+mod pull;
 mod quantize;
 pub mod report;
 mod run;
@@ -50,6 +58,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[command(after_help = "Examples:
   sterna run -p 'Once upon a time'
   sterna run -m model.gguf -p 'The capital of France is' -n 32
+  sterna run -hf microsoft/bitnet-b1.58-2B-4T-gguf -p 'The capital of France is'
   sterna bench -m model.gguf -p 512 -n 128 -t 1,2,4
   sterna inspect model.gguf
   sterna plan -m model.gguf --vram 16G
@@ -65,6 +74,15 @@ enum Command {
     Chat(chat::ChatArgs),
     #[cfg(feature = "serve")]
     Serve(Box<serve::ServeArgs>),
+    #[cfg(feature = "hub")]
+    Pull(pull::PullArgs),
+    #[cfg(feature = "hub")]
+    #[command(visible_alias = "ls")]
+    List(cached::ListArgs),
+    #[cfg(feature = "hub")]
+    Rm(cached::RmArgs),
+    #[cfg(feature = "hub")]
+    Verify(cached::VerifyArgs),
     Tokenize(tokenize::TokenizeArgs),
     Bench(bench::BenchArgs),
     BatchedBench(batched_bench::BatchedBenchArgs),
@@ -134,6 +152,14 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Chat(args) => args.run(),
         #[cfg(feature = "serve")]
         Command::Serve(args) => args.run(),
+        #[cfg(feature = "hub")]
+        Command::Pull(args) => args.run(),
+        #[cfg(feature = "hub")]
+        Command::List(args) => args.run(),
+        #[cfg(feature = "hub")]
+        Command::Rm(args) => args.run(),
+        #[cfg(feature = "hub")]
+        Command::Verify(args) => args.run(),
         Command::Tokenize(args) => args.run(),
         Command::Bench(args) => args.run(),
         Command::BatchedBench(args) => args.run(),

@@ -1,13 +1,14 @@
 //! Flags that every subcommand with a model takes, and loading it with them.
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use ggml_types::{Dialect, kv};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::fit_args::FitArgs;
+use super::hub_args::HubArgs;
 use super::llama_flags::{OfModels, Others};
 use super::source::Source;
 use super::{CliError, flags, trust};
@@ -32,6 +33,9 @@ pub struct LoadArgs {
     /// GGUF file of the model [default: the demo model in this program]
     #[arg(short, long, value_name = "FILE")]
     pub model: Option<PathBuf>,
+    /// A model of the hub instead.
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// Where it runs: auto, or a backend that `sterna devices` lists
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub backend: String,
@@ -227,9 +231,17 @@ impl ModelArgs {
         self.load.open(source, options)
     }
 
-    /// The file that was named.
-    pub fn file(&self) -> Option<&Path> {
-        self.load.model.as_deref()
+    /// The file that was named, or that of the model of the hub, which is got first; `None` for neither.
+    ///
+    /// # Errors
+    /// As [`HubArgs::local`].
+    pub fn file(&self) -> Result<Option<PathBuf>, CliError> {
+        self.load.hub.local(self.load.model.as_deref())
+    }
+
+    /// What the hub is asked with.
+    pub fn hub(&self) -> &HubArgs {
+        &self.load.hub
     }
 }
 
@@ -239,7 +251,7 @@ impl LoadArgs {
     /// # Errors
     /// As [`Source::choose`].
     pub fn source(&self) -> Result<Source, CliError> {
-        Source::choose(self.model.as_deref(), "-m FILE")
+        Source::choose(self.model.as_deref(), &self.hub, "-m FILE")
     }
 
     /// The options as the engine takes them, for sessions of `n_ctx` positions.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::CliError;
+use super::hub_args::{AccessArgs, is_name};
 
 /// Several models, which requests choose by name.
 #[derive(Args, Clone, Debug)]
@@ -14,7 +15,7 @@ pub struct ModelsArgs {
     #[arg(long, value_name = "DIR", help_heading = "Several models, each loaded when it is asked for")]
     models_dir: Option<PathBuf>,
     /// More models, with commas or repeated; what asks for no model gets -m's, or else the first of these
-    #[arg(long, value_name = "[NAME=]FILE", value_delimiter = ',', value_parser = named)]
+    #[arg(long, value_name = "[NAME=]FILE|hf.co/...", value_delimiter = ',', value_parser = named)]
     #[arg(help_heading = "Several models, each loaded when it is asked for")]
     models: Vec<ModelFile>,
     /// Models that are loaded at a time; 0 sets no limit
@@ -60,17 +61,24 @@ impl ModelFile {
 fn named(text: &str) -> Result<ModelFile, String> {
     match text.split_once('=').filter(|(name, _)| !name.is_empty() && !name.contains(['/', '\\'])) {
         Some((name, path)) => Ok(ModelFile { name: name.to_owned(), path: path.into() }),
+        // Of the hub, by the name without what says so.
+        None if is_name(text) => {
+            let name = text.splitn(2, "://").last().unwrap_or(text);
+            let name = name.strip_prefix("hf.co/").or(name.strip_prefix("huggingface.co/")).unwrap_or(name);
+            Ok(ModelFile { name: name.to_owned(), path: text.into() })
+        }
         None => ModelFile::of(text.into())
             .ok_or_else(|| format!("want NAME=FILE, or a file that ends in .gguf; got `{text}`")),
     }
 }
 
 impl ModelsArgs {
-    /// The models, `single` first; none if there is no list.
+    /// The models, `single` first; none if there is no list. Those of the hub are got first, by `access`.
     ///
     /// # Errors
-    /// A folder that cannot be read or has no models; two models of one name.
-    pub fn files(&self, single: Option<&Path>) -> Result<Vec<ModelFile>, CliError> {
+    /// A folder that cannot be read or has no models; two models of one name; whatever is in the way of
+    /// getting a model of the hub.
+    pub fn files(&self, single: Option<&Path>, access: &AccessArgs) -> Result<Vec<ModelFile>, CliError> {
         if self.models_dir.is_none() && self.models.is_empty() {
             return Ok(Vec::new());
         }
@@ -80,7 +88,9 @@ impl ModelsArgs {
             let plain = ModelFile { name: stem, path: path.to_path_buf() };
             files.push(ModelFile::of(path.to_path_buf()).unwrap_or(plain));
         }
-        files.extend(self.models.iter().cloned());
+        for ModelFile { name, path } in &self.models {
+            files.push(ModelFile { name: name.clone(), path: access.local(path)? });
+        }
         if let Some(folder) = &self.models_dir {
             let found = in_folder(folder)?;
             if found.is_empty() {

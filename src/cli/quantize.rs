@@ -9,6 +9,7 @@ use ggml_types::types::REGISTRY;
 use ggml_types::{Dialect, QuantType};
 
 use super::CliError;
+use super::hub_args::AccessArgs;
 use super::model_args::dialect;
 use super::out_file::OutFile;
 use crate::backend::physical_cores;
@@ -43,7 +44,7 @@ use crate::quantize::{Imatrix, Override, QuantizeError, QuantizeOptions, Quantiz
   sterna quantize --type i2_s --head-type q6_k bitnet-bf16-00001-of-00002.gguf bitnet.gguf
   sterna quantize --type tq2_0 --absmean bitnet-f32.gguf bitnet-tq2_0.gguf")]
 pub struct QuantizeArgs {
-    /// The model to read
+    /// The model to read: a file, or one of the hub as in hf.co/user/repo:BF16
     #[arg(value_name = "IN.gguf")]
     input: PathBuf,
     /// The file to make
@@ -112,7 +113,8 @@ impl QuantizeArgs {
     /// An input that cannot be read or quantised; an importance matrix that cannot be read, or is of another
     /// model; an output that is the input, is there already, does not fit the disk, or cannot be written;
     /// [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is left behind then.
-    pub fn run(self) -> Result<(), CliError> {
+    pub fn run(mut self) -> Result<(), CliError> {
+        self.input = AccessArgs::default().local(&self.input)?;
         let gguf = Gguf::open_with(&self.input, OpenOptions { dialect: self.dialect })?;
         let of_input = |err: QuantizeError| format!("{}: {err}", self.input.display());
         let quantizer = Quantizer::new(&gguf, self.options()?).map_err(of_input)?;

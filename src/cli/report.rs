@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::ctrl_c::on_ctrl_c;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::source::Source;
 use super::{CliError, flags};
@@ -15,12 +16,11 @@ use crate::program::{KvDecl, PAGE};
 /// Where the system refuses the handler.
 pub fn cancel_on_ctrl_c(cancel: &Arc<AtomicBool>) -> Result<(), CliError> {
     let cancel = Arc::clone(cancel);
-    ctrlc::set_handler(move || {
+    on_ctrl_c(move || {
         if cancel.swap(true, Ordering::Relaxed) {
             std::process::exit(super::Interrupted::EXIT_CODE.into());
         }
-    })?;
-    Ok(())
+    })
 }
 
 /// Loads the model of a command that generates from `source`: ctrl-C sets the flag that is returned with it,

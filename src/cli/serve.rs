@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::chat::template_source;
+use super::ctrl_c::on_ctrl_c;
 use super::fit_args::FitArgs;
 use super::llama_flags::{Flag, LONGER, List, Others, Value, refused, taken};
 use super::model_args::{ContextArgs, ModelArgs};
@@ -29,6 +30,7 @@ use crate::serve::{Loaded, ModelSource, Opened, ServeOptions, Server, TlsFiles};
 #[command(after_help = "Examples:
   sterna serve
   sterna serve -m model.gguf -c 8192 -np 8 --port 8000
+  sterna serve -hf user/repo:Q4_K_M
   sterna serve --models-dir models --models-max 2
   sterna serve -m model.gguf --host 0.0.0.0 --api-key-file keys.txt --metrics
   curl 127.0.0.1:8080/completion -d '{\"prompt\": \"Once upon a time\", \"n_predict\": 32}'")]
@@ -191,8 +193,6 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     // Taken, or refused with the way out.
     ("LLAMA_ARG_API_PREFIX", "--api-prefix"),
     ("LLAMA_ARG_FLASH_ATTN", "--flash-attn"),
-    ("LLAMA_ARG_HF_FILE", "--hf-file"),
-    ("LLAMA_ARG_HF_REPO", "--hf-repo"),
     ("LLAMA_ARG_MAIN_GPU", "--main-gpu"),
     ("LLAMA_ARG_MMPROJ", "--mmproj"),
     ("LLAMA_ARG_MODEL_DRAFT", "--model-draft"),
@@ -222,7 +222,10 @@ pub fn with_environment(args: Vec<OsString>, get: impl Fn(&str) -> Option<OsStri
     let Some(at) = args.iter().position(|arg| arg == "serve").filter(|at| *at == 1) else { return args };
     let mut all = args;
     let typed = all.split_off(at + 1);
-    for (name, flag) in ENVIRONMENT {
+    // A model of the hub that is typed goes before a file of the environment; both at once is an error.
+    let is_of_hub = |arg: &OsString| arg.to_str().is_some_and(|arg| arg.starts_with("--hf-repo"));
+    let has_model = typed.iter().any(is_of_hub);
+    for (name, flag) in ENVIRONMENT.iter().filter(|(_, flag)| *flag != "--model" || !has_model) {
         if let Some(value) = get(name).filter(|value| !value.is_empty()) {
             let mut arg = OsString::from(format!("{flag}="));
             arg.push(value);
@@ -246,9 +249,10 @@ impl ServeArgs {
     /// # Errors
     /// An address that cannot be listened on, whatever loading returns, an engine that failed.
     pub fn run(self) -> Result<(), CliError> {
-        let files = self.models.files(self.model.file())?;
+        let single = self.model.file()?;
+        let files = self.models.files(single.as_deref(), &self.model.hub().access)?;
         // Without a list there is one model, which may be the demo model.
-        let source = files.is_empty().then(|| self.model.source()).transpose()?;
+        let source = files.is_empty().then(|| Source::or_demo(single, "-m FILE")).transpose()?;
         if !files.is_empty() && self.alias.is_some() {
             return Err("--alias names a single model; of several, --models NAME=FILE names each".into());
         }
@@ -288,7 +292,7 @@ impl ServeArgs {
             );
         }
         let (stopper, was_told) = (server.stopper(), AtomicBool::new(false));
-        ctrlc::set_handler(move || {
+        on_ctrl_c(move || {
             if was_told.swap(true, Ordering::Relaxed) {
                 std::process::exit(Interrupted::EXIT_CODE.into());
             }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::CliError;
+use super::hub_args::HubArgs;
 use crate::demo;
 use crate::gguf::{Gguf, GgufError, OpenOptions};
 
@@ -18,20 +19,29 @@ pub enum Source {
 }
 
 impl Source {
-    /// The file that was named, or else the demo model; then one line on stderr says so, and that `flag` is
-    /// how to name one.
+    /// The file or the model of the hub that was named, which is got first, or else the demo model; then one
+    /// line on stderr says so, and that `flag` is how to name one.
     ///
     /// # Errors
-    /// Where no file was named and this build has no demo model: what to give.
-    pub fn choose(file: Option<&Path>, flag: &str) -> Result<Self, CliError> {
+    /// Where nothing was named and this build has no demo model: what to give. Whatever is in the way of
+    /// getting a model of the hub.
+    pub fn choose(file: Option<&Path>, hub: &HubArgs, flag: &str) -> Result<Self, CliError> {
+        Self::or_demo(hub.local(file)?, flag)
+    }
+
+    /// A file, or else the demo model, as [`Source::choose`].
+    ///
+    /// # Errors
+    /// Where there is no file and this build has no demo model.
+    pub fn or_demo(file: Option<PathBuf>, flag: &str) -> Result<Self, CliError> {
         if let Some(path) = file {
-            return Ok(Self::File(path.to_path_buf()));
+            return Ok(Self::File(path));
         }
         let Some(model) = demo::model() else {
             return Err(format!(
-                "no model was given. Name a GGUF file with {flag}, for example BitNet b1.58 2B-4T's \
-                 ggml-model-i2_s.gguf, or make one of random weights to try things out: \
-                 sterna synth --preset tiny --type i2_s tiny.gguf"
+                "no model was given. Name a GGUF file with {flag}, or a model of the Hugging Face hub with \
+                 -hf, for example microsoft/bitnet-b1.58-2B-4T-gguf, or make one of random weights to try \
+                 things out: sterna synth --preset tiny --type i2_s tiny.gguf"
             )
             .into());
         };

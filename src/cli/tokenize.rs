@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::hub_args::HubArgs;
 use super::model_args::FileArgs;
 use super::source::Source;
 use super::{CliError, flags, input};
@@ -25,6 +26,8 @@ pub struct TokenizeArgs {
     /// GGUF file of the model or of its vocabulary alone [default: the demo model in this program]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubArgs,
     #[command(flatten)]
     file_args: FileArgs,
     /// The text
@@ -51,7 +54,7 @@ impl TokenizeArgs {
     /// A file that is not GGUF or has no usable vocabulary; text that is not UTF-8; stdout that cannot be
     /// written.
     pub fn run(self) -> Result<(), CliError> {
-        let source = Source::choose(self.model.as_deref(), "-m FILE")?;
+        let source = Source::choose(self.model.as_deref(), &self.hub, "-m FILE")?;
         let gguf = source.open(OpenOptions { dialect: self.file_args.dialect })?;
         let options = TokenizerOptions { pre: self.file_args.tokenizer_pre.as_deref() };
         let tokenizer = Tokenizer::from_gguf(&gguf, options)?;

@@ -1,6 +1,7 @@
 //! What a user types, and what they see.
 
 mod demo;
+mod hub;
 mod kv_report;
 mod plan;
 mod quantize;

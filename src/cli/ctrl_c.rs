@@ -1,0 +1,24 @@
+//! Ctrl-C, and SIGTERM with it.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::CliError;
+
+/// What ctrl-C does now. A process has one handler of it, and a command more than one part that wants it, one
+/// after the other: first a model is got, then it generates.
+static ON_CTRL_C: Mutex<Option<Box<dyn FnMut() + Send>>> = Mutex::new(None);
+
+/// Has ctrl-C do this from now on.
+///
+/// # Errors
+/// Where the system refuses the handler.
+pub fn on_ctrl_c(act: impl FnMut() + Send + 'static) -> Result<(), CliError> {
+    let was_set = ON_CTRL_C.lock().unwrap_or_else(PoisonError::into_inner).replace(Box::new(act)).is_some();
+    if !was_set {
+        ctrlc::set_handler(|| {
+            let mut act = ON_CTRL_C.lock().unwrap_or_else(PoisonError::into_inner);
+            act.iter_mut().for_each(|act| act());
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! Getting a model of the hub: progress on stderr, ctrl-C, and what to do about what is in the way.
+
+use std::io::IsTerminal;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
+
+use super::ctrl_c::on_ctrl_c;
+use super::{CliError, Interrupted};
+use crate::hub::{Event, Found, Hub, HubError, HubOptions, Local, Name};
+
+/// How often a line says how far it is, where stderr is no terminal.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// What may stand in for a hub that cannot be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// What is in the cache, with a line that says so.
+    Cached,
+    /// Nothing.
+    Error,
+}
+
+/// The files of a model, which are got first unless they are in the cache.
+///
+/// # Errors
+/// Whatever is in the way, with the way out; [`Interrupted`] after ctrl-C.
+pub fn get(name: &Name, options: HubOptions, missing: Missing) -> Result<Local, CliError> {
+    let hub = Hub::new(options)?;
+    if hub.is_offline() {
+        return Ok(hub.cached(name)?);
+    }
+    match hub.find(name) {
+        Ok(found) => fetch(&hub, &found),
+        Err(err) if err.is_network() => match (hub.cached(name), missing) {
+            (Ok(local), Missing::Cached) => {
+                eprintln!("note: {err}; {name} is run as it is in the cache");
+                Ok(local)
+            }
+            (Ok(_), Missing::Error) => Err(format!("{err}. {name} is in the cache as it was").into()),
+            (Err(_), _) => Err(format!("{err}. {name} is not in the cache {}", hub.cache().display()).into()),
+        },
+        Err(err) => Err(explained(err)),
+    }
+}
+
+/// An error with the commands that lead out of it.
+pub fn explained(err: HubError) -> CliError {
+    match &err {
+        HubError::NoGguf { repo, has_checkpoint: true } => format!(
+            "{err}: `sterna pull {repo} --checkpoint` gets them and prints their folder, of which \
+             `sterna convert` makes a GGUF file"
+        )
+        .into(),
+        _ => err.into(),
+    }
+}
+
+/// Gets what of `found` is not in the cache.
+///
+/// # Errors
+/// As [`get`].
+pub fn fetch(hub: &Hub, found: &Found) -> Result<Local, CliError> {
+    let missing = hub.missing(found);
+    let is_there = hub.cached(&found.name).is_ok_and(|local| local.commit == found.commit);
+    if missing == 0 && is_there {
+        return Ok(hub.fetch(found, &|_| {})?);
+    }
+    let (n, commit) = (found.files.len(), &found.commit[..8]);
+    let files = if n == 1 { found.files[0].path.clone() } else { format!("{n} files") };
+    let bytes = BinaryBytes(found.bytes());
+    eprintln!("pulling {} at {commit}: {}, {bytes}", found.name.repo, files.escape_debug());
+    let stopper = hub.stopper();
+    let mut was_told = false;
+    on_ctrl_c(move || {
+        if std::mem::replace(&mut was_told, true) {
+            std::process::exit(Interrupted::EXIT_CODE.into());
+        }
+        stopper.stop();
+    })?;
+    let progress = Progress::new(found);
+    let fetched = hub.fetch(found, &|event| progress.tell(&event));
+    progress.clear();
+    // What comes next may want to be told, too; until then it ends the process.
+    on_ctrl_c(|| std::process::exit(Interrupted::EXIT_CODE.into()))?;
+    match fetched {
+        Err(HubError::Stopped) => {
+            eprintln!("interrupted; what has come is kept, and the same command goes on from there");
+            Err(Interrupted.into())
+        }
+        fetched => Ok(fetched?),
+    }
+}
+
+/// How far each file is.
+struct Progress {
+    bars: Option<MultiProgress>,
+    state: Mutex<State>,
+    total: u64,
+}
+
+struct State {
+    /// Path, bytes that are there, and the bar.
+    files: Vec<(String, u64, Option<ProgressBar>)>,
+    /// When the last line was written, and the bytes that were there then.
+    last: (Instant, u64),
+}
+
+impl Progress {
+    fn new(found: &Found) -> Self {
+        let is_off =
+            std::env::var("HF_HUB_DISABLE_PROGRESS_BARS").is_ok_and(|on| on != "0" && !on.is_empty());
+        let bars = (std::io::stderr().is_terminal() && !is_off).then(MultiProgress::new);
+        let files = found.files.iter().map(|file| (file.path.clone(), 0, None)).collect();
+        let state = Mutex::new(State { files, last: (Instant::now(), 0) });
+        Self { bars, state, total: found.bytes() }
+    }
+
+    fn say(&self, line: &str) {
+        match &self.bars {
+            // A line that cannot be written is one that nobody reads.
+            Some(bars) => drop(bars.println(line)),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    fn clear(&self) {
+        if let Some(bars) = &self.bars {
+            drop(bars.clear());
+        }
+    }
+
+    fn tell(&self, event: &Event<'_>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Started { file, done } => {
+                let bar = self.bars.as_ref().map(|bars| {
+                    let style = "{prefix:.dim} {bar:30} {binary_bytes}/{binary_total_bytes} \
+                                 {binary_bytes_per_sec} {eta}";
+                    let style = ProgressStyle::with_template(style).expect("the template is well-formed");
+                    let name = file.path.rsplit('/').next().unwrap_or_default().escape_debug().to_string();
+                    let bar = bars.add(ProgressBar::new(file.size).with_style(style).with_prefix(name));
+                    bar.set_position(*done);
+                    bar.reset_eta();
+                    bar
+                });
+                if *done > 0 {
+                    let (path, done, size) =
+                        (file.path.escape_debug(), BinaryBytes(*done), BinaryBytes(file.size));
+                    self.say(&format!("{path}: goes on after {done} of {size}"));
+                }
+                if let Some(entry) = state.files.iter_mut().find(|(path, ..)| *path == file.path) {
+                    (entry.1, entry.2) = (*done, bar);
+                }
+                state.last.1 = state.done();
+            }
+            Event::Bytes { file, done } => {
+                if let Some(entry) = state.files.iter_mut().find(|(path, ..)| *path == file.path) {
+                    entry.1 = *done;
+                    entry.2.iter().for_each(|bar| bar.set_position(*done));
+                }
+                let (at, before) = state.last;
+                if self.bars.is_none() && at.elapsed() >= EVERY {
+                    let done = state.done();
+                    let rate = done.saturating_sub(before) as f64 / at.elapsed().as_secs_f64();
+                    let percent = 100 * done / self.total.max(1);
+                    let (there, total) = (BinaryBytes(done), BinaryBytes(self.total));
+                    self.say(&format!("{percent} %: {there} of {total}, {}/s", BinaryBytes(rate as u64)));
+                    state.last = (Instant::now(), done);
+                }
+            }
+            Event::Waiting { file } => {
+                let path = file.path.escape_debug();
+                self.say(&format!("{path}: another process is getting it; waiting for that"));
+            }
+            Event::Again { file, error, pause } => {
+                let (path, seconds) = (file.path.escape_debug(), pause.as_secs_f64());
+                self.say(&format!("{path}: {error}; trying again in {seconds:.1} s"));
+            }
+            Event::Finished { file } => {
+                if let Some(entry) = state.files.iter_mut().find(|(path, ..)| *path == file.path) {
+                    entry.1 = file.size;
+                    entry.2.iter().for_each(ProgressBar::finish);
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn done(&self) -> u64 {
+        self.files.iter().map(|(_, done, _)| done).sum()
+    }
+}

@@ -1,0 +1,133 @@
+//! Flags that name a model of the Hugging Face hub, spelled as llama.cpp's users type them.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::CliError;
+#[cfg(feature = "hub")]
+use super::fetch::{self, Missing};
+#[cfg(feature = "hub")]
+use crate::hub::{HubOptions, Name, Token, is_prefixed};
+
+/// A model of the hub, in place of a file.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Models of the Hugging Face hub")]
+pub struct HubArgs {
+    /// Model of the hub, as in user/repo, user/repo:Q4_K_M or user/repo/file.gguf: got once, then kept in the
+    /// cache (also -hf)
+    #[arg(long, value_name = "NAME")]
+    hf_repo: Option<String>,
+    /// Which file of it, in place of a tag, and how it is got.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// How the hub is asked.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Models of the Hugging Face hub")]
+pub struct AccessArgs {
+    /// File of the repository (also -hff)
+    #[arg(long, value_name = "FILE")]
+    hf_file: Option<String>,
+    /// Token, for gated and private repositories; HF_TOKEN keeps it out of `ps` (also -hft)
+    #[arg(long, value_name = "TOKEN")]
+    hf_token: Option<String>,
+    /// Ask nobody: what is not in the cache is an error
+    #[arg(long)]
+    offline: bool,
+}
+
+impl HubArgs {
+    /// The model's file: `file` itself, or what the hub calls so, which is got first if it is not in the
+    /// cache; `None` if no model was named. A file that is there goes before a name of the hub like it.
+    ///
+    /// # Errors
+    /// Two models; a name that cannot be one; whatever is in the way of getting it.
+    pub fn local(&self, file: Option<&Path>) -> Result<Option<PathBuf>, CliError> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        match (file, &self.hf_repo) {
+            (Some(_), Some(_)) => Err("a file and --hf-repo name a model each; leave one of them out".into()),
+            (Some(file), None) => self.access.local(file).map(Some),
+            (None, Some(name)) => self.access.get(name).map(Some),
+            (None, None) => match variable("LLAMA_ARG_HF_REPO") {
+                Some(name) => {
+                    let hf_file = self.access.hf_file.clone().or_else(|| variable("LLAMA_ARG_HF_FILE"));
+                    AccessArgs { hf_file, ..self.access.clone() }.get(&name).map(Some)
+                }
+                None if self.access.hf_file.is_some() => Err("--hf-file wants --hf-repo".into()),
+                None => Ok(None),
+            },
+        }
+    }
+}
+
+impl AccessArgs {
+    /// A file, or what the hub calls so, which is got first.
+    ///
+    /// # Errors
+    /// As [`HubArgs::local`].
+    pub fn local(&self, file: &Path) -> Result<PathBuf, CliError> {
+        match file.to_str().filter(|text| !file.exists() && is_name(text)) {
+            Some(name) => self.get(name),
+            None if self.hf_file.is_some() => Err("--hf-file wants --hf-repo".into()),
+            None => Ok(file.to_path_buf()),
+        }
+    }
+}
+
+#[cfg(feature = "hub")]
+impl AccessArgs {
+    /// Reads a name, with the file of `--hf-file`.
+    ///
+    /// # Errors
+    /// What is no name.
+    pub fn name(&self, text: &str) -> Result<Name, CliError> {
+        let name = Name::parse(text)?;
+        Ok(match &self.hf_file {
+            Some(file) => name.with_file(file)?,
+            None => name,
+        })
+    }
+
+    /// How the hub is asked: by the environment, and then by the flags.
+    ///
+    /// # Errors
+    /// A variable or a token that cannot be used.
+    pub fn options(&self) -> Result<HubOptions, CliError> {
+        let mut options = HubOptions::from_env(|name| std::env::var_os(name))?;
+        if let Some(token) = &self.hf_token {
+            options.token = Some(Token::new(token)?);
+        }
+        let on = std::env::var("LLAMA_ARG_OFFLINE").unwrap_or_default();
+        options.offline |= self.offline || ["1", "true", "on", "enabled"].contains(&&*on);
+        Ok(options)
+    }
+
+    /// The first file of a model of the hub.
+    fn get(&self, name: &str) -> Result<PathBuf, CliError> {
+        let local = fetch::get(&self.name(name)?, self.options()?, Missing::Cached)?;
+        Ok(local.files.into_iter().next().ok_or("no file")?)
+    }
+}
+
+/// Whether a text is a name of the hub and no path.
+#[cfg(feature = "hub")]
+pub fn is_name(text: &str) -> bool {
+    is_prefixed(text)
+}
+
+/// Whether a text is a name of the hub and no path.
+#[cfg(not(feature = "hub"))]
+pub fn is_name(_: &str) -> bool {
+    false
+}
+
+#[cfg(not(feature = "hub"))]
+impl AccessArgs {
+    fn get(&self, _: &str) -> Result<PathBuf, CliError> {
+        let (_unread, _unsaid) = (self.offline, &self.hf_token);
+        let lacks = "this build gets nothing from the hub: it was built without the feature `hub`";
+        Err(format!("{lacks}. Download the file, and name it with -m").into())
+    }
+}

@@ -1,0 +1,92 @@
+//! `sterna pull`: a model from the hub into the cache.
+
+use std::io::{self, Write};
+
+use clap::Args;
+
+use super::CliError;
+use super::fetch::{self, Missing, explained};
+use super::hub_args::AccessArgs;
+use crate::hub::{Choice, Found, Hub, Name};
+
+/// Gets a model from the Hugging Face hub, and prints where it is.
+///
+/// NAME is user/repo, user/repo:TAG, user/repo/file.gguf or user/repo@revision..., also as
+/// hf.co/user/repo:TAG, hf://user/repo@revision/file.gguf or the address of a page. Without a tag it is the
+/// file of the first of I2_S, TQ2_0, TQ1_0, Q2_0, Q4_K_M and Q8_0 that is there, or else the first. Of a
+/// split model all parts come.
+///
+/// What was begun goes on where it stopped, and size and hash of every file are checked before it gets its
+/// name. The cache is the one of huggingface_hub: HF_HUB_CACHE, HF_HOME, HF_TOKEN, HF_ENDPOINT and
+/// HF_HUB_OFFLINE mean what they mean there.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sterna pull microsoft/bitnet-b1.58-2B-4T-gguf
+  sterna run -m $(sterna pull user/repo:Q4_K_M) -p 'Once upon a time'
+  sterna pull user/repo --revision v1.0 --dry-run
+  sterna pull user/repo --checkpoint")]
+pub struct PullArgs {
+    /// The model
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Branch, tag or commit [default: main]
+    #[arg(long, value_name = "REVISION")]
+    revision: Option<String>,
+    /// Show which files are meant, how large they are and what of them is there, and get nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Get safetensors, configuration and vocabulary in place of a GGUF file, for sterna convert
+    #[arg(long, conflicts_with = "hf_file")]
+    checkpoint: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+impl PullArgs {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// Whatever is in the way of getting the model; [`Interrupted`](super::Interrupted) after ctrl-C.
+    pub fn run(self) -> Result<(), CliError> {
+        let (name, options) = (self.name()?, self.access.options()?);
+        let mut out = io::stdout().lock();
+        if self.dry_run {
+            let hub = Hub::new(options)?;
+            let found = hub.find(&name).map_err(explained)?;
+            return Ok(show(&hub, &found, &mut out)?);
+        }
+        let is_folder = name.choice == Choice::Checkpoint;
+        let local = fetch::get(&name, options, Missing::Error)?;
+        let at = if is_folder { &local.folder } else { &local.files[0] };
+        writeln!(out, "{}", at.display())?;
+        Ok(out.flush()?)
+    }
+
+    fn name(&self) -> Result<Name, CliError> {
+        let mut name = self.access.name(&self.name)?;
+        if let Some(revision) = &self.revision {
+            if name.revision.is_some() {
+                return Err(
+                    "the name has a revision, and --revision has one, too; leave one of them out".into()
+                );
+            }
+            name = name.at(revision)?;
+        }
+        if self.checkpoint {
+            name.choice = Choice::Checkpoint;
+        }
+        Ok(name)
+    }
+}
+
+fn show(hub: &Hub, found: &Found, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "{} at {}", found.name.repo, found.commit)?;
+    for file in &found.files {
+        let one = Found { files: vec![file.clone()], ..found.clone() };
+        let there = file.size - hub.missing(&one).min(file.size);
+        writeln!(out, "{:>14} bytes, {there:>14} of them here  {}", file.size, file.path.escape_debug())?;
+    }
+    let (n, missing) = (found.files.len(), hub.missing(found));
+    writeln!(out, "{:>14} bytes in {n} file(s), {missing} to come", found.bytes())?;
+    out.flush()
+}

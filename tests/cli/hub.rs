@@ -1,0 +1,338 @@
+//! `sterna pull`, `-hf`, `list`, `rm` and `verify` as a user types them, against a hub of the test's own.
+#![cfg(all(feature = "cli", feature = "hub"))]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use support::hub::{HubFault, HubRepo, HubServer, etag};
+
+const COMMIT: &str = "a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1";
+const NAME: &str = "a/b";
+
+struct Case {
+    server: HubServer,
+    home: tempfile::TempDir,
+    model: Vec<u8>,
+}
+
+impl Case {
+    /// A hub with the tiny BitNet as `a/b:I2_S`, beside another file.
+    fn new() -> Self {
+        let (server, model) = (HubServer::start(), std::fs::read(file()).unwrap());
+        let files: [(&str, &[u8]); 3] =
+            [("README.md", b"text"), ("tiny-Q4_0.gguf", b"not one"), ("tiny-i2_s.gguf", &model)];
+        server.add(HubRepo::new(NAME, COMMIT, &files));
+        Self { server, home: tempfile::tempdir().unwrap(), model }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if name.starts_with("HF_")
+                || name.starts_with("LLAMA_ARG_")
+                || name.to_lowercase().ends_with("_proxy")
+            {
+                command.env_remove(name);
+            }
+        }
+        command.env("HF_ENDPOINT", self.server.endpoint()).env("HF_HOME", self.home.path()).args(args);
+        command
+    }
+
+    fn sterna(&self, args: &[&str]) -> Output {
+        self.command(args).stdin(Stdio::null()).output().unwrap()
+    }
+
+    fn spawn(&self, args: &[&str]) -> Child {
+        self.command(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn snapshot(&self) -> PathBuf {
+        self.home.path().join(format!("hub/models--a--b/snapshots/{COMMIT}/tiny-i2_s.gguf"))
+    }
+
+    fn part(&self) -> PathBuf {
+        self.home.path().join(format!("hub/models--a--b/blobs/{}.sterna-part", etag(&self.model, true)))
+    }
+
+    /// Waits until `n` bytes of the model are there.
+    fn wait_for(&self, n: usize) {
+        let begun = Instant::now();
+        while std::fs::metadata(self.part()).map_or(0, |part| part.len()) < n as u64 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the part does not grow");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn is_whole(&self) {
+        assert!(std::fs::read(self.snapshot()).unwrap() == self.model);
+        self.server.no_token_leaked();
+    }
+}
+
+fn file() -> PathBuf {
+    support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The output of a command that succeeded.
+fn fine(output: &Output) -> (String, String) {
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    (stdout, stderr)
+}
+
+/// The message of a command that failed.
+fn refused(output: &Output, words: &[&str]) -> String {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    words.iter().for_each(|word| assert!(stderr.contains(word), "`{word}` is not in: {stderr}"));
+    stderr
+}
+
+const GREEDY: [&str; 8] = ["-p", "You may copy", "-n", "8", "--temp", "0", "-t", "1"];
+
+#[test]
+fn a_model_is_pulled_and_says_what_its_file_says() {
+    let case = Case::new();
+    let (dry, _) = fine(&case.sterna(&["pull", NAME, "--dry-run"]));
+    assert!(dry.contains(COMMIT) && dry.contains("tiny-i2_s.gguf") && !case.home.path().join("hub").exists());
+    let (path, stderr) = fine(&case.sterna(&["pull", NAME]));
+    assert_eq!(Path::new(path.trim_end()), case.snapshot());
+    assert!(stderr.contains("pulling a/b at a1a1a1a1: tiny-i2_s.gguf"), "{stderr}");
+    case.is_whole();
+
+    let of_file = case.sterna(&[&["run", "-m", file().to_str().unwrap()], &GREEDY[..]].concat());
+    let (said, _) = fine(&of_file);
+    assert!(!said.is_empty());
+    for model in [
+        &["-hf", NAME][..],
+        &["-hf", "a/b:I2_S", "--offline"],
+        &["-hf", NAME, "-hff", "tiny-i2_s.gguf"],
+        &["-m", "hf.co/a/b:i2_s"],
+        &["-m", "hf://a/b@main/tiny-i2_s.gguf"],
+        &["-m", path.trim_end()],
+    ] {
+        let output = case.sterna(&[&["run"], model, &GREEDY[..]].concat());
+        assert_eq!(fine(&output).0, said, "{model:?}");
+    }
+    let by_variable = case.command(&[&["run"], &GREEDY[..]].concat()).env("LLAMA_ARG_HF_REPO", NAME).output();
+    assert_eq!(fine(&by_variable.unwrap()).0, said);
+    // The other commands that take a model.
+    let (ids, _) = fine(&case.sterna(&["tokenize", "-hf", NAME, "--ids", "You"]));
+    assert!(ids.starts_with('['));
+    let (shown, _) = fine(&case.sterna(&["inspect", "-hf", NAME]));
+    assert!(shown.contains("bitnet"));
+    let (shown, _) = fine(&case.sterna(&["inspect", "hf.co/a/b:i2_s"]));
+    assert!(shown.contains("bitnet"));
+    let (_, stderr) = fine(&case.sterna(&["bench", "-hf", NAME, "-p", "4", "-n", "1", "-r", "1", "-t", "1"]));
+    assert!(!stderr.contains("pulling"));
+}
+
+#[test]
+fn what_was_killed_goes_on_where_it_was() {
+    let case = Case::new();
+    case.server.fault("/cdn/", HubFault::Stall(5000));
+    let mut child = case.spawn(&["pull", NAME]);
+    case.wait_for(5000);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!case.snapshot().exists());
+    let (_, stderr) = fine(&case.sterna(&["pull", NAME]));
+    assert!(stderr.contains("goes on after"), "{stderr}");
+    case.is_whole();
+    let last = case.server.requests().pop().unwrap();
+    assert_eq!(last.range.as_deref(), Some("bytes=5000-"));
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_what_has_come_and_says_so() {
+    for args in [&["pull", NAME][..], &[&["run", "-hf", NAME], &GREEDY[..]].concat()] {
+        let case = Case::new();
+        case.server.fault("/cdn/", HubFault::Stall(5000));
+        let child = case.spawn(args);
+        case.wait_for(5000);
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130));
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("goes on from there"), "{stderr}");
+        assert_eq!(std::fs::metadata(case.part()).unwrap().len(), 5000);
+        fine(&case.sterna(&["pull", NAME]));
+        case.is_whole();
+    }
+}
+
+#[test]
+fn two_processes_get_it_once() {
+    let case = Case::new();
+    case.server.fault("/cdn/", HubFault::Slow(case.model.len() / 60 + 1));
+    let first = case.spawn(&["pull", NAME]);
+    case.wait_for(1);
+    let second = case.spawn(&["pull", NAME]);
+    let (first, second) = (first.wait_with_output().unwrap(), second.wait_with_output().unwrap());
+    assert_eq!(fine(&first).0, fine(&second).0);
+    assert!(text(&second.stderr).contains("another process"), "{}", text(&second.stderr));
+    assert_eq!(case.server.requests().iter().filter(|request| request.of_cdn).count(), 1);
+    case.is_whole();
+}
+
+#[test]
+fn each_failure_is_one_message_with_the_way_out() {
+    let case = Case::new();
+    let gated = HubRepo::new("a/gated", COMMIT, &[("m.gguf", b"GGUF")]);
+    case.server.add(HubRepo { token: Some("hf_word".to_owned()), gated: true, ..gated });
+    case.server.add(HubRepo::new("a/none", COMMIT, &[("model.safetensors", b"x"), ("config.json", b"{}")]));
+    for (args, words) in [
+        (&["pull", "a/lacking"][..], &["a/lacking is not on 127.0.0.1", "HF_TOKEN or --hf-token"][..]),
+        (&["pull", "a/gated"], &["gated: agree to its terms on http", "a/gated"]),
+        (&["pull", "a/gated", "-hft", "hf_other"], &["the token that was sent has no access"]),
+        (&["pull", "a/none"], &["no GGUF file", "--checkpoint", "sterna convert"]),
+        (&["pull", "a/b:Q9_9"], &["no GGUF file that is called Q9_9", "tiny-Q4_0.gguf", "tiny-i2_s.gguf"]),
+        (&["pull", "a/b/x.gguf"], &["no file x.gguf", "tiny-i2_s.gguf"]),
+        (&["pull", NAME, "--revision", "v9"], &["no revision `v9`"]),
+        (&["pull", "nonsense"], &["USER/REPOSITORY"]),
+        (&["pull", NAME, "--offline"], &["not in the cache", "--offline (HF_HUB_OFFLINE)"]),
+        (&["run", "-hf", NAME, "--offline", "-p", "x"], &["not in the cache"]),
+        (&["run", "-hf", NAME, "-m", "x.gguf", "-p", "x"], &["--hf-repo"]),
+        (&["run", "-hff", "x.gguf", "-p", "x"], &["--hf-file wants --hf-repo"]),
+        (&["rm", NAME], &["a/b is not in the cache", "sterna list"]),
+    ] {
+        let stderr = refused(&case.sterna(args), words);
+        assert_eq!(stderr.matches("error: ").count(), 1, "{stderr}");
+        assert!(!stderr.contains("hf_other") && !stderr.contains("Signature"), "{stderr}");
+    }
+    // A file that is broken on the way.
+    case.server.fault("/cdn/", HubFault::Flip(77));
+    refused(&case.sterna(&["pull", NAME]), &["tiny-i2_s.gguf: its hash is", "it was not kept"]);
+    assert!(!case.snapshot().exists());
+}
+
+#[test]
+fn without_a_network_the_cache_will_do_for_running() {
+    let case = Case::new();
+    let away = |args: &[&str]| {
+        let mut command = case.command(args);
+        command.env("HF_ENDPOINT", "http://127.0.0.1:9").stdin(Stdio::null()).output().unwrap()
+    };
+    refused(&away(&["run", "-hf", NAME, "-p", "x"]), &["127.0.0.1:9 cannot be reached", "not in the cache"]);
+    fine(&case.sterna(&["pull", NAME]));
+    let (_, stderr) = fine(&away(&[&["run", "-hf", NAME], &GREEDY[..]].concat()));
+    assert!(stderr.contains("cannot be reached") && stderr.contains("as it is in the cache"), "{stderr}");
+    refused(&away(&["pull", NAME]), &["cannot be reached", "is in the cache as it was"]);
+}
+
+#[test]
+fn the_cache_can_be_listed_checked_and_cleared() {
+    let case = Case::new();
+    let (stdout, stderr) = fine(&case.sterna(&["list"]));
+    assert!(stdout.is_empty() && stderr.contains("sterna pull"), "{stderr}");
+    fine(&case.sterna(&["pull", NAME]));
+    fine(&case.sterna(&["pull", "a/b:Q4_0"]));
+    let (listed, _) = fine(&case.sterna(&["ls"]));
+    assert!(listed.contains("a/b/tiny-Q4_0.gguf") && listed.contains("a/b/tiny-i2_s.gguf"), "{listed}");
+    let (json, _) = fine(&case.sterna(&["list", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[1]["size"], case.model.len());
+    let (verified, _) = fine(&case.sterna(&["verify"]));
+    assert_eq!(verified.matches(": whole").count(), 2, "{verified}");
+    let mut broken = case.model.clone();
+    broken[1000] ^= 1;
+    std::fs::write(case.snapshot(), broken).unwrap();
+    let output = case.sterna(&["verify", "a/b:I2_S"]);
+    assert!(text(&output.stdout).contains("BROKEN"));
+    refused(&output, &["1 file(s) are broken", "sterna rm"]);
+    fine(&case.sterna(&["rm", "a/b:i2_s", "--dry-run"]));
+    assert!(case.snapshot().exists());
+    let (_, stderr) = fine(&case.sterna(&["rm", "a/b:i2_s"]));
+    assert!(stderr.contains("1 file(s) removed"), "{stderr}");
+    fine(&case.sterna(&["pull", NAME]));
+    case.is_whole();
+    fine(&case.sterna(&["rm", NAME]));
+    assert!(!case.home.path().join("hub/models--a--b").exists());
+}
+
+/// A disk of 64 KiB, and then one that cannot be written, where this account may mount them.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_and_the_rest_comes_when_there_is_room() {
+    let case = Case::new();
+    let hub = case.home.path().join("hub");
+    std::fs::create_dir_all(&hub).unwrap();
+    let mount = |options: &str| {
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&hub).output();
+        mount.is_ok_and(|output| output.status.success())
+    };
+    assert!(case.model.len() > 100_000, "the model fits a small disk");
+    if !mount("size=64k") {
+        return support::say(format_args!("a full disk: not tried, as this account may not mount one"));
+    }
+    let unmounted = Unmounted(hub.clone());
+    let said = refused(&case.sterna(&["pull", NAME]), &["bytes are free", "HF_HUB_CACHE"]);
+    assert!(!case.snapshot().exists(), "{said}");
+    assert!(mount("size=64m,remount"));
+    // Room when it was asked for, and none when the bytes come.
+    case.server.fault("/cdn/", HubFault::Slow(case.model.len() / 60 + 1));
+    let child = case.spawn(&["pull", NAME]);
+    case.wait_for(1);
+    std::fs::write(hub.join("other"), vec![1; 80 << 20]).unwrap_err();
+    let output = child.wait_with_output().unwrap();
+    refused(&output, &["bytes", "HF_HUB_CACHE"]);
+    assert!(!case.snapshot().exists());
+    std::fs::remove_file(hub.join("other")).unwrap();
+    fine(&case.sterna(&["pull", NAME]));
+    case.is_whole();
+    // A cache that cannot be written will do where all is there.
+    assert!(mount("remount,ro"));
+    fine(&case.sterna(&["pull", NAME]));
+    refused(&case.sterna(&["pull", "a/b:Q4_0"]), &["Read-only", "HF_HUB_CACHE"]);
+    drop(unmounted);
+}
+
+/// A disk that goes when the test ends.
+#[cfg(target_os = "linux")]
+struct Unmounted(PathBuf);
+
+#[cfg(target_os = "linux")]
+impl Drop for Unmounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[cfg(feature = "serve")]
+#[test]
+fn a_server_gets_its_models_first() {
+    use std::io::{BufRead, BufReader, Read, Write};
+
+    for args in [&["-hf", NAME][..], &["--models", "small=hf.co/a/b:I2_S"]] {
+        let case = Case::new();
+        let mut child = case.spawn(&[&["serve", "--port", "0", "-t", "1"], args].concat());
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let address =
+            lines.find_map(|line| Some(line.unwrap().strip_prefix("listening on http://")?.to_owned()));
+        case.is_whole();
+        let address = address.expect("it listens");
+        let ask = || {
+            let mut stream = std::net::TcpStream::connect(&address).unwrap();
+            let request = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+            stream.write_all(request).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        // It answers 503 while it loads.
+        let mut answers = std::iter::repeat_with(ask);
+        let answer = answers.find(|answer| !answer.starts_with("HTTP/1.1 503")).unwrap();
+        let name = if args[0] == "-hf" { "tiny" } else { "\"small\"" };
+        assert!(answer.contains("200 OK") && answer.contains(name), "{answer}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
