@@ -1,14 +1,16 @@
 //! Getting a model of the hub: progress on stderr, ctrl-C, and what to do about what is in the way.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 
 use super::ctrl_c::on_ctrl_c;
 use super::{CliError, Interrupted};
-use crate::hub::{Event, Found, Hub, HubError, HubOptions, Local, Name};
+use crate::gguf::Header;
+use crate::hub::{Event, Found, Hub, HubError, HubOptions, Local, Name, RemoteFile};
 
 /// How often a line says how far it is, where stderr is no terminal.
 const EVERY: Duration = Duration::from_secs(10);
@@ -43,6 +45,26 @@ pub fn get(name: &Name, options: HubOptions, missing: Missing) -> Result<Local, 
         },
         Err(err) => Err(explained(err)),
     }
+}
+
+/// The headers of a model's files where they lie, and what the first file is called; `None` if the model is in
+/// the cache, or nobody may be asked.
+///
+/// # Errors
+/// Whatever is in the way; a file that is no GGUF.
+pub fn headers(name: &Name, options: HubOptions) -> Result<Option<(String, Vec<Header>)>, CliError> {
+    let hub = Hub::new(options)?;
+    if hub.is_offline() || hub.cached(name).is_ok() {
+        return Ok(None);
+    }
+    let found = hub.find(name).map_err(explained)?;
+    let header = |file: &RemoteFile| {
+        let first = |n| hub.read_range(&found, file, 0..n as u64).map(Bytes::from).map_err(io::Error::other);
+        Header::read(file.size, first).map_err(|err| format!("{}: {err}", file.path.escape_debug()))
+    };
+    let headers = found.files.iter().map(header).collect::<Result<_, _>>()?;
+    let path = found.files.first().map_or("", |file| &file.path);
+    Ok(Some((format!("{}/{path}", found.name.repo), headers)))
 }
 
 /// An error with the commands that lead out of it.

@@ -7,6 +7,7 @@ use clap::Args;
 use super::CliError;
 #[cfg(feature = "hub")]
 use super::fetch::{self, Missing};
+use crate::gguf::Header;
 #[cfg(feature = "hub")]
 use crate::hub::{HubOptions, Name, Token, is_prefixed};
 
@@ -38,6 +39,12 @@ pub struct AccessArgs {
     offline: bool,
 }
 
+/// A file, or a model of the hub by the name that was typed.
+enum Named {
+    File(PathBuf),
+    OfHub(String, AccessArgs),
+}
+
 impl HubArgs {
     /// The model's file: `file` itself, or what the hub calls so, which is got first if it is not in the
     /// cache; `None` if no model was named. A file that is there goes before a name of the hub like it.
@@ -45,15 +52,46 @@ impl HubArgs {
     /// # Errors
     /// Two models; a name that cannot be one; whatever is in the way of getting it.
     pub fn local(&self, file: Option<&Path>) -> Result<Option<PathBuf>, CliError> {
+        Ok(match self.named(file)? {
+            Some(Named::File(path)) => Some(path),
+            Some(Named::OfHub(name, access)) => Some(access.get(&name)?),
+            None => None,
+        })
+    }
+
+    /// The headers of the files of a model of the hub that is not in the cache, and what the model is called:
+    /// nothing else of it is got. `None` for a file, a model in the cache, and where nothing was named.
+    ///
+    /// # Errors
+    /// As [`local`](Self::local); a file that is no GGUF.
+    #[cfg(feature = "hub")]
+    pub fn headers(&self, file: Option<&Path>) -> Result<Option<(String, Vec<Header>)>, CliError> {
+        match self.named(file)? {
+            Some(Named::OfHub(name, access)) => fetch::headers(&access.name(&name)?, access.options()?),
+            _ => Ok(None),
+        }
+    }
+
+    /// None: this build reads nothing of the hub.
+    ///
+    /// # Errors
+    /// Two models.
+    #[cfg(not(feature = "hub"))]
+    pub fn headers(&self, file: Option<&Path>) -> Result<Option<(String, Vec<Header>)>, CliError> {
+        self.named(file).map(|_| None)
+    }
+
+    /// What was named, by flags or the environment.
+    fn named(&self, file: Option<&Path>) -> Result<Option<Named>, CliError> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         match (file, &self.hf_repo) {
             (Some(_), Some(_)) => Err("a file and --hf-repo name a model each; leave one of them out".into()),
-            (Some(file), None) => self.access.local(file).map(Some),
-            (None, Some(name)) => self.access.get(name).map(Some),
+            (Some(file), None) => self.access.named(file).map(Some),
+            (None, Some(name)) => Ok(Some(Named::OfHub(name.clone(), self.access.clone()))),
             (None, None) => match variable("LLAMA_ARG_HF_REPO") {
                 Some(name) => {
                     let hf_file = self.access.hf_file.clone().or_else(|| variable("LLAMA_ARG_HF_FILE"));
-                    AccessArgs { hf_file, ..self.access.clone() }.get(&name).map(Some)
+                    Ok(Some(Named::OfHub(name, AccessArgs { hf_file, ..self.access.clone() })))
                 }
                 None if self.access.hf_file.is_some() => Err("--hf-file wants --hf-repo".into()),
                 None => Ok(None),
@@ -68,10 +106,17 @@ impl AccessArgs {
     /// # Errors
     /// As [`HubArgs::local`].
     pub fn local(&self, file: &Path) -> Result<PathBuf, CliError> {
+        match self.named(file)? {
+            Named::File(path) => Ok(path),
+            Named::OfHub(name, access) => access.get(&name),
+        }
+    }
+
+    fn named(&self, file: &Path) -> Result<Named, CliError> {
         match file.to_str().filter(|text| !file.exists() && is_name(text)) {
-            Some(name) => self.get(name),
+            Some(name) => Ok(Named::OfHub(name.to_owned(), self.clone())),
             None if self.hf_file.is_some() => Err("--hf-file wants --hf-repo".into()),
-            None => Ok(file.to_path_buf()),
+            None => Ok(Named::File(file.to_path_buf())),
         }
     }
 }

@@ -16,13 +16,13 @@ use super::units::memory_size;
 use crate::backend::{self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions};
 use crate::engine::fit::{self, CODECS, Choice, Fit, Room};
 use crate::engine::{self, EngineOptions, Error};
-use crate::gguf::{Gguf, GgufError, OpenOptions};
+use crate::gguf::{Gguf, OpenOptions};
 use crate::model::{self, Hyper};
 use crate::program::PAGE;
 
 /// Shows the memory that a model takes, part by part, and the contexts that fit a device.
 ///
-/// Only the descriptions in the file are read, and nothing is allocated. With --vram or --card the device is
+/// Only the descriptions in the file are read, of a model of the hub too, and nothing is allocated. With --vram or --card the device is
 /// an NVIDIA card that need not be here. Sums of weights, KV cache and buffers are what is allocated; what a
 /// driver takes on top is an estimate, and said to be one.
 #[derive(Args, Debug)]
@@ -108,11 +108,10 @@ impl PlanArgs {
     /// A file that is no model; a backend or a card that is not known; kernels that it lacks; stdout that
     /// cannot be written.
     pub fn run(self) -> Result<(), CliError> {
-        let source = self.load.source()?;
+        let (source, gguf) = self.model()?;
         let options = self.options();
-        let gguf = self.gguf(&source)?;
         let backend = self.backend(&gguf, &options)?;
-        let shown = self.plan(&gguf, &source, options, &*backend)?;
+        let shown = self.plan(&gguf, source, options, &*backend)?;
         let mut out = io::stdout().lock();
         if self.json {
             serde_json::to_writer_pretty(&mut out, &json::of(&shown))?;
@@ -128,13 +127,19 @@ impl PlanArgs {
         EngineOptions { n_seqs: self.parallel.into(), ..self.load.options(n_ctx, None) }
     }
 
-    /// The descriptions of the model.
-    fn gguf(&self, source: &Source) -> Result<Gguf, GgufError> {
+    /// What the model is called, and its descriptions. Of a model of the hub that is not in the cache, only
+    /// these are got.
+    fn model(&self) -> Result<(String, Gguf), CliError> {
         let open = OpenOptions { dialect: self.load.file.dialect };
-        match source {
+        if let Some((name, headers)) = self.load.hub.headers(self.load.model.as_deref())? {
+            return Ok((name, Gguf::from_headers(&headers, open)?));
+        }
+        let source = self.load.source()?;
+        let gguf = match &source {
             Source::File(path) => Gguf::open_header(path, open),
             Source::Demo(_) => source.open(open),
-        }
+        };
+        Ok((source.name(), gguf?))
     }
 
     /// What is planned for: a card on paper, the backend that was named, or the first that can run the model.
@@ -180,7 +185,7 @@ impl PlanArgs {
     fn plan(
         &self,
         gguf: &Gguf,
-        source: &Source,
+        source: String,
         options: EngineOptions,
         backend: &dyn Backend,
     ) -> Result<Shown, CliError> {
@@ -223,7 +228,7 @@ impl PlanArgs {
             false => None,
         };
         Ok(Shown {
-            source: source.name(),
+            source,
             file_bytes: gguf.file_bytes().map(|bytes| bytes as u64).sum(),
             hyper,
             options: at,

@@ -306,6 +306,25 @@ impl Drop for Unmounted {
     }
 }
 
+#[test]
+fn a_plan_of_a_model_of_the_hub_reads_its_header_alone() {
+    let case = Case::new();
+    let plan = |args: &[&str]| {
+        let output = case.sterna(&[&["plan", "--json", "--vram", "16G"], args].concat());
+        serde_json::from_str::<serde_json::Value>(&fine(&output).0).unwrap()
+    };
+    let far = plan(&["-hf", NAME]);
+    let ranges: Vec<_> = case.server.requests().into_iter().filter_map(|request| request.range).collect();
+    assert!(!ranges.is_empty() && ranges.iter().all(|range| range.starts_with("bytes=0-")), "{ranges:?}");
+    let asked = |range: &String| range["bytes=0-".len()..].parse::<usize>().unwrap() + 1;
+    assert!(ranges.iter().all(|range| asked(range) < case.model.len()), "{ranges:?}");
+    assert!(!case.snapshot().exists() && !case.part().exists());
+    assert_eq!(far["model"]["file"], "a/b/tiny-i2_s.gguf", "{far}");
+    let mut near = plan(&["-m", file().to_str().unwrap()]);
+    near["model"]["file"] = far["model"]["file"].clone();
+    assert_eq!(far, near);
+}
+
 #[cfg(feature = "serve")]
 #[test]
 fn a_server_gets_its_models_first() {
