@@ -26,6 +26,26 @@ impl Part {
     }
 }
 
+/// A layer of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Its stages.
+    pub stages: Range<usize>,
+    /// The matrices of its linear layers, each once, without those that a stage outside it names too.
+    pub matrices: Vec<Weight>,
+}
+
+/// Which of `n` things are taken if `k` of them are, spread evenly: the last one of each share.
+///
+/// # Panics
+/// If `k` exceeds `n`.
+pub fn spread(n: usize, k: usize) -> Vec<bool> {
+    assert!(k <= n, "{k} of {n}");
+    let mut taken = vec![false; n];
+    (1..=k).for_each(|j| taken[j * n / k - 1] = true);
+    taken
+}
+
 /// Something that a stage names.
 enum Named<'a> {
     Weight(&'a mut Weight),
@@ -151,6 +171,30 @@ impl Program {
     pub fn layer_starts(&self) -> Vec<usize> {
         let attn_in = |at: &usize| matches!(self.stages[*at].1, Stage::AttnIn(_));
         (0..self.stages.len()).filter(attn_in).skip(1).collect()
+    }
+
+    /// The layers in order: each from its `AttnIn` to the next one's, or to the head.
+    pub fn layers(&self) -> Vec<Layer> {
+        let at =
+            |is_it: fn(&Stage) -> bool| (0..self.stages.len()).filter(move |at| is_it(&self.stages[*at].1));
+        let end = at(|stage| matches!(stage, Stage::Logits(_))).next().unwrap_or(self.stages.len());
+        let starts = at(|stage| matches!(stage, Stage::AttnIn(_))).filter(|start| *start < end);
+        let cuts: Vec<usize> = starts.chain([end]).collect();
+        let layers: Vec<Range<usize>> = cuts.windows(2).map(|cut| cut[0]..cut[1]).collect();
+        let mut n_named = vec![0; self.weights.len()];
+        for stages in layers.iter().cloned().chain([0..cuts[0], end..self.stages.len()]) {
+            self.part(stages).weights.into_iter().for_each(|w| n_named[w.0 as usize] += 1);
+        }
+        let of = |stages: Range<usize>| {
+            let mut matrices: Vec<Weight> = Vec::new();
+            for linear in self.stages[stages.clone()].iter().flat_map(|(_, stage)| stage.linears().1) {
+                if n_named[linear.w.0 as usize] == 1 && !matrices.contains(&linear.w) {
+                    matrices.push(linear.w);
+                }
+            }
+            Layer { stages, matrices }
+        };
+        layers.into_iter().map(of).collect()
     }
 
     /// Buffers that a stage reads before one of this program has written them.
