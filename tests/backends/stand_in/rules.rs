@@ -177,6 +177,43 @@ fn a_recording_forbids_calls_and_is_lost_by_them() {
     }
 }
 
+/// What is recorded depends on nothing that is not, so a recording cannot wait for an event from outside.
+#[test]
+#[ignore = "runs where the driver is the stand-in"]
+fn a_recording_does_not_wait_for_what_is_outside() {
+    use CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as MODE;
+    let context = Context::of(0);
+    let (mut other, mut event, mut graph) = (null_mut(), null_mut(), null_mut());
+    unsafe {
+        assert_eq!(cuStreamCreate(&raw mut other, 1), OK);
+        assert_eq!(cuEventCreate(&raw mut event, 2), OK);
+        assert_eq!(cuEventRecord(event, other), OK);
+        assert_eq!(cuStreamBeginCapture_v2(context.stream, MODE), OK);
+        let waited = cuStreamWaitEvent(context.stream, event, 0);
+        assert_eq!(waited, CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+        let ended = cuStreamEndCapture(context.stream, &raw mut graph);
+        assert_eq!(ended, CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        // Behind it there may be a wait.
+        assert_eq!(cuStreamWaitEvent(context.stream, event, 0), OK);
+        assert_eq!(cuStreamSynchronize(context.stream), OK);
+    }
+}
+
+/// As `ulimit -l` has it, and given back when it is freed.
+#[test]
+#[ignore = "runs where the driver is the stand-in"]
+fn the_host_locks_so_many_pages_and_no_more() {
+    let _context = Context::of(0);
+    let (mut all, mut more) = (null_mut(), null_mut());
+    unsafe {
+        assert_eq!(cuMemHostAlloc(&raw mut all, 64 << 20, CU_MEMHOSTALLOC_PORTABLE), OK);
+        let refused = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+        assert_eq!(cuMemHostAlloc(&raw mut more, 1, CU_MEMHOSTALLOC_PORTABLE), refused);
+        assert_eq!(cuMemFreeHost(all), OK);
+        assert_eq!(cuMemHostAlloc(&raw mut more, 1, CU_MEMHOSTALLOC_PORTABLE), OK);
+    }
+}
+
 /// A recording does nothing before it is launched, and then all of it, as often as it is.
 #[test]
 #[ignore = "runs where the driver is the stand-in"]

@@ -12,6 +12,7 @@ use crate::memory::Allocations;
 use crate::module::{Function, Module};
 use crate::settings::Settings;
 use crate::stream::{Event, Graph, Stream};
+use crate::timeline::Timeline;
 
 /// What a call came to.
 pub type Result<T = ()> = std::result::Result<T, CUresult>;
@@ -26,6 +27,7 @@ pub struct Driver {
     pub events: Table<Event>,
     pub graphs: Table<Graph>,
     pub execs: Table<Graph>,
+    pub timeline: Option<Timeline>,
     initialised: bool,
     n_calls: HashMap<&'static str, u32>,
     /// Whether the cards are gone.
@@ -71,8 +73,11 @@ impl<T> Table<T> {
         self.0.values_mut().map(|(_, object)| object)
     }
 
-    fn drop_card(&mut self, card: usize) {
+    /// Drops the objects of a card, and says how many there were.
+    fn drop_card(&mut self, card: usize) -> usize {
+        let n = self.0.len();
         self.0.retain(|_, (of, _)| *of != card);
+        n - self.0.len()
     }
 }
 
@@ -136,6 +141,7 @@ impl Driver {
         };
         Self {
             cards: settings.cards.iter().map(card).collect(),
+            timeline: Timeline::of(&settings),
             settings,
             modules: Table(HashMap::new()),
             functions: Table(HashMap::new()),
@@ -154,6 +160,14 @@ impl Driver {
         let n = self.n_calls.entry(name).or_default();
         *n += 1;
         self.gone |= self.settings.fail.get(name) == Some(n);
+        if self.settings.refuse.get(name) == Some(n) {
+            let memory = name.contains("Alloc");
+            return Err(if memory {
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY
+            } else {
+                CUresult::CUDA_ERROR_UNKNOWN
+            });
+        }
         match name {
             "cuGetErrorName" | "cuGetErrorString" | "cuInit" | "cuDriverGetVersion" => Ok(()),
             _ if self.gone => Err(CUresult::CUDA_ERROR_UNKNOWN),
@@ -197,14 +211,21 @@ impl Driver {
         CURRENT.set(card.map_or(0, |card| card + 1));
     }
 
-    /// Drops everything of a card's context.
+    /// Drops everything of a card's context, and says what nobody has given back.
     pub fn destroy_context(&mut self, card: usize) {
-        self.modules.drop_card(card);
+        // Kernels go with their modules.
         self.functions.drop_card(card);
-        self.streams.drop_card(card);
-        self.events.drop_card(card);
-        self.graphs.drop_card(card);
-        self.execs.drop_card(card);
+        let left = [
+            (self.modules.drop_card(card), "modules"),
+            (self.streams.drop_card(card), "streams"),
+            (self.events.drop_card(card), "events"),
+            (self.graphs.drop_card(card), "graphs"),
+            (self.execs.drop_card(card), "executable graphs"),
+            (self.cards[card].memory.n_left(), "pieces of memory"),
+        ];
+        for (n, what) in left.into_iter().filter(|(n, _)| *n > 0) {
+            say(format_args!("{n} {what} were left behind"));
+        }
         self.cards[card].memory = Allocations::default();
         self.cards[card].peers.clear();
         self.cards[card].host = None;

@@ -10,6 +10,7 @@
 //! - New memory is all ones. Freed memory is overwritten and never given out again.
 //! - A launch beyond the card's limits, a copy beyond an allocation, a call that a recording forbids and one
 //!   with another card's handle are refused. After a kernel's fault every call returns its error.
+//! - What nobody has given back when a context ends is said.
 //!
 //! It cannot see a host that reads the card's memory directly, because both are the same memory.
 //!
@@ -23,3 +24,4 @@ mod memory;
 mod module;
 mod settings;
 mod stream;
+mod timeline;

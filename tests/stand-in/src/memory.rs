@@ -16,6 +16,15 @@ pub struct Allocations {
     blocks: BTreeMap<Address, Block>,
     /// Of the card's own memory.
     used: u64,
+    /// Of the host's.
+    pinned: u64,
+}
+
+impl Allocations {
+    /// Those that somebody has to free.
+    pub fn n_left(&self) -> usize {
+        self.blocks.values().filter(|block| block.place != Place::Module).count()
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -56,7 +65,11 @@ impl Card {
         let block = self.memory.blocks.get(&at).filter(|block| is_it(block.place));
         let block = *block.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         self.memory.blocks.remove(&at);
-        self.memory.used -= if block.place == Place::Card { block.bytes } else { 0 };
+        match block.place {
+            Place::Card => self.memory.used -= block.bytes,
+            Place::Host { .. } => self.memory.pinned -= block.bytes,
+            Place::Module => {}
+        }
         let freed = self.host.as_ref().is_some_and(|host| host.free(at));
         assert!(freed, "the host knows what was allocated");
         Ok(())
@@ -65,6 +78,14 @@ impl Card {
     /// Makes a module's variable known.
     pub fn know(&mut self, at: Address, bytes: u64) {
         self.memory.blocks.insert(at, Block { bytes, place: Place::Module });
+    }
+
+    /// Whether some bytes lie in page-locked memory of the host.
+    pub fn is_pinned(&self, at: Address, bytes: u64) -> bool {
+        let block = self.memory.blocks.range(..=at).next_back();
+        block.is_some_and(|(start, block)| {
+            matches!(block.place, Place::Host { .. }) && at + bytes <= start + block.bytes
+        })
     }
 
     /// That some bytes lie in one piece of memory that the card may access.
@@ -116,7 +137,13 @@ calls! {
     fn cuMemHostAlloc(at: *mut *mut c_void, bytes: usize, flags: c_uint) = |driver| {
         let card = driver.current_unless_recording()?;
         let place = Place::Host { mapped: flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 };
-        put(at, driver.cards[card].alloc(bytes as u64, place)? as *mut c_void)
+        let pinned: u64 = driver.cards.iter().map(|card| card.memory.pinned).sum();
+        if pinned + bytes as u64 > driver.settings.pinned {
+            return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        put(at, driver.cards[card].alloc(bytes as u64, place)? as *mut c_void)?;
+        driver.cards[card].memory.pinned += bytes as u64;
+        Ok(())
     }
 
     fn cuMemFreeHost(at: *mut c_void) = |driver| {

@@ -10,10 +10,16 @@
 //! seed=7               order in which the threads of a block run
 //! wrong=attend__f16    launches of this kernel do nothing; `wrong=attend__f16@graph` only in graphs
 //! fail=cuGraphLaunch@3 the third call fails as if the card had gone, and so does every call after it
+//! refuse=cuMemHostAlloc@3  the third call alone fails
+//! pinned=64            MiB of the host that can be page-locked [default: all of them]
+//! timeline=FILE        when work takes place goes to a file, a line each (`timeline.rs`)
+//! link=25              GB/s of copies from the host, there
+//! kernel=10            microseconds of a kernel, there
 //! ```
 
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::path::PathBuf;
 
 use sterna::backend::cuda::driver::cards::Spec;
 
@@ -30,6 +36,15 @@ pub struct Settings {
     pub wrong: Option<(CString, bool)>,
     /// Calls after which the card is gone.
     pub fail: HashMap<String, u32>,
+    /// Calls that fail once.
+    pub refuse: HashMap<String, u32>,
+    /// Bytes of the host that can be page-locked.
+    pub pinned: u64,
+    /// Where the timeline goes, if anywhere.
+    pub timeline: Option<PathBuf>,
+    /// Bytes a nanosecond.
+    pub link: f64,
+    pub kernel_ns: u64,
 }
 
 impl Settings {
@@ -46,6 +61,11 @@ impl Settings {
             seed: 0,
             wrong: None,
             fail: HashMap::new(),
+            refuse: HashMap::new(),
+            pinned: u64::MAX,
+            timeline: None,
+            link: 25.0,
+            kernel_ns: 10_000,
         };
         let (mut memory, mut none) = (None, false);
         for word in text.split_whitespace() {
@@ -81,6 +101,14 @@ impl Settings {
                 let (name, n) = call.split_once('@')?;
                 self.fail.insert(name.to_owned(), n.parse().ok()?);
             }
+            Some(("refuse", call)) => {
+                let (name, n) = call.split_once('@')?;
+                self.refuse.insert(name.to_owned(), n.parse().ok()?);
+            }
+            Some(("pinned", mib)) => self.pinned = mib.parse::<u64>().ok()? << 20,
+            Some(("timeline", file)) => self.timeline = Some(file.into()),
+            Some(("link", rate)) => self.link = rate.parse().ok()?,
+            Some(("kernel", us)) => self.kernel_ns = 1000 * us.parse::<u64>().ok()?,
             _ => return None,
         }
         Some(())

@@ -14,6 +14,7 @@ use sterna::backend::cuda::driver::simt::host::{Begun, Config};
 
 use crate::driver::{Driver, Result, calls, keep, put, say};
 use crate::module::Launch;
+use crate::timeline::{Ns, Timeline, Times, What};
 
 /// Work of a stream.
 #[derive(Clone)]
@@ -50,10 +51,13 @@ pub enum Op {
 
 #[derive(Default)]
 pub struct Stream {
-    queue: VecDeque<Op>,
+    /// With the time of the host at which it was queued.
+    queue: VecDeque<(Ns, Op)>,
     /// How much work was queued, and how much of it is done.
     queued: u64,
     done: u64,
+    /// When that was done.
+    pub times: Times,
     pub capture: Option<Capture>,
 }
 
@@ -101,7 +105,7 @@ impl Driver {
             capture.ops.push(op);
             return if capture.lost { Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) } else { Ok(()) };
         }
-        stream.queue.push_back(op);
+        stream.queue.push_back((self.timeline.as_ref().map_or(0, Timeline::now), op));
         stream.queued += 1;
         if self.settings.prompt { self.work_off(card, handle) } else { Ok(()) }
     }
@@ -120,16 +124,46 @@ impl Driver {
             if of.done >= until && begun.is_none() {
                 return Ok(());
             }
-            let op = of.queue.pop_front().expect("work that was queued");
+            let (issued, op) = of.queue.pop_front().expect("work that was queued");
             of.done += 1;
-            let next = of.queue.front().cloned();
+            let (n, next) = (of.done, of.queue.front().map(|(_, op)| op.clone()));
             if let Err(fault) = self.do_one(card, &op, next.as_ref(), &mut begun) {
                 // What has begun keeps threads, and is of no use any more.
                 let _ = begun.map(Begun::finish);
                 self.cards[card].fault = Some(fault);
                 return Err(fault);
             }
+            self.pass(card, stream, (n, issued), &op)?;
         }
+    }
+
+    /// Time passes on a stream: that of its `n`-th piece of work.
+    fn pass(&mut self, card: usize, stream: usize, (n, issued): (u64, Ns), op: &Op) -> Result {
+        let Some(timeline) = &mut self.timeline else { return Ok(()) };
+        let mut from = issued;
+        let (what, bytes) = match op {
+            Op::Wait { card, stream, after } => {
+                if let Ok(other) = self.streams.get(*stream as CUstream, *card) {
+                    from = from.max(other.times.at(*after));
+                }
+                (What::Nothing, 0)
+            }
+            Op::Copy { to: (_, Some(_)), from: (at, None), bytes } => {
+                let pinned = self.cards[card].is_pinned(*at, *bytes as u64);
+                (if pinned { What::Copy } else { What::Pageable }, *bytes)
+            }
+            Op::Launch { .. } => (What::Kernel, 0),
+            Op::Copy { .. } | Op::Fill { .. } | Op::Record { .. } => (What::Nothing, 0),
+        };
+        let times = &mut self.streams.get(stream as CUstream, card)?.times;
+        timeline.pass(stream, times, n, from, what, bytes);
+        Ok(())
+    }
+
+    /// The host has waited until so much of a stream was done.
+    fn waited(&mut self, card: usize, stream: usize, n: u64) {
+        let at = self.streams.get(stream as CUstream, card).map_or(0, |of| of.times.at(n));
+        self.timeline.iter_mut().for_each(|timeline| timeline.wait(at));
     }
 
     /// One piece of work; `begun` is that of it which has started, and then of the next.
@@ -235,14 +269,22 @@ calls! {
 
     fn cuStreamSynchronize(stream: CUstream) = |driver| {
         let card = driver.current_unless_recording()?;
-        driver.work_off(card, stream)
+        driver.work_off(card, stream)?;
+        let done = driver.streams.get(stream, card)?.done;
+        driver.waited(card, stream as usize, done);
+        Ok(())
     }
 
-    /// The one call that takes another card's event.
+    /// The one call that takes another card's event. A recording must not depend on what is none of it, and
+    /// there are no recordings of several streams here.
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _flags: c_uint) = |driver| {
         let card = driver.current()?;
-        let (of_card, event) = driver.events.find(event)?;
-        match event.recorded {
+        let (of_card, recorded) = driver.events.find(event).map(|(card, event)| (card, event.recorded))?;
+        if let Some(capture) = &mut driver.streams.get(stream, card)?.capture {
+            capture.lost = true;
+            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+        }
+        match recorded {
             Some((of, after)) => driver.queue(card, stream, Op::Wait { card: of_card, stream: of, after }),
             None => Ok(()),
         }
@@ -274,7 +316,11 @@ calls! {
     fn cuEventSynchronize(event: CUevent) = |driver| {
         let card = driver.current_unless_recording()?;
         match driver.events.get(event, card)?.recorded {
-            Some((stream, after)) => driver.work(card, stream, after),
+            Some((stream, after)) => {
+                driver.work(card, stream, after)?;
+                driver.waited(card, stream, after);
+                Ok(())
+            }
             None => Ok(()),
         }
     }
@@ -365,8 +411,9 @@ calls! {
         if of.capture.is_some() {
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
+        let now = driver.timeline.as_ref().map_or(0, Timeline::now);
         of.queued += ops.len() as u64;
-        of.queue.extend(ops);
+        of.queue.extend(ops.into_iter().map(|op| (now, op)));
         if driver.settings.prompt { driver.work_off(card, stream) } else { Ok(()) }
     }
 
