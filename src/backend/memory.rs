@@ -59,6 +59,8 @@ pub struct DeviceMemory {
     pub parts: Vec<MemoryPart>,
     /// What its driver will take on top, where it has not done so yet.
     pub overhead: Vec<Overhead>,
+    /// Page-locked memory of the host, for weights that it has no room for.
+    pub host_bytes: u64,
     /// Bytes that are free for both, where somebody knows.
     pub free_bytes: Option<u64>,
     /// Bytes that should stay free besides: for what the driver and others take later.
@@ -88,6 +90,7 @@ impl DeviceMemory {
             weights_bytes: self.bytes_of(MemoryKind::Weights),
             kv_bytes: self.bytes_of(MemoryKind::Kv),
             bufs_bytes: self.bytes_of(MemoryKind::Buffers),
+            host_bytes: self.host_bytes,
             free_bytes: self.free_bytes,
         }
     }

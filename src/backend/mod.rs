@@ -34,12 +34,14 @@ pub struct Exec(pub u32);
 /// Memory that a program will take on a backend, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// All weights.
+    /// All weights; of those that are streamed, what they pass through.
     pub weights_bytes: u64,
     /// All KV caches.
     pub kv_bytes: u64,
     /// Activation buffers and scratch.
     pub bufs_bytes: u64,
+    /// Page-locked memory of the host, for weights that the device has no room for.
+    pub host_bytes: u64,
     /// What is free now, where the backend can tell.
     pub free_bytes: Option<u64>,
 }
@@ -132,7 +134,7 @@ pub trait Backend: Send {
     /// # Errors
     /// As [`plan`](Self::plan).
     fn memory(&self, p: &Program) -> Result<Vec<DeviceMemory>, BackendError> {
-        let Plan { weights_bytes, kv_bytes, bufs_bytes, free_bytes } = self.plan(p)?;
+        let Plan { weights_bytes, kv_bytes, bufs_bytes, host_bytes, free_bytes } = self.plan(p)?;
         let part = |kind, name: &str, bytes| MemoryPart { kind, name: name.to_owned(), bytes };
         let parts = vec![
             part(MemoryKind::Weights, "weights", weights_bytes),
@@ -140,7 +142,7 @@ pub trait Backend: Send {
             part(MemoryKind::Buffers, "buffers", bufs_bytes),
         ];
         let (device, overhead) = (self.device(), Vec::new());
-        Ok(vec![DeviceMemory { device, parts, overhead, free_bytes, margin_bytes: 0 }])
+        Ok(vec![DeviceMemory { device, parts, overhead, host_bytes, free_bytes, margin_bytes: 0 }])
     }
 
     /// Takes a weight; may repack it, or keep sharing the caller's bytes.

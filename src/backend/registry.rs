@@ -47,6 +47,20 @@ pub const PROFILE: DeviceOption = DeviceOption {
     about: "true: stages are timed, and runs wait for their end; cuda: events, one by one",
 };
 
+/// How many layers' weights stay on a card.
+#[cfg(feature = "cuda")]
+pub const GPU_LAYERS: DeviceOption = DeviceOption {
+    name: "gpu_layers",
+    about: "layers whose weights stay on the card: all, a number, or auto (what fits); others are streamed",
+};
+
+/// How many streamed layers a card has room for at a time.
+#[cfg(feature = "cuda")]
+pub const STREAM_SLOTS: DeviceOption = DeviceOption {
+    name: "stream_slots",
+    about: "streamed layers that a card has room for at a time, 1 to 8",
+};
+
 /// When a backend is taken unasked.
 #[derive(Debug)]
 pub struct Auto {
@@ -79,6 +93,16 @@ impl DeviceOptions {
         self.0.is_empty()
     }
 
+    /// Which layers are streamed to a card, if any.
+    #[cfg(feature = "cuda")]
+    pub(super) fn streaming(
+        &self,
+        backend: &'static str,
+    ) -> Result<Option<super::cuda::Streaming>, BackendError> {
+        let [layers, slots] = [GPU_LAYERS.name, STREAM_SLOTS.name].map(|name| (name, self.get(name)));
+        super::cuda::Streaming::of(backend, layers, slots)
+    }
+
     /// As [`get`](Self::get), read as another type.
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     pub(super) fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(
@@ -104,13 +128,14 @@ pub static REGISTRY: &[Entry] = &[
     Entry {
         name: "cuda-simt",
         about: "CUDA kernels on the processor, for tests",
-        options: &[PROFILE],
+        options: &[PROFILE, GPU_LAYERS, STREAM_SLOTS],
         auto: None,
         devices: |threads| vec![Ok(simt(threads).device())],
         open: |threads, options| {
             let value = options.get(PROFILE.name);
             let profiling = super::cuda::Profiling::of("cuda-simt", PROFILE.name, value)?;
-            Ok(Box::new(simt(threads).profiled(profiling)))
+            let streaming = options.streaming("cuda-simt")?;
+            Ok(Box::new(simt(threads).profiled(profiling).streamed(streaming)))
         },
     },
     #[cfg(feature = "wgpu")]

@@ -392,7 +392,7 @@ fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
 }
 
 pub(crate) fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
-    let Plan { weights_bytes, kv_bytes, bufs_bytes, free_bytes } = *plan;
+    let Plan { weights_bytes, kv_bytes, bufs_bytes, free_bytes, .. } = *plan;
     let need = weights_bytes.saturating_add(kv_bytes).saturating_add(bufs_bytes);
     match free_bytes {
         Some(free_bytes) if need > free_bytes => {

@@ -18,4 +18,6 @@ mod split;
 mod stage_diff;
 #[cfg(all(feature = "simt", feature = "cli", unix))]
 mod stand_in;
+#[cfg(feature = "simt")]
+mod stream;
 mod wgpu;

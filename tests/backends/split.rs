@@ -26,8 +26,8 @@ fn split(proportions: &[f64]) -> Box<dyn Backend> {
 }
 
 /// How a step is queued.
-#[derive(Clone, Copy, PartialEq)]
-enum By {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum By {
     Step,
     Stage,
 }
@@ -53,11 +53,15 @@ fn queue(running: &mut Running<'_>, pages: &PageTable, pos: [u32; N_SEQS], n: u3
 
 /// Everything that steps leave: picks, tokens, buffers, pages and what was clamped. A prompt comes in while
 /// the other sequence decodes, and then both run ahead.
-fn everything(case: &Case, pages: &PageTable, backend: &mut dyn Backend, by: By) -> Vec<Vec<u8>> {
-    let mut running = case.on(backend);
+pub fn everything(case: &Case, pages: &PageTable, backend: &mut dyn Backend, by: By) -> Vec<Vec<u8>> {
+    everything_of(&mut case.on(backend), case, pages, by)
+}
+
+/// The same of a program that is compiled.
+pub fn everything_of(running: &mut Running<'_>, case: &Case, pages: &PageTable, by: By) -> Vec<Vec<u8>> {
     let (mut pos, mut all) = ([0; N_SEQS], Vec::new());
     for n in [70, 9, 1, 1, 1, 1, 1] {
-        queue(&mut running, pages, pos, n, n == 1, by);
+        queue(running, pages, pos, n, n == 1, by);
         pos = [pos[0] + n, pos[1] + 1];
         if pos[1] > 1 {
             let picked = |seq| running.backend.picked(running.exec, seq, 1).expect("a token");
@@ -97,10 +101,15 @@ fn kv_pages(case: &Case, backend: &mut dyn Backend, exec: Exec) -> Vec<Vec<u8>> 
 }
 
 fn small(n_layers: usize, kv: &'static str) -> (Case, PageTable) {
-    let windowed = kv == "turboquant";
+    of_model(Model { n_layers, kv, ..SMALL })
+}
+
+/// For steps of two sequences.
+pub fn of_model(model: Model) -> (Case, PageTable) {
+    let windowed = model.kv == "turboquant";
     let limits = if windowed { windowed_limits(80, N_SEQS, 2) } else { limits(80, N_SEQS, 2) };
     let pages = if windowed { windowed_pages(N_SEQS, 2) } else { shuffled_pages(N_SEQS, 2) };
-    (Model { n_layers, kv, ..SMALL }.case("a small model", limits).0, pages)
+    (model.case("a small model", limits).0, pages)
 }
 
 /// Two cards and three, with more layers than cards and with fewer, and cards that get nothing.

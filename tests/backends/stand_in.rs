@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 
 mod child;
 mod rules;
+mod streamed;
 
 /// The folder where a program looks for `libcuda.so` and finds the stand-in.
 fn folder() -> PathBuf {
@@ -97,6 +98,8 @@ fn texts_are_those_of_the_cpu() {
         ("card=h100 card=rtx-3060", "cpu", &[], &["--split-mode", "layer"]),
         ("card=rtx-5080 card=rtx-3060 card=h100", "cpu", &[], &["--split-mode", "layer"]),
         ("card=small card=small card=small apart", "cpu", &[], &["-ts", "1,0,2"]),
+        ("card=h100 seed=4", "cpu", &[], &["-ngl", "0", "--stream-slots", "1"]),
+        ("card=rtx-3060", "cpu", &[], &["-ngl", "1"]),
     ] {
         let want = greedy("", like, both).expect("a backend of this build");
         assert!(want.len() > 20, "{want}");
@@ -274,7 +277,7 @@ fn on_the_stand_in_replays_are_the_stages() {
 
 #[test]
 fn on_the_stand_in_rules_are_enforced() {
-    tests("card=h100 card=rtx-3060 card=small", "stand_in::rules::", 8);
+    tests("card=h100 card=rtx-3060 card=small pinned=64", "stand_in::rules::", 10);
 }
 
 /// A card that is too small for what is usual gets a context or a cache that fits, and a line says so.

@@ -3,7 +3,7 @@
 #![cfg(feature = "cuda")]
 
 use std::fs::File;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,9 @@ use ggml_types::HostTensor;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cuda::Cuda;
 use sterna::backend::cuda::driver::cards::Spec as Card;
-use sterna::backend::cuda::driver::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording};
+use sterna::backend::cuda::driver::{
+    Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, Ring,
+};
 use sterna::backend::cuda::split::Split;
 use sterna::backend::{Backend, BackendError, Plan};
 use sterna::engine::{self, EngineOptions};
@@ -29,6 +31,8 @@ pub struct Counting {
     on: Option<Box<dyn Driver>>,
     bytes: u64,
     pub used: Arc<AtomicU64>,
+    /// Page-locked memory of the host.
+    pub locked: Arc<AtomicU64>,
     limits: Limits,
     /// Launches of each recording, in order.
     recorded: Arc<Mutex<Vec<usize>>>,
@@ -37,7 +41,8 @@ pub struct Counting {
 impl Counting {
     pub fn card(bytes: u64) -> Self {
         let limits = Limits { multiprocessors: 48, shared_bytes: 99 << 10, prefetch_bytes: 0 };
-        Self { on: None, bytes, used: Arc::default(), limits, recorded: Arc::default() }
+        let (used, locked, recorded) = Default::default();
+        Self { on: None, bytes, used, locked, limits, recorded }
     }
 
     /// With the geometry of a card that exists.
@@ -136,6 +141,25 @@ impl Driver for Counting {
 
     fn replay(&mut self, recording: Recording) -> Result<(), BackendError> {
         self.on.as_mut().map_or(Ok(()), |on| on.replay(recording))
+    }
+
+    fn ring(&mut self, bytes: u64, _: usize) -> Result<Ring, BackendError> {
+        assert!(self.on.is_none(), "nobody streams to what runs something");
+        self.locked.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Ring(0))
+    }
+
+    fn fill(&mut self, _: Ring, at: u64, bytes: &[u8]) -> Result<(), BackendError> {
+        assert!(at + bytes.len() as u64 <= self.locked.load(Ordering::Relaxed));
+        Ok(())
+    }
+
+    fn copy_ahead(&mut self, _: Ring, _: usize, _: Address, _: Range<u64>) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn release(&mut self, _: Ring, _: usize) -> Result<(), BackendError> {
+        Ok(())
     }
 }
 

@@ -16,5 +16,6 @@ mod plan;
 mod program;
 mod program_parts;
 mod program_text;
+mod streamed;
 #[cfg(feature = "grammar")]
 mod structured;

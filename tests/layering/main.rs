@@ -95,6 +95,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cuda/driver/real/about.rs", "the CUDA driver's calls"),
     ("src/backend/cuda/driver/real/kernels.rs", "the CUDA driver's calls"),
     ("src/backend/cuda/driver/real/mod.rs", "the CUDA driver's calls"),
+    ("src/backend/cuda/driver/real/ring.rs", "the CUDA driver's calls"),
     ("src/backend/cuda/driver/real/staging.rs", "the CUDA driver's calls"),
     ("src/backend/cuda/driver/simt/host.rs", "calls into the host form of the kernels"),
     ("src/backend/cuda/driver/simt/mod.rs", "launches kernels, and copies to and from their memory"),

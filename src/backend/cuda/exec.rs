@@ -7,7 +7,8 @@ use super::memory::{Memory, Sizes};
 use super::params::NextWeights;
 use super::picks::Picks;
 use super::profile::{Profile, Profiling};
-use super::weight::{DeviceWeight, Products, on_device};
+use super::stream::{Layout, Segment, Stream, Streaming};
+use super::weight::{DeviceWeight, Products};
 use super::{Cx, Shape, attend, kernels, kv, launches, linear};
 use crate::backend::device::pages;
 use crate::backend::device::plan::Missing;
@@ -27,6 +28,9 @@ pub struct Compiled {
     sampler: Sampler,
     /// If stages are timed.
     profile: Option<Profile>,
+    /// All stages, in order.
+    segments: Vec<Segment>,
+    stream: Stream,
 }
 
 /// The launches for steps up to a shape.
@@ -34,8 +38,8 @@ struct Variant {
     shape: Shape,
     /// Of each stage by itself.
     launches: Vec<Vec<Launch>>,
-    /// Those of all stages together.
-    recording: Recording,
+    /// Those of each segment's stages together.
+    recordings: Vec<Recording>,
 }
 
 /// Shapes that launches are made for: single rows, and a few larger sizes up to the limits, each for one row
@@ -76,7 +80,11 @@ fn rounding_bytes(block_bytes: u64) -> u64 {
 }
 
 /// Memory that a program takes.
-pub fn plan(driver: &dyn Driver, p: &Program) -> Result<DeviceMemory, BackendError> {
+pub fn plan(
+    driver: &dyn Driver,
+    p: &Program,
+    streaming: Option<Streaming>,
+) -> Result<DeviceMemory, BackendError> {
     p.check()?;
     let mut missing = Missing::of_rows(p.limits.rows);
     for (_, stage) in &p.stages {
@@ -97,12 +105,12 @@ pub fn plan(driver: &dyn Driver, p: &Program) -> Result<DeviceMemory, BackendErr
         }
     }
     missing.check(driver.name())?;
+    let layout = layout(driver, p, streaming);
     let kvs: Vec<_> = p.kvs.iter().map(|decl| kv::Sizes::of(decl, &p.limits)).collect();
     let caches = p.kvs.iter().zip(&kvs).map(|(decl, sizes)| (decl, sizes.pages(), sizes.exact()));
     let (caches, sizes) = (memory::caches(caches), sizes(driver, p));
-    let of_weights = p.weights.iter().map(|decl| on_device(decl).1);
     let of_kvs = kvs.iter().flat_map(|sizes| [sizes.pages(), sizes.exact()]);
-    let blocks = of_weights.chain(of_kvs).chain(sizes.bufs.iter().copied());
+    let blocks = layout.blocks(p).chain(of_kvs).chain(sizes.bufs.iter().copied());
     let rounding = Overhead {
         name: "blocks rounded up to 2 MiB".to_owned(),
         bytes: blocks.map(rounding_bytes).fold(0, u64::saturating_add),
@@ -118,16 +126,34 @@ pub fn plan(driver: &dyn Driver, p: &Program) -> Result<DeviceMemory, BackendErr
     let free_bytes = driver.free_bytes();
     Ok(DeviceMemory {
         device: driver.device(),
-        parts: [memory::weights(p, on_device), caches, sizes.others(p)].concat(),
+        parts: [layout.parts(p), caches, sizes.others(p)].concat(),
         overhead: overhead.filter(|part| part.bytes > 0).collect(),
+        host_bytes: layout.host_bytes(),
         free_bytes,
         margin_bytes: free_bytes.map_or(0, |free| LEAST_MARGIN_BYTES.max(free / 100 * 3)),
     })
 }
 
-/// What the stage behind stage `i` reads first, as far as the driver's card keeps it.
-fn next_weights(p: &Program, weights: &[DeviceWeight], limits: Limits, i: usize) -> NextWeights {
-    let linears = p.stages.get(i + 1).map(|(_, stage)| stage.linears().1);
+/// Where the weights of a program lie that has been planned.
+pub fn layout(driver: &dyn Driver, p: &Program, streaming: Option<Streaming>) -> Layout {
+    let kvs = p.kvs.iter().map(|decl| kv::Sizes::of(decl, &p.limits));
+    let caches = kvs.map(|sizes| sizes.pages().saturating_add(sizes.exact()));
+    let others = sizes(driver, p).others(p).into_iter().map(|part| part.bytes);
+    let bytes = caches.chain(others).fold(0, u64::saturating_add);
+    Layout::new(p, streaming, driver.free_bytes(), bytes)
+}
+
+/// What the stage behind stage `i` reads first, as far as the driver's card keeps it and it is there already.
+fn next_weights(
+    p: &Program,
+    weights: &[DeviceWeight],
+    limits: Limits,
+    segments: &[Segment],
+    i: usize,
+) -> NextWeights {
+    let is_copied = segments.iter().any(|next| next.layer.is_some() && next.stages.start == i + 1);
+    let next = p.stages.get(i + 1).filter(|_| !is_copied);
+    let linears = next.map(|(_, stage)| stage.linears().1);
     let first = linears.and_then(|linears| linears.into_iter().next());
     let of = |linear: &Linear| {
         let decl = p.weight_decl(linear.w);
@@ -140,7 +166,7 @@ fn next_weights(p: &Program, weights: &[DeviceWeight], limits: Limits, i: usize)
 }
 
 impl Compiled {
-    /// Allocates everything that a step needs, and records the launches of every shape.
+    /// Allocates everything that a step needs besides the weights, and records the launches of every shape.
     ///
     /// # Panics
     /// Where the weights are not the declared ones.
@@ -148,34 +174,36 @@ impl Compiled {
         driver: &mut dyn Driver,
         p: &Program,
         weights: Vec<DeviceWeight>,
+        (layout, stream): (&Layout, Stream),
         profiling: Option<Profiling>,
     ) -> Result<Self, BackendError> {
-        plan(driver, p)?.plan().check_free(driver.name())?;
+        plan(driver, p, None)?.plan().check_free(driver.name())?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let sizes = sizes(driver, p);
         let memory = Memory::new(driver, p, &sizes)?;
         let profile = profiling.map(|how| Profile::new(driver, how, p.stages.len())).transpose()?;
-        let mut variants = Vec::new();
+        let (mut variants, segments) = (Vec::new(), layout.segments(p.stages.len()));
         for shape in shapes(p) {
             let limits = driver.limits();
             let of_stages = |whole: bool| -> Vec<_> {
                 let of_stage = |(i, (_, stage)): (usize, &(String, Stage))| {
-                    let (driver, next) = (&*driver, next_weights(p, &weights, limits, i));
+                    let (driver, next) = (&*driver, next_weights(p, &weights, limits, &segments, i));
                     let cx = Cx { p, driver, limits, weights: &weights, memory: &memory, shape, next, whole };
                     launches(&cx, stage)
                 };
                 p.stages.iter().enumerate().map(of_stage).collect()
             };
             let (launches, recorded) = (of_stages(false), of_stages(true));
-            let all = match &profile {
-                Some(profile) => profile.around(driver, &recorded),
-                None => recorded.concat(),
+            let recorded = match &profile {
+                Some(profile) => profile.around(driver, recorded),
+                None => recorded,
             };
-            let recording = driver.record(all)?;
-            variants.push(Variant { shape, launches, recording });
+            let record = |segment: &Segment| driver.record(recorded[segment.stages.clone()].concat());
+            let recordings = segments.iter().map(record).collect::<Result<_, _>>()?;
+            variants.push(Variant { shape, launches, recordings });
         }
         let (program, tiling, sampler) = (p.clone(), attend::tiling(p), Sampler::new(p));
-        Ok(Self { program, memory, variants, tiling, sampler, profile })
+        Ok(Self { program, memory, variants, tiling, sampler, profile, segments, stream })
     }
 
     /// Address of a row of a buffer.
@@ -191,16 +219,25 @@ impl Compiled {
     pub fn run(&mut self, driver: &mut dyn Driver, step: &Step<'_>) -> Result<(), BackendError> {
         let all = 0..self.program.stages.len();
         let Some(variant) = self.prepare(driver, all.clone(), step)? else { return Ok(()) };
-        let Variant { launches, recording, .. } = &self.variants[variant];
-        let by_events = match &mut self.profile {
-            Some(profile) => profile.runs(driver, launches)?,
-            None => false,
-        };
-        if !by_events {
-            driver.replay(*recording)?;
+        let Variant { launches, recordings, .. } = &self.variants[variant];
+        let by_events = self.profile.as_ref().is_some_and(Profile::is_by_events);
+        let mut nanoseconds = Vec::new();
+        for (Segment { stages, layer }, recording) in self.segments.iter().zip(recordings) {
+            self.stream.begin(driver, *layer)?;
+            let queued = match by_events {
+                true => driver.time(&launches[stages.clone()]).map(|taken| nanoseconds.extend(taken)),
+                false => driver.replay(*recording),
+            };
+            let ended = self.stream.end(driver, *layer, queued.is_ok());
+            queued.and(ended)?;
         }
         self.keep_picks(driver, all, step)?;
-        self.profile.as_mut().map_or(Ok(()), |profile| profile.read(driver))
+        match &mut self.profile {
+            Some(profile) if by_events => profile.add(nanoseconds),
+            Some(profile) => profile.read(driver)?,
+            None => {}
+        }
+        Ok(())
     }
 
     /// What each stage has taken, if that is known.
@@ -219,8 +256,17 @@ impl Compiled {
         step: &Step<'_>,
     ) -> Result<(), BackendError> {
         let Some(variant) = self.prepare(driver, range.clone(), step)? else { return Ok(()) };
-        let launches = &self.variants[variant].launches[range.clone()];
-        launches.iter().flatten().try_for_each(|launch| driver.launch(launch))?;
+        let launches = &self.variants[variant].launches;
+        for Segment { stages, layer } in &self.segments {
+            let (start, end) = (range.start.max(stages.start), range.end.min(stages.end));
+            if start < end {
+                self.stream.begin(driver, *layer)?;
+                let mut launches = launches[start..end].iter().flatten();
+                let queued = launches.try_for_each(|launch| driver.launch(launch));
+                let ended = self.stream.end(driver, *layer, queued.is_ok() && end == stages.end);
+                queued.and(ended)?;
+            }
+        }
         self.keep_picks(driver, range, step)
     }
 

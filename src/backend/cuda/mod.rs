@@ -4,7 +4,8 @@
 //! kernel has together, `weight.rs` how weights lie on the device, `exec.rs` a compiled program, and
 //! `params.rs` the parameter structs of `cuda/params.h`. Everything here is the same code on a card and on
 //! the processor. Nothing here knows a model, a file or another backend. Start at [`Cuda`], then
-//! `proj_add.rs`. `split.rs` divides the layers among several cards, `open.rs` chooses them.
+//! `proj_add.rs`. `split.rs` divides the layers among several cards, `open.rs` chooses them; `stream.rs` has
+//! layers whose weights a card has no room for.
 
 mod attend;
 mod attn_in;
@@ -31,6 +32,7 @@ mod proj_add;
 mod sample;
 pub mod split;
 mod step;
+mod stream;
 mod weight;
 
 use std::ops::Range;
@@ -40,13 +42,15 @@ use ggml_types::HostTensor;
 use super::{
     Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Plan, StageTime, WeightId, registry,
 };
-use crate::program::{Act, Buf, Program, Sampling, Stage, Step};
+use crate::program::{Act, Buf, Program, Sampling, Stage, Step, Weight};
 use driver::cards::{self, Spec};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::Compiled;
 use memory::Memory;
 use params::{NextWeights, StepTables};
 pub use profile::Profiling;
+pub use stream::{GpuLayers, Streaming};
+use stream::{Layout, Stream};
 use weight::{DeviceWeight, Mma};
 
 /// Every kernel that this backend may ask a driver for; [`Kernel`] is an index into it.
@@ -74,7 +78,14 @@ const NAME: &str = "cuda";
 pub const ENTRY: Entry = Entry {
     name: NAME,
     about: "a card of NVIDIA's through CUDA",
-    options: &[registry::DEVICE, registry::PROFILE, open::SPLIT_MODE, open::TENSOR_SPLIT],
+    options: &[
+        registry::DEVICE,
+        registry::PROFILE,
+        open::SPLIT_MODE,
+        open::TENSOR_SPLIT,
+        registry::GPU_LAYERS,
+        registry::STREAM_SLOTS,
+    ],
     auto: Some(Auto { rank: 2, is_there: || driver::real::cards().is_ok() }),
     devices: |_| match driver::real::cards() {
         Ok(cards) => cards.into_iter().enumerate().map(|(i, card)| Ok(format!("{i}: {card}"))).collect(),
@@ -88,8 +99,19 @@ pub struct Cuda {
     driver: Box<dyn Driver>,
     /// How stages are timed, if they are.
     profiling: Option<Profiling>,
-    weights: Vec<DeviceWeight>,
+    /// Whether some layers' weights stay in memory of the host.
+    streaming: Option<Streaming>,
+    weights: Vec<Held>,
     execs: Vec<Compiled>,
+    /// What there is to say of the last program.
+    note: Option<String>,
+}
+
+/// A weight of a caller's.
+enum Held {
+    /// As it came: which layers are streamed is known when a program is compiled.
+    Host(HostTensor),
+    Card(DeviceWeight),
 }
 
 /// A backend on a card that is not here; see [`registry::on_paper`].
@@ -109,13 +131,50 @@ pub fn on_paper(card: Option<&str>, memory_bytes: Option<u64>) -> Result<Cuda, B
 impl Cuda {
     /// A backend on a driver of the caller's.
     pub fn on(driver: Box<dyn Driver>) -> Self {
-        Self { driver, profiling: None, weights: Vec::new(), execs: Vec::new() }
+        let (weights, execs) = (Vec::new(), Vec::new());
+        Self { driver, profiling: None, streaming: None, weights, execs, note: None }
     }
 
     /// The same, whose stages are timed so, or not.
     #[must_use]
     pub fn profiled(self, profiling: Option<Profiling>) -> Self {
         Self { profiling, ..self }
+    }
+
+    /// The same, with some layers' weights in memory of the host. Tensors stay in use, then.
+    #[must_use]
+    pub fn streamed(self, streaming: Option<Streaming>) -> Self {
+        Self { streaming, ..self }
+    }
+
+    /// Brings the weights of a program to the card, or to where they are streamed from.
+    fn place(
+        &mut self,
+        p: &Program,
+        layout: &Layout,
+        ids: &[WeightId],
+    ) -> Result<(Vec<DeviceWeight>, Stream), BackendError> {
+        assert_eq!(ids.len(), p.weights.len(), "one weight for each declaration");
+        let Self { driver, weights, .. } = self;
+        let tensor = |w: Weight| match &weights[ids[w.0 as usize].0 as usize] {
+            Held::Host(tensor) => Some(tensor),
+            Held::Card(_) => None,
+        };
+        let stream = Stream::new(&mut **driver, layout, tensor)?;
+        let mut placed = Vec::with_capacity(ids.len());
+        for (i, id) in ids.iter().enumerate() {
+            let (w, held) = (Weight(i as u32), &mut weights[id.0 as usize]);
+            placed.push(match held {
+                Held::Card(weight) => weight.clone(),
+                Held::Host(tensor) if !layout.stays(w) => stream.weight(layout, w, tensor),
+                Held::Host(tensor) => {
+                    let weight = DeviceWeight::upload(&mut **driver, tensor)?;
+                    *held = Held::Card(weight.clone());
+                    weight
+                }
+            });
+        }
+        Ok((placed, stream))
     }
 }
 
@@ -132,22 +191,36 @@ impl Backend for Cuda {
         self.driver.to_be_tested()
     }
 
+    fn note(&self) -> Option<String> {
+        self.note.clone()
+    }
+
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
-        Ok(exec::plan(&*self.driver, p)?.plan())
+        Ok(exec::plan(&*self.driver, p, self.streaming)?.plan())
     }
 
     fn memory(&self, p: &Program) -> Result<Vec<DeviceMemory>, BackendError> {
-        Ok(vec![exec::plan(&*self.driver, p)?])
+        Ok(vec![exec::plan(&*self.driver, p, self.streaming)?])
     }
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
-        self.weights.push(DeviceWeight::upload(&mut *self.driver, w)?);
+        self.weights.push(match self.streaming {
+            Some(_) => Held::Host(w.clone()),
+            None => Held::Card(DeviceWeight::upload(&mut *self.driver, w)?),
+        });
         Ok(WeightId(self.weights.len() as u32 - 1))
     }
 
     fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
-        let weights = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
-        self.execs.push(Compiled::new(&mut *self.driver, p, weights, self.profiling)?);
+        if self.streaming.is_some() {
+            // Weights are packed here, which wants kernels for them.
+            self.plan(p)?;
+        }
+        let layout = exec::layout(&*self.driver, p, self.streaming);
+        let (weights, stream) = self.place(p, &layout, weights)?;
+        let compiled = Compiled::new(&mut *self.driver, p, weights, (&layout, stream), self.profiling)?;
+        self.execs.push(compiled);
+        self.note = layout.note();
         Ok(Exec(self.execs.len() as u32 - 1))
     }
 

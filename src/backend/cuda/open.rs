@@ -5,7 +5,7 @@ use super::driver::real::{Card, cards};
 use super::split::Split;
 use super::{Cuda, NAME, Profiling};
 use crate::backend::BackendError;
-use crate::backend::registry::{DEVICE, DeviceOption, DeviceOptions, Opened, PROFILE};
+use crate::backend::registry::{DEVICE, DeviceOption, DeviceOptions, GPU_LAYERS, Opened, PROFILE};
 
 /// Whether layers are divided among several cards.
 pub const SPLIT_MODE: DeviceOption =
@@ -33,8 +33,17 @@ pub fn open(options: &DeviceOptions) -> Opened {
         Some(other) => return Err(refused(&SPLIT_MODE, format!("want none or layer, got `{other}`"))),
     };
     let profiling = Profiling::of(NAME, PROFILE.name, options.get(PROFILE.name))?;
-    let one =
-        |ordinal| -> Opened { Ok(Box::new(Cuda::on(Box::new(Card::open(ordinal)?)).profiled(profiling))) };
+    let streaming = options.streaming(NAME)?;
+    if is_split && streaming.is_some() {
+        return Err(refused(
+            &GPU_LAYERS,
+            "layers are streamed to one card, not to several (split mode none)",
+        ));
+    }
+    let one = |ordinal| -> Opened {
+        let card = Cuda::on(Box::new(Card::open(ordinal)?));
+        Ok(Box::new(card.profiled(profiling).streamed(streaming)))
+    };
     let chosen = options.get(DEVICE.name).map(|list| list.split(',').map(ordinal).collect());
     let chosen: Option<Vec<i32>> = chosen.transpose()?;
     if !is_split {
@@ -102,6 +111,9 @@ mod tests {
             (&[("device", "0,1"), ("tensor_split", "1,2,3")], "want 2 numbers, one for each card; got 3"),
             (&[("tensor_split", "1,2"), ("split_mode", "none")], "there is nothing to divide"),
             (&[("tensor_split", "0,0")], "DeviceOptions::tensor_split: want numbers"),
+            (&[("gpu_layers", "some")], "DeviceOptions::gpu_layers: want all, auto or a number of layers"),
+            (&[("gpu_layers", "4"), ("stream_slots", "0")], "DeviceOptions::stream_slots: want 1 to 8"),
+            (&[("gpu_layers", "4"), ("split_mode", "layer")], "layers are streamed to one card"),
             (&[("tensor_split", "1,-1")], "got `1,-1`"),
             (&[("tensor_split", "1,nan")], "got `1,nan`"),
             (&[("tensor_split", "")], "got ``"),

@@ -59,10 +59,10 @@ impl Profile {
         Ok(Self { stamps, read: vec![0; n + 1], times: vec![StageTime::default(); n] })
     }
 
-    /// The launches of all stages as they are recorded: with those between them that write down the time, if
+    /// The launches of each stage as they are recorded: with those around them that write down the time, if
     /// these do it.
-    pub fn around(&self, driver: &dyn Driver, stages: &[Vec<Launch>]) -> Vec<Launch> {
-        let Some(stamps) = self.stamps else { return stages.concat() };
+    pub fn around(&self, driver: &dyn Driver, stages: Vec<Vec<Launch>>) -> Vec<Vec<Launch>> {
+        let Some(stamps) = self.stamps else { return stages };
         let kernel = driver.kernel(KERNEL).expect("a kernel that every build has");
         let stamp = |i: usize| Launch {
             kernel,
@@ -72,20 +72,15 @@ impl Profile {
             cooperative: false,
             params: words(&StampParams { at: stamps + 8 * i as u64 }),
         };
-        let of_stage = |(i, launches): (usize, &Vec<Launch>)| [vec![stamp(i)], launches.clone()].concat();
-        let mut all: Vec<Launch> = stages.iter().enumerate().flat_map(of_stage).collect();
-        all.push(stamp(stages.len()));
+        let (n, of_stage) = (stages.len(), |(i, launches)| [vec![stamp(i)], launches].concat());
+        let mut all: Vec<Vec<Launch>> = stages.into_iter().enumerate().map(of_stage).collect();
+        all.last_mut().into_iter().for_each(|last| last.push(stamp(n)));
         all
     }
 
-    /// Runs all stages between events, if these take the time, and adds what each has taken; says whether it
-    /// did.
-    pub fn runs(&mut self, driver: &mut dyn Driver, stages: &[Vec<Launch>]) -> Result<bool, BackendError> {
-        if self.stamps.is_some() {
-            return Ok(false);
-        }
-        self.add(driver.time(stages)?);
-        Ok(true)
+    /// Whether stages are to be run one by one, by [`Driver::time`].
+    pub fn is_by_events(&self) -> bool {
+        self.stamps.is_none()
     }
 
     /// Waits for a replay of all stages, and adds what each has taken.
@@ -96,7 +91,8 @@ impl Profile {
         Ok(())
     }
 
-    fn add(&mut self, nanoseconds: Vec<u64>) {
+    /// Adds what each stage has taken.
+    pub fn add(&mut self, nanoseconds: Vec<u64>) {
         for (time, nanoseconds) in self.times.iter_mut().zip(nanoseconds) {
             time.calls += 1;
             time.nanoseconds += nanoseconds;

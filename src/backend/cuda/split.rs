@@ -249,11 +249,12 @@ impl Backend for Split {
     /// Where one card lacks memory, what the others have too much does not count as free.
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
         p.check()?;
-        let mut sum = Plan { weights_bytes: 0, kv_bytes: 0, bufs_bytes: 0, free_bytes: Some(0) };
+        let mut sum =
+            Plan { weights_bytes: 0, kv_bytes: 0, bufs_bytes: 0, host_bytes: 0, free_bytes: Some(0) };
         let (mut usable, mut fits) = (0_u64, true);
         for (card, part) in self.parts(p) {
             let plan = self.cards[card].plan(&part.program)?;
-            let Plan { weights_bytes, kv_bytes, bufs_bytes, free_bytes } = plan;
+            let Plan { weights_bytes, kv_bytes, bufs_bytes, free_bytes, .. } = plan;
             sum.weights_bytes = sum.weights_bytes.saturating_add(weights_bytes);
             sum.kv_bytes = sum.kv_bytes.saturating_add(kv_bytes);
             sum.bufs_bytes = sum.bufs_bytes.saturating_add(bufs_bytes);

@@ -217,6 +217,15 @@ pub fn on_device(decl: &WeightDecl) -> (Option<&'static str>, u64) {
     (format.map(|format| format.kernels.name()), row_bytes.saturating_mul(decl.rows as u64))
 }
 
+/// Bytes of a weight as they lie on the device.
+///
+/// # Panics
+/// Where its type has no kernels: the plan says so first.
+pub fn packed(w: &HostTensor) -> Cow<'_, [u8]> {
+    let format = Format::of(w.ty).unwrap_or_else(|| panic!("{}: {} has no kernels", w.name, w.ty.name()));
+    (format.pack)(w)
+}
+
 /// A weight on the device.
 #[derive(Clone, Debug)]
 pub struct DeviceWeight {
@@ -238,12 +247,16 @@ impl DeviceWeight {
     /// # Panics
     /// Where its type has no kernels: the plan says so first.
     pub fn upload(driver: &mut dyn Driver, w: &HostTensor) -> Result<Self, BackendError> {
-        let format = Format::of(w.ty).unwrap_or_else(|| panic!("{}: {} has no kernels", w.name, w.ty.name()));
-        let bytes = (format.pack)(w);
+        let bytes = packed(w);
         let data = driver.alloc(bytes.len() as u64)?;
         driver.write(data, &bytes)?;
+        Ok(Self::at(data, w))
+    }
+
+    /// A weight whose [`packed`] bytes are brought to an address by others.
+    pub fn at(data: Address, w: &HostTensor) -> Self {
         let tensor_scale = w.ty.tensor_scale(&w.bytes, w.rows, w.cols).expect("a whole tensor");
-        Ok(Self { ty: w.ty, rows: w.rows, cols: w.cols, data, tensor_scale })
+        Self { ty: w.ty, rows: w.rows, cols: w.cols, data, tensor_scale }
     }
 
     /// Its parameters as a linear layer.
@@ -284,4 +297,22 @@ fn padded_rows(w: &HostTensor) -> Cow<'_, [u8]> {
         to[..from.len()].copy_from_slice(from);
     }
     Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_a_weight_are_known_before_it_is_packed() {
+        for format in FORMATS {
+            let ty = format.ty;
+            for (rows, cols) in [(3, 512), (64, 256), (5, 256 + if ty.block_elems() == 1 { 3 } else { 0 })] {
+                let bytes = vec![0; ty.byte_len(rows, cols).expect("a shape of the type")].into();
+                let w = HostTensor { name: "w".into(), ty, rows, cols, bytes };
+                let decl = WeightDecl { name: "w".into(), ty, rows, cols };
+                assert_eq!(packed(&w).len() as u64, on_device(&decl).1, "{} {rows}x{cols}", ty.name());
+            }
+        }
+    }
 }

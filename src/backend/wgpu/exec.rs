@@ -102,7 +102,7 @@ pub fn plan(gpu: &Gpu, p: &Program) -> Result<DeviceMemory, BackendError> {
     });
     let parts = [weights, memory::caches(caches), sizes.others(p)].concat();
     let (device, free_bytes) = (gpu.description(), gpu.free_bytes());
-    Ok(DeviceMemory { device, parts, overhead: Vec::new(), free_bytes, margin_bytes: 0 })
+    Ok(DeviceMemory { device, parts, overhead: Vec::new(), host_bytes: 0, free_bytes, margin_bytes: 0 })
 }
 
 impl Compiled {

@@ -9,7 +9,7 @@ use support::case::{Case, Running, limits, shuffled_pages, windowed_limits, wind
 
 const WHY: &str = "the stand-in's card";
 
-fn card(ordinal: i32) -> Box<dyn Driver> {
+pub fn card(ordinal: i32) -> Box<dyn Driver> {
     Box::new(Card::open(ordinal).expect(WHY))
 }
 
@@ -33,11 +33,11 @@ fn queue(running: &mut Running<'_>, pages: &PageTable, pos: u32, n: u32, by_stag
 
 /// Every buffer and the picks after a prompt, a step of a few rows, and single rows. Steps are queued without
 /// a wait between them, the last ones fed with what the card picked.
-fn everything(case: &Case, pages: &PageTable, by_stage: bool) -> Vec<u32> {
+pub fn everything(case: &Case, pages: &PageTable, by_stage: bool) -> Vec<u32> {
     everything_on(cuda(0), case, pages, by_stage)
 }
 
-fn everything_on(mut on: Box<dyn Backend>, case: &Case, pages: &PageTable, by_stage: bool) -> Vec<u32> {
+pub fn everything_on(mut on: Box<dyn Backend>, case: &Case, pages: &PageTable, by_stage: bool) -> Vec<u32> {
     let mut running = case.on(&mut *on);
     let mut bits = Vec::new();
     let mut pos = 0;

@@ -1,4 +1,5 @@
-//! What the CUDA backend needs of a device: memory, launches by name, recordings of launches.
+//! What the CUDA backend needs of a device: memory, launches by name, recordings of launches, copies ahead of
+//! use.
 //!
 //! A driver must never know a stage or a program. `real` is a card; `simt` runs the same kernels on the
 //! processor; `cards.rs` is a table of cards. Start at [`Driver`].
@@ -10,6 +11,7 @@ pub mod real;
 pub mod simt;
 
 use std::any::Any;
+use std::ops::Range;
 
 use super::BackendError;
 use crate::backend::Overhead;
@@ -35,6 +37,10 @@ pub struct Mailboxes {
     /// Which of a driver's.
     pub id: u32,
 }
+
+/// Page-locked memory of the host, and slots of the device that are filled from it beside everything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring(pub u32);
 
 /// A copy from one device to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,6 +204,58 @@ pub trait Driver: Any + Send {
     /// # Errors
     /// [`BackendError::Device`].
     fn replay(&mut self, recording: Recording) -> Result<(), BackendError>;
+
+    /// `bytes` of page-locked memory of the host and a stream of copies from it, in which `slots` pieces of
+    /// the device's memory are filled while kernels run; freed when the driver is dropped.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`], also where the system locks no more memory, or a device has no such copies.
+    fn ring(&mut self, bytes: u64, _slots: usize) -> Result<Ring, BackendError> {
+        let detail = format!("no copies of {bytes} bytes beside kernels on this device");
+        Err(BackendError::Device { backend: self.name(), call: "ring", detail })
+    }
+
+    /// Writes into a ring's memory of the host. No copy of these bytes is queued.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    ///
+    /// # Panics
+    /// Beyond the end of the memory.
+    fn fill(&mut self, _ring: Ring, _at: u64, _bytes: &[u8]) -> Result<(), BackendError> {
+        unreachable!("there are no rings")
+    }
+
+    /// Queues a copy of some of a ring's bytes to a slot, which lies at `to`. It begins when the slot was
+    /// released and the copies before it are done, and nothing waits for it but who acquires the slot.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn copy_ahead(
+        &mut self,
+        _ring: Ring,
+        _slot: usize,
+        _to: Address,
+        _from: Range<u64>,
+    ) -> Result<(), BackendError> {
+        unreachable!("there are no rings")
+    }
+
+    /// What is queued from now on waits for the last copy to a slot.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn acquire(&mut self, _ring: Ring, _slot: usize) -> Result<(), BackendError> {
+        unreachable!("there are no rings")
+    }
+
+    /// The next copies to a slot wait for what is queued up to here.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn release(&mut self, _ring: Ring, _slot: usize) -> Result<(), BackendError> {
+        unreachable!("there are no rings")
+    }
 }
 
 /// Another device of the same kind.

@@ -7,9 +7,11 @@ mod about;
 mod call;
 mod code;
 mod kernels;
+mod ring;
 mod staging;
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr::null_mut;
 
 use cudarc::driver::result::{self, DriverError};
@@ -18,9 +20,10 @@ use cudarc::driver::sys;
 use self::about::{About, count};
 use self::call::{Called, NAME, fail};
 use self::kernels::Kernels;
+use self::ring::Copies;
 use self::staging::Staging;
 use super::super::kernel_names;
-use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, same_kind};
+use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, Ring, same_kind};
 use crate::backend::BackendError;
 
 pub use self::about::cards;
@@ -39,6 +42,7 @@ pub struct Card {
     staging: Option<Staging>,
     mailboxes: Vec<Mailbox>,
     recordings: Vec<sys::CUgraphExec>,
+    rings: Vec<Copies>,
     about: About,
 }
 
@@ -79,6 +83,7 @@ impl Card {
             staging: None,
             mailboxes: Vec::new(),
             recordings: Vec::new(),
+            rings: Vec::new(),
             about,
         };
         card.bind()?;
@@ -334,6 +339,38 @@ impl Driver for Card {
         unsafe { result::graph::launch(self.recordings[recording.0 as usize], self.stream) }
             .called("cuGraphLaunch")
     }
+
+    fn ring(&mut self, bytes: u64, slots: usize) -> Result<Ring, BackendError> {
+        self.bind()?;
+        self.rings.push(Copies::new(bytes, slots)?);
+        Ok(Ring(self.rings.len() as u32 - 1))
+    }
+
+    fn fill(&mut self, ring: Ring, at: u64, bytes: &[u8]) -> Result<(), BackendError> {
+        self.rings[ring.0 as usize].fill(at, bytes);
+        Ok(())
+    }
+
+    fn copy_ahead(
+        &mut self,
+        ring: Ring,
+        slot: usize,
+        to: Address,
+        from: Range<u64>,
+    ) -> Result<(), BackendError> {
+        self.bind()?;
+        self.rings[ring.0 as usize].copy(slot, to, from)
+    }
+
+    fn acquire(&mut self, ring: Ring, slot: usize) -> Result<(), BackendError> {
+        self.bind()?;
+        self.rings[ring.0 as usize].acquire(slot, self.stream)
+    }
+
+    fn release(&mut self, ring: Ring, slot: usize) -> Result<(), BackendError> {
+        self.bind()?;
+        self.rings[ring.0 as usize].release(slot, self.stream)
+    }
 }
 
 impl Drop for Card {
@@ -348,6 +385,7 @@ impl Drop for Card {
             for exec in self.recordings.drain(..) {
                 let _ = result::graph::exec_destroy(exec);
             }
+            self.rings.drain(..).for_each(Copies::free);
             if let Some(staging) = self.staging.take() {
                 staging.free();
             }

@@ -2,15 +2,18 @@
 #![allow(unsafe_code)]
 
 pub mod host;
+mod ring;
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use self::host::{Counts, Host};
+use self::ring::Copies;
 use super::cards::{SMALL, Spec};
-use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, same_kind};
+use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, Ring, same_kind};
 use crate::backend::BackendError;
 
 const NAME: &str = "cuda-simt";
@@ -26,6 +29,7 @@ pub struct Simt {
     kernels: Vec<CString>,
     recordings: Vec<Vec<Launch>>,
     n_mailboxes: u32,
+    rings: Vec<Copies>,
     /// By kernel, where accesses are counted.
     counts: Option<Arc<Mutex<BTreeMap<String, Counts>>>>,
 }
@@ -41,8 +45,9 @@ impl Simt {
     pub fn of_card(cores: u32, seed: u64, card: &'static Spec) -> Self {
         let kernels = super::super::kernel_names().filter_map(|name| CString::new(name).ok());
         let kernels = kernels.filter(|name| host::kernel(name).is_some()).collect();
+        let (recordings, rings) = (Vec::new(), Vec::new());
         let host = Host::new(cores);
-        Self { host, cores, card, seed, kernels, recordings: Vec::new(), n_mailboxes: 0, counts: None }
+        Self { host, cores, card, seed, kernels, recordings, n_mailboxes: 0, rings, counts: None }
     }
 
     /// The same, which runs the first block of each launch alone, and adds up by kernel what its accesses
@@ -54,6 +59,15 @@ impl Simt {
 
     fn fail(call: &'static str, detail: impl Into<String>) -> BackendError {
         BackendError::Device { backend: NAME, call, detail: detail.into() }
+    }
+
+    /// Makes the copy to a slot that is queued, if one is.
+    fn deliver(&mut self, ring: Ring, slot: usize) -> Result<(), BackendError> {
+        let copies = &mut self.rings[ring.0 as usize];
+        let Some((to, bytes)) = copies.take(slot) else { return Ok(()) };
+        // SAFETY: the backend names what it allocated, and no launch is under way.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+        Ok(())
     }
 }
 
@@ -176,6 +190,41 @@ impl Driver for Simt {
         self.recordings[recording.0 as usize] = launches;
         result
     }
+
+    fn ring(&mut self, bytes: u64, slots: usize) -> Result<Ring, BackendError> {
+        let made = Copies::new(bytes, slots, self.seed);
+        self.rings.push(made.ok_or_else(|| Self::fail("ring", format!("no {bytes} bytes of memory")))?);
+        Ok(Ring(self.rings.len() as u32 - 1))
+    }
+
+    fn fill(&mut self, ring: Ring, at: u64, bytes: &[u8]) -> Result<(), BackendError> {
+        self.rings[ring.0 as usize].fill(at, bytes);
+        Ok(())
+    }
+
+    fn copy_ahead(
+        &mut self,
+        ring: Ring,
+        slot: usize,
+        to: Address,
+        from: Range<u64>,
+    ) -> Result<(), BackendError> {
+        let copies = &mut self.rings[ring.0 as usize];
+        let late = copies.queue(slot, to, from.clone()).map_err(|err| Self::fail("copy_ahead", err))?;
+        self.write(to, &vec![ring::POISON; (from.end - from.start) as usize])?;
+        if late { Ok(()) } else { self.deliver(ring, slot) }
+    }
+
+    fn acquire(&mut self, ring: Ring, slot: usize) -> Result<(), BackendError> {
+        self.deliver(ring, slot)?;
+        self.rings[ring.0 as usize].acquire(slot);
+        Ok(())
+    }
+
+    fn release(&mut self, ring: Ring, slot: usize) -> Result<(), BackendError> {
+        self.rings[ring.0 as usize].release(slot);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -216,6 +265,34 @@ mod tests {
         let mut simt = Simt::new(1, 0);
         assert!(simt.upload_constant("no_such_constants", &[0; 4]).is_err());
         assert!(simt.upload_constant("signs_params", &[0; 4]).is_err());
+    }
+
+    /// Before a slot is acquired there is nothing of use in it, or its bytes, as the order has it; behind
+    /// that there are always its bytes. A slot that is in use is not filled.
+    #[test]
+    fn a_slot_has_its_bytes_once_it_is_acquired() {
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..8 {
+            let mut simt = Simt::new(1, seed);
+            let at = simt.alloc(4).unwrap();
+            let ring = simt.ring(8, 1).unwrap();
+            simt.fill(ring, 4, &[1, 2, 3, 4]).unwrap();
+            let read = |simt: &mut Simt| {
+                let mut bytes = [0; 4];
+                simt.read(at, &mut bytes).unwrap();
+                bytes
+            };
+            for _ in 0..4 {
+                simt.copy_ahead(ring, 0, at, 4..8).unwrap();
+                seen.insert(read(&mut simt));
+                simt.acquire(ring, 0).unwrap();
+                assert_eq!(read(&mut simt), [1, 2, 3, 4]);
+                let said = simt.copy_ahead(ring, 0, at, 0..4).unwrap_err().to_string();
+                assert!(said.contains("slot 0 is in use"), "{said}");
+                simt.release(ring, 0).unwrap();
+            }
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [[1, 2, 3, 4], [ring::POISON; 4]]);
     }
 
     #[test]

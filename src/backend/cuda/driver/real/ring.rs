@@ -1,0 +1,115 @@
+//! Copies to the card beside its kernels: page-locked memory, a stream of its own, and two events a slot.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::ptr::null_mut;
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use super::call::{Called, fail};
+use crate::backend::BackendError;
+use crate::backend::cuda::driver::Address;
+
+const WAIT: sys::CUevent_wait_flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+
+/// Slots that are filled from memory of the host.
+pub struct Copies {
+    host: *mut c_void,
+    bytes: u64,
+    stream: sys::CUstream,
+    /// One a slot: when its last copy was done.
+    full: Vec<sys::CUevent>,
+    /// One a slot: when what used it last was done.
+    free: Vec<sys::CUevent>,
+}
+
+impl Copies {
+    /// What was made before an error is freed.
+    pub fn new(bytes: u64, slots: usize) -> Result<Self, BackendError> {
+        let mut copies =
+            Self { host: null_mut(), bytes, stream: null_mut(), full: Vec::new(), free: Vec::new() };
+        match copies.make(slots) {
+            Ok(()) => Ok(copies),
+            Err(err) => {
+                copies.free();
+                Err(err)
+            }
+        }
+    }
+
+    fn make(&mut self, slots: usize) -> Result<(), BackendError> {
+        // SAFETY: freed in `free`.
+        let host = unsafe { result::malloc_host(self.bytes.max(1) as usize, sys::CU_MEMHOSTALLOC_PORTABLE) };
+        self.host = host.map_err(|DriverError(code)| {
+            let want = format!("{} bytes of page-locked memory for streamed layers: {code:?}", self.bytes);
+            fail("cuMemHostAlloc", format!("{want}; more DeviceOptions::gpu_layers take less"))
+        })?;
+        self.stream =
+            result::stream::create(result::stream::StreamKind::NonBlocking).called("cuStreamCreate")?;
+        for events in [&mut self.full, &mut self.free] {
+            for _ in 0..slots {
+                let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+                events.push(result::event::create(flags).called("cuEventCreate")?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes into the memory of the host.
+    pub fn fill(&mut self, at: u64, bytes: &[u8]) {
+        assert!(at + bytes.len() as u64 <= self.bytes, "{} bytes at {at} of {}", bytes.len(), self.bytes);
+        // SAFETY: inside the memory, which nobody reads meanwhile.
+        unsafe {
+            let to = self.host.byte_add(at as usize);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len());
+        }
+    }
+
+    /// Queues a copy behind what used the slot last.
+    pub fn copy(&self, slot: usize, to: Address, from: Range<u64>) -> Result<(), BackendError> {
+        assert!(from.start <= from.end && from.end <= self.bytes, "{from:?} of {}", self.bytes);
+        // SAFETY: events and streams live as long as the card; the bytes are inside the memory, and the
+        // address is inside what the backend allocated.
+        unsafe {
+            result::stream::wait_event(self.stream, self.free[slot], WAIT).called("cuStreamWaitEvent")?;
+            let at = self.host.byte_add(from.start as usize);
+            sys::cuMemcpyHtoDAsync_v2(to, at, (from.end - from.start) as usize, self.stream)
+                .result()
+                .called("cuMemcpyHtoDAsync")?;
+            result::event::record(self.full[slot], self.stream).called("cuEventRecord")
+        }
+    }
+
+    /// What is queued in `stream` from now on waits for the slot's last copy.
+    pub fn acquire(&self, slot: usize, stream: sys::CUstream) -> Result<(), BackendError> {
+        // SAFETY: events and streams live as long as the card.
+        unsafe { result::stream::wait_event(stream, self.full[slot], WAIT) }.called("cuStreamWaitEvent")
+    }
+
+    /// The slot's next copy waits for what is queued in `stream`.
+    pub fn release(&self, slot: usize, stream: sys::CUstream) -> Result<(), BackendError> {
+        // SAFETY: events and streams live as long as the card.
+        unsafe { result::event::record(self.free[slot], stream) }.called("cuEventRecord")
+    }
+
+    /// Waits for the copies, and gives everything back, as far as that is possible.
+    pub fn free(self) {
+        // SAFETY: made in `make`, and no copy is on its way once the stream is idle.
+        unsafe {
+            if !self.stream.is_null() {
+                let _ = result::stream::synchronize(self.stream);
+            }
+            for event in self.full.into_iter().chain(self.free) {
+                let _ = result::event::destroy(event);
+            }
+            if !self.stream.is_null() {
+                let _ = result::stream::destroy(self.stream);
+            }
+            if !self.host.is_null() {
+                let _ = result::free_host(self.host);
+            }
+        }
+    }
+}

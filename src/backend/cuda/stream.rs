@@ -1,0 +1,308 @@
+//! Layers whose weights stay in memory of the host, and are copied to slots of the card ahead of use.
+//!
+//! A slot has room for the largest of these layers, and the j-th of them always uses slot j mod slots. So
+//! addresses are fixed, and launches are recorded as others are: each streamed layer is a segment of its own,
+//! which waits for its copy. Behind it the next layer that uses its slot is queued to be copied, beside the
+//! layers in between; behind the last ones of a step the first ones of the next step.
+
+use std::ops::Range;
+
+use ggml_types::HostTensor;
+
+use super::driver::{Address, Driver, Ring};
+use super::weight::{DeviceWeight, on_device, packed};
+use crate::backend::{BackendError, MemoryKind, MemoryPart, memory};
+use crate::program::part::spread;
+use crate::program::{self, Program, Weight};
+
+/// Addresses that kernels load vectors from.
+const ALIGN: u64 = 256;
+
+/// Which layers are streamed, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streaming {
+    /// Layers whose weights stay on the card; the others are spread evenly between them.
+    pub gpu_layers: GpuLayers,
+    /// Layers that the card has room for besides, at least 1: with more than one, a layer is copied while the
+    /// one before it runs.
+    pub slots: usize,
+}
+
+/// How many layers' weights stay on the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuLayers {
+    /// As many as leave a 32nd of its free memory.
+    Auto,
+    /// So many; all of them if there are no more.
+    Count(usize),
+}
+
+impl Streaming {
+    /// Layers that the card has room for where nobody says how many.
+    pub const DEFAULT_SLOTS: usize = 2;
+
+    /// What two options ask of a backend, each by its name; nothing where all weights stay on the card.
+    ///
+    /// # Errors
+    /// [`BackendError::Option`] for values that they do not have.
+    pub fn of(
+        backend: &'static str,
+        gpu_layers: (&str, Option<&str>),
+        slots: (&str, Option<&str>),
+    ) -> Result<Option<Self>, BackendError> {
+        let refused = |option: &str, want: &str, got: &str| {
+            Err(BackendError::option(backend, option, format!("want {want}, got `{got}`")))
+        };
+        let layers = match gpu_layers.1 {
+            None | Some("all" | "-1") => None,
+            Some("auto") => Some(GpuLayers::Auto),
+            Some(n) => match n.parse() {
+                Ok(n) => Some(GpuLayers::Count(n)),
+                Err(_) => return refused(gpu_layers.0, "all, auto or a number of layers", n),
+            },
+        };
+        let slots = match slots.1 {
+            None => Self::DEFAULT_SLOTS,
+            Some(n) => match n.parse() {
+                Ok(n @ 1..=8) => n,
+                _ => return refused(slots.0, "1 to 8", n),
+            },
+        };
+        Ok(layers.map(|gpu_layers| Self { gpu_layers, slots }))
+    }
+}
+
+/// Where a program's weights lie.
+pub struct Layout {
+    /// Layers that could be streamed.
+    n_layers: usize,
+    /// Those that are, in the order in which they run.
+    layers: Vec<Layer>,
+    /// At most one for each of them.
+    slots: usize,
+}
+
+/// A layer that may be streamed.
+#[derive(Clone)]
+struct Layer {
+    stages: Range<usize>,
+    /// Matrices that no other layer names, each with its place in a slot.
+    weights: Vec<(Weight, u64)>,
+    /// Of all of them.
+    bytes: u64,
+}
+
+/// Stages that are recorded together, and which streamed layer they are, if any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    pub stages: Range<usize>,
+    pub layer: Option<usize>,
+}
+
+/// The layers of a program that have matrices of their own.
+fn layers(p: &Program) -> Vec<Layer> {
+    let of = |layer: program::Layer| {
+        let (mut weights, mut bytes) = (Vec::new(), 0_u64);
+        for w in layer.matrices {
+            weights.push((w, bytes));
+            let all = bytes.saturating_add(on_device(p.weight_decl(w)).1);
+            bytes = all.checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
+        }
+        Layer { stages: layer.stages, weights, bytes }
+    };
+    p.layers().into_iter().map(of).filter(|layer| layer.bytes > 0).collect()
+}
+
+impl Layout {
+    /// For a program that takes `other_bytes` besides its weights, on a card with so much free, where it can
+    /// tell.
+    pub fn new(p: &Program, streaming: Option<Streaming>, free: Option<u64>, other_bytes: u64) -> Self {
+        let Some(Streaming { gpu_layers, slots }) = streaming else { return Self::with(&[], 0, 0) };
+        let all = layers(p);
+        let of = |n: usize| Self::with(&all, n, slots);
+        let free = free.map(|free| free - free / 32);
+        let fits = |layout: &Self| {
+            free.is_none_or(|free| layout.weights_bytes(p).saturating_add(other_bytes) <= free)
+        };
+        match gpu_layers {
+            GpuLayers::Count(n) => of(n),
+            GpuLayers::Auto => (0..=all.len()).rev().map(of).find(fits).unwrap_or_else(|| of(0)),
+        }
+    }
+
+    /// With `n` of the layers on the card, or all of them where the slots are as many as the others.
+    fn with(all: &[Layer], n: usize, slots: usize) -> Self {
+        let n_streamed = Some(all.len().saturating_sub(n)).filter(|n| *n > slots).unwrap_or(0);
+        let streamed = spread(all.len(), n_streamed);
+        let layers = all.iter().zip(streamed).filter(|(_, streamed)| *streamed);
+        let layers: Vec<Layer> = layers.map(|(layer, _)| layer.clone()).collect();
+        Self { n_layers: all.len(), slots: slots.min(layers.len()), layers }
+    }
+
+    fn slot_bytes(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.bytes).max().unwrap_or(0)
+    }
+
+    /// The place of a weight: the streamed layer and how far in its slot.
+    fn place(&self, w: Weight) -> Option<(usize, u64)> {
+        self.layers.iter().enumerate().find_map(|(j, layer)| {
+            let (_, at) = layer.weights.iter().find(|(of, _)| *of == w)?;
+            Some((j, *at))
+        })
+    }
+
+    /// Whether a weight stays on the card.
+    pub fn stays(&self, w: Weight) -> bool {
+        self.place(w).is_none()
+    }
+
+    /// The pieces of memory of the card that weights lie in: those that stay, and the slots.
+    pub fn blocks(&self, p: &Program) -> impl Iterator<Item = u64> {
+        let mut streamed = vec![false; p.weights.len()];
+        let weights = self.layers.iter().flat_map(|layer| &layer.weights);
+        weights.for_each(|(w, _)| streamed[w.0 as usize] = true);
+        let stay = p.weights.iter().zip(streamed).filter(|(_, streamed)| !streamed);
+        let stay: Vec<u64> = stay.map(|(decl, _)| on_device(decl).1).collect();
+        stay.into_iter().chain(std::iter::repeat_n(self.slot_bytes(), self.slots))
+    }
+
+    fn weights_bytes(&self, p: &Program) -> u64 {
+        self.blocks(p).fold(0, u64::saturating_add)
+    }
+
+    /// The same by what they are for.
+    pub fn parts(&self, p: &Program) -> Vec<MemoryPart> {
+        let weights = self.layers.iter().flat_map(|layer| &layer.weights);
+        let names: Vec<&str> = weights.map(|(w, _)| p.weight_decl(*w).name.as_str()).collect();
+        let parts = memory::weights(p, |decl| {
+            let (ty, bytes) = on_device(decl);
+            (ty, if names.contains(&decl.name.as_str()) { 0 } else { bytes })
+        });
+        let bytes = self.slot_bytes().saturating_mul(self.slots as u64);
+        let slots =
+            MemoryPart { kind: MemoryKind::Weights, name: "slots of streamed layers".to_owned(), bytes };
+        parts.into_iter().chain(Some(slots).filter(|slots| slots.bytes > 0)).collect()
+    }
+
+    /// Bytes of memory of the host, all of which are copied in every step.
+    pub fn host_bytes(&self) -> u64 {
+        self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.bytes))
+    }
+
+    /// The stages in order, each streamed layer by itself.
+    pub fn segments(&self, n_stages: usize) -> Vec<Segment> {
+        let (mut segments, mut at) = (Vec::new(), 0);
+        let mut push = |stages: Range<usize>, layer| {
+            if !stages.is_empty() {
+                segments.push(Segment { stages, layer });
+            }
+        };
+        for (j, layer) in self.layers.iter().enumerate() {
+            push(at..layer.stages.start, None);
+            push(layer.stages.clone(), Some(j));
+            at = layer.stages.end;
+        }
+        push(at..n_stages, None);
+        segments
+    }
+
+    /// What a user is told of it, if anything is streamed.
+    pub fn note(&self) -> Option<String> {
+        let (n, stay) = (self.layers.len(), self.n_layers - self.layers.len());
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        (n > 0).then(|| {
+            format!(
+                "{stay} of {} layers stay on the card; the weights of the other {n} ({:.1} MB) are copied to \
+                 it in every step, through {} slots of {:.1} MB",
+                self.n_layers,
+                megabytes(self.host_bytes()),
+                self.slots,
+                megabytes(self.slot_bytes())
+            )
+        })
+    }
+}
+
+/// The streamed layers of a compiled program, and what its slots hold.
+pub struct Stream {
+    /// None where nothing is streamed.
+    ring: Option<Ring>,
+    /// Where each slot lies, and the layer whose copy to it was queued last.
+    slots: Vec<(Address, Option<usize>)>,
+    /// Of each layer, where its weights lie in the host's memory.
+    layers: Vec<Range<u64>>,
+}
+
+impl Stream {
+    /// Brings the streamed weights to memory of the host, and queues the first copies. `tensor` has those
+    /// that are not on the card for another program.
+    pub fn new<'a>(
+        driver: &mut dyn Driver,
+        layout: &Layout,
+        tensor: impl Fn(Weight) -> Option<&'a HostTensor>,
+    ) -> Result<Self, BackendError> {
+        let mut stream = Self { ring: None, slots: Vec::new(), layers: Vec::new() };
+        if layout.layers.is_empty() {
+            return Ok(stream);
+        }
+        let ring = driver.ring(layout.host_bytes(), layout.slots)?;
+        stream.ring = Some(ring);
+        let mut at = 0;
+        for layer in &layout.layers {
+            for (w, place) in &layer.weights {
+                if let Some(tensor) = tensor(*w) {
+                    driver.fill(ring, at + place, &packed(tensor))?;
+                }
+            }
+            stream.layers.push(at..at + layer.bytes);
+            at += layer.bytes;
+        }
+        for slot in 0..layout.slots {
+            stream.slots.push((driver.alloc(layout.slot_bytes())?, None));
+            // What clears new memory is queued before this.
+            driver.release(ring, slot)?;
+            stream.copy(driver, slot)?;
+        }
+        Ok(stream)
+    }
+
+    /// A streamed weight where it lies while its layer runs.
+    pub fn weight(&self, layout: &Layout, w: Weight, tensor: &HostTensor) -> DeviceWeight {
+        let (layer, place) = layout.place(w).expect("a weight that is streamed");
+        DeviceWeight::at(self.slots[layer % self.slots.len()].0 + place, tensor)
+    }
+
+    /// Queues the copy of a layer to its slot, unless that is the last one that was queued for it.
+    fn copy(&mut self, driver: &mut dyn Driver, layer: usize) -> Result<(), BackendError> {
+        let (Some(ring), slot) = (self.ring, layer % self.slots.len()) else { return Ok(()) };
+        let (at, held) = self.slots[slot];
+        if held != Some(layer) {
+            self.slots[slot].1 = None;
+            driver.copy_ahead(ring, slot, at, self.layers[layer].clone())?;
+            self.slots[slot].1 = Some(layer);
+        }
+        Ok(())
+    }
+
+    /// What is queued from here on is a streamed layer's, or that of layers that are there.
+    pub fn begin(&mut self, driver: &mut dyn Driver, layer: Option<usize>) -> Result<(), BackendError> {
+        let (Some(ring), Some(layer)) = (self.ring, layer) else { return Ok(()) };
+        self.copy(driver, layer)?;
+        driver.acquire(ring, layer % self.slots.len())
+    }
+
+    /// What was queued since [`begin`](Self::begin) ends here; `done` where no more of the layer follows, so
+    /// that the next one may have its slot.
+    pub fn end(
+        &mut self,
+        driver: &mut dyn Driver,
+        layer: Option<usize>,
+        done: bool,
+    ) -> Result<(), BackendError> {
+        let (Some(ring), Some(layer)) = (self.ring, layer) else { return Ok(()) };
+        let slots = self.slots.len();
+        driver.release(ring, layer % slots)?;
+        let next = Some(layer + slots).filter(|next| *next < self.layers.len()).unwrap_or(layer % slots);
+        if done { self.copy(driver, next) } else { Ok(()) }
+    }
+}

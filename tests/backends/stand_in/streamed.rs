@@ -1,0 +1,221 @@
+//! Streamed layers on a card: the bits of layers that are there, copies beside kernels, and what happens
+//! where the system or the card refuses something.
+
+use std::path::Path;
+
+use sterna::backend::Backend;
+use sterna::backend::cuda::{Cuda, GpuLayers, Streaming};
+use support::case::model::{Model, SMALL};
+use support::case::{limits, shuffled_pages, windowed_limits, windowed_pages};
+
+use super::child::{card, everything, everything_on};
+use super::{RUN, greedy, has_demo, on_stand_in, sterna, tests, text};
+
+fn streamed(resident: usize, slots: usize) -> Box<dyn Backend> {
+    let streaming = Streaming { gpu_layers: GpuLayers::Count(resident), slots };
+    Box::new(Cuda::on(card(0)).streamed(Some(streaming)))
+}
+
+#[test]
+#[ignore = "runs where the driver is the stand-in"]
+fn child_streamed_layers_are_the_bits_of_layers_on_the_card() {
+    for (model, ways) in [
+        (Model { n_layers: 5, ..SMALL }, &[(0, 1, false), (1, 3, false), (0, 2, true)][..]),
+        (Model { n_layers: 4, weights: "q8_0", kv: "turboquant", ..SMALL }, &[(0, 2, false)]),
+    ] {
+        let windowed = model.kv == "turboquant";
+        let limits = if windowed { windowed_limits(70, 1, 2) } else { limits(70, 1, 2) };
+        let pages = if windowed { windowed_pages(1, 2) } else { shuffled_pages(1, 2) };
+        let (case, _) = model.case("a small model", limits);
+        let want = everything(&case, &pages, false);
+        assert!(want.len() > 1000 && want.iter().any(|bits| *bits != 0));
+        for &(resident, slots, by_stage) in ways {
+            let got = everything_on(streamed(resident, slots), &case, &pages, by_stage);
+            assert!(got == want, "{model:?}, {resident} on the card, {slots} slots, by stage: {by_stage}");
+        }
+    }
+}
+
+/// Works at once or late, starts kernels early or not, and lets threads run in any order.
+#[test]
+fn on_the_stand_in_streamed_layers_are_the_bits_of_layers_on_the_card() {
+    for settings in ["card=h100 seed=2", "card=rtx-3060 prompt"] {
+        tests(settings, "stand_in::streamed::child_streamed", 1);
+    }
+}
+
+/// So many layers of so many bytes, each of five launches.
+const N_LAYERS: usize = 6;
+const LAYER_BYTES: u64 = 114_688;
+
+fn decode(resident: usize, slots: usize) {
+    let (case, _) = Model { n_layers: N_LAYERS, ..SMALL }.case("a small model", limits(70, 1, 2));
+    everything_on(streamed(resident, slots), &case, &shuffled_pages(1, 2), false);
+}
+
+#[test]
+#[ignore = "runs where the driver is the stand-in"]
+fn child_all_layers_through_two_slots() {
+    decode(0, 2);
+}
+
+#[test]
+#[ignore = "runs where the driver is the stand-in"]
+fn child_all_layers_through_one_slot() {
+    decode(0, 1);
+}
+
+#[test]
+#[ignore = "runs where the driver is the stand-in"]
+fn child_every_second_layer_through_one_slot() {
+    decode(N_LAYERS / 2, 1);
+}
+
+/// A piece of work of a timeline: nanoseconds.
+#[derive(Clone, Copy)]
+struct Work {
+    start: u64,
+    end: u64,
+}
+
+/// Kernels and layers' copies of a child, and that no layer came from memory that is not page-locked.
+fn timeline(child: &str, rates: &str) -> [Vec<Work>; 2] {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("timeline");
+    tests(&format!("card=h100 timeline={} {rates}", file.display()), child, 1);
+    read(&file)
+}
+
+fn read(file: &Path) -> [Vec<Work>; 2] {
+    let text = std::fs::read_to_string(file).expect("a timeline");
+    let (mut kernels, mut copies) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        let (what, rest) = line.split_once(' ').expect("words");
+        let numbers: Vec<u64> = rest.split(' ').map(|n| n.parse().expect("a number")).collect();
+        let (work, bytes) = (Work { start: numbers[1], end: numbers[2] }, numbers[3]);
+        match what {
+            "kernel" => kernels.push(work),
+            "copy" if bytes == LAYER_BYTES => copies.push(work),
+            "copy" => {}
+            _ => panic!("{line}"),
+        }
+    }
+    [kernels, copies]
+}
+
+/// The share of copies' time in which kernels run, and the time from the first to the last of the steps that
+/// decode, in units of what their kernels and what their copies take.
+fn overlap([kernels, copies]: &[Vec<Work>; 2]) -> (f64, f64, f64) {
+    // Six steps of single rows are the last ones: the first of them waits for a prompt.
+    let of_steps = 5 * (5 * N_LAYERS + 3);
+    let from = kernels[kernels.len() - of_steps].start;
+    let to = kernels.last().expect("kernels").end;
+    let inside = |work: &&Work| work.start >= from && work.end <= to;
+    let sum = |all: &[Work]| all.iter().filter(inside).map(|work| work.end - work.start).sum::<u64>() as f64;
+    let shared = |copy: &Work| -> u64 {
+        kernels.iter().map(|k| k.end.min(copy.end).saturating_sub(k.start.max(copy.start))).sum()
+    };
+    let hidden: u64 = copies.iter().filter(inside).map(shared).sum();
+    let all = (to - from) as f64;
+    (hidden as f64 / sum(copies), all / sum(kernels), all / sum(copies))
+}
+
+/// A copy takes as long as the five kernels of a layer, so that one of two slots is filled while a layer runs
+/// from the other one, and a step takes what its kernels take. With one slot for all layers the two take
+/// turns; where every second layer is on the card, its kernels are what the copy to a single slot hides
+/// behind.
+#[test]
+fn on_the_stand_in_copies_and_kernels_overlap() {
+    let equal = "link=2.3 kernel=10";
+    let two = timeline("stand_in::streamed::child_all_layers_through_two_slots", equal);
+    assert!(two[1].len() >= 8 * N_LAYERS, "{} copies", two[1].len());
+    let (hidden, of_kernels, _) = overlap(&two);
+    assert!(hidden > 0.9 && of_kernels < 1.1, "hidden {hidden}, {of_kernels} of the kernels' time");
+
+    let one = timeline("stand_in::streamed::child_all_layers_through_one_slot", equal);
+    let (hidden, of_kernels, _) = overlap(&one);
+    // The head and the embedding are there.
+    assert!(hidden < 0.15 && of_kernels > 1.8, "hidden {hidden}, {of_kernels} of the kernels' time");
+
+    let spread = timeline("stand_in::streamed::child_every_second_layer_through_one_slot", equal);
+    let (hidden, of_kernels, _) = overlap(&spread);
+    assert!(hidden > 0.9 && of_kernels < 1.1, "hidden {hidden}, {of_kernels} of the kernels' time");
+
+    // Over a slow link a step takes what its copies take.
+    let slow = timeline("stand_in::streamed::child_all_layers_through_two_slots", "link=0.5 kernel=10");
+    let (_, _, of_copies) = overlap(&slow);
+    assert!(of_copies < 1.2, "{of_copies} of the copies' time");
+}
+
+/// The flag of llama.cpp's users, with what they read: how many layers stay, and who has the flag. All layers
+/// are no choice, so every backend takes that.
+#[test]
+fn layers_that_stay_are_chosen_and_said() {
+    if !has_demo() {
+        return;
+    }
+    let run = |backend: &str, more: &[&str]| {
+        let own = ["--backend", backend, "--no-self-test", "-n", "2", "-v"];
+        let output = sterna("card=h100", &[&RUN[..], &own, more].concat());
+        (output.status.success(), text(&output.stderr))
+    };
+    let (passed, said) = run("cuda", &["-ngl", "1"]);
+    assert!(
+        passed && said.contains("warning: 1 of ") && said.contains(" layers stay on the card; "),
+        "{said}"
+    );
+    for (backend, layers) in
+        [("cuda", "all"), ("cuda", "99"), ("cuda", "auto"), ("cpu", "99"), ("cpu", "auto")]
+    {
+        let (passed, said) = run(backend, &["-ngl", layers]);
+        assert!(passed && !said.contains("layers stay"), "{backend} {layers}: {said}");
+    }
+    for (backend, layers, want) in [
+        ("cpu", "1", "--gpu-layers: an option of cuda and cuda-simt alone"),
+        ("auto", "0", "--gpu-layers: an option of cuda and cuda-simt alone"),
+        ("cuda", "some", "--gpu-layers: want all, auto or a number of layers, got `some`"),
+    ] {
+        let (passed, said) = run(backend, &["-ngl", layers]);
+        assert!(!passed && said.contains(want), "{backend} {layers}: {said}");
+    }
+}
+
+/// Page-locked memory that is refused, or short; a wait, an event or a copy that fails while steps run: a
+/// message that names the call, and everything is given back.
+#[test]
+fn faults_of_streams_end_the_run_and_leave_nothing_behind() {
+    if !has_demo() {
+        return;
+    }
+    let run = |settings: &str| greedy(settings, "cuda", &["-ngl", "0"]);
+    for (settings, call) in [
+        ("refuse=cuMemHostAlloc@2", "cuMemHostAlloc"),
+        ("pinned=16", "cuMemHostAlloc"),
+        ("refuse=cuStreamCreate@2", "cuStreamCreate"),
+        ("refuse=cuStreamWaitEvent@1", "cuStreamWaitEvent"),
+        ("refuse=cuStreamWaitEvent@40", "cuStreamWaitEvent"),
+        ("refuse=cuMemcpyHtoDAsync_v2@40", "cuMemcpyHtoDAsync"),
+        ("refuse=cuMemcpyHtoDAsync_v2@41", "cuMemcpyHtoDAsync"),
+        ("fail=cuStreamWaitEvent@40", "cuStreamWaitEvent"),
+    ] {
+        let said = run(settings).expect_err(settings);
+        assert!(said.contains(call) && !said.contains("panicked"), "{settings}: {said}");
+        assert!(settings.starts_with("fail") || !said.contains("left behind"), "{settings}: {said}");
+        if call == "cuMemHostAlloc" {
+            let want = "bytes of page-locked memory for streamed layers: CUDA_ERROR_OUT_OF_MEMORY; more ";
+            assert!(said.contains(want) && said.contains("--gpu-layers"), "{settings}: {said}");
+        }
+    }
+}
+
+/// What nobody gives back is said, so the test above means something: tests of rules free nothing.
+#[test]
+fn what_is_left_behind_is_said() {
+    let exe = std::env::current_exe().expect("this binary");
+    let args = ["stand_in::rules::a_graph_does_what_was_recorded", "--include-ignored"];
+    let output = on_stand_in("card=h100 card=small card=small", exe).args(args).output().expect("it runs");
+    let said = text(&output.stderr);
+    for what in ["1 pieces of memory", "1 streams", "1 executable graphs"] {
+        assert!(said.contains(&format!("{what} were left behind")), "{said}");
+    }
+}

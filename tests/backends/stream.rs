@@ -1,0 +1,204 @@
+//! Layers whose weights are streamed: the bits of a model that is on the card whole, in the memory that was
+//! planned, whatever copies do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use sterna::backend::cuda::driver::{Driver, simt::Simt};
+use sterna::backend::cuda::{Cuda, GpuLayers, Profiling, Streaming};
+use sterna::backend::{Backend, BackendError, DeviceOptions, Plan, open_on};
+use support::case::Running;
+use support::case::model::{Model, SMALL};
+
+use super::split::{By, everything, everything_of, of_model};
+
+mod watched;
+
+use watched::{Watch, Watched};
+
+fn streaming(n: usize, slots: usize) -> Option<Streaming> {
+    Some(Streaming { gpu_layers: GpuLayers::Count(n), slots })
+}
+
+fn on(driver: impl Driver, streaming: Option<Streaming>) -> Box<dyn Backend> {
+    Box::new(Cuda::on(Box::new(driver)).streamed(streaming))
+}
+
+/// Every number of slots, layers that are a multiple of them and not, and copies in several orders; caches,
+/// batches, prompts beside decoding, steps that run ahead, and stages one by one.
+#[test]
+fn streamed_layers_are_the_bits_of_layers_on_the_card() {
+    for (model, resident, slots, seeds) in [
+        (Model { n_layers: 5, ..SMALL }, 0, 2, &[0, 3][..]),
+        (Model { n_layers: 3, ..SMALL }, 0, 1, &[1, 2, 4]),
+        (Model { n_layers: 5, ..SMALL }, 1, 3, &[6]),
+        (Model { n_layers: 4, kv: "turboquant", ..SMALL }, 1, 2, &[5]),
+        (Model { n_layers: 3, weights: "q8_0", kv: "q8_0", ..SMALL }, 0, 2, &[2]),
+        (Model { n_layers: 3, weights: "q4_0", other: Some("i2_s"), ..SMALL }, 1, 1, &[3]),
+        (Model { n_layers: 2, weights: "f16", head_norms: true, ..SMALL }, 0, 1, &[4]),
+    ] {
+        let (case, pages) = of_model(model);
+        let want = everything(&case, &pages, &mut *on(Simt::new(1, 0), None), By::Step);
+        assert!(want.iter().map(Vec::len).sum::<usize>() > 10_000);
+        for (i, seed) in seeds.iter().enumerate() {
+            let mut backend = on(Simt::new(1, *seed), streaming(resident, slots));
+            assert!(backend.plan(&case.p).expect("a plan").host_bytes > 0, "{model:?}: nothing is streamed");
+            let by = if i == 2 { By::Stage } else { By::Step };
+            let got = everything(&case, &pages, &mut *backend, by);
+            assert!(got == want, "{model:?}, {resident} on the card, {slots} slots, order {seed}, by {by:?}");
+        }
+    }
+}
+
+/// What holds the test above up: without a wait it fails.
+#[test]
+fn a_missing_wait_shows() {
+    let (case, pages) = of_model(Model { n_layers: 3, ..SMALL });
+    let want = everything(&case, &pages, &mut *on(Simt::new(1, 0), None), By::Step);
+    let watch = Watch { forgets: true, ..Watch::default() };
+    let forgetful = Watched::new(Simt::new(1, 0), &Arc::new(watch));
+    let got = everything(&case, &pages, &mut *on(forgetful, streaming(0, 2)), By::Step);
+    assert!(got != want, "nobody waits for copies, and nothing comes of it");
+}
+
+/// What the driver is asked for is what the plan says, to the byte, for types that take on a card what they
+/// take in a file; slots in place of the layers that pass through them.
+#[test]
+fn memory_is_what_the_plan_says() {
+    for (resident, slots, n_slots) in [(0, 1, 1), (0, 2, 2), (3, 2, 2), (5, 2, 0), (7, 2, 0), (9, 1, 0)] {
+        let (case, pages) = of_model(Model { n_layers: 7, weights: "q8_0", ..SMALL });
+        let watch = Arc::new(Watch::default());
+        let mut backend = on(Watched::new(Simt::new(1, 0), &watch), streaming(resident, slots));
+        let plan = backend.plan(&case.p).expect("a plan");
+        let whole = on(Simt::new(1, 0), None).plan(&case.p).expect("a plan");
+        let linear = |rows: u64, cols: u64| rows * cols / 32 * 34;
+        let layer = 2 * linear(256, 256) + 2 * linear(64, 256) + 2 * linear(384, 256) + linear(256, 384);
+        let streamed = if n_slots > 0 { 7 - resident as u64 } else { 0 };
+        assert_eq!(plan.weights_bytes, whole.weights_bytes - (streamed - n_slots) * layer);
+        assert_eq!(plan.host_bytes, streamed * layer);
+        let mut running = case.on(&mut *backend);
+        let Plan { weights_bytes, kv_bytes, bufs_bytes, host_bytes, .. } = plan;
+        let taken = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        assert_eq!(taken(&watch.card), weights_bytes + kv_bytes + bufs_bytes, "{resident}, {slots}");
+        assert_eq!(taken(&watch.host), host_bytes);
+        if (resident, slots) == (0, 2) {
+            everything_of(&mut running, &case, &pages, By::Step);
+            assert_eq!(taken(&watch.card), weights_bytes + kv_bytes + bufs_bytes, "a step allocates nothing");
+        }
+    }
+}
+
+/// As many layers stay as leave a margin, and none is streamed where all of them have room.
+#[test]
+fn auto_keeps_what_fits() {
+    let (case, _) = of_model(Model { n_layers: 6, weights: "q8_0", ..SMALL });
+    let plan = |streaming, free: u64| {
+        let watch = Watch { free: Some(free), ..Watch::default() };
+        on(Watched::new(Simt::new(1, 0), &Arc::new(watch)), streaming).plan(&case.p).expect("a plan")
+    };
+    let need = |plan: &Plan| plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes;
+    let auto = Some(Streaming { gpu_layers: GpuLayers::Auto, slots: 2 });
+    let whole = plan(None, u64::MAX);
+    assert_eq!(plan(auto, need(&whole) * 33 / 31).host_bytes, 0);
+    for n in [0, 1, 3] {
+        let want = plan(streaming(n, 2), u64::MAX);
+        let got = plan(auto, need(&want) * 33 / 31);
+        assert_eq!((need(&got), got.host_bytes), (need(&want), want.host_bytes), "{n} layers");
+    }
+    // What does not fit at all is planned all the same, and so refused with what it takes.
+    let none = plan(auto, 1000);
+    assert!(need(&none) > 1000 && need(&none) == need(&plan(streaming(0, 2), 1000)));
+}
+
+/// Memory of the host that is refused, and a copy that fails in the middle: an error that says so, and what
+/// is there goes on.
+#[test]
+fn faults_are_errors_that_say_what_failed() {
+    let (case, pages) = of_model(Model { n_layers: 5, ..SMALL });
+    let ids = |backend: &mut Box<dyn Backend>| -> Vec<_> {
+        case.weights.iter().map(|w| backend.upload(w).expect("an upload")).collect()
+    };
+    let watch = Arc::new(Watch { no_ring: AtomicBool::new(true), ..Watch::default() });
+    let mut backend = on(Watched::new(Simt::new(1, 0), &watch), streaming(0, 2));
+    let weights = ids(&mut backend);
+    let said = backend.compile(&case.p, &weights).unwrap_err().to_string();
+    assert!(said.contains("page-locked") && said.contains("refused"), "{said}");
+    // The system has some again.
+    watch.no_ring.store(false, Ordering::Relaxed);
+    backend.compile(&case.p, &weights).expect("memory");
+
+    let want = everything(&case, &pages, &mut *on(Simt::new(1, 0), None), By::Step);
+    for n in [1, 6] {
+        let watch = Arc::new(Watch { fails: AtomicU32::new(2 + n), ..Watch::default() });
+        let mut backend = on(Watched::new(Simt::new(1, 1), &watch), streaming(0, 2));
+        let mut running = case.on(&mut *backend);
+        let failed = first_error(&mut running, &pages);
+        assert!(failed.contains("copy_ahead") && failed.contains("failed once"), "{failed}");
+        // The next steps begin anew, and find every layer where it belongs.
+        assert!(everything_of(&mut running, &case, &pages, By::Step) == want, "after copy {n}");
+    }
+}
+
+fn first_error(running: &mut Running<'_>, pages: &sterna::program::PageTable) -> String {
+    use sterna::program::{Row, Sampling, Step};
+    let rows = [Row { token: 3, pos: 0, seq: 0, logits: true }];
+    let step = Step { rows: &rows, pages, sampling: &[Some(Sampling::GREEDY)] };
+    let run = |_| running.backend.run(running.exec, &step).err();
+    (0..4).find_map(run).expect("an error").to_string()
+}
+
+/// Stamps in recordings, and events around stages.
+#[test]
+fn streamed_layers_are_timed() {
+    let (case, pages) = of_model(Model { n_layers: 3, ..SMALL });
+    for how in [Profiling::Stamps, Profiling::Events] {
+        let card = Cuda::on(Box::new(Simt::new(1, 0))).profiled(Some(how)).streamed(streaming(0, 1));
+        let mut backend: Box<dyn Backend> = Box::new(card);
+        let mut running = case.on(&mut *backend);
+        everything_of(&mut running, &case, &pages, By::Step);
+        let exec = running.exec;
+        let times = backend.stage_times(exec).expect("they are timed");
+        assert_eq!(times.len(), case.p.stages.len());
+        assert!(times.iter().all(|time| time.calls == 7), "{how:?}: {times:?}");
+    }
+}
+
+/// Two programs over the same weights run in turn, each with slots of its own.
+#[test]
+fn two_programs_share_streamed_weights() {
+    let (case, pages) = of_model(Model { n_layers: 4, ..SMALL });
+    let want = everything(&case, &pages, &mut *on(Simt::new(1, 0), None), By::Step);
+    let mut backend = on(Simt::new(1, 2), streaming(1, 1));
+    let weights: Vec<_> = case.weights.iter().map(|w| backend.upload(w).expect("an upload")).collect();
+    let execs = [(); 2].map(|()| backend.compile(&case.p, &weights).expect("memory"));
+    for exec in execs {
+        let mut running = Running { p: &case.p, backend: &mut *backend, exec };
+        assert!(everything_of(&mut running, &case, &pages, By::Step) == want);
+    }
+}
+
+#[test]
+fn options_choose_the_layers_and_a_user_is_told() {
+    let (case, _) = of_model(Model { n_layers: 5, ..SMALL });
+    let told = |options: &[(&str, &str)]| -> Result<Option<String>, BackendError> {
+        let options =
+            options.iter().fold(DeviceOptions::default(), |all, (name, value)| all.with(name, *value));
+        let mut backend = open_on("cuda-simt", 1, &options)?;
+        case.on(&mut *backend);
+        Ok(backend.note())
+    };
+    for (options, want) in [
+        (&[][..], None),
+        (&[("gpu_layers", "all")], None),
+        (&[("gpu_layers", "99")], None),
+        (&[("gpu_layers", "auto")], None),
+        (&[("gpu_layers", "2")], Some("2 of 5 layers stay on the card; the weights of the other 3 (")),
+        (&[("gpu_layers", "0"), ("stream_slots", "3")], Some("in every step, through 3 slots of ")),
+    ] {
+        let note = told(options).expect("options");
+        assert_eq!(note.is_some(), want.is_some(), "{options:?}: {note:?}");
+        assert!(note.unwrap_or_default().contains(want.unwrap_or_default()));
+    }
+    let said = told(&[("gpu_layers", "few")]).unwrap_err().to_string();
+    assert!(said.contains("DeviceOptions::gpu_layers: want all, auto or a number of layers"), "{said}");
+}

@@ -1,0 +1,83 @@
+//! Models in shapes that a card of 16 GB has room for, and in shapes that it has not: what is planned, and
+//! what the CUDA backend asks its driver for, against the shapes.
+
+#![cfg(feature = "cuda")]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sterna::backend::cuda::{Cuda, GpuLayers, Streaming};
+use sterna::backend::{Backend, Plan};
+use sterna::engine::{self, EngineOptions};
+use sterna::gguf::Gguf;
+use sterna::synth::{Preset, Spec};
+
+use super::kv_memory::{Counting, hollow_of, weights};
+
+/// Of the card, with what a screen and the driver itself take.
+const CARD: u64 = 16_000_000_000;
+
+fn of(n_layers: usize, dim: usize, ffn_dim: usize, [n_heads, n_kv_heads]: [usize; 2], ty: &str) -> Spec {
+    let preset = Preset::by_name("bitnet-8b").unwrap().spec(None, None, 1).unwrap();
+    let name = format!("{n_layers} layers of {dim} {ty}");
+    let ty = ggml_types::by_name(ty).unwrap();
+    Spec { name, n_layers, dim, ffn_dim, n_heads, n_kv_heads, ty, ..preset }
+}
+
+/// Weights of a layer's matrices.
+fn layer(spec: &Spec) -> u64 {
+    let Spec { dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *spec;
+    let (q, kv) = (n_heads * head_dim, n_kv_heads * head_dim);
+    (2 * q * dim + 2 * kv * dim + 3 * ffn_dim * dim) as u64
+}
+
+/// What was planned, and the bytes of the card and of the host that were asked for.
+fn load(gguf: &Gguf, options: &EngineOptions, streaming: Option<Streaming>) -> (Plan, u64, u64) {
+    let card = Counting::card(CARD);
+    let (used, locked) = (Arc::clone(&card.used), Arc::clone(&card.locked));
+    let mut cuda = Cuda::on(Box::new(card)).streamed(streaming);
+    let plan = engine::plan(gguf, options, &cuda).unwrap();
+    let program = engine::program(gguf, options).unwrap();
+    let ids: Vec<_> = weights(gguf, &program, options).iter().map(|w| cuda.upload(w).unwrap()).collect();
+    cuda.compile(&program, &ids).unwrap();
+    (plan, used.load(Ordering::Relaxed), locked.load(Ordering::Relaxed))
+}
+
+fn sum(plan: &Plan) -> u64 {
+    plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes
+}
+
+/// Ternary weights of an 8B model are there whole; of a 70B model and of an 8B model in 16 bits some layers
+/// are streamed, and no more than have to be.
+#[test]
+fn what_does_not_fit_16_gigabytes_is_streamed() {
+    let dir = tempfile::tempdir().unwrap();
+    let auto = Some(Streaming { gpu_layers: GpuLayers::Auto, slots: 2 });
+    let options = EngineOptions { n_ctx: Some(8192), ..EngineOptions::default() };
+    for (spec, bits, streamed) in [
+        (of(32, 4096, 14_336, [32, 8], "i2_s"), 2, false),
+        (of(80, 8192, 28_672, [64, 8], "i2_s"), 2, true),
+        (of(32, 4096, 14_336, [32, 8], "f16"), 16, true),
+    ] {
+        let gguf = hollow_of(&spec, dir.path());
+        let (plan, used, locked) = load(&gguf, &options, auto);
+        let layer = layer(&spec) * bits / 8;
+        // A scale and room behind the codes of each I2_S tensor are in a file alone.
+        assert!(used <= sum(&plan) && sum(&plan) - used <= 32 * 7 * 80, "{}: {used} {plan:?}", spec.name);
+        assert!(used <= CARD - CARD / 32);
+        assert_eq!((plan.host_bytes, plan.host_bytes % layer), (locked, 0), "{}", spec.name);
+        assert_eq!(locked > 0, streamed, "{}", spec.name);
+        if streamed {
+            assert!(engine::plan(&gguf, &options, &Cuda::on(Box::new(Counting::card(CARD)))).is_err());
+            let one_more = Streaming {
+                gpu_layers: GpuLayers::Count(spec.n_layers - (locked / layer) as usize + 1),
+                slots: 2,
+            };
+            let card = Cuda::on(Box::new(Counting::card(u64::MAX))).streamed(Some(one_more));
+            let more = engine::plan(&gguf, &options, &card).unwrap();
+            let more_bytes = more.weights_bytes - plan.weights_bytes;
+            assert!((layer..=layer + 32 * 7).contains(&more_bytes), "{more_bytes}, a layer is {layer}");
+            assert!(sum(&more) > CARD - CARD / 32, "{}: another layer had room", spec.name);
+        }
+    }
+}
