@@ -61,16 +61,6 @@ const SAMPLERS: &str = "there are --temp, --top-k, --top-p, --min-p, --typical a
 pub const LONGER: &str = "a text ends where its context does; -c makes it longer";
 const SILENCE: &str = "the log is on stderr; 2>/dev/null leaves it out";
 
-fn gpu_layers(n: &str) -> Option<&'static str> {
-    match n.parse::<i64>() {
-        _ if ["all", "auto"].contains(&n) => None,
-        // All of them: more than any model has.
-        Ok(-1 | 99..) => None,
-        Ok(0) => Some("--backend cpu runs a model without a card"),
-        _ => Some(WHOLE),
-    }
-}
-
 fn unless_zero(n: &str) -> Option<&'static str> {
     (n.parse::<f64>() != Ok(0.0)).then_some(SAMPLERS)
 }
@@ -103,7 +93,6 @@ pub trait List: Clone + fmt::Debug + Send + Sync + 'static {
 
 impl List for OfModels {
     const FLAGS: &'static [Flag] = &[
-        by(&["gpu-layers", "n-gpu-layers"], Value::One, gpu_layers),
         Flag { names: &["flash-attn"], short: None, value: Value::Maybe, verdict: Verdict::Taken },
         taken(&["no-warmup"]),
         taken(&["warmup"]),
@@ -272,12 +261,11 @@ mod tests {
             "sterna run -hf a/b:Q4_0 -hff x.gguf -hft word --offline",
             "sterna bench -hfr a/b",
             "sterna tokenize -hf=a/b Hello",
+            "sterna run --backend cuda -ngl 20 --stream-slots 3",
         ] {
             assert_eq!(parsed(line), Ok(()), "{line}");
         }
         for (line, flag, way) in [
-            ("sterna run -ngl 20", "--gpu-layers", "--backend"),
-            ("sterna run -ngl 0", "--gpu-layers", "--backend cpu"),
             ("sterna run -cnv", "--conversation", "sterna chat"),
             ("sterna run -mu https://a.co/x.gguf", "--model-url", "-m"),
             ("sterna chat -no-cnv", "--no-conversation", "sterna run"),

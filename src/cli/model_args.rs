@@ -12,7 +12,7 @@ use super::hub_args::HubArgs;
 use super::llama_flags::{OfModels, Others};
 use super::source::Source;
 use super::{CliError, flags, trust};
-use crate::backend::{Backend, BackendError, DeviceOptions, Opened, Plan};
+use crate::backend::{Backend, BackendError, DeviceOptions, Opened, Plan, REGISTRY};
 use crate::engine::{self, ACT_TYPES, Engine, EngineOptions, Error, HEAD_TYPES};
 use crate::gguf::{Gguf, OpenOptions};
 use crate::program::{KvWindow, PAGE};
@@ -81,16 +81,30 @@ pub struct DeviceArgs {
     /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats [default: auto]
     #[arg(long, value_name = "HOW")]
     int8: Option<String>,
+    /// Layers whose weights cuda keeps on the card: all, auto (what fits), or a number; the others are
+    /// streamed to it from memory of the host in every step (also -ngl) [default: all]
+    #[arg(long, value_name = "N", alias = "n-gpu-layers", allow_negative_numbers = true)]
+    gpu_layers: Option<String>,
+    /// Streamed layers that the card has room for at a time, 1 to 8 [default: 2]
+    #[arg(long, value_name = "N")]
+    stream_slots: Option<String>,
 }
 
 impl DeviceArgs {
-    /// As the backend takes them; `--int8 auto` is no choice, so every backend takes it.
-    pub(super) fn options(&self) -> DeviceOptions {
+    /// As a backend takes them. `--int8 auto` is no choice, so every backend takes it; nor is `-ngl 99`,
+    /// which llama.cpp's users type for all layers, to one that has all of them in one place.
+    pub(super) fn options(&self, backend: &str) -> DeviceOptions {
+        let entry = REGISTRY.iter().find(|entry| entry.name == backend);
+        let streams = entry.is_some_and(|entry| entry.options.iter().any(|o| o.name == "gpu_layers"));
+        let is_choice =
+            |n: &&str| streams || !(["all", "auto"].contains(n) || matches!(n.parse(), Ok(-1 | 99..)));
         let set = [
             ("device", self.device.as_deref()),
             ("split_mode", self.split_mode.as_deref()),
             ("tensor_split", self.tensor_split.as_deref()),
             ("int8", self.int8.as_deref().filter(|how| *how != "auto")),
+            ("gpu_layers", self.gpu_layers.as_deref().filter(is_choice)),
+            ("stream_slots", self.stream_slots.as_deref()),
         ];
         let set = set.into_iter().filter_map(|(name, value)| Some((name, value?)));
         set.fold(DeviceOptions::default(), |options, (name, value)| options.with(name, value))
@@ -260,7 +274,7 @@ impl LoadArgs {
         let [cache_type_k, cache_type_v] = cache.codecs();
         EngineOptions {
             backend: self.backend.clone(),
-            device: self.device.options(),
+            device: self.device.options(&self.backend),
             threads,
             n_ctx,
             batch: self.batch_size,

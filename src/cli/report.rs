@@ -62,11 +62,15 @@ fn loaded(engine: &Engine) {
     );
     eprintln!("device:     {}", engine.device());
     eprintln!(
-        "memory:     {} MB weights, {} MB KV cache of {} positions, {} MB buffers",
+        "memory:     {} MB weights, {} MB KV cache of {} positions, {} MB buffers{}",
         plan.weights_bytes / 1_000_000,
         plan.kv_bytes / 1_000_000,
         engine.n_ctx(),
-        plan.bufs_bytes / 1_000_000
+        plan.bufs_bytes / 1_000_000,
+        match plan.host_bytes {
+            0 => String::new(),
+            bytes => format!(", {} MB of the host for streamed weights", bytes / 1_000_000),
+        }
     );
 }
 

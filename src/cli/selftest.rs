@@ -59,7 +59,7 @@ impl SelftestArgs {
     /// Where the backend does not start, or differs from the CPU.
     pub fn run(self) -> Result<(), CliError> {
         let mut out = io::stdout().lock();
-        let how = self.device.options();
+        let how = self.device.options(&self.backend);
         let open = || backend::open_on(&self.backend, backend::physical_cores(), &how);
         if let Some(kv) = &self.quick {
             let codec = kv_by_name(kv).ok_or_else(|| format!("no KV cache `{kv}`"))?;
