@@ -22,6 +22,7 @@ mod runner;
 mod sampler;
 mod sequence;
 mod session;
+pub mod speed;
 mod state;
 mod stats;
 mod stop;
