@@ -8,14 +8,14 @@ use clap::Args;
 use ggml_types::Dialect;
 use serde_json::{Value as Json, json};
 
-use super::CliError;
 use super::flags::with_flags;
 use super::hub_args::HubArgs;
 use super::model_args::dialect;
 use super::source::Source;
+use super::{CliError, report};
 use crate::backend;
 use crate::engine::{self, EngineOptions};
-use crate::gguf::{Array, Gguf, OpenOptions, TensorInfo, Value};
+use crate::gguf::{Array, Gguf, OpenOptions, TensorInfo, Value, zero_matrices};
 use crate::quantize;
 
 /// Elements of an array, and characters of a string, that are shown unless --full asks for all.
@@ -104,6 +104,11 @@ impl InspectArgs {
             )?;
         }
 
+        let zero = zero_matrices(gguf);
+        if !zero.is_empty() {
+            out.flush()?;
+            report::zeros(zero.iter().map(|(info, n)| (info.name.as_str(), *n)));
+        }
         if let Some(mix) = mix(gguf) {
             writeln!(out, "\nmix       {mix}")?;
         }
@@ -168,6 +173,10 @@ impl InspectArgs {
             "metadata": metadata,
             "tensors": tensors,
             "mix": mix(gguf),
+            "zero_matrices": zero_matrices(gguf)
+                .iter()
+                .map(|(info, n)| json!({"tensor": info.name, "matrices": n}))
+                .collect::<Vec<_>>(),
             "types": types,
             "backends": backends,
         })

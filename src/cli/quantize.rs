@@ -136,7 +136,9 @@ impl QuantizeArgs {
             })
         })?;
         notes(&reports);
-        Ok(print(&reports, true, in_bytes, bytes)?)
+        print(&reports, true, in_bytes, bytes)?;
+        zeros(&reports);
+        Ok(())
     }
 
     fn options(&self) -> Result<QuantizeOptions, CliError> {
@@ -196,7 +198,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
 }
 
 /// Says what became of tensors that somebody may not expect.
-fn notes(reports: &[TensorReport]) {
+pub fn notes(reports: &[TensorReport]) {
     for report in reports {
         for note in &report.notes {
             eprintln!("note: {} {note}", report.name.escape_debug());
@@ -204,7 +206,17 @@ fn notes(reports: &[TensorReport]) {
     }
 }
 
-fn print(reports: &[TensorReport], errors: bool, in_bytes: usize, out_bytes: u64) -> io::Result<()> {
+/// Says loudly which matrices are nothing but zeros.
+pub fn zeros(reports: &[TensorReport]) {
+    let zero = reports.iter().filter(|report| report.n_zero > 0);
+    super::report::zeros(zero.map(|report| (report.name.as_str(), report.n_zero)));
+}
+
+/// A line a tensor, with its error once it is written, and the sums.
+///
+/// # Errors
+/// Where stdout cannot be written.
+pub fn print(reports: &[TensorReport], errors: bool, in_bytes: usize, out_bytes: u64) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let line = |name: &str, shape: &str, [from, to]: [&str; 2], bytes: &str, error: String| {
         let line = format!("{name:<34} {shape:<16} {from:<6} {to:<6} {bytes:>12}");

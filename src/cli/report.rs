@@ -23,6 +23,25 @@ pub fn cancel_on_ctrl_c(cancel: &Arc<AtomicBool>) -> Result<(), CliError> {
     })
 }
 
+/// Says loudly which matrices are nothing but zeros: their tensors' names, and how many each has.
+pub fn zeros<'a>(found: impl Iterator<Item = (&'a str, usize)>) {
+    let found: Vec<(&str, usize)> = found.collect();
+    let n: usize = found.iter().map(|(_, n)| n).sum();
+    if n == 0 {
+        return;
+    }
+    let mut names: Vec<String> =
+        found.iter().take(4).map(|(name, _)| name.escape_debug().to_string()).collect();
+    if found.len() > names.len() {
+        names.push(format!("{} more", found.len() - names.len()));
+    }
+    eprintln!(
+        "WARNING: {n} matrices are nothing but zeros ({}): no training ends so, and the file that they come \
+         from is broken; take another revision",
+        names.join(", ")
+    );
+}
+
 /// Loads the model of a command that generates from `source`: ctrl-C sets the flag that is returned with it,
 /// and `verbose` says what was loaded.
 ///

@@ -18,7 +18,7 @@ use super::GgufError;
 ///
 /// # Errors
 /// [`GgufError::Io`], and [`GgufError::NotAFile`] for a directory, a pipe, a device or an empty file.
-pub(super) fn map(path: &Path) -> Result<Bytes, GgufError> {
+pub fn map(path: &Path) -> Result<Bytes, GgufError> {
     is_file(path)?;
     let file = fs::File::open(path).map_err(|error| GgufError::Io { call: "open", error })?;
     // SAFETY: the map is private to this process, read-only and only ever seen as bytes, for which every

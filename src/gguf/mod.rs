@@ -18,12 +18,15 @@ mod types;
 mod value;
 mod watched;
 mod writer;
+mod zeros;
 
 pub use error::GgufError;
 pub use file::{Gguf, OpenOptions, TensorInfo};
 pub use header::Header;
+pub use map::map;
 pub use metadata::Metadata;
 pub use types::{file_type, type_id, type_named};
 pub use value::{Array, Value, ValueType};
 pub(crate) use watched::Watched;
 pub use writer::{GgufData, GgufWriter};
+pub use zeros::{n_zero_matrices, zero_matrices};

@@ -3,7 +3,7 @@
 use ggml_types::{QuantType, types};
 
 use super::mix::{MIXES, Mix, Place, that_holds};
-use super::{Override, QuantizeError};
+use super::{Override, QuantizeError, TensorSource};
 use crate::gguf::{Gguf, Metadata, TensorInfo, Value};
 
 /// What a tensor is for, as far as its type depends on it.
@@ -93,8 +93,8 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(gguf: &Gguf, mix: &'static Mix, pure: bool) -> Result<Self, QuantizeError> {
-        let metadata = gguf.metadata();
+    fn of(source: &dyn TensorSource, mix: &'static Mix, pure: bool) -> Result<Self, QuantizeError> {
+        let metadata = source.metadata();
         let architecture = metadata.require_str("general.architecture")?;
         if OTHER_RULES.contains(&architecture) && !pure {
             return Err(QuantizeError::Architecture { found: architecture.to_owned(), mix: mix.name });
@@ -112,8 +112,8 @@ impl Shape {
             n_experts: if experts > 1 { experts } else { 0 },
             group: heads.checked_div(kv_heads).unwrap_or(0),
             is_seventy,
-            tied: gguf.find("output.weight").is_none(),
-            n_attn_v: gguf.tensors().iter().filter(|info| Role::of(info) == Role::AttnV).count(),
+            tied: !source.tensors().iter().any(|info| info.name == "output.weight"),
+            n_attn_v: source.tensors().iter().filter(|info| Role::of(info) == Role::AttnV).count(),
         })
     }
 }
@@ -144,21 +144,21 @@ pub(super) struct Asked<'a> {
 /// [`QuantizeError::Gguf`] where metadata that the rules ask for is missing; [`QuantizeError::Architecture`];
 /// [`QuantizeError::Layer`].
 pub(super) fn types(
-    gguf: &Gguf,
+    source: &dyn TensorSource,
     mix: &'static Mix,
     asked: Asked<'_>,
 ) -> Result<Vec<Option<&'static dyn QuantType>>, QuantizeError> {
-    let shape = Shape::of(gguf, mix, asked.pure)?;
-    let mut order: Vec<usize> = (0..gguf.tensors().len()).collect();
+    let shape = Shape::of(source, mix, asked.pure)?;
+    let mut order: Vec<usize> = (0..source.tensors().len()).collect();
     // Rules count layers as they come, so the order must be that of the layers whatever the file's is.
     order.sort_by_key(|&at| {
-        let name = gguf.tensors()[at].name.as_str();
+        let name = source.tensors()[at].name.as_str();
         (layer_of(name).map_or(-1, |layer| layer as i128), name)
     });
     let mut chooser = Chooser { mix, shape, asked, n_attn_v: 0, n_ffn_down: 0 };
     let mut out = vec![None; order.len()];
     for at in order {
-        out[at] = chooser.choose(&gguf.tensors()[at])?;
+        out[at] = chooser.choose(&source.tensors()[at])?;
     }
     Ok(out)
 }

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::vec::IntoIter;
 
 use bytes::Bytes;
-use ggml_types::QuantType;
+use ggml_types::{HostTensor, QuantType};
 
 use super::ternary::{Absmean, Census};
-use super::{QuantizeError, Target};
+use super::{Outcome, QuantizeError, Target};
 use crate::parallel::in_parallel;
 
 /// Elements that one task looks at, at most. Tasks do not depend on the number of threads, and so
@@ -19,6 +19,7 @@ const TASKS_AHEAD: usize = 4;
 /// Iterates over a tensor's bytes; ends early where a weight cannot be kept.
 pub(super) struct Encoder<'a> {
     target: &'a Target,
+    source: HostTensor,
     absmean: Option<Absmean>,
     threads: usize,
     /// Rows that no task has had yet.
@@ -36,6 +37,7 @@ pub(super) struct Encoder<'a> {
 struct Squares {
     weights: f64,
     errors: f64,
+    n_changed: u64,
 }
 
 impl<'a> Encoder<'a> {
@@ -43,44 +45,51 @@ impl<'a> Encoder<'a> {
     ///
     /// # Errors
     /// [`QuantizeError::Value`].
-    pub fn new(target: &'a Target, threads: usize) -> Result<Self, QuantizeError> {
+    pub fn new(target: &'a Target, source: HostTensor, threads: usize) -> Result<Self, QuantizeError> {
         let (squares, failed) = (Squares::default(), None);
         if target.copied {
-            let (tasks, pieces) = (Vec::new().into_iter(), vec![target.source.bytes.clone()].into_iter());
-            return Ok(Self { target, absmean: None, threads, tasks, pieces, tail: None, squares, failed });
+            let (tasks, pieces) = (Vec::new().into_iter(), vec![source.bytes.clone()].into_iter());
+            let (absmean, tail) = (None, None);
+            return Ok(Self { target, source, absmean, threads, tasks, pieces, tail, squares, failed });
         }
         let (rows, cols) = target.shape();
         let step = (TASK_ELEMS / cols).max(1).next_multiple_of(target.ty.rows_together());
         let tasks: Vec<_> = (0..rows).step_by(step).map(|row| row..rows.min(row + step)).collect();
-        let absmean = if target.absmean { Some(target.census(&tasks, threads)?.absmean()) } else { None };
+        let absmean = match target.absmean {
+            true => Some(target.census(&source, &tasks, threads)?.absmean()),
+            false => None,
+        };
         let tail = absmean.map(|absmean| tail(target.ty, absmean));
         let (tasks, pieces) = (tasks.into_iter(), Vec::new().into_iter());
-        Ok(Self { target, absmean, threads, tasks, pieces, tail, squares, failed })
+        Ok(Self { target, source, absmean, threads, tasks, pieces, tail, squares, failed })
     }
 
-    /// The relative error, once the pieces have ended.
+    /// The relative error and what else is known, once the pieces have ended.
     ///
     /// # Errors
     /// [`QuantizeError::Value`] where that is why they ended.
-    pub fn finish(self) -> Result<f64, QuantizeError> {
+    pub fn finish(self) -> Result<Outcome, QuantizeError> {
+        let Squares { weights, errors, n_changed } = self.squares;
         match self.failed {
             Some(error) => Err(error),
-            None if self.squares.weights == 0.0 => Ok(0.0),
-            None => Ok((self.squares.errors / self.squares.weights).sqrt()),
+            None if weights == 0.0 => Ok(Outcome { n_changed, ..Outcome::default() }),
+            None => Ok(Outcome { error: (errors / weights).sqrt(), n_changed, ..Outcome::default() }),
         }
     }
 
     /// Encodes the next rows on all threads.
     fn refill(&mut self) -> Result<(), QuantizeError> {
-        let (target, absmean) = (self.target, self.absmean);
+        let (target, source, absmean) = (self.target, &self.source, self.absmean);
         let tasks: Vec<_> = self.tasks.by_ref().take(self.threads.saturating_mul(TASKS_AHEAD)).collect();
-        let results =
-            in_parallel(tasks.len(), self.threads, |task| target.encode(tasks[task].clone(), absmean));
+        let results = in_parallel(tasks.len(), self.threads, |task| {
+            target.encode(source, tasks[task].clone(), absmean)
+        });
         let mut pieces = Vec::with_capacity(results.len());
         for result in results {
             let (bytes, squares) = result?;
             self.squares.weights += squares.weights;
             self.squares.errors += squares.errors;
+            self.squares.n_changed += squares.n_changed;
             pieces.push(bytes);
         }
         self.pieces = pieces.into_iter();
@@ -106,7 +115,7 @@ impl Target {
     /// Rows and columns as tasks see them: a row that is too long for a task is several, but where its blocks
     /// share something. Blocks follow each other without a gap, so the bytes are the same.
     fn shape(&self) -> (usize, usize) {
-        let (rows, cols) = (self.source.rows, self.source.cols);
+        let (rows, cols) = (self.rows, self.cols);
         let block = self.ty.block_elems();
         let has_head = self.ty.row_bytes(0).is_ok_and(|bytes| bytes > 0);
         let part = match cols <= TASK_ELEMS || has_head {
@@ -118,12 +127,17 @@ impl Target {
     }
 
     /// Counts all weights, in an order that does not depend on the threads.
-    fn census(&self, tasks: &[Range<usize>], threads: usize) -> Result<Census, QuantizeError> {
+    fn census(
+        &self,
+        source: &HostTensor,
+        tasks: &[Range<usize>],
+        threads: usize,
+    ) -> Result<Census, QuantizeError> {
         let count = |task: usize| -> Result<Census, QuantizeError> {
             let mut weights = vec![0.0; self.shape().1];
             let mut census = Census::default();
             for row in tasks[task].clone() {
-                self.weights(row, &mut weights)?;
+                self.weights(source, row, &mut weights)?;
                 census = census.and(Census::of(&weights));
             }
             Ok(census)
@@ -133,8 +147,7 @@ impl Target {
     }
 
     /// One row of the source.
-    fn weights(&self, row: usize, out: &mut [f32]) -> Result<(), QuantizeError> {
-        let source = &self.source;
+    fn weights(&self, source: &HostTensor, row: usize, out: &mut [f32]) -> Result<(), QuantizeError> {
         source.ty.decode_row(&source.bytes, self.shape().0, row, out).expect("the tensor has this row");
         match out.iter().position(|weight| !weight.is_finite()) {
             Some(col) => Err(self.lost(row, col, out[col])),
@@ -145,13 +158,14 @@ impl Target {
     /// Encoded rows, without what the type stores after the last one.
     fn encode(
         &self,
+        source: &HostTensor,
         rows: Range<usize>,
         absmean: Option<Absmean>,
     ) -> Result<(Bytes, Squares), QuantizeError> {
         let (cols, n_rows) = (self.shape().1, rows.len());
         let mut weights = vec![0.0; n_rows * cols];
         for (row, weights) in rows.clone().zip(weights.chunks_exact_mut(cols)) {
-            self.weights(row, weights)?;
+            self.weights(source, row, weights)?;
         }
         let ternary: Option<Vec<f32>> =
             absmean.map(|absmean| weights.iter().map(|weight| absmean.round(*weight)).collect());
@@ -167,6 +181,7 @@ impl Target {
                 if !kept.is_finite() || self.exact && kept != weight {
                     return Err(self.lost(rows.start + at, col, *weight));
                 }
+                squares.n_changed += u64::from(kept != weight);
                 squares.weights += f64::from(*weight).powi(2);
                 squares.errors += (f64::from(*kept) - f64::from(*weight)).powi(2);
             }
@@ -178,11 +193,11 @@ impl Target {
     /// The same, row by row, each with the importance of its matrix's columns.
     fn encode_weighted(&self, weights: &[f32], rows: Range<usize>, importance: &[f32]) -> Vec<u8> {
         let (all, cols) = self.shape();
-        let parts = self.source.cols / cols;
-        let rows_a_matrix = all / (importance.len() / self.source.cols);
+        let parts = self.cols / cols;
+        let rows_a_matrix = all / (importance.len() / self.cols);
         let mut bytes = Vec::new();
         for (row, weights) in rows.zip(weights.chunks_exact(cols)) {
-            let start = row / rows_a_matrix * self.source.cols + row % parts * cols;
+            let start = row / rows_a_matrix * self.cols + row % parts * cols;
             let encoded = self.ty.encode_weighted(weights, &importance[start..start + cols]);
             bytes.extend(encoded.expect("the shape was checked"));
         }
@@ -191,8 +206,8 @@ impl Target {
 
     fn lost(&self, row: usize, col: usize, value: f32) -> QuantizeError {
         let elem = row * self.shape().1 + col;
-        let (row, col) = (elem / self.source.cols, elem % self.source.cols);
-        QuantizeError::Value { name: self.source.name.clone(), row, col, value, ty: self.ty.name() }
+        let (row, col) = (elem / self.cols, elem % self.cols);
+        QuantizeError::Value { name: self.name.clone(), row, col, value, ty: self.ty.name() }
     }
 }
 

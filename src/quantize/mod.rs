@@ -3,22 +3,23 @@
 //! It must never know a program or a backend. Start at [`Quantizer`]: it decides what becomes of every
 //! tensor before a byte is written, by the tables of `mix.rs` and the names in `choice.rs`. `encode.rs` then
 //! turns one tensor after the other; `ternary.rs` is BitNet's rule, and `imatrix.rs` says which columns
-//! matter.
+//! matter. Where the tensors come from is a [`TensorSource`]: a GGUF file, or a checkpoint that is converted.
 
 mod choice;
 mod encode;
 mod imatrix;
 mod mix;
+mod source;
 mod ternary;
 
 use std::io::Write;
 use std::ops::ControlFlow;
 
-use ggml_types::{HostTensor, QuantError, QuantType, Ternary, types};
+use ggml_types::{QuantError, QuantType, Ternary, types};
 use regex::{Regex, RegexBuilder};
 
 use crate::gguf::{
-    Gguf, GgufError, GgufWriter, Metadata, TensorInfo, Watched, file_type, type_id, type_named,
+    GgufError, GgufWriter, Metadata, TensorInfo, Watched, file_type, n_zero_matrices, type_id, type_named,
 };
 use choice::Role;
 use encode::Encoder;
@@ -26,6 +27,7 @@ use encode::Encoder;
 pub use choice::mixes_of;
 pub use imatrix::{Imatrix, ImatrixError};
 pub use mix::{MIXES, Mix};
+pub use source::TensorSource;
 
 /// Why a model cannot be quantised.
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +121,14 @@ pub enum QuantizeError {
         name: String,
         /// The mix.
         mix: &'static str,
+    },
+    /// A tensor that its source cannot make.
+    #[error("tensor {}: {detail}", name.escape_debug())]
+    Source {
+        /// Its name where it comes from.
+        name: String,
+        /// Expected and found.
+        detail: String,
     },
     /// The caller asked to stop.
     #[error("interrupted")]
@@ -229,23 +239,41 @@ pub struct TensorReport {
     pub to: (&'static str, usize),
     /// Root of the sum of squared differences over the sum of squares; 0 for what was copied.
     pub error: f64,
+    /// Weights that are not what they were, by however little.
+    pub n_changed: u64,
+    /// Matrices of the tensor that are nothing but zeros, which no trained model has. Known once it is
+    /// written.
+    pub n_zero: usize,
     /// What somebody who asked for it may not expect, each as the end of a sentence about the tensor.
     pub notes: Vec<String>,
 }
 
 /// A model ready to be written in other types.
 #[derive(Debug)]
-pub struct Quantizer {
+pub struct Quantizer<'a> {
+    source: &'a dyn TensorSource,
     targets: Vec<Target>,
     writer: GgufWriter,
     threads: usize,
 }
 
+/// What is known of a tensor once it is written.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcome {
+    error: f64,
+    n_changed: u64,
+    n_zero: usize,
+}
+
 /// One tensor to be made.
 #[derive(Debug)]
 struct Target {
-    source: HostTensor,
+    name: String,
     dims: Vec<usize>,
+    rows: usize,
+    cols: usize,
+    /// Type that it has.
+    from: &'static dyn QuantType,
     ty: &'static dyn QuantType,
     /// Whether the bytes are taken over as they are.
     copied: bool,
@@ -258,7 +286,7 @@ struct Target {
     notes: Vec<String>,
 }
 
-impl Quantizer {
+impl<'a> Quantizer<'a> {
     /// Decides the type of every tensor. By a mix that is llama.cpp's choice, and what is never quantised
     /// stays as it is. By a type, vectors become f32; the embedding, the head and linear weights what the
     /// options say, or f16 where the type cannot hold their rows. Metadata is taken over, with
@@ -270,17 +298,22 @@ impl Quantizer {
     /// [`QuantizeError::Unmatched`], [`QuantizeError::Architecture`], [`QuantizeError::Layer`]; of an
     /// importance matrix, [`QuantizeError::Importance`], [`QuantizeError::NoImportance`] and
     /// [`QuantizeError::Foreign`].
-    pub fn new(gguf: &Gguf, options: QuantizeOptions) -> Result<Self, QuantizeError> {
-        let wanted = wanted(gguf, &options)?;
-        let mut writer = GgufWriter::new(metadata(gguf.metadata(), &options))?;
+    pub fn new(source: &'a dyn TensorSource, options: QuantizeOptions) -> Result<Self, QuantizeError> {
+        let wanted = wanted(source, &options)?;
+        let mut writer = GgufWriter::new(metadata(source.metadata(), &options))?;
         let mut targets = Vec::with_capacity(wanted.len());
-        for (info, want) in gguf.tensors().iter().zip(wanted) {
-            let target = Target::new(gguf.host_tensor(info)?, info, want, &options)?;
+        for (at, (info, want)) in source.tensors().iter().zip(wanted).enumerate() {
+            let from = match info.ty {
+                Some(ty) => ty,
+                // The source says why it has none.
+                None => source.tensor(at)?.ty,
+            };
+            let target = Target::new(from, info, want, &options)?;
             let id = type_id(target.ty).ok_or(QuantizeError::Type(target.ty.name()))?;
             writer.tensor(&info.name, &info.dims, id, target.bytes()? as u64)?;
             targets.push(target);
         }
-        Ok(Self { targets, writer, threads: options.threads.max(1) })
+        Ok(Self { source, targets, writer, threads: options.threads.max(1) })
     }
 
     /// What would become of every tensor, in the order of the file. No error is known yet.
@@ -288,7 +321,7 @@ impl Quantizer {
     /// # Errors
     /// [`QuantizeError::Gguf`] where a tensor is too large to be addressed.
     pub fn plan(&self) -> Result<Vec<TensorReport>, QuantizeError> {
-        self.targets.iter().map(|target| target.report(0.0)).collect()
+        self.targets.iter().map(|target| target.report(Outcome::default())).collect()
     }
 
     /// Bytes of the file.
@@ -301,7 +334,7 @@ impl Quantizer {
     ///
     /// # Errors
     /// [`QuantizeError::Value`] for weights that are not numbers or beyond the range of their type;
-    /// [`QuantizeError::Interrupted`]; [`QuantizeError::Gguf`] where writing fails.
+    /// [`QuantizeError::Interrupted`]; [`QuantizeError::Gguf`] where writing fails; whatever the source says.
     pub fn write(
         self,
         out: impl Write,
@@ -311,13 +344,15 @@ impl Quantizer {
         let result = (|| {
             let mut data = self.writer.begin(&mut out)?;
             let mut reports = Vec::with_capacity(self.targets.len());
-            for target in self.targets {
-                let mut encoder = Encoder::new(&target, self.threads)?;
+            for (at, target) in self.targets.into_iter().enumerate() {
+                let tensor = self.source.tensor(at)?;
+                let n_zero = n_zero_matrices(&target.dims, &tensor);
+                let mut encoder = Encoder::new(&target, tensor, self.threads)?;
                 let written = data.tensor(&mut encoder);
                 // A tensor that ends early because a weight cannot be kept is the weight's fault.
-                let error = encoder.finish()?;
+                let outcome = encoder.finish()?;
                 written?;
-                reports.push(target.report(error)?);
+                reports.push(target.report(Outcome { n_zero, ..outcome })?);
             }
             data.finish()?;
             Ok(reports)
@@ -328,10 +363,10 @@ impl Quantizer {
 
 /// The type that every tensor is to have, as far as rows can be had in it; `None` for what stays as it is.
 fn wanted(
-    gguf: &Gguf,
+    source: &dyn TensorSource,
     options: &QuantizeOptions,
 ) -> Result<Vec<Option<&'static dyn QuantType>>, QuantizeError> {
-    let infos = gguf.tensors();
+    let infos = source.tensors();
     for rule in &options.overrides {
         if !infos.iter().any(|info| rule.pattern.is_match(&info.name)) {
             return Err(QuantizeError::Unmatched { pattern: rule.pattern.to_string() });
@@ -352,7 +387,7 @@ fn wanted(
                 overrides: &options.overrides,
                 has_imatrix: options.imatrix.is_some(),
             };
-            return choice::types(gguf, mix, asked);
+            return choice::types(source, mix, asked);
         }
         Recipe::Type(ty) => ty,
     };
@@ -373,28 +408,29 @@ fn wanted(
 
 impl Target {
     fn new(
-        source: HostTensor,
+        from: &'static dyn QuantType,
         info: &TensorInfo,
         want: Option<&'static dyn QuantType>,
         options: &QuantizeOptions,
     ) -> Result<Self, QuantizeError> {
         let role = Role::of(info);
-        let mut ty = want.unwrap_or(source.ty);
+        let (rows, cols) = (info.rows(), info.cols());
+        let mut ty = want.unwrap_or(from);
         let mut notes = Vec::new();
-        if let Err(error) = ty.byte_len(source.rows, source.cols) {
+        if let Err(error) = ty.byte_len(rows, cols) {
             ty = match options.recipe {
-                Recipe::Mix(_) => mix::that_holds(ty, source.cols),
+                Recipe::Mix(_) => mix::that_holds(ty, cols),
                 Recipe::Type(_) => &types::F16,
             };
             notes.push(format!("is {}, because {error}", ty.name()));
         }
         // Types of one element a block are plain numbers; all others have lost some of theirs.
-        let (is_real, is_same) = (source.ty.block_elems() == 1, source.ty.is(ty));
+        let (is_real, is_same) = (from.block_elems() == 1, from.is(ty));
         // Ternary weights are the same in any ternary type whose scales they share, or else refused.
-        let exact = !is_same && source.ty.ternary().is_some() && ty.ternary().is_some();
+        let exact = !is_same && from.ternary().is_some() && ty.ternary().is_some();
         if !is_real && !is_same && !exact {
-            let (from, want) = (source.ty.name(), ty.name());
-            return Err(QuantizeError::Quantized { name: source.name, from, want });
+            let (name, from, want) = (info.name.clone(), from.name(), ty.name());
+            return Err(QuantizeError::Quantized { name, from, want });
         }
         let is_linear = !matches!(role, Role::Kept | Role::TokenEmbd | Role::Output);
         let is_asked = options.absmean && is_linear;
@@ -406,7 +442,7 @@ impl Target {
         let copied = is_same && !absmean;
         if !copied && !ty.encodes() {
             let error = QuantError::ReadOnly { ty: ty.name() };
-            return Err(GgufError::Quant { name: source.name, error }.into());
+            return Err(GgufError::Quant { name: info.name.clone(), error }.into());
         }
         let mut importance = None;
         if let Some(imatrix) = &options.imatrix
@@ -416,9 +452,9 @@ impl Target {
             let matrices: usize = info.dims.iter().rev().skip(2).product();
             importance = imatrix.of(&info.name).map(<[f32]>::to_vec);
             match &importance {
-                Some(found) if found.len() != matrices * source.cols => {
-                    let (want, got) = (matrices * source.cols, found.len());
-                    return Err(QuantizeError::Importance { name: source.name, want, got });
+                Some(found) if found.len() != matrices * cols => {
+                    let (name, want, got) = (info.name.clone(), matrices * cols, found.len());
+                    return Err(QuantizeError::Importance { name, want, got });
                 }
                 None if is_linear => notes.push("has no entry in the importance matrix".to_owned()),
                 _ => {}
@@ -431,24 +467,28 @@ impl Target {
             && ty.is(mix.body)
             && importance.is_none()
         {
-            return Err(QuantizeError::NoImportance { name: source.name, mix: mix.name });
+            return Err(QuantizeError::NoImportance { name: info.name.clone(), mix: mix.name });
         }
-        Ok(Self { source, dims: info.dims.clone(), ty, copied, absmean, exact, importance, notes })
+        let (name, dims) = (info.name.clone(), info.dims.clone());
+        Ok(Self { name, dims, rows, cols, from, ty, copied, absmean, exact, importance, notes })
     }
 
     fn bytes(&self) -> Result<usize, QuantizeError> {
-        let of_tensor = |error| GgufError::Quant { name: self.source.name.clone(), error };
-        Ok(self.ty.byte_len(self.source.rows, self.source.cols).map_err(of_tensor)?)
+        let of_tensor = |error| GgufError::Quant { name: self.name.clone(), error };
+        Ok(self.ty.byte_len(self.rows, self.cols).map_err(of_tensor)?)
     }
 
-    fn report(&self, error: f64) -> Result<TensorReport, QuantizeError> {
+    fn report(&self, outcome: Outcome) -> Result<TensorReport, QuantizeError> {
+        let of_tensor = |error| GgufError::Quant { name: self.name.clone(), error };
         Ok(TensorReport {
-            from: (self.source.ty.name(), self.source.bytes.len()),
+            from: (self.from.name(), self.from.byte_len(self.rows, self.cols).map_err(of_tensor)?),
             to: (self.ty.name(), self.bytes()?),
-            name: self.source.name.clone(),
+            name: self.name.clone(),
             dims: self.dims.clone(),
             notes: self.notes.clone(),
-            error,
+            error: outcome.error,
+            n_changed: outcome.n_changed,
+            n_zero: outcome.n_zero,
         })
     }
 }

@@ -263,7 +263,8 @@ fn rows_with_a_scale_have_the_logits_of_i2_s_to_the_bit() {
     for name in ["iq2_bn", "iq2_bn_r4"] {
         let recipe = Recipe::Type(support::case::ty(name));
         let mut rows = Vec::new();
-        let quantizer = Quantizer::new(&open(&file), QuantizeOptions::new(recipe)).expect("ternary weights");
+        let gguf = open(&file);
+        let quantizer = Quantizer::new(&gguf, QuantizeOptions::new(recipe)).expect("ternary weights");
         quantizer.write(&mut rows, |_| ControlFlow::Continue(())).expect("scales that fit");
         let rows = bytes::Bytes::from(rows);
         for (one, other) in support::case::cpus(&[2]).into_iter().zip(support::case::cpus(&[1])) {

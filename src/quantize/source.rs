@@ -1,0 +1,38 @@
+//! Where the tensors of a model come from.
+
+use std::fmt::Debug;
+
+use ggml_types::HostTensor;
+
+use super::QuantizeError;
+use crate::gguf::{Gguf, Metadata, TensorInfo};
+
+/// A model whose tensors are made when they are asked for, one at a time.
+pub trait TensorSource: Debug {
+    /// Keys and values.
+    fn metadata(&self) -> &Metadata;
+
+    /// Every tensor in order, with the type that [`tensor`](Self::tensor) gives it; `part` and `bytes` mean
+    /// nothing where there is no file.
+    fn tensors(&self) -> &[TensorInfo];
+
+    /// The tensor at this place of [`tensors`](Self::tensors), whole.
+    ///
+    /// # Errors
+    /// [`QuantizeError::Gguf`] for a type without an implementation; [`QuantizeError::Source`].
+    fn tensor(&self, at: usize) -> Result<HostTensor, QuantizeError>;
+}
+
+impl TensorSource for Gguf {
+    fn metadata(&self) -> &Metadata {
+        self.metadata()
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        self.tensors()
+    }
+
+    fn tensor(&self, at: usize) -> Result<HostTensor, QuantizeError> {
+        Ok(self.host_tensor(&self.tensors()[at])?)
+    }
+}
