@@ -12,6 +12,7 @@ mod chunks;
 mod completions;
 mod ctrl_c;
 mod devices;
+mod edit;
 #[cfg(feature = "hub")]
 mod fetch;
 mod fit_args;
@@ -42,6 +43,7 @@ mod selftest;
 #[cfg(feature = "serve")]
 mod serve;
 pub mod source;
+mod split;
 mod synth;
 mod tokenize;
 mod trust;
@@ -94,6 +96,9 @@ enum Command {
     Synth(synth::SynthArgs),
     Imatrix(imatrix::ImatrixArgs),
     Quantize(quantize::QuantizeArgs),
+    Split(split::SplitArgs),
+    Merge(split::MergeArgs),
+    Edit(edit::EditArgs),
     Devices(devices::DevicesArgs),
     Selftest(selftest::SelftestArgs),
     Completions(completions::CompletionsArgs),
@@ -171,6 +176,9 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Synth(args) => args.run(),
         Command::Imatrix(args) => args.run(),
         Command::Quantize(args) => args.run(),
+        Command::Split(args) => args.run(),
+        Command::Merge(args) => args.run(),
+        Command::Edit(args) => args.run(),
         Command::Devices(args) => args.run(),
         Command::Selftest(args) => args.run(),
         Command::Completions(args) => args.run(Cli::command()),

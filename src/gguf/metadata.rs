@@ -66,6 +66,15 @@ impl Metadata {
         }
     }
 
+    /// Takes a key out; gives its value.
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        let at = self.index.remove(key)?;
+        for place in self.index.values_mut().filter(|place| **place > at) {
+            *place -= 1;
+        }
+        Some(self.entries.remove(at).1)
+    }
+
     getters! {
         /// An integer of any width that fits a u32.
         u32, require_u32 -> u32, "u32", |value| value.as_int().and_then(|int| int.try_into().ok());

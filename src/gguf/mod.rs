@@ -3,7 +3,7 @@
 //! It must never know a model, a program or a backend: what a key or a tensor is for is decided in
 //! `model/` and `tokenizer/`. Dimensions are reversed once, here: GGUF lists the contiguous one first,
 //! everything else in this project lists it last. Start at [`Gguf`], then [`Metadata`];
-//! [`GgufWriter`] is the other direction.
+//! [`GgufWriter`] is the other direction, and [`Rewrite`] splits, merges and edits files.
 
 mod cursor;
 mod dialect;
@@ -13,6 +13,7 @@ mod header;
 mod map;
 mod metadata;
 mod parse;
+mod rewrite;
 mod split;
 mod types;
 mod value;
@@ -25,6 +26,8 @@ pub use file::{Gguf, OpenOptions, TensorInfo};
 pub use header::Header;
 pub use map::map;
 pub use metadata::Metadata;
+pub use rewrite::{PartLimit, Rewrite};
+pub use split::part_name;
 pub use types::{file_type, type_id, type_named};
 pub use value::{Array, Value, ValueType};
 pub(crate) use watched::Watched;

@@ -4,9 +4,17 @@ use std::path::Path;
 
 use super::{GgufError, parse::Part};
 
-const COUNT_KEY: &str = "split.count";
-const NUMBER_KEY: &str = "split.no";
-const TENSORS_KEY: &str = "split.tensors.count";
+/// Parts there are, as u16.
+pub(super) const COUNT_KEY: &str = "split.count";
+/// Which part this is, from 0, as u16.
+pub(super) const NUMBER_KEY: &str = "split.no";
+/// Tensors of all parts together, as i32.
+pub(super) const TENSORS_KEY: &str = "split.tensors.count";
+
+/// The file name of a part, from 1: `NAME-00001-of-00003.gguf`.
+pub fn part_name(name: &str, number: usize, n_parts: usize) -> String {
+    format!("{name}-{number:05}-of-{n_parts:05}.gguf")
+}
 
 /// How many files the model of `part` has.
 pub(super) fn count(part: &Part) -> Result<u32, GgufError> {
@@ -37,7 +45,7 @@ pub(super) fn open(
     let mut given = Some(given);
     let mut parts = Vec::new();
     for number in 1..=n_named {
-        let part_path = path.with_file_name(format!("{prefix}-{number:05}-of-{n_named:05}.gguf"));
+        let part_path = path.with_file_name(part_name(&prefix, number as usize, n_named as usize));
         let part = match given.take_if(|_| part_path == path) {
             Some(part) => part,
             None => read(&part_path)?,

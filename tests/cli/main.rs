@@ -7,6 +7,7 @@ mod plan;
 mod quantize;
 mod run;
 mod serve;
+mod split_edit;
 mod synth;
 mod text;
 mod tools;

@@ -1,0 +1,193 @@
+//! `sterna split`, `merge` and `edit` as a user types them.
+#![cfg(feature = "cli")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use assert_cmd::Command;
+use sterna::gguf::{Gguf, Value};
+
+fn sterna(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sterna")).current_dir(dir).args(args).output().unwrap()
+}
+
+fn ok(output: &Output) -> (String, String) {
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    (String::from_utf8(output.stdout.clone()).unwrap(), stderr)
+}
+
+#[track_caller]
+fn refused(output: &Output, words: &[&str]) {
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(!output.status.success(), "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
+    }
+}
+
+fn files(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// A folder with `in.gguf`, a small model.
+fn with_model() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    ok(&sterna(dir.path(), &["synth", "--type", "i2_s", "in.gguf"]));
+    dir
+}
+
+/// Name, shape, type and bytes of every tensor, in order.
+fn tensors(path: &Path) -> Vec<(String, Vec<usize>, u32, Vec<u8>)> {
+    let gguf = Gguf::open(path).unwrap();
+    let all = gguf
+        .tensors()
+        .iter()
+        .map(|info| (info.name.clone(), info.dims.clone(), info.type_id, gguf.raw_bytes(info).to_vec()));
+    all.collect()
+}
+
+fn metadata(path: &Path) -> BTreeMap<String, Value> {
+    let gguf = Gguf::open(path).unwrap();
+    gguf.metadata().iter().map(|(key, value)| (key.to_owned(), value.clone())).collect()
+}
+
+#[test]
+fn a_model_in_parts_is_the_same_model_and_merges_again() {
+    let dir = with_model();
+    let whole = tensors(&dir.path().join("in.gguf"));
+    let n = whole.len();
+    for (limit, name) in [
+        (&["--split-max-tensors", "7"][..], "a"),
+        (&["--split-max-size", "1M"], "b"),
+        (&["--split-max-tensors", "7", "--no-tensor-first-split"], "c"),
+        (&[], "d"),
+    ] {
+        let (stdout, _) = ok(&sterna(dir.path(), &[&["split", "in.gguf", name], limit].concat()));
+        let paths: Vec<&str> = stdout.lines().map(|line| line.split_once(": ").unwrap().0).collect();
+        let n_parts = paths.len();
+        let want: Vec<String> =
+            (1..=n_parts).map(|i| format!("{name}-{i:05}-of-{n_parts:05}.gguf")).collect();
+        assert_eq!(paths, want);
+        for path in &paths {
+            assert_eq!(tensors(&dir.path().join(path)), whole, "{path}");
+        }
+        let first = metadata(&dir.path().join(paths[0]));
+        if n_parts > 1 {
+            assert_eq!(first["split.count"], Value::U16(n_parts as u16));
+            assert_eq!(
+                (&first["split.no"], &first["split.tensors.count"]),
+                (&Value::U16(0), &Value::I32(n as i32))
+            );
+            ok(&sterna(dir.path(), &["merge", paths[n_parts - 1], "merged.gguf", "--force"]));
+            assert_eq!(tensors(&dir.path().join("merged.gguf")), whole);
+            let same = fs::read(dir.path().join("merged.gguf")).unwrap()
+                == fs::read(dir.path().join("in.gguf")).unwrap();
+            assert!(same, "the merged file is another one");
+        }
+    }
+    assert!(dir.path().join("a-00001-of-00004.gguf").is_file(), "{:?}", files(dir.path()));
+    // The first part of `c` has the metadata alone.
+    let (stdout, _) = ok(&sterna(
+        dir.path(),
+        &["split", "in.gguf", "c", "--split-max-tensors", "7", "--no-tensor-first-split", "--dry-run"],
+    ));
+    assert!(stdout.starts_with("c-00001-of-00005.gguf: 0 tensors"), "{stdout}");
+}
+
+#[test]
+fn splitting_and_merging_refuse_what_cannot_be() {
+    let dir = with_model();
+    ok(&sterna(dir.path(), &["split", "in.gguf", "a", "--split-max-tensors", "10"]));
+    refused(
+        &sterna(dir.path(), &["split", "in.gguf", "a", "--split-max-tensors", "10"]),
+        &["is there already", "--force"],
+    );
+    refused(&sterna(dir.path(), &["merge", "in.gguf", "out.gguf"]), &["whole model"]);
+    refused(
+        &sterna(dir.path(), &["merge", "a-00001-of-00003.gguf", "a-00002-of-00003.gguf", "--force"]),
+        &["is to be read"],
+    );
+    for size in ["0M", "12", "G", "-1M", "99999999999999G"] {
+        refused(
+            &sterna(dir.path(), &["split", "in.gguf", "b", &format!("--split-max-size={size}")]),
+            &["--split-max-size"],
+        );
+    }
+    fs::remove_file(dir.path().join("a-00002-of-00003.gguf")).unwrap();
+    refused(&sterna(dir.path(), &["merge", "a-00001-of-00003.gguf", "out.gguf"]), &["a-00002-of-00003.gguf"]);
+    assert_eq!(files(dir.path()), ["a-00001-of-00003.gguf", "a-00003-of-00003.gguf", "in.gguf"]);
+}
+
+#[test]
+fn metadata_is_set_copied_and_removed() {
+    let dir = with_model();
+    let (input, out) = (dir.path().join("in.gguf"), dir.path().join("out.gguf"));
+    let args = [
+        "edit",
+        "in.gguf",
+        "out.gguf",
+        "--set",
+        "tokenizer.ggml.pre=llama-bpe",
+        "--set",
+        "new.number=u32:17",
+        "--set",
+        "new.truth=bool:true",
+        "--set",
+        "general.name=u32:is text",
+        "--remove",
+        "general.file_type",
+    ];
+    let (_, stderr) = ok(&sterna(dir.path(), &args));
+    assert!(
+        stderr.contains("general.file_type is taken out") && stderr.contains("new.number is now u32 17, new"),
+        "{stderr}"
+    );
+    let (before, after) = (metadata(&input), metadata(&out));
+    assert_eq!(after["tokenizer.ggml.pre"], Value::from("llama-bpe"));
+    assert_eq!((&after["new.number"], &after["new.truth"]), (&Value::U32(17), &Value::Bool(true)));
+    assert_eq!(after["general.name"], Value::from("u32:is text"));
+    assert!(!after.contains_key("general.file_type"));
+    let changed = ["tokenizer.ggml.pre", "general.name", "general.file_type"];
+    for (key, value) in before.iter().filter(|(key, _)| !changed.contains(&key.as_str())) {
+        assert_eq!(after.get(key), Some(value), "{key}");
+    }
+    assert_eq!(tensors(&out), tensors(&input));
+    // A key keeps its type, and arrays are copied whole.
+    let context = before.keys().find(|key| key.ends_with("context_length")).unwrap();
+    ok(&sterna(dir.path(), &["edit", "in.gguf", "out.gguf", "--force", "--set", &format!("{context}=99")]));
+    assert_eq!(metadata(&out)[context], Value::U32(99));
+    let copy = [
+        "edit",
+        "out.gguf",
+        "back.gguf",
+        "--copy-from",
+        "in.gguf",
+        "--copy",
+        "tokenizer.ggml.tokens",
+        "--copy",
+        context,
+    ];
+    ok(&sterna(dir.path(), &copy));
+    assert_eq!(metadata(&dir.path().join("back.gguf")), before);
+}
+
+#[test]
+fn edits_that_make_no_sense_are_refused_and_leave_nothing() {
+    let dir = with_model();
+    let edit = |args: &[&str]| sterna(dir.path(), &[&["edit", "in.gguf", "out.gguf"], args].concat());
+    refused(&edit(&["--remove", "no.such.key"]), &["no key no.such.key"]);
+    refused(&edit(&["--set", "novalue"]), &["want KEY=VALUE"]);
+    refused(&edit(&["--set", "a=u32:-1"]), &["--set a", "want u32, found -1"]);
+    refused(&edit(&["--set", "tokenizer.ggml.tokens=x"]), &["is an array"]);
+    refused(&edit(&["--set", "general.alignment=u32:3"]), &["general.alignment"]);
+    refused(&edit(&["--copy", "a"]), &["--copy-from"]);
+    refused(&edit(&["--copy-from", "in.gguf", "--copy", "no.such.key"]), &["no key no.such.key in in.gguf"]);
+    refused(&sterna(dir.path(), &["edit", "in.gguf", "in.gguf", "--force"]), &["is to be read"]);
+    assert_eq!(files(dir.path()), ["in.gguf"]);
+}
