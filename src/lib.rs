@@ -19,7 +19,8 @@
 //! - `grammar` (feature `grammar`) constrains text to JSON schemas, regular expressions and grammars.
 //! - [`tools`] reads and constrains the calls of tools in a model's text.
 //! - [`gguf`] reads and writes model files, [`tokenizer`] their vocabularies; [`quantize`] and [`synth`] make
-//!   models, and [`demo`] is one; [`eval`] measures them.
+//!   models, and [`demo`] is one; [`eval`] measures them. `convert` (feature `convert`) makes GGUF files of
+//!   Hugging Face checkpoints.
 //! - `hub` (feature `hub`) gets models from the Hugging Face hub.
 //! - [`model`] turns a file into a [`program`], which a [`backend`] runs; [`selftest`] compares one with the
 //!   CPU.
@@ -28,6 +29,8 @@
 pub mod backend;
 #[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(feature = "convert")]
+pub mod convert;
 mod clock;
 pub mod demo;
 pub mod engine;

@@ -7,6 +7,10 @@ use std::fmt::Display;
 const FLAGS: &[(&str, Option<&str>)] = &[
     ("BatchOptions::chunk", None),
     ("ChatTemplate::choose", Some("--chat-template")),
+    ("ConvertOptions::scale", Some("--scale")),
+    ("ConvertOptions::ternary", Some("--ternary")),
+    ("ConvertOptions::text_only", Some("--text-only")),
+    ("ConvertOptions::tokenizer_pre", Some("--tokenizer-pre")),
     ("DeviceOptions::card", Some("--card")),
     ("DeviceOptions::device", Some("--device")),
     ("DeviceOptions::gpu_layers", Some("--gpu-layers")),

@@ -10,6 +10,8 @@ mod cached;
 mod chat;
 mod chunks;
 mod completions;
+#[cfg(feature = "convert")]
+mod convert;
 mod ctrl_c;
 mod devices;
 mod edit;
@@ -95,6 +97,8 @@ enum Command {
     Plan(Box<plan::PlanArgs>),
     Synth(synth::SynthArgs),
     Imatrix(imatrix::ImatrixArgs),
+    #[cfg(feature = "convert")]
+    Convert(convert::ConvertArgs),
     Quantize(quantize::QuantizeArgs),
     Split(split::SplitArgs),
     Merge(split::MergeArgs),
@@ -175,6 +179,8 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Plan(args) => args.run(),
         Command::Synth(args) => args.run(),
         Command::Imatrix(args) => args.run(),
+        #[cfg(feature = "convert")]
+        Command::Convert(args) => args.run(),
         Command::Quantize(args) => args.run(),
         Command::Split(args) => args.run(),
         Command::Merge(args) => args.run(),

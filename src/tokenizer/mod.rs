@@ -22,6 +22,7 @@ use std::collections::BTreeSet;
 use crate::gguf::{Gguf, Metadata};
 
 pub use error::TokenizerError;
+pub use pre::pre_tokenizers;
 pub use stream::{StreamDecoder, Utf8Stream};
 
 use bpe::ByteLevelBpe;

@@ -158,6 +158,12 @@ pub const REGISTRY: &[Kind] = &[
     },
 ];
 
+/// Every pre-tokenizer: its name and its expressions, applied one after the other. Of `\s+(?!\S)|\s+` at the
+/// end of a published expression only `\s+` is here.
+pub fn pre_tokenizers() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    REGISTRY.iter().map(|kind| (kind.name, kind.rules.iter().map(|rule| rule.pattern).collect()))
+}
+
 /// The names in [`REGISTRY`], for messages.
 fn names() -> String {
     REGISTRY.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ")

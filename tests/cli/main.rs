@@ -1,5 +1,6 @@
 //! What a user types, and what they see.
 
+mod convert;
 mod demo;
 mod hub;
 mod kv_report;

@@ -6,6 +6,8 @@ mod batch_faults;
 mod cuda_waves;
 mod generation;
 mod golden_bitnet;
+#[cfg(feature = "convert")]
+mod golden_hf;
 mod golden_llama;
 mod hostile_model;
 mod kv_memory;

@@ -1,5 +1,7 @@
 //! What is read from files and written to them: GGUF, weight types, vocabularies, broken input.
 
+#[cfg(feature = "convert")]
+mod convert;
 // Its targets read grammars and requests too.
 #[cfg(feature = "serve")]
 mod fuzz_corpus;

@@ -25,6 +25,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("backend", &["clock", "program"]),
     ("synth", &["gguf"]),
     ("quantize", &["gguf", "parallel"]),
+    ("convert", &["gguf", "tokenizer", "quantize"]),
     ("selftest", &["program", "gguf", "model", "backend", "synth"]),
     ("engine", &["clock", "program", "gguf", "tokenizer", "model", "backend", "parallel"]),
     ("grammar", &["tokenizer", "engine"]),
@@ -42,6 +43,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "backend",
             "synth",
             "quantize",
+            "convert",
             "selftest",
             "engine",
             "grammar",
@@ -64,10 +66,10 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
     ("src/cli/grammar_args.rs", "whether grammars are in the library"),
     ("src/cli/hub_args.rs", "whether models of the hub can be got"),
-    ("src/cli/mod.rs", "whether the server and the hub are in the program"),
+    ("src/cli/mod.rs", "whether the server, the hub and the converter are in the program"),
     ("src/demo.rs", "whether the demo model is in the program"),
     ("src/serve/http/mod.rs", "whether the server has TLS"),
-    ("src/lib.rs", "whether the command line, grammars, the hub and the server are in the library"),
+    ("src/lib.rs", "which parts of the library are built"),
 ];
 
 /// Files of the root crate that may hold `unsafe`, with the reason. `ggml-types` forbids it.

@@ -1,0 +1,135 @@
+//! `sterna convert`: a checkpoint of Hugging Face's form in, a GGUF file out.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::CliError;
+use super::flags;
+use super::out_file::OutFile;
+use super::quantize::{notes, print, zeros};
+use crate::backend::physical_cores;
+use crate::convert::ternary::ScaleMeaning;
+use crate::convert::{ConvertOptions, Converter, Outtype, Rounding};
+use crate::quantize::Recipe;
+
+/// Makes a GGUF file of a Hugging Face checkpoint.
+///
+/// DIR holds config.json, safetensors and the tokenizer's files, as a repository or a snapshot in the hub's
+/// cache does. Read are BitNet b1.58 (packed and masters), Llama, Mistral, Falcon3 and Falcon-E, Qwen 2 and
+/// 3, Qwen3-MoE, Gemma 3 and GPT-2. Everything is checked before a byte is written, and one tensor at a time
+/// is in memory.
+///
+/// --outtype auto packs ternary weights as i2_s where each matrix has one scale, or else as tq2_0, q2_0 or
+/// f16, and says which and why; any other checkpoint keeps its own type. A type of ternary weights is refused
+/// for weights that are not ternary, unless --ternary absmean says that they are masters.
+///
+/// stdout gets a line a tensor, as of sterna quantize.
+#[derive(Args, Debug)]
+#[command(override_usage = "sterna convert [OPTIONS] <DIR> <OUT.gguf>
+       sterna convert --dry-run [OPTIONS] <DIR>")]
+#[command(after_help = "Examples:
+  sterna convert bitnet-b1.58-2B-4T bitnet-2b.gguf
+  sterna convert bitnet-b1.58-2B-4T-bf16 bitnet-2b.gguf --outtype i2_s
+  sterna convert Falcon-E-3B-Instruct falcon-e.gguf
+  sterna convert Qwen3-0.6B qwen3-q4_k_m.gguf --outtype q4_k_m
+  sterna convert --dry-run gemma-3-4b-it --text-only")]
+pub struct ConvertArgs {
+    /// Folder of the checkpoint
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// The file to make
+    #[arg(value_name = "OUT.gguf", required_unless_present = "dry_run")]
+    out: Option<PathBuf>,
+    /// Type of the weights: auto, f32, f16, bf16, q8_0, i2_s, tq2_0, or any that sterna quantize makes
+    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = outtype)]
+    outtype: Outtype,
+    /// What weight_scale of packed weights means, where config.json is not to say it
+    #[arg(long, value_name = "HOW")]
+    scale: Option<Scale>,
+    /// Round linear weights, the masters of a ternary model, to ternary
+    #[arg(long, value_name = "RULE")]
+    ternary: Option<Rule>,
+    /// Name of the pre-tokenizer, where tokenizer.json is not to say it
+    #[arg(long, value_name = "NAME")]
+    tokenizer_pre: Option<String>,
+    /// Leave out the parts of a multimodal model that are not text
+    #[arg(long)]
+    text_only: bool,
+    /// Show what would become of every tensor, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Threads [default: physical cores]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Replace the file where it is there already
+    #[arg(long)]
+    force: bool,
+}
+
+/// `--scale`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Scale {
+    /// Weight = code x scale, as in BitNet b1.58 2B-4T
+    Multiply,
+    /// Weight = code / scale, as in Falcon-E
+    Divide,
+}
+
+/// `--ternary`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Rule {
+    /// BitNet's: scale = mean |w|, code = round(w / scale) within -1 and 1
+    Absmean,
+}
+
+impl ConvertArgs {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// A folder that is no checkpoint, or one that cannot be converted; an output that is there already, does
+    /// not fit the disk, or cannot be written; [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is
+    /// left behind then.
+    pub fn run(self) -> Result<(), CliError> {
+        let options = ConvertOptions {
+            outtype: self.outtype,
+            scale: self.scale.map(|scale| match scale {
+                Scale::Multiply => ScaleMeaning::Multiply,
+                Scale::Divide => ScaleMeaning::Divide,
+            }),
+            ternary: self.ternary.map(|Rule::Absmean| Rounding::Absmean),
+            tokenizer_pre: self.tokenizer_pre.clone(),
+            text_only: self.text_only,
+            threads: self.threads.map_or_else(physical_cores, usize::from),
+        };
+        let of_input = |err: &dyn std::fmt::Display| format!("{}: {err}", self.dir.display());
+        let converter = Converter::open(&self.dir, &options).map_err(|err| of_input(&err))?;
+        let quantizer = converter.quantizer().map_err(|err| of_input(&err))?;
+        converter.notes().iter().for_each(|note| flags::note("note", note));
+        let bytes = quantizer.file_bytes();
+        let plan = quantizer.plan().map_err(|err| of_input(&err))?;
+        let in_bytes = plan.iter().map(|report| report.from.1).sum();
+        let Some(out_path) = self.out.as_deref().filter(|_| !self.dry_run) else {
+            notes(&plan);
+            return Ok(print(&plan, false, in_bytes, bytes)?);
+        };
+        let file = OutFile { path: out_path, bytes, force: self.force };
+        let reports =
+            file.write(|out, progress| quantizer.write(out, progress).map_err(|err| of_input(&err)))?;
+        notes(&reports);
+        let changed: Vec<_> =
+            reports.iter().filter(|report| report.n_changed > 0 && report.to.0 == "f16").collect();
+        if !changed.is_empty() {
+            let n: u64 = changed.iter().map(|report| report.n_changed).sum();
+            eprintln!("note: {n} weights of {} tensors are no f16 numbers and were rounded", changed.len());
+        }
+        print(&reports, true, in_bytes, bytes)?;
+        zeros(&reports);
+        Ok(())
+    }
+}
+
+/// Reads `auto`, a type or a mix.
+fn outtype(name: &str) -> Result<Outtype, String> {
+    Outtype::named(name).ok_or_else(|| format!("want auto or one of {}", Recipe::names().join(", ")))
+}

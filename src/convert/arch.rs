@@ -1,0 +1,398 @@
+//! What becomes of each architecture: which tensors it has, under which names and shapes, and what is done
+//! to them on the way. A table an architecture, in Hugging Face's order.
+
+use super::ConvertError;
+use super::config::Config;
+
+/// What is done to a tensor's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing.
+    None,
+    /// Rows of each query head reordered, from RoPE's halves to neighbours: new row `2i + j` is row
+    /// `j d / 2 + i`.
+    PermuteQ,
+    /// Likewise of each key head.
+    PermuteK,
+    /// `[in, out]` becomes `[out, in]`.
+    Transpose,
+    /// 1 is added: Gemma's norms multiply by 1 + w, and GGUF holds that sum.
+    AddOne,
+    /// One matrix an expert becomes one tensor.
+    Stack,
+    /// Rows beyond the vocabulary are left out.
+    CutVocab,
+}
+
+/// A dimension, by what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dim {
+    /// Rows of the embedding.
+    Vocab,
+    /// Width of the residual stream.
+    Hidden,
+    /// Query heads x head length.
+    Q,
+    /// KV heads x head length.
+    Kv,
+    /// Q, K and V of GPT-2 together.
+    Qkv,
+    /// Head length.
+    Head,
+    /// Width of the feed-forward network.
+    Ffn,
+    /// Experts.
+    Experts,
+    /// Width of an expert.
+    ExpertFfn,
+    /// Learned positions.
+    Positions,
+}
+
+/// Whether a checkpoint may lack a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// It may not.
+    Always,
+    /// It may.
+    Maybe,
+}
+
+/// One tensor of a checkpoint and of the file.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Its name, or others that mean the same, behind the layer's prefix.
+    pub from: &'static [&'static str],
+    /// GGUF name behind `blk.N.`.
+    pub to: &'static str,
+    /// As the checkpoint has it.
+    pub shape: &'static [Dim],
+    /// What is done to it.
+    pub change: Change,
+    /// Whether it may be missing.
+    pub need: Need,
+    /// Whether it is a linear layer's weight, which ternary models round.
+    pub linear: bool,
+}
+
+/// An architecture of transformers that can be converted.
+#[derive(Debug)]
+pub struct Architecture {
+    /// Names of its classes in `config.json`.
+    pub classes: &'static [&'static str],
+    /// What GGUF calls it.
+    pub name: fn(&Config) -> Result<&'static str, ConvertError>,
+    /// Prefix of layer N is this, N and a dot.
+    pub layers: &'static str,
+    /// Tensors outside of layers.
+    pub globals: &'static [Rule],
+    /// Tensors of each layer.
+    pub layer: &'static [&'static [Rule]],
+    /// The output head: its name, which a tied model lacks.
+    pub head: &'static str,
+    /// Whether the head is the embedding where a configuration does not say.
+    pub tied: bool,
+    /// Values that a configuration may leave out, by transformers' classes.
+    pub defaults: &'static [(&'static str, f64)],
+    /// Whether it has RoPE, and whether keys for its length and the vocabulary are written.
+    pub rope: Rope,
+    /// Whether its norms are LayerNorms, which have a bias.
+    pub layer_norm: bool,
+    /// Master weights that nothing in the configuration speaks of: the class alone says that they are
+    /// rounded.
+    pub masters: bool,
+}
+
+/// What of RoPE is written into a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rope {
+    /// The model has none.
+    None,
+    /// Its base.
+    Base,
+    /// Base, rotated elements, head lengths and the size of the vocabulary.
+    Whole,
+}
+
+use Dim::{ExpertFfn, Experts, Ffn, Head, Hidden, Kv, Positions, Q, Qkv, Vocab};
+
+const fn matrix(
+    from: &'static [&'static str],
+    to: &'static str,
+    shape: &'static [Dim],
+    change: Change,
+) -> Rule {
+    Rule { from, to, shape, change, need: Need::Always, linear: true }
+}
+
+const fn plain(from: &'static [&'static str], to: &'static str, shape: &'static [Dim]) -> Rule {
+    Rule { from, to, shape, change: Change::None, need: Need::Always, linear: false }
+}
+
+const fn maybe(
+    from: &'static [&'static str],
+    to: &'static str,
+    shape: &'static [Dim],
+    change: Change,
+) -> Rule {
+    Rule { from, to, shape, change, need: Need::Maybe, linear: false }
+}
+
+const fn plus_one(from: &'static [&'static str], to: &'static str, shape: &'static [Dim]) -> Rule {
+    Rule { change: Change::AddOne, ..plain(from, to, shape) }
+}
+
+const GLOBALS: &[Rule] = &[
+    plain(&["model.embed_tokens.weight"], "token_embd.weight", &[Vocab, Hidden]),
+    plain(&["model.norm.weight"], "output_norm.weight", &[Hidden]),
+];
+const NORMS: &[Rule] = &[
+    plain(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
+    plain(&["post_attention_layernorm.weight"], "ffn_norm.weight", &[Hidden]),
+];
+/// Queries and keys with their rows permuted, as files of architecture `llama` hold them.
+const ATTN_PERMUTED: &[Rule] = &[
+    matrix(&["self_attn.q_proj.weight"], "attn_q.weight", &[Q, Hidden], Change::PermuteQ),
+    matrix(&["self_attn.k_proj.weight"], "attn_k.weight", &[Kv, Hidden], Change::PermuteK),
+    maybe(&["self_attn.q_proj.bias"], "attn_q.bias", &[Q], Change::PermuteQ),
+    maybe(&["self_attn.k_proj.bias"], "attn_k.bias", &[Kv], Change::PermuteK),
+];
+const ATTN_HALVES: &[Rule] = &[
+    matrix(&["self_attn.q_proj.weight"], "attn_q.weight", &[Q, Hidden], Change::None),
+    matrix(&["self_attn.k_proj.weight"], "attn_k.weight", &[Kv, Hidden], Change::None),
+];
+const ATTN_OTHERS: &[Rule] = &[
+    matrix(&["self_attn.v_proj.weight"], "attn_v.weight", &[Kv, Hidden], Change::None),
+    matrix(&["self_attn.o_proj.weight"], "attn_output.weight", &[Hidden, Q], Change::None),
+];
+const ATTN_OTHER_BIASES: &[Rule] = &[
+    maybe(&["self_attn.v_proj.bias"], "attn_v.bias", &[Kv], Change::None),
+    maybe(&["self_attn.o_proj.bias"], "attn_output.bias", &[Hidden], Change::None),
+];
+const QKV_BIASES: &[Rule] = &[
+    plain(&["self_attn.q_proj.bias"], "attn_q.bias", &[Q]),
+    plain(&["self_attn.k_proj.bias"], "attn_k.bias", &[Kv]),
+    plain(&["self_attn.v_proj.bias"], "attn_v.bias", &[Kv]),
+];
+const HEAD_NORMS: &[Rule] = &[
+    plain(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Head]),
+    plain(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Head]),
+];
+const MLP: &[Rule] = &[
+    matrix(&["mlp.gate_proj.weight"], "ffn_gate.weight", &[Ffn, Hidden], Change::None),
+    matrix(&["mlp.up_proj.weight"], "ffn_up.weight", &[Ffn, Hidden], Change::None),
+    matrix(&["mlp.down_proj.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
+];
+const MLP_BIASES: &[Rule] = &[
+    maybe(&["mlp.gate_proj.bias"], "ffn_gate.bias", &[Ffn], Change::None),
+    maybe(&["mlp.up_proj.bias"], "ffn_up.bias", &[Ffn], Change::None),
+    maybe(&["mlp.down_proj.bias"], "ffn_down.bias", &[Hidden], Change::None),
+];
+/// BitNet's sub-norms, under the names of transformers and of 1bitLLM.
+const SUB_NORMS: &[Rule] = &[
+    plain(
+        &["self_attn.attn_sub_norm.weight", "self_attn.inner_attn_ln.weight"],
+        "attn_sub_norm.weight",
+        &[Q],
+    ),
+    plain(&["mlp.ffn_sub_norm.weight", "mlp.ffn_layernorm.weight"], "ffn_sub_norm.weight", &[Ffn]),
+];
+/// `*` is the number of an expert.
+const EXPERTS: &[Rule] = &[
+    plain(&["mlp.gate.weight"], "ffn_gate_inp.weight", &[Experts, Hidden]),
+    matrix(&["mlp.experts.*.gate_proj.weight"], "ffn_gate_exps.weight", &[ExpertFfn, Hidden], Change::Stack),
+    matrix(&["mlp.experts.*.up_proj.weight"], "ffn_up_exps.weight", &[ExpertFfn, Hidden], Change::Stack),
+    matrix(&["mlp.experts.*.down_proj.weight"], "ffn_down_exps.weight", &[Hidden, ExpertFfn], Change::Stack),
+];
+const GEMMA_GLOBALS: &[Rule] = &[
+    Rule { change: Change::CutVocab, ..GLOBALS[0] },
+    plus_one(&["model.norm.weight"], "output_norm.weight", &[Hidden]),
+];
+const GEMMA_NORMS: &[Rule] = &[
+    plus_one(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
+    plus_one(&["post_attention_layernorm.weight"], "post_attention_norm.weight", &[Hidden]),
+    plus_one(&["pre_feedforward_layernorm.weight"], "ffn_norm.weight", &[Hidden]),
+    plus_one(&["post_feedforward_layernorm.weight"], "post_ffw_norm.weight", &[Hidden]),
+    plus_one(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Head]),
+    plus_one(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Head]),
+];
+const GPT2_GLOBALS: &[Rule] = &[
+    plain(&["wte.weight"], "token_embd.weight", &[Vocab, Hidden]),
+    plain(&["wpe.weight"], "position_embd.weight", &[Positions, Hidden]),
+    plain(&["ln_f.weight"], "output_norm.weight", &[Hidden]),
+    plain(&["ln_f.bias"], "output_norm.bias", &[Hidden]),
+];
+/// GPT-2 multiplies from the other side: its matrices are `[in, out]`.
+const GPT2_LAYER: &[Rule] = &[
+    plain(&["ln_1.weight"], "attn_norm.weight", &[Hidden]),
+    plain(&["ln_1.bias"], "attn_norm.bias", &[Hidden]),
+    matrix(&["attn.c_attn.weight"], "attn_qkv.weight", &[Hidden, Qkv], Change::Transpose),
+    plain(&["attn.c_attn.bias"], "attn_qkv.bias", &[Qkv]),
+    matrix(&["attn.c_proj.weight"], "attn_output.weight", &[Hidden, Hidden], Change::Transpose),
+    plain(&["attn.c_proj.bias"], "attn_output.bias", &[Hidden]),
+    plain(&["ln_2.weight"], "ffn_norm.weight", &[Hidden]),
+    plain(&["ln_2.bias"], "ffn_norm.bias", &[Hidden]),
+    matrix(&["mlp.c_fc.weight"], "ffn_up.weight", &[Hidden, Ffn], Change::Transpose),
+    plain(&["mlp.c_fc.bias"], "ffn_up.bias", &[Ffn]),
+    matrix(&["mlp.c_proj.weight"], "ffn_down.weight", &[Ffn, Hidden], Change::Transpose),
+    plain(&["mlp.c_proj.bias"], "ffn_down.bias", &[Hidden]),
+];
+
+const LLAMA: Architecture = Architecture {
+    classes: &["LlamaForCausalLM", "MistralForCausalLM"],
+    name: |config| gated(config, &["silu"], "llama"),
+    layers: "model.layers.",
+    globals: GLOBALS,
+    layer: &[NORMS, ATTN_PERMUTED, ATTN_OTHERS, ATTN_OTHER_BIASES, MLP, MLP_BIASES],
+    head: "lm_head.weight",
+    tied: false,
+    defaults: &[("rms_norm_eps", 1e-6)],
+    rope: Rope::Whole,
+    layer_norm: false,
+    masters: false,
+};
+
+const BITNET: Architecture = Architecture {
+    classes: &["BitNetForCausalLM"],
+    name: |config| match config.str(&["hidden_act"]) {
+        Some("silu") => Ok("bitnet"),
+        _ => gated(config, &["relu2"], "bitnet-b1.58"),
+    },
+    layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, SUB_NORMS, MLP],
+    ..LLAMA
+};
+
+/// Every architecture that can be converted.
+pub static ARCHITECTURES: &[Architecture] = &[
+    LLAMA,
+    BITNET,
+    // 1bitLLM's own class, whose weights are masters always.
+    Architecture { classes: &["BitnetForCausalLM"], masters: true, ..BITNET },
+    Architecture {
+        classes: &["Qwen2ForCausalLM"],
+        name: |config| gated(config, &["silu"], "qwen2"),
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, QKV_BIASES, MLP],
+        rope: Rope::Base,
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Qwen3ForCausalLM"],
+        name: |config| gated(config, &["silu"], "qwen3"),
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, MLP],
+        rope: Rope::Base,
+        // Qwen3Config's own.
+        defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 128.0)],
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Qwen3MoeForCausalLM"],
+        name: qwen3moe,
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, EXPERTS],
+        rope: Rope::Base,
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
+        name: gemma3,
+        globals: GEMMA_GLOBALS,
+        layer: &[GEMMA_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+        tied: true,
+        // Gemma3TextConfig's own: the published configurations of 4B and up leave out what equals them.
+        defaults: &[
+            ("rms_norm_eps", 1e-6),
+            ("num_attention_heads", 8.0),
+            ("num_key_value_heads", 4.0),
+            ("head_dim", 256.0),
+            ("max_position_embeddings", 131072.0),
+            ("rope_theta", 1e6),
+            ("sliding_window", 4096.0),
+            ("query_pre_attn_scalar", 256.0),
+        ],
+        rope: Rope::Base,
+        ..LLAMA
+    },
+    Architecture {
+        classes: &["GPT2LMHeadModel"],
+        name: gpt2,
+        layers: "h.",
+        globals: GPT2_GLOBALS,
+        layer: &[GPT2_LAYER],
+        tied: true,
+        defaults: &[("layer_norm_epsilon", 1e-5)],
+        rope: Rope::None,
+        layer_norm: true,
+        ..LLAMA
+    },
+];
+
+/// The architecture of a class.
+///
+/// # Errors
+/// [`ConvertError::Unsupported`], with those there are.
+pub fn by_class(class: &str) -> Result<&'static Architecture, ConvertError> {
+    let found = ARCHITECTURES.iter().find(|arch| arch.classes.contains(&class));
+    found.ok_or_else(|| {
+        let known: Vec<_> = ARCHITECTURES.iter().flat_map(|arch| arch.classes).copied().collect();
+        let class = class.escape_debug();
+        ConvertError::Unsupported(format!("architecture {class}: want one of {}", known.join(", ")))
+    })
+}
+
+/// `name`, for a network whose activation function is one of these.
+fn gated(config: &Config, acts: &[&str], name: &'static str) -> Result<&'static str, ConvertError> {
+    const KEYS: &[&str] = &["hidden_act", "hidden_activation", "activation_function"];
+    match config.str(KEYS) {
+        // The first is what the class of transformers takes.
+        None => Ok(name),
+        Some(act) if acts.contains(&act) => Ok(name),
+        Some(_) => Err(config.wrong(KEYS[0], &acts.join(" or "), config.get(KEYS))),
+    }
+}
+
+fn gpt2(config: &Config) -> Result<&'static str, ConvertError> {
+    for (key, usual) in [
+        ("scale_attn_weights", true),
+        ("scale_attn_by_inverse_layer_idx", false),
+        ("add_cross_attention", false),
+    ] {
+        if config.bool(&[key]).is_some_and(|found| found != usual) {
+            return Err(config.wrong(key, &usual.to_string(), config.get(&[key])));
+        }
+    }
+    gated(config, &["gelu_new", "gelu_pytorch_tanh"], "gpt2")
+}
+
+fn gemma3(config: &Config) -> Result<&'static str, ConvertError> {
+    let head_dim = config.count(&["head_dim"])?.unwrap_or(256);
+    let (dim, heads) = (config.require(&["hidden_size"])?, config.require(&["num_attention_heads"])?);
+    // The engines of GGUF know no key for it: the 27B model alone, by its 62 layers, divides by dim / heads.
+    let layers = config.require(&["num_hidden_layers", "n_layer"])?;
+    let want = if layers == 62 { dim as f64 / heads as f64 } else { head_dim as f64 };
+    const SCALAR: &str = "query_pre_attn_scalar";
+    if config.positive(&[SCALAR])?.is_some_and(|found| found != want) {
+        return Err(config.wrong(SCALAR, &format!("{want}"), config.get(&[SCALAR])));
+    }
+    if config.positive(&["attn_logit_softcapping"])?.is_some() {
+        let found = config.get(&["attn_logit_softcapping"]);
+        return Err(config.wrong("attn_logit_softcapping", "none in Gemma 3", found));
+    }
+    gated(config, &["gelu_pytorch_tanh"], "gemma3")
+}
+
+fn qwen3moe(config: &Config) -> Result<&'static str, ConvertError> {
+    let dense =
+        config.get(&["mlp_only_layers"]).filter(|list| list.as_array().is_some_and(|list| !list.is_empty()));
+    if dense.is_some() {
+        return Err(config.wrong("mlp_only_layers", "no layer without experts", dense));
+    }
+    if config.count(&["decoder_sparse_step"])?.is_some_and(|step| step != 1) {
+        let found = config.get(&["decoder_sparse_step"]);
+        return Err(config.wrong("decoder_sparse_step", "1: experts in every layer", found));
+    }
+    // transformers' default is false, and the published models say true.
+    if config.bool(&["norm_topk_prob"]) != Some(true) {
+        let want = "true: readers of GGUF divide by the sum over the chosen experts";
+        return Err(config.wrong("norm_topk_prob", want, config.get(&["norm_topk_prob"])));
+    }
+    gated(config, &["silu"], "qwen3moe")
+}

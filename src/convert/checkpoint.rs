@@ -1,0 +1,304 @@
+//! A checkpoint's tensors: the safetensors files of a folder, mapped, with every name and size checked.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
+use std::path::{Component, Path, PathBuf};
+
+use bytes::Bytes;
+use ggml_types::{QuantType, types};
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
+use serde_json::Value as Json;
+
+use super::ConvertError;
+use crate::gguf;
+
+/// The file that says which tensor is in which shard.
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The tensors of a folder, by name. Their bytes stay in the mapped files.
+#[derive(Debug)]
+pub struct Checkpoint {
+    tensors: BTreeMap<String, Tensor>,
+    files: Vec<(PathBuf, Bytes)>,
+}
+
+/// One tensor as its file describes it.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// What its elements are.
+    pub elem: Elem,
+    /// Contiguous last.
+    pub shape: Vec<usize>,
+    file: usize,
+    bytes: Range<usize>,
+}
+
+/// Element types that a checkpoint may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elem {
+    /// 32 bits.
+    F32,
+    /// IEEE 754 half precision.
+    F16,
+    /// The upper half of an f32.
+    Bf16,
+    /// 64 bits; read as the nearest f32.
+    F64,
+    /// Packed ternary codes.
+    U8,
+    /// Anything else: nothing here reads it, but a tensor that is dropped may have it.
+    Other(Dtype),
+}
+
+impl Elem {
+    /// The weight type of the same bytes.
+    pub fn ty(self) -> Option<&'static dyn QuantType> {
+        match self {
+            Self::F32 => Some(&types::F32),
+            Self::F16 => Some(&types::F16),
+            Self::Bf16 => Some(&types::Bf16),
+            Self::F64 | Self::U8 | Self::Other(_) => None,
+        }
+    }
+
+    /// Whether elements are real numbers that are read here.
+    pub fn is_real(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::F64)
+    }
+
+    /// Its name, as the format spells it.
+    pub fn name(self) -> String {
+        match self {
+            Self::F32 => "F32".to_owned(),
+            Self::F16 => "F16".to_owned(),
+            Self::Bf16 => "BF16".to_owned(),
+            Self::F64 => "F64".to_owned(),
+            Self::U8 => "U8".to_owned(),
+            Self::Other(dtype) => format!("{dtype:?}"),
+        }
+    }
+
+    fn of(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self::F32,
+            Dtype::F16 => Self::F16,
+            Dtype::BF16 => Self::Bf16,
+            Dtype::F64 => Self::F64,
+            Dtype::U8 => Self::U8,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Maps the safetensors files of a folder: those that the index names, or without one
+    /// `model*.safetensors`, or else the only one there is. Files may be links, as in the hub's cache.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] for an index and files that do not agree in both directions, for a file that is
+    /// missing, cut short or broken, and where there is none.
+    pub fn open(folder: &Path) -> Result<Self, ConvertError> {
+        let index = folder.join(INDEX);
+        let (names, map) = if index.is_file() {
+            let map = read_index(&index)?;
+            let mut names: Vec<String> = map.values().cloned().collect();
+            names.sort();
+            names.dedup();
+            (names, Some(map))
+        } else {
+            (files_without_index(folder)?, None)
+        };
+        let missing: Vec<&str> =
+            names.iter().filter(|name| !folder.join(name).is_file()).map(String::as_str).collect();
+        if let Some(first) = missing.first() {
+            let (n, all) = (missing.len(), names.len());
+            let detail = format!("{n} of {all} files that it names are not there: {first} and so on");
+            return Err(ConvertError::file(&index, detail));
+        }
+        let mut out = Self { tensors: BTreeMap::new(), files: Vec::new() };
+        for name in &names {
+            out.add(&folder.join(name))?;
+        }
+        if let Some(map) = map {
+            out.check_index(&index, folder, &map)?;
+        }
+        Ok(out)
+    }
+
+    /// The tensor of this name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name)
+    }
+
+    /// All names, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// A tensor's bytes, shared with the mapped file.
+    pub fn bytes(&self, tensor: &Tensor) -> Bytes {
+        self.files[tensor.file].1.slice(tensor.bytes.clone())
+    }
+
+    fn add(&mut self, path: &Path) -> Result<(), ConvertError> {
+        let bytes = gguf::map(path).map_err(|err| ConvertError::file(path, err))?;
+        if bytes.starts_with(b"version https://git-lfs") {
+            let detail = "is a Git LFS pointer, not the file itself: fetch it with git lfs or from the hub";
+            return Err(ConvertError::file(path, detail));
+        }
+        let (start, metadata) = header(&bytes)
+            .map_err(|detail| ConvertError::file(path, format!("is no whole safetensors file: {detail}")))?;
+        let file = self.files.len();
+        for (name, info) in metadata.tensors() {
+            let (from, to) = info.data_offsets;
+            let shape = info.shape.clone();
+            let bytes = start + from..start + to;
+            let tensor = Tensor { elem: Elem::of(info.dtype), shape, file, bytes };
+            if let Some(other) = self.tensors.insert(name.clone(), tensor) {
+                let other = self.files[other.file].0.display().to_string();
+                let detail = format!("has tensor {}, which {other} has too", name.escape_debug());
+                return Err(ConvertError::file(path, detail));
+            }
+        }
+        self.files.push((path.to_owned(), bytes));
+        Ok(())
+    }
+
+    /// That every tensor of the index is in its file, and every tensor of a file in the index.
+    fn check_index(
+        &self,
+        index: &Path,
+        folder: &Path,
+        map: &BTreeMap<String, String>,
+    ) -> Result<(), ConvertError> {
+        for (name, file) in map {
+            let there = self.get(name).map(|tensor| &self.files[tensor.file].0);
+            if there != Some(&folder.join(file)) {
+                let found = there.map_or("in no file".to_owned(), |path| format!("in {}", path.display()));
+                let name = name.escape_debug();
+                let detail = format!("puts tensor {name} into {}, it is {found}", file.escape_debug());
+                return Err(ConvertError::file(index, detail));
+            }
+        }
+        match self.names().find(|name| !map.contains_key(*name)) {
+            None => Ok(()),
+            Some(name) => {
+                let path = self.files[self.tensors[name].file].0.display().to_string();
+                let detail = format!("does not name tensor {}, which {path} has", name.escape_debug());
+                Err(ConvertError::file(index, detail))
+            }
+        }
+    }
+}
+
+/// Where the data starts, and what is in it: tensors that tile it without gaps or overlaps.
+fn header(bytes: &[u8]) -> Result<(usize, Metadata), String> {
+    const MAX_HEADER: u64 = 100_000_000;
+    let length = bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+    let length = length.ok_or_else(|| format!("want 8 bytes at least, found {}", bytes.len()))?;
+    if length > MAX_HEADER {
+        return Err(format!("want a header of at most {MAX_HEADER} bytes, found {length}"));
+    }
+    let start = 8 + length as usize;
+    let header = bytes.get(8..start);
+    let header = header.ok_or_else(|| {
+        format!("want {length} bytes of header, found {}: it is cut short", bytes.len() - 8)
+    })?;
+    let metadata: Metadata = serde_json::from_slice(header).map_err(|err| format!("its header: {err}"))?;
+    let end = metadata.tensors().values().map(|info| info.data_offsets.1).max().unwrap_or(0);
+    match bytes.len() - start {
+        found if found == end => Ok((start, metadata)),
+        found => Err(format!("want {end} bytes of tensors, found {found}")),
+    }
+}
+
+/// Tensor to file name, which is of the folder itself.
+fn read_index(path: &Path) -> Result<BTreeMap<String, String>, ConvertError> {
+    let json = super::read_json(path)?;
+    let map = json.get("weight_map").and_then(Json::as_object);
+    let map = map.ok_or_else(|| ConvertError::file(path, "want an object `weight_map`, found none"))?;
+    let mut out = BTreeMap::new();
+    for (name, file) in map {
+        let file = file.as_str().filter(|file| is_plain_name(file)).ok_or_else(|| {
+            let name = name.escape_debug();
+            ConvertError::file(
+                path,
+                format!("tensor {name}: want the name of a file beside it, found {file}"),
+            )
+        })?;
+        out.insert(name.clone(), file.to_owned());
+    }
+    match out.is_empty() {
+        true => Err(ConvertError::file(path, "names no tensor")),
+        false => Ok(out),
+    }
+}
+
+/// Whether a name leads to a file of the folder itself, on any system.
+fn is_plain_name(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    let is_one = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+    is_one && !name.contains(['/', '\\', ':', '\0']) && name.ends_with(".safetensors")
+}
+
+/// `model*.safetensors`, sorted, or the only file of that kind.
+fn files_without_index(folder: &Path) -> Result<Vec<String>, ConvertError> {
+    let entries = fs::read_dir(folder).map_err(|err| ConvertError::file(folder, err))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let (mut found, mut others) = (Vec::new(), Vec::new());
+    for name in names {
+        if name.ends_with(".safetensors") {
+            found.push(name);
+        } else if [".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf"].iter().any(|end| name.ends_with(end)) {
+            others.push(name);
+        }
+    }
+    found.sort();
+    let of_model: Vec<String> = found.iter().filter(|name| name.starts_with("model")).cloned().collect();
+    if !of_model.is_empty() {
+        // Some repositories hold a second copy of the model under another name; parts of one say how many.
+        let parts = of_model.iter().filter(|name| name.contains("-of-")).count();
+        if parts != 0 && parts != of_model.len() {
+            let detail = format!("want one model, found {}", of_model.join(", "));
+            return Err(ConvertError::file(folder, detail));
+        }
+        return all_parts(folder, of_model);
+    }
+    match &found[..] {
+        [only] => return Ok(vec![only.clone()]),
+        [] => {}
+        several => {
+            let detail =
+                format!("want model.safetensors or an index ({INDEX}), found {}", several.join(", "));
+            return Err(ConvertError::file(folder, detail));
+        }
+    }
+    others.sort();
+    let detail = match others.first() {
+        Some(name) if name.ends_with(".gguf") => format!("holds {name}, which is GGUF already"),
+        Some(name) => format!(
+            "holds {name} and no safetensors: a pickle can run code when it is read, and is not read here; \
+             save the model with transformers' save_pretrained, which writes safetensors"
+        ),
+        None => "has no safetensors file".to_owned(),
+    };
+    Err(ConvertError::file(folder, detail))
+}
+
+/// That `model-00001-of-00003.safetensors` has all its kin.
+fn all_parts(folder: &Path, names: Vec<String>) -> Result<Vec<String>, ConvertError> {
+    let count = |name: &str| -> Option<usize> {
+        let (_, rest) = name.split_once("-of-")?;
+        rest.strip_suffix(".safetensors")?.parse().ok()
+    };
+    match names.first().and_then(|name| count(name)) {
+        Some(n) if n != names.len() => {
+            let detail =
+                format!("want {n} parts by their names, found {}: {}", names.len(), names.join(", "));
+            Err(ConvertError::file(folder, detail))
+        }
+        _ => Ok(names),
+    }
+}

@@ -1,0 +1,334 @@
+//! `config.json`, in the spellings of transformers 4 and 5.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+use super::ConvertError;
+
+/// Above this no count of a real model lies.
+const MAX_COUNT: u64 = 1 << 30;
+
+/// The configuration of a language model: of a multimodal one, its text part.
+#[derive(Clone, Debug)]
+pub struct Config {
+    path: PathBuf,
+    /// The file whole.
+    whole: Json,
+    /// `text_config` where there is one, or else all of it.
+    text: Json,
+    /// Values of keys that a configuration of this architecture may leave out.
+    defaults: &'static [(&'static str, f64)],
+}
+
+/// How a checkpoint's linear weights are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quantization {
+    /// `quant_method`.
+    pub method: String,
+    /// `linear_class` of BitNet; `bitlinear` where it is not named.
+    pub linear_class: String,
+    /// Whether weights are masters that are rounded when the model is loaded.
+    pub online: Option<bool>,
+    /// Modules whose weights are as they are, by parts of their names.
+    pub spared: Vec<String>,
+}
+
+/// The rotary embedding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Base of the frequencies.
+    pub base: f64,
+    /// Base in the layers with a sliding window, where those have their own.
+    pub local_base: Option<f64>,
+    /// How frequencies are stretched.
+    pub scaling: RopeScaling,
+}
+
+/// How rotary frequencies are stretched.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Positions divided by a factor.
+    Linear(f64),
+    /// YaRN.
+    Yarn {
+        /// How much longer the context became.
+        factor: f64,
+        /// Positions before that.
+        original: u32,
+        /// Factor on queries and keys, in place of YaRN's own.
+        attention: Option<f64>,
+    },
+    /// Llama 3.1: divisors of the frequencies, by wavelength.
+    Llama3 {
+        /// Of the longest waves.
+        factor: f64,
+        /// Wavelengths above `original / low` are long.
+        low: f64,
+        /// Wavelengths below `original / high` are short.
+        high: f64,
+        /// Positions before stretching.
+        original: f64,
+    },
+}
+
+impl Config {
+    /// Reads `config.json` of a folder.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] where it is missing or no JSON object.
+    pub fn read(folder: &Path) -> Result<Self, ConvertError> {
+        let path = folder.join("config.json");
+        let whole = super::read_json(&path)?;
+        if !whole.is_object() {
+            return Err(ConvertError::file(&path, "want a JSON object"));
+        }
+        let text = whole.get("text_config").filter(|text| text.is_object()).unwrap_or(&whole).clone();
+        Ok(Self { path, whole, text, defaults: &[] })
+    }
+
+    /// The class that `architectures` names first.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] if it names none.
+    pub fn class(&self) -> Result<&str, ConvertError> {
+        let class = self.whole.get("architectures").and_then(|list| list.get(0)).and_then(Json::as_str);
+        class.ok_or_else(|| self.wrong("architectures", "a list with the model's class", None))
+    }
+
+    /// Values for keys that are left out, from here on.
+    pub fn set_defaults(&mut self, defaults: &'static [(&'static str, f64)]) {
+        self.defaults = defaults;
+    }
+
+    /// The value of the first of these keys that has one.
+    pub fn get(&self, keys: &[&str]) -> Option<&Json> {
+        let of = |json: &'_ Json, key: &&str| json.get(*key).is_some_and(|value| !value.is_null());
+        let found = keys.iter().find(|key| of(&self.text, key));
+        match found {
+            Some(key) => self.text.get(*key),
+            None => keys.iter().find(|key| of(&self.whole, key)).and_then(|key| self.whole.get(*key)),
+        }
+    }
+
+    fn number(&self, keys: &[&str]) -> Result<Option<f64>, ConvertError> {
+        match self.get(keys) {
+            None => Ok(self.defaults.iter().find(|(key, _)| keys.contains(key)).map(|(_, value)| *value)),
+            Some(value) => match value.as_f64().filter(|number| number.is_finite()) {
+                Some(number) => Ok(Some(number)),
+                None => Err(self.wrong(keys[0], "a number", Some(value))),
+            },
+        }
+    }
+
+    /// A count from 1 under the first of these keys.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] for anything else.
+    pub fn count(&self, keys: &[&str]) -> Result<Option<usize>, ConvertError> {
+        let is_count = |number: f64| number.fract() == 0.0 && (1.0..=MAX_COUNT as f64).contains(&number);
+        match self.number(keys)? {
+            None => Ok(None),
+            Some(number) if is_count(number) => Ok(Some(number as usize)),
+            Some(_) => Err(self.wrong(keys[0], "a whole number from 1 to 2^30", self.get(keys))),
+        }
+    }
+
+    /// A count that must be there.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`].
+    pub fn require(&self, keys: &[&str]) -> Result<usize, ConvertError> {
+        self.count(keys)?.ok_or_else(|| self.wrong(keys[0], "a whole number from 1", None))
+    }
+
+    /// A number above 0.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] for anything else.
+    pub fn positive(&self, keys: &[&str]) -> Result<Option<f64>, ConvertError> {
+        match self.number(keys)? {
+            Some(number) if number <= 0.0 => Err(self.wrong(keys[0], "a number above 0", self.get(keys))),
+            number => Ok(number),
+        }
+    }
+
+    /// A truth value.
+    pub fn bool(&self, keys: &[&str]) -> Option<bool> {
+        self.get(keys).and_then(Json::as_bool)
+    }
+
+    /// A text.
+    pub fn str(&self, keys: &[&str]) -> Option<&str> {
+        self.get(keys).and_then(Json::as_str)
+    }
+
+    /// An error about a key.
+    pub fn wrong(&self, key: &str, want: &str, found: Option<&Json>) -> ConvertError {
+        let found = found.map_or("none".to_owned(), |value| value.to_string());
+        ConvertError::file(&self.path, format!("`{key}`: want {want}, found {found}"))
+    }
+
+    /// What `quantization_config` says, where there is one.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] for one without a method.
+    pub fn quantization(&self) -> Result<Option<Quantization>, ConvertError> {
+        let Some(json) = self.get(&["quantization_config"]) else { return Ok(None) };
+        let text = |key: &str| json.get(key).and_then(Json::as_str);
+        let Some(method) = text("quant_method") else {
+            return Err(self.wrong("quantization_config", "an object with `quant_method`", Some(json)));
+        };
+        let online = match text("quantization_mode") {
+            None => None,
+            Some("online") => Some(true),
+            Some("offline") => Some(false),
+            Some(_) => {
+                let found = json.get("quantization_mode");
+                return Err(self.wrong("quantization_mode", "`online` or `offline`", found));
+            }
+        };
+        let spared = json.get("modules_to_not_convert").and_then(Json::as_array).cloned().unwrap_or_default();
+        Ok(Some(Quantization {
+            method: method.to_owned(),
+            linear_class: text("linear_class").unwrap_or("bitlinear").to_owned(),
+            online,
+            spared: spared.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+        }))
+    }
+
+    /// The rotary embedding, from `rope_theta` and `rope_scaling` or from `rope_parameters`.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] for values that make no sense, and a scaling that no GGUF reader knows.
+    pub fn rope(&self) -> Result<Rope, ConvertError> {
+        let of_kinds = self.get(&["rope_parameters"]);
+        let new = of_kinds.map(|json| json.get("full_attention").unwrap_or(json));
+        let local = of_kinds.and_then(|json| json.get("sliding_attention"));
+        let old = self.get(&["rope_scaling"]);
+        let theta = |json: Option<&Json>| json.and_then(|json| json.get("rope_theta")).and_then(Json::as_f64);
+        let base = match theta(new) {
+            Some(base) => Some(base),
+            None => self.positive(&["rope_theta", "rotary_emb_base"])?,
+        };
+        let local_base = match theta(local) {
+            Some(base) => Some(base),
+            None => self.positive(&["rope_local_base_freq"])?,
+        };
+        let rope =
+            Rope { base: base.unwrap_or(10000.0), local_base, scaling: self.rope_scaling(new.or(old))? };
+        for base in [Some(rope.base), rope.local_base].into_iter().flatten() {
+            if !(base.is_finite() && base > 0.0) {
+                return Err(self.wrong("rope_theta", "a number above 0", None));
+            }
+        }
+        Ok(rope)
+    }
+
+    fn rope_scaling(&self, json: Option<&Json>) -> Result<RopeScaling, ConvertError> {
+        let Some(json) = json else { return Ok(RopeScaling::None) };
+        let kind = ["rope_type", "type"].iter().find_map(|key| json.get(*key)).and_then(Json::as_str);
+        let number = |key: &str| -> Result<Option<f64>, ConvertError> {
+            match json.get(key).filter(|value| !value.is_null()) {
+                None => Ok(None),
+                Some(value) => match value.as_f64().filter(|number| number.is_finite() && *number > 0.0) {
+                    Some(number) => Ok(Some(number)),
+                    None => Err(self.wrong(&format!("rope: {key}"), "a number above 0", Some(value))),
+                },
+            }
+        };
+        let require = |key: &str| number(key)?.ok_or_else(|| self.wrong(key, "a number above 0", Some(json)));
+        let original = match number("original_max_position_embeddings")? {
+            Some(original) => original,
+            None => self.require(&["max_position_embeddings"])? as f64,
+        };
+        match kind {
+            None | Some("default") => Ok(RopeScaling::None),
+            Some("linear") => Ok(RopeScaling::Linear(require("factor")?)),
+            Some("yarn") => {
+                for (key, usual) in [("beta_fast", 32.0), ("beta_slow", 1.0)] {
+                    if number(key)?.is_some_and(|found| found != usual) {
+                        let want = format!("{usual}: readers of GGUF know no other");
+                        return Err(self.wrong(&format!("rope: {key}"), &want, json.get(key)));
+                    }
+                }
+                let attention = number("attention_factor")?;
+                Ok(RopeScaling::Yarn { factor: require("factor")?, original: original as u32, attention })
+            }
+            Some("llama3") => {
+                let (low, high) = (require("low_freq_factor")?, require("high_freq_factor")?);
+                if high <= low {
+                    return Err(self.wrong("high_freq_factor", "more than `low_freq_factor`", Some(json)));
+                }
+                Ok(RopeScaling::Llama3 { factor: require("factor")?, low, high, original })
+            }
+            Some(_) => Err(self.wrong("rope_scaling", "default, linear, yarn or llama3", Some(json))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(json: Json) -> Config {
+        let text = json.get("text_config").unwrap_or(&json).clone();
+        Config { path: "config.json".into(), whole: json, text, defaults: &[("rms_norm_eps", 1e-6)] }
+    }
+
+    #[test]
+    fn rope_in_the_spellings_of_both_versions() {
+        let old = json!({"rope_theta": 5e5, "max_position_embeddings": 4096, "rope_scaling":
+            {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}});
+        let new = json!({"max_position_embeddings": 4096, "rope_parameters":
+            {"rope_theta": 5e5, "rope_type": "yarn", "factor": 4.0,
+             "original_max_position_embeddings": 1024}});
+        let want = RopeScaling::Yarn { factor: 4.0, original: 1024, attention: None };
+        for json in [old, new] {
+            let rope = config(json).rope().unwrap();
+            assert_eq!((rope.base, rope.local_base, rope.scaling), (5e5, None, want.clone()));
+        }
+        let by_layer = json!({"text_config": {"max_position_embeddings": 512, "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}});
+        let rope = config(by_layer).rope().unwrap();
+        assert_eq!((rope.base, rope.local_base, rope.scaling), (1e6, Some(1e4), RopeScaling::Linear(8.0)));
+        let nothing = config(json!({"max_position_embeddings": 512, "rope_scaling": null})).rope().unwrap();
+        assert_eq!((nothing.base, nothing.scaling), (10000.0, RopeScaling::None));
+        for wrong in [
+            json!({"type": "dynamic", "factor": 2.0}),
+            json!({"type": "yarn"}),
+            json!({"type": "yarn", "factor": 4.0, "beta_fast": 16.0}),
+            json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}),
+        ] {
+            let json = json!({"max_position_embeddings": 512, "rope_scaling": wrong});
+            assert!(config(json.clone()).rope().is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn the_text_part_comes_first_and_defaults_last() {
+        let json = json!({"hidden_size": 1, "tie_word_embeddings": true,
+            "text_config": {"hidden_size": 8, "num_hidden_layers": null}});
+        let config = config(json);
+        assert_eq!(config.require(&["hidden_size"]).unwrap(), 8);
+        assert_eq!(config.bool(&["tie_word_embeddings"]), Some(true));
+        assert_eq!(config.positive(&["rms_norm_eps"]).unwrap(), Some(1e-6));
+        assert!(config.require(&["num_hidden_layers"]).is_err());
+    }
+
+    #[test]
+    fn what_is_said_of_packed_weights() {
+        let of = |json: Json| config(json!({ "quantization_config": json })).quantization();
+        let found = of(json!({"quant_method": "bitnet", "modules_to_not_convert": ["lm_head"]}));
+        let found = found.unwrap().unwrap();
+        assert_eq!((found.linear_class.as_str(), found.online), ("bitlinear", None));
+        assert_eq!(found.spared, ["lm_head"]);
+        assert!(of(json!({"quant_method": "bitnet", "quantization_mode": "sometimes"})).is_err());
+        assert!(of(json!({})).is_err());
+    }
+}

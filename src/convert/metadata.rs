@@ -1,0 +1,195 @@
+//! The keys of a converted file that are not about its vocabulary.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::arch::{Architecture, Rope};
+use super::config::{Config, RopeScaling};
+use super::shape::Shape;
+use super::{ConvertError, card, names};
+use crate::gguf::{Array, Metadata, TensorInfo, Value, ValueType};
+
+/// Writes `general.*` and the keys under the architecture's name; notes say what a file cannot hold.
+///
+/// # Errors
+/// [`ConvertError::File`] for values of the configuration that make no sense.
+pub fn write(
+    folder: &Path,
+    config: &Config,
+    arch: &Architecture,
+    shape: &Shape,
+    metadata: &mut Metadata,
+    notes: &mut Vec<String>,
+) -> Result<(), ConvertError> {
+    let name = (arch.name)(config)?;
+    metadata.set("general.architecture", name);
+    metadata.set("general.type", "model");
+    sampling(&super::tokenizer::optional(&folder.join("generation_config.json"))?, metadata, notes);
+    metadata.set("general.name", names::of_folder(folder));
+    // Its place among the first keys; the tensors are counted later.
+    metadata.set("general.size_label", "");
+    card::write(folder, metadata);
+    let mut set = |key: &str, value: Value| metadata.set(format!("{name}.{key}"), value);
+    let count = |n: usize| Value::U32(n as u32);
+    set("block_count", count(shape.n_layers));
+    set("context_length", count(shape.n_ctx));
+    set("embedding_length", count(shape.hidden));
+    set("feed_forward_length", count(shape.ffn));
+    set("attention.head_count", count(shape.n_heads));
+    if arch.rope != Rope::None {
+        set("attention.head_count_kv", count(shape.n_kv_heads));
+    }
+    let epsilon = match arch.layer_norm {
+        true => "attention.layer_norm_epsilon",
+        false => "attention.layer_norm_rms_epsilon",
+    };
+    set(epsilon, Value::F32(shape.eps as f32));
+    if arch.rope == Rope::Whole || shape.has_head_dim {
+        set("attention.key_length", count(shape.head_dim));
+        set("attention.value_length", count(shape.head_dim));
+    }
+    if arch.rope == Rope::Whole {
+        set("vocab_size", count(shape.vocab));
+        set("rope.dimension_count", count(shape.head_dim));
+    }
+    if let Some((n_experts, n_used, ffn)) = shape.experts {
+        set("expert_count", count(n_experts));
+        set("expert_used_count", count(n_used));
+        set("expert_feed_forward_length", count(ffn));
+    }
+    if arch.rope != Rope::None {
+        let rope = config.rope()?;
+        set("rope.freq_base", Value::F32(rope.base as f32));
+        match rope.scaling {
+            // Llama 3's is a tensor of its own.
+            RopeScaling::None | RopeScaling::Llama3 { .. } => {}
+            RopeScaling::Linear(factor) => {
+                set("rope.scaling.type", Value::from("linear"));
+                set("rope.scaling.factor", Value::F32(factor as f32));
+            }
+            RopeScaling::Yarn { factor, original, attention } => {
+                set("rope.scaling.type", Value::from("yarn"));
+                set("rope.scaling.factor", Value::F32(factor as f32));
+                set("rope.scaling.original_context_length", Value::U32(original));
+                if let Some(attention) = attention {
+                    // Readers multiply by YaRN's own factor as well.
+                    let beside = attention / (1.0 + 0.1 * factor.ln());
+                    set("rope.scaling.attn_factor", Value::F32(beside as f32));
+                }
+            }
+        }
+        if name == "gemma3"
+            && let Some(base) = rope.local_base.filter(|base| *base != 10000.0)
+        {
+            set("rope.freq_base_swa", Value::F32(base as f32));
+        }
+    }
+    if name == "gemma3" {
+        windows(config, shape, metadata)?;
+    } else if config.bool(&["use_sliding_window"]) != Some(false)
+        && let Some(window) = config.count(&["sliding_window"])?.filter(|window| *window < shape.n_ctx)
+    {
+        notes.push(format!(
+            "the model attends to its last {window} positions, and files of architecture {name} have no key \
+             for that: longer texts are read whole, as llama.cpp does"
+        ));
+    }
+    Ok(())
+}
+
+/// Gemma 3's windows: six layers are a period unless a configuration says otherwise.
+fn windows(config: &Config, shape: &Shape, metadata: &mut Metadata) -> Result<(), ConvertError> {
+    let key = |name: &str| format!("gemma3.{name}");
+    metadata.set(key("attention.sliding_window"), config.require(&["sliding_window"])? as u32);
+    if let Some(cap) = config.positive(&["final_logit_softcapping"])? {
+        metadata.set(key("final_logit_softcapping"), cap as f32);
+    }
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    if let Some(list) = config.get(&["layer_types"]) {
+        let slides = |kind: &Json| match kind.as_str() {
+            Some("sliding_attention") => Some(true),
+            Some("full_attention") => Some(false),
+            _ => None,
+        };
+        let found: Option<Vec<bool>> =
+            list.as_array().map(Vec::as_slice).unwrap_or_default().iter().map(slides).collect();
+        let found = found.filter(|found| found.len() == shape.n_layers).ok_or_else(|| {
+            config.wrong("layer_types", "sliding_attention or full_attention for each layer", Some(list))
+        })?;
+        if found.iter().enumerate().any(|(layer, slides)| *slides != (layer % 6 != 5)) {
+            let values: Vec<Value> = found.into_iter().map(Value::Bool).collect();
+            metadata.set(key(PATTERN), Array::from_values(ValueType::Bool, &values));
+        }
+    } else if let Some(n) = config.count(&["sliding_window_pattern", "_sliding_window_pattern"])?
+        && n != 6
+    {
+        metadata.set(key(PATTERN), n as u32);
+    }
+    Ok(())
+}
+
+/// How the model wants to be sampled, unless it does not want that at all.
+fn sampling(generation: &Json, metadata: &mut Metadata, notes: &mut Vec<String>) {
+    let floats = [
+        ("top_p", "top_p"),
+        ("min_p", "min_p"),
+        ("temperature", "temp"),
+        ("repetition_penalty", "penalty_repeat"),
+    ];
+    let number = |key: &str| generation.get(key).and_then(Json::as_f64);
+    if generation.get("do_sample").and_then(Json::as_bool) == Some(false) {
+        if floats.iter().any(|(key, _)| number(key).is_some()) || number("top_k").is_some() {
+            notes.push(
+                "generation_config.json says do_sample false, which no key of a file says: the sampling \
+                 parameters beside it are left out"
+                    .to_owned(),
+            );
+        }
+        return;
+    }
+    if let Some(k) = generation.get("top_k").and_then(Json::as_i64).and_then(|k| i32::try_from(k).ok()) {
+        metadata.set("general.sampling.top_k", k);
+    }
+    for (key, name) in floats {
+        if let Some(value) = number(key) {
+            metadata.set(format!("general.sampling.{name}"), value as f32);
+        }
+    }
+}
+
+/// The number of weights in few letters, as llama.cpp's converter writes it: `2.4B`, and `128x1.5B` with
+/// experts, of which one counts.
+pub fn size_label(tensors: &[TensorInfo], n_experts: Option<usize>) -> String {
+    let n: usize = tensors.iter().map(TensorInfo::n_elems).sum();
+    let Some(n_experts) = n_experts else { return rounded(n) };
+    let of_experts: usize =
+        tensors.iter().filter(|info| info.name.contains("_exps.")).map(TensorInfo::n_elems).sum();
+    format!("{n_experts}x{}", rounded(n - of_experts + of_experts / n_experts))
+}
+
+fn rounded(n: usize) -> String {
+    let (scale, letter) = match n as f64 {
+        n if n > 1e12 => (1e-12, "T"),
+        n if n > 1e9 => (1e-9, "B"),
+        n if n > 1e6 => (1e-6, "M"),
+        _ => (1e-3, "K"),
+    };
+    let scaled = n as f64 * scale;
+    let digits = (scaled.round_ties_even() as u64).to_string();
+    let fraction = 2usize.saturating_sub(digits.trim_start_matches('0').len());
+    format!("{scaled:.fraction$}{letter}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_upstreams() {
+        assert_eq!(rounded(2_412_820_480), "2.4B");
+        assert_eq!(rounded(291_000), "291K");
+        assert_eq!(rounded(8_030_261_312), "8.0B");
+        assert_eq!(rounded(900), "0.9K");
+    }
+}

@@ -1,0 +1,155 @@
+//! Which pre-tokenizer a `tokenizer.json` describes: by what it does, not by a hash of what comes out.
+
+use serde_json::Value as Json;
+
+use crate::tokenizer::pre_tokenizers;
+
+/// GPT-2's expression, which `ByteLevel` applies unless it is told not to.
+const BYTE_LEVEL: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
+/// What `Punctuation` splits off.
+const PUNCTUATION: &str = r"[\p{P}$+<=>^~|`]+";
+
+/// The name of the pre-tokenizer in `tokenizer.ggml.pre`.
+///
+/// # Errors
+/// What it is instead: steps that no file can say, or expressions that no known one has.
+pub fn name(tokenizer: &Json) -> Result<&'static str, String> {
+    let steps = steps(tokenizer.get("pre_tokenizer").unwrap_or(&Json::Null))?;
+    let steps: Vec<String> = steps.iter().map(|step| canonical(step)).collect();
+    let is_it = |patterns: &[&str]| {
+        let same = |(pattern, step): (&&str, &String)| {
+            let (pattern, one_by_one) = (canonical(pattern), r"\p{N}");
+            // Falcon-E's digits are written either way.
+            pattern == *step || (pattern == "[0-9]" && step == one_by_one)
+        };
+        patterns.len() == steps.len() && patterns.iter().zip(&steps).all(same)
+    };
+    let found = pre_tokenizers().find(|(_, patterns)| is_it(patterns)).map(|(name, _)| name);
+    found.ok_or_else(|| {
+        let known: Vec<_> = pre_tokenizers().map(|(name, _)| name).collect();
+        let known = known.join(", ");
+        format!("its pre-tokenizer is none of {known}: it splits by {}", steps.join("  then by  "))
+    })
+}
+
+/// The expressions by which a pre-tokenizer splits, one after the other.
+fn steps(json: &Json) -> Result<Vec<String>, String> {
+    let flag = |key: &str| json.get(key).and_then(Json::as_bool);
+    let text = |key: &str| json.get(key).and_then(Json::as_str);
+    match text("type") {
+        Some("Sequence") => {
+            let parts = json.get("pretokenizers").and_then(Json::as_array).cloned().unwrap_or_default();
+            let parts: Result<Vec<_>, _> = parts.iter().map(steps).collect();
+            Ok(parts?.concat())
+        }
+        Some("ByteLevel") => match (flag("add_prefix_space"), flag("use_regex")) {
+            (Some(true), _) => {
+                Err("its ByteLevel adds a space before each text, which no file can say".into())
+            }
+            (_, Some(false)) => Ok(Vec::new()),
+            _ => Ok(vec![BYTE_LEVEL.to_owned()]),
+        },
+        Some("Digits") if flag("individual_digits") == Some(true) => Ok(vec![r"\p{N}".to_owned()]),
+        Some("Digits") => Ok(vec![r"\p{N}+".to_owned()]),
+        Some("Punctuation") => match text("behavior") {
+            Some("Contiguous") => Ok(vec![PUNCTUATION.to_owned()]),
+            _ => Ok(vec![PUNCTUATION.trim_end_matches('+').to_owned()]),
+        },
+        Some("Split") => {
+            // The second keeps the matches and drops what is between them, of which there is nothing.
+            match (text("behavior"), flag("invert").unwrap_or(false)) {
+                (Some("Isolated"), _) | (Some("Removed"), true) => {}
+                (behavior, invert) => {
+                    let behavior = behavior.unwrap_or("none");
+                    return Err(format!("its Split is {behavior} (invert {invert}), want Isolated"));
+                }
+            }
+            let pattern = json.get("pattern").unwrap_or(&Json::Null);
+            let regex = pattern.get("Regex").and_then(Json::as_str);
+            match (regex, pattern.get("String").and_then(Json::as_str)) {
+                (Some(regex), _) => Ok(vec![regex.to_owned()]),
+                (None, Some(string)) => Ok(vec![regex::escape(string)]),
+                (None, None) => Err("its Split has no pattern".to_owned()),
+            }
+        }
+        Some("Metaspace") => Err("it is of SentencePiece's kind, whose scores are in tokenizer.model".into()),
+        Some(other) => Err(format!("its pre-tokenizer has a step {other}, which is not known here")),
+        None => Err("it has no pre-tokenizer; one of SentencePiece's kind wants tokenizer.model".to_owned()),
+    }
+}
+
+/// An expression in one spelling of several that mean the same.
+fn canonical(pattern: &str) -> String {
+    const ANY_CASE: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+    const SPELLED: &str = "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]";
+    let pattern = pattern.replace(&format!("{ANY_CASE}|"), &format!("{SPELLED}|"));
+    let pattern = pattern.replace(&format!("{ANY_CASE}?"), &format!("(?:{SPELLED})?"));
+    // Possessive quantifiers, which change nothing where alternatives exclude each other.
+    let pattern = pattern.replace("++", "+").replace("]?+", "]?").replace("}?+", "}?");
+    let pattern = pattern.replace(r"\s+(?!\S)|\s+", r"\s+").replace("[0-9][0-9][0-9]", "[0-9]{3}");
+    pattern.replace(r"\s*[\r\n]|\s+", r"\s*[\r\n]+|\s+")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(pre_tokenizer: &Json) -> Result<&'static str, String> {
+        name(&json!({ "pre_tokenizer": pre_tokenizer }))
+    }
+
+    fn split(regex: &str) -> Json {
+        json!({"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false},
+            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]})
+    }
+
+    /// The spellings are those of the published files.
+    #[test]
+    fn published_structures_have_names() {
+        let llama = concat!(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|",
+            r"\s*[\r\n]+|\s+(?!\S)|\s+"
+        );
+        assert_eq!(of(&split(llama)), Ok("llama-bpe"));
+        assert_eq!(of(&split(&llama.replace("{1,3}", ""))), Ok("qwen2"));
+        let gpt_4o = concat!(
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+",
+            r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}|",
+            r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        );
+        assert_eq!(of(&split(gpt_4o)), Ok("gpt-4o"));
+        let tekken = concat!(
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|",
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|",
+            r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        );
+        assert_eq!(of(&split(tekken)), Ok("tekken"));
+        let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true});
+        assert_eq!(of(&byte_level), Ok("gpt-2"));
+        let digits = json!({"type": "Digits", "individual_digits": true});
+        let smollm = json!({"type": "Sequence", "pretokenizers": [digits, byte_level]});
+        assert_eq!(of(&smollm), Ok("smollm"));
+        let punctuation = json!({"type": "Punctuation", "behavior": "Contiguous"});
+        let three = json!({"type": "Split", "pattern": {"Regex": "[0-9][0-9][0-9]"}, "behavior": "Isolated"});
+        let falcon = json!({"type": "Sequence", "pretokenizers": [punctuation, byte_level, three]});
+        assert_eq!(of(&falcon), Ok("falcon"));
+        let falcon_e = json!({"type": "Sequence", "pretokenizers": [punctuation, byte_level, digits]});
+        assert_eq!(of(&falcon_e), Ok("falcon_e"));
+    }
+
+    #[test]
+    fn anything_else_is_an_error_that_shows_it() {
+        let said = of(&split(r"\w+|\W+")).unwrap_err();
+        assert!(said.contains(r"\w+|\W+") && said.contains("llama-bpe"), "{said}");
+        let prefixed = json!({"type": "ByteLevel", "add_prefix_space": true, "use_regex": true});
+        assert!(of(&prefixed).unwrap_err().contains("adds a space"));
+        assert!(of(&Json::Null).unwrap_err().contains("tokenizer.model"));
+        assert!(of(&json!({"type": "BertPreTokenizer"})).unwrap_err().contains("BertPreTokenizer"));
+        let merged = json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious"});
+        assert!(of(&merged).unwrap_err().contains("MergedWithPrevious"));
+    }
+}

@@ -1,0 +1,105 @@
+//! The numbers of a checkpoint: from its configuration, and from its tensors where those know better.
+
+use super::ConvertError;
+use super::arch::{Architecture, Dim};
+use super::config::Config;
+
+/// Counts and widths.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    /// Blocks.
+    pub n_layers: usize,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Width of the feed-forward network.
+    pub ffn: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key and value heads.
+    pub n_kv_heads: usize,
+    /// Length of a head.
+    pub head_dim: usize,
+    /// Whether the configuration gives it.
+    pub has_head_dim: bool,
+    /// Rows of the embedding.
+    pub vocab: usize,
+    /// Positions it was trained with.
+    pub n_ctx: usize,
+    /// Epsilon of its norms.
+    pub eps: f64,
+    /// Experts, how many of them are used, and their width.
+    pub experts: Option<(usize, usize, usize)>,
+}
+
+impl Shape {
+    /// `vocab` is the rows of the embedding.
+    ///
+    /// # Errors
+    /// [`ConvertError::File`] for a key that is missing or makes no sense.
+    pub fn read(config: &Config, arch: &Architecture, vocab: usize) -> Result<Self, ConvertError> {
+        let hidden = config.require(&["hidden_size", "n_embd"])?;
+        let n_heads = config.require(&["num_attention_heads", "n_head"])?;
+        let n_kv_heads = config.count(&["num_key_value_heads"])?.unwrap_or(n_heads);
+        if !n_heads.is_multiple_of(n_kv_heads) {
+            let found = config.get(&["num_key_value_heads"]);
+            return Err(config.wrong("num_key_value_heads", &format!("a divisor of {n_heads}"), found));
+        }
+        let head_dim = config.count(&["head_dim"])?;
+        if head_dim.is_none() && !hidden.is_multiple_of(n_heads) {
+            let found = config.get(&["num_attention_heads", "n_head"]);
+            return Err(config.wrong("num_attention_heads", &format!("a divisor of {hidden}"), found));
+        }
+        let is_gpt2 = arch.layer_norm;
+        let ffn = match config.count(&["intermediate_size", "n_inner"])? {
+            Some(ffn) => ffn,
+            None if is_gpt2 => 4 * hidden,
+            None => config.require(&["intermediate_size"])?,
+        };
+        let experts = match config.count(&["num_experts", "num_local_experts"])? {
+            Some(n) => {
+                let used = config.require(&["num_experts_per_tok"])?;
+                if used > n {
+                    let found = config.get(&["num_experts_per_tok"]);
+                    return Err(config.wrong("num_experts_per_tok", &format!("at most {n}"), found));
+                }
+                Some((n, used, config.require(&["moe_intermediate_size"])?))
+            }
+            None => None,
+        };
+        let said = config.count(&["vocab_size"])?;
+        if said.is_some_and(|said| said > vocab) {
+            let want = format!("at most {vocab}, the rows of the embedding");
+            return Err(config.wrong("vocab_size", &want, config.get(&["vocab_size"])));
+        }
+        let eps = config.positive(&["rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"])?;
+        Ok(Self {
+            n_layers: config.require(&["num_hidden_layers", "n_layer"])?,
+            hidden,
+            ffn,
+            n_heads,
+            n_kv_heads,
+            head_dim: head_dim.unwrap_or(hidden / n_heads),
+            has_head_dim: head_dim.is_some(),
+            vocab,
+            n_ctx: config.require(&["max_position_embeddings", "n_positions", "n_ctx"])?,
+            eps: eps.ok_or_else(|| config.wrong("rms_norm_eps", "a number above 0", None))?,
+            experts,
+        })
+    }
+
+    /// The length of a dimension.
+    pub fn of(&self, dim: Dim) -> usize {
+        match dim {
+            Dim::Vocab => self.vocab,
+            Dim::Hidden => self.hidden,
+            Dim::Q => self.n_heads * self.head_dim,
+            Dim::Kv => self.n_kv_heads * self.head_dim,
+            Dim::Qkv => 3 * self.hidden,
+            Dim::Head => self.head_dim,
+            Dim::Ffn => self.ffn,
+            Dim::Experts => self.experts.map_or(0, |(n, _, _)| n),
+            Dim::ExpertFfn => self.experts.map_or(0, |(_, _, ffn)| ffn),
+            Dim::Positions => self.n_ctx,
+        }
+    }
+}

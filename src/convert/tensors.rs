@@ -1,0 +1,503 @@
+//! From a checkpoint's tensors to those of a file: which becomes which, and how each is made when it is
+//! wanted.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ggml_types::{HostTensor, QuantType, types};
+
+use super::arch::{Architecture, Change, Need, Rule};
+use super::checkpoint::{Checkpoint, Elem, Tensor};
+use super::config::{Rope, RopeScaling};
+use super::shape::Shape;
+use super::ternary::{self, ScaleMeaning};
+use super::{ConvertError, ConvertOptions};
+use crate::gguf::TensorInfo;
+
+/// How the values of a tensor come about.
+#[derive(Clone, Debug)]
+pub enum Values {
+    /// As the checkpoint has them.
+    Real,
+    /// Packed ternary codes, and their scales: one, or one a row.
+    Packed {
+        /// Factors of the codes.
+        scales: Vec<f32>,
+    },
+    /// Master weights of a ternary model.
+    Masters,
+    /// Worked out, f32.
+    Computed(Bytes),
+}
+
+/// A tensor of the file to be.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// Name, dimensions, and the type that it is made in.
+    pub info: TensorInfo,
+    /// Whether it is a linear layer's weight.
+    pub linear: bool,
+    /// How it comes about.
+    pub values: Values,
+    /// The tensors that it is made of: several for experts.
+    parts: Vec<(String, Tensor)>,
+    change: Change,
+    /// Heads, where rows are reordered in each.
+    n_heads: usize,
+}
+
+/// Prefixes of the parts of a multimodal model that are not text.
+const NOT_TEXT: [&str; 12] = [
+    "vision_tower.",
+    "vision_model.",
+    "visual.",
+    "model.visual.",
+    "model.vision_tower.",
+    "multi_modal_projector.",
+    "model.multi_modal_projector.",
+    "mm_projector",
+    "model.mm_projector",
+    "audio_tower.",
+    "model.audio_tower.",
+    "vision_",
+];
+
+/// What stands where before a name as a text model has it.
+const PREFIXES: [(&str, &str); 4] = [
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("model.language_model.", "model."),
+    ("transformer.", ""),
+];
+
+/// The checkpoint's tensors by the names that rules have.
+pub struct Named<'a> {
+    checkpoint: &'a Checkpoint,
+    by_name: BTreeMap<String, &'a str>,
+    /// What is left out, and why.
+    pub notes: Vec<String>,
+}
+
+impl<'a> Named<'a> {
+    /// Sorts out what no file holds.
+    ///
+    /// # Errors
+    /// [`ConvertError::Unsupported`] for parts that are not text, unless they are to be left out;
+    /// [`ConvertError::Tensor`] where two names mean one tensor.
+    pub fn new(
+        checkpoint: &'a Checkpoint,
+        arch: &Architecture,
+        options: &ConvertOptions,
+    ) -> Result<Self, ConvertError> {
+        let (mut by_name, mut n_other) = (BTreeMap::new(), 0);
+        for name in checkpoint.names() {
+            if NOT_TEXT.iter().any(|prefix| name.starts_with(prefix)) {
+                if !options.text_only {
+                    return Err(ConvertError::Unsupported(format!(
+                        "tensor {} is of no text model: ConvertOptions::text_only leaves such parts out",
+                        name.escape_debug()
+                    )));
+                }
+                n_other += 1;
+                continue;
+            }
+            let prefix = PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix));
+            let short = match prefix {
+                Some((prefix, instead)) => format!("{instead}{}", &name[prefix.len()..]),
+                None => name.to_owned(),
+            };
+            // Frequencies and masks that transformers works out again.
+            let is_mask = arch.layers == "h."
+                && [".attn.bias", ".attn.masked_bias"].iter().any(|end| short.ends_with(end));
+            if is_mask || short.ends_with("rotary_emb.inv_freq") {
+                continue;
+            }
+            if let Some(other) = by_name.insert(short, name) {
+                let detail = format!("is here as {} too", other.escape_debug());
+                return Err(ConvertError::tensor(name, detail));
+            }
+        }
+        let notes = match n_other {
+            0 => Vec::new(),
+            n => vec![format!("{n} tensors that are of no text model are left out")],
+        };
+        Ok(Self { checkpoint, by_name, notes })
+    }
+
+    /// The tensor that a rule calls so, without taking it.
+    pub fn get(&self, name: &str) -> Option<&'a Tensor> {
+        self.by_name.get(name).and_then(|name| self.checkpoint.get(name))
+    }
+
+    fn take(&mut self, name: &str) -> Option<(String, Tensor)> {
+        let name = self.by_name.remove(name)?;
+        Some((name.to_owned(), self.checkpoint.get(name)?.clone()))
+    }
+
+    /// The first tensor that no rule wanted.
+    fn left(&self) -> Option<(&'a str, usize)> {
+        self.by_name.values().next().map(|name| (*name, self.by_name.len()))
+    }
+}
+
+/// What decides how linear weights are read.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// What scales beside packed codes mean; `None` where packed codes are an error, with why.
+    pub scale: Result<ScaleMeaning, String>,
+    /// Whether real linear weights are masters, or else why nobody knows.
+    pub masters: Result<bool, String>,
+    /// Parts of names of linear layers that are as they are.
+    pub spared: Vec<String>,
+}
+
+/// Every tensor of the file, in its order.
+///
+/// # Errors
+/// [`ConvertError::Tensor`] for one that is missing, unknown, of another shape or type, or whose scales make
+/// no sense.
+pub fn plan(
+    named: &mut Named<'_>,
+    arch: &Architecture,
+    shape: &Shape,
+    reading: &Reading,
+    rope: Option<&Rope>,
+    tied: bool,
+) -> Result<Vec<Made>, ConvertError> {
+    let mut out = Vec::new();
+    let mut planner = Planner { named, shape, reading };
+    let (embedding, others) = arch.globals.split_first().expect("the table begins with the embedding");
+    out.extend(planner.one("", "", embedding)?);
+    if let Some(factors) = rope.and_then(|rope| rope_factors(rope, shape.head_dim)) {
+        out.push(factors);
+    }
+    for layer in 0..shape.n_layers {
+        let (from, to) = (format!("{}{layer}.", arch.layers), format!("blk.{layer}."));
+        for rule in arch.layer.iter().copied().flatten() {
+            out.extend(planner.one(&from, &to, rule)?);
+        }
+    }
+    for rule in others {
+        out.extend(planner.one("", "", rule)?);
+    }
+    let head = Rule { from: &[], to: "output.weight", need: Need::Maybe, ..arch.globals[0] };
+    if tied {
+        if let Some((_, tensor)) = planner.named.take(arch.head) {
+            let checkpoint = planner.named.checkpoint;
+            let embedding = &out[0].parts[0].1;
+            let is_same = checkpoint.bytes(&tensor) == checkpoint.bytes(embedding);
+            let why =
+                if is_same { "is the embedding" } else { "differs from the embedding, to which it is tied" };
+            planner.named.notes.push(format!("{} {why}: left out", arch.head));
+        }
+    } else {
+        let (name, tensor) = planner.named.take(arch.head).expect("an untied head is there");
+        out.push(planner.made(&head, "output.weight".to_owned(), vec![(name, tensor)])?);
+    }
+    match named.left() {
+        None => Ok(out),
+        Some((name, n)) => {
+            let more = if n > 1 { format!(", and {} more are not either", n - 1) } else { String::new() };
+            let is_embedding = name.ends_with("_proj.norm.weight") || name.ends_with("rms_norm.weight");
+            let detail = match is_embedding {
+                true => {
+                    "is a norm before a projection, as bitnet-embedding has them: not supported".to_owned()
+                }
+                false => format!("is not known of {}{more}", arch.classes[0]),
+            };
+            Err(ConvertError::tensor(name, detail))
+        }
+    }
+}
+
+struct Planner<'a, 'b> {
+    named: &'a mut Named<'b>,
+    shape: &'a Shape,
+    reading: &'a Reading,
+}
+
+impl Planner<'_, '_> {
+    /// The tensor of a rule, where there is one.
+    fn one(&mut self, from: &str, to: &str, rule: &Rule) -> Result<Option<Made>, ConvertError> {
+        let name = format!("{to}{}", rule.to);
+        if rule.change == Change::Stack {
+            let n_experts = self.shape.experts.map_or(0, |(n, _, _)| n);
+            let mut parts = Vec::new();
+            for expert in 0..n_experts {
+                let part = format!("{from}{}", rule.from[0].replace('*', &expert.to_string()));
+                parts.push(self.named.take(&part).ok_or_else(|| missing(&part))?);
+            }
+            return self.made(rule, name, parts).map(Some);
+        }
+        let found = rule.from.iter().find_map(|short| self.named.take(&format!("{from}{short}")));
+        match found {
+            Some(part) => self.made(rule, name, vec![part]).map(Some),
+            None if rule.need == Need::Maybe => Ok(None),
+            None => Err(missing(&format!("{from}{}", rule.from[0]))),
+        }
+    }
+
+    fn made(&mut self, rule: &Rule, to: String, parts: Vec<(String, Tensor)>) -> Result<Made, ConvertError> {
+        let dims: Vec<usize> = rule.shape.iter().map(|dim| self.shape.of(*dim)).collect();
+        let elem = parts.first().map_or(Elem::F32, |(_, part)| part.elem);
+        let is_packed = rule.linear && elem == Elem::U8;
+        let mut want = dims.clone();
+        if is_packed {
+            if !dims[0].is_multiple_of(4) {
+                let detail = format!("want rows in quarters, found {} rows", dims[0]);
+                return Err(ConvertError::tensor(&parts[0].0, detail));
+            }
+            want[0] /= 4;
+        }
+        for (name, part) in &parts {
+            if part.shape != want {
+                let detail = format!("want {want:?}, found {:?}", part.shape);
+                return Err(ConvertError::tensor(name, detail));
+            }
+            if part.elem != elem || !(is_packed || part.elem.is_real()) {
+                let want = if part.elem.is_real() { elem.name() } else { "F32, F16, BF16 or F64".to_owned() };
+                let way_out = match part.elem {
+                    Elem::U8 | Elem::Other(_) if rule.linear => {
+                        "; of quantised checkpoints only packed ternary ones are read"
+                    }
+                    _ => "",
+                };
+                let detail = format!("want {want}, found {}{way_out}", part.elem.name());
+                return Err(ConvertError::tensor(name, detail));
+            }
+        }
+        let n_heads = match rule.change {
+            Change::PermuteQ => self.shape.n_heads,
+            Change::PermuteK => self.shape.n_kv_heads,
+            _ => 1,
+        };
+        let permutes = matches!(rule.change, Change::PermuteQ | Change::PermuteK);
+        if permutes && !self.shape.head_dim.is_multiple_of(2) {
+            let detail = format!("want heads of even length, found {}", self.shape.head_dim);
+            return Err(ConvertError::tensor(&parts[0].0, detail));
+        }
+        let values = self.values(rule, &parts, is_packed, dims[0])?;
+        let mut info = TensorInfo {
+            name: to,
+            dims,
+            type_id: 0,
+            ty: Some(made_in(rule, &values, elem)),
+            type_name: String::new(),
+            part: 0,
+            bytes: 0..0,
+        };
+        match rule.change {
+            Change::Transpose => info.dims.reverse(),
+            Change::Stack => info.dims.insert(0, parts.len()),
+            _ => {}
+        }
+        Ok(Made { info, linear: rule.linear, values, parts, change: rule.change, n_heads })
+    }
+
+    fn values(
+        &mut self,
+        rule: &Rule,
+        parts: &[(String, Tensor)],
+        is_packed: bool,
+        rows: usize,
+    ) -> Result<Values, ConvertError> {
+        let Some((name, _)) = parts.first() else { return Ok(Values::Real) };
+        if !is_packed {
+            let is_spared = self.reading.spared.iter().any(|part| name.contains(part.as_str()));
+            if !rule.linear || is_spared {
+                return Ok(Values::Real);
+            }
+            let masters = self.reading.masters.clone();
+            let masters = masters.map_err(|detail| ConvertError::tensor(name, detail))?;
+            return Ok(if masters { Values::Masters } else { Values::Real });
+        }
+        if parts.len() > 1 {
+            return Err(ConvertError::tensor(name, "want real numbers of experts, found packed codes"));
+        }
+        let meaning = self.reading.scale.clone().map_err(|detail| ConvertError::tensor(name, detail))?;
+        let short = self.short(name);
+        let scale = short.strip_suffix(".weight").map(|stem| format!("{stem}.weight_scale"));
+        let found = scale.as_ref().and_then(|scale| self.named.take(scale));
+        let Some((scale, tensor)) = found else {
+            return Err(missing(&scale.unwrap_or_else(|| format!("{short}_scale"))));
+        };
+        let bytes = self.named.checkpoint.bytes(&tensor);
+        let scales = ternary::scales(tensor.elem, &bytes, rows, meaning);
+        let scales = scales.map_err(|detail| ConvertError::tensor(&scale, detail))?;
+        Ok(Values::Packed { scales })
+    }
+
+    /// A checkpoint's name as rules have it.
+    fn short(&self, name: &str) -> String {
+        match PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix)) {
+            Some((prefix, instead)) => format!("{instead}{}", &name[prefix.len()..]),
+            None => name.to_owned(),
+        }
+    }
+}
+
+fn missing(name: &str) -> ConvertError {
+    ConvertError::tensor(name, "is missing")
+}
+
+/// The type in which a tensor is made, before it gets the file's.
+fn made_in(rule: &Rule, values: &Values, elem: Elem) -> &'static dyn QuantType {
+    match (values, rule.change) {
+        (Values::Real, Change::AddOne)
+        | (Values::Packed { .. } | Values::Masters | Values::Computed(_), _) => &types::F32,
+        (Values::Real, _) => elem.ty().unwrap_or(&types::F32),
+    }
+}
+
+/// `rope_freqs.weight`: Llama 3.1's divisors of the frequencies, in f32 as llama.cpp's converter works them
+/// out.
+fn rope_factors(rope: &Rope, head_dim: usize) -> Option<Made> {
+    let RopeScaling::Llama3 { factor, low, high, original } = rope.scaling else { return None };
+    let of = |pair: usize| {
+        let exponent = (2 * pair) as f32 / head_dim as f32;
+        let freq = 1.0 / (rope.base.powf(f64::from(exponent)) as f32);
+        // PyTorch divides a number by a tensor as the number times a reciprocal.
+        let wavelength = (1.0 / freq) * std::f32::consts::TAU;
+        if wavelength < (original / high) as f32 {
+            return 1.0;
+        }
+        if wavelength > (original / low) as f32 {
+            return factor as f32;
+        }
+        let smooth = ((1.0 / wavelength) * original as f32 - low as f32) / (high - low) as f32;
+        1.0 / ((1.0 - smooth) / factor as f32 + smooth)
+    };
+    let bytes: Vec<u8> = (0..head_dim / 2).flat_map(|pair| of(pair).to_le_bytes()).collect();
+    let info = TensorInfo {
+        name: "rope_freqs.weight".to_owned(),
+        dims: vec![head_dim / 2],
+        type_id: 0,
+        ty: Some(&types::F32),
+        type_name: String::new(),
+        part: 0,
+        bytes: 0..0,
+    };
+    let (values, parts) = (Values::Computed(bytes.into()), Vec::new());
+    Some(Made { info, linear: false, values, parts, change: Change::None, n_heads: 1 })
+}
+
+impl Made {
+    /// Rows that the file has of it: the others are left out.
+    pub fn cut_rows(&mut self, n: usize) {
+        if self.change == Change::CutVocab {
+            self.info.dims[0] = self.info.dims[0].min(n);
+        }
+    }
+
+    /// The tensor, whole. Its bytes are the mapped file's own where nothing changes.
+    ///
+    /// # Errors
+    /// Name and place of a code that means nothing.
+    pub fn make(&self, checkpoint: &Checkpoint) -> Result<HostTensor, (String, String)> {
+        let bytes = match (&self.values, &self.parts[..]) {
+            (Values::Computed(bytes), _) => bytes.clone(),
+            (_, [(name, part)]) => self.part(checkpoint, name, part)?,
+            (_, parts) => {
+                let mut all = Vec::new();
+                for (name, part) in parts {
+                    all.extend_from_slice(&self.part(checkpoint, name, part)?);
+                }
+                all.into()
+            }
+        };
+        let (rows, cols) = (self.info.rows(), self.info.cols());
+        let ty = self.info.ty.expect("every tensor is made in a type");
+        Ok(HostTensor { name: self.info.name.clone(), ty, rows, cols, bytes })
+    }
+
+    fn part(&self, checkpoint: &Checkpoint, name: &str, part: &Tensor) -> Result<Bytes, (String, String)> {
+        let bytes = checkpoint.bytes(part);
+        let cols = part.shape.last().copied().unwrap_or(1);
+        let reals = || ternary::reals(part.elem, &bytes).expect("the plan checked the type");
+        let (bytes, elem_bytes) = match &self.values {
+            Values::Packed { scales } => {
+                let codes = ternary::unpack(&bytes, cols).map_err(|(row, col)| {
+                    let detail = format!("want codes 0, 1 and 2, found 3 at row {row}, column {col}");
+                    (name.to_owned(), detail)
+                })?;
+                let scale = |row: usize| scales[if scales.len() == 1 { 0 } else { row }];
+                let rows = codes.chunks_exact(cols.max(1)).enumerate();
+                // Adding 0 makes a plain zero of a negative one.
+                let value = |row: usize, code: &i8| (f32::from(*code) * scale(row) + 0.0).to_le_bytes();
+                let mut out = Vec::with_capacity(4 * codes.len());
+                rows.for_each(|(row, codes)| codes.iter().for_each(|code| out.extend(value(row, code))));
+                (Bytes::from(out), 4)
+            }
+            Values::Masters => {
+                let mut values = reals();
+                ternary::absmean(&mut values);
+                (f32s(&values), 4)
+            }
+            _ if self.change == Change::AddOne => {
+                (f32s(&reals().iter().map(|value| value + 1.0).collect::<Vec<_>>()), 4)
+            }
+            _ if part.elem == Elem::F64 => (f32s(&reals()), 4),
+            _ => {
+                let elem_bytes = part.elem.ty().map_or(4, |ty| ty.row_bytes(1).unwrap_or(4));
+                (bytes, elem_bytes)
+            }
+        };
+        Ok(match self.change {
+            Change::PermuteQ | Change::PermuteK => {
+                let row_bytes = if part.shape.len() == 1 { elem_bytes } else { cols * elem_bytes };
+                permuted(&bytes, self.n_heads, row_bytes)
+            }
+            Change::Transpose => transposed(&bytes, cols, elem_bytes),
+            Change::CutVocab => bytes.slice(..self.info.dims[0] * cols * elem_bytes),
+            Change::None | Change::AddOne | Change::Stack => bytes,
+        })
+    }
+}
+
+fn f32s(values: &[f32]) -> Bytes {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
+}
+
+/// Rows of each head from halves to neighbours: new row `2i + j` is row `j d / 2 + i`.
+fn permuted(bytes: &[u8], n_heads: usize, row_bytes: usize) -> Bytes {
+    let head_bytes = bytes.len() / n_heads;
+    let half = head_bytes / row_bytes / 2;
+    let mut out = Vec::with_capacity(bytes.len());
+    for head in bytes.chunks_exact(head_bytes.max(1)) {
+        for i in 0..half {
+            for j in 0..2 {
+                out.extend_from_slice(&head[(j * half + i) * row_bytes..][..row_bytes]);
+            }
+        }
+    }
+    out.into()
+}
+
+/// `[rows, cols]` to `[cols, rows]`.
+fn transposed(bytes: &[u8], cols: usize, elem_bytes: usize) -> Bytes {
+    let rows = bytes.len() / elem_bytes / cols.max(1);
+    let mut out = Vec::with_capacity(bytes.len());
+    for col in 0..cols {
+        for row in 0..rows {
+            out.extend_from_slice(&bytes[(row * cols + col) * elem_bytes..][..elem_bytes]);
+        }
+    }
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_heads_and_columns_move() {
+        // Two heads of four rows of two bytes: 0, 2, 1, 3 of each.
+        let bytes: Vec<u8> = (0..8).flat_map(|row| [row, row]).collect();
+        let want: Vec<u8> = [0, 2, 1, 3, 4, 6, 5, 7].iter().flat_map(|row| [*row, *row]).collect();
+        assert_eq!(permuted(&bytes, 2, 2), want);
+        assert_eq!(
+            transposed(&[1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6], 3, 2)[..],
+            [1, 1, 4, 4, 2, 2, 5, 5, 3, 3, 6, 6]
+        );
+    }
+}

@@ -1,0 +1,355 @@
+//! The vocabulary: from `tokenizer.model` or `tokenizer.json` to `tokenizer.ggml.*`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::config::Config;
+use super::sentencepiece::Model;
+use super::{ConvertError, pre, read_json};
+use crate::gguf::{Array, Metadata};
+
+/// Token types of the file format.
+const NORMAL: i32 = 1;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const UNUSED: i32 = 5;
+
+/// Spellings that end a turn of a chat, for lists of end tokens.
+const TURN_ENDS: [&str; 6] =
+    ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>", "<|return|>"];
+
+/// Words of `*_token` in a configuration, and GGUF's for the same.
+const SPECIALS: [(&str, &str); 7] = [
+    ("bos", "bos"),
+    ("eos", "eos"),
+    ("unk", "unknown"),
+    ("sep", "seperator"),
+    ("pad", "padding"),
+    ("cls", "cls"),
+    ("mask", "mask"),
+];
+
+/// Where the vocabulary comes from, and what else is known of it.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The checkpoint's folder.
+    pub folder: &'a Path,
+    /// Its configuration.
+    pub config: &'a Config,
+    /// Rows of the embedding.
+    pub rows: usize,
+    /// Whether rows beyond the vocabulary are left out instead of named.
+    pub cut: bool,
+    /// Name of the pre-tokenizer, where the caller knows it.
+    pub pre: Option<&'a str>,
+}
+
+/// A vocabulary on its way into metadata.
+#[derive(Debug, Default)]
+struct Vocabulary {
+    tokens: Vec<String>,
+    kinds: Vec<i32>,
+    scores: Vec<f32>,
+}
+
+impl Vocabulary {
+    /// Sets a token, with unused ones up to it.
+    fn set(&mut self, id: usize, text: String, kind: i32, score: f32) {
+        self.pad(id + 1);
+        (self.tokens[id], self.kinds[id], self.scores[id]) = (text, kind, score);
+    }
+
+    fn pad(&mut self, n: usize) {
+        while self.tokens.len() < n {
+            self.tokens.push(format!("[PAD{}]", self.tokens.len()));
+            self.kinds.push(UNUSED);
+            self.scores.push(-10000.0);
+        }
+    }
+}
+
+/// Writes the vocabulary's keys; gives the number of tokens.
+///
+/// # Errors
+/// [`ConvertError::File`] for what is missing, broken, or beyond the rows of the embedding, and for a
+/// pre-tokenizer that is not known.
+pub fn write(
+    request: &Request<'_>,
+    metadata: &mut Metadata,
+    notes: &mut Vec<String>,
+) -> Result<usize, ConvertError> {
+    let folder = request.folder;
+    let (model, json) = (folder.join("tokenizer.model"), folder.join("tokenizer.json"));
+    let settings = optional(&folder.join("tokenizer_config.json"))?;
+    let tokenizer = optional(&json)?;
+    let vocabulary = if model.is_file() {
+        scored(request, &model, &settings, metadata)?
+    } else if json.is_file() {
+        byte_level(request, &json, &tokenizer, metadata, notes)?
+    } else {
+        let detail = "has neither tokenizer.json nor tokenizer.model";
+        return Err(ConvertError::file(folder, detail));
+    };
+    let n_tokens = vocabulary.tokens.len();
+    specials(request, &vocabulary, &tokenizer, &settings, metadata)?;
+    if let Some(template) = chat_template(folder, &settings, notes)? {
+        metadata.set("tokenizer.chat_template", template);
+    }
+    Ok(n_tokens)
+}
+
+/// A JSON file, or null where there is none.
+pub fn optional(path: &Path) -> Result<Json, ConvertError> {
+    if path.is_file() { read_json(path) } else { Ok(Json::Null) }
+}
+
+/// A vocabulary of SentencePiece.
+fn scored(
+    request: &Request<'_>,
+    path: &Path,
+    settings: &Json,
+    metadata: &mut Metadata,
+) -> Result<Vocabulary, ConvertError> {
+    let model = Model::read(path)?;
+    let mut out = Vocabulary::default();
+    for (id, piece) in model.pieces.iter().enumerate().take(request.rows) {
+        let kind = piece.kind.filter(|kind| (1..=6).contains(kind)).unwrap_or(NORMAL);
+        out.set(id, piece.piece.clone().unwrap_or_default(), kind, piece.score.unwrap_or(0.0));
+    }
+    let beyond = |id: usize| ConvertError::file(path, beyond(id, request.rows));
+    let added = optional(&request.folder.join("added_tokens.json"))?;
+    for (text, id) in added.as_object().into_iter().flatten() {
+        let id = id.as_u64().unwrap_or(u64::MAX) as usize;
+        if id >= request.rows {
+            return Err(beyond(id));
+        }
+        out.set(id, text.clone(), USER_DEFINED, -1000.0);
+    }
+    for (id, text, special) in added_tokens(settings, &Json::Null) {
+        if id >= request.rows {
+            // The list of a shared tokenizer may go on where a model's vocabulary has ended.
+            continue;
+        }
+        if special || looks_special(&text) {
+            out.set(id, text, CONTROL, -1000.0);
+        } else {
+            out.set(id, text.replace('\u{2581}', " "), USER_DEFINED, -1000.0);
+        }
+    }
+    if !request.cut {
+        out.pad(request.rows);
+    }
+    metadata.set("tokenizer.ggml.model", "llama");
+    metadata.set("tokenizer.ggml.pre", "default");
+    metadata.set("tokenizer.ggml.tokens", Array::from_strs(out.tokens.iter().map(String::as_str)));
+    metadata.set("tokenizer.ggml.scores", Array::from_f32s(out.scores.iter().copied()));
+    metadata.set("tokenizer.ggml.token_type", Array::from_i32s(out.kinds.iter().copied()));
+    let prefix = settings.get("add_prefix_space").and_then(Json::as_bool);
+    if prefix == Some(false) || !model.adds_prefix() {
+        metadata.set("tokenizer.ggml.add_space_prefix", false);
+    }
+    Ok(out)
+}
+
+/// A vocabulary of byte-level BPE.
+fn byte_level(
+    request: &Request<'_>,
+    path: &Path,
+    tokenizer: &Json,
+    metadata: &mut Metadata,
+    notes: &mut Vec<String>,
+) -> Result<Vocabulary, ConvertError> {
+    let wrong = |detail: String| ConvertError::file(path, detail);
+    let model = tokenizer.get("model").unwrap_or(&Json::Null);
+    let kind = model.get("type").and_then(Json::as_str).unwrap_or("BPE");
+    if kind != "BPE" {
+        return Err(wrong(format!("model {kind}: want BPE")));
+    }
+    let name = match request.pre {
+        Some(name) => name.to_owned(),
+        None => pre::name(tokenizer).map(str::to_owned).map_err(|detail| {
+            wrong(format!(
+                "{detail}; ConvertOptions::tokenizer_pre names one that is to be used all the same"
+            ))
+        })?,
+    };
+    let vocab = model.get("vocab").and_then(Json::as_object);
+    let vocab = vocab.ok_or_else(|| wrong("want model.vocab, an object of ids".to_owned()))?;
+    let mut by_id = BTreeMap::new();
+    for (text, id) in vocab {
+        let id = id.as_u64().ok_or_else(|| wrong(format!("token {}: want an id", text.escape_debug())))?;
+        by_id.insert(id as usize, text.clone());
+    }
+    let mut out = Vocabulary::default();
+    for (&id, text) in &by_id {
+        if id >= request.rows {
+            return Err(wrong(beyond(id, request.rows)));
+        }
+        out.set(id, text.clone(), NORMAL, 0.0);
+    }
+    for (id, text, special) in added_tokens(&Json::Null, tokenizer) {
+        if id >= request.rows {
+            return Err(wrong(beyond(id, request.rows)));
+        }
+        let kind = if special || looks_special(&text) { CONTROL } else { USER_DEFINED };
+        out.set(id, text, kind, 0.0);
+    }
+    if !request.cut {
+        out.pad(request.rows);
+    }
+    let merges = model.get("merges").and_then(Json::as_array);
+    let merges = merges.ok_or_else(|| wrong("want model.merges, a list".to_owned()))?;
+    let merges: Option<Vec<String>> = merges.iter().map(merge).collect();
+    let merges = merges.ok_or_else(|| wrong("want merges of two texts each".to_owned()))?;
+    let normalizer = tokenizer.get("normalizer").and_then(|json| json.get("type")).and_then(Json::as_str);
+    if let Some(kind) = normalizer {
+        notes.push(format!("the tokenizer's {kind} normaliser has no key in GGUF: some texts get other ids"));
+    }
+    metadata.set("tokenizer.ggml.model", "gpt2");
+    metadata.set("tokenizer.ggml.pre", name);
+    metadata.set("tokenizer.ggml.tokens", Array::from_strs(out.tokens.iter().map(String::as_str)));
+    metadata.set("tokenizer.ggml.token_type", Array::from_i32s(out.kinds.iter().copied()));
+    metadata.set("tokenizer.ggml.merges", Array::from_strs(merges.iter().map(String::as_str)));
+    Ok(out)
+}
+
+fn beyond(id: usize, rows: usize) -> String {
+    format!("token {id} is beyond the {rows} rows of the embedding")
+}
+
+/// `"a b"`, from that or from `["a", "b"]`, in which a space is spelled as byte-level BPE does.
+fn merge(json: &Json) -> Option<String> {
+    match json {
+        Json::String(text) => Some(text.clone()),
+        Json::Array(pair) => match &pair[..] {
+            [Json::String(left), Json::String(right)] => {
+                Some(format!("{} {}", left.replace(' ', "\u{120}"), right.replace(' ', "\u{120}")))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Id, text and whether it is special, of `added_tokens_decoder` and of `added_tokens`.
+fn added_tokens(settings: &Json, tokenizer: &Json) -> Vec<(usize, String, bool)> {
+    let one = |id: Option<usize>, json: &Json| {
+        let special = json.get("special").and_then(Json::as_bool).unwrap_or(false);
+        Some((id?, json.get("content")?.as_str()?.to_owned(), special))
+    };
+    let of_settings = settings.get("added_tokens_decoder").and_then(Json::as_object);
+    let of_settings = of_settings.into_iter().flatten().filter_map(|(id, json)| one(id.parse().ok(), json));
+    let listed = tokenizer.get("added_tokens").and_then(Json::as_array);
+    let id = |json: &Json| json.get("id").and_then(Json::as_u64).map(|id| id as usize);
+    let listed = listed.into_iter().flatten().filter_map(|json| one(id(json), json));
+    of_settings.chain(listed).collect()
+}
+
+/// Whether a token that is not marked special is one by its spelling.
+fn looks_special(text: &str) -> bool {
+    let between = |open: &str, close: &str| text.starts_with(open) && text.ends_with(close);
+    ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)
+        || between("<|", "|>")
+        || between("<\u{ff5c}", "\u{ff5c}>")
+        || text.starts_with("<unused")
+}
+
+/// Ids of special tokens, and which of them are added to texts.
+fn specials(
+    request: &Request<'_>,
+    vocabulary: &Vocabulary,
+    tokenizer: &Json,
+    settings: &Json,
+    metadata: &mut Metadata,
+) -> Result<(), ConvertError> {
+    let find = |text: &str| vocabulary.tokens.iter().position(|token| token == text);
+    let in_vocabulary = |id: u64| (id as usize) < vocabulary.tokens.len();
+    let generation = optional(&request.folder.join("generation_config.json"))?;
+    let mut set = BTreeMap::new();
+    for (word, key) in SPECIALS {
+        let entry = settings.get(format!("{word}_token"));
+        let text = entry.and_then(|entry| entry.as_str().or_else(|| entry.get("content")?.as_str()));
+        if let Some(id) = text.and_then(find) {
+            set.insert(word, id as u32);
+            metadata.set(format!("tokenizer.ggml.{key}_token_id"), id as u32);
+        }
+    }
+    for (word, key) in SPECIALS {
+        let entry = request.config.get(&[format!("{word}_token_id").as_str()]);
+        let id = entry.and_then(|entry| entry.as_u64().or_else(|| entry.get(0)?.as_u64()));
+        if let Some(id) = id.filter(|id| in_vocabulary(*id)).filter(|_| !set.contains_key(word)) {
+            set.insert(word, id as u32);
+            metadata.set(format!("tokenizer.ggml.{key}_token_id"), id as u32);
+        }
+    }
+    // GGUF has one end of a text and one of a turn, a list may have both.
+    let lists = [request.config.get(&["eos_token_id"]), generation.get("eos_token_id")];
+    let ids = lists.into_iter().flatten().filter_map(Json::as_array).flatten().filter_map(Json::as_u64);
+    let mut turn_ends = ids.filter(|id| {
+        let text = vocabulary.tokens.get(*id as usize);
+        text.is_some_and(|text| TURN_ENDS.contains(&text.as_str()))
+    });
+    if let Some(id) = turn_ends.find(|id| set.get("eos") != Some(&(*id as u32))) {
+        metadata.set("tokenizer.ggml.eot_token_id", id as u32);
+    }
+    for (word, adds) in added(tokenizer, settings) {
+        metadata.set(format!("tokenizer.ggml.add_{word}_token"), adds);
+    }
+    Ok(())
+}
+
+/// Which special tokens go around a text: by the template of tokenizer.json, or else by
+/// tokenizer_config.json.
+fn added(tokenizer: &Json, settings: &Json) -> Vec<(&'static str, bool)> {
+    let processor = tokenizer.get("post_processor").unwrap_or(&Json::Null);
+    let parts = match processor.get("processors").and_then(Json::as_array) {
+        Some(parts) => parts.iter().collect(),
+        None => vec![processor],
+    };
+    let kind = |json: &Json| json.get("type").and_then(Json::as_str).map(str::to_owned);
+    let template = parts.iter().find(|json| kind(json).as_deref() == Some("TemplateProcessing"));
+    if let Some(single) = template.and_then(|json| json.get("single")).and_then(Json::as_array) {
+        let is_special = |part: Option<&Json>| part.is_some_and(|part| part.get("SpecialToken").is_some());
+        let text = single.iter().position(|part| part.get("Sequence").is_some()).unwrap_or(0);
+        let (before, behind) = (single.get(text.wrapping_sub(1)), single.get(text + 1));
+        return vec![("bos", is_special(before)), ("eos", is_special(behind)), ("sep", false)];
+    }
+    let said = |word: &str| settings.get(format!("add_{word}_token")).and_then(Json::as_bool);
+    // Byte-level BPE without a template adds nothing.
+    let is_plain = parts.iter().any(|json| kind(json).as_deref() == Some("ByteLevel"));
+    let of = |word: &'static str| match said(word) {
+        Some(adds) => Some((word, adds)),
+        None => is_plain.then_some((word, false)),
+    };
+    ["bos", "eos"].into_iter().filter_map(of).collect()
+}
+
+/// The chat template, wherever it is kept; of several the default one.
+fn chat_template(
+    folder: &Path,
+    settings: &Json,
+    notes: &mut Vec<String>,
+) -> Result<Option<String>, ConvertError> {
+    match settings.get("chat_template") {
+        Some(Json::String(template)) => return Ok(Some(template.clone())),
+        Some(Json::Array(named)) => {
+            let text = |json: &Json, key: &str| json.get(key).and_then(Json::as_str).map(str::to_owned);
+            let default = named.iter().find(|json| text(json, "name").as_deref() == Some("default"));
+            let chosen = default.or(named.first()).and_then(|json| text(json, "template"));
+            if named.len() > 1 {
+                notes.push(format!("of {} chat templates the default one is kept", named.len()));
+            }
+            return Ok(chosen);
+        }
+        _ => {}
+    }
+    let file = folder.join("chat_template.jinja");
+    if file.is_file() {
+        let text = std::fs::read_to_string(&file).map_err(|err| ConvertError::file(&file, err))?;
+        return Ok(Some(text));
+    }
+    let json = optional(&folder.join("chat_template.json"))?;
+    Ok(json.get("chat_template").and_then(Json::as_str).map(str::to_owned))
+}

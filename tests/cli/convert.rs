@@ -1,0 +1,180 @@
+//! `sterna convert` as a user types it.
+#![cfg(all(feature = "cli", feature = "convert"))]
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use assert_cmd::Command;
+use serde_json::json;
+use sterna::gguf::Gguf;
+
+fn sterna(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sterna")).current_dir(dir).args(args).output().unwrap()
+}
+
+fn ok(output: &Output) -> (String, String) {
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    (String::from_utf8(output.stdout.clone()).unwrap(), stderr)
+}
+
+#[track_caller]
+fn refused(output: &Output, words: &[&str]) {
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(!output.status.success(), "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
+    }
+}
+
+fn files(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// A folder `tiny` with a BitNet of one layer, packed; its up projection nothing but zeros where asked.
+fn checkpoint(dir: &Path, zero: bool) {
+    let folder = dir.join("tiny");
+    fs::create_dir_all(&folder).unwrap();
+    let (dim, ffn, vocab) = (128usize, 256usize, 300usize);
+    let config = json!({
+        "architectures": ["BitNetForCausalLM"], "hidden_act": "relu2", "hidden_size": dim,
+        "intermediate_size": ffn, "max_position_embeddings": 64, "num_attention_heads": 4,
+        "num_hidden_layers": 1, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": true, "vocab_size": vocab, "rope_theta": 500000.0, "eos_token_id": 299,
+        "quantization_config": {
+            "quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"
+        },
+    });
+    // Byte-level BPE's letters: ASCII that shows, and others.
+    let ascii = (33u8..127).map(|byte| char::from(byte).to_string());
+    let letters = ascii.chain((0..162u32).map(|at| char::from_u32(0x100 + at).unwrap().to_string()));
+    let tokens = letters.chain((256..vocab).map(|id| format!("t{id}")));
+    let entries: serde_json::Map<_, _> = tokens.enumerate().map(|(id, text)| (text, json!(id))).collect();
+    let tokenizer = json!({
+        "added_tokens": [{"id": 299, "content": "t299", "special": true}], "normalizer": null,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+        "model": {"type": "BPE", "vocab": entries, "merges": []},
+    });
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    let mut add = |name: String, dtype: &str, shape: &[usize], bytes: Vec<u8>| {
+        let start = data.len();
+        data.extend(bytes);
+        header.insert(name, json!({"dtype": dtype, "shape": shape, "data_offsets": [start, data.len()]}));
+    };
+    let one = half::bf16::from_f32(1.0).to_le_bytes();
+    let norm = |n: usize| one.repeat(n);
+    let noise = |n: usize, seed: usize| (0..n).map(move |at| (at * at * 31 + at * 7 + seed) % 251);
+    let table =
+        noise(vocab * dim, 1).flat_map(|x| half::bf16::from_f32(x as f32 / 125.0 - 1.0).to_le_bytes());
+    add("model.embed_tokens.weight".into(), "BF16", &[vocab, dim], table.collect());
+    add("model.norm.weight".into(), "BF16", &[dim], norm(dim));
+    let layer = "model.layers.0.";
+    for (name, n) in [
+        ("input_layernorm", dim),
+        ("post_attention_layernorm", dim),
+        ("self_attn.attn_sub_norm", dim),
+        ("mlp.ffn_sub_norm", ffn),
+    ] {
+        add(format!("{layer}{name}.weight"), "BF16", &[n], norm(n));
+    }
+    for (name, rows, cols) in [
+        ("self_attn.q_proj", dim, dim),
+        ("self_attn.k_proj", dim / 2, dim),
+        ("self_attn.v_proj", dim / 2, dim),
+        ("self_attn.o_proj", dim, dim),
+        ("mlp.gate_proj", ffn, dim),
+        ("mlp.up_proj", ffn, dim),
+        ("mlp.down_proj", dim, ffn),
+    ] {
+        let is_zero = zero && name == "mlp.up_proj";
+        let code = |x: usize| if is_zero { 1 } else { (x % 3) as u8 };
+        let bytes = noise(rows / 4 * cols, rows + cols);
+        let bytes = bytes.map(|x| code(x) | code(x / 3) << 2 | code(x / 9) << 4 | code(x / 27) << 6);
+        add(format!("{layer}{name}.weight"), "U8", &[rows / 4, cols], bytes.collect());
+        add(format!("{layer}{name}.weight_scale"), "BF16", &[1], one.to_vec());
+    }
+    let header = serde_json::Value::Object(header).to_string();
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+    fs::write(folder.join("model.safetensors"), file).unwrap();
+}
+
+#[test]
+fn a_folder_becomes_a_model_that_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    checkpoint(dir.path(), false);
+    let (plan, _) = ok(&sterna(dir.path(), &["convert", "--dry-run", "tiny"]));
+    assert!(
+        plan.lines().any(|line| line.starts_with("blk.0.attn_q.weight") && line.contains("i2_s")),
+        "{plan}"
+    );
+    assert_eq!(files(dir.path()), ["tiny"]);
+    let (report, notes) = ok(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf", "-t", "2"]));
+    assert!(report.contains("13 tensors"), "{report}");
+    assert!(
+        notes.contains("note: 7 of 7 ternary matrices become i2_s: each matrix has one scale"),
+        "{notes}"
+    );
+    assert!(!notes.contains("WARNING"), "{notes}");
+    ok(&sterna(dir.path(), &["run", "-m", "tiny.gguf", "-p", "t", "-n", "4", "-t", "1"]));
+    let (inspected, _) = ok(&sterna(dir.path(), &["inspect", "tiny.gguf"]));
+    assert!(inspected.contains("bitnet-b1.58") && inspected.contains("cpu: yes"), "{inspected}");
+    refused(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]), &["is there already", "--force"]);
+    // A folder whose files are links, as in the hub's cache, gives the same file.
+    #[cfg(unix)]
+    {
+        let snapshot = dir.path().join("models--org--tiny/snapshots/0123");
+        fs::create_dir_all(&snapshot).unwrap();
+        for name in files(&dir.path().join("tiny")) {
+            std::os::unix::fs::symlink(dir.path().join("tiny").join(&name), snapshot.join(&name)).unwrap();
+        }
+        ok(&sterna(dir.path(), &["convert", "models--org--tiny/snapshots/0123", "linked.gguf"]));
+        let same = fs::read(dir.path().join("linked.gguf")).unwrap()
+            == fs::read(dir.path().join("tiny.gguf")).unwrap();
+        assert!(same, "another file by way of links");
+    }
+}
+
+#[test]
+fn types_and_scales_are_chosen_by_flags() {
+    let dir = tempfile::tempdir().unwrap();
+    checkpoint(dir.path(), false);
+    for (outtype, want) in
+        [("f32", "f32"), ("BF16", "bf16"), ("q8_0", "q8_0"), ("Q2_0", "q2_0"), ("f16", "f16")]
+    {
+        ok(&sterna(dir.path(), &["convert", "tiny", "out.gguf", "--force", "--outtype", outtype]));
+        let gguf = Gguf::open(&dir.path().join("out.gguf")).unwrap();
+        assert_eq!(gguf.find("blk.0.attn_q.weight").unwrap().type_name, want);
+    }
+    let convert = |args: &[&str]| sterna(dir.path(), &[&["convert", "tiny", "x.gguf"], args].concat());
+    refused(&convert(&["--outtype", "q9_z"]), &["--outtype", "i2_s", "q4_k_m".to_uppercase().as_str()]);
+    refused(&convert(&["--scale", "add"]), &["--scale", "multiply", "divide"]);
+    refused(&convert(&["--ternary", "median"]), &["--ternary", "absmean"]);
+    let config = dir.path().join("tiny/config.json");
+    let text = fs::read_to_string(&config).unwrap().replace("offline", "online");
+    fs::write(&config, text).unwrap();
+    refused(&convert(&[]), &["tiny", "q_proj", "--scale"]);
+    ok(&convert(&["--scale", "multiply"]));
+    fs::remove_file(dir.path().join("tiny/model.safetensors")).unwrap();
+    refused(&sterna(dir.path(), &["convert", "tiny", "y.gguf"]), &["safetensors"]);
+    assert_eq!(files(dir.path()), ["out.gguf", "tiny", "x.gguf"]);
+}
+
+#[test]
+fn matrices_of_zeros_are_said_loudly_by_convert_and_inspect() {
+    let dir = tempfile::tempdir().unwrap();
+    checkpoint(dir.path(), true);
+    let loud = "WARNING: 1 matrices are nothing but zeros (blk.0.ffn_up.weight)";
+    let (_, stderr) = ok(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]));
+    assert!(stderr.contains(loud), "{stderr}");
+    let (_, stderr) = ok(&sterna(dir.path(), &["inspect", "tiny.gguf"]));
+    assert!(stderr.contains(loud), "{stderr}");
+    let (json, _) = ok(&sterna(dir.path(), &["inspect", "tiny.gguf", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["zero_matrices"], json!([{"tensor": "blk.0.ffn_up.weight", "matrices": 1}]));
+}

@@ -1,0 +1,293 @@
+//! Checkpoints that are broken or lie: each is an error that says what is wrong and where.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+use sterna::convert::ConvertOptions;
+
+use super::folder::{Folder, Raw, llama, safetensors, with_header};
+use super::{convert, to};
+
+#[track_caller]
+fn refused(folder: &Path, words: &[&str]) {
+    refused_as(folder, &to("f16"), words);
+}
+
+#[track_caller]
+fn refused_as(folder: &Path, options: &ConvertOptions, words: &[&str]) {
+    let said = convert(folder, options).expect_err("it is broken").to_string();
+    for word in words {
+        assert!(said.contains(word), "`{word}` is not in: {said}");
+    }
+}
+
+/// What is said of the small Llama after a change.
+#[track_caller]
+fn changed(change: impl FnOnce(&mut Folder), words: &[&str]) {
+    let mut folder = llama();
+    change(&mut folder);
+    refused(folder.write().path(), words);
+}
+
+#[test]
+fn the_small_llama_is_whole_in_one_file_and_in_two() {
+    let (one, ..) = convert(llama().write().path(), &to("f16")).unwrap();
+    let (two, ..) = convert(llama().write_sharded().path(), &to("f16")).unwrap();
+    assert_eq!(one.tensors().len(), 11);
+    for info in one.tensors() {
+        assert!(one.raw_bytes(info) == two.raw_bytes(two.find(&info.name).unwrap()), "{}", info.name);
+    }
+    assert_eq!(one.metadata().str("tokenizer.ggml.pre").unwrap(), Some("gpt-2"));
+}
+
+#[test]
+fn a_file_that_is_cut_short_or_lies_about_its_tensors() {
+    let dir = llama().write();
+    let path = dir.path().join("model.safetensors");
+    let whole = fs::read(&path).unwrap();
+    for n in [1, 7, 8, 9, 200, whole.len() - 1] {
+        fs::write(&path, &whole[..n]).unwrap();
+        refused(dir.path(), &["model.safetensors", "is no whole safetensors file"]);
+    }
+    fs::write(&path, [&whole[..], b"more"].concat()).unwrap();
+    refused(dir.path(), &["model.safetensors", "bytes of tensors"]);
+    // A header of more bytes than any has.
+    fs::write(&path, [&u64::MAX.to_le_bytes()[..], &whole[8..]].concat()).unwrap();
+    refused(dir.path(), &["at most 100000000"]);
+    let tensor =
+        |from: u64, to: u64, shape: Json| json!({"dtype": "F32", "shape": shape, "data_offsets": [from, to]});
+    let one = tensor(0, 16, json!([4]));
+    let huge = 1u64 << 61;
+    for second in [
+        tensor(8, 24, json!([4])),
+        tensor(20, 36, json!([4])),
+        tensor(16, 28, json!([4])),
+        tensor(16, 8, json!([4])),
+        tensor(16, u64::MAX, json!([4])),
+        tensor(16, 16u64.wrapping_add(huge), json!([huge / 4])),
+        tensor(16, 32, json!([u64::MAX, 4])),
+        json!("a tensor"),
+    ] {
+        fs::write(&path, with_header(&json!({"a": one, "b": second}), &[0; 32])).unwrap();
+        refused(dir.path(), &["model.safetensors", "is no whole safetensors file"]);
+    }
+    fs::write(&path, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n").unwrap();
+    refused(dir.path(), &["Git LFS pointer"]);
+    fs::write(&path, b"").unwrap();
+    refused(dir.path(), &["model.safetensors", "empty"]);
+}
+
+#[test]
+fn an_index_and_files_that_do_not_agree() {
+    let dir = llama().write_sharded();
+    let index = dir.path().join("model.safetensors.index.json");
+    let good: Json = serde_json::from_slice(&fs::read(&index).unwrap()).unwrap();
+    let write = |json: &Json| fs::write(&index, json.to_string()).unwrap();
+    let mut json = good.clone();
+    json["weight_map"].as_object_mut().unwrap().remove("model.norm.weight");
+    write(&json);
+    refused(dir.path(), &["index.json", "does not name tensor model.norm.weight"]);
+    let mut json = good.clone();
+    json["weight_map"]["lm_head.weight"] = json!("model-00001-of-00002.safetensors");
+    write(&json);
+    refused(dir.path(), &["puts tensor lm_head.weight into model-00001", "in no file"]);
+    for name in ["../model.safetensors", "/etc/passwd", "a/b.safetensors", "..", "x.bin", "a\\b.safetensors"]
+    {
+        let mut json = good.clone();
+        json["weight_map"]["model.norm.weight"] = json!(name);
+        write(&json);
+        refused(dir.path(), &["model.norm.weight", "want the name of a file beside it"]);
+    }
+    write(&json!({"weight_map": {}}));
+    refused(dir.path(), &["names no tensor"]);
+    write(&json!([]));
+    refused(dir.path(), &["weight_map"]);
+    write(&good);
+    fs::remove_file(dir.path().join("model-00002-of-00002.safetensors")).unwrap();
+    refused(dir.path(), &["1 of 2 files", "model-00002-of-00002.safetensors"]);
+    // Without an index the names say how many there are.
+    fs::remove_file(&index).unwrap();
+    refused(dir.path(), &["want 2 parts", "found 1"]);
+    // One tensor in two files.
+    let second = dir.path().join("model-00002-of-00002.safetensors");
+    fs::copy(dir.path().join("model-00001-of-00002.safetensors"), second).unwrap();
+    refused(dir.path(), &["has too"]);
+}
+
+#[test]
+fn folders_without_a_model() {
+    let dir = tempfile::tempdir().unwrap();
+    refused(&dir.path().join("nowhere"), &["nowhere", "want a folder"]);
+    refused(dir.path(), &["config.json"]);
+    fs::write(dir.path().join("config.json"), "{").unwrap();
+    refused(dir.path(), &["config.json", "is no JSON"]);
+    fs::write(dir.path().join("config.json"), "[]").unwrap();
+    refused(dir.path(), &["config.json", "object"]);
+    fs::write(dir.path().join("config.json"), llama().config.to_string()).unwrap();
+    refused(dir.path(), &["has no safetensors"]);
+    fs::write(dir.path().join("pytorch_model.bin"), "pickle").unwrap();
+    refused(dir.path(), &["pytorch_model.bin", "pickle can run code", "save_pretrained"]);
+    fs::write(dir.path().join("model.safetensors"), safetensors(&llama().tensors)).unwrap();
+    refused(dir.path(), &["neither tokenizer.json nor tokenizer.model"]);
+    fs::write(dir.path().join("tokenizer.model"), b"\xff\xff not a protocol buffer").unwrap();
+    refused(dir.path(), &["tokenizer.model", "SentencePiece"]);
+}
+
+#[test]
+fn tensors_that_are_missing_unknown_or_of_another_shape() {
+    let q = "model.layers.0.self_attn.q_proj.weight";
+    changed(|folder| drop(folder.tensors.remove(q)), &[q, "is missing"]);
+    changed(
+        |folder| drop(folder.tensors.remove("model.embed_tokens.weight")),
+        &["embed_tokens", "is missing"],
+    );
+    let raw = Raw::f32s(&[2], &[0.0; 2]);
+    let add = |name: &'static str| {
+        let raw = raw.clone();
+        move |folder: &mut Folder| drop(folder.tensors.insert(name.to_owned(), raw))
+    };
+    changed(
+        add("model.layers.0.mlp.extra.weight"),
+        &["mlp.extra.weight", "is not known of LlamaForCausalLM"],
+    );
+    changed(add("model.layers.1.input_layernorm.weight"), &["layers.1.input_layernorm", "is not known"]);
+    changed(add("vision_tower.patch.weight"), &["vision_tower.patch.weight", "ConvertOptions::text_only"]);
+    changed(add("model.layers.0.mlp.up_proj.norm.weight"), &["norm before a projection", "not supported"]);
+    changed(add("language_model.model.norm.weight"), &["model.norm.weight", "too"]);
+    let shape =
+        |shape: Vec<usize>| move |folder: &mut Folder| folder.tensors.get_mut(q).unwrap().shape = shape;
+    changed(shape(vec![4, 16]), &[q, "want [8, 8], found [4, 16]"]);
+    changed(shape(vec![64]), &[q, "want [8, 8], found [64]"]);
+    let embedding =
+        |folder: &mut Folder| folder.tensors.get_mut("model.embed_tokens.weight").unwrap().shape = vec![80];
+    changed(embedding, &["embed_tokens", "want rows and columns"]);
+    let dtype = |folder: &mut Folder| {
+        let raw = folder.tensors.get_mut(q).unwrap();
+        (raw.dtype, raw.bytes) = ("I32".to_owned(), vec![0; 256]);
+    };
+    changed(dtype, &[q, "found I32"]);
+    // Parts that are no text are left out when that is asked for.
+    let mut folder = llama();
+    add("vision_tower.patch.weight")(&mut folder);
+    let options = ConvertOptions { text_only: true, ..to("f16") };
+    assert_eq!(convert(folder.write().path(), &options).unwrap().0.tensors().len(), 11);
+}
+
+#[test]
+fn packed_weights_that_make_no_sense() {
+    let up = "model.layers.0.mlp.up_proj.weight";
+    let packed = |codes: u8, scale: Option<Raw>| {
+        move |folder: &mut Folder| {
+            let spared = ["q_", "k_", "v_", "o_", "gate", "down"];
+            folder.config["quantization_config"] =
+                json!({"quant_method": "bitnet", "modules_to_not_convert": spared});
+            folder.tensors.insert(
+                up.to_owned(),
+                Raw { dtype: "U8".to_owned(), shape: vec![4, 8], bytes: vec![codes; 32] },
+            );
+            if let Some(scale) = scale {
+                folder.tensors.insert(format!("{up}_scale"), scale);
+            }
+        }
+    };
+    let one = |value: f32| Some(Raw::bf16s(&[1], &[value]));
+    changed(packed(0x55, None), &["up_proj.weight_scale", "is missing"]);
+    changed(packed(0x55, one(f32::NAN)), &["up_proj.weight_scale", "found NaN"]);
+    changed(packed(0x55, one(0.0)), &["up_proj.weight_scale", "above 0"]);
+    changed(packed(0x55, one(-1.0)), &["up_proj.weight_scale", "above 0"]);
+    changed(packed(0x55, Some(Raw::f32s(&[5], &[1.0; 5]))), &["want 1 scale or 16", "found 5"]);
+    changed(packed(0x5d, one(1.0)), &[up, "found 3 at row 4, column 0"]);
+    let mut folder = llama();
+    packed(0x55, one(1.0))(&mut folder);
+    assert!(convert(folder.write().path(), &to("f16")).is_ok());
+    // A real weight where packed ones are said to be.
+    folder.config["quantization_config"] = json!({"quant_method": "bitnet"});
+    refused(folder.write().path(), &["q_proj.weight", "ConvertOptions::ternary absmean"]);
+    for method in ["gptq", "awq", "fp8", "bitsandbytes"] {
+        let set =
+            |folder: &mut Folder| folder.config["quantization_config"] = json!({"quant_method": method});
+        changed(set, &[method, "only bitnet's are read"]);
+    }
+}
+
+#[test]
+fn configurations_that_lack_keys_or_lie() {
+    for key in [
+        "architectures",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+    ] {
+        changed(|folder| drop(folder.config.as_object_mut().unwrap().remove(key)), &["config.json", key]);
+    }
+    for (key, value) in [
+        ("hidden_size", json!(0)),
+        ("hidden_size", json!(-8)),
+        ("hidden_size", json!(1e300)),
+        ("hidden_size", json!(7.5)),
+        ("hidden_size", json!("8")),
+        ("num_attention_heads", json!(3)),
+        ("num_key_value_heads", json!(3)),
+        ("num_hidden_layers", json!(1u64 << 40)),
+        ("vocab_size", json!(1 << 29)),
+        ("rms_norm_eps", json!(0)),
+        ("rope_theta", json!(-1.0)),
+        ("hidden_act", json!("gelu")),
+        ("rope_scaling", json!({"rope_type": "longrope", "factor": 2.0})),
+        ("rope_scaling", json!({"rope_type": "linear"})),
+    ] {
+        changed(
+            |folder| folder.config[key] = value.clone(),
+            &["config.json", key.trim_end_matches("_scaling")],
+        );
+    }
+    // Layers that are not there end at the first, however many are claimed.
+    changed(|folder| folder.config["num_hidden_layers"] = json!(1 << 30), &["layers.1.", "is missing"]);
+    changed(
+        |folder| folder.config["architectures"] = json!(["MambaForCausalLM"]),
+        &["MambaForCausalLM", "want one of LlamaForCausalLM", "Gemma3ForCausalLM"],
+    );
+    let untied = |folder: &mut Folder| folder.config["tie_word_embeddings"] = json!(false);
+    changed(untied, &["lm_head.weight", "is missing, and tie_word_embeddings is false"]);
+}
+
+#[test]
+fn vocabularies_that_are_too_large_or_unknown() {
+    changed(
+        |folder| folder.tokenizer["model"]["vocab"]["far"] = json!(1u64 << 40),
+        &["tokenizer.json", "1099511627776", "10 rows"],
+    );
+    changed(|folder| folder.tokenizer["model"]["vocab"]["a"] = json!("one"), &["tokenizer.json", "token a"]);
+    changed(
+        |folder| folder.tokenizer["added_tokens"] = json!([{"id": 10, "content": "x"}]),
+        &["token 10", "10 rows"],
+    );
+    changed(|folder| folder.tokenizer["model"]["merges"] = json!([["a"]]), &["merges of two"]);
+    changed(|folder| folder.tokenizer["model"]["type"] = json!("Unigram"), &["Unigram", "want BPE"]);
+    let split = json!({"type": "Split", "pattern": {"Regex": "\\w+"}, "behavior": "Isolated"});
+    changed(|folder| folder.tokenizer["pre_tokenizer"] = split, &["\\w+", "ConvertOptions::tokenizer_pre"]);
+    let mut folder = llama();
+    folder.tokenizer["pre_tokenizer"] = json!(null);
+    let options = ConvertOptions { tokenizer_pre: Some("llama-bpe".to_owned()), ..to("f16") };
+    let (gguf, ..) = convert(folder.write().path(), &options).unwrap();
+    assert_eq!(gguf.metadata().str("tokenizer.ggml.pre").unwrap(), Some("llama-bpe"));
+}
+
+#[test]
+fn weights_that_no_type_can_hold() {
+    for value in [f32::NAN, f32::INFINITY, 1e38] {
+        let mut folder = llama();
+        let mut values = [0.5; 64];
+        values[9] = value;
+        let raw = Raw::bf16s(&[8, 8], &values);
+        folder.tensors.insert("model.layers.0.self_attn.o_proj.weight".to_owned(), raw);
+        let dir = folder.write();
+        refused(dir.path(), &["blk.0.attn_output.weight", "row 1, column 1", "f16"]);
+        if value == 1e38 {
+            assert!(convert(dir.path(), &to("bf16")).is_ok());
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Architectures without a folder in the golden data: a golden GGUF is written back as a checkpoint, by the
+//! mapping written out once more, and must come out again as it was. What this cannot show is that the
+//! mapping itself is Hugging Face's; its names are those that transformers documents.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::{Value as Json, json};
+use sterna::gguf::Gguf;
+use support::golden;
+
+use super::folder::{Folder, Raw};
+use super::{convert, to, values};
+
+/// A GGUF tensor in the checkpoint's form.
+fn raw(gguf: &Gguf, name: &str) -> Raw {
+    let info = gguf.find(name).unwrap();
+    let dtype = if info.type_name == "f16" { "F16" } else { "F32" };
+    Raw { dtype: dtype.to_owned(), shape: info.dims.clone(), bytes: gguf.raw_bytes(info).to_vec() }
+}
+
+fn tokenizer() -> Option<Json> {
+    let path = golden("hf/bitnet-packed/tokenizer.json")?;
+    Some(serde_json::from_slice(&fs::read(path).unwrap()).unwrap())
+}
+
+/// Converts and compares tensors, to the bit, and the keys under the architecture's name.
+fn comes_back(folder: &Folder, gguf: &Gguf) {
+    let dir = folder.write();
+    let (ours, ..) = convert(dir.path(), &to("f16")).unwrap();
+    assert_eq!(ours.tensors().len(), gguf.tensors().len());
+    for want in gguf.tensors() {
+        let got = ours.find(&want.name).unwrap_or_else(|| panic!("{} is missing", want.name));
+        assert_eq!((&got.dims, got.type_id), (&want.dims, want.type_id), "{}", want.name);
+        assert!(ours.raw_bytes(got) == gguf.raw_bytes(want), "{}: other values", want.name);
+    }
+    let architecture = gguf.metadata().str("general.architecture").unwrap().unwrap();
+    for (key, value) in gguf.metadata().iter().filter(|(key, _)| key.starts_with(architecture)) {
+        assert_eq!(ours.metadata().get(key), Some(value), "{key}");
+    }
+    let theirs = |key: &&str| key.starts_with(architecture);
+    let n = |gguf: &Gguf| gguf.metadata().iter().map(|(key, _)| key).filter(theirs).count();
+    assert_eq!(n(&ours), n(gguf));
+}
+
+const ATTENTION: [(&str, &str); 4] =
+    [("q_proj", "attn_q"), ("k_proj", "attn_k"), ("v_proj", "attn_v"), ("o_proj", "attn_output")];
+
+#[test]
+fn gemma3_comes_back() {
+    let (Some(path), Some(tokenizer)) = (golden("gemma3/tiny-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let mut tensors = BTreeMap::new();
+    // Multimodal repositories hold the text model under this prefix.
+    let mut add = |name: String, raw: Raw| drop(tensors.insert(format!("language_model.model.{name}"), raw));
+    let norm = |name: &str| {
+        let values: Vec<f32> = values(&gguf, name).iter().map(|value| value - 1.0).collect();
+        Raw::f32s(&[values.len()], &values)
+    };
+    add("embed_tokens.weight".into(), raw(&gguf, "token_embd.weight"));
+    add("norm.weight".into(), norm("output_norm.weight"));
+    for layer in 0..6 {
+        let (to, from) = (format!("layers.{layer}."), format!("blk.{layer}."));
+        for (name, ours) in ATTENTION {
+            add(format!("{to}self_attn.{name}.weight"), raw(&gguf, &format!("{from}{ours}.weight")));
+        }
+        for name in ["gate", "up", "down"] {
+            add(format!("{to}mlp.{name}_proj.weight"), raw(&gguf, &format!("{from}ffn_{name}.weight")));
+        }
+        for (name, ours) in [
+            ("input_layernorm", "attn_norm"),
+            ("post_attention_layernorm", "post_attention_norm"),
+            ("pre_feedforward_layernorm", "ffn_norm"),
+            ("post_feedforward_layernorm", "post_ffw_norm"),
+            ("self_attn.q_norm", "attn_q_norm"),
+            ("self_attn.k_norm", "attn_k_norm"),
+        ] {
+            add(format!("{to}{name}.weight"), norm(&format!("{from}{ours}.weight")));
+        }
+    }
+    let text = json!({
+        "hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 6, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 512, "sliding_window": 24,
+        "query_pre_attn_scalar": 32, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        "hidden_activation": "gelu_pytorch_tanh", "sliding_window_pattern": 6,
+    });
+    let config = json!({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text});
+    let mut folder = Folder { config, tokenizer, tensors };
+    comes_back(&folder, &gguf);
+    // The same in the spelling of transformers 5.
+    let text = &mut folder.config["text_config"];
+    text.as_object_mut().unwrap().remove("rope_scaling");
+    text.as_object_mut().unwrap().remove("sliding_window_pattern");
+    text["rope_parameters"] = json!({
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    });
+    let kinds = ["sliding_attention", "full_attention"];
+    text["layer_types"] = (0..6).map(|layer| kinds[usize::from(layer == 5)]).collect();
+    comes_back(&folder, &gguf);
+    // A scale of scores that no reader of GGUF would use.
+    folder.config["text_config"]["query_pre_attn_scalar"] = json!(24);
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("query_pre_attn_scalar") && said.contains("want 32"), "{said}");
+}
+
+#[test]
+fn qwen3moe_comes_back() {
+    let (Some(path), Some(tokenizer)) = (golden("qwen3moe/tiny-f16.gguf"), tokenizer()) else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let mut tensors = BTreeMap::new();
+    let mut add = |name: String, raw: Raw| drop(tensors.insert(name, raw));
+    add("model.embed_tokens.weight".into(), raw(&gguf, "token_embd.weight"));
+    add("model.norm.weight".into(), raw(&gguf, "output_norm.weight"));
+    add("lm_head.weight".into(), raw(&gguf, "output.weight"));
+    for layer in 0..2 {
+        let (to, from) = (format!("model.layers.{layer}."), format!("blk.{layer}."));
+        for (name, ours) in ATTENTION {
+            add(format!("{to}self_attn.{name}.weight"), raw(&gguf, &format!("{from}{ours}.weight")));
+        }
+        for (name, ours) in [
+            ("input_layernorm", "attn_norm"),
+            ("post_attention_layernorm", "ffn_norm"),
+            ("self_attn.q_norm", "attn_q_norm"),
+            ("self_attn.k_norm", "attn_k_norm"),
+            ("mlp.gate", "ffn_gate_inp"),
+        ] {
+            add(format!("{to}{name}.weight"), raw(&gguf, &format!("{from}{ours}.weight")));
+        }
+        for name in ["gate", "up", "down"] {
+            let all = raw(&gguf, &format!("{from}ffn_{name}_exps.weight"));
+            let (n_experts, shape) = (all.shape[0], all.shape[1..].to_vec());
+            for (expert, bytes) in all.bytes.chunks_exact(all.bytes.len() / n_experts).enumerate() {
+                let one = Raw { dtype: all.dtype.clone(), shape: shape.clone(), bytes: bytes.to_vec() };
+                add(format!("{to}mlp.experts.{expert}.{name}_proj.weight"), one);
+            }
+        }
+    }
+    let config = json!({
+        "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 128, "intermediate_size": 384,
+        "moe_intermediate_size": 96, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": true,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+        "max_position_embeddings": 512, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": false, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    });
+    let mut folder = Folder { config, tokenizer, tensors };
+    comes_back(&folder, &gguf);
+    folder.config["norm_topk_prob"] = json!(false);
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("norm_topk_prob"), "{said}");
+    folder.config["norm_topk_prob"] = json!(true);
+    folder.tensors.remove("model.layers.1.mlp.experts.3.up_proj.weight");
+    let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
+    assert!(said.contains("experts.3.up_proj.weight") && said.contains("missing"), "{said}");
+}
