@@ -54,8 +54,8 @@ fn logits_are_transformers() {
         let far = distance(&got, &want, &prompts);
         eprintln!("{folder}, {outtype}: {most:e}, {far:?}");
         if (folder, outtype) == ("llama-ternary", "i2_s") {
-            // Here an int8 rounding is a near tie after all: a position flips, the others are as near.
-            assert!(far.first <= 2e-5 && far.mean <= 2e-3 && far.mean_cosine > 0.9999, "{far:?}");
+            // Here an int8 rounding is a near tie after all: a few positions flip, the others are as near.
+            assert!(far.first <= 2e-5 && far.mean <= 5e-4 && far.mean_cosine > 0.999999, "{far:?}");
         } else {
             assert!(most <= 2e-5, "{folder}, {outtype}: {most:e} apart");
         }
