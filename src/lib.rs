@@ -29,9 +29,9 @@
 pub mod backend;
 #[cfg(feature = "cli")]
 pub mod cli;
+mod clock;
 #[cfg(feature = "convert")]
 pub mod convert;
-mod clock;
 pub mod demo;
 pub mod engine;
 pub mod eval;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, types};
 
-use super::arch::{Architecture, Change, Need, Rule};
+use super::arch::{Architecture, Change, Dim, Need, Rule};
 use super::checkpoint::{Checkpoint, Elem, Tensor};
 use super::config::{Rope, RopeScaling};
 use super::shape::Shape;
@@ -345,7 +345,10 @@ fn made_in(rule: &Rule, values: &Values, elem: Elem) -> &'static dyn QuantType {
     match (values, rule.change) {
         (Values::Real, Change::AddOne)
         | (Values::Packed { .. } | Values::Masters | Values::Computed(_), _) => &types::F32,
-        (Values::Real, _) => elem.ty().unwrap_or(&types::F32),
+        // The embedding, the head and linear weights keep their type until the file's is known. Norms,
+        // biases, routers and positions are f32 in every file.
+        (Values::Real, _) if rule.linear || rule.shape[0] == Dim::Vocab => elem.ty().unwrap_or(&types::F32),
+        (Values::Real, _) => &types::F32,
     }
 }
 
@@ -436,7 +439,9 @@ impl Made {
             _ if self.change == Change::AddOne => {
                 (f32s(&reals().iter().map(|value| value + 1.0).collect::<Vec<_>>()), 4)
             }
-            _ if part.elem == Elem::F64 => (f32s(&reals()), 4),
+            _ if part.elem != Elem::F32 && self.info.ty.is_some_and(|ty| ty.is(&types::F32)) => {
+                (f32s(&reals()), 4)
+            }
             _ => {
                 let elem_bytes = part.elem.ty().map_or(4, |ty| ty.row_bytes(1).unwrap_or(4));
                 (bytes, elem_bytes)

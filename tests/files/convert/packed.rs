@@ -1,9 +1,12 @@
 //! Packed ternary checkpoints, made here: what seed 002's tests of packing ask of whole models.
 
+use std::ops::ControlFlow;
+
 use serde_json::json;
 use sterna::convert::ternary::{ScaleMeaning, pack};
-use sterna::convert::{ConvertOptions, Rounding};
-use sterna::gguf::n_zero_matrices;
+use sterna::convert::{ConvertOptions, Converter, Rounding};
+use sterna::gguf::{Gguf, n_zero_matrices};
+use sterna::quantize::{QuantizeError, QuantizeOptions, Quantizer, Recipe};
 
 use super::folder::{Folder, Raw, numbers, tokenizer};
 use super::{convert, to, values};
@@ -136,7 +139,7 @@ fn a_packed_model_is_the_unpacked_one() {
     assert!(notes.iter().any(|note| note.contains("-s, 0 and s already")), "{notes:?}");
     for name in ["attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"] {
         let name = format!("blk.0.{name}.weight");
-        let bytes = |gguf: &sterna::gguf::Gguf| gguf.raw_bytes(gguf.find(&name).unwrap());
+        let bytes = |gguf: &Gguf| gguf.raw_bytes(gguf.find(&name).unwrap());
         assert!(bytes(&a) == bytes(&b), "{name}");
     }
 }
@@ -197,6 +200,42 @@ fn columns_that_a_type_does_not_divide_go_to_the_next_one() {
     let dir = of_width(192).write();
     let (gguf, ..) = convert(dir.path(), &to("q2_0")).unwrap();
     assert_eq!(gguf.find("token_embd.weight").unwrap().type_name, "f16");
+}
+
+#[test]
+fn one_pass_to_a_mix_is_two_passes() {
+    let dir = packed(|_| vec![0.37]).write();
+    let (one, ..) = convert(dir.path(), &to("q4_k_m")).unwrap();
+    let (real, ..) = convert(dir.path(), &to("f32")).unwrap();
+    let options = QuantizeOptions::new(Recipe::named("Q4_K_M").unwrap());
+    let mut two = Vec::new();
+    Quantizer::new(&real, options).unwrap().write(&mut two, |_| ControlFlow::Continue(())).unwrap();
+    let two = Gguf::from_bytes(two.into()).unwrap();
+    assert_eq!(one.find("blk.0.attn_norm.weight").unwrap().type_name, "f32");
+    for want in two.tensors() {
+        let got = one.find(&want.name).unwrap();
+        assert_eq!(got.type_name, want.type_name, "{}", want.name);
+        assert!(one.raw_bytes(got) == two.raw_bytes(want), "{}", want.name);
+    }
+}
+
+#[test]
+fn a_stop_at_any_byte_is_said_and_what_was_written_is_the_file_so_far() {
+    let dir = packed(|_| vec![0.37]).write();
+    let converter = Converter::open(dir.path(), &to("auto")).unwrap();
+    let write = |most: u64| {
+        let mut out = Vec::new();
+        let stop = |written| if written >= most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        let result = converter.quantizer().unwrap().write(&mut out, stop);
+        (out, result.map(|reports| reports.len()))
+    };
+    let (whole, result) = write(u64::MAX);
+    assert_eq!(result.unwrap(), 13);
+    for most in [0, 1, 4000, whole.len() as u64 / 2, whole.len() as u64 - 1100] {
+        let (part, result) = write(most);
+        assert!(matches!(result, Err(QuantizeError::Interrupted)), "{most}: {result:?}");
+        assert!(part.len() < whole.len() && part == whole[..part.len()], "{most}");
+    }
 }
 
 #[test]
