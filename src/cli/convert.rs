@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::CliError;
 use super::flags;
+use super::hub_args::AccessArgs;
 use super::out_file::OutFile;
 use super::quantize::{notes, print, zeros};
 use crate::backend::physical_cores;
@@ -32,10 +33,11 @@ use crate::quantize::Recipe;
   sterna convert bitnet-b1.58-2B-4T bitnet-2b.gguf
   sterna convert bitnet-b1.58-2B-4T-bf16 bitnet-2b.gguf --outtype i2_s
   sterna convert Falcon-E-3B-Instruct falcon-e.gguf
+  sterna convert microsoft/bitnet-b1.58-2B-4T bitnet-2b.gguf
   sterna convert Qwen3-0.6B qwen3-q4_k_m.gguf --outtype q4_k_m
   sterna convert --dry-run gemma-3-4b-it --text-only")]
 pub struct ConvertArgs {
-    /// Folder of the checkpoint
+    /// Folder of the checkpoint, or a repository of the Hugging Face hub, whose checkpoint is got first
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// The file to make
@@ -65,6 +67,8 @@ pub struct ConvertArgs {
     /// Replace the file where it is there already
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    access: AccessArgs,
 }
 
 /// `--scale`.
@@ -102,8 +106,9 @@ impl ConvertArgs {
             text_only: self.text_only,
             threads: self.threads.map_or_else(physical_cores, usize::from),
         };
-        let of_input = |err: &dyn std::fmt::Display| format!("{}: {err}", self.dir.display());
-        let converter = Converter::open(&self.dir, &options).map_err(|err| of_input(&err))?;
+        let dir = self.access.checkpoint(&self.dir)?;
+        let of_input = |err: &dyn std::fmt::Display| format!("{}: {err}", dir.display());
+        let converter = Converter::open(&dir, &options).map_err(|err| of_input(&err))?;
         let quantizer = converter.quantizer().map_err(|err| of_input(&err))?;
         converter.notes().iter().for_each(|note| flags::note("note", note));
         let bytes = quantizer.file_bytes();

@@ -66,7 +66,8 @@ impl FitArgs {
     }
 
     /// The options with what is chosen for a model on a backend, which one line on stderr says. They stay as
-    /// they are where they fit, where nothing fits, which loading says, and where nobody knows what is free.
+    /// they are where they fit, and where nobody knows what is free. `None` where nothing fits, which
+    /// [`streamed`](Self::streamed) may mend.
     ///
     /// # Errors
     /// A codec that does not exist; whatever reading the model returns.
@@ -76,11 +77,11 @@ impl FitArgs {
         backend: &dyn Backend,
         options: &EngineOptions,
         has_codecs: bool,
-    ) -> Result<EngineOptions, CliError> {
+    ) -> Result<Option<EngineOptions>, CliError> {
         let how = self.fit.unwrap_or(if backend.name() == "cpu" { How::Off } else { How::On });
         let rooms = rooms(gguf, options, backend, self.margin_bytes());
         if how == How::Off || rooms.iter().all(|room| room.free_bytes.is_none()) {
-            return Ok(options.clone());
+            return Ok(Some(options.clone()));
         }
         let trained = model::hyper(gguf)?.n_ctx_train;
         let least = self.fit_ctx.min(trained);
@@ -91,16 +92,37 @@ impl FitArgs {
             false => self.fit_codecs.iter().map(|codec| both(codec)).collect(),
         };
         let wish = Fit { margin_bytes: self.margin_bytes(), ..wish(options, most, least, codecs) };
-        let Some(choice) = fit::fit(gguf, options, backend, &wish)? else {
-            self.say_what_would_fit(gguf, options, backend, &wish)?;
-            return Ok(options.clone());
-        };
+        let Some(choice) = fit::fit(gguf, options, backend, &wish)? else { return Ok(None) };
         let usual = options.n_ctx.unwrap_or(EngineOptions::DEFAULT_CTX.min(trained));
         if (choice.n_ctx, [&choice.cache_type_k, &choice.cache_type_v]) != (usual, [&own[0], &own[1]]) {
             let short = rooms.iter().map(Room::short_bytes).max().unwrap_or(0);
             self.say(&choice, options, usual, short);
         }
-        Ok(options.with_choice(&choice))
+        Ok(Some(options.with_choice(&choice)))
+    }
+
+    /// The options for a model whose layers are streamed to a card as far as they have no room there, which
+    /// one line on stderr says: the fewest positions that may be chosen, and the KV cache as it was. `None`
+    /// where that does not fit either.
+    ///
+    /// # Errors
+    /// Whatever reading the model returns.
+    pub fn streamed(
+        &self,
+        gguf: &Gguf,
+        backend: &dyn Backend,
+        options: &EngineOptions,
+    ) -> Result<Option<EngineOptions>, CliError> {
+        let least = self.fit_ctx.min(model::hyper(gguf)?.n_ctx_train);
+        let n_ctx = options.n_ctx.unwrap_or(least);
+        let options = EngineOptions { n_ctx: Some(n_ctx), ..options.clone() };
+        if engine::plan(gguf, &options, backend).is_err() {
+            return Ok(None);
+        }
+        let why = "the model has no room on this device, so some layers are copied to it in every step";
+        let chose = format!("--fit chose -ngl auto and a context of {n_ctx} positions");
+        flags::note("note", &format!("{chose}: {why}; --fit off keeps the defaults"));
+        Ok(Some(options))
     }
 
     /// What was chosen, and why.
@@ -126,23 +148,27 @@ impl FitArgs {
         );
     }
 
-    /// What would fit, where nothing that was asked for does.
-    fn say_what_would_fit(
+    /// Says what would fit, where nothing that may be chosen does.
+    ///
+    /// # Errors
+    /// As [`fitted`](Self::fitted).
+    pub fn say_what_would_fit(
         &self,
         gguf: &Gguf,
         options: &EngineOptions,
         backend: &dyn Backend,
-        wish: &Fit,
     ) -> Result<(), CliError> {
+        let wanted = self.fit_ctx.min(model::hyper(gguf)?.n_ctx_train);
         let codecs = self.fit_codecs.iter().map(|codec| both(codec)).collect();
-        let least = Fit { least_ctx: 1, step: PAGE, codecs, ..wish.clone() };
+        let least = wish(options, wanted, 1, codecs);
+        let least = Fit { least_ctx: 1, step: PAGE, margin_bytes: self.margin_bytes(), ..least };
         let smaller = match fit::fit(gguf, options, backend, &least)? {
             Some(Choice { n_ctx, cache_type_k: codec, .. }) => {
                 format!("-c {n_ctx} with --kv-cache-type {codec} would")
             }
             None => "no context does: `sterna plan` says what takes how much".to_owned(),
         };
-        let wanted = wish.least_ctx;
+        let wanted = options.n_ctx.unwrap_or(wanted);
         flags::note("note", &format!("--fit: no KV cache of {wanted} positions fits this device; {smaller}"));
         Ok(())
     }

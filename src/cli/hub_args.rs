@@ -6,10 +6,12 @@ use clap::Args;
 
 use super::CliError;
 #[cfg(feature = "hub")]
+use super::Interrupted;
+#[cfg(feature = "hub")]
 use super::fetch::{self, Missing};
 use crate::gguf::Header;
 #[cfg(feature = "hub")]
-use crate::hub::{HubOptions, Name, Token, is_prefixed};
+use crate::hub::{Choice, HubOptions, Name, Token, is_prefixed};
 
 /// A model of the hub, in place of a file.
 #[derive(Args, Clone, Debug, Default)]
@@ -112,6 +114,18 @@ impl AccessArgs {
         }
     }
 
+    /// The folder of a checkpoint: `dir` itself, or that of the repository of the hub that it names, whose
+    /// checkpoint is got first.
+    ///
+    /// # Errors
+    /// What is neither; whatever is in the way of getting it.
+    pub fn checkpoint(&self, dir: &Path) -> Result<PathBuf, CliError> {
+        match dir.to_str().filter(|_| !dir.exists()) {
+            Some(name) => self.get_checkpoint(name),
+            None => Ok(dir.to_path_buf()),
+        }
+    }
+
     fn named(&self, file: &Path) -> Result<Named, CliError> {
         match file.to_str().filter(|text| !file.exists() && is_name(text)) {
             Some(name) => Ok(Named::OfHub(name.to_owned(), self.clone())),
@@ -156,6 +170,23 @@ impl AccessArgs {
     }
 }
 
+#[cfg(feature = "hub")]
+impl AccessArgs {
+    fn get_checkpoint(&self, text: &str) -> Result<PathBuf, CliError> {
+        let neither =
+            |err: CliError| format!("{text}: no folder here has this name, and as a model of the hub: {err}");
+        if self.hf_file.is_some() {
+            return Err("--hf-file names a GGUF file, and a checkpoint is a whole repository".into());
+        }
+        let mut name = self.name(text).map_err(neither)?;
+        name.choice = Choice::Checkpoint;
+        match fetch::get(&name, self.options()?, Missing::Cached) {
+            Err(err) if !err.is::<Interrupted>() => Err(neither(err).into()),
+            local => Ok(local?.folder),
+        }
+    }
+}
+
 /// Whether a text is a name of the hub and no path.
 #[cfg(feature = "hub")]
 pub fn is_name(text: &str) -> bool {
@@ -174,5 +205,10 @@ impl AccessArgs {
         let (_unread, _unsaid) = (self.offline, &self.hf_token);
         let lacks = "this build gets nothing from the hub: it was built without the feature `hub`";
         Err(format!("{lacks}. Download the file, and name it with -m").into())
+    }
+
+    fn get_checkpoint(&self, dir: &str) -> Result<PathBuf, CliError> {
+        let lacks = "this build gets nothing from the hub: it was built without the feature `hub`";
+        Err(format!("{dir}: no folder here has this name, and {lacks}").into())
     }
 }

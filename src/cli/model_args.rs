@@ -96,8 +96,12 @@ impl DeviceArgs {
     pub(super) fn options(&self, backend: &str) -> DeviceOptions {
         let entry = REGISTRY.iter().find(|entry| entry.name == backend);
         let streams = entry.is_some_and(|entry| entry.options.iter().any(|o| o.name == "gpu_layers"));
-        let is_choice =
-            |n: &&str| streams || !(["all", "auto"].contains(n) || matches!(n.parse(), Ok(-1 | 99..)));
+        let is_choice = |n: &&str| match n.parse() {
+            // All layers are where the processor has them.
+            Ok(0) => streams || backend != "cpu",
+            Ok(-1 | 99..) => streams,
+            _ => streams || !["all", "auto"].contains(n),
+        };
         let set = [
             ("device", self.device.as_deref()),
             ("split_mode", self.split_mode.as_deref()),
@@ -268,13 +272,25 @@ impl LoadArgs {
         Source::choose(self.model.as_deref(), &self.hub, "-m FILE")
     }
 
+    /// The backend, where `-ngl` says what --backend leaves open: no layers on a card are all of them on the
+    /// processor, and some of them want a card that layers can be streamed to.
+    fn backend(&self) -> &str {
+        let n_layers = self.device.gpu_layers.as_deref().and_then(|n| n.parse().ok());
+        match (self.backend.as_str(), n_layers) {
+            ("auto", Some(0)) => "cpu",
+            ("auto", Some(1..99)) => "cuda",
+            (backend, _) => backend,
+        }
+    }
+
     /// The options as the engine takes them, for sessions of `n_ctx` positions.
     pub fn options(&self, n_ctx: Option<usize>, threads: Option<usize>) -> EngineOptions {
         let cache = &self.cache;
         let [cache_type_k, cache_type_v] = cache.codecs();
+        let backend = self.backend();
         EngineOptions {
-            backend: self.backend.clone(),
-            device: self.device.options(&self.backend),
+            backend: backend.to_owned(),
+            device: self.device.options(backend),
             threads,
             n_ctx,
             batch: self.batch_size,
@@ -346,15 +362,49 @@ impl OpenModel {
         };
         let mut opened = self.backends.iter().flatten();
         let Some(backend) = opened.find(|backend| runs(&***backend)) else { return Ok((self, options)) };
-        let fitted = fit.fitted(&self.gguf, &**backend, &options, self.has_codecs)?;
+        let Some(fitted) = fit.fitted(&self.gguf, &**backend, &options, self.has_codecs)? else {
+            let planned = engine::plan(&self.gguf, &options, &**backend);
+            let is_too_large = matches!(planned, Err(Error::DoesNotFit { .. }));
+            return match streaming(backend.name(), &options).filter(|_| is_too_large) {
+                Some(streaming) => self.streamed(options, streaming, fit),
+                None => {
+                    fit.say_what_would_fit(&self.gguf, &options, &**backend)?;
+                    Ok((self, options))
+                }
+            };
+        };
         let codecs = |options: &EngineOptions| [options.cache_type_k.clone(), options.cache_type_v.clone()];
-        if codecs(&fitted) == codecs(&options) {
-            return Ok((self, fitted));
+        match codecs(&fitted) == codecs(&options) {
+            true => Ok((self, fitted)),
+            false => Ok((self.reopened(&fitted), fitted)),
         }
+    }
+
+    /// [`fitted`](Self::fitted) for a model that a card has no room for.
+    fn streamed(
+        self,
+        options: EngineOptions,
+        streaming: EngineOptions,
+        fit: &FitArgs,
+    ) -> Result<(Self, EngineOptions), CliError> {
+        let streamed = self.reopened(&streaming);
+        let Some(Ok(backend)) = streamed.backends.first() else { return Ok((streamed, streaming)) };
+        if let Some(fitted) = fit.streamed(&streamed.gguf, &**backend, &streaming)? {
+            return Ok((streamed, fitted));
+        }
+        let whole = streamed.reopened(&options);
+        if let Some(backend) = whole.backends.iter().flatten().next() {
+            fit.say_what_would_fit(&whole.gguf, &options, &**backend)?;
+        }
+        Ok((whole, options))
+    }
+
+    /// The same with the backends that other options stand for.
+    fn reopened(self, options: &EngineOptions) -> Self {
         let Self { gguf, backends, has_codecs, self_test } = self;
+        // A card has no room for both.
         drop(backends);
-        let backends = trust::backends(&fitted, self_test);
-        Ok((Self { gguf, backends, has_codecs, self_test }, fitted))
+        Self { gguf, backends: trust::backends(options, self_test), has_codecs, self_test }
     }
 
     /// Loads it, with a progress bar where stderr is a terminal, and says what it warns of.
@@ -372,6 +422,19 @@ impl OpenModel {
         engine.warnings().iter().for_each(|warning| flags::note("warning", warning));
         Ok(engine)
     }
+}
+
+/// The options with layers streamed to a backend, where it can do that and nobody has chosen.
+fn streaming(backend: &str, options: &EngineOptions) -> Option<EngineOptions> {
+    const OPTION: &str = "gpu_layers";
+    let entry = REGISTRY.iter().find(|entry| entry.name == backend)?;
+    let can = entry.options.iter().any(|option| option.name == OPTION);
+    let is_open = options.device.get(OPTION).is_none() && options.device.get("split_mode").is_none();
+    (can && is_open).then(|| EngineOptions {
+        backend: backend.to_owned(),
+        device: options.device.clone().with(OPTION, "auto"),
+        ..options.clone()
+    })
 }
 
 fn progress_bar() -> ProgressBar {

@@ -4,9 +4,10 @@ use std::io::{self, Write};
 
 use clap::Args;
 
-use super::CliError;
 use super::fetch::{self, Missing, explained};
 use super::hub_args::AccessArgs;
+use super::{CliError, flags, report};
+use crate::gguf::{Gguf, zero_matrices};
 use crate::hub::{Choice, Found, Hub, Name};
 
 /// Gets a model from the Hugging Face hub, and prints where it is.
@@ -58,6 +59,14 @@ impl PullArgs {
         let is_folder = name.choice == Choice::Checkpoint;
         let local = fetch::get(&name, options, Missing::Error)?;
         let at = if is_folder { &local.folder } else { &local.files[0] };
+        if !is_folder {
+            match Gguf::open(at) {
+                Ok(gguf) => {
+                    report::zeros(zero_matrices(&gguf).iter().map(|(info, n)| (info.name.as_str(), *n)))
+                }
+                Err(err) => flags::note("warning", &format!("sterna cannot read what was pulled: {err}")),
+            }
+        }
         writeln!(out, "{}", at.display())?;
         Ok(out.flush()?)
     }

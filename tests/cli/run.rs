@@ -296,6 +296,16 @@ fn ctrl_c_ends_it_with_the_statistics() {
     assert!(stderr.contains("generation:") && stderr.contains("interrupted"), "{stderr}");
 }
 
+/// `-ngl` as llama.cpp's users type it: no layers on a card are all on the processor, and some want a card.
+#[test]
+fn layers_on_a_card_choose_the_backend() {
+    let [plain, none] = [&["-p", "Once"][..], &["-p", "Once", "-ngl", "0", "-v"]]
+        .map(|args| run(&[args, &["-n", "4"]].concat()));
+    assert!(none.status.success() && text(&none.stderr).contains("cpu"), "{}", text(&none.stderr));
+    assert_eq!(none.stdout, plain.stdout);
+    refused(&run(&["-p", "Once", "-ngl", "2", "--backend", "cpu"]), &["backend cpu", "--gpu-layers", "cuda"]);
+}
+
 #[test]
 #[cfg(feature = "grammar")]
 fn a_grammar_says_what_may_be_written() {
