@@ -47,8 +47,8 @@ pub fn get(name: &Name, options: HubOptions, missing: Missing) -> Result<Local, 
     }
 }
 
-/// The headers of a model's files where they lie, and what the first file is called; `None` if the model is in
-/// the cache, or nobody may be asked.
+/// The headers of a model's files where they lie, and what the first file is called; `None` if the model is
+/// in the cache, or nobody may be asked.
 ///
 /// # Errors
 /// Whatever is in the way; a file that is no GGUF.

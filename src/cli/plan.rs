@@ -22,9 +22,9 @@ use crate::program::PAGE;
 
 /// Shows the memory that a model takes, part by part, and the contexts that fit a device.
 ///
-/// Only the descriptions in the file are read, of a model of the hub too, and nothing is allocated. With --vram or --card the device is
-/// an NVIDIA card that need not be here. Sums of weights, KV cache and buffers are what is allocated; what a
-/// driver takes on top is an estimate, and said to be one.
+/// Only the descriptions in the file are read, of a model of the hub too, and nothing is allocated. With
+/// --vram or --card the device is an NVIDIA card that need not be here. Sums of weights, KV cache and buffers
+/// are what is allocated; what a driver takes on top is an estimate, and said to be one.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna plan -m model.gguf

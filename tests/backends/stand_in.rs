@@ -309,3 +309,31 @@ fn what_does_not_fit_a_card_is_chosen_smaller() {
     let (_, said) = run(130, &["--fit", "off"]);
     assert!(!said.contains("--fit") && said.contains("keys f16"), "{said}");
 }
+
+/// A model that a card has no room for at all runs there with its layers streamed, with the text that it has
+/// whole.
+#[test]
+fn a_model_without_room_has_its_layers_streamed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("m.gguf");
+    let file = file.to_str().unwrap();
+    let shape = ["--layers", "8", "--dim", "256", "--ffn-dim", "1024", "--heads", "4", "--kv-heads", "2"];
+    let ty = ["--head-dim", "64", "--type", "q8_0"];
+    let made = sterna("memory=64", &[&["synth", "--preset", "tiny"][..], &shape, &ty, &[file]].concat());
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let run = |memory: u32, more: &[&str]| {
+        let what = ["run", "-m", file, "-p", "Once", "-n", "2", "--temp", "0", "-b", "32", "-c", "64", "-v"];
+        let how = ["--backend", "cuda", "--no-self-test", "--fit-target", "0"];
+        sterna(&format!("memory={memory}"), &[&what[..], &how, more].concat())
+    };
+    let [whole, streamed, off] = [run(64, &[]), run(8, &[]), run(8, &["--fit", "off"])];
+    assert!(whole.status.success() && streamed.status.success(), "{}", text(&streamed.stderr));
+    let said = text(&streamed.stderr);
+    assert!(
+        said.contains("--fit chose -ngl auto") && said.contains("of 8 layers stay on the card"),
+        "{said}"
+    );
+    assert!(!text(&whole.stderr).contains("-ngl"));
+    assert_eq!(streamed.stdout, whole.stdout);
+    assert!(!off.status.success() && text(&off.stderr).contains("8.0 MiB free"), "{}", text(&off.stderr));
+}

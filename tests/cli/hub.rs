@@ -325,6 +325,47 @@ fn a_plan_of_a_model_of_the_hub_reads_its_header_alone() {
     assert_eq!(far, near);
 }
 
+/// What a new user types: get it, see what it takes, run it.
+#[test]
+fn three_commands_lead_to_text() {
+    let case = Case::new();
+    let (path, _) = fine(&case.sterna(&["pull", NAME]));
+    let (plan, _) = fine(&case.sterna(&["plan", "-hf", NAME, "--vram", "16G"]));
+    assert!(plan.contains("free: fits") && plan.contains("best"), "{plan}");
+    let story = |args: &[&str]| {
+        let common = ["run", "-p", "Once", "-n", "8", "-c", "128", "-t", "1", "--temp", "0"];
+        fine(&case.sterna(&[&common, args].concat())).0
+    };
+    let said = story(&["-hf", NAME, "--offline"]);
+    assert!(!said.is_empty() && said == story(&["-m", path.trim()]));
+}
+
+#[cfg(feature = "convert")]
+#[test]
+fn a_checkpoint_of_the_hub_is_converted_as_its_folder_is() {
+    let case = Case::new();
+    let folder = support::golden("hf/bitnet-packed").expect("a checkpoint in tests/data");
+    let names = |folder: &Path| -> Vec<String> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let files: Vec<_> =
+        names(&folder).into_iter().map(|name| (std::fs::read(folder.join(&name)).unwrap(), name)).collect();
+    let files: Vec<(&str, &[u8])> = files.iter().map(|(bytes, name)| (name.as_str(), &**bytes)).collect();
+    case.server.add(HubRepo::new("c/d", COMMIT, &files));
+    let [far, near] = ["far.gguf", "near.gguf"].map(|name| case.home.path().join(name));
+    let convert = |from: &str, to: &Path| case.sterna(&["convert", from, to.to_str().unwrap(), "-t", "1"]);
+    fine(&convert("c/d", &far));
+    fine(&convert(folder.to_str().unwrap(), &near));
+    let [far, near] = [far, near].map(|path| sterna::gguf::Gguf::open(&path).unwrap());
+    assert_eq!(far.tensors().len(), near.tensors().len());
+    for (a, b) in far.tensors().iter().zip(near.tensors()) {
+        assert_eq!((&a.name, &a.dims, a.type_id), (&b.name, &b.dims, b.type_id));
+        assert!(far.host_tensor(a).unwrap().bytes == near.host_tensor(b).unwrap().bytes, "{}", a.name);
+    }
+    refused(&convert("no/where", &case.home.path().join("x.gguf")), &["no folder here", "no/where"]);
+}
+
 #[cfg(feature = "serve")]
 #[test]
 fn a_server_gets_its_models_first() {
