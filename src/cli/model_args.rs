@@ -354,7 +354,7 @@ impl OpenModel {
     /// A card passes its self-test with the codecs that were chosen, too.
     ///
     /// # Errors
-    /// As [`FitArgs::fitted`].
+    /// Whatever planning the model returns.
     pub fn fitted(self, options: EngineOptions, fit: &FitArgs) -> Result<(Self, EngineOptions), CliError> {
         let runs = |backend: &dyn Backend| {
             let planned = engine::memory(&self.gguf, &options, backend);
