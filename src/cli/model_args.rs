@@ -322,6 +322,12 @@ impl LoadArgs {
         let gguf = source.open(OpenOptions { dialect: options.dialect })?;
         let self_test = !self.no_self_test;
         let backends = trust::backends(options, self_test);
+        if let ([Err(err)], Some(n)) = (backends.as_slice(), &self.device.gpu_layers)
+            && self.backend != options.backend
+        {
+            let way_out = "-ngl 0 takes the processor, and without -ngl the fastest device is taken";
+            return Err(format!("-ngl {n} wants a CUDA card: {err}; {way_out}").into());
+        }
         Ok(OpenModel { gguf, backends, has_codecs: self.cache.is_given(), self_test })
     }
 }

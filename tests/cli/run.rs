@@ -304,6 +304,12 @@ fn layers_on_a_card_choose_the_backend() {
     assert!(none.status.success() && text(&none.stderr).contains(" kernels"), "{}", text(&none.stderr));
     assert_eq!(none.stdout, plain.stdout);
     refused(&run(&["-p", "Once", "-ngl", "2", "--backend", "cpu"]), &["backend cpu", "--gpu-layers", "cuda"]);
+    if cfg!(feature = "cuda") && sterna::backend::open("cuda", 1).is_err() {
+        refused(
+            &run(&["-p", "Once", "-ngl", "2"]),
+            &["-ngl 2 wants a CUDA card", "-ngl 0 takes the processor"],
+        );
+    }
 }
 
 #[test]

@@ -159,20 +159,28 @@ fn layers_that_stay_are_chosen_and_said() {
         let output = sterna("card=h100", &[&RUN[..], &own, more].concat());
         (output.status.success(), text(&output.stderr))
     };
-    let (passed, said) = run("cuda", &["-ngl", "1"]);
-    assert!(
-        passed && said.contains("warning: 1 of ") && said.contains(" layers stay on the card; "),
-        "{said}"
-    );
-    for (backend, layers) in
-        [("cuda", "all"), ("cuda", "99"), ("cuda", "auto"), ("cpu", "99"), ("cpu", "auto")]
-    {
+    // Some layers on a card ask for one where no backend is named.
+    for backend in ["cuda", "auto"] {
+        let (passed, said) = run(backend, &["-ngl", "1"]);
+        let stays = said.contains("warning: 1 of ") && said.contains(" layers stay on the card; ");
+        assert!(passed && stays, "{backend}: {said}");
+    }
+    // None at all are on the processor there.
+    for (backend, layers, device) in [
+        ("cuda", "all", "NVIDIA"),
+        ("cuda", "99", "NVIDIA"),
+        ("cuda", "auto", "NVIDIA"),
+        ("cpu", "99", " kernels"),
+        ("cpu", "auto", " kernels"),
+        ("cpu", "0", " kernels"),
+        ("auto", "0", " kernels"),
+    ] {
         let (passed, said) = run(backend, &["-ngl", layers]);
         assert!(passed && !said.contains("layers stay"), "{backend} {layers}: {said}");
+        assert!(said.contains(device), "{backend} {layers}: {said}");
     }
     for (backend, layers, want) in [
         ("cpu", "1", "--gpu-layers: an option of cuda and cuda-simt alone"),
-        ("auto", "0", "--gpu-layers: an option of cuda and cuda-simt alone"),
         ("cuda", "some", "--gpu-layers: want all, auto or a number of layers, got `some`"),
     ] {
         let (passed, said) = run(backend, &["-ngl", layers]);
