@@ -37,8 +37,8 @@ def fatbins():
 
 
 def remembered(measure, tools, fatbin, *args):
-    """measure(tools, fatbin, *args), whose result JSON holds, from a file of an earlier run where these scripts,
-    tools and the kernels were the same to the byte."""
+    """measure(tools, fatbin, *args), whose result JSON holds, from a file of an earlier run where these
+    scripts, tools and the kernels were the same to the byte."""
     target = next((folder for folder in fatbin.resolve().parents if (folder / "CACHEDIR.TAG").exists()), None)
     if target is None:
         return measure(tools, fatbin, *args)

@@ -394,8 +394,10 @@ impl OpenModel {
         fit: &FitArgs,
     ) -> Result<(Self, EngineOptions), CliError> {
         let streamed = self.reopened(&streaming);
-        let Some(Ok(backend)) = streamed.backends.first() else { return Ok((streamed, streaming)) };
-        if let Some(fitted) = fit.streamed(&streamed.gguf, &**backend, &streaming)? {
+        // One that does not open so, such as several cards, stays as it was.
+        if let Some(Ok(backend)) = streamed.backends.first()
+            && let Some(fitted) = fit.streamed(&streamed.gguf, &**backend, &streaming)?
+        {
             return Ok((streamed, fitted));
         }
         let whole = streamed.reopened(&options);

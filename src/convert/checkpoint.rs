@@ -98,7 +98,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`ConvertError::File`] for an index and files that do not agree in both directions, for a file that is
-    /// missing, cut short or broken, and where there is none.
+    /// missing, cut short or broken, and if no file is found.
     pub fn open(folder: &Path) -> Result<Self, ConvertError> {
         let index = folder.join(INDEX);
         let (names, map) = if index.is_file() {

@@ -100,7 +100,7 @@ pub fn write(
     Ok(n_tokens)
 }
 
-/// A JSON file, or null where there is none.
+/// A JSON file, or null if it is missing.
 pub fn optional(path: &Path) -> Result<Json, ConvertError> {
     if path.is_file() { read_json(path) } else { Ok(Json::Null) }
 }
