@@ -38,7 +38,8 @@ fn weight(p: &mut Program, all: &mut Vec<HostTensor>, ty: &str, rows: usize, col
 }
 
 fn layer() -> (Program, Vec<HostTensor>) {
-    let limits = Limits { rows: MAX_ROWS, outputs: 1, seqs: 1, pages: N_CTX / PAGE, exact_pages: 0 };
+    let limits =
+        Limits { rows: MAX_ROWS, outputs: 1, seqs: 1, pages: N_CTX / PAGE, exact_pages: 0, sliding_pages: 0 };
     let (mut p, mut all) = (Program::new("one layer", limits), Vec::new());
     let [x, q, y] = ["x", "q", "y"].map(|name| p.buf(name, RowsOf::Step, DIM));
     let h = p.buf("h", RowsOf::Step, FFN_DIM);
@@ -59,6 +60,7 @@ fn layer() -> (Program, Vec<HostTensor>) {
         k: f16,
         v: f16,
         window: KvWindow::default(),
+        sliding: None,
     });
     let attn_norm = norm(&mut p, &mut all, DIM);
     let [wq, wk, wv] =
@@ -122,7 +124,8 @@ const EXACT_PAGES: usize = MAX_ROWS / PAGE + 8;
 /// The attention of one layer, with narrow inputs, because the cache's contents do not matter.
 fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
     let pages = CONTEXTS[CONTEXTS.len() - 1] / PAGE;
-    let limits = Limits { rows: MAX_ROWS, outputs: 1, seqs: 1, pages, exact_pages: EXACT_PAGES };
+    let limits =
+        Limits { rows: MAX_ROWS, outputs: 1, seqs: 1, pages, exact_pages: EXACT_PAGES, sliding_pages: 0 };
     let (mut p, mut all) = (Program::new("attention", limits), Vec::new());
     let narrow = 128;
     let x = p.buf("x", RowsOf::Step, narrow);
@@ -134,8 +137,14 @@ fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
     let norm_weight = weight(&mut p, &mut all, "f32", 1, narrow);
     let norm = Norm { kind: NormKind::Rms, weight: norm_weight, bias: None, eps: 1e-5 };
     let v = kv_on(KvSide::Values, codec);
-    let kv =
-        p.kv(KvDecl { n_kv_heads: N_KV_HEADS, head_dim: HEAD_DIM, k: codec, v, window: KvWindow::default() });
+    let kv = p.kv(KvDecl {
+        n_kv_heads: N_KV_HEADS,
+        head_dim: HEAD_DIM,
+        k: codec,
+        v,
+        window: KvWindow::default(),
+        sliding: None,
+    });
     let (q_norm, k_norm, rope) = (None, None, None);
     p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
     p.push(

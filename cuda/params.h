@@ -21,9 +21,11 @@
 #define ACT_RELU2 0
 #define ACT_SILU 1
 #define ACT_GELU_TANH 2
+/* Of a gate and what it multiplies, which it changes too. */
+#define ACT_CLAMPED_SWIGLU 3
 
-/* None, in CombineParams. */
-#define ACT_NONE 3
+/* None, in CombineParams and ExpertsParams. */
+#define ACT_NONE 4
 
 /* Row index of a row that asks for no logits. */
 #define NO_OUTPUT 0xffffffff
@@ -72,6 +74,12 @@
 #define HEADS_THREADS 128
 #define COMBINE_THREADS 256
 #define STAMP_THREADS 32
+#define ROUTE_THREADS 256
+#define MIX_THREADS 256
+
+/* Experts that a router may have, and that a row may go through. */
+#define EXPERTS_MOST 512
+#define EXPERTS_MOST_USED 32
 
 /* `sample` draws from at most so many logits of a row, no more than it has threads. */
 #define SAMPLE_MOST 256
@@ -382,122 +390,7 @@ struct HeadsParams {
     uint32_t pitch;
 };
 
-struct AppendParams {
-    struct StepTables step;
-    struct CodedKvParams kv;
-    /* [rows, 2, n_kv_heads, head_dim] */
-    POINTER(const float) raw;
-    /* [rows, n_kv_heads, group, head_dim] */
-    POINTER(float) q;
-    uint32_t group;
-    uint32_t reserved;
-};
-
-struct AppendBlocksParams {
-    struct StepTables step;
-    struct BlockKvParams kv;
-    /* As in AppendParams. */
-    POINTER(const float) raw;
-    POINTER(float) q;
-    uint32_t group;
-    uint32_t reserved;
-};
-
-struct AttendParams {
-    struct StepTables step;
-    struct KvParams kv;
-    /* [rows, n_kv_heads, group, head_dim] */
-    POINTER(const float) q;
-    POINTER(float) out;
-    /* [rows, n_kv_heads, tiles], each as cuda/lib/parts.cuh says, of up to `splits` splits. */
-    POINTER(float) partial;
-    /* [rows, n_kv_heads, tiles]: splits that have come; 0 between two launches. */
-    POINTER(uint32_t) arrived;
-    float scale;
-    /* Query heads of one KV head, and blocks that they take. */
-    uint32_t group;
-    uint32_t tiles;
-    uint32_t splits;
-    /* Positions that a row sees, the last ones up to its own; all bits set where it sees every one. */
-    uint32_t window;
-    uint32_t reserved;
-};
-
-struct AttendMmaParams {
-    struct StepTables step;
-    struct KvParams kv;
-    /* [counts.tiles], of at most ATTEND_MMA_ROWS / heads rows. */
-    POINTER(const struct StepTile) tiles;
-    /* [rows, n_kv_heads, group, head_dim] */
-    POINTER(const float) q;
-    POINTER(float) out;
-    /* [blocks, ATTEND_MMA_ROWS, 2 + head_dim]: largest score, sum of weights, weighted values. */
-    POINTER(float) partial;
-    /* [counts.tiles, n_kv_heads, head_tiles]: splits that have come; 0 between two launches. */
-    POINTER(uint32_t) arrived;
-    float scale;
-    /* Query heads of one KV head, how many of them a block takes, and blocks that they take. */
-    uint32_t group;
-    uint32_t heads;
-    uint32_t head_tiles;
-    /* How many blocks a step of few tiles is to have, by splits of its positions. */
-    uint32_t blocks;
-    /* As in AttendParams. */
-    uint32_t window;
-};
-
-struct AttendCodesParams {
-    struct StepTables step;
-    struct CodedKvParams kv;
-    /* As in AttendParams, with head_dim for the stride. */
-    POINTER(const float) q;
-    POINTER(float) out;
-    POINTER(float) partial;
-    POINTER(uint32_t) arrived;
-    /* [2, n_kv_heads, head_dim], where the kernel itself does for a step of one row what `append` does for
-     * others; or null. Then a KV head's query heads are one tile. */
-    POINTER(const float) raw;
-    float scale;
-    uint32_t group;
-    uint32_t tiles;
-    uint32_t splits;
-    uint32_t window;
-    uint32_t reserved;
-};
-
-struct AttendCodesMmaParams {
-    struct StepTables step;
-    struct CodedKvParams kv;
-    /* As in AttendMmaParams. */
-    POINTER(const struct StepTile) tiles;
-    POINTER(const float) q;
-    POINTER(float) out;
-    POINTER(float) partial;
-    POINTER(uint32_t) arrived;
-    float scale;
-    uint32_t group;
-    uint32_t heads;
-    uint32_t head_tiles;
-    uint32_t blocks;
-    /* As in AttendParams. */
-    uint32_t window;
-};
-
-struct AttendBlocksParams {
-    struct StepTables step;
-    struct BlockKvParams kv;
-    /* As in AttendCodesParams. */
-    POINTER(const float) q;
-    POINTER(float) out;
-    POINTER(float) partial;
-    POINTER(uint32_t) arrived;
-    float scale;
-    uint32_t group;
-    uint32_t tiles;
-    uint32_t splits;
-    uint32_t window;
-    uint32_t reserved;
-};
+#include "params_attend.h"
 
 /* Rows of a step that are normed and rounded once, for products on tensor cores. */
 struct RoundParams {
@@ -544,7 +437,8 @@ struct CombineParams {
     uint32_t act;
     /* Whether it is added to what is there. */
     uint32_t add;
-    uint32_t reserved;
+    /* Rows of products for each row of the step. */
+    uint32_t each;
 };
 
 /* Rows of products that are normed and added. */
@@ -553,6 +447,87 @@ struct PostNormParams {
     struct NormParams norm;
     /* [rows, cols] */
     POINTER(const float) product;
+    POINTER(float) x;
+    uint32_t cols;
+    uint32_t reserved;
+};
+
+/* That a row goes through an expert: one of the row's slots. */
+struct ExpertChoice {
+    uint32_t expert;
+    /* What the expert's output counts. */
+    float weight;
+    /* Which row of the experts' products is the slot's: the slot, or in the order of experts. */
+    uint32_t place;
+    uint32_t reserved;
+};
+
+/* Neighbouring places of one expert, up to MMA_ROWS. */
+struct ExpertTile {
+    uint32_t expert;
+    uint32_t first;
+    uint32_t rows;
+    uint32_t reserved;
+};
+
+/* A step's rows sorted by expert. */
+struct RoutesParams {
+    /* [rows, used] */
+    POINTER(struct ExpertChoice) choices;
+    /* [n_tiles[0]]; the latter may be null, for tiles of neighbouring rows of the step and expert 0. */
+    POINTER(struct ExpertTile) tiles;
+    POINTER(uint32_t) n_tiles;
+    /* [places]: rows of the step. */
+    POINTER(uint32_t) rows;
+    /* [experts]: rows that have chosen each; 0 between two launches. */
+    POINTER(uint32_t) counts;
+    /* Blocks that have come: for `route`, and behind it [rows, blocks of a slot] for `experts`; 0 between two
+     * launches. */
+    POINTER(uint32_t) arrived;
+    uint32_t n_experts;
+    uint32_t n_used;
+};
+
+/* The choice of every row, and tiles of rows that share an expert. */
+struct RouteParams {
+    struct StepTables step;
+    struct RoutesParams routes;
+    /* [rows, experts] */
+    POINTER(const float) logits;
+};
+
+/* A layer of the experts that rows have chosen, or a gate and what it multiplies. */
+struct ExpertsParams {
+    struct StepTables step;
+    /* Rows of the step, or of places. */
+    struct InputParams in;
+    struct RoutesParams routes;
+    /* [experts, 3]: gate, up and down; and behind them the router. */
+    POINTER(const struct LinearParams) table;
+    /* As in RouteParams, where this launch finds the choices of its rows itself; or null. */
+    POINTER(const float) logits;
+    /* [places, outputs] */
+    POINTER(float) out;
+    /* [rows, outputs]: where the sums of places are added, by a launch that takes slots; or null. */
+    POINTER(float) x;
+    /* Which layer; with an activation function, the gate and the one behind it. */
+    uint32_t layer;
+    uint32_t act;
+    /* Of each expert. */
+    uint32_t outputs;
+    uint32_t chunks;
+    /* Whether inputs are the step's rows. */
+    uint32_t of_step;
+    uint32_t reserved;
+};
+
+/* x[r] += sum of weight x product of the row's slots. */
+struct MixParams {
+    struct StepTables step;
+    struct RoutesParams routes;
+    /* [places, cols] */
+    POINTER(const float) products;
+    /* [rows, cols] */
     POINTER(float) x;
     uint32_t cols;
     uint32_t reserved;

@@ -21,12 +21,14 @@
 //! - [`gguf`] reads and writes model files, [`tokenizer`] their vocabularies; [`quantize`] and [`synth`] make
 //!   models, and [`demo`] is one; [`eval`] measures them. `convert` (feature `convert`) makes GGUF files of
 //!   Hugging Face checkpoints.
+//! - [`card`] writes what routers of several servers read of a model.
 //! - `hub` (feature `hub`) gets models from the Hugging Face hub.
 //! - [`model`] turns a file into a [`program`], which a [`backend`] runs; [`selftest`] compares one with the
 //!   CPU.
 #![deny(unsafe_code)]
 
 pub mod backend;
+pub mod card;
 #[cfg(feature = "cli")]
 pub mod cli;
 mod clock;

@@ -1,12 +1,19 @@
 //! A run allocates nothing: not in a decode step, not in a batch, on no thread. And a compiled program has
-//! allocated what was planned.
+//! allocated what was planned. A model that is read and uploaded is never in memory as a whole.
 //!
 //! A program of its own, without the test harness, whose threads allocate too.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
+use sterna::backend;
+use sterna::engine::{Engine, EngineOptions};
+use sterna::gguf::Source;
 use sterna::program::{Row, Sampling, Step};
+use sterna::synth::{Preset, Synth};
 use support::case::model::{Model, SMALL};
 use support::case::{backends, limits, shuffled_pages, windowed_limits, windowed_pages};
 
@@ -15,6 +22,8 @@ struct Counting;
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 /// Bytes that are in use.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The most of them so far.
+static MOST: AtomicUsize = AtomicUsize::new(0);
 
 /// What a program's description, its weights' handles and a thread's first steps may take.
 const SMALL_CHANGE: usize = 64 << 10;
@@ -23,7 +32,8 @@ const SMALL_CHANGE: usize = 64 << 10;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-        BYTES.fetch_add(layout.size(), Ordering::SeqCst);
+        let bytes = BYTES.fetch_add(layout.size(), Ordering::SeqCst) + layout.size();
+        MOST.fetch_max(bytes, Ordering::SeqCst);
         // SAFETY: promised by the caller.
         unsafe { System.alloc(layout) }
     }
@@ -95,4 +105,58 @@ fn main() {
         }
     }
     println!("a run allocates nothing: ok");
+    read_and_uploaded();
+}
+
+/// A file that has its descriptions and, instead of weights, zeros.
+struct Hollow {
+    head: Bytes,
+    file_bytes: u64,
+}
+
+impl Source for Hollow {
+    fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        into.fill(0);
+        let start = (at as usize).min(self.head.len());
+        let n = (self.head.len() - start).min(into.len());
+        into[..n].copy_from_slice(&self.head[start..start + n]);
+        Ok(())
+    }
+}
+
+/// The embedding of BitNet b1.58 2B-4T has 657 MB as F16. Its layers are alike, so that two will do.
+fn read_and_uploaded() {
+    /// For weights and for the descriptions, of which a vocabulary of 128 thousand tokens is most.
+    const MOST_BYTES: usize = 32 << 20;
+    if backend::open("wgpu", 1).is_err() {
+        println!("a model that is read takes no more memory than a piece of it: skipped, wgpu has no device");
+        return;
+    }
+    let mut spec = Preset::by_name("bitnet-2b-4t").unwrap().spec(None, None, 1).unwrap();
+    spec.n_layers = 2;
+    let synth = Synth::new(&spec).unwrap();
+    let file_bytes = synth.file_bytes();
+    let hollow = Hollow { file_bytes, head: synth.descriptions().unwrap().into() };
+    for head_type in ["keep", "q6_k"] {
+        let options = EngineOptions {
+            backend: "wgpu".into(),
+            head_type: head_type.into(),
+            n_ctx: Some(64),
+            ..Default::default()
+        };
+        let head = hollow.head.clone();
+        let before = BYTES.load(Ordering::SeqCst);
+        MOST.store(before, Ordering::SeqCst);
+        let source = Arc::new(Hollow { head, ..hollow });
+        let engine = Engine::from_source(source, &options, |_| ()).expect("a model");
+        let most = MOST.load(Ordering::SeqCst) - before;
+        let weights = engine.plan().weights_bytes;
+        assert!(weights > 650_000_000, "{weights}");
+        assert!(most < MOST_BYTES, "{most} bytes were taken while {weights} bytes of weights were loaded");
+        println!("{weights} bytes of weights went up, head {head_type}, with {most} bytes of memory: ok");
+    }
 }

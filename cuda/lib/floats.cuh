@@ -1,8 +1,8 @@
 // Ternary weights and inputs that are not rounded: products of floats, for programs that ask for them.
 //
-// Slower than products of integers, and `logits` alone has them: what other stages make of products,
-// stage/combine.cu and stage/heads.cu do. An I2_S tensor's scale is part of LinearParams::factor here. Code
-// 3, which no quantiser writes, counts as 2, as in products of integers.
+// Slower than products of integers, and `logits` and `experts` alone have them: what other stages make of
+// products, stage/combine.cu and stage/heads.cu do. An I2_S tensor's scale is part of LinearParams::factor
+// here. Code 3, which no quantiser writes, counts as 2, as in products of integers.
 #pragma once
 
 #include "kernels.cuh"
@@ -67,5 +67,6 @@ struct Floats {
 
 // STERNA_FLOATS_KERNELS(I2S, i2_s) makes logits__i2_s__floats, and logits__i2_s__floats__rows.
 #define STERNA_FLOATS_KERNELS(Type, type)                                  \
+    STERNA_EXPERTS_KERNELS(Floats<Type>, type##__floats)                   \
     STERNA_ROW_KERNEL(logits, LogitsParams, Floats<Type>, type##__floats)  \
     STERNA_ROWS_KERNEL(logits, LogitsParams, Floats<Type>, type##__floats)

@@ -43,6 +43,17 @@ DEVICE const int32_t* chunk_sums(const uint8_t* acts, uint32_t chunks) {
     return reinterpret_cast<const int32_t*>(acts + chunks * T::kElems);
 }
 
+// Whether types of files share kernels and differ in a T::Kind, which T::kind(w) reads of a weight and every
+// weight of a launch has (lib/lines.cuh); and whether values have offsets, which tensor cores multiply with
+// sums of activations.
+template <class T>
+constexpr bool kOfKinds = false;
+template <class T>
+constexpr bool kOffsets = false;
+// Sets of rows of weights that a warp has at a time on tensor cores; fewer where registers are short.
+template <class T>
+constexpr int kMmaSets = 2;
+
 // The row's mean and factor as the norm has them.
 struct RowNorm {
     float mean, factor;

@@ -6,6 +6,7 @@
 
 #include "../stage/attn_in.cuh"
 #include "../stage/embed.cuh"
+#include "../stage/experts.cuh"
 #include "../stage/ffn_in.cuh"
 #include "../stage/logits.cuh"
 #include "../stage/proj_add.cuh"
@@ -16,7 +17,12 @@
 #define STERNA_ROWS_KERNEL(stage, Params, Type, type) \
     KERNEL(stage##__##type##__rows, Params, LINEAR_THREADS) { stage<Type, LINEAR_ROWS>(p); }
 
+#define STERNA_EXPERTS_KERNELS(Type, type)                                       \
+    KERNEL(experts__##type, ExpertsParams, LINEAR_THREADS) { experts<Type>(p); } \
+    KERNEL(experts__##type##__tiles, ExpertsParams, LINEAR_THREADS) { experts_tiles<Type>(p); }
+
 #define STERNA_ROW_KERNELS(Type, type)                                    \
+    STERNA_EXPERTS_KERNELS(Type, type)                                    \
     KERNEL(embed__##type, EmbedParams, EMBED_THREADS) { embed<Type>(p); } \
     STERNA_ROW_KERNEL(attn_in, AttnInParams, Type, type)                  \
     STERNA_ROW_KERNEL(proj_add, ProjAddParams, Type, type)                \

@@ -56,6 +56,29 @@ DEVICE float finished(const Task& task, const WeightRow& at, typename T::Acc sum
     return w.bias ? y + w.bias[at.row] : y;
 }
 
+// The kind of a launch's weights, where there are such.
+struct NoKind {};
+template <class T>
+DEVICE auto kind_of(const LinearParams& w) {
+    if constexpr (kOfKinds<T>) {
+        return T::kind(w);
+    } else {
+        return NoKind{};
+    }
+}
+
+template <class T, int M, class Kind>
+DEVICE void multiply(
+    typename T::Acc (&sums)[M], const typename T::Chunk& chunk, const uint8_t* acts, uint32_t at,
+    uint32_t chunks, const Kind& kind
+) {
+    if constexpr (kOfKinds<T>) {
+        T::template dot<M>(sums, chunk, acts, at, chunks, kind);
+    } else {
+        T::template dot<M>(sums, chunk, acts, at, chunks);
+    }
+}
+
 template <class T, int M, class Task>
 DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task) {
     // Several rows keep the multipliers busy; a single one is all loads.
@@ -78,6 +101,7 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
         }
     };
     load(now, first_unit, sub);
+    const auto kind = kind_of<T>(task.weight(0));
     uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
     if constexpr (M == 1) {
         if (n_rows > 0) prefetch_norm<T::kBlockQuads>(in);
@@ -102,7 +126,8 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) {
                     uint32_t chunk = base + u * lanes + sub;
-                    if (at.exists() && chunk < chunks) T::template dot<M>(sums, now[u], acts, chunk, chunks);
+                    if (at.exists() && chunk < chunks)
+                        multiply<T, M>(sums, now[u], acts, chunk, chunks, kind);
                 }
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) now[u] = next[u];

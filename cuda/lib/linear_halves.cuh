@@ -8,7 +8,8 @@
 // halves, which have all their bits: a T::halves is what a lane has of 32 columns of a row, 4 of the first 16
 // and 4 of the others. A group of 16 columns is one product, whose sum its scale multiplies where the type
 // has scales. It is added to the row's sum as a float: tensor cores cut off what an accumulator has no place
-// for, always towards zero, and over thousands of columns that would add up.
+// for, always towards zero, and over thousands of columns that would add up. Where a type has offsets (T with
+// kOffsets), one more product, of ones, is the sum of the activations, which the offset multiplies.
 //
 // x = share of the units, y = tile of the step's rows. Reads W once for each tile, and the tile's activations
 // once for each round of units. Tasks are those of lib/linear.cuh, with 16 slots, as in lib/linear_mma.cuh.
@@ -63,7 +64,7 @@ DEVICE void prepare_row(const InputParams& in, const float* x, HalvesShared::Row
 
 template <class T, class Task>
 DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uint32_t, const Task& task) {
-    constexpr int kSets = 2, kTiles = MMA_ROWS / 8;
+    constexpr int kSets = kMmaSets<T>, kTiles = MMA_ROWS / 8;
     let_next_kernel_start();
     wait_for_previous_kernel();
     uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows, first = blockIdx.y * MMA_ROWS;
@@ -79,6 +80,7 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
 
     uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
     uint32_t units = task.units(), stride = gridDim.x * warps * kSets;
+    const auto kind = kind_of<T>(task.weight(0));
     // All warps make the same rounds, because they share the activations.
     for (uint32_t round = blockIdx.x * warps * kSets; round < units; round += stride) {
         uint32_t unit = round + warp * kSets;
@@ -116,8 +118,12 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                     for (int half = 0; half < 2; half++) {
                         const WeightRow& at = rows[set][half];
                         w[set][half] = typename T::Halves{};
-                        if (at.exists())
+                        if (!at.exists()) continue;
+                        if constexpr (kOfKinds<T>) {
+                            w[set][half] = T::halves(task.weight(at.weight), at.row, col, member, kind);
+                        } else {
                             w[set][half] = T::halves(task.weight(at.weight), at.row, col, member);
+                        }
                     }
                 }
 #pragma unroll
@@ -129,6 +135,12 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                         uint32_t from = (8 * tile + quartet) * kColsPitch + place;
                         uint2 high = load8(shared.high + from), low = load8(shared.low + from);
                         uint32_t b_high[2] = {high.x, high.y}, b_low[2] = {low.x, low.y};
+                        float of_acts[4] = {};
+                        if constexpr (kOffsets<T>) {
+                            uint32_t ones[4] = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};
+                            mma_f16_16x8x16(of_acts, ones, b_low);
+                            mma_f16_16x8x16(of_acts, ones, b_high);
+                        }
 #pragma unroll
                         for (int set = 0; set < kSets; set++) {
                             const typename T::Halves& upper = w[set][0];
@@ -142,10 +154,15 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                             for (int i = 0; i < 4; i++) {
                                 float& sum = sums[set][tile][i];
                                 if constexpr (T::kGroupScales) {
-                                    float scale = i < 2 ? upper.scales[group] : lower.scales[group];
+                                    float scale = i < 2 ? upper.scale(group) : lower.scale(group);
                                     sum = fmaf(scale, part[i], sum);
                                 } else {
                                     sum += part[i];
+                                }
+                                if constexpr (kOffsets<T>) {
+                                    float offset = i < 2 ? upper.offset(group) : lower.offset(group);
+                                    // It is the same in every row of weights.
+                                    sum = fmaf(offset, of_acts[i % 2], sum);
                                 }
                             }
                         }

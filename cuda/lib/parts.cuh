@@ -1,12 +1,13 @@
 // Attention in parts: groups of lanes, warps and whole blocks see some positions each, and what they found is
 // merged.
 //
-//   m = max m_i, w_i = 2^(m_i - m), out = sum w_i v_i / sum w_i s_i
+//   m = max m_i, w_i = 2^(m_i - m), out = sum w_i v_i / (sum w_i s_i + sink)
 //
-// for parts of largest score m_i (in units of log2), sum of weights s_i and weighted values v_i. Parts lie as
-// [n, kHeads] of Softmax, then [n, kHeads, dim] of values, in shared memory and in `partial` alike. A warp
-// owns a head and a lane some parts of it while weights are made of their softmaxes; then a thread owns four
-// neighbouring elements, and has several parts of them on their way at a time. `dim` is a multiple of 4.
+// for parts of largest score m_i (in units of log2), sum of weights s_i and weighted values v_i; heads with
+// sinks have the weight of one more position there, which has no value. Parts lie as [n, kHeads] of Softmax,
+// then [n, kHeads, dim] of values, in shared memory and in `partial` alike. A warp owns a head and a lane
+// some parts of it while weights are made of their softmaxes; then a thread owns four neighbouring elements,
+// and has several parts of them on their way at a time. `dim` is a multiple of 4.
 //
 // Shared memory from its beginning: [kHeads] of Softmax for what a merge finds, a word that says which block
 // is the last, and 16 bytes further on the parts of the groups.
@@ -24,6 +25,11 @@ struct alignas(8) Softmax {
 // What weights relative to `from` are multiplied with to be relative to `to`, which is at least as large.
 DEVICE float rescale(float from, float to) {
     return from == to ? 1.0f : exp2_fast(from - to);
+}
+
+// The weight of a head's sink, relative to `base`.
+DEVICE float sink_weight(float sink, float base) {
+    return exp2_fast(sink * 1.4426950408889634f - base);
 }
 
 // Joins what the groups of `lanes` neighbouring lanes of a warp have found, of which a lane has kElems values
@@ -89,6 +95,8 @@ struct Parts {
     // How many they are, and how many there is room for.
     uint32_t splits, max_splits;
     uint32_t dim;
+    // Of the query heads, or null.
+    const float* sinks;
 
     DEVICE PartsAt<kHeads> of_splits() const {
         return {partial + at * kHeads * max_splits * (2 + dim), max_splits, dim};
@@ -186,6 +194,7 @@ DEVICE bool merge_parts(
     const Parts<kHeads>& p, uint32_t split, uint32_t groups, uint32_t heads, Write write
 ) {
     auto result = [&](uint32_t h, uint32_t e, float4 total, Softmax soft) {
+        if (p.sinks) soft.sum += sink_weight(p.sinks[h], soft.largest);
         write(h, e, total.x / soft.sum);
         write(h, e + 1, total.y / soft.sum);
         write(h, e + 2, total.z / soft.sum);

@@ -1,5 +1,6 @@
 // Attend: out[r] = softmax(scale q[r] . K[first ..= pos]) V, over the row's own sequence; `first` is 0, or
-// what a sliding window leaves. What lies before it is not read.
+// what a sliding window leaves. What lies before it is not read. A head's sink is one more term of the
+// softmax's sum.
 //
 // Split-K flash decode. A block owns one row of the step, one KV head with up to ATTEND_HEADS of its query
 // heads, and one split of the positions: x = KV head and tile of query heads, y = split, z = row. So each key
@@ -235,7 +236,8 @@ DEVICE void attend(const AttendParams& p) {
         to[1] = make_float4(state.values[h][4], state.values[h][5], state.values[h][6], state.values[h][7]);
     }
     uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.tiles + tile;
-    Parts<ATTEND_HEADS> from{p.partial, p.arrived, at, splits, p.splits, stride};
+    const float* sinks = p.sinks ? p.sinks + kv_head_at * p.group + tile * ATTEND_HEADS : nullptr;
+    Parts<ATTEND_HEADS> from{p.partial, p.arrived, at, splits, p.splits, stride, sinks};
     merge_parts(from, split, warps, heads, [&](uint32_t h, uint32_t e, float value) {
         if (e < head_dim) out[h * head_dim + e] = value;
     });

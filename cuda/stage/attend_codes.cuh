@@ -258,7 +258,8 @@ struct PagesTask {
     ) const {
         float* merged = parts_of_groups<kHeads>(groups, head_dim).of(groups, 0);
         uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.tiles + tile;
-        Parts<kHeads> from{p.partial, p.arrived, at, splits, p.splits, head_dim};
+        const float* sinks = p.sinks ? p.sinks + kv_head * p.group + tile * kHeads : nullptr;
+        Parts<kHeads> from{p.partial, p.arrived, at, splits, p.splits, head_dim, sinks};
         auto write = [&](uint32_t h, uint32_t e, float value) { merged[h * head_dim + e] = value; };
         if (!merge_parts(from, split, groups, heads, write)) return;
         __syncthreads();

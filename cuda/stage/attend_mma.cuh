@@ -221,6 +221,11 @@ struct TileTask {
     }
 };
 
+// The weight of a head's sink, times 2^14 as others are.
+DEVICE float tile_sink(float sink, float largest) {
+    return sink_weight(sink, largest - 14.0f);
+}
+
 // Merges the parts of a tile's splits, which this block is the last to leave, and writes the result. A warp
 // owns a vector.
 template <class Source, class Params>
@@ -247,6 +252,7 @@ DEVICE void merge_splits(
                     values.x[j] = fmaf(part[2 + Vector::elem(j)], by, values.x[j]);
             }
         }
+        if (p.sinks) sum += tile_sink(p.sinks[first_head + vector % heads], largest);
 #pragma unroll
         for (uint32_t j = 0; j < kLaneElems; j++) values.x[j] /= sum;
         source.transform_back(values);
@@ -459,6 +465,11 @@ DEVICE void attend_tiles(const Params& p) {
 #pragma unroll
     for (int half = 0; half < 2; half++) sum[half] = reduce_lanes<Sum>(sum[half], 4);
     if (task.splits == 1) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (p.sinks && vector[half] < n)
+                sum[half] += tile_sink(p.sinks[first_head + vector[half] % heads], largest[half]);
+        }
 #pragma unroll
         for (int t = 0; t < kOut; t++) {
 #pragma unroll

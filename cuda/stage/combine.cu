@@ -2,18 +2,19 @@
 // out[r] += y[r].
 //
 // For stages whose layers have no kernel in common: `logits` of each layer's type makes the products, of the
-// step's rows. A thread owns some columns of a row: x = share of the columns, z = row.
+// step's rows, or `experts` of their slots. A thread owns some columns of a row: x = share of the columns,
+// z = row.
 #include "ffn_in.cuh"
 
 KERNEL(combine, CombineParams, COMBINE_THREADS) {
     let_next_kernel_start();
     wait_for_previous_kernel();
     uint32_t r = blockIdx.z;
-    if (r >= p.step.counts->rows) return;
+    if (r >= p.step.counts->rows * p.each) return;
     for (uint32_t col = blockIdx.x * blockDim.x + threadIdx.x; col < p.cols; col += gridDim.x * blockDim.x) {
         uint64_t at = uint64_t(r) * p.cols + col;
         float y = p.y[at];
-        if (p.act != ACT_NONE) y = p.gate ? y * activated(p.act, p.gate[at]) : activated(p.act, y);
+        if (p.act != ACT_NONE) y = p.gate ? gated(p.act, p.gate[at], y) : activated(p.act, y);
         p.out[at] = p.add ? p.out[at] + y : y;
     }
 }

@@ -1,4 +1,5 @@
-// FfnIn: n = norm(x[r]); h[r] = act(Wg n) * (Wu n), or act(Wu n) where there is no gate.
+// FfnIn: n = norm(x[r]); h[r] = act(Wg n) * (Wu n), or act(Wu n) where there is no gate. A clamped SwiGLU of
+// a gate g and u = Wu n is m / (1 + exp(-1.702 m)) * (clamp(u, -7, 7) + 1) with m = min(g, 7).
 //
 // With a gate, the first half of a warp's slots own rows of the gate and the other half the same rows of up,
 // so that the two products meet in a warp; without one, a slot owns a row of up. Needs at least two slots a
@@ -17,6 +18,14 @@ DEVICE float activated(uint32_t act, float x) {
     float u = 0.7978845608028654f * (x + 0.044715f * x * x * x);
     // 0.5 (1 + tanh u) is the logistic function of 2 u.
     return x / (1.0f + expf(-2.0f * u));
+}
+
+// What a gate makes of what it multiplies. A clamp leaves NaN.
+DEVICE float gated(uint32_t act, float gate, float up) {
+    if (act != ACT_CLAMPED_SWIGLU) return up * activated(act, gate);
+    gate = gate > 7.0f ? 7.0f : gate;
+    up = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
+    return gate / (1.0f + expf(-1.702f * gate)) * (up + 1.0f);
 }
 
 struct FfnInTask {
@@ -44,8 +53,7 @@ struct FfnInTask {
     DEVICE Around late(uint32_t, uint32_t, uint32_t, const StepRow&) const { return {}; }
     DEVICE void finish(uint32_t unit, uint32_t slot, uint32_t m, float y, float other, const Around&) const {
         if (slot >= width()) return;
-        float value = activated(p.act, y);
-        if (p.gate.data) value = other * value;
+        float value = p.gate.data ? gated(p.act, y, other) : activated(p.act, y);
         p.h[uint64_t(m) * p.up.rows + unit * width() + slot] = value;
     }
 };

@@ -80,6 +80,7 @@ struct Q8_0 {
     struct Halves {
         uint32_t words[4];
         float scales[2];
+        DEVICE float scale(int group) const { return scales[group]; }
     };
 
     DEVICE static Halves halves(const LinearParams& w, uint32_t row, uint32_t col, uint32_t member) {

@@ -5,18 +5,34 @@
 //! weight from the low bits up, and is unpacked when the crate is compiled.
 
 /// 256 points of 8 weights.
-pub static IQ2_XXS: [u64; 256] = of_eight(include_bytes!("codebooks/iq2_xxs.bin"), THREE);
+pub static IQ2_XXS: [u64; 256] = of_eight(packed::IQ2_XXS, THREE);
 /// 512 points of 8 weights.
-pub static IQ2_XS: [u64; 512] = of_eight(include_bytes!("codebooks/iq2_xs.bin"), THREE);
+pub static IQ2_XS: [u64; 512] = of_eight(packed::IQ2_XS, THREE);
 /// 1024 points of 8 weights.
-pub static IQ2_S: [u64; 1024] = of_eight(include_bytes!("codebooks/iq2_s.bin"), THREE);
+pub static IQ2_S: [u64; 1024] = of_eight(packed::IQ2_S, THREE);
 /// 2048 points of 8 weights, which are -1, 0 and 1.
-pub static IQ1_S: [u64; 2048] = of_eight(include_bytes!("codebooks/iq1_s.bin"), [-1, 0, 1]);
+pub static IQ1_S: [u64; 2048] = of_eight(packed::IQ1_S, [-1, 0, 1]);
 /// 256 points of 4 weights.
-pub static IQ3_XXS: [u32; 256] =
-    of_four(include_bytes!("codebooks/iq3_xxs.bin"), [4, 12, 20, 28, 36, 44, 52, 62]);
+pub static IQ3_XXS: [u32; 256] = of_four(packed::IQ3_XXS, [4, 12, 20, 28, 36, 44, 52, 62]);
 /// 512 points of 4 weights.
-pub static IQ3_S: [u32; 512] = of_four(include_bytes!("codebooks/iq3_s.bin"), [1, 3, 5, 7, 9, 11, 13, 15]);
+pub static IQ3_S: [u32; 512] = of_four(packed::IQ3_S, [1, 3, 5, 7, 9, 11, 13, 15]);
+
+/// The same as the files have them: 16 bits a point, little-endian, a code for each weight from the low bits
+/// up.
+pub mod packed {
+    /// Of [`super::IQ2_XXS`].
+    pub const IQ2_XXS: &[u8] = include_bytes!("codebooks/iq2_xxs.bin");
+    /// Of [`super::IQ2_XS`].
+    pub const IQ2_XS: &[u8] = include_bytes!("codebooks/iq2_xs.bin");
+    /// Of [`super::IQ2_S`].
+    pub const IQ2_S: &[u8] = include_bytes!("codebooks/iq2_s.bin");
+    /// Of [`super::IQ1_S`].
+    pub const IQ1_S: &[u8] = include_bytes!("codebooks/iq1_s.bin");
+    /// Of [`super::IQ3_XXS`].
+    pub const IQ3_XXS: &[u8] = include_bytes!("codebooks/iq3_xxs.bin");
+    /// Of [`super::IQ3_S`].
+    pub const IQ3_S: &[u8] = include_bytes!("codebooks/iq3_s.bin");
+}
 
 /// Magnitudes of the types of 2 bits.
 const THREE: [i8; 3] = [8, 25, 43];

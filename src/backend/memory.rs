@@ -50,6 +50,19 @@ pub struct Overhead {
     pub source: &'static str,
 }
 
+/// What a card moves and computes in a second at most, by its maker; no kernel reaches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardRates {
+    /// Bytes of its own memory.
+    pub memory_bytes: u64,
+    /// Bytes from page-locked memory of the host, in a slot with all its lanes. This one was measured.
+    pub link_bytes: u64,
+    /// Multiplications and additions of int8, by its tensor cores and without sparsity.
+    pub int8_ops: u64,
+    /// The same of halves that are added as floats.
+    pub half_ops: u64,
+}
+
 /// The memory of one device that a program takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
@@ -59,8 +72,13 @@ pub struct DeviceMemory {
     pub parts: Vec<MemoryPart>,
     /// What its driver will take on top, where it has not done so yet.
     pub overhead: Vec<Overhead>,
-    /// Page-locked memory of the host, for weights that it has no room for.
+    /// Page-locked memory of the host, for weights that it has no room for. All of it is copied to the
+    /// device in every step.
     pub host_bytes: u64,
+    /// Layers whose weights those are.
+    pub streamed_layers: usize,
+    /// How fast the device is, if that is known.
+    pub rates: Option<CardRates>,
     /// Bytes that are free for both, where somebody knows.
     pub free_bytes: Option<u64>,
     /// Bytes that should stay free besides: for what the driver and others take later.
@@ -68,6 +86,20 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
+    /// Parts of a device of which nothing else is known.
+    pub fn of(device: String, parts: Vec<MemoryPart>) -> Self {
+        Self {
+            device,
+            parts,
+            overhead: Vec::new(),
+            host_bytes: 0,
+            streamed_layers: 0,
+            rates: None,
+            free_bytes: None,
+            margin_bytes: 0,
+        }
+    }
+
     /// Bytes that are asked of the device for one thing.
     pub fn bytes_of(&self, kind: MemoryKind) -> u64 {
         let of_kind = self.parts.iter().filter(|part| part.kind == kind);
@@ -161,7 +193,8 @@ pub(super) fn codecs(decl: &KvDecl) -> String {
 pub(super) fn caches<'a>(caches: impl IntoIterator<Item = (&'a KvDecl, u64, u64)>) -> Vec<MemoryPart> {
     let (mut pages, mut exact) = (Parts::new(MemoryKind::Kv), Parts::new(MemoryKind::Kv));
     for (decl, page_bytes, exact_bytes) in caches {
-        pages.add(format!("KV cache ({})", codecs(decl)), page_bytes);
+        let of = if decl.sliding.is_some() { " of sliding windows" } else { "" };
+        pages.add(format!("KV cache{of} ({})", codecs(decl)), page_bytes);
         exact.add("exact pages of the KV cache (f16)", exact_bytes);
     }
     [pages.finish(), exact.finish()].concat()

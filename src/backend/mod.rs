@@ -13,7 +13,7 @@ mod registry;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
-pub use memory::{DeviceMemory, MemoryKind, MemoryPart, Overhead};
+pub use memory::{CardRates, DeviceMemory, MemoryKind, MemoryPart, Overhead};
 pub use registry::{
     Auto, CardOnPaper, DeviceOption, DeviceOptions, Entry, NAMES, Opened, REGISTRY, auto, devices, on_paper,
     open, open_on,
@@ -21,7 +21,7 @@ pub use registry::{
 
 use ggml_types::{HostTensor, QuantType};
 
-use crate::program::{Buf, Program, Sampling, Step};
+use crate::program::{Buf, Program, Sampling, Step, WeightDecl};
 
 /// A weight that a backend holds. Stale handles are bugs and panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,11 +79,15 @@ fn assert_declared(
     }
 }
 
-/// A page of the KV caches of a program: of all of them, because a page number means the same in each.
+/// A page of the KV caches of a program: of all that have such pages, because a page number means the same in
+/// each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvPage {
-    /// One of those that every position has, which a codec that quantises keeps quantised.
+    /// One of those that every position has, which a codec that quantises keeps quantised, in caches that
+    /// keep all positions.
     Quantised(u32),
+    /// The same in caches that keep a sliding window.
+    Sliding(u32),
     /// One of those beside them that windowed codecs keep positions in exactly, and what lies with it.
     Exact(u32),
 }
@@ -95,6 +99,22 @@ pub struct StageTime {
     pub calls: u64,
     /// Of the device, all of them together.
     pub nanoseconds: u64,
+}
+
+/// A weight whose bytes are read when they are wanted: a large one need never be in memory as a whole.
+pub trait WeightRows {
+    /// What the program declares.
+    fn decl(&self) -> &WeightDecl;
+
+    /// Some of its rows as a tensor of their own, with what the type keeps behind its rows.
+    ///
+    /// # Errors
+    /// [`BackendError::Weight`].
+    ///
+    /// # Panics
+    /// For rows that it does not have, and where the range cuts rows that
+    /// [lie together](QuantType::rows_together).
+    fn read(&self, rows: std::ops::Range<usize>) -> Result<HostTensor, BackendError>;
 }
 
 /// Runs programs.
@@ -141,8 +161,7 @@ pub trait Backend: Send {
             part(MemoryKind::Kv, "KV cache", kv_bytes),
             part(MemoryKind::Buffers, "buffers", bufs_bytes),
         ];
-        let (device, overhead) = (self.device(), Vec::new());
-        Ok(vec![DeviceMemory { device, parts, overhead, host_bytes, free_bytes, margin_bytes: 0 }])
+        Ok(vec![DeviceMemory { host_bytes, free_bytes, ..DeviceMemory::of(self.device(), parts) }])
     }
 
     /// Takes a weight; may repack it, or keep sharing the caller's bytes.
@@ -150,6 +169,14 @@ pub trait Backend: Send {
     /// # Errors
     /// [`BackendError::OutOfMemory`], [`BackendError::Device`].
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError>;
+
+    /// The same of a weight that is read by rows, where the backend copies weights anyway.
+    ///
+    /// # Errors
+    /// As [`upload`](Self::upload); [`BackendError::Weight`] with what the reader says.
+    fn upload_rows(&mut self, w: &dyn WeightRows) -> Result<WeightId, BackendError> {
+        self.upload(&w.read(0..w.decl().rows)?)
+    }
 
     /// Makes a program ready to run: allocates its buffers and KV caches, captures or binds what the
     /// device wants. `weights[i]` stands for `p.weights[i]` and may serve several programs.
@@ -280,6 +307,9 @@ pub enum BackendError {
         /// All of them, as `stage__type`.
         missing: Vec<String>,
     },
+    /// A weight that cannot be read.
+    #[error("{0}")]
+    Weight(Box<dyn std::error::Error + Send + Sync>),
     /// Not enough memory.
     #[error("backend {backend}: {need} bytes needed, {free} bytes free")]
     OutOfMemory {

@@ -215,6 +215,8 @@ pub struct CardOnPaper {
     pub card: Option<String>,
     /// Its memory in bytes, if that is another than the card's own.
     pub memory_bytes: Option<u64>,
+    /// Which layers are streamed to it; it has no other option.
+    pub options: DeviceOptions,
 }
 
 /// The CUDA backend on a card that is not here: it plans by the code that plans on one, needs neither a
@@ -225,7 +227,7 @@ pub struct CardOnPaper {
 /// build without the backend.
 pub fn on_paper(card: &CardOnPaper) -> Opened {
     #[cfg(feature = "cuda")]
-    return Ok(Box::new(super::cuda::on_paper(card.card.as_deref(), card.memory_bytes)?));
+    return Ok(Box::new(super::cuda::on_paper(card)?));
     #[cfg(not(feature = "cuda"))]
     {
         let CardOnPaper { .. } = card;

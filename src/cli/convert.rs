@@ -113,7 +113,7 @@ impl ConvertArgs {
         converter.notes().iter().for_each(|note| flags::note("note", note));
         let bytes = quantizer.file_bytes();
         let plan = quantizer.plan().map_err(|err| of_input(&err))?;
-        let in_bytes = plan.iter().map(|report| report.from.1).sum();
+        let in_bytes = plan.iter().map(|report| report.from.1 as u64).sum();
         let Some(out_path) = self.out.as_deref().filter(|_| !self.dry_run) else {
             notes(&plan);
             return Ok(print(&plan, false, in_bytes, bytes)?);

@@ -9,8 +9,8 @@ use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 
 use super::ctrl_c::on_ctrl_c;
 use super::{CliError, Interrupted};
-use crate::gguf::Header;
-use crate::hub::{Event, Found, Hub, HubError, HubOptions, Local, Name, RemoteFile};
+use crate::gguf::{Header, Source, part_names};
+use crate::hub::{Event, Found, Hub, HubError, HubOptions, Local, Name, RemoteFile, WebFile};
 
 /// How often a line says how far it is, where stderr is no terminal.
 const EVERY: Duration = Duration::from_secs(10);
@@ -65,6 +65,35 @@ pub fn headers(name: &Name, options: HubOptions) -> Result<Option<(String, Vec<H
     let headers = found.files.iter().map(header).collect::<Result<_, _>>()?;
     let path = found.files.first().map_or("", |file| &file.path);
     Ok(Some((format!("{}/{path}", found.name.repo), headers)))
+}
+
+/// The headers of a model's files at an address of the web: of a split model, the address of any part.
+///
+/// # Errors
+/// As [`headers`].
+pub fn headers_at(url: &str, options: &HubOptions) -> Result<Vec<Header>, CliError> {
+    let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
+    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let parts = part_names(name).unwrap_or_else(|| vec![name.to_owned()]);
+    let header = |name: &String| -> Result<Header, CliError> {
+        let file = WebFile::open(&format!("{folder}/{name}{query}"), options)?;
+        Ok(Header::of_source(&Remote(file)).map_err(|err| format!("{}: {err}", name.escape_debug()))?)
+    };
+    parts.iter().map(header).collect()
+}
+
+/// A file of the web as one that is read in pieces.
+struct Remote(WebFile);
+
+impl Source for Remote {
+    fn file_bytes(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        into.copy_from_slice(&self.0.read(at..at + into.len() as u64).map_err(io::Error::other)?);
+        Ok(())
+    }
 }
 
 /// An error with the commands that lead out of it.

@@ -33,6 +33,7 @@ const FLAGS: &[(&str, Option<&str>)] = &[
     ("EngineOptions::outputs", None),
     ("HubOptions::offline", Some("--offline")),
     ("HubOptions::token", Some("--hf-token")),
+    ("OpenOptions::access", Some("--mlock")),
     ("OpenOptions::dialect", Some("--dialect")),
     ("Preset::name", Some("--preset")),
     ("QuantizeOptions::imatrix", Some("--imatrix")),

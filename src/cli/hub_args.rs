@@ -45,6 +45,22 @@ pub struct AccessArgs {
 enum Named {
     File(PathBuf),
     OfHub(String, AccessArgs),
+    /// At an address that is not the hub's.
+    At(String),
+}
+
+/// That a model at an address is no file.
+fn not_here(url: &str) -> CliError {
+    format!(
+        "{url}: a model is run from a file: download it, and name that. `sterna inspect` and `sterna plan` \
+         read descriptions where they are"
+    )
+    .into()
+}
+
+/// Whether a text is an address of the web.
+fn is_address(text: &str) -> bool {
+    ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
 impl HubArgs {
@@ -57,12 +73,14 @@ impl HubArgs {
         Ok(match self.named(file)? {
             Some(Named::File(path)) => Some(path),
             Some(Named::OfHub(name, access)) => Some(access.get(&name)?),
+            Some(Named::At(url)) => return Err(not_here(&url)),
             None => None,
         })
     }
 
-    /// The headers of the files of a model of the hub that is not in the cache, and what the model is called:
-    /// nothing else of it is got. `None` for a file, a model in the cache, and where nothing was named.
+    /// The headers of the files of a model that is not here, and what the model is called: one of the hub
+    /// that is not in the cache, or one at any address of the web. Nothing else of it is got.
+    /// `None` for a file, a model in the cache, and where nothing was named.
     ///
     /// # Errors
     /// As [`local`](Self::local); a file that is no GGUF.
@@ -70,6 +88,10 @@ impl HubArgs {
     pub fn headers(&self, file: Option<&Path>) -> Result<Option<(String, Vec<Header>)>, CliError> {
         match self.named(file)? {
             Some(Named::OfHub(name, access)) => fetch::headers(&access.name(&name)?, access.options()?),
+            Some(Named::At(url)) => {
+                let headers = fetch::headers_at(&url, &self.access.options()?)?;
+                Ok(Some((url, headers)))
+            }
             _ => Ok(None),
         }
     }
@@ -111,6 +133,7 @@ impl AccessArgs {
         match self.named(file)? {
             Named::File(path) => Ok(path),
             Named::OfHub(name, access) => access.get(&name),
+            Named::At(url) => Err(not_here(&url)),
         }
     }
 
@@ -127,10 +150,11 @@ impl AccessArgs {
     }
 
     fn named(&self, file: &Path) -> Result<Named, CliError> {
-        match file.to_str().filter(|text| !file.exists() && is_name(text)) {
-            Some(name) => Ok(Named::OfHub(name.to_owned(), self.clone())),
-            None if self.hf_file.is_some() => Err("--hf-file wants --hf-repo".into()),
-            None => Ok(Named::File(file.to_path_buf())),
+        match file.to_str().filter(|_| !file.exists()) {
+            Some(name) if is_name(name) => Ok(Named::OfHub(name.to_owned(), self.clone())),
+            _ if self.hf_file.is_some() => Err("--hf-file wants --hf-repo".into()),
+            Some(url) if is_address(url) => Ok(Named::At(url.to_owned())),
+            _ => Ok(Named::File(file.to_path_buf())),
         }
     }
 }

@@ -16,7 +16,6 @@ use super::{CliError, flags, report};
 use crate::engine::EngineOptions;
 use crate::eval::as_fed;
 use crate::eval::importance::Importance;
-use crate::gguf::OpenOptions;
 use crate::quantize::Imatrix;
 use crate::tokenizer::{Tokenizer, TokenizerOptions};
 
@@ -62,7 +61,7 @@ impl ImatrixArgs {
         is_free(&self.output, self.force)?;
         let text = self.text.read()?;
         let source = Source::choose(self.model.as_deref(), &self.hub, "-m")?;
-        let gguf = source.open(OpenOptions { dialect: self.of_file.dialect })?;
+        let gguf = source.open(self.of_file.open_options())?;
         let pre = self.of_file.tokenizer_pre.as_deref();
         let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions { pre })?;
         tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));

@@ -29,9 +29,10 @@ const SHOWN_CHARS: usize = 200;
 #[command(after_help = "Examples:
   sterna inspect model.gguf
   sterna inspect model.gguf --program
+  sterna inspect https://example.com/model.gguf
   sterna inspect model-00001-of-00003.gguf --json | jq '.tensors[].type'")]
 pub struct InspectArgs {
-    /// GGUF file, or any part of a split one [default: the demo model in this program]
+    /// GGUF file or its address, or any part of a split one [default: the demo model in this program]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -57,23 +58,32 @@ impl InspectArgs {
     /// A file that is not GGUF, or is broken; with --program, one that holds no known model; stdout that
     /// cannot be written.
     pub fn run(self) -> Result<(), CliError> {
-        let source = Source::choose(self.file.as_deref(), &self.hub, "FILE")?;
-        let gguf = source.open(OpenOptions { dialect: self.dialect })?;
+        let (name, gguf) = self.model()?;
         let mut out = io::stdout().lock();
         if self.program {
             write!(out, "{}", engine::program(&gguf, &EngineOptions::default())?)?;
         } else if self.json {
-            serde_json::to_writer_pretty(&mut out, &self.as_json(&gguf, &source.name()))?;
+            serde_json::to_writer_pretty(&mut out, &self.as_json(&gguf, &name))?;
             writeln!(out)?;
         } else {
-            self.as_text(&gguf, &source.name(), &mut out)?;
+            self.as_text(&gguf, &name, &mut out)?;
         }
         Ok(out.flush()?)
     }
 
+    /// What the model is called, and the model. Of one that is not here, only the descriptions are got.
+    fn model(&self) -> Result<(String, Gguf), CliError> {
+        let options = OpenOptions { dialect: self.dialect, ..OpenOptions::default() };
+        if let Some((name, headers)) = self.hub.headers(self.file.as_deref())? {
+            return Ok((name, Gguf::from_headers(&headers, options)?));
+        }
+        let source = Source::choose(self.file.as_deref(), &self.hub, "FILE")?;
+        Ok((source.name(), source.open(options)?))
+    }
+
     fn as_text(&self, gguf: &Gguf, name: &str, out: &mut impl Write) -> io::Result<()> {
-        let parts: Vec<usize> = gguf.file_bytes().collect();
-        let bytes: usize = parts.iter().sum();
+        let parts: Vec<u64> = gguf.file_bytes().collect();
+        let bytes: u64 = parts.iter().sum();
         writeln!(out, "file      {name}")?;
         writeln!(
             out,
@@ -92,7 +102,7 @@ impl InspectArgs {
 
         writeln!(out, "\ntensors   {}", gguf.tensors().len())?;
         for info in gguf.tensors() {
-            let place = format!("{:#x}", info.bytes.start);
+            let place = format!("{:#x}", info.start);
             let part = if parts.len() > 1 { format!(" in part {}", info.part + 1) } else { String::new() };
             writeln!(
                 out,
@@ -100,11 +110,11 @@ impl InspectArgs {
                 printable(&info.name),
                 info.type_name,
                 format!("{:?}", info.dims),
-                info.bytes.len(),
+                info.n_bytes,
             )?;
         }
 
-        let zero = zero_matrices(gguf);
+        let zero = zeros(gguf);
         if !zero.is_empty() {
             out.flush()?;
             report::zeros(zero.iter().map(|(info, n)| (info.name.as_str(), *n)));
@@ -173,7 +183,7 @@ impl InspectArgs {
             "metadata": metadata,
             "tensors": tensors,
             "mix": mix(gguf),
-            "zero_matrices": zero_matrices(gguf)
+            "zero_matrices": zeros(gguf)
                 .iter()
                 .map(|(info, n)| json!({"tensor": info.name, "matrices": n}))
                 .collect::<Vec<_>>(),
@@ -252,10 +262,15 @@ fn totals(gguf: &Gguf) -> BTreeMap<String, Total> {
         let total = totals.entry(info.type_name.clone()).or_default();
         total.n_tensors += 1;
         total.n_elems += info.n_elems() as u128;
-        total.bytes += info.bytes.len() as u128;
+        total.bytes += u128::from(info.n_bytes);
         total.supported = info.ty.is_some();
     }
     totals
+}
+
+/// Matrices of nothing but zeros; none of a model of which only the descriptions are there.
+fn zeros(gguf: &Gguf) -> Vec<(&TensorInfo, usize)> {
+    if gguf.is_header() { Vec::new() } else { zero_matrices(gguf) }
 }
 
 fn tensor_json(info: &TensorInfo) -> Json {
@@ -264,9 +279,9 @@ fn tensor_json(info: &TensorInfo) -> Json {
         "type": info.type_name,
         "type_id": info.type_id,
         "shape": info.dims,
-        "bytes": info.bytes.len(),
+        "bytes": info.n_bytes,
         "part": info.part,
-        "offset": info.bytes.start,
+        "offset": info.start,
     })
 }
 

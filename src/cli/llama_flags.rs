@@ -54,7 +54,6 @@ const fn by(names: &'static [&'static str], value: Value, judge: fn(&str) -> Opt
 const TEXT: &str = "models read text alone";
 const DOWNLOAD: &str = "-m takes addresses of the Hugging Face hub; of elsewhere, download the file";
 const WHOLE: &str = "a model runs on one backend whole; --backend names it";
-const MAPPED: &str = "leave it out: files are mapped, and stay in memory while there is room";
 const POSITIONS: &str = "the file says how positions are encoded; write it there";
 const SAMPLERS: &str = "there are --temp, --top-k, --top-p, --min-p, --typical and penalties";
 /// Of a text that is to be longer than its context.
@@ -63,10 +62,6 @@ const SILENCE: &str = "the log is on stderr; 2>/dev/null leaves it out";
 
 fn unless_zero(n: &str) -> Option<&'static str> {
     (n.parse::<f64>() != Ok(0.0)).then_some(SAMPLERS)
-}
-
-fn mapped(n: &str) -> Option<&'static str> {
-    (n != "1").then_some(MAPPED)
 }
 
 /// Flags of every program that loads a model.
@@ -96,9 +91,6 @@ impl List for OfModels {
         Flag { names: &["flash-attn"], short: None, value: Value::Maybe, verdict: Verdict::Taken },
         taken(&["no-warmup"]),
         taken(&["warmup"]),
-        by(&["mmap"], Value::One, mapped),
-        refused(&["no-mmap"], Value::None, MAPPED),
-        refused(&["mlock"], Value::None, MAPPED),
         refused(&["threads-batch"], Value::One, "-t sets the threads of prompts, too"),
         refused(&["numa"], Value::One, "numactl places a program"),
         refused(&["main-gpu"], Value::One, "--device names the card"),
@@ -257,6 +249,9 @@ mod tests {
             "sterna run -fa -ngl all --jinja -e --no-display-prompt --mirostat 0",
             "sterna chat -cnv -fa 1 -ngl -1 --interactive --xtc-probability 0.0",
             "sterna bench -ngl 9999 -fa 1 -mmp 1 -p 512 -n 128",
+            "sterna bench -mmp 0",
+            "sterna chat --mlock",
+            "sterna tokenize --no-mmap Hello",
             "sterna perplexity -f wiki.txt -ngl 99",
             "sterna run -hf a/b:Q4_0 -hff x.gguf -hft word --offline",
             "sterna bench -hfr a/b",
@@ -269,9 +264,7 @@ mod tests {
             ("sterna run -cnv", "--conversation", "sterna chat"),
             ("sterna run -mu https://a.co/x.gguf", "--model-url", "-m"),
             ("sterna chat -no-cnv", "--no-conversation", "sterna run"),
-            ("sterna chat --mlock", "--mlock", "mapped"),
             ("sterna chat --mirostat 2", "--mirostat", "--top-p"),
-            ("sterna bench -mmp 0", "--mmap", "mapped"),
         ] {
             let message = parsed(line).unwrap_err();
             let wanted = format!("error: {flag} is not supported: ");

@@ -15,6 +15,7 @@ mod convert;
 mod ctrl_c;
 mod devices;
 mod edit;
+mod export_card;
 #[cfg(feature = "hub")]
 mod fetch;
 mod fit_args;
@@ -103,6 +104,7 @@ enum Command {
     Split(split::SplitArgs),
     Merge(split::MergeArgs),
     Edit(edit::EditArgs),
+    ExportCard(export_card::ExportCardArgs),
     Devices(devices::DevicesArgs),
     Selftest(selftest::SelftestArgs),
     Completions(completions::CompletionsArgs),
@@ -185,6 +187,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Split(args) => args.run(),
         Command::Merge(args) => args.run(),
         Command::Edit(args) => args.run(),
+        Command::ExportCard(args) => args.run(),
         Command::Devices(args) => args.run(),
         Command::Selftest(args) => args.run(),
         Command::Completions(args) => args.run(Cli::command()),

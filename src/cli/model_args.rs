@@ -14,7 +14,7 @@ use super::source::Source;
 use super::{CliError, flags, trust};
 use crate::backend::{Backend, BackendError, DeviceOptions, Opened, Plan, REGISTRY};
 use crate::engine::{self, ACT_TYPES, Engine, EngineOptions, Error, HEAD_TYPES};
-use crate::gguf::{Gguf, OpenOptions};
+use crate::gguf::{Access, Gguf, OpenOptions};
 use crate::program::{KvWindow, PAGE};
 
 /// Which model, and how it is run.
@@ -151,6 +151,10 @@ pub struct CacheArgs {
     /// Newest positions that are kept as f16
     #[arg(long, value_name = "N", help = window("Newest", KvWindow::DEFAULT_NEWEST))]
     pub kv_window: Option<usize>,
+    /// Keep all positions in layers that see a sliding window, too: more memory, and no text is computed
+    /// again after a cut
+    #[arg(long)]
+    pub swa_full: bool,
 }
 
 /// The help of `--kv-cache-type`, from the registry.
@@ -208,6 +212,28 @@ pub struct FileArgs {
     /// Pre-tokenizer, where the file names none or a wrong one: llama-bpe, gpt-2, default, ...
     #[arg(long, value_name = "NAME")]
     pub tokenizer_pre: Option<String>,
+    /// Read the file instead of mapping it: on the CPU, weights are memory of the process then
+    #[arg(long)]
+    no_mmap: bool,
+    /// Keep all of the mapped file in memory; RLIMIT_MEMLOCK must allow that
+    #[arg(long, conflicts_with = "no_mmap")]
+    mlock: bool,
+    /// As llama-bench has it: 0 reads the file
+    #[arg(long, value_name = "0|1", hide = true, num_args = 0..=1, conflicts_with = "no_mmap")]
+    #[arg(default_missing_value = "1", value_parser = clap::value_parser!(u8).range(..=1))]
+    mmap: Option<u8>,
+}
+
+impl FileArgs {
+    /// How the file is opened.
+    pub fn open_options(&self) -> OpenOptions {
+        let access = match (self.mlock, self.no_mmap || self.mmap == Some(0)) {
+            (true, _) => Access::Lock,
+            (false, true) => Access::Read,
+            (false, false) => Access::Map,
+        };
+        OpenOptions { dialect: self.dialect, access }
+    }
 }
 
 /// Reads the value of `--dialect`.
@@ -298,9 +324,11 @@ impl LoadArgs {
             cache_type_v,
             kv_sinks: cache.kv_sinks,
             kv_window: cache.kv_window,
+            swa_full: cache.swa_full,
             head_type: self.head_type.clone(),
             act_type: self.act_type.clone(),
             dialect: self.file.dialect,
+            access: self.file.open_options().access,
             tokenizer_pre: self.file.tokenizer_pre.clone(),
             ..EngineOptions::default()
         }
@@ -319,7 +347,7 @@ impl LoadArgs {
     /// # Errors
     /// As [`Source::open`].
     pub fn open(&self, source: &Source, options: &EngineOptions) -> Result<OpenModel, CliError> {
-        let gguf = source.open(OpenOptions { dialect: options.dialect })?;
+        let gguf = source.open(options.open_options())?;
         let self_test = !self.no_self_test;
         let backends = trust::backends(options, self_test);
         if let ([Err(err)], Some(n)) = (backends.as_slice(), &self.device.gpu_layers)

@@ -13,16 +13,18 @@ use super::fit_args::{both, wish};
 use super::model_args::LoadArgs;
 use super::source::Source;
 use super::units::memory_size;
-use crate::backend::{self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions};
+use crate::backend::{self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, Opened};
 use crate::engine::fit::{self, CODECS, Choice, Fit, Room};
+use crate::engine::speed::Bound;
 use crate::engine::{self, EngineOptions, Error};
-use crate::gguf::{Gguf, OpenOptions};
+use crate::gguf::Gguf;
 use crate::model::{self, Hyper};
 use crate::program::PAGE;
 
 /// Shows the memory that a model takes, part by part, and the contexts that fit a device.
 ///
-/// Only the descriptions in the file are read, of a model of the hub too, and nothing is allocated. With
+/// Only the descriptions in the file are read, of a model of the hub or at an address too, and nothing is
+/// allocated. With
 /// --vram or --card the device is an NVIDIA card that need not be here. Sums of weights, KV cache and buffers
 /// are what is allocated; what a driver takes on top is an estimate, and said to be one.
 #[derive(Args, Debug)]
@@ -64,6 +66,10 @@ struct Shown {
     options: EngineOptions,
     backend: &'static str,
     devices: Vec<(DeviceMemory, Room)>,
+    /// How fast they are at most, where one card has all layers and its rates are known.
+    bound: Option<Bound>,
+    /// The same with layers streamed, where not all of them fit.
+    streamed: Option<Streamed>,
     /// Codecs of keys and of values, one pair a column.
     codecs: Vec<[String; 2]>,
     /// A row for each context: a cell for each pair of codecs.
@@ -73,6 +79,13 @@ struct Shown {
     /// The most that was looked for.
     most_ctx: usize,
     best: Option<Choice>,
+}
+
+/// A card that some layers are streamed to.
+struct Streamed {
+    device: DeviceMemory,
+    room: Room,
+    bound: Option<Bound>,
 }
 
 /// What a context takes with some codecs.
@@ -111,7 +124,10 @@ impl PlanArgs {
         let (source, gguf) = self.model()?;
         let options = self.options();
         let backend = self.backend(&gguf, &options)?;
-        let shown = self.plan(&gguf, source, options, &*backend)?;
+        let mut shown = self.plan(&gguf, source, options, &*backend)?;
+        if shown.fits() == Some(false) && shown.devices.len() == 1 && backend.name() == "cuda" {
+            shown.streamed = self.streamed(&gguf, &shown.options)?;
+        }
         let mut out = io::stdout().lock();
         if self.json {
             serde_json::to_writer_pretty(&mut out, &json::of(&shown))?;
@@ -127,10 +143,9 @@ impl PlanArgs {
         EngineOptions { n_seqs: self.parallel.into(), ..self.load.options(n_ctx, None) }
     }
 
-    /// What the model is called, and its descriptions. Of a model of the hub that is not in the cache, only
-    /// these are got.
+    /// What the model is called, and its descriptions. Of a model that is not here, only these are got.
     fn model(&self) -> Result<(String, Gguf), CliError> {
-        let open = OpenOptions { dialect: self.load.file.dialect };
+        let open = self.load.file.open_options();
         if let Some((name, headers)) = self.load.hub.headers(self.load.model.as_deref())? {
             return Ok((name, Gguf::from_headers(&headers, open)?));
         }
@@ -151,8 +166,7 @@ impl PlanArgs {
                     format!("--vram and --card plan for an NVIDIA card: leave out --backend {name}").into()
                 );
             }
-            let card = CardOnPaper { card: self.card.clone(), memory_bytes: self.vram };
-            return Ok(backend::on_paper(&card)?);
+            return Ok(self.on_paper(options.device.clone())?);
         }
         let threads = options.n_threads();
         if name != "auto" || options.device != DeviceOptions::default() {
@@ -167,6 +181,31 @@ impl PlanArgs {
             Some(backend) => Ok(backend),
             None => Ok(backend::open("cpu", threads)?),
         }
+    }
+
+    fn on_paper(&self, options: DeviceOptions) -> Opened {
+        backend::on_paper(&CardOnPaper { card: self.card.clone(), memory_bytes: self.vram, options })
+    }
+
+    /// A plan with as many layers on the card as fit, and the others streamed to it; none if that does not
+    /// fit, or says nothing new.
+    fn streamed(&self, gguf: &Gguf, options: &EngineOptions) -> Result<Option<Streamed>, CliError> {
+        if options.device.get("gpu_layers").is_some() {
+            return Ok(None);
+        }
+        let device = options.device.clone().with("gpu_layers", "auto");
+        let backend = match self.vram.is_some() || self.card.is_some() {
+            true => self.on_paper(device)?,
+            false => backend::open_on("cuda", options.n_threads(), &device)?,
+        };
+        let margin_bytes = self.fit_target.map(|mib| u64::from(mib) << 20);
+        let [device] = <[_; 1]>::try_from(engine::memory(gguf, options, &*backend)?).expect("one card");
+        let room = Room::on(&device, margin_bytes);
+        if device.streamed_layers == 0 || room.short_bytes() > room.margin_bytes {
+            return Ok(None);
+        }
+        let bound = bound(gguf, options, &device)?;
+        Ok(Some(Streamed { device, room, bound }))
     }
 
     /// The columns of the table: what the user chose, and every codec but f32.
@@ -197,6 +236,10 @@ impl PlanArgs {
         let with_room = |device: DeviceMemory| (device.clone(), Room::on(&device, margin_bytes));
         let devices: Vec<_> = engine::memory(gguf, &at, backend)?.into_iter().map(with_room).collect();
 
+        let bound = match &devices[..] {
+            [(device, _)] => bound(gguf, &at, device)?,
+            _ => None,
+        };
         let most_ctx = trained.max(n_ctx);
         let cell = |n_ctx: usize, [k, v]: &[String; 2]| -> Result<Option<Cell>, Error> {
             let options = EngineOptions { n_ctx: Some(n_ctx), ..options.with_cache(k, v) };
@@ -229,11 +272,13 @@ impl PlanArgs {
         };
         Ok(Shown {
             source,
-            file_bytes: gguf.file_bytes().map(|bytes| bytes as u64).sum(),
+            file_bytes: gguf.file_bytes().sum(),
             hyper,
             options: at,
             backend: backend.name(),
             devices,
+            bound,
+            streamed: None,
             codecs,
             rows,
             longest,
@@ -264,6 +309,12 @@ impl PlanArgs {
         }
         Ok(None)
     }
+}
+
+/// How fast a model is at most on a card whose rates are known.
+fn bound(gguf: &Gguf, options: &EngineOptions, device: &DeviceMemory) -> Result<Option<Bound>, Error> {
+    let program = engine::program(gguf, options)?;
+    Ok(Bound::of(&program, options.n_ctx.unwrap_or_default(), device))
 }
 
 /// Contexts of the table: the one that was asked for, and powers of two around it up to the most.

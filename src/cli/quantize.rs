@@ -115,7 +115,8 @@ impl QuantizeArgs {
     /// [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is left behind then.
     pub fn run(mut self) -> Result<(), CliError> {
         self.input = AccessArgs::default().local(&self.input)?;
-        let gguf = Gguf::open_with(&self.input, OpenOptions { dialect: self.dialect })?;
+        let gguf =
+            Gguf::open_with(&self.input, OpenOptions { dialect: self.dialect, ..OpenOptions::default() })?;
         let of_input = |err: QuantizeError| format!("{}: {err}", self.input.display());
         let quantizer = Quantizer::new(&gguf, self.options()?).map_err(of_input)?;
         let (in_bytes, bytes) = (gguf.file_bytes().sum(), quantizer.file_bytes());
@@ -216,7 +217,7 @@ pub fn zeros(reports: &[TensorReport]) {
 ///
 /// # Errors
 /// Where stdout cannot be written.
-pub fn print(reports: &[TensorReport], errors: bool, in_bytes: usize, out_bytes: u64) -> io::Result<()> {
+pub fn print(reports: &[TensorReport], errors: bool, in_bytes: u64, out_bytes: u64) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let line = |name: &str, shape: &str, [from, to]: [&str; 2], bytes: &str, error: String| {
         let line = format!("{name:<34} {shape:<16} {from:<6} {to:<6} {bytes:>12}");

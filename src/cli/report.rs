@@ -102,7 +102,8 @@ pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<Str
     let mut lines = Vec::new();
     let program = engine.program();
     if let (true, Some(decl)) = (verbose, program.kvs.first()) {
-        let heads = |decl: &KvDecl| (program.limits.pages * PAGE * decl.n_kv_heads * decl.head_dim) as u64;
+        let heads =
+            |decl: &KvDecl| (decl.pages(&program.limits) * PAGE * decl.n_kv_heads * decl.head_dim) as u64;
         let halves: u64 = program.kvs.iter().map(|decl| 2 * 2 * heads(decl)).sum();
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         lines.push(format!(

@@ -38,13 +38,14 @@ pub struct SelftestArgs {
 /// How often steps are run as a whole.
 const REPLAYS: usize = 8;
 
-/// Every type of a head; one layer of real size.
+/// Every type of a cache, a few of a head, experts; one layer of real size.
 fn subjects(small: bool) -> Result<Vec<Subject>, CliError> {
     let codec = |name| kv_by_name(name).ok_or("no such KV codec");
     let of_codec = |codec: &&'static dyn KvCodec| Subject::of_codec("f16", *codec);
     let mut subjects: Vec<Subject> = kv::REGISTRY.iter().map(of_codec).collect();
     subjects.push(Subject::of_codec("q8_0", codec("f32")?));
     subjects.push(Subject::of_codec("q6_k", codec("f16")?));
+    subjects.push(Subject { preset: "tiny-moe", ..Subject::of_codec("f16", codec("f16")?) });
     if !small {
         let tiny = Subject::of_codec("f16", codec("f16")?);
         subjects.push(Subject { preset: "bitnet-2b-4t", n_layers: 1, ..tiny });

@@ -1,8 +1,8 @@
 //! `sterna serve`: a model behind HTTP.
 
 use std::ffi::OsString;
-use std::net::{TcpListener, ToSocketAddrs};
-use std::path::PathBuf;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::sampling_args::SamplingArgs;
 use super::source::Source;
 use super::{CliError, Interrupted, flags};
 use crate::engine::EngineOptions;
-use crate::serve::{Loaded, ModelSource, Opened, ServeOptions, Server, TlsFiles};
+use crate::serve::{GrpcOptions, Loaded, LocalPage, ModelSource, Opened, ServeOptions, Server, TlsFiles};
 
 /// Answers requests of OpenAI's API, llama-server's, Anthropic's and ollama's.
 ///
@@ -61,6 +61,20 @@ pub struct ServeArgs {
     /// Certificate, PEM, and those that vouch for it
     #[arg(long, value_name = "FILE", requires = "ssl_key_file")]
     ssl_cert_file: Option<PathBuf>,
+    /// Serve vLLM's gRPC here too, for routers such as Dynamo (builds with the feature `grpc`)
+    #[arg(long, value_name = "HOST:PORT")]
+    grpc: Option<String>,
+    /// Folder of `sterna export-card`, which routers of --grpc read the tokenizer and the template from
+    #[arg(long, value_name = "DIR", requires = "grpc")]
+    model_card: Option<PathBuf>,
+    /// Publish what the prefix cache holds by ZeroMQ, in vLLM's form (builds with the feature `grpc`)
+    #[arg(long, value_name = "tcp://HOST:PORT")]
+    kv_events: Option<String>,
+    /// Seconds after which a step of the engine counts as hung, and the process ends [default: by the model's
+    /// size, at least 30]
+    #[arg(long, value_name = "S")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    step_timeout: Option<u64>,
     /// Sequences that run at a time (also -np)
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -90,6 +104,9 @@ pub struct ServeArgs {
     /// Folder in which /slots/N?action=save keeps what a slot has computed
     #[arg(long, value_name = "DIR")]
     slot_save_path: Option<PathBuf>,
+    /// Folder with the page that runs models in the browser, which web/build writes: answer at /local/
+    #[arg(long, value_name = "DIR")]
+    local_page: Option<PathBuf>,
     /// Compute every prompt anew unless the request says otherwise
     #[arg(long)]
     no_cache_prompt: bool,
@@ -286,6 +303,16 @@ impl ServeArgs {
         let server = server.map_err(|err| err.to_string())?;
         let address = server.address();
         eprintln!("listening on {scheme}://{address}");
+        if let Some(address) = server.grpc_address() {
+            eprintln!("gRPC on {address}");
+        }
+        if let Some(endpoint) = server.kv_events() {
+            eprintln!("events of the KV cache on {endpoint}");
+        }
+        let is_open = |address: &SocketAddr| !address.ip().is_loopback() && !has_keys;
+        if let Some(address) = server.grpc_address().filter(is_open) {
+            eprintln!("warning: everybody who reaches {address} can use this model by gRPC");
+        }
         if !address.ip().is_loopback() && !has_keys {
             eprintln!(
                 "warning: everybody who reaches {address} can use this model: --api-key asks for a key"
@@ -368,17 +395,36 @@ impl ServeArgs {
             )
             .into());
         }
+        if let Some(card) = self.model_card.as_deref().filter(|card| !card.join("config.json").is_file()) {
+            let card = card.display();
+            return Err(
+                format!("--model-card {card}: no config.json there; `sterna export-card` writes it").into()
+            );
+        }
+        let grpc = self.grpc.as_deref().map(|address| {
+            let addresses = address.to_socket_addrs();
+            let first = addresses.map_err(|err| format!("--grpc {address}: want HOST:PORT: {err}"))?.next();
+            let address = first.ok_or_else(|| format!("--grpc {address}: no such address"))?;
+            let card = self.model_card.as_deref().map(std::path::absolute).transpose()?;
+            Ok::<_, CliError>(GrpcOptions { address, card })
+        });
         let tls = self.ssl_key_file.clone().zip(self.ssl_cert_file.clone());
         let tls = tls.map(|(key, certificates)| TlsFiles { key, certificates });
         Ok(ServeOptions {
             alias: self.alias.clone(),
             keys,
             tls,
+            grpc: grpc.transpose()?,
+            kv_events: self.kv_events.clone(),
+            step_time: self.step_timeout.map(Duration::from_secs),
+            // What hangs on a device may hang an orderly end as well.
+            on_hang: Some(|| std::process::abort()),
             origins: list(&self.cors_origins),
             hosts: list(&self.allowed_hosts),
             metrics: self.metrics,
             slots: !self.no_slots,
             slot_folder: self.slot_save_path.clone(),
+            local_page: self.local_page.as_deref().map(local_page).transpose()?,
             template: self.chat_template.as_deref().map(template_source).transpose()?,
             max_tokens: usize::try_from(self.n_predict).ok(),
             cache_prompt: !self.no_cache_prompt,
@@ -391,6 +437,11 @@ impl ServeArgs {
             ..ServeOptions::default()
         })
     }
+}
+
+/// The page in a folder.
+fn local_page(folder: &Path) -> Result<LocalPage, CliError> {
+    LocalPage::read(folder).map_err(|err| format!("--local-page: {err}").into())
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use super::hub_args::HubArgs;
 use super::model_args::FileArgs;
 use super::source::Source;
 use super::{CliError, flags, input};
-use crate::gguf::OpenOptions;
 use crate::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
 /// Shows the tokens of a text. A vocabulary-only file will do.
@@ -55,7 +54,7 @@ impl TokenizeArgs {
     /// written.
     pub fn run(self) -> Result<(), CliError> {
         let source = Source::choose(self.model.as_deref(), &self.hub, "-m FILE")?;
-        let gguf = source.open(OpenOptions { dialect: self.file_args.dialect })?;
+        let gguf = source.open(self.file_args.open_options())?;
         let options = TokenizerOptions { pre: self.file_args.tokenizer_pre.as_deref() };
         let tokenizer = Tokenizer::from_gguf(&gguf, options)?;
         tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));

@@ -284,7 +284,8 @@ impl Planner<'_, '_> {
             ty: Some(made_in(rule, &values, elem)),
             type_name: String::new(),
             part: 0,
-            bytes: 0..0,
+            start: 0,
+            n_bytes: 0,
         };
         match rule.change {
             Change::Transpose => info.dims.reverse(),
@@ -378,7 +379,8 @@ fn rope_factors(rope: &Rope, head_dim: usize) -> Option<Made> {
         ty: Some(&types::F32),
         type_name: String::new(),
         part: 0,
-        bytes: 0..0,
+        start: 0,
+        n_bytes: 0,
     };
     let (values, parts) = (Values::Computed(bytes.into()), Vec::new());
     Some(Made { info, linear: false, values, parts, change: Change::None, n_heads: 1 })

@@ -63,10 +63,11 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder of what follows a prompt.
-    pub fn new(options: &GenerateOptions) -> Self {
+    /// A decoder of what follows `prompt`. A character that the prompt begins and does not end is told with
+    /// the tokens that end it: so a text goes on behind any of its own tokens.
+    pub fn new(tokenizer: &Tokenizer, prompt: &[u32], options: &GenerateOptions) -> Self {
         Self {
-            utf8: Utf8Stream::default(),
+            utf8: tokenizer.utf8_behind(prompt, options.show_special),
             stops: StopStrings::new(&options.stop, options.show_stop),
             show_special: options.show_special,
             past_eos: options.past_eos,

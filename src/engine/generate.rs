@@ -35,11 +35,13 @@ impl Session {
 impl<'s> Generation<'s> {
     fn new(session: &'s mut Session, prompt: &[u32], options: &GenerateOptions) -> Result<Self, Error> {
         let n_before = session.tokens().len() + prompt.len();
-        let mut sampler = options.sampler(session.engine().tokenizer()?, n_before)?;
+        let tokenizer = session.engine().tokenizer()?;
+        let mut sampler = options.sampler(tokenizer, n_before)?;
+        let decoder = Decoder::new(tokenizer, prompt, options);
         session.tokens().iter().for_each(|&token| sampler.accept(token));
         session.set_sampler(sampler);
         Ok(Self {
-            decoder: Decoder::new(options),
+            decoder,
             options: options.clone(),
             pending: prompt.to_vec(),
             picked: Vec::new(),

@@ -107,6 +107,20 @@ impl Engine {
         self.shared.program.cost(&Step { rows: &[row], pages: &pages, sampling: &[] })
     }
 
+    /// Bytes and operations of the largest step: all rows that a step may have, at the end of the context.
+    pub fn most_cost(&self) -> Cost {
+        let (n_rows, n_ctx) = (self.shared.program.limits.rows, self.n_ctx());
+        let row = |at: usize| Row {
+            token: 0,
+            pos: (n_ctx.saturating_sub(n_rows) + at).min(n_ctx - 1) as u32,
+            seq: 0,
+            logits: at == 0,
+        };
+        let rows: Vec<Row> = (0..n_rows).map(row).collect();
+        let pages = PageTable::new(0, 0);
+        self.shared.program.cost(&Step { rows: &rows, pages: &pages, sampling: &[] })
+    }
+
     /// What each stage of the program has taken; `None` unless the backend was opened with the
     /// option `profile`.
     ///

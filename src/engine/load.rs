@@ -1,5 +1,6 @@
 //! From a file to an engine: options, the check that it fits, and the upload.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -8,15 +9,15 @@ use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, kv, kv_by_name, kv_on};
 
 use super::error::Error;
 use super::handle::Shared;
-use super::pages::{Pages, exact_pages_for, pages_for};
+use super::pages::{Pages, Sliding, exact_pages_for, pages_for};
 use super::runner::{Desk, Runner};
 use super::{Engine, act, head};
-use crate::backend::{self, Backend, BackendError, DeviceMemory, DeviceOptions, Plan};
-use crate::gguf::{Gguf, GgufError, OpenOptions};
+use crate::backend::{self, Backend, BackendError, DeviceMemory, DeviceOptions, Plan, WeightId, WeightRows};
+use crate::gguf::{Access, FileTensor, Gguf, GgufError, OpenOptions, Source};
 use crate::model;
 use crate::model::{Hyper, Model, ModelError, Options};
 use crate::parallel::in_parallel;
-use crate::program::{KvWindow, Limits, Program};
+use crate::program::{KvWindow, Limits, Program, WeightDecl};
 
 /// How far loading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +51,9 @@ pub struct EngineOptions {
     /// With fewer, a session's step may find no page, and a batch makes sequences wait.
     pub kv_positions: Option<usize>,
     /// Places in texts, besides those where sequences stand, that the prefix cache of a
-    /// [`Batch`](super::Batch) can go on from if the KV cache is windowed (`turboquant`); `None` is one a
-    /// sequence, or none if there is one sequence. Each takes exact pages.
+    /// [`Batch`](super::Batch) can go on from if the KV cache is windowed (`turboquant`), or layers keep a
+    /// sliding window; `None` is one a sequence, or none if there is one sequence. Each takes exact pages, or
+    /// pages of a window.
     pub checkpoints: Option<usize>,
     /// Codec of keys in the cache: `f16`, `f32`, `q8_0`, `q4_0`, `turboquant`, `turboquant-4`, `tq3_0`.
     pub cache_type_k: String,
@@ -62,6 +64,9 @@ pub struct EngineOptions {
     pub kv_sinks: Option<usize>,
     /// Newest positions that are kept as f16, likewise; `None` is [`KvWindow::DEFAULT_NEWEST`].
     pub kv_window: Option<usize>,
+    /// Whether layers that see a sliding window keep keys and values of all positions nevertheless: a cut of
+    /// any length and any common prefix then go on from where they are.
+    pub swa_full: bool,
     /// Type of the output head: `keep`, or `q8_0` or `q6_k`, which it is encoded in when it is loaded.
     pub head_type: String,
     /// How inputs of linear layers are rounded: one of [`ACT_TYPES`](super::ACT_TYPES). `auto` is the model's
@@ -69,6 +74,8 @@ pub struct EngineOptions {
     pub act_type: String,
     /// Whose type ids the file uses, if it leaves doubt.
     pub dialect: Option<Dialect>,
+    /// How the bytes of a file are got at.
+    pub access: Access,
     /// Pre-tokenizer, if the file names none or a wrong one.
     pub tokenizer_pre: Option<String>,
 }
@@ -95,6 +102,11 @@ impl EngineOptions {
         KvWindow::of_positions(sinks, self.kv_window.unwrap_or(KvWindow::DEFAULT_NEWEST))
     }
 
+    /// What of them concerns the file.
+    pub fn open_options(&self) -> OpenOptions {
+        OpenOptions { dialect: self.dialect, access: self.access }
+    }
+
     /// Threads of the CPU backend: those asked for, or one a physical core.
     pub fn n_threads(&self) -> usize {
         self.threads.unwrap_or_else(backend::physical_cores)
@@ -117,9 +129,11 @@ impl Default for EngineOptions {
             cache_type_v: "f16".into(),
             kv_sinks: None,
             kv_window: None,
+            swa_full: false,
             head_type: head::HEAD_TYPES[0].into(),
             act_type: act::ACT_TYPES[0].into(),
             dialect: None,
+            access: Access::default(),
             tokenizer_pre: None,
         }
     }
@@ -144,8 +158,7 @@ impl Engine {
         options: &EngineOptions,
         progress: impl FnMut(Progress),
     ) -> Result<Self, Error> {
-        let open = OpenOptions { dialect: options.dialect };
-        Self::from_gguf(Gguf::open_with(path.as_ref(), open)?, options, progress)
+        Self::from_gguf(Gguf::open_with(path.as_ref(), options.open_options())?, options, progress)
     }
 
     /// Loads a model from bytes in memory.
@@ -153,8 +166,20 @@ impl Engine {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn from_bytes(bytes: Bytes, options: &EngineOptions) -> Result<Self, Error> {
-        let open = OpenOptions { dialect: options.dialect };
-        Self::from_gguf(Gguf::from_bytes_with(bytes, open)?, options, |_| ())
+        Self::from_gguf(Gguf::from_bytes_with(bytes, options.open_options())?, options, |_| ())
+    }
+
+    /// Loads a model whose bytes come from a reader: each tensor is read, checked, uploaded and dropped. A
+    /// backend with memory of its own holds a few MB of them at a time; the CPU backend keeps them.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn from_source(
+        source: Arc<dyn Source>,
+        options: &EngineOptions,
+        progress: impl FnMut(Progress),
+    ) -> Result<Self, Error> {
+        Self::from_gguf(Gguf::from_source(source, options.open_options())?, options, progress)
     }
 
     /// Loads a model from a file that is already open.
@@ -229,34 +254,23 @@ impl Engine {
         options: &EngineOptions,
         mut backend: Box<dyn Backend>,
         mut notes: Vec<String>,
-        mut progress: impl FnMut(Progress),
+        progress: impl FnMut(Progress),
     ) -> Result<Self, Error> {
         if gguf.is_header() {
             return Err(GgufError::HeaderOnly.into());
         }
-        let (Model { program, weights, hyper, notes: of_file }, limits, n_ctx) = build(&gguf, options)?;
+        let (Model { program, weights, hyper, notes: of_file }, n_ctx) = build(&gguf, options)?;
         let plan = backend.plan(&program)?;
         fits(&plan, n_ctx)?;
-        let total_bytes = weights.iter().map(|w| w.bytes.len() as u64).sum();
-        let mut done_bytes = 0;
-        progress(Progress { done_bytes, total_bytes });
-        let mut ids = Vec::with_capacity(weights.len());
-        for (weight, decl) in weights.iter().zip(&program.weights) {
-            check_codes(weight, options.n_threads())?;
-            ids.push(match weight.ty.is(decl.ty) {
-                true => backend.upload(weight)?,
-                false => backend.upload(&head::encoded(weight, decl.ty, options.n_threads()))?,
-            });
-            done_bytes += weight.bytes.len() as u64;
-            progress(Progress { done_bytes, total_bytes });
-        }
+        let ids = upload(&mut *backend, weights, &program, options.n_threads(), progress)?;
         let exec = backend.compile(&program, &ids)?;
 
         let logits = program.buf_named("logits").expect("every model has a logits buffer");
         notes.extend(backend.note());
         let (backend_name, device) = (backend.name(), backend.device());
-        let Limits { seqs, pages, exact_pages, .. } = limits;
-        let pages = Pages::new(options.exact(), seqs, pages_for(n_ctx), pages, exact_pages);
+        let Limits { seqs, pages, exact_pages, sliding_pages, .. } = program.limits;
+        let pages = Pages::new(options.exact(), seqs, pages_for(n_ctx), pages, exact_pages)
+            .with_sliding(Sliding::of(&program), sliding_pages);
         notes.extend(long_context(&hyper, n_ctx));
         notes.extend(of_file);
         notes.extend(other_codec(&program, options));
@@ -278,13 +292,76 @@ impl Engine {
     }
 }
 
+/// Brings the weights of a program to a backend: each is read, checked, handed over and dropped before the
+/// next is.
+pub(crate) fn upload(
+    backend: &mut dyn Backend,
+    weights: Vec<FileTensor>,
+    program: &Program,
+    threads: usize,
+    mut progress: impl FnMut(Progress),
+) -> Result<Vec<WeightId>, Error> {
+    let total_bytes = weights.iter().map(|weight| weight.n_bytes() as u64).sum();
+    let mut done_bytes = 0;
+    progress(Progress { done_bytes, total_bytes });
+    let mut ids = Vec::with_capacity(weights.len());
+    for (tensor, decl) in weights.into_iter().zip(&program.weights) {
+        let bytes = tensor.n_bytes() as u64;
+        ids.push(backend.upload_rows(&Checked { tensor, decl, threads }).map_err(of_weight)?);
+        done_bytes += bytes;
+        progress(Progress { done_bytes, total_bytes });
+    }
+    Ok(ids)
+}
+
+/// A weight as a backend reads it: rows are checked and, for a head of another type, encoded as they come.
+struct Checked<'a> {
+    tensor: FileTensor,
+    decl: &'a WeightDecl,
+    threads: usize,
+}
+
+impl WeightRows for Checked<'_> {
+    fn decl(&self) -> &WeightDecl {
+        self.decl
+    }
+
+    fn read(&self, rows: Range<usize>) -> Result<HostTensor, BackendError> {
+        let weight = |error: ModelError| BackendError::Weight(error.into());
+        // The file's type may have rows that lie together, and the declared one none.
+        let together = self.tensor.ty.rows_together();
+        let first = rows.start / together * together;
+        let end = rows.end.next_multiple_of(together).min(self.tensor.rows);
+        let tensor = self.tensor.read_rows(first..end).map_err(|error| weight(error.into()))?;
+        check_codes(&tensor, first, self.threads).map_err(weight)?;
+        if tensor.ty.is(self.decl.ty) {
+            return Ok(tensor);
+        }
+        let encoded = head::encoded(&tensor, self.decl.ty, self.threads);
+        let row_bytes = encoded.bytes.len() / encoded.rows;
+        let bytes = encoded.bytes.slice((rows.start - first) * row_bytes..(rows.end - first) * row_bytes);
+        Ok(HostTensor { rows: rows.len(), bytes, ..encoded })
+    }
+}
+
+/// What is wrong with a weight is the model's error.
+fn of_weight(error: BackendError) -> Error {
+    match error {
+        BackendError::Weight(error) => match error.downcast::<ModelError>() {
+            Ok(error) => (*error).into(),
+            Err(error) => BackendError::Weight(error).into(),
+        },
+        error => error.into(),
+    }
+}
+
 /// What a backend says to a model, without loading it: the memory it would take there.
 ///
 /// # Errors
 /// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] with every kernel that is missing;
 /// [`Error::DoesNotFit`].
 pub fn plan(gguf: &Gguf, options: &EngineOptions, backend: &dyn Backend) -> Result<Plan, Error> {
-    let (model, _, n_ctx) = build(gguf, options)?;
+    let (model, n_ctx) = build(gguf, options)?;
     let plan = backend.plan(&model.program)?;
     fits(&plan, n_ctx)?;
     Ok(plan)
@@ -315,8 +392,8 @@ pub(crate) fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error
     Ok(build(gguf, options)?.0)
 }
 
-/// The model as a program for these options, its limits, and the positions of a session.
-fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize), Error> {
+/// The model as a program for these options, and the positions of a session.
+fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, usize), Error> {
     let k = codec("EngineOptions::cache_type_k", &options.cache_type_k, KvSide::Keys)?;
     let v = codec("EngineOptions::cache_type_v", &options.cache_type_v, KvSide::Values)?;
     let hyper = model::hyper(gguf)?;
@@ -324,19 +401,28 @@ fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, Limits, usize),
     let mut limits = limits(options, n_ctx)?;
     check_window(options, k, v)?;
     let window = options.exact();
+    let checkpoints = options.checkpoints.unwrap_or(if limits.seqs > 1 { limits.seqs } else { 0 });
+    in_range("EngineOptions::checkpoints", checkpoints.max(1), MAX_ROWS)?;
+    let pages_a_seq = pages_for(n_ctx).min(limits.pages);
     if k.windowed() || v.windowed() {
-        let checkpoints = options.checkpoints.unwrap_or(if limits.seqs > 1 { limits.seqs } else { 0 });
-        in_range("EngineOptions::checkpoints", checkpoints.max(1), MAX_ROWS)?;
-        let held = exact_pages_for(window, limits.seqs, pages_for(n_ctx).min(limits.pages), limits.rows);
+        let held = exact_pages_for(window, limits.seqs, pages_a_seq, limits.rows);
         limits.exact_pages = held + checkpoints * (window.newest_pages + 1);
     }
     let mut model = Model::build(gguf, hyper, &Options { limits, k, v, window })?;
     if let Some(learned) = model.program.learned_positions() {
         in_range("EngineOptions::n_ctx", n_ctx, learned)?;
     }
+    // A pool of their own that is no smaller would gain nothing, and lose long cuts and prefixes.
+    if let Some(window) = model.program.attend_window().filter(|_| !options.swa_full) {
+        let sliding = Sliding::new(window as usize);
+        let pages = sliding.pages_for(limits.seqs, pages_a_seq, limits.rows, checkpoints);
+        if pages < limits.pages {
+            model.program.keep_windows(pages);
+        }
+    }
     head::retype(&mut model, &options.head_type)?;
     act::round(&mut model, &options.act_type)?;
-    Ok((model, limits, n_ctx))
+    Ok((model, n_ctx))
 }
 
 fn codec(option: &'static str, name: &str, side: KvSide) -> Result<&'static dyn KvCodec, Error> {
@@ -388,7 +474,7 @@ fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
     };
     let rows = in_range("EngineOptions::batch", options.batch, MAX_ROWS)?.min(n_ctx.saturating_mul(seqs));
     let outputs = in_range("EngineOptions::outputs", options.outputs, MAX_ROWS)?.max(seqs).min(rows);
-    Ok(Limits { rows, outputs, seqs, pages, exact_pages: 0 })
+    Ok(Limits { rows, outputs, seqs, pages, exact_pages: 0, sliding_pages: 0 })
 }
 
 pub(crate) fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
@@ -402,8 +488,9 @@ pub(crate) fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
     }
 }
 
-/// That the tensor has no codes without a meaning: kernels would each give them their own.
-fn check_codes(weight: &HostTensor, threads: usize) -> Result<(), ModelError> {
+/// That the tensor, which begins with row `first`, has no codes without a meaning: kernels would each give
+/// them their own.
+fn check_codes(weight: &HostTensor, first: usize, threads: usize) -> Result<(), ModelError> {
     /// Large enough that starting a thread pays, small enough that all threads end together.
     const PIECE_BYTES: usize = 1 << 20;
     let fail = |got: String| {
@@ -418,7 +505,7 @@ fn check_codes(weight: &HostTensor, threads: usize) -> Result<(), ModelError> {
         return Ok(());
     }
     let row = rows.chunks(row_bytes).position(|row| !weight.ty.is_valid(row));
-    Err(fail(format!("one that stands for none in row {}", row.unwrap_or(0))))
+    Err(fail(format!("one that stands for none in row {}", first + row.unwrap_or(0))))
 }
 
 /// That the context is longer than those that the model has seen.

@@ -5,6 +5,8 @@
 pub struct LogProbs {
     /// Of the picked token.
     pub picked: f32,
+    /// Place of the picked token among all by likelihood: 1 is the most likely, and equals share a place.
+    pub rank: usize,
     /// The most likely tokens and theirs, the most likely first, the lowest id first among equals.
     pub top: Vec<(u32, f32)>,
 }
@@ -30,7 +32,9 @@ impl LogProbs {
             }
         }
         top.iter_mut().for_each(|(_, x)| *x = of(*x));
-        Self { picked: of(logits[token as usize]), top }
+        let own = logits[token as usize];
+        let rank = 1 + logits.iter().filter(|x| **x > own).count();
+        Self { picked: of(own), rank, top }
     }
 }
 
@@ -45,7 +49,8 @@ mod tests {
         let sum: f64 = all.top.iter().map(|(_, x)| f64::from(*x).exp()).sum();
         assert!((sum - 1.0).abs() < 1e-6);
         assert_eq!(all.top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 3, 0, 4, 2]);
-        assert_eq!(all.picked, all.top[4].1);
+        assert_eq!((all.picked, all.rank), (all.top[4].1, 5));
+        assert_eq!([0, 1, 3, 4].map(|token| LogProbs::of(&logits, token, 0).rank), [3, 1, 1, 4]);
         assert!((all.top[0].1 - all.picked - 5.0).abs() < 1e-6);
         assert_eq!(LogProbs::of(&logits, 1, 2).top, all.top[..2]);
         assert!(LogProbs::of(&logits, 1, 0).top.is_empty());

@@ -39,9 +39,12 @@ pub use generate::Generation;
 pub use handle::Engine;
 pub use head::HEAD_TYPES;
 pub use load::{EngineOptions, Progress, memory, plan, program};
-pub(crate) use load::{fits, model};
+pub(crate) use load::{fits, model, upload};
 pub use logprobs::LogProbs;
 pub use options::GenerateOptions;
 pub use sampler::{Sampler, SamplerError, SamplerOptions};
 pub use session::Session;
 pub use stats::Stats;
+
+/// Positions of a page.
+pub const PAGE: usize = crate::program::PAGE;

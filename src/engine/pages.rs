@@ -1,9 +1,14 @@
 //! Which KV pages belong to which sequence, and who else holds them.
 
+mod pool;
+mod sliding;
+
+use self::pool::Pool;
+pub use self::sliding::Sliding;
 use crate::backend::KvPage;
 use crate::program::{KvWindow, PAGE, PageTable};
 
-/// The page pool of one engine. Sequences take pages as they grow, which fails when no page is left.
+/// The page pools of one engine. Sequences take pages as they grow, which fails when no page is left.
 ///
 /// Sequences and the prefix cache may share pages that are full. A page is written only while it has one
 /// holder.
@@ -14,28 +19,40 @@ pub struct Pages {
     /// Empty unless a codec is windowed.
     exact: Pool,
     window: KvWindow,
+    /// Empty unless layers keep a sliding window.
+    slid: Pool,
+    sliding: Option<Sliding>,
 }
 
-/// Pages of one kind.
-#[derive(Debug)]
-struct Pool {
-    free: Vec<u32>,
-    /// Number of holders of each page: sequences, and the prefix cache.
-    holders: Vec<u32>,
-}
-
-/// A page that a sequence and others may hold, and the exact page beside it, if there is one.
+/// A page that a sequence and others may hold, and those of other pools beside it, if there are any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Its number.
     pub page: u32,
     /// The exact page of a windowed codec.
     pub exact: Option<u32>,
+    /// The page of layers that keep a sliding window.
+    pub sliding: Option<u32>,
+}
+
+/// Which pages of other pools stand beside a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// An exact page.
+    pub exact: bool,
+    /// One of layers that keep a sliding window.
+    pub sliding: bool,
 }
 
 /// Pages that hold `positions` positions.
 pub fn pages_for(positions: usize) -> usize {
     positions.div_ceil(PAGE)
+}
+
+/// Pages of a step of `rows` rows that come to those which `seqs` sequences hold: rows of several sequences
+/// may each begin a page.
+fn grown(seqs: usize, rows: usize) -> usize {
+    pages_for(rows) + usize::from(seqs > 1)
 }
 
 /// Exact pages that a sequence holds between steps: its first pages, and what [`Pages::settle`] leaves of the
@@ -48,9 +65,7 @@ fn held_exact(window: KvWindow) -> usize {
 /// step.
 pub fn exact_pages_for(window: KvWindow, seqs: usize, pages_a_seq: usize, rows: usize) -> usize {
     let held = pages_a_seq.min(held_exact(window));
-    // Rows of several sequences may each begin a page.
-    let grown = pages_for(rows) + usize::from(seqs > 1);
-    seqs * held + grown.min(seqs * (pages_a_seq - held))
+    seqs * held + grown(seqs, rows).min(seqs * (pages_a_seq - held))
 }
 
 impl Pages {
@@ -58,7 +73,14 @@ impl Pages {
     /// each.
     pub fn new(window: KvWindow, seqs: usize, pages_a_seq: usize, pages: usize, exact: usize) -> Self {
         let table = PageTable::new(seqs, pages_a_seq);
-        Self { table, pages: Pool::new(pages), exact: Pool::new(exact), window }
+        let (pages, exact, slid) = (Pool::new(pages), Pool::new(exact), Pool::new(0));
+        Self { table, pages, exact, window, slid, sliding: None }
+    }
+
+    /// The same with `pages` pages for layers that keep a sliding window.
+    #[must_use]
+    pub fn with_sliding(self, sliding: Option<Sliding>, pages: usize) -> Self {
+        Self { sliding, slid: Pool::new(pages), ..self }
     }
 
     /// The table that a step carries.
@@ -66,10 +88,18 @@ impl Pages {
         &self.table
     }
 
-    /// Page `i` of `seq` as the backend names it, and its exact page if it has one.
+    /// Page `i` of `seq` as the backend names it, and those of other pools beside it.
     pub fn kv_pages(&self, seq: u32, i: usize) -> impl Iterator<Item = KvPage> {
-        let exact = self.table.exact(seq).get(i).copied().flatten();
-        [KvPage::Quantised(self.table.seq(seq)[i])].into_iter().chain(exact.map(KvPage::Exact))
+        let sliding = some(self.table.sliding(seq), i).map(KvPage::Sliding);
+        let exact = some(self.table.exact(seq), i).map(KvPage::Exact);
+        [KvPage::Quantised(self.table.seq(seq)[i])].into_iter().chain(sliding).chain(exact)
+    }
+
+    /// What stands beside the pages of the first `positions` positions of `seq`.
+    pub fn beside(&self, seq: u32, positions: usize) -> Vec<Beside> {
+        let (exact, sliding) = (self.table.exact(seq), self.table.sliding(seq));
+        let of = |i| Beside { exact: some(exact, i).is_some(), sliding: some(sliding, i).is_some() };
+        (0..pages_for(positions)).map(of).collect()
     }
 
     /// What is kept exactly.
@@ -79,120 +109,183 @@ impl Pages {
 
     /// Whether sequences have exact pages.
     pub fn is_windowed(&self) -> bool {
-        !self.exact.holders.is_empty()
+        self.exact.n_pages() > 0
+    }
+
+    /// What layers keep that see a sliding window, if they do not keep all.
+    pub fn sliding(&self) -> Option<Sliding> {
+        self.sliding
     }
 
     /// Pages of the pool.
     pub fn n_pages(&self) -> usize {
-        self.pages.holders.len()
+        self.pages.n_pages()
     }
 
     /// Pages that nobody holds.
     pub fn n_free(&self) -> usize {
-        self.pages.free.len()
+        self.pages.n_free()
+    }
+
+    /// Whether nobody holds any page of any pool.
+    pub fn is_whole(&self) -> bool {
+        [&self.pages, &self.exact, &self.slid].iter().all(|pool| pool.n_free() == pool.n_pages())
     }
 
     /// Whether it is exact pages that are too few for `seq` to grow to `positions`.
     pub fn lacks_exact(&self, seq: u32, positions: usize) -> bool {
-        let more = pages_for(positions).saturating_sub(self.table.seq(seq).len());
-        self.is_windowed() && self.exact.free.len() < more
+        self.is_windowed() && self.exact.n_free() < self.more(seq, positions)
+    }
+
+    /// Whether it is pages of sliding windows that are too few.
+    pub fn lacks_sliding(&self, seq: u32, positions: usize) -> bool {
+        self.sliding.is_some() && self.slid.n_free() < self.more(seq, positions)
+    }
+
+    /// Pages that `seq` lacks to grow to `positions`.
+    fn more(&self, seq: u32, positions: usize) -> usize {
+        pages_for(positions).saturating_sub(self.table.seq(seq).len())
     }
 
     /// Whether a sequence that shares the first `positions` positions of `seq` reads what `seq` read when it
-    /// was there: exact pages have not gone since.
+    /// was there: neither exact pages nor pages of sliding windows have gone since.
     pub fn can_fork(&self, seq: u32, positions: usize) -> bool {
         let KvWindow { sink_pages, newest_pages } = self.window;
         let newest = (positions / PAGE).saturating_sub(newest_pages);
         let is_there = |i: usize| self.table.exact(seq)[i].is_some();
         let is_read = |i: &usize| *i < sink_pages || *i >= newest;
-        !self.is_windowed() || (0..pages_for(positions)).filter(is_read).all(is_there)
+        let exactly = !self.is_windowed() || (0..pages_for(positions)).filter(is_read).all(is_there);
+        exactly && self.goes_on(seq, positions / PAGE * PAGE)
+    }
+
+    /// Whether page `i` of `seq` has all that a new page has.
+    pub fn has_all(&self, seq: u32, i: usize) -> bool {
+        let exact = !self.is_windowed() || some(self.table.exact(seq), i).is_some();
+        exact && (self.sliding.is_none() || some(self.table.sliding(seq), i).is_some())
+    }
+
+    /// Whether all is there of the sliding windows that the row behind the first `positions` positions of
+    /// `seq` sees.
+    fn goes_on(&self, seq: u32, positions: usize) -> bool {
+        let table = self.table.sliding(seq);
+        let first = self.sliding.map(|sliding| sliding.first(positions));
+        first.is_none_or(|first| (first..pages_for(positions)).all(|i| some(table, i).is_some()))
     }
 
     /// The most positions, up to `positions`, that `seq` could grow to with the pages that are free now.
     pub fn most(&self, seq: u32, positions: usize) -> usize {
-        let free = match self.is_windowed() {
-            true => self.pages.free.len().min(self.exact.free.len()),
-            false => self.pages.free.len(),
-        };
+        let mut free = self.pages.n_free();
+        if self.is_windowed() {
+            free = free.min(self.exact.n_free());
+        }
+        if self.sliding.is_some() {
+            free = free.min(self.slid.n_free());
+        }
         positions.min((self.table.seq(seq).len() + free) * PAGE)
     }
 
-    /// Makes `seq` hold pages for its first `positions` positions, and exact pages for those that are new.
-    /// Changes nothing and returns `false` if there are too few.
+    /// Makes `seq` hold pages for its first `positions` positions, with those of other pools for pages that
+    /// are new. Changes nothing and returns `false` if there are too few.
     #[must_use]
     pub fn grow(&mut self, seq: u32, positions: usize) -> bool {
         if self.most(seq, positions) < positions {
             return false;
         }
         for _ in self.table.seq(seq).len()..pages_for(positions) {
-            let page = self.pages.take().expect("counted above");
-            self.table.seq_mut(seq).push(page);
-            if self.is_windowed() {
-                let exact = self.exact.take();
-                self.table.exact_mut(seq).push(exact);
-            }
+            let beside = Beside { exact: self.is_windowed(), sliding: self.sliding.is_some() };
+            self.push_new(seq, beside);
         }
         true
     }
 
-    /// Gives back the exact pages that no row reads any more, `seq` having grown to `positions`: neither one
-    /// that follows, nor one after a cut by up to [`KvWindow::newest`] positions.
+    fn push_new(&mut self, seq: u32, beside: Beside) {
+        let take = |pool: &mut Pool| pool.take().expect("the caller has counted");
+        let page = take(&mut self.pages);
+        let exact = beside.exact.then(|| take(&mut self.exact));
+        let sliding = beside.sliding.then(|| take(&mut self.slid));
+        self.push(seq, Held { page, exact, sliding });
+    }
+
+    /// Gives back the pages that no row reads any more, `seq` having grown to `positions`: neither one that
+    /// follows, nor one after a cut by up to [`KvWindow::newest`] positions, or of sliding windows by up to
+    /// [`Sliding::CUT`].
     pub fn settle(&mut self, seq: u32, positions: usize) {
         // A row reads the window before the page it stands in; the cut may bring it into an earlier page.
         let KvWindow { sink_pages, newest_pages } = self.window;
         let first = (positions.saturating_sub(self.window.newest()) / PAGE).saturating_sub(newest_pages);
         for i in sink_pages..first.min(self.table.exact(seq).len()) {
             let page = self.table.exact_mut(seq)[i].take();
-            page.into_iter().for_each(|page| self.exact.give_back(page));
+            self.exact.give_back_some(page);
+        }
+        let first = self.sliding.map_or(0, |sliding| sliding.first_kept(positions));
+        for i in 0..first.min(self.table.sliding(seq).len()) {
+            let page = self.table.sliding_mut(seq)[i].take();
+            self.slid.give_back_some(page);
         }
     }
 
     /// Cuts `seq` back to `positions`, or to the start of the page that these end in if that page cannot be
-    /// written on: another holder shares it, or only its codes are left. Returns the number of positions that
-    /// remain.
+    /// written on: another holder shares it, or only its codes are left. If a sliding window is gone that the
+    /// next row sees, to nothing: what has left it can only be computed again from the start. Returns the
+    /// number of positions that remain.
     pub fn cut_back(&mut self, seq: u32, positions: usize) -> usize {
         let full = positions / PAGE;
         let ends_full = positions.is_multiple_of(PAGE);
         let lost = |i: usize| self.table.exact(seq).get(i).is_some_and(Option::is_none);
-        let whole = ends_full || lost(full) || self.pages.is_shared(self.table.seq(seq)[full]);
-        let keep = if whole { full } else { full + 1 };
-        while self.table.seq(seq).len() > keep {
+        let whole = ends_full || lost(full) || self.is_shared(seq, full);
+        let remain = if whole { full * PAGE } else { positions };
+        let remain = if self.goes_on(seq, remain) { remain } else { 0 };
+        while self.table.seq(seq).len() > pages_for(remain) {
             let page = self.table.seq_mut(seq).pop();
-            page.into_iter().for_each(|page| self.pages.give_back(page));
+            self.pages.give_back_some(page);
             let exact = self.table.exact_mut(seq).pop().flatten();
-            exact.into_iter().for_each(|page| self.exact.give_back(page));
+            self.exact.give_back_some(exact);
+            let sliding = self.table.sliding_mut(seq).pop().flatten();
+            self.slid.give_back_some(sliding);
         }
-        if whole { full * PAGE } else { positions }
+        remain
+    }
+
+    /// Whether others hold page `i` of `seq`, too.
+    fn is_shared(&self, seq: u32, i: usize) -> bool {
+        let slid = some(self.table.sliding(seq), i);
+        self.pages.is_shared(self.table.seq(seq)[i]) || slid.is_some_and(|page| self.slid.is_shared(page))
     }
 
     /// Makes `to`, which holds nothing, hold the full pages of the first `positions` positions of `from`.
-    /// Returns how many positions these are.
+    /// Returns how many positions these are: 0 if a sliding window is gone that the row behind them sees.
     pub fn share(&mut self, from: u32, to: u32, positions: usize) -> usize {
-        let full = positions / PAGE;
+        let full = if self.goes_on(from, positions / PAGE * PAGE) { positions / PAGE } else { 0 };
         for i in 0..full {
-            let held = self.retain(from, i, true);
+            let held = self.retain(from, i, Beside { exact: true, sliding: true });
             self.push(to, held);
         }
         full * PAGE
     }
 
-    /// Page `i` of `seq`, and its exact page if `exact`, with one holder more.
-    pub fn retain(&mut self, seq: u32, i: usize, exact: bool) -> Held {
+    /// Page `i` of `seq`, and those `beside` it that are there, with one holder more.
+    pub fn retain(&mut self, seq: u32, i: usize, beside: Beside) -> Held {
         let page = self.pages.share(self.table.seq(seq)[i]);
-        let exact = if exact { self.retain_exact(seq, i) } else { None };
-        Held { page, exact }
+        let exact = if beside.exact { self.retain_exact(seq, i) } else { None };
+        let sliding = if beside.sliding { self.retain_sliding(seq, i) } else { None };
+        Held { page, exact, sliding }
     }
 
     /// The exact page of page `i` of `seq`, with one holder more.
     pub fn retain_exact(&mut self, seq: u32, i: usize) -> Option<u32> {
-        let exact = self.table.exact(seq).get(i).copied().flatten();
-        exact.map(|page| self.exact.share(page))
+        some(self.table.exact(seq), i).map(|page| self.exact.share(page))
+    }
+
+    /// The same of layers that keep a sliding window.
+    pub fn retain_sliding(&mut self, seq: u32, i: usize) -> Option<u32> {
+        some(self.table.sliding(seq), i).map(|page| self.slid.share(page))
     }
 
     /// One holder less.
     pub fn release(&mut self, held: Held) {
         self.pages.give_back(held.page);
-        held.exact.into_iter().for_each(|page| self.exact.give_back(page));
+        self.exact.give_back_some(held.exact);
+        self.slid.give_back_some(held.sliding);
     }
 
     /// One holder of an exact page less.
@@ -200,10 +293,18 @@ impl Pages {
         self.exact.give_back(page);
     }
 
+    /// One holder less of a page of sliding windows.
+    pub fn release_sliding(&mut self, page: u32) {
+        self.slid.give_back(page);
+    }
+
     /// Makes `seq` hold `held` behind what it holds; the holders are one more.
     pub fn push_shared(&mut self, seq: u32, held: Held) {
-        let held =
-            Held { page: self.pages.share(held.page), exact: held.exact.map(|page| self.exact.share(page)) };
+        let held = Held {
+            page: self.pages.share(held.page),
+            exact: held.exact.map(|page| self.exact.share(page)),
+            sliding: held.sliding.map(|page| self.slid.share(page)),
+        };
         self.push(seq, held);
     }
 
@@ -224,65 +325,53 @@ impl Pages {
         !self.exact.is_shared(page)
     }
 
+    /// Whether a page of sliding windows has one holder alone.
+    pub fn sliding_has_one_holder(&self, page: u32) -> bool {
+        !self.slid.is_shared(page)
+    }
+
     fn push(&mut self, seq: u32, held: Held) {
         self.table.seq_mut(seq).push(held.page);
         if self.is_windowed() {
             self.table.exact_mut(seq).push(held.exact);
         }
+        if self.sliding.is_some() {
+            self.table.sliding_mut(seq).push(held.sliding);
+        }
     }
 
     /// Makes `seq`, which holds nothing, hold the pages of `positions` positions as a sequence holds them
-    /// between two steps: exact ones where `exact`, which has an entry a page, says so. `false`, and it holds
-    /// nothing, if no sequence could hold such pages, or if there are too few.
-    pub fn hold(&mut self, seq: u32, positions: usize, exact: &[bool]) -> bool {
-        let sink_pages = self.window.sink_pages;
-        let (n, windowed) = (exact.len(), self.is_windowed());
-        let held = exact.iter().filter(|exact| **exact).count();
-        let first = exact.iter().take(sink_pages).all(|exact| *exact);
-        let last = positions.is_multiple_of(PAGE) || exact.last() == Some(&true);
-        let possible = match windowed {
+    /// between two steps: `beside` has an entry a page. `false`, and it holds nothing, if no sequence could
+    /// hold such pages, or if there are too few.
+    pub fn hold(&mut self, seq: u32, positions: usize, beside: &[Beside]) -> bool {
+        let n = beside.len();
+        let count = |of: fn(&Beside) -> bool| beside.iter().filter(|beside| of(beside)).count();
+        let (held, slid) = (count(|beside| beside.exact), count(|beside| beside.sliding));
+        let first = beside.iter().take(self.window.sink_pages).all(|beside| beside.exact);
+        let last = positions.is_multiple_of(PAGE) || beside.last().is_some_and(|beside| beside.exact);
+        let exactly = match self.is_windowed() {
             true => first && last && held <= held_exact(self.window),
             false => held == 0,
         };
-        if !possible || n != pages_for(positions) || n > self.pages.free.len() || held > self.exact.free.len()
-        {
+        let seen = match self.sliding {
+            Some(sliding) => {
+                let newest = beside.iter().rev().take_while(|beside| beside.sliding).count();
+                newest == slid && slid <= sliding.held() && n - slid <= sliding.first(positions)
+            }
+            None => slid == 0,
+        };
+        let there = n <= self.n_free() && held <= self.exact.n_free() && slid <= self.slid.n_free();
+        if !(exactly && seen && there) || n != pages_for(positions) {
             return false;
         }
-        for exact in exact {
-            let page = self.pages.take().expect("counted above");
-            let exact = exact.then(|| self.exact.take().expect("counted above"));
-            self.push(seq, Held { page, exact });
-        }
+        beside.iter().for_each(|beside| self.push_new(seq, *beside));
         true
     }
 }
 
-impl Pool {
-    fn new(pages: usize) -> Self {
-        Self { free: (0..pages as u32).rev().collect(), holders: vec![0; pages] }
-    }
-
-    fn take(&mut self) -> Option<u32> {
-        let page = self.free.pop()?;
-        Some(self.share(page))
-    }
-
-    fn share(&mut self, page: u32) -> u32 {
-        self.holders[page as usize] += 1;
-        page
-    }
-
-    fn give_back(&mut self, page: u32) {
-        let holders = &mut self.holders[page as usize];
-        *holders -= 1;
-        if *holders == 0 {
-            self.free.push(page);
-        }
-    }
-
-    fn is_shared(&self, page: u32) -> bool {
-        self.holders[page as usize] > 1
-    }
+/// Page `i` of a list that may have it.
+fn some(list: &[Option<u32>], i: usize) -> Option<u32> {
+    list.get(i).copied().flatten()
 }
 
 #[cfg(test)]
@@ -296,11 +385,11 @@ mod tests {
     #[test]
     fn sequences_never_share_a_page_and_give_back_what_they_took() {
         let mut pages = Pages::new(DEFAULT, 3, 2, 6, 0);
-        assert_eq!(pages.pages.free.len(), 6);
+        assert_eq!(pages.pages.n_free(), 6);
         assert!(
             pages.grow(0, 1) && pages.grow(1, PAGE) && pages.grow(1, PAGE + 1) && pages.grow(2, 2 * PAGE)
         );
-        assert_eq!(pages.pages.free.len(), 1);
+        assert_eq!(pages.pages.n_free(), 1);
         let mut held: Vec<u32> = (0..3).flat_map(|seq| pages.table().seq(seq).to_vec()).collect();
         held.sort_unstable();
         held.dedup();
@@ -311,7 +400,7 @@ mod tests {
         for seq in 0..3 {
             assert_eq!(pages.cut_back(seq, 0), 0);
         }
-        assert_eq!(pages.pages.free.len(), 6);
+        assert_eq!(pages.pages.n_free(), 6);
     }
 
     #[test]
@@ -325,8 +414,7 @@ mod tests {
         assert_eq!(pages.cut_back(1, 100), 100, "which has one holder now");
         pages.cut_back(0, 0);
         pages.cut_back(1, 0);
-        let all = |pool: &Pool| pool.free.len() == pool.holders.len();
-        assert!(all(&pages.pages) && all(&pages.exact));
+        assert!(pages.is_whole());
     }
 
     /// Steps of many sizes, each pool of exactly the size that is planned: it never runs dry, and every exact

@@ -189,17 +189,17 @@ impl Runner {
         let cached = positions.min(from.cached).min(from.tokens.len());
         to.tokens.extend_from_slice(&from.tokens[..positions]);
         to.cached = self.pages.share(source, slot, cached);
-        if cached > to.cached && self.copy_page(source, slot, to.cached / PAGE, cached)? {
+        let is_part = to.cached < cached && cached - to.cached < PAGE;
+        if is_part && self.copy_page(source, slot, to.cached / PAGE, cached)? {
             to.cached = cached;
         }
         Ok(())
     }
 
     /// Copies the page `i` of `from`, which is not full, as that of `to`, so that `to` holds `cached`
-    /// positions. `false` if no page is free or the exact positions are gone.
+    /// positions. `false` if no page is free, or the exact positions or those of a window are gone.
     fn copy_page(&mut self, from: u32, to: u32, i: usize, cached: usize) -> Result<bool, Error> {
-        let lost = self.pages.is_windowed() && self.pages.table().exact(from)[i].is_none();
-        if lost || !self.pages.grow(to, cached) {
+        if !self.pages.has_all(from, i) || !self.pages.grow(to, cached) {
             return Ok(false);
         }
         for (source, target) in self.pages.kv_pages(from, i).zip(self.pages.kv_pages(to, i)) {

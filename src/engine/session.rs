@@ -69,6 +69,12 @@ impl Session {
         self.seq.tokens.len()
     }
 
+    /// Positions whose keys and values are in the cache. After a cut these may be fewer than
+    /// [`position`](Self::position): the next step computes the others.
+    pub fn n_cached(&self) -> usize {
+        self.seq.cached.min(self.position())
+    }
+
     /// Positions that are left.
     pub fn remaining(&self) -> usize {
         self.engine.n_ctx() - self.position()
@@ -191,6 +197,10 @@ impl Session {
     /// further; with a windowed KV codec (`turboquant`) that holds for cuts by up to
     /// [`KvWindow::newest`](crate::program::KvWindow::newest) positions, and beyond these, older positions
     /// stay as coarse as they were.
+    ///
+    /// Where layers keep a sliding window alone, a cut by more than 64 positions may need what has left it:
+    /// the next step then computes all tokens again, from the first on. With
+    /// [`EngineOptions::swa_full`](super::EngineOptions::swa_full) it never has to.
     ///
     /// # Panics
     /// If `position` lies beyond the session's own.

@@ -5,6 +5,47 @@
 //! A step of `n` rows reads each weight once. What is copied is copied while kernels run, so the longer of
 //! the two counts.
 
+use std::ops::Range;
+
+use crate::backend::DeviceMemory;
+use crate::program::{ActQuant, PageTable, Program, Row, Step};
+
+/// Tokens a second of a model on one card, all of whose layers it computes: as many as its memory, its tensor
+/// cores and the link allow, by formula. Launches are not in it, so it is a bound.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    /// Of one sequence behind so many positions as its context has.
+    pub decode: f64,
+    /// Of a prompt in steps that are as long as they may be.
+    pub prompt: f64,
+}
+
+impl Bound {
+    /// For contexts of so many positions, on a device whose rates are known.
+    pub fn of(p: &Program, n_ctx: usize, device: &DeviceMemory) -> Option<Self> {
+        let rates = device.rates?;
+        let mut linears = p.stages.iter().flat_map(|(_, stage)| stage.linears().1);
+        let rounds = linears.any(|linear| linear.act != ActQuant::None);
+        let ops = if rounds { rates.int8_ops } else { rates.half_ops };
+        let cost = |positions: Range<usize>| {
+            let last = positions.end - 1;
+            let row = |pos| Row { token: 0, pos: pos as u32, seq: 0, logits: pos == last };
+            let rows: Vec<_> = positions.map(row).collect();
+            p.cost(&Step { rows: &rows, pages: &PageTable::new(0, 0), sampling: &[] })
+        };
+        let of = |first: usize, n: usize| {
+            let step = cost(first..first + n);
+            // The rows of a prompt may share what they read of the cache, and the last one sees all of it.
+            let bytes = step.weight_bytes + cost(first + n - 1..first + n).kv_bytes;
+            let copied = device.host_bytes as f64 / rates.link_bytes as f64;
+            let read = bytes as f64 / rates.memory_bytes as f64;
+            let computed = 2.0 * step.macs as f64 / ops as f64;
+            n as f64 / copied.max(read).max(computed)
+        };
+        Some(Self { decode: of(n_ctx.max(1) - 1, 1), prompt: of(0, p.limits.rows.min(n_ctx).max(1)) })
+    }
+}
+
 /// Bytes and operations that a machine moves and does in a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {

@@ -3,16 +3,17 @@
 //!
 //! First come lines of text, up to an empty one: `sterna VERSION session`, and `name: value` for each thing
 //! that the engine must have in common with the one that saved. Then, little-endian: the number of tokens
-//! (u64), the tokens (u32 each), a byte a page (1 if its exact page is there too), each page as the
-//! backend has it and its exact page behind it, and the CRC-32 of all that (u32). Changes of any of it, a
-//! backend's pages among them, come with another version.
+//! (u64), the tokens (u32 each), a byte a page (1 if its exact page is there too, and 2 more if the page of
+//! layers that keep a sliding window is), each page as the backend has it, and behind it that of sliding
+//! windows and the exact one, and the CRC-32 of all that (u32). Changes of any of it, a backend's pages among
+//! them, come with another version.
 
 use std::io::{self, BufRead, Read, Write};
 
 use crc32fast::Hasher;
 
 use super::error::{Error, STATE_TITLE as TITLE, StateError};
-use super::pages::pages_for;
+use super::pages::{Beside, pages_for};
 use super::runner::Runner;
 use super::{Engine, Session};
 use crate::backend::KvPage;
@@ -20,7 +21,7 @@ use crate::backend::KvPage;
 /// More than all lines have.
 const HEADER_BYTES: u64 = 4096;
 /// Bytes at either end of a tensor that tell a model from another of the same shape.
-const SAMPLE_BYTES: usize = 256;
+const SAMPLE_BYTES: u64 = 256;
 
 impl Session {
     /// Writes the session so that [`Engine::restore`] makes one that goes on as this one does. What was cut
@@ -32,10 +33,10 @@ impl Session {
         self.complete()?;
         let mut out = Summed::new(out);
         let tokens = self.tokens();
-        let exact = exact_of(&*self.engine().runner()?, self.slot(), tokens.len());
-        out.write_all(&head(self.engine(), tokens, &exact)?).map_err(StateError::Io)?;
+        let beside = self.engine().runner()?.pages.beside(self.slot(), tokens.len());
+        out.write_all(&head(self.engine(), tokens, &beside)?).map_err(StateError::Io)?;
         let mut bytes = Vec::new();
-        for i in 0..exact.len() {
+        for i in 0..beside.len() {
             for page in self.pages_at(i)? {
                 read_page(&mut *self.engine().runner()?, page, &mut bytes)?;
                 out.write_all(&bytes).map_err(StateError::Io)?;
@@ -44,7 +45,7 @@ impl Session {
         out.end()
     }
 
-    /// Page `i`, and its exact page if it has one.
+    /// Page `i`, and those of other pools beside it.
     fn pages_at(&self, i: usize) -> Result<impl Iterator<Item = KvPage>, Error> {
         Ok(self.engine().runner()?.pages.kv_pages(self.slot(), i).collect::<Vec<_>>().into_iter())
     }
@@ -61,13 +62,13 @@ impl Engine {
     /// No slot is taken then.
     pub fn restore(&self, from: &mut impl BufRead) -> Result<Session, Error> {
         let mut from = Summed::new(from);
-        let (tokens, exact) = self.read_head(&mut from)?;
+        let (tokens, beside) = self.read_head(&mut from)?;
         let session = self.session()?;
-        if !self.runner()?.pages.hold(session.slot(), tokens.len(), &exact) {
+        if !self.runner()?.pages.hold(session.slot(), tokens.len(), &beside) {
             return Err(no_such_pages());
         }
         let mut bytes = Vec::new();
-        for i in 0..exact.len() {
+        for i in 0..beside.len() {
             for page in session.pages_at(i)? {
                 write_page(&mut *self.runner()?, page, &mut bytes, &mut from)?;
             }
@@ -76,11 +77,11 @@ impl Engine {
         Ok(session.of_pages(&tokens))
     }
 
-    /// The tokens of a saved session, and which of its pages are there as exact ones, too.
+    /// The tokens of a saved session, and what stands beside its pages.
     pub(super) fn read_head<R: BufRead>(
         &self,
         from: &mut Summed<&mut R>,
-    ) -> Result<(Vec<u32>, Vec<bool>), Error> {
+    ) -> Result<(Vec<u32>, Vec<Beside>), Error> {
         self.check_header(from)?;
         let n_tokens = u64::from_le_bytes(array(from)?);
         let (n_ctx, more) = (self.n_ctx(), usize::try_from(n_tokens).unwrap_or(usize::MAX));
@@ -95,12 +96,13 @@ impl Engine {
         if let Some(&token) = tokens.iter().find(|token| **token as usize >= n_vocab) {
             return Err(Error::Token { token, n_vocab });
         }
-        let mut exact = vec![0; pages_for(more)];
-        fill(from, &mut exact)?;
-        if exact.iter().any(|exact| *exact > 1) {
+        let mut beside = vec![0; pages_for(more)];
+        fill(from, &mut beside)?;
+        if beside.iter().any(|beside| *beside > 3) {
             return Err(StateError::Damaged("a page is neither exact nor not").into());
         }
-        Ok((tokens, exact.into_iter().map(|exact| exact == 1).collect()))
+        let of = |byte| Beside { exact: byte & 1 != 0, sliding: byte & 2 != 0 };
+        Ok((tokens, beside.into_iter().map(of).collect()))
     }
 
     /// Reads the lines of text, and compares them with this engine's.
@@ -151,6 +153,10 @@ impl Engine {
                 form.push(("exact pages", format!("{sinks} first, {newest} newest")));
             }
         }
+        if shared.program.attend_window().is_some() {
+            let kept = shared.program.sliding().map_or("all".to_owned(), |n| format!("the last {n}"));
+            form.push(("positions of sliding windows", kept));
+        }
         Ok(form)
     }
 
@@ -163,29 +169,23 @@ impl Engine {
         let of_model = text.lines().skip(1).filter(|line| !line.starts_with("kv "));
         of_model.for_each(|line| sum.update(line.as_bytes()));
         for info in shared.gguf.tensors() {
-            let bytes = shared.gguf.tensor(&info.name)?.bytes;
-            sum.update(&bytes[..bytes.len().min(SAMPLE_BYTES)]);
-            sum.update(&bytes[bytes.len().saturating_sub(SAMPLE_BYTES)..]);
+            let sample = info.n_bytes.min(SAMPLE_BYTES);
+            sum.update(&shared.gguf.raw_piece(info, 0..sample)?);
+            sum.update(&shared.gguf.raw_piece(info, info.n_bytes - sample..info.n_bytes)?);
         }
         Ok(format!("{:08x}", sum.finalize()))
     }
 }
 
-/// What stands before the pages: lines of text, tokens, and which pages are there as exact ones, too.
-pub(super) fn head(engine: &Engine, tokens: &[u32], exact: &[bool]) -> Result<Vec<u8>, Error> {
+/// What stands before the pages: lines of text, tokens, and what stands beside each page.
+pub(super) fn head(engine: &Engine, tokens: &[u32], beside: &[Beside]) -> Result<Vec<u8>, Error> {
     let mut head = format!("{TITLE}\n");
     engine.form()?.iter().for_each(|(name, value)| head += &format!("{name}: {value}\n"));
     let mut head = (head + "\n").into_bytes();
     head.extend((tokens.len() as u64).to_le_bytes());
     head.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-    head.extend(exact.iter().map(|exact| u8::from(*exact)));
+    head.extend(beside.iter().map(|page| u8::from(page.exact) | u8::from(page.sliding) << 1));
     Ok(head)
-}
-
-/// Which of the pages of `slot`, which holds `positions`, are there as exact ones, too.
-pub(super) fn exact_of(runner: &Runner, slot: u32, positions: usize) -> Vec<bool> {
-    let exact = runner.pages.table().exact(slot);
-    (0..pages_for(positions)).map(|i| exact.get(i).is_some_and(Option::is_some)).collect()
 }
 
 /// Copies a page to `bytes`.

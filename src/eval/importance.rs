@@ -69,12 +69,11 @@ impl Importance {
     pub fn new(gguf: &Gguf, options: &EngineOptions, n: usize) -> Result<Self, ImportanceError> {
         let options = super::one_text(options, n);
         let model = engine::model(gguf, &options)?;
-        let inputs = inputs(&model);
+        let inputs = inputs(&model)?;
         let Model { program, weights, .. } = model;
         let mut backend = backend::open("cpu", options.n_threads()).map_err(Error::from)?;
         engine::fits(&backend.plan(&program).map_err(Error::from)?, n)?;
-        let ids = weights.iter().map(|w| backend.upload(w)).collect::<Result<Vec<_>, _>>();
-        let ids = ids.map_err(Error::from)?;
+        let ids = engine::upload(&mut *backend, weights, &program, options.n_threads(), |_| ())?;
         let exec = backend.compile(&program, &ids).map_err(Error::from)?;
         let mixtures = Mixtures::new(&program, &mut *backend, &ids).map_err(Error::from)?;
         Ok(Self { backend, exec, program, inputs, mixtures, n_rows: 0 })
@@ -150,18 +149,19 @@ impl Inputs {
 }
 
 impl Normalise {
-    fn of(norm: &Norm, model: &Model) -> Self {
+    fn of(norm: &Norm, model: &Model) -> Result<Self, Error> {
         let values = |weight: crate::program::Weight| {
-            let tensor = &model.weights[weight.0 as usize];
+            let tensor = model.weights[weight.0 as usize].read()?;
             let mut values = vec![0.0; tensor.cols];
             tensor
                 .ty
                 .decode_row(&tensor.bytes, tensor.rows, 0, &mut values)
                 .expect("the program was checked");
-            values
+            Ok::<_, Error>(values)
         };
         let Norm { kind, weight, bias, eps } = *norm;
-        Self { kind, eps: f64::from(eps), weight: values(weight), bias: bias.map(values) }
+        let (weight, bias) = (values(weight)?, bias.map(values).transpose()?);
+        Ok(Self { kind, eps: f64::from(eps), weight, bias })
     }
 
     fn apply(&self, row: &mut [f64]) {
@@ -179,7 +179,7 @@ impl Normalise {
 }
 
 /// What the products of a model multiply, stage by stage; the head is left out, as llama-imatrix does.
-fn inputs(model: &Model) -> Vec<Inputs> {
+fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
     let program = &model.program;
     let mut found = Vec::new();
     for (stage, (_, what)) in program.stages.iter().enumerate() {
@@ -193,11 +193,11 @@ fn inputs(model: &Model) -> Vec<Inputs> {
         };
         let mut names: Vec<String> = linears.iter().map(|linear| name_of(program, linear)).collect();
         names.dedup();
-        let norm = norm.map(|norm| Normalise::of(norm, model));
+        let norm = norm.map(|norm| Normalise::of(norm, model)).transpose()?;
         let sums = vec![0.0; program.buf_decl(buf).cols];
         found.push(Inputs { stage, buf, norm, names, sums });
     }
-    found
+    Ok(found)
 }
 
 /// GGUF name of a layer's weight. Parts of a tensor are declared under its name and their rows.

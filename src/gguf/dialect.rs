@@ -21,7 +21,7 @@ pub(super) struct Evidence {
     pub rows: usize,
     pub cols: usize,
     /// Bytes to the next tensor or the end of the file.
-    pub span_bytes: usize,
+    pub span_bytes: u64,
     /// Padding that the span may hold is less than this.
     pub alignment: usize,
 }
@@ -36,15 +36,15 @@ impl Evidence {
             || byte_len_of(dialect, self.type_id, self.rows, self.cols),
             |ty| ty.byte_len(self.rows, self.cols).ok(),
         )
-        .and_then(|want| self.span_bytes.checked_sub(want))
-        .is_some_and(|padding| padding < self.alignment)
+        .and_then(|want| self.span_bytes.checked_sub(want as u64))
+        .is_some_and(|padding| padding < self.alignment as u64)
     }
 
     /// Whether the span may hold a type of the forks, of which TL1 and TL2 have no size of their own: they
     /// take up to 2 bits a weight, a scale and padding.
     fn may_be_bitnet(&self) -> bool {
         let most = (self.rows.saturating_mul(self.cols) / 4).saturating_add(64 + self.alignment);
-        id_name(Dialect::BitNet, self.type_id).is_some() && self.span_bytes < most
+        id_name(Dialect::BitNet, self.type_id).is_some() && self.span_bytes < most as u64
     }
 }
 

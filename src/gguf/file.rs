@@ -3,22 +3,38 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ggml_types::{Dialect, HostTensor, QuantType, byte_len_of, id_name};
 
 use super::dialect::{self, Evidence};
 use super::header::{self, Header};
-use super::map::map;
+use super::map::{map, map_locked};
 use super::parse::{Part, RawTensor};
+use super::source::Data;
 use super::types::by_id_and_size;
-use super::{GgufError, Metadata, split};
+use super::{FileSource, FileTensor, GgufError, Metadata, Source, split};
 
 /// What the user knows about a file that the file does not say.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
     /// Whose type ids the file uses, where that is not to be worked out.
     pub dialect: Option<Dialect>,
+    /// How its bytes are got at.
+    pub access: Access,
+}
+
+/// How the bytes of a file of the system are got at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// It is mapped: pages come when they are wanted, and are shared with the system's cache.
+    #[default]
+    Map,
+    /// It is mapped, and its pages are kept in memory.
+    Lock,
+    /// Each tensor is read when it is wanted; on the CPU backend, weights are memory of the process then.
+    Read,
 }
 
 /// An open GGUF model, in one file or several. Every size in it has been checked against the bytes
@@ -29,7 +45,7 @@ pub struct Gguf {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
-    parts: Vec<Bytes>,
+    parts: Vec<(Data, u64)>,
     paths: Vec<PathBuf>,
     /// The words for it where it could not be told; then clashing types stay unresolved.
     dialect: Result<Dialect, String>,
@@ -52,8 +68,10 @@ pub struct TensorInfo {
     pub type_name: String,
     /// Which file of a split model holds it, from 0.
     pub part: usize,
-    /// Where its bytes lie in that file. For a type of unknown size, everything up to the next tensor.
-    pub bytes: Range<usize>,
+    /// Where its bytes begin in that file.
+    pub start: u64,
+    /// How many there are. For a type of unknown size, everything up to the next tensor.
+    pub n_bytes: u64,
 }
 
 impl TensorInfo {
@@ -76,7 +94,7 @@ impl TensorInfo {
 impl Gguf {
     /// Maps a file and reads its descriptions; of a split model, any part will do.
     ///
-    /// While it is open, nobody may truncate the file: the next access beyond its new end would kill
+    /// While it is mapped, nobody may truncate the file: the next access beyond its new end would kill
     /// the process (SIGBUS). Renaming another file over it is harmless.
     ///
     /// # Errors
@@ -90,12 +108,16 @@ impl Gguf {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_with(path: &Path, options: OpenOptions) -> Result<Self, GgufError> {
-        let parts = split::open(path, |path| map(path).and_then(Part::parse))?;
+        let parts = split::open(path, |path| match options.access {
+            Access::Map => map(path).and_then(Part::parse),
+            Access::Lock => map_locked(path).and_then(Part::parse),
+            Access::Read => header::of_source(Arc::new(FileSource::open(path)?)),
+        })?;
         Self::build(parts, options).map_err(|error| error.in_file(path))
     }
 
     /// Reads the descriptions of a file, and nothing else of it: for what a model is and takes. The bytes of
-    /// its tensors are zero. It need not have them all on a disk, as long as it has its size.
+    /// its tensors count as zero. It need not have them all on a disk, as long as it has its size.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -110,7 +132,7 @@ impl Gguf {
     /// [`GgufError`]: [`MoreOfHeader`](GgufError::MoreOfHeader) where the descriptions go on behind the bytes
     /// that are there, and [`Split`](GgufError::Split) where the files are not those of one model.
     pub fn from_headers(headers: &[Header], options: OpenOptions) -> Result<Self, GgufError> {
-        let parts = headers.iter().map(Header::part).collect::<Result<Vec<_>, _>>()?;
+        let parts = headers.iter().map(Header::described).collect::<Result<Vec<_>, _>>()?;
         split::check(&parts)?;
         Ok(Self { is_header: true, ..Self::build(parts, options)? })
     }
@@ -131,6 +153,29 @@ impl Gguf {
         let parts = vec![Part::parse(bytes)?];
         split::check(&parts)?;
         Self::build(parts, options)
+    }
+
+    /// Reads the descriptions of a model whose bytes come from readers, one for each of its files in order.
+    /// Its tensors are read when they are wanted.
+    ///
+    /// # Errors
+    /// [`GgufError`]: [`Io`](GgufError::Io) with what a reader returns, and [`Split`](GgufError::Split) where
+    /// the files are not those of one model.
+    pub fn from_sources(
+        sources: impl IntoIterator<Item = Arc<dyn Source>>,
+        options: OpenOptions,
+    ) -> Result<Self, GgufError> {
+        let parts = sources.into_iter().map(header::of_source).collect::<Result<Vec<_>, _>>()?;
+        split::check(&parts)?;
+        Self::build(parts, options)
+    }
+
+    /// [`from_sources`](Self::from_sources) of a model in one file.
+    ///
+    /// # Errors
+    /// As [`from_sources`](Self::from_sources).
+    pub fn from_source(source: Arc<dyn Source>, options: OpenOptions) -> Result<Self, GgufError> {
+        Self::from_sources([source], options)
     }
 
     /// Whether only the descriptions were read, and all bytes of tensors are zero.
@@ -158,7 +203,7 @@ impl Gguf {
         self.index.get(name).map(|&at| &self.tensors[at])
     }
 
-    /// The tensor called `name`; its bytes are shared with the mapped file.
+    /// The tensor called `name`; its bytes are shared with the mapped file, or read.
     ///
     /// # Errors
     /// [`GgufError::NoTensor`]; as [`host_tensor`](Self::host_tensor).
@@ -172,9 +217,17 @@ impl Gguf {
     /// The tensor that `info`, one of [`tensors`](Self::tensors), describes.
     ///
     /// # Errors
+    /// As [`file_tensor`](Self::file_tensor), and [`GgufError::Io`].
+    pub fn host_tensor(&self, info: &TensorInfo) -> Result<HostTensor, GgufError> {
+        self.file_tensor(info)?.read()
+    }
+
+    /// The same tensor, to be read later.
+    ///
+    /// # Errors
     /// [`GgufError::Unsupported`] where its type has no implementation here, [`GgufError::Dialect`] where
     /// it depends on what the file does not say.
-    pub fn host_tensor(&self, info: &TensorInfo) -> Result<HostTensor, GgufError> {
+    pub fn file_tensor(&self, info: &TensorInfo) -> Result<FileTensor, GgufError> {
         let Some(ty) = info.ty else {
             let dialect = match self.dialect() {
                 Err(error) if dialect::clashes(info.type_id) => return Err(error),
@@ -184,18 +237,30 @@ impl Gguf {
             let way_out = way_out(dialect, &info.type_name);
             return Err(GgufError::Unsupported { name, ty: info.type_name.clone(), way_out });
         };
-        Ok(HostTensor {
-            name: info.name.clone(),
-            ty,
-            rows: info.rows(),
-            cols: info.cols(),
-            bytes: self.raw_bytes(info),
-        })
+        let data = self.parts[info.part].0.clone();
+        FileTensor::new(info.name.clone(), ty, [info.rows(), info.cols()], (data, info.start))
     }
 
     /// The bytes of a tensor as they are, whatever its type.
-    pub fn raw_bytes(&self, info: &TensorInfo) -> Bytes {
-        self.parts[info.part].slice(info.bytes.clone())
+    ///
+    /// # Errors
+    /// [`GgufError::Io`].
+    pub fn raw_bytes(&self, info: &TensorInfo) -> Result<Bytes, GgufError> {
+        self.raw_piece(info, 0..info.n_bytes)
+    }
+
+    /// Some of the bytes of a tensor, counted from its first.
+    ///
+    /// # Errors
+    /// [`GgufError::Io`].
+    ///
+    /// # Panics
+    /// For bytes that it does not have.
+    pub fn raw_piece(&self, info: &TensorInfo, range: Range<u64>) -> Result<Bytes, GgufError> {
+        assert!(range.start <= range.end && range.end <= info.n_bytes, "bytes {range:?} of {}", info.name);
+        let len = usize::try_from(range.end - range.start);
+        let none = |_| GgufError::Io { call: "read", error: std::io::ErrorKind::OutOfMemory.into() };
+        self.parts[info.part].0.read(info.start + range.start, len.map_err(none)?)
     }
 
     /// Whose type ids the file uses. `Ggml` where it uses none on which the two differ.
@@ -212,12 +277,12 @@ impl Gguf {
     }
 
     /// Sizes of the files, in bytes.
-    pub fn file_bytes(&self) -> impl ExactSizeIterator<Item = usize> {
-        self.parts.iter().map(Bytes::len)
+    pub fn file_bytes(&self) -> impl ExactSizeIterator<Item = u64> {
+        self.parts.iter().map(|(_, bytes)| *bytes)
     }
 
     fn build(parts: Vec<Part>, options: OpenOptions) -> Result<Self, GgufError> {
-        let ends: Vec<Vec<usize>> = parts.iter().map(span_ends).collect::<Result<_, _>>()?;
+        let ends: Vec<Vec<u64>> = parts.iter().map(span_ends).collect::<Result<_, _>>()?;
         let evidence: Vec<Evidence> = parts
             .iter()
             .zip(&ends)
@@ -244,14 +309,14 @@ impl Gguf {
         for (number, (part, ends)) in parts.into_iter().zip(ends).enumerate() {
             for (raw, end) in part.tensors.into_iter().zip(ends) {
                 let dialect = dialect.as_ref().ok().copied();
-                let info = tensor_info(raw, number, end, dialect, part.alignment, part.bytes.len())?;
+                let info = tensor_info(raw, number, end, dialect, part.alignment, part.file_bytes)?;
                 if index.insert(info.name.clone(), tensors.len()).is_some() {
-                    let (name, offset) = (info.name, info.bytes.start);
+                    let (name, offset) = (info.name, info.start as usize);
                     return Err(GgufError::Duplicate { what: "tensor", name, offset });
                 }
                 tensors.push(info);
             }
-            files.push(part.bytes);
+            files.push((part.data, part.file_bytes));
             paths.extend(part.path);
         }
         Ok(Self { version, metadata, tensors, index, parts: files, paths, dialect, is_header: false })
@@ -259,10 +324,10 @@ impl Gguf {
 }
 
 /// For each tensor, where the next one or the end of the file is.
-fn span_ends(part: &Part) -> Result<Vec<usize>, GgufError> {
+fn span_ends(part: &Part) -> Result<Vec<u64>, GgufError> {
     let mut order: Vec<usize> = (0..part.tensors.len()).collect();
     order.sort_by_key(|&at| part.tensors[at].start);
-    let mut ends = vec![part.bytes.len(); order.len()];
+    let mut ends = vec![part.file_bytes; order.len()];
     for pair in order.windows(2) {
         let (first, second) = (&part.tensors[pair[0]], &part.tensors[pair[1]]);
         if first.start == second.start {
@@ -278,10 +343,10 @@ fn span_ends(part: &Part) -> Result<Vec<usize>, GgufError> {
 fn tensor_info(
     raw: RawTensor,
     part: usize,
-    end: usize,
+    end: u64,
     dialect: Option<Dialect>,
     alignment: usize,
-    file_bytes: usize,
+    file_bytes: u64,
 ) -> Result<TensorInfo, GgufError> {
     let cols = raw.dims.last().copied().unwrap_or(1);
     let shape = (raw.dims.iter().rev().skip(1).product(), cols);
@@ -296,7 +361,8 @@ fn tensor_info(
         None => (None, None),
     };
     let mut info = TensorInfo {
-        bytes: raw.start..end,
+        start: raw.start,
+        n_bytes: end - raw.start,
         type_name: known_name.map_or_else(|| format!("type {}", raw.type_id), str::to_owned),
         name: raw.name,
         dims: raw.dims,
@@ -314,7 +380,7 @@ fn tensor_info(
         }),
     };
     if let Some(want) = want {
-        let got = end - raw.start;
+        let (got, want) = (end - raw.start, want as u64);
         if want > got {
             let holder = if end == file_bytes { "file has" } else { "the next tensor leaves" };
             let detail = format!(
@@ -323,7 +389,7 @@ fn tensor_info(
             );
             return Err(GgufError::Tensor { name: info.name, detail });
         }
-        info.bytes.end = raw.start + want;
+        info.n_bytes = want;
     }
     Ok(info)
 }

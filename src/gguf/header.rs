@@ -1,15 +1,15 @@
 //! The first bytes of a file, which hold its descriptions: enough for what a model is and takes, without its
 //! weights.
 
-use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::GgufError;
-use super::map::{is_file, reserve};
 use super::parse::Part;
+use super::source::Data;
+use super::{FileSource, GgufError, Source};
 
 /// The first bytes of a file, as many as hold its metadata and the descriptions of its tensors, and its size.
 #[derive(Clone, Debug)]
@@ -24,9 +24,11 @@ impl Header {
     /// Bytes that are asked for first: a vocabulary of 128 thousand tokens takes some 7 MB, a file without
     /// one some KB.
     const FIRST_BYTES: usize = 1 << 20;
+    /// Bytes that are asked for at a time at most.
+    const MORE_BYTES: usize = 4 << 20;
 
     /// The header of a file of `file_bytes` bytes. `first` gets the first `n` bytes of the file, wherever it
-    /// lies; it is asked for more, twice as many each time, until they hold all descriptions.
+    /// lies; it is asked for more, up to twice as many each time, until they hold all descriptions.
     ///
     /// # Errors
     /// [`GgufError::Io`] with what `first` returns, and if it returns fewer bytes than the file has; as
@@ -47,7 +49,8 @@ impl Header {
             let header = Self { first: bytes, file_bytes };
             match header.described() {
                 Err(GgufError::MoreOfHeader { need, .. }) => {
-                    n = n.saturating_mul(2).max(usize::try_from(need).unwrap_or(usize::MAX)).min(all);
+                    let more = n.saturating_add(n.min(Self::MORE_BYTES));
+                    n = more.max(usize::try_from(need).unwrap_or(usize::MAX)).min(all);
                 }
                 Err(error) => return Err(error),
                 Ok(_) => return Ok(header),
@@ -55,15 +58,28 @@ impl Header {
         }
     }
 
-    /// What it says, over as many addresses as the file has bytes.
-    pub(super) fn part(&self) -> Result<Part, GgufError> {
-        let mut part = self.described()?;
-        part.bytes = reserve(&self.first, self.file_bytes)?;
-        Ok(part)
+    /// The header of a file that is read in pieces. Nothing of it is read twice, and of what was read as much
+    /// stays in memory as the descriptions take.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn of_source(source: &dyn Source) -> Result<Self, GgufError> {
+        let mut have = Bytes::new();
+        let header = Self::read(source.file_bytes(), |n| {
+            let mut bytes = Vec::from(std::mem::take(&mut have));
+            let old = bytes.len();
+            bytes.try_reserve_exact(n - old).map_err(|_| io::ErrorKind::OutOfMemory)?;
+            bytes.resize(n, 0);
+            source.read_at(old as u64, &mut bytes[old..])?;
+            have = Bytes::from(bytes);
+            Ok(have.clone())
+        })?;
+        let n = header.described()?.header_bytes;
+        Ok(Self { first: Bytes::copy_from_slice(&header.first[..n]), ..header })
     }
 
-    /// What it says, without any bytes of the file.
-    fn described(&self) -> Result<Part, GgufError> {
+    /// What it says.
+    pub(super) fn described(&self) -> Result<Part, GgufError> {
         let have = self.first.len();
         let more = |need: u64| GgufError::MoreOfHeader { have, need };
         // A file's kind stands in its first 8 bytes.
@@ -80,17 +96,13 @@ impl Header {
     }
 }
 
+/// The descriptions of a file that is read in pieces.
+pub(super) fn of_source(source: Arc<dyn Source>) -> Result<Part, GgufError> {
+    let part = Header::of_source(&*source)?.described()?;
+    Ok(Part { data: Data::Source(source), ..part })
+}
+
 /// Reads the header of a file, and nothing behind its descriptions.
 pub(super) fn of_file(path: &Path) -> Result<Part, GgufError> {
-    let io = |call| move |error| GgufError::Io { call, error };
-    is_file(path)?;
-    let mut file = File::open(path).map_err(io("open"))?;
-    let file_bytes = file.metadata().map_err(io("open"))?.len();
-    let header = Header::read(file_bytes, |n| {
-        let mut bytes = vec![0; n];
-        file.rewind()?;
-        file.read_exact(&mut bytes)?;
-        Ok(bytes.into())
-    })?;
-    Ok(Part { path: Some(path.to_path_buf()), ..header.part()? })
+    Ok(Part { data: Data::Header, ..of_source(Arc::new(FileSource::open(path)?))? })
 }

@@ -1,4 +1,4 @@
-//! The mapped file: the one place in `gguf/` with `unsafe`; and addresses in place of a file.
+//! The mapped file: the one place in `gguf/` with `unsafe`.
 //!
 //! A mapping shows the file as it is *now*. Where another process overwrites the file in place, the
 //! weights change under the running model; where it truncates the file, the next access beyond the
@@ -6,11 +6,11 @@
 //! model by renaming a new file over it: then the old one stays whole for those who have it mapped.
 #![allow(unsafe_code)] // Mapping a file is unsafe for the reason above.
 
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use bytes::Bytes;
-use memmap2::{Mmap, MmapOptions};
+use memmap2::Mmap;
 
 use super::GgufError;
 
@@ -19,12 +19,42 @@ use super::GgufError;
 /// # Errors
 /// [`GgufError::Io`], and [`GgufError::NotAFile`] for a directory, a pipe, a device or an empty file.
 pub fn map(path: &Path) -> Result<Bytes, GgufError> {
+    Ok(Bytes::from_owner(mapped(path)?))
+}
+
+fn mapped(path: &Path) -> Result<Mmap, GgufError> {
     is_file(path)?;
     let file = fs::File::open(path).map_err(|error| GgufError::Io { call: "open", error })?;
     // SAFETY: the map is private to this process, read-only and only ever seen as bytes, for which every
     // value is valid. That another process may change or truncate the file is said above and accepted.
-    let map = unsafe { Mmap::map(&file) }.map_err(|error| GgufError::Io { call: "map", error })?;
+    unsafe { Mmap::map(&file) }.map_err(|error| GgufError::Io { call: "map", error })
+}
+
+/// Maps a whole file, and keeps its pages in memory as long as it is mapped.
+///
+/// # Errors
+/// As [`map`], and [`GgufError::Io`] where the system does not let this process keep so many.
+pub(super) fn map_locked(path: &Path) -> Result<Bytes, GgufError> {
+    let map = mapped(path)?;
+    lock(&map).map_err(|error| {
+        let text = format!(
+            "{error}: want {} bytes of memory that is never swapped out, and RLIMIT_MEMLOCK (ulimit -l) says \
+             how many this process may have; OpenOptions::access asks for it, and can be left out",
+            map.len()
+        );
+        GgufError::Io { call: "lock the map", error: io::Error::new(error.kind(), text) }
+    })?;
     Ok(Bytes::from_owner(map))
+}
+
+#[cfg(unix)]
+fn lock(map: &Mmap) -> io::Result<()> {
+    map.lock()
+}
+
+#[cfg(not(unix))]
+fn lock(_: &Mmap) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// That a path is a file that is not empty.
@@ -41,19 +71,4 @@ pub(super) fn is_file(path: &Path) -> Result<(), GgufError> {
         _ => return Ok(()),
     };
     Err(GgufError::NotAFile { found })
-}
-
-/// As many bytes as a file has, of which the first are given and all others are zero. They are addresses, and
-/// take memory only where somebody reads them.
-///
-/// # Errors
-/// [`GgufError::Io`] where there are not as many addresses.
-pub(super) fn reserve(first: &[u8], file_bytes: u64) -> Result<Bytes, GgufError> {
-    let refused = |error| GgufError::Io { call: "reserve as many addresses as the file has bytes", error };
-    let bytes = usize::try_from(file_bytes).ok().filter(|bytes| isize::try_from(*bytes).is_ok());
-    let bytes = bytes.ok_or_else(|| refused(std::io::ErrorKind::OutOfMemory.into()))?;
-    let mut map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(refused)?;
-    let n = first.len().min(bytes);
-    map[..n].copy_from_slice(&first[..n]);
-    Ok(Bytes::from_owner(map.make_read_only().map_err(refused)?))
 }

@@ -1,4 +1,4 @@
-//! GGUF files: names, metadata, typed tensors; read through a memory map, and written.
+//! GGUF files: names, metadata, typed tensors; mapped or read in pieces, and written.
 //!
 //! It must never know a model, a program or a backend: what a key or a tensor is for is decided in
 //! `model/` and `tokenizer/`. Dimensions are reversed once, here: GGUF lists the contiguous one first,
@@ -14,7 +14,9 @@ mod map;
 mod metadata;
 mod parse;
 mod rewrite;
+mod source;
 mod split;
+mod tensor;
 mod types;
 mod value;
 mod watched;
@@ -22,12 +24,14 @@ mod writer;
 mod zeros;
 
 pub use error::GgufError;
-pub use file::{Gguf, OpenOptions, TensorInfo};
+pub use file::{Access, Gguf, OpenOptions, TensorInfo};
 pub use header::Header;
 pub use map::map;
 pub use metadata::Metadata;
 pub use rewrite::{PartLimit, Rewrite};
-pub use split::part_name;
+pub use source::{FileSource, Source};
+pub use split::{part_name, part_names};
+pub use tensor::FileTensor;
 pub use types::{file_type, type_id, type_named};
 pub use value::{Array, Value, ValueType};
 pub(crate) use watched::Watched;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 
 use super::cursor::Cursor;
+use super::source::Data;
 use super::value::{Value, ValueType};
 use super::{GgufError, Metadata};
 
@@ -33,7 +34,10 @@ pub(super) struct Part {
     pub tensors: Vec<RawTensor>,
     /// Distance to which tensors are aligned, counted from the start of the data.
     pub alignment: usize,
-    pub bytes: Bytes,
+    /// Bytes of the metadata and of the descriptions of tensors.
+    pub header_bytes: usize,
+    pub file_bytes: u64,
+    pub data: Data,
     /// The file, where it is one.
     pub path: Option<PathBuf>,
 }
@@ -46,17 +50,17 @@ pub(super) struct RawTensor {
     pub dims: Vec<usize>,
     pub type_id: u32,
     /// Offset from the start of the file.
-    pub start: usize,
+    pub start: u64,
 }
 
 impl Part {
     pub fn parse(bytes: Bytes) -> Result<Self, GgufError> {
-        Ok(Self { bytes: bytes.clone(), ..Self::described(&bytes, bytes.len() as u64)? })
+        let part = Self::described(&bytes, bytes.len() as u64)?;
+        Ok(Self { data: Data::Bytes(bytes), ..part })
     }
 
-    /// What the first bytes of a file of `file_bytes` bytes say; its bytes are left empty.
+    /// What the first bytes of a file of `file_bytes` bytes say; of its data, nothing is there.
     pub fn described(first: &Bytes, file_bytes: u64) -> Result<Self, GgufError> {
-        let file_bytes = usize::try_from(file_bytes).unwrap_or(usize::MAX);
         let mut cursor = Cursor::new(first);
         let version = header(&mut cursor)?;
         let n_tensors = count(&mut cursor, "tensor count")?;
@@ -65,11 +69,12 @@ impl Part {
         let alignment = alignment(&metadata)?;
         let mut tensors = tensor_infos(&mut cursor, n_tensors)?;
         // Beyond the last byte where a file without tensors is not padded.
-        let data_start = cursor.pos().checked_next_multiple_of(alignment).unwrap_or(usize::MAX);
+        let header_bytes = cursor.pos();
+        let data_start = (header_bytes as u64).checked_next_multiple_of(alignment as u64).unwrap_or(u64::MAX);
         for tensor in &mut tensors {
             let offset = tensor.start;
             let invalid = |detail| GgufError::Tensor { name: tensor.name.clone(), detail };
-            if !offset.is_multiple_of(alignment) {
+            if !offset.is_multiple_of(alignment as u64) {
                 return Err(invalid(format!(
                     "want an offset that is a multiple of {alignment}, found {offset}"
                 )));
@@ -82,7 +87,8 @@ impl Part {
                     ))
                 })?;
         }
-        Ok(Self { version, metadata, tensors, alignment, bytes: Bytes::new(), path: None })
+        let data = Data::Header;
+        Ok(Self { version, metadata, tensors, alignment, header_bytes, file_bytes, data, path: None })
     }
 }
 
@@ -198,9 +204,7 @@ fn tensor_infos(cursor: &mut Cursor<'_>, n_tensors: u64) -> Result<Vec<RawTensor
         }
         dims.reverse();
         let type_id = cursor.u32("tensor type")?;
-        let offset = cursor.u64("tensor offset")?;
-        let start = usize::try_from(offset)
-            .map_err(|_| invalid(format!("offset {offset} overflows the address space")))?;
+        let start = cursor.u64("tensor offset")?;
         tensors.push(RawTensor { name: name.to_owned(), dims, type_id, start });
     }
     Ok(tensors)

@@ -68,7 +68,7 @@ impl<'a> Rewrite<'a> {
     fn new(gguf: &'a Gguf, tensors: Range<usize>, metadata: Metadata) -> Result<Self, GgufError> {
         let mut writer = GgufWriter::new(metadata)?;
         for info in &gguf.tensors()[tensors.clone()] {
-            writer.tensor(&info.name, &info.dims, info.type_id, info.bytes.len() as u64)?;
+            writer.tensor(&info.name, &info.dims, info.type_id, info.n_bytes)?;
         }
         Ok(Self { gguf, tensors, writer })
     }
@@ -98,7 +98,13 @@ impl<'a> Rewrite<'a> {
         let result = (|| {
             let mut data = self.writer.begin(&mut out)?;
             for info in &self.gguf.tensors()[self.tensors] {
-                data.tensor(self.gguf.raw_bytes(info).chunks(PIECE))?;
+                let mut failed = None;
+                let starts = (0..info.n_bytes).step_by(PIECE);
+                let written = data.tensor(starts.map_while(|at| {
+                    let piece = self.gguf.raw_piece(info, at..info.n_bytes.min(at + PIECE as u64));
+                    piece.map_err(|error| failed = Some(error)).ok()
+                }));
+                failed.map_or(written, Err)?;
             }
             data.finish()?;
             Ok(true)
@@ -121,7 +127,7 @@ fn cut(tensors: &[TensorInfo], limit: PartLimit) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     let (mut start, mut bytes) = (0, 0u64);
     for (at, info) in tensors.iter().enumerate() {
-        let more = info.bytes.len() as u64;
+        let more = info.n_bytes;
         let is_full = match limit {
             PartLimit::Bytes(most) => bytes.saturating_add(more) > most,
             PartLimit::Tensors(most) => at - start >= most,

@@ -16,6 +16,12 @@ pub fn part_name(name: &str, number: usize, n_parts: usize) -> String {
     format!("{name}-{number:05}-of-{n_parts:05}.gguf")
 }
 
+/// The file names of all parts in order, from that of one of them; `None` for a name that no part has.
+pub fn part_names(file_name: &str) -> Option<Vec<String>> {
+    let (name, n_parts) = name_of(Path::new(file_name)).filter(|(_, n_parts)| *n_parts > 1)?;
+    Some((1..=n_parts as usize).map(|number| part_name(&name, number, n_parts as usize)).collect())
+}
+
 /// How many files the model of `part` has.
 pub(super) fn count(part: &Part) -> Result<u32, GgufError> {
     Ok(part.metadata.u32(COUNT_KEY)?.unwrap_or(1).max(1))

@@ -50,12 +50,12 @@ static OTHER_LAYOUTS: &[(Dialect, u32, &dyn QuantType)] = &[
 pub(super) fn by_id_and_size(
     (dialect, id): (Dialect, u32),
     (rows, cols): (usize, usize),
-    span_bytes: usize,
+    span_bytes: u64,
     alignment: usize,
 ) -> Option<&'static dyn QuantType> {
     let fills = |ty: &&dyn QuantType| {
-        let padding = ty.byte_len(rows, cols).ok().and_then(|want| span_bytes.checked_sub(want));
-        padding.is_some_and(|padding| padding < alignment)
+        let padding = ty.byte_len(rows, cols).ok().and_then(|want| span_bytes.checked_sub(want as u64));
+        padding.is_some_and(|padding| padding < alignment as u64)
     };
     let usual = by_id(dialect, id);
     let others =

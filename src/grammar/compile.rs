@@ -86,9 +86,17 @@ impl Grammars {
             // Nobody waits if it took too long.
             let _ = send.send(matcher);
         };
-        let thread = thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES).spawn(build);
-        thread.map_err(|err| GrammarError::Thread(err.to_string()))?;
-        let mut matcher = match built.recv_timeout(shared.limits.time) {
+        // A browser has no threads: there it takes the time that it takes.
+        let made = if cfg!(target_arch = "wasm32") {
+            build();
+            built.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            let thread =
+                thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES).spawn(build);
+            thread.map_err(|err| GrammarError::Thread(err.to_string()))?;
+            built.recv_timeout(shared.limits.time)
+        };
+        let mut matcher = match made {
             Ok(Some(matcher)) => matcher,
             Err(RecvTimeoutError::Timeout) => return Err(GrammarError::TooSlow(shared.limits.time)),
             Ok(None) | Err(RecvTimeoutError::Disconnected) => {

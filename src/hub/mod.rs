@@ -2,7 +2,8 @@
 //!
 //! [`Name`] is what a user calls a model. [`Hub::find`] asks which commit and which files that means,
 //! [`Hub::fetch`] gets those that are not in the cache, [`Hub::cached`] asks nobody, and [`Hub::read_range`]
-//! reads a part of a file without keeping it. [`Cached`] lists and removes what is there.
+//! reads a part of a file without keeping it, as [`WebFile`] does of any address.
+//! [`Cached`] lists and removes what is there.
 //!
 //! No file stands under its name whose size and hash are not those that the repository lists. This room
 //! knows nothing of models, and says nothing itself: a [`Listener`] is told. Start at [`Hub`]; `transfer.rs`
@@ -15,8 +16,8 @@ mod http;
 mod names;
 mod options;
 mod transfer;
+mod web_file;
 
-use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -30,6 +31,7 @@ pub use http::Stopper;
 pub use names::{Choice, DEFAULTS, Name, Repo, is_gguf, is_prefixed};
 pub use options::{HubOptions, Token};
 pub use transfer::{Event, Listener};
+pub use web_file::WebFile;
 
 use http::{About, Client, Fault};
 use transfer::{Transfer, address};
@@ -252,26 +254,6 @@ impl Hub {
         let url = address(&self.client, &repo, &found.commit, &file.path);
         let asked = format!("bytes={}-{}", range.start, range.end - 1);
         let about = About { repo: &repo, revision: &found.commit, file: Some(&file.path) };
-        let mut answer = self.client.check(self.client.get(&url, Some(&asked))?, about)?;
-        // A server that ignores ranges sends all from the first byte.
-        let before = match answer.content_range() {
-            _ if answer.status == 200 => range.start,
-            Some((sent, _)) if sent.start == range.start => 0,
-            _ => {
-                let why = format!("{asked} was asked for, and it sent other bytes");
-                return Err(HubError::Answer { host: answer.host, why }.into());
-            }
-        };
-        let host = answer.host.clone();
-        let mut reader = answer.body.as_reader();
-        let mut bytes = Vec::new();
-        let skipped = std::io::copy(&mut reader.by_ref().take(before), &mut std::io::sink());
-        let read = skipped.and_then(|_| reader.take(range.end - range.start).read_to_end(&mut bytes));
-        read.map_err(|err| self.client.broken(&host, &err))?;
-        if (bytes.len() as u64) < range.end - range.start {
-            let why = format!("the connection ended after {} bytes", bytes.len());
-            return Err(Fault::Passing(HubError::Network { host, why }, None));
-        }
-        Ok(bytes)
+        self.client.check(self.client.get(&url, Some(&asked))?, about)?.bytes(&self.client, range)
     }
 }

@@ -9,7 +9,7 @@ use ggml_types::{HostTensor, Ternary, types};
 
 use super::hyper::{RopeHyper, RopeScaling};
 use super::{Hyper, ModelError, Options, Windows, rope};
-use crate::gguf::Gguf;
+use crate::gguf::{FileTensor, Gguf};
 use crate::program::{
     ActQuant, Buf, Expert, Kv, KvDecl, Linear, Norm, NormKind, Program, RopeId, RopeStyle, RowsOf, Stage,
     Weight,
@@ -39,7 +39,7 @@ pub struct Builder<'a> {
     hyper: Hyper,
     options: &'a Options,
     program: Program,
-    weights: Vec<HostTensor>,
+    weights: Vec<FileTensor>,
     notes: Vec<String>,
     /// Names of tensors that the architecture has asked for.
     asked: HashSet<String>,
@@ -58,7 +58,7 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// [`ModelError::Tensor`] for a tensor that the architecture has not asked for: the file holds another
     /// model under its name.
-    pub fn finish(self) -> Result<(Program, Vec<HostTensor>, Vec<String>), ModelError> {
+    pub fn finish(self) -> Result<(Program, Vec<FileTensor>, Vec<String>), ModelError> {
         // Scales of inputs belong to products that round them, which no product here does.
         let is_known = |name: &str| self.asked.contains(name) || name.ends_with(".input_scale");
         match self.gguf.tensors().iter().find(|tensor| !is_known(&tensor.name)) {
@@ -100,6 +100,7 @@ impl<'a> Builder<'a> {
             k: self.options.k,
             v: self.options.v,
             window: self.options.window,
+            sliding: None,
         })
     }
 
@@ -195,9 +196,8 @@ impl<'a> Builder<'a> {
         if tensor.ty.is(&types::F32) {
             return Ok(self.declare(tensor));
         }
-        let values = decode(&tensor)?;
-        let bytes = Bytes::from(bytemuck::cast_slice::<f32, u8>(&values).to_vec());
-        Ok(self.declare(HostTensor { ty: &types::F32, bytes, ..tensor }))
+        let values = decode(&tensor.read()?)?;
+        Ok(self.declare(floats(tensor.name, &values)))
     }
 
     /// A linear layer: `stem.weight` of `[outputs, inputs]`, with `stem.bias` and `stem.scale` where the
@@ -315,14 +315,9 @@ impl<'a> Builder<'a> {
         let bias = if self.has(&bias) { Some(self.elements(&bias, rows)?) } else { None };
         let part = |part: Range<usize>| {
             let name_of = |what: &str| format!("{stem}.{what} rows {} to {}", part.start, part.end - 1);
-            let bytes = whole.bytes.slice(part.start * row_bytes..part.end * row_bytes);
-            let rows = part.len();
-            let w = self.declare(HostTensor { name: name_of("weight"), rows, bytes, ..whole.clone() });
-            let bias = bias.as_ref().map(|values| {
-                let bytes = Bytes::from(bytemuck::cast_slice::<f32, u8>(&values[part.clone()]).to_vec());
-                let (name, ty) = (name_of("bias"), &types::F32);
-                self.declare(HostTensor { name, ty, rows: 1, cols: rows, bytes })
-            });
+            let w = self.declare(whole.cut(name_of("weight"), part.clone()));
+            let bias =
+                bias.as_ref().map(|values| self.declare(floats(name_of("bias"), &values[part.clone()])));
             Linear { w, bias, act, scale: 1.0 }
         };
         Ok(ranges.into_iter().map(part).collect())
@@ -447,14 +442,14 @@ impl<'a> Builder<'a> {
         self.program.push(label, stage);
     }
 
-    fn declare(&mut self, tensor: HostTensor) -> Weight {
+    fn declare(&mut self, tensor: FileTensor) -> Weight {
         let weight = self.program.weight(tensor.name.clone(), tensor.ty, tensor.rows, tensor.cols);
         self.weights.push(tensor);
         weight
     }
 
     fn values(&mut self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
-        decode(&self.tensor(name, 1, len)?)
+        decode(&self.tensor(name, 1, len)?.read()?)
     }
 
     /// Every element of a tensor of any number of dimensions.
@@ -462,7 +457,7 @@ impl<'a> Builder<'a> {
         let (rows, cols) = self.gguf.find(name).map_or((1, len), |tensor| (tensor.rows(), tensor.cols()));
         let whole = rows.checked_mul(cols) == Some(len);
         let (rows, cols) = if whole { (rows, cols) } else { (1, len) };
-        let tensor = self.tensor(name, rows, cols)?;
+        let tensor = self.tensor(name, rows, cols)?.read()?;
         let mut values = vec![0.0; len];
         for (row, values) in values.chunks_exact_mut(cols).enumerate() {
             let decoded = tensor.ty.decode_row(&tensor.bytes, rows, row, values);
@@ -471,12 +466,12 @@ impl<'a> Builder<'a> {
         Ok(values)
     }
 
-    fn tensor(&mut self, name: &str, rows: usize, cols: usize) -> Result<HostTensor, ModelError> {
+    fn tensor(&mut self, name: &str, rows: usize, cols: usize) -> Result<FileTensor, ModelError> {
         self.asked.insert(name.to_owned());
-        if !self.has(name) {
+        let Some(info) = self.gguf.find(name) else {
             return Err(wrong(name, shape(rows, cols), "no tensor of that name".to_owned()));
-        }
-        let tensor = self.gguf.tensor(name)?;
+        };
+        let tensor = self.gguf.file_tensor(info)?;
         match (tensor.rows, tensor.cols) == (rows, cols) {
             true => Ok(tensor),
             false => {
@@ -485,6 +480,12 @@ impl<'a> Builder<'a> {
             }
         }
     }
+}
+
+/// A vector of floats that the file has not as such.
+fn floats(name: String, values: &[f32]) -> FileTensor {
+    let bytes = Bytes::from(bytemuck::cast_slice::<f32, u8>(values).to_vec());
+    HostTensor { name, ty: &types::F32, rows: 1, cols: values.len(), bytes }.into()
 }
 
 fn shape(rows: usize, cols: usize) -> String {

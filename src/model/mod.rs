@@ -17,13 +17,13 @@ pub mod qwen3;
 mod rope;
 mod windows;
 
-use ggml_types::{HostTensor, KvCodec, QuantError};
+use ggml_types::{KvCodec, QuantError};
 
 pub use build::Builder;
 pub use hyper::Hyper;
 pub use windows::Windows;
 
-use crate::gguf::{Gguf, GgufError};
+use crate::gguf::{FileTensor, Gguf, GgufError};
 use crate::program::{KvWindow, Limits, Program};
 
 /// A model architecture: the names under which files carry it, and how its program is written.
@@ -65,8 +65,8 @@ pub struct Options {
 pub struct Model {
     /// The forward pass.
     pub program: Program,
-    /// `weights[i]` is what `program.weights[i]` declares.
-    pub weights: Vec<HostTensor>,
+    /// `weights[i]` is what `program.weights[i]` declares, to be read.
+    pub weights: Vec<FileTensor>,
     /// The numbers it was built from.
     pub hyper: Hyper,
     /// What a user should know about this file, one sentence each.

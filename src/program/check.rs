@@ -31,6 +31,9 @@ impl Program {
         if self.is_windowed() && limits.exact_pages == 0 {
             return Err(fail("limits", "a windowed KV codec needs exact pages".into()));
         }
+        if self.sliding().is_some() && limits.sliding_pages == 0 {
+            return Err(fail("limits", "caches of sliding windows need pages".into()));
+        }
         for (i, rope) in self.ropes.iter().enumerate() {
             if rope.inv_freq.is_empty()
                 || !rope.inv_freq.iter().all(|f| f.is_finite())
@@ -69,6 +72,18 @@ impl Program {
             assert!(wanted <= pages.len(), "position {} needs page {wanted} of {}", row.pos, pages.len());
             for page in &pages[..wanted] {
                 assert!((*page as usize) < limits.pages, "page {page}, there are {}", limits.pages);
+            }
+            if let Some(window) = self.sliding() {
+                let (sliding, first) = (step.pages.sliding(row.seq), (row.pos + 1).saturating_sub(window));
+                for i in first as usize / PAGE..wanted {
+                    let (page, there) = (sliding.get(i).copied().flatten(), limits.sliding_pages);
+                    let is_there = page.is_some_and(|page| (page as usize) < there);
+                    assert!(
+                        is_there,
+                        "position {} sees page {i} of its window: {page:?} of {there}",
+                        row.pos
+                    );
+                }
             }
             if self.is_windowed() {
                 let exact = step.pages.exact(row.seq);
@@ -161,6 +176,12 @@ impl Program {
         }
         if s.window == Some(0) {
             return Err("a window of no position".into());
+        }
+        if let Some(kept) = self.kv_decl(s.kv).sliding
+            && s.window.is_none_or(|window| window > kept)
+        {
+            let seen = s.window.map_or("all".to_owned(), |window| window.to_string());
+            return Err(format!("it sees {seen} positions of a cache that keeps {kept}"));
         }
         if let Some(sinks) = s.sinks {
             self.want_vector(sinks, q_cols / self.kv_decl(s.kv).head_dim)?;

@@ -4,7 +4,7 @@ use std::ops::{Add, AddAssign};
 
 use ggml_types::KvCodec;
 
-use super::{Expert, Kv, Linear, PAGE, Program, Row, Stage, Step, Weight};
+use super::{Expert, Kv, KvDecl, Linear, PAGE, Program, Row, Stage, Step, Weight};
 
 /// Bytes of one element in an exact page.
 const F16_BYTES: u64 = 2;
@@ -118,8 +118,9 @@ impl Program {
     /// Bytes of one layer's cache at full size: pages of codes, and exact pages of f16, each followed by
     /// space for the mean of its keys as f32.
     pub fn cache_bytes(&self, kv: Kv) -> u64 {
-        let head_dim = self.kv_decl(kv).head_dim;
-        let [pages, exact] = [self.limits.pages, self.limits.exact_pages].map(|n| (n * PAGE) as u64);
+        let KvDecl { head_dim, .. } = *self.kv_decl(kv);
+        let pages = self.kv_decl(kv).pages(&self.limits);
+        let [pages, exact] = [pages, self.limits.exact_pages].map(|n| (n * PAGE) as u64);
         let side = |(codec_bytes, windowed, mean): (u64, bool, usize)| {
             let window = exact * F16_BYTES * head_dim as u64 + (self.limits.exact_pages * mean * 4) as u64;
             pages * codec_bytes + if windowed { window } else { 0 }

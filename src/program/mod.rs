@@ -76,8 +76,9 @@ pub struct BufDecl {
     pub cols: usize,
 }
 
-/// One layer's KV cache: [`Limits::pages`] pages of [`PAGE`] positions for each KV head, and
-/// [`Limits::exact_pages`] where a codec is windowed.
+/// One layer's KV cache: [`Limits::pages`] pages of [`PAGE`] positions for each KV head, or
+/// [`Limits::sliding_pages`] where it keeps a sliding window alone; and [`Limits::exact_pages`] where a codec
+/// is windowed.
 #[derive(Clone, Debug)]
 pub struct KvDecl {
     /// KV heads.
@@ -90,12 +91,19 @@ pub struct KvDecl {
     pub v: &'static dyn KvCodec,
     /// What is kept exactly where one of them is windowed.
     pub window: KvWindow,
+    /// Newest positions that are kept, where attention sees no others: its sliding window. `None` keeps all.
+    pub sliding: Option<u32>,
 }
 
 impl KvDecl {
     /// Whether it keeps its newest positions in exact pages.
     pub fn is_windowed(&self) -> bool {
         self.k.windowed() || self.v.windowed()
+    }
+
+    /// Pages of the pool that it takes its own from, exact ones aside.
+    pub fn pages(&self, limits: &Limits) -> usize {
+        if self.sliding.is_some() { limits.sliding_pages } else { limits.pages }
     }
 }
 
@@ -112,6 +120,8 @@ pub struct Limits {
     pub pages: usize,
     /// Pages of exact positions, for codecs that are [`windowed`](KvCodec::windowed); 0 without one.
     pub exact_pages: usize,
+    /// Pages of layers that keep a sliding window, shared by all sequences; 0 without such layers.
+    pub sliding_pages: usize,
 }
 
 /// A model's forward pass: declarations, then stages in the order in which they run.
@@ -233,6 +243,34 @@ impl Program {
     /// Whether some cache keeps its newest positions in exact pages.
     pub fn is_windowed(&self) -> bool {
         self.kvs.iter().any(KvDecl::is_windowed)
+    }
+
+    /// Newest positions that caches of sliding windows keep: the longest of their windows. `None` if every
+    /// cache keeps all positions.
+    pub fn sliding(&self) -> Option<u32> {
+        self.kvs.iter().filter_map(|kv| kv.sliding).max()
+    }
+
+    /// The longest sliding window that attention sees, whatever the caches keep.
+    pub fn attend_window(&self) -> Option<u32> {
+        self.attends().filter_map(|s| s.window).max()
+    }
+
+    /// Makes each cache that is seen through sliding windows alone keep no more than the longest of these, in
+    /// a pool of `pages` pages.
+    pub fn keep_windows(&mut self, pages: usize) {
+        for i in 0..self.kvs.len() {
+            let of_cache = self.attends().filter(|s| s.kv.0 as usize == i).map(|s| s.window);
+            // `None`, a window without an end, makes the sum `None`.
+            let windows: Option<Vec<u32>> = of_cache.collect();
+            self.kvs[i].sliding = windows.and_then(|windows| windows.into_iter().max());
+        }
+        self.limits.sliding_pages = if self.sliding().is_some() { pages } else { 0 };
+    }
+
+    /// The stages of attention.
+    fn attends(&self) -> impl Iterator<Item = &Attend> {
+        self.stages.iter().filter_map(|(_, stage)| if let Stage::Attend(s) = stage { Some(s) } else { None })
     }
 
     /// Rows that `rows` stands for at most.

@@ -107,6 +107,9 @@ impl KvWindow {
 /// For each sequence slot, the pages of its positions: position `p` lies in page `pages[seq][p / PAGE]`
 /// at offset `p % PAGE`. A page number means the same page in every layer's cache.
 ///
+/// Layers that keep a sliding window ([`KvDecl::sliding`](super::KvDecl::sliding)) have a list of their own,
+/// of pages of another pool: of every page that a row of the step, or one that follows, sees a position of.
+///
 /// For windowed codecs a sequence has exact pages besides: of its first pages, which it keeps, and of the
 /// newest ones. A page is written exactly, and encoded as soon as it is full; which of the two a row reads
 /// ([`KvWindow`]) depends on the row's position alone, so that it is the same however the rows before it were
@@ -115,6 +118,7 @@ impl KvWindow {
 pub struct PageTable {
     seqs: Vec<Vec<u32>>,
     exact: Vec<Vec<Option<u32>>>,
+    sliding: Vec<Vec<Option<u32>>>,
 }
 
 impl PageTable {
@@ -123,6 +127,7 @@ impl PageTable {
         Self {
             seqs: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
             exact: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
+            sliding: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
         }
     }
 
@@ -157,6 +162,23 @@ impl PageTable {
     /// If there is no such slot.
     pub fn exact_mut(&mut self, seq: u32) -> &mut Vec<Option<u32>> {
         &mut self.exact[seq as usize]
+    }
+
+    /// The pages of a sequence in layers that keep a sliding window: one for each of its pages, or none where
+    /// all positions have left the window. Shorter where no layer keeps one.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn sliding(&self, seq: u32) -> &[Option<u32>] {
+        &self.sliding[seq as usize]
+    }
+
+    /// These pages, to change.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn sliding_mut(&mut self, seq: u32) -> &mut Vec<Option<u32>> {
+        &mut self.sliding[seq as usize]
     }
 
     /// The exact page in which `row` reads page `i` of its sequence; `None` where it reads the codes.

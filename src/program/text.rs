@@ -20,9 +20,10 @@ impl fmt::Display for Program {
             writeln!(f, "buf    {} [{rows}, {}]", buf.name, buf.cols)?;
         }
         for (i, kv) in self.kvs.iter().enumerate() {
+            let kept = kv.sliding.map_or(String::new(), |n| format!(", of the last {n} positions"));
             writeln!(
                 f,
-                "kv     {i}: {} heads of {}, k {}, v {}",
+                "kv     {i}: {} heads of {}, k {}, v {}{kept}",
                 kv.n_kv_heads,
                 kv.head_dim,
                 kv.k.name(),

@@ -118,7 +118,7 @@ impl Subject {
         let most = STEPS.iter().copied().max().unwrap_or(1);
         let pages = STEPS.iter().sum::<usize>().div_ceil(PAGE);
         let exact_pages = if self.k.windowed() || self.v.windowed() { pages } else { 0 };
-        let limits = Limits { rows: most, outputs: most, seqs: 1, pages, exact_pages };
+        let limits = Limits { rows: most, outputs: most, seqs: 1, pages, exact_pages, sliding_pages: 0 };
         let hyper = Hyper::read(gguf.metadata(), self.n_vocab)?;
         let options = Options { limits, k: self.k, v: self.v, window: KvWindow::default() };
         Ok(Model::build(&gguf, hyper, &options)?)
@@ -167,7 +167,8 @@ pub fn stages(subject: &Subject, backend: &mut dyn Backend) -> Result<Vec<Line>,
 }
 
 fn load(model: &Model, backend: &mut dyn Backend) -> Result<Vec<WeightId>, BackendError> {
-    model.weights.iter().map(|w| backend.upload(w)).collect()
+    let weights = model.weights.iter().map(|w| w.read().map_err(|error| BackendError::Weight(error.into())));
+    weights.map(|w| backend.upload(&w?)).collect()
 }
 
 /// The pages of a sequence, backwards, so that no page lies where its number in the sequence would put it.

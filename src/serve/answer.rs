@@ -151,7 +151,7 @@ fn token_json(id: u32, bytes: &[u8], logprob: f32) -> Map<String, Value> {
 
 /// A token with its log-probabilities: OpenAI's entry, and llama-server's. `None` if they were not asked for.
 pub fn logprob_entry(tokenizer: &Tokenizer, token: &PickedToken) -> Option<Value> {
-    let LogProbs { picked, top } = token.logprobs.as_ref()?;
+    let LogProbs { picked, top, .. } = token.logprobs.as_ref()?;
     let mut entry = token_json(token.id, &token.bytes, *picked);
     let top =
         top.iter().map(|(id, logprob)| Value::Object(token_json(*id, tokenizer.token_bytes(*id), *logprob)));

@@ -2,8 +2,11 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::board::{Life, Phase};
 use super::error::{ApiError, ServeError};
@@ -12,6 +15,18 @@ use super::job::{Handle, Job};
 use super::metrics::Metrics;
 use super::models::Models;
 use super::options::ServeOptions;
+use crate::engine::PageEvent;
+
+/// Who is told of changes of the prefix cache.
+#[allow(dead_code, reason = "builds without gRPC make none")]
+pub struct PageEvents {
+    /// Where they are published.
+    pub endpoint: String,
+    /// Takes them.
+    pub sender: UnboundedSender<PageEvent>,
+    /// Told when the last has been published.
+    pub ended: Arc<Notify>,
+}
 
 /// The state of a server.
 pub struct App {
@@ -27,6 +42,8 @@ pub struct App {
     pub models: Models,
     /// Seconds since 1970 when the server began.
     pub started: u64,
+    /// Where changes of the prefix cache go, if anybody wants them.
+    pub page_events: OnceLock<PageEvents>,
     /// Why it fails, once it does.
     failure: Mutex<Option<ServeError>>,
     seeds: AtomicU64,
@@ -44,6 +61,7 @@ impl App {
             metrics: Arc::default(),
             models,
             started: now(),
+            page_events: OnceLock::new(),
             failure: Mutex::new(None),
             seeds: AtomicU64::new(0),
             random: RandomState::new(),

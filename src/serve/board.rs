@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -109,14 +110,39 @@ impl Life {
 }
 
 /// Where an engine thread publishes how things stand.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Board {
+    /// How long a step may take.
+    step_time: Duration,
+    /// When the step that runs began.
+    step: Mutex<Option<Instant>>,
     /// Requests that wait for a slot, and have not been handed to the batch.
     waiting: AtomicUsize,
     standing: Mutex<Arc<Standing>>,
 }
 
 impl Board {
+    /// Of an engine whose steps may take `step_time`.
+    pub fn new(step_time: Duration) -> Self {
+        let (step, waiting, standing) = (Mutex::new(None), AtomicUsize::new(0), Mutex::default());
+        Self { step_time, step, waiting, standing }
+    }
+
+    /// Does a step, while which others see that it runs.
+    pub fn during<T>(&self, step: impl FnOnce() -> T) -> T {
+        let now = |at| *self.step.lock().unwrap_or_else(PoisonError::into_inner) = at;
+        now(Some(Instant::now()));
+        let done = step();
+        now(None);
+        done
+    }
+
+    /// The time that a step may take, if one has taken longer.
+    pub fn hangs(&self) -> Option<Duration> {
+        let began = *self.step.lock().unwrap_or_else(PoisonError::into_inner);
+        began.filter(|began| began.elapsed() > self.step_time).map(|_| self.step_time)
+    }
+
     /// How things stood after the last step.
     pub fn standing(&self) -> Arc<Standing> {
         Arc::clone(&self.standing.lock().unwrap_or_else(PoisonError::into_inner))

@@ -12,6 +12,7 @@ use super::board::{Board, Phase, Standing};
 use super::error::{ApiError, ServeError};
 use super::instance::Instance;
 use super::model::{LoadError, Loaded, Served};
+use super::watchdog;
 use super::worker::Worker;
 use crate::engine::{Batch, BatchOptions};
 
@@ -59,9 +60,15 @@ fn said(panic: &(dyn Any + Send)) -> String {
 }
 
 fn run(app: &App, at: usize) -> Result<(), LoadError> {
-    let ((served, batch), room) = app.models.load(at, &app.life, |loaded| ready(app, at, loaded))?;
+    let ((served, mut batch), room) = app.models.load(at, &app.life, |loaded| ready(app, at, loaded))?;
     let (commands, orders) = channel();
-    let board: Arc<Board> = Arc::default();
+    let step_time = app.options.step_time.unwrap_or_else(|| watchdog::step_time(&served.engine));
+    let board = Arc::new(Board::new(step_time));
+    if let Some(events) = app.page_events.get() {
+        let sender = events.sender.clone();
+        // Whoever takes them may have ended before the engine.
+        batch.listen(Box::new(move |event| drop(sender.send(event))));
+    }
     board.publish(Standing { stats: batch.stats(), slots: Vec::new() });
     let (name, n_ctx, slots) = (served.name.clone(), served.n_ctx(), served.n_slots());
     let instance = Instance::new(served, Arc::clone(&board), commands, Arc::clone(&room));

@@ -1,6 +1,7 @@
 //! What a client is told when it cannot have what it asked for, and the operator when the server fails.
 
 use std::io;
+use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
@@ -18,6 +19,9 @@ pub enum ServeError {
     /// Its engine came upon a bug.
     #[error("the engine thread panicked: {0}")]
     Panicked(String),
+    /// A step of its engine did not end in time.
+    #[error("the engine hangs: a step has taken more than {} s", .0.as_secs_f64())]
+    Hung(Duration),
 }
 
 /// An error with its status, in OpenAI's words. Families of endpoints with another form of errors turn it

@@ -47,16 +47,27 @@ impl Histogram {
         self.sum.load(Ordering::Relaxed) as f64 / 1e6 / n.max(1) as f64
     }
 
-    fn write(&self, out: &mut String, name: &str, help: &str) {
+    /// Appends it under `name`; `label` is that of all its lines, with a comma behind, if there is one.
+    fn write(&self, out: &mut String, name: &str, label: &str, help: &str) {
+        let own = braces(label);
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
         let mut below = 0;
         for (bound, count) in self.bounds.iter().zip(&self.counts) {
             below += count.load(Ordering::Relaxed);
-            let _ = writeln!(out, "{name}_bucket{{le=\"{bound}\"}} {below}");
+            let _ = writeln!(out, "{name}_bucket{{{label}le=\"{bound}\"}} {below}");
         }
         below += self.counts[16].load(Ordering::Relaxed);
         let sum = self.sum.load(Ordering::Relaxed) as f64 / 1e6;
-        let _ = writeln!(out, "{name}_bucket{{le=\"+Inf\"}} {below}\n{name}_sum {sum}\n{name}_count {below}");
+        let _ = writeln!(out, "{name}_bucket{{{label}le=\"+Inf\"}} {below}");
+        let _ = writeln!(out, "{name}_sum{own} {sum}\n{name}_count{own} {below}");
+    }
+}
+
+/// A label that all lines of a metric have, as those without others write it.
+fn braces(label: &str) -> String {
+    match label.strip_suffix(',') {
+        Some(label) => format!("{{{label}}}"),
+        None => String::new(),
     }
 }
 
@@ -126,8 +137,8 @@ impl Metrics {
         at.into_iter().for_each(|at| count(&self.ended[at], 1));
     }
 
-    /// All of it as text; `now` is what the engine holds.
-    pub fn text(&self, now: &Standing, waiting: usize) -> String {
+    /// All of it as text; `now` is what the engine holds. With a `model`, vLLM's metrics say its name.
+    pub fn text(&self, now: &Standing, waiting: usize, model: Option<&str>) -> String {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let seconds = |counter: &AtomicU64| get(counter) as f64 / 1e6;
         let rate = |tokens: &AtomicU64, time: &AtomicU64| match get(time) {
@@ -141,9 +152,13 @@ impl Metrics {
         let busy = stats.decode_rows as f64 / stats.steps.max(1) as f64;
         let prompt_rate = rate(&self.prompt_tokens, &self.prompt_us);
         let generate_rate = rate(&self.generated_tokens, &self.generate_us);
+        let escaped = |name: &str| name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let label = model.map_or(String::new(), |name| format!("model_name=\"{}\",", escaped(name)));
+        let own = braces(&label);
         let mut out = String::new();
         let mut one = |name: &str, kind: &str, help: &str, value: f64| {
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+            let own = if name.starts_with("vllm:") { own.as_str() } else { "" };
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{own} {value}");
         };
         let llama = |name: &str| format!("llamacpp:{name}");
         let mut both = |names: &[String], kind: &str, help: &str, value: f64| {
@@ -196,8 +211,13 @@ impl Metrics {
         let name = vllm("request_success_total");
         let _ = writeln!(out, "# HELP {name} Answers by how they ended.\n# TYPE {name} counter");
         for (reason, ended) in REASONS.iter().zip(&self.ended) {
-            let _ = writeln!(out, "{name}{{finished_reason=\"{reason}\"}} {}", get(ended));
+            let _ = writeln!(out, "{name}{{{label}finished_reason=\"{reason}\"}} {}", get(ended));
         }
+        let name = vllm("cache_config_info");
+        let (size, pages) = (crate::engine::PAGE, stats.pages);
+        let config = format!("{label}block_size=\"{size}\",num_gpu_blocks=\"{pages}\"");
+        let _ =
+            writeln!(out, "# HELP {name} Pages of the KV cache.\n# TYPE {name} gauge\n{name}{{{config}}} 1");
         let histograms = [
             ("time_to_first_token_seconds", "From arrival to the first token.", &self.first_token),
             ("inter_token_latency_seconds", "Between two tokens of an answer.", &self.between_tokens),
@@ -207,7 +227,9 @@ impl Metrics {
             ("request_decode_time_seconds", "From the first token to the last.", &self.decode),
             ("iteration_tokens_total", "Rows of a step.", &self.rows),
         ];
-        histograms.iter().for_each(|(name, help, histogram)| histogram.write(&mut out, &vllm(name), help));
+        histograms
+            .iter()
+            .for_each(|(name, help, histogram)| histogram.write(&mut out, &vllm(name), &label, help));
         out
     }
 }

@@ -4,7 +4,8 @@
 //! which models are loaded. A family of endpoints is a file or a folder of `api/`, which turns requests into
 //! jobs (`job.rs`) and what becomes of these into answers; it knows no other family. What they share is what
 //! they turn requests into: a conversation (`messages.rs`), the tools that it offers (`offer.rs`), the form
-//! of its answer (`constraints.rs`); and what they make answers of: `deltas.rs`, `blocks.rs`. Nothing here
+//! of its answer (`constraints.rs`); and what they make answers of: `deltas.rs`, `blocks.rs`. `grpc/` serves
+//! the same jobs to routers of several servers, and tells them what the prefix cache holds. Nothing here
 //! knows a flag or a device. Start at [`Server`], then `api/mod.rs`.
 
 mod answer;
@@ -18,9 +19,15 @@ mod engine_thread;
 mod error;
 mod family;
 mod fields;
+#[cfg(feature = "grpc")]
+mod grpc;
+#[cfg(not(feature = "grpc"))]
+#[path = "no_grpc.rs"]
+mod grpc;
 mod http;
 mod instance;
 mod job;
+mod local;
 mod messages;
 mod metrics;
 mod model;
@@ -32,9 +39,11 @@ mod prompts;
 mod sampling;
 mod server;
 mod slots;
+mod watchdog;
 mod worker;
 
 pub use error::ServeError;
+pub use local::LocalPage;
 pub use model::{LoadError, Loaded, ModelSource, Opened};
-pub use options::{ServeOptions, TlsFiles};
+pub use options::{GrpcOptions, ServeOptions, TlsFiles};
 pub use server::{Server, Stopper};

@@ -1,7 +1,10 @@
 //! What an operator says of a server.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use super::local::LocalPage;
 
 /// Where a server's key and certificate are.
 #[derive(Clone, Debug)]
@@ -10,6 +13,16 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// The certificate and those that vouch for it, PEM, the server's own first.
     pub certificates: PathBuf,
+}
+
+/// vLLM's gRPC beside HTTP, in builds with the feature `grpc`, for a server of one model.
+#[derive(Clone, Debug)]
+pub struct GrpcOptions {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Folder with the Hugging Face files of the model (`sterna export-card`), which routers read templates
+    /// and the tokenizer from; `None` tells them the model's name alone.
+    pub card: Option<PathBuf>,
 }
 
 /// How a server behaves, whatever model it serves.
@@ -21,6 +34,16 @@ pub struct ServeOptions {
     pub keys: Vec<String>,
     /// Key and certificate for TLS, in builds with the feature `tls`; `None` serves plain HTTP.
     pub tls: Option<TlsFiles>,
+    /// vLLM's gRPC; `None` serves HTTP alone.
+    pub grpc: Option<GrpcOptions>,
+    /// Where changes of the prefix cache are published by ZeroMQ in vLLM's form, `tcp://HOST:PORT`, in builds
+    /// with the feature `grpc`, for a server of one model.
+    pub kv_events: Option<String>,
+    /// How long a step of the engine may take before it counts as hung, and the server fails; `None` goes by
+    /// the size of the model.
+    pub step_time: Option<Duration>,
+    /// What is done first when the engine hangs, before clients are told: to end the process, say.
+    pub on_hang: Option<fn()>,
     /// Origins of web pages that may ask, beside the server's own; `*` is all.
     pub origins: Vec<String>,
     /// Names by which the server may be called in `Host` if it listens on loopback, beside loopback's own.
@@ -31,6 +54,8 @@ pub struct ServeOptions {
     pub slots: bool,
     /// Folder in which slots are saved; `None` saves none.
     pub slot_folder: Option<PathBuf>,
+    /// The page that runs models in the browser, at `/local/`; `None` has none.
+    pub local_page: Option<LocalPage>,
     /// Chat template in place of the file's: a built-in one's name or Jinja.
     pub template: Option<String>,
     /// Most tokens of an answer if the request does not say; `None` is as many as the context holds.
@@ -70,11 +95,16 @@ impl Default for ServeOptions {
             alias: None,
             keys: Vec::new(),
             tls: None,
+            grpc: None,
+            kv_events: None,
+            step_time: None,
+            on_hang: None,
             origins: Vec::new(),
             hosts: Vec::new(),
             metrics: false,
             slots: true,
             slot_folder: None,
+            local_page: None,
             template: None,
             max_tokens: None,
             cache_prompt: true,

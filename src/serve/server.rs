@@ -13,6 +13,7 @@ use super::app::App;
 use super::board::{Life, Phase};
 use super::engine_thread;
 use super::error::ServeError;
+use super::grpc::{Grpc, kv_events};
 use super::http::connection::Connections;
 use super::http::tls::Acceptor;
 use super::instance::Rooms;
@@ -20,6 +21,7 @@ use super::job::Command;
 use super::model::{LoadError, Loaded, ModelSource, Opened};
 use super::models::Models;
 use super::options::ServeOptions;
+use super::watchdog;
 
 /// Threads that speak HTTP. The cores are for the model.
 const HTTP_THREADS: usize = 2;
@@ -35,6 +37,7 @@ pub struct Server {
     runtime: Runtime,
     places: Arc<Semaphore>,
     ending: watch::Sender<bool>,
+    grpc: Option<Grpc>,
 }
 
 /// Tells a server to end, from any thread.
@@ -99,7 +102,7 @@ impl Server {
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
-        let tls = options.tls.as_ref().map(Acceptor::new).transpose()?;
+        let tls = options.tls.as_ref().map(|files| Acceptor::new(files, &[b"http/1.1"])).transpose()?;
         let places = Arc::new(Semaphore::new(options.max_connections));
         let (header_time, write_time) = (options.header_time, options.write_time);
         let rooms = match by_name {
@@ -120,13 +123,26 @@ impl Server {
         let connections = Connections { places: places_of, header_time, write_time, tls, ending: is_ending };
         let guard = runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener)?;
+        let grpc = Grpc::start(&app, ending.subscribe())?;
+        runtime.block_on(kv_events::start(&app))?;
         drop(guard);
+        watchdog::start(&app)?;
         runtime.spawn(connections.accept(listener, api::router(&app)));
         match by_name {
             true => app.life.advance(Phase::Ready),
             false => engine_thread::begin_first(&app)?,
         }
-        Ok(Self { address, app, runtime, places, ending })
+        Ok(Self { address, app, runtime, places, ending, grpc })
+    }
+
+    /// Where gRPC listens, if it does.
+    pub fn grpc_address(&self) -> Option<SocketAddr> {
+        self.grpc.as_ref().map(Grpc::address)
+    }
+
+    /// Where changes of the prefix cache are published, if they are.
+    pub fn kv_events(&self) -> Option<&str> {
+        self.app.page_events.get().map(|events| events.endpoint.as_str())
     }
 
     /// Where it listens.
@@ -142,14 +158,19 @@ impl Server {
     /// Waits until the server has been told to end and has ended, or has failed.
     ///
     /// # Errors
-    /// Why it failed: its only model could not be loaded, or an engine panicked.
+    /// Why it failed: its only model could not be loaded, or an engine panicked or hangs.
     pub fn wait(self) -> Result<(), ServeError> {
-        let Self { app, runtime, places, ending, .. } = self;
+        let Self { app, runtime, places, ending, mut grpc, .. } = self;
         let n_places = u32::try_from(app.options.max_connections).unwrap_or(u32::MAX);
         runtime.block_on(async {
             app.life.until(|phase| phase >= Phase::Ending).await;
             ending.send_replace(true);
-            let all_closed = || async { drop(places.acquire_many(n_places).await) };
+            let mut all_closed = async || {
+                drop(places.acquire_many(n_places).await);
+                if let Some(grpc) = &mut grpc {
+                    grpc.ended().await;
+                }
+            };
             let drained = tokio::select! {
                 () = all_closed() => true,
                 () = tokio::time::sleep(app.options.drain_time) => false,
@@ -161,11 +182,18 @@ impl Server {
             }
         });
         tell_all(&app.models, || Command::Stop);
+        if let Some(events) = app.page_events.get() {
+            // An engine that has ended has no pages, and says so.
+            runtime.block_on(async { drop(tokio::time::timeout(LAST_WORDS, events.ended.notified()).await) });
+        }
         runtime.shutdown_timeout(LAST_WORDS);
-        app.models.end();
         match app.failure() {
-            Some(failure) => Err(failure),
-            None => Ok(()),
+            // Nobody waits for a thread that hangs.
+            Some(failure @ ServeError::Hung(_)) => Err(failure),
+            failure => {
+                app.models.end();
+                failure.map_or(Ok(()), Err)
+            }
         }
     }
 }

@@ -290,7 +290,8 @@ impl Worker {
     /// Makes a step. Returns how many events it had.
     fn step(&mut self) -> usize {
         let before = self.batch.stats();
-        let events = match self.batch.step() {
+        let board = Arc::clone(&self.board);
+        let events = match board.during(|| self.batch.step()) {
             Ok(events) => events,
             Err(err) => {
                 self.failed(&err);

@@ -130,6 +130,18 @@ pub static PRESETS: &[Preset] = &[
         tied: false,
     },
     Preset {
+        name: "tiny-moe",
+        about: "Qwen3's mixture of experts in miniature",
+        family: Family::Qwen3Moe { n_experts: 8, n_used: 2 },
+        size: [2, 256, 128],
+        heads: [4, 2, 64],
+        n_vocab: 640,
+        n_ctx: 512,
+        rope_base: 1_000_000.0,
+        norm_eps: 1e-6,
+        tied: false,
+    },
+    Preset {
         name: "bitnet-2b-4t",
         about: "microsoft/bitnet-b1.58-2B-4T",
         family: Family::BitNet,

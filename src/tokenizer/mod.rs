@@ -10,6 +10,7 @@ mod bpe;
 mod byte_level;
 pub mod chat;
 mod error;
+mod export;
 mod pieces;
 mod pre;
 mod special;
@@ -22,6 +23,7 @@ use std::collections::BTreeSet;
 use crate::gguf::{Gguf, Metadata};
 
 pub use error::TokenizerError;
+pub use export::tokenizer_json;
 pub use pre::pre_tokenizers;
 pub use stream::{StreamDecoder, Utf8Stream};
 

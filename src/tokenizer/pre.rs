@@ -158,6 +158,19 @@ pub const REGISTRY: &[Kind] = &[
     },
 ];
 
+impl Kind {
+    /// Its expressions as they were published, look-ahead included.
+    pub fn published(&self) -> impl Iterator<Item = String> {
+        self.rules.iter().map(|rule| match rule.give_back {
+            GiveBack::Nothing => rule.pattern.to_owned(),
+            GiveBack::Whitespace | GiveBack::WhitespaceButNewlines => {
+                let rest = rule.pattern.strip_suffix(r"|\s+").expect("it ends in whitespace");
+                format!(r"{rest}|\s+(?!\S)|\s+")
+            }
+        })
+    }
+}
+
 /// Every pre-tokenizer: its name and its expressions, applied one after the other. Of `\s+(?!\S)|\s+` at the
 /// end of a published expression only `\s+` is here.
 pub fn pre_tokenizers() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {

@@ -56,6 +56,11 @@ impl SpecialTokens {
         found.into_iter().collect()
     }
 
+    /// All of them, in no order.
+    pub fn listed(self) -> Vec<SpecialToken> {
+        self.tokens
+    }
+
     /// Orders `tokens`, whose ids must ascend.
     pub fn new(mut tokens: Vec<SpecialToken>) -> Self {
         tokens.sort_by_key(|token| std::cmp::Reverse(token.text.len()));

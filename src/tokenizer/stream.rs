@@ -40,6 +40,11 @@ impl Utf8Stream {
         &self.text
     }
 
+    /// Whether a character has begun and is not complete.
+    pub fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Ends the text: a character that was begun and not finished is U+FFFD.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
@@ -48,6 +53,28 @@ impl Utf8Stream {
             self.text.push(char::REPLACEMENT_CHARACTER);
         }
         &self.text
+    }
+}
+
+impl Tokenizer {
+    /// A stream for the bytes of what follows `ids`: it holds the character that these begin and do not end,
+    /// of at most 3 bytes, so that the next tokens can complete it. Control tokens write nothing unless
+    /// `show_special`.
+    pub fn utf8_behind(&self, ids: &[u32], show_special: bool) -> Utf8Stream {
+        let mut last: Vec<u8> = Vec::new();
+        for &id in ids.iter().rev() {
+            if last.len() >= 3 {
+                break;
+            }
+            last.splice(0..0, self.shown_bytes(id, show_special).iter().copied());
+        }
+        let begins = |&at: &usize| {
+            last[at] >= 0xc0
+                && str::from_utf8(&last[at..])
+                    .is_err_and(|err| err.valid_up_to() == 0 && err.error_len().is_none())
+        };
+        let pending = (last.len().saturating_sub(3)..last.len()).find(begins);
+        Utf8Stream { pending: pending.map_or(Vec::new(), |at| last[at..].to_vec()), text: String::new() }
     }
 }
 

@@ -28,6 +28,7 @@ const LAYER: Model = Model {
     kv: "f16",
     head_norms: false,
     other: None,
+    experts: None,
 };
 
 /// Shapes of one sequence of three pages.

@@ -83,6 +83,7 @@ impl Attention {
             k: shape.codec,
             v: shape.codec,
             window: KvWindow::default(),
+            sliding: None,
         });
         let scale = 1.0 / (head_dim as f32).sqrt();
         case.p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });

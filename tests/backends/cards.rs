@@ -4,7 +4,9 @@
 
 use ggml_types::kv_by_name;
 use ggml_types::types::REGISTRY;
-use sterna::program::{Act, ActQuant, FfnIn, Logits, NormKind, ProjAdd, RowsOf, Sample, Sampling};
+use sterna::program::{
+    Act, ActQuant, Expert, Experts, FfnIn, Logits, NormKind, ProjAdd, RowsOf, Sample, Sampling,
+};
 use support::case::window::{RIGHT, Rule, TWO_OF_TWO, attends_as, codec};
 use support::case::{Case, Turn, limits, rows, shuffled_pages, simt_of_cards, ty};
 
@@ -53,6 +55,32 @@ fn feed_forward() {
             let turn = Turn { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![h] };
             case.check(simt_of_cards(), &shuffled_pages(1, 1), &[turn]);
         }
+    }
+}
+
+/// Slots one by one, and rows sorted by expert.
+#[test]
+fn mixtures_of_experts() {
+    for (name, n_rows) in [("q8_0", 1), ("f16", 33), ("bf16", 33)] {
+        let (dim, ffn_dim, n_experts, n_used) = (256, 300, 40, 3);
+        let ffn_dim = if name == "q8_0" { 320 } else { ffn_dim };
+        let mut case = Case::new(&format!("experts of {name}, {n_rows} rows"), limits(n_rows, 1, 1));
+        let x = case.buf("x", dim);
+        let norm = case.norm(NormKind::Rms, dim);
+        let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
+        let experts = (0..n_experts)
+            .map(|_| Expert {
+                gate: case.linear_with_bias(ty(name), ffn_dim, dim, ActQuant::None),
+                up: case.linear_with_bias(ty(name), ffn_dim, dim, ActQuant::None),
+                down: case.linear_with_bias(ty(name), dim, ffn_dim, ActQuant::None),
+            })
+            .collect();
+        let act = Act::ClampedSwiglu;
+        case.p.push("experts", Experts { x, norm, router, experts, n_used, act });
+        let inputs = vec![(x, case.numbers.values(n_rows * dim))];
+        let rows = rows(0, 0..n_rows as u32);
+        let turn = Turn { rows, stages: 0..1, inputs, read: vec![x] };
+        case.check(simt_of_cards(), &shuffled_pages(1, 1), &[turn]);
     }
 }
 

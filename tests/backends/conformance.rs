@@ -151,6 +151,74 @@ fn mixtures_of_experts() {
     }
 }
 
+/// Types whose gates and ups one kernel has and has not, in tiles on tensor cores and off them.
+#[test]
+fn mixtures_of_experts_of_every_kind_of_kernel() {
+    let (none, int8) = (ActQuant::None, ActQuant::I8PerToken);
+    for ([gate, up, down], act) in [
+        (["q8_0", "q8_0", "q6_k"], none),
+        (["q4_0", "f16", "bf16"], none),
+        (["tq2_0", "tq2_0", "i2_s"], none),
+        (["tq1_0", "tq2_0", "i2_s"], int8),
+        (["i2_s", "f16", "q8_0"], int8),
+    ] {
+        for n_rows in [1, 3, 37] {
+            let (dim, ffn_dim, n_experts, n_used) = (256, 256, 33, 2);
+            let name = format!("experts of {gate}, {up} and {down} {act:?}, {n_rows} rows");
+            // Two slots of 33 experts: three rows one by one, 37 sorted.
+            let mut case = Case::new(&name, limits(n_rows + 1, 1, 1));
+            let x = case.buf("x", dim);
+            let norm = case.norm(NormKind::Layer, dim);
+            let router = case.linear_with_bias(ty("f16"), n_experts, dim, none);
+            let experts = (0..n_experts)
+                .map(|_| Expert {
+                    gate: case.linear_with_bias(ty(gate), ffn_dim, dim, act),
+                    up: case.linear_with_bias(ty(up), ffn_dim, dim, act),
+                    down: case.linear_with_bias(ty(down), dim, ffn_dim, act),
+                })
+                .collect();
+            case.p.push("experts", Experts { x, norm, router, experts, n_used, act: Act::Relu2 });
+            let inputs = vec![(x, case.numbers.values(n_rows * dim))];
+            let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
+            case.check(simt(2).into_iter().collect(), &shuffled_pages(1, 1), &[turn]);
+        }
+    }
+}
+
+/// Rows one by one, a few and sorted by expert, where tiles are multiplied off tensor cores.
+#[test]
+fn a_row_of_experts_has_the_same_bits_alone_and_among_others() {
+    for (name, act) in [("bf16", ActQuant::None), ("i2_s", ActQuant::I8PerToken)] {
+        let (dim, ffn_dim, n_experts, n_used, n_rows) = (256, 384, 16, 3, 40);
+        let mut case = Case::new(&format!("experts of {name}"), limits(n_rows, 1, 1));
+        let x = case.buf("x", dim);
+        let norm = case.norm(NormKind::Rms, dim);
+        let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
+        let experts = (0..n_experts)
+            .map(|_| Expert {
+                gate: case.linear(ty(name), ffn_dim, dim, act),
+                up: case.linear(ty(name), ffn_dim, dim, act),
+                down: case.linear(ty(name), dim, ffn_dim, act),
+            })
+            .collect();
+        case.p.push("experts", Experts { x, norm, router, experts, n_used, act: Act::Silu });
+        let inputs = case.numbers.values(n_rows * dim);
+        let pages = shuffled_pages(1, 1);
+        let Some(mut backend) = simt(5) else { return };
+        let mut running = case.on(&mut *backend);
+        let mut of = |inputs: &[f32]| {
+            let n = inputs.len() / dim;
+            running.write(x, inputs);
+            running.run(0..1, &Step { rows: &single(n), pages: &pages, sampling: &[] });
+            running.read(x, n)
+        };
+        let together = of(&inputs);
+        let alone: Vec<f32> = inputs.chunks(dim).flat_map(&mut of).collect();
+        let by_five: Vec<f32> = inputs.chunks(5 * dim).flat_map(&mut of).collect();
+        assert!(together == alone && together == by_five && together != inputs, "{name}");
+    }
+}
+
 /// The shapes of a real model's largest layers.
 #[test]
 fn linear_layers_of_full_size() {

@@ -43,8 +43,14 @@ impl Attention {
         let (wq, wk, wv) = (linear(q_cols, 2.0, 0.0), linear(kv_cols, 1.0, 1.5), linear(kv_cols, 1.0, 0.0));
         let codec = kv_by_name(codec).unwrap();
         let v = kv_by_name(if codec.name() == "tq3_0" { "turboquant" } else { codec.name() }).unwrap();
-        let kv =
-            case.p.kv(KvDecl { n_kv_heads: N_KV_HEADS, head_dim, k: codec, v, window: KvWindow::default() });
+        let kv = case.p.kv(KvDecl {
+            n_kv_heads: N_KV_HEADS,
+            head_dim,
+            k: codec,
+            v,
+            window: KvWindow::default(),
+            sliding: None,
+        });
         let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
         case.p.push("attn_in", attn_in);
         case.p.push("attend", Attend { q, kv, scale: 0.125, window: None, sinks: None, out: y });

@@ -76,7 +76,14 @@ impl Attention {
         };
         let (wq, wk, wv) = (linear(COLS, 0.0), linear(HEAD_DIM, 1.5), linear(HEAD_DIM, 0.0));
         let [k, v] = codecs;
-        let kv = case.p.kv(KvDecl { n_kv_heads: 1, head_dim: HEAD_DIM, k, v, window: KvWindow::default() });
+        let kv = case.p.kv(KvDecl {
+            n_kv_heads: 1,
+            head_dim: HEAD_DIM,
+            k,
+            v,
+            window: KvWindow::default(),
+            sliding: None,
+        });
         let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
         case.p.push("attn_in", attn_in.clone());
         case.p.push("attend", Attend { q, kv, scale: SCALE, window: None, sinks: None, out: y });

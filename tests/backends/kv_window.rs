@@ -313,6 +313,7 @@ fn heads_that_cannot_be_rotated_are_refused() {
         k: codec("turboquant"),
         v: codec("f16"),
         window: KvWindow::default(),
+        sliding: None,
     };
     assert!(decl.k.vec_bytes(80).unwrap_err().to_string().contains("power of two"));
     p.kv(decl);

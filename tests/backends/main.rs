@@ -6,6 +6,8 @@ mod attention;
 mod batches;
 mod cards;
 mod conformance;
+#[cfg(feature = "simt")]
+mod cuda_types;
 mod kernels;
 mod kv_codes;
 mod kv_lengths;

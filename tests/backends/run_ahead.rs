@@ -8,7 +8,7 @@ use sterna::gguf::Gguf;
 use sterna::program::sampling::argmax;
 use sterna::program::{Buf, PageTable, Row, Sampling, Step};
 use sterna::tokenizer::Special;
-use support::case::model::{Model, SMALL};
+use support::case::model::{MIXTURE, Model, SMALL};
 use support::case::{Running, cpus, limits, shuffled_pages, simt, wgpus, windowed_limits, windowed_pages};
 
 const WARM: Sampling = Sampling { temperature: 1e3, top_k: 20, top_p: 1.0, seed: 3, ..Sampling::GREEDY };
@@ -32,7 +32,7 @@ fn queue(running: &mut Running<'_>, pages: &PageTable, seqs: &[u32], pos: u32, o
 /// now and then.
 #[test]
 fn a_fed_back_token_is_the_one_that_the_host_would_feed() {
-    for model in [SMALL, Model { weights: "q8_0", ..SMALL }, Model { kv: "turboquant", ..SMALL }] {
+    for model in [SMALL, Model { weights: "q8_0", ..SMALL }, Model { kv: "turboquant", ..SMALL }, MIXTURE] {
         let windowed = model.kv == "turboquant";
         let (limits, pages) = match windowed {
             true => (windowed_limits(4, N_SEQS, 2), windowed_pages(N_SEQS, 2)),

@@ -6,7 +6,7 @@ use sterna::backend::cuda::driver::{Driver, simt::Simt};
 use sterna::backend::cuda::{Cuda, split::Split};
 use sterna::backend::{Backend, Exec, KvPage};
 use sterna::program::{Buf, PageTable, Row, RowsOf, Sampling, Step};
-use support::case::model::{Model, SMALL};
+use support::case::model::{MIXTURE, Model, SMALL};
 use support::case::{Case, Running, limits, shuffled_pages, windowed_limits, windowed_pages};
 
 const N_SEQS: usize = 2;
@@ -115,19 +115,21 @@ pub fn of_model(model: Model) -> (Case, PageTable) {
 /// Two cards and three, with more layers than cards and with fewer, and cards that get nothing.
 #[test]
 fn layers_over_several_cards_are_the_bits_of_one() {
-    for (n_layers, kv, proportions) in [
-        (3, "f16", &[1.0, 1.0][..]),
-        (5, "f16", &[1.0, 1.0, 1.0, 1.0]),
-        (3, "turboquant", &[1.0, 5.0]),
-        (2, "q8_0", &[1.0, 0.0, 1.0, 0.0, 1.0]),
-        (1, "f16", &[1.0, 1.0]),
+    let of = |n_layers, kv| Model { n_layers, kv, ..SMALL };
+    for (model, proportions) in [
+        (of(3, "f16"), &[1.0, 1.0][..]),
+        (of(5, "f16"), &[1.0, 1.0, 1.0, 1.0]),
+        (of(3, "turboquant"), &[1.0, 5.0]),
+        (of(2, "q8_0"), &[1.0, 0.0, 1.0, 0.0, 1.0]),
+        (of(1, "f16"), &[1.0, 1.0]),
+        (Model { n_layers: 3, ..MIXTURE }, &[1.0, 1.0]),
     ] {
-        let (case, pages) = small(n_layers, kv);
+        let (case, pages) = of_model(model);
         let want = everything(&case, &pages, &mut *one_card(), By::Step);
         assert!(want.iter().map(Vec::len).sum::<usize>() > 10_000);
         for by in [By::Step, By::Stage] {
             let got = everything(&case, &pages, &mut *split(proportions), by);
-            assert!(got == want, "{n_layers} layers, {kv}, {proportions:?}");
+            assert!(got == want, "{model:?}, {proportions:?}");
         }
     }
 }

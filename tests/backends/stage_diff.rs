@@ -5,7 +5,7 @@
 
 use sterna::backend::cpu::{Cpu, simd};
 use sterna::program::{Buf, PageTable, Row, RowsOf, Step};
-use support::case::model::{Model, SMALL};
+use support::case::model::{MIXTURE, Model, SMALL};
 use support::case::{
     Case, Running, backends, limits, shuffled_pages, simt, wgpus, windowed_limits, windowed_pages,
 };
@@ -93,7 +93,8 @@ fn cuda_kernels_compute_what_the_cpu_does() {
     });
     let models =
         [SMALL, Model { weights: "q8_0", kv: "f32", ..SMALL }, Model { other: Some("q8_0"), ..SMALL }];
-    for model in models.into_iter().chain(normed).chain(unequal) {
+    let mixtures = [Some("q8_0"), None].map(|other| Model { other, kv: "f32", ..MIXTURE });
+    for model in models.into_iter().chain(normed).chain(unequal).chain(mixtures) {
         let (case, _) = model.case("a small model", limits(70, 1, 2));
         for n in [1, 5, 70] {
             for seed in [0, 3] {

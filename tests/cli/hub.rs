@@ -396,3 +396,62 @@ fn a_server_gets_its_models_first() {
         child.wait().unwrap();
     }
 }
+
+/// A file at an address, in one part or in several, on servers that know ranges and on others.
+#[test]
+fn a_model_at_an_address_is_described_where_it_is() {
+    let case = Case::new();
+    let whole = sterna::gguf::Gguf::from_bytes(case.model.clone().into()).unwrap();
+    let parts: Vec<Vec<u8>> =
+        sterna::gguf::Rewrite::parts(&whole, sterna::gguf::PartLimit::Tensors(9), false)
+            .unwrap()
+            .into_iter()
+            .map(|part| {
+                let mut out = Vec::new();
+                part.write(&mut out, |_| std::ops::ControlFlow::Continue(())).unwrap();
+                out
+            })
+            .collect();
+    let names: Vec<String> =
+        (1..=parts.len()).map(|n| sterna::gguf::part_name("s", n, parts.len())).collect();
+    let files: Vec<(&str, &[u8])> =
+        names.iter().map(String::as_str).zip(parts.iter().map(Vec::as_slice)).collect();
+    case.server.add(HubRepo::new("a/split", COMMIT, &files));
+    let at = |path: &str| format!("{}/{path}", case.server.endpoint());
+    let (one, split) =
+        (at("a/b/resolve/main/tiny-i2_s.gguf"), at(&format!("a/split/resolve/main/{}", names[1])));
+    let json = |args: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&fine(&case.sterna(&[args, &["--json"]].concat())).0).unwrap()
+    };
+    let path = file();
+    let path = path.to_str().unwrap();
+    let want = json(&["inspect", path]);
+    for ranges in [true, false] {
+        if !ranges {
+            (0..2).for_each(|_| case.server.fault("tiny-i2_s", HubFault::NoRange));
+        }
+        let got = json(&["inspect", &one]);
+        assert_eq!(got["file"], one.as_str());
+        for key in ["tensors", "metadata", "types", "backends", "dialect", "file_bytes"] {
+            assert_eq!(got[key], want[key], "{key}");
+        }
+    }
+    assert_eq!(json(&["inspect", &split])["tensors"].as_array().unwrap().len(), whole.tensors().len());
+    let planned = |model: &str| {
+        let mut plan = json(&["plan", "-m", model, "--vram", "16G"]);
+        for key in ["model", "source", "file", "file_bytes"] {
+            plan.as_object_mut().unwrap().remove(key);
+        }
+        plan
+    };
+    assert_eq!(planned(&one), planned(path));
+    assert_eq!(planned(&split), planned(path));
+    assert!(!case.home.path().join("hub").exists(), "nothing is kept");
+    case.server.no_token_leaked();
+
+    refused(&case.sterna(&["run", "-m", &one, "-p", "You"]), &[&one, "download it", "sterna inspect"]);
+    refused(&case.sterna(&["inspect", &at("a/b/resolve/main/none.gguf")]), &["none.gguf"]);
+    refused(&case.sterna(&["inspect", &one, "--offline"]), &["--offline"]);
+    refused(&case.sterna(&["inspect", &at("a/b/resolve/main/tiny-Q4_0.gguf")]), &["no GGUF"]);
+    refused(&case.sterna(&["plan", "-m", "http://127.0.0.1:1/x.gguf", "--vram", "16G"]), &["127.0.0.1:1"]);
+}

@@ -142,7 +142,7 @@ fn nothing_is_left_behind_where_it_fails() {
     // A weight in the last matrix that is not a number: most of the file is written by then.
     let mut broken = before.clone();
     let gguf = Gguf::open(&dir.path().join("in.gguf")).unwrap();
-    let place = gguf.find("blk.1.ffn_down.weight").unwrap().bytes.start;
+    let place = gguf.find("blk.1.ffn_down.weight").unwrap().start as usize;
     broken[place..place + 4].copy_from_slice(&f32::NAN.to_le_bytes());
     fs::write(dir.path().join("there.gguf"), broken).unwrap();
     refused(
@@ -188,11 +188,11 @@ fn split_models_become_one_file() {
         metadata.set("split.tensors.count", 25_i32);
         let mut writer = GgufWriter::new(metadata).unwrap();
         for info in tensors {
-            writer.tensor(&info.name, &info.dims, info.type_id, info.bytes.len() as u64).unwrap();
+            writer.tensor(&info.name, &info.dims, info.type_id, info.n_bytes).unwrap();
         }
         let file = File::create(dir.path().join(format!("s-0000{}-of-00002.gguf", number + 1))).unwrap();
         let mut data = writer.begin(file).unwrap();
-        tensors.iter().for_each(|info| data.tensor([gguf.raw_bytes(info)]).unwrap());
+        tensors.iter().for_each(|info| data.tensor([gguf.raw_bytes(info).unwrap()]).unwrap());
         data.finish().unwrap();
     }
     let (first, second) = ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf");
@@ -206,6 +206,20 @@ fn split_models_become_one_file() {
     assert!(
         fs::read(dir.path().join("split.gguf")).unwrap() == fs::read(dir.path().join("whole.gguf")).unwrap()
     );
+}
+
+/// Gate and up of Q4_K, down and values' layers of Q6_K in some layers.
+#[cfg(feature = "simt")]
+#[test]
+fn a_mix_says_on_cuda_what_it_says_on_the_cpu() {
+    let dir = with_model();
+    ok(&sterna(dir.path(), &["quantize", "in.gguf", "out.gguf", "Q4_K_M"]));
+    let said = ["cpu", "cuda-simt"].map(|backend| {
+        let args =
+            ["run", "-m", "out.gguf", "--backend", backend, "-p", "You may", "-n", "12", "--temp", "0"];
+        ok(&sterna(dir.path(), &args))
+    });
+    assert!(!said[0].trim().is_empty() && said[0] == said[1], "{said:?}");
 }
 
 #[test]

@@ -346,3 +346,22 @@ fn a_grammar_that_cannot_be_used_is_refused() {
     let both = run(&["-p", "a", "--grammar", "root ::= \"a\"", "-j", "{}"]);
     assert!(!both.status.success() && text(&both.stderr).contains("cannot be used with"));
 }
+
+#[test]
+fn a_file_may_be_read_instead_of_mapped_and_locked() {
+    let args = ["-p", "You may copy", "-n", "12", "--temp", "0"];
+    let mapped = run(&args);
+    assert!(mapped.status.success());
+    for how in [&["--no-mmap"][..], &["--mmap=0"]] {
+        let read = run(&[&args[..], how].concat());
+        assert_eq!((read.status.code(), read.stdout), (Some(0), mapped.stdout.clone()), "{how:?}");
+    }
+    let locked = run(&[&args[..], &["--mlock"]].concat());
+    match locked.status.success() {
+        true => assert_eq!(locked.stdout, mapped.stdout),
+        // Where the system grants less than the file has.
+        false => refused(&locked, &["RLIMIT_MEMLOCK", "--mlock"]),
+    }
+    let both = run(&[&args[..], &["--mlock", "--no-mmap"]].concat());
+    assert!(text(&both.stderr).contains("cannot be used with"), "{both:?}");
+}

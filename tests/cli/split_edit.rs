@@ -45,10 +45,9 @@ fn with_model() -> tempfile::TempDir {
 /// Name, shape, type and bytes of every tensor, in order.
 fn tensors(path: &Path) -> Vec<(String, Vec<usize>, u32, Vec<u8>)> {
     let gguf = Gguf::open(path).unwrap();
-    let all = gguf
-        .tensors()
-        .iter()
-        .map(|info| (info.name.clone(), info.dims.clone(), info.type_id, gguf.raw_bytes(info).to_vec()));
+    let all = gguf.tensors().iter().map(|info| {
+        (info.name.clone(), info.dims.clone(), info.type_id, gguf.raw_bytes(info).unwrap().to_vec())
+    });
     all.collect()
 }
 

@@ -57,6 +57,7 @@ fn every_preset_and_type_is_a_model() {
     let dir = tempfile::tempdir().unwrap();
     let small = ["--layers", "1", "--dim", "256", "--ffn-dim", "512", "--heads", "4", "--vocab", "640"];
     for preset in [
+        "tiny-moe",
         "bitnet-2b-4t",
         "bitnet-8b",
         "falcon3-1b",

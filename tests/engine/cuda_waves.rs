@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use ggml_types::by_name;
 use serde_json::Value;
 use sterna::backend::cuda::driver::cards::{CARDS, SMALL, Spec as Card};
 use sterna::backend::cuda::driver::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording};
@@ -15,7 +16,7 @@ use sterna::backend::{Backend, BackendError};
 use sterna::engine::{self, EngineOptions};
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
-use sterna::synth::{Preset, Spec};
+use sterna::synth::{Family, Preset, Spec};
 
 use super::kv_memory::hollow_of;
 
@@ -24,7 +25,7 @@ fn cards() -> impl Iterator<Item = &'static Card> {
     CARDS.iter().filter(|card| **card != SMALL)
 }
 
-/// Two layers of each shape: BitNet 2B-4T, Llama 3 8B, Llama 3.2 1B.
+/// Two layers of each shape: BitNet 2B-4T, Llama 3 8B, Llama 3.2 1B; and one of Qwen3-30B-A3B.
 fn models() -> Vec<Spec> {
     let of = |preset| Preset::by_name(preset).unwrap().spec(None, None, 1).unwrap();
     let small = Spec {
@@ -36,8 +37,17 @@ fn models() -> Vec<Spec> {
         head_dim: 64,
         ..of("bitnet-8b")
     };
-    let all = [of("bitnet-2b-4t"), of("bitnet-8b"), small];
-    all.into_iter().map(|spec| Spec { n_layers: 2, ..spec }).collect()
+    let mixture = Spec {
+        name: "Qwen3-30B-A3B".into(),
+        family: Family::Qwen3Moe { n_experts: 128, n_used: 8 },
+        n_layers: 1,
+        dim: 2048,
+        n_heads: 32,
+        ty: by_name("q8_0").unwrap(),
+        ..of("qwen3moe-small")
+    };
+    let all = [of("bitnet-2b-4t"), of("bitnet-8b"), small].map(|spec| Spec { n_layers: 2, ..spec });
+    all.into_iter().chain([mixture]).collect()
 }
 
 /// Full enough.
@@ -159,7 +169,7 @@ fn recordings(gguf: &Gguf, codec: &str, rows: usize, limits: Limits) -> Vec<Vec<
     let build = Options { limits: program.limits, k, v, window: options.exact() };
     let model = Model::build(gguf, hyper, &build).unwrap();
     let mut cuda = Cuda::on(Box::new(card));
-    let ids: Vec<_> = model.weights.iter().map(|w| cuda.upload(w).unwrap()).collect();
+    let ids: Vec<_> = model.weights.iter().map(|w| cuda.upload(&w.read().unwrap()).unwrap()).collect();
     cuda.compile(&program, &ids).unwrap();
     let (kernels, recorded) = (kernels.lock().unwrap(), recorded.lock().unwrap());
     let named = |launch: &Launch| (kernels[launch.kernel.0 as usize].clone(), launch.clone());

@@ -111,7 +111,7 @@ fn every_stage_of_the_trace() {
     let path = bitnet("tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let gguf = Gguf::open(&path).unwrap();
     let f32_codec = ggml_types::kv_by_name("f32").unwrap();
-    let limits = Limits { rows: 9, outputs: 1, seqs: 1, pages: 1, exact_pages: 0 };
+    let limits = Limits { rows: 9, outputs: 1, seqs: 1, pages: 1, exact_pages: 0, sliding_pages: 0 };
     let hyper = Hyper::read(gguf.metadata(), N_VOCAB).unwrap();
     let model = Model::build(
         &gguf,
@@ -139,7 +139,7 @@ fn every_stage_of_the_trace() {
     ];
     for kernels in simd::all() {
         let mut cpu = Cpu::with_kernels(1, kernels).unwrap();
-        let weights: Vec<_> = model.weights.iter().map(|w| cpu.upload(w).unwrap()).collect();
+        let weights: Vec<_> = model.weights.iter().map(|w| cpu.upload(&w.read().unwrap()).unwrap()).collect();
         let exec = cpu.compile(&model.program, &weights).unwrap();
         let mut done = 0;
         for (label, buf, file) in traced {

@@ -23,7 +23,7 @@ fn every_broken_byte_of_the_description_is_survived() {
     try_all(good.clone()).unwrap();
     // Metadata and tensor descriptions end where the first tensor begins.
     let gguf = Gguf::from_bytes(Bytes::from(good.clone())).unwrap();
-    let end = gguf.tensors().iter().map(|tensor| tensor.bytes.start).min().unwrap();
+    let end = gguf.tensors().iter().map(|tensor| tensor.start as usize).min().unwrap();
     let mut failed = 0;
     let mut state = 1u64;
     for _ in 0..400 {
@@ -58,11 +58,11 @@ fn with_in(file: Vec<u8>, key: &str, value: Value) -> Vec<u8> {
     metadata.set(key, value);
     let mut writer = GgufWriter::new(metadata).unwrap();
     for info in gguf.tensors() {
-        writer.tensor(&info.name, &info.dims, info.type_id, info.bytes.len() as u64).unwrap();
+        writer.tensor(&info.name, &info.dims, info.type_id, info.n_bytes).unwrap();
     }
     let mut data = writer.begin(Vec::new()).unwrap();
     for info in gguf.tensors() {
-        data.tensor([gguf.raw_bytes(info)]).unwrap();
+        data.tensor([gguf.raw_bytes(info).unwrap()]).unwrap();
     }
     data.finish().unwrap()
 }
@@ -132,7 +132,7 @@ fn ternary_codes_without_a_meaning_are_refused_by_tensor_and_row() {
         let (rows, row_bytes) = (info.rows(), info.cols() / 4);
         for row in [0, rows / 2, rows - 1] {
             let mut bytes = good.clone();
-            bytes[info.bytes.start + row * row_bytes + row_bytes - 1] |= 0b0000_1100;
+            bytes[info.start as usize + row * row_bytes + row_bytes - 1] |= 0b0000_1100;
             let message = try_all(bytes).unwrap_err().to_string();
             let want = format!(
                 "tensor {}: want i2_s codes that stand for values, file has one that stands for none \
@@ -143,7 +143,7 @@ fn ternary_codes_without_a_meaning_are_refused_by_tensor_and_row() {
         }
         // What lies behind the scale means nothing anyway.
         let mut bytes = good.clone();
-        bytes[info.bytes.start + rows * row_bytes + 31] = 0xff;
+        bytes[info.start as usize + rows * row_bytes + 31] = 0xff;
         try_all(bytes).unwrap();
         tensors += 1;
     }

@@ -193,7 +193,8 @@ pub fn weights(gguf: &Gguf, program: &Program, options: &EngineOptions) -> Vec<H
     let hyper = Hyper::read(gguf.metadata(), program.weights[0].rows).unwrap();
     let (k, v) = (program.kvs[0].k, program.kvs[0].v);
     let options = Options { limits: program.limits, k, v, window: options.exact() };
-    Model::build(gguf, hyper, &options).unwrap().weights
+    let weights = Model::build(gguf, hyper, &options).unwrap().weights;
+    weights.iter().map(|w| w.read().unwrap()).collect()
 }
 
 /// Uploads and compiles; the plan, and the bytes that the weights and that everything

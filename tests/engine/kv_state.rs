@@ -156,7 +156,7 @@ fn another_engine_says_what_differs() {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let mut file = std::fs::read(path).unwrap();
     // The last bit of an element of the embedding.
-    file[engine.gguf().find("token_embd.weight").unwrap().bytes.start] ^= 1;
+    file[engine.gguf().find("token_embd.weight").unwrap().start as usize] ^= 1;
     let err = restored(&Engine::from_bytes(file.into(), &same).unwrap(), &bytes).unwrap_err().to_string();
     assert!(err.contains("saved with model"), "{err}");
     // Threads, batches and the length of the context are one's own.

@@ -3,6 +3,8 @@
 mod batch;
 mod batch_claims;
 mod batch_faults;
+mod batch_moves;
+mod batch_pages;
 mod cuda_waves;
 mod generation;
 mod golden_bitnet;
@@ -12,12 +14,14 @@ mod golden_llama;
 mod hostile_model;
 mod kv_memory;
 mod kv_sessions;
+mod kv_sliding;
 mod kv_state;
 mod own_type;
 mod plan;
 mod program;
 mod program_parts;
 mod program_text;
+mod sources;
 mod streamed;
 #[cfg(feature = "grammar")]
 mod structured;

@@ -29,7 +29,12 @@ fn preset(name: &str, ty: Option<&str>, head_ty: Option<&str>) -> Spec {
 }
 
 fn rtx_5080(memory_bytes: u64) -> Box<dyn Backend> {
-    on_paper(&CardOnPaper { card: Some("rtx 5080".into()), memory_bytes: Some(memory_bytes) }).unwrap()
+    on_paper(&CardOnPaper {
+        card: Some("rtx 5080".into()),
+        memory_bytes: Some(memory_bytes),
+        ..CardOnPaper::default()
+    })
+    .unwrap()
 }
 
 fn one(mut devices: Vec<DeviceMemory>) -> DeviceMemory {
@@ -67,6 +72,7 @@ fn a_card_on_paper_takes_what_a_driver_is_asked_for() {
         small("qwen2.5-0.5b", Some("q8_0"), Some("bf16")),
         small("qwen3-0.6b", Some("q4_0"), Some("q4_0")),
         small("gemma-3-1b", Some("f16"), Some("q8_0")),
+        small("tiny-moe", Some("q8_0"), Some("q6_k")),
     ];
     let mut n = 0;
     for spec in &models {
@@ -226,16 +232,18 @@ fn the_sum_of_the_parts_is_the_plan() {
 fn a_card_on_paper_plans_and_does_nothing_else() {
     let mut card = on_paper(&CardOnPaper::default()).unwrap();
     assert!(card.device().contains("RTX 5080"), "{}", card.device());
-    let spec = Spec { n_layers: 1, ..preset("qwen3moe-small", None, None) };
-    let refused = engine::memory(&described(&spec), &EngineOptions::default(), &*card).unwrap_err();
-    assert!(refused.to_string().contains("no kernel for: experts"), "{refused}");
+    let spec = Spec { n_layers: 1, ..preset("qwen3-0.6b", Some("q8_0"), None) };
+    let by_block = EngineOptions { act_type: "i8-block".into(), ..EngineOptions::default() };
+    let refused = engine::memory(&described(&spec), &by_block, &*card).unwrap_err();
+    assert!(refused.to_string().contains("no kernel for: attn_in of inputs that are rounded"), "{refused}");
     let gguf = described(&preset("tiny", None, None));
     let program = engine::program(&gguf, &EngineOptions::default()).unwrap();
     assert!(card.plan(&program).is_ok());
     let weight = &weights(&gguf, &program, &EngineOptions::default())[0];
     let refused = card.upload(weight).unwrap_err();
     assert!(refused.to_string().contains("planned for, and is not here"), "{refused}");
-    let unknown = on_paper(&CardOnPaper { card: Some("voodoo 2".into()), memory_bytes: None }).map(drop);
+    let unknown =
+        on_paper(&CardOnPaper { card: Some("voodoo 2".into()), ..CardOnPaper::default() }).map(drop);
     let said = unknown.unwrap_err().to_string();
     assert!(said.contains("no card `voodoo 2`") && said.contains("RTX 4090"), "{said}");
 }

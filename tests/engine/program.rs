@@ -25,8 +25,10 @@ const BITNET_2B: Shape =
 const HEAD_DIM: usize = 128;
 
 fn bitnet(s: &Shape) -> Program {
-    let mut p =
-        Program::new("bitnet-b1.58", Limits { rows: 8, outputs: 1, seqs: 1, pages: 64, exact_pages: 0 });
+    let mut p = Program::new(
+        "bitnet-b1.58",
+        Limits { rows: 8, outputs: 1, seqs: 1, pages: 64, exact_pages: 0, sliding_pages: 0 },
+    );
     let (f32_type, f16_type, i2_s) =
         (by_name("f32").unwrap(), by_name("f16").unwrap(), by_name("i2_s").unwrap());
     let (q_dim, kv_dim) = (s.n_heads * HEAD_DIM, s.n_kv_heads * HEAD_DIM);
@@ -62,6 +64,7 @@ fn bitnet(s: &Shape) -> Program {
             k: codec,
             v: codec,
             window: KvWindow::default(),
+            sliding: None,
         });
         let (q_norm, k_norm) = (None, None);
         p.push(
@@ -146,6 +149,20 @@ const FAULTS: &[Fault] = &[
         &["0.ffn_out", "one buffer"],
     ),
     ("a window of nothing", |p| stage!(p, "0.attend", Attend).window = Some(0), &["0.attend", "window"]),
+    (
+        "a cache that keeps less than attention sees",
+        |p| {
+            (p.kvs[0].sliding, p.limits.sliding_pages) = (Some(8), 1);
+            stage!(p, "0.attend", Attend).window = Some(9)
+        },
+        &["0.attend", "9 positions of a cache that keeps 8"],
+    ),
+    (
+        "a cache that keeps a window where attention sees everything",
+        |p| (p.kvs[0].sliding, p.limits.sliding_pages) = (Some(8), 1),
+        &["0.attend", "all positions of a cache that keeps 8"],
+    ),
+    ("windows without pages", |p| p.kvs[0].sliding = Some(8), &["limits", "sliding windows need pages"]),
     ("an infinite factor", |p| stage!(p, "embed", Embed).scale = f32::INFINITY, &["embed", "factor"]),
     ("a soft cap of 0", |p| stage!(p, "logits", Logits).soft_cap = Some(0.0), &["logits", "soft cap"]),
     (

@@ -46,12 +46,12 @@ fn rewritten(gguf: &Gguf) -> Vec<u8> {
         writer = writer.version_2();
     }
     for info in gguf.tensors() {
-        writer.tensor(&info.name, &info.dims, info.type_id, info.bytes.len() as u64).unwrap();
+        writer.tensor(&info.name, &info.dims, info.type_id, info.n_bytes).unwrap();
     }
     let file_bytes = writer.file_bytes();
     let mut data = writer.begin(Vec::new()).unwrap();
     for info in gguf.tensors() {
-        data.tensor([gguf.raw_bytes(info)]).unwrap();
+        data.tensor([gguf.raw_bytes(info).unwrap()]).unwrap();
     }
     let out = data.finish().unwrap();
     assert_eq!(out.len() as u64, file_bytes);
@@ -89,7 +89,7 @@ fn a_type_without_an_implementation_is_an_error_only_where_it_is_asked_for() {
     let gguf = Gguf::open(&path).unwrap();
     let info = gguf.find("blk.0.ffn_up.weight").unwrap();
     if info.ty.is_none() {
-        assert_eq!((info.type_name.as_str(), info.bytes.len()), ("q4_k", 512 * 144));
+        assert_eq!((info.type_name.as_str(), info.n_bytes), ("q4_k", 512 * 144));
         let error = gguf.tensor("blk.0.ffn_up.weight").unwrap_err().to_string();
         assert!(
             error.starts_with("tensor blk.0.ffn_up.weight: type q4_k is not supported; supported are"),

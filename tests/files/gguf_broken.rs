@@ -209,7 +209,7 @@ fn the_dialect_is_told_from_sizes_and_architecture() {
     );
     refused(doubtful.tensor("w").map_err(|err| err.to_string()), "OpenOptions::dialect");
     let raw = Raw::default().str("general.architecture", "bitnet-b1.58").tensor("w", &[256], 42, 0).data(96);
-    let told = OpenOptions { dialect: Some(Dialect::Ggml) };
+    let told = OpenOptions { dialect: Some(Dialect::Ggml), ..OpenOptions::default() };
     let told = Gguf::from_bytes_with(raw.bytes().into(), told).unwrap();
     assert_eq!(told.find("w").unwrap().type_name, "q2_0");
 }
@@ -224,7 +224,7 @@ fn layouts_under_one_id_are_told_from_sizes() {
     for (bytes, name) in [(1152, "q2_0"), (1088, "pq2_0")] {
         let file = file(bytes);
         let info = file.find("w").unwrap();
-        assert_eq!((info.type_name.as_str(), info.bytes.len()), (name, bytes));
+        assert_eq!((info.type_name.as_str(), info.n_bytes as usize), (name, bytes));
         assert_eq!(file.tensor("w").unwrap().ty.name(), name);
     }
     // 42 bytes for each 256 weights: neither.
@@ -354,7 +354,7 @@ fn rows_with_a_scale_are_counted_whole() {
             let file = Raw::default().str("general.architecture", architecture).tensor("a", &dims, id, 0);
             let gguf = file.clone().data(bytes).open().unwrap();
             let info = gguf.find("a").unwrap();
-            assert_eq!((&info.type_name[..], info.bytes.len()), (name, bytes));
+            assert_eq!((&info.type_name[..], info.n_bytes as usize), (name, bytes));
             assert!(gguf.tensor("a").is_ok());
             let said = file.data(bytes - 1).open().unwrap_err();
             assert!(said.contains(&format!("{name} ({bytes} bytes), file has {}", bytes - 1)), "{said}");

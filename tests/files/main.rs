@@ -1,5 +1,6 @@
 //! What is read from files and written to them: GGUF, weight types, vocabularies, broken input.
 
+mod card;
 #[cfg(feature = "convert")]
 mod convert;
 // Its targets read grammars and requests too.
@@ -8,6 +9,7 @@ mod fuzz_corpus;
 mod gguf;
 mod gguf_broken;
 mod gguf_header;
+mod gguf_source;
 #[cfg(feature = "hub")]
 mod hub;
 mod mixes;

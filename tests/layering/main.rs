@@ -20,6 +20,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("program", &[]),
     ("gguf", &[]),
     ("tokenizer", &["clock", "gguf"]),
+    ("card", &["gguf", "tokenizer"]),
     ("tools", &["tokenizer"]),
     ("model", &["program", "gguf"]),
     ("backend", &["clock", "program"]),
@@ -34,6 +35,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
+            "card",
             "demo",
             "program",
             "gguf",
@@ -64,11 +66,13 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/backend/mod.rs", "which backends are built"),
     ("src/backend/registry.rs", "which backends are built"),
     ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
+    ("src/backend/cpu/simd/wasm.rs", "whether the host has relaxed instructions"),
     ("src/cli/grammar_args.rs", "whether grammars are in the library"),
     ("src/cli/hub_args.rs", "whether models of the hub can be got"),
     ("src/cli/mod.rs", "whether the server, the hub and the converter are in the program"),
     ("src/demo.rs", "whether the demo model is in the program"),
     ("src/serve/http/mod.rs", "whether the server has TLS"),
+    ("src/serve/mod.rs", "whether the server speaks gRPC"),
     ("src/lib.rs", "which parts of the library are built"),
 ];
 
@@ -94,6 +98,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cpu/simd/real/vector.rs", "a kernel over an instruction set's vectors"),
     ("src/backend/cpu/simd/ternary.rs", "kernels over an instruction set's vectors"),
     ("src/backend/cpu/simd/ternary/many.rs", "kernels over an instruction set's vectors"),
+    ("src/backend/cpu/simd/wasm.rs", "instructions"),
     ("src/backend/cuda/driver/real/about.rs", "the CUDA driver's calls"),
     ("src/backend/cuda/driver/real/kernels.rs", "the CUDA driver's calls"),
     ("src/backend/cuda/driver/real/mod.rs", "the CUDA driver's calls"),

@@ -5,7 +5,8 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Header, its twin, and whether it includes others, whose items have no place in the twin.
+/// Header, its twin, and whether it includes others, whose items have no place in the twin but for those of
+/// its own parts (`params_attend.h`).
 const TWINS: &[(&str, &str, bool)] = &[
     ("ggml-types/include/ggml_type_ids.h", "ggml-types/src/ids.rs", false),
     ("cuda/params.h", "src/backend/cuda/params.rs", true),
@@ -26,7 +27,8 @@ fn twins() -> Result<Vec<(PathBuf, String)>, Box<dyn Error>> {
             .disable_header_comment()
             .raw_line(format!("// Made of {header} by scripts/bindgen.sh."));
         if includes {
-            builder = builder.allowlist_file(header);
+            let parts = header.replace(".h", "(_[a-z]+)?\\.h");
+            builder = builder.allowlist_file(parts);
         }
         Ok((root().join(file), builder.generate()?.to_string()))
     };

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use super::aligned::Aligned;
-use super::kv::{KvCache, Place, Rows, page_of};
+use super::kv::{KvCache, Place, Rows};
 use super::pool::{Grid, Tile};
 use super::simd::real::{Matrices, RealKernels, exp};
 use super::{Cx, two};
@@ -390,7 +390,7 @@ impl Stage<'_> {
                 let seen = || rows[group.clone()].iter().map(|row| self.seen(row, start, PAGE));
                 let all = seen().map(|seen| seen.start).max().zip(seen().map(|seen| seen.end).min());
                 Page {
-                    number: page_of(self.pages, rows[first].seq, i),
+                    number: self.kv.page_of(self.pages, rows[first].seq, i),
                     exact: exact_for(&rows[group.start]).map(|page| page as usize),
                     mean: self
                         .pages

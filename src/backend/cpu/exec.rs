@@ -125,7 +125,7 @@ pub fn plan(p: &Program, k: &Kernels, threads: usize) -> Result<Vec<MemoryPart>,
 /// The memory of the machine, of which a program takes some parts.
 pub fn device_memory(device: String, parts: Vec<MemoryPart>) -> DeviceMemory {
     let free_bytes = system::free_bytes();
-    DeviceMemory { device, parts, overhead: Vec::new(), host_bytes: 0, free_bytes, margin_bytes: 0 }
+    DeviceMemory { free_bytes, ..DeviceMemory::of(device, parts) }
 }
 
 impl Compiled {

@@ -11,6 +11,7 @@
 //! that is.
 
 mod codes;
+mod layout;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +23,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use self::codes::{CodePage, Codes};
+use self::layout::Layout;
 use super::aligned::Aligned;
 use super::pool::Pool;
 use super::simd::real::{Matrices, RealKernels};
@@ -56,15 +58,6 @@ struct Kept {
     /// What every vector went through before.
     rotation: Option<Rotation>,
     layout: Layout,
-}
-
-/// Where the pages of one head lie: `[pages, page_bytes]`, then `[exact_pages, exact_bytes]`.
-#[derive(Clone, Copy)]
-struct Layout {
-    pages: usize,
-    page_bytes: usize,
-    exact_pages: usize,
-    exact_bytes: usize,
 }
 
 /// How a page keeps vectors.
@@ -201,9 +194,9 @@ pub struct Place {
 impl KvCache {
     /// An empty cache; the system provides its memory when it is first written.
     pub fn new(decl: &KvDecl, limits: Limits) -> Self {
-        let KvDecl { n_kv_heads, head_dim, k, v, window } = *decl;
+        let KvDecl { n_kv_heads, head_dim, k, v, window, .. } = *decl;
         let plane = |codec, side| {
-            let kept = Kept::new(codec, side, head_dim, window, limits).expect("the program was checked");
+            let kept = Kept::new(codec, side, decl, limits).expect("the program was checked");
             Plane { words: Aligned::new(n_kv_heads * kept.layout.head_bytes() / 8), kept }
         };
         Self { n_kv_heads, head_dim, window, keys: plane(k, KvSide::Keys), values: plane(v, KvSide::Values) }
@@ -216,7 +209,7 @@ impl KvCache {
     pub fn bytes(decl: &KvDecl, limits: Limits) -> Result<[u64; 2], QuantError> {
         let mut bytes = [0_u64; 2];
         for (codec, side) in [(decl.k, KvSide::Keys), (decl.v, KvSide::Values)] {
-            let layout = Layout::of(codec, side, decl.head_dim, limits)?;
+            let layout = Layout::of(codec, side, decl, limits)?;
             let of_head = [layout.pages * layout.page_bytes, layout.exact_pages * layout.exact_bytes];
             for (bytes, of_head) in bytes.iter_mut().zip(of_head) {
                 *bytes = bytes.saturating_add((of_head as u64).saturating_mul(decl.n_kv_heads as u64));
@@ -375,6 +368,14 @@ impl KvCache {
         self.window
     }
 
+    /// The number of the page that holds page `i` of a sequence.
+    ///
+    /// # Panics
+    /// Where it has left the window.
+    pub fn page_of(&self, pages: &PageTable, seq: u32, i: usize) -> usize {
+        self.keys.kept.layout.number_of(pages, seq, i)
+    }
+
     /// KV heads.
     pub fn n_kv_heads(&self) -> usize {
         self.n_kv_heads
@@ -413,10 +414,10 @@ impl Kept {
     fn new(
         codec: &'static dyn KvCodec,
         side: KvSide,
-        head_dim: usize,
-        window: KvWindow,
+        decl: &KvDecl,
         limits: Limits,
     ) -> Result<Self, QuantError> {
+        let KvDecl { head_dim, window, .. } = *decl;
         let vec_bytes = codec.vec_bytes(head_dim)?;
         let form = match codec.form() {
             KvForm::F16 => Form::Elements(&F16),
@@ -433,7 +434,7 @@ impl Kept {
         };
         let rotation = codec.rotates().then(|| Rotation::new(head_dim)).transpose()?;
         let exact = codec.windowed().then_some(EXACT);
-        let layout = Layout::of(codec, side, head_dim, limits)?;
+        let layout = Layout::of(codec, side, decl, limits)?;
         let clamped = AtomicU64::new(0);
         Ok(Self { side, head_dim, window, form, exact, clamped, rotation, layout })
     }
@@ -461,10 +462,10 @@ impl Kept {
                 exact.put(page, pos, within.unwrap_or(&scratch[..x.len()]), self.side);
             }
             (Form::Elements(elements), None) => {
-                elements.put(&mut head[self.layout.page(page_of(pages, row.seq, i))], pos, x, self.side);
+                elements.put(&mut head[self.layout.page_of(pages, row.seq, i)], pos, x, self.side);
             }
             (form, None) => {
-                let page = &mut head[self.layout.page(page_of(pages, row.seq, i))];
+                let page = &mut head[self.layout.page_of(pages, row.seq, i)];
                 self.count(!form.encode(page, pos, x));
             }
         }
@@ -486,7 +487,7 @@ impl Kept {
         if i < self.window.sink_pages {
             return;
         }
-        let codes = self.layout.page(page_of(pages, row.seq, i));
+        let codes = self.layout.page_of(pages, row.seq, i);
         let first = self.layout.exact(exact_page(pages, row, 0));
         let (coded, exact) = head.split_at_mut(self.layout.pages * self.layout.page_bytes);
         let at = |range: Range<usize>| range.start - coded.len()..range.end - coded.len();
@@ -532,46 +533,6 @@ impl Form {
     }
 }
 
-impl Layout {
-    fn of(
-        codec: &'static dyn KvCodec,
-        side: KvSide,
-        head_dim: usize,
-        limits: Limits,
-    ) -> Result<Self, QuantError> {
-        let page_bytes = PAGE * codec.vec_bytes(head_dim)?;
-        let mean_bytes = if side == KvSide::Keys { head_dim * size_of::<f32>() } else { 0 };
-        let (exact_pages, exact_bytes) = match codec.windowed() {
-            true => (limits.exact_pages, PAGE * head_dim * EXACT.bytes + mean_bytes),
-            false => (0, 0),
-        };
-        Ok(Self { pages: limits.pages, page_bytes, exact_pages, exact_bytes })
-    }
-
-    fn head_bytes(self) -> usize {
-        self.pages * self.page_bytes + self.exact_pages * self.exact_bytes
-    }
-
-    /// Where page `i` lies in a head's memory.
-    fn page(self, i: usize) -> Range<usize> {
-        i * self.page_bytes..(i + 1) * self.page_bytes
-    }
-
-    /// Where either lies.
-    fn range(self, page: KvPage) -> Range<usize> {
-        match page {
-            KvPage::Quantised(i) => self.page(i as usize),
-            KvPage::Exact(i) => self.exact(i as usize),
-        }
-    }
-
-    /// Where exact page `i` lies in a head's memory, the mean with it.
-    fn exact(self, i: usize) -> Range<usize> {
-        let start = self.pages * self.page_bytes + i * self.exact_bytes;
-        start..start + self.exact_bytes
-    }
-}
-
 /// `x`, where all of it is within f16. Otherwise nothing, and `clamped` has 0 for what is no finite number,
 /// and f16's largest for what is beyond it.
 fn within_f16<'a>(x: &'a [f32], clamped: &mut [f32]) -> Option<&'a [f32]> {
@@ -583,11 +544,6 @@ fn within_f16<'a>(x: &'a [f32], clamped: &mut [f32]) -> Option<&'a [f32]> {
         *out = if x.is_finite() { x.clamp(-most, most) } else { 0.0 };
     }
     None
-}
-
-/// The page that holds page `i` of a sequence.
-pub fn page_of(pages: &PageTable, seq: u32, i: usize) -> usize {
-    pages.seq(seq)[i] as usize
 }
 
 /// The exact page that holds page `i` of a row's sequence.

@@ -14,6 +14,22 @@ pub fn model() -> String {
 /// Bytes of memory that this process can have without swapping, where the system tells: what the machine has
 /// free, or what the control groups of the process allow, where that is less.
 pub fn free_bytes() -> Option<u64> {
+    room_to_grow().or_else(of_linux)
+}
+
+/// Bytes by which the memory of WebAssembly can grow at most: its addresses have 32 bits.
+#[cfg(target_arch = "wasm32")]
+fn room_to_grow() -> Option<u64> {
+    const PAGE: u64 = 1 << 16;
+    Some((1 << 32) - std::arch::wasm32::memory_size(0) as u64 * PAGE)
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn room_to_grow() -> Option<u64> {
+    None
+}
+
+fn of_linux() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -5,7 +5,7 @@
 
 use ggml_types::{KvForm, kv as registry};
 
-use super::driver::{Launch, Limits};
+use super::driver::{Address, Launch, Limits};
 use super::kv::{self, Kept, stride};
 use super::params::{
     ATTEND_HEADS, ATTEND_LEAST, ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128,
@@ -142,6 +142,11 @@ fn window(s: &Attend) -> u32 {
     s.window.unwrap_or(u32::MAX)
 }
 
+/// Where the heads' sinks are, if they have some.
+fn sinks(cx: &Cx<'_>, s: &Attend) -> Address {
+    s.sinks.map_or(0, |sinks| cx.weights[sinks.0 as usize].data)
+}
+
 /// The tiles of a program, where every attention of it has a kernel on tensor cores for them.
 pub fn tiling(p: &Program) -> Option<Tiling> {
     let of_stage = |(_, stage): &(String, Stage)| match stage {
@@ -210,9 +215,10 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     }
     let (decl, rows) = (cx.p.kv_decl(s.kv), cx.shape.rows);
     let Cut { group, tiles, splits } = Cut::new(cx.p, s, cx.limits, rows);
-    let (step, scale) = (cx.tables(), s.scale);
+    let (step, scale) = (cx.tables_for(s.kv), s.scale);
     let (q, out) = (cx.memory.bufs[s.q.0 as usize], cx.memory.bufs[s.out.0 as usize]);
     let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
+    let sinks = sinks(cx, s);
     let [group, tiles, splits] = [group, tiles, splits].map(|n| n as u32);
     let (window, reserved) = (window(s), 0);
     let ByRows { kernel, heads, threads, parts, .. } = by_rows(decl);
@@ -227,6 +233,7 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
                 out,
                 partial,
                 arrived,
+                sinks,
                 scale,
                 group,
                 tiles,
@@ -246,6 +253,7 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
                 partial,
                 arrived,
                 raw,
+                sinks,
                 scale,
                 group,
                 tiles,
@@ -263,6 +271,7 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
                 out,
                 partial,
                 arrived,
+                sinks,
                 scale,
                 group,
                 tiles,
@@ -304,9 +313,10 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
     let heads = group.min(ATTEND_MMA_HEADS as usize);
     let head_tiles = group.div_ceil(heads);
     let blocks_of_tile = (decl.n_kv_heads * head_tiles) as u32;
-    let (step, tiles, scale) = (cx.tables(), cx.memory.step.tiles(), s.scale);
+    let (step, tiles, scale) = (cx.tables_for(s.kv), cx.memory.step.tiles(), s.scale);
     let (q, out) = (cx.memory.bufs[s.q.0 as usize], cx.memory.bufs[s.out.0 as usize]);
     let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
+    let sinks = sinks(cx, s);
     let [group, heads, head_tiles] = [group, heads, head_tiles].map(|n| n as u32);
     let (blocks, window) = (mma_blocks(cx.limits), window(s));
     let params = match cx.memory.kvs[s.kv.0 as usize] {
@@ -318,6 +328,7 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
             out,
             partial,
             arrived,
+            sinks,
             scale,
             group,
             heads,
@@ -333,6 +344,7 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
             out,
             partial,
             arrived,
+            sinks,
             scale,
             group,
             heads,

@@ -54,7 +54,7 @@ pub fn launches(cx: &Cx<'_>, s: &AttnIn) -> Vec<Launch> {
 fn at_once(cx: &Cx<'_>, s: &AttnIn, rope: RopeParams, kv: KvParams, raw: Address) -> Vec<Launch> {
     let [wq, wk, wv] = [&s.wq, &s.wk, &s.wv].map(|w| linear::linear(cx, w));
     let work = Work { rows: (wq.rows + wk.rows + wv.rows) as usize, paired: true };
-    let (step, q) = (cx.tables(), cx.memory.bufs[s.q.0 as usize]);
+    let (step, q) = (cx.tables_for(s.kv), cx.memory.bufs[s.q.0 as usize]);
     let params = |in_| AttnInParams { step, in_, wq, wk, wv, rope, kv, q, raw };
     linear::launches(cx, "attn_in", &s.wq, &input(s), work, params)
 }
@@ -87,7 +87,7 @@ fn append(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Option<Launch> {
     if attend::appends(cx, s.kv) {
         return None;
     }
-    let (step, raw, q) = (cx.tables(), cx.memory.raw, cx.memory.bufs[s.q.0 as usize]);
+    let (step, raw, q) = (cx.tables_for(s.kv), cx.memory.raw, cx.memory.bufs[s.q.0 as usize]);
     let group = (cx.p.buf_decl(s.q).cols / (decl.n_kv_heads * decl.head_dim)) as u32;
     let (params, shared) = match *kept {
         Kept::Elements(_) => return None,

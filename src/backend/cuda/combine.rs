@@ -1,7 +1,9 @@
 //! What becomes of the products of layers that no kernel has together: a thread some columns of a row.
 
 use super::driver::{Address, Launch};
-use super::params::{ACT_GELU_TANH, ACT_NONE, ACT_RELU2, ACT_SILU, COMBINE_THREADS, CombineParams};
+use super::params::{
+    ACT_CLAMPED_SWIGLU, ACT_GELU_TANH, ACT_NONE, ACT_RELU2, ACT_SILU, COMBINE_THREADS, CombineParams,
+};
 use super::{Cx, words};
 use crate::program::Act;
 
@@ -17,6 +19,8 @@ pub struct Combine {
     pub act: Option<Act>,
     /// Whether it is added to what is there.
     pub add: bool,
+    /// Rows of products for each row of the step.
+    pub each: usize,
 }
 
 /// The number of an activation function.
@@ -25,7 +29,7 @@ pub fn act(act: Act) -> u32 {
         Act::Relu2 => ACT_RELU2,
         Act::Silu => ACT_SILU,
         Act::GeluTanh => ACT_GELU_TANH,
-        Act::ClampedSwiglu => unreachable!("the plan names it as missing"),
+        Act::ClampedSwiglu => ACT_CLAMPED_SWIGLU,
     }
 }
 
@@ -38,11 +42,11 @@ pub fn launch(cx: &Cx<'_>, c: &Combine) -> Launch {
         cols: c.cols as u32,
         act: c.act.map_or(ACT_NONE, act),
         add: u32::from(c.add),
-        reserved: 0,
+        each: c.each as u32,
     };
     Launch {
         kernel: cx.kernel(KERNEL),
-        grid: [c.cols.div_ceil(COMBINE_THREADS as usize) as u32, 1, cx.shape.rows as u32],
+        grid: [c.cols.div_ceil(COMBINE_THREADS as usize) as u32, 1, (cx.shape.rows * c.each) as u32],
         threads: COMBINE_THREADS,
         shared_bytes: 0,
         cooperative: false,

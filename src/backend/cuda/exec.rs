@@ -8,7 +8,7 @@ use super::params::NextWeights;
 use super::picks::Picks;
 use super::profile::{Profile, Profiling};
 use super::stream::{Layout, Segment, Stream, Streaming};
-use super::weight::{DeviceWeight, Products};
+use super::weight::{DeviceWeight, Products, on_device};
 use super::{Cx, Shape, attend, kernels, kv, launches, linear};
 use crate::backend::device::pages;
 use crate::backend::device::plan::Missing;
@@ -116,19 +116,15 @@ pub fn plan(
         bytes: blocks.map(rounding_bytes).fold(0, u64::saturating_add),
         source: "pages of cuMemAlloc, not measured",
     };
-    let n_recordings = shapes(p).len();
-    let recordings = Overhead {
-        name: format!("{n_recordings} recorded graphs"),
-        bytes: n_recordings as u64 * RECORDING_BYTES,
-        source: "24 MiB each, by vLLM #50780",
-    };
-    let overhead = driver.overhead().into_iter().chain([recordings, rounding]);
+    let overhead = driver.overhead().into_iter().chain([recordings(p), rounding]);
     let free_bytes = driver.free_bytes();
     Ok(DeviceMemory {
         device: driver.device(),
         parts: [layout.parts(p), caches, sizes.others(p)].concat(),
         overhead: overhead.filter(|part| part.bytes > 0).collect(),
         host_bytes: layout.host_bytes(),
+        streamed_layers: layout.n_streamed(),
+        rates: driver.rates(),
         free_bytes,
         margin_bytes: free_bytes.map_or(0, |free| LEAST_MARGIN_BYTES.max(free / 100 * 3)),
     })
@@ -140,7 +136,18 @@ pub fn layout(driver: &dyn Driver, p: &Program, streaming: Option<Streaming>) ->
     let caches = kvs.map(|sizes| sizes.pages().saturating_add(sizes.exact()));
     let others = sizes(driver, p).others(p).into_iter().map(|part| part.bytes);
     let bytes = caches.chain(others).fold(0, u64::saturating_add);
-    Layout::new(p, streaming, driver.free_bytes(), bytes)
+    let overhead = driver.overhead().into_iter().chain([recordings(p)]).map(|part| part.bytes);
+    Layout::new(p, streaming, driver.free_bytes(), overhead.fold(bytes, u64::saturating_add))
+}
+
+/// What a driver takes for the recordings of a program.
+fn recordings(p: &Program) -> Overhead {
+    let n = shapes(p).len();
+    Overhead {
+        name: format!("{n} recorded graphs"),
+        bytes: n as u64 * RECORDING_BYTES,
+        source: "24 MiB each, by vLLM #50780",
+    }
 }
 
 /// What the stage behind stage `i` reads first, as far as the driver's card keeps it and it is there already.
@@ -157,9 +164,7 @@ fn next_weights(
     let first = linears.and_then(|linears| linears.into_iter().next());
     let of = |linear: &Linear| {
         let decl = p.weight_decl(linear.w);
-        let row_bytes = decl.ty.row_bytes(decl.cols).expect("the plan was made");
-        // No type takes less on the device than in a file.
-        let bytes = ((decl.rows * row_bytes) as u64).min(limits.prefetch_bytes);
+        let bytes = on_device(decl).1.min(limits.prefetch_bytes);
         NextWeights { data: weights[linear.w.0 as usize].data, bytes }
     };
     first.map_or(NextWeights { data: 0, bytes: 0 }, of)
@@ -180,7 +185,7 @@ impl Compiled {
         plan(driver, p, None)?.plan().check_free(driver.name())?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let sizes = sizes(driver, p);
-        let memory = Memory::new(driver, p, &sizes)?;
+        let memory = Memory::new(driver, p, &sizes, &weights)?;
         let profile = profiling.map(|how| Profile::new(driver, how, p.stages.len())).transpose()?;
         let (mut variants, segments) = (Vec::new(), layout.segments(p.stages.len()));
         for shape in shapes(p) {
@@ -188,7 +193,17 @@ impl Compiled {
             let of_stages = |whole: bool| -> Vec<_> {
                 let of_stage = |(i, (_, stage)): (usize, &(String, Stage))| {
                     let (driver, next) = (&*driver, next_weights(p, &weights, limits, &segments, i));
-                    let cx = Cx { p, driver, limits, weights: &weights, memory: &memory, shape, next, whole };
+                    let cx = Cx {
+                        p,
+                        driver,
+                        limits,
+                        weights: &weights,
+                        memory: &memory,
+                        shape,
+                        stage: i,
+                        next,
+                        whole,
+                    };
                     launches(&cx, stage)
                 };
                 p.stages.iter().enumerate().map(of_stage).collect()
@@ -316,7 +331,8 @@ impl Compiled {
 
     /// Where a page of all caches lies: stretches, and their bytes.
     fn stretches(&self, page: KvPage) -> impl Iterator<Item = (Address, usize)> {
-        self.memory.kvs.iter().flat_map(move |kept| kept.stretches(page))
+        let kvs = self.program.kvs.iter().zip(&self.memory.kvs);
+        kvs.flat_map(move |(decl, kept)| kept.stretches(decl, page))
     }
 
     /// Bytes of a page of all caches.

@@ -36,7 +36,7 @@ pub fn launches(cx: &Cx<'_>, s: &FfnIn) -> Vec<Launch> {
         let products = gate.into_iter().chain([(&s.up, h)]);
         let products = products.flat_map(|(layer, to)| linear::product(cx, layer, &input, to));
         let (gate, cols) = (gate.map(|(_, at)| at), cx.p.buf_decl(s.h).cols);
-        let combine = Combine { gate, y: h, out: h, cols, act: Some(s.act), add: false };
+        let combine = Combine { gate, y: h, out: h, cols, act: Some(s.act), add: false, each: 1 };
         return products.chain([combine::launch(cx, &combine)]).collect();
     }
     let gate = s.gate.as_ref().map_or(NO_LINEAR, |gate| linear::linear(cx, gate));

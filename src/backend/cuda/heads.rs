@@ -20,7 +20,7 @@ pub fn launch(cx: &Cx<'_>, s: &AttnIn, from: &KeysAndValues) -> Launch {
     let (kv, raw) = cx.memory.kvs[s.kv.0 as usize].for_attn_in(cx.memory.raw);
     let n_heads = cx.p.buf_decl(s.q).cols / decl.head_dim;
     let params = HeadsParams {
-        step: cx.tables(),
+        step: cx.tables_for(s.kv),
         rope: s.rope.map_or(memory::NO_ROPE, |rope| cx.memory.ropes[rope.0 as usize]),
         q_norm: linear::norm(cx, s.q_norm.as_ref()),
         k_norm: linear::norm(cx, s.k_norm.as_ref()),

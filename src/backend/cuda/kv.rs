@@ -149,7 +149,7 @@ impl Sizes {
             ),
             None => (0, 0),
         };
-        Self { pages: page_bytes(decl).saturating_mul(limits.pages as u64), exact, means }
+        Self { pages: page_bytes(decl).saturating_mul(decl.pages(limits) as u64), exact, means }
     }
 
     /// Of the pages that every position has.
@@ -258,12 +258,14 @@ impl Kept {
     }
 
     /// Where a page of keys and values lies, and its bytes: one stretch, or an exact page and the mean behind
-    /// it, or nothing.
-    pub fn stretches(&self, page: KvPage) -> Vec<(Address, usize)> {
+    /// it, or nothing. `decl` is what the cache was made from.
+    pub fn stretches(&self, decl: &KvDecl, page: KvPage) -> Vec<(Address, usize)> {
         let nth = |from: Address, bytes: usize, i: u32| (from + u64::from(i) * bytes as u64, bytes);
         match (page, *self) {
+            (KvPage::Quantised(_), _) if decl.sliding.is_some() => Vec::new(),
+            (KvPage::Sliding(_), _) if decl.sliding.is_none() => Vec::new(),
             (
-                KvPage::Quantised(i),
+                KvPage::Quantised(i) | KvPage::Sliding(i),
                 Self::Elements(KvParams { pages, page_bytes, .. })
                 | Self::Codes(CodedKvParams { pages, page_bytes, .. })
                 | Self::Blocks(BlockKvParams { pages, page_bytes, .. }),

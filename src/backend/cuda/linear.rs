@@ -8,9 +8,9 @@ use super::params::{
     MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS, MMA_INTS_SHARED_BYTES, MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS,
     NORM_SHARED_COLS, NextWeights, NormParams, RoundParams, RowQuant,
 };
-use super::weight::{Mma, Products};
+use super::weight::{DeviceWeight, Mma, Products};
 use super::{Cx, occupancy, words};
-use crate::program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf, Weight};
+use crate::program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf, Stage, Weight};
 
 /// How layers of one input multiply, where one kernel has all of them.
 pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
@@ -185,7 +185,11 @@ impl RoundedSizes {
         let rows = p.limits.rows.next_multiple_of(MMA_ROWS as usize);
         let (mut row_bytes, mut tiles) = (0, 0);
         for (_, stage) in &p.stages {
-            let linears: Vec<_> = stage.linears().1.collect();
+            let mut linears: Vec<_> = stage.linears().1.collect();
+            if matches!(stage, Stage::Experts(_)) {
+                // The router alone has them.
+                linears.truncate(1);
+            }
             let of_weights: usize = linears.iter().map(|linear| p.weight_decl(linear.w).rows).sum();
             for linear in linears {
                 let w = p.weight_decl(linear.w);
@@ -254,7 +258,7 @@ struct Kind {
 
 fn kind(cx: &Cx<'_>, products: Products, cols: usize, rows: usize, work: Work) -> Kind {
     let fits = |rows: usize| shared_bytes(products, cols, rows) <= cx.limits.shared_bytes as usize;
-    let lanes_log2 = lanes_log2(cx, products.chunks(cols), work);
+    let lanes_log2 = lanes_log2(cx.limits, products.chunks(cols), work);
     let eight = LINEAR_ROWS as usize;
     match products.mma() {
         Some(mma) if rows >= mma.least_rows() => {
@@ -267,19 +271,24 @@ fn kind(cx: &Cx<'_>, products: Products, cols: usize, rows: usize, work: Work) -
 
 /// Lanes that share a row: 8, which read one cache line of it at a time; more where rows are long, or so few
 /// that there would be less than four warps a multiprocessor.
-fn lanes_log2(cx: &Cx<'_>, chunks: usize, work: Work) -> u32 {
+pub fn lanes_log2(limits: Limits, chunks: usize, work: Work) -> u32 {
     let most = if work.paired { 4 } else { 5 };
     let enough = |lanes: usize| {
         let warps = work.rows * lanes / 32;
-        chunks <= 8 * lanes && (warps >= 4 * cx.limits.multiprocessors as usize || chunks <= lanes)
+        chunks <= 8 * lanes && (warps >= 4 * limits.multiprocessors as usize || chunks <= lanes)
     };
     (3..most).find(|log2| enough(1 << log2)).unwrap_or(most)
 }
 
 /// A layer's parameters.
 pub fn linear(cx: &Cx<'_>, linear: &Linear) -> LinearParams {
-    let bias = linear.bias.map(|bias| vector(cx, bias));
-    let w = &cx.weights[linear.w.0 as usize];
+    params(cx.weights, linear)
+}
+
+/// The same of a layer whose weights are there.
+pub fn params(weights: &[DeviceWeight], linear: &Linear) -> LinearParams {
+    let bias = linear.bias.map(|bias| weights[bias.0 as usize].data);
+    let w = &weights[linear.w.0 as usize];
     let floats = Products::of(w.ty, linear.act).expect("it was uploaded").floats;
     // Products of floats have no other place for it.
     w.params(if floats { linear.scale * w.tensor_scale } else { linear.scale }, bias)

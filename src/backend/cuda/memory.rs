@@ -2,11 +2,13 @@
 
 use super::attend::{self, Cut};
 use super::driver::{Address, Driver, Limits};
+use super::experts::{self, Mixture};
 use super::kv::{self, Kept};
 use super::linear::RoundedSizes;
 use super::params::{RopeParams, RoundedParams};
 use super::picks::Picks;
 use super::step::StepMemory;
+use super::weight::DeviceWeight;
 use crate::backend::device::tables;
 use crate::backend::memory::Parts;
 use crate::backend::{BackendError, MemoryKind, MemoryPart};
@@ -26,6 +28,8 @@ pub struct Memory {
     pub products: Address,
     /// What products of integers on tensor cores exchange.
     pub rounded: RoundedParams,
+    /// What a step of a mixture of experts exchanges.
+    pub mixture: Mixture,
     /// One a rotary embedding.
     pub ropes: Vec<RopeParams>,
     /// What changes between two steps.
@@ -59,6 +63,8 @@ pub struct Sizes {
     pub products: u64,
     /// Of products of integers on tensor cores.
     pub rounded: RoundedSizes,
+    /// Of mixtures of experts.
+    pub mixture: experts::Sizes,
     /// Cosines and sines of every position.
     pub ropes: Vec<u64>,
     pub partial: u64,
@@ -93,6 +99,7 @@ impl Sizes {
             raw: p.kvs.iter().map(|decl| kv::raw_bytes(decl, p.limits.rows)).max().unwrap_or(0),
             products: 4 * (products * p.limits.rows) as u64,
             rounded: RoundedSizes::of(p, limits),
+            mixture: experts::Sizes::of(p, limits, shapes),
             ropes: p.ropes.iter().map(|rope| tables::rope_bytes(rope, p.limits.pages * PAGE)).collect(),
             partial,
             attend_arrived: arrived,
@@ -110,6 +117,7 @@ impl Sizes {
         }
         parts.add("inputs of layers, rounded", self.rounded.sum());
         parts.add("products that wait", products);
+        parts.add("mixtures of experts", self.mixture.sum());
         parts.add("new keys and values", raw);
         parts.add("splits of attention", partial.saturating_add(attend_arrived));
         self.ropes.iter().for_each(|bytes| parts.add("RoPE", *bytes));
@@ -120,7 +128,12 @@ impl Sizes {
 }
 
 impl Memory {
-    pub fn new(driver: &mut dyn Driver, p: &Program, sizes: &Sizes) -> Result<Self, BackendError> {
+    pub fn new(
+        driver: &mut dyn Driver,
+        p: &Program,
+        sizes: &Sizes,
+        weights: &[DeviceWeight],
+    ) -> Result<Self, BackendError> {
         let bufs = sizes.bufs.iter().map(|bytes| driver.alloc(*bytes)).collect::<Result<_, _>>()?;
         kv::upload_constants(driver, &p.kvs)?;
         let clamped = driver.alloc(CLAMPED_BYTES)?;
@@ -136,6 +149,7 @@ impl Memory {
                 adjacent: u32::from(rope.style == RopeStyle::Adjacent),
             });
         }
+        let mixture = Mixture::new(driver, p, sizes.mixture, weights)?;
         let outputs = p.limits.outputs as u64;
         let mut if_any = |bytes: u64| if bytes > 0 { driver.alloc(bytes) } else { Ok(0) };
         let rounded = RoundedParams {
@@ -151,6 +165,7 @@ impl Memory {
             raw: if_any(sizes.raw)?,
             products: if_any(sizes.products)?,
             rounded,
+            mixture,
             ropes,
             step: StepMemory::new(driver, &p.limits)?,
             partial: driver.alloc(sizes.partial)?,

@@ -13,6 +13,7 @@ mod combine;
 pub mod driver;
 mod embed;
 mod exec;
+mod experts;
 mod ffn_in;
 mod heads;
 mod kv;
@@ -21,6 +22,7 @@ mod logits;
 mod memory;
 pub mod occupancy;
 mod open;
+mod pack;
 #[allow(missing_docs, dead_code)] // Generated: cuda/params.h has the words.
 #[rustfmt::skip]
 mod params;
@@ -40,9 +42,10 @@ use std::ops::Range;
 use ggml_types::HostTensor;
 
 use super::{
-    Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Plan, StageTime, WeightId, registry,
+    Auto, Backend, BackendError, CardOnPaper, DeviceMemory, Entry, Exec, KvPage, Plan, StageTime, WeightId,
+    registry,
 };
-use crate::program::{Act, Buf, Program, Sampling, Stage, Step, Weight};
+use crate::program::{Buf, Kv, Program, Sampling, Stage, Step, Weight};
 use driver::cards::{self, Spec};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::Compiled;
@@ -62,13 +65,18 @@ fn kernel_names() -> impl Iterator<Item = String> {
         let kinds = [""].into_iter().chain(rows).chain(mma.map(|_| linear::MMA));
         let all = kinds.flat_map(move |kind| linear.map(|stage| format!("{stage}__{ty}{kind}")));
         let of_floats = ["", linear::ROWS].map(|kind| format!("logits__{ty}{}{kind}", weight::FLOATS));
+        let experts = ["", experts::TILES].map(|kind| format!("{}__{ty}{kind}", experts::STAGE));
+        let of_floats = of_floats.into_iter().chain(
+            ["", experts::TILES].map(|kind| format!("{}__{ty}{}{kind}", experts::STAGE, weight::FLOATS)),
+        );
         let round = mma.filter(|mma| mma.rounds()).map(|_| format!("{}__{ty}", linear::ROUND));
         let embed = format!("embed__{ty}");
-        all.chain(of_floats.into_iter().filter(move |_| floats)).chain(round).chain([embed])
+        all.chain(experts).chain(of_floats.filter(move |_| floats)).chain(round).chain([embed])
     };
     let of_codec = kv::kernel_names().chain(attend::mma_kernels());
     let with_kernels = weight::FORMATS.iter().filter(|format| format.kernels.is(format.ty));
-    let single = [sample::KERNEL, combine::KERNEL, heads::KERNEL, post_norm::KERNEL, profile::KERNEL];
+    let of_rows = [heads::KERNEL, combine::KERNEL, post_norm::KERNEL, experts::ROUTE, experts::MIX];
+    let single = of_rows.into_iter().chain([sample::KERNEL, profile::KERNEL]);
     with_kernels.flat_map(of_type).chain(of_codec).chain(single.map(str::to_owned))
 }
 
@@ -115,17 +123,18 @@ enum Held {
 }
 
 /// A backend on a card that is not here; see [`registry::on_paper`].
-pub fn on_paper(card: Option<&str>, memory_bytes: Option<u64>) -> Result<Cuda, BackendError> {
-    let bytes = memory_bytes.unwrap_or(cards::DEFAULT.memory_bytes);
+pub fn on_paper(card: &CardOnPaper) -> Result<Cuda, BackendError> {
+    let CardOnPaper { card, memory_bytes, options } = card;
     let card = match card {
         Some(name) => Spec::find(name).ok_or_else(|| {
             let known: Vec<_> = Spec::made().map(|card| card.name).collect();
             let detail = format!("no card `{name}` is known; known are {}", known.join(", "));
             BackendError::option(NAME, "card", detail)
         })?,
-        None => Spec::with_memory(bytes),
+        None => memory_bytes.map_or(cards::DEFAULT, Spec::with_memory),
     };
-    Ok(Cuda::on(Box::new(driver::OnPaper::new(card, memory_bytes.unwrap_or(card.memory_bytes)))))
+    let driver = driver::OnPaper::new(card, memory_bytes.unwrap_or(card.memory_bytes));
+    Ok(Cuda::on(Box::new(driver)).streamed(options.streaming(NAME)?))
 }
 
 impl Cuda {
@@ -278,15 +287,13 @@ impl Backend for Cuda {
 /// The kernels that a stage needs, or what is missing, for people to read.
 fn kernels(p: &Program, stage: &Stage) -> Result<Vec<String>, String> {
     match stage {
-        Stage::Attend(s) if s.sinks.is_some() => Err("attend with sinks".to_owned()),
-        Stage::FfnIn(s) if s.act == Act::ClampedSwiglu => Err("ffn_in with a clamped SwiGLU".to_owned()),
         Stage::Embed(s) => embed::kernels(p, s),
         Stage::AttnIn(s) => attn_in::kernels(p, s),
         Stage::Attend(s) => attend::kernels(p, s),
         Stage::ProjAdd(s) => proj_add::kernels(p, s),
         Stage::FfnIn(s) => ffn_in::kernels(p, s),
         Stage::Logits(s) => linear::kernels(p, "logits", &[&s.w]),
-        Stage::Experts(_) => Err("experts".to_owned()),
+        Stage::Experts(s) => experts::kernels(p, s),
         Stage::Sample(_) => Ok(vec![sample::KERNEL.to_owned()]),
     }
 }
@@ -299,7 +306,7 @@ fn launches(cx: &Cx<'_>, stage: &Stage) -> Vec<Launch> {
         Stage::Attend(s) => vec![attend::launch(cx, s)],
         Stage::ProjAdd(s) => proj_add::launches(cx, s),
         Stage::FfnIn(s) => ffn_in::launches(cx, s),
-        Stage::Experts(_) => unreachable!("the plan names it as missing"),
+        Stage::Experts(s) => experts::launches(cx, s),
         Stage::Logits(s) => logits::launches(cx, s),
         Stage::Sample(s) => vec![sample::launch(cx, s)],
     }
@@ -323,6 +330,8 @@ struct Cx<'a> {
     weights: &'a [DeviceWeight],
     memory: &'a Memory,
     shape: Shape,
+    /// The number of the stage.
+    stage: usize,
     /// Of the stage that follows.
     next: NextWeights,
     /// Whether all stages run together, so that one may do what another is to do.
@@ -333,6 +342,11 @@ impl Cx<'_> {
     /// Where kernels find what changes between two steps, and the next stage's weights.
     fn tables(&self) -> StepTables {
         self.memory.step.tables(self.next)
+    }
+
+    /// The same for a stage that reads or writes a cache, with its pages.
+    fn tables_for(&self, kv: Kv) -> StepTables {
+        self.memory.step.tables_for(self.p.kv_decl(kv), self.next)
     }
 
     fn kernel(&self, name: &str) -> Kernel {

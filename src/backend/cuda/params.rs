@@ -6,7 +6,8 @@ pub const NORM_LAYER: u32 = 2;
 pub const ACT_RELU2: u32 = 0;
 pub const ACT_SILU: u32 = 1;
 pub const ACT_GELU_TANH: u32 = 2;
-pub const ACT_NONE: u32 = 3;
+pub const ACT_CLAMPED_SWIGLU: u32 = 3;
+pub const ACT_NONE: u32 = 4;
 pub const NO_OUTPUT: u32 = 4294967295;
 pub const TOKEN_PICKED: u32 = 4294967295;
 pub const NO_MAILBOX: u32 = 4294967295;
@@ -31,6 +32,10 @@ pub const SAMPLE_THREADS: u32 = 256;
 pub const HEADS_THREADS: u32 = 128;
 pub const COMBINE_THREADS: u32 = 256;
 pub const STAMP_THREADS: u32 = 32;
+pub const ROUTE_THREADS: u32 = 256;
+pub const MIX_THREADS: u32 = 256;
+pub const EXPERTS_MOST: u32 = 512;
+pub const EXPERTS_MOST_USED: u32 = 32;
 pub const SAMPLE_MOST: u32 = 256;
 pub const CODES_MAX_DIM: u32 = 256;
 pub const CODES_MIN_DIM: u32 = 32;
@@ -535,6 +540,7 @@ pub struct AttendParams {
     pub out: u64,
     pub partial: u64,
     pub arrived: u64,
+    pub sinks: u64,
     pub scale: f32,
     pub group: u32,
     pub tiles: u32,
@@ -544,7 +550,7 @@ pub struct AttendParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendParams"][::std::mem::size_of::<AttendParams>() - 152usize];
+    ["Size of AttendParams"][::std::mem::size_of::<AttendParams>() - 160usize];
     ["Alignment of AttendParams"][::std::mem::align_of::<AttendParams>() - 8usize];
     ["Offset of field: AttendParams::step"][::std::mem::offset_of!(AttendParams, step) - 0usize];
     ["Offset of field: AttendParams::kv"][::std::mem::offset_of!(AttendParams, kv) - 64usize];
@@ -552,12 +558,13 @@ const _: () = {
     ["Offset of field: AttendParams::out"][::std::mem::offset_of!(AttendParams, out) - 104usize];
     ["Offset of field: AttendParams::partial"][::std::mem::offset_of!(AttendParams, partial) - 112usize];
     ["Offset of field: AttendParams::arrived"][::std::mem::offset_of!(AttendParams, arrived) - 120usize];
-    ["Offset of field: AttendParams::scale"][::std::mem::offset_of!(AttendParams, scale) - 128usize];
-    ["Offset of field: AttendParams::group"][::std::mem::offset_of!(AttendParams, group) - 132usize];
-    ["Offset of field: AttendParams::tiles"][::std::mem::offset_of!(AttendParams, tiles) - 136usize];
-    ["Offset of field: AttendParams::splits"][::std::mem::offset_of!(AttendParams, splits) - 140usize];
-    ["Offset of field: AttendParams::window"][::std::mem::offset_of!(AttendParams, window) - 144usize];
-    ["Offset of field: AttendParams::reserved"][::std::mem::offset_of!(AttendParams, reserved) - 148usize];
+    ["Offset of field: AttendParams::sinks"][::std::mem::offset_of!(AttendParams, sinks) - 128usize];
+    ["Offset of field: AttendParams::scale"][::std::mem::offset_of!(AttendParams, scale) - 136usize];
+    ["Offset of field: AttendParams::group"][::std::mem::offset_of!(AttendParams, group) - 140usize];
+    ["Offset of field: AttendParams::tiles"][::std::mem::offset_of!(AttendParams, tiles) - 144usize];
+    ["Offset of field: AttendParams::splits"][::std::mem::offset_of!(AttendParams, splits) - 148usize];
+    ["Offset of field: AttendParams::window"][::std::mem::offset_of!(AttendParams, window) - 152usize];
+    ["Offset of field: AttendParams::reserved"][::std::mem::offset_of!(AttendParams, reserved) - 156usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -569,6 +576,7 @@ pub struct AttendMmaParams {
     pub out: u64,
     pub partial: u64,
     pub arrived: u64,
+    pub sinks: u64,
     pub scale: f32,
     pub group: u32,
     pub heads: u32,
@@ -578,7 +586,7 @@ pub struct AttendMmaParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendMmaParams"][::std::mem::size_of::<AttendMmaParams>() - 160usize];
+    ["Size of AttendMmaParams"][::std::mem::size_of::<AttendMmaParams>() - 168usize];
     ["Alignment of AttendMmaParams"][::std::mem::align_of::<AttendMmaParams>() - 8usize];
     ["Offset of field: AttendMmaParams::step"][::std::mem::offset_of!(AttendMmaParams, step) - 0usize];
     ["Offset of field: AttendMmaParams::kv"][::std::mem::offset_of!(AttendMmaParams, kv) - 64usize];
@@ -589,13 +597,14 @@ const _: () = {
         [::std::mem::offset_of!(AttendMmaParams, partial) - 120usize];
     ["Offset of field: AttendMmaParams::arrived"]
         [::std::mem::offset_of!(AttendMmaParams, arrived) - 128usize];
-    ["Offset of field: AttendMmaParams::scale"][::std::mem::offset_of!(AttendMmaParams, scale) - 136usize];
-    ["Offset of field: AttendMmaParams::group"][::std::mem::offset_of!(AttendMmaParams, group) - 140usize];
-    ["Offset of field: AttendMmaParams::heads"][::std::mem::offset_of!(AttendMmaParams, heads) - 144usize];
+    ["Offset of field: AttendMmaParams::sinks"][::std::mem::offset_of!(AttendMmaParams, sinks) - 136usize];
+    ["Offset of field: AttendMmaParams::scale"][::std::mem::offset_of!(AttendMmaParams, scale) - 144usize];
+    ["Offset of field: AttendMmaParams::group"][::std::mem::offset_of!(AttendMmaParams, group) - 148usize];
+    ["Offset of field: AttendMmaParams::heads"][::std::mem::offset_of!(AttendMmaParams, heads) - 152usize];
     ["Offset of field: AttendMmaParams::head_tiles"]
-        [::std::mem::offset_of!(AttendMmaParams, head_tiles) - 148usize];
-    ["Offset of field: AttendMmaParams::blocks"][::std::mem::offset_of!(AttendMmaParams, blocks) - 152usize];
-    ["Offset of field: AttendMmaParams::window"][::std::mem::offset_of!(AttendMmaParams, window) - 156usize];
+        [::std::mem::offset_of!(AttendMmaParams, head_tiles) - 156usize];
+    ["Offset of field: AttendMmaParams::blocks"][::std::mem::offset_of!(AttendMmaParams, blocks) - 160usize];
+    ["Offset of field: AttendMmaParams::window"][::std::mem::offset_of!(AttendMmaParams, window) - 164usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -607,6 +616,7 @@ pub struct AttendCodesParams {
     pub partial: u64,
     pub arrived: u64,
     pub raw: u64,
+    pub sinks: u64,
     pub scale: f32,
     pub group: u32,
     pub tiles: u32,
@@ -616,7 +626,7 @@ pub struct AttendCodesParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 312usize];
+    ["Size of AttendCodesParams"][::std::mem::size_of::<AttendCodesParams>() - 320usize];
     ["Alignment of AttendCodesParams"][::std::mem::align_of::<AttendCodesParams>() - 8usize];
     ["Offset of field: AttendCodesParams::step"][::std::mem::offset_of!(AttendCodesParams, step) - 0usize];
     ["Offset of field: AttendCodesParams::kv"][::std::mem::offset_of!(AttendCodesParams, kv) - 64usize];
@@ -627,18 +637,20 @@ const _: () = {
     ["Offset of field: AttendCodesParams::arrived"]
         [::std::mem::offset_of!(AttendCodesParams, arrived) - 272usize];
     ["Offset of field: AttendCodesParams::raw"][::std::mem::offset_of!(AttendCodesParams, raw) - 280usize];
+    ["Offset of field: AttendCodesParams::sinks"]
+        [::std::mem::offset_of!(AttendCodesParams, sinks) - 288usize];
     ["Offset of field: AttendCodesParams::scale"]
-        [::std::mem::offset_of!(AttendCodesParams, scale) - 288usize];
+        [::std::mem::offset_of!(AttendCodesParams, scale) - 296usize];
     ["Offset of field: AttendCodesParams::group"]
-        [::std::mem::offset_of!(AttendCodesParams, group) - 292usize];
+        [::std::mem::offset_of!(AttendCodesParams, group) - 300usize];
     ["Offset of field: AttendCodesParams::tiles"]
-        [::std::mem::offset_of!(AttendCodesParams, tiles) - 296usize];
+        [::std::mem::offset_of!(AttendCodesParams, tiles) - 304usize];
     ["Offset of field: AttendCodesParams::splits"]
-        [::std::mem::offset_of!(AttendCodesParams, splits) - 300usize];
+        [::std::mem::offset_of!(AttendCodesParams, splits) - 308usize];
     ["Offset of field: AttendCodesParams::window"]
-        [::std::mem::offset_of!(AttendCodesParams, window) - 304usize];
+        [::std::mem::offset_of!(AttendCodesParams, window) - 312usize];
     ["Offset of field: AttendCodesParams::reserved"]
-        [::std::mem::offset_of!(AttendCodesParams, reserved) - 308usize];
+        [::std::mem::offset_of!(AttendCodesParams, reserved) - 316usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -650,6 +662,7 @@ pub struct AttendCodesMmaParams {
     pub out: u64,
     pub partial: u64,
     pub arrived: u64,
+    pub sinks: u64,
     pub scale: f32,
     pub group: u32,
     pub heads: u32,
@@ -659,7 +672,7 @@ pub struct AttendCodesMmaParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendCodesMmaParams"][::std::mem::size_of::<AttendCodesMmaParams>() - 312usize];
+    ["Size of AttendCodesMmaParams"][::std::mem::size_of::<AttendCodesMmaParams>() - 320usize];
     ["Alignment of AttendCodesMmaParams"][::std::mem::align_of::<AttendCodesMmaParams>() - 8usize];
     ["Offset of field: AttendCodesMmaParams::step"]
         [::std::mem::offset_of!(AttendCodesMmaParams, step) - 0usize];
@@ -673,18 +686,20 @@ const _: () = {
         [::std::mem::offset_of!(AttendCodesMmaParams, partial) - 272usize];
     ["Offset of field: AttendCodesMmaParams::arrived"]
         [::std::mem::offset_of!(AttendCodesMmaParams, arrived) - 280usize];
+    ["Offset of field: AttendCodesMmaParams::sinks"]
+        [::std::mem::offset_of!(AttendCodesMmaParams, sinks) - 288usize];
     ["Offset of field: AttendCodesMmaParams::scale"]
-        [::std::mem::offset_of!(AttendCodesMmaParams, scale) - 288usize];
+        [::std::mem::offset_of!(AttendCodesMmaParams, scale) - 296usize];
     ["Offset of field: AttendCodesMmaParams::group"]
-        [::std::mem::offset_of!(AttendCodesMmaParams, group) - 292usize];
+        [::std::mem::offset_of!(AttendCodesMmaParams, group) - 300usize];
     ["Offset of field: AttendCodesMmaParams::heads"]
-        [::std::mem::offset_of!(AttendCodesMmaParams, heads) - 296usize];
+        [::std::mem::offset_of!(AttendCodesMmaParams, heads) - 304usize];
     ["Offset of field: AttendCodesMmaParams::head_tiles"]
-        [::std::mem::offset_of!(AttendCodesMmaParams, head_tiles) - 300usize];
+        [::std::mem::offset_of!(AttendCodesMmaParams, head_tiles) - 308usize];
     ["Offset of field: AttendCodesMmaParams::blocks"]
-        [::std::mem::offset_of!(AttendCodesMmaParams, blocks) - 304usize];
+        [::std::mem::offset_of!(AttendCodesMmaParams, blocks) - 312usize];
     ["Offset of field: AttendCodesMmaParams::window"]
-        [::std::mem::offset_of!(AttendCodesMmaParams, window) - 308usize];
+        [::std::mem::offset_of!(AttendCodesMmaParams, window) - 316usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -695,6 +710,7 @@ pub struct AttendBlocksParams {
     pub out: u64,
     pub partial: u64,
     pub arrived: u64,
+    pub sinks: u64,
     pub scale: f32,
     pub group: u32,
     pub tiles: u32,
@@ -704,7 +720,7 @@ pub struct AttendBlocksParams {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of AttendBlocksParams"][::std::mem::size_of::<AttendBlocksParams>() - 200usize];
+    ["Size of AttendBlocksParams"][::std::mem::size_of::<AttendBlocksParams>() - 208usize];
     ["Alignment of AttendBlocksParams"][::std::mem::align_of::<AttendBlocksParams>() - 8usize];
     ["Offset of field: AttendBlocksParams::step"][::std::mem::offset_of!(AttendBlocksParams, step) - 0usize];
     ["Offset of field: AttendBlocksParams::kv"][::std::mem::offset_of!(AttendBlocksParams, kv) - 64usize];
@@ -714,18 +730,20 @@ const _: () = {
         [::std::mem::offset_of!(AttendBlocksParams, partial) - 160usize];
     ["Offset of field: AttendBlocksParams::arrived"]
         [::std::mem::offset_of!(AttendBlocksParams, arrived) - 168usize];
+    ["Offset of field: AttendBlocksParams::sinks"]
+        [::std::mem::offset_of!(AttendBlocksParams, sinks) - 176usize];
     ["Offset of field: AttendBlocksParams::scale"]
-        [::std::mem::offset_of!(AttendBlocksParams, scale) - 176usize];
+        [::std::mem::offset_of!(AttendBlocksParams, scale) - 184usize];
     ["Offset of field: AttendBlocksParams::group"]
-        [::std::mem::offset_of!(AttendBlocksParams, group) - 180usize];
+        [::std::mem::offset_of!(AttendBlocksParams, group) - 188usize];
     ["Offset of field: AttendBlocksParams::tiles"]
-        [::std::mem::offset_of!(AttendBlocksParams, tiles) - 184usize];
+        [::std::mem::offset_of!(AttendBlocksParams, tiles) - 192usize];
     ["Offset of field: AttendBlocksParams::splits"]
-        [::std::mem::offset_of!(AttendBlocksParams, splits) - 188usize];
+        [::std::mem::offset_of!(AttendBlocksParams, splits) - 196usize];
     ["Offset of field: AttendBlocksParams::window"]
-        [::std::mem::offset_of!(AttendBlocksParams, window) - 192usize];
+        [::std::mem::offset_of!(AttendBlocksParams, window) - 200usize];
     ["Offset of field: AttendBlocksParams::reserved"]
-        [::std::mem::offset_of!(AttendBlocksParams, reserved) - 196usize];
+        [::std::mem::offset_of!(AttendBlocksParams, reserved) - 204usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -805,7 +823,7 @@ pub struct CombineParams {
     pub cols: u32,
     pub act: u32,
     pub add: u32,
-    pub reserved: u32,
+    pub each: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -818,7 +836,7 @@ const _: () = {
     ["Offset of field: CombineParams::cols"][::std::mem::offset_of!(CombineParams, cols) - 88usize];
     ["Offset of field: CombineParams::act"][::std::mem::offset_of!(CombineParams, act) - 92usize];
     ["Offset of field: CombineParams::add"][::std::mem::offset_of!(CombineParams, add) - 96usize];
-    ["Offset of field: CombineParams::reserved"][::std::mem::offset_of!(CombineParams, reserved) - 100usize];
+    ["Offset of field: CombineParams::each"][::std::mem::offset_of!(CombineParams, each) - 100usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -841,6 +859,136 @@ const _: () = {
     ["Offset of field: PostNormParams::cols"][::std::mem::offset_of!(PostNormParams, cols) - 104usize];
     ["Offset of field: PostNormParams::reserved"]
         [::std::mem::offset_of!(PostNormParams, reserved) - 108usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ExpertChoice {
+    pub expert: u32,
+    pub weight: f32,
+    pub place: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ExpertChoice"][::std::mem::size_of::<ExpertChoice>() - 16usize];
+    ["Alignment of ExpertChoice"][::std::mem::align_of::<ExpertChoice>() - 4usize];
+    ["Offset of field: ExpertChoice::expert"][::std::mem::offset_of!(ExpertChoice, expert) - 0usize];
+    ["Offset of field: ExpertChoice::weight"][::std::mem::offset_of!(ExpertChoice, weight) - 4usize];
+    ["Offset of field: ExpertChoice::place"][::std::mem::offset_of!(ExpertChoice, place) - 8usize];
+    ["Offset of field: ExpertChoice::reserved"][::std::mem::offset_of!(ExpertChoice, reserved) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ExpertTile {
+    pub expert: u32,
+    pub first: u32,
+    pub rows: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ExpertTile"][::std::mem::size_of::<ExpertTile>() - 16usize];
+    ["Alignment of ExpertTile"][::std::mem::align_of::<ExpertTile>() - 4usize];
+    ["Offset of field: ExpertTile::expert"][::std::mem::offset_of!(ExpertTile, expert) - 0usize];
+    ["Offset of field: ExpertTile::first"][::std::mem::offset_of!(ExpertTile, first) - 4usize];
+    ["Offset of field: ExpertTile::rows"][::std::mem::offset_of!(ExpertTile, rows) - 8usize];
+    ["Offset of field: ExpertTile::reserved"][::std::mem::offset_of!(ExpertTile, reserved) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct RoutesParams {
+    pub choices: u64,
+    pub tiles: u64,
+    pub n_tiles: u64,
+    pub rows: u64,
+    pub counts: u64,
+    pub arrived: u64,
+    pub n_experts: u32,
+    pub n_used: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of RoutesParams"][::std::mem::size_of::<RoutesParams>() - 56usize];
+    ["Alignment of RoutesParams"][::std::mem::align_of::<RoutesParams>() - 8usize];
+    ["Offset of field: RoutesParams::choices"][::std::mem::offset_of!(RoutesParams, choices) - 0usize];
+    ["Offset of field: RoutesParams::tiles"][::std::mem::offset_of!(RoutesParams, tiles) - 8usize];
+    ["Offset of field: RoutesParams::n_tiles"][::std::mem::offset_of!(RoutesParams, n_tiles) - 16usize];
+    ["Offset of field: RoutesParams::rows"][::std::mem::offset_of!(RoutesParams, rows) - 24usize];
+    ["Offset of field: RoutesParams::counts"][::std::mem::offset_of!(RoutesParams, counts) - 32usize];
+    ["Offset of field: RoutesParams::arrived"][::std::mem::offset_of!(RoutesParams, arrived) - 40usize];
+    ["Offset of field: RoutesParams::n_experts"][::std::mem::offset_of!(RoutesParams, n_experts) - 48usize];
+    ["Offset of field: RoutesParams::n_used"][::std::mem::offset_of!(RoutesParams, n_used) - 52usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct RouteParams {
+    pub step: StepTables,
+    pub routes: RoutesParams,
+    pub logits: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of RouteParams"][::std::mem::size_of::<RouteParams>() - 128usize];
+    ["Alignment of RouteParams"][::std::mem::align_of::<RouteParams>() - 8usize];
+    ["Offset of field: RouteParams::step"][::std::mem::offset_of!(RouteParams, step) - 0usize];
+    ["Offset of field: RouteParams::routes"][::std::mem::offset_of!(RouteParams, routes) - 64usize];
+    ["Offset of field: RouteParams::logits"][::std::mem::offset_of!(RouteParams, logits) - 120usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ExpertsParams {
+    pub step: StepTables,
+    pub in_: InputParams,
+    pub routes: RoutesParams,
+    pub table: u64,
+    pub logits: u64,
+    pub out: u64,
+    pub x: u64,
+    pub layer: u32,
+    pub act: u32,
+    pub outputs: u32,
+    pub chunks: u32,
+    pub of_step: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ExpertsParams"][::std::mem::size_of::<ExpertsParams>() - 264usize];
+    ["Alignment of ExpertsParams"][::std::mem::align_of::<ExpertsParams>() - 8usize];
+    ["Offset of field: ExpertsParams::step"][::std::mem::offset_of!(ExpertsParams, step) - 0usize];
+    ["Offset of field: ExpertsParams::in_"][::std::mem::offset_of!(ExpertsParams, in_) - 64usize];
+    ["Offset of field: ExpertsParams::routes"][::std::mem::offset_of!(ExpertsParams, routes) - 152usize];
+    ["Offset of field: ExpertsParams::table"][::std::mem::offset_of!(ExpertsParams, table) - 208usize];
+    ["Offset of field: ExpertsParams::logits"][::std::mem::offset_of!(ExpertsParams, logits) - 216usize];
+    ["Offset of field: ExpertsParams::out"][::std::mem::offset_of!(ExpertsParams, out) - 224usize];
+    ["Offset of field: ExpertsParams::x"][::std::mem::offset_of!(ExpertsParams, x) - 232usize];
+    ["Offset of field: ExpertsParams::layer"][::std::mem::offset_of!(ExpertsParams, layer) - 240usize];
+    ["Offset of field: ExpertsParams::act"][::std::mem::offset_of!(ExpertsParams, act) - 244usize];
+    ["Offset of field: ExpertsParams::outputs"][::std::mem::offset_of!(ExpertsParams, outputs) - 248usize];
+    ["Offset of field: ExpertsParams::chunks"][::std::mem::offset_of!(ExpertsParams, chunks) - 252usize];
+    ["Offset of field: ExpertsParams::of_step"][::std::mem::offset_of!(ExpertsParams, of_step) - 256usize];
+    ["Offset of field: ExpertsParams::reserved"][::std::mem::offset_of!(ExpertsParams, reserved) - 260usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct MixParams {
+    pub step: StepTables,
+    pub routes: RoutesParams,
+    pub products: u64,
+    pub x: u64,
+    pub cols: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of MixParams"][::std::mem::size_of::<MixParams>() - 144usize];
+    ["Alignment of MixParams"][::std::mem::align_of::<MixParams>() - 8usize];
+    ["Offset of field: MixParams::step"][::std::mem::offset_of!(MixParams, step) - 0usize];
+    ["Offset of field: MixParams::routes"][::std::mem::offset_of!(MixParams, routes) - 64usize];
+    ["Offset of field: MixParams::products"][::std::mem::offset_of!(MixParams, products) - 120usize];
+    ["Offset of field: MixParams::x"][::std::mem::offset_of!(MixParams, x) - 128usize];
+    ["Offset of field: MixParams::cols"][::std::mem::offset_of!(MixParams, cols) - 136usize];
+    ["Offset of field: MixParams::reserved"][::std::mem::offset_of!(MixParams, reserved) - 140usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -6,9 +6,10 @@ use bytemuck::{Pod, Zeroable};
 use super::params::{
     AppendBlocksParams, AppendParams, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams,
     AttendMmaParams, AttendParams, AttnInParams, BlockKvParams, CodedKvParams, CodesParams, CombineParams,
-    EmbedParams, FfnInParams, HeadsParams, InputParams, KvParams, LinearParams, LogitsParams, NextWeights,
-    NormParams, PostNormParams, ProjAddParams, RopeParams, RoundParams, RoundedParams, RowQuant,
-    SampleParams, SignsParams, StampParams, StepCounts, StepRow, StepSampling, StepTables, StepTile,
+    EmbedParams, ExpertChoice, ExpertTile, ExpertsParams, FfnInParams, HeadsParams, InputParams, KvParams,
+    LinearParams, LogitsParams, MixParams, NextWeights, NormParams, PostNormParams, ProjAddParams,
+    RopeParams, RoundParams, RoundedParams, RouteParams, RoutesParams, RowQuant, SampleParams, SignsParams,
+    StampParams, StepCounts, StepRow, StepSampling, StepTables, StepTile,
 };
 
 /// The size of a field that a closure names.
@@ -54,22 +55,32 @@ plain! {
     BlockKvParams { signs, shrink, n_kv_heads, head_dim, forms, reserved, pages, clamped, page_bytes }
     AppendParams { step, kv, raw, q, group, reserved }
     AppendBlocksParams { step, kv, raw, q, group, reserved }
-    AttendBlocksParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits, window, reserved }
+    AttendBlocksParams {
+        step, kv, q, out, partial, arrived, sinks, scale, group, tiles, splits, window, reserved
+    }
     AttendCodesParams {
-        step, kv, q, out, partial, arrived, raw, scale, group, tiles, splits, window, reserved
+        step, kv, q, out, partial, arrived, raw, sinks, scale, group, tiles, splits, window, reserved
     }
     AttendCodesMmaParams {
-        step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, window
+        step, kv, tiles, q, out, partial, arrived, sinks, scale, group, heads, head_tiles, blocks, window
     }
     AttendMmaParams {
-        step, kv, tiles, q, out, partial, arrived, scale, group, heads, head_tiles, blocks, window
+        step, kv, tiles, q, out, partial, arrived, sinks, scale, group, heads, head_tiles, blocks, window
     }
-    AttendParams { step, kv, q, out, partial, arrived, scale, group, tiles, splits, window, reserved }
+    AttendParams { step, kv, q, out, partial, arrived, sinks, scale, group, tiles, splits, window, reserved }
     ProjAddParams { step, in_, w, x }
     FfnInParams { step, in_, gate, up, h, act, reserved }
     HeadsParams { step, rope, q_norm, k_norm, kv, q, keys, values, raw, n_heads, pitch }
-    CombineParams { step, gate, y, out, cols, act, add, reserved }
+    CombineParams { step, gate, y, out, cols, act, add, each }
     StampParams { at }
+    ExpertChoice { expert, weight, place, reserved }
+    ExpertTile { expert, first, rows, reserved }
+    RoutesParams { choices, tiles, n_tiles, rows, counts, arrived, n_experts, n_used }
+    RouteParams { step, routes, logits }
+    ExpertsParams {
+        step, in_, routes, table, logits, out, x, layer, act, outputs, chunks, of_step, reserved
+    }
+    MixParams { step, routes, products, x, cols, reserved }
     LogitsParams { step, in_, w, logits, soft_cap, reserved }
     PostNormParams { step, norm, product, x, cols, reserved }
     StepSampling { temperature, top_p, min_p, top_k, seed, counter, mailbox, reserved }
@@ -138,8 +149,9 @@ mod tests {
 
     #[test]
     fn the_header_and_its_twin_declare_the_same() {
-        let (mut header, mut rust) =
-            (header(include_str!("../../../cuda/params.h")), rust(include_str!("params.rs")));
+        let headers =
+            [include_str!("../../../cuda/params.h"), include_str!("../../../cuda/params_attend.h")].concat();
+        let (mut header, mut rust) = (header(&headers), rust(include_str!("params.rs")));
         // bindgen has constants first.
         header.sort();
         rust.sort();

@@ -36,7 +36,7 @@ pub fn launches(cx: &Cx<'_>, s: &ProjAdd) -> Vec<Launch> {
         return products.into_iter().chain([post_norm::launch(cx, post, y, x, cols)]).collect();
     }
     if linear::together(cx.p, &[&s.w]).is_none() {
-        let combine = Combine { gate: None, y, out: x, cols, act: None, add: true };
+        let combine = Combine { gate: None, y, out: x, cols, act: None, add: true, each: 1 };
         let products = linear::product(cx, &s.w, &input, y);
         return products.into_iter().chain([combine::launch(cx, &combine)]).collect();
     }

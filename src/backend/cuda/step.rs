@@ -10,7 +10,7 @@ use super::{attend, sample};
 use crate::backend::device::step::{Image, PagesAt};
 use crate::backend::device::tiles::Tiling;
 use crate::backend::{BackendError, device};
-use crate::program::{Limits, Row, Sampling, Step};
+use crate::program::{KvDecl, Limits, Row, Sampling, Step};
 
 /// Where the tables of a step lie, and what they held last.
 pub struct StepMemory {
@@ -64,12 +64,21 @@ impl StepMemory {
 
     /// Where kernels find them, and the next stage's weights.
     pub fn tables(&self, next: NextWeights) -> StepTables {
+        self.tables_at(self.sections.pages.pages, next)
+    }
+
+    /// The same with the pages of a cache.
+    pub fn tables_for(&self, kv: &KvDecl, next: NextWeights) -> StepTables {
+        self.tables_at(self.sections.pages.of(kv), next)
+    }
+
+    fn tables_at(&self, pages_at: usize, next: NextWeights) -> StepTables {
         let Sections { rows, outputs, pages, .. } = self.sections;
         StepTables {
             counts: self.base,
             rows: self.at(rows),
             outputs: self.at(outputs),
-            pages: self.at(pages.pages),
+            pages: self.at(pages_at),
             exact: pages.exact.map_or(0, |exact| self.at(exact)),
             pages_stride: pages.stride() as u32,
             reserved: 0,

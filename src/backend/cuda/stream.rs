@@ -114,8 +114,8 @@ fn layers(p: &Program) -> Vec<Layer> {
 }
 
 impl Layout {
-    /// For a program that takes `other_bytes` besides its weights, on a card with so much free, where it can
-    /// tell.
+    /// For a program that takes `other_bytes` with its driver besides its weights, on a card with so much
+    /// free, where it can tell.
     pub fn new(p: &Program, streaming: Option<Streaming>, free: Option<u64>, other_bytes: u64) -> Self {
         let Some(Streaming { gpu_layers, slots }) = streaming else { return Self::with(&[], 0, 0) };
         let all = layers(p);
@@ -182,6 +182,11 @@ impl Layout {
         let slots =
             MemoryPart { kind: MemoryKind::Weights, name: "slots of streamed layers".to_owned(), bytes };
         parts.into_iter().chain(Some(slots).filter(|slots| slots.bytes > 0)).collect()
+    }
+
+    /// Layers that are streamed.
+    pub fn n_streamed(&self) -> usize {
+        self.layers.len()
     }
 
     /// Bytes of memory of the host, all of which are copied in every step.

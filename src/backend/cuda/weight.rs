@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use ggml_types::{HostTensor, QuantType, planes, types};
 
 use super::driver::{Address, Driver};
+use super::pack;
 use super::params::{LINEAR_ROWS, LinearParams};
 use crate::backend::BackendError;
 use crate::program::{ActQuant, WeightDecl};
@@ -23,8 +24,13 @@ pub struct Format {
     pub ints: bool,
     /// Its kernels on tensor cores, where it has some.
     pub mma: Option<Mma>,
-    /// Whether rows are filled up to multiples of 16 bytes.
-    pads: bool,
+    /// What sets it apart from other types of its kernels (`T::Kind` in `cuda/types`): layers of one launch
+    /// have it in common.
+    pub kind: Option<u32>,
+    /// Bytes of a chunk on the device, all planes together, times 4.
+    quarter_bytes: usize,
+    /// Bytes before the planes.
+    head_bytes: usize,
     /// The bytes as the kernels read them.
     pack: fn(&HostTensor) -> Cow<'_, [u8]>,
 }
@@ -62,7 +68,9 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 64,
         ints: true,
         mma: Some(Mma::Ints),
-        pads: false,
+        kind: None,
+        quarter_bytes: 64,
+        head_bytes: 0,
         pack: rows_as_they_are,
     },
     Format {
@@ -72,7 +80,9 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 64 + 4,
         ints: true,
         mma: Some(Mma::IntBlocks),
-        pads: false,
+        kind: None,
+        quarter_bytes: 66,
+        head_bytes: 0,
         pack: |w| Cow::Owned(planes::tq2_0(&rows_as_they_are(w))),
     },
     Format {
@@ -82,7 +92,9 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 64 + 4,
         ints: true,
         mma: Some(Mma::IntBlocks),
-        pads: false,
+        kind: None,
+        quarter_bytes: 66,
+        head_bytes: 0,
         pack: |w| Cow::Owned(planes::tq1_0(&rows_as_they_are(w))),
     },
     Format {
@@ -92,7 +104,9 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 32,
         ints: false,
         mma: Some(Mma::Halves),
-        pads: true,
+        kind: None,
+        quarter_bytes: 64,
+        head_bytes: 0,
         pack: padded_rows,
     },
     Format {
@@ -102,7 +116,9 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 32,
         ints: false,
         mma: None,
-        pads: true,
+        kind: None,
+        quarter_bytes: 64,
+        head_bytes: 0,
         pack: padded_rows,
     },
     Format {
@@ -112,7 +128,9 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 16,
         ints: false,
         mma: None,
-        pads: true,
+        kind: None,
+        quarter_bytes: 64,
+        head_bytes: 0,
         pack: padded_rows,
     },
     Format {
@@ -122,7 +140,9 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 64,
         ints: false,
         mma: Some(Mma::Halves),
-        pads: false,
+        kind: None,
+        quarter_bytes: 68,
+        head_bytes: 0,
         pack: |w| Cow::Owned(planes::q8_0(&rows_as_they_are(w))),
     },
     Format {
@@ -132,7 +152,9 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 128,
         ints: false,
         mma: Some(Mma::Halves),
-        pads: false,
+        kind: None,
+        quarter_bytes: 72,
+        head_bytes: 0,
         pack: |w| Cow::Owned(planes::q4_0(&rows_as_they_are(w))),
     },
     Format {
@@ -142,10 +164,137 @@ pub static FORMATS: &[Format] = &[
         act_chunk_bytes: 256,
         ints: false,
         mma: Some(Mma::Halves),
-        pads: false,
+        kind: None,
+        quarter_bytes: 210,
+        head_bytes: 0,
         pack: |w| Cow::Owned(planes::q6_k(&rows_as_they_are(w))),
     },
+    Format {
+        kind: Some(0),
+        ..floats(&types::Q4K, &types::Q4K, 32, 72, |w| pack::split(bytes_of(w), &[16..144, 0..16]))
+    },
+    Format {
+        kind: Some(1),
+        ..floats(&types::Q5K, &types::Q4K, 32, 88, |w| Cow::Owned(pack::q5_k(bytes_of(w))))
+    },
+    Format {
+        kind: Some(2),
+        ..floats(&types::Q4_1, &types::Q5_1, 32, 80, |w| pack::split(bytes_of(w), &[4..20, 0..4]))
+    },
+    Format {
+        kind: Some(1),
+        ..floats(&types::Q5_0, &types::Q5_1, 32, 88, |w| Cow::Owned(pack::q5_0(bytes_of(w))))
+    },
+    Format {
+        kind: Some(3),
+        ..floats(&types::Q5_1, &types::Q5_1, 32, 96, |w| Cow::Owned(pack::q5_1(bytes_of(w))))
+    },
+    Format {
+        kind: Some(0),
+        ..floats(&types::Q2K, &types::Q2K, 64, 84, |w| Cow::Owned(pack::q2_k(bytes_of(w))))
+    },
+    Format {
+        kind: Some(1),
+        ..floats(&types::Q3K, &types::Q2K, 64, 116, |w| Cow::Owned(pack::q3_k(bytes_of(w))))
+    },
+    Format {
+        kind: Some(0),
+        ..floats(&types::Q2_0, &types::Q2_0, 64, 72, |w| Cow::Owned(pack::q2_0(bytes_of(w))))
+    },
+    Format {
+        kind: Some(1),
+        ..floats(&types::Pq2_0, &types::Q2_0, 64, 68, |w| Cow::Owned(pack::pq2_0(bytes_of(w))))
+    },
+    Format {
+        kind: Some(1),
+        ..floats(&types::Ptq1_0, &types::Q2_0, 64, 68, |w| Cow::Owned(pack::ptq1_0(bytes_of(w))))
+    },
+    floats(&types::Q1_0, &types::Q1_0, 128, 72, |w| pack::split(bytes_of(w), &[2..18, 0..2])),
+    Format {
+        kind: Some(pack::HALF),
+        head_bytes: pack::TABLE_BYTES,
+        ..floats(&types::Iq4Nl, &types::Iq4Nl, 32, 72, |w| Cow::Owned(pack::iq4_nl(bytes_of(w))))
+    },
+    Format {
+        kind: Some(pack::BFLOAT),
+        head_bytes: pack::TABLE_BYTES,
+        ..floats(&types::Mxfp4, &types::Iq4Nl, 32, 72, |w| Cow::Owned(pack::mxfp4(bytes_of(w))))
+    },
+    Format {
+        kind: Some(pack::FLOATS),
+        head_bytes: pack::TABLE_BYTES,
+        ..floats(&types::Nvfp4, &types::Iq4Nl, 32, 72, |w| Cow::Owned(pack::nvfp4(bytes_of(w))))
+    },
+    Format {
+        kind: Some(table(0)),
+        head_bytes: pack::TABLE_BYTES,
+        ..floats(&types::Iq4Xs, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq4_xs(bytes_of(w))))
+    },
+    Format {
+        kind: Some(table(1)),
+        head_bytes: pack::TABLE_BYTES,
+        ..floats(&types::Iq2Xxs, &types::Iq4Nl, 32, 73, |w| {
+            Cow::Owned(pack::iq2::<types::Iq2Xxs>(bytes_of(w)))
+        })
+    },
+    Format {
+        kind: Some(table(1)),
+        head_bytes: pack::TABLE_BYTES,
+        ..floats(&types::Iq2Xs, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq2::<types::Iq2Xs>(bytes_of(w))))
+    },
+    Format {
+        kind: Some(table(1)),
+        head_bytes: pack::TABLE_BYTES,
+        ..floats(&types::Iq2S, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq2::<types::Iq2S>(bytes_of(w))))
+    },
+    Format {
+        kind: Some(table(2)),
+        head_bytes: pack::TABLE_BYTES,
+        ..floats(&types::Iq3Xxs, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq3_xxs(bytes_of(w))))
+    },
+    Format {
+        kind: Some(table(3)),
+        head_bytes: pack::TABLE_BYTES,
+        ..floats(&types::Iq3S, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq3_s(bytes_of(w))))
+    },
+    Format {
+        kind: Some(table(4)),
+        head_bytes: pack::TABLE_BYTES,
+        ..floats(&types::Iq1S, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq1::<types::Iq1S>(bytes_of(w))))
+    },
+    Format {
+        kind: Some(table(4)),
+        head_bytes: pack::TABLE_BYTES,
+        ..floats(&types::Iq1M, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq1::<types::Iq1M>(bytes_of(w))))
+    },
 ];
+
+/// A type whose products are of floats, and on tensor cores of halves.
+const fn floats(
+    ty: &'static dyn QuantType,
+    kernels: &'static dyn QuantType,
+    chunk_elems: usize,
+    quarter_bytes: usize,
+    pack: fn(&HostTensor) -> Cow<'_, [u8]>,
+) -> Format {
+    Format {
+        ty,
+        kernels,
+        chunk_elems,
+        act_chunk_bytes: 4 * chunk_elems,
+        ints: false,
+        mma: Some(Mma::Halves),
+        kind: None,
+        quarter_bytes,
+        head_bytes: 0,
+        pack,
+    }
+}
+
+/// The kind of a type of 16 integers under two int8, by its table.
+const fn table(number: u32) -> u32 {
+    pack::INTS | number << 2
+}
 
 impl Format {
     /// The format of a type.
@@ -157,6 +306,12 @@ impl Format {
     pub fn chunks(&self, cols: usize) -> usize {
         cols.div_ceil(self.chunk_elems)
     }
+
+    /// Bytes that packing makes of a tensor.
+    pub fn packed_bytes(&self, rows: usize, cols: usize) -> u64 {
+        let chunks = (rows as u64).saturating_mul(self.chunks(cols) as u64);
+        self.head_bytes as u64 + chunks.saturating_mul(self.quarter_bytes as u64) / 4
+    }
 }
 
 /// How a linear layer multiplies.
@@ -167,10 +322,11 @@ pub struct Products {
     pub floats: bool,
 }
 
-/// Whether both have the same kernels.
+/// Whether one launch can have both.
 impl PartialEq for Products {
     fn eq(&self, other: &Self) -> bool {
-        self.format.kernels.is(other.format.kernels) && self.floats == other.floats
+        let same_kernels = self.format.kernels.is(other.format.kernels) && self.floats == other.floats;
+        same_kernels && self.format.kind == other.format.kind
     }
 }
 
@@ -210,11 +366,11 @@ pub const FLOATS: &str = "__floats";
 
 /// What a weight lies on the device as, and its bytes there, as packing makes them.
 pub fn on_device(decl: &WeightDecl) -> (Option<&'static str>, u64) {
-    let format = Format::of(decl.ty);
-    let (ty, pads) = format.map_or((decl.ty, false), |format| (format.kernels, format.pads));
-    let row_bytes = ty.row_bytes(decl.cols).map_or(u64::MAX, |bytes| bytes as u64);
-    let row_bytes = if pads { row_bytes.next_multiple_of(16) } else { row_bytes };
-    (format.map(|format| format.kernels.name()), row_bytes.saturating_mul(decl.rows as u64))
+    let Some(format) = Format::of(decl.ty) else {
+        let row_bytes = decl.ty.row_bytes(decl.cols).map_or(u64::MAX, |bytes| bytes as u64);
+        return (None, row_bytes.saturating_mul(decl.rows as u64));
+    };
+    (Some(format.kernels.name()), format.packed_bytes(decl.rows, decl.cols))
 }
 
 /// Bytes of a weight as they lie on the device.
@@ -237,7 +393,7 @@ pub struct DeviceWeight {
     pub cols: usize,
     /// Where it lies.
     pub data: Address,
-    /// The scale of a type that has one a tensor, 1 for others.
+    /// The scale of a type that has one a tensor; of one that has a kind, the bits of it; 1 for others.
     pub tensor_scale: f32,
 }
 
@@ -255,7 +411,9 @@ impl DeviceWeight {
 
     /// A weight whose [`packed`] bytes are brought to an address by others.
     pub fn at(data: Address, w: &HostTensor) -> Self {
-        let tensor_scale = w.ty.tensor_scale(&w.bytes, w.rows, w.cols).expect("a whole tensor");
+        let kind = Format::of(w.ty).and_then(|format| format.kind);
+        let of_tensor = || w.ty.tensor_scale(&w.bytes, w.rows, w.cols).expect("a whole tensor");
+        let tensor_scale = kind.map_or_else(of_tensor, f32::from_bits);
         Self { ty: w.ty, rows: w.rows, cols: w.cols, data, tensor_scale }
     }
 
@@ -281,8 +439,12 @@ fn row_bytes(w: &HostTensor) -> usize {
     w.ty.row_bytes(w.cols).expect("a shape that the type can hold")
 }
 
+fn bytes_of(w: &HostTensor) -> &[u8] {
+    &w.bytes[..w.rows * row_bytes(w)]
+}
+
 fn rows_as_they_are(w: &HostTensor) -> Cow<'_, [u8]> {
-    Cow::Borrowed(&w.bytes[..w.rows * row_bytes(w)])
+    Cow::Borrowed(bytes_of(w))
 }
 
 /// Rows padded with zeros to multiples of 16 bytes.

@@ -5,9 +5,9 @@ use std::ops::Range;
 use bytemuck::Pod;
 
 use crate::backend::BackendError;
-use crate::program::{Limits, PageTable};
+use crate::program::{KvDecl, Limits, PageTable};
 
-/// What stands for an exact page that is not there.
+/// What stands for an exact page, or one of a sliding window, that is not there.
 pub const NO_PAGE: u32 = u32::MAX;
 
 /// The words of the tables: what the device has, which is nothing but 0 at first, and what it is to have.
@@ -23,6 +23,8 @@ pub struct PagesAt {
     pub pages: usize,
     /// The same of exact pages, where some cache is windowed.
     pub exact: Option<usize>,
+    /// The same of caches that keep a sliding window, where there are such.
+    pub sliding: Option<usize>,
     n_seqs: usize,
     stride: usize,
 }
@@ -31,12 +33,20 @@ impl PagesAt {
     /// Tables from word `at` on.
     pub fn new(at: usize, limits: &Limits) -> Self {
         let (n_seqs, stride) = (limits.seqs, limits.pages);
-        Self { pages: at, exact: (limits.exact_pages > 0).then_some(at + n_seqs * stride), n_seqs, stride }
+        let behind = |before: usize, pages: usize| (pages > 0).then_some(before + n_seqs * stride);
+        let exact = behind(at, limits.exact_pages);
+        let sliding = behind(exact.unwrap_or(at), limits.sliding_pages);
+        Self { pages: at, exact, sliding, n_seqs, stride }
+    }
+
+    /// The tables that a cache's pages stand in, exact ones aside.
+    pub fn of(&self, kv: &KvDecl) -> usize {
+        self.sliding.filter(|_| kv.sliding.is_some()).unwrap_or(self.pages)
     }
 
     /// The word behind them.
     pub fn end(&self) -> usize {
-        self.exact.unwrap_or(self.pages) + self.n_seqs * self.stride
+        self.sliding.or(self.exact).unwrap_or(self.pages) + self.n_seqs * self.stride
     }
 
     /// Entries of one sequence.
@@ -87,11 +97,12 @@ impl Image {
             let words = at.pages + of_seq..at.pages + of_seq + pages.len();
             self.wanted[words.clone()].copy_from_slice(pages);
             self.bring(words, &mut write)?;
-            if let Some(exact_at) = at.exact {
-                let exact = table.exact(seq as u32);
-                let exact = &exact[..exact.len().min(at.stride)];
-                let words = exact_at + of_seq..exact_at + of_seq + exact.len();
-                let wanted = self.wanted[words.clone()].iter_mut().zip(exact);
+            let seq = seq as u32;
+            for (at_some, some) in [(at.exact, table.exact(seq)), (at.sliding, table.sliding(seq))] {
+                let Some(at_some) = at_some else { continue };
+                let some = &some[..some.len().min(at.stride)];
+                let words = at_some + of_seq..at_some + of_seq + some.len();
+                let wanted = self.wanted[words.clone()].iter_mut().zip(some);
                 wanted.for_each(|(to, page)| *to = page.unwrap_or(NO_PAGE));
                 self.bring(words, &mut write)?;
             }
@@ -126,10 +137,11 @@ mod tests {
         for seq in 0..3 {
             table.seq_mut(seq).extend([10 * seq + 1, 10 * seq + 2, 10 * seq + 3]);
             table.exact_mut(seq).extend([Some(7), None]);
+            table.sliding_mut(seq).extend([None, Some(8), Some(9)]);
         }
-        let limits = Limits { rows: 1, outputs: 1, seqs: 2, pages: 2, exact_pages: 1 };
+        let limits = Limits { rows: 1, outputs: 1, seqs: 2, pages: 2, exact_pages: 1, sliding_pages: 3 };
         let at = PagesAt::new(1, &limits);
-        assert_eq!(at.end(), 9);
+        assert_eq!(at.end(), 13);
         let mut device = vec![0; at.end()];
         let mut image = Image::new(at.end());
         let write = |at: usize, words: &[u32]| {
@@ -137,6 +149,8 @@ mod tests {
             Ok(())
         };
         image.bring_pages(&table, at, write).unwrap();
-        assert_eq!(device, [0, 1, 2, 11, 12, 7, NO_PAGE, 7, NO_PAGE]);
+        assert_eq!(device, [0, 1, 2, 11, 12, 7, NO_PAGE, 7, NO_PAGE, NO_PAGE, 8, NO_PAGE, 8]);
+        let without = PagesAt::new(1, &Limits { exact_pages: 0, ..limits });
+        assert_eq!((without.exact, without.sliding, without.end()), (None, Some(5), 9));
     }
 }

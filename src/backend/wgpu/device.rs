@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wgpu::{
@@ -67,6 +67,8 @@ pub struct Gpu {
     /// Bytes that all buffers may take, where that is limited, and have taken.
     memory_bytes: Option<u64>,
     taken_bytes: AtomicU64,
+    /// Bytes of uploads since the last wait for them.
+    queued_bytes: AtomicUsize,
     /// Bytes at a multiple of which parameters may lie.
     pub(super) params_align: u64,
     /// Nanoseconds of a timestamp's step, where stages are timed.
@@ -271,6 +273,7 @@ impl Gpu {
             max_part_bytes: options.max_part_bytes.map_or(most, |bytes| bytes.min(most)),
             memory_bytes: options.memory_bytes,
             taken_bytes: AtomicU64::new(0),
+            queued_bytes: AtomicUsize::new(0),
             params_align: u64::from(limits.min_uniform_buffer_offset_alignment),
             failure,
             pipelines: Mutex::default(),
@@ -354,17 +357,26 @@ impl Gpu {
         self.queue.write_buffer(buffer, offset, bytes);
     }
 
-    /// Writes what may be large, waiting now and then, so that copies of it do not pile up.
+    /// Writes what may be large, waiting now and then, so that copies of it do not pile up: neither those of
+    /// one call nor those of many. `offset` is a multiple of 4. Where `bytes` are not, zeros follow them.
     ///
     /// # Errors
     /// [`BackendError::Device`].
-    pub(super) fn upload(&self, buffer: &Buffer, bytes: &[u8]) -> Result<(), BackendError> {
-        for (i, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
-            self.write(buffer, (i * PIECE_BYTES) as u64, piece);
-            if piece.len() == PIECE_BYTES {
+    pub(super) fn upload(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), BackendError> {
+        let (whole, last) = bytes.split_at(bytes.len() / 4 * 4);
+        for (at, piece) in (offset..).step_by(PIECE_BYTES).zip(whole.chunks(PIECE_BYTES)) {
+            self.write(buffer, at, piece);
+            let queued = self.queued_bytes.fetch_add(piece.len(), Ordering::Relaxed) + piece.len();
+            if queued >= PIECE_BYTES {
+                self.queued_bytes.store(0, Ordering::Relaxed);
                 self.submit(self.encoder())?;
                 self.wait(None)?;
             }
+        }
+        if !last.is_empty() {
+            let mut word = [0; 4];
+            word[..last.len()].copy_from_slice(last);
+            self.write(buffer, offset + whole.len() as u64, &word);
         }
         self.check()
     }

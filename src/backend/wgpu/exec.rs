@@ -102,7 +102,7 @@ pub fn plan(gpu: &Gpu, p: &Program) -> Result<DeviceMemory, BackendError> {
     });
     let parts = [weights, memory::caches(caches), sizes.others(p)].concat();
     let (device, free_bytes) = (gpu.description(), gpu.free_bytes());
-    Ok(DeviceMemory { device, parts, overhead: Vec::new(), host_bytes: 0, free_bytes, margin_bytes: 0 })
+    Ok(DeviceMemory { free_bytes, ..DeviceMemory::of(device, parts) })
 }
 
 impl Compiled {
@@ -309,7 +309,7 @@ fn make_ready(gpu: &Gpu, wanted: &[Vec<Dispatch<'_>>]) -> Result<Vec<Vec<Ready>>
         words.resize(words.len().next_multiple_of(4), 0);
     }
     let params = gpu.buffer(4 * words.len() as u64, BufferUsages::UNIFORM | BufferUsages::COPY_DST)?;
-    gpu.upload(&params, bytemuck::cast_slice(&words))?;
+    gpu.upload(&params, 0, bytemuck::cast_slice(&words))?;
     let mut places = places.into_iter();
     let mut ready = |dispatch: &Dispatch<'_>| {
         let (offset, bytes) =

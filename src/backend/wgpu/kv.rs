@@ -10,6 +10,7 @@ use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, KvSide, kv as registry};
 
 use crate::backend::KvPage;
+use crate::backend::device::step::PagesAt;
 use crate::backend::device::tables::{hadamard_factor, sign_words};
 use crate::program::{KvDecl, Limits, PAGE};
 
@@ -162,7 +163,7 @@ impl Layout {
 pub fn bytes(kv: &KvDecl, side: KvSide, limits: &Limits) -> u64 {
     let layout = Layout::of(kv, side);
     let mean = if side == KvSide::Keys && layout.exact_words > 0 { kv.head_dim } else { 0 };
-    let pages = (layout.page_words as u64).saturating_mul(limits.pages as u64);
+    let pages = (layout.page_words as u64).saturating_mul(kv.pages(limits) as u64);
     let exact = ((layout.exact_words + mean) as u64).saturating_mul(limits.exact_pages as u64);
     pages.saturating_add(exact).saturating_mul(4 * kv.n_kv_heads as u64)
 }
@@ -181,9 +182,11 @@ pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Ve
         let words = kv.n_kv_heads * words;
         (4 * (from * kv.n_kv_heads + i as usize * words) as u64, 4 * words)
     };
-    let exact_at = limits.pages * layout.page_words;
+    let exact_at = kv.pages(limits) * layout.page_words;
     let mut stretches = match page {
-        KvPage::Quantised(i) => vec![nth(0, layout.page_words, i)],
+        KvPage::Quantised(_) if kv.sliding.is_some() => Vec::new(),
+        KvPage::Sliding(_) if kv.sliding.is_none() => Vec::new(),
+        KvPage::Quantised(i) | KvPage::Sliding(i) => vec![nth(0, layout.page_words, i)],
         KvPage::Exact(i) if side == KvSide::Keys => {
             let means_at = exact_at + limits.exact_pages * layout.exact_words;
             vec![nth(exact_at, layout.exact_words, i), nth(means_at, kv.head_dim, i)]
@@ -216,14 +219,15 @@ pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
     let shrink = hadamard_factor(kv.head_dim);
     let [sinks, newest] = [kv.window.sink_pages, kv.window.newest_pages].map(pages);
     let head = [kv.n_kv_heads as u32, kv.head_dim as u32, sinks, newest];
-    let factors = [shrink.to_bits(), sign_factor.to_bits(), 0, 0];
+    let tables = PagesAt::new(0, limits);
+    let factors = [shrink.to_bits(), sign_factor.to_bits(), (tables.of(kv) - tables.pages) as u32, 0];
     head.into_iter().chain(factors).chain(signs.into_iter().flatten()).collect()
 }
 
 /// What kernels are told of one side of it: `Side` there.
 pub fn side_params(kv: &KvDecl, side: KvSide, limits: &Limits) -> Vec<u32> {
     let layout = Layout::of(kv, side);
-    let exact_at = limits.pages * kv.n_kv_heads * layout.page_words;
+    let exact_at = kv.pages(limits) * kv.n_kv_heads * layout.page_words;
     let means_at = exact_at + limits.exact_pages * kv.n_kv_heads * layout.exact_words;
     let places = [
         layout.words,

@@ -117,6 +117,7 @@ impl Sizes {
             (format!("{} of {rows} rows", buf.name), rows.saturating_mul(4 * buf.cols as u64))
         };
         let of_kv = |kv: &KvDecl| {
+            let positions = kv.pages(&limits) * PAGE;
             [("keys", KvSide::Keys), ("values", KvSide::Values)].map(|(name, side)| {
                 (format!("{name} of {positions} positions"), kv::bytes(kv, side, &limits))
             })
@@ -221,7 +222,7 @@ impl Memory {
         let pairs = p.kvs.iter().map(|_| [(); 2].map(|()| kvs.next().expect("two a cache"))).collect();
         let ropes = many(&sizes.ropes)?;
         for (rope, buffer) in p.ropes.iter().zip(&ropes) {
-            gpu.upload(buffer, bytemuck::cast_slice(&tables::rope(rope, p.limits.pages * PAGE)))?;
+            gpu.upload(buffer, 0, bytemuck::cast_slice(&tables::rope(rope, p.limits.pages * PAGE)))?;
         }
         let constants_buffer = gpu.storage(sizes.constants)?;
         let mut encoder = gpu.encoder();
@@ -239,7 +240,7 @@ impl Memory {
                 let place = |w: Weight| places[w.0 as usize].expect("a vector of f32");
                 let table = experts::table(&layers, place);
                 let buffer = gpu.storage(4 * table.len() as u64)?;
-                gpu.upload(&buffer, bytemuck::cast_slice(&table))?;
+                gpu.upload(&buffer, 0, bytemuck::cast_slice(&table))?;
                 expert_tables.insert(layers[0].w, buffer);
             }
         }

@@ -36,7 +36,7 @@ use wgpu::Buffer;
 
 use super::{
     Auto, Backend, BackendError, DeviceMemory, DeviceOption, Entry, Exec, KvPage, Plan, StageTime, WeightId,
-    registry,
+    WeightRows, registry,
 };
 use crate::program::{Buf, Program, RowsOf, Sampling, Stage, Step, Weight};
 use device::{Gpu, Options};
@@ -135,6 +135,11 @@ impl Backend for Wgpu {
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
         self.weights.push(DeviceWeight::upload(&self.gpu, w)?);
+        Ok(WeightId(self.weights.len() as u32 - 1))
+    }
+
+    fn upload_rows(&mut self, w: &dyn WeightRows) -> Result<WeightId, BackendError> {
+        self.weights.push(DeviceWeight::upload_rows(&self.gpu, w)?);
         Ok(WeightId(self.weights.len() as u32 - 1))
     }
 

@@ -49,6 +49,7 @@ const FILES: &[(&str, &str)] = &[
     ("lib/pairs.wgsl", include_str!("shaders/lib/pairs.wgsl")),
     ("lib/halves.wgsl", include_str!("shaders/lib/halves.wgsl")),
     ("lib/k_groups.wgsl", include_str!("shaders/lib/k_groups.wgsl")),
+    ("lib/points.wgsl", include_str!("shaders/lib/points.wgsl")),
     ("lib/table.wgsl", include_str!("shaders/lib/table.wgsl")),
     ("lib/uneven.wgsl", include_str!("shaders/lib/uneven.wgsl")),
     ("lib/cache.wgsl", include_str!("shaders/lib/cache.wgsl")),

@@ -1,5 +1,6 @@
 //! Weights on the device: the upload, in parts where a weight is larger than a buffer may be.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use wgpu::Buffer;
 use super::device::{Gpu, buffer_bytes, error};
 use super::shader::{LANES, THREADS};
 use super::weight::Format;
-use crate::backend::BackendError;
+use crate::backend::{BackendError, WeightRows};
+use crate::program::WeightDecl;
 
 /// A weight on the device. Cloning shares it.
 #[derive(Clone, Debug)]
@@ -61,13 +63,23 @@ fn rows_of_part(max_part_bytes: u64, format: &Format, cols: usize) -> usize {
     /// A grid has no more workgroups in one direction.
     const MOST: u64 = 65_535 * (THREADS / LANES) as u64;
     // Planes begin at multiples of 16 bytes.
-    let room = max_part_bytes.saturating_sub(64);
+    let room = max_part_bytes.saturating_sub(64 + format.book().len() as u64);
     (room / format.row_bytes(cols).max(1) as u64).min(MOST) as usize
 }
 
 /// Stretches of at most `most` rows.
 fn parts_of(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     (0..rows).step_by(most).map(move |first| first..rows.min(first + most))
+}
+
+/// Bytes of a weight that are read and packed at a time.
+pub const CHUNK_BYTES: usize = 4 << 20;
+
+/// Rows of them. What they have of any plane is a multiple of 4 bytes, as writes are.
+fn rows_of_chunk(ty: &dyn QuantType, cols: usize) -> usize {
+    let row_bytes = ty.row_bytes(cols).unwrap_or(0).max(1);
+    let step = 4 * ty.rows_together();
+    (CHUNK_BYTES / row_bytes / step).max(1) * step
 }
 
 /// Why a weight cannot lie on the device, if it cannot.
@@ -85,31 +97,63 @@ pub fn device_bytes(gpu: &Gpu, format: &Format, rows: usize, cols: usize) -> u64
 }
 
 impl DeviceWeight {
-    /// Packs and uploads a weight.
+    /// Packs and uploads a weight, a stretch of rows at a time.
     ///
     /// # Panics
     /// Where its type has no kernels: the plan says so first.
     pub fn upload(gpu: &Gpu, w: &HostTensor) -> Result<Self, BackendError> {
-        let format = Format::of(w.ty).unwrap_or_else(|| panic!("{}: {} has no kernels", w.name, w.ty.name()));
-        if let Some(why) = unsupported(gpu, &w.name, format, w.cols) {
+        Self::of_rows(gpu, &w.name, w.ty, [w.rows, w.cols], |rows| Ok((Cow::Borrowed(w), rows)))
+    }
+
+    /// The same of a weight that is read by rows: of a large one, no more than [`CHUNK_BYTES`] are in memory
+    /// at a time, and as many packed.
+    ///
+    /// # Panics
+    /// As [`upload`](Self::upload).
+    pub fn upload_rows(gpu: &Gpu, w: &dyn WeightRows) -> Result<Self, BackendError> {
+        let WeightDecl { name, ty, rows: n_rows, cols, .. } = w.decl();
+        Self::of_rows(gpu, name, *ty, [*n_rows, *cols], |rows| {
+            let together = ty.rows_together();
+            let first = rows.start / together * together;
+            let end = rows.end.next_multiple_of(together).min(*n_rows);
+            Ok((Cow::Owned(w.read(first..end)?), rows.start - first..rows.end - first))
+        })
+    }
+
+    /// `read` gives a tensor that has the rows which it is asked for, and which of its rows they are.
+    fn of_rows<'a>(
+        gpu: &Gpu,
+        name: &str,
+        ty: &'static dyn QuantType,
+        [rows, cols]: [usize; 2],
+        read: impl Fn(Range<usize>) -> Result<(Cow<'a, HostTensor>, Range<usize>), BackendError>,
+    ) -> Result<Self, BackendError> {
+        let format = Format::of(ty).unwrap_or_else(|| panic!("{name}: {} has no kernels", ty.name()));
+        if let Some(why) = unsupported(gpu, name, format, cols) {
             return Err(error("uploading a weight", why));
         }
+        let mut tensor_scale = 1.0;
         let mut parts = Vec::new();
-        for rows in parts_of(w.rows, rows_of_part(gpu.max_part_bytes, format, w.cols)) {
-            let bytes = format.packed(w, rows.clone());
-            let buffer = gpu.storage(bytes.len() as u64)?;
-            let whole = bytes.len() / 4 * 4;
-            gpu.upload(&buffer, &bytes[..whole])?;
-            if whole < bytes.len() {
-                let mut last = [0; 4];
-                last[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
-                gpu.write(&buffer, whole as u64, &last);
+        for part in parts_of(rows, rows_of_part(gpu.max_part_bytes, format, cols)) {
+            let planes = format.planes(part.len(), cols);
+            let buffer = gpu.storage(format.packed_bytes(part.len(), cols))?;
+            gpu.upload(&buffer, 0, format.book())?;
+            for chunk in parts_of(part.len(), rows_of_chunk(ty, cols)) {
+                let (tensor, of_tensor) = read(part.start + chunk.start..part.start + chunk.end)?;
+                let scale = ty.tensor_scale(&tensor.bytes, tensor.rows, cols);
+                tensor_scale = scale.expect("a whole tensor");
+                let packed = format.packed(&tensor, of_tensor);
+                let before = format.planes(chunk.start, cols);
+                let of_chunk = format.planes(chunk.len(), cols);
+                for ((plane, before), of_chunk) in planes.iter().zip(before).zip(of_chunk) {
+                    let bytes = &packed[of_chunk.start as usize..of_chunk.end as usize];
+                    gpu.upload(&buffer, plane.start + (before.end - before.start), bytes)?;
+                }
             }
             let bytes = buffer.size();
-            parts.push(Part { rows, buffer, at: 0, bytes, is_joined: false });
+            parts.push(Part { rows: part, buffer, at: 0, bytes, is_joined: false });
         }
-        let tensor_scale = w.ty.tensor_scale(&w.bytes, w.rows, w.cols).expect("a whole tensor");
-        Ok(Self { ty: w.ty, rows: w.rows, cols: w.cols, parts: parts.into(), tensor_scale })
+        Ok(Self { ty, rows, cols, parts: parts.into(), tensor_scale })
     }
 
     /// `Matrix` in the kernels' parameters.
@@ -158,12 +202,43 @@ mod tests {
     fn as_many_bytes_are_planned_as_packing_makes() {
         for format in FORMATS {
             let (rows, cols) = (8, 256 * 3);
-            let Ok(bytes) = format.ty.encode(&vec![0.5; rows * cols], rows, cols) else { continue };
+            let zeros = || vec![0; format.ty.byte_len(rows, cols).expect("whole blocks")];
+            let bytes = format.ty.encode(&vec![0.5; rows * cols], rows, cols).unwrap_or_else(|_| zeros());
             let w = HostTensor { name: String::new(), ty: format.ty, rows, cols, bytes: bytes.into() };
             for part in [0..4, 4..8, 0..8] {
                 let (name, planned) = (format.ty.name(), format.packed_bytes(part.len(), cols));
                 assert_eq!(planned, format.packed(&w, part).len() as u64, "{name}");
             }
+        }
+    }
+
+    /// Rows that are packed in stretches lie where they do if they are packed together.
+    #[test]
+    fn the_planes_of_stretches_make_those_of_the_whole() {
+        for format in FORMATS {
+            let (rows, cols) = (20, 256 * 3);
+            let values: Vec<f32> = (0..rows * cols).map(|i| [-1.0, 0.0, 1.0][i * i % 11 % 3]).collect();
+            let any = || {
+                let n = format.ty.byte_len(rows, cols).expect("whole blocks");
+                (0..n).map(|i| (i * i % 251) as u8).collect()
+            };
+            let bytes = format.ty.encode(&values, rows, cols).unwrap_or_else(|_| any());
+            let w = HostTensor { name: String::new(), ty: format.ty, rows, cols, bytes: bytes.into() };
+            let want = format.packed(&w, 0..rows);
+            let planes = format.planes(rows, cols);
+            let mut got = vec![0; want.len()];
+            got[..format.book().len()].copy_from_slice(format.book());
+            for chunk in [0..8, 8..16, 16..20] {
+                let packed = format.packed(&w, chunk.clone());
+                let (before, of_chunk) = (format.planes(chunk.start, cols), format.planes(chunk.len(), cols));
+                for ((plane, before), of_chunk) in planes.iter().zip(before).zip(of_chunk) {
+                    let at = plane.start + (before.end - before.start);
+                    let bytes = &packed[of_chunk.start as usize..of_chunk.end as usize];
+                    assert!(at.is_multiple_of(4) && bytes.len().is_multiple_of(4), "{}", format.ty.name());
+                    got[at as usize..][..bytes.len()].copy_from_slice(bytes);
+                }
+            }
+            assert!(got == *want, "{}", format.ty.name());
         }
     }
 

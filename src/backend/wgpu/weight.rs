@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use ggml_types::codebooks::packed;
 use ggml_types::{HostTensor, QuantType, planes, types};
 
 use crate::program::ActQuant;
@@ -34,8 +35,11 @@ enum Pack {
     PadBlocks(usize),
     /// As planes of the bytes of every block, each from a multiple of 16 bytes on.
     Split(&'static [Range<usize>]),
-    /// As planes, one right behind the other, as many bytes as the rows of the kernels' type have.
-    Planes(fn(&HostTensor, Range<usize>) -> Vec<u8>),
+    /// A codebook, of a multiple of 16 bytes, and such planes behind it.
+    Points(&'static [u8], &'static [Range<usize>]),
+    /// As planes, one right behind the other, as many bytes as the rows of the kernels' type have: so many of
+    /// each block, and last what rows have beside their blocks.
+    Planes(fn(&HostTensor, Range<usize>) -> Vec<u8>, &'static [usize]),
     /// As planes of another type's blocks.
     PlanesOf(fn(&HostTensor, Range<usize>) -> Vec<u8>, &'static [Range<usize>]),
 }
@@ -76,7 +80,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 16,
         ints: false,
         quarter_bytes: 68,
-        pack: Pack::Planes(|w, rows| planes::q8_0(bytes_of(w, rows))),
+        pack: Pack::Planes(|w, rows| planes::q8_0(bytes_of(w, rows)), &[32, 2]),
     },
     Format {
         ty: &types::Q6K,
@@ -85,7 +89,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 210,
-        pack: Pack::Planes(|w, rows| planes::q6_k(bytes_of(w, rows))),
+        pack: Pack::Planes(|w, rows| planes::q6_k(bytes_of(w, rows)), &[128, 64, 16, 2]),
     },
     Format {
         ty: &types::Q4_0,
@@ -94,7 +98,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 72,
-        pack: Pack::Planes(|w, rows| planes::q4_0(bytes_of(w, rows))),
+        pack: Pack::Planes(|w, rows| planes::q4_0(bytes_of(w, rows)), &[16, 2]),
     },
     Format {
         ty: &types::Bf16,
@@ -112,7 +116,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 66,
-        pack: Pack::Planes(|w, rows| planes::tq2_0(bytes_of(w, rows))),
+        pack: Pack::Planes(|w, rows| planes::tq2_0(bytes_of(w, rows)), &[64, 2]),
     },
     Format {
         ty: &types::Tq1_0,
@@ -121,7 +125,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 66,
-        pack: Pack::Planes(|w, rows| planes::tq1_0(bytes_of(w, rows))),
+        pack: Pack::Planes(|w, rows| planes::tq1_0(bytes_of(w, rows)), &[64, 2]),
     },
     Format {
         ty: &types::Q4K,
@@ -229,7 +233,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 64,
-        pack: Pack::Planes(planes::iq2_bn),
+        pack: Pack::Planes(planes::iq2_bn, &[16]),
     },
     Format {
         ty: &types::Iq2BnR4,
@@ -238,7 +242,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 64,
-        pack: Pack::Planes(planes::iq2_bn_r4),
+        pack: Pack::Planes(planes::iq2_bn_r4, &[16]),
     },
     Format {
         ty: &types::Iq1Bn,
@@ -247,7 +251,7 @@ pub static FORMATS: &[Format] = &[
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 64,
-        pack: Pack::Planes(planes::iq1_bn),
+        pack: Pack::Planes(planes::iq1_bn, &[16]),
     },
     Format {
         ty: &types::Q1_0,
@@ -285,6 +289,69 @@ pub static FORMATS: &[Format] = &[
         quarter_bytes: 68,
         pack: Pack::PlanesOf(|w, rows| planes::ptq1_0(bytes_of(w, rows)), &[2..34, 0..2]),
     },
+    Format {
+        ty: &types::Iq2Xxs,
+        kernels: &types::Iq2Xxs,
+        shader: include_str!("shaders/types/iq2_xxs.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 33,
+        pack: Pack::Points(packed::IQ2_XXS, &[2..66, 0..2]),
+    },
+    Format {
+        ty: &types::Iq2Xs,
+        kernels: &types::Iq2Xs,
+        shader: include_str!("shaders/types/iq2_xs.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 37,
+        pack: Pack::Points(packed::IQ2_XS, &[2..66, 66..74, 0..2]),
+    },
+    Format {
+        ty: &types::Iq2S,
+        kernels: &types::Iq2S,
+        shader: include_str!("shaders/types/iq2_s.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 41,
+        pack: Pack::Points(packed::IQ2_S, &[2..66, 66..82, 0..2]),
+    },
+    Format {
+        ty: &types::Iq3Xxs,
+        kernels: &types::Iq3Xxs,
+        shader: include_str!("shaders/types/iq3_xxs.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 49,
+        pack: Pack::Points(packed::IQ3_XXS, &[2..98, 0..2]),
+    },
+    Format {
+        ty: &types::Iq3S,
+        kernels: &types::Iq3S,
+        shader: include_str!("shaders/types/iq3_s.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 55,
+        pack: Pack::Points(packed::IQ3_S, &[2..66, 74..106, 66..74, 106..110, 0..2]),
+    },
+    Format {
+        ty: &types::Iq1S,
+        kernels: &types::Iq1S,
+        shader: include_str!("shaders/types/iq1_s.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 25,
+        pack: Pack::Points(packed::IQ1_S, &[2..34, 34..50, 0..2]),
+    },
+    Format {
+        ty: &types::Iq1M,
+        kernels: &types::Iq1M,
+        shader: include_str!("shaders/types/iq1_m.wgsl"),
+        chunk_elems: 32,
+        ints: false,
+        quarter_bytes: 28,
+        pack: Pack::Points(packed::IQ1_S, &[0..32, 32..48, 48..56]),
+    },
 ];
 
 impl Format {
@@ -305,6 +372,11 @@ impl Format {
         (self.chunks(cols) * self.quarter_bytes).div_ceil(4) + shared
     }
 
+    /// What comes before the planes of every part: the codebook of a type that has one.
+    pub fn book(&self) -> &'static [u8] {
+        if let Pack::Points(book, _) = self.pack { book } else { &[] }
+    }
+
     /// Some rows as the kernels read them.
     pub fn packed<'a>(&self, w: &'a HostTensor, rows: Range<usize>) -> Cow<'a, [u8]> {
         match &self.pack {
@@ -315,26 +387,50 @@ impl Format {
                 padded(bytes_of(w, rows), block_bytes, *align)
             }
             Pack::Split(of_block) => Cow::Owned(planes::split(bytes_of(w, rows), of_block)),
-            Pack::Planes(planes) | Pack::PlanesOf(planes, _) => Cow::Owned(planes(w, rows)),
+            Pack::Points(book, of_block) => {
+                Cow::Owned([book, &planes::split(bytes_of(w, rows), of_block)[..]].concat())
+            }
+            Pack::Planes(planes, _) | Pack::PlanesOf(planes, _) => Cow::Owned(planes(w, rows)),
         }
     }
 
     /// Bytes that [`packed`](Self::packed) makes of so many rows of a shape that the type can hold.
     pub fn packed_bytes(&self, rows: usize, cols: usize) -> u64 {
+        self.planes(rows, cols).last().map_or(0, |plane| plane.end)
+    }
+
+    /// Where the planes of so many packed rows lie, behind the codebook if there is one. Each begins at a
+    /// multiple of 4 bytes. What stretches of rows have of a plane lies one behind the other in the plane of
+    /// all of them.
+    pub fn planes(&self, rows: usize, cols: usize) -> Vec<Range<u64>> {
         let of = |ty: &dyn QuantType, cols| ty.row_bytes(cols).map_or(0, |bytes| bytes as u64);
         let (rows, row_bytes) = (rows as u64, of(self.kernels, cols));
+        let head = of(self.kernels, 0);
+        let blocks = |block_bytes: u64| rows * ((row_bytes - head) / block_bytes);
+        let behind = |sizes: &mut dyn Iterator<Item = u64>, align: u64| {
+            let place = |at: &mut u64, bytes: u64| {
+                let start = at.next_multiple_of(align);
+                *at = start + bytes;
+                Some(start..*at)
+            };
+            sizes.scan(self.book().len() as u64, place).collect()
+        };
+        let one = |bytes: u64| behind(&mut std::iter::once(bytes), 1);
         match &self.pack {
-            Pack::AsTheyAre | Pack::Planes(_) => rows * row_bytes,
-            Pack::PadRows(align) => rows * row_bytes.next_multiple_of(*align as u64),
+            Pack::AsTheyAre => one(rows * row_bytes),
+            Pack::PadRows(align) => one(rows * row_bytes.next_multiple_of(*align as u64)),
             Pack::PadBlocks(align) => {
                 let block_bytes = of(self.kernels, self.kernels.block_elems());
-                rows * row_bytes / block_bytes * block_bytes.next_multiple_of(*align as u64)
+                one(blocks(block_bytes) * block_bytes.next_multiple_of(*align as u64))
             }
-            Pack::Split(of_block) | Pack::PlanesOf(_, of_block) => {
-                let block_bytes: usize = of_block.iter().map(Range::len).sum();
-                let blocks = rows * row_bytes / block_bytes as u64;
-                let planes = of_block.iter().map(|of_block| blocks * of_block.len() as u64);
-                planes.fold(0, |at: u64, bytes| at.next_multiple_of(16) + bytes)
+            Pack::Split(of_block) | Pack::Points(_, of_block) | Pack::PlanesOf(_, of_block) => {
+                let blocks = blocks(of_block.iter().map(|plane| plane.len() as u64).sum());
+                behind(&mut of_block.iter().map(|plane| blocks * plane.len() as u64), 16)
+            }
+            Pack::Planes(_, of_block) => {
+                let blocks = blocks(of_block.iter().map(|bytes| *bytes as u64).sum());
+                let of_rows = (head > 0).then_some(rows * head);
+                behind(&mut of_block.iter().map(|bytes| blocks * *bytes as u64).chain(of_rows), 1)
             }
         }
     }

@@ -97,26 +97,35 @@ pub fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, E
 
     // Warm-up: the prompt once, and two single steps, the second of which may be queued ahead.
     run(&mut session, Test { n_gen: test.n_gen.min(2), ..test }, &prompt, token(0))?;
-    let before = engine.stage_times()?;
+    let mut all: Vec<StageTime> = Vec::new();
     let mut seconds = Vec::new();
     for _ in 0..repetitions {
+        // What has left the windows of layers that keep no more is computed again, before the clock runs.
+        session.cut_back(test.n_depth);
+        session.prefill(&[])?;
+        let before = engine.stage_times()?.unwrap_or_default();
         let start = Instant::now();
         run(&mut session, test, &prompt, token(0))?;
         seconds.push(start.elapsed().as_secs_f64());
+        let after = engine.stage_times()?.unwrap_or_default();
+        all.resize(after.len(), StageTime::default());
+        for (sum, (before, after)) in all.iter_mut().zip(before.iter().zip(&after)) {
+            sum.calls += after.calls - before.calls;
+            sum.nanoseconds += after.nanoseconds - before.nanoseconds;
+        }
     }
     let steps = test.n_depth..test.n_depth + test.n_gen;
     let decode_bytes =
         (test.n_prompt == 0).then(|| steps.map(|position| engine.decode_cost(position).bytes()).sum());
-    let taken = before.zip(engine.stage_times()?);
-    let stages = taken.map(|(before, after)| {
+    let stages = (!all.is_empty()).then(|| {
         let mut kinds = Stages::new();
-        for ((_, stage), (before, after)) in engine.program().stages.iter().zip(before.iter().zip(after)) {
+        for ((_, stage), taken) in engine.program().stages.iter().zip(&all) {
             let at = kinds.iter().position(|(kind, _)| *kind == stage.name()).unwrap_or_else(|| {
                 kinds.push((stage.name(), StageTime::default()));
                 kinds.len() - 1
             });
-            kinds[at].1.calls += after.calls - before.calls;
-            kinds[at].1.nanoseconds += after.nanoseconds - before.nanoseconds;
+            kinds[at].1.calls += taken.calls;
+            kinds[at].1.nanoseconds += taken.nanoseconds;
         }
         kinds
     });

@@ -5,6 +5,7 @@ use serde_json::{Value as Json, json};
 use super::{Shown, pair_name};
 use crate::backend::{DeviceMemory, MemoryKind};
 use crate::engine::fit::Room;
+use crate::engine::speed::Bound;
 
 pub fn of(shown: &Shown) -> Json {
     let Shown { hyper, options, .. } = shown;
@@ -41,6 +42,13 @@ pub fn of(shown: &Shown) -> Json {
         },
         "backend": shown.backend,
         "devices": shown.devices.iter().map(|(device, room)| of_device(device, room)).collect::<Vec<_>>(),
+        "bound": of_bound(shown.bound.as_ref()),
+        "streamed": shown.streamed.as_ref().map(|streamed| json!({
+            "streamed_layers": streamed.device.streamed_layers,
+            "host_bytes": streamed.device.host_bytes,
+            "device": of_device(&streamed.device, &streamed.room),
+            "bound": of_bound(streamed.bound.as_ref()),
+        })),
         "fits": shown.fits(),
         "contexts": contexts.collect::<Vec<_>>(),
         "longest": longest.collect::<Vec<_>>(),
@@ -51,6 +59,10 @@ pub fn of(shown: &Shown) -> Json {
             "resident_layers": best.resident_layers,
         })),
     })
+}
+
+fn of_bound(bound: Option<&Bound>) -> Json {
+    bound.map_or(Json::Null, |bound| json!({"decode": bound.decode, "prompt": bound.prompt}))
 }
 
 fn of_device(device: &DeviceMemory, room: &Room) -> Json {

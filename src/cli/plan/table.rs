@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
-use super::{Cell, Shown, pair_name};
-use crate::backend::{DeviceMemory, MemoryKind};
+use super::{Cell, Shown, Streamed, pair_name};
+use crate::backend::{CardRates, DeviceMemory, MemoryKind};
 use crate::engine::error::binary_units as binary;
 use crate::engine::fit::Room;
+use crate::engine::speed::Bound;
 
 pub fn write(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     let Shown { hyper, options, .. } = shown;
@@ -32,6 +33,7 @@ pub fn write(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     if shown.devices.len() > 1 {
         writeln!(out, "\ntogether  {}", verdict(shown.fits()))?;
     }
+    write_speed(shown, out)?;
     write_contexts(shown, out)?;
     write_best(shown, out)
 }
@@ -75,6 +77,39 @@ fn write_device(backend: &str, device: &DeviceMemory, room: &Room, out: &mut imp
         (Some(free), short) => format!("of {} free: short by {}", binary(free), binary(short)),
     };
     line("total", "", total, &said)
+}
+
+/// How fast a card is at most, with all layers on it and, where these do not fit, with some streamed.
+fn write_speed(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
+    let n_ctx = shown.options.n_ctx.unwrap_or_default();
+    let tokens = |bound: &Bound| {
+        let figure = |n: f64| if n < 100.0 { format!("{n:.1}") } else { format!("{n:.0}") };
+        let [decode, prompt] = [bound.decode, bound.prompt].map(figure);
+        format!("{decode} tokens/s behind {n_ctx} positions, prompts {prompt}")
+    };
+    if let (Some(bound), [(device, _)]) = (&shown.bound, &shown.devices[..])
+        && let Some(CardRates { memory_bytes, link_bytes, .. }) = device.rates
+    {
+        let (of, bytes) =
+            if device.streamed_layers > 0 { ("link", link_bytes) } else { ("memory", memory_bytes) };
+        writeln!(out, "\nspeed     at most, by formula: {}", tokens(bound))?;
+        writeln!(out, "          {:.1} GB/s of {of}, without launches", bytes as f64 / 1e9)?;
+    }
+    let Some(Streamed { device, room, bound }) = &shown.streamed else { return Ok(()) };
+    let stay = shown.hyper.n_layers.saturating_sub(device.streamed_layers);
+    writeln!(
+        out,
+        "\nstreamed  -ngl auto: {stay} of {} layers stay on the card, which then has {} in use;\n          \
+         {} of page-locked memory are copied to it in each step",
+        shown.hyper.n_layers,
+        binary(room.need_bytes),
+        binary(device.host_bytes)
+    )?;
+    if let (Some(bound), Some(rates)) = (bound, device.rates) {
+        let link = rates.link_bytes as f64 / 1e9;
+        writeln!(out, "          at most, by formula: {}, over a link of {link:.1} GB/s", tokens(bound))?;
+    }
+    Ok(())
 }
 
 /// Contexts by cache type.
@@ -127,6 +162,9 @@ fn write_best(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
             writeln!(out, "\nbest      -c {} {flags}", best.n_ctx)
         }
         None if shown.longest.is_empty() => Ok(()),
+        None if shown.streamed.is_some() => {
+            writeln!(out, "\nbest      -c {} -ngl auto", shown.options.n_ctx.unwrap_or_default())
+        }
         None => writeln!(out, "\nbest      nothing that fits"),
     }
 }

@@ -5,13 +5,14 @@
 //! and never while a sequence holds their page.
 //!
 //! With a windowed codec a sequence can only go on where the newest exact pages are: nodes keep those at
-//! checkpoints (ends of prompts and of generations), and a look-up goes back to the nearest.
+//! checkpoints (ends of prompts and of generations), and a look-up goes back to the nearest. The same holds
+//! for the pages of layers that keep a sliding window.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::engine::pages::{Held, Pages};
+use crate::engine::pages::{Beside, Held, Pages, Sliding};
 use crate::program::PAGE;
 
 /// A page of tokens.
@@ -33,24 +34,31 @@ pub struct PrefixStats {
     pub pages: u64,
 }
 
-/// A change of the index of pages, for those who route requests by what an engine has.
+/// A change of the index of pages, for those who route requests by what an engine has. A page is told of
+/// while a sequence could go on behind it, or behind one that follows it. With a windowed codec that takes
+/// the
+/// newest exact pages before, so pages may come and go after they were full and before they are evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageEvent {
-    /// A page can be found.
+    /// A page can be shared. Its parent was told of before.
     Stored {
         /// Names the page: a hash of its tokens, of all before them, the salt, the model and the kind of KV
         /// cache.
         key: u64,
         /// The page before it; `None` for a first page.
         parent: Option<u64>,
+        /// Of a first page: prompts with this salt find it.
+        salt: Option<Arc<str>>,
         /// Its tokens.
         tokens: Box<[u32]>,
     },
-    /// A page is gone.
+    /// A page can be shared no longer. Those behind it were told of before.
     Removed {
         /// Its name.
         key: u64,
     },
+    /// There are no pages any more: the engine has ended.
+    Cleared,
 }
 
 /// Takes events as they happen.
@@ -67,6 +75,8 @@ struct Node {
     held: Held,
     children: u32,
     used: u64,
+    /// Whether the listener knows it.
+    is_told: bool,
 }
 
 /// The cache. Pages that it holds belong to the [`Pages`] that every call is given.
@@ -79,6 +89,8 @@ pub(super) struct PrefixCache {
     clock: u64,
     stats: PrefixStats,
     pub listener: Option<PageListener>,
+    /// Whether what can be shared may have changed since the listener was told.
+    has_changed: bool,
 }
 
 impl PrefixCache {
@@ -92,6 +104,7 @@ impl PrefixCache {
             clock: 0,
             stats: PrefixStats::default(),
             listener: None,
+            has_changed: false,
         }
     }
 
@@ -123,8 +136,14 @@ impl PrefixCache {
         self.stats.hit_tokens += (chain.len() * PAGE) as u64;
     }
 
-    /// Whether the pages that the next row reads exactly are there.
+    /// Whether the pages that the next row reads exactly are there, and those that it sees through sliding
+    /// windows.
     fn goes_on(&self, pages: &Pages, chain: &[NodeId]) -> bool {
+        let seen = pages.sliding().map_or(0, Sliding::behind).min(chain.len());
+        let seen = &chain[chain.len() - seen..];
+        if !seen.iter().all(|&node| self.node(node).held.sliding.is_some()) {
+            return false;
+        }
         let window = pages.window();
         let first = chain.len().saturating_sub(window.newest_pages);
         let is_read = |i: usize| i < window.sink_pages || i >= first;
@@ -132,14 +151,17 @@ impl PrefixCache {
         !pages.is_windowed() || (0..chain.len()).all(|i| !is_read(i) || exact(i))
     }
 
-    /// Makes the empty slot `slot` hold the pages of a chain, exact ones where rows to come read them.
+    /// Makes the empty slot `slot` hold the pages of a chain, exact ones and those of sliding windows where
+    /// rows to come read them.
     pub fn share(&self, pages: &mut Pages, slot: u32, chain: &[NodeId]) {
         let window = pages.window();
         let first = chain.len().saturating_sub(window.newest_pages);
+        let first_seen = chain.len().saturating_sub(pages.sliding().map_or(0, Sliding::behind));
         for (i, &node) in chain.iter().enumerate() {
-            let Held { page, exact } = self.node(node).held;
+            let Held { page, exact, sliding } = self.node(node).held;
             let exact = exact.filter(|_| i < window.sink_pages || i >= first);
-            pages.push_shared(slot, Held { page, exact });
+            let sliding = sliding.filter(|_| i >= first_seen);
+            pages.push_shared(slot, Held { page, exact, sliding });
         }
     }
 
@@ -167,9 +189,20 @@ impl PrefixCache {
             return node;
         }
         let key = self.key(parent, salt, tokens);
-        let held = pages.retain(slot, i, i < pages.window().sink_pages);
+        let exact = i < pages.window().sink_pages;
+        let held = pages.retain(slot, i, Beside { exact, sliding: false });
         let salt = parent.is_none().then(|| Arc::clone(salt));
-        let node = Node { parent, salt, tokens: *tokens, key, depth: i, held, children: 0, used: self.clock };
+        let node = Node {
+            parent,
+            salt,
+            tokens: *tokens,
+            key,
+            depth: i,
+            held,
+            children: 0,
+            used: self.clock,
+            is_told: false,
+        };
         let id = match self.free.pop() {
             Some(id) => {
                 self.nodes[id as usize] = Some(node);
@@ -184,26 +217,83 @@ impl PrefixCache {
         if let Some(parent) = parent {
             self.node_mut(parent).children += 1;
         }
-        let parent = parent.map(|parent| self.node(parent).key);
-        self.tell(|| PageEvent::Stored { key, parent, tokens: Box::from(&tokens[..]) });
+        self.has_changed = true;
+        if !pages.is_windowed() {
+            self.tell_stored(id);
+        }
         id
     }
 
     /// Keeps what a sequence needs to go on behind `chain`, which are the first pages of `slot`: its newest
-    /// exact pages.
+    /// exact pages, and those of sliding windows.
     pub fn checkpoint(&mut self, pages: &mut Pages, slot: u32, chain: &[NodeId]) {
+        // One page more than is read: the last token of an equal prompt is computed again, which may lie in
+        // the page before.
+        let before = |n_read: usize| chain.len().saturating_sub(n_read + 1);
+        let seen = pages.sliding().map_or(chain.len(), |sliding| before(sliding.behind()));
+        for (i, &id) in chain.iter().enumerate().skip(seen) {
+            let node = self.node_mut(id);
+            if node.held.sliding.is_none() {
+                node.held.sliding = pages.retain_sliding(slot, i);
+            }
+        }
         if !pages.is_windowed() {
             return;
         }
-        // One page more than is read: the last token of an equal prompt is computed again, which may lie in
-        // the page before.
-        let first = chain.len().saturating_sub(pages.window().newest_pages + 1);
+        let first = before(pages.window().newest_pages);
         for (i, &id) in chain.iter().enumerate().skip(first) {
             let node = self.node_mut(id);
             if node.held.exact.is_none() {
                 node.held.exact = pages.retain_exact(slot, i);
+                self.has_changed = true;
             }
         }
+    }
+
+    /// Tells the listener what of a windowed cache can be shared now and could not before, and the other way
+    /// round. Without a window it is told at once.
+    pub fn tell_changes(&mut self, pages: &Pages) {
+        let has_changed = std::mem::take(&mut self.has_changed);
+        if !has_changed || !pages.is_windowed() || self.listener.is_none() {
+            return;
+        }
+        let mut of_use = vec![false; self.nodes.len()];
+        let ids = || (0..self.nodes.len() as NodeId).filter(|id| self.nodes[*id as usize].is_some());
+        for id in ids() {
+            let chain = self.chain_of(id);
+            if !of_use[id as usize] && self.goes_on(pages, &chain) {
+                chain.iter().for_each(|id| of_use[*id as usize] = true);
+            }
+        }
+        let mut changed: Vec<NodeId> =
+            ids().filter(|id| self.node(*id).is_told != of_use[*id as usize]).collect();
+        // Pages come behind those that they follow, and go before them.
+        changed.sort_by_key(|id| self.node(*id).depth);
+        for id in changed.iter().rev().copied().filter(|id| !of_use[*id as usize]) {
+            self.tell_removed(id);
+        }
+        for id in changed.into_iter().filter(|id| of_use[*id as usize]) {
+            self.tell_stored(id);
+        }
+    }
+
+    /// The keys of all pages that can be found: by looking each up, not by what was told.
+    pub fn shared(&self, pages: &Pages) -> Vec<u64> {
+        let mut shared: HashMap<NodeId, u64> = HashMap::new();
+        for id in (0..self.nodes.len() as NodeId).filter(|id| self.nodes[*id as usize].is_some()) {
+            let chain = self.chain_of(id);
+            if self.goes_on(pages, &chain) {
+                shared.extend(chain.into_iter().map(|id| (id, self.node(id).key)));
+            }
+        }
+        shared.into_values().collect()
+    }
+
+    /// The page and all before it.
+    fn chain_of(&self, id: NodeId) -> Vec<NodeId> {
+        let mut chain: Vec<NodeId> = std::iter::successors(Some(id), |id| self.node(*id).parent).collect();
+        chain.reverse();
+        chain
     }
 
     /// Evicts the least recently used page that nobody else holds. `false` if none qualifies.
@@ -238,7 +328,10 @@ impl PrefixCache {
         }
         pages.release(node.held);
         self.stats.evicted_pages += 1;
-        self.tell(|| PageEvent::Removed { key: node.key });
+        self.has_changed = true;
+        if node.is_told {
+            self.tell(|| PageEvent::Removed { key: node.key });
+        }
     }
 
     /// Gives an exact page of the least recently used checkpoint back. `false` if the cache alone holds none.
@@ -250,6 +343,17 @@ impl PrefixCache {
         let Some(id) = self.oldest(is_spare) else { return false };
         let exact = self.node_mut(id).held.exact.take();
         exact.into_iter().for_each(|page| pages.release_exact(page));
+        self.has_changed = true;
+        true
+    }
+
+    /// Gives a page of sliding windows of the least recently used checkpoint back. `false` if the cache alone
+    /// holds none.
+    pub fn evict_sliding(&mut self, pages: &mut Pages) -> bool {
+        let is_spare = |node: &Node| node.held.sliding.is_some_and(|page| pages.sliding_has_one_holder(page));
+        let Some(id) = self.oldest(is_spare) else { return false };
+        let sliding = self.node_mut(id).held.sliding.take();
+        sliding.into_iter().for_each(|page| pages.release_sliding(page));
         true
     }
 
@@ -296,6 +400,25 @@ impl PrefixCache {
 
     fn node_mut(&mut self, id: NodeId) -> &mut Node {
         self.nodes[id as usize].as_mut().expect("a node that is named is there")
+    }
+
+    fn tell_stored(&mut self, id: NodeId) {
+        self.node_mut(id).is_told = self.listener.is_some();
+        if self.listener.is_none() {
+            return;
+        }
+        let node = self.node(id);
+        let (key, tokens) = (node.key, Box::from(&node.tokens[..]));
+        let parent = node.parent.map(|parent| self.node(parent).key);
+        let salt = node.salt.clone();
+        self.tell(|| PageEvent::Stored { key, parent, salt, tokens });
+    }
+
+    fn tell_removed(&mut self, id: NodeId) {
+        let node = self.node_mut(id);
+        node.is_told = false;
+        let key = node.key;
+        self.tell(|| PageEvent::Removed { key });
     }
 
     fn tell(&mut self, event: impl FnOnce() -> PageEvent) {

@@ -1,12 +1,14 @@
-//! Pages of the prefix cache outside the process, in the form of a saved session: a batch goes on behind what
-//! a session or another batch has computed, and the other way round.
+//! Pages of the prefix cache outside the batch: those who route requests are told of them, and they are saved
+//! in the form of a session, so that a batch goes on behind what a session or another batch has computed, and
+//! the other way round.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 
-use super::prefix::{Block, NodeId};
+use super::prefix::{Block, NodeId, PageListener};
 use super::steps::Batch;
-use crate::engine::state::{Summed, exact_of, head, no_such_pages, read_page, write_page};
+use crate::engine::pages::Beside;
+use crate::engine::state::{Summed, head, no_such_pages, read_page, write_page};
 use crate::engine::{Error, StateError};
 use crate::program::PAGE;
 
@@ -38,10 +40,10 @@ impl Batch {
 
     fn write(&mut self, slot: u32, tokens: &[u32], out: &mut impl Write) -> Result<(), Error> {
         let mut out = Summed::new(out);
-        let exact = exact_of(&self.runner, slot, tokens.len());
-        out.write_all(&head(&self.engine, tokens, &exact)?).map_err(StateError::Io)?;
+        let beside = self.runner.pages.beside(slot, tokens.len());
+        out.write_all(&head(&self.engine, tokens, &beside)?).map_err(StateError::Io)?;
         let mut bytes = Vec::new();
-        for i in 0..exact.len() {
+        for i in 0..beside.len() {
             for page in self.runner.pages.kv_pages(slot, i).collect::<Vec<_>>() {
                 read_page(&mut self.runner, page, &mut bytes)?;
                 out.write_all(&bytes).map_err(StateError::Io)?;
@@ -59,9 +61,9 @@ impl Batch {
     /// hold too many pages.
     pub fn restore(&mut self, from: &mut impl BufRead, salt: &Arc<str>) -> Result<Vec<u32>, Error> {
         let mut from = Summed::new(from);
-        let (tokens, exact) = self.engine.read_head(&mut from)?;
+        let (tokens, beside) = self.engine.read_head(&mut from)?;
         let slot = self.take_slot()?;
-        let read = self.read(slot, &tokens, &exact, from);
+        let read = self.read(slot, &tokens, &beside, from);
         if read.is_ok() {
             let mut chain: Vec<NodeId> = Vec::new();
             let blocks: &[Block] = tokens.as_chunks().0;
@@ -72,6 +74,7 @@ impl Batch {
             self.prefix.checkpoint(&mut self.runner.pages, slot, &chain);
         }
         self.runner.release_slot(slot);
+        self.prefix.tell_changes(&self.runner.pages);
         read.map(|()| tokens)
     }
 
@@ -79,22 +82,22 @@ impl Batch {
         &mut self,
         slot: u32,
         tokens: &[u32],
-        exact: &[bool],
+        beside: &[Beside],
         mut from: Summed<&mut impl BufRead>,
     ) -> Result<(), Error> {
         let pages = &mut self.runner.pages;
-        while pages.n_free() < exact.len() {
+        while pages.n_free() < beside.len() {
             if !self.prefix.evict(pages) {
-                return Err(Error::OutOfPages { need: exact.len(), free: pages.n_free() });
+                return Err(Error::OutOfPages { need: beside.len(), free: pages.n_free() });
             }
         }
-        while !pages.hold(slot, tokens.len(), exact) {
-            if !self.prefix.evict_exact(pages) {
+        while !pages.hold(slot, tokens.len(), beside) {
+            if !self.prefix.evict_exact(pages) && !self.prefix.evict_sliding(pages) {
                 return Err(no_such_pages());
             }
         }
         let mut bytes = Vec::new();
-        for i in 0..exact.len() {
+        for i in 0..beside.len() {
             for page in self.runner.pages.kv_pages(slot, i).collect::<Vec<_>>() {
                 write_page(&mut self.runner, page, &mut bytes, &mut from)?;
             }
@@ -106,6 +109,23 @@ impl Batch {
     pub fn forget(&mut self, tokens: &[u32], salt: &Arc<str>) {
         let chain = self.chain(tokens, salt);
         self.prefix.forget(&mut self.runner.pages, &chain);
+        self.prefix.tell_changes(&self.runner.pages);
+    }
+
+    /// Hands every change of what prompts can find to `listener`, from now on, within the call that makes it.
+    pub fn listen(&mut self, listener: PageListener) {
+        self.prefix.listener = Some(listener);
+    }
+
+    /// Forgets all pages that no sequence holds.
+    pub fn clear_prefix_cache(&mut self) {
+        self.prefix.clear(&mut self.runner.pages);
+        self.prefix.tell_changes(&self.runner.pages);
+    }
+
+    /// Every page that prompts can find now: the keys of [`PageEvent::Stored`], in no order.
+    pub fn shared_pages(&self) -> Vec<u64> {
+        self.prefix.shared(&self.runner.pages)
     }
 
     fn take_slot(&mut self) -> Result<u32, Error> {

@@ -223,8 +223,10 @@ impl Batch {
             if pages.grow(slot, positions) {
                 return Grown::To(positions);
             }
-            let lacks_exact = pages.lacks_exact(slot, positions);
-            if lacks_exact && self.prefix.evict_exact(pages) || self.prefix.evict(pages) {
+            let lacks = [pages.lacks_exact(slot, positions), pages.lacks_sliding(slot, positions)];
+            let evicted =
+                lacks[0] && self.prefix.evict_exact(pages) || lacks[1] && self.prefix.evict_sliding(pages);
+            if evicted || self.prefix.evict(pages) {
                 continue;
             }
             let most = pages.most(slot, positions);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::budget::Budget;
-use super::prefix::{Block, PageListener, PrefixCache, PrefixStats};
+use super::prefix::{Block, PageEvent, PrefixCache, PrefixStats};
 use super::task::{Part, Request, SeqId, Standing, Task};
 use crate::clock::Instant;
 use crate::engine::handle::Shared;
@@ -15,6 +15,7 @@ use crate::engine::pages::pages_for;
 use crate::engine::runner::{Ask, Desk, PickedBy, Taken};
 use crate::engine::sequence::Sequence;
 use crate::engine::{Decoder, Engine, Error, Event, Stats, StopReason};
+use crate::program::PAGE;
 
 /// How a batch schedules its steps. The size of a step, the number of sequences and the pool of pages are
 /// [`EngineOptions`](crate::engine::EngineOptions).
@@ -226,16 +227,6 @@ impl Batch {
         self.tasks.iter().find(|task| task.id == id).map(|task| task.seq.sampler.seed())
     }
 
-    /// Hands every change of the index of pages to `listener`, from now on.
-    pub fn listen(&mut self, listener: PageListener) {
-        self.prefix.listener = Some(listener);
-    }
-
-    /// Forgets all pages that no sequence holds.
-    pub fn clear_prefix_cache(&mut self) {
-        self.prefix.clear(&mut self.runner.pages);
-    }
-
     /// Adds the sequences of a request behind those of the same priority; they run with the next steps.
     /// Returns their names.
     ///
@@ -272,7 +263,7 @@ impl Batch {
             let task = Task {
                 id,
                 seq,
-                decoder: Decoder::new(&options),
+                decoder: Decoder::new(self.engine.tokenizer()?, prompt, &options),
                 options: options.clone(),
                 priority: *priority,
                 salt: Arc::clone(salt),
@@ -309,6 +300,7 @@ impl Batch {
     pub fn end_cancelled(&mut self) -> Vec<(SeqId, Event)> {
         let mut events = Vec::new();
         self.sweep(&mut events);
+        self.prefix.tell_changes(&self.runner.pages);
         events
     }
 
@@ -330,7 +322,9 @@ impl Batch {
         let mut events = std::mem::take(&mut self.events);
         let is_told = |(id, _): &(SeqId, Ended)| events.iter().all(|(other, _)| other != id);
         self.ended.retain(|ended| !is_told(ended));
-        match self.advance(&mut events) {
+        let advanced = self.advance(&mut events);
+        self.prefix.tell_changes(&self.runner.pages);
+        match advanced {
             Ok(()) => Ok(events),
             Err(err) => {
                 self.events = events;
@@ -460,6 +454,7 @@ impl Batch {
         task.seq.land();
         task.seq.cached = task.seq.cached.min(scores.unwrap_or(task.seq.tokens.len() - 1));
         self.runner.trim(&mut task.seq);
+        task.nodes.truncate(task.seq.cached / PAGE);
     }
 
     fn take_all(&mut self, run: &mut Run, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
@@ -582,10 +577,11 @@ impl Drop for Batch {
         while !self.tasks.is_empty() {
             self.end(self.tasks.len() - 1);
         }
-        self.prefix.listener = None;
+        if let Some(mut listener) = self.prefix.listener.take() {
+            listener(PageEvent::Cleared);
+        }
         self.prefix.clear(&mut self.runner.pages);
-        let is_whole = self.runner.pages.n_free() == self.runner.pages.n_pages();
-        debug_assert!(is_whole || std::thread::panicking(), "somebody still holds pages");
+        debug_assert!(self.runner.pages.is_whole() || std::thread::panicking(), "somebody still holds pages");
     }
 }
 

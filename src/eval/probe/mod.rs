@@ -68,7 +68,7 @@ impl Probe {
         let layers = read_out(&mut program);
         let mut backend = backend::open("cpu", options.n_threads())?;
         engine::fits(&backend.plan(&program)?, n)?;
-        let ids = weights.iter().map(|w| backend.upload(w)).collect::<Result<Vec<_>, _>>()?;
+        let ids = engine::upload(&mut *backend, weights, &program, options.n_threads(), |_| ())?;
         let exec = backend.compile(&program, &ids)?;
         Ok(Self { backend, exec, program, layers })
     }

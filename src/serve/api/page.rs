@@ -3,19 +3,48 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderName, HeaderValue, IF_NONE_MATCH};
 
 use crate::serve::app::App;
+use crate::serve::error::ApiError;
 use crate::serve::page::{ASSETS, Asset, HEADERS};
 
 pub fn routes() -> Router<Arc<App>> {
-    ASSETS.iter().fold(Router::new(), |router, asset| {
+    let router = ASSETS.iter().fold(Router::new(), |router, asset| {
         router.route(asset.path, get(async move |request: Request| file(asset, &request)))
-    })
+    });
+    router.route("/local/", get(local)).route("/local/{*path}", get(local))
+}
+
+/// A file of the page that runs models in the browser. What it may do stands in the page itself, but for who
+/// may frame it.
+async fn local(State(app): State<Arc<App>>, request: Request) -> Response {
+    let path = request.uri().path().strip_prefix("/local/").unwrap_or_default();
+    let Some(file) = app.options.local_page.as_ref().and_then(|page| page.find(path)) else {
+        return ApiError::not_found(format!(
+            "no file `{}` of the page for browsers is here",
+            path.escape_debug()
+        ))
+        .into_response();
+    };
+    let known = request.headers().get(IF_NONE_MATCH);
+    let mut response = match known.is_some_and(|known| known.as_bytes() == file.etag.as_bytes()) {
+        true => StatusCode::NOT_MODIFIED.into_response(),
+        false => (StatusCode::OK, file.bytes.clone()).into_response(),
+    };
+    let own = [("content-security-policy", "frame-ancestors 'none'"), ("content-type", file.media_type)];
+    for (name, value) in HEADERS.iter().chain(&own) {
+        let name = HeaderName::from_bytes(name.as_bytes()).expect("names of headers are written here");
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    if let Ok(tag) = HeaderValue::from_str(&file.etag) {
+        response.headers_mut().insert(ETAG, tag);
+    }
+    response
 }
 
 fn file(asset: &'static Asset, request: &Request) -> Response {

@@ -115,7 +115,9 @@ async fn metrics(State(app): State<Arc<App>>) -> Answer {
         ));
     }
     let (standing, waiting) = app.models.standing();
-    let text = app.metrics.text(&standing, waiting);
+    let list = app.models.list();
+    let single = list.first().filter(|_| !app.models.by_name).and_then(|(.., instance)| instance.as_ref());
+    let text = app.metrics.text(&standing, waiting, single.map(|instance| instance.served.name.as_str()));
     let mut response = (StatusCode::OK, text).into_response();
     let headers = response.headers_mut();
     headers.insert("content-type", HeaderValue::from_static("text/plain; version=0.0.4"));

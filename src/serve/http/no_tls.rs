@@ -18,7 +18,7 @@ impl Acceptor {
     ///
     /// # Errors
     /// Always.
-    pub fn new(_: &TlsFiles) -> io::Result<Self> {
+    pub fn new(_: &TlsFiles, _: &[&[u8]]) -> io::Result<Self> {
         let message = "this build has no TLS: the cargo feature `tls` adds it";
         Err(io::Error::new(io::ErrorKind::Unsupported, message))
     }

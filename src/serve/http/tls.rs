@@ -21,11 +21,11 @@ pub struct Acceptor(TlsAcceptor);
 pub type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
 
 impl Acceptor {
-    /// With a key and a certificate.
+    /// With a key and a certificate, for one of these protocols (ALPN).
     ///
     /// # Errors
     /// A file that cannot be read or is no PEM; a key that is not the certificate's.
-    pub fn new(files: &TlsFiles) -> io::Result<Self> {
+    pub fn new(files: &TlsFiles, protocols: &[&[u8]]) -> io::Result<Self> {
         let fail = |path: &Path, err: &dyn std::fmt::Display| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{}: {err}", path.display()))
         };
@@ -37,7 +37,7 @@ impl Acceptor {
             .with_safe_default_protocol_versions()
             .and_then(|config| config.with_no_client_auth().with_single_cert(certificates, key));
         let mut config = config.map_err(|err| fail(path, &err))?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 

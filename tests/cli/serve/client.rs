@@ -15,6 +15,10 @@ pub const N_CTX: usize = 320;
 
 pub struct TestServer {
     pub address: SocketAddr,
+    /// Of gRPC.
+    pub grpc: Option<SocketAddr>,
+    /// Of events of the KV cache.
+    pub kv_events: Option<String>,
     /// Of a server with one model.
     engine: Option<Engine>,
     stopper: Stopper,
@@ -46,7 +50,7 @@ impl TestServer {
     }
 
     /// One that is not asked whether it is ready.
-    #[cfg(feature = "tls")]
+    #[cfg(any(feature = "grpc", feature = "tls"))]
     pub fn start_unasked(change: impl FnOnce(&mut ServeOptions)) -> Self {
         let mut options = ServeOptions::default();
         change(&mut options);
@@ -79,8 +83,9 @@ impl TestServer {
 
     fn unasked(server: Server, engine: Option<Engine>) -> Self {
         let (address, stopper) = (server.address(), server.stopper());
+        let (grpc, kv_events) = (server.grpc_address(), server.kv_events().map(str::to_owned));
         let ended = Some(std::thread::spawn(move || server.wait()));
-        Self { address, engine, stopper, ended }
+        Self { address, grpc, kv_events, engine, stopper, ended }
     }
 
     fn of(server: Server, engine: Option<Engine>) -> Self {
@@ -138,10 +143,18 @@ impl TestServer {
         stream
     }
 
-    /// The value of a line of `/metrics`.
+    /// The value of a line of `/metrics`, whatever model it names.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").text;
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let plain = |line: &str| match line.split_once("model_name=\"") {
+            Some((before, rest)) => {
+                let rest = rest.split_once('"').expect("a name ends").1;
+                format!("{before}{}", rest.trim_start_matches(',')).replace("{}", "")
+            }
+            None => line.to_owned(),
+        };
+        let mut lines = text.lines().map(plain);
+        let line = lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(' ')?.to_owned()));
         line.unwrap_or_else(|| panic!("{name} is not in:\n{text}")).parse().unwrap()
     }
 

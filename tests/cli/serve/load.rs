@@ -238,8 +238,29 @@ fn a_bug_in_the_engine_ends_requests_and_the_server() {
     assert!(matches!(&ended, Err(ServeError::Panicked(said)) if said.contains("on purpose")), "{ended:?}");
 }
 
+#[test]
+fn an_engine_that_hangs_ends_the_server_and_leaves_no_client_waiting() {
+    let hangs = |run| if run == 4 { Act::Sleep(Duration::from_secs(20)) } else { Act::Run };
+    let server = TestServer::with_engine(engine_that(hangs), |options| {
+        options.step_time = Some(Duration::from_millis(300));
+    });
+    let begun = std::time::Instant::now();
+    let mut body = json!({ "prompt": "You may", "n_predict": 60, "ignore_eos": true, "stream": true });
+    let mut streams = vec![server.begin("/completion", &body)];
+    body["stream"] = false.into();
+    streams.push(server.begin("/completion", &body));
+    let mut texts = vec![String::new(); 2];
+    for (stream, text) in streams.iter_mut().zip(&mut texts) {
+        let _ = stream.read_to_string(text);
+    }
+    assert!(texts.iter().all(|text| !text.contains("\"stop\":true")), "{texts:?}");
+    let ended = server.wait();
+    assert!(matches!(&ended, Err(ServeError::Hung(_))), "{ended:?}");
+    assert!(begun.elapsed() < Duration::from_secs(15), "they waited for the step to end");
+}
+
 /// What a run does.
-enum Act {
+pub enum Act {
     Run,
     Sleep(Duration),
     Fail,
@@ -247,7 +268,7 @@ enum Act {
 }
 
 /// An engine whose runs do what `act` says of their number.
-fn engine_that(act: impl Fn(usize) -> Act + Send + Sync + 'static) -> Engine {
+pub fn engine_that(act: impl Fn(usize) -> Act + Send + Sync + 'static) -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let options = EngineOptions { n_ctx: Some(N_CTX), n_seqs: SLOTS, batch: 64, ..EngineOptions::default() };
     let inner = backend::open_on("cpu", 1, &backend::DeviceOptions::default()).unwrap();

@@ -6,6 +6,7 @@ mod attacks;
 mod client;
 mod dialects;
 mod families;
+mod grpc;
 mod hostile;
 mod load;
 mod schedules;

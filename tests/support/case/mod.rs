@@ -406,7 +406,7 @@ pub fn shuffled_pages(n_seqs: usize, n_pages: usize) -> PageTable {
 
 /// Limits for steps of `rows` rows over a table of [`shuffled_pages`].
 pub fn limits(rows: usize, n_seqs: usize, n_pages: usize) -> Limits {
-    Limits { rows, outputs: rows, seqs: n_seqs, pages: n_seqs * n_pages, exact_pages: 0 }
+    Limits { rows, outputs: rows, seqs: n_seqs, pages: n_seqs * n_pages, exact_pages: 0, sliding_pages: 0 }
 }
 
 /// The same for windowed codecs: every page of a table of [`windowed_pages`] is exact too.

@@ -2,8 +2,8 @@
 
 use ggml_types::{KvSide, kv_by_name, kv_on};
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, Buf, Embed, FfnIn, KvDecl, KvWindow, Limits, Logits, NormKind, ProjAdd,
-    Rope, RopeStyle, RowsOf, Sample,
+    Act, ActQuant, Attend, AttnIn, Buf, Embed, Expert, Experts, FfnIn, KvDecl, KvWindow, Limits, Logits,
+    NormKind, ProjAdd, Rope, RopeStyle, RowsOf, Sample,
 };
 
 use super::{Case, ty};
@@ -24,6 +24,8 @@ pub struct Model {
     pub head_norms: bool,
     /// Type of the gate and of values' layer, where it is another.
     pub other: Option<&'static str>,
+    /// How many experts there are in place of a feed-forward network, and how many a row goes through.
+    pub experts: Option<(usize, usize)>,
 }
 
 /// Two layers, four query heads to each of two KV heads.
@@ -39,7 +41,11 @@ pub const SMALL: Model = Model {
     kv: "f16",
     head_norms: false,
     other: None,
+    experts: None,
 };
+
+/// The same with experts.
+pub const MIXTURE: Model = Model { weights: "f16", experts: Some((6, 2)), ..SMALL };
 
 impl Model {
     /// The program, and its buffer of logits.
@@ -51,8 +57,9 @@ impl Model {
         let act_of = |name| if name == "i2_s" { ActQuant::I8PerToken } else { ActQuant::None };
         let act = act_of(self.weights);
         let (other, other_act) = self.other.map_or((weights, act), |name| (ty(name), act_of(name)));
-        let [x, q, y, h] =
-            [("x", dim), ("q", q_cols), ("y", q_cols), ("h", ffn_dim)].map(|(n, c)| case.buf(n, c));
+        let [x, q, y] = [("x", dim), ("q", q_cols), ("y", q_cols)].map(|(n, c)| case.buf(n, c));
+        // Experts have no use for it.
+        let h = self.experts.is_none().then(|| case.buf("h", ffn_dim));
         let logits = case.p.buf("logits", RowsOf::Outputs, n_vocab);
         let inv_freq =
             (0..head_dim / 2).map(|i| 500_000.0_f64.powf(-2.0 * i as f64 / head_dim as f64)).collect();
@@ -66,7 +73,14 @@ impl Model {
             let wk = case.linear(weights, kv_cols, dim, act);
             let wv = case.linear(other, kv_cols, dim, other_act);
             let v = kv_on(KvSide::Values, codec);
-            let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: codec, v, window: KvWindow::default() });
+            let kv = case.p.kv(KvDecl {
+                n_kv_heads,
+                head_dim,
+                k: codec,
+                v,
+                window: KvWindow::default(),
+                sliding: None,
+            });
             let mut head_norm = || self.head_norms.then(|| case.norm(NormKind::Rms, head_dim));
             let (q_norm, k_norm) = (head_norm(), head_norm());
             case.p.push(format!("{i}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
@@ -76,6 +90,19 @@ impl Model {
             let w = case.linear(weights, dim, q_cols, act);
             case.p.push(format!("{i}.attn_out"), ProjAdd { y, norm, w, post: None, x });
             let norm = case.norm(NormKind::Rms, dim);
+            if let Some((n_experts, n_used)) = self.experts {
+                let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
+                let expert = |_| Expert {
+                    gate: case.linear(other, ffn_dim, dim, other_act),
+                    up: case.linear(weights, ffn_dim, dim, act),
+                    down: case.linear(weights, dim, ffn_dim, act),
+                };
+                let experts = (0..n_experts).map(expert).collect();
+                let act = Act::Silu;
+                case.p.push(format!("{i}.experts"), Experts { x, norm, router, experts, n_used, act });
+                continue;
+            }
+            let Some(h) = h else { continue };
             let gate = Some(case.linear(other, ffn_dim, dim, other_act));
             let up = case.linear(weights, ffn_dim, dim, act);
             case.p.push(format!("{i}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::Relu2, h });

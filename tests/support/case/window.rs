@@ -238,6 +238,9 @@ impl Reference {
     }
 }
 
+/// Pages of a cache that keeps a sliding window: of up to 200 positions, and the 70 rows of a step.
+const RING: usize = 5;
+
 pub struct Attention {
     pub case: Case,
     pub x: Buf,
@@ -265,7 +268,7 @@ impl Attention {
         };
         let (wq, wk) = (linear(q_cols, 2.0, 0.0, 0.1), linear(kv_cols, 1.0, 1.5, 0.1));
         let wv = linear(kv_cols, value_scale, 0.0, 0.1 * value_scale);
-        let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: codec(k), v: codec(v), window });
+        let kv = case.p.kv(KvDecl { n_kv_heads, head_dim, k: codec(k), v: codec(v), window, sliding: None });
         let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
         case.p.push("attn_in", attn_in.clone());
         case.p.push("attend", Attend { q, kv, scale: 0.125, window: None, sinks: None, out: y });
@@ -276,6 +279,15 @@ impl Attention {
     fn slide(&mut self, window: Option<u32>) {
         let Stage::Attend(s) = &mut self.case.p.stages[1].1 else { unreachable!("the second stage attends") };
         s.window = window;
+    }
+
+    /// Makes the cache keep the window alone, in so many pages, or all positions if these are 0.
+    fn keep(&mut self, pages: usize) {
+        let p = &mut self.case.p;
+        p.keep_windows(pages);
+        if pages == 0 {
+            p.kvs[0].sliding = None;
+        }
     }
 
     fn floats(&self, w: Weight) -> Vec<f64> {
@@ -336,48 +348,60 @@ pub fn attends_as(
     attention.slide(rule.sliding);
     let inputs = attention.case.numbers.values(n_rows as usize * DIM);
     let reference = attention.reference(&inputs);
-    let pages = windowed_pages(1, 6);
     let on_cards = Rule { rounding: Some(Rounded::on_cards(heads.head_dim)), ..rule };
     let wants = [rule, on_cards].map(|rule| reference.attend(rule));
+    // A cache that keeps a sliding window gets fewer pages than there are, which it uses again and again.
+    let rings: &[usize] = if rule.sliding.is_some() { &[0, RING] } else { &[0] };
     for mut backend in backends {
-        let device = backend.device();
-        let on_wgpu = backend.name() == "wgpu";
-        let want = &wants[usize::from(backend.name().starts_with("cuda"))];
-        let mut running = attention.case.on(&mut *backend);
-        let mut got = Vec::new();
-        let mut start = 0;
-        // Steps of a single row, of a part of a page, and of more than a page.
-        for n in [70, 1, 1, 50, 70, 3, 1, 60].into_iter().cycle() {
-            let end = n_rows.min(start + n);
-            let inputs = inputs[start as usize * DIM..end as usize * DIM].to_vec();
-            let inputs = vec![(attention.x, inputs)];
-            let turn = Turn { rows: rows(0, start..end), stages: 0..2, inputs, read: vec![] };
-            running.turn(&turn, &pages, &[]);
-            let y = running.read(attention.y, (end - start) as usize);
-            got.extend(
-                y.chunks_exact(heads.cols()).map(|y| y.iter().map(|y| f64::from(*y)).collect::<Vec<_>>()),
-            );
-            start = end;
-            if start == n_rows {
-                break;
+        for ring in rings {
+            attention.keep(*ring);
+            let device = backend.device();
+            let on_wgpu = backend.name() == "wgpu";
+            let want = &wants[usize::from(backend.name().starts_with("cuda"))];
+            let mut pages = windowed_pages(1, 6);
+            let mut running = attention.case.on(&mut *backend);
+            let mut got = Vec::new();
+            let mut start = 0;
+            // Steps of a single row, of a part of a page, and of more than a page.
+            for n in [70, 1, 1, 50, 70, 3, 1, 60].into_iter().cycle() {
+                let end = n_rows.min(start + n);
+                let inputs = inputs[start as usize * DIM..end as usize * DIM].to_vec();
+                let inputs = vec![(attention.x, inputs)];
+                let turn = Turn { rows: rows(0, start..end), stages: 0..2, inputs, read: vec![] };
+                if *ring > 0 {
+                    let first = rule.sliding.map_or(0, |n| (start + 1).saturating_sub(n)) as usize / PAGE;
+                    let of = |i: usize| (i >= first).then_some((i % ring) as u32);
+                    *pages.sliding_mut(0) = (0..=(end as usize - 1) / PAGE).map(of).collect();
+                }
+                running.turn(&turn, &pages, &[]);
+                let y = running.read(attention.y, (end - start) as usize);
+                got.extend(
+                    y.chunks_exact(heads.cols()).map(|y| y.iter().map(|y| f64::from(*y)).collect::<Vec<_>>()),
+                );
+                start = end;
+                if start == n_rows {
+                    break;
+                }
             }
-        }
-        // f32 sums, and a few numbers that round to the other f16, or get the other code at a threshold.
-        let error = distance(&got, want);
-        // A block is encoded anew for every input that is a rounding away: where two scales fit it as well,
-        // or an element lies on a border, all rows that see the vector move a little. So on a device whose
-        // products are not the CPU's to the bit nine heads in ten are as near as ever, and all of them near.
-        let all_but = if on_wgpu && rule.at_once.is_some() { 0.1 } else { 0.0 };
-        let most = distance_of_most(&got, want, heads.head_dim, all_but);
-        let Heads { n_kv_heads, group, head_dim, value_scale } = heads;
-        let what = format!(
-            "{n_kv_heads} x {group} heads of {head_dim}, values x {value_scale}, {k}, {v} on {device}"
-        );
-        assert!(most < 2e-4 && error < 2e-3, "{what}: {most}, {error} of all");
-        // What a wrong cache would give is far from that.
-        for (what, rule) in wrong.iter().filter(|_| device.contains("1 thread")) {
-            let error = distance(&got, &reference.attend(*rule));
-            assert!(error > 1e-3, "{k}, {v}, {what}: {error}");
+            // f32 sums, and a few numbers that round to the other f16, or get the other code at a threshold.
+            let error = distance(&got, want);
+            // A block is encoded anew for every input that is a rounding away: where two scales fit it as
+            // well, or an element lies on a border, all rows that see the vector move a little. So on a
+            // device whose products are not the CPU's to the bit nine heads in ten are as near as ever, and
+            // all of them near.
+            let all_but = if on_wgpu && rule.at_once.is_some() { 0.1 } else { 0.0 };
+            let most = distance_of_most(&got, want, heads.head_dim, all_but);
+            let Heads { n_kv_heads, group, head_dim, value_scale } = heads;
+            let what = format!(
+                "{n_kv_heads} x {group} heads of {head_dim}, values x {value_scale}, {k}, {v} on {device}, a \
+                 ring of {ring} pages"
+            );
+            assert!(most < 2e-4 && error < 2e-3, "{what}: {most}, {error} of all");
+            // What a wrong cache would give is far from that.
+            for (what, rule) in wrong.iter().filter(|_| device.contains("1 thread")) {
+                let error = distance(&got, &reference.attend(*rule));
+                assert!(error > 1e-3, "{k}, {v}, {what}: {error}");
+            }
         }
     }
 }

@@ -171,10 +171,15 @@ pub unsafe trait Lanes: Copy + 'static {
     unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a b`.
     unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
-    /// `a b + c`, rounded once.
+    /// `a b + c`, rounded once; in WebAssembly, which has no such instruction, the product is rounded before.
     unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
-    /// `c - a b`, rounded once.
+    /// `c - a b`, rounded likewise.
     unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// [`fma`](Self::fma) of one element.
+    #[inline(always)]
+    fn fma_one(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
     /// Sum of the 16: `i` and `i + 8`, then 4, 2 and 1 apart.
     unsafe fn sum(x: Self::Floats) -> f32;
     /// [`sum`](Self::sum) of each of 16 vectors, `[16, 16]` in memory.

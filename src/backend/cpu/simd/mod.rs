@@ -9,8 +9,6 @@
 //! alone, to the bit, whatever other rows the same call works on. And integer sums are exact.
 // Arrays of vectors are indexed, never iterated: `lanes.rs` says why.
 #![allow(clippy::needless_range_loop)]
-// WebAssembly has the scalar kernels only.
-#![cfg_attr(target_arch = "wasm32", allow(dead_code, unused_mut))]
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -30,6 +28,8 @@ mod quantise;
 pub mod real;
 mod scalar;
 mod ternary;
+#[cfg(target_arch = "wasm32")]
+mod wasm;
 
 use super::aligned::Aligned;
 use super::pool::Tile;
@@ -421,7 +421,10 @@ pub const fn padded(cols: usize) -> usize {
 
 /// The fastest kernels for this machine.
 pub fn best() -> &'static Kernels {
-    all().last().expect("scalar is always there")
+    let all = all();
+    // `simd128` waits for its first run of scripts/wasm-kernels.
+    let at = if cfg!(target_arch = "wasm32") { 0 } else { all.len() - 1 };
+    all[at]
 }
 
 /// All kernels that this machine can run, scalar first, the fastest last.
@@ -453,6 +456,11 @@ pub fn all() -> Vec<&'static Kernels> {
         static NEON: Kernels = table::<neon::Neon, neon::Neon>("neon-dotprod");
         let has = std::arch::is_aarch64_feature_detected!("dotprod");
         all.extend(has.then_some(&NEON));
+    }
+    #[cfg(target_arch = "wasm32")]
+    {
+        static SIMD128: Kernels = table::<wasm::Simd128, wasm::Simd128>(wasm::NAME);
+        all.push(&SIMD128);
     }
     all
 }

@@ -1,6 +1,7 @@
 //! Cards as data: what geometry, occupancy and tests need to know of one.
 
 use super::Limits;
+use crate::backend::CardRates;
 
 /// A card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,22 @@ pub struct Spec {
     pub l2_bytes: u64,
     /// Memory.
     pub memory_bytes: u64,
+    /// What it moves and computes.
+    pub rates: CardRates,
+}
+
+const GIGA: u64 = 1_000_000_000;
+
+/// Bytes that 16 lanes of PCIe 4.0 and 5.0 copied to a card in a second: fiddler #7 and
+/// tinygrad/open-gpu-kernel-modules #29.
+const PCIE_4: u64 = 24_700_000_000;
+const PCIE_5: u64 = 56_300_000_000;
+
+/// Of a GeForce card: gigabytes of its memory, tera-operations of int8, and its link. Halves that are added
+/// as floats are a quarter of that.
+const fn geforce(memory: u64, int8: u64, link_bytes: u64) -> CardRates {
+    let int8_ops = int8 * 1000 * GIGA;
+    CardRates { memory_bytes: memory * GIGA, link_bytes, int8_ops, half_ops: int8_ops / 4 }
 }
 
 /// Shared memory that a card keeps of every block, from compute capability 8.0 on.
@@ -40,6 +57,7 @@ pub const SMALL: Spec = Spec {
     threads: 1536,
     l2_bytes: 80 << 10,
     memory_bytes: 2 << 30,
+    rates: geforce(40, 8, PCIE_4),
 };
 
 /// NVIDIA's own tables: the programming guide's of compute capabilities, and the white papers' of each card.
@@ -53,6 +71,12 @@ pub const CARDS: &[Spec] = &[
         threads: 2048,
         l2_bytes: 50 << 20,
         memory_bytes: 80 << 30,
+        rates: CardRates {
+            memory_bytes: 3350 * GIGA,
+            link_bytes: PCIE_5,
+            int8_ops: 1_979_000 * GIGA,
+            half_ops: 989_500 * GIGA,
+        },
         ..SMALL
     },
     Spec {
@@ -61,6 +85,7 @@ pub const CARDS: &[Spec] = &[
         multiprocessors: 84,
         l2_bytes: 64 << 20,
         memory_bytes: 16 << 30,
+        rates: geforce(960, 450, PCIE_5),
         ..SMALL
     },
     Spec {
@@ -69,6 +94,7 @@ pub const CARDS: &[Spec] = &[
         multiprocessors: 28,
         l2_bytes: 3 << 20,
         memory_bytes: 12 << 30,
+        rates: geforce(360, 102, PCIE_4),
         ..SMALL
     },
     SMALL,
@@ -82,6 +108,7 @@ pub const FOR_PLANS: &[Spec] = &[
         multiprocessors: 170,
         l2_bytes: 96 << 20,
         memory_bytes: 32 << 30,
+        rates: geforce(1792, 838, PCIE_5),
         ..SMALL
     },
     Spec {
@@ -90,6 +117,7 @@ pub const FOR_PLANS: &[Spec] = &[
         multiprocessors: 128,
         l2_bytes: 72 << 20,
         memory_bytes: 24 << 30,
+        rates: geforce(1008, 660, PCIE_4),
         ..SMALL
     },
     Spec {
@@ -98,6 +126,8 @@ pub const FOR_PLANS: &[Spec] = &[
         multiprocessors: 34,
         l2_bytes: 32 << 20,
         memory_bytes: 8 << 30,
+        // It has eight lanes.
+        rates: geforce(288, 176, PCIE_4 / 2),
         ..SMALL
     },
 ];

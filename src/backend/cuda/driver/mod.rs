@@ -14,7 +14,7 @@ use std::any::Any;
 use std::ops::Range;
 
 use super::BackendError;
-use crate::backend::Overhead;
+use crate::backend::{CardRates, Overhead};
 
 pub use on_paper::OnPaper;
 
@@ -108,6 +108,11 @@ pub trait Driver: Any + Send {
 
     /// Bytes of memory that are free, where the device can tell.
     fn free_bytes(&self) -> Option<u64>;
+
+    /// How fast it is, if that is known.
+    fn rates(&self) -> Option<CardRates> {
+        None
+    }
 
     /// What the driver itself will take of that, and has not taken yet.
     fn overhead(&self) -> Vec<Overhead> {

@@ -3,7 +3,7 @@
 use super::cards::Spec;
 use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording};
 use crate::backend::cuda::kernel_names;
-use crate::backend::{BackendError, Overhead};
+use crate::backend::{BackendError, CardRates, Overhead};
 
 /// Bytes that a context takes for each multiprocessor. 107 MiB on an RTX 4060 Ti (34 of them) and 555 MiB on
 /// an RTX PRO 6000 (188) were reported in llama.cpp #23604.
@@ -45,6 +45,10 @@ impl Driver for OnPaper {
 
     fn free_bytes(&self) -> Option<u64> {
         Some(self.memory_bytes)
+    }
+
+    fn rates(&self) -> Option<CardRates> {
+        Some(self.card.rates)
     }
 
     fn overhead(&self) -> Vec<Overhead> {

@@ -176,7 +176,7 @@ impl<B: Element> Gemm<'_, B> {
             for col in col..n {
                 let c = &mut self.c[row * ldc + col];
                 let terms = (0..k).map(|i| (self.a[row * lda + i], self.b[i * ldb + col].into()));
-                *c = terms.fold(if add { *c } else { 0.0 }, |sum, (a, b)| a.mul_add(b, sum));
+                *c = terms.fold(if add { *c } else { 0.0 }, |sum, (a, b)| L::fma_one(a, b, sum));
             }
         }
     }

@@ -23,8 +23,9 @@ use self::kernels::Kernels;
 use self::ring::Copies;
 use self::staging::Staging;
 use super::super::kernel_names;
+use super::cards::Spec;
 use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, Ring, same_kind};
-use crate::backend::BackendError;
+use crate::backend::{BackendError, CardRates};
 
 pub use self::about::cards;
 pub use self::code::FATBINS;
@@ -182,6 +183,10 @@ impl Driver for Card {
 
     fn limits(&self) -> Limits {
         self.about.limits
+    }
+
+    fn rates(&self) -> Option<CardRates> {
+        Spec::known().find(|card| card.name == self.about.name).map(|card| card.rates)
     }
 
     fn free_bytes(&self) -> Option<u64> {

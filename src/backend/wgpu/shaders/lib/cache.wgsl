@@ -16,6 +16,9 @@ struct Cache {
     shrink: f32,
     // The factor of the product of projected elements with signs.
     sign_factor: f32,
+    // Where the tables of its pages begin, in words behind the first tables: a cache that keeps a sliding
+    // window has pages of its own.
+    tables: u32,
     // Of the rotation, a bit an element.
     signs: array<vec4<u32>, 2>,
     // The same of the projection.
@@ -56,7 +59,7 @@ struct PageAt {
 
 #for side in sides|default([])
 fn #{side}_page_at(seq: u32, page: u32, kv_head: u32) -> u32 {
-    return (page_of(seq, page * PAGE_POSITIONS) * params.cache.n_kv_heads + kv_head)
+    return (page_of(params.cache.tables, seq, page * PAGE_POSITIONS) * params.cache.n_kv_heads + kv_head)
         * params.#{side}.page_words;
 }
 

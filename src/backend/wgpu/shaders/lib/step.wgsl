@@ -37,9 +37,10 @@ fn output_row(o: u32) -> u32 {
     return step[step[6] + o];
 }
 
-// The page of a position; a sequence has step[3] places in the table.
-fn page_of(seq: u32, pos: u32) -> u32 {
-    return step[step[7] + seq * step[3] + pos / PAGE_POSITIONS];
+// The page of a position, in tables that begin so many words behind the first of them; a sequence has step[3]
+// places in a table.
+fn page_of(tables: u32, seq: u32, pos: u32) -> u32 {
+    return step[step[7] + tables + seq * step[3] + pos / PAGE_POSITIONS];
 }
 
 // The exact page of a page of a sequence; all bits set if it has none.

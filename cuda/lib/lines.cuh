@@ -1,0 +1,95 @@
+// What types have in common whose weights are codes on a line, value = scale x code + offset, a line a group
+// of columns. `Type` has
+//
+//   line(chunk, at, kind, group)  the line of a group of a chunk, which is number `at` of the row
+//   four(chunk, quad, kind, out)  four neighbouring codes of a chunk, as floats
+//
+// and what a Kind of its weights is, which all weights of a launch share: types differ in it that have the
+// same planes. A value is rounded once, and products and sums as those of floats are.
+#pragma once
+
+#include "input.cuh"
+
+struct Line {
+    float scale, offset;
+};
+
+// Four codes below 128 as floats: 128 + code has the code in the upper part of its mantissa.
+DEVICE void floats_of_codes(uint32_t bytes, float (&out)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        out[i] = __uint_as_float(__byte_perm(bytes, 0x43000000u, 0x7044u + (i << 8))) - 128.0f;
+}
+
+// The same as halves, two a word, less something and times something.
+DEVICE void halves_of_codes(uint32_t bytes, float less, float times, uint32_t& first, uint32_t& second) {
+    float x[4];
+    floats_of_codes(bytes, x);
+    uint32_t halves[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) halves[i] = half_bits((x[i] - less) * times);
+    first = halves[0] | halves[1] << 16;
+    second = halves[2] | halves[3] << 16;
+}
+
+// Bits of quad i (of 8) in a word that has bit i of byte e for element e of the quad, brought to `bit` of
+// each byte.
+DEVICE uint32_t bits_of_quad(uint32_t word, uint32_t i, uint32_t bit) {
+    return (i < bit ? word << (bit - i) : word >> (i - bit)) & 0x01010101u << bit;
+}
+
+// What tensor cores want of 32 columns on one line: codes as halves.
+struct HalvesOnLine {
+    uint32_t words[4];
+    Line line;
+    DEVICE float scale(int) const { return line.scale; }
+    DEVICE float offset(int) const { return line.offset; }
+};
+
+template <class Type, int ELEMS, int GROUP>
+struct Lines {
+    static constexpr bool kInts = false;
+    static constexpr bool kGroupScales = true;
+    static constexpr int kElems = ELEMS;
+    static constexpr int kRowsUnroll = 1;
+    // Groups of a chunk at a time, and quads of a group for several rows.
+    static constexpr int kGroupsUnroll = ELEMS / GROUP, kRowsQuadsUnroll = GROUP / 4;
+    using Acc = float;
+    using Halves = HalvesOnLine;
+
+    template <int M, class Chunk, class Kind>
+    DEVICE static void dot(
+        Acc (&sums)[M], const Chunk& chunk, const uint8_t* acts, uint32_t at, uint32_t chunks,
+        const Kind& kind
+    ) {
+#pragma unroll(Type::kGroupsUnroll)
+        for (uint32_t group = 0; group < ELEMS / GROUP; group++) {
+            Line line = Type::line(chunk, at, kind, group);
+            // What a scale multiplies afterwards; or the sums as they are.
+            float part[M] = {};
+#pragma unroll(M > 1 ? Type::kRowsQuadsUnroll : GROUP / 4)
+            for (uint32_t i = 0; i < GROUP / 4; i++) {
+                uint32_t quad = group * (GROUP / 4) + i;
+                float w[4];
+                Type::four(chunk, quad, kind, w);
+                if constexpr (kOffsets<Type>) {
+#pragma unroll
+                    for (int e = 0; e < 4; e++) w[e] = fmaf(w[e], line.scale, line.offset);
+                }
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    uint4 x = load16(acts + m * (chunks * ELEMS * 4) + (quad * chunks + at) * 16);
+                    float& sum = kOffsets<Type> ? sums[m] : part[m];
+                    sum = fmaf(w[0], __uint_as_float(x.x), sum);
+                    sum = fmaf(w[1], __uint_as_float(x.y), sum);
+                    sum = fmaf(w[2], __uint_as_float(x.z), sum);
+                    sum = fmaf(w[3], __uint_as_float(x.w), sum);
+                }
+            }
+            if constexpr (!kOffsets<Type>) {
+#pragma unroll
+                for (int m = 0; m < M; m++) sums[m] = fmaf(line.scale, part[m], sums[m]);
+            }
+        }
+    }
+};

@@ -1,0 +1,86 @@
+// Which experts a row goes through: the `n_used` with the largest logits, the earlier of equal ones, and the
+// softmax of these. A warp chooses for a row, in registers: lane l has the logits of experts l, l + 32, ...
+//
+//   p_j = exp(z_j - z_0) / sum of exp(z_i - z_0), for the chosen ones from the largest logit z_0 on
+#pragma once
+
+#include "../params.h"
+#include "../simt.h"
+#include "reduce.cuh"
+
+// The order of floats as integers, above 0. Any NaN is the largest, so that it shows in the weights.
+DEVICE uint32_t rank_of(float z) {
+    uint32_t bits = __float_as_uint(z);
+    if (z != z) return 0xffffffffu;
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// A row's logits, of which a lane has some.
+struct RouterLogits {
+    static constexpr uint32_t kOwn = EXPERTS_MOST / kWarpSize;
+    uint32_t ranks[kOwn];
+
+    DEVICE RouterLogits(const float* z, uint32_t n) {
+#pragma unroll
+        for (uint32_t i = 0; i < kOwn; i++) {
+            uint32_t expert = threadIdx.x % kWarpSize + i * kWarpSize;
+            // Of what was chosen already, and of experts that are not there.
+            ranks[i] = 0;
+            // The same for all lanes.
+            if (i * kWarpSize < n && expert < n) ranks[i] = rank_of(z[expert]);
+        }
+    }
+
+    // The best expert, which is not found again, and its rank. All lanes have it.
+    DEVICE uint32_t take(uint32_t& rank) {
+        uint32_t mine = 0, at = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < kOwn; i++) {
+            if (ranks[i] > mine) {
+                mine = ranks[i];
+                at = i;
+            }
+        }
+        rank = reduce_warp<Max>(mine);
+        uint32_t expert = threadIdx.x % kWarpSize + at * kWarpSize;
+        // The smallest number of equal ones.
+        expert = ~reduce_warp<Max>(mine == rank ? ~expert : 0u);
+#pragma unroll
+        for (uint32_t i = 0; i < kOwn; i++) {
+            if (threadIdx.x % kWarpSize + i * kWarpSize == expert) ranks[i] = 0;
+        }
+        return expert;
+    }
+};
+
+// Lane j has the choice of slot j of a row, whose place is that of the slot. All lanes of a warp call it.
+DEVICE ExpertChoice choose(const float* z, uint32_t n_experts, uint32_t n_used, uint32_t first_slot) {
+    RouterLogits logits(z, n_experts);
+    uint32_t lane = threadIdx.x % kWarpSize;
+    ExpertChoice mine = {0, 0.0f, first_slot + lane, 0};
+    float largest = 0.0f, own = 0.0f;
+    for (uint32_t j = 0; j < n_used; j++) {
+        uint32_t rank, expert = logits.take(rank);
+        float value = __uint_as_float(rank == 0xffffffffu ? rank : rank >> 31 ? rank & 0x7fffffffu : ~rank);
+        if (j == 0) largest = value;
+        if (lane == j) {
+            mine.expert = expert;
+            own = value;
+        }
+    }
+    float weight = lane < n_used ? expf(own - largest) : 0.0f;
+    mine.weight = weight / reduce_lanes<Sum>(weight, kWarpSize);
+    return mine;
+}
+
+// What the slots of row r add to column `col` of it, rows of `cols` columns.
+DEVICE float mixed(
+    const RoutesParams& routes, uint32_t r, const float* products, uint32_t cols, uint32_t col
+) {
+    float sum = 0.0f;
+    for (uint32_t j = 0; j < routes.n_used; j++) {
+        ExpertChoice choice = routes.choices[r * routes.n_used + j];
+        sum = fmaf(choice.weight, products[uint64_t(choice.place) * cols + col], sum);
+    }
+    return sum;
+}

@@ -1,0 +1,6 @@
+#include "iq4_nl.cuh"
+
+#include "../lib/kernels.cuh"
+
+STERNA_KERNELS(IQ4NL, iq4_nl)
+STERNA_MMA_KERNELS(IQ4NL, iq4_nl)

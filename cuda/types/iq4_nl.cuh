@@ -1,0 +1,122 @@
+// Types whose weights are one of 16 integers under a scale: IQ4_NL, IQ4_XS, MXFP4, NVFP4, and those of
+// codebooks, whose points have few coordinates: IQ1_*, IQ2_* and IQ3_*. value = table[index] x scale of 16.
+//
+// The upload makes one form of them all. A chunk is 32 elements, in their order.
+//
+//   128 bytes: the table, 16 int8, and a float factor
+//   indices, 16 bytes a chunk, in their order from the low bits up, over all rows
+//   scales, 2 bytes a chunk, over all rows: two int8, each of 16 elements; or a half; or a bfloat16; or two
+//   8-bit floats of 4 and 3 bits
+//   for two int8 a half a block of 8 chunks, which multiplies them, over all rows
+#pragma once
+
+#include "../lib/lines.cuh"
+#include "q8_0.cuh"
+
+struct IQ4NL;
+template <>
+constexpr bool kOfKinds<IQ4NL> = true;
+
+struct IQ4NL : Lines<IQ4NL, 32, 16> {
+    static constexpr int kUnroll = 3;
+    // lib/input.cuh
+    static constexpr uint32_t kBlockQuads = 1;
+    static constexpr uint32_t kHead = 128;
+    using Halves = Q8_0::Halves;
+    enum : uint32_t { kInts8 = 0, kHalf = 1, kBfloat = 2, kFloats8 = 3 };
+    struct Kind {
+        uint32_t table[4];
+        float factor;
+        uint32_t scales;
+    };
+    struct Row {
+        const uint8_t* indices;
+        const uint16_t* scales;
+        const uint16_t* blocks;
+    };
+    struct Chunk {
+        uint4 indices;
+        uint16_t scales, block;
+    };
+
+    DEVICE static uint32_t scales_kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale) & 3u; }
+    DEVICE static Kind kind(const LinearParams& w) {
+        uint4 table = load16(w.data);
+        return {{table.x, table.y, table.z, table.w}, __uint_as_float(load4(w.data + 16)), scales_kind(w)};
+    }
+
+    DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
+        chunk = col / 32;
+        elem = col % 32;
+    }
+
+    DEVICE static Row row(const LinearParams& w, uint32_t row) {
+        uint64_t all = uint64_t(w.rows) * w.chunks, before = uint64_t(row) * w.chunks;
+        const uint8_t* scales = w.data + kHead + all * 16;
+        const uint16_t* blocks = reinterpret_cast<const uint16_t*>(scales) + all + before / 8;
+        bool has_blocks = scales_kind(w) == kInts8;
+        return {w.data + kHead + before * 16, reinterpret_cast<const uint16_t*>(scales) + before,
+                has_blocks ? blocks : nullptr};
+    }
+
+    DEVICE static Chunk load(Row row, uint32_t chunk) {
+        return {load_stream16(row.indices + chunk * 16), row.scales[chunk],
+                row.blocks ? row.blocks[chunk / 8] : uint16_t(0)};
+    }
+
+    DEVICE static void scales_of(const Kind& kind, uint32_t scales, uint32_t block, float (&out)[2]) {
+        if (kind.scales == kInts8) {
+            float by = float_of_half(block) * kind.factor;
+            out[0] = by * static_cast<float>(static_cast<int8_t>(scales));
+            out[1] = by * static_cast<float>(static_cast<int8_t>(scales >> 8));
+        } else if (kind.scales == kFloats8) {
+            // As halves their exponents are too small by 7.
+            out[0] = float_of_half((scales & 127u) << 7) * kind.factor;
+            out[1] = float_of_half((scales >> 8 & 127u) << 7) * kind.factor;
+        } else {
+            out[0] = out[1] = kind.scales == kHalf ? float_of_half(scales) : __uint_as_float(scales << 16);
+        }
+    }
+    DEVICE static Line line(const Chunk& chunk, uint32_t, const Kind& kind, uint32_t group) {
+        float scales[2];
+        scales_of(kind, chunk.scales, chunk.block, scales);
+        return {group ? scales[1] : scales[0], 0.0f};
+    }
+
+    // What the low four indices of a word stand for, a byte each.
+    DEVICE static uint32_t looked_up(const Kind& kind, uint32_t indices) {
+        uint32_t in_half = indices & 0x7777u;
+        uint32_t lower = __byte_perm(kind.table[0], kind.table[1], in_half);
+        uint32_t upper = __byte_perm(kind.table[2], kind.table[3], in_half);
+        return __byte_perm(lower, upper, 0x3210u | (indices >> 1 & 0x4444u));
+    }
+
+    DEVICE static void four(const Chunk& chunk, uint32_t quad, const Kind& kind, float (&out)[4]) {
+        uint32_t words[4] = {chunk.indices.x, chunk.indices.y, chunk.indices.z, chunk.indices.w};
+        floats_of_bytes(looked_up(kind, words[quad / 2] >> (quad % 2 * 16)), out);
+    }
+
+    DEVICE static Halves halves(
+        const LinearParams& w, uint32_t row, uint32_t col, uint32_t member, const Kind& kind
+    ) {
+        Row at = IQ4NL::row(w, row);
+        uint32_t chunk = col / 32;
+        const uint16_t* indices = reinterpret_cast<const uint16_t*>(at.indices + chunk * 16) + member;
+        Halves out;
+        scales_of(kind, at.scales[chunk], at.blocks ? at.blocks[chunk / 8] : 0, out.scales);
+#pragma unroll
+        for (int t = 0; t < 2; t++)
+            halves_of_bytes(
+                looked_up(kind, indices[4 * t]), 0.0f, out.words[2 * t], out.words[2 * t + 1]);
+        return out;
+    }
+
+    DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {
+        Row at = IQ4NL::row(w, row);
+        uint32_t chunk = col / 32, index = at.indices[col / 2] >> (col % 2 * 4) & 15u;
+        float scales[2];
+        scales_of(kind(w), at.scales[chunk], at.blocks ? at.blocks[chunk / 8] : 0, scales);
+        float scale = col / 16 % 2 ? scales[1] : scales[0];
+        return static_cast<float>(static_cast<int8_t>(w.data[index])) * scale;
+    }
+};

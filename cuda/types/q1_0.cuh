@@ -1,0 +1,92 @@
+// Q1_0: 128 signs under one half scale; value = scale where the bit is 1, else -scale.
+//
+// The upload takes blocks apart. A chunk is a block. Two planes, each over all rows: the signs in their
+// order, 16 bytes a chunk; the scales, a half a chunk.
+#pragma once
+
+#include "../lib/lines.cuh"
+
+struct Q1_0 {
+    static constexpr bool kInts = false;
+    static constexpr bool kGroupScales = true;
+    static constexpr int kElems = 128;
+    static constexpr int kUnroll = 4;
+    static constexpr int kRowsUnroll = 1;
+    // lib/input.cuh
+    static constexpr uint32_t kBlockQuads = 3;
+    using Acc = float;
+    using Halves = HalvesOnLine;
+    struct Row {
+        const uint8_t* signs;
+        const uint16_t* scales;
+    };
+    struct Chunk {
+        uint4 signs;
+        uint16_t scale;
+    };
+
+    DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
+        chunk = col / 128;
+        elem = col % 128;
+    }
+
+    DEVICE static Row row(const LinearParams& w, uint32_t row) {
+        const uint8_t* scales = w.data + uint64_t(w.rows) * w.chunks * 16;
+        uint64_t before = uint64_t(row) * w.chunks;
+        return {w.data + before * 16, reinterpret_cast<const uint16_t*>(scales) + before};
+    }
+
+    DEVICE static Chunk load(Row row, uint32_t chunk) {
+        return {load_stream16(row.signs + chunk * 16), row.scales[chunk]};
+    }
+
+    // A value with the sign of bit `elem`, and the other one where that is 0.
+    DEVICE static float signed_by(uint32_t word, uint32_t elem, uint32_t value) {
+        return __uint_as_float(value ^ (~word << (31 - elem) & 0x80000000u));
+    }
+
+    template <int M>
+    DEVICE static void dot(Acc (&sums)[M], Chunk chunk, const uint8_t* acts, uint32_t at, uint32_t chunks) {
+        float scale = float_of_half(chunk.scale), part[M] = {};
+#pragma unroll 1
+        for (int word = 0; word < 4; word++) {
+            uint32_t signs = chunk.signs.x;
+            // The next one comes first.
+            chunk.signs = {chunk.signs.y, chunk.signs.z, chunk.signs.w, 0};
+#pragma unroll
+            for (int quad = 0; quad < 8; quad++) {
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    const uint8_t* row = acts + m * (chunks * kElems * 4);
+                    uint4 x = load16(row + ((8 * word + quad) * chunks + at) * 16);
+                    part[m] += signed_by(signs, 4 * quad, x.x);
+                    part[m] += signed_by(signs, 4 * quad + 1, x.y);
+                    part[m] += signed_by(signs, 4 * quad + 2, x.z);
+                    part[m] += signed_by(signs, 4 * quad + 3, x.w);
+                }
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < M; m++) sums[m] = fmaf(scale, part[m], sums[m]);
+    }
+
+    DEVICE static Halves halves(const LinearParams& w, uint32_t row, uint32_t col, uint32_t member) {
+        Row at = Q1_0::row(w, row);
+        uint32_t signs = load4(at.signs + col / 8) >> (4 * member);
+        Halves out;
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            // Two halves of 1 a word; their signs are those of bits that are 0.
+            uint32_t two = signs >> (i / 2 * 16 + i % 2 * 2);
+            out.words[i] = 0x3c003c00u ^ (~two << 15 & 0x8000u) ^ (~two << 30 & 0x80000000u);
+        }
+        out.line = {float_of_half(at.scales[col / 128]), 0.0f};
+        return out;
+    }
+
+    DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {
+        Row at = Q1_0::row(w, row);
+        uint32_t signs = at.signs[col / 8];
+        return signed_by(signs, col % 8, __float_as_uint(float_of_half(at.scales[col / 128])));
+    }
+};

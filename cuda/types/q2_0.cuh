@@ -1,0 +1,80 @@
+// Q2_0, PQ2_0 and PTQ1_0: integers of 2 bits, value = (q - 1) x scale, one half scale for 64 or 128 of them.
+//
+// The upload takes blocks apart, and unpacks the trits of PTQ1_0. A chunk is 64 elements. Planes, each over
+// all rows:
+//
+//   codes, 16 bytes a chunk: byte b has elements b, b + 16, b + 32 and b + 48 from the low bits up
+//   scales, a half for each chunk, or for two
+#pragma once
+
+#include "../lib/lines.cuh"
+
+struct Q2_0;
+template <>
+constexpr bool kOfKinds<Q2_0> = true;
+
+struct Q2_0 : Lines<Q2_0, 64, 64> {
+    static constexpr int kUnroll = 3;
+    // lib/input.cuh
+    static constexpr uint32_t kBlockQuads = 2;
+    // log2 of the chunks that share a scale.
+    using Kind = uint32_t;
+    struct Row {
+        const uint8_t* codes;
+        const uint16_t* scales;
+        uint32_t shift;
+    };
+    struct Chunk {
+        uint4 codes;
+        uint16_t scale;
+    };
+
+    DEVICE static Kind kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale); }
+
+    DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
+        chunk = col / 64;
+        elem = col % 64;
+    }
+
+    DEVICE static Row row(const LinearParams& w, uint32_t row) {
+        const uint8_t* scales = w.data + uint64_t(w.rows) * w.chunks * 16;
+        uint64_t before = uint64_t(row) * w.chunks;
+        const uint16_t* halves = reinterpret_cast<const uint16_t*>(scales);
+        return {w.data + before * 16, halves + (before >> kind(w)), kind(w)};
+    }
+
+    DEVICE static Chunk load(Row row, uint32_t chunk) {
+        return {load_stream16(row.codes + chunk * 16), row.scales[chunk >> row.shift]};
+    }
+
+    DEVICE static Line line(const Chunk& chunk, uint32_t, Kind, uint32_t) {
+        return {float_of_half(chunk.scale), 0.0f};
+    }
+
+    DEVICE static void four(const Chunk& chunk, uint32_t quad, Kind, float (&out)[4]) {
+        uint32_t words[4] = {chunk.codes.x, chunk.codes.y, chunk.codes.z, chunk.codes.w};
+        uint32_t codes = words[quad % 4] >> (quad / 4 * 2) & 0x03030303u;
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            out[e] = __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7044u + (e << 8))) - 129.0f;
+    }
+
+    DEVICE static Halves halves(const LinearParams& w, uint32_t row, uint32_t col, uint32_t member, Kind) {
+        Row at = Q2_0::row(w, row);
+        uint32_t chunk = col / 64, word = load4(at.codes + chunk * 16 + 4 * member);
+        Halves out;
+#pragma unroll
+        for (uint32_t t = 0; t < 2; t++) {
+            uint32_t codes = word >> (col / 16 % 4 * 2 + 2 * t) & 0x03030303u;
+            halves_of_codes(codes, 1.0f, 1.0f, out.words[2 * t], out.words[2 * t + 1]);
+        }
+        out.line = {float_of_half(at.scales[chunk >> at.shift]), 0.0f};
+        return out;
+    }
+
+    DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {
+        Row at = Q2_0::row(w, row);
+        uint32_t chunk = col / 64, code = at.codes[chunk * 16 + col % 16] >> (col / 16 % 4 * 2) & 3u;
+        return (static_cast<float>(code) - 1.0f) * float_of_half(at.scales[chunk >> at.shift]);
+    }
+};

@@ -1,0 +1,6 @@
+#include "q2_k.cuh"
+
+#include "../lib/kernels.cuh"
+
+STERNA_KERNELS(Q2K, q2_k)
+STERNA_MMA_KERNELS(Q2K, q2_k)

@@ -1,0 +1,130 @@
+// Q2_K and Q3_K: 256 integers of 2 or 3 bits in 16 groups. Q2_K: 4-bit scale and 4-bit minimum a group, value
+// = q x group scale x scale - group minimum x scale of the minimums. Q3_K: a signed scale a group, value = (q
+// - 4) x group scale x scale.
+//
+// The upload takes blocks apart. A chunk is 64 elements, as in Q6_K: 128 h + 32 i + 16 t + (0 .. 15), i = 0
+// .. 3; its four groups are one scale each. Planes, each over all rows:
+//
+//   low 2 bits, 16 bytes a chunk: i = 0 in the low bits to i = 3 in the high bits
+//   of Q3_K the third bits, two words a chunk: of quad q of group i bit 4 (i % 2) + q of each byte of word
+//   i / 2
+//   20 bytes a block of 4 chunks: its groups, 4 bytes a chunk, of Q2_K the scale in the low and the minimum
+//   in the high half, of Q3_K an int8; then the block's half scale of scales and, of Q2_K, of minimums
+#pragma once
+
+#include "../lib/lines.cuh"
+
+struct Q2K;
+template <>
+constexpr bool kOfKinds<Q2K> = true;
+template <>
+constexpr bool kOffsets<Q2K> = true;
+template <>
+constexpr int kMmaSets<Q2K> = 1;
+
+struct Q2K : Lines<Q2K, 64, 16> {
+    static constexpr int kUnroll = 2;
+    static constexpr int kGroupsUnroll = 1, kRowsQuadsUnroll = 1;
+    // lib/input.cuh
+    static constexpr uint32_t kBlockQuads = 1;
+    // Whether it is Q3_K, as an integer.
+    using Kind = uint32_t;
+    struct Row {
+        const uint8_t* low;
+        const uint8_t* high;
+        const uint8_t* scales;
+        DEVICE uint32_t groups(uint32_t chunk) const {
+            return load4(scales + chunk / 4 * 20 + chunk % 4 * 4);
+        }
+        DEVICE uint32_t of_block(uint32_t chunk) const { return load4(scales + chunk / 4 * 20 + 16); }
+    };
+    struct Chunk {
+        uint4 low;
+        uint2 high;
+        uint32_t groups, scales;
+    };
+
+    // lib/lines.cuh; codes are multiplied by their group's scale, which halves have room for.
+    struct Halves {
+        uint32_t words[4], of_block, mins;
+        DEVICE float scale(int) const { return floats_of_half2(of_block).x; }
+        DEVICE float offset(int t) const {
+            return -floats_of_half2(of_block).y * static_cast<float>(mins >> (8 * t) & 15u);
+        }
+    };
+
+    DEVICE static Kind kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale); }
+
+    DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
+        chunk = col / 128 * 2 + col % 32 / 16;
+        elem = col % 128 / 32 * 16 + col % 16;
+    }
+
+    DEVICE static Row row(const LinearParams& w, uint32_t row) {
+        uint64_t all = uint64_t(w.rows) * w.chunks, before = uint64_t(row) * w.chunks;
+        bool q3 = kind(w);
+        const uint8_t* high = w.data + all * 16;
+        const uint8_t* scales = high + (q3 ? all * 8 : 0) + before * 5;
+        return {w.data + before * 16, q3 ? high + before * 8 : nullptr, scales};
+    }
+
+    DEVICE static Chunk load(Row row, uint32_t chunk) {
+        return {load_stream16(row.low + chunk * 16),
+                row.high ? load8(row.high + chunk * 8) : uint2{0, 0},
+                row.groups(chunk), row.of_block(chunk)};
+    }
+
+    DEVICE static Line line_of(uint32_t group, uint32_t scales, Kind q3) {
+        float2 of_block = floats_of_half2(scales);
+        if (q3) {
+            float scale = of_block.x * static_cast<float>(static_cast<int8_t>(group));
+            return {scale, -4.0f * scale};
+        }
+        float scale = static_cast<float>(group & 15u), min = static_cast<float>(group >> 4 & 15u);
+        return {of_block.x * scale, -of_block.y * min};
+    }
+    DEVICE static Line line(const Chunk& chunk, uint32_t, Kind kind, uint32_t group) {
+        return line_of(chunk.groups >> (8 * group), chunk.scales, kind);
+    }
+
+    DEVICE static void four(const Chunk& chunk, uint32_t quad, Kind, float (&out)[4]) {
+        // Not an array, which an index that is no constant would bring to memory.
+        bool first = quad % 4 < 2;
+        uint32_t even = first ? chunk.low.x : chunk.low.z, odd = first ? chunk.low.y : chunk.low.w;
+        uint32_t high = quad < 8 ? chunk.high.x : chunk.high.y;
+        uint32_t low = (quad % 2 ? odd : even) >> (quad / 4 * 2) & 0x03030303u;
+        floats_of_codes(low | (high >> quad % 8 & 0x01010101u) << 2, out);
+    }
+
+    DEVICE static Halves halves(
+        const LinearParams& w, uint32_t row, uint32_t col, uint32_t member, Kind q3
+    ) {
+        Row at = Q2K::row(w, row);
+        uint32_t i = col % 128 / 32;
+        Halves out;
+        out.mins = 0;
+#pragma unroll
+        for (uint32_t t = 0; t < 2; t++) {
+            uint32_t chunk = col / 128 * 2 + t;
+            uint32_t high = at.high ? load4(at.high + chunk * 8 + i / 2 * 4) : 0;
+            uint32_t codes = load4(at.low + chunk * 16 + 4 * member) >> (2 * i) & 0x03030303u;
+            codes |= bits_of_quad(high, i % 2 * 4 + member, 2);
+            uint32_t group = at.groups(chunk) >> (8 * i) & 255u;
+            float scale = static_cast<float>(static_cast<int8_t>(q3 ? group : group & 15u));
+            halves_of_codes(codes, q3 ? 4.0f : 0.0f, scale, out.words[2 * t], out.words[2 * t + 1]);
+            if (!q3) out.mins |= group >> 4 << (8 * t);
+        }
+        out.of_block = at.of_block(col / 128 * 2);
+        return out;
+    }
+
+    DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {
+        Row at = Q2K::row(w, row);
+        uint32_t chunk, elem;
+        place(col, chunk, elem);
+        uint32_t i = elem / 16, b = elem % 16, code = at.low[chunk * 16 + b] >> (2 * i) & 3u;
+        if (at.high) code |= (at.high[chunk * 8 + i / 2 * 4 + b % 4] >> (i % 2 * 4 + b / 4) & 1u) << 2;
+        Line line = line_of(at.groups(chunk) >> (8 * i), at.of_block(chunk), kind(w));
+        return fmaf(static_cast<float>(code), line.scale, line.offset);
+    }
+};

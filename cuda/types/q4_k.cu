@@ -1,0 +1,6 @@
+#include "q4_k.cuh"
+
+#include "../lib/kernels.cuh"
+
+STERNA_KERNELS(Q4K, q4_k)
+STERNA_MMA_KERNELS(Q4K, q4_k)

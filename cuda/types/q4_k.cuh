@@ -1,0 +1,111 @@
+// Q4_K and Q5_K: 256 integers of 4 or 5 bits in 8 groups of 32, each with a 6-bit scale and a 6-bit minimum;
+// value = q x group scale x scale - group minimum x scale of the minimums.
+//
+// The upload takes blocks apart. A chunk is 32 elements: of two neighbouring groups the first or the last 16.
+// Planes, each over all rows:
+//
+//   low 4 bits, 16 bytes a chunk: the first group in low nibbles, the second in high ones
+//   heads, 16 bytes a block of 8 chunks: the half scales of scales and of minimums, then the groups', packed
+//   as in the file
+//   of Q5_K the fifth bits, a word a chunk: of quad i of group g bit 4 g + i of each byte
+#pragma once
+
+#include "../lib/lines.cuh"
+
+struct Q4K;
+template <>
+constexpr bool kOfKinds<Q4K> = true;
+template <>
+constexpr bool kOffsets<Q4K> = true;
+
+struct Q4K : Lines<Q4K, 32, 16> {
+    static constexpr int kUnroll = 2;
+    // lib/input.cuh
+    static constexpr uint32_t kBlockQuads = 2;
+    // Whether there are fifth bits, as an integer.
+    using Kind = uint32_t;
+    struct Row {
+        const uint8_t* low;
+        const uint8_t* heads;
+        const uint8_t* high;
+    };
+    struct Chunk {
+        uint4 low, head;
+        uint32_t high;
+    };
+
+    DEVICE static Kind kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale); }
+
+    DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
+        chunk = col / 64 * 2 + col % 32 / 16;
+        elem = col % 64 / 32 * 16 + col % 16;
+    }
+
+    DEVICE static Row row(const LinearParams& w, uint32_t row) {
+        uint64_t all = uint64_t(w.rows) * w.chunks, before = uint64_t(row) * w.chunks;
+        const uint8_t* heads = w.data + all * 16;
+        const uint8_t* high = kind(w) ? heads + all * 2 + before * 4 : nullptr;
+        return {w.data + before * 16, heads + before * 2, high};
+    }
+
+    DEVICE static Chunk load(Row row, uint32_t chunk) {
+        return {load_stream16(row.low + chunk * 16), load16(row.heads + chunk / 8 * 16),
+                row.high ? load4(row.high + chunk * 4) : 0};
+    }
+
+    // The lines of a chunk's groups.
+    DEVICE static void lines_of(uint4 head, uint32_t chunk, Line (&out)[2]) {
+        uint32_t shift = chunk / 2 % 2 * 16, y = head.y >> shift, z = head.z >> shift, w = head.w >> shift;
+        bool last = chunk % 8 >= 4;
+        uint32_t scales = last ? (w & 0x0f0fu) | (y >> 2 & 0x3030u) : y & 0x3f3fu;
+        uint32_t mins = last ? (w >> 4 & 0x0f0fu) | (z >> 2 & 0x3030u) : z & 0x3f3fu;
+        float of_groups[4];
+        floats_of_codes((scales & 0xffffu) | mins << 16, of_groups);
+        float2 of_block = floats_of_half2(head.x);
+#pragma unroll
+        for (int group = 0; group < 2; group++)
+            out[group] = {of_block.x * of_groups[group], -of_block.y * of_groups[2 + group]};
+    }
+    DEVICE static Line line(const Chunk& chunk, uint32_t at, Kind, uint32_t group) {
+        Line both[2];
+        lines_of(chunk.head, at, both);
+        return group ? both[1] : both[0];
+    }
+
+    DEVICE static void four(const Chunk& chunk, uint32_t quad, Kind, float (&out)[4]) {
+        uint32_t words[4] = {chunk.low.x, chunk.low.y, chunk.low.z, chunk.low.w};
+        uint32_t low = words[quad % 4] >> (quad / 4 * 4) & 0x0f0f0f0fu;
+        floats_of_codes(low | bits_of_quad(chunk.high, quad, 4), out);
+    }
+
+    DEVICE static Halves halves(
+        const LinearParams& w, uint32_t row, uint32_t col, uint32_t member, Kind
+    ) {
+        Row at = Q4K::row(w, row);
+        uint32_t chunk = col / 64 * 2, group = col / 32 % 2;
+        Line both[2];
+        lines_of(load16(at.heads + chunk / 8 * 16), chunk, both);
+        Halves out;
+        out.line = group ? both[1] : both[0];
+#pragma unroll
+        for (uint32_t t = 0; t < 2; t++) {
+            uint32_t codes = load4(at.low + (chunk + t) * 16 + 4 * member) >> (4 * group) & 0x0f0f0f0fu;
+            uint32_t high = at.high ? load4(at.high + (chunk + t) * 4) : 0;
+            codes |= bits_of_quad(high, 4 * group + member, 4);
+            halves_of_codes(codes, 0.0f, 1.0f, out.words[2 * t], out.words[2 * t + 1]);
+        }
+        return out;
+    }
+
+    DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {
+        Row at = Q4K::row(w, row);
+        uint32_t chunk, elem;
+        place(col, chunk, elem);
+        uint32_t group = elem / 16, b = elem % 16, code = at.low[chunk * 16 + b] >> (4 * group) & 15u;
+        if (at.high) code |= (at.high[chunk * 4 + b % 4] >> (elem / 4) & 1u) << 4;
+        Line both[2];
+        lines_of(load16(at.heads + chunk / 8 * 16), chunk, both);
+        Line line = group ? both[1] : both[0];
+        return fmaf(static_cast<float>(code), line.scale, line.offset);
+    }
+};

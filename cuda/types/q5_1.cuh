@@ -1,0 +1,110 @@
+// Q4_1, Q5_0 and Q5_1: 32 integers of 4 or 5 bits under one half scale, and an offset: a half of their own
+// or, of Q5_0, -16 scales; value = q x scale + offset.
+//
+// The upload takes blocks apart. A chunk is a block. Planes, each over all rows:
+//
+//   low 4 bits, 16 bytes a chunk: element b in the low half of byte b, b + 16 in its high half
+//   fifth bits, a word a chunk, where there are some: element 4 i + e is bit i of byte e
+//   scales, a half a chunk, or two where there are offsets
+#pragma once
+
+#include "../lib/lines.cuh"
+
+struct Q5_1;
+template <>
+constexpr bool kOfKinds<Q5_1> = true;
+template <>
+constexpr bool kOffsets<Q5_1> = true;
+template <>
+constexpr int kMmaSets<Q5_1> = 1;
+
+struct Q5_1 : Lines<Q5_1, 32, 32> {
+    static constexpr int kUnroll = 4;
+    // lib/input.cuh
+    static constexpr uint32_t kBlockQuads = 2;
+    // Bit 0: there are fifth bits. Bit 1: there are offsets.
+    using Kind = uint32_t;
+    struct Row {
+        const uint8_t* low;
+        const uint8_t* high;
+        const uint8_t* scales;
+        bool has_offsets;
+    };
+    struct Chunk {
+        uint4 low;
+        uint32_t high, scales;
+    };
+
+    // lib/lines.cuh; the line as halves, which are fewer registers.
+    struct Halves {
+        uint32_t words[4], line;
+        DEVICE float scale(int) const { return floats_of_half2(line).x; }
+        DEVICE float offset(int) const { return floats_of_half2(line).y; }
+    };
+
+    DEVICE static Kind kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale); }
+
+    DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
+        chunk = col / 32;
+        elem = col % 32;
+    }
+
+    DEVICE static Row row(const LinearParams& w, uint32_t row) {
+        uint64_t all = uint64_t(w.rows) * w.chunks, before = uint64_t(row) * w.chunks;
+        bool has_high = kind(w) & 1, has_offsets = kind(w) & 2;
+        const uint8_t* high = w.data + all * 16;
+        const uint8_t* scales = high + (has_high ? all * 4 : 0);
+        return {w.data + before * 16, has_high ? high + before * 4 : nullptr,
+                scales + before * (has_offsets ? 4 : 2), has_offsets};
+    }
+
+    DEVICE static uint32_t scales_of(Row row, uint32_t chunk) {
+        if (row.has_offsets) return load4(row.scales + chunk * 4);
+        return reinterpret_cast<const uint16_t*>(row.scales)[chunk];
+    }
+
+    DEVICE static Chunk load(Row row, uint32_t chunk) {
+        return {load_stream16(row.low + chunk * 16), row.high ? load4(row.high + chunk * 4) : 0,
+                scales_of(row, chunk)};
+    }
+
+    DEVICE static Line line_of(uint32_t scales, Kind kind) {
+        float2 two = floats_of_half2(scales);
+        return {two.x, kind & 2 ? two.y : -16.0f * two.x};
+    }
+    DEVICE static Line line(const Chunk& chunk, uint32_t, Kind kind, uint32_t) {
+        return line_of(chunk.scales, kind);
+    }
+
+    DEVICE static void four(const Chunk& chunk, uint32_t quad, Kind, float (&out)[4]) {
+        uint32_t words[4] = {chunk.low.x, chunk.low.y, chunk.low.z, chunk.low.w};
+        uint32_t low = words[quad % 4] >> (quad / 4 * 4) & 0x0f0f0f0fu;
+        floats_of_codes(low | bits_of_quad(chunk.high, quad, 4), out);
+    }
+
+    DEVICE static Halves halves(
+        const LinearParams& w, uint32_t row, uint32_t col, uint32_t member, Kind kind
+    ) {
+        Row at = Q5_1::row(w, row);
+        uint32_t chunk = col / 32, low = load4(at.low + chunk * 16 + 4 * member);
+        uint32_t high = at.high ? load4(at.high + chunk * 4) : 0;
+        Halves out;
+        out.line = scales_of(at, chunk);
+#pragma unroll
+        for (uint32_t t = 0; t < 2; t++) {
+            uint32_t codes = (low >> (4 * t) & 0x0f0f0f0fu) | bits_of_quad(high, member + 4 * t, 4);
+            // An offset of -16 scales may be beyond halves.
+            halves_of_codes(codes, kind & 2 ? 0.0f : 16.0f, 1.0f, out.words[2 * t], out.words[2 * t + 1]);
+        }
+        return out;
+    }
+
+    DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {
+        Row at = Q5_1::row(w, row);
+        uint32_t chunk = col / 32, elem = col % 32;
+        uint32_t code = at.low[chunk * 16 + elem % 16] >> (elem / 16 * 4) & 15u;
+        if (at.high) code |= (at.high[chunk * 4 + elem % 4] >> (elem / 4) & 1u) << 4;
+        Line line = line_of(scales_of(at, chunk), kind(w));
+        return fmaf(static_cast<float>(code), line.scale, line.offset);
+    }
+};

@@ -1,0 +1,76 @@
+//! Where the pages of one head of a cache lie.
+
+use std::ops::Range;
+
+use ggml_types::{KvCodec, KvSide, QuantError};
+
+use super::EXACT;
+use crate::backend::KvPage;
+use crate::program::{KvDecl, Limits, PAGE, PageTable};
+
+/// Where the pages of one head lie: `[pages, page_bytes]`, then `[exact_pages, exact_bytes]`.
+#[derive(Clone, Copy)]
+pub struct Layout {
+    pub pages: usize,
+    pub page_bytes: usize,
+    pub exact_pages: usize,
+    pub exact_bytes: usize,
+    /// Whether its pages are those of a sliding window.
+    slides: bool,
+}
+
+impl Layout {
+    pub fn of(
+        codec: &'static dyn KvCodec,
+        side: KvSide,
+        decl: &KvDecl,
+        limits: Limits,
+    ) -> Result<Self, QuantError> {
+        let (pages, head_dim) = (decl.pages(&limits), decl.head_dim);
+        let page_bytes = PAGE * codec.vec_bytes(head_dim)?;
+        let mean_bytes = if side == KvSide::Keys { head_dim * size_of::<f32>() } else { 0 };
+        let (exact_pages, exact_bytes) = match codec.windowed() {
+            true => (limits.exact_pages, PAGE * head_dim * EXACT.bytes + mean_bytes),
+            false => (0, 0),
+        };
+        Ok(Self { pages, page_bytes, exact_pages, exact_bytes, slides: decl.sliding.is_some() })
+    }
+
+    pub fn head_bytes(self) -> usize {
+        self.pages * self.page_bytes + self.exact_pages * self.exact_bytes
+    }
+
+    /// Where page `i` lies in a head's memory.
+    pub fn page(self, i: usize) -> Range<usize> {
+        i * self.page_bytes..(i + 1) * self.page_bytes
+    }
+
+    /// Where page `i` of a sequence lies.
+    pub fn page_of(self, pages: &PageTable, seq: u32, i: usize) -> Range<usize> {
+        self.page(self.number_of(pages, seq, i))
+    }
+
+    /// The number of the page that holds page `i` of a sequence.
+    pub fn number_of(self, pages: &PageTable, seq: u32, i: usize) -> usize {
+        match self.slides {
+            true => pages.sliding(seq)[i].expect("the step was checked") as usize,
+            false => pages.seq(seq)[i] as usize,
+        }
+    }
+
+    /// Where a page lies; nowhere if the cache has no such pages.
+    pub fn range(self, page: KvPage) -> Range<usize> {
+        match page {
+            KvPage::Quantised(i) if !self.slides => self.page(i as usize),
+            KvPage::Sliding(i) if self.slides => self.page(i as usize),
+            KvPage::Quantised(_) | KvPage::Sliding(_) => 0..0,
+            KvPage::Exact(i) => self.exact(i as usize),
+        }
+    }
+
+    /// Where exact page `i` lies in a head's memory, the mean with it.
+    pub fn exact(self, i: usize) -> Range<usize> {
+        let start = self.pages * self.page_bytes + i * self.exact_bytes;
+        start..start + self.exact_bytes
+    }
+}

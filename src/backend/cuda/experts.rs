@@ -1,0 +1,441 @@
+//! A mixture of experts. Nothing about the routing is known to the host: launches are recorded for any.
+//!
+//! Steps of a few rows take their slots one by one, a slot being an expert that a row goes through: the
+//! router's logits, gates and ups of the slots, whose kernel chooses the experts, and the downs of the slots,
+//! whose kernel adds them up. Of larger steps the rows are sorted by expert between the router and the gates,
+//! so that an expert's weights are read once a tile of rows, and products are added up by a launch of their
+//! own. A row's bits are the same either way, but for types whose tiles go to tensor cores.
+
+use super::combine::{self, Combine};
+use super::driver::{Address, Driver, Launch, Limits};
+use super::linear::{self, Input, Work};
+use super::params::{
+    ACT_NONE, EXPERTS_MOST, EXPERTS_MOST_USED, ExpertChoice, ExpertTile, ExpertsParams, InputParams,
+    LINEAR_ROWS, LINEAR_THREADS, LinearParams, MIX_THREADS, MMA_HALVES_SHARED_BYTES, MMA_ROWS, MixParams,
+    NextWeights, ROUTE_THREADS, RouteParams, RoutesParams,
+};
+use super::weight::{DeviceWeight, Mma, Products};
+use super::{Cx, occupancy, words};
+use crate::backend::BackendError;
+use crate::program::{ActQuant, Expert, Experts, Linear, Norm, Program, RowsOf, Stage};
+
+/// The layers of an expert, in the order of a table.
+const LAYERS: [fn(&Expert) -> &Linear; 3] =
+    [|expert| &expert.gate, |expert| &expert.up, |expert| &expert.down];
+
+const DOWN: usize = 2;
+
+pub const STAGE: &str = "experts";
+/// The kernel for tiles of rows.
+pub const TILES: &str = "__tiles";
+pub const ROUTE: &str = "route";
+pub const MIX: &str = "mix";
+
+/// What a step of a mixture exchanges between its launches, each a place in memory, or 0 where nothing asks
+/// for it.
+#[derive(Clone, Default)]
+pub struct Mixture {
+    /// Of the router.
+    logits: Address,
+    /// Products of gates, where no kernel has these with the ups.
+    gates: Address,
+    hidden: Address,
+    products: Address,
+    choices: Address,
+    tiles: Address,
+    n_tiles: Address,
+    rows: Address,
+    counts: Address,
+    arrived: Address,
+    /// Of each stage of the program: `LinearParams` of its experts and of its router.
+    tables: Vec<Address>,
+}
+
+/// Bytes of them, for the largest mixture of a program.
+#[derive(Clone, Copy, Default)]
+pub struct Sizes {
+    logits: u64,
+    gates: u64,
+    hidden: u64,
+    products: u64,
+    choices: u64,
+    tiles: u64,
+    n_tiles: u64,
+    rows: u64,
+    counts: u64,
+    arrived: u64,
+    /// Of all stages.
+    tables: u64,
+}
+
+/// The mixtures of a program, each behind its stage's number.
+fn mixtures(p: &Program) -> impl Iterator<Item = (usize, &Experts)> {
+    let stages = p.stages.iter().enumerate();
+    stages.filter_map(|(i, (_, stage))| if let Stage::Experts(s) = stage { Some((i, s)) } else { None })
+}
+
+/// Entries of a stage's table: the experts' layers, and the router.
+fn entries(s: &Experts) -> usize {
+    LAYERS.len() * s.experts.len() + 1
+}
+
+impl Sizes {
+    /// `shapes` are the rows of all steps that launches are made for.
+    pub fn of(p: &Program, limits: Limits, shapes: &[usize]) -> Self {
+        let mut all = Self::default();
+        for (_, s) in mixtures(p) {
+            let (dim, ffn_dim) = (p.buf_decl(s.x).cols, p.weight_decl(s.experts[0].up.w).rows);
+            let slots = p.limits.rows * s.n_used;
+            let floats = |n: usize, cols: usize| 4 * (n as u64).saturating_mul(cols as u64);
+            let gates = if has_pairs(p, s) { 0 } else { floats(slots, ffn_dim) };
+            let shares = |rows: &usize| match is_sorted(p, s, limits, *rows) {
+                true => 0,
+                false => rows * slot_geometry(p, s, limits, DOWN, *rows).1,
+            };
+            let arrived = 1 + shapes.iter().map(shares).max().unwrap_or(0);
+            all = Self {
+                logits: all.logits.max(floats(p.limits.rows, s.experts.len())),
+                gates: all.gates.max(gates),
+                hidden: all.hidden.max(floats(slots, ffn_dim)),
+                products: all.products.max(floats(slots, dim)),
+                choices: all.choices.max((slots * size_of::<ExpertChoice>()) as u64),
+                tiles: all.tiles.max((most_tiles(s, p.limits.rows) * size_of::<ExpertTile>()) as u64),
+                n_tiles: 4,
+                rows: all.rows.max(floats(slots, 1)),
+                counts: all.counts.max(floats(s.experts.len(), 1)),
+                arrived: all.arrived.max(floats(arrived, 1)),
+                tables: all.tables + (entries(s) * size_of::<LinearParams>()) as u64,
+            };
+        }
+        all
+    }
+
+    pub fn sum(&self) -> u64 {
+        let Self { logits, gates, hidden, products, choices, tiles, n_tiles, rows, counts, arrived, tables } =
+            *self;
+        let all = [logits, gates, hidden, products, choices, tiles, n_tiles, rows, counts, arrived, tables];
+        all.into_iter().fold(0, u64::saturating_add)
+    }
+}
+
+impl Mixture {
+    /// Allocates all of it, and writes the tables.
+    pub fn new(
+        driver: &mut dyn Driver,
+        p: &Program,
+        sizes: Sizes,
+        weights: &[DeviceWeight],
+    ) -> Result<Self, BackendError> {
+        let mut tables = vec![0; p.stages.len()];
+        for (i, s) in mixtures(p) {
+            let layers = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
+            let table: Vec<LinearParams> =
+                layers.chain([&s.router]).map(|layer| linear::params(weights, layer)).collect();
+            let bytes: &[u8] = bytemuck::cast_slice(&table);
+            tables[i] = driver.alloc(bytes.len() as u64)?;
+            driver.write(tables[i], bytes)?;
+        }
+        let mut if_any = |bytes: u64| if bytes > 0 { driver.alloc(bytes) } else { Ok(0) };
+        Ok(Self {
+            logits: if_any(sizes.logits)?,
+            gates: if_any(sizes.gates)?,
+            hidden: if_any(sizes.hidden)?,
+            products: if_any(sizes.products)?,
+            choices: if_any(sizes.choices)?,
+            tiles: if_any(sizes.tiles)?,
+            n_tiles: if_any(sizes.n_tiles)?,
+            rows: if_any(sizes.rows)?,
+            counts: if_any(sizes.counts)?,
+            arrived: if_any(sizes.arrived)?,
+            tables,
+        })
+    }
+}
+
+/// How a layer multiplies, of every expert alike.
+fn products(p: &Program, linear: &Linear) -> Option<Products> {
+    Products::of(p.weight_decl(linear.w).ty, linear.act)
+}
+
+/// Whether one kernel has gates and ups.
+fn has_pairs(p: &Program, s: &Experts) -> bool {
+    let Expert { gate, up, .. } = &s.experts[0];
+    gate.act == up.act && products(p, gate) == products(p, up)
+}
+
+pub fn kernels(p: &Program, s: &Experts) -> Result<Vec<String>, String> {
+    let mut names = linear::kernels(p, "logits", &[&s.router])?;
+    if s.experts.len() > EXPERTS_MOST as usize || s.n_used > EXPERTS_MOST_USED as usize {
+        return Err(format!("more than {EXPERTS_MOST} experts, or {EXPERTS_MOST_USED} of them for a row"));
+    }
+    let first = &s.experts[0];
+    for layer in LAYERS {
+        let of_first = layer(first);
+        if of_first.act == ActQuant::I8PerBlock {
+            return Err("experts of inputs that are rounded by block".to_owned());
+        }
+        let is_alike = |expert: &Expert| {
+            let (one, other) = (layer(expert), of_first);
+            one.act == other.act && products(p, one) == products(p, other)
+        };
+        if !s.experts.iter().all(is_alike) {
+            return Err("experts of different types".to_owned());
+        }
+    }
+    for linear in LAYERS.iter().map(|layer| layer(first)).chain([&s.router]) {
+        match products(p, linear) {
+            Some(products) => names.extend(["", TILES].map(|kind| products.kernel(STAGE, kind))),
+            None => names.push(format!("{STAGE}__{}", p.weight_decl(linear.w).ty.name())),
+        }
+    }
+    names.extend([ROUTE, MIX].map(str::to_owned));
+    names.extend((!has_pairs(p, s)).then(|| combine::KERNEL.to_owned()));
+    Ok(names)
+}
+
+/// Whether the rows of a step are sorted by expert: where they have more slots than there are experts, so
+/// that some share one; and where the kernels for tiles have room for their rows.
+fn is_sorted(p: &Program, s: &Experts, limits: Limits, rows: usize) -> bool {
+    let fits = |linear: &Linear| {
+        let cols = p.weight_decl(linear.w).cols;
+        products(p, linear).is_some_and(|products| {
+            let bytes = linear::shared_bytes(products, cols, LINEAR_ROWS as usize);
+            on_halves(products) || bytes <= limits.shared_bytes as usize
+        })
+    };
+    let Expert { gate, up, down } = &s.experts[0];
+    rows > 1 && rows * s.n_used > s.experts.len() && [&s.router, gate, up, down].into_iter().all(fits)
+}
+
+/// Whether tiles go to tensor cores.
+fn on_halves(products: Products) -> bool {
+    products.mma() == Some(Mma::Halves)
+}
+
+/// Tiles of the rows of a step at most: all but one of an expert's are full.
+fn most_tiles(s: &Experts, rows: usize) -> usize {
+    let slots = rows * s.n_used;
+    slots.min(s.experts.len()) + slots / MMA_ROWS as usize
+}
+
+/// Blocks for each of `others` slots or tiles, so that waves are full, and no more than `most`.
+fn shares(limits: Limits, shared_bytes: usize, others: usize, most: usize) -> usize {
+    let multiprocessors = limits.multiprocessors as usize;
+    // Kernels have registers for two blocks a multiprocessor.
+    let places = multiprocessors * occupancy::by_shared(limits, shared_bytes as u32).clamp(1, 2) as usize;
+    let most = most.max(1);
+    let least = (places / others).clamp(1, most);
+    let full = |shares: &usize| {
+        let blocks = shares * others;
+        let wave = if blocks > places { places } else { multiprocessors };
+        blocks * 1000 / (blocks.div_ceil(wave) * wave)
+    };
+    let mut all = least..=most.min(8 * least);
+    all.find(|shares| full(shares) >= 900)
+        .unwrap_or_else(|| (least..=most.min(8 * least)).max_by_key(full).unwrap_or(least))
+}
+
+/// Rows of weights of an expert's layer, and whether two of them meet in a warp.
+fn work(p: &Program, s: &Experts, layer: usize) -> Work {
+    let paired = layer != DOWN && has_pairs(p, s);
+    let rows = p.weight_decl(LAYERS[layer](&s.experts[0]).w).rows;
+    Work { rows: if paired { 2 * rows } else { rows }, paired }
+}
+
+/// Lanes that share a row of an expert's layer: the same for any step, so that a row's bits are.
+fn lanes_log2(p: &Program, s: &Experts, limits: Limits, layer: usize) -> u32 {
+    let Work { rows, paired } = work(p, s, layer);
+    let linear = LAYERS[layer](&s.experts[0]);
+    let chunks = products(p, linear).map_or(0, |products| products.chunks(p.weight_decl(linear.w).cols));
+    linear::lanes_log2(limits, chunks, Work { rows: rows * s.n_used, paired })
+}
+
+/// Shared memory of a block that takes a slot, and blocks of each slot.
+fn slot_geometry(p: &Program, s: &Experts, limits: Limits, layer: usize, rows: usize) -> (usize, usize) {
+    let linear = LAYERS[layer](&s.experts[0]);
+    let cols = p.weight_decl(linear.w).cols;
+    let acts = products(p, linear).map_or(0, |products| linear::shared_bytes(products, cols, 1));
+    let shared = if layer == DOWN { acts } else { acts.max(linear::norm_bytes(cols)) };
+    let units = work(p, s, layer).rows.div_ceil(32 >> lanes_log2(p, s, limits, layer));
+    (shared, shares(limits, shared, rows * s.n_used, units.div_ceil(LINEAR_THREADS as usize / 32)))
+}
+
+/// A launch of a layer.
+struct Layer<'a> {
+    linear: &'a Linear,
+    /// Its number in the table.
+    at: usize,
+    act: u32,
+    /// The input, and the norm of it; with a norm it has the step's rows.
+    x: Address,
+    norm: Option<&'a Norm>,
+    out: Address,
+}
+
+/// How a layer's rows are handed to blocks.
+struct Blocks {
+    kind: &'static str,
+    shared_bytes: usize,
+    shares: usize,
+    /// Slots or tiles.
+    others: usize,
+    lanes_log2: u32,
+}
+
+impl Blocks {
+    /// Over slots.
+    fn by_slot(cx: &Cx<'_>, s: &Experts, layer: usize) -> Self {
+        let rows = cx.shape.rows;
+        let (shared_bytes, shares) = slot_geometry(cx.p, s, cx.limits, layer, rows);
+        let lanes_log2 = lanes_log2(cx.p, s, cx.limits, layer);
+        Self { kind: "", shared_bytes, shares, others: rows * s.n_used, lanes_log2 }
+    }
+
+    /// Over tiles of rows.
+    fn by_tile(cx: &Cx<'_>, linear: &Linear, tiles: usize, work: Work, lanes_log2: u32) -> Self {
+        let products = products(cx.p, linear).expect("it was uploaded");
+        let cols = cx.p.weight_decl(linear.w).cols;
+        let warps = LINEAR_THREADS as usize / 32;
+        // On tensor cores a set has 16 rows of weights, of which a warp has two.
+        let (lanes_log2, of_block, shared_bytes) = match on_halves(products) {
+            true => (1, 2 * warps, MMA_HALVES_SHARED_BYTES as usize),
+            false => (lanes_log2, warps, linear::shared_bytes(products, cols, LINEAR_ROWS as usize)),
+        };
+        let most = work.rows.div_ceil(32 >> lanes_log2).div_ceil(of_block);
+        let shares = shares(cx.limits, shared_bytes, tiles, most);
+        Self { kind: TILES, shared_bytes, shares, others: tiles, lanes_log2 }
+    }
+}
+
+fn routes(cx: &Cx<'_>, s: &Experts) -> RoutesParams {
+    let Mixture { choices, tiles, n_tiles, rows, counts, arrived, .. } = cx.memory.mixture;
+    let (n_experts, n_used) = (s.experts.len() as u32, s.n_used as u32);
+    RoutesParams { choices, tiles, n_tiles, rows, counts, arrived, n_experts, n_used }
+}
+
+/// The launch of a layer; `change` sees its parameters last.
+fn launch(
+    cx: &Cx<'_>,
+    s: &Experts,
+    layer: &Layer<'_>,
+    blocks: &Blocks,
+    change: impl FnOnce(&mut ExpertsParams),
+) -> Launch {
+    let Layer { linear, at, act, x, norm, out } = *layer;
+    let products = products(cx.p, linear).expect("it was uploaded");
+    let decl = cx.p.weight_decl(linear.w);
+    let mut params = ExpertsParams {
+        step: cx.memory.step.tables(NextWeights { data: 0, bytes: 0 }),
+        in_: InputParams {
+            x,
+            norm: linear::norm(cx, norm),
+            rounded: cx.memory.rounded,
+            cols: decl.cols as u32,
+            int8: u32::from(linear.act == ActQuant::I8PerToken),
+            of_outputs: 0,
+            lanes_log2: blocks.lanes_log2,
+            row_bytes: products.act_bytes(decl.cols) as u32,
+            reserved: 0,
+        },
+        routes: routes(cx, s),
+        table: cx.memory.mixture.tables[cx.stage],
+        logits: 0,
+        out,
+        x: 0,
+        layer: at as u32,
+        act,
+        outputs: decl.rows as u32,
+        chunks: products.chunks(decl.cols) as u32,
+        of_step: u32::from(norm.is_some()),
+        reserved: 0,
+    };
+    change(&mut params);
+    let room = cx.limits.shared_bytes as usize;
+    assert!(blocks.shared_bytes <= room, "{STAGE}: {} bytes of shared memory", blocks.shared_bytes);
+    Launch {
+        kernel: cx.kernel(&products.kernel(STAGE, blocks.kind)),
+        grid: [blocks.shares as u32, 1, blocks.others as u32],
+        threads: LINEAR_THREADS,
+        shared_bytes: blocks.shared_bytes as u32,
+        cooperative: false,
+        params: words(&params),
+    }
+}
+
+/// A launch that takes rows of the step, so many a block, or some columns of each.
+fn by_row<T: bytemuck::Pod>(cx: &Cx<'_>, kernel: &str, grid: [usize; 2], threads: u32, params: &T) -> Launch {
+    Launch {
+        kernel: cx.kernel(kernel),
+        grid: [grid[0] as u32, 1, grid[1] as u32],
+        threads,
+        shared_bytes: 0,
+        cooperative: false,
+        params: words(params),
+    }
+}
+
+pub fn launches(cx: &Cx<'_>, s: &Experts) -> Vec<Launch> {
+    let (p, rows) = (cx.p, cx.shape.rows);
+    let sorted = is_sorted(p, s, cx.limits, rows);
+    let Mixture { logits, gates, hidden, products, .. } = cx.memory.mixture;
+    let x = cx.memory.bufs[s.x.0 as usize];
+    let first = &s.experts[0];
+    let (dim, ffn_dim) = (p.buf_decl(s.x).cols, p.weight_decl(first.up.w).rows);
+    let norm = Some(&s.norm);
+    let mut all = Vec::new();
+    if sorted {
+        // The router as an expert that every row goes through, in tiles of neighbouring rows.
+        let router = Layer { linear: &s.router, at: entries(s) - 1, act: ACT_NONE, x, norm, out: logits };
+        let work = Work { rows: s.experts.len(), paired: false };
+        let chunks = self::products(p, &s.router).expect("it was uploaded").chunks(dim);
+        let lanes_log2 = linear::lanes_log2(cx.limits, chunks, work);
+        let blocks = Blocks::by_tile(cx, &s.router, rows.div_ceil(MMA_ROWS as usize), work, lanes_log2);
+        all.push(launch(cx, s, &router, &blocks, |params| params.routes.n_tiles = 0));
+        let step = cx.memory.step.tables(NextWeights { data: 0, bytes: 0 });
+        let params = RouteParams { step, routes: routes(cx, s), logits };
+        let blocks = rows.div_ceil(ROUTE_THREADS as usize / 32);
+        all.push(by_row(cx, ROUTE, [blocks, 1], ROUTE_THREADS, &params));
+    } else {
+        let input = Input { x: s.x, norm, rows: RowsOf::Step };
+        all.extend(linear::product(cx, &s.router, &input, logits));
+    }
+    let blocks = |layer: usize| match sorted {
+        true => {
+            let lanes_log2 = lanes_log2(p, s, cx.limits, layer);
+            let (tiles, work) = (most_tiles(s, rows), work(p, s, layer));
+            Blocks::by_tile(cx, LAYERS[layer](first), tiles, work, lanes_log2)
+        }
+        false => Blocks::by_slot(cx, s, layer),
+    };
+    let choose = |params: &mut ExpertsParams| params.logits = if sorted { 0 } else { logits };
+    let of = |at: usize, act: u32, out: Address| Layer { linear: LAYERS[at](first), at, act, x, norm, out };
+    if has_pairs(p, s) {
+        all.push(launch(cx, s, &of(0, combine::act(s.act), hidden), &blocks(0), choose));
+    } else {
+        all.push(launch(cx, s, &of(0, ACT_NONE, gates), &blocks(0), choose));
+        all.push(launch(cx, s, &of(1, ACT_NONE, hidden), &blocks(1), |_| ()));
+        let of_slots = Combine {
+            gate: Some(gates),
+            y: hidden,
+            out: hidden,
+            cols: ffn_dim,
+            act: Some(s.act),
+            add: false,
+            each: s.n_used,
+        };
+        all.push(combine::launch(cx, &of_slots));
+    }
+    let down = Layer { x: hidden, norm: None, ..of(DOWN, ACT_NONE, products) };
+    all.push(launch(cx, s, &down, &blocks(DOWN), |params| {
+        if !sorted {
+            params.x = x;
+            params.step = cx.tables();
+        }
+    }));
+    if sorted {
+        let routes = routes(cx, s);
+        let params = MixParams { step: cx.tables(), routes, products, x, cols: dim as u32, reserved: 0 };
+        all.push(by_row(cx, MIX, [dim.div_ceil(MIX_THREADS as usize), rows], MIX_THREADS, &params));
+    }
+    all
+}

@@ -1,0 +1,25 @@
+// IQ3_XXS: 4 weights are a point of 256, and 8 have seven signs; value = group scale x block scale x integer.
+//
+// The codebook, then two planes, each over all rows: 96 bytes a block, its 64 indices and for each group a
+// word with four times seven signs under the group's scale of 4 bits; a half a block, its scale.
+#include "lib/points.wgsl"
+
+const BOOK: u32 = 32u;
+
+fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
+    let blocks = params.w.rows * params.w.chunks / 8u;
+    let at = row * params.w.chunks + chunk;
+    let block = at / 8u;
+    let group = at % 8u;
+    let signs = word_at(BOOK, 24u * block + 16u + group);
+    let scale = half_at(BOOK + 6u * blocks, block) * ((f32(signs >> 28u) + 0.5) / 2.0);
+    var values: array<vec4<f32>, CHUNK_QUADS>;
+    for (var i = 0u; i < CHUNK_QUADS; i++) {
+        let code = codes_of_four_bits(point(byte_at(BOOK, 96u * block + 8u * group + i)));
+        // 4, 12, 20, 28, 36, 44, 52 and 62.
+        let integers = vec4<f32>(4u + 8u * code + (code / vec4(7u)) * 2u);
+        let minuses = even(signs >> (7u * (i / 2u))) >> (4u * (i % 2u));
+        values[i] = integers * signs_of(minuses) * scale;
+    }
+    return values;
+}

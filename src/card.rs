@@ -1,0 +1,182 @@
+//! A model as the folder of Hugging Face files that routers and frontends read: its tokenizer, its template,
+//! which tokens end a text, and how long one may be. No weights.
+
+use std::path::Path;
+use std::{fs, io};
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::gguf::{GgufError, Metadata};
+use crate::tokenizer::chat::{ChatError, ChatTemplate, Message};
+use crate::tokenizer::{Special, Tokenizer, TokenizerError, TokenizerOptions, tokenizer_json};
+
+/// Why a card cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum CardError {
+    /// The file's descriptions.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// Its vocabulary.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// Its template.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    /// The folder.
+    #[error("{path}: {err}")]
+    Io {
+        /// What could not be written.
+        path: String,
+        /// Why.
+        err: io::Error,
+    },
+}
+
+/// Names of architectures in GGUF files, and the class and the type that Hugging Face's files have for them.
+/// Readers of a card go by the type at most for tool calls; others are called what the file calls them.
+const CLASSES: &[(&str, &str, &str)] = &[
+    ("bitnet", "BitNetForCausalLM", "bitnet"),
+    ("bitnet-25", "BitNetForCausalLM", "bitnet"),
+    ("bitnet-b1.58", "BitNetForCausalLM", "bitnet"),
+    ("falcon", "FalconForCausalLM", "falcon"),
+    ("gemma", "GemmaForCausalLM", "gemma"),
+    ("gemma2", "Gemma2ForCausalLM", "gemma2"),
+    ("gemma3", "Gemma3ForCausalLM", "gemma3_text"),
+    ("gpt-oss", "GptOssForCausalLM", "gpt_oss"),
+    ("gpt2", "GPT2LMHeadModel", "gpt2"),
+    ("llama", "LlamaForCausalLM", "llama"),
+    ("minicpm", "MiniCPMForCausalLM", "minicpm"),
+    ("phi3", "Phi3ForCausalLM", "phi3"),
+    ("qwen2", "Qwen2ForCausalLM", "qwen2"),
+    ("qwen3", "Qwen3ForCausalLM", "qwen3"),
+    ("qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe"),
+];
+
+/// The files of a card: their names, and what they say.
+#[derive(Clone, Debug)]
+pub struct Card {
+    files: [(&'static str, Json); 4],
+}
+
+impl Card {
+    /// That of a GGUF file. A model without a template gets ChatML, as servers give it. `pre` is the
+    /// pre-tokenizer if the file names none or a wrong one.
+    ///
+    /// # Errors
+    /// [`CardError`] for a file without a usable vocabulary, or with keys of a wrong type.
+    pub fn of(metadata: &Metadata, pre: Option<&str>) -> Result<Self, CardError> {
+        let options = TokenizerOptions { pre };
+        let tokenizer = Tokenizer::from_metadata(metadata, options)?;
+        let template = match ChatTemplate::choose(metadata, &tokenizer, None) {
+            Err(ChatError::Missing) => ChatTemplate::choose(metadata, &tokenizer, Some("chatml"))?,
+            chosen => chosen?,
+        };
+        let template = with_bos(&template, &tokenizer);
+        Ok(Self {
+            files: [
+                ("config.json", config(metadata, &tokenizer)?),
+                ("tokenizer.json", tokenizer_json(metadata, options)?),
+                ("tokenizer_config.json", tokenizer_config(metadata, &tokenizer, &template)?),
+                ("generation_config.json", generation_config(metadata, &tokenizer)?),
+            ],
+        })
+    }
+
+    /// The files: their names, and what they say.
+    pub fn files(&self) -> impl Iterator<Item = (&'static str, &Json)> {
+        self.files.iter().map(|(name, json)| (*name, json))
+    }
+
+    /// Writes the files to `folder`, which is made if it is not there. Other files there are left alone.
+    ///
+    /// # Errors
+    /// [`CardError::Io`].
+    pub fn write(&self, folder: &Path) -> Result<(), CardError> {
+        let fail = |path: &Path, err| CardError::Io { path: path.display().to_string(), err };
+        fs::create_dir_all(folder).map_err(|err| fail(folder, err))?;
+        for (name, json) in self.files() {
+            let path = folder.join(name);
+            fs::write(&path, format!("{json:#}\n")).map_err(|err| fail(&path, err))?;
+        }
+        Ok(())
+    }
+}
+
+/// The source of a template, which spells BOS if texts begin with it: those who read a card encode what a
+/// template has written, and add nothing.
+fn with_bos(template: &ChatTemplate, tokenizer: &Tokenizer) -> String {
+    let source = template.source();
+    let message = Message { role: "user".into(), content: "Hi".into(), ..Message::default() };
+    let spells = |rendered: String| {
+        template.encode(tokenizer, &rendered) == tokenizer.encode(&rendered, Special::Parse, false)
+    };
+    // One that refuses such a conversation says what it likes.
+    let spelled = template.render(&[message], true).map_or(true, spells);
+    if spelled { source.to_owned() } else { format!("{{{{ bos_token }}}}{source}") }
+}
+
+/// Positions that the model was trained for.
+fn context(metadata: &Metadata) -> Result<u32, GgufError> {
+    let architecture = metadata.str("general.architecture")?.unwrap_or_default();
+    Ok(metadata.u32(&format!("{architecture}.context_length"))?.unwrap_or(4096))
+}
+
+fn config(metadata: &Metadata, tokenizer: &Tokenizer) -> Result<Json, GgufError> {
+    let architecture = metadata.str("general.architecture")?.unwrap_or("llama");
+    let known = CLASSES.iter().find(|(name, ..)| *name == architecture);
+    let (class, kind) = known.map_or((architecture, architecture), |(_, class, kind)| (*class, *kind));
+    let mut config = json!({
+        "architectures": [class],
+        "model_type": kind,
+        "vocab_size": tokenizer.n_vocab(),
+        "max_position_embeddings": context(metadata)?,
+        "bos_token_id": tokenizer.bos(),
+        "eos_token_id": tokenizer.eos(),
+        "torch_dtype": "float16",
+    });
+    let numbers = [
+        ("embedding_length", "hidden_size"),
+        ("block_count", "num_hidden_layers"),
+        ("feed_forward_length", "intermediate_size"),
+        ("attention.head_count", "num_attention_heads"),
+        ("attention.head_count_kv", "num_key_value_heads"),
+        ("attention.key_length", "head_dim"),
+    ];
+    for (of, name) in numbers {
+        // Some files have one a layer.
+        let number = metadata.get(&format!("{architecture}.{of}")).and_then(|value| value.as_int());
+        if let Some(number) = number.and_then(|number| u32::try_from(number).ok()) {
+            config[name] = number.into();
+        }
+    }
+    Ok(config)
+}
+
+fn tokenizer_config(metadata: &Metadata, tokenizer: &Tokenizer, template: &str) -> Result<Json, GgufError> {
+    let spelled = |id: u32| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
+    Ok(json!({
+        "add_bos_token": tokenizer.add_bos(),
+        "add_eos_token": metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
+        "bos_token": tokenizer.bos().map(spelled),
+        "chat_template": template,
+        "clean_up_tokenization_spaces": false,
+        "eos_token": tokenizer.eos().map(spelled),
+        "model_max_length": context(metadata)?,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }))
+}
+
+fn generation_config(metadata: &Metadata, tokenizer: &Tokenizer) -> Result<Json, GgufError> {
+    let mut config = Map::new();
+    config.insert("bos_token_id".into(), tokenizer.bos().into());
+    config.insert("eos_token_id".into(), tokenizer.eog().collect::<Vec<u32>>().into());
+    for (of, name) in [("temp", "temperature"), ("top_p", "top_p"), ("min_p", "min_p")] {
+        if let Some(number) = metadata.f32(&format!("general.sampling.{of}"))? {
+            config.insert(name.into(), f64::from(number).into());
+        }
+    }
+    if let Some(k) = metadata.i64("general.sampling.top_k")? {
+        config.insert("top_k".into(), k.into());
+    }
+    Ok(config.into())
+}

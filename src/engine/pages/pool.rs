@@ -1,0 +1,56 @@
+//! Pages of one kind, and how many hold each.
+
+/// Pages of one kind.
+#[derive(Debug)]
+pub struct Pool {
+    free: Vec<u32>,
+    /// Number of holders of each page: sequences, and the prefix cache.
+    holders: Vec<u32>,
+}
+
+impl Pool {
+    pub fn new(pages: usize) -> Self {
+        Self { free: (0..pages as u32).rev().collect(), holders: vec![0; pages] }
+    }
+
+    /// All of them.
+    pub fn n_pages(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// Those that nobody holds.
+    pub fn n_free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// A page that nobody held, with one holder.
+    pub fn take(&mut self) -> Option<u32> {
+        let page = self.free.pop()?;
+        Some(self.share(page))
+    }
+
+    /// One holder more.
+    pub fn share(&mut self, page: u32) -> u32 {
+        self.holders[page as usize] += 1;
+        page
+    }
+
+    /// One holder less.
+    pub fn give_back(&mut self, page: u32) {
+        let holders = &mut self.holders[page as usize];
+        *holders -= 1;
+        if *holders == 0 {
+            self.free.push(page);
+        }
+    }
+
+    /// One holder less of a page, if there is one.
+    pub fn give_back_some(&mut self, page: Option<u32>) {
+        page.into_iter().for_each(|page| self.give_back(page));
+    }
+
+    /// Whether it has several holders.
+    pub fn is_shared(&self, page: u32) -> bool {
+        self.holders[page as usize] > 1
+    }
+}

@@ -1,0 +1,141 @@
+//! Where the bytes of a file come from: memory, a map, or a reader that is asked for them.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use super::GgufError;
+use super::map::is_file;
+
+/// A file that is read in pieces, wherever it lies: on a disk, behind HTTP, in a browser's store.
+///
+/// Reads come one at a time while a model is loaded, and seldom after that (a saved session looks at a few
+/// bytes of each tensor). What is read twice is to be the same.
+pub trait Source: Send + Sync {
+    /// Bytes of the whole file.
+    fn file_bytes(&self) -> u64;
+
+    /// Fills `into` with the bytes from `at` on. The range lies within the file.
+    ///
+    /// # Errors
+    /// Whatever is in the way; a file that has become shorter is [`io::ErrorKind::UnexpectedEof`].
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
+}
+
+/// A file of the system that is read and never mapped: what another process does to it is an error or other
+/// bytes, and no signal.
+#[derive(Debug)]
+pub struct FileSource {
+    file: Mutex<File>,
+    file_bytes: u64,
+}
+
+impl FileSource {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// [`GgufError::Io`], and [`GgufError::NotAFile`] for a directory, a pipe, a device or an empty file.
+    pub fn open(path: &Path) -> Result<Self, GgufError> {
+        is_file(path)?;
+        let open = |error| GgufError::Io { call: "open", error };
+        let file = File::open(path).map_err(open)?;
+        let file_bytes = file.metadata().map_err(open)?.len();
+        Ok(Self { file: Mutex::new(file), file_bytes })
+    }
+}
+
+impl Source for FileSource {
+    fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.seek(SeekFrom::Start(at))?;
+        file.read_exact(into)
+    }
+}
+
+impl Source for Bytes {
+    fn file_bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let found = usize::try_from(at).ok().and_then(|at| self.get(at..)?.get(..into.len()));
+        into.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// The bytes of one file of a model.
+#[derive(Clone)]
+pub(super) enum Data {
+    /// All of them, in memory or mapped.
+    Bytes(Bytes),
+    /// Read when they are wanted.
+    Source(Arc<dyn Source>),
+    /// Only the descriptions were read; every other byte counts as zero.
+    Header,
+}
+
+impl Data {
+    /// `len` bytes from `at` on. They are shared if they are in memory, and are read otherwise, to an address
+    /// that is a multiple of 64.
+    ///
+    /// # Errors
+    /// [`GgufError::Io`].
+    pub fn read(&self, at: u64, len: usize) -> Result<Bytes, GgufError> {
+        match self {
+            // The range was checked when the file was opened.
+            Self::Bytes(bytes) => Ok(bytes.slice(at as usize..at as usize + len)),
+            Self::Source(source) => read_aligned(len, |into| source.read_at(at, into)),
+            Self::Header => read_aligned(len, |_| Ok(())),
+        }
+    }
+}
+
+impl fmt::Debug for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "{} bytes in memory", bytes.len()),
+            Self::Source(source) => write!(f, "{} bytes to be read", source.file_bytes()),
+            Self::Header => f.write_str("descriptions"),
+        }
+    }
+}
+
+/// Bytes that begin at a cache line, filled by `fill`.
+fn read_aligned(len: usize, fill: impl FnOnce(&mut [u8]) -> io::Result<()>) -> Result<Bytes, GgufError> {
+    const LINE: usize = 64;
+    let read = |error| GgufError::Io { call: "read", error };
+    let mut bytes = Vec::new();
+    let room = len.checked_add(LINE).ok_or(io::ErrorKind::OutOfMemory);
+    let room = room.map_err(|kind| read(kind.into()))?;
+    bytes.try_reserve_exact(room).map_err(|_| read(io::ErrorKind::OutOfMemory.into()))?;
+    bytes.resize(room, 0);
+    let start = bytes.as_ptr().align_offset(LINE).min(LINE);
+    fill(&mut bytes[start..start + len]).map_err(read)?;
+    Ok(Bytes::from(bytes).slice(start..start + len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_begins_at_a_cache_line() {
+        let all = Bytes::from((0..=255).collect::<Vec<u8>>());
+        let source: Arc<dyn Source> = Arc::new(all.clone());
+        for (at, len) in [(0, 256), (3, 100), (255, 1), (256, 0)] {
+            let read = Data::Source(Arc::clone(&source)).read(at, len).unwrap();
+            assert_eq!(read, all.slice(at as usize..at as usize + len));
+            assert!(len == 0 || (read.as_ptr() as usize).is_multiple_of(64));
+        }
+        assert!(Data::Source(source).read(250, 7).is_err());
+    }
+}

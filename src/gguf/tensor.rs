@@ -1,0 +1,151 @@
+//! A tensor of a file that has not been read yet.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use ggml_types::{HostTensor, QuantType};
+
+use super::GgufError;
+use super::source::Data;
+
+/// A tensor of a file: what it is, and where its bytes lie. Cloning shares them.
+#[derive(Clone, Debug)]
+pub struct FileTensor {
+    /// GGUF name, `blk.3.attn_q.weight`.
+    pub name: String,
+    /// What the bytes mean.
+    pub ty: &'static dyn QuantType,
+    /// All outer dimensions multiplied; 1 for a vector.
+    pub rows: usize,
+    /// The contiguous dimension.
+    pub cols: usize,
+    data: Data,
+    /// Where its first byte lies in `data`.
+    start: u64,
+}
+
+impl From<HostTensor> for FileTensor {
+    fn from(tensor: HostTensor) -> Self {
+        let HostTensor { name, ty, rows, cols, bytes } = tensor;
+        Self { name, ty, rows, cols, data: Data::Bytes(bytes), start: 0 }
+    }
+}
+
+impl FileTensor {
+    /// The tensor of this shape whose bytes begin at `start`.
+    ///
+    /// # Errors
+    /// [`GgufError::Quant`] for a shape that the type cannot hold.
+    pub(super) fn new(
+        name: String,
+        ty: &'static dyn QuantType,
+        [rows, cols]: [usize; 2],
+        (data, start): (Data, u64),
+    ) -> Result<Self, GgufError> {
+        let tensor = Self { name, ty, rows, cols, data, start };
+        tensor.sizes()?;
+        Ok(tensor)
+    }
+
+    /// Bytes of the tensor.
+    pub fn n_bytes(&self) -> usize {
+        self.sizes().map_or(0, |(_, all)| all)
+    }
+
+    /// The whole tensor: shared if the file is in memory or mapped, and read otherwise.
+    ///
+    /// # Errors
+    /// [`GgufError::Io`].
+    pub fn read(&self) -> Result<HostTensor, GgufError> {
+        let (_, all) = self.sizes()?;
+        Ok(self.host(self.rows, self.data.read(self.start, all)?))
+    }
+
+    /// Some rows as a tensor of their own, with what the type keeps behind its rows.
+    ///
+    /// # Errors
+    /// [`GgufError::Io`].
+    ///
+    /// # Panics
+    /// For rows that it does not have, and where the range cuts rows that
+    /// [lie together](QuantType::rows_together).
+    pub fn read_rows(&self, rows: Range<usize>) -> Result<HostTensor, GgufError> {
+        if rows == (0..self.rows) {
+            return self.read();
+        }
+        let (row_bytes, all) = self.sizes()?;
+        let tail = all - self.rows * row_bytes;
+        let (at, len) = self.stretch(&rows, row_bytes);
+        if tail == 0 {
+            return Ok(self.host(rows.len(), self.data.read(at, len)?));
+        }
+        let end = self.data.read(self.start + (self.rows * row_bytes) as u64, tail)?;
+        let mut bytes = Vec::with_capacity(len + tail);
+        bytes.extend_from_slice(&self.data.read(at, len)?);
+        bytes.extend_from_slice(&end);
+        Ok(self.host(rows.len(), Bytes::from(bytes)))
+    }
+
+    /// Some rows of a tensor that keeps nothing behind them, under a name of their own.
+    ///
+    /// # Panics
+    /// As [`read_rows`](Self::read_rows).
+    pub(crate) fn cut(&self, name: String, rows: Range<usize>) -> Self {
+        let row_bytes = self.sizes().map_or(0, |(row_bytes, _)| row_bytes);
+        let (start, _) = self.stretch(&rows, row_bytes);
+        Self { name, rows: rows.len(), start, ..self.clone() }
+    }
+
+    /// Where rows lie in the file, and how many bytes they are.
+    fn stretch(&self, rows: &Range<usize>, row_bytes: usize) -> (u64, usize) {
+        let together = self.ty.rows_together();
+        let whole = [rows.start, rows.end].iter().all(|row| row.is_multiple_of(together));
+        assert!(rows.end <= self.rows && rows.start <= rows.end && whole, "rows {rows:?} of {}", self.name);
+        (self.start + (rows.start * row_bytes) as u64, rows.len() * row_bytes)
+    }
+
+    /// Bytes of a row and of all.
+    fn sizes(&self) -> Result<(usize, usize), GgufError> {
+        let quant = |error| GgufError::Quant { name: self.name.clone(), error };
+        let row_bytes = self.ty.row_bytes(self.cols).map_err(quant)?;
+        Ok((row_bytes, self.ty.byte_len(self.rows, self.cols).map_err(quant)?))
+    }
+
+    fn host(&self, rows: usize, bytes: Bytes) -> HostTensor {
+        HostTensor { name: self.name.clone(), ty: self.ty, rows, cols: self.cols, bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ggml_types::types::REGISTRY;
+
+    use super::*;
+
+    /// Of every type, rows that are read for themselves decode to what they do in the whole tensor.
+    #[test]
+    fn rows_are_those_of_the_whole() {
+        const ROWS: usize = 12;
+        for ty in REGISTRY {
+            let cols = ty.block_elems().max(128) * 2;
+            let values: Vec<f32> = (0..ROWS * cols).map(|i| [-0.5, 0.0, 0.5][i * i % 7 % 3]).collect();
+            let Ok(bytes) = ty.encode(&values, ROWS, cols) else { continue };
+            let bytes = Bytes::from([&[7; 5], bytes.as_slice(), &[9; 3]].concat());
+            let data = Data::Source(std::sync::Arc::new(bytes));
+            let tensor = FileTensor::new("w".into(), *ty, [ROWS, cols], (data, 5)).unwrap();
+            let whole = tensor.read().unwrap();
+            let decode = |tensor: &HostTensor, row: usize| {
+                let mut out = vec![0.0; cols];
+                tensor.ty.decode_row(&tensor.bytes, tensor.rows, row, &mut out).unwrap();
+                out
+            };
+            for rows in [0..ROWS, 0..4, 4..8, 8..12, 4..12] {
+                let some = tensor.read_rows(rows.clone()).unwrap();
+                assert_eq!(some.bytes.len(), ty.byte_len(rows.len(), cols).unwrap(), "{}", ty.name());
+                for (i, row) in rows.enumerate() {
+                    assert_eq!(decode(&some, i), decode(&whole, row), "{} row {row}", ty.name());
+                }
+            }
+        }
+    }
+}

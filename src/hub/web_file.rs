@@ -1,0 +1,108 @@
+//! A file at any address of the web, read by ranges and never kept.
+
+use std::io::Read;
+use std::ops::Range;
+
+use super::error::HubError;
+use super::http::{About, Answer, Client, Fault};
+use super::options::HubOptions;
+
+/// A file at an address. The token is sent to the hub alone.
+#[derive(Debug)]
+pub struct WebFile {
+    client: Client,
+    url: String,
+    size: u64,
+}
+
+impl WebFile {
+    /// Asks how long the file at `url` is, which begins with `http://` or `https://`.
+    ///
+    /// # Errors
+    /// [`HubError::Offline`]; no access; no network; a server that does not say.
+    pub fn open(url: &str, options: &HubOptions) -> Result<Self, HubError> {
+        if options.offline {
+            return Err(HubError::Offline { name: url.to_owned(), cache: options.cache.clone() });
+        }
+        let mut file = Self { client: Client::new(options)?, url: url.to_owned(), size: 0 };
+        let mut tries = file.client.tries();
+        file.size = loop {
+            match file.ask("bytes=0-0").and_then(|answer| Ok(size(&answer)?)) {
+                Ok(size) => break size,
+                Err(fault) => tries.again(fault, |_, _| {})?,
+            }
+        };
+        Ok(file)
+    }
+
+    /// Bytes of it.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Reads bytes of it, which it has.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); an answer that is not of these bytes, or of a file that has changed.
+    pub fn read(&self, range: Range<u64>) -> Result<Vec<u8>, HubError> {
+        let mut tries = self.client.tries();
+        while !range.is_empty() {
+            match self.read_once(&range) {
+                Ok(bytes) => return Ok(bytes),
+                Err(fault) => tries.again(fault, |_, _| {})?,
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn ask(&self, range: &str) -> Result<Answer, Fault> {
+        let about = About { repo: &self.url, revision: "", file: None };
+        self.client.check(self.client.get(&self.url, Some(range))?, about)
+    }
+
+    fn read_once(&self, range: &Range<u64>) -> Result<Vec<u8>, Fault> {
+        let asked = format!("bytes={}-{}", range.start, range.end - 1);
+        let answer = self.ask(&asked)?;
+        let found = size(&answer)?;
+        if found != self.size {
+            let why = format!("the file had {} bytes, and now has {found}", self.size);
+            return Err(HubError::Answer { host: answer.host, why }.into());
+        }
+        answer.bytes(&self.client, range)
+    }
+}
+
+/// Bytes of a whole file, by an answer that has some of them.
+fn size(answer: &Answer) -> Result<u64, HubError> {
+    let size = match answer.content_range() {
+        Some((_, total)) => total,
+        None => answer.content_length(),
+    };
+    let why = "it does not say how long the file is".to_owned();
+    size.ok_or_else(|| HubError::Answer { host: answer.host.clone(), why })
+}
+
+impl Answer {
+    /// The bytes that were asked for, where a server may ignore ranges and send all from the first byte.
+    pub(super) fn bytes(mut self, client: &Client, range: &Range<u64>) -> Result<Vec<u8>, Fault> {
+        let before = match self.content_range() {
+            _ if self.status == 200 => range.start,
+            Some((sent, _)) if sent.start == range.start => 0,
+            _ => {
+                let why =
+                    format!("bytes={}-{} was asked for, and it sent other bytes", range.start, range.end - 1);
+                return Err(HubError::Answer { host: self.host, why }.into());
+            }
+        };
+        let mut reader = self.body.as_reader();
+        let mut bytes = Vec::new();
+        let skipped = std::io::copy(&mut reader.by_ref().take(before), &mut std::io::sink());
+        let read = skipped.and_then(|_| reader.take(range.end - range.start).read_to_end(&mut bytes));
+        read.map_err(|err| client.broken(&self.host, &err))?;
+        if (bytes.len() as u64) < range.end - range.start {
+            let why = format!("the connection ended after {} bytes", bytes.len());
+            return Err(Fault::Passing(HubError::Network { host: self.host, why }, None));
+        }
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,170 @@
+//! What the prefix cache holds, published by ZeroMQ in vLLM's form: a message is an empty topic, a sequence
+//! number (u64, big-endian, from 0), and in msgpack `[seconds since 1970, [events], rank]`. Events are maps.
+//!
+//! Readers hash tokens and know no salts, so only pages are told of that prompts without one can share.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
+
+use crate::engine::{PAGE, PageEvent};
+use crate::serve::app::{App, PageEvents};
+use crate::serve::slots;
+
+/// Most changes of one message.
+const CHANGES: usize = 256;
+/// How long the last message has to leave.
+const LINGER: Duration = Duration::from_millis(100);
+/// Where a page is. It is the only word that readers know for memory that requests are answered from.
+const MEDIUM: &str = "GPU";
+
+/// Publishes what happens in the prefix cache of `app`, if its options say where.
+///
+/// # Errors
+/// An address that cannot be bound; several models.
+pub async fn start(app: &Arc<App>) -> io::Result<()> {
+    let Some(endpoint) = &app.options.kv_events else { return Ok(()) };
+    let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
+    if app.models.by_name {
+        return Err(invalid(
+            "events of the KV cache are of a single model, and this server has several".into(),
+        ));
+    }
+    if !endpoint.starts_with("tcp://") {
+        return Err(invalid(format!("events of the KV cache: want tcp://HOST:PORT, got `{endpoint}`")));
+    }
+    let mut socket = PubSocket::new();
+    let bound = socket.bind(endpoint).await;
+    let bound = bound.map_err(|err| invalid(format!("cannot publish at {endpoint}: {err}")))?;
+    let (sender, receiver) = unbounded_channel();
+    let endpoint = bound.to_string();
+    // Only this sets it.
+    let ended: Arc<Notify> = Arc::default();
+    let _ = app.page_events.set(PageEvents { endpoint, sender, ended: Arc::clone(&ended) });
+    tokio::spawn(async move {
+        publish(socket, receiver).await;
+        ended.notify_one();
+    });
+    Ok(())
+}
+
+/// Publishes changes until the cache is gone.
+async fn publish(mut socket: PubSocket, mut changes: UnboundedReceiver<PageEvent>) {
+    let mut told = Told::default();
+    let mut batch = Vec::new();
+    let mut number = 0u64;
+    while changes.recv_many(&mut batch, CHANGES).await > 0 {
+        let is_last = batch.contains(&PageEvent::Cleared);
+        let events = told.events(batch.drain(..));
+        if events.is_empty() {
+            continue;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        let body = match rmp_serde::to_vec_named(&(now, events, 0u32)) {
+            Ok(body) => body,
+            Err(err) => {
+                tracing::error!("events of the KV cache could not be written: {err}");
+                continue;
+            }
+        };
+        let mut message = ZmqMessage::from(Bytes::new());
+        message.push_back(Bytes::copy_from_slice(&number.to_be_bytes()));
+        message.push_back(body.into());
+        number += 1;
+        if let Err(err) = socket.send(message).await {
+            tracing::debug!("events of the KV cache did not reach a reader: {err}");
+        }
+        if is_last {
+            return tokio::time::sleep(LINGER).await;
+        }
+    }
+}
+
+/// An event as vLLM writes it.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(tag = "type")]
+enum KvEvent {
+    /// Pages that follow each other can be shared.
+    BlockStored {
+        block_hashes: Vec<u64>,
+        parent_block_hash: Option<u64>,
+        token_ids: Vec<u32>,
+        block_size: usize,
+        lora_id: Option<u32>,
+        medium: &'static str,
+        lora_name: Option<&'static str>,
+    },
+    /// Pages can be shared no longer.
+    BlockRemoved { block_hashes: Vec<u64>, medium: &'static str },
+    /// None can.
+    AllBlocksCleared,
+}
+
+/// The name of a page, as readers like it: 63 bits.
+fn hash(key: u64) -> u64 {
+    key & (u64::MAX >> 1)
+}
+
+/// Which pages readers know of.
+#[derive(Default)]
+struct Told(HashSet<u64>);
+
+impl Told {
+    /// The events of these changes, as few as say it.
+    fn events(&mut self, changes: impl Iterator<Item = PageEvent>) -> Vec<KvEvent> {
+        let open = slots::salt("", "");
+        let mut events: Vec<KvEvent> = Vec::new();
+        for change in changes {
+            match change {
+                PageEvent::Stored { key, parent, salt, tokens } => {
+                    let is_open = match parent {
+                        None => salt.is_none_or(|salt| salt == open),
+                        Some(parent) => self.0.contains(&parent),
+                    };
+                    if is_open {
+                        self.0.insert(key);
+                        store(&mut events, hash(key), parent.map(hash), &tokens);
+                    }
+                }
+                PageEvent::Removed { key } if self.0.remove(&key) => match events.last_mut() {
+                    Some(KvEvent::BlockRemoved { block_hashes, .. }) => block_hashes.push(hash(key)),
+                    _ => {
+                        events.push(KvEvent::BlockRemoved { block_hashes: vec![hash(key)], medium: MEDIUM });
+                    }
+                },
+                PageEvent::Removed { .. } => {}
+                PageEvent::Cleared => {
+                    self.0.clear();
+                    events.push(KvEvent::AllBlocksCleared);
+                }
+            }
+        }
+        events
+    }
+}
+
+fn store(events: &mut Vec<KvEvent>, key: u64, parent: Option<u64>, tokens: &[u32]) {
+    if let Some(KvEvent::BlockStored { block_hashes, token_ids, .. }) = events.last_mut()
+        && parent.is_some()
+        && block_hashes.last().copied() == parent
+    {
+        block_hashes.push(key);
+        return token_ids.extend(tokens);
+    }
+    events.push(KvEvent::BlockStored {
+        block_hashes: vec![key],
+        parent_block_hash: parent,
+        token_ids: tokens.to_vec(),
+        block_size: PAGE,
+        lora_id: None,
+        medium: MEDIUM,
+        lora_name: None,
+    });
+}

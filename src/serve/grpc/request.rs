@@ -1,0 +1,220 @@
+//! A request of gRPC as the job that it would be over HTTP: its fields are read under the names that vLLM's
+//! HTTP has, by the same code, so that both have the same ranges, defaults and texts.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use vllm_proto::candidate_tokens::Select;
+use vllm_proto::decoding_parameters::StructuredOutput;
+use vllm_proto::generate_request::Prompt;
+use vllm_proto::{
+    CandidateTokens, DecodingParameters, GenerateRequest, KvCacheParameters, RandomSampling, ResponseOptions,
+    StoppingCriteria,
+};
+
+use crate::serve::app::App;
+use crate::serve::constraints::Constraints;
+use crate::serve::error::ApiError;
+use crate::serve::fields::Fields;
+use crate::serve::http::guard::Client;
+use crate::serve::job::Job;
+use crate::serve::model::Served;
+use crate::serve::sampling::{self, TOP_LOGPROBS};
+use crate::serve::slots;
+use crate::tokenizer::Special;
+use crate::tokenizer::chat::Prompt as NoPrompt;
+
+/// What a request asks.
+pub struct Asked {
+    /// The text to be generated.
+    pub job: Job,
+    /// What its answer shows.
+    pub shows: ResponseOptions,
+    /// Whether text is shown.
+    pub text: bool,
+}
+
+impl Asked {
+    /// What `request` asks of `served`.
+    ///
+    /// # Errors
+    /// 400 that names the field.
+    pub fn of(
+        app: &App,
+        served: &Served,
+        client: &Client,
+        mut request: GenerateRequest,
+    ) -> Result<Self, ApiError> {
+        refuse_what_is_not_here(&request)?;
+        let shows = request.response.take().unwrap_or_default();
+        let kv = request.kv.take().unwrap_or_default();
+        let prompt = prompt(request.prompt.take(), served)?;
+        let max_tokens = request.stopping.as_ref().map_or(0, |stopping| stopping.max_new_tokens);
+        let fields = fields(&request, &shows)?;
+        let mut options = sampling::generation(&fields, served)?;
+        let no_prompt = NoPrompt { text: String::new(), ids: Vec::new() };
+        Constraints::of_text(&fields)?.apply(served, &no_prompt, &mut options)?;
+        options.sampler.seed.get_or_insert_with(|| app.seed());
+        options.max_tokens = match max_tokens {
+            0 => app.options.max_tokens,
+            most => Some(most as usize),
+        };
+        options.logprobs = shows.output_logprobs.then(|| top(&shows.output_candidates)).transpose()?;
+        let score_prompt = shows.prompt_logprobs.then(|| top(&shows.prompt_candidates)).transpose()?;
+        let n = fields.count("n", 1, served.n_slots())?.unwrap_or(1);
+        let KvCacheParameters { bypass_prefix_cache, cache_salt, .. } = kv;
+        let job = Job {
+            prompts: vec![prompt],
+            options,
+            n,
+            client: Arc::clone(&client.0),
+            salt: slots::salt(&client.0, &cache_salt),
+            cache_prompt: app.options.cache_prompt && !bypass_prefix_cache,
+            score_prompt,
+            progress: false,
+            time_limit: None,
+            slot: None,
+        };
+        Ok(Self { job, text: shows.output_text.unwrap_or(true), shows })
+    }
+}
+
+fn refuse_what_is_not_here(request: &GenerateRequest) -> Result<(), ApiError> {
+    let decoding = request.decoding.as_ref();
+    let has = |wanted: fn(&DecodingParameters) -> bool| decoding.is_some_and(wanted);
+    let structural = |decoding: &DecodingParameters| match &decoding.structured_output {
+        Some(StructuredOutput::StructuralTag(tag)) => !tag.is_empty(),
+        _ => false,
+    };
+    let asked = [
+        ("media", !request.media.is_empty()),
+        ("lora_name", !request.lora_name.is_empty()),
+        ("truncate_prompt_tokens", request.truncate_prompt_tokens > 0),
+        ("decoding.allowed_token_ids", has(|decoding| !decoding.allowed_token_ids.is_empty())),
+        ("decoding.bad_words_token_ids", has(|decoding| !decoding.bad_words_token_ids.is_empty())),
+        ("decoding.structural_tag", has(structural)),
+    ];
+    match asked.iter().find(|(_, is_asked)| *is_asked) {
+        Some((name, _)) => Err(ApiError::unsupported(*name)),
+        None => Ok(()),
+    }
+}
+
+/// The tokens of the prompt, with room behind them.
+fn prompt(prompt: Option<Prompt>, served: &Served) -> Result<Vec<u32>, ApiError> {
+    let n_vocab = served.engine.hyper().n_vocab;
+    let tokens = match prompt {
+        Some(Prompt::TokenIds(tokens)) => tokens.ids,
+        Some(Prompt::Text(text)) => served.tokenizer().encode(&text, Special::Parse, true),
+        None => Vec::new(),
+    };
+    if tokens.is_empty() {
+        return Err(ApiError::missing("prompt", "at least one token in `token_ids`, or a `text`"));
+    }
+    if let Some(id) = tokens.iter().find(|id| **id as usize >= n_vocab) {
+        return Err(ApiError::field("token_ids", &format!("tokens below {n_vocab}"), &(*id).into()));
+    }
+    if tokens.len() >= served.n_ctx() {
+        return Err(ApiError::too_long(tokens.len(), served.n_ctx()));
+    }
+    Ok(tokens)
+}
+
+/// How many candidates are told beside a token.
+fn top(candidates: &Option<CandidateTokens>) -> Result<usize, ApiError> {
+    match candidates.as_ref().and_then(|candidates| candidates.select.as_ref()) {
+        None => Ok(0),
+        Some(Select::TopN(n)) if *n as usize <= TOP_LOGPROBS => Ok(*n as usize),
+        Some(Select::TopN(n)) => {
+            Err(ApiError::field("top_n", &format!("at most {TOP_LOGPROBS}"), &(*n).into()))
+        }
+        Some(Select::TokenIds(_)) => Err(ApiError::unsupported("candidates.token_ids")),
+        Some(Select::All(false)) => Ok(0),
+        Some(Select::All(true)) => Err(ApiError::unsupported("candidates.all")),
+    }
+}
+
+/// The fields that HTTP has as well, by vLLM's names for them there. Zero and nothing are absent, as older
+/// clients mean them, where only nothing makes sense.
+fn fields(request: &GenerateRequest, shows: &ResponseOptions) -> Result<Fields, ApiError> {
+    let mut map = Map::new();
+    let mut set = |name: &str, value: Value| drop(map.insert(name.to_owned(), value));
+    let number = |name: &'static str, value: f32| match value.is_finite() {
+        true => Ok(Value::from(f64::from(value))),
+        false => Err(ApiError::field(name, "a number", &value.to_string().into())),
+    };
+    if let Some(temperature) = request.temperature {
+        set("temperature", number("temperature", temperature)?);
+    }
+    if request.priority != 0 {
+        set("priority", request.priority.into());
+    }
+    if let Some(RandomSampling { num_sequences, top_k, top_p, min_p, seed }) = &request.sampling {
+        if *num_sequences > 0 {
+            set("n", (*num_sequences).into());
+        }
+        if let Some(top_k) = top_k {
+            set("top_k", (*top_k).into());
+        }
+        if let Some(top_p) = top_p.filter(|top_p| *top_p != 0.0) {
+            set("top_p", number("top_p", top_p)?);
+        }
+        if let Some(min_p) = min_p {
+            set("min_p", number("min_p", *min_p)?);
+        }
+        if let Some(seed) = seed {
+            set("seed", (*seed).into());
+        }
+    }
+    if let Some(decoding) = &request.decoding {
+        let penalties = [
+            ("presence_penalty", decoding.presence_penalty),
+            ("frequency_penalty", decoding.frequency_penalty),
+            ("repetition_penalty", decoding.repetition_penalty),
+        ];
+        for (name, value) in penalties.into_iter().filter(|(_, value)| *value != 0.0) {
+            set(name, number(name, value)?);
+        }
+        if !decoding.logit_bias.is_empty() {
+            let bias = |(id, bias): (&u32, &f32)| Ok((id.to_string(), number("logit_bias", *bias)?));
+            let biases: Result<Map<String, Value>, ApiError> = decoding.logit_bias.iter().map(bias).collect();
+            set("logit_bias", biases?.into());
+        }
+        if let Some(wanted) = &decoding.structured_output {
+            let (kind, value): (&str, Value) = match wanted {
+                StructuredOutput::Json(schema) => ("json", schema.as_str().into()),
+                StructuredOutput::Regex(regex) => ("regex", regex.as_str().into()),
+                StructuredOutput::Choice(choices) => ("choice", choices.choices.clone().into()),
+                StructuredOutput::Grammar(grammar) => ("grammar", grammar.as_str().into()),
+                StructuredOutput::JsonObject(true) => ("json_object", true.into()),
+                StructuredOutput::JsonObject(false) | StructuredOutput::StructuralTag(_) => ("", Value::Null),
+            };
+            if !value.is_null() {
+                set("structured_outputs", json!({ kind: value }));
+            }
+        }
+    }
+    if let Some(StoppingCriteria {
+        min_new_tokens,
+        stop_token_ids,
+        stop_strings,
+        include_stop_strings,
+        ignore_eos,
+        thinking_token_budget,
+        ..
+    }) = &request.stopping
+    {
+        set("min_tokens", (*min_new_tokens).into());
+        set("stop_token_ids", stop_token_ids.clone().into());
+        set("stop", stop_strings.clone().into());
+        set("include_stop_str_in_output", (*include_stop_strings).into());
+        set("ignore_eos", (*ignore_eos).into());
+        if let Some(budget) = thinking_token_budget.filter(|budget| *budget != -1) {
+            set("thinking_token_budget", budget.into());
+        }
+    }
+    if let Some(skip) = shows.skip_special_tokens {
+        set("skip_special_tokens", skip.into());
+    }
+    Fields::of(Value::Object(map))
+}

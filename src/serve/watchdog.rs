@@ -1,0 +1,54 @@
+//! Watches the steps of engines: one that does not end is worth no more waiting. Nothing can be done for the
+//! thread that it runs on, so the server fails, and whoever started it starts it again.
+
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::app::App;
+use super::board::Phase;
+use super::error::ServeError;
+use crate::engine::Engine;
+
+/// How often it looks.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// What a step may take at least.
+const LEAST: Duration = Duration::from_secs(30);
+/// Bytes and multiplications a second of machines so slow that nobody has such. A step of the largest size
+/// may take as long as there.
+const RATES: (f64, f64) = (0.5e9, 2e9);
+
+/// How long a step of `engine` may take: half a minute, and what the costs of its largest step take on a very
+/// slow machine.
+pub fn step_time(engine: &Engine) -> Duration {
+    let cost = engine.most_cost();
+    LEAST + Duration::from_secs_f64(cost.bytes() as f64 / RATES.0 + cost.macs as f64 / RATES.1)
+}
+
+/// Begins to watch the engines of `app`, until it is gone.
+///
+/// # Errors
+/// If the system has no thread for it.
+pub fn start(app: &Arc<App>) -> io::Result<()> {
+    let app = Arc::downgrade(app);
+    let watch = move || {
+        while look(&app) {
+            std::thread::sleep(INTERVAL);
+        }
+    };
+    std::thread::Builder::new().name("watchdog".into()).spawn(watch).map(|_| ())
+}
+
+/// Whether there is anything left to watch.
+fn look(app: &Weak<App>) -> bool {
+    let Some(app) = app.upgrade().filter(|app| app.life.phase() != Phase::Failed) else { return false };
+    let hung = app.models.alive().into_iter().find_map(|instance| instance.board.hangs());
+    let Some(limit) = hung else { return true };
+    let failure = ServeError::Hung(limit);
+    tracing::error!("{failure}");
+    if let Some(on_hang) = app.options.on_hang {
+        on_hang();
+    }
+    app.fail(failure);
+    false
+}

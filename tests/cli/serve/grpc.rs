@@ -1,0 +1,527 @@
+//! vLLM's gRPC and events of the KV cache, by generated clients.
+#![cfg(feature = "grpc")]
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sterna::engine::SamplerOptions;
+use sterna::serve::{GrpcOptions, Loaded, ServeOptions, Server};
+use tokio::runtime::Runtime;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use vllm_proto::candidate_tokens::Select;
+use vllm_proto::control_client::ControlClient;
+use vllm_proto::decoding_parameters::StructuredOutput;
+use vllm_proto::finish_info::{FinishReason, StopReason};
+use vllm_proto::generate_request::Prompt;
+use vllm_proto::inference_client::InferenceClient;
+use vllm_proto::{
+    AbortRequest, CandidateTokens, DecodingParameters, FinishInfo, GenerateRequest, GenerateResponse,
+    GetKvEventSourcesRequest, GetModelInfoRequest, GetServerInfoRequest, PromptInfo, RandomSampling,
+    ResponseOptions, SleepRequest, StoppingCriteria, TokenIds,
+};
+use zeromq::{Socket, SocketRecv, SubSocket};
+
+use super::client::{N_CTX, SLOTS, TestServer};
+use super::load::{Act, engine_that};
+
+fn options(options: &mut ServeOptions) {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    options.grpc = Some(GrpcOptions { address, card: None });
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+async fn channel(server: &TestServer) -> Channel {
+    let address = server.grpc.expect("it speaks gRPC");
+    Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+}
+
+/// A request that says as little as may be.
+fn request(prompt: &[u32], n: u32) -> GenerateRequest {
+    GenerateRequest {
+        prompt: Some(Prompt::TokenIds(TokenIds { ids: prompt.to_vec() })),
+        temperature: Some(0.0),
+        stopping: Some(StoppingCriteria { max_new_tokens: n, ignore_eos: true, ..Default::default() }),
+        ..Default::default()
+    }
+}
+
+fn prompt(seed: u32, n: u32) -> Vec<u32> {
+    (0..n).map(|i| (seed * 131 + i * i * 7 + i * 13) % 500).collect()
+}
+
+/// An answer, put together.
+#[derive(Debug, Default)]
+struct Said {
+    text: String,
+    tokens: Vec<u32>,
+    logprobs: Vec<f32>,
+    prompt: PromptInfo,
+    finish: FinishInfo,
+    pieces: Vec<GenerateResponse>,
+}
+
+async fn said(channel: &Channel, request: GenerateRequest) -> Result<Said, Status> {
+    let mut stream = InferenceClient::new(channel.clone()).generate_stream(request).await?.into_inner();
+    let mut said = Said::default();
+    while let Some(piece) = stream.message().await? {
+        assert_eq!(piece.prompt_info.is_some(), said.pieces.is_empty(), "in the first message alone");
+        said.pieces.push(piece.clone());
+        said.prompt = piece.prompt_info.unwrap_or(said.prompt);
+        let outputs = piece.outputs.expect("every message has some");
+        assert_eq!(outputs.num_tokens as usize, outputs.token_ids.len());
+        said.text += &outputs.text;
+        said.tokens.extend(outputs.token_ids);
+        said.logprobs.extend(outputs.logprobs);
+        said.finish = outputs.finish_info.unwrap_or(said.finish);
+    }
+    assert_eq!(said.finish.num_output_tokens as usize, said.tokens.len());
+    Ok(said)
+}
+
+#[test]
+fn answers_say_what_http_says() {
+    let server = TestServer::start(options);
+    let schema = json!({ "type": "object", "properties": { "a": { "enum": [1, 2] } }, "required": ["a"],
+        "additionalProperties": false });
+    let seeded = |seed: i64| Some(RandomSampling { seed: Some(seed), ..Default::default() });
+    type Change = Box<dyn Fn(&mut GenerateRequest)>;
+    let cases: Vec<(Value, Change)> = vec![
+        (json!({}), Box::new(|_| ())),
+        // A temperature that is not given, and a sampler that is given as nothing, are the server's.
+        (
+            json!({ "temperature": null, "seed": 7 }),
+            Box::new(move |r| (r.temperature, r.sampling) = (None, seeded(7))),
+        ),
+        (
+            json!({ "temperature": 1.5, "seed": 7, "top_k": 0, "top_p": 1.0, "min_p": 0.0 }),
+            Box::new(|r| {
+                r.temperature = Some(1.5);
+                let (top_k, top_p, min_p) = (Some(0), Some(1.0), Some(0.0));
+                r.sampling = Some(RandomSampling { num_sequences: 0, top_k, top_p, min_p, seed: Some(7) });
+            }),
+        ),
+        (
+            json!({ "temperature": 1.0, "seed": 9, "repetition_penalty": 1.4, "presence_penalty": 0.5,
+                "frequency_penalty": 0.25, "logit_bias": { "17": 9.0 } }),
+            Box::new(move |r| {
+                (r.temperature, r.sampling) = (Some(1.0), seeded(9));
+                r.decoding = Some(DecodingParameters {
+                    repetition_penalty: 1.4,
+                    presence_penalty: 0.5,
+                    frequency_penalty: 0.25,
+                    logit_bias: [(17, 9.0)].into(),
+                    ..Default::default()
+                });
+            }),
+        ),
+        (
+            json!({ "structured_outputs": { "json": schema } }),
+            Box::new(move |r| {
+                let json = StructuredOutput::Json(schema.to_string());
+                r.decoding = Some(DecodingParameters { structured_output: Some(json), ..Default::default() });
+            }),
+        ),
+        (
+            json!({ "ignore_eos": false, "stop_token_ids": [3, 4, 5], "min_tokens": 4 }),
+            Box::new(|r| {
+                let stopping = r.stopping.as_mut().unwrap();
+                (stopping.ignore_eos, stopping.min_new_tokens) = (false, 4);
+                stopping.stop_token_ids = vec![3, 4, 5];
+            }),
+        ),
+    ];
+    runtime().block_on(async {
+        let channel = channel(&server).await;
+        for (at, (more, change)) in cases.iter().enumerate() {
+            for seed in 0..4 {
+                let prompt = prompt(seed, 5 + 40 * seed);
+                let mut body = json!({ "prompt": prompt, "max_tokens": 24, "ignore_eos": true,
+                    "temperature": 0.0 });
+                more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+                let answer = server.post("/v1/completions", &body).ok();
+                let mut asked = request(&prompt, 24);
+                change(&mut asked);
+                let said = said(&channel, asked).await.unwrap();
+                assert_eq!(answer["choices"][0]["text"], said.text.as_str(), "case {at}, prompt {seed}");
+                assert_eq!(answer["usage"]["completion_tokens"], said.tokens.len(), "case {at}");
+                assert_eq!(answer["usage"]["prompt_tokens"], said.prompt.num_prompt_tokens);
+                let reason = match answer["choices"][0]["finish_reason"].as_str() {
+                    Some("stop") => FinishReason::Stop,
+                    _ => FinishReason::Length,
+                };
+                assert_eq!(said.finish.finish_reason(), reason, "case {at}");
+            }
+        }
+        // In one message, and of a text.
+        let mut whole = request(&prompt(1, 45), 24);
+        let streamed = said(&channel, whole.clone()).await.unwrap();
+        let one = InferenceClient::new(channel.clone()).generate(whole.clone()).await.unwrap().into_inner();
+        let outputs = one.outputs.unwrap();
+        assert_eq!((outputs.text, outputs.token_ids), (streamed.text, streamed.tokens));
+        assert_eq!(one.prompt_info.unwrap().num_prompt_tokens, 45);
+        whole.prompt = Some(Prompt::Text("You may".into()));
+        let http = json!({ "prompt": "You may", "max_tokens": 24, "ignore_eos": true, "temperature": 0.0 });
+        let answer = server.post("/v1/completions", &http).ok();
+        assert_eq!(answer["choices"][0]["text"], said(&channel, whole).await.unwrap().text.as_str());
+        let http = json!({ "prompt": prompt(2, 9), "max_tokens": 8, "n": 2, "seed": 5, "ignore_eos": true });
+        let answer = server.post("/v1/completions", &http).ok();
+        let mut two = request(&prompt(2, 9), 8);
+        (two.temperature, two.sampling) = (None, seeded(5));
+        two.sampling.as_mut().unwrap().num_sequences = 2;
+        let mut texts = vec![String::new(); 2];
+        let mut stream = InferenceClient::new(channel).generate_stream(two).await.unwrap().into_inner();
+        while let Some(piece) = stream.message().await.unwrap() {
+            let outputs = piece.outputs.unwrap();
+            texts[outputs.index as usize] += &outputs.text;
+        }
+        for (at, text) in texts.iter().enumerate() {
+            assert_eq!(answer["choices"][at]["text"], text.as_str(), "choice {at}");
+        }
+    });
+}
+
+#[test]
+fn stop_strings_and_log_probabilities() {
+    let server = TestServer::start(options);
+    runtime().block_on(async {
+        let channel = channel(&server).await;
+        let plain = said(&channel, request(&prompt(1, 30), 40)).await.unwrap();
+        // Messages have the text of their own tokens.
+        let tokenizer = server.engine().tokenizer().unwrap();
+        for piece in &plain.pieces[..plain.pieces.len() - 1] {
+            let outputs = piece.outputs.as_ref().unwrap();
+            let bytes = tokenizer.decode(&outputs.token_ids, false);
+            assert_eq!(String::from_utf8_lossy(&bytes), outputs.text);
+        }
+        // One that begins within a token and ends within another.
+        let chars: Vec<char> = plain.text.chars().collect();
+        for at in [4, 9, 14] {
+            let stop: String = chars[at..at + 4].iter().collect();
+            let mut asked = request(&prompt(1, 30), 40);
+            asked.stopping.as_mut().unwrap().stop_strings = vec!["never said".into(), stop.clone()];
+            let stopped = said(&channel, asked.clone()).await.unwrap();
+            let want = &plain.text[..plain.text.find(&stop).unwrap()];
+            assert_eq!(stopped.text, want);
+            assert_eq!(stopped.finish.finish_reason(), FinishReason::Stop);
+            assert_eq!(stopped.finish.stop_reason, Some(StopReason::StopString(stop.clone())));
+            asked.stopping.as_mut().unwrap().include_stop_strings = true;
+            assert_eq!(said(&channel, asked).await.unwrap().text, want.to_owned() + &stop);
+        }
+        let mut asked = request(&prompt(1, 30), 12);
+        asked.response = Some(ResponseOptions {
+            prompt_token_ids: true,
+            prompt_logprobs: true,
+            output_logprobs: true,
+            output_candidates: Some(CandidateTokens { select: Some(Select::TopN(3)) }),
+            ..Default::default()
+        });
+        let scored = said(&channel, asked).await.unwrap();
+        let http = json!({ "prompt": prompt(1, 30), "max_tokens": 12, "ignore_eos": true, "temperature": 0.0,
+            "logprobs": 3, "echo": true });
+        let answer = server.post("/v1/completions", &http).ok();
+        let of_http = answer["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap();
+        let near = |a: f32, b: &Value| (f64::from(a) - b.as_f64().unwrap()).abs() < 1e-5;
+        assert_eq!(scored.logprobs.len(), 12);
+        assert!(scored.logprobs.iter().zip(&of_http[30..]).all(|(own, http)| near(*own, http)));
+        assert_eq!((&scored.prompt.token_ids, scored.prompt.logprobs.len()), (&prompt(1, 30), 30));
+        assert!(scored.prompt.logprobs.iter().zip(of_http).skip(1).all(|(own, http)| near(*own, http)));
+        for piece in &scored.pieces {
+            let outputs = piece.outputs.as_ref().unwrap();
+            assert!(outputs.ranks.iter().all(|rank| *rank == 1), "the most likely is picked");
+            for (id, beside) in outputs.token_ids.iter().zip(&outputs.candidate_tokens) {
+                assert_eq!((beside.tokens.len(), beside.tokens[0].id), (3, *id));
+            }
+        }
+    });
+}
+
+#[test]
+fn requests_that_cannot_be_done_are_refused_by_name() {
+    let server = TestServer::start(options);
+    let changed = |change: fn(&mut GenerateRequest)| {
+        let mut asked = request(&[1, 2, 3], 4);
+        change(&mut asked);
+        asked
+    };
+    let decoding =
+        |decoding: DecodingParameters| GenerateRequest { decoding: Some(decoding), ..request(&[1, 2, 3], 4) };
+    let cases = [
+        (request(&prompt(1, N_CTX as u32), 4), "context_length_exceeded"),
+        (request(&[], 4), "prompt"),
+        (request(&[1, 1 << 20], 4), "token_ids"),
+        (changed(|r| r.temperature = Some(f32::NAN)), "temperature"),
+        (changed(|r| r.lora_name = "one".into()), "lora_name"),
+        (changed(|r| r.truncate_prompt_tokens = 2), "truncate_prompt_tokens"),
+        (changed(|r| r.sampling = Some(RandomSampling { num_sequences: 99, ..Default::default() })), "`n`"),
+        (
+            decoding(DecodingParameters { allowed_token_ids: vec![1], ..Default::default() }),
+            "allowed_token_ids",
+        ),
+        (
+            decoding(DecodingParameters {
+                structured_output: Some(StructuredOutput::Json("{".into())),
+                ..Default::default()
+            }),
+            "json",
+        ),
+    ];
+    runtime().block_on(async {
+        let channel = channel(&server).await;
+        for (asked, name) in cases {
+            let err = said(&channel, asked).await.unwrap_err();
+            assert_eq!(err.code(), Code::InvalidArgument, "{name}: {err}");
+            assert!(err.message().contains(name), "{name}: {err}");
+        }
+        let mut control = ControlClient::new(channel.clone());
+        let err = control.sleep(SleepRequest::default()).await.unwrap_err();
+        assert_eq!(err.code(), Code::Unimplemented);
+        assert!(said(&channel, request(&[1, 2], 2)).await.is_ok());
+    });
+    server.still_answers();
+}
+
+#[test]
+fn the_server_says_what_it_is() {
+    let server = TestServer::start(|all| {
+        options(all);
+        all.kv_events = Some("tcp://127.0.0.1:0".into());
+    });
+    let name = runtime().block_on(async {
+        let mut control = ControlClient::new(channel(&server).await);
+        let info = control.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
+        assert_eq!((info.api_version.as_str(), info.max_model_len as usize), ("vllm", N_CTX));
+        assert_eq!((info.kv_block_size, info.total_kv_blocks), (64, (SLOTS * N_CTX / 64) as u64));
+        assert_eq!((info.max_running_requests, info.max_batched_tokens), (SLOTS as u64, 64));
+        assert_eq!(info.parallelism.unwrap().world_size, 1);
+        let model = control.get_model_info(GetModelInfoRequest {}).await.unwrap().into_inner();
+        let list = server.get("/v1/models").ok();
+        assert_eq!(list["data"][0]["id"], model.served_model_name.as_str());
+        assert!(model.supports_token_ids_input && model.reasoning_parser.is_empty());
+        let sources = control.get_kv_event_sources(GetKvEventSourcesRequest {}).await.unwrap().into_inner();
+        assert_eq!(sources.sources.len(), 1);
+        assert_eq!(Some(&sources.sources[0].endpoint), server.kv_events.as_ref());
+        assert_eq!(sources.sources[0].data_parallel_rank, Some(0));
+        model.served_model_name
+    });
+    let metrics = server.get("/metrics").text;
+    let pages = SLOTS * N_CTX / 64;
+    let config = format!("{{model_name=\"{name}\",block_size=\"64\",num_gpu_blocks=\"{pages}\"}} 1");
+    assert!(metrics.contains(&format!("vllm:cache_config_info{config}")), "{metrics}");
+}
+
+#[test]
+fn keys_hold_for_grpc_as_well() {
+    let server = TestServer::start_unasked(|all| {
+        options(all);
+        all.keys = vec!["secret".into()];
+    });
+    runtime().block_on(async {
+        let channel = channel(&server).await;
+        // Everybody may know whether it is well.
+        serving(&channel).await;
+        let err = said(&channel, request(&[1, 2, 3], 4)).await.unwrap_err();
+        assert_eq!(err.code(), Code::Unauthenticated);
+        let mut keyed = tonic::Request::new(request(&[1, 2, 3], 4));
+        keyed.metadata_mut().insert("authorization", "Bearer secret".parse().unwrap());
+        assert!(InferenceClient::new(channel).generate(keyed).await.is_ok());
+    });
+}
+
+/// Waits until the services serve.
+async fn serving(channel: &Channel) {
+    let mut health = HealthClient::new(channel.clone());
+    for service in ["vllm.Control", "vllm.Inference"] {
+        let asked = HealthCheckRequest { service: service.into() };
+        while health.check(asked.clone()).await.unwrap().into_inner().status() != ServingStatus::Serving {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+#[test]
+fn health_before_a_model_is_loaded_and_after() {
+    let (go, waits) = std::sync::mpsc::channel::<()>();
+    let mut all = ServeOptions::default();
+    options(&mut all);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = Server::start(listener, all, "tiny", move || {
+        waits.recv().unwrap();
+        Ok(Loaded { engine: super::client::engine(N_CTX), sampler: SamplerOptions::default() })
+    });
+    let server = server.unwrap();
+    let address = server.grpc_address().unwrap();
+    runtime().block_on(async {
+        let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+        let mut health = HealthClient::new(channel.clone());
+        let asked = HealthCheckRequest { service: "vllm.Inference".into() };
+        let status = health.check(asked).await.unwrap().into_inner().status();
+        assert_eq!(status, ServingStatus::NotServing);
+        let err = said(&channel, request(&[1], 1)).await.unwrap_err();
+        assert_eq!(err.code(), Code::Unavailable);
+        go.send(()).unwrap();
+        serving(&channel).await;
+        assert!(said(&channel, request(&[1], 1)).await.is_ok());
+    });
+    server.stopper().stop();
+    server.wait().unwrap();
+}
+
+#[test]
+fn clients_that_leave_and_requests_that_are_told_to_end_free_their_pages() {
+    let slow = engine_that(|_| Act::Sleep(Duration::from_millis(20)));
+    let server = TestServer::with_engine(slow, |all| {
+        options(all);
+        all.cache_prompt = false;
+    });
+    let is_free = || {
+        let begun = Instant::now();
+        server.until("its pages are free", |server| {
+            server.metric("llamacpp:requests_processing") == 0.0
+                && server.metric("vllm:kv_cache_usage_perc") == 0.0
+        });
+        assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
+    };
+    runtime().block_on(async {
+        let channel = channel(&server).await;
+        let mut client = InferenceClient::new(channel.clone());
+        let mut stream = client.generate_stream(request(&[1, 2, 3], 200)).await.unwrap().into_inner();
+        stream.message().await.unwrap().unwrap();
+        assert_eq!(server.metric("llamacpp:requests_processing"), 1.0);
+        drop(stream);
+        is_free();
+        let mut named = request(&[1, 2, 3], 200);
+        named.request_id = "one".into();
+        let mut stream = client.generate_stream(named).await.unwrap().into_inner();
+        stream.message().await.unwrap().unwrap();
+        let mut control = ControlClient::new(channel.clone());
+        let abort = |name: &str| AbortRequest { request_ids: vec![name.to_owned()] };
+        for name in ["none", "one", "one"] {
+            control.abort(abort(name)).await.unwrap();
+        }
+        let mut last = None;
+        while let Some(piece) = stream.message().await.unwrap() {
+            last = piece.outputs.unwrap().finish_info;
+        }
+        assert_eq!(last.unwrap().finish_reason(), FinishReason::Aborted);
+        is_free();
+    });
+    server.still_answers();
+}
+
+#[test]
+fn sixty_four_streams_at_once_say_what_each_says_alone() {
+    let server = TestServer::start(options);
+    let asked = |at: u32| {
+        let mut asked = request(&prompt(at % 9, 10 + at * 7 % 130), 6 + at % 9);
+        asked.temperature = Some(if at.is_multiple_of(2) { 0.0 } else { 1.0 });
+        asked.sampling = Some(RandomSampling { seed: Some(at.into()), ..Default::default() });
+        asked
+    };
+    runtime().block_on(async {
+        let channel = channel(&server).await;
+        let all = (0..64).map(|at| {
+            let channel = channel.clone();
+            tokio::spawn(async move { said(&channel, asked(at)).await.unwrap() })
+        });
+        let all: Vec<_> = all.collect();
+        for (at, together) in (0..).zip(all) {
+            let together = together.await.unwrap();
+            if at % 5 == 0 {
+                let alone = said(&channel, asked(at)).await.unwrap();
+                assert_eq!((together.text, together.tokens), (alone.text, alone.tokens), "request {at}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_server_that_ends_lets_streams_end() {
+    let slow = engine_that(|_| Act::Sleep(Duration::from_millis(5)));
+    let server = TestServer::with_engine(slow, options);
+    let runtime = runtime();
+    let mut stream = runtime.block_on(async {
+        let mut client = InferenceClient::new(channel(&server).await);
+        let mut stream = client.generate_stream(request(&[1, 2, 3], 40)).await.unwrap().into_inner();
+        stream.message().await.unwrap().unwrap();
+        stream
+    });
+    let reader = runtime.spawn(async move {
+        let mut last = None;
+        while let Some(piece) = stream.message().await.unwrap() {
+            last = piece.outputs.unwrap().finish_info;
+        }
+        last
+    });
+    server.stop().unwrap();
+    let last = runtime.block_on(reader).unwrap();
+    assert_eq!(last.unwrap().num_output_tokens, 40);
+}
+
+/// A frame of a message as any msgpack.
+fn unpacked(bytes: &[u8]) -> Value {
+    rmp_serde::from_slice(bytes).unwrap()
+}
+
+#[test]
+fn pages_are_published_in_the_form_that_vllm_has() {
+    let server = TestServer::start(|all| {
+        options(all);
+        all.kv_events = Some("tcp://127.0.0.1:0".into());
+    });
+    let runtime = runtime();
+    let mut socket = runtime.block_on(async {
+        let mut socket = SubSocket::new();
+        socket.connect(server.kv_events.as_ref().unwrap()).await.unwrap();
+        socket.subscribe("").await.unwrap();
+        socket
+    });
+    // A reader that comes late misses what was before.
+    std::thread::sleep(Duration::from_millis(300));
+    let tokens = prompt(3, 150);
+    let ask = |more: Value| {
+        let mut body = json!({ "prompt": tokens, "n_predict": 1 });
+        more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+        server.post("/completion", &body).ok();
+    };
+    ask(json!({ "cache_salt": "somebody" }));
+    ask(json!({}));
+    server.stop().unwrap();
+    let mut events: Vec<Value> = Vec::new();
+    runtime.block_on(async {
+        for number in 0u64.. {
+            let frames = socket.recv().await.unwrap().into_vec();
+            assert_eq!((frames.len(), frames[0].len()), (3, 0));
+            assert_eq!(frames[1][..], number.to_be_bytes());
+            let message = unpacked(&frames[2]);
+            assert!(message[0].as_f64().unwrap() > 1.7e9 && message[2] == 0, "{message}");
+            events.extend(message[1].as_array().unwrap().clone());
+            if events.last().is_some_and(|event| event["type"] == "AllBlocksCleared") {
+                break;
+            }
+        }
+    });
+    // The pages that have a salt are nobody's business.
+    let mut hashes: Vec<Value> = Vec::new();
+    let mut told: Vec<Value> = Vec::new();
+    for event in &events[..events.len() - 1] {
+        assert_eq!(
+            (&event["type"], &event["block_size"], &event["medium"]),
+            (&json!("BlockStored"), &json!(64), &json!("GPU"))
+        );
+        assert!(event["lora_id"].is_null() && event["lora_name"].is_null());
+        assert_eq!(event["parent_block_hash"], hashes.last().cloned().unwrap_or_default());
+        hashes.extend(event["block_hashes"].as_array().unwrap().clone());
+        told.extend(event["token_ids"].as_array().unwrap().clone());
+    }
+    assert_eq!(hashes.len(), 2);
+    assert!(hashes.iter().all(|hash| hash.as_u64().unwrap() < 1 << 63));
+    assert_eq!(json!(told), json!(tokens[..128]));
+}

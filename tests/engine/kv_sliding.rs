@@ -1,0 +1,293 @@
+//! Layers that see a sliding window keep that alone, in pages of their own: what a model says is what it says
+//! with all positions kept, to the bit, and the cache takes what the formula says.
+
+use std::io::Cursor;
+use std::ops::ControlFlow;
+
+use ggml_types::kv;
+use sterna::Error;
+use sterna::backend::NAMES;
+use sterna::backend::cpu::Cpu;
+use sterna::engine::{self, Batch, BatchOptions, Engine, EngineOptions, Request, Session};
+use sterna::gguf::Gguf;
+use sterna::program::PAGE;
+use sterna::synth::{Family, Preset, Spec, Synth};
+
+use super::batch::{Said, alone, any_schedule_is_alone, codec, finish, greedy, tokens};
+use super::kv_memory::hollow_of;
+
+/// Neither a page nor a part of one.
+const WINDOW: usize = 70;
+
+/// Seven layers, the sixth of which sees everything.
+fn model(window: usize) -> Gguf {
+    let spec = Spec {
+        n_layers: 7,
+        dim: 64,
+        ffn_dim: 64,
+        n_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 64,
+        n_vocab: 512,
+        family: Family::Gemma3 { window },
+        ..Preset::by_name("gemma-3-1b").unwrap().spec(Some("f32"), Some("f32"), 3).unwrap()
+    };
+    let mut file = Vec::new();
+    Synth::new(&spec).unwrap().write(&mut file, |_| ControlFlow::Continue(())).unwrap();
+    Gguf::from_bytes(file.into()).unwrap()
+}
+
+fn options(name: &str) -> EngineOptions {
+    let mut options =
+        EngineOptions { threads: Some(1), n_ctx: Some(1024), batch: 80, outputs: 80, ..Default::default() };
+    codec(&mut options, name);
+    options
+}
+
+fn open(gguf: Gguf, options: &EngineOptions) -> Engine {
+    Engine::on_backend(gguf, options, Box::new(Cpu::new(1).unwrap()), |_| ()).unwrap()
+}
+
+/// The bits of all logits that follow `tokens`.
+fn feed(session: &mut Session, tokens: &[u32]) -> Vec<u32> {
+    let mut all = Vec::new();
+    let keep = |_, logits: &[f32]| -> Result<(), Error> {
+        assert!(logits.iter().all(|x| x.is_finite()));
+        all.extend(logits.iter().map(|x| x.to_bits()));
+        Ok(())
+    };
+    session.logits_each(tokens, keep).unwrap();
+    all
+}
+
+/// The logits of `n` tokens in steps of many rows, and of some more one by one, which the model picks.
+fn run(engine: &Engine, n: usize) -> (Vec<u32>, Vec<u32>) {
+    let mut session = engine.session().unwrap();
+    let mut bits = feed(&mut session, &tokens(1, n));
+    let mut token = 3;
+    let mut picked = Vec::new();
+    for _ in 0..70 {
+        token = session.decode(&[token]).unwrap();
+        picked.push(token);
+    }
+    bits.extend(feed(&mut session, &[5]));
+    (bits, picked)
+}
+
+fn is_sliding(engine: &Engine) -> bool {
+    engine.program().sliding().is_some()
+}
+
+/// On every backend, with every codec that it has.
+#[test]
+fn windows_alone_are_as_good_as_all_positions() {
+    for name in NAMES.iter().filter(|name| **name != "cuda") {
+        for kv in kv::REGISTRY {
+            // What follows a page is the same for all codecs; elsewhere one of each kind does.
+            let (is_cpu, few) = (*name == "cpu", ["f16", "q8_0", "turboquant"].contains(&kv.name()));
+            if !is_cpu && !few {
+                continue;
+            }
+            let run = |swa_full| {
+                let backend = support::case::backend(name, 1)?;
+                let options = EngineOptions { swa_full, ..options(kv.name()) };
+                let engine = Engine::on_backend(model(WINDOW), &options, backend, |_| ()).unwrap();
+                assert_eq!(is_sliding(&engine), !swa_full);
+                Some((run(&engine, if is_cpu { 700 } else { 300 }), engine.plan().kv_bytes))
+            };
+            let (Some((windows, few)), Some((all, many))) = (run(false), run(true)) else { break };
+            assert!(windows == all, "{name}, {}", kv.name());
+            assert!(few < many, "{name}, {}: {few} of {many} bytes", kv.name());
+        }
+    }
+}
+
+/// GPT-OSS: windows of 8 in every other layer, and sinks.
+#[test]
+fn windows_of_gpt_oss_too() {
+    let path = support::golden("gpt-oss/tiny-mxfp4.gguf").expect("it is in tests/data");
+    for kv in ["f32", "turboquant"] {
+        let run = |swa_full| {
+            let options = EngineOptions { swa_full, ..options(kv) };
+            let engine = open(Gguf::open(&path).unwrap(), &options);
+            assert_eq!(is_sliding(&engine), !swa_full);
+            let mut session = engine.session().unwrap();
+            let tokens: Vec<u32> = tokens(2, 330).iter().map(|token| token % 96).collect();
+            feed(&mut session, &tokens)
+        };
+        assert!(run(false) == run(true), "{kv}");
+    }
+}
+
+/// Where a pool for windows would be no smaller, and where it is asked for, all positions are kept.
+#[test]
+fn short_contexts_keep_all_positions() {
+    let sliding = |n_ctx, window, n_seqs| {
+        let options = EngineOptions { n_ctx: Some(n_ctx), n_seqs, ..options("f16") };
+        engine::program(&model(window), &options).unwrap().sliding()
+    };
+    // 2 pages behind a row, its own, one for cuts, and 2 of 80 rows: 6 of 16.
+    assert_eq!(sliding(1024, WINDOW, 1), Some(70));
+    assert_eq!((sliding(6 * PAGE, WINDOW, 1), sliding(7 * PAGE, WINDOW, 1)), (None, Some(70)));
+    assert_eq!(sliding(1024, 1024, 1), None);
+    // Two sequences of 4 pages, one page more for each step, and 3 for each checkpoint.
+    assert_eq!((sliding(8 * PAGE, WINDOW, 2), sliding(9 * PAGE, WINDOW, 2)), (None, Some(70)));
+}
+
+/// Any schedule gives the bits of a sequence alone, in a pool in which sequences wait, give way, share
+/// prefixes and fall behind their windows; and no page is lost, which a batch checks when it ends.
+#[test]
+fn together_is_alone() {
+    for name in ["f16", "turboquant"] {
+        let mut options = EngineOptions {
+            n_ctx: Some(640),
+            n_seqs: 3,
+            batch: 64,
+            kv_positions: Some(14 * PAGE),
+            checkpoints: Some(1),
+            ..options(name)
+        };
+        codec(&mut options, name);
+        let engine = open(model(20), &options);
+        assert!(is_sliding(&engine));
+        let [hits, preemptions] = any_schedule_is_alone(&engine, name, 24, 420);
+        assert!(hits > 0 && preemptions > 0, "{name}: {hits} tokens found, {preemptions} gave way");
+    }
+}
+
+fn batch(engine: &Engine) -> Batch {
+    engine.batch(BatchOptions::default()).unwrap()
+}
+
+/// A prompt goes on behind the nearest end of a prompt or of a text that the cache has the window of.
+#[test]
+fn prefixes_are_found_at_checkpoints() {
+    let engine = open(model(WINDOW), &EngineOptions { n_seqs: 2, ..options("f16") });
+    assert!(is_sliding(&engine));
+    let first = tokens(1, 400);
+    let next = [&first[..], &tokens(2, 30)].concat();
+    let early = [&first[..200], &tokens(3, 30)].concat();
+    let want: Vec<Said> =
+        [&first, &next, &early].iter().map(|prompt| alone(&engine, prompt, &greedy(4))).collect();
+    let mut batch = batch(&engine);
+    let mut say = |prompt: &Vec<u32>| {
+        let before = batch.stats().prefix.hit_tokens;
+        let id = batch.add(&Request::new(prompt.clone(), greedy(4))).unwrap()[0];
+        let said = finish(&mut batch).remove(&id).unwrap();
+        (said, batch.stats().prefix.hit_tokens - before)
+    };
+    assert_eq!(say(&first), (want[0].clone(), 0));
+    assert_eq!(say(&next), (want[1].clone(), 6 * PAGE as u64), "behind the prompt");
+    assert_eq!(say(&early), (want[2].clone(), 0), "no window was kept there");
+    assert_eq!(say(&early), (want[2].clone(), 3 * PAGE as u64), "it has been there now");
+}
+
+/// A short cut goes on where it is. After a longer one what left the window is computed again: nothing of it
+/// shows.
+#[test]
+fn cuts_and_branches_leave_no_trace() {
+    for name in ["f16", "q8_0", "turboquant"] {
+        let engine = open(model(WINDOW), &EngineOptions { n_seqs: 3, ..options(name) });
+        let trunk = tokens(2, 500);
+        for (cut, branch) in [(440, 499), (437, 450), (300, 300), (130, 64), (3, 0)] {
+            let mut session = engine.session().unwrap();
+            session.prefill(&trunk).unwrap();
+            let mut other = session.branch(branch).unwrap();
+            session.cut_back(cut);
+            let after = tokens(3, 90);
+            let mut got = [Vec::new(), Vec::new()];
+            for after in after.chunks(45) {
+                got[0].extend(feed(&mut session, after));
+                got[1].extend(feed(&mut other, after));
+            }
+            for (got, at) in got.iter().zip([cut, branch]) {
+                let mut alone = engine.session().unwrap();
+                alone.prefill(&trunk[..at]).unwrap();
+                // Codes that a long cut of another sequence left stay codes; here all was computed again.
+                let exact = name != "turboquant" || at < 437;
+                assert!(!exact || *got == feed(&mut alone, &after), "{name}: at {at}");
+            }
+        }
+    }
+}
+
+/// A saved session goes on to the bit, in an engine of another context; one that keeps all positions refuses
+/// it.
+#[test]
+fn saved_sessions_have_their_windows() {
+    let saved = |session: &mut Session| {
+        let mut bytes = Vec::new();
+        session.save(&mut bytes).unwrap();
+        bytes
+    };
+    for name in ["f16", "turboquant"] {
+        let engine = open(model(WINDOW), &options(name));
+        let mut session = engine.session().unwrap();
+        for n in [0, 30, 64, 500] {
+            session.cut_back(0);
+            session.prefill(&tokens(4, n)).unwrap();
+            let bytes = saved(&mut session);
+            let other = open(model(WINDOW), &EngineOptions { n_ctx: Some(800), ..options(name) });
+            let mut taken_up = other.restore(&mut Cursor::new(&bytes)).unwrap();
+            let after = tokens(5, 100);
+            assert!(feed(&mut session, &after) == feed(&mut taken_up, &after), "{name}, {n}");
+            drop(taken_up);
+            let mut batch = batch(&other);
+            batch.restore(&mut Cursor::new(&bytes), &"".into()).unwrap();
+            let prompt = [tokens(4, n), vec![7, 8]].concat();
+            let id = batch.add(&Request::new(prompt, greedy(1))).unwrap()[0];
+            let found = batch.step().unwrap().iter().any(|(of, _)| *of == id);
+            assert!(found, "one step is enough behind {n} tokens that are there");
+            finish(&mut batch);
+        }
+        let bytes = saved(&mut session);
+        let full = open(model(WINDOW), &EngineOptions { swa_full: true, ..options(name) });
+        let said = full.restore(&mut Cursor::new(&bytes)).unwrap_err().to_string();
+        assert!(said.contains("positions of sliding windows the last 70, and here it is all"), "{said}");
+        // Pages that no sequence could hold are refused before any is read.
+        let head = bytes.windows(2).position(|two| two == b"\n\n").unwrap() + 2;
+        let mut wrong = bytes.clone();
+        let of_pages = head + 8 + 4 * session.position();
+        let last = of_pages + session.position().div_ceil(PAGE) - 1;
+        wrong[last] &= 1;
+        let said = engine_alone(&engine, session).restore(&mut Cursor::new(&wrong)).unwrap_err();
+        assert!(matches!(said, Error::State(_)), "{said}");
+    }
+}
+
+/// The engine, without its session.
+fn engine_alone(engine: &Engine, session: Session) -> &Engine {
+    drop(session);
+    engine
+}
+
+/// Gemma 3 1B with 131,072 positions: 4 of 26 layers keep all, 22 keep 10 pages and the 8 of a step.
+#[test]
+fn gemma_3_with_131072_positions() {
+    const POSITIONS: u64 = 131_072;
+    let dir = tempfile::tempdir().unwrap();
+    let spec = Preset::by_name("gemma-3-1b").unwrap().spec(None, None, 1).unwrap();
+    let gguf = hollow_of(&spec, dir.path());
+    let with = |codec: &str, swa_full| EngineOptions {
+        n_ctx: Some(POSITIONS as usize),
+        batch: 512,
+        outputs: 1,
+        swa_full,
+        ..options(codec)
+    };
+    // One KV head of 256 elements: 1 page of sinks and 3 of the newest positions, and 8 of a step, exactly.
+    let exact = 12 * (2 * 64 * 256 * 2 + 256 * 4);
+    for (name, vec_bytes, exact) in [("f16", 512, 0), ("q8_0", 272, 0), ("turboquant", 98, exact)] {
+        let want = 2 * vec_bytes * (4 * POSITIONS + 22 * 64 * (10 + 8)) + 26 * exact;
+        let program = engine::program(&gguf, &with(name, false)).unwrap();
+        assert_eq!((program.sliding(), program.limits.sliding_pages), (Some(512), 18));
+        assert_eq!(program.kv_bytes(), want, "{name}");
+        for backend in NAMES.iter().filter(|name| **name != "cuda") {
+            let Some(backend) = support::case::backend(backend, 1) else { continue };
+            let Ok(plan) = backend.plan(&program) else { continue };
+            assert_eq!(plan.kv_bytes, want, "{name} on {}", backend.device());
+        }
+        let all = engine::program(&gguf, &with(name, true)).unwrap().kv_bytes();
+        assert_eq!(all, 26 * (2 * vec_bytes * POSITIONS + exact), "{name}");
+    }
+}

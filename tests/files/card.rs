@@ -1,0 +1,103 @@
+//! A model's card: its tokenizer, read by Hugging Face's own code, has the ids that ours has.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use sterna::card::Card;
+use sterna::gguf::Gguf;
+use sterna::tokenizer::chat::{ChatTemplate, Message};
+use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions};
+
+#[derive(Deserialize)]
+struct Case {
+    text: String,
+    ids: Vec<u32>,
+    special: bool,
+}
+
+/// The tokenizer of a card, as Hugging Face's library reads it.
+fn read(gguf: &Gguf, pre: Option<&str>) -> tokenizers::Tokenizer {
+    let folder = tempfile::tempdir().unwrap();
+    Card::of(gguf.metadata(), pre).unwrap().write(folder.path()).unwrap();
+    tokenizers::Tokenizer::from_file(folder.path().join("tokenizer.json")).unwrap()
+}
+
+fn check(vocab: &Path, cases: &Path, pre: Option<&str>) {
+    let gguf = Gguf::open(vocab).unwrap();
+    let mut parses = read(&gguf, pre);
+    let mut as_text = parses.clone();
+    parses.set_encode_special_tokens(false);
+    as_text.set_encode_special_tokens(true);
+    let own = Tokenizer::from_gguf(&gguf, TokenizerOptions { pre }).unwrap();
+    let mut wrong = Vec::new();
+    for line in std::fs::read_to_string(cases).unwrap().lines() {
+        let Case { text, ids, special } = serde_json::from_str(line).unwrap();
+        let tokenizer = if special { &parses } else { &as_text };
+        let got = tokenizer.encode(text.as_str(), false).unwrap().get_ids().to_vec();
+        if got != ids {
+            wrong.push(format!("{text:?} ({special})\n  want {ids:?}\n  got  {got:?}"));
+        }
+        let with_bos = parses.encode(text.as_str(), true).unwrap().get_ids().to_vec();
+        let want = own.encode(&text, Special::Parse, true);
+        let spells_bos = want.first() == own.bos().as_ref() && with_bos.get(1) == own.bos().as_ref();
+        if with_bos != want && !spells_bos {
+            wrong.push(format!("{text:?} with BOS\n  want {want:?}\n  got  {with_bos:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} in {}:\n{}", wrong.len(), cases.display(), wrong.join("\n"));
+}
+
+#[test]
+fn ids_of_the_card_are_ours_for_every_vocabulary() {
+    let all = [
+        ("tiny-vocab", "tiny", None),
+        ("ggml-vocab-llama-bpe", "llama-bpe", None),
+        ("ggml-vocab-llama-bpe", "llama-bpe.pre-default", Some("default")),
+        ("ggml-vocab-gpt-2", "gpt-2", None),
+        ("ggml-vocab-qwen2", "qwen2", None),
+        ("ggml-vocab-falcon", "falcon", None),
+        ("ggml-vocab-llama-spm", "llama-spm", None),
+        ("ggml-vocab-phi-3", "phi-3", None),
+    ];
+    for (vocab, cases, pre) in all {
+        let vocab = support::golden(&format!("tokenizer/{vocab}.gguf"));
+        let (Some(vocab), Some(cases)) = (vocab, support::golden(&format!("tokenizer/{cases}.jsonl"))) else {
+            continue;
+        };
+        check(&vocab, &cases, pre);
+    }
+}
+
+#[test]
+fn a_card_has_what_readers_look_for() {
+    let gguf = Gguf::open(&support::golden("bitnet/tiny-i2_s.gguf").expect("is in tests/data")).unwrap();
+    let card = Card::of(gguf.metadata(), None).unwrap();
+    let file = |name: &str| card.files().find(|(own, _)| *own == name).expect("it is one of them").1.clone();
+    let config = file("config.json");
+    assert_eq!(
+        (&config["model_type"], &config["architectures"][0]),
+        (&"bitnet".into(), &"BitNetForCausalLM".into())
+    );
+    assert!(config["vocab_size"].is_u64() && config["max_position_embeddings"].is_u64());
+    let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).unwrap();
+    let ends: Vec<u32> = tokenizer.eog().collect();
+    assert_eq!(file("generation_config.json")["eos_token_id"], serde_json::json!(ends));
+    // A conversation through the card's template and tokenizer is the one that this library makes.
+    let demo = sterna::demo::model().map(|bytes| Gguf::from_bytes(bytes).unwrap());
+    for gguf in [Some(gguf), demo].into_iter().flatten() {
+        let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).unwrap();
+        let card = Card::of(gguf.metadata(), None).unwrap();
+        let (_, settings) = card.files().find(|(name, _)| *name == "tokenizer_config.json").unwrap();
+        let template = ChatTemplate::new(settings["chat_template"].as_str().unwrap(), &tokenizer).unwrap();
+        let chosen = ChatTemplate::choose(gguf.metadata(), &tokenizer, None);
+        let own = chosen.or_else(|_| ChatTemplate::choose(gguf.metadata(), &tokenizer, Some("chatml")));
+        let (own, reader) = (own.unwrap(), read(&gguf, None));
+        for said in ["Hi", "  two\nlines ", "é 漢 🦜", "<|eot_id|>"] {
+            let messages = [Message { role: "user".into(), content: said.into(), ..Message::default() }];
+            let text = template.render(&messages, true).unwrap();
+            let ids = reader.encode(text.as_str(), false).unwrap();
+            let want = own.encode(&tokenizer, &own.render(&messages, true).unwrap());
+            assert_eq!(ids.get_ids(), want, "{said}");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+// Runs the comparison of kernels that `scripts/wasm-kernels` has compiled, and prints what it says.
+import { readFileSync } from "node:fs";
+
+const module = new WebAssembly.Module(readFileSync(process.argv[2]));
+// What a browser's clock and randomness would be: nothing here asks for them.
+const imports = {};
+for (const { module: from, name, kind } of WebAssembly.Module.imports(module)) {
+  if (kind !== "function") throw new Error(`an import that is no function: ${from} ${name}`);
+  (imports[from] ??= {})[name] = () => {
+    throw new Error(`${name} was called`);
+  };
+}
+const { exports } = new WebAssembly.Instance(module, imports);
+const [start, length] = [exports.report_start(), exports.report_len()];
+const report = new TextDecoder().decode(new Uint8Array(exports.memory.buffer, start, length));
+console.log(report);
+process.exit(report.endsWith("\nok") ? 0 : 1);

@@ -1,0 +1,205 @@
+//! Options of the package, from JSON.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use sterna::engine::{EngineOptions, GenerateOptions, Grammar, SamplerOptions, recommended};
+use sterna::tokenizer::chat::{Message, ToolCall};
+use wasm_bindgen::JsValue;
+
+use crate::fault::error;
+
+/// Rows of a step, if nothing else is asked for: between two steps an answer can be stopped.
+const BATCH: usize = 128;
+
+/// Named values, each of which is taken once; what is left over is unknown.
+pub struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// # Errors
+    /// If the text is no JSON object.
+    pub fn new(json: &str) -> Result<Self, JsValue> {
+        match serde_json::from_str(json) {
+            Ok(Value::Object(fields)) => Ok(Self(fields)),
+            _ => Err(error("options: want an object")),
+        }
+    }
+
+    /// A value, unless it is null or not there.
+    pub fn take(&mut self, name: &str) -> Option<Value> {
+        self.0.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// As [`take`](Self::take), read as another type.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    pub fn read<T>(
+        &mut self,
+        name: &str,
+        want: &str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>, JsValue> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match read(&value) {
+            Some(read) => Ok(Some(read)),
+            None => Err(error(format!("{name}: want {want}, got {value}"))),
+        }
+    }
+
+    /// # Errors
+    /// If it is no text.
+    pub fn text(&mut self, name: &str) -> Result<Option<String>, JsValue> {
+        self.read(name, "a text", |value| value.as_str().map(str::to_owned))
+    }
+
+    /// # Errors
+    /// If it is neither a text nor a list of texts.
+    pub fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>, JsValue> {
+        self.read(name, "a text, or a list of texts", |value| match value {
+            Value::String(text) => Some(vec![text.clone()]),
+            Value::Array(list) => list.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
+            _ => None,
+        })
+    }
+
+    fn flag(&mut self, name: &str) -> Result<bool, JsValue> {
+        Ok(self.read(name, "true or false", Value::as_bool)?.unwrap_or_default())
+    }
+
+    fn float(&mut self, name: &str, default: f32) -> Result<f32, JsValue> {
+        Ok(self.read(name, "a number", Value::as_f64)?.map_or(default, |number| number as f32))
+    }
+
+    fn whole(&mut self, name: &str) -> Result<Option<i64>, JsValue> {
+        // JavaScript may write a whole number as 1e3.
+        let whole = |number: &f64| number.fract() == 0.0 && number.abs() < 9.1e15;
+        let read =
+            |value: &Value| value.as_i64().or(value.as_f64().filter(whole).map(|number| number as i64));
+        self.read(name, "a whole number", read)
+    }
+
+    fn size(&mut self, name: &str) -> Result<Option<usize>, JsValue> {
+        match self.whole(name)? {
+            Some(number) => usize::try_from(number)
+                .map(Some)
+                .map_err(|_| error(format!("{name}: want 0 or more, got {number}"))),
+            None => Ok(None),
+        }
+    }
+
+    /// That nothing is left.
+    ///
+    /// # Errors
+    /// With the names that are.
+    pub fn end(self) -> Result<(), JsValue> {
+        let left = self.0.into_iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name);
+        let left: Vec<_> = left.collect();
+        match left.is_empty() {
+            true => Ok(()),
+            false => Err(error(format!("unknown options: {}", left.join(", ")))),
+        }
+    }
+}
+
+/// How a model is loaded.
+///
+/// # Errors
+/// For what is of another type than it should be.
+pub fn engine(fields: &mut Fields) -> Result<EngineOptions, JsValue> {
+    let default = EngineOptions::default();
+    let backend = match fields.text("backend")?.as_deref() {
+        None => default.backend.clone(),
+        Some("webgpu") => "wgpu".to_owned(),
+        Some("cpu") => "cpu".to_owned(),
+        Some(other) => return Err(error(format!("backend: want webgpu or cpu, got {other}"))),
+    };
+    Ok(EngineOptions {
+        backend,
+        threads: Some(1),
+        n_ctx: fields.size("nCtx")?,
+        batch: fields.size("batch")?.unwrap_or(BATCH),
+        n_seqs: fields.size("nSeqs")?.unwrap_or(1),
+        cache_type_k: fields.text("cacheTypeK")?.unwrap_or(default.cache_type_k),
+        cache_type_v: fields.text("cacheTypeV")?.unwrap_or(default.cache_type_v),
+        kv_sinks: fields.size("kvSinks")?,
+        kv_window: fields.size("kvWindow")?,
+        head_type: fields.text("headType")?.unwrap_or(default.head_type),
+        act_type: fields.text("actType")?.unwrap_or(default.act_type),
+        tokenizer_pre: fields.text("tokenizerPre")?,
+        ..EngineOptions::default()
+    })
+}
+
+/// How text is generated; `default` is what the file recommends.
+///
+/// # Errors
+/// For what is of another type than it should be, and for a grammar that cannot be used.
+pub fn generate(
+    fields: &mut Fields,
+    default: SamplerOptions,
+    n_ctx: usize,
+    constraint: impl FnOnce(&mut Fields) -> Result<Option<Arc<dyn Grammar>>, JsValue>,
+) -> Result<GenerateOptions, JsValue> {
+    let seed = fields.whole("seed")?;
+    let sampler = SamplerOptions {
+        temperature: fields.float("temperature", default.temperature)?,
+        top_k: fields.whole("topK")?.map_or(default.top_k, recommended::top_k),
+        typical_p: fields.float("typicalP", default.typical_p)?,
+        top_p: fields.float("topP", default.top_p)?,
+        min_p: fields.float("minP", default.min_p)?,
+        repeat_penalty: fields.float("repeatPenalty", default.repeat_penalty)?,
+        presence_penalty: fields.float("presencePenalty", default.presence_penalty)?,
+        frequency_penalty: fields.float("frequencyPenalty", default.frequency_penalty)?,
+        repeat_last_n: fields
+            .whole("repeatLastN")?
+            .map_or(default.repeat_last_n, |n| recommended::last_n(n, n_ctx)),
+        seed: seed.map(|seed| seed as u64),
+        ..default
+    };
+    let grammar = constraint(fields)?;
+    Ok(GenerateOptions {
+        sampler,
+        max_tokens: fields.size("maxTokens")?,
+        min_tokens: fields.size("minTokens")?.unwrap_or_default(),
+        stop: fields.texts("stop")?.unwrap_or_default(),
+        ignore_eos: fields.flag("ignoreEos")?,
+        show_special: fields.flag("showSpecial")?,
+        grammar,
+        ..GenerateOptions::default()
+    })
+}
+
+/// The messages of a conversation.
+///
+/// # Errors
+/// If there are none, or one is not of a role and a content.
+pub fn messages(value: &Value) -> Result<Vec<Message>, JsValue> {
+    let list = value.as_array().filter(|list| !list.is_empty());
+    let list = list.ok_or_else(|| error(format!("messages: want a list of messages, got {value}")))?;
+    list.iter().enumerate().map(|(at, one)| message(one).ok_or_else(|| wrong(at, one))).collect()
+}
+
+fn wrong(at: usize, one: &Value) -> JsValue {
+    error(format!("messages[{at}]: want {{role, content}}, two texts, got {one}"))
+}
+
+fn message(value: &Value) -> Option<Message> {
+    let text = |name: &str| value.get(name).and_then(Value::as_str);
+    let mut message = Message::new(text("role")?, text("content")?);
+    message.reasoning_content = text("reasoning_content").map(str::to_owned);
+    message.tool_call_id = text("tool_call_id").map(str::to_owned);
+    message.name = text("name").map(str::to_owned);
+    for call in value.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
+        let function = call.get("function").unwrap_or(call);
+        message.tool_calls.push(ToolCall {
+            id: call.get("id").and_then(Value::as_str).map(str::to_owned),
+            name: function.get("name")?.as_str()?.to_owned(),
+            arguments: match function.get("arguments")? {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            },
+        });
+    }
+    Some(message)
+}

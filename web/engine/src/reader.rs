@@ -1,0 +1,58 @@
+//! A model's file that JavaScript reads: a file of a disk, of a browser's store, or anything else.
+#![allow(unsafe_code)]
+
+use std::io;
+
+use js_sys::futures::jspi_block_on_promise;
+use js_sys::{Promise, Uint8Array};
+use sterna::gguf::Source;
+use wasm_bindgen::prelude::wasm_bindgen;
+use wasm_bindgen::{JsCast, JsValue};
+
+#[wasm_bindgen]
+extern "C" {
+    /// `{size, read(at, n)}`: bytes of the file, and `n` of them from `at` on, a `Uint8Array` or a promise of
+    /// one.
+    pub type Reader;
+
+    #[wasm_bindgen(method, getter)]
+    fn size(this: &Reader) -> f64;
+
+    #[wasm_bindgen(method, catch)]
+    fn read(this: &Reader, at: f64, n: f64) -> Result<JsValue, JsValue>;
+}
+
+// SAFETY: a module without shared memory has one thread.
+unsafe impl Send for Reader {}
+// SAFETY: as above.
+unsafe impl Sync for Reader {}
+
+impl Source for Reader {
+    fn file_bytes(&self) -> u64 {
+        // What is no number is 0.
+        self.size() as u64
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let answer = self.read(at as f64, into.len() as f64).map_err(said)?;
+        let answer = match answer.dyn_into::<Promise>() {
+            Ok(promise) => jspi_block_on_promise(&promise).map_err(said)?,
+            Err(at_once) => at_once,
+        };
+        let bytes =
+            answer.dyn_into::<Uint8Array>().map_err(|_| io::Error::other("read() gave no Uint8Array"))?;
+        if bytes.length() as usize != into.len() {
+            let (want, got) = (into.len(), bytes.length());
+            let what = format!("read() at {at}: want {want} bytes, got {got}");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+        }
+        bytes.copy_to(into);
+        Ok(())
+    }
+}
+
+/// What JavaScript threw, in words.
+fn said(thrown: JsValue) -> io::Error {
+    let message = thrown.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
+    io::Error::other(message.unwrap_or_else(|| format!("{thrown:?}")))
+}

@@ -1,0 +1,111 @@
+// The models of this page, and the one that is loaded: the demo model, those that were downloaded, and a
+// file of the reader's disk while the page is open.
+
+import { demoModel, load, models } from "../sterna/browser.js";
+
+/** The demo model's name in the list. */
+const DEMO = "Stories (in this page)";
+
+/**
+ * Tells of `progress` {id, phase, fraction} while a model is loaded, of `loaded`, and of `changed` when
+ * there are more models or fewer.
+ */
+export const events = new EventTarget();
+const tell = (type, detail) => events.dispatchEvent(Object.assign(new Event(type), { detail }));
+
+/** Addresses and files that were added while the page is open, by their names. */
+const added = new Map();
+/** The model that is loaded or being loaded: {id, model: Promise}. */
+let current = null;
+
+/** All of them: {id, source, kept}, the demo model first. */
+export async function all() {
+  const kept = (await models.list().catch(() => [])).filter(({ complete }) => complete);
+  const list = [{ id: DEMO, source: demoModel, kept: false }];
+  const taken = () => new Set(list.map(({ id }) => id));
+  for (const { url } of kept) list.push({ id: nameFor(url, taken()), source: url, kept: true });
+  for (const [id, source] of added) {
+    if (!list.some((known) => known.id === id || known.source === source))
+      list.push({ id, source, kept: false });
+  }
+  return list;
+}
+
+/** The name of a file, by its address; the whole address if another model has that name. */
+function nameFor(url, taken) {
+  const name = decodeURIComponent(new URL(url).pathname.split("/").at(-1)).replace(/\.gguf$/i, "");
+  return name === "" || taken.has(name) ? url : name;
+}
+
+/** Whether it is the demo model, which null stands for. */
+export const isDemo = (id) => id === null || id === DEMO;
+
+/** Whether a model is loaded. */
+export const isLoaded = (id) => current?.id === id && current.ready;
+
+/** Adds an address or a file; returns its name. */
+export async function add(source) {
+  const list = await all();
+  const url = source instanceof File ? null : new URL(source, document.baseURI).href;
+  const known = list.find((one) => one.source === url);
+  if (known !== undefined) return known.id;
+  const taken = new Set(list.map(({ id }) => id));
+  const id = url === null ? source.name.replace(/\.gguf$/i, "") : nameFor(url, taken);
+  added.set(id, url ?? source);
+  tell("changed");
+  return id;
+}
+
+/** Removes a downloaded model from the browser. */
+export async function remove(id) {
+  const found = (await all()).find((one) => one.id === id);
+  if (current?.id === id) await forget();
+  added.delete(id);
+  if (found?.kept) await models.remove(found.source);
+  tell("changed");
+}
+
+/** The model of that name, or the first one; loads it if it is another one than before. */
+export async function open(id) {
+  const list = await all();
+  const found = list.find((one) => one.id === id) ?? list[0];
+  if (current?.id === found.id) return current.model;
+  await forget();
+  const abort = new AbortController();
+  const opened = { id: found.id, ready: false, abort, model: null };
+  opened.model = loaded(found, opened, abort.signal);
+  current = opened;
+  return opened.model;
+}
+
+async function loaded({ id, source }, opened, signal) {
+  const onProgress = ({ phase, fraction }) => tell("progress", { id, phase, fraction });
+  try {
+    const store = source !== demoModel;
+    // Some browsers ask their user, and answer when the user does.
+    if (store && !(source instanceof File)) models.persist().catch(() => false);
+    const backend = new URLSearchParams(location.search).get("backend") ?? undefined;
+    const model = await load(source, { onProgress, signal, store, backend });
+    opened.ready = true;
+    tell("loaded", { id, model });
+    return model;
+  } catch (error) {
+    if (current === opened) current = null;
+    // One that cannot be loaded is not offered again.
+    if (source instanceof File) added.delete(id);
+    tell("failed", { id, error });
+    throw error;
+  }
+}
+
+/** Gives up loading. */
+export const cancel = () => current?.abort.abort();
+
+/** Frees the model that is loaded: the next question loads one anew. */
+export async function forget() {
+  const before = current;
+  current = null;
+  before?.abort.abort();
+  const model = await before?.model.catch(() => null);
+  await model?.dispose();
+}

@@ -1,0 +1,78 @@
+// The package as its user gets it: its size, README's programs in Node and in Deno, and a bundler.
+
+import assert from "node:assert/strict";
+import { cpSync, existsSync, readFileSync, readdirSync, statSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { gzipSync } from "node:zlib";
+import { build } from "vite";
+
+import { deno, dist, here, installed, node, ran, root, tarball } from "./support/machine.mjs";
+
+let place;
+before(() => {
+  place = installed();
+});
+after(() => place?.remove());
+
+/** Most bytes of the modules, and of them as gzip makes them: they may only shrink. */
+const MOST = {
+  "engine_bg.wasm": { raw: 3_290_000, gzip: 1_145_000 },
+  "structured_bg.wasm": { raw: 4_020_000, gzip: 1_440_000 },
+};
+
+test("the modules are no larger than they were", () => {
+  for (const [name, most] of Object.entries(MOST)) {
+    const bytes = readFileSync(join(dist, "package", name));
+    const gzip = gzipSync(bytes, { level: 9 }).length;
+    console.log(`${name}: ${bytes.length} bytes, ${gzip} by gzip; the package: ${statSync(tarball).size}`);
+    assert.ok(bytes.length <= most.raw, `${name} has ${bytes.length} bytes, and may have ${most.raw}`);
+    assert.ok(gzip <= most.gzip, `${name} has ${gzip} bytes by gzip, and may have ${most.gzip}`);
+    assert.ok(
+      !bytes.includes(root) && !bytes.includes("/.cargo/"),
+      `${name} names folders of this machine`,
+    );
+  }
+});
+
+test("the package has what its description names, and depends on nothing", () => {
+  const folder = join(place.folder, "node_modules", "sterna");
+  const about = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
+  const files = [about.types, ...Object.values(about.exports["."])];
+  for (const file of files) assert.ok(existsSync(join(folder, file)), file);
+  assert.equal(about.dependencies, undefined);
+  const { version } = JSON.parse(readFileSync(join(root, "web", "package.json"), "utf8"));
+  const engine = readFileSync(join(root, "Cargo.toml"), "utf8").match(/^version = "(.*)"$/m)[1];
+  assert.equal(version, engine, "the package and the engine are of one version");
+  const names = readdirSync(join(place.folder, "node_modules")).filter((name) => !name.startsWith("."));
+  assert.deepEqual(names, ["sterna"]);
+});
+
+for (const [name, program, args] of [
+  ["Node", node, []],
+  ["Deno", deno, ["run", "-A"]],
+]) {
+  test(`README's ten lines in ${name}`, async () => {
+    const readme = readFileSync(join(root, "web", "README.md"), "utf8");
+    const lines = readme.match(/```js\n([\s\S]*?)```/)[1];
+    assert.ok(lines.split("\n").filter(Boolean).length <= 10, lines);
+    writeFileSync(join(place.folder, "ten.mjs"), lines);
+    const said = await ran(program, [...args, "ten.mjs"], { cwd: place.folder });
+    assert.match(said, /^stories-bitnet on /);
+    assert.match(said, /limit 60 tokens, \d+ a second/);
+  });
+}
+
+test("errors, seeds, stops, chats, readers, structured text, and a new beginning", async () => {
+  cpSync(join(here, "support", "promises.mjs"), join(place.folder, "promises.mjs"));
+  assert.equal(await ran(node, ["promises.mjs"], { cwd: place.folder }), "kept\n");
+});
+
+test("an example page is built by Vite", async () => {
+  const example = join(place.folder, "example");
+  cpSync(join(here, "..", "example"), example, { recursive: true });
+  await build({ root: example, logLevel: "error", build: { outDir: join(example, "dist") } });
+  const assets = readdirSync(join(example, "dist", "assets")).join("\n");
+  for (const wanted of [/engine_bg.*\.wasm/, /worker.*\.js/, /stories-bitnet.*\.gguf/])
+    assert.match(assets, wanted);
+});
