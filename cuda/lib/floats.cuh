@@ -22,6 +22,7 @@ struct Floats {
     DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) { T::place(col, chunk, elem); }
     DEVICE static Row row(const LinearParams& w, uint32_t row) { return T::row(w, row); }
     DEVICE static Chunk load(Row row, uint32_t chunk) { return T::load(row, chunk); }
+    DEVICE static float scale(const LinearParams& w, uint32_t row) { return T::scale(w, row); }
 
     DEVICE static uint4 codes_of(const Chunk& chunk) {
         if constexpr (T::kChunkSums) {
@@ -64,6 +65,9 @@ struct Floats {
         for (int m = 0; m < M; m++) sums[m] = fmaf(scale, part[m], sums[m]);
     }
 };
+
+template <class T>
+constexpr bool kRowScales<Floats<T>> = kRowScales<T>;
 
 // STERNA_FLOATS_KERNELS(I2S, i2_s) makes logits__i2_s__floats, and logits__i2_s__floats__rows.
 #define STERNA_FLOATS_KERNELS(Type, type)                                  \

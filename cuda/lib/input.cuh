@@ -50,6 +50,9 @@ template <class T>
 constexpr bool kOfKinds = false;
 template <class T>
 constexpr bool kOffsets = false;
+// Whether a row of weights has a scale, which T::scale(w, row) reads and its products want at the end.
+template <class T>
+constexpr bool kRowScales = false;
 // Sets of rows of weights that a warp has at a time on tensor cores; fewer where registers are short.
 template <class T>
 constexpr int kMmaSets = 2;

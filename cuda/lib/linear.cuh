@@ -37,9 +37,21 @@ DEVICE LinearParams select(bool first, const LinearParams& a, const LinearParams
             b.chunks};
 }
 
+// The scale of a slot's row of weights, of types that have one. Read before the products, it is there when they
+// are.
+template <class T, class Task>
+DEVICE float row_scale(const Task& task, const WeightRow& at) {
+    if constexpr (kRowScales<T>) {
+        if (at.exists()) return T::scale(task.weight(at.weight), at.row);
+    }
+    return 1.0f;
+}
+
 // y of a slot, from the sum of its products with a row of activations.
 template <class T, class Task>
-DEVICE float finished(const Task& task, const WeightRow& at, typename T::Acc sum, const RowQuant& quant) {
+DEVICE float finished(
+    const Task& task, const WeightRow& at, typename T::Acc sum, const RowQuant& quant, float row_scale
+) {
     if (!at.exists()) return 0.0f;
     const LinearParams w = task.weight(at.weight);
     float y;
@@ -52,6 +64,7 @@ DEVICE float finished(const Task& task, const WeightRow& at, typename T::Acc sum
     } else {
         y = sum;
     }
+    if constexpr (kRowScales<T>) y *= row_scale;
     y *= w.factor;
     return w.bias ? y + w.bias[at.row] : y;
 }
@@ -120,6 +133,7 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
         for (uint32_t unit = first_unit; unit < units; unit += stride) {
             typename T::Acc sums[M] = {};
             WeightRow at = task.row(unit, slot);
+            float scale = row_scale<T>(task, at);
             for (uint32_t base = 0; base < chunks; base += kUnroll * lanes) {
                 bool last = base + kUnroll * lanes >= chunks;
                 load(next, last ? unit + stride : unit, last ? sub : base + kUnroll * lanes + sub);
@@ -136,7 +150,7 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
             for (int m = 0; m < M; m++) {
                 if (m >= static_cast<int>(n)) break;
                 typename T::Acc sum = reduce_lanes<Sum>(sums[m], static_cast<int>(lanes));
-                float y = finished<T>(task, at, sum, row_quants()[m]);
+                float y = finished<T>(task, at, sum, row_quants()[m], scale);
                 float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
                 if (sub != 0 || !at.exists()) continue;
                 task.finish(unit, slot, first + m, y, other,

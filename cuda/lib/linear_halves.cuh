@@ -179,8 +179,8 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                     uint32_t m = 8 * tile + 2 * member + i;
                     if (m >= n) continue;
                     float back = shared.rows[m].power.back;
-                    float upper = finished<T>(task, rows[set][0], sums[set][tile][i] * back, {});
-                    float lower = finished<T>(task, rows[set][1], sums[set][tile][2 + i] * back, {});
+                    float upper = finished<T>(task, rows[set][0], sums[set][tile][i] * back, {}, 1.0f);
+                    float lower = finished<T>(task, rows[set][1], sums[set][tile][2 + i] * back, {}, 1.0f);
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
                         if (!rows[set][half].exists()) continue;

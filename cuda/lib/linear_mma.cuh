@@ -281,6 +281,7 @@ DEVICE void run_linear_ints(
         WeightRow at[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) at[half] = task.row(unit, quartet + 8 * half);
+        float scales[2] = {row_scale<T>(task, at[0]), row_scale<T>(task, at[1])};
 #pragma unroll
         for (uint32_t of_rows = 0; of_rows < kMmaTiles; of_rows++) {
             if (8 * of_rows >= n) break;
@@ -303,8 +304,8 @@ DEVICE void run_linear_ints(
             for (int i = 0; i < 2; i++) {
                 if (8 * of_rows + 2 * member + i >= n) continue;
                 RowQuant quant = acts.quants[rows[i]];
-                float upper = finished<T>(task, at[0], sums.of(of_rows, i), quant);
-                float lower = finished<T>(task, at[1], sums.of(of_rows, 2 + i), quant);
+                float upper = finished<T>(task, at[0], sums.of(of_rows, i), quant, scales[0]);
+                float lower = finished<T>(task, at[1], sums.of(of_rows, 2 + i), quant, scales[1]);
                 uint32_t m = first + rows[i];
                 if (at[0].exists()) task.finish(unit, quartet, m, upper, lower, around[i][0]);
                 if (at[1].exists()) task.finish(unit, quartet + 8, m, lower, upper, around[i][1]);

@@ -1,83 +1,24 @@
 // I2_S: ternary weights, 2 bits each, value = code - 1, one float scale a tensor.
 //
 // As the file has them: a 32-byte block holds 128 weights in 4 groups of 32; byte b holds weight b of each
-// group, group 0 in the high bits. So one u32 shifted right by 6, 4, 2, 0 and masked with 0x03030303 is four
-// neighbouring codes: exactly one operand of dp4a. A chunk is half a block: 16 bytes, 64 weights, 16 of each
-// group. sum((code - 1) q) = sum(code q) - sum(q): codes are multiplied as they are, and the row's sum of q
-// comes off once.
+// group, group 0 in the high bits. A chunk is half a block.
 #pragma once
 
-#include "../lib/input.cuh"
+#include "../lib/ternary.cuh"
 
-struct I2S {
-    static constexpr bool kInts = true;
-    static constexpr bool kChunkSums = false;
-    static constexpr int kElems = 64;
-    static constexpr int kUnroll = 5;
-    static constexpr int kRowsUnroll = 2;
-    // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 7;
-    using Acc = int32_t;
-    using Row = const uint8_t*;
-    using Chunk = uint4;
-
+struct I2S : Ternary<I2S> {
     // Chunk of a column, and its place there: 16 of group 0, 16 of group 1, ...
     DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
         chunk = col / 128 * 2 + col % 32 / 16;
         elem = col % 128 / 32 * 16 + col % 16;
     }
 
-    DEVICE static Row row(const LinearParams& w, uint32_t row) {
-        return w.data + uint64_t(row) * w.chunks * 16;
-    }
-
-    DEVICE static Chunk load(Row row, uint32_t chunk) { return load_stream16(row + chunk * 16); }
-    DEVICE static uint4 load_codes(Row row, uint32_t chunk) { return load(row, chunk); }
-
-    // Four neighbouring codes of one group.
-    DEVICE static uint32_t codes(uint32_t word, int group) { return word >> (6 - 2 * group) & 0x03030303u; }
-
-    template <int M>
-    DEVICE static void dot(Acc (&sums)[M], Chunk chunk, const uint8_t* acts, uint32_t at, uint32_t chunks) {
-        uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
-        if constexpr (M == 1) {
-            // Codes stay where they are in their bytes, and each group's sum is shifted instead: it is whole.
-            int32_t of_groups[4] = {};
-#pragma unroll
-            for (int group = 0; group < 4; group++) {
-                uint4 q = load16(acts + (group * chunks + at) * 16);
-                uint32_t quads[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    uint32_t shifted = words[i] & 0x03030303u << (6 - 2 * group);
-                    of_groups[group] =
-                        dp4a_unsigned(shifted, static_cast<int32_t>(quads[i]), of_groups[group]);
-                }
-            }
-#pragma unroll
-            for (int group = 0; group < 4; group++) sums[0] += of_groups[group] >> (6 - 2 * group);
-        } else {
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                const uint8_t* row = acts + m * (chunks * kElems);
-#pragma unroll
-                for (int group = 0; group < 4; group++) {
-                    uint4 q = load16(row + (group * chunks + at) * 16);
-                    uint32_t quads[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        int32_t w = static_cast<int32_t>(codes(words[i], group));
-                        sums[m] = __dp4a(w, static_cast<int32_t>(quads[i]), sums[m]);
-                    }
-                }
-            }
-        }
-    }
+    DEVICE static constexpr int shift(int group) { return 6 - 2 * group; }
 
     // Code 3, which no quantiser writes, counts as 0.
     DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {
         uint32_t byte = w.data[uint64_t(row) * w.chunks * 16 + col / 128 * 32 + col % 32];
-        uint32_t code = byte >> (6 - 2 * (col % 128 / 32)) & 3u;
+        uint32_t code = I2S::code(byte, col % 128 / 32);
         return code == 3 ? 0.0f : (static_cast<float>(code) - 1.0f) * w.tensor_scale;
     }
 };

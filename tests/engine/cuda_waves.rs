@@ -18,7 +18,7 @@ use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
 use sterna::synth::{Family, Preset, Spec};
 
-use super::kv_memory::hollow_of;
+use super::hollow::hollow_of;
 
 /// The cards that people have.
 fn cards() -> impl Iterator<Item = &'static Card> {

@@ -2,8 +2,7 @@
 
 #![cfg(feature = "cuda")]
 
-use std::fs::File;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,7 +20,9 @@ use sterna::engine::{self, EngineOptions};
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
 use sterna::program::{PAGE, Program};
-use sterna::synth::{Preset, Spec, Synth};
+use sterna::synth::Preset;
+
+use super::hollow::hollow_of;
 
 const POSITIONS: usize = 131_072;
 
@@ -166,17 +167,6 @@ impl Driver for Counting {
 /// A model of that shape whose file has its descriptions and, instead of weights, a hole.
 fn hollow(preset: &str, dir: &Path) -> Gguf {
     hollow_of(&Preset::by_name(preset).unwrap().spec(None, None, 1).unwrap(), dir)
-}
-
-pub fn hollow_of(spec: &Spec, dir: &Path) -> Gguf {
-    let synth = Synth::new(spec).unwrap();
-    let (path, bytes) = (dir.join(&spec.name), synth.file_bytes());
-    let file = File::create(&path).unwrap();
-    let after_the_descriptions =
-        |written| if written == 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
-    synth.write(&file, after_the_descriptions).unwrap_err();
-    file.set_len(bytes).unwrap();
-    Gguf::open(&path).unwrap()
 }
 
 fn options(codec: &str) -> EngineOptions {

@@ -14,7 +14,7 @@ use sterna::program::PAGE;
 use sterna::synth::{Family, Preset, Spec, Synth};
 
 use super::batch::{Said, alone, any_schedule_is_alone, codec, finish, greedy, tokens};
-use super::kv_memory::hollow_of;
+use super::hollow::hollow_of;
 
 /// Neither a page nor a part of one.
 const WINDOW: usize = 70;

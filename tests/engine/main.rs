@@ -11,6 +11,7 @@ mod golden_bitnet;
 #[cfg(feature = "convert")]
 mod golden_hf;
 mod golden_llama;
+mod hollow;
 mod hostile_model;
 mod kv_memory;
 mod kv_sessions;

@@ -31,6 +31,8 @@ pub struct Format {
     quarter_bytes: usize,
     /// Bytes before the planes.
     head_bytes: usize,
+    /// Bytes of a row's scale, behind the planes.
+    row_bytes: usize,
     /// The bytes as the kernels read them.
     pack: fn(&HostTensor) -> Cow<'_, [u8]>,
 }
@@ -38,7 +40,7 @@ pub struct Format {
 /// What a type's kernels on tensor cores multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mma {
-    /// Integers with one scale a tensor: sums are the same whoever adds them up, so there are no other
+    /// Integers with one scale a tensor, or a row: sums are the same whoever adds them up, so there are no other
     /// kernels for several rows.
     Ints,
     /// Integers with a scale a block.
@@ -71,6 +73,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 64,
         head_bytes: 0,
+        row_bytes: 0,
         pack: rows_as_they_are,
     },
     Format {
@@ -83,6 +86,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 66,
         head_bytes: 0,
+        row_bytes: 0,
         pack: |w| Cow::Owned(planes::tq2_0(&rows_as_they_are(w))),
     },
     Format {
@@ -95,8 +99,12 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 66,
         head_bytes: 0,
+        row_bytes: 0,
         pack: |w| Cow::Owned(planes::tq1_0(&rows_as_they_are(w))),
     },
+    ternary_rows(&types::Iq2Bn, |w| Cow::Owned(planes::iq2_bn(w, 0..w.rows))),
+    ternary_rows(&types::Iq1Bn, |w| Cow::Owned(planes::iq1_bn(w, 0..w.rows))),
+    ternary_rows(&types::Iq2BnR4, |w| Cow::Owned(planes::iq2_bn_r4(w, 0..w.rows))),
     Format {
         ty: &types::F16,
         kernels: &types::F16,
@@ -107,6 +115,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 64,
         head_bytes: 0,
+        row_bytes: 0,
         pack: padded_rows,
     },
     Format {
@@ -119,6 +128,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 64,
         head_bytes: 0,
+        row_bytes: 0,
         pack: padded_rows,
     },
     Format {
@@ -131,6 +141,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 64,
         head_bytes: 0,
+        row_bytes: 0,
         pack: padded_rows,
     },
     Format {
@@ -143,6 +154,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 68,
         head_bytes: 0,
+        row_bytes: 0,
         pack: |w| Cow::Owned(planes::q8_0(&rows_as_they_are(w))),
     },
     Format {
@@ -155,6 +167,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 72,
         head_bytes: 0,
+        row_bytes: 0,
         pack: |w| Cow::Owned(planes::q4_0(&rows_as_they_are(w))),
     },
     Format {
@@ -167,6 +180,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 210,
         head_bytes: 0,
+        row_bytes: 0,
         pack: |w| Cow::Owned(planes::q6_k(&rows_as_they_are(w))),
     },
     Format {
@@ -287,6 +301,24 @@ const fn floats(
         kind: None,
         quarter_bytes,
         head_bytes: 0,
+        row_bytes: 0,
+        pack,
+    }
+}
+
+/// A ternary type with a scale a row.
+const fn ternary_rows(ty: &'static dyn QuantType, pack: fn(&HostTensor) -> Cow<'_, [u8]>) -> Format {
+    Format {
+        ty,
+        kernels: &types::Iq2Bn,
+        chunk_elems: 64,
+        act_chunk_bytes: 64,
+        ints: true,
+        mma: Some(Mma::Ints),
+        kind: None,
+        quarter_bytes: 64,
+        head_bytes: 0,
+        row_bytes: 4,
         pack,
     }
 }
@@ -310,7 +342,8 @@ impl Format {
     /// Bytes that packing makes of a tensor.
     pub fn packed_bytes(&self, rows: usize, cols: usize) -> u64 {
         let chunks = (rows as u64).saturating_mul(self.chunks(cols) as u64);
-        self.head_bytes as u64 + chunks.saturating_mul(self.quarter_bytes as u64) / 4
+        let of_chunks = chunks.saturating_mul(self.quarter_bytes as u64) / 4;
+        (self.head_bytes as u64).saturating_add(of_chunks).saturating_add((rows * self.row_bytes) as u64)
     }
 }
 
@@ -469,7 +502,7 @@ mod tests {
     fn the_bytes_of_a_weight_are_known_before_it_is_packed() {
         for format in FORMATS {
             let ty = format.ty;
-            for (rows, cols) in [(3, 512), (64, 256), (5, 256 + if ty.block_elems() == 1 { 3 } else { 0 })] {
+            for (rows, cols) in [(4, 512), (64, 256), (8, 256 + if ty.block_elems() == 1 { 3 } else { 0 })] {
                 let bytes = vec![0; ty.byte_len(rows, cols).expect("a shape of the type")].into();
                 let w = HostTensor { name: "w".into(), ty, rows, cols, bytes };
                 let decl = WeightDecl { name: "w".into(), ty, rows, cols };

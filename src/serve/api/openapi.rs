@@ -25,6 +25,7 @@ mod tests {
 
     use super::*;
 
+    /// But for the files of pages.
     #[test]
     fn every_endpoint_is_described_and_nothing_else() {
         let document: Value = serde_json::from_str(DOCUMENT).unwrap();
@@ -39,7 +40,7 @@ mod tests {
             folders.extend(inner);
             files.extend(plain);
         }
-        for file in files {
+        for file in files.into_iter().filter(|file| !file.ends_with("page.rs")) {
             let text = std::fs::read_to_string(file).unwrap();
             for list in [".route(\"", "for path in [\""] {
                 for (at, start) in text.match_indices(list) {
