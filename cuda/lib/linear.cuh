@@ -37,8 +37,8 @@ DEVICE LinearParams select(bool first, const LinearParams& a, const LinearParams
             b.chunks};
 }
 
-// The scale of a slot's row of weights, of types that have one. Read before the products, it is there when they
-// are.
+// The scale of a slot's row of weights, of types that have one. Read before the products, it is there when
+// they are.
 template <class T, class Task>
 DEVICE float row_scale(const Task& task, const WeightRow& at) {
     if constexpr (kRowScales<T>) {

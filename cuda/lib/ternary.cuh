@@ -1,10 +1,10 @@
-// Ternary weights of 2 bits, value = code - 1, whose products with a row are one integer: a scale comes at the
-// end, of the tensor or, with kRowScales<T>, of the row.
+// Ternary weights of 2 bits, value = code - 1, whose products with a row are one integer: a scale comes at
+// the end, of the tensor or, with kRowScales<T>, of the row.
 //
-// A chunk is 16 bytes, 64 weights, 16 of each of 4 groups; a group lies T::shift(group) bits up in every byte.
-// So one u32 shifted so and masked with 0x03030303 is four neighbouring codes: exactly one operand of dp4a.
-// sum((code - 1) q) = sum(code q) - sum(q): codes are multiplied as they are, and the row's sum of q comes off
-// once.
+// A chunk is 16 bytes, 64 weights, 16 of each of 4 groups; a group lies T::shift(group) bits up in every
+// byte. So one u32 shifted so and masked with 0x03030303 is four neighbouring codes: exactly one operand of
+// dp4a. sum((code - 1) q) = sum(code q) - sum(q): codes are multiplied as they are, and the row's sum of q
+// comes off once.
 #pragma once
 
 #include "input.cuh"

@@ -4,6 +4,8 @@
 #include "../lib/elements.cuh"
 
 struct BF16 : Elements<BF16, 8> {
+    static constexpr int kRowsUnroll = 1;
+
     DEVICE static void floats(Chunk chunk, float (&out)[8]) {
         uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll

@@ -20,6 +20,8 @@ constexpr int kMmaSets<Q5_1> = 1;
 
 struct Q5_1 : Lines<Q5_1, 32, 32> {
     static constexpr int kUnroll = 4;
+    // lib/lines.cuh
+    static constexpr int kRowsQuadsUnroll = 4;
     // lib/input.cuh
     static constexpr uint32_t kBlockQuads = 2;
     // Bit 0: there are fifth bits. Bit 1: there are offsets.

@@ -54,11 +54,17 @@ fn models() -> Vec<Spec> {
 const FULL: f64 = 0.85;
 
 /// Kernels whose waves are not, and why. A kernel is here by the beginning of its name.
-const REASONS: [(&str, &str); 5] = [
+const REASONS: [(&str, &str); 11] = [
     ("append__", "a block a row, KV head and side of it, and a step has few rows"),
     ("embed__", "a block a row, and a step has few rows"),
     ("round__", "a block a row, which norms and rounds it for all others"),
     ("attend__", "launched for the longest context; blocks without positions end at once"),
+    ("heads", "four heads of a row a block, and a step has few rows"),
+    ("attn_in__q8_0__mma", "a tile has all columns, so that sums of floats have one order"),
+    ("proj_add__q8_0__mma", "a tile has all columns, so that sums of floats have one order"),
+    ("experts__f32__tiles", "the router: few outputs for few rows"),
+    ("route", "a warp a row, and a step has few rows"),
+    ("mix", "a short second wave: a block adds up eight products of 256 columns"),
     ("sample", "sixteen logits a thread; fewer would cost more atomics than they save"),
 ];
 

@@ -28,6 +28,8 @@ const DOWN: usize = 2;
 pub const STAGE: &str = "experts";
 /// The kernel for tiles of rows.
 pub const TILES: &str = "__tiles";
+/// Shared memory of those kernels that no launch asks for: two layers' parameters.
+const TILES_OWN_BYTES: usize = 2 * size_of::<LinearParams>();
 pub const ROUTE: &str = "route";
 pub const MIX: &str = "mix";
 
@@ -200,7 +202,7 @@ fn is_sorted(p: &Program, s: &Experts, limits: Limits, rows: usize) -> bool {
         let cols = p.weight_decl(linear.w).cols;
         products(p, linear).is_some_and(|products| {
             let bytes = linear::shared_bytes(products, cols, LINEAR_ROWS as usize);
-            on_halves(products) || bytes <= limits.shared_bytes as usize
+            on_halves(products) || bytes + TILES_OWN_BYTES <= limits.shared_bytes as usize
         })
     };
     let Expert { gate, up, down } = &s.experts[0];

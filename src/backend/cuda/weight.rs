@@ -40,8 +40,8 @@ pub struct Format {
 /// What a type's kernels on tensor cores multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mma {
-    /// Integers with one scale a tensor, or a row: sums are the same whoever adds them up, so there are no other
-    /// kernels for several rows.
+    /// Integers with one scale a tensor, or a row: sums are the same whoever adds them up, so there are no
+    /// other kernels for several rows.
     Ints,
     /// Integers with a scale a block.
     IntBlocks,

@@ -35,8 +35,9 @@ pub struct PrefixStats {
 }
 
 /// A change of the index of pages, for those who route requests by what an engine has. A page is told of
-/// while a sequence could go on behind it, or behind one that follows it. With a windowed codec that takes the
-/// newest exact pages before it, so pages may come and go after they were full and before they are evicted.
+/// while a sequence could go on behind it, or behind one that follows it. With a windowed codec that takes
+/// the newest exact pages before it, so pages may come and go after they were full and before they are
+/// evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageEvent {
     /// A page can be shared. Its parent was told of before.

@@ -16,8 +16,10 @@ pub const N_CTX: usize = 320;
 pub struct TestServer {
     pub address: SocketAddr,
     /// Of gRPC.
+    #[cfg_attr(not(feature = "grpc"), expect(dead_code))]
     pub grpc: Option<SocketAddr>,
     /// Of events of the KV cache.
+    #[cfg_attr(not(feature = "grpc"), expect(dead_code))]
     pub kv_events: Option<String>,
     /// Of a server with one model.
     engine: Option<Engine>,

@@ -106,12 +106,17 @@ impl Kernels {
 }
 
 impl Found {
-    /// A kernel that may have as much shared memory as the card gives a block.
+    /// A kernel that may have as much shared memory as the card gives a block, with what it has of its own.
     fn new(function: sys::CUfunction, about: &About) -> Result<Self, BackendError> {
-        let shared = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        let bytes = about.limits.shared_bytes as i32;
+        use sys::CUfunction_attribute_enum::{
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST,
+            CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as OWN,
+        };
         // SAFETY: the kernel belongs to a loaded module.
-        unsafe { result::function::set_function_attribute(function, shared, bytes) }
+        let own = unsafe { result::function::get_function_attribute(function, OWN) };
+        let bytes = about.limits.shared_bytes as i32 - own.called("cuFuncGetAttribute")?;
+        // SAFETY: as above.
+        unsafe { result::function::set_function_attribute(function, MOST, bytes) }
             .called("cuFuncSetAttribute")?;
         // The driver has had this call since CUDA 12.4.
         if about.driver < (12, 4) {
