@@ -42,7 +42,7 @@ pub struct ServeOptions {
     /// How long a step of the engine may take before it counts as hung, and the server fails; `None` goes by
     /// the size of the model.
     pub step_time: Option<Duration>,
-    /// What is done first when the engine hangs, before clients are told: to end the process, say.
+    /// What is done when the engine hangs, a moment after streams were told: to end the process, say.
     pub on_hang: Option<fn()>,
     /// Origins of web pages that may ask, beside the server's own; `*` is all.
     pub origins: Vec<String>,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::StreamExt;
@@ -13,12 +14,16 @@ use super::request::Asked;
 use super::stream::{Messages, merged};
 use super::{model, status, who};
 use crate::serve::app::App;
+use crate::serve::board::{Life, Phase};
 use crate::serve::error::ApiError;
 use crate::serve::http::stream::api_error;
-use crate::serve::job::Handle;
+use crate::serve::job::{Handle, JobError};
 
 /// Messages that wait for a client that reads.
 const MESSAGES: usize = 64;
+
+/// Why there is no more of an answer.
+const GONE: &str = "the engine has stopped";
 
 /// The service.
 pub struct Inference {
@@ -85,7 +90,8 @@ impl Inference {
         let handle = self.app.begin(&model, asked.job.clone()).map_err(|err| status(&err))?;
         let (sender, receiver) = mpsc::channel(MESSAGES);
         let messages = Messages::new(asked, model);
-        tokio::spawn(pump(messages, handle, entry, sender, self.app.options.write_time));
+        let (life, patience) = (Arc::clone(&self.app.life), self.app.options.write_time);
+        tokio::spawn(pump(messages, handle, entry, sender, life, patience));
         Ok(ReceiverStream::new(receiver))
     }
 }
@@ -96,7 +102,8 @@ async fn pump(
     mut handle: Handle,
     entry: Entry,
     sender: mpsc::Sender<Result<GenerateResponse, Status>>,
-    patience: std::time::Duration,
+    life: Arc<Life>,
+    patience: Duration,
 ) {
     loop {
         let update = tokio::select! {
@@ -110,6 +117,8 @@ async fn pump(
                 return;
             }
             update = handle.next() => update,
+            // An engine that hangs says nothing any more.
+            () = life.until(|phase| phase == Phase::Failed) => Some(Err(JobError::Failed(GONE.into()))),
         };
         let message = match update {
             None => return,
@@ -117,6 +126,7 @@ async fn pump(
                 Some(message) => Ok(message),
                 None => continue,
             },
+            Some(Err(JobError::Failed(why))) => Err(Status::unavailable(why)),
             Some(Err(err)) => Err(status(&api_error(&err))),
         };
         let is_last = message.is_err();
