@@ -10,6 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use vllm_proto::{GenerateRequest, GenerateResponse, inference_server};
 
+use super::kv_transfer::Transfer;
 use super::request::Asked;
 use super::stream::{Messages, merged};
 use super::{model, status, who};
@@ -31,6 +32,8 @@ pub struct Inference {
     pub app: Arc<App>,
     /// Requests that can be told to end.
     pub running: Arc<Running>,
+    /// How pages are handed to other servers and taken from them, if they are.
+    pub transfer: Option<Arc<Transfer>>,
 }
 
 /// Requests by the names that their clients gave them.
@@ -82,12 +85,19 @@ impl Inference {
         let model = model(&self.app).await?;
         let request = request.into_inner();
         let entry = self.running.add(request.request_id.clone());
-        let (app, of) = (Arc::clone(&self.app), Arc::clone(&model));
+        let (app, of, transfer) = (Arc::clone(&self.app), Arc::clone(&model), self.transfer.clone());
+        let read = move || Asked::of(&app, &of.served, &client, transfer, request);
         // Texts and grammars may take long.
-        let asked = tokio::task::spawn_blocking(move || Asked::of(&app, &of.served, &client, request)).await;
+        let asked = tokio::task::spawn_blocking(read).await;
         let asked = asked.unwrap_or_else(|_| Err(ApiError::ours("the request could not be worked on")));
         let asked = asked.map_err(|err| status(&err))?;
-        let handle = self.app.begin(&model, asked.job.clone()).map_err(|err| status(&err))?;
+        let mut job = asked.job.clone();
+        if let Some((transfer, source)) = &asked.fetch {
+            // The last token is always computed here.
+            let most = model.saved_size.most(job.prompts[0].len() - 1);
+            job.handed = transfer.fetch(source, most).await;
+        }
+        let handle = self.app.begin(&model, job).map_err(|err| status(&err))?;
         let (sender, receiver) = mpsc::channel(MESSAGES);
         let messages = Messages::new(asked, model);
         let (life, patience) = (Arc::clone(&self.app.life), self.app.options.write_time);
