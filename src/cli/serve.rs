@@ -19,7 +19,9 @@ use super::sampling_args::SamplingArgs;
 use super::source::Source;
 use super::{CliError, Interrupted, flags};
 use crate::engine::EngineOptions;
-use crate::serve::{GrpcOptions, Loaded, LocalPage, ModelSource, Opened, ServeOptions, Server, TlsFiles};
+use crate::serve::{
+    GrpcOptions, KvTransferOptions, Loaded, LocalPage, ModelSource, Opened, ServeOptions, Server, TlsFiles,
+};
 
 /// Answers requests of OpenAI's API, llama-server's, Anthropic's and ollama's.
 ///
@@ -67,6 +69,17 @@ pub struct ServeArgs {
     /// Folder of `sterna export-card`, which routers of --grpc read the tokenizer and the template from
     #[arg(long, value_name = "DIR", requires = "grpc")]
     model_card: Option<PathBuf>,
+    /// Hand computed prompts to other servers here, and take theirs: prefill and decode apart, unencrypted
+    /// (builds with the feature `grpc`)
+    #[arg(long, value_name = "HOST:PORT", requires = "grpc")]
+    kv_transfer: Option<String>,
+    /// Addresses of servers whose computed prompts are taken, beside this machine's, with commas
+    #[arg(long, value_name = "LIST", requires = "kv_transfer")]
+    kv_transfer_peers: Option<String>,
+    /// Most MiB of computed prompts that are kept for others, and as many of theirs
+    #[arg(long, value_name = "MIB", requires = "kv_transfer", default_value_t = 2048)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    kv_transfer_memory: u32,
     /// Publish what the prefix cache holds by ZeroMQ, in vLLM's form (builds with the feature `grpc`)
     #[arg(long, value_name = "tcp://HOST:PORT")]
     kv_events: Option<String>,
@@ -306,6 +319,14 @@ impl ServeArgs {
         if let Some(address) = server.grpc_address() {
             eprintln!("gRPC on {address}");
         }
+        if let Some(address) = server.kv_transfer() {
+            eprintln!("computed prompts on {address}");
+            if !address.ip().is_loopback() {
+                eprintln!(
+                    "warning: prompts go to and from {address} unencrypted: let nobody else listen there"
+                );
+            }
+        }
         if let Some(endpoint) = server.kv_events() {
             eprintln!("events of the KV cache on {endpoint}");
         }
@@ -361,6 +382,23 @@ impl ServeArgs {
         }
     }
 
+    fn kv_transfer(&self) -> Result<Option<KvTransferOptions>, CliError> {
+        let Some(address) = &self.kv_transfer else { return Ok(None) };
+        let addresses = address.to_socket_addrs();
+        let first =
+            addresses.map_err(|err| format!("--kv-transfer {address}: want HOST:PORT: {err}"))?.next();
+        let address = first.ok_or_else(|| format!("--kv-transfer {address}: no such address"))?;
+        let peers = list(&self.kv_transfer_peers).into_iter().map(|peer| {
+            peer.parse()
+                .map_err(|err| format!("--kv-transfer-peers {peer}: want an IP address: {err}").into())
+        });
+        Ok(Some(KvTransferOptions {
+            peers: peers.collect::<Result<_, CliError>>()?,
+            most_bytes: (self.kv_transfer_memory as usize) << 20,
+            ..KvTransferOptions::new(address)
+        }))
+    }
+
     fn log(&self) {
         let level = if self.verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
         let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
@@ -371,10 +409,6 @@ impl ServeArgs {
     }
 
     fn options(&self) -> Result<ServeOptions, CliError> {
-        let list = |list: &Option<String>| -> Vec<String> {
-            let entries = list.iter().flat_map(|list| list.split(','));
-            entries.map(|entry| entry.trim().to_owned()).filter(|entry| !entry.is_empty()).collect()
-        };
         if let Some(folder) = self.slot_save_path.as_deref().filter(|folder| !folder.is_dir()) {
             return Err(format!("--slot-save-path {}: there is no such folder", folder.display()).into());
         }
@@ -406,7 +440,7 @@ impl ServeArgs {
             let first = addresses.map_err(|err| format!("--grpc {address}: want HOST:PORT: {err}"))?.next();
             let address = first.ok_or_else(|| format!("--grpc {address}: no such address"))?;
             let card = self.model_card.as_deref().map(std::path::absolute).transpose()?;
-            Ok::<_, CliError>(GrpcOptions { address, card })
+            Ok::<_, CliError>(GrpcOptions { address, card, kv_transfer: self.kv_transfer()? })
         });
         let tls = self.ssl_key_file.clone().zip(self.ssl_cert_file.clone());
         let tls = tls.map(|(key, certificates)| TlsFiles { key, certificates });
@@ -437,6 +471,12 @@ impl ServeArgs {
             ..ServeOptions::default()
         })
     }
+}
+
+/// The entries of a list with commas.
+fn list(list: &Option<String>) -> Vec<String> {
+    let entries = list.iter().flat_map(|list| list.split(','));
+    entries.map(|entry| entry.trim().to_owned()).filter(|entry| !entry.is_empty()).collect()
 }
 
 /// The page in a folder.

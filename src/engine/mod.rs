@@ -29,7 +29,8 @@ mod stop;
 
 pub use act::ACT_TYPES;
 pub use batch::{
-    Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SeqId, Standing,
+    Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SavedSize, SeqId,
+    Standing,
 };
 pub use constraint::{Constraint, ConstraintError, Grammar, TokenMask};
 pub use conversation::{Answer, Conversation};

@@ -20,6 +20,8 @@ use crate::backend::KvPage;
 
 /// More than all lines have.
 const HEADER_BYTES: u64 = 4096;
+/// More than they have with the number of tokens and the checksum.
+pub(super) const HEAD_BYTES: usize = HEADER_BYTES as usize + 16;
 /// Bytes at either end of a tensor that tell a model from another of the same shape.
 const SAMPLE_BYTES: u64 = 256;
 

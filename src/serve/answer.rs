@@ -85,7 +85,7 @@ pub async fn collect(mut handle: Handle, n: usize) -> Result<Vec<Choice>, ApiErr
         match update.map_err(|err| api_error(&err))? {
             Update::Progress { .. } => {}
             Update::Scores { choice, scores } => choices[choice].scores = scores,
-            Update::Event { choice, event, stats, slot } => {
+            Update::Event { choice, event, stats, slot, .. } => {
                 choices[choice].take(&event, stats, true);
                 choices[choice].slot = slot;
             }

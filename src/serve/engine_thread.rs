@@ -71,7 +71,7 @@ fn run(app: &App, at: usize) -> Result<(), LoadError> {
     }
     board.publish(Standing { stats: batch.stats(), slots: Vec::new() });
     let (name, n_ctx, slots) = (served.name.clone(), served.n_ctx(), served.n_slots());
-    let instance = Instance::new(served, Arc::clone(&board), commands, Arc::clone(&room));
+    let instance = Instance::new(served, Arc::clone(&board), batch.saved_size(), commands, Arc::clone(&room));
     app.models.arrived(at, Arc::new(instance));
     app.life.advance(Phase::Ready);
     // Whoever reads this may ask at once.

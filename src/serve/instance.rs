@@ -13,6 +13,7 @@ use super::error::ApiError;
 use super::job::{Command, Handle, Job, JobId, Order};
 use super::model::Served;
 use super::worker::UPDATES;
+use crate::engine::SavedSize;
 
 /// A model that is loaded.
 pub struct Instance {
@@ -20,6 +21,9 @@ pub struct Instance {
     pub served: Served,
     /// How its engine stands.
     pub board: Arc<Board>,
+    /// How large the saved pages of a prompt can be.
+    #[allow(dead_code, reason = "builds without gRPC fetch none")]
+    pub saved_size: SavedSize,
     commands: Sender<Command>,
     next_job: AtomicU64,
     /// The last field: it is given back when the others are gone.
@@ -28,8 +32,14 @@ pub struct Instance {
 
 impl Instance {
     /// `served`, whose engine thread listens at the other end of `commands`.
-    pub fn new(served: Served, board: Arc<Board>, commands: Sender<Command>, room: Arc<Room>) -> Self {
-        Self { served, board, commands, next_job: AtomicU64::new(0), _room: room }
+    pub fn new(
+        served: Served,
+        board: Arc<Board>,
+        saved_size: SavedSize,
+        commands: Sender<Command>,
+        room: Arc<Room>,
+    ) -> Self {
+        Self { served, board, saved_size, commands, next_job: AtomicU64::new(0), _room: room }
     }
 
     /// Hands a job to the engine thread, where at most `queue` wait; a full queue says when to come again, if

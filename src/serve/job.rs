@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
+use super::handover::{Handed, Kept, Ticket};
 use super::slots::SlotOrder;
 use crate::engine::{Event, GenerateOptions, LogProbs, Stats};
 
@@ -34,6 +35,10 @@ pub struct Job {
     pub time_limit: Option<Duration>,
     /// The slot that it is remembered as, in place of the one that it has.
     pub slot: Option<u32>,
+    /// Where the pages of its only prompt are kept for another server, once they are computed.
+    pub keeper: Option<Arc<Kept>>,
+    /// The pages of its only prompt that another server has computed.
+    pub handed: Option<Handed>,
 }
 
 impl Job {
@@ -81,6 +86,9 @@ pub enum Update {
         stats: Stats,
         /// The slot that the choice is remembered as, when it has ended.
         slot: Option<u32>,
+        /// What the pages of its prompt are asked for with, when it has ended and they are kept.
+        #[allow(dead_code, reason = "builds without gRPC tell nobody")]
+        ticket: Option<Box<Ticket>>,
     },
 }
 

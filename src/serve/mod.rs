@@ -24,6 +24,7 @@ mod grpc;
 #[cfg(not(feature = "grpc"))]
 #[path = "no_grpc.rs"]
 mod grpc;
+mod handover;
 mod http;
 mod instance;
 mod job;
@@ -45,5 +46,5 @@ mod worker;
 pub use error::ServeError;
 pub use local::LocalPage;
 pub use model::{LoadError, Loaded, ModelSource, Opened};
-pub use options::{GrpcOptions, ServeOptions, TlsFiles};
+pub use options::{GrpcOptions, KvTransferOptions, ServeOptions, TlsFiles};
 pub use server::{Server, Stopper};

@@ -30,6 +30,11 @@ impl Grpc {
     }
 
     /// Is never called.
+    pub fn kv_transfer(&self) -> Option<SocketAddr> {
+        match *self {}
+    }
+
+    /// Is never called.
     pub async fn ended(&mut self) {
         match *self {}
     }

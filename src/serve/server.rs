@@ -140,6 +140,11 @@ impl Server {
         self.grpc.as_ref().map(Grpc::address)
     }
 
+    /// Where pages of prompts are handed to other servers, if they are.
+    pub fn kv_transfer(&self) -> Option<SocketAddr> {
+        self.grpc.as_ref().and_then(Grpc::kv_transfer)
+    }
+
     /// Where changes of the prefix cache are published, if they are.
     pub fn kv_events(&self) -> Option<&str> {
         self.app.page_events.get().map(|events| events.endpoint.as_str())

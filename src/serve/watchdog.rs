@@ -12,6 +12,10 @@ use crate::engine::Engine;
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// How long streams have to say that they end here, before [`ServeOptions::on_hang`] is called.
+///
+/// [`ServeOptions::on_hang`]: super::options::ServeOptions::on_hang
+const LAST_WORDS: Duration = Duration::from_millis(300);
 /// What a step may take at least.
 const LEAST: Duration = Duration::from_secs(30);
 /// Bytes and multiplications a second of machines so slow that nobody has such. A step of the largest size
@@ -46,9 +50,10 @@ fn look(app: &Weak<App>) -> bool {
     let Some(limit) = hung else { return true };
     let failure = ServeError::Hung(limit);
     tracing::error!("{failure}");
+    app.fail(failure);
     if let Some(on_hang) = app.options.on_hang {
+        std::thread::sleep(LAST_WORDS);
         on_hang();
     }
-    app.fail(failure);
     false
 }

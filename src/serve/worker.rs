@@ -265,6 +265,9 @@ impl Worker {
     fn add_prompt(&mut self, id: JobId) {
         let live = self.jobs.get_mut(&id).expect("a job that has begun");
         let job = &live.order.job;
+        if let Some(handed) = &job.handed {
+            handed.take_up(&mut self.batch, &job.prompts[live.n_handed], &job.salt);
+        }
         let request = Request {
             n: job.n,
             salt: Arc::clone(&job.salt),
@@ -353,9 +356,12 @@ impl Worker {
         if event.end == Some(StopReason::Cancelled) && of.out_of_time {
             event.end = Some(StopReason::Limit);
         }
-        let mut slot = None;
+        let (mut slot, mut ticket) = (None, None);
         if let Some(end) = event.end {
             of.has_ended = true;
+            if let Some(keeper) = order.job.keeper.as_ref().filter(|_| is_answered(end)) {
+                ticket = keeper.keep(&mut self.batch, &order.job.prompts[0], &order.job.salt).map(Box::new);
+            }
             if let Some((own, tokens)) = self.batch.take_ended(seq) {
                 let as_slot = order.job.slot.unwrap_or(own);
                 self.slots.hold(as_slot, tokens, &order.job.salt, &order.job.client);
@@ -383,7 +389,7 @@ impl Worker {
                 held.push_back(Err(JobError::Refused(fault.to_string())));
                 seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
             }
-            None => held.push_back(Ok(Update::Event { choice: of.choice, event, stats, slot })),
+            None => held.push_back(Ok(Update::Event { choice: of.choice, event, stats, slot, ticket })),
         }
         self.settle(id);
     }
@@ -425,6 +431,11 @@ impl Worker {
         let slots = self.batch.standings().filter_map(slot).collect();
         self.board.publish(Standing { stats: self.batch.stats(), slots });
     }
+}
+
+/// Whether a sequence ended because it has all that was asked for.
+fn is_answered(end: StopReason) -> bool {
+    !matches!(end, StopReason::Cancelled | StopReason::Constraint)
 }
 
 impl Seq {

@@ -14,5 +14,6 @@ mod steps;
 mod task;
 
 pub use prefix::{PageEvent, PageListener, PrefixStats};
+pub use saved::SavedSize;
 pub use steps::{Batch, BatchOptions, BatchStats};
 pub use task::{Request, SeqId, Standing};

@@ -7,10 +7,26 @@ use std::sync::Arc;
 
 use super::prefix::{Block, NodeId, PageListener};
 use super::steps::Batch;
+use crate::backend::KvPage;
 use crate::engine::pages::Beside;
-use crate::engine::state::{Summed, head, no_such_pages, read_page, write_page};
+use crate::engine::runner::Runner;
+use crate::engine::state::{HEAD_BYTES, Summed, head, no_such_pages, read_page, write_page};
 use crate::engine::{Error, StateError};
 use crate::program::PAGE;
+
+/// How large saved pages can be.
+#[derive(Clone, Copy, Debug)]
+pub struct SavedSize {
+    /// Of a page and of all that may stand beside it.
+    page_bytes: usize,
+}
+
+impl SavedSize {
+    /// Most bytes of the pages of `n` tokens.
+    pub fn most(&self, n: usize) -> usize {
+        HEAD_BYTES + n * size_of::<u32>() + n.div_ceil(PAGE) * (1 + self.page_bytes)
+    }
+}
 
 impl Batch {
     /// The longest beginning of `tokens`, in full pages, behind which a sequence can go on.
@@ -60,8 +76,43 @@ impl Batch {
     /// As [`Engine::restore`](crate::engine::Engine::restore); [`Error::OutOfPages`] if sequences that run
     /// hold too many pages.
     pub fn restore(&mut self, from: &mut impl BufRead, salt: &Arc<str>) -> Result<Vec<u32>, Error> {
+        self.take_up(from, salt, None)
+    }
+
+    /// As [`restore`](Self::restore), of what another engine has computed of `prompt`: the beginning of
+    /// another text is refused. Returns how many tokens there are.
+    ///
+    /// # Errors
+    /// As [`restore`](Self::restore). The prompt can be added all the same, and is computed here then.
+    pub fn restore_beginning(
+        &mut self,
+        from: &mut impl BufRead,
+        salt: &Arc<str>,
+        prompt: &[u32],
+    ) -> Result<usize, Error> {
+        self.take_up(from, salt, Some(prompt)).map(|tokens| tokens.len())
+    }
+
+    /// How large that is which [`save`](Self::save) writes.
+    pub fn saved_size(&self) -> SavedSize {
+        let Runner { backend, exec, pages, .. } = &*self.runner;
+        let bytes = |page| backend.page_bytes(*exec, page);
+        let sliding = if pages.sliding().is_some() { bytes(KvPage::Sliding(0)) } else { 0 };
+        let exact = if pages.is_windowed() { bytes(KvPage::Exact(0)) } else { 0 };
+        SavedSize { page_bytes: bytes(KvPage::Quantised(0)) + sliding + exact }
+    }
+
+    fn take_up(
+        &mut self,
+        from: &mut impl BufRead,
+        salt: &Arc<str>,
+        prompt: Option<&[u32]>,
+    ) -> Result<Vec<u32>, Error> {
         let mut from = Summed::new(from);
         let (tokens, beside) = self.engine.read_head(&mut from)?;
+        if prompt.is_some_and(|prompt| !prompt.starts_with(&tokens)) {
+            return Err(StateError::Damaged("its tokens are not those of the prompt").into());
+        }
         let slot = self.take_slot()?;
         let read = self.read(slot, &tokens, &beside, from);
         if read.is_ok() {

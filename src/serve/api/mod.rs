@@ -150,6 +150,8 @@ impl Read {
         let salt = fields.text(fields.first(&["cache_salt", "prompt_cache_key"]).unwrap_or("cache_salt"))?;
         let client = &self.client.0;
         Ok(Job {
+            keeper: None,
+            handed: None,
             prompts,
             options,
             n,

@@ -215,7 +215,7 @@ impl Encoder for Pieces {
                 return out.data(&piece);
             }
             Update::Scores { .. } => return,
-            Update::Event { choice, event, stats, slot } => {
+            Update::Event { choice, event, stats, slot, .. } => {
                 self.choices[choice].slot = slot;
                 (choice, event, stats)
             }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::StreamExt;
@@ -9,16 +10,21 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use vllm_proto::{GenerateRequest, GenerateResponse, inference_server};
 
+use super::kv_transfer::Transfer;
 use super::request::Asked;
 use super::stream::{Messages, merged};
 use super::{model, status, who};
 use crate::serve::app::App;
+use crate::serve::board::{Life, Phase};
 use crate::serve::error::ApiError;
 use crate::serve::http::stream::api_error;
-use crate::serve::job::Handle;
+use crate::serve::job::{Handle, JobError};
 
 /// Messages that wait for a client that reads.
 const MESSAGES: usize = 64;
+
+/// Why there is no more of an answer.
+const GONE: &str = "the engine has stopped";
 
 /// The service.
 pub struct Inference {
@@ -26,6 +32,8 @@ pub struct Inference {
     pub app: Arc<App>,
     /// Requests that can be told to end.
     pub running: Arc<Running>,
+    /// How pages are handed to other servers and taken from them, if they are.
+    pub transfer: Option<Arc<Transfer>>,
 }
 
 /// Requests by the names that their clients gave them.
@@ -77,15 +85,23 @@ impl Inference {
         let model = model(&self.app).await?;
         let request = request.into_inner();
         let entry = self.running.add(request.request_id.clone());
-        let (app, of) = (Arc::clone(&self.app), Arc::clone(&model));
+        let (app, of, transfer) = (Arc::clone(&self.app), Arc::clone(&model), self.transfer.clone());
+        let read = move || Asked::of(&app, &of.served, &client, transfer, request);
         // Texts and grammars may take long.
-        let asked = tokio::task::spawn_blocking(move || Asked::of(&app, &of.served, &client, request)).await;
+        let asked = tokio::task::spawn_blocking(read).await;
         let asked = asked.unwrap_or_else(|_| Err(ApiError::ours("the request could not be worked on")));
         let asked = asked.map_err(|err| status(&err))?;
-        let handle = self.app.begin(&model, asked.job.clone()).map_err(|err| status(&err))?;
+        let mut job = asked.job.clone();
+        if let Some((transfer, source)) = &asked.fetch {
+            // The last token is always computed here.
+            let most = model.saved_size.most(job.prompts[0].len() - 1);
+            job.handed = transfer.fetch(source, most).await;
+        }
+        let handle = self.app.begin(&model, job).map_err(|err| status(&err))?;
         let (sender, receiver) = mpsc::channel(MESSAGES);
         let messages = Messages::new(asked, model);
-        tokio::spawn(pump(messages, handle, entry, sender, self.app.options.write_time));
+        let (life, patience) = (Arc::clone(&self.app.life), self.app.options.write_time);
+        tokio::spawn(pump(messages, handle, entry, sender, life, patience));
         Ok(ReceiverStream::new(receiver))
     }
 }
@@ -96,7 +112,8 @@ async fn pump(
     mut handle: Handle,
     entry: Entry,
     sender: mpsc::Sender<Result<GenerateResponse, Status>>,
-    patience: std::time::Duration,
+    life: Arc<Life>,
+    patience: Duration,
 ) {
     loop {
         let update = tokio::select! {
@@ -110,6 +127,8 @@ async fn pump(
                 return;
             }
             update = handle.next() => update,
+            // An engine that hangs says nothing any more.
+            () = life.until(|phase| phase == Phase::Failed) => Some(Err(JobError::Failed(GONE.into()))),
         };
         let message = match update {
             None => return,
@@ -117,6 +136,7 @@ async fn pump(
                 Some(message) => Ok(message),
                 None => continue,
             },
+            Some(Err(JobError::Failed(why))) => Err(Status::unavailable(why)),
             Some(Err(err)) => Err(status(&api_error(&err))),
         };
         let is_last = message.is_err();

@@ -1,13 +1,14 @@
 //! vLLM's gRPC beside HTTP, on the same scheduler: what Dynamo's sidecar and vLLM's own frontend speak.
 //!
 //! `request.rs` turns a request into the job that the same words over HTTP would be, `stream.rs` what becomes
-//! of it into messages. What is not served here is UNIMPLEMENTED. The messages are those of the crate
-//! `vllm-proto`. Start at [`Grpc`].
+//! of it into messages, and `kv_transfer.rs` hands the pages of prompts to other servers. What is not served
+//! here is UNIMPLEMENTED. The messages are those of the crate `vllm-proto`. Start at [`Grpc`].
 
 mod control;
 mod incoming;
 mod inference;
 pub mod kv_events;
+mod kv_transfer;
 mod request;
 mod stream;
 
@@ -28,6 +29,7 @@ use vllm_proto::inference_server::InferenceServer;
 use self::control::Control;
 use self::incoming::Incoming;
 use self::inference::{Inference, Running};
+use self::kv_transfer::Transfer;
 use super::app::App;
 use super::board::Phase;
 use super::error::ApiError;
@@ -44,6 +46,7 @@ const SERVICES: [&str; 3] = ["vllm.Control", "vllm.Inference", ""];
 /// The gRPC side of a server.
 pub struct Grpc {
     address: SocketAddr,
+    transfer: Option<Arc<Transfer>>,
     task: JoinHandle<()>,
 }
 
@@ -54,12 +57,13 @@ impl Grpc {
     /// # Errors
     /// What the system says to sockets; a server of several models.
     pub fn start(app: &Arc<App>, ending: watch::Receiver<bool>) -> io::Result<Option<Self>> {
-        let Some(GrpcOptions { address, .. }) = app.options.grpc else { return Ok(None) };
+        let Some(GrpcOptions { address, kv_transfer, .. }) = &app.options.grpc else { return Ok(None) };
         if app.models.by_name {
             let message = "gRPC serves a single model, and this server has several";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let listener = TcpListener::bind(address).map_err(|err| {
+        let transfer = kv_transfer.as_ref().map(Transfer::start).transpose()?;
+        let listener = TcpListener::bind(*address).map_err(|err| {
             io::Error::new(err.kind(), format!("cannot listen on {address} for gRPC: {err}"))
         })?;
         let address = listener.local_addr()?;
@@ -70,7 +74,8 @@ impl Grpc {
         let (reporter, health) = tonic_health::server::health_reporter();
         let running: Arc<Running> = Arc::default();
         let most = app.options.max_body_bytes;
-        let inference = Inference { app: Arc::clone(app), running: Arc::clone(&running) };
+        let (transfer_of, running_of) = (transfer.clone(), Arc::clone(&running));
+        let inference = Inference { app: Arc::clone(app), running: running_of, transfer: transfer_of };
         let control = Control { app: Arc::clone(app), running };
         let router = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE))
@@ -88,12 +93,17 @@ impl Grpc {
             }
             reporting.abort();
         });
-        Ok(Some(Self { address, task }))
+        Ok(Some(Self { address, transfer, task }))
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where pages are handed to other servers, if they are.
+    pub fn kv_transfer(&self) -> Option<SocketAddr> {
+        self.transfer.as_ref().map(|transfer| transfer.address)
     }
 
     /// Waits until everything has ended.

@@ -12,6 +12,7 @@ use vllm_proto::{
     StoppingCriteria,
 };
 
+use super::kv_transfer::{self, Source, Transfer, Wanted};
 use crate::serve::app::App;
 use crate::serve::constraints::Constraints;
 use crate::serve::error::ApiError;
@@ -24,6 +25,10 @@ use crate::serve::slots;
 use crate::tokenizer::Special;
 use crate::tokenizer::chat::Prompt as NoPrompt;
 
+/// What is wrong with a request for pages.
+const NO_TRANSFER: &str = "`kv_transfer_params`: this server hands no pages over and takes none: its option \
+                           `GrpcOptions::kv_transfer` is not set";
+
 /// What a request asks.
 pub struct Asked {
     /// The text to be generated.
@@ -32,6 +37,10 @@ pub struct Asked {
     pub shows: ResponseOptions,
     /// Whether text is shown.
     pub text: bool,
+    /// What tells of the prompt's pages, if these are kept.
+    pub keep: Option<Arc<Transfer>>,
+    /// Where the prompt's pages are fetched from first.
+    pub fetch: Option<(Arc<Transfer>, Source)>,
 }
 
 impl Asked {
@@ -43,6 +52,7 @@ impl Asked {
         app: &App,
         served: &Served,
         client: &Client,
+        transfer: Option<Arc<Transfer>>,
         mut request: GenerateRequest,
     ) -> Result<Self, ApiError> {
         refuse_what_is_not_here(&request)?;
@@ -62,20 +72,40 @@ impl Asked {
         options.logprobs = shows.output_logprobs.then(|| top(&shows.output_candidates)).transpose()?;
         let score_prompt = shows.prompt_logprobs.then(|| top(&shows.prompt_candidates)).transpose()?;
         let n = fields.count("n", 1, served.n_slots())?.unwrap_or(1);
-        let KvCacheParameters { bypass_prefix_cache, cache_salt, .. } = kv;
+        let KvCacheParameters { bypass_prefix_cache, cache_salt, kv_transfer_params, .. } = kv;
+        let cache_prompt = app.options.cache_prompt && !bypass_prefix_cache;
+        let wanted = kv_transfer::wanted(kv_transfer_params.as_ref())?;
+        let transfer = match (&wanted, transfer) {
+            (None, _) => None,
+            (Some(_), Some(transfer)) => Some(transfer),
+            (Some(_), None) => return Err(ApiError::bad(NO_TRANSFER)),
+        };
+        let (keep, fetch) = match (wanted, transfer) {
+            (Some(Wanted::Keep), Some(_)) if n > 1 => {
+                return Err(ApiError::bad("`num_sequences`: want 1 with `do_remote_decode`"));
+            }
+            (Some(Wanted::Keep), Some(transfer)) => (Some(transfer), None),
+            // Scores take all of the prompt to be computed.
+            (Some(Wanted::Fetch(source)), Some(transfer)) if cache_prompt && score_prompt.is_none() => {
+                (None, Some((transfer, source)))
+            }
+            _ => (None, None),
+        };
         let job = Job {
+            keeper: keep.as_ref().map(|transfer| Arc::clone(&transfer.kept)),
+            handed: None,
             prompts: vec![prompt],
             options,
             n,
             client: Arc::clone(&client.0),
             salt: slots::salt(&client.0, &cache_salt),
-            cache_prompt: app.options.cache_prompt && !bypass_prefix_cache,
+            cache_prompt,
             score_prompt,
             progress: false,
             time_limit: None,
             slot: None,
         };
-        Ok(Self { job, text: shows.output_text.unwrap_or(true), shows })
+        Ok(Self { job, text: shows.output_text.unwrap_or(true), shows, keep, fetch })
     }
 }
 

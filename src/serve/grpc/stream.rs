@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use prost_types::Struct;
 use vllm_proto::candidate_token_info::TokenInfo;
 use vllm_proto::finish_info::{FinishReason, StopReason as Stopped};
 use vllm_proto::{CandidateTokenInfo, FinishInfo, GenerateResponse, PromptInfo, SequenceOutput};
@@ -56,13 +57,13 @@ impl Messages {
 
     /// The message of an update, if it is time for one.
     pub fn take(&mut self, update: Update) -> Option<GenerateResponse> {
-        let (index, event, stats) = match update {
+        let (index, event, stats, ticket) = match update {
             Update::Progress { .. } => return None,
             Update::Scores { scores, .. } => {
                 self.scores = scores;
                 return None;
             }
-            Update::Event { choice, event, stats, .. } => (choice, event, stats),
+            Update::Event { choice, event, stats, ticket, .. } => (choice, event, stats, ticket),
         };
         let tokenizer = self.model.served.tokenizer();
         let options = &self.asked.job.options;
@@ -83,7 +84,8 @@ impl Messages {
         if let Some(end) = event.end {
             let last = event.token.as_ref().map(|token| token.id);
             let met = choice.met(end, last, &options.stop, |id| tokenizer.is_eog(id));
-            choice.end(reason(end), met);
+            let transfer = self.asked.keep.as_ref().map(|transfer| transfer.told(ticket.as_deref()));
+            choice.end(reason(end), met, transfer);
         } else if choice.shown < choice.written.len() || choice.utf8.is_pending() {
             return None;
         }
@@ -94,7 +96,7 @@ impl Messages {
     pub fn aborted(&mut self) -> Vec<GenerateResponse> {
         let open: Vec<usize> = (0..self.choices.len()).filter(|at| !self.choices[*at].has_ended).collect();
         let end = |index: usize| {
-            self.choices[index].end(FinishReason::Aborted, None);
+            self.choices[index].end(FinishReason::Aborted, None, None);
             self.message(index)
         };
         open.into_iter().map(end).collect()
@@ -159,13 +161,14 @@ impl Choice {
         }
     }
 
-    fn end(&mut self, reason: FinishReason, met: Option<Stopped>) {
+    fn end(&mut self, reason: FinishReason, met: Option<Stopped>, transfer: Option<Struct>) {
         self.has_ended = true;
         self.waiting.finish_info = Some(FinishInfo {
             num_output_tokens: self.stats.generated_tokens as u32,
             finish_reason: reason.into(),
             num_cached_tokens: Some(self.stats.cached_tokens as u32),
             stop_reason: met,
+            kv_transfer_params: transfer,
             ..FinishInfo::default()
         });
     }

@@ -31,20 +31,20 @@ use super::load::{Act, engine_that};
 
 fn options(options: &mut ServeOptions) {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    options.grpc = Some(GrpcOptions { address, card: None });
+    options.grpc = Some(GrpcOptions { address, card: None, kv_transfer: None });
 }
 
-fn runtime() -> Runtime {
+pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-async fn channel(server: &TestServer) -> Channel {
+pub async fn channel(server: &TestServer) -> Channel {
     let address = server.grpc.expect("it speaks gRPC");
     Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
 }
 
 /// A request that says as little as may be.
-fn request(prompt: &[u32], n: u32) -> GenerateRequest {
+pub fn request(prompt: &[u32], n: u32) -> GenerateRequest {
     GenerateRequest {
         prompt: Some(Prompt::TokenIds(TokenIds { ids: prompt.to_vec() })),
         temperature: Some(0.0),
@@ -53,22 +53,22 @@ fn request(prompt: &[u32], n: u32) -> GenerateRequest {
     }
 }
 
-fn prompt(seed: u32, n: u32) -> Vec<u32> {
+pub fn prompt(seed: u32, n: u32) -> Vec<u32> {
     (0..n).map(|i| (seed * 131 + i * i * 7 + i * 13) % 500).collect()
 }
 
 /// An answer, put together.
 #[derive(Debug, Default)]
-struct Said {
-    text: String,
-    tokens: Vec<u32>,
+pub struct Said {
+    pub text: String,
+    pub tokens: Vec<u32>,
     logprobs: Vec<f32>,
     prompt: PromptInfo,
-    finish: FinishInfo,
+    pub finish: FinishInfo,
     pieces: Vec<GenerateResponse>,
 }
 
-async fn said(channel: &Channel, request: GenerateRequest) -> Result<Said, Status> {
+pub async fn said(channel: &Channel, request: GenerateRequest) -> Result<Said, Status> {
     let mut stream = InferenceClient::new(channel.clone()).generate_stream(request).await?.into_inner();
     let mut said = Said::default();
     while let Some(piece) = stream.message().await? {

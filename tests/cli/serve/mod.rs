@@ -8,6 +8,7 @@ mod dialects;
 mod families;
 mod grpc;
 mod hostile;
+mod kv_transfer;
 mod load;
 mod schedules;
 mod several;

@@ -19,7 +19,7 @@ fn act(server: &TestServer, action: &str, file: &str) -> Answer {
     server.post(&format!("/slots/1?action={action}"), &json!({ "filename": file }))
 }
 
-fn with_cache(cache: &str) -> Engine {
+pub fn with_cache(cache: &str) -> Engine {
     engine_with(|options| EngineOptions {
         cache_type_k: cache.into(),
         cache_type_v: cache.into(),

@@ -1,0 +1,293 @@
+//! Prompts that one server computes and another goes on from: the pages that are kept for others, and those
+//! that came from them.
+//!
+//! Pages are in the form of a saved session, which names model, backend and KV cache and ends with a
+//! checksum. Whatever is wrong with them, a prompt is only computed once more.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::engine::{Batch, Error, StateError};
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 32;
+
+/// What opens the way to a prompt's pages, once.
+pub type Key = [u8; KEY_BYTES];
+
+/// What the pages of a prompt are asked for with.
+#[derive(Clone)]
+pub struct Ticket {
+    /// Nobody can guess it.
+    pub key: Key,
+    /// Tokens of the pages.
+    pub n_tokens: usize,
+}
+
+impl Ticket {
+    /// The key as text, two digits a byte.
+    #[allow(dead_code, reason = "builds without gRPC tell nobody")]
+    pub fn key_text(&self) -> String {
+        self.key.iter().fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").expect("a string takes it");
+            text
+        })
+    }
+}
+
+/// A key is a secret.
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ticket").field("n_tokens", &self.n_tokens).finish_non_exhaustive()
+    }
+}
+
+/// The pages of prompts that are kept for other servers: bounded in number, bytes and time. The oldest go.
+#[derive(Debug)]
+pub struct Kept {
+    most_bytes: usize,
+    most_prompts: usize,
+    time: Duration,
+    /// Bytes of all pages, those included that are being sent.
+    bytes: Arc<AtomicUsize>,
+    /// The oldest first.
+    prompts: Mutex<VecDeque<Prompt>>,
+}
+
+struct Prompt {
+    key: Key,
+    came: Instant,
+    pages: Pages,
+}
+
+impl std::fmt::Debug for Prompt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prompt").field("came", &self.came).finish_non_exhaustive()
+    }
+}
+
+/// The pages of a prompt, which count until they are dropped.
+pub struct Pages {
+    bytes: Vec<u8>,
+    all: Arc<AtomicUsize>,
+}
+
+impl Pages {
+    /// In the form of a saved session.
+    #[allow(dead_code, reason = "builds without gRPC send none")]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes.len(), Ordering::SeqCst);
+    }
+}
+
+#[allow(dead_code, reason = "builds without gRPC keep none")]
+impl Kept {
+    /// At most `most_prompts`, of `most_bytes` in all, each for `time`.
+    pub fn new(most_bytes: usize, most_prompts: usize, time: Duration) -> Arc<Self> {
+        let (bytes, prompts) = (Arc::default(), Mutex::default());
+        Arc::new(Self { most_bytes, most_prompts, time, bytes, prompts })
+    }
+
+    /// Keeps the pages of `prompt` that a sequence can go on from whose last token is still to be computed.
+    /// `None` if there are none, or if they are too large.
+    pub fn keep(&self, batch: &mut Batch, prompt: &[u32], salt: &Arc<str>) -> Option<Ticket> {
+        let begun = Instant::now();
+        let mut out = Bounded { bytes: Vec::new(), most: self.most_bytes };
+        let beginning = &prompt[..prompt.len().saturating_sub(1)];
+        let n_tokens = match batch.save(beginning, salt, &mut out) {
+            Ok(0) => return None,
+            Ok(n_tokens) => n_tokens,
+            Err(err) => {
+                tracing::warn!("the pages of a prompt are not kept for another server: {err}");
+                return None;
+            }
+        };
+        let mut bytes = out.bytes;
+        bytes.shrink_to_fit();
+        let (n_bytes, ms) = (bytes.len(), begun.elapsed().as_millis() as u64);
+        let Some(ticket) = self.add(bytes, n_tokens) else {
+            tracing::warn!(n_bytes, "the pages of a prompt are not kept: others are being sent");
+            return None;
+        };
+        tracing::info!(n_tokens, n_bytes, ms, "the pages of a prompt are kept for another server");
+        Some(ticket)
+    }
+
+    fn add(&self, bytes: Vec<u8>, n_tokens: usize) -> Option<Ticket> {
+        let mut key = [0; KEY_BYTES];
+        if let Err(err) = getrandom::fill(&mut key) {
+            tracing::error!("no pages are kept for others: the system has no random numbers: {err}");
+            return None;
+        }
+        self.drop_old();
+        let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = |n: usize| {
+            n >= self.most_prompts || self.bytes.load(Ordering::SeqCst) + bytes.len() > self.most_bytes
+        };
+        while is_full(prompts.len()) {
+            prompts.pop_front()?;
+        }
+        self.bytes.fetch_add(bytes.len(), Ordering::SeqCst);
+        let pages = Pages { bytes, all: Arc::clone(&self.bytes) };
+        prompts.push_back(Prompt { key, came: Instant::now(), pages });
+        Some(Ticket { key, n_tokens })
+    }
+
+    /// The pages that `key` opens the way to, for the first one who has it. All keys are compared, whole.
+    pub fn take(&self, key: &Key) -> Option<Pages> {
+        self.drop_old();
+        let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = u64::MAX;
+        for (at, prompt) in prompts.iter().enumerate() {
+            let is_it: Choice = prompt.key.ct_eq(key);
+            found.conditional_assign(&(at as u64), is_it);
+        }
+        prompts.remove(usize::try_from(found).ok()?).map(|prompt| prompt.pages)
+    }
+
+    /// Forgets what has been kept for too long.
+    pub fn drop_old(&self) {
+        let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
+        while prompts.front().is_some_and(|prompt| prompt.came.elapsed() > self.time) {
+            prompts.pop_front();
+        }
+    }
+}
+
+/// Takes bytes up to a number.
+struct Bounded {
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.most {
+            return Err(io::Error::other(format!(
+                "they are larger than all that may be kept, {} bytes",
+                self.most
+            )));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Pages that came from another server, until the prompt begins.
+#[derive(Clone)]
+pub struct Handed(Arc<Mutex<Option<Came>>>);
+
+struct Came {
+    bytes: Vec<u8>,
+    /// The room that they take.
+    _room: OwnedSemaphorePermit,
+}
+
+impl std::fmt::Debug for Handed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handed").finish_non_exhaustive()
+    }
+}
+
+impl Handed {
+    /// What came, and the room that it takes.
+    #[allow(dead_code, reason = "builds without gRPC fetch none")]
+    pub fn new(bytes: Vec<u8>, room: OwnedSemaphorePermit) -> Self {
+        Self(Arc::new(Mutex::new(Some(Came { bytes, _room: room }))))
+    }
+
+    /// Puts the pages where `prompt` finds them. If that cannot be, the prompt is computed here, and the log
+    /// says why.
+    pub fn take_up(&self, batch: &mut Batch, prompt: &[u32], salt: &Arc<str>) {
+        let Some(came) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let begun = Instant::now();
+        match batch.restore_beginning(&mut &came.bytes[..], salt, prompt) {
+            Ok(n_tokens) => {
+                let ms = begun.elapsed().as_millis() as u64;
+                tracing::info!(n_tokens, ms, "pages of another server are taken up");
+            }
+            Err(err) => tracing::warn!("{}: {}", COMPUTED_HERE, said(&err)),
+        }
+    }
+}
+
+/// What the log says when pages of another server cannot be had.
+pub const COMPUTED_HERE: &str = "the prompt is computed here, its pages cannot be had";
+
+/// Why, in words that come from this server.
+fn said(err: &Error) -> String {
+    match err {
+        // It quotes what was read.
+        Error::State(StateError::Other { what, here, .. }) => {
+            format!("they are of another {what} than {here}")
+        }
+        err => err.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept() -> Arc<Kept> {
+        Kept::new(100, 3, Duration::from_secs(60))
+    }
+
+    #[test]
+    fn a_key_opens_the_way_once() {
+        let kept = kept();
+        let first = kept.add(vec![1; 10], 64).unwrap();
+        let second = kept.add(vec![2; 10], 64).unwrap();
+        assert!(kept.take(&[0; KEY_BYTES]).is_none());
+        let mut near = first.key;
+        near[KEY_BYTES - 1] ^= 1;
+        assert!(kept.take(&near).is_none());
+        assert_eq!(kept.take(&first.key).unwrap().bytes(), [1; 10]);
+        assert!(kept.take(&first.key).is_none());
+        assert_eq!(kept.take(&second.key).unwrap().bytes(), [2; 10]);
+        assert_eq!(kept.bytes.load(Ordering::SeqCst), 0);
+        assert_eq!(first.key_text().len(), 2 * KEY_BYTES);
+        assert!(!format!("{first:?}").contains(&first.key_text()[..8]));
+    }
+
+    #[test]
+    fn the_oldest_go_when_there_are_too_many_or_too_much() {
+        let kept = kept();
+        let tickets: Vec<Ticket> = (0..4).map(|i| kept.add(vec![i; 10], 64).unwrap()).collect();
+        assert!(kept.take(&tickets[0].key).is_none(), "three are kept");
+        let large = kept.add(vec![9; 90], 64).unwrap();
+        assert!(kept.take(&tickets[1].key).is_none() && kept.take(&tickets[2].key).is_none());
+        assert!(kept.take(&tickets[3].key).is_some(), "90 and 10 are 100");
+        // What is being sent still counts.
+        let sending = kept.take(&large.key).unwrap();
+        assert!(kept.add(vec![0; 20], 64).is_none());
+        drop(sending);
+        assert!(kept.add(vec![0; 20], 64).is_some());
+    }
+
+    #[test]
+    fn what_is_old_is_gone() {
+        let kept = Kept::new(100, 3, Duration::from_millis(20));
+        let ticket = kept.add(vec![1; 10], 64).unwrap();
+        std::thread::sleep(Duration::from_millis(40));
+        assert!(kept.take(&ticket.key).is_none());
+        assert_eq!(kept.bytes.load(Ordering::SeqCst), 0);
+    }
+}

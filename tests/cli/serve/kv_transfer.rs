@@ -1,0 +1,331 @@
+//! Prefill and decode apart: one server computes a prompt, another goes on, and peers that are broken or
+//! hostile cost time alone.
+#![cfg(feature = "grpc")]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
+use sterna::serve::{GrpcOptions, KvTransferOptions, ServeOptions, Server};
+use tonic::{Code, Status};
+use vllm_proto::finish_info::FinishReason;
+use vllm_proto::{GenerateRequest, KvCacheParameters, RandomSampling};
+
+use super::client::TestServer;
+use super::grpc::{Said, channel, prompt, request, runtime, said};
+use super::slots::with_cache;
+
+const HELLO: &[u8] = b"sterna kv pages\n";
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+fn server(cache: &str, change: impl FnOnce(&mut KvTransferOptions)) -> TestServer {
+    let mut transfer = KvTransferOptions::new(LOOPBACK);
+    change(&mut transfer);
+    TestServer::with_engine(with_cache(cache), |options| {
+        options.grpc = Some(GrpcOptions { address: LOOPBACK, card: None, kv_transfer: Some(transfer) });
+    })
+}
+
+fn ask(server: &TestServer, request: GenerateRequest) -> Result<Said, Status> {
+    runtime().block_on(async { said(&channel(server).await, request).await })
+}
+
+fn params(fields: &[(&str, Kind)]) -> Struct {
+    let field = |(name, kind): &(&str, Kind)| ((*name).to_owned(), Value { kind: Some(kind.clone()) });
+    Struct { fields: fields.iter().map(field).collect::<BTreeMap<_, _>>() }
+}
+
+fn with(mut request: GenerateRequest, params: Struct, salt: &str) -> GenerateRequest {
+    let kv_transfer_params = Some(params);
+    request.kv =
+        Some(KvCacheParameters { kv_transfer_params, cache_salt: salt.into(), ..Default::default() });
+    request
+}
+
+/// Has a prompt computed, and returns what the other side is to be told.
+fn prefill(server: &TestServer, tokens: &[u32]) -> Struct {
+    let keep = params(&[("do_remote_decode", Kind::BoolValue(true))]);
+    let said = ask(server, with(request(tokens, 1), keep, "")).unwrap();
+    assert_eq!((said.tokens.len(), said.finish.finish_reason()), (1, FinishReason::Length));
+    said.finish.kv_transfer_params.expect("an answer says where the pages are")
+}
+
+/// The same, but that another server has the pages.
+fn at(mut told: Struct, address: SocketAddr) -> Struct {
+    let port = Value { kind: Some(Kind::StringValue(address.port().to_string())) };
+    told.fields.insert("remote_port".into(), port);
+    told
+}
+
+fn text<'a>(told: &'a Struct, name: &str) -> &'a str {
+    match &told.fields[name].kind {
+        Some(Kind::StringValue(text)) => text,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+#[test]
+fn another_server_goes_on_to_the_same_text() {
+    for cache in ["f16", "turboquant"] {
+        let (one, other, alone) = (server(cache, |_| ()), server(cache, |_| ()), server(cache, |_| ()));
+        for (seed, n) in [(1, 65), (2, 128), (3, 129), (4, 200), (5, 280)] {
+            let asked = |temperature: f32| {
+                let mut asked = request(&prompt(seed, n), 30);
+                asked.temperature = Some(temperature);
+                asked.sampling = Some(RandomSampling { seed: Some(7), ..Default::default() });
+                asked
+            };
+            for temperature in [0.0, 1.2] {
+                let want = ask(&alone, asked(temperature)).unwrap();
+                let told = prefill(&one, &prompt(seed, n));
+                // Each time as if the pages were new.
+                let salt = format!("{temperature}");
+                let got = ask(&other, with(asked(temperature), told.clone(), &salt)).unwrap();
+                assert_eq!((&got.text, &got.tokens), (&want.text, &want.tokens), "{cache}, {n} tokens");
+                assert_eq!(got.finish.num_cached_tokens, Some((n - 1) / 64 * 64), "{cache}, {n} tokens");
+                assert_eq!(got.finish.kv_transfer_params, None);
+                // The key has been used.
+                let again = ask(&other, with(asked(temperature), told, &format!("again {salt}"))).unwrap();
+                assert_eq!((&again.text, again.finish.num_cached_tokens), (&want.text, Some(0)));
+                // Nor did it hurt to hand over what is there.
+                let told = prefill(&one, &prompt(seed, n));
+                assert_eq!(ask(&other, with(asked(temperature), told, &salt)).unwrap().text, want.text);
+            }
+        }
+        // Less than a page is not worth it, and is said so.
+        let told = prefill(&one, &prompt(9, 64));
+        assert_eq!(told.fields["do_remote_prefill"].kind, Some(Kind::BoolValue(false)));
+        let want = ask(&alone, request(&prompt(9, 64), 9)).unwrap();
+        assert_eq!(ask(&other, with(request(&prompt(9, 64), 9), told, "")).unwrap().text, want.text);
+    }
+}
+
+#[test]
+fn pages_that_cannot_be_had_are_computed() {
+    let (one, other) = (server("f16", |_| ()), server("f16", |_| ()));
+    let codec = server("q8_0", |_| ());
+    let asked = || request(&prompt(1, 200), 20);
+    let want = ask(&one, asked()).unwrap().text;
+    let computed = |server: &TestServer, told: Struct, salt: &str| {
+        let got = ask(server, with(asked(), told, salt)).unwrap();
+        assert_eq!(got.finish.num_cached_tokens, Some(0), "{salt}");
+        got.text
+    };
+    // Of another KV cache, whose text is its own.
+    let of_codec = ask(&codec, asked()).unwrap().text;
+    assert_eq!(computed(&codec, prefill(&one, &prompt(1, 200)), "codec"), of_codec);
+    // Of another prompt.
+    assert_eq!(computed(&other, prefill(&one, &prompt(2, 200)), "prompt"), want);
+    // With another key.
+    let mut told = prefill(&one, &prompt(1, 200));
+    let key: String = text(&told, "remote_key").chars().rev().collect();
+    told.fields.insert("remote_key".into(), Value { kind: Some(Kind::StringValue(key)) });
+    assert_eq!(computed(&other, told, "key"), want);
+    // Of a host that nobody named: it is not even asked, which would take longer.
+    let mut told = prefill(&one, &prompt(1, 200));
+    let host = Value { kind: Some(Kind::StringValue("192.0.2.1".into())) };
+    told.fields.insert("remote_host".into(), host);
+    let begun = Instant::now();
+    assert_eq!(computed(&other, told, "host"), want);
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    // Of a server that is gone.
+    let told = prefill(&one, &prompt(1, 200));
+    drop(one);
+    assert_eq!(computed(&other, told, "gone"), want);
+    other.still_answers();
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_words_that_mean_nothing_are_refused() {
+    let one = server("f16", |options| options.most_prompts = 2);
+    let other = server("f16", |_| ());
+    let told: Vec<Struct> = (0..3).map(|seed| prefill(&one, &prompt(seed, 150))).collect();
+    let cached = |seed: u32, told: &Struct| {
+        let got = ask(&other, with(request(&prompt(seed, 150), 2), told.clone(), "")).unwrap();
+        got.finish.num_cached_tokens
+    };
+    assert_eq!(cached(0, &told[0]), Some(0), "the oldest has gone");
+    assert_eq!((cached(1, &told[1]), cached(2, &told[2])), (Some(128), Some(128)));
+
+    let short = server("f16", |options| options.kept_time = Duration::from_millis(50));
+    let told = prefill(&short, &prompt(7, 150));
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(cached(7, &told), Some(0), "its time is over");
+    let small = server("f16", |options| options.most_bytes = 10_000);
+    let none = prefill(&small, &prompt(8, 150));
+    assert_eq!(none.fields["do_remote_prefill"].kind, Some(Kind::BoolValue(false)), "it is too large");
+    // Nor are so many bytes fetched.
+    let got = ask(&small, with(request(&prompt(5, 150), 2), prefill(&one, &prompt(5, 150)), "")).unwrap();
+    assert_eq!(got.finish.num_cached_tokens, Some(0));
+
+    let plain = TestServer::with_engine(with_cache("f16"), |options| {
+        options.grpc = Some(GrpcOptions { address: LOOPBACK, card: None, kv_transfer: None });
+    });
+    let told = prefill(&one, &prompt(5, 150));
+    for name in ["do_remote_decode", "do_remote_prefill"] {
+        let mut words = told.clone();
+        words.fields.insert(name.into(), Value { kind: Some(Kind::BoolValue(true)) });
+        let err = ask(&plain, with(request(&[1, 2], 1), words, "")).unwrap_err();
+        assert_eq!(err.code(), Code::InvalidArgument);
+        assert!(err.message().contains("kv_transfer"), "{err}");
+    }
+    let broken = [
+        ("remote_host", Kind::StringValue("localhost".into())),
+        ("remote_port", Kind::StringValue("70000".into())),
+        ("remote_port", Kind::NumberValue(1.5)),
+        ("remote_key", Kind::StringValue("zz".repeat(32))),
+        ("remote_key", Kind::StringValue("é".repeat(32))),
+        ("remote_key", Kind::BoolValue(true)),
+    ];
+    for (name, kind) in broken {
+        let mut words = told.clone();
+        words.fields.insert(name.into(), Value { kind: Some(kind) });
+        let err = ask(&other, with(request(&[1, 2], 1), words, "")).unwrap_err();
+        assert_eq!(err.code(), Code::InvalidArgument, "{name}");
+    }
+    let keep = params(&[("do_remote_decode", Kind::BoolValue(true))]);
+    let mut two = with(request(&[1, 2], 1), keep, "");
+    two.sampling = Some(RandomSampling { num_sequences: 2, ..Default::default() });
+    assert_eq!(ask(&one, two).unwrap_err().code(), Code::InvalidArgument);
+    // What other servers' words mean is nothing here.
+    let words = params(&[("remote_engine_id", Kind::StringValue("one".into()))]);
+    assert!(ask(&plain, with(request(&[1, 2], 1), words, "")).is_ok());
+    other.still_answers();
+}
+
+/// Listens in place of a server, and says `answer` to whoever asks, once it has heard all of that.
+fn peer(answer: impl Fn(&mut TcpStream) + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = [0; HELLO.len() + 32];
+        stream.read_exact(&mut asked).unwrap();
+        answer(&mut stream);
+    });
+    address
+}
+
+/// Fetches as a server does.
+fn fetch(told: &Struct) -> Vec<u8> {
+    let address = format!("{}:{}", text(told, "remote_host"), text(told, "remote_port"));
+    let mut stream = TcpStream::connect(address).unwrap();
+    let key = text(told, "remote_key");
+    let key: Vec<u8> = (0..32).map(|i| u8::from_str_radix(&key[2 * i..2 * i + 2], 16).unwrap()).collect();
+    stream.write_all(&[HELLO, &key].concat()).unwrap();
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    all
+}
+
+#[test]
+fn hostile_peers_cost_time_alone() {
+    let one = server("f16", |_| ());
+    let other = server("f16", |options| options.fetch_time = Duration::from_millis(1500));
+    let asked = || request(&prompt(1, 200), 20);
+    let want = ask(&one, asked()).unwrap().text;
+    let good = fetch(&prefill(&one, &prompt(1, 200)));
+    assert_eq!(good[..HELLO.len()], *HELLO);
+    let head = HELLO.len() + 8;
+    let told = prefill(&one, &prompt(1, 200));
+    let try_with = |name: &str, answer: Box<dyn Fn(&mut TcpStream) + Send>, cached: u32| {
+        let begun = Instant::now();
+        let told = at(told.clone(), peer(answer));
+        let got = ask(&other, with(asked(), told, name)).unwrap();
+        assert_eq!((&got.text, got.finish.num_cached_tokens), (&want, Some(cached)), "{name}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{name}: {:?}", begun.elapsed());
+    };
+    let says = |bytes: Vec<u8>| -> Box<dyn Fn(&mut TcpStream) + Send> {
+        Box::new(move |stream| drop(stream.write_all(&bytes)))
+    };
+    let sized = |n: u64, rest: &[u8]| [HELLO, &n.to_le_bytes(), rest].concat();
+    // That it works at all.
+    try_with("good", says(good.clone()), 192);
+    try_with("nothing", says(Vec::new()), 0);
+    try_with("another greeting", says(b"HTTP/1.1 200 OK\r\n\r\n".repeat(9)), 0);
+    try_with("a length that lies", says(sized(u64::MAX, &good[head..])), 0);
+    try_with("a length too large", says(sized(1 << 34, &good[head..])), 0);
+    try_with("a length too small", says(sized(good.len() as u64 - head as u64 - 9, &good[head..])), 0);
+    try_with("less than was said", says(good[..good.len() / 2].to_vec()), 0);
+    let n = (good.len() - head) as u64;
+    try_with("zeros", says(sized(n, &vec![0; n as usize])), 0);
+    try_with("a long line", says(sized(n, &vec![b'a'; n as usize])), 0);
+    // A byte of the title, of the form, of the tokens, of a page, of the checksum.
+    let end_of_lines = good.windows(2).position(|pair| pair == b"\n\n").unwrap() + 2;
+    for at in [head + 3, head + 40, end_of_lines + 3, end_of_lines + 9, good.len() / 2, good.len() - 1] {
+        let mut changed = good.clone();
+        changed[at] ^= 1;
+        try_with(&format!("byte {at} changed"), says(changed), 0);
+    }
+    // What comes behind the pages is not read.
+    let endless = good.clone();
+    try_with(
+        "endless",
+        Box::new(move |stream| {
+            let _ = stream.write_all(&endless);
+            while stream.write_all(&[7; 4096]).is_ok() {}
+        }),
+        192,
+    );
+    let trickle = good.clone();
+    try_with(
+        "a byte at a time",
+        Box::new(move |stream| {
+            for byte in &trickle {
+                if stream.write_all(&[*byte]).is_err() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }),
+        0,
+    );
+    try_with("silence", Box::new(|_| std::thread::sleep(Duration::from_secs(4))), 0);
+    other.still_answers();
+}
+
+#[test]
+fn hostile_clients_get_nothing() {
+    let (one, other) = (server("f16", |_| ()), server("f16", |_| ()));
+    let told = prefill(&one, &prompt(1, 200));
+    let address = format!("{}:{}", text(&told, "remote_host"), text(&told, "remote_port"));
+    let connect = || {
+        let stream = TcpStream::connect(&address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+    };
+    let get = |bytes: &[u8]| {
+        let mut stream = connect();
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut all = Vec::new();
+        let _ = stream.read_to_end(&mut all);
+        all
+    };
+    let none = [HELLO, &0u64.to_le_bytes()].concat();
+    assert_eq!(get(&[HELLO, &[0; 32]].concat()), none);
+    assert_eq!(get(&[HELLO, &[b'x'; 32]].concat()), none);
+    for bytes in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 48], &[255; 100_000], HELLO] {
+        assert!(get(bytes).is_empty(), "{bytes:?}");
+    }
+    // Some who say nothing keep nobody else out.
+    let idle: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
+    let got = ask(&other, with(request(&prompt(1, 200), 3), told, "")).unwrap();
+    assert_eq!(got.finish.num_cached_tokens, Some(192));
+    drop(idle);
+    one.still_answers();
+}
+
+#[test]
+fn an_address_that_nobody_can_be_told_is_refused() {
+    let transfer = KvTransferOptions::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+    let grpc = GrpcOptions { address: LOOPBACK, card: None, kv_transfer: Some(transfer) };
+    let options = ServeOptions { grpc: Some(grpc), ..ServeOptions::default() };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let started = Server::start(listener, options, "tiny", || Err("it is not loaded".into()));
+    let message = started.err().expect("it does not start").to_string();
+    assert!(message.contains("0.0.0.0") && message.contains("reach"), "{message}");
+}
