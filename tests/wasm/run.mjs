@@ -11,7 +11,14 @@ for (const { module: from, name, kind } of WebAssembly.Module.imports(module)) {
   };
 }
 const { exports } = new WebAssembly.Instance(module, imports);
-const [start, length] = [exports.report_start(), exports.report_len()];
-const report = new TextDecoder().decode(new Uint8Array(exports.memory.buffer, start, length));
-console.log(report);
-process.exit(report.endsWith("\nok") ? 0 : 1);
+const text = (start, length) =>
+  new TextDecoder().decode(new Uint8Array(exports.memory.buffer, start, length));
+exports.remember_panics();
+try {
+  const report = text(exports.report_start(), exports.report_len());
+  console.log(report);
+  process.exitCode = report.endsWith("\nok") ? 0 : 1;
+} catch (error) {
+  console.error(text(exports.panic_start(), exports.panic_len()) || error);
+  process.exitCode = 1;
+}

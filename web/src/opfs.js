@@ -80,8 +80,11 @@ class Place {
   }
 
   finish() {
-    this.#state.total = this.#state.size;
     this.#handle.flush();
+    // A browser may say that it has written what it then has no room for.
+    if (this.#handle.getSize() !== this.#state.size)
+      throw new DOMException("less was kept than was written", "QuotaExceededError");
+    this.#state.total = this.#state.size;
   }
 
   close() {

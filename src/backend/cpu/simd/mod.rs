@@ -421,11 +421,18 @@ pub const fn padded(cols: usize) -> usize {
 
 /// The fastest kernels for this machine.
 pub fn best() -> &'static Kernels {
-    let all = all();
-    // `simd128` waits for its first run of scripts/wasm-kernels.
-    let at = if cfg!(target_arch = "wasm32") { 0 } else { all.len() - 1 };
-    all[at]
+    // A module for browsers is fetched: it leaves out the scalar kernels, which nothing else asks for.
+    #[cfg(target_arch = "wasm32")]
+    return &SIMD128;
+    #[cfg(not(target_arch = "wasm32"))]
+    {
+        let all = all();
+        all[all.len() - 1]
+    }
 }
+
+#[cfg(target_arch = "wasm32")]
+static SIMD128: Kernels = table::<wasm::Simd128, wasm::Simd128>(wasm::NAME);
 
 /// All kernels that this machine can run, scalar first, the fastest last.
 pub fn all() -> Vec<&'static Kernels> {
@@ -458,10 +465,7 @@ pub fn all() -> Vec<&'static Kernels> {
         all.extend(has.then_some(&NEON));
     }
     #[cfg(target_arch = "wasm32")]
-    {
-        static SIMD128: Kernels = table::<wasm::Simd128, wasm::Simd128>(wasm::NAME);
-        all.push(&SIMD128);
-    }
+    all.push(&SIMD128);
     all
 }
 

@@ -248,10 +248,8 @@ impl<F: Form> Ternary<'_, '_, F> {
     }
 }
 
-/// What values are divided by, correctly rounded: a quotient from the reciprocal, mended twice by its exact
-/// remainder (Markstein). The divider takes 24 cycles for 16 quotients, this takes 3. The divisor is a scale
-/// of [`RowQuant`](super::RowQuant): far from where anything could overflow, or 0, where the result is NaN as
-/// it should be for 0.
+/// What values are divided by, correctly rounded. The divisor is a scale of [`RowQuant`](super::RowQuant): far
+/// from where anything could overflow, or 0, where the result is NaN as it should be for 0.
 struct Divisor<L: Lanes> {
     divisor: L::Floats,
     reciprocal: L::Floats,
@@ -272,11 +270,7 @@ impl<L: Lanes> Divisor<L> {
     unsafe fn divide(&self, x: L::Floats) -> L::Floats {
         let Self { divisor, reciprocal } = *self;
         // SAFETY: as for this function.
-        unsafe {
-            let near = L::mul(x, reciprocal);
-            let nearer = L::fma(L::fnma(near, divisor, x), reciprocal, near);
-            L::fma(L::fnma(nearer, divisor, x), reciprocal, nearer)
-        }
+        unsafe { L::divide(x, divisor, reciprocal) }
     }
 }
 

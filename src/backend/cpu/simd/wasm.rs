@@ -308,6 +308,10 @@ unsafe impl Lanes for Simd128 {
         quarters!(f32x4_sub, c, product)
     }
     #[inline(always)]
+    unsafe fn divide(x: Self::Floats, divisor: Self::Floats, _reciprocal: Self::Floats) -> Self::Floats {
+        quarters!(f32x4_div, x, divisor)
+    }
+    #[inline(always)]
     fn fma_one(a: f32, b: f32, c: f32) -> f32 {
         a * b + c
     }
