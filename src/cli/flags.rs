@@ -31,6 +31,7 @@ const FLAGS: &[(&str, Option<&str>)] = &[
     ("EngineOptions::n_ctx", Some("--ctx-size")),
     ("EngineOptions::n_seqs", Some("--parallel")),
     ("EngineOptions::outputs", None),
+    ("GrpcOptions::kv_transfer", Some("--kv-transfer")),
     ("HubOptions::offline", Some("--offline")),
     ("HubOptions::token", Some("--hf-token")),
     ("OpenOptions::access", Some("--mlock")),
