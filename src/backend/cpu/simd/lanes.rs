@@ -176,8 +176,8 @@ pub unsafe trait Lanes: Copy + 'static {
     /// `c - a b`, rounded likewise.
     unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// `x / divisor`, correctly rounded, where nothing overflows: the reciprocal is that of the divisor. The
-    /// quotient from it is mended twice by its exact remainder (Markstein). The divider takes 24 cycles for 16
-    /// quotients, this takes 3.
+    /// quotient from it is mended twice by its exact remainder (Markstein). The divider takes 24 cycles for
+    /// 16 quotients, this takes 3.
     #[inline(always)]
     unsafe fn divide(x: Self::Floats, divisor: Self::Floats, reciprocal: Self::Floats) -> Self::Floats {
         // SAFETY: as for this function.

@@ -248,8 +248,8 @@ impl<F: Form> Ternary<'_, '_, F> {
     }
 }
 
-/// What values are divided by, correctly rounded. The divisor is a scale of [`RowQuant`](super::RowQuant): far
-/// from where anything could overflow, or 0, where the result is NaN as it should be for 0.
+/// What values are divided by, correctly rounded. The divisor is a scale of [`RowQuant`](super::RowQuant):
+/// far from where anything could overflow, or 0, where the result is NaN as it should be for 0.
 struct Divisor<L: Lanes> {
     divisor: L::Floats,
     reciprocal: L::Floats,
