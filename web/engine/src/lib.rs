@@ -1,6 +1,6 @@
 //! Sterna as a WebAssembly module. The package in `web/` calls what is exported here; nobody else does.
 //!
-//! A [`Model`] is a batch of an engine. JavaScript adds requests and calls [`Model::step`] until they have
+//! A `Model` is a batch of an engine. JavaScript adds requests and calls `Model::step` until they have
 //! ended, so that between two steps it can do something else. Options and answers are JSON, in JavaScript's
 //! spelling.
 //!

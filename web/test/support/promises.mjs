@@ -67,7 +67,8 @@ await assert.rejects(again.generate("Once").result, /disposed/);
 
 // Structured text.
 const structured = await load(demoModel, { ...options, structured: true });
-const schema = { type: "object", properties: { n: { enum: [1, 2] } }, required: ["n"], additionalProperties: false };
+const properties = { n: { enum: [1, 2] } };
+const schema = { type: "object", properties, required: ["n"], additionalProperties: false };
 const { text } = await structured.generate("JSON:", { json: schema, maxTokens: 60, seed: 1 }).result;
 assert.ok([1, 2].includes(JSON.parse(text).n), text);
 const { text: choice } = await structured.generate("Yes?", { choices: ["yes", "no"] }).result;
