@@ -174,7 +174,8 @@ impl Batch {
         self.prefix.tell_changes(&self.runner.pages);
     }
 
-    /// Every page that prompts can find now: the keys of [`PageEvent::Stored`], in no order.
+    /// Every page that prompts can find now, in no order: the keys of
+    /// [`PageEvent::Stored`](super::PageEvent::Stored).
     pub fn shared_pages(&self) -> Vec<u64> {
         self.prefix.shared(&self.runner.pages)
     }
