@@ -19,7 +19,8 @@ use crate::quantize::{Imatrix, Override, QuantizeError, QuantizeOptions, Quantiz
 /// Makes a model of another weight type, as llama-quantize does.
 ///
 /// IN.gguf (or any part of a split model) has f32, f16 or bf16 weights; a tensor that is quantised already is
-/// refused unless it has the wanted type. TYPE is a mix such as Q4_K_M, or a type.
+/// refused unless it has the wanted type or --allow-requantize is given. TYPE is a mix such as Q4_K_M, or a
+/// type.
 ///
 /// A mix chooses the type of every tensor by llama.cpp's rules; --tensor-type, --token-embedding-type and
 /// --output-tensor-type say otherwise for some, --pure gives the mix's own type to all. By a type that is no
@@ -82,6 +83,9 @@ pub struct QuantizeArgs {
     /// Round linear weights to ternary by BitNet's rule before they are encoded (i2_s always does)
     #[arg(long)]
     absmean: bool,
+    /// Quantise what is quantised already, too: it loses twice
+    #[arg(long)]
+    allow_requantize: bool,
     /// Threads [default: physical cores]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -152,6 +156,7 @@ impl QuantizeArgs {
             output: self.output_tensor_type.or(self.head_type),
             leave_output: self.leave_output_tensor,
             absmean: self.absmean,
+            requantize: self.allow_requantize,
             imatrix: self.imatrix.as_ref().map(read).transpose()?,
             threads: self.threads.map_or_else(physical_cores, usize::from),
             ..QuantizeOptions::new(recipe)

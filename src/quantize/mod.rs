@@ -37,7 +37,8 @@ pub enum QuantizeError {
     Gguf(#[from] GgufError),
     /// Weights that have lost precision already; ternary ones may become another ternary type.
     #[error(
-        "tensor {} is {from} already, which cannot become {want}: quantise the original of f32, f16 or bf16",
+        "tensor {} is {from} already, which becomes {want} only with another loss: quantise the original of \
+         f32, f16 or bf16, or allow it (QuantizeOptions::requantize)",
         name.escape_debug()
     )]
     Quantized {
@@ -203,6 +204,8 @@ pub struct QuantizeOptions {
     /// Round linear weights to ternary by BitNet's rule before they are encoded, whatever their type. A type
     /// of one scale a tensor or row (I2_S, IQ2_BN) has no other way.
     pub absmean: bool,
+    /// Whether weights that have lost precision already may lose more.
+    pub requantize: bool,
     /// Which columns matter, for the types that search.
     pub imatrix: Option<Imatrix>,
     /// Threads that encode; the result does not depend on it. At least 1.
@@ -220,6 +223,7 @@ impl QuantizeOptions {
             output: None,
             leave_output: false,
             absmean: false,
+            requantize: false,
             imatrix: None,
             threads: 1,
         }
@@ -424,8 +428,9 @@ impl Target {
             };
             notes.push(format!("is {}, because {error}", ty.name()));
         }
-        // Types of one element a block are plain numbers; all others have lost some of theirs.
-        let (is_real, is_same) = (from.block_elems() == 1, from.is(ty));
+        // Types of one element a block are plain numbers; all others have lost some of theirs, and are taken
+        // for plain numbers only if asked.
+        let (is_real, is_same) = (from.block_elems() == 1 || options.requantize, from.is(ty));
         // Ternary weights are the same in any ternary type whose scales they share, or else refused.
         let exact = !is_same && from.ternary().is_some() && ty.ternary().is_some();
         if !is_real && !is_same && !exact {

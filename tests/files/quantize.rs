@@ -347,6 +347,24 @@ fn what_is_quantised_already_is_copied_or_refused() {
     assert!(error.contains("blk.0.attn_q.weight is q8_0 already") && error.contains("i2_s"), "{error}");
 }
 
+/// Where that is allowed, the same comes out of quantised weights as of the numbers that they stand for.
+#[test]
+fn what_is_quantised_already_is_quantised_again_if_asked() {
+    let gguf = model(&[("blk.0.attn_q.weight", &[4, 256], "q8_0", &noise(4 * 256))]);
+    let of = |gguf: &Gguf| gguf.tensor("blk.0.attn_q.weight").unwrap();
+    let weights = of(&gguf);
+    let mut floats = vec![0.0; 4 * 256];
+    for (row, floats) in floats.chunks_exact_mut(256).enumerate() {
+        weights.ty.decode_row(&weights.bytes, 4, row, floats).unwrap();
+    }
+    let plain = model(&[("blk.0.attn_q.weight", &[4, 256], "f32", &floats)]);
+    for ty in ["q4_k", "i2_s", "f16"] {
+        let again = QuantizeOptions { requantize: true, ..options(ty) };
+        let (made, want) = (quantize(&gguf, &again).unwrap().0, quantize(&plain, &options(ty)).unwrap().0);
+        assert!(of(&made).ty.name() == ty && of(&made).bytes == of(&want).bytes, "{ty}");
+    }
+}
+
 #[test]
 fn weights_that_no_type_can_hold_are_named() {
     let with = |weight: f32| {
