@@ -55,8 +55,8 @@ export interface LoadOptions {
   kvWindow?: number;
   /** The output head as it is (`keep`), or encoded while it is loaded. */
   headType?: "keep" | "q8_0" | "q6_k";
-  /** How inputs of products are rounded; `auto` is the model's way. */
-  actType?: "auto" | "f32" | "i8" | "i8-block";
+  /** How inputs of products are rounded; `auto` and `trained` are the model's way. */
+  actType?: "auto" | "trained" | "f32" | "i8" | "i8-block";
   /** In place of the file's: `bitnet`, `chatml`, `llama3`, or Jinja. */
   chatTemplate?: string;
   /** Pre-tokenizer, if the file names none. */

@@ -21,7 +21,7 @@ pub use registry::{
 
 use ggml_types::{HostTensor, QuantType};
 
-use crate::program::{Buf, Program, Sampling, Step, WeightDecl};
+use crate::program::{ActQuant, Buf, Program, Sampling, Step, WeightDecl};
 
 /// A weight that a backend holds. Stale handles are bugs and panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -218,6 +218,12 @@ pub trait Backend: Send {
     /// # Panics
     /// Where the last run had fewer rows to pick for.
     fn tokens(&mut self, e: Exec, first_row: usize, out: &mut [u32]) -> Result<(), BackendError>;
+
+    /// How inputs of products with weights of that type are best rounded where neither the model nor the user
+    /// says so: not at all, unless that makes a backend much faster and costs next to nothing.
+    fn rounding(&self, _weights: &dyn QuantType) -> ActQuant {
+        ActQuant::None
+    }
 
     /// Whether there is a gain in queueing a run behind one in which a row is sampled so, fed with its token
     /// ([`PICKED`](crate::program::Row::PICKED)): not where runs end before they return, or where the host

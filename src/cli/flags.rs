@@ -39,6 +39,7 @@ const FLAGS: &[(&str, Option<&str>)] = &[
     ("Preset::name", Some("--preset")),
     ("QuantizeOptions::imatrix", Some("--imatrix")),
     ("QuantizeOptions::pure", Some("--pure")),
+    ("QuantizeOptions::requantize", Some("--allow-requantize")),
     ("Request::n", Some("--parallel")),
     ("SamplerOptions::frequency_penalty", Some("--frequency-penalty")),
     ("SamplerOptions::logit_bias", Some("--logit-bias")),

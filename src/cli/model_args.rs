@@ -189,10 +189,11 @@ fn head_types() -> String {
 
 /// The help of `--act-type`.
 fn act_types() -> String {
-    let [auto, f32, token, block] = ACT_TYPES;
+    let [auto, trained, f32, token, block] = ACT_TYPES;
     format!(
-        "How inputs of linear layers are rounded: {auto} (as the model was trained), {f32} (not), {token} \
-         (each token), {block} (each 32 inputs, CPU only: near what llama.cpp does)"
+        "How inputs of linear layers are rounded: {trained} (as the model was), {auto} (likewise, and on the \
+         CPU as {block} where that says nothing), {f32} (not), {token} (each token), {block} (each 32 \
+         inputs, CPU only: near what llama.cpp does)"
     )
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, kv, kv_by_name, kv_on};
+use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, QuantType, kv, kv_by_name, kv_on};
 
 use super::error::Error;
 use super::handle::Shared;
@@ -17,7 +17,7 @@ use crate::gguf::{Access, FileTensor, Gguf, GgufError, OpenOptions, Source};
 use crate::model;
 use crate::model::{Hyper, Model, ModelError, Options};
 use crate::parallel::in_parallel;
-use crate::program::{KvWindow, Limits, Program, WeightDecl};
+use crate::program::{ActQuant, KvWindow, Limits, Program, WeightDecl};
 
 /// How far loading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +69,9 @@ pub struct EngineOptions {
     pub swa_full: bool,
     /// Type of the output head: `keep`, or `q8_0` or `q6_k`, which it is encoded in when it is loaded.
     pub head_type: String,
-    /// How inputs of linear layers are rounded: one of [`ACT_TYPES`](super::ACT_TYPES). `auto` is the model's
-    /// own way, `f32` not at all, `i8` each token, and `i8-block` each 32 inputs.
+    /// How inputs of linear layers are rounded: one of [`ACT_TYPES`](super::ACT_TYPES). `trained` is the
+    /// model's own way; `auto`, too, but where the model has none it is the backend's
+    /// ([`Backend::rounding`]); `f32` is not at all, `i8` each token, and `i8-block` each 32 inputs.
     pub act_type: String,
     /// Whose type ids the file uses, if it leaves doubt.
     pub dialect: Option<Dialect>,
@@ -259,7 +260,8 @@ impl Engine {
         if gguf.is_header() {
             return Err(GgufError::HeaderOnly.into());
         }
-        let (Model { program, weights, hyper, notes: of_file }, n_ctx) = build(&gguf, options)?;
+        let (Model { program, weights, hyper, notes: of_file }, n_ctx) =
+            build(&gguf, options, |ty| backend.rounding(ty))?;
         let plan = backend.plan(&program)?;
         fits(&plan, n_ctx)?;
         let ids = upload(&mut *backend, weights, &program, options.n_threads(), progress)?;
@@ -361,7 +363,7 @@ fn of_weight(error: BackendError) -> Error {
 /// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] with every kernel that is missing;
 /// [`Error::DoesNotFit`].
 pub fn plan(gguf: &Gguf, options: &EngineOptions, backend: &dyn Backend) -> Result<Plan, Error> {
-    let (model, n_ctx) = build(gguf, options)?;
+    let (model, n_ctx) = build(gguf, options, |ty| backend.rounding(ty))?;
     let plan = backend.plan(&model.program)?;
     fits(&plan, n_ctx)?;
     Ok(plan)
@@ -376,7 +378,7 @@ pub fn memory(
     options: &EngineOptions,
     backend: &dyn Backend,
 ) -> Result<Vec<DeviceMemory>, Error> {
-    Ok(backend.memory(&build(gguf, options)?.0.program)?)
+    Ok(backend.memory(&build(gguf, options, |ty| backend.rounding(ty))?.0.program)?)
 }
 
 /// A model's forward pass, without a backend.
@@ -384,16 +386,20 @@ pub fn memory(
 /// # Errors
 /// [`Error::Model`], [`Error::Option`].
 pub fn program(gguf: &Gguf, options: &EngineOptions) -> Result<Program, Error> {
-    Ok(build(gguf, options)?.0.program)
+    Ok(build(gguf, options, |_| ActQuant::None)?.0.program)
 }
 
 /// A model as a program, with its weights, without a backend.
 pub(crate) fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error> {
-    Ok(build(gguf, options)?.0)
+    Ok(build(gguf, options, |_| ActQuant::None)?.0)
 }
 
-/// The model as a program for these options, and the positions of a session.
-fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, usize), Error> {
+/// The model as a program for these options, and the positions of a session. `rounding` is the backend's.
+fn build(
+    gguf: &Gguf,
+    options: &EngineOptions,
+    rounding: impl Fn(&dyn QuantType) -> ActQuant,
+) -> Result<(Model, usize), Error> {
     let k = codec("EngineOptions::cache_type_k", &options.cache_type_k, KvSide::Keys)?;
     let v = codec("EngineOptions::cache_type_v", &options.cache_type_v, KvSide::Values)?;
     let hyper = model::hyper(gguf)?;
@@ -421,7 +427,7 @@ fn build(gguf: &Gguf, options: &EngineOptions) -> Result<(Model, usize), Error> 
         }
     }
     head::retype(&mut model, &options.head_type)?;
-    act::round(&mut model, &options.act_type)?;
+    act::round(&mut model, &options.act_type, rounding)?;
     Ok((model, n_ctx))
 }
 

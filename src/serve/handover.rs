@@ -231,7 +231,7 @@ impl Handed {
 /// What the log says when pages of another server cannot be had.
 pub const COMPUTED_HERE: &str = "the prompt is computed here, its pages cannot be had";
 
-/// Why, in words that come from this server.
+/// Why, without quoting the peer.
 fn said(err: &Error) -> String {
     match err {
         // It quotes what was read.

@@ -270,6 +270,7 @@ fn logits_are_those_of_transformers(folder: &str, stem: &str) {
         outputs: 64,
         cache_type_k: "f32".into(),
         cache_type_v: "f32".into(),
+        act_type: "trained".into(),
         ..EngineOptions::default()
     };
     let cpus = support::case::cpus(&[2]).into_iter();

@@ -25,6 +25,7 @@ pub fn engine(
         outputs: 64,
         cache_type_k: kv.into(),
         cache_type_v: kv.into(),
+        act_type: "trained".into(),
         ..EngineOptions::default()
     };
     change(&mut options);

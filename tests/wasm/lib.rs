@@ -219,6 +219,7 @@ pub fn texts() -> Compared {
                     threads: Some(1),
                     cache_type_k: (*kv).into(),
                     cache_type_v: (*kv).into(),
+                    act_type: "trained".into(),
                     ..EngineOptions::default()
                 };
                 let gguf = Gguf::from_bytes(Bytes::from_static(bytes)).expect("a golden file");

@@ -47,7 +47,8 @@ export async function download(url, place, { signal, progress }) {
       if (attempt >= ATTEMPTS) {
         const of = total === null ? "" : ` of ${megabytes(total)}`;
         throw new SternaError(
-          `${url}: the connection broke at ${megabytes(size)}${of} (${error.message}); load it again to go on`,
+          `${url}: the connection broke at ${megabytes(size)}${of} (${error.message}); ` +
+            "load it again to go on",
           { cause: error },
         );
       }

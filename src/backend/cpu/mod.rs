@@ -26,10 +26,10 @@ mod system;
 use std::ops::Range;
 
 use bytes::Bytes;
-use ggml_types::{HostTensor, types};
+use ggml_types::{HostTensor, QuantType, types};
 
 use super::{Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Plan, WeightId};
-use crate::program::{Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
+use crate::program::{ActQuant, Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
 use aligned::Aligned;
 use exec::Compiled;
 use linear::CpuWeight;
@@ -142,6 +142,10 @@ impl Backend for Cpu {
     }
 
     /// A run has ended when it returns, so that one that is queued ahead would only keep its token waiting.
+    fn rounding(&self, weights: &dyn QuantType) -> ActQuant {
+        if linear::has_integer_products(weights) { ActQuant::I8PerBlock } else { ActQuant::None }
+    }
+
     fn runs_ahead(&self, _: Exec, _: &Sampling) -> bool {
         false
     }

@@ -430,6 +430,7 @@ impl<T> Tile<'_, T> {
     ///
     /// # Panics
     /// Where the tile does not cover that row.
+    #[inline]
     pub fn row_mut(&mut self, row: usize) -> &mut [T] {
         assert!(self.rows.contains(&row), "row {row} of a tile of rows {:?}", self.rows);
         // SAFETY: within the grid, since the tile is; no other tile has these elements, and this one is

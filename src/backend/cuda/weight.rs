@@ -32,7 +32,7 @@ pub struct Format {
     /// Bytes before the planes.
     head_bytes: usize,
     /// Bytes of a row's scale, behind the planes.
-    row_bytes: usize,
+    row_scale_bytes: usize,
     /// The bytes as the kernels read them.
     pack: fn(&HostTensor) -> Cow<'_, [u8]>,
 }
@@ -73,7 +73,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 64,
         head_bytes: 0,
-        row_bytes: 0,
+        row_scale_bytes: 0,
         pack: rows_as_they_are,
     },
     Format {
@@ -86,7 +86,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 66,
         head_bytes: 0,
-        row_bytes: 0,
+        row_scale_bytes: 0,
         pack: |w| Cow::Owned(planes::tq2_0(&rows_as_they_are(w))),
     },
     Format {
@@ -99,7 +99,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 66,
         head_bytes: 0,
-        row_bytes: 0,
+        row_scale_bytes: 0,
         pack: |w| Cow::Owned(planes::tq1_0(&rows_as_they_are(w))),
     },
     ternary_rows(&types::Iq2Bn, |w| Cow::Owned(planes::iq2_bn(w, 0..w.rows))),
@@ -115,7 +115,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 64,
         head_bytes: 0,
-        row_bytes: 0,
+        row_scale_bytes: 0,
         pack: padded_rows,
     },
     Format {
@@ -128,7 +128,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 64,
         head_bytes: 0,
-        row_bytes: 0,
+        row_scale_bytes: 0,
         pack: padded_rows,
     },
     Format {
@@ -141,7 +141,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 64,
         head_bytes: 0,
-        row_bytes: 0,
+        row_scale_bytes: 0,
         pack: padded_rows,
     },
     Format {
@@ -154,7 +154,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 68,
         head_bytes: 0,
-        row_bytes: 0,
+        row_scale_bytes: 0,
         pack: |w| Cow::Owned(planes::q8_0(&rows_as_they_are(w))),
     },
     Format {
@@ -167,7 +167,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 72,
         head_bytes: 0,
-        row_bytes: 0,
+        row_scale_bytes: 0,
         pack: |w| Cow::Owned(planes::q4_0(&rows_as_they_are(w))),
     },
     Format {
@@ -180,7 +180,7 @@ pub static FORMATS: &[Format] = &[
         kind: None,
         quarter_bytes: 210,
         head_bytes: 0,
-        row_bytes: 0,
+        row_scale_bytes: 0,
         pack: |w| Cow::Owned(planes::q6_k(&rows_as_they_are(w))),
     },
     Format {
@@ -301,7 +301,7 @@ const fn floats(
         kind: None,
         quarter_bytes,
         head_bytes: 0,
-        row_bytes: 0,
+        row_scale_bytes: 0,
         pack,
     }
 }
@@ -318,7 +318,7 @@ const fn ternary_rows(ty: &'static dyn QuantType, pack: fn(&HostTensor) -> Cow<'
         kind: None,
         quarter_bytes: 64,
         head_bytes: 0,
-        row_bytes: 4,
+        row_scale_bytes: 4,
         pack,
     }
 }
@@ -343,7 +343,8 @@ impl Format {
     pub fn packed_bytes(&self, rows: usize, cols: usize) -> u64 {
         let chunks = (rows as u64).saturating_mul(self.chunks(cols) as u64);
         let of_chunks = chunks.saturating_mul(self.quarter_bytes as u64) / 4;
-        (self.head_bytes as u64).saturating_add(of_chunks).saturating_add((rows * self.row_bytes) as u64)
+        let of_rows = (rows as u64).saturating_mul(self.row_scale_bytes as u64);
+        (self.head_bytes as u64).saturating_add(of_chunks).saturating_add(of_rows)
     }
 }
 
@@ -502,7 +503,10 @@ mod tests {
     fn the_bytes_of_a_weight_are_known_before_it_is_packed() {
         for format in FORMATS {
             let ty = format.ty;
-            for (rows, cols) in [(4, 512), (64, 256), (8, 256 + if ty.block_elems() == 1 { 3 } else { 0 })] {
+            for (rows, cols) in
+                [(3_usize, 512), (64, 256), (5, 256 + if ty.block_elems() == 1 { 3 } else { 0 })]
+            {
+                let rows = rows.next_multiple_of(ty.rows_together());
                 let bytes = vec![0; ty.byte_len(rows, cols).expect("a shape of the type")].into();
                 let w = HostTensor { name: "w".into(), ty, rows, cols, bytes };
                 let decl = WeightDecl { name: "w".into(), ty, rows, cols };

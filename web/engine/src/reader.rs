@@ -51,7 +51,7 @@ impl Source for Reader {
     }
 }
 
-/// What JavaScript threw, in words.
+/// The message of what JavaScript threw.
 fn said(thrown: JsValue) -> io::Error {
     let message = thrown.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
     io::Error::other(message.unwrap_or_else(|| format!("{thrown:?}")))

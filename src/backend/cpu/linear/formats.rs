@@ -5,7 +5,7 @@ use ggml_types::{QuantType, types};
 use super::CpuWeight;
 use crate::backend::cpu::pool::Tile;
 use crate::backend::cpu::simd::{
-    BlockFn, BlockKernels, F32Rows, FloatFn, Kernels, Product, STRIP, Scratch, TernaryFn,
+    BLOCK_PRODUCTS, BlockFn, BlockKernels, F32Rows, FloatFn, Kernels, Product, STRIP, Scratch, TernaryFn,
 };
 use crate::program::ActQuant;
 
@@ -41,7 +41,7 @@ static FORMATS: &[(&dyn QuantType, Format)] = &[
     (&types::F32, Format { float: Some(|k| k.f32), ..DECODED }),
     (&types::F16, Format { float: Some(|k| k.f16), ..DECODED }),
     (&types::Bf16, Format { float: Some(|k| k.bf16), ..DECODED }),
-    (&types::Q8_0, Format { float: Some(|k| k.q8_0), ..DECODED }),
+    (&types::Q8_0, Format { blocks: Some(|k| k.q8_0), float: Some(|k| k.q8_0), ..DECODED }),
     (&types::Q6K, Format { blocks: Some(|k| k.q6_k), float: Some(|k| k.q6_k), ..DECODED }),
     (&types::I2S, Format { int8: Some(|k| k.i2_s), ..DECODED }),
     (&types::Q4_0, Format { blocks: Some(|k| k.q4_0), float: Some(|k| k.q4_0), ..DECODED }),
@@ -50,15 +50,15 @@ static FORMATS: &[(&dyn QuantType, Format)] = &[
     (&types::Q5K, Format { blocks: Some(|k| k.q5_k), float: Some(|k| k.q5_k), ..DECODED }),
     (&types::Q4_1, Format { blocks: Some(|k| k.q4_1), float: Some(|k| k.q4_1), ..DECODED }),
     (&types::Q5_1, Format { blocks: Some(|k| k.q5_1), float: Some(|k| k.q5_1), ..DECODED }),
-    (&types::Iq4Nl, Format { float: Some(|k| k.iq4_nl), ..DECODED }),
-    (&types::Mxfp4, Format { float: Some(|k| k.mxfp4), ..DECODED }),
-    (&types::Q1_0, Format { float: Some(|k| k.q1_0), ..DECODED }),
-    (&types::Q2_0, Format { float: Some(|k| k.q2_0), ..DECODED }),
-    (&types::Pq2_0, Format { float: Some(|k| k.pq2_0), ..DECODED }),
+    (&types::Iq4Nl, Format { blocks: Some(|k| k.iq4_nl), float: Some(|k| k.iq4_nl), ..DECODED }),
+    (&types::Mxfp4, Format { blocks: Some(|k| k.mxfp4), float: Some(|k| k.mxfp4), ..DECODED }),
+    (&types::Q1_0, Format { blocks: Some(|k| k.q1_0), float: Some(|k| k.q1_0), ..DECODED }),
+    (&types::Q2_0, Format { blocks: Some(|k| k.q2_0), float: Some(|k| k.q2_0), ..DECODED }),
+    (&types::Pq2_0, Format { blocks: Some(|k| k.pq2_0), float: Some(|k| k.pq2_0), ..DECODED }),
     (&types::Ptq1_0, Format { float: Some(|k| k.ptq1_0), ..DECODED }),
     (&types::Q2K, Format { blocks: Some(|k| k.q2_k), float: Some(|k| k.q2_k), ..DECODED }),
     (&types::Q3K, Format { blocks: Some(|k| k.q3_k), float: Some(|k| k.q3_k), ..DECODED }),
-    (&types::Iq4Xs, Format { float: Some(|k| k.iq4_xs), ..DECODED }),
+    (&types::Iq4Xs, Format { blocks: Some(|k| k.iq4_xs), float: Some(|k| k.iq4_xs), ..DECODED }),
     (&types::Nvfp4, Format { float: Some(|k| k.nvfp4), ..DECODED }),
     (&types::Iq1M, Format { float: Some(|k| k.iq1_m), ..DECODED }),
     (&types::Iq1S, Format { float: Some(|k| k.iq1_s), ..DECODED }),
@@ -70,13 +70,24 @@ static FORMATS: &[(&dyn QuantType, Format)] = &[
     (&types::Iq2Bn, Format { int8: Some(|k| k.iq2_bn), ..DECODED }),
     (&types::Iq2BnR4, Format { int8: Some(|k| k.iq2_bn_r4), ..DECODED }),
     (&types::Iq1Bn, Format { int8: Some(|k| k.iq1_bn), ..DECODED }),
-    (&types::Tq1_0, Format { int8: Some(|k| k.tq1_0), float: Some(|k| k.tq1_0_float), ..DECODED }),
-    (&types::Tq2_0, Format { int8: Some(|k| k.tq2_0), float: Some(|k| k.tq2_0_float), ..DECODED }),
+    (
+        &types::Tq1_0,
+        Format { int8: Some(|k| k.tq1_0), blocks: Some(|k| k.tq1_0), float: Some(|k| k.tq1_0_float) },
+    ),
+    (
+        &types::Tq2_0,
+        Format { int8: Some(|k| k.tq2_0), blocks: Some(|k| k.tq2_0), float: Some(|k| k.tq2_0_float) },
+    ),
 ];
 
 /// The format of a type.
 pub fn of(ty: &dyn QuantType) -> &'static Format {
     FORMATS.iter().find(|(known, _)| known.is(ty)).map_or(&DECODED, |(_, format)| format)
+}
+
+/// Whether a type is multiplied as integers with inputs that are int8 by block.
+pub fn has_integer_products(ty: &dyn QuantType) -> bool {
+    BLOCK_PRODUCTS && of(ty).blocks.is_some()
 }
 
 impl Format {

@@ -8,6 +8,7 @@ mod acts;
 mod formats;
 
 pub use acts::{Acts, WorkspaceSize};
+pub use formats::has_integer_products;
 
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType};

@@ -22,10 +22,17 @@ pub trait Dot256: Copy + 'static {
     /// # Safety
     /// As [`Lanes`].
     unsafe fn dot(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i;
+    /// As [`Lanes::ZERO`].
+    const ZERO: u8;
+    /// As [`Lanes::dot_signed`], of half the bytes.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    unsafe fn dot_signed(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i;
 }
 
-/// `vpmaddubsw` and `vpmaddwd`. A pair of products is at most `2 * 3 * 128 = 768`, so four of them fit 16
-/// bits.
+/// `vpmaddubsw` and `vpmaddwd`. A pair of products with ternary codes is at most `2 * 3 * 128 = 768`, so four
+/// of them fit 16 bits; with codes below 128, one does.
 #[derive(Clone, Copy)]
 pub struct Madd;
 
@@ -54,6 +61,14 @@ impl Dot256 for Madd {
     unsafe fn dot(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
         let pairs = _mm256_maddubs_epi16(codes, acts);
         _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+    }
+
+    const ZERO: u8 = 0;
+
+    // The sign goes to the activations, so that a pair is at most `2 * 128 * 127`.
+    #[inline(always)]
+    unsafe fn dot_signed(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
+        Self::dot(acc, _mm256_abs_epi8(codes), _mm256_sign_epi8(acts, codes))
     }
 }
 
@@ -105,6 +120,126 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
         [_mm256_set1_epi32(p.cast::<i32>().read_unaligned()); 2]
     }
     #[inline(always)]
+    unsafe fn turned(rows: [Self::Bytes; 16]) -> [Self::Bytes; 16] {
+        let mut columns = rows;
+        for half in 0..2 {
+            for eight in 0..2 {
+                // Columns of 4 bytes of each 8 rows, within 128 bits.
+                let mut v = [_mm256_setzero_si256(); 8];
+                for four in [0, 4] {
+                    let row = 8 * eight + four;
+                    let [a, b, c, d] =
+                        [rows[row][half], rows[row + 1][half], rows[row + 2][half], rows[row + 3][half]];
+                    let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+                    let (next_low, next_high) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+                    v[four] = _mm256_unpacklo_epi64(low, next_low);
+                    v[four + 1] = _mm256_unpackhi_epi64(low, next_low);
+                    v[four + 2] = _mm256_unpacklo_epi64(high, next_high);
+                    v[four + 3] = _mm256_unpackhi_epi64(high, next_high);
+                }
+                for c in 0..4 {
+                    columns[8 * half + c][eight] = _mm256_permute2x128_si256::<0x20>(v[c], v[4 + c]);
+                    columns[8 * half + 4 + c][eight] = _mm256_permute2x128_si256::<0x31>(v[c], v[4 + c]);
+                }
+            }
+        }
+        columns
+    }
+    #[inline(always)]
+    unsafe fn quads(rows: &[*const u8; 16]) -> [Self::Ints; 4] {
+        let mut words = [[_mm256_setzero_si256(); 2]; 4];
+        for eight in 0..2 {
+            let mut v = [_mm256_setzero_si256(); 4];
+            for i in 0..4 {
+                // Rows `i` and `4 + i`.
+                let low = _mm_loadu_si128(rows[8 * eight + i].cast());
+                v[i] = _mm256_set_m128i(_mm_loadu_si128(rows[8 * eight + 4 + i].cast()), low);
+            }
+            let (low, high) = (_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
+            let (next_low, next_high) =
+                (_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
+            words[0][eight] = _mm256_unpacklo_epi64(low, next_low);
+            words[1][eight] = _mm256_unpackhi_epi64(low, next_low);
+            words[2][eight] = _mm256_unpacklo_epi64(high, next_high);
+            words[3][eight] = _mm256_unpackhi_epi64(high, next_high);
+        }
+        words
+    }
+    #[inline(always)]
+    unsafe fn fields(p: *const u8, low: u32, high: u32, mask: u8) -> Self::Bytes {
+        let bytes = [_mm256_loadu_si256(p.cast()); 2];
+        let shifts = [_mm_cvtsi32_si128(low as i32), _mm_cvtsi32_si128(high as i32)];
+        let shifted = halves!(_mm256_srl_epi16, bytes, shifts);
+        let mask = [_mm256_set1_epi8(mask.cast_signed()); 2];
+        halves!(_mm256_and_si256, shifted, mask)
+    }
+    #[inline(always)]
+    unsafe fn load_halves(p: *const u8, q: *const u8) -> Self::Bytes {
+        [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(q.cast())]
+    }
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8, q: *const u8) -> Self::Bytes {
+        let low = [_mm_loadu_si128(p.cast()), _mm_loadu_si128(q.cast())];
+        let high = halves!(_mm_srli_epi16::<4>, low);
+        let (both, mask) = (halves!(_mm256_set_m128i, high, low), [_mm256_set1_epi8(15); 2]);
+        halves!(_mm256_and_si256, both, mask)
+    }
+    #[inline(always)]
+    unsafe fn load_quarters(p: [*const u8; 4]) -> Self::Bytes {
+        let low = [_mm_loadu_si128(p[0].cast()), _mm_loadu_si128(p[2].cast())];
+        let high = [_mm_loadu_si128(p[1].cast()), _mm_loadu_si128(p[3].cast())];
+        halves!(_mm256_set_m128i, high, low)
+    }
+    #[inline(always)]
+    unsafe fn trits(bytes: Self::Bytes, powers: &[u8; 64]) -> Self::Bytes {
+        let (low, mut digits) = (_mm256_set1_epi16(0xff), bytes);
+        for i in 0..2 {
+            let powers = _mm256_loadu_si256(powers.as_ptr().add(32 * i).cast());
+            let powers = _mm256_and_si256(powers, low);
+            let even = _mm256_mullo_epi16(_mm256_and_si256(bytes[i], low), powers);
+            let odd = _mm256_mullo_epi16(_mm256_andnot_si256(low, bytes[i]), powers);
+            let rest = _mm256_or_si256(_mm256_and_si256(even, low), odd);
+            // What is not below a limit is its own maximum with it.
+            let third = _mm256_set1_epi8(86);
+            let a_third = _mm256_cmpeq_epi8(_mm256_max_epu8(rest, third), rest);
+            let third = _mm256_set1_epi8(171_u8.cast_signed());
+            let two_thirds = _mm256_cmpeq_epi8(_mm256_max_epu8(rest, third), rest);
+            let none = _mm256_setzero_si256();
+            digits[i] = _mm256_sub_epi8(none, _mm256_add_epi8(a_third, two_thirds));
+        }
+        digits
+    }
+    #[inline(always)]
+    unsafe fn look_up(indices: Self::Bytes, table: &[i8; 16]) -> Self::Bytes {
+        let table = [_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())); 2];
+        halves!(_mm256_shuffle_epi8, table, indices)
+    }
+    #[inline(always)]
+    unsafe fn as_bytes(ints: Self::Ints) -> Self::Bytes {
+        ints
+    }
+    #[inline(always)]
+    unsafe fn with_high<const SHIFT: u32>(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
+        let shift = [_mm_cvtsi32_si128(SHIFT as i32); 2];
+        let shifted = halves!(_mm256_sll_epi16, b, shift);
+        halves!(_mm256_or_si256, a, shifted)
+    }
+    #[inline(always)]
+    unsafe fn with_fifth(codes: Self::Bytes, bits: u64) -> Self::Bytes {
+        // Byte `i` gets the byte with its bit, and keeps that bit.
+        let order =
+            _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+        let (each, fifth) =
+            (_mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed()), _mm256_set1_epi8(16));
+        let mut with = codes;
+        for i in 0..2 {
+            let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32((bits >> (32 * i)) as i32), order);
+            let set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, each), each);
+            with[i] = _mm256_or_si256(codes[i], _mm256_and_si256(set, fifth));
+        }
+        with
+    }
+    #[inline(always)]
     unsafe fn codes<const SHIFT: u32>(bytes: Self::Bytes) -> Self::Bytes {
         let shift = _mm_cvtsi32_si128(SHIFT as i32);
         let (shift, three) = ([shift; 2], [_mm256_set1_epi8(3); 2]);
@@ -115,6 +250,16 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
     #[inline(always)]
     unsafe fn dot(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
         halves!(D::dot, acc, codes, acts)
+    }
+    const ZERO: u8 = D::ZERO;
+    #[inline(always)]
+    unsafe fn signed_codes(bytes: Self::Bytes) -> Self::Bytes {
+        let zero = [_mm256_set1_epi8(D::ZERO.cast_signed()); 2];
+        halves!(_mm256_xor_si256, bytes, zero)
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
+        halves!(D::dot_signed, acc, codes, acts)
     }
     #[inline(always)]
     unsafe fn dot4(acc: Self::Ints, codes: [Self::Bytes; 4], acts: [Self::Bytes; 4]) -> Self::Ints {
@@ -190,6 +335,40 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
         let four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
         let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b_01_00_11_10>(four));
         _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<0b_10_11_00_01>(two)))
+    }
+    #[inline(always)]
+    unsafe fn sums_of_8(vectors: &[Self::Ints; 16]) -> [Self::Ints; 2] {
+        let mut sums = [[_mm256_setzero_si256(); 2]; 2];
+        for half in 0..2 {
+            for eight in 0..2 {
+                let (low, high) = (fours(vectors, half, 8 * eight), fours(vectors, half, 8 * eight + 4));
+                let first = _mm256_permute2x128_si256::<0x20>(low, high);
+                let second = _mm256_permute2x128_si256::<0x31>(low, high);
+                sums[half][eight] = _mm256_add_epi32(first, second);
+            }
+        }
+        sums
+    }
+    #[inline(always)]
+    unsafe fn sums_of_4(vectors: &[Self::Ints; 16]) -> [Self::Ints; 4] {
+        let mut sums = [[_mm256_setzero_si256(); 2]; 4];
+        for half in 0..2 {
+            for eight in 0..2 {
+                let (low, high) = (fours(vectors, half, 8 * eight), fours(vectors, half, 8 * eight + 4));
+                sums[2 * half][eight] = _mm256_permute2x128_si256::<0x20>(low, high);
+                sums[2 * half + 1][eight] = _mm256_permute2x128_si256::<0x31>(low, high);
+            }
+        }
+        sums
+    }
+    #[inline(always)]
+    unsafe fn halves_to_floats(ints: Self::Ints) -> Self::Floats {
+        let low = [_mm256_set1_epi32(0xffff); 2];
+        let words = halves!(_mm256_and_si256, ints, low);
+        // Packing works within 128 bits: the words come out as 0 2 1 3 blocks of four and are put in order.
+        let packed = _mm256_permute4x64_epi64::<0b_11_01_10_00>(_mm256_packus_epi32(words[0], words[1]));
+        let halves = [_mm256_castsi256_si128(packed), _mm256_extracti128_si256::<1>(packed)];
+        halves!(_mm256_cvtph_ps, halves)
     }
     #[inline(always)]
     unsafe fn to_floats(ints: Self::Ints) -> Self::Floats {
@@ -375,6 +554,18 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
     unsafe fn prefetch(p: *const u8) {
         _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
+}
+
+/// Of half of four vectors, from `first` on, the sums of four neighbouring lanes: lane `4 k + r` is that of
+/// vector `r` and lanes `4 k` to `4 k + 4`.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn fours(vectors: &[[__m256i; 2]; 16], half: usize, first: usize) -> __m256i {
+    let low = _mm256_hadd_epi32(vectors[first][half], vectors[first + 1][half]);
+    let high = _mm256_hadd_epi32(vectors[first + 2][half], vectors[first + 3][half]);
+    _mm256_hadd_epi32(low, high)
 }
 
 /// Sum of 8 floats: 4, 2 and 1 apart.

@@ -3,10 +3,13 @@
 // Every function here calls instructions under the contract of `Lanes`: blocks would say nothing else.
 #![allow(unsafe_op_in_unsafe_fn)]
 
+mod sums;
+
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 use super::lanes::{Kernel, Lanes};
+use sums::{sum_each, sums_of_fours};
 
 /// How bytes are multiplied.
 pub trait Dot512: Copy + 'static {
@@ -17,6 +20,16 @@ pub trait Dot512: Copy + 'static {
     /// # Safety
     /// As [`Lanes`].
     unsafe fn dot(acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i;
+    /// As [`Lanes::ZERO`].
+    const ZERO: u8 = 128;
+    /// As [`Lanes::dot_signed`].
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    unsafe fn dot_signed(acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i {
+        Self::dot(acc, codes, acts)
+    }
     /// As [`Lanes::TILE_ROWS`].
     const TILE_ROWS: usize = 0;
     /// As [`Lanes::tiles_begin`].
@@ -89,6 +102,16 @@ impl Dot512 for Madd {
         let pairs = _mm512_maddubs_epi16(codes, acts);
         _mm512_add_epi32(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
     }
+
+    const ZERO: u8 = 0;
+
+    // The sign goes to the activations, so that a pair is at most `2 * 128 * 127`.
+    #[inline(always)]
+    unsafe fn dot_signed(acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i {
+        let negative = _mm512_movepi8_mask(codes);
+        let acts = _mm512_mask_sub_epi8(acts, negative, _mm512_setzero_si512(), acts);
+        Self::dot(acc, _mm512_abs_epi8(codes), acts)
+    }
 }
 
 /// AVX-512 F, BW, VL and DQ.
@@ -138,6 +161,11 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
         for i in 0..16 {
             vectors[i] = if whole { Self::load_bytes(rows[i]) } else { Self::load_half(rows[i]) };
         }
+        Self::turned(vectors)
+    }
+    #[inline(always)]
+    unsafe fn turned(rows: [__m512i; 16]) -> [__m512i; 16] {
+        let mut vectors = rows;
         // Columns `c`, `4 + c`, `8 + c` and `12 + c` of four rows, for each `c`: 16 bytes each.
         for four in [0, 4, 8, 12] {
             let [a, b, c, d] = [vectors[four], vectors[four + 1], vectors[four + 2], vectors[four + 3]];
@@ -162,6 +190,84 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
         vectors
     }
     #[inline(always)]
+    unsafe fn quads(rows: &[*const u8; 16]) -> [__m512i; 4] {
+        let mut v = [_mm512_setzero_si512(); 4];
+        for i in 0..4 {
+            // Rows `i`, `4 + i`, `8 + i` and `12 + i`.
+            v[i] = _mm512_castsi128_si512(_mm_loadu_si128(rows[i].cast()));
+            v[i] = _mm512_inserti32x4::<1>(v[i], _mm_loadu_si128(rows[4 + i].cast()));
+            v[i] = _mm512_inserti32x4::<2>(v[i], _mm_loadu_si128(rows[8 + i].cast()));
+            v[i] = _mm512_inserti32x4::<3>(v[i], _mm_loadu_si128(rows[12 + i].cast()));
+        }
+        let (low, high) = (_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
+        let (next_low, next_high) = (_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
+        [
+            _mm512_unpacklo_epi64(low, next_low),
+            _mm512_unpackhi_epi64(low, next_low),
+            _mm512_unpacklo_epi64(high, next_high),
+            _mm512_unpackhi_epi64(high, next_high),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn fields(p: *const u8, low: u32, high: u32, mask: u8) -> __m512i {
+        let bytes = _mm512_broadcast_i64x4(_mm256_loadu_si256(p.cast()));
+        let shifts = _mm512_inserti64x4::<1>(_mm512_set1_epi16(low as i16), _mm256_set1_epi16(high as i16));
+        _mm512_and_si512(_mm512_srlv_epi16(bytes, shifts), _mm512_set1_epi8(mask.cast_signed()))
+    }
+    #[inline(always)]
+    unsafe fn load_halves(p: *const u8, q: *const u8) -> __m512i {
+        let first = _mm512_castsi256_si512(_mm256_loadu_si256(p.cast()));
+        _mm512_inserti64x4::<1>(first, _mm256_loadu_si256(q.cast()))
+    }
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8, q: *const u8) -> __m512i {
+        let first = _mm256_broadcastsi128_si256(_mm_loadu_si128(p.cast()));
+        let second = _mm256_broadcastsi128_si256(_mm_loadu_si128(q.cast()));
+        let bytes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second);
+        let shifts =
+            _mm512_broadcast_i64x4(_mm256_setr_epi16(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4));
+        _mm512_and_si512(_mm512_srlv_epi16(bytes, shifts), _mm512_set1_epi8(15))
+    }
+    #[inline(always)]
+    unsafe fn load_quarters(p: [*const u8; 4]) -> __m512i {
+        let bytes = _mm512_castsi128_si512(_mm_loadu_si128(p[0].cast()));
+        let bytes = _mm512_inserti32x4::<1>(bytes, _mm_loadu_si128(p[1].cast()));
+        let bytes = _mm512_inserti32x4::<2>(bytes, _mm_loadu_si128(p[2].cast()));
+        _mm512_inserti32x4::<3>(bytes, _mm_loadu_si128(p[3].cast()))
+    }
+    #[inline(always)]
+    unsafe fn trits(bytes: __m512i, powers: &[u8; 64]) -> __m512i {
+        /// `a | b & c`.
+        const OR_AND: i32 = 0xf8;
+        let low = _mm512_set1_epi16(0xff);
+        let powers = _mm512_and_si512(_mm512_loadu_si512(powers.as_ptr().cast()), low);
+        let even = _mm512_mullo_epi16(_mm512_and_si512(bytes, low), powers);
+        let odd = _mm512_mullo_epi16(_mm512_andnot_si512(low, bytes), powers);
+        let rest = _mm512_ternarylogic_epi32::<OR_AND>(odd, even, low);
+        let one = _mm512_set1_epi8(1);
+        let a_third = _mm512_cmpge_epu8_mask(rest, _mm512_set1_epi8(86));
+        let two_thirds = _mm512_cmpge_epu8_mask(rest, _mm512_set1_epi8(171_u8.cast_signed()));
+        let digit = _mm512_maskz_mov_epi8(a_third, one);
+        _mm512_mask_add_epi8(digit, two_thirds, digit, one)
+    }
+    #[inline(always)]
+    unsafe fn look_up(indices: __m512i, table: &[i8; 16]) -> __m512i {
+        let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+        _mm512_shuffle_epi8(table, indices)
+    }
+    #[inline(always)]
+    unsafe fn as_bytes(ints: __m512i) -> __m512i {
+        ints
+    }
+    #[inline(always)]
+    unsafe fn with_high<const SHIFT: u32>(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_or_si512(a, _mm512_slli_epi16::<SHIFT>(b))
+    }
+    #[inline(always)]
+    unsafe fn with_fifth(codes: __m512i, bits: u64) -> __m512i {
+        _mm512_mask_add_epi8(codes, bits, codes, _mm512_set1_epi8(16))
+    }
+    #[inline(always)]
     unsafe fn codes<const SHIFT: u32>(bytes: __m512i) -> __m512i {
         _mm512_and_si512(_mm512_srli_epi16::<SHIFT>(bytes), _mm512_set1_epi8(3))
     }
@@ -169,6 +275,15 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
     #[inline(always)]
     unsafe fn dot(acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i {
         D::dot(acc, codes, acts)
+    }
+    const ZERO: u8 = D::ZERO;
+    #[inline(always)]
+    unsafe fn signed_codes(bytes: __m512i) -> __m512i {
+        _mm512_xor_si512(bytes, _mm512_set1_epi8(D::ZERO.cast_signed()))
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i {
+        D::dot_signed(acc, codes, acts)
     }
 
     #[inline(always)]
@@ -262,6 +377,35 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
             #[inline(always)]
             |a, b| _mm512_add_epi32(a, b),
         )
+    }
+    #[inline(always)]
+    unsafe fn sums_of_8(vectors: &[__m512i; 16]) -> [__m512i; 2] {
+        let v = sums_of_fours(vectors);
+        let mut eight = [v[0]; 2];
+        for i in 0..2 {
+            let (a, b) = (v[2 * i], v[2 * i + 1]);
+            let (even, odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+            eight[i] = _mm512_add_epi32(even, odd);
+        }
+        [_mm512_shuffle_i32x4::<0x88>(eight[0], eight[1]), _mm512_shuffle_i32x4::<0xdd>(eight[0], eight[1])]
+    }
+    #[inline(always)]
+    unsafe fn sums_of_4(vectors: &[__m512i; 16]) -> [__m512i; 4] {
+        let v = sums_of_fours(vectors);
+        let (even, odd) =
+            (_mm512_shuffle_i32x4::<0x88>(v[0], v[1]), _mm512_shuffle_i32x4::<0xdd>(v[0], v[1]));
+        let (next_even, next_odd) =
+            (_mm512_shuffle_i32x4::<0x88>(v[2], v[3]), _mm512_shuffle_i32x4::<0xdd>(v[2], v[3]));
+        [
+            _mm512_shuffle_i32x4::<0x88>(even, next_even),
+            _mm512_shuffle_i32x4::<0x88>(odd, next_odd),
+            _mm512_shuffle_i32x4::<0xdd>(even, next_even),
+            _mm512_shuffle_i32x4::<0xdd>(odd, next_odd),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn halves_to_floats(ints: __m512i) -> __m512 {
+        _mm512_cvtph_ps(_mm512_cvtepi32_epi16(ints))
     }
     #[inline(always)]
     unsafe fn to_floats(ints: __m512i) -> __m512 {
@@ -415,31 +559,4 @@ unsafe impl<D: Dot512> Lanes for Avx512<D> {
     unsafe fn prefetch(p: *const u8) {
         _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
-}
-
-/// Sum of each of 16 vectors: `i` and `i + 8`, then 4, 2 and 1 apart, of 16, 8, 4 and 2 vectors at a time.
-///
-/// # Safety
-/// As [`Lanes`].
-#[inline(always)]
-unsafe fn sum_each(vectors: [__m512i; 16], add: impl Fn(__m512i, __m512i) -> __m512i) -> __m512i {
-    // The order in which the steps below bring the sums into theirs.
-    const ORDER: [usize; 16] = [0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15];
-    let mut v = vectors;
-    for i in 0..16 {
-        v[i] = vectors[ORDER[i]];
-    }
-    for i in 0..8 {
-        let (a, b) = (v[i], v[8 + i]);
-        v[i] = add(_mm512_shuffle_i64x2::<0x44>(a, b), _mm512_shuffle_i64x2::<0xee>(a, b));
-    }
-    for i in 0..4 {
-        let (a, b) = (v[i], v[4 + i]);
-        v[i] = add(_mm512_shuffle_i64x2::<0x88>(a, b), _mm512_shuffle_i64x2::<0xdd>(a, b));
-    }
-    for i in 0..2 {
-        let (a, b) = (v[i], v[2 + i]);
-        v[i] = add(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    }
-    add(_mm512_unpacklo_epi64(v[0], v[1]), _mm512_unpackhi_epi64(v[0], v[1]))
 }

@@ -34,4 +34,11 @@ impl Dot256 for Vnni {
     unsafe fn dot(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
         _mm256_dpbusd_avx_epi32(acc, codes, acts)
     }
+
+    const ZERO: u8 = 128;
+
+    #[inline(always)]
+    unsafe fn dot_signed(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
+        Self::dot(acc, codes, acts)
+    }
 }

@@ -1,18 +1,24 @@
 //! Weights of a few bits times activations that are int8 by block.
 //!
-//! 16 weight rows at a time become unsigned codes, with value = scale x code + offset in each group of 16 or
-//! 32, and these are turned so that 64 bytes are 4 inputs of each of the 16 rows. Products of bytes give the
-//! exact sums of a group; with `s` the scale of the activations,
-//! `sum(w x) = s (scale sum(code q)) + offset (s sum(q))`.
+//! 16 weight rows at a time become codes, with value = scale x code + offset in each group of 16 or 32.
+//! Products of bytes give the exact sums of a group; with `s` the scale of the activations, `sum(w x) = s
+//! (scale sum(code q)) + offset (s sum(q))`.
 //!
-//! A lane is one output: it adds up its groups in their order, each by two fused multiply-adds, and no other
-//! row has a part in it. So one row is multiplied as many are, to the bit.
+//! A lane is one output: it adds up the groups of each [`BLOCK_PIECE`] inputs in their order, and then these,
+//! and no other row has a part in it. What comes before are exact sums of integers, in whichever order. So
+//! one activation row is multiplied as many are, to the bit, and yet in another way: `one.rs` multiplies
+//! codes as they come out of the blocks and adds up lanes, while `many.rs` turns them so that 64 bytes are 4
+//! inputs of each of the 16 rows, and keeps a piece of them in the cache while all activation rows pass over
+//! it.
 #![allow(unsafe_code)]
 
 pub mod codes;
+pub mod few_bits;
+pub mod look_up;
+mod many;
+mod one;
 
 use std::marker::PhantomData;
-use std::ops::Range;
 
 use super::lanes::{Kernel, Lanes};
 use super::{BLOCK_PIECE, BlockRows, Product, SUMMED_ROWS, Scratch, Tile};
@@ -20,6 +26,9 @@ use codes::Coded;
 
 /// Weight rows that are unpacked together.
 pub const TOGETHER: usize = 16;
+
+/// Bytes of a thread: the columns of a piece and the heads of its blocks, or the heads of 16 rows.
+pub const CODES: usize = 2 * TOGETHER * BLOCK_PIECE;
 
 /// The kernel of one tile.
 pub struct Blocks<'a, 'b, F> {
@@ -68,7 +77,13 @@ impl<F: Coded> Kernel for Blocks<'_, '_, F> {
             let rows = row..all.end.min(row + SUMMED_ROWS);
             for first in (0..outputs).step_by(TOGETHER) {
                 // SAFETY: as for this function; `new` checked every length.
-                unsafe { self.strip::<L>(rows.clone(), first, &mut scratch) };
+                unsafe {
+                    if rows.len() == 1 {
+                        self.one::<L>(row, first, &mut scratch);
+                    } else {
+                        self.many::<L>(rows.clone(), first, &mut scratch);
+                    }
+                }
             }
         }
         *self.scratch = scratch;
@@ -76,172 +91,116 @@ impl<F: Coded> Kernel for Blocks<'_, '_, F> {
 }
 
 impl<F: Coded> Blocks<'_, '_, F> {
-    /// Multiplies some activation rows with 16 weight rows, or those that there are.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`].
+    /// Where 16 weight rows have input `at`, which begins a block. Rows beyond the last one repeat it; what
+    /// comes out of them is not looked at.
     #[inline(always)]
-    unsafe fn strip<L: Lanes>(&mut self, rows: Range<usize>, first: usize, scratch: &mut Scratch) {
-        let cols = self.product.cols;
-        let sums = &mut scratch.sums[..rows.len() * TOGETHER];
-        let (codes, columns) = scratch.codes.split_at_mut(TOGETHER * BLOCK_PIECE);
-        let (scales, offsets) = scratch.floats.split_at_mut(TOGETHER * BLOCK_PIECE / 16);
-        for start in (0..cols).step_by(BLOCK_PIECE) {
-            let piece = start..cols.min(start + BLOCK_PIECE);
-            self.unpack(first, piece.clone(), codes, scales, offsets);
-            // SAFETY: as for this function; the codes of a piece lie there, and there is room for as many.
-            unsafe { turn::<L>(codes, piece.len(), columns) };
-            let unpacked = Unpacked { columns, scales, offsets };
-            let mut row = rows.start;
-            while row < rows.end {
-                let sums = &mut sums[(row - rows.start) * TOGETHER..];
-                // SAFETY: as for this function; so many rows are left.
-                row += unsafe {
-                    match (L::FLOAT_BLOCK, rows.end - row) {
-                        ((3, 8), 8..) => self.rows::<L, 8>(row, piece.clone(), &unpacked, sums),
-                        ((3, 8), 4..) => self.rows::<L, 4>(row, piece.clone(), &unpacked, sums),
-                        (_, 2..) => self.rows::<L, 2>(row, piece.clone(), &unpacked, sums),
-                        _ => self.rows::<L, 1>(row, piece.clone(), &unpacked, sums),
-                    }
-                };
-            }
+    fn rows_at(&self, first: usize, at: usize) -> [*const u8; TOGETHER] {
+        let mut rows = [self.product.weights.as_ptr(); TOGETHER];
+        for r in 0..TOGETHER {
+            rows[r] = self.product.row(first + r)[at / F::BLOCK * F::BYTES..].as_ptr();
         }
-        for (row, sums) in rows.zip(sums.chunks_exact(TOGETHER)) {
-            let out = &mut self.tile.row_mut(row)[first..];
-            for (i, (out, sum)) in out.iter_mut().zip(sums).enumerate() {
-                self.product.finish(out, first + i, *sum);
-            }
-        }
+        rows
     }
 
-    /// Unpacks a piece of 16 weight rows: `codes` is `[16, BLOCK_PIECE]`, scales and offsets are
-    /// `[groups, 16]`.
+    /// Finishes the outputs of one activation row, of which there are up to 16.
     #[inline(always)]
-    fn unpack(
-        &self,
-        first: usize,
-        piece: Range<usize>,
-        codes: &mut [u8],
-        scales: &mut [f32],
-        offsets: &mut [f32],
-    ) {
-        let of_block = F::BLOCK / F::GROUP;
-        for (r, codes) in codes.chunks_exact_mut(BLOCK_PIECE).enumerate() {
-            // Rows beyond the last one repeat it; what comes out of them is not looked at.
-            let row = &self.product.row(first + r)[piece.start / F::BLOCK * F::BYTES..];
-            let blocks = row.chunks_exact(F::BYTES).take(piece.len() / F::BLOCK);
-            for (at, (block, codes)) in blocks.zip(codes.chunks_exact_mut(F::BLOCK)).enumerate() {
-                let mut groups = [[0.0; 2]; 16];
-                F::unpack(block, codes, &mut groups);
-                for (group, [scale, offset]) in groups.into_iter().enumerate().take(of_block) {
-                    scales[(at * of_block + group) * TOGETHER + r] = scale;
-                    offsets[(at * of_block + group) * TOGETHER + r] = offset;
-                }
-            }
+    fn finish(&mut self, row: usize, first: usize, sums: &[f32]) {
+        let out = &mut self.tile.row_mut(row)[first..];
+        for (i, (out, sum)) in out.iter_mut().zip(sums).enumerate() {
+            self.product.finish(out, first + i, *sum);
         }
-    }
-
-    /// Adds the products of `T` activation rows with a piece to their sums. Returns `T`.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`]; the rows are there, and the sums of each.
-    #[inline(always)]
-    unsafe fn rows<L: Lanes, const T: usize>(
-        &self,
-        row: usize,
-        piece: Range<usize>,
-        unpacked: &Unpacked<'_>,
-        sums: &mut [f32],
-    ) -> usize {
-        let acts: [(&[i8], &[[f32; 4]]); T] = std::array::from_fn(|t| self.acts.row(row + t));
-        // SAFETY: as for this function; columns, scales and offsets are those of the piece.
-        unsafe {
-            let mut acc = [L::splat(0.0); T];
-            if piece.start > 0 {
-                for t in 0..T {
-                    acc[t] = L::load(sums.as_ptr().add(t * TOGETHER));
-                }
-            }
-            for group in 0..piece.len() / F::GROUP {
-                let first = piece.start + group * F::GROUP;
-                let mut ints = [L::splat_int(0); T];
-                for quad in (0..F::GROUP).step_by(4) {
-                    let codes = L::load_bytes(unpacked.columns.as_ptr().add((group * F::GROUP + quad) * 16));
-                    for t in 0..T {
-                        let q = L::splat4(acts[t].0.as_ptr().add(first + quad));
-                        ints[t] = L::dot(ints[t], codes, q);
-                    }
-                }
-                let scale = L::load(unpacked.scales.as_ptr().add(group * TOGETHER));
-                let offset = L::load(unpacked.offsets.as_ptr().add(group * TOGETHER));
-                for t in 0..T {
-                    let [s, first_half, second_half, whole] = *acts[t].1.as_ptr().add(first / 32);
-                    let sum = match (F::GROUP, first % 32) {
-                        (32, _) => whole,
-                        (_, 0) => first_half,
-                        _ => second_half,
-                    };
-                    acc[t] = L::fma(L::mul(L::to_floats(ints[t]), scale), L::splat(s), acc[t]);
-                    acc[t] = L::fma(offset, L::splat(sum), acc[t]);
-                }
-            }
-            for t in 0..T {
-                L::store(sums.as_mut_ptr().add(t * TOGETHER), acc[t]);
-            }
-        }
-        T
     }
 }
 
-/// A piece of 16 weight rows.
-struct Unpacked<'a> {
-    /// `[inputs / 4, 16, 4]`.
-    columns: &'a [u8],
-    /// `[groups, 16]`.
-    scales: &'a [f32],
-    /// `[groups, 16]`.
-    offsets: &'a [f32],
+/// Sums of 16 outputs: of the scaled products, and of what zeros and minimums take away or add.
+struct Acc<L: Lanes> {
+    products: L::Floats,
+    offsets: L::Floats,
 }
 
-/// Turns codes of `[16, BLOCK_PIECE]`, of which `len` columns count, to `[len / 4, 16, 4]`.
-///
-/// # Safety
-/// As [`Lanes`]; `len` is a multiple of 32, and both hold as much.
-#[inline(always)]
-unsafe fn turn<L: Lanes>(codes: &[u8], len: usize, columns: &mut [u8]) {
-    for at in (0..len).step_by(64) {
-        let whole = len - at >= 64;
-        let rows: [*const u8; 16] = std::array::from_fn(|r| codes[r * BLOCK_PIECE + at..].as_ptr());
+impl<L: Lanes> Clone for Acc<L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L: Lanes> Copy for Acc<L> {}
+
+impl<L: Lanes> Acc<L> {
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    unsafe fn none() -> Self {
+        // SAFETY: as for this function.
+        unsafe { Self { products: L::splat(0.0), offsets: L::splat(0.0) } }
+    }
+
+    /// Adds a group. `input` is its first one, `blocks` are those of the activation row.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; the block is there.
+    #[inline(always)]
+    unsafe fn add<F: Coded>(&mut self, ints: L::Ints, of: &Group<L>, blocks: *const [f32; 4], input: usize) {
         // SAFETY: as for this function.
         unsafe {
-            let turned = L::columns(&rows, whole);
-            for i in 0..if whole { 16 } else { 8 } {
-                L::store_bytes(columns.as_mut_ptr().add((at / 4 + i) * 64), turned[i]);
+            let [s, first_half, second_half, whole] = *blocks.add(input / 32);
+            self.products = L::fma(L::mul(L::to_floats(ints), of.scale), L::splat(s), self.products);
+            if F::MINIMUMS || F::ZERO.unwrap_or(L::ZERO) > 0 {
+                let sum = match (F::GROUP, input % 32) {
+                    (32, _) => whole,
+                    (_, 0) => first_half,
+                    _ => second_half,
+                };
+                self.offsets = L::fma(of.offset, L::splat(sum), self.offsets);
             }
+        }
+    }
+
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    unsafe fn total(&self) -> L::Floats {
+        // SAFETY: as for this function.
+        unsafe { L::add(self.products, self.offsets) }
+    }
+}
+
+/// A group of 16 weight rows: the scale, and what is added for each unit of activations: the minimum, or
+/// minus the scaled zero.
+struct Group<L: Lanes> {
+    scale: L::Floats,
+    offset: L::Floats,
+}
+
+impl<L: Lanes> Group<L> {
+    /// # Safety
+    /// As [`Lanes`]; scales and minimums are there as [`Coded::groups`] writes them.
+    #[inline(always)]
+    unsafe fn load<F: Coded>(scales: *const f32, minimums: *const f32, group: usize) -> Self {
+        // SAFETY: as for this function.
+        unsafe {
+            let scale = L::load(scales.add(group * TOGETHER));
+            let offset = if F::MINIMUMS {
+                L::load(minimums.add(group * TOGETHER))
+            } else {
+                L::mul(scale, L::splat(-f32::from(F::ZERO.unwrap_or(L::ZERO))))
+            };
+            Self { scale, offset }
         }
     }
 }
 
-/// Rounds a row: `q` is `[x.len()]`, and each of `blocks` gets the scale of 32 inputs, the scaled sums of the
-/// first and last 16 of them, and that of all. See
-/// [`ActQuant::I8PerBlock`](crate::program::ActQuant::I8PerBlock).
+/// `acc` and the products of codes with activations.
+///
+/// # Safety
+/// As [`Lanes`].
 #[inline(always)]
-pub fn round(x: &[f32], q: &mut [i8], blocks: &mut [[f32; 4]]) {
-    use crate::program::ActQuant;
-    let parts = x.chunks(ActQuant::BLOCK).zip(q.chunks_mut(ActQuant::BLOCK));
-    for ((x, q), block) in parts.zip(blocks) {
-        let absmax = x.iter().fold(0.0_f32, |max, x| if x.abs() > max { x.abs() } else { max });
-        let finite = x.iter().all(|x| x.is_finite());
-        let (scale, inverse) = match absmax {
-            _ if !finite => (f32::NAN, 0.0),
-            ..ActQuant::NOTHING => (0.0, 0.0),
-            _ => (absmax / 127.0, 127.0 / absmax),
-        };
-        let mut sums = [0; 2];
-        for (i, (x, q)) in x.iter().zip(q).enumerate() {
-            *q = (x * inverse).round_ties_even() as i8;
-            sums[i / 16] += i32::from(*q);
+unsafe fn dot<L: Lanes, F: Coded>(acc: L::Ints, codes: L::Bytes, acts: L::Bytes) -> L::Ints {
+    // SAFETY: as for this function.
+    unsafe {
+        match F::ZERO {
+            Some(_) => L::dot(acc, codes, acts),
+            None => L::dot_signed(acc, codes, acts),
         }
-        *block = [scale, scale * sums[0] as f32, scale * sums[1] as f32, scale * (sums[0] + sums[1]) as f32];
     }
 }

@@ -65,11 +65,42 @@ pub unsafe trait Lanes: Copy + 'static {
             vectors
         }
     }
+    /// Rows and columns of 16 rows exchanged: vector `i` holds bytes `4 i ..` to `4 i + 4` of every row.
+    unsafe fn turned(rows: [Self::Bytes; 16]) -> [Self::Bytes; 16];
+    /// 16 bytes of 16 rows, rows and columns exchanged: vector `i` holds bytes `4 i ..` to `4 i + 4` of each.
+    unsafe fn quads(rows: &[*const u8; 16]) -> [Self::Ints; 4];
+    /// Of 32 bytes `byte >> low & mask`, then `byte >> high & mask` of the same. Bits that a shift brings
+    /// from the next byte are not in the mask.
+    unsafe fn fields(p: *const u8, low: u32, high: u32, mask: u8) -> Self::Bytes;
+    /// 32 bytes, then 32 others.
+    unsafe fn load_halves(p: *const u8, q: *const u8) -> Self::Bytes;
+    /// The low halves of 16 bytes and the high ones, then those of 16 others.
+    unsafe fn nibbles(p: *const u8, q: *const u8) -> Self::Bytes;
+    /// 16 bytes of each of four places.
+    unsafe fn load_quarters(p: [*const u8; 4]) -> Self::Bytes;
+    /// Digits of base 3 of bytes that are fractions of 256: how many thirds are in `byte x power`, less what
+    /// is whole in it. Neighbouring bytes have the same power.
+    unsafe fn trits(bytes: Self::Bytes, powers: &[u8; 64]) -> Self::Bytes;
+    /// Of 16 integers those at the indices, which are below 16.
+    unsafe fn look_up(indices: Self::Bytes, table: &[i8; 16]) -> Self::Bytes;
+    /// The bytes of 16 integers, low ones first.
+    unsafe fn as_bytes(ints: Self::Ints) -> Self::Bytes;
+    /// `a | b << SHIFT`, where that takes no bit into another byte.
+    unsafe fn with_high<const SHIFT: u32>(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// `codes | 16` where the bit is set, of 64.
+    unsafe fn with_fifth(codes: Self::Bytes, bits: u64) -> Self::Bytes;
     /// `byte >> SHIFT & 3`.
     unsafe fn codes<const SHIFT: u32>(bytes: Self::Bytes) -> Self::Bytes;
 
-    /// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`; codes are 0 to 3, acts are signed.
+    /// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`; codes are below 128, acts are signed.
     unsafe fn dot(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints;
+    /// What is added to signed bytes before [`dot_signed`](Self::dot_signed): 128 where the product of bytes
+    /// takes codes without a sign, else 0.
+    const ZERO: u8;
+    /// The codes of signed bytes: [`ZERO`](Self::ZERO) more.
+    unsafe fn signed_codes(bytes: Self::Bytes) -> Self::Bytes;
+    /// As [`dot`](Self::dot) with codes of [`signed_codes`](Self::signed_codes); acts are above -128.
+    unsafe fn dot_signed(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints;
     /// Four times [`dot`](Self::dot).
     #[inline(always)]
     unsafe fn dot4(acc: Self::Ints, codes: [Self::Bytes; 4], acts: [Self::Bytes; 4]) -> Self::Ints {
@@ -144,6 +175,12 @@ pub unsafe trait Lanes: Copy + 'static {
         // SAFETY: as for this function.
         unsafe { Self::load_ints(sums.as_ptr()) }
     }
+    /// Of 16 vectors the sums of the first and the last 8: each one lane of two vectors.
+    unsafe fn sums_of_8(vectors: &[Self::Ints; 16]) -> [Self::Ints; 2];
+    /// The same of 4 at a time.
+    unsafe fn sums_of_4(vectors: &[Self::Ints; 16]) -> [Self::Ints; 4];
+    /// The f16 in the low halves of 16 integers.
+    unsafe fn halves_to_floats(ints: Self::Ints) -> Self::Floats;
     /// Nearest floats.
     unsafe fn to_floats(ints: Self::Ints) -> Self::Floats;
     /// `max(a, bits of |x|)`, signed, the bits without the sign.

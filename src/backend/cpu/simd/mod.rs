@@ -34,7 +34,7 @@ mod wasm;
 use super::aligned::Aligned;
 use super::pool::Tile;
 use crate::program::ActQuant;
-use by_block::{Blocks, codes};
+use by_block::{Blocks, codes, few_bits, look_up};
 use float::{Float, blocks, k_blocks, points, trits};
 use ggml_types::types;
 use lanes::Lanes;
@@ -146,6 +146,8 @@ pub struct BlockKernels {
     pub q5_0: BlockFn,
     /// With Q5_1 rows.
     pub q5_1: BlockFn,
+    /// With Q8_0 rows.
+    pub q8_0: BlockFn,
     /// With Q2_K rows.
     pub q2_k: BlockFn,
     /// With Q3_K rows.
@@ -156,6 +158,22 @@ pub struct BlockKernels {
     pub q5_k: BlockFn,
     /// With Q6_K rows.
     pub q6_k: BlockFn,
+    /// With IQ4_NL rows.
+    pub iq4_nl: BlockFn,
+    /// With IQ4_XS rows.
+    pub iq4_xs: BlockFn,
+    /// With MXFP4 rows.
+    pub mxfp4: BlockFn,
+    /// With Q1_0 rows.
+    pub q1_0: BlockFn,
+    /// With Q2_0 rows.
+    pub q2_0: BlockFn,
+    /// With PQ2_0 rows.
+    pub pq2_0: BlockFn,
+    /// With TQ2_0 rows.
+    pub tq2_0: BlockFn,
+    /// With TQ1_0 rows.
+    pub tq1_0: BlockFn,
 }
 
 /// Multiplies weight rows with activation rows that are int8 by block, and finishes the tile.
@@ -197,6 +215,7 @@ pub struct Product<'a> {
 
 impl Product<'_> {
     /// Bytes of the weights of output `output`; the last one's, if there is no such output.
+    #[inline(always)]
     fn row(&self, output: usize) -> &[u8] {
         let output = output.min(self.weights.len() / self.row_bytes - 1);
         &self.weights[output * self.row_bytes..][..self.row_bytes]
@@ -216,6 +235,7 @@ impl Product<'_> {
     }
 
     /// Finishes one element: `out` is the place, `col` its column within the tile, `value` the product.
+    #[inline(always)]
     fn finish(&self, out: &mut f32, col: usize, value: f32) {
         let value = value * self.factor;
         let value = self.bias.map_or(value, |bias| value + bias[col]);
@@ -237,8 +257,8 @@ const PIECE_UNITS: usize = 2;
 /// Activation rows that pass over a piece of unpacked weights, at most; their sums wait in memory.
 const SUMMED_ROWS: usize = 512;
 
-/// Inputs of 16 weight rows that are unpacked together for activations that are int8 by block: a third of a
-/// first cache of 48 KiB, as codes in the order of the rows and in that of the inputs.
+/// Inputs of 16 weight rows that are unpacked together for activations that are int8 by block: a sixth of a
+/// first cache of 48 KiB.
 const BLOCK_PIECE: usize = 512;
 
 /// Activation rows of a block of the int8 matrix product, at most.
@@ -277,7 +297,7 @@ impl ScratchSize {
     /// For activations that are int8 by block.
     pub fn of_blocks() -> Self {
         let elems = by_block::TOGETHER * BLOCK_PIECE;
-        let (codes, floats, sums) = (2 * elems, 2 * elems / 16, by_block::TOGETHER * SUMMED_ROWS);
+        let (codes, floats, sums) = (by_block::CODES, 2 * elems / 16, by_block::TOGETHER * SUMMED_ROWS);
         Self { codes, floats, sums, ..Self::default() }
     }
 
@@ -377,11 +397,13 @@ pub struct BlockRows<'a> {
 
 impl<'a> BlockRows<'a> {
     /// Bytes of a row.
+    #[inline]
     pub const fn stride(cols: usize) -> usize {
         padded(cols) + cols.div_ceil(ActQuant::BLOCK) * size_of::<[f32; 4]>()
     }
 
     /// The row's values and blocks.
+    #[inline(always)]
     pub fn row(&self, row: usize) -> (&'a [i8], &'a [[f32; 4]]) {
         let stride = Self::stride(self.cols);
         let (q, blocks) = self.bytes[row * stride..][..stride].split_at(padded(self.cols));
@@ -415,9 +437,14 @@ pub const fn interleaved(k: usize) -> usize {
 }
 
 /// Length of a row of `cols` int8 values, padding included.
+#[inline]
 pub const fn padded(cols: usize) -> usize {
     cols.next_multiple_of(UNIT)
 }
+
+/// Whether tables of vector kernels have products with activations that are int8 by block. A module for
+/// browsers is fetched, and they would be a tenth of it: the definition serves there, which is of floats.
+pub const BLOCK_PRODUCTS: bool = cfg!(not(target_arch = "wasm32"));
 
 /// The fastest kernels for this machine.
 pub fn best() -> &'static Kernels {
@@ -512,22 +539,35 @@ const fn table<L: Lanes, T: Lanes>(name: &'static str) -> Kernels {
         tq1_0_float: float::<L, trits::Tq1_0>,
         tq2_0_float: float::<L, trits::Tq2_0>,
         round_blocks: |x, q, blocks| L::vectorize(RoundBlocks { x, q, blocks }),
+        #[cfg(not(target_arch = "wasm32"))]
         blocks: Some(&const { block_table::<T>() }),
+        #[cfg(target_arch = "wasm32")]
+        blocks: None,
         real: &const { real::table::<L>() },
     }
 }
 
+#[cfg_attr(target_arch = "wasm32", allow(dead_code))]
 const fn block_table<T: Lanes>() -> BlockKernels {
     BlockKernels {
         q4_0: block::<T, codes::Q4_0>,
         q4_1: block::<T, codes::Q4_1>,
         q5_0: block::<T, codes::Q5_0>,
         q5_1: block::<T, codes::Q5_1>,
+        q8_0: block::<T, codes::Q8_0>,
         q2_k: block::<T, codes::Q2K>,
         q3_k: block::<T, codes::Q3K>,
         q4_k: block::<T, codes::Q4K>,
         q5_k: block::<T, codes::Q5K>,
         q6_k: block::<T, codes::Q6K>,
+        iq4_nl: block::<T, look_up::Iq4Nl>,
+        iq4_xs: block::<T, look_up::Iq4Xs>,
+        mxfp4: block::<T, look_up::Mxfp4>,
+        q1_0: block::<T, few_bits::Q1_0>,
+        q2_0: block::<T, few_bits::TwoBits<64>>,
+        pq2_0: block::<T, few_bits::TwoBits<128>>,
+        tq2_0: block::<T, few_bits::Tq2_0>,
+        tq1_0: block::<T, few_bits::Tq1_0>,
     }
 }
 

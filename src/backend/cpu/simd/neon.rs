@@ -64,6 +64,94 @@ unsafe impl Lanes for Neon {
         [vreinterpretq_u8_u32(vdupq_n_u32(p.cast::<u32>().read_unaligned())); 4]
     }
     #[inline(always)]
+    unsafe fn turned(rows: [Self::Bytes; 16]) -> [Self::Bytes; 16] {
+        let mut columns = rows;
+        for quarter in 0..4 {
+            for four in 0..4 {
+                let mut v = [vdupq_n_u32(0); 4];
+                for i in 0..4 {
+                    v[i] = vreinterpretq_u32_u8(rows[4 * four + i][quarter]);
+                }
+                let turned = turned4(v);
+                for i in 0..4 {
+                    columns[4 * quarter + i][four] = vreinterpretq_u8_u32(turned[i]);
+                }
+            }
+        }
+        columns
+    }
+    #[inline(always)]
+    unsafe fn quads(rows: &[*const u8; 16]) -> [Self::Ints; 4] {
+        let mut words = [[vdupq_n_s32(0); 4]; 4];
+        for four in 0..4 {
+            let mut v = [vdupq_n_u32(0); 4];
+            for i in 0..4 {
+                v[i] = vreinterpretq_u32_u8(vld1q_u8(rows[4 * four + i]));
+            }
+            let turned = turned4(v);
+            for i in 0..4 {
+                words[i][four] = vreinterpretq_s32_u32(turned[i]);
+            }
+        }
+        words
+    }
+    #[inline(always)]
+    unsafe fn fields(p: *const u8, low: u32, high: u32, mask: u8) -> Self::Bytes {
+        // A left shift by a negative number is one to the right.
+        let (low, high) = (vdupq_n_s8(-(low as i8)), vdupq_n_s8(-(high as i8)));
+        let (first, second) = (vld1q_u8(p), vld1q_u8(p.add(16)));
+        let (bytes, shifts) = ([first, second, first, second], [low, low, high, high]);
+        let shifted = quarters!(vshlq_u8, bytes, shifts);
+        quarters!(vandq_u8, shifted, [vdupq_n_u8(mask); 4])
+    }
+    #[inline(always)]
+    unsafe fn load_halves(p: *const u8, q: *const u8) -> Self::Bytes {
+        [vld1q_u8(p), vld1q_u8(p.add(16)), vld1q_u8(q), vld1q_u8(q.add(16))]
+    }
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8, q: *const u8) -> Self::Bytes {
+        let (p, q, mask) = (vld1q_u8(p), vld1q_u8(q), vdupq_n_u8(15));
+        [vandq_u8(p, mask), vshrq_n_u8::<4>(p), vandq_u8(q, mask), vshrq_n_u8::<4>(q)]
+    }
+    #[inline(always)]
+    unsafe fn load_quarters(p: [*const u8; 4]) -> Self::Bytes {
+        [vld1q_u8(p[0]), vld1q_u8(p[1]), vld1q_u8(p[2]), vld1q_u8(p[3])]
+    }
+    #[inline(always)]
+    unsafe fn trits(bytes: Self::Bytes, powers: &[u8; 64]) -> Self::Bytes {
+        let rest = quarters!(vmulq_u8, bytes, Self::load_bytes(powers.as_ptr()));
+        let a_third = quarters!(vcgeq_u8, rest, [vdupq_n_u8(86); 4]);
+        let two_thirds = quarters!(vcgeq_u8, rest, [vdupq_n_u8(171); 4]);
+        let minus = quarters!(vaddq_u8, a_third, two_thirds);
+        quarters!(vsubq_u8, [vdupq_n_u8(0); 4], minus)
+    }
+    #[inline(always)]
+    unsafe fn look_up(indices: Self::Bytes, table: &[i8; 16]) -> Self::Bytes {
+        quarters!(vqtbl1q_u8, [vld1q_u8(table.as_ptr().cast()); 4], indices)
+    }
+    #[inline(always)]
+    unsafe fn as_bytes(ints: Self::Ints) -> Self::Bytes {
+        quarters!(vreinterpretq_u8_s32, ints)
+    }
+    #[inline(always)]
+    unsafe fn with_high<const SHIFT: u32>(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
+        let shifted = quarters!(vshlq_u8, b, [vdupq_n_s8(SHIFT as i8); 4]);
+        quarters!(vorrq_u8, a, shifted)
+    }
+    #[inline(always)]
+    unsafe fn with_fifth(codes: Self::Bytes, bits: u64) -> Self::Bytes {
+        // Byte `i` gets the byte with its bit, and keeps that bit.
+        let (bytes, each) = (vreinterpretq_u8_u64(vdupq_n_u64(bits)), vdupq_n_u64(0x8040_2010_0804_0201));
+        let (each, fifth) = (vreinterpretq_u8_u64(each), vdupq_n_u8(16));
+        let order = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
+        let mut with = codes;
+        for i in 0..4 {
+            let of_bit = vqtbl1q_u8(bytes, vaddq_u8(order, vdupq_n_u8(2 * i as u8)));
+            with[i] = vorrq_u8(codes[i], vandq_u8(vtstq_u8(of_bit, each), fifth));
+        }
+        with
+    }
+    #[inline(always)]
     unsafe fn codes<const SHIFT: u32>(bytes: Self::Bytes) -> Self::Bytes {
         // A left shift by a negative number is one to the right.
         let (shift, three) = ([vdupq_n_s8(-(SHIFT as i8)); 4], [vdupq_n_u8(3); 4]);
@@ -73,6 +161,15 @@ unsafe impl Lanes for Neon {
 
     #[inline(always)]
     unsafe fn dot(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
+        quarters!(sdot, acc, codes, acts)
+    }
+    const ZERO: u8 = 0;
+    #[inline(always)]
+    unsafe fn signed_codes(bytes: Self::Bytes) -> Self::Bytes {
+        bytes
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
         quarters!(sdot, acc, codes, acts)
     }
     #[inline(always)]
@@ -142,6 +239,30 @@ unsafe impl Lanes for Neon {
     #[inline(always)]
     unsafe fn sum_ints(ints: Self::Ints) -> i32 {
         vaddvq_s32(vaddq_s32(vaddq_s32(ints[0], ints[1]), vaddq_s32(ints[2], ints[3])))
+    }
+    #[inline(always)]
+    unsafe fn sums_of_8(vectors: &[Self::Ints; 16]) -> [Self::Ints; 2] {
+        let [a, b, c, d] = Self::sums_of_4(vectors);
+        [Self::add_ints(a, b), Self::add_ints(c, d)]
+    }
+    #[inline(always)]
+    unsafe fn sums_of_4(vectors: &[Self::Ints; 16]) -> [Self::Ints; 4] {
+        let mut sums = [[vdupq_n_s32(0); 4]; 4];
+        for quarter in 0..4 {
+            for four in 0..4 {
+                let first = 4 * four;
+                let low = vpaddq_s32(vectors[first][quarter], vectors[first + 1][quarter]);
+                let high = vpaddq_s32(vectors[first + 2][quarter], vectors[first + 3][quarter]);
+                sums[quarter][four] = vpaddq_s32(low, high);
+            }
+        }
+        sums
+    }
+    #[inline(always)]
+    unsafe fn halves_to_floats(ints: Self::Ints) -> Self::Floats {
+        let words = quarters!(vmovn_s32, ints);
+        let halves = quarters!(vreinterpret_u8_s16, words);
+        quarters!(widen_f16, halves)
     }
     #[inline(always)]
     unsafe fn to_floats(ints: Self::Ints) -> Self::Floats {
@@ -327,6 +448,21 @@ unsafe fn sdot(acc: int32x4_t, codes: uint8x16_t, acts: uint8x16_t) -> int32x4_t
         options(pure, nomem, nostack, preserves_flags)
     );
     acc
+}
+
+/// Rows and columns of four rows exchanged.
+#[inline(always)]
+unsafe fn turned4(v: [uint32x4_t; 4]) -> [uint32x4_t; 4] {
+    // Columns `c` and `2 + c` of two rows, for each `c`.
+    let first = [vtrn1q_u32(v[0], v[1]), vtrn2q_u32(v[0], v[1])];
+    let second = [vtrn1q_u32(v[2], v[3]), vtrn2q_u32(v[2], v[3])];
+    let mut columns = v;
+    for c in 0..2 {
+        let (a, b) = (vreinterpretq_u64_u32(first[c]), vreinterpretq_u64_u32(second[c]));
+        columns[c] = vreinterpretq_u32_u64(vtrn1q_u64(a, b));
+        columns[2 + c] = vreinterpretq_u32_u64(vtrn2q_u64(a, b));
+    }
+    columns
 }
 
 /// The floats at 16 indices, their last bytes changed by `turn`.

@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::lanes::{Kernel, Lanes};
-use super::{MAX_ACT, RowQuant, by_block, interleaved, padded};
+use super::{MAX_ACT, RowQuant, interleaved, padded};
+use crate::program::ActQuant;
 
 /// [`Kernels::quantise`](super::Kernels::quantise).
 pub struct Quantise<'a> {
@@ -58,7 +59,7 @@ impl Kernel for Quantise<'_> {
     }
 }
 
-/// [`Kernels::round_blocks`](super::Kernels::round_blocks): plain code that the compiler vectorises.
+/// [`Kernels::round_blocks`](super::Kernels::round_blocks).
 pub struct RoundBlocks<'a> {
     pub x: &'a [f32],
     pub q: &'a mut [i8],
@@ -70,6 +71,73 @@ impl Kernel for RoundBlocks<'_> {
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        by_block::round(self.x, self.q, self.blocks);
+        // SAFETY: as for this function.
+        unsafe { round_blocks_in_vectors::<L>(self.x, self.q, self.blocks) }
     }
+}
+
+/// Rounds a row: `q` is `[x.len()]`, and each of `blocks` gets the scale of 32 inputs, the scaled sums of the
+/// first and last 16 of them, and that of all. See
+/// [`ActQuant::I8PerBlock`](crate::program::ActQuant::I8PerBlock).
+#[inline(always)]
+pub fn round_blocks(x: &[f32], q: &mut [i8], blocks: &mut [[f32; 4]]) {
+    let parts = x.chunks(ActQuant::BLOCK).zip(q.chunks_mut(ActQuant::BLOCK));
+    for ((x, q), block) in parts.zip(blocks) {
+        let absmax = x.iter().fold(0.0_f32, |max, x| if x.abs() > max { x.abs() } else { max });
+        let finite = x.iter().all(|x| x.is_finite());
+        let (scale, inverse) = scale_of(if finite { absmax } else { f32::INFINITY });
+        let mut sums = [0; 2];
+        for (i, (x, q)) in x.iter().zip(q).enumerate() {
+            *q = (x * inverse).round_ties_even() as i8;
+            sums[i / 16] += i32::from(*q);
+        }
+        *block = of_block(scale, sums);
+    }
+}
+
+/// [`round_blocks`] in vectors.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn round_blocks_in_vectors<L: Lanes>(x: &[f32], q: &mut [i8], blocks: &mut [[f32; 4]]) {
+    let whole = x.len() / ActQuant::BLOCK;
+    for i in 0..whole {
+        let (x, q) = (&x[32 * i..][..32], &mut q[32 * i..][..32]);
+        // SAFETY: as for this function; there are twice 16.
+        unsafe {
+            let (first, second) = (L::load(x.as_ptr()), L::load(x.as_ptr().add(16)));
+            // As integers, the bits of magnitudes have their order, with NaN above everything.
+            let largest = L::max_magnitude(L::max_magnitude(L::splat_int(0), first), second);
+            let (scale, inverse) = scale_of(f32::from_bits(L::largest(largest) as u32));
+            let mut halves = [first, second];
+            if inverse == 0.0 {
+                halves = [L::splat(0.0); 2];
+            }
+            let mut sums = [0; 2];
+            for half in 0..2 {
+                let values = L::round(L::mul(halves[half], L::splat(inverse)));
+                L::store_i8(q.as_mut_ptr().add(16 * half), values);
+                sums[half] = L::sum_ints(values);
+            }
+            blocks[i] = of_block(scale, sums);
+        }
+    }
+    let at = whole * ActQuant::BLOCK;
+    round_blocks(&x[at..], &mut q[at..], &mut blocks[whole..]);
+}
+
+/// The scale of a block with that largest magnitude, and its inverse; infinite where one is not a number.
+#[inline(always)]
+fn scale_of(absmax: f32) -> (f32, f32) {
+    match absmax {
+        _ if !absmax.is_finite() => (f32::NAN, 0.0),
+        ..ActQuant::NOTHING => (0.0, 0.0),
+        _ => (absmax / 127.0, 127.0 / absmax),
+    }
+}
+
+#[inline(always)]
+fn of_block(scale: f32, sums: [i32; 2]) -> [f32; 4] {
+    [scale, scale * sums[0] as f32, scale * sums[1] as f32, scale * (sums[0] + sums[1]) as f32]
 }

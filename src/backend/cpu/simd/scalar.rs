@@ -4,7 +4,8 @@ use ggml_types::{QuantType, types};
 use half::{bf16, f16};
 
 use super::{
-    F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, by_block, interleaved, padded, real,
+    F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, interleaved, padded,
+    quantise::round_blocks, real,
 };
 
 pub(super) static KERNELS: Kernels = Kernels {
@@ -46,7 +47,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     iq3_s: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq3S),
     tq1_0_float: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Tq1_0),
     tq2_0_float: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Tq2_0),
-    round_blocks: by_block::round,
+    round_blocks,
     blocks: None,
     real: &real::PLAIN,
 };

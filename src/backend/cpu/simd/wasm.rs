@@ -9,6 +9,7 @@
 use std::arch::wasm32::*;
 
 use super::lanes::{Kernel, Lanes};
+use shuffles::{look_up, turned4, widen_f16};
 
 /// `simd128`.
 #[derive(Clone, Copy)]
@@ -30,6 +31,8 @@ macro_rules! quarters_by {
         [$op($x[0], $by), $op($x[1], $by), $op($x[2], $by), $op($x[3], $by)]
     };
 }
+
+mod shuffles;
 
 /// Byte `$j` of each of 16 floats.
 macro_rules! byte_of_each {
@@ -120,6 +123,98 @@ unsafe impl Lanes for Simd128 {
         [v128_load32_splat(p.cast()); 4]
     }
     #[inline(always)]
+    unsafe fn turned(rows: [Self::Bytes; 16]) -> [Self::Bytes; 16] {
+        let mut columns = rows;
+        for quarter in 0..4 {
+            for four in 0..4 {
+                let mut v = [u8x16_splat(0); 4];
+                for i in 0..4 {
+                    v[i] = rows[4 * four + i][quarter];
+                }
+                let turned = turned4(v);
+                for i in 0..4 {
+                    columns[4 * quarter + i][four] = turned[i];
+                }
+            }
+        }
+        columns
+    }
+    #[inline(always)]
+    unsafe fn quads(rows: &[*const u8; 16]) -> [Self::Ints; 4] {
+        let mut words = [[i32x4_splat(0); 4]; 4];
+        for four in 0..4 {
+            let mut v = [i32x4_splat(0); 4];
+            for i in 0..4 {
+                v[i] = v128_load(rows[4 * four + i].cast());
+            }
+            let turned = turned4(v);
+            for i in 0..4 {
+                words[i][four] = turned[i];
+            }
+        }
+        words
+    }
+    #[inline(always)]
+    unsafe fn fields(p: *const u8, low: u32, high: u32, mask: u8) -> Self::Bytes {
+        let (first, second) = (v128_load(p.cast()), v128_load(p.add(16).cast()));
+        let shifted =
+            [u8x16_shr(first, low), u8x16_shr(second, low), u8x16_shr(first, high), u8x16_shr(second, high)];
+        quarters_by!(v128_and, shifted, u8x16_splat(mask))
+    }
+    #[inline(always)]
+    unsafe fn load_halves(p: *const u8, q: *const u8) -> Self::Bytes {
+        let (p, q) = (p.cast::<v128>(), q.cast::<v128>());
+        [v128_load(p), v128_load(p.add(1)), v128_load(q), v128_load(q.add(1))]
+    }
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8, q: *const u8) -> Self::Bytes {
+        let (p, q, mask) = (v128_load(p.cast()), v128_load(q.cast()), u8x16_splat(15));
+        [v128_and(p, mask), u8x16_shr(p, 4), v128_and(q, mask), u8x16_shr(q, 4)]
+    }
+    #[inline(always)]
+    unsafe fn load_quarters(p: [*const u8; 4]) -> Self::Bytes {
+        [v128_load(p[0].cast()), v128_load(p[1].cast()), v128_load(p[2].cast()), v128_load(p[3].cast())]
+    }
+    #[inline(always)]
+    unsafe fn trits(bytes: Self::Bytes, powers: &[u8; 64]) -> Self::Bytes {
+        let (low, mut digits) = (u16x8_splat(0xff), bytes);
+        for i in 0..4 {
+            let powers = v128_and(v128_load(powers.as_ptr().add(16 * i).cast()), low);
+            let even = i16x8_mul(v128_and(bytes[i], low), powers);
+            let odd = i16x8_mul(v128_andnot(bytes[i], low), powers);
+            let rest = v128_or(v128_and(even, low), odd);
+            let (a_third, two_thirds) = (u8x16_ge(rest, u8x16_splat(86)), u8x16_ge(rest, u8x16_splat(171)));
+            digits[i] = i8x16_neg(i8x16_add(a_third, two_thirds));
+        }
+        digits
+    }
+    #[inline(always)]
+    unsafe fn look_up(indices: Self::Bytes, table: &[i8; 16]) -> Self::Bytes {
+        quarters!(u8x16_swizzle, [v128_load(table.as_ptr().cast()); 4], indices)
+    }
+    #[inline(always)]
+    unsafe fn as_bytes(ints: Self::Ints) -> Self::Bytes {
+        ints
+    }
+    #[inline(always)]
+    unsafe fn with_high<const SHIFT: u32>(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
+        let shifted = quarters_by!(u8x16_shl, b, SHIFT);
+        quarters!(v128_or, a, shifted)
+    }
+    #[inline(always)]
+    unsafe fn with_fifth(codes: Self::Bytes, bits: u64) -> Self::Bytes {
+        // Byte `i` gets the byte with its bit, and keeps that bit.
+        let (bytes, each) = (u64x2_splat(bits), u64x2_splat(0x8040_2010_0804_0201));
+        let order = u8x16(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+        let mut with = codes;
+        for i in 0..4 {
+            let of_bit = u8x16_swizzle(bytes, u8x16_add(order, u8x16_splat(2 * i as u8)));
+            let set = u8x16_eq(v128_and(of_bit, each), each);
+            with[i] = v128_or(codes[i], v128_and(set, u8x16_splat(16)));
+        }
+        with
+    }
+    #[inline(always)]
     unsafe fn codes<const SHIFT: u32>(bytes: Self::Bytes) -> Self::Bytes {
         let shifted = quarters_by!(u8x16_shr, bytes, SHIFT);
         quarters_by!(v128_and, shifted, u8x16_splat(3))
@@ -128,6 +223,15 @@ unsafe impl Lanes for Simd128 {
     #[inline(always)]
     unsafe fn dot(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
         quarters!(dot16, acc, codes, acts)
+    }
+    const ZERO: u8 = 0;
+    #[inline(always)]
+    unsafe fn signed_codes(bytes: Self::Bytes) -> Self::Bytes {
+        bytes
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
+        quarters!(dot_signed16, acc, codes, acts)
     }
     #[inline(always)]
     unsafe fn no_sums() -> Self::Sums {
@@ -213,6 +317,39 @@ unsafe impl Lanes for Simd128 {
         let four = i32x4_add(i32x4_add(ints[0], ints[1]), i32x4_add(ints[2], ints[3]));
         let two = i32x4_add(four, i32x4_shuffle::<2, 3, 0, 1>(four, four));
         i32x4_extract_lane::<0>(two) + i32x4_extract_lane::<1>(two)
+    }
+    #[inline(always)]
+    unsafe fn sums_of_8(vectors: &[Self::Ints; 16]) -> [Self::Ints; 2] {
+        let [a, b, c, d] = Self::sums_of_4(vectors);
+        [Self::add_ints(a, b), Self::add_ints(c, d)]
+    }
+    #[inline(always)]
+    unsafe fn sums_of_4(vectors: &[Self::Ints; 16]) -> [Self::Ints; 4] {
+        let mut sums = [[i32x4_splat(0); 4]; 4];
+        for quarter in 0..4 {
+            for four in 0..4 {
+                let mut v = [i32x4_splat(0); 4];
+                for i in 0..4 {
+                    v[i] = vectors[4 * four + i][quarter];
+                }
+                let turned = turned4(v);
+                let (low, high) = (i32x4_add(turned[0], turned[1]), i32x4_add(turned[2], turned[3]));
+                sums[quarter][four] = i32x4_add(low, high);
+            }
+        }
+        sums
+    }
+    #[inline(always)]
+    unsafe fn halves_to_floats(ints: Self::Ints) -> Self::Floats {
+        // The first four words of eight are looked at.
+        let low = quarters_by!(v128_and, ints, u32x4_splat(0xffff));
+        let words = [
+            u16x8_narrow_i32x4(low[0], low[0]),
+            u16x8_narrow_i32x4(low[1], low[1]),
+            u16x8_narrow_i32x4(low[2], low[2]),
+            u16x8_narrow_i32x4(low[3], low[3]),
+        ];
+        quarters!(widen_f16, words)
     }
     #[inline(always)]
     unsafe fn to_floats(ints: Self::Ints) -> Self::Floats {
@@ -427,40 +564,12 @@ unsafe fn dot16(acc: v128, codes: v128, acts: v128) -> v128 {
     i32x4_add(acc, i32x4_add(even, odd))
 }
 
-/// The floats at 16 indices, their last bytes changed by `turn`.
+/// The same of bytes with a sign.
 #[inline(always)]
-unsafe fn look_up(table: [v128; 4], index: v128, turn: v128) -> [v128; 4] {
-    let bytes = quarters_by!(u8x16_swizzle, table, index);
-    let last = v128_xor(bytes[3], turn);
-    let low = [zip_low(bytes[0], bytes[1]), zip_high(bytes[0], bytes[1])];
-    let high = [zip_low(bytes[2], last), zip_high(bytes[2], last)];
-    [
-        i16x8_shuffle::<0, 8, 1, 9, 2, 10, 3, 11>(low[0], high[0]),
-        i16x8_shuffle::<4, 12, 5, 13, 6, 14, 7, 15>(low[0], high[0]),
-        i16x8_shuffle::<0, 8, 1, 9, 2, 10, 3, 11>(low[1], high[1]),
-        i16x8_shuffle::<4, 12, 5, 13, 6, 14, 7, 15>(low[1], high[1]),
-    ]
-}
-
-#[inline(always)]
-unsafe fn zip_low(a: v128, b: v128) -> v128 {
-    i8x16_shuffle::<0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23>(a, b)
-}
-
-#[inline(always)]
-unsafe fn zip_high(a: v128, b: v128) -> v128 {
-    i8x16_shuffle::<8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31>(a, b)
-}
-
-/// The first four f16 as floats.
-#[inline(always)]
-unsafe fn widen_f16(halves: v128) -> v128 {
-    let words = u32x4_extend_low_u16x8(halves);
-    let sign = u32x4_shl(v128_and(words, u32x4_splat(0x8000)), 16);
-    let magnitude = u32x4_shl(v128_and(words, u32x4_splat(0x7fff)), 13);
-    // Exponents differ by 112, for numbers below the normal ones too: the product is exact.
-    let float = f32x4_mul(magnitude, f32x4_splat(f32::from_bits(0x7780_0000)));
-    // Infinities and what is no number.
-    let special = v128_and(i32x4_ge(magnitude, u32x4_splat(0x0f80_0000)), u32x4_splat(0x7f80_0000));
-    v128_or(v128_or(float, special), sign)
+unsafe fn dot_signed16(acc: v128, weights: v128, acts: v128) -> v128 {
+    // Bytes with even numbers, then those with odd ones, as words.
+    let (left, right) = (i16x8_shl(weights, 8), i16x8_shl(acts, 8));
+    let even = i32x4_dot_i16x8(i16x8_shr(left, 8), i16x8_shr(right, 8));
+    let odd = i32x4_dot_i16x8(i16x8_shr(weights, 8), i16x8_shr(acts, 8));
+    i32x4_add(acc, i32x4_add(even, odd))
 }

@@ -1,24 +1,60 @@
-//! Weight types as unsigned codes of up to 7 bits, with a scale and an offset for each group: plain code that
-//! the compiler vectorises.
+//! Weight types as codes, with a scale and perhaps an offset for each group.
+#![allow(unsafe_code)]
 
-use half::f16;
+use super::super::lanes::Lanes;
 
-/// A type whose weights are `scale x code + offset`.
+/// A type whose weights are `scale x (code - zero) + minimum`.
 pub trait Coded {
-    /// Weights of a block, and its bytes.
+    /// Weights of a block, 32 to 256, and its bytes.
     const BLOCK: usize;
     const BYTES: usize;
-    /// Weights under one scale and offset: 16 or 32.
+    /// Weights under one scale: 16 or 32.
     const GROUP: usize;
+    /// The zero of codes below 128; `None` for signed bytes, whose zero is [`Lanes::ZERO`].
+    const ZERO: Option<u8>;
+    /// Whether groups have a minimum.
+    const MINIMUMS: bool = false;
+    /// Where a block with nothing but one f16 scale has it.
+    const SCALE: usize = 0;
+    /// Bytes that [`head`](Self::head) keeps of a block: the one scale, unless a type says otherwise.
+    const HEAD: usize = 2;
 
-    /// Writes the codes of a block, below 128, and its groups' scales and offsets.
-    fn unpack(block: &[u8], codes: &mut [u8], groups: &mut [[f32; 2]; 16]);
+    /// The codes of 64 weights. They begin at weight `64 STEP` of the block; of blocks of 32, `next` is the
+    /// second one.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; the blocks are there.
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes;
+
+    /// Copies what [`groups`](Self::groups) reads of a block.
+    ///
+    /// # Safety
+    /// The block is there, and room for [`HEAD`](Self::HEAD) bytes.
+    #[inline(always)]
+    unsafe fn head(block: *const u8, head: *mut u8) {
+        // SAFETY: as for this function.
+        unsafe { copy2(block.add(Self::SCALE), head) }
+    }
+
+    /// The scales of 16 blocks from their heads, `[16, HEAD]`, and their minimums where there are such: both
+    /// are `[groups, 16]`.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; the heads are there, and room for the floats.
+    #[inline(always)]
+    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, _minimums: *mut f32) {
+        for group in 0..Self::BLOCK / Self::GROUP {
+            // SAFETY: as for this function.
+            unsafe { L::store(scales.add(16 * group), L::load_f16(heads)) };
+        }
+    }
 }
 
 pub struct Q4_0;
 pub struct Q4_1;
 pub struct Q5_0;
 pub struct Q5_1;
+pub struct Q8_0;
 pub struct Q2K;
 pub struct Q3K;
 pub struct Q4K;
@@ -29,12 +65,12 @@ impl Coded for Q4_0 {
     const BLOCK: usize = 32;
     const BYTES: usize = 18;
     const GROUP: usize = 32;
+    const ZERO: Option<u8> = Some(8);
 
     #[inline(always)]
-    fn unpack(block: &[u8], codes: &mut [u8], groups: &mut [[f32; 2]; 16]) {
-        let scale = half(block, 0);
-        groups[0] = [scale, -8.0 * scale];
-        nibbles(&block[2..18], codes);
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe { L::nibbles(block.add(2), next.add(2)) }
     }
 }
 
@@ -42,11 +78,32 @@ impl Coded for Q4_1 {
     const BLOCK: usize = 32;
     const BYTES: usize = 20;
     const GROUP: usize = 32;
+    const ZERO: Option<u8> = Some(0);
+    const MINIMUMS: bool = true;
+    const HEAD: usize = 4;
 
     #[inline(always)]
-    fn unpack(block: &[u8], codes: &mut [u8], groups: &mut [[f32; 2]; 16]) {
-        groups[0] = [half(block, 0), half(block, 2)];
-        nibbles(&block[4..20], codes);
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe { L::nibbles(block.add(4), next.add(4)) }
+    }
+
+    #[inline(always)]
+    unsafe fn head(block: *const u8, head: *mut u8) {
+        // SAFETY: as for this function.
+        unsafe {
+            head.cast::<u32>().write_unaligned(block.cast::<u32>().read_unaligned());
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, minimums: *mut f32) {
+        // SAFETY: as for this function.
+        unsafe {
+            let halves = L::load_ints(heads.cast());
+            L::store(scales, L::halves_to_floats(halves));
+            L::store(minimums, L::halves_to_floats(L::shift_right(halves, 16)));
+        }
     }
 }
 
@@ -54,13 +111,12 @@ impl Coded for Q5_0 {
     const BLOCK: usize = 32;
     const BYTES: usize = 22;
     const GROUP: usize = 32;
+    const ZERO: Option<u8> = Some(16);
 
     #[inline(always)]
-    fn unpack(block: &[u8], codes: &mut [u8], groups: &mut [[f32; 2]; 16]) {
-        let scale = half(block, 0);
-        groups[0] = [scale, -16.0 * scale];
-        nibbles(&block[6..22], codes);
-        fifth_bits(&block[2..6], codes);
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe { fifth_bits::<L>(block.add(2), next.add(2)) }
     }
 }
 
@@ -68,12 +124,45 @@ impl Coded for Q5_1 {
     const BLOCK: usize = 32;
     const BYTES: usize = 24;
     const GROUP: usize = 32;
+    const ZERO: Option<u8> = Some(0);
+    const MINIMUMS: bool = true;
+    const HEAD: usize = 4;
 
     #[inline(always)]
-    fn unpack(block: &[u8], codes: &mut [u8], groups: &mut [[f32; 2]; 16]) {
-        groups[0] = [half(block, 0), half(block, 2)];
-        nibbles(&block[8..24], codes);
-        fifth_bits(&block[4..8], codes);
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe { fifth_bits::<L>(block.add(4), next.add(4)) }
+    }
+
+    #[inline(always)]
+    unsafe fn head(block: *const u8, head: *mut u8) {
+        // SAFETY: as for this function.
+        unsafe {
+            head.cast::<u32>().write_unaligned(block.cast::<u32>().read_unaligned());
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, minimums: *mut f32) {
+        // SAFETY: as for this function.
+        unsafe {
+            let halves = L::load_ints(heads.cast());
+            L::store(scales, L::halves_to_floats(halves));
+            L::store(minimums, L::halves_to_floats(L::shift_right(halves, 16)));
+        }
+    }
+}
+
+impl Coded for Q8_0 {
+    const BLOCK: usize = 32;
+    const BYTES: usize = 34;
+    const GROUP: usize = 32;
+    const ZERO: Option<u8> = None;
+
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe { L::signed_codes(L::load_halves(block.add(2), next.add(2))) }
     }
 }
 
@@ -81,12 +170,29 @@ impl Coded for Q4K {
     const BLOCK: usize = 256;
     const BYTES: usize = 144;
     const GROUP: usize = 32;
+    const ZERO: Option<u8> = Some(0);
+    const MINIMUMS: bool = true;
+    const HEAD: usize = 16;
 
     #[inline(always)]
-    fn unpack(block: &[u8], codes: &mut [u8], groups: &mut [[f32; 2]; 16]) {
-        k_groups(block, groups);
-        for (codes, packed) in codes.chunks_exact_mut(64).zip(block[16..].chunks_exact(32)) {
-            nibbles(packed, codes);
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe { L::fields(block.add(16 + 32 * STEP), 0, 4, 15) }
+    }
+
+    #[inline(always)]
+    unsafe fn head(block: *const u8, head: *mut u8) {
+        // SAFETY: as for this function.
+        unsafe {
+            copy16(block, head);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, minimums: *mut f32) {
+        // SAFETY: as for this function.
+        unsafe {
+            six_bits::<L>(heads, scales, minimums);
         }
     }
 }
@@ -95,17 +201,32 @@ impl Coded for Q5K {
     const BLOCK: usize = 256;
     const BYTES: usize = 176;
     const GROUP: usize = 32;
+    const ZERO: Option<u8> = Some(0);
+    const MINIMUMS: bool = true;
+    const HEAD: usize = 16;
 
     #[inline(always)]
-    fn unpack(block: &[u8], codes: &mut [u8], groups: &mut [[f32; 2]; 16]) {
-        k_groups(block, groups);
-        for (codes, packed) in codes.chunks_exact_mut(64).zip(block[48..].chunks_exact(32)) {
-            nibbles(packed, codes);
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe {
+            let low = L::fields(block.add(48 + 32 * STEP), 0, 4, 15);
+            L::with_high::<4>(low, L::fields(block.add(16), 2 * STEP as u32, 2 * STEP as u32 + 1, 1))
         }
-        for (group, codes) in codes.chunks_exact_mut(32).enumerate() {
-            for (code, high) in codes.iter_mut().zip(&block[16..48]) {
-                *code |= (high >> group & 1) << 4;
-            }
+    }
+
+    #[inline(always)]
+    unsafe fn head(block: *const u8, head: *mut u8) {
+        // SAFETY: as for this function.
+        unsafe {
+            copy16(block, head);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, minimums: *mut f32) {
+        // SAFETY: as for this function.
+        unsafe {
+            six_bits::<L>(heads, scales, minimums);
         }
     }
 }
@@ -114,14 +235,38 @@ impl Coded for Q2K {
     const BLOCK: usize = 256;
     const BYTES: usize = 84;
     const GROUP: usize = 16;
+    const ZERO: Option<u8> = Some(0);
+    const MINIMUMS: bool = true;
+    const HEAD: usize = 32;
 
     #[inline(always)]
-    fn unpack(block: &[u8], codes: &mut [u8], groups: &mut [[f32; 2]; 16]) {
-        let (scale, min) = (half(block, 80), half(block, 82));
-        for (group, packed) in groups.iter_mut().zip(block) {
-            *group = [scale * f32::from(packed & 15), -min * f32::from(packed >> 4)];
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe { two_bits::<L, STEP>(block.add(16)) }
+    }
+
+    #[inline(always)]
+    unsafe fn head(block: *const u8, head: *mut u8) {
+        // SAFETY: as for this function.
+        unsafe {
+            copy16(block, head);
+            head.add(16).cast::<u32>().write_unaligned(block.add(80).cast::<u32>().read_unaligned());
         }
-        two_bits(&block[16..80], codes);
+    }
+
+    #[inline(always)]
+    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, minimums: *mut f32) {
+        // SAFETY: as for this function.
+        unsafe {
+            let (packed, halves) = (rows::<L, 32>(heads), rows::<L, 32>(heads.add(16))[0]);
+            let scale = L::halves_to_floats(halves);
+            let minimum = L::mul(L::halves_to_floats(L::shift_right(halves, 16)), L::splat(-1.0));
+            for group in 0..16 {
+                let (word, at) = (packed[group / 4], group % 4 * 8);
+                L::store(scales.add(16 * group), L::mul(scale, bits::<L>(word, at, 15)));
+                L::store(minimums.add(16 * group), L::mul(minimum, bits::<L>(word, at + 4, 15)));
+            }
+        }
     }
 }
 
@@ -129,20 +274,48 @@ impl Coded for Q3K {
     const BLOCK: usize = 256;
     const BYTES: usize = 110;
     const GROUP: usize = 16;
+    const ZERO: Option<u8> = Some(4);
+    const HEAD: usize = 16;
 
     #[inline(always)]
-    fn unpack(block: &[u8], codes: &mut [u8], groups: &mut [[f32; 2]; 16]) {
-        let of_scales = half(block, 108);
-        for (i, group) in groups.iter_mut().enumerate() {
-            let low = block[96 + i % 8] >> (i / 8 * 4) & 15;
-            let high = block[104 + i % 4] >> (i / 4 * 2) & 3;
-            let scale = of_scales * (f32::from(low | high << 4) - 32.0);
-            *group = [scale, -4.0 * scale];
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe {
+            let high = L::fields(block, 2 * STEP as u32, 2 * STEP as u32 + 1, 1);
+            L::with_high::<2>(two_bits::<L, STEP>(block.add(32)), high)
         }
-        two_bits(&block[32..96], codes);
-        for (group, codes) in codes.chunks_exact_mut(32).enumerate() {
-            for (code, high) in codes.iter_mut().zip(&block[..32]) {
-                *code |= (high >> group & 1) << 2;
+    }
+
+    #[inline(always)]
+    unsafe fn head(block: *const u8, head: *mut u8) {
+        // SAFETY: as for this function.
+        unsafe {
+            copy16(block.add(94), head);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, _: *mut f32) {
+        // SAFETY: as for this function.
+        unsafe {
+            // Two other bytes, 12 of factors, and the f16.
+            let words = rows::<L, 16>(heads);
+            let mut packed = words;
+            for i in 0..3 {
+                let low = L::and(L::shift_right(words[i], 16), L::splat_int(0xffff));
+                packed[i] = L::or(low, L::shift_left(words[i + 1], 16));
+            }
+            let scale = L::halves_to_floats(L::shift_right(words[3], 16));
+            let (four, two) = (L::splat_int(0x0f0f_0f0f), L::splat_int(0x0303_0303));
+            for i in 0..4 {
+                let low = L::and(L::shift_right(packed[i % 2], i / 2 * 4), four);
+                let high = L::shift_left(L::and(L::shift_right(packed[2], 2 * i), two), 4);
+                let word = L::or(low, high);
+                let factors = bytes::<L>(word);
+                for byte in 0..4 {
+                    let factor = L::add(factors[byte], L::splat(-32.0));
+                    L::store(scales.add(16 * (4 * i + byte)), L::mul(scale, factor));
+                }
             }
         }
     }
@@ -152,71 +325,160 @@ impl Coded for Q6K {
     const BLOCK: usize = 256;
     const BYTES: usize = 210;
     const GROUP: usize = 16;
+    const ZERO: Option<u8> = None;
+    const HEAD: usize = 32;
 
     #[inline(always)]
-    fn unpack(block: &[u8], codes: &mut [u8], groups: &mut [[f32; 2]; 16]) {
-        let of_scales = half(block, 208);
-        for (group, scale) in groups.iter_mut().zip(&block[192..208]) {
-            let scale = of_scales * f32::from(scale.cast_signed());
-            *group = [scale, -32.0 * scale];
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe {
+            let four_times = L::unpack_q6(block.add(STEP / 2 * 64), block.add(128 + STEP / 2 * 32));
+            L::signed_codes(four_times[STEP % 2])
         }
-        // Of each half, 64 bytes have the low bits of 64 weights and of the 64 after them; 32 bytes have the
-        // high bits of four times 32.
-        for (i, codes) in codes.chunks_exact_mut(128).enumerate() {
-            nibbles(&block[64 * i..][..64], codes);
-            for (group, codes) in codes.chunks_exact_mut(32).enumerate() {
-                for (code, high) in codes.iter_mut().zip(&block[128 + 32 * i..][..32]) {
-                    *code |= (high >> (2 * group) & 3) << 4;
+    }
+
+    #[inline(always)]
+    unsafe fn head(block: *const u8, head: *mut u8) {
+        // SAFETY: as for this function.
+        unsafe {
+            copy16(block.add(192), head);
+            copy2(block.add(208), head.add(16));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, _: *mut f32) {
+        // SAFETY: as for this function.
+        unsafe {
+            let packed = rows::<L, 32>(heads);
+            // Codes count four times.
+            let halves = rows::<L, 32>(heads.add(16))[0];
+            let scale = L::mul(L::halves_to_floats(halves), L::splat(0.25));
+            for i in 0..4 {
+                // The sign of a byte is turned, which adds 128: of every second one at a time, as each needs
+                // room for what it carries.
+                let (every_second, sign) = (L::splat_int(0x00ff_00ff), L::splat_int(0x0080_0080));
+                let even = L::add_ints(L::and(packed[i], every_second), sign);
+                let odd = L::add_ints(L::and(L::shift_right(packed[i], 8), every_second), sign);
+                let factors = [
+                    bits::<L>(even, 0, 255),
+                    bits::<L>(odd, 0, 255),
+                    bits::<L>(even, 16, 255),
+                    bits::<L>(odd, 16, 255),
+                ];
+                for byte in 0..4 {
+                    let factor = L::add(factors[byte], L::splat(-128.0));
+                    L::store(scales.add(16 * (4 * i + byte)), L::mul(scale, factor));
                 }
             }
         }
     }
 }
 
+/// 32 fifth bits and 16 bytes of nibbles of two blocks.
+///
+/// # Safety
+/// As [`Lanes`]; the bytes are there.
 #[inline(always)]
-fn half(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
-}
-
-/// The low halves of all bytes, then the high ones.
-#[inline(always)]
-fn nibbles(packed: &[u8], codes: &mut [u8]) {
-    let (low, high) = codes.split_at_mut(packed.len());
-    for ((low, high), packed) in low.iter_mut().zip(high).zip(packed) {
-        (*low, *high) = (packed & 15, packed >> 4);
+unsafe fn fifth_bits<L: Lanes>(block: *const u8, next: *const u8) -> L::Bytes {
+    // SAFETY: as for this function.
+    unsafe {
+        let first = u64::from(block.cast::<u32>().read_unaligned());
+        let second = u64::from(next.cast::<u32>().read_unaligned());
+        L::with_fifth(L::nibbles(block.add(4), next.add(4)), first | second << 32)
     }
 }
 
-/// Four codes a byte, low bits first, each the next of four groups of 32, in each half.
+/// Four codes a byte, low bits first, each the next of four groups of 32, in each half of a block.
+///
+/// # Safety
+/// As [`Lanes`]; the bytes are there.
 #[inline(always)]
-fn two_bits(packed: &[u8], codes: &mut [u8]) {
-    for (codes, packed) in codes.chunks_exact_mut(128).zip(packed.chunks_exact(32)) {
-        for (place, codes) in codes.chunks_exact_mut(32).enumerate() {
-            for (code, packed) in codes.iter_mut().zip(packed) {
-                *code = packed >> (2 * place) & 3;
+pub(super) unsafe fn two_bits<L: Lanes, const STEP: usize>(packed: *const u8) -> L::Bytes {
+    let place = STEP as u32 % 2 * 4;
+    // SAFETY: as for this function.
+    unsafe { L::fields(packed.add(STEP / 2 * 32), place, place + 2, 3) }
+}
+
+/// The scales and minimums of Q4_K and Q5_K: multiples by 6 bits of two f16.
+///
+/// # Safety
+/// As [`Coded::groups`].
+#[inline(always)]
+unsafe fn six_bits<L: Lanes>(heads: *const u8, scales: *mut f32, minimums: *mut f32) {
+    // SAFETY: as for this function.
+    unsafe {
+        let [halves, first, second, rest] = rows::<L, 16>(heads);
+        let scale = L::halves_to_floats(halves);
+        let minimum = L::mul(L::halves_to_floats(L::shift_right(halves, 16)), L::splat(-1.0));
+        let (six, four, two) =
+            (L::splat_int(0x3f3f_3f3f), L::splat_int(0x0f0f_0f0f), L::splat_int(0x3030_3030));
+        let late_scales = L::or(L::and(rest, four), L::and(L::shift_right(first, 2), two));
+        let late_minimums =
+            L::or(L::and(L::shift_right(rest, 4), four), L::and(L::shift_right(second, 2), two));
+        let (of_scales, of_minimums) =
+            ([L::and(first, six), late_scales], [L::and(second, six), late_minimums]);
+        for i in 0..2 {
+            let (of_scales, of_minimums) = (bytes::<L>(of_scales[i]), bytes::<L>(of_minimums[i]));
+            for byte in 0..4 {
+                let at = 16 * (4 * i + byte);
+                L::store(scales.add(at), L::mul(scale, of_scales[byte]));
+                L::store(minimums.add(at), L::mul(minimum, of_minimums[byte]));
             }
         }
     }
 }
 
-/// 32 fifth bits, low bits first.
+/// # Safety
+/// The bytes are there, and room for them.
 #[inline(always)]
-fn fifth_bits(bits: &[u8], codes: &mut [u8]) {
-    for (codes, bits) in codes.chunks_exact_mut(8).zip(bits) {
-        for (i, code) in codes.iter_mut().enumerate() {
-            *code |= (bits >> i & 1) << 4;
+unsafe fn copy2(from: *const u8, to: *mut u8) {
+    // SAFETY: as for this function.
+    unsafe { to.cast::<[u8; 2]>().write(from.cast::<[u8; 2]>().read()) }
+}
+
+/// # Safety
+/// The bytes are there, and room for them.
+#[inline(always)]
+unsafe fn copy16(from: *const u8, to: *mut u8) {
+    // SAFETY: as for this function.
+    unsafe { to.cast::<[u8; 16]>().write(from.cast::<[u8; 16]>().read()) }
+}
+
+/// Four words of each of 16 rows that are `STRIDE` bytes apart.
+///
+/// # Safety
+/// As [`Lanes`]; the bytes are there.
+#[inline(always)]
+pub(super) unsafe fn rows<L: Lanes, const STRIDE: usize>(first: *const u8) -> [L::Ints; 4] {
+    let mut rows = [first; 16];
+    // SAFETY: as for this function.
+    unsafe {
+        for i in 0..16 {
+            rows[i] = first.add(i * STRIDE);
         }
+        L::quads(&rows)
     }
 }
 
-/// Scales and minimums of Q4_K and Q5_K.
+/// The four bytes of each word.
+///
+/// # Safety
+/// As [`Lanes`].
 #[inline(always)]
-fn k_groups(block: &[u8], groups: &mut [[f32; 2]; 16]) {
-    let (scale, min, packed) = (half(block, 0), half(block, 2), &block[4..16]);
-    for i in 0..4 {
-        groups[i] = [scale * f32::from(packed[i] & 63), -min * f32::from(packed[4 + i] & 63)];
-        let of_scale = packed[8 + i] & 15 | packed[i] >> 6 << 4;
-        let of_min = packed[8 + i] >> 4 | packed[4 + i] >> 6 << 4;
-        groups[4 + i] = [scale * f32::from(of_scale), -min * f32::from(of_min)];
+unsafe fn bytes<L: Lanes>(word: L::Ints) -> [L::Floats; 4] {
+    // SAFETY: as for this function.
+    unsafe {
+        [bits::<L>(word, 0, 255), bits::<L>(word, 8, 255), bits::<L>(word, 16, 255), bits::<L>(word, 24, 255)]
     }
+}
+
+/// `word >> shift & mask`.
+///
+/// # Safety
+/// As [`Lanes`]; the mask has none of the bits that come in from above.
+#[inline(always)]
+pub(super) unsafe fn bits<L: Lanes>(word: L::Ints, shift: usize, mask: i32) -> L::Floats {
+    // SAFETY: as for this function.
+    unsafe { L::to_floats(L::and(L::shift_right(word, shift), L::splat_int(mask))) }
 }

@@ -1,0 +1,106 @@
+//! Codes of one and two bits, and of ternary weights.
+#![allow(unsafe_code)]
+
+use super::super::lanes::Lanes;
+use super::codes::{Coded, two_bits};
+
+pub struct Q1_0;
+/// Q2_0 with groups of `N`: four neighbours a byte, low bits first.
+pub struct TwoBits<const N: usize>;
+pub struct Tq2_0;
+pub struct Tq1_0;
+
+impl Coded for Q1_0 {
+    const BLOCK: usize = 128;
+    const BYTES: usize = 18;
+    const GROUP: usize = 32;
+    const ZERO: Option<u8> = Some(8);
+
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe {
+            let bits = block.add(2 + 8 * STEP).cast::<u64>().read_unaligned();
+            L::with_fifth(L::splat4([0; 4].as_ptr()), bits)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, _: *mut f32) {
+        for group in 0..Self::BLOCK / Self::GROUP {
+            // SAFETY: as for this function. A bit counts 16, from -8 to 8.
+            unsafe { L::store(scales.add(16 * group), L::mul(L::load_f16(heads), L::splat(0.125))) };
+        }
+    }
+}
+
+impl<const N: usize> Coded for TwoBits<N> {
+    const BLOCK: usize = N;
+    const BYTES: usize = 2 + N / 4;
+    const GROUP: usize = 32;
+    const ZERO: Option<u8> = Some(1);
+
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe {
+            // Each byte goes to four, two bits further down each time.
+            let packed = L::load_u8(block.add(2 + 16 * STEP));
+            let twice = L::or(packed, L::shift_left(packed, 6));
+            let codes = L::or(twice, L::shift_left(twice, 12));
+            L::as_bytes(L::and(codes, L::splat_int(0x0303_0303)))
+        }
+    }
+}
+
+impl Coded for Tq2_0 {
+    const BLOCK: usize = 256;
+    const BYTES: usize = 66;
+    const GROUP: usize = 32;
+    const ZERO: Option<u8> = Some(1);
+    const SCALE: usize = 64;
+
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe { two_bits::<L, STEP>(block) }
+    }
+}
+
+/// The powers of three that bring the digits of each 64 weights of TQ1_0 to the front: 32 bytes have 5
+/// digits, 16 bytes have 5, and 4 bytes have 4.
+static POWERS: [[u8; 64]; 4] = {
+    let (three_to, mut powers, mut i) = ([1, 3, 9, 27, 81], [[0; 64]; 4], 0);
+    while i < 256 {
+        powers[i / 64][i % 64] = match i {
+            0..160 => three_to[i / 32],
+            160..240 => three_to[(i - 160) / 16],
+            _ => three_to[(i - 240) / 4],
+        };
+        i += 1;
+    }
+    powers
+};
+
+impl Coded for Tq1_0 {
+    const BLOCK: usize = 256;
+    const BYTES: usize = 54;
+    const GROUP: usize = 32;
+    const ZERO: Option<u8> = Some(1);
+    const SCALE: usize = 52;
+
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe {
+            let [a, b, c] = [block, block.add(16), block.add(32)];
+            let fours = [block.add(48).cast::<[u8; 4]>().read(); 4];
+            let quarters = match STEP {
+                0 | 1 => [a, b, a, b],
+                2 => [a, b, c, c],
+                _ => [c, c, c, fours.as_ptr().cast()],
+            };
+            L::trits(L::load_quarters(quarters), &POWERS[STEP])
+        }
+    }
+}

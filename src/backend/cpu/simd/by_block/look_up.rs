@@ -1,0 +1,100 @@
+//! Codes that are indices of 16 integers.
+#![allow(unsafe_code)]
+
+use super::super::lanes::Lanes;
+use super::codes::{Coded, bits, rows};
+
+/// The values of IQ4_NL and IQ4_XS.
+static UNEVEN: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// Twice the floats of 4 bits of MXFP4, and 12 more.
+static FLOATS: [i8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+
+pub struct Iq4Nl;
+pub struct Iq4Xs;
+pub struct Mxfp4;
+
+impl Coded for Iq4Nl {
+    const BLOCK: usize = 32;
+    const BYTES: usize = 18;
+    const GROUP: usize = 32;
+    const ZERO: Option<u8> = None;
+
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe { L::signed_codes(L::look_up(L::nibbles(block.add(2), next.add(2)), &UNEVEN)) }
+    }
+}
+
+impl Coded for Mxfp4 {
+    const BLOCK: usize = 32;
+    const BYTES: usize = 17;
+    const GROUP: usize = 32;
+    const ZERO: Option<u8> = Some(12);
+    const HEAD: usize = 1;
+
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe { L::look_up(L::nibbles(block.add(1), next.add(1)), &FLOATS) }
+    }
+
+    #[inline(always)]
+    unsafe fn head(block: *const u8, head: *mut u8) {
+        // SAFETY: as for this function.
+        unsafe { head.write(block.read()) }
+    }
+
+    #[inline(always)]
+    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, _: *mut f32) {
+        for i in 0..16 {
+            // SAFETY: as for this function.
+            unsafe {
+                let half_scale = match heads.add(i).read() {
+                    exponent @ 0..2 => 0x0020_0000 << exponent,
+                    exponent => (u32::from(exponent) - 1) << 23,
+                };
+                scales.add(i).write(f32::from_bits(half_scale));
+            }
+        }
+    }
+}
+
+impl Coded for Iq4Xs {
+    const BLOCK: usize = 256;
+    const BYTES: usize = 136;
+    const GROUP: usize = 32;
+    const ZERO: Option<u8> = None;
+    const HEAD: usize = 16;
+
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe {
+            let groups = block.add(8 + 32 * STEP);
+            L::signed_codes(L::look_up(L::nibbles(groups, groups.add(16)), &UNEVEN))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn head(block: *const u8, head: *mut u8) {
+        // SAFETY: as for this function.
+        unsafe { head.cast::<u64>().write_unaligned(block.cast::<u64>().read_unaligned()) }
+    }
+
+    #[inline(always)]
+    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, _: *mut f32) {
+        // SAFETY: as for this function.
+        unsafe {
+            // The f16 and two high bits of eight factors; four low bits of each.
+            let [first, low, ..] = rows::<L, 16>(heads);
+            let scale = L::halves_to_floats(first);
+            for group in 0..8 {
+                let factor = L::fma(bits::<L>(first, 16 + 2 * group, 3), L::splat(16.0), L::splat(-32.0));
+                let factor = L::add(factor, bits::<L>(low, 4 * group, 15));
+                L::store(scales.add(16 * group), L::mul(scale, factor));
+            }
+        }
+    }
+}
