@@ -3,6 +3,7 @@
 use half::f16;
 
 use crate::block::{absmax, f16_rounding, fitted_f16, reciprocal};
+use crate::eights::{nearest_one_within, nearest_within, sums};
 
 /// Elements of a block of groups.
 const BLOCK: usize = 256;
@@ -90,14 +91,47 @@ pub(crate) fn group_error_bound(absmax: f32, levels: u8) -> f32 {
 
 /// The nearest code to a value above the minimum.
 pub(crate) fn code_of(above: f32, inverse: f32, levels: u8) -> u8 {
-    (above * inverse).round_ties_even().clamp(0.0, f32::from(levels)) as u8
+    nearest_one_within(above * inverse, 0.0, f32::from(levels)) as u8
+}
+
+/// What values look like with a scale and a minimum: sums over their codes, each with its weight.
+struct Look {
+    q: f32,
+    qq: f32,
+    /// Of value and code.
+    xq: f32,
+    /// Of squared errors.
+    off: f32,
+}
+
+impl Look {
+    fn at(values: &[f32], weights: &[f32], levels: u8, (scale, min): (f32, f32)) -> Self {
+        let (inverse, levels) = (reciprocal(scale), f32::from(levels));
+        let [q, qq, xq, off] = sums(values, weights, |value, weight| {
+            let q = nearest_within((value + min) * inverse, 0.0, levels);
+            let off = q * scale - min - value;
+            [weight * q, weight * (q * q), weight * (value * q), weight * (off * off)]
+        });
+        Self { q, qq, xq, off }
+    }
+
+    /// The least-squares fit to these codes, where there is one; `n` is the sum of the weights, and `x` that
+    /// of the values.
+    fn fit(&self, n: f32, x: f32) -> Option<(f32, f32)> {
+        let determinant = n * self.qq - self.q * self.q;
+        if determinant <= 0.0 {
+            return None;
+        }
+        let scale = (n * self.xq - x * self.q) / determinant;
+        let min = -(self.qq * x - self.q * self.xq) / determinant;
+        let (scale, min) = if min < 0.0 { (self.xq / self.qq, 0.0) } else { (scale, min) };
+        (scale > 0.0).then_some((scale, min))
+    }
 }
 
 /// The weighted sum of squared errors of values that are kept with a scale and a minimum.
 pub(crate) fn error(values: &[f32], weights: &[f32], levels: u8, scale: f32, min: f32) -> f32 {
-    let inverse = reciprocal(scale);
-    let off = |value: &f32| scale * f32::from(code_of(value + min, inverse, levels)) - min - value;
-    values.iter().zip(weights).map(|(value, weight)| weight * off(value).powi(2)).sum()
+    Look::at(values, weights, levels, (scale, min)).off
 }
 
 /// A scale and a minimum, none below 0, so that `scale x code - minimum` is near the values in the mean
@@ -112,36 +146,17 @@ pub(crate) fn best_affine(values: &[f32], weights: &[f32], levels: u8) -> (f32, 
     }
     let plain = (range / f32::from(levels), -low);
     let (mut best, mut least) = (plain, error(values, weights, levels, plain.0, plain.1));
-    let n: f32 = weights.iter().sum();
-    // Each fit gives other codes, and these another fit.
-    let mut start = plain;
-    for step in -20..=40 {
-        if step % 2 == 0 {
-            start = (range / (f32::from(levels) + 0.05 * step as f32), -low);
-        }
-        let inverse = reciprocal(start.0);
-        let (mut sum_q, mut sum_qq, mut sum_x, mut sum_xq) = (0.0, 0.0, 0.0, 0.0);
-        for (value, weight) in values.iter().zip(weights) {
-            let q = f32::from(code_of(value + start.1, inverse, levels));
-            (sum_q, sum_qq) = (sum_q + weight * q, sum_qq + weight * (q * q));
-            (sum_x, sum_xq) = (sum_x + weight * value, sum_xq + weight * (value * q));
-        }
-        let determinant = n * sum_qq - sum_q * sum_q;
-        if determinant <= 0.0 {
-            continue;
-        }
-        let mut scale = (n * sum_xq - sum_x * sum_q) / determinant;
-        let mut min = -(sum_qq * sum_x - sum_q * sum_xq) / determinant;
-        if min < 0.0 {
-            (scale, min) = (sum_xq / sum_qq, 0.0);
-        }
-        if scale <= 0.0 {
-            continue;
-        }
-        start = (scale, min);
-        let off = error(values, weights, levels, scale, min);
-        if off < least {
-            (best, least) = ((scale, min), off);
+    let [n, x] = sums(values, weights, |value, weight| [weight, weight * value]);
+    for step in -10..=20 {
+        let start = (range / (f32::from(levels) + 0.1 * step as f32), -low);
+        let mut look = Look::at(values, weights, levels, start);
+        // Each fit gives other codes, and these another fit.
+        for _ in 0..2 {
+            let Some(fit) = look.fit(n, x) else { break };
+            look = Look::at(values, weights, levels, fit);
+            if look.off < least {
+                (best, least) = (fit, look.off);
+            }
         }
     }
     best

@@ -7,6 +7,7 @@
 mod affine;
 mod block;
 pub mod codebooks;
+mod eights;
 #[rustfmt::skip]
 #[allow(missing_docs)] // Made by bindgen from include/ggml_type_ids.h, which says what they are.
 pub mod ids;

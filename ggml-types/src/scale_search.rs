@@ -1,5 +1,7 @@
 //! The scale that makes small signed integers fit a block best.
 
+use crate::eights::{nearest_one_within, nearest_within, sums};
+
 /// Searches `scale` so that `scale * q[i]` with `q[i]` in `-limit..limit` is near `values[i]` in the mean
 /// square, each with its weight. Starts where the value of largest magnitude becomes `-limit`, and tries 18
 /// neighbours of that. 0 where all values are (next to) nothing.
@@ -12,12 +14,10 @@ pub(crate) fn best_scale(values: &[f32], weights: &[f32], limit: i32) -> f32 {
     // Zero first: the plain choice wins among equals.
     for step in [0].into_iter().chain(-9..0).chain(1..10) {
         let inverse = -(limit as f32 + 0.1 * step as f32) / extreme;
-        let (mut sum_xq, mut sum_qq) = (0f32, 0f32);
-        for (&value, weight) in values.iter().zip(weights) {
-            let q = quantise(value, inverse, limit) as f32;
-            sum_xq += weight * (value * q);
-            sum_qq += weight * (q * q);
-        }
+        let [sum_xq, sum_qq] = sums(values, weights, |value, weight| {
+            let q = nearest_within(value * inverse, -limit as f32, (limit - 1) as f32);
+            [weight * (value * q), weight * (q * q)]
+        });
         // What the fit explains of the sum of squares is sum_xq^2 / sum_qq.
         if sum_qq > 0.0 && sum_xq * sum_xq > best * sum_qq {
             scale = sum_xq / sum_qq;
@@ -29,5 +29,5 @@ pub(crate) fn best_scale(values: &[f32], weights: &[f32], limit: i32) -> f32 {
 
 /// The nearest integer (ties to even) to `value * inverse` in `-limit..limit`.
 pub(crate) fn quantise(value: f32, inverse: f32, limit: i32) -> i32 {
-    ((value * inverse).round_ties_even() as i32).clamp(-limit, limit - 1)
+    nearest_one_within(value * inverse, -limit as f32, (limit - 1) as f32) as i32
 }

@@ -1,6 +1,9 @@
 //! The 16 unevenly spaced values of IQ4_NL and IQ4_XS, dense around 0 as weights are.
 
+use wide::f32x8;
+
 use crate::block::reciprocal;
+use crate::eights::{sums, where_above};
 
 /// What an index stands for, in the order of its size.
 pub(crate) const VALUES: [i8; 16] =
@@ -12,6 +15,12 @@ pub(crate) fn nearest(value: f32) -> u8 {
     VALUES.windows(2).take_while(|pair| f32::from(pair[0]) + f32::from(pair[1]) < 2.0 * value).count() as u8
 }
 
+/// The nearest values themselves, without a branch.
+fn nearest_values(values: f32x8) -> f32x8 {
+    let pairs = VALUES.windows(2).map(|pair| (f32::from(pair[0]), f32::from(pair[1])));
+    pairs.fold(f32x8::splat(VALUES[0].into()), |sum, (a, b)| sum + where_above(values, (a + b) / 2.0, b - a))
+}
+
 /// The scale so that `scale * VALUES[i]` with some index each is near `values` in the mean square, each
 /// with its weight: of some first guesses, where the value of largest magnitude is near either end, the best
 /// least-squares fit.
@@ -21,12 +30,10 @@ pub(crate) fn best_scale(values: &[f32], weights: &[f32]) -> f32 {
     for end in [VALUES[0], VALUES[15]] {
         for step in -14..=14 {
             let inverse = (f32::from(end) + 1.5 * step as f32) * reciprocal(extreme);
-            let (mut sum_xq, mut sum_qq) = (0f32, 0f32);
-            for (&value, weight) in values.iter().zip(weights) {
-                let q = f32::from(VALUES[usize::from(nearest(value * inverse))]);
-                sum_xq += weight * (value * q);
-                sum_qq += weight * (q * q);
-            }
+            let [sum_xq, sum_qq] = sums(values, weights, |value, weight| {
+                let q = nearest_values(value * inverse);
+                [weight * (value * q), weight * (q * q)]
+            });
             // What the fit explains of the sum of squares is sum_xq^2 / sum_qq.
             if sum_xq * sum_xq > best * sum_qq {
                 scale = sum_xq / sum_qq;

@@ -11,6 +11,13 @@ pub(super) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4,
 #[derive(Debug)]
 pub struct Mxfp4;
 
+/// The code whose value is nearest to `ratio`, the smaller of two.
+pub(super) fn nearest(ratio: f32) -> u8 {
+    const MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
+    let code = MIDDLES.iter().map(|middle| u8::from(ratio.abs() > *middle)).sum::<u8>();
+    if code > 0 && ratio < 0.0 { code | 8 } else { code }
+}
+
 /// Half the power of two that a byte stands for.
 fn half_scale(exponent: u8) -> f32 {
     // 2^-128 and 2^-127 are subnormal.
@@ -42,9 +49,7 @@ impl Block for Mxfp4 {
         block[0] = exponent.clamp(1.0, 254.0) as u8;
         let inverse = reciprocal(half_scale(block[0]));
         for (elem, value) in values.iter().enumerate() {
-            let off = |code: &u8| (f32::from(VALUES[usize::from(*code)]) - value * inverse).abs();
-            let nearest = (0..16).min_by(|a, b| off(a).total_cmp(&off(b))).expect("16 codes");
-            block[1 + elem % 16] |= nearest << (elem / 16 * 4);
+            block[1 + elem % 16] |= nearest(value * inverse) << (elem / 16 * 4);
         }
     }
 

@@ -2,7 +2,7 @@
 //! scale of 8 bits without a sign. Files of this type keep a factor of the whole tensor beside it, as
 //! `.scale`.
 
-use super::mxfp4::VALUES;
+use super::mxfp4::{VALUES, nearest};
 use crate::block::{Block, absmax, reciprocal, upstream_id};
 use crate::{Dialect, ids};
 
@@ -30,13 +30,8 @@ pub(crate) fn half_scale(code: u8) -> f32 {
 
 /// The code of the largest scale that is not above `scale`.
 fn code_below(scale: f32) -> u8 {
-    (0..=LARGEST).rev().find(|code| 2.0 * half_scale(*code) <= scale).unwrap_or(0)
-}
-
-/// The code whose value is nearest to `ratio`.
-fn nearest(ratio: f32) -> u8 {
-    let off = |code: &u8| (f32::from(VALUES[usize::from(*code)]) - ratio).abs();
-    (0..16).min_by(|a, b| off(a).total_cmp(&off(b))).expect("16 codes")
+    let codes: [u8; LARGEST as usize] = std::array::from_fn(|at| at as u8 + 1);
+    codes.partition_point(|code| 2.0 * half_scale(*code) <= scale) as u8
 }
 
 impl Block for Nvfp4 {

@@ -2,6 +2,7 @@
 
 use super::q2_k::place;
 use crate::block::{Block, Weighing, f16_rounding, read_f16, reciprocal, same_id};
+use crate::eights::{nearest_within, sums};
 use crate::scale_search::{best_scale, quantise};
 use crate::{Dialect, ids};
 
@@ -58,8 +59,11 @@ impl Block for Q3K {
         let groups = || values.chunks_exact(GROUP).zip(weights.chunks_exact(GROUP));
         let error = |values: &[f32], weights: &[f32], step: f32| -> f32 {
             let inverse = reciprocal(step);
-            let off = |value: &f32| value - step * quantise(value * inverse, 1.0, 4) as f32;
-            values.iter().zip(weights).map(|(value, weight)| weight * off(value).powi(2)).sum()
+            let [sum] = sums(values, weights, |value, weight| {
+                let off = value - nearest_within(value * inverse, -4.0, 3.0) * step;
+                [weight * (off * off)]
+            });
+            sum
         };
         // The largest group scale becomes -32, or a little less where the others are nearer to integers then.
         let fit = |largest: f32| {
