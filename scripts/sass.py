@@ -26,7 +26,7 @@ def fatbins():
     """Where the build put the kernels."""
     # To the letter as scripts/test has the code linted, which leaves nothing to do here.
     command = ["cargo", "clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--features"]
-    command += ["simt,grpc", "--message-format=json", "--", "-D", "warnings"]
+    command += ["simt,grpc,tls", "--message-format=json", "--", "-D", "warnings"]
     out = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     for line in map(json.loads, out.splitlines()):
         if line["reason"] == "build-script-executed" and re.search(
