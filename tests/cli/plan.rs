@@ -188,3 +188,27 @@ fn what_cannot_be_planned_says_why() {
         refused(&["-m", &model, "--vram", "16G", "--backend", "cpu"], &["leave out --backend cpu"]);
     }
 }
+
+/// Gemma 3 1B: 26 layers of one head of 256, of which every sixth sees all positions and the others 512.
+#[test]
+fn sliding_layers_keep_their_window_or_with_swa_full_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = hollow(dir.path(), "gemma-3-1b");
+    let kv_bytes = |more: &[&str]| {
+        let args = [&["-m", &model, "--backend", "cpu", "-c", "32768"], more].concat();
+        json(dir.path(), &args)["devices"][0]["kv_bytes"].as_u64().unwrap()
+    };
+    let layer = |positions: u64| 256 * 2 * 2 * positions;
+    assert_eq!(kv_bytes(&["--swa-full"]), 26 * layer(32768));
+    // A window lies in whole pages, and what a step adds lies beside it.
+    let sliding = kv_bytes(&[]).checked_sub(4 * layer(32768)).unwrap();
+    assert!((22 * layer(512)..22 * layer(2048)).contains(&sliding), "{sliding}");
+
+    // Windows of 24, which a text of 150 tokens leaves behind.
+    let Some(model) = support::golden("gemma3/tiny-f16.gguf") else { return };
+    let said = |more: &[&str]| {
+        let args = ["run", "-m", model.to_str().unwrap(), "--backend", "cpu", "-p", "You may", "-n", "150"];
+        ok(&sterna(dir.path(), &[&args[..], &["--temp", "0", "--ignore-eos"], more].concat()))
+    };
+    assert_eq!(said(&["--swa-full"]), said(&[]));
+}

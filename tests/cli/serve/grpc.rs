@@ -29,7 +29,7 @@ use zeromq::{Socket, SocketRecv, SubSocket};
 use super::client::{N_CTX, SLOTS, TestServer};
 use super::load::{Act, engine_that};
 
-fn options(options: &mut ServeOptions) {
+pub fn options(options: &mut ServeOptions) {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     options.grpc = Some(GrpcOptions { address, card: None, kv_transfer: None });
 }

@@ -18,18 +18,28 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tls").join(name)
 }
 
-#[test]
-fn requests_and_streams_pass_encrypted_and_nothing_else_does() {
-    let files = TlsFiles { key: file("key.pem"), certificates: file("cert.pem") };
-    let server = TestServer::start_unasked(|options| options.tls = Some(files));
+fn files() -> TlsFiles {
+    TlsFiles { key: file("key.pem"), certificates: file("cert.pem") }
+}
+
+/// A client's side, which trusts these certificates.
+fn trusting(certificates: &[&str]) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(file("cert.pem")).unwrap()).unwrap();
+    for name in certificates {
+        roots.add(CertificateDer::from_pem_file(file(name)).unwrap()).unwrap();
+    }
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let config = Arc::new(config);
+    Arc::new(config)
+}
+
+#[test]
+fn requests_and_streams_pass_encrypted_and_nothing_else_does() {
+    let server = TestServer::start_unasked(|options| options.tls = Some(files()));
+    let config = trusting(&["cert.pem"]);
     let ask = |request: &str| {
         let name = ServerName::try_from("localhost").unwrap();
         let client = ClientConnection::new(Arc::clone(&config), name).unwrap();
@@ -70,5 +80,95 @@ fn files_that_are_no_key_are_refused() {
             .unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && stderr.contains(".pem: "), "{key}, {certificates}: {stderr}");
+    }
+}
+
+#[cfg(feature = "grpc")]
+mod grpc {
+    use std::future::Future;
+    use std::io;
+    use std::net::SocketAddr;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    use hyper_util::rt::TokioIo;
+    use tokio::net::TcpStream;
+    use tokio_rustls::TlsConnector;
+    use tokio_rustls::client::TlsStream;
+    use tonic::codegen::Service;
+    use tonic::codegen::http::Uri;
+    use tonic::transport::{Channel, Endpoint};
+
+    use super::super::grpc::{channel, options, prompt, request, runtime, said};
+    use super::*;
+
+    /// Connections of HTTP/2 through TLS.
+    struct Encrypted {
+        address: SocketAddr,
+        config: Arc<ClientConfig>,
+    }
+
+    impl Service<Uri> for Encrypted {
+        type Response = TokioIo<TlsStream<TcpStream>>;
+        type Error = io::Error;
+        type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Uri) -> Self::Future {
+            let (address, mut config) = (self.address, ClientConfig::clone(&self.config));
+            config.alpn_protocols = vec![b"h2".to_vec()];
+            Box::pin(async move {
+                let stream = TcpStream::connect(address).await?;
+                let name = ServerName::try_from("localhost").unwrap();
+                let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+                assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+                Ok(TokioIo::new(stream))
+            })
+        }
+    }
+
+    async fn encrypted(server: &TestServer, trusted: &[&str]) -> Result<Channel, tonic::transport::Error> {
+        let address = server.grpc.expect("it speaks gRPC");
+        let connector = Encrypted { address, config: trusting(trusted) };
+        Endpoint::from_static("http://localhost").connect_with_connector(connector).await
+    }
+
+    #[test]
+    fn grpc_passes_encrypted_and_nothing_else_does() {
+        let plain = TestServer::start(options);
+        let server = TestServer::start_unasked(|with| {
+            options(with);
+            with.tls = Some(files());
+            with.header_time = Duration::from_secs(2);
+        });
+        runtime().block_on(async {
+            // Whoever says nothing does not keep others waiting.
+            let address = server.grpc.unwrap();
+            let silent = TcpStream::connect(address).await.unwrap();
+            let asked = request(&prompt(3, 40), 12);
+            let expected = said(&channel(&plain).await, asked.clone()).await.unwrap();
+            let channel = encrypted(&server, &["cert.pem"]).await.unwrap();
+            let answer = said(&channel, asked.clone()).await.unwrap();
+            assert_eq!((answer.tokens.len(), answer.tokens, answer.text), {
+                (12, expected.tokens, expected.text)
+            });
+            // A client that does not trust the certificate leaves, and one without TLS is not understood.
+            assert!(encrypted(&server, &[]).await.is_err());
+            let plain = Channel::from_shared(format!("http://{address}")).unwrap().connect_lazy();
+            assert!(said(&plain, asked.clone()).await.is_err());
+            // What never shook hands is let go.
+            let ended = tokio::time::timeout(Duration::from_secs(60), async {
+                silent.readable().await.unwrap();
+                silent.try_read(&mut [0; 1])
+            });
+            assert_eq!(ended.await.expect("it is let go").unwrap_or(0), 0);
+            // And the server goes on.
+            assert_eq!(said(&channel, asked).await.unwrap().finish, answer.finish);
+        });
+        server.stop().unwrap();
     }
 }
