@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::GgufError;
-use super::map::is_file;
+use super::map::{anonymous, is_file};
 
 /// A file that is read in pieces, wherever it lies: on a disk, behind HTTP, in a browser's store.
 ///
@@ -109,10 +109,18 @@ impl fmt::Debug for Data {
     }
 }
 
+/// From so many bytes on, memory is the system's own and not `malloc`'s.
+const LARGE: usize = 4 << 20;
+
 /// Bytes that begin at a cache line, filled by `fill`.
 fn read_aligned(len: usize, fill: impl FnOnce(&mut [u8]) -> io::Result<()>) -> Result<Bytes, GgufError> {
     const LINE: usize = 64;
     let read = |error| GgufError::Io { call: "read", error };
+    if cfg!(unix) && len >= LARGE {
+        let mut map = anonymous(len).map_err(read)?;
+        fill(&mut map).map_err(read)?;
+        return Ok(Bytes::from_owner(map.make_read_only().map_err(read)?));
+    }
     let mut bytes = Vec::new();
     let room = len.checked_add(LINE).ok_or(io::ErrorKind::OutOfMemory);
     let room = room.map_err(|kind| read(kind.into()))?;
@@ -137,5 +145,17 @@ mod tests {
             assert!(len == 0 || (read.as_ptr() as usize).is_multiple_of(64));
         }
         assert!(Data::Source(source).read(250, 7).is_err());
+    }
+
+    #[test]
+    fn large_ranges_are_read_like_small_ones() {
+        let all = Bytes::from((0..LARGE + 300).map(|at| (at % 251) as u8).collect::<Vec<_>>());
+        let data = Data::Source(Arc::new(all.clone()));
+        for (at, len) in [(7, 100), (123, LARGE - 1), (200, LARGE), (1, LARGE + 299)] {
+            let read = data.read(at as u64, len).unwrap();
+            assert!(read == all[at..at + len], "{len} bytes from {at}");
+            assert_eq!(read.as_ptr().align_offset(64), 0);
+        }
+        assert!(matches!(data.read(301, LARGE), Err(GgufError::Io { call: "read", .. })));
     }
 }
