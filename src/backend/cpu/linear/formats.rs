@@ -55,7 +55,7 @@ static FORMATS: &[(&dyn QuantType, Format)] = &[
     (&types::Q1_0, Format { blocks: Some(|k| k.q1_0), float: Some(|k| k.q1_0), ..DECODED }),
     (&types::Q2_0, Format { blocks: Some(|k| k.q2_0), float: Some(|k| k.q2_0), ..DECODED }),
     (&types::Pq2_0, Format { blocks: Some(|k| k.pq2_0), float: Some(|k| k.pq2_0), ..DECODED }),
-    (&types::Ptq1_0, Format { float: Some(|k| k.ptq1_0), ..DECODED }),
+    (&types::Ptq1_0, Format { blocks: Some(|k| k.ptq1_0), float: Some(|k| k.ptq1_0), ..DECODED }),
     (&types::Q2K, Format { blocks: Some(|k| k.q2_k), float: Some(|k| k.q2_k), ..DECODED }),
     (&types::Q3K, Format { blocks: Some(|k| k.q3_k), float: Some(|k| k.q3_k), ..DECODED }),
     (&types::Iq4Xs, Format { blocks: Some(|k| k.iq4_xs), float: Some(|k| k.iq4_xs), ..DECODED }),

@@ -17,12 +17,14 @@ pub mod few_bits;
 pub mod look_up;
 mod many;
 mod one;
+mod table;
 
 use std::marker::PhantomData;
 
 use super::lanes::{Kernel, Lanes};
 use super::{BLOCK_PIECE, BlockRows, Product, SUMMED_ROWS, Scratch, Tile};
 use codes::Coded;
+pub use table::{BlockFn, BlockKernels};
 
 /// Weight rows that are unpacked together.
 pub const TOGETHER: usize = 16;

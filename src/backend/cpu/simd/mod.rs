@@ -34,7 +34,7 @@ mod wasm;
 use super::aligned::Aligned;
 use super::pool::Tile;
 use crate::program::ActQuant;
-use by_block::{Blocks, codes, few_bits, look_up};
+pub use by_block::{BlockFn, BlockKernels};
 use float::{Float, blocks, k_blocks, points, trits};
 use ggml_types::types;
 use lanes::Lanes;
@@ -135,49 +135,6 @@ pub struct Kernels {
     /// Norms, attention and activation functions.
     pub real: &'static RealKernels,
 }
-
-/// Products of weight rows with activations that are int8 by block.
-pub struct BlockKernels {
-    /// With Q4_0 rows.
-    pub q4_0: BlockFn,
-    /// With Q4_1 rows.
-    pub q4_1: BlockFn,
-    /// With Q5_0 rows.
-    pub q5_0: BlockFn,
-    /// With Q5_1 rows.
-    pub q5_1: BlockFn,
-    /// With Q8_0 rows.
-    pub q8_0: BlockFn,
-    /// With Q2_K rows.
-    pub q2_k: BlockFn,
-    /// With Q3_K rows.
-    pub q3_k: BlockFn,
-    /// With Q4_K rows.
-    pub q4_k: BlockFn,
-    /// With Q5_K rows.
-    pub q5_k: BlockFn,
-    /// With Q6_K rows.
-    pub q6_k: BlockFn,
-    /// With IQ4_NL rows.
-    pub iq4_nl: BlockFn,
-    /// With IQ4_XS rows.
-    pub iq4_xs: BlockFn,
-    /// With MXFP4 rows.
-    pub mxfp4: BlockFn,
-    /// With Q1_0 rows.
-    pub q1_0: BlockFn,
-    /// With Q2_0 rows.
-    pub q2_0: BlockFn,
-    /// With PQ2_0 rows.
-    pub pq2_0: BlockFn,
-    /// With TQ2_0 rows.
-    pub tq2_0: BlockFn,
-    /// With TQ1_0 rows.
-    pub tq1_0: BlockFn,
-}
-
-/// Multiplies weight rows with activation rows that are int8 by block, and finishes the tile.
-pub type BlockFn = fn(&Product<'_>, BlockRows<'_>, &mut Scratch, &mut Tile<'_, f32>);
 
 /// Multiplies ternary weight rows with int8 activation rows and finishes the tile.
 pub type TernaryFn = fn(&Product<'_>, I8Rows<'_>, &mut Scratch, &mut Tile<'_, f32>);
@@ -540,44 +497,11 @@ const fn table<L: Lanes, T: Lanes>(name: &'static str) -> Kernels {
         tq2_0_float: float::<L, trits::Tq2_0>,
         round_blocks: |x, q, blocks| L::vectorize(RoundBlocks { x, q, blocks }),
         #[cfg(not(target_arch = "wasm32"))]
-        blocks: Some(&const { block_table::<T>() }),
+        blocks: Some(&const { BlockKernels::of::<T>() }),
         #[cfg(target_arch = "wasm32")]
         blocks: None,
         real: &const { real::table::<L>() },
     }
-}
-
-#[cfg_attr(target_arch = "wasm32", allow(dead_code))]
-const fn block_table<T: Lanes>() -> BlockKernels {
-    BlockKernels {
-        q4_0: block::<T, codes::Q4_0>,
-        q4_1: block::<T, codes::Q4_1>,
-        q5_0: block::<T, codes::Q5_0>,
-        q5_1: block::<T, codes::Q5_1>,
-        q8_0: block::<T, codes::Q8_0>,
-        q2_k: block::<T, codes::Q2K>,
-        q3_k: block::<T, codes::Q3K>,
-        q4_k: block::<T, codes::Q4K>,
-        q5_k: block::<T, codes::Q5K>,
-        q6_k: block::<T, codes::Q6K>,
-        iq4_nl: block::<T, look_up::Iq4Nl>,
-        iq4_xs: block::<T, look_up::Iq4Xs>,
-        mxfp4: block::<T, look_up::Mxfp4>,
-        q1_0: block::<T, few_bits::Q1_0>,
-        q2_0: block::<T, few_bits::TwoBits<64>>,
-        pq2_0: block::<T, few_bits::TwoBits<128>>,
-        tq2_0: block::<T, few_bits::Tq2_0>,
-        tq1_0: block::<T, few_bits::Tq1_0>,
-    }
-}
-
-fn block<L: Lanes, F: codes::Coded>(
-    product: &Product<'_>,
-    acts: BlockRows<'_>,
-    scratch: &mut Scratch,
-    tile: &mut Tile<'_, f32>,
-) {
-    L::vectorize(Blocks::<F>::new(product, acts, scratch, tile));
 }
 
 fn ternary<L: Lanes, F: ternary::Form>(

@@ -9,6 +9,7 @@ pub struct Q1_0;
 pub struct TwoBits<const N: usize>;
 pub struct Tq2_0;
 pub struct Tq1_0;
+pub struct Ptq1_0;
 
 impl Coded for Q1_0 {
     const BLOCK: usize = 128;
@@ -101,6 +102,43 @@ impl Coded for Tq1_0 {
                 _ => [c, c, c, fours.as_ptr().cast()],
             };
             L::trits(L::load_quarters(quarters), &POWERS[STEP])
+        }
+    }
+}
+
+/// Likewise of PTQ1_0: 16 bytes have 5 digits, 8 bytes have 5, and 2 bytes have 4.
+static HALF_POWERS: [[u8; 64]; 2] = {
+    let (three_to, mut powers, mut i) = ([1, 3, 9, 27, 81], [[0; 64]; 2], 0);
+    while i < 128 {
+        powers[i / 64][i % 64] = match i {
+            0..80 => three_to[i / 16],
+            80..120 => three_to[(i - 80) / 8],
+            _ => three_to[(i - 120) / 2],
+        };
+        i += 1;
+    }
+    powers
+};
+
+impl Coded for Ptq1_0 {
+    const BLOCK: usize = 128;
+    const BYTES: usize = 28;
+    const GROUP: usize = 32;
+    const ZERO: Option<u8> = Some(1);
+    const SCALE: usize = 26;
+
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: as for this function.
+        unsafe {
+            let eight = block.add(16).cast::<u64>().read_unaligned();
+            let pairs = u64::from(block.add(24).cast::<u16>().read_unaligned()) * 0x0001_0001_0001_0001;
+            let (twice, last) = ([eight, eight], [eight, pairs]);
+            let quarters = match STEP {
+                0 => [block; 4],
+                _ => [block, twice.as_ptr().cast(), twice.as_ptr().cast(), last.as_ptr().cast()],
+            };
+            L::trits(L::load_quarters(quarters), &HALF_POWERS[STEP])
         }
     }
 }
