@@ -40,7 +40,8 @@ export function launch(name) {
 export async function visit(browser, url, { expected = [], context } = {}) {
   const profile = context ?? (await browser.createBrowserContext());
   const page = await profile.newPage();
-  page.setDefaultTimeout(Number(process.env.PATIENCE ?? 90_000));
+  // Whatever else a machine does meanwhile: this ends what would never come.
+  page.setDefaultTimeout(300_000);
   const seen = [];
   const origin = new URL(url).origin;
   page.on("request", (request) => {
