@@ -137,7 +137,7 @@ def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Ten
     out.add_layer_norm_rms_eps(shape.norm_eps)
     out.add_file_type(gguf.LlamaFileType.ALL_F32)
     out.add_tokenizer_model("gpt2")
-    out.add_tokenizer_pre("qwen2" if world else "gpt-2")
+    out.add_tokenizer_pre("smollm" if world else "gpt-2")
     out.add_token_list(tokens)
     out.add_token_types(kinds)
     out.add_token_merges(merges)

@@ -135,13 +135,15 @@ class BitNet(nn.Module):
         self.register_buffer("cos", angle.cos().float(), persistent=False)
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
-    def logits(self, ids: Tensor) -> Tensor:
+    def hidden(self, ids: Tensor) -> Tensor:
         n_pos = ids.shape[1]
         x = F.embedding(ids, self.token_embd)
         for layer in self.layers:
             x = layer(x, self.cos[:n_pos], self.sin[:n_pos])
-        x = F.rms_norm(x, x.shape[-1:], self.output_norm, self.shape.norm_eps)
-        return F.linear(x, self.token_embd)
+        return F.rms_norm(x, x.shape[-1:], self.output_norm, self.shape.norm_eps)
+
+    def logits(self, ids: Tensor) -> Tensor:
+        return F.linear(self.hidden(ids), self.token_embd)
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(self.logits(ids).flatten(0, 1), targets.flatten())
