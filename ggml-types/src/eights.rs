@@ -7,22 +7,25 @@ use wide::f32x8;
 /// x86-64 have no instruction that rounds.
 const ROUNDING: f32 = 12_582_912.0;
 
-/// Sums over elements, a multiple of eight, of what `terms` makes of values and their weights.
+/// Sums over elements, a multiple of eight, of what `terms` makes of values and their weights. They are added
+/// one after the other, as kernels that encode a KV cache on a device do.
 pub(crate) fn sums<const N: usize>(
     values: &[f32],
     weights: &[f32],
     terms: impl Fn(f32x8, f32x8) -> [f32x8; N],
 ) -> [f32; N] {
-    let mut all = [f32x8::ZERO; N];
+    let mut all = [0.0; N];
     let (values, rest) = values.as_chunks();
     debug_assert!(rest.is_empty(), "whole eights");
     for (values, weights) in values.iter().zip(weights.as_chunks().0) {
-        for (all, term) in all.iter_mut().zip(terms(f32x8::new(*values), f32x8::new(*weights))) {
-            *all += term;
+        let terms = terms(f32x8::new(*values), f32x8::new(*weights)).map(f32x8::to_array);
+        for lane in 0..8 {
+            for (all, terms) in all.iter_mut().zip(&terms) {
+                *all += terms[lane];
+            }
         }
     }
-    // One after the other, so that all processors give the same bits.
-    all.map(|sum| sum.to_array().iter().sum())
+    all
 }
 
 /// The nearest integers (ties to even) in `low..=high`, both of which are integers below 2^22 in magnitude.

@@ -35,7 +35,7 @@ fn mapped(path: &Path) -> Result<Mmap, GgufError> {
 }
 
 /// `len` bytes, all 0, in pages as large as the system has them: weights in pages of 4 KiB are read at little
-/// more than half the speed (docs/measurements.md).
+/// more than half the speed (docs/cpu.md).
 ///
 /// # Errors
 /// Too little memory; a `len` of 0.
