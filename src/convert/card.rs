@@ -1,4 +1,4 @@
-//! The front matter of a model card (`README.md`): licence, tags, languages, base models.
+//! The front matter of a model card (`README.md`): names, licence, tags, languages, base models, data sets.
 //!
 //! Of YAML it reads what model cards use: keys at the margin with a value, a list in brackets or a list of
 //! lines. Anything deeper is left out.
@@ -6,17 +6,25 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::names;
+use super::names::{self, Components};
 use crate::gguf::{Array, Metadata};
 
 /// Keys at the margin, each with its values.
-type Front = BTreeMap<String, Vec<String>>;
+pub type Front = BTreeMap<String, Vec<String>>;
 
-/// Writes what a folder's model card says of the model.
-pub fn write(folder: &Path, metadata: &mut Metadata) {
-    let Ok(text) = std::fs::read_to_string(folder.join("README.md")) else { return };
-    let front = front(&text);
-    let first = |key: &str| front.get(key).and_then(|values| values.first()).cloned();
+/// What a folder's model card says; nothing without one.
+pub fn read(folder: &Path) -> Front {
+    std::fs::read_to_string(folder.join("README.md")).map_or_else(|_| Front::new(), |text| front(&text))
+}
+
+/// The first value of a key.
+pub fn first(front: &Front, key: &str) -> Option<String> {
+    front.get(key).and_then(|values| values.first()).cloned()
+}
+
+/// Writes what a model card says of the model, whose names stand elsewhere, for one of so many weights.
+pub fn write(front: &Front, n_weights: u64, metadata: &mut Metadata) {
+    let first = |key: &str| first(front, key);
     for (key, name) in [
         ("license", "general.license"),
         ("license_name", "general.license.name"),
@@ -26,17 +34,17 @@ pub fn write(folder: &Path, metadata: &mut Metadata) {
             metadata.set(name, value);
         }
     }
-    let bases = front.get("base_model").or(front.get("base_models")).cloned().unwrap_or_default();
-    if !bases.is_empty() {
-        metadata.set("general.base_model.count", bases.len() as u32);
-    }
-    for (at, base) in bases.iter().enumerate() {
-        let key = |name: &str| format!("general.base_model.{at}.{name}");
-        let (organization, name) = base.split_once('/').unwrap_or(("", base));
-        metadata.set(key("name"), names::title(name));
-        if !organization.is_empty() {
-            metadata.set(key("organization"), names::title(organization));
-            metadata.set(key("repo_url"), format!("https://huggingface.co/{base}"));
+    for (word, keys) in [("base_model", ["base_model", "base_models"]), ("dataset", ["datasets", "dataset"])]
+    {
+        let sources = keys.iter().find_map(|key| front.get(*key)).cloned().unwrap_or_default();
+        if !sources.is_empty() {
+            metadata.set(format!("general.{word}.count"), sources.len() as u32);
+        }
+        for (at, source) in sources.iter().enumerate() {
+            let set = |name: &str, value: String| {
+                metadata.set(format!("general.{word}.{at}.{name}"), value);
+            };
+            source_of(source, n_weights, set);
         }
     }
     let mut tags = front.get("tags").cloned().unwrap_or_default();
@@ -47,6 +55,31 @@ pub fn write(folder: &Path, metadata: &mut Metadata) {
             metadata.set(key, Array::from_strs(values.iter().map(String::as_str)));
         }
     }
+}
+
+/// What there is to say of a model or of data that a card names.
+fn source_of(named: &str, n_weights: u64, mut set: impl FnMut(&str, String)) {
+    let address = ["http://", "https://", "ssh://"].iter().find_map(|scheme| named.strip_prefix(scheme));
+    let id = match address {
+        None => Some(named),
+        Some(rest) => rest.strip_prefix("huggingface.co/").filter(|id| id.split('/').count() == 2),
+    };
+    let Components { name, organization, version, .. } =
+        id.map(|id| Components::of(id, n_weights)).unwrap_or_default();
+    let url = match (address, &organization, &name) {
+        (Some(_), ..) => Some(named.to_owned()),
+        (None, Some(organization), Some(name)) => {
+            Some(format!("https://huggingface.co/{organization}/{name}"))
+        }
+        (None, ..) => None,
+    };
+    let parts = [
+        ("name", name.map(|name| names::title(&name))),
+        ("version", version),
+        ("organization", organization.map(|name| names::title(&name))),
+        ("repo_url", url),
+    ];
+    parts.into_iter().for_each(|(key, value)| value.into_iter().for_each(|value| set(key, value)));
 }
 
 /// What stands between the first line `---` and the next one.

@@ -1,4 +1,5 @@
-//! A checkpoint's tensors: the safetensors files of a folder, mapped, with every name and size checked.
+//! A checkpoint's tensors: the safetensors files of a folder, with every name and size checked. What is read
+//! of them is a tensor at a time: mapped pages would gather to a whole checkpoint in memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,16 +13,16 @@ use safetensors::tensor::Metadata;
 use serde_json::Value as Json;
 
 use super::ConvertError;
-use crate::gguf;
+use crate::gguf::{FileSource, Source};
 
 /// The file that says which tensor is in which shard.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// The tensors of a folder, by name. Their bytes stay in the mapped files.
+/// The tensors of a folder, by name. Their bytes stay in the files.
 #[derive(Debug)]
 pub struct Checkpoint {
     tensors: BTreeMap<String, Tensor>,
-    files: Vec<(PathBuf, Bytes)>,
+    files: Vec<(PathBuf, FileSource)>,
 }
 
 /// One tensor as its file describes it.
@@ -32,7 +33,7 @@ pub struct Tensor {
     /// Contiguous last.
     pub shape: Vec<usize>,
     file: usize,
-    bytes: Range<usize>,
+    bytes: Range<u64>,
 }
 
 /// Element types that a checkpoint may have.
@@ -93,7 +94,7 @@ impl Elem {
 }
 
 impl Checkpoint {
-    /// Maps the safetensors files of a folder: those that the index names, or without one
+    /// Opens the safetensors files of a folder: those that the index names, or without one
     /// `model*.safetensors`, or else the only one there is. Files may be links, as in the hub's cache.
     ///
     /// # Errors
@@ -137,24 +138,33 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// A tensor's bytes, shared with the mapped file.
-    pub fn bytes(&self, tensor: &Tensor) -> Bytes {
-        self.files[tensor.file].1.slice(tensor.bytes.clone())
+    /// A tensor's bytes, read from its file.
+    ///
+    /// # Errors
+    /// What is in the way: a file that has become shorter, memory that is not there.
+    pub fn bytes(&self, tensor: &Tensor) -> Result<Bytes, String> {
+        let (path, source) = &self.files[tensor.file];
+        let n_bytes = (tensor.bytes.end - tensor.bytes.start) as usize;
+        let read = read(source, tensor.bytes.start, n_bytes);
+        read.map(Bytes::from).map_err(|err| format!("{}: {err}", path.display()))
     }
 
     fn add(&mut self, path: &Path) -> Result<(), ConvertError> {
-        let bytes = gguf::map(path).map_err(|err| ConvertError::file(path, err))?;
-        if bytes.starts_with(b"version https://git-lfs") {
+        const POINTER: &[u8] = b"version https://git-lfs";
+        let source = FileSource::open(path).map_err(|err| ConvertError::file(path, err))?;
+        let first = POINTER.len().min(source.file_bytes() as usize);
+        let first = read(&source, 0, first).map_err(|err| ConvertError::file(path, err))?;
+        if first == POINTER {
             let detail = "is a Git LFS pointer, not the file itself: fetch it with git lfs or from the hub";
             return Err(ConvertError::file(path, detail));
         }
-        let (start, metadata) = header(&bytes)
+        let (start, metadata) = header(&source)
             .map_err(|detail| ConvertError::file(path, format!("is no whole safetensors file: {detail}")))?;
         let file = self.files.len();
         for (name, info) in metadata.tensors() {
             let (from, to) = info.data_offsets;
             let shape = info.shape.clone();
-            let bytes = start + from..start + to;
+            let bytes = start + from as u64..start + to as u64;
             let tensor = Tensor { elem: Elem::of(info.dtype), shape, file, bytes };
             if let Some(other) = self.tensors.insert(name.clone(), tensor) {
                 let other = self.files[other.file].0.display().to_string();
@@ -162,7 +172,7 @@ impl Checkpoint {
                 return Err(ConvertError::file(path, detail));
             }
         }
-        self.files.push((path.to_owned(), bytes));
+        self.files.push((path.to_owned(), source));
         Ok(())
     }
 
@@ -194,24 +204,38 @@ impl Checkpoint {
 }
 
 /// Where the data starts, and what is in it: tensors that tile it without gaps or overlaps.
-fn header(bytes: &[u8]) -> Result<(usize, Metadata), String> {
+fn header(source: &FileSource) -> Result<(u64, Metadata), String> {
     const MAX_HEADER: u64 = 100_000_000;
-    let length = bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-    let length = length.ok_or_else(|| format!("want 8 bytes at least, found {}", bytes.len()))?;
+    let all = source.file_bytes();
+    if all < 8 {
+        return Err(format!("want 8 bytes at least, found {all}"));
+    }
+    let mut length = [0; 8];
+    source.read_at(0, &mut length).map_err(|err| err.to_string())?;
+    let length = u64::from_le_bytes(length);
     if length > MAX_HEADER {
         return Err(format!("want a header of at most {MAX_HEADER} bytes, found {length}"));
     }
-    let start = 8 + length as usize;
-    let header = bytes.get(8..start);
-    let header = header.ok_or_else(|| {
-        format!("want {length} bytes of header, found {}: it is cut short", bytes.len() - 8)
-    })?;
-    let metadata: Metadata = serde_json::from_slice(header).map_err(|err| format!("its header: {err}"))?;
+    let start = 8 + length;
+    if start > all {
+        return Err(format!("want {length} bytes of header, found {}: it is cut short", all - 8));
+    }
+    let header = read(source, 8, length as usize)?;
+    let metadata: Metadata = serde_json::from_slice(&header).map_err(|err| format!("its header: {err}"))?;
     let end = metadata.tensors().values().map(|info| info.data_offsets.1).max().unwrap_or(0);
-    match bytes.len() - start {
-        found if found == end => Ok((start, metadata)),
+    match all - start {
+        found if found == end as u64 => Ok((start, metadata)),
         found => Err(format!("want {end} bytes of tensors, found {found}")),
     }
+}
+
+/// Bytes of a file from `at` on.
+fn read(source: &FileSource, at: u64, n_bytes: usize) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(n_bytes).map_err(|_| format!("no memory for {n_bytes} bytes"))?;
+    bytes.resize(n_bytes, 0);
+    source.read_at(at, &mut bytes).map_err(|err| format!("{n_bytes} bytes from {at} on: {err}"))?;
+    Ok(bytes)
 }
 
 /// Tensor to file name, which is of the folder itself.

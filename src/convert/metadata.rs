@@ -5,7 +5,9 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use super::arch::{Architecture, Rope};
+use super::card::Front;
 use super::config::{Config, RopeScaling};
+use super::names::Components;
 use super::shape::Shape;
 use super::{ConvertError, card, names};
 use crate::gguf::{Array, Metadata, TensorInfo, Value, ValueType};
@@ -19,6 +21,7 @@ pub fn write(
     config: &Config,
     arch: &Architecture,
     shape: &Shape,
+    tensors: &[TensorInfo],
     metadata: &mut Metadata,
     notes: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
@@ -26,10 +29,10 @@ pub fn write(
     metadata.set("general.architecture", name);
     metadata.set("general.type", "model");
     sampling(&super::tokenizer::optional(&folder.join("generation_config.json"))?, metadata, notes);
-    metadata.set("general.name", names::of_folder(folder));
-    // Its place among the first keys; the tensors are counted later.
-    metadata.set("general.size_label", "");
-    card::write(folder, metadata);
+    let n_weights = tensors.iter().map(|info| info.n_elems() as u64).sum();
+    let front = card::read(folder);
+    identity(folder, config, &front, n_weights, metadata);
+    card::write(&front, n_weights, metadata);
     let mut set = |key: &str, value: Value| metadata.set(format!("{name}.{key}"), value);
     let count = |n: usize| Value::U32(n as u32);
     set("block_count", count(shape.n_layers));
@@ -96,6 +99,43 @@ pub fn write(
         ));
     }
     Ok(())
+}
+
+/// What the model is called: by its card, then by the name that its configuration keeps, then by its folder,
+/// each as far as it says something.
+fn identity(folder: &Path, config: &Config, front: &Front, n_weights: u64, metadata: &mut Metadata) {
+    let of_card = |keys: &[&str]| keys.iter().find_map(|key| card::first(front, key));
+    // Not a path of somebody's computer.
+    let kept = config.str(&["_name_or_path"]).filter(|name| name.matches('/').count() <= 1);
+    let of_folder = names::id_of_folder(folder);
+    let ids = kept.into_iter().chain([of_folder.as_str()]);
+    let found: Vec<Components> = ids.map(|id| Components::of(id, n_weights)).collect();
+    let or_found = |own: Option<String>, of: fn(&Components) -> &Option<String>| {
+        own.or_else(|| found.iter().find_map(|found| of(found).clone()))
+    };
+    let title = |name: &Option<String>| name.as_deref().map(names::title);
+    let name = of_card(&["name", "model_name"]).or_else(|| found.iter().find_map(|found| title(&found.name)));
+    let organization = of_card(&["organization", "model_organization"])
+        .or_else(|| found.iter().find_map(|found| title(&found.organization)));
+    let version = or_found(of_card(&["version", "model_version"]), |found| &found.version);
+    let finetune = or_found(of_card(&["finetune", "model_finetune"]), |found| &found.finetune);
+    let basename = of_card(&["basename", "model_basename", "model_type"]);
+    let size = or_found(of_card(&["size_label", "model_size_label"]), |found| &found.size_label);
+    for (key, value) in [
+        ("name", Some(name.unwrap_or_else(|| "model".to_owned()))),
+        ("author", of_card(&["author", "model_author", "model_creator"])),
+        ("version", version),
+        ("organization", organization),
+        ("finetune", finetune),
+        ("basename", or_found(basename, |found| &found.basename)),
+        ("description", of_card(&["description", "model_description"])),
+        // Its place among the first keys; without a name that says it the tensors are counted later.
+        ("size_label", Some(size.unwrap_or_default())),
+    ] {
+        if let Some(value) = value {
+            metadata.set(format!("general.{key}"), value);
+        }
+    }
 }
 
 /// Gemma 3's windows: six layers are a period unless a configuration says otherwise.

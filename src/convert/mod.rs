@@ -17,6 +17,7 @@ mod shape;
 mod tensors;
 pub mod ternary;
 mod tokenizer;
+mod two_files;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -173,7 +174,8 @@ impl Converter {
         notes.append(&mut named.notes);
 
         let mut metadata = Metadata::default();
-        metadata::write(folder, &config, arch, &shape, &mut metadata, &mut notes)?;
+        let planned: Vec<TensorInfo> = made.iter().map(|made| made.info.clone()).collect();
+        metadata::write(folder, &config, arch, &shape, &planned, &mut metadata, &mut notes)?;
         let cut = arch.globals[0].change == arch::Change::CutVocab;
         let pre = options.tokenizer_pre.as_deref();
         let request = tokenizer::Request { folder, config: &config, rows, cut, pre };
@@ -184,7 +186,9 @@ impl Converter {
         }
         let infos: Vec<TensorInfo> = made.iter().map(|made| made.info.clone()).collect();
         let n_experts = shape.experts.map(|(n, _, _)| n);
-        metadata.set("general.size_label", metadata::size_label(&infos, n_experts));
+        if metadata.str("general.size_label").ok().flatten() == Some("") {
+            metadata.set("general.size_label", metadata::size_label(&infos, n_experts));
+        }
         drop(named);
         let model = Model { checkpoint, metadata, made, infos };
         let options = model.options(options, &mut notes)?;

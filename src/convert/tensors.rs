@@ -185,7 +185,8 @@ pub fn plan(
         if let Some((_, tensor)) = planner.named.take(arch.head) {
             let checkpoint = planner.named.checkpoint;
             let embedding = &out[0].parts[0].1;
-            let is_same = checkpoint.bytes(&tensor) == checkpoint.bytes(embedding);
+            let read = |tensor| checkpoint.bytes(tensor).map_err(|err| ConvertError::tensor(arch.head, err));
+            let is_same = read(&tensor)? == read(embedding)?;
             let why =
                 if is_same { "is the embedding" } else { "differs from the embedding, to which it is tied" };
             planner.named.notes.push(format!("{} {why}: left out", arch.head));
@@ -323,6 +324,7 @@ impl Planner<'_, '_> {
             return Err(missing(&scale.unwrap_or_else(|| format!("{short}_scale"))));
         };
         let bytes = self.named.checkpoint.bytes(&tensor);
+        let bytes = bytes.map_err(|detail| ConvertError::tensor(&scale, detail))?;
         let scales = ternary::scales(tensor.elem, &bytes, rows, meaning);
         let scales = scales.map_err(|detail| ConvertError::tensor(&scale, detail))?;
         Ok(Values::Packed { scales })
@@ -394,10 +396,11 @@ impl Made {
         }
     }
 
-    /// The tensor, whole. Its bytes are the mapped file's own where nothing changes.
+    /// The tensor, whole.
     ///
     /// # Errors
-    /// Name and place of a code that means nothing.
+    /// Name of a tensor of the checkpoint, and what is in the way of reading it or where a code of it means
+    /// nothing.
     pub fn make(&self, checkpoint: &Checkpoint) -> Result<HostTensor, (String, String)> {
         let bytes = match (&self.values, &self.parts[..]) {
             (Values::Computed(bytes), _) => bytes.clone(),
@@ -416,7 +419,7 @@ impl Made {
     }
 
     fn part(&self, checkpoint: &Checkpoint, name: &str, part: &Tensor) -> Result<Bytes, (String, String)> {
-        let bytes = checkpoint.bytes(part);
+        let bytes = checkpoint.bytes(part).map_err(|detail| (name.to_owned(), detail))?;
         let cols = part.shape.last().copied().unwrap_or(1);
         let reals = || ternary::reals(part.elem, &bytes).expect("the plan checked the type");
         let (bytes, elem_bytes) = match &self.values {

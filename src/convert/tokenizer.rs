@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::config::Config;
 use super::sentencepiece::Model;
-use super::{ConvertError, pre, read_json};
+use super::{ConvertError, pre, read_json, two_files};
 use crate::gguf::{Array, Metadata};
 
 /// Token types of the file format.
@@ -83,13 +83,22 @@ pub fn write(
     let folder = request.folder;
     let (model, json) = (folder.join("tokenizer.model"), folder.join("tokenizer.json"));
     let settings = optional(&folder.join("tokenizer_config.json"))?;
-    let tokenizer = optional(&json)?;
+    let vocab = folder.join("vocab.json");
+    let tokenizer = match vocab.is_file() && !json.is_file() && !model.is_file() {
+        true => {
+            let is_known = request.pre.is_some() || request.config.class()? == "GPT2LMHeadModel";
+            two_files::tokenizer(folder, &settings, is_known)?
+        }
+        false => optional(&json)?,
+    };
     let vocabulary = if model.is_file() {
         scored(request, &model, &settings, metadata)?
     } else if json.is_file() {
         byte_level(request, &json, &tokenizer, metadata, notes)?
+    } else if vocab.is_file() {
+        byte_level(request, &vocab, &tokenizer, metadata, notes)?
     } else {
-        let detail = "has neither tokenizer.json nor tokenizer.model";
+        let detail = "has none of tokenizer.json, tokenizer.model, and vocab.json with merges.txt";
         return Err(ConvertError::file(folder, detail));
     };
     let n_tokens = vocabulary.tokens.len();

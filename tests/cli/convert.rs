@@ -178,3 +178,79 @@ fn matrices_of_zeros_are_said_loudly_by_convert_and_inspect() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["zero_matrices"], json!([{"tensor": "blk.0.ffn_up.weight", "matrices": 1}]));
 }
+
+/// A model of Llama's form in a folder: weights that are a hole in the file, and nothing but zeros.
+#[cfg(target_os = "linux")]
+fn hollow_llama(folder: &Path, n_layers: usize, dim: usize) -> u64 {
+    fs::create_dir_all(folder).unwrap();
+    let vocab = 300;
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": dim,
+        "intermediate_size": dim, "max_position_embeddings": 64, "num_attention_heads": 8,
+        "num_hidden_layers": n_layers, "num_key_value_heads": 8, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": true, "vocab_size": vocab, "rope_theta": 500000.0,
+    });
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    checkpoint(folder.parent().unwrap(), false);
+    let tokenizer = folder.parent().unwrap().join("tiny/tokenizer.json");
+    fs::copy(tokenizer, folder.join("tokenizer.json")).unwrap();
+    let (mut header, mut end) = (serde_json::Map::new(), 0);
+    let mut add = |name: String, shape: &[usize]| {
+        let start = end;
+        end += 2 * shape.iter().product::<usize>();
+        header.insert(name, json!({"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}));
+    };
+    add("model.embed_tokens.weight".into(), &[vocab, dim]);
+    add("model.norm.weight".into(), &[dim]);
+    for layer in 0..n_layers {
+        let of = |name: &str| format!("model.layers.{layer}.{name}.weight");
+        ["input_layernorm", "post_attention_layernorm"].iter().for_each(|name| add(of(name), &[dim]));
+        for name in ["q", "k", "v", "o"] {
+            add(of(&format!("self_attn.{name}_proj")), &[dim, dim]);
+        }
+        for name in ["gate", "up", "down"] {
+            add(of(&format!("mlp.{name}_proj")), &[dim, dim]);
+        }
+    }
+    let header = serde_json::Value::Object(header).to_string();
+    let mut file = fs::File::create(folder.join("model.safetensors")).unwrap();
+    let length = (header.len() as u64).to_le_bytes();
+    std::io::Write::write_all(&mut file, &[&length, header.as_bytes()].concat()).unwrap();
+    file.set_len((8 + header.len() + end) as u64).unwrap();
+    end as u64
+}
+
+/// What the system counts as the memory of a program is bounded by a tensor, not by the checkpoint.
+#[cfg(target_os = "linux")]
+#[test]
+fn one_tensor_at_a_time_is_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = hollow_llama(&dir.path().join("hollow"), 16, 1024);
+    assert!(bytes > 224 << 20, "{bytes}");
+    for outtype in ["q8_0", "f32"] {
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_sterna"))
+            .current_dir(dir.path())
+            .args(["convert", "hollow", "hollow.gguf", "--force", "--outtype", outtype, "-t", "2"])
+            .stderr(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let (path, mut peak) = (format!("/proc/{}/status", child.id()), 0);
+        let status = loop {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+            peak = peak.max(kib.unwrap_or(0) << 10);
+            match child.try_wait().unwrap() {
+                Some(status) => break status,
+                None => std::thread::sleep(std::time::Duration::from_millis(2)),
+            }
+        };
+        assert!(status.success());
+        let written = fs::metadata(dir.path().join("hollow.gguf")).unwrap().len();
+        assert!(written > bytes / 2, "{written} bytes");
+        support::say(format_args!("convert to {outtype}: {} of {} MiB at the peak", peak >> 20, bytes >> 20));
+        // The program itself takes most of it.
+        assert!((4 << 20..96 << 20).contains(&peak), "{outtype}: {peak} bytes at the peak");
+    }
+}

@@ -7,7 +7,7 @@ use sterna::gguf::{Gguf, TensorInfo};
 use support::golden;
 
 use super::folder::{Raw, read};
-use super::{convert, to, values};
+use super::{ConvertOptions, convert, to, values};
 
 /// A folder, another converter's file, and the type that both are of.
 struct Case {
@@ -192,5 +192,80 @@ fn auto_packs_ternary_folders_and_keeps_the_type_of_others() {
         let says_why =
             notes.iter().any(|note| note.contains("14 ternary matrices become i2_s: each matrix has one"));
         assert_eq!(says_why, want == "i2_s", "{notes:?}");
+    }
+}
+
+/// GPT-2 as it was published first: without tokenizer.json, the same vocabulary from its two files.
+#[test]
+fn two_files_say_what_a_tokenizer_json_says() {
+    let Some(folder) = golden("hf/gpt2") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let old = dir.path().join("gpt2");
+    std::fs::create_dir(&old).unwrap();
+    for name in ["config.json", "generation_config.json", "model.safetensors", "tokenizer_config.json"] {
+        std::fs::copy(folder.join(name), old.join(name)).unwrap();
+    }
+    let said = |more: ConvertOptions| match convert(&old, &more) {
+        Err(err) => err.to_string(),
+        Ok(_) => String::new(),
+    };
+    assert!(said(to("f16")).contains("has none of tokenizer.json, tokenizer.model, and vocab.json"));
+    std::fs::copy(folder.join("vocab.json"), old.join("vocab.json")).unwrap();
+    assert!(said(to("f16")).contains("merges.txt"));
+    std::fs::write(old.join("merges.txt"), "#version: 0.2\na b\na  b\n").unwrap();
+    assert!(said(to("f16")).contains("line 3: want two tokens"));
+    std::fs::copy(folder.join("merges.txt"), old.join("merges.txt")).unwrap();
+    let (ours, _, _) = convert(&old, &to("f16")).unwrap();
+    let (want, _, _) = convert(&folder, &to("f16")).unwrap();
+    let all = |gguf: &Gguf| -> Vec<_> {
+        gguf.metadata().iter().map(|(key, value)| (key.to_owned(), value.clone())).collect()
+    };
+    assert!(all(&ours) == all(&want));
+    // Of another model they do not say how texts are split.
+    let config = std::fs::read_to_string(old.join("config.json")).unwrap();
+    let other = config.replace("GPT2LMHeadModel", "Qwen2ForCausalLM");
+    std::fs::write(old.join("config.json"), other).unwrap();
+    assert!(!said(to("f16")).is_empty());
+}
+
+/// What llama.cpp's converter reads off a folder's name, and what a card says instead.
+#[test]
+fn a_name_says_what_a_model_is() {
+    let Some(folder) = golden("hf/qwen3") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let named = dir.path().join("Qwen3-0.3M-Instruct-v2");
+    std::fs::create_dir(&named).unwrap();
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, named.join(path.file_name().unwrap())).unwrap();
+    }
+    let metadata = || convert(&named, &to("f16")).unwrap().0;
+    let of =
+        |gguf: &Gguf, key: &str| gguf.metadata().str(&format!("general.{key}")).unwrap().map(str::to_owned);
+    let plain = metadata();
+    for (key, want) in [
+        ("name", Some("Qwen3 0.3M Instruct v2")),
+        ("basename", Some("Qwen3")),
+        ("finetune", Some("Instruct")),
+        ("version", Some("v2")),
+        ("size_label", Some("0.3M")),
+        ("organization", None),
+    ] {
+        assert_eq!(of(&plain, key).as_deref(), want, "{key}");
+    }
+    let card = "---\nmodel_name: Another\norganization: Some lab\nbase_model: Qwen/Qwen3-4B-v1.5\n\
+                datasets:\n- org/set\n---\n";
+    std::fs::write(named.join("README.md"), card).unwrap();
+    let with_card = metadata();
+    for (key, want) in [
+        ("name", Some("Another")),
+        ("organization", Some("Some lab")),
+        ("basename", Some("Qwen3")),
+        ("base_model.0.name", Some("Qwen3 4B v1.5")),
+        ("base_model.0.version", Some("v1.5")),
+        ("base_model.0.repo_url", Some("https://huggingface.co/Qwen/Qwen3-4B-v1.5")),
+        ("dataset.0.name", Some("Set")),
+    ] {
+        assert_eq!(of(&with_card, key).as_deref(), want, "{key}");
     }
 }

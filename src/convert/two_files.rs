@@ -1,0 +1,68 @@
+//! The vocabulary of checkpoints from before `tokenizer.json`: `vocab.json` with the ids of tokens, and
+//! `merges.txt` with the pairs that byte-level BPE merges, one a line.
+
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use super::{ConvertError, read_json};
+
+/// What such tokenizers call every special token where nothing else is said.
+const END_OF_TEXT: &str = "<|endoftext|>";
+
+/// The same as `tokenizer.json` would say it, which splits texts as GPT-2 does. `is_known` says that this one
+/// does, or that the caller names another way.
+///
+/// # Errors
+/// [`ConvertError::File`] where one of the files is missing or broken, and where nothing says how texts are
+/// split.
+pub fn tokenizer(folder: &Path, settings: &Json, is_known: bool) -> Result<Json, ConvertError> {
+    let vocab = &folder.join("vocab.json");
+    if !is_known {
+        let detail = "stands alone, without tokenizer.json: it does not say how texts are split, which \
+                      ConvertOptions::tokenizer_pre can";
+        return Err(ConvertError::file(vocab, detail));
+    }
+    let ids = read_json(vocab)?;
+    let path = folder.join("merges.txt");
+    let text = std::fs::read_to_string(&path).map_err(|err| ConvertError::file(&path, err))?;
+    let lines = text.lines().enumerate().filter(|(at, line)| {
+        let is_title = *at == 0 && line.starts_with("#version");
+        !is_title && !line.is_empty()
+    });
+    let mut merges = Vec::new();
+    for (at, line) in lines {
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            [left, right] if !left.is_empty() && !right.is_empty() => merges.push(line),
+            _ => {
+                let detail = format!("line {}: want two tokens with a space between them", at + 1);
+                return Err(ConvertError::file(&path, detail));
+            }
+        }
+    }
+    let special = special(folder, settings)?;
+    let added = special.iter().filter_map(|text| {
+        let id = ids.get(text)?.as_u64()?;
+        Some(json!({"id": id, "content": text, "special": true}))
+    });
+    let prefix = settings.get("add_prefix_space").and_then(Json::as_bool).unwrap_or(false);
+    Ok(json!({
+        "added_tokens": added.collect::<Vec<_>>(),
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": prefix, "use_regex": true},
+        "post_processor": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": ids, "merges": merges},
+    }))
+}
+
+/// The special tokens that the other files name.
+fn special(folder: &Path, settings: &Json) -> Result<Vec<String>, ConvertError> {
+    let map = folder.join("special_tokens_map.json");
+    let map = if map.is_file() { read_json(&map)? } else { Json::Null };
+    let text = |json: &Json| json.as_str().or_else(|| json.get("content")?.as_str()).map(str::to_owned);
+    let entries = [&map, settings].into_iter().filter_map(Json::as_object).flatten();
+    let named = entries.filter(|(key, _)| key.ends_with("_token")).filter_map(|(_, json)| text(json));
+    let mut special: Vec<String> = named.chain([END_OF_TEXT.to_owned()]).collect();
+    special.sort();
+    special.dedup();
+    Ok(special)
+}
