@@ -5,14 +5,18 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use sterna::backend;
+use ggml_types::HostTensor;
+use sterna::backend::cpu::Cpu;
+use sterna::backend::cpu::stream::{Resident, Streaming};
+use sterna::backend::{self, Backend, BackendError, DeviceOptions, WeightBytes, WeightRows};
 use sterna::engine::{Engine, EngineOptions};
-use sterna::gguf::Source;
-use sterna::program::{Row, Sampling, Step};
+use sterna::gguf::{Gguf, OpenOptions, Source};
+use sterna::program::{Row, Sampling, Step, WeightDecl};
 use sterna::synth::{Preset, Synth};
 use support::case::model::{Model, SMALL};
 use support::case::{backends, limits, shuffled_pages, windowed_limits, windowed_pages};
@@ -105,7 +109,83 @@ fn main() {
         }
     }
     println!("a run allocates nothing: ok");
+    read_in_every_step();
     read_and_uploaded();
+}
+
+/// A weight in memory that counts as one in a file.
+struct Again<'a>(&'a HostTensor, &'a WeightDecl);
+
+impl WeightRows for Again<'_> {
+    fn decl(&self) -> &WeightDecl {
+        self.1
+    }
+
+    fn read(&self, rows: Range<usize>) -> Result<HostTensor, BackendError> {
+        let row_bytes = self.0.bytes.len() / self.0.rows;
+        let bytes = self.0.bytes.slice(rows.start * row_bytes..rows.end * row_bytes);
+        Ok(HostTensor { rows: rows.len(), bytes, ..self.0.clone() })
+    }
+
+    fn again(&self) -> Option<Arc<dyn WeightBytes>> {
+        Some(Arc::new(AgainBytes(self.0.bytes.clone())))
+    }
+}
+
+struct AgainBytes(Bytes);
+
+impl WeightBytes for AgainBytes {
+    fn read_at(&self, at: usize, into: &mut [u8]) -> io::Result<()> {
+        into.copy_from_slice(&self.0[at..at + into.len()]);
+        Ok(())
+    }
+}
+
+/// Weights that are read in every step: a step allocates nothing, and the thread that reads neither; and of a
+/// model in a file what was planned is in memory.
+fn read_in_every_step() {
+    let (case, _) = Model { weights: "q8_0", ..SMALL }.case("a small model", limits(8, 1, 6));
+    let pages = shuffled_pages(1, 6);
+    let streaming = Streaming { resident: Resident::Nothing, piece_bytes: 4096, ..Streaming::default() };
+    let mut cpu = Cpu::new(2).expect("threads").streamed(streaming);
+    cpu.announce(&case.p).expect("a plan");
+    let weights = case.weights.iter().zip(&case.p.weights);
+    let ids: Vec<_> = weights.map(|(w, decl)| cpu.upload_rows(&Again(w, decl)).expect("an upload")).collect();
+    let exec = cpu.compile(&case.p, &ids).expect("a program that compiles");
+    let mut run = |pos| {
+        let rows = [Row { token: pos % 300, pos, seq: 0, logits: true }];
+        let sampling = [Some(Sampling::GREEDY)];
+        cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &sampling }).expect("a run");
+    };
+    run(0);
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    (1..100).for_each(run);
+    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "allocations of weights that are read");
+
+    let mut spec = Preset::by_name("bitnet-2b-4t").unwrap().spec(None, None, 1).unwrap();
+    spec.n_layers = 3;
+    spec.n_vocab = 4000;
+    let synth = Synth::new(&spec).unwrap();
+    let hollow = Hollow { file_bytes: synth.file_bytes(), head: synth.descriptions().unwrap().into() };
+    let gguf = Gguf::from_source(Arc::new(hollow), OpenOptions::default()).expect("a model");
+    let options = EngineOptions {
+        backend: "cpu".into(),
+        threads: Some(2),
+        device: DeviceOptions::default().with("resident_layers", "1").with("stream_slots", "3"),
+        n_ctx: Some(256),
+        batch: 8,
+        ..Default::default()
+    };
+    let before = BYTES.load(Ordering::SeqCst);
+    let engine = Engine::from_gguf(gguf, &options, |_| ()).expect("a model");
+    let taken = BYTES.load(Ordering::SeqCst) - before;
+    let plan = engine.plan();
+    let planned = (plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes) as usize;
+    // Names of weights, and the vocabulary's place.
+    let most = planned + (1 << 20);
+    assert!((planned..most).contains(&taken), "{planned} bytes planned, {taken} taken");
+    assert!(engine.gguf().file_bytes().sum::<u64>() > plan.weights_bytes + (20 << 20), "{plan:?}");
+    println!("of weights that are read in every step {taken} bytes are in memory, {planned} planned: ok");
 }
 
 /// A file that has its descriptions and, instead of weights, zeros.

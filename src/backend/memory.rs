@@ -75,7 +75,9 @@ pub struct DeviceMemory {
     /// Page-locked memory of the host, for weights that it has no room for. All of it is copied to the
     /// device in every step.
     pub host_bytes: u64,
-    /// Layers whose weights those are.
+    /// Bytes of weights that are read from their file in every step, for want of memory of any kind.
+    pub file_bytes: u64,
+    /// Layers whose weights those are, on the host or in the file.
     pub streamed_layers: usize,
     /// How fast the device is, if that is known.
     pub rates: Option<CardRates>,
@@ -93,6 +95,7 @@ impl DeviceMemory {
             parts,
             overhead: Vec::new(),
             host_bytes: 0,
+            file_bytes: 0,
             streamed_layers: 0,
             rates: None,
             free_bytes: None,

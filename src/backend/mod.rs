@@ -115,6 +115,21 @@ pub trait WeightRows {
     /// For rows that it does not have, and where the range cuts rows that
     /// [lie together](QuantType::rows_together).
     fn read(&self, rows: std::ops::Range<usize>) -> Result<HostTensor, BackendError>;
+
+    /// What reads its bytes whenever they are wanted, into memory of the reader's; none where they are made
+    /// when the weight is loaded. Nobody has looked at codes in them.
+    fn again(&self) -> Option<std::sync::Arc<dyn WeightBytes>> {
+        None
+    }
+}
+
+/// Bytes of a weight that can be read at any time, again and again, by any thread.
+pub trait WeightBytes: Send + Sync {
+    /// Fills `into` with the weight's bytes from `at` on.
+    ///
+    /// # Errors
+    /// Whatever is in the way; a file that has become shorter is [`std::io::ErrorKind::UnexpectedEof`].
+    fn read_at(&self, at: usize, into: &mut [u8]) -> std::io::Result<()>;
 }
 
 /// Runs programs.
@@ -162,6 +177,15 @@ pub trait Backend: Send {
             part(MemoryKind::Buffers, "buffers", bufs_bytes),
         ];
         Ok(vec![DeviceMemory { host_bytes, free_bytes, ..DeviceMemory::of(self.device(), parts) }])
+    }
+
+    /// Takes note of a program before its weights are uploaded: a backend without room for all of them
+    /// decides here which it keeps.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan).
+    fn announce(&mut self, _p: &Program) -> Result<(), BackendError> {
+        Ok(())
     }
 
     /// Takes a weight; may repack it, or keep sharing the caller's bytes.

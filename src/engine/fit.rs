@@ -118,7 +118,8 @@ impl EngineOptions {
 }
 
 /// Whether a model fits a backend with these options, with a margin of its own or another one; not if the
-/// backend lacks kernels for it.
+/// backend lacks kernels for it, and not if it fits only because weights are streamed and nobody asked for
+/// that.
 ///
 /// # Errors
 /// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] but for missing kernels.
@@ -128,8 +129,10 @@ pub fn fits(
     backend: &dyn Backend,
     margin_bytes: Option<u64>,
 ) -> Result<bool, Error> {
+    let is_whole = |device: &DeviceMemory| device.streamed_layers == 0 || !options.device.is_empty();
+    let fits = |device: &DeviceMemory| Room::on(device, margin_bytes).short_bytes() == 0 && is_whole(device);
     match memory(gguf, options, backend) {
-        Ok(devices) => Ok(devices.iter().all(|device| Room::on(device, margin_bytes).short_bytes() == 0)),
+        Ok(devices) => Ok(devices.iter().all(fits)),
         Err(Error::Backend(BackendError::Missing { .. })) => Ok(false),
         Err(err) => Err(err),
     }

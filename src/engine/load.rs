@@ -1,5 +1,6 @@
 //! From a file to an engine: options, the check that it fits, and the upload.
 
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -12,7 +13,9 @@ use super::handle::Shared;
 use super::pages::{Pages, Sliding, exact_pages_for, pages_for};
 use super::runner::{Desk, Runner};
 use super::{Engine, act, head};
-use crate::backend::{self, Backend, BackendError, DeviceMemory, DeviceOptions, Plan, WeightId, WeightRows};
+use crate::backend::{
+    self, Backend, BackendError, DeviceMemory, DeviceOptions, Plan, WeightBytes, WeightId, WeightRows,
+};
 use crate::gguf::{Access, FileTensor, Gguf, GgufError, OpenOptions, Source};
 use crate::model;
 use crate::model::{Hyper, Model, ModelError, Options};
@@ -303,6 +306,7 @@ pub(crate) fn upload(
     threads: usize,
     mut progress: impl FnMut(Progress),
 ) -> Result<Vec<WeightId>, Error> {
+    backend.announce(program)?;
     let total_bytes = weights.iter().map(|weight| weight.n_bytes() as u64).sum();
     let mut done_bytes = 0;
     progress(Progress { done_bytes, total_bytes });
@@ -343,6 +347,25 @@ impl WeightRows for Checked<'_> {
         let row_bytes = encoded.bytes.len() / encoded.rows;
         let bytes = encoded.bytes.slice((rows.start - first) * row_bytes..(rows.end - first) * row_bytes);
         Ok(HostTensor { rows: rows.len(), bytes, ..encoded })
+    }
+
+    fn again(&self) -> Option<Arc<dyn WeightBytes>> {
+        let is_as_declared = self.tensor.ty.is(self.decl.ty);
+        let (source, start) = self.tensor.source().filter(|_| is_as_declared)?;
+        Some(Arc::new(Again { source, start }))
+    }
+}
+
+/// A weight's bytes where its file has them.
+struct Again {
+    source: Arc<dyn Source>,
+    /// Where the first of them lies.
+    start: u64,
+}
+
+impl WeightBytes for Again {
+    fn read_at(&self, at: usize, into: &mut [u8]) -> io::Result<()> {
+        self.source.read_at(self.start + at as u64, into)
     }
 }
 

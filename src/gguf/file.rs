@@ -109,7 +109,11 @@ impl Gguf {
     /// As [`open`](Self::open).
     pub fn open_with(path: &Path, options: OpenOptions) -> Result<Self, GgufError> {
         let parts = split::open(path, |path| match options.access {
-            Access::Map => map(path).and_then(Part::parse),
+            Access::Map => {
+                let (map, file) = map(path)?;
+                let data = Data::Mapped(map.clone(), Arc::new(FileSource::of(file)?));
+                Ok(Part { data, ..Part::parse(map)? })
+            }
             Access::Lock => map_locked(path).and_then(Part::parse),
             Access::Read => header::of_source(Arc::new(FileSource::open(path)?)),
         })?;

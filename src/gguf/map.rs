@@ -14,15 +14,16 @@ use memmap2::{Mmap, MmapMut};
 
 use super::GgufError;
 
-/// Maps a whole file for reading. The bytes are shared: clones and slices keep the mapping alive.
+/// Maps a whole file for reading. The bytes are shared: clones and slices keep the mapping alive. The same
+/// file comes with them.
 ///
 /// # Errors
 /// [`GgufError::Io`], and [`GgufError::NotAFile`] for a directory, a pipe, a device or an empty file.
-pub fn map(path: &Path) -> Result<Bytes, GgufError> {
-    Ok(Bytes::from_owner(mapped(path)?))
+pub(super) fn map(path: &Path) -> Result<(Bytes, fs::File), GgufError> {
+    mapped(path).map(|(map, file)| (Bytes::from_owner(map), file))
 }
 
-fn mapped(path: &Path) -> Result<Mmap, GgufError> {
+fn mapped(path: &Path) -> Result<(Mmap, fs::File), GgufError> {
     is_file(path)?;
     let file = fs::File::open(path).map_err(|error| GgufError::Io { call: "open", error })?;
     // SAFETY: the map is private to this process, read-only and only ever seen as bytes, for which every
@@ -31,7 +32,7 @@ fn mapped(path: &Path) -> Result<Mmap, GgufError> {
     // Of file systems that cannot do so, no word is heard.
     #[cfg(target_os = "linux")]
     let _ = map.advise(memmap2::Advice::HugePage);
-    Ok(map)
+    Ok((map, file))
 }
 
 /// `len` bytes, all 0, in pages as large as the system has them: weights in pages of 4 KiB are read at little
@@ -51,7 +52,7 @@ pub(super) fn anonymous(len: usize) -> io::Result<MmapMut> {
 /// # Errors
 /// As [`map`], and [`GgufError::Io`] where the system does not let this process keep so many.
 pub(super) fn map_locked(path: &Path) -> Result<Bytes, GgufError> {
-    let map = mapped(path)?;
+    let (map, _) = mapped(path)?;
     lock(&map).map_err(|error| {
         let text = format!(
             "{error}: want {} bytes of memory that is never swapped out, and RLIMIT_MEMLOCK (ulimit -l) says \
@@ -76,7 +77,7 @@ fn lock(_: &Mmap) -> io::Result<()> {
 /// That a path is a file that is not empty.
 ///
 /// # Errors
-/// As [`map`].
+/// [`GgufError::Io`] and [`GgufError::NotAFile`].
 pub(super) fn is_file(path: &Path) -> Result<(), GgufError> {
     // Before it is opened: opening a pipe would wait for its other end.
     let kind = fs::metadata(path).map_err(|error| GgufError::Io { call: "open", error })?;

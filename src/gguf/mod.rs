@@ -26,7 +26,6 @@ mod zeros;
 pub use error::GgufError;
 pub use file::{Access, Gguf, OpenOptions, TensorInfo};
 pub use header::Header;
-pub use map::map;
 pub use metadata::Metadata;
 pub use rewrite::{PartLimit, Rewrite};
 pub use source::{FileSource, Source};

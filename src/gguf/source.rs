@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+#[cfg(not(unix))]
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
@@ -14,7 +16,8 @@ use super::map::{anonymous, is_file};
 /// A file that is read in pieces, wherever it lies: on a disk, behind HTTP, in a browser's store.
 ///
 /// Reads come one at a time while a model is loaded, and seldom after that (a saved session looks at a few
-/// bytes of each tensor). What is read twice is to be the same.
+/// bytes of each tensor), unless memory has no room for all weights: then some are read in every step. What
+/// is read twice is to be the same.
 pub trait Source: Send + Sync {
     /// Bytes of the whole file.
     fn file_bytes(&self) -> u64;
@@ -30,7 +33,10 @@ pub trait Source: Send + Sync {
 /// bytes, and no signal.
 #[derive(Debug)]
 pub struct FileSource {
-    file: Mutex<File>,
+    file: File,
+    /// Who moves the file's position.
+    #[cfg(not(unix))]
+    moves: Mutex<()>,
     file_bytes: u64,
 }
 
@@ -41,10 +47,18 @@ impl FileSource {
     /// [`GgufError::Io`], and [`GgufError::NotAFile`] for a directory, a pipe, a device or an empty file.
     pub fn open(path: &Path) -> Result<Self, GgufError> {
         is_file(path)?;
-        let open = |error| GgufError::Io { call: "open", error };
-        let file = File::open(path).map_err(open)?;
-        let file_bytes = file.metadata().map_err(open)?.len();
-        Ok(Self { file: Mutex::new(file), file_bytes })
+        Self::of(File::open(path).map_err(|error| GgufError::Io { call: "open", error })?)
+    }
+
+    /// Of an open file.
+    pub(super) fn of(file: File) -> Result<Self, GgufError> {
+        let metadata = file.metadata().map_err(|error| GgufError::Io { call: "open", error })?;
+        Ok(Self {
+            file,
+            #[cfg(not(unix))]
+            moves: Mutex::new(()),
+            file_bytes: metadata.len(),
+        })
     }
 }
 
@@ -53,8 +67,16 @@ impl Source for FileSource {
         self.file_bytes
     }
 
+    #[cfg(unix)]
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        std::os::unix::fs::FileExt::read_exact_at(&self.file, into, at)
+    }
+
+    #[cfg(not(unix))]
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        use std::io::{Read, Seek, SeekFrom};
+        let _alone = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = &self.file;
         file.seek(SeekFrom::Start(at))?;
         file.read_exact(into)
     }
@@ -75,8 +97,10 @@ impl Source for Bytes {
 /// The bytes of one file of a model.
 #[derive(Clone)]
 pub(super) enum Data {
-    /// All of them, in memory or mapped.
+    /// All of them, in memory or locked there.
     Bytes(Bytes),
+    /// All of them, mapped, and the same file: large reads of it are faster than pages that come one by one.
+    Mapped(Bytes, Arc<FileSource>),
     /// Read when they are wanted.
     Source(Arc<dyn Source>),
     /// Only the descriptions were read; every other byte counts as zero.
@@ -92,9 +116,19 @@ impl Data {
     pub fn read(&self, at: u64, len: usize) -> Result<Bytes, GgufError> {
         match self {
             // The range was checked when the file was opened.
-            Self::Bytes(bytes) => Ok(bytes.slice(at as usize..at as usize + len)),
+            Self::Bytes(bytes) | Self::Mapped(bytes, _) => Ok(bytes.slice(at as usize..at as usize + len)),
             Self::Source(source) => read_aligned(len, |into| source.read_at(at, into)),
             Self::Header => read_aligned(len, |_| Ok(())),
+        }
+    }
+
+    /// What reads the file, past its map; none of a header.
+    pub fn source(&self) -> Option<Arc<dyn Source>> {
+        match self {
+            Self::Bytes(bytes) => Some(Arc::new(bytes.clone())),
+            Self::Mapped(_, file) => Some(Arc::clone(file) as Arc<dyn Source>),
+            Self::Source(source) => Some(Arc::clone(source)),
+            Self::Header => None,
         }
     }
 }
@@ -103,6 +137,7 @@ impl fmt::Debug for Data {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bytes(bytes) => write!(f, "{} bytes in memory", bytes.len()),
+            Self::Mapped(bytes, _) => write!(f, "{} bytes that are mapped", bytes.len()),
             Self::Source(source) => write!(f, "{} bytes to be read", source.file_bytes()),
             Self::Header => f.write_str("descriptions"),
         }

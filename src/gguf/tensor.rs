@@ -1,12 +1,13 @@
 //! A tensor of a file that has not been read yet.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType};
 
-use super::GgufError;
 use super::source::Data;
+use super::{GgufError, Source};
 
 /// A tensor of a file: what it is, and where its bytes lie. Cloning shares them.
 #[derive(Clone, Debug)]
@@ -45,6 +46,12 @@ impl FileTensor {
         let tensor = Self { name, ty, rows, cols, data, start };
         tensor.sizes()?;
         Ok(tensor)
+    }
+
+    /// What reads its file, past a map of it, and where its first byte lies there; none where only the
+    /// descriptions were read.
+    pub fn source(&self) -> Option<(Arc<dyn Source>, u64)> {
+        Some((self.data.source()?, self.start))
     }
 
     /// Bytes of the tensor.

@@ -6,6 +6,7 @@ mod attention;
 mod batches;
 mod cards;
 mod conformance;
+mod cpu_stream;
 #[cfg(feature = "simt")]
 mod cuda_types;
 mod kernels;

@@ -30,6 +30,12 @@ impl<T: Copy + Default> Default for Aligned<T> {
     }
 }
 
+impl<T> AsRef<[T]> for Aligned<T> {
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
 impl<T> Deref for Aligned<T> {
     type Target = [T];
 

@@ -6,6 +6,7 @@ use super::norm::RowNorm;
 use super::pool::Grid;
 use super::rope::RopeTable;
 use super::{Cx, two};
+use crate::backend::BackendError;
 use crate::program::AttnIn;
 
 /// What happens to each head of queries, keys or values behind its product.
@@ -16,7 +17,7 @@ struct HeadSteps<'a> {
     rotation: Option<&'a Rotation>,
 }
 
-pub fn run(cx: &mut Cx<'_>, s: &AttnIn) {
+pub fn run(cx: &mut Cx<'_>, s: &AttnIn) -> Result<(), BackendError> {
     let rows = cx.step.rows;
     let n = rows.len();
     let (kernels, weights) = (cx.k.real, cx.weights);
@@ -30,7 +31,7 @@ pub fn run(cx: &mut Cx<'_>, s: &AttnIn) {
     let norm = weights.norm(&s.norm);
     let input = |row: usize, out: &mut [f32]| norm.apply(kernels, &x[row * x_cols..][..x_cols], out);
     let layers = [(&s.wq, &mut *q), (&s.wk, &mut *k), (&s.wv, &mut *v)];
-    cx.layers.run(n, input, false, layers);
+    cx.layers.run(n, input, false, layers)?;
 
     let rope = s.rope.map(|rope| &cx.ropes[rope.0 as usize]);
     let norms = [&s.q_norm, &s.k_norm].map(|norm| norm.as_ref().map(|norm| weights.norm(norm)));
@@ -55,4 +56,5 @@ pub fn run(cx: &mut Cx<'_>, s: &AttnIn) {
         }
     });
     kv.put(cx.pool, rows, cx.step.pages, &cx.scratch.k[..n * kv_cols], &cx.scratch.v[..n * kv_cols]);
+    Ok(())
 }

@@ -1,10 +1,11 @@
 //! Token (and position) embedding.
 
-use super::Cx;
 use super::linear::CpuWeight;
+use super::{Cx, Held};
+use crate::backend::BackendError;
 use crate::program::{Embed, Row};
 
-pub fn run(cx: &mut Cx<'_>, s: &Embed) {
+pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
     let rows = cx.step.rows;
     let table = cx.weights.get(s.table);
     let positions = s.positions.map(|positions| cx.weights.get(positions));
@@ -15,19 +16,36 @@ pub fn run(cx: &mut Cx<'_>, s: &Embed) {
         Row::PICKED => picks[row.seq as usize][0].expect("a pick for the row's slot"),
         id => id,
     };
-    cx.pool.chunks_mut(x.rows_mut(rows.len()), dim, |i, x| {
-        decode_row(table, token(&rows[i]), x);
+    let scale = |x: &mut [f32]| {
         if s.scale != 1.0 {
             x.iter_mut().for_each(|x| *x *= s.scale);
         }
-    });
+    };
+    match table {
+        Held::Memory(table) => cx.pool.chunks_mut(x.rows_mut(rows.len()), dim, |i, x| {
+            decode_row(table, token(&rows[i]), x);
+            scale(x);
+        }),
+        Held::File(table) => {
+            for (row, x) in rows.iter().zip(x.rows_mut(rows.len()).chunks_exact_mut(dim)) {
+                table.decode_row(token(row) as usize, &mut cx.scratch.row, x)?;
+                scale(x);
+            }
+        }
+    }
     if let Some(positions) = positions {
         let position = &mut cx.scratch.position[..dim];
         for (row, x) in rows.iter().zip(x.rows_mut(rows.len()).chunks_exact_mut(dim)) {
-            decode_row(positions, row.pos, position);
+            match positions {
+                Held::Memory(positions) => decode_row(positions, row.pos, position),
+                Held::File(positions) => {
+                    positions.decode_row(row.pos as usize, &mut cx.scratch.row, position)?;
+                }
+            }
             x.iter_mut().zip(&*position).for_each(|(x, p)| *x += p);
         }
     }
+    Ok(())
 }
 
 fn decode_row(w: &CpuWeight, row: u32, out: &mut [f32]) {

@@ -5,11 +5,12 @@ use std::ops::Range;
 use super::aligned::Aligned;
 use super::kv::KvCache;
 use super::layer::Layers;
-use super::linear::{Acts, CpuWeight, WorkspaceSize};
+use super::linear::{Acts, WorkspaceSize};
 use super::pool::Pool;
 use super::rope::RopeTable;
 use super::simd::Kernels;
-use super::{Buffer, Cx, NAME, Picks, Scratch, Weights, attend, experts, run_stage, system};
+use super::stream::{Layout, Reader, Streaming};
+use super::{Buffer, Cx, Held, NAME, Picks, Scratch, Weights, attend, experts, run_stage, system};
 use crate::backend::memory::{self, Parts};
 use crate::backend::{BackendError, DeviceMemory, KvPage, MemoryKind, MemoryPart, assert_declared};
 use crate::program::{CheckError, FfnIn, Program, ProjAdd, RopeId, RowsOf, Stage, Step, sampling};
@@ -17,7 +18,9 @@ use crate::program::{CheckError, FfnIn, Program, ProjAdd, RopeId, RowsOf, Stage,
 /// A program with its buffers and caches.
 pub struct Compiled {
     program: Program,
-    weights: Vec<CpuWeight>,
+    weights: Vec<Held>,
+    /// Where weights are not in memory.
+    reader: Option<Reader>,
     pub bufs: Vec<Buffer>,
     kvs: Vec<KvCache>,
     ropes: Vec<RopeTable>,
@@ -90,8 +93,25 @@ fn workspace_size(p: &Program, k: &Kernels) -> WorkspaceSize {
     size
 }
 
-/// Memory that [`Compiled::new`] will take, and the weights, which stay in the file's.
-pub fn plan(p: &Program, k: &Kernels, threads: usize) -> Result<Vec<MemoryPart>, BackendError> {
+/// Memory that a program will take of a device, its weights among it, and where these are.
+pub fn plan(
+    p: &Program,
+    k: &Kernels,
+    threads: usize,
+    streaming: &Streaming,
+    device: DeviceMemory,
+) -> Result<(DeviceMemory, Layout), BackendError> {
+    let others = other_parts(p, k, threads)?;
+    let other_bytes = others.iter().map(|part| part.bytes).fold(0, u64::saturating_add);
+    let free_bytes = system::free_bytes().into_iter().chain(streaming.most_bytes).min();
+    let layout = Layout::new(p, streaming, free_bytes, other_bytes);
+    let parts = [layout.parts(p), others].concat();
+    let (file_bytes, streamed_layers) = (layout.file_bytes(), layout.n_streamed());
+    Ok((DeviceMemory { parts, file_bytes, streamed_layers, free_bytes, ..device }, layout))
+}
+
+/// Memory that [`Compiled::new`] will take.
+fn other_parts(p: &Program, k: &Kernels, threads: usize) -> Result<Vec<MemoryPart>, BackendError> {
     p.check()?;
     let fail = |label: &str, err: &dyn std::fmt::Display| {
         BackendError::Program(CheckError { label: label.to_owned(), detail: err.to_string() })
@@ -99,8 +119,6 @@ pub fn plan(p: &Program, k: &Kernels, threads: usize) -> Result<Vec<MemoryPart>,
     for w in &p.weights {
         w.ty.byte_len(w.rows, w.cols).map_err(|err| fail(&w.name, &err))?;
     }
-    let weights =
-        memory::weights(p, |w| (None, w.ty.byte_len(w.rows, w.cols).map_or(u64::MAX, |n| n as u64)));
     let mut caches = Vec::with_capacity(p.kvs.len());
     for kv in &p.kvs {
         let [pages, exact] = KvCache::bytes(kv, p.limits).map_err(|err| fail("kvs", &err))?;
@@ -119,28 +137,35 @@ pub fn plan(p: &Program, k: &Kernels, threads: usize) -> Result<Vec<MemoryPart>,
     bufs.add("experts", experts::Scratch::bytes(sizes.experts, p.limits.rows));
     p.ropes.iter().for_each(|rope| bufs.add("RoPE", RopeTable::bytes(rope, p.limits.rows)));
     bufs.add("sampling", (threads as u64).saturating_mul(sampling::Scratch::bytes(sizes.n_vocab)));
-    Ok([weights, memory::caches(caches), bufs.finish()].concat())
+    Ok([memory::caches(caches), bufs.finish()].concat())
 }
 
-/// The memory of the machine, of which a program takes some parts.
-pub fn device_memory(device: String, parts: Vec<MemoryPart>) -> DeviceMemory {
-    let free_bytes = system::free_bytes();
-    DeviceMemory { free_bytes, ..DeviceMemory::of(device, parts) }
+/// Bytes that a row takes of a table that is not in memory, the largest of them.
+fn row_space(p: &Program, weights: &[Held]) -> usize {
+    let tables = p.stages.iter().flat_map(|(_, stage)| match stage {
+        Stage::Embed(s) => [Some(s.table), s.positions],
+        _ => [None, None],
+    });
+    let files = tables.flatten().filter_map(|w| weights[w.0 as usize].file());
+    files.map(|file| file.row_space()).max().unwrap_or(0)
 }
 
 impl Compiled {
-    /// Allocates everything that a step needs. `weights[i]` stands for `p.weights[i]`.
+    /// Allocates everything that a step needs. `weights[i]` stands for `p.weights[i]`; those that are not in
+    /// memory are read into so many slots.
     ///
     /// # Panics
     /// Where the weights are not the declared ones.
     pub fn new(
         p: &Program,
-        weights: Vec<CpuWeight>,
+        weights: Vec<Held>,
         k: &Kernels,
         threads: usize,
+        slots: usize,
     ) -> Result<Self, BackendError> {
-        device_memory(String::new(), plan(p, k, threads)?).plan().check_free(NAME)?;
-        assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
+        let others = DeviceMemory::of(String::new(), other_parts(p, k, threads)?);
+        DeviceMemory { free_bytes: system::free_bytes(), ..others }.plan().check_free(NAME)?;
+        assert_declared(p, weights.iter().map(Held::shape).map(|w| (w.ty, w.rows, w.cols)));
         let (sizes, limits) = (Sizes::of(p), p.limits);
         let buffer = |rows, cols| Buffer { cols, values: Aligned::new(p.max_rows(rows) * cols) };
         Ok(Self {
@@ -150,6 +175,7 @@ impl Compiled {
             acts: Acts::new(&workspace_size(p, k), threads),
             scratch: Scratch {
                 position: vec![0.0; sizes.position],
+                row: vec![0; row_space(p, &weights)],
                 k: Aligned::new(limits.rows * sizes.kv_cols),
                 v: Aligned::new(limits.rows * sizes.kv_cols),
                 product: Aligned::new(limits.rows * sizes.product_cols),
@@ -160,6 +186,7 @@ impl Compiled {
             outputs: Vec::with_capacity(limits.outputs),
             tokens: Vec::with_capacity(limits.outputs),
             picks: vec![Picks::default(); limits.seqs],
+            reader: Reader::new(p, &weights, slots)?,
             program: p.clone(),
             weights,
         })
@@ -192,11 +219,25 @@ impl Compiled {
         self.program.stages.len()
     }
 
+    /// How often other pieces of weights were wanted than those that were read.
+    pub fn wrong_guesses(&self) -> Option<u64> {
+        self.reader.as_ref().map(Reader::wrong_guesses)
+    }
+
     /// Runs some of the stages.
+    ///
+    /// # Errors
+    /// What is in the way of reading a weight that is not in memory.
     ///
     /// # Panics
     /// Where the step does not fit the program.
-    pub fn run(&mut self, pool: &Pool, k: &Kernels, range: Range<usize>, step: &Step<'_>) {
+    pub fn run(
+        &mut self,
+        pool: &Pool,
+        k: &Kernels,
+        range: Range<usize>,
+        step: &Step<'_>,
+    ) -> Result<(), BackendError> {
         let stages = &self.program.stages[range];
         self.program.assert_fits(stages, step);
         self.outputs.clear();
@@ -215,7 +256,7 @@ impl Compiled {
             step,
             outputs: &self.outputs,
             weights,
-            layers: Layers { k, pool, weights, acts: &mut self.acts },
+            layers: Layers { k, pool, weights, reader: self.reader.as_ref(), acts: &mut self.acts },
             bufs: &mut self.bufs,
             kvs: &mut self.kvs,
             ropes: &self.ropes,
@@ -223,8 +264,6 @@ impl Compiled {
             tokens: &mut self.tokens,
             picks: &mut self.picks,
         };
-        for (_, stage) in stages {
-            run_stage(&mut cx, stage);
-        }
+        stages.iter().try_for_each(|(_, stage)| run_stage(&mut cx, stage))
     }
 }

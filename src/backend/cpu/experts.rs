@@ -5,6 +5,7 @@
 
 use super::Cx;
 use super::aligned::Aligned;
+use crate::backend::BackendError;
 use crate::program::{Experts, Program};
 
 /// Elements of one task of the activation function.
@@ -80,7 +81,7 @@ impl Scratch {
     }
 }
 
-pub fn run(cx: &mut Cx<'_>, s: &Experts) {
+pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
     let n = cx.step.rows.len();
     let k = cx.k.real;
     let norm = cx.weights.norm(&s.norm);
@@ -90,32 +91,36 @@ pub fn run(cx: &mut Cx<'_>, s: &Experts) {
 
     let normed = |row: usize, out: &mut [f32]| norm.apply(k, &x.rows(n)[row * dim..][..dim], out);
     let logits = &mut logits[..n * n_experts];
-    cx.layers.run(n, normed, false, [(&s.router, &mut *logits)]);
+    cx.layers.run(n, normed, false, [(&s.router, &mut *logits)])?;
     choices.clear();
     for (row, z) in logits.chunks_exact(n_experts).enumerate() {
         choose(z, s.n_used, row, order, choices);
     }
     choices.sort_unstable_by_key(|choice| (choice.expert, choice.row));
 
+    let chosen = choices.chunk_by(|a, b| a.expert == b.expert).map(|rows| &s.experts[rows[0].expert]);
+    cx.layers.choose(chosen.flat_map(|expert| [expert.gate.w, expert.up.w, expert.down.w]));
+
     let sum = &mut sum[..n * dim];
     sum.fill(0.0);
     for rows in choices.chunk_by(|a, b| a.expert == b.expert) {
         let expert = &s.experts[rows[0].expert];
-        let ffn_dim = cx.weights.get(expert.up.w).rows;
+        let ffn_dim = cx.weights.get(expert.up.w).shape().rows;
         let (gate, h) = (&mut gate[..rows.len() * ffn_dim], &mut h[..rows.len() * ffn_dim]);
         let input = |i: usize, out: &mut [f32]| normed(rows[i].row, out);
-        cx.layers.run(rows.len(), input, false, [(&expert.gate, &mut *gate), (&expert.up, &mut *h)]);
+        cx.layers.run(rows.len(), input, false, [(&expert.gate, &mut *gate), (&expert.up, &mut *h)])?;
         let gate = &*gate;
         cx.pool.chunks_mut(h, CHUNK, |i, h| (k.gate)(s.act, &gate[i * CHUNK..][..h.len()], h));
         let product = &mut product[..rows.len() * dim];
         let input = |i: usize, out: &mut [f32]| out.copy_from_slice(&h[i * ffn_dim..][..ffn_dim]);
-        cx.layers.run(rows.len(), input, false, [(&expert.down, &mut *product)]);
+        cx.layers.run(rows.len(), input, false, [(&expert.down, &mut *product)])?;
         for (choice, product) in rows.iter().zip(product.chunks_exact(dim)) {
             let sum = &mut sum[choice.row * dim..][..dim];
             sum.iter_mut().zip(product).for_each(|(sum, y)| *sum += choice.weight * y);
         }
     }
     x.rows_mut(n).iter_mut().zip(sum).for_each(|(x, sum)| *x += *sum);
+    Ok(())
 }
 
 /// Appends the `n_used` experts of a row with the largest of `z`, and the softmax of these.

@@ -1,12 +1,13 @@
 //! Norm and the first half of the feed-forward network.
 
 use super::{Cx, two};
+use crate::backend::BackendError;
 use crate::program::FfnIn;
 
 /// Elements of one task of the activation function.
 const CHUNK: usize = 8192;
 
-pub fn run(cx: &mut Cx<'_>, s: &FfnIn) {
+pub fn run(cx: &mut Cx<'_>, s: &FfnIn) -> Result<(), BackendError> {
     let n = cx.step.rows.len();
     let k = cx.k.real;
     let norm = cx.weights.norm(&s.norm);
@@ -17,13 +18,14 @@ pub fn run(cx: &mut Cx<'_>, s: &FfnIn) {
     match &s.gate {
         Some(gate) => {
             let g = &mut cx.scratch.product[..h.len()];
-            cx.layers.run(n, input, false, [(gate, &mut *g), (&s.up, &mut *h)]);
+            cx.layers.run(n, input, false, [(gate, &mut *g), (&s.up, &mut *h)])?;
             let g = &*g;
             cx.pool.chunks_mut(h, CHUNK, |i, h| (k.gate)(s.act, &g[i * CHUNK..][..h.len()], h));
         }
         None => {
-            cx.layers.run(n, input, false, [(&s.up, &mut *h)]);
+            cx.layers.run(n, input, false, [(&s.up, &mut *h)])?;
             cx.pool.chunks_mut(h, CHUNK, |_, h| (k.act)(s.act, h));
         }
     }
+    Ok(())
 }

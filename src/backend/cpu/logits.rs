@@ -1,15 +1,16 @@
 //! Final norm and output head, for the rows that asked.
 
 use super::{Cx, two};
+use crate::backend::BackendError;
 use crate::program::Logits;
 
 /// Elements of one task of the soft cap.
 const CHUNK: usize = 8192;
 
-pub fn run(cx: &mut Cx<'_>, s: &Logits) {
+pub fn run(cx: &mut Cx<'_>, s: &Logits) -> Result<(), BackendError> {
     let outputs = cx.outputs;
     if outputs.is_empty() {
-        return;
+        return Ok(());
     }
     let k = cx.k.real;
     let norm = cx.weights.norm(&s.norm);
@@ -17,10 +18,11 @@ pub fn run(cx: &mut Cx<'_>, s: &Logits) {
     let (x_cols, x) = (x.cols, x.rows(cx.step.rows.len()));
     let input = |i: usize, out: &mut [f32]| norm.apply(k, &x[outputs[i] * x_cols..][..x_cols], out);
     let logits = logits.rows_mut(outputs.len());
-    cx.layers.run(outputs.len(), input, false, [(&s.w, &mut *logits)]);
+    cx.layers.run(outputs.len(), input, false, [(&s.w, &mut *logits)])?;
     if let Some(cap) = s.soft_cap {
         cx.pool.chunks_mut(logits, CHUNK, |_, logits| {
             logits.iter_mut().for_each(|logit| *logit = cap * (*logit / cap).tanh());
         });
     }
+    Ok(())
 }

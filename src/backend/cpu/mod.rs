@@ -1,8 +1,8 @@
 //! The CPU backend: one file a stage, over kernels that are chosen when the program runs.
 //!
 //! `simd/` has the arithmetic, `linear/` the linear layers, `pool.rs` the threads, `kv.rs` the cache; none of
-//! them knows a stage. Nothing here knows a model, a file or another backend. Start at [`Cpu`], then
-//! `proj_add.rs`.
+//! them knows a stage. `stream.rs` has the weights that memory has no room for. Nothing here knows a model, a
+//! file format or another backend. Start at [`Cpu`], then `proj_add.rs`.
 
 mod aligned;
 mod attend;
@@ -21,14 +21,17 @@ mod proj_add;
 mod rope;
 mod sample;
 pub mod simd;
+pub mod stream;
 mod system;
 
+use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, types};
 
-use super::{Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Plan, WeightId};
+use super::{Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Plan, WeightId, WeightRows};
 use crate::program::{ActQuant, Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
 use aligned::Aligned;
 use exec::Compiled;
@@ -36,6 +39,7 @@ use linear::CpuWeight;
 use norm::RowNorm;
 use pool::Pool;
 use simd::Kernels;
+use stream::{FileWeight, Layout, Place, Streaming};
 
 const NAME: &str = "cpu";
 
@@ -43,7 +47,7 @@ const NAME: &str = "cpu";
 pub const ENTRY: Entry = Entry {
     name: NAME,
     about: "the processor",
-    options: &[],
+    options: &[stream::RESIDENT_LAYERS, stream::STREAM_SLOTS],
     auto: Some(Auto { rank: 0, is_there: || true }),
     devices: |threads| vec![Cpu::new(threads).map(|cpu| cpu.device())],
     open: |threads, _| Ok(Box::new(Cpu::new(threads)?)),
@@ -53,13 +57,39 @@ pub const ENTRY: Entry = Entry {
 pub struct Cpu {
     pool: Pool,
     kernels: &'static Kernels,
-    weights: Vec<CpuWeight>,
+    streaming: Streaming,
+    /// Of the program that was announced: where its weights are to be, by name, if some stay in a file.
+    places: HashMap<String, Place>,
+    /// What there is to say of it.
+    note: Option<String>,
+    weights: Vec<Held>,
     execs: Vec<Compiled>,
 }
 
 impl Cpu {
     /// A backend of `threads` threads, the calling one included, with the best kernels for this machine.
     ///
+/// A weight of a caller's.
+#[derive(Clone)]
+enum Held {
+    Memory(CpuWeight),
+    File(Arc<FileWeight>),
+}
+
+impl Held {
+    fn file(&self) -> Option<&Arc<FileWeight>> {
+        if let Self::File(weight) = self { Some(weight) } else { None }
+    }
+
+    /// All but its bytes.
+    fn shape(&self) -> &CpuWeight {
+        match self {
+            Self::Memory(weight) => weight,
+            Self::File(weight) => &weight.shape,
+        }
+    }
+}
+
     /// # Errors
     /// [`BackendError::Device`] where the system refuses to start a thread.
     pub fn new(threads: usize) -> Result<Self, BackendError> {
@@ -76,7 +106,26 @@ impl Cpu {
             call: "starting a thread",
             detail: err.to_string(),
         })?;
-        Ok(Self { pool, kernels, weights: Vec::new(), execs: Vec::new() })
+        let (streaming, places, weights, execs) = Default::default();
+        Ok(Self { pool, kernels, streaming, places, note: None, weights, execs })
+    }
+
+    /// The same, with weights in memory or read in every step as it says.
+    #[must_use]
+    pub fn streamed(self, streaming: Streaming) -> Self {
+        Self { streaming, ..self }
+    }
+
+    /// The memory of a program, and where its weights are.
+    fn planned(&self, p: &Program, device: String) -> Result<(DeviceMemory, Layout), BackendError> {
+        let device = DeviceMemory::of(device, Vec::new());
+        exec::plan(p, self.kernels, self.pool.threads(), &self.streaming, device)
+    }
+
+    /// How often a step of a program wanted other bytes of a file than those that were read for it; none
+    /// where none are read.
+    pub fn wrong_guesses(&self, e: Exec) -> Option<u64> {
+        self.execs[e.0 as usize].wrong_guesses()
     }
 }
 
@@ -92,13 +141,35 @@ impl Backend for Cpu {
     }
 
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
-        let parts = exec::plan(p, self.kernels, self.pool.threads())?;
-        Ok(exec::device_memory(String::new(), parts).plan())
+        Ok(self.planned(p, String::new())?.0.plan())
+    fn note(&self) -> Option<String> {
+        self.note.clone()
+    }
+
     }
 
     fn memory(&self, p: &Program) -> Result<Vec<DeviceMemory>, BackendError> {
-        let parts = exec::plan(p, self.kernels, self.pool.threads())?;
-        Ok(vec![exec::device_memory(self.device(), parts)])
+        Ok(vec![self.planned(p, self.device())?.0])
+    }
+
+    fn announce(&mut self, p: &Program) -> Result<(), BackendError> {
+        let (_, layout) = self.planned(p, String::new())?;
+        self.places = if layout.reads_files() { layout.places(p) } else { HashMap::new() };
+        self.note = layout.note();
+        Ok(())
+    }
+
+    fn upload_rows(&mut self, w: &dyn WeightRows) -> Result<WeightId, BackendError> {
+        let decl = w.decl();
+        match self.places.get(&decl.name) {
+            None => return self.upload(&w.read(0..decl.rows)?),
+            Some(Place::Memory) => return self.upload(&stream::in_memory(w)?),
+            Some(Place::File) => {
+                let weight = FileWeight::new(w, self.streaming.piece_bytes)?;
+                self.weights.push(Held::File(Arc::new(weight)));
+            }
+        }
+        Ok(WeightId(self.weights.len() as u32 - 1))
     }
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
@@ -108,13 +179,14 @@ impl Backend for Cpu {
             let floats = w.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
             w.bytes = Bytes::from_owner(Floats(floats.collect()));
         }
-        self.weights.push(CpuWeight::new(&w));
+        self.weights.push(Held::Memory(CpuWeight::new(&w)));
         Ok(WeightId(self.weights.len() as u32 - 1))
     }
 
     fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
         let weights = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
-        self.execs.push(Compiled::new(p, weights, self.kernels, self.pool.threads())?);
+        let slots = self.streaming.slots;
+        self.execs.push(Compiled::new(p, weights, self.kernels, self.pool.threads(), slots)?);
         Ok(Exec(self.execs.len() as u32 - 1))
     }
 
@@ -174,26 +246,26 @@ impl Backend for Cpu {
     }
 
     fn run_stages(&mut self, e: Exec, range: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
-        self.execs[e.0 as usize].run(&self.pool, self.kernels, range, step);
-        Ok(())
+        self.execs[e.0 as usize].run(&self.pool, self.kernels, range, step)
     }
 }
 
 /// Runs one stage.
-fn run_stage(cx: &mut Cx<'_>, stage: &Stage) {
+fn run_stage(cx: &mut Cx<'_>, stage: &Stage) -> Result<(), BackendError> {
     match stage {
-        Stage::Embed(s) => embed::run(cx, s),
-        Stage::AttnIn(s) => attn_in::run(cx, s),
+        Stage::Embed(s) => return embed::run(cx, s),
+        Stage::AttnIn(s) => return attn_in::run(cx, s),
         Stage::Attend(s) => attend::run(cx, s),
-        Stage::ProjAdd(s) => proj_add::run(cx, s),
-        Stage::FfnIn(s) => ffn_in::run(cx, s),
-        Stage::Experts(s) => experts::run(cx, s),
-        Stage::Logits(s) => logits::run(cx, s),
+        Stage::ProjAdd(s) => return proj_add::run(cx, s),
+        Stage::FfnIn(s) => return ffn_in::run(cx, s),
+        Stage::Experts(s) => return experts::run(cx, s),
+        Stage::Logits(s) => return logits::run(cx, s),
         Stage::Sample(s) => sample::run(cx, s),
     }
 }
 
 /// What a stage has at hand.
+    Ok(())
 struct Cx<'a> {
     k: &'a Kernels,
     pool: &'a Pool,
@@ -216,16 +288,17 @@ type Picks = [Option<u32>; 2];
 
 /// The weights of a program, in the order of its declarations.
 #[derive(Clone, Copy)]
-struct Weights<'a>(&'a [CpuWeight]);
+struct Weights<'a>(&'a [Held]);
 
 impl<'a> Weights<'a> {
-    fn get(self, w: Weight) -> &'a CpuWeight {
+    fn get(self, w: Weight) -> &'a Held {
         &self.0[w.0 as usize]
     }
 
     /// A vector of f32.
     fn vector(self, w: Weight) -> &'a [f32] {
-        let w = self.get(w);
+        // Vectors are always in memory.
+        let w = self.get(w).shape();
         &bytemuck::cast_slice(&w.bytes)[..w.cols]
     }
 
@@ -270,6 +343,8 @@ struct Scratch {
     /// `[rows, n_kv_heads * head_dim]`.
     k: Aligned<f32>,
     /// `[rows, n_kv_heads * head_dim]`.
+    /// Bytes of one row of a table that is not in memory.
+    row: Vec<u8>,
     v: Aligned<f32>,
     /// Of a layer whose output is not yet what the stage writes, `[rows, outputs]`.
     product: Aligned<f32>,

@@ -228,7 +228,7 @@ impl Pool {
                     let (row, col) = (i % down * height, i / down * width);
                     let rows = row..(row + height).min(grid.rows);
                     let cols = col..(col + width).min(grid.cols);
-                    let (data, stride) = (grid.data, grid.cols);
+                    let (data, stride) = (grid.data, grid.stride);
                     return task(what, Tile { data, stride, rows, cols, borrow: PhantomData }, scratch);
                 }
                 i -= down * across;
@@ -367,6 +367,8 @@ pub struct Grid<'a, T> {
     data: *mut T,
     rows: usize,
     cols: usize,
+    /// Elements from one row to the next.
+    stride: usize,
     borrow: PhantomData<&'a mut [T]>,
 }
 
@@ -383,7 +385,18 @@ impl<'a, T> Grid<'a, T> {
     /// Where `data` is no whole number of rows.
     pub fn new(data: &'a mut [T], cols: usize) -> Self {
         assert!(data.len().is_multiple_of(cols), "{} elements in rows of {cols}", data.len());
-        Self { rows: data.len() / cols, cols, data: data.as_mut_ptr(), borrow: PhantomData }
+        Self { rows: data.len() / cols, cols, stride: cols, data: data.as_mut_ptr(), borrow: PhantomData }
+    }
+
+    /// Some of its columns as a grid of their own.
+    ///
+    /// # Panics
+    /// For columns that it does not have.
+    #[must_use]
+    pub fn columns(self, cols: Range<usize>) -> Self {
+        assert!(cols.start <= cols.end && cols.end <= self.cols, "columns {cols:?} of {}", self.cols);
+        // A grid without rows has no first element, so that nothing may lie behind it.
+        Self { data: self.data.wrapping_add(cols.start), cols: cols.len(), ..self }
     }
 
     /// Rows.

@@ -1,9 +1,10 @@
 //! Projection added to the residual stream.
 
 use super::{Cx, two};
+use crate::backend::BackendError;
 use crate::program::ProjAdd;
 
-pub fn run(cx: &mut Cx<'_>, s: &ProjAdd) {
+pub fn run(cx: &mut Cx<'_>, s: &ProjAdd) -> Result<(), BackendError> {
     let n = cx.step.rows.len();
     let k = cx.k.real;
     let norm = s.norm.as_ref().map(|norm| cx.weights.norm(norm));
@@ -20,7 +21,8 @@ pub fn run(cx: &mut Cx<'_>, s: &ProjAdd) {
     let Some(post) = &s.post else { return cx.layers.run(n, input, true, [(&s.w, x)]) };
     let post = cx.weights.norm(post);
     let product = &mut cx.scratch.product[..x.len()];
-    cx.layers.run(n, input, false, [(&s.w, &mut *product)]);
+    cx.layers.run(n, input, false, [(&s.w, &mut *product)])?;
     let product = &*product;
     cx.pool.chunks_mut(x, dim, |row, x| post.add(k, &product[row * dim..][..dim], x));
+    Ok(())
 }

@@ -123,6 +123,7 @@ pub fn plan(
         parts: [layout.parts(p), caches, sizes.others(p)].concat(),
         overhead: overhead.filter(|part| part.bytes > 0).collect(),
         host_bytes: layout.host_bytes(),
+        file_bytes: 0,
         streamed_layers: layout.n_streamed(),
         rates: driver.rates(),
         free_bytes,

@@ -2,7 +2,7 @@
 
 use ggml_types::{QuantType, types};
 
-use super::CpuWeight;
+use super::Piece;
 use crate::backend::cpu::pool::Tile;
 use crate::backend::cpu::simd::{
     BLOCK_PRODUCTS, BlockFn, BlockKernels, F32Rows, FloatFn, Kernels, Product, STRIP, Scratch, TernaryFn,
@@ -108,7 +108,7 @@ impl Format {
 /// Decodes a few weight rows at a time and multiplies those.
 pub fn decoded(
     k: &Kernels,
-    w: &CpuWeight,
+    w: &Piece<'_>,
     product: &Product<'_>,
     acts: F32Rows<'_>,
     scratch: &mut Scratch,
@@ -119,7 +119,7 @@ pub fn decoded(
     for first in outputs.clone().step_by(STRIP) {
         let some = first..(first + STRIP).min(outputs.end);
         for (output, floats) in some.clone().zip(floats.chunks_exact_mut(w.cols)) {
-            w.ty.decode_row(&w.bytes, w.rows, output, floats).expect("the tensor's bytes were counted");
+            w.ty.decode_row(w.bytes, w.rows, output, floats).expect("the tensor's bytes were counted");
         }
         let place = some.start - outputs.start..some.end - outputs.start;
         let product = Product {

@@ -1,8 +1,8 @@
 //! Linear layers: `y = scale * (W q(x)) + bias` over the kernels of [`simd`](super::simd).
 //!
 //! [`Acts`] holds a layer's inputs, rounded as the program says; [`matmul`] multiplies them with one or more
-//! weights in one parallel region. `formats.rs` says which kernel a weight type takes. Nothing here knows
-//! a stage. Start at [`matmul`].
+//! weights in one parallel region, [`matmul_piece`] with some rows of one that is not in memory as a whole.
+//! `formats.rs` says which kernel a weight type takes. Nothing here knows a stage. Start at [`matmul`].
 
 mod acts;
 mod formats;
@@ -49,6 +49,46 @@ impl CpuWeight {
         let tensor_scale = ty.tensor_scale(&bytes, rows, cols).expect("the tensor's bytes were counted");
         Self { ty, rows, cols, bytes, format, row_bytes, tensor_scale }
     }
+
+    /// All its rows.
+    fn piece(&self) -> Piece<'_> {
+        let Self { ty, rows, cols, ref bytes, format, row_bytes, tensor_scale } = *self;
+        Piece { ty, rows, cols, bytes, format, row_bytes, tensor_scale }
+    }
+
+    /// Some rows of a weight like this one, whose bytes lie elsewhere.
+    ///
+    /// # Panics
+    /// Where the bytes are fewer than the type needs for so many rows.
+    pub fn piece_of<'a>(&self, rows: usize, bytes: &'a [u8]) -> Piece<'a> {
+        let need = self.ty.byte_len(rows, self.cols).expect("a shape that the type can hold");
+        assert!(bytes.len() >= need, "{need} bytes needed, {} there", bytes.len());
+        let Self { ty, cols, format, row_bytes, tensor_scale, .. } = *self;
+        Piece { ty, rows, cols, bytes, format, row_bytes, tensor_scale }
+    }
+}
+
+/// Rows of a weight, with what its type keeps behind them.
+#[derive(Clone, Copy)]
+pub struct Piece<'a> {
+    ty: &'static dyn QuantType,
+    rows: usize,
+    cols: usize,
+    bytes: &'a [u8],
+    format: &'static Format,
+    row_bytes: usize,
+    tensor_scale: f32,
+}
+
+/// A piece of a weight, and the columns of the output that it makes.
+struct Job<'a> {
+    w: Piece<'a>,
+    scale: f32,
+    /// `[w.rows]`.
+    bias: Option<&'a [f32]>,
+    /// `[rows, w.rows]`.
+    out: Grid<'a, f32>,
+    add: bool,
 }
 
 /// One weight of a [`matmul`], and where its product goes.
@@ -73,21 +113,49 @@ pub struct Part<'a> {
 /// # Panics
 /// Where the shapes do not fit each other.
 pub fn matmul<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, parts: [Part<'_>; N]) {
+    let rows = acts.rows();
+    let job = |Part { w, scale, bias, out, add }| {
+        assert_eq!(out.len(), rows * w.rows, "outputs of {rows} rows of {}", w.rows);
+        assert!(bias.is_none_or(|bias: &[f32]| bias.len() == w.rows), "a bias for {} outputs", w.rows);
+        Job { w: w.piece(), scale, bias, out: Grid::new(out, w.rows), add }
+    };
+    run(k, pool, acts, parts.map(job));
+}
+
+/// As [`matmul`] with the rows of a weight from `first` on that `piece` holds: the same bits in their columns
+/// of `part.out`, and nothing in the others. Of `part.w` the bytes are not looked at.
+///
+/// # Panics
+/// Where the shapes do not fit each other.
+pub fn matmul_piece(
+    k: &Kernels,
+    pool: &Pool,
+    acts: &mut Acts,
+    part: Part<'_>,
+    first: usize,
+    piece: Piece<'_>,
+) {
+    let Part { w, scale, bias, out, add } = part;
+    let (rows, outputs) = (acts.rows(), first..first + piece.rows);
+    assert_eq!(out.len(), rows * w.rows, "outputs of {rows} rows of {}", w.rows);
+    let bias = bias.map(|bias| &bias[outputs.clone()]);
+    run(k, pool, acts, [Job { w: piece, scale, bias, out: Grid::new(out, w.rows).columns(outputs), add }]);
+}
+
+fn run<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, jobs: [Job<'_>; N]) {
     let (rows, kind) = (acts.rows(), acts.kind());
-    let weights = parts.each_ref().map(|part| part.w);
+    let weights = jobs.each_ref().map(|job| job.w);
     let multiply = weights.map(|w| w.format.multiply(k, kind));
     let of_floats = |multiply: &Multiply| matches!(multiply, Multiply::Float(_) | Multiply::Decoded);
     if kind != ActQuant::None && multiply.iter().any(of_floats) {
         acts.dequantise(pool);
     }
     let mut multiply = multiply.into_iter();
-    let mut grids = parts.map(|part| {
-        let Part { w, scale, bias, out, add } = part;
+    let mut grids = jobs.map(|job| {
+        let Job { w, scale, bias, out, add } = job;
         assert_eq!(w.cols, acts.cols(), "inputs of the weight and of the layer");
-        assert_eq!(out.len(), rows * w.rows, "outputs of {rows} rows of {}", w.rows);
-        assert!(bias.is_none_or(|bias| bias.len() == w.rows), "a bias for {} outputs", w.rows);
-        let multiply = multiply.next().expect("one for each part");
-        ((w, scale, bias, add, multiply), Grid::new(out, w.rows))
+        let multiply = multiply.next().expect("one for each job");
+        ((w, scale, bias, add, multiply), out)
     });
     let (height, width) = tile_shape(rows, weights.iter().map(|w| w.rows).sum(), pool.threads());
     let (rows, scratch) = acts.split();

@@ -1,0 +1,320 @@
+//! Weights that memory has no room for: the matrices of some layers stay in their file, and are read in every
+//! step, ahead of their use, into a ring of slots.
+//!
+//! The other layers are copied to memory once, so that nothing can evict them: a model that is read from
+//! front to back again and again finds nothing in the system's cache of a file that is larger than it. What
+//! is read is cut into pieces of some rows. A slot holds one piece, and the thread in `reader.rs` fills one
+//! slot while the pieces before it are multiplied. `file_weight.rs` has a weight that stays in its file.
+
+mod file_weight;
+mod order;
+mod reader;
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+use ggml_types::HostTensor;
+
+use super::NAME;
+use super::aligned::Aligned;
+use crate::backend::memory::{self, Parts};
+use crate::backend::registry::{DeviceOption, DeviceOptions};
+use crate::backend::{BackendError, MemoryKind, MemoryPart, WeightRows};
+use crate::program::part::spread;
+use crate::program::{Program, Stage, Weight, WeightDecl};
+pub(super) use file_weight::FileWeight;
+pub(super) use reader::Reader;
+
+/// How many layers' weights stay in memory.
+pub const RESIDENT_LAYERS: DeviceOption = DeviceOption {
+    name: "resident_layers",
+    about: "layers whose weights stay in memory: auto (what fits), a number, all, none (nor the head), or \
+            mapped (the system drops pages and gets them again); others are read in every step",
+};
+
+/// How much of the other layers is read ahead.
+pub const STREAM_SLOTS: DeviceOption =
+    DeviceOption { name: "stream_slots", about: "pieces of 8 MiB that are read ahead, 1 to 64" };
+
+/// Which weights are read in every step, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streaming {
+    /// Layers whose weights stay in memory; the others are spread evenly between them.
+    pub resident: Resident,
+    /// Pieces that there is room for at a time, at least 1: with more than one, a piece is read while the one
+    /// before it is multiplied.
+    pub slots: usize,
+    /// Bytes of a piece at most, unless a single row takes more.
+    pub piece_bytes: usize,
+    /// Bytes that count as free at most, whatever the system says.
+    pub most_bytes: Option<u64>,
+}
+
+/// How many layers' weights stay in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resident {
+    /// All, if memory has room for them; if not, as many as leave a margin.
+    Auto,
+    /// All, and a model that does not fit is refused.
+    All,
+    /// All as far as the backend is concerned, but their bytes are those of a mapped file, which need no
+    /// memory of their own: the system drops pages of it and gets them again.
+    Mapped,
+    /// So many, and the head; all of them if there are no more.
+    Count(usize),
+    /// None, and not the head either.
+    Nothing,
+}
+
+impl Default for Streaming {
+    fn default() -> Self {
+        // A host of WebAssembly gives no threads, and there is no file.
+        let resident = if cfg!(target_arch = "wasm32") { Resident::All } else { Resident::Auto };
+        let (slots, piece_bytes) = (Self::DEFAULT_SLOTS, Self::DEFAULT_PIECE_BYTES);
+        Self { resident, slots, piece_bytes, most_bytes: None }
+    }
+}
+
+impl Streaming {
+    /// Pieces that there is room for where nobody says how many.
+    pub const DEFAULT_SLOTS: usize = 4;
+
+    /// Bytes of a piece: large enough for a disk to be read at its full speed, and no more than a few
+    /// milliseconds of it.
+    pub const DEFAULT_PIECE_BYTES: usize = 8 << 20;
+
+    /// What the options of the backend ask for.
+    ///
+    /// # Errors
+    /// [`BackendError::Option`] for values that they do not have.
+    pub fn of(options: &DeviceOptions) -> Result<Self, BackendError> {
+        let refused = |option: &DeviceOption, want: &str, got: &str| {
+            Err(BackendError::option(NAME, option.name, format!("want {want}, got `{got}`")))
+        };
+        let default = Self::default();
+        let resident = match options.get(RESIDENT_LAYERS.name) {
+            None => default.resident,
+            Some("auto") => Resident::Auto,
+            Some("all") => Resident::All,
+            Some("mapped") => Resident::Mapped,
+            Some("none") => Resident::Nothing,
+            Some(n) => match n.parse() {
+                Ok(n) => Resident::Count(n),
+                Err(_) => {
+                    return refused(&RESIDENT_LAYERS, "auto, all, none, mapped or a number of layers", n);
+                }
+            },
+        };
+        let slots = match options.get(STREAM_SLOTS.name) {
+            None => default.slots,
+            Some(n) => match n.parse() {
+                Ok(n @ 1..=64) => n,
+                _ => return refused(&STREAM_SLOTS, "1 to 64", n),
+            },
+        };
+        Ok(Self { resident, slots, ..default })
+    }
+}
+
+/// Where a weight is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In memory of its own, or where its owner has it if nothing of the program is read in every step.
+    Memory,
+    /// In its file, read in every step that uses it.
+    File,
+}
+
+/// Where a program's weights are.
+pub(super) struct Layout {
+    /// Layers that could be read in every step, and how many are.
+    n_layers: usize,
+    n_streamed: usize,
+    /// Of each weight.
+    places: Vec<Place>,
+    /// Whether weights take no memory, because all of them are a mapped file's.
+    mapped: bool,
+    slots: usize,
+    slot_bytes: usize,
+    /// Bytes that a step reads, and bytes of weights that take memory.
+    file_bytes: u64,
+    resident_bytes: u64,
+    /// Whether it was chosen because memory has no room for all weights.
+    is_needed: bool,
+}
+
+/// Bytes that stay free for what nobody plans: the vocabulary, pages of files, other programs.
+fn margin(free: u64) -> u64 {
+    const VOCABULARY: u64 = 128 << 20;
+    (VOCABULARY + free / 32).min(free / 8)
+}
+
+/// A weight in memory of its own, whatever its file is in.
+///
+/// # Errors
+/// What is in the way of reading it; a code that stands for no value.
+pub(super) fn in_memory(w: &dyn WeightRows) -> Result<HostTensor, BackendError> {
+    let decl = w.decl();
+    if w.again().is_none() {
+        return w.read(0..decl.rows);
+    }
+    let weight = FileWeight::new(w, usize::MAX)?;
+    let mut bytes = Aligned::<u8>::new(weight.slot_bytes());
+    weight.read_piece(0, &mut bytes)?;
+    Ok(HostTensor {
+        name: decl.name.clone(),
+        ty: decl.ty,
+        rows: decl.rows,
+        cols: decl.cols,
+        bytes: Bytes::from_owner(bytes),
+    })
+}
+
+/// Bytes of a weight.
+fn bytes(decl: &WeightDecl) -> u64 {
+    decl.ty.byte_len(decl.rows, decl.cols).map_or(u64::MAX, |n| n as u64)
+}
+
+/// Tables that rows are taken from.
+fn tables(p: &Program) -> Vec<Weight> {
+    let of = |stage: &Stage| if let Stage::Embed(s) = stage { Some(s.table) } else { None };
+    p.stages.iter().filter_map(|(_, stage)| of(stage)).collect()
+}
+
+impl Layout {
+    /// For a program that takes `other_bytes` besides its weights, with so much free, where somebody knows.
+    pub fn new(p: &Program, streaming: &Streaming, free: Option<u64>, other_bytes: u64) -> Self {
+        let all: u64 = p.weights.iter().map(bytes).fold(0, u64::saturating_add);
+        let layers: Vec<Vec<Weight>> = p.layers().into_iter().map(|layer| layer.matrices).collect();
+        let layers: Vec<_> = layers.into_iter().filter(|matrices| !matrices.is_empty()).collect();
+        let whole = |mapped| Self {
+            n_layers: layers.len(),
+            n_streamed: 0,
+            places: vec![Place::Memory; p.weights.len()],
+            mapped,
+            slots: 0,
+            slot_bytes: 0,
+            file_bytes: if mapped { all } else { 0 },
+            resident_bytes: if mapped { 0 } else { all },
+            is_needed: false,
+        };
+        let with = |n_resident, head_stays| Self::with(p, streaming, &layers, n_resident, head_stays);
+        let n_layers = layers.len();
+        match streaming.resident {
+            Resident::All => whole(false),
+            Resident::Mapped => whole(true),
+            Resident::Count(n) if n >= n_layers => whole(false),
+            Resident::Count(n) => with(n, true),
+            Resident::Nothing => with(0, false),
+            Resident::Auto => {
+                let Some(free) = free.filter(|free| all.saturating_add(other_bytes) > *free) else {
+                    return whole(false);
+                };
+                let room = free.saturating_sub(margin(free)).saturating_sub(other_bytes);
+                let candidates =
+                    [true, false].into_iter().flat_map(|head| (0..=n_layers).map(move |n| (n, head)));
+                let layouts = candidates.map(|(n, head_stays)| with(n, head_stays));
+                let fits = layouts.filter(|layout| layout.memory_bytes() <= room);
+                let best = fits.min_by_key(|layout| layout.file_bytes);
+                Self { is_needed: true, ..best.unwrap_or_else(|| with(0, false)) }
+            }
+        }
+    }
+
+    /// With `n_resident` of the layers in memory.
+    fn with(
+        p: &Program,
+        streaming: &Streaming,
+        layers: &[Vec<Weight>],
+        n_resident: usize,
+        head_stays: bool,
+    ) -> Self {
+        let n_streamed = layers.len().saturating_sub(n_resident);
+        let streamed = spread(layers.len(), n_streamed);
+        let mut places = vec![Place::Memory; p.weights.len()];
+        // Rows of the embedding are few, and read one by one, unless they are the head's.
+        tables(p).into_iter().for_each(|w| places[w.0 as usize] = Place::File);
+        if let Some(head) = p.logits() {
+            places[head.w.w.0 as usize] = if head_stays { Place::Memory } else { Place::File };
+        }
+        let of_layers = layers.iter().zip(streamed).filter(|(_, streamed)| *streamed);
+        of_layers.flat_map(|(matrices, _)| matrices).for_each(|w| places[w.0 as usize] = Place::File);
+        let multiplied: HashSet<Weight> =
+            p.stages.iter().flat_map(|(_, stage)| stage.linears().1).map(|linear| linear.w).collect();
+        let of_files = |w: &Weight| places[w.0 as usize] == Place::File;
+        let read: Vec<&WeightDecl> =
+            multiplied.iter().filter(|w| of_files(w)).map(|w| p.weight_decl(*w)).collect();
+        let stays = p.weights.iter().zip(&places).filter(|(_, place)| **place == Place::Memory);
+        let sizes = read.iter().map(|decl| file_weight::slot_bytes(decl, streaming.piece_bytes));
+        Self {
+            n_layers: layers.len(),
+            n_streamed,
+            mapped: false,
+            is_needed: false,
+            slots: if read.is_empty() { 0 } else { streaming.slots.max(1) },
+            slot_bytes: sizes.max().unwrap_or(0),
+            file_bytes: read.iter().map(|decl| bytes(decl)).fold(0, u64::saturating_add),
+            resident_bytes: stays.map(|(decl, _)| bytes(decl)).fold(0, u64::saturating_add),
+            places,
+        }
+    }
+
+    /// Bytes of memory: weights that stay, and the slots.
+    fn memory_bytes(&self) -> u64 {
+        self.resident_bytes.saturating_add(self.slots_bytes())
+    }
+
+    fn slots_bytes(&self) -> u64 {
+        (self.slots as u64).saturating_mul(self.slot_bytes as u64)
+    }
+
+    /// The memory of weights by what it is for.
+    pub fn parts(&self, p: &Program) -> Vec<MemoryPart> {
+        let places = p.weights.iter().zip(&self.places);
+        let in_files = places.filter(|(_, place)| **place == Place::File);
+        let in_files: HashSet<&str> = in_files.map(|(decl, _)| decl.name.as_str()).collect();
+        let is_there = |decl: &WeightDecl| !self.mapped && !in_files.contains(decl.name.as_str());
+        let weights = memory::weights(p, |decl| (None, if is_there(decl) { bytes(decl) } else { 0 }));
+        let mut slots = Parts::new(MemoryKind::Weights);
+        slots.add("slots for weights that are read in every step", self.slots_bytes());
+        [weights, slots.finish()].concat()
+    }
+
+    /// Whether weights are read in every step, or rows of a table one by one.
+    pub fn reads_files(&self) -> bool {
+        self.places.contains(&Place::File)
+    }
+
+    /// Layers whose weights are read in every step.
+    pub fn n_streamed(&self) -> usize {
+        self.n_streamed
+    }
+
+    /// Bytes of weights that every step reads from files, or may have to.
+    pub fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    /// Of each weight by its name.
+    pub fn places(&self, p: &Program) -> HashMap<String, Place> {
+        p.weights.iter().zip(&self.places).map(|(decl, place)| (decl.name.clone(), *place)).collect()
+    }
+
+    /// What a user is told of it, if anything is read.
+    pub fn note(&self) -> Option<String> {
+        let stay = self.n_layers - self.n_streamed;
+        let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
+        let why = if self.is_needed { "memory has no room for all weights: " } else { "" };
+        let resident = megabytes(self.resident_bytes);
+        self.reads_files().then(|| match self.slots {
+            0 => format!("{why}{resident} stay in it, and rows of the embedding are read from the file"),
+            slots => format!(
+                "{why}{stay} of {} layers stay in memory, {resident} in all; the others' weights, {}, are \
+                 read from the file in every step, {slots} pieces of up to {} ahead",
+                self.n_layers,
+                megabytes(self.file_bytes),
+                megabytes(self.slot_bytes as u64)
+            ),
+        })
+    }
+}

@@ -1,0 +1,143 @@
+//! A weight that stays in its file.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ggml_types::HostTensor;
+
+use crate::backend::cpu::NAME;
+use crate::backend::cpu::linear::CpuWeight;
+use crate::backend::{BackendError, WeightBytes, WeightRows};
+use crate::program::WeightDecl;
+
+/// Rows that pieces are a multiple of where they have so many: tiles of a product are as wide.
+const TILE: usize = 16;
+
+/// A weight that is read in pieces of some rows, or row by row.
+pub struct FileWeight {
+    name: String,
+    /// What it is: all but the bytes, which are those of its first rows.
+    pub shape: CpuWeight,
+    row_bytes: usize,
+    /// What the type keeps behind the rows.
+    tail: Vec<u8>,
+    file: Arc<dyn WeightBytes>,
+    piece_rows: usize,
+    /// Pieces whose codes were looked at.
+    checked: Vec<AtomicBool>,
+}
+
+/// Rows of a piece of a weight.
+fn piece_rows(decl: &WeightDecl, piece_bytes: usize) -> usize {
+    let row_bytes = decl.ty.row_bytes(decl.cols).unwrap_or(usize::MAX).max(1);
+    let (n, together) = (piece_bytes / row_bytes, decl.ty.rows_together());
+    let unit = if n >= TILE { TILE.next_multiple_of(together) } else { together };
+    (n / unit * unit).max(together).min(decl.rows)
+}
+
+/// Bytes of a slot for pieces of a weight.
+pub fn slot_bytes(decl: &WeightDecl, piece_bytes: usize) -> usize {
+    decl.ty.byte_len(piece_rows(decl, piece_bytes), decl.cols).unwrap_or(usize::MAX)
+}
+
+impl FileWeight {
+    /// Of a weight that can be read again and again.
+    ///
+    /// # Errors
+    /// What reading returns; [`BackendError::Weight`] for a weight that has to be made first.
+    pub fn new(w: &dyn WeightRows, piece_bytes: usize) -> Result<Self, BackendError> {
+        let decl = w.decl();
+        let name = decl.name.clone();
+        let Some(file) = w.again() else {
+            let detail = format!("{name} is made when it is loaded, and memory has no room for all of it");
+            return Err(BackendError::Weight(detail.into()));
+        };
+        let together = decl.ty.rows_together();
+        let tensor = w.read(0..together)?;
+        let row_bytes = decl.ty.row_bytes(decl.cols).expect("a shape that the type can hold");
+        let tail = tensor.bytes[together * row_bytes..].to_vec();
+        let piece_rows = piece_rows(decl, piece_bytes);
+        let checked = (0..decl.rows.div_ceil(piece_rows)).map(|_| AtomicBool::new(false)).collect();
+        // Bytes that are shared with a map would keep it.
+        let bytes = tensor.bytes.to_vec().into();
+        let mut shape = CpuWeight::new(&HostTensor { bytes, ..tensor });
+        shape.rows = decl.rows;
+        Ok(Self { name, shape, row_bytes, tail, file, piece_rows, checked })
+    }
+
+    /// Pieces of it.
+    pub fn n_pieces(&self) -> usize {
+        self.checked.len()
+    }
+
+    /// Rows of a piece.
+    pub fn rows_of(&self, piece: usize) -> Range<usize> {
+        let start = piece * self.piece_rows;
+        start..(start + self.piece_rows).min(self.shape.rows)
+    }
+
+    /// Bytes of its largest piece.
+    pub fn slot_bytes(&self) -> usize {
+        self.bytes_of(&self.rows_of(0))
+    }
+
+    /// Bytes of rows with what the type keeps behind them.
+    fn bytes_of(&self, rows: &Range<usize>) -> usize {
+        rows.len() * self.row_bytes + self.tail.len()
+    }
+
+    /// Reads a piece, and looks at its codes when it is read for the first time. Returns how many bytes it
+    /// has.
+    ///
+    /// # Errors
+    /// What is in the way; a code that stands for no value.
+    pub fn read_piece(&self, piece: usize, slot: &mut [u8]) -> Result<usize, BackendError> {
+        let is_checked = &self.checked[piece];
+        let n_bytes = self.read(self.rows_of(piece), slot, !is_checked.load(Ordering::Relaxed))?.len();
+        is_checked.store(true, Ordering::Relaxed);
+        Ok(n_bytes)
+    }
+
+    /// Decodes a row. `space` has room for [`row_space`](Self::row_space) bytes.
+    ///
+    /// # Errors
+    /// As [`read_piece`](Self::read_piece).
+    pub fn decode_row(&self, row: usize, space: &mut [u8], out: &mut [f32]) -> Result<(), BackendError> {
+        let ty = self.shape.ty;
+        let start = row / ty.rows_together() * ty.rows_together();
+        let bytes = self.read(start..start + ty.rows_together(), space, true)?;
+        let decoded = ty.decode_row(bytes, ty.rows_together(), row - start, out);
+        decoded.expect("as many bytes as the rows take");
+        Ok(())
+    }
+
+    /// Bytes that [`decode_row`](Self::decode_row) works in.
+    pub fn row_space(&self) -> usize {
+        self.bytes_of(&(0..self.shape.ty.rows_together()))
+    }
+
+    fn read<'a>(
+        &self,
+        rows: Range<usize>,
+        space: &'a mut [u8],
+        check: bool,
+    ) -> Result<&'a [u8], BackendError> {
+        let bytes = &mut space[..self.bytes_of(&rows)];
+        let (codes, tail) = bytes.split_at_mut(rows.len() * self.row_bytes);
+        let failed = |detail: String| {
+            let detail = format!("{}, rows {} to {}: {detail}", self.name, rows.start, rows.end - 1);
+            BackendError::Device { backend: NAME, call: "reading a weight again", detail }
+        };
+        self.file.read_at(rows.start * self.row_bytes, codes).map_err(|err| match err.kind() {
+            io::ErrorKind::UnexpectedEof => failed(format!("the file has become shorter: {err}")),
+            _ => failed(err.to_string()),
+        })?;
+        if check && !self.shape.ty.is_valid(codes) {
+            return Err(failed(format!("a {} code that stands for no value", self.shape.ty.name())));
+        }
+        tail.copy_from_slice(&self.tail);
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,94 @@
+//! In which order a step uses the weights that are read in it.
+
+use super::FileWeight;
+use crate::backend::cpu::Held;
+use crate::program::{Expert, Program, Stage, Weight};
+
+/// A piece of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub weight: Weight,
+    pub piece: usize,
+}
+
+/// What is read next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    Piece(Piece),
+    /// Pieces of the experts that a stage is going to choose.
+    Chosen,
+}
+
+/// What a step reads if it runs all stages, and then the next step once more.
+pub struct Order {
+    pub all: Vec<Next>,
+    /// Of each weight, where its first piece stands, or, of an expert's, where its stage chooses.
+    starts: Vec<Option<Start>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    At(usize),
+    Chosen(usize),
+}
+
+/// The matrices that every run of a stage multiplies by, in that order, and those of its experts.
+fn used(stage: &Stage) -> (Vec<Weight>, &[Expert]) {
+    match stage {
+        Stage::AttnIn(s) => (vec![s.wq.w, s.wk.w, s.wv.w], &[]),
+        Stage::ProjAdd(s) => (vec![s.w.w], &[]),
+        Stage::FfnIn(s) => (s.gate.iter().chain([&s.up]).map(|linear| linear.w).collect(), &[]),
+        Stage::Experts(s) => (vec![s.router.w], &s.experts),
+        Stage::Logits(s) => (vec![s.w.w], &[]),
+        Stage::Embed(_) | Stage::Attend(_) | Stage::Sample(_) => (Vec::new(), &[]),
+    }
+}
+
+impl Order {
+    /// Of a program with such weights.
+    pub fn new(p: &Program, weights: &[Held]) -> Self {
+        let file = |w: Weight| weights[w.0 as usize].file();
+        let (mut all, mut starts) = (Vec::new(), vec![None; weights.len()]);
+        for (_, stage) in &p.stages {
+            let (always, experts) = used(stage);
+            for w in always {
+                let Some(weight) = file(w) else { continue };
+                starts[w.0 as usize].get_or_insert(Start::At(all.len()));
+                all.extend((0..weight.n_pieces()).map(|piece| Next::Piece(Piece { weight: w, piece })));
+            }
+            let of_experts = experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
+            let of_experts: Vec<Weight> = of_experts.map(|l| l.w).filter(|w| file(*w).is_some()).collect();
+            if !of_experts.is_empty() {
+                of_experts.iter().for_each(|w| starts[w.0 as usize] = Some(Start::Chosen(all.len())));
+                all.push(Next::Chosen);
+            }
+        }
+        Self { all, starts }
+    }
+
+    /// Where a piece stands; of an expert's, nowhere.
+    pub fn place(&self, Piece { weight, piece }: Piece) -> Option<usize> {
+        match self.starts[weight.0 as usize] {
+            Some(Start::At(at)) => Some(at + piece),
+            Some(Start::Chosen(_)) | None => None,
+        }
+    }
+
+    /// Where the stage chooses that an expert's weight belongs to.
+    pub fn choice(&self, weight: Weight) -> Option<usize> {
+        match self.starts[weight.0 as usize] {
+            Some(Start::Chosen(at)) => Some(at),
+            Some(Start::At(_)) | None => None,
+        }
+    }
+
+    /// What stands behind a place; behind the last one a step begins anew.
+    pub fn behind(&self, at: usize) -> usize {
+        if at + 1 < self.all.len() { at + 1 } else { 0 }
+    }
+}
+
+/// All pieces of a weight.
+pub fn pieces(w: Weight, weight: &FileWeight) -> impl Iterator<Item = Piece> + use<> {
+    (0..weight.n_pieces()).map(move |piece| Piece { weight: w, piece })
+}

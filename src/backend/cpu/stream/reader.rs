@@ -1,0 +1,264 @@
+//! The thread that reads pieces of weights ahead of their use.
+//!
+//! It goes through the pieces in the order in which a step uses them, as far as there are slots, and begins
+//! with the next step's where one ends. Where a step wants another piece than the one that was foreseen, what
+//! was read is dropped and reading goes on from there: a wrong guess costs time, and no more. A read that
+//! fails is kept in its place, and is the error of the step that wants the piece; the next step reads anew.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use super::FileWeight;
+use super::order::{Next, Order, Piece, pieces};
+use crate::backend::BackendError;
+use crate::backend::cpu::aligned::Aligned;
+use crate::backend::cpu::{Held, NAME};
+use crate::program::{Program, Weight};
+
+/// Room for a piece.
+type Slot = Aligned<u8>;
+
+/// A thread that reads, and the slots.
+pub struct Reader {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    weights: Vec<Option<Arc<FileWeight>>>,
+    order: Order,
+    state: Mutex<State>,
+    /// There is something to read, and a slot for it.
+    work: Condvar,
+    /// A piece was read.
+    read: Condvar,
+}
+
+struct State {
+    spare: Vec<Slot>,
+    /// What is being read, or was, in the order in which it is used.
+    ahead: VecDeque<Ahead>,
+    /// What is read next: pieces of experts that were chosen, then those of the order from a place on.
+    chosen: VecDeque<Piece>,
+    at: usize,
+    /// Of the guess that is followed: what is read for an earlier one is dropped.
+    guess: u64,
+    wrong_guesses: u64,
+    stop: bool,
+}
+
+struct Ahead {
+    piece: Piece,
+    /// None while it is being read.
+    slot: Option<(Slot, Result<usize, BackendError>)>,
+}
+
+/// A piece that is in memory until it is given back.
+pub struct Filled {
+    slot: Slot,
+    n_bytes: usize,
+}
+
+impl Filled {
+    /// The piece's rows, with what the type keeps behind them.
+    pub fn bytes(&self) -> &[u8] {
+        &self.slot[..self.n_bytes]
+    }
+}
+
+impl Reader {
+    /// Of the weights of a program that are not in memory, into so many slots; none if nothing is multiplied
+    /// that is not there. The first pieces are read at once.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] where the system refuses a thread.
+    pub fn new(p: &Program, weights: &[Held], slots: usize) -> Result<Option<Self>, BackendError> {
+        let order = Order::new(p, weights);
+        if order.all.is_empty() {
+            return Ok(None);
+        }
+        let read = p.stages.iter().flat_map(|(_, stage)| stage.linears().1);
+        let sizes = read.filter_map(|linear| Some(weights[linear.w.0 as usize].file()?.slot_bytes()));
+        let slot_bytes = sizes.max().unwrap_or(0);
+        let state = State {
+            spare: (0..slots.max(1)).map(|_| Slot::new(slot_bytes)).collect(),
+            ahead: VecDeque::with_capacity(slots.max(1)),
+            chosen: VecDeque::new(),
+            at: 0,
+            guess: 0,
+            wrong_guesses: 0,
+            stop: false,
+        };
+        let shared = Arc::new(Shared {
+            weights: weights.iter().map(|held| held.file().cloned()).collect(),
+            order,
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            read: Condvar::new(),
+        });
+        let of_thread = Arc::clone(&shared);
+        let builder = std::thread::Builder::new().name("cpu-reader".to_owned());
+        let thread = builder.spawn(move || of_thread.work()).map_err(|err| BackendError::Device {
+            backend: NAME,
+            call: "starting a thread",
+            detail: err.to_string(),
+        })?;
+        Ok(Some(Self { shared, thread: Some(thread) }))
+    }
+
+    /// Waits for a piece of a weight.
+    ///
+    /// # Errors
+    /// What is in the way of reading it.
+    pub fn take(&self, weight: Weight, piece: usize) -> Result<Filled, BackendError> {
+        let (shared, want) = (&*self.shared, Piece { weight, piece });
+        let mut state = shared.state();
+        loop {
+            match state.ahead.front() {
+                Some(ahead) if ahead.piece != want => shared.redirect(&mut state, want),
+                Some(Ahead { slot: Some(_), .. }) => break,
+                Some(Ahead { slot: None, .. }) => {}
+                None if state.next(&shared.order) != Some(want) => shared.redirect(&mut state, want),
+                None => {}
+            }
+            state = shared.read.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let first = state.ahead.pop_front().and_then(|ahead| ahead.slot);
+        let (slot, read) = first.expect("the first piece was read");
+        match read {
+            Ok(n_bytes) => Ok(Filled { slot, n_bytes }),
+            Err(err) => {
+                state.give(slot);
+                drop(state);
+                shared.work.notify_one();
+                Err(err)
+            }
+        }
+    }
+
+    /// Gives a slot back for the next piece.
+    pub fn give(&self, filled: Filled) {
+        self.shared.state().give(filled.slot);
+        self.shared.work.notify_one();
+    }
+
+    /// Says which experts a stage has chosen, as their weights in the order in which they are used: those
+    /// that are in memory are left out.
+    pub fn choose(&self, weights: impl Iterator<Item = Weight>) {
+        let shared = &*self.shared;
+        let file = |w: Weight| Some((w, shared.weights[w.0 as usize].as_deref()?));
+        let mut weights = weights.filter_map(file).peekable();
+        let Some(choice) = weights.peek().and_then(|(w, _)| shared.order.choice(*w)) else { return };
+        let mut state = shared.state();
+        if !(state.ahead.is_empty() && state.chosen.is_empty() && state.at == choice) {
+            state.drop_guess();
+        }
+        state.chosen.extend(weights.flat_map(|(w, weight)| pieces(w, weight)));
+        state.at = shared.order.behind(choice);
+        drop(state);
+        shared.work.notify_one();
+    }
+
+    /// How often another piece was wanted than the one that was foreseen.
+    pub fn wrong_guesses(&self) -> u64 {
+        self.shared.state().wrong_guesses
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.shared.state().stop = true;
+        self.shared.work.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // It catches the panics of what it reads from.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl State {
+    /// What is read next, if that is known.
+    fn next(&self, order: &Order) -> Option<Piece> {
+        self.chosen.front().copied().or_else(|| match order.all.get(self.at)? {
+            Next::Piece(piece) => Some(*piece),
+            Next::Chosen => None,
+        })
+    }
+
+    /// Goes on behind what is read next.
+    fn advance(&mut self, order: &Order) {
+        if self.chosen.pop_front().is_none() {
+            self.at = order.behind(self.at);
+        }
+    }
+
+    fn give(&mut self, slot: Slot) {
+        self.spare.push(slot);
+    }
+
+    /// Forgets what was to be read, and what was.
+    fn drop_guess(&mut self) {
+        self.guess += 1;
+        self.wrong_guesses += 1;
+        self.chosen.clear();
+        while let Some(ahead) = self.ahead.pop_front() {
+            // What is being read comes back by itself.
+            self.spare.extend(ahead.slot.map(|(slot, _)| slot));
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a piece the one that is read next.
+    fn redirect(&self, state: &mut State, want: Piece) {
+        state.drop_guess();
+        match self.order.place(want) {
+            Some(at) => state.at = at,
+            None => {
+                state.chosen.push_back(want);
+                let choice = self.order.choice(want.weight).expect("a weight that is read");
+                state.at = self.order.behind(choice);
+            }
+        }
+        self.work.notify_one();
+    }
+
+    /// What the thread does.
+    fn work(&self) {
+        let mut state = self.state();
+        while !state.stop {
+            let next = state.next(&self.order).filter(|_| !state.spare.is_empty());
+            let Some(piece) = next else {
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let mut slot = state.spare.pop().expect("it is not empty");
+            state.advance(&self.order);
+            state.ahead.push_back(Ahead { piece, slot: None });
+            let guess = state.guess;
+            drop(state);
+            let weight = self.weights[piece.weight.0 as usize].as_ref().expect("a weight that is read");
+            let read = catch_unwind(AssertUnwindSafe(|| weight.read_piece(piece.piece, &mut slot)));
+            let read = read.unwrap_or_else(|_| {
+                let detail = "what reads the file has panicked".to_owned();
+                Err(BackendError::Device { backend: NAME, call: "reading a weight again", detail })
+            });
+            state = self.state();
+            match guess == state.guess {
+                true => {
+                    // Whoever uses pieces takes the first one alone, and waits for it.
+                    let last = state.ahead.back_mut().expect("it was put there, and is not taken unread");
+                    last.slot = Some((slot, read));
+                    self.read.notify_one();
+                }
+                false => state.give(slot),
+            }
+        }
+    }
+}
