@@ -54,6 +54,13 @@ pub const GPU_LAYERS: DeviceOption = DeviceOption {
     about: "layers whose weights stay on the card: all, a number, or auto (what fits); others are streamed",
 };
 
+/// Which matrices lie in memory of the host.
+#[cfg(feature = "cuda")]
+pub const OVERRIDE_TENSOR: DeviceOption = DeviceOption {
+    name: "override_tensor",
+    about: "matrices that stay in memory of the host and are streamed, such as ffn_.*_exps=CPU",
+};
+
 /// How many streamed layers a card has room for at a time.
 #[cfg(feature = "cuda")]
 pub const STREAM_SLOTS: DeviceOption = DeviceOption {
@@ -99,8 +106,9 @@ impl DeviceOptions {
         &self,
         backend: &'static str,
     ) -> Result<Option<super::cuda::Streaming>, BackendError> {
-        let [layers, slots] = [GPU_LAYERS.name, STREAM_SLOTS.name].map(|name| (name, self.get(name)));
-        super::cuda::Streaming::of(backend, layers, slots)
+        let options = [GPU_LAYERS.name, STREAM_SLOTS.name, OVERRIDE_TENSOR.name];
+        let [layers, slots, overrides] = options.map(|name| (name, self.get(name)));
+        super::cuda::Streaming::of(backend, layers, slots, overrides)
     }
 
     /// As [`get`](Self::get), read as another type.
@@ -128,7 +136,7 @@ pub static REGISTRY: &[Entry] = &[
     Entry {
         name: "cuda-simt",
         about: "CUDA kernels on the processor, for tests",
-        options: &[PROFILE, GPU_LAYERS, STREAM_SLOTS],
+        options: &[PROFILE, GPU_LAYERS, STREAM_SLOTS, OVERRIDE_TENSOR],
         auto: None,
         devices: |threads| vec![Ok(simt(threads).device())],
         open: |threads, options| {

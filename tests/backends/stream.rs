@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use sterna::backend::cuda::driver::{Driver, simt::Simt};
-use sterna::backend::cuda::{Cuda, GpuLayers, Profiling, Streaming};
+use sterna::backend::cuda::{Cuda, GpuLayers, Overrides, Profiling, Streaming};
 use sterna::backend::{Backend, BackendError, DeviceOptions, Plan, open_on};
+use sterna::program::Stage;
 use support::case::Running;
 use support::case::model::{MIXTURE, Model, SMALL};
 
@@ -17,7 +18,7 @@ mod watched;
 use watched::{Watch, Watched};
 
 fn streaming(n: usize, slots: usize) -> Option<Streaming> {
-    Some(Streaming { gpu_layers: GpuLayers::Count(n), slots })
+    Some(Streaming::new(GpuLayers::Count(n), slots))
 }
 
 fn on(driver: impl Driver, streaming: Option<Streaming>) -> Box<dyn Backend> {
@@ -98,7 +99,7 @@ fn auto_keeps_what_fits() {
         on(Watched::new(Simt::new(1, 0), &Arc::new(watch)), streaming).plan(&case.p).expect("a plan")
     };
     let need = |plan: &Plan| plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes;
-    let auto = Some(Streaming { gpu_layers: GpuLayers::Auto, slots: 2 });
+    let auto = Some(Streaming::new(GpuLayers::Auto, 2));
     let whole = plan(None, u64::MAX);
     // The driver is expected to take something for each recording.
     let recordings = {
@@ -109,14 +110,14 @@ fn auto_keeps_what_fits() {
     };
     // A 32nd of what is free is left, and no more than a few bytes else.
     let room = |plan: &Plan| (need(plan) + recordings) * 32 / 31 + 2;
-    assert_eq!(plan(auto, room(&whole)).host_bytes, 0);
+    assert_eq!(plan(auto.clone(), room(&whole)).host_bytes, 0);
     for n in [0, 1, 3] {
         let want = plan(streaming(n, 2), u64::MAX);
-        let got = plan(auto, room(&want));
+        let got = plan(auto.clone(), room(&want));
         assert_eq!((need(&got), got.host_bytes), (need(&want), want.host_bytes), "{n} layers");
     }
     // What does not fit at all is planned all the same, and so refused with what it takes.
-    let none = plan(auto, 1000);
+    let none = plan(auto.clone(), 1000);
     assert!(need(&none) > 1000 && need(&none) == need(&plan(streaming(0, 2), 1000)));
 }
 
@@ -209,6 +210,55 @@ fn options_choose_the_layers_and_a_user_is_told() {
         assert_eq!(note.is_some(), want.is_some(), "{options:?}: {note:?}");
         assert!(note.unwrap_or_default().contains(want.unwrap_or_default()));
     }
-    let said = told(&[("gpu_layers", "few")]).unwrap_err().to_string();
-    assert!(said.contains("DeviceOptions::gpu_layers: want all, auto or a number of layers"), "{said}");
+    for (option, value, want) in [
+        ("gpu_layers", "few", "want all, auto or a number of layers"),
+        ("override_tensor", "exps", "want PATTERN=BUFFER"),
+        ("override_tensor", "a=CPU,(=CPU", "`(` is no pattern"),
+        ("override_tensor", "a=ROCm0", "want the buffer CPU, CUDA_Host or CUDA0, got `ROCm0`"),
+    ] {
+        let said = told(&[(option, value)]).unwrap_err().to_string();
+        assert!(said.contains(&format!("DeviceOptions::{option}: {want}")), "{said}");
+    }
+}
+
+/// Matrices that a pattern names stay in memory of the host, those of experts for one; the rest of their
+/// layers is on the card, and the bits are the same.
+#[test]
+fn matrices_that_are_named_are_streamed_alone() {
+    let (case, pages) = of_model(Model { n_layers: 4, weights: "q8_0", ..MIXTURE });
+    let want = everything(&case, &pages, &mut *on(Simt::new(1, 0), None), By::Step);
+    let whole = on(Simt::new(1, 0), None).plan(&case.p).expect("a plan");
+    // Of all layers but the second, which a pattern before the others keeps on the card.
+    let experts = |layer: usize| -> Vec<&str> {
+        let stages = case.p.layers().remove(layer).stages;
+        let of_stage = case.p.stages[stages].iter().flat_map(|(_, stage)| match stage {
+            Stage::Experts(s) => s.experts.as_slice(),
+            _ => &[],
+        });
+        let matrices = of_stage.flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
+        matrices.map(|linear| case.p.weight_decl(linear.w).name.as_str()).collect()
+    };
+    let pattern = |layer: usize| format!("^({})$", experts(layer).join("|"));
+    assert_eq!(experts(1).len(), 18);
+    let all: Vec<String> = (0..4).map(|layer| pattern(layer) + "=CPU").collect();
+    let text = format!("{}=CUDA0,{}", pattern(1), all.join(","));
+    let overrides = Overrides::parse(&text).expect("patterns");
+    for slots in [1, 2] {
+        let some = Streaming { overrides: overrides.clone(), ..Streaming::new(GpuLayers::Count(9), slots) };
+        let mut backend = on(Simt::new(1, 2), Some(some));
+        let plan = backend.plan(&case.p).expect("a plan");
+        let experts = 18 * 256 * 384 / 32 * 34;
+        assert_eq!(plan.host_bytes, 3 * experts);
+        assert_eq!(plan.weights_bytes, whole.weights_bytes - (3 - slots as u64) * experts);
+        assert!(everything(&case, &pages, &mut *backend, By::Step) == want, "{slots} slots");
+        let note = backend.note().expect("something is streamed");
+        assert!(note.contains("1 of 4 layers stay on the card; the weights of the other 3 ("), "{note}");
+    }
+    // With layers streamed whole besides, and with room for all that would be streamed.
+    let both = Streaming { overrides: overrides.clone(), ..Streaming::new(GpuLayers::Count(2), 1) };
+    let mut backend = on(Simt::new(1, 3), Some(both));
+    assert!(backend.plan(&case.p).expect("a plan").host_bytes > 3 * 18 * 256 * 384 / 32 * 34);
+    assert!(everything(&case, &pages, &mut *backend, By::Step) == want);
+    let roomy = Streaming { overrides, ..Streaming::new(GpuLayers::Count(9), 3) };
+    assert_eq!(on(Simt::new(1, 0), Some(roomy)).plan(&case.p).expect("a plan").host_bytes, 0);
 }

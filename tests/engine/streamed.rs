@@ -53,7 +53,7 @@ fn sum(plan: &Plan) -> u64 {
 #[test]
 fn what_does_not_fit_16_gigabytes_is_streamed() {
     let dir = tempfile::tempdir().unwrap();
-    let auto = Some(Streaming { gpu_layers: GpuLayers::Auto, slots: 2 });
+    let auto = Some(Streaming::new(GpuLayers::Auto, 2));
     let options = EngineOptions { n_ctx: Some(8192), ..EngineOptions::default() };
     for (spec, bits, streamed) in [
         (of(32, 4096, 14_336, [32, 8], "i2_s"), 2, false),
@@ -61,7 +61,7 @@ fn what_does_not_fit_16_gigabytes_is_streamed() {
         (of(32, 4096, 14_336, [32, 8], "f16"), 16, true),
     ] {
         let gguf = hollow_of(&spec, dir.path());
-        let (plan, used, locked) = load(&gguf, &options, auto);
+        let (plan, used, locked) = load(&gguf, &options, auto.clone());
         let layer = layer(&spec) * bits / 8;
         // A scale and room behind the codes of each I2_S tensor are in a file alone.
         assert!(used <= sum(&plan) && sum(&plan) - used <= 32 * 7 * 80, "{}: {used} {plan:?}", spec.name);
@@ -70,10 +70,7 @@ fn what_does_not_fit_16_gigabytes_is_streamed() {
         assert_eq!(locked > 0, streamed, "{}", spec.name);
         if streamed {
             assert!(engine::plan(&gguf, &options, &Cuda::on(Box::new(Counting::card(CARD)))).is_err());
-            let one_more = Streaming {
-                gpu_layers: GpuLayers::Count(spec.n_layers - (locked / layer) as usize + 1),
-                slots: 2,
-            };
+            let one_more = Streaming::new(GpuLayers::Count(spec.n_layers - (locked / layer) as usize + 1), 2);
             let card = Cuda::on(Box::new(Counting::card(u64::MAX))).streamed(Some(one_more));
             let more = engine::plan(&gguf, &options, &card).unwrap();
             let of_driver = card.memory(&engine::program(&gguf, &options).unwrap()).unwrap();

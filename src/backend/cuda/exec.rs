@@ -83,7 +83,7 @@ fn rounding_bytes(block_bytes: u64) -> u64 {
 pub fn plan(
     driver: &dyn Driver,
     p: &Program,
-    streaming: Option<Streaming>,
+    streaming: Option<&Streaming>,
 ) -> Result<DeviceMemory, BackendError> {
     p.check()?;
     let mut missing = Missing::of_rows(p.limits.rows);
@@ -132,7 +132,7 @@ pub fn plan(
 }
 
 /// Where the weights of a program lie that has been planned.
-pub fn layout(driver: &dyn Driver, p: &Program, streaming: Option<Streaming>) -> Layout {
+pub fn layout(driver: &dyn Driver, p: &Program, streaming: Option<&Streaming>) -> Layout {
     let kvs = p.kvs.iter().map(|decl| kv::Sizes::of(decl, &p.limits));
     let caches = kvs.map(|sizes| sizes.pages().saturating_add(sizes.exact()));
     let others = sizes(driver, p).others(p).into_iter().map(|part| part.bytes);

@@ -52,7 +52,7 @@ use exec::Compiled;
 use memory::Memory;
 use params::{NextWeights, StepTables};
 pub use profile::Profiling;
-pub use stream::{GpuLayers, Streaming};
+pub use stream::{GpuLayers, Overrides, Streaming};
 use stream::{Layout, Stream};
 use weight::{DeviceWeight, Mma};
 
@@ -93,6 +93,7 @@ pub const ENTRY: Entry = Entry {
         open::TENSOR_SPLIT,
         registry::GPU_LAYERS,
         registry::STREAM_SLOTS,
+        registry::OVERRIDE_TENSOR,
     ],
     auto: Some(Auto { rank: 2, is_there: || driver::real::cards().is_ok() }),
     devices: |_| match driver::real::cards() {
@@ -205,11 +206,11 @@ impl Backend for Cuda {
     }
 
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
-        Ok(exec::plan(&*self.driver, p, self.streaming)?.plan())
+        Ok(exec::plan(&*self.driver, p, self.streaming.as_ref())?.plan())
     }
 
     fn memory(&self, p: &Program) -> Result<Vec<DeviceMemory>, BackendError> {
-        Ok(vec![exec::plan(&*self.driver, p, self.streaming)?])
+        Ok(vec![exec::plan(&*self.driver, p, self.streaming.as_ref())?])
     }
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
@@ -225,7 +226,7 @@ impl Backend for Cuda {
             // Weights are packed here, which wants kernels for them.
             self.plan(p)?;
         }
-        let layout = exec::layout(&*self.driver, p, self.streaming);
+        let layout = exec::layout(&*self.driver, p, self.streaming.as_ref());
         let (weights, stream) = self.place(p, &layout, weights)?;
         let compiled = Compiled::new(&mut *self.driver, p, weights, (&layout, stream), self.profiling)?;
         self.execs.push(compiled);

@@ -42,7 +42,7 @@ pub fn open(options: &DeviceOptions) -> Opened {
     }
     let one = |ordinal| -> Opened {
         let card = Cuda::on(Box::new(Card::open(ordinal)?));
-        Ok(Box::new(card.profiled(profiling).streamed(streaming)))
+        Ok(Box::new(card.profiled(profiling).streamed(streaming.clone())))
     };
     let chosen = options.get(DEVICE.name).map(|list| list.split(',').map(ordinal).collect());
     let chosen: Option<Vec<i32>> = chosen.transpose()?;

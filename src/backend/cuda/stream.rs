@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use ggml_types::HostTensor;
+use regex::Regex;
 
 use super::driver::{Address, Driver, Ring};
 use super::weight::{DeviceWeight, on_device, packed};
@@ -19,13 +20,54 @@ use crate::program::{self, Program, Weight};
 const ALIGN: u64 = 256;
 
 /// Which layers are streamed, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Streaming {
     /// Layers whose weights stay on the card; the others are spread evenly between them.
     pub gpu_layers: GpuLayers,
     /// Layers that the card has room for besides, at least 1: with more than one, a layer is copied while the
     /// one before it runs.
     pub slots: usize,
+    /// Which matrices of the layers that stay are streamed all the same.
+    pub overrides: Overrides,
+}
+
+/// Where matrices lie whose names a pattern matches: the first that matches one counts.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides(Vec<(Regex, Place)>);
+
+/// Where a matrix lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Card,
+    Host,
+}
+
+impl Overrides {
+    /// Reads llama.cpp's `PATTERN=BUFFER,PATTERN=BUFFER`: a matrix whose name has the pattern in it lies in
+    /// memory of the host (`CPU`, or `CUDA_Host`) or of the card (`CUDA0`).
+    ///
+    /// # Errors
+    /// What is wanted instead.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let one = |part: &str| {
+            let want = "want PATTERN=BUFFER, several with commas between them";
+            let (pattern, buffer) = part.rsplit_once('=').ok_or_else(|| format!("{want}, got `{part}`"))?;
+            let place = match buffer {
+                "CPU" | "CUDA_Host" => Place::Host,
+                "CUDA0" => Place::Card,
+                other => return Err(format!("want the buffer CPU, CUDA_Host or CUDA0, got `{other}`")),
+            };
+            let pattern = Regex::new(pattern).map_err(|err| format!("`{pattern}` is no pattern: {err}"))?;
+            Ok((pattern, place))
+        };
+        text.split(',').map(one).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether a matrix of this name lies in memory of the host.
+    fn is_on_host(&self, name: &str) -> bool {
+        let found = self.0.iter().find(|(pattern, _)| pattern.is_match(name));
+        found.is_some_and(|(_, place)| *place == Place::Host)
+    }
 }
 
 /// How many layers' weights stay on the card.
@@ -37,18 +79,27 @@ pub enum GpuLayers {
     Count(usize),
 }
 
+/// An option by its name, and what was chosen.
+type Chosen<'a> = (&'a str, Option<&'a str>);
+
 impl Streaming {
     /// Layers that the card has room for where nobody says how many.
     pub const DEFAULT_SLOTS: usize = 2;
 
-    /// What two options ask of a backend, each by its name; nothing where all weights stay on the card.
+    /// So many layers on the card, and the others streamed through so many slots.
+    pub fn new(gpu_layers: GpuLayers, slots: usize) -> Self {
+        Self { gpu_layers, slots, overrides: Overrides::default() }
+    }
+
+    /// What three options ask of a backend, each by its name; nothing where all weights stay on the card.
     ///
     /// # Errors
     /// [`BackendError::Option`] for values that they do not have.
     pub fn of(
         backend: &'static str,
-        gpu_layers: (&str, Option<&str>),
-        slots: (&str, Option<&str>),
+        gpu_layers: Chosen<'_>,
+        slots: Chosen<'_>,
+        overrides: Chosen<'_>,
     ) -> Result<Option<Self>, BackendError> {
         let refused = |option: &str, want: &str, got: &str| {
             Err(BackendError::option(backend, option, format!("want {want}, got `{got}`")))
@@ -68,7 +119,11 @@ impl Streaming {
                 _ => return refused(slots.0, "1 to 8", n),
             },
         };
-        Ok(layers.map(|gpu_layers| Self { gpu_layers, slots }))
+        let parsed = overrides.1.map(Overrides::parse).transpose();
+        let parsed = parsed.map_err(|detail| BackendError::option(backend, overrides.0, detail))?;
+        let all = parsed.is_some().then_some(GpuLayers::Count(usize::MAX));
+        let overrides = parsed.unwrap_or_default();
+        Ok(layers.or(all).map(|gpu_layers| Self { gpu_layers, slots, overrides }))
     }
 }
 
@@ -99,44 +154,50 @@ pub struct Segment {
     pub layer: Option<usize>,
 }
 
-/// The layers of a program that have matrices of their own.
-fn layers(p: &Program) -> Vec<Layer> {
+/// The layers of a program that have matrices of their own, with those of them that may be streamed.
+fn layers(p: &Program, may_be: impl Fn(&str) -> bool) -> Vec<Layer> {
     let of = |layer: program::Layer| {
         let (mut weights, mut bytes) = (Vec::new(), 0_u64);
-        for w in layer.matrices {
+        let has_own = !layer.matrices.is_empty();
+        for w in layer.matrices.into_iter().filter(|w| may_be(&p.weight_decl(*w).name)) {
             weights.push((w, bytes));
             let all = bytes.saturating_add(on_device(p.weight_decl(w)).1);
             bytes = all.checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
         }
-        Layer { stages: layer.stages, weights, bytes }
+        has_own.then_some(Layer { stages: layer.stages, weights, bytes })
     };
-    p.layers().into_iter().map(of).filter(|layer| layer.bytes > 0).collect()
+    p.layers().into_iter().filter_map(of).collect()
 }
 
 impl Layout {
     /// For a program that takes `other_bytes` with its driver besides its weights, on a card with so much
     /// free, where it can tell.
-    pub fn new(p: &Program, streaming: Option<Streaming>, free: Option<u64>, other_bytes: u64) -> Self {
-        let Some(Streaming { gpu_layers, slots }) = streaming else { return Self::with(&[], 0, 0) };
-        let all = layers(p);
-        let of = |n: usize| Self::with(&all, n, slots);
+    pub fn new(p: &Program, streaming: Option<&Streaming>, free: Option<u64>, other_bytes: u64) -> Self {
+        let Some(Streaming { gpu_layers, slots, overrides }) = streaming else {
+            return Self::with(&[], &[], 0, 0);
+        };
+        let whole = layers(p, |_| true);
+        let named = layers(p, |name| overrides.is_on_host(name));
+        let of = |n: usize| Self::with(&whole, &named, n, *slots);
         let free = free.map(|free| free - free / 32);
         let fits = |layout: &Self| {
             free.is_none_or(|free| layout.weights_bytes(p).saturating_add(other_bytes) <= free)
         };
-        match gpu_layers {
+        match *gpu_layers {
             GpuLayers::Count(n) => of(n),
-            GpuLayers::Auto => (0..=all.len()).rev().map(of).find(fits).unwrap_or_else(|| of(0)),
+            GpuLayers::Auto => (0..=whole.len()).rev().map(of).find(fits).unwrap_or_else(|| of(0)),
         }
     }
 
-    /// With `n` of the layers on the card, or all of them where the slots are as many as the others.
-    fn with(all: &[Layer], n: usize, slots: usize) -> Self {
-        let n_streamed = Some(all.len().saturating_sub(n)).filter(|n| *n > slots).unwrap_or(0);
-        let streamed = spread(all.len(), n_streamed);
-        let layers = all.iter().zip(streamed).filter(|(_, streamed)| *streamed);
-        let layers: Vec<Layer> = layers.map(|(layer, _)| layer.clone()).collect();
-        Self { n_layers: all.len(), slots: slots.min(layers.len()), layers }
+    /// With `n` of the layers on the card but for what `named` has of them, or all of them where there is a slot
+    /// for each of the others.
+    fn with(whole: &[Layer], named: &[Layer], n: usize, slots: usize) -> Self {
+        let streamed = spread(whole.len(), whole.len().saturating_sub(n));
+        let parts = whole.iter().zip(named).zip(streamed);
+        let layers = parts.map(|((whole, named), streamed)| if streamed { whole } else { named });
+        let layers: Vec<Layer> = layers.filter(|layer| layer.bytes > 0).cloned().collect();
+        let layers = if layers.len() > slots { layers } else { Vec::new() };
+        Self { n_layers: whole.len(), slots: slots.min(layers.len()), layers }
     }
 
     fn slot_bytes(&self) -> u64 {

@@ -12,7 +12,7 @@ use super::child::{card, everything, everything_on};
 use super::{RUN, greedy, has_demo, on_stand_in, sterna, tests, text};
 
 fn streamed(resident: usize, slots: usize) -> Box<dyn Backend> {
-    let streaming = Streaming { gpu_layers: GpuLayers::Count(resident), slots };
+    let streaming = Streaming::new(GpuLayers::Count(resident), slots);
     Box::new(Cuda::on(card(0)).streamed(Some(streaming)))
 }
 
