@@ -21,6 +21,7 @@ const WORDS: &[(&str, &str)] = &[
     ("-hft", "--hf-token"),
     ("-jf", "--json-schema-file"),
     ("-kvu", "--kv-unified"),
+    ("-lm", "--load-mode"),
     ("-md", "--model-draft"),
     ("-mg", "--main-gpu"),
     ("-mli", "--multiline-input"),

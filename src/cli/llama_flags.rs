@@ -95,9 +95,6 @@ impl List for OfModels {
         refused(&["numa"], Value::One, "numactl places a program"),
         refused(&["main-gpu"], Value::One, "--device names the card"),
         refused(&["no-kv-offload"], Value::None, WHOLE),
-        refused(&["override-tensor"], Value::One, WHOLE),
-        refused(&["cpu-moe"], Value::None, WHOLE),
-        refused(&["n-cpu-moe"], Value::One, WHOLE),
         refused(&["lora"], Value::One, "merge the adapter into the model's file"),
         refused(&["control-vector"], Value::One, "steering vectors are not there"),
         refused(&["model-draft"], Value::One, "there is no speculative decoding"),
@@ -257,6 +254,7 @@ mod tests {
             "sterna bench -hfr a/b",
             "sterna tokenize -hf=a/b Hello",
             "sterna run --backend cuda -ngl 20 --stream-slots 3",
+            "sterna run -ot exps=CPU -cmoe -ncmoe 3 -lm mmap+mlock",
         ] {
             assert_eq!(parsed(line), Ok(()), "{line}");
         }

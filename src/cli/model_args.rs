@@ -85,12 +85,47 @@ pub struct DeviceArgs {
     /// streamed to it from memory of the host in every step (also -ngl) [default: all]
     #[arg(long, value_name = "N", alias = "n-gpu-layers", allow_negative_numbers = true)]
     gpu_layers: Option<String>,
-    /// Streamed layers that the card has room for at a time, 1 to 8 [default: 2]
+    /// Matrices that cuda keeps in memory of the host and copies to the card in every step: PATTERN=CPU,
+    /// several with commas between them; the first pattern that is in a name counts, and PATTERN=CUDA0 is the
+    /// card (also -ot)
+    #[arg(long, value_name = "LIST")]
+    override_tensor: Vec<String>,
+    /// The same for all experts (also -cmoe)
+    #[arg(long)]
+    cpu_moe: bool,
+    /// The same for the experts of the first N layers (also -ncmoe)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16))]
+    n_cpu_moe: Option<u16>,
+    /// Streamed layers that the card has room for at a time, 1 to 8 [default: 2]; on the processor pieces of
+    /// 8 MiB that are read ahead, 1 to 64 [default: 4]
     #[arg(long, value_name = "N")]
     stream_slots: Option<String>,
+    /// Layers whose weights the processor keeps in memory: auto (what fits), all, none (nor the output head),
+    /// or a number; the others are read from the file in every step [default: auto]
+    #[arg(long, value_name = "N", value_parser = resident_layers)]
+    resident_layers: Option<String>,
 }
 
+/// Reads the value of `--resident-layers`.
+fn resident_layers(value: &str) -> Result<String, String> {
+    match ["auto", "all", "none"].contains(&value) || value.parse::<usize>().is_ok() {
+        true => Ok(value.to_owned()),
+        false => Err("want auto, all, none or a number of layers".into()),
+    }
+}
+
+/// Names of experts' matrices, as llama.cpp has the pattern.
+const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
+
 impl DeviceArgs {
+    /// Which matrices are to be elsewhere than their layer, if any, as cuda takes it.
+    fn overrides(&self) -> Option<String> {
+        let of_layers = (0..self.n_cpu_moe.unwrap_or(0)).map(|layer| format!(r"blk\.{layer}{EXPERTS}=CPU"));
+        let all = self.cpu_moe.then(|| format!("{EXPERTS}=CPU"));
+        let list: Vec<String> = self.override_tensor.iter().cloned().chain(all).chain(of_layers).collect();
+        (!list.is_empty()).then(|| list.join(","))
+    }
+
     /// As a backend takes them. `--int8 auto` is no choice, so every backend takes it; nor is `-ngl 99`,
     /// which llama.cpp's users type for all layers, to one that has all of them in one place.
     pub(super) fn options(&self, backend: &str) -> DeviceOptions {
@@ -102,13 +137,18 @@ impl DeviceArgs {
             Ok(-1 | 99..) => streams,
             _ => streams || !["all", "auto"].contains(n),
         };
+        // All matrices are where the processor has them.
+        let is_there = |list: &&str| backend == "cpu" && list.split(',').all(|part| part.ends_with("=CPU"));
+        let overrides = self.overrides();
         let set = [
             ("device", self.device.as_deref()),
             ("split_mode", self.split_mode.as_deref()),
             ("tensor_split", self.tensor_split.as_deref()),
             ("int8", self.int8.as_deref().filter(|how| *how != "auto")),
             ("gpu_layers", self.gpu_layers.as_deref().filter(is_choice)),
+            ("override_tensor", overrides.as_deref().filter(|list| !is_there(list))),
             ("stream_slots", self.stream_slots.as_deref()),
+            ("resident_layers", self.resident_layers.as_deref()),
         ];
         let set = set.into_iter().filter_map(|(name, value)| Some((name, value?)));
         set.fold(DeviceOptions::default(), |options, (name, value)| options.with(name, value))
@@ -223,17 +263,39 @@ pub struct FileArgs {
     #[arg(long, value_name = "0|1", hide = true, num_args = 0..=1, conflicts_with = "no_mmap")]
     #[arg(default_missing_value = "1", value_parser = clap::value_parser!(u8).range(..=1))]
     mmap: Option<u8>,
+    /// How weights come into memory (also -lm): auto maps the file, or reads what has no room in every step;
+    /// mmap always maps it, and leaves it to the system which pages stay; none is --no-mmap; mlock, or
+    /// mmap+mlock, is --mlock [default: auto]
+    #[arg(long, value_name = "HOW", value_enum, conflicts_with_all = ["no_mmap", "mlock", "mmap"])]
+    load_mode: Option<LoadMode>,
+}
+
+/// How weights come into memory, in llama.cpp's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum LoadMode {
+    Auto,
+    #[value(name = "none")]
+    Read,
+    Mmap,
+    #[value(alias = "mmap+mlock")]
+    Mlock,
 }
 
 impl FileArgs {
     /// How the file is opened.
     pub fn open_options(&self) -> OpenOptions {
-        let access = match (self.mlock, self.no_mmap || self.mmap == Some(0)) {
+        let is_read = self.no_mmap || self.mmap == Some(0) || self.load_mode == Some(LoadMode::Read);
+        let access = match (self.mlock || self.load_mode == Some(LoadMode::Mlock), is_read) {
             (true, _) => Access::Lock,
             (false, true) => Access::Read,
             (false, false) => Access::Map,
         };
         OpenOptions { dialect: self.dialect, access }
+    }
+
+    /// Whether the file is mapped even where memory has no room for all of it.
+    fn is_always_mapped(&self) -> bool {
+        self.load_mode == Some(LoadMode::Mmap)
     }
 }
 
@@ -299,14 +361,32 @@ impl LoadArgs {
         Source::choose(self.model.as_deref(), &self.hub, "-m FILE")
     }
 
-    /// The backend, where `-ngl` says what --backend leaves open: no layers on a card are all of them on the
-    /// processor, and some of them want a card that layers can be streamed to.
+    /// The backend, where other flags say what --backend leaves open: no layers on a card are all of them on
+    /// the processor, and some of them want a card that layers can be streamed to; what stays in memory is
+    /// the processor's. Matrices of the host, and a file that is always mapped, are so on the fastest device
+    /// that there is, and mean nothing to some.
     fn backend(&self) -> &str {
         let n_layers = self.device.gpu_layers.as_deref().and_then(|n| n.parse().ok());
+        let fastest = || {
+            let there = REGISTRY.iter().filter_map(|entry| Some((entry.auto.as_ref()?, entry.name)));
+            let there = there.filter(|(auto, _)| (auto.is_there)());
+            there.max_by_key(|(auto, _)| auto.rank).map_or("cpu", |(_, name)| name)
+        };
         match (self.backend.as_str(), n_layers) {
             ("auto", Some(0)) => "cpu",
             ("auto", Some(1..99)) => "cuda",
+            ("auto", _) if self.device.resident_layers.is_some() => "cpu",
+            ("auto", _) if self.file.is_always_mapped() || self.device.overrides().is_some() => fastest(),
             (backend, _) => backend,
+        }
+    }
+
+    /// What is chosen of a backend.
+    fn device_options(&self, backend: &str) -> DeviceOptions {
+        let options = self.device.options(backend);
+        match self.file.is_always_mapped() && backend == "cpu" && self.device.resident_layers.is_none() {
+            true => options.with("resident_layers", "mapped"),
+            false => options,
         }
     }
 
@@ -317,7 +397,7 @@ impl LoadArgs {
         let backend = self.backend();
         EngineOptions {
             backend: backend.to_owned(),
-            device: self.device.options(backend),
+            device: self.device_options(backend),
             threads,
             n_ctx,
             batch: self.batch_size,

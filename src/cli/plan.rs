@@ -13,7 +13,9 @@ use super::fit_args::{both, wish};
 use super::model_args::LoadArgs;
 use super::source::Source;
 use super::units::memory_size;
-use crate::backend::{self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, Opened};
+use crate::backend::{
+    self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, Opened, REGISTRY,
+};
 use crate::engine::fit::{self, CODECS, Choice, Fit, Room};
 use crate::engine::speed::Bound;
 use crate::engine::{self, EngineOptions, Error};
@@ -81,7 +83,7 @@ struct Shown {
     best: Option<Choice>,
 }
 
-/// A card that some layers are streamed to.
+/// A device that some layers are streamed to.
 struct Streamed {
     device: DeviceMemory,
     room: Room,
@@ -125,8 +127,8 @@ impl PlanArgs {
         let options = self.options();
         let backend = self.backend(&gguf, &options)?;
         let mut shown = self.plan(&gguf, source, options, &*backend)?;
-        if shown.fits() == Some(false) && shown.devices.len() == 1 && backend.name() == "cuda" {
-            shown.streamed = self.streamed(&gguf, &shown.options)?;
+        if shown.fits() == Some(false) && shown.devices.len() == 1 {
+            shown.streamed = self.streamed(&gguf, &shown.options, backend.name())?;
         }
         let mut out = io::stdout().lock();
         if self.json {
@@ -170,7 +172,7 @@ impl PlanArgs {
         }
         let threads = options.n_threads();
         if name != "auto" || options.device != DeviceOptions::default() {
-            return Ok(backend::open_on(name, threads, &options.device)?);
+            return Ok(backend::open_on(name, threads, &whole(name, options))?);
         }
         let is_missing = |backend: &dyn Backend| {
             let planned = engine::memory(gguf, options, backend);
@@ -178,8 +180,8 @@ impl PlanArgs {
         };
         let opened = backend::auto(threads).into_iter().flatten().find(|backend| !is_missing(&**backend));
         match opened {
-            Some(backend) => Ok(backend),
-            None => Ok(backend::open("cpu", threads)?),
+            Some(backend) if backend.name() != "cpu" => Ok(backend),
+            _ => Ok(backend::open_on("cpu", threads, &whole("cpu", options))?),
         }
     }
 
@@ -187,16 +189,22 @@ impl PlanArgs {
         backend::on_paper(&CardOnPaper { card: self.card.clone(), memory_bytes: self.vram, options })
     }
 
-    /// A plan with as many layers on the card as fit, and the others streamed to it; none if that does not
+    /// A plan with as many layers on the device as fit, and the others streamed to it; none if that does not
     /// fit, or says nothing new.
-    fn streamed(&self, gguf: &Gguf, options: &EngineOptions) -> Result<Option<Streamed>, CliError> {
-        if options.device.get("gpu_layers").is_some() {
+    fn streamed(
+        &self,
+        gguf: &Gguf,
+        options: &EngineOptions,
+        backend: &'static str,
+    ) -> Result<Option<Streamed>, CliError> {
+        let Some(option) = layers_option(backend).filter(|option| options.device.get(option).is_none())
+        else {
             return Ok(None);
-        }
-        let device = options.device.clone().with("gpu_layers", "auto");
+        };
+        let device = options.device.clone().with(option, "auto");
         let backend = match self.vram.is_some() || self.card.is_some() {
             true => self.on_paper(device)?,
-            false => backend::open_on("cuda", options.n_threads(), &device)?,
+            false => backend::open_on(backend, options.n_threads(), &device)?,
         };
         let margin_bytes = self.fit_target.map(|mib| u64::from(mib) << 20);
         let [device] = <[_; 1]>::try_from(engine::memory(gguf, options, &*backend)?).expect("one card");
@@ -308,6 +316,23 @@ impl PlanArgs {
             }
         }
         Ok(None)
+    }
+}
+
+/// The option of a backend that says how many layers are streamed.
+fn layers_option(backend: &str) -> Option<&'static str> {
+    let entry = REGISTRY.iter().find(|entry| entry.name == backend)?;
+    let names = entry.options.iter().map(|option| option.name);
+    names.into_iter().find(|name| ["gpu_layers", "resident_layers"].contains(name))
+}
+
+/// What is chosen of a backend, with all layers on it where nobody says otherwise: the processor streams
+/// unasked, and a plan is to show first what there is no room for.
+fn whole(backend: &str, options: &EngineOptions) -> DeviceOptions {
+    let device = options.device.clone();
+    match layers_option(backend) {
+        Some(option) if backend == "cpu" && device.get(option).is_none() => device.with(option, "all"),
+        _ => device,
     }
 }
 

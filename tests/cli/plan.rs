@@ -160,6 +160,18 @@ fn the_processor_of_this_machine() {
     assert_eq!(plan["devices"][0]["overhead"], Json::Array(Vec::new()));
     assert_eq!(plan["model"]["n_ctx_train"], 512);
     assert_eq!(plan["best"]["cache_type_k"], "q8_0");
+    // Layers that do not stay in memory are no memory, but for a few pieces of them.
+    let larger = hollow(dir.path(), "bitnet-8b");
+    let of =
+        |layers: &str| json(dir.path(), &["-m", &larger, "--resident-layers", layers])["devices"][0].clone();
+    let [all, four] = [of("all"), of("4")];
+    let bytes = |device: &Json, field: &str| device[field].as_u64().unwrap();
+    assert_eq!([bytes(&all, "file_bytes"), bytes(&all, "streamed_layers")], [0, 0]);
+    assert_eq!(bytes(&four, "streamed_layers"), 28);
+    let slots = bytes(&four, "weights_bytes") + bytes(&four, "file_bytes") - bytes(&all, "weights_bytes");
+    assert!((24 << 20..33 << 20).contains(&slots), "{slots}");
+    let text = ok(&sterna(dir.path(), &["plan", "-m", &larger, "--resident-layers", "none"]));
+    assert!(text.contains("weights that every step reads"), "{text}");
     // A model without weights is one to plan with.
     let there = sterna(dir.path(), &["synth", "--preset", "tiny", "--no-weights", &model]);
     assert!(String::from_utf8_lossy(&there.stderr).contains("is there already"));

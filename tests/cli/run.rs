@@ -362,6 +362,32 @@ fn a_file_may_be_read_instead_of_mapped_and_locked() {
         // Where the system grants less than the file has.
         false => refused(&locked, &["RLIMIT_MEMLOCK", "--mlock"]),
     }
-    let both = run(&[&args[..], &["--mlock", "--no-mmap"]].concat());
-    assert!(text(&both.stderr).contains("cannot be used with"), "{both:?}");
+    for how in ["auto", "none", "mmap"] {
+        let loaded = run(&[&args[..], &["-lm", how]].concat());
+        assert_eq!((loaded.status.code(), loaded.stdout), (Some(0), mapped.stdout.clone()), "-lm {how}");
+    }
+    for both in [&["--mlock", "--no-mmap"][..], &["--load-mode", "mmap", "--no-mmap"]] {
+        let both = run(&[&args[..], both].concat());
+        assert!(text(&both.stderr).contains("cannot be used with"), "{both:?}");
+    }
+}
+
+/// Weights that are read in every step give the same text, and a line says that they are.
+#[test]
+fn layers_may_be_read_in_every_step() {
+    let args = ["-p", "You may copy", "-n", "12", "--temp", "0"];
+    let mapped = run(&args);
+    for how in [&["--resident-layers", "1"][..], &["--resident-layers", "none", "--stream-slots", "1"]] {
+        let streamed = run(&[&args[..], how].concat());
+        assert_eq!((streamed.status.code(), streamed.stdout), (Some(0), mapped.stdout.clone()), "{how:?}");
+        let said = text(&streamed.stderr);
+        assert!(said.contains(" are read from the file in every step, "), "{said}");
+    }
+    assert!(!text(&mapped.stderr).contains("in every step"), "{}", text(&mapped.stderr));
+    let wrong = run(&[&args[..], &["--resident-layers", "some"]].concat());
+    assert!(text(&wrong.stderr).contains("want auto, all, none or a number"), "{wrong:?}");
+    if cfg!(feature = "cuda") {
+        let cuda = run(&[&args[..], &["--resident-layers", "1", "--backend", "cuda"]].concat());
+        refused(&cuda, &["--resident-layers"]);
+    }
 }

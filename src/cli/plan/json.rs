@@ -80,6 +80,8 @@ fn of_device(device: &DeviceMemory, room: &Room) -> Json {
         "kv_bytes": device.bytes_of(MemoryKind::Kv),
         "buffers_bytes": device.bytes_of(MemoryKind::Buffers),
         "overhead": overhead.collect::<Vec<_>>(),
+        "streamed_layers": device.streamed_layers,
+        "file_bytes": device.file_bytes,
         "overhead_bytes": device.overhead_bytes(),
         "margin_bytes": room.margin_bytes,
         "total_bytes": room.need_bytes.saturating_add(room.margin_bytes),

@@ -65,6 +65,9 @@ fn write_device(backend: &str, device: &DeviceMemory, room: &Room, out: &mut imp
         let note = format!("about: {}", part.source);
         line(if i == 0 { "driver" } else { "" }, &part.name, part.bytes, &note)?;
     }
+    if device.file_bytes > 0 {
+        line("file", "weights that every step reads", device.file_bytes, "no memory")?;
+    }
     if room.margin_bytes > 0 {
         line("margin", "stays free", room.margin_bytes, "")?;
     }
@@ -97,6 +100,16 @@ fn write_speed(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     }
     let Some(Streamed { device, room, bound }) = &shown.streamed else { return Ok(()) };
     let stay = shown.hyper.n_layers.saturating_sub(device.streamed_layers);
+    if device.file_bytes > 0 {
+        return writeln!(
+            out,
+            "\nstreamed  {stay} of {} layers stay in memory, of which {} are in use then;\n          {} are \
+             read from the file in each step: as fast as the disk is, and no faster",
+            shown.hyper.n_layers,
+            binary(room.need_bytes),
+            binary(device.file_bytes)
+        );
+    }
     writeln!(
         out,
         "\nstreamed  -ngl auto: {stay} of {} layers stay on the card, which then has {} in use;\n          \
@@ -152,8 +165,8 @@ fn cell_text(cell: Option<Cell>) -> String {
 }
 
 fn write_best(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
-    match &shown.best {
-        Some(best) => {
+    match (&shown.best, &shown.streamed) {
+        (Some(best), _) => {
             let pair = [best.cache_type_k.clone(), best.cache_type_v.clone()];
             let flags = match pair[0] == pair[1] {
                 true => format!("--kv-cache-type {}", pair[0]),
@@ -161,10 +174,11 @@ fn write_best(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
             };
             writeln!(out, "\nbest      -c {} {flags}", best.n_ctx)
         }
-        None if shown.longest.is_empty() => Ok(()),
-        None if shown.streamed.is_some() => {
-            writeln!(out, "\nbest      -c {} -ngl auto", shown.options.n_ctx.unwrap_or_default())
+        (None, _) if shown.longest.is_empty() => Ok(()),
+        (None, Some(Streamed { device, .. })) => {
+            let flag = if device.file_bytes > 0 { "" } else { " -ngl auto" };
+            writeln!(out, "\nbest      -c {}{flag}", shown.options.n_ctx.unwrap_or_default())
         }
-        None => writeln!(out, "\nbest      nothing that fits"),
+        (None, None) => writeln!(out, "\nbest      nothing that fits"),
     }
 }
