@@ -49,8 +49,11 @@ pub const ENTRY: Entry = Entry {
     about: "the processor",
     options: &[stream::RESIDENT_LAYERS, stream::STREAM_SLOTS],
     auto: Some(Auto { rank: 0, is_there: || true }),
-    devices: |threads| vec![Cpu::new(threads).map(|cpu| cpu.device())],
-    open: |threads, _| Ok(Box::new(Cpu::new(threads)?)),
+    devices: |threads| {
+        let memory = system::memory().map_or_else(String::new, |memory| format!("; {memory}"));
+        vec![Cpu::new(threads).map(|cpu| cpu.device() + &memory)]
+    },
+    open: |threads, options| Ok(Box::new(Cpu::new(threads)?.streamed(Streaming::of(options)?))),
 };
 
 /// Runs programs on the processor.
@@ -66,9 +69,6 @@ pub struct Cpu {
     execs: Vec<Compiled>,
 }
 
-impl Cpu {
-    /// A backend of `threads` threads, the calling one included, with the best kernels for this machine.
-    ///
 /// A weight of a caller's.
 #[derive(Clone)]
 enum Held {
@@ -90,6 +90,9 @@ impl Held {
     }
 }
 
+impl Cpu {
+    /// A backend of `threads` threads, the calling one included, with the best kernels for this machine.
+    ///
     /// # Errors
     /// [`BackendError::Device`] where the system refuses to start a thread.
     pub fn new(threads: usize) -> Result<Self, BackendError> {
@@ -140,12 +143,12 @@ impl Backend for Cpu {
         format!("{}, {threads} thread{plural}, {} kernels", system::model(), self.kernels.name)
     }
 
-    fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
-        Ok(self.planned(p, String::new())?.0.plan())
     fn note(&self) -> Option<String> {
         self.note.clone()
     }
 
+    fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
+        Ok(self.planned(p, String::new())?.0.plan())
     }
 
     fn memory(&self, p: &Program) -> Result<Vec<DeviceMemory>, BackendError> {
@@ -262,10 +265,10 @@ fn run_stage(cx: &mut Cx<'_>, stage: &Stage) -> Result<(), BackendError> {
         Stage::Logits(s) => return logits::run(cx, s),
         Stage::Sample(s) => sample::run(cx, s),
     }
+    Ok(())
 }
 
 /// What a stage has at hand.
-    Ok(())
 struct Cx<'a> {
     k: &'a Kernels,
     pool: &'a Pool,
@@ -340,11 +343,11 @@ fn two(bufs: &mut [Buffer], read: Buf, write: Buf) -> (&Buffer, &mut Buffer) {
 struct Scratch {
     /// One row of learned positions.
     position: Vec<f32>,
+    /// Bytes of one row of a table that is not in memory.
+    row: Vec<u8>,
     /// `[rows, n_kv_heads * head_dim]`.
     k: Aligned<f32>,
     /// `[rows, n_kv_heads * head_dim]`.
-    /// Bytes of one row of a table that is not in memory.
-    row: Vec<u8>,
     v: Aligned<f32>,
     /// Of a layer whose output is not yet what the stage writes, `[rows, outputs]`.
     product: Aligned<f32>,

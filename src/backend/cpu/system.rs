@@ -17,6 +17,15 @@ pub fn free_bytes() -> Option<u64> {
     room_to_grow().or_else(of_linux)
 }
 
+/// What is free and what there is in all, for people; nothing where the system does not tell.
+pub fn memory() -> Option<String> {
+    let total = of_meminfo("MemTotal:")?;
+    let limit = in_groups(GroupFiles::limit_bytes).filter(|limit| *limit < total);
+    let of = if limit.is_some() { " that its control group allows" } else { "" };
+    let [free, total] = [free_bytes()?, limit.unwrap_or(total)].map(|bytes| bytes >> 20);
+    Some(format!("{free} MiB of {total} MiB{of} are free"))
+}
+
 /// Bytes by which the memory of WebAssembly can grow at most: its addresses have 32 bits.
 #[cfg(target_arch = "wasm32")]
 fn room_to_grow() -> Option<u64> {
@@ -30,12 +39,22 @@ fn room_to_grow() -> Option<u64> {
 }
 
 fn of_linux() -> Option<u64> {
+    let available = of_meminfo("MemAvailable:")?;
+    Some(available.min(in_groups(GroupFiles::free_bytes).unwrap_or(u64::MAX)))
+}
+
+/// Bytes of a line of `/proc/meminfo`.
+fn of_meminfo(line: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = text.lines().find_map(|text| text.strip_prefix(line))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib.saturating_mul(1024))
+}
+
+/// The least of what the control groups of this process say.
+fn in_groups(of: impl Fn(&GroupFiles, &Path) -> Option<u64>) -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let allowed = group_free_bytes(Path::new("/sys/fs/cgroup"), &groups);
-    Some(kib.saturating_mul(1024).min(allowed.unwrap_or(u64::MAX)))
+    least_in_groups(Path::new("/sys/fs/cgroup"), &groups, of)
 }
 
 /// Where a version of control groups keeps the numbers of a group.
@@ -58,9 +77,9 @@ const V2: GroupFiles = GroupFiles {
     reclaimable: ["inactive_file", "active_file"],
 };
 
-/// The least that the groups named in `groups`, the content of `/proc/self/cgroup`, and those above them have
-/// left.
-fn group_free_bytes(root: &Path, groups: &str) -> Option<u64> {
+/// The least of what the groups named in `groups`, the content of `/proc/self/cgroup`, and those above them
+/// say.
+fn least_in_groups(root: &Path, groups: &str, of: impl Fn(&GroupFiles, &Path) -> Option<u64>) -> Option<u64> {
     let of_line = |line: &str| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
@@ -71,17 +90,25 @@ fn group_free_bytes(root: &Path, groups: &str) -> Option<u64> {
         // In a container the path may be the host's; the last ancestor is the root, which is then the group's
         // own.
         let ancestors = Path::new(path.trim_start_matches('/')).ancestors();
-        ancestors.filter_map(|path| files.free_bytes(&root.join(path))).min()
+        ancestors.filter_map(|path| of(&files, &root.join(path))).min()
     };
     groups.lines().filter_map(of_line).min()
 }
 
+fn number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
 impl GroupFiles {
+    /// What one group may have; `None` where it has no limit.
+    fn limit_bytes(&self, dir: &Path) -> Option<u64> {
+        number(&fs::read_to_string(dir.join(self.limit)).ok()?)
+    }
+
     /// What one group has left; `None` where it has no limit.
     fn free_bytes(&self, dir: &Path) -> Option<u64> {
         let read = |name| fs::read_to_string(dir.join(name)).ok();
-        let number = |text: &str| text.trim().parse::<u64>().ok();
-        let (limit, usage) = (number(&read(self.limit)?)?, number(&read(self.usage)?)?);
+        let (limit, usage) = (self.limit_bytes(dir)?, number(&read(self.usage)?)?);
         let stat = read("memory.stat").unwrap_or_default();
         let lines = stat.lines().filter_map(|line| line.split_once(' '));
         let reclaimable = lines.filter(|(name, _)| self.reclaimable.contains(name));
@@ -102,7 +129,7 @@ mod tests {
     #[test]
     fn the_tightest_group_counts() {
         let root = tempfile::tempdir().unwrap();
-        let free = |groups| group_free_bytes(root.path(), groups);
+        let free = |groups| least_in_groups(root.path(), groups, GroupFiles::free_bytes);
         assert_eq!(free("0::/a/b\n"), None);
         let (a, b) = (root.path().join("a"), root.path().join("a/b"));
         write(&b, "memory.max", "max\n");
@@ -116,6 +143,7 @@ mod tests {
         assert_eq!(free("0::/a/b\n"), Some(380));
         write(&b, "memory.max", "80\n");
         assert_eq!(free("0::/a/b\n"), Some(10));
+        assert_eq!(least_in_groups(root.path(), "0::/a/b\n", GroupFiles::limit_bytes), Some(80));
         write(&b, "memory.current", "90\n");
         assert_eq!(free("0::/a/b\n"), Some(0));
         assert_eq!(free("0::/a\n"), Some(380));
@@ -129,8 +157,9 @@ mod tests {
         write(&memory, "memory.usage_in_bytes", "4000\n");
         write(&memory, "memory.stat", "inactive_file 1\ntotal_inactive_file 100\ntotal_active_file 20\n");
         let groups = "7:cpu,cpuacct:/docker/x\n6:hugetlb,memory:/docker/x\n0::/docker/x\nnonsense\n";
-        assert_eq!(group_free_bytes(root.path(), groups), Some(1120));
-        assert_eq!(group_free_bytes(root.path(), "7:cpu:/\n"), None);
+        let free = |groups| least_in_groups(root.path(), groups, GroupFiles::free_bytes);
+        assert_eq!(free(groups), Some(1120));
+        assert_eq!(free("7:cpu:/\n"), None);
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub const ENTRY: Entry = Entry {
         registry::OVERRIDE_TENSOR,
     ],
     auto: Some(Auto { rank: 2, is_there: || driver::real::cards().is_ok() }),
-    devices: |_| match driver::real::cards() {
+    devices: |_| match driver::real::cards_with_memory() {
         Ok(cards) => cards.into_iter().enumerate().map(|(i, card)| Ok(format!("{i}: {card}"))).collect(),
         Err(err) => vec![Err(err)],
     },

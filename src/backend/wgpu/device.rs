@@ -109,7 +109,8 @@ pub fn list() -> Vec<Result<String, BackendError>> {
     if adapters.is_empty() {
         return vec![Err(nothing())];
     }
-    adapters.iter().enumerate().map(|(i, adapter)| Ok(format!("{i}: {}", description(adapter)))).collect()
+    let line = |(i, adapter)| Ok(format!("{i}: {}; wgpu does not say what is free", description(adapter)));
+    adapters.iter().enumerate().map(line).collect()
 }
 
 /// An adapter for people: name, kind, driver, and what matters of its features and limits.

@@ -47,6 +47,37 @@ pub fn cards() -> Result<Vec<String>, BackendError> {
     (0..count()?).map(card).collect()
 }
 
+/// The same, with what is free of the memory of each. Who asks for that has to open the card, which takes
+/// some of its memory for as long.
+///
+/// # Errors
+/// As [`cards`].
+pub fn cards_with_memory() -> Result<Vec<String>, BackendError> {
+    let with_memory = |(ordinal, card): (usize, String)| match free_and_total(ordinal as i32) {
+        Ok((free, total)) => {
+            format!("{card}; {} MiB of {} MiB are free beside this program's own", free >> 20, total >> 20)
+        }
+        Err(err) => format!("{card}; nobody knows what is free: {err}"),
+    };
+    Ok(cards()?.into_iter().enumerate().map(with_memory).collect())
+}
+
+/// Bytes of a card's memory.
+fn free_and_total(ordinal: i32) -> Result<(usize, usize), BackendError> {
+    let device = result::device::get(ordinal).called("cuDeviceGet")?;
+    // SAFETY: the device is one that the driver named, and its context is given back below.
+    let context = unsafe { result::primary_ctx::retain(device) }.called("cuDevicePrimaryCtxRetain")?;
+    // SAFETY: the context is retained.
+    let bound = unsafe { result::ctx::set_current(context) }.called("cuCtxSetCurrent");
+    let memory = bound.and_then(|()| result::mem_get_info().called("cuMemGetInfo"));
+    // SAFETY: no context is always there.
+    let unbound = unsafe { result::ctx::set_current(std::ptr::null_mut()) }.called("cuCtxSetCurrent");
+    // SAFETY: it was retained above, and nothing of it is in use.
+    let released = unsafe { result::primary_ctx::release(device) }.called("cuDevicePrimaryCtxRelease");
+    let memory = memory?;
+    unbound.and(released).map(|()| memory)
+}
+
 fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i32, BackendError> {
     // SAFETY: the device is one that the driver named.
     unsafe { result::device::get_attribute(device, which) }.called("cuDeviceGetAttribute")

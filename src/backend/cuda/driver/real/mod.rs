@@ -27,7 +27,7 @@ use super::cards::Spec;
 use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, Ring, same_kind};
 use crate::backend::{BackendError, CardRates};
 
-pub use self::about::cards;
+pub use self::about::{cards, cards_with_memory};
 pub use self::code::FATBINS;
 
 /// One card.
