@@ -123,6 +123,10 @@ pub struct ServeArgs {
     /// Compute every prompt anew unless the request says otherwise
     #[arg(long)]
     no_cache_prompt: bool,
+    /// MiB of memory for the KV pages of sequences that have given them to others: they are copied back, and
+    /// what has no room is computed again
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    swap_space: u32,
     /// Requests that may wait for a slot; more are refused
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: usize,
@@ -462,6 +466,7 @@ impl ServeArgs {
             template: self.chat_template.as_deref().map(template_source).transpose()?,
             max_tokens: usize::try_from(self.n_predict).ok(),
             cache_prompt: !self.no_cache_prompt,
+            swap_bytes: (self.swap_space as usize) << 20,
             queue: self.queue,
             max_connections: self.connections.max(1),
             models_max: self.models.max(),

@@ -58,6 +58,8 @@ impl Standing {
         stats.prompt_rows += more.prompt_rows;
         stats.decode_rows += more.decode_rows;
         stats.preemptions += more.preemptions;
+        stats.parked += more.parked;
+        stats.unparked += more.unparked;
         stats.prefix.queried_tokens += more.prefix.queried_tokens;
         stats.prefix.hit_tokens += more.prefix.hit_tokens;
         stats.running += more.running;
@@ -70,9 +72,8 @@ impl Standing {
 
     /// What is left to tell of an engine that is gone: what it has done.
     pub fn done(&self) -> Self {
-        let BatchStats { steps, prompt_rows, decode_rows, preemptions, prefix, .. } = self.stats;
-        let stats =
-            BatchStats { steps, prompt_rows, decode_rows, preemptions, prefix, ..BatchStats::default() };
+        // What it holds is held no more.
+        let stats = BatchStats { running: 0, resting: 0, waiting: 0, pages: 0, free_pages: 0, ..self.stats };
         Self { stats, slots: Vec::new() }
     }
 }

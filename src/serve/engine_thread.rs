@@ -91,6 +91,7 @@ fn ready(app: &App, at: usize, loaded: Loaded) -> Result<(Served, Batch), LoadEr
     let name = name.filter(|name| !name.trim().is_empty());
     let name = name.unwrap_or_else(|| app.models.source(at).name.clone());
     let served = Served::new(loaded, name, app.options.template.as_deref())?;
-    let batch = served.engine.batch(BatchOptions::default())?;
+    let options = BatchOptions { host_bytes: app.options.swap_bytes, ..BatchOptions::default() };
+    let batch = served.engine.batch(options)?;
     Ok((served, batch))
 }

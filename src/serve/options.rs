@@ -95,6 +95,9 @@ pub struct ServeOptions {
     pub max_tokens: Option<usize>,
     /// Whether prompts find pages of earlier ones if the request does not say.
     pub cache_prompt: bool,
+    /// Bytes of memory for KV pages of sequences that have given them to others, so that they are copied back
+    /// and not computed again.
+    pub swap_bytes: usize,
     /// Most requests that wait for a slot.
     pub queue: usize,
     /// Most models that are loaded at a time, if there are several.
@@ -141,6 +144,7 @@ impl Default for ServeOptions {
             template: None,
             max_tokens: None,
             cache_prompt: true,
+            swap_bytes: 1 << 30,
             queue: 64,
             models_max: 4,
             models_bytes: u64::MAX,

@@ -233,17 +233,20 @@ fn together_is_alone() {
             codec(options, name);
             pool(options);
         });
-        any_schedule_is_alone(&engine, name, 20, 200);
+        let [_, preemptions, unparked] = any_schedule_is_alone(&engine, name, 20, 200);
+        assert!(unparked > 0 && preemptions > unparked, "{name}: {preemptions}, {unparked} came back");
     }
 }
 
 /// Random arrivals, so many times, whose prompts share up to `shared` tokens: each says what it says alone.
-/// Returns how many tokens of prompts the prefix cache has found in all, and how often a sequence gave way.
-pub(super) fn any_schedule_is_alone(engine: &Engine, name: &str, cases: u32, shared: usize) -> [u64; 2] {
-    let counts = std::cell::Cell::new([0, 0]);
+/// The host has room for the pages of none that give way, of some or of all. Returns how many tokens of
+/// prompts the prefix cache has found in all, how often a sequence gave way, and how often pages came back.
+pub(super) fn any_schedule_is_alone(engine: &Engine, name: &str, cases: u32, shared: usize) -> [u64; 3] {
+    let counts = std::cell::Cell::new([0; 3]);
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
-    let result =
-        TestRunner::new(config).run(&(arrivals(7, shared), any::<bool>()), |(arrivals, prefix_cache)| {
+    let result = TestRunner::new(config).run(
+        &(arrivals(7, shared), any::<bool>(), 0..3_u32),
+        |(arrivals, prefix_cache, room)| {
             let want: Vec<Said> = (0_u32..)
                 .zip(&arrivals)
                 .map(|(i, arrival)| alone(engine, &arrival.prompt(i), &arrival.options(i)))
@@ -251,13 +254,20 @@ pub(super) fn any_schedule_is_alone(engine: &Engine, name: &str, cases: u32, sha
             // A fixed number of rows: what a test does must not depend on the clock.
             let chunk = Some(48);
             let step_time = Some(Duration::from_secs(3600));
-            let mut batch = engine
-                .batch(BatchOptions { chunk, step_time, prefix_cache, ..BatchOptions::default() })
-                .unwrap();
+            let host_bytes = [0, 100 << 10, 1 << 30][room as usize];
+            let options =
+                BatchOptions { chunk, step_time, prefix_cache, host_bytes, ..BatchOptions::default() };
+            let mut batch = engine.batch(options).unwrap();
             let got = together(&mut batch, &arrivals);
-            let [hits, preemptions] = counts.get();
+            let [hits, preemptions, unparked] = counts.get();
             let stats = batch.stats();
-            counts.set([hits + stats.prefix.hit_tokens, preemptions + stats.preemptions]);
+            prop_assert!(stats.unparked <= stats.parked && stats.parked <= stats.preemptions);
+            prop_assert!(host_bytes > 0 || stats.parked == 0);
+            counts.set([
+                hits + stats.prefix.hit_tokens,
+                preemptions + stats.preemptions,
+                unparked + stats.unparked,
+            ]);
             for ((got, want), arrival) in got.iter().zip(&want).zip(&arrivals) {
                 match got.end {
                     Some(StopReason::Cancelled) => {
@@ -268,7 +278,8 @@ pub(super) fn any_schedule_is_alone(engine: &Engine, name: &str, cases: u32, sha
                 }
             }
             Ok(())
-        });
+        },
+    );
     result.unwrap_or_else(|err| panic!("{name}: {err}"));
     counts.get()
 }
@@ -295,7 +306,9 @@ fn together_is_alone_within_rounding_elsewhere() {
                     .map(|arrival| Arrival { sampler: 0, max_tokens: arrival.max_tokens.min(9), ..arrival })
                     .collect();
                 let step_time = Some(Duration::from_secs(3600));
-                let options = BatchOptions { chunk: Some(48), step_time, ..BatchOptions::default() };
+                let host_bytes = 1 << 30;
+                let options =
+                    BatchOptions { chunk: Some(48), step_time, host_bytes, ..BatchOptions::default() };
                 let mut batch = engine.batch(options).unwrap();
                 let got = together(&mut batch, &arrivals);
                 drop(batch);
@@ -324,33 +337,6 @@ fn together_is_alone_within_rounding_elsewhere() {
             });
             result.unwrap_or_else(|err| panic!("{name}, {kv}: {err}"));
         }
-    }
-}
-
-/// A pool for one and a half sequences: the newer one waits, is computed again, and says what it says alone.
-#[test]
-fn the_newest_sequence_gives_way() {
-    let engine = engine(|options| options.kv_positions = Some(5 * PAGE));
-    let prompts = [tokens(1, 130), tokens(2, 100)];
-    let want: Vec<Said> = prompts.iter().map(|prompt| alone(&engine, prompt, &greedy(150))).collect();
-    for prefix_cache in [false, true] {
-        let mut batch = engine.batch(BatchOptions { prefix_cache, ..BatchOptions::default() }).unwrap();
-        let ids: Vec<SeqId> = prompts
-            .iter()
-            .map(|prompt| batch.add(&Request::new(prompt.clone(), greedy(150))).unwrap()[0])
-            .collect();
-        let mut all = BTreeMap::new();
-        let mut order = Vec::new();
-        let take = |id, event: Event| {
-            order.extend(event.end.map(|_| id));
-            all.entry(id).or_insert_with(Said::default).take(event);
-            Ok::<(), Error>(())
-        };
-        batch.run(take).unwrap();
-        assert!(batch.stats().preemptions > 0);
-        assert_eq!(order, ids, "the older one is not held up");
-        assert_eq!(ids.iter().map(|id| all[id].clone()).collect::<Vec<_>>(), want);
-        assert_eq!(batch.stats().running + batch.stats().waiting, 0);
     }
 }
 

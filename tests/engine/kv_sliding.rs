@@ -150,8 +150,11 @@ fn together_is_alone() {
         codec(&mut options, name);
         let engine = open(model(20), &options);
         assert!(is_sliding(&engine));
-        let [hits, preemptions] = any_schedule_is_alone(&engine, name, 24, 420);
-        assert!(hits > 0 && preemptions > 0, "{name}: {hits} tokens found, {preemptions} gave way");
+        let [hits, preemptions, unparked] = any_schedule_is_alone(&engine, name, 24, 420);
+        assert!(
+            hits > 0 && preemptions > unparked && unparked > 0,
+            "{name}: {hits} tokens found, {preemptions} gave way, {unparked} came back"
+        );
     }
 }
 

@@ -5,6 +5,7 @@ mod batch_claims;
 mod batch_faults;
 mod batch_moves;
 mod batch_pages;
+mod batch_parked;
 mod cpu_stream;
 mod cuda_waves;
 mod generation;

@@ -35,7 +35,7 @@ impl Batch {
             if self.fork(at)? {
                 continue;
             }
-            if !self.admit_one(at) && !self.make_way(at) {
+            if !self.admit_one(at)? && !self.make_way(at) {
                 return Ok(());
             }
         }
@@ -70,21 +70,33 @@ impl Batch {
         forked.map(|()| true)
     }
 
-    fn admit_one(&mut self, at: usize) -> bool {
+    fn admit_one(&mut self, at: usize) -> Result<bool, Error> {
         let n_running = self.tasks.iter().filter(|task| task.is_running()).count();
-        let Some(&slot) = self.runner.free_slots.last() else { return false };
+        let Some(&slot) = self.runner.free_slots.last() else { return Ok(false) };
         let task = &mut self.tasks[at];
         let pages = &mut self.runner.pages;
-        let chain = match task.cache_prompt {
+        let mut chain = match task.cache_prompt {
             true => self.prefix.find(pages, &task.salt, &task.seq.tokens),
             false => Vec::new(),
         };
+        let is_parked = self.is_parked(at, &chain);
+        if is_parked {
+            chain.clear();
+        }
+        let (task, pages) = (&mut self.tasks[at], &mut self.runner.pages);
         let need = pages_for(task.seq.tokens.len()) - chain.len();
         let there = pages.n_free() + self.prefix.n_spare(pages, &chain);
         // Those who run will want a page each before long; without them, a page less is no reason to wait.
         if need + n_running > there && n_running > 0 {
-            return false;
+            return Ok(false);
         }
+        if is_parked && self.unpark(at, slot)? {
+            self.runner.free_slots.pop();
+            self.tasks[at].seq.slot = Some(slot);
+            return Ok(true);
+        }
+        let (task, pages) = (&mut self.tasks[at], &mut self.runner.pages);
+        task.parked = None;
         if task.cache_prompt {
             self.prefix.count(task.seq.tokens.len(), &chain);
         }
@@ -96,7 +108,7 @@ impl Batch {
             task.stats.cached_tokens = task.seq.cached;
         }
         task.nodes = chain;
-        true
+        Ok(true)
     }
 
     /// Takes the pages of a sequence that rests, or has a lower priority than that of `at`, the newest first.
@@ -110,9 +122,11 @@ impl Batch {
         true
     }
 
-    /// Gives the slot and pages of a sequence back; it waits, and its tokens are computed again later.
+    /// Gives the slot and pages of a sequence back; it waits, and what has no room on the host is computed
+    /// again later.
     fn preempt(&mut self, at: usize) {
         self.keep_pages(at, true);
+        self.park(at);
         let task = &mut self.tasks[at];
         self.runner.release(&mut task.seq);
         task.nodes.clear();

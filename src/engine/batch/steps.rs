@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::budget::Budget;
-use super::prefix::{Block, PageEvent, PrefixCache, PrefixStats};
+use super::options::{BatchOptions, BatchStats};
+use super::prefix::{Block, PageEvent, PrefixCache};
 use super::task::{Part, Request, SeqId, Standing, Task};
 use crate::clock::Instant;
 use crate::engine::handle::Shared;
@@ -16,53 +17,6 @@ use crate::engine::runner::{Ask, Desk, PickedBy, Taken};
 use crate::engine::sequence::Sequence;
 use crate::engine::{Decoder, Engine, Error, Event, Stats, StopReason};
 use crate::program::PAGE;
-
-/// How a batch schedules its steps. The size of a step, the number of sequences and the pool of pages are
-/// [`EngineOptions`](crate::engine::EngineOptions).
-#[derive(Clone, Debug)]
-pub struct BatchOptions {
-    /// Most rows of prompts in one step; `None` is all that the step has.
-    pub chunk: Option<usize>,
-    /// How long a step may take while sequences decode: prompts get as many rows as fit. `None` is 200 ms on
-    /// the CPU and 25 ms on a device.
-    pub step_time: Option<Duration>,
-    /// Whether sequences that decode wait while prompts are computed: more tokens a second in all, and pauses
-    /// for those who read.
-    pub prompts_first: bool,
-    /// Whether full pages are kept, so that later prompts which begin with the same tokens find them.
-    pub prefix_cache: bool,
-}
-
-impl Default for BatchOptions {
-    fn default() -> Self {
-        Self { chunk: None, step_time: None, prompts_first: false, prefix_cache: true }
-    }
-}
-
-/// What a batch has done, and holds now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BatchStats {
-    /// Steps that ran.
-    pub steps: u64,
-    /// Rows of prompts that ran, those included that were computed again.
-    pub prompt_rows: u64,
-    /// Rows of sequences that decode.
-    pub decode_rows: u64,
-    /// How often a sequence had to give its pages back before its end.
-    pub preemptions: u64,
-    /// The prefix cache.
-    pub prefix: PrefixStats,
-    /// Sequences that hold pages.
-    pub running: usize,
-    /// Those of them that rest ([`Batch::pause`]): others get their pages as soon as they need them.
-    pub resting: usize,
-    /// Sequences that wait for pages.
-    pub waiting: usize,
-    /// Pages of the pool.
-    pub pages: usize,
-    /// Pages that nobody holds, the prefix cache included.
-    pub free_pages: usize,
-}
 
 /// Sequences that run together on one engine, which it has for itself: sessions are refused as long as it
 /// lives.
@@ -277,6 +231,7 @@ impl Batch {
                 turn: 0,
                 is_cancelled: false,
                 is_paused: false,
+                parked: None,
                 stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
                 added: Instant::now(),
                 first: None,

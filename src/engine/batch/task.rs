@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::parked::Parked;
 use super::prefix::NodeId;
 use crate::clock::Instant;
 use crate::engine::runner::Ask;
@@ -91,6 +92,8 @@ pub(super) struct Task {
     pub is_cancelled: bool,
     /// Whether it keeps what it has and runs nothing.
     pub is_paused: bool,
+    /// Its pages in memory of the host, while it waits.
+    pub parked: Option<Parked>,
     pub stats: Stats,
     /// When it was added.
     pub added: Instant,

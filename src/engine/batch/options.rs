@@ -1,0 +1,59 @@
+//! What is chosen of a batch, and what it counts.
+
+use std::time::Duration;
+
+use super::prefix::PrefixStats;
+
+/// How a batch schedules its steps. The size of a step, the number of sequences and the pool of pages are
+/// [`EngineOptions`](crate::engine::EngineOptions).
+#[derive(Clone, Debug)]
+pub struct BatchOptions {
+    /// Most rows of prompts in one step; `None` is all that the step has.
+    pub chunk: Option<usize>,
+    /// How long a step may take while sequences decode: prompts get as many rows as fit. `None` is 200 ms on
+    /// the CPU and 25 ms on a device.
+    pub step_time: Option<Duration>,
+    /// Whether sequences that decode wait while prompts are computed: more tokens a second in all, and pauses
+    /// for those who read.
+    pub prompts_first: bool,
+    /// Whether full pages are kept, so that later prompts which begin with the same tokens find them.
+    pub prefix_cache: bool,
+    /// Bytes of the host's memory for pages of sequences that have to wait: what has room there is copied
+    /// back and not computed again. 0 is none.
+    pub host_bytes: usize,
+}
+
+impl Default for BatchOptions {
+    fn default() -> Self {
+        Self { chunk: None, step_time: None, prompts_first: false, prefix_cache: true, host_bytes: 0 }
+    }
+}
+
+/// What a batch has done, and holds now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchStats {
+    /// Steps that ran.
+    pub steps: u64,
+    /// Rows of prompts that ran, those included that were computed again.
+    pub prompt_rows: u64,
+    /// Rows of sequences that decode.
+    pub decode_rows: u64,
+    /// How often a sequence had to give its pages back before its end.
+    pub preemptions: u64,
+    /// How often they were copied to the host's memory then, and back.
+    pub parked: u64,
+    /// See above.
+    pub unparked: u64,
+    /// The prefix cache.
+    pub prefix: PrefixStats,
+    /// Sequences that hold pages.
+    pub running: usize,
+    /// Those of them that rest ([`Batch::pause`]): others get their pages as soon as they need them.
+    pub resting: usize,
+    /// Sequences that wait for pages.
+    pub waiting: usize,
+    /// Pages of the pool.
+    pub pages: usize,
+    /// Pages that nobody holds, the prefix cache included.
+    pub free_pages: usize,
+}

@@ -1,0 +1,97 @@
+//! KV pages of sequences that wait, in memory of the host: as the backend has them, codes as codes.
+//!
+//! A sequence that gives its pages back to another one is copied out, as far as there is room, and copied
+//! back when it gets pages again. What it says does not depend on that, nor does a step of others.
+
+use super::prefix::NodeId;
+use super::steps::Batch;
+use crate::engine::Error;
+use crate::engine::pages::Beside;
+use crate::engine::state::{no_such_pages, read_page, write_page};
+use crate::program::PAGE;
+
+/// What a sequence held.
+#[derive(Debug)]
+pub(super) struct Parked {
+    /// Positions whose keys and values these are.
+    positions: usize,
+    beside: Vec<Beside>,
+    /// Page after page, each with those of other pools beside it.
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    /// Copies what a sequence holds that is about to give its pages back, if the host has room for it. What
+    /// is in the way of reading it is in the way of the next step, too, which says so.
+    pub(super) fn park(&mut self, at: usize) {
+        let task = &self.tasks[at];
+        let Some(slot) = task.seq.slot else { return };
+        // The last token is run again: what was picked behind it is lost.
+        let positions = task.seq.cached.min(task.seq.tokens.len() - 1);
+        let room = self.options.host_bytes.saturating_sub(self.parked_bytes());
+        let beside = self.runner.pages.beside(slot, positions);
+        let pages: Vec<_> = (0..beside.len()).flat_map(|i| self.runner.pages.kv_pages(slot, i)).collect();
+        let page_bytes = |page| self.runner.backend.page_bytes(self.runner.exec, page);
+        let n_bytes: usize = pages.iter().map(|page| page_bytes(*page)).sum();
+        if n_bytes > room || n_bytes == 0 {
+            return;
+        }
+        let (mut bytes, mut page_of) = (Vec::with_capacity(n_bytes), Vec::new());
+        for page in pages {
+            if read_page(&mut self.runner, page, &mut page_of).is_err() {
+                return;
+            }
+            bytes.extend_from_slice(&page_of);
+        }
+        self.tasks[at].parked = Some(Parked { positions, beside, bytes });
+        self.stats.parked += 1;
+    }
+
+    /// Bytes of the host's memory that sequences have taken.
+    fn parked_bytes(&self) -> usize {
+        self.tasks.iter().filter_map(|task| task.parked.as_ref()).map(|parked| parked.bytes.len()).sum()
+    }
+
+    /// Whether a sequence has more on the host than in pages that it would find.
+    pub(super) fn is_parked(&self, at: usize, chain: &[NodeId]) -> bool {
+        self.tasks[at].parked.as_ref().is_some_and(|parked| parked.positions > chain.len() * PAGE)
+    }
+
+    /// Makes a slot hold what a sequence has on the host. `false`, and nothing is changed but what the prefix
+    /// cache keeps, if there are too few pages.
+    ///
+    /// # Errors
+    /// [`Error::Backend`]: the slot is free again then, and the sequence will be computed.
+    pub(super) fn unpark(&mut self, at: usize, slot: u32) -> Result<bool, Error> {
+        let Some(parked) = self.tasks[at].parked.take() else { return Ok(false) };
+        let Parked { positions, beside, bytes } = &parked;
+        let pages = &mut self.runner.pages;
+        while pages.n_free() < beside.len() && self.prefix.evict(pages) {}
+        let mut holds = pages.hold(slot, *positions, beside);
+        while !holds && (self.prefix.evict_exact(pages) || self.prefix.evict_sliding(pages)) {
+            holds = pages.hold(slot, *positions, beside);
+        }
+        if !holds {
+            self.tasks[at].parked = Some(parked);
+            return Ok(false);
+        }
+        let (mut from, mut page_of) = (bytes.as_slice(), Vec::new());
+        let pages: Vec<_> =
+            (0..beside.len()).flat_map(|i| self.runner.pages.kv_pages(slot, i).collect::<Vec<_>>()).collect();
+        let mut written =
+            pages.into_iter().map(|page| write_page(&mut self.runner, page, &mut page_of, &mut from));
+        if let Some(err) = written.find_map(Result::err) {
+            self.runner.pages.cut_back(slot, 0);
+            return Err(err);
+        }
+        drop(written);
+        match from.is_empty() {
+            true => {
+                self.tasks[at].seq.cached = *positions;
+                self.stats.unparked += 1;
+                Ok(true)
+            }
+            false => Err(no_such_pages()),
+        }
+    }
+}
