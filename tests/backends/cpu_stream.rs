@@ -48,7 +48,10 @@ impl WeightBytes for OnDisk {
         if self.disk.slow_each > 0 && n.is_multiple_of(self.disk.slow_each) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        if self.disk.fails_after.load(Ordering::Relaxed) > 0
+        // Rows of the embedding are read by whoever runs the step, and a panic of theirs is the caller's.
+        let is_ahead = std::thread::current().name() == Some("cpu-reader");
+        if (is_ahead || self.disk.fault != Fault::Panic)
+            && self.disk.fails_after.load(Ordering::Relaxed) > 0
             && self.disk.fails_after.fetch_sub(1, Ordering::Relaxed) == 1
         {
             match self.disk.fault {
@@ -178,7 +181,7 @@ fn weights_that_are_read_give_the_bits_of_those_in_memory() {
         (Model { n_layers: 4, kv: "turboquant", ..SMALL }, Count(1), 2, 1 << 20, 2),
         (Model { n_layers: 3, weights: "q8_0", kv: "q8_0", ..SMALL }, Count(2), 4, 9000, 2),
         (Model { n_layers: 3, weights: "iq2_bn_r4", ..SMALL }, Nothing, 2, 700, 2),
-        (Model { n_layers: 2, weights: "tq1_0", ..SMALL }, Count(0), 2, 2000, 1),
+        (Model { n_layers: 2, weights: "tq1_0", ffn_dim: 512, ..SMALL }, Count(0), 2, 2000, 1),
         (Model { n_layers: 3, weights: "q4_0", other: Some("i2_s"), ..SMALL }, Count(1), 1, 3000, 2),
         (Model { n_layers: 2, weights: "f16", head_norms: true, ..SMALL }, Nothing, 2, 40_000, 2),
         (Model { n_layers: 3, weights: "q8_0", ..MIXTURE }, Count(1), 1, 5000, 2),
