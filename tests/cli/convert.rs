@@ -125,7 +125,7 @@ fn a_folder_becomes_a_model_that_runs() {
     let (inspected, _) = ok(&sterna(dir.path(), &["inspect", "tiny.gguf"]));
     assert!(inspected.contains("bitnet-b1.58") && inspected.contains("cpu: yes"), "{inspected}");
     refused(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]), &["is there already", "--force"]);
-    // A folder whose files are links, as in the hub's cache, gives the same file.
+    // A folder whose files are links, as in the hub's cache, gives the same file, but for whose it is.
     #[cfg(unix)]
     {
         let snapshot = dir.path().join("models--org--tiny/snapshots/0123");
@@ -133,7 +133,10 @@ fn a_folder_becomes_a_model_that_runs() {
         for name in files(&dir.path().join("tiny")) {
             std::os::unix::fs::symlink(dir.path().join("tiny").join(&name), snapshot.join(&name)).unwrap();
         }
-        ok(&sterna(dir.path(), &["convert", "models--org--tiny/snapshots/0123", "linked.gguf"]));
+        ok(&sterna(dir.path(), &["convert", "models--org--tiny/snapshots/0123", "org.gguf"]));
+        let gguf = Gguf::open(&dir.path().join("org.gguf")).unwrap();
+        assert_eq!(gguf.metadata().str("general.organization").unwrap(), Some("Org"));
+        ok(&sterna(dir.path(), &["edit", "org.gguf", "linked.gguf", "--remove", "general.organization"]));
         let same = fs::read(dir.path().join("linked.gguf")).unwrap()
             == fs::read(dir.path().join("tiny.gguf")).unwrap();
         assert!(same, "another file by way of links");

@@ -5,20 +5,10 @@
 
 use super::prefix::NodeId;
 use super::steps::Batch;
+use super::task::Parked;
 use crate::engine::Error;
-use crate::engine::pages::Beside;
 use crate::engine::state::{no_such_pages, read_page, write_page};
 use crate::program::PAGE;
-
-/// What a sequence held.
-#[derive(Debug)]
-pub(super) struct Parked {
-    /// Positions whose keys and values these are.
-    positions: usize,
-    beside: Vec<Beside>,
-    /// Page after page, each with those of other pools beside it.
-    bytes: Vec<u8>,
-}
 
 impl Batch {
     /// Copies what a sequence holds that is about to give its pages back, if the host has room for it. What

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::parked::Parked;
 use super::prefix::NodeId;
 use crate::clock::Instant;
+use crate::engine::pages::Beside;
 use crate::engine::runner::Ask;
 use crate::engine::sequence::Sequence;
 use crate::engine::{Decoder, GenerateOptions, LogProbs, Stats};
@@ -64,6 +64,16 @@ pub struct Standing {
     pub n_cached: usize,
     /// Counts and times.
     pub stats: Stats,
+}
+
+/// What a sequence held whose pages others have now, in memory of the host.
+#[derive(Debug)]
+pub(super) struct Parked {
+    /// Positions whose keys and values these are.
+    pub positions: usize,
+    pub beside: Vec<Beside>,
+    /// Page after page, each with those of other pools beside it.
+    pub bytes: Vec<u8>,
 }
 
 /// A sequence of a batch.

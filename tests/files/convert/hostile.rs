@@ -133,7 +133,7 @@ fn folders_without_a_model() {
     fs::write(dir.path().join("pytorch_model.bin"), "pickle").unwrap();
     refused(dir.path(), &["pytorch_model.bin", "pickle can run code", "save_pretrained"]);
     fs::write(dir.path().join("model.safetensors"), safetensors(&llama().tensors)).unwrap();
-    refused(dir.path(), &["neither tokenizer.json nor tokenizer.model"]);
+    refused(dir.path(), &["none of tokenizer.json, tokenizer.model", "merges.txt"]);
     fs::write(dir.path().join("tokenizer.model"), b"\xff\xff not a protocol buffer").unwrap();
     refused(dir.path(), &["tokenizer.model", "SentencePiece"]);
 }
