@@ -189,8 +189,8 @@ impl Layout {
         }
     }
 
-    /// With `n` of the layers on the card but for what `named` has of them, or all of them where there is a slot
-    /// for each of the others.
+    /// With `n` of the layers on the card but for what `named` has of them, or all of them where there is a
+    /// slot for each of the others.
     fn with(whole: &[Layer], named: &[Layer], n: usize, slots: usize) -> Self {
         let streamed = spread(whole.len(), whole.len().saturating_sub(n));
         let parts = whole.iter().zip(named).zip(streamed);
