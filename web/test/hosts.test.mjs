@@ -18,6 +18,9 @@ const golden = (file) => join(data, "golden", file);
 const prompts = ids("prompts.txt").slice(0, 3);
 const TOKENS = 64;
 
+/** From Black Beauty (Anna Sewell, 1877). */
+const story = readFileSync(join(here, "support", "story.txt"), "utf8").trimEnd();
+
 /** Models and caches; of `golden`, the tokens of another implementation. */
 const CASES = [
   { file: demo, prompts: ["Once upon a time"] },
@@ -25,6 +28,13 @@ const CASES = [
     file: demo,
     prompts: ["Once upon a time"],
     load: { cacheTypeK: "turboquant", cacheTypeV: "turboquant" },
+  },
+  // Long enough that encoded pages are read from the prompt on.
+  {
+    file: demo,
+    prompts: [story],
+    maxTokens: 16,
+    load: { nCtx: 512, cacheTypeK: "turboquant", cacheTypeV: "turboquant" },
   },
   { file: golden("bitnet/tiny-i2_s.gguf"), prompts, golden: "bitnet/i2_s.spec-fp64-kv16" },
   { file: golden("llama-i2_s/tiny-i2_s.gguf"), prompts, golden: "llama-i2_s/i2_s.spec-fp64" },

@@ -58,6 +58,32 @@ fn every_variant_is_valid_and_has_the_buffers_of_its_layout() {
     }
 }
 
+/// WGSL makes a variable without a value zero each time that its line is reached. Some browsers' compilers do
+/// so once a call, and what a loop leaves in it is there in the next turn.
+#[test]
+fn variables_of_loops_begin_with_a_value() {
+    for kernel in Kernel::all() {
+        let text = kernel.source(Caps { subgroups: false, packed: true, browser: true });
+        // Whether each block that is open is a loop's.
+        let mut blocks: Vec<bool> = Vec::new();
+        for line in text.lines().map(str::trim) {
+            let is_bare = line.starts_with("var ") && line.contains(": ") && !line.contains('=');
+            assert!(!is_bare || !blocks.contains(&true), "{}: {line}", kernel.name());
+            let is_loop = ["for ", "while ", "loop "].iter().any(|word| line.starts_with(word));
+            for c in line.chars() {
+                match c {
+                    '{' => blocks.push(is_loop),
+                    '}' => {
+                        blocks.pop();
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(blocks.is_empty(), "{}", kernel.name());
+    }
+}
+
 #[test]
 fn workgroup_memory_is_what_every_device_has() {
     for (name, _, module, _) in VARIANTS.iter() {

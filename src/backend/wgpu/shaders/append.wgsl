@@ -139,7 +139,7 @@ fn encode(source: u32, to: u32, of_v: bool) {
     norms[place] = norm;
     var left = 0.0;
     for (var chunk = 0u; chunk < head_dim / CHUNK; chunk++) {
-        var words: array<u32, SIDE_BITS>;
+        var words = array<u32, SIDE_BITS>();
         for (var i = 0u; i < CHUNK; i++) {
             let y = centred(source, place, chunk * CHUNK + i, of_v);
             let code = code_for(y, abs(y) * unit);
@@ -201,7 +201,7 @@ fn encode(source: u32, to: u32, of_v: bool) {
     var along = 0.0;
     var code_squares = 0.0;
     for (var chunk = 0u; chunk < head_dim / CHUNK; chunk++) {
-        var words: array<u32, SIDE_BITS>;
+        var words = array<u32, SIDE_BITS>();
         for (var i = 0u; i < CHUNK; i++) {
             let y = centred(source, place, chunk * CHUNK + i, of_v);
             let code = code_for(y, abs(y) * unit);

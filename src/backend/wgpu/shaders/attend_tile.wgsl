@@ -192,7 +192,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             }
             workgroupBarrier();
             for (var quad = 0u; quad < 4u; quad++) {
-                var key: array<vec4<f32>, 8>;
+                var key = array<vec4<f32>, 8>();
                 for (var i = 0u; i < 8u; i++) {
                     key[i] = staged[quad * PAGE_POSITIONS + across + ACROSS * i];
                 }
@@ -222,8 +222,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
             }
         }
         let all = max(largest, max_of_lanes(most));
-        var hidden: vec4<u32>;
-        var seen: vec4<u32>;
+        var hidden = vec4<u32>();
+        var seen = vec4<u32>();
         for (var j = 0u; j < 4u; j++) {
             seen[j] = max(pos[j] + 1u, page * PAGE_POSITIONS) - page * PAGE_POSITIONS;
             hidden[j] = max(first_seen(pos[j]), page * PAGE_POSITIONS) - page * PAGE_POSITIONS;

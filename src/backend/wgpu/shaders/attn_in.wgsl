@@ -202,7 +202,7 @@ fn keep(of_v: bool, kv_head: u32, row: Row) {
     if (thread < blocks) {
         let scale = scale_of_block(thread * CHUNK);
         let by = inverse_of(scale);
-        var words: array<u32, SIDE_BITS>;
+        var words = array<u32, SIDE_BITS>();
         for (var i = 0u; i < CHUNK; i++) {
             put_code(&words, i, code_for(head[thread * CHUNK + i] * by));
         }

@@ -283,7 +283,7 @@ fn bring(piece: u32, first_row: u32, first: u32) {
 
 fn add_piece(across: u32, down: u32, sums: ptr<function, Sums>) {
     for (var part = 0u; part < 8u; part++) {
-        var code: array<vec4<u32>, 4>;
+        var code = array<vec4<u32>, 4>();
         for (var i = 0u; i < 4u; i++) {
             code[i] = codes(tile_of_w[part % 2u * TILE + across + 8u * i], part / 2u);
         }
@@ -314,7 +314,7 @@ fn bring(piece: u32, first_row: u32, first: u32) {
     for (var job = thread; job < TILE * TILE_CHUNKS; job += THREADS) {
         let row = first_row + job / TILE_CHUNKS;
         let chunk = first_chunk + job % TILE_CHUNKS;
-        var values: array<vec4<f32>, CHUNK_QUADS>;
+        var values = array<vec4<f32>, CHUNK_QUADS>();
         if (row < params.w.rows && chunk < params.w.chunks) {
             values = decode(row, chunk);
         }
@@ -335,7 +335,7 @@ fn bring(piece: u32, first_row: u32, first: u32) {
 
 fn add_piece(across: u32, down: u32, sums: ptr<function, Sums>) {
     for (var quad = 0u; quad < TILE_QUADS; quad++) {
-        var w: array<vec4<f32>, 4>;
+        var w = array<vec4<f32>, 4>();
         for (var i = 0u; i < 4u; i++) {
             w[i] = tile_of_w[quad * TILE + across + 8u * i];
         }
