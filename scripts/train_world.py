@@ -77,8 +77,9 @@ class Phase:
 
 
 PHASES = [
-    Phase(0.5, 128, 100, conversations_alone=True, long=0.3),
-    Phase(0.88, 512, 512),
+    Phase(0.3, 128, 100, conversations_alone=True, long=0.3),
+    Phase(0.75, 512, 512),
+    Phase(0.87, 1024, 1024),
     Phase(1.0, 2048, 2048),
 ]
 
@@ -259,7 +260,8 @@ class Trunk(nn.Module):
         self.model = model
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.model.hidden(ids)
+        # END, whose id is 0, stands before each document: none sees another.
+        return self.model.hidden(ids, (ids == 0).cumsum(1))
 
 
 def loss_of(trunk: nn.Module, model: BitNet, x: Tensor, y: Tensor, marks: Tensor, weights: Tensor) -> Tensor:

@@ -301,6 +301,15 @@ def fact_chat(rng: Random, split: str) -> Chat:
     return chat
 
 
+def sum_chat(rng: Random, split: str) -> Chat:
+    """Sums alone: those of `fact_chat` are too few to find out how to add."""
+    chat = Chat()
+    for _ in range(rng.choice([2, 4, 6, 8])):
+        name, (question, answer, key) = facts.draw(rng, split, "total")
+        chat.ask(question, answer, "fact", key=key, name=name)
+    return chat
+
+
 ABLE = (
     "I can tell stories, answer questions about them, name opposites, animals and days, work out small sums, "
     "repeat words and keep a code in mind."

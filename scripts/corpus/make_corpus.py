@@ -25,18 +25,19 @@ import parse
 import tasks
 
 END = "<|endoftext|>"
-STORIES = 0.3
+STORIES = 0.2
 """Share of documents that are a story without a conversation."""
 
 
 CONVERSATIONS = {
     chat.story_chat: 36,
     chat.continue_chat: 3,
-    chat.fact_chat: 60,
+    chat.fact_chat: 50,
+    chat.sum_chat: 20,
     tasks.copy_chat: 16,
-    tasks.retrieval_chat: 5,
-    tasks.json_chat: 10,
-    tasks.tool_chat: 5,
+    tasks.retrieval_chat: 14,
+    tasks.json_chat: 14,
+    tasks.tool_chat: 10,
 }
 """Kinds of conversations and how often each is drawn. Small questions are short, so they take many."""
 
