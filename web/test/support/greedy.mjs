@@ -1,34 +1,26 @@
-// Runs in Node and in Deno: `greedy.mjs CASES.json [gpu]` loads each model and prints the greedy tokens of
-// each prompt, as JSON. With `gpu`, WebGPU comes from the npm package of that name (Node).
+// The greedy tokens of models, in whatever runs this: Node, Deno, a browser.
 
-import { readFileSync } from "node:fs";
-import process from "node:process";
-
-import { load } from "sterna";
-
-const [cases, gpu] = process.argv.slice(2);
-const options = {};
-if (gpu === "gpu") {
-  const { create, globals } = await import("webgpu");
-  Object.assign(globalThis, globals);
-  options.gpu = create([]);
+/**
+ * @param load the package's
+ * @param cases {file, load, prompts, maxTokens} each, where `file` is a path or an address
+ * @returns of each {device, plan, texts, tokens}
+ */
+export async function greedy(load, cases, options = {}) {
+  const said = [];
+  for (const { file, load: how, prompts, maxTokens } of cases) {
+    const model = await load(file, { ...options, ...how });
+    const answers = prompts.map((prompt) =>
+      model.generate(prompt, { temperature: 0, repeatPenalty: 1, maxTokens, ignoreEos: true }),
+    );
+    const results = await Promise.all(answers.map(({ result }) => result));
+    const { device, plan } = model;
+    said.push({
+      device,
+      plan,
+      texts: results.map(({ text }) => text),
+      tokens: results.map(({ tokens }) => tokens),
+    });
+    await model.dispose();
+  }
+  return said;
 }
-const said = [];
-for (const { file, load: how, prompts, maxTokens } of JSON.parse(readFileSync(cases, "utf8"))) {
-  const model = await load(file, { ...options, ...how });
-  const answers = prompts.map((prompt) =>
-    model.generate(prompt, { temperature: 0, repeatPenalty: 1, maxTokens, ignoreEos: true }),
-  );
-  const results = await Promise.all(answers.map(({ result }) => result));
-  const { device, plan } = model;
-  said.push({
-    device,
-    plan,
-    texts: results.map(({ text }) => text),
-    tokens: results.map(({ tokens }) => tokens),
-  });
-  await model.dispose();
-}
-console.log(JSON.stringify(said));
-// A GPU of the package keeps Node awake.
-process.exit(0);

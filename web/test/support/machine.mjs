@@ -60,6 +60,6 @@ export async function ran(program, args, { cwd, driver = null } = {}) {
     XDG_RUNTIME_DIR: tmpdir(),
     ...(driver !== null && { VK_ICD_FILENAMES: driver }),
   };
-  const { stdout } = await run(program, args, { cwd, env, maxBuffer: 1 << 26, timeout: 240_000 });
+  const { stdout } = await run(program, args, { cwd, env, maxBuffer: 1 << 26, timeout: 600_000 });
   return stdout;
 }
