@@ -10,8 +10,9 @@ begins from weights that can nearly copy (begin.py). What a user says is read bu
 an answer that bring back the question count several times as much as the rest (`WEIGHTS`).
 
 Windows are short at first and hold little but conversations of one line and the beginnings of stories, where
-an answer depends on what was asked; whole stories and long windows come later (`PHASES`). Each worker is a
-process of one thread with its share of the windows.
+an answer depends on what was asked; whole stories and long talk come later (`PHASES`), each document in a
+window of about its size. Each worker is a process of one thread with its share of the windows. A token sees
+its own document alone.
 
 The run ends after `--minutes` of training, or after `--steps`; stopped before, the same command goes on
 from the last checkpoint. With `--steps` the result depends on the flags and the library alone; with
@@ -67,20 +68,20 @@ class Phase:
 
     until: float
     """Share of the run at which it ends."""
-    n_ctx: int
-    """Tokens of a window."""
-    cut: int
-    """Tokens at which a document is cut."""
+    sizes: tuple[int, ...]
+    """Tokens of a window, from small to large: a document is read in the smallest that has room for it, and
+    in the largest it is cut. A step has windows of one size."""
     conversations_alone: bool = False
     long: float = 1.0
-    """Share of the documents longer than a window that are read."""
+    """Share of the documents longer than the largest window that are read."""
+    cut: int | None = None
+    """Tokens at which those are cut, if that is not where the window ends."""
 
 
 PHASES = [
-    Phase(0.3, 128, 100, conversations_alone=True, long=0.3),
-    Phase(0.75, 512, 512),
-    Phase(0.87, 1024, 1024),
-    Phase(1.0, 2048, 2048),
+    Phase(0.3, (128,), conversations_alone=True, long=0.3, cut=100),
+    Phase(0.55, (256, 512)),
+    Phase(1.0, (256, 512, 1024, 2048)),
 ]
 
 
@@ -199,19 +200,24 @@ def prepare(corpus: Path, out: Path, n_vocab: int) -> tuple[Text, Text]:
 
 
 class Windows:
-    """Windows of ids, each of documents from their first token on; the last one is cut where the window ends.
+    """Windows of one size, each of documents from their first token on; the last one is cut where the window
+    ends.
 
     What comes next is a function of the phase, the seed and of how many were taken.
     """
 
-    def __init__(self, text: Text, phase: Phase, begins: int, seed: int):
-        self.text, self.phase, self.seed = text, phase, seed
-        long = text.lengths() > phase.n_ctx
-        share = np.random.default_rng((seed, phase.n_ctx)).random(len(long))
-        chosen = ~long | (share < phase.long)
+    def __init__(self, text: Text, phase: Phase, size: int, begins: int, seed: int):
+        self.text, self.n_ctx, self.seed = text, size, seed
+        self.cut = phase.cut or size
+        lengths = text.lengths()
+        smaller = max((s for s in phase.sizes if s < size), default=0)
+        long = lengths > size
+        share = np.random.default_rng((seed, size)).random(len(lengths))
+        chosen = (lengths > smaller) & (~long | (share < phase.long) & (size == phase.sizes[-1]))
         if phase.conversations_alone:
             chosen &= text.ids[text.starts[:-1] + 1] == begins
         self.chosen = np.flatnonzero(chosen)
+        self.tokens = int(np.minimum(lengths[self.chosen], self.cut).sum())
         self.number, self.at, self.order = 0, 0, np.empty(0, int)
 
     def state(self) -> list[int]:
@@ -223,7 +229,7 @@ class Windows:
             self.order = self._order(self.number - 1)
 
     def _order(self, number: int) -> np.ndarray:
-        return np.random.default_rng((self.seed, self.phase.n_ctx, number)).permutation(self.chosen)
+        return np.random.default_rng((self.seed, self.n_ctx, number)).permutation(self.chosen)
 
     def _next(self) -> int:
         if self.at == len(self.order):
@@ -232,21 +238,46 @@ class Windows:
         return self.order[self.at - 1]
 
     def _take(self) -> tuple[np.ndarray, np.ndarray]:
-        size, ids, marks, filled = self.phase.n_ctx + 1, [], [], 0
+        size, ids, marks, filled = self.n_ctx + 1, [], [], 0
         while filled < size:
             i = self._next()
             a = self.text.starts[i]
-            b = min(self.text.starts[i + 1], a + self.phase.cut, a + size - filled)
+            b = min(self.text.starts[i + 1], a + self.cut, a + size - filled)
             ids.append(self.text.ids[a:b])
             marks.append(self.text.marks[a:b])
             filled += b - a
         return np.concatenate(ids).astype(np.int64), np.concatenate(marks).astype(np.int64)
 
+    def windows_of(self, tokens: int) -> int:
+        """Windows of a batch of about so many tokens."""
+        return max(1, tokens // self.n_ctx)
+
     def batch(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, targets and the targets' marks, each [windows, positions]."""
-        pairs = [self._take() for _ in range(max(1, tokens // self.phase.n_ctx))]
+        pairs = [self._take() for _ in range(self.windows_of(tokens))]
         ids, marks = (torch.from_numpy(np.stack(t)) for t in zip(*pairs))
         return ids[:, :-1], ids[:, 1:], marks[:, 1:]
+
+
+class Sizes:
+    """The windows of a phase, of which each step takes those of one size: the same for all workers, and as
+    often as every document is to be read equally often."""
+
+    def __init__(self, text: Text, phase: Phase, begins: int, seed: int, rank: int):
+        self.seed = (seed, phase.sizes[-1])
+        self.windows = [Windows(text, phase, size, begins, seed + 1000 * rank) for size in phase.sizes]
+
+    def state(self) -> list[list[int]]:
+        return [w.state() for w in self.windows]
+
+    def restore(self, state: list[list[int]]) -> None:
+        for w, at in zip(self.windows, state):
+            w.restore(at)
+
+    def at(self, step: int, tokens: int) -> Windows:
+        """The windows of a step in which a worker reads about so many tokens."""
+        steps = np.array([w.tokens / (w.n_ctx * w.windows_of(tokens)) for w in self.windows])
+        return np.random.default_rng((*self.seed, step)).choice(self.windows, p=steps / steps.sum())
 
 
 # Training
@@ -316,12 +347,12 @@ def arguments() -> argparse.Namespace:
     budget.add_argument("--minutes", type=float, help="training time, over all starts of the run")
     budget.add_argument("--steps", type=int)
     parser.add_argument("--stop", type=int, help="stop after this step of the schedule")
-    parser.add_argument("--shape", choices=SHAPES, default="small")
+    parser.add_argument("--shape", choices=SHAPES, default="heads")
     parser.add_argument("--batch", type=int, default=2048, help="tokens a step, of all workers")
     parser.add_argument(
-        "--decay", type=float, default=0.4, help="last share of the run, in which the rate falls"
+        "--decay", type=float, default=0.9, help="last share of the run, in which the rate falls"
     )
-    parser.add_argument("--lr", type=float, default=2.8e-3)
+    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--warmup", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
@@ -355,7 +386,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
     model = BitNet(shape)
     begin(model, args.seed)
     opt = optimiser(model, args.lr)
-    windows = [Windows(text, phase, marker.start, args.seed + 1000 * rank) for phase in PHASES]
+    phases = [Sizes(text, phase, marker.start, args.seed, rank) for phase in PHASES]
     done, read, trained_s, rows, probes = 0, 0, 0.0, [], []
     checkpoint = args.out / "checkpoint.pt"
     if checkpoint.exists():
@@ -366,14 +397,14 @@ def train(rank: int, args: argparse.Namespace) -> None:
         done, read, trained_s, rows, probes = (
             state[n] for n in ("step", "read", "trained_s", "rows", "probes")
         )
-        for w, at in zip(windows, state["windows"][rank]):
-            w.restore(at)
+        for phase, at in zip(phases, state["windows"][rank]):
+            phase.restore(at)
     checks, sets = [], {}
     if rank == 0:
         n_weights = sum(p.numel() for p in model.parameters())
         print(f"{len(text.starts) - 1} documents, {len(text.ids)} tokens; {n_weights} weights", flush=True)
         print(f"going on from step {done}, after {trained_s / 60:.1f} minutes" if done else "", flush=True)
-        checks = [Windows(val, PHASES[1], marker.start, 0).batch(4096) for _ in range(2)]
+        checks = [Windows(val, Phase(1.0, (512,)), 512, marker.start, 0).batch(4096) for _ in range(2)]
         sets = probe_sets(tok, marker, args.probes)
 
     trunk = Trunk(model)
@@ -386,7 +417,8 @@ def train(rank: int, args: argparse.Namespace) -> None:
         if progress >= 1 or done == args.stop:
             break
         now = next(i for i, phase in enumerate(PHASES) if progress < phase.until)
-        x, y, marks = windows[now].batch(args.batch // args.workers)
+        windows = phases[now].at(done, args.batch // args.workers)
+        x, y, marks = windows.batch(args.batch // args.workers)
         total = weights[marks].sum()
         with torch.autocast("cpu", torch.bfloat16):
             loss = loss_of(fast, model, x, y, marks, weights)
@@ -415,12 +447,12 @@ def train(rank: int, args: argparse.Namespace) -> None:
         if rank == 0 and (checked or done % 20 == 0):
             speed = (read - first) / (time.monotonic() - began)
             print(
-                f"step {done}  {trained_s / 60:.1f} min  windows of {PHASES[now].n_ctx}  rate {share:.2f}  "
+                f"step {done}  {trained_s / 60:.1f} min  windows of {windows.n_ctx}  rate {share:.2f}  "
                 f"loss {mean:.4f}  validation {shown or '-'}  {speed:.0f} tokens/s",
                 flush=True,
             )
         if checked or saved:
-            places = team.every([w.state() for w in windows])
+            places = team.every([phase.state() for phase in phases])
             if rank == 0:
                 state = {"shape": asdict(shape), "step": done, "read": read, "trained_s": trained_s}
                 state |= {"rows": rows, "probes": probes, "windows": places, "model": model.state_dict()}

@@ -32,11 +32,11 @@ def items(rng: Random, n: int) -> str:
     """`n` tokens or a little more that have nothing to do with each other."""
     kind = rng.random()
     if kind < 0.6:
-        return " ".join(rng.choice(WORDS) for _ in range(n))
+        return " ".join(rng.sample(WORDS, n))
     if kind < 0.75:
         return "".join(str(rng.randrange(10)) for _ in range(n))
     if kind < 0.9:
-        return " ".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(n))
+        return " ".join(rng.sample("abcdefghijklmnopqrstuvwxyz", n))
     return " ".join(
         rng.choice([rng.choice(WORDS), str(rng.randrange(100)), rng.choice("abcdefgh")]) for _ in range(n)
     )
@@ -51,6 +51,9 @@ def copy_chat(rng: Random, split: str) -> Chat:
             rng.choice(
                 [
                     "Repeat: {x}",
+                    "Repeat:\n{x}",
+                    "Say this:\n{x}",
+                    "Copy these words:\n{x}",
                     "Say this: {x}",
                     "Copy these words: {x}",
                     "Repeat after me: {x}",
