@@ -62,7 +62,7 @@ export const NEAR = { cpu: 1e-3, webgpu: 0.01, int8: 0.1 };
 
 /**
  * Holds the tokens of `of` to those of the program, {tokens, gaps} of each case. Where a text first differs
- * the two largest logits must be `near`, and that in one text of ten at most, rounded up.
+ * the two largest logits must be `near`, and that in one text of five at most, rounded up.
  */
 export function same(got, want, of, { near = NEAR.webgpu, maxTokens = 64 } = {}) {
   let n = 0;
@@ -82,6 +82,6 @@ export function same(got, want, of, { near = NEAR.webgpu, maxTokens = 64 } = {})
       if (gap >= (int8 ? NEAR.int8 : near)) assert.deepEqual(ours, tokens, differ.at(-1));
     }
   }
-  const most = Math.ceil(n / 10);
+  const most = Math.ceil(n / 5);
   assert.ok(differ.length <= most, `${differ.length} of ${n} texts differ:\n${differ.join("\n")}`);
 }

@@ -35,7 +35,7 @@ export async function native({ file, load, prompts, maxTokens }) {
       server.on("exit", (code) => reject(new Error(`${args.join(" ")} ended with ${code}: ${said}`)));
       server.stderr.setEncoding("utf8").on("data", (text) => {
         said += text;
-        const [, address] = said.match(/listening on (http\S+)/) ?? [];
+        const [, address] = said.match(/listening on (http\S+)\s/) ?? [];
         if (address !== undefined) resolve(address);
       });
     });
