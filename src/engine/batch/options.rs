@@ -48,8 +48,8 @@ pub struct BatchStats {
     pub prefix: PrefixStats,
     /// Sequences that hold pages.
     pub running: usize,
-    /// Those of them that rest ([`Batch::pause`](super::Batch::pause)): others get their pages as soon as they
-    /// need them.
+    /// Those of them that rest ([`Batch::pause`](super::Batch::pause)): others get their pages as soon as
+    /// they need them.
     pub resting: usize,
     /// Sequences that wait for pages.
     pub waiting: usize,
