@@ -77,6 +77,9 @@ pub struct DeviceMemory {
     pub host_bytes: u64,
     /// Bytes of weights that are read from their file in every step, for want of memory of any kind.
     pub file_bytes: u64,
+    /// Bytes of weights in their file that the processor reads in some steps instead of copies: those of
+    /// streamed layers, in memory a second time.
+    pub shared_bytes: u64,
     /// Layers whose weights those are, on the host or in the file.
     pub streamed_layers: usize,
     /// How fast the device is, if that is known.
@@ -96,6 +99,7 @@ impl DeviceMemory {
             overhead: Vec::new(),
             host_bytes: 0,
             file_bytes: 0,
+            shared_bytes: 0,
             streamed_layers: 0,
             rates: None,
             free_bytes: None,

@@ -9,6 +9,7 @@ pub mod cuda;
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 mod device;
 mod memory;
+pub mod rates;
 mod registry;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
@@ -209,7 +210,8 @@ pub trait Backend: Send {
     /// As [`plan`](Self::plan), and [`BackendError::OutOfMemory`].
     fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError>;
 
-    /// Queues one run; never waits, never allocates.
+    /// Queues one run; never allocates, and waits only where it does not [return
+    /// early](Self::returns_early).
     ///
     /// # Errors
     /// [`BackendError::Device`].
@@ -253,6 +255,11 @@ pub trait Backend: Send {
     /// ([`PICKED`](crate::program::Row::PICKED)): not where runs end before they return, or where the host
     /// picks. The other rows of the step make no difference.
     fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool;
+
+    /// Whether a run of so many rows returns before it has ended, so that another may be queued behind it.
+    fn returns_early(&self, _e: Exec, _rows: usize) -> bool {
+        true
+    }
 
     /// Waits for the token that a run has picked for slot `seq`: the newest of them where `back` is 0, the
     /// one before where it is 1. Runs that came later go on, and no pick of the host's is waited for. Of

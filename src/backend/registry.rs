@@ -68,6 +68,13 @@ pub const STREAM_SLOTS: DeviceOption = DeviceOption {
     about: "streamed layers that a card has room for at a time, 1 to 8",
 };
 
+/// From how many rows of a step on such weights are copied.
+#[cfg(feature = "cuda")]
+pub const MIN_BATCH: DeviceOption = DeviceOption {
+    name: "op_offload_min_batch",
+    about: "rows of a step from which on streamed weights are copied, not computed with: auto, off, N",
+};
+
 /// When a backend is taken unasked.
 #[derive(Debug)]
 pub struct Auto {
@@ -106,9 +113,9 @@ impl DeviceOptions {
         &self,
         backend: &'static str,
     ) -> Result<Option<super::cuda::Streaming>, BackendError> {
-        let options = [GPU_LAYERS.name, STREAM_SLOTS.name, OVERRIDE_TENSOR.name];
-        let [layers, slots, overrides] = options.map(|name| (name, self.get(name)));
-        super::cuda::Streaming::of(backend, layers, slots, overrides)
+        let options = [GPU_LAYERS, STREAM_SLOTS, OVERRIDE_TENSOR, MIN_BATCH].map(|option| option.name);
+        let [layers, slots, overrides, min_batch] = options.map(|name| (name, self.get(name)));
+        super::cuda::Streaming::of(backend, layers, slots, overrides, min_batch)
     }
 
     /// As [`get`](Self::get), read as another type.
@@ -136,14 +143,15 @@ pub static REGISTRY: &[Entry] = &[
     Entry {
         name: "cuda-simt",
         about: "CUDA kernels on the processor, for tests",
-        options: &[PROFILE, GPU_LAYERS, STREAM_SLOTS, OVERRIDE_TENSOR],
+        options: &[PROFILE, GPU_LAYERS, STREAM_SLOTS, OVERRIDE_TENSOR, MIN_BATCH],
         auto: None,
         devices: |threads| vec![Ok(simt(threads).device())],
         open: |threads, options| {
             let value = options.get(PROFILE.name);
             let profiling = super::cuda::Profiling::of("cuda-simt", PROFILE.name, value)?;
             let streaming = options.streaming("cuda-simt")?;
-            Ok(Box::new(simt(threads).profiled(profiling).streamed(streaming)))
+            let cuda = simt(threads).profiled(profiling).streamed(streaming);
+            Ok(Box::new(cuda.beside(move || processor(threads))))
         },
     },
     #[cfg(feature = "wgpu")]
@@ -153,6 +161,12 @@ pub static REGISTRY: &[Entry] = &[
 #[cfg(feature = "simt")]
 fn simt(threads: usize) -> super::cuda::Cuda {
     super::cuda::Cuda::on(Box::new(super::cuda::driver::simt::Simt::new(threads as u32, 0)))
+}
+
+/// The processor, for a backend that leaves some of its work to it.
+#[cfg(feature = "cuda")]
+pub(super) fn processor(threads: usize) -> Opened {
+    Ok(Box::new(cpu::Cpu::new(threads)?))
 }
 
 /// The names of all backends of this build; [`open`] takes `auto` besides.

@@ -119,7 +119,7 @@ impl FitArgs {
         if engine::plan(gguf, &options, backend).is_err() {
             return Ok(None);
         }
-        let why = "the model has no room on this device, so some layers are copied to it in every step";
+        let why = "the model has no room on this device, so some layers stay in memory of the host";
         let chose = format!("--fit chose -ngl auto and a context of {n_ctx} positions");
         flags::note("note", &format!("{chose}: {why}; --fit off keeps the defaults"));
         Ok(Some(options))
@@ -169,7 +169,9 @@ impl FitArgs {
             None => "no context does: `sterna plan` says what takes how much".to_owned(),
         };
         let wanted = options.n_ctx.unwrap_or(wanted);
-        flags::note("note", &format!("--fit: no KV cache of {wanted} positions fits this device; {smaller}"));
+        let leaves = "and leaves free what is to stay free";
+        let no = format!("--fit: no KV cache of {wanted} positions fits this device {leaves}");
+        flags::note("note", &format!("{no}; {smaller}"));
         Ok(())
     }
 }

@@ -15,6 +15,7 @@ const FLAGS: &[(&str, Option<&str>)] = &[
     ("DeviceOptions::device", Some("--device")),
     ("DeviceOptions::gpu_layers", Some("--gpu-layers")),
     ("DeviceOptions::int8", Some("--int8")),
+    ("DeviceOptions::op_offload_min_batch", Some("--op-offload-min-batch")),
     ("DeviceOptions::override_tensor", Some("--override-tensor")),
     ("DeviceOptions::profile", Some("--profile")),
     ("DeviceOptions::resident_layers", Some("--resident-layers")),

@@ -81,13 +81,12 @@ pub struct DeviceArgs {
     /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats [default: auto]
     #[arg(long, value_name = "HOW")]
     int8: Option<String>,
-    /// Layers whose weights cuda keeps on the card: all, auto (what fits), or a number; the others are
-    /// streamed to it from memory of the host in every step (also -ngl) [default: all]
+    /// Layers whose weights cuda keeps on the card: all, auto (what fits), or a number; the others stay in
+    /// memory of the host, see --op-offload-min-batch (also -ngl) [default: all]
     #[arg(long, value_name = "N", alias = "n-gpu-layers", allow_negative_numbers = true)]
     gpu_layers: Option<String>,
-    /// Matrices that cuda keeps in memory of the host and copies to the card in every step: PATTERN=CPU,
-    /// several with commas between them; the first pattern that is in a name counts, and PATTERN=CUDA0 is the
-    /// card (also -ot)
+    /// Matrices that cuda keeps in memory of the host: PATTERN=CPU, several with commas between them; the
+    /// first pattern that is in a name counts, and PATTERN=CUDA0 is the card (also -ot)
     #[arg(long, value_name = "LIST")]
     override_tensor: Vec<String>,
     /// The same for all experts (also -cmoe)
@@ -100,10 +99,23 @@ pub struct DeviceArgs {
     /// 8 MiB that are read ahead, 1 to 64 [default: 4]
     #[arg(long, value_name = "N")]
     stream_slots: Option<String>,
+    /// Rows of a step from which on cuda copies streamed weights to the card; in smaller steps the processor
+    /// computes with them: auto (the faster way, as measured), a number (1 copies in every step), or off (the
+    /// processor in every step) [default: auto]
+    #[arg(long, value_name = "N", value_parser = min_batch)]
+    op_offload_min_batch: Option<String>,
     /// Layers whose weights the processor keeps in memory: auto (what fits), all, none (nor the output head),
     /// or a number; the others are read from the file in every step [default: auto]
     #[arg(long, value_name = "N", value_parser = resident_layers)]
     resident_layers: Option<String>,
+}
+
+/// Reads the value of `--op-offload-min-batch`.
+fn min_batch(value: &str) -> Result<String, String> {
+    match ["auto", "off"].contains(&value) || value.parse::<usize>().is_ok_and(|n| n > 0) {
+        true => Ok(value.to_owned()),
+        false => Err("want auto, off or a number of rows from 1 on".into()),
+    }
 }
 
 /// Reads the value of `--resident-layers`.
@@ -148,6 +160,7 @@ impl DeviceArgs {
             ("gpu_layers", self.gpu_layers.as_deref().filter(is_choice)),
             ("override_tensor", overrides.as_deref().filter(|list| !is_there(list))),
             ("stream_slots", self.stream_slots.as_deref()),
+            ("op_offload_min_batch", self.op_offload_min_batch.as_deref()),
             ("resident_layers", self.resident_layers.as_deref()),
         ];
         let set = set.into_iter().filter_map(|(name, value)| Some((name, value?)));

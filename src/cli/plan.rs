@@ -17,7 +17,7 @@ use crate::backend::{
     self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, Opened, REGISTRY,
 };
 use crate::engine::fit::{self, CODECS, Choice, Fit, Room};
-use crate::engine::speed::Bound;
+use crate::engine::speed::{Beside, Bound, HostRates};
 use crate::engine::{self, EngineOptions, Error};
 use crate::gguf::Gguf;
 use crate::model::{self, Hyper};
@@ -70,6 +70,8 @@ struct Shown {
     devices: Vec<(DeviceMemory, Room)>,
     /// How fast they are at most, where one card has all layers and its rates are known.
     bound: Option<Bound>,
+    /// The same beside this processor, where some layers are streamed.
+    beside: Option<Beside>,
     /// The same with layers streamed, where not all of them fit.
     streamed: Option<Streamed>,
     /// Codecs of keys and of values, one pair a column.
@@ -88,6 +90,7 @@ struct Streamed {
     device: DeviceMemory,
     room: Room,
     bound: Option<Bound>,
+    beside: Option<Beside>,
 }
 
 /// What a context takes with some codecs.
@@ -213,7 +216,8 @@ impl PlanArgs {
             return Ok(None);
         }
         let bound = bound(gguf, options, &device)?;
-        Ok(Some(Streamed { device, room, bound }))
+        let beside = beside(gguf, options, &device)?;
+        Ok(Some(Streamed { device, room, bound, beside }))
     }
 
     /// The columns of the table: what the user chose, and every codec but f32.
@@ -244,9 +248,9 @@ impl PlanArgs {
         let with_room = |device: DeviceMemory| (device.clone(), Room::on(&device, margin_bytes));
         let devices: Vec<_> = engine::memory(gguf, &at, backend)?.into_iter().map(with_room).collect();
 
-        let bound = match &devices[..] {
-            [(device, _)] => bound(gguf, &at, device)?,
-            _ => None,
+        let (bound, beside) = match &devices[..] {
+            [(device, _)] => (bound(gguf, &at, device)?, beside(gguf, &at, device)?),
+            _ => (None, None),
         };
         let most_ctx = trained.max(n_ctx);
         let cell = |n_ctx: usize, [k, v]: &[String; 2]| -> Result<Option<Cell>, Error> {
@@ -286,6 +290,7 @@ impl PlanArgs {
             backend: backend.name(),
             devices,
             bound,
+            beside,
             streamed: None,
             codecs,
             rows,
@@ -340,6 +345,17 @@ fn whole(backend: &str, options: &EngineOptions) -> DeviceOptions {
 fn bound(gguf: &Gguf, options: &EngineOptions, device: &DeviceMemory) -> Result<Option<Bound>, Error> {
     let program = engine::program(gguf, options)?;
     Ok(Bound::of(&program, options.n_ctx.unwrap_or_default(), device))
+}
+
+/// The same where this processor, which is measured, computes the layers that the card has no room for.
+fn beside(gguf: &Gguf, options: &EngineOptions, device: &DeviceMemory) -> Result<Option<Beside>, CliError> {
+    if device.rates.is_none() || device.shared_bytes == 0 {
+        return Ok(None);
+    }
+    let program = engine::program(gguf, options)?;
+    let mut processor = backend::open("cpu", options.n_threads())?;
+    let rates = HostRates::measure(&mut *processor, &program)?;
+    Ok(Beside::of(&program, options.n_ctx.unwrap_or_default(), device, rates))
 }
 
 /// Contexts of the table: the one that was asked for, and powers of two around it up to the most.

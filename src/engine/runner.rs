@@ -77,9 +77,12 @@ impl Runner {
         if by_host { PickedBy::Host } else { PickedBy::Device }
     }
 
-    /// Whether a step may be queued behind one whose pick for `seq` the host has not read.
-    pub fn runs_ahead(&self, seq: &Sequence) -> bool {
-        self.is_device && self.picked_by(seq) == PickedBy::Device
+    /// Whether a step may be queued behind one of about so many rows whose pick for `seq` the host has not
+    /// read. There is no gain where such steps take the host as long as they last.
+    pub fn runs_ahead(&self, seq: &Sequence, rows: usize) -> bool {
+        self.is_device
+            && self.backend.returns_early(self.exec, rows)
+            && self.picked_by(seq) == PickedBy::Device
     }
 
     /// Begins a step.

@@ -187,7 +187,7 @@ impl Session {
         let goes_on = goes_on && !keeps_logits && position < self.engine.n_ctx();
         let mut runner = self.engine.runner()?;
         let has_page = runner.pages.most(self.slot(), self.seq.cached + 1) > self.seq.cached;
-        if goes_on && has_page && runner.runs_ahead(&self.seq) {
+        if goes_on && has_page && runner.runs_ahead(&self.seq, 1) {
             step(&mut runner, &mut self.seq, 1, Ask::Pick)?;
         }
         runner.collect(&mut self.seq)

@@ -1,14 +1,11 @@
-//! How fast a model can be whose weights are not all on the card: where the others are streamed to it in
-//! every step, and where the processor computes their layers. By formula from a machine's rates, not
-//! measured; what attention, the head and launches take is not in it.
-//!
-//! A step of `n` rows reads each weight once. What is copied is copied while kernels run, so the longer of
-//! the two counts.
+//! How fast a model is at most on a card, by formula: its memory, its tensor cores, the link to it where not
+//! all layers are there, and a processor beside it. What launches take is not in it.
 
 use std::ops::Range;
 
-use crate::backend::DeviceMemory;
-use crate::program::{ActQuant, PageTable, Program, Row, Step};
+pub use crate::backend::rates::{HostRates, Matrices, Rates, Way};
+use crate::backend::{CardRates, DeviceMemory};
+use crate::program::{ActQuant, Cost, PageTable, Program, Row, Step};
 
 /// Tokens a second of a model on one card, all of whose layers it computes: as many as its memory, its tensor
 /// cores and the link allow, by formula. Launches are not in it, so it is a bound.
@@ -20,191 +17,74 @@ pub struct Bound {
     pub prompt: f64,
 }
 
+/// What a step costs, its rows at these positions of one sequence.
+fn cost(p: &Program, positions: Range<usize>) -> Cost {
+    let last = positions.end - 1;
+    let row = |pos| Row { token: 0, pos: pos as u32, seq: 0, logits: pos == last };
+    let rows: Vec<_> = positions.map(row).collect();
+    p.cost(&Step { rows: &rows, pages: &PageTable::new(0, 0), sampling: &[] })
+}
+
+/// Operations of a card in a second, at the precision of a program's products.
+fn card_ops(p: &Program, rates: &CardRates) -> f64 {
+    let mut linears = p.stages.iter().flat_map(|(_, stage)| stage.linears().1);
+    let rounds = linears.any(|linear| linear.act != ActQuant::None);
+    (if rounds { rates.int8_ops } else { rates.half_ops }) as f64
+}
+
 impl Bound {
-    /// For contexts of so many positions, on a device whose rates are known.
+    /// For contexts of so many positions, on a device whose rates are known, and that computes some steps
+    /// alone.
     pub fn of(p: &Program, n_ctx: usize, device: &DeviceMemory) -> Option<Self> {
-        let rates = device.rates?;
-        let mut linears = p.stages.iter().flat_map(|(_, stage)| stage.linears().1);
-        let rounds = linears.any(|linear| linear.act != ActQuant::None);
-        let ops = if rounds { rates.int8_ops } else { rates.half_ops };
-        let cost = |positions: Range<usize>| {
-            let last = positions.end - 1;
-            let row = |pos| Row { token: 0, pos: pos as u32, seq: 0, logits: pos == last };
-            let rows: Vec<_> = positions.map(row).collect();
-            p.cost(&Step { rows: &rows, pages: &PageTable::new(0, 0), sampling: &[] })
-        };
+        let rates = device.rates.filter(|_| device.shared_bytes == 0 || device.host_bytes > 0)?;
+        let ops = card_ops(p, &rates);
         let of = |first: usize, n: usize| {
-            let step = cost(first..first + n);
+            let step = cost(p, first..first + n);
             // The rows of a prompt may share what they read of the cache, and the last one sees all of it.
-            let bytes = step.weight_bytes + cost(first + n - 1..first + n).kv_bytes;
+            let bytes = step.weight_bytes + cost(p, first + n - 1..first + n).kv_bytes;
             let copied = device.host_bytes as f64 / rates.link_bytes as f64;
             let read = bytes as f64 / rates.memory_bytes as f64;
-            let computed = 2.0 * step.macs as f64 / ops as f64;
+            let computed = 2.0 * step.macs as f64 / ops;
             n as f64 / copied.max(read).max(computed)
         };
         Some(Self { decode: of(n_ctx.max(1) - 1, 1), prompt: of(0, p.limits.rows.min(n_ctx).max(1)) })
     }
 }
 
-/// Bytes and operations that a machine moves and does in a second.
+/// The same beside a processor that computes the layers that are not on the card, in steps of few rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rates {
-    /// Bytes from page-locked memory of the host to the card: 24.7e9 over PCIe 4.0 x16, 56.3e9 over 5.0.
-    pub link: f64,
-    /// Bytes that the card reads of its own memory.
-    pub card_memory: f64,
-    /// Bytes that the processor reads of the host's.
-    pub host_memory: f64,
-    /// Multiplications and additions of the card, at the precision of the model's products.
-    pub card_ops: f64,
-    /// The same of the processor.
-    pub host_ops: f64,
+pub struct Beside {
+    /// Of the processor.
+    pub host: HostRates,
+    /// Tokens a second of one sequence behind so many positions as its context has.
+    pub decode: f64,
+    /// Rows of the smallest steps in which copying these layers takes no longer; none if that is no step.
+    pub min_batch: Option<usize>,
 }
 
-/// The matrices that every step multiplies by, besides the head.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Matrices {
-    /// Their bytes.
-    pub bytes: f64,
-    /// How many weights they have; each is a multiplication and an addition a row.
-    pub weights: f64,
-    /// The share that is on the card, 0 to 1.
-    pub resident: f64,
-}
-
-/// Who computes the layers whose weights are not on the card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// The card, to which they are streamed.
-    Stream,
-    /// The processor.
-    Cpu,
-}
-
-impl Rates {
-    /// Seconds of a step of so many rows.
-    pub fn seconds(&self, way: Way, m: &Matrices, rows: usize) -> f64 {
-        let ops = 2.0 * m.weights * rows as f64;
-        let on_card = m.bytes / self.card_memory + ops / self.card_ops;
-        let elsewhere = 1.0 - m.resident;
-        match way {
-            Way::Stream => (elsewhere * m.bytes / self.link).max(on_card),
-            Way::Cpu => {
-                let of_host = (m.bytes / self.host_memory).max(ops / self.host_ops);
-                m.resident * on_card + elsewhere * of_host
-            }
-        }
-    }
-
-    /// The faster way for steps of so many rows, and their rows a second: single rows, or one for each of the
-    /// sequences that decode together, and the chunks of a prompt.
-    pub fn best(&self, m: &Matrices, rows: usize) -> (Way, f64) {
-        let [stream, cpu] = [Way::Stream, Way::Cpu].map(|way| rows as f64 / self.seconds(way, m, rows));
-        if stream >= cpu { (Way::Stream, stream) } else { (Way::Cpu, cpu) }
-    }
-
-    /// The fewest rows for which streaming is at least as fast, if there are such steps of up to `most` rows.
-    pub fn break_even(&self, m: &Matrices, most: usize) -> Option<usize> {
-        first(most, |rows| self.seconds(Way::Stream, m, rows) <= self.seconds(Way::Cpu, m, rows))
-    }
-
-    /// The fewest rows behind whose products the copies are hidden, if there are such steps of up to `most`
-    /// rows: longer chunks of a prompt gain nothing.
-    pub fn hidden(&self, m: &Matrices, most: usize) -> Option<usize> {
-        let resident = Matrices { resident: 1.0, ..*m };
-        let whole = |rows| self.seconds(Way::Stream, &resident, rows);
-        first(most, |rows| self.seconds(Way::Stream, m, rows) <= whole(rows))
-    }
-}
-
-/// The least of `1..=most` for which something holds that holds for all larger ones.
-fn first(most: usize, holds: impl Fn(usize) -> bool) -> Option<usize> {
-    let (mut low, mut high) = (1, most + 1);
-    while low < high {
-        let middle = low.midpoint(high);
-        if holds(middle) { high = middle } else { low = middle + 1 }
-    }
-    (low <= most).then_some(low)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PCIE_4: f64 = 24.7e9;
-    const PCIE_5: f64 = 56.3e9;
-
-    /// An RTX 5080 with 200 tera-operations a second of int8, beside a processor with 1.
-    fn rates(link: f64, host_memory: f64) -> Rates {
-        Rates { link, card_memory: 960e9, host_memory, card_ops: 200e12, host_ops: 1e12 }
-    }
-
-    /// Four weights a byte.
-    fn ternary(bytes: f64, resident: f64) -> Matrices {
-        Matrices { bytes, weights: 4.0 * bytes, resident }
-    }
-
-    fn near(got: f64, want: f64) -> bool {
-        // The table rounds to two figures, from rates that it rounds too.
-        (got / want - 1.0).abs() < 0.04
-    }
-
-    /// Llama 3 70B of 17.1 GB on a card of 16 GB, where 5.9 GB have no room.
-    #[test]
-    fn single_rows_are_bound_by_what_is_not_on_the_card() {
-        let m = ternary(17.1e9, 1.0 - 5.9 / 17.1);
-        for (way, link, host_memory, want) in [
-            (Way::Stream, PCIE_4, 60e9, 4.3),
-            (Way::Stream, PCIE_5, 60e9, 9.6),
-            (Way::Cpu, PCIE_4, 60e9, 9.0),
-            (Way::Cpu, PCIE_4, 80e9, 11.5),
-        ] {
-            let got = 1.0 / rates(link, host_memory).seconds(way, &m, 1);
-            assert!(near(got, want), "{way:?} {link:e} {host_memory:e}: {got}, want {want}");
-        }
-        assert_eq!(rates(PCIE_4, 60e9).best(&m, 1).0, Way::Cpu);
-        assert_eq!(rates(PCIE_5, 30e9).best(&m, 1).0, Way::Stream);
-        assert_eq!(rates(PCIE_4, 60e9).best(&m, 512).0, Way::Stream);
-    }
-
-    #[test]
-    fn all_layers_streamed_one_by_one() {
-        for (bytes, want) in [(0.52e9, [48.0, 107.0]), (1.62e9, [15.0, 35.0])] {
-            for (link, want) in [PCIE_4, PCIE_5].into_iter().zip(want) {
-                let got = 1.0 / rates(link, 60e9).seconds(Way::Stream, &ternary(bytes, 0.0), 1);
-                assert!(near(got, want), "{bytes:e} {link:e}: {got}, want {want}");
-            }
-        }
-    }
-
-    /// From a few rows on at 2 bits, and 8 times as many at 16.
-    #[test]
-    fn more_rows_than_a_few_are_streamed() {
-        let m = ternary(17.1e9, 0.0);
-        let of = |host_ops: f64, link: f64, m: &Matrices| {
-            Rates { host_ops, ..rates(link, 60e9) }.break_even(m, 4096)
+impl Beside {
+    /// For contexts of so many positions, on a device whose rates are known, which lacks some layers that a
+    /// processor may compute.
+    pub fn of(p: &Program, n_ctx: usize, device: &DeviceMemory, host: HostRates) -> Option<Self> {
+        let rates = device.rates.filter(|_| device.shared_bytes > 0)?;
+        let last = n_ctx.max(1) - 1;
+        let step = cost(p, last..last + 1);
+        let bytes = (step.weight_bytes + step.kv_bytes) as f64;
+        let m = Matrices {
+            bytes,
+            weights: step.macs as f64,
+            resident: 1.0 - (device.shared_bytes as f64 / bytes).min(1.0),
+            waits: 0,
         };
-        assert_eq!(of(1e12, PCIE_4, &m), Some(6));
-        assert_eq!(of(1e12, PCIE_5, &m), Some(3));
-        assert_eq!(of(0.2e12, PCIE_4, &m), Some(2));
-        assert_eq!(of(1e9, PCIE_4, &m), Some(1));
-        let halves = Matrices { weights: m.bytes / 2.0, ..m };
-        assert_eq!(of(1e12, PCIE_4, &halves), Some(41));
-        assert_eq!(of(1e18, PCIE_4, &m), None, "a processor that is faster than the link is never passed");
-    }
-
-    #[test]
-    fn long_chunks_of_prompts_hide_the_copies() {
-        for (card_ops, link, want) in [
-            (200e12, PCIE_4, 1000.0),
-            (200e12, PCIE_5, 450.0),
-            (60e12, PCIE_4, 300.0),
-            (60e12, PCIE_5, 130.0),
-        ] {
-            let rates = Rates { card_ops, ..rates(link, 60e9) };
-            let got = rates.hidden(&ternary(1.62e9, 0.0), 1 << 16).expect("some") as f64;
-            // The card also reads its own memory, which the table leaves out.
-            assert!((0.92..1.03).contains(&(got / want)), "{card_ops:e} {link:e}: {got}, want {want}");
-        }
+        let rates = Rates {
+            link: rates.link_bytes as f64,
+            card_memory: rates.memory_bytes as f64,
+            host_memory: host.memory_bytes,
+            card_ops: card_ops(p, &rates),
+            host_ops: host.ops,
+            wait: 0.0,
+        };
+        let decode = 1.0 / rates.seconds(Way::Cpu, &m, 1);
+        Some(Self { host, decode, min_batch: rates.break_even(&m, p.limits.rows) })
     }
 }

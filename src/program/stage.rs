@@ -62,6 +62,20 @@ impl Stage {
         linears.into_iter()
     }
 
+    /// The buffers that the stage reads, and those that it writes, for one with both meanings in both.
+    pub fn bufs(&self) -> (Vec<Buf>, Vec<Buf>) {
+        match self {
+            Self::Embed(s) => (vec![], vec![s.x]),
+            Self::AttnIn(s) => (vec![s.x], vec![s.q]),
+            Self::Attend(s) => (vec![s.q], vec![s.out]),
+            Self::ProjAdd(s) => (vec![s.y, s.x], vec![s.x]),
+            Self::FfnIn(s) => (vec![s.x], vec![s.h]),
+            Self::Experts(s) => (vec![s.x], vec![s.x]),
+            Self::Logits(s) => (vec![s.x], vec![s.logits]),
+            Self::Sample(s) => (vec![s.logits], vec![]),
+        }
+    }
+
     /// The linear layers of the stage, and which rows they multiply.
     pub fn linears(&self) -> (RowsOf, impl Iterator<Item = &Linear>) {
         let experts: &[Expert] = if let Self::Experts(s) = self { &s.experts } else { &[] };

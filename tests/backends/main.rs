@@ -4,6 +4,8 @@
 mod accesses;
 mod attention;
 mod batches;
+#[cfg(feature = "simt")]
+mod beside;
 mod cards;
 mod conformance;
 mod cpu_stream;

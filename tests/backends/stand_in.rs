@@ -100,6 +100,9 @@ fn texts_are_those_of_the_cpu() {
         ("card=small card=small card=small apart", "cpu", &[], &["-ts", "1,0,2"]),
         ("card=h100 seed=4", "cpu", &[], &["-ngl", "0", "--stream-slots", "1"]),
         ("card=rtx-3060", "cpu", &[], &["-ngl", "1"]),
+        ("card=h100 seed=5", "cpu", &[], &["-ngl", "0", "--op-offload-min-batch", "1"]),
+        ("card=h100 seed=6", "cpu", &[], &["-ngl", "0", "--op-offload-min-batch", "4"]),
+        ("card=small prompt", "cpu", &[], &["-ngl", "1", "--op-offload-min-batch", "off"]),
     ] {
         let want = greedy("", like, both).expect("a backend of this build");
         assert!(want.len() > 20, "{want}");
@@ -174,11 +177,13 @@ fn too_little_memory_is_said_with_the_way_out() {
     }
     // Two such cards have room together.
     let long = ["-c", "60000"];
-    assert!(greedy("card=small memory=110", "cuda", &long).unwrap_err().contains("free"));
-    let two = greedy("card=small card=small memory=110", "cuda", &[&long[..], &["-sm", "layer"]].concat());
+    assert!(greedy("card=small memory=250", "cuda", &long).unwrap_err().contains("free"));
+    let two = greedy("card=small card=small memory=250", "cuda", &[&long[..], &["-sm", "layer"]].concat());
     assert!(two.is_ok(), "{two:?}");
-    // `auto` goes on where there is room.
-    let passed = greedy("memory=20", "auto", &[]);
+    // With the way out that was said there is room.
+    let said = greedy("memory=20", "auto", &[]).unwrap_err();
+    assert!(said.contains("20.0 MiB free; a smaller --ctx-size takes less"), "{said}");
+    let passed = greedy("memory=20", "auto", &["-c", "256"]);
     assert!(passed.is_ok(), "{passed:?}");
 }
 
@@ -296,16 +301,17 @@ fn what_does_not_fit_a_card_is_chosen_smaller() {
     };
     let (usual, said) = run(4096, &[]);
     assert!(!said.contains("--fit"), "{said}");
-    // Buffers of 1024 positions and the graphs take 163 MiB.
+    // Buffers of 2048 positions and the graphs take 172 MiB.
     let (fitted, said) = run(161, &["--fit-codecs", "f16"]);
-    assert!(said.contains("--fit chose a context of") && said.contains("instead of 1024: "), "{said}");
+    assert!(said.contains("--fit chose a context of") && said.contains("instead of 2048: "), "{said}");
     assert_eq!(fitted, usual);
     let (_, said) = run(130, &["-c", "1024"]);
     assert!(said.contains("--fit chose a KV cache of q8_0 instead of f16"), "{said}");
     assert!(said.contains("keys q8_0, values q8_0"), "{said}");
     // What the user chose stays, whatever it takes; so does everything with `off`.
     let (_, said) = run(130, &["-c", "1024", "--kv-cache-type", "f16"]);
-    assert!(said.contains("--fit: no KV cache of 1024 positions fits this device; -c "), "{said}");
+    assert!(said.contains("--fit: no KV cache of 1024 positions fits this device"), "{said}");
+    assert!(said.contains("what is to stay free; -c "), "{said}");
     let (_, said) = run(130, &["--fit", "off"]);
     assert!(!said.contains("--fit") && said.contains("keys f16"), "{said}");
 }

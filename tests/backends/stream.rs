@@ -13,7 +13,7 @@ use support::case::model::{MIXTURE, Model, SMALL};
 
 use super::split::{By, everything, everything_of, of_model};
 
-mod watched;
+pub(super) mod watched;
 
 use watched::{Watch, Watched};
 
@@ -194,7 +194,7 @@ fn options_choose_the_layers_and_a_user_is_told() {
     let told = |options: &[(&str, &str)]| -> Result<Option<String>, BackendError> {
         let options =
             options.iter().fold(DeviceOptions::default(), |all, (name, value)| all.with(name, *value));
-        let mut backend = open_on("cuda-simt", 1, &options)?;
+        let mut backend = open_on("cuda-simt", 1, &options.with("op_offload_min_batch", "1"))?;
         case.on(&mut *backend);
         Ok(backend.note())
     };

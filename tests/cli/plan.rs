@@ -132,6 +132,15 @@ fn how_fast_a_card_is_at_most_and_which_layers_are_streamed_to_it() {
     assert_eq!(host * 32, layers.unwrap()["bytes"].as_u64().unwrap() * n, "{streamed}");
     assert!(near(&streamed["bound"]["decode"], 56.3e9 / host as f64), "{streamed}");
     let of = |field: &str| streamed["device"][field].as_u64().unwrap();
+    // This processor, which is measured, has to read the layers that are not on the card.
+    let processor = &streamed["processor"];
+    let [memory, ops, decode] = ["memory_bytes", "ops", "decode"].map(|of| processor[of].as_f64().unwrap());
+    let shared = of("shared_bytes");
+    // A scale and room behind the codes of each matrix are in a file alone.
+    assert!((host..=host + 7 * 32 * n).contains(&shared), "{shared} in the file, {host} in memory");
+    assert!(decode > 0.0 && decode <= 1.001 * memory / shared as f64 && ops > 0.0, "{processor}");
+    assert!(processor["min_batch"].as_u64().is_some_and(|n| n < 512), "{processor}");
+    assert!(whole["processor"].is_null());
     assert!(of("total_bytes") - of("margin_bytes") <= 2500 << 20);
     // One more layer on the card would not leave what is to stay free, a 32nd, of what a context of 84
     // multiprocessors and six recorded graphs leave.
@@ -145,6 +154,27 @@ fn how_fast_a_card_is_at_most_and_which_layers_are_streamed_to_it() {
     for word in [&format!("-ngl auto: {} of 32 layers", 32 - n), "best      -c 4096 -ngl auto", "by formula"]
     {
         assert!(text.contains(word), "`{word}` is not in: {text}");
+    }
+    // Which way decoding and prompts go, and why; or what was chosen.
+    let with = |choice: &str| {
+        let more = ["--vram", "2500MiB", "--op-offload-min-batch", choice];
+        ok(&sterna(dir.path(), &[&["plan"], &args[..], &more].concat()))
+    };
+    for (choice, words, not) in [
+        (
+            "auto",
+            &["  decode  ", "  prompt  copies them, as do all steps from ", "measured now; "][..],
+            "none of",
+        ),
+        ("7", &["  decode  this processor computes these layers: ", "all steps from 7 rows on: "], "none of"),
+        ("1", &["of page-locked memory are copied to it in each step"], "  decode  "),
+        ("off", &["  prompt  the same, as all steps", "none of the others' weights are ever copied"], "link"),
+    ] {
+        let text = with(choice);
+        for word in words {
+            assert!(text.contains(word), "{choice}: `{word}` is not in: {text}");
+        }
+        assert!(!text.contains(not), "{choice}: `{not}` is in: {text}");
     }
 }
 

@@ -16,7 +16,7 @@ use sterna::backend::{Backend, BackendError};
 use sterna::engine::{self, EngineOptions};
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
-use sterna::synth::{Family, Preset, Spec};
+use sterna::synth::{Preset, Spec};
 
 use super::hollow::hollow_of;
 
@@ -37,15 +37,7 @@ fn models() -> Vec<Spec> {
         head_dim: 64,
         ..of("bitnet-8b")
     };
-    let mixture = Spec {
-        name: "Qwen3-30B-A3B".into(),
-        family: Family::Qwen3Moe { n_experts: 128, n_used: 8 },
-        n_layers: 1,
-        dim: 2048,
-        n_heads: 32,
-        ty: by_name("q8_0").unwrap(),
-        ..of("qwen3moe-small")
-    };
+    let mixture = Spec { n_layers: 1, ty: by_name("q8_0").unwrap(), ..of("qwen3-30b-a3b") };
     let all = [of("bitnet-2b-4t"), of("bitnet-8b"), small].map(|spec| Spec { n_layers: 2, ..spec });
     all.into_iter().chain([mixture]).collect()
 }
@@ -56,7 +48,7 @@ const FULL: f64 = 0.85;
 /// Kernels whose waves are not, and why. A kernel is here by the beginning of its name.
 const REASONS: [(&str, &str); 11] = [
     ("append__", "a block a row, KV head and side of it, and a step has few rows"),
-    ("embed__", "a block a row, and a step has few rows"),
+    ("embed__", "a thread an element of a row, and a step has few rows"),
     ("round__", "a block a row, which norms and rounds it for all others"),
     ("attend__", "launched for the longest context; blocks without positions end at once"),
     ("heads", "four heads of a row a block, and a step has few rows"),

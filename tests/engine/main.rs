@@ -6,6 +6,7 @@ mod batch_faults;
 mod batch_moves;
 mod batch_pages;
 mod batch_parked;
+mod beside;
 mod cpu_stream;
 mod cuda_waves;
 mod generation;

@@ -82,6 +82,15 @@ fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Vec<Launch> {
     launches.chain([heads::launch(cx, s, &from)]).collect()
 }
 
+/// What follows products that others have brought to the card: keys and values to two addresses, queries to
+/// their buffer.
+pub fn behind_products(cx: &Cx<'_>, s: &AttnIn, [keys, values]: [Address; 2]) -> Vec<Launch> {
+    let decl = cx.p.kv_decl(s.kv);
+    let from = heads::KeysAndValues { keys, values, pitch: decl.n_kv_heads * decl.head_dim };
+    let kept = &cx.memory.kvs[s.kv.0 as usize];
+    [heads::launch(cx, s, &from)].into_iter().chain(append(cx, s, kept)).collect()
+}
+
 fn append(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Option<Launch> {
     let decl = cx.p.kv_decl(s.kv);
     if attend::appends(cx, s.kv) {

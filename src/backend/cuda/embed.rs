@@ -1,4 +1,4 @@
-//! Token (and position) embedding: a block a row.
+//! Token (and position) embedding: a thread an element.
 
 use ggml_types::types;
 
@@ -36,7 +36,7 @@ pub fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
     let kernels = Format::of(table.ty).expect("it was uploaded").kernels.name();
     Launch {
         kernel: cx.kernel(&format!("embed__{kernels}")),
-        grid: [cx.shape.rows as u32, 1, 1],
+        grid: [cx.shape.rows as u32, table.cols.div_ceil(EMBED_THREADS as usize) as u32, 1],
         threads: EMBED_THREADS,
         shared_bytes: 0,
         cooperative: false,

@@ -1,20 +1,26 @@
-//! A compiled program: its launches, recorded once, and the run of a step.
+//! A compiled program: its launches, recorded once, and the run of a step. `with_host.rs` runs steps in which
+//! the processor takes part.
+
+mod with_host;
 
 use std::ops::Range;
 
 use super::driver::{Address, Driver, Launch, Limits, Recording};
+use super::host::{Host, Piece, Stages};
 use super::memory::{Memory, Sizes};
 use super::params::NextWeights;
 use super::picks::Picks;
 use super::profile::{Profile, Profiling};
-use super::stream::{Layout, Segment, Stream, Streaming};
+use super::stream::{Layout, MinBatch, Segment, Stream, Streaming};
 use super::weight::{DeviceWeight, Products, on_device};
-use super::{Cx, Shape, attend, kernels, kv, launches, linear};
+use super::{Cx, Shape, attend, attn_in, heads, kernels, kv, launches, linear};
 use crate::backend::device::pages;
 use crate::backend::device::plan::Missing;
 use crate::backend::device::sampling::Sampler;
 use crate::backend::device::tiles::Tiling;
-use crate::backend::{BackendError, DeviceMemory, KvPage, Overhead, StageTime, assert_declared, memory};
+use crate::backend::{
+    BackendError, DeviceMemory, KvPage, MemoryKind, MemoryPart, Overhead, StageTime, assert_declared, memory,
+};
 use crate::program::{Buf, Linear, Program, Sampling, Stage, Step};
 
 /// A program with its memory and launches.
@@ -31,6 +37,12 @@ pub struct Compiled {
     /// All stages, in order.
     segments: Vec<Segment>,
     stream: Stream,
+    /// What the processor computes in steps of few rows, if anything.
+    host: Option<Host>,
+    /// What a user is told of the two.
+    note: Option<String>,
+    /// The pieces of such a step.
+    pieces: Vec<Piece>,
 }
 
 /// The launches for steps up to a shape.
@@ -38,8 +50,19 @@ struct Variant {
     shape: Shape,
     /// Of each stage by itself.
     launches: Vec<Vec<Launch>>,
-    /// Those of each segment's stages together.
+    /// Those of each segment's stages together; none where no step is the card's alone.
     recordings: Vec<Recording>,
+    /// Of the stages that the processor computes, what follows their products.
+    tails: Vec<Vec<Launch>>,
+    /// One a piece of a step in which the processor takes part, where that is one of the card's.
+    pieces: Vec<Option<Recording>>,
+}
+
+/// What holds the streamed weights of a program, and who else may compute with them.
+pub struct Streamed<'a> {
+    pub layout: &'a Layout,
+    pub stream: Stream,
+    pub host: Option<(Host, MinBatch)>,
 }
 
 /// Shapes that launches are made for: single rows, and a few larger sizes up to the limits, each for one row
@@ -104,13 +127,22 @@ pub fn plan(
             }
         }
     }
+    // Sizes of what has no kernels are not known.
     missing.check(driver.name())?;
     let layout = layout(driver, p, streaming);
+    let host_rows = host_rows(p, &layout, streaming);
+    let shared_bytes = Stages::file_bytes(p, &layout, host_rows);
+    if shared_bytes > 0 && driver.kernel(heads::KERNEL).is_none() {
+        let mut missing = Missing::default();
+        missing.add(heads::KERNEL.to_owned());
+        missing.check(driver.name())?;
+    }
     let kvs: Vec<_> = p.kvs.iter().map(|decl| kv::Sizes::of(decl, &p.limits)).collect();
     let caches = p.kvs.iter().zip(&kvs).map(|(decl, sizes)| (decl, sizes.pages(), sizes.exact()));
     let (caches, sizes) = (memory::caches(caches), sizes(driver, p));
     let of_kvs = kvs.iter().flat_map(|sizes| [sizes.pages(), sizes.exact()]);
     let blocks = layout.blocks(p).chain(of_kvs).chain(sizes.bufs.iter().copied());
+    let of_host = of_host(p, &layout, host_rows);
     let rounding = Overhead {
         name: "blocks rounded up to 2 MiB".to_owned(),
         bytes: blocks.map(rounding_bytes).fold(0, u64::saturating_add),
@@ -120,10 +152,11 @@ pub fn plan(
     let free_bytes = driver.free_bytes();
     Ok(DeviceMemory {
         device: driver.device(),
-        parts: [layout.parts(p), caches, sizes.others(p)].concat(),
+        parts: [layout.parts(p), caches, sizes.others(p), of_host.into_iter().collect()].concat(),
         overhead: overhead.filter(|part| part.bytes > 0).collect(),
         host_bytes: layout.host_bytes(),
         file_bytes: 0,
+        shared_bytes,
         streamed_layers: layout.n_streamed(),
         rates: driver.rates(),
         free_bytes,
@@ -141,6 +174,19 @@ pub fn layout(driver: &dyn Driver, p: &Program, streaming: Option<&Streaming>) -
     Layout::new(p, streaming, driver.free_bytes(), overhead.fold(bytes, u64::saturating_add))
 }
 
+/// Rows of the largest step that the processor may compute with streamed weights.
+pub fn host_rows(p: &Program, layout: &Layout, streaming: Option<&Streaming>) -> usize {
+    let is_any = layout.n_streamed() > 0;
+    streaming.filter(|_| is_any).map_or(0, |streaming| streaming.min_batch.most_rows(&p.limits))
+}
+
+/// Memory of the card for products of the processor's.
+fn of_host(p: &Program, layout: &Layout, rows: usize) -> Option<MemoryPart> {
+    let bytes = 4 * Stages::kv_floats(p, layout, rows) as u64;
+    let name = "keys and values of the processor's".to_owned();
+    (bytes > 0).then_some(MemoryPart { kind: MemoryKind::Buffers, name, bytes })
+}
+
 /// What a driver takes for the recordings of a program.
 fn recordings(p: &Program) -> Overhead {
     let n = shapes(p).len();
@@ -151,16 +197,16 @@ fn recordings(p: &Program) -> Overhead {
     }
 }
 
-/// What the stage behind stage `i` reads first, as far as the driver's card keeps it and it is there already.
+/// What the stage behind stage `i` reads first, as far as the driver's card keeps it, unless it is not there
+/// yet or never is.
 fn next_weights(
     p: &Program,
     weights: &[DeviceWeight],
     limits: Limits,
-    segments: &[Segment],
+    is_there: impl Fn(usize) -> bool,
     i: usize,
 ) -> NextWeights {
-    let is_copied = segments.iter().any(|next| next.layer.is_some() && next.stages.start == i + 1);
-    let next = p.stages.get(i + 1).filter(|_| !is_copied);
+    let next = p.stages.get(i + 1).filter(|_| is_there(i + 1));
     let linears = next.map(|(_, stage)| stage.linears().1);
     let first = linears.and_then(|linears| linears.into_iter().next());
     let of = |linear: &Linear| {
@@ -180,7 +226,7 @@ impl Compiled {
         driver: &mut dyn Driver,
         p: &Program,
         weights: Vec<DeviceWeight>,
-        (layout, stream): (&Layout, Stream),
+        Streamed { layout, mut stream, host }: Streamed<'_>,
         profiling: Option<Profiling>,
     ) -> Result<Self, BackendError> {
         plan(driver, p, None)?.plan().check_free(driver.name())?;
@@ -188,38 +234,91 @@ impl Compiled {
         let sizes = sizes(driver, p);
         let memory = Memory::new(driver, p, &sizes, &weights)?;
         let profile = profiling.map(|how| Profile::new(driver, how, p.stages.len())).transpose()?;
+        let mut host = host.map(|(mut host, min_batch)| {
+            host.choose(driver, p, layout, &mut stream, min_batch)?;
+            Ok::<_, BackendError>(host)
+        });
+        let mut host = host.take().transpose()?;
+        let (min_batch, why) = host.as_ref().map_or((1, ""), Host::chosen);
+        let note = layout.note(min_batch, why);
+        if layout.copies() {
+            host = host.filter(|host| host.most_taken() > 0);
+        }
+        let pieces = host.as_ref().map_or_else(Vec::new, |host| host.pieces(p));
         let (mut variants, segments) = (Vec::new(), layout.segments(p.stages.len()));
-        for shape in shapes(p) {
-            let limits = driver.limits();
-            let of_stages = |whole: bool| -> Vec<_> {
+        // The shape that a step of the most rows finds, and those before it.
+        let most = host.as_ref().map_or(0, Host::most_taken);
+        let all = shapes(p);
+        let most = all.iter().map(|shape| shape.rows).find(|rows| most > 0 && *rows >= most).unwrap_or(0);
+        for shape in all {
+            let (limits, card) = (driver.limits(), &*driver);
+            let cx = |i: usize, next: NextWeights, whole: bool| Cx {
+                p,
+                driver: card,
+                limits,
+                weights: &weights,
+                memory: &memory,
+                shape,
+                stage: i,
+                next,
+                whole,
+            };
+            let of_stages = |whole: bool, is_there: &dyn Fn(usize) -> bool| -> Vec<_> {
                 let of_stage = |(i, (_, stage)): (usize, &(String, Stage))| {
-                    let (driver, next) = (&*driver, next_weights(p, &weights, limits, &segments, i));
-                    let cx = Cx {
-                        p,
-                        driver,
-                        limits,
-                        weights: &weights,
-                        memory: &memory,
-                        shape,
-                        stage: i,
-                        next,
-                        whole,
-                    };
-                    launches(&cx, stage)
+                    launches(&cx(i, next_weights(p, &weights, limits, is_there, i), whole), stage)
                 };
                 p.stages.iter().enumerate().map(of_stage).collect()
             };
-            let (launches, recorded) = (of_stages(false), of_stages(true));
+            let is_there = |i: usize| {
+                let is_copied = segments.iter().any(|next| next.layer.is_some() && next.stages.start == i);
+                let never = !layout.copies() && host.as_ref().is_some_and(|host| host.has(i));
+                !is_copied && !never
+            };
+            let (launches, recorded) = (of_stages(false, &is_there), of_stages(true, &is_there));
             let recorded = match &profile {
                 Some(profile) => profile.around(driver, recorded),
                 None => recorded,
             };
+            let with_host = host.as_ref().filter(|_| shape.rows <= most).map(|host| {
+                let is_cards = |i: usize| !host.has(i);
+                let tails = |whole: bool| -> Vec<Vec<Launch>> {
+                    let tail = |(i, (_, stage)): (usize, &(String, Stage))| match stage {
+                        Stage::AttnIn(s) if host.has(i) => {
+                            let kv_cols = p.weight_decl(s.wk.w).rows;
+                            let none = NextWeights { data: 0, bytes: 0 };
+                            attn_in::behind_products(&cx(i, none, whole), s, host.keys_and_values(kv_cols))
+                        }
+                        _ => Vec::new(),
+                    };
+                    p.stages.iter().enumerate().map(tail).collect()
+                };
+                (tails(false), tails(true), of_stages(true, &is_cards))
+            });
             let record = |segment: &Segment| driver.record(recorded[segment.stages.clone()].concat());
-            let recordings = segments.iter().map(record).collect::<Result<_, _>>()?;
-            variants.push(Variant { shape, launches, recordings });
+            let whole = if layout.copies() { segments.as_slice() } else { &[] };
+            let recordings = whole.iter().map(record).collect::<Result<_, _>>()?;
+            let (mut of_pieces, mut tails) = (Vec::new(), Vec::new());
+            if let Some((single, whole, launches)) = with_host {
+                for piece in &pieces {
+                    let Piece::Card(tail, stages) = piece else {
+                        of_pieces.push(None);
+                        continue;
+                    };
+                    let tail = tail.map_or(&[][..], |tail| &whole[tail]);
+                    let all = [tail, &launches[stages.clone()].concat()].concat();
+                    of_pieces.push(Some(driver.record(all)?));
+                }
+                tails = single;
+            }
+            variants.push(Variant { shape, launches, recordings, tails, pieces: of_pieces });
         }
         let (program, tiling, sampler) = (p.clone(), attend::tiling(p), Sampler::new(p));
-        Ok(Self { program, memory, variants, tiling, sampler, profile, segments, stream })
+        Ok(Self { program, memory, variants, tiling, sampler, profile, segments, stream, host, note, pieces })
+    }
+
+    /// What a user is told of weights that are not on the card, if there are any.
+    pub fn note(&self) -> Option<String> {
+        self.note.clone()
     }
 
     /// Address of a row of a buffer.
@@ -235,6 +334,15 @@ impl Compiled {
     pub fn run(&mut self, driver: &mut dyn Driver, step: &Step<'_>) -> Result<(), BackendError> {
         let all = 0..self.program.stages.len();
         let Some(variant) = self.prepare(driver, all.clone(), step)? else { return Ok(()) };
+        let n = step.rows.len();
+        if self.waits(n) {
+            match self.profile {
+                Some(_) => self.time_with_host(driver, variant, n)?,
+                None => self.run_with_host(driver, variant, n)?,
+            }
+            return self.keep_picks(driver, all, step);
+        }
+        self.before_card(driver, all.clone(), n)?;
         let Variant { launches, recordings, .. } = &self.variants[variant];
         let by_events = self.profile.as_ref().is_some_and(Profile::is_by_events);
         let mut nanoseconds = Vec::new();
@@ -272,6 +380,12 @@ impl Compiled {
         step: &Step<'_>,
     ) -> Result<(), BackendError> {
         let Some(variant) = self.prepare(driver, range.clone(), step)? else { return Ok(()) };
+        let n = step.rows.len();
+        if self.waits(n) {
+            range.clone().try_for_each(|i| self.run_stage_with_host(driver, variant, i, n))?;
+            return self.keep_picks(driver, range, step);
+        }
+        self.before_card(driver, range.clone(), n)?;
         let launches = &self.variants[variant].launches;
         for Segment { stages, layer } in &self.segments {
             let (start, end) = (range.start.max(stages.start), range.end.min(stages.end));

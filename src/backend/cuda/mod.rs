@@ -16,6 +16,7 @@ mod exec;
 mod experts;
 mod ffn_in;
 mod heads;
+mod host;
 mod kv;
 mod linear;
 mod logits;
@@ -42,17 +43,18 @@ use std::ops::Range;
 use ggml_types::HostTensor;
 
 use super::{
-    Auto, Backend, BackendError, CardOnPaper, DeviceMemory, Entry, Exec, KvPage, Plan, StageTime, WeightId,
-    registry,
+    Auto, Backend, BackendError, CardOnPaper, DeviceMemory, Entry, Exec, KvPage, Opened, Plan, StageTime,
+    WeightId, registry,
 };
 use crate::program::{Buf, Kv, Program, Sampling, Stage, Step, Weight};
 use driver::cards::{self, Spec};
 use driver::{Driver, Kernel, Launch, Limits};
-use exec::Compiled;
+use exec::{Compiled, Streamed};
+use host::{Host, Processor, Stages};
 use memory::Memory;
 use params::{NextWeights, StepTables};
 pub use profile::Profiling;
-pub use stream::{GpuLayers, Overrides, Streaming};
+pub use stream::{GpuLayers, MinBatch, Overrides, Streaming};
 use stream::{Layout, Stream};
 use weight::{DeviceWeight, Mma};
 
@@ -94,13 +96,14 @@ pub const ENTRY: Entry = Entry {
         registry::GPU_LAYERS,
         registry::STREAM_SLOTS,
         registry::OVERRIDE_TENSOR,
+        registry::MIN_BATCH,
     ],
     auto: Some(Auto { rank: 2, is_there: || driver::real::cards().is_ok() }),
     devices: |_| match driver::real::cards_with_memory() {
         Ok(cards) => cards.into_iter().enumerate().map(|(i, card)| Ok(format!("{i}: {card}"))).collect(),
         Err(err) => vec![Err(err)],
     },
-    open: |_, options| open::open(options),
+    open: open::open,
 };
 
 /// Runs programs on a card.
@@ -110,17 +113,26 @@ pub struct Cuda {
     profiling: Option<Profiling>,
     /// Whether some layers' weights stay in memory of the host.
     streaming: Option<Streaming>,
+    /// How a processor is opened that may compute with their weights, if one may.
+    open_processor: Option<OpenProcessor>,
+    processor: Option<Processor>,
     weights: Vec<Held>,
     execs: Vec<Compiled>,
     /// What there is to say of the last program.
     note: Option<String>,
 }
 
+/// Opens a backend on the processor.
+type OpenProcessor = Box<dyn Fn() -> Opened + Send>;
+
 /// A weight of a caller's.
-enum Held {
-    /// As it came: which layers are streamed is known when a program is compiled.
-    Host(HostTensor),
-    Card(DeviceWeight),
+#[derive(Default)]
+struct Held {
+    /// As it came, where it is still of use: which layers are streamed is known when a program is compiled.
+    tensor: Option<HostTensor>,
+    card: Option<DeviceWeight>,
+    /// What it is on the processor.
+    on_processor: Option<WeightId>,
 }
 
 /// A backend on a card that is not here; see [`registry::on_paper`].
@@ -135,14 +147,31 @@ pub fn on_paper(card: &CardOnPaper) -> Result<Cuda, BackendError> {
         None => memory_bytes.map_or(cards::DEFAULT, Spec::with_memory),
     };
     let driver = driver::OnPaper::new(card, memory_bytes.unwrap_or(card.memory_bytes));
-    Ok(Cuda::on(Box::new(driver)).streamed(options.streaming(NAME)?))
+    let cuda = Cuda::on(Box::new(driver)).streamed(options.streaming(NAME)?);
+    // Nothing is compiled there, so it is never opened.
+    Ok(cuda.beside(|| registry::processor(1)))
 }
 
 impl Cuda {
     /// A backend on a driver of the caller's.
     pub fn on(driver: Box<dyn Driver>) -> Self {
-        let (weights, execs) = (Vec::new(), Vec::new());
-        Self { driver, profiling: None, streaming: None, weights, execs, note: None }
+        Self {
+            driver,
+            profiling: None,
+            streaming: None,
+            open_processor: None,
+            processor: None,
+            weights: Vec::new(),
+            execs: Vec::new(),
+            note: None,
+        }
+    }
+
+    /// The same, beside a processor that may compute with the weights of streamed layers, opened when it is
+    /// first wanted.
+    #[must_use]
+    pub fn beside(self, open: impl Fn() -> Opened + Send + 'static) -> Self {
+        Self { open_processor: Some(Box::new(open)), ..self }
     }
 
     /// The same, whose stages are timed so, or not.
@@ -157,6 +186,13 @@ impl Cuda {
         Self { streaming, ..self }
     }
 
+    /// Which layers are streamed, and in which steps: in all where there is no processor.
+    fn streaming(&self) -> Option<Streaming> {
+        let min_batch = |all: MinBatch| if self.open_processor.is_some() { all } else { MinBatch::Rows(1) };
+        let streaming = self.streaming.clone();
+        streaming.map(|streaming| Streaming { min_batch: min_batch(streaming.min_batch), ..streaming })
+    }
+
     /// Brings the weights of a program to the card, or to where they are streamed from.
     fn place(
         &mut self,
@@ -166,25 +202,56 @@ impl Cuda {
     ) -> Result<(Vec<DeviceWeight>, Stream), BackendError> {
         assert_eq!(ids.len(), p.weights.len(), "one weight for each declaration");
         let Self { driver, weights, .. } = self;
-        let tensor = |w: Weight| match &weights[ids[w.0 as usize].0 as usize] {
-            Held::Host(tensor) => Some(tensor),
-            Held::Card(_) => None,
-        };
+        let tensor = |w: Weight| weights[ids[w.0 as usize].0 as usize].tensor.as_ref();
         let stream = Stream::new(&mut **driver, layout, tensor)?;
+        let keeps = self.open_processor.is_some();
         let mut placed = Vec::with_capacity(ids.len());
         for (i, id) in ids.iter().enumerate() {
             let (w, held) = (Weight(i as u32), &mut weights[id.0 as usize]);
             placed.push(match held {
-                Held::Card(weight) => weight.clone(),
-                Held::Host(tensor) if !layout.stays(w) => stream.weight(layout, w, tensor),
-                Held::Host(tensor) => {
-                    let weight = DeviceWeight::upload(&mut **driver, tensor)?;
-                    *held = Held::Card(weight.clone());
+                Held { card: Some(weight), .. } => weight.clone(),
+                Held { tensor: Some(tensor), .. } if !layout.stays(w) => stream.weight(layout, w, tensor),
+                Held { tensor, card, .. } => {
+                    let of_host = tensor.as_ref().expect("a weight is somewhere");
+                    let weight = DeviceWeight::upload(&mut **driver, of_host)?;
+                    *card = Some(weight.clone());
+                    *tensor = tensor.take().filter(|_| keeps);
                     weight
                 }
             });
         }
         Ok((placed, stream))
+    }
+
+    /// What the processor may compute of a program, if anything.
+    fn host(
+        &mut self,
+        p: &Program,
+        layout: &Layout,
+        streaming: Option<&Streaming>,
+        ids: &[WeightId],
+    ) -> Result<Option<(Host, MinBatch)>, BackendError> {
+        let rows = exec::host_rows(p, layout, streaming);
+        let (Some(stages), Some(open)) = (Stages::new(p, layout, rows), &self.open_processor) else {
+            return Ok(None);
+        };
+        let processor = match &self.processor {
+            Some(processor) => processor.clone(),
+            None => self.processor.insert(Processor::new(open()?)).clone(),
+        };
+        let mut uploaded = Vec::with_capacity(stages.weights().len());
+        for w in stages.weights() {
+            let held = &mut self.weights[ids[w.0 as usize].0 as usize];
+            uploaded.push(match held.on_processor {
+                Some(id) => id,
+                None => {
+                    let tensor = held.tensor.as_ref().expect("tensors are kept beside a processor");
+                    *held.on_processor.insert(processor.upload(tensor)?)
+                }
+            });
+        }
+        let host = Host::new(&mut *self.driver, p, (layout, stages), processor, &uploaded)?;
+        Ok(Some((host, streaming.map_or(MinBatch::Auto, |streaming| streaming.min_batch))))
     }
 }
 
@@ -206,17 +273,20 @@ impl Backend for Cuda {
     }
 
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
-        Ok(exec::plan(&*self.driver, p, self.streaming.as_ref())?.plan())
+        Ok(exec::plan(&*self.driver, p, self.streaming().as_ref())?.plan())
     }
 
     fn memory(&self, p: &Program) -> Result<Vec<DeviceMemory>, BackendError> {
-        Ok(vec![exec::plan(&*self.driver, p, self.streaming.as_ref())?])
+        Ok(vec![exec::plan(&*self.driver, p, self.streaming().as_ref())?])
     }
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
         self.weights.push(match self.streaming {
-            Some(_) => Held::Host(w.clone()),
-            None => Held::Card(DeviceWeight::upload(&mut *self.driver, w)?),
+            Some(_) => Held { tensor: Some(w.clone()), ..Held::default() },
+            None => {
+                let card = DeviceWeight::upload(&mut *self.driver, w)?;
+                Held { card: Some(card), ..Held::default() }
+            }
         });
         Ok(WeightId(self.weights.len() as u32 - 1))
     }
@@ -226,11 +296,14 @@ impl Backend for Cuda {
             // Weights are packed here, which wants kernels for them.
             self.plan(p)?;
         }
-        let layout = exec::layout(&*self.driver, p, self.streaming.as_ref());
-        let (weights, stream) = self.place(p, &layout, weights)?;
-        let compiled = Compiled::new(&mut *self.driver, p, weights, (&layout, stream), self.profiling)?;
+        let streaming = self.streaming();
+        let layout = exec::layout(&*self.driver, p, streaming.as_ref());
+        let (placed, stream) = self.place(p, &layout, weights)?;
+        let host = self.host(p, &layout, streaming.as_ref(), weights)?;
+        let streamed = Streamed { layout: &layout, stream, host };
+        let compiled = Compiled::new(&mut *self.driver, p, placed, streamed, self.profiling)?;
+        self.note = compiled.note();
         self.execs.push(compiled);
-        self.note = layout.note();
         Ok(Exec(self.execs.len() as u32 - 1))
     }
 
@@ -239,12 +312,17 @@ impl Backend for Cuda {
     }
 
     fn read(&mut self, e: Exec, b: Buf, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
-        let at = self.execs[e.0 as usize].row_address(b, first_row);
+        let exec = &mut self.execs[e.0 as usize];
+        exec.show(&mut *self.driver, b)?;
+        let at = exec.row_address(b, first_row);
         self.driver.read(at, bytemuck::cast_slice_mut(out))
     }
 
     fn write(&mut self, e: Exec, b: Buf, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
-        let at = self.execs[e.0 as usize].row_address(b, first_row);
+        let exec = &mut self.execs[e.0 as usize];
+        exec.show(&mut *self.driver, b)?;
+        let at = exec.row_address(b, first_row);
+        exec.overwritten(b);
         self.driver.write(at, bytemuck::cast_slice(values))
     }
 
@@ -254,6 +332,10 @@ impl Backend for Cuda {
 
     fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool {
         self.execs[e.0 as usize].picks_on_device(how)
+    }
+
+    fn returns_early(&self, e: Exec, rows: usize) -> bool {
+        !self.execs[e.0 as usize].waits(rows)
     }
 
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {

@@ -5,7 +5,7 @@ use super::driver::real::{Card, cards};
 use super::split::Split;
 use super::{Cuda, NAME, Profiling};
 use crate::backend::BackendError;
-use crate::backend::registry::{DEVICE, DeviceOption, DeviceOptions, GPU_LAYERS, Opened, PROFILE};
+use crate::backend::registry::{DEVICE, DeviceOption, DeviceOptions, GPU_LAYERS, Opened, PROFILE, processor};
 
 /// Whether layers are divided among several cards.
 pub const SPLIT_MODE: DeviceOption =
@@ -16,12 +16,12 @@ pub const TENSOR_SPLIT: DeviceOption =
     DeviceOption { name: "tensor_split", about: "proportions of a model that the cards get, such as 3,1" };
 
 /// A backend on the cards of this machine that are chosen: the first one, or all of them if layers are
-/// divided.
+/// divided. `threads` are of the processor beside it, where layers are streamed.
 ///
 /// # Errors
 /// [`BackendError::Option`] for choices that mean nothing; [`BackendError::Device`] where there are no
 /// kernels in this build, no driver, no such card, or no code for it.
-pub fn open(options: &DeviceOptions) -> Opened {
+pub fn open(threads: usize, options: &DeviceOptions) -> Opened {
     let proportions = options.get(TENSOR_SPLIT.name).map(proportions).transpose()?;
     let is_split = match options.get(SPLIT_MODE.name) {
         Some("layer") => true,
@@ -42,7 +42,8 @@ pub fn open(options: &DeviceOptions) -> Opened {
     }
     let one = |ordinal| -> Opened {
         let card = Cuda::on(Box::new(Card::open(ordinal)?));
-        Ok(Box::new(card.profiled(profiling).streamed(streaming.clone())))
+        let card = card.profiled(profiling).streamed(streaming.clone());
+        Ok(Box::new(card.beside(move || processor(threads))))
     };
     let chosen = options.get(DEVICE.name).map(|list| list.split(',').map(ordinal).collect());
     let chosen: Option<Vec<i32>> = chosen.transpose()?;
@@ -98,7 +99,7 @@ mod tests {
     fn said(choices: &[(&str, &str)]) -> String {
         let of = |options: DeviceOptions, (name, value): &(&str, &str)| options.with(name, *value);
         let options = choices.iter().fold(DeviceOptions::default(), of);
-        open(&options).map(drop).expect_err("no such choice").to_string()
+        open(1, &options).map(drop).expect_err("no such choice").to_string()
     }
 
     #[test]

@@ -12,9 +12,11 @@ use regex::Regex;
 
 use super::driver::{Address, Driver, Ring};
 use super::weight::{DeviceWeight, on_device, packed};
+use crate::backend::rates::Matrices;
 use crate::backend::{BackendError, MemoryKind, MemoryPart, memory};
+use crate::clock::Instant;
 use crate::program::part::spread;
-use crate::program::{self, Program, Weight};
+use crate::program::{self, Limits, Program, Weight};
 
 /// Addresses that kernels load vectors from.
 const ALIGN: u64 = 256;
@@ -29,6 +31,8 @@ pub struct Streaming {
     pub slots: usize,
     /// Which matrices of the layers that stay are streamed all the same.
     pub overrides: Overrides,
+    /// Which steps they are streamed in, where there is a processor that can compute with them instead.
+    pub min_batch: MinBatch,
 }
 
 /// Where matrices lie whose names a pattern matches: the first that matches one counts.
@@ -79,6 +83,51 @@ pub enum GpuLayers {
     Count(usize),
 }
 
+/// From how many rows of a step on the weights that the card has no room for are copied to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MinBatch {
+    /// From as many as make that the faster way, by what is measured when a program is compiled.
+    #[default]
+    Auto,
+    /// From so many.
+    Rows(usize),
+    /// The processor computes in every step.
+    Never,
+}
+
+impl MinBatch {
+    /// The largest steps that the processor is ever the faster way for, as far as that is looked for.
+    const AUTO_ROWS: usize = 64;
+
+    /// What the value of an option asks of a backend.
+    ///
+    /// # Errors
+    /// [`BackendError::Option`] for a value that it does not have.
+    pub fn of(backend: &'static str, option: &str, value: Option<&str>) -> Result<Self, BackendError> {
+        match value {
+            None | Some("auto") => Ok(Self::Auto),
+            Some("off") => Ok(Self::Never),
+            Some(text) => match text.parse() {
+                Ok(n @ 1..) => Ok(Self::Rows(n)),
+                _ => {
+                    let want = format!("want auto, off or a number of rows from 1 on, got `{text}`");
+                    Err(BackendError::option(backend, option, want))
+                }
+            },
+        }
+    }
+
+    /// Rows of the largest step that the processor may compute; 0 if it computes none.
+    pub fn most_rows(self, limits: &Limits) -> usize {
+        let most = match self {
+            Self::Auto => Self::AUTO_ROWS,
+            Self::Rows(n) => n.saturating_sub(1),
+            Self::Never => usize::MAX,
+        };
+        most.min(limits.rows)
+    }
+}
+
 /// An option by its name, and what was chosen.
 type Chosen<'a> = (&'a str, Option<&'a str>);
 
@@ -88,10 +137,10 @@ impl Streaming {
 
     /// So many layers on the card, and the others streamed through so many slots.
     pub fn new(gpu_layers: GpuLayers, slots: usize) -> Self {
-        Self { gpu_layers, slots, overrides: Overrides::default() }
+        Self { gpu_layers, slots, overrides: Overrides::default(), min_batch: MinBatch::Auto }
     }
 
-    /// What three options ask of a backend, each by its name; nothing where all weights stay on the card.
+    /// What four options ask of a backend, each by its name; nothing where all weights stay on the card.
     ///
     /// # Errors
     /// [`BackendError::Option`] for values that they do not have.
@@ -100,6 +149,7 @@ impl Streaming {
         gpu_layers: Chosen<'_>,
         slots: Chosen<'_>,
         overrides: Chosen<'_>,
+        min_batch: Chosen<'_>,
     ) -> Result<Option<Self>, BackendError> {
         let refused = |option: &str, want: &str, got: &str| {
             Err(BackendError::option(backend, option, format!("want {want}, got `{got}`")))
@@ -123,7 +173,8 @@ impl Streaming {
         let parsed = parsed.map_err(|detail| BackendError::option(backend, overrides.0, detail))?;
         let all = parsed.is_some().then_some(GpuLayers::Count(usize::MAX));
         let overrides = parsed.unwrap_or_default();
-        Ok(layers.or(all).map(|gpu_layers| Self { gpu_layers, slots, overrides }))
+        let min_batch = MinBatch::of(backend, min_batch.0, min_batch.1)?;
+        Ok(layers.or(all).map(|gpu_layers| Self { gpu_layers, slots, overrides, min_batch }))
     }
 }
 
@@ -135,6 +186,8 @@ pub struct Layout {
     layers: Vec<Layer>,
     /// At most one for each of them.
     slots: usize,
+    /// Whether there are steps that the card computes alone, or the processor takes part in all.
+    copies: bool,
 }
 
 /// A layer that may be streamed.
@@ -173,12 +226,13 @@ impl Layout {
     /// For a program that takes `other_bytes` with its driver besides its weights, on a card with so much
     /// free, where it can tell.
     pub fn new(p: &Program, streaming: Option<&Streaming>, free: Option<u64>, other_bytes: u64) -> Self {
-        let Some(Streaming { gpu_layers, slots, overrides }) = streaming else {
+        let Some(Streaming { gpu_layers, slots, overrides, min_batch }) = streaming else {
             return Self::with(&[], &[], 0, 0);
         };
+        let slots = if *min_batch == MinBatch::Never { 0 } else { *slots };
         let whole = layers(p, |_| true);
         let named = layers(p, |name| overrides.is_on_host(name));
-        let of = |n: usize| Self::with(&whole, &named, n, *slots);
+        let of = |n: usize| Self::with(&whole, &named, n, slots);
         let free = free.map(|free| free - free / 32);
         let fits = |layout: &Self| {
             free.is_none_or(|free| layout.weights_bytes(p).saturating_add(other_bytes) <= free)
@@ -190,14 +244,15 @@ impl Layout {
     }
 
     /// With `n` of the layers on the card but for what `named` has of them, or all of them where there is a
-    /// slot for each of the others.
+    /// slot for each of the others. Without slots none is ever copied.
     fn with(whole: &[Layer], named: &[Layer], n: usize, slots: usize) -> Self {
         let streamed = spread(whole.len(), whole.len().saturating_sub(n));
         let parts = whole.iter().zip(named).zip(streamed);
         let layers = parts.map(|((whole, named), streamed)| if streamed { whole } else { named });
         let layers: Vec<Layer> = layers.filter(|layer| layer.bytes > 0).cloned().collect();
         let layers = if layers.len() > slots { layers } else { Vec::new() };
-        Self { n_layers: whole.len(), slots: slots.min(layers.len()), layers }
+        let copies = slots > 0 || layers.is_empty();
+        Self { n_layers: whole.len(), slots: slots.min(layers.len()), copies, layers }
     }
 
     fn slot_bytes(&self) -> u64 {
@@ -217,12 +272,30 @@ impl Layout {
         self.place(w).is_none()
     }
 
-    /// The pieces of memory of the card that weights lie in: those that stay, and the slots.
-    pub fn blocks(&self, p: &Program) -> impl Iterator<Item = u64> {
+    /// Of each weight, whether it does not.
+    pub fn streamed(&self, p: &Program) -> Vec<bool> {
         let mut streamed = vec![false; p.weights.len()];
         let weights = self.layers.iter().flat_map(|layer| &layer.weights);
         weights.for_each(|(w, _)| streamed[w.0 as usize] = true);
-        let stay = p.weights.iter().zip(streamed).filter(|(_, streamed)| !streamed);
+        streamed
+    }
+
+    /// Whether there are steps that the card computes alone.
+    pub fn copies(&self) -> bool {
+        self.copies
+    }
+
+    /// The matrices of all layers, where a step passes `waits` times between card and processor.
+    pub fn matrices(&self, p: &Program, waits: usize) -> Matrices {
+        let decls = || p.layers().into_iter().flat_map(|layer| layer.matrices).map(|w| p.weight_decl(w));
+        let bytes = decls().map(|decl| on_device(decl).1 as f64).sum::<f64>();
+        let weights = decls().map(|decl| decl.rows as f64 * decl.cols as f64).sum();
+        Matrices { bytes, weights, resident: 1.0 - self.bytes() as f64 / bytes, waits }
+    }
+
+    /// The pieces of memory of the card that weights lie in: those that stay, and the slots.
+    pub fn blocks(&self, p: &Program) -> impl Iterator<Item = u64> {
+        let stay = p.weights.iter().zip(self.streamed(p)).filter(|(_, streamed)| !streamed);
         let stay: Vec<u64> = stay.map(|(decl, _)| on_device(decl).1).collect();
         stay.into_iter().chain(std::iter::repeat_n(self.slot_bytes(), self.slots))
     }
@@ -250,8 +323,13 @@ impl Layout {
         self.layers.len()
     }
 
-    /// Bytes of memory of the host, all of which are copied in every step.
+    /// Bytes of page-locked memory of the host, all of which are copied in every step that copies.
     pub fn host_bytes(&self) -> u64 {
+        if self.copies { self.bytes() } else { 0 }
+    }
+
+    /// Of the layers that do not stay.
+    fn bytes(&self) -> u64 {
         self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.bytes))
     }
 
@@ -272,18 +350,26 @@ impl Layout {
         segments
     }
 
-    /// What a user is told of it, if anything is streamed.
-    pub fn note(&self) -> Option<String> {
+    /// What a user is told of it, if anything is streamed: in steps of so many rows and more, and why.
+    pub fn note(&self, min_batch: usize, why: &str) -> Option<String> {
         let (n, stay) = (self.layers.len(), self.n_layers - self.layers.len());
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        let slots = || format!("through {} slots of {:.1} MB", self.slots, megabytes(self.slot_bytes()));
+        let how = match min_batch {
+            _ if !self.copies => "never are: the processor computes with them".to_owned(),
+            0 | 1 => format!("are copied to it in every step, {}", slots()),
+            _ => format!(
+                "are copied to it in steps of {min_batch} rows and more, {}; in smaller ones the processor \
+                 computes with them",
+                slots()
+            ),
+        };
+        let bytes = megabytes(self.bytes());
         (n > 0).then(|| {
             format!(
-                "{stay} of {} layers stay on the card; the weights of the other {n} ({:.1} MB) are copied to \
-                 it in every step, through {} slots of {:.1} MB",
-                self.n_layers,
-                megabytes(self.host_bytes()),
-                self.slots,
-                megabytes(self.slot_bytes())
+                "{stay} of {} layers stay on the card; the weights of the other {n} ({bytes:.1} MB) \
+                 {how}{why}",
+                self.n_layers
             )
         })
     }
@@ -308,7 +394,7 @@ impl Stream {
         tensor: impl Fn(Weight) -> Option<&'a HostTensor>,
     ) -> Result<Self, BackendError> {
         let mut stream = Self { ring: None, slots: Vec::new(), layers: Vec::new() };
-        if layout.layers.is_empty() {
+        if layout.layers.is_empty() || !layout.copies {
             return Ok(stream);
         }
         let ring = driver.ring(layout.host_bytes(), layout.slots)?;
@@ -335,7 +421,41 @@ impl Stream {
     /// A streamed weight where it lies while its layer runs.
     pub fn weight(&self, layout: &Layout, w: Weight, tensor: &HostTensor) -> DeviceWeight {
         let (layer, place) = layout.place(w).expect("a weight that is streamed");
-        DeviceWeight::at(self.slots[layer % self.slots.len()].0 + place, tensor)
+        // Without slots no kernel reads it.
+        let slot = layer.checked_rem(self.slots.len()).map_or(0, |slot| self.slots[slot].0);
+        DeviceWeight::at(slot + place, tensor)
+    }
+
+    /// Where the first slot lies, if there is one.
+    pub fn first_slot(&self) -> Option<Address> {
+        self.slots.first().map(|slot| slot.0)
+    }
+
+    /// Bytes that are copied in a second: those of the first layers, again and again.
+    pub fn link_rate(&mut self, driver: &mut dyn Driver) -> Result<f64, BackendError> {
+        const BYTES: u64 = 64 << 20;
+        let (Some(ring), slots) = (self.ring, self.slots.len()) else { return Ok(f64::INFINITY) };
+        let wait = |driver: &mut dyn Driver, at: Address| driver.read(at, &mut [0; 4]);
+        let all = |stream: &mut Self, driver: &mut dyn Driver| {
+            for slot in 0..slots {
+                stream.slots[slot].1 = None;
+                stream.copy(driver, slot)?;
+                driver.acquire(ring, slot)?;
+                driver.release(ring, slot)?;
+            }
+            Ok::<_, BackendError>(
+                stream.layers[..slots].iter().map(|layer| layer.end - layer.start).sum::<u64>(),
+            )
+        };
+        // What is under way, and what is done once.
+        all(self, driver)?;
+        wait(driver, self.slots[0].0)?;
+        let (start, mut bytes) = (Instant::now(), 0);
+        for _ in 0..16 {
+            bytes += if bytes < BYTES { all(self, driver)? } else { 0 };
+        }
+        wait(driver, self.slots[0].0)?;
+        Ok(bytes as f64 / start.elapsed().as_secs_f64().max(1e-9))
     }
 
     /// Queues the copy of a layer to its slot, unless that is the last one that was queued for it.

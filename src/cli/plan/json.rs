@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::{Shown, pair_name};
 use crate::backend::{DeviceMemory, MemoryKind};
 use crate::engine::fit::Room;
-use crate::engine::speed::Bound;
+use crate::engine::speed::{Beside, Bound};
 
 pub fn of(shown: &Shown) -> Json {
     let Shown { hyper, options, .. } = shown;
@@ -43,11 +43,13 @@ pub fn of(shown: &Shown) -> Json {
         "backend": shown.backend,
         "devices": shown.devices.iter().map(|(device, room)| of_device(device, room)).collect::<Vec<_>>(),
         "bound": of_bound(shown.bound.as_ref()),
+        "processor": of_processor(shown.beside.as_ref()),
         "streamed": shown.streamed.as_ref().map(|streamed| json!({
             "streamed_layers": streamed.device.streamed_layers,
             "host_bytes": streamed.device.host_bytes,
             "device": of_device(&streamed.device, &streamed.room),
             "bound": of_bound(streamed.bound.as_ref()),
+            "processor": of_processor(streamed.beside.as_ref()),
         })),
         "fits": shown.fits(),
         "contexts": contexts.collect::<Vec<_>>(),
@@ -63,6 +65,14 @@ pub fn of(shown: &Shown) -> Json {
 
 fn of_bound(bound: Option<&Bound>) -> Json {
     bound.map_or(Json::Null, |bound| json!({"decode": bound.decode, "prompt": bound.prompt}))
+}
+
+fn of_processor(beside: Option<&Beside>) -> Json {
+    let of = |Beside { host, decode, min_batch }: &Beside| {
+        let (memory_bytes, ops) = (host.memory_bytes, host.ops);
+        json!({"memory_bytes": memory_bytes, "ops": ops, "decode": decode, "min_batch": min_batch})
+    };
+    beside.map_or(Json::Null, of)
 }
 
 fn of_device(device: &DeviceMemory, room: &Room) -> Json {
@@ -82,6 +92,7 @@ fn of_device(device: &DeviceMemory, room: &Room) -> Json {
         "overhead": overhead.collect::<Vec<_>>(),
         "streamed_layers": device.streamed_layers,
         "file_bytes": device.file_bytes,
+        "shared_bytes": device.shared_bytes,
         "overhead_bytes": device.overhead_bytes(),
         "margin_bytes": room.margin_bytes,
         "total_bytes": room.need_bytes.saturating_add(room.margin_bytes),

@@ -6,7 +6,7 @@ use super::{Cell, Shown, Streamed, pair_name};
 use crate::backend::{CardRates, DeviceMemory, MemoryKind};
 use crate::engine::error::binary_units as binary;
 use crate::engine::fit::Room;
-use crate::engine::speed::Bound;
+use crate::engine::speed::{Beside, Bound};
 
 pub fn write(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     let Shown { hyper, options, .. } = shown;
@@ -86,7 +86,6 @@ fn write_device(backend: &str, device: &DeviceMemory, room: &Room, out: &mut imp
 fn write_speed(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     let n_ctx = shown.options.n_ctx.unwrap_or_default();
     let tokens = |bound: &Bound| {
-        let figure = |n: f64| if n < 100.0 { format!("{n:.1}") } else { format!("{n:.0}") };
         let [decode, prompt] = [bound.decode, bound.prompt].map(figure);
         format!("{decode} tokens/s behind {n_ctx} positions, prompts {prompt}")
     };
@@ -98,7 +97,10 @@ fn write_speed(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "\nspeed     at most, by formula: {}", tokens(bound))?;
         writeln!(out, "          {:.1} GB/s of {of}, without launches", bytes as f64 / 1e9)?;
     }
-    let Some(Streamed { device, room, bound }) = &shown.streamed else { return Ok(()) };
+    if let (Some(beside), [(device, _)]) = (&shown.beside, &shown.devices[..]) {
+        write_ways(shown, device, shown.bound.as_ref(), beside, out)?;
+    }
+    let Some(Streamed { device, room, bound, beside }) = &shown.streamed else { return Ok(()) };
     let stay = shown.hyper.n_layers.saturating_sub(device.streamed_layers);
     if device.file_bytes > 0 {
         return writeln!(
@@ -110,19 +112,72 @@ fn write_speed(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
             binary(device.file_bytes)
         );
     }
+    let how = match device.host_bytes {
+        0 => "none of the others' weights are ever copied to it".to_owned(),
+        bytes => format!("{} of page-locked memory are copied to it in each step", binary(bytes)),
+    };
     writeln!(
         out,
-        "\nstreamed  -ngl auto: {stay} of {} layers stay on the card, which then has {} in use;\n          \
-         {} of page-locked memory are copied to it in each step",
+        "\nstreamed  -ngl auto: {stay} of {} layers stay on the card, which then has {} in \
+         use;\n          {how}",
         shown.hyper.n_layers,
-        binary(room.need_bytes),
-        binary(device.host_bytes)
+        binary(room.need_bytes)
     )?;
     if let (Some(bound), Some(rates)) = (bound, device.rates) {
         let link = rates.link_bytes as f64 / 1e9;
         writeln!(out, "          at most, by formula: {}, over a link of {link:.1} GB/s", tokens(bound))?;
     }
-    Ok(())
+    match beside {
+        Some(beside) => write_ways(shown, device, bound.as_ref(), beside, out),
+        None => Ok(()),
+    }
+}
+
+fn figure(n: f64) -> String {
+    if n < 100.0 { format!("{n:.1}") } else { format!("{n:.0}") }
+}
+
+/// Who computes the layers that a card has no room for, in which steps, and why.
+fn write_ways(
+    shown: &Shown,
+    device: &DeviceMemory,
+    bound: Option<&Bound>,
+    beside: &Beside,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let Beside { host, decode, min_batch } = beside;
+    let computed = figure(*decode);
+    let asked = shown.options.device.get("op_offload_min_batch").and_then(|n| n.parse().ok());
+    let from = asked.or(*min_batch).filter(|n| *n <= shown.options.batch);
+    match bound.zip(from) {
+        Some((bound, from)) => {
+            let [copied, prompt] = [bound.decode, bound.prompt].map(figure);
+            let s = if from == 1 { "" } else { "s" };
+            match from {
+                1 => writeln!(
+                    out,
+                    "  decode  copies these layers: {copied} tokens/s; computed here {computed}"
+                )?,
+                _ => writeln!(
+                    out,
+                    "  decode  this processor computes these layers: {computed} tokens/s; copied {copied}"
+                )?,
+            }
+            writeln!(out, "  prompt  copies them, as do all steps from {from} row{s} on: {prompt} tokens/s")?;
+        }
+        None => writeln!(
+            out,
+            "  decode  this processor computes these layers: {computed} tokens/s\n  prompt  the same, \
+             as all steps"
+        )?,
+    }
+    let (read, ops) = (host.memory_bytes / 1e9, figure(host.ops / 1e9));
+    writeln!(
+        out,
+        "          it reads {read:.1} GB/s of such weights and does {ops} giga-operations/s, \
+         measured now; {} of\n          the file are in memory besides (--op-offload-min-batch)",
+        binary(device.shared_bytes)
+    )
 }
 
 /// Contexts by cache type.

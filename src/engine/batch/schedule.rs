@@ -219,7 +219,7 @@ impl Batch {
                 task.seq.queued.len() == 1
                     && task.decoder.remaining() > 1
                     && task.seq.cached < self.engine.n_ctx()
-                    && self.runner.runs_ahead(&task.seq)
+                    && self.runner.runs_ahead(&task.seq, self.tasks.iter().filter(|t| t.is_running()).count())
             }
             _ => true,
         }

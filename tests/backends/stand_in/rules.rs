@@ -130,7 +130,10 @@ fn new_memory_holds_nothing_of_use_and_freed_memory_is_gone() {
 #[test]
 #[ignore = "runs where the driver is the stand-in"]
 fn launches_keep_to_the_limits_of_the_card() {
-    use CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED;
+    use CUfunction_attribute_enum::{
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED,
+        CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT as CARVEOUT,
+    };
     let refused = CUresult::CUDA_ERROR_INVALID_VALUE;
     for (ordinal, most) in [(0, 227 << 10), (1, 99 << 10)] {
         let context = Context::of(ordinal);
@@ -141,6 +144,8 @@ fn launches_keep_to_the_limits_of_the_card() {
         unsafe {
             assert_eq!(cuFuncSetAttribute(kernel, SHARED, most + 16), refused);
             assert_eq!(cuFuncSetAttribute(kernel, SHARED, most), OK);
+            assert_eq!(cuFuncSetAttribute(kernel, CARVEOUT, 101), refused, "percent");
+            assert_eq!(cuFuncSetAttribute(kernel, CARVEOUT, 100), OK);
         }
         assert_eq!(context.launch(kernel, 1, 256, (48 << 10) + 16), OK);
         assert_eq!(context.launch(kernel, 0, 256, 0), refused, "no blocks");

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use sterna::backend::Backend;
-use sterna::backend::cuda::{Cuda, GpuLayers, Streaming};
+use sterna::backend::cpu::Cpu;
+use sterna::backend::cuda::{Cuda, GpuLayers, MinBatch, Streaming};
 use support::case::model::{Model, SMALL};
 use support::case::{limits, shuffled_pages, windowed_limits, windowed_pages};
 
@@ -41,6 +42,38 @@ fn child_streamed_layers_are_the_bits_of_layers_on_the_card() {
 fn on_the_stand_in_streamed_layers_are_the_bits_of_layers_on_the_card() {
     for settings in ["card=h100 seed=2", "card=rtx-3060 prompt"] {
         tests(settings, "stand_in::streamed::child_streamed", 1);
+    }
+}
+
+/// Steps of both kinds, recorded, leave what the stages leave one by one.
+#[test]
+#[ignore = "runs where the driver is the stand-in"]
+fn child_beside_a_processor_steps_leave_what_their_stages_leave() {
+    for (model, resident) in [
+        (Model { n_layers: 4, ..SMALL }, 1),
+        (Model { n_layers: 3, weights: "q8_0", kv: "turboquant", ..SMALL }, 0),
+    ] {
+        let windowed = model.kv == "turboquant";
+        let limits = if windowed { windowed_limits(70, 1, 2) } else { limits(70, 1, 2) };
+        let pages = if windowed { windowed_pages(1, 2) } else { shuffled_pages(1, 2) };
+        let (case, _) = model.case("a small model", limits);
+        for min_batch in [MinBatch::Rows(5), MinBatch::Rows(10), MinBatch::Never] {
+            let beside = || -> Box<dyn Backend> {
+                let some = Streaming { min_batch, ..Streaming::new(GpuLayers::Count(resident), 2) };
+                let cuda = Cuda::on(card(0)).streamed(Some(some));
+                Box::new(cuda.beside(|| Ok(Box::new(Cpu::new(2)?))))
+            };
+            let want = everything_on(beside(), &case, &pages, true);
+            assert!(want.len() > 1000 && want.iter().any(|bits| *bits != 0));
+            assert!(everything_on(beside(), &case, &pages, false) == want, "{model:?}, {min_batch:?}");
+        }
+    }
+}
+
+#[test]
+fn on_the_stand_in_steps_beside_a_processor_leave_what_their_stages_leave() {
+    for settings in ["card=h100 seed=2", "card=rtx-3060 prompt"] {
+        tests(settings, "stand_in::streamed::child_beside", 1);
     }
 }
 
@@ -179,6 +212,20 @@ fn layers_that_stay_are_chosen_and_said() {
         assert!(passed && !said.contains("layers stay"), "{backend} {layers}: {said}");
         assert!(said.contains(device), "{backend} {layers}: {said}");
     }
+    // Who computes the layers that are left, in which steps.
+    for (min_batch, want) in [
+        ("1", "MB) are copied to it in every step, through "),
+        ("4", "MB) are copied to it in steps of 4 rows and more, through "),
+        ("off", "MB) never are: the processor computes with them"),
+        ("auto", " (measured: "),
+    ] {
+        let (passed, said) =
+            run("cuda", &["-ngl", "0", "--stream-slots", "1", "--op-offload-min-batch", min_batch]);
+        let stay = said.contains("warning: 0 of ") && said.contains(want);
+        assert!(passed && stay, "{min_batch}: {said}");
+    }
+    let (passed, said) = run("cuda", &["-ngl", "0", "--op-offload-min-batch", "0"]);
+    assert!(!passed && said.contains("want auto, off or a number of rows from 1 on"), "{said}");
     for (backend, layers, want) in [
         ("cpu", "1", "--gpu-layers: an option of cuda and cuda-simt alone"),
         ("cuda", "some", "--gpu-layers: want all, auto or a number of layers, got `some`"),
@@ -195,7 +242,7 @@ fn faults_of_streams_end_the_run_and_leave_nothing_behind() {
     if !has_demo() {
         return;
     }
-    let run = |settings: &str| greedy(settings, "cuda", &["-ngl", "0"]);
+    let run = |settings: &str| greedy(settings, "cuda", &["-ngl", "0", "--op-offload-min-batch", "1"]);
     for (settings, call) in [
         ("refuse=cuMemHostAlloc@2", "cuMemHostAlloc"),
         ("pinned=16", "cuMemHostAlloc"),
@@ -213,6 +260,25 @@ fn faults_of_streams_end_the_run_and_leave_nothing_behind() {
             let want = "bytes of page-locked memory for streamed layers: CUDA_ERROR_OUT_OF_MEMORY; more ";
             assert!(said.contains(want) && said.contains("--gpu-layers"), "{settings}: {said}");
         }
+    }
+}
+
+/// The same where the processor takes part in every step: what comes down, and what goes up.
+#[test]
+fn faults_beside_a_processor_end_the_run_and_leave_nothing_behind() {
+    if !has_demo() {
+        return;
+    }
+    for (settings, call) in [
+        ("refuse=cuMemcpyDtoHAsync_v2@1", "cuMemcpyDtoHAsync"),
+        ("refuse=cuMemcpyDtoHAsync_v2@30", "cuMemcpyDtoHAsync"),
+        ("refuse=cuMemcpyHtoDAsync_v2@60", "cuMemcpyHtoDAsync"),
+        ("refuse=cuGraphLaunch@7", "cuGraphLaunch"),
+    ] {
+        let said =
+            greedy(settings, "cuda", &["-ngl", "0", "--op-offload-min-batch", "off"]).expect_err(settings);
+        assert!(said.contains(call) && !said.contains("panicked"), "{settings}: {said}");
+        assert!(!said.contains("left behind"), "{settings}: {said}");
     }
 }
 

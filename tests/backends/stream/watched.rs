@@ -24,6 +24,12 @@ pub struct Watch {
     pub no_ring: AtomicBool,
     /// The copy that fails, counted from 1, and no other; 0 for none.
     pub fails: AtomicU32,
+    /// The read and the write that fail, likewise.
+    pub reads_until: AtomicU32,
+    pub writes_until: AtomicU32,
+    /// Copies that were queued, and how long each takes at least.
+    pub copies: AtomicU64,
+    pub copy_nanoseconds: u64,
 }
 
 /// CUDA kernels on the processor, watched.
@@ -35,6 +41,11 @@ pub struct Watched {
 impl Watched {
     pub fn new(on: Simt, watch: &Arc<Watch>) -> Self {
         Self { on, watch: Arc::clone(watch) }
+    }
+
+    /// Whether this is the call that fails.
+    fn is_last(until: &AtomicU32) -> bool {
+        until.load(Ordering::Relaxed) > 0 && until.fetch_sub(1, Ordering::Relaxed) == 1
     }
 
     fn failed(call: &'static str, detail: &str) -> BackendError {
@@ -71,10 +82,16 @@ impl Driver for Watched {
     }
 
     fn write(&mut self, to: Address, bytes: &[u8]) -> Done {
+        if Self::is_last(&self.watch.writes_until) {
+            return Err(Self::failed("write", "failed once"));
+        }
         self.on.write(to, bytes)
     }
 
     fn read(&mut self, from: Address, out: &mut [u8]) -> Done {
+        if Self::is_last(&self.watch.reads_until) {
+            return Err(Self::failed("read", "failed once"));
+        }
         self.on.read(from, out)
     }
 
@@ -131,9 +148,9 @@ impl Driver for Watched {
     }
 
     fn copy_ahead(&mut self, ring: Ring, slot: usize, to: Address, from: Range<u64>) -> Done {
-        if self.watch.fails.load(Ordering::Relaxed) > 0
-            && self.watch.fails.fetch_sub(1, Ordering::Relaxed) == 1
-        {
+        self.watch.copies.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(std::time::Duration::from_nanos(self.watch.copy_nanoseconds));
+        if Self::is_last(&self.watch.fails) {
             return Err(Self::failed("copy_ahead", "failed once"));
         }
         self.on.copy_ahead(ring, slot, to, from)

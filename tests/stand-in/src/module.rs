@@ -214,6 +214,11 @@ calls! {
         let most = driver.cards[card].spec.block_shared_bytes;
         let function = driver.functions.get(function, card)?;
         let dynamic = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // In percent, or as the driver likes it. A hint, which changes no result.
+        if which == CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT {
+            let percent = (-1..=100).contains(&value);
+            return if percent { Ok(()) } else { Err(CUresult::CUDA_ERROR_INVALID_VALUE) };
+        }
         let value = u32::try_from(value).ok().filter(|value| value + function.static_shared_bytes() <= most);
         match value.filter(|_| which == dynamic) {
             Some(value) => function.shared_bytes = value,

@@ -110,6 +110,7 @@ impl Found {
     fn new(function: sys::CUfunction, about: &About) -> Result<Self, BackendError> {
         use sys::CUfunction_attribute_enum::{
             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST,
+            CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT as CARVEOUT,
             CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as OWN,
         };
         // SAFETY: the kernel belongs to a loaded module.
@@ -117,6 +118,11 @@ impl Found {
         let bytes = about.limits.shared_bytes as i32 - own.called("cuFuncGetAttribute")?;
         // SAFETY: as above.
         unsafe { result::function::set_function_attribute(function, MOST, bytes) }
+            .called("cuFuncSetAttribute")?;
+        // The same division of a multiprocessor's memory for all kernels, as much of it shared as can be: two
+        // kernels are on a multiprocessor at a time only if they want the same.
+        // SAFETY: as above.
+        unsafe { result::function::set_function_attribute(function, CARVEOUT, 100) }
             .called("cuFuncSetAttribute")?;
         // The driver has had this call since CUDA 12.4.
         if about.driver < (12, 4) {

@@ -1,0 +1,107 @@
+//! Steps in which the processor computes the stages whose matrices are not on the card.
+
+use std::ops::Range;
+
+use super::{Compiled, Variant};
+use crate::backend::BackendError;
+use crate::backend::cuda::driver::Driver;
+use crate::backend::cuda::host::{OnCard, Piece};
+use crate::backend::cuda::memory::Memory;
+use crate::clock::Instant;
+use crate::program::Buf;
+
+impl Compiled {
+    /// Whether a run of so many rows waits for the processor.
+    pub fn waits(&self, rows: usize) -> bool {
+        self.host.as_ref().is_some_and(|host| host.takes(rows))
+    }
+
+    /// Brings a buffer to the card, where the newest values are not there, for it to be read or written.
+    pub fn show(&mut self, driver: &mut dyn Driver, b: Buf) -> Result<(), BackendError> {
+        let Self { program: p, memory: Memory { bufs, .. }, host, .. } = self;
+        let Some(host) = host else { return Ok(()) };
+        host.show(driver, OnCard { p, bufs }, b)
+    }
+
+    /// Takes note that a buffer was written.
+    pub fn overwritten(&mut self, b: Buf) {
+        self.host.iter_mut().for_each(|host| host.overwritten(b));
+    }
+
+    /// Brings to the card what some stages read there.
+    pub(super) fn before_card(
+        &mut self,
+        driver: &mut dyn Driver,
+        stages: Range<usize>,
+        n: usize,
+    ) -> Result<(), BackendError> {
+        let Self { program: p, memory: Memory { bufs, .. }, host, .. } = self;
+        let Some(host) = host else { return Ok(()) };
+        host.before_card(driver, OnCard { p, bufs }, stages, n)
+    }
+
+    /// Runs all stages for `n` rows, those that it can on the processor.
+    pub(super) fn run_with_host(
+        &mut self,
+        driver: &mut dyn Driver,
+        variant: usize,
+        n: usize,
+    ) -> Result<(), BackendError> {
+        let Self { program: p, memory: Memory { bufs, .. }, host: Some(host), pieces, variants, .. } = self
+        else {
+            unreachable!("a step that a processor computes")
+        };
+        let card = OnCard { p, bufs };
+        for (piece, recording) in pieces.iter().zip(&variants[variant].pieces) {
+            match (piece, recording) {
+                (Piece::Card(_, stages), Some(recording)) => {
+                    host.before_card(driver, card, stages.clone(), n)?;
+                    driver.replay(*recording)?;
+                }
+                (Piece::Host(stage), _) => host.run(driver, card, *stage, n)?,
+                (Piece::Card(..), None) => unreachable!("what the card runs is recorded"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one stage for `n` rows, on the processor if it can.
+    pub(super) fn run_stage_with_host(
+        &mut self,
+        driver: &mut dyn Driver,
+        variant: usize,
+        stage: usize,
+        n: usize,
+    ) -> Result<(), BackendError> {
+        let Self { program: p, memory: Memory { bufs, .. }, host: Some(host), variants, .. } = self else {
+            unreachable!("a step that a processor computes")
+        };
+        let Variant { launches, tails, .. } = &variants[variant];
+        let launches = if host.has(stage) {
+            host.run(driver, OnCard { p, bufs }, stage, n)?;
+            &tails[stage]
+        } else {
+            host.before_card(driver, OnCard { p, bufs }, stage..stage + 1, n)?;
+            &launches[stage]
+        };
+        launches.iter().try_for_each(|launch| driver.launch(launch))
+    }
+
+    /// The same for all stages, one by one, each with what the host waits for it.
+    pub(super) fn time_with_host(
+        &mut self,
+        driver: &mut dyn Driver,
+        variant: usize,
+        n: usize,
+    ) -> Result<(), BackendError> {
+        let mut nanoseconds = Vec::with_capacity(self.program.stages.len());
+        for stage in 0..self.program.stages.len() {
+            let start = Instant::now();
+            self.run_stage_with_host(driver, variant, stage, n)?;
+            driver.read(self.memory.clamped, &mut [0; 8])?;
+            nanoseconds.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        }
+        self.profile.iter_mut().for_each(|profile| profile.add(std::mem::take(&mut nanoseconds)));
+        Ok(())
+    }
+}

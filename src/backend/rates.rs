@@ -1,0 +1,290 @@
+//! How fast a model is whose weights are not all on a card: where the others are streamed to it in every
+//! step, and where the processor computes their layers. By formula from a machine's rates; what attention and
+//! the head take is not in it.
+//!
+//! A step of `n` rows reads each weight once. What is copied is copied while kernels run, so the longer of
+//! the two counts.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use ggml_types::HostTensor;
+
+use super::{Backend, BackendError, Exec};
+use crate::clock::Instant;
+use crate::program::{Linear, PageTable, Program, ProjAdd, Row, RowsOf, Step, Weight};
+
+/// What a processor moves and does in a second while it multiplies by weights in its memory, as measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HostRates {
+    /// Bytes of weights, in steps of a single row.
+    pub memory_bytes: f64,
+    /// Multiplications and additions, in steps of [`ROWS`](Self::ROWS) rows.
+    pub ops: f64,
+}
+
+impl HostRates {
+    /// Rows of the larger of the two steps that are measured.
+    pub const ROWS: usize = 8;
+    /// Bytes of weights that are measured with: more than caches hold.
+    const BYTES: usize = 64 << 20;
+
+    /// Of a step over so many bytes and weights, from the seconds of a single row and of more rows.
+    pub fn of(bytes: f64, weights: f64, one: f64, (rows, many): (usize, f64)) -> Self {
+        Self { memory_bytes: bytes / one, ops: 2.0 * weights * rows as f64 / many }
+    }
+
+    /// Measures a backend with matrices in the shapes of a program's first layers, whose values are made up.
+    ///
+    /// # Errors
+    /// What the backend says.
+    pub fn measure(backend: &mut dyn Backend, p: &Program) -> Result<Self, BackendError> {
+        let mut trial = Program::new("rates", p.limits);
+        (trial.limits.rows, trial.limits.outputs) = (Self::ROWS, Self::ROWS);
+        let (mut ids, mut bytes, mut weights) = (Vec::new(), 0, 0);
+        let layers = p.layers();
+        let matrices: Vec<Weight> = layers.iter().flat_map(|layer| layer.matrices.iter().copied()).collect();
+        let stages = layers.iter().flat_map(|layer| &p.stages[layer.stages.clone()]);
+        let linears = stages.flat_map(|(_, stage)| stage.linears().1);
+        for linear in linears.filter(|linear| matrices.contains(&linear.w)) {
+            let decl = p.weight_decl(linear.w);
+            let of_matrix = decl.ty.byte_len(decl.rows, decl.cols).unwrap_or(usize::MAX);
+            if !ids.is_empty() && bytes + of_matrix > Self::BYTES {
+                break;
+            }
+            // Scales of finite size, and codes that every type has.
+            let (name, ty, values) = (decl.name.clone(), decl.ty, Bytes::from(vec![0x15; of_matrix]));
+            let (rows, cols) = (decl.rows, decl.cols);
+            let w = trial.weight(name.clone(), ty, rows, cols);
+            ids.push(backend.upload(&HostTensor { name, ty, rows, cols, bytes: values })?);
+            let (y, x) = (trial.buf("y", RowsOf::Step, cols), trial.buf("x", RowsOf::Step, rows));
+            let w = Linear { w, bias: None, ..linear.clone() };
+            trial.push(ids.len().to_string(), ProjAdd { y, norm: None, w, post: None, x });
+            bytes += of_matrix;
+            weights += rows * cols;
+        }
+        let exec = backend.compile(&trial, &ids)?;
+        let stages = 0..trial.stages.len();
+        let rows = NoTokens::new(Self::ROWS);
+        let mut seconds = |n| rows.seconds(backend, exec, stages.clone(), n);
+        let (one, many) = (seconds(1)?, seconds(Self::ROWS)?);
+        Ok(Self::of(bytes as f64, weights as f64, one, (Self::ROWS, many)))
+    }
+}
+
+/// Rows of no sequence, for programs that neither embed tokens nor have caches. All of them ask for logits.
+pub struct NoTokens {
+    rows: Vec<Row>,
+    pages: PageTable,
+}
+
+impl NoTokens {
+    /// Steps of up to so many rows.
+    pub fn new(most: usize) -> Self {
+        let mut pages = PageTable::new(1, 1);
+        pages.seq_mut(0).push(0);
+        Self { rows: vec![Row { token: 0, pos: 0, seq: 0, logits: true }; most], pages }
+    }
+
+    /// A step of so many.
+    pub fn step(&self, n: usize) -> Step<'_> {
+        Step { rows: &self.rows[..n], pages: &self.pages, sampling: &[] }
+    }
+
+    /// What some stages take for so many rows, at best: the first run is for what is done once.
+    pub fn seconds(
+        &self,
+        backend: &mut dyn Backend,
+        exec: Exec,
+        stages: Range<usize>,
+        n: usize,
+    ) -> Result<f64, BackendError> {
+        let mut least = f64::INFINITY;
+        for i in 0..3 {
+            let start = Instant::now();
+            backend.run_stages(exec, stages.clone(), &self.step(n))?;
+            // A clock may have coarse ticks.
+            let taken = start.elapsed().as_secs_f64().max(1e-9);
+            least = if i > 0 { least.min(taken) } else { least };
+        }
+        Ok(least)
+    }
+}
+
+/// Bytes and operations that a machine moves and does in a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Bytes from page-locked memory of the host to the card: 24.7e9 over PCIe 4.0 x16, 56.3e9 over 5.0.
+    pub link: f64,
+    /// Bytes that the card reads of its own memory.
+    pub card_memory: f64,
+    /// Bytes that the processor reads of the host's.
+    pub host_memory: f64,
+    /// Multiplications and additions of the card, at the precision of the model's products.
+    pub card_ops: f64,
+    /// The same of the processor.
+    pub host_ops: f64,
+    /// Seconds until a few bytes of the card's are at the processor, or the reverse.
+    pub wait: f64,
+}
+
+/// The matrices that every step multiplies by, besides the head.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Matrices {
+    /// Their bytes.
+    pub bytes: f64,
+    /// How many weights they have; each is a multiplication and an addition a row.
+    pub weights: f64,
+    /// The share that is on the card, 0 to 1.
+    pub resident: f64,
+    /// How often a step passes between the card and the processor, where this one computes the others.
+    pub waits: usize,
+}
+
+/// Who computes the layers whose weights are not on the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The card, to which they are streamed.
+    Stream,
+    /// The processor.
+    Cpu,
+}
+
+impl Rates {
+    /// Seconds of a step of so many rows.
+    pub fn seconds(&self, way: Way, m: &Matrices, rows: usize) -> f64 {
+        let ops = 2.0 * m.weights * rows as f64;
+        let on_card = m.bytes / self.card_memory + ops / self.card_ops;
+        let elsewhere = 1.0 - m.resident;
+        match way {
+            Way::Stream => (elsewhere * m.bytes / self.link).max(on_card),
+            Way::Cpu => {
+                let of_host = (m.bytes / self.host_memory).max(ops / self.host_ops);
+                m.resident * on_card + elsewhere * of_host + m.waits as f64 * self.wait
+            }
+        }
+    }
+
+    /// The faster way for steps of so many rows, and their rows a second: single rows, or one for each of the
+    /// sequences that decode together, and the chunks of a prompt.
+    pub fn best(&self, m: &Matrices, rows: usize) -> (Way, f64) {
+        let [stream, cpu] = [Way::Stream, Way::Cpu].map(|way| rows as f64 / self.seconds(way, m, rows));
+        if stream >= cpu { (Way::Stream, stream) } else { (Way::Cpu, cpu) }
+    }
+
+    /// The fewest rows for which streaming is at least as fast, if there are such steps of up to `most` rows.
+    pub fn break_even(&self, m: &Matrices, most: usize) -> Option<usize> {
+        first(most, |rows| self.seconds(Way::Stream, m, rows) <= self.seconds(Way::Cpu, m, rows))
+    }
+
+    /// The fewest rows behind whose products the copies are hidden, if there are such steps of up to `most`
+    /// rows: longer chunks of a prompt gain nothing.
+    pub fn hidden(&self, m: &Matrices, most: usize) -> Option<usize> {
+        let resident = Matrices { resident: 1.0, ..*m };
+        let whole = |rows| self.seconds(Way::Stream, &resident, rows);
+        first(most, |rows| self.seconds(Way::Stream, m, rows) <= whole(rows))
+    }
+}
+
+/// The least of `1..=most` for which something holds that holds for all larger ones.
+fn first(most: usize, holds: impl Fn(usize) -> bool) -> Option<usize> {
+    let (mut low, mut high) = (1, most + 1);
+    while low < high {
+        let middle = low.midpoint(high);
+        if holds(middle) { high = middle } else { low = middle + 1 }
+    }
+    (low <= most).then_some(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PCIE_4: f64 = 24.7e9;
+    const PCIE_5: f64 = 56.3e9;
+
+    /// An RTX 5080 with 200 tera-operations a second of int8, beside a processor with 1.
+    fn rates(link: f64, host_memory: f64) -> Rates {
+        Rates { link, card_memory: 960e9, host_memory, card_ops: 200e12, host_ops: 1e12, wait: 0.0 }
+    }
+
+    /// Four weights a byte.
+    fn ternary(bytes: f64, resident: f64) -> Matrices {
+        Matrices { bytes, weights: 4.0 * bytes, resident, waits: 0 }
+    }
+
+    fn near(got: f64, want: f64) -> bool {
+        // The table rounds to two figures, from rates that it rounds too.
+        (got / want - 1.0).abs() < 0.04
+    }
+
+    /// Llama 3 70B of 17.1 GB on a card of 16 GB, where 5.9 GB have no room.
+    #[test]
+    fn single_rows_are_bound_by_what_is_not_on_the_card() {
+        let m = ternary(17.1e9, 1.0 - 5.9 / 17.1);
+        for (way, link, host_memory, want) in [
+            (Way::Stream, PCIE_4, 60e9, 4.3),
+            (Way::Stream, PCIE_5, 60e9, 9.6),
+            (Way::Cpu, PCIE_4, 60e9, 9.0),
+            (Way::Cpu, PCIE_4, 80e9, 11.5),
+        ] {
+            let got = 1.0 / rates(link, host_memory).seconds(way, &m, 1);
+            assert!(near(got, want), "{way:?} {link:e} {host_memory:e}: {got}, want {want}");
+        }
+        assert_eq!(rates(PCIE_4, 60e9).best(&m, 1).0, Way::Cpu);
+        assert_eq!(rates(PCIE_5, 30e9).best(&m, 1).0, Way::Stream);
+        assert_eq!(rates(PCIE_4, 60e9).best(&m, 512).0, Way::Stream);
+    }
+
+    #[test]
+    fn all_layers_streamed_one_by_one() {
+        for (bytes, want) in [(0.52e9, [48.0, 107.0]), (1.62e9, [15.0, 35.0])] {
+            for (link, want) in [PCIE_4, PCIE_5].into_iter().zip(want) {
+                let got = 1.0 / rates(link, 60e9).seconds(Way::Stream, &ternary(bytes, 0.0), 1);
+                assert!(near(got, want), "{bytes:e} {link:e}: {got}, want {want}");
+            }
+        }
+    }
+
+    /// From a few rows on at 2 bits, and 8 times as many at 16.
+    #[test]
+    fn more_rows_than_a_few_are_streamed() {
+        let m = ternary(17.1e9, 0.0);
+        let of = |host_ops: f64, link: f64, m: &Matrices| {
+            Rates { host_ops, ..rates(link, 60e9) }.break_even(m, 4096)
+        };
+        assert_eq!(of(1e12, PCIE_4, &m), Some(6));
+        assert_eq!(of(1e12, PCIE_5, &m), Some(3));
+        assert_eq!(of(0.2e12, PCIE_4, &m), Some(2));
+        assert_eq!(of(1e9, PCIE_4, &m), Some(1));
+        let halves = Matrices { weights: m.bytes / 2.0, ..m };
+        assert_eq!(of(1e12, PCIE_4, &halves), Some(41));
+        assert_eq!(of(1e18, PCIE_4, &m), None, "a processor that is faster than the link is never passed");
+    }
+
+    /// 80 layers whose queries and sums pass between the two: at 20 microseconds each 3 ms of a token.
+    #[test]
+    fn what_passes_between_card_and_processor_takes_time() {
+        let m = Matrices { waits: 160, ..ternary(17.1e9, 0.5) };
+        let quick = rates(PCIE_4, 60e9);
+        let slow = Rates { wait: 20e-6, ..quick };
+        let seconds = |rates: &Rates, way| rates.seconds(way, &m, 1);
+        assert!(near(seconds(&slow, Way::Cpu) - seconds(&quick, Way::Cpu), 3.2e-3));
+        assert_eq!(seconds(&slow, Way::Stream), seconds(&quick, Way::Stream));
+    }
+
+    #[test]
+    fn long_chunks_of_prompts_hide_the_copies() {
+        for (card_ops, link, want) in [
+            (200e12, PCIE_4, 1000.0),
+            (200e12, PCIE_5, 450.0),
+            (60e12, PCIE_4, 300.0),
+            (60e12, PCIE_5, 130.0),
+        ] {
+            let rates = Rates { card_ops, ..rates(link, 60e9) };
+            let got = rates.hidden(&ternary(1.62e9, 0.0), 1 << 16).expect("some") as f64;
+            // The card also reads its own memory, which the table leaves out.
+            assert!((0.92..1.03).contains(&(got / want)), "{card_ops:e} {link:e}: {got}, want {want}");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Layers whose weights a card has no room for, computed by the processor in steps of few rows: what the card
+//! computes, but for the last bits of sums, in any mixture with steps that copy them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sterna::backend::cpu::Cpu;
+use sterna::backend::cuda::driver::{Driver, simt::Simt};
+use sterna::backend::cuda::{Cuda, GpuLayers, MinBatch, Overrides, Profiling, Streaming};
+use sterna::backend::{Backend, DeviceOptions, Plan, open_on};
+use sterna::program::{PageTable, Row, Sampling, Stage, Step};
+use support::case::model::{MIXTURE, Model, SMALL};
+use support::case::{Case, Running, limits, shuffled_pages, windowed_limits, windowed_pages};
+
+use super::split::{By, everything, everything_of, of_model};
+use super::stage_diff::{first_difference, prompt};
+use super::stream::watched::{Watch, Watched};
+
+/// With `n` layers on the card, two slots, and so many rows from which on layers are copied.
+fn with(n: usize, min_batch: MinBatch) -> Streaming {
+    Streaming { min_batch, ..Streaming::new(GpuLayers::Count(n), 2) }
+}
+
+fn on(driver: impl Driver, streaming: Streaming) -> Box<dyn Backend> {
+    let cuda = Cuda::on(Box::new(driver)).streamed(Some(streaming));
+    Box::new(cuda.beside(|| Ok(Box::new(Cpu::new(2)?))))
+}
+
+fn resident() -> Box<dyn Backend> {
+    Box::new(Cuda::on(Box::new(Simt::new(1, 0))))
+}
+
+/// Codes, blocks and plain elements in the cache; layers that kernels have together and not; norms of heads;
+/// experts; layers all streamed, and some.
+const MODELS: [Model; 9] = [
+    Model { n_layers: 3, ..SMALL },
+    Model { n_layers: 3, head_norms: true, ..SMALL },
+    Model { n_layers: 3, kv: "turboquant", ..SMALL },
+    Model { n_layers: 4, kv: "q8_0", ..SMALL },
+    Model { n_layers: 3, weights: "q8_0", kv: "f32", ..SMALL },
+    Model { n_layers: 3, weights: "q4_0", other: Some("q8_0"), head_norms: true, ..SMALL },
+    Model { n_layers: 3, weights: "f16", kv: "f32", ..SMALL },
+    Model { n_layers: 3, ..MIXTURE },
+    Model { n_layers: 3, weights: "q8_0", other: Some("f16"), kv: "f32", ..MIXTURE },
+];
+
+/// What the CPU and the CUDA kernels may differ by, as in `stage_diff`: a few int8 roundings that flip where
+/// a norm differs in its last bit, and otherwise roundings of floats. Caches are the card's on both sides, of
+/// keys that differ by no more; there the rounding to a half may flip, by 5e-4 of it, or a code.
+fn tolerance(model: &Model) -> f32 {
+    match model.kv {
+        "f32" if model.weights != "i2_s" => 1e-5,
+        "f16" | "f32" => 2e-3,
+        _ => 0.03,
+    }
+}
+
+fn case_of(model: &Model) -> (Case, PageTable) {
+    match model.kv {
+        "turboquant" => (model.case("a small model", windowed_limits(70, 1, 2)).0, windowed_pages(1, 2)),
+        _ => (model.case("a small model", limits(70, 1, 2)).0, shuffled_pages(1, 2)),
+    }
+}
+
+/// Stage by stage from the same buffers.
+#[test]
+fn every_stage_computes_what_the_card_does() {
+    for model in MODELS {
+        let (case, pages) = case_of(&model);
+        for (layers, n, seed) in [(0, 1, 0), (1, 5, 3), (0, 70, 0)] {
+            let mut whole = resident();
+            let mut beside = on(Simt::new(1, seed), with(layers, MinBatch::Never));
+            let mut both = [case.on(&mut *whole), case.on(&mut *beside)];
+            let found = first_difference(&case, &pages, &prompt(n), tolerance(&model), &mut both);
+            assert_eq!(found, None, "{model:?}, {layers} layers on the card, {n} rows, order {seed}");
+        }
+    }
+}
+
+/// Steps that copy, and steps that the processor computes, of prompts beside decoding and of steps that are
+/// fed what was picked: recorded pieces leave what the stages leave one by one, to the bit, in whatever order
+/// a card runs what is not ordered.
+#[test]
+fn steps_of_both_kinds_follow_each_other() {
+    for (at, model) in MODELS.into_iter().enumerate() {
+        let (case, pages) = of_model(model);
+        let layers = at % 2;
+        let run = |seed, min_batch, by| {
+            everything(&case, &pages, &mut *on(Simt::new(1, seed), with(layers, min_batch)), by)
+        };
+        // 71 rows, 10, and then 2 each.
+        for min_batch in [MinBatch::Rows(5), if layers == 0 { MinBatch::Rows(11) } else { MinBatch::Never }] {
+            let want = run(0, min_batch, By::Stage);
+            assert!(run(5, min_batch, By::Step) == want, "{model:?}, {layers} on the card, {min_batch:?}");
+        }
+        // What is always copied has the bits of a model that is on the card.
+        if at < 3 {
+            let want = everything(&case, &pages, &mut *resident(), By::Step);
+            assert!(run(2, MinBatch::Rows(1), By::Step) == want, "{model:?}");
+        }
+    }
+}
+
+/// Logits of a text that is read in a step that copies and then written in steps of one row and more.
+fn logits(case: &Case, pages: &PageTable, backend: &mut dyn Backend) -> Vec<Vec<f32>> {
+    let logits = case.p.buf_named("logits").expect("a model has logits");
+    let mut running = case.on(backend);
+    let (mut pos, mut all) = (0, Vec::new());
+    for n in [40, 1, 1, 3, 20, 1] {
+        let row = |at: u32| Row { token: at * 37 % 300, pos: at, seq: 0, logits: at + 1 == pos + n };
+        let rows: Vec<Row> = (pos..pos + n).map(row).collect();
+        let step = Step { rows: &rows, pages, sampling: &[Some(Sampling::GREEDY)] };
+        running.backend.run(running.exec, &step).expect("a run");
+        all.push(running.read(logits, 1));
+        pos += n;
+    }
+    all
+}
+
+/// Behind all layers, differences have grown, and are still small beside the logits: an int8 rounding that
+/// flips in one layer is an input of the next.
+#[test]
+fn logits_are_those_of_a_model_on_the_card() {
+    let ways = [(0, MinBatch::Rows(4)), (1, MinBatch::Rows(2)), (0, MinBatch::Never)];
+    for (model, (layers, min_batch)) in MODELS.into_iter().zip(ways.into_iter().cycle()) {
+        let (case, pages) = case_of(&model);
+        let want = logits(&case, &pages, &mut *resident());
+        let got = logits(&case, &pages, &mut *on(Simt::new(1, 3), with(layers, min_batch)));
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            let largest = want.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
+            let most = got.iter().zip(want).fold(0.0_f32, |max, (x, y)| max.max((x - y).abs()));
+            assert!(most <= 10.0 * tolerance(&model) * largest, "{model:?} {min_batch:?} {i}: {most}");
+        }
+    }
+}
+
+/// The bytes that a driver is asked for are those of the plan, and none where nothing is ever copied.
+#[test]
+fn memory_is_what_the_plan_says() {
+    let (case, pages) = of_model(Model { n_layers: 5, weights: "q8_0", ..SMALL });
+    let linear = |rows: u64, cols: u64| rows * cols / 32 * 34;
+    let layer = 2 * linear(256, 256) + 2 * linear(64, 256) + 2 * linear(384, 256) + linear(256, 384);
+    for (min_batch, rows, copied) in [
+        (MinBatch::Rows(1), 0, true),
+        (MinBatch::Rows(6), 5, true),
+        (MinBatch::Auto, 64, true),
+        (MinBatch::Never, 80, false),
+    ] {
+        let watch = Arc::new(Watch::default());
+        let mut backend = on(Watched::new(Simt::new(1, 0), &watch), with(1, min_batch));
+        let plan = backend.plan(&case.p).expect("a plan");
+        let whole = resident().plan(&case.p).expect("a plan");
+        let slots = if copied { 2 } else { 0 };
+        assert_eq!(plan.weights_bytes, whole.weights_bytes - (4 - slots) * layer, "{min_batch:?}");
+        assert_eq!(plan.bufs_bytes, whole.bufs_bytes + 2 * rows * 64 * 4, "keys and values of {min_batch:?}");
+        assert_eq!(plan.host_bytes, if copied { 4 * layer } else { 0 });
+        let shared = backend.memory(&case.p).expect("a plan")[0].shared_bytes;
+        assert_eq!(shared, if rows > 0 { 4 * layer } else { 0 }, "{min_batch:?}");
+        let mut running = case.on(&mut *backend);
+        let Plan { weights_bytes, kv_bytes, bufs_bytes, host_bytes, .. } = plan;
+        let taken = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        for _ in 0..2 {
+            assert_eq!(taken(&watch.card), weights_bytes + kv_bytes + bufs_bytes, "{min_batch:?}");
+            assert_eq!(taken(&watch.host), host_bytes);
+            everything_of(&mut running, &case, &pages, By::Step);
+        }
+    }
+}
+
+fn step_of(running: &mut Running<'_>, pages: &PageTable, pos: u32, n: u32) -> Result<(), String> {
+    let rows: Vec<Row> =
+        (pos..pos + n).map(|pos| Row { token: 3, pos, seq: 0, logits: pos % 2 == 0 }).collect();
+    let step = Step { rows: &rows, pages, sampling: &[] };
+    running.backend.run(running.exec, &step).map_err(|err| err.to_string())
+}
+
+/// No copy is queued for a step that the processor computes; those that wait behind the last step that
+/// copied are there for the next one.
+#[test]
+fn nothing_is_copied_where_the_processor_computes() {
+    let (case, pages) = of_model(Model { n_layers: 5, ..SMALL });
+    let watch = Arc::new(Watch::default());
+    let mut backend = on(Watched::new(Simt::new(1, 0), &watch), with(0, MinBatch::Rows(4)));
+    let mut running = case.on(&mut *backend);
+    let mut copies = 0;
+    let mut pos = 0;
+    // Two layers are there when a program is compiled; a step that copies leaves two for the next one.
+    for (n, want) in [(1, 2), (3, 0), (20, 5), (2, 0), (1, 0), (4, 5), (3, 0), (5, 5)] {
+        step_of(&mut running, &pages, pos, n).expect("a run");
+        pos += n;
+        let all = watch.copies.load(Ordering::Relaxed);
+        assert_eq!(all - copies, want, "a step of {n} rows");
+        copies = all;
+    }
+    for n in [1, 3] {
+        assert!(!backend.returns_early(sterna::backend::Exec(0), n), "{n}");
+    }
+    assert!(backend.returns_early(sterna::backend::Exec(0), 4));
+}
+
+/// A call that fails in the middle of a step is an error that names it, and the next steps begin anew.
+#[test]
+fn faults_are_errors_that_say_what_failed() {
+    let (case, pages) = of_model(Model { n_layers: 3, ..SMALL });
+    let backend = |watch: &Arc<Watch>| on(Watched::new(Simt::new(1, 1), watch), with(0, MinBatch::Rows(5)));
+    let want = everything(&case, &pages, &mut *backend(&Arc::default()), By::Step);
+    // The residual stream of a layer, what attention has made, queries on their way up.
+    for (reads, writes, call) in
+        [(1, 0, "read"), (2, 0, "read"), (5, 0, "read"), (0, 4, "write"), (0, 9, "write")]
+    {
+        let watch = Arc::new(Watch::default());
+        let mut backend = backend(&watch);
+        let mut running = case.on(&mut *backend);
+        watch.reads_until.store(reads, Ordering::Relaxed);
+        watch.writes_until.store(writes, Ordering::Relaxed);
+        let said = (0..4).find_map(|pos| step_of(&mut running, &pages, pos, 2).err()).expect("an error");
+        assert!(said.contains(call) && said.contains("failed once"), "{said}");
+        let again = everything_of(&mut running, &case, &pages, By::Step);
+        assert!(again == want, "after {call} {reads} {writes}");
+    }
+    let no_threads = || {
+        let (backend, call, detail) = ("cpu", "starting a thread", "refused".to_owned());
+        Err(sterna::backend::BackendError::Device { backend, call, detail })
+    };
+    let cuda =
+        Cuda::on(Box::new(Simt::new(1, 0))).streamed(Some(with(0, MinBatch::Never))).beside(no_threads);
+    let mut backend: Box<dyn Backend> = Box::new(cuda);
+    let ids: Vec<_> = case.weights.iter().map(|w| backend.upload(w).expect("an upload")).collect();
+    let said = backend.compile(&case.p, &ids).unwrap_err().to_string();
+    assert!(said.contains("backend cpu: starting a thread: refused"), "{said}");
+}
+
+/// Experts alone, as `--cpu-moe` has them: the rest of their layers is on the card.
+#[test]
+fn experts_alone_are_computed_by_the_processor() {
+    let (case, pages) = of_model(Model { n_layers: 4, weights: "q8_0", kv: "f32", ..MIXTURE });
+    let of_stage = |(_, stage): &(String, Stage)| match stage {
+        Stage::Experts(s) => s.experts.iter().flat_map(|e| [e.gate.w, e.up.w, e.down.w]).collect(),
+        _ => Vec::new(),
+    };
+    let names = case.p.stages.iter().flat_map(of_stage).map(|w| case.p.weight_decl(w).name.clone());
+    let pattern = format!("^({})$=CPU", names.collect::<Vec<_>>().join("|"));
+    let overrides = Overrides::parse(&pattern).expect("patterns");
+    let some = |min_batch| Streaming { overrides: overrides.clone(), ..with(9, min_batch) };
+    let want = everything(&case, &pages, &mut *resident(), By::Step);
+    assert!(everything(&case, &pages, &mut *on(Simt::new(1, 2), some(MinBatch::Rows(1))), By::Step) == want);
+    for min_batch in [MinBatch::Rows(8), MinBatch::Never] {
+        let mut beside = on(Simt::new(1, 2), some(min_batch));
+        // No keys and values pass between the two.
+        let plans = [&beside, &resident()].map(|backend| backend.plan(&case.p).expect("a plan").bufs_bytes);
+        assert_eq!(plans[0], plans[1]);
+        let by_step = everything(&case, &pages, &mut *beside, By::Step);
+        let by_stage = everything(&case, &pages, &mut *on(Simt::new(1, 0), some(min_batch)), By::Stage);
+        assert!(by_step == by_stage && by_step != want, "{min_batch:?}");
+        let mut whole = resident();
+        let mut both = [case.on(&mut *whole), case.on(&mut *beside)];
+        // Products of floats alone, and of few columns.
+        assert_eq!(first_difference(&case, &pages, &prompt(7), 1e-5, &mut both), None);
+    }
+}
+
+/// Each stage of both kinds of steps is timed.
+#[test]
+fn stages_are_timed() {
+    let (case, pages) = of_model(Model { n_layers: 3, ..SMALL });
+    for how in [Profiling::Stamps, Profiling::Events] {
+        let card = Cuda::on(Box::new(Simt::new(1, 0))).profiled(Some(how));
+        let card = card.streamed(Some(with(0, MinBatch::Rows(5)))).beside(|| Ok(Box::new(Cpu::new(1)?)));
+        let mut backend: Box<dyn Backend> = Box::new(card);
+        let mut running = case.on(&mut *backend);
+        everything_of(&mut running, &case, &pages, By::Step);
+        let exec = running.exec;
+        let times = backend.stage_times(exec).expect("they are timed");
+        assert!(times.iter().all(|time| time.calls == 7 && time.nanoseconds > 0), "{how:?}: {times:?}");
+    }
+}
+
+/// Two programs over the same weights run in turn.
+#[test]
+fn two_programs_share_the_weights() {
+    let (case, pages) = of_model(Model { n_layers: 4, ..SMALL });
+    let fresh = || on(Simt::new(1, 2), with(1, MinBatch::Rows(5)));
+    let want = everything(&case, &pages, &mut *fresh(), By::Step);
+    let mut backend = fresh();
+    let weights: Vec<_> = case.weights.iter().map(|w| backend.upload(w).expect("an upload")).collect();
+    let execs = [(); 2].map(|()| backend.compile(&case.p, &weights).expect("memory"));
+    for exec in execs {
+        let mut running = Running { p: &case.p, backend: &mut *backend, exec };
+        assert!(everything_of(&mut running, &case, &pages, By::Step) == want);
+    }
+}
+
+#[test]
+fn a_user_chooses_and_is_told() {
+    let (case, pages) = of_model(Model { n_layers: 5, ..SMALL });
+    let opened = |value: &str| {
+        let options = DeviceOptions::default().with("gpu_layers", "2").with("op_offload_min_batch", value);
+        open_on("cuda-simt", 1, &options)
+    };
+    for (value, want) in [
+        ("1", "are copied to it in every step, through 2 slots of "),
+        ("4", "are copied to it in steps of 4 rows and more, through 2 slots of "),
+        ("off", "never are: the processor computes with them"),
+    ] {
+        let mut backend = opened(value).expect("options");
+        case.on(&mut *backend);
+        let note = backend.note().expect("layers are streamed");
+        assert!(note.starts_with("2 of 5 layers stay on the card; the weights of the other 3 ("), "{note}");
+        assert!(note.contains(want) && (value == "1") != note.contains("processor"), "{note}");
+    }
+    // What was measured is said, whichever way it comes out, and steps run.
+    let mut backend = opened("auto").expect("options");
+    everything(&case, &pages, &mut *backend, By::Step);
+    let note = backend.note().expect("layers are streamed");
+    assert!(note.contains(" (measured: ") && note.contains(" ms to compute with them a row)"), "{note}");
+    for value in ["0", "few", "-1"] {
+        let said = opened(value).map(drop).unwrap_err().to_string();
+        assert!(said.contains("op_offload_min_batch: want auto, off or a number of rows"), "{said}");
+    }
+}
+
+/// A copy that is slow is worth avoiding in more steps than one that is fast, by what is measured here.
+#[test]
+fn what_is_measured_decides() {
+    let (case, _) = of_model(Model { n_layers: 5, ..SMALL });
+    let early = |nanoseconds| {
+        let watch = Arc::new(Watch { copy_nanoseconds: nanoseconds, ..Watch::default() });
+        let mut backend = on(Watched::new(Simt::new(1, 0), &watch), with(0, MinBatch::Auto));
+        let exec = case.on(&mut *backend).exec;
+        (1..=80).filter(|n| backend.returns_early(exec, *n)).min().expect("large steps are queued")
+    };
+    // A layer takes the processor no second, and no copy less than nothing.
+    assert_eq!(early(500_000_000), 65, "as far as it is looked for");
+    let quick = early(0);
+    assert!(quick <= 65, "{quick}");
+}
