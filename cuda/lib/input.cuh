@@ -106,15 +106,32 @@ struct RowPart {
     ) {
         if (norm.kind == NORM_NONE) return;
         each(part, cols, [&](uint32_t quad, uint32_t col) {
-            float w[4] = {}, b[4] = {};
+            float w[4] = {};
             if (col < cols) load_quad<Whole>(weight, col, cols, w);
-            if (col < cols && norm.bias) load_quad<Whole>(norm.bias, col, cols, b);
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++) {
-                float n = (x[quad][i] - row.mean) * row.factor * w[i];
-                x[quad][i] = norm.bias ? n + b[i] : n;
-            }
+            apply(row, norm, w, cols, quad, col);
         });
+    }
+
+    // The same with weights that have been loaded, of a row that is one part.
+    DEVICE void apply(const RowNorm& row, const NormParams& norm, const RowPart& weight, uint32_t cols) {
+        if (norm.kind == NORM_NONE) return;
+        each(0, cols, [&](uint32_t quad, uint32_t col) {
+            apply(row, norm, weight.x[quad], cols, quad, col);
+        });
+    }
+
+    // The same of a quad.
+    DEVICE void apply(
+        const RowNorm& row, const NormParams& norm, const float (&w)[4], uint32_t cols, uint32_t quad,
+        uint32_t col
+    ) {
+        float b[4] = {};
+        if (col < cols && norm.bias) load_quad<Whole>(norm.bias, col, cols, b);
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            float n = (x[quad][i] - row.mean) * row.factor * w[i];
+            x[quad][i] = norm.bias ? n + b[i] : n;
+        }
     }
 
     // The bits of the largest magnitude: as integers they have the order of floats, with NaN above all.
@@ -133,7 +150,7 @@ struct RowPart {
 // float products there are fewer registers to spare. And of a head. Where a block works on a row, they hold
 // T::kBlockQuads.
 template <class T>
-constexpr uint32_t kRowsQuads = 1;
+constexpr uint32_t kRowsQuads = T::kInts ? 1 : 2;
 constexpr uint32_t kMmaQuads = 1, kHeadQuads = 2;
 static_assert(RowPart<true, true, 7>::kCols == NORM_SHARED_COLS, "the host asks for less");
 

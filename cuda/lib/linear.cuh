@@ -10,7 +10,8 @@
 //   around(unit, slot, row, step_row)  what finish reads of memory, which may be on its way before y is there
 //   late(unit, slot, row, step_row)  the same, read when finish wants it
 //   finish(unit, slot, row, y, other, around) takes y = W n for a row of the step; `other` is that of the
-//   slot that lies half of the slots away. One lane a slot calls it, where the slot has a row
+//   slot that lies half of the slots away. One lane calls it for a slot that has a row and a row of the
+//   step, each lane for another row where there are several
 //
 // Blocks are persistent: at most two a multiprocessor, each with the input normed once. Loads run one batch
 // of kUnroll chunks ahead of the products, across rows, and the first batch is on its way before the previous
@@ -146,16 +147,16 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) now[u] = next[u];
             }
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                if (m >= static_cast<int>(n)) break;
-                typename T::Acc sum = reduce_lanes<Sum>(sums[m], static_cast<int>(lanes));
-                float y = finished<T>(task, at, sum, row_quants()[m], scale);
-                float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
-                if (sub != 0 || !at.exists()) continue;
-                task.finish(unit, slot, first + m, y, other,
-                    task.late(unit, slot, first + m, step.rows[first + m]));
-            }
+            // Lanes of a slot have the rows of the step in turn. What that takes is not held in registers
+            // while there are products.
+            uint32_t width = M == 1 ? lanes : recomputed(lanes), member = M == 1 ? sub : recomputed(sub);
+            typename T::Acc sum = reduce_each<Sum>(sums, static_cast<int>(width));
+            uint32_t m = M == 1 ? 0 : member * M >> in.lanes_log2;
+            float y = finished<T>(task, at, sum, row_quants()[m], scale);
+            float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
+            if ((member & (width / M - 1)) != 0 || m >= n || !at.exists()) continue;
+            task.finish(unit, slot, first + m, y, other,
+                task.late(unit, slot, first + m, step.rows[first + m]));
         }
         __syncthreads();
         if (M == 1 && first + 1 < n_rows) prefetch_norm<T::kBlockQuads>(in);

@@ -52,6 +52,25 @@ DEVICE V reduce_lanes(V x, int lanes) {
     return x;
 }
 
+// M of them over neighbouring `lanes` lanes, powers of two and no less lanes than M, each in the order of
+// reduce_lanes: lane m lanes / M, and those up to the next one's, has that of x[m].
+template <class Op, int M, class V>
+DEVICE V reduce_each(V (&x)[M], int lanes) {
+    int mask = lanes / 2;
+#pragma unroll
+    for (int n = M / 2; n > 0; n /= 2) {
+        bool upper = (threadIdx.x & mask) != 0;
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            V kept = upper ? x[i + n] : x[i], given = upper ? x[i] : x[i + n];
+            x[i] = Op::of(kept, shuffle_xor(given, mask));
+        }
+        mask /= 2;
+    }
+    for (; mask > 0; mask /= 2) x[0] = Op::of(x[0], shuffle_xor(x[0], mask));
+    return x[0];
+}
+
 // Over a warp, by the instructions that cards have for integers.
 template <class Op, class V>
 DEVICE V reduce_warp(V x) {

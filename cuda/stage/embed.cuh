@@ -1,7 +1,7 @@
 // Embed: x[r] = scale table[token[r]] (+ positions[pos[r]]). The token may be the one that `sample` picked
 // last for the sequence.
 //
-// A block owns one row of the step, a thread every EMBED_THREADS-th column. Reads one row of the table.
+// A thread owns a column of a row of the step: x = row, y = share of the columns. Reads one row of the table.
 // Blocks beyond the step's rows do nothing.
 #pragma once
 
@@ -10,16 +10,16 @@
 
 template <class T>
 DEVICE void embed(const EmbedParams& p) {
+    // The step's tables are there already.
+    bool of_step = blockIdx.x < p.step.counts->rows;
+    StepRow row = of_step ? p.step.rows[blockIdx.x] : StepRow{};
     let_next_kernel_start();
     wait_for_previous_kernel();
     prefetch_next(p.step);
-    if (blockIdx.x >= p.step.counts->rows) return;
-    StepRow row = p.step.rows[blockIdx.x];
+    uint32_t col = blockIdx.y * blockDim.x + threadIdx.x;
+    if (!of_step || col >= p.cols) return;
     uint32_t token = row.token == TOKEN_PICKED ? p.picked[row.seq] : row.token;
-    float* x = p.x + uint64_t(blockIdx.x) * p.cols;
-    for (uint32_t col = threadIdx.x; col < p.cols; col += blockDim.x) {
-        float value = T::value(p.table, token, col) * p.scale;
-        if (p.positions.data) value += F32::value(p.positions, row.pos, col);
-        x[col] = value;
-    }
+    float value = T::value(p.table, token, col) * p.scale;
+    if (p.positions.data) value += F32::value(p.positions, row.pos, col);
+    p.x[uint64_t(blockIdx.x) * p.cols + col] = value;
 }

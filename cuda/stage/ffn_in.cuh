@@ -14,18 +14,22 @@ DEVICE float activated(uint32_t act, float x) {
         // fmaxf drops NaN, which must stay.
         return x != x ? x : positive * positive;
     }
-    if (act == ACT_SILU) return x / (1.0f + expf(-x));
-    float u = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    // All others are x times a logistic function, which stands here once for all of them: kernels have many
+    // copies of it.
+    float by = -x;
+    if (act == ACT_CLAMPED_SWIGLU) by = -1.702f * x;
     // 0.5 (1 + tanh u) is the logistic function of 2 u.
-    return x / (1.0f + expf(-2.0f * u));
+    if (act == ACT_GELU_TANH) by = -2.0f * (0.7978845608028654f * (x + 0.044715f * x * x * x));
+    return x / (1.0f + expf(by));
 }
 
 // What a gate makes of what it multiplies. A clamp leaves NaN.
 DEVICE float gated(uint32_t act, float gate, float up) {
-    if (act != ACT_CLAMPED_SWIGLU) return up * activated(act, gate);
-    gate = gate > 7.0f ? 7.0f : gate;
-    up = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
-    return gate / (1.0f + expf(-1.702f * gate)) * (up + 1.0f);
+    if (act == ACT_CLAMPED_SWIGLU) {
+        gate = gate > 7.0f ? 7.0f : gate;
+        up = (up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up) + 1.0f;
+    }
+    return up * activated(act, gate);
 }
 
 struct FfnInTask {

@@ -6,62 +6,78 @@
 // products, without RoPE. Writes queries where they lie; keys and values as attn_in.cuh says.
 #include "../lib/input.cuh"
 
-// Element `elem` of a head, rotated.
-DEVICE float rotated(const RopeParams& rope, uint32_t pos, const float* head, uint32_t elem) {
-    if (elem >= 2 * rope.pairs) return head[elem];
-    uint32_t pair = rope.adjacent ? elem / 2 : elem % rope.pairs;
-    bool second = rope.adjacent ? elem % 2 == 1 : elem >= rope.pairs;
-    const float* cos_sin = rope.cos_sin + uint64_t(pos) * 2 * rope.pairs;
-    float cos = cos_sin[pair], sin = cos_sin[rope.pairs + pair];
-    float other = head[rope.adjacent ? elem ^ 1u : second ? pair : pair + rope.pairs];
-    return second ? other * sin + head[elem] * cos : head[elem] * cos - other * sin;
-}
+// Elements of a head that a lane writes at most: lane, lane + 32, and so on.
+constexpr uint32_t kElems = 4 * kHeadQuads;
 
 KERNEL(heads, HeadsParams, HEADS_THREADS) {
-    let_next_kernel_start();
-    wait_for_previous_kernel();
     uint32_t r = blockIdx.z, lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
     uint32_t at = blockIdx.x * (blockDim.x / kWarpSize) + warp,
         n_kv_heads = p.kv.n_kv_heads, head_dim = p.kv.head_dim;
-    if (r >= p.step.counts->rows || at >= p.n_heads + 2 * n_kv_heads) return;
+    bool exists = r < p.step.counts->rows && at < p.n_heads + 2 * n_kv_heads;
     bool of_queries = at < p.n_heads;
     // Of keys (0) or values (1).
     uint32_t part = !of_queries && at >= p.n_heads + n_kv_heads;
     uint32_t head = of_queries ? at : at - p.n_heads - part * n_kv_heads;
-    float* query = p.q + (uint64_t(r) * p.n_heads + head) * head_dim;
-    const float* from =
-        of_queries ? query : (part == 0 ? p.keys : p.values) + uint64_t(r) * p.pitch + head * head_dim;
-
     InputParams in = {};
     in.cols = head_dim;
     in.norm = of_queries ? p.q_norm : p.k_norm;
     if (part == 1) in.norm.kind = NORM_NONE;
-    RowPart<false, false, kHeadQuads> held;
+
+    // What does not depend on the products: the row's place, weights of the norm, cosines and sines.
+    StepRow row = exists ? p.step.rows[r] : StepRow{};
+    uint32_t page = exists && !of_queries && !p.raw ? page_of(p.step, row.seq, row.pos) : 0;
+    RowPart<false, false, kHeadQuads> held, weight;
+    if (exists && in.norm.kind != NORM_NONE) weight.load(in.norm.weight, head_dim, 0);
+    float cos[kElems] = {}, sin[kElems] = {};
+    const float* cos_sin = p.rope.cos_sin + uint64_t(row.pos) * 2 * p.rope.pairs;
+    uint32_t n_rotated = part == 1 ? 0 : 2 * p.rope.pairs;
+#pragma unroll
+    for (uint32_t j = 0; j < kElems; j++) {
+        uint32_t elem = lane + kWarpSize * j;
+        if (!exists || elem >= n_rotated) continue;
+        uint32_t pair = p.rope.adjacent ? elem / 2 : elem % p.rope.pairs;
+        cos[j] = cos_sin[pair];
+        sin[j] = cos_sin[p.rope.pairs + pair];
+    }
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    if (!exists) return;
+
+    float* query = p.q + (uint64_t(r) * p.n_heads + head) * head_dim;
+    const float* from =
+        of_queries ? query : (part == 0 ? p.keys : p.values) + uint64_t(r) * p.pitch + head * head_dim;
     RowNorm norm = row_norm(in, from, held);
-    held.apply(norm, in.norm, in.norm.weight, head_dim, 0);
+    held.apply(norm, in.norm, weight, head_dim);
     float* normed = reinterpret_cast<float*>(shared_memory()) + warp * head_dim;
     held.each(0, head_dim, [&](uint32_t quad, uint32_t elem) {
-        for (uint32_t i = 0; i < 4 && elem + i < head_dim; i++) normed[elem + i] = held.x[quad][i];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            if (elem + i < head_dim) normed[elem + i] = held.x[quad][i];
+        }
     });
     __syncwarp();
 
-    StepRow row = p.step.rows[r];
-    for (uint32_t elem = lane; elem < head_dim; elem += kWarpSize) {
-        float y = part == 1 ? normed[elem] : rotated(p.rope, row.pos, normed, elem);
+    uint8_t* to = kv_head(p.kv, page, part, head);
+    uint32_t place = row.pos % PAGE_POSITIONS * p.kv.stride;
+#pragma unroll
+    for (uint32_t j = 0; j < kElems; j++) {
+        uint32_t elem = lane + kWarpSize * j;
+        if (elem >= head_dim) continue;
+        float y = normed[elem];
+        if (elem < n_rotated) {
+            bool second = p.rope.adjacent ? elem % 2 == 1 : elem >= p.rope.pairs;
+            uint32_t away = second ? elem - p.rope.pairs : elem + p.rope.pairs;
+            float other = normed[p.rope.adjacent ? elem ^ 1u : away];
+            y = second ? other * sin[j] + y * cos[j] : y * cos[j] - other * sin[j];
+        }
         if (of_queries) {
             query[elem] = y;
-            continue;
-        }
-        if (p.raw) {
+        } else if (p.raw) {
             p.raw[((uint64_t(r) * 2 + part) * n_kv_heads + head) * head_dim + elem] = y;
-            continue;
-        }
-        uint8_t* page = kv_head(p.kv, page_of(p.step, row.seq, row.pos), part, head);
-        uint32_t place = row.pos % PAGE_POSITIONS * p.kv.stride + elem;
-        if (p.kv.elem_bytes == 2) {
-            reinterpret_cast<uint16_t*>(page)[place] = half_bits(y);
+        } else if (p.kv.elem_bytes == 2) {
+            reinterpret_cast<uint16_t*>(to)[place + elem] = half_bits(y);
         } else {
-            reinterpret_cast<float*>(page)[place] = y;
+            reinterpret_cast<float*>(to)[place + elem] = y;
         }
     }
 }

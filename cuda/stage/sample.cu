@@ -16,40 +16,46 @@
 DEVICE Candidate largest_below(
     const float* logits, uint32_t n_vocab, Candidate bound, uint32_t block, uint32_t blocks
 ) {
+    // So many are on their way at a time.
+    constexpr uint32_t kBatch = 8;
+    uint32_t stride = blocks * blockDim.x;
     Candidate best = 0;
-    for (uint32_t id = block * blockDim.x + threadIdx.x; id < n_vocab; id += blocks * blockDim.x) {
-        Candidate c = candidate(logits[id], id);
-        if (c < bound) best = Max::of(best, c);
+    for (uint32_t first = block * blockDim.x + threadIdx.x; first < n_vocab; first += kBatch * stride) {
+        float batch[kBatch];
+#pragma unroll
+        for (uint32_t i = 0; i < kBatch; i++)
+            batch[i] = first + i * stride < n_vocab ? logits[first + i * stride] : 0.0f;
+#pragma unroll
+        for (uint32_t i = 0; i < kBatch; i++) {
+            Candidate c = candidate(batch[i], first + i * stride);
+            if (first + i * stride < n_vocab && c < bound) best = Max::of(best, c);
+        }
     }
     return best;
 }
 
 // Where the host finds the token of a row, and where the next step does.
-DEVICE void keep(const SampleParams& p, uint32_t row, uint32_t token) {
+DEVICE void keep(const SampleParams& p, uint32_t row, uint32_t mailbox, uint32_t token) {
     p.tokens[row] = token;
-    uint32_t mailbox = p.sampling[row].mailbox;
     if (mailbox == NO_MAILBOX) return;
     p.picked[mailbox / MAILBOXES] = token;
     p.mailboxes[mailbox] = token;
 }
 
-DEVICE void greedy(const SampleParams& p, uint32_t row, const float* logits) {
+DEVICE void greedy(const SampleParams& p, uint32_t row, uint32_t mailbox, const float* logits) {
     Candidate best = largest_below(logits, p.n_vocab, kAboveAll, blockIdx.x, gridDim.x);
     best = reduce_block<Max, SAMPLE_THREADS>(best, reinterpret_cast<Candidate*>(shared_memory()));
     if (threadIdx.x != 0) return;
     atomicMax(p.best + row, best);
-    __threadfence();
-    if (atomicAdd(p.arrived + row, 1u) != gridDim.x - 1) return;
-    __threadfence();
-    best = atomicMax(p.best + row, 0ull);
-    keep(p, row, id_of(best));
+    if (arrive(p.arrived + row) != gridDim.x - 1) return;
+    // Nobody has read it before, and all maxima are in it.
+    keep(p, row, mailbox, id_of(p.best[row]));
     p.best[row] = 0;
     p.arrived[row] = 0;
 }
 
-DEVICE void drawn(const SampleParams& p, uint32_t row, const float* logits) {
+DEVICE void drawn(const SampleParams& p, uint32_t row, const StepSampling& how, const float* logits) {
     Draw& draw = *reinterpret_cast<Draw*>(shared_memory());
-    const StepSampling how = p.sampling[row];
     draw.kept[threadIdx.x] = largest_below(logits, p.n_vocab, kAboveAll, 0, 1);
     if (threadIdx.x == 0) draw.n = 0;
     sort_descending(draw.kept, SAMPLE_THREADS);
@@ -78,18 +84,21 @@ DEVICE void drawn(const SampleParams& p, uint32_t row, const float* logits) {
         }
     }
     uint32_t token = pick(draw, how);
-    if (threadIdx.x == 0) keep(p, row, token);
+    if (threadIdx.x == 0) keep(p, row, how.mailbox, token);
 }
 
 KERNEL(sample, SampleParams, SAMPLE_THREADS) {
+    uint32_t row = blockIdx.y;
+    // The step's tables are there already.
+    bool sampled = row < p.step.counts->sampled;
+    const StepSampling how = sampled ? p.sampling[row] : StepSampling{};
     let_next_kernel_start();
     wait_for_previous_kernel();
-    uint32_t row = blockIdx.y;
-    if (row >= p.step.counts->sampled) return;
+    if (!sampled) return;
     const float* logits = p.logits + uint64_t(row) * p.n_vocab;
-    if (p.sampling[row].top_k == 1) {
-        greedy(p, row, logits);
+    if (how.top_k == 1) {
+        greedy(p, row, how.mailbox, logits);
     } else if (blockIdx.x == 0) {
-        drawn(p, row, logits);
+        drawn(p, row, how, logits);
     }
 }

@@ -61,7 +61,7 @@ struct Q6K {
     ) {
         uint32_t high[4] = {chunk.high.x, chunk.high.y, chunk.high.z, chunk.high.w};
         float scale = float_of_half(chunk.scale);
-#pragma unroll
+#pragma unroll(M > 1 ? 2 : 4)
         for (int i = 0; i < 4; i++) {
             const uint4& from = chunk.low[i % 2];
             uint32_t low[4] = {from.x, from.y, from.z, from.w};
@@ -71,14 +71,14 @@ struct Q6K {
                 uint32_t q = (low[quad] >> (i / 2 * 4) & 0x0f0f0f0fu) |
                     (high[quad] >> (2 * i) & 0x03030303u) << 4;
                 float w[4];
-                floats_of_bytes(q, w);
+                floats_of_bytes<32>(q, w);
 #pragma unroll
                 for (int m = 0; m < M; m++) {
                     uint4 x = load16(acts + m * (chunks * kElems * 4) + ((4 * i + quad) * chunks + at) * 16);
-                    part[m] = fmaf(w[0] - 32.0f, __uint_as_float(x.x), part[m]);
-                    part[m] = fmaf(w[1] - 32.0f, __uint_as_float(x.y), part[m]);
-                    part[m] = fmaf(w[2] - 32.0f, __uint_as_float(x.z), part[m]);
-                    part[m] = fmaf(w[3] - 32.0f, __uint_as_float(x.w), part[m]);
+                    part[m] = fmaf(w[0], __uint_as_float(x.x), part[m]);
+                    part[m] = fmaf(w[1], __uint_as_float(x.y), part[m]);
+                    part[m] = fmaf(w[2], __uint_as_float(x.z), part[m]);
+                    part[m] = fmaf(w[3], __uint_as_float(x.w), part[m]);
                 }
             }
             float group = scale * static_cast<float>(static_cast<int8_t>(chunk.groups >> (8 * i)));

@@ -6,12 +6,13 @@
 
 #include "../lib/input.cuh"
 
-// Four signed bytes as floats: 2^23 + (byte + 128) has the byte in its last place.
+// Four signed bytes, less something, as floats: 2^23 + (byte + 128) has the byte in its last place.
+template <int Less = 0>
 DEVICE void floats_of_bytes(uint32_t bytes, float (&out)[4]) {
     bytes ^= 0x80808080u;
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        out[i] = __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + i)) - 8388736.0f;
+        out[i] = __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + i)) - (8388736.0f + Less);
 }
 
 // The same as halves, two a word.
