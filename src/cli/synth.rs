@@ -51,10 +51,10 @@ pub struct SynthArgs {
     /// Whether the embedding is the output head too
     #[arg(long, value_name = "BOOL")]
     tied: Option<bool>,
-    /// Type of the matrices in the blocks [default: i2_s, f16 for gpt2]
+    /// Type of the matrices in the blocks [default: the preset's]
     #[arg(long = "type", value_name = "TYPE")]
     ty: Option<String>,
-    /// Type of the embedding and the output head [default: f16]
+    /// Type of the embedding and the output head [default: the preset's]
     #[arg(long, value_name = "TYPE")]
     head_type: Option<String>,
     /// Everything random follows from it

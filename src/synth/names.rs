@@ -5,6 +5,9 @@ use super::vocab::Vocab;
 use super::{Fill, Tensor};
 use crate::gguf::{self, Array, Metadata};
 
+/// By how much GPT-OSS stretches the positions that it was trained with.
+const YARN_FACTOR: u32 = 32;
+
 /// Keys as published files have them.
 pub(super) fn metadata(spec: &Spec) -> Metadata {
     let architecture = spec.family.architecture();
@@ -28,17 +31,32 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     } else {
         out.set(format!("{architecture}.attention.layer_norm_epsilon"), spec.norm_eps);
     }
-    match spec.family {
-        Family::Qwen3Moe { n_experts, n_used } => {
-            let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
-            set("expert_count", n_experts);
-            set("expert_used_count", n_used);
+    if let Some((n_experts, n_used)) = spec.family.experts() {
+        let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
+        set("expert_count", n_experts);
+        set("expert_used_count", n_used);
+        if !matches!(spec.family, Family::Mixtral { .. }) {
             set("expert_feed_forward_length", spec.ffn_dim);
         }
-        Family::Gemma3 { window } => {
-            out.set(format!("{architecture}.attention.sliding_window"), window as u32);
+    }
+    if let Family::Gemma3 { window } | Family::GptOss { window, .. } = spec.family {
+        out.set(format!("{architecture}.attention.sliding_window"), window as u32);
+    }
+    match spec.family {
+        Family::MiniCpm => {
+            // As the published models have it: scale_emb, scale_depth and dim_model_base.
+            out.set(format!("{architecture}.embedding_scale"), 12.0_f32);
+            out.set(format!("{architecture}.residual_scale"), 1.4 / (spec.n_layers as f32).sqrt());
+            out.set(format!("{architecture}.logit_scale"), spec.dim as f32 / 256.0);
         }
-        Family::BitNet | Family::Llama | Family::Gpt2 | Family::Qwen2 | Family::Qwen3 => {}
+        Family::GptOss { .. } => {
+            let mut set =
+                |key: &str, value: u32| out.set(format!("{architecture}.rope.scaling.{key}"), value);
+            set("original_context_length", (spec.n_ctx as u32 / YARN_FACTOR).max(1));
+            out.set(format!("{architecture}.rope.scaling.type"), "yarn");
+            out.set(format!("{architecture}.rope.scaling.factor"), YARN_FACTOR as f32);
+        }
+        _ => {}
     }
     if let Some(file_type) = gguf::file_type(spec.ty) {
         out.set("general.file_type", file_type);
@@ -115,13 +133,22 @@ impl Tensors<'_> {
         if post_norms {
             self.norm(&format!("{blk}.post_attention_norm"), dim);
         }
-        self.norm(&format!("{blk}.ffn_norm"), dim);
-        if let Family::Qwen3Moe { n_experts, .. } = family {
+        if let Family::GptOss { .. } = family {
+            self.vector(&format!("{blk}.attn_sinks.weight"), &[n_heads], Fill::Dense(1.0));
+            // The norm before the experts.
+            self.norm(&format!("{blk}.post_attention_norm"), dim);
+        } else {
+            self.norm(&format!("{blk}.ffn_norm"), dim);
+        }
+        if let Some((n_experts, _)) = family.experts() {
             let fill = Fill::Dense(1.0 / (dim as f32).sqrt());
             self.vector(&format!("{blk}.ffn_gate_inp.weight"), &[n_experts, dim], fill);
-            self.matrices(&format!("{blk}.ffn_gate_exps"), &[n_experts, ffn_dim, dim], false);
-            self.matrices(&format!("{blk}.ffn_up_exps"), &[n_experts, ffn_dim, dim], false);
-            self.matrices(&format!("{blk}.ffn_down_exps"), &[n_experts, dim, ffn_dim], false);
+            self.bias(&format!("{blk}.ffn_gate_inp"), &[n_experts]);
+            for (part, rows, cols) in [("gate", ffn_dim, dim), ("up", ffn_dim, dim), ("down", dim, ffn_dim)] {
+                let name = format!("{blk}.ffn_{part}_exps");
+                self.matrices(&name, &[n_experts, rows, cols], false);
+                self.bias(&name, &[n_experts, rows]);
+            }
             return;
         }
         if family != Family::Gpt2 {
@@ -139,7 +166,7 @@ impl Tensors<'_> {
 
     fn linear(&mut self, name: &str, rows: usize, cols: usize) {
         self.matrix(name, rows, cols, false);
-        self.bias(name, rows);
+        self.bias(name, &[rows]);
     }
 
     fn matrix(&mut self, name: &str, rows: usize, cols: usize, head: bool) {
@@ -148,6 +175,7 @@ impl Tensors<'_> {
 
     fn matrices(&mut self, name: &str, dims: &[usize], head: bool) {
         let cols = dims[dims.len() - 1];
+        let head = head || matches!(self.spec.family, Family::GptOss { .. }) && name.contains(".attn_");
         let ty = if head { self.spec.head_ty } else { self.spec.ty };
         // Ternary values are exact in the ternary types, and ordinary numbers in all others.
         let fill = if head || self.spec.family == Family::Gpt2 {
@@ -160,19 +188,20 @@ impl Tensors<'_> {
 
     fn norm(&mut self, name: &str, len: usize) {
         self.vector(&format!("{name}.weight"), &[len], Fill::NearOne);
-        self.bias(name, len);
+        self.bias(name, &[len]);
     }
 
     /// Where the family has one.
-    fn bias(&mut self, name: &str, len: usize) {
+    fn bias(&mut self, name: &str, dims: &[usize]) {
         let of_attention = || ["attn_q", "attn_k", "attn_v"].iter().any(|part| name.ends_with(part));
         let has_one = match self.spec.family {
             Family::Gpt2 => true,
             Family::Qwen2 => of_attention(),
+            Family::GptOss { .. } => !name.ends_with("_norm"),
             _ => false,
         };
         if has_one {
-            self.vector(&format!("{name}.bias"), &[len], Fill::Dense(0.02));
+            self.vector(&format!("{name}.bias"), dims, Fill::Dense(0.02));
         }
     }
 

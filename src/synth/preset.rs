@@ -9,8 +9,17 @@ use super::{SynthError, type_named};
 pub enum Family {
     /// `bitnet-b1.58`: sub-norms, ReLU^2, int8 activations.
     BitNet,
-    /// `llama`: what the other ternary models are.
+    /// `llama`: what the other ternary models are, too.
     Llama,
+    /// `llama` with experts in place of the feed-forward network.
+    Mixtral {
+        /// Experts of a layer.
+        n_experts: usize,
+        /// Experts that a row goes through.
+        n_used: usize,
+    },
+    /// `minicpm`: Llama's tensors, and factors that follow from the shape.
+    MiniCpm,
     /// `gpt2`: LayerNorm, biases, learned positions.
     Gpt2,
     /// `qwen2`: biases on queries, keys and values.
@@ -29,6 +38,16 @@ pub enum Family {
         /// Positions that most layers see.
         window: usize,
     },
+    /// `gpt-oss`: biases, attention sinks, experts, sliding windows, YaRN. Matrices of attention have the
+    /// type of the head.
+    GptOss {
+        /// Experts of a layer.
+        n_experts: usize,
+        /// Experts that a row goes through.
+        n_used: usize,
+        /// Positions that every second layer sees.
+        window: usize,
+    },
 }
 
 impl Family {
@@ -36,12 +55,24 @@ impl Family {
     pub fn architecture(self) -> &'static str {
         match self {
             Self::BitNet => "bitnet-b1.58",
-            Self::Llama => "llama",
+            Self::Llama | Self::Mixtral { .. } => "llama",
+            Self::MiniCpm => "minicpm",
             Self::Gpt2 => "gpt2",
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
             Self::Qwen3Moe { .. } => "qwen3moe",
             Self::Gemma3 { .. } => "gemma3",
+            Self::GptOss { .. } => "gpt-oss",
+        }
+    }
+
+    /// Experts of a layer, and how many of them a row goes through.
+    pub(super) fn experts(self) -> Option<(usize, usize)> {
+        match self {
+            Self::Mixtral { n_experts, n_used }
+            | Self::Qwen3Moe { n_experts, n_used }
+            | Self::GptOss { n_experts, n_used, .. } => Some((n_experts, n_used)),
+            _ => None,
         }
     }
 
@@ -52,7 +83,10 @@ impl Family {
 
     /// Whether texts begin with BOS.
     pub(super) fn adds_bos(self) -> bool {
-        matches!(self, Self::BitNet | Self::Llama | Self::Gemma3 { .. })
+        matches!(
+            self,
+            Self::BitNet | Self::Llama | Self::Mixtral { .. } | Self::MiniCpm | Self::Gemma3 { .. }
+        )
     }
 }
 
@@ -112,6 +146,9 @@ pub struct Preset {
     rope_base: f32,
     norm_eps: f32,
     tied: bool,
+    /// Types of the blocks' matrices, and of embedding and head, where nobody asks for others.
+    types: [&'static str; 2],
+    pre: Option<&'static str>,
 }
 
 /// Every preset.
@@ -128,6 +165,8 @@ pub static PRESETS: &[Preset] = &[
         norm_eps: 1e-5,
         // A tied random head mostly repeats the token before.
         tied: false,
+        types: ["i2_s", "f16"],
+        pre: Some("llama-bpe"),
     },
     Preset {
         name: "tiny-moe",
@@ -140,6 +179,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 1_000_000.0,
         norm_eps: 1e-6,
         tied: false,
+        types: ["f16", "f16"],
+        pre: Some("qwen2"),
     },
     Preset {
         name: "bitnet-2b-4t",
@@ -152,6 +193,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 500_000.0,
         norm_eps: 1e-5,
         tied: true,
+        types: ["i2_s", "f16"],
+        pre: None,
     },
     Preset {
         name: "bitnet-8b",
@@ -164,6 +207,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 500_000.0,
         norm_eps: 1e-5,
         tied: true,
+        types: ["i2_s", "f16"],
+        pre: Some("llama-bpe"),
     },
     Preset {
         name: "falcon3-1b",
@@ -176,6 +221,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 1_000_042.0,
         norm_eps: 1e-6,
         tied: false,
+        types: ["i2_s", "f16"],
+        pre: Some("llama-bpe"),
     },
     Preset {
         name: "falcon3-3b",
@@ -188,6 +235,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 1_000_042.0,
         norm_eps: 1e-6,
         tied: false,
+        types: ["i2_s", "f16"],
+        pre: Some("llama-bpe"),
     },
     Preset {
         name: "falcon3-7b",
@@ -200,6 +249,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 1_000_042.0,
         norm_eps: 1e-6,
         tied: false,
+        types: ["i2_s", "f16"],
+        pre: Some("llama-bpe"),
     },
     Preset {
         name: "falcon3-10b",
@@ -212,6 +263,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 1_000_042.0,
         norm_eps: 1e-6,
         tied: false,
+        types: ["i2_s", "f16"],
+        pre: Some("llama-bpe"),
     },
     Preset {
         name: "llama3-8b-1.58",
@@ -224,6 +277,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 500_000.0,
         norm_eps: 1e-5,
         tied: false,
+        types: ["i2_s", "f16"],
+        pre: Some("llama-bpe"),
     },
     Preset {
         name: "llama-3.2-1b",
@@ -236,6 +291,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 500_000.0,
         norm_eps: 1e-5,
         tied: true,
+        types: ["f16", "f16"],
+        pre: Some("llama-bpe"),
     },
     Preset {
         name: "gpt2",
@@ -248,6 +305,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 0.0,
         norm_eps: 1e-5,
         tied: true,
+        types: ["f16", "f16"],
+        pre: Some("gpt-2"),
     },
     Preset {
         name: "qwen2.5-0.5b",
@@ -260,6 +319,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 1_000_000.0,
         norm_eps: 1e-6,
         tied: true,
+        types: ["f16", "f16"],
+        pre: Some("qwen2"),
     },
     Preset {
         name: "qwen3-0.6b",
@@ -272,6 +333,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 1_000_000.0,
         norm_eps: 1e-6,
         tied: true,
+        types: ["f16", "f16"],
+        pre: Some("qwen2"),
     },
     Preset {
         name: "qwen3-1.7b",
@@ -284,6 +347,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 1_000_000.0,
         norm_eps: 1e-6,
         tied: true,
+        types: ["f16", "f16"],
+        pre: Some("qwen2"),
     },
     Preset {
         name: "qwen3moe-small",
@@ -296,6 +361,8 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 1_000_000.0,
         norm_eps: 1e-6,
         tied: false,
+        types: ["f16", "f16"],
+        pre: Some("qwen2"),
     },
     Preset {
         name: "gemma-3-1b",
@@ -308,6 +375,64 @@ pub static PRESETS: &[Preset] = &[
         rope_base: 1_000_000.0,
         norm_eps: 1e-6,
         tied: true,
+        types: ["f16", "f16"],
+        pre: Some("llama-bpe"),
+    },
+    Preset {
+        name: "qwen3-30b-a3b",
+        about: "Qwen/Qwen3-30B-A3B",
+        family: Family::Qwen3Moe { n_experts: 128, n_used: 8 },
+        size: [48, 2048, 768],
+        heads: [32, 4, 128],
+        n_vocab: 151_936,
+        n_ctx: 40_960,
+        rope_base: 1_000_000.0,
+        norm_eps: 1e-6,
+        tied: false,
+        types: ["f16", "f16"],
+        pre: Some("qwen2"),
+    },
+    Preset {
+        name: "mixtral-8x7b",
+        about: "mistralai/Mixtral-8x7B-Instruct-v0.1",
+        family: Family::Mixtral { n_experts: 8, n_used: 2 },
+        size: [32, 4096, 14_336],
+        heads: [32, 8, 128],
+        n_vocab: 32_000,
+        n_ctx: 32_768,
+        rope_base: 1_000_000.0,
+        norm_eps: 1e-5,
+        tied: false,
+        types: ["f16", "f16"],
+        pre: Some("llama-bpe"),
+    },
+    Preset {
+        name: "minicpm-2b",
+        about: "openbmb/MiniCPM-2B-sft-bf16",
+        family: Family::MiniCpm,
+        size: [40, 2304, 5760],
+        heads: [36, 36, 64],
+        n_vocab: 122_753,
+        n_ctx: 4096,
+        rope_base: 10_000.0,
+        norm_eps: 1e-5,
+        tied: true,
+        types: ["f16", "f16"],
+        pre: Some("llama-bpe"),
+    },
+    Preset {
+        name: "gpt-oss-20b",
+        about: "openai/gpt-oss-20b, in the types of its published GGUF file",
+        family: Family::GptOss { n_experts: 32, n_used: 4, window: 128 },
+        size: [24, 2880, 2880],
+        heads: [64, 8, 64],
+        n_vocab: 201_088,
+        n_ctx: 131_072,
+        rope_base: 150_000.0,
+        norm_eps: 1e-5,
+        tied: false,
+        types: ["mxfp4", "q8_0"],
+        pre: Some("gpt-4o"),
     },
 ];
 
@@ -327,18 +452,14 @@ impl Preset {
     }
 
     /// The shape, with `ty` for the blocks' matrices and `head_ty` for embedding and head; where they are
-    /// not given, what the published model has (I2_S and F16 for ternary ones, F16 throughout for others).
+    /// not given, what the published model has.
     ///
     /// # Errors
     /// [`SynthError::Spec`] for a type that is not there.
     pub fn spec(&self, ty: Option<&str>, head_ty: Option<&str>, seed: u64) -> Result<Spec, SynthError> {
         let [n_layers, dim, ffn_dim] = self.size;
         let [n_heads, n_kv_heads, head_dim] = self.heads;
-        let usual = match (self.family, self.name) {
-            (_, "llama-3.2-1b") => "f16",
-            (Family::BitNet | Family::Llama, _) => "i2_s",
-            _ => "f16",
-        };
+        let [usual_ty, usual_head_ty] = self.types;
         Ok(Spec {
             name: format!("synthetic {}", self.name),
             family: self.family,
@@ -353,14 +474,9 @@ impl Preset {
             rope_base: self.rope_base,
             norm_eps: self.norm_eps,
             tied: self.tied,
-            pre: match (self.family, self.name) {
-                (_, "bitnet-2b-4t") => None,
-                (Family::Gpt2, _) => Some("gpt-2"),
-                (Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe { .. }, _) => Some("qwen2"),
-                _ => Some("llama-bpe"),
-            },
-            ty: type_named("Spec::ty", ty.unwrap_or(usual))?,
-            head_ty: type_named("Spec::head_ty", head_ty.unwrap_or("f16"))?,
+            pre: self.pre,
+            ty: type_named("Spec::ty", ty.unwrap_or(usual_ty))?,
+            head_ty: type_named("Spec::head_ty", head_ty.unwrap_or(usual_head_ty))?,
             seed,
         })
     }

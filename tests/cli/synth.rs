@@ -7,6 +7,7 @@ use std::process::Output;
 
 use assert_cmd::Command;
 use sterna::gguf::Gguf;
+use sterna::synth::PRESETS;
 use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
 fn sterna(dir: &Path, args: &[&str]) -> Output {
@@ -55,23 +56,8 @@ fn the_same_seed_gives_the_same_file_everywhere() {
 #[test]
 fn every_preset_and_type_is_a_model() {
     let dir = tempfile::tempdir().unwrap();
-    let small = ["--layers", "1", "--dim", "256", "--ffn-dim", "512", "--heads", "4", "--vocab", "640"];
-    for preset in [
-        "tiny-moe",
-        "bitnet-2b-4t",
-        "bitnet-8b",
-        "falcon3-1b",
-        "falcon3-3b",
-        "falcon3-7b",
-        "falcon3-10b",
-        "llama3-8b-1.58",
-        "gpt2",
-        "qwen2.5-0.5b",
-        "qwen3-0.6b",
-        "qwen3-1.7b",
-        "qwen3moe-small",
-        "gemma-3-1b",
-    ] {
+    let small = ["--layers", "1", "--dim", "256", "--ffn-dim", "256", "--heads", "4", "--vocab", "640"];
+    for preset in PRESETS.iter().map(|preset| preset.name) {
         let kv_heads = if preset == "gpt2" { "4" } else { "2" };
         let more = ["--kv-heads", kv_heads, "--ctx", "64", "--force"];
         ok(&sterna(dir.path(), &[&["synth", "--preset", preset, "m.gguf"], &small[..], &more].concat()));
@@ -81,6 +67,7 @@ fn every_preset_and_type_is_a_model() {
         assert_eq!(gguf.find("token_embd.weight").unwrap().dims, [640, 256]);
         let inspected = ok(&sterna(dir.path(), &["inspect", "m.gguf"]));
         assert!(inspected.contains("cpu: yes"), "{preset}: {inspected}");
+        ok(&sterna(dir.path(), &["run", "--backend", "cpu", "-m", "m.gguf", "-p", "a", "-n", "2"]));
     }
     for ty in ggml_types::types::REGISTRY.iter().filter(|ty| ty.encodes()).map(|ty| ty.name()) {
         ok(&sterna(dir.path(), &["synth", "--type", ty, "--head-type", "q6_k", "--force", "m.gguf"]));
