@@ -17,6 +17,8 @@ pub(crate) trait Block: fmt::Debug + Sync {
     const TERNARY: bool = false;
     /// Whether there is an encoder.
     const ENCODES: bool = true;
+    /// Whether there is one in every build: output heads become such a type when a model is loaded.
+    const FOR_HEADS: bool = false;
     /// How errors are weighted where columns have an importance; `None` where the encoding has no choice.
     const WEIGHING: Option<Weighing> = None;
 
@@ -142,13 +144,13 @@ impl<B: Block> QuantType for B {
     }
 
     fn encodes(&self) -> bool {
-        B::ENCODES
+        encodes::<B>()
     }
 
     fn encode(&self, values: &[f32], rows: usize, cols: usize) -> Result<Vec<u8>, QuantError> {
         check_values(B::NAME, values, rows, cols)?;
         let mut bytes = vec![0; self.byte_len(rows, cols)?];
-        if !B::ENCODES {
+        if !encodes::<B>() {
             return Err(QuantError::ReadOnly { ty: B::NAME });
         }
         if B::HEAD_BYTES > 0 {
@@ -169,7 +171,9 @@ impl<B: Block> QuantType for B {
     }
 
     fn encode_weighted(&self, values: &[f32], importance: &[f32]) -> Result<Vec<u8>, QuantError> {
-        let Some(weighing) = B::WEIGHING else { return self.encode(values, 1, values.len()) };
+        let Some(weighing) = B::WEIGHING.filter(|_| encodes::<B>()) else {
+            return self.encode(values, 1, values.len());
+        };
         check_values(B::NAME, importance, 1, values.len())?;
         let mut bytes = vec![0; self.byte_len(1, values.len())?];
         let of_row = mean_square(values);
@@ -185,6 +189,10 @@ impl<B: Block> QuantType for B {
     fn error_bound(&self, absmax: f32) -> f32 {
         B::error_bound(absmax)
     }
+}
+
+const fn encodes<B: Block>() -> bool {
+    B::ENCODES && (B::FOR_HEADS || cfg!(feature = "encode"))
 }
 
 /// Encodes a row of blocks that share something.

@@ -1,9 +1,10 @@
-//! Byte-level BPE: pre-tokenizer, alphabet, and the `tokenizers` crate's merges.
+//! Byte-level BPE: pre-tokenizer, alphabet, and merges by rank.
+//!
+//! Of all neighbours in a piece that can merge, the pair of the lowest rank merges first, the leftmost among
+//! equals. A piece of n bytes takes n log n steps.
 
-use std::collections::HashSet;
-
-use tokenizers::Model;
-use tokenizers::models::bpe::{BPE, Vocab as Ids};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 
 use crate::gguf::Metadata;
 
@@ -14,10 +15,37 @@ use super::{TokenizerError, byte_level};
 /// Splits text into pieces and merges the bytes of each.
 pub struct ByteLevelBpe {
     pre: PreTokenizer,
-    model: BPE,
-    /// Stands in the crate's output for a byte without a token. It keeps its neighbours apart, as the
-    /// reference does, and never leaves this file.
-    lost: u32,
+    ids: HashMap<Box<str>, u32>,
+    /// Rank of a pair of tokens, and what it becomes.
+    merges: HashMap<(u32, u32), (u32, u32)>,
+    /// Token of each byte, or `LOST`.
+    bytes: Box<[u32; 256]>,
+    ignore_merges: bool,
+}
+
+/// Stands for a byte without a token. It keeps its neighbours apart, as the reference does, and never leaves
+/// this file.
+const LOST: u32 = u32::MAX;
+
+/// No neighbour.
+const NONE: usize = usize::MAX;
+
+/// A token of a piece. One that was merged lives on in its left neighbour.
+#[derive(Clone, Copy)]
+struct Symbol {
+    id: u32,
+    is_merged: bool,
+    prev: usize,
+    next: usize,
+}
+
+/// What encoding needs, kept from piece to piece.
+#[derive(Default)]
+struct Room {
+    word: String,
+    symbols: Vec<Symbol>,
+    /// Rank, position, and what the pair there becomes: the lowest first.
+    queue: BinaryHeap<Reverse<(u32, usize, u32)>>,
 }
 
 impl ByteLevelBpe {
@@ -25,88 +53,108 @@ impl ByteLevelBpe {
     /// token can never apply and is left out.
     ///
     /// # Errors
-    /// [`TokenizerError::Metadata`] where there are no merges; [`TokenizerError::Build`] where the crate
-    /// refuses.
+    /// [`TokenizerError::Metadata`] where there are no merges.
     pub fn new(vocab: &mut Vocab, metadata: &Metadata, kind: &Kind) -> Result<Self, TokenizerError> {
-        note_lost_bytes(vocab);
-        let longest = vocab.tokens.iter().map(String::len).max().unwrap_or(0);
-        let n_vocab = vocab.tokens.len();
-        let mut merges = vocab::merges(metadata)?;
-        let n_merges = merges.len();
-        // The crate's buffer is as long as the longest token, and a longer join overruns it.
-        merges.retain(|(left, right)| left.len() + right.len() <= longest);
-        let mut n_kept = merges.len();
-        // The crate looks up every merge itself. Only where it finds a wrong one is it worth doing twice.
-        let model = match build(vocab, merges, kind) {
-            Ok(model) => model,
-            Err(_) => {
-                let known: HashSet<&str> = vocab.tokens.iter().map(String::as_str).collect();
-                let is_known = |(left, right): &(String, String)| {
-                    let join = format!("{left}{right}");
-                    [left, right, &join].iter().all(|side| known.contains(side.as_str()))
-                };
-                let merges: Vec<_> = vocab::merges(metadata)?.into_iter().filter(is_known).collect();
-                n_kept = merges.len();
-                build(vocab, merges, kind)?
-            }
-        };
-        if n_kept < n_merges {
-            let dropped = n_merges - n_kept;
-            vocab.notices.push(format!("{dropped} of {n_merges} merges are of or into no token: ignored"));
+        // Of equal spellings the last one counts.
+        let ids: HashMap<Box<str>, u32> =
+            (0u32..).zip(&vocab.tokens).map(|(id, token)| (token.as_str().into(), id)).collect();
+        let mut bytes = Box::new([LOST; 256]);
+        for byte in 0..=255u8 {
+            let spelling = byte_level::char_of(byte);
+            bytes[usize::from(byte)] = ids.get(&*spelling.encode_utf8(&mut [0; 4])).copied().unwrap_or(LOST);
         }
-        Ok(Self { pre: PreTokenizer::new(kind), model, lost: n_vocab as u32 })
+        // Bytes that no UTF-8 text has are no loss.
+        let in_utf8 = |byte: u8| !matches!(byte, 0xc0 | 0xc1 | 0xf5..);
+        let n_lost = (0..=255u8).filter(|&byte| in_utf8(byte) && bytes[usize::from(byte)] == LOST).count();
+        if n_lost > 0 {
+            let notice = format!("the vocabulary has no token for {n_lost} bytes: encoding leaves them out");
+            vocab.notices.push(notice);
+        }
+        let listed = vocab::merges(metadata)?;
+        let mut merges = HashMap::with_capacity(listed.len());
+        let mut join = String::new();
+        for (rank, (left, right)) in (0u32..).zip(&listed) {
+            join.clear();
+            join.extend([*left, *right]);
+            if let (Some(left), Some(right), Some(join)) =
+                (ids.get(*left), ids.get(*right), ids.get(join.as_str()))
+            {
+                merges.insert((*left, *right), (rank, *join));
+            }
+        }
+        let n_dropped = listed.len() - merges.len();
+        if n_dropped > 0 {
+            let n_merges = listed.len();
+            vocab.notices.push(format!("{n_dropped} of {n_merges} merges are of or into no token: ignored"));
+        }
+        Ok(Self { pre: PreTokenizer::new(kind), ids, merges, bytes, ignore_merges: kind.ignore_merges })
     }
 
     /// Appends the tokens of `text`.
     pub fn encode(&self, text: &str, out: &mut Vec<u32>) {
-        let mut word = String::new();
+        let mut room = Room::default();
         for piece in self.pre.split(text) {
-            word.clear();
-            byte_level::encode(piece, &mut word);
-            let tokens =
-                self.model.tokenize(&word).expect("every character is a token or `lost`, and `lost` is one");
-            out.extend(tokens.iter().map(|token| token.id).filter(|&id| id != self.lost));
+            self.encode_piece(piece, &mut room, out);
+        }
+    }
+
+    fn encode_piece(&self, piece: &str, room: &mut Room, out: &mut Vec<u32>) {
+        if self.ignore_merges {
+            room.word.clear();
+            byte_level::encode(piece, &mut room.word);
+            if let Some(id) = self.id(&room.word) {
+                return out.push(id);
+            }
+        }
+        let Room { symbols, queue, .. } = room;
+        symbols.clear();
+        symbols.extend(piece.bytes().enumerate().map(|(at, byte)| Symbol {
+            id: self.bytes[usize::from(byte)],
+            is_merged: false,
+            prev: at.wrapping_sub(1),
+            next: at + 1,
+        }));
+        let Some(last) = symbols.last_mut() else { return };
+        last.next = NONE;
+        queue.clear();
+        for at in 1..symbols.len() {
+            self.offer(symbols, at - 1, queue);
+        }
+        while let Some(Reverse((_, at, join))) = queue.pop() {
+            let Symbol { next, is_merged, .. } = symbols[at];
+            // What was found before a neighbour merged may no longer stand there.
+            if is_merged || self.merge_at(symbols, at).is_none_or(|(_, now)| now != join) {
+                continue;
+            }
+            let right = symbols[next];
+            symbols[next].is_merged = true;
+            symbols[at] = Symbol { id: join, next: right.next, ..symbols[at] };
+            if right.next != NONE {
+                symbols[right.next].prev = at;
+                self.offer(symbols, at, queue);
+            }
+            if symbols[at].prev != NONE {
+                self.offer(symbols, symbols[at].prev, queue);
+            }
+        }
+        let left = symbols.iter().filter(|symbol| !symbol.is_merged && symbol.id != LOST);
+        out.extend(left.map(|symbol| symbol.id));
+    }
+
+    /// Rank of the token at `at` and its right neighbour, and what they become.
+    fn merge_at(&self, symbols: &[Symbol], at: usize) -> Option<(u32, u32)> {
+        let Symbol { id, next, .. } = symbols[at];
+        self.merges.get(&(id, symbols.get(next)?.id)).copied()
+    }
+
+    fn offer(&self, symbols: &[Symbol], at: usize, queue: &mut BinaryHeap<Reverse<(u32, usize, u32)>>) {
+        if let Some((rank, join)) = self.merge_at(symbols, at) {
+            queue.push(Reverse((rank, at, join)));
         }
     }
 
     /// Id of the token spelled `text`.
     pub fn id(&self, text: &str) -> Option<u32> {
-        self.model.token_to_id(text).filter(|&id| id != self.lost)
-    }
-}
-
-fn build(vocab: &Vocab, merges: Vec<(String, String)>, kind: &Kind) -> Result<BPE, TokenizerError> {
-    let n_vocab = vocab.tokens.len();
-    let mut ids = Ids::with_capacity(n_vocab + 1);
-    ids.extend(vocab.tokens.iter().cloned().zip(0u32..));
-    let mut lost = String::from("\u{10ffff}");
-    while ids.contains_key(&lost) {
-        lost.push('\u{10ffff}');
-    }
-    ids.insert(lost.clone(), n_vocab as u32);
-    BPE::builder()
-        .vocab_and_merges(ids, merges)
-        .unk_token(lost)
-        .ignore_merges(kind.ignore_merges)
-        // The crate's cache lives in thread-local storage and outlives the tokenizer.
-        .cache_capacity(0)
-        .build()
-        .map_err(|err| TokenizerError::Build { detail: err.to_string() })
-}
-
-fn note_lost_bytes(vocab: &mut Vocab) {
-    let mut is_token = [false; 256];
-    for token in &vocab.tokens {
-        let mut chars = token.chars();
-        if let (Some(byte), None) = (chars.next().and_then(byte_level::byte_of), chars.next()) {
-            is_token[byte as usize] = true;
-        }
-    }
-    // Bytes that no UTF-8 text has are no loss.
-    let in_utf8 = |byte: u8| !matches!(byte, 0xc0 | 0xc1 | 0xf5..);
-    let n_lost = (0..=255u8).filter(|&byte| in_utf8(byte) && !is_token[byte as usize]).count();
-    if n_lost > 0 {
-        let notice = format!("the vocabulary has no token for {n_lost} bytes: encoding leaves them out");
-        vocab.notices.push(notice);
+        self.ids.get(text).copied()
     }
 }

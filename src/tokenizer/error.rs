@@ -41,10 +41,4 @@ pub enum TokenizerError {
         /// Number of tokens.
         got: usize,
     },
-    /// The `tokenizers` crate refused the vocabulary.
-    #[error("the vocabulary cannot be built: {detail}")]
-    Build {
-        /// Its own words.
-        detail: String,
-    },
 }

@@ -68,8 +68,9 @@ fn byte_level(vocab: &Vocab, metadata: &Metadata, kind: &Kind) -> Result<Json, T
     let mut merges = vocab::merges(metadata)?;
     merges.retain(|(left, right)| {
         let join = format!("{left}{right}");
-        [left, right, &join].iter().all(|side| known.contains(side.as_str()))
+        [*left, *right, &join].iter().all(|side| known.contains(side))
     });
+    let merges = merges.into_iter().map(|(left, right)| (left.to_owned(), right.to_owned())).collect();
     let mut model = model(vocab, merges, None, false);
     model["ignore_merges"] = kind.ignore_merges.into();
     Ok(model)

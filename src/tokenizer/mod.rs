@@ -1,16 +1,17 @@
 //! Text to token ids and back, from a GGUF file's own vocabulary; and chat templates.
 //!
 //! Token ids are those of llama.cpp's `llama_tokenize`, its habits included, since published models are
-//! run with them: tests hold every algorithm to its golden ids. Byte-level BPE stands on the `tokenizers`
-//! crate. This module knows no model, engine or device.
+//! run with them: tests hold every algorithm to its golden ids. This module knows no model, engine or device.
 //!
 //! Start at [`Tokenizer::from_metadata`]; `pre.rs` lists the pre-tokenizers.
 
 mod bpe;
 mod byte_level;
+mod categories;
 pub mod chat;
 mod error;
 mod export;
+mod pattern;
 mod pieces;
 mod pre;
 mod special;

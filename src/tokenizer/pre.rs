@@ -1,12 +1,11 @@
 //! Pre-tokenizers: where byte-level BPE may not merge across.
 //!
 //! Each is a list of regular expressions, as its model's authors published them, applied one after the
-//! other: matches and the gaps between them become pieces, and the next expression splits those. All
-//! expressions are of the `regex` crate, which is linear in the text whatever the text is.
-
-use regex::Regex;
+//! other: matches and the gaps between them become pieces, and the next expression splits those.
+//! `pattern.rs` reads them. They are linear in the text, whatever the text is.
 
 use super::TokenizerError;
+use super::pattern::Pattern;
 
 /// A pre-tokenizer as it is listed.
 pub struct Kind {
@@ -24,7 +23,7 @@ pub struct Kind {
 struct Rule {
     pattern: &'static str,
     /// The published pattern has `\s+(?!\S)|\s+` at its end: a run of whitespace leaves its last character
-    /// to the word that follows. `regex` has no look-ahead, so the pattern here ends in `\s+` and the last
+    /// to the word that follows. `Pattern` has no look-ahead, so the pattern here ends in `\s+` and the last
     /// character is given back afterwards.
     give_back: GiveBack,
 }
@@ -195,26 +194,23 @@ pub fn by_name(name: &str) -> Result<&'static Kind, TokenizerError> {
 
 /// A pre-tokenizer ready to split text.
 pub struct PreTokenizer {
-    rules: Vec<(Regex, GiveBack)>,
+    rules: Vec<(Pattern, GiveBack)>,
 }
 
 impl PreTokenizer {
-    /// Compiles the rules of `kind`.
+    /// Reads the rules of `kind`.
     pub fn new(kind: &Kind) -> Self {
-        let compile = |rule: &Rule| {
-            let regex = Regex::new(rule.pattern).expect("the patterns of the registry compile");
-            (regex, rule.give_back)
-        };
-        Self { rules: kind.rules.iter().map(compile).collect() }
+        let read = |rule: &Rule| (Pattern::new(rule.pattern), rule.give_back);
+        Self { rules: kind.rules.iter().map(read).collect() }
     }
 
     /// The pieces of `text`, in order; together they are `text`.
     pub fn split<'t>(&self, text: &'t str) -> Vec<&'t str> {
         let mut pieces = vec![text];
-        for (regex, give_back) in &self.rules {
+        for (pattern, give_back) in &self.rules {
             let mut finer = Vec::with_capacity(pieces.len());
             for piece in pieces {
-                split_by(regex, *give_back, piece, &mut finer);
+                split_by(pattern, *give_back, piece, &mut finer);
             }
             pieces = finer;
         }
@@ -222,14 +218,14 @@ impl PreTokenizer {
     }
 }
 
-fn split_by<'t>(regex: &Regex, give_back: GiveBack, text: &'t str, out: &mut Vec<&'t str>) {
+fn split_by<'t>(pattern: &Pattern, give_back: GiveBack, text: &'t str, out: &mut Vec<&'t str>) {
     let mut done = 0;
-    while let Some(found) = regex.find_at(text, done) {
-        if found.start() > done {
-            out.push(&text[done..found.start()]);
+    while let Some((start, end)) = pattern.find_at(text, done) {
+        if start > done {
+            out.push(&text[done..start]);
         }
-        let end = found.end() - given_back(give_back, found.as_str(), found.end() == text.len());
-        out.push(&text[found.start()..end]);
+        let end = end - given_back(give_back, &text[start..end], end == text.len());
+        out.push(&text[start..end]);
         done = end;
     }
     if done < text.len() {

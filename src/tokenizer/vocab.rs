@@ -195,15 +195,15 @@ impl Vocab {
 ///
 /// # Errors
 /// [`TokenizerError::Metadata`] if the file has none.
-pub fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>, TokenizerError> {
+pub fn merges(metadata: &Metadata) -> Result<Vec<(&str, &str)>, TokenizerError> {
     let merges = metadata.require_strs("tokenizer.ggml.merges")?;
     let mut seen = HashSet::with_capacity(merges.len());
     Ok(merges.filter(|&merge| seen.insert(merge)).filter_map(split_merge).collect())
 }
 
 /// `"Ġ t"` to its two sides. The first character may itself be a space.
-fn split_merge(merge: &str) -> Option<(String, String)> {
+fn split_merge(merge: &str) -> Option<(&str, &str)> {
     let first = merge.chars().next()?.len_utf8();
     let space = first + merge[first..].find(' ')?;
-    Some((merge[..space].to_owned(), merge[space + 1..].to_owned()))
+    Some((&merge[..space], &merge[space + 1..]))
 }

@@ -1,12 +1,14 @@
 //! A model's card: its tokenizer, read by Hugging Face's own code, has the ids that ours has.
 
 use std::path::Path;
+use std::sync::LazyLock;
 
+use proptest::prelude::*;
 use serde::Deserialize;
 use sterna::card::Card;
 use sterna::gguf::Gguf;
 use sterna::tokenizer::chat::{ChatTemplate, Message};
-use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions};
+use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions, pre_tokenizers};
 
 #[derive(Deserialize)]
 struct Case {
@@ -98,6 +100,28 @@ fn a_card_has_what_readers_look_for() {
             let ids = reader.encode(text.as_str(), false).unwrap();
             let want = own.encode(&tokenizer, &own.render(&messages, true).unwrap());
             assert_eq!(ids.get_ids(), want, "{said}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+    /// With each pre-tokenizer.
+    #[test]
+    fn ids_of_any_text_are_those_of_hugging_faces_library(
+        text in "([a-z]{1,8}|the|ing| a| in|er|Once|'s|'LL|[ \\n]{1,4}|[0-9]{1,5}|É|漢|\u{301}|\\PC){0,30}"
+    ) {
+        static ALL: LazyLock<Vec<(tokenizers::Tokenizer, Tokenizer)>> = LazyLock::new(|| {
+            let gguf = Gguf::open(&support::golden("tokenizer/tiny-vocab.gguf").unwrap()).unwrap();
+            let both = |(name, _)| {
+                let options = TokenizerOptions { pre: Some(name) };
+                (read(&gguf, Some(name)), Tokenizer::from_gguf(&gguf, options).unwrap())
+            };
+            pre_tokenizers().map(both).collect()
+        });
+        for (theirs, ours) in ALL.iter() {
+            let want = theirs.encode(text.as_str(), false).unwrap().get_ids().to_vec();
+            prop_assert_eq!(ours.encode(&text, Special::AsText, false), want, "{:?}", ours.pre());
         }
     }
 }

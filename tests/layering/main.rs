@@ -93,6 +93,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cpu/simd/by_block/one.rs", "kernels over an instruction set's vectors"),
     ("src/backend/cpu/simd/float.rs", "kernels over an instruction set's vectors"),
     ("src/backend/cpu/simd/float/blocks.rs", "decoding into an instruction set's vectors"),
+    ("src/backend/cpu/simd/float/fetched.rs", "kernels over an instruction set's vectors"),
     ("src/backend/cpu/simd/float/k_blocks.rs", "decoding into an instruction set's vectors"),
     ("src/backend/cpu/simd/float/points.rs", "decoding into an instruction set's vectors"),
     ("src/backend/cpu/simd/float/trits.rs", "decoding into an instruction set's vectors"),

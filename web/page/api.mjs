@@ -42,8 +42,7 @@ export async function props(id) {
   const { backend, description } = model.device;
   return {
     name: model.name ?? "model",
-    // The demo model has a template of its architecture, and knows stories alone.
-    chats: model.chats && !library.isDemo(id),
+    chats: model.chats,
     nCtx: model.nCtx,
     params,
     build: `${backend === "webgpu" ? "WebGPU" : "CPU"}: ${description}`,

@@ -37,9 +37,6 @@ function nameFor(url, taken) {
   return name === "" || taken.has(name) ? url : name;
 }
 
-/** Whether it is the demo model, which null stands for. */
-export const isDemo = (id) => id === null || id === DEMO;
-
 /** Whether a model is loaded. */
 export const isLoaded = (id) => current?.id === id && current.ready;
 

@@ -12,7 +12,7 @@ import * as reader from "./support/reader.mjs";
 import { host } from "./support/server.mjs";
 import { stopped } from "./support/timer.mjs";
 
-const { DEMO, begin, download, finished, loaded, ready, say, set, shows, textOf } = reader;
+const { DEMO, begin, download, finished, inText, loaded, ready, say, set, shows, textOf } = reader;
 const FILE = join(root, "assets", "stories-bitnet.gguf");
 const CPU = "?backend=cpu";
 const chosen = process.env.BROWSERS?.split(",") ?? ["chromium", "firefox"];
@@ -28,8 +28,11 @@ function oneLine(text) {
 
 /** Longest gap of the page's timer while a text is written. */
 const MOST_MS = 100;
-/** What the program writes behind "Once upon a time", in one line. */
-const ONCE = oneLine(readFileSync(join(root, "tests", "data", "demo", "once.txt"), "utf8")).trim();
+const wanted = (name) => oneLine(readFileSync(join(root, "tests", "data", "demo", name), "utf8")).trim();
+/** What the program writes behind "Once upon a time", and answers to `ASKED`, in one line. */
+const [ONCE, ANSWER] = [wanted("once.txt"), wanted("owl.txt")];
+const ASKED = "Tell me a story about a shy owl in winter.";
+const LIVED = "Once upon a time, a young king lived in the town. One morning the king went home. ";
 const GREEDY = { temperature: 0, repeat_penalty: 1 };
 const turns = async (page) => oneLine(await textOf(page, "#turns"));
 
@@ -76,23 +79,24 @@ for (const name of chosen) {
 
     test("a story from the demo model, the words of the program", async () => {
       const { page, close } = await ready(browser, server.url + CPU);
+      assert.equal(await page.$eval("#prompt", ({ value }) => value), ASKED);
       await set(page, { ...GREEDY, n_predict: 64 });
-      await say(page, "Once upon a time");
+      await say(page, ASKED);
       const got = await turns(page);
-      assert.ok(got.includes(ONCE.slice(0, 150)), got);
-      assert.match(await textOf(page, "#context-text"), /^\d+ of 1,024 tokens$/);
+      assert.ok(got.includes(ANSWER.slice(0, 150)), got);
+      assert.match(await textOf(page, "#context-text"), /^\d+ of 2,048 tokens$/);
       await close();
     });
 
     test("while a text is written the page's thread is free, and a press ends it", async (t) => {
       const { page, close } = await ready(browser, server.url + CPU);
-      // Greedy text behind a repetition repeats it, and does not end by itself.
+      await inText(page);
       await set(page, { ...GREEDY, n_predict: 300 });
       const seen = [];
       const free = () => seen.some((gaps) => gaps.page < MOST_MS);
       for (let at = 0; at < 20 && !free(); at += 1) {
-        // Another beginning each time: what was read before is not read again.
-        const words = `${at + 1} ${"The king went home. ".repeat(120)}`;
+        // Another beginning each time: what was read before is not read again. Some 200 tokens follow.
+        const words = `${at + 1}. ${LIVED.repeat(30)}Once upon a time`;
         const { label, chars, ...gaps } = await stopped(page, words);
         assert.equal(label, "Stop", "the text ended before it was stopped");
         await finished(page);
@@ -189,6 +193,7 @@ for (const name of chosen) {
       const tabs = [first.page, second.page];
       for (const page of tabs) {
         await page.bringToFront();
+        await inText(page);
         await set(page, { ...GREEDY, n_predict: 300 });
       }
       await Promise.all(tabs.map((page) => begin(page, "Once upon a time")));
@@ -220,6 +225,7 @@ for (const name of chosen) {
       async () => {
         const { page, close } = await ready(browser, `${server.url}?backend=webgpu`);
         const tokens = name === "chromium" ? 6 : 64;
+        await inText(page);
         await set(page, { ...GREEDY, n_predict: tokens });
         await say(page, "Once upon a time");
         const got = await turns(page);

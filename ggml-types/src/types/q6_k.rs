@@ -30,6 +30,7 @@ impl Block for Q6K {
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q6_K);
     const ELEMS: usize = 256;
     const BYTES: usize = 210;
+    const FOR_HEADS: bool = true;
     const WEIGHING: Option<Weighing> = Some(Weighing::Plain);
 
     fn decode(block: &[u8], out: &mut [f32]) {

@@ -12,6 +12,7 @@ impl Block for Q8_0 {
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q8_0);
     const ELEMS: usize = 32;
     const BYTES: usize = 34;
+    const FOR_HEADS: bool = true;
 
     fn decode(block: &[u8], out: &mut [f32]) {
         let scale = read_f16(block);

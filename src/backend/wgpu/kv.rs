@@ -14,6 +14,8 @@ use crate::backend::device::step::PagesAt;
 use crate::backend::device::tables::{hadamard_factor, sign_words};
 use crate::program::{KvDecl, Limits, PAGE};
 
+use super::text::wgsl;
+
 /// Elements of a chunk of codes: as many words as a code has bits.
 const CHUNK: usize = 32;
 
@@ -50,12 +52,12 @@ pub enum Form {
 impl Codec {
     /// The codec of a form; `None` for one without kernels.
     pub fn of(codec: KvForm) -> Option<Self> {
-        const TURBOQUANT: (&str, &str) = ("turboquant", include_str!("shaders/kv/turboquant.wgsl"));
+        const TURBOQUANT: (&str, &str) = ("turboquant", wgsl!("shaders/kv/turboquant.wgsl"));
         let (form, (kernels, shader)) = match codec {
-            KvForm::F16 => (Form::Elements(2), ("f16", include_str!("shaders/kv/f16.wgsl"))),
-            KvForm::F32 => (Form::Elements(1), ("f32", include_str!("shaders/kv/f32.wgsl"))),
-            KvForm::Q8_0 => (Form::Blocks(8), ("q8_0", include_str!("shaders/kv/q8_0.wgsl"))),
-            KvForm::Q4_0 => (Form::Blocks(4), ("q4_0", include_str!("shaders/kv/q4_0.wgsl"))),
+            KvForm::F16 => (Form::Elements(2), ("f16", wgsl!("shaders/kv/f16.wgsl"))),
+            KvForm::F32 => (Form::Elements(1), ("f32", wgsl!("shaders/kv/f32.wgsl"))),
+            KvForm::Q8_0 => (Form::Blocks(8), ("q8_0", wgsl!("shaders/kv/q8_0.wgsl"))),
+            KvForm::Q4_0 => (Form::Blocks(4), ("q4_0", wgsl!("shaders/kv/q4_0.wgsl"))),
             KvForm::Lloyd3 => (Form::Lloyd(3), TURBOQUANT),
             KvForm::Lloyd4 => (Form::Lloyd(4), TURBOQUANT),
             KvForm::Lloyd2Signs => (Form::Signs, TURBOQUANT),

@@ -24,6 +24,7 @@ mod proj_add;
 mod sample;
 mod shader;
 mod step;
+mod text;
 mod upload;
 mod wait;
 mod weight;

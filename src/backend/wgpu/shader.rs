@@ -10,6 +10,7 @@ use minijinja::value::Value;
 use minijinja::{Environment, UndefinedBehavior, context};
 
 use super::kv::{Codec, Form, codecs};
+use super::text::wgsl;
 use super::weight::FORMATS;
 
 /// Threads that share a row of weights.
@@ -29,31 +30,31 @@ const TILE: u32 = 32;
 
 /// Kernels, and what they share. Weight types and codecs have their own registries.
 const FILES: &[(&str, &str)] = &[
-    ("embed.wgsl", include_str!("shaders/embed.wgsl")),
-    ("experts.wgsl", include_str!("shaders/experts.wgsl")),
-    ("input.wgsl", include_str!("shaders/input.wgsl")),
-    ("linear.wgsl", include_str!("shaders/linear.wgsl")),
-    ("post_norm.wgsl", include_str!("shaders/post_norm.wgsl")),
-    ("attn_in.wgsl", include_str!("shaders/attn_in.wgsl")),
-    ("append.wgsl", include_str!("shaders/append.wgsl")),
-    ("project.wgsl", include_str!("shaders/project.wgsl")),
-    ("attend.wgsl", include_str!("shaders/attend.wgsl")),
-    ("attend_tile.wgsl", include_str!("shaders/attend_tile.wgsl")),
-    ("sample.wgsl", include_str!("shaders/sample.wgsl")),
-    ("lib/main.wgsl", include_str!("shaders/lib/main.wgsl")),
-    ("lib/step.wgsl", include_str!("shaders/lib/step.wgsl")),
-    ("lib/floats.wgsl", include_str!("shaders/lib/floats.wgsl")),
-    ("lib/norm.wgsl", include_str!("shaders/lib/norm.wgsl")),
-    ("lib/matrix.wgsl", include_str!("shaders/lib/matrix.wgsl")),
-    ("lib/nibbles.wgsl", include_str!("shaders/lib/nibbles.wgsl")),
-    ("lib/pairs.wgsl", include_str!("shaders/lib/pairs.wgsl")),
-    ("lib/halves.wgsl", include_str!("shaders/lib/halves.wgsl")),
-    ("lib/k_groups.wgsl", include_str!("shaders/lib/k_groups.wgsl")),
-    ("lib/points.wgsl", include_str!("shaders/lib/points.wgsl")),
-    ("lib/table.wgsl", include_str!("shaders/lib/table.wgsl")),
-    ("lib/uneven.wgsl", include_str!("shaders/lib/uneven.wgsl")),
-    ("lib/cache.wgsl", include_str!("shaders/lib/cache.wgsl")),
-    ("lib/attention.wgsl", include_str!("shaders/lib/attention.wgsl")),
+    ("embed.wgsl", wgsl!("shaders/embed.wgsl")),
+    ("experts.wgsl", wgsl!("shaders/experts.wgsl")),
+    ("input.wgsl", wgsl!("shaders/input.wgsl")),
+    ("linear.wgsl", wgsl!("shaders/linear.wgsl")),
+    ("post_norm.wgsl", wgsl!("shaders/post_norm.wgsl")),
+    ("attn_in.wgsl", wgsl!("shaders/attn_in.wgsl")),
+    ("append.wgsl", wgsl!("shaders/append.wgsl")),
+    ("project.wgsl", wgsl!("shaders/project.wgsl")),
+    ("attend.wgsl", wgsl!("shaders/attend.wgsl")),
+    ("attend_tile.wgsl", wgsl!("shaders/attend_tile.wgsl")),
+    ("sample.wgsl", wgsl!("shaders/sample.wgsl")),
+    ("lib/main.wgsl", wgsl!("shaders/lib/main.wgsl")),
+    ("lib/step.wgsl", wgsl!("shaders/lib/step.wgsl")),
+    ("lib/floats.wgsl", wgsl!("shaders/lib/floats.wgsl")),
+    ("lib/norm.wgsl", wgsl!("shaders/lib/norm.wgsl")),
+    ("lib/matrix.wgsl", wgsl!("shaders/lib/matrix.wgsl")),
+    ("lib/nibbles.wgsl", wgsl!("shaders/lib/nibbles.wgsl")),
+    ("lib/pairs.wgsl", wgsl!("shaders/lib/pairs.wgsl")),
+    ("lib/halves.wgsl", wgsl!("shaders/lib/halves.wgsl")),
+    ("lib/k_groups.wgsl", wgsl!("shaders/lib/k_groups.wgsl")),
+    ("lib/points.wgsl", wgsl!("shaders/lib/points.wgsl")),
+    ("lib/table.wgsl", wgsl!("shaders/lib/table.wgsl")),
+    ("lib/uneven.wgsl", wgsl!("shaders/lib/uneven.wgsl")),
+    ("lib/cache.wgsl", wgsl!("shaders/lib/cache.wgsl")),
+    ("lib/attention.wgsl", wgsl!("shaders/lib/attention.wgsl")),
 ];
 
 /// What a device does well, which picks a variant of each kernel.

@@ -8,6 +8,8 @@ use ggml_types::{HostTensor, QuantType, planes, types};
 
 use crate::program::ActQuant;
 
+use super::text::wgsl;
+
 /// A type with kernels: `shaders/types/KERNELS.wgsl`.
 pub struct Format {
     pub ty: &'static dyn QuantType,
@@ -49,7 +51,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::I2S,
         kernels: &types::I2S,
-        shader: include_str!("shaders/types/i2_s.wgsl"),
+        shader: wgsl!("shaders/types/i2_s.wgsl"),
         chunk_elems: 64,
         ints: true,
         quarter_bytes: 64,
@@ -58,7 +60,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::F16,
         kernels: &types::F16,
-        shader: include_str!("shaders/types/f16.wgsl"),
+        shader: wgsl!("shaders/types/f16.wgsl"),
         chunk_elems: 8,
         ints: false,
         quarter_bytes: 64,
@@ -67,7 +69,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::F32,
         kernels: &types::F32,
-        shader: include_str!("shaders/types/f32.wgsl"),
+        shader: wgsl!("shaders/types/f32.wgsl"),
         chunk_elems: 8,
         ints: false,
         quarter_bytes: 128,
@@ -76,7 +78,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Q8_0,
         kernels: &types::Q8_0,
-        shader: include_str!("shaders/types/q8_0.wgsl"),
+        shader: wgsl!("shaders/types/q8_0.wgsl"),
         chunk_elems: 16,
         ints: false,
         quarter_bytes: 68,
@@ -85,7 +87,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Q6K,
         kernels: &types::Q6K,
-        shader: include_str!("shaders/types/q6_k.wgsl"),
+        shader: wgsl!("shaders/types/q6_k.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 210,
@@ -94,7 +96,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Q4_0,
         kernels: &types::Q4_0,
-        shader: include_str!("shaders/types/q4_0.wgsl"),
+        shader: wgsl!("shaders/types/q4_0.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 72,
@@ -103,7 +105,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Bf16,
         kernels: &types::Bf16,
-        shader: include_str!("shaders/types/bf16.wgsl"),
+        shader: wgsl!("shaders/types/bf16.wgsl"),
         chunk_elems: 8,
         ints: false,
         quarter_bytes: 64,
@@ -112,7 +114,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Tq2_0,
         kernels: &types::Tq2_0,
-        shader: include_str!("shaders/types/tq2_0.wgsl"),
+        shader: wgsl!("shaders/types/tq2_0.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 66,
@@ -121,7 +123,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Tq1_0,
         kernels: &types::Tq2_0,
-        shader: include_str!("shaders/types/tq2_0.wgsl"),
+        shader: wgsl!("shaders/types/tq2_0.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 66,
@@ -130,7 +132,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Q4K,
         kernels: &types::Q4K,
-        shader: include_str!("shaders/types/q4_k.wgsl"),
+        shader: wgsl!("shaders/types/q4_k.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 144,
@@ -139,7 +141,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Q5K,
         kernels: &types::Q5K,
-        shader: include_str!("shaders/types/q5_k.wgsl"),
+        shader: wgsl!("shaders/types/q5_k.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 176,
@@ -148,7 +150,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Q3K,
         kernels: &types::Q3K,
-        shader: include_str!("shaders/types/q3_k.wgsl"),
+        shader: wgsl!("shaders/types/q3_k.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 112,
@@ -157,7 +159,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Q2K,
         kernels: &types::Q2K,
-        shader: include_str!("shaders/types/q2_k.wgsl"),
+        shader: wgsl!("shaders/types/q2_k.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 84,
@@ -166,7 +168,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Q4_1,
         kernels: &types::Q4_1,
-        shader: include_str!("shaders/types/q4_1.wgsl"),
+        shader: wgsl!("shaders/types/q4_1.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 80,
@@ -175,7 +177,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Q5_0,
         kernels: &types::Q5_0,
-        shader: include_str!("shaders/types/q5_0.wgsl"),
+        shader: wgsl!("shaders/types/q5_0.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 88,
@@ -184,7 +186,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Q5_1,
         kernels: &types::Q5_1,
-        shader: include_str!("shaders/types/q5_1.wgsl"),
+        shader: wgsl!("shaders/types/q5_1.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 96,
@@ -193,7 +195,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Iq4Nl,
         kernels: &types::Iq4Nl,
-        shader: include_str!("shaders/types/iq4_nl.wgsl"),
+        shader: wgsl!("shaders/types/iq4_nl.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 72,
@@ -202,7 +204,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Iq4Xs,
         kernels: &types::Iq4Xs,
-        shader: include_str!("shaders/types/iq4_xs.wgsl"),
+        shader: wgsl!("shaders/types/iq4_xs.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 68,
@@ -211,7 +213,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Mxfp4,
         kernels: &types::Mxfp4,
-        shader: include_str!("shaders/types/mxfp4.wgsl"),
+        shader: wgsl!("shaders/types/mxfp4.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 68,
@@ -220,7 +222,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Nvfp4,
         kernels: &types::Nvfp4,
-        shader: include_str!("shaders/types/nvfp4.wgsl"),
+        shader: wgsl!("shaders/types/nvfp4.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 72,
@@ -229,7 +231,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Iq2Bn,
         kernels: &types::Iq2Bn,
-        shader: include_str!("shaders/types/iq2_bn.wgsl"),
+        shader: wgsl!("shaders/types/iq2_bn.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 64,
@@ -238,7 +240,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Iq2BnR4,
         kernels: &types::Iq2Bn,
-        shader: include_str!("shaders/types/iq2_bn.wgsl"),
+        shader: wgsl!("shaders/types/iq2_bn.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 64,
@@ -247,7 +249,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Iq1Bn,
         kernels: &types::Iq2Bn,
-        shader: include_str!("shaders/types/iq2_bn.wgsl"),
+        shader: wgsl!("shaders/types/iq2_bn.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 64,
@@ -256,7 +258,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Q1_0,
         kernels: &types::Q1_0,
-        shader: include_str!("shaders/types/q1_0.wgsl"),
+        shader: wgsl!("shaders/types/q1_0.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 36,
@@ -265,7 +267,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Q2_0,
         kernels: &types::Q2_0,
-        shader: include_str!("shaders/types/q2_0.wgsl"),
+        shader: wgsl!("shaders/types/q2_0.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 72,
@@ -274,7 +276,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Pq2_0,
         kernels: &types::Pq2_0,
-        shader: include_str!("shaders/types/pq2_0.wgsl"),
+        shader: wgsl!("shaders/types/pq2_0.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 68,
@@ -283,7 +285,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Ptq1_0,
         kernels: &types::Pq2_0,
-        shader: include_str!("shaders/types/pq2_0.wgsl"),
+        shader: wgsl!("shaders/types/pq2_0.wgsl"),
         chunk_elems: 64,
         ints: false,
         quarter_bytes: 68,
@@ -292,7 +294,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Iq2Xxs,
         kernels: &types::Iq2Xxs,
-        shader: include_str!("shaders/types/iq2_xxs.wgsl"),
+        shader: wgsl!("shaders/types/iq2_xxs.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 33,
@@ -301,7 +303,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Iq2Xs,
         kernels: &types::Iq2Xs,
-        shader: include_str!("shaders/types/iq2_xs.wgsl"),
+        shader: wgsl!("shaders/types/iq2_xs.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 37,
@@ -310,7 +312,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Iq2S,
         kernels: &types::Iq2S,
-        shader: include_str!("shaders/types/iq2_s.wgsl"),
+        shader: wgsl!("shaders/types/iq2_s.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 41,
@@ -319,7 +321,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Iq3Xxs,
         kernels: &types::Iq3Xxs,
-        shader: include_str!("shaders/types/iq3_xxs.wgsl"),
+        shader: wgsl!("shaders/types/iq3_xxs.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 49,
@@ -328,7 +330,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Iq3S,
         kernels: &types::Iq3S,
-        shader: include_str!("shaders/types/iq3_s.wgsl"),
+        shader: wgsl!("shaders/types/iq3_s.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 55,
@@ -337,7 +339,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Iq1S,
         kernels: &types::Iq1S,
-        shader: include_str!("shaders/types/iq1_s.wgsl"),
+        shader: wgsl!("shaders/types/iq1_s.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 25,
@@ -346,7 +348,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         ty: &types::Iq1M,
         kernels: &types::Iq1M,
-        shader: include_str!("shaders/types/iq1_m.wgsl"),
+        shader: wgsl!("shaders/types/iq1_m.wgsl"),
         chunk_elems: 32,
         ints: false,
         quarter_bytes: 28,

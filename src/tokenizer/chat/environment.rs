@@ -1,12 +1,11 @@
 //! The Jinja that templates are written for: Hugging Face's settings, Python's methods, and charges.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Value, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, filters, functions};
 use minijinja_contrib::pycompat::unknown_method_callback;
-use regex::Regex;
 
 use super::budget::Budget;
 use super::rewrite::{self, CHARGE, FACTOR};
@@ -27,7 +26,6 @@ pub fn with_template(name: &'static str, source: &str) -> Result<Environment<'st
     let mut env = Environment::new();
     env.set_syntax(syntax.clone());
     env.set_recursion_limit(MAX_RECURSION);
-    env.set_debug(false);
     add_filters(&mut env, &budget);
     add_functions(&mut env, &budget);
     let spent = budget.clone();
@@ -66,14 +64,39 @@ pub fn context(
 
 /// `{% generation %}` marks what a trainer learns from; a reader passes it by.
 fn without_generation_blocks(source: &str) -> String {
-    static TAG: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").expect("the pattern compiles")
-    });
-    TAG.replace_all(source, |found: &regex::Captures<'_>| {
-        let word = if found.get(2).is_some() { "endif" } else { "if true" };
-        format!("{}{word}{}", &found[1], &found[3])
-    })
-    .into_owned()
+    let (mut out, mut rest) = (String::with_capacity(source.len()), source);
+    while let Some(at) = rest.find("{%") {
+        out += &rest[..at];
+        rest = &rest[at..];
+        let (tag, behind) = match word_of_generation(rest) {
+            Some((open, word, close)) => {
+                out += &rest[..open];
+                (word, close)
+            }
+            None => ("{%", &rest[2..]),
+        };
+        out += tag;
+        rest = behind;
+    }
+    out + rest
+}
+
+/// Of a text that begins with `{% generation %}` or `{% endgeneration %}`: where the word begins, what is
+/// written in its place, and the text behind it.
+fn word_of_generation(tag: &str) -> Option<(usize, &'static str, &str)> {
+    let inside = without_sign(&tag[2..]).trim_start();
+    let (word, behind) = match inside.strip_prefix("end") {
+        Some(inside) => ("endif", inside),
+        None => ("if true", inside),
+    };
+    let behind = behind.strip_prefix("generation")?;
+    let is_closed = without_sign(behind.trim_start()).starts_with("%}");
+    is_closed.then_some((tag.len() - inside.len(), word, behind))
+}
+
+/// `{%-` and `{%+` say what becomes of whitespace.
+fn without_sign(text: &str) -> &str {
+    text.strip_prefix(['-', '+']).unwrap_or(text)
 }
 
 /// The filters that chat templates use and whose result is not much larger than what they are given.

@@ -17,6 +17,9 @@ export async function ready(browser, url, options) {
   return visited;
 }
 
+/** Has the page continue texts: the demo model chats otherwise. */
+export const inText = (page) => page.click("#modes [data-mode=text]");
+
 /** Waits until the model of that name is loaded, and the page can be asked. */
 export const loaded = (page, name = DEMO) =>
   page.waitForFunction(

@@ -8,8 +8,12 @@
 //!
 //! The types that are blocks of codes under scales are in `float/`.
 #![allow(unsafe_code)]
+// `fetched` multiplies there.
+#![cfg_attr(target_arch = "wasm32", allow(dead_code))]
 
 pub mod blocks;
+#[cfg(target_arch = "wasm32")]
+pub mod fetched;
 pub mod k_blocks;
 pub mod points;
 pub mod trits;

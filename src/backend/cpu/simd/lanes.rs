@@ -33,6 +33,8 @@ pub unsafe trait Lanes: Copy + 'static {
     const FLOAT_BLOCK: (usize, usize);
     /// Columns of a block of four rows of a plain matrix product, in vectors.
     const GEMM_VECTORS: usize;
+    /// Whether the code is fetched before it runs: what little a kernel of its own would gain is left out.
+    const IS_FETCHED: bool = false;
     /// Activation rows that [`tile_sums`](Self::tile_sums) takes at most; 0 if there is no such
     /// instruction.
     const TILE_ROWS: usize = 0;

@@ -35,7 +35,9 @@ use super::aligned::Aligned;
 use super::pool::Tile;
 use crate::program::ActQuant;
 pub use by_block::{BlockFn, BlockKernels};
-use float::{Float, blocks, k_blocks, points, trits};
+#[cfg(not(target_arch = "wasm32"))]
+use float::Float;
+use float::{blocks, k_blocks, points, trits};
 use ggml_types::types;
 use lanes::Lanes;
 use q6_k::Q6K;
@@ -519,5 +521,8 @@ fn float<L: Lanes, F: float::Form>(
     scratch: &mut Scratch,
     tile: &mut Tile<'_, f32>,
 ) {
+    #[cfg(target_arch = "wasm32")]
+    (const { &float::fetched::Type::of::<L, F>() }).multiply::<L>(product, acts, scratch, tile);
+    #[cfg(not(target_arch = "wasm32"))]
     L::vectorize(Float::<F>::new(product, acts, scratch, tile));
 }

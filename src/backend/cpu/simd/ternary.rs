@@ -130,8 +130,8 @@ impl<F: Form> Kernel for Ternary<'_, '_, F> {
             while row < rows.end {
                 row += match rows.end - row {
                     1 => self.few::<L, 1, TOGETHER>(row),
-                    2 => self.few::<L, 2, TOGETHER>(row),
-                    3 => self.few::<L, 3, TOGETHER>(row),
+                    2 if !L::IS_FETCHED => self.few::<L, 2, TOGETHER>(row),
+                    3 if !L::IS_FETCHED => self.few::<L, 3, TOGETHER>(row),
                     5.. if L::FEW_ROWS == 8 => self.few::<L, 8, 2>(row),
                     _ => self.few::<L, 4, TOGETHER>(row),
                 };

@@ -91,6 +91,7 @@ unsafe impl Lanes for Simd128 {
     const ROWS: usize = 4;
     const FLOAT_BLOCK: (usize, usize) = (2, 2);
     const GEMM_VECTORS: usize = 1;
+    const IS_FETCHED: bool = true;
 
     fn vectorize<K: Kernel>(kernel: K) -> K::Out {
         #[target_feature(enable = "simd128")]

@@ -216,25 +216,29 @@ impl CodeGemm<'_> {
                 let half = (first + col) % UNIT / 32;
                 match (L::GEMM_VECTORS, half) {
                     (4, 0) if col + UNIT <= n => {
-                        self.rows::<L, U, 4, 0>(col);
+                        self.rows::<L, U, 4>(col, 0);
                         col += UNIT;
                     }
                     (4, 0) => {
-                        self.rows::<L, U, 2, 0>(col);
+                        self.rows::<L, U, 2>(col, 0);
                         col += 32;
                     }
                     (4, _) => {
-                        self.rows::<L, U, 2, 2>(col);
+                        self.rows::<L, U, 2>(col, 2);
                         col += 32;
                     }
+                    _ if L::IS_FETCHED => {
+                        self.rows::<L, U, 1>(col, (first + col) % UNIT / 16);
+                        col += 16;
+                    }
                     (_, 0) => {
-                        self.rows::<L, U, 1, 0>(col);
-                        self.rows::<L, U, 1, 1>(col + 16);
+                        self.rows::<L, U, 1>(col, 0);
+                        self.rows::<L, U, 1>(col + 16, 1);
                         col += 32;
                     }
                     (_, _) => {
-                        self.rows::<L, U, 1, 2>(col);
-                        self.rows::<L, U, 1, 3>(col + 16);
+                        self.rows::<L, U, 1>(col, 2);
+                        self.rows::<L, U, 1>(col + 16, 3);
                         col += 32;
                     }
                 }
@@ -242,22 +246,22 @@ impl CodeGemm<'_> {
         }
     }
 
-    /// All rows of `N` vectors of columns from `col` on, which are those from `PART` on of a unit.
+    /// All rows of `N` vectors of columns from `col` on, which are those from `part` on of a unit.
     ///
     /// # Safety
     /// As [`Kernel::run`]; the columns are there.
     #[inline(always)]
-    unsafe fn rows<L: Lanes, U: Unit, const N: usize, const PART: usize>(&mut self, col: usize) {
+    unsafe fn rows<L: Lanes, U: Unit, const N: usize>(&mut self, col: usize, part: usize) {
         let m = self.shape.m;
         let mut row = 0;
         // SAFETY: as for this function; so are the rows.
         unsafe {
             while row + 4 <= m {
-                self.block::<L, U, 4, N, PART>(row, col);
+                self.block::<L, U, 4, N>(row, col, part);
                 row += 4;
             }
             while row < m {
-                self.block::<L, U, 1, N, PART>(row, col);
+                self.block::<L, U, 1, N>(row, col, part);
                 row += 1;
             }
         }
@@ -266,10 +270,11 @@ impl CodeGemm<'_> {
     /// # Safety
     /// As [`rows`](Self::rows); `M` rows from `row` on are there.
     #[inline(always)]
-    unsafe fn block<L: Lanes, U: Unit, const M: usize, const N: usize, const PART: usize>(
+    unsafe fn block<L: Lanes, U: Unit, const M: usize, const N: usize>(
         &mut self,
         row: usize,
         col: usize,
+        part: usize,
     ) {
         let Matrices { k, lda, ldc, add, .. } = *self.shape;
         let CodeMatrix { unit, values, bytes, row_bytes, first } = *self.b;
@@ -290,7 +295,7 @@ impl CodeGemm<'_> {
             for i in 0..k {
                 let mut vectors = [L::splat(0.0); N];
                 for j in 0..N {
-                    vectors[j] = U::load::<L>(unit, PART + j, table);
+                    vectors[j] = U::load::<L>(unit, part + j, table);
                 }
                 for row in 0..M {
                     let a = L::splat(*a[row].add(i));

@@ -1,0 +1,151 @@
+//! The same products in less code, for a module that is fetched. A type has the code that decodes it: on the
+//! way for one row of activations, and for several beforehand, which all types share the product of. The sums
+//! have the same order, so the bits are the same.
+#![allow(unsafe_code)]
+
+use super::{Form, block};
+use crate::backend::cpu::simd::lanes::Lanes;
+use crate::backend::cpu::simd::{F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, Product, Scratch, Tile};
+
+/// What is to be known of a type.
+pub struct Type {
+    block: usize,
+    bytes: usize,
+    decode: unsafe fn(blocks: *const u8, n_blocks: usize, floats: *mut f32),
+    dot: unsafe fn(blocks: *const u8, n_blocks: usize, acts: *const f32) -> f32,
+    tail: fn(weights: &[u8], acts: &[f32]) -> f32,
+}
+
+/// Weight rows and activation rows that are multiplied at once.
+const R: usize = 2;
+const T: usize = 2;
+
+impl Type {
+    /// That of a form.
+    pub const fn of<L: Lanes, F: Form>() -> Self {
+        Self {
+            block: F::BLOCK,
+            bytes: F::BYTES,
+            decode: decode::<L, F>,
+            dot: dot::<L, F>,
+            tail: super::tail::<F>,
+        }
+    }
+
+    /// Multiplies a tile.
+    ///
+    /// # Panics
+    /// Where something does not fit.
+    #[inline(never)]
+    pub fn multiply<L: Lanes>(
+        &self,
+        product: &Product<'_>,
+        acts: F32Rows<'_>,
+        scratch: &mut Scratch,
+        tile: &mut Tile<'_, f32>,
+    ) {
+        let (rows, cols, outputs) = (tile.rows(), product.cols, tile.cols().len());
+        assert!(self.block == super::SINGLE || cols.is_multiple_of(self.block), "{cols} inputs");
+        product.check(
+            cols / self.block * self.bytes + cols % self.block * self.bytes / self.block,
+            acts,
+            tile,
+        );
+        if rows.len() == 1 {
+            let acts = acts.row(rows.start);
+            for output in 0..outputs {
+                let weights = product.row(output);
+                // SAFETY: as many blocks are in a row, and inputs among the activations.
+                let sum = unsafe { (self.dot)(weights.as_ptr(), cols / self.block, acts.as_ptr()) };
+                let value = sum + (self.tail)(weights, acts);
+                product.finish(&mut tile.row_mut(rows.start)[output], output, value);
+            }
+            return;
+        }
+        let whole = cols / 16 * 16;
+        let (floats, sums) = (&mut scratch.floats[..FLOAT_STRIP * FLOAT_PIECE], &mut scratch.sums);
+        for first in rows.clone().step_by(FLOAT_ROWS) {
+            let rows = first..rows.end.min(first + FLOAT_ROWS);
+            for strip in (0..outputs).step_by(FLOAT_STRIP) {
+                let n = FLOAT_STRIP.min(outputs - strip);
+                sums[..rows.len().next_multiple_of(T) * FLOAT_STRIP * 16].fill(0.0);
+                for start in (0..whole).step_by(FLOAT_PIECE) {
+                    let piece = start..whole.min(start + FLOAT_PIECE);
+                    for r in 0..FLOAT_STRIP {
+                        // Rows beyond the last one repeat it; what comes out of them is not looked at.
+                        let row = product.row(strip + r.min(n - 1));
+                        let blocks = row[start / self.block * self.bytes..].as_ptr();
+                        let floats = floats[r * FLOAT_PIECE..].as_mut_ptr();
+                        // SAFETY: blocks lie within rows, and a piece has room for what they decode to.
+                        unsafe { (self.decode)(blocks, piece.len() / self.block, floats) };
+                    }
+                    for (row, sums) in
+                        rows.clone().step_by(T).zip(sums.chunks_exact_mut(T * FLOAT_STRIP * 16))
+                    {
+                        let act = |t: usize| &acts.row((row + t).min(rows.end - 1))[piece.clone()];
+                        let is_last = row + 1 == rows.end;
+                        for (r, sums) in (0..FLOAT_STRIP).step_by(R).zip(sums.chunks_exact_mut(T * R * 16)) {
+                            let weights =
+                                std::array::from_fn(|i| &floats[(r + i) * FLOAT_PIECE..][..piece.len()]);
+                            let (nothing, sums) = (std::ptr::null(), sums.as_mut_ptr());
+                            // SAFETY: all rows have the length of the piece, and there are as many sums.
+                            unsafe {
+                                if is_last {
+                                    block::<L, R, 1>(weights, [act(0)], true, nothing, sums);
+                                } else {
+                                    block::<L, R, T>(weights, [act(0), act(1)], true, nothing, sums);
+                                }
+                            }
+                        }
+                    }
+                }
+                for (at, row) in rows.clone().enumerate() {
+                    for r in 0..n {
+                        let place = ((at / T * FLOAT_STRIP / R + r / R) * T + at % T) * R + r % R;
+                        let lanes = &sums[16 * place..][..16];
+                        // SAFETY: 16 floats are there.
+                        let sum = unsafe { L::sum(L::load(lanes.as_ptr())) };
+                        let tail = (self.tail)(product.row(strip + r), acts.row(row));
+                        product.finish(&mut tile.row_mut(row)[strip + r], strip + r, sum + tail);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Decodes `n_blocks` blocks.
+///
+/// # Safety
+/// They are there, and so is the place for their weights.
+unsafe fn decode<L: Lanes, F: Form>(blocks: *const u8, n_blocks: usize, floats: *mut f32) {
+    for block in 0..n_blocks {
+        // SAFETY: as for this function.
+        unsafe {
+            F::decode::<L>(
+                blocks.add(block * F::BYTES),
+                #[inline(always)]
+                |i, weights| L::store(floats.add(block * F::BLOCK + i), weights),
+            );
+        }
+    }
+}
+
+/// The product of `n_blocks` blocks with as many activations.
+///
+/// # Safety
+/// They are there.
+unsafe fn dot<L: Lanes, F: Form>(blocks: *const u8, n_blocks: usize, acts: *const f32) -> f32 {
+    // SAFETY: as for this function.
+    unsafe {
+        let mut acc = L::splat(0.0);
+        for block in 0..n_blocks {
+            F::decode::<L>(
+                blocks.add(block * F::BYTES),
+                #[inline(always)]
+                |i, weights| acc = L::fma(weights, L::load(acts.add(block * F::BLOCK + i)), acc),
+            );
+        }
+        L::sum(acc)
+    }
+}

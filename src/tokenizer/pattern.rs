@@ -1,0 +1,233 @@
+//! The regular expressions of pre-tokenizers, in a few hundred lines: alternatives of runs of characters.
+//!
+//! They are read as Perl's are: the first alternative that matches, runs as long as they can be. What is
+//! known is what the registry of `pre.rs` has: classes, `\s`, `\r`, `\n`, `\p{L}` and the like, `?`, `*`,
+//! `+`, `{1,3}`, `|` and, at the end of an alternative, `(?:…)?`.
+
+use super::categories as category;
+
+/// An expression ready to be searched for.
+pub struct Pattern(Vec<Alternative>);
+
+type Alternative = Vec<Item>;
+
+enum Item {
+    /// At least `min` and up to `max` characters of a class.
+    Run { class: Class, min: usize, max: usize },
+    /// One of these, or nothing.
+    Optional(Vec<Alternative>),
+}
+
+/// Which characters a run takes.
+#[derive(Clone, Copy, Default)]
+struct Class {
+    /// Those up to U+007F, a bit each.
+    ascii: u128,
+    /// Those beyond.
+    others: category::Set,
+}
+
+impl Class {
+    fn of_categories(set: category::Set) -> Self {
+        let is_in = |byte: &u8| category::of(char::from(*byte)) & set != 0;
+        let ascii = (0..128u8).filter(is_in).fold(0, |bits, byte| bits | 1 << byte);
+        Self { ascii, others: set }
+    }
+
+    fn of_range(first: u8, last: u8) -> Self {
+        Self { ascii: (first..=last).fold(0, |bits, byte| bits | 1 << byte), others: 0 }
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self { ascii: self.ascii | other.ascii, others: self.others | other.others }
+    }
+
+    fn negated(self) -> Self {
+        Self { ascii: !self.ascii, others: !self.others & category::ALL }
+    }
+
+    /// Bytes of the first character of `text`, if there is one and it is in the class.
+    #[inline]
+    fn first_of(self, text: &str) -> Option<usize> {
+        let byte = *text.as_bytes().first()?;
+        if byte < 128 {
+            return (self.ascii >> byte & 1 == 1).then_some(1);
+        }
+        let char = text.chars().next()?;
+        (category::of(char) & self.others != 0).then_some(char.len_utf8())
+    }
+}
+
+impl Pattern {
+    /// Reads an expression.
+    ///
+    /// # Panics
+    /// Where it has what is not known here.
+    pub fn new(text: &str) -> Self {
+        let mut rest = text;
+        let alternatives = alternatives(&mut rest);
+        assert!(rest.is_empty(), "{text}: what is {rest}?");
+        Self(alternatives)
+    }
+
+    /// The first match at `from` or behind it: where it begins and ends. An empty one is none.
+    pub fn find_at(&self, text: &str, from: usize) -> Option<(usize, usize)> {
+        text[from..].char_indices().find_map(|(at, _)| {
+            let rest = &text[from + at..];
+            let len = self.0.iter().find_map(|items| matched(items, rest)).filter(|&len| len > 0)?;
+            Some((from + at, from + at + len))
+        })
+    }
+}
+
+/// Bytes at the beginning of `text` that the items match, one behind the other.
+fn matched(items: &[Item], text: &str) -> Option<usize> {
+    let Some((item, rest)) = items.split_first() else { return Some(0) };
+    match item {
+        Item::Run { class, min, max } => {
+            let (mut n, mut end) = (0, 0);
+            while n < *max
+                && let Some(len) = class.first_of(&text[end..])
+            {
+                (n, end) = (n + 1, end + len);
+            }
+            while n >= *min {
+                if let Some(len) = matched(rest, &text[end..]) {
+                    return Some(end + len);
+                }
+                end -= text[..end].chars().next_back()?.len_utf8();
+                n -= 1;
+            }
+            None
+        }
+        Item::Optional(choices) => Some(choices.iter().find_map(|items| matched(items, text)).unwrap_or(0)),
+    }
+}
+
+/// Reads alternatives up to the end, or to a closing bracket.
+fn alternatives(rest: &mut &str) -> Vec<Alternative> {
+    let mut all = vec![Vec::new()];
+    while !rest.is_empty() && !rest.starts_with(')') {
+        if take(rest, "|") {
+            all.push(Vec::new());
+        } else {
+            let item = item(rest);
+            all.last_mut().expect("there is one from the start").push(item);
+        }
+    }
+    all
+}
+
+fn item(rest: &mut &str) -> Item {
+    if take(rest, "(?:") {
+        let choices = alternatives(rest);
+        assert!(take(rest, ")?") && (rest.is_empty() || rest.starts_with('|')), "a group ends in `)?`");
+        return Item::Optional(choices);
+    }
+    let class = if take(rest, "[") { bracketed(rest) } else { single(rest) };
+    let (min, max) = if take(rest, "?") {
+        (0, 1)
+    } else if take(rest, "*") {
+        (0, usize::MAX)
+    } else if take(rest, "+") {
+        (1, usize::MAX)
+    } else if take(rest, "{1,3}") {
+        (1, 3)
+    } else {
+        (1, 1)
+    };
+    Item::Run { class, min, max }
+}
+
+fn bracketed(rest: &mut &str) -> Class {
+    let negated = take(rest, "^");
+    let mut class = Class::default();
+    while !take(rest, "]") {
+        class = class.with(single(rest));
+    }
+    if negated { class.negated() } else { class }
+}
+
+/// A character, a range of them, or a class by its name.
+fn single(rest: &mut &str) -> Class {
+    const NAMED: &[(&str, category::Set)] = &[
+        (r"\s", category::SPACE),
+        (r"\p{L}", category::L),
+        (r"\p{Lu}", category::LU),
+        (r"\p{Ll}", category::LL),
+        (r"\p{Lt}", category::LT),
+        (r"\p{Lm}", category::LM),
+        (r"\p{Lo}", category::LO),
+        (r"\p{M}", category::M),
+        (r"\p{N}", category::N),
+        (r"\p{P}", category::P),
+    ];
+    if let Some((_, set)) = NAMED.iter().find(|(name, _)| take(rest, name)) {
+        return Class::of_categories(*set);
+    }
+    let first = match rest.as_bytes() {
+        [b'\\', b'r', ..] => b'\r',
+        [b'\\', b'n', ..] => b'\n',
+        [byte, ..] if byte.is_ascii() && *byte != b'\\' => *byte,
+        _ => panic!("a character, not {rest}"),
+    };
+    *rest = &rest[1 + usize::from(rest.starts_with('\\'))..];
+    match rest.as_bytes() {
+        [b'-', last, ..] => {
+            let last = *last;
+            *rest = &rest[2..];
+            Class::of_range(first, last)
+        }
+        _ => Class::of_range(first, first),
+    }
+}
+
+/// Takes `text` off the front, if it is there.
+fn take(rest: &mut &str, text: &str) -> bool {
+    let Some(behind) = rest.strip_prefix(text) else { return false };
+    *rest = behind;
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+    use regex::Regex;
+
+    use super::*;
+    use crate::tokenizer::pre::pre_tokenizers;
+
+    #[test]
+    fn the_first_alternative_counts_and_runs_give_back() {
+        let find = |pattern: &str, text: &str| Pattern::new(pattern).find_at(text, 0);
+        assert_eq!(find("a|ab", "xab"), Some((1, 2)));
+        assert_eq!(find(r"\s*[\r\n]+|\s+", " \n  x"), Some((0, 2)));
+        assert_eq!(find(r"[0-9][0-9][0-9]", "12 1234"), Some((3, 6)));
+        assert_eq!(find(r"\p{L}+(?:'[sS]|'t)?|b", "é's"), Some((0, 4)));
+        assert_eq!(find(r"\p{N}{1,3}", "x12345"), Some((1, 4)));
+        assert_eq!(find(r"[^\s\p{L}\p{N}]+", "a 1\u{301}\u{a0}"), Some((3, 5)));
+        assert_eq!(find("'s", ""), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        /// Wherever a search begins.
+        #[test]
+        fn matches_are_those_of_the_regex_crate(
+            text in "\\PC{0,12}|.{0,24}|([ \\n\\r\\t\u{a0}'/sStTlL09AZaz]|É|ǅ|ʰ|漢|\u{301}|²|٣|_|\\PC){0,40}",
+            at in 0usize..40,
+        ) {
+            static BOTH: LazyLock<Vec<(Regex, Pattern)>> = LazyLock::new(|| {
+                let all = pre_tokenizers().flat_map(|(_, patterns)| patterns);
+                all.map(|pattern| (Regex::new(pattern).unwrap(), Pattern::new(pattern))).collect()
+            });
+            let from = text.char_indices().map(|(at, _)| at).nth(at).unwrap_or(0);
+            for (regex, pattern) in BOTH.iter() {
+                let want = regex.find_at(&text, from).map(|found| (found.start(), found.end()));
+                prop_assert_eq!(pattern.find_at(&text, from), want, "{}", regex);
+            }
+        }
+    }
+}
