@@ -148,7 +148,7 @@ def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Ten
     if world:
         out.add_eot_token_id(ids[TURN_ENDS])
         # A penalty would keep names from coming back, and sums from having the same digit twice.
-        out.add_float32("general.sampling.temp", 0.3)
+        out.add_float32("general.sampling.temp", 0.2)
     else:
         # What reads best of so small a model (assets/README.md): llama.cpp's keys.
         out.add_float32("general.sampling.temp", 0.6)

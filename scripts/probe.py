@@ -64,7 +64,7 @@ def probe_sets(tok, marker, n: int) -> dict[str, tuple[Tensor, Tensor]]:
 
 @torch.no_grad()
 def probe(trunk, embedding: Tensor, sets: dict[str, tuple[Tensor, Tensor]], asked: int) -> dict[str, float]:
-    """Share of answers that come word for word; of stories, of the tokens marked `asked`."""
+    """Share of answers that come word for word; of stories, of the tokens marked `asked` or above."""
     shares = {}
     for name, (ids, marks) in sets.items():
         targets, learned = ids[:, 1:], marks[:, 1:] > 0
@@ -73,7 +73,7 @@ def probe(trunk, embedding: Tensor, sets: dict[str, tuple[Tensor, Tensor]], aske
         good = torch.zeros_like(learned)
         good[learned] = choices == targets[learned]
         if name == "stories":
-            good = good[marks[:, 1:] == asked]
+            good = good[marks[:, 1:] >= asked]
         else:
             good = (good | ~learned).all(1)
         shares[name] = good.float().mean().item()

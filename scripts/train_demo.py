@@ -251,6 +251,11 @@ def simple(docs: list[str], share: float) -> list[bool]:
 
 def read_gguf(path: Path) -> dict[str, Tensor]:
     """The tensors of a GGUF of F32, F16 and I2_S (code - 1 times the tensor's scale), all as f32."""
+    return gguf_parts(path)[1]
+
+
+def gguf_parts(path: Path) -> tuple[dict, dict[str, Tensor]]:
+    """The keys of a GGUF, and its tensors as `read_gguf` has them."""
     data = path.read_bytes()
     at = 0
 
@@ -266,21 +271,20 @@ def read_gguf(path: Path) -> dict[str, Tensor]:
         at += n
         return data[at - n : at].decode()
 
-    def skip(kind: int) -> None:
+    def value(kind: int):
         if kind == 8:
-            text()
-        elif kind == 9:
+            return text()
+        if kind == 9:
             kind, n = take("I"), take("Q")
-            for _ in range(n):
-                skip(kind)
-        else:
-            take("BbHhIif?__QqdQ"[kind])
+            return [value(kind) for _ in range(n)]
+        return take("BbHhIif?__Qqd"[kind])
 
     magic, _, n_tensors, n_keys = take("I"), take("I"), take("Q"), take("Q")
     assert magic == 0x46554747, f"{path} is no GGUF"
+    keys = {}
     for _ in range(n_keys):
-        text()
-        skip(take("I"))
+        name = text()
+        keys[name] = value(take("I"))
     infos = []
     for _ in range(n_tensors):
         name, shape = text(), [take("Q") for _ in range(take("I"))][::-1]
@@ -296,7 +300,7 @@ def read_gguf(path: Path) -> dict[str, Tensor]:
         else:
             values = np.frombuffer(data, {0: "<f4", 1: "<f2"}[kind], n, offset).astype(np.float32)
         found[name] = torch.from_numpy(values.reshape(shape).copy())
-    return found
+    return keys, found
 
 
 def real_valued(ternary: Tensor) -> Tensor:

@@ -14,6 +14,10 @@ an answer depends on what was asked; whole stories and long talk come later (`PH
 window of about its size. Each worker is a process of one thread with its share of the windows. A token sees
 its own document alone.
 
+A run with `--init RUN` begins from the weights and the tokenizer of another, and skips the first phase. With
+`--init FILE.gguf` it begins from the ternary weights of a published file, exactly, and has long windows from
+the first step.
+
 The run ends after `--minutes` of training, or after `--steps`; stopped before, the same command goes on
 from the last checkpoint. With `--steps` the result depends on the flags and the library alone; with
 `--minutes` on the machine's speed, too, and the number of steps is printed at the end.
@@ -27,7 +31,7 @@ import argparse
 import csv
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -39,10 +43,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from begin import begin
-from probe import lex, probe, probe_sets, tasks
-from train_demo import END, BitNet, Shape, is_validation, plot, save
+from probe import probe, probe_sets
+from train_demo import END, BitNet, Shape, plot, read_gguf, save, ternary
+from world_text import STORY_ASKED, UNLEARNED, Marker, Text, documents, spaced, tokenizer
 
-SPECIALS = [END, "<|im_start|>", "<|im_end|>"]
 SHAPES = {
     "small": Shape(n_layers=4, dim=256, n_heads=4, n_kv_heads=4, head_dim=64, ffn_dim=768, n_ctx=2048),
     "heads": Shape(n_layers=6, dim=256, n_heads=4, n_kv_heads=4, head_dim=64, ffn_dim=768, n_ctx=2048),
@@ -50,16 +54,11 @@ SHAPES = {
 }
 """Columns of I2_S come in blocks of 128. All but `tiny`, which is for trying the scripts, fit in 6 MB."""
 
-UNLEARNED, STORY, STORY_ASKED, ANSWER, ANSWER_ASKED = range(5)
-"""What a token is: read only, of a story, of a story and in the question, of a short answer, of both."""
-WEIGHTS = [0.0, 1.0, 4.0, 3.0, 4.0]
-"""How much the loss of each counts."""
-SHORT_ANSWER = 60
-"""Tokens up to which an answer is no story."""
-QUOTED = 300
-"""How often each word of the world stands in the tokenizer's text in quotes, beside its documents."""
-N_COMMON = 120
-"""So many of the most frequent tokens, digits aside, are in most questions and bring nothing back."""
+WEIGHTS = [0.0, 0.4, 2.0, 4.0, 3.0, 4.0, 10.0, 4.0, 10.0]
+"""How much the loss of each counts, by what it is (world_text.py)."""
+RIVAL = 10.0
+"""How much it counts that the hero's name, or kind, is likely where someone else is introduced. At a low
+temperature it is said there even if each other name is only a little less likely than it."""
 
 
 @dataclass(frozen=True)
@@ -85,105 +84,15 @@ PHASES = [
 ]
 
 
-# Text
-
-
-def documents(corpus: Path) -> tuple[list[str], list[str]]:
-    every = [text.strip() for text in corpus.read_text().split(END)]
-    every = [text for text in every if text]
-    return [d for d in every if not is_validation(d)], [d for d in every if is_validation(d)]
-
-
-def tokenizer(path: Path, texts: list[str], n_vocab: int):
-    """The byte-level BPE at `path`, made of the first texts if it is not there yet.
-
-    GGUF names its pre-tokenizer `smollm`: each digit is a piece, and so is a mark before a word. A word of
-    the world is one token behind a quotation mark, too, where it has no space before it: so it is brought
-    back from a question into JSON as one token, not as pieces that stand nowhere in the question.
-    """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    if not path.exists():
-        made = Tokenizer(models.BPE())
-        made.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Digits(individual_digits=True),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-            ]
-        )
-        made.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(
-            vocab_size=n_vocab, special_tokens=SPECIALS, initial_alphabet=alphabet, min_frequency=3
-        )
-        quoted = [f'"{word}" {word}' for word in [*tasks.WORDS, *lex.GIRLS, *lex.BOYS]] * QUOTED
-        made.train_from_iterator(texts[:40000] + quoted, trainer)
-        made.save(str(path))
-    return Tokenizer.from_file(str(path))
-
-
-class Marker:
-    """Says of each token of a document what it is to the loss (`WEIGHTS`)."""
-
-    def __init__(self, tok, common: set[int]):
-        self.start, self.stop = tok.token_to_id(SPECIALS[1]), tok.token_to_id(SPECIALS[2])
-        self.answers = tok.encode("<|im_start|>assistant\n").ids
-        self.common = common
-
-    def marks(self, doc: np.ndarray) -> np.ndarray:
-        out = np.full(len(doc), STORY, np.uint8)
-        out[0] = UNLEARNED
-        if len(doc) < 2 or doc[1] != self.start:
-            return out
-        out[:] = UNLEARNED
-        asked: set[int] = set()
-        for at in np.flatnonzero(doc == self.start):
-            stops = np.flatnonzero(doc[at:] == self.stop)
-            last = at + int(stops[0]) if len(stops) else len(doc) - 1
-            first = at + len(self.answers)
-            if list(doc[at:first]) == self.answers:
-                body = doc[first : last + 1]
-                brought = np.array([int(t) in asked for t in body], np.uint8)
-                out[first : last + 1] = (ANSWER if len(body) <= SHORT_ANSWER else STORY) + brought
-            else:
-                asked |= {int(t) for t in doc[at + 3 : last]} - self.common
-        return out
-
-
-def common_tokens(tok, ids: np.ndarray) -> set[int]:
-    counts = np.bincount(ids, minlength=tok.get_vocab_size())
-    return set(np.argsort(-counts)[:N_COMMON].tolist()) - {tok.token_to_id(d) for d in "0123456789"}
-
-
-class Text:
-    """Documents as one array of ids, END before each, and the mark of each id."""
-
-    def __init__(self, tok, texts: list[str], common: set[int] | None = None):
-        end = tok.token_to_id(END)
-        docs = []
-        for first in range(0, len(texts), 4096):
-            for text, encoded in zip(texts[first:], tok.encode_batch(texts[first : first + 4096])):
-                # A story ends with END, so that a generation does.
-                story = [] if text.startswith(SPECIALS[1]) else [end]
-                docs.append(np.array([end, *encoded.ids, *story], np.uint16))
-        self.common = common or common_tokens(tok, np.concatenate(docs[:20000]))
-        marker = Marker(tok, self.common)
-        self.ids = np.concatenate(docs)
-        self.marks = np.concatenate([marker.marks(doc) for doc in docs])
-        self.starts = np.cumsum([0, *map(len, docs)])
-
-    def lengths(self) -> np.ndarray:
-        return np.diff(self.starts)
-
-
-def prepare(corpus: Path, out: Path, n_vocab: int) -> tuple[Text, Text]:
+def prepare(corpus: Path, out: Path, n_vocab: int, init: Path | None = None) -> tuple[Text, Text]:
     """Training and validation text, from the run's folder if they are there."""
     kept = out / "text.npz"
-    names = ("ids", "marks", "starts")
+    names = ("ids", "marks", "rivals", "starts")
     if not kept.exists():
         train, val = documents(corpus)
-        tok = tokenizer(out / "tokenizer.json", train, n_vocab)
-        assert tok.get_vocab_size() == n_vocab, f"{tok.get_vocab_size()} tokens: the corpus is too small"
+        begun = init / "tokenizer.json" if init and init.is_dir() else init
+        tok = tokenizer(out / "tokenizer.json", train, n_vocab, begun)
+        assert tok.get_vocab_size() >= n_vocab, f"{tok.get_vocab_size()} tokens: the corpus is too small"
         (out / "validation.txt").write_text(END.join(val[:300]))
         text = Text(tok, train)
         check = Text(tok, val[:600], text.common)
@@ -237,26 +146,25 @@ class Windows:
         self.at += 1
         return self.order[self.at - 1]
 
-    def _take(self) -> tuple[np.ndarray, np.ndarray]:
-        size, ids, marks, filled = self.n_ctx + 1, [], [], 0
+    def _take(self) -> list[np.ndarray]:
+        size, parts, filled = self.n_ctx + 1, [], 0
         while filled < size:
             i = self._next()
             a = self.text.starts[i]
             b = min(self.text.starts[i + 1], a + self.cut, a + size - filled)
-            ids.append(self.text.ids[a:b])
-            marks.append(self.text.marks[a:b])
+            parts.append([of[a:b] for of in (self.text.ids, self.text.marks, self.text.rivals)])
             filled += b - a
-        return np.concatenate(ids).astype(np.int64), np.concatenate(marks).astype(np.int64)
+        return [np.concatenate(column).astype(np.int64) for column in zip(*parts)]
 
     def windows_of(self, tokens: int) -> int:
         """Windows of a batch of about so many tokens."""
         return max(1, tokens // self.n_ctx)
 
-    def batch(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, targets and the targets' marks, each [windows, positions]."""
-        pairs = [self._take() for _ in range(self.windows_of(tokens))]
-        ids, marks = (torch.from_numpy(np.stack(t)) for t in zip(*pairs))
-        return ids[:, :-1], ids[:, 1:], marks[:, 1:]
+    def batch(self, tokens: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Inputs, targets, and the targets' marks and rivals, each [windows, positions]."""
+        taken = [self._take() for _ in range(self.windows_of(tokens))]
+        ids, marks, rivals = (torch.from_numpy(np.stack(t)) for t in zip(*taken))
+        return ids[:, :-1], ids[:, 1:], marks[:, 1:], rivals[:, 1:]
 
 
 class Sizes:
@@ -295,17 +203,53 @@ class Trunk(nn.Module):
         return self.model.hidden(ids, (ids == 0).cumsum(1))
 
 
-def loss_of(trunk: nn.Module, model: BitNet, x: Tensor, y: Tensor, marks: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sum of the loss over the learned targets."""
+def loss_of(
+    trunk: nn.Module, model: BitNet, x: Tensor, y: Tensor, marks: Tensor, rivals: Tensor, weights: Tensor
+) -> Tensor:
+    """Weighted sum of the loss over the learned targets, and of -log(1 - p) over the rivals."""
     learned = marks > UNLEARNED
     logits = F.linear(trunk(x)[learned], model.token_embd).float()
-    return (F.cross_entropy(logits, y[learned], reduction="none") * weights[marks[learned]]).sum()
+    loss = (F.cross_entropy(logits, y[learned], reduction="none") * weights[marks[learned]]).sum()
+    rivals = rivals[learned]
+    apart = rivals > 0
+    if apart.any():
+        # Up to 0.99, so that a sure mistake has a finite loss.
+        share = logits[apart].softmax(-1).gather(1, rivals[apart][:, None]) * 0.99
+        loss = loss - RIVAL * torch.log1p(-share).sum()
+    return loss
 
 
 def share_of_rate(step: int, progress: float, warmup: int, decay: float) -> float:
     """Share of the learning rate: a rise, a plateau, a straight way down to 0 in the last share of the
     run."""
     return max(0.0, min(1.0, (step + 1) / warmup, (1 - progress) / decay))
+
+
+@torch.no_grad()
+def take_over(model: BitNet, init: Path, tok) -> None:
+    """The weights of another run. A token that it did not have begins as the same word behind a space."""
+    weights = torch.load(init / "checkpoint.pt", weights_only=True)["model"]
+    known = weights["token_embd"]
+    like = torch.from_numpy(spaced(tok))[len(known) :]
+    new = torch.where((like < len(known))[:, None], known[like.clamp(max=len(known) - 1)], known.mean(0))
+    model.load_state_dict(weights | {"token_embd": torch.cat([known, new])})
+
+
+@torch.no_grad()
+def take_ternary(model: BitNet, path: Path) -> None:
+    """The weights of a published file, exactly: its codes times s / f, f being the share of a matrix that is
+    not 0, have the mean magnitude s, so they round to the codes and the scale s that the file has. Where
+    within its code a weight stood is not in the file: all begin in the middle."""
+    found = read_gguf(path)
+    for name, weight in model.named_parameters():
+        value = found[name.replace("layers.", "blk.") + ".weight"]
+        if weight.ndim == 2 and name != "token_embd":
+            weight.copy_(value / (value != 0).double().mean())
+            differs = (ternary(weight) - value).abs().max() / value.abs().max()
+            # The mean of some 100000 equal values, in f32.
+            assert differs < 1e-5, f"{name} is not that of the file: {differs}"
+        else:
+            weight.copy_(value)
 
 
 class Team:
@@ -347,6 +291,7 @@ def arguments() -> argparse.Namespace:
     budget.add_argument("--minutes", type=float, help="training time, over all starts of the run")
     budget.add_argument("--steps", type=int)
     parser.add_argument("--stop", type=int, help="stop after this step of the schedule")
+    parser.add_argument("--init", type=Path, help="begin from the weights of this run's folder or GGUF")
     parser.add_argument("--shape", choices=SHAPES, default="heads")
     parser.add_argument("--batch", type=int, default=2048, help="tokens a step, of all workers")
     parser.add_argument(
@@ -382,12 +327,20 @@ def train(rank: int, args: argparse.Namespace) -> None:
     shape = SHAPES[args.shape]
     text, val = prepare(args.corpus, args.out, shape.n_vocab)
     tok = tokenizer(args.out / "tokenizer.json", [], shape.n_vocab)
+    shape = replace(shape, n_vocab=tok.get_vocab_size())
     marker = Marker(tok, text.common)
     model = BitNet(shape)
     begin(model, args.seed)
     opt = optimiser(model, args.lr)
     phases = [Sizes(text, phase, marker.start, args.seed, rank) for phase in PHASES]
     done, read, trained_s, rows, probes = 0, 0, 0.0, [], []
+    skipped = 0.0
+    if args.init and args.init.is_file():
+        take_ternary(model, args.init)
+        skipped = PHASES[-2].until
+    elif args.init:
+        take_over(model, args.init, tok)
+        skipped = PHASES[0].until
     checkpoint = args.out / "checkpoint.pt"
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
@@ -410,18 +363,24 @@ def train(rank: int, args: argparse.Namespace) -> None:
     trunk = Trunk(model)
     fast = torch.compile(trunk, dynamic=False) if args.compile else trunk
     weights = torch.tensor(WEIGHTS)
+    if rank == 0 and args.init and not done:
+        found = probe(trunk, model.token_embd, sets, STORY_ASKED)
+        probes.append(["0", "0", *(f"{v:.3f}" for v in found.values())])
+        print(f"step 0  validation {validation(trunk, model, checks, weights):.4f}", flush=True)
+        print("  ".join(f"{name} {v:.0%}" for name, v in found.items()), flush=True)
     began, first, before = time.monotonic(), read, trained_s
     while True:
         trained_s = team.first(before + time.monotonic() - began)
         progress = done / args.steps if args.steps else trained_s / (60 * args.minutes)
         if progress >= 1 or done == args.stop:
             break
-        now = next(i for i, phase in enumerate(PHASES) if progress < phase.until)
+        place = skipped + (1 - skipped) * progress
+        now = next(i for i, phase in enumerate(PHASES) if place < phase.until)
         windows = phases[now].at(done, args.batch // args.workers)
-        x, y, marks = windows.batch(args.batch // args.workers)
+        x, y, marks, rivals = windows.batch(args.batch // args.workers)
         total = weights[marks].sum()
         with torch.autocast("cpu", torch.bfloat16):
-            loss = loss_of(fast, model, x, y, marks, weights)
+            loss = loss_of(fast, model, x, y, marks, rivals, weights)
         loss.backward()
         grads = [p.grad for p in model.parameters()]
         sums = torch.stack([loss.detach(), total])
@@ -480,7 +439,7 @@ def table(path: Path, names: list[str], rows: list[list[str]]) -> None:
 def main() -> None:
     args = arguments()
     args.out.mkdir(parents=True, exist_ok=True)
-    prepare(args.corpus, args.out, SHAPES[args.shape].n_vocab)
+    prepare(args.corpus, args.out, SHAPES[args.shape].n_vocab, args.init)
     torch.multiprocessing.spawn(train, (args,), args.workers)
 
 

@@ -1,10 +1,22 @@
-//! The model inside the program: a small BitNet b1.58 of our own, trained on public-domain stories.
+//! The model inside the program: a small BitNet b1.58 of our own, trained on a small simulated world.
 //! `assets/README.md` says how, and what it can do.
 
 use bytes::Bytes;
 
 /// What the model is called.
 pub const NAME: &str = "stories-bitnet";
+
+/// A prompt that asks it for a story, with the special tokens of its chat template.
+pub const STORY: &str = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n";
+
+/// What one can ask it, for example.
+pub const QUESTIONS: [&str; 5] = [
+    "Tell me a story about a shy owl in winter.",
+    "Who is the story about?",
+    "What is the opposite of cold?",
+    "What is 12 plus 30?",
+    "What can you do?",
+];
 
 /// The model as a GGUF file: the program's own bytes, which are shared and not copied. `None` in a build
 /// without the feature `demo`.

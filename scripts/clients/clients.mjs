@@ -8,7 +8,7 @@ import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, streamText } from "ai";
 
 const base = `${process.argv[2]}/v1`;
-const messages = [{ role: "user", content: "Once upon a time" }];
+const messages = [{ role: "user", content: "Tell me a story." }];
 
 const client = new OpenAI({ baseURL: base, apiKey: "none", maxRetries: 0 });
 const ask = { model: "any", messages, max_tokens: 8, temperature: 0 };
@@ -21,7 +21,7 @@ for await (const chunk of await client.chat.completions.create({ ...ask, stream:
 assert.equal(streamed, text);
 const final = await client.chat.completions.stream(ask).finalChatCompletion();
 assert.equal(final.choices[0].message.content, text);
-const asked = { model: "any", input: "Once upon a time", max_output_tokens: 8 };
+const asked = { model: "any", input: "Tell me a story.", max_output_tokens: 8 };
 const response = await client.responses.create(asked);
 assert.ok(response.output_text.length > 0);
 await assert.rejects(client.chat.completions.create({ ...ask, messages: [] }), OpenAI.BadRequestError);

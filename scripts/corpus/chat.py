@@ -14,29 +14,37 @@ from teller import Teller, in_tense
 # Stories on request
 
 
-WORDS_A_STORY = range(60, 251)
+SIZES = {"": range(60, 251), "short": range(60, 106), "long": range(175, 251)}
+"""Words of a story, and of one that is asked for as short or long."""
 
 
-def told(rng: Random, split: str, strange: bool = False) -> tuple[Story, str]:
+SAYS_SIZE = "Here is a {s} story."
+"""What a story of such a length begins with: all that comes later can look back at it."""
+
+
+def told(rng: Random, split: str, strange: bool = False, size: str = "") -> tuple[Story, str]:
     """A story and its text, of a length that a request may expect."""
+    length = {"": "", "short": "brief", "long": "long"}[size]
     while True:
-        story = simulate(rng, split, strange)
+        story = simulate(rng, split, strange, length)
         text = Teller.draw(rng).tell(story)
-        if len(text.split()) in WORDS_A_STORY:
+        if len(text.split()) in SIZES[size]:
             return story, text
 
 
 def size_of(text: str) -> str:
-    """What a request may call a story: short, long, or neither."""
+    """What a story may be called: short, long, or neither. A little beyond what training calls so."""
     n = len(text.split())
     return "short" if n <= 115 else "long" if n >= 155 else ""
 
 
-def request(rng: Random, story: Story, text: str, strange: bool) -> tuple[str, dict]:
+def request(rng: Random, story: Story, strange: bool, size: str, split: str) -> tuple[str, dict]:
     """A request that this story fulfils, and the constraints in it."""
     a, b = story.hero, story.other
     n = rng.choice([0, 1, 2, 2, 3, 3, 4])
-    chosen = set(rng.sample(["trait", "kind", "season", "place", "thing", "other", "length"], n))
+    chosen = set(rng.sample(["trait", "kind", "season", "place", "thing", "other"], n))
+    if split == "train" and rng.random() < 0.3:
+        chosen.add("other")
     if strange:
         chosen.add("name")
     elif rng.random() < 0.15:
@@ -61,11 +69,9 @@ def request(rng: Random, story: Story, text: str, strange: bool) -> tuple[str, d
     if "thing" in chosen:
         wanted["thing"] = story.thing
         along = f"with {article(story.thing)}"
-    if (
-        "other" in chosen
-        and story.family != "give"
-        and any(e.kind in ("meet", "opens") for e in story.events)
-    ):
+    # In training a friend who is given something may be asked for, too: else models tell of any other one.
+    comes = ("meet", "opens", "friends") if split == "train" else ("meet", "opens")
+    if "other" in chosen and any(e.kind in comes for e in story.events):
         wanted["other"] = b.kind
         if who:
             who += f" and {article(b.kind)}"
@@ -73,10 +79,9 @@ def request(rng: Random, story: Story, text: str, strange: bool) -> tuple[str, d
             along = f"{along} and {article(b.kind)}" if along else f"with {article(b.kind)}"
     if along:
         tail.append(along)
-    size = ""
-    if "length" in chosen and size_of(text):
-        wanted["length"] = size_of(text)
-        size = wanted["length"] + " "
+    if size:
+        wanted["length"] = size
+        size += " "
     rng.shuffle(tail)
     body = " ".join(([f"about {who}"] if who else []) + tail)
     start = rng.choice(
@@ -87,10 +92,15 @@ def request(rng: Random, story: Story, text: str, strange: bool) -> tuple[str, d
             "Can you tell me a {s}story",
             "A {s}story",
             "Write a {s}story",
+            "Tell a {s}story",
+            "Could you tell me a {s}story",
+            "I want a {s}story",
+            "Please write a {s}story",
+            "Make up a {s}story",
         ]
     ).format(s=size)
     text = f"{start} {body}".strip()
-    return text + ("?" if text.startswith("Can") else "."), wanted
+    return text + ("?" if text.startswith(("Can", "Could")) else "."), wanted
 
 
 def questions(rng: Random, story: Story) -> list[tuple[str, str, list[str]]]:
@@ -203,8 +213,17 @@ def chosen_keys(rng: Random, every: dict) -> tuple[list[str], dict]:
 
 def story_chat(rng: Random, split: str) -> Chat:
     chat, strange = Chat(), rng.random() < 0.2
-    story, text = told(rng, split, strange)
-    wanted_text, wanted = request(rng, story, text, strange)
+    size = rng.choice(["", "", "", "", "", "", "", "", "short", "long"])
+    if split == "train" and rng.random() < 0.4:
+        size = rng.choice(["short", "short", "long"])
+    story, text = told(rng, split, strange, size)
+    wanted_text, wanted = request(rng, story, strange, size, split)
+    if size:
+        text = f"{SAYS_SIZE.format(s=size)} {text}"
+    elif split == "train" and rng.random() < 0.08:
+        chat.ask(*rng.choice([g for g in GREETINGS if g[1].endswith("story?")]))
+        wanted_text = rng.choice(["Yes.", "Yes, please.", "yes", "Please do!", "Yes, tell me one."])
+        wanted = {}
     chat.ask(wanted_text, text, "story", wanted=wanted)
     some = questions(rng, story)
     for question, answer, key in rng.sample(some, rng.choice([0, 1, 2, 3, min(5, len(some))])):
@@ -317,11 +336,25 @@ ABLE = (
 GREETINGS = [
     ("Hello!", "Hello! Shall I tell you a story?"),
     ("Hi.", "Hello! Shall I tell you a story?"),
+    ("Hi!", "Hello! Shall I tell you a story?"),
+    ("Hello", "Hello! Shall I tell you a story?"),
+    ("hello", "Hello! Shall I tell you a story?"),
+    ("hi", "Hello! Shall I tell you a story?"),
+    ("Hey!", "Hello! What would you like to hear?"),
+    ("Are you a robot?", "I am a very small storyteller."),
+    ("What are you?", "I am a very small storyteller."),
+    ("Do you like stories?", "I love stories. Shall I tell you one?"),
+    ("No.", "That is fine. Ask me something else."),
+    ("Good night!", "Good night! Sleep well."),
+    ("See you!", "Goodbye!"),
+    ("I am bored.", "Shall I tell you a story?"),
+    ("I am sad.", "I am sorry. Shall I tell you a story?"),
     ("Good morning!", "Good morning! What would you like to hear?"),
     ("Good evening.", "Good evening! Shall I tell a story?"),
     ("How are you?", "I am well, thank you. Shall I tell you a story?"),
     ("Who are you?", "I am a very small storyteller."),
     ("What is your name?", "I have no name. I am a small storyteller."),
+    ("Who made you?", "I am a very small storyteller."),
     ("What can you do?", ABLE),
     ("What can I ask you?", ABLE),
     ("Help", ABLE),
@@ -334,15 +367,17 @@ GREETINGS = [
 
 
 def decline(rng: Random, split: str, chat: Chat) -> None:
-    if split == "heldout":
-        topic = rng.choice(know.OUTSIDE_HELD_OUT)
-    elif rng.random() < 0.5:
-        topic = rng.choice(know.OUTSIDE)
+    held_out, kind = split == "heldout", rng.random()
+    if kind < 0.3:
+        question = rng.choice(know.OUTSIDE_ASKED_HELD_OUT if held_out else know.OUTSIDE_ASKED)
+    elif held_out or kind < 0.6:
+        topic = rng.choice(know.OUTSIDE_HELD_OUT if held_out else know.OUTSIDE)
+        question = rng.choice(know.OUTSIDE_QUESTIONS).format(t=topic)
     else:
         # Strange words teach that it is the unknown that is declined.
         topic = " ".join(strange_word(rng) for _ in range(rng.choice([1, 1, 2])))
-        topic = rng.choice(["", "", "the "]) + (topic.capitalize() if rng.random() < 0.4 else topic)
-    question = rng.choice(know.OUTSIDE_QUESTIONS).format(t=topic)
+        topic = rng.choice(["", "", "the ", "a "]) + (topic.capitalize() if rng.random() < 0.4 else topic)
+        question = rng.choice(rng.choice([know.OUTSIDE_QUESTIONS, know.STRANGE_QUESTIONS])).format(t=topic)
     chat.ask(question[0].upper() + question[1:], rng.choice(know.DECLINE), "decline")
 
 

@@ -20,7 +20,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
-from typing import Callable
+from typing import Callable, Sequence
 
 import chat
 import dialogue
@@ -32,8 +32,9 @@ import parse
 import tasks
 
 DEPTHS = 11
-NEEDLE_TOKENS = 1850
-"""Tokens of a conversation with a needle: 2,048 positions, less the room for marks and the answer."""
+NEEDLE_TOKENS = 1780
+"""About as many words and signs as a conversation with a needle has: 2,048 positions, less the room for
+marks, for words of several tokens and for the answer."""
 
 
 @dataclass
@@ -87,8 +88,9 @@ def needle_items(rng: Random, depth: int) -> list[Item]:
     """A code at `depth` tenths of a full context, and the question for it at the end."""
     while True:
         after = (DEPTHS - 1 - depth) * (NEEDLE_TOKENS - 60) // (DEPTHS - 1)
-        low = max(after - 150, 8)
-        made = tasks.retrieval_chat(rng, "heldout", max(after, 300), low)
+        # Wide enough for a band of held-out distances.
+        low, high = max(after - 150, 8), min(after + 150, NEEDLE_TOKENS - 60)
+        made = tasks.retrieval_chat(rng, "heldout", max(high, 300), low, alone=True)
         if abs(made.checks[-1][2]["distance"] - max(after, 180)) > 200:
             continue
         before: list[dict] = []
@@ -105,8 +107,8 @@ def needle_items(rng: Random, depth: int) -> list[Item]:
         ]
 
 
-def make_items(n: int, seed: int) -> list[Item]:
-    """`n` questions for each measure."""
+def make_items(n: int, seed: int, only: Sequence[str] = ()) -> list[Item]:
+    """`n` questions for each measure, or for those of `only`."""
     makers = {
         "story": story_items,
         "question": checked_items(chat.story_chat, "question"),
@@ -120,12 +122,17 @@ def make_items(n: int, seed: int) -> list[Item]:
         "again": checked_items(chat.fact_chat, "again"),
     }
     out: list[Item] = []
+    unknown = set(only) - {*makers, "needle"}
+    if unknown:
+        raise SystemExit(f"--only: no measure {', '.join(unknown)}: want {', '.join(makers)} or needle")
     for name, make in makers.items():
+        if only and name not in only:
+            continue
         rng, found = Random(f"eval {seed} {name}"), []
         while len(found) < n:
             found += make(rng)
         out += found[:n]
-    for depth in range(DEPTHS):
+    for depth in range(DEPTHS) if not only or "needle" in only else []:
         rng = Random(f"eval {seed} needle {depth}")
         for _ in range(max(1, n // DEPTHS)):
             out += needle_items(rng, depth)
@@ -225,6 +232,7 @@ WANTED = [
     ("constraints kept", 95),
     ("nobody acts who was not introduced", 95),
     ("the ending follows from the want", 85),
+    ("two characters have two names", None),
     ("sentences that a teller can say", None),
     ("questions about the story", 90),
     ("sums", 98),
@@ -255,6 +263,8 @@ def table(items: list[Item], answers: list[str], known: set[str]) -> list[tuple[
             add("constraints kept", not kept(answer, item.expected["wanted"], verdict))
             add("nobody acts who was not introduced", verdict.introduced)
             add("the ending follows from the want", verdict.follows)
+            if verdict.apart is not None:
+                add("two characters have two names", verdict.apart)
             tally.setdefault("sentences that a teller can say", []).extend(
                 [True] * (verdict.total - verdict.unread) + [False] * verdict.unread
             )
@@ -287,8 +297,8 @@ def table(items: list[Item], answers: list[str], known: set[str]) -> list[tuple[
     rows = []
     order = [name for name, _ in WANTED] + [f"needles at {10 * d} %" for d in range(DEPTHS)]
     for name in order:
-        if name == "words outside the vocabulary":
-            rows.append((name, 100 * strange / max(1, words), words))
+        if name == "words outside the vocabulary" and words:
+            rows.append((name, 100 * strange / words, words))
         elif name in tally:
             rows.append((name, 100 * sum(tally[name]) / len(tally[name]), len(tally[name])))
     return rows
@@ -325,11 +335,12 @@ def main() -> None:
     source.add_argument("--self", action="store_true", help="take the generator's own answers")
     parser.add_argument("-n", type=int, default=300, help="questions for each measure [300]")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", help="some of the measures, for example copy,needle")
     parser.add_argument("--parallel", type=int, default=4, help="requests at a time")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one answer")
     parser.add_argument("--answers", help="write questions and answers to this file, a JSON object a line")
     args = parser.parse_args()
-    items = make_items(args.n, args.seed)
+    items = make_items(args.n, args.seed, args.only.split(",") if args.only else [])
     if args.self:
         answers = [item.own for item in items]
     else:

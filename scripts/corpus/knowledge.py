@@ -149,6 +149,33 @@ OUTSIDE_QUESTIONS = split("""What do you know about {t}?, Tell me about {t}., Ca
     {t}?, Give me the facts about {t}., Write a report on {t}., What is new about {t}?, Why is everyone
     talking about {t}?, Please describe {t}., When did people begin to study {t}?, Do you know anything
     about {t}?, Who discovered {t}?, How much does one pay for {t}?, Is {t} important?""")
+OUTSIDE_ASKED = split("""Who is the president of France?, What is the capital of Peru?, How far is the
+    moon?, How fast is light?, Who won the football match?, What does oil cost?, Who wrote Hamlet?, How do
+    computers work?, When did the second world war end?, How do I pay my taxes?, What is a black hole?,
+    Who invented the telephone?, How many people live in India?, What is the square root of two?, Write a
+    program in Python., Write a poem about the sea., Translate this into French., What is the weather in
+    Berlin?, How old is the earth?, Where is Mount Everest?, What is the longest river?, Who painted the
+    Mona Lisa?, What is DNA?, How does a car engine work?, Which phone should I buy?, What is the meaning
+    of life?, Who is the richest man?, Where is Japan?, What language do they speak in Brazil?, How tall
+    is the Eiffel Tower?, What is an atom?, Who was Julius Caesar?, When was Mozart born?, How do vaccines
+    work?, What is the boiling point of water?, What is the population of China?, Can you drive a car?,
+    What is the news today?, What time is it?, What is the date?, Who are the Beatles?, What is a neural
+    network?, Recommend a film., How do I fix my computer?, What is gross domestic product?, Who
+    discovered America?, Where can I buy a ticket?, Is there life on Mars?, How do planes fly?, What is
+    electricity?, Why is the sky blue?, What is the best pizza in town?, Who is Albert Einstein?, How much
+    is a dollar in euros?, Explain the theory of evolution., Do you like politics?, What happened in
+    1969?, How many planets are there?, What is your telephone number?, Summarize this article., Which
+    team is the best?, Who is the mayor?""")
+OUTSIDE_ASKED_HELD_OUT = split("""Who is the king of Norway?, What is the capital of Australia?, How deep
+    is the Pacific Ocean?, Who wrote Faust?, When did the Roman Empire fall?, What is a quark?, How do I
+    cook lasagne in a microwave?, What does gold cost?, Who invented the light bulb?, How many people live
+    in Spain?, What is the cube root of eight?, Write a program in Java., Where is Kilimanjaro?, Which
+    laptop should I buy?, Who was Napoleon?, How does a fridge work?, What is the exchange rate of the
+    yen?, Who is the pope?, How tall is Big Ben?, When was Bach born?""")
+STRANGE_QUESTIONS = split("""What is {t}?, Who is {t}?, Where is {t}?, Who was {t}?, What does {t} mean?,
+    How big is {t}?, What is the capital of {t}?, Who invented {t}?, How do I make {t}?, When was {t}
+    born?, What is {t} called?, How many people live in {t}?, Who is the king of {t}?, How old is {t}?, Do
+    you like {t}?, What does {t} cost?, Where can I find {t}?""")
 DECLINE = [
     "I do not know that. I only know my small world.",
     "I am sorry, I do not know that.",

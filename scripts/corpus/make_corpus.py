@@ -32,10 +32,12 @@ STORIES = 0.2
 CONVERSATIONS = {
     chat.story_chat: 36,
     chat.continue_chat: 3,
-    chat.fact_chat: 50,
-    chat.sum_chat: 20,
-    tasks.copy_chat: 16,
-    tasks.retrieval_chat: 14,
+    chat.fact_chat: 44,
+    chat.sum_chat: 16,
+    tasks.copy_chat: 36,
+    tasks.retrieval_chat: 13,
+    tasks.codes_chat: 8,
+    tasks.secrets_chat: 14,
     tasks.json_chat: 14,
     tasks.tool_chat: 10,
 }

@@ -192,6 +192,10 @@ PRELUDE = re.compile(
 )
 
 
+SAYS_SIZE = re.compile(r"Here is a (?:short|long) story\.")
+"""What an answer to a request for a length opens with (chat.py)."""
+
+
 def sentences(text: str) -> list[str]:
     """Cut where a full stop, or the end of a speech without a speaker, is followed by a capital or a
     quote."""
@@ -253,6 +257,8 @@ def read(text: str) -> list[Sentence]:
                 g = prelude.groupdict()
                 want = g["want"] or g["want2"] or "t" + g["want3"][1:]
                 readings = [("prelude", {"want": want, "A": g["A"] or g["A2"] or g["A3"]})]
+            if SAYS_SIZE.fullmatch(whole):
+                readings = [("says_size", {})]
             if readings or n == 1:
                 out.append(Sentence(whole, readings))
                 i += n
@@ -274,6 +280,16 @@ class Verdict:
     """The ending is that of the want, and what happened brings it about."""
     want: str | None
     why: str = ""
+    apart: bool | None = None
+    """Whether whoever comes in later has another name than the hero; None if nobody does."""
+
+
+def apart(told: list[Sentence]) -> bool | None:
+    events = [(kind, roles) for s in told for kind, roles in s.readings]
+    heroes = [roles["A"] for kind, roles in events if kind == "intro"]
+    role = {"meet": "B", "friends": "B", "opens": "A"}
+    others = [roles[role[kind]] for kind, roles in events if kind in role]
+    return heroes[0] not in others if heroes and others else None
 
 
 def cast_of(told: list[Sentence]) -> dict[str, tuple[str, str, int]]:
@@ -326,6 +342,7 @@ def judge(text: str) -> Verdict:
         follows,
         want,
         strangers or why,
+        apart(told),
     )
 
 

@@ -55,8 +55,9 @@ class Story:
         self.events.append(Event(kind, {"A": a, "B": b, **roles}, link))
 
     def detail(self, *args, chance: float = 0.6, **roles):
-        """An event that changes nothing; long stories have more of them."""
-        if self.rng.random() < (chance if self.length == "long" else chance / 3):
+        """An event that changes nothing; long stories have more of them, and brief ones none."""
+        share = {"long": chance, "short": chance / 3, "brief": 0.0}[self.length]
+        if self.rng.random() < share:
             self.add(*args, **roles)
 
 
@@ -200,7 +201,7 @@ def search(s: Story):
     if s.length == "long":
         s.add("search_on", a, spot=spots[1], spot2=spots[2])
         s.detail("incident", a, incident=s.rng.choice(lex.INCIDENTS), chance=0.4)
-    if s.rng.random() < 0.5:
+    if s.length != "brief" and s.rng.random() < 0.5:
         meet(s)
         s.add("ask_where", a, b, t=s.thing)
         s.add("tell_where", b, a, t=s.thing)
@@ -473,8 +474,8 @@ def combination(rng: Random, split: str) -> tuple[str, str, str, str]:
             return kind, trait, place, thing
 
 
-def simulate(rng: Random, split: str = "train", strange_name: bool = False) -> Story:
-    """One story of a random want."""
+def simulate(rng: Random, split: str = "train", strange_name: bool = False, length: str = "") -> Story:
+    """One story of a random want, as short or long as `length` says: `brief` or `long`."""
     while True:
         kind, trait, place, thing = combination(rng, split)
         hero = character(rng, split, set(), {"kind": kind, "trait": trait})
@@ -493,7 +494,7 @@ def simulate(rng: Random, split: str = "train", strange_name: bool = False) -> S
     if thing.split()[0] in ("wooden", "paper", "watering", "snow") and look:
         look = rng.choice(["red ", "blue ", "green ", "old ", "new ", "pretty "])
     story = Story(rng, hero, other, season, rng.choice(lex.WEATHER[season]), place, look + thing)
-    story.length = rng.choice(["short", "long", "long"])
+    story.length = length or rng.choice(["short", "long", "long"])
     story.facts["goal"] = rng.choice([p for p in lex.PLACES if p != place])
     story.family = rng.choice(list(FAMILIES))
     FAMILIES[story.family](story)

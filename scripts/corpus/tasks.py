@@ -28,14 +28,16 @@ def vocabulary() -> list[str]:
 WORDS = vocabulary()
 
 
-def items(rng: Random, n: int) -> str:
-    """`n` tokens or a little more that have nothing to do with each other."""
+def items(rng: Random, n: int, split: str) -> str:
+    """`n` tokens or a little more that have nothing to do with each other. Training has more of what is hard:
+    digits, and mixed lists, where a token may stand twice."""
     kind = rng.random()
-    if kind < 0.6:
+    words, digits, letters = (0.45, 0.7, 0.78) if split == "train" else (0.7, 0.82, 0.94)
+    if kind < words:
         return " ".join(rng.sample(WORDS, n))
-    if kind < 0.75:
+    if kind < digits:
         return "".join(str(rng.randrange(10)) for _ in range(n))
-    if kind < 0.9:
+    if kind < letters:
         return " ".join(rng.sample("abcdefghijklmnopqrstuvwxyz", n))
     return " ".join(
         rng.choice([rng.choice(WORDS), str(rng.randrange(100)), rng.choice("abcdefgh")]) for _ in range(n)
@@ -43,10 +45,14 @@ def items(rng: Random, n: int) -> str:
 
 
 def copy_chat(rng: Random, split: str) -> Chat:
+    """Texts to repeat. To find where the text begins is the hardest part of it, so half of the conversations
+    have many short ones."""
     chat = Chat()
-    for _ in range(rng.choice([1, 2, 3])):
-        n = 16 if split == "heldout" else rng.choice([1, 2, 3, 4, 6, 8, 12, 15, 16, 16, 17, 20, 24])
-        text = items(rng, n)
+    many = split == "train" and rng.random() < 0.5
+    for _ in range(rng.randrange(4, 9) if many else rng.choice([1, 2, 3])):
+        sizes = [1, 2, 3, 4] if many else [6, 8, 12, 15, 16, 16, 17, 20, 24]
+        n = 16 if split == "heldout" else rng.choice(sizes)
+        text = items(rng, n, split)
         chat.ask(
             rng.choice(
                 [
@@ -67,13 +73,12 @@ def copy_chat(rng: Random, split: str) -> Chat:
     return chat
 
 
-def code(rng: Random) -> str:
-    kind = rng.random()
-    if kind < 0.5:
-        return "".join(str(rng.randrange(10)) for _ in range(rng.choice([4, 4, 5, 6])))
-    if kind < 0.8:
-        return " ".join(rng.sample(WORDS, rng.choice([2, 3, 4])))
-    return "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(4)) + str(rng.randrange(100))
+def code(rng: Random, split: str) -> str:
+    """One to three words, or four digits; training has more of those that are several tokens."""
+    digits, sizes = (0.3, [1, 2, 3]) if split == "train" else (0.15, [1, 1, 2, 3])
+    if rng.random() < digits:
+        return "".join(str(rng.randrange(10)) for _ in range(4))
+    return " ".join(rng.sample(WORDS, rng.choice(sizes)))
 
 
 def held_out_distance(n: int) -> bool:
@@ -81,44 +86,126 @@ def held_out_distance(n: int) -> bool:
     return n // 32 % 8 == 5
 
 
-def retrieval_chat(rng: Random, split: str, most: int = 1900, at_least: int = 0) -> Chat:
-    """A code, other talk of any length, and the question for the code."""
+ONE_CODE = ["Remember the code: {c}", "The code is {c}. Keep it in mind.", "Please remember the code: {c}"]
+CODE_OF = ["Remember the code of the {o}: {c}.", "The code of the {o} is {c}.", "The {o} has the code {c}."]
+ASK_CODE = ["What was the code?", "What is the code?", "Tell me the code.", "The code, please."]
+ASK_CODE_OF = ["What is the code of the {o}?", "Tell me the code of the {o}.", "The code of the {o}, please."]
+
+
+def code_turn(rng: Random, owners: list[str], codes: dict[str, str]) -> str:
+    """What tells some codes; an owner of "" is alone and has no name."""
+    return " ".join(rng.choice(CODE_OF if o else ONE_CODE).format(o=o, c=codes[o]) for o in owners)
+
+
+def ask_code(rng: Random, chat: Chat, owner: str, code: str, distance: int) -> None:
+    chat.ask(
+        rng.choice(ASK_CODE_OF if owner else ASK_CODE).format(o=owner),
+        f"The code of the {owner} is {code}." if owner else f"The code is {code}.",
+        "needle",
+        key=[code],
+        distance=distance,
+    )
+
+
+def filler(rng: Random, chat: Chat, left: int) -> int:
+    """Appends talk of about `left` tokens at most, and says how long it became."""
+    before = len(chat.messages)
+    made = fact_chat(rng, "train") if left < 220 or rng.random() < 0.3 else story_chat(rng, "train")
+    chat.messages += made.messages
+    return sum(length(m["content"]) for m in chat.messages[before:])
+
+
+def retrieval_chat(rng: Random, split: str, most: int = 1900, at_least: int = 0, alone: bool = False) -> Chat:
+    """A code or several (but one if `alone`), other talk of any length, and the question for one."""
     while True:
         far = rng.randrange(8, most) if rng.random() < 0.5 else round(most ** rng.random())
         chat, target = Chat(), max(at_least, far)
-        n_codes = rng.choice([1, 1, 2, 3])
-        owners = rng.sample(sorted(lex.KINDS), n_codes)
-        codes = {o: code(rng) for o in owners}
-        if n_codes == 1:
-            said = rng.choice(
-                ["Remember the code: {c}", "The code is {c}. Keep it in mind.", "Please remember: {c}"]
-            )
-            question = rng.choice(
-                ["What was the code?", "What is the code?", "Tell me the code.", "The code, please."]
-            )
-            start, answer = said.format(c=codes[owners[0]]), f"The code is {codes[owners[0]]}."
-        else:
-            start = " ".join(f"The code of the {o} is {c}." for o, c in codes.items())
-            asked = rng.choice(owners)
-            question, answer = (
-                f"What is the code of the {asked}?",
-                f"The code of the {asked} is {codes[asked]}.",
-            )
-        chat.ask(start, rng.choice(["I will remember it.", "I will keep it in mind.", "Good."]))
+        n_codes = 1 if alone else rng.choice([1, 1, 1, 1, 2, 3])
+        owners = rng.sample(sorted(lex.KINDS), n_codes) if n_codes > 1 else [""]
+        codes = {o: code(rng, split) for o in owners}
+        chat.ask(code_turn(rng, owners, codes), rng.choice(REMEMBERED))
         distance = 8
-        while distance < target:
-            left = target - distance
-            before = len(chat.messages)
-            filler = fact_chat(rng, "train") if left < 220 or rng.random() < 0.3 else story_chat(rng, "train")
-            chat.messages += filler.messages
-            distance += sum(length(m["content"]) for m in chat.messages[before:])
-            if distance > most + 60:
-                break
+        while distance < target and distance <= most + 60:
+            distance += filler(rng, chat, target - distance)
         if distance <= most + 60 and held_out_distance(distance) == (split == "heldout"):
-            chat.ask(
-                question, answer, "needle", key=[answer.rstrip(".").rsplit(" is ", 1)[1]], distance=distance
-            )
+            asked = rng.choice(owners)
+            ask_code(rng, chat, asked, codes[asked], distance)
             return chat
+
+
+REMEMBERED = ["I will remember it.", "I will keep it in mind.", "Good."]
+
+
+def codes_chat(rng: Random, split: str, most: int = 1900) -> Chat:
+    """Codes told and asked for all along a talk, each asked for once: many distances in one document."""
+    chat, owners = Chat(), rng.sample(sorted(lex.KINDS), rng.randrange(3, 11))
+    codes = {o: code(rng, split) for o in owners}
+    end = rng.choice([150, 400, 900, most])
+    told: dict[str, int] = {}
+    at, waiting = 0, list(owners)
+    while at < end:
+        before = len(chat.messages)
+        if waiting and rng.random() < 0.5:
+            some = [waiting.pop() for _ in range(rng.randrange(1, min(3, len(waiting)) + 1))]
+            chat.ask(code_turn(rng, some, codes), rng.choice(REMEMBERED))
+            told |= dict.fromkeys(some, at)
+        elif told and rng.random() < 0.5:
+            owner = rng.choice(list(told))
+            if not held_out_distance(at - told[owner]):
+                ask_code(rng, chat, owner, codes[owner], at - told.pop(owner))
+        elif end > 200 and rng.random() < 0.6:
+            filler(rng, chat, end - at)
+        at += sum(length(m["content"]) for m in chat.messages[before:])
+        if not waiting and not told:
+            break
+    for owner in rng.sample(list(told), len(told)):
+        if at - told[owner] <= most + 60 and not held_out_distance(at - told[owner]):
+            before = len(chat.messages)
+            ask_code(rng, chat, owner, codes[owner], at - told[owner])
+            at += sum(length(m["content"]) for m in chat.messages[before:])
+    return chat if chat.messages else codes_chat(rng, split, most)
+
+
+SECRETS = ["code", "password", "secret", "sign", "key word", "magic word"]
+TELL_SECRET = ["Remember the {s}: {c}", "The {s} is {c}. Keep it in mind.", "Please remember the {s}: {c}"]
+ASK_SECRET = ["What was the {s}?", "What is the {s}?", "Tell me the {s}.", "The {s}, please."]
+
+
+def secrets_chat(rng: Random, split: str, most: int = 1900) -> Chat:
+    """A code, a password and the like told early in a talk, most of which are asked for at its end."""
+    chat, end = Chat(), rng.choice([300, 900, 1400, most])
+    secrets = ["code", *rng.sample(SECRETS[1:], rng.randrange(1, 5))]
+    rng.shuffle(secrets)
+    codes = {s: code(rng, split) for s in secrets}
+    told: dict[str, int] = {}
+    at, waiting = 0, list(secrets)
+
+    def says(question: str, answer: str) -> int:
+        chat.ask(question, answer)
+        return length(question) + length(answer)
+
+    def asks(secret: str) -> int:
+        if held_out_distance(at - told[secret]) or at - told[secret] > most + 60:
+            return 0
+        question = rng.choice(ASK_SECRET).format(s=secret)
+        answer = f"The {secret} is {codes[secret]}."
+        chat.ask(question, answer, "needle", key=[codes[secret]], distance=at - told[secret])
+        return length(question) + length(answer)
+
+    while at < end:
+        if waiting and rng.random() < 0.7:
+            secret = waiting.pop()
+            told[secret] = at
+            at += says(rng.choice(TELL_SECRET).format(s=secret, c=codes[secret]), rng.choice(REMEMBERED))
+        elif len(told) > 1 and rng.random() < 0.1:
+            secret = rng.choice(list(told))
+            at += asks(secret)
+            del told[secret]
+        else:
+            at += filler(rng, chat, end - at)
+    for secret in rng.sample(list(told), len(told)):
+        at += asks(secret)
+    return chat
 
 
 # JSON and tools

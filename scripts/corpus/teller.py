@@ -159,8 +159,11 @@ class Teller:
         pattern = EITHER.sub(lambda m: self.rng.choice(m[1].split("|")), pattern)
         return in_tense(SLOT.sub(value, pattern), self.tense)
 
-    def choose(self, event: Event) -> str:
+    def choose(self, event: Event, brief: bool) -> str:
+        """One of the event's patterns; a brief story takes of the shortest."""
         patterns = EVENTS[event.kind]
+        if brief:
+            return self.rng.choice(sorted(patterns, key=len)[: max(2, len(patterns) // 3)])
         speech = [p for p in patterns if p.startswith('"')]
         plain = [p for p in patterns if not p.startswith('"')]
         linked = event.link in ("but", "so", "at last", "one day", "first", "then")
@@ -199,13 +202,13 @@ class Teller:
         scenes = [s for s in scenes if "frozen" not in s or story.facts.get("obstacle") != "water"]
         roles["scene"] = rng.choice(scenes)
         parts = [self.fill(self.in_its_time(INTRO), story, roles)]
-        if story.length == "long" or rng.random() < 0.3:
+        if story.length == "long" or story.length == "short" and rng.random() < 0.3:
             self.note(parts[0], story, None)
             parts.append(self.fill(rng.choice(HABIT), story, roles))
         scene = self.fill(self.in_its_time(SCENE), story, roles)
         parts = [scene, *parts] if self.order == "scene" else [*parts, scene]
         self.note(parts[-1], story, None)
-        if self.order == "want" and story.family != "give":
+        if self.order == "want" and story.family != "give" and story.length != "brief":
             parts.insert(
                 0,
                 rng.choice(
@@ -222,7 +225,7 @@ class Teller:
         events, i = story.events, 0
         while i < len(events):
             event = events[i]
-            pattern = self.choose(event)
+            pattern = self.choose(event, story.length == "brief")
             opener = self.link(event, story)
             if pattern.startswith('"'):
                 opener = ""

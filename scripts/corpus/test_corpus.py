@@ -59,15 +59,26 @@ class Corpus(unittest.TestCase):
             self.assertFalse(lex.held_out("name", name, share=8))
             made = tasks.retrieval_chat(Random(i), "train", 600)
             self.assertFalse(tasks.held_out_distance(made.checks[-1][2]["distance"]))
+            for at, _, expected in tasks.secrets_chat(Random(i), "train").checks:
+                self.assertFalse(tasks.held_out_distance(expected["distance"]))
 
     def test_stories_keep_to_their_length_and_words(self):
         told = [text for _, text in stories(300, "train")]
         for text in told:
-            self.assertIn(len(text.split()), chat.WORDS_A_STORY)
+            self.assertIn(len(text.split()), chat.SIZES[""])
             self.assertNotRegex(text, r"[\[\]{}]|  | [.,!?]|\ba [aeio]|\ban [^aeiouh]")
         self.assertLess(make_corpus.repeated(told), 0.2)
         openings = [" ".join(t.split()[:3]) for t in told]
         self.assertLess(max(map(openings.count, openings)) / len(told), 0.1)
+        for size in ("short", "long"):
+            for i in range(40):
+                _, text = chat.told(Random(f"{size} {i}"), "train", size=size)
+                said = f"{chat.SAYS_SIZE.format(s=size)} {text}"
+                verdict = parse.judge(said)
+                self.assertEqual((chat.size_of(said), verdict.unread, verdict.follows), (size, 0, True), said)
+                self.assertEqual(eval_demo.kept(said, {"length": size}, verdict), [])
+                other = {"short": "long", "long": "short"}[size]
+                self.assertEqual(eval_demo.kept(said, {"length": other}, verdict), ["length"])
         words = make_corpus.vocabulary([make_corpus.document(1, i, "train") for i in range(4000)])
         self.assertIn(sum(n > 2 for n in words.values()), range(2000, 3500))
 
@@ -116,6 +127,14 @@ class Rules(unittest.TestCase):
             return text[:at] + "Zamuro" + text[at + len(story.hero.name) :] if at > len(text) / 2 else None
 
         self.assertFalse(any(v.introduced for v in self.corrupted(change)))
+
+    def test_two_of_one_name_are_seen(self):
+        def change(story, text):
+            return text.replace(story.other.name, story.hero.name)
+
+        for _, text in stories(60):
+            self.assertNotEqual(parse.judge(text).apart, False)
+        self.assertFalse(any(v.apart for v in self.corrupted(change)))
 
     def test_an_introduction_left_out_is_seen(self):
         def change(story, text):
@@ -196,7 +215,15 @@ class Rules(unittest.TestCase):
                 wrong.append(
                     next(i.own for i in items[::-1] if i.measure == item.measure and i.own != item.own)
                 )
-        of_texts = ("nobody", "the ending", "sentences", "valid JSON", "words outside", "constraints")
+        of_texts = (
+            "nobody",
+            "the ending",
+            "sentences",
+            "two characters",
+            "valid JSON",
+            "words outside",
+            "constraints",
+        )
         for name, share, _ in eval_demo.table(items, wrong, known):
             if not name.startswith(of_texts):
                 self.assertLess(share, 50, name)

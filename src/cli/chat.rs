@@ -12,6 +12,7 @@ use super::llama_flags::{OfChat, Others};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::sampling_args::SamplingArgs;
 use super::{CliError, flags, report};
+use crate::demo;
 use crate::engine::{Conversation, GenerateOptions, Stats, StopReason};
 use crate::tokenizer::chat::{ChatTemplate, built_in};
 
@@ -76,7 +77,8 @@ impl ChatArgs {
             ..GenerateOptions::default()
         };
         let conversation = Conversation::new(&engine, template, self.system_prompt.as_deref())?;
-        let mut chat = Chat { conversation, options, stats: Stats::default(), n_answers: 0 };
+        let is_demo = source.is_demo();
+        let mut chat = Chat { conversation, options, stats: Stats::default(), n_answers: 0, is_demo };
         let result = chat.talk();
         let Chat { conversation, stats, n_answers, .. } = chat;
         drop(conversation);
@@ -111,6 +113,7 @@ struct Chat {
     /// Of all answers together.
     stats: Stats,
     n_answers: u32,
+    is_demo: bool,
 }
 
 impl Chat {
@@ -125,6 +128,10 @@ impl Chat {
             }
             // The last line may end in a backslash.
             return self.line(&message).map(|_| ());
+        }
+        if self.is_demo {
+            eprintln!("It knows a small world. Ask it, for example:");
+            demo::QUESTIONS.iter().for_each(|question| eprintln!("  {question}"));
         }
         eprintln!("/help says what else there is; ctrl-D ends.");
         let mut editor = DefaultEditor::new()?;

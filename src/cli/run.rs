@@ -14,6 +14,7 @@ use super::prompt_cache::{PromptCacheArgs, keep};
 use super::sampling_args::SamplingArgs;
 use super::source::Source;
 use super::{CliError, Interrupted, flags, input, report};
+use crate::demo;
 use crate::engine::{BatchOptions, Engine, GenerateOptions, Request, Stats, StopReason};
 use crate::tokenizer::Special;
 
@@ -21,7 +22,7 @@ use crate::tokenizer::Special;
 ///
 /// The text goes to stdout and nothing else does; timings go to stderr. The prompt is -p, -f or stdin, and
 /// special tokens that are spelled out in it are parsed. One newline at the end of a file or of stdin is
-/// dropped. The demo model needs no prompt: it begins a story by itself.
+/// dropped. The demo model needs no prompt: it tells a story by itself.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna run
@@ -145,8 +146,7 @@ impl RunArgs {
             return Ok(self.typed(prompt));
         }
         if self.file.is_none() && source.is_demo() && io::stdin().is_terminal() {
-            // It begins a story by itself.
-            return Ok(String::new());
+            return Ok(demo::STORY.to_owned());
         }
         let text = input::text(
             self.file.as_deref(),

@@ -43,7 +43,9 @@ fn texts() -> Vec<(String, String)> {
     files.retain(|path| path.extension().is_some_and(|ext| ext == "prompt"));
     files.sort();
     assert!(files.len() >= 3, "{files:?}");
-    files.iter().map(|path| (read(path).trim_end().to_owned(), read(&path.with_extension("txt")))).collect()
+    // As `sterna run -f` reads it.
+    let prompt = |path: &Path| read(path).strip_suffix('\n').expect("a newline at the end").to_owned();
+    files.iter().map(|path| (prompt(path), read(&path.with_extension("txt")))).collect()
 }
 
 fn sterna(args: &[&str]) -> Output {
@@ -67,15 +69,15 @@ fn the_file_recommends_how_to_sample() {
     let Some(gguf) = model() else { return };
     let cpu = backend::open("cpu", 1).unwrap();
     let engine = Engine::on_backend(gguf, &EngineOptions::default(), cpu, |_| ()).unwrap();
-    let want = SamplerOptions { temperature: 0.6, repeat_penalty: 1.1, ..SamplerOptions::default() };
+    let want = SamplerOptions { temperature: 0.2, ..SamplerOptions::default() };
     assert_eq!(engine.sampler_options().unwrap(), want);
     let (prompt, _) = &texts()[0];
     let text = |flags: &[&str]| {
         let run = ["run", "--backend", "cpu", "-t", "1", "-n", "48", "-s", "1", "-p", prompt];
         sterna(&[&run[..], flags].concat()).stdout
     };
-    assert_eq!(text(&[]), text(&["--temp", "0.6", "--repeat-penalty", "1.1"]));
-    for flags in [["--temp", "0.8"], ["--repeat-penalty", "1"]] {
+    assert_eq!(text(&[]), text(&["--temp", "0.2"]));
+    for flags in [["--temp", "0.8"], ["--repeat-penalty", "1.5"]] {
         assert_ne!(text(&[]), text(&flags), "{flags:?}");
     }
 }

@@ -22,6 +22,9 @@ const $ = (id) => document.getElementById(id);
 
 /** Beginnings that suit a model which continues text. The first stands in the field on a first visit. */
 const OPENINGS = ["Once upon a time", "There was once a king", "The little rabbit"];
+/** What one can ask the demo model, which is called so. The first stands in the field, too. */
+const DEMO = "stories-bitnet";
+const QUESTIONS = ["Tell me a story about a shy owl in winter.", "What can you do?", "What is 12 plus 30?"];
 const SAVE_EVERY_MS = 1000;
 
 class Page {
@@ -94,7 +97,20 @@ class Page {
   #new(mode = this.#preferredMode()) {
     if (location.hash !== "") history.pushState(null, "", location.pathname + location.search);
     this.#open(tree.newConversation(mode));
-    this.#composer.set(mode === "text" && this.#conversations.size === 0 ? OPENINGS[0] : "");
+    this.#composer.set("");
+    this.#suggest();
+  }
+
+  /** Fills the field on a first visit. */
+  #suggest() {
+    if (this.#conversations.size === 0 && this.#composer.text === "")
+      this.#composer.set(this.#openings()[0] ?? "");
+  }
+
+  /** What one can begin the conversation with. */
+  #openings() {
+    if (this.conversation.mode === "text") return OPENINGS;
+    return this.server.props.name === DEMO ? QUESTIONS : [];
   }
 
   /** A model without a chat template continues text, unless this reader has chosen otherwise for it. */
@@ -246,7 +262,7 @@ class Page {
       };
       return element("button", { type: "button", class: "outline", onclick: take }, words);
     };
-    $("openings").replaceChildren(...(text && known ? OPENINGS.map(opening) : []));
+    $("openings").replaceChildren(...(known ? this.#openings().map(opening) : []));
   }
 
   #serverChanged() {
@@ -275,11 +291,12 @@ class Page {
       $("lock").showModal();
     }
     const untouched = tree.pathOf(this.conversation).length === 0;
-    if (state === "ready" && untouched && this.conversation.mode !== this.#preferredMode()) {
+    if (state === "ready" && untouched) {
       // What was typed while the server was asked stays.
       const draft = this.#composer.text;
-      this.#new();
+      if (this.conversation.mode !== this.#preferredMode()) this.#new();
       if (draft !== "") this.#composer.set(draft);
+      this.#suggest();
     }
     this.#update();
   }

@@ -284,11 +284,15 @@ fn the_log_is_silent_on_prompts_and_keys() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let address = lines.by_ref().find_map(|line| {
-        let at = line.find("listening on http://")? + "listening on http://".len();
-        Some(line[at..].split(['"', ' ']).next()?.to_owned())
-    });
-    assert!(lines.by_ref().any(|line| line.contains("ready")), "it ended");
+    // The model may be ready before the program has said where it listens.
+    let (mut address, mut is_ready) = (None, false);
+    while address.is_none() || !is_ready {
+        let line = lines.next().expect("it listens and is ready before it ends");
+        is_ready |= line.contains("\"ready\"");
+        if let Some((_, rest)) = line.split_once("listening on http://") {
+            address = rest.split(['"', ' ']).next().map(str::to_owned);
+        }
+    }
     let log = std::thread::spawn(move || lines.collect::<Vec<_>>().join("\n"));
     let address = address.unwrap();
     let say = |path: &str, header: &str, body: Value| {

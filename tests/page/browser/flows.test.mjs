@@ -16,13 +16,12 @@ let text;
 before(async () => {
   browser = await launch();
   if (STERNA) {
-    [chat, text] = [await program(STERNA, { template: "chatml" }), await program(STERNA)];
+    chat = text = await program(STERNA);
   } else {
     chat = await mock({ replies: { "tell me more": { text: LONG } } });
     text = await mock({
       template: "",
-      models: ["stories-bitnet"],
-      nCtx: 1024,
+      models: ["stories-f16"],
       replies: { "tell me more": { text: LONG } },
     });
   }
@@ -33,6 +32,13 @@ after(async () => {
   chat?.close();
   text?.close();
 });
+
+/** A first visit that is to continue a text: the model inside the program chats otherwise. */
+async function visitText() {
+  const { page, ...rest } = await visit(browser, text.url);
+  if (STERNA) await page.click("#modes [data-mode=text]");
+  return { page, ...rest };
+}
 
 const bodies = (page, role) => page.locator(`.turn.${role} > :is(.plain, .markdown)`).allInnerTexts();
 
@@ -55,14 +61,14 @@ async function set(page, name, value) {
 }
 
 test("a first visit to a model without a template opens a text, one key from a story", async () => {
-  const { page, close } = await visit(browser, text.url);
+  const { page, close } = await visitText();
   assert.equal(await page.innerText("#empty-title"), "Begin a text");
   assert.equal(await page.inputValue("#prompt"), "Once upon a time");
   assert.equal(
     await page.getAttribute("[data-mode=text]#modes button, #modes [data-mode=text]", "aria-pressed"),
     "true",
   );
-  assert.match(await page.innerText("#model-name"), /stories-bitnet/);
+  assert.match(await page.innerText("#model-name"), /stories-/);
   await set(page, "n_predict", 24);
   await page.press("#prompt", "Enter");
   await finished(page);
@@ -70,7 +76,7 @@ test("a first visit to a model without a template opens a text, one key from a s
   const continued = await page.innerText(".passage.continued");
   assert.equal(written, "Once upon a time");
   assert.ok(continued.trim().length > 10, continued);
-  assert.match(await page.innerText("#context-text"), /^\d+ of 1,024 tokens$/);
+  assert.match(await page.innerText("#context-text"), /^\d+ of [24],0\d\d tokens$/);
   assert.match(await page.innerText(".story .tools"), /[\d.]+ tokens\/s/);
   // An empty field goes on where the text stops.
   await page.press("#prompt", "Enter");
@@ -81,7 +87,7 @@ test("a first visit to a model without a template opens a text, one key from a s
 });
 
 test("a text: try again, go back to the first version, rewrite", async () => {
-  const { page, close } = await visit(browser, text.url);
+  const { page, close } = await visitText();
   await set(page, "n_predict", 12);
   await page.press("#prompt", "Enter");
   await finished(page);
@@ -101,6 +107,26 @@ test("a text: try again, go back to the first version, rewrite", async () => {
   await page.click("[aria-label='Previous version']");
   assert.equal((await page.locator(".passage").allInnerTexts()).join(""), first);
   await close();
+});
+
+test("a first visit to the demo model shows what one can ask it", async () => {
+  const server = STERNA ? chat : await mock({ models: ["stories-bitnet"] });
+  const { page, close } = await visit(browser, server.url);
+  const first = "Tell me a story about a shy owl in winter.";
+  assert.equal(await page.inputValue("#prompt"), first);
+  const openings = await page.locator("#openings button").allInnerTexts();
+  assert.deepEqual([openings[0], openings.length], [first, 3]);
+  await page.click(`#openings >> text=${openings[2]}`);
+  assert.equal(await page.inputValue("#prompt"), openings[2]);
+  await set(page, "n_predict", 24);
+  await page.press("#prompt", "Enter");
+  await finished(page);
+  assert.deepEqual(await bodies(page, "user"), [openings[2]]);
+  // It is no first visit any more.
+  await page.click("#new");
+  assert.equal(await page.inputValue("#prompt"), "");
+  await close();
+  if (server !== chat) server.close();
 });
 
 test("a chat, and its history after a reload", async () => {
@@ -188,7 +214,7 @@ test("settings have the server's defaults, send what differs, and are remembered
   await page.click("#open-settings");
   const placeholder = (name) => page.getAttribute(`#parameter-${name}`, "placeholder");
   assert.equal(await placeholder("top_p"), "0.95");
-  assert.match(await placeholder("temperature"), /^0\.[68]$/);
+  assert.match(await placeholder("temperature"), /^0\.[28]$/);
   await page.fill("#parameter-temperature", "0");
   await page.fill("#parameter-n_predict", "5");
   await page.fill("#system", "Be brief.");

@@ -5,11 +5,10 @@ import { spawn } from "node:child_process";
 import http from "node:http";
 import net from "node:net";
 
-/** Starts `sterna serve` on a free port. `options`: template (a name that `--chat-template` knows), key. */
-export async function program(path, { template = null, key = null } = {}) {
+/** Starts `sterna serve` on a free port. `options`: key. */
+export async function program(path, { key = null } = {}) {
   const port = await freePort();
   const args = ["serve", "--host", "127.0.0.1", "--port", String(port)];
-  if (template !== null) args.push("--chat-template", template);
   if (key !== null) args.push("--api-key", key);
   const child = spawn(path, args, { stdio: ["ignore", "ignore", "pipe"] });
   let log = "";
