@@ -1,5 +1,5 @@
 //! The model inside the program: a small BitNet b1.58 of our own, trained on a small simulated world.
-//! `assets/README.md` says how, and what it can do.
+//! `assets/README.md` says what it can do, `training/README.md` how it was made.
 
 use bytes::Bytes;
 

@@ -275,6 +275,7 @@ const NARROW: &[&str] = &[
     "ggml-types",
     "src",
     "tests",
+    "training",
 ];
 
 #[test]

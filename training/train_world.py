@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Trains a BitNet b1.58 on the small world of scripts/corpus: stories and conversations.
+"""Trains a BitNet b1.58 on the small world of training/corpus: stories and conversations.
 
-    python3 scripts/corpus/make_corpus.py --seed 1 --documents 420000 > world.txt
-    python scripts/train_world.py --corpus world.txt --out run --steps 20000 --compile
-    python scripts/export_demo.py run
+    python3 training/corpus/make_corpus.py --seed 1 --documents 330000 > world.txt
+    python training/train_world.py --corpus world.txt --out run --minutes 180 --compile
+    python training/export_demo.py run
 
-The model and the straight-through rounding are those of train_demo.py: ternary from the first step. It
-begins from weights that can nearly copy (begin.py). What a user says is read but not learned, and words of
-an answer that bring back the question count several times as much as the rest (`WEIGHTS`).
+The model is bitnet.py: ternary from the first step. It begins from weights that can nearly copy (begin.py).
+What a user says is read but not learned, and words of an answer that bring back the question count several
+times as much as the rest (`WEIGHTS`).
 
 Windows are short at first and hold little but conversations of one line and the beginnings of stories, where
 an answer depends on what was asked; whole stories and long talk come later (`PHASES`), each document in a
@@ -43,16 +43,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from begin import begin
+from bitnet import BitNet, Shape, ternary
+from corpus.template import END
+from gguf_file import read_gguf
 from probe import probe, probe_sets
-from train_demo import END, BitNet, Shape, plot, read_gguf, save, ternary
 from world_text import STORY_ASKED, UNLEARNED, Marker, Text, documents, spaced, tokenizer
 
 SHAPES = {
-    "small": Shape(n_layers=4, dim=256, n_heads=4, n_kv_heads=4, head_dim=64, ffn_dim=768, n_ctx=2048),
-    "heads": Shape(n_layers=6, dim=256, n_heads=4, n_kv_heads=4, head_dim=64, ffn_dim=768, n_ctx=2048),
-    "tiny": Shape(n_layers=2, dim=128, n_heads=2, n_kv_heads=2, head_dim=64, ffn_dim=256, n_ctx=2048),
+    "heads": Shape(),
+    "small": Shape(n_layers=4),
+    "tiny": Shape(n_layers=2, dim=128, n_heads=2, n_kv_heads=2, ffn_dim=256),
 }
-"""Columns of I2_S come in blocks of 128. All but `tiny`, which is for trying the scripts, fit in 6 MB."""
+"""Columns of I2_S come in blocks of 128. `heads` is the published model, `tiny` is for trying the scripts."""
 
 WEIGHTS = [0.0, 0.4, 2.0, 4.0, 3.0, 4.0, 10.0, 4.0, 10.0]
 """How much the loss of each counts, by what it is (world_text.py)."""
@@ -310,7 +312,7 @@ def arguments() -> argparse.Namespace:
 
 
 def optimiser(model: BitNet, lr: float) -> torch.optim.Adam:
-    """Adam for all: with Muon and longer steps, runs brought back less of a question (assets/README.md)."""
+    """Adam for all: with Muon and longer steps, runs brought back less of a question (README.md)."""
     matrices = [p for layer in model.layers for p in layer.parameters() if p.ndim == 2]
     others = [model.token_embd, *(p for p in model.parameters() if p.ndim == 1)]
     groups = [
@@ -429,6 +431,32 @@ def validation(trunk: nn.Module, model: BitNet, checks: list, weights: Tensor) -
     with torch.autocast("cpu", torch.bfloat16):
         found = [(loss_of(trunk, model, *c, weights).item(), weights[c[2]].sum().item()) for c in checks]
     return sum(f[0] for f in found) / sum(f[1] for f in found)
+
+
+def save(path: Path, state: dict) -> None:
+    """Writes beside `path` and renames, so that a checkpoint is whole or absent."""
+    part = path.with_suffix(".part")
+    torch.save(state, part)
+    os.replace(part, path)
+
+
+def plot(rows: list[list[str]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4))
+    tokens = [int(r[1]) / 1e6 for r in rows]
+    axes.plot(tokens, [float(r[3]) for r in rows], linewidth=0.8, label="training")
+    checked = [(t, float(r[4])) for t, r in zip(tokens, rows) if r[4]]
+    axes.plot([t for t, _ in checked], [v for _, v in checked], "o-", markersize=3, label="validation")
+    axes.set(xlabel="million tokens", ylabel="loss (nats a token)", ylim=(None, 6))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
 
 
 def table(path: Path, names: list[str], rows: list[list[str]]) -> None:

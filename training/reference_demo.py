@@ -2,8 +2,8 @@
 """What transformers' BitNet class makes of the demo model, in float32 on the CPU: independent values to
 compare with.
 
-    python scripts/reference_demo.py run/hf --golden tests/data/demo
-    python scripts/reference_demo.py run/hf --perplexity run/validation.txt --context 512
+    python training/reference_demo.py run/hf --golden tests/data/demo
+    python training/reference_demo.py run/hf --perplexity run/validation.txt --context 512
 
 --golden reads FOLDER/tokens.txt, one sequence of ids a line, and writes FOLDER/logits.npy, f32 [all
 positions, n_vocab]. --perplexity scores a text as `sterna perplexity --special` does (its help says which

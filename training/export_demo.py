@@ -1,12 +1,8 @@
 #!/usr/bin/env python3
-"""Turns a run of train_demo.py or train_world.py into a Hugging Face folder and a GGUF of real-valued
-weights.
+"""Turns a run of train_world.py into a Hugging Face folder and a GGUF of real-valued weights.
 
-    python scripts/export_demo.py run            # makes run/hf and run/stories-f32.gguf
-    sterna quantize --type i2_s run/stories-f32.gguf assets/stories-bitnet.gguf
-
-A run of train_world.py is known by the tokens of its conversations: it gets the chat template of the small
-world and its pre-tokenizer.
+    python training/export_demo.py run           # makes run/hf and run/world-f32.gguf
+    sterna quantize --type i2_s run/world-f32.gguf assets/stories-bitnet.gguf
 
 The ternary rounding is left to `sterna quantize` and to transformers, which both round the same weights.
 The embedding is rounded to f16 in both, as it stands in the file.
@@ -24,18 +20,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from corpus.template import TEMPLATE
-from train_demo import END, Shape
+from bitnet import Shape
+from corpus.template import END, TEMPLATE, TURN_BEGINS, TURN_ENDS
 
 ARCHITECTURE = "bitnet-b1.58"
-TURN_ENDS = "<|im_end|>"
-TURN_BEGINS = "<|im_start|>"
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ message.content }}{% if not loop.last %}\n\n{% endif %}{% endfor %}"
-)
-"""Turns are paragraphs of one story: the model has never seen a conversation."""
-
 HF_NAMES = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -69,7 +57,6 @@ def hugging_face(folder: Path, run: Path, shape: Shape, weights: dict[str, torch
     """Writes config.json, model.safetensors and tokenizer.json."""
     folder.mkdir(exist_ok=True)
     ids = vocabulary(run)
-    ends = [ids[END], ids[TURN_ENDS]] if TURN_ENDS in ids else ids[END]
     named = {"model.embed_tokens.weight": weights["token_embd"], "model.norm.weight": weights["output_norm"]}
     for layer in range(shape.n_layers):
         for ours, theirs in HF_NAMES.items():
@@ -91,7 +78,7 @@ def hugging_face(folder: Path, run: Path, shape: Shape, weights: dict[str, torch
         "rms_norm_eps": shape.norm_eps,
         "tie_word_embeddings": True,
         "bos_token_id": ids[END],
-        "eos_token_id": ends,
+        "eos_token_id": [ids[END], ids[TURN_ENDS]],
         "torch_dtype": "float32",
         "quantization_config": {
             "quant_method": "bitnet",
@@ -108,7 +95,6 @@ def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Ten
     bpe = json.loads((run / "tokenizer.json").read_text())["model"]
     ids = vocabulary(run)
     tokens = sorted(ids, key=ids.get)
-    world = TURN_ENDS in ids
     control = {END, TURN_BEGINS, TURN_ENDS}
     merges = [m if isinstance(m, str) else " ".join(m) for m in bpe["merges"]]
     end = ids[END]
@@ -116,12 +102,9 @@ def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Ten
 
     out = gguf.GGUFWriter(path, ARCHITECTURE)
     out.add_name("stories-bitnet")
-    if world:
-        out.add_description(
-            "A small BitNet b1.58 that tells stories and talks of them, trained on a simulated world"
-        )
-    else:
-        out.add_description("A small BitNet b1.58 that tells stories, trained on public-domain books")
+    out.add_description(
+        "A small BitNet b1.58 that tells stories and talks of them, trained on a simulated world"
+    )
     out.add_license("MIT OR Apache-2.0")
     out.add_vocab_size(shape.n_vocab)
     out.add_context_length(shape.n_ctx)
@@ -137,22 +120,17 @@ def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Ten
     out.add_layer_norm_rms_eps(shape.norm_eps)
     out.add_file_type(gguf.LlamaFileType.ALL_F32)
     out.add_tokenizer_model("gpt2")
-    out.add_tokenizer_pre("smollm" if world else "gpt-2")
+    out.add_tokenizer_pre("smollm")
     out.add_token_list(tokens)
     out.add_token_types(kinds)
     out.add_token_merges(merges)
     out.add_bos_token_id(end)
     out.add_eos_token_id(end)
     out.add_add_bos_token(True)
-    out.add_chat_template(TEMPLATE if world else CHAT_TEMPLATE)
-    if world:
-        out.add_eot_token_id(ids[TURN_ENDS])
-        # A penalty would keep names from coming back, and sums from having the same digit twice.
-        out.add_float32("general.sampling.temp", 0.2)
-    else:
-        # What reads best of so small a model (assets/README.md): llama.cpp's keys.
-        out.add_float32("general.sampling.temp", 0.6)
-        out.add_float32("general.sampling.penalty_repeat", 1.1)
+    out.add_chat_template(TEMPLATE)
+    out.add_eot_token_id(ids[TURN_ENDS])
+    # llama.cpp's key. No penalty: it would keep names from coming back, and sums from having a digit twice.
+    out.add_float32("general.sampling.temp", 0.2)
 
     out.add_tensor("token_embd.weight", weights["token_embd"].numpy().astype(np.float16))
     for layer in range(shape.n_layers):
@@ -167,11 +145,11 @@ def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Ten
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("run", type=Path, help="folder of train_demo.py")
+    parser.add_argument("run", type=Path, help="folder of train_world.py")
     args = parser.parse_args()
     shape, weights = load(args.run)
     hugging_face(args.run / "hf", args.run, shape, weights)
-    write_gguf(args.run / "stories-f32.gguf", args.run, shape, weights)
+    write_gguf(args.run / "world-f32.gguf", args.run, shape, weights)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes the demo model's training text: stories and conversations of a small simulated world.
 
-    python3 scripts/corpus/make_corpus.py --seed 1 --words 40000000 > world.txt
-    python3 scripts/corpus/make_corpus.py --split heldout --seed 7 --documents 20
-    python3 scripts/corpus/make_corpus.py --measure
+    python3 training/corpus/make_corpus.py --seed 1 --words 40000000 > world.txt
+    python3 training/corpus/make_corpus.py --split heldout --seed 7 --documents 20
+    python3 training/corpus/make_corpus.py --measure
 
 Documents end with <|endoftext|>. Document number i is a function of (seed, i) alone, so the same command
 writes the same bytes, and streams may be cut and joined. `--split heldout` draws from the combinations,
@@ -23,8 +23,8 @@ import chat
 import dialogue
 import parse
 import tasks
+from template import END
 
-END = "<|endoftext|>"
 STORIES = 0.2
 """Share of documents that are a story without a conversation."""
 

@@ -1,4 +1,9 @@
-"""The chat template that the demo model's file carries. dialogue.py writes the same text for training."""
+"""The chat template that the demo model's file carries, and its special tokens. dialogue.py writes the same
+text for training."""
+
+END = "<|endoftext|>"
+"""Begins and ends every document."""
+TURN_BEGINS, TURN_ENDS = "<|im_start|>", "<|im_end|>"
 
 TEMPLATE = """\
 {%- if tools %}{{ '<|im_start|>system\\n' }}{% if messages[0].role == 'system' %}\

@@ -1,14 +1,16 @@
 """Text for train_world.py: its tokens, and what each of them is to the loss."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
 
+from corpus.template import END, TURN_BEGINS, TURN_ENDS
+from gguf_file import gguf_parts
 from probe import chat, lex, tasks
-from train_demo import END, gguf_parts, is_validation
 
-SPECIALS = [END, "<|im_start|>", "<|im_end|>"]
+SPECIALS = [END, TURN_BEGINS, TURN_ENDS]
 UNLEARNED, FILLER, STORY, SIZED, ANSWER, ANSWER_ASKED, ANSWER_FOUND, STORY_ASKED, STORY_FOUND = range(9)
 """What a token is: read only; of a story told between a code and the question for it; of another story, and
 of one for which a length is asked; of a short answer, and in the question, too, and one that had to be found:
@@ -25,7 +27,13 @@ N_COMMON = 120
 back."""
 
 
+def is_validation(document: str) -> bool:
+    """2 % of the documents, by the hash of their text: independent of order, seed and corpus size."""
+    return int.from_bytes(hashlib.sha256(document.encode()).digest()[:8], "big") % 50 == 0
+
+
 def documents(corpus: Path) -> tuple[list[str], list[str]]:
+    """Training and validation documents, in the order of the file."""
     every = [text.strip() for text in corpus.read_text().split(END)]
     every = [text for text in every if text]
     return [d for d in every if not is_validation(d)], [d for d in every if is_validation(d)]

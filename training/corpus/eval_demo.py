@@ -2,8 +2,8 @@
 """Asks a model what training never showed it, and prints how much of it comes out right.
 
     sterna serve model.gguf --port 8080 --parallel 4 &
-    python3 scripts/corpus/eval_demo.py --url http://127.0.0.1:8080
-    python3 scripts/corpus/eval_demo.py --self          # the generator's own answers: a check of this script
+    python3 training/corpus/eval_demo.py --url http://127.0.0.1:8080
+    python3 training/corpus/eval_demo.py --self          # the generator's own answers: a check of this script
 
 The questions come from `make_corpus.py --split heldout`, 300 for each measure; answers are read by the
 simulation's own rules (parse.py). Sampling is the server's: what the file recommends. Questions about a

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from train_demo import BitNet
+from bitnet import BitNet
 
 SLOW, FAST = 0.006, 0.3
 """Angles, in radians a position, of pairs of the rotary embedding: to slower ones all places of a text look
@@ -78,5 +78,5 @@ def begin(model: BitNet, seed: int) -> None:
 
 
 def rounded(w: Tensor) -> Tensor:
-    """The codes -1, 0 and 1 of `w`, as train_demo.ternary has them."""
+    """The codes -1, 0 and 1 of `w`, as bitnet.ternary has them."""
     return (w / w.abs().mean().clamp(min=1e-5)).round().clamp(-1, 1)

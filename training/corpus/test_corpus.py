@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of the demo model's world: what it promises, and that the rules which judge a model can fail.
 
-python3 scripts/corpus/test_corpus.py
+python3 training/corpus/test_corpus.py
 """
 
 import subprocess
