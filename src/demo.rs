@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 /// What the model is called.
-pub const NAME: &str = "stories-bitnet";
+pub const NAME: &str = "sterna-world";
 
 /// A prompt that asks it for a story, with the special tokens of its chat template.
 pub const STORY: &str = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n";
@@ -25,7 +25,7 @@ pub fn model() -> Option<Bytes> {
     /// Aligned as a mapped file's tensors are, so that a backend can use them where they lie.
     #[repr(C, align(64))]
     struct Aligned<T: ?Sized>(T);
-    static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("../assets/stories-bitnet.gguf"));
+    static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("../assets/world.gguf"));
     Some(Bytes::from_static(&FILE.0))
 }
 

@@ -2,7 +2,7 @@
 """Turns a run of train_world.py into a Hugging Face folder and a GGUF of real-valued weights.
 
     python training/export_demo.py run           # makes run/hf and run/world-f32.gguf
-    sterna quantize --type i2_s run/world-f32.gguf assets/stories-bitnet.gguf
+    sterna quantize --type i2_s run/world-f32.gguf assets/world.gguf
 
 The ternary rounding is left to `sterna quantize` and to transformers, which both round the same weights.
 The embedding is rounded to f16 in both, as it stands in the file.
@@ -24,6 +24,12 @@ from bitnet import Shape
 from corpus.template import END, TEMPLATE, TURN_BEGINS, TURN_ENDS
 
 ARCHITECTURE = "bitnet-b1.58"
+NAME = "sterna-world"
+"""As src/demo.rs has it."""
+DESCRIPTION = (
+    "A BitNet b1.58 for a small simulated world: it tells stories, answers questions about them, works out "
+    "small sums, fills in JSON and calls tools"
+)
 HF_NAMES = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -101,10 +107,11 @@ def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Ten
     kinds = [gguf.TokenType.CONTROL if token in control else gguf.TokenType.NORMAL for token in tokens]
 
     out = gguf.GGUFWriter(path, ARCHITECTURE)
-    out.add_name("stories-bitnet")
-    out.add_description(
-        "A small BitNet b1.58 that tells stories and talks of them, trained on a simulated world"
-    )
+    out.add_type("model")
+    out.add_name(NAME)
+    out.add_basename(NAME)
+    out.add_size_label(gguf.size_label(sum(w.numel() for w in weights.values()), 0, 0, 0))
+    out.add_description(DESCRIPTION)
     out.add_license("MIT OR Apache-2.0")
     out.add_vocab_size(shape.n_vocab)
     out.add_context_length(shape.n_ctx)

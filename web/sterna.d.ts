@@ -205,7 +205,7 @@ export interface Chat {
 /** Loads a model. */
 export function load(source: Source | Source[], options?: LoadOptions): Promise<Model>;
 
-/** The small model that comes with the package: stories, 3 MB. */
+/** The small model that comes with the package: sterna-world, 3.7 MB. */
 export const demoModel: URL;
 
 /** Models that were downloaded. */

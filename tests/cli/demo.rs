@@ -238,7 +238,7 @@ fn commands_take_the_model_where_none_is_named_and_say_so() {
         assert_eq!(String::from_utf8(output.stdout).unwrap(), want);
         let notes: Vec<&str> = stderr.lines().filter(|line| line.contains("demo model")).collect();
         assert!(
-            notes.len() == 1 && notes[0].contains("stories-bitnet") && notes[0].contains("-m FILE"),
+            notes.len() == 1 && notes[0].contains("sterna-world") && notes[0].contains("-m FILE"),
             "{stderr}"
         );
     }

@@ -4,7 +4,7 @@
 import { demoModel, load, models } from "../sterna/browser.js";
 
 /** The demo model's name in the list. */
-const DEMO = "Stories (in this page)";
+const DEMO = "sterna-world (in this page)";
 
 /**
  * Tells of `progress` {id, phase, fraction} while a model is loaded, of `loaded`, and of `changed` when

@@ -10,7 +10,7 @@ import * as opfs from "./opfs.js";
 export { Chat, Generation, Model, SternaCrash, SternaError };
 
 /** The small model that comes with the package. */
-export const demoModel = new URL("./stories-bitnet.gguf", import.meta.url);
+export const demoModel = new URL("./world.gguf", import.meta.url);
 
 const keepsFiles = () => globalThis.navigator?.storage?.getDirectory !== undefined;
 

@@ -24,7 +24,7 @@ import {
 export { Chat, Generation, Model, SternaCrash, SternaError };
 
 /** The small model that comes with the package. */
-export const demoModel = new URL("./stories-bitnet.gguf", import.meta.url);
+export const demoModel = new URL("./world.gguf", import.meta.url);
 
 /** Models that were downloaded. */
 export const models = {

@@ -58,7 +58,7 @@ for (const [name, program, args] of [
     assert.ok(lines.split("\n").filter(Boolean).length <= 10, lines);
     writeFileSync(join(place.folder, "ten.mjs"), lines);
     const said = await ran(program, [...args, "ten.mjs"], { cwd: place.folder });
-    assert.match(said, /^stories-bitnet on /);
+    assert.match(said, /^sterna-world on /);
     assert.match(said, /limit 60 tokens, \d+ a second/);
   });
 }
@@ -73,6 +73,6 @@ test("an example page is built by Vite", async () => {
   cpSync(join(here, "..", "example"), example, { recursive: true });
   await build({ root: example, logLevel: "error", build: { outDir: join(example, "dist") } });
   const assets = readdirSync(join(example, "dist", "assets")).join("\n");
-  for (const wanted of [/engine_bg.*\.wasm/, /worker.*\.js/, /stories-bitnet.*\.gguf/])
+  for (const wanted of [/engine_bg.*\.wasm/, /worker.*\.js/, /world.*\.gguf/])
     assert.match(assets, wanted);
 });

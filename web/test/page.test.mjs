@@ -13,7 +13,7 @@ import { host } from "./support/server.mjs";
 import { stopped } from "./support/timer.mjs";
 
 const { DEMO, begin, download, finished, inText, loaded, ready, say, set, shows, textOf } = reader;
-const FILE = join(root, "assets", "stories-bitnet.gguf");
+const FILE = join(root, "assets", "world.gguf");
 const CPU = "?backend=cpu";
 const chosen = process.env.BROWSERS?.split(",") ?? ["chromium", "firefox"];
 const missing = {
@@ -164,7 +164,7 @@ for (const name of chosen) {
       // Which takes room itself.
       await kept(page);
       const session = await page.createCDPSession();
-      // The demo model takes 3 MB.
+      // The demo model takes 3.7 MB.
       const { origin } = new URL(server.url);
       await session.send("Storage.overrideQuotaForOrigin", { origin, quotaSize: 1 << 20 });
       await download(page, `${server.url}models/full.gguf`);

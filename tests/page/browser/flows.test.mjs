@@ -21,7 +21,7 @@ before(async () => {
     chat = await mock({ replies: { "tell me more": { text: LONG } } });
     text = await mock({
       template: "",
-      models: ["stories-f16"],
+      models: ["world-f16"],
       replies: { "tell me more": { text: LONG } },
     });
   }
@@ -68,7 +68,7 @@ test("a first visit to a model without a template opens a text, one key from a s
     await page.getAttribute("[data-mode=text]#modes button, #modes [data-mode=text]", "aria-pressed"),
     "true",
   );
-  assert.match(await page.innerText("#model-name"), /stories-/);
+  assert.match(await page.innerText("#model-name"), /world/);
   await set(page, "n_predict", 24);
   await page.press("#prompt", "Enter");
   await finished(page);
@@ -110,7 +110,7 @@ test("a text: try again, go back to the first version, rewrite", async () => {
 });
 
 test("a first visit to the demo model shows what one can ask it", async () => {
-  const server = STERNA ? chat : await mock({ models: ["stories-bitnet"] });
+  const server = STERNA ? chat : await mock({ models: ["sterna-world"] });
   const { page, close } = await visit(browser, server.url);
   const first = "Tell me a story about a shy owl in winter.";
   assert.equal(await page.inputValue("#prompt"), first);

@@ -13,7 +13,7 @@ export const golden = (file) =>
     existsSync(path),
   ) ?? null;
 
-const demo = join(root, "assets", "stories-bitnet.gguf");
+const demo = join(root, "assets", "world.gguf");
 const [, short, , long] = readFileSync(golden("prompts.txt"), "utf8")
   .trimEnd()
   .split("\n")

@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { visit } from "./browser.mjs";
 
 /** The demo model's name in the page's list. */
-export const DEMO = "Stories (in this page)";
+export const DEMO = "sterna-world (in this page)";
 
 /** What a condition is tried again after: a page in the background draws no frames. */
 const POLLING = { polling: 50 };
