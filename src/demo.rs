@@ -9,14 +9,9 @@ pub const NAME: &str = "sterna-world";
 /// A prompt that asks it for a story, with the special tokens of its chat template.
 pub const STORY: &str = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n";
 
-/// What one can ask it, for example.
-pub const QUESTIONS: [&str; 5] = [
-    "Tell me a story about a shy owl in winter.",
-    "Who is the story about?",
-    "What is the opposite of cold?",
-    "What is 12 plus 30?",
-    "What can you do?",
-];
+/// Three things one can ask it. The page has the same list (`serve/page/page.mjs`).
+pub const QUESTIONS: [&str; 3] =
+    ["Tell me a story about a shy owl in winter.", "What can you do?", "What is 12 plus 30?"];
 
 /// The model as a GGUF file: the program's own bytes, which are shared and not copied. `None` in a build
 /// without the feature `demo`.

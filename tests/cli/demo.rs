@@ -52,6 +52,18 @@ fn sterna(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sterna")).args(args).output().unwrap()
 }
 
+/// The page is a plain file, so it repeats what `chat` says.
+#[test]
+fn the_page_asks_what_chat_does() {
+    let page = std::fs::read_to_string(support::root().join("src/serve/page/page.mjs")).unwrap();
+    let questions = sterna::demo::QUESTIONS.map(|question| format!("{question:?}")).join(", ");
+    for line in
+        [format!("const DEMO = {:?};", sterna::demo::NAME), format!("const QUESTIONS = [{questions}];")]
+    {
+        assert!(page.contains(&line), "page.mjs lacks: {line}");
+    }
+}
+
 #[test]
 fn nothing_of_the_model_is_copied() {
     let (Some(gguf), Some(whole)) = (model(), sterna::demo::model()) else { return };

@@ -22,7 +22,7 @@ const $ = (id) => document.getElementById(id);
 
 /** Beginnings that suit a model which continues text. The first stands in the field on a first visit. */
 const OPENINGS = ["Once upon a time", "There was once a king", "The little rabbit"];
-/** What one can ask the demo model, which is called so. The first stands in the field, too. */
+/** The demo model's name, and what one can ask it: as in src/demo.rs. The first stands in the field, too. */
 const DEMO = "sterna-world";
 const QUESTIONS = ["Tell me a story about a shy owl in winter.", "What can you do?", "What is 12 plus 30?"];
 const SAVE_EVERY_MS = 1000;
