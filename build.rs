@@ -8,13 +8,17 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::{env, fs, thread};
 
-/// Machine code that the binary carries. `STERNA_CUDA_ARCHS=90,120` narrows the list for quick builds, and
-/// `STERNA_CUDA_ARCHS=none` leaves nvcc out.
+/// Machine code that a release carries. `STERNA_CUDA_ARCHS=90,120` is another list, and `STERNA_CUDA_ARCHS=none`
+/// leaves nvcc out.
 /// What nvcc makes for sm_89 is the machine code of sm_86, to the byte in every kernel, and cards of 89 run
 /// that of 86.
 const ARCHS: &str = "80,86,90,120";
 
-/// Cards that none of these serves compile it from this one's PTX.
+/// Machine code and PTX of a debug build, which every card runs or compiles: all of a release take nvcc four
+/// times as long.
+const DEBUG_ARCH: &str = "80";
+
+/// Cards that no machine code of a release serves compile it from this one's PTX.
 const PTX: &str = "90";
 
 /// Kernels use what came with this one: asynchronous copies, and tensor cores for 32 integers at a time.
@@ -127,8 +131,10 @@ mod device {
     pub fn build() {
         let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
         let list = out.join("kernels.rs");
-        let archs = env::var("STERNA_CUDA_ARCHS").unwrap_or_else(|_| ARCHS.into());
-        println!("cargo::rustc-env=STERNA_CUDA_PTX={PTX}");
+        let is_debug = env::var("PROFILE").is_ok_and(|profile| profile == "debug");
+        let (archs, ptx) = if is_debug { (DEBUG_ARCH, DEBUG_ARCH) } else { (ARCHS, PTX) };
+        let archs = env::var("STERNA_CUDA_ARCHS").unwrap_or_else(|_| archs.into());
+        println!("cargo::rustc-env=STERNA_CUDA_PTX={ptx}");
         if archs == "none" {
             without_nvcc(&list, "none");
             return;
@@ -147,7 +153,7 @@ mod device {
             without_nvcc(&list, "");
             return;
         };
-        let flags = flags(&archs);
+        let flags = flags(&archs, ptx);
         let version = Command::new(&nvcc).arg("--version").output().expect("nvcc runs").stdout;
         let release = String::from_utf8_lossy(&version);
         let release = release.split("release ").nth(1).and_then(|text| text.split(',').next());
@@ -204,7 +210,7 @@ mod device {
         bins.find_map(|bin| Some(bin.join(&name)).filter(|nvcc| nvcc.is_file()))
     }
 
-    fn flags(archs: &str) -> Vec<String> {
+    fn flags(archs: &str, ptx: &str) -> Vec<String> {
         let mut flags: Vec<String> = NVCC_FLAGS.iter().map(|&flag| flag.to_owned()).collect();
         let mut archs: Vec<u32> = archs.split(',').filter_map(|arch| arch.trim().parse().ok()).collect();
         archs.sort_unstable();
@@ -214,7 +220,7 @@ mod device {
             let codes: Vec<String> = generation.iter().map(|arch| format!("sm_{arch}")).collect();
             flags.push(format!("-gencode=arch=compute_{},code=[{}]", generation[0], codes.join(",")));
         }
-        flags.push(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));
+        flags.push(format!("-gencode=arch=compute_{ptx},code=compute_{ptx}"));
         flags
     }
 

@@ -284,17 +284,8 @@ fn the_log_is_silent_on_prompts_and_keys() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
-    // The model may be ready before the program has said where it listens.
-    let (mut address, mut is_ready) = (None, false);
-    while address.is_none() || !is_ready {
-        let line = lines.next().expect("it listens and is ready before it ends");
-        is_ready |= line.contains("\"ready\"");
-        if let Some((_, rest)) = line.split_once("listening on http://") {
-            address = rest.split(['"', ' ']).next().map(str::to_owned);
-        }
-    }
+    let address = super::client::started(&mut lines, "\"ready\"");
     let log = std::thread::spawn(move || lines.collect::<Vec<_>>().join("\n"));
-    let address = address.unwrap();
     let say = |path: &str, header: &str, body: Value| {
         let mut stream = std::net::TcpStream::connect(&address).unwrap();
         super::client::send(&mut stream, path, header, body.to_string().as_bytes());

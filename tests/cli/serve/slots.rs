@@ -176,12 +176,9 @@ fn a_full_disk_leaves_no_broken_file() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let address = lines.by_ref().find_map(|line| Some(line.strip_prefix("listening on http://")?.to_owned()));
-    let ready = lines.by_ref().any(|line| line.contains(" ready"));
-    assert!(ready, "it ended");
+    let address = super::client::started(&mut lines, " ready");
     // Nobody else reads its log, and a full pipe would stop it.
     let log = std::thread::spawn(move || lines.for_each(drop));
-    let address = address.unwrap();
     let save = |name: &str| {
         let mut stream = std::net::TcpStream::connect(&address).unwrap();
         super::client::send(
