@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::{env, fs, thread};
 
-/// Machine code that a release carries. `STERNA_CUDA_ARCHS=90,120` is another list, and `STERNA_CUDA_ARCHS=none`
+/// Machine code that a release carries. `STERNA_CUDA_ARCHS=90,120` is another list, `STERNA_CUDA_ARCHS=none`
 /// leaves nvcc out.
 /// What nvcc makes for sm_89 is the machine code of sm_86, to the byte in every kernel, and cards of 89 run
 /// that of 86.

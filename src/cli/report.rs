@@ -1,5 +1,6 @@
 //! What subcommands that generate say on stderr, and how ctrl-C ends them.
 
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -124,6 +125,30 @@ pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<Str
         ));
     }
     Ok(lines)
+}
+
+/// Whether a reader sees statistics right behind the text: on a terminal, or in one file that both stdout and
+/// stderr go to. The text then ends with a newline of ours.
+pub fn stands_behind_text() -> bool {
+    std::io::stdout().is_terminal() || is_one_file()
+}
+
+#[cfg(unix)]
+fn is_one_file() -> bool {
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::os::unix::fs::MetadataExt;
+
+    let place = |fd: BorrowedFd<'_>| {
+        let file = std::fs::File::from(fd.try_clone_to_owned().ok()?).metadata().ok()?;
+        Some((file.dev(), file.ino()))
+    };
+    let stdout = place(std::io::stdout().as_fd());
+    stdout.is_some() && stdout == place(std::io::stderr().as_fd())
+}
+
+#[cfg(not(unix))]
+fn is_one_file() -> bool {
+    false
 }
 
 /// Says what a generation took, why it ended, and its seed.

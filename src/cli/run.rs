@@ -122,7 +122,7 @@ impl RunArgs {
             stdout.write_all(piece?.as_bytes())?;
             stdout.flush()?;
         }
-        if io::stdout().is_terminal() {
+        if report::stands_behind_text() {
             writeln!(stdout)?;
         }
         let (stats, reason, seed) = (generation.stats(), generation.stop_reason(), generation.seed());

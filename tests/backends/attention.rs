@@ -225,11 +225,16 @@ fn heads_of_a_real_model() {
     decodes_and_prefills("20 heads, 5 KV heads of 128", shape, &[70]);
 }
 
-/// Steps of many rows go to tensor cores on a card: heads of every size that they take and one beyond, groups
-/// that fill a block's rows evenly or not, and more heads than a block takes.
 #[test]
 fn f16_cache() {
     decodes_and_prefills("f16", Shape { codec: codec("f16"), ..plain() }, &[0, 63, 64, 256]);
+}
+
+/// Steps of many rows go to tensor cores on a card: heads of every size that they take and one beyond, groups
+/// that fill a block's rows evenly or not, and more heads than a block takes.
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn f16_cache_of_heads_of_every_size() {
     for (n_heads, n_kv_heads, head_dim, last) in
         [(6, 2, 20, 130), (3, 3, 64, 300), (18, 1, 72, 101), (40, 2, 128, 95), (2, 1, 136, 40)]
     {

@@ -1,6 +1,7 @@
 //! Layers whose weights a card has no room for, computed by the processor in steps of few rows: what the card
 //! computes, but for the last bits of sums, in any mixture with steps that copy them.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -82,7 +83,18 @@ fn every_stage_computes_what_the_card_does() {
 /// a card runs what is not ordered.
 #[test]
 fn steps_of_both_kinds_follow_each_other() {
-    for (at, model) in MODELS.into_iter().enumerate() {
+    both_kinds_of_steps(0..1);
+}
+
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn steps_of_both_kinds_follow_each_other_in_other_models() {
+    both_kinds_of_steps(1..MODELS.len());
+}
+
+fn both_kinds_of_steps(models: Range<usize>) {
+    for at in models {
+        let model = MODELS[at];
         let (case, pages) = of_model(model);
         let layers = at % 2;
         let run = |seed, min_batch, by| {
@@ -120,6 +132,7 @@ fn logits(case: &Case, pages: &PageTable, backend: &mut dyn Backend) -> Vec<Vec<
 /// Behind all layers, differences have grown, and are still small beside the logits: an int8 rounding that
 /// flips in one layer is an input of the next.
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn logits_are_those_of_a_model_on_the_card() {
     let ways = [(0, MinBatch::Rows(4)), (1, MinBatch::Rows(2)), (0, MinBatch::Never)];
     for (model, (layers, min_batch)) in MODELS.into_iter().zip(ways.into_iter().cycle()) {
@@ -232,6 +245,7 @@ fn faults_are_errors_that_say_what_failed() {
 
 /// Experts alone, as `--cpu-moe` has them: the rest of their layers is on the card.
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn experts_alone_are_computed_by_the_processor() {
     let (case, pages) = of_model(Model { n_layers: 4, weights: "q8_0", kv: "f32", ..MIXTURE });
     let of_stage = |(_, stage): &(String, Stage)| match stage {
@@ -321,6 +335,7 @@ fn a_user_chooses_and_is_told() {
 
 /// A copy that is slow is worth avoiding in more steps than one that is fast, by what is measured here.
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn what_is_measured_decides() {
     let (case, _) = of_model(Model { n_layers: 5, ..SMALL });
     let early = |nanoseconds| {

@@ -16,6 +16,7 @@ use super::attention::{Shape, decodes_and_prefills_on, plain};
 const N_ROWS: [usize; 3] = [1, 5, 33];
 
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn linear_layers_of_every_type() {
     for ty in REGISTRY {
         for act in [ActQuant::None, ActQuant::I8PerToken] {
@@ -116,6 +117,7 @@ fn logits_and_the_largest_of_them() {
 
 /// Single rows, which split their positions, and tiles of many.
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn attention_over_caches_of_numbers() {
     for name in ["f16", "f32"] {
         let codec = kv_by_name(name).expect("a codec of the registry");
@@ -125,6 +127,7 @@ fn attention_over_caches_of_numbers() {
 }
 
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn attention_over_caches_of_blocks_and_codes() {
     for names in [["q8_0", "q4_0"], ["q4_0", "f16"]] {
         let rule = Rule { at_once: Some(names.map(codec)), ..RIGHT };

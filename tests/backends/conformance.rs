@@ -5,6 +5,7 @@
 //! are.
 
 use ggml_types::types::REGISTRY;
+use sterna::backend::Backend;
 use sterna::program::{
     Act, ActQuant, Embed, Expert, Experts, FfnIn, Linear, Logits, NormKind, ProjAdd, Row, RowsOf, Sample,
     Sampling, Step, sampling,
@@ -22,13 +23,24 @@ fn single(n_rows: usize) -> Vec<Row> {
     rows(0, 0..n_rows as u32)
 }
 
+/// Single rows, a few, and as many as go to tensor cores.
 #[test]
 fn linear_layers_of_every_type() {
+    linear_layers(&[(1, 37, 700), (5, 16, 1), (17, 67, 300)], few_backends);
+}
+
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn linear_layers_of_every_type_and_other_shapes() {
+    let shapes = [(1, 1, 1), (1, 37, 700), (2, 5, 300), (5, 16, 1), (17, 67, 300), (33, 3, 520)];
+    linear_layers(&shapes, backends);
+}
+
+/// Shapes are rows of the step, outputs, and the least columns.
+fn linear_layers(shapes: &[(usize, usize, usize)], backends: fn() -> Vec<Box<dyn Backend>>) {
     for ty in REGISTRY {
         for act in ACT_QUANTS {
-            for (n_rows, outputs, least) in
-                [(1, 1_usize, 1), (1, 37, 700), (2, 5, 300), (5, 16, 1), (17, 67, 300), (33, 3, 520)]
-            {
+            for &(n_rows, outputs, least) in shapes {
                 let cols = cols_of(ty.block_elems(), least);
                 let outputs = outputs.next_multiple_of(ty.rows_together());
                 let name = format!("proj_add {} {act:?} {n_rows} x [{outputs}, {cols}]", ty.name());

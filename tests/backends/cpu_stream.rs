@@ -171,6 +171,7 @@ fn floats(cpu: &mut Cpu, exec: Exec, buf: Buf, case: &Case) -> Vec<u8> {
 /// Every number of slots, layers that are a multiple of them and not, pieces of a few rows and of all, types
 /// whose rows lie together, with something behind them or without, experts, and stages one by one.
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn weights_that_are_read_give_the_bits_of_those_in_memory() {
     use Resident::{Count, Nothing};
     for (model, resident, slots, piece_bytes, threads) in [

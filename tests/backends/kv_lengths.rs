@@ -330,6 +330,7 @@ fn every_length_in_one_split_and_in_many() {
 
 /// Keys and values may be kept in two ways: on the CPU and wgpu in any two.
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn every_pair_of_codecs() {
     let positions = 300;
     let inputs = Attention::inputs(8, positions);
@@ -346,6 +347,7 @@ fn every_pair_of_codecs() {
 }
 
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn a_context_of_131072_positions() {
     let inputs = Attention::inputs(2, LONGEST + 1);
     let vectors = Attention::new(kv::REGISTRY[0], 1, 1).vectors(&inputs);

@@ -114,6 +114,7 @@ pub fn of_model(model: Model) -> (Case, PageTable) {
 
 /// Two cards and three, with more layers than cards and with fewer, and cards that get nothing.
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn layers_over_several_cards_are_the_bits_of_one() {
     let of = |n_layers, kv| Model { n_layers, kv, ..SMALL };
     for (model, proportions) in [

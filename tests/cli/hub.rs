@@ -453,5 +453,12 @@ fn a_model_at_an_address_is_described_where_it_is() {
     refused(&case.sterna(&["inspect", &at("a/b/resolve/main/none.gguf")]), &["none.gguf"]);
     refused(&case.sterna(&["inspect", &one, "--offline"]), &["--offline"]);
     refused(&case.sterna(&["inspect", &at("a/b/resolve/main/tiny-Q4_0.gguf")]), &["no GGUF"]);
+}
+
+/// It asks again for a while.
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn an_address_where_no_server_listens_is_named() {
+    let case = Case::new();
     refused(&case.sterna(&["plan", "-m", "http://127.0.0.1:1/x.gguf", "--vram", "16G"]), &["127.0.0.1:1"]);
 }

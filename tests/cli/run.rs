@@ -47,6 +47,20 @@ fn text_on_stdout_and_timings_on_stderr() {
     assert_eq!(output.stdout, run(&["-p", "You may copy", "-n", "12", "--seed", "3"]).stdout);
 }
 
+/// As `sterna run > log 2>&1` has it.
+#[cfg(unix)]
+#[test]
+fn statistics_have_lines_of_their_own_where_both_go_to_one_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let log = std::fs::File::create(&path).unwrap();
+    let args = ["run", "-t", "1", "-m", &model(), "-p", "You may copy", "-n", "12", "--seed", "3"];
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_sterna"));
+    let status = command.args(args).stdout(log.try_clone().unwrap()).stderr(log).status().unwrap();
+    let said = std::fs::read_to_string(&path).unwrap();
+    assert!(status.success() && said.lines().any(|line| line.starts_with("prompt:     ")), "{said}");
+}
+
 #[test]
 fn a_random_seed_is_said_and_gives_the_text_again() {
     let first = run(&["-p", "You may", "-n", "8", "--temp", "2"]);

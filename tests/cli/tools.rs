@@ -261,6 +261,7 @@ fn bench_refuses_what_it_cannot_do() {
 
 /// On the first adapter, where there is one: every codec of the cache has its rows, and its bound.
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn selftest_goes_over_every_cache_on_wgpu() {
     if !ok(&sterna(&["devices"])).contains("wgpu: 0: ") {
         return support::say(format_args!("wgpu: not run: no adapter"));

@@ -51,6 +51,7 @@ fn sure(said: &Said) -> usize {
 /// A first sequence is alone, two more come and share a part of its prompt, one of them leaves in the middle,
 /// another comes with a prompt that is known. So steps have 1, 2 and 3 rows, and those of prompts up to 64.
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn batches_grow_and_shrink_across_the_break_even() {
     for kv in ["f16", "turboquant"] {
         let resident = engine(&[], kv);

@@ -80,6 +80,7 @@ fn is_sliding(engine: &Engine) -> bool {
 
 /// On every backend, with every codec that it has.
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn windows_alone_are_as_good_as_all_positions() {
     for name in NAMES.iter().filter(|name| **name != "cuda") {
         for kv in kv::REGISTRY {

@@ -39,6 +39,7 @@ fn child_streamed_layers_are_the_bits_of_layers_on_the_card() {
 
 /// Works at once or late, starts kernels early or not, and lets threads run in any order.
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn on_the_stand_in_streamed_layers_are_the_bits_of_layers_on_the_card() {
     for settings in ["card=h100 seed=2", "card=rtx-3060 prompt"] {
         tests(settings, "stand_in::streamed::child_streamed", 1);
@@ -71,6 +72,7 @@ fn child_beside_a_processor_steps_leave_what_their_stages_leave() {
 }
 
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn on_the_stand_in_steps_beside_a_processor_leave_what_their_stages_leave() {
     for settings in ["card=h100 seed=2", "card=rtx-3060 prompt"] {
         tests(settings, "stand_in::streamed::child_beside", 1);
@@ -158,6 +160,7 @@ fn overlap([kernels, copies]: &[Vec<Work>; 2]) -> (f64, f64, f64) {
 /// turns; where every second layer is on the card, its kernels are what the copy to a single slot hides
 /// behind.
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn on_the_stand_in_copies_and_kernels_overlap() {
     let equal = "link=2.3 kernel=10";
     let two = timeline("stand_in::streamed::child_all_layers_through_two_slots", equal);
@@ -183,6 +186,7 @@ fn on_the_stand_in_copies_and_kernels_overlap() {
 /// The flag of llama.cpp's users, with what they read: how many layers stay, and who has the flag. All layers
 /// are no choice, so every backend takes that.
 #[test]
+#[ignore = "thorough: scripts/test --all"]
 fn layers_that_stay_are_chosen_and_said() {
     if !has_demo() {
         return;

@@ -188,8 +188,8 @@ impl Drop for TestServer {
     }
 }
 
-/// The address of a program that was started with `--port 0`, from the lines of its log, once it is ready. The
-/// line that says `ready` and the one with the address come in either order.
+/// The address of a program that was started with `--port 0`, from the lines of its log, once it is ready.
+/// The line that says `ready` and the one with the address come in either order.
 pub fn started(lines: &mut impl Iterator<Item = String>, ready: &str) -> String {
     let (mut address, mut is_ready) = (None, false);
     while address.is_none() || !is_ready {
