@@ -24,7 +24,7 @@ def tool(name):
 
 def fatbins():
     """Where the build put the kernels."""
-    # Of a release, with machine code for all cards. Only the build script matters, so nothing else is compiled.
+    # Those of a release have machine code for all cards. Only the build script matters: nothing is compiled.
     command = ["cargo", "check", "--quiet", "--release", "--lib", "--locked", "--no-default-features"]
     command += ["--features", "cuda", "--message-format=json"]
     out = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
