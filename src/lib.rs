@@ -44,7 +44,6 @@ pub mod grammar;
 pub mod hub;
 pub mod model;
 mod parallel;
-pub mod program;
 pub mod quantize;
 pub mod selftest;
 #[cfg(feature = "serve")]
@@ -54,3 +53,4 @@ pub mod tokenizer;
 pub mod tools;
 
 pub use engine::Error;
+pub use sterna_program as program;

@@ -190,8 +190,8 @@ fn other_backends_tell_the_same_story_from_every_cache() {
     }
 }
 
-/// Bounds as for the other BitNet models (tests/golden_bitnet.rs): an int8 step that flips moves every later
-/// logit, so only position 0 is sharp, and there an f16 cache is not what the reference has.
+/// Bounds as for the other BitNet models (tests/engine/golden_bitnet.rs): an int8 step that flips moves every
+/// later logit, so only position 0 is sharp, and there an f16 cache is not what the reference has.
 #[test]
 fn logits_are_those_of_transformers() {
     let sequences = support::logits::sequences(&data().join("tokens.txt"));

@@ -211,7 +211,7 @@ fn sampling_flags_as_llama_cpp_spells_them() {
 #[test]
 fn without_a_model_it_says_what_to_give() {
     if sterna::demo::model().is_some() {
-        // Then that one is taken: tests/demo.rs.
+        // Then that one is taken: tests/cli/demo.rs.
         return;
     }
     let output = sterna().args(["run", "-p", "Hello"]).output().unwrap();

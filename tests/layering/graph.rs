@@ -53,10 +53,11 @@ struct Import {
 }
 
 impl Graph {
-    /// Of files below `src/`: name and text.
-    pub fn of(files: &[(String, String)]) -> Self {
+    /// Of files of the root crate, name and text, which may import `crates`, name and folder.
+    pub fn of(files: &[(String, String)], crates: &'static [(&'static str, &'static str)]) -> Self {
         let modules: Vec<Module> = files.iter().filter_map(|(file, text)| Module::read(file, text)).collect();
-        let house = House { by_path: modules.iter().map(|module| (module.path.clone(), module)).collect() };
+        let by_path = modules.iter().map(|module| (module.path.clone(), module)).collect();
+        let house = House { by_path, crates };
         let is_front = |module: &&Module| {
             let below = |other: &Module| other.path.len() > module.path.len();
             modules.iter().any(|other| below(other) && other.path.starts_with(&module.path))
@@ -164,6 +165,8 @@ enum Found {
 /// All modules of the crate.
 struct House<'a> {
     by_path: BTreeMap<Vec<String>, &'a Module>,
+    /// Other crates below `src/`: an item of theirs counts as one of their `lib.rs`.
+    crates: &'static [(&'static str, &'static str)],
 }
 
 impl House<'_> {
@@ -179,6 +182,10 @@ impl House<'_> {
             "self" => return self.resolve(at, rest, depth + 1),
             "super" => return self.resolve(&at[..at.len().checked_sub(1)?], rest, depth + 1),
             _ => {}
+        }
+        if let Some((_, folder)) = self.crates.iter().find(|(name, _)| name == first) {
+            let item = rest.first().cloned().unwrap_or_default();
+            return Some(Found::Item(Node { file: format!("{folder}lib.rs"), item }));
         }
         let child = [at, std::slice::from_ref(first)].concat();
         if self.by_path.contains_key(&child) {
@@ -465,7 +472,7 @@ mod tests {
     fn graph(files: &[(&str, &str)]) -> Graph {
         let files: Vec<_> =
             files.iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())).collect();
-        let graph = Graph::of(&files);
+        let graph = Graph::of(&files, &[]);
         assert!(graph.unresolved.is_empty(), "{:?}", graph.unresolved);
         graph
     }
@@ -511,7 +518,7 @@ mod tests {
         let want =
             BTreeSet::from([of_d[0], of_d[1], ("src/lib.rs", "src/a/b.rs"), ("src/a/mod.rs", "src/a/b.rs")]);
         assert_eq!(imports, want);
-        let lost = Graph::of(&[("src/e.rs".to_owned(), "use crate::gone::G;\n".to_owned())]);
+        let lost = Graph::of(&[("src/e.rs".to_owned(), "use crate::gone::G;\n".to_owned())], &[]);
         assert_eq!(lost.unresolved, ["src/e.rs:1: crate::gone::G"]);
     }
 }

@@ -12,9 +12,10 @@
 
 use std::ops::Range;
 
-use super::aligned::Aligned;
 use super::kv::{KvCache, Place, Rows};
-use super::pool::{Grid, Tile};
+use super::pool::Grid;
+use super::simd::Aligned;
+use super::simd::Tile;
 use super::simd::real::{Matrices, RealKernels, exp};
 use super::{Cx, two};
 use crate::program::{Attend, PAGE, PageTable, Row};

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::aligned::Aligned;
 use super::kv::KvCache;
 use super::layer::Layers;
 use super::linear::{Acts, WorkspaceSize};
 use super::pool::Pool;
 use super::rope::RopeTable;
+use super::simd::Aligned;
 use super::simd::Kernels;
 use super::stream::{Layout, Reader, Streaming};
 use super::{Buffer, Cx, Held, NAME, Picks, Scratch, Weights, attend, experts, run_stage, system};

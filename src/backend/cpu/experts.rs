@@ -4,7 +4,7 @@
 //! its experts in their order, whichever rows are beside it.
 
 use super::Cx;
-use super::aligned::Aligned;
+use super::simd::Aligned;
 use crate::backend::BackendError;
 use crate::program::{Experts, Program};
 

@@ -24,8 +24,8 @@ use half::slice::HalfFloatSliceExt;
 
 use self::codes::{CodePage, Codes};
 use self::layout::Layout;
-use super::aligned::Aligned;
 use super::pool::Pool;
+use super::simd::Aligned;
 use super::simd::real::{Matrices, RealKernels};
 use crate::backend::KvPage;
 use crate::program::{KvDecl, KvWindow, Limits, PAGE, PageTable, Row};

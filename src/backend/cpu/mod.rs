@@ -1,10 +1,9 @@
 //! The CPU backend: one file a stage, over kernels that are chosen when the program runs.
 //!
-//! `simd/` has the arithmetic, `linear/` the linear layers, `pool.rs` the threads, `kv.rs` the cache; none of
-//! them knows a stage. `stream.rs` has the weights that memory has no room for. Nothing here knows a model, a
-//! file format or another backend. Start at [`Cpu`], then `proj_add.rs`.
+//! `simd/`, a crate of its own, has the arithmetic, `linear/` the linear layers, `pool.rs` the threads,
+//! `kv.rs` the cache; none of them knows a stage. `stream.rs` has the weights that memory has no room for.
+//! Nothing here knows a model, a file format or another backend. Start at [`Cpu`], then `proj_add.rs`.
 
-mod aligned;
 mod attend;
 mod attn_in;
 mod embed;
@@ -20,9 +19,10 @@ pub mod pool;
 mod proj_add;
 mod rope;
 mod sample;
-pub mod simd;
 pub mod stream;
 mod system;
+
+pub use sterna_cpu_kernels as simd;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -33,12 +33,11 @@ use ggml_types::{HostTensor, QuantType, types};
 
 use super::{Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Plan, WeightId, WeightRows};
 use crate::program::{ActQuant, Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
-use aligned::Aligned;
 use exec::Compiled;
 use linear::CpuWeight;
 use norm::RowNorm;
 use pool::Pool;
-use simd::Kernels;
+use simd::{Aligned, Kernels};
 use stream::{FileWeight, Layout, Place, Streaming};
 
 const NAME: &str = "cpu";

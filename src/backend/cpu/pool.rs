@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
+use sterna_cpu_kernels::Tile;
 
 use crate::clock::Instant;
 
@@ -228,8 +229,9 @@ impl Pool {
                     let (row, col) = (i % down * height, i / down * width);
                     let rows = row..(row + height).min(grid.rows);
                     let cols = col..(col + width).min(grid.cols);
-                    let (data, stride) = (grid.data, grid.stride);
-                    return task(what, Tile { data, stride, rows, cols, borrow: PhantomData }, scratch);
+                    // SAFETY: within the grid, and tiles of different tasks do not overlap.
+                    let tile = unsafe { Tile::new(grid.data, grid.stride, rows, cols) };
+                    return task(what, tile, scratch);
                 }
                 i -= down * across;
             }
@@ -407,51 +409,6 @@ impl<'a, T> Grid<'a, T> {
     /// Columns.
     pub fn cols(&self) -> usize {
         self.cols
-    }
-}
-
-/// A rectangle of a [`Grid`] that one task owns.
-pub struct Tile<'a, T> {
-    data: *mut T,
-    stride: usize,
-    rows: Range<usize>,
-    cols: Range<usize>,
-    borrow: PhantomData<&'a mut [T]>,
-}
-
-impl<T> Tile<'_, T> {
-    /// Rows of the grid that the tile covers.
-    pub fn rows(&self) -> Range<usize> {
-        self.rows.clone()
-    }
-
-    /// Columns of the grid that the tile covers.
-    pub fn cols(&self) -> Range<usize> {
-        self.cols.clone()
-    }
-
-    /// The tile's part of the grid's columns `cols`.
-    ///
-    /// # Panics
-    /// Where the tile does not cover those columns.
-    pub fn columns(&mut self, cols: Range<usize>) -> Tile<'_, T> {
-        assert!(self.cols.start <= cols.start && cols.start <= cols.end && cols.end <= self.cols.end);
-        Tile { data: self.data, stride: self.stride, rows: self.rows.clone(), cols, borrow: PhantomData }
-    }
-
-    /// The tile's part of row `row` of the grid, `[cols().len()]`.
-    ///
-    /// # Panics
-    /// Where the tile does not cover that row.
-    #[inline]
-    pub fn row_mut(&mut self, row: usize) -> &mut [T] {
-        assert!(self.rows.contains(&row), "row {row} of a tile of rows {:?}", self.rows);
-        // SAFETY: within the grid, since the tile is; no other tile has these elements, and this one is
-        // borrowed.
-        unsafe {
-            let start = self.data.add(row * self.stride + self.cols.start);
-            std::slice::from_raw_parts_mut(start, self.cols.len())
-        }
     }
 }
 

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use ggml_types::HostTensor;
 
 use super::NAME;
-use super::aligned::Aligned;
+use super::simd::Aligned;
 use crate::backend::memory::{self, Parts};
 use crate::backend::registry::{DeviceOption, DeviceOptions};
 use crate::backend::{BackendError, MemoryKind, MemoryPart, WeightRows};

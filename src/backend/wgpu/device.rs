@@ -95,8 +95,7 @@ fn adapters() -> Vec<Adapter> {
 
 /// Whether there is an adapter that is no program on the processor.
 ///
-/// Linux has a file for every GPU. Without one no driver is asked: that takes time, and Mesa's writes to
-/// stderr where nobody is logged in to a desktop.
+/// Linux has a file for every GPU. Without one no driver is asked, which takes time.
 pub fn has_gpu() -> bool {
     let files = ["/dev/dri", "/dev/nvidiactl", "/dev/dxg"];
     let possible = !cfg!(target_os = "linux") || files.iter().any(|file| Path::new(file).exists());

@@ -105,7 +105,9 @@ fn another_server_goes_on_to_the_same_text() {
 
 #[test]
 fn pages_that_cannot_be_had_are_computed() {
-    let (one, other) = (server("f16", |_| ()), server("f16", |_| ()));
+    let one = server("f16", |_| ());
+    // It would wait so long for a host that it asks.
+    let other = server("f16", |options| options.fetch_time = Duration::from_secs(300));
     let codec = server("q8_0", |_| ());
     let asked = || request(&prompt(1, 200), 20);
     let want = ask(&one, asked()).unwrap().text;
@@ -124,13 +126,13 @@ fn pages_that_cannot_be_had_are_computed() {
     let key: String = text(&told, "remote_key").chars().rev().collect();
     told.fields.insert("remote_key".into(), Value { kind: Some(Kind::StringValue(key)) });
     assert_eq!(computed(&other, told, "key"), want);
-    // Of a host that nobody named: it is not even asked, which would take longer.
+    // Of a host that nobody named: it is not even asked.
     let mut told = prefill(&one, &prompt(1, 200));
     let host = Value { kind: Some(Kind::StringValue("192.0.2.1".into())) };
     told.fields.insert("remote_host".into(), host);
     let begun = Instant::now();
     assert_eq!(computed(&other, told, "host"), want);
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(200), "{:?}", begun.elapsed());
     // Of a server that is gone.
     let told = prefill(&one, &prompt(1, 200));
     drop(one);
@@ -224,20 +226,23 @@ fn fetch(told: &Struct) -> Vec<u8> {
 #[test]
 fn hostile_peers_cost_time_alone() {
     let one = server("f16", |_| ());
-    let other = server("f16", |options| options.fetch_time = Duration::from_millis(1500));
+    // One waits longer than cores are busy, for answers that end, and one is for answers that do not.
+    let patient = server("f16", |options| options.fetch_time = Duration::from_secs(120));
+    let hasty = server("f16", |options| options.fetch_time = Duration::from_millis(1500));
     let asked = || request(&prompt(1, 200), 20);
     let want = ask(&one, asked()).unwrap().text;
     let good = fetch(&prefill(&one, &prompt(1, 200)));
     assert_eq!(good[..HELLO.len()], *HELLO);
     let head = HELLO.len() + 8;
     let told = prefill(&one, &prompt(1, 200));
-    let try_with = |name: &str, answer: Box<dyn Fn(&mut TcpStream) + Send>, cached: u32| {
+    let try_on = |other: &TestServer, name: &str, answer: Box<dyn Fn(&mut TcpStream) + Send>, cached: u32| {
         let begun = Instant::now();
         let told = at(told.clone(), peer(answer));
-        let got = ask(&other, with(asked(), told, name)).unwrap();
+        let got = ask(other, with(asked(), told, name)).unwrap();
         assert_eq!((&got.text, got.finish.num_cached_tokens), (&want, Some(cached)), "{name}");
-        assert!(begun.elapsed() < Duration::from_secs(30), "{name}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(100), "{name}: {:?}", begun.elapsed());
     };
+    let try_with = |name: &str, answer, cached| try_on(&patient, name, answer, cached);
     let says = |bytes: Vec<u8>| -> Box<dyn Fn(&mut TcpStream) + Send> {
         Box::new(move |stream| drop(stream.write_all(&bytes)))
     };
@@ -271,7 +276,8 @@ fn hostile_peers_cost_time_alone() {
         192,
     );
     let trickle = good.clone();
-    try_with(
+    try_on(
+        &hasty,
         "a byte at a time",
         Box::new(move |stream| {
             for byte in &trickle {
@@ -283,8 +289,9 @@ fn hostile_peers_cost_time_alone() {
         }),
         0,
     );
-    try_with("silence", Box::new(|_| std::thread::sleep(Duration::from_secs(4))), 0);
-    other.still_answers();
+    try_on(&hasty, "silence", Box::new(|_| std::thread::sleep(Duration::from_secs(4))), 0);
+    hasty.still_answers();
+    patient.still_answers();
 }
 
 #[test]

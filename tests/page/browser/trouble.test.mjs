@@ -239,6 +239,9 @@ test("reasoning is folded, and answers go on while another conversation is read"
   await ask(page, "Meanwhile");
   assert.deepEqual(await page.locator(".turn.user .plain").allInnerTexts(), ["Meanwhile"]);
   await page.click("#list a >> text=think");
+  await page.waitForFunction(
+    () => document.querySelector(".turn.assistant > .markdown")?.innerText.trim().split(" ").length === 60,
+  );
   await page.waitForSelector(".turn.assistant .tools button");
   assert.match(await page.innerText("summary"), /^Thought for \d+ s$/);
   assert.equal((await page.innerText(".turn.assistant > .markdown")).trim(), "Yes. ".repeat(60).trim());
@@ -255,7 +258,7 @@ test("a conversation that is deleted while it is written does not come back", as
   await page.click("#title");
   await page.click("[role=menuitem] >> text=Delete");
   await page.waitForSelector("#empty:not([hidden])");
-  await page.waitForTimeout(300);
+  while (server.aborted === 0) await page.waitForTimeout(20);
   assert.equal(server.aborted, 1);
   await page.reload();
   await page.waitForSelector("#modes:not([hidden])");

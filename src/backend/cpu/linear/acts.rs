@@ -3,8 +3,8 @@
 use ggml_types::QuantType;
 
 use super::formats::{self, Multiply};
-use crate::backend::cpu::aligned::Aligned;
 use crate::backend::cpu::pool::{Grid, Pool};
+use crate::backend::cpu::simd::Aligned;
 use crate::backend::cpu::simd::{
     BlockRows, F32Rows, I8Rows, Kernels, RowQuant, Scratch, ScratchSize, interleaved, padded,
 };

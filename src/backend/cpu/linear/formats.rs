@@ -3,7 +3,7 @@
 use ggml_types::{QuantType, types};
 
 use super::Piece;
-use crate::backend::cpu::pool::Tile;
+use crate::backend::cpu::simd::Tile;
 use crate::backend::cpu::simd::{
     BLOCK_PRODUCTS, BlockFn, BlockKernels, F32Rows, FloatFn, Kernels, Product, STRIP, Scratch, TernaryFn,
 };

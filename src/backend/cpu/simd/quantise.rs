@@ -3,7 +3,7 @@
 
 use super::lanes::{Kernel, Lanes};
 use super::{MAX_ACT, RowQuant, interleaved, padded};
-use crate::program::ActQuant;
+use sterna_program::ActQuant;
 
 /// [`Kernels::quantise`](super::Kernels::quantise).
 pub struct Quantise<'a> {
@@ -78,7 +78,7 @@ impl Kernel for RoundBlocks<'_> {
 
 /// Rounds a row: `q` is `[x.len()]`, and each of `blocks` gets the scale of 32 inputs, the scaled sums of the
 /// first and last 16 of them, and that of all. See
-/// [`ActQuant::I8PerBlock`](crate::program::ActQuant::I8PerBlock).
+/// [`ActQuant::I8PerBlock`](sterna_program::ActQuant::I8PerBlock).
 #[inline(always)]
 pub fn round_blocks(x: &[f32], q: &mut [i8], blocks: &mut [[f32; 4]]) {
     let parts = x.chunks(ActQuant::BLOCK).zip(q.chunks_mut(ActQuant::BLOCK));

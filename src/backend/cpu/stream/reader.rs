@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use super::FileWeight;
 use super::order::{Next, Order, Piece, pieces};
 use crate::backend::BackendError;
-use crate::backend::cpu::aligned::Aligned;
+use crate::backend::cpu::simd::Aligned;
 use crate::backend::cpu::{Held, NAME};
 use crate::program::{Program, Weight};
 

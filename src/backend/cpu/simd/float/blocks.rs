@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::Form;
-use crate::backend::cpu::simd::lanes::Lanes;
+use crate::lanes::Lanes;
 
 /// The values of 4 bits, and those less 8 and less 16.
 pub(super) static FROM_0: [f32; 16] = from(0.0);

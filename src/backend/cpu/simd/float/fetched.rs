@@ -4,8 +4,8 @@
 #![allow(unsafe_code)]
 
 use super::{Form, block};
-use crate::backend::cpu::simd::lanes::Lanes;
-use crate::backend::cpu::simd::{F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, Product, Scratch, Tile};
+use crate::lanes::Lanes;
+use crate::{F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, Product, Scratch, Tile};
 
 /// What is to be known of a type.
 pub struct Type {

@@ -7,7 +7,7 @@
 
 use super::Form;
 use super::blocks::{FROM_0, NONE, UNEVEN, look_up_in, splat_f16};
-use crate::backend::cpu::simd::lanes::Lanes;
+use crate::lanes::Lanes;
 
 /// Two f16 scales, 12 bytes of 6-bit scales and minimums, then 32 bytes for two groups of 32 weights.
 pub struct Q4K;

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use ggml_types::codebooks::{BLOCK, Coded, GROUP};
 
 use super::Form;
-use crate::backend::cpu::simd::lanes::Lanes;
+use crate::lanes::Lanes;
 
 /// The blocks of a type of points: signed bytes of a look-up, times an f16 and a factor, which is exact.
 pub struct Points<T>(PhantomData<T>);

@@ -3,7 +3,7 @@
 
 use super::Form;
 use super::blocks::{NONE, TERNARY, look_up_in, splat_f16};
-use crate::backend::cpu::simd::lanes::Lanes;
+use crate::lanes::Lanes;
 
 /// 64 bytes of 2-bit codes, then an f16 scale.
 pub struct Tq2_0;

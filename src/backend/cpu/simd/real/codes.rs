@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::Matrices;
-use crate::backend::cpu::simd::lanes::{Kernel, Lanes};
+use crate::lanes::{Kernel, Lanes};
 
 /// Columns of one unit of codes: those that [`UnitOf`] keeps together.
 pub const UNIT: usize = 64;
@@ -56,7 +56,7 @@ impl UnitOf {
     }
 
     /// What a column of a unit stands for.
-    pub(super) fn value(self, values: &[f32; 16], unit: &[u8], col: usize) -> f32 {
+    pub fn value(self, values: &[f32; 16], unit: &[u8], col: usize) -> f32 {
         let two_bits = || values[usize::from(unit[col % 16] >> (2 * (col / 16)) & 3)];
         let signed = |signs: &[u8], x: f32| if signs[col / 8] >> (col % 8) & 1 == 1 { -x } else { x };
         match self {

@@ -15,7 +15,7 @@ pub(super) use vector::table;
 
 use half::f16;
 
-use crate::program::Act;
+use sterna_program::Act;
 
 /// The kernels of one instruction set.
 pub struct RealKernels {
@@ -97,6 +97,3 @@ fn need(rows: usize, cols: usize, stride: usize) -> usize {
         _ => (rows - 1).checked_mul(stride).and_then(|n| n.checked_add(cols)).expect("a matrix in memory"),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,13 +4,13 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use super::{Matrices, RealKernels, codes};
-use crate::program::Act;
+use sterna_program::Act;
 
 /// Partial sums of a sum: lane `i` has every `LANES`-th element from `i` on, and the lanes are added in
 /// order.
 pub(super) const LANES: usize = 16;
 
-pub(in crate::backend::cpu::simd) static KERNELS: RealKernels = RealKernels {
+pub(crate) static KERNELS: RealKernels = RealKernels {
     gemm: gemm::<f32>,
     gemm_f16: gemm::<f16>,
     gemm_codes: codes::plain,

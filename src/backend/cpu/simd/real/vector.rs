@@ -5,10 +5,10 @@ use half::f16;
 
 use super::codes::CodeGemm;
 use super::{Matrices, RealKernels, plain};
-use crate::backend::cpu::simd::lanes::{Kernel, Lanes};
+use crate::lanes::{Kernel, Lanes};
 
 /// The kernels compiled for one instruction set.
-pub(in crate::backend::cpu::simd) const fn table<L: Lanes>() -> RealKernels {
+pub(crate) const fn table<L: Lanes>() -> RealKernels {
     RealKernels {
         gemm: |shape, a, b, c| {
             shape.check(a, b, c);

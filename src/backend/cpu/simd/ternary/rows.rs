@@ -4,9 +4,9 @@
 use half::f16;
 
 use super::OfRows;
-use crate::backend::cpu::pool::Tile;
-use crate::backend::cpu::simd::lanes::{Kernel, Lanes};
-use crate::backend::cpu::simd::{I8Rows, MANY_ROWS, Product, STRIP, Scratch, UNIT, ternary};
+use crate::Tile;
+use crate::lanes::{Kernel, Lanes};
+use crate::{I8Rows, MANY_ROWS, Product, STRIP, Scratch, UNIT, ternary};
 
 /// How a type keeps some rows, in blocks of 64 weights each.
 pub trait Packed {

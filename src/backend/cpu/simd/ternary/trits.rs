@@ -2,9 +2,9 @@
 //! multiplied as such. Unpacking is a dozen operations on bytes for five weights each.
 
 use super::{Form, Tq2_0};
-use crate::backend::cpu::pool::Tile;
-use crate::backend::cpu::simd::lanes::{Kernel, Lanes};
-use crate::backend::cpu::simd::{I8Rows, MANY_ROWS, Product, STRIP, Scratch, UNIT, ternary};
+use crate::Tile;
+use crate::lanes::{Kernel, Lanes};
+use crate::{I8Rows, MANY_ROWS, Product, STRIP, Scratch, UNIT, ternary};
 
 /// Bytes of a block: 48 of five trits, 4 of four, f16 scale.
 const BYTES: usize = 54;

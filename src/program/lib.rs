@@ -4,6 +4,7 @@
 //!
 //! It must never know a backend, a file format, or an architecture. Start at [`stage`], then
 //! [`Program`]; `check` verifies every shape once, `cost` says what each stage reads, `part` cuts a program.
+#![forbid(unsafe_code)]
 
 pub mod check;
 pub mod cost;

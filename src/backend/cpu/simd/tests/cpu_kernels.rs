@@ -1,8 +1,16 @@
-use super::*;
-use crate::backend::cpu::simd;
+//! Norms, activation functions and matrix products of every instruction set against the scalar table.
+
+use half::f16;
+use sterna_cpu_kernels::real::{CodeMatrix, Matrices, RealKernels, UNIT, UnitOf, exp};
+use sterna_program::Act;
+
+/// The definition.
+fn plain() -> &'static RealKernels {
+    sterna_cpu_kernels::all()[0].real
+}
 
 /// A simple generator, so that the tests need no seed from outside.
-fn values(n: usize, seed: u32) -> Vec<f32> {
+fn random(n: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
     let next = move || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -28,12 +36,12 @@ fn exp_is_as_exact_as_it_says() {
 
 #[test]
 fn every_set_gives_the_same_bits() {
-    for set in simd::all() {
+    for set in sterna_cpu_kernels::all() {
         for n in [0, 1, 15, 16, 17, 255, 2560] {
-            let (x, h) = (values(n, 1), values(n, 2));
+            let (x, h) = (random(n, 1), random(n, 2));
             let same = |ours: &dyn Fn(&RealKernels) -> Vec<f64>| {
                 let bits = |values: Vec<f64>| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-                assert_eq!(bits(ours(set.real)), bits(ours(&PLAIN)), "{}, {n} elements", set.name);
+                assert_eq!(bits(ours(set.real)), bits(ours(plain())), "{}, {n} elements", set.name);
             };
             same(&|k| vec![f64::from((k.dot)(&x, &h))]);
             same(&|k| vec![f64::from((k.max)(&x)), (k.sum)(&x), (k.sum_squares)(&x, 0.25)]);
@@ -65,7 +73,7 @@ fn activations_are_what_they_are_called() {
     let x: Vec<f32> = (-400..=400).map(|i| i as f32 / 20.0).chain([-1e3, 1e3]).collect();
     let with = |act| {
         let mut y = x.clone();
-        (PLAIN.act)(act, &mut y);
+        (plain().act)(act, &mut y);
         y.into_iter().map(f64::from).zip(x.iter().map(|x| f64::from(*x))).collect::<Vec<_>>()
     };
     for (y, x) in with(Act::Relu2) {
@@ -85,13 +93,13 @@ fn activations_are_what_they_are_called() {
 
 #[test]
 fn gemm_is_a_matrix_product() {
-    for set in simd::all() {
+    for set in sterna_cpu_kernels::all() {
         for m in [1, 2, 3, 4, 5, 6, 7, 13] {
             for (k, n) in [(0, 8), (1, 1), (7, 17), (64, 128), (128, 64), (33, 80), (5, 200)] {
                 for add in [false, true] {
                     let shape = Matrices { m, k, n, lda: k + 3, ldb: n + 5, ldc: n + 1, add };
-                    let (a, b) = (values(m * shape.lda, 3), values((k + 1) * shape.ldb, 4));
-                    let before = values(m * shape.ldc, 5);
+                    let (a, b) = (random(m * shape.lda, 3), random((k + 1) * shape.ldb, 4));
+                    let before = random(m * shape.ldc, 5);
                     // Values that f16 holds, so that both kernels multiply the same.
                     let halves: Vec<f16> = b.iter().copied().map(f16::from_f32).collect();
                     let b: Vec<f32> = halves.iter().copied().map(f16::to_f32).collect();
@@ -124,9 +132,9 @@ fn gemm_is_a_matrix_product() {
 
 #[test]
 fn rows_of_gemm_are_independent_to_the_bit() {
-    for set in simd::all() {
+    for set in sterna_cpu_kernels::all() {
         let shape = Matrices { m: 13, k: 70, n: 96, lda: 70, ldb: 96, ldc: 96, add: false };
-        let (mut a, b) = (values(13 * 70, 6), values(70 * 96, 7));
+        let (mut a, b) = (random(13 * 70, 6), random(70 * 96, 7));
         a[5 * 70..6 * 70].fill(f32::NAN);
         let mut all = vec![0.0; 13 * 96];
         (set.real.gemm)(&shape, &a, &b, &mut all);
@@ -153,7 +161,7 @@ fn code_matrices(values: &[f32; 16], mut each: impl FnMut(UnitOf, &[f32; 16], us
     for (unit, values) in units {
         for units in [1, 2, 3] {
             let row_bytes = units * unit.bytes() + 5;
-            let noise = super::tests::values(70 * row_bytes, 8);
+            let noise = random(70 * row_bytes, 8);
             let bytes: Vec<u8> = noise.iter().map(|x| (x * 1e6) as i32 as u8).collect();
             each(unit, values, units, &bytes);
         }
@@ -165,7 +173,7 @@ fn products_with_codes_are_matrix_products() {
     let table: [f32; 16] = std::array::from_fn(|i| (i as f32 * 0.7).sin() + 0.1);
     code_matrices(&table, |unit, values, units, bytes| {
         let row_bytes = units * unit.bytes() + 5;
-        for set in simd::all() {
+        for set in sterna_cpu_kernels::all() {
             for (m, k) in [(1, 1), (3, 0), (4, 32), (7, 64), (13, 70)] {
                 for (first, n) in [(0, 32), (0, 64), (32, 32), (32, 64), (64, 96), (0, 160), (32, 160)] {
                     if first + n > units * UNIT {
@@ -174,9 +182,9 @@ fn products_with_codes_are_matrix_products() {
                     for (add, scaled) in [(false, false), (true, false), (false, true), (true, true)] {
                         let shape = Matrices { m, k, n, lda: k + 3, ldb: 0, ldc: n + 1, add };
                         let b = CodeMatrix { unit, values, bytes, row_bytes, first };
-                        let a = super::tests::values(m * shape.lda, 3);
-                        let before = super::tests::values(m * shape.ldc, 5);
-                        let scales = scaled.then(|| super::tests::values(n, 9));
+                        let a = random(m * shape.lda, 3);
+                        let before = random(m * shape.ldc, 5);
+                        let scales = scaled.then(|| random(n, 9));
                         let mut c = before.clone();
                         (set.real.gemm_codes)(&shape, &a, &b, scales.as_deref(), &mut c);
                         for (i, (got, before)) in c.iter().zip(&before).enumerate() {
@@ -216,10 +224,10 @@ fn rows_of_products_with_codes_are_independent_to_the_bit() {
     let table: [f32; 16] = std::array::from_fn(|i| (i as f32 * 0.7).sin() + 0.1);
     code_matrices(&table, |unit, values, units, bytes| {
         let (row_bytes, n) = (units * unit.bytes() + 5, units * UNIT);
-        for set in simd::all() {
+        for set in sterna_cpu_kernels::all() {
             let shape = Matrices { m: 13, k: 70, n, lda: 70, ldb: 0, ldc: n, add: false };
             let b = CodeMatrix { unit, values, bytes, row_bytes, first: 0 };
-            let mut a = super::tests::values(13 * 70, 6);
+            let mut a = random(13 * 70, 6);
             a[5 * 70..6 * 70].fill(f32::NAN);
             let mut all = vec![0.0; 13 * n];
             (set.real.gemm_codes)(&shape, &a, &b, None, &mut all);

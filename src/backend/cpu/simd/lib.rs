@@ -9,7 +9,9 @@
 //! alone, to the bit, whatever other rows the same call works on. And integer sums are exact.
 // Arrays of vectors are indexed, never iterated: `lanes.rs` says why.
 #![allow(clippy::needless_range_loop)]
+#![deny(unsafe_code)]
 
+mod aligned;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
 #[cfg(target_arch = "x86_64")]
@@ -28,12 +30,11 @@ mod quantise;
 pub mod real;
 mod scalar;
 mod ternary;
+mod tile;
 #[cfg(target_arch = "wasm32")]
 mod wasm;
 
-use super::aligned::Aligned;
-use super::pool::Tile;
-use crate::program::ActQuant;
+pub use aligned::Aligned;
 pub use by_block::{BlockFn, BlockKernels};
 #[cfg(not(target_arch = "wasm32"))]
 use float::Float;
@@ -43,7 +44,9 @@ use lanes::Lanes;
 use q6_k::Q6K;
 use quantise::{Quantise, RoundBlocks};
 use real::RealKernels;
+use sterna_program::ActQuant;
 use ternary::Ternary;
+pub use tile::Tile;
 
 /// The kernels of one instruction set.
 ///
@@ -51,7 +54,7 @@ use ternary::Ternary;
 pub struct Kernels {
     /// The word for it: `scalar`, `avx2`, ...
     pub name: &'static str,
-    /// Rounds one row to int8 as [`ActQuant::I8PerToken`](crate::program::ActQuant) says, and writes it in
+    /// Rounds one row to int8 as [`ActQuant::I8PerToken`](sterna_program::ActQuant) says, and writes it in
     /// the order of [`interleaved`]. `q` is `[padded(x.len())]`; its padding becomes 0.
     ///
     /// A row that holds a NaN, an infinity or a magnitude above [`MAX_ACT`] becomes all 0 with a scale of 0,
