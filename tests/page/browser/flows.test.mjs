@@ -153,6 +153,11 @@ test("a chat, and its history after a reload", async () => {
 test("stop ends an answer and keeps what has come", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 900);
+  // Any token is as good as any other, so that the demo model does not end before it is stopped.
+  await set(page, "temperature", 5);
+  await set(page, "top_k", 0);
+  await set(page, "top_p", 1);
+  await set(page, "min_p", 0);
   await set(page, "seed", 1);
   await page.fill("#prompt", "tell me more");
   await page.press("#prompt", "Enter");
@@ -315,6 +320,8 @@ test("a narrow screen shows everything without scrolling sideways", async () => 
 test("the keyboard alone is enough", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 8);
+  // On a first visit to the demo model a question stands there.
+  await page.fill("#prompt", "");
   await page.focus("#prompt");
   await page.keyboard.type("one");
   await page.keyboard.press("Shift+Enter");
