@@ -256,14 +256,21 @@ fn pages_of_other_places_are_refused() {
     assert_eq!(friend.status, 200);
     assert_eq!(friend.header("access-control-allow-origin"), Some("https://friend.example"));
     assert_eq!(with("").header("access-control-allow-origin"), None);
-    let preflight = |origin: &str| {
+    let preflight = |origin: &str, headers: &str| {
         server.send(&format!(
             "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\n\
-             Connection: close\r\n\r\n"
+             Access-Control-Request-Method: POST\r\n{headers}Connection: close\r\n\r\n"
         ))
     };
-    assert_eq!(preflight("https://friend.example").status, 204);
-    assert_eq!(preflight("https://evil.example").status, 403);
+    let allowed = |answer: &Answer| answer.header("access-control-allow-headers").map(str::to_owned);
+    let asked = "authorization,content-type,x-stainless-os,anthropic-dangerous-direct-browser-access";
+    let asks = format!("Access-Control-Request-Headers: {asked}\r\n");
+    let friend = preflight("https://friend.example", &asks);
+    assert_eq!((friend.status, allowed(&friend).as_deref()), (204, Some(asked)));
+    let plain = preflight("https://friend.example", "");
+    assert_eq!((plain.status, allowed(&plain)), (204, None));
+    let evil = preflight("https://evil.example", &asks);
+    assert_eq!((evil.status, allowed(&evil)), (403, None));
 }
 
 #[test]
