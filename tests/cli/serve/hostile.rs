@@ -194,6 +194,12 @@ fn prompts_that_are_too_long() {
     {
         assert!(message.contains(phrase), "{message}");
     }
+    let talk = json!({ "max_tokens": 4, "messages": [{ "role": "user", "content": "x ".repeat(N_CTX) }] });
+    let n = server.post("/v1/messages/count_tokens", &talk).ok()["input_tokens"].clone();
+    let error = server.post("/v1/messages", &talk).error(400);
+    let message = error["message"].as_str().unwrap();
+    let wanted = format!("prompt is too long: {n} tokens > {} maximum", N_CTX - 1);
+    assert!(message.starts_with(&wanted), "{message}");
     let full = json!({ "prompt": vec![5; N_CTX - 2], "n_predict": 50, "ignore_eos": true });
     let answer = server.post("/completion", &full).ok();
     assert_eq!(answer["stop_type"], "limit");

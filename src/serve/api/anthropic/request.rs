@@ -22,8 +22,9 @@ pub fn read(fields: &Fields, served: &Served) -> Result<(Talk, Constraints), Api
     let list = messages::list(fields)?;
     let mut said = Conversation::default();
     let system = messages::content("system", fields.get("system"))?;
+    let system = without_billing(&system);
     if !system.is_empty() {
-        said.messages.push(Message::new("system", same_each_turn(&system)));
+        said.messages.push(Message::new("system", system));
     }
     for (at, message) in list.iter().enumerate() {
         said.add(&Fields::inside(format!("messages[{at}]"), message)?)?;
@@ -178,17 +179,15 @@ impl Conversation {
     }
 }
 
-/// The system's text with one value for a checksum of the conversation that some agents put into its first
-/// line: it changes each turn, and no prompt would ever find the pages of the turn before. The field stays,
-/// as it does in llama-server.
-fn same_each_turn(system: &str) -> String {
-    let (first, rest) = system.split_at(system.find('\n').unwrap_or(system.len()));
-    let Some(at) = first.find("cch=").filter(|_| first.starts_with("x-anthropic-")) else {
-        return system.to_owned();
-    };
-    let value = at + "cch=".len();
-    let end = first[value..].find(';').map_or(first.len(), |len| value + len);
-    format!("{}fffff{}{rest}", &first[..value], &first[end..])
+/// The system's text without the line that Claude Code begins it with. It is for the vendor's bookkeeping, and
+/// has checksums of the conversation and of its first message: with it no conversation would find the pages of
+/// another one, nor those of its own last turn.
+fn without_billing(system: &str) -> &str {
+    match system.split_once('\n') {
+        _ if !system.starts_with("x-anthropic-billing-header:") => system,
+        Some((_, rest)) => rest,
+        None => "",
+    }
 }
 
 #[cfg(test)]
@@ -198,12 +197,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checksum_in_the_first_line_is_the_same_each_turn() {
-        let turn =
-            |sum: &str| same_each_turn(&format!("x-anthropic-billing-header: v=1; cch={sum}; e=2;\ncch=1;"));
-        assert_eq!(turn("abc"), turn("de"));
-        assert_eq!(turn("abc"), "x-anthropic-billing-header: v=1; cch=fffff; e=2;\ncch=1;");
-        assert_eq!(same_each_turn("say cch=1; twice"), "say cch=1; twice");
+    fn the_line_of_billing_is_left_out() {
+        let line = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=00000;";
+        assert_eq!(without_billing(line), "");
+        assert_eq!(without_billing(&format!("{line}\nBe brief.\n{line}")), format!("Be brief.\n{line}"));
+        for other in ["", "Be brief.", "x-anthropic-billing", &format!("Be brief.\n{line}")] {
+            assert_eq!(without_billing(other), other);
+        }
     }
 
     fn said(messages: &Value) -> Result<Vec<Message>, ApiError> {
