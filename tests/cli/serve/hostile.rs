@@ -2,11 +2,13 @@
 //! ever.
 
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use sterna::serve::ServeOptions;
 
-use super::client::{Answer, N_CTX, SLOTS, TestServer};
+use super::client::{Answer, N_CTX, SLOTS, TestServer, request};
 
 #[test]
 fn bodies_that_are_no_request() {
@@ -51,6 +53,51 @@ fn bodies_that_are_no_request() {
     let answer = server.post_with("/completion", form, br#"{"prompt": "You", "n_predict": 1}"#);
     assert_eq!(answer.status, 200, "{}", answer.text);
     server.still_answers();
+}
+
+#[test]
+fn a_client_that_is_refused_while_it_writes_reads_why() {
+    let server = TestServer::start(|options| {
+        options.max_body_bytes = 1 << 16;
+        options.keys = vec!["key".into()];
+    });
+    // More than sockets hold, so that the client writes when the answer is there.
+    let large = vec![b' '; 24 << 20];
+    let refused = |path: &str, headers: &str| {
+        let mut stream = server.connect();
+        stream.write_all(&request(path, headers, &large)).expect("the connection stays open");
+        Answer::read(stream)
+    };
+    let key = "Authorization: Bearer key\r\n";
+    let error = refused("/completion", key).error(413);
+    assert!(error["message"].as_str().unwrap().contains("65536 bytes"), "{error}");
+    assert_eq!(refused("/completion", "").status, 401);
+    assert_eq!(refused("/nothing", key).status, 404);
+    // One that waits to be told to write is told the answer alone.
+    let head = "POST /completion HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key\r\n\
+                Content-Length: 1000000\r\nExpect: 100-continue\r\n\r\n";
+    assert_eq!(server.send(head).status, 413);
+}
+
+#[test]
+fn a_client_that_has_said_all_is_answered() {
+    let server = TestServer::start(|_| ());
+    let body = br#"{"prompt": "You", "n_predict": 3, "ignore_eos": true}"#;
+    let whole = request("/completion", "", body);
+    let said = |bytes: &[u8]| {
+        let mut stream = server.connect();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        Answer::read(stream)
+    };
+    assert_eq!(said(&whole).ok()["tokens_predicted"], 3);
+    assert_eq!(said(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
+    let kept_alive = String::from_utf8(whole.clone()).unwrap().replace("Connection: close\r\n", "");
+    assert_eq!(said(kept_alive.as_bytes()).status, 200);
+    // One that breaks off within its request is not waited for.
+    let begun = Instant::now();
+    assert_ne!(said(&whole[..whole.len() - 1]).status, 200);
+    assert!(begun.elapsed() < ServeOptions::default().body_time / 2);
 }
 
 #[test]
