@@ -337,6 +337,28 @@ fn tokens_that_end_an_answer_and_the_fewest_that_it_has() {
 }
 
 #[test]
+fn a_stop_text_may_spell_a_control_token() {
+    let server = TestServer::start(|_| ());
+    let tokenizer = server.engine().tokenizer().unwrap();
+    let bos = tokenizer.bos().unwrap();
+    let stop = String::from_utf8_lossy(tokenizer.token_bytes(bos));
+    let messages = json!([{ "role": "user", "content": "Hi" }]);
+    // Nothing else is said than this token.
+    let body = json!({ "prompt": [5], "messages": messages, "max_tokens": 5,
+        "logit_bias": { bos.to_string(): 1e6 }, "stop": [stop], "stop_sequences": [stop] });
+    let native = server.post("/completion", &body).ok();
+    assert_eq!((&native["stop_type"], &native["stopping_word"]), (&json!("word"), &json!(stop)));
+    assert_eq!((&native["tokens_predicted"], &native["content"]), (&json!(1), &json!("")));
+    for path in ["/v1/completions", "/v1/chat/completions"] {
+        let answer = server.post(path, &body).ok();
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{path}");
+        assert_eq!(answer["usage"]["completion_tokens"], 1, "{path}");
+    }
+    let message = server.post("/v1/messages", &body).ok();
+    assert_eq!((&message["stop_reason"], &message["stop_sequence"]), (&json!("stop_sequence"), &json!(stop)));
+}
+
+#[test]
 fn a_prompt_is_scored_as_what_was_generated_was() {
     let server = TestServer::start(|_| ());
     let prompt: Vec<u64> = (0..70).map(|i| i * i * 7 % 500).collect();

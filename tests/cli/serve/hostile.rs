@@ -113,7 +113,7 @@ fn values_outside_their_range() {
         ("repeat_last_n", vec![json!(-2), huge.clone()]),
         ("seed", vec![json!("x"), json!(1.5), huge.clone()]),
         ("n_predict", vec![json!(-2), json!("many"), huge.clone()]),
-        ("stop", vec![json!(3), json!(vec!["x"; 17]), json!("y".repeat(300)), json!([1])]),
+        ("stop", vec![json!(3), json!(vec!["x"; 129]), json!("y".repeat(1025)), json!([1])]),
         (
             "logit_bias",
             vec![json!(1), json!([[1]]), json!({ "x": 1 }), json!({ "1": "much" }), json!([[99_999_999, 1]])],
@@ -145,6 +145,8 @@ fn values_outside_their_range() {
         }
     }
     server.still_answers();
+    let stops = json!({ "prompt": "You", "n_predict": 1, "stop": vec!["y".repeat(1024); 128] });
+    assert_eq!(server.post("/completion", &stops).status, 200);
     let good = json!({ "prompt": "You", "n_predict": 1, "temperature": null, "unknown": { "a": [1] },
         "n_discard": -5,
         "n_keep": -1, "seed": -1, "user": "me", "samplers": ["top_k"], "mirostat": 2 });
