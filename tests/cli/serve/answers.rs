@@ -265,6 +265,15 @@ fn what_the_server_says_of_itself() {
     assert_eq!(models["data"][0]["id"], "small/one");
     assert_eq!(server.get("/v1/models/small/one").ok(), models["data"][0]);
     assert_eq!(server.get("/v1/models/other").error(404)["code"], "model_not_found");
+    let n_params = models["data"][0]["meta"]["n_params"].as_f64().unwrap();
+    let listed = models["models"][0]["details"].clone();
+    for details in [server.post("/api/show", &json!({})).ok()["details"].clone(), listed] {
+        assert_eq!(details["parameter_size"], format!("{:.2}M", n_params / 1e6));
+        assert_eq!(
+            (&details["quantization_level"], &details["family"]),
+            (&json!("I2_S"), &json!("bitnet-b1.58"))
+        );
+    }
     let slots = server.get("/slots").ok();
     assert_eq!(slots.as_array().unwrap().len(), SLOTS);
     assert_eq!(server.get("/v1/health").ok(), json!({ "status": "ok" }));

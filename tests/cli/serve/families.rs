@@ -68,6 +68,8 @@ fn conversations_of_claude_code_share_their_beginning() {
 #[test]
 fn ollamas_lines() {
     let server = TestServer::start(|options| options.template = Some("chatml".into()));
+    let caps = server.get("/props").ok()["chat_template_caps"].clone();
+    assert_eq!((&caps["supports_system_role"], &caps["supports_tools"]), (&json!(true), &json!(false)));
     let options = json!({ "num_predict": 6, "temperature": 0, "seed": 1 });
     let body =
         json!({ "model": "any", "messages": [{ "role": "user", "content": "Hi" }], "options": options });
