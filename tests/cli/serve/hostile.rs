@@ -40,6 +40,9 @@ fn bodies_that_are_no_request() {
     }
     server.still_answers();
     assert_eq!(server.post_with("/completion", "", &[b' '; 70_000]).status, 413);
+    let marked = b"\xef\xbb\xbf{\"prompt\": \"You\", \"n_predict\": 1}";
+    assert_eq!(server.post_with("/completion", "", marked).status, 200, "a byte order mark");
+    assert_eq!(server.post_with("/completion", "", &marked[..3]).status, 400);
     // A length that lies in either direction.
     let long = "POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n";
     assert_eq!(server.send(long).status, 413);
@@ -261,8 +264,21 @@ fn paths_and_methods() {
     assert_eq!(server.get("/v1/nothing").error(404)["type"], "not_found_error");
     assert_eq!(server.get("/v1/chat/completions").error(405)["type"], "invalid_request_error");
     assert_eq!(server.get("/page/../../etc/passwd").status, 404);
+    // A slash too many is none.
+    for path in ["//v1/models", "/v1/models/", "//api//tags", "/health/"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+    assert_eq!(server.post("//v1/messages/", &json!({})).json()["type"], "error");
     for path in ["/v1/embeddings", "/infill"] {
         assert_eq!(server.post(path, &json!({})).error(501)["type"], "not_supported_error");
+    }
+    for path in ["/api/embed", "/api/embeddings"] {
+        let answer = server.post(path, &json!({ "input": "a" }));
+        assert!(
+            answer.status == 501 && answer.text.contains("embeddings are not supported"),
+            "{}",
+            answer.text
+        );
     }
     assert_eq!(server.get("/metrics").status, 501);
     assert_eq!(server.get("/slots").status, 501);
@@ -278,7 +294,7 @@ fn paths_and_methods() {
 fn keys_guard_everything_but_health_and_the_page() {
     let server = TestServer::start(|options| options.keys = vec!["first".into(), "second".into()]);
     assert_eq!(server.get("/").status, 200);
-    for path in ["/props", "/slots", "/metrics", "/v1/models", "/api/tags", "/nothing"] {
+    for path in ["/props", "/slots", "/metrics", "/v1/models", "//v1/models", "/api/tags", "/nothing"] {
         assert_eq!(server.get(path).status, 401, "{path}");
     }
     let body = br#"{"prompt": "You", "n_predict": 1}"#;
