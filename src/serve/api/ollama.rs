@@ -218,10 +218,16 @@ fn talk(read: &Read, served: &Served, generation: &mut GenerateOptions) -> Resul
     let list = fields.list("messages", messages::MESSAGES)?.unwrap_or_default();
     let mut messages = Vec::with_capacity(list.len());
     for (at, message) in list.iter().enumerate() {
+        let name = format!("messages[{at}]");
+        let mut said = messages::message(name.clone(), message)?;
         if message.get("images").and_then(Value::as_array).is_some_and(|images| !images.is_empty()) {
-            return Err(ApiError::unsupported(format!("messages[{at}].images")));
+            let images = format!("{name}.images");
+            if said.role != "tool" {
+                return Err(ApiError::unsupported(images));
+            }
+            said.content = format!("{}\n{}", said.content, messages::unseen(&images));
         }
-        messages.push(messages::message(format!("messages[{at}]"), message)?);
+        messages.push(said);
     }
     let constraints = Constraints::of_talk(fields, format(fields)?, Offer::ollama(fields)?, served)?;
     let extras = messages::extras(fields, thinking(fields, served)?)?;
