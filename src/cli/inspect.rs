@@ -119,7 +119,7 @@ impl InspectArgs {
             out.flush()?;
             report::zeros(zero.iter().map(|(info, n)| (info.name.as_str(), *n)));
         }
-        if let Some(mix) = mix(gguf) {
+        if let Some(mix) = quantize::mix_of(gguf).map(|mix| mix.name) {
             writeln!(out, "\nmix       {mix}")?;
         }
         writeln!(out, "\ntypes")?;
@@ -182,7 +182,7 @@ impl InspectArgs {
             "dialect": gguf.dialect().ok().map(dialect_name),
             "metadata": metadata,
             "tensors": tensors,
-            "mix": mix(gguf),
+            "mix": quantize::mix_of(gguf).map(|mix| mix.name),
             "zero_matrices": zeros(gguf)
                 .iter()
                 .map(|(info, n)| json!({"tensor": info.name, "matrices": n}))
@@ -293,15 +293,6 @@ fn backends(gguf: &Gguf) -> Vec<(&'static str, Result<backend::Plan, String>)> {
         engine::plan(gguf, &EngineOptions::default(), backend.as_ref()).map_err(|err| with_flags(&err))
     };
     backend::NAMES.iter().map(|name| (*name, answer(name))).collect()
-}
-
-/// The mix by whose rules every tensor has its type, as llama-quantize calls it: of several the one that
-/// `general.file_type` names. Names of files and that number alone prove nothing.
-fn mix(gguf: &Gguf) -> Option<&'static str> {
-    let said = gguf.metadata().u32("general.file_type").ok().flatten();
-    let mixes = quantize::mixes_of(gguf);
-    let found = mixes.iter().find(|mix| Some(mix.file_type) == said).or(mixes.first());
-    found.map(|mix| mix.name)
 }
 
 /// Text from a file, without what could steer a terminal.

@@ -60,7 +60,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "prompt_cache")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
-    /// Stop before this text; it is not shown (repeatable)
+    /// Stop before this text, which may spell a control token; it is not shown (repeatable)
     #[arg(short = 'r', long, value_name = "TEXT", visible_alias = "reverse-prompt")]
     stop: Vec<String>,
     /// Go on where the model would end its text

@@ -54,6 +54,9 @@ pub struct Event {
 pub struct Decoder {
     utf8: Utf8Stream,
     stops: StopStrings,
+    /// Control tokens that stop strings spell, where control tokens are not shown: the text never has them.
+    hidden_stops: Vec<u32>,
+    show_stop: bool,
     show_special: bool,
     past_eos: bool,
     stop_tokens: Vec<u32>,
@@ -66,9 +69,16 @@ impl Decoder {
     /// A decoder of what follows `prompt`. A character that the prompt begins and does not end is told with
     /// the tokens that end it: so a text goes on behind any of its own tokens.
     pub fn new(tokenizer: &Tokenizer, prompt: &[u32], options: &GenerateOptions) -> Self {
+        let hidden = |stop: &String| tokenizer.token_id(stop).filter(|&id| tokenizer.is_special(id));
+        let hidden_stops = match options.show_special {
+            true => Vec::new(),
+            false => options.stop.iter().filter_map(hidden).collect(),
+        };
         Self {
             utf8: tokenizer.utf8_behind(prompt, options.show_special),
             stops: StopStrings::new(&options.stop, options.show_stop),
+            hidden_stops,
+            show_stop: options.show_stop,
             show_special: options.show_special,
             past_eos: options.past_eos,
             stop_tokens: options.stop_tokens.clone(),
@@ -99,6 +109,13 @@ impl Decoder {
         let token = Some(PickedToken { id, bytes, logprobs });
         if !self.past_eos && tokenizer.is_eog(id) || self.stop_tokens.contains(&id) {
             return Event { token, ..self.finish(StopReason::EndOfText) };
+        }
+        if self.n_tokens >= self.min_tokens && self.hidden_stops.contains(&id) {
+            let mut last = self.finish(StopReason::StopString);
+            if self.show_stop {
+                last.text += &String::from_utf8_lossy(tokenizer.token_bytes(id));
+            }
+            return Event { token, ..last };
         }
         let piece = self.utf8.push(tokenizer.shown_bytes(id, self.show_special));
         let (text, stopped) = match self.n_tokens < self.min_tokens {

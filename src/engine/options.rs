@@ -13,7 +13,8 @@ pub struct GenerateOptions {
     pub sampler: SamplerOptions,
     /// Most tokens to pick; `None` is as many as the context holds.
     pub max_tokens: Option<usize>,
-    /// Generation ends before any of these; they may span tokens and are not shown.
+    /// Generation ends before any of these; they may span tokens and are not shown. One that spells a control
+    /// token ends it at that token too.
     pub stop: Vec<String>,
     /// Whether the stop string that was met is shown as well.
     pub show_stop: bool,

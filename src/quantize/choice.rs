@@ -179,6 +179,14 @@ pub fn mixes_of(gguf: &Gguf) -> Vec<&'static Mix> {
     MIXES.iter().filter(|mix| made_by(mix, false) || made_by(mix, true)).collect()
 }
 
+/// The mix by whose rules every tensor has its type, as llama-quantize calls it: of several the one that
+/// `general.file_type` names. Names of files and that number alone prove nothing.
+pub fn mix_of(gguf: &Gguf) -> Option<&'static Mix> {
+    let said = gguf.metadata().u32("general.file_type").ok().flatten();
+    let mixes = mixes_of(gguf);
+    mixes.iter().find(|mix| Some(mix.file_type) == said).or(mixes.first()).copied()
+}
+
 /// Reads a file's tensors layer by layer.
 struct Chooser<'a> {
     mix: &'static Mix,

@@ -24,7 +24,7 @@ use crate::gguf::{
 use choice::Role;
 use encode::Encoder;
 
-pub use choice::mixes_of;
+pub use choice::{mix_of, mixes_of};
 pub use imatrix::{Imatrix, ImatrixError};
 pub use mix::{MIXES, Mix};
 pub use source::TensorSource;

@@ -90,10 +90,12 @@ impl ApiError {
 
     /// The prompt leaves no room for an answer.
     pub fn too_long(n_prompt: usize, n_ctx: usize) -> Self {
-        // The words that clients look for, all of them.
+        // The words that clients look for, all of them: Anthropic's, OpenAI's, llama-server's.
         let message = format!(
-            "context_length_exceeded: this model's maximum context length is {n_ctx} tokens, and the request \
-             of {n_prompt} tokens exceeds the available context size"
+            "prompt is too long: {n_prompt} tokens > {} maximum; context_length_exceeded: this model's maximum \
+             context length is {n_ctx} tokens, and the request of {n_prompt} tokens exceeds the available \
+             context size",
+            n_ctx.saturating_sub(1)
         );
         Self {
             code: Some("context_length_exceeded"),

@@ -1,7 +1,7 @@
 //! Messages of a conversation, as clients write them: roles, and content that is a text, nothing, or a list
 //! of parts of text.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::constraints::Constraints;
 use super::error::ApiError;
@@ -182,9 +182,10 @@ pub fn message(name: String, value: &Value) -> Result<Message, ApiError> {
     if fields.get("content").is_none() && *role != "assistant" {
         return Err(ApiError::missing(&fields.path("content"), "a text or a list of parts"));
     }
+    let read = if *role == "tool" { result } else { content };
     Ok(Message {
         role: (*role).to_owned(),
-        content: content(&fields.path("content"), fields.get("content"))?,
+        content: read(&fields.path("content"), fields.get("content"))?,
         reasoning_content: text(reasoning)?,
         tool_calls: tool_calls.collect::<Result<_, _>>()?,
         tool_call_id: text("tool_call_id")?,
@@ -257,6 +258,33 @@ pub fn extras(fields: &Fields, thinking: Thinking) -> Result<Extras, ApiError> {
         variables.extend(given.clone());
     }
     Ok(Extras { tools: Vec::new(), variables })
+}
+
+/// What a model reads in place of an image that a tool answered with: no model here sees.
+const UNSEEN: &str = "[There is an image here, which this model cannot see.]";
+
+/// The sentence for an image at `name` of a request, which the log has too.
+pub fn unseen(name: &str) -> &'static str {
+    tracing::warn!(field = name, "a tool's result has an image: the model, which cannot see, is told so");
+    UNSEEN
+}
+
+/// The text of what a tool answered, as [`content`]. A sentence stands for an image: the client that calls
+/// tools cannot know what they answer with, and the conversation would end there.
+///
+/// # Errors
+/// 400 for parts that are neither text nor images.
+pub fn result(name: &str, value: Option<&Value>) -> Result<String, ApiError> {
+    let is_image = |part: &Value| {
+        part.get("type").is_some_and(|kind| ["image", "image_url", "input_image"].iter().any(|of| kind == of))
+    };
+    let Some(Value::Array(parts)) =
+        value.filter(|value| value.as_array().is_some_and(|parts| parts.iter().any(is_image)))
+    else {
+        return content(name, value);
+    };
+    let seen = |part: &Value| if is_image(part) { json!({ "text": unseen(name) }) } else { part.clone() };
+    content(name, Some(&parts.iter().map(seen).collect()))
 }
 
 /// The text of a content: a text, nothing, or parts, a line each.

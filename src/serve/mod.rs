@@ -15,6 +15,7 @@ mod blocks;
 mod board;
 mod constraints;
 mod deltas;
+mod details;
 mod engine_thread;
 mod error;
 mod family;

@@ -1,11 +1,13 @@
 //! A model of a server: where it comes from, its engine, its template, and what it is called.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use crate::engine::{Engine, Error, SamplerOptions};
 use crate::grammar::Grammars;
+use crate::quantize;
 use crate::tokenizer::Tokenizer;
-use crate::tokenizer::chat::{ChatError, ChatTemplate};
+use crate::tokenizer::chat::{Abilities, ChatError, ChatTemplate};
 
 /// Why a model could not be loaded.
 pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
@@ -60,6 +62,10 @@ pub struct Served {
     pub template: ChatTemplate,
     /// Where that comes from.
     pub template_source: TemplateSource,
+    /// What it shows to the model.
+    pub abilities: Abilities,
+    /// How its weights are stored, in a word.
+    pub quantization: String,
     /// Seconds since 1970 when it was loaded.
     pub created: u64,
     grammars: OnceLock<Grammars>,
@@ -86,8 +92,17 @@ impl Served {
         };
         let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let created = created.map_or(0, |since| since.as_secs());
-        let grammars = OnceLock::new();
-        Ok(Self { engine, sampler, name, template, template_source, created, grammars })
+        Ok(Self {
+            abilities: Abilities::of(&template),
+            quantization: quantization(&engine),
+            engine,
+            sampler,
+            name,
+            template,
+            template_source,
+            created,
+            grammars: OnceLock::new(),
+        })
     }
 
     /// The vocabulary.
@@ -113,6 +128,11 @@ impl Served {
         self.template.source().contains("<think>")
     }
 
+    /// Weights of its file, of all tensors.
+    pub fn n_params(&self) -> usize {
+        self.engine.gguf().tensors().iter().map(|info| info.n_elems()).sum()
+    }
+
     /// Positions of a sequence.
     pub fn n_ctx(&self) -> usize {
         self.engine.n_ctx()
@@ -122,4 +142,18 @@ impl Served {
     pub fn n_slots(&self) -> usize {
         self.engine.program().limits.seqs
     }
+}
+
+/// The mix of types that a model's file follows, or the type of most of its weights.
+fn quantization(engine: &Engine) -> String {
+    let gguf = engine.gguf();
+    if let Some(mix) = quantize::mix_of(gguf) {
+        return mix.name.to_owned();
+    }
+    let mut of_types = BTreeMap::new();
+    for info in gguf.tensors() {
+        *of_types.entry(&info.type_name).or_insert(0) += info.n_elems();
+    }
+    let most = of_types.into_iter().max_by_key(|(_, n)| *n);
+    most.map_or_else(String::new, |(name, _)| name.to_uppercase())
 }

@@ -12,7 +12,9 @@ use crate::engine::{GenerateOptions, SamplerOptions, recommended};
 use crate::tokenizer::Special;
 
 /// Most stop texts of a request, and most bytes of each.
-pub const STOPS: (usize, usize) = (16, 256);
+pub const STOPS: (usize, usize) = (128, 1024);
+/// Most tokens that end an answer.
+const STOP_TOKENS: usize = 256;
 /// Most tokens whose log-probabilities are told beside each token.
 pub const TOP_LOGPROBS: usize = 20;
 /// Most entries of `logit_bias`.
@@ -113,7 +115,7 @@ fn stop_tokens(fields: &Fields, served: &Served) -> Result<Vec<u32>, ApiError> {
         let want = format!("token ids below {n_vocab}");
         id.ok_or_else(|| ApiError::field(fields.path("stop_token_ids"), &want, value))
     };
-    fields.list("stop_token_ids", STOPS.1)?.unwrap_or_default().iter().map(id).collect()
+    fields.list("stop_token_ids", STOP_TOKENS)?.unwrap_or_default().iter().map(id).collect()
 }
 
 /// The first of several fields that say how many tokens an answer may have; -1 is as many as there is room

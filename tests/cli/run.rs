@@ -153,6 +153,10 @@ fn a_stop_string_and_a_limit_end_the_text() {
         run(&["-p", "You may", "-n", "20", "--seed", "5", "--ignore-eos", "--no-escape", "--stop", &middle]);
     assert_eq!(text(&output.stdout), whole[..whole.find(&middle).unwrap()]);
     assert!(text(&output.stderr).contains("a stop string was met"));
+    // A model that says nothing but one control token.
+    let control = run(&["-p", "You", "-n", "9", "-l", "636+1000000", "--stop", "<|begin_of_text|>"]);
+    let stderr = text(&control.stderr);
+    assert!(control.stdout.is_empty() && stderr.contains("a stop string was met"), "{stderr}");
     let none = run(&["-p", "You may", "-n", "0"]);
     assert!(none.status.success() && none.stdout.is_empty());
 }

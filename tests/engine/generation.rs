@@ -108,6 +108,25 @@ fn a_stop_string_ends_the_text_before_itself() {
 }
 
 #[test]
+fn a_stop_string_that_spells_a_control_token_ends_the_text_at_it() {
+    let engine = engine(|_| ());
+    let tokenizer = engine.tokenizer().unwrap();
+    let bos = tokenizer.bos().unwrap();
+    let spelled = String::from_utf8(tokenizer.token_bytes(bos).to_vec()).unwrap();
+    let mut options = seeded(3);
+    options.sampler.logit_bias = vec![(bos, 1e6)];
+    assert_eq!(generate(&engine, &options), (String::new(), vec![bos; 40], StopReason::Limit));
+    options.stop = vec!["never there".into(), spelled.clone()];
+    assert_eq!(generate(&engine, &options), (String::new(), vec![bos], StopReason::StopString));
+    let later = GenerateOptions { min_tokens: 4, ..options.clone() };
+    assert_eq!(generate(&engine, &later), (String::new(), vec![bos; 4], StopReason::StopString));
+    let shown = GenerateOptions { show_stop: true, ..options.clone() };
+    assert_eq!(generate(&engine, &shown), (spelled, vec![bos], StopReason::StopString));
+    let special = GenerateOptions { show_special: true, ..options };
+    assert_eq!(generate(&engine, &special), (String::new(), vec![bos], StopReason::StopString));
+}
+
+#[test]
 fn limits_end_it() {
     let engine = engine(|_| ());
     let none = GenerateOptions { max_tokens: Some(0), ..seeded(1) };

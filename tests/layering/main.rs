@@ -31,7 +31,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("engine", &["clock", "program", "gguf", "tokenizer", "model", "backend", "parallel"]),
     ("grammar", &["tokenizer", "engine"]),
     ("eval", &["program", "gguf", "tokenizer", "model", "backend", "engine"]),
-    ("serve", &["tokenizer", "tools", "grammar", "engine"]),
+    ("serve", &["tokenizer", "tools", "grammar", "engine", "quantize"]),
     (
         "cli",
         &[

@@ -51,11 +51,36 @@ pub fn router(app: &Arc<App>) -> Router {
         .merge(slot_files::routes())
         .merge(status::routes())
         .merge(tokens::routes());
-    router
+    let router = router
         .fallback(unknown)
         .method_not_allowed_fallback(async || ApiError::wrong_method())
         .layer(axum::middleware::from_fn_with_state(Arc::clone(app), guard))
-        .with_state(Arc::clone(app))
+        .with_state(Arc::clone(app));
+    // What changes the path of a request must stand before the router.
+    Router::new().fallback_service(router).layer(axum::middleware::map_request(with_plain_path))
+}
+
+/// A request whose path has no empty parts: clients put base URLs and paths together with a slash too many.
+async fn with_plain_path(mut request: Request) -> Request {
+    let uri = request.uri();
+    if let Some(path) = plain_path(uri.path()) {
+        let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+        let mut parts = uri.clone().into_parts();
+        parts.path_and_query = format!("{path}{query}").parse().ok();
+        if let Ok(uri) = hyper::Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+    }
+    request
+}
+
+/// The path without double slashes and without one at its end; `None` if it has none. The end of a path of
+/// pages stays: it says what their links are relative to.
+fn plain_path(path: &str) -> Option<String> {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let end = if parts.first() == Some(&"local") && path.ends_with('/') { "/" } else { "" };
+    let plain = format!("/{}{end}", parts.join("/"));
+    (plain != path).then_some(plain)
 }
 
 /// Endpoints of other servers that are not here.
@@ -222,6 +247,22 @@ fn query(uri: &hyper::Uri, name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_have_no_empty_parts() {
+        for plain in ["/", "/v1/models", "/local/", "/local/sterna/engine.js", "/v1/models/hf.co/x/y:Q4_0"] {
+            assert_eq!(plain_path(plain), None, "{plain}");
+        }
+        for (path, plain) in [
+            ("//", "/"),
+            ("//v1/models", "/v1/models"),
+            ("/v1//models/", "/v1/models"),
+            ("/local//", "/local/"),
+            ("//local/index.html", "/local/index.html"),
+        ] {
+            assert_eq!(plain_path(path).as_deref(), Some(plain), "{path}");
+        }
+    }
 
     #[test]
     fn values_of_a_query() {

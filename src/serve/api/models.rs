@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::Answer;
 use crate::serve::app::App;
+use crate::serve::details::details;
 use crate::serve::engine_thread;
 use crate::serve::error::ApiError;
 use crate::serve::http::body::{fields, json};
@@ -31,20 +32,13 @@ async fn models(State(app): State<Arc<App>>) -> Answer {
     let list = app.models.list();
     let entries = list.iter().map(|(source, status, model)| entry(&app, source, *status, model.as_deref()));
     let of_ollama = list.iter().map(|(source, _, model)| {
-        let architecture = model.as_ref().map(|model| model.served.engine.hyper().architecture.as_str());
         let name = name(source, model.as_deref());
         json!({
             "name": name,
             "model": name,
             "type": "model",
             "capabilities": ["completion"],
-            "details": {
-                "format": "gguf",
-                "family": architecture.unwrap_or_default(),
-                "families": architecture.as_slice(),
-                "parameter_size": "",
-                "quantization_level": "",
-            },
+            "details": details(model.as_ref().map(|model| &model.served)),
         })
     });
     Ok(json(&json!({
@@ -109,15 +103,13 @@ fn entry(app: &App, source: &ModelSource, status: Status, model: Option<&Instanc
     }
     let Some(served) = model.map(|model| &model.served) else { return entry };
     let hyper = served.engine.hyper();
-    let tensors = served.engine.gguf().tensors();
-    let n_params: usize = tensors.iter().map(|tensor| tensor.dims.iter().product::<usize>()).sum();
     entry["max_model_len"] = served.n_ctx().into();
     entry["meta"] = json!({
         "n_vocab": hyper.n_vocab,
         "n_ctx": served.n_ctx(),
         "n_ctx_train": hyper.n_ctx_train,
         "n_embd": hyper.dim,
-        "n_params": n_params,
+        "n_params": served.n_params(),
         "size": served.engine.plan().weights_bytes,
     });
     entry

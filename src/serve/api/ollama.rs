@@ -14,6 +14,7 @@ use crate::serve::answer::{collect, logprob_entry};
 use crate::serve::app::{App, now};
 use crate::serve::blocks::{Block, Change, Kind as Part, Reader};
 use crate::serve::constraints::{Constraints, schema};
+use crate::serve::details::details;
 use crate::serve::error::ApiError;
 use crate::serve::family::Family;
 use crate::serve::fields::Fields;
@@ -36,30 +37,21 @@ const VERSION: &str = "0.12.0";
 pub fn routes() -> Router<Arc<App>> {
     let not_here =
         || async { ApiError::not_here("which models there are is chosen when the server is started") };
+    let no_embeddings =
+        || async { ApiError::not_here("embeddings are not supported: this server generates text") };
     let mut router = Router::new()
         .route("/api/version", get(async || json(&json!({ "version": VERSION }))))
         .route("/api/tags", get(tags))
         .route("/api/ps", get(ps))
         .route("/api/show", post(show))
         .route("/api/chat", post(chat))
-        .route("/api/generate", post(generate));
-    for path in ["/api/pull", "/api/push", "/api/create", "/api/copy", "/api/embed", "/api/embeddings"] {
+        .route("/api/generate", post(generate))
+        .route("/api/embed", post(no_embeddings))
+        .route("/api/embeddings", post(no_embeddings));
+    for path in ["/api/pull", "/api/push", "/api/create", "/api/copy"] {
         router = router.route(path, post(not_here));
     }
     router.route("/api/delete", axum::routing::delete(not_here))
-}
-
-fn details(served: &Served) -> Value {
-    let family = &served.engine.hyper().architecture;
-    json!({
-        "parent_model": "",
-        "format": "gguf",
-        "family": family,
-        "families": [family],
-        "parameter_size": "",
-        "quantization_level": "",
-        "context_length": served.n_ctx(),
-    })
 }
 
 fn entry(served: &Served) -> Value {
@@ -69,7 +61,7 @@ fn entry(served: &Served) -> Value {
         "modified_at": time(served.created),
         "size": served.engine.plan().weights_bytes,
         "digest": "",
-        "details": details(served),
+        "details": details(Some(served)),
         "capabilities": capabilities(served),
     })
 }
@@ -91,8 +83,7 @@ async fn tags(State(app): State<Arc<App>>) -> Answer {
             "modified_at": time(app.started),
             "size": source.file_bytes,
             "digest": "",
-            "details": { "format": "gguf", "family": "", "families": [], "parameter_size": "",
-                "quantization_level": "" },
+            "details": details(None),
         }),
     });
     Ok(json(&json!({ "models": entries.collect::<Value>() })))
@@ -120,6 +111,7 @@ async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
     let of = |name: &str| format!("{}.{name}", hyper.architecture);
     let mut info = Map::new();
     info.insert("general.architecture".into(), hyper.architecture.as_str().into());
+    info.insert("general.parameter_count".into(), served.n_params().into());
     info.insert(of("context_length"), hyper.n_ctx_train.into());
     info.insert(of("embedding_length"), hyper.dim.into());
     info.insert(of("block_count"), hyper.n_layers.into());
@@ -128,7 +120,7 @@ async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
         "modelfile": "",
         "parameters": "",
         "template": template,
-        "details": details(served),
+        "details": details(Some(served)),
         "model_info": info,
         "capabilities": capabilities(served),
         "modified_at": time(served.created),
@@ -226,10 +218,16 @@ fn talk(read: &Read, served: &Served, generation: &mut GenerateOptions) -> Resul
     let list = fields.list("messages", messages::MESSAGES)?.unwrap_or_default();
     let mut messages = Vec::with_capacity(list.len());
     for (at, message) in list.iter().enumerate() {
+        let name = format!("messages[{at}]");
+        let mut said = messages::message(name.clone(), message)?;
         if message.get("images").and_then(Value::as_array).is_some_and(|images| !images.is_empty()) {
-            return Err(ApiError::unsupported(format!("messages[{at}].images")));
+            let images = format!("{name}.images");
+            if said.role != "tool" {
+                return Err(ApiError::unsupported(images));
+            }
+            said.content = format!("{}\n{}", said.content, messages::unseen(&images));
         }
-        messages.push(messages::message(format!("messages[{at}]"), message)?);
+        messages.push(said);
     }
     let constraints = Constraints::of_talk(fields, format(fields)?, Offer::ollama(fields)?, served)?;
     let extras = messages::extras(fields, thinking(fields, served)?)?;

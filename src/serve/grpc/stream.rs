@@ -16,7 +16,7 @@ use crate::engine::{LogProbs, PickedToken, Stats, StopReason};
 use crate::serve::answer::finite;
 use crate::serve::instance::Instance;
 use crate::serve::job::Update;
-use crate::tokenizer::Utf8Stream;
+use crate::tokenizer::{Tokenizer, Utf8Stream};
 
 /// Makes messages of updates.
 pub struct Messages {
@@ -83,7 +83,7 @@ impl Messages {
         }
         if let Some(end) = event.end {
             let last = event.token.as_ref().map(|token| token.id);
-            let met = choice.met(end, last, &options.stop, |id| tokenizer.is_eog(id));
+            let met = choice.met(end, last, &options.stop, tokenizer);
             let transfer = self.asked.keep.as_ref().map(|transfer| transfer.told(ticket.as_deref()));
             choice.end(reason(end), met, transfer);
         } else if choice.shown < choice.written.len() || choice.utf8.is_pending() {
@@ -146,12 +146,17 @@ impl Choice {
         end: StopReason,
         last: Option<u32>,
         stops: &[String],
-        is_eog: impl Fn(u32) -> bool,
+        tokenizer: &Tokenizer,
     ) -> Option<Stopped> {
+        let spells = |id: u32| tokenizer.is_special(id).then(|| tokenizer.token_bytes(id));
         match (end, last) {
-            (StopReason::EndOfText, Some(id)) if is_eog(id) => Some(Stopped::EosTokenId(id)),
+            (StopReason::EndOfText, Some(id)) if tokenizer.is_eog(id) => Some(Stopped::EosTokenId(id)),
             (StopReason::EndOfText, Some(id)) => Some(Stopped::StopTokenId(id)),
-            (StopReason::StopString, _) => {
+            (StopReason::StopString, last) => {
+                let hidden = last.and_then(spells);
+                if let Some(stop) = stops.iter().find(|stop| hidden == Some(stop.as_bytes())) {
+                    return Some(Stopped::StopString(stop.clone()));
+                }
                 let found = stops.iter().filter_map(|stop| Some((self.written.rfind(stop.as_str())?, stop)));
                 found
                     .max_by_key(|(at, stop)| at + stop.len())

@@ -24,10 +24,12 @@ pub async fn fields(options: &ServeOptions, request: hyper::Request<Body>) -> Re
         Ok(bytes) => bytes?,
         Err(_) => return Err(ApiError::too_slow()),
     };
+    // Some programs begin all texts with a byte order mark.
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     if bytes.is_empty() {
         return Err(ApiError::bad("the request has no body: want a JSON object"));
     }
-    let value: Value = serde_json::from_slice(&bytes)
+    let value: Value = serde_json::from_slice(bytes)
         .map_err(|err| ApiError::bad(format!("the body of the request is not JSON: {err}")))?;
     Fields::of(value)
 }

@@ -8,17 +8,21 @@ use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, Sleep};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::arriving::{Arriving, Whole};
 use super::tls::Acceptor;
 
 /// Largest head of a request, in bytes.
 const HEAD_BYTES: usize = 64 << 10;
+/// How soon behind a request a client closes its writing side if it waits for the answer.
+const CLOSES_WITHIN: Duration = Duration::from_millis(200);
 
 /// How connections are kept.
 #[derive(Clone)]
@@ -74,19 +78,24 @@ impl Connections {
     }
 
     async fn serve(mut self, stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
-        let stream = Watched::new(stream, self.write_time);
+        let (whole, said_all) = (Whole::default(), Arc::new(Notify::new()));
+        let stream = Watched::new(stream, self.write_time, whole.clone(), Arc::clone(&said_all));
+        let router = TowerToHyperService::new(router);
+        let service = service_fn(move |request| router.call(Arriving::request(request, &whole)));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.header_time)
             .max_buf_size(HEAD_BYTES)
             // Some clients look for `Content-Type` and no other form of it.
             .title_case_headers(true)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+            .serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
         tokio::select! {
             ended = connection.as_mut() => return log(ended),
-            _ = self.ending.wait_for(|ending| *ending) => connection.as_mut().graceful_shutdown(),
+            _ = self.ending.wait_for(|ending| *ending) => {}
+            () = said_all.notified() => {}
         }
+        connection.as_mut().graceful_shutdown();
         log(connection.await);
     }
 }
@@ -98,17 +107,50 @@ fn log(ended: hyper::Result<()>) {
 }
 
 /// A socket whose other end must read now and then: one that takes nothing for a while is closed.
+///
+/// A client that closes its writing side has left, or it has said all and waits for the answer. Both look the
+/// same until something is sent. One that closes it right behind a request waits for the answer.
 struct Watched<S> {
     stream: S,
     patience: Duration,
     /// When it runs out, while something waits to be written.
     until: Pin<Box<Sleep>>,
     waits: bool,
+    /// When the last bytes came.
+    heard: Instant,
+    whole: Whole,
+    /// When an end right behind the last bytes is that of a request that broke off.
+    ends: Option<Pin<Box<Sleep>>>,
+    /// Told when the client has said all: the connection ends with its answer.
+    said_all: Arc<Notify>,
+    has_said_all: bool,
 }
 
 impl<S> Watched<S> {
-    fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, until: Box::pin(tokio::time::sleep(patience)), waits: false }
+    fn new(stream: S, patience: Duration, whole: Whole, said_all: Arc<Notify>) -> Self {
+        let until = Box::pin(tokio::time::sleep(patience));
+        let (heard, ends) = (Instant::now(), None);
+        Self { stream, patience, until, waits: false, heard, whole, ends, said_all, has_said_all: false }
+    }
+
+    /// The end of what the client sends: of no bytes if it has left, and `Pending` for ever if it waits.
+    fn ended(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.has_said_all {
+            return Poll::Pending;
+        }
+        let until = self.heard + CLOSES_WITHIN;
+        if self.ends.is_none() && Instant::now() >= until {
+            return Poll::Ready(Ok(()));
+        }
+        // Bytes that have been read may not have reached the one who says that the request is whole.
+        let ends = self.ends.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        if !self.whole.get() {
+            ready!(ends.as_mut().poll(context));
+            return Poll::Ready(Ok(()));
+        }
+        self.has_said_all = true;
+        self.said_all.notify_one();
+        Poll::Pending
     }
 
     /// What a write came to; an error if it has waited for too long.
@@ -132,7 +174,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
+        if self.ends.is_none() {
+            let before = into.filled().len();
+            ready!(Pin::new(&mut self.stream).poll_read(context, into))?;
+            if into.filled().len() > before {
+                self.heard = Instant::now();
+                return Poll::Ready(Ok(()));
+            }
+        }
+        self.ended(context)
     }
 }
 

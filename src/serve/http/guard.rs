@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use subtle::ConstantTimeEq;
 
@@ -36,7 +36,7 @@ pub async fn guard(State(app): State<Arc<App>>, mut request: Request<Body>, next
     let id = request_id(request.headers()).unwrap_or_else(|| app.name("req-"));
     let origin = request.headers().get("origin").cloned();
     let mut response = match check(&app, &request) {
-        Ok(_) if method == Method::OPTIONS && origin.is_some() => preflight(),
+        Ok(_) if method == Method::OPTIONS && origin.is_some() => preflight(request.headers()),
         Ok(client) => {
             request.extensions_mut().insert(client);
             next.run(request).await
@@ -160,19 +160,15 @@ fn request_id(headers: &HeaderMap) -> Option<String> {
     ((1..=128).contains(&id.len()) && id.chars().all(is_plain)).then(|| id.to_owned())
 }
 
-/// What a browser asks before it sends a request of another origin.
-fn preflight() -> Response {
+/// What a browser asks before it sends a request of another origin: it may send all headers that it asks for.
+/// Who may ask at all has been decided, and clients add headers of their own (`x-stainless-os`, ...).
+fn preflight(asked: &HeaderMap) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
-    let allowed = [
-        ("access-control-allow-methods", "GET, POST, OPTIONS"),
-        (
-            "access-control-allow-headers",
-            "authorization, content-type, x-api-key, x-request-id, anthropic-version",
-        ),
-        ("access-control-max-age", "600"),
-    ];
-    for (name, value) in allowed {
-        response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    let headers = response.headers_mut();
+    headers.insert("access-control-allow-methods", HeaderValue::from_static("GET, POST, OPTIONS"));
+    headers.insert("access-control-max-age", HeaderValue::from_static("600"));
+    if let Some(names) = asked.get("access-control-request-headers") {
+        headers.insert("access-control-allow-headers", names.clone());
     }
     response
 }

@@ -1,5 +1,6 @@
 //! HTTP below the endpoints: connections, who may ask, bodies, streams.
 
+pub mod arriving;
 pub mod body;
 pub mod connection;
 pub mod guard;

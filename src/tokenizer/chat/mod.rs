@@ -3,6 +3,7 @@
 //! A template is Jinja, read from the file (`tokenizer.chat_template`), given by the user, or one of the
 //! [`BUILT_IN`]. It is foreign code: `budget.rs` bounds what it may take. Start at [`ChatTemplate::choose`].
 
+mod abilities;
 mod budget;
 mod environment;
 mod json;
@@ -21,6 +22,7 @@ use crate::gguf::Metadata;
 use super::{Special, Tokenizer};
 use plain::Mark;
 
+pub use abilities::Abilities;
 pub use message::{Message, ToolCall};
 
 /// What a template is given beside the messages.

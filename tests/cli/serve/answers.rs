@@ -265,6 +265,15 @@ fn what_the_server_says_of_itself() {
     assert_eq!(models["data"][0]["id"], "small/one");
     assert_eq!(server.get("/v1/models/small/one").ok(), models["data"][0]);
     assert_eq!(server.get("/v1/models/other").error(404)["code"], "model_not_found");
+    let n_params = models["data"][0]["meta"]["n_params"].as_f64().unwrap();
+    let listed = models["models"][0]["details"].clone();
+    for details in [server.post("/api/show", &json!({})).ok()["details"].clone(), listed] {
+        assert_eq!(details["parameter_size"], format!("{:.2}M", n_params / 1e6));
+        assert_eq!(
+            (&details["quantization_level"], &details["family"]),
+            (&json!("I2_S"), &json!("bitnet-b1.58"))
+        );
+    }
     let slots = server.get("/slots").ok();
     assert_eq!(slots.as_array().unwrap().len(), SLOTS);
     assert_eq!(server.get("/v1/health").ok(), json!({ "status": "ok" }));
@@ -334,6 +343,28 @@ fn tokens_that_end_an_answer_and_the_fewest_that_it_has() {
         body[name] = bad;
         assert_eq!(server.post("/completion", &body).error(400)["param"], name);
     }
+}
+
+#[test]
+fn a_stop_text_may_spell_a_control_token() {
+    let server = TestServer::start(|_| ());
+    let tokenizer = server.engine().tokenizer().unwrap();
+    let bos = tokenizer.bos().unwrap();
+    let stop = String::from_utf8_lossy(tokenizer.token_bytes(bos));
+    let messages = json!([{ "role": "user", "content": "Hi" }]);
+    // Nothing else is said than this token.
+    let body = json!({ "prompt": [5], "messages": messages, "max_tokens": 5,
+        "logit_bias": { bos.to_string(): 1e6 }, "stop": [stop], "stop_sequences": [stop] });
+    let native = server.post("/completion", &body).ok();
+    assert_eq!((&native["stop_type"], &native["stopping_word"]), (&json!("word"), &json!(stop)));
+    assert_eq!((&native["tokens_predicted"], &native["content"]), (&json!(1), &json!("")));
+    for path in ["/v1/completions", "/v1/chat/completions"] {
+        let answer = server.post(path, &body).ok();
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{path}");
+        assert_eq!(answer["usage"]["completion_tokens"], 1, "{path}");
+    }
+    let message = server.post("/v1/messages", &body).ok();
+    assert_eq!((&message["stop_reason"], &message["stop_sequence"]), (&json!("stop_sequence"), &json!(stop)));
 }
 
 #[test]

@@ -327,6 +327,38 @@ fn schemas_and_thoughts() {
 }
 
 #[test]
+fn texts_of_documents_and_images_of_tools_are_read() {
+    let server = TestServer::start(|options| options.template = Some("chatml".into()));
+    let call = json!({ "id": "t", "type": "function", "function": { "name": "f", "arguments": "{}" } });
+    let chat = json!({ "max_tokens": 1, "messages": [
+        { "role": "user", "content": "a" }, { "role": "assistant", "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": "t",
+            "content": [{ "type": "image_url", "image_url": { "url": "http://x" } }] }] });
+    let messages = json!({ "max_tokens": 1, "messages": [
+        { "role": "user", "content": [{ "type": "text", "text": "a" },
+            { "type": "document", "source": { "type": "text", "media_type": "text/plain", "data": "b" } }] },
+        { "role": "assistant", "content": [{ "type": "tool_use", "id": "t", "name": "f", "input": {} }] },
+        { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "t",
+            "content": [{ "type": "image", "source": { "type": "base64", "data": "" } }] }] }] });
+    let responses = json!({ "max_output_tokens": 1, "input": [
+        { "role": "user", "content": "a" },
+        { "type": "function_call", "call_id": "t", "name": "f", "arguments": "{}" },
+        { "type": "function_call_output", "call_id": "t",
+            "output": [{ "type": "input_image", "image_url": "http://x" }] }] });
+    for (path, body) in
+        [("/v1/chat/completions", &chat), ("/v1/messages", &messages), ("/v1/responses", &responses)]
+    {
+        server.post(path, body).ok();
+    }
+    let ollama = json!({ "stream": false, "options": { "num_predict": 1 }, "messages": [
+        { "role": "user", "content": "a" }, { "role": "assistant", "tool_calls": [call] },
+        { "role": "tool", "tool_name": "f", "content": "", "images": ["x"] }] });
+    server.post("/api/chat", &ollama).ok();
+    let prompt = server.post("/apply-template", &chat).ok()["prompt"].as_str().unwrap().to_owned();
+    assert!(prompt.contains("an image here, which this model cannot see"), "{prompt}");
+}
+
+#[test]
 fn what_these_apis_cannot_have_is_named() {
     let server = TestServer::start(|options| options.template = Some("chatml".into()));
     let user = json!([{ "role": "user", "content": "Go." }]);

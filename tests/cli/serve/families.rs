@@ -45,8 +45,31 @@ fn anthropics_messages() {
 }
 
 #[test]
+fn conversations_of_claude_code_share_their_beginning() {
+    let server = TestServer::start(|_| ());
+    let long = "You see the old owl on a stone. ".repeat(8);
+    let ask = |path: &str, billing: &[&str], question: &str| {
+        let system: Vec<Value> =
+            billing.iter().chain([&&*long]).map(|text| json!({ "type": "text", "text": text })).collect();
+        let messages = json!([{ "role": "user", "content": question }]);
+        server.post(path, &json!({ "max_tokens": 1, "system": system, "messages": messages })).ok()
+    };
+    let line = |sum: &str| format!("x-anthropic-billing-header: cc_version=2.1.37.{sum}; cch={sum}00;");
+    let (one, two) = (line("0d9"), line("e61"));
+    let count = |billing: &[&str]| ask("/v1/messages/count_tokens", billing, "one");
+    assert_eq!(count(&[&one]), count(&[]));
+    let first = ask("/v1/messages", &[&one], "one");
+    let second = ask("/v1/messages", &[&two], "two");
+    assert_eq!(first["usage"]["cache_read_input_tokens"], 0);
+    // Both full pages that the system's text has.
+    assert_eq!(second["usage"]["cache_read_input_tokens"], 128);
+}
+
+#[test]
 fn ollamas_lines() {
     let server = TestServer::start(|options| options.template = Some("chatml".into()));
+    let caps = server.get("/props").ok()["chat_template_caps"].clone();
+    assert_eq!((&caps["supports_system_role"], &caps["supports_tools"]), (&json!(true), &json!(false)));
     let options = json!({ "num_predict": 6, "temperature": 0, "seed": 1 });
     let body =
         json!({ "model": "any", "messages": [{ "role": "user", "content": "Hi" }], "options": options });

@@ -215,6 +215,15 @@ fn stop_strings_and_log_probabilities() {
             asked.stopping.as_mut().unwrap().include_stop_strings = true;
             assert_eq!(said(&channel, asked).await.unwrap().text, want.to_owned() + &stop);
         }
+        // One that spells a control token, and a model that says nothing else.
+        let bos = tokenizer.bos().unwrap();
+        let stop = String::from_utf8_lossy(tokenizer.token_bytes(bos)).into_owned();
+        let mut asked = request(&prompt(1, 30), 12);
+        asked.stopping.as_mut().unwrap().stop_strings = vec!["never said".into(), stop.clone()];
+        asked.decoding.get_or_insert_default().logit_bias = [(bos, 1e6)].into();
+        let stopped = said(&channel, asked).await.unwrap();
+        assert_eq!((stopped.text.as_str(), stopped.finish.num_output_tokens), ("", 1));
+        assert_eq!(stopped.finish.stop_reason, Some(StopReason::StopString(stop)));
         let mut asked = request(&prompt(1, 30), 12);
         asked.response = Some(ResponseOptions {
             prompt_token_ids: true,

@@ -2,11 +2,13 @@
 //! ever.
 
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use sterna::serve::ServeOptions;
 
-use super::client::{Answer, N_CTX, SLOTS, TestServer};
+use super::client::{Answer, N_CTX, SLOTS, TestServer, request};
 
 #[test]
 fn bodies_that_are_no_request() {
@@ -38,6 +40,9 @@ fn bodies_that_are_no_request() {
     }
     server.still_answers();
     assert_eq!(server.post_with("/completion", "", &[b' '; 70_000]).status, 413);
+    let marked = b"\xef\xbb\xbf{\"prompt\": \"You\", \"n_predict\": 1}";
+    assert_eq!(server.post_with("/completion", "", marked).status, 200, "a byte order mark");
+    assert_eq!(server.post_with("/completion", "", &marked[..3]).status, 400);
     // A length that lies in either direction.
     let long = "POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n";
     assert_eq!(server.send(long).status, 413);
@@ -54,6 +59,51 @@ fn bodies_that_are_no_request() {
 }
 
 #[test]
+fn a_client_that_is_refused_while_it_writes_reads_why() {
+    let server = TestServer::start(|options| {
+        options.max_body_bytes = 1 << 16;
+        options.keys = vec!["key".into()];
+    });
+    // More than sockets hold, so that the client writes when the answer is there.
+    let large = vec![b' '; 24 << 20];
+    let refused = |path: &str, headers: &str| {
+        let mut stream = server.connect();
+        stream.write_all(&request(path, headers, &large)).expect("the connection stays open");
+        Answer::read(stream)
+    };
+    let key = "Authorization: Bearer key\r\n";
+    let error = refused("/completion", key).error(413);
+    assert!(error["message"].as_str().unwrap().contains("65536 bytes"), "{error}");
+    assert_eq!(refused("/completion", "").status, 401);
+    assert_eq!(refused("/nothing", key).status, 404);
+    // One that waits to be told to write is told the answer alone.
+    let head = "POST /completion HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key\r\n\
+                Content-Length: 1000000\r\nExpect: 100-continue\r\n\r\n";
+    assert_eq!(server.send(head).status, 413);
+}
+
+#[test]
+fn a_client_that_has_said_all_is_answered() {
+    let server = TestServer::start(|_| ());
+    let body = br#"{"prompt": "You", "n_predict": 3, "ignore_eos": true}"#;
+    let whole = request("/completion", "", body);
+    let said = |bytes: &[u8]| {
+        let mut stream = server.connect();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        Answer::read(stream)
+    };
+    assert_eq!(said(&whole).ok()["tokens_predicted"], 3);
+    assert_eq!(said(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
+    let kept_alive = String::from_utf8(whole.clone()).unwrap().replace("Connection: close\r\n", "");
+    assert_eq!(said(kept_alive.as_bytes()).status, 200);
+    // One that breaks off within its request is not waited for.
+    let begun = Instant::now();
+    assert_ne!(said(&whole[..whole.len() - 1]).status, 200);
+    assert!(begun.elapsed() < ServeOptions::default().body_time / 2);
+}
+
+#[test]
 fn values_outside_their_range() {
     let server = TestServer::start(|_| ());
     let huge = json!(1e300);
@@ -66,7 +116,7 @@ fn values_outside_their_range() {
         ("repeat_last_n", vec![json!(-2), huge.clone()]),
         ("seed", vec![json!("x"), json!(1.5), huge.clone()]),
         ("n_predict", vec![json!(-2), json!("many"), huge.clone()]),
-        ("stop", vec![json!(3), json!(vec!["x"; 17]), json!("y".repeat(300)), json!([1])]),
+        ("stop", vec![json!(3), json!(vec!["x"; 129]), json!("y".repeat(1025)), json!([1])]),
         (
             "logit_bias",
             vec![json!(1), json!([[1]]), json!({ "x": 1 }), json!({ "1": "much" }), json!([[99_999_999, 1]])],
@@ -98,6 +148,8 @@ fn values_outside_their_range() {
         }
     }
     server.still_answers();
+    let stops = json!({ "prompt": "You", "n_predict": 1, "stop": vec!["y".repeat(1024); 128] });
+    assert_eq!(server.post("/completion", &stops).status, 200);
     let good = json!({ "prompt": "You", "n_predict": 1, "temperature": null, "unknown": { "a": [1] },
         "n_discard": -5,
         "n_keep": -1, "seed": -1, "user": "me", "samplers": ["top_k"], "mirostat": 2 });
@@ -194,6 +246,12 @@ fn prompts_that_are_too_long() {
     {
         assert!(message.contains(phrase), "{message}");
     }
+    let talk = json!({ "max_tokens": 4, "messages": [{ "role": "user", "content": "x ".repeat(N_CTX) }] });
+    let n = server.post("/v1/messages/count_tokens", &talk).ok()["input_tokens"].clone();
+    let error = server.post("/v1/messages", &talk).error(400);
+    let message = error["message"].as_str().unwrap();
+    let wanted = format!("prompt is too long: {n} tokens > {} maximum", N_CTX - 1);
+    assert!(message.starts_with(&wanted), "{message}");
     let full = json!({ "prompt": vec![5; N_CTX - 2], "n_predict": 50, "ignore_eos": true });
     let answer = server.post("/completion", &full).ok();
     assert_eq!(answer["stop_type"], "limit");
@@ -206,8 +264,21 @@ fn paths_and_methods() {
     assert_eq!(server.get("/v1/nothing").error(404)["type"], "not_found_error");
     assert_eq!(server.get("/v1/chat/completions").error(405)["type"], "invalid_request_error");
     assert_eq!(server.get("/page/../../etc/passwd").status, 404);
+    // A slash too many is none.
+    for path in ["//v1/models", "/v1/models/", "//api//tags", "/health/"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+    assert_eq!(server.post("//v1/messages/", &json!({})).json()["type"], "error");
     for path in ["/v1/embeddings", "/infill"] {
         assert_eq!(server.post(path, &json!({})).error(501)["type"], "not_supported_error");
+    }
+    for path in ["/api/embed", "/api/embeddings"] {
+        let answer = server.post(path, &json!({ "input": "a" }));
+        assert!(
+            answer.status == 501 && answer.text.contains("embeddings are not supported"),
+            "{}",
+            answer.text
+        );
     }
     assert_eq!(server.get("/metrics").status, 501);
     assert_eq!(server.get("/slots").status, 501);
@@ -223,7 +294,7 @@ fn paths_and_methods() {
 fn keys_guard_everything_but_health_and_the_page() {
     let server = TestServer::start(|options| options.keys = vec!["first".into(), "second".into()]);
     assert_eq!(server.get("/").status, 200);
-    for path in ["/props", "/slots", "/metrics", "/v1/models", "/api/tags", "/nothing"] {
+    for path in ["/props", "/slots", "/metrics", "/v1/models", "//v1/models", "/api/tags", "/nothing"] {
         assert_eq!(server.get(path).status, 401, "{path}");
     }
     let body = br#"{"prompt": "You", "n_predict": 1}"#;
@@ -256,14 +327,21 @@ fn pages_of_other_places_are_refused() {
     assert_eq!(friend.status, 200);
     assert_eq!(friend.header("access-control-allow-origin"), Some("https://friend.example"));
     assert_eq!(with("").header("access-control-allow-origin"), None);
-    let preflight = |origin: &str| {
+    let preflight = |origin: &str, headers: &str| {
         server.send(&format!(
             "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\n\
-             Connection: close\r\n\r\n"
+             Access-Control-Request-Method: POST\r\n{headers}Connection: close\r\n\r\n"
         ))
     };
-    assert_eq!(preflight("https://friend.example").status, 204);
-    assert_eq!(preflight("https://evil.example").status, 403);
+    let allowed = |answer: &Answer| answer.header("access-control-allow-headers").map(str::to_owned);
+    let asked = "authorization,content-type,x-stainless-os,anthropic-dangerous-direct-browser-access";
+    let asks = format!("Access-Control-Request-Headers: {asked}\r\n");
+    let friend = preflight("https://friend.example", &asks);
+    assert_eq!((friend.status, allowed(&friend).as_deref()), (204, Some(asked)));
+    let plain = preflight("https://friend.example", "");
+    assert_eq!((plain.status, allowed(&plain)), (204, None));
+    let evil = preflight("https://evil.example", &asks);
+    assert_eq!((evil.status, allowed(&evil)), (403, None));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::grammar::Source;
 use crate::serve::constraints::{Constraints, schema};
@@ -22,8 +22,9 @@ pub fn read(fields: &Fields, served: &Served) -> Result<(Talk, Constraints), Api
     let list = messages::list(fields)?;
     let mut said = Conversation::default();
     let system = messages::content("system", fields.get("system"))?;
+    let system = without_billing(&system);
     if !system.is_empty() {
-        said.messages.push(Message::new("system", same_each_turn(&system)));
+        said.messages.push(Message::new("system", system));
     }
     for (at, message) in list.iter().enumerate() {
         said.add(&Fields::inside(format!("messages[{at}]"), message)?)?;
@@ -115,6 +116,7 @@ impl Conversation {
             };
             match (block.text("type")?.unwrap_or("text"), role) {
                 ("text", _) => texts.push(text("text")?),
+                ("document", "user") => texts.push(document(&block)?),
                 ("thinking", "assistant") => thoughts.push(text("thinking")?),
                 // What it says is for the one who wrote it alone.
                 ("redacted_thinking", "assistant") => {}
@@ -135,7 +137,7 @@ impl Conversation {
                 (other, role) => {
                     let want = match role {
                         "assistant" => "one of text, thinking, tool_use",
-                        "user" => "text or tool_result: this model reads nothing else",
+                        "user" => "text, document or tool_result: this model reads nothing else",
                         _ => "`text`",
                     };
                     return Err(ApiError::field(block.path("type"), want, &other.into()));
@@ -154,7 +156,15 @@ impl Conversation {
 
     /// What a tool answered. Templates have no place for failures, so that the text says it.
     fn answer(&mut self, block: &Fields, id: String) -> Result<(), ApiError> {
-        let mut content = messages::content(&block.path("content"), block.get("content"))?;
+        let mut content = match block.get("content") {
+            Some(Value::Array(parts)) => {
+                let name = block.path("content");
+                let parts = parts.iter().enumerate();
+                let parts = parts.map(|(at, part)| plain(format!("{name}[{at}]"), part));
+                messages::result(&name, Some(&parts.collect::<Result<_, _>>()?))?
+            }
+            other => messages::result(&block.path("content"), other)?,
+        };
         if block.bool("is_error")?.unwrap_or(false) && !content.starts_with("Error") {
             content.insert_str(0, "Error: ");
         }
@@ -178,32 +188,57 @@ impl Conversation {
     }
 }
 
-/// The system's text with one value for a checksum of the conversation that some agents put into its first
-/// line: it changes each turn, and no prompt would ever find the pages of the turn before. The field stays,
-/// as it does in llama-server.
-fn same_each_turn(system: &str) -> String {
-    let (first, rest) = system.split_at(system.find('\n').unwrap_or(system.len()));
-    let Some(at) = first.find("cch=").filter(|_| first.starts_with("x-anthropic-")) else {
-        return system.to_owned();
+/// A part of what a tool answered, a document as its text.
+fn plain(name: String, part: &Value) -> Result<Value, ApiError> {
+    match part.get("type").and_then(Value::as_str) {
+        Some("document") => Ok(json!({ "text": document(&Fields::inside(name, part)?)? })),
+        _ => Ok(part.clone()),
+    }
+}
+
+/// The text of a document, behind its title and what is said of it.
+fn document(block: &Fields) -> Result<String, ApiError> {
+    let Some(source) = block.object("source")? else {
+        return Err(ApiError::missing(&block.path("source"), "the text of the document"));
     };
-    let value = at + "cch=".len();
-    let end = first[value..].find(';').map_or(first.len(), |len| value + len);
-    format!("{}fffff{}{rest}", &first[..value], &first[end..])
+    let text = match source.text("type")? {
+        Some("text") => match source.text("data")? {
+            Some(text) => text.to_owned(),
+            None => return Err(ApiError::missing(&source.path("data"), "a text")),
+        },
+        Some("content") => messages::content(&source.path("content"), source.get("content"))?,
+        other => {
+            let want = "`text` or `content`: this model reads texts; send the text of the document";
+            return Err(ApiError::field(source.path("type"), want, &other.into()));
+        }
+    };
+    let about = [block.text("title")?, block.text("context")?].into_iter().flatten();
+    Ok(about.filter(|line| !line.is_empty()).chain([text.as_str()]).collect::<Vec<_>>().join("\n"))
+}
+
+/// The system's text without the line that Claude Code begins it with. It is for the vendor's bookkeeping, and
+/// has checksums of the conversation and of its first message: with it no conversation would find the pages of
+/// another one, nor those of its own last turn.
+fn without_billing(system: &str) -> &str {
+    match system.split_once('\n') {
+        _ if !system.starts_with("x-anthropic-billing-header:") => system,
+        Some((_, rest)) => rest,
+        None => "",
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
-    fn a_checksum_in_the_first_line_is_the_same_each_turn() {
-        let turn =
-            |sum: &str| same_each_turn(&format!("x-anthropic-billing-header: v=1; cch={sum}; e=2;\ncch=1;"));
-        assert_eq!(turn("abc"), turn("de"));
-        assert_eq!(turn("abc"), "x-anthropic-billing-header: v=1; cch=fffff; e=2;\ncch=1;");
-        assert_eq!(same_each_turn("say cch=1; twice"), "say cch=1; twice");
+    fn the_line_of_billing_is_left_out() {
+        let line = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=00000;";
+        assert_eq!(without_billing(line), "");
+        assert_eq!(without_billing(&format!("{line}\nBe brief.\n{line}")), format!("Be brief.\n{line}"));
+        for other in ["", "Be brief.", "x-anthropic-billing", &format!("Be brief.\n{line}")] {
+            assert_eq!(without_billing(other), other);
+        }
     }
 
     fn said(messages: &Value) -> Result<Vec<Message>, ApiError> {
@@ -251,6 +286,25 @@ mod tests {
     }
 
     #[test]
+    fn documents_are_texts_and_images_of_tools_a_sentence() {
+        let text = json!({ "type": "document", "title": "A list", "context": "of things",
+            "source": { "type": "text", "media_type": "text/plain", "data": "hello" } });
+        let content = json!({ "type": "document",
+            "source": { "type": "content", "content": [{ "type": "text", "text": "b" }] } });
+        let image =
+            json!({ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "" } });
+        let said = said(&json!([{ "role": "user", "content": [
+            { "type": "tool_result", "tool_use_id": "1",
+                "content": [image, text, { "type": "text", "text": "c" }] },
+            text, content, { "type": "text", "text": "hi" },
+        ] }]));
+        let said: Vec<String> = said.unwrap().into_iter().map(|message| message.content).collect();
+        let list = "A list\nof things\nhello";
+        let unseen = "[There is an image here, which this model cannot see.]";
+        assert_eq!(said, [format!("{unseen}\n{list}\nc"), format!("{list}\nb\nhi")]);
+    }
+
+    #[test]
     fn blocks_that_do_not_fit_are_named() {
         let image = json!({ "type": "image", "source": { "type": "url", "url": "http://x" } });
         let cases = [
@@ -268,8 +322,18 @@ mod tests {
             ),
             (
                 json!([{ "role": "user", "content": [
-                { "type": "tool_result", "tool_use_id": "1", "content": [image] }] }]),
+                { "type": "tool_result", "tool_use_id": "1", "content": [{ "type": "video" }] }] }]),
                 "messages[0].content[0].content[0].type",
+            ),
+            (
+                json!([{ "role": "user", "content": [{ "type": "document",
+                    "source": { "type": "base64", "media_type": "application/pdf", "data": "" } }] }]),
+                "messages[0].content[0].source.type",
+            ),
+            (
+                json!([{ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "1", "content": [
+                    { "type": "document", "source": { "type": "text" } }] }] }]),
+                "messages[0].content[0].content[0].source.data",
             ),
             (
                 json!([{ "role": "assistant", "content": [

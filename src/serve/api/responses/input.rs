@@ -96,7 +96,7 @@ impl Conversation {
             }
             "function_call_output" => {
                 let id = text("call_id")?;
-                let content = messages::content(&fields.path("output"), fields.get("output"))?;
+                let content = messages::result(&fields.path("output"), fields.get("output"))?;
                 let name = self.names.get(&id).cloned();
                 self.other(Message { tool_call_id: Some(id), name, ..Message::new("tool", content) });
             }
@@ -158,14 +158,23 @@ mod tests {
             { "type": "function_call", "call_id": "2", "name": "g", "arguments": "{}" },
             { "type": "function_call_output", "call_id": "1", "output": "c" },
             { "type": "function_call_output", "call_id": "2",
-                "output": [{ "type": "input_text", "text": "d" }] },
+                "output": [
+                    { "type": "input_text", "text": "d" }, { "type": "input_image", "image_url": "x" }] },
             { "type": "message", "role": "developer", "content": "Be kind." },
         ]));
         let Conversation { system, messages, .. } = said.unwrap();
         assert_eq!(system, ["Be kind."]);
         let shown: Vec<(&str, &str)> =
             messages.iter().map(|message| (message.role.as_str(), message.content.as_str())).collect();
-        assert_eq!(shown, [("user", "a"), ("assistant", "b"), ("tool", "c"), ("tool", "d")]);
+        assert_eq!(
+            shown,
+            [
+                ("user", "a"),
+                ("assistant", "b"),
+                ("tool", "c"),
+                ("tool", "d\n[There is an image here, which this model cannot see.]")
+            ]
+        );
         assert_eq!(messages[1].reasoning_content.as_deref(), Some("hm"));
         assert_eq!(messages[1].tool_calls.len(), 2);
         assert_eq!(

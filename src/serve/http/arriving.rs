@@ -1,0 +1,114 @@
+//! Requests on their way: whether one has come whole, and what becomes of a body that is refused.
+//!
+//! A client that still writes when its connection is closed is told that by its system, and never reads the
+//! answer. So what comes behind an answer is read and dropped, within limits.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::HttpBody;
+use bytes::Bytes;
+use hyper::Request;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::header::EXPECT;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+/// Most bytes that are dropped of a body that is refused.
+const DROPPED_BYTES: usize = 256 << 20;
+/// Most time that takes.
+const DROPPED_TIME: Duration = Duration::from_secs(30);
+/// Longest silence meanwhile.
+const DROPPED_SILENCE: Duration = Duration::from_secs(2);
+
+/// Whether the newest request of a connection has come whole.
+#[derive(Clone, Debug, Default)]
+pub struct Whole(Arc<AtomicBool>);
+
+impl Whole {
+    /// Whether it has.
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, is_whole: bool) {
+        self.0.store(is_whole, Ordering::Relaxed);
+    }
+}
+
+/// The body of a request, which is read on where it is dropped before its end.
+#[derive(Debug)]
+pub struct Arriving {
+    /// `None` behind its end.
+    body: Option<Incoming>,
+    whole: Whole,
+    /// Whether the client sends it without being told to.
+    comes: bool,
+}
+
+impl Arriving {
+    /// A request whose body says when it is `whole`.
+    pub fn request(request: Request<Incoming>, whole: &Whole) -> Request<Self> {
+        let comes = !request.headers().contains_key(EXPECT);
+        whole.set(request.body().is_end_stream());
+        let whole = whole.clone();
+        request.map(|body| Self { body: (!body.is_end_stream()).then_some(body), whole, comes })
+    }
+}
+
+impl HttpBody for Arriving {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        self.comes = true;
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let frame = ready!(Pin::new(&mut *body).poll_frame(context));
+        let has_failed = matches!(frame, Some(Err(_)));
+        if has_failed || frame.is_none() || body.is_end_stream() {
+            self.body = None;
+            self.whole.set(!has_failed);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or(SizeHint::with_exact(0), HttpBody::size_hint)
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        if let Some(body) = self.body.take().filter(|_| self.comes)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(timeout(DROPPED_TIME, read_on(body)));
+        }
+    }
+}
+
+/// Reads and drops what comes. The connection is closed when that ends before the body does.
+async fn read_on(mut body: Incoming) {
+    let mut left = DROPPED_BYTES;
+    let mut next = async || {
+        let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context));
+        timeout(DROPPED_SILENCE, frame).await.ok().flatten()
+    };
+    while let Some(Ok(frame)) = next().await {
+        match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+            Some(less) => left = less,
+            None => return,
+        }
+    }
+}

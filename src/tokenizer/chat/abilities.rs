@@ -1,0 +1,83 @@
+//! What a template makes of a conversation, found out by showing it one.
+
+use serde_json::json;
+
+use super::{ChatTemplate, Extras, Message, ToolCall};
+
+/// What a template shows to the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    /// Texts of the system.
+    pub system: bool,
+    /// Tools that may be called.
+    pub tools: bool,
+    /// Calls that the assistant made.
+    pub calls: bool,
+    /// Several calls of one message.
+    pub parallel_calls: bool,
+}
+
+impl Abilities {
+    /// Those of `template`. What it refuses, or leaves out, it does not show.
+    pub fn of(template: &ChatTemplate) -> Self {
+        let user = Message::new("user", "a question");
+        let tool = json!({ "type": "function", "function": { "name": "shown_tool", "description": "does it",
+            "parameters": { "type": "object", "properties": { "x": { "type": "string" } } } } });
+        let shows = |messages: &[Message], extras: &Extras, words: &[&str]| {
+            let text = template.render_with(messages, extras, false);
+            text.is_ok_and(|text| words.iter().all(|word| text.contains(word)))
+        };
+        let with_tool = Extras { tools: vec![tool], ..Extras::default() };
+        // Ids of nine letters are those that every template takes.
+        let names = [("shown_first", "callfirst"), ("shown_other", "callother")];
+        let shows_calls = |n: usize| {
+            let call = |(name, id): &(&str, &str)| {
+                let (id, name) = (Some((*id).to_owned()), (*name).to_owned());
+                ToolCall { id, name, arguments: r#"{"x": "a"}"#.to_owned() }
+            };
+            let calls: Vec<ToolCall> = names[..n].iter().map(call).collect();
+            let answers = calls.iter().map(|call| {
+                let (tool_call_id, name) = (call.id.clone(), Some(call.name.clone()));
+                Message { tool_call_id, name, ..Message::new("tool", "an answer") }
+            });
+            let answers: Vec<Message> = answers.collect();
+            let asked = Message { tool_calls: calls, ..Message::new("assistant", "") };
+            let words = names.map(|(name, _)| name);
+            shows(&[vec![user.clone(), asked], answers].concat(), &with_tool, &words[..n])
+        };
+        let system = Message::new("system", "shown system");
+        Self {
+            system: shows(&[system, user.clone()], &Extras::default(), &["shown system"]),
+            tools: shows(std::slice::from_ref(&user), &with_tool, &["shown_tool"]),
+            calls: shows_calls(1),
+            parallel_calls: shows_calls(2),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::built_in;
+    use super::*;
+
+    fn of(source: &str) -> [bool; 4] {
+        let template = ChatTemplate::with_tokens(source, String::new(), String::new()).unwrap();
+        let Abilities { system, tools, calls, parallel_calls } = Abilities::of(&template);
+        [system, tools, calls, parallel_calls]
+    }
+
+    #[test]
+    fn what_is_shown_is_found_out() {
+        assert_eq!(of(built_in("chatml").unwrap()), [true, false, false, false]);
+        assert_eq!(of("{{ messages[-1].content }}"), [false; 4]);
+        assert_eq!(of("{{ raise_exception('no') }}"), [false; 4]);
+        let tools = "{% for tool in tools or [] %}{{ tool.function | tojson }}{% endfor %}";
+        let turns = "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or [] \
+                     %}{{ call.function.name }}{% endfor %}{% endfor %}";
+        assert_eq!(of(tools), [false, true, false, false]);
+        assert_eq!(of(&format!("{tools}{turns}")), [true; 4]);
+        let one = "{% for message in messages %}{% if message.tool_calls and message.tool_calls | length > 1 %}\
+                   {{ raise_exception('one call') }}{% endif %}{% endfor %}";
+        assert_eq!(of(&format!("{one}{tools}{turns}")), [true, true, true, false]);
+    }
+}
