@@ -57,6 +57,45 @@ fn text_by_a_grammar_of_every_kind() {
     assert!(choices.len() == 4 && choices.iter().all(|choice| is_word(choice["text"].as_str().unwrap())));
 }
 
+/// The token that completes a grammar is one of those that are shown, whether or not the limit is met with it.
+#[test]
+fn every_token_of_the_text_is_listed() {
+    let server = TestServer::start(|_| ());
+    let choice = json!({ "choice": ["yes", "no"] });
+    let joined = |entries: &Value| -> String {
+        entries.as_array().unwrap().iter().map(|entry| entry["token"].as_str().unwrap()).collect()
+    };
+    let read = |ids: &Value| server.post("/detokenize", &json!({ "tokens": ids })).ok()["content"].clone();
+    let fields = json!({ "structured_outputs": choice, "logprobs": true, "return_token_ids": true });
+    let answer = server.post("/v1/chat/completions", &chat(fields.clone())).ok();
+    let n_tokens = answer["usage"]["completion_tokens"].as_u64().unwrap();
+    let mut at_the_limit = chat(fields);
+    at_the_limit["max_tokens"] = n_tokens.into();
+    for answer in [&answer, &server.post("/v1/chat/completions", &at_the_limit).ok()] {
+        let choice = &answer["choices"][0];
+        assert!(["yes", "no"].contains(&content(answer)), "{answer}");
+        assert_eq!(joined(&choice["logprobs"]["content"]), content(answer), "{answer}");
+        assert_eq!(choice["token_ids"].as_array().unwrap().len() as u64, n_tokens, "{answer}");
+        assert_eq!(read(&choice["token_ids"]), content(answer));
+        assert_eq!(choice["finish_reason"], "stop");
+    }
+    let native = json!({ "prompt": "A", "n_predict": 60, "structured_outputs": choice, "n_probs": 1,
+        "return_tokens": true });
+    let answer = server.post("/completion", &native).ok();
+    assert_eq!(joined(&answer["completion_probabilities"]), answer["content"].as_str().unwrap());
+    assert_eq!(read(&answer["tokens"]), answer["content"]);
+    let old = json!({ "prompt": "A", "max_tokens": 60, "structured_outputs": choice, "logprobs": 1 });
+    let choice = server.post("/v1/completions", &old).ok()["choices"][0].clone();
+    let tokens = choice["logprobs"]["tokens"].as_array().unwrap();
+    let text: String = tokens.iter().map(|token| token.as_str().unwrap()).collect();
+    assert_eq!(choice["text"], text);
+    let ollama = json!({ "prompt": "A", "raw": true, "stream": false, "options": { "num_predict": 60 },
+        "format": { "enum": ["yes", "no"] } });
+    let answer = server.post("/api/generate", &ollama).ok();
+    let text = read(&answer["context"]).as_str().unwrap().to_owned();
+    assert!(text.ends_with(answer["response"].as_str().unwrap()), "{text}: {answer}");
+}
+
 /// A call is a call, streamed or not: its name once, its arguments in pieces that make JSON of the schema.
 #[test]
 fn calls_of_tools() {
