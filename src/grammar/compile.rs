@@ -170,7 +170,7 @@ impl Ready {
     /// and if that does not help, because they are too large, all but their types.
     fn follow(&self, mut text: Text, limits: &Limits) -> Result<(Matcher, Vec<String>), GrammarError> {
         let mut made = self.matcher(&text, limits);
-        if matches!(made, Err(GrammarError::Invalid(_))) {
+        if text.has_schemas() && matches!(made, Err(GrammarError::Invalid(_))) {
             // The rest is for what is left.
             text.mend(limits.time / 2)?;
             made = self.matcher(&text, limits);

@@ -27,6 +27,7 @@ use serde_json::Value;
 
 pub use compile::{Compiled, Grammars};
 pub use gbnf::to_lark;
+pub use schema::names_types;
 
 /// What texts are wanted.
 #[derive(Clone, Debug, PartialEq)]

@@ -117,7 +117,8 @@ pub fn bound(spec: &mut LexerSpec, digits: Digits, space: Space) -> Result<(), G
 fn expression(lexeme: &LexemeSpec) -> Option<ExprRef> {
     let shown = lexeme.to_string(usize::MAX, None);
     let (_, number) = shown.rsplit_once("(ExprRef ")?;
-    number.split(')').next()?.parse().ok().map(ExprRef::new)
+    // Behind a literal that reads so stands its end.
+    number.strip_suffix(')')?.parse().ok().map(ExprRef::new)
 }
 
 #[cfg(test)]

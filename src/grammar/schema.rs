@@ -340,7 +340,10 @@ impl Tidy<'_> {
     /// The number of what a reference leads to, or why it leads nowhere.
     fn refer(&mut self, reference: &str) -> Result<usize, String> {
         let within = "only references into the schema itself are followed, as in `#/$defs/name`";
-        let pointer = reference.strip_prefix('#').ok_or_else(|| format!("`{reference}`: {within}"))?;
+        // Its own name before the `#` leads nowhere else.
+        let name = self.whole.get("$id").and_then(Value::as_str).unwrap_or_default();
+        let local = reference.strip_prefix(name).unwrap_or(reference);
+        let pointer = local.strip_prefix('#').ok_or_else(|| format!("`{reference}`: {within}"))?;
         let decoded = unescaped(pointer).unwrap_or_else(|| pointer.to_owned());
         let whole = self.whole;
         let find = |pointer: &str| match pointer {
@@ -402,6 +405,16 @@ fn says_nothing(schema: &Value, kind: Option<&Value>) -> bool {
         }),
         Value::Array(list) => list.is_empty(),
         other => *other == Value::Bool(true),
+    }
+}
+
+/// Whether the `type` of a schema, if it has one, names types. Of another nothing could be enforced.
+pub fn names_types(schema: &Value) -> bool {
+    let is_named = |kind: &Value| kind.as_str().is_some_and(is_type);
+    match schema.get("type") {
+        None | Some(Value::Null) => true,
+        Some(Value::Array(kinds)) => kinds.iter().all(is_named),
+        Some(kind) => is_named(kind),
     }
 }
 

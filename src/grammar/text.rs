@@ -77,6 +77,11 @@ impl Text {
         })
     }
 
+    /// Whether there is a schema.
+    pub fn has_schemas(&self) -> bool {
+        self.schemas().next().is_some()
+    }
+
     /// White space in its JSON.
     pub fn space(&self) -> Space {
         self.space
@@ -100,7 +105,7 @@ impl Text {
     /// # Errors
     /// [`GrammarError::TooLarge`].
     pub fn grammar(&self, limits: &Limits) -> Result<TopLevelGrammar, GrammarError> {
-        if self.schemas().next().is_some() {
+        if self.has_schemas() {
             let bytes = self.parts.iter().map(|part| match part {
                 Part::Lark(text) => text.len(),
                 Part::Schema(schema) => schema.n_bytes(),

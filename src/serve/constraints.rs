@@ -9,7 +9,7 @@ use super::fields::Fields;
 use super::model::Served;
 use super::offer::Offer;
 use crate::engine::GenerateOptions;
-use crate::grammar::{GrammarError, Source, Space};
+use crate::grammar::{GrammarError, Source, Space, names_types};
 use crate::tokenizer::chat::Prompt;
 use crate::tools::{Choice, Format, ParserOptions, Tool, Wanted, json_behind_thoughts};
 
@@ -44,15 +44,16 @@ const STRUCTURED: &[(&str, Read)] = &[
     ("json_object", |value| value.as_bool()?.then_some(Source::JsonObject)),
 ];
 
-/// A schema, which may also be a text that holds one.
+/// A schema, which may also be a text that holds one. One of an unknown type is none, as for llama-server.
 pub fn schema(value: &Value, strict: bool) -> Option<Source> {
-    match value {
-        Value::Object(_) | Value::Bool(_) => Some(Source::JsonSchema { schema: value.clone(), strict }),
+    let schema = match value {
+        Value::Object(_) | Value::Bool(_) => value.clone(),
         // Some languages write an empty object so.
-        Value::Array(list) if list.is_empty() => Some(Source::JsonSchema { schema: json!({}), strict }),
-        Value::String(text) => Some(Source::JsonSchema { schema: serde_json::from_str(text).ok()?, strict }),
-        _ => None,
-    }
+        Value::Array(list) if list.is_empty() => json!({}),
+        Value::String(text) => serde_json::from_str(text).ok()?,
+        _ => return None,
+    };
+    names_types(&schema).then_some(Source::JsonSchema { schema, strict })
 }
 
 fn choice(value: &Value) -> Option<Source> {

@@ -37,6 +37,8 @@ fn references_lead_into_the_schema() {
         let text = err.to_string();
         assert!(text.contains(reference) && text.contains("#/items") && text.contains(why), "{text}");
     }
+    let named = json!({"$id": "http://a/b", "items": {"$ref": "http://a/b#/$defs/x"}, "$defs": {"x": {}}});
+    assert_eq!(read(named, true).unwrap().defs.len(), 1);
     let schema = json!({"properties": {"a": {"$ref": "#"}, "b": {"$ref": "#/$defs/x%20y"}},
         "$defs": {"x y": {"$ref": "#/$defs/x y"}}});
     let schema = read(schema, true).unwrap();

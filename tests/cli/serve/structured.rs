@@ -143,6 +143,12 @@ fn schemas_that_cannot_be_enforced() {
     let ollama = json!({ "prompt": "A", "raw": true, "stream": false, "options": { "num_predict": 2 },
         "format": pattern });
     assert_eq!(server.post("/api/generate", &ollama).status, 200);
+    // Nothing is left of a schema of no type.
+    for schema in [json!(123), json!({ "type": 123 }), json!({ "type": "hiccup" })] {
+        let format = json!({ "type": "json_object", "schema": schema });
+        let error = server.post("/v1/chat/completions", &chat(json!({ "response_format": format })));
+        assert_eq!(error.error(400)["param"], "response_format.schema");
+    }
     let error = server.post("/v1/chat/completions", &chat_tool(&pattern, true)).error(400);
     let message = error["message"].as_str().unwrap();
     let named = "the tool `look` has the keyword `pattern` at #/properties/a, which";
