@@ -25,6 +25,9 @@ pub struct Constraints {
     reasoning: bool,
 }
 
+/// Most lines that the log has of what a request's schemas do not enforce.
+const MOST_LOGGED: usize = 20;
+
 /// Fields that hold a grammar, and how it is read. Where no `strict` belongs to a schema, it is not.
 type Read = fn(&Value) -> Option<Source>;
 const GRAMMARS: &[(&str, Read)] = &[
@@ -194,7 +197,11 @@ impl Constraints {
         };
         match served.grammars().compile_with(&source, self.space) {
             Ok(compiled) => {
-                compiled.notes().iter().for_each(|note| tracing::warn!("`{name}`: {note}"));
+                let notes = compiled.notes();
+                notes.iter().take(MOST_LOGGED).for_each(|note| tracing::warn!("`{name}`: {note}"));
+                if notes.len() > MOST_LOGGED {
+                    tracing::warn!("`{name}`: {} more like these", notes.len() - MOST_LOGGED);
+                }
                 options.grammar = Some(Arc::new(compiled));
             }
             Err(err @ GrammarError::Busy(_)) => return Err(ApiError::unavailable(err.to_string())),
