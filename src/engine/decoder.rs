@@ -45,6 +45,8 @@ pub struct Event {
     pub text: String,
     /// Why the sequence ended, if it did.
     pub end: Option<StopReason>,
+    /// Whether the token only ended the text, and is no part of it.
+    pub ends_text: bool,
     /// Why its grammar failed, if it did.
     pub fault: Option<ConstraintError>,
 }
@@ -108,14 +110,14 @@ impl Decoder {
         let bytes = tokenizer.shown_bytes(id, true).to_vec();
         let token = Some(PickedToken { id, bytes, logprobs });
         if !self.past_eos && tokenizer.is_eog(id) || self.stop_tokens.contains(&id) {
-            return Event { token, ..self.finish(StopReason::EndOfText) };
+            return Event { token, ends_text: true, ..self.finish(StopReason::EndOfText) };
         }
         if self.n_tokens >= self.min_tokens && self.hidden_stops.contains(&id) {
             let mut last = self.finish(StopReason::StopString);
             if self.show_stop {
                 last.text += &String::from_utf8_lossy(tokenizer.token_bytes(id));
             }
-            return Event { token, ..last };
+            return Event { token, ends_text: !self.show_stop, ..last };
         }
         let piece = self.utf8.push(tokenizer.shown_bytes(id, self.show_special));
         let (text, stopped) = match self.n_tokens < self.min_tokens {
@@ -123,14 +125,15 @@ impl Decoder {
             false => self.stops.push(piece),
         };
         if stopped {
-            return Event { token, text, end: Some(StopReason::StopString), fault: None };
+            let end = Some(StopReason::StopString);
+            return Event { token, text, end, ends_text: false, fault: None };
         }
         match self.remaining() {
             0 => {
                 let last = self.finish(StopReason::Limit);
                 Event { token, text: text + &last.text, ..last }
             }
-            _ => Event { token, text, end: None, fault: None },
+            _ => Event { token, text, end: None, ends_text: false, fault: None },
         }
     }
 
@@ -141,7 +144,7 @@ impl Decoder {
             text += &self.stops.flush();
         }
         let end = Some(if stopped { StopReason::StopString } else { reason });
-        Event { token: None, text, end, fault: None }
+        Event { token: None, text, end, ends_text: false, fault: None }
     }
 
     /// Ends the sequence because its grammar failed.

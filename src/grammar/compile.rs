@@ -7,15 +7,16 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::GrammarInit;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
-use llguidance::{Matcher, ParserFactory, regex_to_lark};
+use llguidance::{Matcher, ParserFactory, panic_utils, regex_to_lark};
 
 use super::matching::Matching;
+use super::text::Text;
 use super::vocabulary::Vocabulary;
 use super::workers::Workers;
-use super::{GrammarError, Limits, Source, at_most, gbnf, quote, said, schema};
+use super::{GrammarError, Limits, Source, Space, at_most, gbnf, numbers, quote, said};
 use crate::engine::{Constraint, Grammar};
 use crate::tokenizer::Tokenizer;
 
@@ -67,24 +68,32 @@ impl Grammars {
         Self { shared: Arc::new(Shared { vocabulary, limits, ready, n_running }) }
     }
 
-    /// Compiles a grammar. The first call also builds what the vocabulary needs, which takes about half a
-    /// second for 128 thousand tokens; then a usual grammar takes a few milliseconds.
+    /// Compiles a grammar, whose JSON is compact. The first call also builds what the vocabulary needs, which
+    /// takes about half a second for 128 thousand tokens; then a usual grammar takes a few milliseconds.
     ///
     /// # Errors
     /// [`GrammarError`]; whatever the grammar is, within [`Limits::time`].
     pub fn compile(&self, source: &Source) -> Result<Compiled, GrammarError> {
+        self.compile_with(source, Space::default())
+    }
+
+    /// Compiles a grammar; `space` says what white space its JSON may have.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn compile_with(&self, source: &Source, space: Space) -> Result<Compiled, GrammarError> {
         let shared = &self.shared;
-        let (grammar, mut notes) = shared.read(source)?;
+        let text = shared.read(source, space)?;
         let ready = shared.ready.get_or_init(|| Ready::new(&shared.vocabulary)).as_ref();
         let workers = Arc::clone(&ready.map_err(Clone::clone)?.workers);
         let permit = Permit::new(shared)?;
         let (send, built) = sync_channel(1);
         let build = move || {
             let ready = permit.0.ready.get().and_then(|ready| ready.as_ref().ok());
-            let matcher = ready.map(|ready| Matcher::new(ready.factory.create_parser(grammar)));
+            let made = ready.map(|ready| ready.follow(text, &permit.0.limits));
             drop(permit);
             // Nobody waits if it took too long.
-            let _ = send.send(matcher);
+            let _ = send.send(made);
         };
         // A browser has no threads: there it takes the time that it takes.
         let made = if cfg!(target_arch = "wasm32") {
@@ -96,56 +105,46 @@ impl Grammars {
             thread.map_err(|err| GrammarError::Thread(err.to_string()))?;
             built.recv_timeout(shared.limits.time)
         };
-        let mut matcher = match made {
-            Ok(Some(matcher)) => matcher,
+        let (matcher, notes) = match made {
+            Ok(Some(made)) => made?,
             Err(RecvTimeoutError::Timeout) => return Err(GrammarError::TooSlow(shared.limits.time)),
             Ok(None) | Err(RecvTimeoutError::Disconnected) => {
                 return Err(GrammarError::Invalid("the thread that compiles it has ended".to_owned()));
             }
         };
-        if let Some(err) = matcher.get_error() {
-            return Err(GrammarError::Invalid(said(&err)));
-        }
-        notes.extend(matcher.grammar_warnings());
         Ok(Compiled { matcher: Mutex::new(matcher), workers, notes })
     }
 }
 
 impl Shared {
-    /// Checks a source, and gives it as the parser takes it, with what of it is not enforced.
-    fn read(&self, source: &Source) -> Result<(TopLevelGrammar, Vec<String>), GrammarError> {
+    /// Checks a source, and gives it as the parser takes it.
+    fn read(&self, source: &Source, space: Space) -> Result<Text, GrammarError> {
         let checked = |text: &str| at_most("bytes", text.len(), self.limits.bytes);
-        let lark = |text: &str| {
-            checked(text)?;
-            let (text, notes) = schema::prepare_embedded(text, &self.limits)?;
-            Ok((TopLevelGrammar::from_lark(text), notes))
-        };
-        let grammar = match source {
+        let lark = |text: &str| Text::lark(text, space, &self.limits);
+        Ok(match source {
             Source::JsonObject => {
-                let object = serde_json::json!({ "type": "object" });
-                let (schema, _) = schema::prepare(&object, true, &self.limits)?;
-                TopLevelGrammar::from_json_schema(schema)
+                Text::schema(&serde_json::json!({ "type": "object" }), true, space, &self.limits)?
             }
-            Source::JsonSchema { schema, strict } => {
-                let (schema, notes) = schema::prepare(schema, *strict, &self.limits)?;
-                return Ok((TopLevelGrammar::from_json_schema(schema), notes));
-            }
+            Source::JsonSchema { schema, strict } => Text::schema(schema, *strict, space, &self.limits)?,
             Source::Regex(regex) => {
                 checked(regex)?;
                 match whole(regex) {
-                    "" => return lark("start: \"\""),
-                    regex => TopLevelGrammar::from_lark(format!("start: /{}/", regex_to_lark(regex, ""))),
+                    "" => Text::plain("start: \"\"".to_owned()),
+                    regex => Text::plain(format!("start: /{}/", regex_to_lark(regex, ""))),
                 }
             }
-            Source::Choice(choices) => return lark(&choice(choices)?),
+            Source::Choice(choices) => {
+                let text = choice(choices)?;
+                checked(&text)?;
+                Text::plain(text)
+            }
             Source::Gbnf(text) if !text.trim_start().starts_with("%llguidance") => {
                 checked(text)?;
                 let text = gbnf::to_lark(text, &|name| self.vocabulary.find(name), self.vocabulary.len())?;
-                TopLevelGrammar::from_lark(text)
+                Text::plain(text)
             }
-            Source::Lark(text) | Source::Gbnf(text) => return lark(text),
-        };
-        Ok((grammar, Vec::new()))
+            Source::Lark(text) | Source::Gbnf(text) => lark(text)?,
+        })
     }
 }
 
@@ -165,6 +164,44 @@ impl Ready {
         limits.max_lexer_states = MOST_LEXER_STATES;
         limits.verbose_errors = false;
         Ok(Self { factory, workers: Arc::new(Workers::new()) })
+    }
+
+    /// A matcher of a text, and what is not enforced: of schemas that are not strict, what does not compile;
+    /// and if that does not help, because they are too large, all but their types.
+    fn follow(&self, mut text: Text, limits: &Limits) -> Result<(Matcher, Vec<String>), GrammarError> {
+        let mut made = self.matcher(&text, limits);
+        if text.has_schemas() && matches!(made, Err(GrammarError::Invalid(_))) {
+            // The rest is for what is left.
+            text.mend(limits.time / 2)?;
+            made = self.matcher(&text, limits);
+        }
+        if let Err(err) = &made
+            && text.loosen(err)
+        {
+            made = self.matcher(&text, limits);
+        }
+        let mut matcher = made?;
+        let notes = text.notes().into_iter().chain(matcher.grammar_warnings()).collect();
+        Ok((matcher, notes))
+    }
+
+    fn matcher(&self, text: &Text, limits: &Limits) -> Result<Matcher, GrammarError> {
+        let grammar = GrammarInit::Serialized(text.grammar(limits)?);
+        // It asserts, for instance where it quotes a part of a schema.
+        let parser = panic_utils::catch_unwind(AssertUnwindSafe(|| {
+            let Self { factory, .. } = self;
+            let (grammar, mut words) =
+                grammar.to_internal(Some(factory.tok_env().clone()), factory.limits().clone())?;
+            if let Some(digits) = text.digits() {
+                numbers::bound(&mut words, digits, text.space())?;
+            }
+            factory.create_parser_from_init_default(GrammarInit::Internal(grammar, words))
+        }));
+        let matcher = Matcher::new(parser);
+        match matcher.get_error() {
+            Some(err) => Err(GrammarError::Invalid(said(&err))),
+            None => Ok(matcher),
+        }
     }
 }
 

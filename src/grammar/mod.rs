@@ -11,7 +11,10 @@
 mod compile;
 mod gbnf;
 mod matching;
+mod mend;
+mod numbers;
 mod schema;
+mod text;
 mod vocabulary;
 mod workers;
 
@@ -24,6 +27,7 @@ use serde_json::Value;
 
 pub use compile::{Compiled, Grammars};
 pub use gbnf::to_lark;
+pub use schema::names_types;
 
 /// What texts are wanted.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +38,8 @@ pub enum Source {
     JsonSchema {
         /// The schema.
         schema: Value,
-        /// Whether every keyword must be enforced. If not, [`Compiled::notes`] names those that are not.
+        /// Whether every keyword must be enforced. If not, those that cannot be are left out, and
+        /// [`Compiled::notes`] names them.
         strict: bool,
     },
     /// Text that a regular expression matches from its beginning to its end.
@@ -46,6 +51,27 @@ pub enum Source {
     /// A grammar in llama.cpp's GBNF, which begins with the rule `root`; or Lark, if its first word is
     /// `%llguidance`, as in llama.cpp.
     Gbnf(String),
+}
+
+/// White space in JSON that a schema asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Space {
+    /// At most one space between two words.
+    #[default]
+    Compact,
+    /// A space, or one or two line ends and an indent of at most 20. Without a bound a small model writes
+    /// line ends for ever.
+    Free,
+}
+
+impl Space {
+    /// What may stand between two words, as a regular expression.
+    fn pattern(self) -> &'static str {
+        match self {
+            Self::Compact => " ",
+            Self::Free => r" |\n{1,2}[ \t]{0,20}",
+        }
+    }
 }
 
 /// Why a grammar cannot be used.
@@ -61,23 +87,18 @@ pub enum GrammarError {
         /// How many there may be.
         most: usize,
     },
-    /// A keyword of JSON Schema that cannot be enforced.
-    #[error("the JSON schema has the keyword `{keyword}` at {at}, which is not supported")]
+    /// A keyword of a strict JSON schema that cannot be enforced.
+    #[error("the JSON schema{} has the keyword `{keyword}` at {at}, which cannot be enforced: {why}",
+        .tool.as_ref().map(|tool| format!(" of the tool `{tool}`")).unwrap_or_default())]
     Keyword {
+        /// The tool whose arguments the schema describes.
+        tool: Option<String>,
         /// The keyword.
         keyword: String,
         /// Where it stands, as a JSON pointer.
         at: String,
-    },
-    /// A reference that leads nowhere, or out of the schema.
-    #[error("the JSON schema has the reference `{reference}` at {at}: {why}")]
-    Reference {
-        /// The reference.
-        reference: String,
-        /// Where it stands, as a JSON pointer.
-        at: String,
-        /// What is wrong with it.
-        why: &'static str,
+        /// Why it cannot be enforced.
+        why: String,
     },
     /// The text of a GBNF grammar.
     #[error("the GBNF grammar, line {line}, column {column}: {detail}")]
@@ -109,7 +130,7 @@ pub enum GrammarError {
 /// What a grammar may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of its text.
+    /// Bytes of its text. What describes a schema, and no text must fit, does not count.
     pub bytes: usize,
     /// Definitions that a JSON schema may refer to.
     pub references: usize,

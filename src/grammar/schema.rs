@@ -1,11 +1,10 @@
-//! JSON schemas before they are compiled: what cannot be enforced is named, and what could take the process
-//! down is refused.
-
-use std::collections::BTreeMap;
+//! JSON schemas before they are compiled: in one form, without what asserts nothing, and with the references
+//! that they have into themselves. What cannot be enforced is named, and left out if the schema is not
+//! strict.
 
 use serde_json::{Map, Value, json};
 
-use super::{GrammarError, Limits, at_most};
+use super::{GrammarError, Limits, Space, at_most};
 
 /// Most levels of lists and objects in a schema, as in `serde_json`.
 const MOST_LEVELS: usize = 128;
@@ -32,112 +31,333 @@ const NOT_SUPPORTED: &[&str] = &[
     "uniqueItems",
 ];
 
-/// Keywords whose value is a schema, a list of schemas, or an object of schemas.
-const OF_SCHEMAS: &[&str] = &[
-    "$defs",
+/// Assertions that it can enforce. What is in neither list describes, and is left out.
+const SUPPORTED: &[&str] = &[
+    "$ref",
     "additionalItems",
     "additionalProperties",
     "allOf",
     "anyOf",
-    "definitions",
+    "const",
+    "enum",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "multipleOf",
+    "oneOf",
+    "pattern",
+    "patternProperties",
+    "prefixItems",
+    "properties",
+    "required",
+    "type",
+];
+
+/// Keywords whose value is an object of schemas, so that its keys are names.
+const OF_NAMED_SCHEMAS: &[&str] = &["patternProperties", "properties"];
+/// Keywords whose value is a schema or a list of schemas.
+const OF_SCHEMAS: &[&str] = &[
+    "additionalItems",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
     "items",
     "oneOf",
     "patternProperties",
     "prefixItems",
     "properties",
 ];
-/// Those of them whose value is an object of schemas, so that its keys are names.
-const OF_NAMED_SCHEMAS: &[&str] = &["$defs", "definitions", "patternProperties", "properties"];
 
-/// Between two words of JSON: a space, or one or two line ends and what a line is indented by. Without a
-/// bound a small model writes line ends for ever.
-const SPACE: &str = r" |\n{1,2}[ \t]{0,20}";
+/// The formats that the parser knows. Any other is an annotation.
+const FORMATS: &[&str] =
+    &["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
 
-/// A schema as the parser takes it, and what of it is not enforced.
-///
-/// # Errors
-/// [`GrammarError`]. If `strict` is false, keywords that are not supported are left out instead.
-pub fn prepare(schema: &Value, strict: bool, limits: &Limits) -> Result<(Value, Vec<String>), GrammarError> {
-    check(schema, limits)?;
-    let mut notes = Vec::new();
-    let mut schema = schema.clone();
-    walk(&mut schema, "#", &mut |object, at| {
-        // It asserts nothing.
-        if object.get("uniqueItems") == Some(&Value::Bool(false)) {
-            object.remove("uniqueItems");
-        }
-        let found = NOT_SUPPORTED.iter().find(|keyword| object.contains_key(**keyword));
-        match found {
-            Some(keyword) if strict => {
-                Err(GrammarError::Keyword { keyword: (*keyword).to_owned(), at: at.to_owned() })
-            }
-            Some(_) => {
-                for keyword in NOT_SUPPORTED.iter().filter(|keyword| object.contains_key(**keyword)) {
-                    notes.push(format!("`{keyword}` at {at} is not enforced"));
-                }
-                object.retain(|key, _| !NOT_SUPPORTED.contains(&key.as_str()));
-                Ok(())
-            }
-            None => Ok(()),
-        }
-    })?;
-    // This key would change what the parser does; nobody but us may.
-    match &mut schema {
-        Value::Object(object) => {
-            object
-                .insert("x-guidance".to_owned(), json!({ "whitespace_pattern": SPACE, "lenient": !strict }));
-        }
-        Value::Bool(_) => {}
-        _ => return Err(GrammarError::Invalid("a JSON schema is an object, or true or false".to_owned())),
-    }
-    Ok((schema, notes))
+/// A bound this far from 0 and farther excludes nothing: numbers are not written with so many digits.
+const FARTHEST_BOUND: i64 = 1_000_000_000_000_000_000;
+
+/// Whose schema it is, and what becomes of what cannot be enforced.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    /// The tool whose arguments it describes.
+    pub tool: Option<String>,
+    /// Where it stands in a larger schema, as a JSON pointer behind `#`.
+    pub at: String,
+    /// Whether every keyword must be enforced.
+    pub strict: bool,
 }
 
-/// A text of Lark with its schemas, which follow `%json`, [prepared](prepare); and what of them is not
-/// enforced. A schema with `"x-guidance": {"lenient": true}` may have keywords that are not supported.
-///
-/// # Errors
-/// As [`prepare`].
-pub fn prepare_embedded(text: &str, limits: &Limits) -> Result<(String, Vec<String>), GrammarError> {
-    const WORD: &str = "%json";
-    let (mut out, mut notes, mut rest) = (String::with_capacity(text.len()), Vec::new(), text);
-    while let Some(at) = rest.find(WORD) {
-        let (before, after) = rest.split_at(at + WORD.len());
-        out += before;
-        rest = after;
-        let mut found = serde_json::Deserializer::from_str(after).into_iter::<Value>();
-        // What is no JSON is refused by the parser.
-        if let Some(Ok(schema)) = found.next() {
-            let lenient = schema.pointer("/x-guidance/lenient") == Some(&Value::Bool(true));
-            let (schema, more) = prepare(&schema, !lenient, limits)?;
-            out += &format!(" {schema}");
-            notes.extend(more);
-            rest = &after[found.byte_offset()..];
-        }
-    }
-    Ok((out + rest, notes))
+/// A schema as the parser takes it.
+#[derive(Clone, Debug)]
+pub struct Schema {
+    /// Whose it is.
+    pub owner: Owner,
+    /// The schema. Its references lead to `defs`, by number.
+    pub root: Value,
+    /// What references lead to, each with its place, as a JSON pointer behind `#`.
+    pub defs: Vec<(String, Value)>,
+    /// What is not enforced, a sentence each.
+    pub notes: Vec<String>,
 }
 
-/// Checks what could take the parser's stack: the parser follows references one inside the other.
-fn check(schema: &Value, limits: &Limits) -> Result<(), GrammarError> {
-    let levels = levels(schema, 0)?;
-    at_most("bytes", schema.to_string().len(), limits.bytes)?;
-    let mut references = BTreeMap::new();
-    collect(schema, "#", &mut references);
-    at_most("different references", references.len(), limits.references)?;
-    let mut in_all = levels;
-    for (reference, at) in &references {
-        let wrong = |why| GrammarError::Reference { reference: reference.clone(), at: at.clone(), why };
-        let pointer = reference.strip_prefix('#').ok_or_else(|| {
-            wrong("only references into the schema itself are followed, as in `#/$defs/name`")
-        })?;
-        let target = match pointer {
-            "" | "/" => Some(schema),
-            pointer => schema.pointer(pointer),
+impl Owner {
+    /// The owner of a schema that stands alone.
+    pub fn alone(strict: bool) -> Self {
+        Self { tool: None, at: "#".to_owned(), strict }
+    }
+
+    /// The owner that a schema within Lark names, in its `x-guidance`.
+    pub fn of(schema: &Value) -> Self {
+        let said = schema.get("x-guidance").unwrap_or(&Value::Null);
+        let text = |name: &str| said.get(name).and_then(Value::as_str).map(str::to_owned);
+        Self {
+            tool: text("tool"),
+            at: text("at").unwrap_or_else(|| "#".to_owned()),
+            strict: said.get("lenient") != Some(&Value::Bool(true)),
+        }
+    }
+
+    /// A sentence about the schema.
+    pub fn says(&self, what: &str) -> String {
+        match &self.tool {
+            Some(tool) => format!("the tool `{tool}`: {what}"),
+            None => what.to_owned(),
+        }
+    }
+
+    /// Notes that a keyword is not enforced.
+    ///
+    /// # Errors
+    /// [`GrammarError::Keyword`] if all must be.
+    pub fn leave_out(
+        &self,
+        keyword: &str,
+        at: &str,
+        why: &str,
+        notes: &mut Vec<String>,
+    ) -> Result<(), GrammarError> {
+        if self.strict {
+            let (keyword, at, why) = (keyword.to_owned(), at.to_owned(), why.to_owned());
+            return Err(GrammarError::Keyword { tool: self.tool.clone(), keyword, at, why });
+        }
+        notes.push(self.says(&format!("`{keyword}` at {at} is not enforced: {why}")));
+        Ok(())
+    }
+}
+
+impl Schema {
+    /// Reads a schema. One that is not strict and too large is reduced to its type.
+    ///
+    /// # Errors
+    /// [`GrammarError`] if it is strict.
+    pub fn read(value: &Value, owner: Owner, limits: &Limits) -> Result<Self, GrammarError> {
+        match Self::tidied(value, &owner, limits) {
+            Err(err) if !owner.strict => {
+                let mut schema = Self { owner, root: value.clone(), defs: Vec::new(), notes: Vec::new() };
+                schema.loosen(&err.to_string());
+                Ok(schema)
+            }
+            read => read,
+        }
+    }
+
+    fn tidied(value: &Value, owner: &Owner, limits: &Limits) -> Result<Self, GrammarError> {
+        levels(value, 0)?;
+        if !(value.is_object() || value.is_boolean()) {
+            return Err(GrammarError::Invalid("a JSON schema is an object, or true or false".to_owned()));
+        }
+        let mut tidy = Tidy { whole: value, owner, targets: Vec::new(), notes: Vec::new() };
+        let root = match tidy.schema(value, &owner.at)? {
+            Value::Bool(true) => json!({}),
+            root => root,
         };
-        in_all += self::levels(target.ok_or_else(|| wrong("there is nothing"))?, 0)?;
+        let mut defs: Vec<(String, Value)> = Vec::new();
+        while let Some((pointer, target)) = tidy.targets.get(defs.len()).cloned() {
+            at_most("different references", tidy.targets.len(), limits.references)?;
+            let at = format!("#{pointer}");
+            let def = tidy.schema(target, &at)?;
+            defs.push((at, def));
+        }
+        let parts = || defs.iter().map(|(_, def)| def).chain([&root]);
+        let in_all: usize = parts().map(|part| levels(part, 0)).sum::<Result<usize, _>>()?;
+        at_most("levels, references included,", in_all, MOST_LEVELS_IN_ALL)?;
+        Ok(Self { owner: owner.clone(), root, defs, notes: tidy.notes })
     }
-    at_most("levels, references included,", in_all, MOST_LEVELS_IN_ALL)
+
+    /// Keeps nothing of the schema but its type.
+    pub fn loosen(&mut self, why: &str) {
+        let kind = self.root.get("type").and_then(Value::as_str).filter(|kind| is_type(kind));
+        self.root = kind.map_or_else(|| json!({}), |kind| json!({ "type": kind }));
+        self.defs.clear();
+        self.notes.push(self.owner.says(&format!("nothing of the schema but its type is enforced: {why}")));
+    }
+
+    /// Bytes of its text.
+    pub fn n_bytes(&self) -> usize {
+        let parts = self.defs.iter().map(|(_, def)| def).chain([&self.root]);
+        parts.map(|part| part.to_string().len()).sum()
+    }
+
+    /// The schema with all that it refers to, for the parser.
+    pub fn to_value(&self, space: Space) -> Value {
+        let defs = self.defs.iter().map(|(_, def)| def.clone());
+        with_defs(self.root.clone(), defs, space)
+    }
+}
+
+/// A schema with what its references lead to, for the parser.
+pub fn with_defs(mut root: Value, defs: impl Iterator<Item = Value>, space: Space) -> Value {
+    let Value::Object(object) = &mut root else { return root };
+    let defs: Map<String, Value> = defs.enumerate().map(|(i, def)| (i.to_string(), def)).collect();
+    object.insert("$defs".to_owned(), defs.into());
+    // This key would change what the parser does; nobody but us may.
+    object.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": space.pattern() }));
+    root
+}
+
+/// Reads schemas of one whole.
+struct Tidy<'a> {
+    whole: &'a Value,
+    owner: &'a Owner,
+    /// What is referred to, with its JSON pointer.
+    targets: Vec<(String, &'a Value)>,
+    notes: Vec<String>,
+}
+
+impl Tidy<'_> {
+    fn leave_out(&mut self, keyword: &str, at: &str, why: &str) -> Result<Option<Value>, GrammarError> {
+        self.owner.leave_out(keyword, at, why, &mut self.notes).map(|()| None)
+    }
+
+    fn schema(&mut self, value: &Value, at: &str) -> Result<Value, GrammarError> {
+        let object = match value {
+            Value::Object(object) => object,
+            Value::Bool(_) => return Ok(value.clone()),
+            // Null is absent, and some languages write an empty object as an empty list.
+            Value::Null => return Ok(json!({})),
+            Value::Array(list) if list.is_empty() => return Ok(json!({})),
+            _ => {
+                let (above, keyword) = at.rsplit_once('/').unwrap_or(("#", at));
+                self.leave_out(keyword, above, "a schema is an object, or true or false")?;
+                return Ok(json!({}));
+            }
+        };
+        let mut tidied = Map::new();
+        for (key, value) in object.iter().filter(|(key, value)| !value.is_null() || *key == "const") {
+            if let Some(value) = self.keyword(key, value, object, at)? {
+                tidied.insert(key.clone(), value);
+            }
+        }
+        Ok(tidied.into())
+    }
+
+    /// The value of a keyword as it is enforced; `None` if it is left out.
+    fn keyword(
+        &mut self,
+        key: &str,
+        value: &Value,
+        object: &Map<String, Value>,
+        at: &str,
+    ) -> Result<Option<Value>, GrammarError> {
+        if NOT_SUPPORTED.contains(&key) {
+            return match excludes_nothing(key, value, object) {
+                true => Ok(None),
+                false => self.leave_out(key, at, "it is not supported"),
+            };
+        }
+        if !SUPPORTED.contains(&key) {
+            return Ok(None);
+        }
+        let fits = |value: &Value| fits(object.get("type"), value);
+        Ok(Some(match (key, value) {
+            (key, _) if OF_SCHEMAS.contains(&key) => return self.schemas(key, value, at),
+            ("$ref", _) => {
+                let reference = value.as_str().ok_or_else(|| "a reference is a text".to_owned());
+                match reference.and_then(|reference| self.refer(reference)) {
+                    Ok(number) => format!("#/$defs/{number}").into(),
+                    Err(why) => return self.leave_out(key, at, &why),
+                }
+            }
+            ("format", _) if !value.as_str().is_some_and(|format| FORMATS.contains(&format)) => {
+                let note = format!("`format` at {at} is an annotation: {value} is not known");
+                self.notes.push(self.owner.says(&note));
+                return Ok(None);
+            }
+            ("enum", Value::Array(list)) if !list.is_empty() && !list.iter().any(fits) => {
+                return self.leave_out(key, at, "none of its values has the `type` beside it");
+            }
+            ("const", value) if !fits(value) => {
+                return self.leave_out(key, at, "it has not the `type` beside it");
+            }
+            ("minimum" | "exclusiveMinimum", value) if number(value) <= -(FARTHEST_BOUND as f64) => {
+                json!(-FARTHEST_BOUND)
+            }
+            ("maximum" | "exclusiveMaximum", value) if number(value) >= FARTHEST_BOUND as f64 => {
+                json!(FARTHEST_BOUND)
+            }
+            (key, Value::Number(_)) if is_count(key) => whole(value),
+            (_, value) => value.clone(),
+        }))
+    }
+
+    /// The schemas that a keyword has.
+    fn schemas(&mut self, key: &str, value: &Value, at: &str) -> Result<Option<Value>, GrammarError> {
+        let at = format!("{at}/{key}");
+        Ok(Some(match value {
+            Value::Array(list) if list.is_empty() && OF_NAMED_SCHEMAS.contains(&key) => return Ok(None),
+            Value::Array(list) if list.is_empty() && key == "items" => return Ok(None),
+            Value::Object(named) if OF_NAMED_SCHEMAS.contains(&key) => {
+                let mut tidied = Map::new();
+                for (name, schema) in named {
+                    let at = format!("{at}/{}", escaped(name));
+                    tidied.insert(name.clone(), self.schema(schema, &at)?);
+                }
+                tidied.into()
+            }
+            // What it is instead is said where it does not compile.
+            _ if OF_NAMED_SCHEMAS.contains(&key) => value.clone(),
+            Value::Array(list) if !key.starts_with("additional") => {
+                let tidied = list.iter().enumerate();
+                tidied
+                    .map(|(i, schema)| self.schema(schema, &format!("{at}/{i}")))
+                    .collect::<Result<_, _>>()?
+            }
+            schema if !matches!(key, "allOf" | "anyOf" | "oneOf" | "prefixItems") => {
+                self.schema(schema, &at)?
+            }
+            other => other.clone(),
+        }))
+    }
+
+    /// The number of what a reference leads to, or why it leads nowhere.
+    fn refer(&mut self, reference: &str) -> Result<usize, String> {
+        let within = "only references into the schema itself are followed, as in `#/$defs/name`";
+        // Its own name before the `#` leads nowhere else.
+        let name = self.whole.get("$id").and_then(Value::as_str).unwrap_or_default();
+        let local = reference.strip_prefix(name).unwrap_or(reference);
+        let pointer = local.strip_prefix('#').ok_or_else(|| format!("`{reference}`: {within}"))?;
+        let decoded = unescaped(pointer).unwrap_or_else(|| pointer.to_owned());
+        let whole = self.whole;
+        let find = |pointer: &str| match pointer {
+            "/" => Some((String::new(), whole)),
+            pointer => whole.pointer(pointer).map(|target| (pointer.to_owned(), target)),
+        };
+        let found = find(&decoded).or_else(|| find(pointer));
+        let (pointer, target) = found.ok_or_else(|| format!("there is nothing at `{reference}`"))?;
+        let known = self.targets.iter().position(|(one, _)| *one == pointer);
+        Ok(known.unwrap_or_else(|| {
+            self.targets.push((pointer, target));
+            self.targets.len() - 1
+        }))
+    }
 }
 
 /// How deep lists and objects are nested.
@@ -151,127 +371,109 @@ fn levels(value: &Value, above: usize) -> Result<usize, GrammarError> {
     }
 }
 
-/// Every `$ref` of a schema once, with a place where it stands. What looks like one inside of a constant
-/// counts too: that can only make the check stricter.
-fn collect(value: &Value, at: &str, references: &mut BTreeMap<String, String>) {
-    match value {
-        Value::Array(items) => {
-            let items = items.iter().enumerate();
-            items.for_each(|(i, item)| collect(item, &format!("{at}/{i}"), references));
+/// Whether a keyword that cannot be enforced asserts nothing where it stands.
+fn excludes_nothing(key: &str, value: &Value, object: &Map<String, Value>) -> bool {
+    let has = |key: &str| object.get(key).is_some_and(|value| !value.is_null());
+    let is_empty = |value: &Value| match value {
+        Value::Array(list) => list.is_empty(),
+        Value::Object(object) => object.is_empty(),
+        _ => false,
+    };
+    match key {
+        "uniqueItems" => *value == Value::Bool(false),
+        "not" => *value == Value::Bool(false),
+        "if" => !has("then") && !has("else"),
+        "then" | "else" => !has("if"),
+        "contains" => object.get("minContains").map(number) == Some(0.0) && !has("maxContains"),
+        "minContains" | "maxContains" => !has("contains"),
+        "propertyNames" => says_nothing(value, Some(&Value::from("string"))),
+        "unevaluatedItems" | "unevaluatedProperties" => says_nothing(value, None),
+        "dependencies" | "dependentRequired" | "dependentSchemas" => {
+            is_empty(value) || value.as_object().is_some_and(|all| all.values().all(is_empty))
         }
-        Value::Object(object) => {
-            for (key, value) in object {
-                if let ("$ref", Value::String(reference)) = (key.as_str(), value) {
-                    references.entry(reference.clone()).or_insert_with(|| at.to_owned());
-                }
-                collect(value, &format!("{at}/{key}"), references);
-            }
-        }
-        _ => {}
+        _ => false,
     }
 }
 
-/// Hands every object of `schema` that is a schema to `each`, with its place.
-fn walk(
-    schema: &mut Value,
-    at: &str,
-    each: &mut impl FnMut(&mut Map<String, Value>, &str) -> Result<(), GrammarError>,
-) -> Result<(), GrammarError> {
-    let Value::Object(object) = schema else { return Ok(()) };
-    each(object, at)?;
-    for (key, value) in object.iter_mut().filter(|(key, _)| OF_SCHEMAS.contains(&key.as_str())) {
-        let at = format!("{at}/{key}");
-        match value {
-            Value::Object(named) if OF_NAMED_SCHEMAS.contains(&key.as_str()) => {
-                named
-                    .iter_mut()
-                    .try_for_each(|(name, schema)| walk(schema, &format!("{at}/{name}"), each))?;
-            }
-            Value::Array(list) => {
-                let mut list = list.iter_mut().enumerate();
-                list.try_for_each(|(i, schema)| walk(schema, &format!("{at}/{i}"), each))?;
-            }
-            schema => walk(schema, &at, each)?,
-        }
+/// Whether every value fits a schema, or every one of this type.
+fn says_nothing(schema: &Value, kind: Option<&Value>) -> bool {
+    let asserts = |key: &str| SUPPORTED.contains(&key) || NOT_SUPPORTED.contains(&key);
+    match schema {
+        Value::Object(object) => object.iter().all(|(key, value)| match key.as_str() {
+            "type" => kind == Some(value),
+            key => value.is_null() || !asserts(key),
+        }),
+        Value::Array(list) => list.is_empty(),
+        other => *other == Value::Bool(true),
     }
-    Ok(())
+}
+
+/// Whether the `type` of a schema, if it has one, names types. Of another nothing could be enforced.
+pub fn names_types(schema: &Value) -> bool {
+    let is_named = |kind: &Value| kind.as_str().is_some_and(is_type);
+    match schema.get("type") {
+        None | Some(Value::Null) => true,
+        Some(Value::Array(kinds)) => kinds.iter().all(is_named),
+        Some(kind) => is_named(kind),
+    }
+}
+
+fn is_type(name: &str) -> bool {
+    ["null", "boolean", "number", "integer", "string", "array", "object"].contains(&name)
+}
+
+/// Whether a value has a type of `kinds`, the value of `type`.
+fn fits(kinds: Option<&Value>, value: &Value) -> bool {
+    let is = |kind: &str| match kind {
+        "null" => value.is_null(),
+        "boolean" => value.is_boolean(),
+        "number" => value.is_number(),
+        "integer" => number(value).fract() == 0.0,
+        "string" => value.is_string(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        _ => true,
+    };
+    match kinds {
+        Some(Value::String(kind)) => is(kind),
+        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind.as_str().is_none_or(is)),
+        _ => true,
+    }
+}
+
+/// The number that a value is, or else NaN.
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(f64::NAN)
+}
+
+fn is_count(key: &str) -> bool {
+    ["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"].contains(&key)
+}
+
+/// A count that may be written as 3.0.
+fn whole(value: &Value) -> Value {
+    let n = number(value);
+    match n >= 0.0 && n < 2f64.powi(53) && n.fract() == 0.0 {
+        true => (n as u64).into(),
+        false => value.clone(),
+    }
+}
+
+/// A name as a part of a JSON pointer.
+pub fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// A text whose escapes of URIs, as `%5B`, are read; `None` if they are none.
+fn unescaped(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn prepared(schema: Value, strict: bool) -> Result<(Value, Vec<String>), GrammarError> {
-        prepare(&schema, strict, &Limits::default())
-    }
-
-    #[test]
-    fn a_keyword_that_is_not_supported_is_named_with_its_place() {
-        let schema = json!({"properties": {"not": {"items": {"not": {"type": "null"}}}}});
-        let err = prepared(schema.clone(), true).unwrap_err();
-        let want = GrammarError::Keyword { keyword: "not".into(), at: "#/properties/not/items".into() };
-        assert_eq!(err, want);
-        let (left, notes) = prepared(schema, false).unwrap();
-        assert_eq!(left["properties"], json!({"not": {"items": {}}}));
-        assert_eq!(notes, ["`not` at #/properties/not/items is not enforced"]);
-    }
-
-    #[test]
-    fn words_of_constants_and_what_asserts_nothing_are_no_keywords() {
-        let schema =
-            json!({"const": {"if": 1}, "enum": [{"not": 2}], "uniqueItems": false, "x-guidance": {"a": 1}});
-        let (schema, notes) = prepared(schema, true).unwrap();
-        assert_eq!(schema["const"], json!({"if": 1}));
-        assert_eq!(schema["x-guidance"]["whitespace_pattern"], SPACE);
-        assert!(notes.is_empty() && schema["x-guidance"].get("a").is_none());
-    }
-
-    #[test]
-    fn references_lead_into_the_schema() {
-        for (reference, why) in [("http://a/b", "only"), ("other.json", "only"), ("#/$defs/x", "nothing")] {
-            let err = prepared(json!({"items": {"$ref": reference}}), true).unwrap_err();
-            let text = err.to_string();
-            assert!(text.contains(reference) && text.contains("#/items") && text.contains(why), "{text}");
-        }
-        assert!(prepared(json!({"properties": {"a": {"$ref": "#"}}}), true).is_ok());
-    }
-
-    #[test]
-    fn many_references_bytes_and_levels_are_refused() {
-        let chain = |n: usize| -> Value {
-            let link = |i: usize| (format!("d{i}"), json!({"$ref": format!("#/$defs/d{}", i + 1)}));
-            let mut defs: Map<String, Value> = (0..n).map(link).collect();
-            defs.insert(format!("d{n}"), json!({"type": "null"}));
-            json!({"$ref": "#/$defs/d0", "$defs": defs})
-        };
-        assert!(prepared(chain(90), true).is_ok());
-        assert!(matches!(prepared(chain(10_000), true), Err(GrammarError::TooLarge { .. })));
-        let text = format!("start: %json {}", chain(200));
-        assert!(matches!(prepare_embedded(&text, &Limits::default()), Err(GrammarError::TooLarge { .. })));
-        let deep = (0..300).fold(json!({"type": "null"}), |inner, _| json!({ "items": inner }));
-        assert!(matches!(prepared(deep, true), Err(GrammarError::TooLarge { what: "levels", .. })));
-        let long: Vec<String> = (0..60_000).map(|i| i.to_string()).collect();
-        assert!(matches!(
-            prepared(json!({"enum": long}), true),
-            Err(GrammarError::TooLarge { what: "bytes", .. })
-        ));
-    }
-
-    #[test]
-    fn schemas_in_lark_are_prepared_where_they_stand() {
-        let lenient = "b: %json{\"x-guidance\": {\"lenient\": true}, \"not\": {}}\n%json";
-        let text = &format!("start: a b\na: %json {{\"type\": \"null\"}}\n{lenient}");
-        let (lark, notes) = prepare_embedded(text, &Limits::default()).unwrap();
-        assert!(lark.starts_with("start: a b\na: %json {\"type\":\"null\",\"x-guidance\""), "{lark}");
-        assert!(lark.ends_with("}\n%json") && lark.contains("\"lenient\":true") && !lark.contains("\"not\""));
-        assert_eq!(notes, ["`not` at # is not enforced"]);
-        let strict = "start: %json {\"not\": {}}";
-        assert!(matches!(prepare_embedded(strict, &Limits::default()), Err(GrammarError::Keyword { .. })));
-    }
-
-    #[test]
-    fn a_schema_is_an_object_or_a_truth_value() {
-        assert!(prepared(json!(true), true).is_ok());
-        assert!(matches!(prepared(json!([1]), true), Err(GrammarError::Invalid(_))));
-    }
-}
+mod tests;

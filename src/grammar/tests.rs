@@ -64,9 +64,12 @@ fn assert_texts(grammar: &Compiled, good: &[&str], bad: &[&str]) {
 
 #[test]
 fn json_objects() {
-    let good = ["{}", r#"{"a": [1, 2.5e3, null, true], "b": {"c": "é\n"}}"#, "{\n  \"a\": 1\n}"];
-    let bad = ["", "1", "[]", "{", r#"{"a"}"#, r#"{"a": 1,}"#, "{}{}", "{\n\n\n\n}"];
+    let good = ["{}", r#"{"a": [1, 2.5e3, null, true], "b": {"c": "é\n"}}"#, r#"{"a":1}"#];
+    let bad = ["", "1", "[]", "{", r#"{"a"}"#, r#"{"a": 1,}"#, "{}{}", r#"{"a":  1}"#, "{\n}"];
     assert_texts(&compiled(Source::JsonObject), &good, &bad);
+    let free = GRAMMARS.compile_with(&Source::JsonObject, Space::Free).unwrap();
+    let lines = ["{}", r#"{"a": 1}"#, "{\n  \"a\": 1\n}"];
+    assert_texts(&free, &lines, &["{\n\n\n}", r#"{"a":  1}"#]);
 }
 
 #[test]
@@ -92,9 +95,179 @@ fn what_a_lenient_schema_does_not_enforce_is_noted() {
     assert!(notes.contains("uniqueItems") && notes.contains("zip"), "{notes}");
     let strict = GRAMMARS.compile(&Source::JsonSchema { schema, strict: true }).unwrap_err();
     assert!(strict.to_string().contains("`uniqueItems` at #"), "{strict}");
+    // A format that is not known says nothing, so a strict schema may have it.
     let format = json!({"type": "string", "format": "zip"});
-    let strict = GRAMMARS.compile(&Source::JsonSchema { schema: format, strict: true }).unwrap_err();
-    assert!(strict.to_string().contains("zip"), "{strict}");
+    assert!(allows(&compiled(Source::JsonSchema { schema: format, strict: true }), "\"a\""));
+}
+
+/// A schema, a keyword that does not compile and its place, a text that the rest allows, and one that it does
+/// not.
+type Loosened = (Value, &'static str, &'static str, &'static str, &'static str);
+
+fn what_does_not_compile() -> Vec<Loosened> {
+    let one = |schema: Value| json!({"properties": {"a": schema}, "required": ["a"], "type": "object"});
+    let at = "#/properties/a";
+    let text = |pattern: &str| one(json!({"type": "string", "pattern": pattern}));
+    let (word, three) = (r#"{"a": "x"}"#, r#"{"a": 3}"#);
+    let circle = json!({"type": "object", "properties": {"a": {"$ref": "#", "maxProperties": 9}}});
+    vec![
+        (text("^(?!-)[a-z-]+$"), "pattern", at, word, three),
+        (text("^(?=.*a).+$"), "pattern", at, word, three),
+        (text(r"^((25[0-5]|[0-9]{1,2})\.?\b){4}$"), "pattern", at, word, three),
+        (text(r"^a\Z"), "pattern", at, word, three),
+        (text(r"(a)\1"), "pattern", at, word, three),
+        (text(&format!("{}(?=a)", "é".repeat(150))), "pattern", at, word, three),
+        (one(json!({"type": "integer", "enum": ["1", "2"]})), "enum", at, three, word),
+        (one(json!({"type": "integer", "const": "1"})), "const", at, three, word),
+        (one(json!({"type": "integer", "minimum": "1"})), "minimum", at, three, word),
+        (one(json!({"type": "number", "multipleOf": 0})), "multipleOf", at, three, word),
+        (one(json!({"type": "integer", "minimum": 5, "maximum": 2})), "maximum", at, r#"{"a": 7}"#, word),
+        (one(json!({"type": "string", "minLength": -1})), "minLength", at, word, three),
+        (one(json!({"type": "text"})), "type", at, word, "{}"),
+        (one(json!({"required": true})), "required", at, word, "{}"),
+        (one(json!({"type": "string", "not": {"const": "x"}})), "not", at, word, three),
+        (one(json!({"$ref": "http://a/b"})), "$ref", at, word, "{}"),
+        (one(json!({"$ref": "#/$defs/none"})), "$ref", at, word, "{}"),
+        (one(json!("string")), "a", "#/properties", word, "{}"),
+        (
+            json!({"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1}),
+            "minProperties",
+            "#",
+            "{}",
+            "[]",
+        ),
+        (json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "oneOf", "#", "2.5", "\"a\""),
+        (
+            json!({"$ref": "#/$defs/b", "$defs": {"b": {"type": "string", "pattern": "(?=a)"}}}),
+            "pattern",
+            "#/$defs/b",
+            "\"x\"",
+            "3",
+        ),
+        (circle, "$ref", at, r#"{"a": {"a": {}}}"#, "[]"),
+    ]
+}
+
+#[test]
+fn what_does_not_compile_is_left_out_and_named() {
+    for (schema, keyword, at, good, bad) in what_does_not_compile() {
+        let lenient = compiled(Source::JsonSchema { schema: schema.clone(), strict: false });
+        assert!(allows(&lenient, good) && !allows(&lenient, bad), "{schema}: {:?}", lenient.notes());
+        let named = format!("`{keyword}` at {at} is not enforced");
+        assert!(lenient.notes().iter().any(|note| note.contains(&named)), "{schema}: {:?}", lenient.notes());
+        let strict = GRAMMARS.compile(&Source::JsonSchema { schema: schema.clone(), strict: true });
+        let err = strict.map(|_| ()).expect_err("it is strict").to_string();
+        assert!(err.contains(&format!("`{keyword}` at {at}, which")), "{schema}: {err}");
+    }
+}
+
+#[test]
+fn keywords_that_exclude_nothing_are_no_fault() {
+    let one = |schema: Value| json!({"properties": {"a": schema}, "required": ["a"], "type": "object"});
+    let defs = json!({"a/b": {"enum": ["x"]}, "a[b": {"enum": ["x"]}, "a~b": {"enum": ["x"]}});
+    let refers = |to: &str| {
+        let a = json!({"$ref": to});
+        json!({"type": "object", "properties": {"a": a}, "required": ["a"], "$defs": defs})
+    };
+    let parts = json!({"type": "object", "properties": {"a": {"$ref": "#/components/schemas/T"}},
+        "required": ["a"], "components": {"schemas": {"T": {"type": "string", "title": null}}}});
+    let text = one(json!({"type": "string"}));
+    let schemas = [
+        one(json!({"type": "string", "format": "uri-reference"})),
+        one(json!({"type": "string", "pattern": null, "enum": null, "not": null, "description": null})),
+        one(json!({"type": "string", "minLength": 1.0, "not": false, "if": {}})),
+        one(json!({"type": ["string", "null"], "enum": ["x", null]})),
+        json!({"type": "object", "propertyNames": {"type": "string"}, "minProperties": null}),
+        json!({"type": "object", "properties": null, "required": null, "patternProperties": []}),
+        json!({"type": "object", "properties": [], "dependentRequired": {}, "unevaluatedProperties": true}),
+        json!({"type": "object", "$defs": {"unused": {"pattern": "(?=a)", "not": {}}}}),
+        refers("#/$defs/a~1b"),
+        refers("#/$defs/a%5Bb"),
+        refers("#/$defs/a~0b"),
+        refers("#/$defs/a[b"),
+        parts,
+        text,
+    ];
+    for schema in schemas {
+        let grammar = compiled(Source::JsonSchema { schema: schema.clone(), strict: true });
+        assert!(allows(&grammar, r#"{"a": "x"}"#) && !allows(&grammar, "[]"), "{schema}");
+        let is_annotation = |note: &String| note.contains("annotation");
+        assert!(grammar.notes().iter().all(is_annotation), "{schema}: {:?}", grammar.notes());
+    }
+    let farthest = json!({"type": "number", "minimum": -3.4028234663852886e38, "maximum": u64::MAX});
+    let grammar = compiled(Source::JsonSchema { schema: farthest, strict: true });
+    assert_texts(&grammar, &["-1.5", "0", "1234567890123456"], &["12345678901234567", "1e99", "\"\""]);
+}
+
+#[test]
+fn what_only_describes_a_schema_has_no_size() {
+    let long = "All that there is to say. ".repeat(20_000);
+    let note = json!({"type": "string", "description": long, "examples": [long], "default": long});
+    let schema = json!({"type": "object", "title": long, "properties": {"a": note}});
+    let grammar = compiled(Source::JsonSchema { schema: schema.clone(), strict: true });
+    assert_texts(&grammar, &[r#"{"a": "x"}"#], &[r#"{"a": 3}"#]);
+    let lark = format!("start: \"f\" args\nargs: %json {schema}\n");
+    assert_texts(&compiled(Source::Lark(lark)), &[r#"f{"a": "x"}"#], &[r#"f{"a": 3}"#]);
+    // What counts is too much: it is an error, or nothing of it is enforced but the type.
+    let words: Vec<String> = (0..20_000).map(|i| format!("word {i}")).collect();
+    let large = json!({"type": "string", "enum": words});
+    let strict = GRAMMARS.compile(&Source::JsonSchema { schema: large.clone(), strict: true });
+    assert!(matches!(strict, Err(GrammarError::TooLarge { what: "bytes", .. })), "{strict:?}");
+    let lenient = compiled(Source::JsonSchema { schema: large, strict: false });
+    assert_texts(&lenient, &["\"any\""], &["3"]);
+    assert!(lenient.notes()[0].contains("bytes"), "{:?}", lenient.notes());
+}
+
+#[test]
+fn schemas_in_lark_are_named_by_their_tools() {
+    let lark = |lenient: bool| {
+        let mark = json!({"lenient": lenient, "tool": "look", "at": "#/properties/a"});
+        let schema = json!({"type": "string", "pattern": "(?=a)", "x-guidance": mark});
+        Source::Lark(format!("start: \"f\" args\nargs: %json {schema}\n"))
+    };
+    let loose = compiled(lark(true));
+    assert_texts(&loose, &["f\"b\""], &["f3"]);
+    let note = &loose.notes()[0];
+    assert!(note.starts_with("the tool `look`: `pattern` at #/properties/a is not enforced: "), "{note}");
+    let err = GRAMMARS.compile(&lark(false)).map(|_| ()).unwrap_err().to_string();
+    assert!(err.contains("of the tool `look` has the keyword `pattern` at #/properties/a"), "{err}");
+}
+
+#[test]
+fn numbers_come_to_an_end() {
+    let digits = |n: usize| "1".repeat(n);
+    let of = |schema: Value| compiled(Source::JsonSchema { schema, strict: true });
+    let long = [digits(17), format!("-{}", digits(17)), format!("0.{}", digits(17))];
+    let long: Vec<&str> = long.iter().map(String::as_str).collect();
+    let full = format!("{0}.{0}e-123", digits(16));
+    let number = of(json!({"type": "number"}));
+    assert_texts(&number, &["0", "-2.5", "1e5", "3E+300", &full], &long);
+    assert_texts(&number, &[], &["1e1234", "01", "1.", "\"1\""]);
+    assert_texts(&of(json!({"type": "integer"})), &["0", "-12", &digits(16)], &[&digits(17), "1.5"]);
+    // Bounds hold, and what is within them ends too.
+    let share = of(json!({"type": "number", "minimum": 0, "maximum": 100}));
+    let (within, endless) = (format!("99.{}", digits(16)), format!("99.{}", digits(17)));
+    assert_texts(&share, &["0", "100", "100.0", "3.25", &within], &["-1", "100.1", "101", &endless]);
+    let zeros = format!("100.{}", "0".repeat(17));
+    assert_texts(&share, &[], &[&zeros]);
+    let whole = of(json!({"type": "integer", "minimum": 1}));
+    assert_texts(&whole, &["1", &digits(16)], &["0", "-3", &digits(17)]);
+    // Texts are not numbers, beside numbers too.
+    let either = of(json!({"type": ["string", "number"]}));
+    let text = format!("\"{}\"", digits(40));
+    assert_texts(&either, &[&text, "7"], &[&digits(17)]);
+    // Any value, in a list, and in a schema within Lark; the text around it is free.
+    let list = format!("[{}]", digits(17));
+    assert_texts(&of(json!({"type": "array"})), &["[1, 2]"], &[&list]);
+    let lark = compiled(Source::Lark("start: TEXT %json {\"type\": \"object\"}\nTEXT: /[0-9]+/\n".into()));
+    let free = format!("{}{{\"a\": 1}}", digits(40));
+    let bad = format!("1{{\"a\": {}}}", digits(17));
+    assert_texts(&lark, &[&free], &[&bad]);
+    // Words that read like what the parser shows of others.
+    let odd = of(json!({"properties": {"(ExprRef 5)": {}}, "required": ["(ExprRef 5)"], "type": "object"}));
+    assert_texts(&odd, &[r#"{"(ExprRef 5)": 1}"#], &["{}", r#"{"a": 1}"#]);
+    // A schema that names a longer number has it.
+    assert_texts(&of(json!({"const": 1u64 << 60})), &["1152921504606846976"], &["1"]);
 }
 
 #[test]

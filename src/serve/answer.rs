@@ -36,14 +36,14 @@ struct Hidden {
 }
 
 impl Choice {
-    /// Takes an event. Returns its token, unless it is the one that ended the text.
+    /// Takes an event. Returns its token, unless that only ended the text and is no part of it.
     pub fn take(&mut self, event: &Event, stats: Stats, keep: bool) -> Option<PickedToken> {
         self.stats = stats;
         self.end = event.end;
         if keep {
             self.text += &event.text;
         }
-        let token = event.token.clone().filter(|_| event.end != Some(StopReason::EndOfText));
+        let token = event.token.clone().filter(|_| !event.ends_text);
         if let Some(token) = &token {
             self.hidden.text += self.hidden.utf8.push(&token.bytes);
             if keep {

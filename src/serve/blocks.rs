@@ -89,7 +89,7 @@ impl Reader {
     }
 
     /// Takes an event; `tell` hears of every change, with the index of the block. Returns the event's token,
-    /// unless it is the one that ended the text.
+    /// unless that only ended the text.
     pub fn take(
         &mut self,
         event: &Event,
@@ -222,7 +222,7 @@ mod tests {
     }
 
     fn event(text: &str, end: Option<StopReason>) -> Event {
-        Event { token: None, text: text.to_owned(), end, fault: None }
+        Event { token: None, text: text.to_owned(), end, ends_text: false, fault: None }
     }
 
     /// A choice that has ended.

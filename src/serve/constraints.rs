@@ -9,7 +9,7 @@ use super::fields::Fields;
 use super::model::Served;
 use super::offer::Offer;
 use crate::engine::GenerateOptions;
-use crate::grammar::{GrammarError, Source};
+use crate::grammar::{GrammarError, Source, Space, names_types};
 use crate::tokenizer::chat::Prompt;
 use crate::tools::{Choice, Format, ParserOptions, Tool, Wanted, json_behind_thoughts};
 
@@ -18,37 +18,45 @@ use crate::tools::{Choice, Format, ParserOptions, Tool, Wanted, json_behind_thou
 pub struct Constraints {
     /// The field that asks for a grammar, and the grammar.
     grammar: Option<(String, Source)>,
+    /// White space in its JSON.
+    space: Space,
     offer: Offer,
     /// Whether thoughts are split off.
     reasoning: bool,
 }
 
-/// Fields that hold a grammar, and how it is read.
+/// Most lines that the log has of what a request's schemas do not enforce.
+const MOST_LOGGED: usize = 20;
+
+/// Fields that hold a grammar, and how it is read. Where no `strict` belongs to a schema, it is not.
 type Read = fn(&Value) -> Option<Source>;
 const GRAMMARS: &[(&str, Read)] = &[
     ("grammar", |value| Some(Source::Gbnf(value.as_str()?.to_owned()))),
     ("guided_grammar", |value| Some(Source::Gbnf(value.as_str()?.to_owned()))),
-    ("json_schema", |value| schema(value, true)),
-    ("guided_json", |value| schema(value, true)),
+    ("json_schema", |value| schema(value, false)),
+    ("guided_json", |value| schema(value, false)),
     ("guided_regex", |value| Some(Source::Regex(value.as_str()?.to_owned()))),
     ("guided_choice", choice),
 ];
 /// vLLM's `structured_outputs` has one of these.
 const STRUCTURED: &[(&str, Read)] = &[
-    ("json", |value| schema(value, true)),
+    ("json", |value| schema(value, false)),
     ("regex", |value| Some(Source::Regex(value.as_str()?.to_owned()))),
     ("choice", choice),
     ("grammar", |value| Some(Source::Gbnf(value.as_str()?.to_owned()))),
     ("json_object", |value| value.as_bool()?.then_some(Source::JsonObject)),
 ];
 
-/// A schema, which may also be a text that holds one.
+/// A schema, which may also be a text that holds one. One of an unknown type is none, as for llama-server.
 pub fn schema(value: &Value, strict: bool) -> Option<Source> {
-    match value {
-        Value::Object(_) | Value::Bool(_) => Some(Source::JsonSchema { schema: value.clone(), strict }),
-        Value::String(text) => Some(Source::JsonSchema { schema: serde_json::from_str(text).ok()?, strict }),
-        _ => None,
-    }
+    let schema = match value {
+        Value::Object(_) | Value::Bool(_) => value.clone(),
+        // Some languages write an empty object so.
+        Value::Array(list) if list.is_empty() => json!({}),
+        Value::String(text) => serde_json::from_str(text).ok()?,
+        _ => return None,
+    };
+    names_types(&schema).then_some(Source::JsonSchema { schema, strict })
 }
 
 fn choice(value: &Value) -> Option<Source> {
@@ -80,7 +88,8 @@ impl Constraints {
             let message = format!("`{one}` and `{other}` exclude each other");
             ApiError { param: Some(one.to_owned()), ..ApiError::bad(message) }
         };
-        let grammar = match (Self::of_text(fields)?.grammar, grammar) {
+        let Self { grammar: of_fields, space, .. } = Self::of_text(fields)?;
+        let grammar = match (of_fields, grammar) {
             (Some((other, _)), Some((name, _))) => return Err(excludes(&name, &other)),
             (one, other) => one.or(other),
         };
@@ -93,7 +102,7 @@ impl Constraints {
             return Err(excludes(name, "tools"));
         }
         let splits = !matches!(fields.text("reasoning_format")?, Some("none"));
-        Ok(Self { grammar, offer, reasoning: splits && served.thinks() })
+        Ok(Self { grammar, space, offer, reasoning: splits && served.thinks() })
     }
 
     /// Those of a text: a grammar.
@@ -125,7 +134,15 @@ impl Constraints {
             let message = format!("`{first}` and `{second}` exclude each other");
             return Err(ApiError { param: Some(second.clone()), ..ApiError::bad(message) });
         }
-        Ok(Self { grammar: found.pop(), ..Self::default() })
+        let space = match fields.text("json_whitespace")? {
+            None | Some("compact") => Space::Compact,
+            Some("free") => Space::Free,
+            Some(other) => {
+                let want = "one of compact, free";
+                return Err(ApiError::field(fields.path("json_whitespace"), want, &other.into()));
+            }
+        };
+        Ok(Self { grammar: found.pop(), space, ..Self::default() })
     }
 
     /// Whether the answer is held to a grammar that leaves no room for thoughts.
@@ -178,8 +195,15 @@ impl Constraints {
             },
             (None, None) => return Ok(()),
         };
-        match served.grammars().compile(&source) {
-            Ok(compiled) => options.grammar = Some(Arc::new(compiled)),
+        match served.grammars().compile_with(&source, self.space) {
+            Ok(compiled) => {
+                let notes = compiled.notes();
+                notes.iter().take(MOST_LOGGED).for_each(|note| tracing::warn!("`{name}`: {note}"));
+                if notes.len() > MOST_LOGGED {
+                    tracing::warn!("`{name}`: {} more like these", notes.len() - MOST_LOGGED);
+                }
+                options.grammar = Some(Arc::new(compiled));
+            }
             Err(err @ GrammarError::Busy(_)) => return Err(ApiError::unavailable(err.to_string())),
             Err(err) => {
                 let message = format!("`{name}`: {err}");
@@ -230,7 +254,7 @@ pub fn response_format(format: &Fields, nested: bool) -> Result<Option<Source>, 
     match format.text("type")?.unwrap_or("text") {
         "text" => Ok(None),
         // llama-server takes a schema here, too.
-        "json_object" => Ok(Some(of(format, "schema", true)?.unwrap_or(Source::JsonObject))),
+        "json_object" => Ok(Some(of(format, "schema", false)?.unwrap_or(Source::JsonObject))),
         "json_schema" => {
             let holder = match nested {
                 true => format.object("json_schema")?,

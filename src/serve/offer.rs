@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::fields::Fields;
-use crate::tools::{Choice, Tool};
+use crate::tools::{Choice, Tool, present};
 
 /// Most tools of a request.
 const TOOLS: usize = 256;
@@ -131,8 +131,12 @@ fn declared(function: &Fields, schema: &str) -> Result<Tool, ApiError> {
         let want = format!("1 to {NAME} letters, digits, `_`, `-` and `.`");
         return Err(ApiError::field(function.path("name"), &want, &name.into()));
     }
-    let parameters = match function.object(schema)? {
-        Some(_) => function.get(schema).cloned().unwrap_or_default(),
+    let parameters = match function.get(schema) {
+        Some(Value::Array(list)) if list.is_empty() => None,
+        _ => function.object(schema)?.and_then(|_| function.get(schema)),
+    };
+    let parameters = match parameters {
+        Some(schema) => present(schema.clone()),
         None => json!({ "type": "object", "properties": {} }),
     };
     Ok(Tool {

@@ -106,7 +106,7 @@ impl Writer<'_> {
     /// The rule `answer` for a message without a call, if it is JSON.
     fn answer(&mut self) {
         if let Some((schema, strict)) = self.wanted.answer.filter(|_| !self.is_forced) {
-            self.line(&format!("answer: %json {}", lenient(schema.clone(), strict)));
+            self.line(&format!("answer: %json {}", marked(schema, json!({ "lenient": !strict }))));
         }
     }
 
@@ -238,21 +238,20 @@ impl Writer<'_> {
             for (k, (name, schema)) in properties.into_iter().flatten().enumerate() {
                 let head = quote(&format!("<parameter={name}>\n"));
                 let choices = schema.get("enum").and_then(Value::as_array);
-                let texts = choices.filter(|_| is_text(schema)).map(|choices| {
-                    let texts = choices.iter().filter_map(Value::as_str);
-                    texts
-                        .map(|text| quote(&format!("{text}\n</parameter>\n")))
-                        .collect::<Vec<_>>()
-                        .join(" | ")
-                });
-                let body = match texts {
-                    Some(texts) => format!("({texts})"),
-                    None if is_text(schema) => "value".to_owned(),
-                    None => {
-                        let schema = referring(schema, &tool.parameters);
-                        self.line(&format!("value_{i}_{k}: %json {}", lenient(schema, tool.strict)));
-                        format!("value_{i}_{k} \"\\n</parameter>\\n\"")
-                    }
+                let choices = choices.filter(|_| is_text(schema)).into_iter().flatten();
+                let texts: Vec<String> = choices
+                    .filter_map(Value::as_str)
+                    .map(|text| quote(&format!("{text}\n</parameter>\n")))
+                    .collect();
+                let body = if !texts.is_empty() {
+                    format!("({})", texts.join(" | "))
+                } else if is_text(schema) {
+                    "value".to_owned()
+                } else {
+                    let schema = referring(schema, &tool.parameters);
+                    let at = format!("#/properties/{}", name.replace('~', "~0").replace('/', "~1"));
+                    self.line(&format!("value_{i}_{k}: %json {}", of_tool(&schema, tool, &at)));
+                    format!("value_{i}_{k} \"\\n</parameter>\\n\"")
                 };
                 let is_required = required.is_some_and(|all| all.iter().any(|one| one == name));
                 let optional = if is_required { "" } else { "?" };
@@ -289,10 +288,10 @@ fn arguments(tool: &Tool) -> Value {
         Value::Object(schema) => Value::Object(schema.clone()),
         _ => json!({}),
     };
-    if schema.get("type").is_none() {
+    if schema.get("type").is_none_or(Value::is_null) {
         schema["type"] = json!("object");
     }
-    lenient(schema, tool.strict)
+    of_tool(&schema, tool, "#")
 }
 
 /// A part of a schema that still finds what it refers to.
@@ -306,10 +305,21 @@ fn referring(part: &Value, whole: &Value) -> Value {
     part
 }
 
-/// Marks a schema whose keywords need not all be enforced.
-fn lenient(mut schema: Value, strict: bool) -> Value {
+/// A part of a tool's schema, and where it stands in that.
+fn of_tool(schema: &Value, tool: &Tool, at: &str) -> Value {
+    marked(schema, json!({ "lenient": !tool.strict, "tool": tool.name, "at": at }))
+}
+
+/// A schema with what the room `grammar` reads of it: whose it is, and whether all must be enforced. Null and
+/// an empty list are an empty schema.
+fn marked(schema: &Value, mark: Value) -> Value {
+    let mut schema = match schema {
+        Value::Null => json!({}),
+        Value::Array(list) if list.is_empty() => json!({}),
+        schema => schema.clone(),
+    };
     if let Some(schema) = schema.as_object_mut() {
-        schema.insert("x-guidance".to_owned(), json!({ "lenient": !strict }));
+        schema.insert("x-guidance".to_owned(), mark);
     }
     schema
 }

@@ -53,6 +53,31 @@ impl Tool {
     }
 }
 
+/// A schema without what is null, which is absent; an object of schemas may be written as an empty list.
+#[must_use]
+pub fn present(schema: Value) -> Value {
+    let Value::Object(object) = schema else { return schema };
+    let kept = object.into_iter().filter(|(key, value)| !value.is_null() || key == "const");
+    let tidied = kept.map(|(key, value)| {
+        let value = match (key.as_str(), value) {
+            ("const" | "default" | "enum" | "examples", value) => value,
+            ("properties" | "patternProperties" | "$defs" | "definitions", Value::Array(list))
+                if list.is_empty() =>
+            {
+                json!({})
+            }
+            ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(named)) => named
+                .into_iter()
+                .map(|(name, schema)| (name, if schema.is_null() { json!({}) } else { present(schema) }))
+                .collect(),
+            (_, Value::Array(list)) => list.into_iter().map(present).collect(),
+            (_, value) => present(value),
+        };
+        (key, value)
+    });
+    tidied.collect::<serde_json::Map<_, _>>().into()
+}
+
 fn is_text(schema: &Value) -> bool {
     schema.get("type").and_then(Value::as_str) == Some("string")
 }

@@ -360,6 +360,7 @@ fn a_grammar_that_cannot_be_used_is_refused() {
     refuses(&["--grammar", "%llguidance {}\nstart: x"], &["unknown name"]);
     refuses(&["-j", "{"], &["JSON schema"]);
     refuses(&["-j", r#"{"type": "string", "not": {"const": "a"}}"#], &["`not`"]);
+    refuses(&["-j", r#"{"items": {"pattern": "(?=a)"}}"#], &["`pattern` at #/items", "look-around"]);
     refuses(&["--grammar-file", "/nowhere.gbnf"], &["/nowhere.gbnf"]);
     let both = run(&["-p", "a", "--grammar", "root ::= \"a\"", "-j", "{}"]);
     assert!(!both.status.success() && text(&both.stderr).contains("cannot be used with"));

@@ -320,6 +320,33 @@ fn calls_follow_their_format() {
     }
 }
 
+/// What describes tools is for the model, and no grammar grows with it.
+#[test]
+fn many_tools_with_long_descriptions() {
+    let engine = random(|_| ());
+    let tokenizer = engine.tokenizer().unwrap();
+    let long = "All that there is to say of it. ".repeat(60);
+    let parameters = json!({"type": "object", "description": long, "required": ["a"],
+        "properties": {"a": {"type": "integer", "description": long, "examples": [long]}}});
+    let tool = |at: usize| Tool {
+        name: format!("tool_{at}"),
+        description: Some(long.clone()),
+        parameters: parameters.clone(),
+        strict: at % 2 == 0,
+    };
+    let tools: Vec<Tool> = (0..100).map(tool).collect();
+    let (choice, token) = (&Choice::Auto, &|_: &str| None);
+    let wanted = Wanted { tools: &tools, choice, parallel: true, thinks: false, answer: None, token };
+    let lark = Format::Hermes.grammar(&wanted).unwrap();
+    assert!(lark.len() > 500_000);
+    let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
+    let call = |arguments: &str| {
+        format!("<tool_call>\n{{\"name\": \"tool_77\", \"arguments\": {arguments}}}\n</tool_call>")
+    };
+    assert!(allows(tokenizer, &grammar, &call("{\"a\": 1}")));
+    assert!(!allows(tokenizer, &grammar, &call("{\"a\": \"b\"}")));
+}
+
 /// Beside tools that may be called an answer may be held to a schema: then a message is such JSON or a call.
 #[test]
 fn json_stands_beside_calls() {

@@ -29,7 +29,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("convert", &["gguf", "tokenizer", "quantize"]),
     ("selftest", &["program", "gguf", "model", "backend", "synth"]),
     ("engine", &["clock", "program", "gguf", "tokenizer", "model", "backend", "parallel"]),
-    ("grammar", &["tokenizer", "engine"]),
+    ("grammar", &["clock", "tokenizer", "engine"]),
     ("eval", &["program", "gguf", "tokenizer", "model", "backend", "engine"]),
     ("serve", &["tokenizer", "tools", "grammar", "engine", "quantize"]),
     (

@@ -71,9 +71,7 @@ impl Messages {
         choice.stats = stats;
         choice.shown += event.text.len();
         if let Some(token) = &event.token {
-            let ends_text = event.end == Some(StopReason::EndOfText)
-                && (tokenizer.is_eog(token.id) || options.stop_tokens.contains(&token.id));
-            if !ends_text {
+            if !event.ends_text {
                 choice.written += choice.utf8.push(tokenizer.shown_bytes(token.id, options.show_special));
             }
             choice.add(token, options.logprobs.is_some());
@@ -82,7 +80,7 @@ impl Messages {
             choice.waiting.text += &event.text;
         }
         if let Some(end) = event.end {
-            let last = event.token.as_ref().map(|token| token.id);
+            let last = event.token.as_ref().filter(|_| event.ends_text).map(|token| token.id);
             let met = choice.met(end, last, &options.stop, tokenizer);
             let transfer = self.asked.keep.as_ref().map(|transfer| transfer.told(ticket.as_deref()));
             choice.end(reason(end), met, transfer);

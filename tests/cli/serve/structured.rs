@@ -57,6 +57,124 @@ fn text_by_a_grammar_of_every_kind() {
     assert!(choices.len() == 4 && choices.iter().all(|choice| is_word(choice["text"].as_str().unwrap())));
 }
 
+/// The token that completes a grammar is one of those that are shown, also where it meets the limit.
+#[test]
+fn every_token_of_the_text_is_listed() {
+    let server = TestServer::start(|_| ());
+    let choice = json!({ "choice": ["yes", "no"] });
+    let joined = |entries: &Value| -> String {
+        entries.as_array().unwrap().iter().map(|entry| entry["token"].as_str().unwrap()).collect()
+    };
+    let read = |ids: &Value| server.post("/detokenize", &json!({ "tokens": ids })).ok()["content"].clone();
+    let fields = json!({ "structured_outputs": choice, "logprobs": true, "return_token_ids": true });
+    let answer = server.post("/v1/chat/completions", &chat(fields.clone())).ok();
+    let n_tokens = answer["usage"]["completion_tokens"].as_u64().unwrap();
+    let mut at_the_limit = chat(fields);
+    at_the_limit["max_tokens"] = n_tokens.into();
+    for answer in [&answer, &server.post("/v1/chat/completions", &at_the_limit).ok()] {
+        let choice = &answer["choices"][0];
+        assert!(["yes", "no"].contains(&content(answer)), "{answer}");
+        assert_eq!(joined(&choice["logprobs"]["content"]), content(answer), "{answer}");
+        assert_eq!(choice["token_ids"].as_array().unwrap().len() as u64, n_tokens, "{answer}");
+        assert_eq!(read(&choice["token_ids"]), content(answer));
+        assert_eq!(choice["finish_reason"], "stop");
+    }
+    let native = json!({ "prompt": "A", "n_predict": 60, "structured_outputs": choice, "n_probs": 1,
+        "return_tokens": true });
+    let answer = server.post("/completion", &native).ok();
+    assert_eq!(joined(&answer["completion_probabilities"]), answer["content"].as_str().unwrap());
+    assert_eq!(read(&answer["tokens"]), answer["content"]);
+    let old = json!({ "prompt": "A", "max_tokens": 60, "structured_outputs": choice, "logprobs": 1 });
+    let choice = server.post("/v1/completions", &old).ok()["choices"][0].clone();
+    let tokens = choice["logprobs"]["tokens"].as_array().unwrap();
+    let text: String = tokens.iter().map(|token| token.as_str().unwrap()).collect();
+    assert_eq!(choice["text"], text);
+    let ollama = json!({ "prompt": "A", "raw": true, "stream": false, "options": { "num_predict": 60 },
+        "format": { "enum": ["yes", "no"] } });
+    let answer = server.post("/api/generate", &ollama).ok();
+    let text = read(&answer["context"]).as_str().unwrap().to_owned();
+    assert!(text.ends_with(answer["response"].as_str().unwrap()), "{text}: {answer}");
+}
+
+/// A schema that is not strict fails no request, whatever it has and by whichever family it comes. One that
+/// is strict is refused by the names of its tool, the place and the keyword.
+#[test]
+fn schemas_that_cannot_be_enforced() {
+    let server = TestServer::with_engine(engine(1024), |_| ());
+    let one = |a: Value| json!({ "type": "object", "properties": { "a": a }, "required": ["a"] });
+    let pattern = one(json!({ "type": "string", "pattern": "^(?!-)[a-z-]+$" }));
+    let loose = [
+        pattern.clone(),
+        one(json!({ "type": "string", "pattern": "^((25[0-5]|[0-9]{1,2})\\.?\\b){4}$" })),
+        one(json!({ "type": "integer", "enum": ["1", "2"] })),
+        one(json!({ "type": "number", "maximum": 3.4028234663852886e38 })),
+        one(json!({ "type": "array", "items": {}, "uniqueItems": true })),
+        one(json!(null)),
+        json!({ "type": "object", "properties": null }),
+        json!({ "type": "object", "properties": {}, "required": null }),
+        json!({ "type": "object", "properties": [] }),
+        json!({ "type": null, "properties": { "a": { "$ref": "#/$defs/none" } } }),
+        json!([]),
+    ];
+    let chat_tool = |schema: &Value, strict: bool| {
+        let function = json!({ "name": "look", "parameters": schema, "strict": strict });
+        chat(json!({ "max_tokens": 2, "tools": [{ "type": "function", "function": function }] }))
+    };
+    for schema in &loose {
+        let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+        let tool = json!({ "type": "function", "name": "look", "parameters": schema });
+        let user = json!([{ "role": "user", "content": "Go." }]);
+        let bodies = [
+            ("/v1/chat/completions", chat_tool(schema, false)),
+            ("/v1/chat/completions", chat(json!({ "max_tokens": 2, "response_format": format }))),
+            ("/v1/responses", json!({ "input": "Go.", "max_output_tokens": 16, "tools": [tool] })),
+            (
+                "/v1/messages",
+                json!({ "messages": user, "max_tokens": 2,
+                    "tools": [{ "name": "look", "input_schema": schema }] }),
+            ),
+            ("/completion", json!({ "prompt": "A", "n_predict": 2, "json_schema": schema })),
+        ];
+        for (path, body) in bodies {
+            let answer = server.post(path, &body);
+            assert_eq!(answer.status, 200, "{path}: {body}: {}", answer.text);
+        }
+    }
+    let ollama = json!({ "prompt": "A", "raw": true, "stream": false, "options": { "num_predict": 2 },
+        "format": pattern });
+    assert_eq!(server.post("/api/generate", &ollama).status, 200);
+    // Nothing is left of a schema of no type.
+    for schema in [json!(123), json!({ "type": 123 }), json!({ "type": "hiccup" })] {
+        let format = json!({ "type": "json_object", "schema": schema });
+        let error = server.post("/v1/chat/completions", &chat(json!({ "response_format": format })));
+        assert_eq!(error.error(400)["param"], "response_format.schema");
+    }
+    let error = server.post("/v1/chat/completions", &chat_tool(&pattern, true)).error(400);
+    let message = error["message"].as_str().unwrap();
+    let named = "the tool `look` has the keyword `pattern` at #/properties/a, which";
+    assert!(message.contains(named) && !message.contains("%json"), "{message}");
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "strict": true,
+        "schema": pattern } });
+    let error = server.post("/v1/chat/completions", &chat(json!({ "response_format": format }))).error(400);
+    assert!(error["message"].as_str().unwrap().contains("`pattern` at #/properties/a"), "{error}");
+}
+
+#[test]
+fn white_space_of_json_is_compact_or_free() {
+    let server = TestServer::start(|_| ());
+    let schema = json!({ "type": "array", "items": { "enum": [1, 2] }, "minItems": 9, "maxItems": 9 });
+    let line = server.post("/v1/chat/completions", &chat(json!({ "guided_json": schema }))).ok();
+    assert!(!content(&line).contains('\n') && !content(&line).contains("  "), "{line}");
+    let has_lines = (0..20).any(|seed| {
+        let fields = json!({ "guided_json": schema, "json_whitespace": "free", "seed": seed,
+            "temperature": 2, "max_tokens": 200 });
+        content(&server.post("/v1/chat/completions", &chat(fields)).ok()).contains('\n')
+    });
+    assert!(has_lines);
+    let wrong = chat(json!({ "guided_json": schema, "json_whitespace": "none" }));
+    assert_eq!(server.post("/v1/chat/completions", &wrong).error(400)["param"], "json_whitespace");
+}
+
 /// A call is a call, streamed or not: its name once, its arguments in pieces that make JSON of the schema.
 #[test]
 fn calls_of_tools() {

@@ -1,0 +1,142 @@
+//! Numbers of JSON that come to an end: a small model that has begun to write zeros writes them for ever.
+//!
+//! A number has at most 16 digits before the point, 16 behind it and 3 in its exponent, as in llama.cpp; more
+//! only where a schema names a number that has more. The parser knows no such bound, so the words that it has
+//! made of a schema are narrowed before the lexer is built.
+
+use llguidance::api::SkipSpec;
+use llguidance::derivre::{ExprRef, RegexAst};
+use llguidance::earley::lexerspec::{LexemeSpec, LexerSpec};
+use serde_json::Value;
+
+use super::{GrammarError, Space};
+
+/// Most digits of an exponent.
+const EXPONENT: usize = 3;
+
+/// Most digits of a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digits {
+    /// Before the point.
+    pub before: usize,
+    /// Behind it.
+    pub behind: usize,
+}
+
+impl Default for Digits {
+    fn default() -> Self {
+        Self { before: 16, behind: 16 }
+    }
+}
+
+impl Digits {
+    /// As many as these, or as a number of the schema needs, whichever is more.
+    #[must_use]
+    pub fn with(self, schema: &Value) -> Self {
+        match schema {
+            Value::Object(object) => object.iter().fold(self, |most, (key, value)| match key.as_str() {
+                "const" | "enum" => most.with_constant(value),
+                // A bound that is met by numbers of fewer digits needs none.
+                "maximum" | "exclusiveMaximum" if value.as_f64() > Some(0.0) => most.with_fraction(value),
+                "minimum" | "exclusiveMinimum" if value.as_f64() < Some(0.0) => most.with_fraction(value),
+                "maximum" | "exclusiveMaximum" | "minimum" | "exclusiveMinimum" => most.with_constant(value),
+                _ => most.with(value),
+            }),
+            Value::Array(list) => list.iter().fold(self, Self::with),
+            _ => self,
+        }
+    }
+
+    fn with_constant(self, value: &Value) -> Self {
+        match value {
+            Value::Object(object) => object.values().fold(self, Self::with_constant),
+            Value::Array(list) => list.iter().fold(self, Self::with_constant),
+            value => {
+                let before = digits(value).0;
+                Self { before: self.before.max(before), ..self.with_fraction(value) }
+            }
+        }
+    }
+
+    fn with_fraction(self, value: &Value) -> Self {
+        Self { behind: self.behind.max(digits(value).1), ..self }
+    }
+
+    /// What begins like no number, or is one of so many digits.
+    fn word(self) -> RegexAst {
+        let Self { before, behind } = self;
+        let number =
+            format!(r"-?[0-9]{{1,{before}}}(\.[0-9]{{1,{behind}}})?([eE][+-]?[0-9]{{1,{EXPONENT}}})?");
+        let begins = vec![RegexAst::Regex("[-0-9]".to_owned()), RegexAst::ExprRef(ExprRef::ANY_BYTE_STRING)];
+        let other = RegexAst::Not(Box::new(RegexAst::Concat(begins)));
+        RegexAst::Or(vec![RegexAst::Regex(number), other])
+    }
+}
+
+/// Digits before and behind the point, as the parser writes a number.
+fn digits(value: &Value) -> (usize, usize) {
+    let Some(value) = value.as_f64() else { return (0, 0) };
+    let text = value.abs().to_string();
+    match text.split_once('.') {
+        Some((before, behind)) => (before.len(), behind.len()),
+        None => (text.len(), 0),
+    }
+}
+
+/// Bounds the numbers of every schema in a lexer.
+///
+/// # Errors
+/// [`GrammarError::Invalid`] for what the parser says.
+pub fn bound(spec: &mut LexerSpec, digits: Digits, space: Space) -> Result<(), GrammarError> {
+    let skip = format!("{:?}", SkipSpec::once(RegexAst::Regex(space.pattern().to_owned())).regex);
+    let class_before = spec.current_class;
+    for at in 0..spec.lexemes.len() {
+        let lexeme = &spec.lexemes[at];
+        let class = lexeme.class();
+        let its_skip = spec.skip_id(class);
+        // Schemas are told from other words by the white space between theirs.
+        let is_json = spec.lexeme_spec(its_skip).to_string(usize::MAX, None).contains(&skip);
+        if !is_json || its_skip.as_usize() == at {
+            continue;
+        }
+        let Some(expression) = expression(lexeme) else { continue };
+        let words = RegexAst::And(vec![RegexAst::ExprRef(expression), digits.word()]);
+        // A word takes the first place that is free.
+        let behind = spec.lexemes.split_off(at);
+        spec.current_class = class;
+        let added = spec.add_greedy_lexeme(String::new(), words, false, None, usize::MAX);
+        added.map_err(|err| GrammarError::Invalid(err.to_string()))?;
+        let is_new = spec.lexemes.len() > at;
+        spec.lexemes.extend(behind.into_iter().skip(usize::from(is_new)));
+    }
+    spec.current_class = class_before;
+    Ok(())
+}
+
+/// The regular expression of a word. The parser shows it and does not give it; literals have none.
+fn expression(lexeme: &LexemeSpec) -> Option<ExprRef> {
+    let shown = lexeme.to_string(usize::MAX, None);
+    let (_, number) = shown.rsplit_once("(ExprRef ")?;
+    // Behind a literal that reads so stands its end.
+    number.strip_suffix(')')?.parse().ok().map(ExprRef::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_schema_that_names_longer_numbers_has_them() {
+        let most = |schema: Value| {
+            let Digits { before, behind } = Digits::default().with(&schema);
+            (before, behind)
+        };
+        assert_eq!(most(json!({ "maximum": 1e18, "minimum": -1e18 })), (16, 16));
+        assert_eq!(most(json!({ "items": [{ "minimum": 1e17 }] })), (18, 16));
+        assert_eq!(most(json!({ "properties": { "a": { "const": { "b": [-1e19] } } } })), (20, 16));
+        assert_eq!(most(json!({ "enum": [1e-20] })), (16, 20));
+        assert_eq!(most(json!({ "enum": ["10000000000000000000"] })), (16, 16));
+    }
+}

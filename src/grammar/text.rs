@@ -1,0 +1,149 @@
+//! A source as the parser takes it: Lark, with schemas in it, or a schema alone.
+
+use std::time::Duration;
+
+use llguidance::api::TopLevelGrammar;
+use serde_json::Value;
+
+use super::numbers::Digits;
+use super::schema::{Owner, Schema};
+use super::{GrammarError, Limits, Space, at_most};
+use crate::clock::Instant;
+
+/// Lark in which schemas stand, or one schema.
+#[derive(Clone, Debug)]
+pub struct Text {
+    parts: Vec<Part>,
+    space: Space,
+    is_lark: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Part {
+    Lark(String),
+    Schema(Schema),
+}
+
+impl Text {
+    /// Lark without schemas.
+    pub fn plain(lark: String) -> Self {
+        Self { parts: vec![Part::Lark(lark)], space: Space::default(), is_lark: true }
+    }
+
+    /// A schema.
+    ///
+    /// # Errors
+    /// [`GrammarError`] if it is strict and cannot be enforced.
+    pub fn schema(schema: &Value, strict: bool, space: Space, limits: &Limits) -> Result<Self, GrammarError> {
+        let schema = Schema::read(schema, Owner::alone(strict), limits)?;
+        Ok(Self { parts: vec![Part::Schema(schema)], space, is_lark: false })
+    }
+
+    /// Lark, whose schemas follow `%json`. One with `"x-guidance": {"lenient": true}` is not strict; the keys
+    /// `tool` and `at` beside that say whose it is.
+    ///
+    /// # Errors
+    /// [`GrammarError`] for a schema that is strict and cannot be enforced.
+    pub fn lark(text: &str, space: Space, limits: &Limits) -> Result<Self, GrammarError> {
+        const WORD: &str = "%json";
+        let (mut parts, mut before, mut rest) = (Vec::new(), String::new(), text);
+        while let Some(at) = rest.find(WORD) {
+            let (text, after) = rest.split_at(at + WORD.len());
+            before += text;
+            rest = after;
+            let mut found = serde_json::Deserializer::from_str(after).into_iter::<Value>();
+            // What is no JSON is refused by the parser.
+            if let Some(Ok(schema)) = found.next() {
+                let schema = Schema::read(&schema, Owner::of(&schema), limits)?;
+                parts.extend([Part::Lark(std::mem::take(&mut before)), Part::Schema(schema)]);
+                rest = &after[found.byte_offset()..];
+            }
+        }
+        parts.push(Part::Lark(before + rest));
+        Ok(Self { parts, space, is_lark: true })
+    }
+
+    fn schemas(&self) -> impl Iterator<Item = &Schema> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Schema(schema) => Some(schema),
+            Part::Lark(_) => None,
+        })
+    }
+
+    fn schemas_mut(&mut self) -> impl Iterator<Item = &mut Schema> {
+        self.parts.iter_mut().filter_map(|part| match part {
+            Part::Schema(schema) => Some(schema),
+            Part::Lark(_) => None,
+        })
+    }
+
+    /// Whether there is a schema.
+    pub fn has_schemas(&self) -> bool {
+        self.schemas().next().is_some()
+    }
+
+    /// White space in its JSON.
+    pub fn space(&self) -> Space {
+        self.space
+    }
+
+    /// Most digits of a number in its schemas; `None` without a schema.
+    pub fn digits(&self) -> Option<Digits> {
+        self.schemas().next()?;
+        let roots = self.schemas().map(|schema| &schema.root);
+        let defs = self.schemas().flat_map(|schema| schema.defs.iter().map(|(_, def)| def));
+        Some(roots.chain(defs).fold(Digits::default(), Digits::with))
+    }
+
+    /// What is not enforced, a sentence each.
+    pub fn notes(&self) -> Vec<String> {
+        self.schemas().flat_map(|schema| schema.notes.iter().cloned()).collect()
+    }
+
+    /// The grammar for the parser.
+    ///
+    /// # Errors
+    /// [`GrammarError::TooLarge`].
+    pub fn grammar(&self, limits: &Limits) -> Result<TopLevelGrammar, GrammarError> {
+        if self.has_schemas() {
+            let bytes = self.parts.iter().map(|part| match part {
+                Part::Lark(text) => text.len(),
+                Part::Schema(schema) => schema.n_bytes(),
+            });
+            at_most("bytes", bytes.sum(), limits.bytes)?;
+        }
+        if let ([Part::Schema(schema)], false) = (&self.parts[..], self.is_lark) {
+            return Ok(TopLevelGrammar::from_json_schema(schema.to_value(self.space)));
+        }
+        let text = self.parts.iter().map(|part| match part {
+            Part::Lark(text) => text.clone(),
+            Part::Schema(schema) => format!(" {}", schema.to_value(self.space)),
+        });
+        Ok(TopLevelGrammar::from_lark(text.collect()))
+    }
+
+    /// Leaves out of every schema what does not compile; all but the type, when `time` is over.
+    ///
+    /// # Errors
+    /// [`GrammarError`] for a schema that is strict.
+    pub fn mend(&mut self, time: Duration) -> Result<(), GrammarError> {
+        let begun = Instant::now();
+        for schema in self.schemas_mut() {
+            match schema.mend(begun, time) {
+                Err(err) if !schema.owner.strict => schema.loosen(&err.to_string()),
+                mended => mended?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps nothing but the type of every schema that is not strict. Whether there is one.
+    pub fn loosen(&mut self, why: &GrammarError) -> bool {
+        let mut any = false;
+        for schema in self.schemas_mut().filter(|schema| !schema.owner.strict) {
+            schema.loosen(&why.to_string());
+            any = true;
+        }
+        any
+    }
+}
