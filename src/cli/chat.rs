@@ -8,7 +8,6 @@ use clap::Args;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
-use super::llama_flags::{OfChat, Others};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::sampling_args::SamplingArgs;
 use super::{CliError, flags, report};
@@ -54,8 +53,6 @@ pub struct ChatArgs {
     /// Also say what was loaded and what it takes
     #[arg(short, long)]
     verbose: bool,
-    #[command(flatten)]
-    others: Others<OfChat>,
 }
 
 impl ChatArgs {

@@ -20,7 +20,7 @@ pub struct TextArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(4..))]
     ctx_size: u32,
     /// Read special tokens that are spelled out in the text as tokens
-    #[arg(long)]
+    #[arg(long, alias = "parse-special")]
     special: bool,
     /// Most chunks to score
     #[arg(long, value_name = "N")]

@@ -12,7 +12,7 @@ use super::CliError;
 use super::fit_args::{both, wish};
 use super::model_args::LoadArgs;
 use super::source::Source;
-use super::units::memory_size;
+use super::units::{count, memory_size};
 use crate::backend::{
     self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, Opened, REGISTRY,
 };
@@ -40,6 +40,7 @@ pub struct PlanArgs {
     load: LoadArgs,
     /// Positions of the context [default: the trained one, at most 4096]
     #[arg(short, long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(value_parser = count)]
     ctx_size: usize,
     /// Sequences that run at a time (also -np)
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -8,7 +8,6 @@ use clap::Args;
 
 use super::args::unescape;
 use super::grammar_args::GrammarArgs;
-use super::llama_flags::{OfRun, Others};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::prompt_cache::{PromptCacheArgs, keep};
 use super::sampling_args::SamplingArgs;
@@ -62,6 +61,7 @@ pub struct RunArgs {
     parallel: u16,
     /// Stop before this text; it is not shown (repeatable)
     #[arg(short = 'r', long, value_name = "TEXT", visible_alias = "reverse-prompt")]
+    #[arg(allow_hyphen_values = true)]
     stop: Vec<String>,
     /// Go on where the model would end its text
     #[arg(long)]
@@ -75,8 +75,6 @@ pub struct RunArgs {
     /// Also say what was loaded and what it takes, and at the end how large the KV cache is
     #[arg(short, long)]
     verbose: bool,
-    #[command(flatten)]
-    others: Others<OfRun>,
 }
 
 impl RunArgs {

@@ -3,7 +3,6 @@
 use clap::Args;
 
 use super::CliError;
-use super::llama_flags::{OfSampling, Others};
 use crate::engine::{Engine, SamplerOptions, recommended};
 
 /// How each token is picked.
@@ -25,7 +24,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "P")]
     pub min_p: Option<f32>,
     /// Locally typical sampling up to this probability; 1 keeps all
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, alias = "typical-p")]
     pub typical: f32,
     /// Divide the logits of recent tokens; 1 does nothing [default: 1]
     #[arg(long, value_name = "X")]
@@ -45,8 +44,6 @@ pub struct SamplingArgs {
     /// Add to the logit of a token: 15043+1.5, 15043-1, 15043-inf (repeatable; also -l)
     #[arg(short, long, value_name = "TOKEN(+/-)BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
     pub logit_bias: Vec<(u32, f32)>,
-    #[command(flatten)]
-    others: Others<OfSampling>,
 }
 
 impl SamplingArgs {
