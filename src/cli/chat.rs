@@ -1,16 +1,17 @@
 //! `sterna chat`: a conversation at the terminal.
 
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use clap::Args;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
+use super::input::BYTE_ORDER_MARK;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::sampling_args::SamplingArgs;
-use super::{CliError, flags, report};
+use super::{CliError, flags, input, report};
 use crate::demo;
 use crate::engine::{Conversation, GenerateOptions, Stats, StopReason};
 use crate::tokenizer::chat::{ChatTemplate, built_in};
@@ -91,7 +92,7 @@ pub(super) fn template_source(name: &str) -> Result<String, CliError> {
     if built_in(name).is_some() {
         return Ok(name.to_owned());
     }
-    std::fs::read_to_string(name).map_err(|err| {
+    input::of_file(Path::new(name)).map_err(|err| {
         let unknown = crate::tokenizer::chat::ChatError::Unknown { found: name.to_owned() };
         format!("{unknown} ({err})").into()
     })
@@ -116,10 +117,12 @@ struct Chat {
 impl Chat {
     fn talk(&mut self) -> Result<(), CliError> {
         if !io::stdin().is_terminal() {
-            let mut message = String::new();
+            let (mut message, mut is_first) = (String::new(), true);
             for line in io::stdin().lock().lines() {
                 let line = line.map_err(|err| format!("stdin: {err}"))?;
-                if is_whole(&mut message, &line) && self.line(&std::mem::take(&mut message))? == Next::End {
+                let line = line.strip_prefix(BYTE_ORDER_MARK).filter(|_| is_first).unwrap_or(&line);
+                is_first = false;
+                if is_whole(&mut message, line) && self.line(&std::mem::take(&mut message))? == Next::End {
                     return Ok(());
                 }
             }

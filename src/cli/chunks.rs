@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CliError, flags};
+use super::{CliError, flags, input};
 use crate::engine::Engine;
 use crate::eval::Chunks;
 use crate::tokenizer::{Special, Tokenizer};
@@ -33,14 +33,12 @@ impl TextArgs {
         self.ctx_size as usize
     }
 
-    /// The text.
+    /// The text as it is.
     ///
     /// # Errors
     /// Where it cannot be read, or is not UTF-8.
     pub fn read(&self) -> Result<String, CliError> {
-        let fail = |err: &dyn std::fmt::Display| format!("{}: {err}", self.file.display());
-        let bytes = std::fs::read(&self.file).map_err(|err| fail(&err))?;
-        Ok(String::from_utf8(bytes).map_err(|err| fail(&err))?)
+        input::verbatim(Some(&self.file), "")
     }
 
     /// Its name.

@@ -20,8 +20,9 @@ use crate::tokenizer::Special;
 /// Turns a prompt into text.
 ///
 /// The text goes to stdout and nothing else does; timings go to stderr. The prompt is -p, -f or stdin, and
-/// special tokens that are spelled out in it are parsed. One newline at the end of a file or of stdin is
-/// dropped. The demo model needs no prompt: it tells a story by itself.
+/// special tokens that are spelled out in it are parsed. In a file or on stdin CRLF is a newline, and a byte
+/// order mark and one newline at the end are dropped. The demo model needs no prompt: it tells a story by
+/// itself.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna run

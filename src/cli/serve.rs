@@ -15,7 +15,7 @@ use super::models_args::ModelFile;
 use super::models_args::ModelsArgs;
 use super::sampling_args::SamplingArgs;
 use super::source::Source;
-use super::{CliError, Interrupted, flags};
+use super::{CliError, Interrupted, flags, input};
 use crate::engine::EngineOptions;
 use crate::serve::{
     GrpcOptions, KvTransferOptions, Loaded, LocalPage, ModelSource, Opened, ServeOptions, Server, TlsFiles,
@@ -304,7 +304,7 @@ impl ServeArgs {
         }
         let mut keys = list(&self.api_key);
         if let Some(path) = &self.api_key_file {
-            let text = std::fs::read_to_string(path).map_err(|err| format!("{}: {err}", path.display()))?;
+            let text = input::of_file(path)?;
             let of_file = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned);
             keys.extend(of_file);
             if keys.is_empty() {

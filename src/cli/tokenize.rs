@@ -86,7 +86,7 @@ impl TokenizeArgs {
         let reads_escapes = self.escape || self.prompt.is_some() && !self.no_escape;
         let text = match self.text.or(self.prompt) {
             Some(text) => text,
-            None => input::text(
+            None => input::verbatim(
                 self.file.as_deref(),
                 "no text was given. Say it as TEXT, -p TEXT or -f FILE, or pipe it in",
             )?,

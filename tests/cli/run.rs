@@ -89,6 +89,50 @@ fn the_prompt_may_come_from_a_flag_a_file_or_stdin() {
     assert!(text(&verbatim.stderr).contains("prompt:") && verbatim.stdout != flag.stdout);
 }
 
+/// As Windows writes it: a byte order mark before it, CRLF behind its lines.
+#[test]
+fn text_of_windows_is_the_same_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    let greedy = ["-n", "6", "--temp", "0"];
+    let plain = run(&[&["-p", r"You may\ncopy"], &greedy[..]].concat());
+    assert!(plain.status.success(), "{}", text(&plain.stderr));
+    for (name, bytes) in [("crlf", "You may\r\ncopy\r\n"), ("mark", "\u{feff}You may\ncopy")] {
+        let file = write(name, bytes);
+        let n_tokens = |stderr: &[u8]| {
+            let of_prompt = text(stderr).split("prompt:").nth(1).map(str::to_owned);
+            of_prompt.and_then(|said| said.split_whitespace().next().map(str::to_owned))
+        };
+        let said = run(&[&["-f", &file], &greedy[..]].concat());
+        assert_eq!(said.stdout, plain.stdout, "{name}");
+        assert_eq!(n_tokens(&said.stderr), n_tokens(&plain.stderr), "{name}");
+    }
+    let piped = sterna()
+        .args(["run", "-t", "1", "-c", "128", "-m", &model()])
+        .args(greedy)
+        .write_stdin("\u{feff}You may\r\ncopy\r\n")
+        .output()
+        .unwrap();
+    assert_eq!(piped.stdout, plain.stdout);
+    // What is scored, and what is only tokenised, stays as it is, and says so.
+    let long = write("long", &format!("\u{feff}{}", "You may copy and distribute it.\r\n".repeat(20)));
+    for args in [&["perplexity", "-c", "16", "--chunks", "2", "-t", "1"][..], &["tokenize"]] {
+        let said = sterna().args(args).args(["-m", &model(), "-f", &long]).output().unwrap();
+        let stderr = text(&said.stderr);
+        assert!(
+            said.status.success() && stderr.contains("begins with a byte order mark and has"),
+            "{stderr}"
+        );
+    }
+    let utf16 = dir.path().join("utf16");
+    std::fs::write(&utf16, b"\xff\xfeY\0o\0").unwrap();
+    refused(&run(&["-f", utf16.to_str().unwrap()]), &["UTF-16", "save it as UTF-8"]);
+}
+
 #[test]
 fn a_prompt_that_was_kept_is_not_computed_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -335,8 +379,10 @@ fn a_grammar_says_what_may_be_written() {
     assert!(["yes", "no"].contains(&text(&said.stdout).as_str()), "{}", text(&said.stdout));
     let dir = tempfile::tempdir().unwrap();
     let (gbnf, schema) = (dir.path().join("a.gbnf"), dir.path().join("a.json"));
-    std::fs::write(&gbnf, grammar).unwrap();
-    std::fs::write(&schema, r#"{"type": "array", "items": {"type": "boolean"}, "maxItems": 3}"#).unwrap();
+    // With a byte order mark, as Windows writes them.
+    std::fs::write(&gbnf, format!("\u{feff}{grammar}\r\n")).unwrap();
+    let booleans = r#"{"type": "array", "items": {"type": "boolean"}, "maxItems": 3}"#;
+    std::fs::write(&schema, format!("\u{feff}{booleans}")).unwrap();
     let by_file = run(&["-p", "Well?", "--grammar-file", gbnf.to_str().unwrap(), "-n", "20", "-s", "1"]);
     assert_eq!(by_file.stdout, said.stdout);
     let several = run(&["-p", "Well?", "-jf", schema.to_str().unwrap(), "-n", "60", "-s", "1", "-np", "2"]);

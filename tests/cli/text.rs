@@ -89,6 +89,14 @@ fn a_conversation_through_a_pipe() {
     assert!(fed < 100, "{fed} tokens were fed");
 }
 
+/// A byte order mark before the first line, and CRLF behind each.
+#[test]
+fn lines_of_windows_are_lines() {
+    let output = chat(&["-n", "4"], "\u{feff}/exit\r\nnever\r\n");
+    let stderr = text(&output.stderr);
+    assert!(output.status.success() && !stderr.contains("generation"), "{stderr}");
+}
+
 #[test]
 fn a_full_context_forgets_the_oldest_turns() {
     let turns = "What may I copy, and what may I not copy?\n".repeat(4);
