@@ -82,7 +82,11 @@ impl InspectArgs {
             return Ok((name, Gguf::from_headers(&headers, options)?));
         }
         let source = Source::choose(file, &self.hub, "FILE")?;
-        Ok((source.name(), source.open(options)?))
+        let gguf = match source.open(options) {
+            Err(error) if error.is_incomplete() => source.open_header(options)?,
+            opened => opened?,
+        };
+        Ok((source.name(), gguf))
     }
 
     fn as_text(&self, gguf: &Gguf, name: &str, out: &mut impl Write) -> io::Result<()> {

@@ -11,7 +11,6 @@ use ggml_types::{kv, kv_by_name};
 use super::CliError;
 use super::fit_args::{both, wish};
 use super::model_args::LoadArgs;
-use super::source::Source;
 use super::units::{count, memory_size};
 use crate::backend::{
     self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, Opened, REGISTRY,
@@ -156,11 +155,7 @@ impl PlanArgs {
             return Ok((name, Gguf::from_headers(&headers, open)?));
         }
         let source = self.load.source()?;
-        let gguf = match &source {
-            Source::File(path) => Gguf::open_header(path, open),
-            Source::Demo(_) => source.open(open),
-        };
-        Ok((source.name(), gguf?))
+        Ok((source.name(), source.open_header(open)?))
     }
 
     /// What is planned for: a card on paper, the backend that was named, or the first that can run the model.

@@ -77,7 +77,7 @@ impl TokenizeArgs {
     /// written.
     pub fn run(self) -> Result<(), CliError> {
         let source = Source::choose(self.model.as_deref(), &self.hub, "-m FILE")?;
-        let gguf = source.open(self.file_args.open_options())?;
+        let gguf = source.open_header(self.file_args.open_options())?;
         let options = TokenizerOptions { pre: self.file_args.tokenizer_pre.as_deref() };
         let tokenizer = Tokenizer::from_gguf(&gguf, options)?;
         tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));

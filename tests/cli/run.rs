@@ -276,8 +276,26 @@ fn files_that_cannot_be_run() {
     refused(&with(dir.path().to_str().unwrap()), &[dir.path().to_str().unwrap()]);
     refused(&with(&write("empty.gguf", b"")), &["empty.gguf"]);
     refused(&with(&write("text.gguf", b"just some text, and not a model at all")), &["GGUF"]);
-    refused(&with(&write("short.gguf", &bytes[..bytes.len() - 1000])), &["short.gguf", "want", "has"]);
-    refused(&with(&write("header.gguf", &bytes[..600])), &["header.gguf"]);
+    refused(
+        &with(&write("short.gguf", &bytes[..bytes.len() - 1000])),
+        &["short.gguf: incomplete: ", " bytes; fetch it again"],
+    );
+    // Its descriptions are there.
+    let short = write("short.gguf", &bytes[..bytes.len() - 1000]);
+    for args in [
+        &["inspect", &short][..],
+        &["plan", "--vram", "16G", "-m", &short],
+        &["tokenize", "-m", &short, "Hi"],
+    ] {
+        let output = sterna().args(args).output().unwrap();
+        let stderr = text(&output.stderr);
+        assert!(output.status.success() && !output.stdout.is_empty(), "{args:?}: {stderr}");
+        assert!(
+            stderr.contains("warning: ") && stderr.contains("short.gguf: incomplete: "),
+            "{args:?}: {stderr}"
+        );
+    }
+    refused(&with(&write("header.gguf", &bytes[..600])), &["header.gguf", "fetch it again"]);
     // An architecture of the same length that nobody knows.
     let at = bytes.windows(12).position(|window| window == b"bitnet-b1.58").unwrap();
     let mut other = bytes.clone();
