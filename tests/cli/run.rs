@@ -284,7 +284,7 @@ fn files_that_cannot_be_run() {
     let short = write("short.gguf", &bytes[..bytes.len() - 1000]);
     for args in [
         &["inspect", &short][..],
-        &["plan", "--vram", "16G", "-m", &short],
+        &["plan", "--backend", "cpu", "-m", &short],
         &["tokenize", "-m", &short, "Hi"],
     ] {
         let output = sterna().args(args).output().unwrap();

@@ -115,6 +115,15 @@ fn a_template_of_the_users_choice() {
     std::fs::write(&file, "{{ raise_exception('not today') }}").unwrap();
     let output = chat(&["--chat-template", file.to_str().unwrap()], "Hello\n");
     assert!(text(&output.stderr).contains("refuses the conversation: not today"), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "no message was answered");
+    // One answer is one.
+    let picky = "{% for message in messages %}{% if message.content == 'No' %}\
+                 {{ raise_exception('not today') }}{% endif %}{% endfor %}Hi:";
+    std::fs::write(&file, picky).unwrap();
+    for (messages, code) in [("No\nHello\n", 0), ("No\n", 1), ("/help\n", 0)] {
+        let output = chat(&["-n", "2", "--chat-template", file.to_str().unwrap()], messages);
+        assert_eq!(output.status.code(), Some(code), "{messages}: {}", text(&output.stderr));
+    }
     for (name, want) in [("llama4", "bitnet, chatml, llama3"), ("", "built-in")] {
         let output = chat(&["--chat-template", name], "Hello\n");
         assert_eq!(output.status.code(), Some(1));
