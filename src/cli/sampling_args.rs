@@ -51,12 +51,16 @@ impl SamplingArgs {
     /// Names what the file recommends and this program does not support.
     ///
     /// # Errors
-    /// As [`Engine::sampler_options`].
+    /// As [`Engine::sampler_options`]; a token beyond the vocabulary.
     pub fn options(&self, engine: &Engine) -> Result<SamplerOptions, CliError> {
         for key in SamplerOptions::not_followed(engine.gguf().metadata()) {
             eprintln!("note: the file recommends a sampler that is not supported here ({key})");
         }
         let file = engine.sampler_options()?;
+        let n_vocab = engine.hyper().n_vocab;
+        if let Some((token, _)) = self.logit_bias.iter().find(|(token, _)| *token as usize >= n_vocab) {
+            return Err(format!("--logit-bias: token {token} is none of the model's {n_vocab}").into());
+        }
         Ok(SamplerOptions {
             temperature: self.temp.unwrap_or(file.temperature),
             top_k: self.top_k.map_or(file.top_k, recommended::top_k),

@@ -308,6 +308,7 @@ fn flags_that_make_no_sense() {
     refused(&run(&["-p", "a", "--kv-cache-type", "f8"]), &["cache-type-k", "f16, f32"]);
     refused(&run(&["-p", "a", "--backend", "tpu"]), &["tpu"]);
     refused(&run(&["-p", "a", "--top-p", "7"]), &["top-p: want 0 to 1, got 7"]);
+    refused(&run(&["-p", "a", "-l", "99999+5"]), &["--logit-bias: token 99999 is none of the model's 640"]);
     refused(&run(&["-f", "/nowhere/prompt.txt"]), &["/nowhere/prompt.txt"]);
     let long = "word ".repeat(200);
     refused(&run(&["-p", &long]), &["the context is full", "--ctx-size"]);
@@ -317,6 +318,7 @@ fn flags_that_make_no_sense() {
         &["-t", "0"],
         &["--logit-bias", "5"],
         &["-p", "a", "-f", "b"],
+        &["--fit-codecs", "f8"],
     ] {
         let output = run(wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
