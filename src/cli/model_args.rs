@@ -377,8 +377,8 @@ impl LoadArgs {
 
     /// The backend, where other flags say what --backend leaves open: no layers on a card are all of them on
     /// the processor, and some of them want a card that layers can be streamed to; what stays in memory is
-    /// the processor's. Matrices of the host, slots of streams, and a file that is always mapped, are so on the
-    /// fastest device that there is, and mean nothing to some.
+    /// the processor's. Matrices of the host, slots of streams, and a file that is always mapped, are so on
+    /// the fastest device that there is, and mean nothing to some.
     fn backend(&self) -> &str {
         let n_layers = self.device.gpu_layers.as_deref().and_then(|n| n.parse().ok());
         let fastest = || {

@@ -150,8 +150,8 @@ impl Converter {
         }
         let folder = &snapshot(folder).unwrap_or_else(|| folder.to_owned());
         if folder.join("adapter_config.json").is_file() && !folder.join("config.json").is_file() {
-            let detail = "an adapter (LoRA), not a model: merge it into its model first, as merge_and_unload of \
-                          peft does, and convert that";
+            let detail = "an adapter (LoRA), not a model: merge it into its model first, as peft's \
+                          merge_and_unload does, and convert that";
             return Err(ConvertError::file(folder, detail));
         }
         let mut config = Config::read(folder)?;

@@ -1,5 +1,5 @@
-//! Flags of llama.cpp's programs, as llama-cpp-python 0.3.36 carries its source: each works, or is refused with
-//! the way out. The lists hold names alone, and after `=` what follows a flag here.
+//! Flags of llama.cpp's programs, as llama-cpp-python 0.3.36 carries its source: each works, or is refused
+//! with the way out. The lists hold names alone, and after `=` what follows a flag here.
 #![cfg(feature = "cli")]
 
 use std::process::Output;

@@ -390,6 +390,19 @@ fn layers_on_a_card_choose_the_backend() {
     }
 }
 
+/// An option of the processor as of a card, whichever is taken where nobody says.
+#[test]
+fn slots_of_streams_need_no_backend() {
+    let devices = text(&sterna().arg("devices").output().unwrap().stdout);
+    if devices.contains("wgpu: 0") {
+        return support::say(format_args!(
+            "slots of streams: not run: wgpu has none, and may be the fastest"
+        ));
+    }
+    let output = run(&["-p", "Once", "-n", "2", "--stream-slots", "4"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
 #[test]
 #[cfg(feature = "grammar")]
 fn a_grammar_says_what_may_be_written() {
