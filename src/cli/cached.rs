@@ -61,6 +61,12 @@ fn files(cached: &Cached) -> Result<Vec<CachedFile>, HubError> {
     Ok(files?.into_iter().flatten().collect())
 }
 
+/// Links of all commits that lead nowhere.
+fn dangling(cached: &Cached) -> Result<Vec<CachedFile>, HubError> {
+    let links: Result<Vec<_>, _> = cached.commits()?.iter().map(|commit| cached.dangling(commit)).collect();
+    Ok(links?.into_iter().flatten().collect())
+}
+
 /// How `-hf` names a file: by the revision that leads to its commit.
 fn name_of(cached: &Cached, revisions: &BTreeMap<String, String>, file: &CachedFile) -> String {
     let revision = revisions.get(&file.commit).unwrap_or(&file.commit);
@@ -198,13 +204,20 @@ impl VerifyArgs {
         for text in &self.names {
             let name = Name::parse(text)?;
             let cached = hub.repository(&name.repo);
-            let files = meant(&hub, &cached, &name)?;
-            found.push((cached, files));
+            let gone = match (name.choice == Choice::Default, &name.revision) {
+                (true, None) => dangling(&cached)?,
+                _ => Vec::new(),
+            };
+            let files = match meant(&hub, &cached, &name) {
+                Err(_) if !gone.is_empty() => Vec::new(),
+                files => files?,
+            };
+            found.push((cached, files, gone));
         }
         if self.names.is_empty() {
             for cached in repositories(hub.cache())? {
-                let files = files(&cached)?;
-                found.push((cached, files));
+                let (files, gone) = (files(&cached)?, dangling(&cached)?);
+                found.push((cached, files, gone));
             }
         }
         let cancel = Arc::new(AtomicBool::new(false));
@@ -212,8 +225,12 @@ impl VerifyArgs {
         let is_watched = io::stderr().is_terminal();
         let mut out = io::stdout().lock();
         let mut n_broken = 0;
-        for (cached, files) in &found {
+        for (cached, files, gone) in &found {
             let revisions = revisions(cached)?;
+            for file in gone {
+                writeln!(out, "{}: GONE: a link that leads nowhere", name_of(cached, &revisions, file))?;
+            }
+            n_broken += gone.len();
             for file in files {
                 let name = name_of(cached, &revisions, file);
                 if is_watched {
@@ -235,10 +252,10 @@ impl VerifyArgs {
         out.flush()?;
         match n_broken {
             0 => Ok(()),
-            n => {
-                Err(format!("{n} file(s) are broken: sterna rm removes them, and sterna pull gets them anew")
-                    .into())
-            }
+            n => Err(format!(
+                "{n} file(s) are broken or gone: sterna rm removes them, and sterna pull gets them anew"
+            )
+            .into()),
         }
     }
 }

@@ -1,17 +1,17 @@
 //! `sterna chat`: a conversation at the terminal.
 
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use clap::Args;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
-use super::llama_flags::{OfChat, Others};
+use super::input::BYTE_ORDER_MARK;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::sampling_args::SamplingArgs;
-use super::{CliError, flags, report};
+use super::{CliError, flags, input, report};
 use crate::demo;
 use crate::engine::{Conversation, GenerateOptions, Stats, StopReason};
 use crate::tokenizer::chat::{ChatTemplate, built_in};
@@ -26,7 +26,7 @@ Ctrl-C stops an answer. A line that ends in \\ goes on in the next one.";
 ///
 /// Answers go to stdout, everything else to stderr; without a terminal each line of stdin is a message. The
 /// conversation stays in the context: each turn feeds what is new. When the context is full, the oldest
-/// turns are forgotten.
+/// turns are forgotten. It fails if messages came from a pipe and none of them was answered.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna chat
@@ -54,8 +54,6 @@ pub struct ChatArgs {
     /// Also say what was loaded and what it takes
     #[arg(short, long)]
     verbose: bool,
-    #[command(flatten)]
-    others: Others<OfChat>,
 }
 
 impl ChatArgs {
@@ -78,7 +76,8 @@ impl ChatArgs {
         };
         let conversation = Conversation::new(&engine, template, self.system_prompt.as_deref())?;
         let is_demo = source.is_demo();
-        let mut chat = Chat { conversation, options, stats: Stats::default(), n_answers: 0, is_demo };
+        let stats = Stats::default();
+        let mut chat = Chat { conversation, options, stats, n_answers: 0, n_failed: 0, is_demo };
         let result = chat.talk();
         let Chat { conversation, stats, n_answers, .. } = chat;
         drop(conversation);
@@ -94,7 +93,7 @@ pub(super) fn template_source(name: &str) -> Result<String, CliError> {
     if built_in(name).is_some() {
         return Ok(name.to_owned());
     }
-    std::fs::read_to_string(name).map_err(|err| {
+    input::of_file(Path::new(name)).map_err(|err| {
         let unknown = crate::tokenizer::chat::ChatError::Unknown { found: name.to_owned() };
         format!("{unknown} ({err})").into()
     })
@@ -113,21 +112,19 @@ struct Chat {
     /// Of all answers together.
     stats: Stats,
     n_answers: u32,
+    /// Messages that got none.
+    n_failed: u32,
     is_demo: bool,
 }
 
 impl Chat {
     fn talk(&mut self) -> Result<(), CliError> {
         if !io::stdin().is_terminal() {
-            let mut message = String::new();
-            for line in io::stdin().lock().lines() {
-                let line = line.map_err(|err| format!("stdin: {err}"))?;
-                if is_whole(&mut message, &line) && self.line(&std::mem::take(&mut message))? == Next::End {
-                    return Ok(());
-                }
-            }
-            // The last line may end in a backslash.
-            return self.line(&message).map(|_| ());
+            self.read_pipe()?;
+            return match (self.n_answers, self.n_failed) {
+                (0, 1..) => Err("no message was answered".into()),
+                _ => Ok(()),
+            };
         }
         if self.is_demo {
             eprintln!("It knows a small world. Ask it, for example:");
@@ -148,6 +145,21 @@ impl Chat {
             }
         }
         result
+    }
+
+    /// Each line of stdin is a message.
+    fn read_pipe(&mut self) -> Result<(), CliError> {
+        let (mut message, mut is_first) = (String::new(), true);
+        for line in io::stdin().lock().lines() {
+            let line = line.map_err(|err| format!("stdin: {err}"))?;
+            let line = line.strip_prefix(BYTE_ORDER_MARK).filter(|_| is_first).unwrap_or(&line);
+            is_first = false;
+            if is_whole(&mut message, line) && self.line(&std::mem::take(&mut message))? == Next::End {
+                return Ok(());
+            }
+        }
+        // The last line may end in a backslash.
+        self.line(&message).map(|_| ())
     }
 
     fn read_lines(&mut self, editor: &mut DefaultEditor) -> Result<(), CliError> {
@@ -208,6 +220,7 @@ impl Chat {
             Err(err) if err.is::<io::Error>() => return Err(err),
             Err(err) => {
                 flags::note("error", &err);
+                self.n_failed += 1;
                 return Ok(());
             }
         };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CliError, flags};
+use super::{CliError, flags, input};
 use crate::engine::Engine;
 use crate::eval::Chunks;
 use crate::tokenizer::{Special, Tokenizer};
@@ -20,7 +20,7 @@ pub struct TextArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(4..))]
     ctx_size: u32,
     /// Read special tokens that are spelled out in the text as tokens
-    #[arg(long)]
+    #[arg(long, alias = "parse-special")]
     special: bool,
     /// Most chunks to score
     #[arg(long, value_name = "N")]
@@ -33,14 +33,12 @@ impl TextArgs {
         self.ctx_size as usize
     }
 
-    /// The text.
+    /// The text as it is.
     ///
     /// # Errors
     /// Where it cannot be read, or is not UTF-8.
     pub fn read(&self) -> Result<String, CliError> {
-        let fail = |err: &dyn std::fmt::Display| format!("{}: {err}", self.file.display());
-        let bytes = std::fs::read(&self.file).map_err(|err| fail(&err))?;
-        Ok(String::from_utf8(bytes).map_err(|err| fail(&err))?)
+        input::verbatim(Some(&self.file), "")
     }
 
     /// Its name.

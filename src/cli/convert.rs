@@ -9,6 +9,7 @@ use super::flags;
 use super::hub_args::AccessArgs;
 use super::out_file::OutFile;
 use super::quantize::{notes, print, zeros};
+use super::units::{Threads, threads};
 use crate::backend::physical_cores;
 use crate::convert::ternary::ScaleMeaning;
 use crate::convert::{ConvertOptions, Converter, Outtype, Rounding};
@@ -62,8 +63,8 @@ pub struct ConvertArgs {
     #[arg(long)]
     dry_run: bool,
     /// Threads [default: physical cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    threads: Option<Threads>,
     /// Replace the file where it is there already
     #[arg(long)]
     force: bool,
@@ -104,7 +105,7 @@ impl ConvertArgs {
             ternary: self.ternary.map(|Rule::Absmean| Rounding::Absmean),
             tokenizer_pre: self.tokenizer_pre.clone(),
             text_only: self.text_only,
-            threads: self.threads.map_or_else(physical_cores, usize::from),
+            threads: self.threads.and_then(|n| n.0).unwrap_or_else(physical_cores),
         };
         let dir = self.access.checkpoint(&self.dir)?;
         let of_input = |err: &dyn std::fmt::Display| format!("{}: {err}", dir.display());

@@ -1,6 +1,7 @@
 //! Flags that let a model fit its device: which context and which KV cache are taken where nobody says.
 
 use clap::{Args, ValueEnum};
+use ggml_types::{kv, kv_by_name};
 
 use super::{CliError, flags};
 use crate::backend::Backend;
@@ -25,7 +26,7 @@ pub struct FitArgs {
     #[arg(long, value_name = "N", default_value_t = EngineOptions::DEFAULT_CTX, value_parser = positions)]
     fit_ctx: usize,
     /// KV cache types that --fit may choose, in this order; one alone is never changed
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = CODECS)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = CODECS, value_parser = codec)]
     fit_codecs: Vec<String>,
 }
 
@@ -34,6 +35,14 @@ enum How {
     On,
     Max,
     Off,
+}
+
+/// Reads the name of a codec of the KV cache.
+fn codec(name: &str) -> Result<String, String> {
+    match kv_by_name(name) {
+        Some(_) => Ok(name.to_owned()),
+        None => Err(format!("want some of {}", kv::names_with_notes())),
+    }
 }
 
 fn positions(text: &str) -> Result<usize, String> {

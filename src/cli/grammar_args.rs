@@ -1,11 +1,11 @@
 //! Flags that hold a text to a grammar, spelled as llama.cpp's users type them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
 
-use super::CliError;
+use super::{CliError, input};
 use crate::engine::{Engine, Grammar};
 
 /// What texts are allowed.
@@ -43,14 +43,11 @@ impl GrammarArgs {
     }
 
     fn given(&self) -> Result<Option<Given>, CliError> {
-        let read = |path: &Path| -> Result<String, CliError> {
-            std::fs::read_to_string(path).map_err(|err| format!("{}: {err}", path.display()).into())
-        };
         Ok(match self {
             Self { grammar: Some(text), .. } => Some(Given::Gbnf(text.clone())),
-            Self { grammar_file: Some(path), .. } => Some(Given::Gbnf(read(path)?)),
+            Self { grammar_file: Some(path), .. } => Some(Given::Gbnf(input::of_file(path)?)),
             Self { json_schema: Some(text), .. } => Some(Given::Schema(text.clone())),
-            Self { json_schema_file: Some(path), .. } => Some(Given::Schema(read(path)?)),
+            Self { json_schema_file: Some(path), .. } => Some(Given::Schema(input::of_file(path)?)),
             _ => None,
         })
     }

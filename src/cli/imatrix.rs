@@ -12,6 +12,7 @@ use super::hub_args::HubArgs;
 use super::model_args::FileArgs;
 use super::out_file::{Partial, go_on, is_free};
 use super::source::Source;
+use super::units::{Threads, threads};
 use super::{CliError, flags, report};
 use crate::engine::EngineOptions;
 use crate::eval::as_fed;
@@ -39,11 +40,11 @@ pub struct ImatrixArgs {
     #[command(flatten)]
     text: TextArgs,
     /// The file to make
-    #[arg(short, long, value_name = "OUT.gguf", default_value = "imatrix.gguf")]
+    #[arg(short, long, value_name = "OUT.gguf", default_value = "imatrix.gguf", alias = "output-file")]
     output: PathBuf,
     /// Threads [default: physical cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    threads: Option<Threads>,
     /// Replace the file where it is there already
     #[arg(long)]
     force: bool,
@@ -67,7 +68,7 @@ impl ImatrixArgs {
         tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));
         let n_ctx = self.text.n_ctx();
         let text = self.text.cut(&text, &tokenizer, tokenizer.n_vocab(), 1)?;
-        let options = EngineOptions { threads: self.threads.map(usize::from), ..EngineOptions::default() };
+        let options = EngineOptions { threads: self.threads.and_then(|n| n.0), ..EngineOptions::default() };
         let mut importance = Importance::new(&gguf, &options, n_ctx)?;
 
         let cancel = Arc::new(AtomicBool::new(false));

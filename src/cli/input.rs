@@ -5,23 +5,90 @@ use std::path::Path;
 
 use super::CliError;
 
-/// The text of `file`, or of stdin if no file is given. Nothing is stripped.
+/// What Windows puts at the beginning of text that is UTF-8. It is no part of the text.
+pub const BYTE_ORDER_MARK: char = '\u{feff}';
+
+/// The text of `file`, or of stdin if no file is given, without a byte order mark, its lines ended by `\n`.
+///
+/// # Errors
+/// As [`verbatim`].
+pub fn text(file: Option<&Path>, nothing_given: &'static str) -> Result<String, CliError> {
+    let (bytes, name) = read(file, nothing_given)?;
+    Ok(lines(&utf8(bytes, &name)?))
+}
+
+/// The text of `file`, or of stdin if no file is given, as it is: for what counts or scores its tokens. Says
+/// so where Windows wrote it.
 ///
 /// # Errors
 /// A file that cannot be read; text that is not UTF-8, with the place; `nothing_given` if there is no
 /// file and stdin is a terminal.
-pub fn text(file: Option<&Path>, nothing_given: &'static str) -> Result<String, CliError> {
-    let (bytes, name) = match file {
+pub fn verbatim(file: Option<&Path>, nothing_given: &'static str) -> Result<String, CliError> {
+    let (bytes, name) = read(file, nothing_given)?;
+    let text = utf8(bytes, &name)?;
+    let found = match (text.starts_with(BYTE_ORDER_MARK), text.contains("\r\n")) {
+        (true, true) => "begins with a byte order mark and has lines that end in CRLF",
+        (true, false) => "begins with a byte order mark",
+        (false, true) => "has lines that end in CRLF",
+        (false, false) => return Ok(text),
+    };
+    eprintln!("note: {name} {found}: it is taken as it is, and `sterna run` reads it without");
+    Ok(text)
+}
+
+/// The text of a file, as [`text`].
+///
+/// # Errors
+/// A file that cannot be read, or is not UTF-8.
+pub fn of_file(path: &Path) -> Result<String, CliError> {
+    text(Some(path), "")
+}
+
+/// Text without a byte order mark, its lines ended by `\n`.
+fn lines(text: &str) -> String {
+    text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text).replace("\r\n", "\n")
+}
+
+/// What is in a file or on stdin, and what it is called.
+fn read(file: Option<&Path>, nothing_given: &'static str) -> Result<(Vec<u8>, String), CliError> {
+    match file {
         Some(path) => {
             let bytes = std::fs::read(path).map_err(|err| format!("{}: {err}", path.display()))?;
-            (bytes, path.display().to_string())
+            Ok((bytes, path.display().to_string()))
         }
-        None if io::stdin().is_terminal() => return Err(nothing_given.into()),
+        None if io::stdin().is_terminal() => Err(nothing_given.into()),
         None => {
             let mut bytes = Vec::new();
             io::stdin().lock().read_to_end(&mut bytes).map_err(|err| format!("stdin: {err}"))?;
-            (bytes, "stdin".to_owned())
+            Ok((bytes, "stdin".to_owned()))
         }
-    };
-    Ok(String::from_utf8(bytes).map_err(|err| format!("{name} is not UTF-8 text: {}", err.utf8_error()))?)
+    }
+}
+
+fn utf8(bytes: Vec<u8>, name: &str) -> Result<String, CliError> {
+    String::from_utf8(bytes).map_err(|err| {
+        let is_utf16 = matches!(err.as_bytes(), [0xff, 0xfe, ..] | [0xfe, 0xff, ..]);
+        let what =
+            if is_utf16 { "it is UTF-16; save it as UTF-8".into() } else { err.utf8_error().to_string() };
+        format!("{name} is not UTF-8 text: {what}").into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_no_text_and_crlf_ends_a_line() {
+        assert_eq!(lines("\u{feff}a\r\nb\r\n"), "a\nb\n");
+        // Only at the beginning, and only together.
+        assert_eq!(lines("a\u{feff}\rb\n\r"), "a\u{feff}\rb\n\r");
+    }
+
+    #[test]
+    fn what_is_no_utf_8_is_said_to_be_so() {
+        let said = |bytes: &[u8]| utf8(bytes.to_vec(), "x").unwrap_err().to_string();
+        assert!(said(b"\xff\xfea\0").contains("UTF-16; save it as UTF-8"));
+        assert!(said(b"a\xffb").contains("invalid utf-8 sequence of 1 bytes from index 1"));
+    }
 }

@@ -35,6 +35,9 @@ pub struct InspectArgs {
     /// GGUF file or its address, or any part of a split one [default: the demo model in this program]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
+    /// The same as a flag
+    #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
+    model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubArgs,
     /// Write JSON
@@ -74,11 +77,16 @@ impl InspectArgs {
     /// What the model is called, and the model. Of one that is not here, only the descriptions are got.
     fn model(&self) -> Result<(String, Gguf), CliError> {
         let options = OpenOptions { dialect: self.dialect, ..OpenOptions::default() };
-        if let Some((name, headers)) = self.hub.headers(self.file.as_deref())? {
+        let file = self.file.as_deref().or(self.model.as_deref());
+        if let Some((name, headers)) = self.hub.headers(file)? {
             return Ok((name, Gguf::from_headers(&headers, options)?));
         }
-        let source = Source::choose(self.file.as_deref(), &self.hub, "FILE")?;
-        Ok((source.name(), source.open(options)?))
+        let source = Source::choose(file, &self.hub, "FILE")?;
+        let gguf = match source.open(options) {
+            Err(error) if error.is_incomplete() => source.open_header(options)?,
+            opened => opened?,
+        };
+        Ok((source.name(), gguf))
     }
 
     fn as_text(&self, gguf: &Gguf, name: &str, out: &mut impl Write) -> io::Result<()> {

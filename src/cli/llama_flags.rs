@@ -1,15 +1,23 @@
 //! Flags that llama.cpp's programs have and their users type: those that ask for what is done anyway are
-//! taken, the others are refused, each with the way out.
+//! taken, the others are refused, each with the way out. No help shows them.
+//!
+//! `common.rs` has the flags of all programs, `programs.rs` those of each, `environment.rs` the variables
+//! that stand for flags. A subcommand gets those of its program that it does not have itself.
 
-use std::fmt;
-use std::marker::PhantomData;
+mod common;
+mod environment;
+mod programs;
+
+use std::collections::BTreeSet;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Command, Error};
 
-/// A flag that a subcommand does not have, and its help does not show.
-pub struct Flag {
+pub use environment::Environment;
+
+/// A flag that a subcommand does not have.
+struct Flag {
     /// Long names without dashes. Messages have the first.
     names: &'static [&'static str],
     short: Option<char>,
@@ -17,162 +25,48 @@ pub struct Flag {
     verdict: Verdict,
 }
 
-/// Whether a value follows a flag.
+/// How many values follow a flag.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Value {
-    /// No.
+enum Value {
     None,
     /// One, or none.
     Maybe,
-    /// Yes.
     One,
+    Two,
 }
 
+#[derive(Clone, Copy)]
 enum Verdict {
     Taken,
     /// What to do instead.
     Refused(&'static str),
-    /// The same by the value; `None` if it is taken.
+    /// The same by the value, which is empty where none follows; `None` if it is taken.
     By(fn(&str) -> Option<&'static str>),
 }
 
-/// A flag that is taken.
-pub const fn taken(names: &'static [&'static str]) -> Flag {
-    Flag { names, short: None, value: Value::None, verdict: Verdict::Taken }
+const fn flag(names: &'static [&'static str], value: Value, verdict: Verdict) -> Flag {
+    Flag { names, short: None, value, verdict }
+}
+
+/// A flag without a value that is taken.
+const fn taken(names: &'static [&'static str]) -> Flag {
+    flag(names, Value::None, Verdict::Taken)
 }
 
 /// A flag that is refused, with what to do instead.
-pub const fn refused(names: &'static [&'static str], value: Value, instead: &'static str) -> Flag {
-    Flag { names, short: None, value, verdict: Verdict::Refused(instead) }
+const fn refused(names: &'static [&'static str], value: Value, instead: &'static str) -> Flag {
+    flag(names, value, Verdict::Refused(instead))
 }
 
 const fn by(names: &'static [&'static str], value: Value, judge: fn(&str) -> Option<&'static str>) -> Flag {
-    Flag { names, short: None, value, verdict: Verdict::By(judge) }
+    flag(names, value, Verdict::By(judge))
 }
-
-// Ways out that several flags share.
-const TEXT: &str = "models read text alone";
-const DOWNLOAD: &str = "-m takes addresses of the Hugging Face hub; of elsewhere, download the file";
-const WHOLE: &str = "a model runs on one backend whole; --backend names it";
-const POSITIONS: &str = "the file says how positions are encoded; write it there";
-const SAMPLERS: &str = "there are --temp, --top-k, --top-p, --min-p, --typical and penalties";
-/// Of a text that is to be longer than its context.
-pub const LONGER: &str = "a text ends where its context does; -c makes it longer";
-const SILENCE: &str = "the log is on stderr; 2>/dev/null leaves it out";
-
-fn unless_zero(n: &str) -> Option<&'static str> {
-    (n.parse::<f64>() != Ok(0.0)).then_some(SAMPLERS)
-}
-
-/// Flags of every program that loads a model.
-#[derive(Clone, Debug)]
-pub struct OfModels;
-
-/// Flags that choose how tokens are picked.
-#[derive(Clone, Debug)]
-pub struct OfSampling;
-
-/// Flags of llama-cli where it continues a text.
-#[derive(Clone, Debug)]
-pub struct OfRun;
-
-/// Flags of llama-cli where it talks.
-#[derive(Clone, Debug)]
-pub struct OfChat;
-
-/// The flags of a kind of program.
-pub trait List: Clone + fmt::Debug + Send + Sync + 'static {
-    /// None of them is one of ours.
-    const FLAGS: &'static [Flag];
-}
-
-impl List for OfModels {
-    const FLAGS: &'static [Flag] = &[
-        Flag { names: &["flash-attn"], short: None, value: Value::Maybe, verdict: Verdict::Taken },
-        taken(&["no-warmup"]),
-        taken(&["warmup"]),
-        refused(&["threads-batch"], Value::One, "-t sets the threads of prompts, too"),
-        refused(&["numa"], Value::One, "numactl places a program"),
-        refused(&["main-gpu"], Value::One, "--device names the card"),
-        refused(&["no-kv-offload"], Value::None, WHOLE),
-        refused(&["lora"], Value::One, "merge the adapter into the model's file"),
-        refused(&["control-vector"], Value::One, "steering vectors are not there"),
-        refused(&["model-draft"], Value::One, "there is no speculative decoding"),
-        refused(&["mmproj"], Value::One, TEXT),
-        refused(&["model-url"], Value::One, DOWNLOAD),
-        refused(&["rope-scaling"], Value::One, POSITIONS),
-        refused(&["rope-freq-base"], Value::One, POSITIONS),
-        refused(&["rope-freq-scale"], Value::One, POSITIONS),
-        refused(&["yarn-orig-ctx"], Value::One, POSITIONS),
-        refused(&["override-kv"], Value::One, "write it into the file, with gguf-py's gguf_set_metadata"),
-        refused(&["log-disable"], Value::None, SILENCE),
-    ];
-}
-
-impl List for OfSampling {
-    const FLAGS: &'static [Flag] = &[
-        by(&["mirostat"], Value::One, unless_zero),
-        by(&["dry-multiplier"], Value::One, unless_zero),
-        by(&["xtc-probability"], Value::One, unless_zero),
-        by(&["dynatemp-range"], Value::One, unless_zero),
-        refused(&["top-nsigma", "top-n-sigma"], Value::One, SAMPLERS),
-        refused(&["samplers"], Value::One, SAMPLERS),
-        refused(&["sampling-seq", "sampler-seq"], Value::One, SAMPLERS),
-    ];
-}
-
-/// What llama-cli has whether it talks or not.
-macro_rules! of_llama_cli {
-    ($($flag:expr),* $(,)?) => {
-        &[
-            taken(&["jinja"]),
-            taken(&["simple-io"]),
-            taken(&["no-context-shift"]),
-            taken(&["no-display-prompt"]),
-            refused(&["context-shift"], Value::None, LONGER),
-            refused(&["keep"], Value::One, LONGER),
-            refused(&["color"], Value::Maybe, "leave it out: a model's text has one colour"),
-            refused(&["multiline-input"], Value::None, "a line that ends in \\ goes on in the next one"),
-            $($flag),*
-        ]
-    };
-}
-
-const TALK: &str = "`sterna chat` talks";
-const PIPED: &str = "pipe the message into `sterna chat`, which ends with its input";
-
-impl List for OfRun {
-    const FLAGS: &'static [Flag] = of_llama_cli![
-        Flag { names: &["escape"], short: Some('e'), value: Value::None, verdict: Verdict::Taken },
-        taken(&["no-conversation"]),
-        refused(&["conversation"], Value::None, TALK),
-        refused(&["single-turn"], Value::None, PIPED),
-        refused(&["system-prompt"], Value::One, TALK),
-        refused(&["chat-template"], Value::One, TALK),
-        Flag {
-            names: &["interactive"],
-            short: Some('i'),
-            value: Value::None,
-            verdict: Verdict::Refused(TALK)
-        },
-    ];
-}
-
-impl List for OfChat {
-    const FLAGS: &'static [Flag] = of_llama_cli![
-        taken(&["conversation"]),
-        Flag { names: &["interactive"], short: Some('i'), value: Value::None, verdict: Verdict::Taken },
-        refused(&["no-conversation"], Value::None, "`sterna run` continues a text"),
-        refused(&["single-turn"], Value::None, PIPED),
-        refused(&["system-prompt-file"], Value::One, "-sys \"$(cat FILE)\" gives the text"),
-    ];
-}
-
-/// The flags of a list. It holds nothing: what was typed is judged while it is read.
-#[derive(Clone, Debug)]
-pub struct Others<L>(PhantomData<L>);
 
 impl Flag {
+    const fn short(self, short: char) -> Self {
+        Self { short: Some(short), ..self }
+    }
+
     fn id(&self) -> &'static str {
         self.names[0]
     }
@@ -183,7 +77,8 @@ impl Flag {
         match self.value {
             Value::None => arg.action(ArgAction::SetTrue),
             Value::Maybe => arg.num_args(0..=1),
-            Value::One => arg.num_args(1).allow_negative_numbers(true),
+            Value::One => arg.num_args(1).allow_hyphen_values(true),
+            Value::Two => arg.num_args(2).allow_negative_numbers(true),
         }
     }
 
@@ -195,48 +90,90 @@ impl Flag {
         match self.verdict {
             Verdict::Taken => None,
             Verdict::Refused(instead) => Some(instead),
-            Verdict::By(judge) => judge(matches.get_one::<String>(self.id())?),
+            Verdict::By(judge) => judge(matches.get_one::<String>(self.id()).map_or("", |value| value)),
         }
     }
 }
 
-impl<L: List> Args for Others<L> {
-    fn augment_args(command: Command) -> Command {
-        command.args(L::FLAGS.iter().map(Flag::arg))
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
+/// The lists of the program that a subcommand stands for. Of two flags of one name the first counts.
+fn lists(subcommand: &str) -> &'static [&'static [Flag]] {
+    use programs::*;
+    match subcommand {
+        "run" => &[RUN, TALK, common::FLAGS],
+        "chat" => &[CHAT, TALK, SPECULATION, common::FLAGS],
+        "serve" => &[SERVE, SPECULATION, common::FLAGS],
+        "perplexity" => &[PERPLEXITY, common::FLAGS],
+        "imatrix" => &[IMATRIX, common::FLAGS],
+        "bench" => &[BENCH, common::FLAGS],
+        "batched-bench" => &[BATCHED_BENCH, common::FLAGS],
+        "tokenize" | "logits" | "kv-report" | "plan" => &[common::FLAGS],
+        "quantize" => &[QUANTIZE],
+        "split" | "merge" => &[SPLIT],
+        _ => &[],
     }
 }
 
-impl<L: List> FromArgMatches for Others<L> {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        match L::FLAGS.iter().find_map(|flag| Some((flag.id(), flag.judge(matches)?))) {
-            Some((name, instead)) => {
-                Err(Error::raw(ErrorKind::InvalidValue, format!("--{name} is not supported: {instead}")))
-            }
-            None => Ok(Self(PhantomData)),
+/// The flags of a subcommand's program that it does not have itself.
+fn lacking(command: &Command) -> Vec<&'static Flag> {
+    let mut names: BTreeSet<String> = command.get_arguments().flat_map(long_names).collect();
+    let flags = lists(command.get_name()).iter().flat_map(|list| list.iter());
+    let mut lacking = Vec::new();
+    for flag in flags {
+        if flag.names.iter().all(|name| !names.contains(*name)) {
+            names.extend(flag.names.iter().map(|name| (*name).to_owned()));
+            lacking.push(flag);
         }
     }
+    lacking
+}
 
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
+/// The long names of a flag, hidden ones included.
+fn long_names(arg: &Arg) -> Vec<String> {
+    let aliases = arg.get_all_aliases().unwrap_or_default().into_iter();
+    arg.get_long().into_iter().chain(aliases).map(str::to_owned).collect()
+}
+
+/// The command line with llama.cpp's flags.
+pub fn added(command: Command) -> Command {
+    command.mut_subcommands(|command| {
+        // A letter that is ours stays ours: -p of bench is no prompt.
+        let letters: Vec<char> = command.get_arguments().filter_map(Arg::get_short).collect();
+        let is_free = |flag: &Flag| flag.short.is_none_or(|short| !letters.contains(&short));
+        let arg = |flag: &Flag| if is_free(flag) { flag.arg() } else { flag.arg().short(None) };
+        let flags: Vec<Arg> = lacking(&command).into_iter().map(arg).collect();
+        command.args(flags)
+    })
+}
+
+/// What was typed, judged.
+///
+/// # Errors
+/// The first flag that asks for something that is not there, with what to do instead.
+pub fn judge(command: &Command, matches: &ArgMatches) -> Result<(), Error> {
+    let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
+    let Some(command) = command.find_subcommand(name) else { return Ok(()) };
+    match lacking(command).into_iter().find_map(|flag| Some((flag.id(), flag.judge(matches)?))) {
+        Some((name, instead)) => {
+            Err(Error::raw(ErrorKind::InvalidValue, format!("--{name} is not supported: {instead}\n")))
+        }
+        None => Ok(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::{CommandFactory, Parser};
-
-    use super::super::Cli;
     use super::super::args::normalise;
+    use super::super::{command, parse};
 
     /// What a command line comes to: nothing, or the message.
     fn parsed(line: &str) -> Result<(), String> {
         let args = normalise(line.split_whitespace().map(Into::into));
-        Cli::try_parse_from(args).map(drop).map_err(|err| err.to_string())
+        parse(args).map(drop).map_err(|err| err.to_string())
+    }
+
+    /// Whether this build has the subcommand.
+    fn is_built(line: &str) -> bool {
+        cfg!(feature = "serve") || !line.starts_with("sterna serve")
     }
 
     #[test]
@@ -245,7 +182,7 @@ mod tests {
             "sterna run -m model.gguf -p Hello -n 32 -ngl 99 -fa on -c 4096 -no-cnv --no-warmup",
             "sterna run -fa -ngl all --jinja -e --no-display-prompt --mirostat 0",
             "sterna chat -cnv -fa 1 -ngl -1 --interactive --xtc-probability 0.0",
-            "sterna bench -ngl 9999 -fa 1 -mmp 1 -p 512 -n 128",
+            "sterna bench -ngl 9999 -fa 1 -mmp 1 -p 512 -n 128 -nkvo 0 -embd 0",
             "sterna bench -mmp 0",
             "sterna chat --mlock",
             "sterna tokenize --no-mmap Hello",
@@ -255,24 +192,58 @@ mod tests {
             "sterna tokenize -hf=a/b Hello",
             "sterna run --backend cuda -ngl 20 --stream-slots 3",
             "sterna run -ot exps=CPU -cmoe -ncmoe 3 -lm mmap+mlock",
-        ] {
+            "sterna serve --jinja -cb -ngl 99 -fa on --no-context-shift",
+            "sterna inspect -m model.gguf",
+            "sterna tokenize -m model.gguf -p Hello --no-parse-special",
+            "sterna run --stop --- -r -",
+            "sterna run -t -1 --top-p -0.1 --repeat-penalty -1",
+            "sterna quantize in.gguf out.gguf Q4_K_M 4",
+        ]
+        .into_iter()
+        .filter(|line| is_built(line))
+        {
             assert_eq!(parsed(line), Ok(()), "{line}");
         }
-        for (line, flag, way) in [
+        let refused = [
             ("sterna run -cnv", "--conversation", "sterna chat"),
             ("sterna run -mu https://a.co/x.gguf", "--model-url", "-m"),
             ("sterna chat -no-cnv", "--no-conversation", "sterna run"),
             ("sterna chat --mirostat 2", "--mirostat", "--top-p"),
-        ] {
+            ("sterna serve --embeddings", "--embedding", "generates text"),
+            ("sterna serve --no-webui", "--no-ui", "page"),
+            ("sterna serve -nocb", "--no-cont-batching", "steps"),
+            ("sterna run -lv 1", "--verbosity", "-v"),
+            ("sterna run --prio 2", "--prio", "nice"),
+            ("sterna run --no-perf", "--no-perf", "2>/dev/null"),
+            ("sterna run --override-kv a=int:3", "--override-kv", "sterna edit"),
+            ("sterna run --rope-scaling yarn", "--rope-scaling", "A.rope.scaling.type=yarn"),
+            ("sterna bench -nkvo 1", "--no-kv-offload", "--backend"),
+            ("sterna perplexity -f a.txt --temp 1", "--temp", "generates no text"),
+        ];
+        for (line, flag, way) in refused.into_iter().filter(|(line, ..)| is_built(line)) {
             let message = parsed(line).unwrap_err();
             let wanted = format!("error: {flag} is not supported: ");
             assert!(message.starts_with(&wanted) && message.contains(way), "{line}: {message}");
         }
     }
 
+    #[test]
+    fn numbers_below_their_range_are_said_to_be_so() {
+        let lines = [
+            ("sterna run -c -1", "'-1' for '--ctx-size <N>': want a whole number from 0 on"),
+            ("sterna run -t -2", "'-2' for '--threads <N>': want 1 to 1024, or -1"),
+            ("sterna run -b -1", "'-1' for '--batch-size <N>'"),
+            ("sterna serve -np -3", "'-3' for '--parallel <N>': -3 is not in 1..=1024"),
+        ];
+        for (line, want) in lines.into_iter().filter(|(line, _)| is_built(line)) {
+            let message = parsed(line).unwrap_err();
+            assert!(message.contains(want), "{line}: {message}");
+        }
+    }
+
     /// No flag has two meanings: clap checks names within a subcommand.
     #[test]
     fn none_is_a_flag_of_ours() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 }

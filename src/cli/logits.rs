@@ -9,7 +9,7 @@ use clap::Args;
 use super::model_args::ModelArgs;
 use super::npy::NpyWriter;
 use super::out_file::{Partial, go_on};
-use super::{CliError, report};
+use super::{CliError, input, report};
 use crate::engine::{EngineOptions, Session};
 
 /// Rows whose logits are held at a time.
@@ -82,7 +82,7 @@ fn feed(
 }
 
 fn read_sequences(path: &Path) -> Result<Vec<Vec<u32>>, CliError> {
-    let text = std::fs::read_to_string(path).map_err(|err| format!("{}: {err}", path.display()))?;
+    let text = input::of_file(path)?;
     let mut sequences = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let words = line.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());

@@ -52,10 +52,13 @@ mod tokenize;
 mod trust;
 mod units;
 
+use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use llama_flags::Environment;
 
 /// Runs ternary language models from GGUF files.
 #[derive(Parser)]
@@ -124,18 +127,44 @@ impl Interrupted {
     pub const EXIT_CODE: u8 = 130;
 }
 
+/// The command line: our flags and llama.cpp's. A value below zero is one, so that a flag can say its range.
+pub fn command() -> clap::Command {
+    let may_be_negative = |arg: Arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    let ours = Cli::command().mut_subcommands(|command| command.mut_args(may_be_negative));
+    llama_flags::added(ours)
+}
+
+/// Reads arguments that [`args::normalise`] has been over.
+///
+/// # Errors
+/// What is wrong with them, as clap says it, or what there is instead of a flag of llama.cpp's; help that was
+/// asked for.
+pub fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let matches = command().try_get_matches_from(args)?;
+    llama_flags::judge(&Cli::command(), &matches)?;
+    Cli::from_arg_matches(&matches)
+}
+
 /// Parses the command line, runs the subcommand, and turns an error into one message and exit code 1.
 ///
 /// A reader that closed our stdout (`head`) has read enough: that is not an error.
 pub fn main() -> ExitCode {
     let args = args::normalise(std::env::args_os());
-    #[cfg(feature = "serve")]
-    let args = serve::with_environment(args, |name| std::env::var_os(name));
-    let ended = match Cli::try_parse_from(args) {
+    let env = Environment::read(&Cli::command(), args, |name| std::env::var_os(name));
+    env.ignored.iter().for_each(|said| eprintln!("note: {said}"));
+    let ended = match parse(env.args) {
         Ok(cli) => run(cli.command),
         // Help, too, which may meet a full disk.
         Err(told) => match told.print() {
-            Ok(()) => return ExitCode::from(told.exit_code() as u8),
+            Ok(()) => {
+                if told.exit_code() != 0 && !env.counted.is_empty() {
+                    eprintln!("note: the environment counts, too: {}", env.counted.join(", "));
+                }
+                return ExitCode::from(told.exit_code() as u8);
+            }
             Err(err) => Err(err.into()),
         },
     };

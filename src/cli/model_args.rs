@@ -9,8 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::fit_args::FitArgs;
 use super::hub_args::HubArgs;
-use super::llama_flags::{OfModels, Others};
 use super::source::Source;
+use super::units::{Threads, count, threads};
 use super::{CliError, flags, trust};
 use crate::backend::{Backend, BackendError, DeviceOptions, Opened, Plan, REGISTRY};
 use crate::engine::{self, ACT_TYPES, Engine, EngineOptions, Error, HEAD_TYPES};
@@ -23,8 +23,8 @@ pub struct ModelArgs {
     #[command(flatten)]
     load: LoadArgs,
     /// Threads [default: physical cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    threads: Option<Threads>,
 }
 
 /// The same without the number of threads.
@@ -46,7 +46,8 @@ pub struct LoadArgs {
     #[arg(long)]
     pub no_self_test: bool,
     /// Most tokens of one prefill step
-    #[arg(short, long, value_name = "N", default_value_t = 512, visible_alias = "ubatch-size")]
+    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = count)]
+    #[arg(visible_alias = "ubatch-size")]
     pub batch_size: usize,
     /// Type of the output head
     #[arg(long, value_name = "TYPE", default_value = HEAD_TYPES[0], help = head_types())]
@@ -60,8 +61,6 @@ pub struct LoadArgs {
     /// What the file does not say.
     #[command(flatten)]
     pub file: FileArgs,
-    #[command(flatten)]
-    others: Others<OfModels>,
 }
 
 /// What is chosen of a backend.
@@ -172,7 +171,7 @@ impl DeviceArgs {
 #[derive(Args, Clone, Debug)]
 pub struct ContextArgs {
     /// Positions of the context; 0 takes the trained one, at most 4096
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = count)]
     pub ctx_size: usize,
     /// What is chosen where it is left out.
     #[command(flatten)]
@@ -199,10 +198,12 @@ pub struct CacheArgs {
     #[arg(long, value_name = "TYPE")]
     pub cache_type_v: Option<String>,
     /// First positions that are kept as f16
-    #[arg(long, value_name = "N", help = window("First", KvWindow::DEFAULT_SINKS))]
+    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(help = window("First", KvWindow::DEFAULT_SINKS))]
     pub kv_sinks: Option<usize>,
     /// Newest positions that are kept as f16
-    #[arg(long, value_name = "N", help = window("Newest", KvWindow::DEFAULT_NEWEST))]
+    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(help = window("Newest", KvWindow::DEFAULT_NEWEST))]
     pub kv_window: Option<usize>,
     /// Keep all positions in layers that see a sliding window, too: more memory, and no text is computed
     /// again after a cut
@@ -332,7 +333,7 @@ impl ModelArgs {
 
     /// The options as the engine takes them, for sessions of `n_ctx` positions.
     pub fn options(&self, n_ctx: Option<usize>) -> EngineOptions {
-        self.load.options(n_ctx, self.threads.map(usize::from))
+        self.load.options(n_ctx, self.threads.and_then(|n| n.0))
     }
 
     /// Loads the model, with a progress bar where stderr is a terminal, and says what it warns of.
@@ -376,8 +377,8 @@ impl LoadArgs {
 
     /// The backend, where other flags say what --backend leaves open: no layers on a card are all of them on
     /// the processor, and some of them want a card that layers can be streamed to; what stays in memory is
-    /// the processor's. Matrices of the host, and a file that is always mapped, are so on the fastest device
-    /// that there is, and mean nothing to some.
+    /// the processor's. Matrices of the host, slots of streams, and a file that is always mapped, are so on
+    /// the fastest device that there is, and mean nothing to some.
     fn backend(&self) -> &str {
         let n_layers = self.device.gpu_layers.as_deref().and_then(|n| n.parse().ok());
         let fastest = || {
@@ -389,7 +390,13 @@ impl LoadArgs {
             ("auto", Some(0)) => "cpu",
             ("auto", Some(1..99)) => "cuda",
             ("auto", _) if self.device.resident_layers.is_some() => "cpu",
-            ("auto", _) if self.file.is_always_mapped() || self.device.overrides().is_some() => fastest(),
+            ("auto", _)
+                if self.file.is_always_mapped()
+                    || self.device.overrides().is_some()
+                    || self.device.stream_slots.is_some() =>
+            {
+                fastest()
+            }
             (backend, _) => backend,
         }
     }

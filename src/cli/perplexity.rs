@@ -28,6 +28,8 @@ use crate::eval::{Chunks, OUTPUTS};
 /// Special tokens that are spelled out in the text, `<|endoftext|>` between documents for example, are text
 /// as any other, unless --special says otherwise.
 ///
+/// The text is scored as it is; a byte order mark and CRLF in it are tokens, and a note says so.
+///
 /// --save-logits keeps the log-probabilities, and --kl-base compares with what was kept.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:

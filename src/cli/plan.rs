@@ -11,8 +11,7 @@ use ggml_types::{kv, kv_by_name};
 use super::CliError;
 use super::fit_args::{both, wish};
 use super::model_args::LoadArgs;
-use super::source::Source;
-use super::units::memory_size;
+use super::units::{count, memory_size};
 use crate::backend::{
     self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, Opened, REGISTRY,
 };
@@ -40,6 +39,7 @@ pub struct PlanArgs {
     load: LoadArgs,
     /// Positions of the context [default: the trained one, at most 4096]
     #[arg(short, long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(value_parser = count)]
     ctx_size: usize,
     /// Sequences that run at a time (also -np)
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -155,11 +155,7 @@ impl PlanArgs {
             return Ok((name, Gguf::from_headers(&headers, open)?));
         }
         let source = self.load.source()?;
-        let gguf = match &source {
-            Source::File(path) => Gguf::open_header(path, open),
-            Source::Demo(_) => source.open(open),
-        };
-        Ok((source.name(), gguf?))
+        Ok((source.name(), source.open_header(open)?))
     }
 
     /// What is planned for: a card on paper, the backend that was named, or the first that can run the model.

@@ -12,6 +12,7 @@ use super::CliError;
 use super::hub_args::AccessArgs;
 use super::model_args::dialect;
 use super::out_file::OutFile;
+use super::units::{Threads, threads};
 use crate::backend::physical_cores;
 use crate::gguf::{Gguf, OpenOptions, type_id, type_named};
 use crate::quantize::{Imatrix, Override, QuantizeError, QuantizeOptions, Quantizer, Recipe, TensorReport};
@@ -35,7 +36,7 @@ use crate::quantize::{Imatrix, Override, QuantizeError, QuantizeOptions, Quantiz
 ///
 /// stdout gets a line a tensor: the error is the root of the sum of squared differences over that of squares.
 #[derive(Args, Debug)]
-#[command(override_usage = "sterna quantize [OPTIONS] <IN.gguf> <OUT.gguf> <TYPE>
+#[command(override_usage = "sterna quantize [OPTIONS] <IN.gguf> <OUT.gguf> <TYPE> [THREADS]
        sterna quantize [OPTIONS] --type <TYPE> <IN.gguf> <OUT.gguf>
        sterna quantize --dry-run [OPTIONS] --type <TYPE> <IN.gguf>")]
 #[command(after_help = "Examples:
@@ -53,6 +54,9 @@ pub struct QuantizeArgs {
     out: Option<PathBuf>,
     #[command(flatten)]
     ty: TypeArgs,
+    /// Threads, as llama-quantize has them
+    #[arg(value_name = "THREADS", value_parser = threads, hide = true, conflicts_with = "threads")]
+    n_threads: Option<Threads>,
     /// Type of the embedding and the output head
     #[arg(long, value_name = "TYPE", value_parser = type_parser())]
     #[arg(ignore_case = true, hide_possible_values = true)]
@@ -87,8 +91,8 @@ pub struct QuantizeArgs {
     #[arg(long)]
     allow_requantize: bool,
     /// Threads [default: physical cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    threads: Option<Threads>,
     /// Replace the file where it is there already
     #[arg(long)]
     force: bool,
@@ -158,7 +162,7 @@ impl QuantizeArgs {
             absmean: self.absmean,
             requantize: self.allow_requantize,
             imatrix: self.imatrix.as_ref().map(read).transpose()?,
-            threads: self.threads.map_or_else(physical_cores, usize::from),
+            threads: self.threads.or(self.n_threads).and_then(|n| n.0).unwrap_or_else(physical_cores),
             ..QuantizeOptions::new(recipe)
         })
     }

@@ -8,7 +8,6 @@ use clap::Args;
 
 use super::args::unescape;
 use super::grammar_args::GrammarArgs;
-use super::llama_flags::{OfRun, Others};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::prompt_cache::{PromptCacheArgs, keep};
 use super::sampling_args::SamplingArgs;
@@ -21,8 +20,9 @@ use crate::tokenizer::Special;
 /// Turns a prompt into text.
 ///
 /// The text goes to stdout and nothing else does; timings go to stderr. The prompt is -p, -f or stdin, and
-/// special tokens that are spelled out in it are parsed. One newline at the end of a file or of stdin is
-/// dropped. The demo model needs no prompt: it tells a story by itself.
+/// special tokens that are spelled out in it are parsed. In a file or on stdin CRLF is a newline, and a byte
+/// order mark and one newline at the end are dropped. The demo model needs no prompt: it tells a story by
+/// itself.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna run
@@ -62,6 +62,7 @@ pub struct RunArgs {
     parallel: u16,
     /// Stop before this text, which may spell a control token; it is not shown (repeatable)
     #[arg(short = 'r', long, value_name = "TEXT", visible_alias = "reverse-prompt")]
+    #[arg(allow_hyphen_values = true)]
     stop: Vec<String>,
     /// Go on where the model would end its text
     #[arg(long)]
@@ -75,8 +76,6 @@ pub struct RunArgs {
     /// Also say what was loaded and what it takes, and at the end how large the KV cache is
     #[arg(short, long)]
     verbose: bool,
-    #[command(flatten)]
-    others: Others<OfRun>,
 }
 
 impl RunArgs {

@@ -3,7 +3,6 @@
 use clap::Args;
 
 use super::CliError;
-use super::llama_flags::{OfSampling, Others};
 use crate::engine::{Engine, SamplerOptions, recommended};
 
 /// How each token is picked.
@@ -25,7 +24,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "P")]
     pub min_p: Option<f32>,
     /// Locally typical sampling up to this probability; 1 keeps all
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, alias = "typical-p")]
     pub typical: f32,
     /// Divide the logits of recent tokens; 1 does nothing [default: 1]
     #[arg(long, value_name = "X")]
@@ -45,8 +44,6 @@ pub struct SamplingArgs {
     /// Add to the logit of a token: 15043+1.5, 15043-1, 15043-inf (repeatable; also -l)
     #[arg(short, long, value_name = "TOKEN(+/-)BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
     pub logit_bias: Vec<(u32, f32)>,
-    #[command(flatten)]
-    others: Others<OfSampling>,
 }
 
 impl SamplingArgs {
@@ -54,12 +51,16 @@ impl SamplingArgs {
     /// Names what the file recommends and this program does not support.
     ///
     /// # Errors
-    /// As [`Engine::sampler_options`].
+    /// As [`Engine::sampler_options`]; a token beyond the vocabulary.
     pub fn options(&self, engine: &Engine) -> Result<SamplerOptions, CliError> {
         for key in SamplerOptions::not_followed(engine.gguf().metadata()) {
             eprintln!("note: the file recommends a sampler that is not supported here ({key})");
         }
         let file = engine.sampler_options()?;
+        let n_vocab = engine.hyper().n_vocab;
+        if let Some((token, _)) = self.logit_bias.iter().find(|(token, _)| *token as usize >= n_vocab) {
+            return Err(format!("--logit-bias: token {token} is none of the model's {n_vocab}").into());
+        }
         Ok(SamplerOptions {
             temperature: self.temp.unwrap_or(file.temperature),
             top_k: self.top_k.map_or(file.top_k, recommended::top_k),

@@ -1,6 +1,5 @@
 //! `sterna serve`: a model behind HTTP.
 
-use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,13 +10,12 @@ use clap::{Args, ValueEnum};
 use super::chat::template_source;
 use super::ctrl_c::on_ctrl_c;
 use super::fit_args::FitArgs;
-use super::llama_flags::{Flag, LONGER, List, Others, Value, refused, taken};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::models_args::ModelFile;
 use super::models_args::ModelsArgs;
 use super::sampling_args::SamplingArgs;
 use super::source::Source;
-use super::{CliError, Interrupted, flags};
+use super::{CliError, Interrupted, flags, input};
 use crate::engine::EngineOptions;
 use crate::serve::{
     GrpcOptions, KvTransferOptions, Loaded, LocalPage, ModelSource, Opened, ServeOptions, Server, TlsFiles,
@@ -148,35 +146,9 @@ pub struct ServeArgs {
     /// How the log is written
     #[arg(long, value_name = "HOW", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
-    #[command(flatten)]
-    others: Others<OfServer>,
     /// Also log what is of use when something is wrong
     #[arg(short, long)]
     verbose: bool,
-}
-
-/// Flags of llama-server that this one does not have.
-#[derive(Clone, Debug)]
-struct OfServer;
-
-impl List for OfServer {
-    const FLAGS: &'static [Flag] = &[
-        taken(&["jinja"]),
-        taken(&["kv-unified", "cont-batching"]),
-        taken(&["cache-prompt"]),
-        taken(&["props"]),
-        taken(&["no-context-shift"]),
-        refused(&["no-cont-batching"], Value::None, "requests always share steps"),
-        refused(&["context-shift"], Value::None, LONGER),
-        refused(&["embedding", "embeddings"], Value::None, "this server generates text"),
-        refused(&["reranking", "rerank"], Value::None, "this server generates text"),
-        refused(&["api-prefix"], Value::One, "let a proxy take the prefix off"),
-        refused(
-            &["no-ui", "no-webui"],
-            Value::None,
-            "the page cannot be switched off; a proxy can leave it out",
-        ),
-    ];
 }
 
 /// Rows of a step whose logits are kept at least.
@@ -189,92 +161,6 @@ enum LogFormat {
     Text,
     /// A JSON object a line.
     Json,
-}
-
-/// Environment variables of llama-server, and the flags that they stand for.
-const ENVIRONMENT: &[(&str, &str)] = &[
-    ("LLAMA_ARG_MODEL", "--model"),
-    ("LLAMA_ARG_ALIAS", "--alias"),
-    ("LLAMA_ARG_HOST", "--host"),
-    ("LLAMA_ARG_PORT", "--port"),
-    ("LLAMA_API_KEY", "--api-key"),
-    ("LLAMA_ARG_SSL_KEY_FILE", "--ssl-key-file"),
-    ("LLAMA_ARG_SSL_CERT_FILE", "--ssl-cert-file"),
-    ("LLAMA_ARG_CTX_SIZE", "--ctx-size"),
-    ("LLAMA_ARG_N_PARALLEL", "--parallel"),
-    ("LLAMA_ARG_N_PREDICT", "--n-predict"),
-    ("LLAMA_ARG_BATCH", "--batch-size"),
-    ("LLAMA_ARG_UBATCH", "--batch-size"),
-    ("LLAMA_ARG_THREADS", "--threads"),
-    ("LLAMA_ARG_CACHE_TYPE_K", "--cache-type-k"),
-    ("LLAMA_ARG_CACHE_TYPE_V", "--cache-type-v"),
-    ("LLAMA_ARG_CHAT_TEMPLATE", "--chat-template"),
-    ("LLAMA_ARG_CHAT_TEMPLATE_FILE", "--chat-template"),
-    ("LLAMA_ARG_DEVICE", "--device"),
-    ("LLAMA_ARG_SPLIT_MODE", "--split-mode"),
-    ("LLAMA_ARG_TENSOR_SPLIT", "--tensor-split"),
-    ("LLAMA_ARG_TIMEOUT", "--timeout"),
-    ("LLAMA_ARG_CORS_ORIGINS", "--cors-origins"),
-    ("LLAMA_ARG_SSE_PING_INTERVAL", "--sse-ping-interval"),
-    ("LLAMA_ARG_TEMPERATURE", "--temp"),
-    ("LLAMA_ARG_TOP_K", "--top-k"),
-    ("LLAMA_ARG_TOP_P", "--top-p"),
-    ("LLAMA_ARG_MIN_P", "--min-p"),
-    ("LLAMA_ARG_SEED", "--seed"),
-    ("LLAMA_ARG_MODELS_DIR", "--models-dir"),
-    ("LLAMA_ARG_MODELS_MAX", "--models-max"),
-    ("LLAMA_ARG_SLOT_SAVE_PATH", "--slot-save-path"),
-    // Taken, or refused with the way out.
-    ("LLAMA_ARG_API_PREFIX", "--api-prefix"),
-    ("LLAMA_ARG_FLASH_ATTN", "--flash-attn"),
-    ("LLAMA_ARG_MAIN_GPU", "--main-gpu"),
-    ("LLAMA_ARG_MMPROJ", "--mmproj"),
-    ("LLAMA_ARG_MODEL_DRAFT", "--model-draft"),
-    ("LLAMA_ARG_MODEL_URL", "--model-url"),
-    ("LLAMA_ARG_N_GPU_LAYERS", "--gpu-layers"),
-    ("LLAMA_ARG_NUMA", "--numa"),
-    ("LLAMA_ARG_THREADS_BATCH", "--threads-batch"),
-];
-/// The same for flags that are on or off.
-const SWITCHES: &[(&str, &str)] = &[
-    ("LLAMA_ARG_ENDPOINT_METRICS", "--metrics"),
-    ("LLAMA_ARG_ENDPOINT_SLOTS", "--slots"),
-    ("LLAMA_ARG_NO_ENDPOINT_SLOTS", "--no-slots"),
-    ("LLAMA_ARG_NO_CACHE_PROMPT", "--no-cache-prompt"),
-    // Taken, or refused with the way out.
-    ("LLAMA_ARG_CONTEXT_SHIFT", "--context-shift"),
-    ("LLAMA_ARG_EMBEDDINGS", "--embedding"),
-    ("LLAMA_ARG_JINJA", "--jinja"),
-    ("LLAMA_ARG_MLOCK", "--mlock"),
-    ("LLAMA_ARG_NO_MMAP", "--no-mmap"),
-    ("LLAMA_ARG_RERANKING", "--reranking"),
-];
-
-/// The command line of `serve` with what the environment says before the user's own flags, which override it.
-/// Other subcommands are left alone.
-pub fn with_environment(args: Vec<OsString>, get: impl Fn(&str) -> Option<OsString>) -> Vec<OsString> {
-    let Some(at) = args.iter().position(|arg| arg == "serve").filter(|at| *at == 1) else { return args };
-    let mut all = args;
-    let typed = all.split_off(at + 1);
-    // A model of the hub that is typed goes before a file of the environment; both at once is an error.
-    let is_of_hub = |arg: &OsString| arg.to_str().is_some_and(|arg| arg.starts_with("--hf-repo"));
-    let has_model = typed.iter().any(is_of_hub);
-    for (name, flag) in ENVIRONMENT.iter().filter(|(_, flag)| *flag != "--model" || !has_model) {
-        if let Some(value) = get(name).filter(|value| !value.is_empty()) {
-            let mut arg = OsString::from(format!("{flag}="));
-            arg.push(value);
-            all.push(arg);
-        }
-    }
-    let is_on = |value: &OsString| ["1", "true", "on", "enabled"].iter().any(|on| value == on);
-    all.extend(
-        SWITCHES
-            .iter()
-            .filter(|(name, _)| get(name).as_ref().is_some_and(is_on))
-            .map(|(_, flag)| flag.into()),
-    );
-    all.extend(typed);
-    all
 }
 
 impl ServeArgs {
@@ -418,7 +304,7 @@ impl ServeArgs {
         }
         let mut keys = list(&self.api_key);
         if let Some(path) = &self.api_key_file {
-            let text = std::fs::read_to_string(path).map_err(|err| format!("{}: {err}", path.display()))?;
+            let text = input::of_file(path)?;
             let of_file = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned);
             keys.extend(of_file);
             if keys.is_empty() {
@@ -487,51 +373,4 @@ fn list(list: &Option<String>) -> Vec<String> {
 /// The page in a folder.
 fn local_page(folder: &Path) -> Result<LocalPage, CliError> {
     LocalPage::read(folder).map_err(|err| format!("--local-page: {err}").into())
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::{CommandFactory, Parser};
-
-    use super::*;
-    use crate::cli::{Cli, args};
-
-    #[test]
-    fn flags_of_llama_server_are_taken_or_refused_with_the_way_out() {
-        let parsed = |line: &str| {
-            let args = args::normalise(line.split_whitespace().map(Into::into));
-            Cli::try_parse_from(args).map(drop).map_err(|err| err.to_string())
-        };
-        assert_eq!(parsed("sterna serve --jinja -cb -ngl 99 -fa on --no-context-shift"), Ok(()));
-        for (line, way) in [("--embeddings", "generates text"), ("--no-webui", "page"), ("-nocb", "steps")] {
-            let message = parsed(&format!("sterna serve {line}")).unwrap_err();
-            assert!(message.contains("is not supported") && message.contains(way), "{message}");
-        }
-    }
-
-    #[test]
-    fn the_environment_names_flags_of_serve() {
-        let cli = Cli::command();
-        let serve = cli.find_subcommand("serve").unwrap();
-        for (name, flag) in ENVIRONMENT.iter().chain(SWITCHES) {
-            let is_known = serve.get_arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"));
-            assert!(is_known, "{name}: {flag}");
-        }
-    }
-
-    #[test]
-    fn the_environment_stands_before_what_is_typed() {
-        let get = |name: &str| match name {
-            "LLAMA_ARG_PORT" => Some("9000".into()),
-            "LLAMA_ARG_ENDPOINT_METRICS" => Some("1".into()),
-            "LLAMA_ARG_NO_ENDPOINT_SLOTS" => Some("0".into()),
-            "LLAMA_ARG_HOST" => Some(OsString::new()),
-            _ => None,
-        };
-        let args = |args: &[&str]| -> Vec<OsString> { args.iter().map(OsString::from).collect() };
-        let with = with_environment(args(&["sterna", "serve", "--port", "1"]), get);
-        assert_eq!(with, args(&["sterna", "serve", "--port=9000", "--metrics", "--port", "1"]));
-        let run = args(&["sterna", "run", "-p", "serve"]);
-        assert_eq!(with_environment(run.clone(), get), run);
-    }
 }

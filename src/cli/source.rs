@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use super::CliError;
 use super::hub_args::HubArgs;
+use super::{CliError, flags};
 use crate::demo;
 use crate::gguf::{Gguf, GgufError, OpenOptions};
 
@@ -63,6 +63,19 @@ impl Source {
             Self::File(path) => Gguf::open_with(path, options),
             Self::Demo(bytes) => Gguf::from_bytes_with(bytes.clone(), options),
         }
+    }
+
+    /// Reads the descriptions, of a file that ends early too: then a warning says so.
+    ///
+    /// # Errors
+    /// As [`Gguf::open_header`].
+    pub fn open_header(&self, options: OpenOptions) -> Result<Gguf, GgufError> {
+        let gguf = match self {
+            Self::File(path) => Gguf::open_header(path, options)?,
+            Self::Demo(_) => self.open(options)?,
+        };
+        gguf.incomplete().iter().for_each(|error| flags::note("warning", error));
+        Ok(gguf)
     }
 
     /// The file's path, or the demo model's name.

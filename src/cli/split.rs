@@ -14,7 +14,8 @@ use crate::gguf::{Gguf, PartLimit, Rewrite, part_name};
 
 /// Splits a model into several files, as llama-gguf-split does.
 ///
-/// The parts are OUT-00001-of-0000N.gguf and so on, the names by which every reader of GGUF finds the others.
+/// The parts are OUT-00001-of-0000N.gguf and so on, the names by which every reader of GGUF finds the others;
+/// OUT may end in .gguf itself.
 /// Tensors keep their bytes. All metadata is in the first part.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -86,6 +87,8 @@ impl SplitArgs {
         let parts = Rewrite::parts(&gguf, limit, self.no_tensor_first_split)?;
         let name = self.out.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| format!("{}: not the beginning of a file name", self.out.display()))?;
+        // OUT.gguf is a name to write, and the parts have that end themselves.
+        let name = name.strip_suffix(".gguf").unwrap_or(name);
         let path = |at: usize| self.out.with_file_name(part_name(name, at + 1, parts.len()));
         let paths: Vec<PathBuf> = (0..parts.len()).map(path).collect();
         for (path, part) in paths.iter().zip(&parts) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::args::unescape;
 use super::hub_args::HubArgs;
 use super::model_args::FileArgs;
 use super::source::Source;
@@ -13,12 +14,14 @@ use crate::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
 /// Shows the tokens of a text. A vocabulary-only file will do.
 ///
-/// The text is TEXT, -f or stdin, taken as it is: no newline is dropped, no escape read. It must be UTF-8.
+/// The text is TEXT, -f or stdin, taken as it is: no newline is dropped, no escape read; or -p, as
+/// llama-tokenize reads it. It must be UTF-8.
 /// Each line of output is a token's id and, between quotes, the bytes it writes. BOS and EOS are added where
 /// the file asks for them.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna tokenize -m model.gguf 'Hello, world'
+  sterna tokenize -m model.gguf -p 'Hello, world' --show-count
   sterna tokenize -m model.gguf --ids --special '<|begin_of_text|>Hi<|eot_id|>'
   sterna tokenize -m model.gguf --ids --no-bos < book.txt > book.ids")]
 pub struct TokenizeArgs {
@@ -30,17 +33,37 @@ pub struct TokenizeArgs {
     #[command(flatten)]
     file_args: FileArgs,
     /// The text
-    #[arg(value_name = "TEXT", conflicts_with = "file")]
+    #[arg(value_name = "TEXT", conflicts_with_all = ["file", "prompt", "stdin"])]
     text: Option<String>,
+    /// The text as llama-tokenize has it: escapes are read unless --no-escape is there, special tokens unless
+    /// --no-parse-special is
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(conflicts_with_all = ["file", "stdin"])]
+    prompt: Option<String>,
     /// File with the text
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", conflicts_with = "stdin")]
     file: Option<PathBuf>,
+    /// Read the text from stdin, as where none is given
+    #[arg(long)]
+    stdin: bool,
     /// Write the ids alone, as one list: [1, 2, 3]
     #[arg(long)]
     ids: bool,
     /// Read special tokens that are spelled out in the text as tokens
     #[arg(long)]
     special: bool,
+    /// Take special tokens that are spelled out as text: those of -p, and all without --special
+    #[arg(long, conflicts_with = "special")]
+    no_parse_special: bool,
+    /// Take escapes in -p as they stand
+    #[arg(long)]
+    no_escape: bool,
+    /// Read escapes in TEXT, -f and stdin, too
+    #[arg(short, long, conflicts_with = "no_escape")]
+    escape: bool,
+    /// Also say how many tokens there are, in a line at the end
+    #[arg(long)]
+    show_count: bool,
     /// Add no BOS and no EOS
     #[arg(long)]
     no_bos: bool,
@@ -54,21 +77,25 @@ impl TokenizeArgs {
     /// written.
     pub fn run(self) -> Result<(), CliError> {
         let source = Source::choose(self.model.as_deref(), &self.hub, "-m FILE")?;
-        let gguf = source.open(self.file_args.open_options())?;
+        let gguf = source.open_header(self.file_args.open_options())?;
         let options = TokenizerOptions { pre: self.file_args.tokenizer_pre.as_deref() };
         let tokenizer = Tokenizer::from_gguf(&gguf, options)?;
         tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));
-        let text = match self.text {
+        let parses = self.special || self.prompt.is_some() && !self.no_parse_special;
+        let special = if parses { Special::Parse } else { Special::AsText };
+        let reads_escapes = self.escape || self.prompt.is_some() && !self.no_escape;
+        let text = match self.text.or(self.prompt) {
             Some(text) => text,
-            None => input::text(
+            None => input::verbatim(
                 self.file.as_deref(),
-                "no text was given. Say it as TEXT or -f FILE, or pipe it in",
+                "no text was given. Say it as TEXT, -p TEXT or -f FILE, or pipe it in",
             )?,
         };
-        let special = if self.special { Special::Parse } else { Special::AsText };
+        let text = if reads_escapes { unescape(&text) } else { text };
         let ids = tokenizer.encode(&text, special, !self.no_bos);
 
         let mut out = BufWriter::new(io::stdout().lock());
+        let n_tokens = ids.len();
         if self.ids {
             let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
             writeln!(out, "[{}]", ids.join(", "))?;
@@ -78,6 +105,9 @@ impl TokenizeArgs {
                 out.write_all(tokenizer.token_bytes(id))?;
                 writeln!(out, "'")?;
             }
+        }
+        if self.show_count {
+            writeln!(out, "Total number of tokens: {n_tokens}")?;
         }
         Ok(out.flush()?)
     }

@@ -39,6 +39,30 @@ pub fn memory_size(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
+/// A number of threads; `None` leaves it open, as llama.cpp's -1 does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Threads(pub Option<usize>);
+
+/// Reads a number of threads.
+///
+/// # Errors
+/// The range.
+pub fn threads(text: &str) -> Result<Threads, String> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(Threads(None)),
+        Ok(n @ 1..=1024) => Ok(Threads(usize::try_from(n).ok())),
+        _ => Err("want 1 to 1024, or -1 for the physical cores".to_owned()),
+    }
+}
+
+/// Reads a number from 0 on.
+///
+/// # Errors
+/// The range.
+pub fn count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "want a whole number from 0 on".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -114,6 +114,10 @@ impl Checkpoint {
         let missing: Vec<&str> =
             names.iter().filter(|name| !folder.join(name).is_file()).map(String::as_str).collect();
         if let Some(first) = missing.first() {
+            let at = folder.join(first);
+            if at.is_symlink() {
+                return Err(ConvertError::file(&at, "a link that leads nowhere: fetch the file again"));
+            }
             let (n, all) = (missing.len(), names.len());
             let detail = format!("{n} of {all} files that it names are not there: {first} and so on");
             return Err(ConvertError::file(&index, detail));

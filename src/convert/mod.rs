@@ -149,6 +149,11 @@ impl Converter {
             return Err(ConvertError::file(folder, detail));
         }
         let folder = &snapshot(folder).unwrap_or_else(|| folder.to_owned());
+        if folder.join("adapter_config.json").is_file() && !folder.join("config.json").is_file() {
+            let detail = "an adapter (LoRA), not a model: merge it into its model first, as peft's \
+                          merge_and_unload does, and convert that";
+            return Err(ConvertError::file(folder, detail));
+        }
         let mut config = Config::read(folder)?;
         let arch = arch::by_class(config.class()?)?;
         config.set_defaults(arch.defaults);

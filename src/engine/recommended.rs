@@ -1,24 +1,33 @@
 //! How a model's file wants to be sampled: `general.sampling.*`, as llama.cpp writes and reads it.
 
 use super::SamplerOptions;
+use super::sampler::{SamplerError, check};
 use crate::gguf::{GgufError, Metadata};
 
 /// Keys of samplers that a file may ask for and that are not supported; 0 switches one off.
 const UNKNOWN: [&str; 3] =
     ["general.sampling.sequence", "general.sampling.xtc_probability", "general.sampling.mirostat"];
 
+/// Options that a file sets, and the names of their keys.
+const KEYS: [(&str, &str); 4] = [
+    ("SamplerOptions::temperature", "temp"),
+    ("SamplerOptions::top_p", "top_p"),
+    ("SamplerOptions::min_p", "min_p"),
+    ("SamplerOptions::repeat_penalty", "penalty_repeat"),
+];
+
 impl SamplerOptions {
     /// The defaults, and in their place what a file recommends, for a context of `n_ctx` positions.
     ///
     /// # Errors
-    /// [`GgufError::WrongType`].
+    /// [`GgufError::WrongType`], also for a number out of its range.
     pub fn recommended(metadata: &Metadata, n_ctx: usize) -> Result<Self, GgufError> {
         let default = Self::default();
         let float = |name: &str, default: f32| -> Result<f32, GgufError> {
             Ok(metadata.f32(&format!("general.sampling.{name}"))?.unwrap_or(default))
         };
         let int = |name: &str| metadata.i64(&format!("general.sampling.{name}"));
-        Ok(Self {
+        let options = Self {
             temperature: float("temp", default.temperature)?,
             top_k: int("top_k")?.map_or(default.top_k, top_k),
             top_p: float("top_p", default.top_p)?,
@@ -26,7 +35,15 @@ impl SamplerOptions {
             repeat_penalty: float("penalty_repeat", default.repeat_penalty)?,
             repeat_last_n: last_n(int("penalty_last_n")?.unwrap_or(default.repeat_last_n as i64), n_ctx),
             ..default
-        })
+        };
+        match check(&options) {
+            Ok(()) => Ok(options),
+            Err(SamplerError { option, want, got }) => {
+                let key = KEYS.iter().find(|(of, _)| *of == option).map_or(option, |(_, key)| key);
+                let (key, found) = (format!("general.sampling.{key}"), got.to_string());
+                Err(GgufError::WrongType { key, want, found })
+            }
+        }
     }
 
     /// Keys of what a file recommends and no sampler here does.
@@ -81,6 +98,21 @@ mod tests {
         let wrong = metadata(&[("min_p", Value::Str("0.1".into()))]);
         let err = SamplerOptions::recommended(&wrong, 100).unwrap_err().to_string();
         assert!(err.contains("general.sampling.min_p"), "{err}");
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused_by_key() {
+        for (key, value) in [
+            ("temp", f32::NAN),
+            ("top_p", 7.0),
+            ("min_p", -1.0),
+            ("penalty_repeat", 0.0),
+            ("temp", f32::INFINITY),
+        ] {
+            let file = metadata(&[(key, Value::F32(value))]);
+            let err = SamplerOptions::recommended(&file, 100).unwrap_err().to_string();
+            assert!(err.contains(&format!("`general.sampling.{key}`: want ")), "{err}");
+        }
     }
 
     #[test]

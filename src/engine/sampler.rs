@@ -220,7 +220,11 @@ impl Sampler {
     }
 }
 
-fn check(o: &SamplerOptions) -> Result<(), SamplerError> {
+/// Whether all numbers are in their ranges.
+///
+/// # Errors
+/// The first option that is not.
+pub(super) fn check(o: &SamplerOptions) -> Result<(), SamplerError> {
     let finite = |option, got: f32| match got.is_finite() {
         true => Ok(()),
         false => Err(SamplerError { option, want: "a finite number", got }),

@@ -40,8 +40,16 @@ pub enum GgufError {
         /// What to do about it.
         way_out: &'static str,
     },
+    /// The file is shorter than its descriptions say, as one whose transfer was cut.
+    #[error("incomplete: {have} of {want} bytes; fetch it again")]
+    Incomplete {
+        /// Bytes of the file.
+        have: u64,
+        /// Bytes up to the end of its last tensor.
+        want: u64,
+    },
     /// The file ends inside something.
-    #[error("{what} at {offset:#x}: want {want} bytes, file has {got}")]
+    #[error("{what} at {offset:#x}: want {want} bytes, file has {got}; if it was cut, fetch it again")]
     Truncated {
         /// What was being read.
         what: &'static str,
@@ -161,6 +169,14 @@ pub enum GgufError {
 }
 
 impl GgufError {
+    /// Whether this is [`Incomplete`](Self::Incomplete): what the file describes can be read all the same.
+    pub fn is_incomplete(&self) -> bool {
+        match self {
+            Self::File { error, .. } => error.is_incomplete(),
+            error => matches!(error, Self::Incomplete { .. }),
+        }
+    }
+
     /// The same error, said of `path`.
     pub(crate) fn in_file(self, path: &std::path::Path) -> Self {
         match self {

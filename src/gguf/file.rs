@@ -51,6 +51,8 @@ pub struct Gguf {
     dialect: Result<Dialect, String>,
     /// Whether the tensors' bytes are not there.
     is_header: bool,
+    /// What is missing of a file of which the descriptions are wanted alone.
+    incomplete: Option<GgufError>,
 }
 
 /// What a file says about one tensor.
@@ -121,13 +123,22 @@ impl Gguf {
     }
 
     /// Reads the descriptions of a file, and nothing else of it: for what a model is and takes. The bytes of
-    /// its tensors count as zero. It need not have them all on a disk, as long as it has its size.
+    /// its tensors count as zero. It need not have them all: [`incomplete`](Self::incomplete) says what is
+    /// missing, and the sizes are those of the whole model.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_header(path: &Path, options: OpenOptions) -> Result<Self, GgufError> {
-        let gguf = Self::build(split::open(path, header::of_file)?, options);
-        Ok(Self { is_header: true, ..gguf.map_err(|error| error.in_file(path))? })
+        let built = Self::build(split::open(path, header::of_file)?, options);
+        let (built, incomplete) = match built.map_err(|error| error.in_file(path)) {
+            Err(error) if error.is_incomplete() => {
+                let mut parts = split::open(path, header::of_file)?;
+                parts.iter_mut().for_each(|part| part.file_bytes = whole_bytes(part));
+                (Self::build(parts, options).map_err(|error| error.in_file(path)), Some(error))
+            }
+            built => (built, None),
+        };
+        Ok(Self { is_header: true, incomplete, ..built? })
     }
 
     /// The same of a model that lies elsewhere, from the header of each of its files in order.
@@ -185,6 +196,11 @@ impl Gguf {
     /// Whether only the descriptions were read, and all bytes of tensors are zero.
     pub fn is_header(&self) -> bool {
         self.is_header
+    }
+
+    /// What is missing of a file whose descriptions were opened alone.
+    pub fn incomplete(&self) -> Option<&GgufError> {
+        self.incomplete.as_ref()
     }
 
     /// 2 or 3. The two differ in nothing that a little-endian reader sees.
@@ -286,6 +302,10 @@ impl Gguf {
     }
 
     fn build(parts: Vec<Part>, options: OpenOptions) -> Result<Self, GgufError> {
+        for part in parts.iter().filter(|part| part.tensors.iter().any(|raw| raw.start >= part.file_bytes)) {
+            let error = GgufError::Incomplete { have: part.file_bytes, want: whole_bytes(part) };
+            return Err(in_part(error, part.path.as_deref()));
+        }
         let ends: Vec<Vec<u64>> = parts.iter().map(span_ends).collect::<Result<_, _>>()?;
         let evidence: Vec<Evidence> = parts
             .iter()
@@ -311,9 +331,17 @@ impl Gguf {
         let (mut files, mut paths) = (Vec::new(), Vec::new());
         let (version, metadata) = (parts[0].version, parts[0].metadata.clone());
         for (number, (part, ends)) in parts.into_iter().zip(ends).enumerate() {
+            let whole = whole_bytes(&part);
             for (raw, end) in part.tensors.into_iter().zip(ends) {
                 let dialect = dialect.as_ref().ok().copied();
-                let info = tensor_info(raw, number, end, dialect, part.alignment, part.file_bytes)?;
+                let info = tensor_info(raw, number, end, dialect, part.alignment, part.file_bytes);
+                let info = info.map_err(|error| match error {
+                    // The end of one tensor is perhaps not the last.
+                    GgufError::Incomplete { have, want } => {
+                        in_part(GgufError::Incomplete { have, want: want.max(whole) }, part.path.as_deref())
+                    }
+                    error => error,
+                })?;
                 if index.insert(info.name.clone(), tensors.len()).is_some() {
                     let (name, offset) = (info.name, info.start as usize);
                     return Err(GgufError::Duplicate { what: "tensor", name, offset });
@@ -323,8 +351,29 @@ impl Gguf {
             files.push((part.data, part.file_bytes));
             paths.extend(part.path);
         }
-        Ok(Self { version, metadata, tensors, index, parts: files, paths, dialect, is_header: false })
+        let (is_header, incomplete) = (false, None);
+        Ok(Self { version, metadata, tensors, index, parts: files, paths, dialect, is_header, incomplete })
     }
+}
+
+/// An error of one file of a model.
+fn in_part(error: GgufError, path: Option<&Path>) -> GgufError {
+    match path {
+        Some(path) => error.in_file(path),
+        None => error,
+    }
+}
+
+/// Bytes of a file up to the end of its last tensor, whatever it has of them. Of types that the dialects do
+/// not agree on it is the smaller size, so that no whole file is taken for a part of one.
+fn whole_bytes(part: &Part) -> u64 {
+    let end = |raw: &RawTensor| {
+        let (rows, cols) = (raw.dims.iter().rev().skip(1).product(), raw.dims.last().copied().unwrap_or(1));
+        let sizes =
+            [Dialect::Ggml, Dialect::BitNet].map(|dialect| byte_len_of(dialect, raw.type_id, rows, cols));
+        raw.start.saturating_add(sizes.into_iter().flatten().min().unwrap_or(1) as u64)
+    };
+    part.tensors.iter().map(end).fold(part.file_bytes, u64::max)
 }
 
 /// For each tensor, where the next one or the end of the file is.
@@ -385,10 +434,12 @@ fn tensor_info(
     };
     if let Some(want) = want {
         let (got, want) = (end - raw.start, want as u64);
+        if want > got && end == file_bytes {
+            return Err(GgufError::Incomplete { have: file_bytes, want: raw.start.saturating_add(want) });
+        }
         if want > got {
-            let holder = if end == file_bytes { "file has" } else { "the next tensor leaves" };
             let detail = format!(
-                "want {:?} {} ({want} bytes), {holder} {got} at {:#x}",
+                "want {:?} {} ({want} bytes), the next tensor leaves {got} at {:#x}",
                 info.dims, info.type_name, raw.start
             );
             return Err(GgufError::Tensor { name: info.name, detail });

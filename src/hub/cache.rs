@@ -179,34 +179,56 @@ impl Cached {
     /// # Errors
     /// [`HubError::Cache`].
     pub fn files(&self, commit: &str) -> Result<Vec<CachedFile>, HubError> {
-        let root = self.snapshot(commit);
         let mut files = Vec::new();
+        for (path, at) in self.entries_of(commit)? {
+            match fs::metadata(&at) {
+                Ok(file) if file.is_file() && !path.ends_with(".sterna-link") => {
+                    let blob = fs::canonicalize(&at).map_err(HubError::cache(&at))?;
+                    let (commit, size) = (commit.to_owned(), file.len());
+                    files.push(CachedFile { commit, path, blob, at, size });
+                }
+                // What was removed under it, or is no file.
+                _ => {}
+            }
+        }
+        Ok(files)
+    }
+
+    /// Links of a commit that lead nowhere: their content was removed. It has no bytes.
+    ///
+    /// # Errors
+    /// [`HubError::Cache`].
+    pub fn dangling(&self, commit: &str) -> Result<Vec<CachedFile>, HubError> {
+        let mut files = self.entries_of(commit)?;
+        files.retain(|(_, at)| at.is_symlink() && !at.exists());
+        let file = |(path, at): (String, PathBuf)| CachedFile {
+            commit: commit.to_owned(),
+            path,
+            blob: at.clone(),
+            at,
+            size: 0,
+        };
+        Ok(files.into_iter().map(file).collect())
+    }
+
+    /// Whatever is in the folders of a commit, with its path there, sorted by that.
+    fn entries_of(&self, commit: &str) -> Result<Vec<(String, PathBuf)>, HubError> {
+        let root = self.snapshot(commit);
+        let mut found = Vec::new();
         let mut folders = vec![String::new()];
         while let Some(folder) = folders.pop() {
             for name in entries(&root.join(&folder))? {
                 let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
                 let at = root.join(&path);
                 // Links to folders are nobody's, and could go round in circles.
-                let is_folder = fs::symlink_metadata(&at).is_ok_and(|entry| entry.is_dir());
-                match fs::metadata(&at) {
-                    _ if is_folder => folders.push(path),
-                    Ok(file) if file.is_file() && !path.ends_with(".sterna-link") => {
-                        let blob = fs::canonicalize(&at).map_err(HubError::cache(&at))?;
-                        files.push(CachedFile {
-                            commit: commit.to_owned(),
-                            path,
-                            blob,
-                            at,
-                            size: file.len(),
-                        });
-                    }
-                    // What was removed under it, or is no file.
-                    _ => {}
+                match fs::symlink_metadata(&at).is_ok_and(|entry| entry.is_dir()) {
+                    true => folders.push(path),
+                    false => found.push((path, at)),
                 }
             }
         }
-        files.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(files)
+        found.sort();
+        Ok(found)
     }
 
     /// Contents that are half there, with their bytes so far.

@@ -120,7 +120,25 @@ impl<'a> Builder<'a> {
         if let Some(bad) = factors.iter().flatten().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
             return Err(wrong(FACTORS, "finite numbers above 0", bad.to_string()));
         }
+        self.note_unused_yarn()?;
         Ok(self.program.rope(rope::rope(&self.hyper.rope, style, factors.as_deref())))
+    }
+
+    /// Notes keys of YaRN that the file has and that change nothing, here and in llama.cpp.
+    fn note_unused_yarn(&mut self) -> Result<(), ModelError> {
+        /// Each with the value that is meant anyway.
+        const UNUSED: [(&str, f32); 4] =
+            [("beta_fast", 32.0), ("beta_slow", 1.0), ("attn_factor", 1.0), ("ext_factor", 1.0)];
+        if !matches!(self.hyper.rope.scaling, RopeScaling::Yarn { .. }) {
+            return Ok(());
+        }
+        for (name, usual) in UNUSED {
+            let key = format!("{}.rope.scaling.yarn_{name}", self.hyper.architecture);
+            if let Some(value) = self.gguf.metadata().f32(&key)?.filter(|value| *value != usual) {
+                self.note(format!("{key} is {value} in the file and changes nothing: {usual} is meant"));
+            }
+        }
+        Ok(())
     }
 
     /// Declares the rotary embedding of layers with a sliding window: its base is `rope.freq_base_swa`, or

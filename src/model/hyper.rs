@@ -87,7 +87,10 @@ impl Hyper {
         let head_dim = keys.head_dim(dim, n_heads)?;
         let norm_eps = match keys.f32("attention.layer_norm_rms_epsilon")? {
             Some(eps) => eps,
-            None => metadata.require_f32(&keys.key("attention.layer_norm_epsilon"))?,
+            None => keys.f32("attention.layer_norm_epsilon")?.ok_or_else(|| {
+                let want = "a number, or one in attention.layer_norm_epsilon";
+                keys.wrong("attention.layer_norm_rms_epsilon", want, "neither")
+            })?,
         };
         if !(norm_eps.is_finite() && norm_eps >= 0.0) {
             return Err(keys.wrong("attention.layer_norm_rms_epsilon", "a number from 0", norm_eps));
@@ -283,6 +286,18 @@ mod tests {
             let message = Hyper::read(&m, 128256).unwrap_err().to_string();
             assert!(message.contains(key), "{key} = {value}: {message}");
         }
+    }
+
+    #[test]
+    fn an_epsilon_that_is_missing_is_named_both_ways() {
+        let mut m = metadata();
+        m.remove("bitnet-b1.58.attention.layer_norm_rms_epsilon");
+        let message = Hyper::read(&m, 128256).unwrap_err().to_string();
+        assert!(
+            message.contains("layer_norm_rms_epsilon: want a number, or one in attention.layer_norm_eps")
+        );
+        m.set("bitnet-b1.58.attention.layer_norm_epsilon", 1e-5f32);
+        assert_eq!(Hyper::read(&m, 128256).unwrap().norm_eps, 1e-5);
     }
 
     #[test]

@@ -254,6 +254,16 @@ fn the_cache_can_be_listed_checked_and_cleared() {
     assert!(stderr.contains("1 file(s) removed"), "{stderr}");
     fine(&case.sterna(&["pull", NAME]));
     case.is_whole();
+    // A link whose content somebody removed.
+    #[cfg(unix)]
+    {
+        std::fs::remove_file(case.snapshot().canonicalize().unwrap()).unwrap();
+        let output = case.sterna(&["verify"]);
+        assert!(text(&output.stdout).contains("a/b/tiny-i2_s.gguf: GONE"), "{}", text(&output.stdout));
+        refused(&output, &["1 file(s) are broken or gone", "sterna pull"]);
+        fine(&case.sterna(&["pull", NAME]));
+        case.is_whole();
+    }
     fine(&case.sterna(&["rm", NAME]));
     assert!(!case.home.path().join("hub/models--a--b").exists());
 }

@@ -4,6 +4,7 @@ mod convert;
 mod demo;
 mod hub;
 mod kv_report;
+mod llama_flags;
 mod plan;
 mod quantize;
 mod run;

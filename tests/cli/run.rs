@@ -89,6 +89,50 @@ fn the_prompt_may_come_from_a_flag_a_file_or_stdin() {
     assert!(text(&verbatim.stderr).contains("prompt:") && verbatim.stdout != flag.stdout);
 }
 
+/// As Windows writes it: a byte order mark before it, CRLF behind its lines.
+#[test]
+fn text_of_windows_is_the_same_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    let greedy = ["-n", "6", "--temp", "0"];
+    let plain = run(&[&["-p", r"You may\ncopy"], &greedy[..]].concat());
+    assert!(plain.status.success(), "{}", text(&plain.stderr));
+    for (name, bytes) in [("crlf", "You may\r\ncopy\r\n"), ("mark", "\u{feff}You may\ncopy")] {
+        let file = write(name, bytes);
+        let n_tokens = |stderr: &[u8]| {
+            let of_prompt = text(stderr).split("prompt:").nth(1).map(str::to_owned);
+            of_prompt.and_then(|said| said.split_whitespace().next().map(str::to_owned))
+        };
+        let said = run(&[&["-f", &file], &greedy[..]].concat());
+        assert_eq!(said.stdout, plain.stdout, "{name}");
+        assert_eq!(n_tokens(&said.stderr), n_tokens(&plain.stderr), "{name}");
+    }
+    let piped = sterna()
+        .args(["run", "-t", "1", "-c", "128", "-m", &model()])
+        .args(greedy)
+        .write_stdin("\u{feff}You may\r\ncopy\r\n")
+        .output()
+        .unwrap();
+    assert_eq!(piped.stdout, plain.stdout);
+    // What is scored, and what is only tokenised, stays as it is, and says so.
+    let long = write("long", &format!("\u{feff}{}", "You may copy and distribute it.\r\n".repeat(20)));
+    for args in [&["perplexity", "-c", "16", "--chunks", "2", "-t", "1"][..], &["tokenize"]] {
+        let said = sterna().args(args).args(["-m", &model(), "-f", &long]).output().unwrap();
+        let stderr = text(&said.stderr);
+        assert!(
+            said.status.success() && stderr.contains("begins with a byte order mark and has"),
+            "{stderr}"
+        );
+    }
+    let utf16 = dir.path().join("utf16");
+    std::fs::write(&utf16, b"\xff\xfeY\0o\0").unwrap();
+    refused(&run(&["-f", utf16.to_str().unwrap()]), &["UTF-16", "save it as UTF-8"]);
+}
+
 #[test]
 fn a_prompt_that_was_kept_is_not_computed_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -236,8 +280,26 @@ fn files_that_cannot_be_run() {
     refused(&with(dir.path().to_str().unwrap()), &[dir.path().to_str().unwrap()]);
     refused(&with(&write("empty.gguf", b"")), &["empty.gguf"]);
     refused(&with(&write("text.gguf", b"just some text, and not a model at all")), &["GGUF"]);
-    refused(&with(&write("short.gguf", &bytes[..bytes.len() - 1000])), &["short.gguf", "want", "has"]);
-    refused(&with(&write("header.gguf", &bytes[..600])), &["header.gguf"]);
+    refused(
+        &with(&write("short.gguf", &bytes[..bytes.len() - 1000])),
+        &["short.gguf: incomplete: ", " bytes; fetch it again"],
+    );
+    // Its descriptions are there.
+    let short = write("short.gguf", &bytes[..bytes.len() - 1000]);
+    for args in [
+        &["inspect", &short][..],
+        &["plan", "--backend", "cpu", "-m", &short],
+        &["tokenize", "-m", &short, "Hi"],
+    ] {
+        let output = sterna().args(args).output().unwrap();
+        let stderr = text(&output.stderr);
+        assert!(output.status.success() && !output.stdout.is_empty(), "{args:?}: {stderr}");
+        assert!(
+            stderr.contains("warning: ") && stderr.contains("short.gguf: incomplete: "),
+            "{args:?}: {stderr}"
+        );
+    }
+    refused(&with(&write("header.gguf", &bytes[..600])), &["header.gguf", "fetch it again"]);
     // An architecture of the same length that nobody knows.
     let at = bytes.windows(12).position(|window| window == b"bitnet-b1.58").unwrap();
     let mut other = bytes.clone();
@@ -250,6 +312,7 @@ fn flags_that_make_no_sense() {
     refused(&run(&["-p", "a", "--kv-cache-type", "f8"]), &["cache-type-k", "f16, f32"]);
     refused(&run(&["-p", "a", "--backend", "tpu"]), &["tpu"]);
     refused(&run(&["-p", "a", "--top-p", "7"]), &["top-p: want 0 to 1, got 7"]);
+    refused(&run(&["-p", "a", "-l", "99999+5"]), &["--logit-bias: token 99999 is none of the model's 640"]);
     refused(&run(&["-f", "/nowhere/prompt.txt"]), &["/nowhere/prompt.txt"]);
     let long = "word ".repeat(200);
     refused(&run(&["-p", &long]), &["the context is full", "--ctx-size"]);
@@ -259,6 +322,7 @@ fn flags_that_make_no_sense() {
         &["-t", "0"],
         &["--logit-bias", "5"],
         &["-p", "a", "-f", "b"],
+        &["--fit-codecs", "f8"],
     ] {
         let output = run(wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
@@ -330,6 +394,19 @@ fn layers_on_a_card_choose_the_backend() {
     }
 }
 
+/// An option of the processor as of a card, whichever is taken where nobody says.
+#[test]
+fn slots_of_streams_need_no_backend() {
+    let devices = text(&sterna().arg("devices").output().unwrap().stdout);
+    if devices.contains("wgpu: 0") {
+        return support::say(format_args!(
+            "slots of streams: not run: wgpu has none, and may be the fastest"
+        ));
+    }
+    let output = run(&["-p", "Once", "-n", "2", "--stream-slots", "4"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
 #[test]
 #[cfg(feature = "grammar")]
 fn a_grammar_says_what_may_be_written() {
@@ -339,8 +416,10 @@ fn a_grammar_says_what_may_be_written() {
     assert!(["yes", "no"].contains(&text(&said.stdout).as_str()), "{}", text(&said.stdout));
     let dir = tempfile::tempdir().unwrap();
     let (gbnf, schema) = (dir.path().join("a.gbnf"), dir.path().join("a.json"));
-    std::fs::write(&gbnf, grammar).unwrap();
-    std::fs::write(&schema, r#"{"type": "array", "items": {"type": "boolean"}, "maxItems": 3}"#).unwrap();
+    // With a byte order mark, as Windows writes them.
+    std::fs::write(&gbnf, format!("\u{feff}{grammar}\r\n")).unwrap();
+    let booleans = r#"{"type": "array", "items": {"type": "boolean"}, "maxItems": 3}"#;
+    std::fs::write(&schema, format!("\u{feff}{booleans}")).unwrap();
     let by_file = run(&["-p", "Well?", "--grammar-file", gbnf.to_str().unwrap(), "-n", "20", "-s", "1"]);
     assert_eq!(by_file.stdout, said.stdout);
     let several = run(&["-p", "Well?", "-jf", schema.to_str().unwrap(), "-n", "60", "-s", "1", "-np", "2"]);

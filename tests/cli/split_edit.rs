@@ -66,8 +66,10 @@ fn a_model_in_parts_is_the_same_model_and_merges_again() {
         (&["--split-max-size", "1M"], "b"),
         (&["--split-max-tensors", "7", "--no-tensor-first-split"], "c"),
         (&[], "d"),
+        (&[], "e.gguf"),
     ] {
         let (stdout, _) = ok(&sterna(dir.path(), &[&["split", "in.gguf", name], limit].concat()));
+        let name = name.trim_end_matches(".gguf");
         let paths: Vec<&str> = stdout.lines().map(|line| line.split_once(": ").unwrap().0).collect();
         let n_parts = paths.len();
         let want: Vec<String> =
@@ -174,6 +176,28 @@ fn metadata_is_set_copied_and_removed() {
     ];
     ok(&sterna(dir.path(), &copy));
     assert_eq!(metadata(&dir.path().join("back.gguf")), before);
+}
+
+/// Keys of YaRN that change nothing are said to change nothing, unless they say what is so anyway.
+#[test]
+fn keys_that_change_nothing_are_said_to() {
+    let dir = with_model();
+    let Value::Str(arch) = metadata(&dir.path().join("in.gguf"))["general.architecture"].clone() else {
+        panic!("the architecture is text")
+    };
+    let set = |key: &str, value: &str| format!("--set={arch}.rope.scaling.{key}={value}");
+    let keys = [
+        set("type", "yarn"),
+        set("factor", "f32:4"),
+        set("yarn_beta_fast", "f32:16"),
+        set("yarn_beta_slow", "f32:1"),
+    ];
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    ok(&sterna(dir.path(), &[&["edit", "in.gguf", "yarn.gguf"][..], &keys].concat()));
+    let bench = ["bench", "-m", "yarn.gguf", "-p", "1", "-n", "0", "-r", "1", "-t", "1", "--backend", "cpu"];
+    let (_, stderr) = ok(&sterna(dir.path(), &bench));
+    assert!(stderr.contains("rope.scaling.yarn_beta_fast is 16 in the file and changes nothing"), "{stderr}");
+    assert!(!stderr.contains("yarn_beta_slow"), "{stderr}");
 }
 
 #[test]

@@ -89,6 +89,14 @@ fn a_conversation_through_a_pipe() {
     assert!(fed < 100, "{fed} tokens were fed");
 }
 
+/// A byte order mark before the first line, and CRLF behind each.
+#[test]
+fn lines_of_windows_are_lines() {
+    let output = chat(&["-n", "4"], "\u{feff}/exit\r\nnever\r\n");
+    let stderr = text(&output.stderr);
+    assert!(output.status.success() && !stderr.contains("generation"), "{stderr}");
+}
+
 #[test]
 fn a_full_context_forgets_the_oldest_turns() {
     let turns = "What may I copy, and what may I not copy?\n".repeat(4);
@@ -107,6 +115,15 @@ fn a_template_of_the_users_choice() {
     std::fs::write(&file, "{{ raise_exception('not today') }}").unwrap();
     let output = chat(&["--chat-template", file.to_str().unwrap()], "Hello\n");
     assert!(text(&output.stderr).contains("refuses the conversation: not today"), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "no message was answered");
+    // One answer is one.
+    let picky = "{% for message in messages %}{% if message.content == 'No' %}\
+                 {{ raise_exception('not today') }}{% endif %}{% endfor %}Hi:";
+    std::fs::write(&file, picky).unwrap();
+    for (messages, code) in [("No\nHello\n", 0), ("No\n", 1), ("/help\n", 0)] {
+        let output = chat(&["-n", "2", "--chat-template", file.to_str().unwrap()], messages);
+        assert_eq!(output.status.code(), Some(code), "{messages}: {}", text(&output.stderr));
+    }
     for (name, want) in [("llama4", "bitnet, chatml, llama3"), ("", "built-in")] {
         let output = chat(&["--chat-template", name], "Hello\n");
         assert_eq!(output.status.code(), Some(1));

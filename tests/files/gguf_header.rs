@@ -135,3 +135,26 @@ fn headers_of_files() {
     let refused = Gguf::open_header(&cut, OpenOptions::default()).map(drop).unwrap_err();
     assert!(refused.to_string().contains("cut.gguf"), "{refused}");
 }
+
+/// Of a file that ends early, wherever behind its descriptions, these are what the whole file says.
+#[test]
+fn a_cut_file_is_described_all_the_same() {
+    let all = tiny();
+    let whole = Gguf::from_bytes(all.clone()).unwrap();
+    let end = whole.tensors().iter().map(|tensor| tensor.start + tensor.n_bytes).max().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let cut = dir.path().join("cut.gguf");
+    for have in [head_bytes(&whole), all.len() / 2, end as usize - 1] {
+        std::fs::write(&cut, &all[..have]).unwrap();
+        let said = format!("cut.gguf: incomplete: {have} of {end} bytes; fetch it again");
+        let refused = Gguf::open(&cut).map(drop).unwrap_err();
+        assert!(refused.is_incomplete() && refused.to_string().ends_with(&said), "{refused}");
+        let gguf = Gguf::open_header(&cut, OpenOptions::default()).unwrap();
+        assert!(gguf.incomplete().is_some_and(|error| error.to_string().ends_with(&said)));
+        assert_eq!(format!("{:?}", gguf.tensors()), format!("{:?}", whole.tensors()));
+        let refused = Engine::from_gguf(gguf, &EngineOptions::default(), |_| ()).map(drop).unwrap_err();
+        assert!(refused.to_string().contains("only the descriptions"), "{refused}");
+    }
+    std::fs::write(&cut, &all[..end as usize]).unwrap();
+    assert!(Gguf::open_header(&cut, OpenOptions::default()).unwrap().incomplete().is_none());
+}

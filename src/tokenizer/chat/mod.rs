@@ -158,13 +158,15 @@ impl ChatTemplate {
         Self::with_tokens(source, spelling(tokenizer.bos()), spelling(tokenizer.eos()))
     }
 
-    /// A template from its source and the spelling of the two tokens that templates name.
+    /// A template from its source and the spelling of the two tokens that templates name. CRLF and CR are
+    /// newlines, in literals too: Jinja2 makes them so before it reads anything.
     ///
     /// # Errors
     /// [`ChatError::Template`] where it is not valid Jinja.
     pub fn with_tokens(source: &str, bos: String, eos: String) -> Result<Self, ChatError> {
-        environment::with_template(NAME, source).map_err(|err| template_error(&err))?;
-        Ok(Self { source: source.to_owned(), bos, eos, notices: Vec::new() })
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        environment::with_template(NAME, &source).map_err(|err| template_error(&err))?;
+        Ok(Self { source, bos, eos, notices: Vec::new() })
     }
 
     /// The conversation as text, special tokens spelled out (encode with [`super::Special::Parse`]); where

@@ -37,6 +37,18 @@ fn built_in_templates() {
     );
 }
 
+/// What Jinja2 3.1 renders: every end of a line is a newline, in a literal too, and an escape stays.
+#[test]
+fn ends_of_lines_as_jinja2_reads_them() {
+    let lf =
+        "{% for message in messages %}\n<user>\n{{ message.content + '\n|' + \"\\r\\n\" }}\n{% endfor %}";
+    let want = render(lf, &[("user", "a\r\nb")]).unwrap();
+    assert!(want.contains("a\r\nb\n|\r\n"), "{want:?}");
+    for end in ["\r\n", "\r"] {
+        assert_eq!(render(&lf.replace('\n', end), &[("user", "a\r\nb")]).unwrap(), want, "{end:?}");
+    }
+}
+
 #[test]
 fn no_generation_prompt_unless_asked() {
     let template =

@@ -110,6 +110,14 @@ fn an_index_and_files_that_do_not_agree() {
     write(&good);
     fs::remove_file(dir.path().join("model-00002-of-00002.safetensors")).unwrap();
     refused(dir.path(), &["1 of 2 files", "model-00002-of-00002.safetensors"]);
+    // A link into a cache whose content is gone is said to be one, with an index or without.
+    #[cfg(unix)]
+    {
+        let link = dir.path().join("model-00002-of-00002.safetensors");
+        std::os::unix::fs::symlink("../blobs/gone", &link).unwrap();
+        refused(dir.path(), &["model-00002-of-00002.safetensors: a link that leads nowhere"]);
+        fs::remove_file(&link).unwrap();
+    }
     // Without an index the names say how many there are.
     fs::remove_file(&index).unwrap();
     refused(dir.path(), &["want 2 parts", "found 1"]);
@@ -124,6 +132,8 @@ fn folders_without_a_model() {
     let dir = tempfile::tempdir().unwrap();
     refused(&dir.path().join("nowhere"), &["nowhere", "want a folder"]);
     refused(dir.path(), &["config.json"]);
+    fs::write(dir.path().join("adapter_config.json"), "{}").unwrap();
+    refused(dir.path(), &["an adapter (LoRA)", "merge it into its model"]);
     fs::write(dir.path().join("config.json"), "{").unwrap();
     refused(dir.path(), &["config.json", "is no JSON"]);
     fs::write(dir.path().join("config.json"), "[]").unwrap();

@@ -1,0 +1,204 @@
+//! Flags of all of llama.cpp's programs.
+
+use super::Value::{Maybe, None, One, Two};
+use super::{Flag, Verdict, by, flag, refused, taken};
+
+// Ways out that several flags share.
+const TEXT: &str = "models read text alone";
+const DOWNLOAD: &str = "-m takes addresses of the Hugging Face hub; of elsewhere, download the file";
+const WHOLE: &str = "a model runs on one backend whole; --backend names it";
+const PLACE: &str = "taskset places a program on processors";
+const NICE: &str = "nice sets the priority of a program";
+const POLL: &str = "how threads wait is not to be chosen; leave it out";
+const ADAPTER: &str = "merge the adapter into the model's file";
+const STEERING: &str = "steering vectors are not there; leave it out";
+const SAMPLERS: &str = "there are --temp, --top-k, --top-p, --min-p, --typical and penalties";
+const SILENCE: &str = "the log is on stderr; 2>/dev/null leaves it out";
+const MORE: &str = "`run`, `chat` and `serve` say more with -v; 2>/dev/null leaves all of it out";
+const LOG: &str = "the log's form is not to be chosen; `sterna serve --log-format json` writes JSON";
+const FIXED: &str = "how many positions this takes is known; leave it out";
+const NO_TEXT: &str = "this command generates no text; `sterna run` does";
+const NO_CARD: &str = "this command runs on the processor; leave it out";
+const SCALING: &str = "write it into the file: `sterna edit IN OUT --set A.rope.scaling.type=yarn --set \
+                       A.rope.scaling.factor=f32:4 --set A.rope.scaling.original_context_length=u32:N`, with \
+                       the file's architecture for A";
+const BASE: &str = "write it into the file: `sterna edit IN OUT --set A.rope.freq_base=f32:N`, with the \
+                    file's architecture for A";
+/// Of speculative decoding.
+pub const DRAFT: &str = "there is no speculative decoding; leave it out";
+/// Of a text that is to be longer than its context.
+pub const LONGER: &str = "a text ends where its context does; -c makes it longer";
+/// Of metadata that a flag overrides.
+pub const EDIT: &str = "`sterna edit IN OUT --set KEY=VALUE` writes it into a file";
+
+/// Taken if it is zero, which does nothing.
+fn sampler(n: &str) -> Option<&'static str> {
+    (n.parse::<f64>() != Ok(0.0)).then_some(SAMPLERS)
+}
+
+/// The same of a sampler that a number below zero, too, switches off.
+fn sampler_above_zero(n: &str) -> Option<&'static str> {
+    (!n.parse::<f64>().is_ok_and(|n| n <= 0.0)).then_some(SAMPLERS)
+}
+
+fn on_host(switch: &str) -> Option<&'static str> {
+    (switch != "0").then_some(WHOLE)
+}
+
+fn no_offload(switch: &str) -> Option<&'static str> {
+    (switch != "0").then_some("--op-offload-min-batch off computes in the host")
+}
+
+fn colour(when: &str) -> Option<&'static str> {
+    (!["off", "auto", "0", "false", "disabled"].contains(&when)).then_some("the log has no colours")
+}
+
+/// The flags. Where a subcommand has one itself, that one counts.
+pub const FLAGS: &[Flag] = &[
+    // What ends a program.
+    refused(&["usage"], None, "--help shows the flags"),
+    refused(&["version"], None, "`sterna --version` says it"),
+    refused(&["cache-list"], None, "`sterna list` shows the cache"),
+    refused(&["completion-bash"], None, "`sterna completions bash` writes them"),
+    refused(&["list-devices"], None, "`sterna devices` lists them"),
+    // Threads.
+    refused(&["threads"], One, "this command takes no threads; leave it out").short('t'),
+    refused(&["threads-batch"], One, "-t sets the threads of prompts, too"),
+    refused(&["cpu-mask"], One, PLACE).short('C'),
+    refused(&["cpu-range"], One, PLACE),
+    refused(&["cpu-strict"], One, PLACE),
+    refused(&["cpu-mask-batch"], One, PLACE),
+    refused(&["cpu-range-batch"], One, PLACE),
+    refused(&["cpu-strict-batch"], One, PLACE),
+    refused(&["prio"], One, NICE),
+    refused(&["prio-batch"], One, NICE),
+    refused(&["poll"], One, POLL),
+    refused(&["poll-batch"], One, POLL),
+    refused(&["numa"], One, "numactl places a program"),
+    // Context and batches.
+    refused(&["ctx-size"], One, FIXED).short('c'),
+    refused(&["batch-size", "ubatch-size"], One, "this command chooses its steps; leave it out").short('b'),
+    refused(&["parallel"], One, "sequences run one by one here; leave it out"),
+    refused(&["keep"], One, LONGER),
+    refused(&["fit"], Maybe, FIXED),
+    refused(&["fit-target"], One, FIXED),
+    refused(&["fit-ctx"], One, FIXED),
+    // The KV cache.
+    refused(&["cache-type-k"], One, "this command keeps it as f32 or has none; leave it out"),
+    refused(&["cache-type-v"], One, "this command keeps it as f32 or has none; leave it out"),
+    taken(&["swa-full"]),
+    flag(&["flash-attn"], Maybe, Verdict::Taken),
+    flag(&["defrag-thold"], One, Verdict::Taken),
+    taken(&["kv-offload"]),
+    by(&["no-kv-offload"], Maybe, on_host),
+    // Where a model is.
+    refused(&["main-gpu"], One, "--device names the card"),
+    refused(&["device"], One, NO_CARD),
+    refused(&["gpu-layers", "n-gpu-layers"], One, NO_CARD),
+    refused(&["split-mode"], One, NO_CARD),
+    refused(&["tensor-split"], One, NO_CARD),
+    refused(&["override-tensor"], One, NO_CARD),
+    refused(&["cpu-moe"], None, NO_CARD),
+    refused(&["n-cpu-moe"], One, NO_CARD),
+    refused(&["n-cpu-ffn"], One, "-ot 'blk\\.(0|1)\\.ffn_=CPU' names the matrices of layers"),
+    taken(&["op-offload"]),
+    by(&["no-op-offload"], Maybe, no_offload),
+    refused(&["repack"], Maybe, "weights are used as the file has them; leave it out"),
+    taken(&["no-repack"]),
+    refused(&["no-host"], Maybe, "--no-mmap reads weights into memory instead of mapping them"),
+    refused(&["rpc"], One, "a model runs on one machine"),
+    refused(&["lazy-mode"], One, "--load-mode says how weights come into memory"),
+    refused(&["check-tensors"], None, "`sterna verify` compares files of the hub with their checksums"),
+    // Which model.
+    refused(&["model-url"], One, DOWNLOAD),
+    refused(&["docker-repo"], One, DOWNLOAD),
+    refused(&["override-kv"], One, EDIT),
+    refused(&["lora"], One, ADAPTER),
+    refused(&["lora-scaled"], One, ADAPTER),
+    refused(&["control-vector"], One, STEERING),
+    refused(&["control-vector-scaled"], One, STEERING),
+    refused(&["control-vector-layer-range"], Two, STEERING),
+    refused(&["model-draft", "spec-draft-model"], One, DRAFT),
+    refused(&["spec-draft-type-k", "cache-type-k-draft"], One, DRAFT),
+    refused(&["spec-draft-type-v", "cache-type-v-draft"], One, DRAFT),
+    refused(&["mmproj"], One, TEXT),
+    refused(&["mmproj-url"], One, TEXT),
+    refused(&["mmproj-auto"], None, TEXT),
+    taken(&["no-mmproj", "no-mmproj-auto"]),
+    refused(&["mmproj-offload"], None, TEXT),
+    taken(&["no-mmproj-offload"]),
+    refused(&["image-min-tokens"], One, TEXT),
+    refused(&["image-max-tokens"], One, TEXT),
+    refused(&["video-fps"], One, TEXT),
+    refused(&["video-timestamp-interval"], One, TEXT),
+    refused(&["video-ffmpeg-dir"], One, TEXT),
+    // How positions are encoded.
+    refused(&["rope-scaling"], One, SCALING),
+    refused(&["rope-scale"], One, SCALING),
+    refused(&["rope-freq-base"], One, BASE),
+    refused(&["rope-freq-scale"], One, SCALING),
+    refused(&["yarn-orig-ctx"], One, SCALING),
+    refused(&["yarn-ext-factor"], One, SCALING),
+    refused(&["yarn-attn-factor"], One, SCALING),
+    refused(&["yarn-beta-slow"], One, SCALING),
+    refused(&["yarn-beta-fast"], One, SCALING),
+    // The text that is generated, and what it goes on from.
+    refused(&["prompt"], One, "this command reads no prompt").short('p'),
+    refused(&["file"], One, "this command reads no text").short('f'),
+    refused(&["binary-file"], One, "a prompt is UTF-8 text, which -f reads"),
+    taken(&["escape"]).short('e'),
+    taken(&["no-escape"]),
+    refused(&["n-predict", "predict"], One, NO_TEXT).short('n'),
+    refused(&["ignore-eos"], None, NO_TEXT),
+    refused(&["grammar"], One, NO_TEXT),
+    refused(&["grammar-file"], One, NO_TEXT),
+    refused(&["json-schema"], One, NO_TEXT).short('j'),
+    refused(&["json-schema-file"], One, NO_TEXT),
+    // How tokens are picked.
+    refused(&["seed"], One, NO_TEXT).short('s'),
+    refused(&["temp", "temperature"], One, NO_TEXT),
+    refused(&["top-k"], One, NO_TEXT),
+    refused(&["top-p"], One, NO_TEXT),
+    refused(&["min-p"], One, NO_TEXT),
+    refused(&["typical", "typical-p"], One, NO_TEXT),
+    refused(&["repeat-last-n"], One, NO_TEXT),
+    refused(&["repeat-penalty"], One, NO_TEXT),
+    refused(&["presence-penalty"], One, NO_TEXT),
+    refused(&["frequency-penalty"], One, NO_TEXT),
+    refused(&["logit-bias"], One, NO_TEXT).short('l'),
+    taken(&["backend-sampling"]),
+    refused(&["samplers"], One, SAMPLERS),
+    refused(&["sampling-seq", "sampler-seq"], One, SAMPLERS),
+    by(&["top-nsigma", "top-n-sigma"], One, sampler_above_zero),
+    by(&["xtc-probability"], One, sampler),
+    refused(&["xtc-threshold"], One, SAMPLERS),
+    by(&["dry-multiplier"], One, sampler),
+    refused(&["dry-base"], One, SAMPLERS),
+    refused(&["dry-allowed-length"], One, SAMPLERS),
+    refused(&["dry-penalty-last-n"], One, SAMPLERS),
+    refused(&["dry-sequence-breaker"], One, SAMPLERS),
+    refused(&["adaptive-target"], One, SAMPLERS),
+    refused(&["adaptive-decay"], One, SAMPLERS),
+    by(&["dynatemp-range"], One, sampler),
+    refused(&["dynatemp-exp"], One, SAMPLERS),
+    by(&["mirostat"], One, sampler),
+    refused(&["mirostat-lr"], One, SAMPLERS),
+    refused(&["mirostat-ent"], One, SAMPLERS),
+    // What is said about it.
+    taken(&["perf"]),
+    refused(&["no-perf"], None, SILENCE),
+    taken(&["warmup"]),
+    taken(&["no-warmup"]),
+    refused(&["log-disable"], None, SILENCE),
+    refused(&["log-file"], One, "the log is on stderr; 2>FILE keeps it"),
+    refused(&["log-jsonl"], None, LOG),
+    taken(&["no-log-jsonl"]),
+    by(&["log-colors"], Maybe, colour),
+    refused(&["log-prefix"], None, LOG),
+    refused(&["no-log-prefix"], None, LOG),
+    refused(&["log-timestamps"], None, LOG),
+    refused(&["no-log-timestamps"], None, LOG),
+    refused(&["verbose"], None, MORE).short('v'),
+    refused(&["log-verbose"], None, MORE),
+    refused(&["verbosity", "log-verbosity"], One, MORE),
+];

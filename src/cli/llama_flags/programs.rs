@@ -1,0 +1,330 @@
+//! Flags of each of llama.cpp's programs, beside those of all.
+
+use super::Value::{Maybe, None, One};
+use super::common::{DRAFT, EDIT, LONGER};
+use super::{Flag, by, refused, taken};
+
+// Ways out that several flags share.
+const TALKS: &str = "`sterna chat` talks";
+const CONTINUES: &str = "`sterna run` continues a text";
+const PIPED: &str = "pipe the message into `sterna chat`, which ends with its input";
+const FRAME: &str = "the chat template frames messages; --chat-template names another one";
+const MEDIA: &str = "models read text alone";
+const REQUEST: &str = "requests bring it";
+const THINKING: &str = "requests to `sterna serve` say it: reasoning_format, reasoning_effort and \
+                        chat_template_kwargs";
+const GENERATES: &str = "this server generates text";
+const ONE_PAGE: &str = "the page is as it is; a server of files serves another one";
+const TOOLS: &str = "clients call tools; this server only says what the model wants to call";
+const CACHE: &str = "the prefix cache needs no such choice; leave it out";
+const SHARED: &str = "slots share the pages of one cache; --kv-positions sets its size";
+const BY_NAME: &str = "-hf names the model; flags say the rest";
+const ANSWERS: &str = "answers to questions are not scored; there is the perplexity of a text";
+
+fn unless_none(mebibytes: &str) -> Option<&'static str> {
+    (mebibytes.parse::<f64>() != Ok(0.0)).then_some(CACHE)
+}
+
+fn colour(when: &str) -> Option<&'static str> {
+    (!["off", "auto"].contains(&when)).then_some("leave it out: a model's text has one colour")
+}
+
+fn gguf(format: &str) -> Option<&'static str> {
+    (format != "gguf").then_some("the file is GGUF, which llama-quantize reads, too")
+}
+
+fn embeddings(switch: &str) -> Option<&'static str> {
+    (switch != "0").then_some("there are no embeddings to measure")
+}
+
+/// What llama-completion and llama-cli have both.
+pub const TALK: &[Flag] = &[
+    taken(&["jinja"]),
+    refused(&["no-jinja"], None, "templates are always Jinja"),
+    taken(&["simple-io"]),
+    taken(&["no-context-shift"]),
+    taken(&["no-display-prompt"]),
+    refused(&["display-prompt"], None, "the prompt is not shown again; `cat` shows it"),
+    refused(&["verbose-prompt"], None, "`sterna tokenize` shows a prompt's tokens"),
+    refused(&["context-shift"], None, LONGER),
+    by(&["color"], Maybe, colour),
+    refused(&["multiline-input"], None, "a line that ends in \\ goes on in the next one"),
+    refused(&["reasoning-format"], One, THINKING),
+    refused(&["reasoning"], One, THINKING),
+    refused(&["reasoning-effort"], One, THINKING),
+    refused(&["reasoning-budget"], One, THINKING),
+    refused(&["reasoning-budget-message"], One, THINKING),
+    refused(&["reasoning-preserve"], None, THINKING),
+    refused(&["no-reasoning-preserve"], None, THINKING),
+    taken(&["skip-chat-parsing"]),
+    refused(&["no-skip-chat-parsing"], None, "`sterna serve` parses calls of tools"),
+];
+
+/// llama-completion's.
+pub const RUN: &[Flag] = &[
+    taken(&["no-conversation"]),
+    refused(&["conversation"], None, TALKS),
+    refused(&["single-turn"], None, PIPED),
+    refused(&["system-prompt"], One, TALKS),
+    refused(&["system-prompt-file"], One, TALKS),
+    refused(&["chat-template"], One, TALKS),
+    refused(&["chat-template-file"], One, TALKS),
+    refused(&["interactive"], None, TALKS).short('i'),
+    refused(&["interactive-first"], None, TALKS),
+    refused(&["in-prefix"], One, TALKS),
+    refused(&["in-suffix"], One, TALKS),
+    refused(&["in-prefix-bos"], None, TALKS),
+    refused(&["print-token-count"], One, "the number of tokens is said at the end"),
+    refused(&["grp-attn-n"], One, LONGER),
+    refused(&["grp-attn-w"], One, LONGER),
+];
+
+/// llama-cli's, and what it took before llama-completion was a program of its own.
+pub const CHAT: &[Flag] = &[
+    taken(&["conversation"]),
+    taken(&["interactive"]).short('i'),
+    taken(&["interactive-first"]),
+    taken(&["no-escape"]),
+    refused(&["escape"], None, "a message is taken as it stands").short('e'),
+    refused(&["no-conversation"], None, CONTINUES),
+    refused(&["single-turn"], None, PIPED),
+    refused(&["prompt"], One, PIPED).short('p'),
+    refused(&["file"], One, PIPED).short('f'),
+    refused(&["system-prompt-file"], One, "-sys \"$(cat FILE)\" gives the text"),
+    refused(&["reverse-prompt"], One, CONTINUES).short('r'),
+    refused(&["special"], None, CONTINUES),
+    refused(&["ignore-eos"], None, CONTINUES),
+    refused(&["parallel"], One, CONTINUES),
+    refused(&["grammar"], One, CONTINUES),
+    refused(&["grammar-file"], One, CONTINUES),
+    refused(&["json-schema"], One, CONTINUES).short('j'),
+    refused(&["json-schema-file"], One, CONTINUES),
+    refused(&["in-prefix"], One, FRAME),
+    refused(&["in-suffix"], One, FRAME),
+    refused(&["in-prefix-bos"], None, FRAME),
+    refused(&["chat-template-kwargs"], One, THINKING),
+    refused(&["server-base"], One, "the model is on this machine; other programs talk to servers"),
+    refused(&["image", "audio", "video"], One, MEDIA),
+    refused(&["output", "output-file"], One, "answers are on stdout; `>` keeps them").short('o'),
+    taken(&["show-timings"]),
+    refused(&["no-show-timings"], None, "they are on stderr; 2>/dev/null leaves them out"),
+    refused(&["log-prompts-dir"], One, "prompts are not kept"),
+    refused(&["ctx-checkpoints", "swa-checkpoints"], One, CACHE),
+    by(&["cache-ram"], One, unless_none),
+    refused(&["gpt-oss-20b-default"], None, BY_NAME),
+    refused(&["gpt-oss-120b-default"], None, BY_NAME),
+    refused(&["vision-gemma-4b-default"], None, BY_NAME),
+    refused(&["vision-gemma-12b-default"], None, BY_NAME),
+];
+
+/// Of speculative decoding: llama-cli's and llama-server's.
+pub const SPECULATION: &[Flag] = &[
+    refused(&["spec-draft-hf", "hf-repo-draft"], One, DRAFT),
+    refused(&["spec-draft-threads", "threads-draft"], One, DRAFT),
+    refused(&["spec-draft-threads-batch", "threads-batch-draft"], One, DRAFT),
+    refused(&["spec-draft-cpu-mask", "cpu-mask-draft"], One, DRAFT),
+    refused(&["spec-draft-cpu-range", "cpu-range-draft"], One, DRAFT),
+    refused(&["spec-draft-cpu-strict", "cpu-strict-draft"], One, DRAFT),
+    refused(&["spec-draft-prio", "prio-draft"], One, DRAFT),
+    refused(&["spec-draft-poll", "poll-draft"], One, DRAFT),
+    refused(&["spec-draft-cpu-mask-batch", "cpu-mask-batch-draft"], One, DRAFT),
+    refused(&["spec-draft-cpu-range-batch", "cpu-range-batch-draft"], One, DRAFT),
+    refused(&["spec-draft-cpu-strict-batch", "cpu-strict-batch-draft"], One, DRAFT),
+    refused(&["spec-draft-prio-batch", "prio-batch-draft"], One, DRAFT),
+    refused(&["spec-draft-poll-batch", "poll-batch-draft"], One, DRAFT),
+    refused(&["spec-draft-override-tensor", "override-tensor-draft"], One, DRAFT),
+    refused(&["spec-draft-cpu-moe", "cpu-moe-draft"], None, DRAFT),
+    refused(&["spec-draft-n-cpu-moe", "spec-draft-ncmoe", "n-cpu-moe-draft"], One, DRAFT),
+    refused(&["spec-draft-n-max"], One, DRAFT),
+    refused(&["spec-draft-n-min"], One, DRAFT),
+    refused(&["spec-synth-len"], One, DRAFT),
+    refused(&["spec-synth-rates"], One, DRAFT),
+    refused(&["spec-draft-p-split", "draft-p-split"], One, DRAFT),
+    refused(&["spec-draft-p-min", "draft-p-min"], One, DRAFT),
+    refused(&["spec-draft-backend-sampling"], None, DRAFT),
+    refused(&["no-spec-draft-backend-sampling"], None, DRAFT),
+    refused(&["spec-draft-device", "device-draft"], One, DRAFT),
+    refused(&["spec-draft-ngl", "gpu-layers-draft", "n-gpu-layers-draft"], One, DRAFT),
+    refused(&["spec-type"], One, DRAFT),
+    refused(&["spec-ngram-mod-n-min"], One, DRAFT),
+    refused(&["spec-ngram-mod-n-max"], One, DRAFT),
+    refused(&["spec-ngram-mod-n-match"], One, DRAFT),
+    refused(&["spec-ngram-simple-size-n"], One, DRAFT),
+    refused(&["spec-ngram-simple-size-m"], One, DRAFT),
+    refused(&["spec-ngram-simple-min-hits"], One, DRAFT),
+    refused(&["spec-ngram-map-k-size-n"], One, DRAFT),
+    refused(&["spec-ngram-map-k-size-m"], One, DRAFT),
+    refused(&["spec-ngram-map-k-min-hits"], One, DRAFT),
+    refused(&["spec-ngram-map-k4v-size-n"], One, DRAFT),
+    refused(&["spec-ngram-map-k4v-size-m"], One, DRAFT),
+    refused(&["spec-ngram-map-k4v-min-hits"], One, DRAFT),
+    refused(&["draft", "draft-n", "draft-max"], One, DRAFT),
+    refused(&["draft-min", "draft-n-min"], One, DRAFT),
+    refused(&["spec-default"], None, DRAFT),
+];
+
+/// llama-server's.
+pub const SERVE: &[Flag] = &[
+    taken(&["jinja"]),
+    refused(&["no-jinja"], None, "templates are always Jinja"),
+    taken(&["kv-unified"]),
+    refused(&["no-kv-unified"], None, SHARED),
+    refused(&["kv-unified-per-slot"], One, SHARED),
+    taken(&["cont-batching"]),
+    refused(&["no-cont-batching"], None, "requests always share steps"),
+    taken(&["cache-prompt"]),
+    by(&["cache-reuse"], One, unless_none),
+    by(&["cache-ram"], One, unless_none),
+    refused(&["cache-idle-slots"], None, CACHE),
+    taken(&["no-cache-idle-slots"]),
+    refused(&["ctx-checkpoints", "swa-checkpoints"], One, CACHE),
+    refused(&["checkpoint-min-step"], One, CACHE),
+    refused(&["slot-prompt-similarity"], One, CACHE),
+    taken(&["no-context-shift"]),
+    refused(&["context-shift"], None, LONGER),
+    taken(&["props"]),
+    refused(&["embedding", "embeddings"], None, GENERATES),
+    refused(&["reranking", "rerank"], None, GENERATES),
+    refused(&["pooling"], One, GENERATES),
+    refused(&["embd-normalize"], One, GENERATES),
+    refused(&["api-prefix"], One, "let a proxy take the prefix off"),
+    refused(&["reuse-port"], None, "one server listens on a port"),
+    refused(&["threads-http"], One, "connections have threads as they need them; --connections bounds them"),
+    refused(&["sleep-idle-seconds"], One, "models of --models-dir give way to others; leave it out"),
+    refused(&["path"], One, ONE_PAGE),
+    taken(&["ui", "webui"]),
+    refused(&["no-ui", "no-webui"], None, "the page cannot be switched off; a proxy can leave it out"),
+    refused(&["ui-config", "webui-config"], One, ONE_PAGE),
+    refused(&["ui-config-file", "webui-config-file"], One, ONE_PAGE),
+    refused(&["ui-mcp-proxy", "webui-mcp-proxy"], None, TOOLS),
+    taken(&["no-ui-mcp-proxy", "no-webui-mcp-proxy"]),
+    refused(&["tools"], One, TOOLS),
+    refused(&["tools-runtime"], One, TOOLS),
+    refused(&["mcp-servers-config"], One, TOOLS),
+    refused(&["mcp-servers-json"], One, TOOLS),
+    refused(&["agent"], None, TOOLS),
+    taken(&["no-agent"]),
+    refused(&["cors-methods"], One, "--cors-origins alone is to be chosen"),
+    refused(&["cors-headers"], One, "--cors-origins alone is to be chosen"),
+    refused(&["cors-credentials"], None, "requests bring their key in a header; --cors-origins names pages"),
+    taken(&["no-cors-credentials"]),
+    refused(&["tags"], One, "--alias names the model"),
+    refused(&["models-preset"], One, "--models-dir and --models name the models, flags say the rest for all"),
+    taken(&["models-autoload"]),
+    refused(&["no-models-autoload"], None, "a model is loaded when it is asked for"),
+    refused(&["media-path"], One, MEDIA),
+    refused(&["mtmd-batch-max-tokens"], One, MEDIA),
+    refused(&["lora-init-without-apply"], None, "merge the adapter into the model's file"),
+    refused(&["chat-template-kwargs"], One, REQUEST),
+    refused(&["reasoning-format"], One, REQUEST),
+    refused(&["reasoning"], One, REQUEST),
+    refused(&["reasoning-effort"], One, REQUEST),
+    refused(&["reasoning-budget"], One, REQUEST),
+    refused(&["reasoning-budget-message"], One, REQUEST),
+    refused(&["reasoning-preserve"], None, REQUEST),
+    refused(&["no-reasoning-preserve"], None, REQUEST),
+    refused(&["skip-chat-parsing"], None, "/completion answers with the text as it is"),
+    taken(&["no-skip-chat-parsing"]),
+    refused(&["prefill-assistant"], None, "requests say it: continue_final_message"),
+    refused(&["no-prefill-assistant"], None, "requests say it: continue_final_message"),
+    refused(&["reverse-prompt"], One, REQUEST).short('r'),
+    refused(&["special"], None, REQUEST),
+    refused(&["ignore-eos"], None, REQUEST),
+    refused(&["grammar"], One, REQUEST),
+    refused(&["grammar-file"], One, REQUEST),
+    refused(&["json-schema"], One, REQUEST).short('j'),
+    refused(&["json-schema-file"], One, REQUEST),
+    refused(&["spm-infill"], None, "/infill is not answered; /completion takes such a prompt"),
+    refused(&["lookup-cache-static"], One, DRAFT),
+    refused(&["lookup-cache-dynamic"], One, DRAFT),
+    refused(&["log-prompts-dir"], One, "prompts are not kept"),
+    refused(&["embd-gemma-default"], None, GENERATES),
+    refused(&["fim-qwen-1.5b-default"], None, BY_NAME),
+    refused(&["fim-qwen-3b-default"], None, BY_NAME),
+    refused(&["fim-qwen-7b-default"], None, BY_NAME),
+    refused(&["fim-qwen-7b-spec"], None, DRAFT),
+    refused(&["fim-qwen-14b-spec"], None, DRAFT),
+    refused(&["fim-qwen-30b-default"], None, BY_NAME),
+    refused(&["gpt-oss-20b-default"], None, BY_NAME),
+    refused(&["gpt-oss-120b-default"], None, BY_NAME),
+    refused(&["vision-gemma-4b-default"], None, BY_NAME),
+    refused(&["vision-gemma-12b-default"], None, BY_NAME),
+    refused(&["spec-ngram-size-n"], One, DRAFT),
+    refused(&["spec-ngram-size-m"], One, DRAFT),
+    refused(&["spec-ngram-min-hits"], One, DRAFT),
+];
+
+/// llama-perplexity's.
+pub const PERPLEXITY: &[Flag] = &[
+    taken(&["no-context-shift"]),
+    refused(&["context-shift"], None, "chunks are as long as their context; -c sets it"),
+    taken(&["kv-unified"]),
+    taken(&["no-kv-unified"]),
+    refused(&["prompt"], One, "write the text into a file, which -f names").short('p'),
+    refused(&["kl-divergence"], None, "--kl-base FILE compares with what --save-logits FILE kept"),
+    refused(
+        &["save-all-logits", "kl-divergence-base"],
+        One,
+        "--save-logits FILE keeps them, and --kl-base FILE compares",
+    ),
+    refused(&["ppl-stride"], One, "the second half of each chunk is scored"),
+    refused(&["ppl-output-type"], One, "each chunk has its line"),
+    refused(&["hellaswag"], None, ANSWERS),
+    refused(&["hellaswag-tasks"], One, ANSWERS),
+    refused(&["winogrande"], None, ANSWERS),
+    refused(&["winogrande-tasks"], One, ANSWERS),
+    refused(&["multiple-choice"], None, ANSWERS),
+    refused(&["multiple-choice-tasks"], One, ANSWERS),
+];
+
+/// llama-imatrix's.
+pub const IMATRIX: &[Flag] = &[
+    taken(&["no-context-shift"]),
+    refused(&["context-shift"], None, "chunks are as long as their context; -c sets it"),
+    refused(&["prompt"], One, "write the text into a file, which -f names").short('p'),
+    taken(&["no-ppl"]),
+    refused(&["ppl"], None, "`sterna perplexity` computes it"),
+    by(&["output-format"], One, gguf),
+    refused(&["in-file"], One, "a matrix is of one text; put the texts into one file"),
+    refused(&["output-frequency"], One, "the file is written at the end"),
+    refused(&["save-frequency"], One, "the file is written at the end"),
+    refused(&["process-output"], None, "the output head has no entry"),
+    refused(&["chunk", "from-chunk"], One, "leave out the text's beginning"),
+    refused(&["show-statistics"], None, "`sterna inspect` shows what is in a file"),
+];
+
+/// llama-bench's.
+pub const BENCH: &[Flag] = &[
+    by(&["embeddings"], Maybe, embeddings),
+    refused(&["delay"], One, "tests follow each other at once"),
+    refused(&["output-err"], One, "-o writes to stdout"),
+    taken(&["progress"]),
+    refused(&["fit-target"], One, "--gpu-layers auto keeps what fits"),
+    refused(&["fit-ctx"], One, "the context is what the tests need"),
+];
+
+/// llama-batched-bench's.
+pub const BATCHED_BENCH: &[Flag] = &[
+    taken(&["kv-unified"]),
+    taken(&["no-kv-unified"]),
+    refused(&["ctx-size"], One, "the context is what the tests need").short('c'),
+    refused(&["tg-separate"], None, "sequences decode together"),
+];
+
+/// llama-quantize's.
+pub const QUANTIZE: &[Flag] = &[
+    refused(&["override-kv"], One, EDIT),
+    refused(&["keep-split"], None, "the file is one; `sterna split` divides it"),
+    refused(&["include-weights"], One, "an importance matrix counts for all matrices that it names"),
+    refused(&["exclude-weights"], One, "an importance matrix counts for all matrices that it names"),
+    refused(&["tensor-type-file"], One, "--tensor-type may be given several times"),
+    refused(&["prune-layers"], One, "a model keeps its layers"),
+    refused(&["max-buffer-size"], One, "a tensor at a time is in memory; leave it out"),
+];
+
+/// llama-gguf-split's.
+pub const SPLIT: &[Flag] = &[
+    refused(&["split"], None, "`sterna split` does that by its name; leave it out"),
+    refused(&["merge"], None, "`sterna merge` does that by its name"),
+    refused(&["delete-splits"], None, "`rm` takes the parts away"),
+];
