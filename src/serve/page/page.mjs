@@ -37,7 +37,8 @@ class Page {
   #sidebar = new Sidebar();
   #thread = new Thread({
     again: (turn) => this.#again(turn),
-    more: (turn) => this.#write(this.conversation, turn),
+    more: (turn) => this.#more(turn),
+    fresh: () => this.#new(),
     edit: (turn, text) => this.#edit(turn, text),
     version: (turn, step) => this.#version(turn, step),
     branch: (turn) => this.#branch(turn),
@@ -145,6 +146,12 @@ class Page {
     return this.#write(this.conversation, tree.addTurn(this.conversation, turn.parent, "assistant", ""));
   }
 
+  /** More of an answer is the same turn; more of a text is a passage of its own, which can be tried again. */
+  #more(turn) {
+    if (this.conversation.mode === "text") this.#send("");
+    else this.#write(this.conversation, turn);
+  }
+
   #edit(turn, text) {
     const { conversation } = this;
     const version = tree.addTurn(conversation, turn.parent, turn.role, text);
@@ -191,6 +198,8 @@ class Page {
     });
     this.#runs.set(conversation.id, run);
     this.#touched(conversation);
+    // The button that asked for it may be gone, and the focus with it.
+    if (conversation === this.conversation) this.#composer.focus();
     try {
       await run.go(this.server);
     } finally {

@@ -178,6 +178,46 @@ test("stop ends an answer and keeps what has come", async () => {
   await close();
 });
 
+test("an answer that stops at the length limit says so, and goes on as the same answer", async () => {
+  const { page, close } = await visit(browser, chat.url);
+  await set(page, "n_predict", 8);
+  await send(page, STERNA ? "Tell me a story about a shy owl in winter." : "tell me more");
+  assert.equal(await page.innerText(".turn.assistant .note"), "Stopped at the length limit, after 8 tokens.");
+  const [first] = await bodies(page, "assistant");
+  const request = page.waitForRequest((request) => request.url().endsWith("/v1/chat/completions"));
+  await page.click(".notice >> text=Continue");
+  const { messages, continue_final_message } = (await request).postDataJSON();
+  assert.equal(continue_final_message, true);
+  assert.equal(messages.at(-1).role, "assistant");
+  assert.equal(messages.at(-1).content.trim(), first.trim());
+  await finished(page);
+  // It goes on to the limit once more.
+  assert.equal(await page.innerText(".turn.assistant .note"), "Stopped at the length limit, after 8 tokens.");
+  const [longer, ...others] = await bodies(page, "assistant");
+  assert.deepEqual(others, []);
+  assert.ok(longer.startsWith(first.trimEnd()) && longer.length > first.length, `${longer}\n\n${first}`);
+  if (!STERNA) assert.equal(longer.trim(), LONG.split(" ").slice(0, 16).join(" "));
+  assert.equal(await page.evaluate(() => document.activeElement.id), "prompt");
+  await close();
+});
+
+test("a text that stops at the length limit says so, and goes on with another passage", async () => {
+  const { page, close } = await visitText();
+  await set(page, "n_predict", 12);
+  await send(page, STERNA ? "Once upon a time" : "tell me more");
+  assert.equal(await page.innerText(".story .note"), "Stopped at the length limit, after 12 tokens.");
+  const first = await page.innerText(".flow");
+  await page.fill("#prompt", "a draft");
+  const request = page.waitForRequest((request) => request.url().endsWith("/completion"));
+  await page.click(".notice >> text=Continue");
+  assert.equal((await request).postDataJSON().prompt.trim(), first.trim());
+  await finished(page);
+  assert.equal(await page.locator(".passage").count(), 3);
+  assert.ok((await page.innerText(".flow")).startsWith(first.trimEnd()));
+  assert.equal(await page.inputValue("#prompt"), "a draft");
+  await close();
+});
+
 test("regenerate, edit and branch keep every version", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 16);
