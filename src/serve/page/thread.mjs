@@ -22,12 +22,14 @@ export class Thread {
   #run = null;
   #waits = false;
   #rested = 0;
+  #ended = true;
 
   constructor(actions) {
     this.#actions = actions;
     this.#scroll.addEventListener("scroll", () => this.#place(), { passive: true });
     $("to-end").addEventListener("click", () => this.toEnd());
-    new ResizeObserver(() => this.#place()).observe(this.#scroll);
+    // A phone's keyboard must not cover the end that is read.
+    new ResizeObserver(() => (this.#ended ? this.toEnd() : this.#place())).observe(this.#scroll);
   }
 
   /** Shows another conversation, from its end. */
@@ -122,6 +124,7 @@ export class Thread {
   }
 
   #place() {
-    $("to-end").hidden = this.#atEnd();
+    this.#ended = this.#atEnd();
+    $("to-end").hidden = this.#ended;
   }
 }
