@@ -257,6 +257,16 @@ test("settings have the server's defaults, send what differs, and are remembered
   assert.match(await placeholder("temperature"), /^0\.[28]$/);
   await page.fill("#parameter-temperature", "0");
   await page.fill("#parameter-n_predict", "5");
+  // What a newcomer wants stands first, and each says what it does.
+  const first = await page.locator("#parameters label").allInnerTexts();
+  assert.deepEqual(first, ["Temperature", "Length", "Seed"]);
+  assert.equal(await page.locator("#parameter-top_p").isVisible(), false);
+  await page.click("#more summary");
+  const silent = await page.locator(".parameter :is(input, textarea)").evaluateAll((fields) => {
+    const hint = (field) => document.getElementById(field.getAttribute("aria-describedby"));
+    return fields.filter((field) => !hint(field)?.textContent.trim()).map(({ id }) => id);
+  });
+  assert.deepEqual(silent, []);
   await page.fill("#system", "Be brief.");
   await page.fill("#stop", "END\nSTOP");
   await page.click("#close-settings");
@@ -281,6 +291,9 @@ test("settings have the server's defaults, send what differs, and are remembered
   await page.click("#open-settings");
   assert.equal(await page.inputValue("#parameter-temperature"), "0");
   assert.equal(await page.inputValue("#system"), "Be brief.");
+  // A choice under "More" is in sight.
+  assert.equal(await page.inputValue("#stop"), "END\nSTOP");
+  assert.equal(await page.locator("#stop").isVisible(), true);
   await page.click("#reset");
   assert.equal(await page.inputValue("#parameter-temperature"), "");
   await close();
