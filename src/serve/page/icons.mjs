@@ -3,7 +3,7 @@
 import { drawing } from "./dom.mjs";
 
 const LINES = {
-  menu: "M4 7h16M4 12h16M4 17h10",
+  sidebar: "M5 5h14a2 2 0 0 1 2 2v10a2 2 0 0 1-2 2H5a2 2 0 0 1-2-2V7a2 2 0 0 1 2-2zM9.5 5v14",
   plus: "M12 5v14M5 12h14",
   close: "M6 6l12 12M18 6L6 18",
   up: "M12 19V6M6 11.5l6-6 6 6",

@@ -427,8 +427,8 @@ class Page {
 
   #wire() {
     const drawings = {
-      "close-list": "close",
-      "open-list": "menu",
+      "close-list": "sidebar",
+      "open-list": "sidebar",
       "open-settings": "sliders",
       "close-settings": "close",
     };

@@ -150,6 +150,29 @@ test("a chat, and its history after a reload", async () => {
   await close();
 });
 
+test("there is no empty room below what the reader wrote", async () => {
+  const { page, close } = await visit(browser, chat.url);
+  await set(page, "n_predict", 8);
+  await send(page, "Hello");
+  const gap = await page.evaluate(() => {
+    const [mine, answer] = [".turn.user .plain", ".turn.assistant .markdown"].map((selector) =>
+      document.querySelector(selector).getBoundingClientRect(),
+    );
+    return answer.top - mine.bottom;
+  });
+  assert.ok(gap > 8 && gap < 28, `${gap} pixels`);
+  // Its buttons lie over what follows while one points there, and can be reached with the keyboard.
+  const seen = () => page.locator(".turn.user .tools").evaluate((node) => getComputedStyle(node).opacity);
+  await page.mouse.move(0, 0);
+  assert.equal(await seen(), "0");
+  await page.focus(".turn.user .tools button");
+  assert.equal(await seen(), "1");
+  await page.hover(".turn.user .plain");
+  await page.click(".turn.user >> text=Edit");
+  assert.equal(await page.inputValue(".turn.user .editor textarea"), "Hello");
+  await close();
+});
+
 test("stop ends an answer and keeps what has come", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 900);
@@ -347,6 +370,9 @@ test("a narrow screen shows everything without scrolling sideways", async () => 
   };
   await fits();
   assert.equal(await page.locator("#sidebar").evaluate((node) => node.inert), true);
+  const models = await page.innerText("#empty-title");
+  assert.equal(await page.locator("#model-name").innerText(), models);
+  assert.equal(await page.locator("#model-name").isVisible(), true);
   await page.fill(
     "#prompt",
     "A title that is much longer than what a narrow screen has room for in its head line",
