@@ -22,14 +22,15 @@ export class Thread {
   #run = null;
   #waits = false;
   #rested = 0;
+  /** As it was when last looked at: whether the end was in sight, in how many pixels. */
   #ended = true;
+  #height = 0;
 
   constructor(actions) {
     this.#actions = actions;
     this.#scroll.addEventListener("scroll", () => this.#place(), { passive: true });
     $("to-end").addEventListener("click", () => this.toEnd());
-    // A phone's keyboard must not cover the end that is read.
-    new ResizeObserver(() => (this.#ended ? this.toEnd() : this.#place())).observe(this.#scroll);
+    new ResizeObserver(() => this.#place()).observe(this.#scroll);
   }
 
   /** Shows another conversation, from its end. */
@@ -44,7 +45,7 @@ export class Thread {
 
   /** Turns have come or gone, or an answer has begun or ended. */
   update(run) {
-    const follows = this.#atEnd();
+    const follows = this.#atEnd() || this.#covered();
     this.#run = run;
     const path = pathOf(this.#conversation);
     if (this.#text !== null) {
@@ -87,7 +88,7 @@ export class Thread {
     const run = this.#run;
     if (run === null || run.conversation !== this.#conversation) return;
     const began = performance.now();
-    const follows = this.#atEnd();
+    const follows = this.#atEnd() || this.#covered();
     const path = this.#text === null ? [] : pathOf(this.#conversation);
     if (path.at(-1) === run.turn) this.#text.update(path, run);
     else this.#views.get(run.turn.id)?.update(run);
@@ -100,6 +101,8 @@ export class Thread {
 
   toEnd() {
     this.#scroll.scrollTop = this.#scroll.scrollHeight;
+    this.#ended = true;
+    this.#height = this.#scroll.clientHeight;
   }
 
   /** Keeps the focus on the arrows of a fork when the version beside `turn` has taken its place. */
@@ -123,8 +126,15 @@ export class Thread {
     return scrollHeight - scrollTop - clientHeight < AT_END;
   }
 
+  /** Whether the end was read, and may be covered since, by a phone's keyboard or a line about the server. */
+  #covered() {
+    return this.#ended && this.#scroll.clientHeight !== this.#height;
+  }
+
   #place() {
+    if (this.#covered()) this.toEnd();
     this.#ended = this.#atEnd();
+    this.#height = this.#scroll.clientHeight;
     $("to-end").hidden = this.#ended;
   }
 }

@@ -259,13 +259,17 @@ test("an answer that fills the context says so", async () => {
 });
 
 test("a server that goes away is noticed, and found again", async () => {
-  const server = await mock();
-  const { page, close } = await visit(browser, server.url, { expected: [FAILED] });
+  const server = await mock({ replies: { much: { text: "word\n\n".repeat(40) } } });
+  const viewport = { width: 320, height: 640 };
+  const { page, close } = await visit(browser, server.url, { expected: [FAILED], viewport });
+  await ask(page, "much");
   await page.route("**/{props,v1/**}", (route) => route.abort());
   await ask(page, "Hello");
   assert.equal(await note(page), "The server cannot be reached.");
   await page.waitForSelector("#state.trouble >> #status >> text=cannot be reached");
   assert.equal(await page.locator("#why:not(.unseen)").innerText(), "You can send when the server is back.");
+  // The line about it takes room from the turns, whose end stays in sight.
+  assert.ok((await fromEnd(page)) < 2);
   await page.unroute("**/{props,v1/**}");
   await page.click("#state-way >> text=Try now");
   await page.waitForFunction(() => document.getElementById("status").textContent === "");
