@@ -149,7 +149,7 @@ pub fn added(command: Command) -> Command {
 ///
 /// # Errors
 /// The first flag that asks for something that is not there, with what to do instead.
-pub fn judge(command: &Command, matches: &ArgMatches) -> Result<(), Error> {
+pub fn judge_all(command: &Command, matches: &ArgMatches) -> Result<(), Error> {
     let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
     let Some(command) = command.find_subcommand(name) else { return Ok(()) };
     match lacking(command).into_iter().find_map(|flag| Some((flag.id(), flag.judge(matches)?))) {

@@ -144,7 +144,7 @@ pub fn command() -> clap::Command {
 /// asked for.
 pub fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
     let matches = command().try_get_matches_from(args)?;
-    llama_flags::judge(&Cli::command(), &matches)?;
+    llama_flags::judge_all(&Cli::command(), &matches)?;
     Cli::from_arg_matches(&matches)
 }
 

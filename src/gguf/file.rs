@@ -302,7 +302,8 @@ impl Gguf {
     }
 
     fn build(parts: Vec<Part>, options: OpenOptions) -> Result<Self, GgufError> {
-        for part in parts.iter().filter(|part| part.tensors.iter().any(|raw| raw.start >= part.file_bytes)) {
+        let is_cut = |part: &&Part| part.tensors.iter().any(|raw| raw.start >= part.file_bytes);
+        if let Some(part) = parts.iter().find(is_cut) {
             let error = GgufError::Incomplete { have: part.file_bytes, want: whole_bytes(part) };
             return Err(in_part(error, part.path.as_deref()));
         }

@@ -44,12 +44,11 @@ impl Choice {
             self.text += &event.text;
         }
         let token = event.token.clone().filter(|_| !event.ends_text);
-        if let Some(token) = &token {
+        // A token that ended the text may spell the stop text.
+        if let Some(token) = &event.token {
             self.hidden.text += self.hidden.utf8.push(&token.bytes);
-            if keep {
-                self.tokens.push(token.clone());
-            }
         }
+        self.tokens.extend(token.clone().filter(|_| keep));
         let shown = event.text.len().min(self.hidden.text.len());
         if self.hidden.text.is_char_boundary(shown) {
             self.hidden.text.drain(..shown);

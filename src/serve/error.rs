@@ -92,9 +92,9 @@ impl ApiError {
     pub fn too_long(n_prompt: usize, n_ctx: usize) -> Self {
         // The words that clients look for, all of them: Anthropic's, OpenAI's, llama-server's.
         let message = format!(
-            "prompt is too long: {n_prompt} tokens > {} maximum; context_length_exceeded: this model's maximum \
-             context length is {n_ctx} tokens, and the request of {n_prompt} tokens exceeds the available \
-             context size",
+            "prompt is too long: {n_prompt} tokens > {} maximum; context_length_exceeded: this model's \
+             maximum context length is {n_ctx} tokens, and the request of {n_prompt} tokens exceeds the \
+             available context size",
             n_ctx.saturating_sub(1)
         );
         Self {

@@ -135,7 +135,7 @@ fn nothing_is_left_behind_where_it_fails() {
     refused(&quantize(&["in.gguf", "none/out.gguf"]), 1, &["none"]);
     refused(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf: no GGUF"]);
     fs::write(dir.path().join("there.gguf"), &before[..before.len() - 9000]).unwrap();
-    refused(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf", "want [", "file has"]);
+    refused(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf: incomplete: ", "fetch it again"]);
     ok(&sterna(dir.path(), &["synth", "--type", "q8_0", "--force", "there.gguf"]));
     refused(
         &quantize(&["there.gguf", "out.gguf"]),

@@ -68,6 +68,7 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
     ("src/backend/cpu/simd/wasm.rs", "whether the host has relaxed instructions"),
     ("src/cli/grammar_args.rs", "whether grammars are in the library"),
+    ("src/cli/llama_flags/environment.rs", "whether the variables of the server are read, for its tests"),
     ("src/cli/hub_args.rs", "whether models of the hub can be got"),
     ("src/cli/mod.rs", "whether the server, the hub and the converter are in the program"),
     ("src/demo.rs", "whether the demo model is in the program"),

@@ -32,7 +32,7 @@ class Picker {
   #dialog;
   #list = element("ul", { class: "models" });
   #device = element("div", { class: "device" });
-  #problem = element("p", { class: "problem", role: "alert" });
+  #problem = element("p", { class: "problem trouble", role: "alert" });
   #progress = element("progress", { id: "loading-bar", "aria-label": "Loaded", max: 1 });
   #loading = element("p", { id: "loading", hidden: true });
 

@@ -12,25 +12,25 @@ export class Composer {
   #field = $("prompt");
   #button = $("send");
   #size = growing(this.#field);
-  #running = false;
-  #mode = "chat";
+  #state = { mode: "chat", running: false, begun: false, off: "" };
 
   constructor({ send, stop, recall }) {
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
-      if (this.#running) return stop();
-      if (this.#button.disabled) return undefined;
+      if (this.#state.running) return stop();
+      if (this.#state.off !== "") return undefined;
+      if (this.#lacks() !== "") return this.#field.focus();
       const text = this.#field.value;
-      if (text.trim() === "" && this.#mode === "chat") return undefined;
       this.set("");
       return send(text);
     });
+    this.#field.addEventListener("input", () => this.#showButton());
     this.#field.addEventListener("keydown", (event) => {
       const sends = event.key === "Enter" && !event.shiftKey && !event.isComposing;
       // On a keyboard of glass the key makes a new line; there the button sends.
       if (sends && !matchMedia("(pointer: coarse)").matches) {
         event.preventDefault();
-        if (!this.#running) this.#form.requestSubmit();
+        if (!this.#state.running) this.#form.requestSubmit();
       }
       if (event.key === "ArrowUp" && this.#field.value === "") recall();
     });
@@ -48,26 +48,47 @@ export class Composer {
   set(text) {
     this.#field.value = text;
     this.#size();
+    this.#showButton();
   }
 
-  /** Shows what pressing the button does, and whether it can be pressed. */
-  update({ mode, running, begun, ready }) {
-    this.#running = running;
-    this.#mode = mode;
+  /**
+   * Shows what pressing the button does. `off` says why nothing can be sent now, or is empty; it is not shown
+   * to a reader who `waits` for a moment only.
+   */
+  update({ mode, running, begun, off, waits }) {
+    this.#state = { mode, running, begun, off };
     const text = mode === "text";
-    const idle = text ? (begun ? "Continue the text" : "Continue from here") : "Send";
-    const label = running ? "Stop" : idle;
-    if (this.#button.getAttribute("aria-label") !== label) {
-      this.#button.setAttribute("aria-label", label);
-      this.#button.title = running ? "Stop (Esc)" : label;
-      this.#button.replaceChildren(icon(running ? "stop" : "up"));
-    }
-    this.#button.disabled = !ready && !running;
     document.body.dataset.mode = mode;
     $("keys").textContent = `Enter ${text ? "continues" : "sends"}, Shift Enter makes a new line`;
+    $("keys").hidden = off !== "" && !waits;
+    $("why").classList.toggle("unseen", off === "" || waits);
     const add = begun ? "Add something, or just continue" : "Begin a text";
     this.#field.placeholder = text ? add : "Write a message";
     this.#field.setAttribute("aria-label", text ? "Text to add" : "Message");
+    this.#showButton();
+  }
+
+  /** What must be written before there is something to send, or an empty string. */
+  #lacks() {
+    const { mode, begun } = this.#state;
+    if (mode === "chat") return this.#field.value.trim() === "" ? "Write a message first" : "";
+    return this.#field.value === "" && !begun ? "Write a beginning first" : "";
+  }
+
+  #showButton() {
+    const { mode, running, begun, off } = this.#state;
+    const idle = mode !== "text" ? "Send" : begun ? "Continue the text" : "Continue from here";
+    const label = running ? "Stop" : idle;
+    if (this.#button.getAttribute("aria-label") !== label) {
+      this.#button.setAttribute("aria-label", label);
+      this.#button.replaceChildren(icon(running ? "stop" : "up"));
+    }
+    const why = running ? "" : off || this.#lacks();
+    this.#button.disabled = !running && off !== "";
+    // Not `disabled`: the button keeps the focus while one begins to write.
+    this.#button.setAttribute("aria-disabled", String(why !== ""));
+    this.#button.title = running ? "Stop (Esc)" : why || label;
+    $("why").textContent = why;
   }
 
   /** The figures of the newest answer: how full the context is, and how fast text comes. */

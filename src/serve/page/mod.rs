@@ -60,6 +60,7 @@ pub const ASSETS: &[Asset] = &[
     asset("/page/markdown.mjs", SCRIPT, include_bytes!("markdown.mjs")),
     asset("/page/math.mjs", SCRIPT, include_bytes!("math.mjs")),
     asset("/page/menu.mjs", SCRIPT, include_bytes!("menu.mjs")),
+    asset("/page/notice.mjs", SCRIPT, include_bytes!("notice.mjs")),
     asset("/page/page.mjs", SCRIPT, include_bytes!("page.mjs")),
     asset("/page/preferences.mjs", SCRIPT, include_bytes!("preferences.mjs")),
     asset("/page/render.mjs", SCRIPT, include_bytes!("render.mjs")),

@@ -22,6 +22,14 @@ const $ = (id) => document.getElementById(id);
 
 /** Beginnings that suit a model which continues text. The first stands in the field on a first visit. */
 const OPENINGS = ["Once upon a time", "There was once a king", "The little rabbit"];
+/** Why nothing can be sent, by the server's state. */
+const OFF = {
+  connecting: "You can send when the server has answered.",
+  loading: "You can send when the model is loaded.",
+  failed: "You can send when a model is loaded.",
+  unreachable: "You can send when the server is back.",
+  locked: "You can send when the key is entered.",
+};
 /** The demo model's name, and what one can ask it: as in src/demo.rs. The first stands in the field, too. */
 const DEMO = "sterna-world";
 const QUESTIONS = ["Tell me a story about a shy owl in winter.", "What can you do?", "What is 12 plus 30?"];
@@ -37,7 +45,8 @@ class Page {
   #sidebar = new Sidebar();
   #thread = new Thread({
     again: (turn) => this.#again(turn),
-    more: (turn) => this.#write(this.conversation, turn),
+    more: (turn) => this.#more(turn),
+    fresh: () => this.#new(),
     edit: (turn, text) => this.#edit(turn, text),
     version: (turn, step) => this.#version(turn, step),
     branch: (turn) => this.#branch(turn),
@@ -54,7 +63,7 @@ class Page {
     this.#wire();
     new SettingsView(this);
     this.#store = await Store.open().catch(() => {
-      this.#toast("This browser keeps no data for this page: conversations end with the tab.");
+      this.#trouble("This browser keeps no data for this page: conversations end with the tab.");
       return new Memory();
     });
     this.#store.listen((id) => this.#changedElsewhere(id));
@@ -145,6 +154,12 @@ class Page {
     return this.#write(this.conversation, tree.addTurn(this.conversation, turn.parent, "assistant", ""));
   }
 
+  /** More of an answer is the same turn; more of a text is a passage of its own, which can be tried again. */
+  #more(turn) {
+    if (this.conversation.mode === "text") this.#send("");
+    else this.#write(this.conversation, turn);
+  }
+
   #edit(turn, text) {
     const { conversation } = this;
     const version = tree.addTurn(conversation, turn.parent, turn.role, text);
@@ -191,6 +206,8 @@ class Page {
     });
     this.#runs.set(conversation.id, run);
     this.#touched(conversation);
+    // The button that asked for it may be gone, and the focus with it.
+    if (conversation === this.conversation) this.#composer.focus();
     try {
       await run.go(this.server);
     } finally {
@@ -214,7 +231,8 @@ class Page {
     try {
       await this.#store.put(conversation);
     } catch (error) {
-      this.#toast(`This conversation could not be stored: ${error.message}`);
+      const file = () => this.#exportOne(conversation);
+      this.#trouble(`This conversation could not be stored: ${error.message}`, "Export", file);
     }
   }
 
@@ -232,8 +250,9 @@ class Page {
     $("title").disabled = !begun;
     document.title = begun ? `${tree.titleOf(conversation)} · Sterna` : "Sterna";
     if (!begun) this.#showEmpty();
-    const ready = this.server.state === "ready";
-    this.#composer.update({ mode: conversation.mode, running: run !== null, begun, ready });
+    const { state } = this.server;
+    const [off, waits] = [OFF[state] ?? "", state === "connecting"];
+    this.#composer.update({ mode: conversation.mode, running: run !== null, begun, off, waits });
     this.#showFigures(path, run);
   }
 
@@ -271,10 +290,14 @@ class Page {
     const words = {
       loading: several ? `${model ?? models[0].id} is being loaded.` : "The model is being loaded.",
       failed: `${model ?? "The model"} could not be loaded: ${this.server.failure}`,
-      unreachable: "The server cannot be reached. Trying again.",
+      unreachable: "The server cannot be reached. Is it running? Trying again.",
       locked: "The server asks for a key.",
     };
+    const ways = { failed: "Try again", unreachable: "Try now", locked: "Enter the key" };
     $("status").textContent = words[state] ?? "";
+    $("state-way").textContent = ways[state] ?? "";
+    $("state-way").hidden = !(state in ways);
+    $("state").classList.toggle("trouble", state in ways);
     $("model-name").textContent = state === "ready" && !several ? props.name : "";
     $("model").hidden = !several;
     if (several) {
@@ -284,10 +307,11 @@ class Page {
       $("model").replaceChildren(...models.map(option));
     }
     if (state === "locked" && !$("lock").open) {
-      $("lock-hint").textContent =
-        key.get() === ""
-          ? "It is forgotten when this tab is closed."
-          : "The server did not take the last one.";
+      const refused = key.get() !== "";
+      $("lock-hint").textContent = refused
+        ? "The server did not take the last one."
+        : "It is forgotten when this tab is closed.";
+      $("lock-hint").classList.toggle("trouble", refused);
       $("lock").showModal();
     }
     const untouched = tree.pathOf(this.conversation).length === 0;
@@ -361,6 +385,10 @@ class Page {
     setTimeout(() => URL.revokeObjectURL(address), 10_000);
   }
 
+  #exportOne(conversation) {
+    this.#export([conversation], fileName(tree.titleOf(conversation)));
+  }
+
   async #import(file) {
     try {
       const conversations = imported(await file.text());
@@ -373,7 +401,7 @@ class Page {
       this.#update();
       this.#toast(`${conversations.length} imported.`);
     } catch (error) {
-      this.#toast(error.message);
+      this.#trouble(error.message, "Import another", () => $("import-file").click());
     }
   }
 
@@ -386,14 +414,21 @@ class Page {
     });
     $("toast").replaceChildren(note);
     setTimeout(() => note.remove(), 8000);
+    return note;
+  }
+
+  #trouble(text, action, act) {
+    const note = this.#toast(text, action, act);
+    note.classList.add("trouble");
+    note.prepend(icon("warn"));
   }
 
   // --- Buttons and keys.
 
   #wire() {
     const drawings = {
-      "close-list": "close",
-      "open-list": "menu",
+      "close-list": "sidebar",
+      "open-list": "sidebar",
       "open-settings": "sliders",
       "close-settings": "close",
     };
@@ -401,6 +436,7 @@ class Page {
     $("theme").append(icon("sun"), icon("moon"));
     $("new").prepend(icon("plus"));
     $("title").append(icon("open"));
+    $("state").prepend(icon("warn"));
 
     const click = (id, action) => $(id).addEventListener("click", action);
     click("new", () => this.#new());
@@ -412,6 +448,8 @@ class Page {
       if (this.#conversations.size > 0) this.#delete([...this.#conversations.values()]);
     });
     $("import-file").addEventListener("change", async ({ target }) => {
+      // What is said of it could not be seen behind the dialog.
+      $("settings").close();
       for (const file of target.files) await this.#import(file);
       target.value = "";
     });
@@ -422,6 +460,10 @@ class Page {
       });
     }
     $("model").addEventListener("change", ({ target }) => this.server.pick(target.value));
+    click("state-way", () => {
+      if (this.server.state === "locked") $("lock").showModal();
+      else this.server.connect();
+    });
     $("lock-form").addEventListener("submit", (event) => {
       event.preventDefault();
       $("lock").close();
@@ -430,10 +472,7 @@ class Page {
     });
     menuOf($("title"), () => [
       { label: "Rename", action: () => this.#rename() },
-      {
-        label: "Export",
-        action: () => this.#export([this.conversation], fileName(tree.titleOf(this.conversation))),
-      },
+      { label: "Export", action: () => this.#exportOne(this.conversation) },
       { label: "Delete", action: () => this.#delete([this.conversation]) },
     ]);
     document.addEventListener("keydown", (event) => this.#pressed(event));

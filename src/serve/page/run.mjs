@@ -118,7 +118,8 @@ export class Run {
 function explained(error) {
   const { retryAfter, needed, room } = error.details;
   if (Number.isFinite(needed) && Number.isFinite(room)) {
-    return `This is ${count(needed)} tokens long, and the context of the model holds ${count(room)}.`;
+    const lengths = `${count(needed)} tokens long, and the context of the model holds ${count(room)}`;
+    return `This is ${lengths}. Shorten it, or begin a new conversation.`;
   }
   const wait = Number.isFinite(retryAfter) ? `in ${Math.ceil(retryAfter)} s` : "in a moment";
   if (error.status === 401 || error.status === 403) return "The server asks for a key.";

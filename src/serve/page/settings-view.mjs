@@ -51,8 +51,13 @@ export class SettingsView {
     const { params } = this.#page.server.props;
     const { mode } = this.#page.conversation;
     const shown = PARAMETERS.filter((parameter) => offered(parameter, params));
-    $("parameters").replaceChildren(...shown.map((parameter) => parameterField(parameter, params, mode)));
+    const fields = (list) => list.map((parameter) => parameterField(parameter, params, mode));
+    const more = shown.filter(({ first }) => !first);
+    $("parameters").replaceChildren(...fields(shown.filter(({ first }) => first)));
+    $("more-parameters").replaceChildren(...fields(more));
     $("stop").value = (chosen().stop ?? []).join("\n");
+    // What was chosen is in sight.
+    if (["stop", ...more.map(({ name }) => name)].some((name) => name in chosen())) $("more").open = true;
   }
 }
 
@@ -64,8 +69,8 @@ function parameterField(parameter, params, mode) {
     id: `parameter-${name}`,
     type: "number",
     inputmode: "decimal",
-    placeholder: standard ?? "random",
-    "aria-describedby": hint && `hint-${name}`,
+    placeholder: name === "n_predict" && standard < 0 ? "no limit" : (standard ?? "random"),
+    "aria-describedby": `hint-${name}`,
     ...{ min, max, step },
     onchange: () => {
       const value = field.valueAsNumber;
@@ -82,7 +87,7 @@ function parameterField(parameter, params, mode) {
     { class: "parameter" },
     element("label", { for: field.id }, label),
     field,
-    hint && element("p", { class: "hint", id: `hint-${name}` }, hint),
+    element("p", { class: "hint", id: `hint-${name}` }, hint),
   );
 }
 

@@ -6,15 +6,37 @@ import { keep, recall } from "./preferences.mjs";
 const STORED = "settings";
 
 // `name` is the server's. A parameter is offered only if `/props` has it; `always` are those that a server
-// need not list. `min` and `max` bound what can be typed, not what the server takes.
+// need not list. `first` are those that a newcomer wants, the others stand under "More". `min` and `max`
+// bound what can be typed, not what the server takes.
 export const PARAMETERS = [
   {
     name: "temperature",
     label: "Temperature",
+    first: true,
     min: 0,
     max: 5,
     step: 0.05,
-    hint: "0 takes the likeliest token.",
+    hint: "How daring the words are. Lower: safer; higher: wilder. 0: always the likeliest word.",
+  },
+  {
+    name: "n_predict",
+    label: "Length",
+    first: true,
+    min: -1,
+    max: 1_000_000,
+    step: 1,
+    always: true,
+    hint: "How many tokens an answer has at most. A token is a short word or a part of one. -1: no limit.",
+  },
+  {
+    name: "seed",
+    label: "Seed",
+    first: true,
+    min: 0,
+    max: 4_294_967_295,
+    step: 1,
+    always: true,
+    hint: "The same number gives the same answer to the same question. Empty: another answer each time.",
   },
   {
     name: "top_k",
@@ -22,7 +44,7 @@ export const PARAMETERS = [
     min: 0,
     max: 1000,
     step: 1,
-    hint: "Draws from the K likeliest; 0 from all.",
+    hint: "Chooses from so many of the likeliest words. Fewer: safer; more: wilder. 0: from all.",
   },
   {
     name: "top_p",
@@ -30,7 +52,7 @@ export const PARAMETERS = [
     min: 0,
     max: 1,
     step: 0.01,
-    hint: "Smallest set with this probability.",
+    hint: "Chooses from the likeliest words that have this chance together. Lower: safer; 1: from all.",
   },
   {
     name: "min_p",
@@ -38,16 +60,39 @@ export const PARAMETERS = [
     min: 0,
     max: 1,
     step: 0.01,
-    hint: "Least share of the likeliest one's.",
+    hint: "Leaves out words with less than this share of the likeliest word's chance. Higher: safer; 0: off.",
   },
-  { name: "typical_p", label: "Typical P", min: 0, max: 1, step: 0.01, hint: "1 leaves it out." },
+  {
+    name: "typical_p",
+    label: "Typical P",
+    min: 0,
+    max: 1,
+    step: 0.01,
+    hint: "Leaves out words that are too unlikely, or too obvious. Lower: leaves out more; 1: off.",
+  },
   {
     name: "repeat_penalty",
     label: "Repeat penalty",
     min: 0.5,
     max: 3,
     step: 0.05,
-    hint: "1 leaves it out.",
+    hint: "Makes words that were just used less likely. Higher: repeats itself less; 1: off.",
+  },
+  {
+    name: "presence_penalty",
+    label: "Presence penalty",
+    min: -2,
+    max: 2,
+    step: 0.05,
+    hint: "Makes words that were used at all less likely. Higher: more new words; 0: off.",
+  },
+  {
+    name: "frequency_penalty",
+    label: "Frequency penalty",
+    min: -2,
+    max: 2,
+    step: 0.05,
+    hint: "Makes words less likely the more often they were used. Higher: less of them; 0: off.",
   },
   {
     name: "repeat_last_n",
@@ -55,27 +100,7 @@ export const PARAMETERS = [
     min: -1,
     max: 65536,
     step: 1,
-    hint: "Tokens looked back at.",
-  },
-  { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.05 },
-  { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.05 },
-  {
-    name: "n_predict",
-    label: "Most tokens",
-    min: -1,
-    max: 1_000_000,
-    step: 1,
-    always: true,
-    hint: "-1: no limit.",
-  },
-  {
-    name: "seed",
-    label: "Seed",
-    min: 0,
-    max: 4_294_967_295,
-    step: 1,
-    always: true,
-    hint: "Empty: another each time.",
+    hint: "How many tokens the penalties look back. -1: the whole context; 0: none.",
   },
 ];
 

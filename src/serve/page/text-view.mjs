@@ -4,25 +4,27 @@ import { copyButton } from "./clipboard.mjs";
 import { versionOf, wholeText } from "./conversation.mjs";
 import { element } from "./dom.mjs";
 import { edit } from "./editor.mjs";
+import { Notice } from "./notice.mjs";
 import { ending, figures, speed } from "./text.mjs";
 import { versionSwitch } from "./turn-view.mjs";
 
-/** Shows the passages of a path. `actions` are the page's: again, rewrite, version. */
+/** Shows the passages of a path. `actions` are the page's: again, more, fresh, rewrite, version. */
 export class TextView {
   node = element("article", { class: "story", "aria-label": "Text" });
   #flow = element("div", { class: "flow" });
-  #note = element("p", { class: "note", hidden: true });
+  #notice = new Notice((way) => this.#actions[way](this.#last));
   #tools = element("div", { class: "tools" });
   #conversation;
   #actions;
   #passages = new Map();
+  #last = null;
   #order = "";
   #shown = null;
 
   constructor(conversation, actions) {
     this.#conversation = conversation;
     this.#actions = actions;
-    this.node.append(this.#flow, this.#note, this.#tools);
+    this.node.append(this.#flow, this.#notice.node, this.#tools);
   }
 
   update(path, run) {
@@ -56,9 +58,8 @@ export class TextView {
 
   #finish(path, run) {
     const last = path.at(-1);
-    const note = last === undefined ? "" : ended(last, run !== null);
-    this.#note.hidden = note === "";
-    this.#note.textContent = note;
+    this.#last = last;
+    this.#notice.show(last === undefined ? null : ended(last, run !== null));
     const state = `${run === null} ${last?.id} ${last?.finish}`;
     if (state !== this.#shown)
       this.#tools.replaceChildren(...(run === null && last ? this.#buttons(path) : []));
@@ -71,7 +72,9 @@ export class TextView {
       element("button", { type: "button", class: "quiet", onclick: action }, text);
     const rate = speed(last.timings);
     return [
-      last.role === "assistant" && button("Try again", () => this.#actions.again(last)),
+      last.role === "assistant" &&
+        !ended(last, false)?.ways.includes("again") &&
+        button("Try again", () => this.#actions.again(last)),
       button("Edit text", () => this.#edit(path)),
       copyButton(() => wholeText(path)),
       rate !== "" && element("span", { class: "figure", title: figures(last.timings) }, rate),
@@ -84,8 +87,8 @@ export class TextView {
   }
 }
 
-/** Why a text goes no further. That a passage ends at its limit is its nature, and no news. */
+/** Why a text goes no further, as `ending` has it. */
 function ended(turn, running) {
-  if (running || (turn.finish === "length" && turn.text !== "")) return "";
-  return turn.finish === "stop" ? "The model ends the text here." : ending(turn, running);
+  if (running || turn.finish !== "stop") return ending(turn, running);
+  return { tone: "plain", text: "The model ends the text here.", ways: [] };
 }

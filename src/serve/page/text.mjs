@@ -28,26 +28,42 @@ export function figures(timings) {
   return [written, speed(timings), prompt, rate, cached].filter(Boolean).join(", ");
 }
 
-/** What stands below a turn that did not come to its end; an empty string if it did. */
+/**
+ * What stands below a turn that did not come to its own end, or null if it did: `text` says why, `tone` is
+ * plain, limit or trouble, and `ways` are the ways on: more (of the same answer), again, fresh (another
+ * conversation).
+ */
 export function ending(turn, running) {
-  if (running || turn.role === "user") return "";
+  if (running || turn.role === "user") return null;
+  const more = turn.text === "" ? [] : ["more"];
   switch (turn.finish) {
     case "stop":
     case "edited":
-      return "";
+      return null;
     case "length":
-      return "The limit of tokens was reached.";
+      return { tone: "limit", text: limited(turn), ways: more.length > 0 ? more : ["again"] };
     case "full":
-      return "The context of the model is full.";
+      return { tone: "trouble", text: "The context of the model is full.", ways: ["fresh"] };
     case "stopped":
-      return "Stopped.";
+      return { tone: "plain", text: "Stopped.", ways: more };
     case "problem":
-      return turn.problem ?? "Something went wrong.";
+      return { tone: "trouble", text: turn.problem ?? "Something went wrong.", ways: [...more, "again"] };
     case "dropped":
-      return "The connection ended before the answer did.";
+      return {
+        tone: "trouble",
+        text: "The connection ended before the answer did.",
+        ways: [...more, "again"],
+      };
     case undefined:
-      return "This answer was interrupted.";
+      return { tone: "plain", text: "This answer was interrupted.", ways: [...more, "again"] };
     default:
-      return `Ended: ${turn.finish}.`;
+      return { tone: "plain", text: `Ended: ${turn.finish}.`, ways: more };
   }
+}
+
+function limited({ text, timings }) {
+  const written = timings?.predicted_n;
+  const after = written > 0 ? `, after ${count(written)} token${written === 1 ? "" : "s"}` : "";
+  const thinks = "while it was still thinking. A greater length in the settings leaves room for an answer";
+  return `Stopped at the length limit${after}${text === "" ? `, ${thinks}` : ""}.`;
 }

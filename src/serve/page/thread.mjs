@@ -22,6 +22,9 @@ export class Thread {
   #run = null;
   #waits = false;
   #rested = 0;
+  /** As it was when last looked at: whether the end was in sight, in how many pixels. */
+  #ended = true;
+  #height = 0;
 
   constructor(actions) {
     this.#actions = actions;
@@ -42,7 +45,7 @@ export class Thread {
 
   /** Turns have come or gone, or an answer has begun or ended. */
   update(run) {
-    const follows = this.#atEnd();
+    const follows = this.#atEnd() || this.#covered();
     this.#run = run;
     const path = pathOf(this.#conversation);
     if (this.#text !== null) {
@@ -85,7 +88,7 @@ export class Thread {
     const run = this.#run;
     if (run === null || run.conversation !== this.#conversation) return;
     const began = performance.now();
-    const follows = this.#atEnd();
+    const follows = this.#atEnd() || this.#covered();
     const path = this.#text === null ? [] : pathOf(this.#conversation);
     if (path.at(-1) === run.turn) this.#text.update(path, run);
     else this.#views.get(run.turn.id)?.update(run);
@@ -98,6 +101,8 @@ export class Thread {
 
   toEnd() {
     this.#scroll.scrollTop = this.#scroll.scrollHeight;
+    this.#ended = true;
+    this.#height = this.#scroll.clientHeight;
   }
 
   /** Keeps the focus on the arrows of a fork when the version beside `turn` has taken its place. */
@@ -121,7 +126,15 @@ export class Thread {
     return scrollHeight - scrollTop - clientHeight < AT_END;
   }
 
+  /** Whether the end was read, and may be covered since, by a phone's keyboard or a line about the server. */
+  #covered() {
+    return this.#ended && this.#scroll.clientHeight !== this.#height;
+  }
+
   #place() {
-    $("to-end").hidden = this.#atEnd();
+    if (this.#covered()) this.toEnd();
+    this.#ended = this.#atEnd();
+    this.#height = this.#scroll.clientHeight;
+    $("to-end").hidden = this.#ended;
   }
 }

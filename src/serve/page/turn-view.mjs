@@ -5,11 +5,12 @@ import { versionOf } from "./conversation.mjs";
 import { element } from "./dom.mjs";
 import { edit } from "./editor.mjs";
 import { icon } from "./icons.mjs";
+import { Notice } from "./notice.mjs";
 import { GrowingText } from "./render.mjs";
 import { ending, figures, speed } from "./text.mjs";
 
 /**
- * Shows a turn. `actions` are the page's: again, more, edit, version, branch, each with the turn.
+ * Shows a turn. `actions` are the page's: again, more, fresh, edit, version, branch, each with the turn.
  * `update` is called when the turn or what stands around it has changed.
  */
 export class TurnView {
@@ -21,7 +22,7 @@ export class TurnView {
   #reasoning = null;
   #body = element("div", { class: "markdown" });
   #thinking = element("details", { class: "reasoning", hidden: true });
-  #note = element("p", { class: "note", hidden: true });
+  #notice = new Notice((way) => this.#actions[way](this.#turn));
   #tools = element("div", { class: "tools" });
 
   constructor(conversation, turn, actions) {
@@ -32,7 +33,11 @@ export class TurnView {
     this.node = element(
       "article",
       { class: `turn ${turn.role}`, "aria-label": name },
-      ...[heading, turn.role === "assistant" && this.#thinking, this.#body, this.#note, this.#tools],
+      heading,
+      turn.role === "assistant" && this.#thinking,
+      this.#body,
+      turn.role === "assistant" && this.#notice.node,
+      this.#tools,
     );
     this.conversation = conversation;
   }
@@ -43,9 +48,7 @@ export class TurnView {
     this.node.setAttribute("aria-busy", String(run !== null));
     this.#showReasoning(run);
     this.#showText(run);
-    const note = ending(this.#turn, run !== null);
-    this.#note.hidden = note === "";
-    this.#note.textContent = note;
+    this.#notice.show(ending(this.#turn, run !== null));
     // Buttons that are made anew lose the focus, so while text comes they stay.
     const state = JSON.stringify([
       run === null,
@@ -97,12 +100,13 @@ export class TurnView {
       return element("button", { type: "button", class: "quiet", onclick: () => action(turn) }, text);
     };
     const model = turn.role === "assistant";
-    const more = model && turn.text !== "" && !["stop", "full"].includes(turn.finish);
+    // The ways on from an end that was none stand beside its reason.
+    const ways = ending(turn, false)?.ways ?? [];
     const rate = speed(turn.timings);
     return [
       versions,
-      more && button("Continue", actions.more),
-      model && button(turn.finish === "problem" ? "Try again" : "Regenerate", actions.again),
+      turn.finish === "edited" && turn.text !== "" && button("Continue", actions.more),
+      model && !ways.includes("again") && button("Regenerate", actions.again),
       turn.text !== "" && copyButton(() => turn.text),
       turn.text !== "" && button("Edit", () => this.#edit(turn)),
       turn.text !== "" && button("Branch", actions.branch),

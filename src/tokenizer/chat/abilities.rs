@@ -72,12 +72,12 @@ mod tests {
         assert_eq!(of("{{ messages[-1].content }}"), [false; 4]);
         assert_eq!(of("{{ raise_exception('no') }}"), [false; 4]);
         let tools = "{% for tool in tools or [] %}{{ tool.function | tojson }}{% endfor %}";
-        let turns = "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or [] \
-                     %}{{ call.function.name }}{% endfor %}{% endfor %}";
+        let turns = "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or \
+                     [] %}{{ call.function.name }}{% endfor %}{% endfor %}";
         assert_eq!(of(tools), [false, true, false, false]);
         assert_eq!(of(&format!("{tools}{turns}")), [true; 4]);
-        let one = "{% for message in messages %}{% if message.tool_calls and message.tool_calls | length > 1 %}\
-                   {{ raise_exception('one call') }}{% endif %}{% endfor %}";
+        let one = "{% for message in messages %}{% if message.tool_calls and message.tool_calls | length > 1 \
+                   %}{{ raise_exception('one call') }}{% endif %}{% endfor %}";
         assert_eq!(of(&format!("{one}{tools}{turns}")), [true, true, true, false]);
     }
 }

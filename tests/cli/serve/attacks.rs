@@ -101,7 +101,6 @@ fn grammars_that_mean_harm() {
     let refused = [
         json!({ "type": "no such" }),
         json!({ "type": 3 }),
-        json!({ "properties": [] }),
         json!({ "type": "string", "pattern": "(" }),
         json!({ "type": "string", "pattern": brackets }),
         json!({ "$ref": "file:///etc/passwd" }),
@@ -109,7 +108,14 @@ fn grammars_that_mean_harm() {
         json!({ "$ref": "#/$defs/none" }),
         chain(5000),
     ];
-    let odd = [json!({ "$ref": "#" }), json!({ "enum": [] }), json!({ "minItems": -1 }), deep, chain(50)];
+    let odd = [
+        json!({ "properties": [] }),
+        json!({ "$ref": "#" }),
+        json!({ "enum": [] }),
+        json!({ "minItems": -1 }),
+        deep,
+        chain(50),
+    ];
     let ask = |more: Value| {
         let mut body = json!({ "messages": [{ "role": "user", "content": "Go." }], "max_tokens": 2 });
         more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());

@@ -150,6 +150,29 @@ test("a chat, and its history after a reload", async () => {
   await close();
 });
 
+test("there is no empty room below what the reader wrote", async () => {
+  const { page, close } = await visit(browser, chat.url);
+  await set(page, "n_predict", 8);
+  await send(page, "Hello");
+  const gap = await page.evaluate(() => {
+    const [mine, answer] = [".turn.user .plain", ".turn.assistant .markdown"].map((selector) =>
+      document.querySelector(selector).getBoundingClientRect(),
+    );
+    return answer.top - mine.bottom;
+  });
+  assert.ok(gap > 8 && gap < 28, `${gap} pixels`);
+  // Its buttons lie over what follows while one points there, and can be reached with the keyboard.
+  const seen = () => page.locator(".turn.user .tools").evaluate((node) => getComputedStyle(node).opacity);
+  await page.mouse.move(0, 0);
+  assert.equal(await seen(), "0");
+  await page.focus(".turn.user .tools button");
+  assert.equal(await seen(), "1");
+  await page.hover(".turn.user .plain");
+  await page.click(".turn.user >> text=Edit");
+  assert.equal(await page.inputValue(".turn.user .editor textarea"), "Hello");
+  await close();
+});
+
 test("stop ends an answer and keeps what has come", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 900);
@@ -185,6 +208,46 @@ test("stop ends an answer and keeps what has come", async () => {
   await finished(page);
   const [longer] = await bodies(page, "assistant");
   assert.ok(longer.startsWith(kept.trimEnd()), `${longer}\n\n${kept}`);
+  await close();
+});
+
+test("an answer that stops at the length limit says so, and goes on as the same answer", async () => {
+  const { page, close } = await visit(browser, chat.url);
+  await set(page, "n_predict", 8);
+  await send(page, STERNA ? "Tell me a story about a shy owl in winter." : "tell me more");
+  assert.equal(await page.innerText(".turn.assistant .note"), "Stopped at the length limit, after 8 tokens.");
+  const [first] = await bodies(page, "assistant");
+  const request = page.waitForRequest((request) => request.url().endsWith("/v1/chat/completions"));
+  await page.click(".notice >> text=Continue");
+  const { messages, continue_final_message } = (await request).postDataJSON();
+  assert.equal(continue_final_message, true);
+  assert.equal(messages.at(-1).role, "assistant");
+  assert.equal(messages.at(-1).content.trim(), first.trim());
+  await finished(page);
+  // It goes on to the limit once more.
+  assert.equal(await page.innerText(".turn.assistant .note"), "Stopped at the length limit, after 8 tokens.");
+  const [longer, ...others] = await bodies(page, "assistant");
+  assert.deepEqual(others, []);
+  assert.ok(longer.startsWith(first.trimEnd()) && longer.length > first.length, `${longer}\n\n${first}`);
+  if (!STERNA) assert.equal(longer.trim(), LONG.split(" ").slice(0, 16).join(" "));
+  assert.equal(await page.evaluate(() => document.activeElement.id), "prompt");
+  await close();
+});
+
+test("a text that stops at the length limit says so, and goes on with another passage", async () => {
+  const { page, close } = await visitText();
+  await set(page, "n_predict", 12);
+  await send(page, STERNA ? "Once upon a time" : "tell me more");
+  assert.equal(await page.innerText(".story .note"), "Stopped at the length limit, after 12 tokens.");
+  const first = await page.innerText(".flow");
+  await page.fill("#prompt", "a draft");
+  const request = page.waitForRequest((request) => request.url().endsWith("/completion"));
+  await page.click(".notice >> text=Continue");
+  assert.equal((await request).postDataJSON().prompt.trim(), first.trim());
+  await finished(page);
+  assert.equal(await page.locator(".passage").count(), 3);
+  assert.ok((await page.innerText(".flow")).startsWith(first.trimEnd()));
+  assert.equal(await page.inputValue("#prompt"), "a draft");
   await close();
 });
 
@@ -227,6 +290,16 @@ test("settings have the server's defaults, send what differs, and are remembered
   assert.match(await placeholder("temperature"), /^0\.[28]$/);
   await page.fill("#parameter-temperature", "0");
   await page.fill("#parameter-n_predict", "5");
+  // What a newcomer wants stands first, and each says what it does.
+  const first = await page.locator("#parameters label").allInnerTexts();
+  assert.deepEqual(first, ["Temperature", "Length", "Seed"]);
+  assert.equal(await page.locator("#parameter-top_p").isVisible(), false);
+  await page.click("#more summary");
+  const silent = await page.locator(".parameter :is(input, textarea)").evaluateAll((fields) => {
+    const hint = (field) => document.getElementById(field.getAttribute("aria-describedby"));
+    return fields.filter((field) => !hint(field)?.textContent.trim()).map(({ id }) => id);
+  });
+  assert.deepEqual(silent, []);
   await page.fill("#system", "Be brief.");
   await page.fill("#stop", "END\nSTOP");
   await page.click("#close-settings");
@@ -251,6 +324,9 @@ test("settings have the server's defaults, send what differs, and are remembered
   await page.click("#open-settings");
   assert.equal(await page.inputValue("#parameter-temperature"), "0");
   assert.equal(await page.inputValue("#system"), "Be brief.");
+  // A choice under "More" is in sight.
+  assert.equal(await page.inputValue("#stop"), "END\nSTOP");
+  assert.equal(await page.locator("#stop").isVisible(), true);
   await page.click("#reset");
   assert.equal(await page.inputValue("#parameter-temperature"), "");
   await close();
@@ -304,6 +380,9 @@ test("a narrow screen shows everything without scrolling sideways", async () => 
   };
   await fits();
   assert.equal(await page.locator("#sidebar").evaluate((node) => node.inert), true);
+  const models = await page.innerText("#empty-title");
+  assert.equal(await page.locator("#model-name").innerText(), models);
+  assert.equal(await page.locator("#model-name").isVisible(), true);
   await page.fill(
     "#prompt",
     "A title that is much longer than what a narrow screen has room for in its head line",

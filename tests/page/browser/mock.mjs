@@ -1,5 +1,6 @@
 // A server with the endpoints that the page asks, in the shapes of llama-server. It writes what the test
-// wants: a prompt that is a key of `replies` gets that reply, others get their own words back.
+// wants: a prompt that is a key of `replies` gets that reply, or the rest of it if the last message is its
+// beginning; others get their own words back.
 
 import { readFile } from "node:fs/promises";
 import http from "node:http";
@@ -146,7 +147,7 @@ export async function mock(options = {}) {
       delta({ reasoning_content: word });
       await pause(server.pieceMs);
     }
-    const words = pieces(reply.text ?? "");
+    const words = pieces(rest(reply.text ?? "", native ? null : body.messages.at(-1)));
     const limit = (native ? body.n_predict : body.max_tokens) ?? -1;
     const most = limit >= 0 ? Math.min(limit, words.length) : words.length;
     for (let at = 0; at < most && open; at += 1) {
@@ -182,6 +183,11 @@ export async function mock(options = {}) {
     http1.close();
   };
   return server;
+}
+
+/** What is left of a reply, if the last message is the beginning of it. */
+function rest(text, last) {
+  return last?.role === "assistant" && text.startsWith(last.content) ? text.slice(last.content.length) : text;
 }
 
 /** Pieces as a tokenizer makes them: words with the space before them. */

@@ -23,6 +23,13 @@ async function ask(page, words) {
 
 const note = (page) => page.locator(".turn.assistant .note").last().innerText();
 
+/** Pixels between what is read and the end of the conversation. */
+const fromEnd = (page) =>
+  page.evaluate(() => {
+    const { scrollHeight, scrollTop, clientHeight } = document.getElementById("scroll");
+    return scrollHeight - scrollTop - clientHeight;
+  });
+
 /** Answers that would do something on a page that made HTML of them. */
 const HOSTILE = [
   "<script>window.harmed = 1</script>",
@@ -103,7 +110,11 @@ test("a server with a key asks for it, says when it is wrong, and keeps it for t
   await page.waitForSelector("#lock[open]");
   await page.fill("#lock-key", "wrong");
   await page.press("#lock-key", "Enter");
-  await page.waitForSelector("#lock[open] >> text=did not take the last one");
+  await page.waitForSelector("#lock[open] >> .trouble >> text=did not take the last one");
+  // Whoever closes the dialog finds it again.
+  await page.keyboard.press("Escape");
+  assert.equal(await page.innerText("#status"), "The server asks for a key.");
+  await page.click("#state-way >> text=Enter the key");
   await page.fill("#lock-key", "secret");
   await page.press("#lock-key", "Enter");
   await page.waitForSelector("#modes:not([hidden])");
@@ -130,11 +141,23 @@ test("while the model is loaded the page says so, and is ready when it is", asyn
   const { page, close } = await visit(browser, server.url, { expected: [FAILED] });
   assert.equal(await page.innerText("#status"), "The model is being loaded.");
   assert.equal(await page.locator("#send").isDisabled(), true);
+  // Shown, and told to those who do not see it or point at the button.
+  const why = "You can send when the model is loaded.";
+  assert.equal(await page.locator("#why:not(.unseen)").innerText(), why);
+  assert.equal(await page.getAttribute("#send", "title"), why);
+  assert.equal(await page.getAttribute("#send", "aria-describedby"), "why");
+  // Waiting is no trouble.
+  assert.equal(await page.locator("#state.trouble").count(), 0);
   await page.fill("#prompt", "typed early");
   server.status = 200;
   await page.waitForSelector("#modes:not([hidden])");
   assert.equal(await page.innerText("#status"), "");
   assert.equal(await page.inputValue("#prompt"), "typed early");
+  assert.equal(await page.getAttribute("#send", "title"), "Send");
+  assert.equal(await page.textContent("#why"), "");
+  await page.fill("#prompt", " ");
+  assert.equal(await page.getAttribute("#send", "aria-disabled"), "true");
+  assert.equal(await page.getAttribute("#send", "title"), "Write a message first");
   await ask(page, "Hello");
   assert.equal(await page.locator(".turn.assistant .note:visible").count(), 0);
   await close();
@@ -170,7 +193,7 @@ test("errors are the server's words, below the turn, and it can be tried again",
   assert.equal(await note(page), "`top_k`: expected a number");
   await ask(page, "long");
   const full = "This is 5,000 tokens long, and the context of the model holds 4,096.";
-  assert.equal(await note(page), full);
+  assert.equal(await note(page), `${full} Shorten it, or begin a new conversation.`);
   server.replies.long = { text: " Now it fits." };
   await page.locator("text=Try again").last().click();
   await page.waitForSelector("text=Now it fits.");
@@ -180,6 +203,44 @@ test("errors are the server's words, below the turn, and it can be tried again",
   await close();
   server.close();
 });
+
+test("what went wrong can be read in light and dark", async () => {
+  const server = await mock({ replies: { odd: { status: 400, message: "odd" } }, status: 503 });
+  for (const colorScheme of ["light", "dark"]) {
+    server.status = 500;
+    const { page, close } = await visit(browser, server.url, { expected: [FAILED], colorScheme });
+    await page.waitForSelector("#state.trouble");
+    const places = ["#status", "#state-way", "#why"];
+    const ratios = await page.evaluate(contrasts, places);
+    server.status = 200;
+    await page.waitForFunction(() => document.getElementById("status").textContent === "");
+    await ask(page, "odd");
+    ratios.push(...(await page.evaluate(contrasts, [".note", ".ways .outline"])));
+    // WCAG's level AAA for text.
+    for (const [at, ratio] of ratios.entries()) assert.ok(ratio >= 7, `${colorScheme}, ${at}: ${ratio}`);
+    await close();
+  }
+  server.close();
+});
+
+/** Runs in the page: WCAG's contrast of the last element of each selector with what lies behind it. */
+function contrasts(selectors) {
+  const light = (colour) => {
+    const [r, g, b] = colour
+      .match(/[\d.]+/g)
+      .map((byte) => byte / 255)
+      .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  return selectors.map((selector) => {
+    const node = [...document.querySelectorAll(selector)].at(-1);
+    let behind = node;
+    const paper = () => getComputedStyle(behind).backgroundColor;
+    while (paper() === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
+    const [dark, bright] = [light(getComputedStyle(node).color), light(paper())].sort((a, b) => a - b);
+    return (bright + 0.05) / (dark + 0.05);
+  });
+}
 
 test("an answer that fills the context says so", async () => {
   const server = await mock({ nCtx: 10, replies: { go: { text: "word ".repeat(40) } } });
@@ -191,13 +252,17 @@ test("an answer that fills the context says so", async () => {
   assert.equal(await note(page), "The context of the model is full.");
   assert.equal(await page.innerText("#context-text"), "10 of 10 tokens");
   assert.equal(await page.locator("text=Continue").count(), 0);
+  await page.click(".notice.trouble >> text=New conversation");
+  await page.waitForSelector("#empty:not([hidden])");
   await close();
   server.close();
 });
 
 test("a server that goes away is noticed, and found again", async () => {
-  const server = await mock();
-  const { page, close } = await visit(browser, server.url, { expected: [FAILED] });
+  const server = await mock({ replies: { much: { text: "word\n\n".repeat(40) } } });
+  const viewport = { width: 320, height: 640 };
+  const { page, close } = await visit(browser, server.url, { expected: [FAILED], viewport });
+  await ask(page, "much");
   // It goes away when it is asked: had the page noticed before, nothing could be sent.
   await page.route("**/v1/**", async (route) => {
     await page.route("**/props", (poll) => poll.abort());
@@ -205,8 +270,12 @@ test("a server that goes away is noticed, and found again", async () => {
   });
   await ask(page, "Hello");
   assert.equal(await note(page), "The server cannot be reached.");
-  await page.waitForSelector("#status >> text=cannot be reached");
+  await page.waitForSelector("#state.trouble >> #status >> text=cannot be reached");
+  assert.equal(await page.locator("#why:not(.unseen)").innerText(), "You can send when the server is back.");
+  // The line about it takes room from the turns, whose end stays in sight.
+  assert.ok((await fromEnd(page)) < 2);
   await page.unrouteAll();
+  await page.click("#state-way >> text=Try now");
   await page.waitForFunction(() => document.getElementById("status").textContent === "");
   await page.click("text=Try again");
   await page.waitForSelector("text=You said");
@@ -328,8 +397,14 @@ test("a server with several models lets the reader pick, and remembers it", asyn
 
   await page.selectOption("#model", "three");
   const failed = "three could not be loaded: it is no GGUF file";
-  await page.waitForFunction((words) => document.getElementById("status").textContent === words, failed);
+  const told = (words) =>
+    page.waitForFunction((words) => document.getElementById("status").textContent === words, words);
+  await told(failed);
   assert.equal(await page.locator("#send").isDisabled(), true);
+  assert.equal(await page.innerText("#why"), "You can send when a model is loaded.");
+  await page.click("#state-way >> text=Try again");
+  await told("three is being loaded.");
+  await told(failed);
   await page.selectOption("#model", "one");
   await page.waitForFunction(() => document.getElementById("status").textContent === "");
   await ask(page, "And now");
@@ -360,11 +435,13 @@ test("a long answer keeps the page quick, and the reader's place", async () => {
   assert.equal(await page.evaluate(() => document.getElementById("scroll").scrollTop), 100);
   assert.equal(await page.locator(".turn.assistant .markdown > p").count(), 400);
   await page.click("#to-end");
-  const left = await page.evaluate(() => {
-    const { scrollHeight, scrollTop, clientHeight } = document.getElementById("scroll");
-    return scrollHeight - scrollTop - clientHeight;
-  });
+  const left = await fromEnd(page);
   assert.ok(left < 2, `${left} pixels from the end`);
+  // As a phone's keyboard does it.
+  await page.setViewportSize({ width: 1280, height: 400 });
+  await page.waitForFunction(() => document.getElementById("scroll").clientHeight < 400);
+  await page.waitForTimeout(100);
+  assert.ok((await fromEnd(page)) < 2);
   await close();
   server.close();
 });

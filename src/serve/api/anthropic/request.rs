@@ -216,9 +216,9 @@ fn document(block: &Fields) -> Result<String, ApiError> {
     Ok(about.filter(|line| !line.is_empty()).chain([text.as_str()]).collect::<Vec<_>>().join("\n"))
 }
 
-/// The system's text without the line that Claude Code begins it with. It is for the vendor's bookkeeping, and
-/// has checksums of the conversation and of its first message: with it no conversation would find the pages of
-/// another one, nor those of its own last turn.
+/// The system's text without the line that Claude Code begins it with. It is for the vendor's bookkeeping,
+/// and has checksums of the conversation and of its first message: with it no conversation would find the
+/// pages of another one, nor those of its own last turn.
 fn without_billing(system: &str) -> &str {
     match system.split_once('\n') {
         _ if !system.starts_with("x-anthropic-billing-header:") => system,
