@@ -332,7 +332,7 @@ fn many_tools_with_long_descriptions() {
         name: format!("tool_{at}"),
         description: Some(long.clone()),
         parameters: parameters.clone(),
-        strict: at % 2 == 0,
+        strict: at.is_multiple_of(2),
     };
     let tools: Vec<Tool> = (0..100).map(tool).collect();
     let (choice, token) = (&Choice::Auto, &|_: &str| None);
