@@ -73,7 +73,7 @@ fn too_few_first_bytes_are_an_error_that_says_how_many_more() {
     assert!(!matches!(refused, GgufError::MoreOfHeader { .. }), "{refused}");
     // Weights that the file's size has no room for.
     let refused = of_first(all.slice(..head), all.len() - 4096).map(drop).unwrap_err();
-    assert!(matches!(refused, GgufError::Tensor { .. }), "{refused}");
+    assert!(matches!(refused, GgufError::Incomplete { .. }), "{refused}");
 }
 
 /// Of a file of gigabytes, no more than its descriptions is asked for.

@@ -96,6 +96,7 @@ mod grpc {
     use tokio::net::TcpStream;
     use tokio_rustls::TlsConnector;
     use tokio_rustls::client::TlsStream;
+    use tonic::Code;
     use tonic::codegen::Service;
     use tonic::codegen::http::Uri;
     use tonic::transport::{Channel, Endpoint};
@@ -152,7 +153,15 @@ mod grpc {
             let asked = request(&prompt(3, 40), 12);
             let expected = said(&channel(&plain).await, asked.clone()).await.unwrap();
             let channel = encrypted(&server, &["cert.pem"]).await.unwrap();
-            let answer = said(&channel, asked.clone()).await.unwrap();
+            let answer = loop {
+                match said(&channel, asked.clone()).await {
+                    // The model is still being loaded.
+                    Err(status) if status.code() == Code::Unavailable => {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                    answer => break answer.unwrap(),
+                }
+            };
             assert_eq!((answer.tokens.len(), answer.tokens, answer.text), {
                 (12, expected.tokens, expected.text)
             });
