@@ -56,6 +56,7 @@ async function finished(page) {
 /** Sets a number in the settings. */
 async function set(page, name, value) {
   await page.click("#open-settings");
+  await page.evaluate(() => (document.getElementById("more").open = true));
   await page.fill(`#parameter-${name}`, String(value));
   await page.click("#close-settings");
 }
