@@ -137,8 +137,16 @@ def responses():
     assert client.responses.create(**ask).output_text
     parsed = client.responses.parse(model="any", input=MESSAGES, text_format=Place)
     assert parsed.output_parsed.where in ("here", "there")
-    hosted = {"model": "any", "input": MESSAGES, "tools": [{"type": "web_search"}]}
-    assert refused(openai.BadRequestError, client.responses.create, **hosted).param == "tools[0].type"
+    hosted = {"model": "any", "input": MESSAGES, "tools": [{"type": "web_search"}], "max_output_tokens": 4}
+    assert client.responses.create(**hosted).output_text
+    choice = {"type": "web_search_preview"}
+    wrong = refused(openai.BadRequestError, client.responses.create, **hosted, tool_choice=choice)
+    assert wrong.param == "tool_choice"
+    named = {"type": "namespace", "name": "crm", "description": "Places.", "tools": ask["tools"]}
+    choice = {"type": "function", "name": "crm__look"}
+    ask |= {"input": MESSAGES, "tools": [named], "tool_choice": choice, "max_output_tokens": 100}
+    (call,) = client.responses.create(**ask).output
+    assert (call.namespace, call.name) == ("crm", "look") and is_place(json.loads(call.arguments))
 
 
 def messages():

@@ -262,6 +262,20 @@ pub fn extras(fields: &Fields, thinking: Thinking) -> Result<Extras, ApiError> {
 
 /// What a model reads in place of an image that a tool answered with: no model here sees.
 const UNSEEN: &str = "[There is an image here, which this model cannot see.]";
+/// The same of a file.
+const UNOPENED: &str = "[There is a file here, which this model cannot read.]";
+/// The same of what only its author's servers can decrypt.
+const ENCRYPTED: &str = "[There is an encrypted text here, which this model cannot read.]";
+/// Types of parts of what tools answer that are no text, and what the model reads in their place.
+const UNREAD: &[(&str, &str)] = &[
+    ("computer_screenshot", UNSEEN),
+    ("encrypted_content", ENCRYPTED),
+    ("file", UNOPENED),
+    ("image", UNSEEN),
+    ("image_url", UNSEEN),
+    ("input_file", UNOPENED),
+    ("input_image", UNSEEN),
+];
 
 /// The sentence for an image at `name` of a request, which the log has too.
 pub fn unseen(name: &str) -> &'static str {
@@ -269,21 +283,28 @@ pub fn unseen(name: &str) -> &'static str {
     UNSEEN
 }
 
-/// The text of what a tool answered, as [`content`]. A sentence stands for an image: the client that calls
-/// tools cannot know what they answer with, and the conversation would end there.
+/// The sentence for a part at `name` of a request, which the log has too; `None` for what may be text.
+pub fn unread(name: &str, part: &Value) -> Option<&'static str> {
+    let kind = part.get("type")?;
+    let (_, sentence) = UNREAD.iter().find(|(known, _)| kind == known)?;
+    if *sentence == UNSEEN {
+        return Some(unseen(name));
+    }
+    tracing::warn!(field = name, "a tool's result has a part of type {kind}: the model is told so");
+    Some(sentence)
+}
+
+/// The text of what a tool answered, as [`content`]. A sentence stands for an image or a file: the client
+/// that calls tools cannot know what they answer with, and the conversation would end there.
 ///
 /// # Errors
-/// 400 for parts that are neither text nor images.
+/// 400 for parts that are none of these.
 pub fn result(name: &str, value: Option<&Value>) -> Result<String, ApiError> {
-    let is_image = |part: &Value| {
-        part.get("type").is_some_and(|kind| ["image", "image_url", "input_image"].iter().any(|of| kind == of))
+    let Some(Value::Array(parts)) = value else { return content(name, value) };
+    let seen = |part: &Value| match unread(name, part) {
+        Some(sentence) => json!({ "text": sentence }),
+        None => part.clone(),
     };
-    let Some(Value::Array(parts)) =
-        value.filter(|value| value.as_array().is_some_and(|parts| parts.iter().any(is_image)))
-    else {
-        return content(name, value);
-    };
-    let seen = |part: &Value| if is_image(part) { json!({ "text": unseen(name) }) } else { part.clone() };
     content(name, Some(&parts.iter().map(seen).collect()))
 }
 

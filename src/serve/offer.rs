@@ -7,7 +7,7 @@ use super::fields::Fields;
 use crate::tools::{Choice, Tool, present};
 
 /// Most tools of a request.
-const TOOLS: usize = 256;
+pub const TOOLS: usize = 256;
 /// Most characters of a tool's name.
 const NAME: usize = 128;
 
@@ -40,19 +40,7 @@ impl Offer {
                 return Err(ApiError::unsupported(old).with(message));
             }
         }
-        Self { tools: nested(fields)?, ..Self::default() }.chosen(fields)
-    }
-
-    /// As OpenAI's responses have it: `{"type": "function", "name": …, "parameters": {…}}`.
-    ///
-    /// # Errors
-    /// 400 that names the field; tools that OpenAI's servers run are not here.
-    pub fn responses(fields: &Fields) -> Result<Self, ApiError> {
-        let tools = tools(fields, |outer| {
-            kind(&outer, &["function"], "function")?;
-            declared(&outer, "parameters")
-        })?;
-        Self { tools, ..Self::default() }.chosen(fields)
+        Self { tools: nested(fields)?, ..Self::default() }.chosen(fields, is_named)
     }
 
     /// As Anthropic's messages have it: `{"name": …, "input_schema": {…}}`.
@@ -67,7 +55,7 @@ impl Offer {
         let Some(choice) = fields.object("tool_choice")? else {
             return Ok(Self { tools, ..Self::default() });
         };
-        let wanted = chosen(fields, choice.text("type")?.map(str::to_owned), &mut tools)?;
+        let wanted = chosen(fields, choice.text("type")?.map(str::to_owned), &mut tools, is_named)?;
         let single = choice.bool("disable_parallel_tool_use")?.unwrap_or(false);
         Ok(Self { tools, choice: wanted, parallel: !single })
     }
@@ -80,12 +68,16 @@ impl Offer {
         Ok(Self { tools: nested(fields)?, ..Self::default() })
     }
 
-    /// With OpenAI's `tool_choice` and `parallel_tool_calls`.
-    fn chosen(mut self, fields: &Fields) -> Result<Self, ApiError> {
+    /// With OpenAI's `tool_choice` and `parallel_tool_calls`. `is` says whether a tool is the one that an
+    /// object of `tool_choice` names.
+    ///
+    /// # Errors
+    /// 400 that names the field.
+    pub fn chosen(mut self, fields: &Fields, is: impl Fn(&Value, &Tool) -> bool) -> Result<Self, ApiError> {
         let choice = fields.get("tool_choice");
         let word = choice.and_then(|value| value.as_str().or_else(|| value.get("type")?.as_str()));
         if choice.is_some() {
-            self.choice = chosen(fields, word.map(str::to_owned), &mut self.tools)?;
+            self.choice = chosen(fields, word.map(str::to_owned), &mut self.tools, is)?;
         }
         self.parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
         Ok(self)
@@ -123,14 +115,26 @@ fn kind(outer: &Fields, known: &[&str], default: &str) -> Result<(), ApiError> {
     Err(ApiError::unsupported(name).with(message))
 }
 
-/// A tool with its name, its description and, as the field `schema`, its parameters.
-fn declared(function: &Fields, schema: &str) -> Result<Tool, ApiError> {
+/// The name of a tool.
+///
+/// # Errors
+/// 400 if it has none that models write without a fault.
+pub fn name(function: &Fields) -> Result<&str, ApiError> {
     let name = function.text("name")?.unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if !(1..=NAME).contains(&name.len()) || !name.chars().all(is_plain) {
         let want = format!("1 to {NAME} letters, digits, `_`, `-` and `.`");
         return Err(ApiError::field(function.path("name"), &want, &name.into()));
     }
+    Ok(name)
+}
+
+/// A tool with its name, its description and, as the field `schema`, its parameters.
+///
+/// # Errors
+/// 400 that names the field.
+pub fn declared(function: &Fields, schema: &str) -> Result<Tool, ApiError> {
+    let name = name(function)?;
     let parameters = match function.get(schema) {
         Some(Value::Array(list)) if list.is_empty() => None,
         _ => function.object(schema)?.and_then(|_| function.get(schema)),
@@ -147,25 +151,33 @@ fn declared(function: &Fields, schema: &str) -> Result<Tool, ApiError> {
     })
 }
 
+/// Whether `asked`, of `tool_choice`, has the tool's name.
+fn is_named(asked: &Value, tool: &Tool) -> bool {
+    asked.get("function").unwrap_or(asked).get("name").and_then(Value::as_str) == Some(tool.name.as_str())
+}
+
 /// Which of the tools are to be called, as `word` of `tool_choice` says; those that are not allowed go.
-fn chosen(fields: &Fields, word: Option<String>, tools: &mut Vec<Tool>) -> Result<Choice, ApiError> {
+fn chosen(
+    fields: &Fields,
+    word: Option<String>,
+    tools: &mut Vec<Tool>,
+    is: impl Fn(&Value, &Tool) -> bool,
+) -> Result<Choice, ApiError> {
     const WANT: &str = "none, auto, required, or a tool of `tools`";
     let value = fields.get("tool_choice").unwrap_or(&Value::Null);
     let wrong = || ApiError::field(fields.path("tool_choice"), WANT, value);
-    let name_of = |value: &Value| -> Option<String> {
-        let function = value.get("function").unwrap_or(value);
-        Some(function.get("name")?.as_str()?.to_owned())
-    };
     let choice = match word.as_deref().ok_or_else(wrong)? {
         "none" => Choice::None,
         "auto" => Choice::Auto,
         "required" | "any" => Choice::Required,
-        "function" | "tool" => Choice::Named(name_of(value).ok_or_else(wrong)?),
+        "function" | "custom" | "tool" => {
+            let tool = tools.iter().find(|tool| is(value, tool)).ok_or_else(wrong)?;
+            Choice::Named(tool.name.clone())
+        }
         "allowed_tools" => {
             let allowed = value.get("allowed_tools").unwrap_or(value);
-            let names = allowed.get("tools").and_then(Value::as_array).ok_or_else(wrong)?;
-            let names: Vec<String> = names.iter().filter_map(name_of).collect();
-            tools.retain(|tool| names.contains(&tool.name));
+            let allowed_tools = allowed.get("tools").and_then(Value::as_array).ok_or_else(wrong)?;
+            tools.retain(|tool| allowed_tools.iter().any(|asked| is(asked, tool)));
             match allowed.get("mode").and_then(Value::as_str) {
                 Some("required") => Choice::Required,
                 _ => Choice::Auto,
@@ -173,12 +185,7 @@ fn chosen(fields: &Fields, word: Option<String>, tools: &mut Vec<Tool>) -> Resul
         }
         _ => return Err(wrong()),
     };
-    let is_there = match &choice {
-        Choice::None | Choice::Auto => true,
-        Choice::Required => !tools.is_empty(),
-        Choice::Named(name) => tools.iter().any(|tool| tool.name == *name),
-    };
-    if is_there { Ok(choice) } else { Err(wrong()) }
+    if choice == Choice::Required && tools.is_empty() { Err(wrong()) } else { Ok(choice) }
 }
 
 #[cfg(test)]
@@ -196,17 +203,12 @@ mod tests {
             "tools": [{ "type": "function", "function": { "name": "f", "parameters": schema } }],
             "tool_choice": { "type": "function", "function": { "name": "f" } }, "parallel_tool_calls": false,
         });
-        let responses = json!({
-            "tools": [{ "type": "function", "name": "f", "parameters": schema }],
-            "tool_choice": { "type": "function", "name": "f" }, "parallel_tool_calls": false,
-        });
         let messages = json!({
             "tools": [{ "name": "f", "input_schema": schema, "cache_control": { "type": "ephemeral" } }],
             "tool_choice": { "type": "tool", "name": "f", "disable_parallel_tool_use": true },
         });
         let chat = Offer::chat(&fields(chat)).unwrap();
         assert_eq!((chat.choice.clone(), chat.parallel), (Choice::Named("f".into()), false));
-        assert_eq!(Offer::responses(&fields(responses)).unwrap(), chat);
         assert_eq!(Offer::messages(&fields(messages)).unwrap(), chat);
         assert_eq!(Offer::messages(&fields(json!({}))).unwrap(), Offer::default());
         let ollama =
@@ -217,12 +219,8 @@ mod tests {
     #[test]
     fn what_cannot_be_offered_is_named() {
         let one = |kind: &str| json!({ "tools": [{ "type": kind, "name": "f" }] });
-        let hosted = [
-            Offer::responses(&fields(one("web_search"))),
-            Offer::responses(&fields(one("custom"))),
-            Offer::messages(&fields(one("web_search_20250305"))),
-            Offer::chat(&fields(one("custom"))),
-        ];
+        let hosted =
+            [Offer::messages(&fields(one("web_search_20250305"))), Offer::chat(&fields(one("custom")))];
         for refused in hosted {
             assert_eq!(refused.unwrap_err().param.as_deref(), Some("tools[0].type"));
         }

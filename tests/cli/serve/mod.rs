@@ -4,6 +4,7 @@
 mod answers;
 mod attacks;
 mod client;
+mod codex;
 mod dialects;
 mod families;
 mod grpc;

@@ -1,24 +1,68 @@
 //! What clients of OpenAI's responses write: a text or items, which are messages, calls and what tools said.
+//! Items of tools that OpenAI's servers run are calls and answers where they say both; others are left out.
 
 use std::collections::HashMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use super::tools::{self, Names, flat, with_input};
 use crate::grammar::Source;
 use crate::serve::constraints::{Constraints, response_format};
 use crate::serve::error::ApiError;
 use crate::serve::fields::Fields;
 use crate::serve::messages::{self, Talk, Thinking};
 use crate::serve::model::Served;
-use crate::serve::offer::Offer;
 use crate::tokenizer::chat::{Message, ToolCall};
 
 /// Most items of an input.
 const ITEMS: usize = 4096;
 
-/// The conversation, and the form of the answer.
-pub fn read(fields: &Fields, served: &Served) -> Result<(Talk, Constraints), ApiError> {
-    let constraints = Constraints::of_talk(fields, format(fields)?, Offer::responses(fields)?, served)?;
+/// How the model is shown an item that is not of one of its own tools.
+#[derive(Clone, Copy, Debug)]
+enum Shown {
+    /// A call of the tool with these fields as its arguments.
+    Call(&'static str, &'static [&'static str]),
+    /// What a tool answered: the first of these fields that is there.
+    Answer(&'static [&'static str]),
+    /// Both, if what the tool answered is there.
+    Done(&'static str, &'static [&'static str], &'static [&'static str]),
+    /// Not at all: it says nothing that the model could use, or what only OpenAI's servers can read.
+    LeftOut,
+}
+
+/// Types of items, beside those that [`Conversation::add`] knows, of OpenAI's description and of Codex's.
+const KINDS: &[(&str, Shown)] = &[
+    ("additional_tools", Shown::LeftOut),
+    ("apply_patch_call", Shown::Call("apply_patch", &["operation"])),
+    ("apply_patch_call_output", Shown::Answer(&["output", "status"])),
+    ("code_interpreter_call", Shown::Done("code_interpreter", &["code"], &["outputs"])),
+    ("compaction", Shown::LeftOut),
+    ("compaction_summary", Shown::LeftOut),
+    ("computer_call", Shown::Call("computer", &["action", "actions"])),
+    ("computer_call_output", Shown::Answer(&["output"])),
+    ("configuration_update", Shown::LeftOut),
+    ("context_compaction", Shown::LeftOut),
+    ("file_search_call", Shown::Done("file_search", &["queries"], &["results"])),
+    ("image_generation_call", Shown::LeftOut),
+    ("item_reference", Shown::LeftOut),
+    ("local_shell_call", Shown::Call("local_shell", &["action"])),
+    ("local_shell_call_output", Shown::Answer(&["output"])),
+    ("mcp_approval_request", Shown::LeftOut),
+    ("mcp_approval_response", Shown::LeftOut),
+    ("mcp_list_tools", Shown::LeftOut),
+    ("program", Shown::Call("program", &["code"])),
+    ("program_output", Shown::Answer(&["result"])),
+    ("shell_call", Shown::Call("shell", &["action"])),
+    ("shell_call_output", Shown::Answer(&["output"])),
+    ("tool_search_call", Shown::LeftOut),
+    ("tool_search_output", Shown::LeftOut),
+    ("web_search_call", Shown::LeftOut),
+];
+
+/// The conversation, the form of the answer, and the names of the tools that it may call.
+pub fn read(fields: &Fields, served: &Served) -> Result<(Talk, Constraints, Names), ApiError> {
+    let (offer, names) = tools::read(fields)?;
+    let constraints = Constraints::of_talk(fields, format(fields)?, offer, served)?;
     let mut said = Conversation::default();
     said.system.extend(fields.text("instructions")?.map(str::to_owned));
     match fields.get("input") {
@@ -30,7 +74,11 @@ pub fn read(fields: &Fields, served: &Served) -> Result<(Talk, Constraints), Api
             }
         }
     }
-    let Conversation { system, mut messages, .. } = said;
+    let Conversation { system, mut messages, mut left_out, .. } = said;
+    left_out.dedup();
+    if !left_out.is_empty() {
+        tracing::warn!("`input`: items of these types are left out: {}", left_out.join(", "));
+    }
     if messages.is_empty() {
         return Err(ApiError::missing("input", "at least one message"));
     }
@@ -43,7 +91,7 @@ pub fn read(fields: &Fields, served: &Served) -> Result<(Talk, Constraints), Api
     };
     let extras = messages::extras(fields, effort)?;
     // An answer is a new one, whoever spoke last.
-    Ok((Talk { messages, add_generation_prompt: true, begun: None, extras }, constraints))
+    Ok((Talk { messages, add_generation_prompt: true, begun: None, extras }, constraints, names))
 }
 
 fn format(fields: &Fields) -> Result<Option<(String, Source)>, ApiError> {
@@ -62,6 +110,8 @@ struct Conversation {
     thoughts: Option<String>,
     /// Names of the tools that were called, by the ids of the calls.
     names: HashMap<String, String>,
+    /// Types of items that the model is not shown.
+    left_out: Vec<&'static str>,
 }
 
 impl Conversation {
@@ -86,26 +136,76 @@ impl Conversation {
                 self.thoughts = thoughts.or(self.thoughts.take());
             }
             "function_call" => {
-                let call = ToolCall {
-                    id: Some(text("call_id")?),
-                    name: text("name")?,
-                    arguments: fields.text("arguments")?.unwrap_or("{}").to_owned(),
-                };
-                self.names.extend(call.id.clone().map(|id| (id, call.name.clone())));
-                self.assistant(Message { tool_calls: vec![call], ..Message::new("assistant", "") });
+                let arguments = fields.text("arguments")?.unwrap_or("{}").to_owned();
+                self.call(Some(text("call_id")?), flat(fields.text("namespace")?, &text("name")?), arguments);
             }
-            "function_call_output" => {
-                let id = text("call_id")?;
+            "custom_tool_call" => {
+                let name = flat(fields.text("namespace")?, &text("name")?);
+                self.call(Some(text("call_id")?), name, with_input(&text("input")?));
+            }
+            "function_call_output" | "custom_tool_call_output" => {
                 let content = messages::result(&fields.path("output"), fields.get("output"))?;
-                let name = self.names.get(&id).cloned();
-                self.other(Message { tool_call_id: Some(id), name, ..Message::new("tool", content) });
+                self.answer(Some(text("call_id")?), content);
             }
-            other => {
-                let want = "one of message, reasoning, function_call, function_call_output";
-                return Err(ApiError::field(fields.path("type"), want, &other.into()));
+            "mcp_call" => match fields.first(&["output", "error"]) {
+                Some(answer) => {
+                    let name = flat(fields.text("server_label")?, &text("name")?);
+                    self.call(id(&fields), name, fields.text("arguments")?.unwrap_or("{}").to_owned());
+                    self.answer(id(&fields), words(&fields, answer));
+                }
+                None => self.left_out.push("mcp_call"),
+            },
+            // What another of the client's models says to this one.
+            "agent_message" => self.other(Message::new("user", words(&fields, "content"))),
+            "compaction_trigger" => {
+                let message =
+                    format!("`{}`: this server does not compact conversations", fields.path("type"));
+                return Err(ApiError::unsupported(fields.path("type")).with(message));
             }
+            other => match KINDS.iter().find(|(kind, _)| *kind == other) {
+                Some((kind, shown)) => self.show(kind, *shown, &fields),
+                None => {
+                    let want =
+                        "message, function_call, function_call_output, or another type of OpenAI's items";
+                    return Err(ApiError::field(fields.path("type"), want, &other.into()));
+                }
+            },
         }
         Ok(())
+    }
+
+    /// An item of a tool that is not among those that the model may call here.
+    fn show(&mut self, kind: &'static str, shown: Shown, fields: &Fields) {
+        let arguments = |names: &[&str]| {
+            let there = names.iter().filter_map(|name| Some(((*name).to_owned(), fields.get(name)?.clone())));
+            Value::Object(there.collect::<Map<_, _>>()).to_string()
+        };
+        match shown {
+            Shown::Call(tool, names) => self.call(id(fields), tool.to_owned(), arguments(names)),
+            Shown::Answer(names) => {
+                let content = fields.first(names).map(|name| words(fields, name)).unwrap_or_default();
+                self.answer(id(fields), content);
+            }
+            Shown::Done(tool, names, answers) => match fields.first(answers) {
+                Some(answer) => {
+                    self.call(id(fields), tool.to_owned(), arguments(names));
+                    self.answer(id(fields), words(fields, answer));
+                }
+                None => self.left_out.push(kind),
+            },
+            Shown::LeftOut => self.left_out.push(kind),
+        }
+    }
+
+    fn call(&mut self, id: Option<String>, name: String, arguments: String) {
+        self.names.extend(id.clone().map(|id| (id, name.clone())));
+        let call = ToolCall { id, name, arguments };
+        self.assistant(Message { tool_calls: vec![call], ..Message::new("assistant", "") });
+    }
+
+    fn answer(&mut self, id: Option<String>, content: String) {
+        let name = id.as_ref().and_then(|id| self.names.get(id).cloned());
+        self.other(Message { tool_call_id: id, name, ..Message::new("tool", content) });
     }
 
     fn other(&mut self, message: Message) {
@@ -124,6 +224,25 @@ impl Conversation {
         last.content += &message.content;
         last.tool_calls.extend(message.tool_calls);
         last.reasoning_content = last.reasoning_content.take().or(thoughts);
+    }
+}
+
+/// What a call and its answer have in common.
+fn id(fields: &Fields) -> Option<String> {
+    let name = fields.first(&["call_id", "id"])?;
+    fields.get(name)?.as_str().map(str::to_owned)
+}
+
+/// The field `name` as words, a line for each entry of a list: texts as they are, sentences for images and
+/// files, JSON of all else.
+fn words(fields: &Fields, name: &str) -> String {
+    let one = |value: &Value| match (value, value.get("text")) {
+        (Value::String(text), _) | (_, Some(Value::String(text))) => text.clone(),
+        _ => messages::unread(&fields.path(name), value).map_or_else(|| value.to_string(), str::to_owned),
+    };
+    match fields.get(name) {
+        Some(Value::Array(list)) => list.iter().map(one).collect::<Vec<_>>().join("\n"),
+        value => value.map(one).unwrap_or_default(),
     }
 }
 
@@ -183,11 +302,143 @@ mod tests {
         );
     }
 
+    /// Every type of item that has no place among functions, with what it is in OpenAI's description.
+    #[test]
+    fn items_of_other_tools_are_calls_and_answers() {
+        let image = json!({ "type": "input_image", "image_url": "data:x" });
+        let file = json!({ "type": "input_file", "file_id": "x" });
+        let called = |item: Value, answer: Value| (item, answer);
+        for ((call, answer), (name, arguments, shown)) in [
+            (
+                called(
+                    json!({ "type": "function_call", "call_id": "1", "namespace": "crm", "name": "f",
+                        "arguments": "{\"a\":1}" }),
+                    json!({ "type": "function_call_output", "call_id": "1",
+                        "output": [{ "type": "input_text", "text": "b" }, image, file] }),
+                ),
+                (
+                    "crm__f",
+                    json!({ "a": 1 }),
+                    "b\n[There is an image here, which this model cannot see.]\n\
+                     [There is a file here, which this model cannot read.]",
+                ),
+            ),
+            (
+                called(
+                    json!({ "type": "custom_tool_call", "call_id": "1", "name": "patch", "input": "a\n+b" }),
+                    json!({ "type": "custom_tool_call_output", "call_id": "1", "output": "done" }),
+                ),
+                ("patch", json!({ "input": "a\n+b" }), "done"),
+            ),
+            (
+                called(
+                    json!({ "type": "local_shell_call", "id": "1", "action": { "command": ["ls"] } }),
+                    json!({ "type": "local_shell_call_output", "id": "1", "output": "{\"output\":\"a\"}" }),
+                ),
+                ("local_shell", json!({ "action": { "command": ["ls"] } }), "{\"output\":\"a\"}"),
+            ),
+            (
+                called(
+                    json!({ "type": "shell_call", "call_id": "1", "action": { "commands": ["ls"] } }),
+                    json!({ "type": "shell_call_output", "call_id": "1",
+                        "output": [{ "stdout": "a" }, { "stdout": "b" }] }),
+                ),
+                (
+                    "shell",
+                    json!({ "action": { "commands": ["ls"] } }),
+                    "{\"stdout\":\"a\"}\n{\"stdout\":\"b\"}",
+                ),
+            ),
+            (
+                called(
+                    json!({ "type": "apply_patch_call", "call_id": "1", "status": "completed",
+                        "operation": { "type": "delete_file", "path": "a" } }),
+                    json!({ "type": "apply_patch_call_output", "call_id": "1", "status": "failed" }),
+                ),
+                ("apply_patch", json!({ "operation": { "type": "delete_file", "path": "a" } }), "failed"),
+            ),
+            (
+                called(
+                    json!({ "type": "computer_call", "call_id": "1", "action": { "type": "screenshot" } }),
+                    json!({ "type": "computer_call_output", "call_id": "1",
+                        "output": { "type": "computer_screenshot", "image_url": "data:x" } }),
+                ),
+                (
+                    "computer",
+                    json!({ "action": { "type": "screenshot" } }),
+                    "[There is an image here, which this model cannot see.]",
+                ),
+            ),
+            (
+                called(
+                    json!({ "type": "program", "call_id": "1", "code": "1 + 1", "fingerprint": "x" }),
+                    json!({ "type": "program_output", "call_id": "1", "result": "2" }),
+                ),
+                ("program", json!({ "code": "1 + 1" }), "2"),
+            ),
+        ] {
+            assert_are_shown(
+                &json!([{ "role": "user", "content": "a" }, call, answer]),
+                name,
+                &arguments,
+                shown,
+            );
+        }
+        for (item, (name, arguments, shown)) in [
+            (
+                json!({ "type": "mcp_call", "id": "1", "server_label": "toy", "name": "f",
+                    "arguments": "{\"a\":1}", "output": "b" }),
+                ("toy__f", json!({ "a": 1 }), "b"),
+            ),
+            (
+                json!({ "type": "code_interpreter_call", "id": "1", "code": "print(1)", "outputs": [
+                    { "type": "logs", "logs": "1" }, { "type": "image", "url": "data:x" }] }),
+                (
+                    "code_interpreter",
+                    json!({ "code": "print(1)" }),
+                    "{\"type\":\"logs\",\"logs\":\"1\"}\n\
+                     [There is an image here, which this model cannot see.]",
+                ),
+            ),
+            (
+                json!({ "type": "file_search_call", "id": "1", "queries": ["a"],
+                    "results": [{ "filename": "f", "text": "b" }] }),
+                ("file_search", json!({ "queries": ["a"] }), "b"),
+            ),
+        ] {
+            assert_are_shown(&json!([{ "role": "user", "content": "a" }, item]), name, &arguments, shown);
+        }
+    }
+
+    /// Behind what the user says there is a call, and then its answer.
+    fn assert_are_shown(items: &Value, name: &str, arguments: &Value, answer: &str) {
+        let Conversation { messages, left_out, .. } = said(items).unwrap();
+        assert!(left_out.is_empty() && messages.len() == 3, "{items}");
+        let (call, told) = (&messages[1].tool_calls[0], &messages[2]);
+        assert_eq!((call.id.as_deref(), call.name.as_str()), (Some("1"), name));
+        assert_eq!(serde_json::from_str::<Value>(&call.arguments).unwrap(), *arguments);
+        assert_eq!((told.role.as_str(), told.content.as_str()), ("tool", answer));
+        assert_eq!((told.tool_call_id.as_deref(), told.name.as_deref()), (Some("1"), Some(name)));
+    }
+
+    #[test]
+    fn items_that_say_nothing_here_are_left_out() {
+        let bare = KINDS.iter().filter(|(_, shown)| matches!(shown, Shown::LeftOut | Shown::Done(..)));
+        let bare: Vec<&str> = bare.map(|(kind, _)| *kind).chain(["mcp_call"]).collect();
+        let items: Vec<Value> = bare.iter().map(|kind| json!({ "type": kind, "id": "x" })).collect();
+        let Conversation { messages, left_out, .. } = said(&items.into()).unwrap();
+        assert!(messages.is_empty());
+        assert_eq!(left_out, bare);
+        assert!(bare.contains(&"item_reference") && bare.contains(&"web_search_call"), "{bare:?}");
+        assert!(KINDS.is_sorted_by(|one, other| one.0 < other.0));
+    }
+
     #[test]
     fn items_that_do_not_fit_are_named() {
         for (item, param) in [
-            (json!({ "type": "item_reference", "id": "x" }), "input[0].type"),
-            (json!({ "type": "web_search_call", "id": "x" }), "input[0].type"),
+            (json!({ "type": "other_call", "id": "x" }), "input[0].type"),
+            (json!({ "type": "compaction_trigger" }), "input[0].type"),
+            (json!({ "type": "custom_tool_call", "call_id": "1", "name": "f" }), "input[0].input"),
             (json!({ "type": "function_call", "name": "f" }), "input[0].call_id"),
             (json!({ "type": "function_call_output", "call_id": "1", "output": 7 }), "input[0].output"),
             (

@@ -1,8 +1,9 @@
-//! OpenAI's responses, without memory: clients send the whole conversation each time. `input.rs` reads it;
-//! `output.rs` is what they are answered.
+//! OpenAI's responses, without memory: clients send the whole conversation each time. `input.rs` reads it,
+//! `tools.rs` the tools; `output.rs` is what they are answered.
 
 mod input;
 mod output;
+mod tools;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use crate::serve::model::Served;
 use crate::serve::sampling;
 use crate::tools::ParserOptions;
 use output::{Events, Head};
+use tools::Names;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -60,13 +62,14 @@ struct Asked {
     stream: bool,
     /// What of it the answer repeats.
     repeated: Value,
+    names: Names,
 }
 
 impl Asked {
     fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
         refuse(fields)?;
-        let (talk, constraints) = input::read(fields, served)?;
+        let (talk, constraints, names) = input::read(fields, served)?;
         let mut options = sampling::generation(fields, served)?;
         let max_tokens = sampling::max_tokens(fields, &["max_output_tokens"])?;
         let mut repeated = json!({
@@ -81,6 +84,7 @@ impl Asked {
             reading,
             stream: fields.bool("stream")?.unwrap_or(false),
             repeated,
+            names,
         })
     }
 }
@@ -113,7 +117,7 @@ fn refuse(fields: &Fields) -> Result<(), ApiError> {
 async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
     let count = Read::of(&app, request).await?.work(|read, served| {
         refuse(&read.fields)?;
-        let (talk, constraints) = input::read(&read.fields, served)?;
+        let (talk, constraints, _) = input::read(&read.fields, served)?;
         Ok(talk.offering(&constraints, served).prompt(served)?.ids.len())
     });
     Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": count.await? })))
@@ -121,11 +125,12 @@ async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
 
 async fn responses(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (model, asked, handle) = Read::of(&app, request).await?.begin(Asked::of, |asked| &asked.job).await?;
-    let head = Head { id: app.name(""), created: now(), model, repeated: asked.repeated };
-    if asked.stream {
-        let events = Events::new(head, Reader::new(asked.reading));
+    let Asked { reading, stream, repeated, names, .. } = asked;
+    let head = Head { id: app.name(""), created: now(), model, repeated, names };
+    if stream {
+        let events = Events::new(head, Reader::new(reading));
         return answer(&app.options, handle, Framing::Events, app.options.ping, events).await;
     }
     let mut choices = collect(handle, 1).await?;
-    Ok(json(&head.ended(&Reader::of(asked.reading, choices.swap_remove(0)))))
+    Ok(json(&head.ended(&Reader::of(reading, choices.swap_remove(0)))))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::tools::{Names, Origin};
 use crate::engine::Stats;
 use crate::serve::app::now;
 use crate::serve::blocks::{Block, Change, Kind, Reader};
@@ -22,6 +23,8 @@ pub struct Head {
     pub model: Arc<Instance>,
     /// Fields of the request that are repeated.
     pub repeated: Value,
+    /// What the client calls its tools.
+    pub names: Names,
 }
 
 impl Head {
@@ -77,6 +80,7 @@ impl Head {
         let head = match kind {
             Kind::Thoughts => "rs",
             Kind::Text => "msg",
+            Kind::Call { name, .. } if self.names.origin(name).is_custom => "ctc",
             Kind::Call { .. } => "fc",
         };
         format!("{head}_{}{at}", self.id)
@@ -93,12 +97,28 @@ impl Head {
             Kind::Text => json!({
                 "type": "message", "id": id, "status": status, "role": "assistant", "content": content,
             }),
-            Kind::Call { id: call_id, name, .. } => json!({
-                "type": "function_call", "id": id, "status": status, "call_id": call_id, "name": name,
-                "arguments": block.text,
-            }),
+            Kind::Call { id: call_id, name, .. } => {
+                let Origin { namespace, name, is_custom } = self.names.origin(name);
+                let (kind, holder, text) = match is_custom {
+                    true => ("custom_tool_call", "input", input(block)),
+                    false => ("function_call", "arguments", block.text.clone()),
+                };
+                let mut item = json!({
+                    "type": kind, "id": id, "status": status, "call_id": call_id, "name": name, holder: text,
+                });
+                if let Some(namespace) = namespace {
+                    item["namespace"] = namespace.into();
+                }
+                item
+            }
         }
     }
+}
+
+/// The input that a custom tool was called with. What was cut off is none.
+fn input(block: &Block) -> String {
+    let arguments = block.arguments().unwrap_or_default();
+    arguments["input"].as_str().unwrap_or_default().to_owned()
 }
 
 fn status(is_whole: bool) -> &'static str {
@@ -152,10 +172,15 @@ impl Teller {
             }
             more
         };
-        let (name, has_part) = match &block.kind {
-            Kind::Thoughts => ("reasoning_text", true),
-            Kind::Text => ("output_text", true),
-            Kind::Call { .. } => ("function_call_arguments", false),
+        let origin = match &block.kind {
+            Kind::Call { name, .. } => Some(head.names.origin(name)),
+            _ => None,
+        };
+        let (name, has_part) = match (&block.kind, &origin) {
+            (Kind::Thoughts, _) => ("reasoning_text", true),
+            (_, Some(Origin { is_custom: true, .. })) => ("custom_tool_call_input", false),
+            (_, Some(_)) => ("function_call_arguments", false),
+            (_, None) => ("output_text", true),
         };
         let with_logprobs = |mut more: Value| {
             if block.kind == Kind::Text {
@@ -171,14 +196,21 @@ impl Teller {
                     self.say(out, "response.content_part.added", event);
                 }
             }
+            // The input is a text within the arguments: it is told when it is whole.
+            Change::More(_) if name == "custom_tool_call_input" => {}
             Change::More(text) => {
                 let event = with_logprobs(json!({ "delta": text }));
                 self.say(out, &format!("response.{name}.delta"), event);
             }
             Change::Ended => {
-                let mut event = match &block.kind {
-                    Kind::Call { name, .. } => json!({ "name": name, "arguments": block.text }),
-                    _ => json!({ "text": block.text }),
+                let mut event = match origin {
+                    Some(Origin { is_custom: true, .. }) => {
+                        let event = of_item(json!({ "delta": input(block) }));
+                        self.say(out, &format!("response.{name}.delta"), event);
+                        json!({ "input": input(block) })
+                    }
+                    Some(Origin { name, .. }) => json!({ "name": name, "arguments": block.text }),
+                    None => json!({ "text": block.text }),
                 };
                 event = with_logprobs(event);
                 self.say(out, &format!("response.{name}.done"), event);
@@ -218,5 +250,24 @@ impl Encoder for Events {
         let kind = format!("response.{}", status(reader.is_whole()));
         let response = head.ended(reader);
         teller.say(out, &kind, json!({ "response": response }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_input_of_a_custom_tool_is_a_text_or_nothing() {
+        let of = |text: &str, is_whole| {
+            let kind = Kind::Call { index: 0, id: "c".into(), name: "patch".into() };
+            input(&Block { kind, text: text.into(), is_whole })
+        };
+        assert_eq!(of(r#"{"input": "a\n\"b\""}"#, true), "a\n\"b\"");
+        for (text, is_whole) in
+            [(r#"{"input": "a"}"#, false), (r#"{"input": "a"#, true), ("", true), ("{}", true)]
+        {
+            assert_eq!(of(text, is_whole), "", "{text}");
+        }
     }
 }

@@ -1,0 +1,317 @@
+//! The tools of a request, as functions, which are all that a model knows: one of a namespace is called
+//! `NAMESPACE__NAME`, and a custom tool has one argument, its input. [`Names`] turns calls back into the
+//! client's words. Which types of tools there are, OpenAI's description of its API says.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use crate::serve::error::ApiError;
+use crate::serve::fields::Fields;
+use crate::serve::offer::{Offer, TOOLS, declared, name};
+use crate::tools::Tool;
+
+/// Types of tools that OpenAI's servers run, or whose arguments only its models know.
+const HOSTED: &[&str] = &[
+    "apply_patch",
+    "code_interpreter",
+    "computer",
+    "computer_use",
+    "computer_use_preview",
+    "file_search",
+    "image_generation",
+    "local_shell",
+    "mcp",
+    "programmatic_tool_calling",
+    "shell",
+    "tool_search",
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+];
+/// Types of items that bring tools along.
+const WITH_TOOLS: &[&str] = &["additional_tools", "tool_search_output"];
+
+/// The name by which the model knows a tool.
+pub fn flat(namespace: Option<&str>, name: &str) -> String {
+    match namespace.filter(|namespace| !namespace.is_empty()) {
+        Some(namespace) => format!("{namespace}__{name}"),
+        None => name.to_owned(),
+    }
+}
+
+/// The arguments of a call of a custom tool.
+pub fn with_input(input: &str) -> String {
+    json!({ "input": input }).to_string()
+}
+
+/// A tool in the client's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The namespace that it stands in.
+    pub namespace: Option<String>,
+    /// Its name there.
+    pub name: String,
+    /// Whether its calls have a text instead of arguments.
+    pub is_custom: bool,
+}
+
+/// The tools of a request in the client's words, by the names that the model knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names(HashMap<String, Origin>);
+
+impl Names {
+    /// The tool that the model calls `name`.
+    pub fn origin(&self, name: &str) -> Origin {
+        let plain = || Origin { namespace: None, name: name.to_owned(), is_custom: false };
+        self.0.get(name).cloned().unwrap_or_else(plain)
+    }
+
+    /// Whether `asked`, of `tool_choice`, is the tool or its namespace.
+    fn are(&self, asked: &Value, tool: &Tool) -> bool {
+        let text = |name: &str| asked.get("function").unwrap_or(asked).get(name).and_then(Value::as_str);
+        let Origin { namespace, name, .. } = self.origin(&tool.name);
+        match asked.get("type").and_then(Value::as_str) {
+            Some("namespace") => namespace.is_some() && namespace.as_deref() == text("name"),
+            _ if text("name") == Some(tool.name.as_str()) => true,
+            _ => (text("namespace"), text("name")) == (namespace.as_deref(), Some(name.as_str())),
+        }
+    }
+}
+
+/// The tools of `tools`, and those that items of the input bring along.
+///
+/// # Errors
+/// 400 that names the field; also where `tool_choice` wants a tool that this server does not run.
+pub fn read(fields: &Fields) -> Result<(Offer, Names), ApiError> {
+    let mut list = List::default();
+    list.add_all(fields, None)?;
+    if let Some(Value::Array(items)) = fields.get("input") {
+        for (at, item) in items.iter().enumerate() {
+            if WITH_TOOLS.iter().any(|kind| item["type"] == *kind) {
+                list.add_all(&Fields::inside(format!("input[{at}]"), item)?, None)?;
+            }
+        }
+    }
+    let List { tools, names, left_out } = list;
+    if tools.len() > TOOLS {
+        let want = format!("at most {TOOLS}, with those of namespaces and of the input");
+        return Err(ApiError::field("tools", &want, &tools.len().into()));
+    }
+    if !left_out.is_empty() {
+        tracing::warn!("`tools`: left out, since this server does not run them: {}", left_out.join(", "));
+    }
+    let choice = fields.get("tool_choice");
+    let word = choice.and_then(|choice| choice.as_str().or_else(|| choice["type"].as_str()));
+    let wants_hosted = word.is_some_and(|word| HOSTED.contains(&word));
+    if wants_hosted || word == Some("required") && tools.is_empty() && !left_out.is_empty() {
+        let message = "`tool_choice`: this server runs no tools: want a tool of the types `function` and \
+                       `custom`, which the client runs, or none, or auto";
+        return Err(ApiError::unsupported("tool_choice").with(message));
+    }
+    let offer = Offer { tools, ..Offer::default() };
+    Ok((offer.chosen(fields, |asked, tool| names.are(asked, tool))?, names))
+}
+
+/// What has been read so far.
+#[derive(Debug, Default)]
+struct List {
+    tools: Vec<Tool>,
+    names: Names,
+    /// Types and names of tools that the model is not told of.
+    left_out: Vec<String>,
+}
+
+impl List {
+    /// Adds the entries of `tools`.
+    fn add_all(&mut self, holder: &Fields, namespace: Option<&str>) -> Result<(), ApiError> {
+        for (at, tool) in holder.list("tools", TOOLS)?.unwrap_or_default().iter().enumerate() {
+            self.add(&Fields::inside(holder.path(&format!("tools[{at}]")), tool)?, namespace)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, tool: &Fields, namespace: Option<&str>) -> Result<(), ApiError> {
+        match tool.text("type")?.unwrap_or("function") {
+            "function" => self.offer(tool, namespace, declared(tool, "parameters")?, false),
+            "custom" => self.offer(tool, namespace, custom(tool)?, true),
+            "namespace" if namespace.is_none() => {
+                let namespace = name(tool)?;
+                let first = self.tools.len();
+                self.add_all(tool, Some(namespace))?;
+                if let (Some(about), Some(first)) = (tool.text("description")?, self.tools.get_mut(first)) {
+                    let own = first.description.as_deref().unwrap_or_default();
+                    first.description = Some(format!("{namespace}: {about}\n\n{own}").trim_end().to_owned());
+                }
+                Ok(())
+            }
+            kind if HOSTED.contains(&kind) => {
+                let name = tool.first(&["name", "server_label"]).and_then(|name| tool.get(name)?.as_str());
+                let shown =
+                    |name: &str| format!("{kind} {}", name.escape_debug().take(80).collect::<String>());
+                self.left_out.push(name.map_or_else(|| kind.to_owned(), shown));
+                Ok(())
+            }
+            other => {
+                let want = "`function`, `custom`, `namespace`, or the type of one of OpenAI's own tools";
+                Err(ApiError::field(tool.path("type"), want, &other.into()))
+            }
+        }
+    }
+
+    /// Offers `as_function`. A tool that is there already, as one that was searched for is, is passed over.
+    fn offer(
+        &mut self,
+        tool: &Fields,
+        namespace: Option<&str>,
+        as_function: Tool,
+        is_custom: bool,
+    ) -> Result<(), ApiError> {
+        let name = flat(namespace, &as_function.name);
+        let origin = Origin { namespace: namespace.map(str::to_owned), name: as_function.name, is_custom };
+        if !self.tools.iter().any(|known| known.name == name) {
+            self.tools.push(Tool { name: name.clone(), ..as_function });
+            self.names.0.insert(name, origin);
+        } else if self.names.origin(&name) != origin {
+            let message = format!("`{}`: the model knows another tool as `{name}`", tool.path("name"));
+            return Err(ApiError { param: Some(tool.path("name")), ..ApiError::bad(message) });
+        }
+        Ok(())
+    }
+}
+
+/// A custom tool, whose input is a text. A grammar of it is shown to the model.
+fn custom(tool: &Fields) -> Result<Tool, ApiError> {
+    let mut function = declared(tool, "parameters")?;
+    let format = tool.object("format")?.unwrap_or_default();
+    if let Some(grammar) = format.text("definition")? {
+        tracing::warn!("`{}`: the model is told of this grammar, not held to it", format.path("definition"));
+        let syntax = format.text("syntax")?.unwrap_or("lark");
+        let own = function.description.unwrap_or_default();
+        let all = format!("{own}\n\nThe grammar of `input` ({syntax}):\n{grammar}");
+        function.description = Some(all.trim().to_owned());
+    }
+    function.parameters = json!({
+        "type": "object", "properties": { "input": { "type": "string" } }, "required": ["input"],
+        "additionalProperties": false,
+    });
+    Ok(function)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::Choice;
+
+    fn of(request: Value) -> Result<(Offer, Names), ApiError> {
+        read(&Fields::of(request).unwrap())
+    }
+
+    fn function(name: &str) -> Value {
+        json!({ "type": "function", "name": name })
+    }
+
+    fn called(offer: &Offer) -> Vec<&str> {
+        offer.tools.iter().map(|tool| tool.name.as_str()).collect()
+    }
+
+    /// Tools of all kinds: functions, a namespace, a custom one, and one that OpenAI runs.
+    fn tools() -> Value {
+        let patch = json!({ "type": "custom", "name": "patch", "description": "Patches.",
+            "format": { "type": "grammar", "syntax": "regex", "definition": "a+" } });
+        json!([function("look"), { "type": "namespace", "name": "crm", "description": "Customers.",
+            "tools": [function("look"), patch] }, { "type": "web_search" }, patch])
+    }
+
+    #[test]
+    fn tools_are_functions_to_the_model_and_have_their_own_names_for_the_client() {
+        let (offer, names) = of(json!({ "tools": tools() })).unwrap();
+        assert_eq!(called(&offer), ["look", "crm__look", "crm__patch", "patch"]);
+        let about = |at: usize| offer.tools[at].description.as_deref();
+        assert_eq!(about(1), Some("crm: Customers."));
+        assert_eq!(about(3), Some("Patches.\n\nThe grammar of `input` (regex):\na+"));
+        assert_eq!(offer.tools[2].parameters["required"], json!(["input"]));
+        let origin = |namespace: Option<&str>, name: &str, is_custom| Origin {
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+            is_custom,
+        };
+        assert_eq!(names.origin("look"), origin(None, "look", false));
+        assert_eq!(names.origin("crm__look"), origin(Some("crm"), "look", false));
+        assert_eq!(names.origin("crm__patch"), origin(Some("crm"), "patch", true));
+        assert_eq!(names.origin("patch"), origin(None, "patch", true));
+    }
+
+    #[test]
+    fn every_tool_that_is_hosted_is_left_out() {
+        for kind in HOSTED {
+            let (offer, _) = of(json!({ "tools": [{ "type": kind }, function("f")] })).unwrap();
+            assert_eq!(called(&offer), ["f"], "{kind}");
+            for choice in [json!({ "type": kind }), json!("required")] {
+                let refused = of(json!({ "tools": [{ "type": kind }], "tool_choice": choice })).unwrap_err();
+                assert_eq!(refused.param.as_deref(), Some("tool_choice"), "{kind}");
+                assert!(refused.message.contains("runs no tools"), "{}", refused.message);
+            }
+        }
+    }
+
+    #[test]
+    fn tools_come_with_items_too() {
+        let crm = json!({ "type": "namespace", "name": "crm", "tools": [function("look")] });
+        let input = json!([{ "type": "additional_tools", "role": "developer", "tools": [function("f"), crm] },
+            { "type": "tool_search_output", "call_id": "c", "tools": [function("f")] },
+            { "type": "mcp_list_tools", "tools": [function("not this")] }]);
+        let (offer, _) = of(json!({ "tools": [function("g")], "input": input })).unwrap();
+        assert_eq!(called(&offer), ["g", "f", "crm__look"]);
+    }
+
+    #[test]
+    fn a_choice_names_tools_as_the_client_does() {
+        let chosen = |choice: Value| of(json!({ "tools": tools(), "tool_choice": choice }));
+        for (choice, name) in [
+            (function("look"), "look"),
+            (json!({ "type": "function", "name": "look", "namespace": "crm" }), "crm__look"),
+            (function("crm__look"), "crm__look"),
+            (json!({ "type": "custom", "name": "patch" }), "patch"),
+        ] {
+            assert_eq!(chosen(choice).unwrap().0.choice, Choice::Named(name.into()));
+        }
+        let allowed =
+            |tools: Value| chosen(json!({ "type": "allowed_tools", "mode": "required", "tools": tools }));
+        let (offer, _) = allowed(json!([{ "type": "namespace", "name": "crm" }])).unwrap();
+        assert_eq!((called(&offer), offer.choice), (vec!["crm__look", "crm__patch"], Choice::Required));
+        let (offer, _) = allowed(json!([function("look"), { "type": "web_search" }])).unwrap();
+        assert_eq!(called(&offer), ["look"]);
+        for choice in
+            [function("g"), json!({ "type": "custom" }), json!({ "type": "namespace", "name": "crm" })]
+        {
+            assert_eq!(chosen(choice).unwrap_err().param.as_deref(), Some("tool_choice"));
+        }
+        assert_eq!(
+            allowed(json!([{ "type": "web_search" }])).unwrap_err().param.as_deref(),
+            Some("tool_choice")
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_offered_is_named() {
+        let within = |name: &str, tool: Value| json!({ "type": "namespace", "name": name, "tools": [tool] });
+        for (tools, param) in [
+            (json!([{ "type": "functoin", "name": "f" }]), "tools[0].type"),
+            (json!([within("a b", function("f"))]), "tools[0].name"),
+            (json!([within("a", function(""))]), "tools[0].tools[0].name"),
+            (json!([within("a", within("b", function("f")))]), "tools[0].tools[0].type"),
+            (json!([function("a__f"), within("a", function("f"))]), "tools[1].tools[0].name"),
+            (json!([within("a", json!(0))]), "tools[0].tools[0]"),
+        ] {
+            assert_eq!(of(json!({ "tools": tools })).unwrap_err().param.as_deref(), Some(param), "{tools}");
+        }
+        let many = |namespace: &str| {
+            let inner: Vec<Value> = (0..129).map(|at| function(&format!("f{at}"))).collect();
+            json!({ "type": "namespace", "name": namespace, "tools": inner })
+        };
+        let refused = of(json!({ "tools": [many("a"), many("b")] })).unwrap_err();
+        assert_eq!(refused.param.as_deref(), Some("tools"));
+    }
+}

@@ -1,0 +1,173 @@
+//! What Codex sends to `/v1/responses`, shortened: tools in namespaces, tools of OpenAI's servers, items of
+//! both. Recorded from version 0.169.0 with one MCP server. And custom tools, which it has for some models.
+
+use serde_json::{Map, Value, json};
+
+use super::client::{TestServer, engine};
+use super::dialects::{events, is_described, is_held, no_thoughts, schema, with};
+
+fn function(name: &str) -> Value {
+    json!({ "type": "function", "name": name, "description": "Does it.", "strict": false,
+        "parameters": schema() })
+}
+
+/// The tools of Codex: functions, two namespaces, and a search that OpenAI runs.
+fn tools() -> Value {
+    json!([
+        function("exec_command"),
+        { "type": "namespace", "name": "multi_agent_v1", "description": "For workers.",
+            "tools": [function("close_agent"), function("spawn_agent")] },
+        { "type": "namespace", "name": "mcp__toy", "description": "Tools of toy.",
+            "tools": [function("echo")] },
+        { "type": "web_search", "external_web_access": false },
+    ])
+}
+
+fn said(role: &str, text: &str) -> Value {
+    json!({ "type": "message", "id": "msg_1", "role": role,
+        "content": [{ "type": "input_text", "text": text }] })
+}
+
+/// A turn in which all kinds of tools have been called.
+fn input() -> Value {
+    let call = json!({ "type": "function_call", "status": "completed", "id": "fc_1", "call_id": "call_1",
+        "name": "close_agent", "namespace": "multi_agent_v1", "arguments": "{\"c\":\"x\"}" });
+    let answer =
+        json!({ "type": "function_call_output", "id": "fco_1", "call_id": "call_1", "output": "closed" });
+    json!([
+        said("developer", "Write code."),
+        said("user", "The folder is empty."),
+        said("user", "Go."),
+        { "type": "web_search_call", "id": "ws_1", "status": "completed",
+            "action": { "type": "search", "query": "how" } },
+        call,
+        answer,
+    ])
+}
+
+fn request() -> Value {
+    json!({
+        "model": "any", "stream": true, "input": input(), "tools": tools(), "tool_choice": "auto",
+        "parallel_tool_calls": true, "reasoning": { "summary": "auto" }, "store": false,
+        "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k",
+        "client_metadata": { "thread_id": "k" }, "max_output_tokens": 200, "seed": 3,
+    })
+}
+
+#[test]
+fn codex_is_served_as_it_comes() {
+    let server = TestServer::with_engine(engine(2048), |_| ());
+    let body = request();
+    is_described(&server, "ResponsesRequest", &body);
+    let told = events(&server.post("/v1/responses", &with(&body, json!({ "max_output_tokens": 4 }))));
+    let last = &told[told.len() - 1]["response"];
+    assert_eq!((&last["error"], &last["tools"]), (&Value::Null, &body["tools"]));
+
+    // A call has its namespace, and the name that it has there.
+    for (namespace, name) in [("multi_agent_v1", "spawn_agent"), ("mcp__toy", "echo")] {
+        let choice = json!({ "type": "function", "namespace": namespace, "name": name });
+        let one = json!({ "tool_choice": choice, "parallel_tool_calls": false,
+            "logit_bias": no_thoughts(&server) });
+        let body = with(&body, one);
+        let plain = server.post("/v1/responses", &with(&body, json!({ "stream": false }))).ok();
+        is_described(&server, "ResponsesAnswer", &plain);
+        let told = events(&server.post("/v1/responses", &body));
+        let of_kind =
+            |kind: &str| told.iter().find(|event| event["type"] == format!("response.{kind}")).unwrap();
+        let (begun, done) = (&of_kind("output_item.added")["item"], &of_kind("output_item.done")["item"]);
+        for item in [&plain["output"][0], begun, done] {
+            assert_eq!((&item["type"], &item["name"]), (&json!("function_call"), &json!(name)), "{item}");
+            assert_eq!(item["namespace"], namespace);
+        }
+        assert_eq!(of_kind("function_call_arguments.done")["name"], name);
+        assert_eq!(done["arguments"], plain["output"][0]["arguments"]);
+        assert!(is_held(&serde_json::from_str(done["arguments"].as_str().unwrap()).unwrap()), "{done}");
+    }
+}
+
+/// The model reads what it would read of functions whose names say all.
+#[test]
+fn namespaces_are_part_of_names_to_the_model() {
+    let server = TestServer::with_engine(engine(2048), |options| options.template = Some("chatml".into()));
+    let count = |body: &Value| server.post("/v1/responses/input_tokens", body).ok()["input_tokens"].clone();
+    let wanted = count(&request());
+    let described = |name: &str, text: &str| with(&function(name), json!({ "description": text }));
+    let functions = json!([
+        function("exec_command"),
+        described("multi_agent_v1__close_agent", "multi_agent_v1: For workers.\n\nDoes it."),
+        function("multi_agent_v1__spawn_agent"),
+        described("mcp__toy__echo", "mcp__toy: Tools of toy.\n\nDoes it."),
+    ]);
+    let mut items = input();
+    items.as_array_mut().unwrap().remove(3);
+    items[3]["name"] = "multi_agent_v1__close_agent".into();
+    items[3].as_object_mut().unwrap().remove("namespace");
+    let body = with(&request(), json!({ "tools": functions, "input": items }));
+    assert_eq!(count(&body), wanted);
+    // That is more than a prompt without tools.
+    assert!(count(&with(&body, json!({ "tools": [] }))).as_u64() < wanted.as_u64());
+}
+
+#[test]
+fn custom_tools_are_called_with_a_text() {
+    let server = TestServer::with_engine(engine(2048), |options| options.template = Some("chatml".into()));
+    // A random model does not end a text; with these likely it does so at once.
+    let id = |text: &str| server.post("/tokenize", &json!({ "content": text })).ok()["tokens"][0].to_string();
+    let bias: Map<String, Value> = ["\"", "]", "}"].iter().map(|text| (id(text), json!(100))).collect();
+    let grammar = json!({ "type": "grammar", "syntax": "lark", "definition": "start: /a+/" });
+    let tool = json!({ "type": "custom", "name": "patch", "description": "Patches.", "format": grammar });
+    let body = json!({
+        "model": "any", "input": "Go.", "tools": [tool], "tool_choice": { "type": "custom", "name": "patch" },
+        "parallel_tool_calls": false, "max_output_tokens": 120, "temperature": 0, "logit_bias": bias,
+    });
+    is_described(&server, "ResponsesRequest", &body);
+    let plain = server.post("/v1/responses", &body).ok();
+    is_described(&server, "ResponsesAnswer", &plain);
+    let call = &plain["output"][0];
+    let of_call = (&plain["status"], &call["type"], &call["status"], &call["name"]);
+    assert_eq!(
+        of_call,
+        (&json!("completed"), &json!("custom_tool_call"), &json!("completed"), &json!("patch")),
+        "{plain}"
+    );
+    assert!(
+        call["input"].is_string() && call["arguments"].is_null() && call["namespace"].is_null(),
+        "{call}"
+    );
+
+    let told = events(&server.post("/v1/responses", &with(&body, json!({ "stream": true }))));
+    let mut kinds: Vec<&str> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    kinds.retain(|kind| kind.contains("tool_call") || kind.contains("item"));
+    let wanted = [
+        "response.output_item.added",
+        "response.custom_tool_call_input.delta",
+        "response.custom_tool_call_input.done",
+        "response.output_item.done",
+    ];
+    assert_eq!(kinds, wanted);
+    let of_kind = |kind: &str| told.iter().find(|event| event["type"] == kind).unwrap();
+    let done = &of_kind(wanted[3])["item"];
+    for (event, field) in [(wanted[1], "delta"), (wanted[2], "input")] {
+        assert_eq!((&of_kind(event)[field], &of_kind(event)["item_id"]), (&call["input"], &done["id"]));
+    }
+    assert_eq!((&done["input"], &done["type"]), (&call["input"], &call["type"]));
+
+    // The turn goes on with the call as it came, and what the tool said.
+    let answer = json!({ "type": "custom_tool_call_output", "call_id": call["call_id"], "output": "done" });
+    let turn = json!({ "input": [said("user", "Go."), call, answer], "tool_choice": "none",
+        "max_output_tokens": 1 });
+    server.post("/v1/responses", &with(&body, turn)).ok();
+}
+
+#[test]
+fn tools_of_openais_servers_cannot_be_chosen() {
+    let server = TestServer::start(|_| ());
+    let body = json!({ "input": "Go.", "max_output_tokens": 1, "tools": [{ "type": "web_search" }] });
+    server.post("/v1/responses", &body).ok();
+    for choice in [json!({ "type": "web_search_preview" }), json!("required")] {
+        let refused = server.post("/v1/responses", &with(&body, json!({ "tool_choice": choice })));
+        let error = refused.error(400);
+        assert_eq!(error["param"], "tool_choice", "{error}");
+        assert!(error["message"].as_str().unwrap().contains("runs no tools"), "{error}");
+    }
+}
