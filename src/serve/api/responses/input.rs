@@ -75,6 +75,7 @@ pub fn read(fields: &Fields, served: &Served) -> Result<(Talk, Constraints, Name
         }
     }
     let Conversation { system, mut messages, mut left_out, .. } = said;
+    left_out.sort_unstable();
     left_out.dedup();
     if !left_out.is_empty() {
         tracing::warn!("`input`: items of these types are left out: {}", left_out.join(", "));
@@ -121,7 +122,8 @@ impl Conversation {
             Some(text) => Ok(text.to_owned()),
             None => Err(ApiError::missing(&fields.path(name), "a text")),
         };
-        match fields.text("type")?.unwrap_or("message") {
+        let is_reference = fields.get("role").is_none() && fields.get("id").is_some();
+        match fields.text("type")?.unwrap_or(if is_reference { "item_reference" } else { "message" }) {
             "message" => {
                 let message = messages::message(name, item)?;
                 match message.role.as_str() {
@@ -302,123 +304,115 @@ mod tests {
         );
     }
 
-    /// Every type of item that has no place among functions, with what it is in OpenAI's description.
     #[test]
     fn items_of_other_tools_are_calls_and_answers() {
-        let image = json!({ "type": "input_image", "image_url": "data:x" });
-        let file = json!({ "type": "input_file", "file_id": "x" });
-        let called = |item: Value, answer: Value| (item, answer);
-        for ((call, answer), (name, arguments, shown)) in [
+        const IMAGE: &str = "[There is an image here, which this model cannot see.]";
+        const FILE: &str = "[There is a file here, which this model cannot read.]";
+        let (ls, gone) = (json!({ "commands": ["ls"] }), json!({ "type": "delete_file", "path": "a" }));
+        for (items, name, arguments, answer) in [
             (
-                called(
-                    json!({ "type": "function_call", "call_id": "1", "namespace": "crm", "name": "f",
-                        "arguments": "{\"a\":1}" }),
-                    json!({ "type": "function_call_output", "call_id": "1",
-                        "output": [{ "type": "input_text", "text": "b" }, image, file] }),
-                ),
-                (
-                    "crm__f",
-                    json!({ "a": 1 }),
-                    "b\n[There is an image here, which this model cannot see.]\n\
-                     [There is a file here, which this model cannot read.]",
-                ),
+                json!([
+                    { "type": "function_call", "call_id": "1", "namespace": "crm", "name": "f",
+                        "arguments": "{\"a\":1}" },
+                    { "type": "function_call_output", "call_id": "1",
+                        "output": [{ "type": "input_text", "text": "b" },
+                            { "type": "input_image", "image_url": "x" }, { "type": "input_file" }] }]),
+                "crm__f",
+                json!({ "a": 1 }),
+                format!("b\n{IMAGE}\n{FILE}"),
             ),
             (
-                called(
-                    json!({ "type": "custom_tool_call", "call_id": "1", "name": "patch", "input": "a\n+b" }),
-                    json!({ "type": "custom_tool_call_output", "call_id": "1", "output": "done" }),
-                ),
-                ("patch", json!({ "input": "a\n+b" }), "done"),
+                json!([
+                    { "type": "custom_tool_call", "call_id": "1", "name": "patch", "input": "a\n+b" },
+                    { "type": "custom_tool_call_output", "call_id": "1", "output": "done" }]),
+                "patch",
+                json!({ "input": "a\n+b" }),
+                "done".into(),
             ),
             (
-                called(
-                    json!({ "type": "local_shell_call", "id": "1", "action": { "command": ["ls"] } }),
-                    json!({ "type": "local_shell_call_output", "id": "1", "output": "{\"output\":\"a\"}" }),
-                ),
-                ("local_shell", json!({ "action": { "command": ["ls"] } }), "{\"output\":\"a\"}"),
+                json!([
+                    { "type": "local_shell_call", "id": "2", "call_id": "1", "action": ls },
+                    { "type": "local_shell_call_output", "id": "1", "output": "{\"output\":\"a\"}" }]),
+                "local_shell",
+                json!({ "action": ls }),
+                "{\"output\":\"a\"}".into(),
             ),
             (
-                called(
-                    json!({ "type": "shell_call", "call_id": "1", "action": { "commands": ["ls"] } }),
-                    json!({ "type": "shell_call_output", "call_id": "1",
-                        "output": [{ "stdout": "a" }, { "stdout": "b" }] }),
-                ),
-                (
-                    "shell",
-                    json!({ "action": { "commands": ["ls"] } }),
-                    "{\"stdout\":\"a\"}\n{\"stdout\":\"b\"}",
-                ),
+                json!([
+                    { "type": "shell_call", "call_id": "1", "action": ls },
+                    { "type": "shell_call_output", "call_id": "1", "output": [
+                        { "stdout": "a" }, { "stdout": "b" }] }]),
+                "shell",
+                json!({ "action": ls }),
+                "{\"stdout\":\"a\"}\n{\"stdout\":\"b\"}".into(),
             ),
             (
-                called(
-                    json!({ "type": "apply_patch_call", "call_id": "1", "status": "completed",
-                        "operation": { "type": "delete_file", "path": "a" } }),
-                    json!({ "type": "apply_patch_call_output", "call_id": "1", "status": "failed" }),
-                ),
-                ("apply_patch", json!({ "operation": { "type": "delete_file", "path": "a" } }), "failed"),
+                json!([
+                    { "type": "apply_patch_call", "call_id": "1", "status": "completed", "operation": gone },
+                    { "type": "apply_patch_call_output", "call_id": "1", "status": "failed" }]),
+                "apply_patch",
+                json!({ "operation": gone }),
+                "failed".into(),
             ),
             (
-                called(
-                    json!({ "type": "computer_call", "call_id": "1", "action": { "type": "screenshot" } }),
-                    json!({ "type": "computer_call_output", "call_id": "1",
-                        "output": { "type": "computer_screenshot", "image_url": "data:x" } }),
-                ),
-                (
-                    "computer",
-                    json!({ "action": { "type": "screenshot" } }),
-                    "[There is an image here, which this model cannot see.]",
-                ),
+                json!([
+                    { "type": "computer_call", "call_id": "1", "action": { "type": "screenshot" } },
+                    { "type": "computer_call_output", "call_id": "1",
+                        "output": { "type": "computer_screenshot", "image_url": "x" } }]),
+                "computer",
+                json!({ "action": { "type": "screenshot" } }),
+                IMAGE.into(),
             ),
             (
-                called(
-                    json!({ "type": "program", "call_id": "1", "code": "1 + 1", "fingerprint": "x" }),
-                    json!({ "type": "program_output", "call_id": "1", "result": "2" }),
-                ),
-                ("program", json!({ "code": "1 + 1" }), "2"),
-            ),
-        ] {
-            assert_are_shown(
-                &json!([{ "role": "user", "content": "a" }, call, answer]),
-                name,
-                &arguments,
-                shown,
-            );
-        }
-        for (item, (name, arguments, shown)) in [
-            (
-                json!({ "type": "mcp_call", "id": "1", "server_label": "toy", "name": "f",
-                    "arguments": "{\"a\":1}", "output": "b" }),
-                ("toy__f", json!({ "a": 1 }), "b"),
+                json!([
+                    { "type": "program", "id": "2", "call_id": "1", "code": "1 + 1", "fingerprint": "x" },
+                    { "type": "program_output", "id": "3", "call_id": "1", "result": "2" }]),
+                "program",
+                json!({ "code": "1 + 1" }),
+                "2".into(),
             ),
             (
-                json!({ "type": "code_interpreter_call", "id": "1", "code": "print(1)", "outputs": [
-                    { "type": "logs", "logs": "1" }, { "type": "image", "url": "data:x" }] }),
-                (
-                    "code_interpreter",
-                    json!({ "code": "print(1)" }),
-                    "{\"type\":\"logs\",\"logs\":\"1\"}\n\
-                     [There is an image here, which this model cannot see.]",
-                ),
+                json!([
+                    { "type": "mcp_call", "id": "1", "server_label": "toy", "name": "f",
+                        "arguments": "{\"a\":1}", "output": "b" }]),
+                "toy__f",
+                json!({ "a": 1 }),
+                "b".into(),
             ),
             (
-                json!({ "type": "file_search_call", "id": "1", "queries": ["a"],
-                    "results": [{ "filename": "f", "text": "b" }] }),
-                ("file_search", json!({ "queries": ["a"] }), "b"),
+                json!([
+                    { "type": "code_interpreter_call", "id": "1", "code": "print(1)", "outputs": [
+                        { "type": "logs", "logs": "1" }, { "type": "image", "url": "x" }] }]),
+                "code_interpreter",
+                json!({ "code": "print(1)" }),
+                format!("{{\"type\":\"logs\",\"logs\":\"1\"}}\n{IMAGE}"),
+            ),
+            (
+                json!([
+                    { "type": "file_search_call", "id": "1", "queries": ["a"],
+                        "results": [{ "filename": "f", "text": "b" }] }]),
+                "file_search",
+                json!({ "queries": ["a"] }),
+                "b".into(),
             ),
         ] {
-            assert_are_shown(&json!([{ "role": "user", "content": "a" }, item]), name, &arguments, shown);
+            let Conversation { messages, left_out, .. } = said(&items).unwrap();
+            assert!(left_out.is_empty() && messages.len() == 2, "{items}");
+            let (call, told) = (&messages[0].tool_calls[0], &messages[1]);
+            assert_eq!((call.id.as_deref(), call.name.as_str()), (Some("1"), name));
+            assert_eq!(serde_json::from_str::<Value>(&call.arguments).unwrap(), arguments);
+            assert_eq!((told.role.as_str(), told.content.as_str()), ("tool", answer.as_str()));
+            assert_eq!((told.tool_call_id.as_deref(), told.name.as_deref()), (Some("1"), Some(name)));
         }
     }
 
-    /// Behind what the user says there is a call, and then its answer.
-    fn assert_are_shown(items: &Value, name: &str, arguments: &Value, answer: &str) {
-        let Conversation { messages, left_out, .. } = said(items).unwrap();
-        assert!(left_out.is_empty() && messages.len() == 3, "{items}");
-        let (call, told) = (&messages[1].tool_calls[0], &messages[2]);
-        assert_eq!((call.id.as_deref(), call.name.as_str()), (Some("1"), name));
-        assert_eq!(serde_json::from_str::<Value>(&call.arguments).unwrap(), *arguments);
-        assert_eq!((told.role.as_str(), told.content.as_str()), ("tool", answer));
-        assert_eq!((told.tool_call_id.as_deref(), told.name.as_deref()), (Some("1"), Some(name)));
+    #[test]
+    fn other_models_of_the_client_speak_as_the_user() {
+        let content = json!([{ "type": "input_text", "text": "a" }, { "type": "encrypted_content" }]);
+        let said = said(&json!([{ "type": "agent_message", "author": "/b", "content": content }])).unwrap();
+        let message = &said.messages[0];
+        let shown = "a\n[There is an encrypted text here, which this model cannot read.]";
+        assert_eq!((message.role.as_str(), message.content.as_str()), ("user", shown));
     }
 
     #[test]
@@ -428,6 +422,7 @@ mod tests {
         let items: Vec<Value> = bare.iter().map(|kind| json!({ "type": kind, "id": "x" })).collect();
         let Conversation { messages, left_out, .. } = said(&items.into()).unwrap();
         assert!(messages.is_empty());
+        assert_eq!(said(&json!([{ "id": "msg_1" }])).unwrap().left_out, ["item_reference"]);
         assert_eq!(left_out, bare);
         assert!(bare.contains(&"item_reference") && bare.contains(&"web_search_call"), "{bare:?}");
         assert!(KINDS.is_sorted_by(|one, other| one.0 < other.0));

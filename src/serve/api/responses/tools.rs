@@ -280,7 +280,8 @@ mod tests {
         let allowed =
             |tools: Value| chosen(json!({ "type": "allowed_tools", "mode": "required", "tools": tools }));
         let (offer, _) = allowed(json!([{ "type": "namespace", "name": "crm" }])).unwrap();
-        assert_eq!((called(&offer), offer.choice), (vec!["crm__look", "crm__patch"], Choice::Required));
+        assert_eq!(called(&offer), ["crm__look", "crm__patch"]);
+        assert_eq!(offer.choice, Choice::Required);
         let (offer, _) = allowed(json!([function("look"), { "type": "web_search" }])).unwrap();
         assert_eq!(called(&offer), ["look"]);
         for choice in
