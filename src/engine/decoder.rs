@@ -1,10 +1,10 @@
 //! From picked tokens to events: ids, bytes, whole characters of text, log-probabilities, and why a sequence
 //! ended.
 
-use super::GenerateOptions;
 use super::constraint::ConstraintError;
 use super::logprobs::LogProbs;
 use super::stop::StopStrings;
+use super::{BrokenLogits, GenerateOptions};
 use crate::tokenizer::{Tokenizer, Utf8Stream};
 
 /// Why a sequence ended.
@@ -22,6 +22,19 @@ pub enum StopReason {
     Cancelled,
     /// Its grammar failed, as [`Event::fault`] says.
     Constraint,
+    /// The model's logits are no numbers, as [`Event::fault`] says.
+    BrokenLogits,
+}
+
+/// Why a sequence failed, while others go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Its grammar.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
+    /// The model, or what runs it.
+    #[error(transparent)]
+    BrokenLogits(#[from] BrokenLogits),
 }
 
 /// A token that was picked.
@@ -47,8 +60,8 @@ pub struct Event {
     pub end: Option<StopReason>,
     /// Whether the token only ended the text, and is no part of it.
     pub ends_text: bool,
-    /// Why its grammar failed, if it did.
-    pub fault: Option<ConstraintError>,
+    /// Why it failed, if it did.
+    pub fault: Option<Fault>,
 }
 
 /// Makes events of the tokens of one sequence.
@@ -147,10 +160,13 @@ impl Decoder {
         Event { token: None, text, end, ends_text: false, fault: None }
     }
 
-    /// Ends the sequence because its grammar failed.
-    pub fn fail(&mut self, fault: ConstraintError) -> Event {
-        let last = self.finish(StopReason::Constraint);
-        Event { end: Some(StopReason::Constraint), fault: Some(fault), ..last }
+    /// Ends the sequence because it failed.
+    pub fn fail(&mut self, fault: Fault) -> Event {
+        let reason = match fault {
+            Fault::Constraint(_) => StopReason::Constraint,
+            Fault::BrokenLogits(_) => StopReason::BrokenLogits,
+        };
+        Event { end: Some(reason), fault: Some(fault), ..self.finish(reason) }
     }
 
     /// Ends the sequence with the token of `event`, behind which nothing can follow. Being complete goes
