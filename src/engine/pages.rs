@@ -164,7 +164,8 @@ impl Pages {
         exact && (self.sliding.is_none() || some(self.table.sliding(seq), i).is_some())
     }
 
-    /// Whether the row at `pos` of `seq`, which has run, can run again: what it writes and sees is still there.
+    /// Whether the row at `pos` of `seq`, which has run, can run again: what it writes and sees is still
+    /// there.
     pub fn runs_again(&self, seq: u32, pos: usize) -> bool {
         let exact = self.table.exact(seq);
         let is_exact = |i: usize| !self.is_windowed() || some(exact, i).is_some();

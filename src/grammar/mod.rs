@@ -153,8 +153,8 @@ fn at_most(what: &'static str, got: usize, most: usize) -> Result<(), GrammarErr
     if got > most { Err(GrammarError::TooLarge { what, got, most }) } else { Ok(()) }
 }
 
-/// Has the parser read something, and says what is wrong. It asserts, for instance where it quotes a part of a
-/// schema.
+/// Has the parser read something, and says what is wrong. It asserts, for instance where it quotes a part of
+/// a schema.
 fn caught<R, E: Display>(read: impl FnOnce() -> Result<R, E>) -> Result<R, String> {
     let read = panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(read())));
     let read = read.map_err(|err| err.to_string()).and_then(|read| read.map_err(|err| err.to_string()));
