@@ -5,9 +5,14 @@ use std::fmt;
 use crate::QuantError;
 use crate::turboquant::Qjl;
 
+mod bf16;
 mod f16;
 mod f32;
+mod iq4_nl;
 mod q4_0;
+mod q4_1;
+mod q5_0;
+mod q5_1;
 mod q8_0;
 mod tq3_0;
 mod turboquant;
@@ -22,6 +27,12 @@ pub trait KvCodec: fmt::Debug + Sync {
     /// What a list of codecs says of it behind its name, if anything.
     fn note(&self) -> Option<&'static str> {
         None
+    }
+
+    /// Whether comparisons of all codecs have it: not those of llama.cpp's that another one is as small as, and
+    /// faster.
+    fn is_compared(&self) -> bool {
+        true
     }
 
     /// Another word for it.
@@ -75,10 +86,20 @@ pub enum KvForm {
     F16,
     /// Elements of 4 bytes, IEEE single precision.
     F32,
+    /// Elements of 2 bytes, bfloat16.
+    Bf16,
     /// Rotated; integers of 8 bits, a scale every 32.
     Q8_0,
     /// Rotated; integers of 4 bits, a scale every 32.
     Q4_0,
+    /// Rotated; integers of 4 bits, a scale and an offset every 32.
+    Q4_1,
+    /// Rotated; integers of 5 bits, a scale every 32.
+    Q5_0,
+    /// Rotated; integers of 5 bits, a scale and an offset every 32.
+    Q5_1,
+    /// Rotated; indices of 16 values, a scale every 32.
+    Iq4Nl,
     /// Rotated and windowed; Lloyd-Max codes of 3 bits, a scale a vector.
     Lloyd3,
     /// Rotated and windowed; Lloyd-Max codes of 4 bits, a scale a vector.
@@ -94,18 +115,41 @@ impl KvForm {
     /// Whether vectors are rotated before they are encoded.
     pub const fn rotates(self) -> bool {
         match self {
-            Self::F16 | Self::F32 | Self::Opaque => false,
-            Self::Q8_0 | Self::Q4_0 | Self::Lloyd3 | Self::Lloyd4 | Self::Lloyd2Signs => true,
+            Self::F16 | Self::F32 | Self::Bf16 | Self::Opaque => false,
+            Self::Q8_0
+            | Self::Q4_0
+            | Self::Q4_1
+            | Self::Q5_0
+            | Self::Q5_1
+            | Self::Iq4Nl
+            | Self::Lloyd3
+            | Self::Lloyd4
+            | Self::Lloyd2Signs => true,
         }
     }
 
     /// Whether only pages that have left the window are encoded.
     pub const fn windowed(self) -> bool {
         match self {
-            Self::F16 | Self::F32 | Self::Q8_0 | Self::Q4_0 | Self::Opaque => false,
+            Self::F16
+            | Self::F32
+            | Self::Bf16
+            | Self::Q8_0
+            | Self::Q4_0
+            | Self::Q4_1
+            | Self::Q5_0
+            | Self::Q5_1
+            | Self::Iq4Nl
+            | Self::Opaque => false,
             Self::Lloyd3 | Self::Lloyd4 | Self::Lloyd2Signs => true,
         }
     }
+}
+
+/// What a list says of codecs whose form no device has kernels for.
+fn on_processor(form: KvForm) -> Option<&'static str> {
+    matches!(form, KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl)
+        .then_some("on the processor alone")
 }
 
 /// The two sides of a KV cache, which may want different codes: keys are multiplied with queries, values are
@@ -189,6 +233,11 @@ pub static REGISTRY: &[&dyn KvCodec] = &[
     &turboquant::TURBOQUANT,
     &turboquant_4::TURBOQUANT_4,
     &tq3_0::Tq3_0,
+    &bf16::Bf16,
+    &q5_1::Q5_1,
+    &q5_0::Q5_0,
+    &q4_1::Q4_1,
+    &iq4_nl::IQ4_NL,
 ];
 
 /// The codec called `name`, or with that for an [alias](KvCodec::alias).

@@ -272,6 +272,16 @@ pub trait Backend: Send {
     /// If there is no such pick, or the host had to make it.
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError>;
 
+    /// Whether the logits that [`picked`](Self::picked) has picked from were
+    /// [broken](crate::program::sampling::is_broken). `None` on a backend that does not look at them all: the
+    /// token is 0 there if none of them was a number.
+    ///
+    /// # Panics
+    /// As [`picked`](Self::picked).
+    fn picked_from_broken(&self, _e: Exec, _seq: u32, _back: usize) -> Option<bool> {
+        None
+    }
+
     /// What each stage of a program has taken since it was compiled; nothing unless the backend was opened
     /// with an [option](Entry::options) `profile` that says so.
     fn stage_times(&self, _e: Exec) -> Option<Vec<StageTime>> {

@@ -235,7 +235,10 @@ impl Chat {
             }
             StopReason::Cancelled => eprintln!("(stopped)"),
             StopReason::Limit => eprintln!("(--n-predict tokens)"),
-            StopReason::EndOfText | StopReason::StopString | StopReason::Constraint => {}
+            StopReason::EndOfText
+            | StopReason::StopString
+            | StopReason::Constraint
+            | StopReason::BrokenLogits => {}
         }
         Ok(())
     }

@@ -237,7 +237,8 @@ impl KvReportArgs {
     /// The kinds that are compared with the one that the options name, without that one.
     fn names(&self, options: &EngineOptions) -> Vec<String> {
         let base = (&*options.cache_type_k, &*options.cache_type_v);
-        let all = || kv::REGISTRY.iter().map(|codec| codec.name().to_owned()).collect();
+        let compared = || kv::REGISTRY.iter().filter(|codec| codec.is_compared());
+        let all = || compared().map(|codec| codec.name().to_owned()).collect();
         let names: Vec<String> = if self.types.is_empty() { all() } else { self.types.clone() };
         names.into_iter().filter(|name| (name.as_str(), name.as_str()) != base).collect()
     }

@@ -216,11 +216,12 @@ impl PlanArgs {
         Ok(Some(Streamed { device, room, bound, beside }))
     }
 
-    /// The columns of the table: what the user chose, and every codec but f32.
+    /// The columns of the table: what the user chose, and every codec that is compared but f32.
     fn pairs(&self, options: &EngineOptions) -> Vec<[String; 2]> {
         let own = [options.cache_type_k.clone(), options.cache_type_v.clone()];
         let mut pairs = if self.load.cache.is_given() { vec![own] } else { Vec::new() };
-        let all = kv::REGISTRY.iter().map(|codec| codec.name()).filter(|name| *name != "f32");
+        let all = kv::REGISTRY.iter().filter(|codec| codec.is_compared());
+        let all = all.map(|codec| codec.name()).filter(|name| *name != "f32");
         for pair in all.map(both) {
             if !pairs.contains(&pair) {
                 pairs.push(pair);

@@ -196,5 +196,6 @@ fn words(reason: StopReason) -> &'static str {
         StopReason::ContextFull => "the context is full (--ctx-size sets it)",
         StopReason::Cancelled => "interrupted",
         StopReason::Constraint => "the grammar could not be followed any further",
+        StopReason::BrokenLogits => "the model's logits are no numbers",
     }
 }

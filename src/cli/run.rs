@@ -201,7 +201,7 @@ fn continue_in_parallel(
     report::continued(&stats, n, seed);
     match (cancelled, has_failed) {
         (true, _) => Err(Interrupted.into()),
-        (false, true) => Err("not every sequence could follow the grammar to its end".into()),
+        (false, true) => Err("not every sequence came to its end".into()),
         (false, false) => Ok(()),
     }
 }

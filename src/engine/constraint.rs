@@ -89,7 +89,7 @@ pub enum ConstraintError {
     /// No token that may come next can be picked.
     #[error(
         "no token that the grammar allows can be picked: SamplerOptions::logit_bias or the rule that forbids \
-         the end of the text excludes them all, or the model's logits are no numbers"
+         the end of the text excludes them all, or to the model they are impossible"
     )]
     NoToken,
 }

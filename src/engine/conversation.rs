@@ -114,9 +114,11 @@ impl Conversation {
                 picked.pop_if(|token| tokenizer.is_eog(*token));
                 true
             }
-            StopReason::Limit | StopReason::Cancelled | StopReason::ContextFull | StopReason::Constraint => {
-                true
-            }
+            StopReason::Limit
+            | StopReason::Cancelled
+            | StopReason::ContextFull
+            | StopReason::Constraint
+            | StopReason::BrokenLogits => true,
             // The tokens go on where the text was cut.
             StopReason::StopString => false,
         };

@@ -1,10 +1,10 @@
 //! From picked tokens to events: ids, bytes, whole characters of text, log-probabilities, and why a sequence
 //! ended.
 
-use super::GenerateOptions;
 use super::constraint::ConstraintError;
 use super::logprobs::LogProbs;
-use super::stop::StopStrings;
+use super::stop::{ControlStops, StopStrings};
+use super::{BrokenLogits, GenerateOptions};
 use crate::tokenizer::{Tokenizer, Utf8Stream};
 
 /// Why a sequence ended.
@@ -22,6 +22,19 @@ pub enum StopReason {
     Cancelled,
     /// Its grammar failed, as [`Event::fault`] says.
     Constraint,
+    /// The model's logits are no numbers, as [`Event::fault`] says.
+    BrokenLogits,
+}
+
+/// Why a sequence failed, while others go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Its grammar.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
+    /// The model, or what runs it.
+    #[error(transparent)]
+    BrokenLogits(#[from] BrokenLogits),
 }
 
 /// A token that was picked.
@@ -47,8 +60,8 @@ pub struct Event {
     pub end: Option<StopReason>,
     /// Whether the token only ended the text, and is no part of it.
     pub ends_text: bool,
-    /// Why its grammar failed, if it did.
-    pub fault: Option<ConstraintError>,
+    /// Why it failed, if it did.
+    pub fault: Option<Fault>,
 }
 
 /// Makes events of the tokens of one sequence.
@@ -58,6 +71,8 @@ pub struct Decoder {
     stops: StopStrings,
     /// Control tokens that stop strings spell, where control tokens are not shown: the text never has them.
     hidden_stops: Vec<u32>,
+    /// Those that begin with one, and go on with text.
+    control_stops: ControlStops,
     show_stop: bool,
     show_special: bool,
     past_eos: bool,
@@ -71,7 +86,16 @@ impl Decoder {
     /// A decoder of what follows `prompt`. A character that the prompt begins and does not end is told with
     /// the tokens that end it: so a text goes on behind any of its own tokens.
     pub fn new(tokenizer: &Tokenizer, prompt: &[u32], options: &GenerateOptions) -> Self {
-        let hidden = |stop: &String| tokenizer.token_id(stop).filter(|&id| tokenizer.is_special(id));
+        let control = |text: &str| tokenizer.token_id(text).filter(|&id| tokenizer.is_special(id));
+        let hidden = |stop: &String| control(stop);
+        let begins = |stop: &String| {
+            let ends = stop.char_indices().skip(1).map(|(at, _)| stop.split_at(at));
+            ends.filter_map(|(token, text)| Some((control(token)?, text.to_owned()))).last()
+        };
+        let control_stops = match options.show_special {
+            true => Vec::new(),
+            false => options.stop.iter().filter_map(begins).collect(),
+        };
         let hidden_stops = match options.show_special {
             true => Vec::new(),
             false => options.stop.iter().filter_map(hidden).collect(),
@@ -80,6 +104,7 @@ impl Decoder {
             utf8: tokenizer.utf8_behind(prompt, options.show_special),
             stops: StopStrings::new(&options.stop, options.show_stop),
             hidden_stops,
+            control_stops: ControlStops::new(control_stops),
             show_stop: options.show_stop,
             show_special: options.show_special,
             past_eos: options.past_eos,
@@ -120,9 +145,17 @@ impl Decoder {
             return Event { token, ends_text: !self.show_stop, ..last };
         }
         let piece = self.utf8.push(tokenizer.shown_bytes(id, self.show_special));
+        let piece = match !self.show_special && tokenizer.is_special(id) {
+            true => self.control_stops.control(id) + piece,
+            false => match self.control_stops.push(piece) {
+                Ok(piece) => piece,
+                Err(_) if self.n_tokens < self.min_tokens => self.control_stops.flush(),
+                Err(met) => return self.stopped_behind_control(tokenizer, token, &met),
+            },
+        };
         let (text, stopped) = match self.n_tokens < self.min_tokens {
-            true => (piece.to_owned(), false),
-            false => self.stops.push(piece),
+            true => (piece, false),
+            false => self.stops.push(&piece),
         };
         if stopped {
             let end = Some(StopReason::StopString);
@@ -137,9 +170,27 @@ impl Decoder {
         }
     }
 
+    /// Ends the sequence at a stop string that is a control token and `met`.
+    fn stopped_behind_control(
+        &mut self,
+        tokenizer: &Tokenizer,
+        token: Option<PickedToken>,
+        met: &str,
+    ) -> Event {
+        let control = self.control_stops.begun();
+        self.control_stops.flush();
+        let mut text = self.stops.flush();
+        if let Some(control) = control.filter(|_| self.show_stop) {
+            text += &String::from_utf8_lossy(tokenizer.token_bytes(control));
+            text += met;
+        }
+        Event { token, text, end: Some(StopReason::StopString), ends_text: false, fault: None }
+    }
+
     /// Ends the sequence without a token, and shows all text that was held back.
     pub fn finish(&mut self, reason: StopReason) -> Event {
-        let (mut text, stopped) = self.stops.push(self.utf8.finish());
+        let rest = self.control_stops.flush() + &self.utf8.finish();
+        let (mut text, stopped) = self.stops.push(&rest);
         if !stopped {
             text += &self.stops.flush();
         }
@@ -147,10 +198,13 @@ impl Decoder {
         Event { token: None, text, end, ends_text: false, fault: None }
     }
 
-    /// Ends the sequence because its grammar failed.
-    pub fn fail(&mut self, fault: ConstraintError) -> Event {
-        let last = self.finish(StopReason::Constraint);
-        Event { end: Some(StopReason::Constraint), fault: Some(fault), ..last }
+    /// Ends the sequence because it failed.
+    pub fn fail(&mut self, fault: Fault) -> Event {
+        let reason = match fault {
+            Fault::Constraint(_) => StopReason::Constraint,
+            Fault::BrokenLogits(_) => StopReason::BrokenLogits,
+        };
+        Event { end: Some(reason), fault: Some(fault), ..self.finish(reason) }
     }
 
     /// Ends the sequence with the token of `event`, behind which nothing can follow. Being complete goes

@@ -8,7 +8,7 @@ use crate::model::ModelError;
 use crate::tokenizer::TokenizerError;
 use crate::tokenizer::chat::ChatError;
 
-use super::{ConstraintError, SamplerError};
+use super::{BrokenLogits, ConstraintError, Fault, SamplerError};
 
 /// Why the engine could not do what was asked. Each message says what was expected, what was found, and
 /// where; an option is named by its path, as in `EngineOptions::n_ctx`.
@@ -35,6 +35,9 @@ pub enum Error {
     /// The constraint of a sequence fails, or leaves no token.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
+    /// The model's logits are no numbers.
+    #[error(transparent)]
+    BrokenLogits(#[from] BrokenLogits),
     /// A saved session cannot be taken up, or not be saved.
     #[error(transparent)]
     State(#[from] StateError),
@@ -129,6 +132,15 @@ pub enum Error {
     /// Nothing to feed: a prompt of no tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Constraint(err) => Self::Constraint(err),
+            Fault::BrokenLogits(err) => Self::BrokenLogits(err),
+        }
+    }
 }
 
 /// Why a session could not be saved or taken up.

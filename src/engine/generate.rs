@@ -109,7 +109,8 @@ impl<'s> Generation<'s> {
         let token = match self.pick() {
             Ok(Some(token)) => token,
             Ok(None) => return Ok(self.decoder.finish(StopReason::Cancelled)),
-            Err(Error::Constraint(fault)) => return Ok(self.decoder.fail(fault)),
+            Err(Error::Constraint(fault)) => return Ok(self.decoder.fail(fault.into())),
+            Err(Error::BrokenLogits(fault)) => return Ok(self.decoder.fail(fault.into())),
             Err(err) => return Err(err),
         };
         let logprobs = self.options.logprobs.map(|n| LogProbs::of(self.session.last_logits(), token, n));

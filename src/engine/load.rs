@@ -58,7 +58,8 @@ pub struct EngineOptions {
     /// sliding window; `None` is one a sequence, or none if there is one sequence. Each takes exact pages, or
     /// pages of a window.
     pub checkpoints: Option<usize>,
-    /// Codec of keys in the cache: `f16`, `f32`, `q8_0`, `q4_0`, `turboquant`, `turboquant-4`, `tq3_0`.
+    /// Codec of keys in the cache: `f16`, `f32`, `q8_0`, `q4_0`, `turboquant`, `turboquant-4`, `tq3_0`; and
+    /// on the CPU `bf16`, `q5_1`, `q5_0`, `q4_1`, `iq4_nl`.
     pub cache_type_k: String,
     /// Codec of values in the cache.
     pub cache_type_v: String,

@@ -5,6 +5,7 @@
 
 mod act;
 mod batch;
+mod broken;
 mod constraint;
 mod conversation;
 mod decoder;
@@ -32,9 +33,10 @@ pub use batch::{
     Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SavedSize, SeqId,
     Standing,
 };
+pub use broken::{BrokenLogits, BrokenStage};
 pub use constraint::{Constraint, ConstraintError, Grammar, TokenMask};
 pub use conversation::{Answer, Conversation};
-pub use decoder::{Decoder, Event, PickedToken, StopReason};
+pub use decoder::{Decoder, Event, Fault, PickedToken, StopReason};
 pub use error::{Error, StateError};
 pub use generate::Generation;
 pub use handle::Engine;

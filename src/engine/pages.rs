@@ -164,6 +164,17 @@ impl Pages {
         exact && (self.sliding.is_none() || some(self.table.sliding(seq), i).is_some())
     }
 
+    /// Whether the row at `pos` of `seq`, which has run, can run again: what it writes and sees is still
+    /// there.
+    pub fn runs_again(&self, seq: u32, pos: usize) -> bool {
+        let exact = self.table.exact(seq);
+        let is_exact = |i: usize| !self.is_windowed() || some(exact, i).is_some();
+        let page = pos / PAGE;
+        let first = self.sliding.map_or(page + 1, |sliding| sliding.first(pos));
+        let sees = (first..=page).all(|i| some(self.table.sliding(seq), i).is_some());
+        page < self.table.seq(seq).len() && is_exact(0) && is_exact(page) && sees
+    }
+
     /// Whether all is there of the sliding windows that the row behind the first `positions` positions of
     /// `seq` sees.
     fn goes_on(&self, seq: u32, positions: usize) -> bool {

@@ -50,6 +50,16 @@ pub(super) enum PickedBy {
     Host,
 }
 
+/// What a token was picked from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PickedFrom {
+    Numbers,
+    /// Logits that are no numbers.
+    Broken,
+    /// Logits that the backend has not looked at, and that may all be no numbers.
+    Unseen,
+}
+
 impl Ask {
     /// Whether a token is picked.
     fn picks(self) -> bool {
@@ -131,20 +141,26 @@ impl Runner {
         }
     }
 
-    /// Waits for the oldest token that is queued for `seq`.
+    /// Waits for the oldest token that is queued for `seq`, and says what is known of the logits that it was
+    /// picked from.
     ///
     /// # Errors
     /// [`Error::Backend`].
     ///
     /// # Panics
     /// If nothing is queued.
-    pub fn collect(&mut self, seq: &mut Sequence) -> Result<u32, Error> {
+    pub fn collect(&mut self, seq: &mut Sequence) -> Result<(u32, PickedFrom), Error> {
         let back = seq.queued.len().checked_sub(1).expect("a pick is queued");
         let slot = seq.slot.expect("a sequence that runs has a slot");
         let token = self.backend.picked(self.exec, slot, back)?;
         seq.queued.remove(0);
         seq.picked = Some(token);
-        Ok(token)
+        let from = match self.backend.picked_from_broken(self.exec, slot, back) {
+            Some(true) => PickedFrom::Broken,
+            None if token == 0 => PickedFrom::Unseen,
+            Some(false) | None => PickedFrom::Numbers,
+        };
+        Ok((token, from))
     }
 
     /// Waits for the last run that was queued, and copies rows of its logits from output row `first` on.

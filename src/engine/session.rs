@@ -1,9 +1,10 @@
 //! One sequence that its owner runs step by step: what it has seen, how it grows and is cut back.
 
 use super::pages::pages_for;
-use super::runner::{Ask, PickedBy, Runner};
+use super::runner::{Ask, PickedBy, PickedFrom, Runner};
 use super::sequence::Sequence;
 use super::{Engine, Error, Sampler};
+use crate::program::sampling::is_broken;
 
 /// One sequence of an engine. Dropping it gives its slot and pages back.
 ///
@@ -103,10 +104,11 @@ impl Session {
     /// Shows the model `tokens` and returns the logits behind the last, `[n_vocab]`.
     ///
     /// # Errors
-    /// As [`prefill`](Self::prefill); [`Error::EmptyPrompt`] for no tokens.
+    /// As [`prefill`](Self::prefill); [`Error::EmptyPrompt`] for no tokens; [`Error::BrokenLogits`].
     pub fn logits(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
         self.check_some(tokens)?;
         self.feed(tokens, Ask::Logits)?;
+        self.check_logits()?;
         Ok(&self.logits)
     }
 
@@ -114,7 +116,7 @@ impl Session {
     /// `[n_vocab]`. Steps are of at most [`EngineOptions::outputs`](super::EngineOptions::outputs) tokens.
     ///
     /// # Errors
-    /// As [`prefill`](Self::prefill), and whatever `each` returns, at once.
+    /// As [`prefill`](Self::prefill), and whatever `each` returns, at once; [`Error::BrokenLogits`].
     pub fn logits_each<E: From<Error>>(
         &mut self,
         tokens: &[u32],
@@ -133,6 +135,9 @@ impl Session {
                 return Err(err.into());
             }
             for (row, logits) in logits.chunks_exact(n_vocab).enumerate() {
+                if is_broken(logits) {
+                    return Err(self.broken(known + row)?.into());
+                }
                 each(step * size + row, logits)?;
             }
         }
@@ -178,6 +183,9 @@ impl Session {
             self.feed(tokens, if keeps_logits { Ask::PickAndLogits } else { Ask::Pick })?;
         }
         let position = self.position();
+        if keeps_logits || self.seq.queued.is_empty() {
+            self.check_logits()?;
+        }
         if self.seq.queued.is_empty() {
             return Ok(match keeps_logits {
                 true => self.seq.sampler.pick(&mut self.logits.clone(), position)?,
@@ -190,7 +198,31 @@ impl Session {
         if goes_on && has_page && runner.runs_ahead(&self.seq, 1) {
             step(&mut runner, &mut self.seq, 1, Ask::Pick)?;
         }
-        runner.collect(&mut self.seq)
+        let (token, from) = runner.collect(&mut self.seq)?;
+        let program = &self.engine.shared.program;
+        let is_broken = match from {
+            PickedFrom::Numbers => false,
+            PickedFrom::Broken => true,
+            PickedFrom::Unseen => runner.is_broken_again(program, &self.seq, position - 1)?,
+        };
+        drop(runner);
+        if is_broken { Err(self.broken(position - 1)?) } else { Ok(token) }
+    }
+
+    /// That the logits which the host has read are numbers.
+    fn check_logits(&mut self) -> Result<(), Error> {
+        if is_broken(&self.logits) { Err(self.broken(self.position() - 1)?) } else { Ok(()) }
+    }
+
+    /// Finds out where the broken logits behind position `at` come from. What the cache holds is no use: the
+    /// next step computes all tokens again.
+    fn broken(&mut self, at: usize) -> Result<Error, Error> {
+        let mut runner = self.engine.runner()?;
+        self.seq.land();
+        let broken = runner.broken(&self.engine.shared.program, &self.seq, at);
+        self.seq.cached = 0;
+        runner.trim(&mut self.seq);
+        Ok(broken.into())
     }
 
     /// Forgets every token from `position` on. Later tokens are then as if the session had never gone

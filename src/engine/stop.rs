@@ -37,6 +37,56 @@ impl StopStrings {
     }
 }
 
+/// Stop strings that begin with a control token, where control tokens are not shown, and go on with text:
+/// holds back what follows such a token for as long as it may become one.
+#[derive(Clone, Debug, Default)]
+pub struct ControlStops {
+    /// Control tokens, and the text behind each.
+    stops: Vec<(u32, String)>,
+    /// The last token, if it was one of these and all behind it may still become a stop string.
+    begun: Option<u32>,
+    held: String,
+}
+
+impl ControlStops {
+    /// Watches for texts behind control tokens.
+    pub fn new(stops: Vec<(u32, String)>) -> Self {
+        Self { stops, begun: None, held: String::new() }
+    }
+
+    /// Takes a control token that is not shown; returns what was held back.
+    pub fn control(&mut self, id: u32) -> String {
+        self.begun = self.stops.iter().any(|(token, _)| *token == id).then_some(id);
+        std::mem::take(&mut self.held)
+    }
+
+    /// Takes a piece of text; returns the text that may be shown now, or the stop string's text behind its
+    /// token if one was met, which is dropped with what follows it.
+    pub fn push(&mut self, piece: &str) -> Result<String, String> {
+        let Some(begun) = self.begun else { return Ok(piece.to_owned()) };
+        self.held.push_str(piece);
+        let mut behind = self.stops.iter().filter(|(token, _)| *token == begun).map(|(_, text)| text);
+        if let Some(met) = behind.clone().filter(|text| self.held.starts_with(text.as_str())).min() {
+            return Err(met.clone());
+        }
+        if behind.any(|text| text.starts_with(&self.held)) {
+            return Ok(String::new());
+        }
+        Ok(self.flush())
+    }
+
+    /// The control token that a stop string which was met begins with.
+    pub fn begun(&self) -> Option<u32> {
+        self.begun
+    }
+
+    /// What is still held back, once no more text comes.
+    pub fn flush(&mut self) -> String {
+        self.begun = None;
+        std::mem::take(&mut self.held)
+    }
+}
+
 /// Bytes of the longest end of `text` that begins `stop` without being all of it.
 fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len() - 1);
@@ -95,6 +145,26 @@ mod tests {
         let mut watch = StopStrings::new(&["ends".into(), "end".into()], true);
         assert_eq!(watch.push("the en"), ("the ".into(), false));
         assert_eq!(watch.push("ds here"), ("end".into(), true));
+    }
+
+    #[test]
+    fn text_behind_a_control_token_is_held_back_until_it_is_one() {
+        let watch = || ControlStops::new(vec![(7, "\nUser".into()), (7, "\n\n".into()), (8, "x".into())]);
+        let mut plain = watch();
+        assert_eq!(plain.push("\nUser"), Ok("\nUser".into()));
+        let mut met = watch();
+        assert_eq!(
+            (met.control(7), met.push("\n"), met.push("Us")),
+            (String::new(), Ok("".into()), Ok("".into()))
+        );
+        assert_eq!(met.push("er: Hi"), Err("\nUser".into()));
+        let mut other = watch();
+        assert_eq!((other.control(7), other.push("\nU")), (String::new(), Ok("".into())));
+        assert_eq!((other.push("nit"), other.push("\n\n")), (Ok("\nUnit".into()), Ok("\n\n".into())));
+        let mut again = watch();
+        assert_eq!((again.control(7), again.push("\n")), (String::new(), Ok("".into())));
+        assert_eq!((again.control(9), again.push("x")), ("\n".into(), Ok("x".into())));
+        assert_eq!((again.control(8), again.flush()), (String::new(), String::new()));
     }
 
     #[test]

@@ -10,13 +10,13 @@ use std::thread;
 use llguidance::api::GrammarInit;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
-use llguidance::{Matcher, ParserFactory, panic_utils, regex_to_lark};
+use llguidance::{Matcher, ParserFactory, regex_to_lark};
 
 use super::matching::Matching;
 use super::text::Text;
 use super::vocabulary::Vocabulary;
 use super::workers::Workers;
-use super::{GrammarError, Limits, Source, Space, at_most, gbnf, numbers, quote, said};
+use super::{GrammarError, Limits, Source, Space, at_most, caught, gbnf, numbers, quote, said};
 use crate::engine::{Constraint, Grammar};
 use crate::tokenizer::Tokenizer;
 
@@ -187,8 +187,7 @@ impl Ready {
 
     fn matcher(&self, text: &Text, limits: &Limits) -> Result<Matcher, GrammarError> {
         let grammar = GrammarInit::Serialized(text.grammar(limits)?);
-        // It asserts, for instance where it quotes a part of a schema.
-        let parser = panic_utils::catch_unwind(AssertUnwindSafe(|| {
+        let parser = caught(|| {
             let Self { factory, .. } = self;
             let (grammar, mut words) =
                 grammar.to_internal(Some(factory.tok_env().clone()), factory.limits().clone())?;
@@ -196,8 +195,8 @@ impl Ready {
                 numbers::bound(&mut words, digits, text.space())?;
             }
             factory.create_parser_from_init_default(GrammarInit::Internal(grammar, words))
-        }));
-        let matcher = Matcher::new(parser);
+        });
+        let matcher = Matcher::new(Ok(parser.map_err(GrammarError::Invalid)?));
         match matcher.get_error() {
             Some(err) => Err(GrammarError::Invalid(said(&err))),
             None => Ok(matcher),

@@ -1,14 +1,12 @@
 //! What of a schema does not compile: found by trying, and left out if the schema is not strict.
 
-use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
-use llguidance::panic_utils;
 use serde_json::{Map, Value, json};
 
 use super::schema::{Owner, Schema, escaped, with_defs};
-use super::{GrammarError, Space, said};
+use super::{GrammarError, Space, caught};
 use crate::clock::Instant;
 
 /// Keywords that others build on come first, so that those are left out. What is not here comes last.
@@ -67,11 +65,8 @@ impl Mender<'_> {
             return Err(GrammarError::TooSlow(self.time));
         }
         let grammar = GrammarInit::Serialized(TopLevelGrammar::from_json_schema(schema));
-        let read = AssertUnwindSafe(|| grammar.to_internal(None, ParserLimits::default()));
-        Ok(match panic_utils::catch_unwind(read) {
-            Ok(_) => Ok(()),
-            Err(err) => Err(reason(&said(&err.to_string()))),
-        })
+        let read = caught(|| grammar.to_internal(None, ParserLimits::default()));
+        Ok(read.map(drop).map_err(|err| reason(&err)))
     }
 
     fn part(&mut self, part: Map<String, Value>) -> Result<Result<(), String>, GrammarError> {

@@ -21,8 +21,11 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Display;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use llguidance::panic_utils;
 use serde_json::Value;
 
 pub use compile::{Compiled, Grammars};
@@ -148,6 +151,14 @@ impl Default for Limits {
 /// [`GrammarError::TooLarge`] for more than `most`.
 fn at_most(what: &'static str, got: usize, most: usize) -> Result<(), GrammarError> {
     if got > most { Err(GrammarError::TooLarge { what, got, most }) } else { Ok(()) }
+}
+
+/// Has the parser read something, and says what is wrong. It asserts, for instance where it quotes a part of
+/// a schema.
+fn caught<R, E: Display>(read: impl FnOnce() -> Result<R, E>) -> Result<R, String> {
+    let read = panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(read())));
+    let read = read.map_err(|err| err.to_string()).and_then(|read| read.map_err(|err| err.to_string()));
+    read.map_err(|err| said(&err))
 }
 
 /// Most characters of what the parser says.

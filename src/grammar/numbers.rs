@@ -11,6 +11,11 @@ use serde_json::Value;
 
 use super::{GrammarError, Space};
 
+/// What the parser says of a word behind it.
+const SAID: &[&str] = &[" lazy", " suffix", " contextual", " extra"];
+/// How words end that have no expression.
+const NO_EXPRESSION: &[&str] = &["\")", "(EmptyString)", "(NoMatch)"];
+
 /// Most digits of an exponent.
 const EXPONENT: usize = 3;
 
@@ -86,7 +91,7 @@ fn digits(value: &Value) -> (usize, usize) {
 /// Bounds the numbers of every schema in a lexer.
 ///
 /// # Errors
-/// [`GrammarError::Invalid`] for what the parser says.
+/// [`GrammarError::Invalid`] for what the parser says, and for a word that it does not show as expected.
 pub fn bound(spec: &mut LexerSpec, digits: Digits, space: Space) -> Result<(), GrammarError> {
     let skip = format!("{:?}", SkipSpec::once(RegexAst::Regex(space.pattern().to_owned())).regex);
     let class_before = spec.current_class;
@@ -99,7 +104,7 @@ pub fn bound(spec: &mut LexerSpec, digits: Digits, space: Space) -> Result<(), G
         if !is_json || its_skip.as_usize() == at {
             continue;
         }
-        let Some(expression) = expression(lexeme) else { continue };
+        let Some(expression) = expression(lexeme)? else { continue };
         let words = RegexAst::And(vec![RegexAst::ExprRef(expression), digits.word()]);
         // A word takes the first place that is free.
         let behind = spec.lexemes.split_off(at);
@@ -114,11 +119,29 @@ pub fn bound(spec: &mut LexerSpec, digits: Digits, space: Space) -> Result<(), G
 }
 
 /// The regular expression of a word. The parser shows it and does not give it; literals have none.
-fn expression(lexeme: &LexemeSpec) -> Option<ExprRef> {
-    let shown = lexeme.to_string(usize::MAX, None);
-    let (_, number) = shown.rsplit_once("(ExprRef ")?;
-    // Behind a literal that reads so stands its end.
-    number.strip_suffix(')')?.parse().ok().map(ExprRef::new)
+///
+/// # Errors
+/// [`GrammarError::Invalid`] where it is shown in another form: its numbers would have no end.
+fn expression(lexeme: &LexemeSpec) -> Result<Option<ExprRef>, GrammarError> {
+    read_expression(&lexeme.to_string(usize::MAX, None))
+}
+
+fn read_expression(shown: &str) -> Result<Option<ExprRef>, GrammarError> {
+    // What is said of a word stands behind it.
+    let mut word = match shown.rsplit_once(" tokens=") {
+        Some((word, ranges)) if !ranges.contains('"') => word,
+        _ => shown,
+    };
+    while let Some(rest) = SAID.iter().find_map(|said| word.strip_suffix(said)) {
+        word = rest;
+    }
+    // A literal that reads like an expression ends in a quote.
+    if NO_EXPRESSION.iter().any(|end| word.ends_with(end)) {
+        return Ok(None);
+    }
+    let number = word.rsplit_once("(ExprRef ").and_then(|(_, behind)| behind.strip_suffix(')')?.parse().ok());
+    let unread = || GrammarError::Invalid(format!("a word of the schema cannot be bounded: {shown}"));
+    number.map(|number| Some(ExprRef::new(number))).ok_or_else(unread)
 }
 
 #[cfg(test)]
@@ -126,6 +149,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn words_are_read_as_the_parser_shows_them_or_refused() {
+        let read = |shown| read_expression(shown).map(|found| found.map(|found| found.as_usize()));
+        for shown in
+            ["[3] n (ExprRef 12)", "[3]  (ExprRef 12) lazy contextual", "[3] n (ExprRef 12) tokens=<[1]>"]
+        {
+            assert_eq!(read(shown).unwrap(), Some(12), "{shown}");
+        }
+        for shown in [r#"[3] n (Literal "{")"#, r#"[3] n (Literal " (ExprRef 5)") lazy"#, "[3] n (NoMatch)"] {
+            assert_eq!(read(shown).unwrap(), None, "{shown}");
+        }
+        for shown in ["[3] n (ExprRef twelve)", "[3] n (ExprRef 12) anew", "[3] n (Regex /[0-9]+/)"] {
+            assert!(read(shown).is_err(), "{shown}");
+        }
+    }
 
     #[test]
     fn a_schema_that_names_longer_numbers_has_them() {

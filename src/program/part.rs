@@ -113,6 +113,15 @@ fn named(stage: &mut Stage) -> Vec<Named<'_>> {
     }
 }
 
+impl Stage {
+    /// Every weight that the stage reads.
+    pub fn weights(&self) -> Vec<Weight> {
+        let mut stage = self.clone();
+        let weight = |named| if let Named::Weight(weight) = named { Some(*weight) } else { None };
+        named(&mut stage).into_iter().filter_map(weight).collect()
+    }
+}
+
 fn of_norm(norm: &mut Norm) -> impl Iterator<Item = Named<'_>> {
     [Some(&mut norm.weight), norm.bias.as_mut()].into_iter().flatten().map(Named::Weight)
 }

@@ -132,6 +132,17 @@ pub fn argmax(logits: &[f32]) -> u32 {
     logits.iter().position(|&logit| logit == max).unwrap_or(0) as u32
 }
 
+/// Whether no token can be picked in earnest: a logit is NaN or infinite, or all are minus infinity, which
+/// single ones may be. A model that makes such logits is broken, or what runs it.
+pub fn is_broken(logits: &[f32]) -> bool {
+    let (mut broken, mut numbers) = (0, 0);
+    for &logit in logits {
+        broken |= u32::from(logit.is_nan()) | u32::from(logit == f32::INFINITY);
+        numbers |= u32::from(logit > f32::NEG_INFINITY);
+    }
+    broken != 0 || numbers == 0
+}
+
 /// The `counter`-th number of a seeded generator, in [0, 1): two rounds of the splitmix64 finaliser,
 /// so that any number can be had without the ones before it.
 pub fn uniform(seed: u64, counter: u64) -> f64 {
@@ -317,6 +328,13 @@ mod tests {
         }
         assert_eq!(pick(&[f32::NAN; 3], &PLAIN, &mut scratch), 0);
         assert_eq!(pick(&[0.0, f32::INFINITY, 1.0], &PLAIN, &mut scratch), 1);
+    }
+
+    #[test]
+    fn logits_are_broken_by_nan_and_infinity_and_by_having_no_number() {
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        assert!([&[0.0, nan][..], &[nan; 9], &[inf, 0.0], &[-inf; 9], &[]].into_iter().all(is_broken));
+        assert!(![&[0.0, -inf][..], &[f32::MAX; 9], &[-f32::MAX]].into_iter().any(is_broken));
     }
 
     #[test]

@@ -41,20 +41,21 @@ struct Squares {
 }
 
 impl<'a> Encoder<'a> {
-    /// Looks at the whole tensor first where it is to be rounded to ternary.
+    /// Looks at the whole tensor first where it is to be rounded to ternary, or copied.
     ///
     /// # Errors
     /// [`QuantizeError::Value`].
     pub fn new(target: &'a Target, source: HostTensor, threads: usize) -> Result<Self, QuantizeError> {
         let (squares, failed) = (Squares::default(), None);
+        let (rows, cols) = target.shape();
+        let step = (TASK_ELEMS / cols).max(1).next_multiple_of(target.ty.rows_together());
+        let tasks: Vec<_> = (0..rows).step_by(step).map(|row| row..rows.min(row + step)).collect();
         if target.copied {
+            target.check(&source, &tasks, threads)?;
             let (tasks, pieces) = (Vec::new().into_iter(), vec![source.bytes.clone()].into_iter());
             let (absmean, tail) = (None, None);
             return Ok(Self { target, source, absmean, threads, tasks, pieces, tail, squares, failed });
         }
-        let (rows, cols) = target.shape();
-        let step = (TASK_ELEMS / cols).max(1).next_multiple_of(target.ty.rows_together());
-        let tasks: Vec<_> = (0..rows).step_by(step).map(|row| row..rows.min(row + step)).collect();
         let absmean = match target.absmean {
             true => Some(target.census(&source, &tasks, threads)?.absmean()),
             false => None,
@@ -124,6 +125,20 @@ impl Target {
             false => common_divisor(cols, TASK_ELEMS / block * block),
         };
         (rows * (cols / part), part)
+    }
+
+    /// That all weights are finite numbers.
+    fn check(
+        &self,
+        source: &HostTensor,
+        tasks: &[Range<usize>],
+        threads: usize,
+    ) -> Result<(), QuantizeError> {
+        let check = |task: usize| {
+            let mut weights = vec![0.0; self.shape().1];
+            tasks[task].clone().try_for_each(|row| self.weights(source, row, &mut weights))
+        };
+        in_parallel(tasks.len(), threads, check).into_iter().collect()
     }
 
     /// Counts all weights, in an order that does not depend on the threads.

@@ -14,7 +14,7 @@ use super::board::{Board, Slot, Standing};
 use super::job::{Command, JobError, JobId, Order, Update};
 use super::metrics::{Metrics, count};
 use super::slots::Slots;
-use crate::engine::{Batch, Error, Event, Request, SeqId, Stats, StopReason};
+use crate::engine::{Batch, Error, Event, Fault, Request, SeqId, Stats, StopReason};
 
 /// Updates that wait for a reader before its sequences rest.
 pub const UPDATES: usize = 256;
@@ -371,7 +371,7 @@ impl Worker {
             self.metrics.count_end(match end {
                 StopReason::EndOfText | StopReason::StopString => "stop",
                 StopReason::Limit | StopReason::ContextFull => "length",
-                StopReason::Cancelled | StopReason::Constraint => "abort",
+                StopReason::Cancelled | StopReason::Constraint | StopReason::BrokenLogits => "abort",
             });
             self.metrics.whole.add_time(order.came.elapsed());
             self.metrics.decode.add_time(stats.generate_time);
@@ -384,9 +384,12 @@ impl Worker {
         }
         match &event.fault {
             _ if order.updates.is_closed() => {}
-            // A grammar that was accepted, and is more than can be followed to its end.
             Some(fault) => {
-                held.push_back(Err(JobError::Refused(fault.to_string())));
+                held.push_back(Err(match fault {
+                    // A grammar that was accepted, and is more than can be followed to its end.
+                    Fault::Constraint(err) => JobError::Refused(err.to_string()),
+                    Fault::BrokenLogits(err) => JobError::Failed(err.to_string()),
+                }));
                 seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
             }
             None => held.push_back(Ok(Update::Event { choice: of.choice, event, stats, slot, ticket })),
@@ -435,7 +438,7 @@ impl Worker {
 
 /// Whether a sequence ended because it has all that was asked for.
 fn is_answered(end: StopReason) -> bool {
-    !matches!(end, StopReason::Cancelled | StopReason::Constraint)
+    !matches!(end, StopReason::Cancelled | StopReason::Constraint | StopReason::BrokenLogits)
 }
 
 impl Seq {

@@ -288,7 +288,11 @@ fn a_cache_of_whole_vectors() {
     for backend in simt(1).into_iter().chain(wgpus()) {
         let refused = backend.plan(&attention.case.p);
         let Err(BackendError::Missing { missing, .. }) = refused else { panic!("{}", backend.device()) };
-        assert_eq!(missing, ["attend__f16 in vectors"], "{}", backend.device());
+        let [missing] = &missing[..] else { panic!("{missing:?}") };
+        assert!(
+            missing.starts_with("attend__f16 in vectors (of caches there are f16, f32, q8_0, "),
+            "{missing}"
+        );
     }
 }
 

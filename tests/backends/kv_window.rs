@@ -330,6 +330,11 @@ fn a_backend_that_lacks_the_codec_names_the_way_out() {
     for (k, v, what) in [
         ("f32", "q4_0", "(in one cache go f16, q8_0, q4_0)"),
         ("f16", "turboquant-4", "keys of f16 and values of turboquant-4"),
+        (
+            "q5_1",
+            "q5_1",
+            "attend__q5_1 (of caches there are f16, f32, q8_0, q4_0, turboquant, turboquant-4, tq3_0)",
+        ),
     ] {
         let options = EngineOptions {
             backend: "cuda-simt".into(),

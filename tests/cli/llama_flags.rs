@@ -55,19 +55,10 @@ const COMPLETION: &str = "\
     --reasoning-budget-message = 1; --reasoning-preserve --no-reasoning-preserve; --chat-template = 1; \
     --chat-template-file = 1; --skip-chat-parsing --no-skip-chat-parsing; --simple-io;";
 
-/// llama-cli's.
-const CLI: &str = "\
-    --server-base = 1; --verbose-prompt; --display-prompt --no-display-prompt; -co --color = on; \
-    -ctxcp --ctx-checkpoints --swa-checkpoints = 1; -cram --cache-ram = 1; \
-    --context-shift --no-context-shift; -sys --system-prompt = 1; --show-timings --no-show-timings; \
-    -sysf --system-prompt-file = 1; -r --reverse-prompt = 1; -sp --special; -st --single-turn; \
-    -mli --multiline-input; --warmup --no-warmup; --mmproj-auto --no-mmproj --no-mmproj-auto; \
-    --image --audio --video = x; -o --output --output-file = 1; --chat-template-kwargs = 1; \
-    --jinja --no-jinja; --reasoning-format = 1; -rea --reasoning = 1; --reasoning-effort = 1; \
-    --reasoning-budget = 1; --reasoning-budget-message = 1; --reasoning-preserve --no-reasoning-preserve; \
-    --chat-template = 1; --chat-template-file = 1; --skip-chat-parsing --no-skip-chat-parsing; --simple-io; \
-    --log-prompts-dir = 1; --spec-draft-hf -hfd -hfrd --hf-repo-draft = 1; \
-    --spec-draft-threads -td --threads-draft = 1; --spec-draft-threads-batch -tbd --threads-batch-draft = 1; \
+/// Speculative decoding, of llama-cli and llama-server.
+const SPECULATION: &str = "\
+    --spec-draft-hf -hfd -hfrd --hf-repo-draft = 1; --spec-draft-threads -td --threads-draft = 1; \
+    --spec-draft-threads-batch -tbd --threads-batch-draft = 1; \
     --spec-draft-cpu-mask -Cd --cpu-mask-draft = 1; --spec-draft-cpu-range -Crd --cpu-range-draft = 1; \
     --spec-draft-cpu-strict --cpu-strict-draft = 1; --spec-draft-prio --prio-draft = 1; \
     --spec-draft-poll --poll-draft = 1; --spec-draft-cpu-mask-batch -Cbd --cpu-mask-batch-draft = 1; \
@@ -86,8 +77,21 @@ const CLI: &str = "\
     --spec-ngram-simple-size-m = 1; --spec-ngram-simple-min-hits = 1; --spec-ngram-map-k-size-n = 1; \
     --spec-ngram-map-k-size-m = 1; --spec-ngram-map-k-min-hits = 1; --spec-ngram-map-k4v-size-n = 1; \
     --spec-ngram-map-k4v-size-m = 1; --spec-ngram-map-k4v-min-hits = 1; --draft --draft-n --draft-max = 1; \
-    --draft-min --draft-n-min = 1; --gpt-oss-20b-default; --gpt-oss-120b-default; --vision-gemma-4b-default; \
-    --vision-gemma-12b-default; --spec-default;";
+    --draft-min --draft-n-min = 1; --spec-default;";
+
+/// llama-cli's.
+const CLI: &str = "\
+    --server-base = 1; --verbose-prompt; --display-prompt --no-display-prompt; -co --color = on; \
+    -ctxcp --ctx-checkpoints --swa-checkpoints = 1; -cram --cache-ram = 1; \
+    --context-shift --no-context-shift; -sys --system-prompt = 1; --show-timings --no-show-timings; \
+    -sysf --system-prompt-file = 1; -r --reverse-prompt = 1; -sp --special; -st --single-turn; \
+    -mli --multiline-input; --warmup --no-warmup; --mmproj-auto --no-mmproj --no-mmproj-auto; \
+    --image --audio --video = x; -o --output --output-file = 1; --chat-template-kwargs = 1; \
+    --jinja --no-jinja; --reasoning-format = 1; -rea --reasoning = 1; --reasoning-effort = 1; \
+    --reasoning-budget = 1; --reasoning-budget-message = 1; --reasoning-preserve --no-reasoning-preserve; \
+    --chat-template = 1; --chat-template-file = 1; --skip-chat-parsing --no-skip-chat-parsing; --simple-io; \
+    --log-prompts-dir = 1; --gpt-oss-20b-default; --gpt-oss-120b-default; --vision-gemma-4b-default; \
+    --vision-gemma-12b-default;";
 
 /// llama-server's.
 const SERVER: &str = "\
@@ -112,31 +116,10 @@ const SERVER: &str = "\
     --reasoning-preserve --no-reasoning-preserve; --chat-template = 1; --chat-template-file = 1; \
     --skip-chat-parsing --no-skip-chat-parsing; --prefill-assistant --no-prefill-assistant; \
     -sps --slot-prompt-similarity = 1; --lora-init-without-apply; --sleep-idle-seconds = 1; \
-    --log-prompts-dir = 1; --spec-draft-hf -hfd -hfrd --hf-repo-draft = 1; \
-    --spec-draft-threads -td --threads-draft = 1; --spec-draft-threads-batch -tbd --threads-batch-draft = 1; \
-    --spec-draft-cpu-mask -Cd --cpu-mask-draft = 1; --spec-draft-cpu-range -Crd --cpu-range-draft = 1; \
-    --spec-draft-cpu-strict --cpu-strict-draft = 1; --spec-draft-prio --prio-draft = 1; \
-    --spec-draft-poll --poll-draft = 1; --spec-draft-cpu-mask-batch -Cbd --cpu-mask-batch-draft = 1; \
-    --spec-draft-cpu-strict-batch --cpu-strict-batch-draft = 1; \
-    --spec-draft-prio-batch --prio-batch-draft = 1; --spec-draft-poll-batch --poll-batch-draft = 1; \
-    --spec-draft-override-tensor -otd --override-tensor-draft = 1; \
-    --spec-draft-cpu-moe -cmoed --cpu-moe-draft; \
-    --spec-draft-n-cpu-moe --spec-draft-ncmoe -ncmoed --n-cpu-moe-draft = 1; --spec-draft-n-max = 1; \
-    --spec-draft-n-min = 1; --spec-synth-len = 1; --spec-synth-rates = 1; \
-    --spec-draft-p-split --draft-p-split = 1; --spec-draft-p-min --draft-p-min = 1; \
-    --spec-draft-backend-sampling --no-spec-draft-backend-sampling; \
-    --spec-draft-device -devd --device-draft = 1; \
-    --spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft = 1; \
-    --spec-draft-model -md --model-draft = 1; --spec-type = 1; --spec-ngram-mod-n-min = 1; \
-    --spec-ngram-mod-n-max = 1; --spec-ngram-mod-n-match = 1; --spec-ngram-simple-size-n = 1; \
-    --spec-ngram-simple-size-m = 1; --spec-ngram-simple-min-hits = 1; --spec-ngram-map-k-size-n = 1; \
-    --spec-ngram-map-k-size-m = 1; --spec-ngram-map-k-min-hits = 1; --spec-ngram-map-k4v-size-n = 1; \
-    --spec-ngram-map-k4v-size-m = 1; --spec-ngram-map-k4v-min-hits = 1; --draft --draft-n --draft-max = 1; \
-    --draft-min --draft-n-min = 1; --spec-ngram-size-n = 1; --spec-ngram-size-m = 1; \
-    --spec-ngram-min-hits = 1; --embd-gemma-default; --fim-qwen-1.5b-default; --fim-qwen-3b-default; \
-    --fim-qwen-7b-default; --fim-qwen-7b-spec; --fim-qwen-14b-spec; --fim-qwen-30b-default; \
-    --gpt-oss-20b-default; --gpt-oss-120b-default; --vision-gemma-4b-default; --vision-gemma-12b-default; \
-    --spec-default;";
+    --log-prompts-dir = 1; --spec-ngram-size-n = 1; --spec-ngram-size-m = 1; --spec-ngram-min-hits = 1; \
+    --embd-gemma-default; --fim-qwen-1.5b-default; --fim-qwen-3b-default; --fim-qwen-7b-default; \
+    --fim-qwen-7b-spec; --fim-qwen-14b-spec; --fim-qwen-30b-default; --gpt-oss-20b-default; \
+    --gpt-oss-120b-default; --vision-gemma-4b-default; --vision-gemma-12b-default;";
 
 /// llama-perplexity's.
 const PERPLEXITY: &str = "\
@@ -188,8 +171,8 @@ const SPLIT: &str = "\
 /// The subcommands, what they cannot do without, and the flags of the program that each stands for.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("run", &[COMMON, COMPLETION]),
-    ("chat", &[COMMON, CLI]),
-    ("serve", &[COMMON, SERVER]),
+    ("chat", &[COMMON, CLI, SPECULATION]),
+    ("serve", &[COMMON, SERVER, SPECULATION]),
     ("perplexity -f x", &[COMMON, PERPLEXITY]),
     ("imatrix -f x", &[COMMON, IMATRIX]),
     ("tokenize", &[COMMON, TOKENIZE]),

@@ -7,6 +7,7 @@ mod batch_moves;
 mod batch_pages;
 mod batch_parked;
 mod beside;
+mod broken_logits;
 mod cpu_stream;
 mod cuda_waves;
 mod generation;

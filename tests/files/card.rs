@@ -70,6 +70,22 @@ fn ids_of_the_card_are_ours_for_every_vocabulary() {
     }
 }
 
+/// Readers of a card see a template with the ends of lines that it is rendered with here.
+#[test]
+fn ends_of_lines_of_a_template_are_newlines() {
+    let gguf = Gguf::open(&support::golden("bitnet/tiny-i2_s.gguf").expect("is in tests/data")).unwrap();
+    let mut metadata = gguf.metadata().clone();
+    let template = "{% for m in messages %}\r\n{{ m.role + '\r' + m.content }}\r\n{% endfor %}";
+    metadata.set("tokenizer.chat_template", template);
+    let card = Card::of(&metadata, None).unwrap();
+    let (_, settings) = card.files().find(|(name, _)| *name == "tokenizer_config.json").unwrap();
+    let written = settings["chat_template"].as_str().unwrap();
+    assert!(
+        written.ends_with("{% for m in messages %}\n{{ m.role + '\n' + m.content }}\n{% endfor %}"),
+        "{written:?}"
+    );
+}
+
 #[test]
 fn a_card_has_what_readers_look_for() {
     let gguf = Gguf::open(&support::golden("bitnet/tiny-i2_s.gguf").expect("is in tests/data")).unwrap();

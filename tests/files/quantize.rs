@@ -343,6 +343,13 @@ fn what_is_quantised_already_is_copied_or_refused() {
     let (made, reports) = quantize(&gguf, &QuantizeOptions { absmean: true, ..options("q8_0") }).unwrap();
     let tensor = |gguf: &Gguf| gguf.tensor("blk.0.attn_q.weight").unwrap().bytes;
     assert!(tensor(&made) == tensor(&gguf) && reports[0].error == 0.0);
+    for name in ["f32", "f16", "bf16"] {
+        let mut weights = weights.clone();
+        weights[2 * 256 + 7] = f32::NAN;
+        let broken = model(&[("blk.0.attn_q.weight", &[4, 256], name, &weights)]);
+        let error = quantize(&broken, &options(name)).unwrap_err().to_string();
+        assert!(error.contains("blk.0.attn_q.weight, row 2, column 7: NaN"), "{error}");
+    }
     let error = quantize(&gguf, &options("i2_s")).unwrap_err().to_string();
     assert!(error.contains("blk.0.attn_q.weight is q8_0 already") && error.contains("i2_s"), "{error}");
 }

@@ -13,8 +13,8 @@ pub static Q4_0: Blocks<q4_0::Q4_0> = Blocks(PhantomData);
 impl CodedBlock for q4_0::Q4_0 {
     const FORM: KvForm = KvForm::Q4_0;
 
-    fn values() -> CodeValues {
-        CodeValues::Table4(std::array::from_fn(|i| i as f32 - 8.0))
+    fn values() -> Option<CodeValues> {
+        Some(CodeValues::Table4(std::array::from_fn(|i| i as f32 - 8.0)))
     }
 
     fn codes(bytes: &[u8], codes: &mut [u8]) {

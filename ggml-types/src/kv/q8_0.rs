@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use half::f16;
 
-use super::{CodeValues, KvCodes};
+use super::{CodeValues, KvCodes, on_processor};
 use crate::block::{Block, ONES};
 use crate::types::q8_0;
 use crate::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
@@ -16,25 +16,29 @@ pub struct Blocks<B>(pub(super) PhantomData<fn() -> B>);
 /// Blocks of Q8_0.
 pub static Q8_0: Blocks<q8_0::Q8_0> = Blocks(PhantomData);
 
-/// Elements beyond this are cut to it, so that every block has a scale that f16 can hold: of q4_0, whose
-/// scale is the better of a few, it is a quarter of a block's largest element at most.
-const LARGEST: f32 = 4.0 * 65_504.0;
-
-/// Blocks of one scale, which stands first, and codes.
+/// Blocks that vectors are kept in; where [`values`](Self::values) says so, of one scale, which stands first,
+/// and codes.
 pub trait CodedBlock: Block {
     /// The form of a codec of such blocks.
     const FORM: KvForm;
-    /// What its codes stand for.
-    fn values() -> CodeValues;
+    /// Elements beyond this are cut to it, so that every block has a scale that f16 can hold: of q4_0, whose
+    /// scale is the better of a few, it is a quarter of a block's largest element at most.
+    const LARGEST: f32 = 4.0 * 65_504.0;
+    /// What its codes stand for, if a scale times that is an element.
+    fn values() -> Option<CodeValues> {
+        None
+    }
     /// The codes of a block, `[ELEMS]`, from the bytes behind its scale.
-    fn codes(bytes: &[u8], codes: &mut [u8]);
+    fn codes(_bytes: &[u8], _codes: &mut [u8]) {
+        unreachable!("{} has more than codes and a scale", Self::NAME)
+    }
 }
 
 impl CodedBlock for q8_0::Q8_0 {
     const FORM: KvForm = KvForm::Q8_0;
 
-    fn values() -> CodeValues {
-        CodeValues::Int8
+    fn values() -> Option<CodeValues> {
+        Some(CodeValues::Int8)
     }
 
     fn codes(bytes: &[u8], codes: &mut [u8]) {
@@ -45,6 +49,14 @@ impl CodedBlock for q8_0::Q8_0 {
 impl<B: CodedBlock + 'static> KvCodec for Blocks<B> {
     fn name(&self) -> &'static str {
         B::NAME
+    }
+
+    fn note(&self) -> Option<&'static str> {
+        on_processor(B::FORM)
+    }
+
+    fn is_compared(&self) -> bool {
+        on_processor(B::FORM).is_none()
     }
 
     fn form(&self) -> KvForm {
@@ -72,12 +84,12 @@ impl<B: CodedBlock> KvVectors for Blocks<B> {
         out.fill(0);
         let mut whole = true;
         for (x, block) in x.chunks_exact(B::ELEMS).zip(out.chunks_exact_mut(B::BYTES)) {
-            if x.iter().all(|x| x.abs() <= LARGEST) {
+            if x.iter().all(|x| x.abs() <= B::LARGEST) {
                 B::encode(x, &ONES[..B::ELEMS], block);
             } else {
                 let mut clamped = [0.0; 32];
                 for (to, x) in clamped[..B::ELEMS].iter_mut().zip(x) {
-                    *to = if x.is_finite() { x.clamp(-LARGEST, LARGEST) } else { 0.0 };
+                    *to = if x.is_finite() { x.clamp(-B::LARGEST, B::LARGEST) } else { 0.0 };
                 }
                 B::encode(&clamped[..B::ELEMS], &ONES[..B::ELEMS], block);
                 whole = false;
@@ -94,13 +106,13 @@ impl<B: CodedBlock> KvVectors for Blocks<B> {
     }
 
     fn codes(&self) -> Option<&dyn KvCodes> {
-        Some(self)
+        B::values().map(|_| self as &dyn KvCodes)
     }
 }
 
 impl<B: CodedBlock> KvCodes for Blocks<B> {
     fn values(&self) -> CodeValues {
-        B::values()
+        B::values().expect("blocks of codes and a scale")
     }
 
     fn block(&self) -> usize {

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use ggml_types::{
-    KvForm, KvSide, QuantError, QuantType, Ternary, by_id, by_name, kv, kv_by_name, kv_on, types::REGISTRY,
+    CodeValues, KvForm, KvSide, QuantError, QuantType, Ternary, by_id, by_name, kv, kv_by_name, kv_on,
+    types::REGISTRY,
 };
 use proptest::prelude::*;
 
@@ -261,6 +262,50 @@ fn every_codec_has_a_form_of_its_own() {
         seen.push(form);
         assert!(kv::names_with_notes().contains(name));
     }
+}
+
+/// A codec that bears the name of a weight type keeps vectors as rows of it; what no block can hold is cut.
+#[test]
+fn codecs_of_weight_types_have_their_bytes() {
+    let values: Vec<f32> = (0..128).map(|i| (i * 37 % 101) as f32 / 7.0 - 7.0).collect();
+    let mut names = Vec::new();
+    for codec in kv::REGISTRY {
+        let Some(ty) = by_name(codec.name()) else { continue };
+        let vectors = codec.open(KvSide::Values, values.len()).unwrap();
+        let (mut bytes, mut back) =
+            (vec![0xee; codec.vec_bytes(values.len()).unwrap()], vec![0.0; values.len()]);
+        assert!(vectors.encode(&values, &mut bytes), "{}", codec.name());
+        assert_eq!(bytes, ty.encode(&values, 1, values.len()).unwrap(), "{}", codec.name());
+        vectors.decode(&bytes, &mut back);
+        assert_eq!(back, decode(ty, &bytes, 1, 0, values.len()), "{}", codec.name());
+        if let Some(codes) = vectors.codes() {
+            let (mut split, mut scales) = ([0; 128], [half::f16::ZERO; 4]);
+            codes.split(&bytes, &mut split, &mut scales);
+            let value = |code: u8| match codes.values() {
+                CodeValues::Table4(values) => values[usize::from(code)],
+                CodeValues::Int8 => f32::from(code.cast_signed()),
+                other => panic!("{}: {other:?}", codec.name()),
+            };
+            let of_codes = |i: usize| value(split[i]) * scales[i / codes.block()].to_f32();
+            assert!((0..128).all(|i| of_codes(i) == back[i]), "{}", codec.name());
+        }
+        if codec.rotates() {
+            let mut wild = values.clone();
+            (wild[3], wild[5], wild[6]) = (1e30, f32::NAN, -1e30);
+            assert!(!vectors.encode(&wild, &mut bytes), "{}", codec.name());
+            vectors.decode(&bytes, &mut back);
+            assert!(
+                back.iter().all(|x| x.is_finite()) && back[3] > 6e4 && back[6] < -6e4,
+                "{}",
+                codec.name()
+            );
+        }
+        names.push(codec.name());
+    }
+    let mut want = ["f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"];
+    want.sort_unstable();
+    names.sort_unstable();
+    assert_eq!(names, want);
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
     let dim = x.cols;
     let picks = &*cx.picks;
     let token = |row: &Row| match row.token {
-        Row::PICKED => picks[row.seq as usize][0].expect("a pick for the row's slot"),
+        Row::PICKED => picks[row.seq as usize][0].expect("a pick for the row's slot").token,
         id => id,
     };
     let scale = |x: &mut [f32]| {

@@ -10,7 +10,7 @@ use super::rope::RopeTable;
 use super::simd::Aligned;
 use super::simd::Kernels;
 use super::stream::{Layout, Reader, Streaming};
-use super::{Buffer, Cx, Held, NAME, Picks, Scratch, Weights, attend, experts, run_stage, system};
+use super::{Buffer, Cx, Held, NAME, Pick, Picks, Scratch, Weights, attend, experts, run_stage, system};
 use crate::backend::memory::{self, Parts};
 use crate::backend::{BackendError, DeviceMemory, KvPage, MemoryKind, MemoryPart, assert_declared};
 use crate::program::{CheckError, FfnIn, Program, ProjAdd, RopeId, RowsOf, Stage, Step, sampling};
@@ -29,9 +29,9 @@ pub struct Compiled {
     /// The rows of the current step that asked for logits.
     outputs: Vec<usize>,
     /// What was picked from each output row.
-    pub tokens: Vec<Option<u32>>,
+    pub tokens: Vec<Option<Pick>>,
     /// One a slot.
-    pub picks: Vec<Picks>,
+    picks: Vec<Picks>,
 }
 
 /// Sizes of the memory that stages work in, in elements.
@@ -212,6 +212,14 @@ impl Compiled {
     pub fn write_page(&mut self, page: KvPage, bytes: &[u8]) {
         let left = self.kvs.iter_mut().fold(bytes, |bytes, kv| kv.write_page(page, bytes));
         assert!(left.is_empty(), "as many bytes as a page has");
+    }
+
+    /// What a run has picked for a slot, `back` runs ago.
+    ///
+    /// # Panics
+    /// Where there is no such pick.
+    pub fn pick(&self, seq: u32, back: usize) -> Pick {
+        self.picks[seq as usize][back].unwrap_or_else(|| panic!("slot {seq} has no pick {back} runs ago"))
     }
 
     /// Stages of the program.

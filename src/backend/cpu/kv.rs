@@ -424,6 +424,11 @@ impl Kept {
             KvForm::F32 => Form::Elements(&F32),
             KvForm::Q8_0
             | KvForm::Q4_0
+            | KvForm::Bf16
+            | KvForm::Q4_1
+            | KvForm::Q5_0
+            | KvForm::Q5_1
+            | KvForm::Iq4Nl
             | KvForm::Lloyd3
             | KvForm::Lloyd4
             | KvForm::Lloyd2Signs

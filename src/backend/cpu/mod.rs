@@ -211,7 +211,7 @@ impl Backend for Cpu {
 
     fn tokens(&mut self, e: Exec, first_row: usize, out: &mut [u32]) -> Result<(), BackendError> {
         let tokens = &self.execs[e.0 as usize].tokens[first_row..][..out.len()];
-        out.iter_mut().zip(tokens).for_each(|(out, token)| *out = token.unwrap_or(*out));
+        out.iter_mut().zip(tokens).for_each(|(out, token)| *out = token.map_or(*out, |pick| pick.token));
         Ok(())
     }
 
@@ -225,8 +225,11 @@ impl Backend for Cpu {
     }
 
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {
-        let picks = &self.execs[e.0 as usize].picks[seq as usize];
-        Ok(picks[back].unwrap_or_else(|| panic!("slot {seq} has no pick {back} runs ago")))
+        Ok(self.execs[e.0 as usize].pick(seq, back).token)
+    }
+
+    fn picked_from_broken(&self, e: Exec, seq: u32, back: usize) -> Option<bool> {
+        Some(self.execs[e.0 as usize].pick(seq, back).from_broken)
     }
 
     fn clamped(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
@@ -281,12 +284,20 @@ struct Cx<'a> {
     ropes: &'a [rope::RopeTable],
     scratch: &'a mut Scratch,
     /// One an output row.
-    tokens: &'a mut Vec<Option<u32>>,
+    tokens: &'a mut Vec<Option<Pick>>,
     picks: &'a mut [Picks],
 }
 
-/// The last tokens that were picked for a slot, the newest first.
-type Picks = [Option<u32>; 2];
+/// A token that was picked from a row of logits.
+#[derive(Clone, Copy)]
+struct Pick {
+    token: u32,
+    /// Whether some of these were no numbers.
+    from_broken: bool,
+}
+
+/// What was picked last for a slot, the newest first.
+type Picks = [Option<Pick>; 2];
 
 /// The weights of a program, in the order of its declarations.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Picks a token from each row of logits.
 
-use super::Cx;
 use super::pool::Grid;
+use super::{Cx, Pick};
 use crate::program::{Sample, sampling};
 
 pub fn run(cx: &mut Cx<'_>, s: &Sample) {
@@ -14,7 +14,10 @@ pub fn run(cx: &mut Cx<'_>, s: &Sample) {
     cx.pool.tiles_with(&mut cx.scratch.sampling, &mut grids, 1, 1, |(), mut tile, scratch| {
         let row = tile.rows().start;
         let logits = &logits.rows(row + 1)[row * n_vocab..];
-        tile.row_mut(row)[0] = how[row].as_ref().map(|how| sampling::pick(logits, how, scratch));
+        tile.row_mut(row)[0] = how[row].as_ref().map(|how| Pick {
+            token: sampling::pick(logits, how, scratch),
+            from_broken: sampling::is_broken(logits),
+        });
     });
     for (output, seq, _) in cx.step.kept_picks() {
         let picks = &mut cx.picks[seq as usize];

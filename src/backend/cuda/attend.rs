@@ -29,6 +29,7 @@ fn mma_sizes(form: KvForm) -> &'static [(usize, u32)] {
             &[(64, ATTEND_MMA_CODES_SHARED_BYTES_64), (128, ATTEND_MMA_CODES_SHARED_BYTES_128)]
         }
         KvForm::F32 | KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Lloyd2Signs | KvForm::Opaque => &[],
+        KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
     }
 }
 
@@ -45,6 +46,7 @@ fn row_sizes(form: KvForm) -> &'static [usize] {
     match form {
         KvForm::Lloyd3 | KvForm::Lloyd4 => &[64, 128],
         KvForm::F16 | KvForm::F32 | KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Lloyd2Signs | KvForm::Opaque => &[],
+        KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
     }
 }
 

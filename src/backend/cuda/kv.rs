@@ -2,7 +2,7 @@
 //! pages beside them.
 
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
-use ggml_types::{KvCodec, KvForm, kv};
+use ggml_types::{KvCodec, KvForm, KvSide, kv, kv_on};
 use half::f16;
 
 use super::driver::{Address, Driver};
@@ -59,6 +59,7 @@ pub fn kernel_names() -> impl Iterator<Item = String> {
             KvForm::F16 | KvForm::F32 => &["attend"],
             KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs => &["append", "attend"],
             KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Opaque => &[],
+            KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
         };
         let codec = codec.name();
         stages.iter().map(move |stage| name(stage, codec))
@@ -99,6 +100,7 @@ fn blocks(form: KvForm) -> Option<u32> {
         KvForm::Q8_0 => Some(BLOCKS_Q8_0),
         KvForm::Q4_0 => Some(BLOCKS_Q4_0),
         KvForm::F32 | KvForm::Lloyd3 | KvForm::Lloyd4 | KvForm::Lloyd2Signs | KvForm::Opaque => None,
+        KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => None,
     }
 }
 
@@ -111,7 +113,13 @@ pub fn is_appended(decl: &KvDecl) -> bool {
 pub fn check(decl: &KvDecl) -> Result<(), String> {
     let (k, v, head_dim) = (decl.k.name(), decl.v.name(), decl.head_dim);
     match form(decl) {
-        None if decl.k.form() == decl.v.form() => Err(kernel("attend", decl)),
+        None if decl.k.form() == decl.v.form() => {
+            let same = |codec: &&&'static dyn KvCodec| {
+                form(&KvDecl { k: **codec, v: kv_on(KvSide::Values, **codec), ..decl.clone() }).is_some()
+            };
+            let there: Vec<_> = kv::REGISTRY.iter().filter(same).map(|codec| codec.name()).collect();
+            Err(format!("{} (of caches there are {})", kernel("attend", decl), there.join(", ")))
+        }
         None => {
             let mixed = kv::REGISTRY.iter().filter(|codec| blocks(codec.form()).is_some());
             let mixed: Vec<_> = mixed.map(|codec| codec.name()).collect();

@@ -62,6 +62,7 @@ impl Codec {
             KvForm::Lloyd4 => (Form::Lloyd(4), TURBOQUANT),
             KvForm::Lloyd2Signs => (Form::Signs, TURBOQUANT),
             KvForm::Opaque => return None,
+            KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => return None,
         };
         Some(Self { codec, form, kernels, shader })
     }
@@ -104,13 +105,14 @@ fn declared(kv: &KvDecl, side: KvSide) -> &'static dyn KvCodec {
 pub fn unsupported(kv: &KvDecl) -> Option<String> {
     let (k, v) = (kv.k.name(), kv.v.name());
     let forms = SIDES.map(|side| Codec::of(declared(kv, side).form()).map(|codec| codec.form));
-    if forms.contains(&None) && kv.k.form() == kv.v.form() {
-        return Some(format!("attend__{k}"));
-    }
     if forms.contains(&None) {
         let known = registry::REGISTRY.iter().filter(|codec| Codec::of(codec.form()).is_some());
         let names: Vec<_> = known.map(|codec| codec.name()).collect();
-        return Some(format!("attend with keys of {k} and values of {v} (there are {})", names.join(", ")));
+        let what = match kv.k.form() == kv.v.form() {
+            true => format!("attend__{k}"),
+            false => format!("attend with keys of {k} and values of {v}"),
+        };
+        return Some(format!("{what} (of caches there are {})", names.join(", ")));
     }
     let rotates = forms.into_iter().flatten().any(Form::rotates);
     if rotates && !kv.head_dim.is_multiple_of(CHUNK) {

@@ -13,10 +13,11 @@ use crate::clock::Instant;
 use crate::engine::handle::Shared;
 use crate::engine::logprobs::LogProbs;
 use crate::engine::pages::pages_for;
-use crate::engine::runner::{Ask, Desk, PickedBy, Taken};
+use crate::engine::runner::{Ask, Desk, PickedBy, PickedFrom, Taken};
 use crate::engine::sequence::Sequence;
 use crate::engine::{Decoder, Engine, Error, Event, Stats, StopReason};
 use crate::program::PAGE;
+use crate::program::sampling::is_broken;
 
 /// Sequences that run together on one engine, which it has for itself: sessions are refused as long as it
 /// lives.
@@ -67,6 +68,13 @@ struct Output {
     is_read: bool,
     /// Position of the prompt whose next token they score; nothing is picked then.
     scores: Option<usize>,
+}
+
+impl Output {
+    /// The position that the logits stand behind.
+    fn position(&self, task: &Task) -> usize {
+        self.scores.unwrap_or(task.seq.tokens.len() - 1)
+    }
 }
 
 /// The desk of an engine that is kept alive.
@@ -305,12 +313,7 @@ impl Batch {
     fn advance(&mut self, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
         self.sweep(events);
         let begun = Instant::now();
-        if let Some(mut run) = self.queued.take() {
-            // The next run overwrites them.
-            let read = self.read_logits(&mut run);
-            self.queued = Some(run);
-            read?;
-        }
+        self.keep_logits()?;
         self.admit()?;
         let parts = self.plan(events);
         let next = self.queue(&parts)?;
@@ -419,6 +422,10 @@ impl Batch {
             // A sequence that has ended or lost its pages meanwhile has no use for the token; its next run
             // picks it again.
             let Some(at) = self.tasks.iter().position(|task| task.id == output.id) else { continue };
+            if logits.as_deref().is_some_and(is_broken) {
+                self.break_off(at, output.position(&self.tasks[at]), events)?;
+                continue;
+            }
             let task = &mut self.tasks[at];
             if let (Some(at), Some(logits)) = (output.scores, &logits) {
                 task.score(at, logits);
@@ -435,14 +442,25 @@ impl Batch {
                     match task.seq.sampler.pick(logits, task.seq.tokens.len()) {
                         Ok(token) => token,
                         Err(fault) => {
-                            events.push((output.id, task.decoder.fail(fault)));
+                            events.push((output.id, task.decoder.fail(fault.into())));
                             self.end(at);
                             continue;
                         }
                     }
                 }
-                _ => self.runner.collect(&mut task.seq)?,
+                _ => match self.runner.collect(&mut task.seq)? {
+                    (token, PickedFrom::Numbers) => token,
+                    (token, from) => {
+                        let row = task.seq.tokens.len() - 1;
+                        if from == PickedFrom::Broken || self.is_broken_again(at, row)? {
+                            self.break_off(at, row, events)?;
+                            continue;
+                        }
+                        token
+                    }
+                },
             };
+            let task = &mut self.tasks[at];
             task.seq.picked = None;
             let logprobs = raw.zip(n_top).map(|(logits, n)| LogProbs::of(&logits, token, n));
             let event = self.take(at, token, logprobs)?;
@@ -453,6 +471,14 @@ impl Batch {
             }
         }
         Ok(())
+    }
+
+    /// Reads the logits of the run that is queued before another one overwrites them.
+    pub(super) fn keep_logits(&mut self) -> Result<(), Error> {
+        let Some(mut run) = self.queued.take() else { return Ok(()) };
+        let read = self.read_logits(&mut run);
+        self.queued = Some(run);
+        read
     }
 
     /// Appends a token that was picked for a sequence.

@@ -181,7 +181,7 @@ fn reason(end: StopReason) -> FinishReason {
     match end {
         StopReason::EndOfText | StopReason::StopString => FinishReason::Stop,
         StopReason::Limit | StopReason::ContextFull => FinishReason::Length,
-        StopReason::Cancelled | StopReason::Constraint => FinishReason::Aborted,
+        StopReason::Cancelled | StopReason::Constraint | StopReason::BrokenLogits => FinishReason::Aborted,
     }
 }
 

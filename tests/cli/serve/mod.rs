@@ -3,6 +3,7 @@
 
 mod answers;
 mod attacks;
+mod broken;
 mod client;
 mod codex;
 mod dialects;

@@ -188,6 +188,27 @@ fn tensors_that_are_missing_unknown_or_of_another_shape() {
     assert_eq!(convert(folder.write().path(), &options).unwrap().0.tensors().len(), 11);
 }
 
+/// Whether the type of the file is the checkpoint's or another one.
+#[test]
+fn weights_that_are_no_numbers_are_named() {
+    let norm = "model.norm.weight";
+    for value in [f32::NAN, f32::INFINITY] {
+        let mut folder = llama();
+        for (name, of) in
+            [("model.layers.0.mlp.up_proj.weight", "blk.0.ffn_up.weight"), (norm, "output_norm")]
+        {
+            let shape = folder.tensors[name].shape.clone();
+            let mut values = folder.tensors[name].values();
+            values[3] = value;
+            let whole = folder.tensors.insert(name.to_owned(), Raw::f32s(&shape, &values)).unwrap();
+            for outtype in ["auto", "f16"] {
+                refused_as(folder.write().path(), &to(outtype), &[of, "row 0, column 3", "cannot be kept"]);
+            }
+            folder.tensors.insert(name.to_owned(), whole);
+        }
+    }
+}
+
 #[test]
 fn packed_weights_that_make_no_sense() {
     let up = "model.layers.0.mlp.up_proj.weight";

@@ -269,6 +269,7 @@ fn word(reason: StopReason) -> &'static str {
         StopReason::ContextFull => "context",
         StopReason::Cancelled => "cancelled",
         StopReason::Constraint => "grammar",
+        StopReason::BrokenLogits => "logits",
     }
 }
 

@@ -1,0 +1,122 @@
+//! Logits that are no numbers, and where they come from: the step is run again, stage by stage.
+
+use std::fmt;
+
+use super::Error;
+use super::runner::Runner;
+use super::sequence::Sequence;
+use crate::program::sampling::is_broken;
+use crate::program::{Program, Row, RowsOf, Step};
+
+/// Weights that a message names.
+const MOST_NAMES: usize = 8;
+
+/// No token can be picked: a logit is NaN or infinite, or all are minus infinity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokenLogits {
+    /// The position that they stand behind.
+    pub position: usize,
+    /// The first stage of its step with a result that is no finite number; `None` where the step could not
+    /// be run again, or had finite results then.
+    pub origin: Option<BrokenStage>,
+}
+
+/// A stage with a result that is no finite number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokenStage {
+    /// Its label in the program: `3.ffn_in`.
+    pub label: String,
+    /// The first position that has such a result.
+    pub position: usize,
+    /// The weights that it reads. Attention reads the keys and values of earlier positions too.
+    pub weights: Vec<String>,
+}
+
+impl fmt::Display for BrokenLogits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { position, origin } = self;
+        write!(f, "the model's logits behind position {position} are NaN or infinite: ")?;
+        match origin {
+            None => f.write_str("run again, no stage had such a result; the cpu backend finds the first"),
+            Some(BrokenStage { label, position, weights }) => {
+                write!(f, "the first such result is of stage {label} at position {position}, which reads ")?;
+                match &weights[..] {
+                    [] => f.write_str("the keys and values up to there"),
+                    weights if weights.len() <= MOST_NAMES => f.write_str(&weights.join(", ")),
+                    weights => {
+                        let (named, others) = weights.split_at(MOST_NAMES);
+                        write!(f, "{} and {} more weights", named.join(", "), others.len())
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl std::error::Error for BrokenLogits {}
+
+impl Runner {
+    /// Whether the row at `at` of `seq`, run once more, has logits that are no numbers. Overwrites the logits
+    /// of the last run.
+    ///
+    /// # Errors
+    /// [`Error::Backend`].
+    pub fn is_broken_again(&mut self, program: &Program, seq: &Sequence, at: usize) -> Result<bool, Error> {
+        let Some(row) = self.rows_again(program, seq, at).pop() else { return Ok(false) };
+        let step = Step { rows: &[row], pages: self.pages.table(), sampling: &[] };
+        self.backend.run(self.exec, &step)?;
+        let mut logits = vec![0.0; program.logits().map_or(0, |s| program.buf_decl(s.logits).cols)];
+        self.logits(0, &mut logits)?;
+        Ok(is_broken(&logits))
+    }
+
+    /// Where the broken logits behind position `at` of `seq` come from. Overwrites all buffers.
+    pub fn broken(&mut self, program: &Program, seq: &Sequence, at: usize) -> BrokenLogits {
+        BrokenLogits { position: at, origin: self.first_broken(program, seq, at).ok().flatten() }
+    }
+
+    /// The last rows up to `at` that one step can run again, which writes the keys and values that are there.
+    fn rows_again(&self, program: &Program, seq: &Sequence, at: usize) -> Vec<Row> {
+        let Some(slot) = seq.slot.filter(|_| at < seq.cached.min(seq.tokens.len())) else {
+            return Vec::new();
+        };
+        let positions = (0..=at).rev().take(program.limits.rows);
+        let first = positions.take_while(|&pos| self.pages.runs_again(slot, pos)).last().unwrap_or(at + 1);
+        let row = |pos: usize| Row { token: seq.tokens[pos], pos: pos as u32, seq: slot, logits: pos == at };
+        (first..=at).map(row).collect()
+    }
+
+    fn first_broken(
+        &mut self,
+        program: &Program,
+        seq: &Sequence,
+        at: usize,
+    ) -> Result<Option<BrokenStage>, Error> {
+        let rows = self.rows_again(program, seq, at);
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        for (i, (label, stage)) in program.stages.iter().enumerate() {
+            let step = Step { rows: &rows, pages: self.pages.table(), sampling: &[] };
+            self.backend.run_stages(self.exec, i..i + 1, &step)?;
+            for buf in stage.bufs().1 {
+                let decl = program.buf_decl(buf);
+                let of_buf = match decl.rows {
+                    RowsOf::Step => &rows[..],
+                    RowsOf::Outputs => &rows[rows.len() - 1..],
+                };
+                let mut values = vec![0.0; of_buf.len() * decl.cols];
+                self.backend.read(self.exec, buf, 0, &mut values)?;
+                let results = of_buf.iter().zip(values.chunks_exact(decl.cols));
+                let mut broken = results.filter(|(_, values)| !values.iter().all(|x| x.is_finite()));
+                if let Some((row, _)) = broken.next() {
+                    let weights = stage.weights().into_iter();
+                    let weights = weights.map(|w| program.weight_decl(w).name.clone()).collect();
+                    let position = row.pos as usize;
+                    return Ok(Some(BrokenStage { label: label.clone(), position, weights }));
+                }
+            }
+        }
+        Ok(None)
+    }
+}

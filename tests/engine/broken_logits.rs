@@ -1,0 +1,132 @@
+//! Models with weights that are no numbers: what is said of them, and that other sequences go on.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use sterna::Error;
+use sterna::engine::{
+    BatchOptions, BrokenLogits, BrokenStage, Engine, EngineOptions, Fault, Request, StopReason,
+};
+use sterna::gguf::Gguf;
+use sterna::synth::{Preset, Synth};
+
+use super::batch::{Said, alone, greedy, seeded, tokens};
+
+/// A random model whose head is not its embedding. Row `row` of the tensor `name` is NaN.
+fn engine(name: &str, row: usize) -> Engine {
+    let mut bytes = Vec::new();
+    let spec = Preset::by_name("tiny").unwrap().spec(None, None, 1).unwrap();
+    Synth::new(&spec).unwrap().write(&mut bytes, |_| ControlFlow::Continue(())).unwrap();
+    let gguf = Gguf::from_bytes(bytes.clone().into()).unwrap();
+    if let Some(info) = gguf.find(name) {
+        let (ty, cols) = (info.ty.unwrap(), info.cols());
+        let broken = ty.encode(&vec![f32::NAN; cols], 1, cols).unwrap();
+        bytes[info.start as usize + row * broken.len()..][..broken.len()].copy_from_slice(&broken);
+    }
+    let options = EngineOptions {
+        backend: "cpu".into(),
+        n_ctx: Some(256),
+        threads: Some(1),
+        n_seqs: 3,
+        batch: 64,
+        ..EngineOptions::default()
+    };
+    Engine::from_bytes(bytes.into(), &options).unwrap()
+}
+
+fn origin(broken: &BrokenLogits) -> (&str, usize) {
+    let BrokenStage { label, position, .. } = broken.origin.as_ref().expect("a step can run again");
+    (label, *position)
+}
+
+/// However the host comes by the logits: as they are, for a pick of its own, or for the backend's.
+#[test]
+fn the_first_stage_is_named() {
+    for (tensor, label) in [
+        ("blk.1.ffn_norm.weight", "1.ffn_in"),
+        ("blk.0.attn_norm.weight", "0.attn_in"),
+        ("output_norm.weight", "logits"),
+    ] {
+        let engine = engine(tensor, 0);
+        let check = |err: Error| {
+            let Error::BrokenLogits(broken) = &err else { panic!("{tensor}: {err}") };
+            let at = if label == "logits" { 4 } else { 0 };
+            assert_eq!((broken.position, origin(broken)), (4, (label, at)), "{tensor}");
+            let said = err.to_string();
+            assert!(said.contains(label) && said.contains(tensor), "{said}");
+        };
+        let prompt = tokens(1, 5);
+        let mut session = engine.session().unwrap();
+        check(session.logits(&prompt).map(<[f32]>::to_vec).unwrap_err());
+        session.cut_back(0);
+        check(session.decode(&prompt).unwrap_err());
+        session.cut_back(0);
+        let mut n_rows = 0;
+        let each = session.logits_each(&prompt, |_, _| {
+            n_rows += 1;
+            Ok::<(), Error>(())
+        });
+        assert!(matches!(each, Err(Error::BrokenLogits(BrokenLogits { position: 0, .. }))) && n_rows == 0);
+        session.cut_back(0);
+        for options in [greedy(3), seeded(1, 3)] {
+            let mut generation = session.generate(&prompt, &options).unwrap();
+            check(generation.next().unwrap().unwrap_err());
+            assert!(generation.next().is_none());
+            assert_eq!(generation.stop_reason(), Some(StopReason::BrokenLogits));
+            session.cut_back(0);
+        }
+    }
+}
+
+/// One token of the vocabulary is broken: sequences without it say what they say alone, and nobody finds the
+/// pages of those with it.
+#[test]
+fn other_sequences_go_on() {
+    let (good, whole) = (tokens(2, 70), engine("", 0));
+    let want = alone(&whole, &good, &greedy(20));
+    let broken = (0..640).find(|id| !good.contains(id) && !want.tokens.contains(id)).unwrap();
+    let mut bad = tokens(3, 129);
+    bad.retain(|id| *id != broken);
+    let at = bad.len();
+    bad.push(broken);
+
+    let engine = engine("token_embd.weight", broken as usize);
+    let mut batch = engine.batch(BatchOptions::default()).unwrap();
+    let scored = Request { score_prompt: Some(0), ..Request::new(bad.clone(), greedy(1)) };
+    let logprobs = {
+        let mut options = greedy(5);
+        options.logprobs = Some(2);
+        Request::new(bad.clone(), options)
+    };
+    let sampled = Request::new(bad.clone(), seeded(7, 5));
+    let prompt = bad.clone();
+    let bad: Vec<_> = [scored, logprobs, sampled, Request::new(bad, greedy(5))]
+        .iter()
+        .flat_map(|request| batch.add(request).unwrap())
+        .collect();
+    let id = batch.add(&Request::new(good, greedy(20))).unwrap()[0];
+    let (mut said, mut faults) = (Said::default(), BTreeMap::new());
+    while !batch.is_idle() {
+        for (of, event) in batch.step().unwrap() {
+            match event.fault.clone() {
+                Some(Fault::BrokenLogits(broken)) => {
+                    assert_eq!((event.token, event.end), (None, Some(StopReason::BrokenLogits)));
+                    faults.insert(of, broken);
+                }
+                fault => {
+                    assert_eq!((of, fault), (id, None));
+                    said.take(event);
+                }
+            }
+        }
+    }
+    assert_eq!(said, want);
+    for of in bad {
+        assert_eq!((faults[&of].position, origin(&faults[&of])), (at, ("embed", at)));
+    }
+    let again = batch.add(&Request::new(prompt, greedy(5))).unwrap()[0];
+    while batch.standings().any(|standing| standing.id == again) {
+        batch.step().unwrap();
+    }
+    assert_eq!(batch.stats_of(again).unwrap().cached_tokens, 0, "it went on behind a broken one");
+}
