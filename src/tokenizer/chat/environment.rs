@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, Value, ValueOrKwargs};
-use minijinja::{Environment, Error, ErrorKind, State, filters, functions};
-use minijinja_contrib::pycompat::unknown_method_callback;
+use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State, functions};
 
 use super::budget::Budget;
-use super::rewrite::{self, CHARGE, FACTOR};
-use super::{Extras, Message, json, message, time};
+use super::rewrite;
+use super::{Extras, Message, filters, message, methods, python, time};
 
 /// How deep blocks, loops and macros may be nested; minijinja counts a macro as several.
 const MAX_RECURSION: usize = 100;
@@ -26,12 +25,17 @@ pub fn with_template(name: &'static str, source: &str) -> Result<Environment<'st
     let mut env = Environment::new();
     env.set_syntax(syntax.clone());
     env.set_recursion_limit(MAX_RECURSION);
-    add_filters(&mut env, &budget);
+    filters::add(&mut env, &budget);
+    add_tests(&mut env);
     add_functions(&mut env, &budget);
     let spent = budget.clone();
-    env.set_formatter(move |out, state, value| {
+    env.set_formatter(move |out, _, value| {
         spent.charge(value)?;
-        minijinja::escape_formatter(out, state, value)
+        match value.as_str() {
+            Some(text) => out.write_str(text)?,
+            None => out.write_str(&python::text(value))?,
+        }
+        Ok(())
     });
     let rewritten = rewrite::with_charges(&without_generation_blocks(source), syntax)?;
     env.set_fuel(Some(Budget::fuel(rewritten.longest_text)));
@@ -86,8 +90,8 @@ fn without_generation_blocks(source: &str) -> String {
 fn word_of_generation(tag: &str) -> Option<(usize, &'static str, &str)> {
     let inside = without_sign(&tag[2..]).trim_start();
     let (word, behind) = match inside.strip_prefix("end") {
-        Some(inside) => ("endif", inside),
-        None => ("if true", inside),
+        Some(inside) => ("endwith", inside),
+        None => ("with", inside),
     };
     let behind = behind.strip_prefix("generation")?;
     let is_closed = without_sign(behind.trim_start()).starts_with("%}");
@@ -99,93 +103,23 @@ fn without_sign(text: &str) -> &str {
     text.strip_prefix(['-', '+']).unwrap_or(text)
 }
 
-/// The filters that chat templates use and whose result is not much larger than what they are given.
-fn add_filters(env: &mut Environment<'static>, budget: &Arc<Budget>) {
-    for name in ["batch", "slice", "groupby", "chain", "zip", "pprint", "format", "attr"] {
-        env.remove_filter(name);
-    }
-    let plain = [
-        ("capitalize", Value::from_function(filters::capitalize)),
-        ("count", Value::from_function(filters::length)),
-        ("dictsort", Value::from_function(filters::dictsort)),
-        ("e", Value::from_function(filters::escape)),
-        ("escape", Value::from_function(filters::escape)),
-        ("first", Value::from_function(filters::first)),
-        ("float", Value::from_function(filters::float)),
-        ("int", Value::from_function(filters::int)),
-        ("items", Value::from_function(filters::items)),
-        ("last", Value::from_function(filters::last)),
-        ("length", Value::from_function(filters::length)),
-        ("lines", Value::from_function(filters::lines)),
-        ("list", Value::from_function(filters::list)),
-        ("lower", Value::from_function(filters::lower)),
-        ("map", Value::from_function(filters::map)),
-        ("max", Value::from_function(filters::max)),
-        ("min", Value::from_function(filters::min)),
-        ("reject", Value::from_function(filters::reject)),
-        ("rejectattr", Value::from_function(filters::rejectattr)),
-        ("reverse", Value::from_function(filters::reverse)),
-        ("safe", Value::from_function(filters::safe)),
-        ("select", Value::from_function(filters::select)),
-        ("selectattr", Value::from_function(filters::selectattr)),
-        ("sort", Value::from_function(filters::sort)),
-        ("split", Value::from_function(filters::split)),
-        ("string", Value::from_function(filters::string)),
-        ("sum", Value::from_function(filters::sum)),
-        ("title", Value::from_function(filters::title)),
-        ("trim", Value::from_function(filters::trim)),
-        ("unique", Value::from_function(filters::unique)),
-        ("upper", Value::from_function(filters::upper)),
-    ];
-    for (name, filter) in plain {
-        let budget = budget.clone();
-        env.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
-            let args = args.into_values();
-            args.iter().try_for_each(|arg| charge_many(&budget, arg))?;
-            filter.call(state, &args)
-        });
-    }
-    let spent = budget.clone();
-    env.add_filter("replace", move |state: &mut State<'_, '_>, text: Value, from: Value, to: Value| {
-        charge_replace(&spent, &[text.clone(), from.clone(), to.clone()])?;
-        Value::from_function(filters::replace).call(state, &[text, from, to])
-    });
-    let spent = budget.clone();
-    env.add_filter("join", move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
-        let args = args.into_values();
-        charge_join(&spent, args.first(), args.get(1))?;
-        Value::from_function(filters::join).call(state, &args)
-    });
-    let spent = budget.clone();
-    env.add_filter("indent", move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
-        let args = args.into_values();
-        charge_indent(&spent, &args)?;
-        Value::from_function(filters::indent).call(state, &args)
-    });
-    let spent = budget.clone();
-    env.add_filter("tojson", move |value: Value, options: Kwargs| {
-        let indent: Option<usize> = options.get("indent")?;
-        let _: (Option<Value>, Option<Value>) = (options.get("ensure_ascii")?, options.get("sort_keys")?);
-        options.assert_all_used()?;
-        // Escapes make a character six, and lines are indented.
-        (0..6 + indent.unwrap_or(0).min(16)).try_for_each(|_| spent.charge(&value))?;
-        json::to_json(&value, indent)
-    });
-    let spent = budget.clone();
-    env.add_filter(CHARGE, move |value: Value| spent.charge(&value).map(|()| value));
-    env.add_filter(FACTOR, |value: Value| {
-        // Repeating text is the one product that grows, and no template needs it.
-        if value.is_number() || value.is_undefined() {
-            return Ok(value);
-        }
-        Err(Error::new(ErrorKind::InvalidOperation, "`*` is for numbers in chat templates"))
+/// Tests that ask what Python can do with a value.
+fn add_tests(env: &mut Environment<'static>) {
+    use ValueKind::{Bytes, Iterable, Map, Plain, Seq, String, Undefined};
+    // Python asks for a length and for items by number or key.
+    let is_sequence =
+        |value: &Value| matches!(value.kind(), Undefined | String | Bytes | Seq | Map | Iterable);
+    env.add_test("sequence", is_sequence);
+    env.add_test("iterable", is_sequence);
+    // Jinja2's undefined can be called, to say that it is undefined.
+    env.add_test("callable", |value: &Value| {
+        let is_macro = || value.as_object().is_some_and(|object| object.type_name().ends_with("::Macro"));
+        matches!(value.kind(), Undefined | Plain) || is_macro()
     });
 }
 
 fn add_functions(env: &mut Environment<'static>, budget: &Arc<Budget>) {
-    for name in ["dict", "debug"] {
-        env.remove_global(name);
-    }
+    env.remove_global("debug");
     env.add_function("raise_exception", |message: String| -> Result<(), Error> { Err(raise(message)) });
     env.add_function("strftime_now", |format: String| time::strftime_now(&format));
     let spent = budget.clone();
@@ -197,88 +131,17 @@ fn add_functions(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         namespace.call(state, &args)
     });
     let spent = budget.clone();
-    env.set_unknown_method_callback(move |state, value, method, args| {
-        charge_many(&spent, value)?;
+    let dict = Value::from_function(functions::dict);
+    env.add_function("dict", move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+        let args = args.into_values();
         args.iter().try_for_each(|arg| spent.charge(arg))?;
-        match method {
-            "replace" => charge_replace(&spent, &[std::slice::from_ref(value), args].concat())?,
-            "join" => charge_join(&spent, args.first(), Some(value))?,
-            "format" => return fill_in(&spent, value, args),
-            // Widths make text out of numbers.
-            "center" | "ljust" | "rjust" | "zfill" | "expandtabs" => {
-                return Err(Error::from(ErrorKind::UnknownMethod));
-            }
-            _ => {}
-        }
-        unknown_method_callback(state, value, method, args)
+        let made = dict.call(state, &args)?;
+        spent.charge(&made).map(|()| made)
     });
-}
-
-/// For what may make a list of a text: one value a character.
-fn charge_many(budget: &Budget, value: &Value) -> Result<(), Error> {
-    budget.spend(value.as_str().map_or(0, |text| 32 * text.len() as u64))?;
-    budget.charge(value)
-}
-
-/// For `text.replace(from, to)`.
-fn charge_replace(budget: &Budget, args: &[Value]) -> Result<(), Error> {
-    args.iter().try_for_each(|arg| budget.charge(arg))?;
-    let [text, from, to, ..] = args else { return Ok(()) };
-    let len = |value: &Value| value.as_str().map_or(64, str::len) as u64;
-    let n_found = match (text.as_str(), from.as_str()) {
-        (Some(text), Some(from)) => text.matches(from).count() as u64,
-        _ => len(text) + 1,
-    };
-    budget.spend(n_found.saturating_mul(len(to)))
-}
-
-/// For `separator.join(items)`.
-fn charge_join(budget: &Budget, items: Option<&Value>, separator: Option<&Value>) -> Result<(), Error> {
-    let Some(items) = items else { return Ok(()) };
-    budget.charge(items)?;
-    let n_items = items.len().or_else(|| items.as_str().map(str::len)).unwrap_or(0) as u64;
-    let separator_bytes = separator.and_then(Value::as_str).map_or(0, str::len) as u64;
-    budget.spend(n_items.saturating_mul(separator_bytes + 32))
-}
-
-/// For `text | indent(width)`: each line grows by the width, which is the first argument or one by name.
-fn charge_indent(budget: &Budget, args: &[Value]) -> Result<(), Error> {
-    args.iter().try_for_each(|arg| budget.charge(arg))?;
-    let lines = args.first().and_then(Value::as_str).map_or(1, |text| text.matches('\n').count() + 1);
-    let named = args.last().and_then(|last| last.get_attr("width").ok()).and_then(|width| width.as_usize());
-    let width = args.get(1).and_then(Value::as_usize).or(named).unwrap_or(4);
-    budget.spend((lines as u64).saturating_mul(width as u64))
-}
-
-/// Python's `text.format(…)` as far as templates need it: `{}` and `{0}`, and `{{` for a bracket. What says
-/// how a value is written, as `{:>9}`, is refused.
-fn fill_in(budget: &Budget, format: &Value, args: &[Value]) -> Result<Value, Error> {
-    let wrong = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("format: {what}"));
-    let mut rest = format.as_str().ok_or_else(|| Error::from(ErrorKind::UnknownMethod))?;
-    let (mut out, mut next) = (String::new(), 0);
-    while let Some(at) = rest.find(['{', '}']) {
-        out += &rest[..at];
-        let bracket = &rest[at..=at];
-        rest = &rest[at + 1..];
-        if let Some(more) = rest.strip_prefix(bracket) {
-            out += bracket;
-            rest = more;
-            continue;
-        }
-        let end = rest.find('}').filter(|_| bracket == "{").ok_or_else(|| wrong("a single bracket"))?;
-        let index = match &rest[..end] {
-            "" => {
-                next += 1;
-                next - 1
-            }
-            digits => digits.parse().map_err(|_| wrong("only {} and {0} are supported"))?,
-        };
-        let value = args.get(index).ok_or_else(|| wrong("more places than values"))?;
-        budget.charge(value)?;
-        out += &value.to_string();
-        rest = &rest[end + 1..];
-    }
-    Ok(Value::from(out + rest))
+    let spent = budget.clone();
+    env.set_unknown_method_callback(move |state, value, method, args| {
+        methods::call(&spent, state, value, method, args)
+    });
 }
 
 /// Marks the errors that a template raises itself.

@@ -6,12 +6,17 @@
 mod abilities;
 mod budget;
 mod environment;
+mod filters;
 mod json;
 mod message;
+mod methods;
 mod plain;
+mod python;
 mod rewrite;
 mod time;
 
+#[cfg(test)]
+mod beside;
 #[cfg(test)]
 mod tests;
 

@@ -15,6 +15,13 @@ pub const CHARGE: &str = "charge__";
 /// Name of the filter for the operands of `*`.
 pub const FACTOR: &str = "factor__";
 
+/// Name of the filter for the operands of `~`.
+pub const PRINTED: &str = "printed__";
+/// Name of the filter for the operands of `<` and its like.
+pub const ORDERED: &str = "ordered__";
+/// Name of the filter for what a loop goes over.
+pub const ITERATED: &str = "iterated__";
+
 /// A template with its charges.
 pub struct Rewritten {
     /// Jinja.
@@ -66,6 +73,9 @@ pub fn with_charges(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Err
         match mark {
             Mark::Charge => out.extend(["|", CHARGE]),
             Mark::Factor => out.extend(["|", FACTOR]),
+            Mark::Printed => out.extend(["|", PRINTED]),
+            Mark::Ordered => out.extend(["|", ORDERED]),
+            Mark::CloseIterated => out.extend([")|", ITERATED]),
             Mark::Close => out.extend([")|", CHARGE]),
             Mark::Open => out.push('('),
         }
@@ -80,6 +90,9 @@ pub fn with_charges(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Err
 enum Mark {
     Charge,
     Factor,
+    Printed,
+    Ordered,
+    CloseIterated,
     Close,
     Open,
 }
@@ -87,22 +100,20 @@ enum Mark {
 fn mark_at(tokens: &[At<'_>], at: usize, marks: &mut BTreeSet<(usize, Mark)>) {
     let after_operand = at > 0 && ends_operand(tokens, at - 1);
     match tokens[at].token {
-        Token::Tilde
-        | Token::Plus
-        | Token::Eq
-        | Token::Ne
-        | Token::Lt
-        | Token::Lte
-        | Token::Gt
-        | Token::Gte
-            if after_operand =>
-        {
-            marks.insert((tokens[at - 1].end, Mark::Charge));
-            mark_operand(tokens, at + 1, Mark::Charge, marks);
+        Token::Plus | Token::Eq | Token::Ne if after_operand => {
+            mark_operands(tokens, at, Mark::Charge, marks);
         }
-        Token::Mul if after_operand => {
-            marks.insert((tokens[at - 1].end, Mark::Factor));
-            mark_operand(tokens, at + 1, Mark::Factor, marks);
+        Token::Tilde if after_operand => mark_operands(tokens, at, Mark::Printed, marks),
+        Token::Lt | Token::Lte | Token::Gt | Token::Gte if after_operand => {
+            mark_operands(tokens, at, Mark::Ordered, marks);
+        }
+        Token::Mul if after_operand => mark_operands(tokens, at, Mark::Factor, marks),
+        Token::Ident("in") if is_loop(tokens, at) => {
+            let end = loop_end(tokens, at);
+            if end > at + 1 {
+                marks.insert((tokens[at + 1].start, Mark::Open));
+                marks.insert((tokens[end - 1].end, Mark::CloseIterated));
+            }
         }
         Token::Ident("in")
             if !matches!(tokens.get(at.wrapping_sub(1)), Some(At { token: Token::Dot, .. })) =>
@@ -138,6 +149,33 @@ fn mark_at(tokens: &[At<'_>], at: usize, marks: &mut BTreeSet<(usize, Mark)>) {
         }
         _ => {}
     }
+}
+
+/// Marks the ends of both operands of the operator at `at`.
+fn mark_operands(tokens: &[At<'_>], at: usize, mark: Mark, marks: &mut BTreeSet<(usize, Mark)>) {
+    marks.insert((tokens[at - 1].end, mark));
+    mark_operand(tokens, at + 1, mark, marks);
+}
+
+/// Whether the `in` at `at` is that of a `for` block, and not of an expression in one.
+fn is_loop(tokens: &[At<'_>], at: usize) -> bool {
+    let starts = |item: &At<'_>| matches!(item.token, Token::BlockStart | Token::VariableStart);
+    let start = tokens[..at].iter().rposition(starts).unwrap_or(0);
+    let is_in = |item: &At<'_>| matches!(item.token, Token::Ident("in"));
+    matches!(token(tokens, start), Some(Token::BlockStart))
+        && matches!(token(tokens, start + 1), Some(Token::Ident("for")))
+        && !tokens[start..at].iter().any(is_in)
+}
+
+/// The end of what the loop with the `in` at `at` goes over: its condition, `recursive`, or the block's end.
+fn loop_end(tokens: &[At<'_>], at: usize) -> usize {
+    let block = block_end(tokens, at);
+    let mut depth = 0;
+    let ends = |item: &At<'_>| {
+        depth += step(&item.token);
+        depth == 0 && matches!(item.token, Token::Ident("if" | "recursive"))
+    };
+    tokens[at + 1..block].iter().position(ends).map_or(block, |from| at + 1 + from)
 }
 
 /// Marks the end of the operand that starts at `at`.

@@ -146,7 +146,8 @@ fn filters_and_methods_of_published_templates() {
             "{{ 'a\nb\n\nc' | indent }}|{{ 'a\nb' | indent(2, true) }}|{{ 'a\nb' | indent(width=1) }}",
             "a\n    b\n\n    c|  a\n  b|a\n b",
         ),
-        ("{{ '{} and {0}: {{}} {}'.format('a', 3) }}", "a and a: {} 3"),
+        ("{{ '{0} and {0}: {{}} {1:>3}'.format('a', 3) }}", "a and a: {}   3"),
+        ("{{ '{}-{key}'.format('a', key=1.5) }}", "a-1.5"),
         ("{{ [LIST] | length }}", "2000"),
     ];
     for (source, want) in cases {
@@ -158,7 +159,7 @@ fn filters_and_methods_of_published_templates() {
         );
     }
     for wrong in
-        ["{{ '{}{}'.format(1) }}", "{{ '{:>3}'.format(1) }}", "{{ '{'.format() }}", "{{ '}'.format() }}"]
+        ["{{ '{}{}'.format(1) }}", "{{ '{} {0}'.format(1) }}", "{{ '{'.format() }}", "{{ '}'.format() }}"]
     {
         assert!(render(wrong, TALK).is_err(), "{wrong}");
     }
@@ -282,7 +283,14 @@ fn harm_is_an_error() {
             "{{ unknown() }}",
             "{{",
             "{% if %}",
-            "{{ dict(a=1) }}",
+            "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = dict(a=ns.x) %}{% endfor \
+             %}",
+            "{{ '%1000000d' | format(1) }}",
+            "{{ '%*d' | format(1000000, 1) }}",
+            "{{ '{:{}}'.format('a', 1000000) }}",
+            "{{ [1] | batch(1000000000, 'x') }}",
+            "{{ [1] | slice(1000000000) }}",
+            "{{ [1] | tojson(indent=1000000000) }}",
             "{{ range(1000000000) }}",
             "{{ 'a'.ljust(1000000000) }}",
         ]

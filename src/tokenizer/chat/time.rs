@@ -31,37 +31,68 @@ fn strftime(format: &str, seconds: u64) -> String {
     let month_name = MONTHS[month as usize - 1];
     let week_day = DAYS[((days + 4) % 7) as usize];
     let hour = of_day / 3600;
+    let of_year = (days - days_before(year)) as i64;
+    // Sunday is 0.
+    let of_week = ((days + 4) % 7) as i64;
     let mut out = String::new();
-    let mut chars = format.chars();
+    let mut chars = format.chars().peekable();
     while let Some(char) = chars.next() {
         if char != '%' {
             out.push(char);
             continue;
         }
-        match chars.next() {
-            Some('Y') => out += &year.to_string(),
-            Some('y') => out += &format!("{:02}", year % 100),
-            Some('m') => out += &format!("{month:02}"),
-            Some('B') => out += month_name,
-            Some('b' | 'h') => out += &month_name[..3],
-            Some('d') => out += &format!("{day:02}"),
-            Some('e') => out += &format!("{day:2}"),
-            Some('A') => out += week_day,
-            Some('a') => out += &week_day[..3],
-            Some('H') => out += &format!("{hour:02}"),
-            Some('I') => out += &format!("{:02}", (hour + 11) % 12 + 1),
-            Some('p') => out += if hour < 12 { "AM" } else { "PM" },
-            Some('M') => out += &format!("{:02}", of_day / 60 % 60),
-            Some('S') => out += &format!("{:02}", of_day % 60),
-            Some('F') => out += &format!("{year}-{month:02}-{day:02}"),
-            Some('T') => out += &format!("{hour:02}:{:02}:{:02}", of_day / 60 % 60, of_day % 60),
-            Some('Z') => out += "UTC",
-            Some('%') => out.push('%'),
-            Some(other) => out.extend(['%', other]),
-            None => out.push('%'),
+        // glibc's flag for a number without padding.
+        let is_bare = chars.next_if_eq(&'-').is_some();
+        let text = match chars.next() {
+            Some('Y') => year.to_string(),
+            Some('y') => format!("{:02}", year % 100),
+            Some('m') => format!("{month:02}"),
+            Some('B') => month_name.to_owned(),
+            Some('b' | 'h') => month_name[..3].to_owned(),
+            Some('d') => format!("{day:02}"),
+            Some('e') => format!("{day:2}"),
+            Some('j') => format!("{:03}", of_year + 1),
+            Some('A') => week_day.to_owned(),
+            Some('a') => week_day[..3].to_owned(),
+            Some('w') => of_week.to_string(),
+            Some('u') => ((of_week + 6) % 7 + 1).to_string(),
+            Some('U') => format!("{:02}", (of_year + 7 - of_week) / 7),
+            Some('W') => format!("{:02}", (of_year + 7 - (of_week + 6) % 7) / 7),
+            Some('H') => format!("{hour:02}"),
+            Some('k') => format!("{hour:2}"),
+            Some('I') => format!("{:02}", (hour + 11) % 12 + 1),
+            Some('l') => format!("{:2}", (hour + 11) % 12 + 1),
+            Some('p') => if hour < 12 { "AM" } else { "PM" }.to_owned(),
+            Some('M') => format!("{:02}", of_day / 60 % 60),
+            Some('S') => format!("{:02}", of_day % 60),
+            Some('F') => strftime("%Y-%m-%d", seconds),
+            Some('T' | 'X') => strftime("%H:%M:%S", seconds),
+            Some('R') => strftime("%H:%M", seconds),
+            Some('D' | 'x') => strftime("%m/%d/%y", seconds),
+            Some('c') => strftime("%a %b %e %H:%M:%S %Y", seconds),
+            Some('s') => seconds.to_string(),
+            Some('Z') => "UTC".to_owned(),
+            Some('z') => "+0000".to_owned(),
+            Some('n') => "\n".to_owned(),
+            Some('t') => "\t".to_owned(),
+            Some('%') => "%".to_owned(),
+            other => ['%'].into_iter().chain(is_bare.then_some('-')).chain(other).collect(),
+        };
+        match is_bare && text.ends_with(|char: char| char.is_ascii_digit()) {
+            true => {
+                let bare = text.trim_start_matches(['0', ' ']);
+                out += if bare.is_empty() { "0" } else { bare };
+            }
+            false => out += &text,
         }
     }
     out
+}
+
+/// Days from 1970-01-01 to the first of January of `year`.
+fn days_before(year: u64) -> u64 {
+    let leaps = |year: u64| year / 4 - year / 100 + year / 400;
+    365 * (year - 1970) + leaps(year - 1) - leaps(1969)
 }
 
 /// Year, month and day of the Gregorian calendar, from days since 1970-01-01.
@@ -89,6 +120,13 @@ mod tests {
             strftime("%A, %e. %B %Y, %I:%M %p", 1_795_264_530),
             "Saturday, 21. November 2026, 12:35 PM"
         );
-        assert_eq!(strftime("100%% %q %", 0), "100% %q %");
+        assert_eq!(strftime("100%% %q %-q %", 0), "100% %q %-q %");
+        // Of glibc's `date -u`.
+        assert_eq!(strftime("%-d.%-m. %-I %-H %-M", 951_782_400), "29.2. 12 0 0");
+        assert_eq!(
+            strftime("%j %U %W %w %u %D %R %c", 951_782_400),
+            "060 09 09 2 2 02/29/00 00:00 Tue Feb 29 00:00:00 2000"
+        );
+        assert_eq!(strftime("%j %U %W %w %u", 1_798_675_200), "365 52 52 4 4");
     }
 }

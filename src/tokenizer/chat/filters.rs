@@ -1,0 +1,286 @@
+//! The filters that chat templates use, as Jinja2 has them, and charges.
+
+use std::sync::Arc;
+
+use minijinja::formatting::FormatStyle;
+use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State, filters};
+
+use super::budget::Budget;
+use super::methods::{self, bind};
+use super::rewrite::{CHARGE, FACTOR, ITERATED, ORDERED, PRINTED};
+use super::{json, python};
+
+/// Filters that want what can be iterated; none cannot.
+const OF_ITEMS: &[&str] = &[
+    "groupby",
+    "join",
+    "list",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "select",
+    "selectattr",
+    "sort",
+    "sum",
+    "unique",
+];
+
+/// Adds the filters whose result is not much larger than what they are given, and takes the others out.
+pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
+    for name in ["chain", "zip", "pprint", "attr"] {
+        env.remove_filter(name);
+    }
+    let plain = [
+        ("capitalize", Value::from_function(filters::capitalize)),
+        ("first", Value::from_function(filters::first)),
+        ("groupby", Value::from_function(filters::groupby)),
+        ("join", Value::from_function(filters::join)),
+        ("last", Value::from_function(filters::last)),
+        ("lines", Value::from_function(filters::lines)),
+        ("list", Value::from_function(filters::list)),
+        ("lower", Value::from_function(filters::lower)),
+        ("map", Value::from_function(filters::map)),
+        ("max", Value::from_function(filters::max)),
+        ("min", Value::from_function(filters::min)),
+        ("reject", Value::from_function(filters::reject)),
+        ("rejectattr", Value::from_function(filters::rejectattr)),
+        ("reverse", Value::from_function(filters::reverse)),
+        ("safe", Value::from_function(filters::safe)),
+        ("select", Value::from_function(filters::select)),
+        ("selectattr", Value::from_function(filters::selectattr)),
+        ("sort", Value::from_function(filters::sort)),
+        ("split", Value::from_function(filters::split)),
+        ("sum", Value::from_function(filters::sum)),
+        ("title", Value::from_function(filters::title)),
+        ("trim", Value::from_function(filters::trim)),
+        ("unique", Value::from_function(filters::unique)),
+        ("upper", Value::from_function(filters::upper)),
+    ];
+    for (name, filter) in plain {
+        let of_items = OF_ITEMS.contains(&name);
+        add_one(env, budget, name, move |budget, state, args| {
+            if of_items && args.first().is_some_and(Value::is_none) {
+                return Err(wrong(&format!("{name}: none has no items")));
+            }
+            if matches!(name, "first" | "last") && args.first().is_some_and(Value::is_undefined) {
+                return Ok(Value::UNDEFINED);
+            }
+            if name == "join" {
+                charge_join(budget, args.first(), args.get(1))?;
+            }
+            filter.call(state, args)
+        });
+    }
+    add_of_values(env, budget);
+    add_of_texts(env, budget);
+    let spent = budget.clone();
+    env.add_filter(CHARGE, move |value: Value| spent.charge(&value).map(|()| value));
+    let spent = budget.clone();
+    env.add_filter(PRINTED, move |value: Value| {
+        spent.charge(&value)?;
+        let is_list = matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable);
+        Ok(if is_list { Value::from(python::text(&value)) } else { value })
+    });
+    let spent = budget.clone();
+    env.add_filter(ORDERED, move |value: Value| match value.kind() {
+        ValueKind::None | ValueKind::Undefined | ValueKind::Map => {
+            Err(wrong(&format!("{} is neither less nor more than anything", value.kind())))
+        }
+        _ => spent.charge(&value).map(|()| value),
+    });
+    let spent = budget.clone();
+    env.add_filter(ITERATED, move |value: Value| match value.is_none() {
+        true => Err(wrong("none has no items to loop over")),
+        false => spent.charge(&value).map(|()| value),
+    });
+    env.add_filter(FACTOR, |value: Value| {
+        // Repeating text is the one product that grows, and no template needs it.
+        if value.is_number() || value.is_undefined() {
+            return Ok(value);
+        }
+        Err(wrong("`*` is for numbers in chat templates"))
+    });
+}
+
+fn wrong(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, what.to_owned())
+}
+
+/// Adds a filter that is charged for its arguments.
+fn add_one<F>(env: &mut Environment<'static>, budget: &Arc<Budget>, name: &'static str, filter: F)
+where
+    F: Fn(&Budget, &mut State<'_, '_>, &[Value]) -> Result<Value, Error> + Send + Sync + 'static,
+{
+    let budget = budget.clone();
+    env.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+        let args = args.into_values();
+        args.iter().try_for_each(|arg| charge_many(&budget, arg))?;
+        filter(&budget, state, &args)
+    });
+}
+
+/// Filters of lists, maps and numbers.
+fn add_of_values(env: &mut Environment<'static>, budget: &Arc<Budget>) {
+    for name in ["length", "count"] {
+        add_one(env, budget, name, |_, _, args| {
+            let [value] = bind(args, ["value"])?;
+            let value = value.unwrap_or_default();
+            match value.is_undefined() {
+                true => Ok(Value::from(0)),
+                false => filters::length(&value).map(Value::from),
+            }
+        });
+    }
+    for (name, filter) in
+        [("batch", Value::from_function(filters::batch)), ("slice", Value::from_function(filters::slice))]
+    {
+        add_one(env, budget, name, move |budget, state, args| {
+            // So many lists, or items to fill one up.
+            budget.spend(args.get(1).and_then(Value::as_usize).map_or(0, |n| 64 * n as u64))?;
+            filter.call(state, args)
+        });
+    }
+    for name in ["default", "d"] {
+        add_one(env, budget, name, |_, _, args| {
+            let [value, default, boolean] = bind(args, ["value", "default_value", "boolean"])?;
+            let value = value.unwrap_or_default();
+            let is_missing =
+                value.is_undefined() || (boolean.is_some_and(|b| b.is_true()) && !value.is_true());
+            Ok(if is_missing { default.unwrap_or_else(|| Value::from("")) } else { value })
+        });
+    }
+    let dictsort = Value::from_function(filters::dictsort);
+    add_one(env, budget, "dictsort", move |_, state, args| {
+        let names = ["case_sensitive", "by", "reverse"];
+        let [map, options @ ..] = bind(args, ["value", names[0], names[1], names[2]])?;
+        let options = names.into_iter().zip(options).filter_map(|(name, option)| Some((name, option?)));
+        let options: Kwargs = options.collect();
+        dictsort.call(state, &[map.unwrap_or_default(), Value::from(options)])
+    });
+    add_one(env, budget, "items", |_, _, args| {
+        let [map] = bind(args, ["value"])?;
+        let map = map.unwrap_or_default();
+        match map.is_undefined() {
+            true => Ok(Value::from(Vec::<Value>::new())),
+            false => filters::items(&map),
+        }
+    });
+    for (name, filter, zero) in [
+        ("int", Value::from_function(filters::int), Value::from(0)),
+        ("float", Value::from_function(filters::float), Value::from(0.0)),
+    ] {
+        add_one(env, budget, name, move |_, state, args| match filter.call(state, args) {
+            // Text that is no number, where no other value was asked for.
+            Err(_) if args.len() == 1 && args[0].as_str().is_some() => Ok(zero.clone()),
+            result => result,
+        });
+    }
+    add_one(env, budget, "tojson", |budget, _, args| {
+        let names = ["value", "ensure_ascii", "indent", "separators", "sort_keys"];
+        let [value, ensure_ascii, indent, separators, sort_keys] = bind(args, names)?;
+        let (ascii, indent) = (ensure_ascii.as_ref(), indent.as_ref());
+        let style = json::Style::of(ascii, indent, separators.as_ref(), sort_keys.as_ref())?;
+        let value = value.unwrap_or_default();
+        // Escapes make a character six, lines are indented, and separators stand between items.
+        let spaces = if style.indent.is_some() || separators.is_some() { json::MAX_SPACE } else { 0 };
+        (0..6 + 2 * spaces).try_for_each(|_| budget.charge(&value))?;
+        json::to_json(&value, &style).map(Value::from)
+    });
+}
+
+/// Filters whose result is a text.
+fn add_of_texts(env: &mut Environment<'static>, budget: &Arc<Budget>) {
+    add_one(env, budget, "string", |_, _, args| {
+        let [value] = bind(args, ["value"])?;
+        Ok(Value::from(python::text(&value.unwrap_or_default())))
+    });
+    for name in ["e", "escape"] {
+        add_one(env, budget, name, |budget, _, args| {
+            let [value] = bind(args, ["value"])?;
+            let value = value.unwrap_or_default();
+            // `&` becomes five bytes.
+            (0..5).try_for_each(|_| budget.charge(&value))?;
+            let escaped =
+                python::text(&value).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+            Ok(Value::from(escaped.replace('\'', "&#39;").replace('"', "&#34;")))
+        });
+    }
+    add_one(env, budget, "replace", |budget, _, args| {
+        let [text, from, to, count] = bind(args, ["value", "old", "new", "count"])?;
+        let [text, from, to] =
+            [text, from, to].map(|text| Value::from(python::text(&text.unwrap_or_default())));
+        charge_replace(budget, &[text.clone(), from.clone(), to.clone()])?;
+        replace(text.as_str().unwrap_or_default(), [&Some(from), &Some(to)], count.as_ref())
+    });
+    add_one(env, budget, "format", |budget, _, args| {
+        let (text, values) = args.split_first().ok_or_else(|| Error::from(ErrorKind::MissingArgument))?;
+        let text = python::text(text);
+        methods::fill_in(budget, FormatStyle::Printf, &text, values).map(Value::from)
+    });
+    add_one(env, budget, "indent", |budget, _, args| {
+        let [text, width, first, blank] = bind(args, ["value", "width", "first", "blank"])?;
+        let text = python::text(&text.unwrap_or_default());
+        let width = width.unwrap_or_else(|| Value::from(4));
+        let lines = python::lines(&text, false);
+        let width_bytes = width.as_str().map_or(width.as_usize().unwrap_or(0), str::len);
+        budget.spend((lines.len() as u64).saturating_mul(width_bytes as u64))?;
+        let space = match width.as_str() {
+            Some(space) => space.to_owned(),
+            None => " ".repeat(usize::try_from(width)?),
+        };
+        let is_true = |value: Option<Value>| value.is_some_and(|value| value.is_true());
+        let (first, blank) = (is_true(first), is_true(blank));
+        let indented = lines.iter().enumerate().map(|(i, line)| {
+            let is_indented = if i == 0 { first } else { blank || !line.is_empty() };
+            if is_indented { format!("{space}{line}") } else { (*line).to_owned() }
+        });
+        let indented = indented.collect::<Vec<_>>().join("\n");
+        // Python joins with the line end that it put behind the text.
+        Ok(Value::from(if text.ends_with(['\n', '\r']) { indented + "\n" } else { indented }))
+    });
+}
+
+/// Python's `text.replace(from, to, count)`.
+///
+/// # Errors
+/// Where what is replaced, or what by, is no text, or the count no number.
+pub fn replace(text: &str, pair: [&Option<Value>; 2], count: Option<&Value>) -> Result<Value, Error> {
+    let [Some(from), Some(to)] = pair.map(|value| value.as_ref().and_then(Value::as_str)) else {
+        return Err(wrong("replace: want two texts"));
+    };
+    let count = count.filter(|count| !count.is_none()).cloned().map_or(Ok(-1), i64::try_from)?;
+    Ok(Value::from(match usize::try_from(count) {
+        Ok(count) => text.replacen(from, to, count),
+        Err(_) => text.replace(from, to),
+    }))
+}
+
+/// For what may make a list of a text: one value a character.
+pub fn charge_many(budget: &Budget, value: &Value) -> Result<(), Error> {
+    budget.spend(value.as_str().map_or(0, |text| 32 * text.len() as u64))?;
+    budget.charge(value)
+}
+
+/// For `text.replace(from, to)`.
+pub fn charge_replace(budget: &Budget, args: &[Value]) -> Result<(), Error> {
+    args.iter().try_for_each(|arg| budget.charge(arg))?;
+    let [text, from, to, ..] = args else { return Ok(()) };
+    let len = |value: &Value| value.as_str().map_or(64, str::len) as u64;
+    let n_found = match (text.as_str(), from.as_str()) {
+        (Some(text), Some(from)) => text.matches(from).count() as u64,
+        _ => len(text) + 1,
+    };
+    budget.spend(n_found.saturating_mul(len(to)))
+}
+
+/// For `separator.join(items)`.
+pub fn charge_join(budget: &Budget, items: Option<&Value>, separator: Option<&Value>) -> Result<(), Error> {
+    let Some(items) = items else { return Ok(()) };
+    budget.charge(items)?;
+    let n_items = items.len().or_else(|| items.as_str().map(str::len)).unwrap_or(0) as u64;
+    let separator_bytes = separator.and_then(Value::as_str).map_or(0, str::len) as u64;
+    budget.spend(n_items.saturating_mul(separator_bytes + 32))
+}

@@ -1,0 +1,79 @@
+//! Values as Python writes them: what `{{ }}` prints, and what lists and maps show of what is in them.
+
+use minijinja::value::{Value, ValueKind};
+
+/// `str(value)`.
+pub fn text(value: &Value) -> String {
+    match value.kind() {
+        ValueKind::String => value.as_str().unwrap_or_default().to_owned(),
+        ValueKind::Undefined => String::new(),
+        _ => repr(value),
+    }
+}
+
+/// `repr(value)`.
+fn repr(value: &Value) -> String {
+    let listed = |items: Vec<String>| items.join(", ");
+    let items = || value.try_iter().into_iter().flatten().map(|item| repr(&item)).collect::<Vec<_>>();
+    match value.kind() {
+        ValueKind::Undefined => "Undefined".to_owned(),
+        ValueKind::Number if !value.is_integer() => {
+            f64::try_from(value.clone()).map_or_else(|_| value.to_string(), float)
+        }
+        ValueKind::Seq if value.is_tuple() => match items() {
+            one if one.len() == 1 => format!("({},)", one[0]),
+            items => format!("({})", listed(items)),
+        },
+        ValueKind::Seq | ValueKind::Iterable => format!("[{}]", listed(items())),
+        // A macro prints as itself.
+        ValueKind::Map if value.try_iter().is_ok() && !format!("{value}").starts_with('<') => {
+            let pair = |key: Value| {
+                let of_key = value.get_item(&key).unwrap_or_default();
+                format!("{}: {}", repr(&key), repr(&of_key))
+            };
+            let pairs = value.try_iter().into_iter().flatten().map(pair).collect();
+            format!("{{{}}}", listed(pairs))
+        }
+        ValueKind::String => format!("{value:?}"),
+        _ => value.to_string(),
+    }
+}
+
+/// `repr` of a float: the shortest digits that mean it, with an exponent below 1e-4 and from 1e16 on.
+pub fn float(number: f64) -> String {
+    if number.is_nan() {
+        return "nan".to_owned();
+    }
+    let scientific = format!("{number:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    match exponent.parse::<i32>() {
+        Ok(exponent) if exponent < -4 || exponent >= 16 => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.abs())
+        }
+        _ => format!("{number:?}"),
+    }
+}
+
+/// What Python's `str` methods take for whitespace.
+pub fn is_space(char: char) -> bool {
+    char.is_whitespace() || ('\x1c'..='\x1f').contains(&char)
+}
+
+/// `text.splitlines(keep_ends)`.
+pub fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
+    let ends = ['\n', '\r', '\x0b', '\x0c', '\x1c', '\x1d', '\x1e', '\u{85}', '\u{2028}', '\u{2029}'];
+    let (mut lines, mut rest) = (Vec::new(), text);
+    while let Some(at) = rest.find(ends) {
+        let end_bytes = match rest[at..].starts_with("\r\n") {
+            true => 2,
+            false => rest[at..].chars().next().map_or(1, char::len_utf8),
+        };
+        lines.push(&rest[..if keep_ends { at + end_bytes } else { at }]);
+        rest = &rest[at + end_bytes..];
+    }
+    if !rest.is_empty() {
+        lines.push(rest);
+    }
+    lines
+}
