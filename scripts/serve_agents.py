@@ -1,7 +1,7 @@
 """What libraries for agents make of a running server: python serve_agents.py http://127.0.0.1:8080
 
-scripts/serve-clients starts one with the demo model, which answers a small sum, and calls the tool `add` for a
-larger one: each library asks, streams, lets the tool be called and gets a value of a schema.
+scripts/serve-clients starts one with the demo model, which answers a small sum, and calls the tool `add` for
+a larger one: each library asks, streams, lets the tool be called and gets a value of a schema.
 """
 
 import asyncio
@@ -109,7 +109,8 @@ def pydantic_ais():
         adds = pydantic_ai.Agent(model, model_settings=settings, tools=[add])
         said = adds.run_sync(SUM)
         assert said.output == TOTAL and called() == [ARGUMENTS], said.output
-        places = pydantic_ai.Agent(model, model_settings=settings, output_type=pydantic_ai.NativeOutput(Place))
+        kind = pydantic_ai.NativeOutput(Place)
+        places = pydantic_ai.Agent(model, model_settings=settings, output_type=kind)
         assert places.run_sync(QUESTION).output.where in PLACES
 
 
@@ -147,7 +148,7 @@ async def openai_agents():
 def smol():
     class Add(smolagents.Tool):
         name, description, output_type = ADD["name"], ADD["description"], "number"
-        inputs = {"a": {"type": "number", "description": "one"}, "b": {"type": "number", "description": "other"}}
+        inputs = {name: {**NUMBER, "description": "a number"} for name in ARGUMENTS}
 
         def forward(self, a, b):
             return a + b

@@ -1,6 +1,6 @@
 // The npm packages openai and @anthropic-ai/sdk in Chromium, from a page of another origin:
-// node browser.mjs http://127.0.0.1:8080 http://localhost:3000 CHROMIUM, against a server whose `--cors-origins`
-// has the second address, where this listens.
+// node browser.mjs http://127.0.0.1:8080 http://localhost:3000 CHROMIUM, against a server whose
+// `--cors-origins` has the second address, where this listens.
 import assert from "node:assert/strict";
 import http from "node:http";
 import { build } from "esbuild";
@@ -34,7 +34,8 @@ async function ask(base) {
   const parameters = { type: "object", properties: { a: number, b: number }, required: ["a", "b"] };
   const add = { name: "add", description: "Adds two numbers." };
 
-  const openai = new OpenAI({ baseURL: `${base}/v1`, apiKey: "none", maxRetries: 0, dangerouslyAllowBrowser: true });
+  const options = { apiKey: "none", maxRetries: 0, dangerouslyAllowBrowser: true };
+  const openai = new OpenAI({ ...options, baseURL: `${base}/v1` });
   const create = (extra) => openai.chat.completions.create({ ...common, messages, ...extra });
   const said = { openai: {}, anthropic: {} };
   said.openai.plain = (await create({})).choices[0].message.content;
@@ -46,7 +47,7 @@ async function ask(base) {
   said.openai.called = [call.function.name, JSON.parse(call.function.arguments)];
   said.openai.refused = await create({ messages: [] }).catch((error) => error.status);
 
-  const anthropic = new Anthropic({ baseURL: base, apiKey: "none", maxRetries: 0, dangerouslyAllowBrowser: true });
+  const anthropic = new Anthropic({ ...options, baseURL: base });
   said.anthropic.plain = (await anthropic.messages.create({ ...common, messages })).content[0].text;
   said.anthropic.streamed = await anthropic.messages.stream({ ...common, messages }).finalText();
   const tool = { ...add, input_schema: parameters };

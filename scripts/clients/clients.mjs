@@ -49,8 +49,8 @@ assert.equal(pieces, text);
 // As the model has learned results.
 const execute = async ({ a, b }) => `{"sum": ${a + b}}`;
 const adder = tool({ description: add.description, inputSchema: jsonSchema(parameters), execute });
-const added = await generateText({ ...prompt, messages: sum, maxOutputTokens: 80, tools: { add: adder },
-  stopWhen: stepCountIs(2) });
+const tooled = { messages: sum, maxOutputTokens: 80, tools: { add: adder }, stopWhen: stepCountIs(2) };
+const added = await generateText({ ...prompt, ...tooled });
 assert.equal(added.text, "123 plus 456 is 579.");
 const output = Output.object({ schema: jsonSchema(schema) });
 const structured = createOpenAICompatible({ name: "sterna", baseURL: base, supportsStructuredOutputs: true });
@@ -66,7 +66,8 @@ for await (const part of await ollama.chat({ model: "any", messages, options, st
 }
 assert.equal(parts, text);
 const functions = [{ type: "function", function: { ...add, parameters } }];
-const called = await ollama.chat({ model: "any", messages: sum, options: { temperature: 0 }, tools: functions });
+const greedy = { temperature: 0 };
+const called = await ollama.chat({ model: "any", messages: sum, options: greedy, tools: functions });
 assert.deepEqual(called.message.tool_calls.map((call) => call.function.arguments), [{ a: 123, b: 456 }]);
 const shaped = await ollama.chat({ model: "any", messages, format: schema });
 assert.ok(places.includes(JSON.parse(shaped.message.content).where));
