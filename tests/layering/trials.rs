@@ -1,5 +1,5 @@
-//! Kinds of input that public reports say other programs fail on, and the tests that hold what Sterna does with
-//! inputs of each kind. A kind that is tried for the first time gets its test, and its line here.
+//! Kinds of input that public reports say other programs fail on, and the tests that hold what Sterna does
+//! with inputs of each kind. A kind that is tried for the first time gets its test, and its line here.
 
 use std::fs;
 use std::path::Path;
@@ -124,7 +124,7 @@ const TRIALS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "folders that are no model, files of parts, biases beyond the vocabulary, options without their backend",
+        "folders that are no model, names of parts, biases beyond the vocabulary, options without a backend",
         &[
             "tests/files/convert/hostile.rs::an_index_and_files_that_do_not_agree",
             "tests/files/convert/hostile.rs::folders_without_a_model",
@@ -165,7 +165,8 @@ fn is_quick_test(text: &str, name: &str) -> bool {
 
 #[test]
 fn a_test_is_found_by_its_name_and_its_attribute() {
-    let text = "#[test]\n// Why.\nfn one() {}\nfn two() {}\n    #[test]\n    #[ignore = \"slow\"]\n    fn three() {}";
+    let text =
+        "#[test]\n// Why.\nfn one() {}\nfn two() {}\n  #[test]\n  #[ignore = \"slow\"]\n  fn three() {}";
     assert!(is_quick_test(text, "one"));
     for name in ["two", "three", "on", "four"] {
         assert!(!is_quick_test(text, name), "{name}");
