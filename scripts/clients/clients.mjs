@@ -3,12 +3,22 @@
 // scripts/serve-clients installs them as the lock file says. The clients check the form of answers
 // themselves; here their results are compared with each other.
 import assert from "node:assert/strict";
-import OpenAI from "openai";
+import Anthropic from "@anthropic-ai/sdk";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, streamText } from "ai";
+import { generateText, jsonSchema, Output, stepCountIs, streamText, tool } from "ai";
+import { Ollama } from "ollama";
+import OpenAI from "openai";
 
 const base = `${process.argv[2]}/v1`;
 const messages = [{ role: "user", content: "Tell me a story." }];
+// The demo model calls this tool for large sums, and says what came of it.
+const sum = [{ role: "user", content: "What is 123 plus 456?" }];
+const number = { type: "number" };
+const parameters = { type: "object", properties: { a: number, b: number }, required: ["a", "b"] };
+const add = { name: "add", description: "Adds two numbers." };
+const places = ["here", "there"];
+const where = { type: "string", enum: places };
+const schema = { type: "object", properties: { where }, required: ["where"], additionalProperties: false };
 
 const client = new OpenAI({ baseURL: base, apiKey: "none", maxRetries: 0 });
 const ask = { model: "any", messages, max_tokens: 8, temperature: 0 };
@@ -36,4 +46,37 @@ let pieces = "";
 for await (const piece of streamText(prompt).textStream) pieces += piece;
 assert.equal(pieces, text);
 
-console.log("openai and ai for Node agree with the server");
+// As the model has learned results.
+const execute = async ({ a, b }) => `{"sum": ${a + b}}`;
+const adder = tool({ description: add.description, inputSchema: jsonSchema(parameters), execute });
+const tooled = { messages: sum, maxOutputTokens: 80, tools: { add: adder }, stopWhen: stepCountIs(2) };
+const added = await generateText({ ...prompt, ...tooled });
+assert.equal(added.text, "123 plus 456 is 579.");
+const output = Output.object({ schema: jsonSchema(schema) });
+const structured = createOpenAICompatible({ name: "sterna", baseURL: base, supportsStructuredOutputs: true });
+const object = await generateText({ ...prompt, model: structured("any"), maxOutputTokens: 80, output });
+assert.ok(places.includes(object.output.where));
+
+const ollama = new Ollama({ host: process.argv[2] });
+const options = { temperature: 0, num_predict: 8 };
+assert.equal((await ollama.chat({ model: "any", messages, options })).message.content, text);
+let parts = "";
+for await (const part of await ollama.chat({ model: "any", messages, options, stream: true })) {
+  parts += part.message.content;
+}
+assert.equal(parts, text);
+const functions = [{ type: "function", function: { ...add, parameters } }];
+const greedy = { temperature: 0 };
+const called = await ollama.chat({ model: "any", messages: sum, options: greedy, tools: functions });
+assert.deepEqual(called.message.tool_calls.map((call) => call.function.arguments), [{ a: 123, b: 456 }]);
+const shaped = await ollama.chat({ model: "any", messages, format: schema });
+assert.ok(places.includes(JSON.parse(shaped.message.content).where));
+
+const anthropic = new Anthropic({ baseURL: process.argv[2], apiKey: "none", maxRetries: 0 });
+assert.equal((await anthropic.messages.create(ask)).content[0].text, text);
+assert.equal(await anthropic.messages.stream(ask).finalText(), text);
+const tools = [{ ...add, input_schema: parameters }];
+const uses = (await anthropic.messages.create({ ...ask, messages: sum, max_tokens: 80, tools })).content;
+assert.deepEqual(uses.map((use) => use.input), [{ a: 123, b: 456 }]);
+
+console.log("openai, ai, ollama and @anthropic-ai/sdk for Node agree with the server");

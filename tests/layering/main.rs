@@ -3,6 +3,7 @@
 
 mod crates;
 mod graph;
+mod trials;
 
 use std::collections::BTreeSet;
 use std::fs;

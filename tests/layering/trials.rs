@@ -1,0 +1,174 @@
+//! Kinds of input that public reports say other programs fail on, and the tests that hold what Sterna does
+//! with inputs of each kind. A kind that is tried for the first time gets its test, and its line here.
+
+use std::fs;
+use std::path::Path;
+
+const TRIALS: &[(&str, &[&str])] = &[
+    (
+        "a prompt too long for its context, for clients of Anthropic",
+        &["tests/cli/serve/hostile.rs::prompts_that_are_too_long"],
+    ),
+    (
+        "a body that is refused while it is sent, a client that closes its writing side",
+        &[
+            "tests/cli/serve/hostile.rs::a_client_that_is_refused_while_it_writes_reads_why",
+            "tests/cli/serve/hostile.rs::a_client_that_has_said_all_is_answered",
+        ],
+    ),
+    (
+        "checksums in the first line of a system prompt",
+        &[
+            "src/serve/api/anthropic/request.rs::the_line_of_billing_is_left_out",
+            "tests/cli/serve/families.rs::conversations_of_claude_code_share_their_beginning",
+        ],
+    ),
+    (
+        "headers that pages of other origins ask for",
+        &["tests/cli/serve/hostile.rs::pages_of_other_places_are_refused"],
+    ),
+    (
+        "the token that completes a grammar",
+        &[
+            "tests/cli/serve/structured.rs::every_token_of_the_text_is_listed",
+            "tests/engine/structured.rs::a_text_that_can_only_end_ends_without_a_token_for_it",
+        ],
+    ),
+    (
+        "numbers without an end",
+        &[
+            "src/grammar/tests.rs::numbers_come_to_an_end",
+            "src/grammar/numbers.rs::a_schema_that_names_longer_numbers_has_them",
+        ],
+    ),
+    (
+        "null in schemas of tools",
+        &[
+            "src/serve/fields.rs::null_is_absent_and_wrong_values_are_named",
+            "tests/cli/serve/structured.rs::schemas_that_cannot_be_enforced",
+        ],
+    ),
+    (
+        "keywords of schemas that exclude nothing, escapes in references",
+        &[
+            "src/grammar/tests.rs::keywords_that_exclude_nothing_are_no_fault",
+            "src/grammar/schema/tests.rs::references_lead_into_the_schema",
+            "src/grammar/schema/tests.rs::words_of_constants_and_what_asserts_nothing_are_no_keywords",
+        ],
+    ),
+    (
+        "a keyword of one tool that does not compile",
+        &[
+            "src/grammar/tests.rs::what_does_not_compile_is_left_out_and_named",
+            "src/grammar/tests.rs::schemas_in_lark_are_named_by_their_tools",
+            "tests/cli/serve/structured.rs::schemas_that_cannot_be_enforced",
+        ],
+    ),
+    (
+        "slashes too many",
+        &["src/serve/api/mod.rs::paths_have_no_empty_parts", "tests/cli/serve/hostile.rs::paths_and_methods"],
+    ),
+    ("a byte order mark before a request", &["tests/cli/serve/hostile.rs::bodies_that_are_no_request"]),
+    (
+        "what a server says of its model and of its chat template",
+        &[
+            "src/serve/details.rs::numbers_of_weights_have_letters",
+            "src/tokenizer/chat/abilities.rs::what_is_shown_is_found_out",
+            "tests/cli/serve/answers.rs::what_the_server_says_of_itself",
+        ],
+    ),
+    (
+        "documents, and images in what a tool said",
+        &[
+            "src/serve/api/anthropic/request.rs::documents_are_texts_and_images_of_tools_a_sentence",
+            "tests/cli/serve/dialects.rs::texts_of_documents_and_images_of_tools_are_read",
+        ],
+    ),
+    (
+        "a download that ended early",
+        &[
+            "tests/files/gguf_header.rs::a_cut_file_is_described_all_the_same",
+            "tests/cli/run.rs::files_that_cannot_be_run",
+        ],
+    ),
+    (
+        "flags and variables as llama.cpp spells them",
+        &[
+            "src/cli/llama_flags.rs::flags_of_llama_cpp_are_taken_or_refused_with_the_way_out",
+            "src/cli/llama_flags.rs::numbers_below_their_range_are_said_to_be_so",
+            "tests/cli/llama_flags.rs::a_file_to_inspect_may_be_named_as_everywhere",
+            "tests/cli/llama_flags.rs::a_prompt_of_llama_tokenize_has_special_tokens_and_escapes",
+            "tests/cli/llama_flags.rs::every_flag_works_or_is_refused_with_the_way_out",
+            "tests/cli/llama_flags.rs::the_environment_counts_or_is_said_not_to",
+        ],
+    ),
+    ("CRLF in a chat template", &["src/tokenizer/chat/tests.rs::ends_of_lines_as_jinja2_reads_them"]),
+    (
+        "text as Windows writes it",
+        &[
+            "src/cli/input.rs::a_mark_is_no_text_and_crlf_ends_a_line",
+            "tests/cli/run.rs::text_of_windows_is_the_same_text",
+            "tests/cli/text.rs::lines_of_windows_are_lines",
+        ],
+    ),
+    (
+        "filters and methods of chat templates",
+        &["src/tokenizer/chat/tests.rs::filters_and_methods_of_published_templates"],
+    ),
+    (
+        "metadata that is missing, no number, or changes nothing",
+        &[
+            "src/engine/recommended.rs::numbers_out_of_range_are_refused_by_key",
+            "src/model/hyper.rs::an_epsilon_that_is_missing_is_named_both_ways",
+            "tests/cli/split_edit.rs::keys_that_change_nothing_are_said_to",
+        ],
+    ),
+    (
+        "folders that are no model, names of parts, biases beyond the vocabulary, options without a backend",
+        &[
+            "tests/files/convert/hostile.rs::an_index_and_files_that_do_not_agree",
+            "tests/files/convert/hostile.rs::folders_without_a_model",
+            "tests/cli/split_edit.rs::a_model_in_parts_is_the_same_model_and_merges_again",
+            "tests/cli/run.rs::flags_that_make_no_sense",
+            "tests/cli/run.rs::slots_of_streams_need_no_backend",
+        ],
+    ),
+];
+
+#[test]
+fn every_kind_has_tests_and_all_of_them_exist() {
+    let mut lacking = Vec::new();
+    for (kind, tests) in TRIALS {
+        assert!(!tests.is_empty(), "{kind}");
+        for test in *tests {
+            let (file, name) = test.split_once("::").unwrap();
+            let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file));
+            if !text.is_ok_and(|text| is_quick_test(&text, name)) {
+                lacking.push(format!("{kind}: {test}"));
+            }
+        }
+    }
+    assert!(lacking.is_empty(), "no such tests of the quick tier:\n{}", lacking.join("\n"));
+}
+
+/// Whether a source has a test of this name that is not ignored.
+fn is_quick_test(text: &str, name: &str) -> bool {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let head = format!("fn {name}(");
+    lines.iter().position(|line| line.starts_with(&head)).is_some_and(|at| {
+        let above =
+            lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+        let attributes: Vec<_> = above.filter(|line| line.starts_with("#[")).collect();
+        attributes.contains(&&"#[test]") && !attributes.iter().any(|line| line.starts_with("#[ignore"))
+    })
+}
+
+#[test]
+fn a_test_is_found_by_its_name_and_its_attribute() {
+    let text =
+        "#[test]\n// Why.\nfn one() {}\nfn two() {}\n  #[test]\n  #[ignore = \"slow\"]\n  fn three() {}";
+    assert!(is_quick_test(text, "one"));
+    for name in ["two", "three", "on", "four"] {
+        assert!(!is_quick_test(text, name), "{name}");
+    }
+}
