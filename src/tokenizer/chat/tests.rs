@@ -219,6 +219,29 @@ fn tools_calls_and_answers() {
     assert!(template.render(&nested, true).is_err(), "nested too deep to be written");
 }
 
+/// Templates in DeepSeek's manner show calls where there is no content, others want a text.
+#[test]
+fn content_of_a_call_is_none_where_only_that_shows_the_call() {
+    let call = ToolCall { id: Some("c".into()), name: "f".into(), arguments: "{}".into() };
+    let messages = [
+        Message { tool_calls: vec![call.clone()], ..Message::new("assistant", "") },
+        Message { tool_calls: vec![call], ..Message::new("assistant", "said") },
+        Message::new("assistant", ""),
+    ];
+    let calls = "{% for call in m.tool_calls %}[{{ call.function.name }}]{% endfor %}";
+    for (turn, want) in [
+        (
+            format!("{{% if m.content is none %}}{calls}{{% else %}}({{{{ m.content }}}}){{% endif %}}"),
+            "[f](said)()",
+        ),
+        (format!("{{{{ m.content + '|' }}}}{calls}"), "|[f]said|[f]|"),
+    ] {
+        let source = format!("{{% for m in messages %}}{turn}{{% endfor %}}");
+        let template = ChatTemplate::with_tokens(&source, String::new(), String::new()).unwrap();
+        assert_eq!(template.render(&messages, false).unwrap(), want, "{source}");
+    }
+}
+
 #[test]
 fn long_conversations_fit() {
     let turn = "word ".repeat(2000);
