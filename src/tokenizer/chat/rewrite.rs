@@ -61,6 +61,7 @@ pub fn with_charges(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Err
     }
     refuse_blocks(&tokens)?;
     refuse_long_expressions(&tokens)?;
+    refuse_chained_defaults(&tokens)?;
     let mut marks = BTreeSet::new();
     for at in 0..tokens.len() {
         mark_at(&tokens, at, &mut marks);
@@ -286,6 +287,36 @@ fn refuse_blocks(tokens: &[At<'_>]) -> Result<(), Error> {
                 return Err(unbounded(&format!("`{word}`")));
             }
             _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Jinja2 lets an argument of a macro stand in the default of a later one; minijinja would find nothing there.
+fn refuse_chained_defaults(tokens: &[At<'_>]) -> Result<(), Error> {
+    for (start, pair) in tokens.windows(2).enumerate() {
+        if !matches!(pair, [At { token: Token::BlockStart, .. }, At { token: Token::Ident("macro"), .. }]) {
+            continue;
+        }
+        let (open, mut depth, mut names) = (start + 3, 0, BTreeSet::new());
+        for at in open..block_end(tokens, start) {
+            depth += step(&tokens[at].token);
+            let (before, behind) = (token(tokens, at - 1), token(tokens, at + 1));
+            match tokens[at].token {
+                Token::Ident(name)
+                    if depth == 1 && matches!(before, Some(Token::ParenOpen | Token::Comma)) =>
+                {
+                    names.insert(name);
+                }
+                Token::Ident(name)
+                    if names.contains(name)
+                        && !matches!(before, Some(Token::Dot))
+                        && !matches!(behind, Some(Token::Assign)) =>
+                {
+                    return Err(unbounded(&format!("the argument `{name}` in the default of another")));
+                }
+                _ => {}
+            }
         }
     }
     Ok(())

@@ -308,6 +308,7 @@ fn harm_is_an_error() {
             "{% if %}",
             "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = dict(a=ns.x) %}{% endfor \
              %}",
+            "{% macro f(a, b=a) %}{{ b }}{% endmacro %}{{ f(1) }}",
             "{{ '%1000000d' | format(1) }}",
             "{{ '%*d' | format(1000000, 1) }}",
             "{{ '{:{}}'.format('a', 1000000) }}",
