@@ -8,7 +8,7 @@ use minijinja::{Environment, Error, ErrorKind, State, filters};
 
 use super::budget::Budget;
 use super::methods::{self, bind};
-use super::rewrite::{CHARGE, FACTOR, ITERATED, ORDERED, PRINTED};
+use super::rewrite::{CHARGE, FACTOR, FILLED, ITERATED, ORDERED, PRINTED};
 use super::{json, python};
 
 /// Filters that want what can be iterated; none cannot.
@@ -219,6 +219,13 @@ fn add_of_texts(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         let (text, values) = args.split_first().ok_or_else(|| Error::from(ErrorKind::MissingArgument))?;
         let text = python::text(text);
         methods::fill_in(budget, FormatStyle::Printf, &text, values).map(Value::from)
+    });
+    add_one(env, budget, FILLED, |budget, _, args| {
+        let [text, values] = bind(args, ["text", "values"])?;
+        let values = values.unwrap_or_default();
+        let values = if values.is_tuple() { values.try_iter()?.collect() } else { vec![values] };
+        let text = python::text(&text.unwrap_or_default());
+        methods::fill_in(budget, FormatStyle::Printf, &text, &values).map(Value::from)
     });
     add_one(env, budget, "indent", |budget, _, args| {
         let [text, width, first, blank] = bind(args, ["value", "width", "first", "blank"])?;
