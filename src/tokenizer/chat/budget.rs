@@ -59,6 +59,42 @@ impl Budget {
         self.charge_at(value, 0)
     }
 
+    /// For what may make a list of a text: one value a character.
+    ///
+    /// # Errors
+    /// As [`charge`](Self::charge).
+    pub fn charge_many(&self, value: &Value) -> Result<(), Error> {
+        self.spend(value.as_str().map_or(0, |text| 32 * text.len() as u64))?;
+        self.charge(value)
+    }
+
+    /// For `text.replace(from, to)`.
+    ///
+    /// # Errors
+    /// As [`charge`](Self::charge).
+    pub fn charge_replace(&self, args: &[Value]) -> Result<(), Error> {
+        args.iter().try_for_each(|arg| self.charge(arg))?;
+        let [text, from, to, ..] = args else { return Ok(()) };
+        let len = |value: &Value| value.as_str().map_or(64, str::len) as u64;
+        let n_found = match (text.as_str(), from.as_str()) {
+            (Some(text), Some(from)) => text.matches(from).count() as u64,
+            _ => len(text) + 1,
+        };
+        self.spend(n_found.saturating_mul(len(to)))
+    }
+
+    /// For `separator.join(items)`.
+    ///
+    /// # Errors
+    /// As [`charge`](Self::charge).
+    pub fn charge_join(&self, items: Option<&Value>, separator: Option<&Value>) -> Result<(), Error> {
+        let Some(items) = items else { return Ok(()) };
+        self.charge(items)?;
+        let n_items = items.len().or_else(|| items.as_str().map(str::len)).unwrap_or(0) as u64;
+        let separator_bytes = separator.and_then(Value::as_str).map_or(0, str::len) as u64;
+        self.spend(n_items.saturating_mul(separator_bytes + 32))
+    }
+
     fn charge_at(&self, value: &Value, depth: usize) -> Result<(), Error> {
         self.spend(VALUE_BYTES + value.as_str().map_or(0, |text| text.len() as u64))?;
         if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {

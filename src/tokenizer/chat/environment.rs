@@ -8,7 +8,7 @@ use minijinja::{Environment, Error, ErrorKind, State, functions};
 
 use super::budget::Budget;
 use super::rewrite;
-use super::{Extras, Message, filters, message, methods, python, time};
+use super::{Extras, filters, message, methods, python, time};
 
 /// How deep blocks, loops and macros may be nested; minijinja counts a macro as several.
 const MAX_RECURSION: usize = 100;
@@ -45,12 +45,11 @@ pub fn with_template(name: &'static str, source: &str) -> Result<Environment<'st
 
 /// What a template sees.
 pub fn context(
-    messages: &[Message],
+    messages: Vec<Value>,
     extras: &Extras,
     [bos, eos]: [&str; 2],
     add_generation_prompt: bool,
 ) -> Value {
-    let messages: Vec<Value> = messages.iter().map(Message::value).collect();
     let tools: Vec<Value> = extras.tools.iter().map(message::value).collect();
     let variables = extras.variables.iter().map(|(key, json)| (key.clone(), message::value(json)));
     let given = [

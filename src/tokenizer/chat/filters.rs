@@ -8,7 +8,7 @@ use minijinja::{Environment, Error, ErrorKind, State, filters};
 
 use super::budget::Budget;
 use super::methods::{self, bind};
-use super::rewrite::{CHARGE, FACTOR, ITERATED, ORDERED, PRINTED};
+use super::rewrite::{CHARGE, FACTOR, FILLED, ITERATED, ORDERED, PRINTED};
 use super::{json, python};
 
 /// Filters that want what can be iterated; none cannot.
@@ -69,7 +69,7 @@ pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
                 return Ok(Value::UNDEFINED);
             }
             if name == "join" {
-                charge_join(budget, args.first(), args.get(1))?;
+                budget.charge_join(args.first(), args.get(1))?;
             }
             filter.call(state, args)
         });
@@ -117,7 +117,7 @@ where
     let budget = budget.clone();
     env.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
         let args = args.into_values();
-        args.iter().try_for_each(|arg| charge_many(&budget, arg))?;
+        args.iter().try_for_each(|arg| budget.charge_many(arg))?;
         filter(&budget, state, &args)
     });
 }
@@ -212,13 +212,20 @@ fn add_of_texts(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         let [text, from, to, count] = bind(args, ["value", "old", "new", "count"])?;
         let [text, from, to] =
             [text, from, to].map(|text| Value::from(python::text(&text.unwrap_or_default())));
-        charge_replace(budget, &[text.clone(), from.clone(), to.clone()])?;
-        replace(text.as_str().unwrap_or_default(), [&Some(from), &Some(to)], count.as_ref())
+        budget.charge_replace(&[text.clone(), from.clone(), to.clone()])?;
+        methods::replace(text.as_str().unwrap_or_default(), [&Some(from), &Some(to)], count.as_ref())
     });
     add_one(env, budget, "format", |budget, _, args| {
         let (text, values) = args.split_first().ok_or_else(|| Error::from(ErrorKind::MissingArgument))?;
         let text = python::text(text);
         methods::fill_in(budget, FormatStyle::Printf, &text, values).map(Value::from)
+    });
+    add_one(env, budget, FILLED, |budget, _, args| {
+        let [text, values] = bind(args, ["text", "values"])?;
+        let values = values.unwrap_or_default();
+        let values = if values.is_tuple() { values.try_iter()?.collect() } else { vec![values] };
+        let text = python::text(&text.unwrap_or_default());
+        methods::fill_in(budget, FormatStyle::Printf, &text, &values).map(Value::from)
     });
     add_one(env, budget, "indent", |budget, _, args| {
         let [text, width, first, blank] = bind(args, ["value", "width", "first", "blank"])?;
@@ -241,46 +248,4 @@ fn add_of_texts(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         // Python joins with the line end that it put behind the text.
         Ok(Value::from(if text.ends_with(['\n', '\r']) { indented + "\n" } else { indented }))
     });
-}
-
-/// Python's `text.replace(from, to, count)`.
-///
-/// # Errors
-/// Where what is replaced, or what by, is no text, or the count no number.
-pub fn replace(text: &str, pair: [&Option<Value>; 2], count: Option<&Value>) -> Result<Value, Error> {
-    let [Some(from), Some(to)] = pair.map(|value| value.as_ref().and_then(Value::as_str)) else {
-        return Err(wrong("replace: want two texts"));
-    };
-    let count = count.filter(|count| !count.is_none()).cloned().map_or(Ok(-1), i64::try_from)?;
-    Ok(Value::from(match usize::try_from(count) {
-        Ok(count) => text.replacen(from, to, count),
-        Err(_) => text.replace(from, to),
-    }))
-}
-
-/// For what may make a list of a text: one value a character.
-pub fn charge_many(budget: &Budget, value: &Value) -> Result<(), Error> {
-    budget.spend(value.as_str().map_or(0, |text| 32 * text.len() as u64))?;
-    budget.charge(value)
-}
-
-/// For `text.replace(from, to)`.
-pub fn charge_replace(budget: &Budget, args: &[Value]) -> Result<(), Error> {
-    args.iter().try_for_each(|arg| budget.charge(arg))?;
-    let [text, from, to, ..] = args else { return Ok(()) };
-    let len = |value: &Value| value.as_str().map_or(64, str::len) as u64;
-    let n_found = match (text.as_str(), from.as_str()) {
-        (Some(text), Some(from)) => text.matches(from).count() as u64,
-        _ => len(text) + 1,
-    };
-    budget.spend(n_found.saturating_mul(len(to)))
-}
-
-/// For `separator.join(items)`.
-pub fn charge_join(budget: &Budget, items: Option<&Value>, separator: Option<&Value>) -> Result<(), Error> {
-    let Some(items) = items else { return Ok(()) };
-    budget.charge(items)?;
-    let n_items = items.len().or_else(|| items.as_str().map(str::len)).unwrap_or(0) as u64;
-    let separator_bytes = separator.and_then(Value::as_str).map_or(0, str::len) as u64;
-    budget.spend(n_items.saturating_mul(separator_bytes + 32))
 }

@@ -38,15 +38,18 @@ impl Message {
         Self { role: role.into(), content: content.into(), ..Self::default() }
     }
 
-    /// The message as templates see it: keys that say nothing are not there.
-    pub(super) fn value(&self) -> Value {
+    /// The message as templates see it: keys that say nothing are not there. With `has_null_content` the
+    /// content of a message that only calls tools is none.
+    pub(super) fn value(&self, has_null_content: bool) -> Value {
         let text = |key: &str, text: &Option<String>| Some((key.to_owned(), Value::from(text.as_deref()?)));
         let calls = (!self.tool_calls.is_empty()).then(|| {
             let calls = self.tool_calls.iter().map(ToolCall::value).collect::<Vec<_>>();
             ("tool_calls".to_owned(), Value::from(calls))
         });
-        let said = [("role", &self.role), ("content", &self.content)];
-        let said = said.map(|(key, text)| (key.to_owned(), Value::from(text.as_str())));
+        let is_null = has_null_content && self.content.is_empty() && calls.is_some();
+        let content = if is_null { Value::from(()) } else { Value::from(self.content.as_str()) };
+        let said = [("role", Value::from(self.role.as_str())), ("content", content)];
+        let said = said.map(|(key, value)| (key.to_owned(), value));
         let more = [
             text("reasoning_content", &self.reasoning_content),
             calls,

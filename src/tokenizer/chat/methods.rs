@@ -6,7 +6,7 @@ use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::budget::Budget;
-use super::{filters, python};
+use super::python;
 
 /// Bytes that one place of a format may be wide.
 const MAX_WIDTH: u64 = 1000;
@@ -22,7 +22,7 @@ pub fn call(
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
-    filters::charge_many(budget, value)?;
+    budget.charge_many(value)?;
     args.iter().try_for_each(|arg| budget.charge(arg))?;
     match value.as_str() {
         Some(text) => of_text(budget, state, text, value, method, args),
@@ -80,13 +80,13 @@ fn of_text(
             Value::from(text.chars().map(swap).collect::<String>())
         }
         "replace" => {
-            filters::charge_replace(budget, &[std::slice::from_ref(value), args].concat())?;
+            budget.charge_replace(&[std::slice::from_ref(value), args].concat())?;
             let [from, to, count] = bind(args, ["old", "new", "count"])?;
-            filters::replace(text, [&from, &to], count.as_ref())?
+            replace(text, [&from, &to], count.as_ref())?
         }
         "join" => {
             let (items,): (&Value,) = from_args(args)?;
-            filters::charge_join(budget, Some(items), Some(value))?;
+            budget.charge_join(Some(items), Some(value))?;
             let items: Vec<Value> = items.try_iter()?.collect();
             let texts: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
             Value::from(texts.ok_or_else(|| wrong("join: want texts"))?.join(text))
@@ -243,6 +243,21 @@ fn has_end(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
         }
     }
     Ok(Value::from(false))
+}
+
+/// Python's `text.replace(from, to, count)`.
+///
+/// # Errors
+/// Where what is replaced, or what by, is no text, or the count no number.
+pub fn replace(text: &str, pair: [&Option<Value>; 2], count: Option<&Value>) -> Result<Value, Error> {
+    let [Some(from), Some(to)] = pair.map(|value| value.as_ref().and_then(Value::as_str)) else {
+        return Err(wrong("replace: want two texts"));
+    };
+    let count = count.filter(|count| !count.is_none()).cloned().map_or(Ok(-1), i64::try_from)?;
+    Ok(Value::from(match usize::try_from(count) {
+        Ok(count) => text.replacen(from, to, count),
+        Err(_) => text.replace(from, to),
+    }))
 }
 
 /// Each letter behind none is a capital.

@@ -114,6 +114,8 @@ pub struct ChatTemplate {
     source: String,
     bos: String,
     eos: String,
+    /// A message that only calls tools has no text: none, not an empty one.
+    has_null_content: bool,
     notices: Vec<String>,
 }
 
@@ -171,7 +173,13 @@ impl ChatTemplate {
     pub fn with_tokens(source: &str, bos: String, eos: String) -> Result<Self, ChatError> {
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         environment::with_template(NAME, &source).map_err(|err| template_error(&err))?;
-        Ok(Self { source, bos, eos, notices: Vec::new() })
+        let mut template = Self { source, bos, eos, has_null_content: false, notices: Vec::new() };
+        // Some show calls only where `content is none`, others fail on none.
+        if template.source.contains("tool_calls") && !abilities::shows_call(&template) {
+            template.has_null_content = true;
+            template.has_null_content = abilities::shows_call(&template);
+        }
+        Ok(template)
     }
 
     /// The conversation as text, special tokens spelled out (encode with [`super::Special::Parse`]); where
@@ -194,6 +202,7 @@ impl ChatTemplate {
         extras: &Extras,
         add_generation_prompt: bool,
     ) -> Result<String, ChatError> {
+        let messages = messages.iter().map(|message| message.value(self.has_null_content)).collect();
         let context = environment::context(messages, extras, [&self.bos, &self.eos], add_generation_prompt);
         // A new environment has a new budget.
         let rendered = environment::with_template(NAME, &self.source)

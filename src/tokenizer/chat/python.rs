@@ -47,7 +47,7 @@ pub fn float(number: f64) -> String {
     let scientific = format!("{number:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
     match exponent.parse::<i32>() {
-        Ok(exponent) if exponent < -4 || exponent >= 16 => {
+        Ok(exponent) if !(-4..16).contains(&exponent) => {
             let sign = if exponent < 0 { '-' } else { '+' };
             format!("{digits}e{sign}{:02}", exponent.abs())
         }

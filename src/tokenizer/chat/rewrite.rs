@@ -22,6 +22,9 @@ pub const ORDERED: &str = "ordered__";
 /// Name of the filter for what a loop goes over.
 pub const ITERATED: &str = "iterated__";
 
+/// Name of the filter for `'text' % values`.
+pub const FILLED: &str = "filled__";
+
 /// A template with its charges.
 pub struct Rewritten {
     /// Jinja.
@@ -61,6 +64,7 @@ pub fn with_charges(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Err
     }
     refuse_blocks(&tokens)?;
     refuse_long_expressions(&tokens)?;
+    refuse_chained_defaults(&tokens)?;
     let mut marks = BTreeSet::new();
     for at in 0..tokens.len() {
         mark_at(&tokens, at, &mut marks);
@@ -77,9 +81,11 @@ pub fn with_charges(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Err
             Mark::Ordered => out.extend(["|", ORDERED]),
             Mark::CloseIterated => out.extend([")|", ITERATED]),
             Mark::Close => out.extend([")|", CHARGE]),
+            Mark::Filled => out.extend(["|", FILLED, "("]),
+            Mark::CloseFilled => out.push(')'),
             Mark::Open => out.push('('),
         }
-        done = offset;
+        done = if mark == Mark::Filled { offset + 1 } else { offset };
     }
     out.push_str(&source[done..]);
     Ok(Rewritten { source: out, longest_text })
@@ -89,11 +95,14 @@ pub fn with_charges(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Err
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Mark {
     Charge,
+    CloseFilled,
     Factor,
     Printed,
     Ordered,
     CloseIterated,
     Close,
+    /// In place of `%`.
+    Filled,
     Open,
 }
 
@@ -108,6 +117,10 @@ fn mark_at(tokens: &[At<'_>], at: usize, marks: &mut BTreeSet<(usize, Mark)>) {
             mark_operands(tokens, at, Mark::Ordered, marks);
         }
         Token::Mul if after_operand => mark_operands(tokens, at, Mark::Factor, marks),
+        Token::Mod if is_lone_text(tokens, at) => {
+            marks.insert((tokens[at].start, Mark::Filled));
+            mark_operand(tokens, at + 1, Mark::CloseFilled, marks);
+        }
         Token::Ident("in") if is_loop(tokens, at) => {
             let end = loop_end(tokens, at);
             if end > at + 1 {
@@ -149,6 +162,27 @@ fn mark_at(tokens: &[At<'_>], at: usize, marks: &mut BTreeSet<(usize, Mark)>) {
         }
         _ => {}
     }
+}
+
+/// Whether what stands before the `%` at `at` is a text, and no operand of what binds as `%` does.
+fn is_lone_text(tokens: &[At<'_>], at: usize) -> bool {
+    let before = at.checked_sub(2).and_then(|before| token(tokens, before));
+    let begins = matches!(
+        before,
+        Some(
+            Token::VariableStart
+                | Token::ParenOpen
+                | Token::BracketOpen
+                | Token::BraceOpen
+                | Token::Comma
+                | Token::Colon
+                | Token::Assign
+                | Token::Plus
+                | Token::Tilde
+                | Token::Ident("if" | "elif" | "else" | "and" | "or" | "not" | "in")
+        )
+    );
+    begins && matches!(tokens[at - 1].token, Token::Str(_) | Token::String(_))
 }
 
 /// Marks the ends of both operands of the operator at `at`.
@@ -286,6 +320,36 @@ fn refuse_blocks(tokens: &[At<'_>]) -> Result<(), Error> {
                 return Err(unbounded(&format!("`{word}`")));
             }
             _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Jinja2 lets an argument of a macro stand in the default of a later one; minijinja would find nothing there.
+fn refuse_chained_defaults(tokens: &[At<'_>]) -> Result<(), Error> {
+    for (start, pair) in tokens.windows(2).enumerate() {
+        if !matches!(pair, [At { token: Token::BlockStart, .. }, At { token: Token::Ident("macro"), .. }]) {
+            continue;
+        }
+        let (open, mut depth, mut names) = (start + 3, 0, BTreeSet::new());
+        for at in open..block_end(tokens, start) {
+            depth += step(&tokens[at].token);
+            let (before, behind) = (token(tokens, at - 1), token(tokens, at + 1));
+            match tokens[at].token {
+                Token::Ident(name)
+                    if depth == 1 && matches!(before, Some(Token::ParenOpen | Token::Comma)) =>
+                {
+                    names.insert(name);
+                }
+                Token::Ident(name)
+                    if names.contains(name)
+                        && !matches!(before, Some(Token::Dot))
+                        && !matches!(behind, Some(Token::Assign)) =>
+                {
+                    return Err(unbounded(&format!("the argument `{name}` in the default of another")));
+                }
+                _ => {}
+            }
         }
     }
     Ok(())

@@ -219,6 +219,29 @@ fn tools_calls_and_answers() {
     assert!(template.render(&nested, true).is_err(), "nested too deep to be written");
 }
 
+/// Templates in DeepSeek's manner show calls where there is no content, others want a text.
+#[test]
+fn content_of_a_call_is_none_where_only_that_shows_the_call() {
+    let call = ToolCall { id: Some("c".into()), name: "f".into(), arguments: "{}".into() };
+    let messages = [
+        Message { tool_calls: vec![call.clone()], ..Message::new("assistant", "") },
+        Message { tool_calls: vec![call], ..Message::new("assistant", "said") },
+        Message::new("assistant", ""),
+    ];
+    let calls = "{% for call in m.tool_calls %}[{{ call.function.name }}]{% endfor %}";
+    for (turn, want) in [
+        (
+            format!("{{% if m.content is none %}}{calls}{{% else %}}({{{{ m.content }}}}){{% endif %}}"),
+            "[f](said)()",
+        ),
+        (format!("{{{{ m.content + '|' }}}}{calls}"), "|[f]said|[f]|"),
+    ] {
+        let source = format!("{{% for m in messages %}}{turn}{{% endfor %}}");
+        let template = ChatTemplate::with_tokens(&source, String::new(), String::new()).unwrap();
+        assert_eq!(template.render(&messages, false).unwrap(), want, "{source}");
+    }
+}
+
 #[test]
 fn long_conversations_fit() {
     let turn = "word ".repeat(2000);
@@ -253,6 +276,7 @@ fn harm_is_an_error() {
         "ns.s | upper ~ ns.s",
         "(ns.s ~ '') ~ (ns.s ~ '')",
         "'x' ~ ns.s ~ ns.s[0:]",
+        "'%s%s' % (ns.s, ns.s)",
         "'{:>100000000}'.format('a')",
         "'{}{}'.format(ns.s, ns.s)",
         "'{0}{0}'.format(ns.s)",
@@ -285,7 +309,10 @@ fn harm_is_an_error() {
             "{% if %}",
             "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = dict(a=ns.x) %}{% endfor \
              %}",
+            "{% macro f(a, b=a) %}{{ b }}{% endmacro %}{{ f(1) }}",
             "{{ '%1000000d' | format(1) }}",
+            "{{ '%1000000d' % 1 }}",
+            "{{ '%s' * 2 % 1 }}",
             "{{ '%*d' | format(1000000, 1) }}",
             "{{ '{:{}}'.format('a', 1000000) }}",
             "{{ [1] | batch(1000000000, 'x') }}",
