@@ -10,6 +10,7 @@ mod card;
 mod checkpoint;
 mod config;
 mod metadata;
+mod metaspace;
 mod names;
 mod pre;
 mod sentencepiece;

@@ -72,7 +72,6 @@ fn steps(json: &Json) -> Result<Vec<String>, String> {
                 (None, None) => Err("its Split has no pattern".to_owned()),
             }
         }
-        Some("Metaspace") => Err("it is of SentencePiece's kind, whose scores are in tokenizer.model".into()),
         Some(other) => Err(format!("its pre-tokenizer has a step {other}, which is not known here")),
         None => Err("it has no pre-tokenizer; one of SentencePiece's kind wants tokenizer.model".to_owned()),
     }

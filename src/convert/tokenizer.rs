@@ -1,20 +1,23 @@
 //! The vocabulary: from `tokenizer.model` or `tokenizer.json` to `tokenizer.ggml.*`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use serde_json::Value as Json;
 
 use super::config::Config;
 use super::sentencepiece::Model;
-use super::{ConvertError, pre, read_json, two_files};
+use super::{ConvertError, metaspace, pre, read_json, two_files};
 use crate::gguf::{Array, Metadata};
+use crate::tokenizer;
 
 /// Token types of the file format.
 const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
+const BYTE: i32 = 6;
 
 /// Spellings that end a turn of a chat, for lists of end tokens.
 const TURN_ENDS: [&str; 6] =
@@ -91,8 +94,19 @@ pub fn write(
         }
         false => optional(&json)?,
     };
+    let of_sentencepiece = model.is_file() || metaspace::is_it(&tokenizer);
+    if let Some(name) = request.pre.filter(|_| of_sentencepiece) {
+        let path = if model.is_file() { &model } else { &json };
+        let detail = format!(
+            "is a vocabulary of SentencePiece's kind, which `{name}` does not split: leave \
+             ConvertOptions::tokenizer_pre out"
+        );
+        return Err(ConvertError::file(path, detail));
+    }
     let vocabulary = if model.is_file() {
         scored(request, &model, &settings, metadata)?
+    } else if of_sentencepiece {
+        ranked(request, &json, &tokenizer, metadata, notes)?
     } else if json.is_file() {
         byte_level(request, &json, &tokenizer, metadata, notes)?
     } else if vocab.is_file() {
@@ -171,19 +185,124 @@ fn byte_level(
     notes: &mut Vec<String>,
 ) -> Result<Vocabulary, ConvertError> {
     let wrong = |detail: String| ConvertError::file(path, detail);
-    let model = tokenizer.get("model").unwrap_or(&Json::Null);
-    let kind = model.get("type").and_then(Json::as_str).unwrap_or("BPE");
-    if kind != "BPE" {
-        return Err(wrong(format!("model {kind}: want BPE")));
-    }
     let name = match request.pre {
-        Some(name) => name.to_owned(),
-        None => pre::name(tokenizer).map(str::to_owned).map_err(|detail| {
+        Some(name) => tokenizer::pre_tokenizer_name(name).map_err(|err| wrong(err.to_string()))?,
+        None => pre::name(tokenizer).map_err(|detail| {
             wrong(format!(
                 "{detail}; ConvertOptions::tokenizer_pre names one that is to be used all the same"
             ))
         })?,
     };
+    let mut out = listed(request, path, tokenizer)?;
+    for (id, text, special) in added_tokens(&Json::Null, tokenizer) {
+        let kind = if special || looks_special(&text) { CONTROL } else { USER_DEFINED };
+        out.set(id, text, kind, 0.0);
+    }
+    if !request.cut {
+        out.pad(request.rows);
+    }
+    let merges: Option<Vec<String>> = merges(path, tokenizer)?.iter().map(merge).collect();
+    let merges = merges.ok_or_else(|| wrong("want merges of two texts each".to_owned()))?;
+    let normalizer = tokenizer.get("normalizer").and_then(|json| json.get("type")).and_then(Json::as_str);
+    notes.extend(normalizer.map(lost_normalizer));
+    metadata.set("tokenizer.ggml.model", "gpt2");
+    metadata.set("tokenizer.ggml.pre", name);
+    metadata.set("tokenizer.ggml.tokens", Array::from_strs(out.tokens.iter().map(String::as_str)));
+    metadata.set("tokenizer.ggml.token_type", Array::from_i32s(out.kinds.iter().copied()));
+    metadata.set("tokenizer.ggml.merges", Array::from_strs(merges.iter().map(String::as_str)));
+    Ok(out)
+}
+
+/// A vocabulary of SentencePiece's kind whose merges have ranks: scores that join the same pairs.
+fn ranked(
+    request: &Request<'_>,
+    path: &Path,
+    tokenizer: &Json,
+    metadata: &mut Metadata,
+    notes: &mut Vec<String>,
+) -> Result<Vocabulary, ConvertError> {
+    let wrong = |detail: String| ConvertError::file(path, detail);
+    let spaces = metaspace::Spaces::of(tokenizer)
+        .map_err(|detail| wrong(format!("{detail}; tokenizer.model beside it would be read instead")))?;
+    let mut out = listed(request, path, tokenizer)?;
+    let model = &tokenizer["model"];
+    if model["byte_fallback"] != true {
+        let detail = "its characters that are no token are not bytes (model.byte_fallback), as GGUF's \
+                      vocabularies of SentencePiece's kind have them";
+        return Err(wrong(detail.to_owned()));
+    }
+    for key in ["continuing_subword_prefix", "end_of_word_suffix"] {
+        if model[key].as_str().is_some_and(|text| !text.is_empty()) {
+            return Err(wrong(format!("model.{key} is {}: want none", model[key])));
+        }
+    }
+    let pairs: Option<Vec<_>> = merges(path, tokenizer)?.iter().map(metaspace::pair).collect();
+    let pairs = pairs.ok_or_else(|| wrong("want merges of two texts each".to_owned()))?;
+    let merges = metaspace::Merges::new(&pairs);
+    let texts: HashSet<&str> = out.tokens.iter().map(String::as_str).collect();
+    let is_listed = |id: &usize| out.kinds[*id] == NORMAL;
+    let n_doubtful = (0..out.tokens.len())
+        .filter(is_listed)
+        .filter(|id| merges.is_doubtful(&out.tokens[*id], &texts))
+        .count();
+    if n_doubtful > 0 {
+        notes.push(format!(
+            "{n_doubtful} tokens are made by none of the tokenizer's merges, but are by their scores in \
+             GGUF: texts that spell one may get other ids"
+        ));
+    }
+    let n_across = out.tokens.iter().filter(|text| text.chars().skip(1).any(|char| char == metaspace::SPACE));
+    let n_across = n_across.filter(|text| merges.is_made(text)).count();
+    if spaces.splits && n_across > 0 {
+        notes.push(format!(
+            "the tokenizer splits texts before each space, which has no key in GGUF: {n_across} tokens that \
+             reach over one are used there"
+        ));
+    }
+    notes.extend(spaces.notes);
+    for id in 0..out.tokens.len() {
+        out.scores[id] = merges.score(&out.tokens[id]);
+        if is_byte(&out.tokens[id]) {
+            out.kinds[id] = BYTE;
+        }
+    }
+    for (id, text, special) in added_tokens(&Json::Null, tokenizer) {
+        let score = merges.score(&text);
+        if special || looks_special(&text) {
+            out.set(id, text, CONTROL, score);
+        } else if !merges.is_made(&text) || !text.contains(metaspace::SPACE) {
+            out.set(id, text.replace(metaspace::SPACE, " "), USER_DEFINED, score);
+        }
+    }
+    if let Some(unknown) = model["unk_token"].as_str()
+        && let Some(id) = out.tokens.iter().position(|text| text == unknown)
+    {
+        out.kinds[id] = UNKNOWN;
+        metadata.set("tokenizer.ggml.unknown_token_id", id as u32);
+    }
+    if !request.cut {
+        out.pad(request.rows);
+    }
+    metadata.set("tokenizer.ggml.model", "llama");
+    metadata.set("tokenizer.ggml.pre", "default");
+    metadata.set("tokenizer.ggml.tokens", Array::from_strs(out.tokens.iter().map(String::as_str)));
+    metadata.set("tokenizer.ggml.scores", Array::from_f32s(out.scores.iter().copied()));
+    metadata.set("tokenizer.ggml.token_type", Array::from_i32s(out.kinds.iter().copied()));
+    metadata.set("tokenizer.ggml.add_space_prefix", spaces.prefix);
+    // Without a template or a word in tokenizer_config.json nothing is added, where readers add BOS.
+    metadata.set("tokenizer.ggml.add_bos_token", false);
+    metadata.set("tokenizer.ggml.add_eos_token", false);
+    Ok(out)
+}
+
+/// The tokens of `model.vocab`; those of `added_tokens` are within the embedding as well.
+fn listed(request: &Request<'_>, path: &Path, tokenizer: &Json) -> Result<Vocabulary, ConvertError> {
+    let wrong = |detail: String| ConvertError::file(path, detail);
+    let model = tokenizer.get("model").unwrap_or(&Json::Null);
+    let kind = model.get("type").and_then(Json::as_str).unwrap_or("BPE");
+    if kind != "BPE" {
+        return Err(wrong(format!("model {kind}: want BPE")));
+    }
     let vocab = model.get("vocab").and_then(Json::as_object);
     let vocab = vocab.ok_or_else(|| wrong("want model.vocab, an object of ids".to_owned()))?;
     let mut by_id = BTreeMap::new();
@@ -191,37 +310,34 @@ fn byte_level(
         let id = id.as_u64().ok_or_else(|| wrong(format!("token {}: want an id", text.escape_debug())))?;
         by_id.insert(id as usize, text.clone());
     }
+    let added = added_tokens(&Json::Null, tokenizer);
+    let last = by_id.keys().copied().chain(added.iter().map(|added| added.0)).max();
+    if let Some(id) = last.filter(|id| *id >= request.rows) {
+        return Err(wrong(beyond(id, request.rows)));
+    }
     let mut out = Vocabulary::default();
-    for (&id, text) in &by_id {
-        if id >= request.rows {
-            return Err(wrong(beyond(id, request.rows)));
-        }
-        out.set(id, text.clone(), NORMAL, 0.0);
+    for (id, text) in by_id {
+        out.set(id, text, NORMAL, 0.0);
     }
-    for (id, text, special) in added_tokens(&Json::Null, tokenizer) {
-        if id >= request.rows {
-            return Err(wrong(beyond(id, request.rows)));
-        }
-        let kind = if special || looks_special(&text) { CONTROL } else { USER_DEFINED };
-        out.set(id, text, kind, 0.0);
-    }
-    if !request.cut {
-        out.pad(request.rows);
-    }
-    let merges = model.get("merges").and_then(Json::as_array);
-    let merges = merges.ok_or_else(|| wrong("want model.merges, a list".to_owned()))?;
-    let merges: Option<Vec<String>> = merges.iter().map(merge).collect();
-    let merges = merges.ok_or_else(|| wrong("want merges of two texts each".to_owned()))?;
-    let normalizer = tokenizer.get("normalizer").and_then(|json| json.get("type")).and_then(Json::as_str);
-    if let Some(kind) = normalizer {
-        notes.push(format!("the tokenizer's {kind} normaliser has no key in GGUF: some texts get other ids"));
-    }
-    metadata.set("tokenizer.ggml.model", "gpt2");
-    metadata.set("tokenizer.ggml.pre", name);
-    metadata.set("tokenizer.ggml.tokens", Array::from_strs(out.tokens.iter().map(String::as_str)));
-    metadata.set("tokenizer.ggml.token_type", Array::from_i32s(out.kinds.iter().copied()));
-    metadata.set("tokenizer.ggml.merges", Array::from_strs(merges.iter().map(String::as_str)));
     Ok(out)
+}
+
+fn merges<'j>(path: &Path, tokenizer: &'j Json) -> Result<&'j [Json], ConvertError> {
+    let merges = tokenizer["model"]["merges"].as_array();
+    Ok(merges.ok_or_else(|| ConvertError::file(path, "want model.merges, a list"))?)
+}
+
+/// Says that a normaliser is left out.
+pub fn lost_normalizer(kind: &str) -> String {
+    format!("the tokenizer's {kind} normaliser has no key in GGUF: some texts get other ids")
+}
+
+/// `<0x41>`, in upper case as SentencePiece writes it.
+fn is_byte(text: &str) -> bool {
+    let digits = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+    digits.is_some_and(|digits| {
+        digits.len() == 2 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'A'..=b'F'))
+    })
 }
 
 fn beyond(id: usize, rows: usize) -> String {

@@ -25,7 +25,7 @@ use crate::gguf::{Gguf, Metadata};
 
 pub use error::TokenizerError;
 pub use export::tokenizer_json;
-pub use pre::pre_tokenizers;
+pub use pre::{pre_tokenizer_name, pre_tokenizers};
 pub use stream::{StreamDecoder, Utf8Stream};
 
 use bpe::ByteLevelBpe;

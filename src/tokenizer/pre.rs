@@ -192,6 +192,14 @@ pub fn by_name(name: &str) -> Result<&'static Kind, TokenizerError> {
         .ok_or_else(|| TokenizerError::UnknownPre { found: name.to_owned(), known: names() })
 }
 
+/// A name of a pre-tokenizer as it is spelled here; an alias stays what it is.
+///
+/// # Errors
+/// As [`by_name`].
+pub fn pre_tokenizer_name(name: &str) -> Result<&str, TokenizerError> {
+    by_name(name).map(|_| name)
+}
+
 /// A pre-tokenizer ready to split text.
 pub struct PreTokenizer {
     rules: Vec<(Pattern, GiveBack)>,

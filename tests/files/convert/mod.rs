@@ -4,6 +4,7 @@
 mod folder;
 mod golden;
 mod hostile;
+mod metaspace;
 mod packed;
 mod round_trip;
 

@@ -1,0 +1,164 @@
+//! Vocabularies of SentencePiece's kind that are in `tokenizer.json` alone, in the three layouts that such
+//! files have. Ids are those of Hugging Face's `tokenizers`.
+
+use std::fs;
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use serde_json::{Value as Json, json};
+use sterna::convert::ConvertOptions;
+use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions};
+use support::golden;
+
+use super::folder::{Folder, Raw, llama, numbers};
+use super::{convert, to};
+
+const LAYOUTS: [&str; 3] = ["llama2", "gemma", "metaspace"];
+
+/// The small vocabulary with the steps of a layout.
+fn tokenizer(layout: &str) -> Json {
+    let path = golden("tokenizer/metaspace.json").unwrap();
+    let mut json: Json = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+    let prepend = json!({"type": "Prepend", "prepend": "▁"});
+    let none = Json::Null;
+    let (normalizer, steps) = match layout {
+        "llama2" => (json!({"type": "Sequence", "normalizers": [prepend, replace]}), none),
+        "gemma" => {
+            let at_spaces = json!({"String": " "});
+            let behavior = "MergedWithPrevious";
+            let split = json!({"type": "Split", "pattern": at_spaces, "behavior": behavior, "invert": false});
+            (replace, split)
+        }
+        _ => (
+            none,
+            json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": false}),
+        ),
+    };
+    (json["normalizer"], json["pre_tokenizer"]) = (normalizer, steps);
+    json
+}
+
+fn folder(tokenizer: Json) -> Folder {
+    let mut folder = llama();
+    let n_vocab = tokenizer["model"]["vocab"].as_object().unwrap().len();
+    let embedding = Raw::f32s(&[n_vocab, 8], &numbers(n_vocab * 8, 1));
+    folder.tensors.insert("model.embed_tokens.weight".to_owned(), embedding);
+    folder.config["vocab_size"] = json!(n_vocab);
+    folder.tokenizer = tokenizer;
+    folder
+}
+
+fn converted(tokenizer: Json) -> (Tokenizer, Vec<String>) {
+    let (gguf, _, notes) = convert(folder(tokenizer).write().path(), &to("f16")).unwrap();
+    (Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).unwrap(), notes)
+}
+
+#[test]
+fn ids_are_those_of_the_merges() {
+    #[derive(serde::Deserialize)]
+    struct Case {
+        layout: String,
+        text: String,
+        ids: Vec<u32>,
+    }
+    let ours = LAYOUTS.map(|layout| (layout, converted(tokenizer(layout)).0));
+    let lines = fs::read_to_string(golden("tokenizer/metaspace.jsonl").unwrap()).unwrap();
+    let mut n_cases = 0;
+    for line in lines.lines() {
+        let Case { layout, text, ids } = serde_json::from_str(line).unwrap();
+        let (_, tokenizer) = ours.iter().find(|(name, _)| *name == layout).unwrap();
+        assert_eq!(tokenizer.encode(&text, Special::Parse, true), ids, "{layout} of {text:?}");
+        n_cases += 1;
+    }
+    assert!(n_cases >= 45, "only {n_cases}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+    #[test]
+    fn ids_of_any_text_are_those_of_hugging_faces_library(
+        text in "([a-z]{1,6}|the|lic|ense| a| in|er|on|[ \\n]{1,9}|[0-9]{1,5}|é|漢|🦜|\\PC){0,30}"
+    ) {
+        static BOTH: LazyLock<Vec<(tokenizers::Tokenizer, Tokenizer)>> = LazyLock::new(|| {
+            let both = |layout: &&str| {
+                let json = tokenizer(layout);
+                (json.to_string().parse().unwrap(), converted(json).0)
+            };
+            LAYOUTS[..2].iter().map(both).collect()
+        });
+        for (theirs, ours) in BOTH.iter() {
+            let want = theirs.encode(text.as_str(), false).unwrap().get_ids().to_vec();
+            prop_assert_eq!(ours.encode(&text, Special::Parse, false), want);
+        }
+    }
+}
+
+#[test]
+fn what_is_written_beside_the_tokens() {
+    for (layout, prefix) in LAYOUTS.into_iter().zip([true, false, true]) {
+        let (gguf, _, notes) = convert(folder(tokenizer(layout)).write().path(), &to("f16")).unwrap();
+        let metadata = gguf.metadata();
+        let str_of = |key: &str| metadata.str(key).unwrap().map(str::to_owned);
+        assert_eq!(str_of("tokenizer.ggml.model").as_deref(), Some("llama"));
+        assert_eq!(str_of("tokenizer.ggml.pre").as_deref(), Some("default"));
+        assert_eq!(metadata.bool("tokenizer.ggml.add_space_prefix").unwrap(), Some(prefix), "{layout}");
+        assert_eq!(metadata.bool("tokenizer.ggml.add_bos_token").unwrap(), Some(true));
+        assert_eq!(metadata.bool("tokenizer.ggml.add_eos_token").unwrap(), Some(false));
+        assert_eq!(metadata.u32("tokenizer.ggml.unknown_token_id").unwrap(), Some(0));
+        let kinds: Vec<i32> = metadata.i32s("tokenizer.ggml.token_type").unwrap().unwrap().collect();
+        // Unknown, two control tokens, 256 bytes, and text.
+        assert_eq!(kinds[..4], [2, 3, 3, 6]);
+        assert_eq!(kinds.iter().filter(|kind| **kind == 6).count(), 256);
+        assert_eq!(kinds[259..].iter().filter(|kind| **kind != 1).count(), 0);
+        let says_spaces =
+            notes.iter().any(|note| note.contains("no space before a text that begins with one"));
+        assert_eq!(says_spaces, layout == "metaspace", "{notes:?}");
+    }
+    let mut plain = tokenizer("gemma");
+    plain["post_processor"] = Json::Null;
+    assert!(!converted(plain).0.add_bos());
+}
+
+/// Tokens that merges never make, though two others spell them.
+#[test]
+fn what_scores_cannot_say_is_noted() {
+    assert!(converted(tokenizer("gemma")).1.is_empty());
+    let mut changed = tokenizer("gemma");
+    let merges = changed["model"]["merges"].as_array_mut().unwrap();
+    let last = merges.pop().unwrap();
+    let (_, notes) = converted(changed);
+    assert!(notes.len() == 1 && notes[0].contains("1 tokens are made by none"), "{last}: {notes:?}");
+    let mut splits = tokenizer("metaspace");
+    splits["pre_tokenizer"]["split"] = json!(true);
+    let (_, notes) = converted(splits);
+    assert!(notes.iter().any(|note| note.contains("splits texts before each space")), "{notes:?}");
+}
+
+#[test]
+fn a_vocabulary_is_never_one_of_another_kind() {
+    let refused = |tokenizer: Json, options: &ConvertOptions, words: &[&str]| {
+        let said = convert(folder(tokenizer).write().path(), options).err().unwrap().to_string();
+        for word in words {
+            assert!(said.contains(word), "{said}: want {word}");
+        }
+    };
+    let with = |pre: &str| ConvertOptions { tokenizer_pre: Some(pre.to_owned()), ..to("f16") };
+    for layout in LAYOUTS {
+        for pre in ["default", "llama-bpe"] {
+            let words =
+                ["tokenizer.json", "SentencePiece's kind", pre, "leave ConvertOptions::tokenizer_pre out"];
+            refused(tokenizer(layout), &with(pre), &words);
+        }
+    }
+    refused(super::folder::tokenizer(10), &with("gemma4"), &["`gemma4` is not known", "llama-bpe"]);
+    let mut no_bytes = tokenizer("llama2");
+    no_bytes["model"]["byte_fallback"] = json!(false);
+    refused(no_bytes, &to("f16"), &["model.byte_fallback", "not bytes"]);
+    let mut digits = tokenizer("gemma");
+    digits["pre_tokenizer"] = json!({"type": "Digits", "individual_digits": true});
+    refused(digits, &to("f16"), &["a step Digits", "tokenizer.model"]);
+    let mut suffix = tokenizer("gemma");
+    suffix["model"]["end_of_word_suffix"] = json!("</w>");
+    refused(suffix, &to("f16"), &["end_of_word_suffix", "want none"]);
+}
