@@ -16,17 +16,21 @@ const PUNCTUATION: &str = r"[\p{P}$+<=>^~|`]+";
 pub fn name(tokenizer: &Json) -> Result<&'static str, String> {
     let steps = steps(tokenizer.get("pre_tokenizer").unwrap_or(&Json::Null))?;
     let steps: Vec<String> = steps.iter().map(|step| canonical(step)).collect();
-    let is_it = |patterns: &[&str]| {
-        let same = |(pattern, step): (&&str, &String)| {
+    let is_it = |patterns: &[String]| {
+        let same = |(pattern, step): (&String, &String)| {
             let (pattern, one_by_one) = (canonical(pattern), r"\p{N}");
             // Falcon-E's digits are written either way.
             pattern == *step || (pattern == "[0-9]" && step == one_by_one)
         };
         patterns.len() == steps.len() && patterns.iter().zip(&steps).all(same)
     };
-    let found = pre_tokenizers().find(|(_, patterns)| is_it(patterns)).map(|(name, _)| name);
+    // Some differ in this alone, which older files do not say.
+    let ignores = tokenizer["model"]["ignore_merges"].as_bool();
+    let alike = || pre_tokenizers().filter(|(_, patterns, _)| is_it(patterns));
+    let found = alike().find(|(.., ignored)| ignores == Some(*ignored)).or(alike().next());
+    let found = found.map(|(name, ..)| name);
     found.ok_or_else(|| {
-        let known: Vec<_> = pre_tokenizers().map(|(name, _)| name).collect();
+        let known: Vec<_> = pre_tokenizers().map(|(name, ..)| name).collect();
         let known = known.join(", ");
         format!("its pre-tokenizer is none of {known}: it splits by {}", steps.join("  then by  "))
     })
@@ -85,6 +89,12 @@ fn canonical(pattern: &str) -> String {
     let pattern = pattern.replace(&format!("{ANY_CASE}?"), &format!("(?:{SPELLED})?"));
     // Possessive quantifiers, which change nothing where alternatives exclude each other.
     let pattern = pattern.replace("++", "+").replace("]?+", "]?").replace("}?+", "}?");
+    // Newlines as they are, one character where the number says so, and a set within a set.
+    let pattern = pattern.replace('\r', r"\r").replace('\n', r"\n").replace(r"\p{N}{1}", r"\p{N}");
+    let pattern = match pattern.strip_prefix(r" ?[^(\s|[").and_then(|rest| rest.strip_suffix("])]+")) {
+        Some(set) => format!(r" ?[^(\s|{set})]+"),
+        None => pattern,
+    };
     let pattern = pattern.replace(r"\s+(?!\S)|\s+", r"\s+").replace("[0-9][0-9][0-9]", "[0-9]{3}");
     pattern.replace(r"\s*[\r\n]|\s+", r"\s*[\r\n]+|\s+")
 }
@@ -138,6 +148,40 @@ mod tests {
         assert_eq!(of(&falcon), Ok("falcon"));
         let falcon_e = json!({"type": "Sequence", "pretokenizers": [punctuation, byte_level, digits]});
         assert_eq!(of(&falcon_e), Ok("falcon_e"));
+        // Llama 3's expression without its habit of leaving whole tokens alone.
+        let with =
+            |ignores: bool| json!({"pre_tokenizer": split(llama), "model": {"ignore_merges": ignores}});
+        assert_eq!([name(&with(true)), name(&with(false))], [Ok("llama-bpe"), Ok("smaug-bpe")]);
+    }
+
+    #[test]
+    fn published_sequences_have_names() {
+        let digits = json!({"type": "Digits", "individual_digits": true});
+        let sequence = |steps: &[Json]| json!({"type": "Sequence", "pretokenizers": steps});
+        let one = |regex: &str| split(regex)["pretokenizers"][0].clone();
+        let bytes = split("")["pretokenizers"][1].clone();
+        let east = "[一-龥ࠀ-一가-\u{d7ff}]+";
+        let letters =
+            [one("[\r\n]"), one(r"\s?\p{L}+"), one(r"\s?\p{P}+"), one(east), digits.clone(), bytes.clone()];
+        assert_eq!(of(&sequence(&letters)), Ok("deepseek-coder"));
+        let main = concat!(
+            "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|",
+            "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|",
+            " ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+        );
+        let kana = "[一-龥\u{3040}-ゟ゠-ヿ]+";
+        let v3 = [one(r"\p{N}{1,3}"), one(kana), one(main), bytes.clone()];
+        assert_eq!(of(&sequence(&v3)), Ok("deepseek-v3"));
+        let bloom = one(r" ?[^(\s|[.,!?…。，、।۔،])]+");
+        assert_eq!(of(&sequence(&[bloom.clone(), bytes.clone()])), Ok("poro-chat"));
+        assert_eq!(of(&sequence(&[bloom, digits, bytes])), Ok("viking"));
+        let seed = concat!(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|",
+            r"\s*[\r\n]+|\s+(?!\S)|\s+"
+        );
+        assert_eq!(of(&split(seed)), Ok("seed-coder"));
+        // An expression that ends a text is not one that is anywhere.
+        assert!(of(&split(r"\s+")).is_err());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The regular expressions of pre-tokenizers, in a few hundred lines: alternatives of runs of characters.
 //!
 //! They are read as Perl's are: the first alternative that matches, runs as long as they can be. What is
-//! known is what the registry of `pre.rs` has: classes, `\s`, `\r`, `\n`, `\p{L}` and the like, `?`, `*`,
-//! `+`, `{1,3}`, `|` and, at the end of an alternative, `(?:…)?`.
+//! known is what the registry of `pre.rs` has: classes, ranges, `\s`, `\r`, `\n`, `\p{L}` and the like, `?`,
+//! `*`, `+`, `{1,3}`, `|` and, at the end of an alternative, `(?:…)?`.
 
 use super::categories as category;
 
@@ -19,42 +19,63 @@ enum Item {
 }
 
 /// Which characters a run takes.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Class {
     /// Those up to U+007F, a bit each.
     ascii: u128,
-    /// Those beyond.
+    /// Those beyond, by their category.
     others: category::Set,
+    /// Those beyond that are listed, first to last, in order; ranges do not touch.
+    ranges: Vec<(char, char)>,
+    /// Whether those beyond are the ones that are in neither.
+    is_negated: bool,
 }
 
 impl Class {
     fn of_categories(set: category::Set) -> Self {
         let is_in = |byte: &u8| category::of(char::from(*byte)) & set != 0;
         let ascii = (0..128u8).filter(is_in).fold(0, |bits, byte| bits | 1 << byte);
-        Self { ascii, others: set }
+        Self { ascii, others: set, ..Self::default() }
     }
 
-    fn of_range(first: u8, last: u8) -> Self {
-        Self { ascii: (first..=last).fold(0, |bits, byte| bits | 1 << byte), others: 0 }
+    fn of_range(first: char, last: char) -> Self {
+        let ascii = (0..128u8).filter(|byte| (first..=last).contains(&char::from(*byte)));
+        let ascii = ascii.fold(0, |bits, byte| bits | 1 << byte);
+        let ranges = if last.is_ascii() { Vec::new() } else { vec![(first, last)] };
+        Self { ascii, ranges, ..Self::default() }
     }
 
-    fn with(self, other: Self) -> Self {
-        Self { ascii: self.ascii | other.ascii, others: self.others | other.others }
+    fn with(mut self, other: Self) -> Self {
+        self.ranges.extend(other.ranges);
+        self.ranges.sort();
+        // What an earlier range reaches over is a part of it.
+        self.ranges.dedup_by(|next, kept| {
+            let touches = next.0 <= kept.1;
+            kept.1 = if touches { kept.1.max(next.1) } else { kept.1 };
+            touches
+        });
+        Self { ascii: self.ascii | other.ascii, others: self.others | other.others, ..self }
     }
 
     fn negated(self) -> Self {
-        Self { ascii: !self.ascii, others: !self.others & category::ALL }
+        Self { ascii: !self.ascii, is_negated: true, ..self }
     }
 
     /// Bytes of the first character of `text`, if there is one and it is in the class.
     #[inline]
-    fn first_of(self, text: &str) -> Option<usize> {
+    fn first_of(&self, text: &str) -> Option<usize> {
         let byte = *text.as_bytes().first()?;
         if byte < 128 {
             return (self.ascii >> byte & 1 == 1).then_some(1);
         }
         let char = text.chars().next()?;
-        (category::of(char) & self.others != 0).then_some(char.len_utf8())
+        let is_in = category::of(char) & self.others != 0 || self.lists(char);
+        (is_in != self.is_negated).then_some(char.len_utf8())
+    }
+
+    fn lists(&self, char: char) -> bool {
+        let after = self.ranges.partition_point(|(first, _)| *first <= char);
+        after > 0 && char <= self.ranges[after - 1].1
     }
 }
 
@@ -161,24 +182,28 @@ fn single(rest: &mut &str) -> Class {
         (r"\p{M}", category::M),
         (r"\p{N}", category::N),
         (r"\p{P}", category::P),
+        (r"\p{S}", category::S),
     ];
     if let Some((_, set)) = NAMED.iter().find(|(name, _)| take(rest, name)) {
         return Class::of_categories(*set);
     }
-    let first = match rest.as_bytes() {
-        [b'\\', b'r', ..] => b'\r',
-        [b'\\', b'n', ..] => b'\n',
-        [byte, ..] if byte.is_ascii() && *byte != b'\\' => *byte,
-        _ => panic!("a character, not {rest}"),
-    };
-    *rest = &rest[1 + usize::from(rest.starts_with('\\'))..];
-    match rest.as_bytes() {
-        [b'-', last, ..] => {
-            let last = *last;
-            *rest = &rest[2..];
-            Class::of_range(first, last)
-        }
-        _ => Class::of_range(first, first),
+    let first = character(rest);
+    if rest.starts_with('-') && !rest.starts_with("-]") {
+        *rest = &rest[1..];
+        return Class::of_range(first, character(rest));
+    }
+    Class::of_range(first, first)
+}
+
+fn character(rest: &mut &str) -> char {
+    let is_escaped = take(rest, "\\");
+    let char = rest.chars().next().unwrap_or_else(|| panic!("a character at the end"));
+    *rest = &rest[char.len_utf8()..];
+    match char {
+        'r' if is_escaped => '\r',
+        'n' if is_escaped => '\n',
+        _ if is_escaped && !char.is_ascii_punctuation() => panic!("an escape that is not known: {char}"),
+        _ => char,
     }
 }
 
@@ -208,6 +233,8 @@ mod tests {
         assert_eq!(find(r"\p{L}+(?:'[sS]|'t)?|b", "é's"), Some((0, 4)));
         assert_eq!(find(r"\p{N}{1,3}", "x12345"), Some((1, 4)));
         assert_eq!(find(r"[^\s\p{L}\p{N}]+", "a 1\u{301}\u{a0}"), Some((3, 5)));
+        assert_eq!(find(r"[\-\]ä-üé-ö]+", "a-]äöz"), Some((1, 7)));
+        assert_eq!(find(r"[^(\s|。)]+", "(。漢字\u{3000}"), Some((4, 10)));
         assert_eq!(find("'s", ""), None);
     }
 
@@ -216,12 +243,15 @@ mod tests {
         /// Wherever a search begins.
         #[test]
         fn matches_are_those_of_the_regex_crate(
-            text in "\\PC{0,12}|.{0,24}|([ \\n\\r\\t\u{a0}'/sStTlL09AZaz]|É|ǅ|ʰ|漢|\u{301}|²|٣|_|\\PC){0,40}",
+            text in "\\PC{0,12}|.{0,24}|([ \\n\\r\\t\u{a0}'/sStTlL09AZaz_]|[Éǅʰ漢か한。€\u{301}²٣]|\\PC){0,40}",
             at in 0usize..40,
         ) {
             static BOTH: LazyLock<Vec<(Regex, Pattern)>> = LazyLock::new(|| {
-                let all = pre_tokenizers().flat_map(|(_, patterns)| patterns);
-                all.map(|pattern| (Regex::new(pattern).unwrap(), Pattern::new(pattern))).collect()
+                let all = pre_tokenizers().flat_map(|(_, patterns, _)| patterns);
+                // Neither reads what looks ahead.
+                let plain = |pattern: String| pattern.replace(r"\s+(?!\S)|", "").replace("+$", "+");
+                let both = |pattern: String| (Regex::new(&pattern).unwrap(), Pattern::new(&pattern));
+                all.map(plain).map(both).collect()
             });
             let from = text.char_indices().map(|(at, _)| at).nth(at).unwrap_or(0);
             for (regex, pattern) in BOTH.iter() {

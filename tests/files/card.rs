@@ -113,7 +113,7 @@ proptest! {
     ) {
         static ALL: LazyLock<Vec<(tokenizers::Tokenizer, Tokenizer)>> = LazyLock::new(|| {
             let gguf = Gguf::open(&support::golden("tokenizer/tiny-vocab.gguf").unwrap()).unwrap();
-            let both = |(name, _)| {
+            let both = |(name, ..): (&'static str, _, _)| {
                 let options = TokenizerOptions { pre: Some(name) };
                 (read(&gguf, Some(name)), Tokenizer::from_gguf(&gguf, options).unwrap())
             };
