@@ -43,7 +43,7 @@ impl Spaces {
             match kind(step) {
                 "Prepend" if is_space(&step["prepend"]) => spaces.prefix = true,
                 _ if replaces(step) => replaced = true,
-                other => spaces.notes.push(super::tokenizer::lost_normalizer(other)),
+                other => spaces.notes.push(super::pre::lost_normalizer(other)),
             }
         }
         for step in steps {

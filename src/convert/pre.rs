@@ -36,6 +36,11 @@ pub fn name(tokenizer: &Json) -> Result<&'static str, String> {
     })
 }
 
+/// Says that a normaliser is left out.
+pub fn lost_normalizer(kind: &str) -> String {
+    format!("the tokenizer's {kind} normaliser has no key in GGUF: some texts get other ids")
+}
+
 /// The expressions by which a pre-tokenizer splits, one after the other.
 fn steps(json: &Json) -> Result<Vec<String>, String> {
     let flag = |key: &str| json.get(key).and_then(Json::as_bool);

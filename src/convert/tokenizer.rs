@@ -9,7 +9,7 @@ use super::config::Config;
 use super::sentencepiece::Model;
 use super::{ConvertError, metaspace, pre, read_json, two_files};
 use crate::gguf::{Array, Metadata};
-use crate::tokenizer;
+use crate::tokenizer::pre_tokenizer_name;
 
 /// Token types of the file format.
 const NORMAL: i32 = 1;
@@ -186,7 +186,7 @@ fn byte_level(
 ) -> Result<Vocabulary, ConvertError> {
     let wrong = |detail: String| ConvertError::file(path, detail);
     let name = match request.pre {
-        Some(name) => tokenizer::pre_tokenizer_name(name).map_err(|err| wrong(err.to_string()))?,
+        Some(name) => pre_tokenizer_name(name).map_err(|err| wrong(err.to_string()))?,
         None => pre::name(tokenizer).map_err(|detail| {
             wrong(format!(
                 "{detail}; ConvertOptions::tokenizer_pre names one that is to be used all the same"
@@ -204,7 +204,7 @@ fn byte_level(
     let merges: Option<Vec<String>> = merges(path, tokenizer)?.iter().map(merge).collect();
     let merges = merges.ok_or_else(|| wrong("want merges of two texts each".to_owned()))?;
     let normalizer = tokenizer.get("normalizer").and_then(|json| json.get("type")).and_then(Json::as_str);
-    notes.extend(normalizer.map(lost_normalizer));
+    notes.extend(normalizer.map(pre::lost_normalizer));
     metadata.set("tokenizer.ggml.model", "gpt2");
     metadata.set("tokenizer.ggml.pre", name);
     metadata.set("tokenizer.ggml.tokens", Array::from_strs(out.tokens.iter().map(String::as_str)));
@@ -325,11 +325,6 @@ fn listed(request: &Request<'_>, path: &Path, tokenizer: &Json) -> Result<Vocabu
 fn merges<'j>(path: &Path, tokenizer: &'j Json) -> Result<&'j [Json], ConvertError> {
     let merges = tokenizer["model"]["merges"].as_array();
     Ok(merges.ok_or_else(|| ConvertError::file(path, "want model.merges, a list"))?)
-}
-
-/// Says that a normaliser is left out.
-pub fn lost_normalizer(kind: &str) -> String {
-    format!("the tokenizer's {kind} normaliser has no key in GGUF: some texts get other ids")
 }
 
 /// `<0x41>`, in upper case as SentencePiece writes it.

@@ -151,6 +151,10 @@ fn a_vocabulary_is_never_one_of_another_kind() {
             refused(tokenizer(layout), &with(pre), &words);
         }
     }
+    let dir = folder(tokenizer("gemma")).write();
+    fs::write(dir.path().join("tokenizer.model"), "").unwrap();
+    let said = convert(dir.path(), &with("llama-bpe")).err().unwrap().to_string();
+    assert!(said.contains("tokenizer.model: is a vocabulary of SentencePiece's kind"), "{said}");
     refused(super::folder::tokenizer(10), &with("gemma4"), &["`gemma4` is not known", "llama-bpe"]);
     let mut no_bytes = tokenizer("llama2");
     no_bytes["model"]["byte_fallback"] = json!(false);
