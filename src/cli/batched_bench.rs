@@ -8,7 +8,9 @@ use serde::Serialize;
 
 use super::CliError;
 use super::model_args::ModelArgs;
-use crate::engine::{Batch, BatchOptions, Engine, EngineOptions, GenerateOptions, Request, SamplerOptions};
+use crate::engine::{
+    Batch, BatchOptions, Engine, EngineOptions, Error, Event, GenerateOptions, Request, SamplerOptions, SeqId,
+};
 use crate::program::sampling::uniform;
 
 /// Measures prefill and decode of several sequences at a time, as llama-batched-bench does.
@@ -157,11 +159,22 @@ fn measure(
     add(&mut batch, pp, tg + 1, pl, is_shared)?;
     let (begun, mut n_first) = (Instant::now(), 0);
     while n_first < pl {
-        n_first += batch.step()?.len();
+        n_first += step(&mut batch)?.len();
     }
     let prompts = begun.elapsed();
-    batch.run(|_, _| Ok::<(), CliError>(()))?;
+    while !batch.is_idle() {
+        step(&mut batch)?;
+    }
     Ok([prompts, begun.elapsed() - prompts])
+}
+
+/// The events of a step; a sequence that fails would be one that takes no time.
+fn step(batch: &mut Batch) -> Result<Vec<(SeqId, Event)>, CliError> {
+    let mut events = batch.step()?;
+    match events.iter_mut().find_map(|(_, event)| event.fault.take()) {
+        Some(fault) => Err(Error::from(fault).into()),
+        None => Ok(events),
+    }
 }
 
 /// Lets a prompt of `n` tokens arrive while `pl` sequences decode.
@@ -172,7 +185,7 @@ fn arrive(engine: &Engine, pp: usize, pl: usize, n: usize) -> Result<String, Cli
     let mut alone = Vec::new();
     while alone.len() < 8 {
         let begun = Instant::now();
-        if batch.step()?.len() == pl {
+        if step(&mut batch)?.len() == pl {
             alone.push(begun.elapsed());
         }
     }
@@ -180,7 +193,7 @@ fn arrive(engine: &Engine, pp: usize, pl: usize, n: usize) -> Result<String, Cli
     let (mut beside, mut gaps, mut last) = (Vec::new(), Vec::new(), Instant::now());
     loop {
         let begun = Instant::now();
-        let events = batch.step()?;
+        let events = step(&mut batch)?;
         beside.push(begun.elapsed());
         if events.iter().any(|(of, _)| *of != id) {
             gaps.push(last.elapsed());

@@ -48,10 +48,12 @@ impl<'a> Encoder<'a> {
     pub fn new(target: &'a Target, source: HostTensor, threads: usize) -> Result<Self, QuantizeError> {
         let (squares, failed) = (Squares::default(), None);
         let (rows, cols) = target.shape();
-        let step = (TASK_ELEMS / cols).max(1).next_multiple_of(target.ty.rows_together());
+        let step = (TASK_ELEMS / cols.max(1)).max(1).next_multiple_of(target.ty.rows_together());
         let tasks: Vec<_> = (0..rows).step_by(step).map(|row| row..rows.min(row + step)).collect();
         if target.copied {
-            target.check(&source, &tasks, threads)?;
+            if cols > 0 {
+                target.check(&source, &tasks, threads)?;
+            }
             let (tasks, pieces) = (Vec::new().into_iter(), vec![source.bytes.clone()].into_iter());
             let (absmean, tail) = (None, None);
             return Ok(Self { target, source, absmean, threads, tasks, pieces, tail, squares, failed });

@@ -337,3 +337,27 @@ fn the_example_of_the_library() {
     let output = Command::new(example).args([&model(), "You may copy"]).output().unwrap();
     assert!(!ok(&output).is_empty());
 }
+
+/// A weight that is no number: whoever runs the model says where its logits went wrong.
+#[test]
+fn logits_that_are_no_numbers_are_an_error_everywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bytes = std::fs::read(model()).unwrap();
+    let gguf = Gguf::open(Path::new(&model())).unwrap();
+    let at = gguf.find("blk.1.ffn_norm.weight").unwrap().start as usize;
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let broken = write(dir.path(), "nan.gguf", bytes);
+    let words = write(dir.path(), "words", "You may copy and distribute verbatim copies of it. ".repeat(40));
+    let cpu = ["-m", &broken, "-t", "1", "--backend", "cpu"];
+    for args in [
+        &["run", "-p", "You may", "-n", "4"][..],
+        &["run", "-p", "You may", "-n", "4", "--temp", "0", "-np", "2"],
+        &["perplexity", "-f", &words, "-c", "64"],
+        &["batched-bench", "-npp", "8", "-ntg", "4", "-npl", "2"],
+    ] {
+        refused(
+            &sterna(&[args, &cpu].concat()),
+            &["are NaN or infinite", "1.ffn_in", "blk.1.ffn_norm.weight"],
+        );
+    }
+}
