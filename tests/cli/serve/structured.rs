@@ -263,7 +263,7 @@ fn calls_in_the_format_of_the_template() {
 #[test]
 fn thoughts_and_answers_in_channels() {
     let template = "{# <|channel|> <|message|> <|call|> #}{% for m in messages %}{{ m.content }}{% endfor %}";
-    let server = TestServer::start(|options| options.template = Some(template.into()));
+    let server = TestServer::with_engine(engine(512), |options| options.template = Some(template.into()));
     let said = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes";
     let body = chat(json!({ "structured_outputs": { "choice": [said] }, "max_tokens": 200 }));
     let answer = server.post("/v1/chat/completions", &body).ok();
