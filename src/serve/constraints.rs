@@ -11,7 +11,7 @@ use super::offer::Offer;
 use crate::engine::GenerateOptions;
 use crate::grammar::{GrammarError, Source, Space, names_types};
 use crate::tokenizer::chat::Prompt;
-use crate::tools::{Choice, Format, ParserOptions, Tool, Wanted, json_behind_thoughts};
+use crate::tools::{Choice, Format, ParserOptions, Tool, Wanted, json_behind_thoughts, json_in_channels};
 
 /// The form that an answer must have.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,6 +21,8 @@ pub struct Constraints {
     /// White space in its JSON.
     space: Space,
     offer: Offer,
+    /// How the model writes a message, if that is read: there may be calls, or parts in channels.
+    format: Option<Format>,
     /// Whether thoughts are split off.
     reasoning: bool,
 }
@@ -102,7 +104,9 @@ impl Constraints {
             return Err(excludes(name, "tools"));
         }
         let splits = !matches!(fields.text("reasoning_format")?, Some("none"));
-        Ok(Self { grammar, space, offer, reasoning: splits && served.thinks() })
+        let format = Format::of_template(served.template.source());
+        let format = (may_call || format.has_channels()).then_some(format);
+        Ok(Self { grammar, space, offer, format, reasoning: splits && served.thinks() })
     }
 
     /// Those of a text: a grammar.
@@ -145,6 +149,13 @@ impl Constraints {
         Ok(Self { grammar: found.pop(), space, ..Self::default() })
     }
 
+    /// The same for a prompt that whoever wrote it reads on from: the model's own format of messages counts
+    /// for nothing.
+    #[must_use]
+    pub fn unread(self) -> Self {
+        Self { format: None, ..self }
+    }
+
     /// Whether the answer is held to a grammar that leaves no room for thoughts.
     pub fn leaves_no_thoughts(&self) -> bool {
         self.grammar.is_some()
@@ -153,11 +164,6 @@ impl Constraints {
     /// The tools that the model is told of.
     pub fn offered(&self) -> Option<&[Tool]> {
         (!self.offer.tools.is_empty() && self.offer.choice != Choice::None).then_some(&self.offer.tools[..])
-    }
-
-    /// How calls are written, if there may be some.
-    fn format(&self, served: &Served) -> Option<Format> {
-        self.offered().map(|_| Format::of_template(served.template.source()))
     }
 
     /// Holds what is generated behind `prompt` to this form.
@@ -173,7 +179,9 @@ impl Constraints {
         let tokenizer = served.tokenizer();
         let token = |spelling: &str| tokenizer.token_id(spelling).filter(|id| tokenizer.is_special(*id));
         let answer = self.grammar.as_ref().and_then(|(_, source)| json_form(source));
-        let (name, source) = match (self.format(served), &self.grammar) {
+        let in_channels = self.format.is_some_and(Format::has_channels);
+        options.show_special |= self.format.is_some_and(Format::needs_special);
+        let (name, source) = match (self.format.filter(|_| self.offered().is_some()), &self.grammar) {
             (Some(format), _) => {
                 let wanted = Wanted {
                     tools: &self.offer.tools,
@@ -183,16 +191,21 @@ impl Constraints {
                     answer: answer.as_ref().map(|(schema, strict)| (schema, *strict)),
                     token: &token,
                 };
-                options.show_special |= format.needs_special();
                 let Some(grammar) = format.grammar(&wanted) else { return Ok(()) };
                 ("tools", Source::Lark(grammar))
             }
-            (None, Some((name, source))) => match answer.filter(|_| self.reasoning && thinks(prompt)) {
-                Some((schema, strict)) => {
-                    (name.as_str(), Source::Lark(json_behind_thoughts(&schema, strict, &token)))
-                }
-                None => (name.as_str(), source.clone()),
-            },
+            (None, Some((name, source))) => {
+                let source = match answer {
+                    Some((schema, strict)) if in_channels => {
+                        Source::Lark(json_in_channels(&schema, strict, &token))
+                    }
+                    Some((schema, strict)) if self.reasoning && thinks(prompt) => {
+                        Source::Lark(json_behind_thoughts(&schema, strict, &token))
+                    }
+                    _ => source.clone(),
+                };
+                (name.as_str(), source)
+            }
             (None, None) => return Ok(()),
         };
         match served.grammars().compile_with(&source, self.space) {
@@ -214,9 +227,9 @@ impl Constraints {
     }
 
     /// How the text behind `prompt` is read.
-    pub fn reading(&self, served: &Served, prompt: &Prompt, seed: u64) -> ParserOptions {
+    pub fn reading(&self, prompt: &Prompt, seed: u64) -> ParserOptions {
         ParserOptions {
-            format: self.format(served),
+            format: self.format,
             tools: self.offer.tools.clone(),
             reasoning: self.reasoning,
             thinks: thinks(prompt),

@@ -8,6 +8,7 @@ use crate::grammar::Grammars;
 use crate::quantize;
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer::chat::{Abilities, ChatError, ChatTemplate};
+use crate::tools::Format;
 
 /// Why a model could not be loaded.
 pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
@@ -125,7 +126,8 @@ impl Served {
 
     /// Whether the template knows thoughts, which are split off.
     pub fn thinks(&self) -> bool {
-        self.template.source().contains("<think>")
+        let source = self.template.source();
+        source.contains("<think>") || Format::of_template(source).has_channels()
     }
 
     /// Weights of its file, of all tensors.

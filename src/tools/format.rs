@@ -14,6 +14,18 @@ pub enum Format {
     Hermes,
     /// Mistral: `[TOOL_CALLS]` and a list of `{"name": …, "arguments": {…}, "id": …}`.
     Mistral,
+    /// Mistral Small 3.2, Devstral: `[TOOL_CALLS]name[ARGS]{…}`, each call so.
+    MistralArgs,
+    /// gpt-oss: a message is parts in channels, and a call one of them:
+    /// `<|channel|>commentary to=functions.name <|constrain|>json<|message|>{…}<|call|>`.
+    Harmony,
+    /// DeepSeek R1 and V3: `<｜tool▁call▁begin｜>function<｜tool▁sep｜>name`, the arguments in a block of code,
+    /// `<｜tool▁call▁end｜>`, all calls between `<｜tool▁calls▁begin｜>` and `<｜tool▁calls▁end｜>`.
+    DeepSeek,
+    /// DeepSeek V3.1: the same with `name<｜tool▁sep｜>{…}`.
+    DeepSeek31,
+    /// Llama 4, and Llama 3.2 and Gemma 3 with templates of that kind: `[name(key="value"), …]`.
+    Pythonic,
     /// Qwen3-Coder: `<function=name>` with a `<parameter=key>` for each argument, as plain text.
     Qwen3Coder,
     /// For templates that know no tools: the tools stand in a system message, and the message is
@@ -27,6 +39,11 @@ impl Format {
         ("llama3", Self::Llama3),
         ("hermes", Self::Hermes),
         ("mistral", Self::Mistral),
+        ("mistral-args", Self::MistralArgs),
+        ("harmony", Self::Harmony),
+        ("deepseek", Self::DeepSeek),
+        ("deepseek-v3.1", Self::DeepSeek31),
+        ("pythonic", Self::Pythonic),
         ("qwen3-coder", Self::Qwen3Coder),
         ("generic", Self::Generic),
     ];
@@ -41,38 +58,37 @@ impl Format {
         Self::ALL.iter().find(|(_, format)| *format == self).map_or("", |(name, _)| name)
     }
 
-    /// The format of a template, by the words that it writes.
+    /// The format of a template, by the words that it writes. One that is never given tools cannot show them.
     pub fn of_template(source: &str) -> Self {
-        let has = |word: &str| source.contains(word);
-        if has("<function=") && has("<parameter=") {
-            Self::Qwen3Coder
-        } else if has("<tool_call>") {
-            Self::Hermes
-        } else if has("[TOOL_CALLS]") && !has("[ARGS]") {
-            Self::Mistral
-        } else if has("<|python_tag|>") || has("ipython") && has("\"parameters\"") {
-            Self::Llama3
-        } else {
-            Self::Generic
-        }
+        let has = |words: &[&str]| words.iter().all(|word| source.contains(word));
+        WORDS.iter().find(|(words, _)| has(words)).map_or(Self::Generic, |(_, format)| *format)
     }
 
     /// Whether a message may hold several calls.
     pub fn is_parallel(self) -> bool {
-        self != Self::Llama3
+        !matches!(self, Self::Llama3 | Self::Harmony)
     }
 
-    /// Whether calls begin with a token that steers the model, so that its spelling must be shown
+    /// Whether calls are written with tokens that steer the model, so that their spelling must be shown
     /// (`GenerateOptions::show_special`) to a [`Parser`](super::Parser).
     pub fn needs_special(self) -> bool {
-        matches!(self, Self::Llama3 | Self::Mistral)
+        !matches!(self, Self::Hermes | Self::Qwen3Coder | Self::Pythonic | Self::Generic)
     }
 
-    /// The messages as the template can show them. Only [`Generic`](Self::Generic) changes them: the tools
-    /// become a system text, calls and answers ordinary messages.
+    /// Whether every message is written in parts, which a [`Parser`](super::Parser) must read even without
+    /// tools.
+    pub fn has_channels(self) -> bool {
+        self == Self::Harmony
+    }
+
+    /// The messages as the template can show them. [`Generic`](Self::Generic) makes a system text of the
+    /// tools, and ordinary messages of calls and answers; [`Harmony`](Self::Harmony) has one text beside a
+    /// call, in the channel of thoughts.
     pub fn messages(self, messages: &[Message], tools: &[Tool]) -> Vec<Message> {
-        if self != Self::Generic {
-            return messages.to_vec();
+        match self {
+            Self::Generic => {}
+            Self::Harmony => return messages.iter().map(thought_aloud).collect(),
+            _ => return messages.to_vec(),
         }
         let mut out: Vec<Message> = Vec::with_capacity(messages.len() + 1);
         for message in messages {
@@ -94,6 +110,32 @@ impl Format {
         }
         out
     }
+}
+
+/// Words of templates, all of an entry, and the format: the first entry that fits.
+const WORDS: &[(&[&str], Format)] = &[
+    (&["<|channel|>", "<|message|>", "<|call|>"], Format::Harmony),
+    (&["<｜tool▁sep｜>", "```json", "tools"], Format::DeepSeek),
+    (&["<｜tool▁sep｜>", "tools"], Format::DeepSeek31),
+    (&["<function=", "<parameter="], Format::Qwen3Coder),
+    (&["<tool_call>"], Format::Hermes),
+    (&["[TOOL_CALLS]", "[ARGS]"], Format::MistralArgs),
+    (&["[TOOL_CALLS]"], Format::Mistral),
+    (&["[func_name1("], Format::Pythonic),
+    (&["<|python_tag|>"], Format::Llama3),
+    (&["ipython", "\"parameters\""], Format::Llama3),
+];
+
+/// A message whose thoughts are its text, if it calls.
+fn thought_aloud(message: &Message) -> Message {
+    let mut message = message.clone();
+    if !message.tool_calls.is_empty()
+        && let Some(thoughts) = message.reasoning_content.take().filter(|thoughts| !thoughts.is_empty())
+    {
+        let said = std::mem::take(&mut message.content);
+        message.content = if said.is_empty() { thoughts } else { format!("{thoughts}\n\n{said}") };
+    }
+    message
 }
 
 const ANSWER: &str = "{\"tool_response\": ";

@@ -18,6 +18,8 @@ pub struct Object {
     has_arguments: bool,
     /// Arguments that were not taken yet.
     arguments: String,
+    /// Whether the arguments are all there is: name and id stood before them.
+    is_bare: bool,
 }
 
 /// What an object is at.
@@ -46,6 +48,12 @@ enum State {
 }
 
 impl Object {
+    /// A call of `name` whose arguments are an object by themselves.
+    pub fn arguments_of(name: String, id: Option<String>) -> Self {
+        let (state, key) = (State::Value, "arguments".to_owned());
+        Self { state, key, name: Some(name), id, is_bare: true, ..Self::default() }
+    }
+
     /// Takes a character. `false` if it is behind the end of the object, or not as an object is written.
     pub fn push(&mut self, c: char) -> bool {
         let next = self.next(c);
@@ -104,6 +112,9 @@ impl Object {
     }
 
     fn value(&mut self, c: char) -> State {
+        if self.is_bare && c != '{' {
+            return State::Wrong;
+        }
         if self.is_arguments() {
             self.has_arguments = true;
             self.begin();
@@ -135,6 +146,7 @@ impl Object {
         };
         let is_end = depth == 0 && !in_text && matches!(c, '"' | '}' | ']') && !escaped;
         match is_end {
+            true if self.is_bare => State::Done,
             true => State::Comma,
             false => State::InValue { depth, in_text, escaped: in_text && c == '\\' && !escaped },
         }

@@ -7,6 +7,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use super::head::SEPARATOR;
 use super::{Choice, Format, Tool, is_text};
 
 /// What a message may be.
@@ -51,6 +52,11 @@ impl Format {
             Self::Hermes => writer.hermes(&tools),
             Self::Mistral => writer.mistral(&tools),
             Self::Qwen3Coder => writer.qwen3_coder(&tools),
+            Self::MistralArgs => writer.mistral_args(&tools),
+            Self::Harmony => writer.harmony(&tools),
+            Self::DeepSeek => writer.deepseek(&tools, true),
+            Self::DeepSeek31 => writer.deepseek(&tools, false),
+            Self::Pythonic => writer.pythonic(&tools),
             Self::Generic => writer.generic(&tools),
         }
         Some(writer.out)
@@ -66,6 +72,19 @@ pub fn json_behind_thoughts(schema: &Value, strict: bool, token: &dyn Fn(&str) -
     writer.terminals();
     writer.up_to("thoughts", "</think>");
     writer.line("start: thoughts SPACE? answer");
+    writer.answer();
+    writer.out
+}
+
+/// The grammar of an answer in channels: thoughts as they come, and JSON that fits `schema` in the last one.
+/// `token` is that of [`Wanted`].
+pub fn json_in_channels(schema: &Value, strict: bool, token: &dyn Fn(&str) -> Option<u32>) -> String {
+    let answer = Some((schema, strict));
+    let wanted = Wanted { tools: &[], choice: &Choice::None, parallel: false, thinks: false, answer, token };
+    let mut writer = Writer { out: String::new(), wanted: &wanted, is_forced: false, parallel: false };
+    writer.terminals();
+    writer.channels();
+    writer.line("start: part* final");
     writer.answer();
     writer.out
 }
@@ -127,8 +146,8 @@ impl Writer<'_> {
 
     /// What comes before the message.
     fn thinking(&mut self, format: Format) -> &'static str {
-        if !self.wanted.thinks && self.is_free() {
-            // Free text may think as it likes.
+        if format.has_channels() || !self.wanted.thinks && self.is_free() {
+            // Channels have thoughts of their own, and free text may think as it likes.
             return "";
         }
         self.up_to("thoughts", "</think>");
@@ -198,6 +217,124 @@ impl Writer<'_> {
         }
     }
 
+    fn mistral_args(&mut self, tools: &[&Tool]) {
+        let [open, arguments, id] = ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"].map(|mark| self.mark(mark));
+        for (i, tool) in tools.iter().enumerate() {
+            self.line(&format!("call_{i}: {} ({id} ID)? {arguments} args_{i}", quote(&tool.name)));
+            self.line(&format!("args_{i}: %json {}", self::arguments(tool)));
+        }
+        self.line("ID: /[a-zA-Z0-9]{9}/");
+        self.any_call(tools.len());
+        let more = if self.parallel { format!(" ({open} call)*") } else { String::new() };
+        self.message("[TOOL_CALLS]", &format!("call{more}"));
+    }
+
+    /// A message that is calls, behind any text if it may be; `open` is the mark before the first.
+    fn message(&mut self, open: &str, calls: &str) {
+        if self.is_free() {
+            self.up_to("head", open);
+            self.line(&format!("message: TEXT | head {calls}"));
+        } else {
+            let (open, or) = (self.mark(open), self.or_answer());
+            self.line(&format!("message: {open} {calls}{or}"));
+        }
+    }
+
+    fn deepseek(&mut self, tools: &[&Tool], fenced: bool) {
+        let [open, separator, close, end] =
+            ["<｜tool▁call▁begin｜>", SEPARATOR, "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"]
+                .map(|mark| self.mark(mark));
+        for (i, tool) in tools.iter().enumerate() {
+            let call = match fenced {
+                true => {
+                    let head = quote(&format!("{}\n```json\n", tool.name));
+                    format!("\"function\" {separator} {head} args_{i} \"\\n```\"")
+                }
+                false => format!("{} {separator} args_{i}", quote(&tool.name)),
+            };
+            self.line(&format!("call_{i}: {open} {call} {close}"));
+            self.line(&format!("args_{i}: %json {}", arguments(tool)));
+        }
+        self.any_call(tools.len());
+        let more = if self.parallel { " (\"\\n\"? call)*" } else { "" };
+        self.message("<｜tool▁calls▁begin｜>", &format!("call{more} {end}"));
+    }
+
+    /// Rules `part` for thoughts and what is said before the end, and `final` for the answer.
+    fn channels(&mut self) {
+        let [start, channel, message] =
+            ["<|start|>", "<|channel|>", "<|message|>"].map(|mark| self.mark(mark));
+        self.up_to("body", "<|end|>");
+        self.line(&format!(
+            "part: {channel} (\"analysis\" | \"commentary\") {message} body {start} \"assistant\""
+        ));
+        let constrain = self.mark("<|constrain|>");
+        self.line(&format!("kind: (\" \" {constrain} \"json\" | {constrain} \"json\" | \" json\")?"));
+        let (kind, answer) = if self.is_answer() { ("kind ", "answer") } else { ("", "TEXT") };
+        self.line(&format!("final: {channel} \"final\" {kind}{message} {answer}"));
+    }
+
+    fn harmony(&mut self, tools: &[&Tool]) {
+        self.channels();
+        let [channel, message] = ["<|channel|>", "<|message|>"].map(|mark| self.mark(mark));
+        for (i, tool) in tools.iter().enumerate() {
+            let to = format!(" to=functions.{}", tool.name);
+            let (first, last) = (quote(&to), quote(&format!("commentary{to}")));
+            self.line(&format!(
+                "call_{i}: ({first} {channel} \"commentary\" | {channel} {last}) kind {message} args_{i}"
+            ));
+            self.line(&format!("args_{i}: %json {}", arguments(tool)));
+        }
+        self.any_call(tools.len());
+        self.line(if self.is_forced { "message: part* call" } else { "message: part* (call | final)" });
+    }
+
+    fn pythonic(&mut self, tools: &[&Tool]) {
+        let (mut first, mut next) = (Vec::new(), Vec::new());
+        for (i, tool) in tools.iter().enumerate() {
+            let required = tool.parameters.get("required").and_then(Value::as_array);
+            let properties = tool.parameters.get("properties").and_then(Value::as_object);
+            let mut n = 0;
+            for (k, (name, schema)) in properties.into_iter().flatten().enumerate() {
+                let value = match schema.get("type").and_then(Value::as_str) {
+                    Some("boolean") => "(\"True\" | \"False\" | \"true\" | \"false\")".to_owned(),
+                    _ => self.value(tool, (i, k), name, schema),
+                };
+                // Behind the arguments before it: with a comma if there is one, and left out if it may be.
+                let is_required = required.is_some_and(|all| all.iter().any(|one| one == name));
+                let argument = format!("{} {value}", quote(&format!("{name}=")));
+                for (rule, comma) in [("none", ""), ("some", "\", \" ")] {
+                    let or = if is_required { String::new() } else { format!(" | {rule}_{i}_{}", k + 1) };
+                    self.line(&format!("{rule}_{i}_{k}: {comma}{argument} some_{i}_{}{or}", k + 1));
+                }
+                n = k + 1;
+            }
+            self.line(&format!("none_{i}_{n}: \"\"\nsome_{i}_{n}: \"\""));
+            self.line(&format!("HEAD_{i}: /[ \\n]{{0,4}}/ {}", quote(&format!("[{}(", tool.name))));
+            first.push(format!("HEAD_{i} none_{i}_0 \")\""));
+            next.push(format!("{} none_{i}_0 \")\"", quote(&format!("{}(", tool.name))));
+        }
+        self.line(&format!("first: {}\nnext: {}", first.join(" | "), next.join(" | ")));
+        let more = if self.parallel { " (\", \" next)*" } else { "" };
+        if self.is_free() {
+            let names: Vec<String> = tools.iter().map(|tool| tool.name.replace('.', "\\.")).collect();
+            self.line(&format!("message: first{more} \"]\" | FREE"));
+            // A message that begins like a call is one.
+            self.line(&format!("FREE: TEXT & ~/[ \\n]{{0,4}}\\[({})\\((.|\\n)*/", names.join("|")));
+        } else {
+            let or = self.or_answer();
+            self.line(&format!("message: first{more} \"]\"{or}"));
+        }
+    }
+
+    /// A rule for one argument in JSON, and its name.
+    fn value(&mut self, tool: &Tool, (i, k): (usize, usize), name: &str, schema: &Value) -> String {
+        let schema = referring(schema, &tool.parameters);
+        let at = format!("#/properties/{}", name.replace('~', "~0").replace('/', "~1"));
+        self.line(&format!("value_{i}_{k}: %json {}", of_tool(&schema, tool, &at)));
+        format!("value_{i}_{k}")
+    }
+
     fn llama3(&mut self, tools: &[&Tool]) {
         self.json_calls(tools, "{\"name\": ", ", \"parameters\": ", "}");
         let tag = match (self.wanted.token)("<|python_tag|>") {
@@ -248,10 +385,7 @@ impl Writer<'_> {
                 } else if is_text(schema) {
                     "value".to_owned()
                 } else {
-                    let schema = referring(schema, &tool.parameters);
-                    let at = format!("#/properties/{}", name.replace('~', "~0").replace('/', "~1"));
-                    self.line(&format!("value_{i}_{k}: %json {}", of_tool(&schema, tool, &at)));
-                    format!("value_{i}_{k} \"\\n</parameter>\\n\"")
+                    format!("{} \"\\n</parameter>\\n\"", self.value(tool, (i, k), name, schema))
                 };
                 let is_required = required.is_some_and(|all| all.iter().any(|one| one == name));
                 let optional = if is_required { "" } else { "?" };

@@ -8,9 +8,11 @@
 //! This module knows messages and templates, and must never know HTTP or an engine.
 
 mod format;
+mod head;
 mod json;
 mod lark;
 mod parser;
+mod pythonic;
 mod scan;
 mod tagged;
 
@@ -20,7 +22,7 @@ mod tests;
 use serde_json::{Value, json};
 
 pub use format::Format;
-pub use lark::{Wanted, json_behind_thoughts};
+pub use lark::{Wanted, json_behind_thoughts, json_in_channels};
 pub use parser::{Delta, Parser, ParserOptions};
 
 /// A tool that a model may call.

@@ -3,9 +3,14 @@
 //! Every character is looked at a bounded number of times, and only what may begin a mark is held back. How
 //! the text is cut into pieces changes nothing but where the deltas are cut.
 
+mod channels;
+mod response;
+
+use super::head::{BEGINNERS, Head, MARKS, head};
 use super::json::Object;
-use super::scan::{Found, Prefix, find, prefix};
-use super::tagged::{Read, Tagged};
+use super::pythonic::{Pythonic, is_list};
+use super::scan::{Body, Found, Prefix, Read, find, prefix};
+use super::tagged::Tagged;
 use super::{Format, Tool};
 
 /// What a piece of text brought.
@@ -83,7 +88,12 @@ enum Stage {
     /// In a list of calls: the next one, or the end.
     Item,
     Call(Box<Object>, bool),
-    Tags(Box<Tagged>),
+    /// In a call that is not written in JSON.
+    Body(Box<dyn Body>),
+    /// Before arguments that are JSON by themselves.
+    Head,
+    /// Before a part of a message in channels.
+    Header,
     /// Behind a call: the mark that closes it.
     Close,
     /// In the text of `{"response": "…"}`.
@@ -99,11 +109,16 @@ const CLOSE_CALL: &str = "</tool_call>";
 const FUNCTION: &str = "<function=";
 const PYTHON: &str = "<|python_tag|>";
 const CALLS: &str = "[TOOL_CALLS]";
+const OPEN_ALL: &str = "<｜tool▁calls▁begin｜>";
+const CLOSE_ALL: &str = "<｜tool▁calls▁end｜>";
+const OPEN_ONE: &str = "<｜tool▁call▁begin｜>";
+const CLOSE_ONE: &str = "<｜tool▁call▁end｜>";
 
 impl Parser {
     /// A reader at the beginning of a message.
     pub fn new(options: ParserOptions) -> Self {
         let stage = match options.reasoning && options.thinks {
+            _ if options.format == Some(Format::Harmony) => Stage::Header,
             true => Stage::Thoughts,
             false => Stage::Start { may_think: options.reasoning, drops_space: false },
         };
@@ -146,8 +161,9 @@ impl Parser {
                 content(&mut out, &(space + &rest));
             }
             Stage::Start { .. } | Stage::Text => content(&mut out, &rest),
+            Stage::Header => {}
             Stage::Thoughts => self.reason(&mut out, &rest),
-            Stage::Open => {
+            Stage::Open | Stage::Head => {
                 let begun = std::mem::take(&mut self.begun_with);
                 content(&mut out, &(begun + &rest));
             }
@@ -158,11 +174,11 @@ impl Parser {
                     content(&mut out, &(begun + &raw));
                 }
             }
-            Stage::Tags(_) if !self.begun_with.is_empty() => {
+            Stage::Body(_) if !self.begun_with.is_empty() => {
                 let begun = std::mem::take(&mut self.begun_with);
                 content(&mut out, &(begun + &rest));
             }
-            Stage::Item | Stage::Tags(_) | Stage::Close | Stage::Response | Stage::Rest => {}
+            Stage::Item | Stage::Body(_) | Stage::Close | Stage::Response | Stage::Rest => {}
         }
         out
     }
@@ -193,8 +209,10 @@ impl Parser {
             Stage::Text => self.text(out),
             Stage::Open => self.open(out, at_end),
             Stage::Item => self.item(),
+            Stage::Head => self.head(out),
+            Stage::Header => self.header(out, at_end),
             Stage::Call(..) => self.call(out),
-            Stage::Tags(_) => self.tags(out),
+            Stage::Body(_) => self.body(out),
             Stage::Close => self.close(at_end),
             Stage::Response => self.response(out),
             Stage::Rest => {
@@ -229,6 +247,14 @@ impl Parser {
                 self.begun_with = std::mem::take(&mut self.space);
                 self.stage = Stage::Call(Box::default(), false);
             }
+            Some(Format::Pythonic) if rest.starts_with('[') => match is_list(rest) {
+                Some(true) => {
+                    self.begun_with = std::mem::take(&mut self.space) + &self.pass(1);
+                    self.stage = Stage::Body(Box::<Pythonic>::default());
+                }
+                None if !at_end => return false,
+                _ => self.begin_text(out),
+            },
             Some(Format::Generic) if rest.starts_with('{') => {
                 let calls = prefix(rest, &["{", "\"tool_calls\"", ":", "["]);
                 let said = prefix(rest, &["{", "\"response\"", ":", "\""]);
@@ -258,18 +284,24 @@ impl Parser {
     }
 
     fn thoughts(&mut self, out: &mut Vec<Delta>) -> bool {
-        let (bytes, is_end) = match find(self.rest(), &[CLOSE_THOUGHTS]) {
-            Found::Mark(at, _) => (at, true),
-            Found::None(safe) => (safe, false),
+        let in_channel = self.options.format == Some(Format::Harmony);
+        let marks = if in_channel { MARKS } else { &[CLOSE_THOUGHTS] };
+        let (bytes, mark) = match find(self.rest(), marks) {
+            Found::Mark(at, which) => (at, Some(marks[which])),
+            Found::None(safe) => (safe, None),
         };
         let text = self.pass(bytes);
         self.reason(out, &text);
-        if is_end {
-            self.pass(CLOSE_THOUGHTS.len());
-            self.space.clear();
-            self.stage = Stage::Start { may_think: false, drops_space: true };
+        match mark {
+            Some(mark) if in_channel => self.end_part(mark),
+            Some(mark) => {
+                self.pass(mark.len());
+                self.space.clear();
+                self.stage = Stage::Start { may_think: false, drops_space: true };
+            }
+            None => {}
         }
-        is_end
+        mark.is_some()
     }
 
     /// Shows thoughts, without the blanks around them.
@@ -292,21 +324,30 @@ impl Parser {
         let marks: &[&str] = match self.options.format {
             Some(Format::Hermes) => &[OPEN_CALL],
             Some(Format::Qwen3Coder) => &[OPEN_CALL, FUNCTION],
-            Some(Format::Mistral) => &[CALLS],
+            Some(Format::Mistral | Format::MistralArgs) => &[CALLS],
+            Some(Format::DeepSeek | Format::DeepSeek31) => &[OPEN_ALL, OPEN_ONE],
+            Some(Format::Harmony) => MARKS,
             Some(Format::Llama3) => &[PYTHON],
-            Some(Format::Generic) | None => &[],
+            Some(Format::Pythonic | Format::Generic) | None => &[],
         };
         match find(self.rest(), marks) {
             Found::Mark(at, which) => {
                 let text = self.pass(at);
                 content(out, &text);
+                if self.options.format == Some(Format::Harmony) {
+                    if !self.options.reasoning && !BEGINNERS.contains(&marks[which]) {
+                        content(out, marks[which]);
+                    }
+                    self.end_part(marks[which]);
+                    return true;
+                }
                 // The tag of a function is read where calls open.
                 if marks[which] == FUNCTION {
                     self.begun_with.clear();
                 } else {
                     self.begun_with = self.pass(marks[which].len());
                 }
-                self.stage = Stage::Open;
+                self.stage = if marks[which] == OPEN_ONE { Stage::Head } else { Stage::Open };
                 true
             }
             Found::None(safe) => {
@@ -324,7 +365,8 @@ impl Parser {
         self.begun_with += &blanks;
         let wanted = match self.options.format {
             Some(Format::Qwen3Coder) => FUNCTION,
-            Some(Format::Mistral) => "[",
+            Some(Format::Mistral | Format::MistralArgs) => "[",
+            Some(Format::DeepSeek | Format::DeepSeek31) => OPEN_ONE,
             _ => "{",
         };
         let rest = self.rest();
@@ -333,12 +375,17 @@ impl Parser {
                 Some(Format::Qwen3Coder) => {
                     let mark = self.pass(FUNCTION.len());
                     self.begun_with += &mark;
-                    self.stage = Stage::Tags(Box::default());
+                    self.stage = Stage::Body(Box::<Tagged>::default());
                 }
-                Some(Format::Mistral) => {
+                Some(Format::Mistral | Format::MistralArgs) => {
                     self.pass(1);
                     self.begun_with.clear();
                     self.stage = Stage::Item;
+                }
+                Some(Format::DeepSeek | Format::DeepSeek31) => {
+                    let mark = self.pass(OPEN_ONE.len());
+                    self.begun_with += &mark;
+                    self.stage = Stage::Head;
                 }
                 _ => self.stage = Stage::Call(Box::default(), false),
             }
@@ -346,6 +393,10 @@ impl Parser {
         }
         if wanted.starts_with(rest) && !at_end {
             return false;
+        }
+        if self.options.format == Some(Format::MistralArgs) {
+            self.stage = Stage::Head;
+            return true;
         }
         self.no_call(out, "");
         true
@@ -367,9 +418,14 @@ impl Parser {
             Some(b']') => {
                 self.pass(1);
                 self.stage = match self.options.format {
-                    Some(Format::Mistral) => Stage::Start { may_think: false, drops_space: true },
+                    Some(Format::Mistral | Format::MistralArgs | Format::Pythonic) => {
+                        Stage::Start { may_think: false, drops_space: true }
+                    }
                     _ => Stage::Rest,
                 };
+            }
+            Some(byte) if self.options.format == Some(Format::Pythonic) && *byte != b',' => {
+                self.stage = Stage::Body(Box::<Pythonic>::default());
             }
             // A comma, or what should not be here.
             _ => self.at += self.rest().chars().next().map_or(0, char::len_utf8),
@@ -400,16 +456,16 @@ impl Parser {
             out.push(Delta::CallEnded { index: self.n_calls - 1 });
             self.stage = match (in_list, self.options.format) {
                 (true, _) => Stage::Item,
-                (false, Some(Format::Hermes)) => Stage::Close,
-                (false, _) => Stage::Start { may_think: false, drops_space: true },
+                (false, Some(Format::Llama3)) => Stage::Start { may_think: false, drops_space: true },
+                (false, _) => Stage::Close,
             };
         }
         is_done
     }
 
-    fn tags(&mut self, out: &mut Vec<Delta>) -> bool {
-        let Stage::Tags(tagged) = &mut self.stage else { return false };
-        match tagged.read(&self.held[self.at..], &self.options.tools) {
+    fn body(&mut self, out: &mut Vec<Delta>) -> bool {
+        let Stage::Body(body) = &mut self.stage else { return false };
+        match body.read(&self.held[self.at..], &self.options.tools) {
             Read::More => return false,
             Read::Wrong => self.no_call(out, ""),
             Read::Begun(bytes, name) => {
@@ -424,8 +480,24 @@ impl Parser {
                 self.at += bytes;
                 self.argue(out, text);
                 out.push(Delta::CallEnded { index: self.n_calls - 1 });
-                self.stage = Stage::Close;
+                self.stage = match self.options.format {
+                    Some(Format::Pythonic) => Stage::Item,
+                    _ => Stage::Close,
+                };
             }
+        }
+        true
+    }
+
+    fn head(&mut self, out: &mut Vec<Delta>) -> bool {
+        match head(self.options.format, self.rest()) {
+            Head::Call(bytes, name, id) => {
+                let passed = self.pass(bytes);
+                self.begun_with += &passed;
+                self.stage = Stage::Call(Box::new(Object::arguments_of(name, id)), false);
+            }
+            Head::More => return false,
+            Head::Wrong => self.no_call(out, ""),
         }
         true
     }
@@ -451,7 +523,8 @@ impl Parser {
     /// Letters and digits: 9 of them, as Mistral's templates want, or behind `call_`.
     fn id(&self, index: usize) -> String {
         const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-        let (head, n) = if self.options.format == Some(Format::Mistral) { ("", 9) } else { ("call_", 16) };
+        let is_mistral = matches!(self.options.format, Some(Format::Mistral | Format::MistralArgs));
+        let (head, n) = if is_mistral { ("", 9) } else { ("call_", 16) };
         let mut state = self.options.seed.wrapping_add((index as u64).wrapping_mul(0xd134_2543_de82_ef95));
         let mut digit = || {
             // splitmix64
@@ -467,60 +540,23 @@ impl Parser {
         if !self.pass_blanks() {
             return false;
         }
-        if self.rest().starts_with(CLOSE_CALL) {
-            self.pass(CLOSE_CALL.len());
-        } else if CLOSE_CALL.starts_with(self.rest()) && !at_end {
-            return false;
-        }
-        self.stage = Stage::Start { may_think: false, drops_space: true };
-        true
-    }
-
-    /// The text of a JSON string.
-    fn response(&mut self, out: &mut Vec<Delta>) -> bool {
-        let rest = self.rest();
-        let end = rest.find(['"', '\\']).unwrap_or(rest.len());
-        if end > 0 {
-            let text = self.pass(end);
-            content(out, &text);
+        let marks: &[&str] = match self.options.format {
+            Some(Format::DeepSeek | Format::DeepSeek31) => &["```", CLOSE_ONE, CLOSE_ALL],
+            Some(Format::Hermes | Format::Qwen3Coder) => &[CLOSE_CALL],
+            _ => &[],
+        };
+        if let Some(mark) = marks.iter().find(|mark| self.rest().starts_with(**mark)) {
+            self.pass(mark.len());
             return true;
         }
-        match rest.as_bytes() {
-            [b'"', ..] => {
-                self.stage = Stage::Rest;
-                true
-            }
-            [b'\\', escape @ ..] => {
-                let bytes = match escape {
-                    [] => return false,
-                    [b'u', digits @ ..] => {
-                        let is_pair =
-                            matches!(digits, [b'd' | b'D', b'8'..=b'9' | b'a'..=b'b' | b'A'..=b'B', ..]);
-                        if is_pair { 12 } else { 6 }
-                    }
-                    _ => 2,
-                };
-                // The kind of a `\u` shows in its second digit.
-                if matches!(escape, [b'u'] | [b'u', _]) || rest.len() < bytes {
-                    return false;
-                }
-                let written = rest.get(..bytes).map(|text| format!("\"{text}\""));
-                let text = written.and_then(|text| serde_json::from_str::<String>(&text).ok());
-                match text {
-                    Some(text) => {
-                        self.pass(bytes);
-                        content(out, &text);
-                    }
-                    None => {
-                        // Half of a pair, or no escape at all.
-                        self.pass(1);
-                        content(out, "\u{fffd}");
-                    }
-                }
-                true
-            }
-            _ => false,
+        if marks.iter().any(|mark| mark.starts_with(self.rest())) && !at_end {
+            return false;
         }
+        self.stage = match self.options.format {
+            Some(Format::Harmony) => Stage::Text,
+            _ => Stage::Start { may_think: false, drops_space: true },
+        };
+        true
     }
 }
 

@@ -1,4 +1,11 @@
-//! Marks in text that comes in pieces: what cannot begin one is passed on at once.
+//! Marks in text that comes in pieces: what cannot begin one is passed on at once; and what the readers of
+//! calls that are not written in JSON have in common.
+
+use std::fmt::Debug;
+
+use serde_json::json;
+
+use super::Tool;
 
 /// What a text has of the marks that are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,4 +55,31 @@ pub fn prefix(text: &str, words: &[&str]) -> Prefix {
         }
     }
     Prefix::Whole(text.len() - rest.len())
+}
+
+/// A call whose arguments become JSON as they are read.
+pub trait Body: Debug + Send + Sync {
+    /// Reads on at the beginning of `rest`.
+    fn read(&mut self, rest: &str, tools: &[Tool]) -> Read;
+}
+
+/// What came of reading on.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Read {
+    /// So many bytes are done with, and this belongs to the arguments.
+    Arguments(usize, String),
+    /// The call begins: its name is known.
+    Begun(usize, String),
+    /// The call has ended; this belongs to the arguments.
+    Ended(usize, String),
+    /// More text is wanted.
+    More,
+    /// This is no call.
+    Wrong,
+}
+
+/// A text in JSON, without its quotes.
+pub fn escaped(text: &str) -> String {
+    let quoted = json!(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
 }

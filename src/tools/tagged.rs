@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Tool;
-use super::scan::{Found, find};
+use super::scan::{Body, Found, Read, escaped, find};
 
 /// Longest name of a tool or an argument, in bytes. What is longer is no call.
 const MOST_NAME_BYTES: usize = 256;
@@ -34,24 +34,8 @@ enum State {
     },
 }
 
-/// What came of reading on.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Read {
-    /// So many bytes are done with, and this belongs to the arguments.
-    Arguments(usize, String),
-    /// The call begins: its name is known.
-    Begun(usize, String),
-    /// The call has ended; this belongs to the arguments.
-    Ended(usize, String),
-    /// More text is wanted.
-    More,
-    /// This is no call.
-    Wrong,
-}
-
-impl Tagged {
-    /// Reads on at the beginning of `rest`.
-    pub fn read(&mut self, rest: &str, tools: &[Tool]) -> Read {
+impl Body for Tagged {
+    fn read(&mut self, rest: &str, tools: &[Tool]) -> Read {
         match &mut self.state {
             State::Name => match name(rest) {
                 Some(Ok((name, used))) => {
@@ -151,12 +135,6 @@ fn name(rest: &str) -> Option<Result<(&str, usize), ()>> {
         None if rest.len() >= MOST_NAME_BYTES => Some(Err(())),
         None => None,
     }
-}
-
-/// A text in JSON, without its quotes.
-fn escaped(text: &str) -> String {
-    let quoted = json!(text).to_string();
-    quoted[1..quoted.len() - 1].to_owned()
 }
 
 /// A value as it is written if that is JSON, and a text otherwise.

@@ -149,6 +149,121 @@ fn qwen3_coder() {
 }
 
 #[test]
+fn mistral_args() {
+    let options = options(Format::MistralArgs);
+    let text = "Look. [TOOL_CALLS]weather[ARGS]{\"city\": \"[TOOL_CALLS]\", \"days\": {\"a\": 1}}\
+                [TOOL_CALLS]b[CALL_ID]abc123xyz[ARGS]{}";
+    let said = read_any(&options, text);
+    assert_eq!(said.content, "Look. ");
+    let first = call("weather", "{\"city\": \"[TOOL_CALLS]\", \"days\": {\"a\": 1}}");
+    assert_eq!(said.calls, [first, call("b", "{}")]);
+    assert_eq!((said.ids[0].len(), said.ids[1].as_str()), (9, "abc123xyz"));
+    // The older form is read, too.
+    let list = "[TOOL_CALLS][{\"name\": \"b\", \"arguments\": {\"a\": 1}}]";
+    assert_eq!(read_any(&options, list).calls, [call("b", "{\"a\": 1}")]);
+    let cut = read_any(&options, "[TOOL_CALLS]b[ARGS]{\"a\": \"x");
+    assert_eq!(cut.calls, [("b".to_owned(), "{\"a\": \"x".to_owned(), false)]);
+    for plain in ["a [TOOL_CALLS] b", "[TOOL_CALLS]weather[AR", "[TOOL_CALLS]no name[ARGS]{}"] {
+        assert_eq!(read_any(&options, plain), Said { content: plain.into(), ..Said::default() });
+    }
+}
+
+#[test]
+fn harmony() {
+    let options = options(Format::Harmony);
+    let thought = "<|channel|>analysis<|message|>Rain <or> sun?\n<|end|><|start|>assistant";
+    for head in [
+        "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>",
+        " to=functions.weather<|channel|>commentary json<|message|>",
+        "<|channel|>commentary to=weather<|message|>",
+    ] {
+        for end in ["", "<|call|>"] {
+            let said = read_any(&options, &format!("{thought}{head}{{\"city\": \"<|end|>\"}}{end}"));
+            assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("Rain <or> sun?", ""), "{head}");
+            assert_eq!(said.calls, [call("weather", "{\"city\": \"<|end|>\"}")], "{head}");
+        }
+    }
+    // What is said before a call, thoughts behind it, and tools that are not offered.
+    let text = format!(
+        "{thought}<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>analysis \
+         to=python code<|message|>1 + 1<|call|><|start|>assistant<|channel|>final<|message|> It rains.\n"
+    );
+    let said = read_any(&options, &text);
+    assert_eq!(said.reasoning, "Rain <or> sun?\n\n1 + 1");
+    assert_eq!((said.content.as_str(), said.calls.len()), ("I look. It rains.\n", 0));
+    let cut = read_any(&options, "<|channel|>commentary to=functions.weather json<|message|>{\"city\": \"Be");
+    assert_eq!(cut.calls, [("weather".to_owned(), "{\"city\": \"Be".to_owned(), false)]);
+    // A header that is cut off says nothing; text without one is the answer.
+    assert_eq!(read_any(&options, "<|channel|>analysis<|message|>a<|end|><|start|>assist").content, "");
+    for plain in ["It rains.", "{\"a\": 1}", " t", " to the <b>", "", "<"] {
+        assert_eq!(read_any(&options, plain).content, plain);
+    }
+    // Thoughts that are not split off are shown with their marks.
+    let off = ParserOptions { reasoning: false, ..options };
+    let text = "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b";
+    assert_eq!(read_any(&off, text).content, text);
+}
+
+#[test]
+fn deepseek() {
+    let one = |name: &str, arguments: &str| {
+        format!(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>"
+        )
+    };
+    let plain = |name: &str, arguments: &str| {
+        format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>")
+    };
+    let city = "{\"city\": \"``` <｜tool▁call▁end｜>\"}";
+    for format in [Format::DeepSeek, Format::DeepSeek31] {
+        let options = options(format);
+        for calls in [
+            format!("{}\n{}", one("weather", city), one("b", "{}")),
+            plain("weather", city) + &plain("b", "{}"),
+        ] {
+            let text = format!("<think>So.</think>\n\nYes.<｜tool▁calls▁begin｜>{calls}<｜tool▁calls▁end｜>");
+            let said = read_any(&options, &text);
+            assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("So.", "Yes."));
+            assert_eq!(said.calls, [call("weather", city), call("b", "{}")], "{text}");
+            // R1 forgets the mark of the list at times.
+            assert_eq!(read_any(&options, &calls).calls, said.calls);
+        }
+        let cut = read_any(&options, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>b<｜tool▁sep｜>{\"a\": [");
+        assert_eq!(cut.calls, [("b".to_owned(), "{\"a\": [".to_owned(), false)]);
+        for plain in ["<｜tool▁calls▁begin｜> none", "<｜tool▁call▁begin｜>b<｜tool▁s", "<｜tool"]
+        {
+            assert_eq!(read_any(&options, plain).content, plain);
+        }
+    }
+}
+
+#[test]
+fn pythonic() {
+    let options = options(Format::Pythonic);
+    let text = " [weather(city=\"B\\\"e)\\nü\", days=3, all = [True, None, {'a': (1, -2.5,), \
+                'b': False}]),\n time.now(), b(c='it\\'s \"x\"\\x41\\q')]";
+    let said = read_any(&options, text);
+    let first =
+        "{\"city\": \"B\\\"e)\\nü\", \"days\": 3, \"all\": [true, null, {\"a\": [1, -2.5], \"b\": false}]}";
+    let last = "{\"c\": \"it's \\\"x\\\"A\\\\q\"}";
+    assert_eq!(said.calls, [call("weather", first), call("time.now", "{}"), call("b", last)]);
+    assert_eq!(said.content, "");
+    for (_, arguments, _) in &said.calls {
+        assert!(serde_json::from_str::<Value>(arguments).is_ok(), "{arguments}");
+    }
+    let cut = read_any(&options, "[weather(city=\"Ber");
+    assert_eq!(cut.calls, [("weather".to_owned(), "{\"city\": \"Ber".to_owned(), false)]);
+    for plain in ["[1, 2]", "[weather]", "[a b(c=1)]", "[weath", "Call [weather(city=\"a\")]"] {
+        assert_eq!(read_any(&options, plain), Said { content: plain.into(), ..Said::default() });
+    }
+    // A text comes as it grows.
+    let mut parser = Parser::new(options);
+    let begun = parser.push("[weather(city=\"Be");
+    assert_eq!(begun[1..], [Delta::Arguments { index: 0, text: "{\"city\": \"Be".into() }]);
+    assert_eq!(parser.push("rn"), [Delta::Arguments { index: 0, text: "rn".into() }]);
+}
+
+#[test]
 fn generic() {
     let options = options(Format::Generic);
     let calls =
@@ -205,6 +320,13 @@ fn formats_by_template_and_by_name() {
         ("{% if x %}<tool_call>\n{{ call | tojson }}\n</tool_call>", Format::Hermes),
         ("<tool_call>\n<function={{ name }}>\n<parameter={{ key }}>", Format::Qwen3Coder),
         ("{{ '[TOOL_CALLS][' }}", Format::Mistral),
+        ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}", Format::MistralArgs),
+        ("<|channel|>commentary <|constrain|>json<|message|>{{ x }}<|call|>", Format::Harmony),
+        ("{% if tools %}<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ name }}\n```json", Format::DeepSeek),
+        ("{% if tools %}<｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", Format::DeepSeek31),
+        // DeepSeek's own template shows calls and never tools: they need a text of their own.
+        ("<｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", Format::Generic),
+        ("<|python_start|> Use exact format: [func_name1(param1=value1)]", Format::Pythonic),
         ("{{ '<|python_tag|>' }}", Format::Llama3),
         ("{{ messages }}", Format::Generic),
     ];
@@ -234,6 +356,21 @@ fn generic_messages_tell_of_tools_and_calls() {
     let answers = "{\"tool_response\": \"rain\", \"name\": \"weather\"}\n{\"tool_response\": \"sun\"}";
     assert_eq!((shown[3].role.as_str(), shown[3].content.as_str(), shown.len()), ("user", answers, 4));
     assert_eq!(Format::Hermes.messages(&messages, &[weather()]), messages);
+}
+
+#[test]
+fn thoughts_before_a_call_in_channels_are_its_text() {
+    let calls = vec![ToolCall { name: "weather".into(), ..ToolCall::default() }];
+    let thinking = |content: &str| Message {
+        reasoning_content: Some("hm".into()),
+        tool_calls: calls.clone(),
+        ..Message::new("assistant", content)
+    };
+    let shown = Format::Harmony.messages(&[thinking(""), thinking("I look.")], &[]);
+    assert_eq!((shown[0].content.as_str(), shown[1].content.as_str()), ("hm", "hm\n\nI look."));
+    assert!(shown.iter().all(|message| message.reasoning_content.is_none()));
+    let answer = Message { reasoning_content: Some("hm".into()), ..Message::new("assistant", "It rains.") };
+    assert_eq!(Format::Harmony.messages(std::slice::from_ref(&answer), &[]), [answer]);
 }
 
 #[test]
@@ -267,6 +404,23 @@ fn message() -> impl Strategy<Value = String> {
         "</parameter>",
         "</function>",
         "[TOOL_CALLS]",
+        "[ARGS]",
+        "<|start|>",
+        "<|channel|>",
+        "analysis",
+        " to=functions.",
+        "<|message|>",
+        "<|end|>",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁sep｜>",
+        "<｜tool▁call▁end｜>",
+        "```",
+        "[weather(",
+        "city=",
+        "'",
+        "True",
+        ")",
         "<|python_tag|>",
         "[",
         "]",
@@ -326,6 +480,13 @@ fn long_texts_in_small_pieces() {
         (Format::Mistral, "[TOOL_CALLS]["),
         (Format::Llama3, "{\"name\": \""),
         (Format::Generic, "{\"response\": \"\\\\"),
+        (Format::MistralArgs, "[TOOL_CALLS]a[ARGS]{\"b\": 1}"),
+        (Format::MistralArgs, "[TOOL_CALLS]"),
+        (Format::Harmony, "<|channel|>analysis<|message|>"),
+        (Format::Harmony, "<|start|>"),
+        (Format::DeepSeek, "<｜tool▁call▁begin｜>"),
+        (Format::Pythonic, "[a(b='x"),
+        (Format::Pythonic, "[a"),
     ] {
         let mut parser = Parser::new(options(format));
         let mut bytes = 0;

@@ -13,7 +13,9 @@ use sterna::engine::{
 use sterna::gguf::Gguf;
 use sterna::grammar::{Compiled, Grammars, Source};
 use sterna::tokenizer::{Special, Tokenizer};
-use sterna::tools::{Choice, Delta, Format, Parser, ParserOptions, Tool, Wanted, json_behind_thoughts};
+use sterna::tools::{
+    Choice, Delta, Format, Parser, ParserOptions, Tool, Wanted, json_behind_thoughts, json_in_channels,
+};
 
 fn engine_of(gguf: Gguf, change: impl FnOnce(&mut EngineOptions)) -> Engine {
     let mut options = EngineOptions {
@@ -256,14 +258,27 @@ const ARGUMENTS: &str = "{\"city\": \"Bern\", \"days\": 3, \"unit\": \"C\"}";
 
 /// A call for the weather of some days, as a format writes it.
 fn weather_call(format: Format, days: u8) -> String {
-    let json = |key: &str| {
-        let arguments = ARGUMENTS.replace('3', &days.to_string());
-        format!("{{\"name\": \"weather\", \"{key}\": {arguments}}}")
-    };
+    let arguments = || ARGUMENTS.replace('3', &days.to_string());
+    let json = |key: &str| format!("{{\"name\": \"weather\", \"{key}\": {}}}", arguments());
     match format {
         Format::Hermes => format!("<tool_call>\n{}\n</tool_call>", json("arguments")),
         Format::Llama3 => json("parameters"),
         Format::Mistral => format!("[TOOL_CALLS][{}]", json("arguments")),
+        Format::MistralArgs => format!("[TOOL_CALLS]weather[ARGS]{}", arguments()),
+        Format::Harmony => {
+            format!("<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{}", arguments())
+        }
+        Format::DeepSeek => format!(
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{}\n```\
+             <｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            arguments()
+        ),
+        Format::DeepSeek31 => format!(
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{}<｜tool▁call▁end｜>\
+             <｜tool▁calls▁end｜>",
+            arguments()
+        ),
+        Format::Pythonic => format!("[weather(city=\"Bern\", days={days}, unit=\"C\")]"),
         Format::Generic => format!("{{\"tool_calls\": [{}]}}", json("arguments")),
         Format::Qwen3Coder => format!(
             "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n\
@@ -273,19 +288,40 @@ fn weather_call(format: Format, days: u8) -> String {
     }
 }
 
+/// An answer without a call, as a format writes it.
+fn answered(format: Format, text: &str) -> String {
+    match format {
+        Format::Generic => format!("{{\"response\": \"{text}\"}}"),
+        Format::Harmony => in_final_channel(text),
+        _ => text.to_owned(),
+    }
+}
+
+fn in_final_channel(text: &str) -> String {
+    format!("<|channel|>final<|message|>{text}")
+}
+
+/// Thoughts in front of a message.
+fn thoughts(format: Format) -> &'static str {
+    match format {
+        Format::Harmony => "<|channel|>analysis<|message|>Hm.\n<|end|><|start|>assistant",
+        _ => "Hm.\n</think>\n",
+    }
+}
+
 #[test]
 fn calls_follow_their_format() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
     let grammars = Grammars::new(tokenizer);
-    let cases = [
-        (Format::Hermes, "I know: sunny."),
-        (Format::Llama3, "{I know}: sunny."),
-        (Format::Mistral, "I know: sunny."),
-        (Format::Generic, "{\"response\": \"I know: sunny.\"}"),
-        (Format::Qwen3Coder, "I know: sunny."),
-    ];
-    for (format, text) in cases {
+    for (_, format) in Format::ALL.iter().copied() {
+        // It begins like a call in some of them.
+        let said = match format {
+            Format::Llama3 => "{I know}: sunny.",
+            Format::Pythonic => "[I know]: sunny.",
+            _ => "I know: sunny.",
+        };
+        let text = &answered(format, said);
         let (call, bad) = (weather_call(format, 3), weather_call(format, 30));
         let named = Choice::Named("weather".into());
         for (choice, is_free) in [(&Choice::Auto, true), (&Choice::Required, false), (&named, false)] {
@@ -294,8 +330,13 @@ fn calls_follow_their_format() {
             assert!(!allows(tokenizer, &grammar, &bad), "{format:?}, {choice:?}: {bad}");
             assert_eq!(allows(tokenizer, &grammar, text), is_free, "{format:?}, {choice:?}: {text}");
             let thinks = tool_grammar(&grammars, format, choice, true, true);
-            assert!(allows(tokenizer, &thinks, &format!("Hm.\n</think>\n{call}")), "{format:?}, {choice:?}");
-            assert!(!allows(tokenizer, &thinks, &call), "{format:?}, {choice:?}: the thoughts have no end");
+            assert!(
+                allows(tokenizer, &thinks, &format!("{}{call}", thoughts(format))),
+                "{format:?}, {choice:?}"
+            );
+            // Channels have thoughts or not; a template that opened thoughts wants their end.
+            let may_begin = format.has_channels();
+            assert_eq!(allows(tokenizer, &thinks, &call), may_begin, "{format:?}, {choice:?}");
         }
         // What the parser reads of the call.
         let options =
@@ -360,9 +401,14 @@ fn json_stands_beside_calls() {
         "additionalProperties": false,
     });
     let (json, other) = ("{\"sunny\": true}", "{\"sunny\": 3}");
-    for format in [Format::Hermes, Format::Llama3, Format::Mistral, Format::Generic, Format::Qwen3Coder] {
+    for (_, format) in Format::ALL.iter().copied() {
+        let answer_of = |text: &str| match format {
+            Format::Harmony => in_final_channel(text),
+            _ => text.to_owned(),
+        };
+        let (right, wrong) = (answer_of(json), answer_of(other));
         for (choice, may_answer) in [(&Choice::Auto, true), (&Choice::Required, false)] {
-            for (thinks, before) in [(false, ""), (true, "Hm.\n</think>\n")] {
+            for (thinks, before) in [(false, ""), (true, thoughts(format))] {
                 let (answer, token) = (Some((&schema, true)), &|_: &str| None);
                 let wanted = Wanted { tools: &WEATHER, choice, parallel: true, thinks, answer, token };
                 let lark = format.grammar(&wanted).unwrap();
@@ -370,15 +416,16 @@ fn json_stands_beside_calls() {
                 let allows = |text: &str| allows(tokenizer, &grammar, &format!("{before}{text}"));
                 assert!(allows(&weather_call(format, 3)), "{format:?}, {choice:?}");
                 assert!(!allows(&weather_call(format, 30)), "{format:?}, {choice:?}");
-                assert_eq!(allows(json), may_answer, "{format:?}, {choice:?}");
-                assert!(!allows(other) && !allows("It is sunny."), "{format:?}, {choice:?}");
+                assert_eq!(allows(&right), may_answer, "{format:?}, {choice:?}");
+                assert!(!allows(&wrong) && !allows(&answer_of("It is sunny.")), "{format:?}, {choice:?}");
             }
         }
         // Such an answer is read as one.
+        let tools = WEATHER.clone();
         let options =
-            ParserOptions { format: Some(format), tools: WEATHER.clone(), ..ParserOptions::default() };
+            ParserOptions { format: Some(format), tools, reasoning: true, ..ParserOptions::default() };
         let mut parser = Parser::new(options);
-        let mut deltas = parser.push(json);
+        let mut deltas = parser.push(&right);
         deltas.extend(parser.finish());
         let text = |delta: &Delta| match delta {
             Delta::Content(text) => text.clone(),
@@ -401,6 +448,52 @@ fn json_follows_thoughts() {
         assert!(!allows(tokenizer, &grammar, thoughts));
     }
     assert!(!allows(tokenizer, &grammar, ARGUMENTS), "the thoughts have no end");
+}
+
+/// In channels thoughts come first if they like, and the answer in its channel is JSON by its schema.
+#[test]
+fn json_stands_in_its_channel() {
+    let engine = random(|_| ());
+    let tokenizer = engine.tokenizer().unwrap();
+    let lark = json_in_channels(&WEATHER[0].parameters, true, &|_| None);
+    let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
+    for before in ["", thoughts(Format::Harmony)] {
+        let allows = |text: &str| allows(tokenizer, &grammar, &format!("{before}{text}"));
+        assert!(allows(&in_final_channel(ARGUMENTS)), "{before}");
+        assert!(!allows(&in_final_channel("{\"city\": 3}")) && !allows(ARGUMENTS), "{before}");
+    }
+    let marked = format!("<|channel|>final <|constrain|>json<|message|>{ARGUMENTS}");
+    assert!(allows(tokenizer, &grammar, &marked));
+}
+
+/// The arguments of a call in Python's form: those that must be there, and no others than the schema knows.
+#[test]
+fn arguments_in_pythons_form() {
+    let engine = random(|_| ());
+    let tokenizer = engine.tokenizer().unwrap();
+    let parameters = json!({
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}, "b": {"type": "integer"}, "c": {"type": "string"}},
+        "required": ["b"],
+    });
+    let tools = [Tool { name: "f".into(), description: None, parameters, strict: true }];
+    let (choice, token) = (&Choice::Required, &|_: &str| None);
+    let wanted = Wanted { tools: &tools, choice, parallel: true, thinks: false, answer: None, token };
+    let lark = Format::Pythonic.grammar(&wanted).unwrap();
+    let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
+    for (arguments, is_right) in [
+        ("b=1", true),
+        ("a=True, b=1", true),
+        ("a=False, b=1, c=\"x\"", true),
+        ("b=1, c=\"x\"), f(b=2", true),
+        ("", false),
+        ("a=True", false),
+        ("b=\"x\"", false),
+        ("b=1, d=2", false),
+        (", b=1", false),
+    ] {
+        assert_eq!(allows(tokenizer, &grammar, &format!("[f({arguments})]")), is_right, "{arguments}");
+    }
 }
 
 /// Calls that are forced from a model of random weights are complete, of a known tool, and fit its schema.
@@ -427,6 +520,8 @@ fn forced_calls_fit_their_schema() {
                     Delta::CallBegun { name: of, .. } => name.clone_from(of),
                     Delta::Arguments { text, .. } => arguments += text,
                     Delta::CallEnded { index: 0 } => {}
+                    // A model of random weights may think before it calls.
+                    Delta::Content(_) if format.has_channels() => {}
                     other => panic!("{format:?}: {other:?} in {text}"),
                 }
             }

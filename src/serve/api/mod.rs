@@ -201,7 +201,7 @@ impl Read {
     ) -> Result<(Vec<u32>, ParserOptions), ApiError> {
         let prompt = talk.offering(constraints, served).prompt(served)?;
         constraints.apply(served, &prompt, options)?;
-        let reading = constraints.reading(served, &prompt, self.app.seed());
+        let reading = constraints.reading(&prompt, self.app.seed());
         Ok((prompt.ids, reading))
     }
 

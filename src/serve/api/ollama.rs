@@ -265,7 +265,7 @@ fn generate_prompt(
     if raw {
         let behind = tokenizer.encode(text, Special::Parse, context.is_empty());
         let prompt = Prompt { text: text.to_owned(), ids: [context, behind].concat() };
-        constraints.apply(served, &prompt, generation)?;
+        constraints.unread().apply(served, &prompt, generation)?;
         // Whoever writes the prompt reads what comes as it comes.
         return Ok(Some((prompt.ids, ParserOptions::default())));
     }

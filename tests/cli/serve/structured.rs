@@ -238,6 +238,46 @@ fn calls_of_tools() {
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
 }
 
+/// A template tells how its model writes calls: they are asked for and read so.
+#[test]
+fn calls_in_the_format_of_the_template() {
+    let function = json!({ "name": "g", "parameters": { "type": "object", "required": ["c"],
+        "properties": { "c": { "enum": ["x", "y"] } }, "additionalProperties": false } });
+    for words in ["[TOOL_CALLS] [ARGS]", "[func_name1("] {
+        let template = format!("{{# {words} #}}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}");
+        let server = TestServer::start(|options| options.template = Some(template));
+        let less = server.post("/tokenize", &json!({ "content": "<" })).ok()["tokens"][0].to_string();
+        let body = chat(json!({ "tools": [{ "type": "function", "function": function }],
+            "tool_choice": "required", "parallel_tool_calls": false, "logit_bias": { less: -100 } }));
+        let answer = server.post("/v1/chat/completions", &body).ok();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{words}: {answer}");
+        assert!(choice["message"]["content"].is_null(), "{words}: {answer}");
+        let call = &choice["message"]["tool_calls"][0]["function"];
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+        assert!(call["name"] == "g" && (arguments["c"] == "x" || arguments["c"] == "y"), "{words}: {answer}");
+    }
+}
+
+/// A model that writes in channels is read so without tools, too.
+#[test]
+fn thoughts_and_answers_in_channels() {
+    let template = "{# <|channel|> <|message|> <|call|> #}{% for m in messages %}{{ m.content }}{% endfor %}";
+    let server = TestServer::with_engine(engine(512), |options| options.template = Some(template.into()));
+    let said = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes";
+    let body = chat(json!({ "structured_outputs": { "choice": [said] }, "max_tokens": 200 }));
+    let answer = server.post("/v1/chat/completions", &body).ok();
+    let message = &answer["choices"][0]["message"];
+    assert_eq!((&message["reasoning_content"], content(&answer)), (&json!("hm"), "yes"), "{answer}");
+    let mut streamed = body;
+    streamed["stream"] = true.into();
+    let chunks = server.post("/v1/chat/completions", &streamed).chunks();
+    let told = |key: &str| -> String {
+        chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][key].as_str()).collect()
+    };
+    assert_eq!((told("reasoning_content").as_str(), told("content").as_str()), ("hm", "yes"));
+}
+
 /// Sequences that are held to grammars and others run in the same steps, and each says what it says alone.
 #[test]
 fn grammars_beside_free_text() {

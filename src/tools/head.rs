@@ -1,0 +1,116 @@
+//! What stands before the arguments of a call that are JSON by themselves: marks, and the tool's name.
+
+use super::Format;
+use super::scan::{Found, find};
+
+/// Longest text before arguments, in bytes. What is longer is no call.
+const MOST_BYTES: usize = 512;
+
+/// What came of reading a head.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Head {
+    /// So many bytes of it, the tool, and the id that the model gave the call.
+    Call(usize, String, Option<String>),
+    /// More text is wanted.
+    More,
+    /// This is no call.
+    Wrong,
+}
+
+/// Reads the head of a call, which ends where its arguments open, from behind the mark that begins it.
+pub fn head(format: Option<Format>, rest: &str) -> Head {
+    let end = match rest.bytes().take(MOST_BYTES).position(|byte| byte == b'{') {
+        Some(end) => end,
+        None if rest.len() < MOST_BYTES => return Head::More,
+        None => return Head::Wrong,
+    };
+    let text = &rest[..end];
+    let found = match format {
+        Some(Format::MistralArgs) => text.trim_end().strip_suffix("[ARGS]").map(|text| {
+            let (name, id) = text.split_once("[CALL_ID]").map_or((text, None), |(name, id)| (name, Some(id)));
+            (name, id.map(str::to_owned))
+        }),
+        // `name<｜tool▁sep｜>`, or `function<｜tool▁sep｜>name` and the fence of a block of code.
+        Some(Format::DeepSeek | Format::DeepSeek31) => text.split_once(SEPARATOR).map(|(before, after)| {
+            let name = after.trim_start().lines().next().unwrap_or_default();
+            (if name.is_empty() || name.starts_with("```") { before } else { name }, None)
+        }),
+        _ => None,
+    };
+    match found.map(|(name, id)| (name.trim(), id)) {
+        Some((name, id)) if is_name(name) => Head::Call(end, name.to_owned(), id),
+        _ => Head::Wrong,
+    }
+}
+
+/// Between the kind or the name of DeepSeek's calls and what follows.
+pub const SEPARATOR: &str = "<｜tool▁sep｜>";
+
+/// Whether a text can be the name of a tool.
+pub fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+}
+
+/// What a part of a message in gpt-oss's channels is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Thoughts.
+    Thoughts,
+    /// Text of the answer.
+    Text,
+    /// A call of a tool.
+    Call(String),
+}
+
+/// What the header of a part says.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Header {
+    /// So many bytes, and what they announce.
+    Part(usize, Part),
+    /// More text is wanted.
+    More,
+    /// This is no header.
+    None,
+}
+
+/// Marks that end a part in a channel.
+pub const MARKS: &[&str] = &["<|start|>", "<|channel|>", "<|end|>", "<|call|>", "<|return|>"];
+/// Marks that begin a part.
+pub const BEGINNERS: &[&str] = &["<|start|>", "<|channel|>"];
+
+const MESSAGE: &str = "<|message|>";
+
+/// Reads the header of a part: `<|channel|>analysis<|message|>`, `<|channel|>final<|message|>`, or with `to=`
+/// before or in the channel the tool that is called. `is_tool` knows the tools.
+///
+/// Source: <https://cookbook.openai.com/articles/openai-harmony>.
+pub fn header(rest: &str, is_tool: impl Fn(&str) -> bool) -> Header {
+    // Marks have no place in a header but for its own, and the channel has one.
+    const STOPS: [&str; 6] = [MESSAGE, "<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|channel|>"];
+    const OPENERS: [&str; 4] = ["<|start|>", "<|channel|>", " to=", MESSAGE];
+    let Some(opener) = OPENERS.iter().find(|opener| rest.starts_with(**opener)) else {
+        let may_become_one = OPENERS.iter().any(|opener| opener.starts_with(rest));
+        return if may_become_one { Header::More } else { Header::None };
+    };
+    let head = &rest[..rest.floor_char_boundary(MOST_BYTES)];
+    let stops = if *opener == "<|channel|>" { &STOPS[..] } else { &STOPS[..5] };
+    let begun = if *opener == MESSAGE { 0 } else { opener.len() };
+    let end = match find(&head[begun..], stops) {
+        Found::Mark(at, 0) => begun + at,
+        Found::None(_) if rest.len() < MOST_BYTES => return Header::More,
+        _ => return Header::None,
+    };
+    let word = |key: &str| {
+        let (_, after) = head[..end].split_once(key)?;
+        after.split(|c: char| c.is_whitespace() || c == '<').next().filter(|word| !word.is_empty())
+    };
+    let part = match word("to=").map(|to| to.strip_prefix("functions.").ok_or(to)) {
+        Some(Ok(name)) => Part::Call(name.to_owned()),
+        Some(Err(name)) if is_tool(name) => Part::Call(name.to_owned()),
+        // Tools that the model knows of itself, and that are not offered.
+        Some(Err(_)) => Part::Thoughts,
+        None if word("<|channel|>") == Some("analysis") => Part::Thoughts,
+        None => Part::Text,
+    };
+    Header::Part(end + MESSAGE.len(), part)
+}
