@@ -1,59 +1,11 @@
 //! Logits that are no numbers, and where they come from: the step is run again, stage by stage.
 
-use std::fmt;
-
 use super::Error;
+use super::fault::BrokenStage;
 use super::runner::Runner;
 use super::sequence::Sequence;
 use crate::program::sampling::is_broken;
 use crate::program::{Program, Row, RowsOf, Step};
-
-/// Weights that a message names.
-const MOST_NAMES: usize = 8;
-
-/// No token can be picked: a logit is NaN or infinite, or all are minus infinity.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BrokenLogits {
-    /// The position that they stand behind.
-    pub position: usize,
-    /// The first stage of its step with a result that is no finite number; `None` where the step could not
-    /// be run again, or had finite results then.
-    pub origin: Option<BrokenStage>,
-}
-
-/// A stage with a result that is no finite number.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BrokenStage {
-    /// Its label in the program: `3.ffn_in`.
-    pub label: String,
-    /// The first position that has such a result.
-    pub position: usize,
-    /// The weights that it reads. Attention reads the keys and values of earlier positions too.
-    pub weights: Vec<String>,
-}
-
-impl fmt::Display for BrokenLogits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { position, origin } = self;
-        write!(f, "the model's logits behind position {position} are NaN or infinite: ")?;
-        match origin {
-            None => f.write_str("run again, no stage had such a result; the cpu backend finds the first"),
-            Some(BrokenStage { label, position, weights }) => {
-                write!(f, "the first such result is of stage {label} at position {position}, which reads ")?;
-                match &weights[..] {
-                    [] => f.write_str("the keys and values up to there"),
-                    weights if weights.len() <= MOST_NAMES => f.write_str(&weights.join(", ")),
-                    weights => {
-                        let (named, others) = weights.split_at(MOST_NAMES);
-                        write!(f, "{} and {} more weights", named.join(", "), others.len())
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl std::error::Error for BrokenLogits {}
 
 impl Runner {
     /// Whether the row at `at` of `seq`, run once more, has logits that are no numbers. Overwrites the logits

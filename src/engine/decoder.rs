@@ -1,10 +1,11 @@
 //! From picked tokens to events: ids, bytes, whole characters of text, log-probabilities, and why a sequence
 //! ended.
 
+use super::GenerateOptions;
 use super::constraint::ConstraintError;
+use super::fault::{BrokenLogits, Fault};
 use super::logprobs::LogProbs;
 use super::stop::{ControlStops, StopStrings};
-use super::{BrokenLogits, GenerateOptions};
 use crate::tokenizer::{Tokenizer, Utf8Stream};
 
 /// Why a sequence ended.
@@ -24,17 +25,6 @@ pub enum StopReason {
     Constraint,
     /// The model's logits are no numbers, as [`Event::fault`] says.
     BrokenLogits,
-}
-
-/// Why a sequence failed, while others go on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// Its grammar.
-    #[error(transparent)]
-    Constraint(#[from] ConstraintError),
-    /// The model, or what runs it.
-    #[error(transparent)]
-    BrokenLogits(#[from] BrokenLogits),
 }
 
 /// A token that was picked.

@@ -10,6 +10,7 @@ mod constraint;
 mod conversation;
 mod decoder;
 pub(crate) mod error;
+mod fault;
 pub mod fit;
 mod generate;
 mod handle;
@@ -33,11 +34,11 @@ pub use batch::{
     Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SavedSize, SeqId,
     Standing,
 };
-pub use broken::{BrokenLogits, BrokenStage};
 pub use constraint::{Constraint, ConstraintError, Grammar, TokenMask};
 pub use conversation::{Answer, Conversation};
-pub use decoder::{Decoder, Event, Fault, PickedToken, StopReason};
+pub use decoder::{Decoder, Event, PickedToken, StopReason};
 pub use error::{Error, StateError};
+pub use fault::{BrokenLogits, BrokenStage, Fault};
 pub use generate::Generation;
 pub use handle::Engine;
 pub use head::HEAD_TYPES;

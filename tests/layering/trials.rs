@@ -6,6 +6,34 @@ use std::path::Path;
 
 const TRIALS: &[(&str, &[&str])] = &[
     (
+        "tools of the Responses API that are no functions, and their items",
+        &[
+            "tests/cli/serve/codex.rs::codex_is_served_as_it_comes",
+            "tests/cli/serve/codex.rs::tools_of_openais_servers_cannot_be_chosen",
+        ],
+    ),
+    (
+        "SentencePiece's vocabularies in tokenizer.json alone",
+        &[
+            "tests/files/convert/metaspace.rs::ids_are_those_of_the_merges",
+            "tests/files/convert/metaspace.rs::a_vocabulary_is_never_one_of_another_kind",
+        ],
+    ),
+    (
+        "logits that are no numbers",
+        &[
+            "tests/engine/broken_logits.rs::the_first_stage_is_named",
+            "tests/cli/serve/broken.rs::logits_that_are_no_numbers_are_an_error_of_the_server",
+        ],
+    ),
+    (
+        "what templates ask of Jinja2",
+        &[
+            "src/tokenizer/chat/beside.rs::shapes_of_published_templates_render_as_in_jinja2",
+            "src/tokenizer/chat/beside.rs::constructs_render_as_in_jinja2",
+        ],
+    ),
+    (
         "a prompt too long for its context, for clients of Anthropic",
         &["tests/cli/serve/hostile.rs::prompts_that_are_too_long"],
     ),

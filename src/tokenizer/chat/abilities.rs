@@ -55,18 +55,6 @@ impl Abilities {
     }
 }
 
-/// Whether `template` shows a call of a message that says nothing beside it.
-pub fn shows_call(template: &ChatTemplate) -> bool {
-    let call = ToolCall {
-        id: Some("callfirst".into()),
-        name: "shown_first".into(),
-        arguments: r#"{"x": "a"}"#.into(),
-    };
-    let asked = Message { tool_calls: vec![call], ..Message::new("assistant", "") };
-    let text = template.render(&[Message::new("user", "a question"), asked], false);
-    text.is_ok_and(|text| text.contains("shown_first"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::built_in;

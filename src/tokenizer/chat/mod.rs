@@ -153,6 +153,18 @@ impl ChatTemplate {
         Ok(template)
     }
 
+    /// Whether it shows a call of a message that says nothing beside it.
+    fn shows_call(&self) -> bool {
+        let call = ToolCall {
+            id: Some("callfirst".into()),
+            name: "shown_first".into(),
+            arguments: r#"{"x": "a"}"#.into(),
+        };
+        let asked = Message { tool_calls: vec![call], ..Message::new("assistant", "") };
+        let text = self.render(&[Message::new("user", "a question"), asked], false);
+        text.is_ok_and(|text| text.contains("shown_first"))
+    }
+
     /// A template from its source.
     ///
     /// # Errors
@@ -175,9 +187,9 @@ impl ChatTemplate {
         environment::with_template(NAME, &source).map_err(|err| template_error(&err))?;
         let mut template = Self { source, bos, eos, has_null_content: false, notices: Vec::new() };
         // Some show calls only where `content is none`, others fail on none.
-        if template.source.contains("tool_calls") && !abilities::shows_call(&template) {
+        if template.source.contains("tool_calls") && !template.shows_call() {
             template.has_null_content = true;
-            template.has_null_content = abilities::shows_call(&template);
+            template.has_null_content = template.shows_call();
         }
         Ok(template)
     }

@@ -325,7 +325,8 @@ fn refuse_blocks(tokens: &[At<'_>]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Jinja2 lets an argument of a macro stand in the default of a later one; minijinja would find nothing there.
+/// Jinja2 lets an argument of a macro stand in the default of a later one; minijinja would find nothing
+/// there.
 fn refuse_chained_defaults(tokens: &[At<'_>]) -> Result<(), Error> {
     for (start, pair) in tokens.windows(2).enumerate() {
         if !matches!(pair, [At { token: Token::BlockStart, .. }, At { token: Token::Ident("macro"), .. }]) {
