@@ -29,8 +29,8 @@ pub trait KvCodec: fmt::Debug + Sync {
         None
     }
 
-    /// Whether comparisons of all codecs have it: not those of llama.cpp's that another one is as small as, and
-    /// faster.
+    /// Whether comparisons of all codecs have it: not those of llama.cpp's that another one is as small as,
+    /// and faster.
     fn is_compared(&self) -> bool {
         true
     }

@@ -1,7 +1,7 @@
 //! Logits that are no numbers, and where they come from: the step is run again, stage by stage.
 
 use super::Error;
-use super::fault::BrokenStage;
+use super::fault::{BrokenLogits, BrokenStage};
 use super::runner::Runner;
 use super::sequence::Sequence;
 use crate::program::sampling::is_broken;

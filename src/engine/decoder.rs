@@ -2,8 +2,7 @@
 //! ended.
 
 use super::GenerateOptions;
-use super::constraint::ConstraintError;
-use super::fault::{BrokenLogits, Fault};
+use super::fault::Fault;
 use super::logprobs::LogProbs;
 use super::stop::{ControlStops, StopStrings};
 use crate::tokenizer::{Tokenizer, Utf8Stream};
