@@ -28,8 +28,10 @@ const LEAST_ARCH: u32 = 80;
 const NVCC_FLAGS: &[&str] = &["-std=c++17", "-O3", "-fmad=false", "-Xfatbin=-compress-all", "-fatbin"];
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=cuda");
+    // It is src/backend that wants them.
+    env::set_current_dir("../..").expect("the root of the project");
+    println!("cargo::rerun-if-changed=../../build.rs");
+    println!("cargo::rerun-if-changed=../../cuda");
     for name in ["CUDA_HOME", "CUDA_PATH", "STERNA_CUDA_ARCHS", "STERNA_SIMT_SANITIZE"] {
         println!("cargo::rerun-if-env-changed={name}");
     }

@@ -27,30 +27,28 @@
 //!   CPU.
 #![deny(unsafe_code)]
 
-pub mod backend;
 pub mod card;
 #[cfg(feature = "cli")]
 pub mod cli;
-mod clock;
-#[cfg(feature = "convert")]
-pub mod convert;
 pub mod demo;
-pub mod engine;
-pub mod eval;
-pub mod gguf;
-#[cfg(feature = "grammar")]
-pub mod grammar;
-#[cfg(feature = "hub")]
-pub mod hub;
-pub mod model;
-mod parallel;
-pub mod quantize;
-pub mod selftest;
-#[cfg(feature = "serve")]
-pub mod serve;
-pub mod synth;
-pub mod tokenizer;
-pub mod tools;
 
-pub use engine::Error;
+pub use sterna_backend as backend;
+#[cfg(feature = "convert")]
+pub use sterna_convert as convert;
+pub use sterna_engine as engine;
+pub use sterna_engine::Error;
+pub use sterna_eval as eval;
+pub use sterna_gguf as gguf;
+#[cfg(feature = "grammar")]
+pub use sterna_grammar as grammar;
+#[cfg(feature = "hub")]
+pub use sterna_hub as hub;
+pub use sterna_model as model;
 pub use sterna_program as program;
+pub use sterna_quantize as quantize;
+pub use sterna_selftest as selftest;
+#[cfg(feature = "serve")]
+pub use sterna_serve as serve;
+pub use sterna_synth as synth;
+pub use sterna_tokenizer as tokenizer;
+pub use sterna_tools as tools;

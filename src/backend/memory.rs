@@ -1,7 +1,7 @@
 //! The memory that a program takes, part by part: what a plan adds up.
 
 use super::Plan;
-use crate::program::{KvDecl, Program, Stage, Weight, WeightDecl};
+use sterna_program::{KvDecl, Program, Stage, Weight, WeightDecl};
 
 /// What a part of memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use ggml_types::HostTensor;
 
 use super::{Backend, BackendError, Exec};
-use crate::clock::Instant;
-use crate::program::{Linear, PageTable, Program, ProjAdd, Row, RowsOf, Step, Weight};
+use sterna_host::clock::Instant;
+use sterna_program::{Linear, PageTable, Program, ProjAdd, Row, RowsOf, Step, Weight};
 
 /// What a processor moves and does in a second while it multiplies by weights in its memory, as measured.
 #[derive(Clone, Copy, Debug, PartialEq)]

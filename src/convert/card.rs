@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::names::{self, Components};
-use crate::gguf::{Array, Metadata};
+use sterna_gguf::{Array, Metadata};
 
 /// Keys at the margin, each with its values.
 pub type Front = BTreeMap<String, Vec<String>>;

@@ -13,7 +13,7 @@ use safetensors::tensor::Metadata;
 use serde_json::Value as Json;
 
 use super::ConvertError;
-use crate::gguf::{FileSource, Source};
+use sterna_gguf::{FileSource, Source};
 
 /// The file that says which tensor is in which shard.
 const INDEX: &str = "model.safetensors.index.json";

@@ -10,7 +10,7 @@ use super::config::{Config, RopeScaling};
 use super::names::Components;
 use super::shape::Shape;
 use super::{ConvertError, card, names};
-use crate::gguf::{Array, Metadata, TensorInfo, Value, ValueType};
+use sterna_gguf::{Array, Metadata, TensorInfo, Value, ValueType};
 
 /// Writes `general.*` and the keys under the architecture's name; notes say what a file cannot hold.
 ///

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use crate::tokenizer::pre_tokenizers;
+use sterna_tokenizer::pre_tokenizers;
 
 /// GPT-2's expression, which `ByteLevel` applies unless it is told not to.
 const BYTE_LEVEL: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";

@@ -12,7 +12,7 @@ use super::config::{Rope, RopeScaling};
 use super::shape::Shape;
 use super::ternary::{self, ScaleMeaning};
 use super::{ConvertError, ConvertOptions};
-use crate::gguf::TensorInfo;
+use sterna_gguf::TensorInfo;
 
 /// How the values of a tensor come about.
 #[derive(Clone, Debug)]

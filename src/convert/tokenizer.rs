@@ -8,8 +8,8 @@ use serde_json::Value as Json;
 use super::config::Config;
 use super::sentencepiece::Model;
 use super::{ConvertError, metaspace, pre, read_json, two_files};
-use crate::gguf::{Array, Metadata};
-use crate::tokenizer::pre_tokenizer_name;
+use sterna_gguf::{Array, Metadata};
+use sterna_tokenizer::pre_tokenizer_name;
 
 /// Token types of the file format.
 const NORMAL: i32 = 1;

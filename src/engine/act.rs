@@ -3,8 +3,8 @@
 use ggml_types::{QuantType, types};
 
 use super::error::Error;
-use crate::model::Model;
-use crate::program::ActQuant;
+use sterna_model::Model;
+use sterna_program::ActQuant;
 
 /// What a word makes of the rounding of a model's layers.
 #[derive(Clone, Copy, PartialEq)]

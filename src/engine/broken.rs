@@ -4,8 +4,8 @@ use super::Error;
 use super::fault::{BrokenLogits, BrokenStage};
 use super::runner::Runner;
 use super::sequence::Sequence;
-use crate::program::sampling::is_broken;
-use crate::program::{Program, Row, RowsOf, Step};
+use sterna_program::sampling::is_broken;
+use sterna_program::{Program, Row, RowsOf, Step};
 
 impl Runner {
     /// Whether the row at `at` of `seq`, run once more, has logits that are no numbers. Overwrites the logits

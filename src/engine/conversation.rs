@@ -1,9 +1,9 @@
 //! A conversation with a model: turns put into its template, and only what is new fed to it.
 
 use super::{Engine, GenerateOptions, Session, Stats, StopReason};
-use crate::engine::Error;
-use crate::tokenizer::Special;
-use crate::tokenizer::chat::{ChatTemplate, Message};
+use crate::Error;
+use sterna_tokenizer::Special;
+use sterna_tokenizer::chat::{ChatTemplate, Message};
 
 /// Most positions that are kept free for an answer when old turns are forgotten.
 const ANSWER_TOKENS: usize = 256;

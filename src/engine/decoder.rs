@@ -5,7 +5,7 @@ use super::GenerateOptions;
 use super::fault::Fault;
 use super::logprobs::LogProbs;
 use super::stop::{ControlStops, StopStrings};
-use crate::tokenizer::{Tokenizer, Utf8Stream};
+use sterna_tokenizer::{Tokenizer, Utf8Stream};
 
 /// Why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

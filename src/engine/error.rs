@@ -2,11 +2,11 @@
 
 use std::io;
 
-use crate::backend::BackendError;
-use crate::gguf::GgufError;
-use crate::model::ModelError;
-use crate::tokenizer::TokenizerError;
-use crate::tokenizer::chat::ChatError;
+use sterna_backend::BackendError;
+use sterna_gguf::GgufError;
+use sterna_model::ModelError;
+use sterna_tokenizer::TokenizerError;
+use sterna_tokenizer::chat::ChatError;
 
 use super::{BrokenLogits, ConstraintError, Fault, SamplerError};
 
@@ -171,7 +171,7 @@ pub enum StateError {
 pub(super) const STATE_TITLE: &str = concat!("sterna ", env!("CARGO_PKG_VERSION"), " session");
 
 /// Bytes for people, in binary units.
-pub(crate) fn binary_units(bytes: u64) -> String {
+pub fn binary_units(bytes: u64) -> String {
     match bytes {
         0..0x400 => format!("{bytes} B"),
         0x400..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),

@@ -3,8 +3,8 @@
 
 use super::error::Error;
 use super::load::{EngineOptions, memory};
-use crate::backend::{Backend, BackendError, DeviceMemory};
-use crate::gguf::Gguf;
+use sterna_backend::{Backend, BackendError, DeviceMemory};
+use sterna_gguf::Gguf;
 
 /// What may be chosen, and between what.
 #[derive(Clone, Debug, PartialEq, Eq)]

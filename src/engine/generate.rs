@@ -2,7 +2,7 @@
 
 use super::logprobs::LogProbs;
 use super::{Decoder, Error, Event, GenerateOptions, Session, Stats, StopReason};
-use crate::clock::Instant;
+use sterna_host::clock::Instant;
 
 /// An iterator of pieces of text, each whole characters and none empty; [`next_event`](Self::next_event)
 /// gives the tokens too. After `None`, [`stop_reason`](Self::stop_reason) says why it ended.

@@ -4,11 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use super::runner::{Desk, Taken};
 use super::{Error, SamplerOptions};
-use crate::backend::{Plan, StageTime};
-use crate::gguf::Gguf;
-use crate::model::Hyper;
-use crate::program::{Cost, PageTable, Program, Row, Step};
-use crate::tokenizer::{Tokenizer, TokenizerOptions};
+use sterna_backend::{Plan, StageTime};
+use sterna_gguf::Gguf;
+use sterna_model::Hyper;
+use sterna_program::{Cost, PageTable, Program, Row, Step};
+use sterna_tokenizer::{Tokenizer, TokenizerOptions};
 
 /// A loaded model on a backend. Clones share it; it is freed when the last clone and the last session
 /// are gone.

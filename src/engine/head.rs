@@ -4,9 +4,9 @@ use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, by_name};
 
 use super::error::Error;
-use crate::model::Model;
-use crate::parallel::in_parallel;
-use crate::program::{Stage, Weight};
+use sterna_host::in_parallel;
+use sterna_model::Model;
+use sterna_program::{Stage, Weight};
 
 /// Words for [`EngineOptions::head_type`](super::EngineOptions::head_type); the first leaves the head as the
 /// file has it.

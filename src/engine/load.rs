@@ -13,14 +13,15 @@ use super::handle::Shared;
 use super::pages::{Pages, Sliding, exact_pages_for, pages_for};
 use super::runner::{Desk, Runner};
 use super::{Engine, act, head};
-use crate::backend::{
-    self, Backend, BackendError, DeviceMemory, DeviceOptions, Plan, WeightBytes, WeightId, WeightRows,
+use sterna_backend::{
+    self as backend, Backend, BackendError, DeviceMemory, DeviceOptions, Plan, WeightBytes, WeightId,
+    WeightRows,
 };
-use crate::gguf::{Access, FileTensor, Gguf, GgufError, OpenOptions, Source};
-use crate::model;
-use crate::model::{Hyper, Model, ModelError, Options};
-use crate::parallel::in_parallel;
-use crate::program::{ActQuant, KvWindow, Limits, Program, WeightDecl};
+use sterna_gguf::{Access, FileTensor, Gguf, GgufError, OpenOptions, Source};
+use sterna_host::in_parallel;
+use sterna_model as model;
+use sterna_model::{Hyper, Model, ModelError, Options};
+use sterna_program::{ActQuant, KvWindow, Limits, Program, WeightDecl};
 
 /// How far loading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub struct EngineOptions {
     /// `auto`, or a name of [`backend::REGISTRY`].
     pub backend: String,
     /// What is chosen of the backend: which of its devices, and its own options
-    /// ([`Entry::options`](crate::backend::Entry::options)).
+    /// ([`Entry::options`](sterna_backend::Entry::options)).
     pub device: DeviceOptions,
     /// Threads of the CPU backend; `None` is one per physical core.
     pub threads: Option<usize>,
@@ -300,7 +301,7 @@ impl Engine {
 
 /// Brings the weights of a program to a backend: each is read, checked, handed over and dropped before the
 /// next is.
-pub(crate) fn upload(
+pub fn upload(
     backend: &mut dyn Backend,
     weights: Vec<FileTensor>,
     program: &Program,
@@ -414,7 +415,7 @@ pub fn program(gguf: &Gguf, options: &EngineOptions) -> Result<Program, Error> {
 }
 
 /// A model as a program, with its weights, without a backend.
-pub(crate) fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error> {
+pub fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error> {
     Ok(build(gguf, options, |_| ActQuant::None)?.0)
 }
 
@@ -507,7 +508,8 @@ fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
     Ok(Limits { rows, outputs, seqs, pages, exact_pages: 0, sliding_pages: 0 })
 }
 
-pub(crate) fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
+/// Refuses a plan whose memory is not there, with what would fit.
+pub fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
     let Plan { weights_bytes, kv_bytes, bufs_bytes, free_bytes, .. } = *plan;
     let need = weights_bytes.saturating_add(kv_bytes).saturating_add(bufs_bytes);
     match free_bytes {

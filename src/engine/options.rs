@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Error, Grammar, Sampler, SamplerOptions};
-use crate::tokenizer::Tokenizer;
+use sterna_tokenizer::Tokenizer;
 
 /// How to generate.
 #[derive(Clone, Debug, Default)]

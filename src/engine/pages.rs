@@ -5,8 +5,8 @@ mod sliding;
 
 use self::pool::Pool;
 pub use self::sliding::Sliding;
-use crate::backend::KvPage;
-use crate::program::{KvWindow, PAGE, PageTable};
+use sterna_backend::KvPage;
+use sterna_program::{KvWindow, PAGE, PageTable};
 
 /// The page pools of one engine. Sequences take pages as they grow, which fails when no page is left.
 ///

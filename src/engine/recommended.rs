@@ -2,7 +2,7 @@
 
 use super::SamplerOptions;
 use super::sampler::{SamplerError, check};
-use crate::gguf::{GgufError, Metadata};
+use sterna_gguf::{GgufError, Metadata};
 
 /// Keys of samplers that a file may ask for and that are not supported; 0 switches one off.
 const UNKNOWN: [&str; 3] =
@@ -68,7 +68,7 @@ pub fn last_n(n: i64, n_ctx: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gguf::Value;
+    use sterna_gguf::Value;
 
     fn metadata(entries: &[(&str, Value)]) -> Metadata {
         let mut metadata = Metadata::default();

@@ -8,9 +8,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::pages::Pages;
 use super::sequence::Sequence;
-use crate::backend::{Backend, Exec};
-use crate::engine::Error;
-use crate::program::{Buf, PAGE, Row, Sampling, Step};
+use crate::Error;
+use sterna_backend::{Backend, Exec};
+use sterna_program::{Buf, PAGE, Row, Sampling, Step};
 
 /// A backend with a compiled program, and the pages of its KV caches.
 pub(super) struct Runner {

@@ -1,11 +1,11 @@
 //! How the next token is chosen: what changes the logits first (bias, penalties), then
-//! [`program::sampling`](crate::program::sampling), on the backend if nothing changes them.
+//! [`program::sampling`](sterna_program::sampling), on the backend if nothing changes them.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::constraint::{Constraint, ConstraintError};
-use crate::program::Sampling;
-use crate::program::sampling::{Scratch, pick};
+use sterna_program::Sampling;
+use sterna_program::sampling::{Scratch, pick};
 
 /// How to sample. The defaults are llama.cpp's.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! One sequence as plain data: its tokens, what of them is in the KV cache, and what runs ahead of the host.
 
 use super::{Sampler, SamplerError, SamplerOptions};
-use crate::program::Sampling;
+use sterna_program::Sampling;
 
 /// One sequence. It knows no backend: [`Runner`](super::runner::Runner) runs it.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use super::pages::pages_for;
 use super::runner::{Ask, PickedBy, PickedFrom, Runner};
 use super::sequence::Sequence;
 use super::{Engine, Error, Sampler};
-use crate::program::sampling::is_broken;
+use sterna_program::sampling::is_broken;
 
 /// One sequence of an engine. Dropping it gives its slot and pages back.
 ///
@@ -227,7 +227,7 @@ impl Session {
 
     /// Forgets every token from `position` on. Later tokens are then as if the session had never gone
     /// further; with a windowed KV codec (`turboquant`) that holds for cuts by up to
-    /// [`KvWindow::newest`](crate::program::KvWindow::newest) positions, and beyond these, older positions
+    /// [`KvWindow::newest`](sterna_program::KvWindow::newest) positions, and beyond these, older positions
     /// stay as coarse as they were.
     ///
     /// Where layers keep a sliding window alone, a cut by more than 64 positions may need what has left it:

@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
-pub use crate::backend::rates::{HostRates, Matrices, Rates, Way};
-use crate::backend::{CardRates, DeviceMemory};
-use crate::program::{ActQuant, Cost, PageTable, Program, Row, Step};
+pub use sterna_backend::rates::{HostRates, Matrices, Rates, Way};
+use sterna_backend::{CardRates, DeviceMemory};
+use sterna_program::{ActQuant, Cost, PageTable, Program, Row, Step};
 
 /// Tokens a second of a model on one card, all of whose layers it computes: as many as its memory, its tensor
 /// cores and the link allow, by formula. Launches are not in it, so it is a bound.

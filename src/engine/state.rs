@@ -16,7 +16,7 @@ use super::error::{Error, STATE_TITLE as TITLE, StateError};
 use super::pages::{Beside, pages_for};
 use super::runner::Runner;
 use super::{Engine, Session};
-use crate::backend::KvPage;
+use sterna_backend::KvPage;
 
 /// More than all lines have.
 const HEADER_BYTES: u64 = 4096;

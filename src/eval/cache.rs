@@ -7,8 +7,8 @@ use super::perplexity::Scores;
 use super::probe::{AttentionKl, Probe, Spread};
 use super::score::{Mean, log_softmax};
 use super::{Chunks, OUTPUTS, as_fed};
-use crate::engine::Error;
-use crate::engine::{Engine, EngineOptions, Session};
+use sterna_engine::Error;
+use sterna_engine::{Engine, EngineOptions, Session};
 
 /// Rows of a chunk whose attention is measured.
 const ROWS: usize = 16;

@@ -1,6 +1,6 @@
 //! A text in chunks of tokens, as llama-perplexity cuts it.
 
-use crate::tokenizer::Tokenizer;
+use sterna_tokenizer::Tokenizer;
 
 /// A text as whole chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]

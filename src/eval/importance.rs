@@ -5,12 +5,12 @@
 
 mod experts;
 
-use crate::backend::{self, Backend, Exec};
-use crate::engine::{self, EngineOptions, Error};
-use crate::gguf::Gguf;
-use crate::model::Model;
-use crate::program::{Buf, Limits, Linear, Norm, NormKind, PageTable, Program, Row, Stage, Step};
 use experts::Mixtures;
+use sterna_backend::{self as backend, Backend, Exec};
+use sterna_engine::{self as engine, EngineOptions, Error};
+use sterna_gguf::Gguf;
+use sterna_model::Model;
+use sterna_program::{Buf, Limits, Linear, Norm, NormKind, PageTable, Program, Row, Stage, Step};
 
 /// Why inputs cannot be measured.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ impl Importance {
     /// the rounding of activations.
     ///
     /// # Errors
-    /// As [`Engine::from_gguf`](crate::engine::Engine::from_gguf).
+    /// As [`Engine::from_gguf`](sterna_engine::Engine::from_gguf).
     pub fn new(gguf: &Gguf, options: &EngineOptions, n: usize) -> Result<Self, ImportanceError> {
         let options = super::one_text(options, n);
         let model = engine::model(gguf, &options)?;
@@ -150,7 +150,7 @@ impl Inputs {
 
 impl Normalise {
     fn of(norm: &Norm, model: &Model) -> Result<Self, Error> {
-        let values = |weight: crate::program::Weight| {
+        let values = |weight: sterna_program::Weight| {
             let tensor = model.weights[weight.0 as usize].read()?;
             let mut values = vec![0.0; tensor.cols];
             tensor

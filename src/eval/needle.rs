@@ -12,10 +12,10 @@ use ggml_types::turboquant::sign_bits;
 
 use super::score::{Mean, log_softmax};
 use super::{Chunks, as_fed};
-use crate::engine::Error;
-use crate::engine::{Engine, Session};
-use crate::program::sampling::argmax;
-use crate::tokenizer::Tokenizer;
+use sterna_engine::Error;
+use sterna_engine::{Engine, Session};
+use sterna_program::sampling::argmax;
+use sterna_tokenizer::Tokenizer;
 
 /// Tokens that are shown again.
 const CUE: usize = 4;

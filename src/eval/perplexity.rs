@@ -3,9 +3,9 @@
 
 use super::score::{Mean, kl_divergence, log_softmax};
 use super::{Chunks, as_fed};
-use crate::engine::Error;
-use crate::engine::{Engine, Session};
-use crate::program::sampling::argmax;
+use sterna_engine::Error;
+use sterna_engine::{Engine, Session};
+use sterna_program::sampling::argmax;
 
 /// What is summed up over all scored positions of a text.
 #[derive(Debug, Default)]

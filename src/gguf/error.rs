@@ -178,7 +178,7 @@ impl GgufError {
     }
 
     /// The same error, said of `path`.
-    pub(crate) fn in_file(self, path: &std::path::Path) -> Self {
+    pub fn in_file(self, path: &std::path::Path) -> Self {
         match self {
             Self::File { .. } => self,
             error => Self::File { path: path.to_path_buf(), error: Box::new(error) },

@@ -97,7 +97,7 @@ impl FileTensor {
     ///
     /// # Panics
     /// As [`read_rows`](Self::read_rows).
-    pub(crate) fn cut(&self, name: String, rows: Range<usize>) -> Self {
+    pub fn cut(&self, name: String, rows: Range<usize>) -> Self {
         let row_bytes = self.sizes().map_or(0, |(row_bytes, _)| row_bytes);
         let (start, _) = self.stretch(&rows, row_bytes);
         Self { name, rows: rows.len(), start, ..self.clone() }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 /// Counts what goes through, and lets the caller stop it.
 #[derive(Debug)]
-pub(crate) struct Watched<W, F> {
+pub struct Watched<W, F> {
     out: W,
     written: u64,
     progress: F,

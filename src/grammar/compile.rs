@@ -17,8 +17,8 @@ use super::text::Text;
 use super::vocabulary::Vocabulary;
 use super::workers::Workers;
 use super::{GrammarError, Limits, Source, Space, at_most, caught, gbnf, numbers, quote, said};
-use crate::engine::{Constraint, Grammar};
-use crate::tokenizer::Tokenizer;
+use sterna_engine::{Constraint, Grammar};
+use sterna_tokenizer::Tokenizer;
 
 /// Stack of a thread that compiles, taken as it is used. The parser walks rules and references recursively: a
 /// chain of references takes about 10 KiB a link, and running out of stack would end the process.

@@ -8,7 +8,7 @@ use llguidance::Matcher;
 
 use super::said;
 use super::workers::Workers;
-use crate::engine::{Constraint, ConstraintError, TokenMask};
+use sterna_engine::{Constraint, ConstraintError, TokenMask};
 
 /// What a worker gives back: the matcher, and the words of the mask behind its last token.
 type Made = (Box<Matcher>, Result<Vec<u32>, String>);

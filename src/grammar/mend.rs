@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::schema::{Owner, Schema, escaped, with_defs};
 use super::{GrammarError, Space, caught};
-use crate::clock::Instant;
+use sterna_host::clock::Instant;
 
 /// Keywords that others build on come first, so that those are left out. What is not here comes last.
 const FIRST: &[&str] = &[

@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::engine::{Constraint, Grammar as _};
-use crate::gguf::Gguf;
-use crate::tokenizer::{Special, Tokenizer, TokenizerOptions};
+use sterna_engine::{Constraint, Grammar as _};
+use sterna_gguf::Gguf;
+use sterna_tokenizer::{Special, Tokenizer, TokenizerOptions};
 
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
     let file = include_bytes!("../../tests/data/golden/tokenizer/tiny-vocab.gguf");

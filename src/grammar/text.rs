@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::numbers::Digits;
 use super::schema::{Owner, Schema};
 use super::{GrammarError, Limits, Space, at_most};
-use crate::clock::Instant;
+use sterna_host::clock::Instant;
 
 /// Lark in which schemas stand, or one schema.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 use toktrie::{TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 
 use super::GrammarError;
-use crate::tokenizer::Tokenizer;
+use sterna_tokenizer::Tokenizer;
 
 /// Most bytes of a token; the trie counts the way back from a token's last byte in 10 bits. Longer ones are
 /// never picked.

@@ -17,7 +17,6 @@ use super::http::{About, Answer, Client, Fault, Tries, encoded};
 
 /// What happens meanwhile.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Event<'a> {
     /// A file begins; `done` bytes of it are there from the last time.
     Started {

@@ -6,7 +6,7 @@
 //! bitnet.cpp always takes the embedding.
 
 use super::{Architecture, Builder, ModelError};
-use crate::program::{
+use sterna_program::{
     Act, ActQuant, Attend, AttnIn, Embed, FfnIn, Logits, ProjAdd, RopeStyle, RowsOf, Sample,
 };
 

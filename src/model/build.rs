@@ -9,8 +9,8 @@ use ggml_types::{HostTensor, Ternary, types};
 
 use super::hyper::{RopeHyper, RopeScaling};
 use super::{Hyper, ModelError, Options, Windows, rope};
-use crate::gguf::{FileTensor, Gguf};
-use crate::program::{
+use sterna_gguf::{FileTensor, Gguf};
+use sterna_program::{
     ActQuant, Buf, Expert, Kv, KvDecl, Linear, Norm, NormKind, Program, RopeId, RopeStyle, RowsOf, Stage,
     Weight,
 };

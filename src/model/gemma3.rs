@@ -2,7 +2,7 @@
 //! kinds of layers. Most see a sliding window and rotate by a base of their own; every sixth sees everything.
 
 use super::{Architecture, Builder, ModelError};
-use crate::program::{Act, Attend, AttnIn, Embed, FfnIn, Logits, ProjAdd, RopeStyle, RowsOf, Sample};
+use sterna_program::{Act, Attend, AttnIn, Embed, FfnIn, Logits, ProjAdd, RopeStyle, RowsOf, Sample};
 
 /// Gemma 3.
 pub static ARCHITECTURE: Architecture = Architecture { names: &["gemma3"], build };

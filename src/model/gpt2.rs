@@ -2,7 +2,7 @@
 //! feed-forward network without a gate.
 
 use super::{Architecture, Builder, ModelError};
-use crate::program::{Act, Attend, AttnIn, Embed, FfnIn, Logits, ProjAdd, RowsOf, Sample};
+use sterna_program::{Act, Attend, AttnIn, Embed, FfnIn, Logits, ProjAdd, RowsOf, Sample};
 
 /// GPT-2.
 pub static ARCHITECTURE: Architecture = Architecture { names: &["gpt2"], build };

@@ -3,7 +3,7 @@
 
 use super::build::Mixture;
 use super::{Architecture, Builder, ModelError};
-use crate::program::{
+use sterna_program::{
     Act, ActQuant, Attend, AttnIn, Embed, Experts, Linear, Logits, ProjAdd, RopeStyle, RowsOf, Sample,
 };
 

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::ModelError;
-use crate::gguf::Metadata;
+use sterna_gguf::Metadata;
 
 /// Hyper-parameters. Every count is at least 1 and products of two of them fit a `usize`.
 #[derive(Clone, Debug, PartialEq)]
@@ -331,7 +331,7 @@ mod tests {
     /// A number for each layer, which some published models have and no architecture here.
     #[test]
     fn counts_that_are_arrays_are_refused_by_key() {
-        use crate::gguf::{Array, Value};
+        use sterna_gguf::{Array, Value};
         for key in ["attention.head_count", "attention.head_count_kv", "feed_forward_length"] {
             let mut m = metadata();
             m.set(format!("bitnet-b1.58.{key}"), Value::Array(Array::from_i32s([4; 30])));

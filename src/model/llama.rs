@@ -7,7 +7,7 @@
 
 use super::build::Mixture;
 use super::{Architecture, Builder, ModelError};
-use crate::program::{
+use sterna_program::{
     Act, ActQuant, Attend, AttnIn, Embed, Experts, FfnIn, Linear, Logits, Norm, ProjAdd, RopeStyle, RowsOf,
     Sample,
 };

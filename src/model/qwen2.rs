@@ -3,7 +3,7 @@
 
 use super::Architecture;
 use super::llama::{Form, decoder};
-use crate::program::RopeStyle;
+use sterna_program::RopeStyle;
 
 /// Qwen2.
 pub static ARCHITECTURE: Architecture = Architecture {

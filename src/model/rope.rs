@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 use std::sync::Arc;
 
 use super::hyper::{RopeHyper, RopeScaling};
-use crate::program::{Rope, RopeStyle};
+use sterna_program::{Rope, RopeStyle};
 
 /// The rotary embedding that `hyper` describes; `factors`, `[pairs]`, divide the frequencies.
 pub fn rope(hyper: &RopeHyper, style: RopeStyle, factors: Option<&[f32]>) -> Rope {

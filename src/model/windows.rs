@@ -1,7 +1,7 @@
 //! Which layers see a sliding window, from a file's metadata.
 
 use super::ModelError;
-use crate::gguf::{Metadata, Value};
+use sterna_gguf::{Metadata, Value};
 
 /// The windows of a model's layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Windows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gguf::{Array, ValueType};
+    use sterna_gguf::{Array, ValueType};
 
     fn read(entries: Vec<(&str, Value)>) -> Result<Windows, String> {
         let mut metadata = Metadata::default();

@@ -4,7 +4,7 @@ use ggml_types::{QuantType, types};
 
 use super::mix::{MIXES, Mix, Place, that_holds};
 use super::{Override, QuantizeError, TensorSource};
-use crate::gguf::{Gguf, Metadata, TensorInfo, Value};
+use sterna_gguf::{Gguf, Metadata, TensorInfo, Value};
 
 /// What a tensor is for, as far as its type depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

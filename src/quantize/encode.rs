@@ -8,7 +8,7 @@ use ggml_types::{HostTensor, QuantType};
 
 use super::ternary::{Absmean, Census};
 use super::{Outcome, QuantizeError, Target};
-use crate::parallel::in_parallel;
+use sterna_host::in_parallel;
 
 /// Elements that one task looks at, at most. Tasks do not depend on the number of threads, and so
 /// neither do sums over them.

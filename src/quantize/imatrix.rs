@@ -8,7 +8,7 @@ use std::path::Path;
 
 use ggml_types::types;
 
-use crate::gguf::{Array, Gguf, GgufError, GgufWriter, Metadata, type_id};
+use sterna_gguf::{Array, Gguf, GgufError, GgufWriter, Metadata, type_id};
 
 /// What the names of an entry's two tensors end in.
 const SUMS: &str = ".in_sum2";

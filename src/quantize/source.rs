@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use ggml_types::HostTensor;
 
 use super::QuantizeError;
-use crate::gguf::{Gguf, Metadata, TensorInfo};
+use sterna_gguf::{Gguf, Metadata, TensorInfo};
 
 /// A model whose tensors are made when they are asked for, one at a time.
 pub trait TensorSource: Debug {

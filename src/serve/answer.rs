@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use super::error::ApiError;
 use super::http::stream::api_error;
 use super::job::{Handle, Update};
-use crate::engine::{Event, LogProbs, PickedToken, Stats, StopReason};
-use crate::tokenizer::{Tokenizer, Utf8Stream};
+use sterna_engine::{Event, LogProbs, PickedToken, Stats, StopReason};
+use sterna_tokenizer::{Tokenizer, Utf8Stream};
 
 /// A choice, as far as it has come.
 #[derive(Clone, Debug, Default)]

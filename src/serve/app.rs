@@ -15,7 +15,7 @@ use super::job::{Handle, Job};
 use super::metrics::Metrics;
 use super::models::Models;
 use super::options::ServeOptions;
-use crate::engine::PageEvent;
+use sterna_engine::PageEvent;
 
 /// Who is told of changes of the prefix cache.
 #[allow(dead_code, reason = "builds without gRPC make none")]

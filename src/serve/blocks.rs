@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::answer::Choice;
 use super::deltas::{Delta, Splitter};
-use crate::engine::{Event, PickedToken, Stats, StopReason};
-use crate::tokenizer::Tokenizer;
-use crate::tools::ParserOptions;
+use sterna_engine::{Event, PickedToken, Stats, StopReason};
+use sterna_tokenizer::Tokenizer;
+use sterna_tools::ParserOptions;
 
 /// What a block holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::Format;
+    use sterna_tools::Format;
 
     const TEXT: &str = "<think>hm</think>Well.<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n\
                         </tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {\"b\": ";

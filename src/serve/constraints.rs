@@ -8,10 +8,10 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Served;
 use super::offer::Offer;
-use crate::engine::GenerateOptions;
-use crate::grammar::{GrammarError, Source, Space, names_types};
-use crate::tokenizer::chat::Prompt;
-use crate::tools::{Choice, Format, ParserOptions, Tool, Wanted, json_behind_thoughts, json_in_channels};
+use sterna_engine::GenerateOptions;
+use sterna_grammar::{GrammarError, Source, Space, names_types};
+use sterna_tokenizer::chat::Prompt;
+use sterna_tools::{Choice, Format, ParserOptions, Tool, Wanted, json_behind_thoughts, json_in_channels};
 
 /// The form that an answer must have.
 #[derive(Clone, Debug, Default, PartialEq)]

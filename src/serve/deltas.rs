@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::tokenizer::{Special, Tokenizer};
-pub use crate::tools::Delta;
-use crate::tools::{Parser, ParserOptions};
+use sterna_tokenizer::{Special, Tokenizer};
+pub use sterna_tools::Delta;
+use sterna_tools::{Parser, ParserOptions};
 
 /// Splits the text of one choice.
 #[derive(Debug, Default)]
@@ -112,7 +112,7 @@ pub fn message(deltas: Vec<Delta>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::Format;
+    use sterna_tools::Format;
 
     #[test]
     fn thoughts_and_calls_are_parts_of_a_message() {

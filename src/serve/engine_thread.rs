@@ -14,7 +14,7 @@ use super::instance::Instance;
 use super::model::{LoadError, Loaded, Served};
 use super::watchdog;
 use super::worker::Worker;
-use crate::engine::{Batch, BatchOptions};
+use sterna_engine::{Batch, BatchOptions};
 
 /// The model that is called `name`, or the first one; it is loaded if it has to be.
 ///

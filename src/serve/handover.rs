@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::engine::{Batch, Error, StateError};
+use sterna_engine::{Batch, Error, StateError};
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;

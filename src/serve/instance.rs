@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::job::{Command, Handle, Job, JobId, Order};
 use super::model::Served;
 use super::worker::UPDATES;
-use crate::engine::SavedSize;
+use sterna_engine::SavedSize;
 
 /// A model that is loaded.
 pub struct Instance {

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
 use super::handover::{Handed, Kept, Ticket};
 use super::slots::SlotOrder;
-use crate::engine::{Event, GenerateOptions, LogProbs, Stats};
+use sterna_engine::{Event, GenerateOptions, LogProbs, Stats};
 
 /// Text to be generated: what every family of endpoints turns its requests into.
 #[derive(Clone, Debug)]

@@ -7,8 +7,8 @@ use super::constraints::Constraints;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Served;
-use crate::tokenizer::chat::{Extras, Message, Prompt, ToolCall};
-use crate::tools::{Format, Tool};
+use sterna_tokenizer::chat::{Extras, Message, Prompt, ToolCall};
+use sterna_tools::{Format, Tool};
 
 /// Most messages of a conversation.
 pub const MESSAGES: usize = 4096;

@@ -218,7 +218,7 @@ impl Metrics {
             let _ = writeln!(out, "{name}{{{label}finished_reason=\"{reason}\"}} {}", get(ended));
         }
         let name = vllm("cache_config_info");
-        let (size, pages) = (crate::engine::PAGE, stats.pages);
+        let (size, pages) = (sterna_engine::PAGE, stats.pages);
         let config = format!("{label}block_size=\"{size}\",num_gpu_blocks=\"{pages}\"");
         let _ =
             writeln!(out, "# HELP {name} Pages of the KV cache.\n# TYPE {name} gauge\n{name}{{{config}}} 1");

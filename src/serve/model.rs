@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use crate::engine::{Engine, Error, SamplerOptions};
-use crate::grammar::Grammars;
-use crate::quantize;
-use crate::tokenizer::Tokenizer;
-use crate::tokenizer::chat::{Abilities, ChatError, ChatTemplate};
-use crate::tools::Format;
+use sterna_engine::{Engine, Error, SamplerOptions};
+use sterna_grammar::Grammars;
+use sterna_quantize as quantize;
+use sterna_tokenizer::Tokenizer;
+use sterna_tokenizer::chat::{Abilities, ChatError, ChatTemplate};
+use sterna_tools::Format;
 
 /// Why a model could not be loaded.
 pub type LoadError = Box<dyn std::error::Error + Send + Sync>;

@@ -220,7 +220,7 @@ impl Models {
                 Err(err) => err,
             };
             let is_short =
-                err.downcast_ref().is_some_and(|err| matches!(err, crate::engine::Error::DoesNotFit { .. }));
+                err.downcast_ref().is_some_and(|err| matches!(err, sterna_engine::Error::DoesNotFit { .. }));
             drop(room);
             let (models, returns) = self.rooms.count();
             if !is_short || models == 0 {

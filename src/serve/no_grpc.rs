@@ -45,7 +45,7 @@ pub mod kv_events {
     use std::io;
     use std::sync::Arc;
 
-    use crate::serve::app::App;
+    use crate::app::App;
 
     /// Refuses, if they are asked for.
     ///

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::fields::Fields;
-use crate::tools::{Choice, Tool, present};
+use sterna_tools::{Choice, Tool, present};
 
 /// Most tools of a request.
 pub const TOOLS: usize = 256;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::error::ApiError;
 use super::fields::int;
 use super::model::Served;
-use crate::tokenizer::Special;
+use sterna_tokenizer::Special;
 
 /// Most prompts of a request.
 const PROMPTS: usize = 64;

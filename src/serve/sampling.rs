@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::error::ApiError;
 use super::fields::{Fields, int};
 use super::model::Served;
-use crate::engine::{GenerateOptions, SamplerOptions, recommended};
-use crate::tokenizer::Special;
+use sterna_engine::{GenerateOptions, SamplerOptions, recommended};
+use sterna_tokenizer::Special;
 
 /// Most stop texts of a request, and most bytes of each.
 pub const STOPS: (usize, usize) = (128, 1024);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::engine::{Batch, Error, StateError};
+use sterna_engine::{Batch, Error, StateError};
 
 /// Bytes of the buffer of a file.
 const BUFFER: usize = 1 << 20;

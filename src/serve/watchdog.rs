@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::app::App;
 use super::board::Phase;
 use super::error::ServeError;
-use crate::engine::Engine;
+use sterna_engine::Engine;
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_millis(100);

@@ -14,7 +14,7 @@ use super::board::{Board, Slot, Standing};
 use super::job::{Command, JobError, JobId, Order, Update};
 use super::metrics::{Metrics, count};
 use super::slots::Slots;
-use crate::engine::{Batch, Error, Event, Fault, Request, SeqId, Stats, StopReason};
+use sterna_engine::{Batch, Error, Event, Fault, Request, SeqId, Stats, StopReason};
 
 /// Updates that wait for a reader before its sequences rest.
 pub const UPDATES: usize = 256;
@@ -419,7 +419,7 @@ impl Worker {
 
     /// Lets everybody see how things stand.
     fn publish(&self) {
-        let slot = |standing: crate::engine::Standing| {
+        let slot = |standing: sterna_engine::Standing| {
             let job = *self.by_seq.get(&standing.id)?;
             let limit = self.jobs.get(&job)?.order.job.options.max_tokens;
             Some(Slot {

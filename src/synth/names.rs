@@ -3,7 +3,7 @@
 use super::preset::{Family, Spec};
 use super::vocab::Vocab;
 use super::{Fill, Tensor};
-use crate::gguf::{self, Array, Metadata};
+use sterna_gguf::{self as gguf, Array, Metadata};
 
 /// By how much GPT-OSS stretches the positions that it was trained with.
 const YARN_FACTOR: u32 = 32;

@@ -108,7 +108,7 @@ fn special(spec: &Spec, at: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::synth::Preset;
+    use crate::Preset;
 
     #[test]
     fn tokens_are_unique_and_merges_make_them() {

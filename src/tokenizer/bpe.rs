@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use crate::gguf::Metadata;
+use sterna_gguf::Metadata;
 
 use super::pre::{Kind, PreTokenizer};
 use super::vocab::{self, Vocab};

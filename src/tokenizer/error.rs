@@ -1,6 +1,6 @@
 //! Why a vocabulary cannot be used.
 
-use crate::gguf::GgufError;
+use sterna_gguf::GgufError;
 
 /// What was expected, what was found, and the way out.
 #[derive(Debug, thiserror::Error)]

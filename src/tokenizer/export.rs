@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json, json};
 use super::pre::Kind;
 use super::vocab::{self, Algorithm, TokenKind, Vocab};
 use super::{TokenizerError, TokenizerOptions, mark_control_tokens, pre_kind, special_tokens};
-use crate::gguf::Metadata;
+use sterna_gguf::Metadata;
 
 /// The vocabulary of a file as the text of a `tokenizer.json`, which versions of `tokenizers` from 0.20 on
 /// read. With special tokens it puts BOS and EOS where the file asks for them.

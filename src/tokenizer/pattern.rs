@@ -222,7 +222,7 @@ mod tests {
     use regex::Regex;
 
     use super::*;
-    use crate::tokenizer::pre::pre_tokenizers;
+    use crate::pre::pre_tokenizers;
 
     #[test]
     fn the_first_alternative_counts_and_runs_give_back() {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::gguf::Metadata;
+use sterna_gguf::Metadata;
 
 use super::TokenizerError;
 

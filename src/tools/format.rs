@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Tool;
-use crate::tokenizer::chat::Message;
+use sterna_tokenizer::chat::Message;
 
 /// How a model writes calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::tokenizer::chat::{Message, ToolCall};
+use sterna_tokenizer::chat::{Message, ToolCall};
 
 /// A message as a client has it in the end.
 #[derive(Clone, Debug, Default, PartialEq)]

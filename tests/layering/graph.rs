@@ -1,4 +1,4 @@
-//! What in `src/` needs what, read off the text: paths of `use` and of code, followed through re-exports to
+//! What in a crate needs what, read off the text: paths of `use` and of code, followed through re-exports to
 //! the item that they name.
 //!
 //! A circle is one of two things. Files beside one another that import each other, whatever they use of it: a
@@ -23,6 +23,8 @@ pub struct Graph {
     fronts: BTreeSet<String>,
     /// Paths into the crate that lead nowhere: `file:line: path`.
     pub unresolved: Vec<String>,
+    /// Imports of this workspace's other crates: file, line, path.
+    pub foreign: Vec<(String, usize, Vec<String>)>,
 }
 
 /// One file as text and module.
@@ -53,17 +55,18 @@ struct Import {
 }
 
 impl Graph {
-    /// Of files of the root crate, name and text, which may import `crates`, name and folder.
-    pub fn of(files: &[(String, String)], crates: &'static [(&'static str, &'static str)]) -> Self {
-        let modules: Vec<Module> = files.iter().filter_map(|(file, text)| Module::read(file, text)).collect();
+    /// Of the files of a crate, name and text, whose root lies in `folder`.
+    pub fn of(folder: &str, files: &[(String, String)]) -> Self {
+        let read = |(file, text): &(String, String)| Module::read(folder, file, text);
+        let modules: Vec<Module> = files.iter().filter_map(read).collect();
         let by_path = modules.iter().map(|module| (module.path.clone(), module)).collect();
-        let house = House { by_path, crates };
+        let house = House { by_path };
         let is_front = |module: &&Module| {
             let below = |other: &Module| other.path.len() > module.path.len();
             modules.iter().any(|other| below(other) && other.path.starts_with(&module.path))
         };
         let fronts = modules.iter().filter(is_front).map(|module| module.file.clone()).collect();
-        let mut graph = Self { edges: BTreeMap::new(), fronts, unresolved: Vec::new() };
+        let mut graph = Self { edges: BTreeMap::new(), fronts, unresolved: Vec::new(), foreign: Vec::new() };
         for module in &modules {
             graph.add(&house, module);
         }
@@ -73,6 +76,9 @@ impl Graph {
     fn add(&mut self, house: &House<'_>, module: &Module) {
         for import in &module.imports {
             let found = house.resolve(&module.path, &import.path, 0);
+            if import.path[0].starts_with("sterna_") {
+                self.foreign.push((module.file.clone(), import.line, import.path.clone()));
+            }
             let into_crate = ["crate", "super", "self"].contains(&import.path[0].as_str());
             if found.is_none() && into_crate {
                 let path = import.path.join("::");
@@ -165,8 +171,6 @@ enum Found {
 /// All modules of the crate.
 struct House<'a> {
     by_path: BTreeMap<Vec<String>, &'a Module>,
-    /// Other crates below `src/`: an item of theirs counts as one of their `lib.rs`.
-    crates: &'static [(&'static str, &'static str)],
 }
 
 impl House<'_> {
@@ -183,9 +187,9 @@ impl House<'_> {
             "super" => return self.resolve(&at[..at.len().checked_sub(1)?], rest, depth + 1),
             _ => {}
         }
-        if let Some((_, folder)) = self.crates.iter().find(|(name, _)| name == first) {
-            let item = rest.first().cloned().unwrap_or_default();
-            return Some(Found::Item(Node { file: format!("{folder}lib.rs"), item }));
+        // Another crate's: cargo holds these.
+        if first.starts_with("sterna_") {
+            return Some(Found::Module);
         }
         let child = [at, std::slice::from_ref(first)].concat();
         if self.by_path.contains_key(&child) {
@@ -211,8 +215,8 @@ impl House<'_> {
 }
 
 impl Module {
-    fn read(file: &str, text: &str) -> Option<Self> {
-        let below = file.strip_prefix("src/")?.strip_suffix(".rs")?;
+    fn read(folder: &str, file: &str, text: &str) -> Option<Self> {
+        let below = file.strip_prefix(folder)?.strip_suffix(".rs")?;
         let mut path: Vec<String> = below.split('/').map(str::to_owned).collect();
         if path.last().is_some_and(|last| last == "mod") || below == "lib" {
             path.pop();
@@ -472,7 +476,7 @@ mod tests {
     fn graph(files: &[(&str, &str)]) -> Graph {
         let files: Vec<_> =
             files.iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())).collect();
-        let graph = Graph::of(&files, &[]);
+        let graph = Graph::of("src/", &files);
         assert!(graph.unresolved.is_empty(), "{:?}", graph.unresolved);
         graph
     }
@@ -518,7 +522,7 @@ mod tests {
         let want =
             BTreeSet::from([of_d[0], of_d[1], ("src/lib.rs", "src/a/b.rs"), ("src/a/mod.rs", "src/a/b.rs")]);
         assert_eq!(imports, want);
-        let lost = Graph::of(&[("src/e.rs".to_owned(), "use crate::gone::G;\n".to_owned())], &[]);
+        let lost = Graph::of("src/", &[("src/e.rs".to_owned(), "use crate::gone::G;\n".to_owned())]);
         assert_eq!(lost.unresolved, ["src/e.rs:1: crate::gone::G"]);
     }
 }

@@ -1,70 +1,23 @@
-//! The rules of the house, read off the source: who may import whom, where `unsafe` and
+//! The rules of the house, read off the source: circles of imports, where `unsafe` and
 //! `cfg(feature)` may stand, how long a file may be, and how many crates come with the library.
 
 mod crates;
 mod graph;
 mod trials;
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use graph::Graph;
 
-/// Rooms of `src/`, folders and files, and the rooms that each may import. They stand in order: none imports
-/// one below it.
-const ROOMS: &[(&str, &[&str])] = &[
-    ("demo", &[]),
-    ("clock", &[]),
-    ("hub", &[]),
-    ("parallel", &[]),
-    ("program", &[]),
-    ("gguf", &[]),
-    ("tokenizer", &["clock", "gguf"]),
-    ("card", &["gguf", "tokenizer"]),
-    ("tools", &["tokenizer"]),
-    ("model", &["program", "gguf"]),
-    ("backend", &["clock", "program"]),
-    ("synth", &["gguf"]),
-    ("quantize", &["gguf", "parallel"]),
-    ("convert", &["gguf", "tokenizer", "quantize"]),
-    ("selftest", &["program", "gguf", "model", "backend", "synth"]),
-    ("engine", &["clock", "program", "gguf", "tokenizer", "model", "backend", "parallel"]),
-    ("grammar", &["clock", "tokenizer", "engine"]),
-    ("eval", &["program", "gguf", "tokenizer", "model", "backend", "engine"]),
-    ("serve", &["tokenizer", "tools", "grammar", "engine", "quantize"]),
-    (
-        "cli",
-        &[
-            "card",
-            "demo",
-            "program",
-            "gguf",
-            "hub",
-            "tokenizer",
-            "model",
-            "backend",
-            "synth",
-            "quantize",
-            "convert",
-            "selftest",
-            "engine",
-            "grammar",
-            "eval",
-            "serve",
-        ],
-    ),
-    // It names the rooms, and exports the engine's error and the crate of programs.
-    ("lib", &["engine", "program"]),
-    ("main", &[]),
-];
-
-/// Rooms that may name a backend besides the trait.
-const KNOW_DEVICES: &[&str] = &["backend", "cli"];
+/// Crates that may name a backend besides the trait: their folders.
+const KNOW_DEVICES: &[&str] = &["src/", "src/backend/"];
 
 /// Files that may ask which features are on, with the reason.
 const FEATURES: &[(&str, &str)] = &[
-    ("src/backend/mod.rs", "which backends are built"),
+    ("src/backend/lib.rs", "which backends are built"),
     ("src/backend/registry.rs", "which backends are built"),
     ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
     ("src/backend/cpu/simd/wasm.rs", "whether the host has relaxed instructions"),
@@ -73,14 +26,9 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/cli/mod.rs", "whether the server, the hub and the converter are in the program"),
     ("src/demo.rs", "whether the demo model is in the program"),
     ("src/serve/http/mod.rs", "whether the server has TLS"),
-    ("src/serve/mod.rs", "whether the server speaks gRPC"),
+    ("src/serve/lib.rs", "whether the server speaks gRPC"),
     ("src/lib.rs", "which parts of the library are built"),
 ];
-
-/// Crates below `src/` besides the root crate: their names in code, and their folders. What they import is
-/// cargo's to hold; who of the root crate may import them is said in [`ROOMS`].
-const CRATES: &[(&str, &str)] =
-    &[("sterna_cpu_kernels", "src/backend/cpu/simd/"), ("sterna_program", "src/program/")];
 
 /// Files below `src/` that may hold `unsafe`, with the reason. `ggml-types` forbids it.
 const UNSAFE: &[(&str, &str)] = &[
@@ -126,47 +74,32 @@ const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/wgpu/cache.rs", "hands a driver the kernels that it has compiled before"),
 ];
 
+/// Which crate imports which is cargo's to hold.
 #[test]
-fn rooms_import_only_what_they_may() {
-    let graph = graph();
-    assert!(graph.unresolved.is_empty(), "paths that lead nowhere:\n{}", graph.unresolved.join("\n"));
+fn backends_are_known_by_their_trait() {
     let mut faults = BTreeSet::new();
-    for (from, to, line) in graph.imports() {
-        let (room, other) = (room_of(from), room_of(to));
-        let allowed = ROOMS.iter().find(|(name, _)| *name == room).map(|(_, allowed)| *allowed);
-        let allowed = allowed.unwrap_or_else(|| panic!("{from}: a room without rules"));
-        if room != other && !allowed.contains(&other) {
-            faults.insert(format!("{from}:{line}: {room} must not import {other}, which is {to}"));
+    for (folder, graph) in graphs() {
+        assert!(graph.unresolved.is_empty(), "paths that lead nowhere:\n{}", graph.unresolved.join("\n"));
+        for (file, line, path) in &graph.foreign {
+            let device = path[0] == "sterna_backend" && path.get(1).is_some_and(|name| is_device(name));
+            if device && !KNOW_DEVICES.contains(&folder.as_str()) {
+                faults.insert(format!("{file}:{line}: may know the backend trait, not {}", path.join("::")));
+            }
         }
-        let device = device_of(to);
-        if device.is_some() && !KNOW_DEVICES.contains(&room) {
-            faults.insert(format!("{from}:{line}: {room} may know the backend trait, not {to}"));
-        }
-        if device.is_some() && device_of(from).is_some_and(|own| Some(own) != device) {
-            faults.insert(format!("{from}:{line}: a backend must not import another one, {to}"));
+        for (from, to, line) in graph.imports() {
+            let (own, other) = (device_of(from), device_of(to));
+            if own.is_some() && other.is_some() && own != other {
+                faults.insert(format!("{from}:{line}: a backend must not import another one, {to}"));
+            }
         }
     }
     assert!(faults.is_empty(), "{}", faults.into_iter().collect::<Vec<_>>().join("\n"));
 }
 
 #[test]
-fn rooms_stand_in_order() {
-    for (at, (room, allowed)) in ROOMS.iter().enumerate() {
-        for other in *allowed {
-            let above = ROOMS[..at].iter().any(|(name, _)| name == other);
-            assert!(above, "{room} may import {other}, which does not stand above it");
-        }
-    }
-    let found: BTreeSet<String> = all_sources().iter().map(|(file, _)| room_of(file).to_owned()).collect();
-    let listed: BTreeSet<String> = ROOMS.iter().map(|(room, _)| (*room).to_owned()).collect();
-    assert_eq!(found, listed, "rooms of src/ and the list in tests/layering differ");
-}
-
-#[test]
 fn no_files_import_each_other_in_a_circle() {
-    let circles = graph().circles();
+    let circles = graphs().into_iter().flat_map(|(_, graph)| graph.circles());
     let text = circles
-        .into_iter()
         .map(|(files, edges)| format!("{}\n{edges}", files.into_iter().collect::<Vec<_>>().join(", ")));
     let text = text.collect::<Vec<_>>().join("\n");
     assert!(text.is_empty(), "circles:\n{text}");
@@ -175,7 +108,7 @@ fn no_files_import_each_other_in_a_circle() {
 /// What an engine or a backend does for one architecture belongs to `src/model`.
 #[test]
 fn only_models_and_files_know_architectures() {
-    let rooms = ["program", "backend", "engine", "eval", "parallel"];
+    let rooms = ["program", "backend", "engine", "eval", "host"];
     for (file, text) in all_sources().iter().filter(|(file, _)| rooms.contains(&room_of(file))) {
         let code = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]"));
         let code = code.map(|line| line.split("//").next().unwrap_or_default());
@@ -247,15 +180,22 @@ fn all_sources() -> Vec<(String, String)> {
     rust_files("src").iter().map(|file| (relative(file), fs::read_to_string(file).unwrap())).collect()
 }
 
-/// Those of the root crate.
-fn sources() -> Vec<(String, String)> {
+/// The crates of `src/` and `ggml-types`: the folder of each one's root, and what in it imports what.
+fn graphs() -> Vec<(String, Graph)> {
     let mut sources = all_sources();
-    sources.retain(|(file, _)| !CRATES.iter().any(|(_, folder)| file.starts_with(folder)));
-    sources
-}
-
-fn graph() -> Graph {
-    Graph::of(&sources(), CRATES)
+    let types = rust_files("ggml-types/src");
+    sources.extend(types.iter().map(|file| (relative(file), fs::read_to_string(file).unwrap())));
+    let mut folders: Vec<String> =
+        sources.iter().filter_map(|(file, _)| Some(file.strip_suffix("lib.rs")?.to_owned())).collect();
+    // A file is of the crate whose folder is the innermost.
+    folders.sort_by_key(|folder| Reverse(folder.len()));
+    let graph = |folder: String| {
+        let (own, others) = sources.drain(..).partition(|(file, _)| file.starts_with(&folder));
+        sources = others;
+        let graph = Graph::of(&folder, &own);
+        (folder, graph)
+    };
+    folders.into_iter().map(graph).collect()
 }
 
 /// The folder or file below `src/` that a file belongs to.
@@ -266,7 +206,11 @@ fn room_of(file: &str) -> &str {
 /// The backend that a file belongs to, if any.
 fn device_of(file: &str) -> Option<&str> {
     let device = file.strip_prefix("src/backend/")?.split('/').next()?;
-    ["cpu", "cuda", "wgpu"].contains(&device).then_some(device)
+    is_device(device).then_some(device)
+}
+
+fn is_device(name: &str) -> bool {
+    ["cpu", "cuda", "wgpu"].contains(&name)
 }
 
 fn rust_files(root: &str) -> Vec<PathBuf> {

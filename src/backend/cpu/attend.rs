@@ -18,7 +18,7 @@ use super::simd::Aligned;
 use super::simd::Tile;
 use super::simd::real::{Matrices, RealKernels, exp};
 use super::{Cx, two};
-use crate::program::{Attend, PAGE, PageTable, Row};
+use sterna_program::{Attend, PAGE, PageTable, Row};
 
 /// Positions of one split.
 const SPLIT: usize = 4 * PAGE;

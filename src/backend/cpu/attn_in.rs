@@ -6,8 +6,8 @@ use super::norm::RowNorm;
 use super::pool::Grid;
 use super::rope::RopeTable;
 use super::{Cx, two};
-use crate::backend::BackendError;
-use crate::program::AttnIn;
+use crate::BackendError;
+use sterna_program::AttnIn;
 
 /// What happens to each head of queries, keys or values behind its product.
 #[derive(Clone, Copy)]

@@ -2,8 +2,8 @@
 
 use super::linear::CpuWeight;
 use super::{Cx, Held};
-use crate::backend::BackendError;
-use crate::program::{Embed, Row};
+use crate::BackendError;
+use sterna_program::{Embed, Row};
 
 pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
     let rows = cx.step.rows;

@@ -11,9 +11,9 @@ use super::simd::Aligned;
 use super::simd::Kernels;
 use super::stream::{Layout, Reader, Streaming};
 use super::{Buffer, Cx, Held, NAME, Pick, Picks, Scratch, Weights, attend, experts, run_stage, system};
-use crate::backend::memory::{self, Parts};
-use crate::backend::{BackendError, DeviceMemory, KvPage, MemoryKind, MemoryPart, assert_declared};
-use crate::program::{CheckError, FfnIn, Program, ProjAdd, RopeId, RowsOf, Stage, Step, sampling};
+use crate::memory::{self, Parts};
+use crate::{BackendError, DeviceMemory, KvPage, MemoryKind, MemoryPart, assert_declared};
+use sterna_program::{CheckError, FfnIn, Program, ProjAdd, RopeId, RowsOf, Stage, Step, sampling};
 
 /// A program with its buffers and caches.
 pub struct Compiled {

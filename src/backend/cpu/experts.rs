@@ -5,8 +5,8 @@
 
 use super::Cx;
 use super::simd::Aligned;
-use crate::backend::BackendError;
-use crate::program::{Experts, Program};
+use crate::BackendError;
+use sterna_program::{Experts, Program};
 
 /// Elements of one task of the activation function.
 const CHUNK: usize = 8192;

@@ -1,8 +1,8 @@
 //! Norm and the first half of the feed-forward network.
 
 use super::{Cx, two};
-use crate::backend::BackendError;
-use crate::program::FfnIn;
+use crate::BackendError;
+use sterna_program::FfnIn;
 
 /// Elements of one task of the activation function.
 const CHUNK: usize = 8192;

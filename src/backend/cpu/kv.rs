@@ -27,8 +27,8 @@ use self::layout::Layout;
 use super::pool::Pool;
 use super::simd::Aligned;
 use super::simd::real::{Matrices, RealKernels};
-use crate::backend::KvPage;
-use crate::program::{KvDecl, KvWindow, Limits, PAGE, PageTable, Row};
+use crate::KvPage;
+use sterna_program::{KvDecl, KvWindow, Limits, PAGE, PageTable, Row};
 
 /// One layer's keys and values.
 pub struct KvCache {

@@ -5,8 +5,8 @@ use super::pool::Pool;
 use super::simd::Kernels;
 use super::stream::Reader;
 use super::{Held, Weights};
-use crate::backend::BackendError;
-use crate::program::{Linear, Weight};
+use crate::BackendError;
+use sterna_program::{Linear, Weight};
 
 /// What linear layers need.
 pub struct Layers<'a> {

@@ -1,8 +1,8 @@
 //! Final norm and output head, for the rows that asked.
 
 use super::{Cx, two};
-use crate::backend::BackendError;
-use crate::program::Logits;
+use crate::BackendError;
+use sterna_program::Logits;
 
 /// Elements of one task of the soft cap.
 const CHUNK: usize = 8192;

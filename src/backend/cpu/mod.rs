@@ -32,12 +32,12 @@ use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, types};
 
 use super::{Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Plan, WeightId, WeightRows};
-use crate::program::{ActQuant, Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
 use exec::Compiled;
 use linear::CpuWeight;
 use norm::RowNorm;
 use pool::Pool;
 use simd::{Aligned, Kernels};
+use sterna_program::{ActQuant, Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
 use stream::{FileWeight, Layout, Place, Streaming};
 
 const NAME: &str = "cpu";

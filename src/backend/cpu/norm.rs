@@ -1,7 +1,7 @@
 //! Normalisation of one row.
 
 use super::simd::real::RealKernels;
-use crate::program::NormKind;
+use sterna_program::NormKind;
 
 /// A norm with its weights at hand.
 #[derive(Clone, Copy)]

@@ -21,7 +21,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 use sterna_cpu_kernels::Tile;
 
-use crate::clock::Instant;
+use sterna_host::clock::Instant;
 
 /// How long a thread without work spins before it sleeps: longer than the serial work between two regions
 /// of a token, shorter than anybody notices in `top`.

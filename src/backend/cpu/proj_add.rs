@@ -1,8 +1,8 @@
 //! Projection added to the residual stream.
 
 use super::{Cx, two};
-use crate::backend::BackendError;
-use crate::program::ProjAdd;
+use crate::BackendError;
+use sterna_program::ProjAdd;
 
 pub fn run(cx: &mut Cx<'_>, s: &ProjAdd) -> Result<(), BackendError> {
     let n = cx.step.rows.len();

@@ -1,7 +1,7 @@
 //! Rotary embedding: the angles of a step, and the rotation of one head.
 
 use super::pool::Pool;
-use crate::program::{Rope, RopeStyle, Row};
+use sterna_program::{Rope, RopeStyle, Row};
 
 /// Cosines and sines of one rotary embedding, for the rows of a step. All layers share them.
 pub struct RopeTable {

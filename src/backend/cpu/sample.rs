@@ -2,7 +2,7 @@
 
 use super::pool::Grid;
 use super::{Cx, Pick};
-use crate::program::{Sample, sampling};
+use sterna_program::{Sample, sampling};
 
 pub fn run(cx: &mut Cx<'_>, s: &Sample) {
     let logits = &cx.bufs[s.logits.0 as usize];

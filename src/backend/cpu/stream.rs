@@ -17,13 +17,13 @@ use ggml_types::HostTensor;
 
 use super::NAME;
 use super::simd::Aligned;
-use crate::backend::memory::{self, Parts};
-use crate::backend::registry::{DeviceOption, DeviceOptions};
-use crate::backend::{BackendError, MemoryKind, MemoryPart, WeightRows};
-use crate::program::part::spread;
-use crate::program::{Program, Stage, Weight, WeightDecl};
+use crate::memory::{self, Parts};
+use crate::registry::{DeviceOption, DeviceOptions};
+use crate::{BackendError, MemoryKind, MemoryPart, WeightRows};
 pub(super) use file_weight::FileWeight;
 pub(super) use reader::Reader;
+use sterna_program::part::spread;
+use sterna_program::{Program, Stage, Weight, WeightDecl};
 
 /// How many layers' weights stay in memory.
 pub const RESIDENT_LAYERS: DeviceOption = DeviceOption {

@@ -14,8 +14,8 @@ use super::params::{
     AttendCodesParams, AttendMmaParams, AttendParams, CODES_PIECE, MAX_PARTS,
 };
 use super::{Cx, words};
-use crate::backend::device::tiles::{Tiling, tiles};
-use crate::program::{Attend, Kv, KvDecl, PAGE, Program, Row, Stage};
+use crate::device::tiles::{Tiling, tiles};
+use sterna_program::{Attend, Kv, KvDecl, PAGE, Program, Row, Stage};
 
 /// Threads of a warp.
 const WARP: usize = 32;

@@ -11,7 +11,7 @@ use super::params::{
     RopeParams,
 };
 use super::{Cx, attend, heads, memory, words};
-use crate::program::{AttnIn, PAGE, Program, RowsOf};
+use sterna_program::{AttnIn, PAGE, Program, RowsOf};
 
 /// Whether [`heads`] follows the products: for norms of heads, and for layers that no kernel has together.
 fn has_heads(p: &Program, s: &AttnIn) -> bool {

@@ -5,7 +5,7 @@ use super::params::{
     ACT_CLAMPED_SWIGLU, ACT_GELU_TANH, ACT_NONE, ACT_RELU2, ACT_SILU, COMBINE_THREADS, CombineParams,
 };
 use super::{Cx, words};
-use crate::program::Act;
+use sterna_program::Act;
 
 pub const KERNEL: &str = "combine";
 

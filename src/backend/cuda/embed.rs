@@ -6,7 +6,7 @@ use super::driver::Launch;
 use super::params::{EMBED_THREADS, EmbedParams};
 use super::weight::{Format, NO_LINEAR};
 use super::{Cx, words};
-use crate::program::{Embed, Program};
+use sterna_program::{Embed, Program};
 
 pub fn kernels(p: &Program, s: &Embed) -> Result<Vec<String>, String> {
     let ty = p.weight_decl(s.table).ty.name();

@@ -14,14 +14,14 @@ use super::profile::{Profile, Profiling};
 use super::stream::{Layout, MinBatch, Segment, Stream, Streaming};
 use super::weight::{DeviceWeight, Products, on_device};
 use super::{Cx, Shape, attend, attn_in, heads, kernels, kv, launches, linear};
-use crate::backend::device::pages;
-use crate::backend::device::plan::Missing;
-use crate::backend::device::sampling::Sampler;
-use crate::backend::device::tiles::Tiling;
-use crate::backend::{
+use crate::device::pages;
+use crate::device::plan::Missing;
+use crate::device::sampling::Sampler;
+use crate::device::tiles::Tiling;
+use crate::{
     BackendError, DeviceMemory, KvPage, MemoryKind, MemoryPart, Overhead, StageTime, assert_declared, memory,
 };
-use crate::program::{Buf, Linear, Program, Sampling, Stage, Step};
+use sterna_program::{Buf, Linear, Program, Sampling, Stage, Step};
 
 /// A program with its memory and launches.
 pub struct Compiled {

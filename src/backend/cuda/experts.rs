@@ -16,8 +16,8 @@ use super::params::{
 };
 use super::weight::{DeviceWeight, Mma, Products};
 use super::{Cx, occupancy, words};
-use crate::backend::BackendError;
-use crate::program::{ActQuant, Expert, Experts, Linear, Norm, Program, RowsOf, Stage};
+use crate::BackendError;
+use sterna_program::{ActQuant, Expert, Experts, Linear, Norm, Program, RowsOf, Stage};
 
 /// The layers of an expert, in the order of a table.
 const LAYERS: [fn(&Expert) -> &Linear; 3] =

@@ -7,7 +7,7 @@ use super::driver::Launch;
 use super::linear::{self, Input, Work};
 use super::params::FfnInParams;
 use super::weight::NO_LINEAR;
-use crate::program::{FfnIn, Linear, Program, RowsOf};
+use sterna_program::{FfnIn, Linear, Program, RowsOf};
 
 fn linears(s: &FfnIn) -> Vec<&Linear> {
     [s.gate.as_ref(), Some(&s.up)].into_iter().flatten().collect()

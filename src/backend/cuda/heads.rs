@@ -3,7 +3,7 @@
 use super::driver::{Address, Launch};
 use super::params::{HEADS_THREADS, HeadsParams};
 use super::{Cx, linear, memory, words};
-use crate::program::AttnIn;
+use sterna_program::AttnIn;
 
 pub const KERNEL: &str = "heads";
 

@@ -14,10 +14,10 @@ use ggml_types::HostTensor;
 use super::driver::{Address, Driver};
 use super::stream::{Layout, MinBatch, Stream};
 use super::weight::on_device;
-use crate::backend::rates::{HostRates, NoTokens, Rates};
-use crate::backend::{Backend, BackendError, Exec, WeightId};
-use crate::clock::Instant;
-use crate::program::{ActQuant, Buf, Limits, Logits, Part, Program, RowsOf, Stage, Weight};
+use crate::rates::{HostRates, NoTokens, Rates};
+use crate::{Backend, BackendError, Exec, WeightId};
+use sterna_host::clock::Instant;
+use sterna_program::{ActQuant, Buf, Limits, Logits, Part, Program, RowsOf, Stage, Weight};
 
 /// A backend on the processor, which several programs share.
 #[derive(Clone)]

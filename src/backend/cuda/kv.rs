@@ -10,9 +10,9 @@ use super::params::{
     BLOCK_ELEMS, BLOCKS_HALVES, BLOCKS_Q4_0, BLOCKS_Q8_0, BlockKvParams, CODES_DIMS, CODES_MAX_DIM,
     CODES_MIN_DIM, CodedKvParams, CodesParams, KvParams, SignsParams,
 };
-use crate::backend::device::tables::{hadamard_factor, sign_words};
-use crate::backend::{BackendError, KvPage};
-use crate::program::{KvDecl, Limits, PAGE};
+use crate::device::tables::{hadamard_factor, sign_words};
+use crate::{BackendError, KvPage};
+use sterna_program::{KvDecl, Limits, PAGE};
 
 /// How a codec keeps vectors.
 #[derive(Clone, Copy)]

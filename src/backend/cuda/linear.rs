@@ -10,7 +10,7 @@ use super::params::{
 };
 use super::weight::{DeviceWeight, Mma, Products};
 use super::{Cx, occupancy, words};
-use crate::program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf, Stage, Weight};
+use sterna_program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf, Stage, Weight};
 
 /// How layers of one input multiply, where one kernel has all of them.
 pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {

@@ -3,7 +3,7 @@
 use super::Cx;
 use super::driver::Launch;
 use super::linear::{self, Input};
-use crate::program::{Logits, RowsOf};
+use sterna_program::{Logits, RowsOf};
 
 pub fn launches(cx: &Cx<'_>, s: &Logits) -> Vec<Launch> {
     let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Outputs };

@@ -9,10 +9,10 @@ use super::params::{RopeParams, RoundedParams};
 use super::picks::Picks;
 use super::step::StepMemory;
 use super::weight::DeviceWeight;
-use crate::backend::device::tables;
-use crate::backend::memory::Parts;
-use crate::backend::{BackendError, MemoryKind, MemoryPart};
-use crate::program::{PAGE, Program, RopeStyle, RowsOf, Stage};
+use crate::device::tables;
+use crate::memory::Parts;
+use crate::{BackendError, MemoryKind, MemoryPart};
+use sterna_program::{PAGE, Program, RopeStyle, RowsOf, Stage};
 
 /// Where everything lies.
 pub struct Memory {

@@ -46,7 +46,6 @@ use super::{
     Auto, Backend, BackendError, CardOnPaper, DeviceMemory, Entry, Exec, KvPage, Opened, Plan, StageTime,
     WeightId, registry,
 };
-use crate::program::{Buf, Kv, Program, Sampling, Stage, Step, Weight};
 use driver::cards::{self, Spec};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::{Compiled, Streamed};
@@ -54,6 +53,7 @@ use host::{Host, Processor, Stages};
 use memory::Memory;
 use params::{NextWeights, StepTables};
 pub use profile::Profiling;
+use sterna_program::{Buf, Kv, Program, Sampling, Stage, Step, Weight};
 pub use stream::{GpuLayers, MinBatch, Overrides, Streaming};
 use stream::{Layout, Stream};
 use weight::{DeviceWeight, Mma};

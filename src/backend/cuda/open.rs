@@ -4,8 +4,8 @@ use super::driver::Driver;
 use super::driver::real::{Card, cards};
 use super::split::Split;
 use super::{Cuda, NAME, Profiling};
-use crate::backend::BackendError;
-use crate::backend::registry::{DEVICE, DeviceOption, DeviceOptions, GPU_LAYERS, Opened, PROFILE, processor};
+use crate::BackendError;
+use crate::registry::{DEVICE, DeviceOption, DeviceOptions, GPU_LAYERS, Opened, PROFILE, processor};
 
 /// Whether layers are divided among several cards.
 pub const SPLIT_MODE: DeviceOption =

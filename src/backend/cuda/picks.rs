@@ -3,9 +3,9 @@
 
 use super::driver::{Address, Driver, Mailboxes};
 use super::params::{MAILBOXES, NO_MAILBOX};
-use crate::backend::BackendError;
-use crate::backend::device::picks::{self, Slots};
-use crate::program::Step;
+use crate::BackendError;
+use crate::device::picks::{self, Slots};
+use sterna_program::Step;
 
 const _: () = assert!(picks::MAILBOXES == MAILBOXES as usize);
 

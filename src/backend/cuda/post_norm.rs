@@ -4,7 +4,7 @@ use super::driver::{Address, Launch};
 use super::linear::{self, norm_bytes};
 use super::params::{LINEAR_THREADS, PostNormParams};
 use super::{Cx, words};
-use crate::program::Norm;
+use sterna_program::Norm;
 
 pub const KERNEL: &str = "post_norm";
 

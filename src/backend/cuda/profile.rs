@@ -4,7 +4,7 @@
 use super::driver::{Address, Driver, Launch};
 use super::params::{STAMP_THREADS, StampParams};
 use super::words;
-use crate::backend::{BackendError, StageTime};
+use crate::{BackendError, StageTime};
 
 pub const KERNEL: &str = "stamp";
 

@@ -7,7 +7,7 @@ use super::driver::Launch;
 use super::linear::{self, Input, Work};
 use super::params::ProjAddParams;
 use super::post_norm;
-use crate::program::{Program, ProjAdd, RowsOf};
+use sterna_program::{Program, ProjAdd, RowsOf};
 
 pub fn kernels(p: &Program, s: &ProjAdd) -> Result<Vec<String>, String> {
     if s.post.is_some() {

@@ -6,8 +6,8 @@ use super::params::{
     NO_MAILBOX, SAMPLE_MOST, SAMPLE_SHARED_BYTES, SAMPLE_THREADS, SampleParams, StepSampling,
 };
 use super::{Cx, words};
-use crate::backend::device::sampling;
-use crate::program::{Sample, Sampling};
+use crate::device::sampling;
+use sterna_program::{Sample, Sampling};
 
 /// Name of the kernel.
 pub const KERNEL: &str = "sample";

@@ -11,8 +11,8 @@ use ggml_types::HostTensor;
 use super::driver::{Driver, Piece};
 use super::exec::Compiled;
 use super::{Cuda, Profiling};
-use crate::backend::{Backend, BackendError, DeviceMemory, Exec, KvPage, Plan, StageTime, WeightId};
-use crate::program::{Buf, Part, Program, RowsOf, Sampling, Step};
+use crate::{Backend, BackendError, DeviceMemory, Exec, KvPage, Plan, StageTime, WeightId};
+use sterna_program::{Buf, Part, Program, RowsOf, Sampling, Step};
 
 /// Runs programs on several cards.
 pub struct Split {

@@ -7,10 +7,10 @@ use super::params::{
 };
 use super::picks::Picks;
 use super::{attend, sample};
-use crate::backend::device::step::{Image, PagesAt};
-use crate::backend::device::tiles::Tiling;
-use crate::backend::{BackendError, device};
-use crate::program::{KvDecl, Limits, Row, Sampling, Step};
+use crate::device::step::{Image, PagesAt};
+use crate::device::tiles::Tiling;
+use crate::{BackendError, device};
+use sterna_program::{KvDecl, Limits, Row, Sampling, Step};
 
 /// Where the tables of a step lie, and what they held last.
 pub struct StepMemory {

@@ -12,11 +12,11 @@ use regex::Regex;
 
 use super::driver::{Address, Driver, Ring};
 use super::weight::{DeviceWeight, on_device, packed};
-use crate::backend::rates::Matrices;
-use crate::backend::{BackendError, MemoryKind, MemoryPart, memory};
-use crate::clock::Instant;
-use crate::program::part::spread;
-use crate::program::{self, Limits, Program, Weight};
+use crate::rates::Matrices;
+use crate::{BackendError, MemoryKind, MemoryPart, memory};
+use sterna_host::clock::Instant;
+use sterna_program::part::spread;
+use sterna_program::{self as program, Limits, Program, Weight};
 
 /// Addresses that kernels load vectors from.
 const ALIGN: u64 = 256;

@@ -7,8 +7,8 @@ use ggml_types::{HostTensor, QuantType, planes, types};
 use super::driver::{Address, Driver};
 use super::pack;
 use super::params::{LINEAR_ROWS, LinearParams};
-use crate::backend::BackendError;
-use crate::program::{ActQuant, WeightDecl};
+use crate::BackendError;
+use sterna_program::{ActQuant, WeightDecl};
 
 /// A type with kernels: `cuda/types/KERNELS.cu`.
 pub struct Format {

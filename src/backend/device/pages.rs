@@ -1,7 +1,7 @@
 //! A page of the KV caches on its way to the host and back: a device has it in several stretches, cache after
 //! cache.
 
-use crate::backend::BackendError;
+use crate::BackendError;
 
 /// Bytes of all stretches together; each is where it lies, and its bytes.
 pub fn bytes<P>(stretches: impl Iterator<Item = (P, usize)>) -> usize {

@@ -1,7 +1,7 @@
 //! Which tokens were picked last for each sequence slot, and in which word of the host's each comes back: a
 //! slot has two in turn, so that the host may read one while the next is on its way.
 
-use crate::program::{Row, Step};
+use sterna_program::{Row, Step};
 
 /// Picks of a slot that can be read.
 pub const MAILBOXES: usize = 2;

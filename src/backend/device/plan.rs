@@ -1,6 +1,6 @@
 //! What a plan of a device finds missing.
 
-use crate::backend::BackendError;
+use crate::BackendError;
 
 /// Rows of a step are a dimension of a grid, which has no more.
 pub const MAX_ROWS: usize = 65_535;

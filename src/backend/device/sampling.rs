@@ -1,8 +1,8 @@
 //! Which tokens of a step the device picks, and how the host picks the others.
 
-use crate::backend::BackendError;
-use crate::program::sampling::{Scratch, pick};
-use crate::program::{Program, Sampling, Step};
+use crate::BackendError;
+use sterna_program::sampling::{Scratch, pick};
+use sterna_program::{Program, Sampling, Step};
 
 /// Most logits that a device draws from.
 pub const MOST: u32 = 256;

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use bytemuck::Pod;
 
-use crate::backend::BackendError;
-use crate::program::{KvDecl, Limits, PageTable};
+use crate::BackendError;
+use sterna_program::{KvDecl, Limits, PageTable};
 
 /// What stands for an exact page, or one of a sliding window, that is not there.
 pub const NO_PAGE: u32 = u32::MAX;

@@ -2,7 +2,7 @@
 
 use ggml_types::turboquant::Rotation;
 
-use crate::program::Rope;
+use sterna_program::Rope;
 
 /// Cosines and sines of every position, `[positions, 2, pairs]`, so that no step has to bring its own.
 pub fn rope(rope: &Rope, positions: usize) -> Vec<f32> {

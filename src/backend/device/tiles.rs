@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::program::{PAGE, Row};
+use sterna_program::{PAGE, Row};
 
 /// How rows of a step are put together to tiles.
 #[derive(Clone, Copy)]

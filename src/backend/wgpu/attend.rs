@@ -8,8 +8,8 @@ use super::kv::Form;
 use super::linear::ABSENT;
 use super::shader::{Kernel, LANES, THREADS};
 use super::{Cx, Dispatch, Grid, kv};
-use crate::backend::device::tiles::{Tiling, tiles};
-use crate::program::{Attend, Program, Row, RowsOf, Stage};
+use crate::device::tiles::{Tiling, tiles};
+use sterna_program::{Attend, Program, Row, RowsOf, Stage};
 
 /// Query heads that a workgroup has.
 const HEADS: usize = 4;

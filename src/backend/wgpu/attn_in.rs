@@ -6,7 +6,7 @@ use ggml_types::KvSide;
 use super::linear::{self, Input, Layer};
 use super::shader::Kernel;
 use super::{Cx, Device, Dispatch, Grid, kv};
-use crate::program::{AttnIn, Program, RopeStyle, RowsOf};
+use sterna_program::{AttnIn, Program, RopeStyle, RowsOf};
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &AttnIn) -> Vec<String> {
     let mut missing = linear::missing(cx, p, "attn_in", &[&s.wq, &s.wk, &s.wv]);

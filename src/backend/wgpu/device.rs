@@ -14,7 +14,7 @@ use super::NAME;
 use super::cache::DiskCache;
 use super::shader::{Binding, Caps, Kernel, LANES};
 use super::wait::{self, now};
-use crate::backend::BackendError;
+use crate::BackendError;
 
 /// Most bytes that are brought or fetched at a time.
 const PIECE_BYTES: usize = 16 << 20;

@@ -5,7 +5,7 @@ use ggml_types::types;
 use super::shader::Kernel;
 use super::weight::Format;
 use super::{Cx, Device, Dispatch, Grid, upload};
-use crate::program::{Embed, Program, RowsOf};
+use sterna_program::{Embed, Program, RowsOf};
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
     let table = p.weight_decl(s.table);

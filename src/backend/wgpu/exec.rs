@@ -12,12 +12,12 @@ use super::step::filled;
 use super::upload::{self, DeviceWeight};
 use super::weight::Format;
 use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing};
-use crate::backend::device::pages;
-use crate::backend::device::plan::Missing;
-use crate::backend::device::sampling::{Sampler, device_rows};
-use crate::backend::device::tiles::{Tiling, tiles};
-use crate::backend::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
-use crate::program::{Buf, KvDecl, Limits, PAGE, Program, RowsOf, Sampling, Step};
+use crate::device::pages;
+use crate::device::plan::Missing;
+use crate::device::sampling::{Sampler, device_rows};
+use crate::device::tiles::{Tiling, tiles};
+use crate::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
+use sterna_program::{Buf, KvDecl, Limits, PAGE, Program, RowsOf, Sampling, Step};
 
 /// A program with its memory and dispatches.
 pub struct Compiled {

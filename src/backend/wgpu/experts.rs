@@ -9,8 +9,8 @@ use super::shader::{Kernel, MOST_EXPERTS, ROWS};
 use super::upload::{self, DeviceWeight};
 use super::weight::Format;
 use super::{Cx, Device, Dispatch, Grid, ffn_in};
-use crate::backend::BackendError;
-use crate::program::{ActQuant, Expert, Experts, Linear, Program, RowsOf, Stage, Weight};
+use crate::BackendError;
+use sterna_program::{ActQuant, Expert, Experts, Linear, Program, RowsOf, Stage, Weight};
 
 /// The layers of an expert.
 pub const LAYERS: [fn(&Expert) -> &Linear; 3] =

@@ -2,7 +2,7 @@
 
 use super::linear::{self, Input, Layer};
 use super::{Cx, Dispatch};
-use crate::program::{Act, FfnIn, RowsOf};
+use sterna_program::{Act, FfnIn, RowsOf};
 
 /// In the parameters of `up` behind a gate.
 pub fn times(act: Act) -> u32 {

@@ -9,10 +9,10 @@
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, KvSide, kv as registry};
 
-use crate::backend::KvPage;
-use crate::backend::device::step::PagesAt;
-use crate::backend::device::tables::{hadamard_factor, sign_words};
-use crate::program::{KvDecl, Limits, PAGE};
+use crate::KvPage;
+use crate::device::step::PagesAt;
+use crate::device::tables::{hadamard_factor, sign_words};
+use sterna_program::{KvDecl, Limits, PAGE};
 
 use super::text::wgsl;
 

@@ -6,7 +6,7 @@ use wgpu::Buffer;
 use super::shader::{Kernel, ROWS};
 use super::weight::Format;
 use super::{Cx, Dispatch, Grid, upload};
-use crate::program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf};
+use sterna_program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf};
 
 /// In a kernel's parameters: no such vector.
 pub const ABSENT: u32 = u32::MAX;

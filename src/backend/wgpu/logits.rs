@@ -2,7 +2,7 @@
 
 use super::linear::{self, Input, Layer};
 use super::{Cx, Dispatch};
-use crate::program::{Logits, RowsOf};
+use sterna_program::{Logits, RowsOf};
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Logits) -> Vec<Dispatch<'a>> {
     let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Outputs };

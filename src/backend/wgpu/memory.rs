@@ -10,10 +10,10 @@ use super::picks::Picks;
 use super::step::StepMemory;
 use super::upload::DeviceWeight;
 use super::{attend, attn_in, experts, kv, linear, proj_add, sample};
-use crate::backend::device::tables;
-use crate::backend::memory::Parts;
-use crate::backend::{BackendError, MemoryKind, MemoryPart};
-use crate::program::{KvDecl, PAGE, Program, Rope, RowsOf, Stage, Weight};
+use crate::device::tables;
+use crate::memory::Parts;
+use crate::{BackendError, MemoryKind, MemoryPart};
+use sterna_program::{KvDecl, PAGE, Program, Rope, RowsOf, Stage, Weight};
 
 /// Bytes of the count of what was put right: one number.
 pub const CLAMPED_BYTES: u64 = 4;
@@ -112,7 +112,7 @@ impl Sizes {
                 Stage::Embed(_) | Stage::FfnIn(_) | Stage::Logits(_) | Stage::Sample(_) => {}
             }
         }
-        let of_buf = |buf: &crate::program::BufDecl| {
+        let of_buf = |buf: &sterna_program::BufDecl| {
             let rows = p.max_rows(buf.rows) as u64;
             (format!("{} of {rows} rows", buf.name), rows.saturating_mul(4 * buf.cols as u64))
         };

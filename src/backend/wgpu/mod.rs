@@ -39,11 +39,11 @@ use super::{
     Auto, Backend, BackendError, DeviceMemory, DeviceOption, Entry, Exec, KvPage, Plan, StageTime, WeightId,
     WeightRows, registry,
 };
-use crate::program::{Buf, Program, RowsOf, Sampling, Stage, Step, Weight};
 use device::{Gpu, Options};
 use exec::Compiled;
 use memory::Memory;
 use shader::Kernel;
+use sterna_program::{Buf, Program, RowsOf, Sampling, Stage, Step, Weight};
 use upload::DeviceWeight;
 
 const NAME: &str = "wgpu";

@@ -4,9 +4,9 @@
 use wgpu::{Buffer, BufferUsages, CommandEncoder, SubmissionIndex};
 
 use super::device::{Gpu, buffer_bytes};
-use crate::backend::BackendError;
-use crate::backend::device::picks::{MAILBOXES, Slots};
-use crate::program::Step;
+use crate::BackendError;
+use crate::device::picks::{MAILBOXES, Slots};
+use sterna_program::Step;
 
 /// Where they are, and which of a slot's pieces has the newest.
 pub struct Picks {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use wgpu::{Buffer, BufferUsages, CommandEncoder, ComputePassTimestampWrites, QuerySet, SubmissionIndex};
 
 use super::device::Gpu;
-use crate::backend::{BackendError, StageTime};
+use crate::{BackendError, StageTime};
 
 /// Bytes of a stage's timestamps.
 const BYTES: u64 = 16;

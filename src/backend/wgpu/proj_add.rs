@@ -4,7 +4,7 @@
 use super::linear::{self, Input, Layer};
 use super::shader::Kernel;
 use super::{Cx, Dispatch, Grid};
-use crate::program::{Program, ProjAdd, RowsOf};
+use sterna_program::{Program, ProjAdd, RowsOf};
 
 /// Bytes of a step's products that are normed.
 pub fn fresh_bytes(p: &Program, s: &ProjAdd) -> u64 {

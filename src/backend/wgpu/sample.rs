@@ -3,7 +3,7 @@
 
 use super::shader::Kernel;
 use super::{Cx, Dispatch, Grid};
-use crate::program::{Sample, Sampling, sampling};
+use sterna_program::{Sample, Sampling, sampling};
 
 /// Words of a row's sampling.
 pub const HOW: usize = 8;

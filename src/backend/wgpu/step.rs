@@ -5,10 +5,10 @@ use wgpu::Buffer;
 
 use super::device::Gpu;
 use super::sample;
-use crate::backend::device::step::{Image, PagesAt};
-use crate::backend::device::tiles::Tiling;
-use crate::backend::{BackendError, device};
-use crate::program::{Limits, PAGE, Row, Sampling, Step};
+use crate::device::step::{Image, PagesAt};
+use crate::device::tiles::Tiling;
+use crate::{BackendError, device};
+use sterna_program::{Limits, PAGE, Row, Sampling, Step};
 
 /// Words in front of the tables: counts, places, and a 0 among them.
 const HEADER: usize = 12;

@@ -4,8 +4,8 @@
 macro_rules! wgsl {
     ($file:literal) => {
         const {
-            const LEN: usize = $crate::backend::wgpu::text::bare::<0>(include_str!($file)).1;
-            const BARE: [u8; LEN] = $crate::backend::wgpu::text::bare(include_str!($file)).0;
+            const LEN: usize = $crate::wgpu::text::bare::<0>(include_str!($file)).1;
+            const BARE: [u8; LEN] = $crate::wgpu::text::bare(include_str!($file)).0;
             match std::str::from_utf8(&BARE) {
                 Ok(text) => text,
                 Err(_) => panic!("whole lines"),

@@ -10,8 +10,8 @@ use wgpu::Buffer;
 use super::device::{Gpu, buffer_bytes, error};
 use super::shader::{LANES, THREADS};
 use super::weight::Format;
-use crate::backend::{BackendError, WeightRows};
-use crate::program::WeightDecl;
+use crate::{BackendError, WeightRows};
+use sterna_program::WeightDecl;
 
 /// A weight on the device. Cloning shares it.
 #[derive(Clone, Debug)]

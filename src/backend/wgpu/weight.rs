@@ -6,7 +6,7 @@ use std::ops::Range;
 use ggml_types::codebooks::packed;
 use ggml_types::{HostTensor, QuantType, planes, types};
 
-use crate::program::ActQuant;
+use sterna_program::ActQuant;
 
 use super::text::wgsl;
 

@@ -2,7 +2,7 @@
 
 use super::steps::Batch;
 use super::task::SeqId;
-use crate::engine::{Error, Event};
+use crate::{Error, Event};
 
 impl Batch {
     /// Whether the logits behind position `row` of a sequence, computed once more, are no numbers.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::prefix::PrefixStats;
 
 /// How a batch schedules its steps. The size of a step, the number of sequences and the pool of pages are
-/// [`EngineOptions`](crate::engine::EngineOptions).
+/// [`EngineOptions`](crate::EngineOptions).
 #[derive(Clone, Debug)]
 pub struct BatchOptions {
     /// Most rows of prompts in one step; `None` is all that the step has.

@@ -6,9 +6,9 @@
 use super::prefix::NodeId;
 use super::steps::Batch;
 use super::task::Parked;
-use crate::engine::Error;
-use crate::engine::state::{no_such_pages, read_page, write_page};
-use crate::program::PAGE;
+use crate::Error;
+use crate::state::{no_such_pages, read_page, write_page};
+use sterna_program::PAGE;
 
 impl Batch {
     /// Copies what a sequence holds that is about to give its pages back, if the host has room for it. What

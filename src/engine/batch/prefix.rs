@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::engine::pages::{Beside, Held, Pages, Sliding};
-use crate::program::PAGE;
+use crate::pages::{Beside, Held, Pages, Sliding};
+use sterna_program::PAGE;
 
 /// A page of tokens.
 pub(super) type Block = [u32; PAGE];
@@ -431,7 +431,7 @@ impl PrefixCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::KvWindow;
+    use sterna_program::KvWindow;
 
     const NO_SALT: &str = "";
 

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use super::prefix::{Block, NodeId, PageListener};
 use super::steps::Batch;
-use crate::backend::KvPage;
-use crate::engine::pages::Beside;
-use crate::engine::runner::Runner;
-use crate::engine::state::{HEAD_BYTES, Summed, head, no_such_pages, read_page, write_page};
-use crate::engine::{Error, StateError};
-use crate::program::PAGE;
+use crate::pages::Beside;
+use crate::runner::Runner;
+use crate::state::{HEAD_BYTES, Summed, head, no_such_pages, read_page, write_page};
+use crate::{Error, StateError};
+use sterna_backend::KvPage;
+use sterna_program::PAGE;
 
 /// How large saved pages can be.
 #[derive(Clone, Copy, Debug)]
@@ -68,12 +68,12 @@ impl Batch {
         out.end()
     }
 
-    /// Takes up what [`save`](Self::save) or [`Session::save`](crate::engine::Session::save) wrote, as pages
+    /// Takes up what [`save`](Self::save) or [`Session::save`](crate::Session::save) wrote, as pages
     /// that prompts with the same salt find; what was used the longest ago makes way for them. Returns the
     /// tokens. Those behind the last full page will be computed again.
     ///
     /// # Errors
-    /// As [`Engine::restore`](crate::engine::Engine::restore); [`Error::OutOfPages`] if sequences that run
+    /// As [`Engine::restore`](crate::Engine::restore); [`Error::OutOfPages`] if sequences that run
     /// hold too many pages.
     pub fn restore(&mut self, from: &mut impl BufRead, salt: &Arc<str>) -> Result<Vec<u32>, Error> {
         self.take_up(from, salt, None)

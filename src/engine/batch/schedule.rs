@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 
 use super::steps::Batch;
 use super::task::{Part, SeqId};
-use crate::engine::pages::pages_for;
-use crate::engine::runner::Ask;
-use crate::engine::{Error, Event, StopReason};
-use crate::program::PAGE;
+use crate::pages::pages_for;
+use crate::runner::Ask;
+use crate::{Error, Event, StopReason};
+use sterna_program::PAGE;
 
 /// Prompts that share the rows of a step.
 const PROMPTS: usize = 2;

@@ -9,15 +9,15 @@ use super::budget::Budget;
 use super::options::{BatchOptions, BatchStats};
 use super::prefix::{Block, PageEvent, PrefixCache};
 use super::task::{Part, Request, SeqId, Standing, Task};
-use crate::clock::Instant;
-use crate::engine::handle::Shared;
-use crate::engine::logprobs::LogProbs;
-use crate::engine::pages::pages_for;
-use crate::engine::runner::{Ask, Desk, PickedBy, PickedFrom, Taken};
-use crate::engine::sequence::Sequence;
-use crate::engine::{Decoder, Engine, Error, Event, Stats, StopReason};
-use crate::program::PAGE;
-use crate::program::sampling::is_broken;
+use crate::handle::Shared;
+use crate::logprobs::LogProbs;
+use crate::pages::pages_for;
+use crate::runner::{Ask, Desk, PickedBy, PickedFrom, Taken};
+use crate::sequence::Sequence;
+use crate::{Decoder, Engine, Error, Event, Stats, StopReason};
+use sterna_host::clock::Instant;
+use sterna_program::PAGE;
+use sterna_program::sampling::is_broken;
 
 /// Sequences that run together on one engine, which it has for itself: sessions are refused as long as it
 /// lives.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::prefix::NodeId;
-use crate::clock::Instant;
-use crate::engine::pages::Beside;
-use crate::engine::runner::Ask;
-use crate::engine::sequence::Sequence;
-use crate::engine::{Decoder, GenerateOptions, LogProbs, Stats};
+use crate::pages::Beside;
+use crate::runner::Ask;
+use crate::sequence::Sequence;
+use crate::{Decoder, GenerateOptions, LogProbs, Stats};
+use sterna_host::clock::Instant;
 
 /// Names a sequence of a batch. Later sequences have larger ones, and none is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,7 +31,7 @@ pub struct Request {
     pub cache_prompt: bool,
     /// Log-probabilities of the prompt's tokens, and of this many of the most likely ones in the place of
     /// each. All of the prompt is computed then, in steps of at most
-    /// [`EngineOptions::outputs`](crate::engine::EngineOptions::outputs) rows.
+    /// [`EngineOptions::outputs`](crate::EngineOptions::outputs) rows.
     pub score_prompt: Option<usize>,
 }
 
@@ -55,7 +55,7 @@ impl Request {
 pub struct Standing {
     /// Its name.
     pub id: SeqId,
-    /// Its slot, below [`EngineOptions::n_seqs`](crate::engine::EngineOptions::n_seqs); `None` while it
+    /// Its slot, below [`EngineOptions::n_seqs`](crate::EngineOptions::n_seqs); `None` while it
     /// waits.
     pub slot: Option<u32>,
     /// Tokens of its prompt.

@@ -1,7 +1,7 @@
 //! Which pages layers keep that see a sliding window, and how many that are.
 
 use super::grown;
-use crate::program::{PAGE, Program};
+use sterna_program::{PAGE, Program};
 
 /// What layers keep of a sequence that see its last positions alone: whole pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Sliding {
 mod tests {
     use super::super::{Beside, Pages, pages_for};
     use super::*;
-    use crate::program::KvWindow;
+    use sterna_program::KvWindow;
 
     const WINDOWS: [usize; 9] = [1, 2, 63, 64, 65, 66, 128, 512, 1000];
 

@@ -2,8 +2,8 @@
 //! more as stages of a program of their own, on the rows that the router sends to the expert.
 
 use super::{Normalise, name_of};
-use crate::backend::{Backend, BackendError, Exec, WeightId};
-use crate::program::{Buf, Experts, FfnIn, PageTable, Program, ProjAdd, Row, RowsOf, Stage, Step};
+use sterna_backend::{Backend, BackendError, Exec, WeightId};
+use sterna_program::{Buf, Experts, FfnIn, PageTable, Program, ProjAdd, Row, RowsOf, Stage, Step};
 
 /// The mixtures of a model.
 pub(super) struct Mixtures {

@@ -5,8 +5,8 @@ use ggml_types::{KvCodec, KvSide, QuantError};
 use half::f16;
 
 use super::Vectors;
-use crate::eval::score::Mean;
-use crate::program::{KvWindow, PAGE};
+use crate::score::Mean;
+use sterna_program::{KvWindow, PAGE};
 
 /// The divergence of what heads pay attention to with each kind of cache from what they do with another kind.
 #[derive(Debug)]

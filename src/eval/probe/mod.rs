@@ -10,12 +10,12 @@ mod spread;
 pub use attention::AttentionKl;
 pub use spread::Spread;
 
-use crate::backend::{self, Backend, Exec};
-use crate::engine::Error;
-use crate::engine::{self, EngineOptions};
-use crate::gguf::Gguf;
-use crate::model::Model;
-use crate::program::{AttnIn, Buf, Limits, PageTable, Program, Row, RowsOf, Stage, Step};
+use sterna_backend::{self as backend, Backend, Exec};
+use sterna_engine::Error;
+use sterna_engine::{self as engine, EngineOptions};
+use sterna_gguf::Gguf;
+use sterna_model::Model;
+use sterna_program::{AttnIn, Buf, Limits, PageTable, Program, Row, RowsOf, Stage, Step};
 
 /// A model on the CPU backend whose queries, keys and values can be read.
 pub struct Probe {
@@ -61,7 +61,7 @@ impl Probe {
     /// threads.
     ///
     /// # Errors
-    /// As [`Engine::from_gguf`](crate::engine::Engine::from_gguf).
+    /// As [`Engine::from_gguf`](sterna_engine::Engine::from_gguf).
     pub fn new(gguf: &Gguf, options: &EngineOptions, n: usize) -> Result<Self, Error> {
         let options = super::one_text(options, n);
         let Model { mut program, weights, .. } = engine::model(gguf, &options)?;

@@ -1,7 +1,7 @@
 //! What a layer's keys or values look like to a codec: heavy tails, channels off the origin, long vectors at
 //! the start.
 
-use crate::eval::score::Mean;
+use crate::score::Mean;
 
 /// Positions at the start of a text that attention sinks to.
 const SINKS: usize = 4;

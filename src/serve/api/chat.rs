@@ -8,20 +8,20 @@ use axum::routing::post;
 use serde_json::{Value, json};
 
 use super::{Answer, BUILD, Read};
-use crate::engine::Stats;
-use crate::serve::answer::{Choice, collect, logprob_entry, timings, usage};
-use crate::serve::app::{App, now};
-use crate::serve::constraints::Constraints;
-use crate::serve::deltas::{self, Delta, Splitter};
-use crate::serve::error::ApiError;
-use crate::serve::http::body::json;
-use crate::serve::http::stream::{Encoder, Framing, Out, answer};
-use crate::serve::instance::Instance;
-use crate::serve::job::{Job, Update};
-use crate::serve::model::Served;
-use crate::serve::sampling::{self, TOP_LOGPROBS};
-use crate::serve::{family::Family, messages};
-use crate::tools::ParserOptions;
+use crate::answer::{Choice, collect, logprob_entry, timings, usage};
+use crate::app::{App, now};
+use crate::constraints::Constraints;
+use crate::deltas::{self, Delta, Splitter};
+use crate::error::ApiError;
+use crate::http::body::json;
+use crate::http::stream::{Encoder, Framing, Out, answer};
+use crate::instance::Instance;
+use crate::job::{Job, Update};
+use crate::model::Served;
+use crate::sampling::{self, TOP_LOGPROBS};
+use crate::{family::Family, messages};
+use sterna_engine::Stats;
+use sterna_tools::ParserOptions;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -154,7 +154,7 @@ fn whole(head: &Head, asked: &Asked, choices: &[Choice]) -> Value {
     })
 }
 
-fn logprobs(served: &Served, asked: &Asked, tokens: &[crate::engine::PickedToken]) -> Value {
+fn logprobs(served: &Served, asked: &Asked, tokens: &[sterna_engine::PickedToken]) -> Value {
     if !asked.logprobs {
         return Value::Null;
     }

@@ -8,20 +8,20 @@ use axum::routing::post;
 use serde_json::{Map, Value, json};
 
 use super::{Answer, BUILD, Read};
-use crate::engine::{LogProbs, PickedToken, Stats};
-use crate::serve::answer::{Choice, collect, finite, timings, usage};
-use crate::serve::app::{App, now};
-use crate::serve::constraints::Constraints;
-use crate::serve::error::ApiError;
-use crate::serve::family::Family;
-use crate::serve::http::body::json;
-use crate::serve::http::stream::{Encoder, Framing, Out, answer};
-use crate::serve::instance::Instance;
-use crate::serve::job::{Job, Update};
-use crate::serve::model::Served;
-use crate::serve::prompts::prompts;
-use crate::serve::sampling::{self, TOP_LOGPROBS};
-use crate::tokenizer::chat::Prompt;
+use crate::answer::{Choice, collect, finite, timings, usage};
+use crate::app::{App, now};
+use crate::constraints::Constraints;
+use crate::error::ApiError;
+use crate::family::Family;
+use crate::http::body::json;
+use crate::http::stream::{Encoder, Framing, Out, answer};
+use crate::instance::Instance;
+use crate::job::{Job, Update};
+use crate::model::Served;
+use crate::prompts::prompts;
+use crate::sampling::{self, TOP_LOGPROBS};
+use sterna_engine::{LogProbs, PickedToken, Stats};
+use sterna_tokenizer::chat::Prompt;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/completions", post(completions))

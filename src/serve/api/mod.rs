@@ -33,8 +33,8 @@ use super::job::{Handle, Job};
 use super::messages::Talk;
 use super::model::Served;
 use super::{sampling, slots};
-use crate::engine::GenerateOptions;
-use crate::tools::ParserOptions;
+use sterna_engine::GenerateOptions;
+use sterna_tools::ParserOptions;
 
 /// What answers the requests of a server.
 pub fn router(app: &Arc<App>) -> Router {

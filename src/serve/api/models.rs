@@ -8,14 +8,14 @@ use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use super::Answer;
-use crate::serve::app::App;
-use crate::serve::details::details;
-use crate::serve::engine_thread;
-use crate::serve::error::ApiError;
-use crate::serve::http::body::{fields, json};
-use crate::serve::instance::Instance;
-use crate::serve::model::ModelSource;
-use crate::serve::models::Status;
+use crate::app::App;
+use crate::details::details;
+use crate::engine_thread;
+use crate::error::ApiError;
+use crate::http::body::{fields, json};
+use crate::instance::Instance;
+use crate::model::ModelSource;
+use crate::models::Status;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()

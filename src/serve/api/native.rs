@@ -8,20 +8,20 @@ use axum::routing::post;
 use serde_json::{Map, Value, json};
 
 use super::{Answer, Read};
-use crate::engine::{GenerateOptions, Stats, StopReason};
-use crate::serve::answer::{Choice, as_probabilities, collect, logprob_entry, timings};
-use crate::serve::app::App;
-use crate::serve::constraints::Constraints;
-use crate::serve::error::ApiError;
-use crate::serve::family::Family;
-use crate::serve::http::body::json;
-use crate::serve::http::stream::{Encoder, Framing, Out, answer};
-use crate::serve::instance::Instance;
-use crate::serve::job::{Job, Update};
-use crate::serve::model::Served;
-use crate::serve::prompts::prompts;
-use crate::serve::sampling::{self, TOP_LOGPROBS};
-use crate::tokenizer::chat::Prompt;
+use crate::answer::{Choice, as_probabilities, collect, logprob_entry, timings};
+use crate::app::App;
+use crate::constraints::Constraints;
+use crate::error::ApiError;
+use crate::family::Family;
+use crate::http::body::json;
+use crate::http::stream::{Encoder, Framing, Out, answer};
+use crate::instance::Instance;
+use crate::job::{Job, Update};
+use crate::model::Served;
+use crate::prompts::prompts;
+use crate::sampling::{self, TOP_LOGPROBS};
+use sterna_engine::{GenerateOptions, Stats, StopReason};
+use sterna_tokenizer::chat::Prompt;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/completion", post(completion)).route("/completions", post(completion))
@@ -132,7 +132,7 @@ impl Asked {
         self.chosen(answer)
     }
 
-    fn probabilities(&self, served: &Served, tokens: &[crate::engine::PickedToken]) -> Value {
+    fn probabilities(&self, served: &Served, tokens: &[sterna_engine::PickedToken]) -> Value {
         let entries = tokens.iter().filter_map(|token| logprob_entry(served.tokenizer(), token));
         entries.map(|entry| if self.probabilities { as_probabilities(entry) } else { entry }).collect()
     }

@@ -7,7 +7,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use hyper::header::CONTENT_TYPE;
 
-use crate::serve::app::App;
+use crate::app::App;
 
 const DOCUMENT: &str = include_str!("openapi.json");
 
@@ -32,7 +32,7 @@ mod tests {
         assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
         let described: BTreeSet<String> = document["paths"].as_object().unwrap().keys().cloned().collect();
         let mut found = BTreeSet::new();
-        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/serve/api")];
+        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("api")];
         let mut files = Vec::new();
         while let Some(folder) = folders.pop() {
             let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

@@ -9,9 +9,9 @@ use axum::routing::get;
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderName, HeaderValue, IF_NONE_MATCH};
 
-use crate::serve::app::App;
-use crate::serve::error::ApiError;
-use crate::serve::page::{ASSETS, Asset, HEADERS};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::page::{ASSETS, Asset, HEADERS};
 
 pub fn routes() -> Router<Arc<App>> {
     let router = ASSETS.iter().fold(Router::new(), |router, asset| {

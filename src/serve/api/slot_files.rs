@@ -8,13 +8,13 @@ use axum::{Extension, Router};
 use serde_json::{Value, json};
 
 use super::{Answer, model_of_query, query};
-use crate::engine::{Error, StateError};
-use crate::serve::app::App;
-use crate::serve::error::ApiError;
-use crate::serve::http::body::{fields, json};
-use crate::serve::http::guard::Client;
-use crate::serve::job::Command;
-use crate::serve::slots::{Action, Done, SlotError, SlotOrder, is_plain_name};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::http::body::{fields, json};
+use crate::http::guard::Client;
+use crate::job::Command;
+use crate::slots::{Action, Done, SlotError, SlotOrder, is_plain_name};
+use sterna_engine::{Error, StateError};
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/slots/{id}", post(act))

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use super::native::settings;
 use super::{Answer, BUILD, model_of_query, query};
-use crate::engine::GenerateOptions;
-use crate::serve::app::App;
-use crate::serve::error::ApiError;
-use crate::serve::http::body::json;
-use crate::serve::model::TemplateSource;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::http::body::json;
+use crate::model::TemplateSource;
+use sterna_engine::GenerateOptions;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()

@@ -8,12 +8,12 @@ use axum::routing::post;
 use serde_json::{Value, json};
 
 use super::{Answer, Read};
-use crate::serve::app::App;
-use crate::serve::error::ApiError;
-use crate::serve::fields::int;
-use crate::serve::http::body::json;
-use crate::serve::messages;
-use crate::tokenizer::Special;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::int;
+use crate::http::body::json;
+use crate::messages;
+use sterna_tokenizer::Special;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()

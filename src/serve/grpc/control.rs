@@ -13,10 +13,10 @@ use vllm_proto::{
 
 use super::inference::Running;
 use super::{model, who};
-use crate::serve::app::{App, PageEvents};
+use crate::app::{App, PageEvents};
 
 /// Tokens of a page.
-const PAGE: u32 = crate::engine::PAGE as u32;
+const PAGE: u32 = sterna_engine::PAGE as u32;
 
 /// The service.
 pub struct Control {

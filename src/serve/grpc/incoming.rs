@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
-use crate::serve::http::tls::{Acceptor, TlsStream};
+use crate::http::tls::{Acceptor, TlsStream};
 
 /// Handshakes that wait to be served.
 const WAITING: usize = 16;

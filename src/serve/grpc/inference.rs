@@ -14,11 +14,11 @@ use super::kv_transfer::Transfer;
 use super::request::Asked;
 use super::stream::{Messages, merged};
 use super::{model, status, who};
-use crate::serve::app::App;
-use crate::serve::board::{Life, Phase};
-use crate::serve::error::ApiError;
-use crate::serve::http::stream::api_error;
-use crate::serve::job::{Handle, JobError};
+use crate::app::App;
+use crate::board::{Life, Phase};
+use crate::error::ApiError;
+use crate::http::stream::api_error;
+use crate::job::{Handle, JobError};
 
 /// Messages that wait for a client that reads.
 const MESSAGES: usize = 64;

@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
 
-use crate::engine::{PAGE, PageEvent};
-use crate::serve::app::{App, PageEvents};
-use crate::serve::slots;
+use crate::app::{App, PageEvents};
+use crate::slots;
+use sterna_engine::{PAGE, PageEvent};
 
 /// Most changes of one message.
 const CHANGES: usize = 256;

@@ -22,9 +22,9 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{interval, timeout};
 
-use crate::serve::error::ApiError;
-use crate::serve::handover::{COMPUTED_HERE, Handed, KEY_BYTES, Kept, Key, Ticket};
-use crate::serve::options::KvTransferOptions;
+use crate::error::ApiError;
+use crate::handover::{COMPUTED_HERE, Handed, KEY_BYTES, Kept, Key, Ticket};
+use crate::options::KvTransferOptions;
 
 /// What both sides say first.
 const HELLO: &[u8; 16] = b"sterna kv pages\n";

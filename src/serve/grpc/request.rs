@@ -13,17 +13,17 @@ use vllm_proto::{
 };
 
 use super::kv_transfer::{self, Source, Transfer, Wanted};
-use crate::serve::app::App;
-use crate::serve::constraints::Constraints;
-use crate::serve::error::ApiError;
-use crate::serve::fields::Fields;
-use crate::serve::http::guard::Client;
-use crate::serve::job::Job;
-use crate::serve::model::Served;
-use crate::serve::sampling::{self, TOP_LOGPROBS};
-use crate::serve::slots;
-use crate::tokenizer::Special;
-use crate::tokenizer::chat::Prompt as NoPrompt;
+use crate::app::App;
+use crate::constraints::Constraints;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::http::guard::Client;
+use crate::job::Job;
+use crate::model::Served;
+use crate::sampling::{self, TOP_LOGPROBS};
+use crate::slots;
+use sterna_tokenizer::Special;
+use sterna_tokenizer::chat::Prompt as NoPrompt;
 
 /// What is wrong with a request for pages.
 const NO_TRANSFER: &str = "`kv_transfer_params`: this server hands no pages over and takes none: its option \

@@ -12,11 +12,11 @@ use vllm_proto::finish_info::{FinishReason, StopReason as Stopped};
 use vllm_proto::{CandidateTokenInfo, FinishInfo, GenerateResponse, PromptInfo, SequenceOutput};
 
 use super::request::Asked;
-use crate::engine::{LogProbs, PickedToken, Stats, StopReason};
-use crate::serve::answer::finite;
-use crate::serve::instance::Instance;
-use crate::serve::job::Update;
-use crate::tokenizer::{Tokenizer, Utf8Stream};
+use crate::answer::finite;
+use crate::instance::Instance;
+use crate::job::Update;
+use sterna_engine::{LogProbs, PickedToken, Stats, StopReason};
+use sterna_tokenizer::{Tokenizer, Utf8Stream};
 
 /// Makes messages of updates.
 pub struct Messages {

@@ -11,9 +11,9 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use serde_json::Value;
 
-use crate::serve::error::ApiError;
-use crate::serve::fields::Fields;
-use crate::serve::options::ServeOptions;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::options::ServeOptions;
 
 /// The fields of a request.
 ///

@@ -14,11 +14,11 @@ use hyper::header::{HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use subtle::ConstantTimeEq;
 
-use crate::serve::app::App;
-use crate::serve::error::ApiError;
-use crate::serve::family::Family;
-use crate::serve::options::ServeOptions;
-use crate::serve::page::ASSETS;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::family::Family;
+use crate::options::ServeOptions;
+use crate::page::ASSETS;
 
 /// Who asks: a name for each key, which does not change with the others and is that of a folder; nothing on a
 /// server without keys.

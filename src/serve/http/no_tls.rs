@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::net::TcpStream;
 
-use crate::serve::options::TlsFiles;
+use crate::options::TlsFiles;
 
 /// This build has no TLS, and so none of these.
 #[derive(Clone)]

@@ -17,9 +17,9 @@ use hyper::header::HeaderValue;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::serve::error::ApiError;
-use crate::serve::job::{Handle, JobError, Update};
-use crate::serve::options::ServeOptions;
+use crate::error::ApiError;
+use crate::job::{Handle, JobError, Update};
+use crate::options::ServeOptions;
 
 /// What a family of endpoints makes of the updates of a job.
 pub trait Encoder: Send + 'static {

@@ -11,7 +11,7 @@ use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::serve::options::TlsFiles;
+use crate::options::TlsFiles;
 
 /// What makes a connection one of TLS.
 #[derive(Clone)]

@@ -11,7 +11,7 @@ const BOS: &str = "<s>";
 const EOS: &str = "</s>";
 
 fn data(path: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests", "data", path].iter().collect()
+    [env!("CARGO_MANIFEST_DIR"), "..", "..", "tests", "data", path].iter().collect()
 }
 
 fn json(path: &str) -> Json {

@@ -22,7 +22,7 @@ mod tests;
 
 use serde_json::{Map, Value as Json};
 
-use crate::gguf::Metadata;
+use sterna_gguf::Metadata;
 
 use super::{Special, Tokenizer};
 use plain::Mark;

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use serde_json::Value as Json;
 
 use super::{ChatError, Extras, Message};
-use crate::tokenizer::Tokenizer;
+use crate::Tokenizer;
 
 /// Characters that may be the mark: some that Unicode keeps for private use, and nobody uses.
 const MARKS: std::ops::RangeInclusive<char> = '\u{10_ff00}'..='\u{10_fffd}';

@@ -1,6 +1,6 @@
 //! `strftime_now`: templates ask for today's date.
 
-use crate::clock::SystemTime;
+use sterna_host::clock::SystemTime;
 
 const MONTHS: [&str; 12] = [
     "January",

@@ -10,8 +10,8 @@ use ggml_types::turboquant::Qjl;
 use ggml_types::{CodeValues, KvCodes, KvSide, KvVectors};
 use half::f16;
 
-use crate::backend::cpu::simd::real::{CodeMatrix, Matrices, RealKernels, UNIT, UnitOf};
-use crate::program::PAGE;
+use crate::cpu::simd::real::{CodeMatrix, Matrices, RealKernels, UNIT, UnitOf};
+use sterna_program::PAGE;
 
 /// Elements of the longest vector that is kept so.
 pub const MAX_DIM: usize = 512;

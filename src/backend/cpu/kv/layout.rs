@@ -5,8 +5,8 @@ use std::ops::Range;
 use ggml_types::{KvCodec, KvSide, QuantError};
 
 use super::EXACT;
-use crate::backend::KvPage;
-use crate::program::{KvDecl, Limits, PAGE, PageTable};
+use crate::KvPage;
+use sterna_program::{KvDecl, Limits, PAGE, PageTable};
 
 /// Where the pages of one head lie: `[pages, page_bytes]`, then `[exact_pages, exact_bytes]`.
 #[derive(Clone, Copy)]

@@ -3,12 +3,12 @@
 use ggml_types::QuantType;
 
 use super::formats::{self, Multiply};
-use crate::backend::cpu::pool::{Grid, Pool};
-use crate::backend::cpu::simd::Aligned;
-use crate::backend::cpu::simd::{
+use crate::cpu::pool::{Grid, Pool};
+use crate::cpu::simd::Aligned;
+use crate::cpu::simd::{
     BlockRows, F32Rows, I8Rows, Kernels, RowQuant, Scratch, ScratchSize, interleaved, padded,
 };
-use crate::program::ActQuant;
+use sterna_program::ActQuant;
 
 /// What the inputs of some layers need at most, in elements.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,11 +3,11 @@
 use ggml_types::{QuantType, types};
 
 use super::Piece;
-use crate::backend::cpu::simd::Tile;
-use crate::backend::cpu::simd::{
+use crate::cpu::simd::Tile;
+use crate::cpu::simd::{
     BLOCK_PRODUCTS, BlockFn, BlockKernels, F32Rows, FloatFn, Kernels, Product, STRIP, Scratch, TernaryFn,
 };
-use crate::program::ActQuant;
+use sterna_program::ActQuant;
 
 /// How a weight type is multiplied.
 #[derive(Debug)]

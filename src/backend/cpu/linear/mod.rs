@@ -15,8 +15,8 @@ use ggml_types::{HostTensor, QuantType};
 
 use super::pool::{Grid, Pool};
 use super::simd::{Kernels, MANY_ROWS, Product, STRIP};
-use crate::program::ActQuant;
 use formats::{Format, Multiply};
+use sterna_program::ActQuant;
 
 /// A weight as the kernels read it: the file's own bytes.
 #[derive(Clone, Debug)]

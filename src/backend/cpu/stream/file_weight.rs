@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ggml_types::HostTensor;
 
-use crate::backend::cpu::NAME;
-use crate::backend::cpu::linear::CpuWeight;
-use crate::backend::{BackendError, WeightBytes, WeightRows};
-use crate::program::WeightDecl;
+use crate::cpu::NAME;
+use crate::cpu::linear::CpuWeight;
+use crate::{BackendError, WeightBytes, WeightRows};
+use sterna_program::WeightDecl;
 
 /// Rows that pieces are a multiple of where they have so many: tiles of a product are as wide.
 const TILE: usize = 16;

@@ -1,8 +1,8 @@
 //! In which order a step uses the weights that are read in it.
 
 use super::FileWeight;
-use crate::backend::cpu::Held;
-use crate::program::{Expert, Program, Stage, Weight};
+use crate::cpu::Held;
+use sterna_program::{Expert, Program, Stage, Weight};
 
 /// A piece of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,10 +12,10 @@ use std::thread::JoinHandle;
 
 use super::FileWeight;
 use super::order::{Next, Order, Piece, pieces};
-use crate::backend::BackendError;
-use crate::backend::cpu::simd::Aligned;
-use crate::backend::cpu::{Held, NAME};
-use crate::program::{Program, Weight};
+use crate::BackendError;
+use crate::cpu::simd::Aligned;
+use crate::cpu::{Held, NAME};
+use sterna_program::{Program, Weight};
 
 /// Room for a piece.
 type Slot = Aligned<u8>;

@@ -1,7 +1,7 @@
 //! Cards as data: what geometry, occupancy and tests need to know of one.
 
 use super::Limits;
-use crate::backend::CardRates;
+use crate::CardRates;
 
 /// A card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

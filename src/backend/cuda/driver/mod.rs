@@ -14,7 +14,7 @@ use std::any::Any;
 use std::ops::Range;
 
 use super::BackendError;
-use crate::backend::{CardRates, Overhead};
+use crate::{CardRates, Overhead};
 
 pub use on_paper::OnPaper;
 
@@ -98,7 +98,7 @@ pub trait Driver: Any + Send {
     /// The device, for people.
     fn device(&self) -> String;
 
-    /// As [`Backend::to_be_tested`](crate::backend::Backend::to_be_tested).
+    /// As [`Backend::to_be_tested`](crate::Backend::to_be_tested).
     fn to_be_tested(&self) -> Option<String> {
         None
     }

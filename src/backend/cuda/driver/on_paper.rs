@@ -2,8 +2,8 @@
 
 use super::cards::Spec;
 use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording};
-use crate::backend::cuda::kernel_names;
-use crate::backend::{BackendError, CardRates, Overhead};
+use crate::cuda::kernel_names;
+use crate::{BackendError, CardRates, Overhead};
 
 /// Bytes that a context takes for each multiprocessor. 107 MiB on an RTX 4060 Ti (34 of them) and 555 MiB on
 /// an RTX PRO 6000 (188) were reported in llama.cpp #23604.

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use super::{Compiled, Variant};
-use crate::backend::BackendError;
-use crate::backend::cuda::driver::Driver;
-use crate::backend::cuda::host::{OnCard, Piece};
-use crate::backend::cuda::memory::Memory;
-use crate::clock::Instant;
-use crate::program::Buf;
+use crate::BackendError;
+use crate::cuda::driver::Driver;
+use crate::cuda::host::{OnCard, Piece};
+use crate::cuda::memory::Memory;
+use sterna_host::clock::Instant;
+use sterna_program::Buf;
 
 impl Compiled {
     /// Whether a run of so many rows waits for the processor.

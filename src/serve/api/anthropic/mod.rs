@@ -11,19 +11,19 @@ use axum::routing::post;
 use serde_json::{Value, json};
 
 use super::{Answer, Read};
-use crate::engine::{GenerateOptions, Stats, StopReason};
-use crate::serve::answer::collect;
-use crate::serve::app::App;
-use crate::serve::blocks::{Block, Change, Kind, Reader};
-use crate::serve::error::ApiError;
-use crate::serve::family::Family;
-use crate::serve::http::body::json;
-use crate::serve::http::stream::{Encoder, Framing, Out, answer};
-use crate::serve::instance::Instance;
-use crate::serve::job::{Job, Update};
-use crate::serve::model::Served;
-use crate::serve::sampling::{self, STOPS};
-use crate::tools::ParserOptions;
+use crate::answer::collect;
+use crate::app::App;
+use crate::blocks::{Block, Change, Kind, Reader};
+use crate::error::ApiError;
+use crate::family::Family;
+use crate::http::body::json;
+use crate::http::stream::{Encoder, Framing, Out, answer};
+use crate::instance::Instance;
+use crate::job::{Job, Update};
+use crate::model::Served;
+use crate::sampling::{self, STOPS};
+use sterna_engine::{GenerateOptions, Stats, StopReason};
+use sterna_tools::ParserOptions;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/messages", post(messages)).route("/v1/messages/count_tokens", post(count_tokens))

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use crate::grammar::Source;
-use crate::serve::constraints::{Constraints, schema};
-use crate::serve::error::ApiError;
-use crate::serve::fields::Fields;
-use crate::serve::messages::{self, Talk, Thinking};
-use crate::serve::model::Served;
-use crate::serve::offer::Offer;
-use crate::tokenizer::chat::{Message, ToolCall};
+use crate::constraints::{Constraints, schema};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::messages::{self, Talk, Thinking};
+use crate::model::Served;
+use crate::offer::Offer;
+use sterna_grammar::Source;
+use sterna_tokenizer::chat::{Message, ToolCall};
 
 /// Most blocks of a message.
 const BLOCKS: usize = 1024;

@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::tools::{self, Names, flat, with_input};
-use crate::grammar::Source;
-use crate::serve::constraints::{Constraints, response_format};
-use crate::serve::error::ApiError;
-use crate::serve::fields::Fields;
-use crate::serve::messages::{self, Talk, Thinking};
-use crate::serve::model::Served;
-use crate::tokenizer::chat::{Message, ToolCall};
+use crate::constraints::{Constraints, response_format};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::messages::{self, Talk, Thinking};
+use crate::model::Served;
+use sterna_grammar::Source;
+use sterna_tokenizer::chat::{Message, ToolCall};
 
 /// Most items of an input.
 const ITEMS: usize = 4096;

@@ -13,18 +13,18 @@ use axum::routing::post;
 use serde_json::{Value, json};
 
 use super::{Answer, Read};
-use crate::serve::answer::collect;
-use crate::serve::app::{App, now};
-use crate::serve::blocks::Reader;
-use crate::serve::error::ApiError;
-use crate::serve::fields::Fields;
-use crate::serve::http::body::json;
-use crate::serve::http::stream::{Framing, answer};
-use crate::serve::job::Job;
-use crate::serve::model::Served;
-use crate::serve::sampling;
-use crate::tools::ParserOptions;
+use crate::answer::collect;
+use crate::app::{App, now};
+use crate::blocks::Reader;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::http::body::json;
+use crate::http::stream::{Framing, answer};
+use crate::job::Job;
+use crate::model::Served;
+use crate::sampling;
 use output::{Events, Head};
+use sterna_tools::ParserOptions;
 use tools::Names;
 
 pub fn routes() -> Router<Arc<App>> {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::tools::{Names, Origin};
-use crate::engine::Stats;
-use crate::serve::app::now;
-use crate::serve::blocks::{Block, Change, Kind, Reader};
-use crate::serve::error::ApiError;
-use crate::serve::http::stream::{Encoder, Out};
-use crate::serve::instance::Instance;
-use crate::serve::job::Update;
+use crate::app::now;
+use crate::blocks::{Block, Change, Kind, Reader};
+use crate::error::ApiError;
+use crate::http::stream::{Encoder, Out};
+use crate::instance::Instance;
+use crate::job::Update;
+use sterna_engine::Stats;
 
 /// What is the same in a response from its beginning to its end.
 pub struct Head {

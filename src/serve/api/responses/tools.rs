@@ -6,10 +6,10 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use crate::serve::error::ApiError;
-use crate::serve::fields::Fields;
-use crate::serve::offer::{Offer, TOOLS, declared, name};
-use crate::tools::Tool;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::offer::{Offer, TOOLS, declared, name};
+use sterna_tools::Tool;
 
 /// Types of tools that OpenAI's servers run, or whose arguments only its models know.
 const HOSTED: &[&str] = &[
@@ -202,7 +202,7 @@ fn custom(tool: &Fields) -> Result<Tool, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::Choice;
+    use sterna_tools::Choice;
 
     fn of(request: Value) -> Result<(Offer, Names), ApiError> {
         read(&Fields::of(request).unwrap())

@@ -5,8 +5,8 @@ use cudarc::driver::{result, sys};
 
 use super::call::{Called, fail};
 use super::code;
-use crate::backend::BackendError;
-use crate::backend::cuda::driver::Limits;
+use crate::BackendError;
+use crate::cuda::driver::Limits;
 
 /// What a card is.
 pub struct About {

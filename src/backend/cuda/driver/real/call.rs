@@ -2,7 +2,7 @@
 
 use cudarc::driver::result::DriverError;
 
-use crate::backend::BackendError;
+use crate::BackendError;
 
 /// The backend's name over a card.
 pub const NAME: &str = "cuda";

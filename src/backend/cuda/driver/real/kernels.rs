@@ -10,9 +10,9 @@ use cudarc::driver::sys;
 use super::about::About;
 use super::call::{Called, fail};
 use super::code::FATBINS;
-use crate::backend::BackendError;
-use crate::backend::cuda::driver::Launch;
-use crate::backend::cuda::kernel_names;
+use crate::BackendError;
+use crate::cuda::driver::Launch;
+use crate::cuda::kernel_names;
 
 /// Modules that are loaded, and what is in them.
 #[derive(Default)]

@@ -25,7 +25,7 @@ use self::staging::Staging;
 use super::super::kernel_names;
 use super::cards::Spec;
 use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, Ring, same_kind};
-use crate::backend::{BackendError, CardRates};
+use crate::{BackendError, CardRates};
 
 pub use self::about::{cards, cards_with_memory};
 pub use self::code::FATBINS;

@@ -9,8 +9,8 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::call::{Called, fail};
-use crate::backend::BackendError;
-use crate::backend::cuda::driver::Address;
+use crate::BackendError;
+use crate::cuda::driver::Address;
 
 const WAIT: sys::CUevent_wait_flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
 

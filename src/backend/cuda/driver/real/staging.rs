@@ -7,8 +7,8 @@ use std::ffi::c_void;
 use cudarc::driver::{result, sys};
 
 use super::call::Called;
-use crate::backend::BackendError;
-use crate::backend::cuda::driver::Address;
+use crate::BackendError;
+use crate::cuda::driver::Address;
 
 /// Parts of the memory. One is filled while the card copies from the others.
 const PARTS: usize = 4;

@@ -14,7 +14,7 @@ use self::host::{Counts, Host};
 use self::ring::Copies;
 use super::cards::{SMALL, Spec};
 use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, Ring, same_kind};
-use crate::backend::BackendError;
+use crate::BackendError;
 
 const NAME: &str = "cuda-simt";
 

@@ -3,6 +3,7 @@
 //! It runs models through [`engine`](crate::engine) and knows the backend as a trait; it must never know a
 //! flag, a file format of reports, or a terminal. [`Chunks`] is the text that is measured on. Start at
 //! [`perplexity`], then [`cache`], which compares two KV caches.
+#![forbid(unsafe_code)]
 
 pub mod cache;
 mod chunks;
@@ -15,9 +16,9 @@ pub mod score;
 
 pub use chunks::{Chunks, as_fed};
 
-use crate::engine::EngineOptions;
+use sterna_engine::EngineOptions;
 
-/// Rows whose logits are held at a time: [`EngineOptions::outputs`](crate::engine::EngineOptions::outputs) of
+/// Rows whose logits are held at a time: [`EngineOptions::outputs`](sterna_engine::EngineOptions::outputs) of
 /// engines that are measured.
 pub const OUTPUTS: usize = 64;
 

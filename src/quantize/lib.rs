@@ -4,6 +4,7 @@
 //! tensor before a byte is written, by the tables of `mix.rs` and the names in `choice.rs`. `encode.rs` then
 //! turns one tensor after the other; `ternary.rs` is BitNet's rule, and `imatrix.rs` says which columns
 //! matter. Where the tensors come from is a [`TensorSource`]: a GGUF file, or a checkpoint that is converted.
+#![forbid(unsafe_code)]
 
 mod choice;
 mod encode;
@@ -18,11 +19,11 @@ use std::ops::ControlFlow;
 use ggml_types::{QuantError, QuantType, Ternary, types};
 use regex::{Regex, RegexBuilder};
 
-use crate::gguf::{
-    GgufError, GgufWriter, Metadata, TensorInfo, Watched, file_type, n_zero_matrices, type_id, type_named,
-};
 use choice::Role;
 use encode::Encoder;
+use sterna_gguf::{
+    GgufError, GgufWriter, Metadata, TensorInfo, Watched, file_type, n_zero_matrices, type_id, type_named,
+};
 
 pub use choice::{mix_of, mixes_of};
 pub use imatrix::{Imatrix, ImatrixError};

@@ -2,6 +2,7 @@
 //!
 //! It must never know a model, a file, or another backend. Start at [`Backend`], then `cpu/`,
 //! which has one file a stage.
+#![deny(unsafe_code)]
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -22,7 +23,7 @@ pub use registry::{
 
 use ggml_types::{HostTensor, QuantType};
 
-use crate::program::{ActQuant, Buf, Program, Sampling, Step, WeightDecl};
+use sterna_program::{ActQuant, Buf, Program, Sampling, Step, WeightDecl};
 
 /// A weight that a backend holds. Stale handles are bugs and panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -218,7 +219,7 @@ pub trait Backend: Send {
     ///
     /// # Panics
     /// Where the step exceeds the program's limits, or names a token, slot or page that is not there; where a
-    /// row is [`PICKED`](crate::program::Row::PICKED) and no run has picked a token for its slot yet, or the
+    /// row is [`PICKED`](sterna_program::Row::PICKED) and no run has picked a token for its slot yet, or the
     /// last one that did left the pick to the host.
     fn run(&mut self, e: Exec, step: &Step<'_>) -> Result<(), BackendError>;
 
@@ -252,7 +253,7 @@ pub trait Backend: Send {
     }
 
     /// Whether there is a gain in queueing a run behind one in which a row is sampled so, fed with its token
-    /// ([`PICKED`](crate::program::Row::PICKED)): not where runs end before they return, or where the host
+    /// ([`PICKED`](sterna_program::Row::PICKED)): not where runs end before they return, or where the host
     /// picks. The other rows of the step make no difference.
     fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool;
 
@@ -273,7 +274,7 @@ pub trait Backend: Send {
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError>;
 
     /// Whether the logits that [`picked`](Self::picked) has picked from were
-    /// [broken](crate::program::sampling::is_broken). `None` on a backend that does not look at them all: the
+    /// [broken](sterna_program::sampling::is_broken). `None` on a backend that does not look at them all: the
     /// token is 0 there if none of them was a number.
     ///
     /// # Panics
@@ -345,7 +346,7 @@ pub fn physical_cores() -> usize {
 pub enum BackendError {
     /// The program itself is wrong.
     #[error(transparent)]
-    Program(#[from] crate::program::CheckError),
+    Program(#[from] sterna_program::CheckError),
     /// Kernels that this backend lacks.
     #[error("backend {backend} has no kernel for: {}; the cpu backend has all of them", .missing.join(", "))]
     Missing {

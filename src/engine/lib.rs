@@ -2,6 +2,7 @@
 //!
 //! It knows the model as a program and the device as a backend, and must never know an architecture or
 //! a kernel. Start at [`Engine`], then [`Session`] and [`Generation`], then [`Batch`].
+#![forbid(unsafe_code)]
 
 mod act;
 mod batch;
@@ -9,7 +10,7 @@ mod broken;
 mod constraint;
 mod conversation;
 mod decoder;
-pub(crate) mod error;
+pub mod error;
 mod fault;
 pub mod fit;
 mod generate;
@@ -43,7 +44,7 @@ pub use generate::Generation;
 pub use handle::Engine;
 pub use head::HEAD_TYPES;
 pub use load::{EngineOptions, Progress, memory, plan, program};
-pub(crate) use load::{fits, model, upload};
+pub use load::{fits, model, upload};
 pub use logprobs::LogProbs;
 pub use options::GenerateOptions;
 pub use sampler::{Sampler, SamplerError, SamplerOptions};
@@ -51,4 +52,4 @@ pub use session::Session;
 pub use stats::Stats;
 
 /// Positions of a page.
-pub const PAGE: usize = crate::program::PAGE;
+pub const PAGE: usize = sterna_program::PAGE;

@@ -4,6 +4,7 @@
 //! run with them: tests hold every algorithm to its golden ids. This module knows no model, engine or device.
 //!
 //! Start at [`Tokenizer::from_metadata`]; `pre.rs` lists the pre-tokenizers.
+#![forbid(unsafe_code)]
 
 mod bpe;
 mod byte_level;
@@ -21,7 +22,7 @@ mod vocab;
 
 use std::collections::BTreeSet;
 
-use crate::gguf::{Gguf, Metadata};
+use sterna_gguf::{Gguf, Metadata};
 
 pub use error::TokenizerError;
 pub use export::tokenizer_json;

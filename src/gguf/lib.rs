@@ -4,6 +4,7 @@
 //! `model/` and `tokenizer/`. Dimensions are reversed once, here: GGUF lists the contiguous one first,
 //! everything else in this project lists it last. Start at [`Gguf`], then [`Metadata`];
 //! [`GgufWriter`] is the other direction, and [`Rewrite`] splits, merges and edits files.
+#![deny(unsafe_code)]
 
 mod cursor;
 mod dialect;
@@ -33,6 +34,6 @@ pub use split::{part_name, part_names};
 pub use tensor::FileTensor;
 pub use types::{file_type, type_id, type_named};
 pub use value::{Array, Value, ValueType};
-pub(crate) use watched::Watched;
+pub use watched::Watched;
 pub use writer::{GgufData, GgufWriter};
 pub use zeros::{n_zero_matrices, zero_matrices};

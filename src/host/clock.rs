@@ -6,7 +6,7 @@ use std::time as platform;
 use web_time as platform;
 
 /// A time that never goes back.
-pub(crate) type Instant = platform::Instant;
+pub type Instant = platform::Instant;
 
 /// The time of day.
-pub(crate) type SystemTime = platform::SystemTime;
+pub type SystemTime = platform::SystemTime;

@@ -7,6 +7,7 @@
 //! of its answer (`constraints.rs`); and what they make answers of: `deltas.rs`, `blocks.rs`. `grpc/` serves
 //! the same jobs to routers of several servers, and tells them what the prefix cache holds. Nothing here
 //! knows a flag or a device. Start at [`Server`], then `api/mod.rs`.
+#![forbid(unsafe_code)]
 
 mod answer;
 mod api;

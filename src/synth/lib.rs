@@ -4,6 +4,7 @@
 //!
 //! It writes files and reads none, and must never know a program or a backend. Start at [`Preset`], which
 //! makes a [`Spec`]; then [`Synth`].
+#![forbid(unsafe_code)]
 
 mod names;
 mod preset;
@@ -16,7 +17,7 @@ use std::ops::ControlFlow;
 
 use ggml_types::{QuantError, QuantType};
 
-use crate::gguf::{self, GgufError, GgufWriter, Watched};
+use sterna_gguf::{self as gguf, GgufError, GgufWriter, Watched};
 
 pub use preset::{Family, PRESETS, Preset, Spec};
 

@@ -3,6 +3,7 @@
 //!
 //! `sterna selftest` prints all of it ([`stages`], [`replay`]); [`check`] is what a device has to pass before
 //! it runs anything, once, and `passes.rs` remembers that it did.
+#![forbid(unsafe_code)]
 
 mod passes;
 
@@ -11,11 +12,11 @@ use std::ops::ControlFlow;
 use ggml_types::{KvCodec, KvSide, kv_on};
 
 pub use self::passes::Passes;
-use crate::backend::{Backend, BackendError, Exec, KvPage, WeightId};
-use crate::gguf::Gguf;
-use crate::model::{Hyper, Model, Options};
-use crate::program::{Buf, KvWindow, Limits, PAGE, PageTable, Program, Row, RowsOf, Sampling, Stage, Step};
-use crate::synth::{Preset, Spec, Synth};
+use sterna_backend::{Backend, BackendError, Exec, KvPage, WeightId};
+use sterna_gguf::Gguf;
+use sterna_model::{Hyper, Model, Options};
+use sterna_program::{Buf, KvWindow, Limits, PAGE, PageTable, Program, Row, RowsOf, Sampling, Stage, Step};
+use sterna_synth::{Preset, Spec, Synth};
 
 /// What ends a self-test before it has a result.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -143,7 +144,7 @@ pub fn check(
 ) -> Result<Option<String>, Error> {
     let subject = Subject::tiny("f16", k, v).over(backend.n_devices());
     let model = subject.model()?;
-    let mut cpu = crate::backend::open("cpu", crate::backend::physical_cores())?;
+    let mut cpu = sterna_backend::open("cpu", sterna_backend::physical_cores())?;
     let steps = few_steps(&model.program);
     let lines = compare(&subject, (&model, backend), (&model, &mut *cpu), &steps)?;
     if let Some(Line { stage, rows, difference, most }) = lines.into_iter().find(|line| !line.is_right()) {
@@ -162,7 +163,7 @@ pub fn check(
 /// Where one of the backends fails.
 pub fn stages(subject: &Subject, backend: &mut dyn Backend) -> Result<Vec<Line>, Error> {
     let model = subject.model()?;
-    let mut cpu = crate::backend::open("cpu", crate::backend::physical_cores())?;
+    let mut cpu = sterna_backend::open("cpu", sterna_backend::physical_cores())?;
     compare(subject, (&model, backend), (&model, &mut *cpu), STEPS)
 }
 
@@ -328,7 +329,7 @@ mod tests {
         for pair in [["q4_0", "q8_0"], ["turboquant", "turboquant-4"], ["tq3_0", "turboquant"]] {
             let subjects = pair.map(|kv| Subject::of_codec("f16", kv_by_name(kv).unwrap()));
             let models = subjects.map(|subject| subject.model().unwrap());
-            let [mut tested, mut cpu] = [(); 2].map(|()| crate::backend::open("cpu", 2).unwrap());
+            let [mut tested, mut cpu] = [(); 2].map(|()| sterna_backend::open("cpu", 2).unwrap());
             let (of_tested, of_cpu) = (&models[0], &models[1]);
             let lines = compare(&subjects[0], (of_tested, &mut *tested), (of_cpu, &mut *cpu), STEPS).unwrap();
             let of_attend = lines.iter().filter(|line| line.stage == "attend").map(|line| line.difference);
@@ -343,12 +344,12 @@ mod tests {
         let [a, b] = ["turboquant", "turboquant-4"].map(|kv| kv_by_name(kv).unwrap());
         let subject = Subject::of_codec("f16", a);
         let models = [subject, Subject::of_codec("f16", b)].map(|subject| subject.model().unwrap());
-        let [mut tested, mut cpu] = [(); 2].map(|()| crate::backend::open("cpu", 2).unwrap());
+        let [mut tested, mut cpu] = [(); 2].map(|()| sterna_backend::open("cpu", 2).unwrap());
         let (of_tested, of_cpu) = (&models[0], &models[1]);
         let steps = few_steps(&of_tested.program);
         let lines = compare(&subject, (of_tested, &mut *tested), (of_cpu, &mut *cpu), &steps).unwrap();
         assert!(lines.iter().any(|line| line.stage == "attend" && !line.is_right()), "{lines:?}");
-        let passed = check(&mut *crate::backend::open("cpu", 2).unwrap(), a, a).unwrap();
+        let passed = check(&mut *sterna_backend::open("cpu", 2).unwrap(), a, a).unwrap();
         assert_eq!(passed, None);
     }
 }

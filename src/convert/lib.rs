@@ -4,6 +4,7 @@
 //! repository for one. Start at [`Converter`]: it plans every tensor and every key before a byte is written;
 //! the [`Quantizer`] then asks for one tensor after the other and writes it in the wanted type. `arch.rs` has
 //! a table an architecture, `tensors.rs` what is done to a tensor, `ternary.rs` what packed weights mean.
+#![forbid(unsafe_code)]
 
 mod arch;
 mod card;
@@ -27,12 +28,12 @@ use ggml_types::{HostTensor, QuantType, Ternary, types};
 use regex::Regex;
 use serde_json::Value as Json;
 
-use crate::gguf::{Metadata, TensorInfo, type_named};
-use crate::quantize::{Override, QuantizeError, QuantizeOptions, Quantizer, Recipe, TensorSource};
 use arch::Architecture;
 use checkpoint::Checkpoint;
 use config::Config;
 use shape::Shape;
+use sterna_gguf::{Metadata, TensorInfo, type_named};
+use sterna_quantize::{Override, QuantizeError, QuantizeOptions, Quantizer, Recipe, TensorSource};
 use tensors::{Made, Named, Reading, Values};
 use ternary::{Form, Matrix, ScaleMeaning};
 

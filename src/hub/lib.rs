@@ -8,6 +8,7 @@
 //! No file stands under its name whose size and hash are not those that the repository lists. This room
 //! knows nothing of models, and says nothing itself: a [`Listener`] is told. Start at [`Hub`]; `transfer.rs`
 //! is where bytes come, `http.rs` who may see the token.
+#![forbid(unsafe_code)]
 
 mod api;
 mod cache;

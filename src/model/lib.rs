@@ -3,6 +3,7 @@
 //! A model file says what is computed, straight down the page, and checks every shape on the way. It
 //! must never know a backend or do arithmetic on activations. Start at [`llama`]; [`build::Builder`]
 //! is what it is written with.
+#![forbid(unsafe_code)]
 
 pub mod bitnet;
 pub mod build;
@@ -23,8 +24,8 @@ pub use build::Builder;
 pub use hyper::Hyper;
 pub use windows::Windows;
 
-use crate::gguf::{FileTensor, Gguf, GgufError};
-use crate::program::{KvWindow, Limits, Program};
+use sterna_gguf::{FileTensor, Gguf, GgufError};
+use sterna_program::{KvWindow, Limits, Program};
 
 /// A model architecture: the names under which files carry it, and how its program is written.
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 //! way.
 //!
 //! This module knows messages and templates, and must never know HTTP or an engine.
+#![forbid(unsafe_code)]
 
 mod format;
 mod head;

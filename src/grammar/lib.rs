@@ -7,6 +7,7 @@
 //!
 //! This module knows the vocabulary and the engine's trait, and must never know HTTP or the command line.
 //! Start at [`Grammars::compile`].
+#![forbid(unsafe_code)]
 
 mod compile;
 mod gbnf;
