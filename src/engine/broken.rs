@@ -24,7 +24,10 @@ impl Runner {
 
     /// Where the broken logits behind position `at` of `seq` come from. Overwrites all buffers.
     pub fn broken(&mut self, program: &Program, seq: &Sequence, at: usize) -> BrokenLogits {
-        BrokenLogits { position: at, origin: self.first_broken(program, seq, at).ok().flatten() }
+        BrokenLogits {
+            position: at,
+            origin: self.first_broken(program, seq, at).ok().flatten().map(Box::new),
+        }
     }
 
     /// The last rows up to `at` that one step can run again, which writes the keys and values that are there.

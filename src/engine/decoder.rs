@@ -178,7 +178,7 @@ impl Decoder {
 
     /// Ends the sequence without a token, and shows all text that was held back.
     pub fn finish(&mut self, reason: StopReason) -> Event {
-        let rest = self.control_stops.flush() + &self.utf8.finish();
+        let rest = self.control_stops.flush() + self.utf8.finish();
         let (mut text, stopped) = self.stops.push(&rest);
         if !stopped {
             text += &self.stops.flush();

@@ -25,7 +25,7 @@ pub struct BrokenLogits {
     pub position: usize,
     /// The first stage of its step with a result that is no finite number; `None` where the step could not
     /// be run again, or had finite results then.
-    pub origin: Option<BrokenStage>,
+    pub origin: Option<Box<BrokenStage>>,
 }
 
 /// A stage with a result that is no finite number.
@@ -43,7 +43,7 @@ impl fmt::Display for BrokenLogits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { position, origin } = self;
         write!(f, "the model's logits behind position {position} are NaN or infinite: ")?;
-        match origin {
+        match origin.as_deref() {
             None => f.write_str("run again, no stage had such a result; the cpu backend finds the first"),
             Some(BrokenStage { label, position, weights }) => {
                 write!(f, "the first such result is of stage {label} at position {position}, which reads ")?;

@@ -35,7 +35,7 @@ fn engine(name: &str, row: usize) -> Engine {
 }
 
 fn origin(broken: &BrokenLogits) -> (&str, usize) {
-    let BrokenStage { label, position, .. } = broken.origin.as_ref().expect("a step can run again");
+    let BrokenStage { label, position, .. } = broken.origin.as_deref().expect("a step can run again");
     (label, *position)
 }
 
