@@ -3,37 +3,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Output;
 
-use assert_cmd::Command;
 use serde_json::json;
 use sterna::gguf::Gguf;
 
-fn sterna(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_sterna")).current_dir(dir).args(args).output().unwrap()
-}
-
-fn ok(output: &Output) -> (String, String) {
-    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
-    assert!(output.status.success(), "{stderr}");
-    (String::from_utf8(output.stdout.clone()).unwrap(), stderr)
-}
-
-#[track_caller]
-fn refused(output: &Output, words: &[&str]) {
-    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
-    assert!(!output.status.success(), "{stderr}");
-    for word in words {
-        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
-    }
-}
-
-fn files(dir: &Path) -> Vec<String> {
-    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names
-}
+use super::program::{ended_with, files, refused, sterna_in as sterna, succeeded};
 
 /// A folder `tiny` with a BitNet of one layer, packed; its up projection nothing but zeros where asked.
 fn checkpoint(dir: &Path, zero: bool) {
@@ -108,21 +82,21 @@ fn checkpoint(dir: &Path, zero: bool) {
 fn a_folder_becomes_a_model_that_runs() {
     let dir = tempfile::tempdir().unwrap();
     checkpoint(dir.path(), false);
-    let (plan, _) = ok(&sterna(dir.path(), &["convert", "--dry-run", "tiny"]));
+    let (plan, _) = succeeded(&sterna(dir.path(), &["convert", "--dry-run", "tiny"]));
     assert!(
         plan.lines().any(|line| line.starts_with("blk.0.attn_q.weight") && line.contains("i2_s")),
         "{plan}"
     );
     assert_eq!(files(dir.path()), ["tiny"]);
-    let (report, notes) = ok(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf", "-t", "2"]));
+    let (report, notes) = succeeded(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf", "-t", "2"]));
     assert!(report.contains("13 tensors"), "{report}");
     assert!(
         notes.contains("note: 7 of 7 ternary matrices become i2_s: each matrix has one scale"),
         "{notes}"
     );
     assert!(!notes.contains("WARNING"), "{notes}");
-    ok(&sterna(dir.path(), &["run", "-m", "tiny.gguf", "-p", "t", "-n", "4", "-t", "1"]));
-    let (inspected, _) = ok(&sterna(dir.path(), &["inspect", "tiny.gguf"]));
+    succeeded(&sterna(dir.path(), &["run", "-m", "tiny.gguf", "-p", "t", "-n", "4", "-t", "1"]));
+    let (inspected, _) = succeeded(&sterna(dir.path(), &["inspect", "tiny.gguf"]));
     assert!(inspected.contains("bitnet-b1.58") && inspected.contains("cpu: yes"), "{inspected}");
     refused(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]), &["is there already", "--force"]);
     // A folder whose files are links, as in the hub's cache, gives the same file, but for whose it is.
@@ -133,10 +107,13 @@ fn a_folder_becomes_a_model_that_runs() {
         for name in files(&dir.path().join("tiny")) {
             std::os::unix::fs::symlink(dir.path().join("tiny").join(&name), snapshot.join(&name)).unwrap();
         }
-        ok(&sterna(dir.path(), &["convert", "models--org--tiny/snapshots/0123", "org.gguf"]));
+        succeeded(&sterna(dir.path(), &["convert", "models--org--tiny/snapshots/0123", "org.gguf"]));
         let gguf = Gguf::open(&dir.path().join("org.gguf")).unwrap();
         assert_eq!(gguf.metadata().str("general.organization").unwrap(), Some("Org"));
-        ok(&sterna(dir.path(), &["edit", "org.gguf", "linked.gguf", "--remove", "general.organization"]));
+        succeeded(&sterna(
+            dir.path(),
+            &["edit", "org.gguf", "linked.gguf", "--remove", "general.organization"],
+        ));
         let same = fs::read(dir.path().join("linked.gguf")).unwrap()
             == fs::read(dir.path().join("tiny.gguf")).unwrap();
         assert!(same, "another file by way of links");
@@ -150,19 +127,19 @@ fn types_and_scales_are_chosen_by_flags() {
     for (outtype, want) in
         [("f32", "f32"), ("BF16", "bf16"), ("q8_0", "q8_0"), ("Q2_0", "q2_0"), ("f16", "f16")]
     {
-        ok(&sterna(dir.path(), &["convert", "tiny", "out.gguf", "--force", "--outtype", outtype]));
+        succeeded(&sterna(dir.path(), &["convert", "tiny", "out.gguf", "--force", "--outtype", outtype]));
         let gguf = Gguf::open(&dir.path().join("out.gguf")).unwrap();
         assert_eq!(gguf.find("blk.0.attn_q.weight").unwrap().type_name, want);
     }
     let convert = |args: &[&str]| sterna(dir.path(), &[&["convert", "tiny", "x.gguf"], args].concat());
-    refused(&convert(&["--outtype", "q9_z"]), &["--outtype", "i2_s", "q4_k_m".to_uppercase().as_str()]);
-    refused(&convert(&["--scale", "add"]), &["--scale", "multiply", "divide"]);
-    refused(&convert(&["--ternary", "median"]), &["--ternary", "absmean"]);
+    ended_with(&convert(&["--outtype", "q9_z"]), 2, &["--outtype", "i2_s", "q4_k_m".to_uppercase().as_str()]);
+    ended_with(&convert(&["--scale", "add"]), 2, &["--scale", "multiply", "divide"]);
+    ended_with(&convert(&["--ternary", "median"]), 2, &["--ternary", "absmean"]);
     let config = dir.path().join("tiny/config.json");
     let text = fs::read_to_string(&config).unwrap().replace("offline", "online");
     fs::write(&config, text).unwrap();
     refused(&convert(&[]), &["tiny", "q_proj", "--scale"]);
-    ok(&convert(&["--scale", "multiply"]));
+    succeeded(&convert(&["--scale", "multiply"]));
     fs::remove_file(dir.path().join("tiny/model.safetensors")).unwrap();
     refused(&sterna(dir.path(), &["convert", "tiny", "y.gguf"]), &["safetensors"]);
     assert_eq!(files(dir.path()), ["out.gguf", "tiny", "x.gguf"]);
@@ -173,11 +150,11 @@ fn matrices_of_zeros_are_said_loudly_by_convert_and_inspect() {
     let dir = tempfile::tempdir().unwrap();
     checkpoint(dir.path(), true);
     let loud = "WARNING: 1 matrices are nothing but zeros (blk.0.ffn_up.weight)";
-    let (_, stderr) = ok(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]));
+    let (_, stderr) = succeeded(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]));
     assert!(stderr.contains(loud), "{stderr}");
-    let (_, stderr) = ok(&sterna(dir.path(), &["inspect", "tiny.gguf"]));
+    let (_, stderr) = succeeded(&sterna(dir.path(), &["inspect", "tiny.gguf"]));
     assert!(stderr.contains(loud), "{stderr}");
-    let (json, _) = ok(&sterna(dir.path(), &["inspect", "tiny.gguf", "--json"]));
+    let (json, _) = succeeded(&sterna(dir.path(), &["inspect", "tiny.gguf", "--json"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["zero_matrices"], json!([{"tensor": "blk.0.ffn_up.weight", "matrices": 1}]));
 }

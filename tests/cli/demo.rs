@@ -5,9 +5,7 @@
 #![cfg(feature = "cli")]
 
 use std::path::{Path, PathBuf};
-use std::process::Output;
 
-use assert_cmd::Command;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::simd;
 use sterna::backend::{self, Backend};
@@ -16,6 +14,8 @@ use sterna::eval::score::{Mean, log_softmax};
 use sterna::gguf::Gguf;
 use sterna::tokenizer::Special;
 use support::logits::{all_logits, distance};
+
+use super::program::sterna;
 
 /// Tokens of each text, unless the model ends it.
 const TEXT_TOKENS: usize = 96;
@@ -46,10 +46,6 @@ fn texts() -> Vec<(String, String)> {
     // As `sterna run -f` reads it.
     let prompt = |path: &Path| read(path).strip_suffix('\n').expect("a newline at the end").to_owned();
     files.iter().map(|path| (prompt(path), read(&path.with_extension("txt")))).collect()
-}
-
-fn sterna(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_sterna")).args(args).output().unwrap()
 }
 
 /// The page is a plain file, so it repeats what `chat` says.

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use support::hub::{HubFault, HubRepo, HubServer, etag};
 
+use super::program::{refused, succeeded, text};
+
 const COMMIT: &str = "a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1";
 const NAME: &str = "a/b";
 
@@ -76,39 +78,20 @@ fn file() -> PathBuf {
     support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data")
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// The output of a command that succeeded.
-fn fine(output: &Output) -> (String, String) {
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{stderr}");
-    (stdout, stderr)
-}
-
-/// The message of a command that failed.
-fn refused(output: &Output, words: &[&str]) -> String {
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    words.iter().for_each(|word| assert!(stderr.contains(word), "`{word}` is not in: {stderr}"));
-    stderr
-}
-
 const GREEDY: [&str; 8] = ["-p", "You may copy", "-n", "8", "--temp", "0", "-t", "1"];
 
 #[test]
 fn a_model_is_pulled_and_says_what_its_file_says() {
     let case = Case::new();
-    let (dry, _) = fine(&case.sterna(&["pull", NAME, "--dry-run"]));
+    let (dry, _) = succeeded(&case.sterna(&["pull", NAME, "--dry-run"]));
     assert!(dry.contains(COMMIT) && dry.contains("tiny-i2_s.gguf") && !case.home.path().join("hub").exists());
-    let (path, stderr) = fine(&case.sterna(&["pull", NAME]));
+    let (path, stderr) = succeeded(&case.sterna(&["pull", NAME]));
     assert_eq!(Path::new(path.trim_end()), case.snapshot());
     assert!(stderr.contains("pulling a/b at a1a1a1a1: tiny-i2_s.gguf"), "{stderr}");
     case.is_whole();
 
     let of_file = case.sterna(&[&["run", "-m", file().to_str().unwrap()], &GREEDY[..]].concat());
-    let (said, _) = fine(&of_file);
+    let (said, _) = succeeded(&of_file);
     assert!(!said.is_empty());
     for model in [
         &["-hf", NAME][..],
@@ -119,18 +102,19 @@ fn a_model_is_pulled_and_says_what_its_file_says() {
         &["-m", path.trim_end()],
     ] {
         let output = case.sterna(&[&["run"], model, &GREEDY[..]].concat());
-        assert_eq!(fine(&output).0, said, "{model:?}");
+        assert_eq!(succeeded(&output).0, said, "{model:?}");
     }
     let by_variable = case.command(&[&["run"], &GREEDY[..]].concat()).env("LLAMA_ARG_HF_REPO", NAME).output();
-    assert_eq!(fine(&by_variable.unwrap()).0, said);
+    assert_eq!(succeeded(&by_variable.unwrap()).0, said);
     // The other commands that take a model.
-    let (ids, _) = fine(&case.sterna(&["tokenize", "-hf", NAME, "--ids", "You"]));
+    let (ids, _) = succeeded(&case.sterna(&["tokenize", "-hf", NAME, "--ids", "You"]));
     assert!(ids.starts_with('['));
-    let (shown, _) = fine(&case.sterna(&["inspect", "-hf", NAME]));
+    let (shown, _) = succeeded(&case.sterna(&["inspect", "-hf", NAME]));
     assert!(shown.contains("bitnet"));
-    let (shown, _) = fine(&case.sterna(&["inspect", "hf.co/a/b:i2_s"]));
+    let (shown, _) = succeeded(&case.sterna(&["inspect", "hf.co/a/b:i2_s"]));
     assert!(shown.contains("bitnet"));
-    let (_, stderr) = fine(&case.sterna(&["bench", "-hf", NAME, "-p", "4", "-n", "1", "-r", "1", "-t", "1"]));
+    let (_, stderr) =
+        succeeded(&case.sterna(&["bench", "-hf", NAME, "-p", "4", "-n", "1", "-r", "1", "-t", "1"]));
     assert!(!stderr.contains("pulling"));
 }
 
@@ -143,7 +127,7 @@ fn what_was_killed_goes_on_where_it_was() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!case.snapshot().exists());
-    let (_, stderr) = fine(&case.sterna(&["pull", NAME]));
+    let (_, stderr) = succeeded(&case.sterna(&["pull", NAME]));
     assert!(stderr.contains("goes on after"), "{stderr}");
     case.is_whole();
     let last = case.server.requests().pop().unwrap();
@@ -164,7 +148,7 @@ fn ctrl_c_keeps_what_has_come_and_says_so() {
         let stderr = text(&output.stderr);
         assert!(stderr.contains("goes on from there"), "{stderr}");
         assert_eq!(std::fs::metadata(case.part()).unwrap().len(), 5000);
-        fine(&case.sterna(&["pull", NAME]));
+        succeeded(&case.sterna(&["pull", NAME]));
         case.is_whole();
     }
 }
@@ -177,7 +161,7 @@ fn two_processes_get_it_once() {
     case.wait_for(1);
     let second = case.spawn(&["pull", NAME]);
     let (first, second) = (first.wait_with_output().unwrap(), second.wait_with_output().unwrap());
-    assert_eq!(fine(&first).0, fine(&second).0);
+    assert_eq!(succeeded(&first).0, succeeded(&second).0);
     assert!(text(&second.stderr).contains("another process"), "{}", text(&second.stderr));
     assert_eq!(case.server.requests().iter().filter(|request| request.of_cdn).count(), 1);
     case.is_whole();
@@ -222,8 +206,8 @@ fn without_a_network_the_cache_will_do_for_running() {
         command.env("HF_ENDPOINT", "http://127.0.0.1:9").stdin(Stdio::null()).output().unwrap()
     };
     refused(&away(&["run", "-hf", NAME, "-p", "x"]), &["127.0.0.1:9 cannot be reached", "not in the cache"]);
-    fine(&case.sterna(&["pull", NAME]));
-    let (_, stderr) = fine(&away(&[&["run", "-hf", NAME], &GREEDY[..]].concat()));
+    succeeded(&case.sterna(&["pull", NAME]));
+    let (_, stderr) = succeeded(&away(&[&["run", "-hf", NAME], &GREEDY[..]].concat()));
     assert!(stderr.contains("cannot be reached") && stderr.contains("as it is in the cache"), "{stderr}");
     refused(&away(&["pull", NAME]), &["cannot be reached", "is in the cache as it was"]);
 }
@@ -231,16 +215,16 @@ fn without_a_network_the_cache_will_do_for_running() {
 #[test]
 fn the_cache_can_be_listed_checked_and_cleared() {
     let case = Case::new();
-    let (stdout, stderr) = fine(&case.sterna(&["list"]));
+    let (stdout, stderr) = succeeded(&case.sterna(&["list"]));
     assert!(stdout.is_empty() && stderr.contains("sterna pull"), "{stderr}");
-    fine(&case.sterna(&["pull", NAME]));
-    fine(&case.sterna(&["pull", "a/b:Q4_0"]));
-    let (listed, _) = fine(&case.sterna(&["ls"]));
+    succeeded(&case.sterna(&["pull", NAME]));
+    succeeded(&case.sterna(&["pull", "a/b:Q4_0"]));
+    let (listed, _) = succeeded(&case.sterna(&["ls"]));
     assert!(listed.contains("a/b/tiny-Q4_0.gguf") && listed.contains("a/b/tiny-i2_s.gguf"), "{listed}");
-    let (json, _) = fine(&case.sterna(&["list", "--json"]));
+    let (json, _) = succeeded(&case.sterna(&["list", "--json"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[1]["size"], case.model.len());
-    let (verified, _) = fine(&case.sterna(&["verify"]));
+    let (verified, _) = succeeded(&case.sterna(&["verify"]));
     assert_eq!(verified.matches(": whole").count(), 2, "{verified}");
     let mut broken = case.model.clone();
     broken[1000] ^= 1;
@@ -248,11 +232,11 @@ fn the_cache_can_be_listed_checked_and_cleared() {
     let output = case.sterna(&["verify", "a/b:I2_S"]);
     assert!(text(&output.stdout).contains("BROKEN"));
     refused(&output, &["1 file(s) are broken", "sterna rm"]);
-    fine(&case.sterna(&["rm", "a/b:i2_s", "--dry-run"]));
+    succeeded(&case.sterna(&["rm", "a/b:i2_s", "--dry-run"]));
     assert!(case.snapshot().exists());
-    let (_, stderr) = fine(&case.sterna(&["rm", "a/b:i2_s"]));
+    let (_, stderr) = succeeded(&case.sterna(&["rm", "a/b:i2_s"]));
     assert!(stderr.contains("1 file(s) removed"), "{stderr}");
-    fine(&case.sterna(&["pull", NAME]));
+    succeeded(&case.sterna(&["pull", NAME]));
     case.is_whole();
     // A link whose content somebody removed.
     #[cfg(unix)]
@@ -261,10 +245,10 @@ fn the_cache_can_be_listed_checked_and_cleared() {
         let output = case.sterna(&["verify"]);
         assert!(text(&output.stdout).contains("a/b/tiny-i2_s.gguf: GONE"), "{}", text(&output.stdout));
         refused(&output, &["1 file(s) are broken or gone", "sterna pull"]);
-        fine(&case.sterna(&["pull", NAME]));
+        succeeded(&case.sterna(&["pull", NAME]));
         case.is_whole();
     }
-    fine(&case.sterna(&["rm", NAME]));
+    succeeded(&case.sterna(&["rm", NAME]));
     assert!(!case.home.path().join("hub/models--a--b").exists());
 }
 
@@ -296,11 +280,11 @@ fn a_full_disk_is_an_error_and_the_rest_comes_when_there_is_room() {
     refused(&output, &["bytes", "HF_HUB_CACHE"]);
     assert!(!case.snapshot().exists());
     std::fs::remove_file(hub.join("other")).unwrap();
-    fine(&case.sterna(&["pull", NAME]));
+    succeeded(&case.sterna(&["pull", NAME]));
     case.is_whole();
     // A cache that cannot be written will do where all is there.
     assert!(mount("remount,ro"));
-    fine(&case.sterna(&["pull", NAME]));
+    succeeded(&case.sterna(&["pull", NAME]));
     refused(&case.sterna(&["pull", "a/b:Q4_0"]), &["Read-only", "HF_HUB_CACHE"]);
     drop(unmounted);
 }
@@ -321,7 +305,7 @@ fn a_plan_of_a_model_of_the_hub_reads_its_header_alone() {
     let case = Case::new();
     let plan = |args: &[&str]| {
         let output = case.sterna(&[&["plan", "--json", "--vram", "16G"], args].concat());
-        serde_json::from_str::<serde_json::Value>(&fine(&output).0).unwrap()
+        serde_json::from_str::<serde_json::Value>(&succeeded(&output).0).unwrap()
     };
     let far = plan(&["-hf", NAME]);
     let ranges: Vec<_> = case.server.requests().into_iter().filter_map(|request| request.range).collect();
@@ -339,12 +323,12 @@ fn a_plan_of_a_model_of_the_hub_reads_its_header_alone() {
 #[test]
 fn three_commands_lead_to_text() {
     let case = Case::new();
-    let (path, _) = fine(&case.sterna(&["pull", NAME]));
-    let (plan, _) = fine(&case.sterna(&["plan", "-hf", NAME, "--vram", "16G"]));
+    let (path, _) = succeeded(&case.sterna(&["pull", NAME]));
+    let (plan, _) = succeeded(&case.sterna(&["plan", "-hf", NAME, "--vram", "16G"]));
     assert!(plan.contains("free: fits") && plan.contains("best"), "{plan}");
     let story = |args: &[&str]| {
         let common = ["run", "-p", "Once", "-n", "8", "-c", "128", "-t", "1", "--temp", "0"];
-        fine(&case.sterna(&[&common, args].concat())).0
+        succeeded(&case.sterna(&[&common, args].concat())).0
     };
     let said = story(&["-hf", NAME, "--offline"]);
     assert!(!said.is_empty() && said == story(&["-m", path.trim()]));
@@ -365,8 +349,8 @@ fn a_checkpoint_of_the_hub_is_converted_as_its_folder_is() {
     case.server.add(HubRepo::new("c/d", COMMIT, &files));
     let [far, near] = ["far.gguf", "near.gguf"].map(|name| case.home.path().join(name));
     let convert = |from: &str, to: &Path| case.sterna(&["convert", from, to.to_str().unwrap(), "-t", "1"]);
-    fine(&convert("c/d", &far));
-    fine(&convert(folder.to_str().unwrap(), &near));
+    succeeded(&convert("c/d", &far));
+    succeeded(&convert(folder.to_str().unwrap(), &near));
     let [far, near] = [far, near].map(|path| sterna::gguf::Gguf::open(&path).unwrap());
     assert_eq!(far.tensors().len(), near.tensors().len());
     for (a, b) in far.tensors().iter().zip(near.tensors()) {
@@ -431,7 +415,7 @@ fn a_model_at_an_address_is_described_where_it_is() {
     let (one, split) =
         (at("a/b/resolve/main/tiny-i2_s.gguf"), at(&format!("a/split/resolve/main/{}", names[1])));
     let json = |args: &[&str]| -> serde_json::Value {
-        serde_json::from_str(&fine(&case.sterna(&[args, &["--json"]].concat())).0).unwrap()
+        serde_json::from_str(&succeeded(&case.sterna(&[args, &["--json"]].concat())).0).unwrap()
     };
     let path = file();
     let path = path.to_str().unwrap();

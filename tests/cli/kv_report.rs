@@ -3,20 +3,14 @@
 #![cfg(feature = "cli")]
 
 use std::path::Path;
-use std::process::Output;
 
-use assert_cmd::Command;
 use serde_json::Value;
 
-fn sterna(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
-    command.timeout(std::time::Duration::from_secs(300)).args(args).output().unwrap()
-}
+use super::program::{ok, sterna};
 
 fn report(args: &[&str]) -> Value {
     let output = sterna(&[&["kv-report", "--json", "-t", "1"], args].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    serde_json::from_str(&ok(&output)).unwrap()
 }
 
 fn number(line: &Value, path: &str) -> f64 {

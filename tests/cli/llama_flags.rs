@@ -4,9 +4,10 @@
 
 use std::process::Output;
 
-use assert_cmd::Command;
 use clap::error::ErrorKind;
 use sterna::cli::{args, parse};
+
+use super::program::{command, golden};
 
 /// All programs'.
 const COMMON: &str = "\
@@ -228,13 +229,7 @@ fn a_flag_of_no_program_is_unknown() {
 }
 
 fn sterna(args: &[&str], variables: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
-    command.timeout(std::time::Duration::from_secs(300)).args(args);
-    command.envs(variables.iter().copied()).output().unwrap()
-}
-
-fn golden(path: &str) -> String {
-    support::golden(path).expect("is in tests/data").into_os_string().into_string().unwrap()
+    command().args(args).envs(variables.iter().copied()).output().unwrap()
 }
 
 #[test]

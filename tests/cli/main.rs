@@ -6,6 +6,7 @@ mod hub;
 mod kv_report;
 mod llama_flags;
 mod plan;
+mod program;
 mod quantize;
 mod run;
 mod serve;

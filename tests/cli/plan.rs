@@ -2,20 +2,10 @@
 #![cfg(feature = "cli")]
 
 use std::path::Path;
-use std::process::Output;
 
-use assert_cmd::Command;
 use serde_json::Value as Json;
 
-fn sterna(dir: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
-    command.timeout(std::time::Duration::from_secs(120)).current_dir(dir).args(args).output().unwrap()
-}
-
-fn ok(output: &Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
+use super::program::{ok, sterna_in as sterna};
 
 fn json(dir: &Path, args: &[&str]) -> Json {
     serde_json::from_str(&ok(&sterna(dir, &[&["plan", "--json"], args].concat()))).unwrap()

@@ -2,37 +2,11 @@
 #![cfg(feature = "cli")]
 
 use std::fs::{self, File};
-use std::path::Path;
-use std::process::Output;
 
-use assert_cmd::Command;
 use ggml_types::by_name;
 use sterna::gguf::{Gguf, GgufWriter, Metadata};
 
-fn sterna(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_sterna")).current_dir(dir).args(args).output().unwrap()
-}
-
-fn ok(output: &Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-#[track_caller]
-fn refused(output: &Output, code: i32, words: &[&str]) {
-    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{stderr}");
-    for word in words {
-        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
-    }
-}
-
-fn files(dir: &Path) -> Vec<String> {
-    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names
-}
+use super::program::{ended_with, files, ok, sterna_in as sterna};
 
 /// A folder with `in.gguf`, a small model of f32 weights that runs.
 fn with_model() -> tempfile::TempDir {
@@ -75,11 +49,11 @@ fn the_type_is_said_either_way_and_once() {
     ok(&sterna(dir.path(), &["quantize", "--type", "Q8_0", "--threads", "2", "in.gguf", "b.gguf"]));
     assert!(fs::read(dir.path().join("a.gguf")).unwrap() == fs::read(dir.path().join("b.gguf")).unwrap());
     for args in [&["in.gguf", "c.gguf"][..], &["in.gguf", "c.gguf", "q8_0", "--type", "q8_0"]] {
-        refused(&sterna(dir.path(), &[&["quantize"], args].concat()), 2, &["TYPE"]);
+        ended_with(&sterna(dir.path(), &[&["quantize"], args].concat()), 2, &["TYPE"]);
     }
-    refused(&sterna(dir.path(), &["quantize", "in.gguf", "c.gguf", "q9"]), 2, &["'q9'", "TYPE", "i2_s"]);
+    ended_with(&sterna(dir.path(), &["quantize", "in.gguf", "c.gguf", "q9"]), 2, &["'q9'", "TYPE", "i2_s"]);
     let flag = ["quantize", "in.gguf", "c.gguf", "i2_s", "--head-type", "q9"];
-    refused(&sterna(dir.path(), &flag), 2, &["'q9'", "--head-type", "i2_s"]);
+    ended_with(&sterna(dir.path(), &flag), 2, &["'q9'", "--head-type", "i2_s"]);
     assert_eq!(files(dir.path()), ["a.gguf", "b.gguf", "in.gguf"]);
 }
 
@@ -116,28 +90,28 @@ fn nothing_is_left_behind_where_it_fails() {
     let quantize = |args: &[&str]| sterna(dir.path(), &[&["quantize"], args, &["i2_s"]].concat());
     let before = fs::read(dir.path().join("in.gguf")).unwrap();
     // The input under its name, and under others.
-    refused(&quantize(&["in.gguf", "in.gguf", "--force"]), 1, &["in.gguf", "which is to be read"]);
+    ended_with(&quantize(&["in.gguf", "in.gguf", "--force"]), 1, &["in.gguf", "which is to be read"]);
     fs::create_dir(dir.path().join("sub")).unwrap();
-    refused(&quantize(&["in.gguf", "sub/../in.gguf", "--force"]), 1, &["which is to be read"]);
+    ended_with(&quantize(&["in.gguf", "sub/../in.gguf", "--force"]), 1, &["which is to be read"]);
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink("in.gguf", dir.path().join("link.gguf")).unwrap();
-        refused(&quantize(&["in.gguf", "link.gguf", "--force"]), 1, &["which is to be read"]);
+        ended_with(&quantize(&["in.gguf", "link.gguf", "--force"]), 1, &["which is to be read"]);
         fs::remove_file(dir.path().join("link.gguf")).unwrap();
     }
     fs::remove_dir(dir.path().join("sub")).unwrap();
     assert!(fs::read(dir.path().join("in.gguf")).unwrap() == before, "the input was touched");
 
     fs::write(dir.path().join("there.gguf"), "dear to somebody").unwrap();
-    refused(&quantize(&["in.gguf", "there.gguf"]), 1, &["there.gguf is there already", "--force"]);
+    ended_with(&quantize(&["in.gguf", "there.gguf"]), 1, &["there.gguf is there already", "--force"]);
     assert_eq!(fs::read(dir.path().join("there.gguf")).unwrap(), b"dear to somebody");
-    refused(&quantize(&["none.gguf", "out.gguf"]), 1, &["none.gguf: cannot open"]);
-    refused(&quantize(&["in.gguf", "none/out.gguf"]), 1, &["none"]);
-    refused(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf: no GGUF"]);
+    ended_with(&quantize(&["none.gguf", "out.gguf"]), 1, &["none.gguf: cannot open"]);
+    ended_with(&quantize(&["in.gguf", "none/out.gguf"]), 1, &["none"]);
+    ended_with(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf: no GGUF"]);
     fs::write(dir.path().join("there.gguf"), &before[..before.len() - 9000]).unwrap();
-    refused(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf: incomplete: ", "fetch it again"]);
+    ended_with(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf: incomplete: ", "fetch it again"]);
     ok(&sterna(dir.path(), &["synth", "--type", "q8_0", "--force", "there.gguf"]));
-    refused(
+    ended_with(
         &quantize(&["there.gguf", "out.gguf"]),
         1,
         &["there.gguf", "is q8_0 already", "--allow-requantize"],
@@ -149,7 +123,7 @@ fn nothing_is_left_behind_where_it_fails() {
     let place = gguf.find("blk.1.ffn_down.weight").unwrap().start as usize;
     broken[place..place + 4].copy_from_slice(&f32::NAN.to_le_bytes());
     fs::write(dir.path().join("there.gguf"), broken).unwrap();
-    refused(
+    ended_with(
         &quantize(&["there.gguf", "out.gguf"]),
         1,
         &["there.gguf: tensor blk.1.ffn_down.weight, row 0, column 0: NaN"],
@@ -176,7 +150,7 @@ fn a_disk_that_is_too_small_is_refused_before_anything_is_written() {
     }
     drop(file);
     let output = sterna(dir.path(), &["quantize", "vast.gguf", "out.gguf", "f32"]);
-    refused(&output, 1, &["bytes needed in .", "bytes free there"]);
+    ended_with(&output, 1, &["bytes needed in .", "bytes free there"]);
     assert_eq!(files(dir.path()), ["vast.gguf"]);
 }
 
@@ -200,7 +174,7 @@ fn split_models_become_one_file() {
         data.finish().unwrap();
     }
     let (first, second) = ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf");
-    refused(
+    ended_with(
         &sterna(dir.path(), &["quantize", first, second, "--force", "i2_s"]),
         1,
         &["which is to be read"],
@@ -273,22 +247,22 @@ fn mixes_are_chosen_shown_and_named() {
 
     let quantize =
         |args: &[&str]| sterna(dir.path(), &[&["quantize", "in.gguf", "x.gguf", "Q4_K_M"], args].concat());
-    refused(&quantize(&["--tensor-type", "ffn_up"]), 2, &["--tensor-type", "REGEX=TYPE"]);
-    refused(&quantize(&["--tensor-type", "=q8_0"]), 2, &["a regular expression before the `=`"]);
-    refused(&quantize(&["--tensor-type", "ffn_(up=q8_0"]), 2, &["unclosed group"]);
-    refused(&quantize(&["--tensor-type", "ffn_up=q9_9"]), 2, &["q9_9", "iq4_xs", "q8_0"]);
-    refused(&quantize(&["--tensor-type", "ffn_upp=q8_0"]), 1, &["no tensor's name", "ffn_upp"]);
-    refused(
+    ended_with(&quantize(&["--tensor-type", "ffn_up"]), 2, &["--tensor-type", "REGEX=TYPE"]);
+    ended_with(&quantize(&["--tensor-type", "=q8_0"]), 2, &["a regular expression before the `=`"]);
+    ended_with(&quantize(&["--tensor-type", "ffn_(up=q8_0"]), 2, &["unclosed group"]);
+    ended_with(&quantize(&["--tensor-type", "ffn_up=q9_9"]), 2, &["q9_9", "iq4_xs", "q8_0"]);
+    ended_with(&quantize(&["--tensor-type", "ffn_upp=q8_0"]), 1, &["no tensor's name", "ffn_upp"]);
+    ended_with(
         &quantize(&["--leave-output-tensor", "--output-tensor-type", "q8_0"]),
         2,
         &["cannot be used with"],
     );
-    refused(
+    ended_with(
         &sterna(dir.path(), &["quantize", "in.gguf", "x.gguf", "Q9_K_M"]),
         2,
         &["Q9_K_M", "Q4_K_M", "i2_s"],
     );
-    refused(
+    ended_with(
         &sterna(dir.path(), &["quantize", "in.gguf", "x.gguf", "Q2_K_S"]),
         1,
         &["Q2_K_S needs", "--imatrix"],
@@ -311,7 +285,7 @@ fn an_importance_matrix_is_made_and_used() {
     assert_eq!(gguf.metadata().require_u32("imatrix.chunk_count").unwrap(), 2);
     let counts = gguf.tensor("blk.1.ffn_down.weight.counts").unwrap();
     assert_eq!(counts.bytes, 128f32.to_le_bytes().to_vec());
-    refused(&imatrix(&["-o", "i.gguf"]), 1, &["i.gguf is there already", "--force"]);
+    ended_with(&imatrix(&["-o", "i.gguf"]), 1, &["i.gguf is there already", "--force"]);
     ok(&imatrix(&["-o", "i.gguf", "--force", "--chunks", "1"]));
 
     let with = |out: &str, args: &[&str]| {
@@ -326,17 +300,17 @@ fn an_importance_matrix_is_made_and_used() {
 
     let quantize =
         |file: &str| sterna(dir.path(), &["quantize", "in.gguf", "x.gguf", "Q4_K_M", "--imatrix", file]);
-    refused(&quantize("none.gguf"), 1, &["none.gguf: cannot read"]);
-    refused(&quantize("in.gguf"), 1, &["in.gguf: no importance matrix", "want general.type imatrix"]);
-    refused(&quantize("text.txt"), 1, &["text.txt: no importance matrix", "more bytes"]);
+    ended_with(&quantize("none.gguf"), 1, &["none.gguf: cannot read"]);
+    ended_with(&quantize("in.gguf"), 1, &["in.gguf: no importance matrix", "want general.type imatrix"]);
+    ended_with(&quantize("text.txt"), 1, &["text.txt: no importance matrix", "more bytes"]);
     fs::write(dir.path().join("empty"), "").unwrap();
-    refused(&quantize("empty"), 1, &["empty: no importance matrix", "want 4 more bytes, found 0"]);
+    ended_with(&quantize("empty"), 1, &["empty: no importance matrix", "want 4 more bytes, found 0"]);
     ok(&sterna(
         dir.path(),
         &["synth", "--dim", "512", "--heads", "4", "--kv-heads", "2", "--type", "f32", "w.gguf"],
     ));
     let wider = sterna(dir.path(), &["quantize", "w.gguf", "x.gguf", "Q4_K_M", "--imatrix", "i.gguf"]);
-    refused(
+    ended_with(
         &wider,
         1,
         &["w.gguf: the importance matrix has 256 columns for tensor blk.0.attn_q.weight, which has 512"],
@@ -367,9 +341,9 @@ fn an_importance_matrix_is_made_and_used() {
     let of_experts = Gguf::open(&dir.path().join("m.gguf")).unwrap();
     assert_eq!(of_experts.find("blk.0.ffn_down_exps.weight.counts").unwrap().dims, [16, 1]);
     fs::remove_file(dir.path().join("m.gguf")).unwrap();
-    refused(&imatrix(&["-o", "none/i.gguf"]), 1, &["none"]);
+    ended_with(&imatrix(&["-o", "none/i.gguf"]), 1, &["none"]);
     fs::write(dir.path().join("text.txt"), "Too short.").unwrap();
-    refused(&imatrix(&["-o", "m.gguf"]), 1, &["at least one chunk of 64", "--ctx-size"]);
+    ended_with(&imatrix(&["-o", "m.gguf"]), 1, &["at least one chunk of 64", "--ctx-size"]);
     assert!(
         files(dir.path())
             .iter()

@@ -3,36 +3,22 @@
 
 use std::process::{Output, Stdio};
 
-use assert_cmd::Command;
-
-fn sterna() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
-    command.timeout(std::time::Duration::from_secs(300));
-    command
-}
+use super::program::{command, golden, text};
 
 fn model() -> String {
-    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
-    path.into_os_string().into_string().unwrap()
+    golden("bitnet/tiny-i2_s.gguf")
 }
 
 fn run(args: &[&str]) -> Output {
-    sterna().args(["run", "-t", "1", "-c", "128", "-m", &model()]).args(args).output().unwrap()
+    command().args(["run", "-t", "1", "-c", "128", "-m", &model()]).args(args).output().unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// Exit code 1 and one message on stderr, nothing on stdout.
+/// One message on stderr, nothing on stdout.
+#[track_caller]
 fn refused(output: &Output, words: &[&str]) {
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let stderr = super::program::refused(output, words);
     assert!(output.stdout.is_empty());
     assert!(stderr.starts_with("error: "), "{stderr}");
-    for word in words {
-        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
-    }
 }
 
 #[test]
@@ -77,7 +63,7 @@ fn the_prompt_may_come_from_a_flag_a_file_or_stdin() {
     let greedy = ["-n", "6", "--temp", "0"];
     let flag = run(&[&["-p", r"You may\ncopy"], &greedy[..]].concat());
     let from_file = run(&[&["-f", file.to_str().unwrap()], &greedy[..]].concat());
-    let piped = sterna()
+    let piped = command()
         .args(["run", "-t", "1", "-m", &model()])
         .args(greedy)
         .write_stdin("You may\ncopy\n")
@@ -111,7 +97,7 @@ fn text_of_windows_is_the_same_text() {
         assert_eq!(said.stdout, plain.stdout, "{name}");
         assert_eq!(n_tokens(&said.stderr), n_tokens(&plain.stderr), "{name}");
     }
-    let piped = sterna()
+    let piped = command()
         .args(["run", "-t", "1", "-c", "128", "-m", &model()])
         .args(greedy)
         .write_stdin("\u{feff}You may\r\ncopy\r\n")
@@ -121,7 +107,7 @@ fn text_of_windows_is_the_same_text() {
     // What is scored, and what is only tokenised, stays as it is, and says so.
     let long = write("long", &format!("\u{feff}{}", "You may copy and distribute it.\r\n".repeat(20)));
     for args in [&["perplexity", "-c", "16", "--chunks", "2", "-t", "1"][..], &["tokenize"]] {
-        let said = sterna().args(args).args(["-m", &model(), "-f", &long]).output().unwrap();
+        let said = command().args(args).args(["-m", &model(), "-f", &long]).output().unwrap();
         let stderr = text(&said.stderr);
         assert!(
             said.status.success() && stderr.contains("begins with a byte order mark and has"),
@@ -262,7 +248,7 @@ fn without_a_model_it_says_what_to_give() {
         // Then that one is taken: tests/cli/demo.rs.
         return;
     }
-    let output = sterna().args(["run", "-p", "Hello"]).output().unwrap();
+    let output = command().args(["run", "-p", "Hello"]).output().unwrap();
     refused(&output, &["-m FILE", "GGUF"]);
 }
 
@@ -275,7 +261,7 @@ fn files_that_cannot_be_run() {
         std::fs::write(&path, bytes).unwrap();
         path.into_os_string().into_string().unwrap()
     };
-    let with = |path: &str| sterna().args(["run", "-p", "Hello", "-m", path]).output().unwrap();
+    let with = |path: &str| command().args(["run", "-p", "Hello", "-m", path]).output().unwrap();
     refused(&with("/nowhere/model.gguf"), &["/nowhere/model.gguf"]);
     refused(&with(dir.path().to_str().unwrap()), &[dir.path().to_str().unwrap()]);
     refused(&with(&write("empty.gguf", b"")), &["empty.gguf"]);
@@ -291,7 +277,7 @@ fn files_that_cannot_be_run() {
         &["plan", "--backend", "cpu", "-m", &short],
         &["tokenize", "-m", &short, "Hi"],
     ] {
-        let output = sterna().args(args).output().unwrap();
+        let output = command().args(args).output().unwrap();
         let stderr = text(&output.stderr);
         assert!(output.status.success() && !output.stdout.is_empty(), "{args:?}: {stderr}");
         assert!(
@@ -401,7 +387,7 @@ fn layers_on_a_card_choose_the_backend() {
 fn slots_of_streams_need_no_backend() {
     let args = ["run", "-t", "1", "-m", &model(), "-p", "Once", "-n", "2", "--stream-slots", "4"];
     let hidden = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"].map(|name| (name, "/nowhere"));
-    let output = sterna().args(args).envs(hidden).output().unwrap();
+    let output = command().args(args).envs(hidden).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 

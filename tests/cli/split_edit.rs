@@ -4,41 +4,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Output;
 
-use assert_cmd::Command;
 use sterna::gguf::{Gguf, Value};
 
-fn sterna(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_sterna")).current_dir(dir).args(args).output().unwrap()
-}
-
-fn ok(output: &Output) -> (String, String) {
-    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
-    assert!(output.status.success(), "{stderr}");
-    (String::from_utf8(output.stdout.clone()).unwrap(), stderr)
-}
-
-#[track_caller]
-fn refused(output: &Output, words: &[&str]) {
-    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
-    assert!(!output.status.success(), "{stderr}");
-    for word in words {
-        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
-    }
-}
-
-fn files(dir: &Path) -> Vec<String> {
-    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names
-}
+use super::program::{files, refused, sterna_in as sterna, succeeded};
 
 /// A folder with `in.gguf`, a small model.
 fn with_model() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    ok(&sterna(dir.path(), &["synth", "--type", "i2_s", "in.gguf"]));
+    succeeded(&sterna(dir.path(), &["synth", "--type", "i2_s", "in.gguf"]));
     dir
 }
 
@@ -68,7 +42,7 @@ fn a_model_in_parts_is_the_same_model_and_merges_again() {
         (&[], "d"),
         (&[], "e.gguf"),
     ] {
-        let (stdout, _) = ok(&sterna(dir.path(), &[&["split", "in.gguf", name], limit].concat()));
+        let (stdout, _) = succeeded(&sterna(dir.path(), &[&["split", "in.gguf", name], limit].concat()));
         let name = name.trim_end_matches(".gguf");
         let paths: Vec<&str> = stdout.lines().map(|line| line.split_once(": ").unwrap().0).collect();
         let n_parts = paths.len();
@@ -85,7 +59,7 @@ fn a_model_in_parts_is_the_same_model_and_merges_again() {
                 (&first["split.no"], &first["split.tensors.count"]),
                 (&Value::U16(0), &Value::I32(n as i32))
             );
-            ok(&sterna(dir.path(), &["merge", paths[n_parts - 1], "merged.gguf", "--force"]));
+            succeeded(&sterna(dir.path(), &["merge", paths[n_parts - 1], "merged.gguf", "--force"]));
             assert_eq!(tensors(&dir.path().join("merged.gguf")), whole);
             let same = fs::read(dir.path().join("merged.gguf")).unwrap()
                 == fs::read(dir.path().join("in.gguf")).unwrap();
@@ -94,7 +68,7 @@ fn a_model_in_parts_is_the_same_model_and_merges_again() {
     }
     assert!(dir.path().join("a-00001-of-00004.gguf").is_file(), "{:?}", files(dir.path()));
     // The first part of `c` has the metadata alone.
-    let (stdout, _) = ok(&sterna(
+    let (stdout, _) = succeeded(&sterna(
         dir.path(),
         &["split", "in.gguf", "c", "--split-max-tensors", "7", "--no-tensor-first-split", "--dry-run"],
     ));
@@ -104,7 +78,7 @@ fn a_model_in_parts_is_the_same_model_and_merges_again() {
 #[test]
 fn splitting_and_merging_refuse_what_cannot_be() {
     let dir = with_model();
-    ok(&sterna(dir.path(), &["split", "in.gguf", "a", "--split-max-tensors", "10"]));
+    succeeded(&sterna(dir.path(), &["split", "in.gguf", "a", "--split-max-tensors", "10"]));
     refused(
         &sterna(dir.path(), &["split", "in.gguf", "a", "--split-max-tensors", "10"]),
         &["is there already", "--force"],
@@ -144,7 +118,7 @@ fn metadata_is_set_copied_and_removed() {
         "--remove",
         "general.file_type",
     ];
-    let (_, stderr) = ok(&sterna(dir.path(), &args));
+    let (_, stderr) = succeeded(&sterna(dir.path(), &args));
     assert!(
         stderr.contains("general.file_type is taken out") && stderr.contains("new.number is now u32 17, new"),
         "{stderr}"
@@ -161,7 +135,10 @@ fn metadata_is_set_copied_and_removed() {
     assert_eq!(tensors(&out), tensors(&input));
     // A key keeps its type, and arrays are copied whole.
     let context = before.keys().find(|key| key.ends_with("context_length")).unwrap();
-    ok(&sterna(dir.path(), &["edit", "in.gguf", "out.gguf", "--force", "--set", &format!("{context}=99")]));
+    succeeded(&sterna(
+        dir.path(),
+        &["edit", "in.gguf", "out.gguf", "--force", "--set", &format!("{context}=99")],
+    ));
     assert_eq!(metadata(&out)[context], Value::U32(99));
     let copy = [
         "edit",
@@ -174,7 +151,7 @@ fn metadata_is_set_copied_and_removed() {
         "--copy",
         context,
     ];
-    ok(&sterna(dir.path(), &copy));
+    succeeded(&sterna(dir.path(), &copy));
     assert_eq!(metadata(&dir.path().join("back.gguf")), before);
 }
 
@@ -193,9 +170,9 @@ fn keys_that_change_nothing_are_said_to() {
         set("yarn_beta_slow", "f32:1"),
     ];
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    ok(&sterna(dir.path(), &[&["edit", "in.gguf", "yarn.gguf"][..], &keys].concat()));
+    succeeded(&sterna(dir.path(), &[&["edit", "in.gguf", "yarn.gguf"][..], &keys].concat()));
     let bench = ["bench", "-m", "yarn.gguf", "-p", "1", "-n", "0", "-r", "1", "-t", "1", "--backend", "cpu"];
-    let (_, stderr) = ok(&sterna(dir.path(), &bench));
+    let (_, stderr) = succeeded(&sterna(dir.path(), &bench));
     assert!(stderr.contains("rope.scaling.yarn_beta_fast is 16 in the file and changes nothing"), "{stderr}");
     assert!(!stderr.contains("yarn_beta_slow"), "{stderr}");
 }

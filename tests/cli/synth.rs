@@ -2,38 +2,12 @@
 #![cfg(feature = "cli")]
 
 use std::fs;
-use std::path::Path;
-use std::process::Output;
 
-use assert_cmd::Command;
 use sterna::gguf::Gguf;
 use sterna::synth::PRESETS;
 use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
-fn sterna(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_sterna")).current_dir(dir).args(args).output().unwrap()
-}
-
-fn ok(output: &Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-#[track_caller]
-fn refused(output: &Output, words: &[&str]) {
-    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    for word in words {
-        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
-    }
-}
-
-fn files(dir: &Path) -> Vec<String> {
-    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names
-}
+use super::program::{files, ok, refused, sterna_in as sterna};
 
 #[test]
 fn the_same_seed_gives_the_same_file_everywhere() {

@@ -3,21 +3,11 @@
 
 use std::process::Output;
 
-use assert_cmd::Command;
-
-fn sterna() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
-    command.timeout(std::time::Duration::from_secs(300));
-    command
-}
-
-fn golden(path: &str) -> String {
-    support::golden(path).expect("is in tests/data").into_os_string().into_string().unwrap()
-}
+use super::program::{command, golden};
 
 fn tokenize(args: &[&str], stdin: &[u8]) -> Output {
     let vocab = golden("tokenizer/tiny-vocab.gguf");
-    sterna().args(["tokenize", "-m", &vocab]).args(args).write_stdin(stdin).output().unwrap()
+    command().args(["tokenize", "-m", &vocab]).args(args).write_stdin(stdin).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -71,7 +61,7 @@ fn wrong_input_is_one_message() {
 fn chat(args: &[&str], stdin: &str) -> Output {
     let model = golden("bitnet/tiny-i2_s.gguf");
     let fixed = ["chat", "-t", "1", "-m", &model, "--temp", "0"];
-    sterna().args(fixed).args(args).write_stdin(stdin).output().unwrap()
+    command().args(fixed).args(args).write_stdin(stdin).output().unwrap()
 }
 
 #[test]

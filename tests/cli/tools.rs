@@ -8,31 +8,14 @@ use assert_cmd::Command;
 use sterna::gguf::Gguf;
 use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
-fn sterna(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
-    command.timeout(std::time::Duration::from_secs(300)).args(args).output().unwrap()
-}
+use super::program::{golden, ok, refused, sterna};
 
 fn model() -> String {
-    let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
-    path.into_os_string().into_string().unwrap()
+    golden("bitnet/tiny-i2_s.gguf")
 }
 
 fn with_model(subcommand: &str, args: &[&str]) -> Output {
     sterna(&[&[subcommand, "-m", &model()], args].concat())
-}
-
-fn ok(output: &Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn refused(output: &Output, words: &[&str]) {
-    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    for word in words {
-        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
-    }
 }
 
 fn write(dir: &Path, name: &str, bytes: impl AsRef<[u8]>) -> String {

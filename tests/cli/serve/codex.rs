@@ -1,7 +1,7 @@
 //! What Codex sends to `/v1/responses`, shortened: tools in namespaces, tools of OpenAI's servers, items of
 //! both. Recorded from version 0.169.0 with one MCP server. And custom tools, which it has for some models.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::client::{TestServer, engine};
 use super::dialects::{events, is_described, is_held, no_thoughts, schema, with};
@@ -113,7 +113,8 @@ fn custom_tools_are_called_with_a_text() {
     let server = TestServer::with_engine(engine(2048), |options| options.template = Some("chatml".into()));
     // A random model does not end a text; with these likely it does so at once.
     let id = |text: &str| server.post("/tokenize", &json!({ "content": text })).ok()["tokens"][0].to_string();
-    let bias: Map<String, Value> = ["\"", "]", "}"].iter().map(|text| (id(text), json!(100))).collect();
+    let mut bias = no_thoughts(&server);
+    ["\"", "]", "}"].iter().for_each(|text| bias[id(text)] = json!(100));
     let grammar = json!({ "type": "grammar", "syntax": "lark", "definition": "start: /a+/" });
     let tool = json!({ "type": "custom", "name": "patch", "description": "Patches.", "format": grammar });
     let body = json!({

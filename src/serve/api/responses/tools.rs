@@ -74,7 +74,7 @@ impl Names {
         let Origin { namespace, name, .. } = self.origin(&tool.name);
         match asked.get("type").and_then(Value::as_str) {
             Some("namespace") => namespace.is_some() && namespace.as_deref() == text("name"),
-            _ if text("name") == Some(tool.name.as_str()) => true,
+            _ if text("namespace").is_none() && text("name") == Some(tool.name.as_str()) => true,
             _ => (text("namespace"), text("name")) == (namespace.as_deref(), Some(name.as_str())),
         }
     }
