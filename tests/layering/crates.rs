@@ -22,8 +22,8 @@ const OF_THE_COMMAND_LINE: &[&str] = &[
     "ureq",
 ];
 
-/// Crates of `examples/generate.rs` without default features, proc-macros included, on Linux, besides those of
-/// this workspace. One of them is crossbeam-utils, for cache padding, and one getrandom, for seeds. Eight
+/// Crates of `examples/generate.rs` without default features, proc-macros included, on Linux, besides those
+/// of this workspace. One of them is crossbeam-utils, for cache padding, and one getrandom, for seeds. Eight
 /// are serde_json and what keeps the order of keys: the arguments of tool calls. Two are vectors for the
 /// searches of encoders.
 const MOST: usize = 37;
