@@ -1,6 +1,6 @@
 //! Measures a model: how well it predicts a text, and how far a KV cache or another build moves it.
 //!
-//! It runs models through [`engine`](crate::engine) and knows the backend as a trait; it must never know a
+//! It runs models through [`engine`](sterna_engine) and knows the backend as a trait; it must never know a
 //! flag, a file format of reports, or a terminal. [`Chunks`] is the text that is measured on. Start at
 //! [`perplexity`], then [`cache`], which compares two KV caches.
 #![forbid(unsafe_code)]

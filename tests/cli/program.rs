@@ -1,4 +1,5 @@
 //! The program as a user starts it, and what came of it.
+#![cfg(feature = "cli")]
 
 use std::fs;
 use std::path::Path;
