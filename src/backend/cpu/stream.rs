@@ -155,7 +155,7 @@ fn margin(free: u64) -> u64 {
 /// What is in the way of reading it; a code that stands for no value.
 pub(super) fn in_memory(w: &dyn WeightRows) -> Result<HostTensor, BackendError> {
     let decl = w.decl();
-    if w.again().is_none() {
+    if w.reader().is_none() {
         return w.read(0..decl.rows);
     }
     let weight = FileWeight::new(w, usize::MAX)?;

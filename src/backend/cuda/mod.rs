@@ -264,8 +264,8 @@ impl Backend for Cuda {
         self.driver.device()
     }
 
-    fn to_be_tested(&self) -> Option<String> {
-        self.driver.to_be_tested()
+    fn self_test_key(&self) -> Option<String> {
+        self.driver.self_test_key()
     }
 
     fn note(&self) -> Option<String> {

@@ -98,8 +98,8 @@ pub trait Driver: Any + Send {
     /// The device, for people.
     fn device(&self) -> String;
 
-    /// As [`Backend::to_be_tested`](crate::Backend::to_be_tested).
-    fn to_be_tested(&self) -> Option<String> {
+    /// As [`Backend::self_test_key`](crate::Backend::self_test_key).
+    fn self_test_key(&self) -> Option<String> {
         None
     }
 
