@@ -64,9 +64,6 @@ pub struct Launch {
     pub threads: u32,
     /// Dynamic shared memory of a block, a multiple of 16.
     pub shared_bytes: u32,
-    /// Whether all blocks are there at once, so that they may wait for each other: no more than the card
-    /// holds.
-    pub cooperative: bool,
     /// The kernel's parameter struct.
     pub params: Vec<u64>,
 }
