@@ -10,16 +10,15 @@ pub mod cuda;
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 mod device;
 mod memory;
+mod options;
 pub mod rates;
 mod registry;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
 pub use memory::{CardRates, DeviceMemory, MemoryKind, MemoryPart, Overhead};
-pub use registry::{
-    Auto, CardOnPaper, DeviceOption, DeviceOptions, Entry, NAMES, Opened, REGISTRY, auto, devices, on_paper,
-    open, open_on,
-};
+pub use options::{Auto, CardOnPaper, DeviceOption, DeviceOptions, Entry, Opened};
+pub use registry::{NAMES, REGISTRY, auto, devices, on_paper, open, open_on};
 
 use ggml_types::{HostTensor, QuantType};
 
